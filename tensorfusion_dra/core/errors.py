@@ -1,0 +1,25 @@
+"""Errors, sorted by who reacts to them.
+
+A text says subject, what was found and what was expected, for example
+``gpu-0: vram 42 of 40 bytes``.
+"""
+
+
+class DriverError(Exception):
+    """The root of every error that this package raises on purpose."""
+
+
+class InputError(DriverError):
+    """A flag, settings file, profile or model table is wrong: one line on stderr, exit 2."""
+
+
+class ClaimError(DriverError):
+    """One claim cannot be prepared or unprepared; the kubelet shows the text and asks again."""
+
+
+class RetryableError(DriverError):
+    """The same call may work later; whoever loops backs off."""
+
+
+class FatalError(DriverError):
+    """Going on could hand out devices wrongly: the process exits."""

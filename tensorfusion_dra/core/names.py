@@ -1,0 +1,95 @@
+"""Every string that others see: the driver, its labels, attributes, env and file names."""
+
+from typing import Final
+
+DRIVER: Final = "tensor-fusion.ai.dra-driver"
+"""ResourceSlice.spec.driver and the name given to the kubelet (user guide, 6.1.1)."""
+
+DEVICE_CLASS: Final = "tensor-fusion.ai"
+CLAIM_TEMPLATE: Final = "tensor-fusion-gpu-template"
+"""Tensor Fusion's DRAResourceClaimTemplateName."""
+
+# --- ResourceSlice -------------------------------------------------------------------------------
+
+SLICE_PREFIX: Final = "tensor-fusion-resource-slice-"
+"""Tensor Fusion's DRAResourceSliceName; the node's name follows."""
+
+LABEL_MANAGED_BY: Final = "tensor-fusion.ai/managed-by"
+LABEL_HOSTNAME: Final = "kubernetes.io/hostname"
+
+# Attributes of the user guide, section 5.2. A CEL selector that names an attribute which a device
+# lacks stops the scheduling of its pod, so every device has every one of them.
+ATTR_MODEL: Final = "model"
+ATTR_POOL_NAME: Final = "pool_name"
+ATTR_POD_NAMESPACE: Final = "pod_namespace"
+ATTR_UUID: Final = "uuid"
+ATTR_PHASE: Final = "phase"
+ATTR_USED_BY: Final = "used_by"
+ATTR_NODE_NAME: Final = "node_name"
+ATTR_QOS: Final = "qos"
+ATTR_NODE_TOTAL_TFLOPS: Final = "node_total_tflops"
+ATTR_NODE_TOTAL_VRAM: Final = "node_total_vram"
+ATTR_NODE_TOTAL_GPUS: Final = "node_total_gpus"
+ATTR_NODE_MANAGED_GPUS: Final = "node_managed_gpus"
+ATTR_NODE_VIRTUAL_TFLOPS: Final = "node_virtual_tflops"
+ATTR_NODE_VIRTUAL_VRAM: Final = "node_virtual_vram"
+
+# Attributes beyond the guide, on every device as well.
+ATTR_PRODUCT_NAME: Final = "product_name"
+ATTR_BRAND: Final = "brand"
+ATTR_ARCHITECTURE: Final = "architecture"
+ATTR_COMPUTE_CAPABILITY: Final = "cuda_compute_capability"
+ATTR_DRIVER_VERSION: Final = "driver_version"
+ATTR_CUDA_DRIVER_VERSION: Final = "cuda_driver_version"
+ATTR_TFLOPS_SOURCE: Final = "tflops_source"
+
+# Kubernetes' own attributes; absent where the node does not tell, so that matchAttribute
+# treats the device as not matching (deviceattribute package; KEP-6072 for the NUMA node).
+ATTR_PCI_BUS_ID: Final = "resource.kubernetes.io/pciBusID"
+ATTR_PCIE_ROOT: Final = "resource.kubernetes.io/pcieRoot"
+ATTR_NUMA_NODE: Final = "resource.kubernetes.io/numaNode"
+
+PHASE_RUNNING: Final = "Running"
+
+# Capacities of the user guide, section 5.3.
+CAPACITY_TFLOPS: Final = "tflops"
+CAPACITY_VRAM: Final = "vram"
+CAPACITY_VIRTUAL_TFLOPS: Final = "virtual_tflops"
+CAPACITY_VIRTUAL_VRAM: Final = "virtual_vram"
+
+ATTRIBUTE_PROVIDERS: Final = "tensorfusion_dra.attributes"
+"""Entry point group of attribute providers."""
+
+# --- Kubelet -------------------------------------------------------------------------------------
+
+PLUGIN_TYPE: Final = "DRAPlugin"
+
+SUPPORTED_VERSIONS: Final = (
+    "v1.DRAPlugin",
+    "v1beta1.DRAPlugin",
+    "v1.DRAResourceHealth",
+    "v1alpha1.DRAResourceHealth",
+)
+"""A kubelet takes the first entry of this list that it knows (1.34 and later)."""
+
+# --- CDI -----------------------------------------------------------------------------------------
+
+CDI_KIND: Final = "tensor-fusion.ai/vgpu"
+CDI_FILE_PREFIX: Final = "tensor-fusion.ai-vgpu_"
+
+ENV_NVIDIA_VISIBLE_DEVICES: Final = "NVIDIA_VISIBLE_DEVICES"
+NVIDIA_VISIBLE_DEVICES_VOID: Final = "void"
+"""Keeps the legacy NVIDIA runtime hook from injecting every GPU beside ours."""
+
+ENV_SM_PERCENT_LIMIT: Final = "TF_CUDA_SM_PERCENT_LIMIT"
+"""Percent of the card's compute, 1 to 100 (Tensor Fusion's hypervisor)."""
+ENV_MEMORY_LIMIT: Final = "TF_GPU_MEMORY_LIMIT"
+"""MiB."""
+ENV_MEMORY_LIMIT_OLD: Final = "TF_CUDA_MEMORY_LIMIT"
+"""MiB; the older name of TF_GPU_MEMORY_LIMIT, read by older limiters."""
+ENV_UP_LIMIT_BY_UUID: Final = "TENSOR_FUSION_CUDA_UP_LIMIT"
+"""JSON object, GPU UUID to percent."""
+ENV_MEM_LIMIT_BY_UUID: Final = "TENSOR_FUSION_CUDA_MEM_LIMIT"
+"""JSON object, GPU UUID to bytes."""
+ENV_SHARE_PREFIX: Final = "TENSOR_FUSION_SHARE_"
+"""One variable a share, so that a container with several shares loses none of them."""

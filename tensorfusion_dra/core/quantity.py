@@ -1,0 +1,133 @@
+"""Kubernetes quantities, exactly: parsed without loss, printed as the API server prints them."""
+
+import re
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+from tensorfusion_dra.core.errors import DriverError
+
+Family = Literal["decimal", "binary", "exponent"]
+
+NANO: Final = 10**9
+MIB: Final = 2**20
+GIB: Final = 2**30
+
+_MAX_NANO: Final = (2**63 - 1) * NANO
+_MAX_LENGTH: Final = 64
+_MAX_EXPONENT: Final = 99
+
+# [0-9] and not \d: Python's \d also matches digits of other scripts, which Kubernetes refuses.
+_SHAPE: Final = re.compile(
+    r"(?P<sign>[+-]?)(?P<number>[0-9]+(?:\.[0-9]*)?|\.[0-9]+)"
+    r"(?P<suffix>[KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]+|)",
+)
+_DECIMAL: Final = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
+_DECIMAL_SUFFIXES: Final = {power: suffix for suffix, power in _DECIMAL.items()}
+_BINARY: Final = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
+
+
+class QuantityError(DriverError):
+    """A text is no Kubernetes quantity."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Quantity:
+    """An amount as Kubernetes holds it: a whole number of billionths.
+
+    Attributes:
+        nano: The amount times 10**9; exact, because Kubernetes keeps no finer digits.
+        family: How it is written; 1Gi and 1073741824 are equal and differ in this alone.
+    """
+
+    nano: int
+    family: Family = field(default="decimal", compare=False)
+
+    @classmethod
+    def whole(cls, amount: int) -> "Quantity":
+        """The quantity of a whole number, written in decimal."""
+        return cls(amount * NANO)
+
+    @classmethod
+    def milli(cls, amount: int) -> "Quantity":
+        """The quantity of a number of thousandths, written in decimal."""
+        return cls(amount * (NANO // 1000))
+
+    @classmethod
+    def of_bytes(cls, amount: int) -> "Quantity":
+        """The quantity of a number of bytes, written with Ki, Mi, Gi."""
+        return cls(amount * NANO, "binary")
+
+    def __add__(self, other: "Quantity") -> "Quantity":
+        return Quantity(self.nano + other.nano, self.family)
+
+    def __sub__(self, other: "Quantity") -> "Quantity":
+        return Quantity(self.nano - other.nano, self.family)
+
+    def ceil(self) -> int:
+        """The amount as an integer, fractions rounded up, as Quantity.Value() does in Go."""
+        return -(-self.nano // NANO)
+
+    def __str__(self) -> str:
+        """The canonical form: no fraction digits, the largest suffix that keeps it exact."""
+        if self.family == "binary" and abs(self.nano) >= 1024 * NANO:
+            return _binary_text(self.ceil())
+        return _decimal_text(self.nano, exponent_form=self.family == "exponent")
+
+
+def parse(text: object) -> Quantity:
+    """The quantity that a text or a JSON number stands for.
+
+    Beyond 2**63-1 it is capped and finer than 10**-9 it is rounded away from zero, as
+    k8s.io/apimachinery/pkg/api/resource does.
+
+    Raises:
+        QuantityError: The value is no quantity, or longer than any sane one.
+    """
+    if isinstance(text, int) and not isinstance(text, bool):
+        text = str(text) if abs(text) < 10**_MAX_LENGTH else "a number of over 64 digits"
+    if not isinstance(text, str):
+        raise QuantityError(f"found {type(text).__name__}, expected a quantity such as 16Gi")
+    match = _SHAPE.fullmatch(text) if len(text) <= _MAX_LENGTH else None
+    if match is None:
+        raise QuantityError(f"found {text[:_MAX_LENGTH]!r}, expected a quantity such as 100, 71200m or 16Gi")
+
+    digits, _, fraction = match["number"].partition(".")
+    mantissa = int(digits + fraction or "0")
+    suffix = match["suffix"]
+    family: Family = "decimal"
+    if suffix in _BINARY:
+        family = "binary"
+        power, factor = -len(fraction), 2 ** _BINARY[suffix]
+    elif suffix in _DECIMAL:
+        power, factor = _DECIMAL[suffix] - len(fraction), 1
+    else:
+        family = "exponent"
+        exponent = int(suffix[1:]) if len(suffix) < 5 else _MAX_EXPONENT + 1
+        if abs(exponent) > _MAX_EXPONENT:
+            raise QuantityError(f"found exponent {suffix!r}, expected at most {_MAX_EXPONENT}")
+        power, factor = exponent - len(fraction), 1
+    nano = min(_scaled(mantissa * factor, power + 9), _MAX_NANO)
+    return Quantity(-nano if match["sign"] == "-" else nano, family)
+
+
+def _scaled(mantissa: int, power: int) -> int:
+    if power >= 0:
+        return mantissa * 10**power
+    return -(-mantissa // 10**-power)
+
+
+def _binary_text(amount: int) -> str:
+    for suffix, bits in reversed(_BINARY.items()):
+        if amount % 2**bits == 0:
+            return f"{amount // 2**bits}{suffix}"
+    return str(amount)
+
+
+def _decimal_text(nano: int, *, exponent_form: bool) -> str:
+    if nano == 0:
+        return "0"
+    power = next(p for p in sorted(_DECIMAL_SUFFIXES, reverse=True) if nano % 10 ** (p + 9) == 0)
+    mantissa = nano // 10 ** (power + 9)
+    if exponent_form and power:
+        return f"{mantissa}e{power}"
+    return f"{mantissa}{'' if exponent_form else _DECIMAL_SUFFIXES[power]}"
