@@ -21,7 +21,18 @@ _SHAPE: Final = re.compile(
     r"(?P<sign>[+-]?)(?P<number>[0-9]+(?:\.[0-9]*)?|\.[0-9]+)"
     r"(?P<suffix>[KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]+|)",
 )
-_DECIMAL: Final = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
+_DECIMAL: Final = {
+    "n": -9,
+    "u": -6,
+    "m": -3,
+    "": 0,
+    "k": 3,
+    "M": 6,
+    "G": 9,
+    "T": 12,
+    "P": 15,
+    "E": 18,
+}
 _DECIMAL_SUFFIXES: Final = {power: suffix for suffix, power in _DECIMAL.items()}
 _BINARY: Final = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
 
@@ -89,7 +100,9 @@ def parse(text: object) -> Quantity:
         raise QuantityError(f"found {type(text).__name__}, expected a quantity such as 16Gi")
     match = _SHAPE.fullmatch(text) if len(text) <= _MAX_LENGTH else None
     if match is None:
-        raise QuantityError(f"found {text[:_MAX_LENGTH]!r}, expected a quantity such as 100, 71200m or 16Gi")
+        raise QuantityError(
+            f"found {text[:_MAX_LENGTH]!r}, expected a quantity such as 100, 71200m or 16Gi"
+        )
 
     digits, _, fraction = match["number"].partition(".")
     mantissa = int(digits + fraction or "0")
@@ -112,8 +125,8 @@ def parse(text: object) -> Quantity:
 
 def _scaled(mantissa: int, power: int) -> int:
     if power >= 0:
-        return mantissa * 10**power
-    return -(-mantissa // 10**-power)
+        return mantissa * int(10**power)
+    return -(-mantissa // int(10**-power))
 
 
 def _binary_text(amount: int) -> str:

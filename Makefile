@@ -1,0 +1,40 @@
+# Everything runs from .venv, which the first target that needs it sets up from hash-pinned packages.
+SHELL := /bin/bash
+PYTHON ?= python3
+PY := .venv/bin/python
+PIP := $(PY) -m pip --disable-pip-version-check --quiet
+
+.PHONY: demo test bench protos lock clean
+
+demo: .venv/demo.stamp  ## The whole node on this machine: no GPU, no cluster.
+	@$(PY) -m tensorfusion_dra simulate $(ARGS)
+
+test: .venv/dev.stamp  ## Style, types, import arrows and all tests.
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(PY) -m mypy
+	.venv/bin/lint-imports
+	$(PY) -m pytest $(ARGS)
+
+bench: .venv/demo.stamp  ## Start time, memory, latencies and API writes of the node plugin.
+	@$(PY) hack/bench $(ARGS)
+
+protos: .venv/dev.stamp  ## The generated messages, after a change in proto/.
+	PYTHON=$(PY) hack/generate-protos
+
+lock: .venv/dev.stamp  ## New pins, after a change in pyproject.toml.
+	hack/lock
+
+clean:
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+
+.venv/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "$(PYTHON): expected Python 3.11 or later (make PYTHON=/path/to/python3)" >&2; exit 1; }
+	@$(PYTHON) -m venv .venv
+
+# --no-compile: most modules of these packages are never imported; those that are, get compiled then.
+.venv/%.stamp: hack/requirements/%.txt | .venv/bin/python
+	@echo "installing $< into .venv" >&2
+	@$(PIP) install --no-compile --require-hashes -r $<
+	@touch $@

@@ -1,0 +1,148 @@
+"""The DaemonSet's process: builds the parts, starts them in order, stops them in reverse."""
+
+import os
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from tensorfusion_dra.app import providers
+from tensorfusion_dra.app.settings import Settings
+from tensorfusion_dra.app.supervisor import Supervisor
+from tensorfusion_dra.cluster.api import Api
+from tensorfusion_dra.cluster.claims import Claims
+from tensorfusion_dra.cluster.nodes import Nodes
+from tensorfusion_dra.cluster.resource_api import ResourceApi
+from tensorfusion_dra.cluster.slice_watch import SliceWatch
+from tensorfusion_dra.cluster.slices import Slices
+from tensorfusion_dra.core.device import Node
+from tensorfusion_dra.core.errors import FatalError, RetryableError
+from tensorfusion_dra.discovery import models, simulated
+from tensorfusion_dra.discovery.device_nodes import HostDeviceNodes
+from tensorfusion_dra.discovery.nvml import NvmlDiscovery
+from tensorfusion_dra.driver import recover
+from tensorfusion_dra.driver.catalog import CatalogReader
+from tensorfusion_dra.driver.ports import Discovery
+from tensorfusion_dra.driver.prepare import Preparer
+from tensorfusion_dra.driver.publish import Publisher
+from tensorfusion_dra.kubelet import sockets
+from tensorfusion_dra.kubelet.dra import DraService
+from tensorfusion_dra.kubelet.health import HealthService
+from tensorfusion_dra.kubelet.registration import Registration
+from tensorfusion_dra.kubelet.server import UnixServer
+from tensorfusion_dra.state.cdi_directory import CdiDirectory
+from tensorfusion_dra.state.ledger import Ledger
+
+log = structlog.get_logger()
+
+_DRA_WORKERS: Final = 32
+"""Each open health stream holds one; calls of different pods run side by side."""
+_REGISTRATION_WORKERS: Final = 2
+_JOIN_SECONDS: Final = 5.0
+
+
+def run(settings: Settings) -> int:
+    """Serves until told to stop; the exit code.
+
+    Raises:
+        InputError: A file that the settings name cannot be used.
+    """
+    started = time.monotonic()
+    # Sockets and the ledger are for this process alone; what others read gets its mode by name.
+    os.umask(0o077)
+    supervisor = Supervisor()
+    supervisor.stop_on_signals()
+    try:
+        with ExitStack() as running:
+            _start(settings, supervisor, running)
+            log.info("serving", node=settings.node_name, seconds=_since(started))
+            cause = supervisor.wait()
+    except (FatalError, RetryableError) as error:
+        log.error("start_failed", error=str(error))
+        return 1
+    log.info("stopped", error=str(cause) if cause else None)
+    return 1 if cause else 0
+
+
+def _start(settings: Settings, supervisor: Supervisor, running: ExitStack) -> None:
+    """Starts everything; leaving the stack stops it in reverse. Slices are not deleted."""
+    paths = sockets.paths(
+        registry_folder=settings.registry_folder,
+        data_folder=settings.data_folder,
+        pod_uid=settings.pod_uid,
+    )
+    ledger = Ledger(settings.data_folder)
+    running.callback(ledger.close)
+    specs = CdiDirectory(Path(settings.cdi_dir))
+    recover.recover(ledger, specs)
+
+    node = Node(name=settings.node_name, gpupool=settings.gpupool, qos=settings.qos)
+    discovery = _discovery(settings, running)
+    catalog = CatalogReader(discovery, node, providers=providers.load())
+    api = Api(Path(settings.kubeconfig) if settings.kubeconfig else None)
+    resource_api = ResourceApi(api)
+    running.callback(supervisor.join, seconds=_JOIN_SECONDS)
+
+    preparer = Preparer(
+        Claims(resource_api), ledger, specs, catalog, HostDeviceNodes(Path(settings.dev_dir))
+    )
+    health = HealthService(catalog)
+    services = (*DraService(preparer, supervisor.fail).services(), *health.services())
+    dra_server = UnixServer(paths.dra, services, workers=_DRA_WORKERS)
+    dra_server.start()
+    running.callback(dra_server.stop, grace_seconds=settings.drain_seconds)
+    running.callback(health.stop)
+
+    _publish(settings, supervisor, running, catalog=catalog, resource_api=resource_api)
+    _register(paths, supervisor, running)
+
+
+def _publish(
+    settings: Settings,
+    supervisor: Supervisor,
+    running: ExitStack,
+    *,
+    catalog: CatalogReader,
+    resource_api: ResourceApi,
+) -> None:
+    resource_api.api.connect()
+    slices = Slices(resource_api, node_name=settings.node_name)
+    nodes = Nodes(resource_api.api, node_name=settings.node_name)
+    publisher = Publisher(catalog, slices, nodes, poll_seconds=settings.poll_seconds)
+    watch = SliceWatch(
+        resource_api,
+        selector=slices.selector,
+        on_change=publisher.wake,
+        on_return=publisher.server_returned,
+    )
+    running.callback(publisher.stop)
+    running.callback(watch.stop)
+    supervisor.run("publish", publisher.run)
+    supervisor.run("slice-watch", watch.run)
+
+
+def _register(paths: sockets.SocketPaths, supervisor: Supervisor, running: ExitStack) -> None:
+    """Only now may the kubelet find us: it can call at once."""
+    registration = Registration(endpoint=str(paths.dra))
+    server = UnixServer(paths.registration, [registration.service()], workers=_REGISTRATION_WORKERS)
+    server.start()
+    running.callback(server.stop, grace_seconds=0)
+    supervisor.run("registration", lambda: registration.await_kubelet(supervisor.stopping))
+
+
+def _discovery(settings: Settings, running: ExitStack) -> Discovery:
+    if settings.simulated_gpus:
+        return simulated.from_text(settings.simulated_gpus, node_name=settings.node_name)
+    discovery = NvmlDiscovery(
+        models.load(Path(settings.gpu_models) if settings.gpu_models else None),
+        library=Path(settings.nvml_library) if settings.nvml_library else None,
+        driver_root=Path(settings.driver_root),
+    )
+    running.callback(discovery.close)
+    return discovery
+
+
+def _since(started: float) -> float:
+    return round(time.monotonic() - started, 3)

@@ -1,0 +1,54 @@
+"""The command and its verbs."""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+from tensorfusion_dra.core.errors import InputError
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line, as for every other bad input."""
+
+    def error(self, message: str) -> NoReturn:
+        raise InputError(f"{message} (see {self.prog} --help)")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs a verb; the exit code: 2 for bad input, else the verb's own."""
+    try:
+        parser = _parser()
+        flags = parser.parse_args(arguments)
+        return int(flags.run(flags))
+    except InputError as error:
+        sys.stderr.write(f"tensorfusion-dra: {' '.join(str(error).split())}\n")
+        return 2
+
+
+def _parser() -> argparse.ArgumentParser:
+    # Each verb imports what it needs when it runs: the node plugin should not load a simulator.
+    from tensorfusion_dra.app import settings  # noqa: PLC0415
+
+    parser = _Parser(
+        prog="tensorfusion-dra", description="Kubernetes DRA node driver for shared GPUs."
+    )
+    verbs = parser.add_subparsers(metavar="VERB", required=True, parser_class=_Parser)
+
+    node_plugin = verbs.add_parser(
+        "node-plugin", help="serve the kubelet of this node and publish its GPUs"
+    )
+    settings.add_flags(node_plugin)
+    node_plugin.set_defaults(run=_node_plugin)
+    return parser
+
+
+def _node_plugin(flags: argparse.Namespace) -> int:
+    from tensorfusion_dra.app import logging, settings  # noqa: PLC0415
+
+    chosen = settings.from_flags(flags, os.environ)
+    logging.configure(level=chosen.log_level, form=chosen.log_format)
+    from tensorfusion_dra.app import node_plugin  # noqa: PLC0415
+
+    return node_plugin.run(chosen)

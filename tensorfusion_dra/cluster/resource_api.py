@@ -1,0 +1,53 @@
+"""Paths of resource.k8s.io in the version that this API server serves."""
+
+from threading import Lock
+from typing import Final
+
+from tensorfusion_dra.cluster.api import Api, segment
+from tensorfusion_dra.core.errors import RetryableError
+
+_GROUP: Final = "/apis/resource.k8s.io"
+_VERSIONS: Final = ("v1", "v1beta2")
+"""Both have the same JSON for what is used here; v1beta1 has another."""
+
+
+class ResourceApi:
+    """Asks once which version there is."""
+
+    def __init__(self, api: Api) -> None:
+        self.api = api
+        self._asking = Lock()  # guards _version
+        self._version = ""
+
+    def version(self) -> str:
+        """``v1`` if the server has it, else ``v1beta2``.
+
+        Raises:
+            RetryableError: It has neither, or gave no answer.
+        """
+        with self._asking:
+            if not self._version:
+                group = self.api.call("GET", _GROUP)
+                served = [item.get("version") for item in group.get("versions") or []]
+                self._version = next((v for v in _VERSIONS if v in served), "")
+                if not self._version:
+                    raise RetryableError(
+                        f"resource.k8s.io: found {served}, expected one of {list(_VERSIONS)}"
+                    )
+            return self._version
+
+    def api_version(self) -> str:
+        """For the field apiVersion of objects."""
+        return f"resource.k8s.io/{self.version()}"
+
+    def slices(self, name: str = "") -> str:
+        """The path of ResourceSlices, or of one."""
+        collection = f"{_GROUP}/{self.version()}/resourceslices"
+        return f"{collection}/{segment(name)}" if name else collection
+
+    def claim(self, namespace: str, name: str) -> str:
+        """The path of one ResourceClaim."""
+        return (
+            f"{_GROUP}/{self.version()}/namespaces/{segment(namespace)}"
+            f"/resourceclaims/{segment(name)}"
+        )

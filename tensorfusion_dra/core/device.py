@@ -1,0 +1,154 @@
+"""The devices that this node publishes: one for each card."""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from tensorfusion_dra.core import capacity, names
+from tensorfusion_dra.core.capacity import Capacity
+from tensorfusion_dra.core.gpu import Gpu, Inventory
+from tensorfusion_dra.core.quantity import Quantity
+
+MAX_STRING_BYTES: Final = 64
+"""The API's limit for string attributes, in UTF-8 bytes (DeviceAttributeMaxValueLength)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """A semantic version attribute (``{"version": ...}`` and not ``{"string": ...}``)."""
+
+    text: str
+
+
+AttributeValue = str | int | bool | Version
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """The node this process serves.
+
+    Attributes:
+        gpupool: The GPUPool that the node belongs to, as users name it in ``gpupool``.
+        qos: The level that users select with ``qos``: low, medium, high or critical.
+    """
+
+    name: str
+    gpupool: str
+    qos: str
+
+    @property
+    def pool(self) -> str:
+        """The resource pool. Its name holds the node, because generations count per pool name:
+        two nodes under one name would make each other's slices obsolete."""
+        return f"{self.gpupool}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """What a slice lists for one card."""
+
+    name: str
+    gpu: Gpu
+    attributes: Mapping[str, AttributeValue]
+    capacity: Mapping[str, Capacity]
+
+    def as_api(self) -> dict[str, object]:
+        """The Device of resource.k8s.io/v1."""
+        return {
+            "name": self.name,
+            "attributes": {key: _attribute(value) for key, value in self.attributes.items()},
+            "capacity": {key: value.as_api() for key, value in self.capacity.items()},
+            "allowMultipleAllocations": True,
+        }
+
+
+def devices(inventory: Inventory, node: Node) -> tuple[Device, ...]:
+    """A device for each card of the node, in the inventory's order."""
+    on_every_device = _node_attributes(inventory, node)
+    return tuple(
+        Device(
+            name=device_name(gpu.uuid),
+            gpu=gpu,
+            attributes={**on_every_device, **_gpu_attributes(gpu)},
+            capacity=capacity.physical(gpu),
+        )
+        for gpu in inventory.gpus
+    )
+
+
+def device_name(gpu_uuid: str) -> str:
+    """The device name of a card: its UUID as a DNS label, stable over reboots."""
+    return gpu_uuid.lower()
+
+
+def with_attributes(device: Device, more: Iterable[tuple[str, AttributeValue]]) -> Device:
+    """The device with more attributes; its own are never replaced."""
+    return replace(device, attributes={**dict(more), **device.attributes})
+
+
+def semantic_version(text: str) -> Version:
+    """The version that a driver's own notation stands for; 0.0.0 if it has none.
+
+    Leading zeros, which the API refuses, are dropped: 535.104.05 becomes 535.104.5.
+    """
+    found = [int(number) for number in re.findall(r"[0-9]{1,9}", text)]
+    major, minor, patch = [*found, 0, 0, 0][:3]
+    return Version(f"{major}.{minor}.{patch}")
+
+
+def _node_attributes(inventory: Inventory, node: Node) -> dict[str, AttributeValue]:
+    tflops = str(Quantity.milli(sum(gpu.milli_tflops for gpu in inventory.gpus)))
+    vram = str(Quantity.of_bytes(sum(map(capacity.usable_vram_bytes, inventory.gpus))))
+    return {
+        names.ATTR_POOL_NAME: _shortened(node.gpupool),
+        names.ATTR_POD_NAMESPACE: "",  # cards belong to no namespace
+        names.ATTR_PHASE: names.PHASE_RUNNING,
+        names.ATTR_USED_BY: "",
+        names.ATTR_NODE_NAME: _shortened(node.name),
+        names.ATTR_QOS: node.qos,
+        names.ATTR_NODE_TOTAL_TFLOPS: tflops,
+        names.ATTR_NODE_TOTAL_VRAM: vram,
+        names.ATTR_NODE_TOTAL_GPUS: len(inventory.gpus) + len(inventory.left_out),
+        names.ATTR_NODE_MANAGED_GPUS: len(inventory.gpus),
+        names.ATTR_NODE_VIRTUAL_TFLOPS: tflops,
+        names.ATTR_NODE_VIRTUAL_VRAM: vram,
+    }
+
+
+def _gpu_attributes(gpu: Gpu) -> dict[str, AttributeValue]:
+    attributes: dict[str, AttributeValue] = {
+        names.ATTR_MODEL: _shortened(gpu.model),
+        names.ATTR_UUID: _shortened(gpu.uuid),
+        names.ATTR_PRODUCT_NAME: _shortened(gpu.product_name),
+        names.ATTR_BRAND: _shortened(gpu.brand),
+        names.ATTR_ARCHITECTURE: _shortened(gpu.architecture),
+        names.ATTR_COMPUTE_CAPABILITY: Version("{}.{}.0".format(*gpu.compute_capability)),
+        names.ATTR_DRIVER_VERSION: semantic_version(gpu.driver_version),
+        names.ATTR_CUDA_DRIVER_VERSION: Version("{}.{}.0".format(*gpu.cuda_driver_version)),
+        names.ATTR_TFLOPS_SOURCE: gpu.tflops_source.value,
+    }
+    if gpu.pci_bus_id is not None:
+        attributes[names.ATTR_PCI_BUS_ID] = gpu.pci_bus_id
+    if gpu.pcie_root is not None:
+        attributes[names.ATTR_PCIE_ROOT] = gpu.pcie_root
+    if gpu.numa_node is not None:
+        attributes[names.ATTR_NUMA_NODE] = gpu.numa_node
+    return attributes
+
+
+def _attribute(value: AttributeValue) -> dict[str, object]:
+    match value:
+        case Version(text):
+            return {"version": text}
+        case bool():
+            return {"bool": value}
+        case int():
+            return {"int": value}
+        case str():
+            return {"string": value}
+
+
+def _shortened(text: str) -> str:
+    """The text cut to what the API takes; a longer one would cost the whole device."""
+    return text.encode()[:MAX_STRING_BYTES].decode(errors="ignore")

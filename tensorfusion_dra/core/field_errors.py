@@ -1,0 +1,97 @@
+"""Findings about one field, worded as the API server words them."""
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Reason(StrEnum):
+    """Why a field is refused (k8s.io/apimachinery/pkg/util/validation/field)."""
+
+    REQUIRED = "FieldValueRequired"
+    INVALID = "FieldValueInvalid"
+    NOT_SUPPORTED = "FieldValueNotSupported"
+    DUPLICATE = "FieldValueDuplicate"
+    FORBIDDEN = "FieldValueForbidden"
+    TOO_LONG = "FieldValueTooLong"
+    TOO_MANY = "FieldValueTooMany"
+    NOT_FOUND = "FieldValueNotFound"
+    TYPE = "FieldValueTypeInvalid"
+
+
+@dataclass(frozen=True, slots=True)
+class FieldError:
+    """One refused field.
+
+    Attributes:
+        path: Such as ``spec.devices[0].name``; relative to whatever was checked.
+        text: What was found and what was expected.
+    """
+
+    path: str
+    reason: Reason
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.text}" if self.path else self.text
+
+
+def required(path: str, expected: str = "") -> FieldError:
+    """A value is missing."""
+    return FieldError(path, Reason.REQUIRED, _joined("Required value", expected))
+
+
+def invalid(path: str, found: object, expected: str) -> FieldError:
+    """A value breaks a rule."""
+    return FieldError(path, Reason.INVALID, f"Invalid value: {shown(found)}: {expected}")
+
+
+def wrong_type(path: str, found: object, expected: str) -> FieldError:
+    """A value has another JSON type than its field."""
+    text = f"Invalid value: {shown(found)}: expected {expected}"
+    return FieldError(path, Reason.TYPE, text)
+
+
+def not_supported(path: str, found: object, supported: Iterable[str]) -> FieldError:
+    """A value is none of a closed set."""
+    values = ", ".join(shown(value) for value in sorted(supported))
+    text = f"Unsupported value: {shown(found)}: supported values: {values}"
+    return FieldError(path, Reason.NOT_SUPPORTED, text)
+
+
+def duplicate(path: str, found: object) -> FieldError:
+    """A value occurs twice where each occurs once."""
+    return FieldError(path, Reason.DUPLICATE, f"Duplicate value: {shown(found)}")
+
+
+def forbidden(path: str, expected: str) -> FieldError:
+    """A value may not be set here."""
+    return FieldError(path, Reason.FORBIDDEN, _joined("Forbidden", expected))
+
+
+def too_long(path: str, most_bytes: int) -> FieldError:
+    """A text has too many bytes."""
+    text = f"Too long: may not be more than {most_bytes} bytes"
+    return FieldError(path, Reason.TOO_LONG, text)
+
+
+def too_many(path: str, found: int, most: int) -> FieldError:
+    """A list or map has too many entries."""
+    text = f"Too many: {found}: must have at most {most} items"
+    return FieldError(path, Reason.TOO_MANY, text)
+
+
+def not_found(path: str, found: object) -> FieldError:
+    """A value names something that is not there."""
+    return FieldError(path, Reason.NOT_FOUND, f"Not found: {shown(found)}")
+
+
+def shown(value: object) -> str:
+    """A value as it appears inside a text: JSON, cut where it is long."""
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    return text if len(text) <= 512 else f"{text[:509]}..."
+
+
+def _joined(head: str, detail: str) -> str:
+    return f"{head}: {detail}" if detail else head

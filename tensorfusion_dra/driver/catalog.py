@@ -1,0 +1,170 @@
+"""The devices of this node as they were last read: what is published, prepared and watched."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from threading import Condition
+from typing import Any
+
+import structlog
+
+from tensorfusion_dra.core import device as devices
+from tensorfusion_dra.core import slice_rules
+from tensorfusion_dra.core.device import AttributeValue, Device, Node
+from tensorfusion_dra.core.gpu import Gpu, Inventory, LeftOut, TflopsSource
+from tensorfusion_dra.driver.ports import Discovery
+from tensorfusion_dra.extend import AttributeProvider
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Catalog:
+    """The node's devices at one moment.
+
+    Attributes:
+        devices: Each of them passes the API's rules.
+        left_out: Cards and devices that are not published, with the reason.
+        gone: Names of devices that were there before, since this process started.
+    """
+
+    node: Node
+    devices: tuple[Device, ...]
+    left_out: tuple[LeftOut, ...] = ()
+    gone: frozenset[str] = frozenset()
+
+    def by_name(self) -> Mapping[str, Device]:
+        """The devices by their name."""
+        return {device.name: device for device in self.devices}
+
+
+class CatalogReader:
+    """Reads the catalog and tells whoever waits when it changed; safe for all threads."""
+
+    def __init__(
+        self,
+        discovery: Discovery,
+        node: Node,
+        *,
+        providers: Mapping[str, AttributeProvider] | None = None,
+    ) -> None:
+        self._discovery = discovery
+        self._node = node
+        self._providers = dict(providers or {})
+        self._changed = Condition()  # guards _current
+        self._current: Catalog | None = None
+
+    def current(self) -> Catalog | None:
+        """The catalog as last read; None if the cards could never be read."""
+        with self._changed:
+            return self._current
+
+    def refresh(self) -> bool:
+        """Reads the cards; True if the catalog changed.
+
+        Raises:
+            RetryableError: They cannot be read now; the catalog stays as it was.
+        """
+        inventory = self._discovery.read()
+        known = self.current()
+        catalog = self._catalog(inventory, known)
+        if catalog == known:
+            return False
+        _log_change(catalog, known)
+        with self._changed:
+            self._current = catalog
+            self._changed.notify_all()
+        return True
+
+    def wait_changed(
+        self, seen: Catalog | None, *, seconds: float, stopped: Callable[[], bool]
+    ) -> None:
+        """Returns when the catalog is another than the one seen, after the time, or if stopped."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._current != seen or stopped(), timeout=seconds)
+
+    def wake_waiting(self) -> None:
+        """Lets every waiting thread ask whether it is stopped."""
+        with self._changed:
+            self._changed.notify_all()
+
+    def _catalog(self, inventory: Inventory, known: Catalog | None) -> Catalog:
+        valid: list[Device] = []
+        left_out = list(inventory.left_out)
+        for device in devices.devices(inventory, self._node):
+            complete = self._with_provided(device)
+            reasons = slice_rules.device_violations(complete.as_api())
+            if any(device.name == other.name for other in valid):
+                reasons = (*reasons, "found a second card of this UUID, expected one")
+            if reasons:
+                left_out.append(LeftOut(subject=device.name, reason="; ".join(reasons)))
+            else:
+                valid.append(complete)
+        before = set(known.gone) | {d.name for d in known.devices} if known else set()
+        return Catalog(
+            node=self._node,
+            devices=tuple(valid),
+            left_out=tuple(left_out),
+            gone=frozenset(before - {device.name for device in valid}),
+        )
+
+    def _with_provided(self, device: Device) -> Device:
+        for name, provider in self._providers.items():
+            asked = _ask(provider, device.gpu, self._node, name=name)
+            device = devices.with_attributes(device, _valid(name, device, asked))
+        return device
+
+
+def _ask(
+    provider: AttributeProvider, gpu: Gpu, node: Node, *, name: str
+) -> Mapping[str, AttributeValue]:
+    try:
+        return dict(provider(gpu, node))
+    except Exception as error:  # noqa: BLE001 - somebody else's code; it costs its attributes only
+        log.warning("attributes_left_out", provider=name, device=gpu.uuid, error=repr(error))
+        return {}
+
+
+def _valid(
+    provider: str, device: Device, attributes: Mapping[str, AttributeValue]
+) -> Iterable[tuple[str, AttributeValue]]:
+    """The attributes that the device can carry, each checked by itself."""
+    accepted: Device = device
+    for key, value in attributes.items():
+        reason = _refusal(accepted, key, value)
+        if reason:
+            log.warning(
+                "attribute_left_out",
+                provider=provider,
+                device=device.name,
+                attribute=str(key)[:100],
+                error=reason,
+            )
+            continue
+        accepted = devices.with_attributes(accepted, [(key, value)])
+        yield key, value
+
+
+def _refusal(device: Device, key: object, value: object) -> str | None:
+    if not isinstance(key, str) or not isinstance(value, str | int | bool | devices.Version):
+        return f"found {type(value).__name__}, expected a string, int, bool or Version"
+    if key in device.attributes:
+        return "this name is taken"
+    trial: dict[str, Any] = devices.with_attributes(device, [(key, value)]).as_api()
+    return "; ".join(slice_rules.device_violations(trial)) or None
+
+
+def _log_change(catalog: Catalog, known: Catalog | None) -> None:
+    log.info("gpus_read", devices=len(catalog.devices), left_out=len(catalog.left_out))
+    told = known.left_out if known else ()
+    for item in catalog.left_out:
+        if item not in told:
+            log.warning("gpu_left_out", device=item.subject, error=item.reason)
+    for device in catalog.devices:
+        new = known is None or device not in known.devices
+        if new and device.gpu.tflops_source is TflopsSource.ESTIMATE:
+            log.warning(
+                "tflops_estimated",
+                device=device.name,
+                product_name=device.gpu.product_name,
+                tflops=device.gpu.milli_tflops / 1000,
+            )

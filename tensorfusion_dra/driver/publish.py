@@ -1,0 +1,157 @@
+"""Keeps the node's ResourceSlices what its devices are."""
+
+from collections.abc import Sequence
+from threading import Event
+
+import structlog
+
+from tensorfusion_dra.core import slices
+from tensorfusion_dra.core.errors import RetryableError
+from tensorfusion_dra.core.slices import Slice, SlicePlan
+from tensorfusion_dra.core.stored import KUBERNETES_DROPS
+from tensorfusion_dra.driver.backoff import Backoff
+from tensorfusion_dra.driver.catalog import CatalogReader
+from tensorfusion_dra.driver.ports import Nodes, Slices
+
+log = structlog.get_logger()
+
+
+class Publisher:
+    """One loop that everything else only wakes: a timer, a deleted slice, a changed card."""
+
+    def __init__(
+        self, catalog: CatalogReader, slices_at_server: Slices, nodes: Nodes, *, poll_seconds: float
+    ) -> None:
+        self._catalog = catalog
+        self._slices = slices_at_server
+        self._nodes = nodes
+        self._poll_seconds = poll_seconds
+        self._woken = Event()
+        self._stop = Event()
+        self._recheck_gates = Event()
+        self._dropped: frozenset[str] = frozenset()
+        self._told_dropped: frozenset[str] = frozenset()
+        self._told_waiting = ""
+
+    def wake(self) -> None:
+        """The stored slices may have changed: look at them now."""
+        self._woken.set()
+
+    def server_returned(self) -> None:
+        """The API server may be another one now: look again, also at what it drops."""
+        self._recheck_gates.set()
+        self._woken.set()
+
+    def stop(self) -> None:
+        """Ends run(). The slices stay: the kubelet removes them if nobody comes back."""
+        self._stop.set()
+        self._woken.set()
+
+    def run(self) -> None:
+        """Publishes until stopped."""
+        backoff = Backoff(first_seconds=0.2, longest_seconds=30)
+        unpublished = True
+        while not self._stop.is_set():
+            asked = self._woken.is_set()
+            self._woken.clear()
+            try:
+                changed = self._read_cards()
+                unpublished = unpublished or changed or asked
+                if unpublished:
+                    self.publish()
+                unpublished = False
+            except RetryableError as error:
+                delay = backoff.failed()
+                log.warning("publish_retried", seconds=round(delay, 1), error=str(error))
+            else:
+                backoff.succeeded()
+                delay = self._poll_seconds
+            self._woken.wait(delay)
+
+    def publish(self) -> SlicePlan | None:
+        """Writes what differs from the stored slices; None if nothing does.
+
+        Raises:
+            RetryableError: Something may not have been written.
+        """
+        current = self._catalog.current()
+        if current is None:
+            return None
+        stored = self._slices.fetch()
+        if not current.devices and not stored:
+            return None
+        wanted = slices.wanted(current.devices, current.node, node_uid=self._nodes.uid())
+        if self._recheck_gates.is_set():
+            self._recheck_gates.clear()
+            self._dropped = frozenset()
+        plan = slices.plan(wanted, stored, dropped=self._dropped)
+        if plan and not self._dropped and self._server_drops(plan, wanted, stored):
+            return None
+        if not plan:
+            return None
+        self._apply(plan)
+        log.info(
+            "slices_published",
+            pool=current.node.pool,
+            generation=plan.generation,
+            devices=len(current.devices),
+            written=len(plan.create) + len(plan.update),
+            deleted=len(plan.delete),
+        )
+        return plan
+
+    def _read_cards(self) -> bool:
+        """True if the cards changed. Cards that cannot be read leave the slices as they are."""
+        try:
+            changed = self._catalog.refresh()
+        except RetryableError as error:
+            if str(error) != self._told_waiting:
+                self._told_waiting = str(error)
+                log.warning("gpus_awaited", error=str(error))
+            return False
+        self._told_waiting = ""
+        return changed
+
+    def _server_drops(
+        self, plan: SlicePlan, wanted: Sequence[Slice], stored: Sequence[Slice]
+    ) -> bool:
+        """True if all that is missing is what this API server drops, found out without a write.
+
+        After a restart the stored slices lack what was dropped from them before. Writing them
+        again would change nothing and wake every watcher, so one of them is written on trial.
+        """
+        if plan.create or plan.delete:
+            return False
+        for gates in KUBERNETES_DROPS:
+            if slices.plan(wanted, stored, dropped=gates):
+                continue
+            sent = plan.update[0]
+            if slices.dropped_gates(sent, self._slices.replace(sent, trial=True)) != gates:
+                return False
+            self._note_dropped(gates)
+            return True
+        return False
+
+    def _apply(self, plan: SlicePlan) -> None:
+        for item in plan.delete:
+            self._slices.delete(item)
+        for item in plan.update:
+            self._compare(item, self._slices.replace(item))
+        for item in plan.create:
+            self._compare(item, self._slices.create(item))
+
+    def _compare(self, sent: Slice, stored: Slice) -> None:
+        gates = slices.dropped_gates(sent, stored)
+        if gates:
+            self._note_dropped(gates)
+
+    def _note_dropped(self, gates: frozenset[str]) -> None:
+        self._dropped = gates
+        if gates != self._told_dropped:
+            self._told_dropped = gates
+            log.error(
+                "slice_fields_dropped",
+                feature_gates=sorted(gates),
+                error="the API server keeps only a part of each device: enable these feature "
+                "gates on kube-apiserver, kube-scheduler, kube-controller-manager and kubelet",
+            )

@@ -1,0 +1,109 @@
+"""The DRA service, v1 and v1beta1: claims in, CDI device names out."""
+
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+import grpc
+import structlog
+from structlog.contextvars import bound_contextvars
+
+from tensorfusion_dra.core import cdi
+from tensorfusion_dra.core.claim import ClaimRef
+from tensorfusion_dra.core.errors import FatalError
+from tensorfusion_dra.core.prepared import PreparedClaim
+from tensorfusion_dra.driver.prepare import Failure, Preparer
+from tensorfusion_dra.kubelet.pb import dra_v1_pb2 as pb
+
+log = structlog.get_logger()
+
+_SERVICES: Final = (
+    "k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin",
+    # The same messages but for Device.share_id, a field that a v1beta1 reader skips as unknown.
+    "k8s.io.kubelet.pkg.apis.dra.v1beta1.DRAPlugin",
+)
+_KUBELET_SECONDS: Final = 45.0
+"""The kubelet's deadline for both calls."""
+_MARGIN_SECONDS: Final = 1.0
+"""An error that arrives after the deadline is not seen by anyone."""
+
+
+class DraService:
+    """Answers for every claim of a request, each with its devices or its own error."""
+
+    def __init__(self, preparer: Preparer, on_fatal: Callable[[FatalError], None]) -> None:
+        self._preparer = preparer
+        self._on_fatal = on_fatal
+
+    def services(self) -> Iterator[grpc.GenericRpcHandler]:
+        """The services for a server on the DRA socket."""
+        methods: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
+            "NodePrepareResources": grpc.unary_unary_rpc_method_handler(
+                self._prepare,
+                request_deserializer=pb.NodePrepareResourcesRequest.FromString,
+                response_serializer=pb.NodePrepareResourcesResponse.SerializeToString,
+            ),
+            "NodeUnprepareResources": grpc.unary_unary_rpc_method_handler(
+                self._unprepare,
+                request_deserializer=pb.NodeUnprepareResourcesRequest.FromString,
+                response_serializer=pb.NodeUnprepareResourcesResponse.SerializeToString,
+            ),
+        }
+        for service in _SERVICES:
+            yield grpc.method_handlers_generic_handler(service, methods)
+
+    def _prepare(
+        self, request: pb.NodePrepareResourcesRequest, context: grpc.ServicerContext
+    ) -> pb.NodePrepareResourcesResponse:
+        with self._call(context) as deadline:
+            outcomes = self._preparer.prepare(_refs(request.claims), deadline=deadline)
+        return pb.NodePrepareResourcesResponse(
+            claims={uid: _prepared(outcome) for uid, outcome in outcomes.items()}
+        )
+
+    def _unprepare(
+        self, request: pb.NodeUnprepareResourcesRequest, context: grpc.ServicerContext
+    ) -> pb.NodeUnprepareResourcesResponse:
+        with self._call(context) as deadline:
+            outcomes = self._preparer.unprepare(_refs(request.claims), deadline=deadline)
+        return pb.NodeUnprepareResourcesResponse(
+            claims={
+                uid: pb.NodeUnprepareResourceResponse(error=failure.text if failure else "")
+                for uid, failure in outcomes.items()
+            }
+        )
+
+    @contextmanager
+    def _call(self, context: grpc.ServicerContext) -> Iterator[float]:
+        """Gives the call's deadline; a fatal error ends the call and then the process."""
+        seconds = min(context.time_remaining(), _KUBELET_SECONDS)
+        with bound_contextvars(op_id=uuid.uuid4().hex[:8]):
+            try:
+                yield time.monotonic() + seconds - _MARGIN_SECONDS
+            except FatalError as error:
+                log.error("call_ended_the_process", error=str(error))
+                self._on_fatal(error)
+                context.abort(grpc.StatusCode.INTERNAL, str(error))
+
+
+def _refs(claims: Iterable[pb.Claim]) -> list[ClaimRef]:
+    return [ClaimRef(namespace=c.namespace, name=c.name, uid=c.uid) for c in claims]
+
+
+def _prepared(outcome: PreparedClaim | Failure) -> pb.NodePrepareResourceResponse:
+    if isinstance(outcome, Failure):
+        return pb.NodePrepareResourceResponse(error=outcome.text)
+    return pb.NodePrepareResourceResponse(
+        devices=[
+            pb.Device(
+                request_names=[share.request],
+                pool_name=share.pool,
+                device_name=share.device,
+                cdi_device_ids=ids,
+                share_id=share.share_id,
+            )
+            for share, ids in zip(outcome.shares, cdi.ids_by_share(outcome), strict=True)
+        ]
+    )

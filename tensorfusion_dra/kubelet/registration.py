@@ -1,0 +1,69 @@
+"""Plugin registration: the kubelet asks who we are and says whether it takes us."""
+
+from threading import Event
+from typing import Final
+
+import grpc
+import structlog
+
+from tensorfusion_dra.core import names
+from tensorfusion_dra.kubelet.pb import pluginregistration_v1_pb2 as pb
+
+log = structlog.get_logger()
+
+_SERVICE: Final = "pluginregistration.Registration"
+_SILENCE_SECONDS: Final = 60.0
+"""A kubelet dials a new socket within a second or two."""
+
+
+class Registration:
+    """The Registration service of one instance."""
+
+    def __init__(self, endpoint: str) -> None:
+        """Announces the DRA services that are served at this socket path."""
+        self._plugin = pb.PluginInfo(
+            type=names.PLUGIN_TYPE,
+            name=names.DRIVER,
+            endpoint=endpoint,
+            supported_versions=list(names.SUPPORTED_VERSIONS),
+        )
+        self._endpoint = endpoint
+        self._asked = Event()
+
+    def service(self) -> grpc.GenericRpcHandler:
+        """The service for a server on the registration socket."""
+        return grpc.method_handlers_generic_handler(
+            _SERVICE,
+            {
+                "GetInfo": grpc.unary_unary_rpc_method_handler(
+                    self._get_info,
+                    request_deserializer=pb.InfoRequest.FromString,
+                    response_serializer=pb.PluginInfo.SerializeToString,
+                ),
+                "NotifyRegistrationStatus": grpc.unary_unary_rpc_method_handler(
+                    self._notify,
+                    request_deserializer=pb.RegistrationStatus.FromString,
+                    response_serializer=pb.RegistrationStatusResponse.SerializeToString,
+                ),
+            },
+        )
+
+    def await_kubelet(self, stopping: Event) -> None:
+        """Says in the log that the kubelet is silent, as long as it is; returns on stopping."""
+        while not stopping.wait(_SILENCE_SECONDS):
+            if not self._asked.is_set():
+                log.warning("kubelet_awaited", seconds=_SILENCE_SECONDS, endpoint=self._endpoint)
+
+    def _get_info(self, _request: pb.InfoRequest, _context: grpc.ServicerContext) -> pb.PluginInfo:
+        return self._plugin
+
+    def _notify(
+        self, request: pb.RegistrationStatus, _context: grpc.ServicerContext
+    ) -> pb.RegistrationStatusResponse:
+        if request.plugin_registered:
+            log.info("registered", endpoint=self._endpoint)
+        else:
+            # The kubelet asks again, with a growing delay, as long as the socket is there.
+            log.warning("registration_refused", error=request.error)
+        self._asked.set()
+        return pb.RegistrationStatusResponse()

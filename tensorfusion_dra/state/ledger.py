@@ -1,0 +1,185 @@
+"""The ledger of prepared claims: one SQLite file that survives crashes and serves two instances."""
+
+import json
+import sqlite3
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Lock
+from typing import Final
+
+from tensorfusion_dra.core.admission import HeldShare
+from tensorfusion_dra.core.errors import FatalError, RetryableError
+from tensorfusion_dra.core.prepared import PreparedClaim
+from tensorfusion_dra.core.quantity import QuantityError
+
+FILE_NAME: Final = "ledger.sqlite3"
+
+_VERSION: Final = 1
+_WAIT_SECONDS: Final = 5.0
+"""How long a step waits for another instance; well below the kubelet's 45 s."""
+
+_SCHEMA: Final = """
+CREATE TABLE claims (uid TEXT PRIMARY KEY, record TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE holdings (
+    device TEXT NOT NULL,
+    uid TEXT NOT NULL REFERENCES claims (uid) ON DELETE CASCADE,
+    PRIMARY KEY (device, uid)
+) WITHOUT ROWID;
+CREATE INDEX holdings_by_claim ON holdings (uid);
+"""
+# holdings finds the claims on a device without reading every record; the records are the truth.
+
+
+class Transaction:
+    """See ports.LedgerTransaction."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+
+    def shares_on(self, devices: Iterable[str]) -> Sequence[HeldShare]:
+        """See ports.LedgerTransaction."""
+        shares: list[HeldShare] = []
+        for device in dict.fromkeys(devices):
+            rows = self._connection.execute(
+                "SELECT record FROM holdings JOIN claims USING (uid) WHERE device = ?", (device,)
+            )
+            for (record,) in rows:
+                claim = _claim(record)
+                on_device = (share for share in claim.shares if share.device == device)
+                shares += (HeldShare(claim=claim.ref, share=share) for share in on_device)
+        return shares
+
+    def put(self, claim: PreparedClaim) -> None:
+        """See ports.LedgerTransaction."""
+        uid = claim.ref.uid
+        self._connection.execute("DELETE FROM claims WHERE uid = ?", (uid,))
+        self._connection.execute(
+            "INSERT INTO claims (uid, record) VALUES (?, ?)", (uid, json.dumps(claim.as_json()))
+        )
+        self._connection.executemany(
+            "INSERT INTO holdings (device, uid) VALUES (?, ?)",
+            [(device, uid) for device in {share.device for share in claim.shares}],
+        )
+
+
+class Ledger:
+    """See ports.Ledger. One connection, used by one thread at a time."""
+
+    def __init__(self, folder: Path) -> None:
+        """Opens the ledger in this folder, or begins one.
+
+        Raises:
+            RetryableError: The folder is read-only or full, or the file is locked.
+            FatalError: The file is no ledger, or one of another version; it is left as it is.
+        """
+        self._path = folder / FILE_NAME
+        self._lock = Lock()  # guards _connection
+        with _errors(self._path):
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self._connection = sqlite3.connect(
+                self._path, timeout=_WAIT_SECONDS, isolation_level=None, check_same_thread=False
+            )
+            try:
+                self._open()
+            except BaseException:
+                self._connection.close()
+                raise
+
+    def get(self, claim_uid: str) -> PreparedClaim | None:
+        """See ports.Ledger."""
+        with self._alone() as connection:
+            row = connection.execute(
+                "SELECT record FROM claims WHERE uid = ?", (claim_uid,)
+            ).fetchone()
+        return None if row is None else _claim(row[0])
+
+    def claims(self) -> Sequence[PreparedClaim]:
+        """See ports.Ledger."""
+        with self._alone() as connection:
+            rows = connection.execute("SELECT record FROM claims ORDER BY uid").fetchall()
+        return [_claim(record) for (record,) in rows]
+
+    @contextmanager
+    def transaction(self) -> Iterator[Transaction]:
+        """See ports.Ledger."""
+        with self._alone() as connection, _writing(connection):
+            yield Transaction(connection)
+
+    def remove(self, claim_uid: str) -> None:
+        """See ports.Ledger."""
+        with self._alone() as connection:
+            known = connection.execute("SELECT 1 FROM claims WHERE uid = ?", (claim_uid,))
+            if known.fetchone() is None:
+                return  # no write for a claim that was never recorded
+            with _writing(connection):
+                connection.execute("DELETE FROM claims WHERE uid = ?", (claim_uid,))
+
+    def close(self) -> None:
+        """Ends the use of the file; what was committed is in it."""
+        with self._lock:
+            self._connection.close()
+
+    def _open(self) -> None:
+        connection = self._connection
+        connection.execute("PRAGMA journal_mode = WAL")
+        # FULL: a commit returns once it would survive a power cut.
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute("PRAGMA foreign_keys = ON")
+        with _writing(connection):
+            (version,) = connection.execute("PRAGMA user_version").fetchone()
+            if version == 0:
+                for statement in filter(str.strip, _SCHEMA.split(";")):
+                    connection.execute(statement)
+                connection.execute(f"PRAGMA user_version = {_VERSION}")
+            elif version != _VERSION:
+                raise FatalError(
+                    f"ledger {self._path}: found version {version}, expected {_VERSION}: "
+                    "it was written by another release of this driver"
+                )
+
+    @contextmanager
+    def _alone(self) -> Iterator[sqlite3.Connection]:
+        # Whoever waits behind a step that itself waits for another process gives up as well,
+        # or a queue of calls would outlast the kubelet's deadline.
+        if not self._lock.acquire(timeout=_WAIT_SECONDS):
+            raise RetryableError(f"ledger {self._path}: busy for {_WAIT_SECONDS} s")
+        try:
+            with _errors(self._path):
+                yield self._connection
+        finally:
+            self._lock.release()
+
+
+@contextmanager
+def _writing(connection: sqlite3.Connection) -> Iterator[None]:
+    # IMMEDIATE takes the write lock at once: what is read inside cannot change under us.
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+
+
+@contextmanager
+def _errors(path: Path) -> Iterator[None]:
+    """Sorts what SQLite and the file system say by who can react."""
+    try:
+        yield
+    except sqlite3.OperationalError as error:
+        # Busy, full, read-only, cannot open: the cause can go away.
+        raise RetryableError(f"ledger {path}: {error}") from error
+    except sqlite3.DatabaseError as error:
+        raise FatalError(f"ledger {path}: {error}; the file is left as it is") from error
+    except OSError as error:
+        raise RetryableError(f"ledger {path}: {error.strerror or error}") from error
+
+
+def _claim(record: str) -> PreparedClaim:
+    try:
+        return PreparedClaim.from_json(json.loads(record))
+    except (ValueError, KeyError, TypeError, AttributeError, QuantityError) as error:
+        raise FatalError(f"ledger: record {record[:80]!r} is damaged: {error!r}") from error

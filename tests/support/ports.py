@@ -1,0 +1,130 @@
+"""The driver's ports in memory, with faults on demand."""
+
+import copy
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tensorfusion_dra.core import stored
+from tensorfusion_dra.core.claim import ClaimRef
+from tensorfusion_dra.core.errors import ClaimError, RetryableError
+from tensorfusion_dra.core.gpu import Inventory
+from tensorfusion_dra.core.slices import Slice
+
+
+class FixedDiscovery:
+    """Cards that a test sets; None stands for a driver that is not there yet."""
+
+    def __init__(self, inventory: Inventory | None) -> None:
+        self.inventory = inventory
+
+    def read(self) -> Inventory:
+        if self.inventory is None:
+            raise RetryableError("waiting for the NVIDIA driver")
+        return self.inventory
+
+
+class ClaimsInMemory:
+    """ResourceClaims by namespace and name."""
+
+    def __init__(self) -> None:
+        self.stored: dict[str, Mapping[str, Any]] = {}
+        self.fetched: list[str] = []
+        self.away = False
+
+    def put(self, claim: Mapping[str, Any]) -> ClaimRef:
+        metadata = claim["metadata"]
+        self.stored[f"{metadata['namespace']}/{metadata['name']}"] = claim
+        return ClaimRef(
+            namespace=metadata["namespace"], name=metadata["name"], uid=metadata["uid"]
+        )
+
+    def fetch(self, ref: ClaimRef, *, wait_seconds: float) -> Mapping[str, Any]:
+        assert wait_seconds > 0
+        self.fetched.append(str(ref))
+        if self.away:
+            raise RetryableError(f"claim {ref}: no answer")
+        if str(ref) not in self.stored:
+            raise ClaimError(f"claim {ref}: found none")
+        return self.stored[str(ref)]
+
+
+class SlicesInMemory:
+    """ResourceSlices as an API server keeps them, that drops the fields of some gates."""
+
+    def __init__(self, gates_off: frozenset[str] = frozenset()) -> None:
+        self.gates_off = gates_off
+        self.items: dict[str, Slice] = {}
+        self.writes: list[str] = []
+        self.trials = 0
+        self.away = False
+        self._versions = itertools.count(1)
+
+    def fetch(self) -> Sequence[Slice]:
+        self._check_away()
+        return copy.deepcopy([self.items[name] for name in sorted(self.items)])
+
+    def create(self, item: Slice, *, trial: bool = False) -> Slice:
+        self._check_away()
+        if item["metadata"]["name"] in self.items:
+            raise RetryableError("409: exists")
+        return self._keep("create", item, trial=trial, uid=f"uid-{next(self._versions)}")
+
+    def replace(self, item: Slice, *, trial: bool = False) -> Slice:
+        self._check_away()
+        old = self.items.get(item["metadata"]["name"])
+        if old is None:
+            raise RetryableError("404: not found")
+        if old["metadata"]["resourceVersion"] != item["metadata"]["resourceVersion"]:
+            raise RetryableError("409: conflict")
+        return self._keep("replace", item, trial=trial, uid=old["metadata"]["uid"])
+
+    def delete(self, item: Slice) -> None:
+        self._check_away()
+        name = item["metadata"]["name"]
+        if self.items[name]["metadata"]["uid"] != item["metadata"]["uid"]:
+            raise RetryableError("409: another object")
+        del self.items[name]
+        self.writes.append(f"delete {name}")
+
+    def _keep(self, verb: str, item: Slice, *, trial: bool, uid: str) -> Slice:
+        kept: dict[str, Any] = copy.deepcopy(dict(item))
+        kept["spec"]["devices"] = stored.without(kept["spec"]["devices"], self.gates_off)
+        kept["metadata"]["uid"] = uid
+        if trial:
+            self.trials += 1
+            return kept
+        kept["metadata"]["resourceVersion"] = str(next(self._versions))
+        name = kept["metadata"]["name"]
+        self.items[name] = kept
+        self.writes.append(f"{verb} {name}")
+        return copy.deepcopy(kept)
+
+    def _check_away(self) -> None:
+        if self.away:
+            raise RetryableError("no answer")
+
+
+class OneNode:
+    """The Node object of this node."""
+
+    def __init__(self) -> None:
+        self.current = "node-uid-1"
+
+    def uid(self) -> str:
+        return self.current
+
+
+class DeviceNodesInMemory:
+    """Device nodes that exist unless a test takes one away."""
+
+    def __init__(self) -> None:
+        self.missing: set[int] = set()
+
+    def of_card(self, minor: int) -> tuple[str, ...]:
+        if minor in self.missing:
+            raise RetryableError(f"device node /dev/nvidia{minor}: No such file or directory")
+        return (f"/dev/nvidia{minor}",)
+
+    def common(self) -> tuple[str, ...]:
+        return ("/dev/nvidiactl", "/dev/nvidia-uvm")
