@@ -19,7 +19,7 @@ __all__ = ["AttributeProvider", "AttributeValue", "Gpu", "Node", "TflopsSource",
 class AttributeProvider(Protocol):
     """Adds attributes to the device of one card."""
 
-    def __call__(self, gpu: Gpu, node: Node) -> Mapping[str, AttributeValue]:
+    def __call__(self, gpu: Gpu, node: Node, /) -> Mapping[str, AttributeValue]:
         """Attributes by qualified name, best ``<your domain>/<identifier>``.
 
         Called whenever the node's cards are read, so it should be quick and always say the same

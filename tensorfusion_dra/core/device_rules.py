@@ -214,7 +214,7 @@ def _node_errors(
         yield from name_rules.subdomain(f"{at}nodeName", device["nodeName"])
     if device.get("allNodes") is False:
         names.remove("allNodes")
-        yield invalid(f"{at}allNodes", False, "must be either unset or set to true")
+        yield invalid(f"{at}allNodes", device["allNodes"], "must be either unset or set to true")
     if "nodeSelector" in names:
         yield from node_selector_rules.errors(f"{at}nodeSelector", device["nodeSelector"])
     expected = (

@@ -43,9 +43,10 @@ class CdiDirectory:
     def claim_uids(self) -> frozenset[str]:
         """See ports.Specs."""
         with _errors(self._folder):
-            if not self._folder.is_dir():
+            try:
+                uids = [cdi.claim_uid_of(path.name) for path in self._folder.iterdir()]
+            except FileNotFoundError:
                 return frozenset()
-            uids = (cdi.claim_uid_of(path.name) for path in self._folder.iterdir())
             return frozenset(uid for uid in uids if uid)
 
     def _path(self, claim_uid: str) -> Path:

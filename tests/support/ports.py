@@ -35,9 +35,7 @@ class ClaimsInMemory:
     def put(self, claim: Mapping[str, Any]) -> ClaimRef:
         metadata = claim["metadata"]
         self.stored[f"{metadata['namespace']}/{metadata['name']}"] = claim
-        return ClaimRef(
-            namespace=metadata["namespace"], name=metadata["name"], uid=metadata["uid"]
-        )
+        return ClaimRef(namespace=metadata["namespace"], name=metadata["name"], uid=metadata["uid"])
 
     def fetch(self, ref: ClaimRef, *, wait_seconds: float) -> Mapping[str, Any]:
         assert wait_seconds > 0

@@ -1,0 +1,210 @@
+"""What the publisher writes, and above all what it does not."""
+
+from dataclasses import replace
+
+import pytest
+from structlog.testing import capture_logs
+
+from tensorfusion_dra.core import names
+from tensorfusion_dra.core.device import Node
+from tensorfusion_dra.core.errors import RetryableError
+from tensorfusion_dra.core.gpu import Inventory
+from tensorfusion_dra.core.stored import GATE_CONSUMABLE_CAPACITY
+from tensorfusion_dra.discovery import simulated
+from tensorfusion_dra.driver.catalog import CatalogReader
+from tensorfusion_dra.driver.publish import Publisher
+from tests.support.ports import FixedDiscovery, OneNode, SlicesInMemory
+
+NODE = Node(name="node-01", gpupool="default", qos="medium")
+SLICE = "tensor-fusion-resource-slice-node-01"
+
+
+def cards(text: str = "2xA100-SXM4-80GB") -> Inventory:
+    return simulated.from_text(text, node_name=NODE.name).read()
+
+
+class Setup:
+    """A publisher and everything around it; a restart is a new one on the same slices."""
+
+    def __init__(
+        self, slices: SlicesInMemory | None = None, inventory: Inventory | None = None
+    ) -> None:
+        self.discovery = FixedDiscovery(inventory or cards())
+        self.slices = slices or SlicesInMemory()
+        self.node = OneNode()
+        self.catalog = CatalogReader(self.discovery, NODE)
+        self.publisher = Publisher(self.catalog, self.slices, self.node, poll_seconds=60)
+
+    def publish(self) -> None:
+        self.catalog.refresh()
+        self.publisher.publish()
+
+
+def test_the_first_publication_creates_one_slice_of_generation_1() -> None:
+    setup = Setup()
+
+    setup.publish()
+
+    assert setup.slices.writes == [f"create {SLICE}"]
+    spec = setup.slices.items[SLICE]["spec"]
+    assert spec["pool"] == {"name": "default/node-01", "resourceSliceCount": 1, "generation": 1}
+    assert len(spec["devices"]) == 2
+
+
+def test_nothing_changed_means_no_write() -> None:
+    setup = Setup()
+    setup.publish()
+
+    setup.publish()
+
+    assert setup.slices.writes == [f"create {SLICE}"]
+
+
+def test_a_restart_writes_nothing() -> None:
+    before = Setup()
+    before.publish()
+
+    Setup(before.slices).publish()
+
+    assert before.slices.writes == [f"create {SLICE}"]
+    assert before.slices.trials == 0
+
+
+def test_a_deleted_slice_comes_back() -> None:
+    setup = Setup()
+    setup.publish()
+    setup.slices.items.clear()
+
+    setup.publish()
+
+    assert list(setup.slices.items) == [SLICE]
+
+
+def test_a_foreign_change_is_undone_in_one_write_of_the_same_generation() -> None:
+    setup = Setup()
+    setup.publish()
+    changed = dict(setup.slices.items[SLICE])
+    changed["spec"] = {**changed["spec"], "devices": []}
+    setup.slices.items[SLICE] = changed
+
+    setup.publish()
+
+    assert setup.slices.writes[1:] == [f"replace {SLICE}"]
+    assert setup.slices.items[SLICE]["spec"]["pool"]["generation"] == 1
+    assert len(setup.slices.items[SLICE]["spec"]["devices"]) == 2
+
+
+def test_a_recreated_node_object_becomes_the_owner() -> None:
+    setup = Setup()
+    setup.publish()
+    setup.node.current = "node-uid-2"
+
+    setup.publish()
+
+    owner = setup.slices.items[SLICE]["metadata"]["ownerReferences"][0]
+    assert owner["uid"] == "node-uid-2"
+
+
+def test_cards_that_cannot_be_read_leave_the_slices_alone() -> None:
+    before = Setup()
+    before.publish()
+    after = Setup(before.slices)
+    after.discovery.inventory = None
+
+    with pytest.raises(RetryableError, match="waiting for the NVIDIA driver"):
+        after.catalog.refresh()
+    after.publisher.publish()
+
+    assert before.slices.writes == [f"create {SLICE}"]
+
+
+def test_a_node_without_cards_gets_no_slice() -> None:
+    setup = Setup(inventory=Inventory(gpus=()))
+
+    setup.publish()
+
+    assert setup.slices.writes == []
+
+
+def test_cards_that_vanish_leave_an_empty_slice_behind() -> None:
+    setup = Setup()
+    setup.publish()
+    setup.discovery.inventory = Inventory(gpus=())
+
+    setup.publish()
+
+    assert setup.slices.items[SLICE]["spec"]["devices"] == []
+
+
+def test_a_card_that_the_api_would_refuse_is_left_out_and_the_others_go() -> None:
+    inventory = cards()
+    broken = replace(inventory.gpus[0], uuid="GPU-not a DNS label")
+    setup = Setup(inventory=replace(inventory, gpus=(broken, inventory.gpus[1])))
+
+    with capture_logs() as logs:
+        setup.publish()
+
+    assert len(setup.slices.items[SLICE]["spec"]["devices"]) == 1
+    assert [line["device"] for line in logs if line["event"] == "gpu_left_out"] == [
+        "gpu-not a dns label"
+    ]
+
+
+def test_dropped_fields_are_reported_once_with_their_gate_and_not_written_again() -> None:
+    setup = Setup(SlicesInMemory(gates_off=frozenset({GATE_CONSUMABLE_CAPACITY})))
+
+    with capture_logs() as logs:
+        setup.publish()
+        setup.publish()
+
+    assert setup.slices.writes == [f"create {SLICE}"]
+    reports = [line for line in logs if line["event"] == "slice_fields_dropped"]
+    assert [line["feature_gates"] for line in reports] == [["DRAConsumableCapacity"]]
+
+
+def test_a_restart_with_the_gate_off_writes_nothing_but_tries() -> None:
+    before = Setup(SlicesInMemory(gates_off=frozenset({GATE_CONSUMABLE_CAPACITY})))
+    before.publish()
+    after = Setup(before.slices)
+
+    with capture_logs() as logs:
+        after.publish()
+        after.publish()
+
+    assert before.slices.writes == [f"create {SLICE}"]
+    assert before.slices.trials == 1
+    assert "slice_fields_dropped" in [line["event"] for line in logs]
+
+
+def test_a_gate_that_was_turned_on_is_used_once_the_server_returns() -> None:
+    setup = Setup(SlicesInMemory(gates_off=frozenset({GATE_CONSUMABLE_CAPACITY})))
+    setup.publish()
+    setup.slices.gates_off = frozenset()
+
+    setup.publisher.server_returned()
+    setup.publish()
+
+    assert setup.slices.writes[1:] == [f"replace {SLICE}"]
+    assert setup.slices.items[SLICE]["spec"]["devices"][0]["allowMultipleAllocations"] is True
+
+
+def test_more_than_128_cards_are_split_over_slices_of_one_generation() -> None:
+    setup = Setup(inventory=cards("130xT4"))
+
+    setup.publish()
+
+    specs = [item["spec"] for item in setup.slices.items.values()]
+    assert sorted(setup.slices.items) == [SLICE, f"{SLICE}-1"]
+    assert [len(spec["devices"]) for spec in specs] == [128, 2]
+    assert {spec["pool"]["generation"] for spec in specs} == {1}
+    assert {spec["pool"]["resourceSliceCount"] for spec in specs} == {2}
+
+
+def test_every_device_has_every_documented_attribute() -> None:
+    setup = Setup()
+
+    setup.publish()
+
+    documented = {value for key, value in vars(names).items() if key.startswith("ATTR_")}
+    for device in setup.slices.items[SLICE]["spec"]["devices"]:
+        assert device["attributes"].keys() >= documented

@@ -1,0 +1,42 @@
+"""ResourceClaims as the API server stores them once they are allocated."""
+
+import uuid
+from typing import Any
+
+
+def stored_claim(name: str, *results: dict[str, Any], uid: str = "") -> dict[str, Any]:
+    """An allocated claim in the namespace default."""
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaim",
+        "metadata": {
+            "namespace": "default",
+            "name": name,
+            "uid": uid or str(uuid.uuid5(uuid.NAMESPACE_OID, name)),
+        },
+        "spec": {"devices": {"requests": [{"name": "gpu"}]}},
+        "status": {
+            "allocation": {"devices": {"results": list(results)}},
+            "reservedFor": [{"resource": "pods", "name": name, "uid": f"uid-of-{name}"}],
+        },
+    }
+
+
+def result(
+    device: str | None,
+    *,
+    tflops: str | None,
+    vram: str | None,
+    request: str = "gpu",
+    pool: str = "default/node-01",
+) -> dict[str, Any]:
+    """The scheduler's result for one share; an amount of None is missing."""
+    consumed = {"tflops": tflops, "vram": vram}
+    return {
+        "request": request,
+        "driver": "tensor-fusion.ai.dra-driver",
+        "pool": pool,
+        "device": device,
+        "shareID": str(uuid.uuid4()),
+        "consumedCapacity": {name: text for name, text in consumed.items() if text is not None},
+    }
