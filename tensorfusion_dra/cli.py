@@ -41,6 +41,16 @@ def _parser() -> argparse.ArgumentParser:
     )
     settings.add_flags(node_plugin)
     node_plugin.set_defaults(run=_node_plugin)
+
+    inspect = verbs.add_parser("inspect", help="show what this node has and holds")
+    inspect.add_argument(
+        "-o", dest="form", choices=("table", "json", "yaml"), default="table", help="how to show it"
+    )
+    inspect.add_argument(
+        "--raw", action="store_true", help="print what NVML answered to each question, as JSON"
+    )
+    settings.add_flags(inspect)
+    inspect.set_defaults(run=_inspect)
     return parser
 
 
@@ -52,3 +62,11 @@ def _node_plugin(flags: argparse.Namespace) -> int:
     from tensorfusion_dra.app import node_plugin  # noqa: PLC0415
 
     return node_plugin.run(chosen)
+
+
+def _inspect(flags: argparse.Namespace) -> int:
+    from tensorfusion_dra.app import inspect, logging, settings  # noqa: PLC0415
+
+    chosen = settings.from_flags(flags, os.environ)
+    logging.configure(level="error", form="console")
+    return inspect.run(chosen, form=flags.form, raw=flags.raw)

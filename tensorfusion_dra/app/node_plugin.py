@@ -8,7 +8,7 @@ from typing import Final
 
 import structlog
 
-from tensorfusion_dra.app import providers
+from tensorfusion_dra.app import parts, providers
 from tensorfusion_dra.app.settings import Settings
 from tensorfusion_dra.app.supervisor import Supervisor
 from tensorfusion_dra.cluster.api import Api
@@ -17,14 +17,10 @@ from tensorfusion_dra.cluster.nodes import Nodes
 from tensorfusion_dra.cluster.resource_api import ResourceApi
 from tensorfusion_dra.cluster.slice_watch import SliceWatch
 from tensorfusion_dra.cluster.slices import Slices
-from tensorfusion_dra.core.device import Node
 from tensorfusion_dra.core.errors import FatalError, RetryableError
-from tensorfusion_dra.discovery import models, simulated
 from tensorfusion_dra.discovery.device_nodes import HostDeviceNodes
-from tensorfusion_dra.discovery.nvml import NvmlDiscovery
 from tensorfusion_dra.driver import recover
 from tensorfusion_dra.driver.catalog import CatalogReader
-from tensorfusion_dra.driver.ports import Discovery
 from tensorfusion_dra.driver.prepare import Preparer
 from tensorfusion_dra.driver.publish import Publisher
 from tensorfusion_dra.kubelet import sockets
@@ -78,9 +74,9 @@ def _start(settings: Settings, supervisor: Supervisor, running: ExitStack) -> No
     specs = CdiDirectory(Path(settings.cdi_dir))
     recover.recover(ledger, specs)
 
-    node = Node(name=settings.node_name, gpupool=settings.gpupool, qos=settings.qos)
-    discovery = _discovery(settings, running)
-    catalog = CatalogReader(discovery, node, providers=providers.load())
+    catalog = CatalogReader(
+        parts.discovery(settings, running), parts.node(settings), providers=providers.load()
+    )
     api = Api(Path(settings.kubeconfig) if settings.kubeconfig else None)
     resource_api = ResourceApi(api)
     running.callback(supervisor.join, seconds=_JOIN_SECONDS)
@@ -130,18 +126,6 @@ def _register(paths: sockets.SocketPaths, supervisor: Supervisor, running: ExitS
     server.start()
     running.callback(server.stop, grace_seconds=0)
     supervisor.run("registration", lambda: registration.await_kubelet(supervisor.stopping))
-
-
-def _discovery(settings: Settings, running: ExitStack) -> Discovery:
-    if settings.simulated_gpus:
-        return simulated.from_text(settings.simulated_gpus, node_name=settings.node_name)
-    discovery = NvmlDiscovery(
-        models.load(Path(settings.gpu_models) if settings.gpu_models else None),
-        library=Path(settings.nvml_library) if settings.nvml_library else None,
-        driver_root=Path(settings.driver_root),
-    )
-    running.callback(discovery.close)
-    return discovery
 
 
 def _since(started: float) -> float:

@@ -117,7 +117,7 @@ def from_flags(flags: argparse.Namespace, environment: Mapping[str, str]) -> Set
     Raises:
         InputError: One of them is unknown, unreadable or out of its range.
     """
-    values: dict[str, Any] = {"node_name": socket.gethostname().lower()}
+    values: dict[str, Any] = {}
     config = flags.config or environment.get("TENSORFUSION_DRA_CONFIG")
     if config:
         values.update(_from_file(Path(config)))
@@ -126,6 +126,7 @@ def from_flags(flags: argparse.Namespace, environment: Mapping[str, str]) -> Set
             values[item.name] = environment[variable(item)]
         if getattr(flags, item.name) is not None:
             values[item.name] = getattr(flags, item.name)
+    values["node_name"] = values.get("node_name") or socket.gethostname().lower()
     for item in fields(Settings):
         if isinstance(item.default, float) and item.name in values:
             values[item.name] = _number(item.name, values[item.name])
@@ -153,7 +154,7 @@ def _from_file(path: Path) -> dict[str, Any]:
             raise InputError(f"config {path}: found {key!r}, expected one of {', '.join(known)}")
         if isinstance(value, bool) or not isinstance(value, str | int | float):
             raise InputError(f"config {path}: {key}: found {value!r}, expected text or a number")
-        values[known[key]] = value if isinstance(value, float) else str(value)
+        values[known[key]] = str(value)
     return values
 
 

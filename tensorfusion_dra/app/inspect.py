@@ -1,0 +1,152 @@
+"""What this node has and holds, without a word to the kubelet or the API server."""
+
+import json
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from tensorfusion_dra.app import parts, providers
+from tensorfusion_dra.app.settings import Settings
+from tensorfusion_dra.app.tables import table
+from tensorfusion_dra.core import cdi
+from tensorfusion_dra.core.errors import DriverError, RetryableError
+from tensorfusion_dra.driver.catalog import Catalog, CatalogReader
+from tensorfusion_dra.state.ledger import FILE_NAME, Ledger
+
+FORMS: Final = ("table", "json", "yaml")
+
+
+def run(settings: Settings, *, form: str, raw: bool) -> int:
+    """Prints the node's GPUs, devices, prepared claims and CDI specs; 1 if a part is unknown.
+
+    Args:
+        form: One of FORMS.
+        raw: Print instead what the driver answered to each question, as a recording.
+
+    Raises:
+        InputError: A file that the settings name cannot be used.
+    """
+    with ExitStack() as running:
+        discovery = parts.discovery(settings, running)
+        if raw:
+            try:
+                recording = discovery.raw()
+            except RetryableError as error:
+                sys.stderr.write(f"tensorfusion-dra: {error}\n")
+                return 1
+            _print(json.dumps(recording, indent=2))
+            return 0
+        reader = CatalogReader(discovery, parts.node(settings), providers=providers.load())
+        found, troubles = _found(settings, reader)
+    if form == "json":
+        _print(json.dumps(found, indent=2))
+    elif form == "yaml":
+        _print(yaml.safe_dump(found, sort_keys=False).rstrip())
+    else:
+        _print("\n".join(_lines(found)))
+    for trouble in troubles:
+        sys.stderr.write(f"tensorfusion-dra: {trouble}\n")
+    return 1 if troubles else 0
+
+
+def _found(settings: Settings, reader: CatalogReader) -> tuple[dict[str, Any], list[str]]:
+    troubles = []
+    found: dict[str, Any] = {"node": settings.node_name, "pool": parts.node(settings).pool}
+    try:
+        reader.refresh()
+    except RetryableError as error:
+        troubles.append(str(error))
+    catalog = reader.current()
+    found["gpus"] = _gpus(catalog) if catalog else []
+    found["leftOut"] = [
+        {"subject": item.subject, "reason": item.reason}
+        for item in (catalog.left_out if catalog else ())
+    ]
+    found["devices"] = [device.as_api() for device in catalog.devices] if catalog else []
+    try:
+        found["claims"] = _claims(settings.data_folder)
+    except DriverError as error:
+        troubles.append(str(error))
+    found["cdiSpecs"] = _specs(Path(settings.cdi_dir))
+    return found, troubles
+
+
+def _gpus(catalog: Catalog) -> list[dict[str, Any]]:
+    return [
+        {
+            "index": device.gpu.index,
+            "uuid": device.gpu.uuid,
+            "productName": device.gpu.product_name,
+            "model": device.gpu.model,
+            "tflops": device.gpu.milli_tflops / 1000,
+            "tflopsSource": device.gpu.tflops_source.value,
+            "vramBytes": device.gpu.vram_bytes,
+            "pciBusID": device.gpu.pci_bus_id,
+            "driverVersion": device.gpu.driver_version,
+        }
+        for device in catalog.devices
+    ]
+
+
+def _claims(data_folder: Path) -> list[dict[str, Any]]:
+    if not (data_folder / FILE_NAME).exists():
+        return []
+    ledger = Ledger(data_folder)
+    try:
+        return [claim.as_json() for claim in ledger.claims()]
+    finally:
+        ledger.close()
+
+
+def _specs(folder: Path) -> list[str]:
+    try:
+        return sorted(str(path) for path in folder.iterdir() if cdi.claim_uid_of(path.name))
+    except OSError:
+        return []
+
+
+def _lines(found: dict[str, Any]) -> list[str]:
+    lines = [f"Node {found['node']}, pool {found['pool']}", "", "GPUs"]
+    lines += table(
+        [
+            ("INDEX", "UUID", "MODEL", "TFLOPS", "VRAM MiB", "NAME"),
+            *(
+                (
+                    gpu["index"],
+                    gpu["uuid"],
+                    gpu["model"],
+                    f"{gpu['tflops']:g} ({gpu['tflopsSource']})",
+                    gpu["vramBytes"] // 2**20,
+                    gpu["productName"],
+                )
+                for gpu in found["gpus"]
+            ),
+        ]
+    )
+    lines += [f"  left out: {item['subject']}: {item['reason']}" for item in found["leftOut"]]
+    lines += ["", "Prepared claims"]
+    lines += table(
+        [
+            ("CLAIM", "UID", "REQUEST", "DEVICE", "TAKES"),
+            *(
+                (
+                    f"{claim['namespace']}/{claim['name']}",
+                    claim["uid"],
+                    share["request"],
+                    share["device"],
+                    ", ".join(f"{v} {k}" for k, v in share["consumed"].items()) or "admin access",
+                )
+                for claim in found.get("claims", [])
+                for share in claim["shares"]
+            ),
+        ]
+    )
+    lines += ["", "CDI specs", *(f"  {path}" for path in found["cdiSpecs"])]
+    return lines
+
+
+def _print(text: str) -> None:
+    sys.stdout.write(text + "\n")

@@ -1,0 +1,13 @@
+"""Columns for a person's eyes."""
+
+from collections.abc import Iterable, Sequence
+
+
+def table(rows: Iterable[Sequence[object]], *, indent: str = "  ") -> list[str]:
+    """Lines in which every column is as wide as its widest cell."""
+    texts = [[str(cell) for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*texts, strict=True)]
+    return [
+        (indent + "  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True))).rstrip()
+        for row in texts
+    ]

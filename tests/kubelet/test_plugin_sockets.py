@@ -1,0 +1,284 @@
+"""The services as the kubelet meets them: real gRPC over real unix sockets."""
+
+import os
+import socket
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from threading import Event, Thread
+
+import grpc
+import pytest
+from structlog.testing import capture_logs
+
+from tensorfusion_dra.core import names
+from tensorfusion_dra.core.claim import ClaimRef
+from tensorfusion_dra.core.errors import FatalError
+from tensorfusion_dra.core.gpu import Inventory
+from tensorfusion_dra.kubelet.dra import DraService
+from tensorfusion_dra.kubelet.health import HealthService
+from tensorfusion_dra.kubelet.pb import dra_v1beta1_pb2
+from tensorfusion_dra.kubelet.pb.dra_health_v1_pb2 import HEALTHY, UNHEALTHY
+from tensorfusion_dra.kubelet.registration import Registration
+from tensorfusion_dra.kubelet.server import UnixServer
+from tests.driver.test_prepare import GPU_0, GPU_1, Setup, put, share
+from tests.support.kubelet import DRA_V1, DRA_V1BETA1, PluginClient
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A short path: pytest's own are too long for a socket."""
+    with tempfile.TemporaryDirectory(prefix="tf-") as path:
+        yield Path(path)
+
+
+class Plugin:
+    """The DRA services of one node on a socket."""
+
+    def __init__(self, folder: Path) -> None:
+        self.setup = Setup(folder)
+        self.fatal: list[FatalError] = []
+        self.health = HealthService(self.setup.catalog)
+        dra = DraService(self.setup.preparer, self.fatal.append)
+        services = (*dra.services(), *self.health.services())
+        self.socket = folder / "dra.sock"
+        self.server = UnixServer(self.socket, services, workers=8)
+        self.server.start()
+
+    def stop(self, grace_seconds: float = 2) -> None:
+        self.health.stop()
+        self.server.stop(grace_seconds=grace_seconds)
+        self.setup.ledger.close()
+
+
+@pytest.fixture
+def plugin(folder: Path) -> Iterator[Plugin]:
+    served = Plugin(folder)
+    yield served
+    served.stop()
+
+
+@pytest.mark.parametrize("service", [DRA_V1, DRA_V1BETA1])
+def test_every_claim_of_a_call_is_answered_with_devices_or_its_own_error(
+    plugin: Plugin, service: str
+) -> None:
+    good = put(plugin.setup, "good", share(request="gpu/large"))
+    bad = ClaimRef(namespace="default", name="missing", uid="uid-missing")
+    with PluginClient(plugin.socket) as kubelet:
+        answer = kubelet.prepare(good, bad, service=service)
+
+        assert set(answer.claims) == {good.uid, bad.uid}
+        (device,) = answer.claims[good.uid].devices
+        assert list(device.request_names) == ["gpu"]
+        assert (device.pool_name, device.device_name) == ("default/node-01", GPU_0)
+        assert len(device.share_id) == 36
+        assert all(cdi_id.startswith(f"{names.CDI_KIND}=") for cdi_id in device.cdi_device_ids)
+        assert answer.claims[good.uid].error == ""
+        assert "default/missing" in answer.claims[bad.uid].error
+
+
+def test_a_v1beta1_reader_understands_the_answer(plugin: Plugin) -> None:
+    ref = put(plugin.setup, "a", share())
+    with PluginClient(plugin.socket) as kubelet:
+        answer = kubelet.prepare(
+            ref, service=DRA_V1BETA1, answer=dra_v1beta1_pb2.NodePrepareResourcesResponse
+        )
+
+        assert answer.claims[ref.uid].devices[0].device_name == GPU_0
+
+
+def test_a_device_given_alone_has_no_share_id(plugin: Plugin) -> None:
+    ref = put(plugin.setup, "a", {**share(), "shareID": None, "consumedCapacity": None})
+    with PluginClient(plugin.socket) as kubelet:
+        answer = kubelet.prepare(ref)
+
+        assert not answer.claims[ref.uid].devices[0].HasField("share_id")
+
+
+def test_unprepare_answers_every_claim_known_or_not(plugin: Plugin) -> None:
+    known = put(plugin.setup, "a", share())
+    unknown = ClaimRef(namespace="default", name="never", uid="uid-never")
+    with PluginClient(plugin.socket) as kubelet:
+        kubelet.prepare(known)
+        answer = kubelet.unprepare(known, unknown)
+
+        assert {uid: each.error for uid, each in answer.claims.items()} == {
+            known.uid: "",
+            unknown.uid: "",
+        }
+
+
+def test_a_damaged_ledger_fails_the_call_and_is_told_to_the_supervisor(plugin: Plugin) -> None:
+    ref = put(plugin.setup, "a", share())
+    with PluginClient(plugin.socket) as kubelet:
+        kubelet.prepare(ref)
+        with plugin.setup.ledger._alone() as connection:
+            connection.execute("UPDATE claims SET record = '{'")
+
+        with pytest.raises(grpc.RpcError) as caught:
+            kubelet.prepare(ref)
+
+    assert caught.value.code() == grpc.StatusCode.INTERNAL
+    assert [type(error) for error in plugin.fatal] == [FatalError]
+
+
+@pytest.mark.parametrize("service", ["v1.DRAResourceHealth", "v1alpha1.DRAResourceHealth"])
+def test_health_is_told_at_once_and_again_when_a_card_goes(plugin: Plugin, service: str) -> None:
+    with PluginClient(plugin.socket) as kubelet:
+        reports = kubelet.watch_health(service)
+        first = next(reports)
+        cards = plugin.setup.discovery.inventory
+        assert cards is not None
+        plugin.setup.discovery.inventory = Inventory(gpus=cards.gpus[:1])
+        plugin.setup.catalog.refresh()
+        second = next(reports)
+        reports.close()  # type: ignore[attr-defined]
+
+    assert {d.device.device_name: d.health for d in first.devices} == {
+        GPU_0: HEALTHY,
+        GPU_1: HEALTHY,
+    }
+    assert {d.device.device_name: d.health for d in second.devices} == {
+        GPU_0: HEALTHY,
+        GPU_1: UNHEALTHY,
+    }
+    assert {d.device.pool_name for d in first.devices} == {"default/node-01"}
+
+
+def test_a_reader_that_leaves_frees_its_worker_at_once(plugin: Plugin) -> None:
+    for _ in range(20):  # more readers than workers
+        with PluginClient(plugin.socket) as kubelet:
+            reports = kubelet.watch_health()
+            next(reports)
+            reports.close()  # type: ignore[attr-defined]
+    ref = put(plugin.setup, "a", share())
+
+    with PluginClient(plugin.socket) as kubelet:
+        answer = kubelet.prepare(ref)
+
+    assert answer.claims[ref.uid].error == ""
+
+
+def test_stopping_ends_open_streams_and_lets_a_call_in_flight_finish(folder: Path) -> None:
+    plugin = Plugin(folder)
+    ref = put(plugin.setup, "a", share())
+    fetching, go_on = Event(), Event()
+    fetch = plugin.setup.claims.fetch
+
+    def slow_fetch(asked: ClaimRef, *, wait_seconds: float) -> object:
+        fetching.set()
+        go_on.wait(5)
+        return fetch(asked, wait_seconds=wait_seconds)
+
+    plugin.setup.claims.fetch = slow_fetch  # type: ignore[method-assign,assignment]
+    answers = []
+    with PluginClient(plugin.socket) as kubelet, PluginClient(plugin.socket) as watcher:
+        reports = watcher.watch_health()
+        next(reports)
+        call = Thread(target=lambda: answers.append(kubelet.prepare(ref)))
+        call.start()
+        fetching.wait(5)
+        stopping = Thread(target=plugin.stop, args=(5,))
+        stopping.start()
+        rest = list(reports)
+        go_on.set()
+        call.join(5)
+        stopping.join(5)
+
+    assert rest == []
+    assert answers[0].claims[ref.uid].error == ""
+    assert not plugin.socket.exists()
+
+
+def test_registration_announces_every_service_with_v1_first(folder: Path) -> None:
+    path = folder / "reg.sock"
+    registration = Registration("/var/lib/kubelet/plugins/x/dra.sock")
+    server = UnixServer(path, [registration.service()], workers=2)
+    server.start()
+
+    with PluginClient(path) as kubelet, capture_logs() as logs:
+        info = kubelet.plugin_info()
+        kubelet.notify(registered=False, error="plugin validation failed")
+        kubelet.notify(registered=True)
+    server.stop(grace_seconds=0)
+
+    assert (info.type, info.name) == ("DRAPlugin", "tensor-fusion.ai.dra-driver")
+    assert info.endpoint == "/var/lib/kubelet/plugins/x/dra.sock"
+    assert list(info.supported_versions) == [
+        "v1.DRAPlugin",
+        "v1beta1.DRAPlugin",
+        "v1.DRAResourceHealth",
+        "v1alpha1.DRAResourceHealth",
+    ]
+    assert [line["event"] for line in logs] == ["registration_refused", "registered"]
+    assert logs[0]["error"] == "plugin validation failed"
+
+
+def test_a_silent_kubelet_is_said_in_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tensorfusion_dra.kubelet.registration._SILENCE_SECONDS", 0.01)
+    registration = Registration("/dra.sock")
+    stopping = Event()
+    with capture_logs() as logs:
+        waiting = Thread(target=registration.await_kubelet, args=(stopping,))
+        waiting.start()
+        deadline = time.monotonic() + 5
+        while not logs and time.monotonic() < deadline:
+            time.sleep(0.01)
+        stopping.set()
+        waiting.join(5)
+
+    assert logs[0]["event"] == "kubelet_awaited"
+
+
+def test_the_kubelets_percent_encoded_authority_is_accepted(folder: Path) -> None:
+    path = folder / "reg.sock"
+    server = UnixServer(path, [Registration("/dra.sock").service()], workers=2)
+    server.start()
+    authority = str(path).replace("/", "%2F")
+    channel = grpc.insecure_channel(f"unix:{path}", [("grpc.default_authority", authority)])
+
+    call: grpc.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(
+        "/pluginregistration.Registration/GetInfo"
+    )
+
+    assert names.DRIVER.encode() in call(b"", timeout=2)
+    channel.close()
+    server.stop(grace_seconds=0)
+
+
+def test_sockets_and_the_folders_made_for_them_are_for_the_owner_alone(folder: Path) -> None:
+    path = folder / "plugins" / "driver" / "dra.sock"
+    old = os.umask(0)
+    server = UnixServer(path, [], workers=1)
+    server.start()
+    os.umask(old)
+
+    modes = (path.stat().st_mode & 0o777, path.parent.stat().st_mode & 0o777)
+
+    server.stop(grace_seconds=0)
+    assert modes == (0o600, 0o700)
+
+
+def test_a_dead_socket_is_replaced_and_a_served_one_is_not(folder: Path) -> None:
+    dead = folder / "dead.sock"
+    with socket.socket(socket.AF_UNIX) as leftover:
+        leftover.bind(str(dead))
+    replaced = UnixServer(dead, [], workers=1)
+    replaced.start()
+
+    with pytest.raises(FatalError, match="another process serves this socket"):
+        UnixServer(dead, [], workers=1).start()
+
+    assert dead.is_socket()
+    replaced.stop(grace_seconds=0)
+
+
+def test_a_file_where_the_socket_should_be_is_left_alone(folder: Path) -> None:
+    path = folder / "dra.sock"
+    path.write_text("precious")
+
+    with pytest.raises(FatalError, match="found a file that is no socket"):
+        UnixServer(path, [], workers=1).start()
+
+    assert path.read_text() == "precious"
