@@ -162,6 +162,7 @@ def segment(name: str) -> str:
 def _client(kubeconfig: Path | None) -> "ApiClient":
     # Imported here because the kubelet's sockets are to serve before this has loaded.
     import urllib3  # noqa: PLC0415
+    import yaml  # noqa: PLC0415
     from kubernetes import client, config  # noqa: PLC0415
 
     settings = client.Configuration()
@@ -176,7 +177,7 @@ def _client(kubeconfig: Path | None) -> "ApiClient":
             config.load_kube_config(  # type: ignore[no-untyped-call]
                 config_file=str(kubeconfig), client_configuration=settings, persist_config=False
             )
-    except (config.ConfigException, OSError, ValueError, TypeError, KeyError) as error:
+    except (config.ConfigException, yaml.YAMLError, OSError, ValueError, TypeError) as error:
         subject = f"kubeconfig {kubeconfig}" if kubeconfig else "in-cluster configuration"
         raise InputError(f"{subject}: {error}") from error
     return client.ApiClient(configuration=settings)

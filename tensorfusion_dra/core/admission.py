@@ -49,8 +49,8 @@ def admit(claim: AllocatedClaim, local: Local, held: Iterable[HeldShare]) -> Pre
         held: Shares that other claims hold on the claim's devices.
 
     Raises:
-        ClaimError: A device is not this node's, an amount is missing, or the shares of a device
-            would exceed it. Nothing of the claim is admitted then.
+        ClaimError: A device is not this node's, an amount is missing or too small, or the shares
+            of a device would exceed it. Nothing of the claim is admitted then.
     """
     others = [share for share in held if share.claim.uid != claim.ref.uid]
     shares: list[PreparedShare] = []
@@ -111,9 +111,15 @@ def _consumed(ref: ClaimRef, allocation: Allocation, device: Device) -> Mapping[
         if allocation.consumed:
             raise ClaimError(f"{subject}: found consumed capacity without a share ID")
         return {name: entry.value for name, entry in device.capacity.items()}
-    for name in device.capacity:
-        if name not in allocation.consumed:
+    for name, entry in device.capacity.items():
+        amount = allocation.consumed.get(name)
+        if amount is None:
             raise ClaimError(f"{subject}: {name}: found no consumed capacity, expected one")
+        # Less than the minimum could become a limit of 0, which a limiter takes for none.
+        if amount < entry.minimum:
+            raise ClaimError(
+                f"{subject}: {name}: found {amount}, expected at least {entry.minimum}"
+            )
     return {name: allocation.consumed[name] for name in device.capacity}
 
 

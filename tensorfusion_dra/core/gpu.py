@@ -20,7 +20,7 @@ class Gpu:
     Attributes:
         uuid: In NVML's casing, for example ``GPU-8f3a...``.
         index: NVML's index; the same as CUDA's only under CUDA_DEVICE_ORDER=PCI_BUS_ID.
-        minor: The number in /dev/nvidia<minor>; None if the card has no device node.
+        minor: The number in /dev/nvidia<minor>; None if the driver does not tell, or simulated.
         product_name: NVML's name, for example ``NVIDIA A100-SXM4-80GB``.
         model: Its short name, as users select it, for example ``A100``.
         milli_tflops: Dense FP16 compute, in thousandths of a TFLOPS.
@@ -31,6 +31,7 @@ class Gpu:
         pci_bus_id: ``dddd:bb:ss.f`` in lower case; None if unknown.
         pcie_root: ``pcidddd:bb`` of the root complex; None if unknown.
         numa_node: None if unknown.
+        simulated: There is no such card, and so there are no device nodes for it.
     """
 
     uuid: str
@@ -49,6 +50,7 @@ class Gpu:
     pci_bus_id: str | None = None
     pcie_root: str | None = None
     numa_node: int | None = None
+    simulated: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

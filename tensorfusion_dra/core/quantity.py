@@ -79,9 +79,12 @@ class Quantity:
         return -(-self.nano // NANO)
 
     def __str__(self) -> str:
-        """The canonical form: no fraction digits, the largest suffix that keeps it exact."""
-        if self.family == "binary" and abs(self.nano) >= 1024 * NANO:
-            return _binary_text(self.ceil())
+        """The canonical form: no fraction digits, the largest suffix that keeps it exact.
+
+        A binary amount that is no whole number, or below 1024, is written in decimal.
+        """
+        if self.family == "binary" and abs(self.nano) >= 1024 * NANO and self.nano % NANO == 0:
+            return _binary_text(self.nano // NANO)
         return _decimal_text(self.nano, exponent_form=self.family == "exponent")
 
 
@@ -89,7 +92,8 @@ def parse(text: object) -> Quantity:
     """The quantity that a text or a JSON number stands for.
 
     Beyond 2**63-1 it is capped and finer than 10**-9 it is rounded away from zero, as
-    k8s.io/apimachinery/pkg/api/resource does.
+    k8s.io/apimachinery/pkg/api/resource does; there the cap is for Ki, Mi, Gi only, but nothing
+    that this driver counts comes near it.
 
     Raises:
         QuantityError: The value is no quantity, or longer than any sane one.

@@ -20,6 +20,7 @@ class Discovery(Protocol):
         Raises:
             RetryableError: There is no answer yet (no library, driver not loaded, call hung); the
                 text says what is waited for.
+            FatalError: The driver was replaced; only a new process can load its library.
         """
         ...
 

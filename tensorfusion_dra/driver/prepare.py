@@ -12,6 +12,7 @@ from tensorfusion_dra.core import admission, cdi
 from tensorfusion_dra.core import claim as claims
 from tensorfusion_dra.core.admission import Local
 from tensorfusion_dra.core.claim import AllocatedClaim, ClaimRef
+from tensorfusion_dra.core.device import Device
 from tensorfusion_dra.core.errors import ClaimError, DriverError, FatalError, RetryableError
 from tensorfusion_dra.core.prepared import PreparedClaim
 from tensorfusion_dra.driver.catalog import Catalog, CatalogReader
@@ -144,15 +145,20 @@ class Preparer:
 
     def _nodes_of(self, catalog: Catalog, wanted: set[str]) -> Mapping[str, tuple[str, ...]]:
         return {
-            device.name: ()
-            if device.gpu.minor is None
-            else self._device_nodes.of_card(device.gpu.minor)
+            device.name: self._nodes_of_card(device)
             for device in catalog.devices
             if device.name in wanted
         }
 
+    def _nodes_of_card(self, device: Device) -> tuple[str, ...]:
+        if device.gpu.simulated:
+            return ()
+        if device.gpu.minor is None:
+            raise RetryableError(f"{device.name}: the driver tells no minor number, expected one")
+        return self._device_nodes.of_card(device.gpu.minor)
+
     def _common_nodes(self, catalog: Catalog, wanted: set[str]) -> tuple[str, ...]:
-        real = any(d.gpu.minor is not None for d in catalog.devices if d.name in wanted)
+        real = any(not d.gpu.simulated for d in catalog.devices if d.name in wanted)
         return self._device_nodes.common() if real else ()
 
 

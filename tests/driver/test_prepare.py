@@ -16,7 +16,7 @@ from tensorfusion_dra.core import cdi
 from tensorfusion_dra.core.claim import ClaimRef
 from tensorfusion_dra.core.device import Node
 from tensorfusion_dra.core.errors import RetryableError
-from tensorfusion_dra.core.gpu import Inventory
+from tensorfusion_dra.core.gpu import Gpu, Inventory
 from tensorfusion_dra.core.prepared import PreparedClaim
 from tensorfusion_dra.discovery import simulated
 from tensorfusion_dra.driver.catalog import CatalogReader
@@ -82,6 +82,10 @@ def put(setup: Setup, name: str, *results: dict[str, Any], uid: str = "") -> Cla
 
 def share(device: str | None = GPU_0, **more: Any) -> Any:
     return result(device, **{"tflops": "100", "vram": "16Gi", **more})
+
+
+def real(card: Gpu, *, minor: int | None) -> Gpu:
+    return replace(card, minor=minor, simulated=False)
 
 
 def error_of(outcome: object) -> str:
@@ -267,8 +271,8 @@ def test_a_prioritized_lists_choice_answers_for_the_main_request(setup: Setup) -
 
 
 def test_a_missing_device_node_fails_the_claim_until_it_is_there(setup: Setup) -> None:
-    real = [replace(gpu, minor=gpu.index) for gpu in inventory().gpus]
-    setup.discovery.inventory = Inventory(gpus=tuple(real))
+    cards = tuple(real(gpu, minor=gpu.index) for gpu in inventory().gpus)
+    setup.discovery.inventory = Inventory(gpus=cards)
     setup.catalog.refresh()
     setup.device_nodes.missing = {0}
     ref = put(setup, "a", share())
@@ -286,13 +290,22 @@ def test_a_missing_device_node_fails_the_claim_until_it_is_there(setup: Setup) -
     ]
 
 
+def test_a_real_card_without_minor_number_is_not_handed_out_without_its_node(setup: Setup) -> None:
+    cards = tuple(real(gpu, minor=None) for gpu in inventory().gpus)
+    setup.discovery.inventory = Inventory(gpus=cards)
+    setup.catalog.refresh()
+    ref = put(setup, "a", share())
+
+    assert "tells no minor number" in error_of(setup.prepare(ref)[ref.uid])
+
+
 def test_a_card_that_got_another_minor_number_is_answered_with_its_new_node(setup: Setup) -> None:
     first, second = inventory().gpus
-    setup.discovery.inventory = Inventory(gpus=(replace(first, minor=0), replace(second, minor=1)))
+    setup.discovery.inventory = Inventory(gpus=(real(first, minor=0), real(second, minor=1)))
     setup.catalog.refresh()
     ref = put(setup, "a", share())
     setup.prepare(ref)
-    setup.discovery.inventory = Inventory(gpus=(replace(first, minor=1), replace(second, minor=0)))
+    setup.discovery.inventory = Inventory(gpus=(real(first, minor=1), real(second, minor=0)))
     setup.catalog.refresh()
 
     setup.prepare(ref)

@@ -1,0 +1,214 @@
+"""A cluster of one node on this machine: everything is simulated but the node plugin."""
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Final
+
+import tensorfusion_dra
+from tensorfusion_dra.core import cdi, names
+from tensorfusion_dra.core.errors import RetryableError
+from tensorfusion_dra.simulator import cel
+from tensorfusion_dra.simulator.apiserver import ApiServer
+from tensorfusion_dra.simulator.claim_controller import ClaimController
+from tensorfusion_dra.simulator.kubelet import Kubelet
+from tensorfusion_dra.simulator.rest import (
+    CLAIMS,
+    CLASSES,
+    NODES,
+    PODS,
+    RESOURCE_V1,
+    SLICES,
+    TEMPLATES,
+    Client,
+    Json,
+)
+from tensorfusion_dra.simulator.scheduler import Scheduler
+
+NAMESPACE: Final = "default"
+IMAGE_ENV: Final = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
+
+_CLAIM: Final = "gpu"
+_POLL_SECONDS: Final = 0.02
+_STOP_SECONDS: Final = 10.0
+
+
+class SimulatedCluster:
+    """API server, claim controller, scheduler and kubelet in this process, and a node plugin.
+
+    The node plugin is a process of its own with the flags it has in production.
+    """
+
+    def __init__(self, folder: Path, *, gpus: str, node_name: str = "node-01") -> None:
+        """A cluster that is not started yet.
+
+        Args:
+            folder: Everything it leaves on disk; its path must be short, as it holds sockets.
+            gpus: What `--simulated-gpus` takes.
+        """
+        self.folder: Final = folder
+        self.node_name: Final = node_name
+        self.kubelet_root: Final = folder / "kubelet"
+        self.cdi_folder: Final = folder / "cdi"
+        self.log_file: Final = folder / "node-plugin.log"
+        self._gpus = gpus
+        self.server: Final = ApiServer(check_expression=cel.check_expression)
+        self._running = ExitStack()
+        self._plugin: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Starts all but the node plugin."""
+        self.kubelet_root.mkdir()
+        self.cdi_folder.mkdir()
+        self._running.enter_context(self.server)
+        self.client = Client(self.server.url)
+        self._kubeconfig = self.server.kubeconfig(self.folder / "kubeconfig")
+        self.client.create(NODES, _object("v1", "Node", self.node_name))
+        self.client.create(CLASSES, _device_class())
+        self._running.enter_context(ClaimController(self.server.url))
+        self._running.enter_context(Scheduler(self.server.url))
+        self.kubelet = self._running.enter_context(
+            Kubelet(
+                self.server.url,
+                self.node_name,
+                root_folder=self.kubelet_root,
+                cdi_folders=[self.cdi_folder],
+            )
+        )
+
+    def stop(self) -> None:
+        """Stops the node plugin and everything else; the folder stays."""
+        self.stop_plugin()
+        self._running.close()
+
+    def plugin_command(self) -> list[str]:
+        """The command line of the node plugin."""
+        return [
+            *(sys.executable, "-m", "tensorfusion_dra", "node-plugin"),
+            *("--node-name", self.node_name),
+            *("--kubeconfig", str(self._kubeconfig)),
+            *("--kubelet-root", str(self.kubelet_root)),
+            *("--cdi-dir", str(self.cdi_folder)),
+            *("--simulated-gpus", self._gpus),
+        ]
+
+    def start_plugin(self) -> int:
+        """Starts the node plugin; its process ID."""
+        package_parent = Path(tensorfusion_dra.__file__).parent.parent
+        with self.log_file.open("ab") as log:
+            self._plugin = subprocess.Popen(
+                self.plugin_command(), stderr=log, stdin=subprocess.DEVNULL, cwd=package_parent
+            )
+        return self._plugin.pid
+
+    def stop_plugin(self) -> None:
+        """Ends the node plugin as a pod's end does: SIGTERM, and SIGKILL if it does not go."""
+        if self._plugin is None:
+            return
+        self._plugin.terminate()
+        try:
+            self._plugin.wait(_STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._plugin.kill()
+            self._plugin.wait()
+        self._plugin = None
+
+    def until(self, what: str, condition: Callable[[], bool], *, seconds: float) -> None:
+        """Returns once the condition holds.
+
+        Raises:
+            RetryableError: It did not in time, or the node plugin ended meanwhile.
+        """
+        deadline = time.monotonic() + seconds
+        while not condition():
+            if self._plugin is not None and self._plugin.poll() is not None:
+                raise RetryableError(
+                    f"{what}: the node plugin ended with {self._plugin.returncode}: "
+                    f"{_last_line(self.log_file)}"
+                )
+            if time.monotonic() > deadline:
+                raise RetryableError(f"{what}: not within {seconds:g} s")
+            time.sleep(_POLL_SECONDS)
+
+    def slices(self) -> list[Json]:
+        """The stored ResourceSlices, by name."""
+        return sorted(self.client.list(SLICES).items, key=lambda item: str(item["metadata"]["name"]))
+
+    def submit(self, name: str, asks: Mapping[str, str]) -> None:
+        """A pod with one container, and the template of its claim.
+
+        Args:
+            asks: Quantities by capacity; empty asks for a whole card.
+        """
+        self.client.create(TEMPLATES, _template(name, asks))
+        self.client.create(PODS, _pod(name))
+
+    def pod(self, name: str) -> Json:
+        """The pod as it is stored."""
+        return self.client.get(PODS, name, NAMESPACE)
+
+    def delete(self, name: str) -> None:
+        """Asks for the pod's end and removes its template."""
+        self.client.delete(PODS, name, NAMESPACE)
+        self.client.delete(TEMPLATES, name, NAMESPACE)
+
+    def claim_of(self, pod: Json) -> Json | None:
+        """The claim that was generated for a pod; None if there is none yet."""
+        for entry in pod.get("status", {}).get("resourceClaimStatuses") or []:
+            return self.client.find(CLAIMS, entry["resourceClaimName"], NAMESPACE)
+        return None
+
+    def claims(self) -> list[Json]:
+        """All claims."""
+        return self.client.list(CLAIMS).items
+
+    def spec_files(self) -> list[Path]:
+        """The CDI specs of this driver."""
+        return sorted(p for p in self.cdi_folder.iterdir() if cdi.claim_uid_of(p.name))
+
+
+def _object(api_version: str, kind: str, name: str, namespace: str = "") -> Json:
+    metadata = {"name": name, **({"namespace": namespace} if namespace else {})}
+    return {"apiVersion": api_version, "kind": kind, "metadata": metadata}
+
+
+def _device_class() -> Json:
+    selector = {"cel": {"expression": f'device.driver == "{names.DRIVER}"'}}
+    return {
+        **_object(RESOURCE_V1, "DeviceClass", names.DEVICE_CLASS),
+        "spec": {"selectors": [selector]},
+    }
+
+
+def _template(name: str, asks: Mapping[str, str]) -> Json:
+    exactly: dict[str, Any] = {"deviceClassName": names.DEVICE_CLASS}
+    if asks:
+        exactly["capacity"] = {"requests": dict(asks)}
+    requests = [{"name": _CLAIM, "exactly": exactly}]
+    return {
+        **_object(RESOURCE_V1, "ResourceClaimTemplate", name, NAMESPACE),
+        "spec": {"spec": {"devices": {"requests": requests}}},
+    }
+
+
+def _pod(name: str) -> Json:
+    environment = [{"name": key, "value": value} for key, value in IMAGE_ENV.items()]
+    container = {
+        "name": "app",
+        "image": "app",
+        "env": environment,
+        "resources": {"claims": [{"name": _CLAIM}]},
+    }
+    claims: Sequence[Json] = [{"name": _CLAIM, "resourceClaimTemplateName": name}]
+    return {
+        **_object("v1", "Pod", name, NAMESPACE),
+        "spec": {"resourceClaims": claims, "containers": [container]},
+    }
+
+
+def _last_line(file: Path) -> str:
+    lines = file.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+    return lines[-1] if lines else "it said nothing"

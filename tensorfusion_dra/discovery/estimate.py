@@ -1,0 +1,63 @@
+"""The compute of a card that no table knows, from what its driver tells."""
+
+from typing import Final
+
+from tensorfusion_dra.core.gpu import TflopsSource
+from tensorfusion_dra.discovery.models import Rating
+
+# Dense FP16 operations of one CUDA core's part of the tensor cores in one clock, accumulated in
+# FP32; a fused multiply-add is two. From NVIDIA's architecture whitepapers: FMAs per tensor core
+# and clock, times tensor cores, over CUDA cores of one multiprocessor.
+_FLOPS_PER_CORE_CLOCK: Final = {
+    (6, 0): 4,  # no tensor cores; FP16 in pairs, twice FP32
+    (6, 1): 2,  # FP16 at 1/64, so it is computed as FP32
+    (7, 0): 16,  # 64 FMA x 8 / 64
+    (7, 5): 16,  # 64 FMA x 8 / 64
+    (8, 0): 32,  # 256 FMA x 4 / 64
+    (8, 6): 8,  # 128 FMA x 4 / 128
+    (8, 9): 8,  # 128 FMA x 4 / 128
+    (9, 0): 32,  # 512 FMA x 4 / 128
+    (10, 0): 64,  # 1024 FMA x 4 / 128
+    (10, 3): 64,  # 1024 FMA x 4 / 128
+    (12, 0): 8,  # 128 FMA x 4 / 128
+}
+# What every CUDA core does: one FP32 multiply-add. For older cards it is right; for one newer than
+# this table it is far too little, which an administrator sees, and hands nothing out twice.
+_ANY_CORE: Final = 2
+
+# GeForce cards accumulate in FP32 at half the rate of the same chip in other products.
+_HALVED_IN_GEFORCE: Final = frozenset({(7, 5), (8, 6), (8, 9), (12, 0)})
+# GeForce GTX 16xx: the multiprocessor of (7, 5) with FP16 units in place of tensor cores.
+_TURING_WITHOUT_TENSOR_CORES: Final = 4
+
+
+def rating(
+    product_name: str,
+    *,
+    cores: int | None,
+    max_sm_clock_mhz: int | None,
+    compute_capability: tuple[int, int] | None,
+) -> Rating | None:
+    """Cores x clock x operations per core and clock; None without cores or clock.
+
+    A little above the datasheet on cards whose highest clock is above the boost clock that
+    datasheets count with (GeForce, about a fifth; data-centre cards, at most a tenth).
+    """
+    if not cores or not max_sm_clock_mhz or cores < 0 or max_sm_clock_mhz < 0:
+        return None
+    flops = _flops_per_core_clock(product_name, compute_capability)
+    # MHz x operations are millions a second; a thousandth of a TFLOPS is 10**9.
+    milli_tflops = cores * max_sm_clock_mhz * flops // 1000
+    if milli_tflops == 0:
+        return None
+    return Rating(milli_tflops=milli_tflops, source=TflopsSource.ESTIMATE)
+
+
+def _flops_per_core_clock(product_name: str, capability: tuple[int, int] | None) -> int:
+    if capability is None:
+        return _ANY_CORE
+    words = product_name.upper().split()
+    if capability == (7, 5) and "GTX" in words:
+        return _TURING_WITHOUT_TENSOR_CORES
+    flops = _FLOPS_PER_CORE_CLOCK.get(capability, _ANY_CORE)
+    return flops // 2 if "GEFORCE" in words and capability in _HALVED_IN_GEFORCE else flops

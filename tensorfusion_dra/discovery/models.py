@@ -1,0 +1,173 @@
+"""The table of known models and the compute that each of them has."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from functools import cached_property
+from importlib import resources
+from pathlib import Path
+from typing import Final
+
+from tensorfusion_dra.core.errors import InputError
+from tensorfusion_dra.core.gpu import TflopsSource
+from tensorfusion_dra.discovery import model_names, yaml_file
+from tensorfusion_dra.discovery.yaml_file import shown
+
+PACKAGED_TABLE: Final = "gpu_models.yaml"
+
+MAX_TFLOPS: Final = 1_000_000
+"""Beyond any card; what is larger is a mistake of units."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rating:
+    """A card's compute and where the figure comes from.
+
+    Attributes:
+        milli_tflops: Dense FP16, in thousandths of a TFLOPS; at least 1.
+    """
+
+    milli_tflops: int
+    source: TflopsSource
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelRow:
+    """One line of a table.
+
+    Attributes:
+        model: A short name; where it is what users select the card by (``A10``, ``RTX4090``), it
+            stands for every card of that name.
+        full_name: NVML's name.
+        milli_tflops: Dense FP16, in thousandths of a TFLOPS.
+    """
+
+    model: str
+    full_name: str
+    milli_tflops: int
+
+
+@dataclass(frozen=True)
+class ModelTable:
+    """The packaged rows, and over them an administrator's own."""
+
+    packaged: tuple[ModelRow, ...]
+    own: tuple[ModelRow, ...] = ()
+
+    def lookup(self, product_name: str) -> Rating | None:
+        """The compute of the card with NVML's name; None if no row is about it.
+
+        An own row wins over a packaged one, and a row of the very name over one of the short
+        name. A mobile card without a row has three quarters of its desktop namesake's compute
+        (Tensor Fusion's rule, cmd/nodediscovery).
+        """
+        found = self._find(product_name)
+        if found is None and model_names.is_laptop(product_name):
+            desktop = self._find(model_names.desktop_name(product_name))
+            if desktop is not None:
+                found = Rating(milli_tflops=desktop.milli_tflops * 3 // 4, source=desktop.source)
+        return found
+
+    def _find(self, product_name: str) -> Rating | None:
+        names = (
+            model_names.key(product_name),
+            model_names.key(model_names.short_model(product_name)),
+        )
+        for source, by_name in (
+            (TflopsSource.FILE, self._own_by_name),
+            (TflopsSource.TABLE, self._packaged_by_name),
+        ):
+            for name in names:
+                if name in by_name:
+                    return Rating(milli_tflops=by_name[name], source=source)
+        return None
+
+    @cached_property
+    def _packaged_by_name(self) -> Mapping[str, int]:
+        return _by_name(self.packaged)
+
+    @cached_property
+    def _own_by_name(self) -> Mapping[str, int]:
+        return _by_name(self.own)
+
+
+def load(own: Path | None = None) -> ModelTable:
+    """The packaged table, with the rows of an administrator's file over it.
+
+    The file has the form of Tensor Fusion's gpu-info.yaml: a list of {model, fullModelName,
+    vendor, fp16TFlops}. Rows of other vendors and further fields are passed over.
+
+    Raises:
+        InputError: The file cannot be read or is not of that form; the text names the entry.
+    """
+    with resources.as_file(
+        resources.files("tensorfusion_dra.discovery") / PACKAGED_TABLE
+    ) as packaged:
+        table = rows(packaged)
+    return ModelTable(packaged=table, own=() if own is None else rows(own))
+
+
+def rows(file: Path) -> tuple[ModelRow, ...]:
+    """The NVIDIA cards of one file.
+
+    Raises:
+        InputError: As load().
+    """
+    entries = yaml_file.content(file)
+    if not isinstance(entries, list):
+        raise InputError(f"{file}: found {shown(entries)}, expected a list of models")
+    found: list[ModelRow] = []
+    for number, entry in enumerate(entries, start=1):
+        where = f"{file}: entry {number}"
+        if not isinstance(entry, dict):
+            raise InputError(f"{where}: found {shown(entry)}, expected a model with its fields")
+        row, vendor = _row(entry, where), entry.get("vendor", "NVIDIA")
+        if not isinstance(vendor, str):
+            raise InputError(f"{where}: vendor: found {shown(vendor)}, expected a name")
+        if vendor.strip().upper() == "NVIDIA":
+            found.append(row)
+    _refuse_contradictions(found, file)
+    return tuple(found)
+
+
+def _row(entry: Mapping[object, object], where: str) -> ModelRow:
+    names: list[str] = []
+    for field in ("model", "fullModelName"):
+        name = entry.get(field)
+        if not isinstance(name, str) or not model_names.key(name):
+            raise InputError(f"{where}: {field}: found {shown(name)}, expected a name")
+        names.append(name)
+    tflops = entry.get("fp16TFlops")
+    # NaN is neither above nor below anything, so it fails this too.
+    if (
+        isinstance(tflops, bool)
+        or not isinstance(tflops, int | float)
+        or not 0.001 <= tflops <= MAX_TFLOPS
+    ):
+        raise InputError(
+            f"{where} ({shown(names[0])}): fp16TFlops: found {shown(tflops)}, "
+            f"expected a number from 0.001 to {MAX_TFLOPS}"
+        )
+    # str() gives back the digits that were written, which the binary fraction has not.
+    milli = int(Decimal(str(tflops)) * 1000)
+    return ModelRow(model=names[0], full_name=names[1], milli_tflops=milli)
+
+
+def _refuse_contradictions(table: Iterable[ModelRow], file: Path) -> None:
+    seen: dict[str, ModelRow] = {}
+    for row in table:
+        for name in {model_names.key(row.model), model_names.key(row.full_name)}:
+            first = seen.setdefault(name, row)
+            if first.milli_tflops != row.milli_tflops:
+                raise InputError(
+                    f"{file}: {shown(name)}: found {first.milli_tflops} and {row.milli_tflops} "
+                    f"thousandths of a TFLOPS, expected one figure for one name"
+                )
+
+
+def _by_name(table: Iterable[ModelRow]) -> dict[str, int]:
+    return {
+        model_names.key(name): row.milli_tflops
+        for row in table
+        for name in (row.model, row.full_name)
+    }

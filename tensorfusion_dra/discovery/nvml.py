@@ -1,0 +1,246 @@
+"""The cards of this node, asked of NVIDIA's driver through NVML."""
+
+import contextlib
+import functools
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import pynvml
+
+from tensorfusion_dra.core.errors import FatalError, RetryableError
+from tensorfusion_dra.core.gpu import Inventory
+from tensorfusion_dra.discovery import estimate, nvml_library, recording, sysfs
+from tensorfusion_dra.discovery.models import ModelTable, Rating
+from tensorfusion_dra.discovery.nvml_library import Loaded
+from tensorfusion_dra.discovery.own_thread import ClosedError, OverdueError, OwnThread
+from tensorfusion_dra.discovery.recording import GpuAnswers, Recording, Refusal
+
+T = TypeVar("T")
+
+WAIT_SECONDS: Final = 30.0
+"""Opening a card takes seconds while the driver initialises it."""
+
+_ERROR_NAMES: Final[dict[int, str]] = {
+    value: name for name, value in vars(pynvml).items() if name.startswith("NVML_ERROR_")
+}
+_DRIVER_NOT_LOADED: Final = "NVML_ERROR_DRIVER_NOT_LOADED"
+_VERSION_MISMATCH: Final = "NVML_ERROR_LIB_RM_VERSION_MISMATCH"
+_UNINITIALIZED: Final = "NVML_ERROR_UNINITIALIZED"
+
+# Whichever card was asked about, these concern NVML as a whole.
+_NO_ANSWER_AT_ALL: Final = frozenset({_DRIVER_NOT_LOADED, _VERSION_MISMATCH, _UNINITIALIZED})
+
+_WAITED_FOR: Final = {
+    _DRIVER_NOT_LOADED: "the NVIDIA kernel driver to be loaded",
+    _VERSION_MISMATCH: "library and kernel driver of one version",
+    "NVML_ERROR_NO_PERMISSION": "access to /dev/nvidiactl",
+    "NVML_ERROR_FUNCTION_NOT_FOUND": "a newer NVIDIA driver",
+}
+
+
+class NvmlDiscovery:
+    """Discovery through the NVIDIA driver of this machine.
+
+    NVML is started and shut down again at every reading. Between readings no device file is
+    open, so the driver can be unloaded and replaced, and a reading after that starts anew.
+
+    A process has room for one: pynvml keeps the functions of the first library it called.
+    """
+
+    def __init__(
+        self,
+        models: ModelTable,
+        *,
+        library: Path | None = None,
+        driver_root: Path = Path("/"),
+        sysfs_root: Path = Path("/sys"),
+        wait_seconds: float = WAIT_SECONDS,
+    ) -> None:
+        """Loads and asks nothing yet.
+
+        Args:
+            models: Compute by name; for a card that it lacks, it is estimated.
+            library: libnvidia-ml.so.1 itself; None searches for it.
+            driver_root: Searched first, for example /run/nvidia/driver; then the loader's path.
+            sysfs_root: Where the node's /sys is.
+            wait_seconds: The longest that a reading may take.
+        """
+        self._models = models
+        self._sysfs = sysfs_root
+        self._wait_seconds = wait_seconds
+        self._reader = _Reader(library, driver_root)
+        self._thread = OwnThread("nvml")
+
+    def read(self) -> Inventory:
+        """Every card of the node as it is now.
+
+        Raises:
+            RetryableError: There is no answer yet (no library, driver not loaded, a call hangs);
+                the text says what is waited for.
+            FatalError: The library was replaced under this process; only a new one can load it.
+        """
+        return recording.inventory(
+            self._recording(), rate=self._rate, place=lambda bus: sysfs.place(self._sysfs, bus)
+        )
+
+    def raw(self) -> dict[str, object]:
+        """What NVML answers to every question, for json; a refusal is ``{"error": name}``.
+
+        Raises:
+            RetryableError: As read().
+            FatalError: As read().
+        """
+        return self._recording().as_json()
+
+    def close(self, *, wait_seconds: float = 5.0) -> None:
+        """Ends the thread; one that hangs in the driver is left to the end of the process."""
+        self._thread.close(wait_seconds=wait_seconds)
+
+    def _recording(self) -> Recording:
+        try:
+            return self._thread.run(self._reader.record, wait_seconds=self._wait_seconds)
+        except OverdueError as error:
+            raise RetryableError(
+                f"NVML: {self._reader.open_question()} is without an answer, in a reading "
+                f"that began {error.age_seconds:.0f} s ago, expected it within "
+                f"{self._wait_seconds:g} s"
+            ) from error
+        except ClosedError as error:
+            raise RetryableError("NVML: closed, expected to be open") from error
+
+    def _rate(self, answers: GpuAnswers) -> Rating | None:
+        name = "" if isinstance(answers.name, Refusal) else answers.name
+        return self._models.lookup(name) or estimate.rating(
+            name,
+            cores=_told(answers.cores),
+            max_sm_clock_mhz=_told(answers.max_sm_clock_mhz),
+            compute_capability=_told(answers.compute_capability),
+        )
+
+
+class _Reader:
+    """Everything that calls NVML; used in one thread, but for open_question()."""
+
+    def __init__(self, library: Path | None, driver_root: Path) -> None:
+        self._candidates = functools.partial(nvml_library.candidates, library, driver_root)
+        self._loaded: Loaded | None = None
+        self._open: tuple[str, float] | None = None  # other threads read it; replaced as a whole
+
+    def open_question(self) -> str:
+        """The call that NVML is in, and for how long."""
+        question = self._open
+        if question is None:
+            return "it"
+        return f"{question[0]}, asked {time.monotonic() - question[1]:.0f} s ago,"
+
+    def record(self) -> Recording:
+        """One reading, from start to shutdown of NVML.
+
+        Raises:
+            RetryableError: NVML cannot be loaded or started, or stopped answering.
+            FatalError: The library was replaced after this process loaded it.
+        """
+        library = self._load()
+        # With this flag a node that has lost its cards is one with none, not one without driver.
+        self._demand("nvmlInitWithFlags", pynvml.nvmlInitWithFlags, pynvml.NVML_INIT_FLAG_NO_GPUS)
+        try:
+            count = self._demand("nvmlDeviceGetCount", pynvml.nvmlDeviceGetCount)
+            return Recording(
+                library=library.name,
+                driver_version=self._ask("driver version", pynvml.nvmlSystemGetDriverVersion),
+                cuda_driver_version=self._ask(
+                    "CUDA driver version", pynvml.nvmlSystemGetCudaDriverVersion_v2
+                ),
+                gpus=tuple(self._gpu(index) for index in range(count)),
+            )
+        finally:
+            self._shut_down()
+
+    def _gpu(self, index: int) -> GpuAnswers:
+        handle = self._ask(f"handle of GPU {index}", pynvml.nvmlDeviceGetHandleByIndex, index)
+
+        def ask(what: str, function: Callable[[Any], Any]) -> Any:
+            if isinstance(handle, Refusal):
+                return handle
+            return self._ask(f"{what} of GPU {index}", function, handle)
+
+        return GpuAnswers(
+            index=index,
+            handle=handle if isinstance(handle, Refusal) else "open",
+            uuid=ask("uuid", pynvml.nvmlDeviceGetUUID),
+            name=ask("name", pynvml.nvmlDeviceGetName),
+            memory_bytes=ask("memory", _memory_bytes),
+            bus_id=ask("PCI bus id", lambda card: pynvml.nvmlDeviceGetPciInfo(card).busId),
+            minor=ask("minor number", pynvml.nvmlDeviceGetMinorNumber),
+            brand=ask("brand", pynvml.nvmlDeviceGetBrand),
+            architecture=ask("architecture", pynvml.nvmlDeviceGetArchitecture),
+            compute_capability=ask("compute capability", pynvml.nvmlDeviceGetCudaComputeCapability),
+            mig_mode=ask("MIG mode", lambda card: tuple(pynvml.nvmlDeviceGetMigMode(card))),
+            cores=ask("cores", pynvml.nvmlDeviceGetNumGpuCores),
+            max_sm_clock_mhz=ask(
+                "clock", lambda card: pynvml.nvmlDeviceGetMaxClockInfo(card, pynvml.NVML_CLOCK_SM)
+            ),
+        )
+
+    def _ask(self, question: str, function: Callable[..., Any], *args: object) -> Any:
+        """The answer, or NVML's refusal; raises only if NVML as a whole is gone."""
+        try:
+            with self._asking(question):
+                return function(*args)
+        except pynvml.NVMLError as error:
+            refusal = Refusal(_ERROR_NAMES.get(error.value, f"NVML_ERROR_{error.value}"))
+            if refusal.error in _NO_ANSWER_AT_ALL:
+                raise self._gone(question, refusal) from error
+            return refusal
+        except UnicodeDecodeError:
+            return Refusal("not UTF-8")
+
+    @contextlib.contextmanager
+    def _asking(self, question: str) -> Iterator[None]:
+        self._open = (question, time.monotonic())
+        try:
+            yield
+        finally:
+            self._open = None
+
+    def _demand(self, question: str, function: Callable[..., Any], *args: object) -> Any:
+        answer = self._ask(question, function, *args)
+        if isinstance(answer, Refusal):
+            raise self._gone(question, answer)
+        return answer
+
+    def _gone(self, question: str, refusal: Refusal) -> RetryableError | FatalError:
+        loaded = self._load()
+        found = f"NVML: {question}: {loaded.name} answered {refusal.error}"
+        if refusal.error == _VERSION_MISMATCH and loaded.is_replaced():
+            return FatalError(f"{found}; it was replaced since, expected a new process to load it")
+        waited_for = _WAITED_FOR.get(refusal.error, "NVML to answer")
+        return RetryableError(f"{found}, waiting for {waited_for}")
+
+    def _shut_down(self) -> None:
+        # What cannot be shut down is already gone or is counted once too often; both are harmless.
+        with self._asking("nvmlShutdown"), contextlib.suppress(pynvml.NVMLError):
+            pynvml.nvmlShutdown()
+
+    def _load(self) -> Loaded:
+        """The library of this process, which pynvml calls from now on."""
+        if self._loaded is None:
+            with self._asking("loading the library"):
+                self._loaded = nvml_library.load(self._candidates())
+            # pynvml itself would take what the loader's path has.
+            pynvml.nvmlLib = self._loaded.calls
+        return self._loaded
+
+
+def _memory_bytes(card: Any) -> int:
+    try:
+        memory = pynvml.nvmlDeviceGetMemoryInfo(card, version=pynvml.nvmlMemory_v2)
+    except pynvml.NVMLError:  # before driver 510
+        memory = pynvml.nvmlDeviceGetMemoryInfo(card)
+    return int(memory.total)
+
+
+def _told(answer: T | Refusal) -> T | None:
+    return None if isinstance(answer, Refusal) else answer

@@ -1,0 +1,214 @@
+"""What NVML answered, question by question, and the cards that follow from it."""
+
+import dataclasses
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from tensorfusion_dra.core.gpu import Gpu, Inventory, LeftOut
+from tensorfusion_dra.discovery import model_names
+from tensorfusion_dra.discovery.models import Rating
+from tensorfusion_dra.discovery.sysfs import Place
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """NVML's error in place of an answer, for example ``NVML_ERROR_NOT_SUPPORTED``."""
+
+    error: str
+
+
+LOST: Final = frozenset({"NVML_ERROR_GPU_IS_LOST", "NVML_ERROR_RESET_REQUIRED"})
+
+# nvml.h, nvmlBrandType_t and nvmlDeviceArchitecture_t; spelled as NVIDIA's own DRA driver does.
+BRANDS: Final = {
+    1: "Quadro",
+    2: "Tesla",
+    3: "NVS",
+    4: "Grid",
+    5: "GeForce",
+    6: "Titan",
+    7: "NvidiaVApps",
+    8: "NvidiaVPC",
+    9: "NvidiaVCS",
+    10: "NvidiaVWS",
+    11: "NvidiaCloudGaming",
+    12: "QuadroRTX",
+    13: "NvidiaRTX",
+    14: "Nvidia",
+    15: "GeForceRTX",
+    16: "TitanRTX",
+    18: "NvidiaVGameDev",
+}
+ARCHITECTURES: Final = {
+    2: "Kepler",
+    3: "Maxwell",
+    4: "Pascal",
+    5: "Volta",
+    6: "Turing",
+    7: "Ampere",
+    8: "Ada Lovelace",
+    9: "Hopper",
+    10: "Blackwell",
+    13: "Rubin",
+}
+
+_BUS_ID = re.compile(
+    r"(?P<domain>[0-9a-f]{4,8}):(?P<bus>[0-9a-f]{2}):(?P<slot>[0-9a-f]{2})\.(?P<function>[0-7])",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuAnswers:
+    """NVML's answers about one card, untranslated.
+
+    Attributes:
+        handle: Refused if the card could not be opened; then nothing else was asked.
+        memory_bytes: Total, of nvmlDeviceGetMemoryInfo_v2 or, where it is missing, of the first.
+        bus_id: ``00000000:3B:00.0``.
+        brand: nvmlBrandType_t.
+        architecture: nvmlDeviceArchitecture_t.
+        mig_mode: Current and pending; 1 is on.
+        cores: CUDA cores.
+    """
+
+    index: int
+    handle: str | Refusal
+    uuid: str | Refusal
+    name: str | Refusal
+    memory_bytes: int | Refusal
+    bus_id: str | Refusal
+    minor: int | Refusal
+    brand: int | Refusal
+    architecture: int | Refusal
+    compute_capability: tuple[int, int] | Refusal
+    mig_mode: tuple[int, int] | Refusal
+    cores: int | Refusal
+    max_sm_clock_mhz: int | Refusal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recording:
+    """One reading of all cards.
+
+    Attributes:
+        library: The file that answered.
+        cuda_driver_version: 12040 is CUDA 12.4.
+    """
+
+    library: str
+    driver_version: str | Refusal
+    cuda_driver_version: int | Refusal
+    gpus: tuple[GpuAnswers, ...]
+
+    def as_json(self) -> dict[str, object]:
+        """The recording in types that json knows; a refused question is ``{"error": name}``."""
+        return dataclasses.asdict(self)
+
+
+def inventory(
+    recording: Recording,
+    *,
+    rate: Callable[[GpuAnswers], Rating | None],
+    place: Callable[[str], Place],
+    simulated: bool = False,
+) -> Inventory:
+    """The cards that can be published, and for every other one the reason why not.
+
+    Args:
+        rate: The card's compute; None if nothing tells it.
+        place: Where the card with this PCI bus id (``dddd:bb:ss.f``) sits.
+        simulated: The recording is made up.
+    """
+    gpus: list[Gpu] = []
+    left_out: list[LeftOut] = []
+    for answers in recording.gpus:
+        reason = _unusable(answers)
+        rating = rate(answers) if reason is None else None
+        if reason is None and rating is None:
+            reason = (
+                f"tflops: found {_text(answers.name)!r} in no model table and neither cores nor "
+                f"clock to estimate from, expected a row for it"
+            )
+        if reason is not None or rating is None:
+            left_out.append(LeftOut(subject=_subject(answers), reason=reason or ""))
+        else:
+            gpu = _gpu(answers, recording, rating, place)
+            gpus.append(dataclasses.replace(gpu, simulated=simulated))
+    return Inventory(gpus=tuple(gpus), left_out=tuple(left_out))
+
+
+def _unusable(answers: GpuAnswers) -> str | None:
+    if (reason := _lost(answers)) is not None:
+        return reason
+    if isinstance(answers.handle, Refusal):
+        return f"handle: found {answers.handle.error}, expected access to the card"
+    if isinstance(answers.uuid, Refusal):
+        return f"uuid: found {answers.uuid.error}, expected GPU-..."
+    if not isinstance(answers.mig_mode, Refusal) and answers.mig_mode[0] == 1:
+        return "mig_mode: found MIG on, expected off; only whole cards are shared"
+    if not _number(answers.memory_bytes):
+        memory = answers.memory_bytes
+        found = memory.error if isinstance(memory, Refusal) else memory
+        return f"memory: found {found}, expected a size in bytes"
+    return None
+
+
+def _lost(answers: GpuAnswers) -> str | None:
+    for field in dataclasses.fields(answers):
+        answer = getattr(answers, field.name)
+        # A lost card still answers some questions from NVML's memory; one refusal is enough.
+        if isinstance(answer, Refusal) and answer.error in LOST:
+            return f"{field.name}: found {answer.error}, expected a working card"
+    return None
+
+
+def _gpu(
+    answers: GpuAnswers, recording: Recording, rating: Rating, place: Callable[[str], Place]
+) -> Gpu:
+    bus_id = bus_id_in_sysfs(_text(answers.bus_id))
+    where = Place() if bus_id is None else place(bus_id)
+    name = _text(answers.name)
+    cuda = _number(recording.cuda_driver_version) or 0
+    capability = answers.compute_capability
+    return Gpu(
+        uuid=_text(answers.uuid),
+        index=answers.index,
+        minor=_number(answers.minor),
+        product_name=name,
+        model=model_names.short_model(name),
+        milli_tflops=rating.milli_tflops,
+        tflops_source=rating.source,
+        vram_bytes=_number(answers.memory_bytes) or 0,
+        brand=BRANDS.get(_number(answers.brand) or 0, ""),
+        architecture=ARCHITECTURES.get(_number(answers.architecture) or 0, ""),
+        compute_capability=(0, 0) if isinstance(capability, Refusal) else capability,
+        driver_version=_text(recording.driver_version),
+        cuda_driver_version=(cuda // 1000, cuda % 1000 // 10),
+        pci_bus_id=bus_id,
+        pcie_root=where.pcie_root,
+        numa_node=where.numa_node,
+    )
+
+
+def bus_id_in_sysfs(bus_id: str) -> str | None:
+    """NVML's bus id as Linux writes it: NVML pads the domain to eight digits, in upper case."""
+    match = _BUS_ID.fullmatch(bus_id)
+    if match is None:
+        return None
+    domain = int(match["domain"], 16)
+    return f"{domain:04x}:{match['bus']}:{match['slot']}.{match['function']}".lower()
+
+
+def _subject(answers: GpuAnswers) -> str:
+    return _text(answers.uuid) or f"GPU {answers.index}"
+
+
+def _text(answer: str | Refusal) -> str:
+    return "" if isinstance(answer, Refusal) else answer
+
+
+def _number(answer: int | Refusal) -> int | None:
+    return None if isinstance(answer, Refusal) else answer

@@ -1,0 +1,153 @@
+"""Cards that are not there, for trying the driver out and for its tests."""
+
+import time
+import uuid
+from collections.abc import Callable
+from typing import Final
+
+from tensorfusion_dra.core.errors import RetryableError
+from tensorfusion_dra.core.gpu import Inventory, TflopsSource
+from tensorfusion_dra.discovery import cards, models, profile, recording
+from tensorfusion_dra.discovery.models import ModelTable, Rating
+from tensorfusion_dra.discovery.profile import Fault, NodeProfile
+from tensorfusion_dra.discovery.recording import GpuAnswers, Recording, Refusal
+from tensorfusion_dra.discovery.sysfs import Place
+
+CUDA_DRIVER_VERSION: Final = 13000
+
+_NAMESPACE: Final = uuid.uuid5(uuid.NAMESPACE_DNS, "simulated.tensor-fusion.ai")
+_NOT_SUPPORTED: Final = Refusal("NVML_ERROR_NOT_SUPPORTED")
+_LOST: Final = Refusal("NVML_ERROR_GPU_IS_LOST")
+
+
+class SimulatedDiscovery:
+    """Discovery that makes up NVML's answers, and judges them as those of real cards.
+
+    Simulated cards have no minor number, so no device nodes.
+    """
+
+    def __init__(
+        self,
+        node: NodeProfile,
+        *,
+        node_name: str,
+        table: ModelTable,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Starts the simulation's time.
+
+        Args:
+            node: What the node has.
+            node_name: Makes the UUIDs; the same node has the same ones after a restart.
+            table: Compute of the cards whose profile gives none.
+            clock: Seconds, from any beginning.
+        """
+        self._node = node
+        self._node_name = node_name
+        self._table = table
+        self._clock = clock
+        self._start = clock()
+
+    def read(self) -> Inventory:
+        """Every card of the node as it is now.
+
+        Raises:
+            RetryableError: The profile says that there is no driver yet.
+        """
+        present = self._present()
+
+        def rate(answers: GpuAnswers) -> Rating | None:
+            gpu = self._node.gpus[present[answers.index]]
+            if gpu.milli_tflops is not None:
+                return Rating(milli_tflops=gpu.milli_tflops, source=TflopsSource.PROFILE)
+            return self._table.lookup(gpu.card.product_name)
+
+        seats = {_bus_id(position): _place(position) for position in present}
+        return recording.inventory(
+            self._recording(present), rate=rate, place=seats.__getitem__, simulated=True
+        )
+
+    def raw(self) -> dict[str, object]:
+        """The made-up answers, in the form of NvmlDiscovery.raw().
+
+        Raises:
+            RetryableError: As read().
+        """
+        return self._recording(self._present()).as_json()
+
+    def _present(self) -> tuple[int, ...]:
+        """The positions in the profile of the cards that have appeared."""
+        elapsed = self._clock() - self._start
+        missing = self._node.driver_missing_for_seconds - elapsed
+        if missing > 0:
+            raise RetryableError(
+                f"simulated GPUs: no driver, waiting for it for another {missing:.1f} s"
+            )
+        return tuple(
+            position
+            for position, gpu in enumerate(self._node.gpus)
+            if gpu.appears_after_seconds <= elapsed
+        )
+
+    def _recording(self, present: tuple[int, ...]) -> Recording:
+        return Recording(
+            library="simulated",
+            driver_version=self._node.driver_version,
+            cuda_driver_version=CUDA_DRIVER_VERSION,
+            gpus=tuple(self._answers(position, index) for index, position in enumerate(present)),
+        )
+
+    def _answers(self, position: int, index: int) -> GpuAnswers:
+        gpu = self._node.gpus[position]
+        card, fault = gpu.card, gpu.fault
+        architecture = cards.architecture(card.compute_capability)
+        memory: int | Refusal = card.vram_bytes
+        if fault in (Fault.NO_MEMORY, Fault.LOST):
+            memory = _LOST if fault is Fault.LOST else _NOT_SUPPORTED
+        mig = int(fault is Fault.MIG)
+        return GpuAnswers(
+            index=index,
+            handle="open",
+            uuid=gpu.uuid or f"GPU-{uuid.uuid5(_NAMESPACE, f'{self._node_name}/{position}')}",
+            name=card.product_name,
+            memory_bytes=memory,
+            bus_id=_bus_id(position),
+            minor=_NOT_SUPPORTED,
+            brand=cards.brand(card.product_name),
+            architecture=_NOT_SUPPORTED if architecture is None else architecture,
+            compute_capability=card.compute_capability,
+            mig_mode=(mig, mig),
+            cores=_NOT_SUPPORTED,
+            max_sm_clock_mhz=_NOT_SUPPORTED,
+        )
+
+
+def from_text(text: str, *, node_name: str, table: ModelTable | None = None) -> SimulatedDiscovery:
+    """The cards of a shorthand (``2xA100-SXM4-80GB,1xT4``) or of a profile in a YAML file.
+
+    Args:
+        text: The shorthand, or the file's path.
+        node_name: Makes the UUIDs.
+        table: Compute by name; None takes the packaged one.
+
+    Raises:
+        InputError: The text is neither, or a field or a name in it is not known.
+    """
+    return SimulatedDiscovery(
+        profile.from_text(text), node_name=node_name, table=table or models.load()
+    )
+
+
+# As in an eight-card server: two cards on one root complex, four on one NUMA node. A domain holds
+# sixteen, further ones go on.
+def _bus_id(position: int) -> str:
+    return f"{position // 16:04x}:{_bus(position):02x}:00.0"
+
+
+def _place(position: int) -> Place:
+    root_complex = f"pci{position // 16:04x}:{_bus(position) & 0xF0:02x}"
+    return Place(pcie_root=root_complex, numa_node=position % 8 // 4)
+
+
+def _bus(position: int) -> int:
+    return 0x10 + position % 16 * 8

@@ -1,0 +1,46 @@
+"""A small YAML file that an administrator wrote."""
+
+from pathlib import Path
+from typing import Final
+
+import yaml
+
+from tensorfusion_dra.core.errors import InputError
+
+MAX_BYTES: Final = 2**20
+
+
+def content(file: Path) -> object:
+    """What the file says, in plain Python types; JSON is read too, since it is YAML.
+
+    Raises:
+        InputError: The file cannot be read, is longer than 1 MiB or is no YAML.
+    """
+    try:
+        with file.open("rb") as stream:
+            text = stream.read(MAX_BYTES + 1)
+    except (OSError, ValueError) as error:  # ValueError: a NUL byte in the path
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise InputError(f"{file}: {reason}, expected a readable YAML file") from error
+    if len(text) > MAX_BYTES:
+        raise InputError(f"{file}: found over {MAX_BYTES} bytes, expected a small YAML file")
+    try:
+        return yaml.safe_load(text)
+    # Beside its own errors PyYAML lets out those of int(), of date() and of too deep a nesting.
+    except (yaml.YAMLError, ValueError, OverflowError, RecursionError) as error:
+        raise InputError(f"{file}: {_one_line(error)}, expected YAML") from error
+
+
+def shown(value: object) -> str:
+    """A value as an error text shows it: on one line and not too long."""
+    if isinstance(value, dict | list | tuple | set):
+        return f"a {type(value).__name__} of {len(value)}"
+    if isinstance(value, int) and value.bit_length() > 64:
+        return "a number of over 64 bits"
+    return repr(value)[:60]
+
+
+def _one_line(error: Exception) -> str:
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
+        return f"line {error.problem_mark.line + 1}: {error.problem or 'not understood'}"
+    return " ".join(str(error).split())

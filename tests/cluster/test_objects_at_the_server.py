@@ -1,0 +1,189 @@
+"""Claims, slices and nodes over HTTP, and how faults of the server are sorted."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tensorfusion_dra.cluster.api import Api, StatusError
+from tensorfusion_dra.cluster.claims import Claims
+from tensorfusion_dra.cluster.nodes import Nodes
+from tensorfusion_dra.cluster.resource_api import ResourceApi
+from tensorfusion_dra.cluster.slices import Slices
+from tensorfusion_dra.core import slices as planning
+from tensorfusion_dra.core.claim import ClaimRef
+from tensorfusion_dra.core.device import Node, devices
+from tensorfusion_dra.core.errors import ClaimError, InputError, RetryableError
+from tensorfusion_dra.core.slices import Slice
+from tensorfusion_dra.discovery import simulated
+from tensorfusion_dra.simulator.api.faults import Cut, Delay, HalfOpen, Refuse
+from tensorfusion_dra.simulator.apiserver import ApiServer
+
+NODE = Node(name="node-01", gpupool="default", qos="medium")
+CLAIM = {
+    "apiVersion": "resource.k8s.io/v1",
+    "kind": "ResourceClaim",
+    "metadata": {"name": "a", "namespace": "default"},
+    "spec": {
+        "devices": {
+            "requests": [{"name": "gpu", "exactly": {"deviceClassName": "tensor-fusion.ai"}}]
+        }
+    },
+}
+
+
+def a_slice(generation: int = 1) -> Slice:
+    inventory = simulated.from_text("1xT4", node_name=NODE.name).read()
+    wanted = planning.wanted(devices(inventory, NODE), NODE, node_uid="node-uid")
+    (created,) = planning.plan(wanted, []).create
+    spec = created["spec"]
+    return {**created, "spec": {**spec, "pool": {**spec["pool"], "generation": generation}}}
+
+
+def create_claim(api: Api) -> dict[str, Any]:
+    path = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims"
+    return api.call("POST", path, body=CLAIM)
+
+
+def test_a_claim_is_fetched_with_every_field_it_has(api: Api, resource_api: ResourceApi) -> None:
+    stored = create_claim(api)
+    ref = ClaimRef(namespace="default", name="a", uid=stored["metadata"]["uid"])
+
+    fetched = Claims(resource_api).fetch(ref, wait_seconds=5)
+
+    assert fetched == stored
+
+
+def test_a_missing_claim_is_the_claims_error(resource_api: ResourceApi) -> None:
+    ref = ClaimRef(namespace="default", name="none", uid="uid")
+
+    with pytest.raises(ClaimError, match=r"claim default/none: found none"):
+        Claims(resource_api).fetch(ref, wait_seconds=5)
+
+
+@pytest.mark.parametrize("fault", [Refuse(500), Refuse(429, retry_after_seconds=1), Cut()])
+def test_a_passing_fault_does_not_fail_the_claim(
+    server: ApiServer, api: Api, resource_api: ResourceApi, fault: Refuse | Cut
+) -> None:
+    stored = create_claim(api)
+    ref = ClaimRef(namespace="default", name="a", uid=stored["metadata"]["uid"])
+    server.faults.add("get", "resourceclaims", fault, times=2)
+
+    fetched = Claims(resource_api).fetch(ref, wait_seconds=5)
+
+    assert fetched == stored
+
+
+@pytest.mark.parametrize("fault", [Refuse(500), Refuse(403, "no right"), Cut(), HalfOpen()])
+def test_a_lasting_fault_is_retryable_and_ends_within_the_time(
+    server: ApiServer, api: Api, resource_api: ResourceApi, fault: Refuse | Cut | HalfOpen
+) -> None:
+    create_claim(api)
+    server.faults.add("get", "resourceclaims", fault)
+    ref = ClaimRef(namespace="default", name="a", uid="uid")
+
+    with pytest.raises(RetryableError, match=r"claim default/a: GET /apis/resource"):
+        Claims(resource_api).fetch(ref, wait_seconds=0.7)
+
+
+def test_a_slice_is_created_replaced_and_deleted(resource_api: ResourceApi) -> None:
+    slices = Slices(resource_api, node_name=NODE.name)
+    created = slices.create(a_slice())
+    replaced = slices.replace({**created, "spec": a_slice(generation=2)["spec"]})
+
+    (listed,) = slices.fetch()
+    slices.delete(listed)
+
+    assert replaced["metadata"]["uid"] == created["metadata"]["uid"]
+    assert listed["spec"]["pool"]["generation"] == 2
+    assert slices.fetch() == []
+
+
+def test_a_trial_is_answered_and_not_stored(resource_api: ResourceApi) -> None:
+    slices = Slices(resource_api, node_name=NODE.name)
+
+    answer = slices.create(a_slice(), trial=True)
+
+    assert answer["spec"]["devices"]
+    assert slices.fetch() == []
+
+
+def test_other_nodes_slices_are_not_seen(resource_api: ResourceApi) -> None:
+    Slices(resource_api, node_name=NODE.name).create(a_slice())
+
+    assert Slices(resource_api, node_name="node-02").fetch() == []
+
+
+def test_a_slice_that_changed_meanwhile_is_neither_replaced_nor_deleted(
+    resource_api: ResourceApi,
+) -> None:
+    slices = Slices(resource_api, node_name=NODE.name)
+    read = slices.create(a_slice())
+    slices.replace({**read, "spec": a_slice(generation=2)["spec"]})
+
+    with pytest.raises(StatusError) as replaced:
+        slices.replace({**read, "spec": a_slice(generation=3)["spec"]})
+    with pytest.raises(StatusError) as deleted:
+        slices.delete(read)
+
+    assert (replaced.value.status, deleted.value.status) == (409, 409)
+
+
+def test_deleting_what_is_gone_is_fine(resource_api: ResourceApi) -> None:
+    slices = Slices(resource_api, node_name=NODE.name)
+    read = slices.create(a_slice())
+    slices.delete(read)
+
+    slices.delete(read)
+
+    assert slices.fetch() == []
+
+
+def test_a_server_that_serves_v1beta2_only_is_used_in_that_version(tmp_path: Path) -> None:
+    with ApiServer(resource_versions=("v1beta2",)) as server:
+        api = ResourceApi(Api(server.kubeconfig(tmp_path / "kubeconfig")))
+
+        stored = Slices(api, node_name=NODE.name).create(a_slice())
+
+    assert stored["apiVersion"] == "resource.k8s.io/v1beta2"
+
+
+def test_a_server_without_either_version_is_said_and_asked_again(tmp_path: Path) -> None:
+    with ApiServer(resource_versions=("v1beta1",)) as server:
+        api = ResourceApi(Api(server.kubeconfig(tmp_path / "kubeconfig")))
+
+        with pytest.raises(RetryableError, match=r"found \['v1beta1'\], expected one of"):
+            api.version()
+
+
+def test_the_nodes_uid_is_read_and_a_missing_node_is_retryable(api: Api) -> None:
+    node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE.name}}
+    stored = api.call("POST", "/api/v1/nodes", body=node)
+
+    assert Nodes(api, node_name=NODE.name).uid() == stored["metadata"]["uid"]
+    with pytest.raises(RetryableError, match="404"):
+        Nodes(api, node_name="node-02").uid()
+
+
+def test_an_answer_that_comes_too_late_is_retryable(server: ApiServer, api: Api) -> None:
+    server.faults.add("list", "nodes", Delay(1))
+
+    with pytest.raises(RetryableError, match="GET /api/v1/nodes"):
+        api.call("GET", "/api/v1/nodes", wait_seconds=0.2)
+
+
+def test_a_server_that_is_away_is_retryable(server: ApiServer, api: Api) -> None:
+    server.stop()
+
+    with pytest.raises(RetryableError, match="GET /api/v1/nodes"):
+        api.call("GET", "/api/v1/nodes", wait_seconds=0.5)
+
+
+@pytest.mark.parametrize("content", [None, "", "{", "clusters: 5", "apiVersion: v1\nkind: Config"])
+def test_a_kubeconfig_that_cannot_be_used_is_bad_input(tmp_path: Path, content: str | None) -> None:
+    path = tmp_path / "kubeconfig"
+    if content is not None:
+        path.write_text(content)
+
+    with pytest.raises(InputError, match=f"kubeconfig {path}: "):
+        Api(path).connect()

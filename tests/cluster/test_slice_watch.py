@@ -1,0 +1,122 @@
+"""A watch that outlives what servers and networks do, at a bounded rate of requests."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from threading import Thread
+
+import pytest
+
+from tensorfusion_dra.cluster import slice_watch
+from tensorfusion_dra.cluster.resource_api import ResourceApi
+from tensorfusion_dra.cluster.slice_watch import SliceWatch
+from tensorfusion_dra.cluster.slices import Slices
+from tensorfusion_dra.simulator.api.faults import Action, Cut, Expire, Garble, HalfOpen, Refuse
+from tensorfusion_dra.simulator.apiserver import ApiServer
+from tests.cluster.test_objects_at_the_server import NODE, a_slice
+
+
+class Heard:
+    def __init__(self) -> None:
+        self.changes = 0
+        self.returns = 0
+
+    def changed(self) -> None:
+        self.changes += 1
+
+    def returned(self) -> None:
+        self.returns += 1
+
+
+@contextmanager
+def watching(resource_api: ResourceApi) -> Iterator[Heard]:
+    heard = Heard()
+    watch = SliceWatch(
+        resource_api,
+        selector=Slices(resource_api, node_name=NODE.name).selector,
+        on_change=heard.changed,
+        on_return=heard.returned,
+    )
+    thread = Thread(target=watch.run)
+    thread.start()
+    try:
+        assert eventually(lambda: heard.returns == 1)
+        yield heard
+    finally:
+        started = time.monotonic()
+        watch.stop()
+        thread.join(5)
+    assert not thread.is_alive()
+    assert time.monotonic() - started < 2
+
+
+def eventually(condition: Callable[[], bool], seconds: float = 5) -> bool:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.01)
+    return True
+
+
+def test_every_change_and_deletion_is_heard(resource_api: ResourceApi) -> None:
+    slices = Slices(resource_api, node_name=NODE.name)
+    with watching(resource_api) as heard:
+        created = slices.create(a_slice())
+        assert eventually(lambda: heard.changes == 1)
+        slices.delete(created)
+
+        assert eventually(lambda: heard.changes == 2)
+        assert heard.returns == 1
+
+
+def test_bookmarks_are_no_changes(resource_api: ResourceApi) -> None:
+    with watching(resource_api) as heard:
+        assert not eventually(lambda: heard.changes > 0, seconds=0.6)
+
+
+@pytest.mark.parametrize("fault", [Cut(carried_out=True), Expire(), Garble(), Refuse(500)])
+def test_after_a_fault_it_watches_again_and_says_so(
+    server: ApiServer, resource_api: ResourceApi, fault: Action
+) -> None:
+    slices = Slices(resource_api, node_name=NODE.name)
+    server.faults.add("watch", "resourceslices", fault, times=1)
+    with watching(resource_api) as heard:
+        created = slices.create(a_slice())
+
+        assert eventually(lambda: heard.returns == 2)
+        changes = heard.changes
+        slices.delete(created)
+        assert eventually(lambda: heard.changes > changes)
+
+
+def test_a_silent_connection_is_given_up(
+    server: ApiServer, resource_api: ResourceApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slice_watch, "_SILENT_SECONDS", 0.3)
+    server.faults.add("watch", "resourceslices", HalfOpen(), times=1)
+    with watching(resource_api) as heard:
+        assert eventually(lambda: heard.returns == 2)
+
+
+@pytest.mark.parametrize("fault", [Refuse(500), Expire(), Cut(carried_out=True)])
+def test_a_server_that_fails_for_long_is_asked_ever_more_rarely(
+    server: ApiServer, resource_api: ResourceApi, fault: Action
+) -> None:
+    server.faults.add("watch", "resourceslices", fault)
+    with watching(resource_api):
+        time.sleep(2)
+        asked = server.requests.count("watch", "resourceslices")
+
+    assert 2 <= asked <= 8
+
+
+def test_a_server_that_ends_every_watch_at_once_is_not_asked_in_a_tight_loop(
+    server: ApiServer, resource_api: ResourceApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slice_watch, "_WATCH_SECONDS", 0)
+    with watching(resource_api):
+        time.sleep(1)
+        asked = server.requests.count("watch", "resourceslices")
+
+    assert 2 <= asked <= 8

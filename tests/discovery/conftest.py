@@ -1,0 +1,25 @@
+"""The fake libnvidia-ml.so.1, compiled once."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.discovery.nvml_machine import Machine, build
+
+
+@pytest.fixture(scope="session")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A library with every function that discovery calls."""
+    return build(tmp_path_factory.mktemp("nvml") / "now")
+
+
+@pytest.fixture(scope="session")
+def old_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A library without the functions that older drivers lack."""
+    return build(tmp_path_factory.mktemp("nvml") / "old", "-DOLD_DRIVER")
+
+
+@pytest.fixture
+def machine(tmp_path: Path, library: Path) -> Machine:
+    """A machine with that library and two A100."""
+    return Machine(folder=tmp_path, library=library)

@@ -1,0 +1,78 @@
+"""A process with discovery in it: takes steps as JSON on stdin, prints what each one gave.
+
+``["read"]``, ``["raw"]``, ``["close"]`` call it, ``["read again"]`` until there is an answer;
+``["write", path, text]`` writes a file, ``["link", path, target]`` links to one and
+``["replace", path, text]`` puts a new one in its place; ``["threads"]`` lists NVML's threads.
+"""
+
+import dataclasses
+import json
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from tensorfusion_dra.core.errors import DriverError, RetryableError
+from tensorfusion_dra.discovery import models
+from tensorfusion_dra.discovery.nvml import NvmlDiscovery
+
+
+def step(discovery: NvmlDiscovery, name: str, *details: str) -> Any:
+    steps: Any = {
+        "read": lambda: dataclasses.asdict(discovery.read()),
+        "read again": lambda: read_again(discovery),
+        "raw": discovery.raw,
+        "close": lambda: close(discovery),
+        "threads": lambda: [each.name for each in threading.enumerate() if each.name == "nvml"],
+        "write": lambda path, text: Path(path).write_text(text, encoding="utf-8"),
+        "link": lambda path, target: Path(path).symlink_to(target),
+        "replace": replace,
+    }
+    return steps[name](*details)
+
+
+def replace(path: str, text: str) -> None:
+    fresh = Path(path + ".new")
+    fresh.write_text(text, encoding="utf-8")
+    fresh.replace(path)
+
+
+def close(discovery: NvmlDiscovery) -> float:
+    begin = time.monotonic()
+    discovery.close(wait_seconds=0.2)
+    return time.monotonic() - begin
+
+
+def read_again(discovery: NvmlDiscovery) -> Any:
+    pause = threading.Event()
+    deadline = time.monotonic() + 20
+    while True:
+        try:
+            return dataclasses.asdict(discovery.read())
+        except RetryableError:
+            if time.monotonic() > deadline:
+                raise
+        pause.wait(0.02)
+
+
+def main() -> None:
+    script = json.load(sys.stdin)
+    discovery = NvmlDiscovery(
+        models.load(),
+        library=None if script["library"] is None else Path(script["library"]),
+        driver_root=Path(script["driver_root"]),
+        sysfs_root=Path(script["sysfs_root"]),
+        wait_seconds=script["wait_seconds"],
+    )
+    printed: list[Any] = []
+    for name, *details in script["steps"]:
+        try:
+            printed.append(step(discovery, name, *details))
+        except DriverError as error:
+            printed.append({"error": type(error).__name__, "text": str(error)})
+    print(json.dumps(printed))  # noqa: T201  the answer to the test
+
+
+if __name__ == "__main__":
+    main()

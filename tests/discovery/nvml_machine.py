@@ -1,0 +1,123 @@
+"""A machine with cards for the tests: what the fake NVML answers, and a process that asks it."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SOURCE = Path(__file__).with_name("fake_nvml.c")
+
+MIB = 2**20
+
+A100: Mapping[str, str] = {
+    "name": "NVIDIA A100-SXM4-80GB",
+    "memory": str(81920 * MIB),
+    "brand": "14",
+    "architecture": "7",
+    "compute_capability": "8 0",
+    "mig": "0 0",
+    "cores": "6912",
+    "clock": "1410",
+}
+SYSTEM: Mapping[str, str] = {"driver": "550.54.15", "cuda": "12040"}
+
+
+def build(folder: Path, *flags: str) -> Path:
+    """The library, compiled; without a compiler the test is skipped, but on CI it fails."""
+    compiler = shutil.which("cc")
+    if compiler is None and os.environ.get("CI"):
+        pytest.fail("found no C compiler cc, expected one where CI is set: the NVML tests need it")
+    if compiler is None:
+        pytest.skip("found no C compiler cc, expected one to build the fake libnvidia-ml.so.1")
+    folder.mkdir()
+    library = folder / "libnvidia-ml.so.1"
+    strict = ["-Wall", "-Wextra", "-Werror"]
+    shared = ["-shared", "-fPIC", f"-Wl,-soname,{library.name}", "-o", str(library)]
+    subprocess.run([compiler, *strict, *flags, *shared, str(SOURCE)], check=True, timeout=60)
+    return library
+
+
+def uuid(index: int) -> str:
+    return f"GPU-0000000{index}-aaaa-bbbb-cccc-dddddddddddd"
+
+
+def card(index: int, **answers: str) -> dict[str, str]:
+    """An A100 with the differences given; an answer ``!3`` is that NVML error."""
+    own = {"uuid": uuid(index), "minor": str(index), "pci": f"00000000:{0x3A + index:02X}:00.0"}
+    return {**A100, **own, **answers}
+
+
+def answers(*cards: Mapping[str, str], **system: str) -> str:
+    """The file that the fake library reads."""
+    lines = [
+        f"{index} {question} {answer}"
+        for index, card in enumerate(cards)
+        for question, answer in card.items()
+    ]
+    said = {"count": str(len(cards)), **SYSTEM, **system}
+    lines += [f"system {question} {answer}" for question, answer in said.items()]
+    return "\n".join(lines) + "\n"
+
+
+@dataclass(kw_only=True)
+class Machine:
+    """Runs discovery in a process of its own, because pynvml keeps a library for good."""
+
+    folder: Path
+    library: Path | None
+    driver_root: Path = Path("/nonexistent")
+    wait_seconds: float = 20.0
+
+    @property
+    def answers_file(self) -> Path:
+        return self.folder / "answers"
+
+    def run(self, first: str, *steps: list[Any]) -> list[Any]:
+        """What the process printed for each step; see nvml_child for the steps."""
+        # A lone surrogate in a text stands for a byte that is no UTF-8.
+        self.answers_file.write_bytes(first.encode("utf-8", "surrogateescape"))
+        script = {
+            "library": None if self.library is None else str(self.library),
+            "driver_root": str(self.driver_root),
+            "sysfs_root": str(self.folder / "sys"),
+            "wait_seconds": self.wait_seconds,
+            "steps": steps,
+        }
+        child = subprocess.run(
+            [sys.executable, "-W", "error", "-m", "tests.discovery.nvml_child"],
+            input=json.dumps(script),
+            env={**os.environ, "FAKE_NVML": str(self.answers_file)},
+            cwd=Path(__file__).parents[2],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert child.returncode == 0, child.stderr
+        printed: list[Any] = json.loads(child.stdout)
+        return printed
+
+    def read(self, first: str) -> Any:
+        """The inventory of one reading, or the error that it ended with."""
+        return self.run(first, ["read"])[0]
+
+    def rewrite(self, text: str) -> list[Any]:
+        """A step that changes the machine before the next reading."""
+        return ["write", str(self.answers_file), text]
+
+    def put_in_sysfs(self, bus_id: str, device: str, *, numa_node: str | None) -> None:
+        """A PCI device in the machine's /sys, at this path under /sys/devices."""
+        real = self.folder / "sys" / "devices" / device
+        real.mkdir(parents=True)
+        if numa_node is not None:
+            (real / "numa_node").write_text(numa_node + "\n", encoding="ascii")
+        links = self.folder / "sys" / "bus" / "pci" / "devices"
+        links.mkdir(parents=True, exist_ok=True)
+        (links / bus_id).symlink_to(real)

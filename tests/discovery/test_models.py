@@ -1,0 +1,291 @@
+"""Which compute a card's name stands for."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tensorfusion_dra.core.errors import InputError
+from tensorfusion_dra.core.gpu import TflopsSource
+from tensorfusion_dra.discovery import model_names, models
+from tensorfusion_dra.discovery.models import ModelRow, ModelTable, Rating
+
+PACKAGED = models.load()
+
+
+def milli(product_name: str, table: ModelTable = PACKAGED) -> int | None:
+    rating = table.lookup(product_name)
+    return None if rating is None else rating.milli_tflops
+
+
+def written(folder: Path, text: str) -> Path:
+    file = folder / "models.yaml"
+    file.write_text(text, encoding="utf-8")
+    return file
+
+
+def own(folder: Path, **row: object) -> ModelTable:
+    entry = {"model": "X1", "fullModelName": "NVIDIA X1", "vendor": "NVIDIA", "fp16TFlops": 10}
+    return models.load(written(folder, json.dumps([{**entry, **row}])))
+
+
+@pytest.mark.parametrize(
+    "spelling",
+    [
+        str,
+        str.upper,
+        str.lower,
+        lambda name: name.removeprefix("NVIDIA "),
+        lambda name: "NVIDIA " + name.removeprefix("NVIDIA "),
+        lambda name: "NVIDIA Tesla " + name.removeprefix("NVIDIA ").removeprefix("Tesla "),
+        lambda name: f"  {name.replace(' ', '   ')}\t",
+    ],
+    ids=["as it is", "upper", "lower", "no NVIDIA", "NVIDIA", "NVIDIA Tesla", "blanks"],
+)
+def test_every_packaged_card_is_found_in_every_spelling(spelling: Callable[[str], str]) -> None:
+    for row in PACKAGED.packaged:
+        assert milli(spelling(row.full_name)) == row.milli_tflops
+        assert milli(spelling(row.model)) == row.milli_tflops
+
+
+@pytest.mark.parametrize(
+    ("product_name", "expected"),
+    [
+        ("Tesla V100-SXM2-16GB", 125_000),
+        ("Tesla V100-PCIE-32GB", 112_000),
+        ("Tesla V100S-PCIE-32GB", 130_000),
+        ("Tesla P100-PCIE-16GB", 18_700),
+        ("Tesla T4", 65_000),
+        ("NVIDIA A30", 165_000),
+        ("NVIDIA A40", 149_700),
+        ("NVIDIA RTX A6000", 154_800),
+        ("NVIDIA RTX A2000 12GB", 32_000),
+        ("NVIDIA L40", 181_050),
+        ("NVIDIA GeForce RTX 3080", 59_600),
+        ("NVIDIA GeForce RTX 3090", 71_200),
+        ("GeForce GTX 1080", 8_870),
+        ("NVIDIA GeForce RTX 5090", 209_500),
+        ("NVIDIA GeForce RTX 5090 D", 148_400),
+        ("NVIDIA H100 PCIe", 756_000),
+        ("NVIDIA H100 NVL", 835_000),
+        ("NVIDIA H800 PCIe", 756_000),
+        ("NVIDIA H20-3e", 148_000),
+        ("NVIDIA GH200 120GB", 989_000),
+        ("NVIDIA B200", 2_250_000),
+        ("NVIDIA B300 SXM6 AC", 2_250_000),
+        ("NVIDIA GB200", 2_500_000),
+    ],
+)
+def test_names_as_nvml_prints_them_are_known(product_name: str, expected: int) -> None:
+    assert PACKAGED.lookup(product_name) == Rating(milli_tflops=expected, source=TflopsSource.TABLE)
+
+
+@pytest.mark.parametrize(
+    "product_name",
+    ["", "NVIDIA", "Tesla", "NVIDIA A999", "NVIDIA A100-40C", "NVIDIA A10-24Q", "RTX", "A100"],
+)
+def test_a_name_that_no_row_is_about_has_no_compute(product_name: str) -> None:
+    assert PACKAGED.lookup(product_name) is None
+
+
+def test_a_short_name_never_stands_for_cards_that_differ() -> None:
+    shorts = {model_names.key(row.model): row for row in PACKAGED.packaged}
+    for row in PACKAGED.packaged:
+        named = shorts.get(model_names.key(model_names.short_model(row.full_name)))
+
+        assert named is None or named.milli_tflops == row.milli_tflops, row.full_name
+
+
+def test_every_packaged_model_is_there_once() -> None:
+    names = [row.model for row in PACKAGED.packaged]
+
+    assert len(set(names)) == len(names)
+
+
+def test_a_mobile_card_has_three_quarters_of_its_desktop_namesake() -> None:
+    assert milli("NVIDIA GeForce RTX 4090 Laptop GPU") == 165_160 * 3 // 4
+    assert milli("geforce rtx 4090 laptop gpu") == 165_160 * 3 // 4
+    assert milli("NVIDIA A999 Laptop GPU") is None
+
+
+def test_an_own_row_wins_over_a_packaged_one(tmp_path: Path) -> None:
+    table = own(tmp_path, model="anything", fullModelName="NVIDIA A100-SXM4-80GB", fp16TFlops=300)
+
+    assert table.lookup("NVIDIA A100-SXM4-80GB") == Rating(
+        milli_tflops=300_000, source=TflopsSource.FILE
+    )
+    assert table.lookup("NVIDIA A100-SXM4-40GB") == Rating(
+        milli_tflops=312_000, source=TflopsSource.TABLE
+    )
+
+
+def test_an_own_row_of_a_short_name_is_about_every_such_card(tmp_path: Path) -> None:
+    table = own(tmp_path, model="A100", fullModelName="our A100", fp16TFlops=300)
+
+    assert milli("NVIDIA A100-SXM4-80GB", table) == 300_000
+    assert milli("NVIDIA A100-SXM-64GB", table) == 300_000
+    assert milli("NVIDIA A100X", table) is None
+
+
+def test_an_own_row_of_a_mobile_card_wins_over_the_rule(tmp_path: Path) -> None:
+    name = "NVIDIA GeForce RTX 4090 Laptop GPU"
+
+    assert milli(name, own(tmp_path, fullModelName=name, fp16TFlops=100)) == 100_000
+
+
+def test_a_mobile_card_follows_its_namesakes_own_row(tmp_path: Path) -> None:
+    table = own(tmp_path, model="RTX4090", fullModelName="x", fp16TFlops=100)
+
+    assert table.lookup("NVIDIA GeForce RTX 4090 Laptop GPU") == Rating(
+        milli_tflops=75_000, source=TflopsSource.FILE
+    )
+
+
+@pytest.mark.parametrize(
+    ("tflops", "expected"),
+    [("71.2", 71_200), ("165.16", 165_160), ("0.101", 101), ("7", 7_000), ("0.0019", 1)],
+)
+def test_decimals_are_exact_and_finer_ones_are_dropped(
+    tmp_path: Path, tflops: str, expected: int
+) -> None:
+    file = written(tmp_path, f"[{{model: X1, fullModelName: NVIDIA X1, fp16TFlops: {tflops}}}]")
+
+    assert milli("NVIDIA X1", models.load(file)) == expected
+
+
+def test_tensor_fusions_own_fields_and_vendors_are_passed_over(tmp_path: Path) -> None:
+    file = written(
+        tmp_path,
+        "- {model: M1, fullModelName: Apple M1, vendor: Apple, costPerHour: 0.1, fp16TFlops: 4}\n"
+        "- {model: X1, fullModelName: NVIDIA X1, vendor: NVIDIA, costPerHour: 1, fp16TFlops: 5}\n",
+    )
+    table = models.load(file)
+
+    assert milli("Apple M1", table) is None
+    assert milli("NVIDIA X1", table) == 5_000
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "found None, expected a list of models"),
+        ("{model: X1}", "found a dict of 1, expected a list of models"),
+        ("- X1", "entry 1: found 'X1', expected a model with its fields"),
+        ("- {model: 1}", "entry 1: model: found 1, expected a name"),
+        ("- {model: ' '}", "entry 1: model: found ' ', expected a name"),
+        ("- {model: X1}", "entry 1: fullModelName: found None, expected a name"),
+        ("[", "line 1: "),
+        ("- {a: 1}\n- b: [", "line 2: "),
+        ("- 2024-99-99", "expected YAML"),
+        ("[" * 5000, "expected YAML"),
+        ("!!python/object:os.system {}", "line 1: could not determine a constructor"),
+    ],
+)
+def test_a_file_of_another_form_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    file = written(tmp_path, text)
+
+    with pytest.raises(InputError) as caught:
+        models.load(file)
+
+    assert str(caught.value).startswith(f"{file}: ")
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("tflops", "found"),
+    [
+        ("-1", "-1"),
+        ("0", "0"),
+        ("0.0001", "0.0001"),
+        (".nan", "nan"),
+        (".inf", "inf"),
+        ("-.inf", "-inf"),
+        ("true", "True"),
+        ("'71.2'", "'71.2'"),
+        ("[1]", "a list of 1"),
+        ("1000001", "1000001"),
+        ("0x" + "f" * 5000, "a number of over 64 bits"),
+    ],
+)
+def test_a_figure_that_is_none_is_refused(tmp_path: Path, tflops: str, found: str) -> None:
+    file = written(tmp_path, f"[{{model: X1, fullModelName: NVIDIA X1, fp16TFlops: {tflops}}}]")
+
+    with pytest.raises(InputError) as caught:
+        models.load(file)
+
+    assert str(caught.value) == (
+        f"{file}: entry 1 ('X1'): fp16TFlops: found {found}, "
+        f"expected a number from 0.001 to 1000000"
+    )
+
+
+def test_a_vendor_that_is_no_name_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="entry 1: vendor: found 7, expected a name"):
+        own(tmp_path, vendor=7)
+
+
+def test_two_figures_for_one_name_are_refused(tmp_path: Path) -> None:
+    file = written(
+        tmp_path,
+        "- {model: X1, fullModelName: NVIDIA X1, fp16TFlops: 5}\n"
+        "- {model: X2, fullModelName: nvidia x1, fp16TFlops: 6}\n",
+    )
+
+    with pytest.raises(InputError, match=r"'x1': found 5000 and 6000 .* expected one figure"):
+        models.load(file)
+
+
+def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="No such file or directory, expected a readable YAML"):
+        models.load(tmp_path / "none.yaml")
+
+
+def test_a_folder_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="Is a directory, expected a readable YAML file"):
+        models.load(tmp_path)
+
+
+def test_a_file_beyond_all_measure_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="found over 1048576 bytes"):
+        models.load(written(tmp_path, "#" * (2**20 + 1)))
+
+
+def refusal_or_rows(file: Path) -> str | tuple[ModelRow, ...]:
+    try:
+        return models.rows(file)
+    except InputError as error:
+        return str(error)
+
+
+@given(content=st.binary(max_size=200))
+@settings(max_examples=200, deadline=None)
+def test_any_bytes_are_a_table_or_refused_in_one_line(
+    content: bytes, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    file = tmp_path_factory.getbasetemp() / "fuzzed.yaml"
+    file.write_bytes(content)
+
+    assert "\n" not in refusal_or_rows(file)
+
+
+_VALUES = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.dates()
+_FIELDS = st.sampled_from(["model", "fullModelName", "vendor", "fp16TFlops"])
+
+
+@given(entries=st.lists(st.dictionaries(_FIELDS, _VALUES) | _VALUES, max_size=3))
+@settings(max_examples=200, deadline=None)
+def test_any_entries_are_a_table_or_refused_in_one_line(
+    entries: list[object], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    file = tmp_path_factory.getbasetemp() / "fuzzed.yaml"
+    file.write_text(yaml.safe_dump(entries), encoding="utf-8")
+
+    found = refusal_or_rows(file)
+
+    assert "\n" not in found
+    assert isinstance(found, str) or all(row.milli_tflops >= 1 for row in found)

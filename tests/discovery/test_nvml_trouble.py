@@ -1,0 +1,232 @@
+"""Libraries that are missing, drivers that go and come, calls that hang."""
+
+import re
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.discovery.nvml_machine import Machine, answers, card, uuid
+
+DRIVER_NOT_LOADED = "!9"
+NO_PERMISSION = "!4"
+LIB_RM_VERSION_MISMATCH = "!18"
+
+
+def uuids(inventory: Any) -> list[str]:
+    return [gpu["uuid"] for gpu in inventory["gpus"]]
+
+
+def test_a_missing_library_is_waited_for_by_its_path(machine: Machine) -> None:
+    machine.library = Path("/nonexistent/libnvidia-ml.so.1")
+
+    error = machine.read(answers())
+
+    assert error["error"] == "RetryableError"
+    assert error["text"].startswith("NVML: /nonexistent/libnvidia-ml.so.1: cannot open")
+    assert error["text"].endswith("waiting for the NVIDIA driver's libnvidia-ml.so.1")
+
+
+def test_without_a_library_under_the_driver_root_the_loader_is_asked(machine: Machine) -> None:
+    machine.library, machine.driver_root = None, machine.folder
+
+    error = machine.read(answers())
+
+    assert error["error"] == "RetryableError"
+    assert error["text"].startswith("NVML: libnvidia-ml.so.1: cannot open shared object file")
+
+
+@pytest.mark.parametrize("folder", ["usr/lib64", "usr/lib/x86_64-linux-gnu", "lib"])
+def test_the_library_is_found_under_the_driver_root(machine: Machine, folder: str) -> None:
+    assert machine.library is not None
+    found = machine.folder / "root" / folder / "libnvidia-ml.so.1"
+    found.parent.mkdir(parents=True)
+    shutil.copy(machine.library, found)
+    machine.library, machine.driver_root = None, machine.folder / "root"
+
+    (raw,) = machine.run(answers(card(0)), ["raw"])
+
+    assert raw["library"] == str(found)
+
+
+def test_a_file_that_is_no_library_is_passed_over(machine: Machine) -> None:
+    assert machine.library is not None
+    root = machine.folder / "root"
+    for folder in ("usr/lib64", "lib64"):
+        (root / folder).mkdir(parents=True)
+    (root / "usr/lib64/libnvidia-ml.so.1").write_bytes(b"a text")
+    shutil.copy(machine.library, root / "lib64/libnvidia-ml.so.1")
+    machine.library, machine.driver_root = None, root
+
+    (raw,) = machine.run(answers(card(0)), ["raw"])
+
+    assert raw["library"] == str(root / "lib64/libnvidia-ml.so.1")
+
+
+def test_a_library_that_is_not_nvml_is_said_to_be_none(machine: Machine) -> None:
+    (libc,) = {line.split()[-1] for line in mapped_files() if "/libc.so" in line}
+    machine.library = Path(libc)
+
+    error = machine.read(answers())
+
+    assert error["error"] == "RetryableError"
+    assert f"{libc}: found no function nvmlInitWithFlags, expected NVML" in error["text"]
+
+
+def mapped_files() -> list[str]:
+    return Path("/proc/self/maps").read_text(encoding="utf-8").splitlines()
+
+
+def test_a_library_that_appears_later_is_loaded_then(machine: Machine) -> None:
+    assert machine.library is not None
+    later = machine.folder / "libnvidia-ml.so.1"
+    built, machine.library = machine.library, later
+
+    missing, _, inventory = machine.run(
+        answers(card(0)), ["read"], ["link", str(later), str(built)], ["read"]
+    )
+
+    assert missing["error"] == "RetryableError"
+    assert uuids(inventory) == [uuid(0)]
+
+
+@pytest.mark.parametrize(
+    ("init", "waited_for"),
+    [
+        (DRIVER_NOT_LOADED, "waiting for the NVIDIA kernel driver to be loaded"),
+        (NO_PERMISSION, "waiting for access to /dev/nvidiactl"),
+        (LIB_RM_VERSION_MISMATCH, "waiting for library and kernel driver of one version"),
+        ("!77", "answered NVML_ERROR_77, waiting for NVML to answer"),
+    ],
+)
+def test_nvml_that_does_not_start_is_waited_for(
+    machine: Machine, init: str, waited_for: str
+) -> None:
+    error = machine.read(answers(card(0), init=init))
+
+    assert error["error"] == "RetryableError"
+    assert str(machine.library) in error["text"]
+    assert error["text"].endswith(waited_for)
+
+
+def test_a_driver_that_is_loaded_later_is_found_at_the_next_reading(machine: Machine) -> None:
+    waiting, _, inventory = machine.run(
+        answers(card(0), init=DRIVER_NOT_LOADED),
+        ["read"],
+        machine.rewrite(answers(card(0))),
+        ["read"],
+    )
+
+    assert waiting["error"] == "RetryableError"
+    assert uuids(inventory) == [uuid(0)]
+
+
+def test_a_driver_that_goes_in_the_middle_of_a_reading_leaves_no_card_out(
+    machine: Machine,
+) -> None:
+    gone, _, inventory = machine.run(
+        answers(card(0), card(1, uuid=DRIVER_NOT_LOADED)),
+        ["read"],
+        machine.rewrite(answers(card(0), card(1))),
+        ["read"],
+    )
+
+    assert gone["error"] == "RetryableError"
+    assert "uuid of GPU 1" in gone["text"]
+    assert uuids(inventory) == [uuid(0), uuid(1)]
+
+
+def test_nvml_that_does_not_count_its_cards_is_waited_for(machine: Machine) -> None:
+    error = machine.read(answers(card(0), count="!999"))
+
+    assert error["error"] == "RetryableError"
+    assert "nvmlDeviceGetCount" in error["text"]
+
+
+def test_cards_that_appear_later_are_in_the_next_reading(machine: Machine) -> None:
+    before, _, after = machine.run(
+        answers(card(0)), ["read"], machine.rewrite(answers(card(0), card(1))), ["read"]
+    )
+
+    assert uuids(before) == [uuid(0)]
+    assert uuids(after) == [uuid(0), uuid(1)]
+
+
+def test_a_driver_that_was_replaced_needs_a_new_process(machine: Machine) -> None:
+    assert machine.library is not None
+    installed = machine.folder / "libnvidia-ml.so.1"
+    shutil.copy(machine.library, installed)
+    machine.library = installed
+
+    first, _, _, error = machine.run(
+        answers(card(0)),
+        ["read"],
+        machine.rewrite(answers(card(0), init=LIB_RM_VERSION_MISMATCH)),
+        ["replace", str(installed), "the next version"],
+        ["read"],
+    )
+
+    assert uuids(first) == [uuid(0)]
+    assert error["error"] == "FatalError"
+    assert "it was replaced since, expected a new process" in error["text"]
+
+
+def test_a_call_that_hangs_ends_the_reading_and_is_named(machine: Machine) -> None:
+    machine.wait_seconds = 0.3
+    hang = f"~{machine.folder}/go {uuid(1)}"
+
+    first, second, threads = machine.run(
+        answers(card(0), card(1, uuid=hang)), ["read"], ["read"], ["threads"]
+    )
+
+    assert first["error"] == second["error"] == "RetryableError"
+    assert re.match(r"NVML: uuid of GPU 1, asked \d+ s ago, is without an answer", first["text"])
+    assert "expected it within 0.3 s" in first["text"]
+    assert threads == ["nvml"]
+
+
+def test_a_call_that_is_known_to_hang_is_not_waited_for_again(machine: Machine) -> None:
+    machine.wait_seconds = 1.0
+    hang = f"~{machine.folder}/go {uuid(0)}"
+    begin = time.monotonic()
+
+    machine.run(answers(card(0, uuid=hang)), ["read"], *[["read"]] * 20)
+
+    assert time.monotonic() - begin < 10
+
+
+def test_once_the_call_comes_back_the_cards_are_read_again(machine: Machine) -> None:
+    machine.wait_seconds = 2.0
+    hang = f"~{machine.folder}/go {uuid(0)}"
+
+    hung, _, _, inventory, threads = machine.run(
+        answers(card(0, uuid=hang)),
+        ["read"],
+        machine.rewrite(answers(card(0), card(1))),
+        ["write", f"{machine.folder}/go", ""],
+        ["read again"],
+        ["threads"],
+    )
+
+    assert hung["error"] == "RetryableError"
+    assert uuids(inventory) == [uuid(0), uuid(1)]
+    assert threads == ["nvml"]
+
+
+def test_close_ends_the_thread(machine: Machine) -> None:
+    _, _, threads, error = machine.run(answers(card(0)), ["read"], ["close"], ["threads"], ["read"])
+
+    assert threads == []
+    assert error == {"error": "RetryableError", "text": "NVML: closed, expected to be open"}
+
+
+def test_close_does_not_wait_for_a_call_that_hangs(machine: Machine) -> None:
+    machine.wait_seconds = 0.2
+    hang = f"~{machine.folder}/go {uuid(0)}"
+
+    _, seconds, threads = machine.run(answers(card(0, uuid=hang)), ["read"], ["close"], ["threads"])
+
+    assert seconds < 5
+    assert threads == ["nvml"]

@@ -1,0 +1,110 @@
+"""One call at a time in one thread, whatever the calls do."""
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from tensorfusion_dra.discovery.own_thread import ClosedError, OverdueError, OwnThread
+
+
+@pytest.fixture
+def thread() -> Iterator[OwnThread]:
+    own = OwnThread("tried")
+    yield own
+    own.close(wait_seconds=10)
+
+
+def test_what_the_call_returns_comes_back(thread: OwnThread) -> None:
+    assert thread.run(lambda: 42, wait_seconds=10) == 42
+
+
+@pytest.mark.parametrize("error", [ValueError("wrong"), TimeoutError("its own")])
+def test_what_the_call_raises_is_raised_to_its_caller(thread: OwnThread, error: Exception) -> None:
+    def call() -> None:
+        raise error
+
+    with pytest.raises(type(error), match=str(error)):
+        thread.run(call, wait_seconds=10)
+    assert thread.run(lambda: "and then", wait_seconds=10) == "and then"
+
+
+def test_all_callers_share_one_thread(thread: OwnThread) -> None:
+    with ThreadPoolExecutor(8) as callers:
+        seen = list(
+            callers.map(lambda _: thread.run(threading.get_ident, wait_seconds=10), range(100))
+        )
+
+    assert len(set(seen)) == 1
+    assert seen[0] != threading.get_ident()
+
+
+def test_two_calls_never_run_at_once(thread: OwnThread) -> None:
+    inside = threading.Lock()
+
+    def call() -> bool:
+        alone = inside.acquire(blocking=False)
+        threading.Event().wait(0.001)  # long enough for another one to come in
+        if alone:
+            inside.release()
+        return alone
+
+    with ThreadPoolExecutor(8) as callers:
+        alone = list(callers.map(lambda _: thread.run(call, wait_seconds=10), range(100)))
+
+    assert all(alone)
+
+
+def test_a_call_that_hangs_is_left_behind_and_no_thread_joins_it(thread: OwnThread) -> None:
+    go = threading.Event()
+    before = threading.active_count()
+
+    for _ in range(5):
+        with pytest.raises(OverdueError):
+            thread.run(go.wait, wait_seconds=0.05)
+
+    assert threading.active_count() == before + 1
+    go.set()
+    assert thread.run(lambda: "free", wait_seconds=10) == "free"
+
+
+def test_the_age_of_a_call_that_hangs_grows(thread: OwnThread) -> None:
+    go = threading.Event()
+
+    ages = []
+    for _ in range(2):
+        with pytest.raises(OverdueError) as caught:
+            thread.run(go.wait, wait_seconds=0.1)
+        ages.append(caught.value.age_seconds)
+
+    assert 0.1 <= ages[0] < ages[1]
+    go.set()
+
+
+def test_a_closed_thread_takes_no_call(thread: OwnThread) -> None:
+    thread.run(lambda: None, wait_seconds=10)
+
+    thread.close(wait_seconds=10)
+
+    with pytest.raises(ClosedError):
+        thread.run(lambda: None, wait_seconds=10)
+
+
+def test_close_before_the_first_call_starts_no_thread(thread: OwnThread) -> None:
+    before = threading.active_count()
+
+    thread.close(wait_seconds=10)
+
+    with pytest.raises(ClosedError):
+        thread.run(lambda: None, wait_seconds=10)
+    assert threading.active_count() == before
+
+
+def test_closing_twice_is_closing_once(thread: OwnThread) -> None:
+    thread.run(lambda: None, wait_seconds=10)
+
+    thread.close(wait_seconds=10)
+    thread.close(wait_seconds=10)
+
+    assert "tried" not in [each.name for each in threading.enumerate()]

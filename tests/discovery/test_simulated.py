@@ -1,0 +1,288 @@
+"""Cards that are made up."""
+
+import dataclasses
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from tensorfusion_dra.core.errors import InputError, RetryableError
+from tensorfusion_dra.core.gpu import Gpu, TflopsSource
+from tensorfusion_dra.discovery import cards, models, profile, simulated
+from tensorfusion_dra.discovery.simulated import SimulatedDiscovery
+from tensorfusion_dra.driver.ports import Discovery
+
+GIB = 2**30
+
+
+def gpus(text: str, node_name: str = "node-1") -> tuple[Gpu, ...]:
+    return simulated.from_text(text, node_name=node_name).read().gpus
+
+
+def written(folder: Path, text: str) -> str:
+    file = folder / "profile.yaml"
+    file.write_text(text, encoding="utf-8")
+    return str(file)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def over_time(text: str, clock: Clock) -> SimulatedDiscovery:
+    return SimulatedDiscovery(
+        profile.from_text(text), node_name="node-1", table=models.load(), clock=clock
+    )
+
+
+def test_it_keeps_the_promise_of_the_port() -> None:
+    def read(discovery: Discovery) -> int:
+        return len(discovery.read().gpus)
+
+    assert read(simulated.from_text("1xT4", node_name="node-1")) == 1
+
+
+def test_a_shorthand_makes_that_many_cards() -> None:
+    made = gpus("8xA100-SXM4-80GB")
+
+    assert [gpu.index for gpu in made] == list(range(8))
+    assert {gpu.product_name for gpu in made} == {"NVIDIA A100-SXM4-80GB"}
+    assert {gpu.model for gpu in made} == {"A100"}
+    assert {gpu.vram_bytes for gpu in made} == {80 * GIB}
+    assert {(gpu.milli_tflops, gpu.tflops_source) for gpu in made} == {
+        (312_000, TflopsSource.TABLE)
+    }
+
+
+def test_a_card_tells_what_a_real_one_tells_but_has_no_device_node() -> None:
+    (made,) = gpus("1xA100-SXM4-80GB")
+
+    assert dataclasses.replace(made, uuid="") == Gpu(
+        uuid="",
+        index=0,
+        minor=None,
+        product_name="NVIDIA A100-SXM4-80GB",
+        model="A100",
+        milli_tflops=312_000,
+        tflops_source=TflopsSource.TABLE,
+        vram_bytes=80 * GIB,
+        brand="Nvidia",
+        architecture="Ampere",
+        compute_capability=(8, 0),
+        driver_version="580.95.05",
+        cuda_driver_version=(13, 0),
+        pci_bus_id="0000:10:00.0",
+        pcie_root="pci0000:10",
+        numa_node=0,
+    )
+
+
+@pytest.mark.parametrize("card", cards.CARDS, ids=lambda card: card.product_name)
+def test_every_card_that_can_be_named_has_its_compute_and_architecture(card: cards.Card) -> None:
+    (made,) = gpus(f"1x{card.product_name}")
+
+    assert made.product_name == card.product_name
+    assert made.vram_bytes == card.vram_bytes
+    assert made.milli_tflops > 0
+    assert made.brand
+    assert made.architecture
+
+
+def test_a_node_may_mix_cards() -> None:
+    made = gpus("2xA100-SXM4-80GB, 1xH100-80GB-HBM3,1xRTX4090")
+
+    assert [gpu.model for gpu in made] == ["A100", "A100", "H100", "RTX4090"]
+
+
+@pytest.mark.parametrize(
+    "text", ["1xH100-80GB-HBM3", "1xNVIDIA H100 80GB HBM3", "1xh100_80gb_hbm3", " 1xH100 80GB-HBM3"]
+)
+def test_blanks_dashes_and_case_make_no_difference(text: str) -> None:
+    assert gpus(text)[0].product_name == "NVIDIA H100 80GB HBM3"
+
+
+def test_uuids_stay_the_same_and_differ_between_nodes_and_cards() -> None:
+    first, again, elsewhere = gpus("2xT4"), gpus("2xT4"), gpus("2xT4", "node-2")
+
+    assert [gpu.uuid for gpu in first] == [gpu.uuid for gpu in again]
+    uuids = {gpu.uuid for gpu in (*first, *elsewhere)}
+    assert len(uuids) == 4
+    assert all(re.fullmatch(r"GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", u) for u in uuids)
+
+
+def test_cards_sit_on_places_of_their_own() -> None:
+    made = gpus("20xT4")
+
+    assert len({gpu.pci_bus_id for gpu in made}) == 20
+    assert made[16].pci_bus_id == "0001:10:00.0"
+    assert [gpu.pcie_root for gpu in made[:4]] == ["pci0000:10"] * 2 + ["pci0000:20"] * 2
+    assert [gpu.numa_node for gpu in made[:8]] == [0] * 4 + [1] * 4
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("3xA100", "found no card 'A100', expected one like A100-SXM4-40GB, A100-SXM4-80GB"),
+        ("1xA100-SXM4-80G", "expected one like A100-SXM4-80GB"),
+        ("1xnothing", "found no card 'nothing', expected one like A100-SXM4-80GB, or a profile"),
+        ("A100-SXM4-80GB", "found 'A100-SXM4-80GB', expected one like 8xA100-SXM4-80GB"),
+        ("1xT4,", "found '', expected one like 8xA100-SXM4-80GB"),
+        ("", "found '', expected one like 8xA100-SXM4-80GB"),
+        ("257xT4", "found 257 cards, expected at most 256"),
+        ("/nonexistent/node.yaml", "No such file or directory, expected a readable YAML file"),
+    ],
+)
+def test_a_text_that_is_neither_shorthand_nor_file_is_refused(text: str, message: str) -> None:
+    with pytest.raises(InputError) as caught:
+        simulated.from_text(text, node_name="node-1")
+
+    assert message in str(caught.value)
+
+
+def test_a_profile_names_every_card_by_itself(tmp_path: Path) -> None:
+    text = """
+        driver_version: "570.1"
+        gpus:
+          - {product: A100-SXM4-80GB, count: 2}
+          - product: NVIDIA Experimental 9
+            vram: 12345Mi
+            tflops: 71.2
+            uuid: GPU-01234567-89ab-cdef-0123-456789abcdef
+          - {product: L4, vram: 20Gi}
+    """
+    made = gpus(written(tmp_path, text))
+
+    assert [gpu.model for gpu in made] == ["A100", "A100", "Experimental9", "L4"]
+    assert made[2].uuid == "GPU-01234567-89ab-cdef-0123-456789abcdef"
+    assert made[2].vram_bytes == 12345 * 2**20
+    assert (made[2].milli_tflops, made[2].tflops_source) == (71_200, TflopsSource.PROFILE)
+    assert made[2].compute_capability == (0, 0)
+    assert (made[3].vram_bytes, made[3].compute_capability) == (20 * GIB, (8, 9))
+    assert {gpu.driver_version for gpu in made} == {"570.1"}
+
+
+def test_compute_of_an_own_table_is_told_as_such(tmp_path: Path) -> None:
+    own = tmp_path / "models.yaml"
+    own.write_text("[{model: T4, fullModelName: Tesla T4, fp16TFlops: 60}]", encoding="utf-8")
+
+    (made,) = simulated.from_text("1xT4", node_name="n", table=models.load(own)).read().gpus
+
+    assert (made.milli_tflops, made.tflops_source) == (60_000, TflopsSource.FILE)
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [
+        ("mig", "mig_mode: found MIG on"),
+        ("no-memory", "memory: found NVML_ERROR_NOT_SUPPORTED"),
+        ("lost", "memory_bytes: found NVML_ERROR_GPU_IS_LOST"),
+    ],
+)
+def test_a_faulty_card_is_left_out_as_a_real_one(tmp_path: Path, fault: str, reason: str) -> None:
+    text = written(tmp_path, f"gpus: [{{product: T4, fault: {fault}}}, {{product: L4}}]")
+
+    inventory = simulated.from_text(text, node_name="node-1").read()
+
+    assert [gpu.model for gpu in inventory.gpus] == ["L4"]
+    (left,) = inventory.left_out
+    assert left.subject.startswith("GPU-")
+    assert left.reason.startswith(reason)
+
+
+def test_a_card_without_compute_is_left_out(tmp_path: Path) -> None:
+    text = written(tmp_path, "gpus: [{product: NVIDIA X1, vram: 1Gi}]")
+
+    inventory = simulated.from_text(text, node_name="node-1").read()
+
+    assert inventory.gpus == ()
+    assert inventory.left_out[0].reason.startswith("tflops: found 'NVIDIA X1' in no model table")
+
+
+def test_a_card_appears_in_its_time_and_keeps_its_uuid(tmp_path: Path) -> None:
+    clock = Clock()
+    text = "gpus: [{product: T4, appears_after_seconds: 5}, {product: L4}]"
+    discovery = over_time(written(tmp_path, text), clock)
+
+    (early,) = discovery.read().gpus
+    clock.now += 5
+    late = discovery.read().gpus
+
+    assert (early.model, early.index) == ("L4", 0)
+    assert [(gpu.model, gpu.index) for gpu in late] == [("T4", 0), ("L4", 1)]
+    assert late[1].uuid == early.uuid
+    assert late[1].pci_bus_id == early.pci_bus_id
+
+
+def test_the_driver_is_missing_for_its_time(tmp_path: Path) -> None:
+    clock = Clock()
+    text = "{driver_missing_for_seconds: 2.5, gpus: [{product: T4}]}"
+    discovery = over_time(written(tmp_path, text), clock)
+
+    with pytest.raises(RetryableError, match=r"no driver, waiting for it for another 2\.5 s"):
+        discovery.read()
+    with pytest.raises(RetryableError):
+        discovery.raw()
+    clock.now += 2.5
+
+    assert len(discovery.read().gpus) == 1
+
+
+def test_raw_has_the_form_of_nvmls() -> None:
+    raw = json.loads(json.dumps(simulated.from_text("1xT4", node_name="node-1").raw()))
+
+    assert raw["library"] == "simulated"
+    (card,) = raw["gpus"]
+    assert card["name"] == "Tesla T4"
+    assert card["minor"] == {"error": "NVML_ERROR_NOT_SUPPORTED"}
+
+
+def test_a_node_may_be_without_cards(tmp_path: Path) -> None:
+    assert gpus("0xT4") == ()
+    assert gpus(written(tmp_path, "gpus: []")) == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "found None, expected fields gpus, driver_version"),
+        ("[]", "found a list of 0, expected fields gpus"),
+        ("{}", "gpus: found None, expected a list of cards"),
+        ("{gpus: [], pool: x}", "found 'pool', expected only gpus, driver_version"),
+        ("{gpus: [], driver_version: 580.9}", "driver_version: found 580.9, expected a text"),
+        ("{gpus: [], driver_missing_for_seconds: -1}", "found -1, expected 0 to 86400 seconds"),
+        ("{gpus: [], driver_missing_for_seconds: .nan}", "found nan, expected 0 to"),
+        ("gpus: [T4]", "entry 1: found 'T4', expected fields product, count"),
+        ("gpus: [{}]", "entry 1: product: found None, expected a card's name"),
+        ("gpus: [{product: T4}, {product: X1}]", "entry 2: found no card 'X1', expected one like"),
+        ("gpus: [{product: T4, memory: 1}]", "entry 1: found 'memory', expected only product"),
+        ("gpus: [{product: T4, count: -1}]", "entry 1: count: found -1, expected 0 to 256"),
+        ("gpus: [{product: T4, count: true}]", "entry 1: count: found True, expected 0 to 256"),
+        ("gpus: [{product: T4, count: 200}, {product: T4, count: 57}]", "found 257 cards"),
+        ("gpus: [{product: T4, vram: many}]", "entry 1: vram: found 'many', expected a quantity"),
+        ("gpus: [{product: T4, vram: 1Ki}]", "entry 1: vram: found '1Ki', expected at least 1Mi"),
+        ("gpus: [{product: T4, vram: -5Gi}]", "vram: found '-5Gi', expected at least 1Mi"),
+        ("gpus: [{product: T4, tflops: 0}]", "entry 1: tflops: found 0, expected more than 0"),
+        ("gpus: [{product: T4, tflops: [1]}]", "entry 1: tflops: found list"),
+        ("gpus: [{product: T4, uuid: GPU-1}]", "uuid: found 'GPU-1', expected GPU- and"),
+        ("gpus: [{product: T4, fault: fire}]", "fault: found 'fire', expected one of mig, no-mem"),
+        ("gpus: [{product: T4, fault: [mig]}]", "fault: found a list of 1, expected one of"),
+        (
+            "gpus: [{product: T4, count: 2, uuid: GPU-01234567-89ab-cdef-0123-456789abcdef}]",
+            "uuid: found one for several cards, expected each once",
+        ),
+    ],
+)
+def test_a_profile_that_is_wrong_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    file = written(tmp_path, text)
+
+    with pytest.raises(InputError) as caught:
+        simulated.from_text(file, node_name="node-1")
+
+    assert str(caught.value).startswith(file)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
