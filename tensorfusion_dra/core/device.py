@@ -98,7 +98,7 @@ def semantic_version(text: str) -> Version:
 
 
 def _node_attributes(inventory: Inventory, node: Node) -> dict[str, AttributeValue]:
-    tflops = str(Quantity.milli(sum(gpu.milli_tflops for gpu in inventory.gpus)))
+    tflops = _plain(sum(gpu.milli_tflops for gpu in inventory.gpus))
     vram = str(Quantity.of_bytes(sum(map(capacity.usable_vram_bytes, inventory.gpus))))
     return {
         names.ATTR_POOL_NAME: _shortened(node.gpupool),
@@ -135,6 +135,13 @@ def _gpu_attributes(gpu: Gpu) -> dict[str, AttributeValue]:
     if gpu.numa_node is not None:
         attributes[names.ATTR_NUMA_NODE] = gpu.numa_node
     return attributes
+
+
+def _plain(milli: int) -> str:
+    """Thousandths as a plain decimal, such as 569.6: a selector may read it with CEL's double()
+    as well as with quantity(), and double() knows no suffixes."""
+    whole, thousandths = divmod(milli, 1000)
+    return f"{whole}.{thousandths:03}".rstrip("0").rstrip(".")
 
 
 def _attribute(value: AttributeValue) -> dict[str, object]:

@@ -126,8 +126,9 @@ def uid(path: str, value: object) -> Iterator[FieldError]:
 def _spelled(
     path: str, name: object, shape: re.Pattern[str], wanted: str, most_bytes: int
 ) -> Iterator[FieldError]:
+    name = "" if name is None else name
     if not isinstance(name, str):
-        yield wrong_type(path, name if name is not None else "", "string")
+        yield wrong_type(path, name, "string")
         return
     if len(name.encode()) > most_bytes:
         yield invalid(path, name, f"must be no more than {most_bytes} bytes")

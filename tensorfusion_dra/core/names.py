@@ -60,6 +60,13 @@ CAPACITY_VIRTUAL_VRAM: Final = "virtual_vram"
 ATTRIBUTE_PROVIDERS: Final = "tensorfusion_dra.attributes"
 """Entry point group of attribute providers."""
 
+# --- Annotations of claims and pods (user guide, section 4) --------------------------------------
+
+ANNOTATION_TFLOPS_LIMIT: Final = "tensor-fusion.ai/tflops-limit"
+ANNOTATION_VRAM_LIMIT: Final = "tensor-fusion.ai/vram-limit"
+ANNOTATION_QOS: Final = "tensor-fusion.ai/qos"
+ANNOTATION_ISOLATION: Final = "tensor-fusion.ai/isolation"
+
 # --- Kubelet -------------------------------------------------------------------------------------
 
 PLUGIN_TYPE: Final = "DRAPlugin"

@@ -8,7 +8,6 @@ from tensorfusion_dra.core.field_errors import (
     FieldError,
     forbidden,
     invalid,
-    not_supported,
     required,
     wrong_type,
 )
@@ -53,6 +52,9 @@ def _expression_errors(path: str, requirement: Mapping[str, object]) -> Iterator
     elif operator not in _OPERATORS:
         yield invalid(f"{path}.operator", operator, "not a valid selector operator")
     yield from name_rules.label_key(f"{path}.key", requirement.get("key", ""))
+    if operator in {"In", "NotIn"}:
+        for index, value in enumerate(values):
+            yield from name_rules.label_value(f"{where}[{index}]", value)
 
 
 def _field_errors(path: str, requirement: Mapping[str, object]) -> Iterator[FieldError]:
@@ -65,6 +67,6 @@ def _field_errors(path: str, requirement: Mapping[str, object]) -> Iterator[Fiel
         text = "must be only one value when `operator` is 'In' or 'NotIn' for node field selector"
         yield required(f"{path}.values", text)
     if key != "metadata.name":
-        yield not_supported(f"{path}.key", key, ["metadata.name"])
+        yield invalid(f"{path}.key", key, "not a valid field selector key")
     for index, value in enumerate(values):
         yield from name_rules.subdomain(f"{path}.values[{index}]", value)

@@ -85,7 +85,7 @@ def _values_errors(
     where = f"{path}.validValues"
     if len(options) > MOST_VALID_VALUES:
         yield too_many(where, len(options), MOST_VALID_VALUES)
-        return
+        options = []
     amounts = [quantity.parse(option) for option in options]
     seen: set[int] = set()
     for index, amount in enumerate(amounts):

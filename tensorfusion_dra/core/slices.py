@@ -110,6 +110,8 @@ def plan(
             missing.append(item)
     names_kept = {item["metadata"]["name"] for item, _ in kept}
     obsolete = [item for item in stored if item["metadata"]["name"] not in names_kept]
+    # The oldest first: without the newest, an older generation would count again.
+    obsolete.sort(key=_generation)
     changed = [(item, old) for item, old in kept if _differs(item, old, dropped)]
 
     if not missing and len(changed) <= 1:

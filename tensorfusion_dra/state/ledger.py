@@ -19,6 +19,20 @@ _VERSION: Final = 1
 _WAIT_SECONDS: Final = 5.0
 """How long a step waits for another instance; well below the kubelet's 45 s."""
 
+_PASSING: Final = frozenset(
+    {
+        sqlite3.SQLITE_BUSY,
+        sqlite3.SQLITE_LOCKED,
+        sqlite3.SQLITE_FULL,
+        sqlite3.SQLITE_READONLY,
+        sqlite3.SQLITE_CANTOPEN,
+        sqlite3.SQLITE_IOERR,
+        sqlite3.SQLITE_PERM,
+        sqlite3.SQLITE_PROTOCOL,
+    }
+)
+"""Errors whose cause can go away; any other means that the file is not what it should be."""
+
 _SCHEMA: Final = """
 CREATE TABLE claims (uid TEXT PRIMARY KEY, record TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE holdings (
@@ -122,21 +136,30 @@ class Ledger:
 
     def _open(self) -> None:
         connection = self._connection
+        self._check_is_ours()  # before anything is written
         connection.execute("PRAGMA journal_mode = WAL")
         # FULL: a commit returns once it would survive a power cut.
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("PRAGMA foreign_keys = ON")
         with _writing(connection):
-            (version,) = connection.execute("PRAGMA user_version").fetchone()
-            if version == 0:
+            if self._check_is_ours() == 0:
                 for statement in filter(str.strip, _SCHEMA.split(";")):
                     connection.execute(statement)
                 connection.execute(f"PRAGMA user_version = {_VERSION}")
-            elif version != _VERSION:
-                raise FatalError(
-                    f"ledger {self._path}: found version {version}, expected {_VERSION}: "
-                    "it was written by another release of this driver"
-                )
+
+    def _check_is_ours(self) -> int:
+        """The version of the file; 0 if nothing was ever written to it."""
+        # In this order: tables and version are committed together, and maybe just now.
+        (tables,) = self._connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        (version,) = self._connection.execute("PRAGMA user_version").fetchone()
+        if version not in {0, _VERSION}:
+            raise FatalError(
+                f"ledger {self._path}: found version {version}, expected {_VERSION}: "
+                "it was written by another release of this driver"
+            )
+        if version == 0 and tables:
+            raise FatalError(f"ledger {self._path}: found a database that is no ledger")
+        return int(version)
 
     @contextmanager
     def _alone(self) -> Iterator[sqlite3.Connection]:
@@ -169,10 +192,10 @@ def _errors(path: Path) -> Iterator[None]:
     """Sorts what SQLite and the file system say by who can react."""
     try:
         yield
-    except sqlite3.OperationalError as error:
-        # Busy, full, read-only, cannot open: the cause can go away.
-        raise RetryableError(f"ledger {path}: {error}") from error
-    except sqlite3.DatabaseError as error:
+    except sqlite3.Error as error:
+        # The low byte is the kind of the error; what the module itself raises has none.
+        if getattr(error, "sqlite_errorcode", 0) & 0xFF in _PASSING:
+            raise RetryableError(f"ledger {path}: {error}") from error
         raise FatalError(f"ledger {path}: {error}; the file is left as it is") from error
     except OSError as error:
         raise RetryableError(f"ledger {path}: {error.strerror or error}") from error

@@ -1,0 +1,87 @@
+"""The shape of the package: what core may import, how long files are, what stays empty."""
+
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+PACKAGE: Final = Path(__file__).parents[2] / "tensorfusion_dra"
+MOST_LINES: Final = 350
+OUTSIDE: Final = {
+    "asyncio",
+    "ctypes",
+    "glob",
+    "io",
+    "logging",
+    "multiprocessing",
+    "os",
+    "pathlib",
+    "random",
+    "shutil",
+    "signal",
+    "socket",
+    "sqlite3",
+    "subprocess",
+    "sys",
+    "tempfile",
+    "threading",
+    "time",
+    "urllib",
+    "uuid",
+}
+"""Parts of the standard library that reach out of the process, or into its threads and clocks."""
+
+
+def files(folder: Path = PACKAGE) -> list[Path]:
+    return [path for path in sorted(folder.rglob("*.py")) if path.parent.name != "pb"]
+
+
+def imported(path: Path) -> Iterator[str]:
+    """The modules that a file imports, wherever in it."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: a relative import"
+            yield node.module or ""
+
+
+@pytest.mark.parametrize("path", files(PACKAGE / "core"), ids=lambda path: path.stem)
+def test_core_imports_the_standard_library_and_itself(path: Path) -> None:
+    foreign = [
+        name
+        for name in imported(path)
+        if name.partition(".")[0] not in sys.stdlib_module_names
+        and not f"{name}.".startswith("tensorfusion_dra.core.")
+    ]
+
+    assert foreign == []
+
+
+@pytest.mark.parametrize("path", files(PACKAGE / "core"), ids=lambda path: path.stem)
+def test_core_decides_from_what_it_is_given_and_reaches_for_nothing(path: Path) -> None:
+    assert OUTSIDE.isdisjoint(name.partition(".")[0] for name in imported(path))
+
+
+def test_no_file_holds_more_than_one_idea_has_room_for() -> None:
+    lengths = {
+        str(path.relative_to(PACKAGE)): len(path.read_text(encoding="utf-8").splitlines())
+        for path in files()
+    }
+
+    assert {name: length for name, length in lengths.items() if length > MOST_LINES} == {}
+
+
+def test_packages_begin_empty() -> None:
+    written = [path for path in files() if path.name == "__init__.py" and path.stat().st_size]
+
+    assert written == []
+
+
+def test_no_module_is_a_drawer_for_everything() -> None:
+    drawers = {"util", "utils", "common", "helper", "helpers", "misc"}
+
+    assert [path for path in files() if drawers & {path.stem, path.parent.name}] == []

@@ -1,0 +1,44 @@
+"""Strings that others see: held against the guide and against the rules of whoever reads them."""
+
+import re
+
+from tensorfusion_dra.core import names, slice_rules
+from tests.support.gpus import gpu, published
+
+
+def test_the_names_of_the_guide() -> None:
+    assert names.DRIVER == "tensor-fusion.ai.dra-driver"
+    assert names.CLAIM_TEMPLATE == "tensor-fusion-gpu-template"
+    assert names.SLICE_PREFIX == "tensor-fusion-resource-slice-"
+    assert names.LABEL_MANAGED_BY == "tensor-fusion.ai/managed-by"
+    assert names.LABEL_HOSTNAME == "kubernetes.io/hostname"
+
+
+def test_a_kubelet_finds_the_newest_version_of_each_service_first() -> None:
+    assert names.SUPPORTED_VERSIONS == (
+        "v1.DRAPlugin",
+        "v1beta1.DRAPlugin",
+        "v1.DRAResourceHealth",
+        "v1alpha1.DRAResourceHealth",
+    )
+
+
+def test_every_attribute_has_a_name_that_the_api_takes() -> None:
+    attributes = [value for name, value in vars(names).items() if name.startswith("ATTR_")]
+    (device,) = published(gpu())
+
+    named = {**device.as_api(), "attributes": {name: {"string": ""} for name in attributes}}
+
+    assert len(attributes) == len(set(attributes)) >= 14
+    assert slice_rules.device_violations(named) == ()
+
+
+def test_the_spec_files_are_named_after_the_kind_of_their_devices() -> None:
+    assert names.CDI_KIND.replace("/", "-") + "_" == names.CDI_FILE_PREFIX
+
+
+def test_environment_variables_have_names_that_every_shell_takes() -> None:
+    variables = [value for name, value in vars(names).items() if name.startswith("ENV_")]
+
+    assert len(variables) == len(set(variables)) > 0
+    assert all(re.fullmatch(r"[A-Z][A-Z0-9_]*", variable) for variable in variables)

@@ -1,0 +1,67 @@
+"""A second process on the same ledger: ``python -m tests.state.ledger_child VERB FOLDER NAME``.
+
+It says what it did line by line, and waits for a line where a test has to come first.
+"""
+
+import itertools
+import sys
+from pathlib import Path
+
+from tensorfusion_dra.core import admission
+from tensorfusion_dra.core.errors import ClaimError
+from tensorfusion_dra.state.ledger import Ledger
+from tests.support.claims import allocated, local, prepared, share
+from tests.support.gpus import gpu
+
+NODE = local(gpu())
+(DEVICE,) = NODE.devices
+
+
+def main() -> None:
+    verb, folder, name = sys.argv[1:]
+    ledger = Ledger(Path(folder))
+    {"record": record, "admit": admit, "hold": hold}[verb](ledger, name)
+    ledger.close()
+
+
+def record(ledger: Ledger, name: str) -> None:
+    """Records claims for ever; the UID of each is said once it is recorded."""
+    for number in itertools.count():
+        claim = prepared(f"{name}-{number}", share(DEVICE, number), on=NODE)
+        with ledger.transaction() as step:
+            step.put(claim)
+        tell(claim.ref.uid)
+
+
+def admit(ledger: Ledger, name: str) -> None:
+    """Admits claims for a sixteenth of the card until one is refused."""
+    tell("ready")
+    sys.stdin.readline()
+    for number in itertools.count():
+        wanted = share(DEVICE, ord(name) * 1000 + number, tflops="1", vram="5Gi")
+        claim = allocated(f"{name}-{number}", wanted)
+        try:
+            with ledger.transaction() as step:
+                step.put(admission.admit(claim, NODE, step.shares_on([DEVICE])))
+        except ClaimError as error:
+            tell(str(error))
+            return
+        tell(claim.ref.uid)
+
+
+def hold(ledger: Ledger, name: str) -> None:
+    """Stays in a transaction until a line comes."""
+    with ledger.transaction() as step:
+        step.put(prepared(name, share(DEVICE, 1), on=NODE))
+        tell("held")
+        sys.stdin.readline()
+    tell("released")
+
+
+def tell(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,154 @@
+"""Files that are either the old or the new one, whatever happens in between."""
+
+import os
+import signal
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from threading import Event, Thread
+
+import pytest
+
+from tensorfusion_dra.state import atomic
+from tests.support.disk import no_room_after, read_only
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(params=[0o000, 0o022, 0o077], ids=["umask 000", "umask 022", "umask 077"])
+def umask(request: pytest.FixtureRequest) -> Iterator[int]:
+    before = os.umask(request.param)
+    yield request.param
+    os.umask(before)
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+
+
+def test_a_file_is_made_and_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+
+    atomic.write(path, b"old", mode=0o644)
+    atomic.write(path, b"new", mode=0o644)
+
+    assert content(tmp_path) == {"a.json": b"new"}
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o640, 0o644])
+def test_the_mode_is_exact_whatever_the_umask_and_the_old_file(
+    tmp_path: Path, umask: int, mode: int
+) -> None:
+    path = tmp_path / "a.json"
+    path.write_bytes(b"old")
+    path.chmod(0o777)
+
+    atomic.write(path, b"new", mode=mode)
+
+    assert stat.S_IMODE(path.stat().st_mode) == mode
+
+
+def test_until_the_new_file_is_whole_it_is_no_spec_to_a_runtime(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    path.write_bytes(b"old")
+
+    killed = subprocess.run(
+        [sys.executable, "-m", "tests.state.writer_child", str(path), "new"], cwd=ROOT, check=False
+    )
+
+    assert killed.returncode == -signal.SIGKILL
+    left = content(tmp_path)
+    assert left.pop("a.json") == b"old"
+    assert list(left.values()) == [b"new"]
+    assert all(name.startswith(".") and name.endswith(".tmp") for name in left)
+    atomic.write(path, b"newer", mode=0o644)
+    assert path.read_bytes() == b"newer"
+
+
+def test_a_reader_never_sees_a_part(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    whole = {bytes([letter]) * 100_000 for letter in b"ab"}
+    atomic.write(path, b"a" * 100_000, mode=0o644)
+    seen: set[bytes] = set()
+    done = Event()
+
+    def read() -> None:
+        while not done.is_set():
+            seen.add(path.read_bytes())
+
+    reader = Thread(target=read)
+    reader.start()
+    for _ in range(20):
+        for text in sorted(whole):
+            atomic.write(path, text, mode=0o644)
+    done.set()
+    reader.join()
+
+    assert seen <= whole
+
+
+def test_a_full_disk_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    atomic.write(path, b"old", mode=0o644)
+
+    with no_room_after(1000), pytest.raises(OSError, match="File too large"):
+        atomic.write(path, b"n" * 100_000, mode=0o644)
+
+    assert content(tmp_path) == {"a.json": b"old"}
+
+
+def test_a_disk_without_room_leaves_the_old_file_and_nothing_else(tiny_disk: Path) -> None:
+    path = tiny_disk / "a.json"
+    atomic.write(path, b"old", mode=0o644)
+
+    with pytest.raises(OSError, match="No space left"):
+        atomic.write(path, b"n" * 1_000_000, mode=0o644)
+
+    assert content(tiny_disk) == {"a.json": b"old"}
+
+
+def test_a_target_that_cannot_be_replaced_leaves_nothing_behind(tmp_path: Path) -> None:
+    (tmp_path / "a.json").mkdir()
+
+    with pytest.raises(IsADirectoryError):
+        atomic.write(tmp_path / "a.json", b"new", mode=0o644)
+
+    assert [path.name for path in tmp_path.iterdir()] == ["a.json"]
+
+
+def test_a_read_only_folder_refuses(reachable: Path) -> None:
+    path = reachable / "a.json"
+    path.write_bytes(b"old")
+
+    with read_only(reachable):
+        with pytest.raises(PermissionError):
+            atomic.write(path, b"new", mode=0o644)
+        with pytest.raises(PermissionError):
+            atomic.remove(path)
+
+    assert content(reachable) == {"a.json": b"old"}
+
+
+def test_a_link_is_replaced_and_what_it_points_to_stays(tmp_path: Path) -> None:
+    (tmp_path / "target").write_bytes(b"target")
+    (tmp_path / "a.json").symlink_to(tmp_path / "target")
+
+    atomic.write(tmp_path / "a.json", b"new", mode=0o644)
+
+    assert not (tmp_path / "a.json").is_symlink()
+    assert content(tmp_path) == {"a.json": b"new", "target": b"target"}
+
+
+def test_removing_says_whether_there_was_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    path.write_bytes(b"old")
+
+    assert atomic.remove(path)
+    assert not atomic.remove(path)
+    assert not path.exists()
+
+
+def test_removing_from_a_folder_that_is_not_there_is_fine(tmp_path: Path) -> None:
+    assert not atomic.remove(tmp_path / "missing" / "a.json")

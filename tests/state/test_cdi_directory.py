@@ -1,0 +1,171 @@
+"""The CDI directory: one file a claim, beside those of others."""
+
+import json
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tensorfusion_dra.core import cdi
+from tensorfusion_dra.core.errors import RetryableError
+from tensorfusion_dra.state.cdi_directory import CdiDirectory
+from tests.support.claims import local, prepared, share
+from tests.support.disk import no_room_after, read_only
+from tests.support.gpus import gpu
+
+NODE = local(gpu())
+(DEVICE,) = NODE.devices
+UID = "uid-a"
+FILE = "tensor-fusion.ai-vgpu_uid-a.json"
+
+
+@pytest.fixture
+def narrow_umask() -> Iterator[None]:
+    before = os.umask(0o077)
+    yield
+    os.umask(before)
+
+
+def spec(number: int = 1) -> dict[str, Any]:
+    found = cdi.spec(prepared("a", share(DEVICE, number), on=NODE))
+    assert found is not None
+    return found
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_a_spec_is_written_under_the_claims_name(tmp_path: Path) -> None:
+    specs = CdiDirectory(tmp_path)
+
+    assert specs.ensure(UID, spec())
+
+    assert names(tmp_path) == [FILE]
+    assert json.loads((tmp_path / FILE).read_text()) == spec()
+    assert specs.claim_uids() == {UID}
+
+
+def test_a_spec_that_is_there_is_not_written_again(tmp_path: Path) -> None:
+    specs = CdiDirectory(tmp_path)
+    specs.ensure(UID, spec())
+    before = (tmp_path / FILE).stat()
+
+    assert not specs.ensure(UID, spec())
+
+    assert (tmp_path / FILE).stat() == before
+
+
+@pytest.mark.parametrize("found", [b"", b"{}", b"{", b"\xff\xfe", b"\0" * 100])
+def test_a_damaged_spec_is_written_again(tmp_path: Path, found: bytes) -> None:
+    specs = CdiDirectory(tmp_path)
+    (tmp_path / FILE).write_bytes(found)
+
+    assert specs.ensure(UID, spec())
+
+    assert json.loads((tmp_path / FILE).read_text()) == spec()
+
+
+def test_a_spec_of_another_content_is_replaced(tmp_path: Path) -> None:
+    specs = CdiDirectory(tmp_path)
+    specs.ensure(UID, spec(1))
+
+    assert specs.ensure(UID, spec(2))
+
+    assert names(tmp_path) == [FILE]
+    assert json.loads((tmp_path / FILE).read_text()) == spec(2)
+
+
+@pytest.mark.usefixtures("narrow_umask")
+def test_a_folder_that_is_missing_is_made_and_runtimes_may_read_it(tmp_path: Path) -> None:
+    folder = tmp_path / "cdi"
+    specs = CdiDirectory(folder)
+    assert specs.claim_uids() == frozenset()
+
+    specs.ensure(UID, spec())
+
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o755
+    assert stat.S_IMODE((folder / FILE).stat().st_mode) == 0o644
+
+
+@pytest.mark.usefixtures("narrow_umask")
+def test_a_folder_that_is_there_keeps_its_mode(tmp_path: Path) -> None:
+    tmp_path.chmod(0o750)
+
+    CdiDirectory(tmp_path).ensure(UID, spec())
+
+    assert stat.S_IMODE(tmp_path.stat().st_mode) == 0o750
+
+
+def test_a_removed_spec_is_gone_and_removing_it_again_is_fine(tmp_path: Path) -> None:
+    specs = CdiDirectory(tmp_path)
+    specs.ensure(UID, spec())
+
+    specs.remove(UID)
+    specs.remove(UID)
+
+    assert names(tmp_path) == []
+    CdiDirectory(tmp_path / "missing").remove(UID)
+
+
+def test_files_of_others_are_neither_counted_nor_touched(tmp_path: Path) -> None:
+    foreign = ["nvidia.yaml", "tensor-fusion.ai-other_x.json", ".abc.tmp", "uid-a.json"]
+    for name in foreign:
+        (tmp_path / name).write_text(name)
+    specs = CdiDirectory(tmp_path)
+
+    specs.ensure(UID, spec())
+    assert specs.claim_uids() == {UID}
+    specs.remove(UID)
+
+    assert names(tmp_path) == sorted(foreign)
+    assert all((tmp_path / name).read_text() == name for name in foreign)
+
+
+def test_a_read_only_folder_can_become_writable(reachable: Path) -> None:
+    specs = CdiDirectory(reachable)
+    specs.ensure(UID, spec(1))
+
+    with read_only(reachable):
+        with pytest.raises(RetryableError, match=f"CDI spec {reachable / FILE}: Permission denied"):
+            specs.ensure(UID, spec(2))
+        with pytest.raises(RetryableError, match="Permission denied"):
+            specs.remove(UID)
+        assert not specs.ensure(UID, spec(1))
+
+    assert specs.ensure(UID, spec(2))
+
+
+def test_a_full_disk_leaves_the_old_spec_and_can_be_tried_again(tmp_path: Path) -> None:
+    specs = CdiDirectory(tmp_path)
+    specs.ensure(UID, spec(1))
+
+    with no_room_after(100), pytest.raises(RetryableError, match=f"{FILE}: File too large"):
+        specs.ensure(UID, spec(2))
+
+    assert names(tmp_path) == [FILE]
+    assert json.loads((tmp_path / FILE).read_text()) == spec(1)
+    assert specs.ensure(UID, spec(2))
+
+
+def test_a_file_in_place_of_the_folder_is_told_by_every_call(tmp_path: Path) -> None:
+    (tmp_path / "cdi").write_text("")
+    specs = CdiDirectory(tmp_path / "cdi")
+
+    for call in (
+        lambda: specs.ensure(UID, spec()),
+        lambda: specs.remove(UID),
+        specs.claim_uids,
+    ):
+        with pytest.raises(RetryableError, match=r"CDI spec .*cdi"):
+            call()
+
+
+def test_a_folder_in_place_of_a_spec_is_told(tmp_path: Path) -> None:
+    (tmp_path / FILE).mkdir()
+
+    with pytest.raises(RetryableError, match=FILE):
+        CdiDirectory(tmp_path).ensure(UID, spec())

@@ -1,0 +1,418 @@
+"""The ledger on a real disk: crashes, second processes, full and damaged files."""
+
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tensorfusion_dra.core import admission
+from tensorfusion_dra.core.claim import AllocatedClaim
+from tensorfusion_dra.core.errors import ClaimError, FatalError, RetryableError
+from tensorfusion_dra.core.prepared import PreparedClaim
+from tensorfusion_dra.state.ledger import FILE_NAME, Ledger
+from tests.support.claims import allocated, alone, local, prepared, share
+from tests.support.disk import no_room_after, read_only
+from tests.support.gpus import cards
+
+ROOT = Path(__file__).parents[2]
+NODE = local(*cards(2))
+GPU_0, GPU_1 = NODE.devices
+
+
+@contextmanager
+def opened(folder: Path) -> Iterator[Ledger]:
+    ledger = Ledger(folder)
+    try:
+        yield ledger
+    finally:
+        ledger.close()
+
+
+@contextmanager
+def child(verb: str, folder: Path, name: str = "child") -> Iterator[subprocess.Popen[str]]:
+    """Another process on the ledger; it is gone when the block is left."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tests.state.ledger_child", verb, str(folder), name],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def line(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline().strip()
+
+
+def proceed(process: subprocess.Popen[str]) -> None:
+    assert process.stdin is not None
+    process.stdin.write("\n")
+    process.stdin.flush()
+
+
+def put(ledger: Ledger, *claims: PreparedClaim) -> None:
+    with ledger.transaction() as step:
+        for claim in claims:
+            step.put(claim)
+
+
+def put_and_admit(ledger: Ledger, known: PreparedClaim, claim: AllocatedClaim) -> None:
+    with ledger.transaction() as step:
+        step.put(known)
+        step.put(admission.admit(claim, NODE, step.shares_on([GPU_0, GPU_1])))
+
+
+def record(name: str, *, device: str = GPU_0, number: int = 1) -> PreparedClaim:
+    return prepared(name, share(device, number), on=NODE)
+
+
+def uids(ledger: Ledger) -> list[str]:
+    return [claim.ref.uid for claim in ledger.claims()]
+
+
+def holders(ledger: Ledger, *devices: str) -> list[tuple[str, str]]:
+    with ledger.transaction() as step:
+        return [(held.claim.name, held.share.device) for held in step.shares_on(devices)]
+
+
+def durable(folder: Path) -> dict[str, bytes]:
+    """What a power cut leaves: the files, without the index that processes share in memory."""
+    paths = (path for path in folder.iterdir() if not path.name.endswith("-shm"))
+    return {path.name: path.read_bytes() for path in paths}
+
+
+def test_a_new_ledger_is_empty(tmp_path: Path) -> None:
+    with opened(tmp_path / "plugins" / "driver") as ledger:
+        assert ledger.claims() == []
+        assert ledger.get("uid-a") is None
+        assert holders(ledger, GPU_0) == []
+
+
+def test_records_survive_a_restart(tmp_path: Path) -> None:
+    a, b = record("a"), record("b", device=GPU_1)
+    with opened(tmp_path) as ledger:
+        put(ledger, a)
+        put(ledger, b)
+
+    with opened(tmp_path) as ledger:
+        assert ledger.get("uid-a") == a
+        assert ledger.claims() == [a, b]
+        assert holders(ledger, GPU_0, GPU_1) == [("a", GPU_0), ("b", GPU_1)]
+
+
+def test_a_removed_record_stays_removed(tmp_path: Path) -> None:
+    with opened(tmp_path) as ledger:
+        put(ledger, record("a"), record("b", number=2))
+        ledger.remove("uid-a")
+
+    with opened(tmp_path) as ledger:
+        assert uids(ledger) == ["uid-b"]
+        assert holders(ledger, GPU_0) == [("b", GPU_0)]
+
+
+def test_removing_an_unknown_claim_is_fine_and_writes_nothing(tmp_path: Path) -> None:
+    with opened(tmp_path) as ledger:
+        put(ledger, record("a"))
+        before = durable(tmp_path)
+
+        ledger.remove("uid-unknown")
+
+        assert durable(tmp_path) == before
+
+
+def test_a_record_takes_the_place_of_an_older_one_with_all_it_held(tmp_path: Path) -> None:
+    with opened(tmp_path) as ledger:
+        put(ledger, prepared("a", share(GPU_0, 1), share(GPU_1, 2), on=NODE))
+
+        put(ledger, record("a", device=GPU_1))
+
+        assert uids(ledger) == ["uid-a"]
+        assert holders(ledger, GPU_0, GPU_1) == [("a", GPU_1)]
+
+
+def test_every_share_of_a_device_is_found_once_and_no_other(tmp_path: Path) -> None:
+    with opened(tmp_path) as ledger:
+        put(
+            ledger,
+            prepared("a", share(GPU_0, 1), share(GPU_0, 2), share(GPU_1, 3), on=NODE),
+            prepared("b", alone(GPU_1, admin_access=True), on=NODE),
+        )
+
+        assert holders(ledger, GPU_0, GPU_0) == [("a", GPU_0), ("a", GPU_0)]
+        assert holders(ledger, GPU_1) == [("a", GPU_1), ("b", GPU_1)]
+        assert holders(ledger, "gpu-other") == []
+
+
+def test_a_transaction_that_fails_leaves_nothing(tmp_path: Path) -> None:
+    with opened(tmp_path) as ledger:
+        put(ledger, record("a"))
+
+        with pytest.raises(ClaimError):
+            put_and_admit(ledger, record("b", number=2), allocated("c", alone(GPU_0)))
+
+        assert uids(ledger) == ["uid-a"]
+        put(ledger, record("b", number=2))
+        assert uids(ledger) == ["uid-a", "uid-b"]
+
+
+def test_all_threads_may_use_it_at_once(tmp_path: Path) -> None:
+    with opened(tmp_path) as ledger, ThreadPoolExecutor(8) as threads:
+        claims = [record(f"{number:02}", number=number) for number in range(40)]
+
+        list(threads.map(lambda claim: put(ledger, claim), claims))
+
+        assert ledger.claims() == claims
+        list(threads.map(ledger.remove, uids(ledger)))
+        assert ledger.claims() == []
+
+
+def test_a_killed_process_loses_nothing_that_it_had_said(tmp_path: Path) -> None:
+    with child("record", tmp_path) as process:
+        said = [line(process) for _ in range(25)]
+        process.send_signal(signal.SIGKILL)
+        assert process.wait() == -signal.SIGKILL
+        assert process.stdout is not None
+        said += process.stdout.read().split()
+
+    with opened(tmp_path) as ledger:
+        recorded = uids(ledger)
+        held = holders(ledger, GPU_0)
+    assert set(said) <= set(recorded)
+    assert len(recorded) <= len(said) + 1
+    assert len(held) == len(recorded)
+
+
+def test_what_was_recorded_is_on_the_disk_and_not_in_the_process(tmp_path: Path) -> None:
+    rebooted = tmp_path / "rebooted"
+    rebooted.mkdir()
+    with opened(tmp_path / "running") as ledger:
+        put(ledger, record("a"))
+
+        for name, content in durable(tmp_path / "running").items():
+            (rebooted / name).write_bytes(content)
+
+    with opened(rebooted) as ledger:
+        assert uids(ledger) == ["uid-a"]
+
+
+def test_two_processes_never_give_the_same_capacity_twice(tmp_path: Path) -> None:
+    with child("admit", tmp_path, "x") as x, child("admit", tmp_path, "y") as y:
+        assert line(x) == line(y) == "ready"
+        proceed(x)
+        proceed(y)
+        answers = [process.communicate()[0].splitlines() for process in (x, y)]
+
+    admitted = [uid for lines in answers for uid in lines[:-1]]
+    with opened(tmp_path) as ledger:
+        assert sorted(admitted) == uids(ledger)
+    assert len(admitted) == 16
+    assert all("vram: 5Gi beside 80Gi held is over 80Gi" in lines[-1] for lines in answers)
+
+
+def test_a_ledger_that_another_process_holds_can_be_read_and_is_refused_in_time(
+    tmp_path: Path,
+) -> None:
+    with opened(tmp_path) as ledger:
+        put(ledger, record("a"))
+    with opened(tmp_path) as ledger, child("hold", tmp_path) as other:
+        assert line(other) == "held"
+        start = time.monotonic()
+
+        assert uids(ledger) == ["uid-a"]
+        with pytest.raises(RetryableError, match=r"ledger\.sqlite3: database is locked"):
+            ledger.remove("uid-a")
+
+        assert time.monotonic() - start < 10
+        proceed(other)
+        assert line(other) == "released"
+        ledger.remove("uid-a")
+        assert uids(ledger) == ["uid-child"]
+
+
+def test_a_folder_that_is_read_only_can_become_writable(reachable: Path) -> None:
+    folder = reachable / "plugin"
+    with opened(folder) as ledger:
+        put(ledger, record("a"))
+
+    with read_only(folder), pytest.raises(RetryableError, match=str(folder / FILE_NAME)):
+        Ledger(folder)
+
+    with opened(folder) as ledger:
+        assert uids(ledger) == ["uid-a"]
+
+
+def test_a_folder_that_cannot_be_made_yet_can_be_made_later(reachable: Path) -> None:
+    with read_only(reachable), pytest.raises(RetryableError, match="Permission denied"):
+        Ledger(reachable / "plugin")
+
+    with opened(reachable / "plugin") as ledger:
+        assert ledger.claims() == []
+
+
+def test_a_file_in_place_of_the_folder_is_told(tmp_path: Path) -> None:
+    (tmp_path / "plugin").write_text("")
+
+    with pytest.raises(RetryableError, match=r"plugin.*File exists"):
+        Ledger(tmp_path / "plugin")
+
+
+def fill(ledger: Ledger, folder: Path) -> int:
+    """Records claims until there is no room; how many were recorded."""
+    with pytest.raises(RetryableError, match=str(folder / FILE_NAME)):
+        put_one_by_one(ledger, 10_000)
+    return len(uids(ledger))
+
+
+def put_one_by_one(ledger: Ledger, count: int) -> None:
+    for number in range(count):
+        put(ledger, record(f"{number:04}", number=number))
+
+
+def test_files_that_cannot_grow_refuse_records_until_they_can(tmp_path: Path) -> None:
+    with opened(tmp_path) as ledger:
+        with no_room_after(100_000):
+            recorded = fill(ledger, tmp_path)
+
+        put(ledger, record("last", device=GPU_1))
+
+    with opened(tmp_path) as ledger:
+        assert len(uids(ledger)) == recorded + 1 > 1
+
+
+def test_a_full_disk_refuses_records_until_there_is_room(tiny_disk: Path) -> None:
+    ballast = tiny_disk / "ballast"
+    ballast.write_bytes(b"\0" * 100_000)
+    with opened(tiny_disk) as ledger:
+        recorded = fill(ledger, tiny_disk)
+
+        ballast.unlink()
+        put(ledger, record("last", device=GPU_1))
+
+    with opened(tiny_disk) as ledger:
+        assert len(uids(ledger)) == recorded + 1 > 1
+
+
+def existing(folder: Path) -> Path:
+    """The file of a ledger with many records, closed."""
+    with opened(folder) as ledger:
+        put(ledger, *(record(f"{number:02}", number=number) for number in range(40)))
+    return folder / FILE_NAME
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda old: b"garbage",
+        lambda old: b"not a database\n" * 1000,
+        lambda old: b"\0" * len(old),
+        lambda old: b"\0" * 100 + old[100:],
+        lambda old: old[: len(old) // 2],
+        lambda old: old[:4096],
+    ],
+    ids=["few bytes", "text", "zeros", "no header", "cut in half", "one page"],
+)
+def test_a_damaged_file_ends_the_process_and_stays_as_it_is(tmp_path: Path, damage: object) -> None:
+    path = existing(tmp_path)
+    assert callable(damage)
+    damaged = damage(path.read_bytes())
+    path.write_bytes(damaged)
+
+    with pytest.raises(FatalError, match=str(path)):
+        Ledger(tmp_path)
+
+    assert path.read_bytes() == damaged
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_damage_beyond_the_first_page_is_found_when_it_is_read(tmp_path: Path) -> None:
+    path = existing(tmp_path)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:4096] + b"\xa5" * (len(whole) - 4096))
+
+    with pytest.raises(FatalError, match="malformed"), opened(tmp_path) as ledger:
+        ledger.claims()
+
+
+def edited(path: Path, *statements: str) -> bytes:
+    """Changes the file as a program other than this driver might; its content then."""
+    connection = sqlite3.connect(path)
+    for statement in statements:
+        connection.execute(statement)
+    connection.commit()
+    connection.close()
+    return path.read_bytes()
+
+
+@pytest.mark.parametrize("journal", ["wal", "delete"])
+def test_the_ledger_of_a_newer_release_is_left_to_it(tmp_path: Path, journal: str) -> None:
+    path = existing(tmp_path)
+    before = edited(path, f"PRAGMA journal_mode = {journal}", "PRAGMA user_version = 2")
+
+    with pytest.raises(FatalError, match="found version 2, expected 1"):
+        Ledger(tmp_path)
+
+    assert path.read_bytes() == before
+
+
+def test_the_database_of_another_program_is_left_to_it(tmp_path: Path) -> None:
+    path = tmp_path / FILE_NAME
+    before = edited(path, "CREATE TABLE claims (anything)")
+
+    with pytest.raises(FatalError, match="found a database that is no ledger"):
+        Ledger(tmp_path)
+
+    assert path.read_bytes() == before
+
+
+def test_a_ledger_without_its_tables_is_damaged(tmp_path: Path) -> None:
+    edited(existing(tmp_path), "DROP TABLE holdings", "DROP TABLE claims")
+
+    with opened(tmp_path) as ledger, pytest.raises(FatalError, match="no such table"):
+        ledger.claims()
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    ["'{}'", "'[]'", "'null'", "'{'", "''", "x'ff00'", "CAST(x'ff00' AS TEXT)", "7"],
+)
+def test_a_damaged_record_ends_the_process(tmp_path: Path, damaged: str) -> None:
+    edited(existing(tmp_path), f"UPDATE claims SET record = {damaged} WHERE uid = 'uid-07'")
+
+    with opened(tmp_path) as ledger:
+        assert ledger.get("uid-08") is not None
+        with pytest.raises(FatalError, match="ledger"):
+            ledger.get("uid-07")
+        with pytest.raises(FatalError, match="ledger"):
+            ledger.claims()
+        with pytest.raises(FatalError, match="ledger"):
+            holders(ledger, GPU_0)
+
+
+def test_a_record_with_an_amount_that_is_no_quantity_is_damaged(tmp_path: Path) -> None:
+    edited(
+        existing(tmp_path),
+        "UPDATE claims SET record = replace(record, '16Gi', 'NaN') WHERE uid = 'uid-07'",
+    )
+
+    with opened(tmp_path) as ledger, pytest.raises(FatalError, match="NaN"):
+        ledger.get("uid-07")
+
+
+def test_a_program_without_foreign_keys_leaves_no_device_held_by_nobody(tmp_path: Path) -> None:
+    edited(existing(tmp_path), "DELETE FROM claims WHERE uid = 'uid-07'")
+
+    with opened(tmp_path) as ledger:
+        assert ("07", GPU_0) not in holders(ledger, GPU_0)
