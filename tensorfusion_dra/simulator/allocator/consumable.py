@@ -1,0 +1,67 @@
+"""What a claim consumes of a shared device's capacities (KEP-5075).
+
+dynamic-resource-allocation/structured/internal/incubating/consumable_capacity.go, release 1.36.
+"""
+
+from collections.abc import Mapping
+
+from tensorfusion_dra.core.quantity import Quantity
+from tensorfusion_dra.simulator.allocator.devices import Capacity, Policy
+
+Amounts = Mapping[str, Quantity]
+
+
+def consumed(requested: Amounts, capacity: Mapping[str, Capacity]) -> dict[str, Quantity]:
+    """What a request takes of every capacity of a device, also of those that it does not name."""
+    return {name: _consumed(requested.get(name), entry) for name, entry in capacity.items()}
+
+
+def refusal(requested: Amounts, capacity: Mapping[str, Capacity], taken: Amounts) -> str | None:
+    """Why a request does not fit on a device beside what is taken; None if it fits."""
+    unknown = sorted(requested.keys() - capacity.keys())
+    if unknown:
+        return f"has no capacity {', '.join(unknown)}"
+    for name, amount in consumed(requested, capacity).items():
+        entry = capacity[name]
+        if _violates(amount, entry.policy):
+            return f"{name} {amount} is not what its requestPolicy allows"
+        before = taken.get(name, Quantity(0))
+        if before + amount > entry.value:
+            return f"{name} {before} of {entry.value} taken, {amount} more do not fit"
+    return None
+
+
+def _consumed(requested: Quantity | None, capacity: Capacity) -> Quantity:
+    policy = capacity.policy
+    if requested is None:
+        default = None if policy is None else policy.default
+        return capacity.value if default is None else default
+    if policy is None:
+        return requested
+    if policy.least is not None:
+        return _rounded_up(requested, policy.least, policy.step)
+    if policy.valid_values is not None:
+        return next((value for value in policy.valid_values if requested <= value), requested)
+    return requested
+
+
+def _rounded_up(requested: Quantity, least: Quantity, step: Quantity | None) -> Quantity:
+    """The range's least amount, or the next one that is a whole number of steps above it."""
+    if requested < least:
+        return least
+    if step is None:
+        return requested
+    # Whole numbers, fractions rounded up, as Quantity.Value() has it: also for least and step.
+    above = requested.ceil() - least.ceil()
+    return Quantity.of_bytes(least.ceil() + -(-above // step.ceil()) * step.ceil())
+
+
+def _violates(amount: Quantity, policy: Policy | None) -> bool:
+    if policy is None or amount == policy.default:
+        return False
+    if policy.least is not None:
+        if policy.most is not None and amount > policy.most:
+            return True
+        step = policy.step
+        return step is not None and (amount.ceil() - policy.least.ceil()) % step.ceil() != 0
+    return policy.valid_values is not None and amount not in policy.valid_values

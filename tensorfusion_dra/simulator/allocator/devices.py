@@ -1,0 +1,187 @@
+"""Devices and slices as the allocator reads them out of ResourceSlices."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
+
+from tensorfusion_dra.core import quantity
+from tensorfusion_dra.core.quantity import Quantity
+
+AttributeKind = Literal["string", "int", "bool", "version", "unsupported"]
+
+
+class DeviceId(NamedTuple):
+    """A device's identity in the whole cluster."""
+
+    driver: str
+    pool: str
+    device: str
+
+    def __str__(self) -> str:
+        return f"{self.driver}/{self.pool}/{self.device}"
+
+
+@dataclass(frozen=True, slots=True)
+class Attribute:
+    """An attribute's value; two of different kinds are never equal, though True == 1 in Python."""
+
+    kind: AttributeKind
+    value: str | int | bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """How a claim may consume a capacity (CapacityRequestPolicy).
+
+    Attributes:
+        least: validRange.min; None without a range.
+        most: validRange.max.
+        valid_values: None without such a list.
+    """
+
+    default: Quantity | None = None
+    least: Quantity | None = None
+    most: Quantity | None = None
+    step: Quantity | None = None
+    valid_values: tuple[Quantity, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    """One capacity of a device; without a policy, a claim that does not name it takes it whole."""
+
+    value: Quantity
+    policy: Policy | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Taint:
+    """Keeps claims that do not tolerate it away, unless its effect is None."""
+
+    key: str
+    value: str = ""
+    effect: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """One device of a slice.
+
+    Attributes:
+        attributes, capacity: By the name as published, without the driver's domain if it has none.
+        is_shared: It may be allocated several times (allowMultipleAllocations).
+        needs: Features that it uses and this allocator has not; such a device is never allocated,
+            as by a scheduler with those features off.
+        is_local: It belongs to one node.
+        node_selector: None unless it is for the nodes that this matches.
+    """
+
+    id: DeviceId
+    attributes: Mapping[str, Attribute] = field(default_factory=dict)
+    capacity: Mapping[str, Capacity] = field(default_factory=dict)
+    is_shared: bool = False
+    taints: tuple[Taint, ...] = ()
+    needs: tuple[str, ...] = ()
+    is_local: bool = False
+    node_selector: Mapping[str, Any] | None = None
+
+    def attribute(self, name: str) -> Attribute | None:
+        """The attribute of a fully qualified name; the driver's own may be published without it."""
+        domain, _, short = name.partition("/")
+        found = self.attributes.get(name)
+        if found is None and domain == self.id.driver:
+            found = self.attributes.get(short)
+        return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slice:
+    """One ResourceSlice.
+
+    Attributes:
+        expected_slices: How many slices its pool has in this generation.
+        node_name: "" unless it belongs to one node.
+        node_selector: None unless it is for the nodes that this matches.
+        is_supported: False if it uses features that this allocator has not.
+    """
+
+    name: str
+    driver: str
+    pool: str
+    generation: int
+    expected_slices: int
+    devices: tuple[Device, ...]
+    node_name: str = ""
+    all_nodes: bool = False
+    node_selector: Mapping[str, Any] | None = None
+    is_supported: bool = True
+
+
+def slice_of(document: Mapping[str, Any]) -> Slice:
+    """The slice of a ResourceSlice that the API server accepted."""
+    spec = document["spec"]
+    pool = spec["pool"]
+    driver, pool_name = spec["driver"], pool["name"]
+    return Slice(
+        name=document["metadata"]["name"],
+        driver=driver,
+        pool=pool_name,
+        generation=pool.get("generation", 0),
+        expected_slices=pool["resourceSliceCount"],
+        devices=tuple(
+            _device(DeviceId(driver, pool_name, device["name"]), device, spec)
+            for device in spec.get("devices") or ()
+        ),
+        node_name=spec.get("nodeName") or "",
+        all_nodes=bool(spec.get("allNodes")),
+        node_selector=spec.get("nodeSelector"),
+        is_supported=not spec.get("perDeviceNodeSelection") and not spec.get("sharedCounters"),
+    )
+
+
+def _device(identity: DeviceId, device: Mapping[str, Any], spec: Mapping[str, Any]) -> Device:
+    unsupported = ("consumesCounters", "bindingConditions")
+    return Device(
+        id=identity,
+        attributes={
+            name: _attribute(value) for name, value in (device.get("attributes") or {}).items()
+        },
+        capacity={
+            name: Capacity(quantity.parse(entry["value"]), _policy(entry.get("requestPolicy")))
+            for name, entry in (device.get("capacity") or {}).items()
+        },
+        is_shared=bool(device.get("allowMultipleAllocations")),
+        taints=tuple(
+            Taint(key=taint["key"], value=taint.get("value", ""), effect=taint["effect"])
+            for taint in device.get("taints") or ()
+        ),
+        needs=tuple(name for name in unsupported if device.get(name)),
+        is_local=bool(spec.get("nodeName")),
+        node_selector=spec.get("nodeSelector"),
+    )
+
+
+def _attribute(value: Mapping[str, Any]) -> Attribute:
+    kinds: tuple[AttributeKind, ...] = ("string", "int", "bool", "version")
+    for kind in kinds:
+        if value.get(kind) is not None:
+            return Attribute(kind, value[kind])
+    return Attribute("unsupported", "")
+
+
+def _policy(policy: Mapping[str, Any] | None) -> Policy | None:
+    if policy is None:
+        return None
+    span = policy.get("validRange") or {}
+    values = policy.get("validValues")
+    return Policy(
+        default=_quantity(policy.get("default")),
+        least=_quantity(span.get("min")),
+        most=_quantity(span.get("max")),
+        step=_quantity(span.get("step")),
+        valid_values=tuple(quantity.parse(value) for value in values) if values else None,
+    )
+
+
+def _quantity(text: str | None) -> Quantity | None:
+    return None if text is None else quantity.parse(text)

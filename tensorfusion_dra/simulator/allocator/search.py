@@ -1,0 +1,280 @@
+"""Looks for devices for all claims of a pod: exhaustive, the first solution wins.
+
+dynamic-resource-allocation/structured/internal/incubating/allocator_incubating.go, release 1.36,
+without counters and binding conditions.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from tensorfusion_dra.core.quantity import Quantity
+from tensorfusion_dra.simulator import cel
+from tensorfusion_dra.simulator.allocator import constraints, consumable
+from tensorfusion_dra.simulator.allocator.devices import Device, DeviceId
+from tensorfusion_dra.simulator.allocator.pools import Pool
+from tensorfusion_dra.simulator.allocator.requests import (
+    ClaimSpec,
+    DeviceClass,
+    SchedulingError,
+    Wanted,
+)
+from tensorfusion_dra.simulator.allocator.usage import Usage
+from tensorfusion_dra.simulator.cel import CelCompileError, CelRunError
+
+MAX_RESULTS: Final = 32
+"""Of one claim (AllocationResultsMaxSize)."""
+
+_MAX_STEPS: Final = 100_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pick:
+    """One device for one request.
+
+    Attributes:
+        consumed: Of every capacity; None if the device is not shared.
+    """
+
+    wanted: Wanted
+    device: Device
+    consumed: Mapping[str, Quantity] | None = None
+
+
+class _Place(NamedTuple):
+    """What is looked for next: a device for a request of a claim.
+
+    Attributes:
+        alternative: None until one of the request's alternatives is chosen.
+        number: How many devices the request has already.
+        start: From which candidate on, so that no set of devices is tried in two orders.
+    """
+
+    claim: int = 0
+    request: int = 0
+    alternative: int | None = None
+    number: int = 0
+    start: int = 0
+
+
+class _TooManyResults(Exception):  # noqa: N818
+    """The claim would exceed MAX_RESULTS this way; fewer devices of an alternative may do."""
+
+
+class Search:
+    """One search; `reasons` tells afterwards why each device was passed over, last time."""
+
+    def __init__(
+        self,
+        claims: Sequence[ClaimSpec],
+        pools: Sequence[Pool],
+        *,
+        classes: Mapping[str, DeviceClass],
+        usage: Usage,
+    ) -> None:
+        self.reasons: Final[dict[DeviceId, str]] = {}
+        self._claims: Final = claims
+        self._pools: Final = pools
+        self._classes: Final = classes
+        self._usage: Final = usage
+        self._candidates: Final = [device for pool in pools for device in pool.devices]
+        self._selectable: Final[dict[tuple[int, str, DeviceId], bool]] = {}
+        self._all: Final[dict[tuple[int, str], list[Device]]] = {}
+        self._tried: Final[dict[DeviceId, set[int]]] = {}
+        self._picks: Final[list[list[Pick]]] = [[] for _ in claims]
+        self._constraints: Final[list[list[constraints.Constraint]]] = [
+            [constraints.of(constraint) for constraint in claim.constraints] for claim in claims
+        ]
+        self._steps = 0
+
+    def run(self) -> list[list[Pick]] | None:
+        """The devices of each claim; None if there is no solution.
+
+        Raises:
+            SchedulingError: A class is missing, a selector fails, a pool is incomplete that has to
+                be known whole, or a claim asks for too much.
+        """
+        for index, claim in enumerate(self._claims):
+            least = sum(
+                min(self._size(index, wanted) for wanted in alternatives)
+                for alternatives in claim.requests
+            )
+            if least > MAX_RESULTS:
+                raise SchedulingError(
+                    f"claim {claim.text}: number of requested devices {least} exceeds the claim"
+                    f" limit of {MAX_RESULTS}"
+                )
+        return self._picks if self._fill(_Place()) else None
+
+    def _size(self, claim: int, wanted: Wanted) -> int:
+        """How many devices a request takes; for all that match, finds out which they are."""
+        if wanted.device_class not in self._classes:
+            raise SchedulingError(
+                f"request {wanted.name}: device class {wanted.device_class} does not exist"
+            )
+        if wanted.count is not None:
+            return wanted.count
+        for pool in self._pools:
+            if pool.trouble:
+                state = "being updated" if pool.is_incomplete else "invalid"
+                raise SchedulingError(
+                    f"claim {self._claims[claim].text}, request {wanted.name}: asks for all"
+                    f" devices, but resource pool {pool} is currently {state}"
+                )
+        found = [
+            device
+            for device in self._candidates
+            if self._is_selectable(claim, wanted, device) and self._refusal(wanted, device) is None
+        ]
+        self._all[claim, wanted.name] = found
+        return len(found)
+
+    def _fill(self, place: _Place) -> bool:
+        """Whether everything from this place on can be had; if so, it is in the picks."""
+        self._steps += 1
+        if self._steps > _MAX_STEPS:
+            raise SchedulingError(f"over {_MAX_STEPS} steps trying to allocate devices")
+        if place.claim == len(self._claims):
+            return True
+        claim = self._claims[place.claim]
+        if place.request == len(claim.requests):
+            try:
+                return self._fill(_Place(claim=place.claim + 1))
+            except _TooManyResults:
+                return False
+        alternatives = claim.requests[place.request]
+        if place.alternative is None:
+            return self._fill_one_of(alternatives, place)
+        return self._fill_request(alternatives[place.alternative], place)
+
+    def _fill_request(self, wanted: Wanted, place: _Place) -> bool:
+        everything = self._all.get((place.claim, wanted.name))
+        size = wanted.count if everything is None else len(everything)
+        if not size:
+            return False
+        if place.number == size:
+            return self._fill(_Place(claim=place.claim, request=place.request + 1))
+        if len(self._picks[place.claim]) + size - place.number > MAX_RESULTS:
+            raise _TooManyResults
+        if everything is not None:
+            return self._fill_with(place, wanted, everything[place.number])
+        return any(
+            self._fill_with(place._replace(start=start), wanted, self._candidates[start])
+            for start in range(place.start, len(self._candidates))
+        )
+
+    def _fill_one_of(self, alternatives: Sequence[Wanted], place: _Place) -> bool:
+        exceeded = 0
+        for alternative in range(len(alternatives)):
+            try:
+                if self._fill(place._replace(alternative=alternative)):
+                    return True
+            except _TooManyResults:
+                exceeded += 1
+        if exceeded == len(alternatives):
+            raise _TooManyResults
+        return False
+
+    def _fill_with(self, place: _Place, wanted: Wanted, device: Device) -> bool:
+        """Whether this device and everything after it can be had."""
+        undo = self._take(place, wanted, device)
+        if undo is None:
+            return False
+        done = False
+        try:
+            done = self._fill(place._replace(number=place.number + 1, start=place.start + 1))
+        finally:
+            if not done:
+                undo()
+        return done
+
+    def _take(self, place: _Place, wanted: Wanted, device: Device) -> Callable[[], None] | None:
+        """Picks the device; how to undo that, or None if it cannot be had."""
+        reason = self._unavailable(place.claim, wanted, device)
+        if reason is None and not self._is_selectable(place.claim, wanted, device):
+            reason = "does not match the selectors"
+        reason = reason or self._refusal(wanted, device) or _untolerated(wanted, device)
+        if reason is not None:
+            self.reasons[device.id] = reason
+            return None
+        if not self._join(place.claim, wanted, device):
+            return None
+
+        amounts = consumable.consumed(wanted.amounts, device.capacity) if device.is_shared else None
+        pick = Pick(wanted=wanted, device=device, consumed=amounts)
+        self._picks[place.claim].append(pick)
+        if amounts is None:
+            self._tried.setdefault(device.id, set()).add(place.claim)
+        else:
+            self._usage.take(device.id, amounts)
+
+        def undo() -> None:
+            for constraint in self._constraints[place.claim]:
+                constraint.remove(wanted)
+            if amounts is None:
+                self._tried[device.id].discard(place.claim)
+            else:
+                self._usage.give_back(device.id, amounts)
+            self._picks[place.claim].pop()
+
+        return undo
+
+    def _unavailable(self, claim: int, wanted: Wanted, device: Device) -> str | None:
+        if device.needs:
+            return f"uses {', '.join(device.needs)}, which this scheduler does not know"
+        tried = self._tried.get(device.id, set())
+        if wanted.is_admin:
+            return "in use by the same claim" if claim in tried else None
+        return "in use" if tried or self._usage.is_alone(device.id) else None
+
+    def _refusal(self, wanted: Wanted, device: Device) -> str | None:
+        return consumable.refusal(wanted.amounts, device.capacity, self._usage.taken(device.id))
+
+    def _join(self, claim: int, wanted: Wanted, device: Device) -> bool:
+        """Whether all constraints allow the device; if so, it has joined them."""
+        for index, constraint in enumerate(self._constraints[claim]):
+            if constraint.add(wanted, device):
+                continue
+            for earlier in self._constraints[claim][:index]:
+                earlier.remove(wanted)
+            self.reasons[device.id] = f"does not satisfy {constraint.text}"
+            if wanted.count is None:
+                raise SchedulingError(
+                    f"claim {self._claims[claim].text}, request {wanted.name}: cannot add device"
+                    f" {device.id} because a claim constraint would not be satisfied"
+                )
+            return False
+        return True
+
+    def _is_selectable(self, claim: int, wanted: Wanted, device: Device) -> bool:
+        key = (claim, wanted.name, device.id)
+        if key not in self._selectable:
+            device_class = self._classes[wanted.device_class]
+            of_class, of_claim = f"class {device_class.name}", f"claim {self._claims[claim].text}"
+            self._selectable[key] = _match(of_class, device_class.selectors, device) and _match(
+                of_claim, wanted.selectors, device
+            )
+        return self._selectable[key]
+
+
+def _match(whose: str, expressions: Sequence[str], device: Device) -> bool:
+    for index, expression in enumerate(expressions):
+        try:
+            if not cel.selector(expression).matches(device):
+                return False
+        except CelCompileError as error:
+            raise SchedulingError(
+                f"{whose}: selector #{index}: CEL compile error: {error}"
+            ) from error
+        except CelRunError as error:
+            raise SchedulingError(
+                f"{whose}: selector #{index}: CEL runtime error: {error}"
+            ) from error
+    return True
+
+
+def _untolerated(wanted: Wanted, device: Device) -> str | None:
+    for taint in device.taints:
+        if taint.effect in {"NoSchedule", "NoExecute"} and not wanted.tolerates(taint):
+            return f"taint {taint.key} is not tolerated"
+    return None

@@ -1,0 +1,45 @@
+"""Puts a pod on a node, as the scheduler asks through pods/binding."""
+
+from dataclasses import replace
+
+from tensorfusion_dra.simulator.api import failures, metadata
+from tensorfusion_dra.simulator.api.registry import Registry, WriteOptions
+from tensorfusion_dra.simulator.api.schema import elements
+from tensorfusion_dra.simulator.api.store import Stored
+from tensorfusion_dra.simulator.api.strategy import Json, part
+from tensorfusion_dra.simulator.api.target import Target
+
+
+def bind(writer: Registry, target: Target, node: str, options: WriteOptions) -> None:
+    """The pod's spec.nodeName is set, and its condition PodScheduled true.
+
+    Raises:
+        ApiError: There is no such pod, or it is on a node or in deletion already.
+    """
+    pod = replace(target, subresource="")
+
+    def bound(before: Stored) -> Json:
+        document = dict(before.document)
+        spec, status = part(document, "spec"), part(document, "status")
+        if "deletionTimestamp" in part(document, "metadata"):
+            why = f"pod {pod.name} is being deleted, cannot be assigned to a host"
+            raise failures.conflict("pods/binding", "", pod.name, why)
+        if spec.get("nodeName"):
+            why = f'pod {pod.name} is already assigned to node "{spec["nodeName"]}"'
+            raise failures.conflict("pods/binding", "", pod.name, why)
+        scheduled: Json = {
+            "type": "PodScheduled",
+            "status": "True",
+            "lastProbeTime": None,
+            "lastTransitionTime": metadata.timestamp(),
+        }
+        others = [
+            condition
+            for condition in elements(status.get("conditions"))
+            if condition.get("type") != "PodScheduled"
+        ]
+        document["spec"] = {**spec, "nodeName": node}
+        document["status"] = {**status, "conditions": [*others, scheduled]}
+        return document
+
+    writer.overwrite(pod, bound, options)

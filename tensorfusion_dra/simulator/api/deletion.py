@@ -1,0 +1,104 @@
+"""Deletes objects the way the API server does."""
+
+import copy
+from dataclasses import dataclass, replace
+from typing import Final
+
+from tensorfusion_dra.simulator.api import failures
+from tensorfusion_dra.simulator.api.metadata import mark
+from tensorfusion_dra.simulator.api.registry import Registry
+from tensorfusion_dra.simulator.api.selectors import Selector
+from tensorfusion_dra.simulator.api.store import Stored
+from tensorfusion_dra.simulator.api.strategy import part
+from tensorfusion_dra.simulator.api.target import Target
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteOptions:
+    """What a delete asks.
+
+    Attributes:
+        uid, version: What the object must have; None for anything.
+        grace_seconds: How long a pod may go on; None for its own terminationGracePeriodSeconds.
+    """
+
+    uid: str | None = None
+    version: str | None = None
+    grace_seconds: int | None = None
+    dry_run: bool = False
+
+
+class Deletion:
+    """All deletes; each is atomic.
+
+    A namespace goes at once, with everything in it: there is no namespace controller. Dependents
+    of an object stay: there is no garbage collector.
+    """
+
+    def __init__(self, writer: Registry) -> None:
+        self._store: Final = writer.store
+        self._strategies: Final = writer.strategies
+
+    def delete(self, target: Target, options: DeleteOptions) -> tuple[Stored, bool]:
+        """The object as it was last, and whether it is gone.
+
+        An object with finalizers, and a pod on a node, only get their deletionTimestamp.
+
+        Raises:
+            ApiError: There is no such object or it is not as it must be.
+        """
+        kind = target.kind
+        with self._store.lock:
+            before = self._store.get(kind.storage, target.namespace, target.name)
+            if before is None:
+                raise target.missing()
+            _check(target, options, before)
+            document = copy.deepcopy(before.document)
+            metadata = part(document, "metadata")
+            grace = self._strategies(kind).grace_seconds(document, options.grace_seconds)
+            stays = bool(grace) or bool(metadata.get("finalizers"))
+            if options.dry_run:
+                return before, not stays
+            if stays or grace is not None:
+                marked = mark(metadata, grace or 0, counts=kind.has_generation)
+                if stays and not marked:
+                    return before, False
+            version = self._store.next_version()
+            metadata["resourceVersion"] = str(version)
+            stored = replace(before, version=version, document=document)
+            if stays:
+                return self._store.put(kind.storage, stored), False
+            self._store.remove(kind.storage, stored)
+            if kind.plural == "namespaces":
+                self._store.remove_namespace(target.name)
+            return stored, True
+
+    def delete_collection(
+        self, target: Target, selector: Selector, options: DeleteOptions
+    ) -> list[Stored]:
+        """Deletes what is selected; the objects as they were last."""
+        with self._store.lock:
+            found, _ = self._store.listed(target.kind.storage, target.namespace or None)
+            chosen = [stored for stored in found if selector.chooses(stored.document)]
+            return [
+                self.delete(replace(target, namespace=stored.namespace, name=stored.name), options)[
+                    0
+                ]
+                for stored in chosen
+            ]
+
+
+def _check(target: Target, options: DeleteOptions, before: Stored) -> None:
+    kind, uid = target.kind, part(before.document, "metadata")["uid"]
+    if options.uid is not None and options.uid != uid:
+        why = (
+            f"the UID in the precondition ({options.uid}) does not match the UID in record"
+            f" ({uid}). The object might have been deleted and then recreated"
+        )
+        raise failures.conflict(kind.kind, kind.group, target.name, why)
+    if options.version is not None and options.version != str(before.version):
+        why = (
+            f"the ResourceVersion in the precondition ({options.version}) does not match the"
+            f" ResourceVersion in record ({before.version}). The object might have been modified"
+        )
+        raise failures.conflict(kind.kind, kind.group, target.name, why)

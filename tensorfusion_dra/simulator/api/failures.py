@@ -1,0 +1,199 @@
+"""Refusals as the API server sends them: an HTTP code and a Status object."""
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from tensorfusion_dra.core.errors import DriverError
+from tensorfusion_dra.core.field_errors import FieldError
+
+Json = dict[str, object]
+
+_REASONS: Final = {
+    400: "BadRequest",
+    401: "Unauthorized",
+    403: "Forbidden",
+    404: "NotFound",
+    409: "Conflict",
+    410: "Expired",
+    429: "TooManyRequests",
+    500: "InternalError",
+    503: "ServiceUnavailable",
+    504: "Timeout",
+}
+
+
+class ApiError(DriverError):
+    """A request is answered with a Status object of kind Failure.
+
+    Attributes:
+        code: The HTTP code.
+        reason: Status.reason, such as ``NotFound``; "" for none.
+        details: Status.details; None for none.
+        retry_after_seconds: Sent as Retry-After; None for no such header.
+        warnings: Sent as Warning headers.
+    """
+
+    def __init__(
+        self,
+        code: int,
+        reason: str,
+        message: str,
+        *,
+        details: Json | None = None,
+        retry_after_seconds: int | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.code = code
+        self.reason = reason
+        self.message = message
+        self.details = details
+        self.warnings: tuple[str, ...] = ()
+        self.retry_after_seconds = retry_after_seconds
+        if retry_after_seconds is not None:
+            self.details = {**(details or {}), "retryAfterSeconds": retry_after_seconds}
+
+    def status(self) -> Json:
+        """The Status object that tells it."""
+        document: Json = {
+            "kind": "Status",
+            "apiVersion": "v1",
+            "metadata": {},
+            "status": "Failure",
+            "message": self.message,
+        }
+        if self.reason:
+            document["reason"] = self.reason
+        if self.details is not None:
+            document["details"] = self.details
+        document["code"] = self.code
+        return document
+
+
+def success(details: Json, code: int = 200) -> Json:
+    """The Status object that tells of a thing done."""
+    return {
+        "kind": "Status",
+        "apiVersion": "v1",
+        "metadata": {},
+        "status": "Success",
+        **({"details": details} if details else {}),
+        **({"code": code} if code != 200 else {}),
+    }
+
+
+def qualified(plural_or_kind: str, group: str) -> str:
+    """``resourceslices.resource.k8s.io``, or the bare word for the core group."""
+    return f"{plural_or_kind}.{group}" if group else plural_or_kind
+
+
+def _details(name: str, group: str, kind: str) -> Json:
+    pairs = {"name": name, "group": group, "kind": kind}
+    return {key: value for key, value in pairs.items() if value}
+
+
+def bad_request(message: str) -> ApiError:
+    """400: the request itself is wrong."""
+    return ApiError(400, "BadRequest", message)
+
+
+def not_found(plural: str, group: str, name: str) -> ApiError:
+    """404: there is no such object."""
+    text = f'{qualified(plural, group)} "{name}" not found'
+    return ApiError(404, "NotFound", text, details=_details(name, group, plural))
+
+
+def no_such_path() -> ApiError:
+    """404: there is no such resource at all."""
+    text = "the server could not find the requested resource"
+    return ApiError(404, "NotFound", text, details={})
+
+
+def not_allowed() -> ApiError:
+    """405: the resource is there, but takes no such request."""
+    text = "the server does not allow this method on the requested resource"
+    return ApiError(405, "MethodNotAllowed", text, details={})
+
+
+def unsupported_media(message: str) -> ApiError:
+    """415: the body's type is none that the request takes."""
+    return ApiError(415, "UnsupportedMediaType", message, details={})
+
+
+def refused(code: int, message: str, retry_after_seconds: int | None) -> ApiError:
+    """A refusal for no reason in the request, with the reason that goes with its code."""
+    return ApiError(code, _REASONS.get(code, ""), message, retry_after_seconds=retry_after_seconds)
+
+
+def already_exists(plural: str, group: str, name: str) -> ApiError:
+    """409: a create met an object of the same name."""
+    text = f'{qualified(plural, group)} "{name}" already exists'
+    return ApiError(409, "AlreadyExists", text, details=_details(name, group, plural))
+
+
+def conflict(plural: str, group: str, name: str, why: str) -> ApiError:
+    """409: the object is not in the state that the request expects."""
+    text = f'Operation cannot be fulfilled on {qualified(plural, group)} "{name}": {why}'
+    return ApiError(409, "Conflict", text, details=_details(name, group, plural))
+
+
+def apply_conflict(conflicts: Sequence[tuple[str, str]]) -> ApiError:
+    """409: an apply would take fields from other managers; each with its path."""
+    causes = [
+        {"reason": "FieldManagerConflict", "message": f"conflict with {manager}", "field": path}
+        for path, manager in conflicts
+    ]
+    plural = "" if len(conflicts) == 1 else "s"
+    by_manager: dict[str, list[str]] = {}
+    for path, manager in sorted(conflicts):
+        by_manager.setdefault(manager, []).append(path)
+    listed = "\n".join(
+        f"conflict with {manager}: {paths[0]}"
+        if len(paths) == 1
+        else f"conflicts with {manager}:\n" + "\n".join(f"- {path}" for path in paths)
+        for manager, paths in by_manager.items()
+    )
+    text = f"Apply failed with {len(conflicts)} conflict{plural}: {listed}"
+    return ApiError(409, "Conflict", text, details={"causes": causes})
+
+
+def modified(plural: str, group: str, name: str) -> ApiError:
+    """409: the resourceVersion in the request is not the stored one."""
+    why = (
+        "the object has been modified; please apply your changes to the latest version"
+        " and try again"
+    )
+    return conflict(plural, group, name, why)
+
+
+def invalid(kind: str, group: str, name: str, errors: Sequence[FieldError]) -> ApiError:
+    """422: fields break rules."""
+    texts = _unique(str(error) for error in errors)
+    listed = texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]"
+    causes = [
+        {"reason": error.reason.value, "message": error.text, "field": error.path}
+        for error in errors
+    ]
+    details = {**_details(name, group, kind), "causes": causes}
+    text = f'{qualified(kind, group)} "{name}" is invalid: {listed}'
+    return ApiError(422, "Invalid", text, details=details)
+
+
+def unprocessable() -> ApiError:
+    """422: a patch can be read, but does not fit the object."""
+    text = "the server rejected our request due to an error in our request"
+    return ApiError(422, "Invalid", text, details={})
+
+
+def forbidden(plural: str, group: str, name: str, why: str) -> ApiError:
+    """403: not allowed."""
+    text = f'{qualified(plural, group)} "{name}" is forbidden: {why}'
+    return ApiError(403, "Forbidden", text, details=_details(name, group, plural))
+
+
+def expired(version: int, oldest: int) -> ApiError:
+    """410: the history no longer reaches back to a resourceVersion."""
+    return ApiError(410, "Expired", f"too old resource version: {version} ({oldest})")
+
+
+def _unique(texts: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(texts))

@@ -1,0 +1,275 @@
+"""The resources that the simulated API server has, and its discovery documents."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+Json = dict[str, object]
+
+RESOURCE_GROUP: Final = "resource.k8s.io"
+VERSION: Final = {
+    "major": "1",
+    "minor": "36",
+    "gitVersion": "v1.36.2",
+    "gitTreeState": "clean",
+    "platform": "linux/amd64",
+}
+
+_VERBS: Final = [
+    "create",
+    "delete",
+    "deletecollection",
+    "get",
+    "list",
+    "patch",
+    "update",
+    "watch",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """One resource.
+
+    Attributes:
+        struct: Its name in the schema.
+        subresources: With the verbs that each takes.
+        selectable: The fields, beside metadata's, that a field selector may name; each by its path.
+        has_generation: Its strategy counts spec changes.
+        answers_deleted: A delete answers the object that is gone, not a Status.
+        renamed: Fields by another name than they are stored under, with that name.
+    """
+
+    group: str
+    plural: str
+    singular: str
+    kind: str
+    struct: str
+    namespaced: bool
+    subresources: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    selectable: tuple[str, ...] = ()
+    short_names: tuple[str, ...] = ()
+    has_generation: bool = False
+    answers_deleted: bool = True
+    renamed: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def storage(self) -> str:
+        """Under which word its objects are stored; the events of both groups are the same."""
+        return self.plural
+
+    def inward(self, document: Json) -> Json:
+        """A document with its fields named as they are stored."""
+        return {self.renamed.get(name, name): value for name, value in document.items()}
+
+    def outward(self, document: Json) -> Json:
+        """A stored document with its fields named as this kind names them."""
+        names = {stored: name for name, stored in self.renamed.items()}
+        return {names.get(name, name): value for name, value in document.items()}
+
+
+_STATUS: Final = {"status": ("get", "patch", "update")}
+_EVENT_FIELDS: Final = (
+    "involvedObject.kind",
+    "involvedObject.namespace",
+    "involvedObject.name",
+    "involvedObject.uid",
+    "reason",
+    "reportingComponent",
+    "source",
+    "type",
+)
+KINDS: Final = (
+    Kind(
+        group="",
+        plural="namespaces",
+        singular="namespace",
+        kind="Namespace",
+        struct="Namespace",
+        namespaced=False,
+        subresources=_STATUS,
+        selectable=("status.phase",),
+        short_names=("ns",),
+    ),
+    Kind(
+        group="",
+        plural="nodes",
+        singular="node",
+        kind="Node",
+        struct="Node",
+        namespaced=False,
+        subresources=_STATUS,
+        selectable=("spec.unschedulable",),
+        short_names=("no",),
+        answers_deleted=False,
+    ),
+    Kind(
+        group="",
+        plural="pods",
+        singular="pod",
+        kind="Pod",
+        struct="Pod",
+        namespaced=True,
+        subresources={**_STATUS, "binding": ("create",)},
+        selectable=(
+            "spec.nodeName",
+            "spec.restartPolicy",
+            "spec.schedulerName",
+            "spec.serviceAccountName",
+            "status.phase",
+            "status.podIP",
+            "status.nominatedNodeName",
+        ),
+        short_names=("po",),
+        has_generation=True,
+    ),
+    Kind(
+        group="",
+        plural="events",
+        singular="event",
+        kind="Event",
+        struct="CoreEvent",
+        namespaced=True,
+        selectable=_EVENT_FIELDS,
+        short_names=("ev",),
+        answers_deleted=False,
+    ),
+    Kind(
+        group="events.k8s.io",
+        plural="events",
+        singular="event",
+        kind="Event",
+        struct="CoreEvent",
+        renamed={
+            "regarding": "involvedObject",
+            "note": "message",
+            "reportingController": "reportingComponent",
+            "deprecatedSource": "source",
+            "deprecatedFirstTimestamp": "firstTimestamp",
+            "deprecatedLastTimestamp": "lastTimestamp",
+            "deprecatedCount": "count",
+        },
+        namespaced=True,
+        short_names=("ev",),
+        answers_deleted=False,
+    ),
+    Kind(
+        group=RESOURCE_GROUP,
+        plural="deviceclasses",
+        singular="deviceclass",
+        kind="DeviceClass",
+        struct="DeviceClass",
+        namespaced=False,
+        has_generation=True,
+    ),
+    Kind(
+        group=RESOURCE_GROUP,
+        plural="resourceclaims",
+        singular="resourceclaim",
+        kind="ResourceClaim",
+        struct="ResourceClaim",
+        namespaced=True,
+        subresources=_STATUS,
+    ),
+    Kind(
+        group=RESOURCE_GROUP,
+        plural="resourceclaimtemplates",
+        singular="resourceclaimtemplate",
+        kind="ResourceClaimTemplate",
+        struct="ResourceClaimTemplate",
+        namespaced=True,
+    ),
+    Kind(
+        group=RESOURCE_GROUP,
+        plural="resourceslices",
+        singular="resourceslice",
+        kind="ResourceSlice",
+        struct="ResourceSlice",
+        namespaced=False,
+        selectable=("spec.nodeName", "spec.driver"),
+        has_generation=True,
+    ),
+)
+
+
+def api_version(group: str, version: str) -> str:
+    """``resource.k8s.io/v1``, or the bare version for the core group."""
+    return f"{group}/{version}" if group else version
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """Which versions of which groups a server has.
+
+    Attributes:
+        versions: By group, the preferred one first.
+    """
+
+    versions: Mapping[str, tuple[str, ...]]
+
+    def kind(self, group: str, version: str, plural: str) -> Kind | None:
+        """The resource, or None if it is not served."""
+        if version not in self.versions.get(group, ()):
+            return None
+        found = (kind for kind in KINDS if (kind.group, kind.plural) == (group, plural))
+        return next(found, None)
+
+    def discovery(self, path: str) -> Json | None:
+        """The document at a path such as ``/apis/resource.k8s.io``; None if it has none."""
+        document: Json | None = None
+        match path.strip("/").split("/"):
+            case ["version"]:
+                document = dict(VERSION)
+            case ["api"]:
+                document = {"kind": "APIVersions", "versions": list(self.versions[""])}
+            case ["api", version] if version in self.versions[""]:
+                document = self._resource_list("", version)
+            case ["apis"]:
+                groups = [self._group(group) for group in self.versions if group]
+                document = {"kind": "APIGroupList", "apiVersion": "v1", "groups": groups}
+            case ["apis", group] if group in self.versions:
+                document = {"kind": "APIGroup", "apiVersion": "v1", **self._group(group)}
+            case ["apis", group, version] if version in self.versions.get(group, ()):
+                document = self._resource_list(group, version)
+            case _:
+                pass
+        return document
+
+    def _group(self, group: str) -> Json:
+        versions = [
+            {"groupVersion": f"{group}/{version}", "version": version}
+            for version in self.versions[group]
+        ]
+        return {"name": group, "versions": versions, "preferredVersion": versions[0]}
+
+    def _resource_list(self, group: str, version: str) -> Json:
+        resources: list[Json] = []
+        for kind in KINDS:
+            if kind.group != group:
+                continue
+            entry: Json = {
+                "name": kind.plural,
+                "singularName": kind.singular,
+                "namespaced": kind.namespaced,
+                "kind": kind.kind,
+                "verbs": _VERBS,
+            }
+            if kind.short_names:
+                entry["shortNames"] = list(kind.short_names)
+            resources.append(entry)
+            for subresource, verbs in kind.subresources.items():
+                resources.append(
+                    {
+                        "name": f"{kind.plural}/{subresource}",
+                        "singularName": "",
+                        "namespaced": kind.namespaced,
+                        "kind": "Binding" if subresource == "binding" else kind.kind,
+                        "verbs": list(verbs),
+                    }
+                )
+        return {
+            "kind": "APIResourceList",
+            "apiVersion": "v1",
+            "groupVersion": api_version(group, version),
+            "resources": resources,
+        }

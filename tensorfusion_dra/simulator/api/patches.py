@@ -1,0 +1,239 @@
+"""The kinds of PATCH: JSON patch, merge patch, strategic merge patch and server-side apply."""
+
+import copy
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from tensorfusion_dra.simulator.api import failures
+from tensorfusion_dra.simulator.api.requests import Request
+from tensorfusion_dra.simulator.api.schema import elements
+
+Json = dict[str, object]
+
+JSON_PATCH: Final = "application/json-patch+json"
+MERGE_PATCH: Final = "application/merge-patch+json"
+STRATEGIC_PATCH: Final = "application/strategic-merge-patch+json"
+APPLY_PATCH: Final = "application/apply-patch+yaml"
+
+# The lists of the core types that a strategic merge patch merges, and by which field.
+_MERGE_KEYS: Final = {
+    "addresses": "type",
+    "conditions": "type",
+    "containers": "name",
+    "env": "name",
+    "ephemeralContainers": "name",
+    "imagePullSecrets": "name",
+    "initContainers": "name",
+    "ownerReferences": "uid",
+    "podIPs": "ip",
+    "reservedFor": "uid",
+    "resourceClaimStatuses": "name",
+    "resourceClaims": "name",
+    "schedulingGates": "name",
+    "volumeMounts": "mountPath",
+    "volumes": "name",
+}
+
+
+_DELETE_FROM: Final = "$deleteFromPrimitiveList/"
+
+
+class Patch(Protocol):
+    """A change to an object."""
+
+    def applied(self, document: Json) -> Json:
+        """The object after it.
+
+        Raises:
+            ApiError: It does not fit the object.
+        """
+        ...
+
+
+def parse(request: Request, content_type: str) -> Patch:
+    """The patch in a body.
+
+    Raises:
+        ApiError: 400, as it cannot be read; 415 for another content type.
+    """
+    try:
+        body = json.loads(request.body)
+    except ValueError as error:
+        raise failures.bad_request(f"error decoding patch: {error}") from error
+    if content_type == JSON_PATCH and isinstance(body, list):
+        return JsonPatch(tuple(body))
+    if content_type == MERGE_PATCH and isinstance(body, dict):
+        return MergePatch(body)
+    if content_type == STRATEGIC_PATCH and isinstance(body, dict):
+        return StrategicPatch(body)
+    if content_type in {JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH}:
+        raise failures.bad_request(f"error decoding patch: found {type(body).__name__}")
+    raise failures.unsupported_media("415: Unsupported Media Type")
+
+
+@dataclass(frozen=True, slots=True)
+class MergePatch:
+    """RFC 7386."""
+
+    body: Mapping[str, object]
+
+    def applied(self, document: Json) -> Json:
+        """The object with the fields of the patch; null removes one."""
+        return merged(document, self.body)
+
+
+def merged(document: object, patch: Mapping[str, object]) -> Json:
+    """A document after a merge patch."""
+    result = dict(document) if isinstance(document, dict) else {}
+    for name, value in patch.items():
+        if value is None:
+            result.pop(name, None)
+        elif isinstance(value, dict):
+            result[name] = merged(result.get(name), value)
+        else:
+            result[name] = value
+    return result
+
+
+@dataclass(frozen=True, slots=True)
+class StrategicPatch:
+    """A merge patch that merges the lists in _MERGE_KEYS by their key."""
+
+    body: Mapping[str, object]
+
+    def applied(self, document: Json) -> Json:
+        """The object with the fields of the patch."""
+        return _strategic(document, self.body)
+
+
+def _strategic(document: object, patch: Mapping[str, object]) -> Json:
+    result = dict(document) if isinstance(document, dict) else {}
+    if patch.get("$patch") == "replace":
+        return {name: value for name, value in patch.items() if name != "$patch"}
+    for name, value in patch.items():
+        key = _MERGE_KEYS.get(name)
+        if name.startswith(_DELETE_FROM) and isinstance(value, list):
+            listed = name.removeprefix(_DELETE_FROM)
+            result[listed] = [item for item in _list(result.get(listed)) if item not in value]
+            continue
+        if name.startswith("$"):
+            continue
+        if value is None:
+            result.pop(name, None)
+        elif isinstance(value, dict):
+            result[name] = _strategic(result.get(name), value)
+        elif isinstance(value, list) and key is not None:
+            result[name] = _strategic_list(result.get(name), value, key)
+        elif isinstance(value, list) and name == "finalizers":
+            held = _list(result.get(name))
+            result[name] = [*(item for item in value if item not in held), *held]
+        else:
+            result[name] = value
+    return result
+
+
+def _list(value: object) -> list[object]:
+    return value if isinstance(value, list) else []
+
+
+def _strategic_list(held: object, patch: list[object], key: str) -> list[object]:
+    result: dict[object, object] = {item.get(key): item for item in elements(held)}
+    for change in patch:
+        if not isinstance(change, dict) or key not in change:
+            raise failures.bad_request(f"map: {change} does not contain declared merge key: {key}")
+        if change.get("$patch") == "delete":
+            result.pop(change[key], None)
+        else:
+            result[change[key]] = _strategic(result.get(change[key]), change)
+    return list(result.values())
+
+
+@dataclass(frozen=True, slots=True)
+class JsonPatch:
+    """RFC 6902."""
+
+    operations: tuple[object, ...]
+
+    def applied(self, document: Json) -> Json:
+        """The object after all operations."""
+        result = copy.deepcopy(document)
+        for operation in self.operations:
+            try:
+                result = _operated(result, operation)
+            except (KeyError, IndexError, ValueError, TypeError, AttributeError) as error:
+                raise failures.unprocessable() from error
+        return result
+
+
+def _operated(document: Json, operation: object) -> Json:
+    assert isinstance(operation, dict)
+    action, path = operation["op"], _pointer(operation["path"])
+    match action:
+        case "add":
+            _insert(document, path, operation["value"], replace=False)
+        case "replace":
+            _insert(document, path, operation["value"], replace=True)
+        case "remove":
+            _remove(document, path)
+        case "copy":
+            value = copy.deepcopy(_at(document, _pointer(operation["from"])))
+            _insert(document, path, value, replace=False)
+        case "move":
+            source = _pointer(operation["from"])
+            value = _at(document, source)
+            _remove(document, source)
+            _insert(document, path, value, replace=False)
+        case "test":
+            if _at(document, path) != operation["value"]:
+                raise ValueError(f"testing path {operation['path']} failed")
+        case _:
+            raise ValueError(f"unexpected kind: {action}")
+    return document
+
+
+def _pointer(text: str) -> list[str]:
+    if not text.startswith("/"):
+        raise ValueError(f"found path {text!r}, expected one that starts with /")
+    return [part.replace("~1", "/").replace("~0", "~") for part in text[1:].split("/")]
+
+
+def _at(document: object, path: list[str]) -> object:
+    for part in path:
+        if isinstance(document, list):
+            document = document[int(part)]
+        elif isinstance(document, dict):
+            document = document[part]
+        else:
+            raise KeyError(part)
+    return document
+
+
+def _insert(document: Json, path: list[str], value: object, *, replace: bool) -> None:
+    parent, last = _at(document, path[:-1]), path[-1]
+    if isinstance(parent, list):
+        if last == "-":
+            parent.append(value)
+        elif replace:
+            parent[int(last)] = value
+        elif 0 <= int(last) <= len(parent):
+            parent.insert(int(last), value)
+        else:
+            raise IndexError(last)
+    elif isinstance(parent, dict):
+        if replace and last not in parent:
+            raise KeyError(last)
+        parent[last] = value
+    else:
+        raise KeyError(last)
+
+
+def _remove(document: Json, path: list[str]) -> None:
+    parent, last = _at(document, path[:-1]), path[-1]
+    if isinstance(parent, list):
+        del parent[int(last)]
+    elif isinstance(parent, dict):
+        del parent[last]
+    else:
+        raise KeyError(last)

@@ -1,0 +1,257 @@
+"""Creates and changes objects the way the generic registry of the API server does."""
+
+import copy
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from tensorfusion_dra.core.field_errors import FieldError, invalid
+from tensorfusion_dra.simulator.api import failures, meta_rules, ownership
+from tensorfusion_dra.simulator.api.failures import ApiError
+from tensorfusion_dra.simulator.api.kinds import Kind
+from tensorfusion_dra.simulator.api.metadata import as_int, fill, keep, may_go
+from tensorfusion_dra.simulator.api.ownership import Manager, Owners
+from tensorfusion_dra.simulator.api.schema import Schema
+from tensorfusion_dra.simulator.api.store import Store, Stored
+from tensorfusion_dra.simulator.api.strategy import Json, Strategy, part
+from tensorfusion_dra.simulator.api.target import Target
+
+Change = Callable[[Stored], Json]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteOptions:
+    """The parameters of a write.
+
+    Attributes:
+        manager: Who writes: its fieldManager, or the first word of its user agent.
+        force: Whether an apply takes fields from others.
+    """
+
+    manager: str = "unknown"
+    dry_run: bool = False
+    force: bool = False
+
+
+class Registry:
+    """All writes but deletes; each is atomic."""
+
+    def __init__(
+        self, store: Store, schema: Schema, strategies: Callable[[Kind], Strategy]
+    ) -> None:
+        self.store: Final = store
+        self.schema: Final = schema
+        self.strategies: Final = strategies
+
+    def create(self, target: Target, decoded: Json, options: WriteOptions) -> Stored:
+        """The new object.
+
+        Raises:
+            ApiError: The namespace is missing, the name is taken or a field breaks a rule.
+        """
+        manager = Manager(options.manager, applies=False)
+        return self._create(target, decoded, options, manager=manager)
+
+    def _create(
+        self, target: Target, decoded: Json, options: WriteOptions, *, manager: Manager
+    ) -> Stored:
+        kind = target.kind
+        document = copy.deepcopy(decoded)
+        metadata = document.setdefault("metadata", {})
+        assert isinstance(metadata, dict)
+        target.check_namespace(metadata)
+        if metadata.pop("resourceVersion", ""):
+            text = "resourceVersion should not be set on objects to be created"
+            raise ApiError(500, "", text)
+        fill(metadata, target.namespace)
+        target = replace(target, name=str(metadata.get("name", "")))
+        with self.store.lock:
+            self._require_namespace(target)
+            strategy = self.strategies(kind)
+            strategy.prepare(document, None)
+            errors = [*meta_rules.errors(document, kind), *strategy.errors(document, None)]
+            if errors:
+                raise target.invalid(errors)
+            if self.store.get(kind.storage, target.namespace, target.name):
+                raise failures.already_exists(kind.plural, kind.group, target.name)
+            if kind.has_generation:
+                metadata["generation"] = 1
+            document = self.schema.stored(kind.struct, document)
+            paths = ownership.leaves(self.schema, kind.struct, document)
+            owners = ownership.after_update({}, {}, paths, manager)
+            return self._put(target, document, owners, options)
+
+    def _require_namespace(self, target: Target) -> None:
+        if not target.namespace:
+            return
+        found = self.store.get("namespaces", "", target.namespace)
+        if found is None:
+            raise failures.not_found("namespaces", "", target.namespace)
+
+    def change(self, target: Target, changed: Change, options: WriteOptions) -> Stored:
+        """The object after an update or patch; changed() gives what it shall be.
+
+        Raises:
+            ApiError: There is no such object, it changed meanwhile or a field breaks a rule.
+        """
+        with self.store.lock:
+            before = self._existing(target)
+            document = self._checked(target, copy.deepcopy(changed(before)), before)
+            return self._replace(target, document, before, options)
+
+    def overwrite(self, target: Target, changed: Change, options: WriteOptions) -> Stored:
+        """The object after a change by the server itself, which no rule restricts.
+
+        Raises:
+            ApiError: There is no such object, or changed() refuses.
+        """
+        with self.store.lock:
+            before = self._existing(target)
+            document = self.schema.stored(target.kind.struct, changed(before))
+            return self._put(target, document, before.owners, options, before=before)
+
+    def apply(self, target: Target, wanted: Json, options: WriteOptions) -> tuple[Stored, bool]:
+        """The object after a server-side apply, and whether it is new.
+
+        Raises:
+            ApiError: Another manager owns a field and has it otherwise, or as for change().
+        """
+        kind = target.kind
+        manager = Manager(options.manager, applies=True, subresource=target.subresource)
+        with self.store.lock:
+            before = self.store.get(kind.storage, target.namespace, target.name)
+            if before is None and not target.subresource:
+                metadata = {**part(wanted, "metadata"), "name": target.name}
+                fresh = {**wanted, "metadata": metadata}
+                return self._create(target, fresh, options, manager=manager), True
+            if before is None:
+                raise target.missing()
+            target.check_identity(part(wanted, "metadata"), before)
+            done = ownership.applied(
+                self.schema,
+                kind.struct,
+                before.document,
+                before.owners,
+                wanted=_own_part(wanted, target, self.strategies(kind)),
+                by=manager,
+            )
+            if done.conflicts and not options.force:
+                raise failures.apply_conflict(
+                    [(ownership.path_text(path), str(other)) for path, other in done.conflicts]
+                )
+            document = self._checked(target, done.document, before)
+            return self._replace(target, document, before, options, owners=done.owners), False
+
+    def _existing(self, target: Target) -> Stored:
+        found = self.store.get(target.kind.storage, target.namespace, target.name)
+        if found is None:
+            raise target.missing()
+        return found
+
+    def _checked(self, target: Target, document: Json, before: Stored) -> Json:
+        """The document as it would be stored, if the rules allow the change."""
+        kind, old = target.kind, before.document
+        strategy = self.strategies(kind)
+        metadata, old_metadata = part(document, "metadata"), part(old, "metadata")
+        target.check_identity(metadata, before)
+        if target.subresource:
+            part_of_it = document.get(target.subresource)
+            document = copy.deepcopy(old)
+            document[target.subresource] = part_of_it or {}
+            strategy.prepare_status(document, old)
+            document = self.schema.stored(kind.struct, document)
+            errors = list(strategy.status_errors(document, old))
+        else:
+            keep(metadata, old_metadata)
+            document["metadata"] = {"name": target.name, **metadata}
+            strategy.prepare(document, old)
+            errors = [
+                *meta_rules.errors(document, kind),
+                *meta_rules.finalizer_errors(metadata, old_metadata),
+                *strategy.errors(document, old),
+            ]
+            document = self.schema.stored(kind.struct, document)
+            errors += self._immutable_errors(kind, strategy, document, old)
+        if errors:
+            raise target.invalid(errors)
+        return document
+
+    def _immutable_errors(
+        self, kind: Kind, strategy: Strategy, document: Json, old: Json
+    ) -> list[FieldError]:
+        changed = [path for path in strategy.immutable if _at(document, path) != _at(old, path)]
+        if not changed:
+            return []
+        new, before = (self.schema.comparable(kind.struct, found) for found in (document, old))
+        return [
+            invalid(path, _at(document, path), "field is immutable")
+            for path in changed
+            if _at(new, path) != _at(before, path)
+        ]
+
+    def _replace(
+        self,
+        target: Target,
+        document: Json,
+        before: Stored,
+        options: WriteOptions,
+        *,
+        owners: Owners | None = None,
+    ) -> Stored:
+        """Stores the document; a change of nothing keeps the version."""
+        kind, old = target.kind, before.document
+        metadata = part(document, "metadata")
+        metadata["resourceVersion"] = str(before.version)
+        if owners is None:
+            owners = ownership.after_update(
+                before.owners,
+                ownership.leaves(self.schema, kind.struct, old),
+                ownership.leaves(self.schema, kind.struct, document),
+                Manager(options.manager, applies=False, subresource=target.subresource),
+            )
+        if document == old and owners == before.owners:
+            return before
+        spec, old_spec = ({"spec": found.get("spec")} for found in (document, old))
+        if kind.has_generation and not self.schema.same(kind.struct, spec, old_spec):
+            metadata["generation"] = as_int(metadata.get("generation")) + 1
+        return self._put(target, document, owners, options, before=before)
+
+    def _put(
+        self,
+        target: Target,
+        document: Json,
+        owners: Owners,
+        options: WriteOptions,
+        *,
+        before: Stored | None = None,
+    ) -> Stored:
+        version = self.store.next_version()
+        metadata = part(document, "metadata")
+        if options.dry_run:
+            version = before.version if before else 0
+        else:
+            metadata["resourceVersion"] = str(version)
+        # Once more through the schema, for the order of the fields.
+        document["metadata"] = self.schema.stored("ObjectMeta", metadata)
+        stored = Stored(target.namespace, target.name, version, document, owners)
+        if options.dry_run:
+            return stored
+        if before is not None and may_go(metadata):
+            self.store.remove(target.kind.storage, stored)
+            return stored
+        return self.store.put(target.kind.storage, stored)
+
+
+def _own_part(wanted: Json, target: Target, strategy: Strategy) -> Json:
+    """What an apply may set: a subresource, or everything but the status."""
+    if target.subresource:
+        return {target.subresource: part(wanted, target.subresource)}
+    hidden = {"status"} if strategy.has_status else set()
+    return {name: value for name, value in wanted.items() if name not in hidden}
+
+
+def _at(document: Mapping[str, object], path: str) -> object:
+    found: object = document
+    for name in path.split("."):
+        found = found.get(name) if isinstance(found, dict) else None
+    return found

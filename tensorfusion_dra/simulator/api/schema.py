@@ -1,0 +1,297 @@
+"""Decodes JSON into the shape of a Kubernetes type and tells which fields it does not know.
+
+A type is written as Go writes it, in a string: ``string``, ``int``, ``bool``, ``quantity``,
+``time``, ``microtime``, ``raw`` (any JSON object, kept as it is), ``any``, a struct's name,
+``[]T``, ``{}T`` (a map from string) and ``[key,key]T`` (a list that is a map by these keys). A
+leading ``*`` marks a Go pointer: its zero value is kept, where another field's is left out.
+A field name ending in ``!`` is written even if it is empty.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import cache
+from typing import Final, Literal
+
+from tensorfusion_dra.core import quantity
+from tensorfusion_dra.core.errors import DriverError
+
+Json = dict[str, object]
+Structs = Mapping[str, Mapping[str, str]]
+
+ELLIPSIS_FIELD: Final = "..."
+"""A struct with this field takes any further field, unchecked."""
+
+_QUANTITY_TEXT: Final = (
+    "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
+)
+_TIME: Final = re.compile(
+    r"([0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2})(\.[0-9]+)?(Z|[+-][0-9]{2}:[0-9]{2})"
+)
+_INT64: Final = range(-(2**63), 2**63)
+_GO_NAMES: Final = {"int": "int64", "bool": "bool"}
+_PYTHON_TYPES: Final[Mapping[str, type]] = {
+    "int": int,
+    "bool": bool,
+    "any": object,
+    "raw": object,
+}
+
+
+class DecodeError(DriverError):
+    """A document has a value of another JSON type than its field."""
+
+
+@dataclass(frozen=True, slots=True)
+class Type:
+    """One parsed type string.
+
+    Attributes:
+        base: Its innermost name, or the element's for a list or map.
+        keys: The fields that identify an element of a list.
+    """
+
+    shape: Literal["scalar", "struct", "list", "map"]
+    base: str
+    pointer: bool = False
+    keys: tuple[str, ...] = ()
+
+
+class Duplicated(dict[str, object]):
+    """A JSON object in which some names occurred more than once."""
+
+    names: tuple[str, ...] = ()
+
+
+def object_of_pairs(pairs: list[tuple[str, object]]) -> Json:
+    """The JSON object of these pairs, which remembers the names that occurred twice."""
+    document = dict(pairs)
+    if len(document) == len(pairs):
+        return document
+    marked = Duplicated(document)
+    seen = [name for name, _ in pairs]
+    marked.names = tuple(dict.fromkeys(n for n in seen if seen.count(n) > 1))
+    return marked
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """The structs of some API types.
+
+    Attributes:
+        structs: By name, each field's type.
+    """
+
+    structs: Structs
+    _names: dict[str, dict[str, str]] = field(default_factory=dict, init=False, compare=False)
+
+    def __post_init__(self) -> None:
+        for struct, fields in self.structs.items():
+            self._names[struct] = {name.rstrip("!"): name for name in fields}
+
+    def decode(self, struct: str, document: Mapping[str, object]) -> tuple[Json, tuple[str, ...]]:
+        """The document without unknown fields, and what is wrong with its field names.
+
+        Quantities and times come back in their canonical form; null is left out.
+
+        Raises:
+            DecodeError: A value has the wrong JSON type.
+        """
+        complaints: list[str] = []
+        decoded = self._struct(struct, document, "", complaints)
+        return decoded, tuple(complaints)
+
+    def stored(self, struct: str, document: Mapping[str, object]) -> Json:
+        """A decoded document as the API server stores and sends it.
+
+        Empty fields are left out, except those which Go writes always.
+        """
+        kept: Json = {}
+        for marked, text in self.structs[struct].items():
+            name, always = marked.rstrip("!"), marked.endswith("!")
+            found = parsed(text)
+            value = document.get(name)
+            if name == ELLIPSIS_FIELD:
+                known = self._names[struct]
+                kept |= {key: held for key, held in document.items() if key not in known}
+            elif value is None:
+                if always or (found.shape == "struct" and not found.pointer):
+                    kept[name] = self._zero(found)
+            elif found.shape == "struct":
+                assert isinstance(value, dict)
+                kept[name] = self.stored(found.base, value)
+            elif value or always or found.pointer:
+                kept[name] = self._stored_value(found, value)
+        return kept
+
+    def field(self, struct: str, name: str) -> Type:
+        """The type of a struct's field; ``any`` for one that is not checked."""
+        marked = self._names[struct].get(name)
+        return parsed(self.structs[struct][marked] if marked else "any")
+
+    def same(self, struct: str, one: Json, other: Json) -> bool:
+        """Whether the API server sees no difference between two stored documents."""
+        return one == other or self.comparable(struct, one) == self.comparable(struct, other)
+
+    def comparable(self, struct: str, document: Mapping[str, object]) -> Json:
+        """A stored document in a form that is equal where the API server sees no difference.
+
+        Quantities are equal by amount: 1Gi and 1073741824.
+        """
+        return {
+            name: self._comparable(self.field(struct, name), value)
+            for name, value in document.items()
+        }
+
+    def _comparable(self, found: Type, value: object) -> object:
+        if found.shape == "struct" and isinstance(value, dict):
+            return self.comparable(found.base, value)
+        if found.shape == "list" and isinstance(value, list):
+            return [self._comparable(parsed(found.base), item) for item in value]
+        if found.shape == "map" and isinstance(value, dict):
+            inner = parsed(found.base)
+            return {key: self._comparable(inner, item) for key, item in value.items()}
+        if found.base == "quantity" and value is not None:
+            return quantity.parse(value)
+        return value
+
+    def _stored_value(self, found: Type, value: object) -> object:
+        inner = parsed(found.base)
+        if found.shape == "list" and isinstance(value, list):
+            if not value:
+                return None
+            return [self._stored_element(inner, item) for item in value]
+        if found.shape == "map" and isinstance(value, dict):
+            return {key: self._stored_element(inner, item) for key, item in value.items()}
+        return value
+
+    def _stored_element(self, inner: Type, item: object) -> object:
+        if inner.shape == "struct" and isinstance(item, dict):
+            return self.stored(inner.base, item)
+        return item
+
+    def _zero(self, found: Type) -> object:
+        if found.pointer or found.shape in ("list", "map"):
+            return None
+        if found.shape == "struct":
+            return self.stored(found.base, {})
+        zeros: dict[str, object] = {"string": "", "int": 0, "bool": False, "quantity": "0"}
+        return zeros.get(found.base)
+
+    def _struct(self, struct: str, document: object, path: str, complaints: list[str]) -> Json:
+        if not isinstance(document, dict):
+            raise _mismatch(document, path, struct)
+        names = self._names[struct]
+        for name in getattr(document, "names", ()):
+            complaints.append(f'duplicate field "{_child(path, name)}"')
+        decoded: Json = {}
+        for name, value in document.items():
+            marked = names.get(name)
+            if marked is None:
+                if ELLIPSIS_FIELD not in names:
+                    complaints.append(f'unknown field "{_child(path, name)}"')
+                elif value is not None:
+                    decoded[name] = value
+            elif value is not None:
+                found = parsed(self.structs[struct][marked])
+                decoded[name] = self._value(found, value, _child(path, name), complaints)
+        return decoded
+
+    def _value(self, found: Type, value: object, path: str, complaints: list[str]) -> object:
+        if found.shape == "struct":
+            return self._struct(found.base, value, path, complaints)
+        if found.shape == "list":
+            if not isinstance(value, list):
+                raise _mismatch(value, path, f"[]{found.base}")
+            inner = parsed(found.base)
+            return [
+                self._value(inner, _no_null(inner, item), f"{path}[{index}]", complaints)
+                for index, item in enumerate(value)
+            ]
+        if found.shape == "map":
+            if not isinstance(value, dict):
+                raise _mismatch(value, path, f"map[string]{found.base}")
+            inner = parsed(found.base)
+            return {
+                key: self._value(inner, _no_null(inner, item), _child(path, key), complaints)
+                for key, item in value.items()
+            }
+        return _scalar(found.base, value, path)
+
+
+@cache
+def parsed(text: str) -> Type:
+    """The type that a string stands for."""
+    pointer = text.startswith("*")
+    text = text.removeprefix("*")
+    if text.startswith("["):
+        keys, _, base = text[1:].partition("]")
+        return Type("list", base, pointer, tuple(keys.split(",")) if keys else ())
+    if text.startswith("{}"):
+        return Type("map", text[2:], pointer)
+    return Type("struct" if text[:1].isupper() else "scalar", text, pointer)
+
+
+def _scalar(name: str, value: object, path: str) -> object:
+    # bool is an int to Python, but not to JSON.
+    is_bool = isinstance(value, bool)
+    match name:
+        case "quantity":
+            return _quantity(value)
+        case "time" | "microtime" if isinstance(value, str):
+            return _time(value, digits=6 if name == "microtime" else 0)
+        case _:
+            wanted = _PYTHON_TYPES.get(name, str)
+            if not isinstance(value, wanted) or (is_bool and wanted is int):
+                raise _mismatch(value, path, _GO_NAMES.get(name, "string"))
+            if wanted is int and value not in _INT64:
+                raise _mismatch(value, path, "int64")
+            return value
+
+
+def _quantity(value: object) -> str:
+    try:
+        return str(quantity.parse(repr(value) if isinstance(value, float) else value))
+    except quantity.QuantityError as error:
+        raise DecodeError(_QUANTITY_TEXT) from error
+
+
+def _time(value: str, *, digits: int) -> str:
+    text = f'parsing time "{value}" as "2006-01-02T15:04:05Z07:00": cannot parse "{value}"'
+    match = _TIME.fullmatch(value)
+    if match is None:
+        raise DecodeError(text)
+    try:
+        moment = datetime.fromisoformat(match[1] + match[3]).astimezone(UTC)
+    except ValueError as error:
+        raise DecodeError(text) from error
+    fraction = (match[2] or ".")[1:]
+    shown = moment.strftime("%Y-%m-%dT%H:%M:%S")
+    return f"{shown}.{fraction:0<{digits}.{digits}}Z" if digits else f"{shown}Z"
+
+
+def _no_null(inner: Type, item: object) -> object:
+    """An item of a list or map; null is its type's zero value there."""
+    if item is not None or inner.base == "any":
+        return item
+    zeros: dict[str, object] = {"int": 0, "bool": False, "quantity": "0"}
+    return {} if inner.shape == "struct" else zeros.get(inner.base, "")
+
+
+def _child(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name
+
+
+def _mismatch(value: object, path: str, expected: str) -> DecodeError:
+    names = {str: "string", bool: "bool", int: "number", float: "number", list: "array"}
+    found = names.get(type(value), "null" if value is None else "object")
+    return DecodeError(
+        f"json: cannot unmarshal {found} into Go struct field {path} of type {expected}"
+    )
+
+
+def elements(value: object) -> Iterator[Json]:
+    """The objects in a decoded list; nothing for an absent one."""
+    if isinstance(value, list):
+        yield from (item for item in value if isinstance(item, dict))

@@ -1,0 +1,40 @@
+"""Which strategy writes which kind."""
+
+from collections.abc import Callable
+from typing import Final
+
+from tensorfusion_dra.simulator.api.core_strategies import (
+    EventStrategy,
+    NamespaceStrategy,
+    NewEventStrategy,
+    NodeStrategy,
+    PodStrategy,
+)
+from tensorfusion_dra.simulator.api.device_strategies import (
+    ClaimStrategy,
+    ClassStrategy,
+    SliceStrategy,
+    TemplateStrategy,
+)
+from tensorfusion_dra.simulator.api.kinds import RESOURCE_GROUP, Kind
+from tensorfusion_dra.simulator.api.strategy import Setting, Strategy
+
+_SLICE_IMMUTABLE: Final = ("spec.pool.name", "spec.driver", "spec.nodeName")
+
+
+def of_kinds(setting: Setting) -> Callable[[Kind], Strategy]:
+    """The strategy of each kind on a server with this setting."""
+    table: dict[tuple[str, str], Strategy] = {
+        ("", "namespaces"): NamespaceStrategy(setting, has_status=True),
+        ("", "nodes"): NodeStrategy(setting, has_status=True),
+        ("", "pods"): PodStrategy(setting, has_status=True),
+        ("", "events"): EventStrategy(setting),
+        ("events.k8s.io", "events"): NewEventStrategy(setting),
+        (RESOURCE_GROUP, "deviceclasses"): ClassStrategy(setting),
+        (RESOURCE_GROUP, "resourceclaims"): ClaimStrategy(
+            setting, has_status=True, immutable=("spec",)
+        ),
+        (RESOURCE_GROUP, "resourceclaimtemplates"): TemplateStrategy(setting, immutable=("spec",)),
+        (RESOURCE_GROUP, "resourceslices"): SliceStrategy(setting, immutable=_SLICE_IMMUTABLE),
+    }
+    return lambda kind: table[kind.group, kind.plural]

@@ -1,0 +1,77 @@
+"""What a request is about, and whether an object that it brings is of it."""
+
+from dataclasses import dataclass
+
+from tensorfusion_dra.core.field_errors import FieldError
+from tensorfusion_dra.simulator.api import failures
+from tensorfusion_dra.simulator.api.failures import ApiError
+from tensorfusion_dra.simulator.api.kinds import Kind
+from tensorfusion_dra.simulator.api.store import Stored
+from tensorfusion_dra.simulator.api.strategy import Json, part
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """What a request is about.
+
+    Attributes:
+        namespace: "" for objects outside namespaces, and for lists across all.
+        name: "" for lists and creates.
+        subresource: "" for the object itself.
+    """
+
+    kind: Kind
+    namespace: str = ""
+    name: str = ""
+    subresource: str = ""
+
+    def missing(self) -> ApiError:
+        """404 for this object."""
+        return failures.not_found(self.kind.plural, self.kind.group, self.name)
+
+    def invalid(self, errors: list[FieldError]) -> ApiError:
+        """422 for this object."""
+        return failures.invalid(self.kind.kind, self.kind.group, self.name, errors)
+
+    def conflict(self, why: str) -> ApiError:
+        """409 for this object."""
+        return failures.conflict(self.kind.plural, self.kind.group, self.name, why)
+
+    def check_namespace(self, metadata: Json) -> None:
+        """Nothing, if this metadata names no other namespace than the request.
+
+        Raises:
+            ApiError: 400.
+        """
+        if self.kind.namespaced and metadata.get("namespace", self.namespace) != self.namespace:
+            raise failures.bad_request(
+                "the namespace of the provided object does not match the namespace sent on the"
+                " request"
+            )
+
+    def check_identity(self, metadata: Json, before: Stored | None) -> None:
+        """Nothing, if this metadata is of the stored object, in the version it has.
+
+        Args:
+            before: None to look only at name and namespace.
+
+        Raises:
+            ApiError: 400 or 409.
+        """
+        if metadata.get("name", self.name) != self.name:
+            raise failures.bad_request(
+                f"the name of the object ({metadata['name']}) does not match the name on the URL"
+                f" ({self.name})"
+            )
+        self.check_namespace(metadata)
+        if before is None:
+            return
+        uid = part(before.document, "metadata")["uid"]
+        if metadata.get("uid") not in {None, "", uid}:
+            raise self.conflict(
+                f"StorageError: invalid object, Code: 4, Key: /registry/{self.kind.plural}/"
+                f"{self.name}, ResourceVersion: 0, AdditionalErrorMsg: Precondition failed: UID"
+                f" in precondition: {metadata['uid']}, UID in object meta: {uid}"
+            )
+        if metadata.get("resourceVersion") not in {None, "", str(before.version)}:
+            raise failures.modified(self.kind.plural, self.kind.group, self.name)

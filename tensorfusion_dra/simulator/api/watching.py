@@ -1,0 +1,103 @@
+"""A watch: the lines that it sends, one after the other."""
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from tensorfusion_dra.simulator.api import rendering
+from tensorfusion_dra.simulator.api.failures import ApiError
+from tensorfusion_dra.simulator.api.kinds import Kind
+from tensorfusion_dra.simulator.api.schema import Schema
+from tensorfusion_dra.simulator.api.selectors import Selector
+from tensorfusion_dra.simulator.api.store import Event, Store
+
+_IDLE_SECONDS: Final = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Watch:
+    """One watch request.
+
+    Attributes:
+        namespace: "" for all.
+        since: The resourceVersion to go on from; None to begin with what is there.
+        seconds: After how long the server ends it.
+        bookmarks: Whether BOOKMARK events are wanted.
+        bookmark_seconds: How often; the API server sends one a minute.
+    """
+
+    store: Store
+    schema: Schema
+    kind: Kind
+    version: str
+    namespace: str
+    selector: Selector
+    since: int | None
+    seconds: float
+    bookmarks: bool
+    bookmark_seconds: float
+
+    def lines(self) -> Iterator[bytes]:
+        """The events as they happen; ends with the time or as the server closes.
+
+        An empty line says that nothing happened for a while, so that whoever sends the lines can
+        look whether the client is still there.
+        """
+        ends = time.monotonic() + self.seconds
+        cursor = self.since
+        if cursor is None:
+            found, cursor = self.store.listed(self.kind.storage, self.namespace or None)
+            for stored in found:
+                if self.selector.chooses(stored.document):
+                    yield rendering.event("ADDED", rendering.alone(stored, self.kind, self.version))
+            if self.bookmarks:
+                yield self._bookmark(cursor, first=True)
+        next_bookmark = time.monotonic() + self.bookmark_seconds
+
+        while not self.store.closed:
+            wait = min(ends, next_bookmark) - time.monotonic()
+            try:
+                events, latest = self.store.events_after(
+                    self.kind.storage, cursor, wait_seconds=min(wait, _IDLE_SECONDS)
+                )
+            except ApiError as error:
+                yield self.error_line(error)
+                return
+            for event in events:
+                yield from self._line(event)
+            if not events:
+                yield b""
+            cursor = max(cursor, latest)
+            now = time.monotonic()
+            over = now >= ends
+            if now >= next_bookmark or over:
+                next_bookmark = now + self.bookmark_seconds
+                if self.bookmarks:
+                    yield self._bookmark(cursor, first=False)
+            if over:
+                return
+
+    def error_line(self, error: ApiError) -> bytes:
+        """The event that ends a watch with an error."""
+        return rendering.event("ERROR", rendering.text(error.status()))
+
+    def _bookmark(self, latest: int, *, first: bool) -> bytes:
+        return rendering.bookmark(self.schema, self.kind, self.version, latest, first=first)
+
+    def _line(self, event: Event) -> Iterator[bytes]:
+        """The event as this selector sees it: an object that no longer fits is DELETED."""
+        if self.namespace and event.stored.namespace != self.namespace:
+            return
+        is_chosen = event.change != "DELETED" and self.selector.chooses(event.stored.document)
+        was_chosen = event.before is not None and self.selector.chooses(event.before.document)
+        if not is_chosen and not was_chosen:
+            return
+        shown = event.stored
+        if is_chosen:
+            change = "MODIFIED" if was_chosen else "ADDED"
+        else:
+            change = "DELETED"
+            if event.change != "DELETED" and event.before is not None:
+                shown = event.before.at_version(event.version)
+        yield rendering.event(change, rendering.alone(shown, self.kind, self.version))

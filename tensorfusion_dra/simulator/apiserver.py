@@ -1,0 +1,117 @@
+"""A Kubernetes API server for tests and for `simulate`: what it takes, a 1.36 server takes."""
+
+import json
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Final
+
+from tensorfusion_dra.simulator.api import strategies
+from tensorfusion_dra.simulator.api.claim_rules import CheckExpression, any_expression
+from tensorfusion_dra.simulator.api.deletion import Deletion
+from tensorfusion_dra.simulator.api.faults import Faults, RequestCounts
+from tensorfusion_dra.simulator.api.gates import DEFAULT_GATES
+from tensorfusion_dra.simulator.api.kinds import KINDS, RESOURCE_GROUP, Served
+from tensorfusion_dra.simulator.api.listener import Listener
+from tensorfusion_dra.simulator.api.registry import Registry, WriteOptions
+from tensorfusion_dra.simulator.api.schema import Schema
+from tensorfusion_dra.simulator.api.schema_core import CORE
+from tensorfusion_dra.simulator.api.schema_resource import RESOURCE
+from tensorfusion_dra.simulator.api.service import Service
+from tensorfusion_dra.simulator.api.store import Store
+from tensorfusion_dra.simulator.api.strategy import Setting, part
+from tensorfusion_dra.simulator.api.target import Target
+
+
+class ApiServer:
+    """The parts of the Kubernetes API that a DRA driver meets, on a loopback port.
+
+    There is neither authentication nor authorisation: 401 and 403 come from `faults` alone.
+
+    Attributes:
+        faults: Troubles on demand.
+        requests: How many requests came.
+    """
+
+    def __init__(
+        self,
+        *,
+        gates: Collection[str] = DEFAULT_GATES,
+        resource_versions: tuple[str, ...] = ("v1",),
+        history: int = 1000,
+        bookmark_seconds: float = 60.0,
+        check_expression: CheckExpression = any_expression,
+    ) -> None:
+        """An API server that is not started yet.
+
+        Args:
+            gates: The feature gates that are on; the fields of others are dropped silently.
+            resource_versions: Of resource.k8s.io, the preferred one first; v1 and v1beta2 have
+                the same JSON.
+            history: How many changes of a resource a watch can go back.
+            check_expression: What is wrong with a CEL selector; None for nothing. The limit on
+                its length holds in any case.
+        """
+        served = Served({"": ("v1",), "events.k8s.io": ("v1",), RESOURCE_GROUP: resource_versions})
+        schema = Schema({**CORE, **RESOURCE})
+        self.faults: Final = Faults()
+        self.requests: Final = RequestCounts()
+        self._store: Final = Store(history=history)
+        setting = Setting(
+            gates=frozenset(gates), check=check_expression, labels=self._namespace_labels
+        )
+        writer = Registry(self._store, schema, strategies.of_kinds(setting))
+        namespaces = next(kind for kind in KINDS if kind.plural == "namespaces")
+        for name in ("default", "kube-system"):
+            document: dict[str, object] = {"metadata": {"name": name}}
+            writer.create(Target(kind=namespaces), document, WriteOptions(manager="kube-apiserver"))
+        service = Service(
+            store=self._store,
+            registry=writer,
+            deletion=Deletion(writer),
+            schema=schema,
+            served=served,
+            bookmark_seconds=bookmark_seconds,
+        )
+        self._listener: Final = Listener(service, self.faults, self.requests)
+
+    @property
+    def url(self) -> str:
+        """Where it listens: ``http://127.0.0.1:<port>``."""
+        return f"http://127.0.0.1:{self._listener.port}"
+
+    def start(self) -> None:
+        """Requests are answered from now on."""
+        self._listener.start()
+
+    def stop(self) -> None:
+        """All watches and connections are closed and all threads joined."""
+        self._listener.stop()
+
+    def __enter__(self) -> "ApiServer":
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def kubeconfig(self, path: Path) -> Path:
+        """Writes a kubeconfig for this server; its path."""
+        entry = {"name": "simulated"}
+        document = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{**entry, "cluster": {"server": self.url}}],
+            "users": [{**entry, "user": {}}],
+            "contexts": [{**entry, "context": {"cluster": "simulated", "user": "simulated"}}],
+            "current-context": "simulated",
+        }
+        path.write_text(json.dumps(document, indent=2), encoding="utf-8")
+        return path
+
+    def _namespace_labels(self, name: str) -> Mapping[str, object]:
+        found = self._store.get("namespaces", "", name)
+        return part(part(found.document, "metadata"), "labels") if found else {}
+
+    def forget_history(self, resource: str) -> None:
+        """Watches from before now end with 410 Gone, as after etcd's compaction."""
+        self._store.forget(resource)

@@ -1,0 +1,178 @@
+"""Device selectors, compiled and evaluated as Kubernetes does (dynamic-resource-allocation/cel).
+
+Not covered: the estimate of an expression's cost, ``device`` as a value of its own
+(``cel.bind(d, device, ...)``), and the url, ip, regex and sets libraries.
+"""
+
+import functools
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+from cel_expr_python import cel
+from cel_expr_python.ext import ext_bindings, ext_optional, ext_strings
+
+from tensorfusion_dra.core.errors import DriverError
+from tensorfusion_dra.simulator import cel_library
+from tensorfusion_dra.simulator.allocator.devices import Attribute, Device
+
+MAX_EXPRESSION_BYTES: Final = 10240
+
+_STRINGS_VERSION: Final = 2
+_CACHED: Final = 1024
+
+# Domains that an expression may look up: any of its texts, and any name after a dot.
+_TEXTS: Final = re.compile(r"'([^']*)'|\"([^\"]*)\"|\.\??\s*([A-Za-z_][A-Za-z0-9_]*)")
+_ERROR_LINE: Final = re.compile(r"ERROR: <input>:[0-9]+:[0-9]+: (.*)")
+_MIXED_NUMBERS: Final = re.compile(
+    r"found no matching overload for '_[<>]=?_' applied to"
+    r" '\((?:int|uint|double), (?:int|uint|double)\)'(?: \[[A-Z_]+\])?"
+)
+_SUFFIX: Final = re.compile(r"\s*\[[A-Z_]+\]$")
+_PREFIX: Final = re.compile(r"^[A-Z_]+: ")
+
+
+class CelCompileError(DriverError):
+    """An expression does not compile; the API server refuses it."""
+
+
+class CelRunError(DriverError):
+    """An expression failed on a device; the scheduling of the pod stops, on every node."""
+
+
+class Selector:
+    """A compiled expression."""
+
+    def __init__(self, expression: str, program: Any) -> None:
+        self.expression: Final = expression
+        self._program: Final = program
+        found = _TEXTS.findall(expression)
+        self._domains: Final = {text for texts in found for text in texts if text}
+
+    def matches(self, device: Device) -> bool:
+        """Whether it selects the device.
+
+        Raises:
+            CelRunError: An attribute that it names is missing, or it came out as no bool.
+        """
+        driver = device.id.driver
+        attributes = {
+            name: _attribute_value(name, found) for name, found in device.attributes.items()
+        }
+        capacity = {
+            name: cel_library.quantity_value(found.value) for name, found in device.capacity.items()
+        }
+        fields = {
+            "driver": driver,
+            "allowMultipleAllocations": device.is_shared,
+            "attributes": self._by_domain(driver, attributes),
+            "capacity": self._by_domain(driver, capacity),
+        }
+        result = self._program.eval(data={"device": fields})
+        kind, value = result.type(), result.value()
+        if kind == cel.Type.ERROR:
+            raise CelRunError(_shown(str(value)))
+        if kind != cel.Type.BOOL:
+            raise CelRunError(f"found a result of type {kind.name()}, expected bool")
+        return bool(value)
+
+    def _by_domain(self, driver: str, values: Mapping[str, object]) -> dict[str, dict[str, object]]:
+        """The values by domain and id; a domain that the device lacks is empty, not an error."""
+        domains: dict[str, dict[str, object]] = {domain: {} for domain in self._domains}
+        for name, value in values.items():
+            domain, slash, short = name.partition("/")
+            domains.setdefault(domain if slash else driver, {})[short if slash else name] = value
+        return domains
+
+
+@functools.lru_cache(maxsize=_CACHED)
+def selector(expression: str) -> Selector:
+    """The selector of an expression.
+
+    Raises:
+        CelCompileError: It does not compile, or does not give a bool.
+    """
+    checking, evaluating = _checking(), _evaluating()
+    try:
+        returned = checking.compile(expression).return_type()
+    except RuntimeError as error:
+        if not _compares_kinds_of_numbers(str(error)):
+            raise CelCompileError(f"compilation failed: {_shown(str(error))}") from error
+        returned = cel.Type.BOOL
+    if returned not in (cel.Type.BOOL, cel.Type.DYN):
+        found = str(returned.name())
+        raise CelCompileError(f"must evaluate to bool or the unknown type, not {found.lower()}")
+    return Selector(expression, evaluating.compile(expression, disable_check=True))
+
+
+def check_expression(text: str) -> str | None:
+    """Why the API server refuses an expression; None if it does not."""
+    if len(text.encode()) > MAX_EXPRESSION_BYTES:
+        return f"may not be more than {MAX_EXPRESSION_BYTES} bytes"
+    try:
+        selector(text)
+    except CelCompileError as error:
+        return str(error)
+    return None
+
+
+@functools.cache
+def _checking() -> Any:
+    """Where expressions are checked.
+
+    The fields of `device` are variables with dotted names: there is no other way to declare maps
+    of maps as fields, and without that the checker would let ``device.attributes["model"]`` pass.
+    """
+    by_id = cel.Type.Map(cel.Type.STRING, cel.Type.DYN)
+    quantities = cel.Type.Map(cel.Type.STRING, cel_library.quantity_type())
+    return cel.NewEnv(
+        descriptor_pool=cel_library.type_pool(),
+        variables={
+            "device.driver": cel.Type.STRING,
+            "device.allowMultipleAllocations": cel.Type.BOOL,
+            "device.attributes": cel.Type.Map(cel.Type.STRING, by_id),
+            "device.capacity": cel.Type.Map(cel.Type.STRING, quantities),
+        },
+        extensions=_extensions(typed=True),
+    )
+
+
+@functools.cache
+def _evaluating() -> Any:
+    """Where expressions that passed the check are evaluated, on plain maps."""
+    return cel.NewEnv(variables={"device": cel.Type.DYN}, extensions=_extensions(typed=False))
+
+
+def _extensions(*, typed: bool) -> list[Any]:
+    return [
+        ext_strings.ExtStrings(_STRINGS_VERSION),
+        ext_bindings.ExtBindings(),
+        ext_optional.ExtOptional(),
+        cel_library.extension(typed=typed),
+    ]
+
+
+def _compares_kinds_of_numbers(error: str) -> bool:
+    """Whether that is all that is wrong: Kubernetes allows ``asApproximateFloat() >= 200``."""
+    found = _ERROR_LINE.findall(error)
+    return bool(found) and all(_MIXED_NUMBERS.fullmatch(text) for text in found)
+
+
+def _attribute_value(name: str, attribute: Attribute) -> object:
+    if attribute.kind == "unsupported":
+        raise CelRunError(f"attribute {name}: unsupported attribute value")
+    if attribute.kind == "version":
+        try:
+            return cel_library.semver_value(str(attribute.value))
+        except ValueError as error:
+            raise CelRunError(f"attribute {name}: parse semantic version: {error}") from error
+    return attribute.value
+
+
+def _shown(text: str) -> str:
+    """An evaluator's error in the words of Kubernetes' own, which is written in Go."""
+    text = _SUFFIX.sub("", _PREFIX.sub("", text))
+    missing = re.fullmatch(r'Key not found in map : "(.*)"', text)
+    if missing:
+        return f"no such key: {missing[1]}"
+    return text.replace("map(string, dyn)", "map(string, any)")

@@ -1,0 +1,243 @@
+"""The functions that Kubernetes adds to CEL for quantities and versions.
+
+k8s.io/apiserver/pkg/cel/library, quantity.go and semverlib.go. A quantity or version is a map of
+one entry here, since a value of a type of its own cannot be handed to the evaluator.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from cel_expr_python import cel
+from google.protobuf import descriptor_pb2, descriptor_pool
+
+from tensorfusion_dra.core import quantity
+from tensorfusion_dra.core.quantity import NANO, Quantity, QuantityError
+
+Value = dict[str, str]
+
+_QUANTITY: Final = "kubernetes.Quantity"
+_SEMVER: Final = "kubernetes.Semver"
+_MAX_INT: Final = 2**63 - 1
+
+_SEMVER_SHAPE: Final = re.compile(
+    r"(?P<major>0|[1-9][0-9]*)\.(?P<minor>0|[1-9][0-9]*)\.(?P<patch>0|[1-9][0-9]*)"
+    r"(?:-(?P<pre>(?:0|[1-9][0-9]*|[0-9]*[a-zA-Z-][0-9a-zA-Z-]*)"
+    r"(?:\.(?:0|[1-9][0-9]*|[0-9]*[a-zA-Z-][0-9a-zA-Z-]*))*))?"
+    r"(?:\+[0-9a-zA-Z-]+(?:\.[0-9a-zA-Z-]+)*)?"
+)
+
+
+def quantity_value(amount: Quantity) -> Value:
+    """A quantity as expressions see it; equal amounts are equal values."""
+    return {_QUANTITY: str(amount.nano)}
+
+
+def semver_value(text: str, *, normalize: bool = False) -> Value:
+    """A version as expressions see it, without its build part, which takes no part in comparing.
+
+    Raises:
+        ValueError: The text is no version of semver 2.0.0.
+    """
+    match = _SEMVER_SHAPE.fullmatch(_normalized(text) if normalize else text)
+    if match is None:
+        raise ValueError(f"found {text!r}, expected a semantic version such as 1.2.3")
+    core = f"{match['major']}.{match['minor']}.{match['patch']}"
+    return {_SEMVER: core + (f"-{match['pre']}" if match["pre"] else "")}
+
+
+def _normalized(text: str) -> str:
+    """With all three numbers, without a leading v and leading zeros."""
+    core = re.split("[-+]", text, maxsplit=1)[0]
+    numbers = [
+        number.lstrip("0") or "0" if number.isdigit() else number
+        for number in core.removeprefix("v").split(".")
+    ]
+    return ".".join([*numbers, "0", "0"][: max(3, len(numbers))]) + text[len(core) :]
+
+
+def extension(*, typed: bool) -> Any:
+    """The library for an environment.
+
+    Args:
+        typed: For checking expressions: quantities and versions have types of their own. Otherwise
+            for evaluating them.
+    """
+    as_map = cel.Type.Map(cel.Type.STRING, cel.Type.DYN)
+    types = {
+        "string": cel.Type.STRING,
+        "int": cel.Type.INT,
+        "bool": cel.Type.BOOL,
+        "double": cel.Type.DOUBLE,
+        _QUANTITY: quantity_type() if typed else as_map,
+        _SEMVER: cel.Type(_SEMVER) if typed else as_map,
+    }
+    functions: dict[str, dict[str, Any]] = {}
+    for entry in _FUNCTIONS:
+        overload = cel.Overload(
+            entry.overload(),
+            return_type=types[entry.returns],
+            parameters=[types[parameter] for parameter in entry.parameters],
+            is_member=entry.is_member,
+            impl=entry.function,
+        )
+        # Without types of their own, the same function of both is one and the same overload.
+        signature = ",".join(str(types[parameter].name()) for parameter in entry.parameters)
+        functions.setdefault(entry.name, {}).setdefault(signature, overload)
+    declared = [cel.FunctionDecl(name, list(found.values())) for name, found in functions.items()]
+    return cel.CelExtension("kubernetes", declared)
+
+
+def quantity_type() -> Any:
+    """The type of a quantity while an expression is checked."""
+    return cel.Type(_QUANTITY)
+
+
+def type_pool() -> descriptor_pool.DescriptorPool:
+    """Both types, as messages without fields: only so does the checker keep them apart."""
+    described = descriptor_pb2.FileDescriptorProto(
+        name="kubernetes.proto", package="kubernetes", syntax="proto3"
+    )
+    for name in (_QUANTITY, _SEMVER):
+        described.message_type.add(name=name.rpartition(".")[2])
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(described)
+    return pool
+
+
+def _amount(value: Mapping[str, object]) -> Quantity:
+    nano = value.get(_QUANTITY)
+    if not isinstance(nano, str):
+        raise ValueError("no such overload: found no quantity, expected one")  # noqa: TRY004
+    return Quantity(int(nano))
+
+
+def _parsed(text: str) -> Value:
+    try:
+        return quantity_value(quantity.parse(text))
+    except QuantityError as error:
+        raise ValueError(str(error)) from error
+
+
+def _is_quantity(text: str) -> bool:
+    try:
+        quantity.parse(text)
+    except QuantityError:
+        return False
+    return True
+
+
+def _is_integer(value: Value) -> bool:
+    amount = _amount(value)
+    return amount.nano % NANO == 0 and abs(amount.nano // NANO) <= _MAX_INT
+
+
+def _as_integer(value: Value) -> int:
+    if not _is_integer(value):
+        raise ValueError("cannot convert value to integer")
+    return _amount(value).nano // NANO
+
+
+def _sign(value: Value) -> int:
+    nano = _amount(value).nano
+    return (nano > 0) - (nano < 0)
+
+
+def _sum(left: Value, right: Value | int) -> Value:
+    other = Quantity.whole(right) if isinstance(right, int) else _amount(right)
+    return quantity_value(_amount(left) + other)
+
+
+def _difference(left: Value, right: Value | int) -> Value:
+    other = Quantity.whole(right) if isinstance(right, int) else _amount(right)
+    return quantity_value(_amount(left) - other)
+
+
+def _is_semver(text: str, normalize: bool = False) -> bool:
+    try:
+        semver_value(text, normalize=normalize)
+    except ValueError:
+        return False
+    return True
+
+
+def _semver(text: str, normalize: bool = False) -> Value:
+    return semver_value(text, normalize=normalize)
+
+
+def _numbers(value: Mapping[str, object]) -> tuple[int, int, int]:
+    major, minor, patch = _version(value).partition("-")[0].split(".")
+    return int(major), int(minor), int(patch)
+
+
+def _version(value: Mapping[str, object]) -> str:
+    text = value.get(_SEMVER)
+    if not isinstance(text, str):
+        raise ValueError("no such overload: found no version, expected one")  # noqa: TRY004
+    return text
+
+
+def _precedence(value: Mapping[str, object]) -> tuple[object, ...]:
+    """Sorts as semver 2.0.0, section 11."""
+    release = _version(value).partition("-")[2]
+    parts = [
+        (0, int(part), "") if part.isdigit() else (1, 0, part)
+        for part in release.split(".")
+        if part
+    ]
+    return (*_numbers(value), not release, parts)
+
+
+def _compared(left: Value, right: Value) -> int:
+    if _SEMVER in left:
+        one, two = _precedence(left), _precedence(right)
+        return (one > two) - (one < two)
+    first, second = _amount(left).nano, _amount(right).nano
+    return (first > second) - (first < second)
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """One overload; a member takes its first parameter from before the dot."""
+
+    name: str
+    parameters: tuple[str, ...]
+    returns: str
+    function: Callable[..., object]
+    is_member: bool = True
+
+    def overload(self) -> str:
+        """Its id, unique in the library."""
+        short = (parameter.rpartition(".")[2].lower() for parameter in self.parameters)
+        return "_".join(("k8s", self.name, *short))
+
+
+_FUNCTIONS: Final = (
+    _Entry("quantity", ("string",), _QUANTITY, _parsed, is_member=False),
+    _Entry("isQuantity", ("string",), "bool", _is_quantity, is_member=False),
+    _Entry("isInteger", (_QUANTITY,), "bool", _is_integer),
+    _Entry("asInteger", (_QUANTITY,), "int", _as_integer),
+    _Entry("asApproximateFloat", (_QUANTITY,), "double", lambda value: _amount(value).nano / NANO),
+    _Entry("sign", (_QUANTITY,), "int", _sign),
+    _Entry("add", (_QUANTITY, _QUANTITY), _QUANTITY, _sum),
+    _Entry("add", (_QUANTITY, "int"), _QUANTITY, _sum),
+    _Entry("sub", (_QUANTITY, _QUANTITY), _QUANTITY, _difference),
+    _Entry("sub", (_QUANTITY, "int"), _QUANTITY, _difference),
+    _Entry("semver", ("string",), _SEMVER, _semver, is_member=False),
+    _Entry("semver", ("string", "bool"), _SEMVER, _semver, is_member=False),
+    _Entry("isSemver", ("string",), "bool", _is_semver, is_member=False),
+    _Entry("isSemver", ("string", "bool"), "bool", _is_semver, is_member=False),
+    _Entry("major", (_SEMVER,), "int", lambda value: _numbers(value)[0]),
+    _Entry("minor", (_SEMVER,), "int", lambda value: _numbers(value)[1]),
+    _Entry("patch", (_SEMVER,), "int", lambda value: _numbers(value)[2]),
+    *(
+        entry
+        for kind in (_QUANTITY, _SEMVER)
+        for entry in (
+            _Entry("compareTo", (kind, kind), "int", _compared),
+            _Entry("isGreaterThan", (kind, kind), "bool", lambda a, b: _compared(a, b) > 0),
+            _Entry("isLessThan", (kind, kind), "bool", lambda a, b: _compared(a, b) < 0),
+        )
+    ),
+)

@@ -1,0 +1,133 @@
+"""A kubelet: registers plugins over real sockets and has pods' claims prepared by them."""
+
+from pathlib import Path
+from typing import Final
+
+from tensorfusion_dra.simulator.node.journal import Entry, Journal, Listener
+from tensorfusion_dra.simulator.node.plugin import DeviceHealth, Plugin
+from tensorfusion_dra.simulator.node.plugin_sockets import PluginSockets
+from tensorfusion_dra.simulator.node.plugins import Plugins
+from tensorfusion_dra.simulator.node.pods import Pods
+from tensorfusion_dra.simulator.node.preparation import Preparation
+from tensorfusion_dra.simulator.node.timings import Timings
+from tensorfusion_dra.simulator.rest import NODES, ApiError, Client
+from tensorfusion_dra.simulator.runtime import Container, Runtime
+
+REGISTRATION_FOLDER: Final = "plugins_registry"
+
+_CHECKPOINT: Final = "dra_manager_state"
+_CONFLICT: Final = 409
+
+
+class Kubelet:
+    """The kubelet of one node, as far as DRA goes (release 1.36).
+
+    A restart is a new object with the same folder and runtime; a reboot is one with the same folder
+    and a new runtime.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        node_name: str,
+        *,
+        root_dir: Path,
+        runtime: Runtime,
+        timings: Timings | None = None,
+        wipe_at_start: bool = False,
+        listener: Listener | None = None,
+    ) -> None:
+        """A kubelet that is not started yet.
+
+        Args:
+            url: Of the API server.
+            root_dir: Whose plugins_registry is watched; keep it short, for sockets' paths are.
+            wipe_at_start: Whether all slices of the node are deleted at first, as a real kubelet
+                does.
+            listener: Called with each entry of the journal, from any thread.
+        """
+        timings = timings or Timings()
+        self.node_name: Final = node_name
+        self.registration_dir: Final = root_dir / REGISTRATION_FOLDER
+        self._client: Final = Client(url)
+        self._root_dir: Final = root_dir
+        self._runtime: Final = runtime
+        self._wipe_at_start: Final = wipe_at_start
+        self._journal: Final = Journal(listener)
+        self._plugins: Final = Plugins(
+            self._client, node_name, timings=timings, journal=self._journal
+        )
+        self._sockets: Final = PluginSockets(
+            self.registration_dir, self._plugins, timings=timings, journal=self._journal
+        )
+        root_dir.mkdir(parents=True, exist_ok=True)
+        self._pods: Final = Pods(
+            self._client,
+            node_name,
+            preparation=Preparation(self._client, self._plugins, checkpoint=root_dir / _CHECKPOINT),
+            runtime=runtime,
+            timings=timings,
+            journal=self._journal,
+        )
+
+    def start(self) -> None:
+        """The node is in the API, plugins are registered and pods run from now on.
+
+        Raises:
+            RestError: The API server does not answer.
+        """
+        self._register_node()
+        self._plugins.start(wipe_all=self._wipe_at_start)
+        self._sockets.start()
+        self._pods.start()
+
+    def stop(self) -> None:
+        """Everything that runs here has ended; pods and prepared claims stay as they are."""
+        self._sockets.stop()
+        # Ends calls in progress, for which the pods' workers wait.
+        self._plugins.stop()
+        self._pods.stop()
+
+    def __enter__(self) -> "Kubelet":
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    @property
+    def registered(self) -> dict[str, tuple[Plugin, ...]]:
+        """The registered plugins by driver, in the order of their registration."""
+        return self._plugins.registered
+
+    @property
+    def health(self) -> dict[tuple[str, str, str], DeviceHealth]:
+        """What plugins say of devices, by driver, pool and device; Unknown is not in it."""
+        return self._plugins.health
+
+    @property
+    def journal(self) -> tuple[Entry, ...]:
+        """What happened so far."""
+        return self._journal.entries
+
+    def containers(self, namespace: str, pod: str) -> dict[str, Container]:
+        """The containers of a pod by name; empty if it has none (yet)."""
+        uid = self._pods.uid(namespace, pod)
+        return {} if uid is None else self._runtime.containers(uid)
+
+    def finish(self, namespace: str, pod: str, *, succeeded: bool = True) -> None:
+        """Lets the processes of a pod end by themselves."""
+        self._pods.finish(namespace, pod, succeeded=succeeded)
+
+    def _register_node(self) -> None:
+        labels = {"kubernetes.io/hostname": self.node_name}
+        node = {
+            "apiVersion": "v1",
+            "kind": "Node",
+            "metadata": {"name": self.node_name, "labels": labels},
+        }
+        try:
+            self._client.create(NODES, node)
+        except ApiError as error:
+            if error.status != _CONFLICT:
+                raise

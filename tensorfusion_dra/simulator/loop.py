@@ -1,0 +1,118 @@
+"""A thread that looks again whenever something has changed that it watches."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from threading import Event, Lock, Thread
+from typing import Final
+
+from tensorfusion_dra.simulator.rest import Client, Json, Resource, RestError, Watch
+
+_RETRY_SECONDS: Final = 0.2
+_JOIN_SECONDS: Final = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """What to watch.
+
+    Attributes:
+        seen: Called with each event, in the watching thread.
+    """
+
+    resource: Resource
+    field_selector: str = ""
+    seen: Callable[[Json], None] | None = None
+
+
+class Loop:
+    """Calls one function after each change, never twice at once.
+
+    The function may return after how many seconds it wants to be called without a change.
+
+    What is to do is decided from fresh lists, not from the events: an event that is missed or seen
+    twice costs a moment and never the truth.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        client: Client,
+        *,
+        watched: Sequence[Watched],
+        sync: Callable[[], float | None],
+    ) -> None:
+        self._name: Final = name
+        self._client: Final = client
+        self._sync: Final = sync
+        self._stopping: Final = Event()
+        self._wake: Final = Event()
+        self._watches: Final[set[Watch]] = set()
+        self._lock: Final = Lock()  # guards _watches
+        self._threads: Final = [
+            Thread(target=self._run, name=name),
+            *(
+                Thread(target=self._watch, name=f"{name}-{entry.resource.plural}", args=(entry,))
+                for entry in watched
+            ),
+        ]
+
+    def start(self) -> None:
+        """The function is called for the first time, and from now on after each change."""
+        self._wake.set()
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        """Returns once all threads have ended."""
+        self._stopping.set()
+        self._wake.set()
+        with self._lock:
+            for watch in self._watches:
+                watch.close()
+        for thread in self._threads:
+            if thread.ident is not None:
+                thread.join(_JOIN_SECONDS)
+
+    def wake(self) -> None:
+        """The function is called again soon."""
+        self._wake.set()
+
+    def _run(self) -> None:
+        wait_seconds: float | None = None
+        while True:
+            self._wake.wait(wait_seconds)
+            if self._stopping.is_set():
+                return
+            self._wake.clear()
+            try:
+                wait_seconds = self._sync()
+            except RestError:
+                # Somebody else wrote first, or the server is away: look again.
+                wait_seconds = _RETRY_SECONDS
+
+    def _watch(self, entry: Watched) -> None:
+        while not self._stopping.is_set():
+            try:
+                self._follow(entry)
+            except RestError:
+                self._stopping.wait(_RETRY_SECONDS)
+
+    def _follow(self, entry: Watched) -> None:
+        selector = entry.field_selector
+        since = self._client.list(entry.resource, field_selector=selector).resource_version
+        watch = self._client.watch(entry.resource, since, field_selector=selector)
+        try:
+            with self._lock:
+                if self._stopping.is_set():
+                    return
+                self._watches.add(watch)
+            # Something may have changed between the last look and this list.
+            self._wake.set()
+            for event in watch:
+                if entry.seen is not None:
+                    entry.seen(event)
+                self._wake.set()
+        finally:
+            with self._lock:
+                self._watches.discard(watch)
+            watch.release()

@@ -1,0 +1,258 @@
+"""Takes the pods of a node through their lives: prepared, running, ended."""
+
+import time
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from enum import Enum, auto
+from threading import Lock
+from typing import Any, Final
+
+from tensorfusion_dra.simulator import podclaims
+from tensorfusion_dra.simulator.loop import Loop, Watched
+from tensorfusion_dra.simulator.node import pod_status
+from tensorfusion_dra.simulator.node.journal import Journal
+from tensorfusion_dra.simulator.node.preparation import Preparation, PreparationError
+from tensorfusion_dra.simulator.node.timings import Timings
+from tensorfusion_dra.simulator.rest import PODS, ApiError, Client, Conditions, Json, RestError
+from tensorfusion_dra.simulator.runtime import ContainerError, Runtime
+
+Document = Mapping[str, Any]
+
+_AT_ONCE: Final = 16
+_REST_RETRY_SECONDS: Final = 0.2
+
+
+class Stage(Enum):
+    """How far a pod is."""
+
+    WAITING = auto()
+    PREPARED = auto()
+    RUNNING = auto()
+    ENDED = auto()
+
+
+@dataclass(slots=True)
+class _Pod:
+    """A pod of this node.
+
+    Attributes:
+        document: As the API had it last; None once it is gone from there.
+        job: What a worker does or did for it last.
+        outcome: The phase that it is to end with; "" as long as it may run.
+        next_try: On the monotonic clock.
+        tried_version: The resourceVersion at the last failure: a changed pod need not wait.
+    """
+
+    uid: str
+    document: Document | None
+    stage: Stage = Stage.WAITING
+    job: "Future[None] | None" = None
+    outcome: str = ""
+    next_try: float = 0.0
+    tried_version: str = ""
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a worker is at it."""
+        return self.job is not None and not self.job.done()
+
+    @property
+    def must_end(self) -> bool:
+        """Whether it has no right to run any more."""
+        if self.document is None or "deletionTimestamp" in self.document["metadata"]:
+            return True
+        return bool(self.outcome) or podclaims.is_done(self.document)
+
+    @property
+    def has_work(self) -> bool:
+        """Whether a worker has something to do for it."""
+        if self.must_end:
+            return self.stage is not Stage.ENDED or _is_deleted(self.document)
+        return self.stage in {Stage.WAITING, Stage.PREPARED}
+
+
+class Pods:
+    """All pods of one node; each is in the hands of one worker at most."""
+
+    def __init__(
+        self,
+        client: Client,
+        node_name: str,
+        *,
+        preparation: Preparation,
+        runtime: Runtime,
+        timings: Timings,
+        journal: Journal,
+    ) -> None:
+        self._client: Final = client
+        self._selector: Final = f"spec.nodeName={node_name}"
+        self._preparation: Final = preparation
+        self._runtime: Final = runtime
+        self._timings: Final = timings
+        self._journal: Final = journal
+        self._recorder: Final = podclaims.Recorder(client, "kubelet")
+        self._workers: Final = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="pod")
+        self._lock: Final = (
+            Lock()
+        )  # guards _pods; what is in a busy pod is its worker's, but for its document
+        self._pods: Final[dict[str, _Pod]] = {}
+        watched = [Watched(PODS, self._selector)]
+        self._loop: Final = Loop("kubelet-pods", client, watched=watched, sync=self._sync)
+
+    def start(self) -> None:
+        """Pods that are there and that will come are taken care of from now on."""
+        self._loop.start()
+
+    def stop(self) -> None:
+        """Returns once no pod is worked on; calls to plugins must have been ended before."""
+        self._loop.stop()
+        self._workers.shutdown(cancel_futures=True)
+
+    def finish(self, namespace: str, name: str, *, succeeded: bool = True) -> None:
+        """The processes of a running pod end by themselves."""
+        with self._lock:
+            for pod in self._pods.values():
+                if (
+                    pod.document is not None
+                    and podclaims.text(pod.document) == f"{namespace}/{name}"
+                ):
+                    pod.outcome = "Succeeded" if succeeded else "Failed"
+        self._loop.wake()
+
+    def uid(self, namespace: str, name: str) -> str | None:
+        """The UID of a pod of this node; None if there is none of that name."""
+        with self._lock:
+            return next(
+                (
+                    pod.uid
+                    for pod in self._pods.values()
+                    if pod.document is not None
+                    and podclaims.text(pod.document) == f"{namespace}/{name}"
+                ),
+                None,
+            )
+
+    def _sync(self) -> float | None:
+        """Hands pods to workers; the seconds until the next one is due."""
+        found = self._client.list(PODS, field_selector=self._selector).items
+        present = {podclaims.uid(document): document for document in found}
+        with self._lock:
+            # Claims may be held for pods that were deleted by force while no kubelet ran.
+            for uid in present.keys() | self._preparation.pods:
+                if uid not in self._pods:
+                    is_running = bool(self._runtime.containers(uid))
+                    stage = Stage.RUNNING if is_running else Stage.WAITING
+                    self._pods[uid] = _Pod(uid, present.get(uid), stage)
+            for uid, pod in list(self._pods.items()):
+                pod.document = present.get(uid)
+                if pod.document is None and pod.stage is Stage.ENDED and not pod.is_busy:
+                    del self._pods[uid]
+                    self._recorder.forget(uid)
+            return self._hand_out()
+
+    def _hand_out(self) -> float | None:
+        now = time.monotonic()
+        soonest: float | None = None
+        for pod in self._pods.values():
+            if pod.is_busy:
+                continue
+            if pod.job is not None:
+                pod.job.result()  # A defect of a worker's comes to light here.
+            if not pod.has_work:
+                continue
+            if pod.next_try <= now or _version(pod.document) != pod.tried_version:
+                pod.job = self._workers.submit(self._work, pod, pod.document)
+                pod.job.add_done_callback(lambda _: self._loop.wake())
+            else:
+                wait = pod.next_try - now
+                soonest = wait if soonest is None else min(soonest, wait)
+        return soonest
+
+    def _work(self, pod: _Pod, document: Document | None) -> None:
+        pod.tried_version = _version(document)
+        try:
+            if pod.must_end or document is None:
+                wait_seconds = self._end(pod, document)
+            else:
+                wait_seconds = self._begin(pod, document)
+        except RestError:
+            wait_seconds = _REST_RETRY_SECONDS
+        pod.next_try = time.monotonic() + wait_seconds
+
+    def _begin(self, pod: _Pod, document: Document) -> float:
+        """Goes as far as possible; the seconds until the next try, if that is not the end."""
+        name = podclaims.text(document)
+        if pod.stage is Stage.WAITING:
+            try:
+                self._preparation.prepare(document)
+            except PreparationError as error:
+                message = f"Failed to prepare dynamic resources: {error}"
+                self._recorder.record(document, "FailedPrepareDynamicResources", message)
+                self._journal.add("pod_not_prepared", pod=name, error=str(error))
+                return self._timings.prepare_retry_seconds
+            pod.stage = Stage.PREPARED
+            self._journal.add("pod_prepared", pod=name)
+        try:
+            self._create_containers(pod.uid, document)
+        except ContainerError as error:
+            self._recorder.record(document, "Failed", f"Error: {error}")
+            self._journal.add("container_failed", pod=name, error=str(error))
+            written = self._write_status(document, pod_status.waiting(document, str(error)))
+            pod.tried_version = _version(written)
+            return self._timings.container_retry_seconds
+        self._write_status(document, pod_status.running(document))
+        pod.stage = Stage.RUNNING
+        self._journal.add("pod_started", pod=name)
+        return 0.0
+
+    def _create_containers(self, pod_uid: str, document: Document) -> None:
+        spec = document["spec"]
+        for container in [*(spec.get("initContainers") or ()), *spec["containers"]]:
+            self._runtime.create(
+                pod_uid,
+                container["name"],
+                cdi_ids=self._preparation.cdi_ids(document, container),
+                env=pod_status.env(document, container),
+            )
+
+    def _end(self, pod: _Pod, document: Document | None) -> float:
+        """Goes as far as possible; the seconds until the next try, if that is not the end."""
+        name = pod.uid if document is None else podclaims.text(document)
+        if pod.stage is not Stage.ENDED:
+            self._runtime.stop(pod.uid)
+            try:
+                self._preparation.unprepare(pod.uid)
+            except PreparationError as error:
+                self._journal.add("pod_not_unprepared", pod=name, error=str(error))
+                return self._timings.unprepare_retry_seconds
+            self._journal.add("pod_ended", pod=name)
+        if document is not None and _is_deleted(document):
+            self._delete(document)
+        elif document is not None and pod.outcome:
+            self._write_status(document, pod_status.ended(document, pod.outcome))
+        pod.stage = Stage.ENDED
+        return 0.0
+
+    def _delete(self, document: Document) -> None:
+        """Removes the pod from the API, which waited for that."""
+        metadata = document["metadata"]
+        conditions = Conditions(uid=metadata["uid"], grace_seconds=0)
+        try:
+            self._client.delete(
+                PODS, metadata["name"], metadata["namespace"], conditions=conditions
+            )
+        except ApiError as error:
+            if error.status not in {404, 409}:
+                raise
+
+    def _write_status(self, document: Document, status: Json) -> Json:
+        return self._client.patch(PODS, document, {"status": status}, subresource="status")
+
+
+def _is_deleted(document: Document | None) -> bool:
+    return document is not None and "deletionTimestamp" in document["metadata"]
+
+
+def _version(document: Document | None) -> str:
+    return "" if document is None else str(document["metadata"]["resourceVersion"])

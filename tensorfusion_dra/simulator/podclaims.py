@@ -1,0 +1,159 @@
+"""How pods, their claims and whoever acts for them are connected in the API."""
+
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from threading import Lock
+from typing import Any, Final
+
+from tensorfusion_dra.core.errors import DriverError
+from tensorfusion_dra.simulator.rest import EVENTS, ApiError, Client, Json
+
+Document = Mapping[str, Any]
+
+FINALIZER: Final = "resource.kubernetes.io/delete-protection"
+"""On every allocated claim, so that it stays until it is released (resource/v1 Finalizer)."""
+
+POD_CLAIM_ANNOTATION: Final = "resource.kubernetes.io/pod-claim-name"
+
+_TERMINAL: Final = {"Succeeded", "Failed"}
+
+
+class ClaimNotCreatedError(DriverError):
+    """A pod's claim has not been made from its template yet."""
+
+
+def text(document: Document) -> str:
+    """Namespace and name."""
+    metadata = document["metadata"]
+    return f"{metadata['namespace']}/{metadata['name']}"
+
+
+def uid(document: Document) -> str:
+    """The object's UID."""
+    return str(document["metadata"]["uid"])
+
+
+def claim_name(pod: Document, entry: Document) -> str | None:
+    """The name of the claim behind an entry of a pod's spec; None if it needs none.
+
+    resourceclaim.Name in dynamic-resource-allocation/resourceclaim.
+
+    Raises:
+        ClaimNotCreatedError: It is to be made from a template, which has not happened yet.
+    """
+    if entry.get("resourceClaimName"):
+        return str(entry["resourceClaimName"])
+    for status in (pod.get("status") or {}).get("resourceClaimStatuses") or ():
+        if status["name"] == entry["name"]:
+            name: str | None = status.get("resourceClaimName")
+            return name
+    raise ClaimNotCreatedError(f'pod "{text(pod)}": ResourceClaim not created yet')
+
+
+def claim_entries(pod: Document) -> tuple[Document, ...]:
+    """The entries of the pod's spec.resourceClaims."""
+    return tuple((pod.get("spec") or {}).get("resourceClaims") or ())
+
+
+def claim_names(pod: Document) -> list[str]:
+    """The names of all of a pod's claims that exist.
+
+    Raises:
+        ClaimNotCreatedError: One of them is not made yet.
+    """
+    return [name for entry in claim_entries(pod) if (name := claim_name(pod, entry))]
+
+
+def is_done(pod: Document) -> bool:
+    """Whether the pod will not run any more."""
+    if (pod.get("status") or {}).get("phase") in _TERMINAL:
+        return True
+    return "deletionTimestamp" in pod["metadata"] and not (pod.get("spec") or {}).get("nodeName")
+
+
+def is_owner(pod: Document, claim: Document) -> bool:
+    """Whether the claim was made for the pod."""
+    return any(
+        owner.get("controller") and owner["uid"] == uid(pod)
+        for owner in claim["metadata"].get("ownerReferences") or ()
+    )
+
+
+def is_reserved(claim: Document, pod: Document) -> bool:
+    """Whether the pod may use the claim."""
+    reserved = (claim.get("status") or {}).get("reservedFor") or ()
+    return any(consumer["uid"] == uid(pod) for consumer in reserved)
+
+
+def condition(kind: str, *, status: bool, reason: str = "", message: str = "") -> Json:
+    """A condition of a pod that begins now."""
+    made = {"type": kind, "status": str(status), "lastTransitionTime": now()}
+    if reason:
+        made["reason"] = reason
+    if message:
+        made["message"] = message
+    return made
+
+
+def with_condition(conditions: Iterable[Document], new: Json) -> list[Json]:
+    """The conditions with one replaced; its time stays if its status does."""
+    kept = []
+    for old in conditions:
+        if old["type"] != new["type"]:
+            kept.append(dict(old))
+        elif old["status"] == new["status"]:
+            new = {**new, "lastTransitionTime": old.get("lastTransitionTime")}
+    return [*kept, new]
+
+
+def now() -> str:
+    """The time as the API writes it."""
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+class Recorder:
+    """Writes Events on pods; one that only repeats the pod's last is left out."""
+
+    def __init__(self, client: Client, component: str) -> None:
+        self._client: Final = client
+        self._component: Final = component
+        self._lock: Final = Lock()  # guards _last
+        self._last: Final[dict[str, tuple[str, str]]] = {}
+
+    def record(self, pod: Document, reason: str, message: str, *, warning: bool = True) -> None:
+        """The pod has an Event more."""
+        with self._lock:
+            if self._last.get(uid(pod)) == (reason, message):
+                return
+            self._last[uid(pod)] = (reason, message)
+        metadata = pod["metadata"]
+        body = {
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": {
+                "generateName": f"{metadata['name']}.",
+                "namespace": metadata["namespace"],
+            },
+            "involvedObject": {
+                "apiVersion": "v1",
+                "kind": "Pod",
+                **{name: metadata[name] for name in ("namespace", "name", "uid")},
+            },
+            "reason": reason,
+            "message": message,
+            "type": "Warning" if warning else "Normal",
+            "source": {"component": self._component},
+            "firstTimestamp": now(),
+            "lastTimestamp": now(),
+            "count": 1,
+        }
+        try:
+            self._client.create(EVENTS, body)
+        except ApiError:
+            # The pod's namespace may be gone: an Event is no reason to stop.
+            return
+
+    def forget(self, pod_uid: str) -> None:
+        """The pod is gone."""
+        with self._lock:
+            self._last.pop(pod_uid, None)

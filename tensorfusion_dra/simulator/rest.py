@@ -1,0 +1,324 @@
+"""A small client of the Kubernetes API over plain HTTP, for everything here that is no server."""
+
+import contextlib
+import http.client
+import json
+import socket
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import urlencode, urlsplit
+
+from tensorfusion_dra.core.errors import RetryableError
+
+Json = dict[str, Any]
+
+MERGE_PATCH: Final = "application/merge-patch+json"
+
+_TIMEOUT_SECONDS: Final = 10.0
+_WATCH_SECONDS: Final = 60
+
+
+class RestError(RetryableError):
+    """A request did not do what it should."""
+
+
+class UnreachableError(RestError):
+    """There was no complete answer."""
+
+
+class ApiError(RestError):
+    """The API server refused.
+
+    Attributes:
+        status: HTTP's, for example 409.
+        reason: The API's word for it, for example ``Conflict``.
+        message: What the API server says.
+    """
+
+    def __init__(self, status: int, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.reason = reason
+        self.message = message
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resource:
+    """One kind of object.
+
+    Attributes:
+        api_version: ``v1`` or ``resource.k8s.io/v1``.
+    """
+
+    api_version: str
+    plural: str
+    kind: str
+    namespaced: bool = True
+
+    def path(self, namespace: str | None, *parts: str) -> str:
+        """The URL path of all, or of one object or subresource."""
+        prefix = "/apis/" if "/" in self.api_version else "/api/"
+        within = f"/namespaces/{namespace}" if self.namespaced and namespace else ""
+        return prefix + self.api_version + within + "/".join(["", self.plural, *parts])
+
+
+RESOURCE_V1: Final = "resource.k8s.io/v1"
+PODS: Final = Resource(api_version="v1", plural="pods", kind="Pod")
+EVENTS: Final = Resource(api_version="v1", plural="events", kind="Event")
+NODES: Final = Resource(api_version="v1", plural="nodes", kind="Node", namespaced=False)
+CLAIMS: Final = Resource(api_version=RESOURCE_V1, plural="resourceclaims", kind="ResourceClaim")
+TEMPLATES: Final = Resource(
+    api_version=RESOURCE_V1, plural="resourceclaimtemplates", kind="ResourceClaimTemplate"
+)
+CLASSES: Final = Resource(
+    api_version=RESOURCE_V1, plural="deviceclasses", kind="DeviceClass", namespaced=False
+)
+SLICES: Final = Resource(
+    api_version=RESOURCE_V1, plural="resourceslices", kind="ResourceSlice", namespaced=False
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """A list and the moment that it shows."""
+
+    items: list[Json]
+    resource_version: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conditions:
+    """What must be so for a delete to happen; None for whatever it is.
+
+    Attributes:
+        grace_seconds: How long the object may stay for its kubelet; None for its own wish.
+    """
+
+    uid: str | None = None
+    resource_version: str | None = None
+    grace_seconds: int | None = None
+
+    def options(self) -> Json:
+        """The DeleteOptions."""
+        wanted = {"uid": self.uid, "resourceVersion": self.resource_version}
+        options: Json = {"kind": "DeleteOptions", "apiVersion": "v1"}
+        found = {name: value for name, value in wanted.items() if value is not None}
+        if found:
+            options["preconditions"] = found
+        if self.grace_seconds is not None:
+            options["gracePeriodSeconds"] = self.grace_seconds
+        return options
+
+
+UNCONDITIONALLY: Final = Conditions()
+
+
+class Client:
+    """Each call is one connection, so threads may share a client.
+
+    Every method raises ApiError if the server refuses and UnreachableError if it does not answer.
+    """
+
+    def __init__(self, url: str, timeout_seconds: float = _TIMEOUT_SECONDS) -> None:
+        parts = urlsplit(url)
+        self._host: Final = parts.hostname or "127.0.0.1"
+        self._port: Final = parts.port or 80
+        self._timeout_seconds: Final = timeout_seconds
+
+    def get(self, resource: Resource, name: str, namespace: str | None = None) -> Json:
+        """One object."""
+        return self._call("GET", resource.path(namespace, name))
+
+    def find(self, resource: Resource, name: str, namespace: str | None = None) -> Json | None:
+        """One object, or None if there is none of this name."""
+        try:
+            return self.get(resource, name, namespace)
+        except ApiError as error:
+            if error.status == http.client.NOT_FOUND:
+                return None
+            raise
+
+    def list(
+        self, resource: Resource, *, namespace: str | None = None, field_selector: str = ""
+    ) -> Listing:
+        """All objects, of one namespace or of all."""
+        query = _query(fieldSelector=field_selector)
+        found = self._call("GET", resource.path(namespace) + query)
+        # As in client-go: the items of a list do not say what they are, the list does.
+        marks = {"apiVersion": resource.api_version, "kind": resource.kind}
+        items = [{**marks, **item} for item in found["items"]]
+        return Listing(items, found["metadata"]["resourceVersion"])
+
+    def create(self, resource: Resource, body: Mapping[str, Any]) -> Json:
+        """The object as it was stored."""
+        return self._call("POST", resource.path(_namespace(body)) + _STRICT, body)
+
+    def replace(self, resource: Resource, body: Mapping[str, Any], subresource: str = "") -> Json:
+        """The object as it was stored; a conflict if its resourceVersion is not the latest."""
+        parts = [body["metadata"]["name"], *filter(None, [subresource])]
+        return self._call("PUT", resource.path(_namespace(body), *parts) + _STRICT, body)
+
+    def replace_status(self, resource: Resource, body: Mapping[str, Any]) -> Json:
+        """The object with this status."""
+        return self.replace(resource, body, "status")
+
+    def patch(
+        self, resource: Resource, target: Mapping[str, Any], patch: Json, *, subresource: str = ""
+    ) -> Json:
+        """The object of the target's name after a JSON merge patch.
+
+        With the target's uid in the patch, so that another object of this name is left alone.
+        """
+        metadata = {"uid": target["metadata"]["uid"], **patch.get("metadata", {})}
+        parts = [target["metadata"]["name"], *filter(None, [subresource])]
+        path = resource.path(_namespace(target), *parts) + _STRICT
+        return self._call("PATCH", path, {**patch, "metadata": metadata}, MERGE_PATCH)
+
+    def delete(
+        self,
+        resource: Resource,
+        name: str,
+        namespace: str | None = None,
+        *,
+        conditions: Conditions = UNCONDITIONALLY,
+    ) -> Json:
+        """The object as it was last, or the server's word that it is gone."""
+        return self._call("DELETE", resource.path(namespace, name), conditions.options())
+
+    def delete_all(self, resource: Resource, *, field_selector: str) -> Json:
+        """The objects of a cluster-wide resource that were chosen and deleted."""
+        path = resource.path(None) + _query(fieldSelector=field_selector)
+        return self._call("DELETE", path, Conditions().options())
+
+    def bind(self, pod: Mapping[str, Any], node_name: str) -> None:
+        """The pod is on the node from now on."""
+        metadata = {name: pod["metadata"][name] for name in ("name", "namespace", "uid")}
+        body = {
+            "apiVersion": "v1",
+            "kind": "Binding",
+            "metadata": metadata,
+            "target": {"apiVersion": "v1", "kind": "Node", "name": node_name},
+        }
+        self._call("POST", PODS.path(metadata["namespace"], metadata["name"], "binding"), body)
+
+    def watch(self, resource: Resource, since: str, *, field_selector: str = "") -> "Watch":
+        """Changes after a moment, until the server ends it or it is closed."""
+        query = _query(
+            watch="true",
+            resourceVersion=since,
+            fieldSelector=field_selector,
+            allowWatchBookmarks="true",
+            timeoutSeconds=str(_WATCH_SECONDS),
+        )
+        connection = self._connection(_WATCH_SECONDS + self._timeout_seconds)
+        try:
+            response = _response(connection, "GET", resource.path(None) + query)
+            return Watch(connection, response)
+        except BaseException:
+            connection.close()
+            raise
+
+    def _connection(self, timeout_seconds: float) -> http.client.HTTPConnection:
+        return http.client.HTTPConnection(self._host, self._port, timeout=timeout_seconds)
+
+    def _call(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None = None,
+        content_type: str = "application/json",
+    ) -> Json:
+        text = None if body is None else json.dumps(body).encode()
+        with contextlib.closing(self._connection(self._timeout_seconds)) as connection:
+            response = _response(connection, method, path, text, content_type)
+            return _document(response)
+
+
+class Watch:
+    """The changes of one watch request; another thread may close it."""
+
+    def __init__(
+        self, connection: http.client.HTTPConnection, response: http.client.HTTPResponse
+    ) -> None:
+        self._connection: Final = connection
+        self._response: Final = response
+
+    def __iter__(self) -> Iterator[Json]:
+        """Events as the API has them: type and object.
+
+        Raises:
+            ApiError: The server ended the watch with an error, such as 410 Expired.
+            UnreachableError: The stream broke off.
+        """
+        try:
+            while line := self._response.readline():
+                event = json.loads(line)
+                if event["type"] == "ERROR":
+                    raise _refusal(event["object"])
+                yield event
+        except (OSError, ValueError, http.client.HTTPException) as error:
+            raise UnreachableError(f"watch broke off: {error}") from error
+
+    def close(self) -> None:
+        """Ends the watch; an iteration that waits in another thread ends too."""
+        if self._connection.sock is not None:
+            with contextlib.suppress(OSError):
+                self._connection.sock.shutdown(socket.SHUT_RDWR)
+
+    def release(self) -> None:
+        """Frees the connection; for the thread that iterated, after it has ended."""
+        self._response.close()
+        self._connection.close()
+
+
+_STRICT: Final = "?fieldValidation=Strict"
+
+
+def _query(**parameters: str) -> str:
+    return "?" + urlencode({name: value for name, value in parameters.items() if value})
+
+
+def _namespace(body: Mapping[str, Any]) -> str | None:
+    found: str | None = body["metadata"].get("namespace")
+    return found
+
+
+def _response(
+    connection: http.client.HTTPConnection,
+    method: str,
+    path: str,
+    body: bytes | None = None,
+    content_type: str = "application/json",
+) -> http.client.HTTPResponse:
+    """The answer to a request, if it is a good one."""
+    headers = {"Accept": "application/json"}
+    if body is not None:
+        headers["Content-Type"] = content_type
+    try:
+        connection.request(method, path, body=body, headers=headers)
+        response = connection.getresponse()
+    except (OSError, http.client.HTTPException) as error:
+        raise UnreachableError(f"{method} {path}: {error}") from error
+    if response.status >= http.client.BAD_REQUEST:
+        try:
+            raise _refusal({"code": response.status, **_document(response)})
+        finally:
+            response.close()
+    return response
+
+
+def _document(response: http.client.HTTPResponse) -> Json:
+    try:
+        text = response.read()
+    except (OSError, http.client.HTTPException) as error:
+        raise UnreachableError(f"answer broke off: {error}") from error
+    try:
+        found = json.loads(text)
+    except ValueError:
+        found = {"message": text.decode(errors="replace").strip()}
+    return found if isinstance(found, dict) else {}
+
+
+def _refusal(status: Mapping[str, Any]) -> ApiError:
+    return ApiError(status.get("code", 500), status.get("reason", ""), status.get("message", ""))

@@ -1,0 +1,246 @@
+"""A plain HTTP client for the simulated API server, and documents to send it."""
+
+import http.client
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+Json = dict[str, Any]
+
+RESOURCE: Final = "/apis/resource.k8s.io/v1"
+SLICES: Final = f"{RESOURCE}/resourceslices"
+CLASSES: Final = f"{RESOURCE}/deviceclasses"
+CLAIMS: Final = f"{RESOURCE}/namespaces/default/resourceclaims"
+TEMPLATES: Final = f"{RESOURCE}/namespaces/default/resourceclaimtemplates"
+PODS: Final = "/api/v1/namespaces/default/pods"
+NODES: Final = "/api/v1/nodes"
+EVENTS: Final = "/api/v1/namespaces/default/events"
+NEW_EVENTS: Final = "/apis/events.k8s.io/v1/namespaces/default/events"
+
+MERGE: Final = "application/merge-patch+json"
+STRATEGIC: Final = "application/strategic-merge-patch+json"
+JSON_PATCH: Final = "application/json-patch+json"
+APPLY: Final = "application/apply-patch+yaml"
+
+SHARE: Final = "11111111-2222-3333-4444-555555555555"
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """An answer: its code, its JSON and its headers, each by lower-case name."""
+
+    code: int
+    json: Json
+    headers: dict[str, list[str]] = field(default_factory=dict)
+
+    @property
+    def message(self) -> str:
+        return str(self.json["message"])
+
+    @property
+    def causes(self) -> list[tuple[str, str]]:
+        """The refused fields with their reasons."""
+        return [(cause["field"], cause["reason"]) for cause in self.json["details"]["causes"]]
+
+
+class Client:
+    """Keeps one connection."""
+
+    def __init__(self, url: str) -> None:
+        self._address: Final = urlsplit(url).netloc
+        self._connection = http.client.HTTPConnection(self._address, timeout=10)
+
+    def call(
+        self, method: str, path: str, body: object = None, *, kind: str = "application/json"
+    ) -> Reply:
+        text = body if isinstance(body, str) or body is None else json.dumps(body)
+        headers = {"Content-Type": kind, "User-Agent": "tests/1"}
+        self._connection.request(method, path, body=text, headers=headers)
+        answer = self._connection.getresponse()
+        raw = answer.read()
+        fields: dict[str, list[str]] = {}
+        for name, value in answer.getheaders():
+            fields.setdefault(name.lower(), []).append(value)
+        is_json = answer.headers.get_content_type() == "application/json"
+        document = json.loads(raw) if is_json else {"text": raw.decode()}
+        return Reply(answer.status, document, fields)
+
+    def get(self, path: str) -> Reply:
+        return self.call("GET", path)
+
+    def post(self, path: str, body: object) -> Reply:
+        return self.call("POST", path, body)
+
+    def put(self, path: str, body: object) -> Reply:
+        return self.call("PUT", path, body)
+
+    def patch(self, path: str, body: object, kind: str = MERGE) -> Reply:
+        return self.call("PATCH", path, body, kind=kind)
+
+    def delete(self, path: str, body: object = None) -> Reply:
+        return self.call("DELETE", path, body)
+
+    def watch(self, path: str) -> "WatchLines":
+        """A watch on a connection of its own."""
+        return WatchLines(self._address, path)
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+class WatchLines:
+    """The events of one watch, as they come."""
+
+    def __init__(self, address: str, path: str) -> None:
+        self._connection = http.client.HTTPConnection(address, timeout=10)
+        separator = "&" if "?" in path else "?"
+        self._connection.request("GET", f"{path}{separator}watch=true")
+        self._answer = self._connection.getresponse()
+        self.code = self._answer.status
+
+    def __enter__(self) -> "WatchLines":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._answer.close()
+        self._connection.close()
+
+    def __iter__(self) -> Iterator[Json]:
+        while line := self._answer.readline():
+            yield json.loads(line)
+
+    def next(self) -> tuple[str, str, Json]:
+        """The next event: its type, its object's name and the object."""
+        event = json.loads(self._answer.readline())
+        return event["type"], event["object"]["metadata"].get("name", ""), event["object"]
+
+    def rest(self) -> list[str]:
+        """The types of all events until the server ends the watch."""
+        return [event["type"] for event in self]
+
+
+def device(name: str = "gpu-0", **fields: object) -> Json:
+    """A shared GPU."""
+    policy = {"default": "40Gi", "validRange": {"min": "1Mi", "step": "1Mi"}}
+    return {
+        "name": name,
+        "allowMultipleAllocations": True,
+        "attributes": {"model": {"string": "A100"}, "driver_version": {"version": "550.54.15"}},
+        "capacity": {"vram": {"value": "40Gi", "requestPolicy": policy}},
+        **fields,
+    }
+
+
+def resource_slice(name: str = "slice-a", *, node: str = "node-a", **spec: object) -> Json:
+    """A slice with one device."""
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceSlice",
+        "metadata": {"name": name},
+        "spec": {
+            "driver": "tensor-fusion.ai.dra-driver",
+            "pool": {"name": f"pool-a/{node}", "generation": 1, "resourceSliceCount": 1},
+            "nodeName": node,
+            "devices": [device()],
+            **spec,
+        },
+    }
+
+
+def claim(name: str = "claim-a", **devices: object) -> Json:
+    """A claim for one device."""
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaim",
+        "metadata": {"name": name},
+        "spec": {"devices": {"requests": [request()], **devices}},
+    }
+
+
+def request(name: str = "gpu", **exactly: object) -> Json:
+    """A request for exactly one device."""
+    return {"name": name, "exactly": {"deviceClassName": "tensor-fusion.ai", **exactly}}
+
+
+def template(name: str = "template-a", /, **metadata: object) -> Json:
+    """A template for claims that get this metadata."""
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaimTemplate",
+        "metadata": {"name": name},
+        "spec": {"metadata": metadata, "spec": claim()["spec"]},
+    }
+
+
+def device_class(name: str = "tensor-fusion.ai", **spec: object) -> Json:
+    """A class that selects this driver's devices."""
+    expression = 'device.driver == "tensor-fusion.ai.dra-driver"'
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "DeviceClass",
+        "metadata": {"name": name},
+        "spec": {"selectors": [{"cel": {"expression": expression}}], **spec},
+    }
+
+
+def result(**fields: object) -> Json:
+    """An allocation result: one share of one device."""
+    return {
+        "request": "gpu",
+        "driver": "tensor-fusion.ai.dra-driver",
+        "pool": "pool-a/node-a",
+        "device": "gpu-0",
+        "shareID": SHARE,
+        "consumedCapacity": {"vram": "1024Mi"},
+        **fields,
+    }
+
+
+def allocation(*results: Json, **devices: object) -> Json:
+    """An allocation on one node."""
+    terms = [{"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["node-a"]}]}]
+    return {
+        "devices": {"results": list(results) or [result()], **devices},
+        "nodeSelector": {"nodeSelectorTerms": terms},
+    }
+
+
+def device_status(**fields: object) -> Json:
+    """The status of the device in result()."""
+    return {
+        "driver": "tensor-fusion.ai.dra-driver",
+        "pool": "pool-a/node-a",
+        "device": "gpu-0",
+        "shareID": SHARE,
+        **fields,
+    }
+
+
+def condition(**fields: object) -> Json:
+    """A condition that is true."""
+    return {
+        "type": "Ready",
+        "status": "True",
+        "reason": "Prepared",
+        "message": "",
+        "lastTransitionTime": "2026-01-01T00:00:00Z",
+        **fields,
+    }
+
+
+def pod(name: str = "pod-a", **spec: object) -> Json:
+    """A pod with a claim that its container uses."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name},
+        "spec": {
+            "containers": [
+                {"name": "app", "image": "app", "resources": {"claims": [{"name": "gpu"}]}}
+            ],
+            "resourceClaims": [{"name": "gpu", "resourceClaimName": "claim-a"}],
+            **spec,
+        },
+    }

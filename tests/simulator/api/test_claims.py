@@ -1,0 +1,261 @@
+"""ResourceClaims, templates and classes: their specs."""
+
+import pytest
+
+from tensorfusion_dra.simulator.api.gates import DEFAULT_GATES
+from tensorfusion_dra.simulator.apiserver import ApiServer
+from tests.simulator.api.client import (
+    CLAIMS,
+    CLASSES,
+    TEMPLATES,
+    Client,
+    Json,
+    claim,
+    device_class,
+    request,
+    template,
+)
+
+SUB = {"name": "big", "deviceClassName": "tensor-fusion.ai"}
+OPAQUE = {"driver": "tensor-fusion.ai.dra-driver", "parameters": {"kind": "Limits"}}
+R = "spec.devices.requests[0]"
+
+
+def selectors(count: int, expression: str = "true") -> list[Json]:
+    return [{"cel": {"expression": expression}}] * count
+
+
+@pytest.mark.parametrize(
+    "devices",
+    [
+        {"requests": [request(f"r{index}") for index in range(32)]},
+        {"requests": [request(allocationMode="All")]},
+        {"requests": [request(count=7, selectors=selectors(32))]},
+        {"requests": [request(selectors=selectors(1, "true" + " " * 10_236))]},
+        {"requests": [{"name": "gpu", "firstAvailable": [SUB]}]},
+        {"requests": [request(capacity={"requests": {"vram": "-5", "no such": "1"}})]},
+        {"constraints": [{"matchAttribute": "example.com/numa", "requests": ["gpu"]}]},
+        {"constraints": [{"distinctAttribute": "example.com/numa"}]},
+        {"config": [{"requests": ["gpu"], "opaque": OPAQUE}] * 32},
+        {"requests": [request(tolerations=[{"operator": "Exists"}] * 17)]},
+    ],
+)
+def test_a_claim_within_the_limits_is_taken(api: Client, devices: Json) -> None:
+    assert api.post(f"{CLAIMS}?fieldValidation=Strict", claim(**devices)).code == 201
+
+
+@pytest.mark.parametrize(
+    ("devices", "cause"),
+    [
+        ({"requests": [request(f"r{i}") for i in range(33)]}, ("requests", "TooMany")),
+        ({"requests": [request(), request()]}, ("requests[1]", "Duplicate")),
+        ({"requests": [{"name": "gpu"}]}, ("requests[0]", "Required")),
+        ({"requests": [{**request(), "firstAvailable": [SUB]}]}, ("requests[0]", "Invalid")),
+        ({"requests": [request("GPU")]}, ("requests[0].name", "Invalid")),
+        (
+            {"requests": [{"name": "a", "firstAvailable": [SUB] * 9}]},
+            ("requests[0].firstAvailable", "TooMany"),
+        ),
+        (
+            {"requests": [{"name": "a", "firstAvailable": [SUB, SUB]}]},
+            ("requests[0].firstAvailable[1]", "Duplicate"),
+        ),
+        ({"constraints": [{}]}, ("constraints[0]", "Required")),
+        (
+            {"constraints": [{"matchAttribute": "numa"}]},
+            ("constraints[0].matchAttribute", "Invalid"),
+        ),
+        (
+            {"constraints": [{"matchAttribute": "a.b/c", "requests": ["other"]}]},
+            ("constraints[0].requests[0]", "Invalid"),
+        ),
+        ({"constraints": [{"matchAttribute": "a.b/c"}] * 33}, ("constraints", "TooMany")),
+        ({"config": [{}]}, ("config[0].opaque", "Required")),
+        ({"config": [{"opaque": OPAQUE}] * 33}, ("config", "TooMany")),
+        (
+            {"config": [{"opaque": {**OPAQUE, "parameters": [1]}}]},
+            ("config[0].opaque.parameters", "Invalid"),
+        ),
+        (
+            {"config": [{"opaque": {**OPAQUE, "parameters": {"a": "x" * 10_240}}}]},
+            ("config[0].opaque.parameters", "TooLong"),
+        ),
+        (
+            {"config": [{"opaque": {"driver": "d", "parameters": None}}]},
+            ("config[0].opaque.parameters", "Required"),
+        ),
+    ],
+)
+def test_a_claim_beyond_a_limit_is_refused(
+    api: Client, devices: Json, cause: tuple[str, str]
+) -> None:
+    reply = api.post(CLAIMS, claim(**devices))
+
+    assert reply.causes == [(f"spec.devices.{cause[0]}", f"FieldValue{cause[1]}")]
+
+
+@pytest.mark.parametrize(
+    ("exactly", "cause"),
+    [
+        ({"deviceClassName": ""}, ("deviceClassName", "Required")),
+        ({"deviceClassName": "A"}, ("deviceClassName", "Invalid")),
+        ({"allocationMode": "Some"}, ("allocationMode", "NotSupported")),
+        ({"allocationMode": "All", "count": 1}, ("count", "Invalid")),
+        ({"count": -1}, ("count", "Invalid")),
+        ({"selectors": [{}]}, ("selectors[0].cel", "Required")),
+        ({"selectors": selectors(33)}, ("selectors", "TooMany")),
+        ({"selectors": selectors(1, "x" * 10_241)}, ("selectors[0].cel.expression", "TooLong")),
+        ({"tolerations": [{"operator": "Is"}]}, ("tolerations[0].operator", "NotSupported")),
+        (
+            {"tolerations": [{"operator": "Exists", "value": "x"}]},
+            ("tolerations[0].value", "Invalid"),
+        ),
+        (
+            {"tolerations": [{"operator": "Exists", "effect": "Never"}]},
+            ("tolerations[0].effect", "NotSupported"),
+        ),
+    ],
+)
+def test_a_request_that_breaks_a_rule_is_refused(
+    api: Client, exactly: Json, cause: tuple[str, str]
+) -> None:
+    reply = api.post(CLAIMS, claim(requests=[request(**exactly)]))
+
+    assert reply.causes == [(f"{R}.exactly.{cause[0]}", f"FieldValue{cause[1]}")]
+
+
+def test_the_spec_of_a_claim_and_of_a_template_never_changes(api: Client) -> None:
+    api.post(CLAIMS, claim())
+    api.post(TEMPLATES, template())
+
+    other = [request("other")]
+    replies = [
+        api.put(f"{CLAIMS}/claim-a", claim(requests=other)),
+        api.patch(f"{TEMPLATES}/template-a", {"spec": {"spec": {"devices": {"requests": other}}}}),
+    ]
+
+    assert [reply.causes for reply in replies] == [[("spec", "FieldValueInvalid")]] * 2
+    assert api.patch(f"{CLAIMS}/claim-a", {"metadata": {"labels": {"a": "b"}}}).code == 200
+
+
+def test_admin_access_needs_the_label_of_its_namespace(api: Client) -> None:
+    admin = claim(requests=[request(adminAccess=True)])
+
+    refused = api.post(CLAIMS, admin)
+    label = {"metadata": {"labels": {"resource.kubernetes.io/admin-access": "true"}}}
+    api.patch("/api/v1/namespaces/default", label)
+
+    assert refused.causes == [(f"{R}.adminAccess", "FieldValueForbidden")]
+    assert api.post(CLAIMS, admin).code == 201
+
+
+def test_a_template_sets_only_labels_and_annotations_of_its_claims(api: Client) -> None:
+    taken = api.post(TEMPLATES, template(labels={"a": "b"}, annotations={"c": "d"}))
+    refused = api.post(TEMPLATES, template("template-b", name="x", labels={"a": "b c"}))
+
+    assert taken.json["spec"]["metadata"] == {"labels": {"a": "b"}, "annotations": {"c": "d"}}
+    assert refused.causes == [
+        ("spec.metadata.labels", "FieldValueInvalid"),
+        ("spec.metadata.name", "FieldValueForbidden"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("spec", "cause"),
+    [
+        ({"selectors": selectors(33)}, ("selectors", "TooMany")),
+        ({"config": [{}]}, ("config[0].opaque", "Required")),
+        ({"config": [{"opaque": OPAQUE}] * 33}, ("config", "TooMany")),
+        ({"extendedResourceName": "cpu"}, ("extendedResourceName", "Invalid")),
+        ({"extendedResourceName": "requests.a/b"}, ("extendedResourceName", "Invalid")),
+    ],
+)
+def test_a_class_that_breaks_a_rule_is_refused(
+    api: Client, spec: Json, cause: tuple[str, str]
+) -> None:
+    reply = api.post(CLASSES, device_class(**spec))
+
+    assert reply.causes == [(f"spec.{cause[0]}", f"FieldValue{cause[1]}")]
+
+
+def test_a_class_counts_its_generations(api: Client) -> None:
+    api.post(CLASSES, device_class())
+
+    changed = api.put(f"{CLASSES}/tensor-fusion.ai", device_class(selectors=selectors(1)))
+
+    assert changed.json["metadata"]["generation"] == 2
+
+
+def test_a_given_checker_refuses_expressions_wherever_they_stand() -> None:
+    def check(expression: str) -> str | None:
+        return "compilation failed: no such thing" if "wrong" in expression else None
+
+    wrong = selectors(1, "wrong")
+    claimed = claim(requests=[request(selectors=wrong)])
+    templated = template()
+    templated["spec"]["spec"] = claimed["spec"]
+    with ApiServer(check_expression=check) as server:
+        api = Client(server.url)
+        replies = [
+            api.post(CLAIMS, claimed),
+            api.post(TEMPLATES, templated),
+            api.post(CLASSES, device_class(selectors=wrong)),
+        ]
+        fine = api.post(CLASSES, device_class())
+        api.close()
+
+    expression = f"{R}.exactly.selectors[0].cel.expression"
+    assert [reply.causes[0][0] for reply in replies] == [
+        expression,
+        f"spec.{expression}",
+        "spec.selectors[0].cel.expression",
+    ]
+    assert "no such thing" in replies[0].message
+    assert fine.code == 201
+
+
+def test_a_class_keeps_selectors_that_would_be_refused_today() -> None:
+    seen: list[str] = []
+
+    def check(expression: str) -> str | None:
+        seen.append(expression)
+        return None if len(seen) == 1 else "compilation failed"
+
+    with ApiServer(check_expression=check) as server:
+        api = Client(server.url)
+        api.post(CLASSES, device_class(selectors=selectors(1)))
+        config = [{"opaque": OPAQUE}]
+        kept = api.put(
+            f"{CLASSES}/tensor-fusion.ai", device_class(selectors=selectors(1), config=config)
+        )
+        api.close()
+
+    assert kept.code == 200
+
+
+def test_without_their_gates_the_fields_of_a_claim_are_dropped() -> None:
+    closed = {"DRAConsumableCapacity", "DRADeviceTaints", "DRAPrioritizedList", "DRAAdminAccess"}
+    wanted = claim(
+        requests=[
+            request(
+                capacity={"requests": {"vram": "1Gi"}},
+                tolerations=[{"operator": "Exists"}],
+                adminAccess=True,
+            )
+        ],
+        constraints=[{"matchAttribute": "a.b/c", "distinctAttribute": "a.b/d"}],
+    )
+    with ApiServer(gates=DEFAULT_GATES - closed) as server:
+        api = Client(server.url)
+        made = api.post(CLAIMS, wanted).json["spec"]["devices"]
+        alternatives = claim("b", requests=[{"name": "gpu", "firstAvailable": [SUB]}])
+        refused = api.post(CLAIMS, alternatives)
+        api.close()
+
+    assert made["requests"][0]["exactly"] == {
+        "deviceClassName": "tensor-fusion.ai",
+        "allocationMode": "ExactCount",
+        "count": 1,
+    }
+    assert made["constraints"] == [{"matchAttribute": "a.b/c"}]
+    assert refused.causes == [(R, "FieldValueRequired")]

@@ -1,0 +1,241 @@
+"""The server's table of fields against Kubernetes' own schemas, and documents that both judge."""
+
+import copy
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import kubernetes_validate
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from kubernetes_validate.utils import schema_contents
+
+from tensorfusion_dra.simulator.api.kinds import KINDS
+from tensorfusion_dra.simulator.api.schema import ELLIPSIS_FIELD, DecodeError, Schema, parsed
+from tensorfusion_dra.simulator.api.schema_core import CORE
+from tensorfusion_dra.simulator.api.schema_resource import RESOURCE
+from tests.simulator.api.client import (
+    Json,
+    allocation,
+    claim,
+    condition,
+    device,
+    device_class,
+    device_status,
+    pod,
+    request,
+    resource_slice,
+    template,
+)
+
+VERSION: Final = "1.36"
+SCHEMA: Final = Schema({**CORE, **RESOURCE})
+
+# Ours by another name than Kubernetes', where two API groups have the same one.
+NAMES: Final = {
+    "CoreEvent": "Event",
+    "NodeTaint": "Taint",
+    "ContainerClaim": "ResourceClaim",
+}
+SCALARS: Final = {
+    "Quantity": "quantity",
+    "Time": "time",
+    "MicroTime": "microtime",
+    "RawExtension": "raw",
+    "FieldsV1": "raw",
+}
+GENERAL_GROUPS: Final = ["api.core.v1", "apimachinery.pkg.apis.meta.v1"]
+TYPES: Final = {"string": "string", "integer": "int", "boolean": "bool"}
+
+
+@pytest.fixture(scope="module")
+def definitions() -> dict[str, Json]:
+    """Kubernetes' structs by their full names."""
+    path = f"kubernetes-json-schema/v{VERSION}.0-local-strict/_definitions.json"
+    found: dict[str, Json] = schema_contents(path, VERSION)["$defs"]
+    return found
+
+
+def kubernetes_type(schema: Json) -> str:
+    """A field's type as our table writes it."""
+    if "$ref" in schema:
+        name: str = schema["$ref"].rpartition(".")[2]
+        ours = {theirs: mine for mine, theirs in NAMES.items()}
+        return SCALARS.get(name, name if name not in ours else f"{name}?")
+    (kind,) = set(schema["type"] if isinstance(schema["type"], list) else [schema["type"]]) - {
+        "null"
+    }
+    if kind == "array":
+        keys = ",".join(schema.get("x-kubernetes-list-map-keys", []))
+        return f"[{keys}]{kubernetes_type(schema['items'])}"
+    if kind == "object":
+        return "{}" + kubernetes_type(schema["additionalProperties"])
+    return TYPES[kind]
+
+
+def our_type(text: str) -> str:
+    base = parsed(text).base
+    return text.removeprefix("*").replace(base, f"{NAMES[base]}?" if base in NAMES else base)
+
+
+@pytest.mark.parametrize("struct", [*RESOURCE, *CORE])
+def test_every_struct_has_the_fields_and_types_of_kubernetes(
+    struct: str, definitions: dict[str, Json]
+) -> None:
+    groups = ["api.resource.v1"] if struct in RESOURCE else GENERAL_GROUPS
+    names = [f"io.k8s.{group}.{NAMES.get(struct, struct)}" for group in groups]
+    theirs = next(definitions[name] for name in names if name in definitions)["properties"]
+    ours = {name.rstrip("!"): text for name, text in SCHEMA.structs[struct].items()}
+    lenient = ours.pop(ELLIPSIS_FIELD, None)
+    elsewhere = {"apiVersion", "kind"} if "metadata" in ours else set()
+    unchecked = {name for name, text in ours.items() if text == "any"}
+
+    found = {name: our_type(text) for name, text in ours.items() if name not in unchecked}
+
+    assert found == {
+        name: kubernetes_type(schema)
+        for name, schema in theirs.items()
+        if name not in elsewhere | unchecked and (not lenient or name in ours)
+    }
+
+
+def full_slice() -> Json:
+    taint = {"key": "a", "value": "b", "effect": "NoSchedule", "timeAdded": "2026-01-01T00:00:00Z"}
+    return resource_slice(
+        devices=[
+            device(
+                taints=[taint],
+                consumesCounters=[{"counterSet": "c", "counters": {"m": {"value": "1"}}}],
+                bindsToNode=True,
+                bindingConditions=["a"],
+                bindingFailureConditions=["b"],
+            )
+        ]
+    )
+
+
+def full_claim() -> Json:
+    toleration = {"key": "a", "operator": "Equal", "value": "b", "effect": "NoExecute"}
+    selectors = [{"cel": {"expression": "true"}}]
+    document = claim(
+        requests=[
+            request(
+                selectors=selectors,
+                count=1,
+                tolerations=[{**toleration, "tolerationSeconds": 5}],
+                capacity={"requests": {"vram": "1Gi"}},
+            ),
+            {"name": "any", "firstAvailable": [{"name": "a", "deviceClassName": "c"}]},
+        ],
+        constraints=[{"requests": ["gpu"], "matchAttribute": "a.b/c"}],
+        config=[{"requests": ["gpu"], "opaque": {"driver": "d", "parameters": {"a": 1}}}],
+    )
+    config = [{"source": "FromClaim", "opaque": {"driver": "d", "parameters": {}}}]
+    document["status"] = {
+        "allocation": allocation(config=config),
+        "reservedFor": [{"resource": "pods", "name": "p", "uid": "u"}],
+        "devices": [
+            device_status(
+                conditions=[condition()], data={"a": 1}, networkData={"ips": ["10.0.0.1/8"]}
+            )
+        ],
+    }
+    return document
+
+
+ACCEPTED: Final = {
+    "slice": full_slice(),
+    "claim": full_claim(),
+    "template": template(labels={"a": "b"}),
+    "class": device_class(extendedResourceName="example.com/gpu"),
+    "pod": pod(),
+    "node": {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n"}, "spec": {}},
+}
+
+REFUSED: Final = {
+    "stringValue": resource_slice(
+        devices=[{"name": "a", "attributes": {"m": {"stringValue": ""}}}]
+    ),
+    "basic": resource_slice(devices=[{"name": "a", "basic": {}}]),
+    "policy": resource_slice(
+        devices=[{"name": "a", "capacity": {"v": {"value": "1", "policy": {}}}}]
+    ),
+    "selector": claim(requests=[request(selector={"cel": {"expression": "true"}})]),
+    "mode": claim(requests=[{**request(), "allocationMode": "ExactCount"}]),
+    "class on request": claim(requests=[{"name": "gpu", "deviceClassName": "c"}]),
+    "count as text": claim(requests=[request(count="1")]),
+    "flag as text": resource_slice(allNodes="true"),
+    "number as name": resource_slice(driver=5),
+    "list as map": resource_slice(devices={"a": {}}),
+    "claim of a pod": pod(resourceClaims=[{"name": "gpu", "source": {}}]),
+}
+
+
+def decodes(document: Json) -> bool:
+    """Whether a strict write of the document would be decoded."""
+    struct = next(kind.struct for kind in KINDS if kind.kind == document["kind"])
+    fields = {name: value for name, value in document.items() if name not in {"kind", "apiVersion"}}
+    try:
+        return not SCHEMA.decode(struct, fields)[1]
+    except DecodeError:
+        return False
+
+
+def kubernetes_takes(document: Json) -> bool:
+    """Whether Kubernetes' strict schema takes the document."""
+    try:
+        kubernetes_validate.validate(document, VERSION, strict=True)
+    except kubernetes_validate.ValidationError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("name", ACCEPTED)
+def test_documents_that_kubernetes_takes_are_taken(name: str) -> None:
+    assert kubernetes_takes(ACCEPTED[name])
+    assert decodes(ACCEPTED[name])
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_documents_that_kubernetes_refuses_are_refused(name: str) -> None:
+    assert not kubernetes_takes(REFUSED[name])
+    assert not decodes(REFUSED[name])
+
+
+def objects(value: object) -> Iterator[dict[str, Any]]:
+    """Every JSON object within a document."""
+    if isinstance(value, Mapping):
+        assert isinstance(value, dict)
+        yield value
+        for held in value.values():
+            yield from objects(held)
+    elif isinstance(value, list):
+        for held in value:
+            yield from objects(held)
+
+
+# Texts of times are not in Kubernetes' schema, nor that anything may be in raw JSON.
+NOT_COMPARED: Final = frozenset({"timeAdded", "lastTransitionTime", "parameters", "data"})
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(data=st.data())
+def test_an_added_field_is_judged_as_kubernetes_judges_it(data: st.DataObject) -> None:
+    document = copy.deepcopy(data.draw(st.sampled_from([full_slice(), full_claim()])))
+    place = data.draw(st.sampled_from(list(objects(document))))
+    name = data.draw(st.sampled_from(["name", "spec", "value", "capacity", "unknownField"]))
+    place.setdefault(name, data.draw(st.sampled_from(["1", 1, True, []])))
+
+    assert decodes(document) == kubernetes_takes(document)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(data=st.data())
+def test_a_value_of_another_type_is_judged_as_kubernetes_judges_it(data: st.DataObject) -> None:
+    document = copy.deepcopy(data.draw(st.sampled_from([full_slice(), full_claim()])))
+    places = [place for place in objects(document["spec"]) if place.keys() - NOT_COMPARED]
+    place = data.draw(st.sampled_from(places))
+    name = data.draw(st.sampled_from(sorted(place.keys() - NOT_COMPARED)))
+    place[name] = data.draw(st.sampled_from(["1", 1, True, [1], {"a": 1}]))
+
+    assert decodes(document) == kubernetes_takes(document)

@@ -1,0 +1,180 @@
+"""Discovery, versions, and the clients that people use."""
+
+import http.client
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kubernetes import config
+from kubernetes.client import CoreV1Api, CustomObjectsApi, ResourceV1Api
+from kubernetes.client.exceptions import ApiException
+from kubernetes.watch import Watch
+
+from tensorfusion_dra.simulator.apiserver import ApiServer
+from tests.simulator.api.client import (
+    APPLY,
+    NODES,
+    RESOURCE,
+    SLICES,
+    Client,
+    allocation,
+    claim,
+    device,
+    device_status,
+    pod,
+    resource_slice,
+)
+
+
+def test_the_server_is_ready_and_says_its_version(api: Client) -> None:
+    assert api.get("/readyz").json["text"] == "ok"
+    assert api.get("/livez").code == 200
+    version = api.get("/version").json
+    assert (version["major"], version["minor"]) == ("1", "36")
+
+
+def test_discovery_names_groups_versions_and_resources(api: Client) -> None:
+    group = api.get("/apis/resource.k8s.io").json
+    resources = {item["name"]: item for item in api.get(RESOURCE).json["resources"]}
+
+    assert api.get("/api").json["versions"] == ["v1"]
+    assert [item["name"] for item in api.get("/apis").json["groups"]] == [
+        "events.k8s.io",
+        "resource.k8s.io",
+    ]
+    assert group["preferredVersion"] == {"groupVersion": "resource.k8s.io/v1", "version": "v1"}
+    assert set(resources) == {
+        "deviceclasses",
+        "resourceclaims",
+        "resourceclaims/status",
+        "resourceclaimtemplates",
+        "resourceslices",
+    }
+    assert resources["resourceslices"]["namespaced"] is False
+    assert "deletecollection" in resources["resourceclaims"]["verbs"]
+    assert {"pods/binding", "pods/status", "nodes"} <= {
+        item["name"] for item in api.get("/api/v1").json["resources"]
+    }
+
+
+def test_another_version_is_served_instead_or_as_well() -> None:
+    old = SLICES.replace("/v1/", "/v1beta2/")
+    older = {**resource_slice(), "apiVersion": "resource.k8s.io/v1beta2"}
+    with ApiServer(resource_versions=("v1beta2",)) as server:
+        api = Client(server.url)
+        refused = api.post(SLICES, resource_slice())
+        made = api.post(old, older)
+        versions = api.get("/apis/resource.k8s.io").json["versions"]
+        api.close()
+    with ApiServer(resource_versions=("v1", "v1beta2")) as server:
+        both = Client(server.url)
+        both.post(SLICES, resource_slice())
+        seen = both.get(f"{old}/slice-a").json
+        both.close()
+
+    assert (refused.code, refused.json["text"]) == (404, "404 page not found\n")
+    assert made.json["apiVersion"] == "resource.k8s.io/v1beta2"
+    assert [version["version"] for version in versions] == ["v1beta2"]
+    assert seen["apiVersion"] == "resource.k8s.io/v1beta2"
+
+
+def test_one_connection_takes_many_requests_and_watches(server: ApiServer) -> None:
+    connection = http.client.HTTPConnection(server.url.removeprefix("http://"))
+    codes = []
+    for path in (SLICES, f"{SLICES}?watch=true&timeoutSeconds=0", "/nothing", NODES):
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        answer.read()
+        codes.append(answer.status)
+    local = connection.sock
+    connection.close()
+
+    assert codes == [200, 200, 404, 200]
+    assert local is not None
+
+
+# The kubernetes client's own types demand models where dicts work as well, so it is Any here.
+@pytest.fixture
+def library(server: ApiServer, tmp_path: Path) -> Any:
+    path = str(server.kubeconfig(tmp_path / "kubeconfig"))
+    return config.new_client_from_config(path)  # type: ignore[no-untyped-call]
+
+
+@pytest.fixture
+def custom(library: Any) -> Any:
+    return CustomObjectsApi(library)
+
+
+SLICE_ARGS = ("resource.k8s.io", "v1", "resourceslices")
+CLAIM_ARGS = ("resource.k8s.io", "v1", "default", "resourceclaims")
+
+
+def test_the_kubernetes_client_creates_lists_replaces_and_deletes(
+    custom: Any,
+) -> None:
+    made = custom.create_cluster_custom_object(
+        *SLICE_ARGS, resource_slice(), field_validation="Strict"
+    )
+    made["spec"]["devices"].append(device("gpu-1"))
+    replaced = custom.replace_cluster_custom_object(*SLICE_ARGS, "slice-a", made)
+    found = custom.list_cluster_custom_object(*SLICE_ARGS, field_selector="spec.nodeName=node-a")
+    with pytest.raises(ApiException) as stale:
+        custom.replace_cluster_custom_object(*SLICE_ARGS, "slice-a", made)
+    body = {"preconditions": {"uid": made["metadata"]["uid"]}}
+    custom.delete_cluster_custom_object(*SLICE_ARGS, "slice-a", body=body)
+
+    assert replaced["metadata"]["generation"] == 2
+    assert found["items"][0]["metadata"]["name"] == "slice-a"
+    assert stale.value.status == 409
+    with pytest.raises(ApiException, match=r"slice-a.*not found"):
+        custom.get_cluster_custom_object(*SLICE_ARGS, "slice-a")
+
+
+def test_the_kubernetes_client_applies_a_status(custom: Any) -> None:
+    custom.create_namespaced_custom_object(*CLAIM_ARGS, claim())
+    custom.patch_namespaced_custom_object_status(
+        *CLAIM_ARGS, "claim-a", {"status": {"allocation": allocation()}}
+    )
+
+    applied = custom.patch_namespaced_custom_object_status(
+        *CLAIM_ARGS,
+        "claim-a",
+        {
+            "apiVersion": "resource.k8s.io/v1",
+            "kind": "ResourceClaim",
+            "metadata": {"name": "claim-a"},
+            "status": {"devices": [device_status()]},
+        },
+        field_manager="driver",
+        force=True,
+        _content_type=APPLY,
+    )
+
+    assert applied["status"]["devices"][0]["device"] == "gpu-0"
+
+
+def test_the_kubernetes_client_watches(custom: Any) -> None:
+    custom.create_cluster_custom_object(*SLICE_ARGS, resource_slice())
+
+    watch: Any = Watch()  # type: ignore[no-untyped-call]
+    events = [
+        (event["type"], event["object"]["metadata"]["name"])
+        for event in watch.stream(custom.list_cluster_custom_object, *SLICE_ARGS, timeout_seconds=0)
+    ]
+
+    assert events == [("ADDED", "slice-a")]
+
+
+def test_the_typed_clients_work_as_well(library: Any) -> None:
+    core: Any = CoreV1Api(library)
+    resource: Any = ResourceV1Api(library)
+
+    core.create_node({"metadata": {"name": "node-a"}})
+    core.create_namespaced_pod("default", pod())
+    core.patch_namespaced_pod("pod-a", "default", {"metadata": {"labels": {"a": "b"}}})
+    resource.create_resource_slice(resource_slice())
+
+    assert core.read_node("node-a").metadata.uid
+    assert core.read_namespaced_pod("pod-a", "default").metadata.labels == {"a": "b"}
+    listed = resource.list_resource_slice(field_selector="spec.driver=tensor-fusion.ai.dra-driver")
+    assert listed.items[0].spec.devices[0].allow_multiple_allocations is True

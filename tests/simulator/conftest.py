@@ -1,0 +1,32 @@
+"""A simulated API server with what claims need."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tensorfusion_dra.simulator import cel
+from tensorfusion_dra.simulator.apiserver import ApiServer
+from tensorfusion_dra.simulator.rest import CLASSES, Client
+from tests.simulator import objects
+from tests.simulator.kubelets import NodeUnderTest, node_under_test
+
+
+@pytest.fixture
+def api() -> Iterator[ApiServer]:
+    """With the class of the driver's devices."""
+    with ApiServer(check_expression=cel.check_expression) as server:
+        Client(server.url).create(CLASSES, objects.device_class())
+        yield server
+
+
+@pytest.fixture
+def client(api: ApiServer) -> Client:
+    """Of the API server."""
+    return Client(api.url)
+
+
+@pytest.fixture
+def node(api: ApiServer) -> Iterator[NodeUnderTest]:
+    """A node without a kubelet yet."""
+    with node_under_test(api) as made:
+        yield made

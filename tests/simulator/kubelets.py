@@ -1,0 +1,124 @@
+"""Kubelets and plugins for tests, in a folder with a short path."""
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from tensorfusion_dra.simulator.apiserver import ApiServer
+from tensorfusion_dra.simulator.kubelet import REGISTRATION_FOLDER, Kubelet
+from tensorfusion_dra.simulator.node.journal import Entry
+from tensorfusion_dra.simulator.node.timings import Timings
+from tensorfusion_dra.simulator.rest import CLAIMS, PODS, Client
+from tensorfusion_dra.simulator.runtime import Runtime
+from tests.simulator import objects
+from tests.simulator.objects import DRIVER, NODE, Json
+from tests.simulator.tiny_plugin import TinyPlugin
+
+FAST = Timings(
+    socket_poll_seconds=0.02,
+    dial_seconds=0.3,
+    first_backoff_seconds=0.05,
+    health_retry_seconds=0.1,
+    wipe_delay_seconds=0.5,
+    prepare_retry_seconds=0.1,
+    container_retry_seconds=0.1,
+    unprepare_retry_seconds=0.1,
+)
+
+
+class NodeUnderTest:
+    """A node's folder and runtime, which outlive its kubelets; everything ends with the test."""
+
+    def __init__(self, api: ApiServer, folder: Path, stack: ExitStack) -> None:
+        self.client = Client(api.url)
+        self.folder = folder
+        self.runtime = Runtime([folder / "cdi"])
+        self.kubelet: Kubelet
+        self._url = api.url
+        self._stack = stack
+        self._running: ExitStack | None = None
+
+    def start(self, *, timings: Timings = FAST, wipe_at_start: bool = False) -> Kubelet:
+        """A new kubelet."""
+        self.kubelet = Kubelet(
+            self._url,
+            NODE,
+            root_dir=self.folder / "k",
+            runtime=self.runtime,
+            timings=timings,
+            wipe_at_start=wipe_at_start,
+        )
+        self._running = self._stack.enter_context(ExitStack())
+        return self._running.enter_context(self.kubelet)
+
+    def stop(self) -> None:
+        """The kubelet stops; the runtime's containers and the sockets stay."""
+        assert self._running is not None
+        self._running.close()
+
+    def plugin(self, name: str = "a", *, announced: bool = True) -> TinyPlugin:
+        """A plugin of the node, with its sockets if it is to be announced."""
+        registration = self.folder / "k" / REGISTRATION_FOLDER
+        registration.mkdir(parents=True, exist_ok=True)
+        plugin = TinyPlugin(self.folder, registration, name=name)
+        self._stack.callback(plugin.end)
+        self._stack.callback(plugin.withdraw)
+        if announced:
+            plugin.serve()
+            plugin.announce()
+        return plugin
+
+    def is_registered(self) -> bool:
+        """Whether the kubelet has a plugin of the driver."""
+        return DRIVER in self.kubelet.registered
+
+    def happened(self, event: str) -> list[Entry]:
+        """The journal's entries of this event."""
+        return [entry for entry in self.kubelet.journal if entry.event == event]
+
+    def pod(self, name: str = "pod", *, claim: Json, uses: bool = True) -> Json:
+        """A pod on the node that has a claim reserved."""
+        made = objects.pod(name, claim_name=claim["metadata"]["name"], uses=uses)
+        made = self.client.create(PODS, made)
+        self.reserve(claim, made)
+        self.client.bind(made, NODE)
+        return made
+
+    def claim(self, name: str = "claim") -> Json:
+        """A claim with a device of the node."""
+        claim = self.client.create(CLAIMS, objects.claim(name=name))
+        result = {"request": "gpu", "driver": DRIVER, "pool": NODE, "device": "gpu-0"}
+        claim["status"] = {"allocation": {"devices": {"results": [result]}}}
+        return self.client.replace_status(CLAIMS, claim)
+
+    def reserve(self, claim: Json, pod: Json) -> None:
+        """The pod may use the claim."""
+        latest = self.client.get(CLAIMS, claim["metadata"]["name"], "default")
+        names = {name: pod["metadata"][name] for name in ("name", "uid")}
+        reserved = [*latest["status"].get("reservedFor", ()), {"resource": "pods", **names}]
+        latest["status"]["reservedFor"] = reserved
+        self.client.replace_status(CLAIMS, latest)
+
+    def phase(self, pod: str = "pod") -> str:
+        """The pod's phase; "" if it is gone."""
+        found = self.client.find(PODS, pod, "default")
+        return str(found["status"]["phase"]) if found else ""
+
+    def env(self, pod: str = "pod") -> dict[str, str]:
+        """What the pod's container finds in its env; empty without a container."""
+        containers = self.kubelet.containers("default", pod)
+        return dict(containers["main"].env) if "main" in containers else {}
+
+
+@contextmanager
+def node_under_test(api: ApiServer) -> Iterator[NodeUnderTest]:
+    """A node without a kubelet yet."""
+    # Not pytest's tmp_path: a socket's path may have 107 bytes.
+    folder = Path(tempfile.mkdtemp(dir="/tmp"))
+    try:
+        with ExitStack() as stack:
+            yield NodeUnderTest(api, folder, stack)
+    finally:
+        shutil.rmtree(folder)

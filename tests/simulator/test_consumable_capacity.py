@@ -1,0 +1,146 @@
+"""What claims consume of a shared device, and that they never consume more than there is."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tensorfusion_dra.core import quantity
+from tensorfusion_dra.core.quantity import Quantity
+from tensorfusion_dra.simulator.allocator import consumable
+from tensorfusion_dra.simulator.allocator.devices import Capacity, Policy
+
+Q = quantity.parse
+
+
+def ranged(
+    value: str, least: str, *, most: str | None = None, step: str | None = None, default: str = ""
+) -> Capacity:
+    """A capacity with a validRange; without another default, its whole is the default."""
+    policy = Policy(
+        default=Q(default or value),
+        least=Q(least),
+        most=None if most is None else Q(most),
+        step=None if step is None else Q(step),
+    )
+    return Capacity(Q(value), policy)
+
+
+TFLOPS = ranged("312", "0")
+VRAM = ranged("40Gi", "1Mi", step="1Mi")
+STEPS = ranged("100", "10", most="50", step="20", default="10")
+FRACTION_STEPS = ranged("100", "200m", step="1", default="200m")
+VALUES = Capacity(Q("40"), Policy(default=Q("40"), valid_values=(Q("10"), Q("20"), Q("40"))))
+DEFAULT_ONLY = Capacity(Q("40"), Policy(default=Q("5")))
+PLAIN = Capacity(Q("40"))
+
+
+@pytest.mark.parametrize(
+    ("capacity", "requested", "expected"),
+    [
+        (TFLOPS, "71200m", "71200m"),
+        (TFLOPS, "71.2", "71200m"),
+        (TFLOPS, "0", "0"),
+        (TFLOPS, "-100", "0"),
+        (TFLOPS, None, "312"),
+        (VRAM, "20000000001", "19074Mi"),
+        (VRAM, "16Gi", "16Gi"),
+        (VRAM, "1", "1Mi"),
+        (VRAM, "-1Gi", "1Mi"),
+        (VRAM, None, "40Gi"),
+        (STEPS, "10", "10"),
+        (STEPS, "11", "30"),
+        (STEPS, "30500m", "50"),
+        (FRACTION_STEPS, "100m", "200m"),
+        # Quantity.Value() rounds the range's least amount up as well.
+        (FRACTION_STEPS, "500m", "1"),
+        (FRACTION_STEPS, "1500m", "2"),
+        (VALUES, "1", "10"),
+        (VALUES, "15", "20"),
+        (VALUES, "41", "41"),
+        (DEFAULT_ONLY, None, "5"),
+        (DEFAULT_ONLY, "7", "7"),
+        (DEFAULT_ONLY, "-7", "-7"),
+        (PLAIN, None, "40"),
+        (PLAIN, "7", "7"),
+        (PLAIN, "-7", "-7"),
+    ],
+)
+def test_a_request_consumes(capacity: Capacity, requested: str | None, expected: str) -> None:
+    amounts = {} if requested is None else {"c": Q(requested)}
+
+    consumed = consumable.consumed(amounts, {"c": capacity})
+
+    assert str(consumed["c"]) == expected
+
+
+def test_every_capacity_is_consumed_not_only_those_that_are_named() -> None:
+    consumed = consumable.consumed({"tflops": Q("100")}, {"tflops": TFLOPS, "vram": VRAM})
+
+    assert consumed == {"tflops": Q("100"), "vram": Q("40Gi")}
+
+
+@pytest.mark.parametrize(
+    ("capacity", "requested", "taken", "reason"),
+    [
+        (TFLOPS, "312", "0", None),
+        (TFLOPS, "312", "1n", "c 1n of 312 taken, 312 more do not fit"),
+        (TFLOPS, "71200m", "240800m", None),
+        (TFLOPS, "71200m", "240801m", "do not fit"),
+        (TFLOPS, "312001m", "0", "do not fit"),
+        (STEPS, "50", "0", None),
+        (STEPS, "51", "0", "c 70 is not what its requestPolicy allows"),
+        (VALUES, "40", "0", None),
+        (VALUES, "41", "0", "c 41 is not what its requestPolicy allows"),
+        (PLAIN, None, "0", None),
+        (PLAIN, None, "1", "do not fit"),
+        (PLAIN, "39", "1", None),
+    ],
+)
+def test_a_request_fits_or_not(
+    capacity: Capacity, requested: str | None, taken: str, reason: str | None
+) -> None:
+    amounts = {} if requested is None else {"c": Q(requested)}
+
+    found = consumable.refusal(amounts, {"c": capacity}, {"c": Q(taken)})
+
+    assert found is None if reason is None else reason in (found or "")
+
+
+def test_a_capacity_that_the_device_lacks_is_refused() -> None:
+    found = consumable.refusal({"gpc": Q("1")}, {"tflops": TFLOPS}, {})
+
+    assert found == "has no capacity gpc"
+
+
+def test_without_a_least_amount_a_negative_request_makes_room_for_others() -> None:
+    taken = consumable.consumed({"c": Q("-40")}, {"c": PLAIN})
+
+    assert consumable.refusal({"c": Q("80")}, {"c": PLAIN}, taken) is None
+
+
+amounts = st.one_of(
+    st.none(),
+    st.integers(-(10**12), 10**13).map(Quantity),
+    st.integers(-100, 400).map(Quantity.whole),
+    st.integers(-(2**31), 2**36).map(Quantity.of_bytes),
+)
+
+
+@given(
+    st.lists(st.fixed_dictionaries({}, optional={"tflops": amounts, "vram": amounts}), max_size=12)
+)
+def test_admitted_claims_never_exceed_a_capacity_with_a_least_amount(
+    requests: list[dict[str, Quantity | None]],
+) -> None:
+    capacity = {"tflops": TFLOPS, "vram": VRAM}
+    taken = {"tflops": Quantity(0), "vram": Quantity(0)}
+
+    for request in requests:
+        named = {name: amount for name, amount in request.items() if amount is not None}
+        if consumable.refusal(named, capacity, taken) is None:
+            consumed = consumable.consumed(named, capacity)
+            assert all(amount >= Quantity(0) for amount in consumed.values())
+            taken = {name: taken[name] + consumed[name] for name in taken}
+
+    assert taken["tflops"] <= TFLOPS.value
+    assert taken["vram"] <= VRAM.value

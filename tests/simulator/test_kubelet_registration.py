@@ -1,0 +1,223 @@
+"""Plugins are found by their registration sockets, checked, used and dropped."""
+
+import socket
+from dataclasses import replace
+
+import pytest
+
+from tensorfusion_dra.simulator.node import plugins
+from tensorfusion_dra.simulator.node.plugin import PluginError
+from tests.simulator.kubelets import FAST, NodeUnderTest
+from tests.simulator.objects import DRIVER
+from tests.simulator.waiting import always, eventually
+
+
+def service(node: NodeUnderTest) -> str:
+    """The service of the driver's only plugin."""
+    (plugin,) = node.kubelet.registered[DRIVER]
+    return plugin.service
+
+
+def test_a_plugin_is_registered_when_its_socket_comes_and_dropped_when_it_goes(
+    node: NodeUnderTest,
+) -> None:
+    node.start()
+    plugin = node.plugin()
+    eventually(node.is_registered)
+    eventually(lambda: plugin.statuses == [(True, "")])
+    assert service(node) == "v1.DRAPlugin"
+
+    plugin.withdraw()
+
+    eventually(lambda: not node.is_registered())
+    assert [entry.event for entry in node.kubelet.journal] == [
+        "plugin_registered",
+        "plugin_deregistered",
+    ]
+
+
+def test_sockets_that_are_there_before_the_kubelet_are_registered(node: NodeUnderTest) -> None:
+    node.plugin()
+
+    node.start()
+
+    eventually(node.is_registered)
+
+
+def test_a_restarted_kubelet_registers_again(node: NodeUnderTest) -> None:
+    node.start()
+    plugin = node.plugin()
+    eventually(lambda: len(plugin.statuses) == 1)
+
+    node.stop()
+    node.start()
+
+    eventually(lambda: len(plugin.statuses) == 2)
+
+
+def test_a_socket_that_is_made_anew_is_registered_anew(node: NodeUnderTest) -> None:
+    node.start()
+    plugin = node.plugin()
+    eventually(node.is_registered)
+
+    plugin.withdraw()
+    plugin.announce()
+
+    eventually(lambda: plugin.statuses == [(True, ""), (True, "")])
+    eventually(node.is_registered)
+
+
+def test_the_first_service_of_the_plugins_list_that_is_known_is_used(node: NodeUnderTest) -> None:
+    node.start()
+    plugin = node.plugin(announced=False)
+    plugin.services = ["v9.DRAPlugin", "v1beta1.DRAPlugin", "v1.DRAPlugin"]
+
+    plugin.serve()
+    plugin.announce()
+
+    eventually(node.is_registered)
+    assert service(node) == "v1beta1.DRAPlugin"
+
+
+@pytest.mark.parametrize(
+    ("kind", "services", "error"),
+    [
+        ("DRAPlugin", [], "empty list of supported gRPC services (aka supported versions)"),
+        (
+            "DRAPlugin",
+            ["v2.DRAPlugin", "v1.DRAResourceHealth"],
+            'none of services supported by the plugin (["v2.DRAPlugin" "v1.DRAResourceHealth"])'
+            ' are supported by the kubelet (["v1.DRAPlugin" "v1beta1.DRAPlugin"])',
+        ),
+        ("CSIPlugin", ["v1.DRAPlugin"], "no handler registered for plugin type: CSIPlugin"),
+    ],
+)
+def test_a_plugin_that_is_refused_is_told_and_asked_again(
+    node: NodeUnderTest, kind: str, services: list[str], error: str
+) -> None:
+    node.start()
+    plugin = node.plugin(announced=False)
+    plugin.services, plugin.plugin_type = services, kind
+    plugin.serve()
+    plugin.announce()
+    eventually(lambda: plugin.statuses)
+    registered, text = plugin.statuses[0]
+    assert not registered
+    assert text.startswith("RegisterPlugin error -- ")
+    assert error in text
+    assert not node.is_registered()
+
+    plugin.services, plugin.plugin_type = ["v1.DRAPlugin"], "DRAPlugin"
+
+    eventually(node.is_registered)
+
+
+def test_a_plugin_that_does_not_take_the_answer_is_dropped_and_tried_again(
+    node: NodeUnderTest,
+) -> None:
+    node.start()
+    plugin = node.plugin(announced=False)
+    plugin.notify_errors = 1
+    plugin.serve()
+
+    plugin.announce()
+
+    eventually(lambda: plugin.statuses == [(True, ""), (True, "")])
+    eventually(node.is_registered)
+    (failure,) = node.happened("plugin_registration_failed")
+    assert "code = Internal desc = not now" in failure.facts["error"]
+    assert len(node.happened("plugin_deregistered")) == 1
+
+
+def test_a_socket_without_a_listener_is_tried_until_there_is_one(node: NodeUnderTest) -> None:
+    node.start()
+    plugin = node.plugin(announced=False)
+    plugin.serve()
+    with socket.socket(socket.AF_UNIX) as leaked:
+        leaked.bind(str(plugin.registration))
+    failures = eventually(lambda: node.happened("plugin_registration_failed"))
+    assert "code = Unavailable" in failures[0].facts["error"]
+
+    plugin.registration.unlink()
+    plugin.announce()
+
+    eventually(node.is_registered)
+
+
+def test_a_plugin_that_is_silent_costs_no_other_its_registration(node: NodeUnderTest) -> None:
+    node.start(timings=replace(FAST, get_info_seconds=5.0))
+    with socket.socket(socket.AF_UNIX) as silent:
+        silent.bind(str(node.kubelet.registration_dir / "0-reg.sock"))
+        silent.listen()
+
+        node.plugin()
+
+        eventually(node.is_registered)
+
+
+def test_what_is_no_socket_or_hidden_is_ignored(node: NodeUnderTest) -> None:
+    node.start()
+    plugin = node.plugin(announced=False)
+    plugin.serve()
+    plugin.registration = node.kubelet.registration_dir / ".hidden.sock"
+    (node.kubelet.registration_dir / "file.sock").write_text("")
+
+    plugin.announce()
+
+    always(lambda: not node.kubelet.journal)
+
+
+def test_a_socket_in_a_folder_of_its_own_is_found(node: NodeUnderTest) -> None:
+    node.start()
+    plugin = node.plugin(announced=False)
+    plugin.serve()
+    folder = node.kubelet.registration_dir / "gpu"
+    folder.mkdir()
+    plugin.registration = folder / "reg.sock"
+
+    plugin.announce()
+
+    eventually(node.is_registered)
+
+
+def test_the_newer_of_two_instances_is_used_and_stays_when_the_older_goes(
+    node: NodeUnderTest,
+) -> None:
+    node.start()
+    old = node.plugin("a")
+    eventually(node.is_registered)
+    new = node.plugin("b")
+    eventually(lambda: len(node.kubelet.registered[DRIVER]) == 2)
+    eventually(lambda: all(plugin.is_connected for plugin in node.kubelet.registered[DRIVER]))
+
+    node.pod(claim=node.claim())
+    eventually(lambda: node.phase() == "Running")
+    old.withdraw()
+    eventually(lambda: len(node.kubelet.registered[DRIVER]) == 1)
+
+    assert [method for method, _ in new.calls] == ["v1 Prepare"]
+    assert old.calls == []
+    assert node.kubelet.registered[DRIVER][0].endpoint == str(new.endpoint)
+
+
+def test_an_instance_cannot_have_the_endpoint_of_another(node: NodeUnderTest) -> None:
+    node.start()
+    first = node.plugin("a")
+    eventually(node.is_registered)
+    second = node.plugin("b", announced=False)
+    second.endpoint = first.endpoint
+
+    second.announce()
+
+    eventually(lambda: second.statuses)
+    assert "plugin registration failed with err: endpoint" in second.statuses[0][1]
+    assert "already registered for DRA driver plugin" in second.statuses[0][1]
+
+
+def test_the_health_service_is_asked_for_even_if_it_is_not_listed() -> None:
+    listed = ["v1.DRAPlugin", "v1.DRAResourceHealth", "v1alpha1.DRAResourceHealth"]
+
+    assert plugins.chosen_services("d", "e", listed)[1] == "v1.DRAResourceHealth"
+    assert plugins.chosen_services("d", "e", listed[:1])[1] == "v1alpha1.DRAResourceHealth"
+    with pytest.raises(PluginError):
+        plugins.chosen_services("d", "e", listed[1:])

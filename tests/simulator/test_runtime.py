@@ -1,0 +1,253 @@
+"""CDI specs as runtimes read them, and what comes of them in a container."""
+
+import json
+import os
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tensorfusion_dra.simulator import runtime
+from tensorfusion_dra.simulator.node import cdi_specs
+from tensorfusion_dra.simulator.node.cdi_specs import CdiError
+from tensorfusion_dra.simulator.runtime import ContainerError, DeviceNode, Mount, Runtime
+
+Json = dict[str, Any]
+
+KIND = "example.com/gpu"
+
+
+def spec(*devices: Json, version: str = "0.5.0", **fields: Any) -> Json:
+    """A CDI spec."""
+    return {"cdiVersion": version, "kind": KIND, "devices": list(devices), **fields}
+
+
+def device(name: str = "a", **edits: Any) -> Json:
+    """A device of a spec; with an env if it has no other edits."""
+    return {"name": name, "containerEdits": edits or {"env": ["A=1"]}}
+
+
+def write(folder: Path, document: Json, name: str = "spec.json") -> Path:
+    """A file with this spec."""
+    folder.mkdir(exist_ok=True)
+    path = folder / name
+    path.write_text(json.dumps(document))
+    return path
+
+
+def ids(*names: str) -> list[str]:
+    """Qualified names."""
+    return [f"{KIND}={name}" for name in names]
+
+
+def test_spec_edits_come_once_and_before_those_of_its_devices(tmp_path: Path) -> None:
+    shared = {"env": ["ORDER=spec", "SPEC=1"], "mounts": []}
+    first, second = device("a", env=["ORDER=a"]), device("b", env=["B=1", "SPEC=2"])
+    write(tmp_path, spec(first, second, containerEdits=shared))
+
+    made = runtime.container(ids("a", "b"), [tmp_path], env={"HOME": "/", "B": "0"})
+
+    # Had the spec's edits come again with device b, SPEC and ORDER would be the spec's.
+    assert made.env == {"HOME": "/", "B": "1", "ORDER": "a", "SPEC": "2"}
+    assert list(made.env) == ["HOME", "B", "ORDER", "SPEC"]
+
+
+def test_an_id_that_comes_twice_counts_once(tmp_path: Path) -> None:
+    write(tmp_path, spec(device("a", env=["A=a"]), device("b", env=["A=b"])))
+
+    made = runtime.container(ids("a", "b", "a"), [tmp_path])
+
+    assert made.env == {"A": "b"}
+
+
+def test_a_device_node_at_the_same_path_replaces_the_earlier(tmp_path: Path) -> None:
+    def node(host: str) -> list[Json]:
+        return [{"path": "/dev/gpu", "hostPath": host, "type": "c", "major": 195, "minor": 0}]
+
+    write(tmp_path, spec(device("a", deviceNodes=node("/x")), device("b", deviceNodes=node("/y"))))
+
+    made = runtime.container(ids("a", "b"), [tmp_path])
+
+    assert made.device_nodes == (DeviceNode(path="/dev/gpu", host_path="/y", kind="c"),)
+
+
+def test_a_device_node_takes_its_kind_from_the_host(tmp_path: Path) -> None:
+    pipe = tmp_path / "gpu0"
+    os.mkfifo(pipe)
+    nodes = [{"path": "/dev/gpu0", "hostPath": str(pipe), "permissions": "rw"}]
+    write(tmp_path, spec(device(deviceNodes=nodes)))
+
+    made = runtime.container(ids("a"), [tmp_path])
+
+    expected = DeviceNode(path="/dev/gpu0", host_path=str(pipe), kind="p", permissions="rw")
+    assert made.device_nodes == (expected,)
+
+
+@pytest.mark.parametrize("kind", ["missing", "file", "other type"])
+def test_without_its_host_device_a_container_is_not_made(tmp_path: Path, kind: str) -> None:
+    host = tmp_path / "gpu0"
+    if kind == "file":
+        host.write_text("")
+    elif kind == "other type":
+        os.mkfifo(host)
+    entry: Json = {"path": "/dev/gpu0", "hostPath": str(host)}
+    write(tmp_path, spec(device(deviceNodes=[{**entry, "type": "c"}])))
+
+    with pytest.raises(ContainerError, match=f"CDI host device {host}: "):
+        runtime.container(ids("a"), [tmp_path])
+
+
+def test_a_mount_at_the_same_path_replaces_the_earlier(tmp_path: Path) -> None:
+    first, second = tmp_path / "one", tmp_path / "two"
+    first.mkdir()
+    second.mkdir()
+    mounts = [
+        {"hostPath": str(source), "containerPath": "/lib/x", "options": ["ro", "bind"]}
+        for source in (first, second)
+    ]
+    write(tmp_path, spec(device(mounts=mounts)))
+
+    made = runtime.container(ids("a"), [tmp_path])
+
+    expected = Mount(host_path=str(second), container_path="/lib/x", options=("ro", "bind"))
+    assert made.mounts == (expected,)
+
+
+def test_without_a_mounts_source_a_container_is_not_made(tmp_path: Path) -> None:
+    mounts = [{"hostPath": str(tmp_path / "none"), "containerPath": "/lib/x"}]
+    write(tmp_path, spec(device(mounts=mounts)))
+
+    with pytest.raises(ContainerError, match=r"error mounting .*/none to rootfs at /lib/x"):
+        runtime.container(ids("a"), [tmp_path])
+
+
+def test_devices_that_no_spec_describes_are_named(tmp_path: Path) -> None:
+    write(tmp_path, spec(device("a")))
+
+    with pytest.raises(ContainerError, match=r"unresolvable CDI devices example\.com/gpu=b$"):
+        runtime.container(ids("a", "b"), [tmp_path])
+
+
+def test_a_wrong_spec_is_named_beside_the_device_that_it_cost(tmp_path: Path) -> None:
+    path = write(tmp_path, spec(device("a"), version="9.0.0"))
+
+    with pytest.raises(ContainerError, match=f"unresolvable .*gpu=a; {path}: .*cdiVersion"):
+        runtime.container(ids("a"), [tmp_path])
+
+
+def test_the_later_folder_wins(tmp_path: Path) -> None:
+    low, high = tmp_path / "etc", tmp_path / "run"
+    write(low, spec(device(env=["FROM=etc"])))
+    write(high, spec(device(env=["FROM=run"])))
+
+    made = runtime.container(ids("a"), [low, high, tmp_path / "absent"])
+
+    assert made.env == {"FROM": "run"}
+
+
+def test_a_device_in_two_files_of_one_folder_vanishes(tmp_path: Path) -> None:
+    write(tmp_path, spec(device("a"), device("b")), "one.json")
+    write(tmp_path, spec(device("a")), "two.json")
+
+    found = cdi_specs.read([tmp_path])
+
+    assert set(found.devices) == {f"{KIND}=b"}
+    assert all("conflicting device" in error for error in found.errors.values())
+
+
+def test_other_files_and_broken_ones_do_not_disturb(tmp_path: Path) -> None:
+    write(tmp_path, spec(device("a")))
+    (tmp_path / ".spec.json.tmp").write_text("{")
+    (tmp_path / "broken.json").write_text("{")
+    (tmp_path / "list.yaml").write_text("- a\n")
+    (tmp_path / "good.yaml").write_text(
+        "cdiVersion: 0.3.0\nkind: example.com/net\n"
+        "devices: [{name: n, containerEdits: {env: ['N=1']}}]\n"
+    )
+
+    found = cdi_specs.read([tmp_path])
+
+    assert set(found.devices) == {f"{KIND}=a", "example.com/net=n"}
+    assert {path.name for path in found.errors} == {"broken.json", "list.yaml"}
+
+
+NODE = {"path": "/dev/x", "type": "c", "major": 1}
+MOUNT = {"hostPath": "/x", "containerPath": "/x"}
+
+
+@pytest.mark.parametrize(
+    ("document", "reason"),
+    [
+        (spec(device(), version="0.2.0"), "cdiVersion: found '0.2.0', expected one of 0.3.0"),
+        (spec(device(), version="1.2.0"), "cdiVersion: found '1.2.0'"),
+        (spec(device(), kind="example.com"), "kind: found 'example.com', expected vendor/class"),
+        (spec(device(), kind="1x/gpu"), "kind"),
+        (spec(device(), kind="example.com/gpu-"), "kind"),
+        (spec(), "invalid spec, no devices"),
+        (spec(device("a"), device("a")), "multiple device a"),
+        (spec(device("-a")), "invalid device name '-a'"),
+        (spec({"name": "a"}), "empty device edits"),
+        (spec(device(env=[])), "empty device edits"),
+        (spec(device(), hooks=[]), "spec: unknown field hooks"),
+        (spec({**device(), "extra": 1}), "device a: unknown field extra"),
+        (spec(device(devices=[1])), "unknown field devices"),
+        (spec(device(deviceNodes=[{**NODE, "gpu": 1}])), "deviceNodes: unknown field gpu"),
+        (spec(device(env=["A"])), "invalid environment variable 'A'"),
+        (spec(device(env=["=A"])), "invalid environment variable '=A'"),
+        (spec(device(deviceNodes=[{"path": ""}])), "deviceNodes: empty path"),
+        (spec(device(deviceNodes=[{**NODE, "type": "x"}])), "invalid type 'x'"),
+        (spec(device(deviceNodes=[{**NODE, "permissions": "rx"}])), "invalid permissions 'rx'"),
+        (spec(device(hooks=[{"hookName": "later", "path": "/x"}])), "invalid hook name 'later'"),
+        (spec(device(hooks=[{"hookName": "poststop"}])), "hooks: empty path"),
+        (spec(device(mounts=[{"hostPath": "/x"}])), "mounts: empty containerPath"),
+        (spec(device(mounts=[{"containerPath": "/x"}])), "mounts: empty hostPath"),
+        (spec(device(), containerEdits={"env": ["x"]}), "spec: invalid environment variable"),
+    ],
+)
+def test_a_spec_that_breaks_a_rule_is_refused(document: Json, reason: str) -> None:
+    with pytest.raises(CdiError, match=reason.replace("(", "\\(")):
+        cdi_specs.devices_of(Path("spec.json"), json.dumps(document))
+
+
+@pytest.mark.parametrize(
+    ("needed", "before", "fields"),
+    [
+        ("0.4.0", "0.3.0", spec(device(mounts=[{**MOUNT, "type": "bind"}]))),
+        ("0.5.0", "0.4.0", spec(device(deviceNodes=[{**NODE, "hostPath": "/x"}]))),
+        ("0.5.0", "0.4.0", spec(device("0a"))),
+        ("0.6.0", "0.5.0", spec(device(), annotations={"a": "b"})),
+        ("0.6.0", "0.5.0", spec({**device(), "annotations": {"a": "b"}})),
+        ("0.6.0", "0.5.0", spec(device(), kind="example.com/gpu.shared")),
+        ("0.7.0", "0.6.0", spec(device(additionalGids=[44]))),
+        ("0.7.0", "0.6.0", spec(device(intelRdt={"closID": "x"}))),
+        ("1.1.0", "1.0.0", spec(device(netDevices=[{"hostInterfaceName": "x", "name": "y"}]))),
+        ("1.1.0", "1.0.0", spec(device(intelRdt={"schemata": ["x"]}))),
+    ],
+)
+def test_a_feature_needs_its_version(needed: str, before: str, fields: Json) -> None:
+    found = cdi_specs.devices_of(Path("s.json"), json.dumps({**fields, "cdiVersion": needed}))
+    assert len(found) == 1
+
+    with pytest.raises(CdiError, match=f"which needs {needed}"):
+        cdi_specs.devices_of(Path("s.json"), json.dumps({**fields, "cdiVersion": before}))
+
+
+def test_a_runtime_keeps_a_pods_containers_until_it_stops(tmp_path: Path) -> None:
+    write(tmp_path, spec(device("a")))
+    node = Runtime([tmp_path])
+
+    made = node.create("uid", "main", cdi_ids=ids("a"), env={"HOME": "/"})
+
+    assert node.containers("uid") == {"main": made}
+    node.stop("uid")
+    assert node.containers("uid") == {}
+
+
+def test_a_socket_is_no_device_node(tmp_path: Path) -> None:
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(tmp_path / "s"))
+    write(tmp_path, spec(device(deviceNodes=[{"path": str(tmp_path / "s")}])))
+
+    with listener, pytest.raises(ContainerError, match="found no device node"):
+        runtime.container(ids("a"), [tmp_path])
