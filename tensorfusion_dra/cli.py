@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from tensorfusion_dra.core.errors import InputError
+from tensorfusion_dra.core.errors import InputError, RetryableError
 
 
 class _Parser(argparse.ArgumentParser):
@@ -25,6 +25,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except InputError as error:
         sys.stderr.write(f"tensorfusion-dra: {' '.join(str(error).split())}\n")
         return 2
+    except RetryableError as error:
+        sys.stderr.write(f"tensorfusion-dra: {' '.join(str(error).split())}\n")
+        return 1
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -41,6 +44,29 @@ def _parser() -> argparse.ArgumentParser:
     )
     settings.add_flags(node_plugin)
     node_plugin.set_defaults(run=_node_plugin)
+
+    simulate = verbs.add_parser(
+        "simulate", help="run a whole node on this machine, without GPU or cluster"
+    )
+    simulate.add_argument(
+        "--gpus",
+        default="2xA100-SXM4-80GB",
+        help="GPUs of the node: such as 8xA100-SXM4-80GB,1xT4, or a profile's file (%(default)s)",
+    )
+    simulate.add_argument("--pods", type=int, default=6, help="how many pods (%(default)s)")
+    simulate.add_argument(
+        "--request",
+        action="append",
+        help="what a pod asks for, such as tflops=100,vram=16Gi, or whole for a card alone; given "
+        "several times, the pods take turns",
+    )
+    simulate.add_argument(
+        "--keep", action="store_true", help="leave everything running until Ctrl-C"
+    )
+    simulate.add_argument(
+        "-o", dest="form", choices=("text", "json"), default="text", help="how to show it"
+    )
+    simulate.set_defaults(run=_simulate)
 
     inspect = verbs.add_parser("inspect", help="show what this node has and holds")
     inspect.add_argument(
@@ -62,6 +88,21 @@ def _node_plugin(flags: argparse.Namespace) -> int:
     from tensorfusion_dra.app import node_plugin  # noqa: PLC0415
 
     return node_plugin.run(chosen)
+
+
+def _simulate(flags: argparse.Namespace) -> int:
+    try:
+        from tensorfusion_dra.app import simulate  # noqa: PLC0415
+    except ImportError as error:
+        raise InputError(f"simulate needs the extra 'cel': {error}") from error
+
+    chosen = simulate.options(
+        gpus=flags.gpus,
+        pods=flags.pods,
+        requests=flags.request or simulate.DEFAULT_REQUESTS,
+        keep=flags.keep,
+    )
+    return simulate.run(chosen, form=flags.form)
 
 
 def _inspect(flags: argparse.Namespace) -> int:

@@ -3,7 +3,7 @@
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
@@ -12,13 +12,13 @@ import tensorfusion_dra
 from tensorfusion_dra.core import cdi, names
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.simulator import cel
+from tensorfusion_dra.simulator.api.gates import DEFAULT_GATES
 from tensorfusion_dra.simulator.apiserver import ApiServer
 from tensorfusion_dra.simulator.claim_controller import ClaimController
 from tensorfusion_dra.simulator.kubelet import Kubelet
 from tensorfusion_dra.simulator.rest import (
     CLAIMS,
     CLASSES,
-    NODES,
     PODS,
     RESOURCE_V1,
     SLICES,
@@ -26,12 +26,14 @@ from tensorfusion_dra.simulator.rest import (
     Client,
     Json,
 )
+from tensorfusion_dra.simulator.runtime import Container, Runtime
 from tensorfusion_dra.simulator.scheduler import Scheduler
 
 NAMESPACE: Final = "default"
 IMAGE_ENV: Final = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
 
 _CLAIM: Final = "gpu"
+_CONTAINER: Final = "app"
 _POLL_SECONDS: Final = 0.02
 _STOP_SECONDS: Final = 10.0
 
@@ -40,33 +42,42 @@ class SimulatedCluster:
     """API server, claim controller, scheduler and kubelet in this process, and a node plugin.
 
     The node plugin is a process of its own with the flags it has in production.
+
+    Attributes:
+        plugin_flags: More flags for the next start of the node plugin.
     """
 
-    def __init__(self, folder: Path, *, gpus: str, node_name: str = "node-01") -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        gpus: str,
+        node_name: str = "node-01",
+        gates: Collection[str] = DEFAULT_GATES,
+    ) -> None:
         """A cluster that is not started yet.
 
         Args:
             folder: Everything it leaves on disk; its path must be short, as it holds sockets.
             gpus: What `--simulated-gpus` takes.
+            gates: The feature gates that are on.
         """
         self.folder: Final = folder
         self.node_name: Final = node_name
         self.kubelet_root: Final = folder / "kubelet"
         self.cdi_folder: Final = folder / "cdi"
         self.log_file: Final = folder / "node-plugin.log"
-        self._gpus = gpus
-        self.server: Final = ApiServer(check_expression=cel.check_expression)
+        self.plugin_flags: Final = ["--simulated-gpus", gpus]
+        self.server: Final = ApiServer(gates=gates, check_expression=cel.check_expression)
         self._running = ExitStack()
         self._plugin: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         """Starts all but the node plugin."""
-        self.kubelet_root.mkdir()
         self.cdi_folder.mkdir()
         self._running.enter_context(self.server)
         self.client = Client(self.server.url)
         self._kubeconfig = self.server.kubeconfig(self.folder / "kubeconfig")
-        self.client.create(NODES, _object("v1", "Node", self.node_name))
         self.client.create(CLASSES, _device_class())
         self._running.enter_context(ClaimController(self.server.url))
         self._running.enter_context(Scheduler(self.server.url))
@@ -74,8 +85,8 @@ class SimulatedCluster:
             Kubelet(
                 self.server.url,
                 self.node_name,
-                root_folder=self.kubelet_root,
-                cdi_folders=[self.cdi_folder],
+                root_dir=self.kubelet_root,
+                runtime=Runtime([self.cdi_folder]),
             )
         )
 
@@ -92,7 +103,7 @@ class SimulatedCluster:
             *("--kubeconfig", str(self._kubeconfig)),
             *("--kubelet-root", str(self.kubelet_root)),
             *("--cdi-dir", str(self.cdi_folder)),
-            *("--simulated-gpus", self._gpus),
+            *self.plugin_flags,
         ]
 
     def start_plugin(self) -> int:
@@ -104,17 +115,22 @@ class SimulatedCluster:
             )
         return self._plugin.pid
 
-    def stop_plugin(self) -> None:
-        """Ends the node plugin as a pod's end does: SIGTERM, and SIGKILL if it does not go."""
+    def stop_plugin(self) -> int | None:
+        """Ends the node plugin as a pod's end does: SIGTERM, and SIGKILL if it does not go.
+
+        Returns:
+            Its exit code; None if none runs.
+        """
         if self._plugin is None:
-            return
+            return None
         self._plugin.terminate()
         try:
-            self._plugin.wait(_STOP_SECONDS)
+            code = self._plugin.wait(_STOP_SECONDS)
         except subprocess.TimeoutExpired:
             self._plugin.kill()
-            self._plugin.wait()
+            code = self._plugin.wait()
         self._plugin = None
+        return code
 
     def until(self, what: str, condition: Callable[[], bool], *, seconds: float) -> None:
         """Returns once the condition holds.
@@ -135,7 +151,9 @@ class SimulatedCluster:
 
     def slices(self) -> list[Json]:
         """The stored ResourceSlices, by name."""
-        return sorted(self.client.list(SLICES).items, key=lambda item: str(item["metadata"]["name"]))
+        return sorted(
+            self.client.list(SLICES).items, key=lambda item: str(item["metadata"]["name"])
+        )
 
     def submit(self, name: str, asks: Mapping[str, str]) -> None:
         """A pod with one container, and the template of its claim.
@@ -149,6 +167,10 @@ class SimulatedCluster:
     def pod(self, name: str) -> Json:
         """The pod as it is stored."""
         return self.client.get(PODS, name, NAMESPACE)
+
+    def container_of(self, name: str) -> Container | None:
+        """The pod's container as the runtime made it; None if there is none."""
+        return self.kubelet.containers(NAMESPACE, name).get(_CONTAINER)
 
     def delete(self, name: str) -> None:
         """Asks for the pod's end and removes its template."""
@@ -197,7 +219,7 @@ def _template(name: str, asks: Mapping[str, str]) -> Json:
 def _pod(name: str) -> Json:
     environment = [{"name": key, "value": value} for key, value in IMAGE_ENV.items()]
     container = {
-        "name": "app",
+        "name": _CONTAINER,
         "image": "app",
         "env": environment,
         "resources": {"claims": [{"name": _CLAIM}]},

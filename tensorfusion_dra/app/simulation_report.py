@@ -1,13 +1,19 @@
 """What a simulation did, as facts for `-o json` and as text for a person."""
 
 import json
+import re
+import textwrap
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from decimal import Decimal
+from typing import Any, Final
 
 from tensorfusion_dra.app.tables import table
+from tensorfusion_dra.core import names, quantity
 
-_BAR = 20
+_BAR: Final = 20
+_WIDTH: Final = 100
+_SHORT: Final = len("gpu-00000000")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +95,7 @@ def as_json(report: Report) -> str:
 
 
 def as_text(report: Report) -> str:
-    """The report for a person."""
+    """The report for a person; after the first table, devices go by the start of their names."""
     parts = [
         _devices(report),
         _pods(report),
@@ -130,15 +136,43 @@ def _devices(report: Report) -> list[str]:
 
 def _pods(report: Report) -> list[str]:
     rows: list[tuple[object, ...]] = [("POD", "ASKS FOR", "PHASE", "GOT")]
+    waiting: list[str] = []
     for pod in report.pods:
-        got = [f"{_amounts(share.consumed)} of {share.device}" for share in pod.shares]
-        rows.append((pod.name, _amounts(pod.asks), pod.phase, got[0] if got else pod.waits_for))
+        got = [f"{_amounts(share.consumed)} of {_short(share.device)}" for share in pod.shares]
+        rows.append((pod.name, _amounts(pod.asks), pod.phase, got[0] if got else "nothing yet"))
         rows += [("", "", "", more) for more in got[1:]]
-    return ["Pods", *table(rows)]
+        if pod.waits_for:
+            waiting += ["", *_wrapped(f"{pod.name} waits: {_without_names(pod.waits_for, report)}")]
+    return ["Pods", *table(rows), *waiting]
 
 
 def _amounts(consumed: Mapping[str, str]) -> str:
-    return " and ".join(f"{value} {name}" for name, value in consumed.items()) or "a whole card"
+    """Such as 71.2 tflops and 10Gi vram."""
+    parts = (f"{_plain(text)} {name}" for name, text in consumed.items())
+    return " and ".join(parts) or "a whole card"
+
+
+def _plain(text: str) -> str:
+    """A quantity as people write it: 71.2 and not 71200m."""
+    if text.endswith("m"):
+        return f"{Decimal(quantity.parse(text).nano) / quantity.NANO:f}"
+    return text
+
+
+def _short(device: str) -> str:
+    return device[:_SHORT]
+
+
+def _without_names(text: str, report: Report) -> str:
+    text = text.replace(f"{names.DRIVER}/{report.pool}/", "")
+    for item in report.slices:
+        for device in item["spec"].get("devices") or []:
+            text = text.replace(device["name"], _short(device["name"]))
+    return re.sub(r"\b[0-9]+m\b", lambda found: _plain(found.group()), text)
+
+
+def _wrapped(text: str) -> list[str]:
+    return textwrap.wrap(text, _WIDTH, initial_indent="  ", subsequent_indent="    ")
 
 
 def _spec(report: Report) -> list[str]:
@@ -165,10 +199,10 @@ def _first(report: Report) -> Pod:
 def _left(report: Report) -> list[str]:
     rows = [
         (
-            left.device,
+            _short(left.device),
             left.capacity,
             _bar(1 - left.free_share),
-            f"{left.free} of {left.total} free",
+            f"{_plain(left.free)} of {_plain(left.total)} free",
         )
         for left in report.left
     ]

@@ -62,7 +62,7 @@ class Supervisor:
     def _watched(self, name: str, part: Callable[[], None]) -> None:
         try:
             part()
-        except Exception as error:
+        except BaseException as error:  # a thread that calls sys.exit() would end unseen
             log.error("part_failed", part=name, error=repr(error), exc_info=True)
             self.fail(error)
         else:

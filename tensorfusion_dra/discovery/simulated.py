@@ -80,9 +80,7 @@ class SimulatedDiscovery:
         elapsed = self._clock() - self._start
         missing = self._node.driver_missing_for_seconds - elapsed
         if missing > 0:
-            raise RetryableError(
-                f"simulated GPUs: no driver, waiting for it for another {missing:.1f} s"
-            )
+            raise RetryableError("simulated GPUs: found no driver, waiting for it")
         return tuple(
             position
             for position, gpu in enumerate(self._node.gpus)

@@ -44,6 +44,7 @@ def test_every_field_of_a_card_is_read(machine: Machine) -> None:
             "pci_bus_id": "0000:3a:00.0",
             "pcie_root": "pci0000:39",
             "numa_node": 1,
+            "simulated": False,
         }
     ]
     assert inventory["left_out"] == []

@@ -66,6 +66,7 @@ def test_a_card_tells_what_a_real_one_tells_but_has_no_device_node() -> None:
         uuid="",
         index=0,
         minor=None,
+        simulated=True,
         product_name="NVIDIA A100-SXM4-80GB",
         model="A100",
         milli_tflops=312_000,
@@ -223,7 +224,7 @@ def test_the_driver_is_missing_for_its_time(tmp_path: Path) -> None:
     text = "{driver_missing_for_seconds: 2.5, gpus: [{product: T4}]}"
     discovery = over_time(written(tmp_path, text), clock)
 
-    with pytest.raises(RetryableError, match=r"no driver, waiting for it for another 2\.5 s"):
+    with pytest.raises(RetryableError, match="found no driver, waiting for it"):
         discovery.read()
     with pytest.raises(RetryableError):
         discovery.raw()

@@ -1,0 +1,275 @@
+"""`simulate`: a whole node on this machine, without GPU or cluster, from discovery to teardown."""
+
+import json
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from tensorfusion_dra.app import simulation_report
+from tensorfusion_dra.app.progress import Progress
+from tensorfusion_dra.app.simulated_cluster import SimulatedCluster
+from tensorfusion_dra.app.simulation_report import Left, Pod, Report, Share
+from tensorfusion_dra.core import cdi, names, quantity
+from tensorfusion_dra.core.errors import InputError, RetryableError
+from tensorfusion_dra.core.quantity import Quantity, QuantityError
+from tensorfusion_dra.simulator.rest import Json
+
+DEFAULT_GPUS: Final = "2xA100-SXM4-80GB"
+DEFAULT_PODS: Final = 6
+DEFAULT_REQUESTS: Final = (
+    "tflops=100,vram=16Gi",
+    "tflops=71200m,vram=10Gi",
+    "tflops=200,vram=40Gi",
+    "whole",
+)
+MAX_PODS: Final = 200
+WHOLE: Final = "whole"
+
+_SECONDS: Final = 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What to simulate.
+
+    Attributes:
+        gpus: As `--simulated-gpus` of the node plugin takes it.
+        requests: What the pods ask for, by turns: quantities by capacity, empty for a whole card.
+        keep: Leave everything running, and on disk, until interrupted.
+    """
+
+    gpus: str
+    pods: int
+    requests: tuple[Mapping[str, str], ...]
+    keep: bool
+
+
+def options(*, gpus: str, pods: int, requests: Sequence[str], keep: bool) -> Options:
+    """The options, checked.
+
+    Raises:
+        InputError: A request or the number of pods is malformed.
+    """
+    if not 0 <= pods <= MAX_PODS:
+        raise InputError(f"pods: found {pods}, expected 0 to {MAX_PODS}")
+    return Options(
+        gpus=gpus, pods=pods, requests=tuple(_asks(text) for text in requests), keep=keep
+    )
+
+
+def run(chosen: Options, *, form: str) -> int:
+    """Simulates and prints what happened; 1 if something was left behind.
+
+    Raises:
+        InputError: The GPUs are malformed.
+        RetryableError: Something did not happen in time; the text says what.
+    """
+    progress = Progress(sys.stderr)
+    # Short, because sockets lie in it.
+    folder = Path(tempfile.mkdtemp(prefix="tfdra-"))
+    cluster = SimulatedCluster(folder, gpus=chosen.gpus)
+    try:
+        report = _simulated(cluster, chosen, progress)
+        progress.clear()
+        render = simulation_report.as_json if form == "json" else simulation_report.as_text
+        sys.stdout.write(render(report) + "\n")
+        sys.stdout.flush()
+        if chosen.keep:
+            _wait_for_interrupt(cluster)
+        return 1 if report.left_behind else 0
+    finally:
+        progress.clear()
+        cluster.stop()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _simulated(cluster: SimulatedCluster, chosen: Options, progress: Progress) -> Report:
+    started = time.monotonic()
+    progress.say("starting API server, scheduler, kubelet and node plugin")
+    cluster.start()
+    cluster.start_plugin()
+    cluster.until("registration", lambda: bool(cluster.kubelet.registered), seconds=_SECONDS)
+    cluster.until("publication", lambda: bool(cluster.slices()), seconds=_SECONDS)
+    ready = time.monotonic()
+
+    pods = {f"pod-{n + 1}": chosen.requests[n % len(chosen.requests)] for n in range(chosen.pods)}
+    for name, asks in pods.items():
+        progress.say(f"submitting {name}")
+        cluster.submit(name, asks)
+    settled = _wait_settled(cluster, pods, progress)
+    ran = time.monotonic()
+
+    shown = tuple(_pod(cluster, settled[name], asks) for name, asks in pods.items())
+    cdi_file, cdi_spec = _first_spec(cluster, settled.values())
+    slices = tuple(cluster.slices())
+    left = tuple(_left(slices, cluster.claims()))
+    left_behind: tuple[str, ...] = ()
+    if not chosen.keep:
+        left_behind = _torn_down(cluster, tuple(pods), progress)
+    ended = time.monotonic()
+    return Report(
+        node=cluster.node_name,
+        pool=slices[0]["spec"]["pool"]["name"],
+        slices=slices,
+        pods=shown,
+        cdi_file=cdi_file,
+        cdi_spec=cdi_spec,
+        left=left,
+        left_behind=left_behind,
+        kept_in=str(cluster.folder) if chosen.keep else "",
+        seconds={
+            "start": ready - started,
+            "pods": ran - ready,
+            "teardown": ended - ran,
+            "all": ended - started,
+        },
+    )
+
+
+def _asks(text: str) -> Mapping[str, str]:
+    """``tflops=100,vram=16Gi`` by capacity; ``whole`` is a card alone."""
+    if text == WHOLE:
+        return {}
+    asks: dict[str, str] = {}
+    for part in text.split(","):
+        name, separator, amount = part.partition("=")
+        if not separator or name not in (names.CAPACITY_TFLOPS, names.CAPACITY_VRAM):
+            raise InputError(f"request {text!r}: expected tflops=100,vram=16Gi or {WHOLE}")
+        try:
+            quantity.parse(amount)
+        except QuantityError as error:
+            raise InputError(f"request {text!r}: {name}: {error}") from error
+        asks[name] = amount
+    return asks
+
+
+def _wait_settled(
+    cluster: SimulatedCluster, pods: Mapping[str, object], progress: Progress
+) -> dict[str, Json]:
+    """The pods once each of them runs or is known to wait for a card."""
+    found: dict[str, Json] = {}
+
+    def settled() -> bool:
+        found.update({name: cluster.pod(name) for name in pods})
+        done = [pod for pod in found.values() if _phase(pod) == "Running" or _is_too_much(pod)]
+        progress.say(f"{len(done)} of {len(pods)} pods settled")
+        return len(done) == len(pods)
+
+    cluster.until("pods", settled, seconds=_SECONDS)
+    return found
+
+
+def _phase(pod: Json) -> str:
+    return str(pod.get("status", {}).get("phase", "Pending"))
+
+
+def _is_too_much(pod: Json) -> bool:
+    """The scheduler has tried every node; before that, a pod only waits for its claim."""
+    return "nodes are available" in _waits_for(pod)
+
+
+def _waits_for(pod: Json) -> str:
+    for condition in pod.get("status", {}).get("conditions") or []:
+        if condition["type"] == "PodScheduled" and condition["status"] == "False":
+            return str(condition.get("message", ""))
+    return ""
+
+
+def _pod(cluster: SimulatedCluster, pod: Json, asks: Mapping[str, str]) -> Pod:
+    name = pod["metadata"]["name"]
+    container = cluster.container_of(name)
+    return Pod(
+        name=name,
+        asks=asks,
+        phase=_phase(pod),
+        waits_for="" if container else _waits_for(pod),
+        shares=tuple(_shares(cluster.claim_of(pod))),
+        env=dict(container.env) if container else {},
+        cdi_ids=container.cdi_ids if container else (),
+    )
+
+
+def _shares(claim: Json | None) -> list[Share]:
+    allocation = ((claim or {}).get("status") or {}).get("allocation") or {}
+    return [
+        Share(
+            device=result["device"],
+            share_id=result.get("shareID"),
+            consumed=result.get("consumedCapacity") or {},
+        )
+        for result in allocation.get("devices", {}).get("results", [])
+    ]
+
+
+def _first_spec(
+    cluster: SimulatedCluster, pods: "Sequence[Json] | Any"
+) -> tuple[str, dict[str, Any] | None]:
+    """The CDI spec of the first pod that runs, and where it lies."""
+    for pod in pods:
+        claim = cluster.claim_of(pod)
+        file = cluster.cdi_folder / cdi.file_name(claim["metadata"]["uid"]) if claim else None
+        if file is not None and file.exists():
+            return str(file), json.loads(file.read_text(encoding="utf-8"))
+    return "", None
+
+
+def _left(slices: Sequence[Json], claims: Sequence[Json]) -> list[Left]:
+    taken: dict[tuple[str, str], int] = {}
+    for claim in claims:
+        for share in _shares(claim):
+            for name, text in share.consumed.items():
+                key = (share.device, name)
+                taken[key] = taken.get(key, 0) + quantity.parse(text).nano
+    left = []
+    for device in [device for item in slices for device in item["spec"].get("devices") or []]:
+        for name, entry in device["capacity"].items():
+            total = quantity.parse(entry["value"])
+            free = Quantity(total.nano - taken.get((device["name"], name), 0), total.family)
+            left.append(
+                Left(
+                    device=device["name"],
+                    capacity=name,
+                    total=str(total),
+                    free=str(free),
+                    free_share=free.nano / total.nano,
+                )
+            )
+    return left
+
+
+def _torn_down(
+    cluster: SimulatedCluster, pods: Sequence[str], progress: Progress
+) -> tuple[str, ...]:
+    """Ends everything in order; what should be gone by then and is not."""
+    for name in pods:
+        progress.say(f"deleting {name}")
+        cluster.delete(name)
+    progress.say("waiting until every claim is unprepared")
+    left: list[str] = []
+    try:
+        cluster.until(
+            "teardown",
+            lambda: not cluster.claims() and not cluster.spec_files(),
+            seconds=_SECONDS,
+        )
+    except RetryableError:
+        left += [f"claim {claim['metadata']['name']}" for claim in cluster.claims()]
+        left += [f"CDI spec {path}" for path in cluster.spec_files()]
+    progress.say("stopping the node plugin")
+    cluster.stop_plugin()
+    left += [f"socket {path}" for path in cluster.folder.rglob("*") if path.is_socket()]
+    return tuple(left)
+
+
+def _wait_for_interrupt(cluster: SimulatedCluster) -> None:
+    sys.stderr.write(
+        f"API server: kubectl --kubeconfig {cluster.folder / 'kubeconfig'}; "
+        f"log of the node plugin: {cluster.log_file}; Ctrl-C ends it\n"
+    )
+    signal.sigwait({signal.SIGINT, signal.SIGTERM})

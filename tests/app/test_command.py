@@ -1,0 +1,109 @@
+"""The command's verbs, as a person calls them."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+def command(*arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, "-m", "tensorfusion_dra", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={"PATH": "/usr/bin:/bin", **environment},
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "VERB"),
+        (["fly"], "fly"),
+        (["node-plugin", "--bogus"], "--bogus"),
+        (["node-plugin", "--poll-seconds", "soon"], "poll-seconds: found 'soon'"),
+        (["node-plugin", "--qos", "best"], "qos: found 'best', expected one of low"),
+        (["node-plugin", "--node-name", "Node_1"], "node-name: found 'Node_1'"),
+        (["node-plugin", "--config", "/nowhere.yaml"], "config /nowhere.yaml: No such file"),
+        (["inspect", "--gpu-models", "/nowhere.yaml"], "/nowhere.yaml"),
+        (["inspect", "--simulated-gpus", "/nowhere.yaml"], "/nowhere.yaml"),
+        (["inspect", "--simulated-gpus", "2xA1000000"], "A1000000"),
+        (["simulate", "--pods", "-1"], "pods: found -1"),
+        (["simulate", "--request", "tflops"], "request 'tflops'"),
+        (["simulate", "--request", "tflops=1_000"], "request 'tflops=1_000'"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(arguments: list[str], said: str) -> None:
+    ended = command(*arguments)
+
+    assert ended.returncode == 2
+    assert ended.stdout == ""
+    assert ended.stderr.startswith("tensorfusion-dra: ")
+    assert ended.stderr.count("\n") == 1
+    assert said in ended.stderr
+
+
+def test_a_malformed_profile_or_table_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
+    broken = tmp_path / "broken.yaml"
+    broken.write_text("gpus: [}")
+
+    for flag in ("--simulated-gpus", "--gpu-models", "--config"):
+        ended = command("inspect", flag, str(broken))
+
+        assert (ended.returncode, ended.stderr.count("\n")) == (2, 1), ended.stderr
+        assert str(broken) in ended.stderr
+
+
+def test_simulate_shows_pods_their_shares_and_what_is_left() -> None:
+    ended = command("simulate", "-o", "json")
+
+    report = json.loads(ended.stdout)
+    phases = [pod["phase"] for pod in report["pods"]]
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert phases == ["Running", "Running", "Running", "Pending", "Running", "Running"]
+    assert report["pods"][0]["env"]["TF_CUDA_SM_PERCENT_LIMIT"] == "33"
+    assert "312 more do not fit" in report["pods"][3]["waits_for"]
+    assert report["left_behind"] == []
+    assert report["seconds"]["all"] < 10
+
+
+def test_simulate_is_for_reading_too() -> None:
+    ended = command("simulate", "--gpus", "1xT4", "--pods", "2", "--request", "whole")
+
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert "T4  65 TFLOPS" in ended.stdout
+    assert "pod-2 waits:" in ended.stdout
+    assert "Torn down, nothing left behind" in ended.stdout
+
+
+def test_inspect_shows_the_cards_and_what_the_node_holds(tmp_path: Path) -> None:
+    cards = ["--simulated-gpus", "2xA100-SXM4-80GB", "--node-name", "node-01"]
+    folders = ["--kubelet-root", str(tmp_path), "--cdi-dir", str(tmp_path / "cdi")]
+
+    ended = command("inspect", "-o", "json", *cards, *folders)
+
+    found = json.loads(ended.stdout)
+    assert ended.returncode == 0
+    assert [gpu["model"] for gpu in found["gpus"]] == ["A100", "A100"]
+    assert len(found["devices"]) == 2
+    assert (found["claims"], found["cdiSpecs"], found["leftOut"]) == ([], [], [])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_inspect_without_a_driver_says_what_it_waits_for() -> None:
+    ended = command("inspect", "--nvml-library", "/nowhere/libnvidia-ml.so.1")
+
+    assert ended.returncode == 1
+    assert "/nowhere/libnvidia-ml.so.1" in ended.stderr
+    assert ended.stderr.count("\n") == 1
+
+
+def test_inspect_raw_is_a_recording_of_every_answer() -> None:
+    ended = command("inspect", "--raw", "--simulated-gpus", "1xT4")
+
+    recording = json.loads(ended.stdout)
+    assert recording["gpus"][0]["name"] == "Tesla T4"

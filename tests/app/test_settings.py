@@ -1,0 +1,206 @@
+"""Settings: default < file < environment < flag, and a clear word for every wrong one."""
+
+import argparse
+import re
+import socket
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from tensorfusion_dra.app import settings
+from tensorfusion_dra.app.settings import Settings
+from tensorfusion_dra.core.errors import InputError
+
+NAMED = {"NODE_NAME": "node-01"}
+
+
+def given(*flags: str, env: Mapping[str, str] = NAMED) -> Settings:
+    parser = argparse.ArgumentParser()
+    settings.add_flags(parser)
+    return settings.from_flags(parser.parse_args(flags), env)
+
+
+def refusal(*flags: str, env: Mapping[str, str] = NAMED) -> str:
+    with pytest.raises(InputError) as caught:
+        given(*flags, env=env)
+    return str(caught.value)
+
+
+def config(folder: Path, text: str) -> str:
+    path = folder / "settings.yaml"
+    path.write_text(text, encoding="utf-8")
+    return f"--config={path}"
+
+
+def test_the_node_name_is_all_that_is_needed() -> None:
+    assert given() == Settings(node_name="node-01")
+
+
+def test_the_defaults_are_those_of_a_kubelet_and_the_guide() -> None:
+    chosen = given()
+
+    assert chosen.gpupool == "default"
+    assert chosen.qos == "medium"
+    assert chosen.cdi_dir == "/var/run/cdi"
+    assert str(chosen.registry_folder) == "/var/lib/kubelet/plugins_registry"
+    assert str(chosen.data_folder) == "/var/lib/kubelet/plugins/tensor-fusion.ai.dra-driver"
+
+
+@pytest.mark.parametrize("env", [{}, {"NODE_NAME": ""}])
+def test_without_a_node_name_the_host_name_is_taken(
+    env: Mapping[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(socket, "gethostname", lambda: "GPU-Host.Example.com")
+
+    assert given(env=env).node_name == "gpu-host.example.com"
+    assert given("--node-name=", env=env).node_name == "gpu-host.example.com"
+    assert given(config(tmp_path, "node-name: ''"), env=env).node_name == "gpu-host.example.com"
+
+
+def test_a_flag_wins_over_the_environment_and_that_over_the_file(tmp_path: Path) -> None:
+    file = config(tmp_path, "gpupool: from-file\nqos: low\ncdi-dir: /file\n")
+    env = {**NAMED, "TENSORFUSION_DRA_GPUPOOL": "from-env", "TENSORFUSION_DRA_QOS": "high"}
+
+    chosen = given(file, "--gpupool=from-flag", env=env)
+
+    assert chosen.gpupool == "from-flag"
+    assert chosen.qos == "high"
+    assert chosen.cdi_dir == "/file"
+    assert chosen.dev_dir == "/dev"
+
+
+def test_an_empty_variable_is_the_same_as_none(tmp_path: Path) -> None:
+    file = config(tmp_path, "qos: low")
+
+    assert given(file, env={**NAMED, "TENSORFUSION_DRA_QOS": ""}).qos == "low"
+
+
+def test_the_file_can_be_named_by_a_variable_and_the_flag_wins(tmp_path: Path) -> None:
+    by_variable = tmp_path / "variable.yaml"
+    by_variable.write_text("qos: low")
+    env = {**NAMED, "TENSORFUSION_DRA_CONFIG": str(by_variable)}
+
+    assert given(env=env).qos == "low"
+    assert given(config(tmp_path, "qos: high"), env=env).qos == "high"
+
+
+def test_the_downward_api_gives_node_and_pod() -> None:
+    chosen = given(env={"NODE_NAME": "node-02", "POD_UID": "8f3a1b2c-0000"})
+
+    assert chosen.node_name == "node-02"
+    assert chosen.pod_uid == "8f3a1b2c-0000"
+
+
+def test_every_setting_has_a_flag_a_variable_and_a_key_in_the_file(tmp_path: Path) -> None:
+    special = {"qos": "high", "log_level": "debug", "log_format": "console"}
+    folders = dict.fromkeys(("kubelet_root", "driver_root", "cdi_dir", "dev_dir"), "/x")
+    values = {item.name: {**special, **folders}.get(item.name, "7") for item in fields(Settings)}
+    by_flag = [f"--{name.replace('_', '-')}={value}" for name, value in values.items()]
+    by_variable = {settings.variable(item): values[item.name] for item in fields(Settings)}
+    by_file = "".join(f"{name.replace('_', '-')}: {value}\n" for name, value in values.items())
+
+    chosen = given(*by_flag, env={})
+
+    assert chosen == given(env=by_variable) == given(config(tmp_path, by_file), env={})
+    defaults = Settings(node_name="node-01")
+    same = [name for name in values if getattr(chosen, name) == getattr(defaults, name)]
+    assert same == []
+
+
+def test_help_tells_each_flag_with_its_default_and_its_variable() -> None:
+    parser = argparse.ArgumentParser()
+    settings.add_flags(parser)
+
+    text = " ".join(parser.format_help().split())
+
+    for item in fields(Settings):
+        flag = "--" + item.name.replace("_", "-")
+        told = re.search(rf"{flag} [A-Z]+ (.*?)Variable: (\w+)\.", text)
+        assert told is not None
+        assert told[2] == settings.variable(item)
+        assert item.default == "" or f"Default: {item.default}." in told[1]
+
+
+@pytest.mark.parametrize("text", ["12.5", "12", "1e1"])
+def test_seconds_may_have_fractions(text: str, tmp_path: Path) -> None:
+    assert given(f"--poll-seconds={text}").poll_seconds == float(text)
+    assert given(config(tmp_path, f"poll-seconds: {text}")).poll_seconds == float(text)
+
+
+@pytest.mark.parametrize("text", ["2024", "1.5", "'2024'"])
+def test_a_number_in_the_file_is_taken_as_text_where_text_is_wanted(
+    text: str, tmp_path: Path
+) -> None:
+    assert given(config(tmp_path, f"gpupool: {text}")).gpupool == text.strip("'")
+
+
+@pytest.mark.parametrize(
+    ("flag", "text"),
+    [
+        ("--qos=best", "qos: found 'best', expected one of low, medium, high, critical"),
+        ("--qos=High", "qos: found 'High', expected one of"),
+        ("--log-level=verbose", "log-level: found 'verbose', expected one of debug, info"),
+        ("--log-format=xml", "log-format: found 'xml', expected one of json, console"),
+        ("--node-name=Node_1", "node-name: found 'Node_1', expected a DNS subdomain"),
+        ("--node-name=a\n", "node-name: found 'a\\n', expected a DNS subdomain"),
+        ("--node-name=a..b", "node-name: found 'a..b', expected a DNS subdomain"),
+        ("--gpupool=a/b", "gpupool: found 'a/b', expected a DNS subdomain"),
+        ("--gpupool=", "gpupool: found '', expected a DNS subdomain"),
+        ("--gpupool=" + "p" * 250, "gpupool/node-name: 258 characters, expected at most 253"),
+        ("--pod-uid=a/b", "pod-uid: found 'a/b', expected letters, digits, dashes"),
+        ("--pod-uid=" + "a" * 64, "pod-uid: found"),
+        ("--kubelet-root=var", "kubelet-root: found 'var', expected an absolute path"),
+        ("--cdi-dir=", "cdi-dir: found '', expected an absolute path"),
+        ("--dev-dir=./dev", "dev-dir: found './dev', expected an absolute path"),
+        ("--driver-root=~", "driver-root: found '~', expected an absolute path"),
+        ("--poll-seconds=soon", "poll-seconds: found 'soon', expected a number of seconds"),
+        ("--poll-seconds=", "poll-seconds: found '', expected a number of seconds"),
+        ("--poll-seconds=0", "poll-seconds: found 0.0, expected 0.1 to 86400"),
+        ("--poll-seconds=-1", "poll-seconds: found -1.0, expected"),
+        ("--poll-seconds=nan", "poll-seconds: found nan, expected"),
+        ("--poll-seconds=inf", "poll-seconds: found inf, expected"),
+        ("--drain-seconds=601", "drain-seconds: found 601.0, expected 0 to 600"),
+        ("--drain-seconds=nan", "drain-seconds: found nan, expected"),
+    ],
+)
+def test_a_wrong_value_is_refused_with_its_flag_what_was_found_and_what_is_expected(
+    flag: str, text: str
+) -> None:
+    assert refusal(flag).startswith(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("qoss: low", "found 'qoss', expected one of node-name, pod-uid,"),
+        ("drain_seconds: 1", "found 'drain_seconds', expected one of"),
+        ("1: low", "found 1, expected one of"),
+        ("qos: [low]", r"qos: found \['low'\], expected text or a number"),
+        ("qos: {a: b}", "qos: found {'a': 'b'}, expected text or a number"),
+        ("qos: null", "qos: found None, expected text or a number"),
+        ("qos: yes", "qos: found True, expected text or a number"),
+        ("- qos", "found list, expected a mapping"),
+        ("", "found NoneType, expected a mapping"),
+        ("qos: [", ".*line 1"),
+        ("qos: a: b", ".*line 1"),
+        ("!!python/object/apply:os.getpid []", ".*could not determine a constructor"),
+        ("? [a]\n: b", ".*found unhashable key"),
+    ],
+)
+def test_a_wrong_file_is_refused_in_one_line(tmp_path: Path, text: str, expected: str) -> None:
+    flag = config(tmp_path, text)
+
+    told = refusal(flag)
+
+    assert "\n" not in told
+    assert re.match(f"config {tmp_path}/settings.yaml: {expected}", told)
+
+
+def test_a_file_that_cannot_be_read_is_refused_with_its_path(tmp_path: Path) -> None:
+    (tmp_path / "latin.yaml").write_bytes(b"qos: \xe9")
+
+    assert refusal(f"--config={tmp_path}/missing.yaml").endswith("No such file or directory")
+    assert refusal(f"--config={tmp_path}").endswith("Is a directory")
+    assert "can't decode" in refusal(f"--config={tmp_path}/latin.yaml")

@@ -1,0 +1,176 @@
+"""Where the sockets lie: within what AF_UNIX takes, and never over somebody's live socket."""
+
+import base64
+import hashlib
+import shutil
+import socket
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tensorfusion_dra.core.errors import FatalError, InputError
+from tensorfusion_dra.kubelet import sockets
+from tensorfusion_dra.kubelet.sockets import SocketPaths
+
+DRIVER = "tensor-fusion.ai.dra-driver"
+POD_UID = "8f3a1b2c-0000-4000-8000-00000000abcd"
+
+
+@pytest.fixture
+def short() -> Iterator[Path]:
+    """A folder whose path leaves room for a socket's name."""
+    folder = Path(tempfile.mkdtemp(prefix="s"))
+    yield folder
+    shutil.rmtree(folder)
+
+
+def paths(root: str = "/var/lib/kubelet", pod_uid: str = POD_UID) -> SocketPaths:
+    return sockets.paths(
+        registry_folder=Path(root) / "plugins_registry",
+        data_folder=Path(root) / "plugins" / DRIVER,
+        pod_uid=pod_uid,
+    )
+
+
+def digest(text: str, size: int) -> str:
+    short = hashlib.sha256(text.encode()).digest()[:size]
+    return base64.urlsafe_b64encode(short).rstrip(b"=").decode()
+
+
+def test_without_a_pod_the_names_are_the_drivers() -> None:
+    found = paths(pod_uid="")
+
+    assert str(found.registration) == f"/var/lib/kubelet/plugins_registry/{DRIVER}-reg.sock"
+    assert str(found.dra) == f"/var/lib/kubelet/plugins/{DRIVER}/dra.sock"
+
+
+def test_with_a_pod_the_registration_path_fits_to_the_last_byte() -> None:
+    found = paths()
+
+    assert str(found.registration).endswith(f"/{DRIVER}-{POD_UID}-reg.sock")
+    assert len(str(found.registration)) == 107
+    assert str(found.dra).endswith(f"/dra-{POD_UID}.sock")
+    assert len(str(found.dra)) == 98
+
+
+WITH_UID = f"{DRIVER}-{POD_UID}-reg.sock"
+WITH_HASH = f"{DRIVER}-{digest(POD_UID, 8)}-reg.sock"
+SHORTEST = f"dra-{digest(DRIVER + chr(0) + POD_UID, 16)}-reg.sock"
+
+
+@pytest.mark.parametrize(
+    ("root", "name"),
+    [
+        ("/var/lib/kubelet", WITH_UID),
+        ("/var/lib/kubelets", WITH_HASH),
+        ("/var/lib/" + "k" * 32, WITH_HASH),
+        ("/var/lib/" + "k" * 33, SHORTEST),
+        ("/var/lib/" + "k" * 45, SHORTEST),
+    ],
+)
+def test_a_longer_root_takes_the_next_shorter_name(root: str, name: str) -> None:
+    path = sockets.paths(
+        registry_folder=Path(root) / "plugins_registry", data_folder=Path("/d"), pod_uid=POD_UID
+    ).registration
+
+    assert path.name == name
+    assert len(str(path)) <= 107
+
+
+def test_the_dra_socket_has_a_shorter_name_too() -> None:
+    found = paths("/var/snap/microk8s/common/var/lib/kubelet")
+
+    assert found.dra.name == f"dra-{digest(POD_UID, 8)}.sock"
+    assert len(str(found.dra)) <= 107
+
+
+@pytest.mark.parametrize("pod_uid", ["", POD_UID])
+def test_a_root_too_long_for_every_name_is_refused_with_its_length(pod_uid: str) -> None:
+    with pytest.raises(InputError, match=r"socket /k+/.*: [0-9]+ bytes, expected at most 107"):
+        paths("/" + "k" * 200, pod_uid)
+
+
+def test_bytes_count_and_not_characters() -> None:
+    with pytest.raises(InputError):
+        paths("/" + "é" * 40)
+
+
+@given(st.uuids(), st.uuids(), st.integers(1, 55))
+def test_two_instances_never_share_a_path(one: object, other: object, length: int) -> None:
+    root = "/" + "k" * length
+    first, second = (
+        sockets.paths(registry_folder=Path(root), data_folder=Path(root), pod_uid=str(uid))
+        for uid in (one, other)
+    )
+
+    assert (first == second) == (one == other)
+    assert first == second or (first.registration, first.dra) != (second.registration, second.dra)
+    assert first.registration != first.dra
+    assert not first.registration.name.startswith(".")
+
+
+def test_the_longest_path_can_be_bound_and_dialled(short: Path) -> None:
+    folder = short / ("k" * (107 - len(f"{short}//{DRIVER}-{POD_UID}-reg.sock")))
+    folder.mkdir()
+    path = sockets.paths(registry_folder=folder, data_folder=folder, pod_uid=POD_UID).registration
+
+    with socket.socket(socket.AF_UNIX) as server, socket.socket(socket.AF_UNIX) as client:
+        server.bind(str(path))
+        server.listen()
+        client.connect(str(path))
+
+    assert len(str(path)) == 107
+
+
+def test_nothing_in_the_way_is_fine(short: Path) -> None:
+    sockets.make_way(short / "a.sock")
+
+    assert list(short.iterdir()) == []
+
+
+def test_the_socket_of_a_dead_process_is_removed(short: Path) -> None:
+    path = short / "a.sock"
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(path))
+        dead.listen()
+
+    sockets.make_way(path)
+
+    assert not path.exists()
+
+
+def test_a_socket_that_somebody_serves_is_left_alone(short: Path) -> None:
+    path = short / "a.sock"
+    with socket.socket(socket.AF_UNIX) as live:
+        live.bind(str(path))
+        live.listen()
+
+        with pytest.raises(FatalError, match=f"{path}: another process serves this socket"):
+            sockets.make_way(path)
+
+        assert path.is_socket()
+
+
+def test_a_socket_of_another_kind_is_left_alone(short: Path) -> None:
+    path = short / "a.sock"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as live:
+        live.bind(str(path))
+
+        with pytest.raises(FatalError, match=f"{path}: .*, expected a dead socket"):
+            sockets.make_way(path)
+
+        assert path.is_socket()
+
+
+def test_a_file_that_is_no_socket_is_left_alone(short: Path) -> None:
+    path = short / "a.sock"
+    path.write_text("precious")
+
+    with pytest.raises(FatalError, match=f"{path}: found a file that is no socket"):
+        sockets.make_way(path)
+
+    assert path.read_text() == "precious"

@@ -1,0 +1,95 @@
+"""What container runtimes ask of a CDI spec (Container Device Interface, SPEC.md, and its loader).
+
+The loader refuses a spec as a whole for any of these; so a test that finds none has a spec that
+containerd and CRI-O load.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+_VENDOR_OR_CLASS: Final = re.compile(r"[A-Za-z]([A-Za-z0-9_.-]*[A-Za-z0-9])?")
+_DEVICE: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.:-]*[A-Za-z0-9])?")
+_ENV: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=.*", re.DOTALL)
+_SPEC_FIELDS: Final = {"cdiVersion", "kind", "annotations", "devices", "containerEdits"}
+_DEVICE_FIELDS: Final = {"name", "annotations", "containerEdits"}
+_NODE_FIELDS: Final = {
+    "path",
+    "hostPath",
+    "type",
+    "major",
+    "minor",
+    "fileMode",
+    "permissions",
+    "uid",
+    "gid",
+}
+
+
+def violations(spec: Mapping[str, Any]) -> list[str]:
+    """Why a runtime would refuse the spec; empty if it would not."""
+    return list(_spec(spec))
+
+
+def lowest_version(spec: Mapping[str, Any]) -> str:
+    """The oldest version of CDI that has everything the spec uses, for what this driver may use."""
+    nodes = [node for edits in _all_edits(spec) for node in edits.get("deviceNodes", [])]
+    if "annotations" in spec or "." in spec["kind"].partition("/")[2]:
+        return "0.6.0"
+    if any("hostPath" in node for node in nodes):
+        return "0.5.0"
+    digit_first = any(device["name"][0].isdigit() for device in spec["devices"])
+    return "0.5.0" if digit_first else "0.3.0"
+
+
+def _all_edits(spec: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    yield spec.get("containerEdits", {})
+    for device in spec["devices"]:
+        yield device["containerEdits"]
+
+
+def _spec(spec: Mapping[str, Any]) -> Iterator[str]:
+    if unknown := spec.keys() - _SPEC_FIELDS:
+        yield f"unknown fields {unknown}"
+    if spec["cdiVersion"] != lowest_version(spec):
+        yield f"cdiVersion {spec['cdiVersion']}, expected {lowest_version(spec)}"
+    vendor, slash, kind = spec["kind"].partition("/")
+    if not (slash and _VENDOR_OR_CLASS.fullmatch(vendor) and _VENDOR_OR_CLASS.fullmatch(kind)):
+        yield f"kind {spec['kind']!r}"
+    found = [device["name"] for device in spec["devices"]]
+    if not found or len(set(found)) < len(found):
+        yield f"devices {found}, expected at least one and each once"
+    for device in spec["devices"]:
+        if unknown := device.keys() - _DEVICE_FIELDS:
+            yield f"{device['name']}: unknown fields {unknown}"
+        if not _DEVICE.fullmatch(device["name"]):
+            yield f"device name {device['name']!r}"
+        if not any(device["containerEdits"].values()):
+            yield f"{device['name']}: empty device edits"
+    for edits in _all_edits(spec):
+        yield from _edits(edits)
+
+
+def _edits(edits: Mapping[str, Any]) -> Iterator[str]:
+    if unknown := edits.keys() - {"env", "deviceNodes", "mounts", "hooks"}:
+        yield f"unknown edits {unknown}"
+    for variable in edits.get("env", []):
+        if not isinstance(variable, str) or not _ENV.fullmatch(variable) or "\0" in variable:
+            yield f"env {variable!r}"
+    for node in edits.get("deviceNodes", []):
+        if unknown := node.keys() - _NODE_FIELDS:
+            yield f"unknown fields of a device node {unknown}"
+        if not str(node.get("path", "")).startswith("/"):
+            yield f"device node {node}"
+
+
+def injected(spec: Mapping[str, Any], ids: list[str]) -> list[Mapping[str, Any]]:
+    """The edits that a container gets that asks for these qualified names, in their order.
+
+    Raises:
+        KeyError: The spec has no such device; a runtime would not start the container.
+    """
+    by_id = {
+        f"{spec['kind']}={device['name']}": device["containerEdits"] for device in spec["devices"]
+    }
+    return [*(by_id[name] for name in ids), spec.get("containerEdits", {})]

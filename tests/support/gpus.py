@@ -1,0 +1,44 @@
+"""Cards of one node and the devices published for them."""
+
+from dataclasses import replace
+from typing import Any, Final
+
+from tensorfusion_dra.core import device as devices
+from tensorfusion_dra.core.device import Device, Node
+from tensorfusion_dra.core.gpu import Gpu, Inventory, TflopsSource
+from tensorfusion_dra.core.quantity import GIB
+
+NODE: Final = Node(name="node-01", gpupool="default", qos="medium")
+
+
+def gpu(index: int = 0, **changes: Any) -> Gpu:
+    """An A100 with 80Gi and 312 TFLOPS; changes name its attributes."""
+    card = Gpu(
+        uuid=f"GPU-8f3a0000-0000-4000-8000-{index:012X}",
+        index=index,
+        minor=index,
+        product_name="NVIDIA A100-SXM4-80GB",
+        model="A100",
+        milli_tflops=312_000,
+        tflops_source=TflopsSource.TABLE,
+        vram_bytes=80 * GIB,
+        brand="NVIDIA",
+        architecture="ampere",
+        compute_capability=(8, 0),
+        driver_version="550.54.15",
+        cuda_driver_version=(12, 4),
+        pci_bus_id=f"0000:{index + 1:02x}:00.0",
+        pcie_root="pci0000:00",
+        numa_node=0,
+    )
+    return replace(card, **changes)
+
+
+def cards(count: int) -> tuple[Gpu, ...]:
+    """As many equal cards."""
+    return tuple(gpu(index) for index in range(count))
+
+
+def published(*gpus: Gpu, node: Node = NODE) -> tuple[Device, ...]:
+    """The devices of a node that has these cards and no others."""
+    return devices.devices(Inventory(gpus=gpus), node)
