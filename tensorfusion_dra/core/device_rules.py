@@ -15,6 +15,7 @@ from tensorfusion_dra.core.field_errors import (
     too_many,
     wrong_type,
 )
+from tensorfusion_dra.core.shapes import as_list, as_map
 
 MOST_ENTRIES: Final = 32
 """Attributes and capacities together."""
@@ -26,7 +27,7 @@ MOST_CONDITIONS: Final = 4
 MOST_COUNTER_SETS_CONSUMED: Final = 2
 MOST_COUNTERS: Final = 32
 
-TAINT_EFFECTS: Final = frozenset({"NoSchedule", "NoExecute", "None"})
+TAINT_EFFECTS: Final = ("NoSchedule", "NoExecute", "None")
 
 _INT64: Final = range(-(2**63), 2**63)
 _SCALARS: Final = ("int", "bool", "string", "version")
@@ -252,16 +253,6 @@ def binding_errors(path: str, device: Mapping[str, object]) -> Iterator[FieldErr
     if conditions and not failures:
         text = "bindingFailureConditions are required to use bindingConditions"
         yield invalid(f"{at}bindingFailureConditions", failures, text)
-
-
-def as_map(value: object) -> Mapping[str, object]:
-    """A JSON object; an empty one for anything else."""
-    return value if isinstance(value, Mapping) else {}
-
-
-def as_list(value: object) -> list[object]:
-    """A JSON list; an empty one for anything else."""
-    return value if isinstance(value, list) else []
 
 
 def quoted(names: list[str]) -> str:

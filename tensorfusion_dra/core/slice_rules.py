@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final, TypeGuard
 
 from tensorfusion_dra.core import device_rules, name_rules, node_selector_rules
-from tensorfusion_dra.core.device_rules import as_list, as_map, quoted
+from tensorfusion_dra.core.device_rules import quoted
 from tensorfusion_dra.core.field_errors import (
     FieldError,
     duplicate,
@@ -17,6 +17,7 @@ from tensorfusion_dra.core.field_errors import (
     too_many,
     wrong_type,
 )
+from tensorfusion_dra.core.shapes import as_list, as_map
 
 MOST_DEVICES: Final = 128
 MOST_DEVICES_ADVANCED: Final = 64

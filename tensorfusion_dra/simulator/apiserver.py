@@ -40,6 +40,7 @@ class ApiServer:
         history: int = 1000,
         bookmark_seconds: float = 60.0,
         check_expression: CheckExpression = any_expression,
+        port: int = 0,
     ) -> None:
         """An API server that is not started yet.
 
@@ -50,6 +51,7 @@ class ApiServer:
             history: How many changes of a resource a watch can go back.
             check_expression: What is wrong with a CEL selector; None for nothing. The limit on
                 its length holds in any case.
+            port: Where to listen; 0 for any free port.
         """
         served = Served({"": ("v1",), "events.k8s.io": ("v1",), RESOURCE_GROUP: resource_versions})
         schema = Schema({**CORE, **RESOURCE})
@@ -72,15 +74,25 @@ class ApiServer:
             served=served,
             bookmark_seconds=bookmark_seconds,
         )
-        self._listener: Final = Listener(service, self.faults, self.requests)
+        self._service: Final = service
+        self._listener = self._bound(port)
 
     @property
     def url(self) -> str:
         """Where it listens: ``http://127.0.0.1:<port>``."""
         return f"http://127.0.0.1:{self._listener.port}"
 
+    def _bound(self, port: int) -> Listener:
+        return Listener(self._service, self.faults, self.requests, port=port)
+
     def start(self) -> None:
-        """Requests are answered from now on."""
+        """Requests are answered from now on.
+
+        After a stop: on the same port and with the same objects, as after a restart of a real one.
+        """
+        if self._listener.stopping.is_set():
+            self._service.store.open()
+            self._listener = self._bound(self._listener.port)
         self._listener.start()
 
     def stop(self) -> None:

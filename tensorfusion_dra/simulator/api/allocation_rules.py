@@ -6,7 +6,6 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Final
 
 from tensorfusion_dra.core import device_rules, name_rules, node_selector_rules
-from tensorfusion_dra.core.device_rules import as_list, as_map
 from tensorfusion_dra.core.field_errors import (
     FieldError,
     duplicate,
@@ -17,6 +16,7 @@ from tensorfusion_dra.core.field_errors import (
     too_long,
     too_many,
 )
+from tensorfusion_dra.core.shapes import as_list, as_map
 from tensorfusion_dra.simulator.api import claim_rules
 
 Json = Mapping[str, object]

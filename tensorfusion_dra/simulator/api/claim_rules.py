@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Final
 
 from tensorfusion_dra.core import name_rules
-from tensorfusion_dra.core.device_rules import TAINT_EFFECTS, as_list, as_map
+from tensorfusion_dra.core.device_rules import TAINT_EFFECTS
 from tensorfusion_dra.core.field_errors import (
     FieldError,
     duplicate,
@@ -15,6 +15,7 @@ from tensorfusion_dra.core.field_errors import (
     too_long,
     too_many,
 )
+from tensorfusion_dra.core.shapes import as_list, as_map
 
 Json = Mapping[str, object]
 CheckExpression = Callable[[str], str | None]

@@ -3,9 +3,10 @@
 import contextlib
 import select
 import socket
+import sys
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Event, Lock, Thread
-from typing import Final
+from typing import Any, Final
 
 from tensorfusion_dra.simulator.api import failures, faults
 from tensorfusion_dra.simulator.api.faults import Action, Faults, RequestCounts
@@ -27,7 +28,9 @@ class Listener(ThreadingHTTPServer):
     allow_reuse_address = True
     request_queue_size = 128
 
-    def __init__(self, service: Service, faults_: Faults, counts: RequestCounts) -> None:
+    def __init__(
+        self, service: Service, faults_: Faults, counts: RequestCounts, *, port: int
+    ) -> None:
         self.service: Final = service
         self.faults: Final = faults_
         self.counts: Final = counts
@@ -35,7 +38,7 @@ class Listener(ThreadingHTTPServer):
         self._sockets: set[socket.socket] = set()
         self._sockets_lock = Lock()  # guards _sockets
         self._thread: Thread | None = None
-        super().__init__(("127.0.0.1", 0), _Handler)
+        super().__init__(("127.0.0.1", port), _Handler)
 
     @property
     def port(self) -> int:
@@ -78,8 +81,10 @@ class Listener(ThreadingHTTPServer):
         with self._sockets_lock:
             self._sockets.discard(connection)
 
-    def handle_error(self, request: object, client_address: object) -> None:
-        """Nothing: a client that went away is no trouble of the server's."""
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A traceback on stderr, unless only the client went away."""
+        if not isinstance(sys.exception(), OSError):
+            super().handle_error(request, client_address)
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -181,6 +181,11 @@ class Store:
         with self.lock:
             return self._closed
 
+    def open(self) -> None:
+        """One may wait for changes again."""
+        with self.lock:
+            self._closed = False
+
     def close(self) -> None:
         """Whoever waits for changes comes back at once."""
         with self.lock:

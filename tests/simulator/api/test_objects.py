@@ -1,9 +1,7 @@
-"""Creating, reading, changing and deleting objects."""
+"""Creating, reading and changing objects."""
 
 import re
 import uuid
-
-import pytest
 
 from tensorfusion_dra.simulator.apiserver import ApiServer
 from tests.simulator.api.client import (
@@ -224,91 +222,6 @@ def test_unknown_options_are_refused(api: Client) -> None:
 
         assert reply.code == 422
         assert reply.causes[0][0] == query.partition("=")[0]
-
-
-def test_a_deleted_object_is_answered_and_gone(api: Client) -> None:
-    made = api.post(SLICES, resource_slice()).json
-
-    reply = api.delete(f"{SLICES}/slice-a")
-
-    assert (reply.code, reply.json["kind"]) == (200, "ResourceSlice")
-    assert reply.json["metadata"]["uid"] == made["metadata"]["uid"]
-    assert api.get(f"{SLICES}/slice-a").code == 404
-    assert api.delete(f"{SLICES}/slice-a").code == 404
-
-
-def test_a_deleted_node_is_answered_with_a_status(api: Client) -> None:
-    made = api.post(NODES, {"metadata": {"name": "node-a"}}).json
-
-    reply = api.delete(f"{NODES}/node-a")
-
-    assert (reply.json["kind"], reply.json["status"]) == ("Status", "Success")
-    assert reply.json["details"] == {
-        "name": "node-a",
-        "kind": "nodes",
-        "uid": made["metadata"]["uid"],
-    }
-
-
-@pytest.mark.parametrize("precondition", [{"uid": "other"}, {"resourceVersion": "1"}])
-def test_a_delete_with_an_unmet_precondition_is_a_conflict(
-    api: Client, precondition: dict[str, str]
-) -> None:
-    api.post(SLICES, resource_slice())
-
-    reply = api.delete(f"{SLICES}/slice-a", {"preconditions": precondition})
-
-    assert (reply.code, reply.json["reason"]) == (409, "Conflict")
-    assert "in the precondition" in reply.message
-    assert api.get(f"{SLICES}/slice-a").code == 200
-
-
-def test_a_delete_with_met_preconditions_is_done(api: Client) -> None:
-    metadata = api.post(SLICES, resource_slice()).json["metadata"]
-    conditions = {name: metadata[name] for name in ("uid", "resourceVersion")}
-
-    assert api.delete(f"{SLICES}/slice-a", {"preconditions": conditions}).code == 200
-
-
-def test_a_delete_of_a_collection_takes_what_the_selector_chooses(api: Client) -> None:
-    for name, node in (("slice-a", "node-a"), ("slice-b", "node-b"), ("slice-c", "node-a")):
-        api.post(SLICES, resource_slice(name, node=node))
-
-    reply = api.delete(f"{SLICES}?fieldSelector=spec.nodeName%3Dnode-a")
-
-    assert reply.json["kind"] == "ResourceSliceList"
-    assert [item["metadata"]["name"] for item in reply.json["items"]] == ["slice-a", "slice-c"]
-    left = api.get(SLICES).json["items"]
-    assert [item["metadata"]["name"] for item in left] == ["slice-b"]
-
-
-def test_an_object_with_finalizers_goes_with_the_last_of_them(api: Client) -> None:
-    held = claim()
-    held["metadata"]["finalizers"] = ["example.com/a", "example.com/b"]
-    api.post(CLAIMS, held)
-
-    deleted = api.delete(f"{CLAIMS}/claim-a").json
-    added = {"metadata": {"finalizers": ["example.com/a", "example.com/c"]}}
-    refused = api.patch(f"{CLAIMS}/claim-a", added)
-    one_left = api.patch(f"{CLAIMS}/claim-a", {"metadata": {"finalizers": ["example.com/b"]}})
-    still_there = api.get(f"{CLAIMS}/claim-a").code
-    api.patch(f"{CLAIMS}/claim-a", {"metadata": {"finalizers": None}})
-
-    assert deleted["metadata"]["deletionGracePeriodSeconds"] == 0
-    assert deleted["metadata"]["deletionTimestamp"]
-    assert refused.causes[0] == ("metadata.finalizers", "FieldValueForbidden")
-    assert one_left.code == still_there == 200
-    assert api.get(f"{CLAIMS}/claim-a").code == 404
-
-
-def test_a_namespace_goes_with_everything_in_it(api: Client) -> None:
-    api.post("/api/v1/namespaces", {"metadata": {"name": "team"}})
-    api.post(CLAIMS.replace("default", "team"), claim())
-
-    api.delete("/api/v1/namespaces/team")
-
-    assert api.get("/apis/resource.k8s.io/v1/resourceclaims").json["items"] == []
-    assert api.get("/api/v1/namespaces/team").code == 404
 
 
 def test_names_labels_and_owners_are_checked(api: Client) -> None:

@@ -78,6 +78,27 @@ def test_another_version_is_served_instead_or_as_well() -> None:
     assert seen["apiVersion"] == "resource.k8s.io/v1beta2"
 
 
+def test_after_a_stop_the_server_comes_back_with_its_objects() -> None:
+    server = ApiServer()
+    server.start()
+    api = Client(server.url)
+    made = api.post(SLICES, resource_slice()).json
+    server.stop()
+    with pytest.raises(ConnectionError):
+        api.get(SLICES)
+
+    server.start()
+    found = api.get(f"{SLICES}/slice-a").json
+    with api.watch(f"{SLICES}?resourceVersion={made['metadata']['resourceVersion']}") as watch:
+        api.delete(f"{SLICES}/slice-a")
+        event = watch.next()[:2]
+    server.stop()
+    api.close()
+
+    assert found == made
+    assert event == ("DELETED", "slice-a")
+
+
 def test_one_connection_takes_many_requests_and_watches(server: ApiServer) -> None:
     connection = http.client.HTTPConnection(server.url.removeprefix("http://"))
     codes = []

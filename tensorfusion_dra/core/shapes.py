@@ -1,0 +1,13 @@
+"""Reads JSON of which nothing is known yet."""
+
+from collections.abc import Mapping
+
+
+def as_map(value: object) -> Mapping[str, object]:
+    """A JSON object; an empty one for anything else."""
+    return value if isinstance(value, Mapping) else {}
+
+
+def as_list(value: object) -> list[object]:
+    """A JSON list; an empty one for anything else."""
+    return value if isinstance(value, list) else []
