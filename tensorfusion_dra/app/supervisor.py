@@ -2,8 +2,8 @@
 
 import signal
 from collections.abc import Callable
+from queue import SimpleQueue
 from threading import Event, Lock, Thread
-from types import FrameType
 
 import structlog
 
@@ -38,13 +38,17 @@ class Supervisor:
 
     def stop_on_signals(self) -> None:
         """SIGTERM and SIGINT end the process in order."""
+        # A handler interrupts the main thread anywhere, also while it holds the event's lock.
+        # SimpleQueue.put is made for that; the rest happens in a thread.
+        numbers: SimpleQueue[int] = SimpleQueue()
 
-        def stop(number: int, _frame: FrameType | None) -> None:
-            log.info("stop_requested", signal=signal.Signals(number).name)
+        def stop() -> None:
+            log.info("stop_requested", signal=signal.Signals(numbers.get()).name)
             self._stop.set()
 
-        signal.signal(signal.SIGTERM, stop)
-        signal.signal(signal.SIGINT, stop)
+        Thread(target=stop, name="signals", daemon=True).start()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda found, _frame: numbers.put(found))
 
     def wait(self) -> BaseException | None:
         """Returns once it is time to stop: the error that made it necessary, or None."""

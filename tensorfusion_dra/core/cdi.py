@@ -7,6 +7,7 @@ Interface, SPEC.md and its versions table.
 
 import json
 from collections.abc import Iterable, Mapping
+from pathlib import PurePosixPath
 from typing import Any, Final
 
 from tensorfusion_dra.core import names
@@ -14,8 +15,8 @@ from tensorfusion_dra.core.prepared import PreparedClaim, PreparedShare
 from tensorfusion_dra.core.quantity import MIB
 
 _BASE_VERSION: Final = "0.3.0"
-_DIGIT_FIRST_VERSION: Final = "0.5.0"
-"""Since this version a device name may start with a digit."""
+_LATER_VERSION: Final = "0.5.0"
+"""Since this version a device name may start with a digit, and a device node has a hostPath."""
 
 
 def spec(claim: PreparedClaim) -> dict[str, Any] | None:
@@ -35,12 +36,8 @@ def spec(claim: PreparedClaim) -> dict[str, Any] | None:
     }
     if claim.common_nodes:
         edits["deviceNodes"] = _nodes(claim.common_nodes)
-    return {
-        "cdiVersion": _lowest_version(device["name"] for device in devices),
-        "kind": names.CDI_KIND,
-        "devices": devices,
-        "containerEdits": edits,
-    }
+    document = {"kind": names.CDI_KIND, "devices": devices, "containerEdits": edits}
+    return {"cdiVersion": _lowest_version(document), **document}
 
 
 def ids_by_share(claim: PreparedClaim) -> tuple[tuple[str, ...], ...]:
@@ -146,14 +143,21 @@ def _limit_env(
     ]
 
 
-def _lowest_version(device_names: Iterable[str]) -> str:
+def _lowest_version(spec: Mapping[str, Any]) -> str:
     """Older runtimes refuse newer versions, so none is asked for that is not needed."""
-    digit_first = any(name[0].isdigit() for name in device_names)
-    return _DIGIT_FIRST_VERSION if digit_first else _BASE_VERSION
+    digit_first = any(device["name"][0].isdigit() for device in spec["devices"])
+    edits = [spec["containerEdits"], *(device["containerEdits"] for device in spec["devices"])]
+    elsewhere = any("hostPath" in node for each in edits for node in each.get("deviceNodes", ()))
+    return _LATER_VERSION if digit_first or elsewhere else _BASE_VERSION
 
 
 def _nodes(paths: Iterable[str]) -> list[dict[str, str]]:
-    return [{"path": path} for path in paths]
+    """Device nodes of the host, in the container always under /dev."""
+    nodes = []
+    for host_path in paths:
+        path = f"/dev/{PurePosixPath(host_path).name}"
+        nodes.append({"path": path} if path == host_path else {"path": path, "hostPath": host_path})
+    return nodes
 
 
 def _compact(value: Mapping[str, object]) -> str:

@@ -103,8 +103,9 @@ def test_a_signal_stops_in_order_and_without_a_reason(
 
     with capture_logs() as logs:
         signal.raise_signal(number)
+        cause = supervisor.wait()
 
-    assert supervisor.wait() is None
+    assert cause is None
     assert [(line["event"], line["signal"]) for line in logs] == [("stop_requested", number.name)]
 
 

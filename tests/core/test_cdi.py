@@ -346,3 +346,17 @@ def test_the_scalar_limits_of_one_request_exceed_no_card_of_it(claim: PreparedCl
         amounts = json.loads(variables["TENSOR_FUSION_CUDA_MEM_LIMIT"])
         assert int(variables["TF_CUDA_SM_PERCENT_LIMIT"]) == min(percents[uuid] for uuid in uuids)
         assert int(variables["TF_GPU_MEMORY_LIMIT"]) * MIB == min(amounts[uuid] for uuid in uuids)
+
+
+def test_device_nodes_of_another_folder_are_under_dev_in_the_container() -> None:
+    record = replace(
+        prepared("a", share(GPU_0, 1), on=NODE), common_nodes=("/run/host/dev/nvidiactl",)
+    )
+
+    document = cdi.spec(record)
+
+    assert document is not None
+    assert document["cdiVersion"] == "0.5.0"
+    assert document["containerEdits"]["deviceNodes"] == [
+        {"path": "/dev/nvidiactl", "hostPath": "/run/host/dev/nvidiactl"}
+    ]
