@@ -7,7 +7,6 @@ Interface, SPEC.md and its versions table.
 
 import json
 from collections.abc import Iterable, Mapping
-from pathlib import PurePosixPath
 from typing import Any, Final
 
 from tensorfusion_dra.core import names
@@ -155,7 +154,7 @@ def _nodes(paths: Iterable[str]) -> list[dict[str, str]]:
     """Device nodes of the host, in the container always under /dev."""
     nodes = []
     for host_path in paths:
-        path = f"/dev/{PurePosixPath(host_path).name}"
+        path = f"/dev/{host_path.rpartition('/')[2]}"
         nodes.append({"path": path} if path == host_path else {"path": path, "hostPath": host_path})
     return nodes
 

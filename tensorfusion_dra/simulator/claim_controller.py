@@ -8,18 +8,10 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from tensorfusion_dra.simulator import podclaims
+from tensorfusion_dra.simulator.answers import ApiError, RestError
 from tensorfusion_dra.simulator.loop import Loop, Watched
 from tensorfusion_dra.simulator.podclaims import FINALIZER, POD_CLAIM_ANNOTATION, Recorder
-from tensorfusion_dra.simulator.rest import (
-    CLAIMS,
-    PODS,
-    TEMPLATES,
-    ApiError,
-    Client,
-    Conditions,
-    Json,
-    RestError,
-)
+from tensorfusion_dra.simulator.rest import CLAIMS, PODS, TEMPLATES, Client, Conditions, Json
 
 Document = Mapping[str, Any]
 
@@ -55,32 +47,36 @@ class ClaimController:
         # Claims before pods: a consumer that is missing among the pods is gone, not yet to come.
         claims = self._client.list(CLAIMS).items
         pods = self._client.list(PODS).items
+        by_owner: dict[str, list[Json]] = {}
+        for claim in claims:
+            for owner in claim["metadata"].get("ownerReferences") or ():
+                by_owner.setdefault(owner["uid"], []).append(claim)
+        by_uid = {podclaims.uid(pod): pod for pod in pods}
         failure: RestError | None = None
         for pod in pods:
             try:
-                self._provide(pod, claims)
+                self._provide(pod, by_owner.get(podclaims.uid(pod), []))
             except RestError as error:
                 failure = error
         for claim in claims:
             try:
-                self._release(claim, {podclaims.uid(pod): pod for pod in pods})
+                self._release(claim, by_uid)
             except RestError as error:
                 failure = error
         if failure is not None:
             raise failure
 
-    def _provide(self, pod: Document, claims: list[Json]) -> None:
-        """The claims that a pod wants from templates are there, and the pod knows their names."""
+    def _provide(self, pod: Document, owned: list[Json]) -> None:
+        """The claims that a pod wants from templates are there, and the pod knows their names.
+
+        Args:
+            owned: What was made for the pod already.
+        """
         if podclaims.is_done(pod) or "deletionTimestamp" in pod["metadata"]:
             return
         statuses = list((pod.get("status") or {}).get("resourceClaimStatuses") or ())
         known = {status["name"]: status.get("resourceClaimName") for status in statuses}
-        namespace = pod["metadata"]["namespace"]
-        existing = {
-            claim["metadata"]["name"]: claim
-            for claim in claims
-            if claim["metadata"]["namespace"] == namespace and podclaims.is_owner(pod, claim)
-        }
+        existing = {claim["metadata"]["name"]: claim for claim in owned}
         changed = False
         for entry in podclaims.claim_entries(pod):
             template = entry.get("resourceClaimTemplateName")

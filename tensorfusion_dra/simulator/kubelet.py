@@ -1,22 +1,39 @@
 """A kubelet: registers plugins over real sockets and has pods' claims prepared by them."""
 
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from tensorfusion_dra.simulator.answers import ApiError
 from tensorfusion_dra.simulator.node.journal import Entry, Journal, Listener
 from tensorfusion_dra.simulator.node.plugin import DeviceHealth, Plugin
 from tensorfusion_dra.simulator.node.plugin_sockets import PluginSockets
 from tensorfusion_dra.simulator.node.plugins import Plugins
 from tensorfusion_dra.simulator.node.pods import Pods
 from tensorfusion_dra.simulator.node.preparation import Preparation
+from tensorfusion_dra.simulator.node.setting import Setting
 from tensorfusion_dra.simulator.node.timings import Timings
-from tensorfusion_dra.simulator.rest import NODES, ApiError, Client
+from tensorfusion_dra.simulator.rest import NODES, Client
 from tensorfusion_dra.simulator.runtime import Container, Runtime
 
 REGISTRATION_FOLDER: Final = "plugins_registry"
 
 _CHECKPOINT: Final = "dra_manager_state"
 _CONFLICT: Final = 409
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """How a kubelet behaves.
+
+    Attributes:
+        wipe_at_start: Whether all slices of the node are deleted at first, as a real kubelet does.
+        listener: Called with each entry of the journal, from any thread.
+    """
+
+    timings: Timings = field(default_factory=Timings)
+    wipe_at_start: bool = False
+    listener: Listener | None = None
 
 
 class Kubelet:
@@ -33,42 +50,33 @@ class Kubelet:
         *,
         root_dir: Path,
         runtime: Runtime,
-        timings: Timings | None = None,
-        wipe_at_start: bool = False,
-        listener: Listener | None = None,
+        options: Options | None = None,
     ) -> None:
         """A kubelet that is not started yet.
 
         Args:
             url: Of the API server.
             root_dir: Whose plugins_registry is watched; keep it short, for sockets' paths are.
-            wipe_at_start: Whether all slices of the node are deleted at first, as a real kubelet
-                does.
-            listener: Called with each entry of the journal, from any thread.
         """
-        timings = timings or Timings()
-        self.node_name: Final = node_name
-        self.registration_dir: Final = root_dir / REGISTRATION_FOLDER
-        self._client: Final = Client(url)
-        self._root_dir: Final = root_dir
-        self._runtime: Final = runtime
-        self._wipe_at_start: Final = wipe_at_start
-        self._journal: Final = Journal(listener)
-        self._plugins: Final = Plugins(
-            self._client, node_name, timings=timings, journal=self._journal
+        options = options or Options()
+        self._setting: Final = Setting(
+            node_name=node_name,
+            client=Client(url),
+            timings=options.timings,
+            journal=Journal(options.listener),
         )
+        self.registration_dir: Final = root_dir / REGISTRATION_FOLDER
+        self._runtime: Final = runtime
+        self._wipe_at_start: Final = options.wipe_at_start
+        self._plugins: Final = Plugins(self._setting)
         self._sockets: Final = PluginSockets(
-            self.registration_dir, self._plugins, timings=timings, journal=self._journal
+            self.registration_dir, self._plugins, setting=self._setting
         )
         root_dir.mkdir(parents=True, exist_ok=True)
-        self._pods: Final = Pods(
-            self._client,
-            node_name,
-            preparation=Preparation(self._client, self._plugins, checkpoint=root_dir / _CHECKPOINT),
-            runtime=runtime,
-            timings=timings,
-            journal=self._journal,
+        preparation = Preparation(
+            self._setting.client, self._plugins, checkpoint=root_dir / _CHECKPOINT
         )
+        self._pods: Final = Pods(self._setting, preparation=preparation, runtime=runtime)
 
     def start(self) -> None:
         """The node is in the API, plugins are registered and pods run from now on.
@@ -108,7 +116,7 @@ class Kubelet:
     @property
     def journal(self) -> tuple[Entry, ...]:
         """What happened so far."""
-        return self._journal.entries
+        return self._setting.journal.entries
 
     def containers(self, namespace: str, pod: str) -> dict[str, Container]:
         """The containers of a pod by name; empty if it has none (yet)."""
@@ -120,14 +128,14 @@ class Kubelet:
         self._pods.finish(namespace, pod, succeeded=succeeded)
 
     def _register_node(self) -> None:
-        labels = {"kubernetes.io/hostname": self.node_name}
+        name = self._setting.node_name
         node = {
             "apiVersion": "v1",
             "kind": "Node",
-            "metadata": {"name": self.node_name, "labels": labels},
+            "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name}},
         }
         try:
-            self._client.create(NODES, node)
+            self._setting.client.create(NODES, node)
         except ApiError as error:
             if error.status != _CONFLICT:
                 raise

@@ -5,9 +5,11 @@ from dataclasses import dataclass
 from threading import Event, Lock, Thread
 from typing import Final
 
-from tensorfusion_dra.simulator.rest import Client, Json, Resource, RestError, Watch
+from tensorfusion_dra.simulator.answers import RestError, Watch
+from tensorfusion_dra.simulator.rest import Client, Json, Resource
 
 _RETRY_SECONDS: Final = 0.2
+_SETTLE_SECONDS: Final = 0.01
 _JOIN_SECONDS: Final = 10.0
 
 
@@ -81,7 +83,8 @@ class Loop:
         wait_seconds: float | None = None
         while True:
             self._wake.wait(wait_seconds)
-            if self._stopping.is_set():
+            # Changes come in groups; one look is enough for those that come together.
+            if self._stopping.wait(_SETTLE_SECONDS):
                 return
             self._wake.clear()
             try:

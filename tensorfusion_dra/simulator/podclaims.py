@@ -6,7 +6,8 @@ from threading import Lock
 from typing import Any, Final
 
 from tensorfusion_dra.core.errors import DriverError
-from tensorfusion_dra.simulator.rest import EVENTS, ApiError, Client, Json
+from tensorfusion_dra.simulator.answers import ApiError
+from tensorfusion_dra.simulator.rest import EVENTS, Client, Json
 
 Document = Mapping[str, Any]
 

@@ -3,44 +3,20 @@
 import contextlib
 import http.client
 import json
-import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import urlencode, urlsplit
 
-from tensorfusion_dra.core.errors import RetryableError
+from tensorfusion_dra.simulator import answers
+from tensorfusion_dra.simulator.answers import ApiError, Watch
 
 Json = dict[str, Any]
 
-MERGE_PATCH: Final = "application/merge-patch+json"
+_MERGE_PATCH: Final = "application/merge-patch+json"
 
 _TIMEOUT_SECONDS: Final = 10.0
 _WATCH_SECONDS: Final = 60
-
-
-class RestError(RetryableError):
-    """A request did not do what it should."""
-
-
-class UnreachableError(RestError):
-    """There was no complete answer."""
-
-
-class ApiError(RestError):
-    """The API server refused.
-
-    Attributes:
-        status: HTTP's, for example 409.
-        reason: The API's word for it, for example ``Conflict``.
-        message: What the API server says.
-    """
-
-    def __init__(self, status: int, reason: str, message: str) -> None:
-        super().__init__(message)
-        self.status = status
-        self.reason = reason
-        self.message = message
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,12 +128,12 @@ class Client:
 
     def create(self, resource: Resource, body: Mapping[str, Any]) -> Json:
         """The object as it was stored."""
-        return self._call("POST", resource.path(_namespace(body)) + _STRICT, body)
+        return self._call("POST", resource.path(_namespace(body)) + _STRICT, body=body)
 
     def replace(self, resource: Resource, body: Mapping[str, Any], subresource: str = "") -> Json:
         """The object as it was stored; a conflict if its resourceVersion is not the latest."""
         parts = [body["metadata"]["name"], *filter(None, [subresource])]
-        return self._call("PUT", resource.path(_namespace(body), *parts) + _STRICT, body)
+        return self._call("PUT", resource.path(_namespace(body), *parts) + _STRICT, body=body)
 
     def replace_status(self, resource: Resource, body: Mapping[str, Any]) -> Json:
         """The object with this status."""
@@ -173,7 +149,8 @@ class Client:
         metadata = {"uid": target["metadata"]["uid"], **patch.get("metadata", {})}
         parts = [target["metadata"]["name"], *filter(None, [subresource])]
         path = resource.path(_namespace(target), *parts) + _STRICT
-        return self._call("PATCH", path, {**patch, "metadata": metadata}, MERGE_PATCH)
+        whole = {**patch, "metadata": metadata}
+        return self._call("PATCH", path, body=whole, content_type=_MERGE_PATCH)
 
     def delete(
         self,
@@ -184,12 +161,12 @@ class Client:
         conditions: Conditions = UNCONDITIONALLY,
     ) -> Json:
         """The object as it was last, or the server's word that it is gone."""
-        return self._call("DELETE", resource.path(namespace, name), conditions.options())
+        return self._call("DELETE", resource.path(namespace, name), body=conditions.options())
 
     def delete_all(self, resource: Resource, *, field_selector: str) -> Json:
         """The objects of a cluster-wide resource that were chosen and deleted."""
         path = resource.path(None) + _query(fieldSelector=field_selector)
-        return self._call("DELETE", path, Conditions().options())
+        return self._call("DELETE", path, body=UNCONDITIONALLY.options())
 
     def bind(self, pod: Mapping[str, Any], node_name: str) -> None:
         """The pod is on the node from now on."""
@@ -200,9 +177,9 @@ class Client:
             "metadata": metadata,
             "target": {"apiVersion": "v1", "kind": "Node", "name": node_name},
         }
-        self._call("POST", PODS.path(metadata["namespace"], metadata["name"], "binding"), body)
+        self._call("POST", PODS.path(metadata["namespace"], metadata["name"], "binding"), body=body)
 
-    def watch(self, resource: Resource, since: str, *, field_selector: str = "") -> "Watch":
+    def watch(self, resource: Resource, since: str, *, field_selector: str = "") -> Watch:
         """Changes after a moment, until the server ends it or it is closed."""
         query = _query(
             watch="true",
@@ -213,7 +190,7 @@ class Client:
         )
         connection = self._connection(_WATCH_SECONDS + self._timeout_seconds)
         try:
-            response = _response(connection, "GET", resource.path(None) + query)
+            response = answers.response(connection, "GET", resource.path(None) + query)
             return Watch(connection, response)
         except BaseException:
             connection.close()
@@ -226,50 +203,15 @@ class Client:
         self,
         method: str,
         path: str,
+        *,
         body: Mapping[str, Any] | None = None,
-        content_type: str = "application/json",
+        content_type: str = answers.JSON_TYPE,
     ) -> Json:
         text = None if body is None else json.dumps(body).encode()
         with contextlib.closing(self._connection(self._timeout_seconds)) as connection:
-            response = _response(connection, method, path, text, content_type)
-            return _document(response)
-
-
-class Watch:
-    """The changes of one watch request; another thread may close it."""
-
-    def __init__(
-        self, connection: http.client.HTTPConnection, response: http.client.HTTPResponse
-    ) -> None:
-        self._connection: Final = connection
-        self._response: Final = response
-
-    def __iter__(self) -> Iterator[Json]:
-        """Events as the API has them: type and object.
-
-        Raises:
-            ApiError: The server ended the watch with an error, such as 410 Expired.
-            UnreachableError: The stream broke off.
-        """
-        try:
-            while line := self._response.readline():
-                event = json.loads(line)
-                if event["type"] == "ERROR":
-                    raise _refusal(event["object"])
-                yield event
-        except (OSError, ValueError, http.client.HTTPException) as error:
-            raise UnreachableError(f"watch broke off: {error}") from error
-
-    def close(self) -> None:
-        """Ends the watch; an iteration that waits in another thread ends too."""
-        if self._connection.sock is not None:
-            with contextlib.suppress(OSError):
-                self._connection.sock.shutdown(socket.SHUT_RDWR)
-
-    def release(self) -> None:
-        """Frees the connection; for the thread that iterated, after it has ended."""
-        self._response.close()
-        self._connection.close()
+            headers = {"Content-Type": content_type} if text else {}
+            response = answers.response(connection, method, path, body=text, headers=headers)
+            return answers.document(response)
 
 
 _STRICT: Final = "?fieldValidation=Strict"
@@ -282,43 +224,3 @@ def _query(**parameters: str) -> str:
 def _namespace(body: Mapping[str, Any]) -> str | None:
     found: str | None = body["metadata"].get("namespace")
     return found
-
-
-def _response(
-    connection: http.client.HTTPConnection,
-    method: str,
-    path: str,
-    body: bytes | None = None,
-    content_type: str = "application/json",
-) -> http.client.HTTPResponse:
-    """The answer to a request, if it is a good one."""
-    headers = {"Accept": "application/json"}
-    if body is not None:
-        headers["Content-Type"] = content_type
-    try:
-        connection.request(method, path, body=body, headers=headers)
-        response = connection.getresponse()
-    except (OSError, http.client.HTTPException) as error:
-        raise UnreachableError(f"{method} {path}: {error}") from error
-    if response.status >= http.client.BAD_REQUEST:
-        try:
-            raise _refusal({"code": response.status, **_document(response)})
-        finally:
-            response.close()
-    return response
-
-
-def _document(response: http.client.HTTPResponse) -> Json:
-    try:
-        text = response.read()
-    except (OSError, http.client.HTTPException) as error:
-        raise UnreachableError(f"answer broke off: {error}") from error
-    try:
-        found = json.loads(text)
-    except ValueError:
-        found = {"message": text.decode(errors="replace").strip()}
-    return found if isinstance(found, dict) else {}
-
-
-def _refusal(status: Mapping[str, Any]) -> ApiError:
-    return ApiError(status.get("code", 500), status.get("reason", ""), status.get("message", ""))

@@ -13,18 +13,10 @@ from tensorfusion_dra.core.errors import DriverError
 from tensorfusion_dra.simulator import allocation, podclaims
 from tensorfusion_dra.simulator.allocation import NoFitError, SchedulingError
 from tensorfusion_dra.simulator.allocator import node_selectors
+from tensorfusion_dra.simulator.answers import RestError
 from tensorfusion_dra.simulator.loop import Loop, Watched
 from tensorfusion_dra.simulator.podclaims import FINALIZER, ClaimNotCreatedError, Recorder
-from tensorfusion_dra.simulator.rest import (
-    CLAIMS,
-    CLASSES,
-    NODES,
-    PODS,
-    SLICES,
-    Client,
-    Json,
-    RestError,
-)
+from tensorfusion_dra.simulator.rest import CLAIMS, CLASSES, NODES, PODS, SLICES, Client, Json
 
 Document = Mapping[str, Any]
 
@@ -114,7 +106,12 @@ class Scheduler:
 
     def _schedule(self, pod: Document, seen: _Seen) -> None:
         try:
-            claims = _claims(pod, seen)
+            names = podclaims.claim_names(pod)
+        except ClaimNotCreatedError:
+            # Not in the queue yet: whoever makes the claims tells of trouble with them.
+            return
+        try:
+            claims = _claims(pod, names, seen)
             node, allocations = _placement(pod, claims, seen)
         except _UnschedulableError as error:
             self._refuse(pod, "Unschedulable", str(error))
@@ -124,23 +121,24 @@ class Scheduler:
             self._refuse(pod, "SchedulerError", text)
             return
         for claim in claims:
-            self._reserve(claim, allocations.get(podclaims.uid(claim)), pod, seen)
+            found = allocations.get(podclaims.uid(claim))
+            self._reserve(claim, pod, allocated=found, seen=seen)
         self._client.bind(pod, node)
         message = f"Successfully assigned {podclaims.text(pod)} to {node}"
         self._recorder.record(pod, "Scheduled", message, warning=False)
 
-    def _reserve(self, claim: Json, found: Json | None, pod: Document, seen: _Seen) -> None:
+    def _reserve(self, claim: Json, pod: Document, *, allocated: Json | None, seen: _Seen) -> None:
         """The claim has the allocation and the pod may use it, in the API."""
-        if found is not None and FINALIZER not in claim["metadata"].get("finalizers", ()):
+        if allocated is not None and FINALIZER not in claim["metadata"].get("finalizers", ()):
             finalizers = [*claim["metadata"].get("finalizers", ()), FINALIZER]
             metadata = {**claim["metadata"], "finalizers": finalizers}
             claim = self._client.replace(CLAIMS, {**claim, "metadata": metadata})
             seen.put(claim)
-        if found is None and podclaims.is_reserved(claim, pod):
+        if allocated is None and podclaims.is_reserved(claim, pod):
             return
         status = dict(claim.get("status") or {})
-        if found is not None:
-            status["allocation"] = {**found, "allocationTimestamp": podclaims.now()}
+        if allocated is not None:
+            status["allocation"] = {**allocated, "allocationTimestamp": podclaims.now()}
         names = {name: pod["metadata"][name] for name in ("name", "uid")}
         status["reservedFor"] = [*status.get("reservedFor", ()), {"resource": "pods", **names}]
         seen.put(self._client.replace_status(CLAIMS, {**claim, "status": status}))
@@ -164,17 +162,13 @@ def _is_pending(pod: Document) -> bool:
     return "deletionTimestamp" not in pod["metadata"]
 
 
-def _claims(pod: Document, seen: _Seen) -> list[Json]:
-    """The pod's claims.
+def _claims(pod: Document, names: Sequence[str], seen: _Seen) -> list[Json]:
+    """The pod's claims of these names.
 
     Raises:
         _UnschedulableError: One of them is missing, going or full.
     """
     claims: list[Json] = []
-    try:
-        names = podclaims.claim_names(pod)
-    except ClaimNotCreatedError as error:
-        raise _UnschedulableError(str(error)) from error
     for name in names:
         claim = seen.claims.get((pod["metadata"]["namespace"], name))
         if claim is None:

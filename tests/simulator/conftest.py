@@ -9,6 +9,8 @@ from tensorfusion_dra.simulator.apiserver import ApiServer
 from tensorfusion_dra.simulator.rest import CLASSES, Client
 from tests.simulator import objects
 from tests.simulator.kubelets import NodeUnderTest, node_under_test
+from tests.simulator.tiny_plugin import TinyPlugin
+from tests.simulator.waiting import eventually
 
 
 @pytest.fixture
@@ -30,3 +32,12 @@ def node(api: ApiServer) -> Iterator[NodeUnderTest]:
     """A node without a kubelet yet."""
     with node_under_test(api) as made:
         yield made
+
+
+@pytest.fixture
+def plugin(node: NodeUnderTest) -> TinyPlugin:
+    """A plugin that a kubelet of the node has registered."""
+    node.start()
+    plugin = node.plugin()
+    eventually(node.is_registered)
+    return plugin

@@ -7,10 +7,10 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from tensorfusion_dra.simulator.apiserver import ApiServer
-from tensorfusion_dra.simulator.kubelet import REGISTRATION_FOLDER, Kubelet
+from tensorfusion_dra.simulator.kubelet import REGISTRATION_FOLDER, Kubelet, Options
 from tensorfusion_dra.simulator.node.journal import Entry
 from tensorfusion_dra.simulator.node.timings import Timings
-from tensorfusion_dra.simulator.rest import CLAIMS, PODS, Client
+from tensorfusion_dra.simulator.rest import CLAIMS, PODS, Client, Conditions
 from tensorfusion_dra.simulator.runtime import Runtime
 from tests.simulator import objects
 from tests.simulator.objects import DRIVER, NODE, Json
@@ -47,8 +47,7 @@ class NodeUnderTest:
             NODE,
             root_dir=self.folder / "k",
             runtime=self.runtime,
-            timings=timings,
-            wipe_at_start=wipe_at_start,
+            options=Options(timings=timings, wipe_at_start=wipe_at_start),
         )
         self._running = self._stack.enter_context(ExitStack())
         return self._running.enter_context(self.kubelet)
@@ -100,6 +99,11 @@ class NodeUnderTest:
         reserved = [*latest["status"].get("reservedFor", ()), {"resource": "pods", **names}]
         latest["status"]["reservedFor"] = reserved
         self.client.replace_status(CLAIMS, latest)
+
+    def delete(self, pod: str = "pod", *, force: bool = False) -> None:
+        """Deletes a pod as a user does."""
+        conditions = Conditions(grace_seconds=0 if force else None)
+        self.client.delete(PODS, pod, "default", conditions=conditions)
 
     def phase(self, pod: str = "pod") -> str:
         """The pod's phase; "" if it is gone."""

@@ -1,32 +1,13 @@
 """A pod's claims are prepared before its containers and given up after them."""
 
-import json
 import time
-from pathlib import Path
 
-import pytest
-
-from tensorfusion_dra.simulator.rest import CLAIMS, EVENTS, PODS, Conditions
-from tensorfusion_dra.simulator.runtime import Runtime
+from tensorfusion_dra.simulator.rest import CLAIMS, EVENTS, PODS
 from tests.simulator import objects
 from tests.simulator.kubelets import NodeUnderTest
-from tests.simulator.objects import NODE, Json
+from tests.simulator.objects import NODE
 from tests.simulator.tiny_plugin import TinyPlugin
 from tests.simulator.waiting import always, eventually
-
-
-@pytest.fixture
-def plugin(node: NodeUnderTest) -> TinyPlugin:
-    """A registered plugin."""
-    node.start()
-    plugin = node.plugin()
-    eventually(node.is_registered)
-    return plugin
-
-
-def methods(plugin: TinyPlugin) -> list[str]:
-    """The calls so far."""
-    return [method.split()[1] for method, _ in plugin.calls]
 
 
 def event(node: NodeUnderTest, reason: str) -> str:
@@ -34,12 +15,6 @@ def event(node: NodeUnderTest, reason: str) -> str:
     found = (entry for entry in node.client.list(EVENTS).items if entry["reason"] == reason)
     messages = [str(entry["message"]) for entry in found]
     return messages[-1] if messages else ""
-
-
-def delete(node: NodeUnderTest, name: str = "pod", *, force: bool = False) -> None:
-    """Deletes a pod as a user does."""
-    conditions = Conditions(grace_seconds=0 if force else None)
-    node.client.delete(PODS, name, "default", conditions=conditions)
 
 
 def test_a_pod_runs_with_what_its_claim_was_prepared_with(
@@ -66,7 +41,7 @@ def test_a_claim_is_prepared_even_if_no_container_uses_it(
     node.pod(claim=node.claim(), uses=False)
 
     eventually(lambda: node.phase() == "Running")
-    assert methods(plugin) == ["Prepare"]
+    assert plugin.methods == ["Prepare"]
     assert node.env() == {}
 
 
@@ -77,9 +52,9 @@ def test_a_deleted_pod_goes_after_its_claims_were_given_up(
     eventually(lambda: node.phase() == "Running")
     plugin.unprepare_error = "busy"
 
-    delete(node)
+    node.delete()
 
-    eventually(lambda: methods(plugin).count("Unprepare") > 1)
+    eventually(lambda: plugin.methods.count("Unprepare") > 1)
     assert node.env() == {}
     assert node.phase() == "Running"
     (failure, *_) = node.happened("pod_not_unprepared")
@@ -99,14 +74,14 @@ def test_two_pods_with_one_claim_prepare_it_once_and_give_it_up_once(
     node.pod("b", claim=claim)
     eventually(lambda: node.phase("b") == "Running")
 
-    delete(node, "a")
+    node.delete("a")
     eventually(lambda: node.phase("a") == "")
-    assert methods(plugin) == ["Prepare"]
+    assert plugin.methods == ["Prepare"]
     assert node.env("b") == {"CLAIM": claim["metadata"]["uid"]}
-    delete(node, "b")
+    node.delete("b")
 
     eventually(lambda: node.phase("b") == "")
-    assert methods(plugin) == ["Prepare", "Unprepare"]
+    assert plugin.methods == ["Prepare", "Unprepare"]
 
 
 def test_claims_of_one_pod_are_prepared_in_one_call(
@@ -136,7 +111,7 @@ def test_a_failed_preparation_is_told_and_tried_again(
         "Failed to prepare dynamic resources: prepare dynamic resources:"
         " NodePrepareResources failed for ResourceClaim claim: no room"
     )
-    eventually(lambda: methods(plugin).count("Prepare") > 1)
+    eventually(lambda: plugin.methods.count("Prepare") > 1)
     assert node.phase() == "Pending"
 
     plugin.prepare_error = ""
@@ -151,10 +126,10 @@ def test_what_was_never_prepared_is_given_up_all_the_same(
     node.pod(claim=node.claim())
     eventually(lambda: event(node, "FailedPrepareDynamicResources"))
 
-    delete(node)
+    node.delete()
 
     eventually(lambda: node.phase() == "")
-    assert methods(plugin)[-1] == "Unprepare"
+    assert plugin.methods[-1] == "Unprepare"
 
 
 def test_an_answer_that_leaves_a_claim_out_is_refused(
@@ -186,7 +161,7 @@ def test_without_its_driver_a_pod_waits_and_can_be_deleted(node: NodeUnderTest) 
     message = eventually(lambda: event(node, "FailedPrepareDynamicResources"))
     assert message.endswith("DRA driver gpu.example.com is not registered")
 
-    delete(node)
+    node.delete()
 
     eventually(lambda: node.phase() == "")
 
@@ -214,7 +189,7 @@ def test_a_claim_that_replaced_another_waits_for_its_end(
     node.pod("old", claim=old)
     eventually(lambda: node.phase("old") == "Running")
     plugin.unprepare_error = "busy"
-    delete(node, "old", force=True)
+    node.delete("old", force=True)
     node.client.delete(CLAIMS, "claim", "default")
 
     node.pod("new", claim=node.claim())
@@ -232,9 +207,9 @@ def test_a_pod_deleted_by_force_is_given_up(node: NodeUnderTest, plugin: TinyPlu
     node.pod(claim=node.claim())
     eventually(lambda: node.phase() == "Running")
 
-    delete(node, force=True)
+    node.delete(force=True)
 
-    eventually(lambda: methods(plugin) == ["Prepare", "Unprepare"])
+    eventually(lambda: plugin.methods == ["Prepare", "Unprepare"])
 
 
 def test_a_pod_that_ends_by_itself_gives_its_claims_up_first(
@@ -246,7 +221,7 @@ def test_a_pod_that_ends_by_itself_gives_its_claims_up_first(
 
     node.kubelet.finish("default", "pod")
 
-    eventually(lambda: "Unprepare" in methods(plugin))
+    eventually(lambda: "Unprepare" in plugin.methods)
     assert node.phase() == "Running"
     plugin.unprepare_error = ""
     eventually(lambda: node.phase() == "Succeeded")
@@ -265,78 +240,14 @@ def test_a_container_that_cannot_be_made_is_tried_again_without_another_preparat
     uid = claim["metadata"]["uid"]
     message = eventually(lambda: event(node, "Failed"))
     assert f"unresolvable CDI devices example.com/gpu={uid}" in message
-    (status,) = node.client.get(PODS, "pod", "default")["status"]["containerStatuses"]
+    (status,) = eventually(
+        lambda: node.client.get(PODS, "pod", "default")["status"].get("containerStatuses")
+    )
     assert status["state"]["waiting"]["reason"] == "CreateContainerError"
     for path in plugin.cdi_dir.iterdir():
         path.rename(node.folder / "cdi" / path.name)
     eventually(lambda: node.phase() == "Running")
-    assert methods(plugin) == ["Prepare"]
-
-
-def test_after_a_restart_running_pods_go_on_and_are_given_up_later(
-    node: NodeUnderTest, plugin: TinyPlugin
-) -> None:
-    node.pod(claim=node.claim())
-    eventually(lambda: node.phase() == "Running")
-    node.stop()
-
-    node.start()
-    eventually(node.is_registered)
-
-    assert node.env()
-    delete(node)
-    eventually(lambda: node.phase() == "")
-    assert methods(plugin) == ["Prepare", "Unprepare"]
-
-
-def test_after_a_restart_a_claim_is_prepared_again_for_the_next_pod(
-    node: NodeUnderTest, plugin: TinyPlugin
-) -> None:
-    claim = node.claim()
-    node.pod("a", claim=claim)
-    eventually(lambda: node.phase("a") == "Running")
-    node.stop()
-    node.start()
-    eventually(node.is_registered)
-
-    node.pod("b", claim=claim)
-
-    eventually(lambda: node.phase("b") == "Running")
-    assert methods(plugin) == ["Prepare", "Prepare"]
-
-
-def test_after_a_reboot_pods_are_prepared_again(node: NodeUnderTest, plugin: TinyPlugin) -> None:
-    node.pod(claim=node.claim())
-    eventually(lambda: node.phase() == "Running")
-    node.stop()
-    for path in plugin.cdi_dir.iterdir():
-        path.unlink()
-
-    node.runtime = Runtime([plugin.cdi_dir])
-    node.start()
-
-    eventually(node.env)
-    eventually(lambda: methods(plugin) == ["Prepare", "Prepare"])
-
-
-def test_a_pod_deleted_by_force_while_no_kubelet_ran_is_given_up(
-    node: NodeUnderTest, plugin: TinyPlugin
-) -> None:
-    node.pod(claim=node.claim())
-    eventually(lambda: node.phase() == "Running")
-    node.stop()
-    delete(node, force=True)
-
-    node.start()
-
-    eventually(lambda: methods(plugin) == ["Prepare", "Unprepare"])
-    eventually(lambda: checkpoint(node.folder / "k") == [])
-
-
-def checkpoint(root_dir: Path) -> list[Json]:
-    """The claims that the kubelet would know after a restart."""
-    found: list[Json] = json.loads((root_dir / "dra_manager_state").read_text())
-    return found
+    assert plugin.methods == ["Prepare"]
 
 
 def test_a_slow_call_for_one_pod_holds_up_no_other_and_no_stop(
@@ -345,7 +256,7 @@ def test_a_slow_call_for_one_pod_holds_up_no_other_and_no_stop(
     slow, quick = node.claim("slow"), node.claim("quick")
     plugin.slow = {slow["metadata"]["uid"]}
     node.pod("a", claim=slow)
-    eventually(lambda: methods(plugin) == ["Prepare"])
+    eventually(lambda: plugin.methods == ["Prepare"])
 
     node.pod("b", claim=quick)
 

@@ -42,13 +42,13 @@ def test_a_drivers_slices_on_the_node_are_wiped_some_time_after_it_has_gone(
 
     always(lambda: slices(node) == ["a", "b", "c"], seconds=0.2)
     eventually(lambda: slices(node) == ["b", "c"])
-    (entry,) = node.happened("slices_wiped")
+    (entry,) = eventually(lambda: node.happened("slices_wiped"))
     assert entry.facts == {"driver": DRIVER, "slices": "a"}
 
 
 @pytest.mark.usefixtures("published")
 def test_a_driver_that_comes_back_in_time_keeps_its_slices(node: NodeUnderTest) -> None:
-    node.start()
+    node.start(timings=replace(FAST, wipe_delay_seconds=1.0))
     plugin = node.plugin()
     eventually(lambda: node.is_registered() and node.kubelet.registered[DRIVER][0].is_connected)
 
@@ -57,7 +57,7 @@ def test_a_driver_that_comes_back_in_time_keeps_its_slices(node: NodeUnderTest) 
     plugin.serve()
 
     eventually(lambda: node.kubelet.registered[DRIVER][0].is_connected)
-    always(lambda: slices(node) == ["a", "b", "c"], seconds=FAST.wipe_delay_seconds + 0.2)
+    always(lambda: slices(node) == ["a", "b", "c"], seconds=1.2)
 
 
 @pytest.mark.usefixtures("published")

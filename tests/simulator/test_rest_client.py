@@ -5,16 +5,9 @@ from contextlib import closing
 
 import pytest
 
+from tensorfusion_dra.simulator.answers import ApiError, UnreachableError
 from tensorfusion_dra.simulator.apiserver import ApiServer
-from tensorfusion_dra.simulator.rest import (
-    CLASSES,
-    PODS,
-    SLICES,
-    ApiError,
-    Client,
-    Conditions,
-    UnreachableError,
-)
+from tensorfusion_dra.simulator.rest import CLASSES, PODS, SLICES, Client, Conditions
 from tests.simulator import objects
 
 

@@ -181,22 +181,25 @@ def test_nodes_that_a_pod_cannot_have_are_counted(client: Client) -> None:
 
 
 @pytest.mark.usefixtures("scheduler")
-@pytest.mark.parametrize(
-    ("pod", "message"),
-    [
-        (objects.pod("a", claim_name="none"), 'resourceclaim "none" not found'),
-        (
-            objects.pod("a", template_name="none"),
-            'pod "default/a": ResourceClaim not created yet',
-        ),
-    ],
-)
-def test_a_pod_waits_for_its_claims(client: Client, pod: Json, message: str) -> None:
+def test_a_pod_waits_for_its_claim(client: Client) -> None:
+    client.create(NODES, objects.node())
+    client.create(SLICES, objects.resource_slice(objects.device("gpu-0")))
+    client.create(PODS, objects.pod("a", claim_name="a"))
+    expected = ("Unschedulable", 'resourceclaim "a" not found')
+    eventually(lambda: reason_of(client, "a") == expected)
+
+    client.create(CLAIMS, objects.claim(name="a"))
+
+    eventually(lambda: node_of(client, "a") == NODE)
+
+
+@pytest.mark.usefixtures("scheduler")
+def test_a_pod_whose_claim_is_yet_to_be_made_is_not_in_the_queue(client: Client) -> None:
     client.create(NODES, objects.node())
 
-    client.create(PODS, pod)
+    client.create(PODS, objects.pod("a", template_name="none"))
 
-    eventually(lambda: reason_of(client, "a") == ("Unschedulable", message))
+    always(lambda: reason_of(client, "a") == () and node_of(client, "a") == "")
 
 
 @pytest.mark.usefixtures("scheduler")

@@ -64,6 +64,11 @@ class TinyPlugin:
         self.withdraw()
         self.end()
 
+    @property
+    def methods(self) -> list[str]:
+        """The DRA calls so far: Prepare and Unprepare."""
+        return [method.split()[1] for method, _ in self.calls]
+
     def serve(self) -> None:
         """The DRA socket answers from now on."""
         self._stopping.clear()

@@ -181,19 +181,19 @@ def _check_edits(where: str, edits: Mapping[str, Any]) -> None:
         for entry in edits.get(kind) or ():
             _check_fields(f"{where}: {kind}", entry, _EDIT_FIELDS[kind])
     for node in edits.get("deviceNodes") or ():
-        _require(where, "deviceNodes", node, "path")
+        _require(node, "path", where=f"{where}: deviceNodes")
         if node.get("type", "") not in {"", "b", "c", "u", "p"}:
             raise CdiError(f"{where}: device {node['path']}: invalid type {node['type']!r}")
         if not set(node.get("permissions", "")) <= set("rwm"):
             text = f"invalid permissions {node['permissions']!r}"
             raise CdiError(f"{where}: device {node['path']}: {text}")
     for hook in edits.get("hooks") or ():
-        _require(where, "hooks", hook, "path")
+        _require(hook, "path", where=f"{where}: hooks")
         if hook.get("hookName") not in _HOOKS:
             raise CdiError(f"{where}: invalid hook name {hook.get('hookName')!r}")
     for mount in edits.get("mounts") or ():
-        _require(where, "mounts", mount, "hostPath")
-        _require(where, "mounts", mount, "containerPath")
+        _require(mount, "hostPath", where=f"{where}: mounts")
+        _require(mount, "containerPath", where=f"{where}: mounts")
 
 
 def _check_fields(where: str, found: Any, known: set[str]) -> None:
@@ -204,9 +204,9 @@ def _check_fields(where: str, found: Any, known: set[str]) -> None:
         raise CdiError(f"{where}: unknown field {', '.join(unknown)}")
 
 
-def _require(where: str, kind: str, entry: Mapping[str, Any], field: str) -> None:
+def _require(entry: Mapping[str, Any], field: str, *, where: str) -> None:
     if not entry.get(field):
-        raise CdiError(f"{where}: {kind}: empty {field}")
+        raise CdiError(f"{where}: empty {field}")
 
 
 def _version(text: object) -> Version:

@@ -16,10 +16,9 @@ from urllib.parse import quote
 import grpc
 
 from tensorfusion_dra.kubelet.pb import pluginregistration_v1_pb2 as pb
-from tensorfusion_dra.simulator.node.journal import Journal
 from tensorfusion_dra.simulator.node.plugin import BACKOFFS, PluginError, rpc_code, rpc_text
 from tensorfusion_dra.simulator.node.plugins import Plugins, chosen_services
-from tensorfusion_dra.simulator.node.timings import Timings
+from tensorfusion_dra.simulator.node.setting import Setting
 
 Identity = tuple[int, int]
 
@@ -53,13 +52,11 @@ class _Socket:
 class PluginSockets:
     """Watches one folder; one thread looks, and each socket has one registration at a time."""
 
-    def __init__(
-        self, folder: Path, plugins: Plugins, *, timings: Timings, journal: Journal
-    ) -> None:
+    def __init__(self, folder: Path, plugins: Plugins, *, setting: Setting) -> None:
         self._folder: Final = folder
         self._plugins: Final = plugins
-        self._timings: Final = timings
-        self._journal: Final = journal
+        self._timings: Final = setting.timings
+        self._journal: Final = setting.journal
         self._stopping: Final = Event()
         self._pool: Final = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="register")
         self._lock: Final = Lock()  # guards _channels

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from threading import Condition, Thread
 from typing import Final
 
-from tensorfusion_dra.simulator.node.journal import Journal
+from tensorfusion_dra.simulator.answers import RestError
 from tensorfusion_dra.simulator.node.plugin import (
     DRA_SERVICES,
     HEALTH_SERVICES,
@@ -16,8 +16,8 @@ from tensorfusion_dra.simulator.node.plugin import (
     Plugin,
     PluginError,
 )
-from tensorfusion_dra.simulator.node.timings import Timings
-from tensorfusion_dra.simulator.rest import SLICES, Client, RestError
+from tensorfusion_dra.simulator.node.setting import Setting
+from tensorfusion_dra.simulator.rest import SLICES
 
 HEALTH_OF_1_36: Final = "v1alpha1.DRAResourceHealth"
 """Called whether a plugin lists it or not."""
@@ -29,13 +29,11 @@ _EVERY_DRIVER: Final = ""
 class Plugins:
     """Plugins by driver; several instances of a driver may overlap while it is updated."""
 
-    def __init__(
-        self, client: Client, node_name: str, *, timings: Timings, journal: Journal
-    ) -> None:
-        self._client: Final = client
-        self._node_name: Final = node_name
-        self._timings: Final = timings
-        self._journal: Final = journal
+    def __init__(self, setting: Setting) -> None:
+        self._client: Final = setting.client
+        self._node_name: Final = setting.node_name
+        self._timings: Final = setting.timings
+        self._journal: Final = setting.journal
         self._changed: Final = Condition()  # guards everything below
         self._plugins: Final[dict[str, list[Plugin]]] = {}
         self._wipes: Final[dict[str, float]] = {}

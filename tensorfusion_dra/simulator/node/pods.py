@@ -9,12 +9,12 @@ from threading import Lock
 from typing import Any, Final
 
 from tensorfusion_dra.simulator import podclaims
+from tensorfusion_dra.simulator.answers import ApiError, RestError
 from tensorfusion_dra.simulator.loop import Loop, Watched
 from tensorfusion_dra.simulator.node import pod_status
-from tensorfusion_dra.simulator.node.journal import Journal
 from tensorfusion_dra.simulator.node.preparation import Preparation, PreparationError
-from tensorfusion_dra.simulator.node.timings import Timings
-from tensorfusion_dra.simulator.rest import PODS, ApiError, Client, Conditions, Json, RestError
+from tensorfusion_dra.simulator.node.setting import Setting
+from tensorfusion_dra.simulator.rest import PODS, Conditions, Json
 from tensorfusion_dra.simulator.runtime import ContainerError, Runtime
 
 Document = Mapping[str, Any]
@@ -75,22 +75,14 @@ class _Pod:
 class Pods:
     """All pods of one node; each is in the hands of one worker at most."""
 
-    def __init__(
-        self,
-        client: Client,
-        node_name: str,
-        *,
-        preparation: Preparation,
-        runtime: Runtime,
-        timings: Timings,
-        journal: Journal,
-    ) -> None:
+    def __init__(self, setting: Setting, *, preparation: Preparation, runtime: Runtime) -> None:
+        client = setting.client
         self._client: Final = client
-        self._selector: Final = f"spec.nodeName={node_name}"
+        self._selector: Final = f"spec.nodeName={setting.node_name}"
         self._preparation: Final = preparation
         self._runtime: Final = runtime
-        self._timings: Final = timings
-        self._journal: Final = journal
+        self._timings: Final = setting.timings
+        self._journal: Final = setting.journal
         self._recorder: Final = podclaims.Recorder(client, "kubelet")
         self._workers: Final = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="pod")
         self._lock: Final = (

@@ -1,0 +1,33 @@
+"""Allocates for tests on node-a."""
+
+import copy
+from collections.abc import Iterable, Sequence
+
+from tensorfusion_dra.simulator import allocation
+from tests.simulator.objects import Json, device_class, node
+
+HALF = {"tflops": "50", "vram": "20Gi"}
+
+
+def allocate(
+    *claims: Json,
+    slices: Sequence[Json],
+    classes: Iterable[Json] = (),
+    existing: Iterable[Json] = (),
+) -> list[Json]:
+    """The allocations of the claims of a pod on node-a."""
+    cluster = allocation.cluster(
+        slices=slices, classes=[device_class(), *classes], claims=[*existing, *claims]
+    )
+    return allocation.allocate(claims, cluster, node())
+
+
+def allocated(document: Json, slices: Sequence[Json], existing: Iterable[Json] = ()) -> Json:
+    """The claim with its allocation."""
+    (found,) = allocate(document, slices=slices, existing=existing)
+    return {**copy.deepcopy(document), "status": {"allocation": found}}
+
+
+def devices(found: Json) -> list[str]:
+    """The names of the allocated devices."""
+    return [result["device"] for result in found["devices"]["results"]]

@@ -1,0 +1,182 @@
+"""Constraints, taints, alternatives and configuration."""
+
+import pytest
+
+from tensorfusion_dra.simulator.allocation import NoFitError, SchedulingError
+from tests.simulator.allocating import HALF, allocate, devices
+from tests.simulator.objects import (
+    DRIVER,
+    Json,
+    claim,
+    device,
+    device_class,
+    exactly,
+    expressions,
+    resource_slice,
+    shared,
+)
+
+
+def test_match_attribute_keeps_devices_together() -> None:
+    gpus = [
+        resource_slice(device("gpu-0", numa=0), device("gpu-1", numa=1), device("gpu-2", numa=1))
+    ]
+    together = [{"matchAttribute": f"{DRIVER}/numa"}]
+
+    (found,) = allocate(claim(exactly(count=2), constraints=together), slices=gpus)
+
+    assert devices(found) == ["gpu-1", "gpu-2"]
+
+
+def test_a_constraint_concerns_the_requests_that_it_names() -> None:
+    gpus = [resource_slice(device("gpu-0", numa=0), device("gpu-1", numa=1))]
+    together = [{"matchAttribute": f"{DRIVER}/numa", "requests": ["a"]}]
+
+    (found,) = allocate(claim(exactly("a"), exactly("b"), constraints=together), slices=gpus)
+
+    assert devices(found) == ["gpu-0", "gpu-1"]
+
+
+def test_a_device_without_the_attribute_satisfies_no_constraint() -> None:
+    gpus = [resource_slice(device("gpu-0"))]
+    together = [{"matchAttribute": f"{DRIVER}/numa"}]
+
+    with pytest.raises(NoFitError) as caught:
+        allocate(claim(constraints=together), slices=gpus)
+
+    reason = f"does not satisfy matchAttribute {DRIVER}/numa"
+    assert caught.value.devices == {f"{DRIVER}/node-a/gpu-0": reason}
+
+
+def test_values_of_different_kinds_do_not_match() -> None:
+    gpus = [resource_slice(device("gpu-0", numa=1), device("gpu-1", numa=True))]
+    together = [{"matchAttribute": f"{DRIVER}/numa"}]
+
+    with pytest.raises(NoFitError):
+        allocate(claim(exactly(count=2), constraints=together), slices=gpus)
+
+
+def test_distinct_attribute_keeps_requests_on_different_devices() -> None:
+    gpus = [resource_slice(shared("gpu-0", uuid="a"), shared("gpu-1", uuid="b"))]
+    apart = [{"distinctAttribute": f"{DRIVER}/uuid"}]
+
+    (found,) = allocate(
+        claim(exactly("a", capacity=HALF), exactly("b", capacity=HALF), constraints=apart),
+        slices=gpus,
+    )
+
+    assert devices(found) == ["gpu-0", "gpu-1"]
+
+
+def test_all_mode_and_a_constraint_that_some_device_breaks_is_an_error() -> None:
+    gpus = [resource_slice(device("gpu-0", numa=0), device("gpu-1", numa=1))]
+    together = [{"matchAttribute": f"{DRIVER}/numa"}]
+
+    with pytest.raises(SchedulingError, match="a claim constraint would not be satisfied"):
+        allocate(claim(exactly(allocationMode="All"), constraints=together), slices=gpus)
+
+
+def tainted(effect: str, tolerations: list[Json]) -> tuple[Json, list[Json]]:
+    """A claim with tolerations, and slices with nothing but a tainted device."""
+    sick = {**device("gpu-0"), "taints": [{"key": "sick", "value": "xid", "effect": effect}]}
+    wanted = exactly(tolerations=tolerations) if tolerations else exactly()
+    return claim(wanted), [resource_slice(sick)]
+
+
+@pytest.mark.parametrize(
+    ("effect", "tolerations"),
+    [
+        ("NoSchedule", []),
+        ("NoExecute", []),
+        ("NoSchedule", [{"key": "sick", "operator": "Equal", "value": "ecc"}]),
+        ("NoSchedule", [{"key": "other", "operator": "Exists"}]),
+        ("NoSchedule", [{"key": "sick", "operator": "Exists", "effect": "NoExecute"}]),
+    ],
+)
+def test_a_taint_keeps_a_claim_away_that_does_not_tolerate_it(
+    effect: str, tolerations: list[Json]
+) -> None:
+    wanted, gpus = tainted(effect, tolerations)
+
+    with pytest.raises(NoFitError) as caught:
+        allocate(wanted, slices=gpus)
+
+    assert caught.value.devices == {f"{DRIVER}/node-a/gpu-0": "taint sick is not tolerated"}
+
+
+@pytest.mark.parametrize(
+    ("effect", "tolerations"),
+    [
+        ("None", []),
+        ("NoSchedule", [{"key": "sick", "operator": "Exists"}]),
+        ("NoExecute", [{"operator": "Exists"}]),
+        ("NoSchedule", [{"key": "sick", "operator": "Equal", "value": "xid"}]),
+        ("NoSchedule", [{"key": "sick", "value": "xid"}]),
+    ],
+)
+def test_a_taint_that_is_tolerated_or_without_effect_keeps_nobody_away(
+    effect: str, tolerations: list[Json]
+) -> None:
+    wanted, gpus = tainted(effect, tolerations)
+
+    (found,) = allocate(wanted, slices=gpus)
+
+    assert found["devices"]["results"][0].get("tolerations", []) == tolerations
+
+
+def first_available(*alternatives: Json) -> Json:
+    """A request that one of these would do for."""
+    subrequests = [
+        {"name": alternative["name"], **alternative["exactly"]} for alternative in alternatives
+    ]
+    return {"name": "gpu", "firstAvailable": subrequests}
+
+
+def test_the_first_subrequest_that_can_be_had_is_taken() -> None:
+    gpus = [resource_slice(device("gpu-0", model="B"))]
+    of_model = '{}"].model == "{}"'.format
+    best = exactly("best", selectors=expressions('device.attributes["' + of_model(DRIVER, "A")))
+    good = exactly("good", selectors=expressions('device.attributes["' + of_model(DRIVER, "B")))
+
+    (found,) = allocate(claim(first_available(best, good)), slices=gpus)
+
+    assert [result["request"] for result in found["devices"]["results"]] == ["gpu/good"]
+
+
+def test_a_smaller_subrequest_does_if_the_larger_does_not_fit_beside_the_rest() -> None:
+    gpus = [resource_slice(*(device(f"gpu-{number}") for number in range(33)))]
+    many = first_available(exactly("many", count=32), exactly("few", count=1))
+
+    (found,) = allocate(claim(exactly("other"), many), slices=gpus)
+
+    requests = [result["request"] for result in found["devices"]["results"]]
+    assert requests == ["other", "gpu/few"]
+
+
+def test_configuration_of_the_class_comes_before_the_claims_and_names_its_requests() -> None:
+    gpus = [resource_slice(device("gpu-0"), device("gpu-1"))]
+    opaque = {"opaque": {"driver": DRIVER, "parameters": {"mode": "soft"}}}
+    hard = {"opaque": {"driver": DRIVER, "parameters": {"mode": "hard"}}}
+    classes = [device_class("configured", config=[opaque])]
+    requests = [exactly(name, deviceClassName="configured") for name in ("a", "b")]
+    config = [hard, {**hard, "requests": ["b"]}]
+
+    (found,) = allocate(claim(*requests, config=config), slices=gpus, classes=classes)
+
+    assert found["devices"]["config"] == [
+        {**opaque, "source": "FromClass", "requests": ["a", "b"]},
+        {**hard, "source": "FromClaim"},
+        {**hard, "source": "FromClaim", "requests": ["b"]},
+    ]
+
+
+def test_configuration_of_a_subrequest_that_was_not_taken_is_left_out() -> None:
+    gpus = [resource_slice(device("gpu-0"))]
+    alternatives = first_available(exactly("big", count=2), exactly("small"))
+    entry: Json = {"opaque": {"driver": DRIVER, "parameters": {}}}
+    config = [{**entry, "requests": ["gpu/big"]}, {**entry, "requests": ["gpu/small"]}]
+
+    (found,) = allocate(claim(alternatives, config=config), slices=gpus)
+
+    requests = [entry["requests"] for entry in found["devices"]["config"]]
+    assert requests == [["gpu/small"]]
