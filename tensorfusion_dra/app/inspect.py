@@ -92,8 +92,12 @@ def _gpus(catalog: Catalog) -> list[dict[str, Any]]:
 
 
 def _claims(data_folder: Path) -> list[dict[str, Any]]:
-    if not (data_folder / FILE_NAME).exists():
-        return []
+    file = data_folder / FILE_NAME
+    try:
+        if not file.exists():
+            return []
+    except OSError as error:  # the folder is the node plugin's own
+        raise RetryableError(f"ledger {file}: {error.strerror}") from error
     ledger = Ledger(data_folder)
     try:
         return [claim.as_json() for claim in ledger.claims()]

@@ -95,11 +95,26 @@ def test_inspect_shows_the_cards_and_what_the_node_holds(tmp_path: Path) -> None
 
 
 def test_inspect_without_a_driver_says_what_it_waits_for() -> None:
-    ended = command("inspect", "--nvml-library", "/nowhere/libnvidia-ml.so.1")
+    ended = command(
+        *("inspect", "--nvml-library", "/nowhere/libnvidia-ml.so.1", "--kubelet-root", "/nowhere")
+    )
 
     assert ended.returncode == 1
     assert "/nowhere/libnvidia-ml.so.1" in ended.stderr
     assert ended.stderr.count("\n") == 1
+
+
+def test_inspect_says_what_it_cannot_read_and_shows_the_rest(tmp_path: Path) -> None:
+    ledger = tmp_path / "plugins" / "tensor-fusion.ai.dra-driver" / "ledger.sqlite3"
+    ledger.parent.mkdir(parents=True)
+    ledger.write_text("no database")
+
+    ended = command("inspect", "--simulated-gpus", "1xT4", "--kubelet-root", str(tmp_path))
+
+    assert ended.returncode == 1
+    assert ended.stderr.startswith(f"tensorfusion-dra: ledger {ledger}: ")
+    assert "T4" in ended.stdout
+    assert ledger.read_text() == "no database"
 
 
 def test_inspect_raw_is_a_recording_of_every_answer() -> None:
