@@ -73,7 +73,14 @@ class SimulatedCluster:
         self._plugin: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Starts all but the node plugin."""
+        """Starts all but the node plugin; what has started ends again if the rest cannot."""
+        try:
+            self._start()
+        except BaseException:
+            self._running.close()
+            raise
+
+    def _start(self) -> None:
         self.cdi_folder.mkdir()
         self._running.enter_context(self.server)
         self.client = Client(self.server.url)

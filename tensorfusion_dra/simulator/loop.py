@@ -51,7 +51,7 @@ class Loop:
         self._watches: Final[set[Watch]] = set()
         self._lock: Final = Lock()  # guards _watches
         self._threads: Final = [
-            Thread(target=self._run, name=name),
+            Thread(target=self._run, name=name, daemon=True),
             *(
                 Thread(target=self._watch, name=f"{name}-{entry.resource.plural}", args=(entry,))
                 for entry in watched
@@ -87,6 +87,8 @@ class Loop:
             if self._stopping.wait(_SETTLE_SECONDS):
                 return
             self._wake.clear()
+            if self._stopping.is_set():
+                return  # its wake-up may be the one that was just cleared
             try:
                 wait_seconds = self._sync()
             except RestError:
