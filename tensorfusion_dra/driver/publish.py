@@ -51,9 +51,12 @@ class Publisher:
         """Publishes until stopped."""
         backoff = Backoff(first_seconds=0.2, longest_seconds=30)
         unpublished = True
-        while not self._stop.is_set():
+        while True:
             asked = self._woken.is_set()
             self._woken.clear()
+            # After the clearing, which may have taken stop()'s own wake-up.
+            if self._stop.is_set():
+                return
             try:
                 changed = self._read_cards()
                 unpublished = unpublished or changed or asked
