@@ -5,6 +5,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Final
 
+from tensorfusion_dra.core.names import TENSOR_FUSION_GROUP, TENSOR_FUSION_VERSION
 from tensorfusion_dra.simulator.api import strategies
 from tensorfusion_dra.simulator.api.claim_rules import CheckExpression, any_expression
 from tensorfusion_dra.simulator.api.deletion import Deletion
@@ -15,6 +16,7 @@ from tensorfusion_dra.simulator.api.listener import Listener
 from tensorfusion_dra.simulator.api.registry import Registry, WriteOptions
 from tensorfusion_dra.simulator.api.schema import Schema
 from tensorfusion_dra.simulator.api.schema_core import CORE
+from tensorfusion_dra.simulator.api.schema_custom import CUSTOM
 from tensorfusion_dra.simulator.api.schema_resource import RESOURCE
 from tensorfusion_dra.simulator.api.service import Service
 from tensorfusion_dra.simulator.api.store import Store
@@ -37,6 +39,7 @@ class ApiServer:
         *,
         gates: Collection[str] = DEFAULT_GATES,
         resource_versions: tuple[str, ...] = ("v1",),
+        tensor_fusion: bool = False,
         history: int = 1000,
         bookmark_seconds: float = 60.0,
         check_expression: CheckExpression = any_expression,
@@ -48,13 +51,18 @@ class ApiServer:
             gates: The feature gates that are on; the fields of others are dropped silently.
             resource_versions: Of resource.k8s.io, the preferred one first; v1 and v1beta2 have
                 the same JSON.
+            tensor_fusion: Whether it has Tensor Fusion's GPUPools and SchedulingConfigTemplates,
+                in which it checks nothing.
             history: How many changes of a resource a watch can go back.
             check_expression: What is wrong with a CEL selector; None for nothing. The limit on
                 its length holds in any case.
             port: Where to listen; 0 for any free port.
         """
-        served = Served({"": ("v1",), "events.k8s.io": ("v1",), RESOURCE_GROUP: resource_versions})
-        schema = Schema({**CORE, **RESOURCE})
+        versions = {"": ("v1",), "events.k8s.io": ("v1",), RESOURCE_GROUP: resource_versions}
+        if tensor_fusion:
+            versions[TENSOR_FUSION_GROUP] = (TENSOR_FUSION_VERSION,)
+        served = Served(versions)
+        schema = Schema({**CORE, **RESOURCE, **CUSTOM})
         self.faults: Final = Faults()
         self.requests: Final = RequestCounts()
         self._store: Final = Store(history=history)

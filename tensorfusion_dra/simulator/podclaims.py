@@ -1,5 +1,6 @@
 """How pods, their claims and whoever acts for them are connected in the API."""
 
+import time
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from threading import Lock
@@ -132,7 +133,7 @@ class Recorder:
             "apiVersion": "v1",
             "kind": "Event",
             "metadata": {
-                "generateName": f"{metadata['name']}.",
+                "name": f"{metadata['name']}.{time.time_ns():x}",
                 "namespace": metadata["namespace"],
             },
             "involvedObject": {

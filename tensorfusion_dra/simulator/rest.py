@@ -53,6 +53,9 @@ CLASSES: Final = Resource(
 SLICES: Final = Resource(
     api_version=RESOURCE_V1, plural="resourceslices", kind="ResourceSlice", namespaced=False
 )
+GPUPOOLS: Final = Resource(
+    api_version="tensor-fusion.ai/v1", plural="gpupools", kind="GPUPool", namespaced=False
+)
 
 
 @dataclass(frozen=True, slots=True)

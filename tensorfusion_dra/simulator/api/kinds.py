@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from tensorfusion_dra.core.names import TENSOR_FUSION_GROUP
+
 Json = dict[str, object]
 
 RESOURCE_GROUP: Final = "resource.k8s.io"
@@ -187,6 +189,26 @@ KINDS: Final = (
         struct="ResourceSlice",
         namespaced=False,
         selectable=("spec.nodeName", "spec.driver"),
+        has_generation=True,
+    ),
+    Kind(
+        group=TENSOR_FUSION_GROUP,
+        plural="gpupools",
+        singular="gpupool",
+        kind="GPUPool",
+        struct="CustomResource",
+        namespaced=False,
+        subresources=_STATUS,
+        has_generation=True,
+    ),
+    Kind(
+        group=TENSOR_FUSION_GROUP,
+        plural="schedulingconfigtemplates",
+        singular="schedulingconfigtemplate",
+        kind="SchedulingConfigTemplate",
+        struct="CustomResource",
+        namespaced=False,
+        subresources=_STATUS,
         has_generation=True,
     ),
 )

@@ -1,5 +1,6 @@
 """What the API server demands of metadata (apimachinery's objectmeta validation)."""
 
+import re
 from collections.abc import Iterator
 from typing import Final
 
@@ -19,8 +20,9 @@ def errors(document: Json, kind: Kind) -> Iterator[FieldError]:
     metadata = part(document, "metadata")
     name, base = metadata.get("name"), metadata.get("generateName")
     if base:
-        # What a "-" or "." at its end precedes is checked with the whole name.
-        yield from name_rules.subdomain("metadata.generateName", str(base).rstrip("-."))
+        # Kubernetes forgives a dash at its end, where the random letters follow, and no dot.
+        masked = re.sub(r".-$", "a", str(base))
+        yield from name_rules.subdomain("metadata.generateName", masked)
     if not name:
         yield required("metadata.name", "name or generateName is required")
     elif kind.plural == "namespaces":

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Final
 
+from tensorfusion_dra.core.names import TENSOR_FUSION_GROUP
 from tensorfusion_dra.simulator.api.core_strategies import (
     EventStrategy,
     NamespaceStrategy,
@@ -36,5 +37,7 @@ def of_kinds(setting: Setting) -> Callable[[Kind], Strategy]:
         ),
         (RESOURCE_GROUP, "resourceclaimtemplates"): TemplateStrategy(setting, immutable=("spec",)),
         (RESOURCE_GROUP, "resourceslices"): SliceStrategy(setting, immutable=_SLICE_IMMUTABLE),
+        (TENSOR_FUSION_GROUP, "gpupools"): Strategy(setting, has_status=True),
+        (TENSOR_FUSION_GROUP, "schedulingconfigtemplates"): Strategy(setting, has_status=True),
     }
     return lambda kind: table[kind.group, kind.plural]

@@ -3,6 +3,8 @@
 import re
 import uuid
 
+import pytest
+
 from tensorfusion_dra.simulator.apiserver import ApiServer
 from tests.simulator.api.client import (
     CLAIMS,
@@ -54,6 +56,16 @@ def test_a_generated_name_has_five_random_characters_and_63_at_most(api: Client)
 
     assert len(names) == 5
     assert all(re.fullmatch(r"a{58}[a-z0-9]{5}", name) for name in names)
+
+
+@pytest.mark.parametrize(("base", "code"), [("a-", 201), ("a.b-", 201), ("a.", 422), ("-", 422)])
+def test_the_beginning_of_a_generated_name_may_end_in_a_dash_and_not_in_a_dot(
+    api: Client, base: str, code: int
+) -> None:
+    wanted = resource_slice()
+    wanted["metadata"] = {"generateName": base}
+
+    assert api.post(SLICES, wanted).code == code
 
 
 def test_a_missing_object_is_a_404_status(api: Client) -> None:

@@ -1,0 +1,65 @@
+"""The CustomResourceDefinitions say what the driver reads, and Kubernetes takes them."""
+
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+
+from tensorfusion_dra.core import names, oversubscription
+from tensorfusion_dra.core.errors import InputError
+from tensorfusion_dra.core.gpupool import QOS_LEVELS
+from tensorfusion_dra.core.oversubscription import Oversubscription
+
+FOLDER = Path(__file__).parents[2] / "daemonset" / "crds"
+FILES = sorted(path.name for path in FOLDER.iterdir())
+
+
+def definition(name: str) -> dict[str, Any]:
+    loaded: dict[str, Any] = yaml.safe_load((FOLDER / name).read_text(encoding="utf-8"))
+    return loaded
+
+
+def spec_of(name: str) -> dict[str, Any]:
+    (version,) = definition(name)["spec"]["versions"]
+    properties: dict[str, Any] = version["schema"]["openAPIV3Schema"]["properties"]
+    found: dict[str, Any] = properties["spec"]["properties"]
+    return found
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_kubernetes_takes_the_definition(name: str) -> None:
+    kubernetes_validate.validate(definition(name), "1.36", strict=True)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_definition_is_of_tensor_fusions_group_and_cluster_wide(name: str) -> None:
+    found = definition(name)
+    spec = found["spec"]
+
+    assert name == f"{spec['names']['plural']}.yaml"
+    assert found["metadata"]["name"] == f"{spec['names']['plural']}.{spec['group']}"
+    assert spec["group"] == names.TENSOR_FUSION_GROUP
+    assert spec["scope"] == "Cluster"
+    assert [version["name"] for version in spec["versions"]] == [names.TENSOR_FUSION_VERSION]
+
+
+def test_the_ratios_have_the_drivers_defaults_and_ranges() -> None:
+    capacity = spec_of("gpupools.yaml")["capacityConfig"]["properties"]
+    ratios = capacity["oversubscription"]["properties"]
+    defaults = {name: ratio["default"] for name, ratio in ratios.items()}
+
+    assert oversubscription.parse({}) == oversubscription.parse(defaults)
+    assert len(ratios) == len(Oversubscription.__dataclass_fields__)
+    for name, ratio in ratios.items():
+        for limit, beyond in (("minimum", -1), ("maximum", 1)):
+            assert oversubscription.parse({name: ratio[limit]}) is not None
+            with pytest.raises(InputError, match=name):
+                oversubscription.parse({name: ratio[limit] + beyond})
+
+
+def test_the_levels_of_service_are_the_drivers() -> None:
+    qos = spec_of("gpupools.yaml")["qosConfig"]["properties"]
+
+    assert tuple(qos["defaultQoS"]["enum"]) == QOS_LEVELS
