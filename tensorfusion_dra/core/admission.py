@@ -5,22 +5,18 @@ pod, an older scheduler, a hand-written status), and here is the last place to n
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
-from tensorfusion_dra.core import limits
+from tensorfusion_dra.core import access, capacity, limits, tenancy
+from tensorfusion_dra.core.access import CardAccess, SharedAccess
 from tensorfusion_dra.core.claim import AllocatedClaim, Allocation, ClaimRef
 from tensorfusion_dra.core.device import Device
 from tensorfusion_dra.core.errors import ClaimError
 from tensorfusion_dra.core.prepared import PreparedClaim, PreparedShare
 from tensorfusion_dra.core.quantity import Quantity
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeldShare:
-    """A share of a device that a claim already holds."""
-
-    claim: ClaimRef
-    share: PreparedShare
+from tensorfusion_dra.core.share_parameters import Isolation
+from tensorfusion_dra.core.tenancy import Rules
+from tensorfusion_dra.core.terms import Terms
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,41 +26,78 @@ class Local:
     Attributes:
         pool: The node's resource pool.
         devices: By name.
-        device_nodes: Existing paths by device name; none for a simulated card.
-        common_nodes: Existing paths that every container with a card needs.
+        access: By device name, for the devices that are asked for.
+        shared_access: What a container with any of them takes once.
+        enforcer: The name of what enforces limits.
+        rules: For limits above requests.
     """
 
     pool: str
     devices: Mapping[str, Device]
-    device_nodes: Mapping[str, tuple[str, ...]]
-    common_nodes: tuple[str, ...]
+    access: Mapping[str, CardAccess]
+    shared_access: SharedAccess
+    enforcer: str
+    rules: Rules = field(default_factory=Rules)
 
 
-def admit(claim: AllocatedClaim, local: Local, held: Iterable[HeldShare]) -> PreparedClaim:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Admission:
+    """A claim that fits, and what that changes for others.
+
+    Attributes:
+        claim: The claim's record.
+        changed: Records of other claims whose memory limits shrank in favour of its request.
+    """
+
+    claim: PreparedClaim
+    changed: tuple[PreparedClaim, ...]
+
+
+def admit(
+    claim: AllocatedClaim,
+    terms: Sequence[Terms],
+    local: Local,
+    held: Iterable[PreparedClaim],
+) -> Admission:
     """The record of a claim that fits.
 
     Args:
         claim: What the scheduler gave.
+        terms: What holds for each of its allocations.
         local: What this node can give.
-        held: Shares that other claims hold on the claim's devices.
+        held: Claims that hold shares of the claim's devices.
 
     Raises:
-        ClaimError: A device is not this node's, an amount is missing or too small, or the shares
-            of a device would exceed it. Nothing of the claim is admitted then.
+        ClaimError: A device is not this node's, an amount is missing or too small, the shares of
+            a device would exceed it, or its tenants would not be isolated alike. Nothing of the
+            claim is admitted then.
     """
-    others = [share for share in held if share.claim.uid != claim.ref.uid]
+    others = [other for other in held if other.ref.uid != claim.ref.uid]
     shares: list[PreparedShare] = []
-    for allocation in claim.allocations:
+    for allocation, holding in zip(claim.allocations, terms, strict=True):
         device = _local_device(claim.ref, allocation, local)
-        share = _share(claim.ref, allocation, device, local.device_nodes.get(device.name, ()))
-        on_device = [
-            *(other for other in others if other.share.device == device.name),
-            *(HeldShare(claim=claim.ref, share=own) for own in shares if own.device == device.name),
+        share = _share(claim.ref, allocation, device, holding)
+        tenants = [
+            *((other.ref, s) for other in others for s in other.shares if s.device == device.name),
+            *((claim.ref, own) for own in shares if own.device == device.name),
         ]
-        _check_fits(claim.ref, share, device, on_device)
+        _check_fits(claim.ref, share, device, tenants)
         shares.append(share)
-    nodes = local.common_nodes if any(share.device_nodes for share in shares) else ()
-    return PreparedClaim(ref=claim.ref, shares=tuple(shares), common_nodes=nodes)
+    _check_one_isolation(claim.ref, shares)
+    record = PreparedClaim(
+        ref=claim.ref,
+        shares=tuple(shares),
+        sequence=max((other.sequence for other in others), default=0) + 1,
+        pods=claim.pods,
+        enforcer=local.enforcer,
+    )
+    record = access.refreshed(record, local.access, local.shared_access)
+    involved = {share.device: local.devices[share.device] for share in shares}
+    *changed, record = tenancy.regranted([*others, record], involved, local.rules)
+    return Admission(
+        claim=record,
+        changed=tuple(new for new, old in zip(changed, others, strict=True) if new != old),
+    )
 
 
 def _local_device(ref: ClaimRef, allocation: Allocation, local: Local) -> Device:
@@ -79,24 +112,34 @@ def _local_device(ref: ClaimRef, allocation: Allocation, local: Local) -> Device
     return device
 
 
-def _share(
-    ref: ClaimRef, allocation: Allocation, device: Device, device_nodes: tuple[str, ...]
-) -> PreparedShare:
-    exclusive = allocation.share_id is None and not allocation.admin_access
-    consumed: Mapping[str, Quantity] = {}
-    if not allocation.admin_access:
-        consumed = _consumed(ref, allocation, device)
-    return PreparedShare(
+def _share(ref: ClaimRef, allocation: Allocation, device: Device, terms: Terms) -> PreparedShare:
+    share = PreparedShare(
         request=allocation.request,
         pool=allocation.pool,
         device=device.name,
         gpu_uuid=device.gpu.uuid,
         share_id=allocation.share_id,
-        consumed=consumed,
-        exclusive=exclusive,
+        consumed={},
+        exclusive=allocation.share_id is None and not allocation.admin_access,
         admin_access=allocation.admin_access,
-        device_nodes=device_nodes,
-        limit=None if allocation.admin_access else limits.of_consumed(device.gpu, consumed),
+        device_nodes=(),
+        isolation=terms.isolation,
+        qos=terms.qos,
+        toolkit_device=None,
+        pci_bus_id=device.gpu.pci_bus_id or "",
+        wanted_vram_bytes=0,
+        limit=None,
+    )
+    if allocation.admin_access:
+        return share
+    consumed = _consumed(ref, allocation, device)
+    limit = limits.wanted(f"claim {ref}: {device.name}", device.gpu, consumed, terms)
+    unlimited = terms.isolation is Isolation.SHARED or not terms.limiter
+    return replace(
+        share,
+        consumed=consumed,
+        wanted_vram_bytes=limit.vram_bytes,
+        limit=None if unlimited else limit,
     )
 
 
@@ -113,6 +156,8 @@ def _consumed(ref: ClaimRef, allocation: Allocation, device: Device) -> Mapping[
         return {name: entry.value for name, entry in device.capacity.items()}
     for name, entry in device.capacity.items():
         amount = allocation.consumed.get(name)
+        if amount is None and name in capacity.VIRTUAL:
+            continue  # allocated before the pool oversubscribed
         if amount is None:
             raise ClaimError(f"{subject}: {name}: found no consumed capacity, expected one")
         # Less than the minimum could become a limit of 0, which a limiter takes for none.
@@ -120,27 +165,59 @@ def _consumed(ref: ClaimRef, allocation: Allocation, device: Device) -> Mapping[
             raise ClaimError(
                 f"{subject}: {name}: found {amount}, expected at least {entry.minimum}"
             )
-    return {name: allocation.consumed[name] for name in device.capacity}
+    return {
+        name: capacity.counted(allocation.consumed, name, device.capacity)
+        for name in device.capacity
+    }
 
 
 def _check_fits(
-    ref: ClaimRef, share: PreparedShare, device: Device, held: Sequence[HeldShare]
+    ref: ClaimRef,
+    share: PreparedShare,
+    device: Device,
+    tenants: Sequence[tuple[ClaimRef, PreparedShare]],
 ) -> None:
     if share.admin_access:
         return
-    consuming = [other for other in held if not other.share.admin_access]
-    for other in consuming:
-        if share.exclusive or other.share.exclusive:
-            raise ClaimError(f"claim {ref}: {device.name} is given alone, but {other.claim} has it")
-        if share.share_id == other.share.share_id:
+    consuming = [(other, held) for other, held in tenants if not held.admin_access]
+    for other, held in consuming:
+        if share.exclusive or held.exclusive:
+            raise ClaimError(f"claim {ref}: {device.name} is given alone, but {other} has it")
+        if share.share_id == held.share_id:
             raise ClaimError(
-                f"claim {ref}: {device.name}: share {share.share_id} is held by {other.claim}"
+                f"claim {ref}: {device.name}: share {share.share_id} is held by {other}"
             )
+    _check_isolation(ref, share, consuming)
     for name, entry in device.capacity.items():
-        taken = sum((other.share.consumed[name].nano for other in consuming), start=0)
+        counted = (capacity.counted(held.consumed, name, device.capacity) for _, held in consuming)
+        taken = sum((amount.nano for amount in counted), start=0)
         total = taken + share.consumed[name].nano
         if total > entry.value.nano:
             raise ClaimError(
                 f"claim {ref}: {device.name}: {name}: {share.consumed[name]} beside "
                 f"{Quantity(taken, entry.value.family)} held is over {entry.value}"
+            )
+
+
+def _check_one_isolation(ref: ClaimRef, shares: Sequence[PreparedShare]) -> None:
+    """A container may use all requests of a claim, and has one environment for all its cards."""
+    modes = {share.isolation.value for share in shares if not share.admin_access}
+    if len(modes) > 1:
+        raise ClaimError(f"claim {ref}: isolation: found {', '.join(sorted(modes))}, expected one")
+
+
+def _check_isolation(
+    ref: ClaimRef, share: PreparedShare, consuming: Sequence[tuple[ClaimRef, PreparedShare]]
+) -> None:
+    """One card holds one isolation mode at a time, and without limits one tenant."""
+    for other, held in consuming:
+        if Isolation.SHARED in (share.isolation, held.isolation):
+            raise ClaimError(
+                f"claim {ref}: {share.device}: isolation {share.isolation}: {other} has the card "
+                f"in isolation {held.isolation}, expected no other tenant"
+            )
+        if share.isolation is not held.isolation:
+            raise ClaimError(
+                f"claim {ref}: {share.device}: isolation {share.isolation}: found the card in "
+                f"{held.isolation} by {other}, expected the same"
             )

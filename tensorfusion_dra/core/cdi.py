@@ -10,15 +10,18 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from tensorfusion_dra.core import names
+from tensorfusion_dra.core.enforcers import enforcer as enforcers
+from tensorfusion_dra.core.enforcers.enforcer import Edits, Enforcer
 from tensorfusion_dra.core.prepared import PreparedClaim, PreparedShare
-from tensorfusion_dra.core.quantity import MIB
+
+FILE_PREFIX: Final = names.CDI_FILE_PREFIX
 
 _BASE_VERSION: Final = "0.3.0"
 _LATER_VERSION: Final = "0.5.0"
 """Since this version a device name may start with a digit, and a device node has a hostPath."""
 
 
-def spec(claim: PreparedClaim) -> dict[str, Any] | None:
+def spec(claim: PreparedClaim, enforcer: Enforcer) -> dict[str, Any] | None:
     """The claim's spec; None if it holds none of our devices, since a spec needs a device."""
     if not claim.shares:
         return None
@@ -27,15 +30,23 @@ def spec(claim: PreparedClaim) -> dict[str, Any] | None:
         for share in claim.shares
     ]
     devices += [
-        {"name": request_device(claim, request), "containerEdits": {"env": env}}
-        for request, env in _env_by_request(claim).items()
+        {
+            "name": request_device(claim, request),
+            "containerEdits": _request_edits(enforcer.edits(claim, shares)),
+        }
+        for request, shares in enforcers.enforced(claim).items()
     ]
-    edits: dict[str, Any] = {
-        "env": [f"{names.ENV_NVIDIA_VISIBLE_DEVICES}={names.NVIDIA_VISIBLE_DEVICES_VOID}"]
+    everywhere: dict[str, Any] = {
+        "env": [
+            f"{names.ENV_NVIDIA_VISIBLE_DEVICES}={names.NVIDIA_VISIBLE_DEVICES_VOID}",
+            f"{names.ENV_CUDA_DEVICE_ORDER}={names.CUDA_DEVICE_ORDER_PCI}",
+        ]
     }
     if claim.common_nodes:
-        edits["deviceNodes"] = _nodes(claim.common_nodes)
-    document = {"kind": names.CDI_KIND, "devices": devices, "containerEdits": edits}
+        everywhere["deviceNodes"] = _nodes(claim.common_nodes)
+    if claim.driver_mounts:
+        everywhere["mounts"] = [mount.as_cdi() for mount in claim.driver_mounts]
+    document = {"kind": names.CDI_KIND, "devices": devices, "containerEdits": everywhere}
     return {"cdiVersion": _lowest_version(document), **document}
 
 
@@ -44,16 +55,21 @@ def ids_by_share(claim: PreparedClaim) -> tuple[tuple[str, ...], ...]:
 
     The first is the share's own: the kubelet takes it for the device's identity in the pod's
     health. The request's stands with the request's first share only, because the kubelet and
-    older runtimes do not remove duplicates.
+    older runtimes do not remove duplicates. The last is the card's in the spec of NVIDIA's
+    container toolkit, where the node has one, with the request's first share of the card.
     """
-    with_limits = set(_env_by_request(claim))
+    waiting = set(enforcers.enforced(claim))
+    named: set[tuple[str, str]] = set()
     answer = []
     for share in claim.shares:
-        ids = [share_device(claim, share)]
-        if share.request in with_limits:
-            with_limits.remove(share.request)
-            ids.append(request_device(claim, share.request))
-        answer.append(tuple(f"{names.CDI_KIND}={name}" for name in ids))
+        ids = [f"{names.CDI_KIND}={share_device(claim, share)}"]
+        if share.request in waiting:
+            waiting.remove(share.request)
+            ids.append(f"{names.CDI_KIND}={request_device(claim, share.request)}")
+        if share.toolkit_device and (share.request, share.toolkit_device) not in named:
+            named.add((share.request, share.toolkit_device))
+            ids.append(share.toolkit_device)
+        answer.append(tuple(ids))
     return tuple(answer)
 
 
@@ -66,18 +82,6 @@ def share_device(claim: PreparedClaim, share: PreparedShare) -> str:
 def request_device(claim: PreparedClaim, request: str) -> str:
     """The CDI device name of a request; the colon keeps it apart from those of shares."""
     return f"{claim.ref.uid}-{request}:limits"
-
-
-def file_name(claim_uid: str) -> str:
-    """The file that holds a claim's spec."""
-    return f"{names.CDI_FILE_PREFIX}{claim_uid}.json"
-
-
-def claim_uid_of(file: str) -> str | None:
-    """The claim whose spec a file of this name holds; None if it is not one of ours."""
-    if file.startswith(names.CDI_FILE_PREFIX) and file.endswith(".json"):
-        return file.removeprefix(names.CDI_FILE_PREFIX).removesuffix(".json")
-    return None
 
 
 def _share_edits(claim: PreparedClaim, share: PreparedShare) -> dict[str, Any]:
@@ -99,47 +103,11 @@ def _share_edits(claim: PreparedClaim, share: PreparedShare) -> dict[str, Any]:
     return edits
 
 
-def _env_by_request(claim: PreparedClaim) -> dict[str, list[str]]:
-    """The limits that a container of each request gets.
-
-    A container may use one request of the claim or all of them, and with all of them the last
-    variable of a name wins. So every request's map by UUID names all cards of the claim, with
-    its own amounts where several requests share a card: no card is ever without a limit. The
-    scalar limits are the smallest of the request's cards for the same reason.
-    """
-    whole_claim = _limits_by_uuid(claim.shares)
-    env: dict[str, list[str]] = {}
-    for request in dict.fromkeys(share.request for share in claim.shares):
-        own = _limits_by_uuid(share for share in claim.shares if share.request == request)
-        if own:
-            env[request] = _limit_env(own, {**whole_claim, **own})
-    return env
-
-
-def _limits_by_uuid(shares: Iterable[PreparedShare]) -> dict[str, tuple[int, int]]:
-    """Percent and bytes by card; several shares of one card add up."""
-    limits: dict[str, tuple[int, int]] = {}
-    for share in shares:
-        if share.limit is not None:
-            percent, vram = limits.get(share.gpu_uuid, (0, 0))
-            limits[share.gpu_uuid] = (
-                min(100, percent + share.limit.sm_percent),
-                vram + share.limit.vram_bytes,
-            )
-    return limits
-
-
-def _limit_env(
-    own: Mapping[str, tuple[int, int]], every: Mapping[str, tuple[int, int]]
-) -> list[str]:
-    memory_mib = min(vram for _, vram in own.values()) // MIB
-    return [
-        f"{names.ENV_SM_PERCENT_LIMIT}={min(percent for percent, _ in own.values())}",
-        f"{names.ENV_MEMORY_LIMIT}={memory_mib}",
-        f"{names.ENV_MEMORY_LIMIT_OLD}={memory_mib}",
-        f"{names.ENV_UP_LIMIT_BY_UUID}={_compact({uuid: p for uuid, (p, _) in every.items()})}",
-        f"{names.ENV_MEM_LIMIT_BY_UUID}={_compact({uuid: v for uuid, (_, v) in every.items()})}",
-    ]
+def _request_edits(edits: Edits) -> dict[str, Any]:
+    found: dict[str, Any] = {"env": [f"{name}={value}" for name, value in edits.env.items()]}
+    if edits.mounts:
+        found["mounts"] = [mount.as_cdi() for mount in edits.mounts]
+    return found
 
 
 def _lowest_version(spec: Mapping[str, Any]) -> str:

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from tensorfusion_dra.core import names, quantity
@@ -26,12 +26,40 @@ class ClaimRef:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PodRef:
+    """A pod that a claim is reserved for."""
+
+    namespace: str
+    name: str
+    uid: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpaqueConfig:
+    """Parameters for this driver, as the scheduler copied them from class and claim.
+
+    Attributes:
+        trusted: They come from a DeviceClass, which an administrator writes.
+        requests: Which requests or subrequests they are for; empty for all.
+        parameters: The JSON value.
+    """
+
+    trusted: bool
+    requests: tuple[str, ...]
+    parameters: Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Allocation:
     """One result of the scheduler: a device, or a share of it, for one request of the claim.
 
     Attributes:
         request: The claim's request, without the subrequest that a prioritized list chose: the
             kubelet and containers know the main request only.
+        subrequest: What the prioritized list chose; None for a request without one.
         share_id: Set if the device may be given to several claims; else the device is given alone.
         consumed: Amount by capacity; empty if the device is given alone or for admin access.
         admin_access: Access beside whoever uses the device; it consumes nothing.
@@ -40,6 +68,7 @@ class Allocation:
     request: str
     pool: str
     device: str
+    subrequest: str | None = None
     share_id: str | None = None
     consumed: Mapping[str, Quantity]
     admin_access: bool = False
@@ -47,10 +76,18 @@ class Allocation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllocatedClaim:
-    """A claim and what it holds of this driver's devices; other drivers' results are left out."""
+    """A claim and what it holds of this driver's devices; other drivers' results are left out.
+
+    Attributes:
+        configs: In the order of precedence, the lowest first: of the class, then of the claim.
+        pods: Those that the claim is reserved for.
+    """
 
     ref: ClaimRef
     allocations: tuple[Allocation, ...]
+    configs: tuple[OpaqueConfig, ...] = ()
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    pods: tuple[PodRef, ...] = ()
 
 
 def checked_ref(ref: ClaimRef) -> ClaimRef:
@@ -79,26 +116,49 @@ def allocated(ref: ClaimRef, stored: Mapping[str, Any]) -> AllocatedClaim:
     allocation = (stored.get("status") or {}).get("allocation")
     if not allocation:
         raise ClaimError(f"claim {ref}: found no allocation, expected one by the scheduler")
-    results = (allocation.get("devices") or {}).get("results") or []
+    devices = allocation.get("devices") or {}
     return AllocatedClaim(
         ref=ref,
         allocations=tuple(
-            _allocation(ref, result) for result in results if result.get("driver") == names.DRIVER
+            _allocation(ref, result)
+            for result in devices.get("results") or []
+            if result.get("driver") == names.DRIVER
+        ),
+        configs=tuple(
+            _config(entry)
+            for entry in devices.get("config") or []
+            if (entry.get("opaque") or {}).get("driver") == names.DRIVER
+        ),
+        annotations=stored["metadata"].get("annotations") or {},
+        pods=tuple(
+            PodRef(namespace=ref.namespace, name=consumer["name"], uid=consumer["uid"])
+            for consumer in stored["status"].get("reservedFor") or []
+            if consumer.get("resource") == "pods"
         ),
     )
 
 
+def _config(entry: Mapping[str, Any]) -> OpaqueConfig:
+    return OpaqueConfig(
+        trusted=entry.get("source") == "FromClass",
+        requests=tuple(entry.get("requests") or ()),
+        parameters=entry["opaque"].get("parameters"),
+    )
+
+
 def _allocation(ref: ClaimRef, result: Mapping[str, Any]) -> Allocation:
-    for field in ("request", "pool", "device"):
-        if not isinstance(result.get(field), str):
-            raise ClaimError(f"claim {ref}: {field}: found {result.get(field)!r}, expected a name")
+    for key in ("request", "pool", "device"):
+        if not isinstance(result.get(key), str):
+            raise ClaimError(f"claim {ref}: {key}: found {result.get(key)!r}, expected a name")
     device = result["device"]
     consumed = {
         name: _amount(f"claim {ref}: {device}: {name}", text)
         for name, text in (result.get("consumedCapacity") or {}).items()
     }
+    request, _, subrequest = result["request"].partition("/")
     return Allocation(
-        request=result["request"].partition("/")[0],
+        request=request,
+        subrequest=subrequest or None,
         pool=result["pool"],
         device=device,
         share_id=result.get("shareID"),

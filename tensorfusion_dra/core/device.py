@@ -5,9 +5,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from tensorfusion_dra.core import capacity, names
+from tensorfusion_dra.core import capacity, names, oversubscription, quantity
 from tensorfusion_dra.core.capacity import Capacity
 from tensorfusion_dra.core.gpu import Gpu, Inventory
+from tensorfusion_dra.core.oversubscription import Oversubscription, Virtual
 from tensorfusion_dra.core.quantity import Quantity
 
 MAX_STRING_BYTES: Final = 64
@@ -31,11 +32,13 @@ class Node:
     Attributes:
         gpupool: The GPUPool that the node belongs to, as users name it in ``gpupool``.
         qos: The level that users select with ``qos``: low, medium, high or critical.
+        oversubscription: How much more than its cards the pool hands out; None for no more.
     """
 
     name: str
     gpupool: str
     qos: str
+    oversubscription: Oversubscription | None = None
 
     @property
     def pool(self) -> str:
@@ -65,13 +68,16 @@ class Device:
 
 def devices(inventory: Inventory, node: Node) -> tuple[Device, ...]:
     """A device for each card of the node, in the inventory's order."""
-    on_every_device = _node_attributes(inventory, node)
+    totals: Mapping[str, Virtual] = {}
+    if node.oversubscription is not None:
+        totals = oversubscription.virtual(inventory.gpus, node.oversubscription, inventory.host)
+    on_every_device = _node_attributes(inventory, node, totals)
     return tuple(
         Device(
             name=device_name(gpu.uuid),
             gpu=gpu,
             attributes={**on_every_device, **_gpu_attributes(gpu)},
-            capacity=capacity.physical(gpu),
+            capacity=capacity.of_card(gpu, totals.get(gpu.uuid)),
         )
         for gpu in inventory.gpus
     )
@@ -97,9 +103,18 @@ def semantic_version(text: str) -> Version:
     return Version(f"{major}.{minor}.{patch}")
 
 
-def _node_attributes(inventory: Inventory, node: Node) -> dict[str, AttributeValue]:
-    tflops = _plain(sum(gpu.milli_tflops for gpu in inventory.gpus))
-    vram = str(Quantity.of_bytes(sum(map(capacity.usable_vram_bytes, inventory.gpus))))
+def _node_attributes(
+    inventory: Inventory, node: Node, virtual: Mapping[str, Virtual]
+) -> dict[str, AttributeValue]:
+    """The attributes that all cards of the node share.
+
+    Args:
+        virtual: Totals by GPU UUID; empty if the pool hands out no more than its cards.
+    """
+    tflops = sum(Quantity.milli(gpu.milli_tflops).nano for gpu in inventory.gpus)
+    vram = sum(map(oversubscription.usable_vram_bytes, inventory.gpus))
+    virtual_tflops = sum(total.tflops.nano for total in virtual.values()) or tflops
+    virtual_vram = sum(total.vram_bytes for total in virtual.values()) or vram
     return {
         names.ATTR_POOL_NAME: _shortened(node.gpupool),
         names.ATTR_POD_NAMESPACE: "",  # cards belong to no namespace
@@ -107,12 +122,12 @@ def _node_attributes(inventory: Inventory, node: Node) -> dict[str, AttributeVal
         names.ATTR_USED_BY: "",
         names.ATTR_NODE_NAME: _shortened(node.name),
         names.ATTR_QOS: node.qos,
-        names.ATTR_NODE_TOTAL_TFLOPS: tflops,
-        names.ATTR_NODE_TOTAL_VRAM: vram,
+        names.ATTR_NODE_TOTAL_TFLOPS: _plain(tflops),
+        names.ATTR_NODE_TOTAL_VRAM: str(Quantity.of_bytes(vram)),
         names.ATTR_NODE_TOTAL_GPUS: len(inventory.gpus) + len(inventory.left_out),
         names.ATTR_NODE_MANAGED_GPUS: len(inventory.gpus),
-        names.ATTR_NODE_VIRTUAL_TFLOPS: tflops,
-        names.ATTR_NODE_VIRTUAL_VRAM: vram,
+        names.ATTR_NODE_VIRTUAL_TFLOPS: _plain(virtual_tflops),
+        names.ATTR_NODE_VIRTUAL_VRAM: str(Quantity.of_bytes(virtual_vram)),
     }
 
 
@@ -137,11 +152,11 @@ def _gpu_attributes(gpu: Gpu) -> dict[str, AttributeValue]:
     return attributes
 
 
-def _plain(milli: int) -> str:
-    """Thousandths as a plain decimal, such as 569.6: a selector may read it with CEL's double()
+def _plain(nano: int) -> str:
+    """Billionths as a plain decimal, such as 569.6: a selector may read it with CEL's double()
     as well as with quantity(), and double() knows no suffixes."""
-    whole, thousandths = divmod(milli, 1000)
-    return f"{whole}.{thousandths:03}".rstrip("0").rstrip(".")
+    whole, billionths = divmod(nano, quantity.NANO)
+    return f"{whole}.{billionths:09}".rstrip("0").rstrip(".")
 
 
 def _attribute(value: AttributeValue) -> dict[str, object]:

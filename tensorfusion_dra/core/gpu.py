@@ -62,8 +62,22 @@ class LeftOut:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """What the node has beside its cards, into which a pool may expand their memory.
+
+    Attributes:
+        memory_bytes: Of the machine; 0 if unknown.
+        disk_bytes: Of the data disk; 0 if unknown.
+    """
+
+    memory_bytes: int = 0
+    disk_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Inventory:
     """All cards of the node at one moment, in NVML's order."""
 
     gpus: tuple[Gpu, ...]
     left_out: tuple[LeftOut, ...] = ()
+    host: Host = Host()

@@ -9,6 +9,15 @@ DEVICE_CLASS: Final = "tensor-fusion.ai"
 CLAIM_TEMPLATE: Final = "tensor-fusion-gpu-template"
 """Tensor Fusion's DRAResourceClaimTemplateName."""
 
+# --- Tensor Fusion's own objects -----------------------------------------------------------------
+
+TENSOR_FUSION_GROUP: Final = "tensor-fusion.ai"
+TENSOR_FUSION_VERSION: Final = "v1"
+GPUPOOLS: Final = "gpupools"
+
+EVENT_GPUPOOL_INVALID: Final = "GPUPoolInvalid"
+"""Reason of the Event on a Node whose GPUPool cannot be used."""
+
 # --- ResourceSlice -------------------------------------------------------------------------------
 
 SLICE_PREFIX: Final = "tensor-fusion-resource-slice-"
@@ -67,6 +76,10 @@ ANNOTATION_VRAM_LIMIT: Final = "tensor-fusion.ai/vram-limit"
 ANNOTATION_QOS: Final = "tensor-fusion.ai/qos"
 ANNOTATION_ISOLATION: Final = "tensor-fusion.ai/isolation"
 
+SHARE_ANNOTATIONS: Final = frozenset(
+    {ANNOTATION_TFLOPS_LIMIT, ANNOTATION_VRAM_LIMIT, ANNOTATION_QOS, ANNOTATION_ISOLATION}
+)
+
 # --- Kubelet -------------------------------------------------------------------------------------
 
 PLUGIN_TYPE: Final = "DRAPlugin"
@@ -100,3 +113,51 @@ ENV_MEM_LIMIT_BY_UUID: Final = "TENSOR_FUSION_CUDA_MEM_LIMIT"
 """JSON object, GPU UUID to bytes."""
 ENV_SHARE_PREFIX: Final = "TENSOR_FUSION_SHARE_"
 """One variable a share, so that a container with several shares loses none of them."""
+
+ENV_CUDA_DEVICE_ORDER: Final = "CUDA_DEVICE_ORDER"
+CUDA_DEVICE_ORDER_PCI: Final = "PCI_BUS_ID"
+"""Without it CUDA counts the cards by their speed, and an index means another card."""
+
+# Of Tensor Fusion's containers: internal/utils/compose.go and the limiter of NexusGPU/vgpu.rs.
+ENV_ISOLATION_MODE: Final = "TF_ISOLATION_MODE"
+ENV_SHM_PATH: Final = "TF_SHM_PATH"
+"""The shared memory file."""
+ENV_SHM_FOLDER: Final = "SHM_PATH"
+"""The folder of the shared memory file."""
+ENV_POD_NAMESPACE: Final = "POD_NAMESPACE"
+ENV_POD_NAME: Final = "POD_NAME"
+ENV_HYPERVISOR_IP: Final = "HYPERVISOR_IP"
+ENV_HYPERVISOR_PORT: Final = "HYPERVISOR_PORT"
+ENV_LD_PRELOAD: Final = "LD_PRELOAD"
+ENV_BYPASSES: Final = (
+    "DISABLE_GPU_LIMITER",
+    "TF_ENABLE_DISPATCH_FORWARD",
+    "TF_DISABLE_MEMORY_MANAGER",
+    "TF_SKIP_HOOKS_IF_NO_LIMIT",
+    "TF_SHM_FILE",
+    "TF_VISIBLE_DEVICES",
+)
+"""Switches by which an image or a pod could get around its limits; they are set empty."""
+
+# Of HAMi-core's containers: src/include/memory_limit.h, src/multiprocess/ and src/libvgpu.c of
+# Project-HAMi/HAMi-core.
+ENV_CUDA_MEMORY_LIMIT: Final = "CUDA_DEVICE_MEMORY_LIMIT"
+"""For one card its index follows, after an underscore; an m after the number means MiB."""
+ENV_CUDA_SM_LIMIT: Final = "CUDA_DEVICE_SM_LIMIT"
+"""Percent; for one card its index follows, after an underscore."""
+ENV_CUDA_SHARED_CACHE: Final = "CUDA_DEVICE_MEMORY_SHARED_CACHE"
+"""The file by which the processes of a container count together."""
+ENV_CUDA_TASK_PRIORITY: Final = "CUDA_TASK_PRIORITY"
+CUDA_TASK_PRIORITY_LOW: Final = "1"
+"""What HAMi-core takes if the variable is unset; an empty one means 0, the high priority."""
+ENV_CORE_POLICY: Final = "GPU_CORE_UTILIZATION_POLICY"
+CORE_POLICY_FORCE: Final = "force"
+"""The compute limit holds also without HAMi's monitor on the node, and while a card is idle."""
+HAMI_CORE_BYPASSES: Final = ("CUDA_DISABLE_CONTROL", "CUDA_REDIRECT")
+"""Switches by which an image or a pod could get around HAMi-core; they are set empty."""
+
+# Of clients of NVIDIA's Multi-Process Service (its guide, appendix on environment variables).
+ENV_MPS_THREAD_PERCENTAGE: Final = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
+ENV_MPS_MEMORY_LIMIT: Final = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
+"""Index=amount of each card, separated by commas; an M after the number means MiB."""
+ENV_MPS_PIPE_FOLDER: Final = "CUDA_MPS_PIPE_DIRECTORY"

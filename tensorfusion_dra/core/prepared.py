@@ -1,13 +1,15 @@
 """A prepared claim: the ledger's record, from which its CDI spec and its answer follow."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from tensorfusion_dra.core import quantity
-from tensorfusion_dra.core.claim import ClaimRef
+from tensorfusion_dra.core import capacity, names, quantity
+from tensorfusion_dra.core.claim import ClaimRef, PodRef
 from tensorfusion_dra.core.limits import Limit
+from tensorfusion_dra.core.mounts import Mount
 from tensorfusion_dra.core.quantity import Quantity
+from tensorfusion_dra.core.share_parameters import Isolation, Qos
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +24,15 @@ class PreparedShare:
         exclusive: The device is given alone.
         admin_access: The container sees the whole card, without limits.
         device_nodes: Paths on the host; none for a simulated card.
-        limit: What the container may use; None for admin access.
+        isolation: How the container is kept apart from the card's other tenants.
+        qos: The level of service that the hypervisor is told.
+        toolkit_device: The card's qualified CDI device in the spec of NVIDIA's container toolkit,
+            which brings the driver's libraries; None if the node has none.
+        pci_bus_id: Orders the cards of a container; "" if unknown.
+        wanted_vram_bytes: The memory limit that was asked for; more than the limit's if that was
+            clamped to the card, or to what other tenants left of it.
+        limit: What the container may use; None for admin access, for a card that is shared
+            without limits, and where an administrator turned the limiter off.
     """
 
     request: str
@@ -34,7 +44,24 @@ class PreparedShare:
     exclusive: bool
     admin_access: bool
     device_nodes: tuple[str, ...]
+    isolation: Isolation
+    qos: Qos
+    toolkit_device: str | None
+    pci_bus_id: str
+    wanted_vram_bytes: int
     limit: Limit | None
+
+    @property
+    def vram_request_bytes(self) -> int:
+        """What the scheduler reserved; no limit ever goes below it."""
+        if not self.consumed:
+            return 0
+        return capacity.taken(self.consumed, names.CAPACITY_VRAM).ceil()
+
+    @property
+    def clamped(self) -> bool:
+        """The memory limit is smaller than what was asked for."""
+        return self.limit is not None and self.limit.vram_bytes < self.wanted_vram_bytes
 
     def as_json(self) -> dict[str, Any]:
         """The share as the ledger keeps it."""
@@ -48,6 +75,11 @@ class PreparedShare:
             "exclusive": self.exclusive,
             "adminAccess": self.admin_access,
             "deviceNodes": list(self.device_nodes),
+            "isolation": self.isolation.value,
+            "qos": self.qos.value,
+            "toolkitDevice": self.toolkit_device,
+            "pciBusID": self.pci_bus_id,
+            "wantedVramBytes": self.wanted_vram_bytes,
             "limit": None if self.limit is None else self.limit.as_json(),
         }
 
@@ -64,6 +96,11 @@ class PreparedShare:
             exclusive=kept["exclusive"],
             admin_access=kept["adminAccess"],
             device_nodes=tuple(kept["deviceNodes"]),
+            isolation=Isolation(kept["isolation"]),
+            qos=Qos(kept["qos"]),
+            toolkit_device=kept["toolkitDevice"],
+            pci_bus_id=kept["pciBusID"],
+            wanted_vram_bytes=kept["wantedVramBytes"],
             limit=None if kept["limit"] is None else Limit.from_json(kept["limit"]),
         )
 
@@ -73,13 +110,21 @@ class PreparedClaim:
     """A claim that this node has prepared.
 
     Attributes:
+        sequence: Grows with every claim on the same cards: who came first is served first.
+        pods: Those that the claim was reserved for when it was prepared.
         common_nodes: Device nodes that every container with a card needs, such as
             /dev/nvidiactl; paths on the host.
+        driver_mounts: Libraries of the driver, where no toolkit brings them.
+        enforcer: The name of what enforces its limits.
     """
 
     ref: ClaimRef
     shares: tuple[PreparedShare, ...]
+    sequence: int = 0
+    pods: tuple[PodRef, ...] = ()
     common_nodes: tuple[str, ...] = ()
+    driver_mounts: tuple[Mount, ...] = ()
+    enforcer: str = ""
 
     def as_json(self) -> dict[str, Any]:
         """The claim as the ledger keeps it."""
@@ -88,7 +133,11 @@ class PreparedClaim:
             "name": self.ref.name,
             "uid": self.ref.uid,
             "shares": [share.as_json() for share in self.shares],
+            "sequence": self.sequence,
+            "pods": [asdict(pod) for pod in self.pods],
             "commonNodes": list(self.common_nodes),
+            "driverMounts": [asdict(mount) for mount in self.driver_mounts],
+            "enforcer": self.enforcer,
         }
 
     @classmethod
@@ -97,21 +146,9 @@ class PreparedClaim:
         return cls(
             ref=ClaimRef(namespace=kept["namespace"], name=kept["name"], uid=kept["uid"]),
             shares=tuple(PreparedShare.from_json(share) for share in kept["shares"]),
+            sequence=kept["sequence"],
+            pods=tuple(PodRef(**pod) for pod in kept["pods"]),
             common_nodes=tuple(kept["commonNodes"]),
+            driver_mounts=tuple(Mount(**mount) for mount in kept["driverMounts"]),
+            enforcer=kept["enforcer"],
         )
-
-    def with_nodes(
-        self, device_nodes: Mapping[str, tuple[str, ...]], common_nodes: tuple[str, ...]
-    ) -> "PreparedClaim":
-        """The claim with today's device nodes: a card's minor number may change at a reboot.
-
-        Args:
-            device_nodes: By device name; a share of a device that is not in it stays as it is.
-            common_nodes: As in the attribute; taken if any share has nodes.
-        """
-        shares = tuple(
-            replace(share, device_nodes=device_nodes.get(share.device, share.device_nodes))
-            for share in self.shares
-        )
-        with_cards = any(share.device_nodes for share in shares)
-        return replace(self, shares=shares, common_nodes=common_nodes if with_cards else ())

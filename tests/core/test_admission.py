@@ -1,15 +1,14 @@
 """The last check before a device is handed out."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tensorfusion_dra.core import admission, quantity
-from tensorfusion_dra.core.admission import HeldShare
+from tensorfusion_dra.core import quantity
 from tensorfusion_dra.core.claim import AllocatedClaim, Allocation
 from tensorfusion_dra.core.errors import ClaimError
 from tensorfusion_dra.core.limits import Limit
@@ -17,9 +16,10 @@ from tensorfusion_dra.core.prepared import PreparedClaim
 from tensorfusion_dra.core.quantity import GIB
 from tests.support.claims import (
     COMMON_NODES,
+    ENFORCER,
+    admitted,
     allocated,
     alone,
-    held,
     local,
     prepared,
     ref,
@@ -32,11 +32,13 @@ NODE = local(*cards(2))
 GPU_0, GPU_1 = NODE.devices
 
 
-def admit(name: str, *allocations: Allocation, beside: list[HeldShare] | None = None) -> Any:
-    return admission.admit(allocated(name, *allocations), NODE, beside or [])
+def admit(
+    name: str, *allocations: Allocation, beside: Sequence[PreparedClaim] = ()
+) -> PreparedClaim:
+    return admitted(allocated(name, *allocations), on=NODE, beside=beside).claim
 
 
-def refusal(name: str, *allocations: Allocation, beside: list[HeldShare] | None = None) -> str:
+def refusal(name: str, *allocations: Allocation, beside: Sequence[PreparedClaim] = ()) -> str:
     with pytest.raises(ClaimError) as caught:
         admit(name, *allocations, beside=beside)
     return str(caught.value)
@@ -48,6 +50,7 @@ def test_a_share_becomes_a_record_with_its_limit_and_its_device_nodes() -> None:
     (kept,) = record.shares
     assert record.ref == ref("a")
     assert record.common_nodes == COMMON_NODES
+    assert record.enforcer == ENFORCER.name
     assert kept.request == "gpu"
     assert kept.device == GPU_0
     assert kept.gpu_uuid == gpu(0).uuid
@@ -56,6 +59,7 @@ def test_a_share_becomes_a_record_with_its_limit_and_its_device_nodes() -> None:
     assert kept.device_nodes == ("/dev/nvidia0",)
     assert kept.consumed == {"tflops": quantity.parse("78"), "vram": quantity.parse("20Gi")}
     assert kept.limit == Limit(sm_percent=25, vram_bytes=20 * GIB)
+    assert not kept.clamped
 
 
 def test_a_device_given_alone_is_recorded_as_all_of_it() -> None:
@@ -88,7 +92,7 @@ def test_a_simulated_card_needs_no_nodes() -> None:
 
 
 def test_a_claim_without_allocations_of_ours_holds_nothing() -> None:
-    assert admit("a") == PreparedClaim(ref=ref("a"), shares=())
+    assert admit("a").shares == ()
 
 
 def test_several_shares_of_one_card_in_one_claim_are_one_sum() -> None:
@@ -102,7 +106,7 @@ def test_several_shares_of_one_card_in_one_claim_are_one_sum() -> None:
 
 
 def test_the_last_byte_fits_and_a_step_more_does_not() -> None:
-    beside = held(prepared("a", share(GPU_0, 1, vram="81919Mi"), on=NODE))
+    beside = [prepared("a", share(GPU_0, 1, vram="81919Mi"), on=NODE)]
 
     admit("b", share(GPU_0, 2, vram="1Mi"), beside=beside)
 
@@ -117,7 +121,7 @@ def test_a_share_that_is_larger_than_its_card_is_refused() -> None:
 
 
 def test_shares_of_other_cards_do_not_count() -> None:
-    beside = held(prepared("a", share(GPU_0, 1, tflops="312", vram="80Gi"), on=NODE))
+    beside = [prepared("a", share(GPU_0, 1, tflops="312", vram="80Gi"), on=NODE)]
 
     record = admit("b", share(GPU_1, 2, tflops="312", vram="80Gi"), beside=beside)
 
@@ -127,7 +131,7 @@ def test_shares_of_other_cards_do_not_count() -> None:
 def test_a_claims_own_record_does_not_count_against_it() -> None:
     record = prepared("a", share(GPU_0, 1, tflops="312", vram="80Gi"), on=NODE)
 
-    again = admit("a", share(GPU_0, 1, tflops="312", vram="80Gi"), beside=held(record))
+    again = admit("a", share(GPU_0, 1, tflops="312", vram="80Gi"), beside=[record])
 
     assert again == record
 
@@ -136,13 +140,13 @@ def test_the_same_name_with_another_uid_is_another_claim() -> None:
     before = prepared("a", share(GPU_0, 1), on=NODE)
     deleted = replace(before, ref=replace(before.ref, uid="uid-before"))
 
-    text = refusal("a", share(GPU_0, 1), beside=held(deleted))
+    text = refusal("a", share(GPU_0, 1), beside=[deleted])
 
     assert text == f"claim default/a: {GPU_0}: share {share_id(1)} is held by default/a"
 
 
 def test_one_share_is_never_given_twice() -> None:
-    beside = held(prepared("a", share(GPU_0, 1), on=NODE))
+    beside = [prepared("a", share(GPU_0, 1), on=NODE)]
 
     text = refusal("b", share(GPU_0, 1), beside=beside)
 
@@ -160,7 +164,7 @@ def test_one_share_is_never_given_twice() -> None:
     ids=["alone beside alone", "a share beside alone", "alone beside a share"],
 )
 def test_a_device_given_alone_is_not_shared(first: Allocation, second: Allocation) -> None:
-    beside = held(prepared("a", first, on=NODE))
+    beside = [prepared("a", first, on=NODE)]
 
     text = refusal("b", second, beside=beside)
 
@@ -172,8 +176,8 @@ def test_a_device_given_alone_is_not_shared(first: Allocation, second: Allocatio
 def test_admin_access_is_given_beside_every_user_and_keeps_nobody_out(other: Allocation) -> None:
     admin = alone(GPU_0, request="watch", admin_access=True)
 
-    admit("b", admin, beside=held(prepared("a", other, on=NODE)))
-    admit("a", other, beside=held(prepared("b", admin, on=NODE)))
+    admit("b", admin, beside=[prepared("a", other, on=NODE)])
+    admit("a", other, beside=[prepared("b", admin, on=NODE)])
     admit("c", admin, other)
 
 
@@ -194,7 +198,7 @@ def test_a_device_that_is_not_here_is_refused_with_those_that_are() -> None:
 
 def test_a_node_without_devices_says_so() -> None:
     with pytest.raises(ClaimError, match="device gpu-gone unknown, this node has none"):
-        admission.admit(allocated("a", share("gpu-gone", 1)), local(), [])
+        admitted(allocated("a", share("gpu-gone", 1)), on=local())
 
 
 @pytest.mark.parametrize("missing", ["tflops", "vram"])
@@ -288,12 +292,12 @@ def test_whatever_claims_come_and_go_those_are_admitted_that_fit_and_no_others(
     for claim, leaves in steps:
         others = [record for uid, record in records.items() if uid != claim.ref.uid]
         try:
-            records[claim.ref.uid] = admission.admit(claim, NODE, held(*records.values()))
-            admitted = True
+            records[claim.ref.uid] = admitted(claim, on=NODE, beside=records.values()).claim
+            fitted = True
         except ClaimError:
-            admitted = False
+            fitted = False
 
-        assert admitted == fits(claim, others)
+        assert fitted == fits(claim, others)
         assert_within_every_capacity(list(records.values()))
         if leaves:
             records.pop(claim.ref.uid, None)

@@ -2,14 +2,14 @@
 
 import pytest
 
-from tensorfusion_dra.core import capacity, quantity, slice_rules
+from tensorfusion_dra.core import capacity, oversubscription, quantity, slice_rules
 from tensorfusion_dra.core.gpu import Gpu
 from tensorfusion_dra.core.quantity import GIB, MIB
 from tests.support.gpus import gpu, published
 
 
 def test_a_card_offers_its_compute_and_its_memory_with_a_policy() -> None:
-    offered = {name: entry.as_api() for name, entry in capacity.physical(gpu()).items()}
+    offered = {name: entry.as_api() for name, entry in capacity.of_card(gpu(), None).items()}
 
     assert offered == {
         "tflops": {
@@ -24,17 +24,17 @@ def test_a_card_offers_its_compute_and_its_memory_with_a_policy() -> None:
 
 
 def test_a_claim_that_names_nothing_takes_the_whole_card() -> None:
-    for entry in capacity.physical(gpu()).values():
+    for entry in capacity.of_card(gpu(), None).values():
         assert entry.default == entry.value
 
 
 def test_no_share_is_negative_because_every_capacity_has_a_minimum() -> None:
-    for entry in capacity.physical(gpu()).values():
+    for entry in capacity.of_card(gpu(), None).values():
         assert entry.minimum.nano >= 0
 
 
 def test_a_fraction_of_a_tflops_is_kept() -> None:
-    offered = capacity.physical(gpu(milli_tflops=71_200))["tflops"]
+    offered = capacity.of_card(gpu(milli_tflops=71_200), None)["tflops"]
 
     assert offered.as_api()["value"] == "71200m"
     assert offered.step is None
@@ -52,10 +52,10 @@ def test_a_fraction_of_a_tflops_is_kept() -> None:
 def test_memory_is_floored_to_the_step_in_which_it_is_shared(vram_bytes: int, value: str) -> None:
     card = gpu(vram_bytes=vram_bytes)
 
-    offered = capacity.physical(card)["vram"]
+    offered = capacity.of_card(card, None)["vram"]
 
     assert str(offered.value) == value
-    assert capacity.usable_vram_bytes(card) == quantity.parse(value).ceil() <= vram_bytes
+    assert oversubscription.usable_vram_bytes(card) == quantity.parse(value).ceil() <= vram_bytes
 
 
 @pytest.mark.parametrize(

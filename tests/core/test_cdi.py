@@ -5,16 +5,15 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from tensorfusion_dra.core import cdi
+from tensorfusion_dra.core.access import CardAccess
 from tensorfusion_dra.core.claim import ClaimRef
-from tensorfusion_dra.core.limits import Limit
-from tensorfusion_dra.core.prepared import PreparedClaim, PreparedShare
-from tensorfusion_dra.core.quantity import GIB, MIB, Quantity
-from tests.support.cdi_rules import injected, violations
-from tests.support.claims import alone, local, prepared, share, share_id
+from tensorfusion_dra.core.mounts import Mount
+from tensorfusion_dra.core.prepared import PreparedClaim
+from tensorfusion_dra.core.quantity import GIB
+from tests.support.cdi_rules import environment, injected, violations
+from tests.support.claims import ENFORCER, alone, local, prepared, share, share_id
 from tests.support.gpus import cards, gpu, published
 
 NODE = local(*cards(3))
@@ -25,7 +24,7 @@ DIGIT_FIRST = replace(LETTER_FIRST, uid="0a0b0c0d-0000-4000-8000-000000000001")
 
 
 def spec_of(claim: PreparedClaim) -> dict[str, Any]:
-    spec = cdi.spec(claim)
+    spec = cdi.spec(claim, ENFORCER)
     assert spec is not None
     return spec
 
@@ -38,12 +37,7 @@ def env(claim: PreparedClaim, *requests: str) -> dict[str, str]:
         for name in names
         if item.request in requests or not requests
     ]
-    variables: dict[str, str] = {}
-    for edits in injected(spec_of(claim), ids):
-        for variable in edits.get("env", []):
-            name, _, value = variable.partition("=")
-            variables[name] = value
-    return variables
+    return environment(spec_of(claim), ids)
 
 
 def test_one_share_gives_its_nodes_its_limits_and_what_every_card_needs() -> None:
@@ -55,7 +49,8 @@ def test_one_share_gives_its_nodes_its_limits_and_what_every_card_needs() -> Non
         f'{{"uuid":"{UUID_0}","request":"gpu","smPercent":25,"vramBytes":21474836480,'
         '"tflops":"78","vram":"20Gi"}'
     )
-    assert cdi.spec(claim) == {
+    bind = ["nosuid", "nodev", "bind"]
+    assert cdi.spec(claim, ENFORCER) == {
         "cdiVersion": "0.3.0",
         "kind": "tensor-fusion.ai/vgpu",
         "devices": [
@@ -70,17 +65,40 @@ def test_one_share_gives_its_nodes_its_limits_and_what_every_card_needs() -> Non
                 "name": f"{LETTER_FIRST.uid}-gpu:limits",
                 "containerEdits": {
                     "env": [
+                        "TF_ISOLATION_MODE=soft",
+                        "DISABLE_GPU_LIMITER=",
+                        "TF_ENABLE_DISPATCH_FORWARD=",
+                        "TF_DISABLE_MEMORY_MANAGER=",
+                        "TF_SKIP_HOOKS_IF_NO_LIMIT=",
+                        "TF_SHM_FILE=",
+                        "TF_VISIBLE_DEVICES=",
                         "TF_CUDA_SM_PERCENT_LIMIT=25",
                         "TF_GPU_MEMORY_LIMIT=20480",
                         "TF_CUDA_MEMORY_LIMIT=20480",
                         f'TENSOR_FUSION_CUDA_UP_LIMIT={{"{UUID_0}":25}}',
                         f'TENSOR_FUSION_CUDA_MEM_LIMIT={{"{UUID_0}":21474836480}}',
-                    ]
+                        "TF_SHM_PATH=/run/tensor-fusion/shm/shm",
+                        "SHM_PATH=/run/tensor-fusion/shm",
+                        "POD_NAMESPACE=default",
+                        "LD_PRELOAD=/tensor-fusion-limiter/libcuda_limiter.so",
+                    ],
+                    "mounts": [
+                        {
+                            "hostPath": "/run/tensor-fusion/libcuda_limiter.so",
+                            "containerPath": "/tensor-fusion-limiter/libcuda_limiter.so",
+                            "options": ["ro", *bind],
+                        },
+                        {
+                            "hostPath": f"/run/tensor-fusion/shm/default/{LETTER_FIRST.uid}",
+                            "containerPath": "/run/tensor-fusion/shm",
+                            "options": ["rw", *bind],
+                        },
+                    ],
                 },
             },
         ],
         "containerEdits": {
-            "env": ["NVIDIA_VISIBLE_DEVICES=void"],
+            "env": ["NVIDIA_VISIBLE_DEVICES=void", "CUDA_DEVICE_ORDER=PCI_BUS_ID"],
             "deviceNodes": [{"path": "/dev/nvidiactl"}, {"path": "/dev/nvidia-uvm"}],
         },
     }
@@ -89,7 +107,7 @@ def test_one_share_gives_its_nodes_its_limits_and_what_every_card_needs() -> Non
 def test_a_claim_without_our_devices_has_no_spec_and_no_ids() -> None:
     claim = prepared("a", on=NODE)
 
-    assert cdi.spec(claim) is None
+    assert cdi.spec(claim, ENFORCER) is None
     assert cdi.ids_by_share(claim) == ()
 
 
@@ -218,134 +236,23 @@ def test_the_legacy_runtime_hook_adds_no_card() -> None:
     assert env(prepared("a", share(GPU_0, 1), on=NODE))["NVIDIA_VISIBLE_DEVICES"] == "void"
 
 
-def test_the_file_of_a_claim_is_found_again_by_its_name() -> None:
-    assert cdi.file_name("uid-1") == "tensor-fusion.ai-vgpu_uid-1.json"
-    assert cdi.claim_uid_of("tensor-fusion.ai-vgpu_uid-1.json") == "uid-1"
+def test_the_toolkits_device_of_a_card_is_named_last_and_its_libraries_are_mounted_once() -> None:
+    mount = Mount(host_path="/opt/lib/libcuda.so.1", container_path="/usr/lib/libcuda.so.1")
+    node = replace(
+        NODE,
+        access={**NODE.access, GPU_0: CardAccess(toolkit_device=f"nvidia.com/gpu={UUID_0}")},
+    )
+    by_toolkit = prepared("a", share(GPU_0, 1), on=node)
+    by_mounts = replace(prepared("a", share(GPU_0, 1), on=NODE), driver_mounts=(mount,))
 
-
-@pytest.mark.parametrize(
-    "file",
-    [
-        "nvidia.yaml",
-        "tensor-fusion.ai-vgpu_uid-1.yaml",
-        "tensor-fusion.ai-vgpu_uid-1.json.tmp",
-        "tensor-fusion.ai-other_uid-1.json",
-        ".abc.tmp",
-    ],
-)
-def test_other_files_are_not_taken_for_ours(file: str) -> None:
-    assert cdi.claim_uid_of(file) is None
-
-
-REQUESTS = st.from_regex(r"[a-z0-9]([-a-z0-9]{0,8}[a-z0-9])?", fullmatch=True)
-
-
-@st.composite
-def claims(draw: st.DrawFn) -> PreparedClaim:
-    """Claims with shares, whole devices and admin access over several cards and requests."""
-    requests = draw(st.lists(REQUESTS, min_size=1, max_size=3, unique=True))
-    watching = draw(st.booleans())
-    shares = []
-    for number in range(draw(st.integers(1, 6))):
-        card = gpu(draw(st.integers(0, 3)), minor=draw(st.sampled_from([None, 0])))
-        shared = draw(st.booleans())
-        shares.append(
-            PreparedShare(
-                request=draw(st.sampled_from(requests)),
-                pool="default/node-01",
-                # a device given alone is on no second share
-                device=card.uuid.lower() if shared else f"gpu-{number}",
-                gpu_uuid=card.uuid if shared else f"GPU-{number}",
-                share_id=share_id(number) if shared else None,
-                consumed={"vram": Quantity.of_bytes(MIB)},
-                exclusive=not shared,
-                admin_access=False,
-                device_nodes=() if card.minor is None else ("/dev/nvidia0",),
-                limit=Limit(
-                    sm_percent=draw(st.integers(1, 100)),
-                    vram_bytes=MIB * draw(st.integers(1, 80 * 1024)),
-                ),
-            )
-        )
-    if watching:
-        shares.append(replace(shares[0], request="watch", admin_access=True, limit=None))
-    uid = str(draw(st.uuids()))
-    return PreparedClaim(ref=ClaimRef(namespace="default", name="a", uid=uid), shares=tuple(shares))
-
-
-@settings(max_examples=50, deadline=None)
-@given(claims())
-def test_every_claim_has_a_spec_that_runtimes_load(claim: PreparedClaim) -> None:
-    spec = spec_of(claim)
-
-    assert violations(spec) == []
-    assert json.loads(json.dumps(spec)) == spec
-    assert all(device["name"].startswith(claim.ref.uid) for device in spec["devices"])
-
-
-@settings(max_examples=50, deadline=None)
-@given(claims())
-def test_every_id_is_in_the_spec_and_none_is_given_twice(claim: PreparedClaim) -> None:
-    answer = cdi.ids_by_share(claim)
-    ids = [name for names in answer for name in names]
-
-    assert len(answer) == len(claim.shares)
-    assert len(ids) == len(set(ids))
-    assert all(names[0].partition("=")[2].count(":") == 0 for names in answer)
-    defined = {f"tensor-fusion.ai/vgpu={device['name']}" for device in spec_of(claim)["devices"]}
-    assert set(ids) == defined
-
-
-@settings(max_examples=50, deadline=None)
-@given(claims())
-def test_no_variable_meets_itself_in_a_container_of_one_request(claim: PreparedClaim) -> None:
-    for request in {item.request for item in claim.shares}:
-        ids = [
-            name
-            for item, names in zip(claim.shares, cdi.ids_by_share(claim), strict=True)
-            for name in names
-            if item.request == request
-        ]
-        variables = [
-            variable.partition("=")[0]
-            for edits in injected(spec_of(claim), ids)
-            for variable in edits.get("env", [])
-        ]
-
-        assert len(variables) == len(set(variables))
-
-
-@settings(max_examples=50, deadline=None)
-@given(claims(), st.data())
-def test_no_card_is_without_a_limit_whatever_requests_a_container_uses(
-    claim: PreparedClaim, data: st.DataObject
-) -> None:
-    limited = [(item, item.limit) for item in claim.shares if item.limit]
-    chosen = data.draw(st.sets(st.sampled_from([item.request for item, _ in limited]), min_size=1))
-
-    variables = env(claim, *chosen)
-
-    percents = json.loads(variables["TENSOR_FUSION_CUDA_UP_LIMIT"])
-    amounts = json.loads(variables["TENSOR_FUSION_CUDA_MEM_LIMIT"])
-    for uuid in {item.gpu_uuid for item, _ in limited if item.request in chosen}:
-        of_card = [limit for item, limit in limited if item.gpu_uuid == uuid]
-        assert 1 <= percents[uuid] <= sum(limit.sm_percent for limit in of_card)
-        assert 0 < amounts[uuid] <= sum(limit.vram_bytes for limit in of_card)
-    assert 1 <= int(variables["TF_CUDA_SM_PERCENT_LIMIT"]) <= max(percents.values())
-    assert 0 < int(variables["TF_GPU_MEMORY_LIMIT"]) * MIB <= max(amounts.values())
-
-
-@settings(max_examples=50, deadline=None)
-@given(claims())
-def test_the_scalar_limits_of_one_request_exceed_no_card_of_it(claim: PreparedClaim) -> None:
-    for request in {item.request for item in claim.shares if item.limit}:
-        variables = env(claim, request)
-        uuids = {item.gpu_uuid for item in claim.shares if item.request == request}
-
-        percents = json.loads(variables["TENSOR_FUSION_CUDA_UP_LIMIT"])
-        amounts = json.loads(variables["TENSOR_FUSION_CUDA_MEM_LIMIT"])
-        assert int(variables["TF_CUDA_SM_PERCENT_LIMIT"]) == min(percents[uuid] for uuid in uuids)
-        assert int(variables["TF_GPU_MEMORY_LIMIT"]) * MIB == min(amounts[uuid] for uuid in uuids)
+    assert [name.partition("=")[0] for name in cdi.ids_by_share(by_toolkit)[0]] == [
+        "tensor-fusion.ai/vgpu",
+        "tensor-fusion.ai/vgpu",
+        "nvidia.com/gpu",
+    ]
+    assert "mounts" not in spec_of(by_toolkit)["containerEdits"]
+    assert spec_of(by_mounts)["containerEdits"]["mounts"] == [mount.as_cdi()]
+    assert violations(spec_of(by_mounts)) == []
 
 
 def test_device_nodes_of_another_folder_are_under_dev_in_the_container() -> None:
@@ -353,7 +260,7 @@ def test_device_nodes_of_another_folder_are_under_dev_in_the_container() -> None
         prepared("a", share(GPU_0, 1), on=NODE), common_nodes=("/run/host/dev/nvidiactl",)
     )
 
-    document = cdi.spec(record)
+    document = cdi.spec(record, ENFORCER)
 
     assert document is not None
     assert document["cdiVersion"] == "0.5.0"

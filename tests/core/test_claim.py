@@ -7,7 +7,7 @@ import pytest
 
 from tensorfusion_dra.core import claim as claims
 from tensorfusion_dra.core import quantity
-from tensorfusion_dra.core.claim import Allocation, ClaimRef
+from tensorfusion_dra.core.claim import Allocation, ClaimRef, OpaqueConfig, PodRef
 from tensorfusion_dra.core.errors import ClaimError
 from tests.support.stored_claims import result, stored_claim
 
@@ -60,7 +60,73 @@ def test_admin_access_is_read() -> None:
 def test_the_choice_of_a_prioritized_list_counts_for_its_main_request() -> None:
     (allocation,) = read(one(request="gpu/small-one"))
 
-    assert allocation.request == "gpu"
+    assert (allocation.request, allocation.subrequest) == ("gpu", "small-one")
+
+
+def test_a_request_without_a_list_has_no_subrequest() -> None:
+    (allocation,) = read(one())
+
+    assert allocation.subrequest is None
+
+
+def test_configs_for_this_driver_are_read_in_their_order_and_others_are_left_out() -> None:
+    claim = stored(one())
+    ours = {"driver": "tensor-fusion.ai.dra-driver", "parameters": {"kind": "GpuShare"}}
+    claim["status"]["allocation"]["devices"]["config"] = [
+        {"source": "FromClass", "opaque": ours},
+        {"source": "FromClaim", "opaque": {**ours, "driver": "nic.example.com"}},
+        {"source": "FromClaim", "requests": ["gpu", "b/c"], "opaque": ours},
+        {"source": "FromClaim"},
+    ]
+
+    assert claims.allocated(REF, claim).configs == (
+        OpaqueConfig(trusted=True, requests=(), parameters={"kind": "GpuShare"}),
+        OpaqueConfig(trusted=False, requests=("gpu", "b/c"), parameters={"kind": "GpuShare"}),
+    )
+
+
+@pytest.mark.parametrize("source", ["FromClaim", "fromclass", "", None, "FromElsewhere"])
+def test_only_a_class_is_trusted(source: str | None) -> None:
+    claim = stored(one())
+    opaque = {"driver": "tensor-fusion.ai.dra-driver"}
+    claim["status"]["allocation"]["devices"]["config"] = [{"source": source, "opaque": opaque}]
+
+    (config,) = claims.allocated(REF, claim).configs
+
+    assert not config.trusted
+    assert config.parameters is None
+
+
+def test_pods_and_annotations_are_read_and_other_consumers_are_left_out() -> None:
+    claim = stored(one())
+    claim["metadata"]["annotations"] = {"tensor-fusion.ai/qos": "high"}
+    claim["status"]["reservedFor"] += [
+        {"apiGroup": "example.com", "resource": "jobs", "name": "j", "uid": "uid-of-j"},
+        {"resource": "pods", "name": "b", "uid": "uid-of-b"},
+    ]
+
+    read_claim = claims.allocated(REF, claim)
+
+    assert read_claim.annotations == {"tensor-fusion.ai/qos": "high"}
+    assert read_claim.pods == (
+        PodRef(namespace="default", name="a", uid="uid-of-a"),
+        PodRef(namespace="default", name="b", uid="uid-of-b"),
+    )
+
+
+@pytest.mark.parametrize("nothing", [None, [], {}])
+def test_a_claim_that_nobody_said_anything_of_has_neither_configs_nor_pods(
+    nothing: object,
+) -> None:
+    claim = stored(one())
+    claim["metadata"]["annotations"] = nothing
+    claim["status"]["reservedFor"] = nothing
+    claim["status"]["allocation"]["devices"]["config"] = nothing
+
+    read_claim = claims.allocated(REF, claim)
+
+    assert (read_claim.configs, read_claim.pods) == ((), ())
+    assert read_claim.annotations == {}
 
 
 def test_results_keep_their_order_and_other_drivers_are_left_out() -> None:

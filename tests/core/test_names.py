@@ -38,7 +38,15 @@ def test_the_spec_files_are_named_after_the_kind_of_their_devices() -> None:
 
 
 def test_environment_variables_have_names_that_every_shell_takes() -> None:
-    variables = [value for name, value in vars(names).items() if name.startswith("ENV_")]
+    found = [value for name, value in vars(names).items() if name.startswith("ENV_")]
+    variables = [value for value in found if isinstance(value, str)] + [*names.ENV_BYPASSES]
 
     assert len(variables) == len(set(variables)) > 0
     assert all(re.fullmatch(r"[A-Z][A-Z0-9_]*", variable) for variable in variables)
+
+
+def test_every_annotation_of_a_share_is_one_that_claims_are_asked_for() -> None:
+    annotations = {value for name, value in vars(names).items() if name.startswith("ANNOTATION_")}
+
+    assert annotations == names.SHARE_ANNOTATIONS
+    assert all(name.startswith("tensor-fusion.ai/") for name in annotations)

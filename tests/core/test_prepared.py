@@ -1,4 +1,4 @@
-"""The record of a prepared claim: what the ledger keeps and what a reboot changes."""
+"""The record of a prepared claim: what the ledger keeps, and what follows from it."""
 
 import json
 from dataclasses import replace
@@ -7,9 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tensorfusion_dra.core import quantity
+from tensorfusion_dra.core.claim import PodRef
+from tensorfusion_dra.core.mounts import Mount
 from tensorfusion_dra.core.prepared import PreparedClaim
-from tests.support.claims import COMMON_NODES, alone, local, prepared, share
-from tests.support.gpus import cards, gpu, published
+from tensorfusion_dra.core.quantity import GIB
+from tensorfusion_dra.core.share_parameters import Isolation, Qos
+from tests.support.claims import alone, local, prepared, share, terms
+from tests.support.gpus import cards
 
 NODE = local(*cards(3))
 GPU_0, GPU_1, GPU_2 = NODE.devices
@@ -20,6 +25,7 @@ RECORD = prepared(
     alone(GPU_2, request="watch", admin_access=True),
     on=NODE,
 )
+MOUNT = Mount(host_path="/opt/lib/libcuda.so.1", container_path="/usr/lib/libcuda.so.1")
 
 
 def reread(record: PreparedClaim) -> PreparedClaim:
@@ -28,6 +34,25 @@ def reread(record: PreparedClaim) -> PreparedClaim:
 
 def test_shares_devices_given_alone_and_admin_access_survive_the_ledger() -> None:
     assert reread(RECORD) == RECORD
+
+
+def test_pods_access_and_terms_survive_the_ledger() -> None:
+    first = replace(
+        RECORD.shares[0],
+        toolkit_device="nvidia.com/gpu=0",
+        isolation=Isolation.HARD,
+        qos=Qos.CRITICAL,
+        wanted_vram_bytes=2**53 + 1,
+    )
+    record = replace(
+        RECORD,
+        shares=(first, *RECORD.shares[1:]),
+        sequence=7,
+        pods=(PodRef(namespace="default", name="b", uid="uid-of-b"),),
+        driver_mounts=(MOUNT, replace(MOUNT, read_only=False)),
+    )
+
+    assert reread(record) == record
 
 
 def test_a_claim_without_our_devices_survives_the_ledger() -> None:
@@ -59,7 +84,9 @@ def test_every_amount_survives_the_ledger_to_the_last_billionth(
     assert reread(record) == record
 
 
-@pytest.mark.parametrize("field", ["namespace", "name", "uid", "shares", "commonNodes"])
+@pytest.mark.parametrize(
+    "field", ["namespace", "name", "uid", "shares", "sequence", "pods", "commonNodes", "enforcer"]
+)
 def test_a_record_without_one_of_its_fields_is_not_taken(field: str) -> None:
     kept = RECORD.as_json()
     del kept[field]
@@ -68,40 +95,29 @@ def test_a_record_without_one_of_its_fields_is_not_taken(field: str) -> None:
         PreparedClaim.from_json(kept)
 
 
-def test_after_a_reboot_the_nodes_are_todays_and_all_else_stays() -> None:
-    today = RECORD.with_nodes(
-        {GPU_0: ("/dev/nvidia7",), GPU_1: ("/dev/nvidia6",)}, ("/dev/nvidiactl",)
-    )
+def test_a_share_is_clamped_if_its_limit_is_less_than_what_was_asked_for() -> None:
+    (kept,) = prepared("a", share(GPU_0, 1, vram="8Gi"), on=NODE, terms=terms(vram="16Gi")).shares
+    assert kept.limit is not None
 
-    assert [item.device_nodes for item in today.shares] == [
-        ("/dev/nvidia7",),
-        ("/dev/nvidia6",),
-        ("/dev/nvidia2",),
-    ]
-    assert today.common_nodes == ("/dev/nvidiactl",)
-    assert (
-        replace(
-            today,
-            shares=tuple(
-                replace(new, device_nodes=old.device_nodes)
-                for new, old in zip(today.shares, RECORD.shares, strict=True)
-            ),
-            common_nodes=COMMON_NODES,
-        )
-        == RECORD
-    )
+    smaller = replace(kept, limit=replace(kept.limit, vram_bytes=16 * GIB - 1))
+
+    assert not kept.clamped
+    assert smaller.clamped
+    assert not replace(smaller, limit=None).clamped
 
 
-def test_the_same_nodes_give_the_same_record() -> None:
-    nodes = {item.device: item.device_nodes for item in RECORD.shares}
+@pytest.mark.parametrize(
+    ("consumed", "vram_bytes"),
+    [
+        ({}, 0),
+        ({"tflops": "1", "vram": "8Gi"}, 8 * GIB),
+        ({"tflops": "0", "vram": "0", "virtual_tflops": "1", "virtual_vram": "9Gi"}, 9 * GIB),
+    ],
+    ids=["admin access", "physical", "virtual"],
+)
+def test_the_memory_that_is_reserved_for_a_share_is_of_what_its_pool_divides(
+    consumed: dict[str, str], vram_bytes: int
+) -> None:
+    amounts = {name: quantity.parse(text) for name, text in consumed.items()}
 
-    assert RECORD.with_nodes(nodes, COMMON_NODES) == RECORD
-
-
-def test_a_claim_on_simulated_cards_needs_no_common_nodes() -> None:
-    simulated = gpu(minor=None)
-    (device,) = published(simulated)
-    record = prepared("a", share(device.name, 1), on=local(simulated))
-
-    assert record.common_nodes == ()
-    assert record.with_nodes({device.name: ()}, COMMON_NODES).common_nodes == ()
+    assert replace(RECORD.shares[0], consumed=amounts).vram_request_bytes == vram_bytes

@@ -81,10 +81,19 @@ def _edits(edits: Mapping[str, Any]) -> Iterator[str]:
             yield f"unknown fields of a device node {unknown}"
         if not str(node.get("path", "")).startswith("/"):
             yield f"device node {node}"
+    for mount in edits.get("mounts", []):
+        if unknown := mount.keys() - {"hostPath", "containerPath", "options"}:
+            yield f"unknown fields of a mount {unknown}"
+        if not all(
+            str(mount.get(key, "")).startswith("/") for key in ("hostPath", "containerPath")
+        ):
+            yield f"mount {mount}"
 
 
 def injected(spec: Mapping[str, Any], ids: list[str]) -> list[Mapping[str, Any]]:
     """The edits that a container gets that asks for these qualified names, in their order.
+
+    Names of other kinds are in other files, such as that of NVIDIA's toolkit, and left out.
 
     Raises:
         KeyError: The spec has no such device; a runtime would not start the container.
@@ -92,4 +101,11 @@ def injected(spec: Mapping[str, Any], ids: list[str]) -> list[Mapping[str, Any]]
     by_id = {
         f"{spec['kind']}={device['name']}": device["containerEdits"] for device in spec["devices"]
     }
-    return [*(by_id[name] for name in ids), spec.get("containerEdits", {})]
+    ours = [name for name in ids if name.startswith(f"{spec['kind']}=")]
+    return [*(by_id[name] for name in ours), spec.get("containerEdits", {})]
+
+
+def environment(spec: Mapping[str, Any], ids: list[str]) -> dict[str, str]:
+    """The variables of such a container; of those that meet, the last one holds."""
+    variables = [v for edits in injected(spec, ids) for v in edits.get("env", [])]
+    return {name: value for name, _, value in (v.partition("=") for v in variables)}

@@ -3,16 +3,29 @@
 As the API server stores them, they are in tests.support.stored_claims.
 """
 
+from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any, Final
 
 from tensorfusion_dra.core import admission, quantity
-from tensorfusion_dra.core.admission import HeldShare, Local
+from tensorfusion_dra.core.access import CardAccess, SharedAccess
+from tensorfusion_dra.core.admission import Admission, Local
 from tensorfusion_dra.core.claim import AllocatedClaim, Allocation, ClaimRef
-from tensorfusion_dra.core.gpu import Gpu
+from tensorfusion_dra.core.device import Node
+from tensorfusion_dra.core.enforcers.tensor_fusion import TensorFusion
+from tensorfusion_dra.core.gpu import Gpu, Host
 from tensorfusion_dra.core.prepared import PreparedClaim
-from tests.support.gpus import NODE, published
+from tensorfusion_dra.core.share_parameters import Isolation, Qos
+from tensorfusion_dra.core.tenancy import Rules
+from tensorfusion_dra.core.terms import Terms
+from tests.support.gpus import NO_HOST, NODE, published
 
 COMMON_NODES: Final = ("/dev/nvidiactl", "/dev/nvidia-uvm")
+ENFORCER: Final = TensorFusion()
+RULES: Final = Rules(fixed=ENFORCER.fixed)
+DEFAULTS: Final = Terms(
+    isolation=Isolation.SOFT, qos=Qos.MEDIUM, tflops_limit=None, vram_limit=None, limiter=True
+)
 
 
 def ref(name: str) -> ClaimRef:
@@ -46,30 +59,52 @@ def alone(device: str, *, request: str = "gpu", admin_access: bool = False) -> A
     )
 
 
-def allocated(name: str, *allocations: Allocation) -> AllocatedClaim:
-    """A claim with these results of the scheduler."""
-    return AllocatedClaim(ref=ref(name), allocations=allocations)
+def allocated(name: str, *allocations: Allocation, **changes: Any) -> AllocatedClaim:
+    """A claim with these results of the scheduler; changes name its other attributes."""
+    return AllocatedClaim(ref=ref(name), allocations=allocations, **changes)
 
 
-def local(*gpus: Gpu) -> Local:
-    """A node with these cards; a card without a minor number is a simulated one."""
-    devices = {device.name: device for device in published(*gpus)}
-    return Local(
-        pool=NODE.pool,
-        devices=devices,
-        device_nodes={
-            name: () if device.gpu.minor is None else (f"/dev/nvidia{device.gpu.minor}",)
-            for name, device in devices.items()
-        },
-        common_nodes=COMMON_NODES,
+def terms(*, tflops: str = "", vram: str = "", **changes: Any) -> Terms:
+    """What holds for a share: these limits, soft isolation and the changes to other attributes."""
+    return replace(
+        DEFAULTS,
+        tflops_limit=quantity.parse(tflops) if tflops else None,
+        vram_limit=quantity.parse(vram) if vram else None,
+        **changes,
     )
 
 
-def prepared(name: str, *allocations: Allocation, on: Local) -> PreparedClaim:
+def local(*gpus: Gpu, node: Node = NODE, host: Host = NO_HOST, rules: Rules = RULES) -> Local:
+    """A node with these cards; a card without a minor number is a simulated one."""
+    devices = {device.name: device for device in published(*gpus, node=node, host=host)}
+    return Local(
+        pool=NODE.pool,
+        devices=devices,
+        access={
+            name: CardAccess(
+                device_nodes=() if device.gpu.minor is None else (f"/dev/nvidia{device.gpu.minor}",)
+            )
+            for name, device in devices.items()
+        },
+        shared_access=SharedAccess(device_nodes=COMMON_NODES),
+        enforcer=ENFORCER.name,
+        rules=rules,
+    )
+
+
+def admitted(
+    claim: AllocatedClaim,
+    *,
+    on: Local,
+    beside: Iterable[PreparedClaim] = (),
+    terms: Terms = DEFAULTS,
+) -> Admission:
+    """Admission with the same terms for every share of the claim."""
+    return admission.admit(claim, [terms] * len(claim.allocations), on, beside)
+
+
+def prepared(
+    name: str, *allocations: Allocation, on: Local, terms: Terms = DEFAULTS
+) -> PreparedClaim:
     """The record of such a claim on a node that holds nothing else."""
-    return admission.admit(allocated(name, *allocations), on, [])
-
-
-def held(*claims: PreparedClaim) -> list[HeldShare]:
-    """The shares of these claims, as the ledger returns them."""
-    return [HeldShare(claim=claim.ref, share=share) for claim in claims for share in claim.shares]
+    return admitted(allocated(name, *allocations), on=on, terms=terms).claim

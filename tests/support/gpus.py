@@ -5,10 +5,11 @@ from typing import Any, Final
 
 from tensorfusion_dra.core import device as devices
 from tensorfusion_dra.core.device import Device, Node
-from tensorfusion_dra.core.gpu import Gpu, Inventory, TflopsSource
+from tensorfusion_dra.core.gpu import Gpu, Host, Inventory, TflopsSource
 from tensorfusion_dra.core.quantity import GIB
 
 NODE: Final = Node(name="node-01", gpupool="default", qos="medium")
+NO_HOST: Final = Host()
 
 
 def gpu(index: int = 0, **changes: Any) -> Gpu:
@@ -39,6 +40,6 @@ def cards(count: int) -> tuple[Gpu, ...]:
     return tuple(gpu(index) for index in range(count))
 
 
-def published(*gpus: Gpu, node: Node = NODE) -> tuple[Device, ...]:
+def published(*gpus: Gpu, node: Node = NODE, host: Host = NO_HOST) -> tuple[Device, ...]:
     """The devices of a node that has these cards and no others."""
-    return devices.devices(Inventory(gpus=gpus), node)
+    return devices.devices(Inventory(gpus=gpus, host=host), node)

@@ -6,9 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tensorfusion_dra.core import stored
-from tensorfusion_dra.core.claim import ClaimRef
+from tensorfusion_dra.core.claim import ClaimRef, PodRef
+from tensorfusion_dra.core.enforcers.enforcer import Needs
 from tensorfusion_dra.core.errors import ClaimError, RetryableError
 from tensorfusion_dra.core.gpu import Inventory
+from tensorfusion_dra.core.mounts import Mount
 from tensorfusion_dra.core.slices import Slice
 
 
@@ -126,3 +128,49 @@ class DeviceNodesInMemory:
 
     def common(self) -> tuple[str, ...]:
         return ("/dev/nvidiactl", "/dev/nvidia-uvm")
+
+
+class DriverFilesInMemory:
+    """Libraries of the driver: by a toolkit for some cards, by mounts for the others."""
+
+    def __init__(self) -> None:
+        self.by_toolkit: set[str] = set()
+        self.missing = False
+
+    def toolkit_device(self, gpu_uuid: str) -> str | None:
+        return f"nvidia.com/gpu={gpu_uuid}" if gpu_uuid in self.by_toolkit else None
+
+    def mounts(self) -> tuple[Mount, ...]:
+        if self.missing:
+            raise RetryableError("driver library libcuda.so.1: not found")
+        return (Mount(host_path="/host/libcuda.so.1", container_path="/usr/lib/libcuda.so.1"),)
+
+
+class HostFilesInMemory:
+    """Files that an enforcer needs are there unless a test takes one away."""
+
+    def __init__(self) -> None:
+        self.missing: set[str] = set()
+        self.folders: set[str] = set()
+
+    def provide(self, needs: Needs) -> None:
+        for file in needs.files:
+            if file in self.missing:
+                raise RetryableError(f"{file}: No such file or directory")
+        self.folders |= {folder.path for folder in needs.folders}
+
+    def withdraw(self, needs: Needs) -> None:
+        self.folders -= {folder.path for folder in needs.folders}
+
+
+class PodsInMemory:
+    """Annotations by pod, namespace/name."""
+
+    def __init__(self) -> None:
+        self.stored: dict[str, Mapping[str, str]] = {}
+        self.asked: list[str] = []
+
+    def annotations(self, pod: PodRef, *, wait_seconds: float) -> Mapping[str, str]:
+        assert wait_seconds > 0
+        self.asked.append(str(pod))
+        return self.stored.get(str(pod), {})

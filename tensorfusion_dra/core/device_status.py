@@ -1,0 +1,89 @@
+"""What a claim's status tells of our devices in it (AllocatedDeviceStatus, KEP-4817)."""
+
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from tensorfusion_dra.core import names
+from tensorfusion_dra.core.limits import Limit
+from tensorfusion_dra.core.prepared import PreparedClaim, PreparedShare
+from tensorfusion_dra.core.quantity import Quantity
+
+CONDITION_READY: Final = "Ready"
+REASON_PREPARED: Final = "Prepared"
+REASON_CLAMPED: Final = "MemoryLimitClamped"
+
+Entry = dict[str, Any]
+
+
+def status(claim: PreparedClaim, *, ready_since: datetime) -> list[Entry]:
+    """The entries of ``status.devices`` for the claim's devices, one for each.
+
+    A claim may have admin access to one device by several requests. The API server tells entries
+    apart by driver, pool, device and share ID, so those have one entry in common; a share of the
+    device beside them, which has limits, is told in their place.
+
+    Args:
+        claim: As it is prepared now.
+        ready_since: When it was first prepared; aware of its time zone.
+    """
+    told: dict[tuple[str, str, str | None], PreparedShare] = {}
+    for share in claim.shares:
+        key = (share.pool, share.device, share.share_id)
+        if key not in told or told[key].admin_access:
+            told[key] = share
+    return [_entry(share, ready_since) for share in told.values()]
+
+
+def _entry(share: PreparedShare, ready_since: datetime) -> Entry:
+    reason = REASON_CLAMPED if share.clamped else REASON_PREPARED
+    entry: Entry = {
+        "driver": names.DRIVER,
+        "pool": share.pool,
+        "device": share.device,
+        "data": _data(share),
+        "conditions": [
+            {
+                "type": CONDITION_READY,
+                "status": "True",
+                "reason": reason,
+                "message": _message(share),
+                # metav1.Time has no fractions of a second.
+                "lastTransitionTime": f"{ready_since.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}",
+            }
+        ],
+    }
+    if share.share_id is not None:
+        entry["shareID"] = share.share_id
+    return entry
+
+
+def _data(share: PreparedShare) -> dict[str, Any]:
+    if share.admin_access:
+        return {"uuid": share.gpu_uuid, "adminAccess": True}
+    told: dict[str, Any] = {
+        "uuid": share.gpu_uuid,
+        "isolation": share.isolation.value,
+        "qos": share.qos.value,
+        "consumed": {name: str(amount) for name, amount in share.consumed.items()},
+    }
+    if share.limit is not None:
+        told["limits"] = {**share.limit.as_json(), "clamped": share.clamped}
+        if share.clamped:
+            told["limits"]["wantedVramBytes"] = share.wanted_vram_bytes
+    return told
+
+
+def _message(share: PreparedShare) -> str:
+    if share.admin_access:
+        return f"{share.gpu_uuid}: admin access, no limits"
+    if share.limit is None:
+        return f"{share.gpu_uuid}: no limits, isolation {share.isolation.value}"
+    told = f"{share.gpu_uuid}: {_limits(share.limit)}, isolation {share.isolation.value}"
+    if not share.clamped:
+        return told
+    wanted = Quantity.of_bytes(share.wanted_vram_bytes)
+    return f"{told}; {wanted} of memory were wanted, other tenants' requests leave less"
+
+
+def _limits(limit: Limit) -> str:
+    return f"{limit.sm_percent}% of compute, {Quantity.of_bytes(limit.vram_bytes)} of memory"

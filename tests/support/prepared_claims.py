@@ -1,0 +1,61 @@
+"""Records of prepared claims, built without a node or a scheduler."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from tensorfusion_dra.core import quantity
+from tensorfusion_dra.core.claim import ClaimRef, PodRef
+from tensorfusion_dra.core.limits import Limit
+from tensorfusion_dra.core.prepared import PreparedClaim, PreparedShare
+from tensorfusion_dra.core.quantity import GIB
+from tensorfusion_dra.core.share_parameters import Isolation, Qos
+
+POD: Final = PodRef(namespace="team-a", name="trainer-0", uid="pod-uid-0")
+
+
+def limit(percent: int, vram_gib: int) -> Limit:
+    """A limit in whole GiB."""
+    return Limit(sm_percent=percent, vram_bytes=vram_gib * GIB)
+
+
+def share(card: int = 0, limit: Limit | None = None, **changes: Any) -> PreparedShare:
+    """A share of the node's nth card by PCI bus id, in soft isolation, of the request gpu."""
+    given: dict[str, Any] = {
+        "request": "gpu",
+        "pool": "default/node-01",
+        "device": f"gpu-{card}",
+        "gpu_uuid": f"GPU-{card}",
+        "share_id": None,
+        "consumed": {"tflops": quantity.parse("100"), "vram": quantity.parse("8Gi")},
+        "exclusive": False,
+        "admin_access": False,
+        "device_nodes": (f"/dev/nvidia{card}",),
+        "isolation": Isolation.SOFT,
+        "qos": Qos.MEDIUM,
+        "toolkit_device": None,
+        "pci_bus_id": f"0000:{card + 1:02x}:00.0",
+        "wanted_vram_bytes": 0 if limit is None else limit.vram_bytes,
+        "limit": limit,
+    }
+    return PreparedShare(**{**given, **changes})
+
+
+def simulated(card: int = 0, limit: Limit | None = None, **changes: Any) -> PreparedShare:
+    """A share of a card that is not there."""
+    return share(card, limit, device_nodes=(), **changes)
+
+
+def for_admin(card: int = 0, request: str = "monitor") -> PreparedShare:
+    """A card that an administrator sees whole."""
+    return share(card, request=request, admin_access=True, consumed={})
+
+
+def claim(*shares: PreparedShare, pods: tuple[PodRef, ...] = (POD,)) -> PreparedClaim:
+    """A claim with these shares in the namespace team-a."""
+    ref = ClaimRef(namespace="team-a", name="a", uid="uid-a")
+    return PreparedClaim(ref=ref, shares=shares, pods=pods)
+
+
+def of(values: Mapping[str, str], prefix: str) -> dict[str, str]:
+    """The variables whose names begin so."""
+    return {name: value for name, value in values.items() if name.startswith(prefix)}
