@@ -7,24 +7,9 @@ from pathlib import Path
 from typing import Final
 
 from tensorfusion_dra.core.errors import RetryableError
+from tensorfusion_dra.discovery.driver_root import LIBRARY_FOLDERS
 
 SONAME: Final = "libnvidia-ml.so.1"
-
-# 64-bit folders first, because /usr/lib holds 32-bit libraries on some distributions. The last
-# ones: Talos, GKE's driver installer, WSL.
-_FOLDERS: Final = (
-    "usr/lib64",
-    "usr/lib/x86_64-linux-gnu",
-    "usr/lib/aarch64-linux-gnu",
-    "lib64",
-    "lib/x86_64-linux-gnu",
-    "lib/aarch64-linux-gnu",
-    "usr/lib",
-    "lib",
-    "usr/local/glibc/usr/lib",
-    "home/kubernetes/bin/nvidia/lib64",
-    "usr/lib/wsl/lib",
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +37,7 @@ def candidates(library: Path | None, driver_root: Path) -> tuple[str, ...]:
     """The library that was asked for; else those under the root, and then the loader's own."""
     if library is not None:
         return (str(library),)
-    files = (driver_root / folder / SONAME for folder in _FOLDERS)
+    files = (driver_root / folder / SONAME for folder in LIBRARY_FOLDERS)
     return (*(str(file) for file in files if file.is_file()), SONAME)
 
 

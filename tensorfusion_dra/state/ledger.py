@@ -8,7 +8,6 @@ from pathlib import Path
 from threading import Lock
 from typing import Final
 
-from tensorfusion_dra.core.admission import HeldShare
 from tensorfusion_dra.core.errors import FatalError, RetryableError
 from tensorfusion_dra.core.prepared import PreparedClaim
 from tensorfusion_dra.core.quantity import QuantityError
@@ -51,18 +50,21 @@ class Transaction:
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
 
-    def shares_on(self, devices: Iterable[str]) -> Sequence[HeldShare]:
+    def get(self, claim_uid: str) -> PreparedClaim | None:
         """See ports.LedgerTransaction."""
-        shares: list[HeldShare] = []
+        return _get(self._connection, claim_uid)
+
+    def claims_on(self, devices: Iterable[str]) -> Sequence[PreparedClaim]:
+        """See ports.LedgerTransaction."""
+        found: dict[str, PreparedClaim] = {}
         for device in dict.fromkeys(devices):
             rows = self._connection.execute(
                 "SELECT record FROM holdings JOIN claims USING (uid) WHERE device = ?", (device,)
             )
             for (record,) in rows:
                 claim = _claim(record)
-                on_device = (share for share in claim.shares if share.device == device)
-                shares += (HeldShare(claim=claim.ref, share=share) for share in on_device)
-        return shares
+                found[claim.ref.uid] = claim
+        return list(found.values())
 
     def put(self, claim: PreparedClaim) -> None:
         """See ports.LedgerTransaction."""
@@ -75,6 +77,10 @@ class Transaction:
             "INSERT INTO holdings (device, uid) VALUES (?, ?)",
             [(device, uid) for device in {share.device for share in claim.shares}],
         )
+
+    def remove(self, claim_uid: str) -> None:
+        """See ports.LedgerTransaction."""
+        self._connection.execute("DELETE FROM claims WHERE uid = ?", (claim_uid,))
 
 
 class Ledger:
@@ -103,10 +109,7 @@ class Ledger:
     def get(self, claim_uid: str) -> PreparedClaim | None:
         """See ports.Ledger."""
         with self._alone() as connection:
-            row = connection.execute(
-                "SELECT record FROM claims WHERE uid = ?", (claim_uid,)
-            ).fetchone()
-        return None if row is None else _claim(row[0])
+            return _get(connection, claim_uid)
 
     def claims(self) -> Sequence[PreparedClaim]:
         """See ports.Ledger."""
@@ -119,15 +122,6 @@ class Ledger:
         """See ports.Ledger."""
         with self._alone() as connection, _writing(connection):
             yield Transaction(connection)
-
-    def remove(self, claim_uid: str) -> None:
-        """See ports.Ledger."""
-        with self._alone() as connection:
-            known = connection.execute("SELECT 1 FROM claims WHERE uid = ?", (claim_uid,))
-            if known.fetchone() is None:
-                return  # no write for a claim that was never recorded
-            with _writing(connection):
-                connection.execute("DELETE FROM claims WHERE uid = ?", (claim_uid,))
 
     def close(self) -> None:
         """Ends the use of the file; what was committed is in it."""
@@ -199,6 +193,11 @@ def _errors(path: Path) -> Iterator[None]:
         raise FatalError(f"ledger {path}: {error}; the file is left as it is") from error
     except OSError as error:
         raise RetryableError(f"ledger {path}: {error.strerror or error}") from error
+
+
+def _get(connection: sqlite3.Connection, claim_uid: str) -> PreparedClaim | None:
+    row = connection.execute("SELECT record FROM claims WHERE uid = ?", (claim_uid,)).fetchone()
+    return None if row is None else _claim(row[0])
 
 
 def _claim(record: str) -> PreparedClaim:

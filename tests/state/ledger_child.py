@@ -7,10 +7,9 @@ import itertools
 import sys
 from pathlib import Path
 
-from tensorfusion_dra.core import admission
 from tensorfusion_dra.core.errors import ClaimError
 from tensorfusion_dra.state.ledger import Ledger
-from tests.support.claims import allocated, local, prepared, share
+from tests.support.claims import admitted, allocated, local, prepared, share
 from tests.support.gpus import gpu
 
 NODE = local(gpu())
@@ -42,7 +41,7 @@ def admit(ledger: Ledger, name: str) -> None:
         claim = allocated(f"{name}-{number}", wanted)
         try:
             with ledger.transaction() as step:
-                step.put(admission.admit(claim, NODE, step.shares_on([DEVICE])))
+                step.put(admitted(claim, on=NODE, beside=step.claims_on([DEVICE])).claim)
         except ClaimError as error:
             tell(str(error))
             return

@@ -12,12 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from tensorfusion_dra.core import admission
 from tensorfusion_dra.core.claim import AllocatedClaim
 from tensorfusion_dra.core.errors import ClaimError, FatalError, RetryableError
 from tensorfusion_dra.core.prepared import PreparedClaim
 from tensorfusion_dra.state.ledger import FILE_NAME, Ledger
-from tests.support.claims import allocated, alone, local, prepared, share
+from tests.support.claims import admitted, allocated, alone, local, prepared, share
 from tests.support.disk import no_room_after, read_only
 from tests.support.gpus import cards
 
@@ -72,7 +71,13 @@ def put(ledger: Ledger, *claims: PreparedClaim) -> None:
 def put_and_admit(ledger: Ledger, known: PreparedClaim, claim: AllocatedClaim) -> None:
     with ledger.transaction() as step:
         step.put(known)
-        step.put(admission.admit(claim, NODE, step.shares_on([GPU_0, GPU_1])))
+        step.put(admitted(claim, on=NODE, beside=step.claims_on([GPU_0, GPU_1])).claim)
+
+
+def remove_and_admit(ledger: Ledger, claim_uid: str, claim: AllocatedClaim) -> None:
+    with ledger.transaction() as step:
+        step.remove(claim_uid)
+        step.put(admitted(claim, on=NODE).claim)
 
 
 def record(name: str, *, device: str = GPU_0, number: int = 1) -> PreparedClaim:
@@ -83,9 +88,14 @@ def uids(ledger: Ledger) -> list[str]:
     return [claim.ref.uid for claim in ledger.claims()]
 
 
-def holders(ledger: Ledger, *devices: str) -> list[tuple[str, str]]:
+def holders(ledger: Ledger, *devices: str) -> list[str]:
     with ledger.transaction() as step:
-        return [(held.claim.name, held.share.device) for held in step.shares_on(devices)]
+        return sorted(claim.ref.name for claim in step.claims_on(devices))
+
+
+def remove(ledger: Ledger, claim_uid: str) -> None:
+    with ledger.transaction() as step:
+        step.remove(claim_uid)
 
 
 def durable(folder: Path) -> dict[str, bytes]:
@@ -110,17 +120,18 @@ def test_records_survive_a_restart(tmp_path: Path) -> None:
     with opened(tmp_path) as ledger:
         assert ledger.get("uid-a") == a
         assert ledger.claims() == [a, b]
-        assert holders(ledger, GPU_0, GPU_1) == [("a", GPU_0), ("b", GPU_1)]
+        assert holders(ledger, GPU_0, GPU_1) == ["a", "b"]
+        assert holders(ledger, GPU_1) == ["b"]
 
 
 def test_a_removed_record_stays_removed(tmp_path: Path) -> None:
     with opened(tmp_path) as ledger:
         put(ledger, record("a"), record("b", number=2))
-        ledger.remove("uid-a")
+        remove(ledger, "uid-a")
 
     with opened(tmp_path) as ledger:
         assert uids(ledger) == ["uid-b"]
-        assert holders(ledger, GPU_0) == [("b", GPU_0)]
+        assert holders(ledger, GPU_0) == ["b"]
 
 
 def test_removing_an_unknown_claim_is_fine_and_writes_nothing(tmp_path: Path) -> None:
@@ -128,7 +139,7 @@ def test_removing_an_unknown_claim_is_fine_and_writes_nothing(tmp_path: Path) ->
         put(ledger, record("a"))
         before = durable(tmp_path)
 
-        ledger.remove("uid-unknown")
+        remove(ledger, "uid-unknown")
 
         assert durable(tmp_path) == before
 
@@ -140,10 +151,11 @@ def test_a_record_takes_the_place_of_an_older_one_with_all_it_held(tmp_path: Pat
         put(ledger, record("a", device=GPU_1))
 
         assert uids(ledger) == ["uid-a"]
-        assert holders(ledger, GPU_0, GPU_1) == [("a", GPU_1)]
+        assert holders(ledger, GPU_0) == []
+        assert holders(ledger, GPU_1) == ["a"]
 
 
-def test_every_share_of_a_device_is_found_once_and_no_other(tmp_path: Path) -> None:
+def test_every_claim_on_a_device_is_found_once_and_no_other(tmp_path: Path) -> None:
     with opened(tmp_path) as ledger:
         put(
             ledger,
@@ -151,9 +163,36 @@ def test_every_share_of_a_device_is_found_once_and_no_other(tmp_path: Path) -> N
             prepared("b", alone(GPU_1, admin_access=True), on=NODE),
         )
 
-        assert holders(ledger, GPU_0, GPU_0) == [("a", GPU_0), ("a", GPU_0)]
-        assert holders(ledger, GPU_1) == [("a", GPU_1), ("b", GPU_1)]
+        assert holders(ledger, GPU_0, GPU_0) == ["a"]
+        assert holders(ledger, GPU_1) == ["a", "b"]
+        assert holders(ledger, GPU_0, GPU_1) == ["a", "b"]
         assert holders(ledger, "gpu-other") == []
+
+
+def test_a_transaction_sees_what_it_has_put_and_removed(tmp_path: Path) -> None:
+    a, b = record("a"), record("b", number=2)
+    with opened(tmp_path) as ledger:
+        put(ledger, a)
+
+        with ledger.transaction() as step:
+            assert step.get("uid-a") == a
+            step.remove("uid-a")
+            step.put(b)
+
+            assert step.get("uid-a") is None
+            assert step.get("uid-b") == b
+            assert step.claims_on([GPU_0]) == [b]
+
+
+def test_a_transaction_that_fails_takes_nothing_away(tmp_path: Path) -> None:
+    with opened(tmp_path) as ledger:
+        put(ledger, record("a"))
+
+        with pytest.raises(ClaimError):
+            remove_and_admit(ledger, "uid-a", allocated("b", share("gpu-gone", 1)))
+
+        assert uids(ledger) == ["uid-a"]
+        assert holders(ledger, GPU_0) == ["a"]
 
 
 def test_a_transaction_that_fails_leaves_nothing(tmp_path: Path) -> None:
@@ -175,7 +214,7 @@ def test_all_threads_may_use_it_at_once(tmp_path: Path) -> None:
         list(threads.map(lambda claim: put(ledger, claim), claims))
 
         assert ledger.claims() == claims
-        list(threads.map(ledger.remove, uids(ledger)))
+        list(threads.map(lambda uid: remove(ledger, uid), uids(ledger)))
         assert ledger.claims() == []
 
 
@@ -233,12 +272,12 @@ def test_a_ledger_that_another_process_holds_can_be_read_and_is_refused_in_time(
 
         assert uids(ledger) == ["uid-a"]
         with pytest.raises(RetryableError, match=r"ledger\.sqlite3: database is locked"):
-            ledger.remove("uid-a")
+            remove(ledger, "uid-a")
 
         assert time.monotonic() - start < 10
         proceed(other)
         assert line(other) == "released"
-        ledger.remove("uid-a")
+        remove(ledger, "uid-a")
         assert uids(ledger) == ["uid-child"]
 
 
@@ -415,4 +454,4 @@ def test_a_program_without_foreign_keys_leaves_no_device_held_by_nobody(tmp_path
     edited(existing(tmp_path), "DELETE FROM claims WHERE uid = 'uid-07'")
 
     with opened(tmp_path) as ledger:
-        assert ("07", GPU_0) not in holders(ledger, GPU_0)
+        assert "07" not in holders(ledger, GPU_0)

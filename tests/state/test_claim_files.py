@@ -1,4 +1,4 @@
-"""The CDI directory: one file a claim, beside those of others."""
+"""The folders of CDI specs and of limits: one file a claim, beside those of others."""
 
 import json
 import os
@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from tensorfusion_dra.core import cdi
+from tensorfusion_dra.core import cdi, limits_document
 from tensorfusion_dra.core.errors import RetryableError
-from tensorfusion_dra.state.cdi_directory import CdiDirectory
-from tests.support.claims import local, prepared, share
+from tensorfusion_dra.state import claim_files
+from tests.support.claims import ENFORCER, local, prepared, share
 from tests.support.disk import no_room_after, read_only
 from tests.support.gpus import gpu
 
@@ -30,7 +30,7 @@ def narrow_umask() -> Iterator[None]:
 
 
 def spec(number: int = 1) -> dict[str, Any]:
-    found = cdi.spec(prepared("a", share(DEVICE, number), on=NODE))
+    found = cdi.spec(prepared("a", share(DEVICE, number), on=NODE), ENFORCER)
     assert found is not None
     return found
 
@@ -40,7 +40,7 @@ def names(folder: Path) -> list[str]:
 
 
 def test_a_spec_is_written_under_the_claims_name(tmp_path: Path) -> None:
-    specs = CdiDirectory(tmp_path)
+    specs = claim_files.cdi_specs(tmp_path)
 
     assert specs.ensure(UID, spec())
 
@@ -49,8 +49,42 @@ def test_a_spec_is_written_under_the_claims_name(tmp_path: Path) -> None:
     assert specs.claim_uids() == {UID}
 
 
+def test_the_file_of_a_claim_is_found_again_by_its_name(tmp_path: Path) -> None:
+    others = ["nvidia.yaml", FILE.replace("json", "yaml"), f"{FILE}.tmp", f".{FILE}"]
+    for name in (FILE, "tensor-fusion.ai-other_uid-1.json", ".json", *others):
+        (tmp_path / name).touch()
+
+    assert claim_files.cdi_specs(tmp_path).claim_uids() == {UID}
+
+
+@pytest.mark.usefixtures("narrow_umask")
+def test_limits_can_be_read_by_everybody_and_written_by_nobody(tmp_path: Path) -> None:
+    document = limits_document.document(prepared("a", share(DEVICE, 1), on=NODE))
+    assert document is not None
+    folder = tmp_path / "limits"
+    limits = claim_files.limits(folder)
+
+    assert limits.ensure(UID, document)
+    assert not limits.ensure(UID, document)
+    assert limits.ensure(UID, {**document, "enforcer": "other"})
+
+    assert names(folder) == ["uid-a.json"]
+    assert limits.claim_uids() == {UID}
+    assert stat.S_IMODE((folder / "uid-a.json").stat().st_mode) == 0o444
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o755
+    limits.remove(UID)
+    assert limits.claim_uids() == frozenset()
+
+
+def test_limits_that_cannot_be_written_are_told_as_such(tmp_path: Path) -> None:
+    (tmp_path / "limits").write_text("")
+
+    with pytest.raises(RetryableError, match=r"limits .*uid-a\.json"):
+        claim_files.limits(tmp_path / "limits").ensure(UID, {})
+
+
 def test_a_spec_that_is_there_is_not_written_again(tmp_path: Path) -> None:
-    specs = CdiDirectory(tmp_path)
+    specs = claim_files.cdi_specs(tmp_path)
     specs.ensure(UID, spec())
     before = (tmp_path / FILE).stat()
 
@@ -61,7 +95,7 @@ def test_a_spec_that_is_there_is_not_written_again(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("found", [b"", b"{}", b"{", b"\xff\xfe", b"\0" * 100])
 def test_a_damaged_spec_is_written_again(tmp_path: Path, found: bytes) -> None:
-    specs = CdiDirectory(tmp_path)
+    specs = claim_files.cdi_specs(tmp_path)
     (tmp_path / FILE).write_bytes(found)
 
     assert specs.ensure(UID, spec())
@@ -70,7 +104,7 @@ def test_a_damaged_spec_is_written_again(tmp_path: Path, found: bytes) -> None:
 
 
 def test_a_spec_of_another_content_is_replaced(tmp_path: Path) -> None:
-    specs = CdiDirectory(tmp_path)
+    specs = claim_files.cdi_specs(tmp_path)
     specs.ensure(UID, spec(1))
 
     assert specs.ensure(UID, spec(2))
@@ -82,7 +116,7 @@ def test_a_spec_of_another_content_is_replaced(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("narrow_umask")
 def test_a_folder_that_is_missing_is_made_and_runtimes_may_read_it(tmp_path: Path) -> None:
     folder = tmp_path / "cdi"
-    specs = CdiDirectory(folder)
+    specs = claim_files.cdi_specs(folder)
     assert specs.claim_uids() == frozenset()
 
     specs.ensure(UID, spec())
@@ -95,27 +129,27 @@ def test_a_folder_that_is_missing_is_made_and_runtimes_may_read_it(tmp_path: Pat
 def test_a_folder_that_is_there_keeps_its_mode(tmp_path: Path) -> None:
     tmp_path.chmod(0o750)
 
-    CdiDirectory(tmp_path).ensure(UID, spec())
+    claim_files.cdi_specs(tmp_path).ensure(UID, spec())
 
     assert stat.S_IMODE(tmp_path.stat().st_mode) == 0o750
 
 
 def test_a_removed_spec_is_gone_and_removing_it_again_is_fine(tmp_path: Path) -> None:
-    specs = CdiDirectory(tmp_path)
+    specs = claim_files.cdi_specs(tmp_path)
     specs.ensure(UID, spec())
 
     specs.remove(UID)
     specs.remove(UID)
 
     assert names(tmp_path) == []
-    CdiDirectory(tmp_path / "missing").remove(UID)
+    claim_files.cdi_specs(tmp_path / "missing").remove(UID)
 
 
 def test_files_of_others_are_neither_counted_nor_touched(tmp_path: Path) -> None:
     foreign = ["nvidia.yaml", "tensor-fusion.ai-other_x.json", ".abc.tmp", "uid-a.json"]
     for name in foreign:
         (tmp_path / name).write_text(name)
-    specs = CdiDirectory(tmp_path)
+    specs = claim_files.cdi_specs(tmp_path)
 
     specs.ensure(UID, spec())
     assert specs.claim_uids() == {UID}
@@ -126,7 +160,7 @@ def test_files_of_others_are_neither_counted_nor_touched(tmp_path: Path) -> None
 
 
 def test_a_read_only_folder_can_become_writable(reachable: Path) -> None:
-    specs = CdiDirectory(reachable)
+    specs = claim_files.cdi_specs(reachable)
     specs.ensure(UID, spec(1))
 
     with read_only(reachable):
@@ -140,7 +174,7 @@ def test_a_read_only_folder_can_become_writable(reachable: Path) -> None:
 
 
 def test_a_full_disk_leaves_the_old_spec_and_can_be_tried_again(tmp_path: Path) -> None:
-    specs = CdiDirectory(tmp_path)
+    specs = claim_files.cdi_specs(tmp_path)
     specs.ensure(UID, spec(1))
 
     with no_room_after(100), pytest.raises(RetryableError, match=f"{FILE}: File too large"):
@@ -153,7 +187,7 @@ def test_a_full_disk_leaves_the_old_spec_and_can_be_tried_again(tmp_path: Path) 
 
 def test_a_file_in_place_of_the_folder_is_told_by_every_call(tmp_path: Path) -> None:
     (tmp_path / "cdi").write_text("")
-    specs = CdiDirectory(tmp_path / "cdi")
+    specs = claim_files.cdi_specs(tmp_path / "cdi")
 
     for call in (
         lambda: specs.ensure(UID, spec()),
@@ -168,4 +202,4 @@ def test_a_folder_in_place_of_a_spec_is_told(tmp_path: Path) -> None:
     (tmp_path / FILE).mkdir()
 
     with pytest.raises(RetryableError, match=FILE):
-        CdiDirectory(tmp_path).ensure(UID, spec())
+        claim_files.cdi_specs(tmp_path).ensure(UID, spec())

@@ -1,0 +1,126 @@
+"""The NVIDIA driver's libraries for containers: from NVIDIA's toolkit, or mounted one by one."""
+
+import platform
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+from tensorfusion_dra.core.errors import RetryableError
+from tensorfusion_dra.core.mounts import Mount
+from tensorfusion_dra.discovery import driver_root
+from tensorfusion_dra.discovery.toolkit_specs import ToolkitSpecs
+
+CDI_FOLDERS: Final = (Path("/etc/cdi"), Path("/var/run/cdi"))
+"""Where runtimes look by default (Container Device Interface, SPEC.md)."""
+
+_CUDA: Final = "libcuda.so.1"
+_REQUIRED: Final = (_CUDA, "libnvidia-ml.so.1")
+_OPTIONAL: Final = (
+    "libcudadebugger.so.1",
+    "libnvcuvid.so.1",
+    "libnvidia-allocator.so.1",
+    "libnvidia-cfg.so.1",
+    "libnvidia-encode.so.1",
+    "libnvidia-nvvm.so.4",
+    "libnvidia-opencl.so.1",
+    "libnvidia-opticalflow.so.1",
+    "libnvidia-ptxjitcompiler.so.1",
+)
+_VERSIONED: Final = ("libnvidia-compiler", "libnvidia-gpucomp", "libnvidia-nvvm70")
+"""Libraries that others load by the driver's version, without a shorter name."""
+
+_ALIASES: Final = {_CUDA: ("libcuda.so",)}
+"""Names without a version that programs open; a driver alone, without toolkit, lacks them."""
+
+_PROGRAM: Final = "nvidia-smi"
+
+
+class HostDriverFiles:
+    """See ports.DriverFiles.
+
+    Without NVIDIA's toolkit nobody runs ldconfig in a container, so the loader finds a library
+    only in the folders that are built into it: /usr/lib/<machine>-linux-gnu for Debian's, and
+    /usr/lib64 for others'. Which of the two an image has is unknown, so each library is mounted
+    in both; the runtime makes the folder that is missing. LD_LIBRARY_PATH would do with one
+    folder, but take away the image's own.
+
+    Each is mounted under its soname, by which programs load it, and under its file's name,
+    by which the driver's libraries load each other: a bind mount has no symbolic links.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        *,
+        root_on_host: Path | None = None,
+        cdi_folders: Sequence[Path] = CDI_FOLDERS,
+        machine: str | None = None,
+    ) -> None:
+        """Reads nothing yet.
+
+        Args:
+            root: The driver's root folder, as this process sees it.
+            root_on_host: As the container runtime sees it; the same if None.
+            cdi_folders: Where the toolkit's specs may be.
+            machine: Of the containers, as uname names it; this one's if None.
+        """
+        self._root: Final = root
+        self._root_on_host: Final = root_on_host or root
+        self._specs: Final = ToolkitSpecs(cdi_folders)
+        triplet = f"{machine or platform.machine()}-linux-gnu"
+        self._folders: Final = (f"/usr/lib/{triplet}", "/usr/lib64")
+
+    def toolkit_device(self, gpu_uuid: str) -> str | None:
+        """See ports.DriverFiles."""
+        return self._specs.device(gpu_uuid)
+
+    def mounts(self) -> tuple[Mount, ...]:
+        """See ports.DriverFiles."""
+        files = dict(self._libraries())
+        mounts = [
+            self._mount(file, f"{folder}/{name}")
+            for folder in self._folders
+            for name, file in files.items()
+        ]
+        program = self._find(_PROGRAM, driver_root.PROGRAM_FOLDERS)
+        if program is not None:
+            mounts.append(self._mount(program, f"/usr/bin/{_PROGRAM}"))
+        return tuple(mounts)
+
+    def _libraries(self) -> Iterator[tuple[str, Path]]:
+        """Each library by each of its names."""
+        found = {soname: self._required(soname) for soname in _REQUIRED}
+        for soname in _OPTIONAL:
+            file = self._library(soname)
+            if file is not None:
+                found[soname] = file
+        for soname, file in found.items():
+            for name in (soname, file.name, *_ALIASES.get(soname, ())):
+                yield name, file
+        version = found[_CUDA].name.removeprefix("libcuda.so.")
+        for stem in _VERSIONED:
+            file = self._library(f"{stem}.so.{version}")
+            if file is not None:
+                yield f"{stem}.so.{version}", file
+
+    def _required(self, soname: str) -> Path:
+        file = self._library(soname)
+        if file is None:
+            folders = ", ".join(driver_root.LIBRARY_FOLDERS)
+            raise RetryableError(
+                f"{soname}: found in no library folder of {self._root} ({folders}), and no CDI "
+                "spec of NVIDIA's container toolkit names the card; expected either"
+            )
+        return file
+
+    def _library(self, name: str) -> Path | None:
+        return self._find(name, driver_root.LIBRARY_FOLDERS)
+
+    def _find(self, name: str, folders: Sequence[str]) -> Path | None:
+        """The file itself: a link that a package update turns elsewhere must not be mounted."""
+        files = (driver_root.target(self._root / folder / name, self._root) for folder in folders)
+        return next((file for file in files if file is not None), None)
+
+    def _mount(self, file: Path, container_path: str) -> Mount:
+        on_host = self._root_on_host / file.relative_to(self._root)
+        return Mount(host_path=str(on_host), container_path=container_path)

@@ -1,0 +1,88 @@
+"""One file a claim for others to read: a CDI spec for the runtime, limits for a hypervisor."""
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from tensorfusion_dra.core import cdi, limits_document
+from tensorfusion_dra.core.errors import RetryableError
+from tensorfusion_dra.state import atomic
+
+_FOLDER_MODE: Final = 0o755
+"""Readers need not run as root; set by name, whatever the umask."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimFiles:
+    """See ports.ClaimFiles. Files of other names are never touched.
+
+    Attributes:
+        what: What a file is, for errors.
+        prefix: Of every file name; the claim's UID and .json follow.
+        mode: Permission bits of every file.
+    """
+
+    folder: Path
+    what: str
+    prefix: str
+    mode: int
+
+    def ensure(self, claim_uid: str, document: Mapping[str, Any]) -> bool:
+        """See ports.ClaimFiles."""
+        path = self._path(claim_uid)
+        content = (json.dumps(document, indent=2) + "\n").encode()
+        with self._errors(path):
+            if _content(path) == content:
+                return False
+            if not self.folder.is_dir():
+                self.folder.mkdir(parents=True, exist_ok=True)
+                self.folder.chmod(_FOLDER_MODE)
+            atomic.write(path, content, mode=self.mode)
+        return True
+
+    def remove(self, claim_uid: str) -> None:
+        """See ports.ClaimFiles."""
+        path = self._path(claim_uid)
+        with self._errors(path):
+            atomic.remove(path)
+
+    def claim_uids(self) -> frozenset[str]:
+        """See ports.ClaimFiles."""
+        with self._errors(self.folder):
+            try:
+                names = [path.name for path in self.folder.iterdir()]
+            except FileNotFoundError:
+                return frozenset()
+        ours = (n for n in names if n.startswith(self.prefix) and n.endswith(".json"))
+        uids = (n.removeprefix(self.prefix).removesuffix(".json") for n in ours)
+        return frozenset(uid for uid in uids if uid and not uid.startswith("."))
+
+    def _path(self, claim_uid: str) -> Path:
+        return self.folder / f"{self.prefix}{claim_uid}.json"
+
+    @contextmanager
+    def _errors(self, path: Path) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise RetryableError(f"{self.what} {path}: {error.strerror or error}") from error
+
+
+def cdi_specs(folder: Path) -> ClaimFiles:
+    """The CDI directory."""
+    return ClaimFiles(folder=folder, what="CDI spec", prefix=cdi.FILE_PREFIX, mode=0o644)
+
+
+def limits(folder: Path) -> ClaimFiles:
+    """The limits documents, which nobody but this driver changes."""
+    return ClaimFiles(folder=folder, what="limits", prefix=limits_document.FILE_PREFIX, mode=0o444)
+
+
+def _content(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return None

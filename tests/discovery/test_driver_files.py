@@ -1,0 +1,276 @@
+"""The driver's libraries for containers: those that NVIDIA's toolkit brings, and mounts."""
+
+import json
+import threading
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import yaml
+from structlog.testing import capture_logs
+
+from tensorfusion_dra.core.errors import RetryableError
+from tensorfusion_dra.discovery.driver_files import HostDriverFiles
+
+UUID: Final = "GPU-8f3a0000-0000-4000-8000-00000000000A"
+VERSION: Final = "550.54.15"
+DEBIAN: Final = "usr/lib/x86_64-linux-gnu"
+
+
+def spec(*names: str, kind: str = "nvidia.com/gpu") -> dict[str, Any]:
+    devices = [
+        {"name": name, "containerEdits": {"deviceNodes": [{"path": "/dev/nvidia0"}]}}
+        for name in names
+    ]
+    return {"cdiVersion": "0.5.0", "kind": kind, "devices": devices}
+
+
+@pytest.fixture
+def cdi(tmp_path: Path) -> Path:
+    folder = tmp_path / "cdi"
+    folder.mkdir()
+    return folder
+
+
+def driver(root: Path, *cdi_folders: Path, on_host: Path | None = None) -> HostDriverFiles:
+    return HostDriverFiles(root, root_on_host=on_host, cdi_folders=cdi_folders, machine="x86_64")
+
+
+def library(root: Path, soname: str, *, folder: str = DEBIAN) -> Path:
+    """A library as packages install it: a file of the driver's version and a link to it."""
+    file = root / folder / f"{soname.partition('.so')[0]}.so.{VERSION}"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(b"\x7fELF")
+    if soname != file.name:
+        (file.parent / soname).symlink_to(file.name)
+    return file
+
+
+def required(root: Path, *, folder: str = DEBIAN) -> None:
+    for soname in ("libcuda.so.1", "libnvidia-ml.so.1"):
+        library(root, soname, folder=folder)
+
+
+def mounted(files: HostDriverFiles) -> dict[str, str]:
+    assert all(mount.read_only for mount in files.mounts())
+    found = {mount.container_path: mount.host_path for mount in files.mounts()}
+    assert len(found) == len(files.mounts())
+    return found
+
+
+@pytest.mark.parametrize("name", ["nvidia.yaml", "nvidia.json"])
+def test_a_card_that_the_toolkit_names_by_its_uuid_has_a_toolkit_device(
+    tmp_path: Path, cdi: Path, name: str
+) -> None:
+    document = spec("0", UUID, "all")
+    text = json.dumps(document) if name.endswith("json") else yaml.safe_dump(document)
+    (cdi / name).write_text(text)
+
+    assert driver(tmp_path, tmp_path / "none", cdi).toolkit_device(UUID) == f"nvidia.com/gpu={UUID}"
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        spec("0", "all"),
+        spec(UUID.lower()),
+        spec(UUID[:-1]),
+        spec(UUID, kind="k8s.device-plugin.nvidia.com/gpu"),
+        spec(UUID, kind="management.nvidia.com/gpu"),
+        spec(UUID, kind="nvidia.com/mig"),
+    ],
+    ids=["by index", "lower case", "shorter", "device plugin", "management", "mig"],
+)
+def test_other_names_and_other_kinds_are_no_toolkit_device(
+    tmp_path: Path, cdi: Path, document: dict[str, Any]
+) -> None:
+    (cdi / "nvidia.json").write_text(json.dumps(document))
+
+    with capture_logs() as logs:
+        assert driver(tmp_path, cdi).toolkit_device(UUID) is None
+
+    assert logs == []
+
+
+@pytest.mark.parametrize("name", ["nvidia.yml", "nvidia.json.tmp", "tensor-fusion.ai-vgpu_a.json"])
+def test_files_that_runtimes_do_not_read_and_our_own_are_not_read(
+    tmp_path: Path, cdi: Path, name: str
+) -> None:
+    (cdi / name).write_text(json.dumps(spec(UUID)))
+
+    assert driver(tmp_path, cdi).toolkit_device(UUID) is None
+
+
+def test_specs_that_come_change_and_go_are_noticed(tmp_path: Path, cdi: Path) -> None:
+    files, path = driver(tmp_path, cdi), cdi / "nvidia.json"
+    seen = [files.toolkit_device(UUID)]
+
+    for document in (spec(UUID), spec("0"), spec("0", UUID)):
+        path.write_text(json.dumps(document))
+        seen.append(files.toolkit_device(UUID))
+    path.unlink()
+    seen.append(files.toolkit_device(UUID))
+
+    device = f"nvidia.com/gpu={UUID}"
+    assert seen == [None, device, None, device, None]
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.json", b"{"),
+        ("a.json", b"\xff\xfe\x00"),
+        ("a.json", b"[" * 100_000),
+        ("a.json", b"[]"),
+        ("a.json", b" " * 2**20 + b"{}"),
+        ("a.yaml", b"a: [b"),
+        ("a.yaml", b"- a"),
+        ("a.yaml", b"kind: nvidia.com/gpu\ndevices: {}"),
+        ("a.yaml", b"kind: nvidia.com/gpu"),
+        ("a.yaml", b""),
+    ],
+)
+def test_a_malformed_spec_costs_one_line_in_the_log_and_no_other_spec(
+    tmp_path: Path, cdi: Path, name: str, content: bytes
+) -> None:
+    (cdi / name).write_bytes(content)
+    (cdi / "nvidia.json").write_text(json.dumps(spec(UUID)))
+    files = driver(tmp_path, cdi)
+
+    with capture_logs() as logs:
+        asked = {files.toolkit_device(UUID) for _ in range(3)}
+
+    assert asked == {f"nvidia.com/gpu={UUID}"}
+    assert [(line["event"], line["log_level"]) for line in logs] == [
+        ("toolkit_spec_skipped", "warning")
+    ]
+    assert str(cdi / name) in logs[0]["error"]
+
+
+def test_devices_without_a_name_are_passed_over(tmp_path: Path, cdi: Path) -> None:
+    document = {**spec(UUID), "devices": [None, {}, {"name": 7}, {"name": UUID}]}
+    (cdi / "nvidia.json").write_text(json.dumps(document))
+
+    assert driver(tmp_path, cdi).toolkit_device(UUID) == f"nvidia.com/gpu={UUID}"
+
+
+def test_a_file_in_place_of_the_folder_costs_one_line_in_the_log(tmp_path: Path) -> None:
+    (tmp_path / "cdi").write_text("")
+    files = driver(tmp_path, tmp_path / "cdi")
+
+    with capture_logs() as logs:
+        asked = {files.toolkit_device(UUID) for _ in range(3)}
+
+    assert asked == {None}
+    assert [line["event"] for line in logs] == ["toolkit_specs_unreadable"]
+
+
+def test_many_threads_may_ask_while_specs_of_others_come_and_go(tmp_path: Path, cdi: Path) -> None:
+    (cdi / "nvidia.json").write_text(json.dumps(spec(UUID)))
+    files, answers = driver(tmp_path, cdi), []
+
+    def ask(number: int) -> None:
+        other = cdi / f"k8s.other_{number}.json"
+        for _ in range(20):
+            other.write_text(json.dumps(spec("0", kind="k8s.other/claim")))
+            answers.append(files.toolkit_device(UUID))
+            other.unlink()
+
+    with capture_logs():
+        threads = [threading.Thread(target=ask, args=(number,)) for number in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    assert answers == [f"nvidia.com/gpu={UUID}"] * 80
+
+
+def test_each_library_is_mounted_by_every_name_in_the_folders_that_loaders_know(
+    tmp_path: Path,
+) -> None:
+    required(tmp_path)
+
+    cuda, nvml = (
+        str(tmp_path / DEBIAN / f"{name}.so.{VERSION}") for name in ("libcuda", "libnvidia-ml")
+    )
+    assert mounted(driver(tmp_path)) == {
+        f"{folder}/{name}": file
+        for folder in ("/usr/lib/x86_64-linux-gnu", "/usr/lib64")
+        for name, file in {
+            "libcuda.so": cuda,
+            "libcuda.so.1": cuda,
+            f"libcuda.so.{VERSION}": cuda,
+            "libnvidia-ml.so.1": nvml,
+            f"libnvidia-ml.so.{VERSION}": nvml,
+        }.items()
+    }
+
+
+def test_libraries_beyond_the_required_ones_and_the_program_come_if_they_are_there(
+    tmp_path: Path,
+) -> None:
+    required(tmp_path)
+    compiler = library(tmp_path, "libnvidia-ptxjitcompiler.so.1")
+    shared = library(tmp_path, f"libnvidia-gpucomp.so.{VERSION}")
+    (tmp_path / "usr/bin").mkdir()
+    (tmp_path / "usr/bin/nvidia-smi").write_text("")
+
+    found = mounted(driver(tmp_path))
+
+    assert found["/usr/lib64/libnvidia-ptxjitcompiler.so.1"] == str(compiler)
+    assert found[f"/usr/lib64/libnvidia-ptxjitcompiler.so.{VERSION}"] == str(compiler)
+    assert found[f"/usr/lib64/libnvidia-gpucomp.so.{VERSION}"] == str(shared)
+    assert found["/usr/bin/nvidia-smi"] == str(tmp_path / "usr/bin/nvidia-smi")
+
+
+@pytest.mark.parametrize("folder", ["usr/lib64", "usr/lib", "home/kubernetes/bin/nvidia/lib64"])
+def test_libraries_are_found_wherever_systems_keep_them(tmp_path: Path, folder: str) -> None:
+    required(tmp_path, folder=folder)
+
+    found = mounted(driver(tmp_path))
+
+    assert found["/usr/lib64/libcuda.so.1"] == str(tmp_path / folder / f"libcuda.so.{VERSION}")
+
+
+def test_absolute_links_lead_within_the_drivers_root(tmp_path: Path) -> None:
+    required(tmp_path, folder="usr/lib/nvidia/current")
+    for soname in ("libcuda.so.1", "libnvidia-ml.so.1"):
+        (tmp_path / "etc/alternatives").mkdir(parents=True, exist_ok=True)
+        (tmp_path / DEBIAN).mkdir(exist_ok=True)
+        (tmp_path / DEBIAN / soname).symlink_to(f"/etc/alternatives/glx--{soname}")
+        (tmp_path / "etc/alternatives" / f"glx--{soname}").symlink_to(
+            f"/usr/lib/nvidia/current/{soname}"
+        )
+
+    found = mounted(driver(tmp_path))
+
+    cuda = tmp_path / "usr/lib/nvidia/current" / f"libcuda.so.{VERSION}"
+    assert found["/usr/lib64/libcuda.so.1"] == str(cuda)
+
+
+def test_the_runtime_is_given_paths_of_the_host(tmp_path: Path) -> None:
+    required(tmp_path)
+
+    found = mounted(driver(tmp_path, on_host=Path("/run/nvidia/driver")))
+
+    assert found["/usr/lib64/libcuda.so.1"] == f"/run/nvidia/driver/{DEBIAN}/libcuda.so.{VERSION}"
+
+
+@pytest.mark.parametrize("soname", ["libcuda.so.1", "libnvidia-ml.so.1"])
+def test_a_library_that_no_program_can_do_without_is_told_by_its_name(
+    tmp_path: Path, soname: str
+) -> None:
+    required(tmp_path)
+    (tmp_path / DEBIAN / soname).unlink()
+
+    with pytest.raises(RetryableError, match=f"{soname}: found in no .*{tmp_path}.*usr/lib64"):
+        driver(tmp_path).mounts()
+
+
+def test_links_to_nothing_and_in_circles_are_no_libraries(tmp_path: Path) -> None:
+    required(tmp_path)
+    (tmp_path / DEBIAN / "libnvidia-nvvm.so.4").symlink_to("libnvidia-nvvm.so.gone")
+    (tmp_path / DEBIAN / "libnvcuvid.so.1").symlink_to("libnvcuvid.so.1")
+
+    assert not any("nvvm" in path or "nvcuvid" in path for path in mounted(driver(tmp_path)))

@@ -1,0 +1,164 @@
+"""Files that have to be on the host, and folders that are made there for a claim."""
+
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tensorfusion_dra.core.enforcers.enforcer import Folder, Needs
+from tensorfusion_dra.core.errors import RetryableError
+from tensorfusion_dra.state.host_files import NodeFiles
+from tests.support.disk import read_only
+
+FILES = NodeFiles()
+
+
+@pytest.fixture(params=[0o077, 0o000], ids=["narrow", "wide"])
+def umask(request: pytest.FixtureRequest) -> Iterator[None]:
+    before = os.umask(request.param)
+    yield
+    os.umask(before)
+
+
+def folder(path: Path, mode: int = 0o777, *leftovers: str) -> Needs:
+    return Needs(folders=(Folder(path=str(path), mode=mode, leftovers=leftovers),))
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+@pytest.mark.usefixtures("umask")
+@pytest.mark.parametrize("wanted", [0o755, 0o777, 0o1777, 0o700])
+def test_a_folder_gets_its_very_mode_and_its_parents_are_readable(
+    tmp_path: Path, wanted: int
+) -> None:
+    FILES.provide(folder(tmp_path / "a" / "b" / "c", wanted))
+
+    assert mode(tmp_path / "a" / "b" / "c") == wanted
+    assert mode(tmp_path / "a") == mode(tmp_path / "a" / "b") == 0o755
+
+
+def test_a_folder_that_is_there_keeps_its_content_and_gets_its_mode(tmp_path: Path) -> None:
+    (tmp_path / "claim").mkdir(mode=0o700)
+    (tmp_path / "claim" / "gpu.cache").write_text("kept")
+
+    FILES.provide(folder(tmp_path / "claim"))
+    FILES.provide(folder(tmp_path / "claim"))
+
+    assert mode(tmp_path / "claim") == 0o777
+    assert (tmp_path / "claim" / "gpu.cache").read_text() == "kept"
+
+
+def test_parents_that_are_there_keep_their_mode(tmp_path: Path) -> None:
+    (tmp_path / "root").mkdir()
+    (tmp_path / "root").chmod(0o711)
+
+    FILES.provide(folder(tmp_path / "root" / "claim"))
+
+    assert mode(tmp_path / "root") == 0o711
+
+
+def test_files_of_any_kind_that_are_there_are_enough(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "control")
+    (tmp_path / "library").write_bytes(b"")
+    (tmp_path / "link").symlink_to("library")
+    files = (tmp_path, tmp_path / "control", tmp_path / "library", tmp_path / "link")
+
+    FILES.provide(Needs(files=tuple(map(str, files))))
+
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["control", "library", "link"]
+
+
+def test_a_missing_file_is_told_by_its_path_and_no_folder_is_made(tmp_path: Path) -> None:
+    missing = tmp_path / "libvgpu.so.1"
+    needs = Needs(files=(str(missing),), folders=folder(tmp_path / "claim").folders)
+
+    with pytest.raises(RetryableError, match=f"{missing}: No such file or directory"):
+        FILES.provide(needs)
+
+    assert not (tmp_path / "claim").exists()
+
+
+def test_a_link_to_nothing_is_no_file(tmp_path: Path) -> None:
+    (tmp_path / "library").symlink_to(tmp_path / "old")
+
+    with pytest.raises(RetryableError, match="library: No such file"):
+        FILES.provide(Needs(files=(str(tmp_path / "library"),)))
+
+
+def test_a_link_in_the_place_of_a_folder_is_refused_and_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir(mode=0o700)
+    (tmp_path / "claim").symlink_to("elsewhere")
+
+    with pytest.raises(RetryableError, match="claim: found no folder in this place"):
+        FILES.provide(folder(tmp_path / "claim"))
+    FILES.withdraw(folder(tmp_path / "claim"))
+
+    assert mode(tmp_path / "elsewhere") == 0o700
+    assert (tmp_path / "claim").is_symlink()
+
+
+@pytest.mark.parametrize("place", ["claim", "claim/deeper"])
+def test_a_file_in_the_place_of_a_folder_is_refused_and_kept(tmp_path: Path, place: str) -> None:
+    (tmp_path / "claim").write_text("kept")
+
+    with pytest.raises(RetryableError, match="claim"):
+        FILES.provide(folder(tmp_path / place))
+    FILES.withdraw(folder(tmp_path / place))
+
+    assert (tmp_path / "claim").read_text() == "kept"
+
+
+def test_a_disk_that_is_read_only_can_become_writable(reachable: Path) -> None:
+    with read_only(reachable), pytest.raises(RetryableError, match=f"{reachable}.*denied"):
+        FILES.provide(folder(reachable / "claim"))
+
+    FILES.provide(folder(reachable / "claim"))
+
+    assert (reachable / "claim").is_dir()
+
+
+def test_an_empty_folder_is_removed_and_its_parents_stay(tmp_path: Path) -> None:
+    needs = folder(tmp_path / "root" / "claim")
+    FILES.provide(needs)
+
+    FILES.withdraw(needs)
+    FILES.withdraw(needs)
+
+    assert list(tmp_path.rglob("*")) == [tmp_path / "root"]
+
+
+def test_what_containers_are_known_to_leave_goes_with_the_folder(tmp_path: Path) -> None:
+    needs = folder(tmp_path / "claim", 0o777, "gpu.cache", "lock", "never-made")
+    FILES.provide(needs)
+    (tmp_path / "kept").write_text("kept")
+    (tmp_path / "claim" / "gpu.cache").write_text("")
+    (tmp_path / "claim" / "lock").symlink_to(tmp_path / "kept")
+
+    FILES.withdraw(needs)
+
+    assert not (tmp_path / "claim").exists()
+    assert (tmp_path / "kept").read_text() == "kept"
+
+
+@pytest.mark.parametrize("found", ["hypervisor", "gpu.cache/inside"])
+def test_a_folder_with_something_else_in_it_is_left(tmp_path: Path, found: str) -> None:
+    needs = folder(tmp_path / "claim", 0o777, "gpu.cache")
+    FILES.provide(needs)
+    (tmp_path / "claim" / found).parent.mkdir(exist_ok=True)
+    (tmp_path / "claim" / found).write_text("kept")
+
+    FILES.withdraw(needs)
+
+    assert (tmp_path / "claim" / found).read_text() == "kept"
+
+
+def test_files_are_never_removed(tmp_path: Path) -> None:
+    (tmp_path / "library").write_text("kept")
+
+    FILES.withdraw(Needs(files=(str(tmp_path / "library"),)))
+
+    assert (tmp_path / "library").read_text() == "kept"
