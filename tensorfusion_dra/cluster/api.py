@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 _CONNECT_SECONDS: Final = 3.05
 READ_SECONDS: Final = 30.0
+_JSON: Final = "application/json"
+APPLY: Final = "application/apply-patch+yaml"
+"""Server-side apply; JSON is YAML as well."""
 _MAX_TEXT: Final = 300
 
 
@@ -62,9 +65,13 @@ class Api:
         *,
         query: Mapping[str, str] | None = None,
         body: Mapping[str, Any] | None = None,
+        content_type: str = _JSON,
         wait_seconds: float = READ_SECONDS,
     ) -> dict[str, Any]:
         """The answer's object.
+
+        Args:
+            content_type: Of the body; tells the kinds of PATCH apart.
 
         Raises:
             StatusError: The API server answered with an error.
@@ -72,7 +79,14 @@ class Api:
         """
         subject = f"{method} {path}"
         with _transport_errors(subject):
-            response = self._send(method, path, query, body, wait_seconds)
+            response = self._send(
+                method,
+                path,
+                query=query,
+                body=body,
+                content_type=content_type,
+                wait_seconds=wait_seconds,
+            )
             text = bytes(response.response.data)
         if response.status >= 400:
             raise StatusError(f"{subject}: {_said(response.status, text)}", response.status)
@@ -99,7 +113,9 @@ class Api:
         """
         subject = f"WATCH {path}"
         with _transport_errors(subject):
-            response = self._send("GET", path, {**query, "watch": "true"}, None, silent_seconds)
+            response = self._send(
+                "GET", path, query={**query, "watch": "true"}, wait_seconds=silent_seconds
+            )
             try:
                 if response.status >= 400:
                     raise StatusError(
@@ -114,14 +130,16 @@ class Api:
         self,
         method: str,
         path: str,
+        *,
         query: Mapping[str, str] | None,
-        body: Mapping[str, Any] | None,
+        body: Mapping[str, Any] | None = None,
+        content_type: str = _JSON,
         wait_seconds: float,
     ) -> "RESTResponse":
         client = self.connect()
-        headers = {"Accept": "application/json"}
+        headers = {"Accept": _JSON}
         if body is not None:
-            headers["Content-Type"] = "application/json"
+            headers["Content-Type"] = content_type
         serialized = client.param_serialize(
             method,
             path,

@@ -1,16 +1,13 @@
 """ResourceClaims, read when the kubelet asks for one."""
 
-import time
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any
 
 from tensorfusion_dra.cluster.api import READ_SECONDS, StatusError
 from tensorfusion_dra.cluster.resource_api import ResourceApi
+from tensorfusion_dra.cluster.retries import answered
 from tensorfusion_dra.core.claim import ClaimRef
-from tensorfusion_dra.core.errors import ClaimError, RetryableError
-
-_TRIES: Final = 3
-_PAUSE_SECONDS: Final = 0.2
+from tensorfusion_dra.core.errors import ClaimError
 
 
 class Claims:
@@ -20,18 +17,12 @@ class Claims:
         self._resource_api = resource_api
 
     def fetch(self, ref: ClaimRef, *, wait_seconds: float) -> Mapping[str, Any]:
-        """See ports.Claims. A passing fault is tried again: the kubelet would wait a minute."""
-        deadline = time.monotonic() + wait_seconds
-        tries_left = _TRIES
-        while True:
-            tries_left -= 1
-            try:
-                return self._fetch_once(ref, deadline - time.monotonic())
-            except RetryableError as error:
-                pause = time.monotonic() + _PAUSE_SECONDS < deadline
-                if not tries_left or not pause:
-                    raise RetryableError(f"claim {ref}: {error}") from error
-                time.sleep(_PAUSE_SECONDS)
+        """See ports.Claims."""
+        return answered(
+            f"claim {ref}",
+            lambda seconds: self._fetch_once(ref, seconds),
+            wait_seconds=wait_seconds,
+        )
 
     def _fetch_once(self, ref: ClaimRef, wait_seconds: float) -> Mapping[str, Any]:
         path = self._resource_api.claim(ref.namespace, ref.name)

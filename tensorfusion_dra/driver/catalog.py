@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from threading import Condition
+from threading import Condition, Lock
 from typing import Any
 
 import structlog
@@ -43,18 +43,25 @@ class CatalogReader:
     def __init__(
         self,
         discovery: Discovery,
-        node: Node,
+        node: Node | None,
         *,
         providers: Mapping[str, AttributeProvider] | None = None,
     ) -> None:
+        """Reads nothing yet.
+
+        Args:
+            node: None if serve() tells later which; until then there is no catalog.
+        """
         self._discovery = discovery
-        self._node = node
         self._providers = dict(providers or {})
+        self._building = Lock()  # guards _node and _inventory; one catalog is built at a time
+        self._node = node
+        self._inventory: Inventory | None = None
         self._changed = Condition()  # guards _current
         self._current: Catalog | None = None
 
     def current(self) -> Catalog | None:
-        """The catalog as last read; None if the cards could never be read."""
+        """The catalog as last read; None if there was none yet, see awaited()."""
         with self._changed:
             return self._current
 
@@ -65,15 +72,21 @@ class CatalogReader:
             RetryableError: They cannot be read now; the catalog stays as it was.
         """
         inventory = self._discovery.read()
-        known = self.current()
-        catalog = self._catalog(inventory, known)
-        if catalog == known:
-            return False
-        _log_change(catalog, known)
-        with self._changed:
-            self._current = catalog
-            self._changed.notify_all()
-        return True
+        with self._building:
+            self._inventory = inventory
+            return self._rebuild()
+
+    def serve(self, node: Node) -> bool:
+        """The cards as last read belong to this node from now on; True if the catalog changed."""
+        with self._building:
+            self._node = node
+            return self._rebuild()
+
+    def awaited(self) -> str:
+        """Why there is no catalog yet."""
+        if self._inventory is None:
+            return "this node's GPUs could not be read yet"
+        return "this node's GPUPool is not known yet"
 
     def wait_changed(
         self, seen: Catalog | None, *, seconds: float, stopped: Callable[[], bool]
@@ -87,11 +100,25 @@ class CatalogReader:
         with self._changed:
             self._changed.notify_all()
 
-    def _catalog(self, inventory: Inventory, known: Catalog | None) -> Catalog:
+    def _rebuild(self) -> bool:
+        """Makes the catalog of what is known; for those who hold _building."""
+        if self._node is None or self._inventory is None:
+            return False
+        known = self.current()
+        catalog = self._catalog(self._inventory, self._node, known)
+        if catalog == known:
+            return False
+        _log_change(catalog, known)
+        with self._changed:
+            self._current = catalog
+            self._changed.notify_all()
+        return True
+
+    def _catalog(self, inventory: Inventory, node: Node, known: Catalog | None) -> Catalog:
         valid: list[Device] = []
         left_out = list(inventory.left_out)
-        for device in devices.devices(inventory, self._node):
-            complete = self._with_provided(device)
+        for device in devices.devices(inventory, node):
+            complete = self._with_provided(device, node)
             reasons = slice_rules.device_violations(complete.as_api())
             if any(device.name == other.name for other in valid):
                 reasons = (*reasons, "found a second card of this UUID, expected one")
@@ -101,15 +128,15 @@ class CatalogReader:
                 valid.append(complete)
         before = set(known.gone) | {d.name for d in known.devices} if known else set()
         return Catalog(
-            node=self._node,
+            node=node,
             devices=tuple(valid),
             left_out=tuple(left_out),
             gone=frozenset(before - {device.name for device in valid}),
         )
 
-    def _with_provided(self, device: Device) -> Device:
+    def _with_provided(self, device: Device, node: Node) -> Device:
         for name, provider in self._providers.items():
-            asked = _ask(provider, device.gpu, self._node, name=name)
+            asked = _ask(provider, device.gpu, node, name=name)
             device = devices.with_attributes(device, _valid(name, device, asked))
         return device
 

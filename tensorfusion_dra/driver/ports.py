@@ -4,9 +4,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
-from tensorfusion_dra.core.admission import HeldShare
-from tensorfusion_dra.core.claim import ClaimRef
+from tensorfusion_dra.core.claim import ClaimRef, PodRef
+from tensorfusion_dra.core.enforcers.enforcer import Needs
+from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.core.gpu import Inventory
+from tensorfusion_dra.core.mounts import Mount
 from tensorfusion_dra.core.prepared import PreparedClaim
 from tensorfusion_dra.core.slices import Slice
 
@@ -106,15 +108,119 @@ class Nodes(Protocol):
         ...
 
 
+class DriverFiles(Protocol):
+    """The NVIDIA driver's libraries, as a container can get them."""
+
+    def toolkit_device(self, gpu_uuid: str) -> str | None:
+        """The card's qualified CDI device in the spec of NVIDIA's container toolkit, if any."""
+        ...
+
+    def mounts(self) -> tuple[Mount, ...]:
+        """The libraries found under the driver's root.
+
+        Raises:
+            RetryableError: Those that no CUDA program can do without are missing.
+        """
+        ...
+
+
+class Objects(Protocol):
+    """Objects of one kind, followed at the API server."""
+
+    def items(self) -> Sequence[Mapping[str, Any]]:
+        """All of them, as the API server last told.
+
+        Raises:
+            RetryableError: It has told nothing yet.
+            InputError: It does not have this kind.
+        """
+        ...
+
+
+class HostFiles(Protocol):
+    """Files and folders of the host that an enforcer needs."""
+
+    def provide(self, needs: Needs) -> None:
+        """Returns once every file is there and every folder has its mode.
+
+        Raises:
+            RetryableError: A file is missing, or a folder cannot be made; the text has its path.
+        """
+        ...
+
+    def withdraw(self, needs: Needs) -> None:
+        """Removes the folders if they are empty: others may have put something in them."""
+        ...
+
+
+class Pods(Protocol):
+    """Pods at the API server."""
+
+    def annotations(self, pod: PodRef, *, wait_seconds: float) -> Mapping[str, str]:
+        """The annotations of this very pod; none if it is gone or replaced.
+
+        Raises:
+            RetryableError: The API server gave no answer, or an error.
+        """
+        ...
+
+
+class MissingRightError(RetryableError):
+    """The API server refuses for lack of a right, until an administrator grants it.
+
+    Attributes:
+        right: What is missing, the same text for every object that it is missing for.
+    """
+
+    def __init__(self, text: str, right: str) -> None:
+        super().__init__(text)
+        self.right = right
+
+
+class ClaimStatus(Protocol):
+    """What ResourceClaims at the API server tell of this driver's devices."""
+
+    def write(self, ref: ClaimRef, devices: Sequence[Mapping[str, Any]]) -> bool:
+        """True once these entries, and no others of ours, stand in this very claim's status.
+
+        False if the claim is gone, was replaced by another one of its name, or no longer has
+        these devices: nothing was written then, and nothing ever will be.
+
+        Raises:
+            MissingRightError: The API server does not let us.
+            RetryableError: They may not have been written.
+        """
+        ...
+
+
+class Events(Protocol):
+    """Events on this node's Node object, for those who look there first."""
+
+    def warn(self, reason: str, message: str) -> None:
+        """Writes a warning, but not the same one again within ten minutes.
+
+        Never raises: what cannot be written is logged.
+        """
+        ...
+
+
 class LedgerTransaction(Protocol):
     """One claim's step in the ledger, alone against all other steps on this node."""
 
-    def shares_on(self, devices: Iterable[str]) -> Sequence[HeldShare]:
-        """All shares that recorded claims hold on these devices."""
+    def get(self, claim_uid: str) -> PreparedClaim | None:
+        """The record of a claim, or None."""
+        ...
+
+    def claims_on(self, devices: Iterable[str]) -> Sequence[PreparedClaim]:
+        """All recorded claims that hold a share of one of these devices, each once."""
         ...
 
     def put(self, claim: PreparedClaim) -> None:
         """Adds the record, in place of an older one of the same UID."""
+        ...
+
+    def remove(self, claim_uid: str) -> None:
+        """Removes the record; fine if there is none."""
         ...
 
 
@@ -138,29 +244,25 @@ class Ledger(Protocol):
         """On leaving, everything put in it would survive a power cut; on an error, nothing."""
         ...
 
-    def remove(self, claim_uid: str) -> None:
-        """Returns once the absence of the record would survive a power cut."""
-        ...
 
-
-class Specs(Protocol):
-    """The CDI directory, as far as it is ours.
+class ClaimFiles(Protocol):
+    """A folder with one JSON file a claim, as far as it is ours.
 
     Raises, each of them:
-        RetryableError: The directory is full, read-only or missing.
+        RetryableError: The folder is full, read-only or missing.
     """
 
-    def ensure(self, claim_uid: str, spec: Mapping[str, Any]) -> bool:
-        """Returns once a runtime would read this spec; True if it had to be written.
+    def ensure(self, claim_uid: str, document: Mapping[str, Any]) -> bool:
+        """Returns once a reader would find this document; True if it had to be written.
 
         A reader sees the old file or the new one, never a part.
         """
         ...
 
     def remove(self, claim_uid: str) -> None:
-        """Returns once no runtime would find the claim's spec; fine if there is none."""
+        """Returns once no reader would find the claim's file; fine if there is none."""
         ...
 
     def claim_uids(self) -> frozenset[str]:
-        """The claims that have a spec."""
+        """The claims that have a file."""
         ...

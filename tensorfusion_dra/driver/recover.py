@@ -1,18 +1,18 @@
-"""At start, what the CDI directory holds is made to follow from the ledger again."""
+"""At start, what others see of claims is made to follow from the ledger again."""
 
 import structlog
 
-from tensorfusion_dra.core import cdi
 from tensorfusion_dra.core.errors import RetryableError
-from tensorfusion_dra.driver.ports import Ledger, Specs
+from tensorfusion_dra.driver.ports import Ledger
+from tensorfusion_dra.driver.projection import Projection
 
 log = structlog.get_logger()
 
 
-def recover(ledger: Ledger, specs: Specs) -> None:
-    """Rebuilds missing or damaged specs from the records and removes specs without a record.
+def recover(ledger: Ledger, projection: Projection) -> None:
+    """Rebuilds missing or damaged files from the records and removes those without a record.
 
-    The directory is empty after a reboot, and a crash can leave a spec or a record alone. A spec
+    The folders are empty after a reboot, and a crash can leave a file or a record alone. A file
     that cannot be written now is written when its claim is prepared again.
 
     Raises:
@@ -21,14 +21,15 @@ def recover(ledger: Ledger, specs: Specs) -> None:
     """
     records = {record.ref.uid: record for record in ledger.claims()}
     written = removed = 0
+    for record in records.values():
+        try:
+            written += projection.ensure(record)
+        except RetryableError as error:
+            log.warning("claim_not_recovered", claim=str(record.ref), error=str(error))
     try:
-        for uid, record in records.items():
-            spec = cdi.spec(record)
-            if spec is not None:
-                written += specs.ensure(uid, spec)
-        for uid in specs.claim_uids() - records.keys():
-            specs.remove(uid)
+        for uid in projection.claim_uids() - records.keys():
+            projection.remove(uid, None)
             removed += 1
     except RetryableError as error:
         log.warning("recovery_incomplete", error=str(error))
-    log.info("recovered", claims=len(records), specs_written=written, specs_removed=removed)
+    log.info("recovered", claims=len(records), files_written=written, claims_removed=removed)

@@ -7,7 +7,7 @@ from threading import Thread
 
 import pytest
 
-from tensorfusion_dra.cluster import slice_watch
+from tensorfusion_dra.cluster import watch
 from tensorfusion_dra.cluster.resource_api import ResourceApi
 from tensorfusion_dra.cluster.slice_watch import SliceWatch
 from tensorfusion_dra.cluster.slices import Slices
@@ -93,7 +93,7 @@ def test_after_a_fault_it_watches_again_and_says_so(
 def test_a_silent_connection_is_given_up(
     server: ApiServer, resource_api: ResourceApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(slice_watch, "_SILENT_SECONDS", 0.3)
+    monkeypatch.setattr(watch, "_SILENT_SECONDS", 0.3)
     server.faults.add("watch", "resourceslices", HalfOpen(), times=1)
     with watching(resource_api) as heard:
         assert eventually(lambda: heard.returns == 2)
@@ -114,7 +114,7 @@ def test_a_server_that_fails_for_long_is_asked_ever_more_rarely(
 def test_a_server_that_ends_every_watch_at_once_is_not_asked_in_a_tight_loop(
     server: ApiServer, resource_api: ResourceApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(slice_watch, "_WATCH_SECONDS", 0)
+    monkeypatch.setattr(watch, "_WATCH_SECONDS", 0)
     with watching(resource_api):
         time.sleep(1)
         asked = server.requests.count("watch", "resourceslices")

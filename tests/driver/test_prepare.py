@@ -15,16 +15,29 @@ import pytest
 from tensorfusion_dra.core import cdi
 from tensorfusion_dra.core.claim import ClaimRef
 from tensorfusion_dra.core.device import Node
+from tensorfusion_dra.core.enforcers.tensor_fusion import TensorFusion
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.core.gpu import Gpu, Inventory
 from tensorfusion_dra.core.prepared import PreparedClaim
+from tensorfusion_dra.core.share_parameters import Isolation
+from tensorfusion_dra.core.tenancy import Rules
 from tensorfusion_dra.discovery import simulated
 from tensorfusion_dra.driver.catalog import CatalogReader
-from tensorfusion_dra.driver.prepare import Failure, Preparer
+from tensorfusion_dra.driver.prepare import Failure, Host, Preparer
+from tensorfusion_dra.driver.projection import Projection
 from tensorfusion_dra.driver.recover import recover
-from tensorfusion_dra.state.cdi_directory import CdiDirectory
+from tensorfusion_dra.driver.share_terms import ShareTerms
+from tensorfusion_dra.driver.status import StatusReporter
+from tensorfusion_dra.state import claim_files
 from tensorfusion_dra.state.ledger import Ledger
-from tests.support.ports import ClaimsInMemory, DeviceNodesInMemory, FixedDiscovery
+from tests.support.ports import (
+    ClaimsInMemory,
+    DeviceNodesInMemory,
+    DriverFilesInMemory,
+    FixedDiscovery,
+    HostFilesInMemory,
+    PodsInMemory,
+)
 from tests.support.stored_claims import result, stored_claim
 
 NODE = Node(name="node-01", gpupool="default", qos="medium")
@@ -37,6 +50,13 @@ def inventory(text: str = "2xA100-SXM4-80GB") -> Inventory:
 GPU_0, GPU_1 = (gpu.uuid.lower() for gpu in inventory().gpus)
 
 
+class NoStatus:
+    """Takes no status: its reporter's thread does not run here."""
+
+    def write(self, ref: ClaimRef, devices: object) -> bool:
+        raise AssertionError(f"status of {ref}: {devices}")
+
+
 class Setup:
     """A node's preparer; restarted() gives a new one on the same disk."""
 
@@ -45,13 +65,37 @@ class Setup:
         self.claims = claims or ClaimsInMemory()
         self.ledger = Ledger(folder / "plugin")
         self.cdi_folder = folder / "cdi"
-        self.specs = CdiDirectory(self.cdi_folder)
+        self.limits_folder = folder / "claims"
+        self.host_files = HostFilesInMemory()
+        self.projection = Projection(
+            claim_files.cdi_specs(self.cdi_folder),
+            claim_files.limits(self.limits_folder),
+            self.host_files,
+            {"tensor-fusion": TensorFusion()},
+        )
         self.discovery = FixedDiscovery(inventory())
         self.catalog = CatalogReader(self.discovery, NODE)
         self.catalog.refresh()
         self.device_nodes = DeviceNodesInMemory()
-        self.preparer = Preparer(
-            self.claims, self.ledger, self.specs, self.catalog, self.device_nodes
+        self.driver_files = DriverFilesInMemory()
+        self.pods = PodsInMemory()
+        self.status = StatusReporter(NoStatus())
+        self.preparer = self.with_claims(self.claims)
+
+    def with_claims(self, claims: ClaimsInMemory, catalog: CatalogReader | None = None) -> Preparer:
+        return Preparer(
+            claims,
+            self.ledger,
+            self.projection,
+            catalog or self.catalog,
+            host=Host(
+                device_nodes=self.device_nodes,
+                driver_files=self.driver_files,
+                enforcer="tensor-fusion",
+                rules=Rules(fixed=TensorFusion().fixed),
+            ),
+            share_terms=ShareTerms(isolation=Isolation.SOFT, pods=self.pods),
+            status=self.status,
         )
 
     def prepare(self, *refs: ClaimRef) -> dict[str, PreparedClaim | Failure]:
@@ -61,7 +105,7 @@ class Setup:
         return dict(self.preparer.unprepare(refs, deadline=time.monotonic() + 5))
 
     def spec_of(self, ref: ClaimRef) -> Any:
-        path = self.cdi_folder / cdi.file_name(ref.uid)
+        path = self.cdi_folder / spec_file(ref.uid)
         return json.loads(path.read_text()) if path.exists() else None
 
     def restarted(self) -> "Setup":
@@ -82,6 +126,10 @@ def put(setup: Setup, name: str, *results: dict[str, Any], uid: str = "") -> Cla
 
 def share(device: str | None = GPU_0, **more: Any) -> Any:
     return result(device, **{"tflops": "100", "vram": "16Gi", **more})
+
+
+def spec_file(claim_uid: str) -> str:
+    return f"tensor-fusion.ai-vgpu_{claim_uid}.json"
 
 
 def real(card: Gpu, *, minor: int | None) -> Gpu:
@@ -120,7 +168,7 @@ def test_a_spec_that_vanished_is_written_again_by_the_next_call(setup: Setup) ->
     ref = put(setup, "a", share())
     setup.prepare(ref)
     spec = setup.spec_of(ref)
-    (setup.cdi_folder / cdi.file_name(ref.uid)).unlink()
+    (setup.cdi_folder / spec_file(ref.uid)).unlink()
 
     setup.prepare(ref)
 
@@ -341,7 +389,7 @@ def test_a_cdi_folder_that_cannot_be_written_fails_the_claim_until_it_can(setup:
 
 def test_cards_that_could_not_be_read_yet_fail_the_claim(setup: Setup, tmp_path: Path) -> None:
     blind = CatalogReader(FixedDiscovery(None), NODE)
-    preparer = Preparer(setup.claims, setup.ledger, setup.specs, blind, setup.device_nodes)
+    preparer = setup.with_claims(setup.claims, blind)
     ref = put(setup, "a", share())
 
     outcome = preparer.prepare([ref], deadline=time.monotonic() + 0.2)[ref.uid]
@@ -360,7 +408,7 @@ def test_a_call_for_a_claim_waits_for_the_one_before_until_its_deadline(setup: S
             answer.wait(5)
             return fetch(ref, wait_seconds=wait_seconds)
 
-    slow = Preparer(SlowClaims(), setup.ledger, setup.specs, setup.catalog, setup.device_nodes)
+    slow = setup.with_claims(SlowClaims())
     with ThreadPoolExecutor(1) as pool:
         first = pool.submit(slow.prepare, [ref], deadline=time.monotonic() + 5)
         asked.wait(5)
@@ -387,17 +435,17 @@ def test_a_restart_finds_every_claim_and_rebuilds_the_specs_after_a_reboot(setup
     ref = put(setup, "a", share())
     first = setup.prepare(ref)
     spec = setup.spec_of(ref)
-    (setup.cdi_folder / cdi.file_name(ref.uid)).unlink()
-    (setup.cdi_folder / cdi.file_name("uid-orphan")).write_text("{}")
+    (setup.cdi_folder / spec_file(ref.uid)).unlink()
+    (setup.cdi_folder / spec_file("uid-orphan")).write_text("{}")
     (setup.cdi_folder / "other-vendor.json").write_text("{}")
 
     after = setup.restarted()
-    recover(after.ledger, after.specs)
+    recover(after.ledger, after.projection)
 
     assert setup.spec_of(ref) == spec
     assert sorted(path.name for path in setup.cdi_folder.iterdir()) == [
         "other-vendor.json",
-        cdi.file_name(ref.uid),
+        spec_file(ref.uid),
     ]
     setup.claims.away = True
     assert after.prepare(ref) == first
@@ -408,9 +456,9 @@ def test_a_damaged_spec_is_replaced_at_start(setup: Setup) -> None:
     ref = put(setup, "a", share())
     setup.prepare(ref)
     spec = setup.spec_of(ref)
-    (setup.cdi_folder / cdi.file_name(ref.uid)).write_text('{"cdiVersion": "0.3')
+    (setup.cdi_folder / spec_file(ref.uid)).write_text('{"cdiVersion": "0.3')
 
-    recover(setup.ledger, setup.specs)
+    recover(setup.ledger, setup.projection)
 
     assert setup.spec_of(ref) == spec
 
@@ -418,11 +466,11 @@ def test_a_damaged_spec_is_replaced_at_start(setup: Setup) -> None:
 def test_recovery_goes_on_when_the_cdi_folder_cannot_be_written(setup: Setup) -> None:
     ref = put(setup, "a", share())
     setup.prepare(ref)
-    (setup.cdi_folder / cdi.file_name(ref.uid)).unlink()
+    (setup.cdi_folder / spec_file(ref.uid)).unlink()
     setup.cdi_folder.rmdir()
     setup.cdi_folder.write_text("a file where the folder should be")
 
-    recover(setup.ledger, setup.specs)
+    recover(setup.ledger, setup.projection)
 
     with pytest.raises(RetryableError):
-        setup.specs.claim_uids()
+        setup.projection.claim_uids()

@@ -1,0 +1,84 @@
+"""Warnings on the Node object, as events.k8s.io/v1 has them."""
+
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import structlog
+
+from tensorfusion_dra.cluster.api import Api
+from tensorfusion_dra.cluster.nodes import Nodes
+from tensorfusion_dra.core import names
+from tensorfusion_dra.core.errors import DriverError
+
+log = structlog.get_logger()
+
+_PATH: Final = "/apis/events.k8s.io/v1/namespaces/default/events"
+"""Events on objects without a namespace lie in `default`."""
+
+_QUIET_SECONDS: Final = 600.0
+_WAIT_SECONDS: Final = 5.0
+_MAX_NOTE_BYTES: Final = 1024
+_MAX_INSTANCE_BYTES: Final = 128
+
+
+class Events:
+    """See ports.Events. For one thread."""
+
+    def __init__(
+        self,
+        api: Api,
+        nodes: Nodes,
+        *,
+        node_name: str,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Writes nothing yet.
+
+        Args:
+            clock: In seconds; for the time in which nothing is repeated.
+        """
+        self._api = api
+        self._nodes = nodes
+        self._node_name = node_name
+        self._clock = clock
+        self._written: dict[tuple[str, str], float] = {}
+
+    def warn(self, reason: str, message: str) -> None:
+        """See ports.Events."""
+        now = self._clock()
+        self._written = {
+            event: at for event, at in self._written.items() if now - at < _QUIET_SECONDS
+        }
+        if (reason, message) in self._written:
+            return
+        try:
+            event = self._event(reason, message, node_uid=self._nodes.uid())
+            self._api.call("POST", _PATH, body=event, wait_seconds=_WAIT_SECONDS)
+        except DriverError as error:
+            log.warning("event_not_written", reason=reason, error=str(error))
+        else:
+            self._written[reason, message] = now
+
+    def _event(self, reason: str, message: str, *, node_uid: str) -> dict[str, Any]:
+        moment = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        regarding = {
+            "apiVersion": "v1",
+            "kind": "Node",
+            "name": self._node_name,
+            "uid": node_uid,
+        }
+        return {
+            "apiVersion": "events.k8s.io/v1",
+            "kind": "Event",
+            "metadata": {"generateName": f"{names.DRIVER}-", "namespace": "default"},
+            "eventTime": moment,
+            "reportingController": names.DRIVER,
+            "reportingInstance": self._node_name[:_MAX_INSTANCE_BYTES],
+            "action": "ReadGPUPool",
+            "reason": reason,
+            "type": "Warning",
+            "regarding": regarding,
+            "note": message.encode()[:_MAX_NOTE_BYTES].decode(errors="ignore"),
+        }

@@ -1,0 +1,94 @@
+"""Objects of the whole cluster, kept as a watch tells them: GPUPools, this node's Node."""
+
+from collections.abc import Callable, Sequence
+from threading import Lock
+from typing import Final
+
+from tensorfusion_dra.cluster.api import Api
+from tensorfusion_dra.cluster.watch import Item, Watch
+from tensorfusion_dra.core import names
+from tensorfusion_dra.core.errors import InputError, RetryableError
+
+_GROUP_VERSION: Final = f"{names.TENSOR_FUSION_GROUP}/{names.TENSOR_FUSION_VERSION}"
+_GPUPOOLS: Final = f"/apis/{_GROUP_VERSION}/{names.GPUPOOLS}"
+_NODES: Final = "/api/v1/nodes"
+
+
+class WatchedObjects:
+    """See ports.Objects. While the server is away, they stay as they were."""
+
+    def __init__(self, api: Api, path: str, *, name: str, on_change: Callable[[], None]) -> None:
+        """Watches nothing yet.
+
+        Args:
+            path: The collection of a kind without namespaces.
+            name: Of the only object that matters; empty if all do.
+            on_change: items() would answer otherwise than before.
+        """
+        self._path = path
+        self._on_change = on_change
+        self._guard = Lock()  # guards _items and _absent
+        self._items: dict[str, Item] | None = None
+        self._absent = False
+        self._watch = Watch(
+            api,
+            lambda: path,
+            selector=f"metadata.name={name}" if name else "",
+            on_list=self._listed,
+            on_event=self._changed,
+            on_absent=self._not_served,
+        )
+
+    def run(self) -> None:
+        """Watches until stopped."""
+        self._watch.run()
+
+    def stop(self) -> None:
+        """Ends run()."""
+        self._watch.stop()
+
+    def items(self) -> Sequence[Item]:
+        """See ports.Objects."""
+        with self._guard:
+            if self._absent:
+                raise InputError(
+                    f"{self._path}: the API server has no such resource, "
+                    f"expected the CustomResourceDefinitions of Tensor Fusion"
+                )
+            if self._items is None:
+                raise RetryableError(f"{self._path}: not listed by the API server yet")
+            return tuple(self._items.values())
+
+    def _listed(self, items: Sequence[Item]) -> None:
+        with self._guard:
+            self._absent = False
+            self._items = {_name(item): item for item in items}
+        self._on_change()
+
+    def _changed(self, event: str, item: Item) -> None:
+        with self._guard:
+            assert self._items is not None  # a watch begins with a list
+            if event == "DELETED":
+                self._items.pop(_name(item), None)
+            else:
+                self._items[_name(item)] = item
+        self._on_change()
+
+    def _not_served(self) -> None:
+        with self._guard:
+            self._absent = True
+        self._on_change()
+
+
+def gpupools(api: Api, *, name: str = "", on_change: Callable[[], None]) -> WatchedObjects:
+    """All GPUPools, or the one of this name."""
+    return WatchedObjects(api, _GPUPOOLS, name=name, on_change=on_change)
+
+
+def nodes(api: Api, *, name: str, on_change: Callable[[], None]) -> WatchedObjects:
+    """The Node object of this name."""
+    return WatchedObjects(api, _NODES, name=name, on_change=on_change)
+
+
+def _name(item: Item) -> str:
+    return str(item["metadata"]["name"])

@@ -1,0 +1,146 @@
+"""Keeps the node what its GPUPool in the cluster says it is."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from threading import Event
+from typing import Final, Protocol
+
+import structlog
+
+from tensorfusion_dra.core import gpupool, names
+from tensorfusion_dra.core.device import Node
+from tensorfusion_dra.core.errors import InputError, RetryableError
+from tensorfusion_dra.core.node_selector import NodeLabels
+from tensorfusion_dra.driver.catalog import CatalogReader
+from tensorfusion_dra.driver.ports import Events, Objects
+
+log = structlog.get_logger()
+
+_FIRST_ANSWER_SECONDS: Final = 5.0
+"""An API server that answers in time is not worth a line about waiting for it."""
+
+
+class PoolSource(Protocol):
+    """Tells what the node is now."""
+
+    def read(self) -> Node:
+        """The node as a member of its pool.
+
+        Raises:
+            RetryableError: Not known yet.
+            InputError: Somebody has to put the pool right.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamedPool:
+    """The pool that the settings name."""
+
+    pools: Objects
+    gpupool: str
+    node_name: str
+
+    def read(self) -> Node:
+        """See PoolSource."""
+        return gpupool.parse(gpupool.named(self.pools.items(), self.gpupool)).node(self.node_name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SelectingPool:
+    """The pool whose node selector selects the node.
+
+    Attributes:
+        nodes: The Node object of this node alone.
+    """
+
+    pools: Objects
+    nodes: Objects
+    node_name: str
+
+    def read(self) -> Node:
+        """See PoolSource."""
+        pools = self.pools.items()
+        for node in self.nodes.items():
+            chosen = gpupool.choose(pools, NodeLabels.of(node))
+            return gpupool.parse(chosen).node(self.node_name)
+        raise RetryableError(f"node {self.node_name}: found no such Node object")
+
+
+class PoolFollower:
+    """One loop that is woken when a pool or the Node object changed.
+
+    What cannot be used changes nothing: the last good values stay, and before the first ones
+    there is no catalog.
+    """
+
+    def __init__(
+        self,
+        source: PoolSource,
+        catalog: CatalogReader,
+        events: Events,
+        *,
+        on_served: Callable[[], None],
+    ) -> None:
+        """Follows nothing yet.
+
+        Args:
+            on_served: The catalog is another one now.
+        """
+        self._source = source
+        self._catalog = catalog
+        self._events = events
+        self._on_served = on_served
+        self._woken = Event()
+        self._stop = Event()
+        self._served: Node | None = None
+        self._told = ""
+
+    def wake(self) -> None:
+        """Something changed: look now."""
+        self._woken.set()
+
+    def stop(self) -> None:
+        """Ends run()."""
+        self._stop.set()
+        self._woken.set()
+
+    def run(self) -> None:
+        """Follows until stopped."""
+        self._woken.wait(_FIRST_ANSWER_SECONDS)
+        while True:
+            self._woken.clear()
+            # After the clearing, which may have taken stop()'s own wake-up.
+            if self._stop.is_set():
+                return
+            self.follow()
+            self._woken.wait()
+
+    def follow(self) -> None:
+        """Reads the pool once and serves what it says."""
+        try:
+            node = self._source.read()
+        except (InputError, RetryableError) as error:
+            self._tell(error)
+            return
+        changed = node != self._served
+        if changed or self._told:
+            log.info("gpupool_read", pool=node.pool, qos=node.qos)
+        self._told = ""
+        self._served = node
+        if changed and self._catalog.serve(node):
+            self._on_served()
+
+    def _tell(self, error: InputError | RetryableError) -> None:
+        """Says so once, also to whoever looks at the Node if it does not pass by itself."""
+        if str(error) == self._told:
+            return
+        self._told = str(error)
+        if self._served is None:
+            log.warning("gpupool_awaited", error=self._told)
+            consequence = "no GPU of this node is published until this is put right"
+        else:
+            log.warning("gpupool_unusable", pool=self._served.pool, error=self._told)
+            consequence = "the node's GPUs stay published as before"
+        if isinstance(error, InputError):
+            self._events.warn(names.EVENT_GPUPOOL_INVALID, f"{self._told}; {consequence}")

@@ -1,0 +1,90 @@
+"""What others see of a prepared claim, all of it a function of its record."""
+
+from collections.abc import Mapping
+from contextlib import suppress
+
+from tensorfusion_dra.core import cdi, limits_document
+from tensorfusion_dra.core.enforcers.enforcer import Enforcer
+from tensorfusion_dra.core.errors import ClaimError, FatalError
+from tensorfusion_dra.core.prepared import PreparedClaim
+from tensorfusion_dra.driver.ports import ClaimFiles, HostFiles
+
+
+class Projection:
+    """A claim's CDI spec, its limits document and the folders its enforcer needs."""
+
+    def __init__(
+        self,
+        specs: ClaimFiles,
+        limits: ClaimFiles,
+        host_files: HostFiles,
+        enforcers: Mapping[str, Enforcer],
+    ) -> None:
+        self._specs = specs
+        self._limits = limits
+        self._host_files = host_files
+        self._enforcers = enforcers
+
+    def check(self, claim: PreparedClaim) -> None:
+        """Returns if the claim's limits can be enforced at all; touches nothing.
+
+        Raises:
+            ClaimError: Its enforcer cannot express them.
+        """
+        if claim.shares:
+            self._enforcer(claim).needs(claim)
+
+    def ensure(self, claim: PreparedClaim) -> int:
+        """Returns once everything is as the record says; how many files had to be written.
+
+        The spec comes last: a container that starts by it finds all the rest.
+
+        Raises:
+            RetryableError: Something that the claim's limits depend on is missing, or a folder
+                cannot be written.
+        """
+        if not claim.shares:
+            return 0
+        enforcer = self._enforcer(claim)
+        self._host_files.provide(enforcer.needs(claim))
+        written = 0
+        limits = limits_document.document(claim)
+        if limits is not None:
+            written += self._limits.ensure(claim.ref.uid, limits)
+        spec = cdi.spec(claim, enforcer)
+        if spec is not None:
+            written += self._specs.ensure(claim.ref.uid, spec)
+        return written
+
+    def remove(self, claim_uid: str, claim: PreparedClaim | None) -> None:
+        """Returns once nothing of the claim is seen any more.
+
+        Args:
+            claim_uid: The claim's.
+            claim: Its record; None if there is none.
+
+        Raises:
+            RetryableError: A folder cannot be written.
+        """
+        self._specs.remove(claim_uid)
+        self._limits.remove(claim_uid)
+        if claim is not None and claim.shares:
+            with suppress(ClaimError):  # then nothing was ever provided for it
+                self._host_files.withdraw(self._enforcer(claim).needs(claim))
+
+    def claim_uids(self) -> frozenset[str]:
+        """The claims that something is seen of.
+
+        Raises:
+            RetryableError: A folder cannot be read.
+        """
+        return self._specs.claim_uids() | self._limits.claim_uids()
+
+    def _enforcer(self, claim: PreparedClaim) -> Enforcer:
+        enforcer = self._enforcers.get(claim.enforcer)
+        if enforcer is None:
+            raise FatalError(
+                f"claim {claim.ref}: enforcer {claim.enforcer!r}, "
+                f"expected one of {sorted(self._enforcers)}"
+            )
+        return enforcer

@@ -1,0 +1,59 @@
+"""Asks whoever may say something about a claim's shares: claim, class and pods."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import structlog
+
+from tensorfusion_dra.core import terms
+from tensorfusion_dra.core.claim import AllocatedClaim
+from tensorfusion_dra.core.share_parameters import Isolation, Qos
+from tensorfusion_dra.core.terms import Terms
+from tensorfusion_dra.driver.ports import Pods
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShareTerms:
+    """Reads the terms of each allocation of a claim.
+
+    Attributes:
+        isolation: What holds where nobody says anything.
+        pods: None if pods are not to be read, for lack of the right to.
+    """
+
+    isolation: Isolation
+    pods: Pods | None
+
+    def of_claim(self, claim: AllocatedClaim, *, qos: Qos, wait_seconds: float) -> Sequence[Terms]:
+        """The terms of the claim's allocations, in their order.
+
+        Args:
+            claim: As allocated.
+            qos: The level of the node's pool, for whoever names none.
+            wait_seconds: For each pod that has to be read.
+
+        Raises:
+            ClaimError: Somebody's parameters or annotations are malformed.
+            RetryableError: A pod cannot be read now.
+        """
+        said = terms.annotated(claim)
+        if said is None:
+            said = terms.of_pods(claim, self._annotations(claim, wait_seconds))
+        defaults = Terms(
+            isolation=self.isolation, qos=qos, tflops_limit=None, vram_limit=None, limiter=True
+        )
+        return [terms.of_share(claim, each, said, defaults) for each in claim.allocations]
+
+    def _annotations(
+        self, claim: AllocatedClaim, wait_seconds: float
+    ) -> Mapping[str, Mapping[str, str]]:
+        """By pod; the webhook copies them to the claim, so this is for clusters without it."""
+        if self.pods is None:
+            return {}
+        if len(claim.pods) > 1:
+            log.info("smallest_limits_hold", claim=str(claim.ref), pods=len(claim.pods))
+        return {
+            str(pod): self.pods.annotations(pod, wait_seconds=wait_seconds) for pod in claim.pods
+        }

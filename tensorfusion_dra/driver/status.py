@@ -1,0 +1,201 @@
+"""Tells in each claim's status what its containers really got."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from threading import Condition
+from typing import Final
+
+import structlog
+
+from tensorfusion_dra.core import device_status
+from tensorfusion_dra.core.device_status import Entry
+from tensorfusion_dra.core.errors import RetryableError
+from tensorfusion_dra.core.prepared import PreparedClaim
+from tensorfusion_dra.driver.backoff import Backoff
+from tensorfusion_dra.driver.ports import ClaimStatus, MissingRightError
+
+log = structlog.get_logger()
+
+MOST_WAITING: Final = 1024
+"""Claims; a node runs a tenth of that in pods."""
+_TRIES: Final = 8
+_LONGEST_RETRY_SECONDS: Final = 30.0
+
+
+def utc_now() -> datetime:
+    """The time of the clock on the wall."""
+    return datetime.now(UTC)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Waiting:
+    """A record to be told.
+
+    Attributes:
+        due: On time.monotonic()'s clock.
+    """
+
+    claim: PreparedClaim
+    due: float
+    backoff: Backoff
+    tries_left: int = _TRIES
+
+
+@dataclass(slots=True, kw_only=True)
+class _Told:
+    """What is known of a claim's status.
+
+    Attributes:
+        ready_since: A condition's transition is its first one: limits change, readiness does not.
+        entries: As last written; None if a write may or may not have changed them.
+    """
+
+    ready_since: datetime
+    entries: list[Entry] | None = None
+
+
+class StatusReporter:
+    """Writes behind the driver's back, in a thread of its own: a status never fails a prepare.
+
+    A missing right is told once. Then nothing is sent for a while, since every claim would be
+    refused alike; the records are kept and told when it is over, so that a ClusterRole that came
+    later than the DaemonSet needs no restart. One request in ten minutes costs nothing.
+    """
+
+    def __init__(
+        self,
+        claim_status: ClaimStatus,
+        *,
+        now: Callable[[], datetime] = utc_now,
+        retry_seconds: float = 0.5,
+        pause_seconds: float = 600.0,
+        most_waiting: int = MOST_WAITING,
+    ) -> None:
+        """A reporter that is not running yet.
+
+        Args:
+            claim_status: Where to write.
+            now: For lastTransitionTime.
+            retry_seconds: After a first failure; longer after each further one.
+            pause_seconds: How long nothing is sent after a right was missing.
+            most_waiting: Claims that the queue holds; more are left out.
+        """
+        self._claim_status = claim_status
+        self._now = now
+        self._retry_seconds = retry_seconds
+        self._pause_seconds = pause_seconds
+        self._most_waiting = most_waiting
+        # Of run()'s thread alone:
+        self._paused_until = 0.0
+        self._missing_rights: set[str] = set()
+        self._changed = Condition()  # guards all below
+        self._stopping = False
+        self._waiting: dict[str, _Waiting] = {}  # by claim UID, as the next one
+        self._told: dict[str, _Told] = {}
+
+    def report(self, claim: PreparedClaim) -> None:
+        """Has the claim's status written soon; returns at once, whatever the API server does."""
+        if not claim.shares:
+            return
+        uid = claim.ref.uid
+        backoff = Backoff(first_seconds=self._retry_seconds, longest_seconds=_LONGEST_RETRY_SECONDS)
+        with self._changed:
+            room = uid in self._waiting or len(self._waiting) < self._most_waiting
+            if room:
+                self._told.setdefault(uid, _Told(ready_since=self._now()))
+                self._waiting[uid] = _Waiting(claim=claim, due=time.monotonic(), backoff=backoff)
+                self._changed.notify()
+        if not room:
+            log.warning(
+                "status_not_reported",
+                claim=str(claim.ref),
+                claim_uid=uid,
+                error=f"{self._most_waiting} claims wait already",
+            )
+
+    def forget(self, claim_uid: str) -> None:
+        """Nothing more is told of an unprepared claim; its status goes when it is deallocated."""
+        with self._changed:
+            self._waiting.pop(claim_uid, None)
+            self._told.pop(claim_uid, None)
+
+    def stop(self) -> None:
+        """Ends run(). What still waits is told when the kubelet asks for its claim again."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify()
+
+    def run(self) -> None:
+        """Writes until stopped."""
+        while (waiting := self._next()) is not None:
+            self._tell(waiting)
+
+    def _next(self) -> _Waiting | None:
+        """The record that is due, once one is; None when it is time to stop."""
+        with self._changed:
+            while not self._stopping:
+                first = min(self._waiting.values(), key=lambda each: each.due, default=None)
+                if first is None:
+                    self._changed.wait()
+                    continue
+                seconds = max(first.due, self._paused_until) - time.monotonic()
+                if seconds <= 0:
+                    return self._waiting.pop(first.claim.ref.uid)
+                self._changed.wait(seconds)
+        return None
+
+    def _tell(self, waiting: _Waiting) -> None:
+        ref = waiting.claim.ref
+        with self._changed:
+            told = self._told.get(ref.uid)
+        if told is None:
+            return
+        entries = device_status.status(waiting.claim, ready_since=told.ready_since)
+        if entries == told.entries:
+            return
+        told.entries = None
+        try:
+            written = self._claim_status.write(ref, entries)
+        except MissingRightError as error:
+            self._missing(waiting, error)
+        except RetryableError as error:
+            self._failed(waiting, error)
+        else:
+            told.entries = entries
+            event = "status_reported" if written else "status_not_needed"
+            log.info(event, claim=str(ref), claim_uid=ref.uid, devices=len(entries))
+
+    def _missing(self, waiting: _Waiting, error: MissingRightError) -> None:
+        self._paused_until = time.monotonic() + self._pause_seconds
+        if error.right not in self._missing_rights:
+            self._missing_rights.add(error.right)
+            log.error(
+                "status_not_permitted",
+                error=f"expected {error.right}; claims are prepared without a status: {error}",
+            )
+        self._again(waiting, self._paused_until)
+
+    def _failed(self, waiting: _Waiting, error: RetryableError) -> None:
+        delay = waiting.backoff.failed()
+        again = self._again(waiting, time.monotonic() + delay)
+        ref = waiting.claim.ref
+        log.warning(
+            "status_retried" if again else "status_given_up",
+            claim=str(ref),
+            claim_uid=ref.uid,
+            seconds=round(delay, 1),
+            error=str(error),
+        )
+
+    def _again(self, waiting: _Waiting, due: float) -> bool:
+        """False if the claim was tried often enough or is forgotten; a newer record stays."""
+        waiting.tries_left -= 1
+        waiting.due = due
+        uid = waiting.claim.ref.uid
+        with self._changed:
+            wanted = waiting.tries_left > 0 and uid in self._told
+            if wanted:
+                self._waiting.setdefault(uid, waiting)
+        return wanted

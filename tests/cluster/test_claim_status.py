@@ -1,0 +1,268 @@
+"""The status of our devices over HTTP, as the rules of server-side apply leave it."""
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime
+from threading import Thread
+from typing import Any
+
+import pytest
+
+from tensorfusion_dra.cluster.api import APPLY, Api
+from tensorfusion_dra.cluster.claim_status import ClaimStatus
+from tensorfusion_dra.cluster.resource_api import ResourceApi
+from tensorfusion_dra.core import device_status
+from tensorfusion_dra.core.claim import ClaimRef
+from tensorfusion_dra.core.errors import RetryableError
+from tensorfusion_dra.driver.ports import MissingRightError
+from tensorfusion_dra.driver.status import StatusReporter
+from tensorfusion_dra.simulator.api.faults import Cut, Refuse
+from tensorfusion_dra.simulator.apiserver import ApiServer
+from tests.driver.test_publish_loop import eventually
+from tests.support.status_claims import DEVICE, POOL, SHARE_ID, claim, limit, share
+
+Json = dict[str, Any]
+
+CLAIMS = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims"
+OURS = {
+    "driver": "tensor-fusion.ai.dra-driver",
+    "pool": POOL,
+    "device": DEVICE,
+    "shareID": SHARE_ID,
+}
+THEIRS = {"driver": "nic.example.com", "pool": "nics", "device": "nic-0"}
+
+
+def not_granted(verbs: str) -> str:
+    """What a 1.36 API server says to a plugin without the granular right."""
+    return (
+        'ResourceClaim.resource.k8s.io "a" is invalid: status.devices: Forbidden: changing'
+        f' status.devices requires resource="resourceclaims/driver", verb="[{verbs}]" permission:'
+        ' resourceclaims.resource.k8s.io "tensor-fusion.ai.dra-driver" is forbidden'
+    )
+
+
+def allocated(api: Api, *, name: str = "a") -> ClaimRef:
+    """A claim with a share of our card and another driver's network card."""
+    wanted = [{"name": each, "exactly": {"deviceClassName": each}} for each in ("gpu", "nic")]
+    body = {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaim",
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": {"devices": {"requests": wanted}},
+    }
+    stored = api.call("POST", CLAIMS, body=body)
+    results = [{**OURS, "request": "gpu"}, {**THEIRS, "request": "nic"}]
+    stored["status"] = {
+        "allocation": {"devices": {"results": results}},
+        "reservedFor": [{"resource": "pods", "name": "train", "uid": "uid-of-train"}],
+    }
+    stored = api.call("PUT", f"{CLAIMS}/{name}/status", body=stored)
+    return ClaimRef(namespace="default", name=name, uid=stored["metadata"]["uid"])
+
+
+def entries(*, vram_gib: int = 24) -> list[Json]:
+    prepared = claim("a", share(limit=limit(vram_gib)))
+    return device_status.status(prepared, ready_since=datetime(2026, 3, 1, tzinfo=UTC))
+
+
+def stored_status(api: Api, name: str = "a") -> Json:
+    status: Json = api.call("GET", f"{CLAIMS}/{name}")["status"]
+    return status
+
+
+def apply_theirs(api: Api, ref: ClaimRef, data: Json) -> None:
+    api.call(
+        "PATCH",
+        f"{CLAIMS}/{ref.name}/status",
+        query={"fieldManager": "nic", "force": "true"},
+        body={
+            "apiVersion": "resource.k8s.io/v1",
+            "kind": "ResourceClaim",
+            "metadata": {"name": ref.name, "namespace": ref.namespace},
+            "status": {"devices": [{**THEIRS, "data": data}]},
+        },
+        content_type=APPLY,
+    )
+
+
+def replaced(api: Api) -> ClaimRef:
+    """A claim that is deleted, and another one of its name is there."""
+    old = allocated(api)
+    taken_back(api)
+    api.call("DELETE", f"{CLAIMS}/a")
+    allocated(api)
+    return old
+
+
+def taken_back(api: Api) -> None:
+    """The claim is deallocated."""
+    stored = api.call("GET", f"{CLAIMS}/a")
+    stored["status"].pop("reservedFor", None)
+    stored["status"].pop("allocation")
+    api.call("PUT", f"{CLAIMS}/a/status", body=stored)
+
+
+def test_the_entries_stand_in_the_status_and_the_allocation_stays(
+    api: Api, resource_api: ResourceApi
+) -> None:
+    ref = allocated(api)
+    before = stored_status(api)
+
+    written = ClaimStatus(resource_api).write(ref, entries())
+
+    assert written
+    assert stored_status(api) == {**before, "devices": entries()}
+
+
+def test_changed_limits_take_the_place_of_the_old_ones(api: Api, resource_api: ResourceApi) -> None:
+    ref = allocated(api)
+    claim_status = ClaimStatus(resource_api)
+    claim_status.write(ref, entries(vram_gib=24))
+
+    claim_status.write(ref, entries(vram_gib=20))
+
+    assert stored_status(api)["devices"] == entries(vram_gib=20)
+
+
+def test_the_same_entries_again_change_nothing(api: Api, resource_api: ResourceApi) -> None:
+    ref = allocated(api)
+    claim_status = ClaimStatus(resource_api)
+    claim_status.write(ref, entries())
+    before = api.call("GET", f"{CLAIMS}/a")
+
+    claim_status.write(ref, entries())
+
+    assert api.call("GET", f"{CLAIMS}/a") == before
+
+
+def test_two_drivers_entries_stand_side_by_side(api: Api, resource_api: ResourceApi) -> None:
+    ref = allocated(api)
+    claim_status = ClaimStatus(resource_api)
+    claim_status.write(ref, entries())
+    apply_theirs(api, ref, {"mac": "02:00:00:00:00:01"})
+
+    claim_status.write(ref, entries(vram_gib=20))
+    apply_theirs(api, ref, {"mac": "02:00:00:00:00:02"})
+
+    by_driver = {device["driver"]: device for device in stored_status(api)["devices"]}
+    (ours,) = entries(vram_gib=20)
+    assert by_driver[OURS["driver"]] == ours
+    assert by_driver["nic.example.com"]["data"] == {"mac": "02:00:00:00:00:02"}
+
+
+def test_the_entries_stay_until_the_claim_is_deallocated(
+    api: Api, resource_api: ResourceApi
+) -> None:
+    ref = allocated(api)
+    ClaimStatus(resource_api).write(ref, entries())
+    stored = api.call("GET", f"{CLAIMS}/a")
+    stored["status"].pop("reservedFor")
+    api.call("PUT", f"{CLAIMS}/a/status", body=stored)
+    unused = stored_status(api)
+
+    taken_back(api)
+
+    assert unused["devices"] == entries()
+    assert "devices" not in stored_status(api)
+
+
+def missing_claim(api: Api) -> ClaimRef:
+    ref = allocated(api)
+    return ClaimRef(namespace="default", name="none", uid=ref.uid)
+
+
+def deallocated(api: Api) -> ClaimRef:
+    ref = allocated(api)
+    taken_back(api)
+    return ref
+
+
+@pytest.mark.parametrize("lost", [missing_claim, replaced, deallocated])
+def test_a_claim_that_no_longer_has_the_devices_is_not_written(
+    api: Api, resource_api: ResourceApi, lost: Callable[[Api], ClaimRef]
+) -> None:
+    ref = lost(api)
+
+    written = ClaimStatus(resource_api).write(ref, entries())
+
+    assert not written
+    assert "devices" not in stored_status(api)
+
+
+def test_a_refusal_of_the_uid_as_immutable_is_no_fault_either(
+    server: ApiServer, api: Api, resource_api: ResourceApi
+) -> None:
+    ref = replaced(api)
+    refusal = Refuse(422, 'metadata.uid: Invalid value: "x": field is immutable')
+    server.faults.add("patch", "resourceclaims/status", refusal)
+
+    assert not ClaimStatus(resource_api).write(ref, entries())
+
+
+@pytest.mark.parametrize(
+    ("refusal", "right"),
+    [
+        (Refuse(403, "no right"), "patch on resourceclaims/status"),
+        (
+            Refuse(422, not_granted("associated-node:patch arbitrary-node:patch")),
+            "associated-node:patch on resourceclaims/driver",
+        ),
+        (Refuse(422, not_granted("arbitrary-node:patch")), "a token bound to a pod"),
+    ],
+)
+def test_a_missing_right_is_named(
+    server: ApiServer, api: Api, resource_api: ResourceApi, refusal: Refuse, right: str
+) -> None:
+    ref = allocated(api)
+    server.faults.add("patch", "resourceclaims/status", refusal)
+
+    with pytest.raises(MissingRightError, match=r"claim default/a: PATCH .*") as refused:
+        ClaimStatus(resource_api).write(ref, entries())
+
+    assert refused.value.right.startswith(right)
+
+
+@pytest.mark.parametrize("fault", [Refuse(409), Refuse(422), Refuse(500), Refuse(429), Cut()])
+def test_any_other_fault_is_retryable(
+    server: ApiServer, api: Api, resource_api: ResourceApi, fault: Refuse | Cut
+) -> None:
+    ref = allocated(api)
+    server.faults.add("patch", "resourceclaims/status", fault)
+
+    with pytest.raises(RetryableError) as raised:
+        ClaimStatus(resource_api).write(ref, entries())
+
+    assert not isinstance(raised.value, MissingRightError)
+
+
+def test_what_the_api_server_would_never_take_is_retryable_and_said(
+    api: Api, resource_api: ResourceApi
+) -> None:
+    ref = allocated(api)
+    (entry,) = entries()
+
+    with pytest.raises(RetryableError, match="422"):
+        ClaimStatus(resource_api).write(ref, [{**entry, "conditions": [{"type": "Ready"}]}])
+
+
+def test_a_report_to_an_api_server_that_is_away_returns_at_once_and_arrives_later(
+    server: ApiServer, api: Api, resource_api: ResourceApi
+) -> None:
+    ref = allocated(api)
+    reporter = StatusReporter(ClaimStatus(resource_api), retry_seconds=0.1)
+    thread = Thread(target=reporter.run)
+    thread.start()
+    try:
+        server.stop()
+        started = time.monotonic()
+        reporter.report(replace(claim("a"), ref=ref))
+        seconds = time.monotonic() - started
+        server.start()
+
+        assert eventually(lambda: "devices" in stored_status(api))
+        assert seconds < 0.1
+    finally:
+        reporter.stop()
+        thread.join(5)

@@ -1,0 +1,102 @@
+"""Events on the Node: one for each thing to say, and never in the way."""
+
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from tensorfusion_dra.cluster.api import Api
+from tensorfusion_dra.cluster.events import Events
+from tensorfusion_dra.cluster.nodes import Nodes
+from tensorfusion_dra.simulator.api.faults import Refuse
+from tensorfusion_dra.simulator.apiserver import ApiServer
+from tensorfusion_dra.simulator.rest import EVENTS, NODES, Client, Json
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Setup:
+    def __init__(self, server: ApiServer, api: Api) -> None:
+        self.client = Client(server.url)
+        self.clock = Clock()
+        nodes = Nodes(api, node_name="node-01")
+        self.events = Events(api, nodes, node_name="node-01", clock=self.clock)
+
+    def create_node(self) -> Json:
+        document = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "node-01"}}
+        return self.client.create(NODES, document)
+
+    def written(self) -> list[dict[str, Any]]:
+        return self.client.list(EVENTS).items
+
+
+@pytest.fixture
+def setup(server: ApiServer, api: Api) -> Setup:
+    return Setup(server, api)
+
+
+def test_a_warning_is_found_at_its_node(setup: Setup) -> None:
+    node = setup.create_node()
+
+    setup.events.warn("GPUPoolInvalid", "GPUPool prod: found none of this name")
+
+    (event,) = setup.written()
+    assert event["type"] == "Warning"
+    assert event["reason"] == "GPUPoolInvalid"
+    assert event["message"] == "GPUPool prod: found none of this name"
+    assert event["metadata"]["namespace"] == "default"
+    assert event["involvedObject"]["name"] == "node-01"
+    assert event["involvedObject"]["uid"] == node["metadata"]["uid"]
+    assert event["reportingComponent"] == "tensor-fusion.ai.dra-driver"
+
+
+def test_the_same_is_not_said_again_within_ten_minutes(setup: Setup) -> None:
+    setup.create_node()
+    setup.events.warn("GPUPoolInvalid", "a")
+    setup.clock.now = 599
+    setup.events.warn("GPUPoolInvalid", "a")
+    assert len(setup.written()) == 1
+
+    setup.events.warn("GPUPoolInvalid", "b")
+    setup.clock.now = 600
+    setup.events.warn("GPUPoolInvalid", "a")
+
+    assert sorted(event["message"] for event in setup.written()) == ["a", "a", "b"]
+
+
+def test_a_long_message_is_cut_to_what_the_api_takes(setup: Setup) -> None:
+    setup.create_node()
+
+    setup.events.warn("GPUPoolInvalid", "x" + "ä" * 1000)
+
+    (event,) = setup.written()
+    assert event["message"] == "x" + "ä" * 511
+
+
+def test_what_cannot_be_written_is_one_line_and_may_be_written_the_next_time(
+    server: ApiServer, setup: Setup
+) -> None:
+    setup.create_node()
+    server.faults.add("create", "events", Refuse(403), times=1)
+
+    with capture_logs() as logs:
+        setup.events.warn("GPUPoolInvalid", "a")
+    setup.events.warn("GPUPoolInvalid", "a")
+
+    (line,) = logs
+    assert line["event"] == "event_not_written"
+    assert "403" in line["error"]
+    assert len(setup.written()) == 1
+
+
+def test_without_a_node_object_nothing_is_written_and_nothing_raised(setup: Setup) -> None:
+    with capture_logs() as logs:
+        setup.events.warn("GPUPoolInvalid", "a")
+
+    assert [line["event"] for line in logs] == ["event_not_written"]
+    assert setup.written() == []

@@ -1,0 +1,85 @@
+"""Pods' annotations over HTTP."""
+
+from typing import Any
+
+import pytest
+
+from tensorfusion_dra.cluster.api import Api
+from tensorfusion_dra.cluster.pods import Pods
+from tensorfusion_dra.core.claim import PodRef
+from tensorfusion_dra.core.errors import RetryableError
+from tensorfusion_dra.simulator.api.faults import Cut, HalfOpen, Refuse
+from tensorfusion_dra.simulator.apiserver import ApiServer
+
+ANNOTATIONS = {"tensor-fusion.ai/vram-limit": "8Gi", "example.com/other": "x"}
+
+
+def pod(api: Api, annotations: dict[str, str] | None) -> PodRef:
+    metadata: dict[str, Any] = {"name": "train", "namespace": "default"}
+    if annotations is not None:
+        metadata["annotations"] = annotations
+    stored = api.call(
+        "POST",
+        "/api/v1/namespaces/default/pods",
+        body={
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": metadata,
+            "spec": {"containers": [{"name": "main", "image": "train"}]},
+        },
+    )
+    return PodRef(namespace="default", name="train", uid=stored["metadata"]["uid"])
+
+
+def test_the_annotations_of_a_pod_are_read(api: Api) -> None:
+    ref = pod(api, ANNOTATIONS)
+
+    assert Pods(api).annotations(ref, wait_seconds=5) == ANNOTATIONS
+
+
+def test_a_pod_without_annotations_has_none(api: Api) -> None:
+    ref = pod(api, None)
+
+    assert Pods(api).annotations(ref, wait_seconds=5) == {}
+
+
+def test_a_pod_that_is_gone_has_none(api: Api) -> None:
+    ref = PodRef(namespace="default", name="gone", uid="uid")
+
+    assert Pods(api).annotations(ref, wait_seconds=5) == {}
+
+
+def test_a_pod_that_was_replaced_has_none(api: Api) -> None:
+    pod(api, ANNOTATIONS)
+    earlier = PodRef(namespace="default", name="train", uid="uid-of-the-one-before")
+
+    assert Pods(api).annotations(earlier, wait_seconds=5) == {}
+
+
+@pytest.mark.parametrize("fault", [Refuse(500), Refuse(429, retry_after_seconds=1), Cut()])
+def test_a_passing_fault_is_not_seen(server: ApiServer, api: Api, fault: Refuse | Cut) -> None:
+    ref = pod(api, ANNOTATIONS)
+    server.faults.add("get", "pods", fault, times=2)
+
+    assert Pods(api).annotations(ref, wait_seconds=5) == ANNOTATIONS
+
+
+@pytest.mark.parametrize("fault", [Refuse(500), Refuse(401), Cut(), HalfOpen()])
+def test_a_lasting_fault_is_retryable_and_ends_within_the_time(
+    server: ApiServer, api: Api, fault: Refuse | Cut | HalfOpen
+) -> None:
+    ref = pod(api, ANNOTATIONS)
+    server.faults.add("get", "pods", fault)
+
+    with pytest.raises(RetryableError, match=r"^pod default/train: GET /api/v1"):
+        Pods(api).annotations(ref, wait_seconds=0.7)
+
+
+def test_a_missing_right_is_named_with_the_setting_that_makes_it_needless(
+    server: ApiServer, api: Api
+) -> None:
+    ref = pod(api, ANNOTATIONS)
+    server.faults.add("get", "pods", Refuse(403, "no right"))
+
+    with pytest.raises(RetryableError, match=r"pod default/train: .*get pods.*--read-pods.*403"):
+        Pods(api).annotations(ref, wait_seconds=5)
