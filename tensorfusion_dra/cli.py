@@ -57,8 +57,20 @@ def _parser() -> argparse.ArgumentParser:
     simulate.add_argument(
         "--request",
         action="append",
-        help="what a pod asks for, such as tflops=100,vram=16Gi, or whole for a card alone; given "
-        "several times, the pods take turns",
+        help="what a pod asks for, such as tflops=100,vram=16Gi,vram-limit=32Gi,isolation=soft, or "
+        "whole for a card alone; given several times, the pods take turns",
+    )
+    simulate.add_argument(
+        "--tflops-oversell-ratio",
+        default="100",
+        metavar="PERCENT",
+        help="compute that the node hands out, in percent of its GPUs' (%(default)s)",
+    )
+    simulate.add_argument(
+        "--vram-expand-to-host-mem",
+        default="0",
+        metavar="PERCENT",
+        help="part of this machine's memory by which the GPUs' is expanded (%(default)s)",
     )
     simulate.add_argument(
         "--keep", action="store_true", help="leave everything running until Ctrl-C"
@@ -96,13 +108,7 @@ def _simulate(flags: argparse.Namespace) -> int:
     except ImportError as error:
         raise InputError(f"simulate needs the extra 'cel': {error}") from error
 
-    chosen = simulate.options(
-        gpus=flags.gpus,
-        pods=flags.pods,
-        requests=flags.request or simulate.DEFAULT_REQUESTS,
-        keep=flags.keep,
-    )
-    return simulate.run(chosen, form=flags.form)
+    return simulate.run(simulate.options(flags), form=flags.form)
 
 
 def _inspect(flags: argparse.Namespace) -> int:

@@ -8,11 +8,12 @@ from typing import Any, Final
 
 import yaml
 
-from tensorfusion_dra.app import parts, providers
+from tensorfusion_dra.app import parts, pool_source, providers
 from tensorfusion_dra.app.settings import Settings
 from tensorfusion_dra.app.tables import table
-from tensorfusion_dra.core import cdi
+from tensorfusion_dra.core import names
 from tensorfusion_dra.core.errors import DriverError, RetryableError
+from tensorfusion_dra.discovery.host import WithHost
 from tensorfusion_dra.driver.catalog import Catalog, CatalogReader
 from tensorfusion_dra.state.ledger import FILE_NAME, Ledger
 
@@ -39,7 +40,8 @@ def run(settings: Settings, *, form: str, raw: bool) -> int:
                 return 1
             _print(json.dumps(recording, indent=2))
             return 0
-        reader = CatalogReader(discovery, parts.node(settings), providers=providers.load())
+        cards = WithHost(discovery, data_folder=Path(settings.data_dir))
+        reader = CatalogReader(cards, parts.node(settings), providers=providers.load())
         found, troubles = _found(settings, reader)
     if form == "json":
         _print(json.dumps(found, indent=2))
@@ -55,6 +57,12 @@ def run(settings: Settings, *, form: str, raw: bool) -> int:
 def _found(settings: Settings, reader: CatalogReader) -> tuple[dict[str, Any], list[str]]:
     troubles = []
     found: dict[str, Any] = {"node": settings.node_name, "pool": parts.node(settings).pool}
+    if pool_source.follows(settings):
+        found["pool"] = None
+        troubles.append(
+            f"pool-source {settings.pool_source}: the pool's values are at the API server, which "
+            f"is not asked here; the devices are shown with those of the settings"
+        )
     try:
         reader.refresh()
     except RetryableError as error:
@@ -107,7 +115,7 @@ def _claims(data_folder: Path) -> list[dict[str, Any]]:
 
 def _specs(folder: Path) -> list[str]:
     try:
-        return sorted(str(path) for path in folder.iterdir() if cdi.claim_uid_of(path.name))
+        return sorted(str(path) for path in folder.glob(f"{names.CDI_FILE_PREFIX}*.json"))
     except OSError:
         return []
 
@@ -134,7 +142,7 @@ def _lines(found: dict[str, Any]) -> list[str]:
     lines += ["", "Prepared claims"]
     lines += table(
         [
-            ("CLAIM", "UID", "REQUEST", "DEVICE", "TAKES"),
+            ("CLAIM", "UID", "REQUEST", "DEVICE", "TAKES", "LIMITS"),
             *(
                 (
                     f"{claim['namespace']}/{claim['name']}",
@@ -142,6 +150,7 @@ def _lines(found: dict[str, Any]) -> list[str]:
                     share["request"],
                     share["device"],
                     ", ".join(f"{v} {k}" for k, v in share["consumed"].items()) or "admin access",
+                    _limits(share),
                 )
                 for claim in found.get("claims", [])
                 for share in claim["shares"]
@@ -150,6 +159,17 @@ def _lines(found: dict[str, Any]) -> list[str]:
     )
     lines += ["", "CDI specs", *(f"  {path}" for path in found["cdiSpecs"])]
     return lines
+
+
+def _limits(share: dict[str, Any]) -> str:
+    """Such as soft: 33 %, 20480 MiB (of 40960 MiB wanted)."""
+    limit = share["limit"]
+    if limit is None:
+        return f"{share['isolation']}: none"
+    mib = limit["vramBytes"] // 2**20
+    clamped = limit["vramBytes"] < share["wantedVramBytes"]
+    wanted = f" (of {share['wantedVramBytes'] // 2**20} MiB wanted)" if clamped else ""
+    return f"{share['isolation']}: {limit['smPercent']} %, {mib} MiB{wanted}"
 
 
 def _print(text: str) -> None:

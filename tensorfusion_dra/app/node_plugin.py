@@ -8,27 +8,34 @@ from typing import Final
 
 import structlog
 
-from tensorfusion_dra.app import parts, providers
+from tensorfusion_dra.app import parts, pool_source, providers
 from tensorfusion_dra.app.settings import Settings
 from tensorfusion_dra.app.supervisor import Supervisor
 from tensorfusion_dra.cluster.api import Api
+from tensorfusion_dra.cluster.claim_status import ClaimStatus
 from tensorfusion_dra.cluster.claims import Claims
 from tensorfusion_dra.cluster.nodes import Nodes
+from tensorfusion_dra.cluster.pods import Pods
 from tensorfusion_dra.cluster.resource_api import ResourceApi
 from tensorfusion_dra.cluster.slice_watch import SliceWatch
 from tensorfusion_dra.cluster.slices import Slices
 from tensorfusion_dra.core.errors import FatalError, RetryableError
-from tensorfusion_dra.discovery.device_nodes import HostDeviceNodes
+from tensorfusion_dra.core.share_parameters import Isolation
+from tensorfusion_dra.discovery.host import WithHost
 from tensorfusion_dra.driver import recover
 from tensorfusion_dra.driver.catalog import CatalogReader
 from tensorfusion_dra.driver.prepare import Preparer
+from tensorfusion_dra.driver.projection import Projection
 from tensorfusion_dra.driver.publish import Publisher
+from tensorfusion_dra.driver.share_terms import ShareTerms
+from tensorfusion_dra.driver.status import StatusReporter
 from tensorfusion_dra.kubelet import sockets
 from tensorfusion_dra.kubelet.dra import DraService
 from tensorfusion_dra.kubelet.health import HealthService
 from tensorfusion_dra.kubelet.registration import Registration
 from tensorfusion_dra.kubelet.server import UnixServer
-from tensorfusion_dra.state.cdi_directory import CdiDirectory
+from tensorfusion_dra.state import claim_files
+from tensorfusion_dra.state.host_files import NodeFiles
 from tensorfusion_dra.state.ledger import Ledger
 
 log = structlog.get_logger()
@@ -71,18 +78,35 @@ def _start(settings: Settings, supervisor: Supervisor, running: ExitStack) -> No
     )
     ledger = Ledger(settings.data_folder)
     running.callback(ledger.close)
-    specs = CdiDirectory(Path(settings.cdi_dir))
-    recover.recover(ledger, specs)
-
-    catalog = CatalogReader(
-        parts.discovery(settings, running), parts.node(settings), providers=providers.load()
+    projection = Projection(
+        claim_files.cdi_specs(Path(settings.cdi_dir)),
+        claim_files.limits(Path(settings.tensor_fusion_root) / "claims"),
+        NodeFiles(),
+        parts.enforcers(settings),
     )
+    recover.recover(ledger, projection)
+
+    cards = WithHost(parts.discovery(settings, running), data_folder=Path(settings.data_dir))
+    node = None if pool_source.follows(settings) else parts.node(settings)
+    catalog = CatalogReader(cards, node, providers=providers.load())
     api = Api(Path(settings.kubeconfig) if settings.kubeconfig else None)
     resource_api = ResourceApi(api)
     running.callback(supervisor.join, seconds=_JOIN_SECONDS)
 
+    status = StatusReporter(ClaimStatus(resource_api))
+    supervisor.run("status", status.run)
+    running.callback(status.stop)
     preparer = Preparer(
-        Claims(resource_api), ledger, specs, catalog, HostDeviceNodes(Path(settings.dev_dir))
+        Claims(resource_api),
+        ledger,
+        projection,
+        catalog,
+        host=parts.host(settings),
+        share_terms=ShareTerms(
+            isolation=Isolation(settings.isolation),
+            pods=Pods(api) if settings.read_pods == "true" else None,
+        ),
+        status=status,
     )
     health = HealthService(catalog)
     services = (*DraService(preparer, supervisor.fail).services(), *health.services())
@@ -117,6 +141,15 @@ def _publish(
     running.callback(watch.stop)
     supervisor.run("publish", publisher.run)
     supervisor.run("slice-watch", watch.run)
+    if pool_source.follows(settings):
+        pool_source.follow(
+            settings,
+            supervisor,
+            running,
+            catalog=catalog,
+            api=resource_api.api,
+            on_served=publisher.wake,
+        )
 
 
 def _register(paths: sockets.SocketPaths, supervisor: Supervisor, running: ExitStack) -> None:

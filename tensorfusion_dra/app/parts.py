@@ -1,18 +1,59 @@
 """Parts that several verbs build from the same settings."""
 
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
 from tensorfusion_dra.app.settings import Settings
 from tensorfusion_dra.core.device import Node
+from tensorfusion_dra.core.enforcers.enforcer import Enforcer
+from tensorfusion_dra.core.enforcers.hami_core import HamiCore
+from tensorfusion_dra.core.enforcers.mps import Mps
+from tensorfusion_dra.core.enforcers.tensor_fusion import TensorFusion
+from tensorfusion_dra.core.tenancy import Rules
 from tensorfusion_dra.discovery import models, simulated
+from tensorfusion_dra.discovery.device_nodes import HostDeviceNodes
+from tensorfusion_dra.discovery.driver_files import HostDriverFiles
 from tensorfusion_dra.discovery.nvml import NvmlDiscovery
 from tensorfusion_dra.discovery.simulated import SimulatedDiscovery
+from tensorfusion_dra.driver.prepare import Host
 
 
 def node(settings: Settings) -> Node:
     """The node that the settings name."""
-    return Node(name=settings.node_name, gpupool=settings.gpupool, qos=settings.qos)
+    return Node(
+        name=settings.node_name,
+        gpupool=settings.gpupool,
+        qos=settings.qos,
+        oversubscription=settings.oversubscription,
+    )
+
+
+def enforcers(settings: Settings) -> Mapping[str, Enforcer]:
+    """Every enforcer by name: claims prepared under another one keep theirs."""
+    every: tuple[Enforcer, ...] = (
+        TensorFusion(
+            root=settings.tensor_fusion_root,
+            hypervisor_ip=settings.hypervisor_ip,
+            hypervisor_port=settings.hypervisor_port,
+        ),
+        HamiCore(library=settings.hami_core_library),
+        Mps(pipes=settings.mps_pipes, shm=settings.mps_shm),
+    )
+    return {enforcer.name: enforcer for enforcer in every}
+
+
+def host(settings: Settings) -> Host:
+    """The machine as the settings describe it."""
+    return Host(
+        device_nodes=HostDeviceNodes(Path(settings.dev_dir)),
+        driver_files=HostDriverFiles(Path(settings.driver_root)),
+        enforcer=settings.enforcer,
+        rules=Rules(
+            overcommit_limits=settings.overcommit_limits == "true",
+            fixed=enforcers(settings)[settings.enforcer].fixed,
+        ),
+    )
 
 
 def discovery(settings: Settings, running: ExitStack) -> NvmlDiscovery | SimulatedDiscovery:

@@ -1,5 +1,6 @@
 """`simulate`: a whole node on this machine, without GPU or cluster, from discovery to teardown."""
 
+import argparse
 import json
 import shutil
 import signal
@@ -15,7 +16,7 @@ from tensorfusion_dra.app import simulation_report
 from tensorfusion_dra.app.progress import Progress
 from tensorfusion_dra.app.simulated_cluster import SimulatedCluster
 from tensorfusion_dra.app.simulation_report import Left, Pod, Report, Share
-from tensorfusion_dra.core import cdi, names, quantity
+from tensorfusion_dra.core import names, quantity
 from tensorfusion_dra.core.errors import InputError, RetryableError
 from tensorfusion_dra.core.quantity import Quantity, QuantityError
 from tensorfusion_dra.simulator.rest import Json
@@ -31,7 +32,33 @@ DEFAULT_REQUESTS: Final = (
 MAX_PODS: Final = 200
 WHOLE: Final = "whole"
 
+_AMOUNTS: Final = (names.CAPACITY_TFLOPS, names.CAPACITY_VRAM)
+_ANNOTATIONS: Final = {
+    annotation.rpartition("/")[2]: annotation for annotation in sorted(names.SHARE_ANNOTATIONS)
+}
 _SECONDS: Final = 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asks:
+    """What a pod asks for.
+
+    Attributes:
+        amounts: Quantities of tflops and vram; empty for a whole card.
+        annotations: Of its claim, as the webhook copies them from the pod.
+    """
+
+    amounts: Mapping[str, str]
+    annotations: Mapping[str, str]
+
+    def capacity(self, *, virtual: bool) -> Mapping[str, str]:
+        """The claim's capacity requests, as the webhook fills them.
+
+        Args:
+            virtual: The pool hands out more than its cards.
+        """
+        prefix = "virtual_" if virtual else ""
+        return {f"{prefix}{name}": text for name, text in self.amounts.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,26 +67,35 @@ class Options:
 
     Attributes:
         gpus: As `--simulated-gpus` of the node plugin takes it.
-        requests: What the pods ask for, by turns: quantities by capacity, empty for a whole card.
+        requests: What the pods ask for, by turns.
+        tflops_oversell_ratio: As the node plugin takes it.
+        vram_expand_to_host_mem: As the node plugin takes it.
         keep: Leave everything running, and on disk, until interrupted.
     """
 
     gpus: str
     pods: int
-    requests: tuple[Mapping[str, str], ...]
+    requests: tuple[Asks, ...]
+    tflops_oversell_ratio: str
+    vram_expand_to_host_mem: str
     keep: bool
 
 
-def options(*, gpus: str, pods: int, requests: Sequence[str], keep: bool) -> Options:
-    """The options, checked.
+def options(flags: argparse.Namespace) -> Options:
+    """The options in the flags of `simulate`, checked.
 
     Raises:
         InputError: A request or the number of pods is malformed.
     """
-    if not 0 <= pods <= MAX_PODS:
-        raise InputError(f"pods: found {pods}, expected 0 to {MAX_PODS}")
+    if not 0 <= flags.pods <= MAX_PODS:
+        raise InputError(f"pods: found {flags.pods}, expected 0 to {MAX_PODS}")
     return Options(
-        gpus=gpus, pods=pods, requests=tuple(_asks(text) for text in requests), keep=keep
+        gpus=flags.gpus,
+        pods=flags.pods,
+        requests=tuple(_asks(text) for text in flags.request or DEFAULT_REQUESTS),
+        tflops_oversell_ratio=flags.tflops_oversell_ratio,
+        vram_expand_to_host_mem=flags.vram_expand_to_host_mem,
+        keep=flags.keep,
     )
 
 
@@ -93,15 +129,22 @@ def _simulated(cluster: SimulatedCluster, chosen: Options, progress: Progress) -
     started = time.monotonic()
     progress.say("starting API server, scheduler, kubelet and node plugin")
     cluster.start()
+    cluster.plugin_flags.extend(
+        [
+            *("--tflops-oversell-ratio", chosen.tflops_oversell_ratio),
+            *("--vram-expand-to-host-mem", chosen.vram_expand_to_host_mem),
+        ]
+    )
     cluster.start_plugin()
     cluster.until("registration", lambda: bool(cluster.kubelet.registered), seconds=_SECONDS)
     cluster.until("publication", lambda: bool(cluster.slices()), seconds=_SECONDS)
     ready = time.monotonic()
 
     pods = {f"pod-{n + 1}": chosen.requests[n % len(chosen.requests)] for n in range(chosen.pods)}
+    virtual = (chosen.tflops_oversell_ratio, chosen.vram_expand_to_host_mem) != ("100", "0")
     for name, asks in pods.items():
         progress.say(f"submitting {name}")
-        cluster.submit(name, asks)
+        cluster.submit(name, asks.capacity(virtual=virtual), asks.annotations)
     settled = _wait_settled(cluster, pods, progress)
     ran = time.monotonic()
 
@@ -132,21 +175,24 @@ def _simulated(cluster: SimulatedCluster, chosen: Options, progress: Progress) -
     )
 
 
-def _asks(text: str) -> Mapping[str, str]:
-    """``tflops=100,vram=16Gi`` by capacity; ``whole`` is a card alone."""
-    if text == WHOLE:
-        return {}
-    asks: dict[str, str] = {}
-    for part in text.split(","):
-        name, separator, amount = part.partition("=")
-        if not separator or name not in (names.CAPACITY_TFLOPS, names.CAPACITY_VRAM):
-            raise InputError(f"request {text!r}: expected tflops=100,vram=16Gi or {WHOLE}")
+def _asks(text: str) -> Asks:
+    """``tflops=100,vram=16Gi,vram-limit=32Gi,isolation=hard``; ``whole`` is a card alone."""
+    amounts: dict[str, str] = {}
+    annotations: dict[str, str] = {}
+    for part in () if text == WHOLE else text.split(","):
+        name, separator, value = part.partition("=")
+        if not separator or name not in (*_AMOUNTS, *_ANNOTATIONS):
+            known = ", ".join(f"{key}=..." for key in (*_AMOUNTS, *_ANNOTATIONS))
+            raise InputError(f"request {text!r}: {part!r}: expected {known}, or {WHOLE} alone")
+        if name in _ANNOTATIONS:
+            annotations[_ANNOTATIONS[name]] = value
+            continue
         try:
-            quantity.parse(amount)
+            quantity.parse(value)
         except QuantityError as error:
             raise InputError(f"request {text!r}: {name}: {error}") from error
-        asks[name] = amount
-    return asks
+        amounts[name] = value
+    return Asks(amounts=amounts, annotations=annotations)
 
 
 def _wait_settled(
@@ -181,12 +227,12 @@ def _waits_for(pod: Json) -> str:
     return ""
 
 
-def _pod(cluster: SimulatedCluster, pod: Json, asks: Mapping[str, str]) -> Pod:
+def _pod(cluster: SimulatedCluster, pod: Json, asks: Asks) -> Pod:
     name = pod["metadata"]["name"]
     container = cluster.container_of(name)
     return Pod(
         name=name,
-        asks=asks,
+        asks=asks.amounts,
         phase=_phase(pod),
         waits_for="" if container else _waits_for(pod),
         shares=tuple(_shares(cluster.claim_of(pod))),
@@ -213,9 +259,10 @@ def _first_spec(
     """The CDI spec of the first pod that runs, and where it lies."""
     for pod in pods:
         claim = cluster.claim_of(pod)
-        file = cluster.cdi_folder / cdi.file_name(claim["metadata"]["uid"]) if claim else None
-        if file is not None and file.exists():
-            return str(file), json.loads(file.read_text(encoding="utf-8"))
+        uid = claim["metadata"]["uid"] if claim else ""
+        for file in cluster.spec_files():
+            if uid and file.name == f"{names.CDI_FILE_PREFIX}{uid}.json":
+                return str(file), json.loads(file.read_text(encoding="utf-8"))
     return "", None
 
 
@@ -228,7 +275,7 @@ def _left(slices: Sequence[Json], claims: Sequence[Json]) -> list[Left]:
                 taken[key] = taken.get(key, 0) + quantity.parse(text).nano
     left = []
     for device in [device for item in slices for device in item["spec"].get("devices") or []]:
-        for name, entry in device["capacity"].items():
+        for name, entry in _divided(device["capacity"]).items():
             total = quantity.parse(entry["value"])
             free = Quantity(total.nano - taken.get((device["name"], name), 0), total.family)
             left.append(
@@ -241,6 +288,12 @@ def _left(slices: Sequence[Json], claims: Sequence[Json]) -> list[Left]:
                 )
             )
     return left
+
+
+def _divided(capacity: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What tenants divide among themselves: the virtual amounts where there are any."""
+    virtual = {name: entry for name, entry in capacity.items() if name.startswith("virtual_")}
+    return virtual or capacity
 
 
 def _torn_down(

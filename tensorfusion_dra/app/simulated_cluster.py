@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import tensorfusion_dra
-from tensorfusion_dra.core import cdi, names
+from tensorfusion_dra.core import names
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.simulator import cel
 from tensorfusion_dra.simulator.api.gates import DEFAULT_GATES
@@ -54,6 +54,7 @@ class SimulatedCluster:
         gpus: str,
         node_name: str = "node-01",
         gates: Collection[str] = DEFAULT_GATES,
+        tensor_fusion: bool = False,
     ) -> None:
         """A cluster that is not started yet.
 
@@ -61,6 +62,7 @@ class SimulatedCluster:
             folder: Everything it leaves on disk; its path must be short, as it holds sockets.
             gpus: What `--simulated-gpus` takes.
             gates: The feature gates that are on.
+            tensor_fusion: Whether the API server has GPUPools.
         """
         self.folder: Final = folder
         self.node_name: Final = node_name
@@ -68,7 +70,9 @@ class SimulatedCluster:
         self.cdi_folder: Final = folder / "cdi"
         self.log_file: Final = folder / "node-plugin.log"
         self.plugin_flags: Final = ["--simulated-gpus", gpus]
-        self.server: Final = ApiServer(gates=gates, check_expression=cel.check_expression)
+        self.server: Final = ApiServer(
+            gates=gates, tensor_fusion=tensor_fusion, check_expression=cel.check_expression
+        )
         self._running = ExitStack()
         self._plugin: subprocess.Popen[bytes] | None = None
 
@@ -110,6 +114,7 @@ class SimulatedCluster:
             *("--kubeconfig", str(self._kubeconfig)),
             *("--kubelet-root", str(self.kubelet_root)),
             *("--cdi-dir", str(self.cdi_folder)),
+            *("--tensor-fusion-root", str(self.folder / "tensor-fusion")),
             *self.plugin_flags,
         ]
 
@@ -162,13 +167,17 @@ class SimulatedCluster:
             self.client.list(SLICES).items, key=lambda item: str(item["metadata"]["name"])
         )
 
-    def submit(self, name: str, asks: Mapping[str, str]) -> None:
+    def submit(
+        self, name: str, asks: Mapping[str, str], annotations: Mapping[str, str] | None = None
+    ) -> None:
         """A pod with one container, and the template of its claim.
 
         Args:
+            name: Of pod and template.
             asks: Quantities by capacity; empty asks for a whole card.
+            annotations: Of the claim.
         """
-        self.client.create(TEMPLATES, _template(name, asks))
+        self.client.create(TEMPLATES, _template(name, asks, annotations or {}))
         self.client.create(PODS, _pod(name))
 
     def pod(self, name: str) -> Json:
@@ -196,7 +205,7 @@ class SimulatedCluster:
 
     def spec_files(self) -> list[Path]:
         """The CDI specs of this driver."""
-        return sorted(p for p in self.cdi_folder.iterdir() if cdi.claim_uid_of(p.name))
+        return sorted(self.cdi_folder.glob(f"{names.CDI_FILE_PREFIX}*.json"))
 
 
 def _object(api_version: str, kind: str, name: str, namespace: str = "") -> Json:
@@ -212,14 +221,17 @@ def _device_class() -> Json:
     }
 
 
-def _template(name: str, asks: Mapping[str, str]) -> Json:
+def _template(name: str, asks: Mapping[str, str], annotations: Mapping[str, str]) -> Json:
     exactly: dict[str, Any] = {"deviceClassName": names.DEVICE_CLASS}
     if asks:
         exactly["capacity"] = {"requests": dict(asks)}
     requests = [{"name": _CLAIM, "exactly": exactly}]
     return {
         **_object(RESOURCE_V1, "ResourceClaimTemplate", name, NAMESPACE),
-        "spec": {"spec": {"devices": {"requests": requests}}},
+        "spec": {
+            "metadata": {"annotations": dict(annotations)},
+            "spec": {"devices": {"requests": requests}},
+        },
     }
 
 

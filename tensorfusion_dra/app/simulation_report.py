@@ -135,21 +135,29 @@ def _devices(report: Report) -> list[str]:
 
 
 def _pods(report: Report) -> list[str]:
-    rows: list[tuple[object, ...]] = [("POD", "ASKS FOR", "PHASE", "GOT")]
+    rows: list[tuple[object, ...]] = [("POD", "ASKS FOR", "PHASE", "GOT", "LIMITS")]
     waiting: list[str] = []
     for pod in report.pods:
         got = [f"{_amounts(share.consumed)} of {_short(share.device)}" for share in pod.shares]
-        rows.append((pod.name, _amounts(pod.asks), pod.phase, got[0] if got else "nothing yet"))
-        rows += [("", "", "", more) for more in got[1:]]
+        first = got[0] if got else "nothing yet"
+        rows.append((pod.name, _amounts(pod.asks), pod.phase, first, _limits(pod)))
+        rows += [("", "", "", more, "") for more in got[1:]]
         if pod.waits_for:
             waiting += ["", *_wrapped(f"{pod.name} waits: {_without_names(pod.waits_for, report)}")]
     return ["Pods", *table(rows), *waiting]
 
 
 def _amounts(consumed: Mapping[str, str]) -> str:
-    """Such as 71.2 tflops and 10Gi vram."""
-    parts = (f"{_plain(text)} {name}" for name, text in consumed.items())
+    """Such as 71.2 tflops and 10Gi vram; what a share takes nothing of is not worth a word."""
+    parts = (f"{_plain(text)} {name}" for name, text in consumed.items() if text != "0")
     return " and ".join(parts) or "a whole card"
+
+
+def _limits(pod: Pod) -> str:
+    """What the container's environment holds, such as soft: 33 %, 16384 MiB."""
+    percent, mib = pod.env.get(names.ENV_SM_PERCENT_LIMIT), pod.env.get(names.ENV_MEMORY_LIMIT)
+    mode = pod.env.get(names.ENV_ISOLATION_MODE, "")
+    return f"{mode}: {percent} %, {mib} MiB" if percent else mode
 
 
 def _plain(text: str) -> str:

@@ -34,6 +34,7 @@ def command(*arguments: str, **environment: str) -> "subprocess.CompletedProcess
         (["inspect", "--simulated-gpus", "2xA1000000"], "A1000000"),
         (["simulate", "--pods", "-1"], "pods: found -1"),
         (["simulate", "--request", "tflops"], "request 'tflops'"),
+        (["simulate", "--request", "speed=1"], "request 'speed=1'"),
         (["simulate", "--request", "tflops=1_000"], "request 'tflops=1_000'"),
     ],
 )
@@ -122,3 +123,25 @@ def test_inspect_raw_is_a_recording_of_every_answer() -> None:
 
     recording = json.loads(ended.stdout)
     assert recording["gpus"][0]["name"] == "Tesla T4"
+
+
+def test_simulate_shows_an_oversubscribed_pool_and_each_containers_limits() -> None:
+    ended = command(
+        *("simulate", "-o", "json", "--gpus", "1xA100-SXM4-40GB", "--pods", "4"),
+        *("--tflops-oversell-ratio", "150"),
+        *("--request", "tflops=156,vram=10Gi,vram-limit=40Gi"),
+        *("--request", "tflops=300,vram=29Gi"),
+        *("--request", "tflops=12,vram=0"),
+        *("--request", "whole"),
+    )
+
+    report = json.loads(ended.stdout)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    burst, large, small, whole = report["pods"]
+    assert [pod["phase"] for pod in report["pods"]] == ["Running", "Running", "Running", "Pending"]
+    assert burst["env"]["TF_CUDA_SM_PERCENT_LIMIT"] == "50"
+    assert large["env"]["TF_CUDA_SM_PERCENT_LIMIT"] == "97"
+    assert large["env"]["TF_GPU_MEMORY_LIMIT"] == str(29 * 1024)
+    assert small["shares"][0]["consumed"]["virtual_vram"] == "1Mi"
+    assert "virtual_tflops" in whole["waits_for"]
+    assert {left["capacity"]: left["free"] for left in report["left"]}["virtual_tflops"] == "0"

@@ -1,0 +1,57 @@
+"""Follows the GPUPool in the cluster, where the settings ask for that."""
+
+from collections.abc import Callable
+from contextlib import ExitStack
+
+from tensorfusion_dra.app.settings import Settings
+from tensorfusion_dra.app.supervisor import Supervisor
+from tensorfusion_dra.cluster import watched
+from tensorfusion_dra.cluster.api import Api
+from tensorfusion_dra.cluster.events import Events
+from tensorfusion_dra.cluster.nodes import Nodes
+from tensorfusion_dra.driver.catalog import CatalogReader
+from tensorfusion_dra.driver.pool_follower import (
+    NamedPool,
+    PoolFollower,
+    PoolSource,
+    SelectingPool,
+)
+
+
+def follows(settings: Settings) -> bool:
+    """Whether the pool's values come from the cluster, not from the settings."""
+    return settings.pool_source != "settings"
+
+
+def follow(
+    settings: Settings,
+    supervisor: Supervisor,
+    running: ExitStack,
+    *,
+    catalog: CatalogReader,
+    api: Api,
+    on_served: Callable[[], None],
+) -> None:
+    """Starts the watches and the follower that serves the node to the catalog."""
+    name = settings.node_name
+
+    def wake() -> None:
+        follower.wake()
+
+    by_name = settings.gpupool if settings.pool_source == "object" else ""
+    pools = watched.gpupools(api, name=by_name, on_change=wake)
+    watches = {"gpupool-watch": pools}
+    source: PoolSource
+    if by_name:
+        source = NamedPool(pools=pools, gpupool=by_name, node_name=name)
+    else:
+        nodes = watched.nodes(api, name=name, on_change=wake)
+        watches["node-watch"] = nodes
+        source = SelectingPool(pools=pools, nodes=nodes, node_name=name)
+    events = Events(api, Nodes(api, node_name=name), node_name=name)
+    follower = PoolFollower(source, catalog, events, on_served=on_served)
+    running.callback(follower.stop)
+    supervisor.run("gpupool", follower.run)
+    for part, watch in watches.items():
+        running.callback(watch.stop)
+        supervisor.run(part, watch.run)
