@@ -134,10 +134,14 @@ ENV_BYPASSES: Final = (
     "TF_ENABLE_DISPATCH_FORWARD",
     "TF_DISABLE_MEMORY_MANAGER",
     "TF_SKIP_HOOKS_IF_NO_LIMIT",
-    "TF_SHM_FILE",
-    "TF_VISIBLE_DEVICES",
+    "ENABLE_NVML_HOOKS",
+    "ENABLE_CUDA_HOOKS",
 )
-"""Switches by which an image or a pod could get around its limits; they are set empty."""
+"""Switches by which an image or a pod could get around its limits; they are set empty, which the
+limiter takes for off, or for on where off would open a way (NexusGPU/vgpu.rs).
+
+TF_SHM_FILE is not among them: its mere presence, empty or not, puts the limiter in its test mode.
+"""
 
 # Of HAMi-core's containers: src/include/memory_limit.h, src/multiprocess/ and src/libvgpu.c of
 # Project-HAMi/HAMi-core.

@@ -41,8 +41,8 @@ BYPASSES_EMPTIED: Final = {
     "TF_ENABLE_DISPATCH_FORWARD": "",
     "TF_DISABLE_MEMORY_MANAGER": "",
     "TF_SKIP_HOOKS_IF_NO_LIMIT": "",
-    "TF_SHM_FILE": "",
-    "TF_VISIBLE_DEVICES": "",
+    "ENABLE_NVML_HOOKS": "",
+    "ENABLE_CUDA_HOOKS": "",
 }
 LIMITER: Final = {
     "LD_PRELOAD": "/tensor-fusion-limiter/libcuda_limiter.so",

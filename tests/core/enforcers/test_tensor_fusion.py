@@ -76,8 +76,8 @@ def test_a_share_without_a_limit_gets_nothing_but_its_isolation(isolation: Isola
         "TF_ENABLE_DISPATCH_FORWARD",
         "TF_DISABLE_MEMORY_MANAGER",
         "TF_SKIP_HOOKS_IF_NO_LIMIT",
-        "TF_SHM_FILE",
-        "TF_VISIBLE_DEVICES",
+        "ENABLE_NVML_HOOKS",
+        "ENABLE_CUDA_HOOKS",
     ],
 )
 def test_what_would_switch_the_limits_off_is_taken_out_of_force(
