@@ -118,7 +118,7 @@ class Preparer:
                 record = self._with_todays_access(record)
             # The record is the truth and the files a projection of it: after a crash between
             # the two, recovery or the next call writes the files.
-            self._projection.ensure(record)
+            record = self._projected(record)
             self._status.report(record)
             return record
 
@@ -148,6 +148,13 @@ class Preparer:
                 )
         self._project_others(admission.changed)
         return admission.claim
+
+    def _projected(self, record: PreparedClaim) -> PreparedClaim:
+        """The newest record, projected: another claim's step may have changed it meanwhile."""
+        with self._ledger.transaction() as step:
+            current = step.get(record.ref.uid) or record
+            self._projection.ensure(current)
+        return current
 
     def _unprepare_one(self, ref: ClaimRef, deadline: float) -> None:
         try:

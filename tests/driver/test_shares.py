@@ -1,14 +1,18 @@
 """Limits, isolation and the files that carry them, over a real ledger and real folders."""
 
 import json
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
 from tensorfusion_dra.core.claim import ClaimRef
+from tensorfusion_dra.core.enforcers.enforcer import Needs
 from tensorfusion_dra.core.gpu import Inventory
 from tensorfusion_dra.core.prepared import PreparedClaim
 from tensorfusion_dra.core.quantity import GIB
@@ -155,6 +159,31 @@ def test_what_was_taken_back_returns_when_the_later_tenant_leaves(setup: Setup) 
 
     assert vram_gib(setup, first) == 80
     assert not (setup.limits_folder / f"{second.uid}.json").exists()
+
+
+def test_a_tenant_that_comes_while_another_is_being_prepared_is_not_forgotten(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = with_annotations(setup, "a", {LIMIT: "80Gi"})
+    second = put(setup, "b", share(tflops="1", vram="40Gi"))
+    being_prepared = Event()
+    provide = setup.host_files.provide
+
+    def slowly(needs: Needs) -> None:
+        if not being_prepared.is_set():
+            being_prepared.set()
+            time.sleep(0.3)  # long enough for the other to come in between
+        provide(needs)
+
+    monkeypatch.setattr(setup.host_files, "provide", slowly)
+    with ThreadPoolExecutor(1) as pool:
+        earlier = pool.submit(setup.prepare, first)
+        being_prepared.wait(5)
+        setup.prepare(second)
+        earlier.result()
+
+    assert vram_gib(setup, first) == 40
+    assert vram_gib(setup, second) == 40
 
 
 def test_in_hard_isolation_no_limit_above_the_request_is_granted(setup: Setup) -> None:
