@@ -19,8 +19,8 @@ from tensorfusion_dra.driver.ports import MissingRightError
 from tensorfusion_dra.driver.status import StatusReporter
 from tensorfusion_dra.simulator.api.faults import Cut, Refuse
 from tensorfusion_dra.simulator.apiserver import ApiServer
-from tests.driver.test_publish_loop import eventually
 from tests.support.status_claims import DEVICE, POOL, SHARE_ID, claim, limit, share
+from tests.support.waiting import eventually
 
 Json = dict[str, Any]
 

@@ -1,7 +1,7 @@
 """A watch that outlives what servers and networks do, at a bounded rate of requests."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import Thread
 
@@ -14,6 +14,7 @@ from tensorfusion_dra.cluster.slices import Slices
 from tensorfusion_dra.simulator.api.faults import Action, Cut, Expire, Garble, HalfOpen, Refuse
 from tensorfusion_dra.simulator.apiserver import ApiServer
 from tests.cluster.test_objects_at_the_server import NODE, a_slice
+from tests.support.waiting import eventually
 
 
 class Heard:
@@ -48,15 +49,6 @@ def watching(resource_api: ResourceApi) -> Iterator[Heard]:
         thread.join(5)
     assert not thread.is_alive()
     assert time.monotonic() - started < 2
-
-
-def eventually(condition: Callable[[], bool], seconds: float = 5) -> bool:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.01)
-    return True
 
 
 def test_every_change_and_deletion_is_heard(resource_api: ResourceApi) -> None:

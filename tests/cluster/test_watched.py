@@ -1,7 +1,7 @@
 """GPUPools and the Node as a watch tells them, over HTTP."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Thread
@@ -17,6 +17,7 @@ from tensorfusion_dra.core.errors import InputError, RetryableError
 from tensorfusion_dra.simulator.api.faults import Cut, Refuse
 from tensorfusion_dra.simulator.apiserver import ApiServer
 from tensorfusion_dra.simulator.rest import GPUPOOLS, NODES, Client
+from tests.support.waiting import eventually
 
 POOL: dict[str, Any] = {
     "apiVersion": "tensor-fusion.ai/v1",
@@ -55,15 +56,6 @@ def following(found: WatchedObjects) -> Iterator[WatchedObjects]:
         found.stop()
         thread.join(5)
     assert not thread.is_alive()
-
-
-def eventually(condition: Callable[[], bool], seconds: float = 5) -> bool:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.01)
-    return True
 
 
 def known(found: WatchedObjects) -> list[str] | None:

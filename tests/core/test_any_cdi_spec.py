@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import replace
-from typing import Any
 
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -13,27 +12,9 @@ from tensorfusion_dra.core.limits import Limit
 from tensorfusion_dra.core.prepared import PreparedClaim, PreparedShare
 from tensorfusion_dra.core.quantity import MIB, Quantity
 from tensorfusion_dra.core.share_parameters import Isolation, Qos
-from tests.support.cdi_rules import environment, injected, violations
-from tests.support.claims import ENFORCER, share_id
+from tests.support.cdi_rules import env, injected, spec_of, violations
+from tests.support.claims import share_id
 from tests.support.gpus import gpu
-
-
-def spec_of(claim: PreparedClaim) -> dict[str, Any]:
-    spec = cdi.spec(claim, ENFORCER)
-    assert spec is not None
-    return spec
-
-
-def env(claim: PreparedClaim, *requests: str) -> dict[str, str]:
-    """The variables of a container that uses these requests; all of the claim if none is named."""
-    ids = [
-        name
-        for item, names in zip(claim.shares, cdi.ids_by_share(claim), strict=True)
-        for name in names
-        if item.request in requests or not requests
-    ]
-    return environment(spec_of(claim), ids)
-
 
 REQUESTS = st.from_regex(r"[a-z0-9]([-a-z0-9]{0,8}[a-z0-9])?", fullmatch=True)
 

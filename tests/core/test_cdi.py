@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -10,9 +9,8 @@ from tensorfusion_dra.core import cdi
 from tensorfusion_dra.core.access import CardAccess
 from tensorfusion_dra.core.claim import ClaimRef
 from tensorfusion_dra.core.mounts import Mount
-from tensorfusion_dra.core.prepared import PreparedClaim
 from tensorfusion_dra.core.quantity import GIB
-from tests.support.cdi_rules import environment, injected, violations
+from tests.support.cdi_rules import env, injected, spec_of, violations
 from tests.support.claims import ENFORCER, alone, local, prepared, share, share_id
 from tests.support.gpus import cards, gpu, published
 
@@ -21,23 +19,6 @@ GPU_0, GPU_1, GPU_2 = NODE.devices
 UUID_0, UUID_1, UUID_2 = (card.uuid for card in cards(3))
 LETTER_FIRST = ClaimRef(namespace="default", name="a", uid="fa0b0c0d-0000-4000-8000-000000000001")
 DIGIT_FIRST = replace(LETTER_FIRST, uid="0a0b0c0d-0000-4000-8000-000000000001")
-
-
-def spec_of(claim: PreparedClaim) -> dict[str, Any]:
-    spec = cdi.spec(claim, ENFORCER)
-    assert spec is not None
-    return spec
-
-
-def env(claim: PreparedClaim, *requests: str) -> dict[str, str]:
-    """The variables of a container that uses these requests; all of the claim if none is named."""
-    ids = [
-        name
-        for item, names in zip(claim.shares, cdi.ids_by_share(claim), strict=True)
-        for name in names
-        if item.request in requests or not requests
-    ]
-    return environment(spec_of(claim), ids)
 
 
 def test_one_share_gives_its_nodes_its_limits_and_what_every_card_needs() -> None:

@@ -1,11 +1,12 @@
 """The publisher's own thread: what wakes it, and how it waits when it cannot write."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import Thread
 
 from tests.driver.test_publish import SLICE, Setup, cards
+from tests.support.waiting import eventually
 
 
 @contextmanager
@@ -18,15 +19,6 @@ def running(setup: Setup) -> Iterator[None]:
         setup.publisher.stop()
         thread.join(5)
     assert not thread.is_alive()
-
-
-def eventually(condition: Callable[[], bool], seconds: float = 5) -> bool:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.01)
-    return True
 
 
 def test_a_wake_brings_a_deleted_slice_back_at_once() -> None:

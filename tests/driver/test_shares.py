@@ -17,7 +17,7 @@ from tensorfusion_dra.core.gpu import Inventory
 from tensorfusion_dra.core.prepared import PreparedClaim
 from tensorfusion_dra.core.quantity import GIB
 from tensorfusion_dra.driver.recover import recover
-from tests.driver.test_prepare import (
+from tests.support.prepared_node import (
     GPU_0,
     Setup,
     error_of,

@@ -14,8 +14,8 @@ from tensorfusion_dra.core.claim import ClaimRef
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.driver.ports import MissingRightError
 from tensorfusion_dra.driver.status import StatusReporter
-from tests.driver.test_publish_loop import eventually
 from tests.support.status_claims import claim, limit, share
+from tests.support.waiting import eventually
 
 Entries = list[dict[str, Any]]
 

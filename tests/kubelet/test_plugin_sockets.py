@@ -22,8 +22,8 @@ from tensorfusion_dra.kubelet.pb import dra_v1beta1_pb2
 from tensorfusion_dra.kubelet.pb.dra_health_v1_pb2 import HEALTHY, UNHEALTHY
 from tensorfusion_dra.kubelet.registration import Registration
 from tensorfusion_dra.kubelet.server import UnixServer
-from tests.driver.test_prepare import GPU_0, GPU_1, Setup, put, share
 from tests.support.kubelet import DRA_V1, DRA_V1BETA1, PluginClient
+from tests.support.prepared_node import GPU_0, GPU_1, Setup, put, share
 
 
 @pytest.fixture

@@ -8,6 +8,10 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from tensorfusion_dra.core import cdi
+from tensorfusion_dra.core.prepared import PreparedClaim
+from tests.support.claims import ENFORCER
+
 _VENDOR_OR_CLASS: Final = re.compile(r"[A-Za-z]([A-Za-z0-9_.-]*[A-Za-z0-9])?")
 _DEVICE: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.:-]*[A-Za-z0-9])?")
 _ENV: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=.*", re.DOTALL)
@@ -109,3 +113,21 @@ def environment(spec: Mapping[str, Any], ids: list[str]) -> dict[str, str]:
     """The variables of such a container; of those that meet, the last one holds."""
     variables = [v for edits in injected(spec, ids) for v in edits.get("env", [])]
     return {name: value for name, _, value in (v.partition("=") for v in variables)}
+
+
+def spec_of(claim: PreparedClaim) -> dict[str, Any]:
+    """The claim's spec under the default enforcer."""
+    spec = cdi.spec(claim, ENFORCER)
+    assert spec is not None
+    return spec
+
+
+def env(claim: PreparedClaim, *requests: str) -> dict[str, str]:
+    """The variables of a container that uses these requests; all of the claim if none is named."""
+    ids = [
+        name
+        for item, names in zip(claim.shares, cdi.ids_by_share(claim), strict=True)
+        for name in names
+        if item.request in requests or not requests
+    ]
+    return environment(spec_of(claim), ids)

@@ -1,0 +1,125 @@
+"""A node whose claims are prepared over a real ledger and real folders."""
+
+import json
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from tensorfusion_dra.core.claim import ClaimRef
+from tensorfusion_dra.core.device import Node
+from tensorfusion_dra.core.enforcers.tensor_fusion import TensorFusion
+from tensorfusion_dra.core.gpu import Gpu, Inventory
+from tensorfusion_dra.core.prepared import PreparedClaim
+from tensorfusion_dra.core.share_parameters import Isolation
+from tensorfusion_dra.core.tenancy import Rules
+from tensorfusion_dra.discovery import simulated
+from tensorfusion_dra.driver.catalog import CatalogReader
+from tensorfusion_dra.driver.prepare import Failure, Host, Preparer
+from tensorfusion_dra.driver.projection import Projection
+from tensorfusion_dra.driver.share_terms import ShareTerms
+from tensorfusion_dra.driver.status import StatusReporter
+from tensorfusion_dra.state import claim_files
+from tensorfusion_dra.state.ledger import Ledger
+from tests.support.ports import (
+    ClaimsInMemory,
+    DeviceNodesInMemory,
+    DriverFilesInMemory,
+    FixedDiscovery,
+    HostFilesInMemory,
+    PodsInMemory,
+)
+from tests.support.stored_claims import result, stored_claim
+
+NODE = Node(name="node-01", gpupool="default", qos="medium")
+
+
+def inventory(text: str = "2xA100-SXM4-80GB") -> Inventory:
+    return simulated.from_text(text, node_name=NODE.name).read()
+
+
+GPU_0, GPU_1 = (gpu.uuid.lower() for gpu in inventory().gpus)
+
+
+class NoStatus:
+    """Takes no status: its reporter's thread does not run here."""
+
+    def write(self, ref: ClaimRef, devices: object) -> bool:
+        raise AssertionError(f"status of {ref}: {devices}")
+
+
+class Setup:
+    """A node's preparer; restarted() gives a new one on the same disk."""
+
+    def __init__(self, folder: Path, claims: ClaimsInMemory | None = None) -> None:
+        self.folder = folder
+        self.claims = claims or ClaimsInMemory()
+        self.ledger = Ledger(folder / "plugin")
+        self.cdi_folder = folder / "cdi"
+        self.limits_folder = folder / "claims"
+        self.host_files = HostFilesInMemory()
+        self.projection = Projection(
+            claim_files.cdi_specs(self.cdi_folder),
+            claim_files.limits(self.limits_folder),
+            self.host_files,
+            {"tensor-fusion": TensorFusion()},
+        )
+        self.discovery = FixedDiscovery(inventory())
+        self.catalog = CatalogReader(self.discovery, NODE)
+        self.catalog.refresh()
+        self.device_nodes = DeviceNodesInMemory()
+        self.driver_files = DriverFilesInMemory()
+        self.pods = PodsInMemory()
+        self.status = StatusReporter(NoStatus())
+        self.preparer = self.with_claims(self.claims)
+
+    def with_claims(self, claims: ClaimsInMemory, catalog: CatalogReader | None = None) -> Preparer:
+        return Preparer(
+            claims,
+            self.ledger,
+            self.projection,
+            catalog or self.catalog,
+            host=Host(
+                device_nodes=self.device_nodes,
+                driver_files=self.driver_files,
+                enforcer="tensor-fusion",
+                rules=Rules(fixed=TensorFusion().fixed),
+            ),
+            share_terms=ShareTerms(isolation=Isolation.SOFT, pods=self.pods),
+            status=self.status,
+        )
+
+    def prepare(self, *refs: ClaimRef) -> dict[str, PreparedClaim | Failure]:
+        return dict(self.preparer.prepare(refs, deadline=time.monotonic() + 5))
+
+    def unprepare(self, *refs: ClaimRef) -> dict[str, Failure | None]:
+        return dict(self.preparer.unprepare(refs, deadline=time.monotonic() + 5))
+
+    def spec_of(self, ref: ClaimRef) -> Any:
+        path = self.cdi_folder / spec_file(ref.uid)
+        return json.loads(path.read_text()) if path.exists() else None
+
+    def restarted(self) -> "Setup":
+        self.ledger.close()
+        return Setup(self.folder, self.claims)
+
+
+def put(setup: Setup, name: str, *results: dict[str, Any], uid: str = "") -> ClaimRef:
+    return setup.claims.put(stored_claim(name, *results, uid=uid))
+
+
+def share(device: str | None = GPU_0, **more: Any) -> Any:
+    return result(device, **{"tflops": "100", "vram": "16Gi", **more})
+
+
+def spec_file(claim_uid: str) -> str:
+    return f"tensor-fusion.ai-vgpu_{claim_uid}.json"
+
+
+def real(card: Gpu, *, minor: int | None) -> Gpu:
+    return replace(card, minor=minor, simulated=False)
+
+
+def error_of(outcome: object) -> str:
+    assert isinstance(outcome, Failure)
+    return outcome.text
