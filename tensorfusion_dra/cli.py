@@ -32,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     # Each verb imports what it needs when it runs: the node plugin should not load a simulator.
-    from tensorfusion_dra.app import settings  # noqa: PLC0415
+    from tensorfusion_dra.app import settings, simulate_options  # noqa: PLC0415
 
     parser = _Parser(
         prog="tensorfusion-dra", description="Kubernetes DRA node driver for shared GPUs."
@@ -48,36 +48,7 @@ def _parser() -> argparse.ArgumentParser:
     simulate = verbs.add_parser(
         "simulate", help="run a whole node on this machine, without GPU or cluster"
     )
-    simulate.add_argument(
-        "--gpus",
-        default="2xA100-SXM4-80GB",
-        help="GPUs of the node: such as 8xA100-SXM4-80GB,1xT4, or a profile's file (%(default)s)",
-    )
-    simulate.add_argument("--pods", type=int, default=6, help="how many pods (%(default)s)")
-    simulate.add_argument(
-        "--request",
-        action="append",
-        help="what a pod asks for, such as tflops=100,vram=16Gi,vram-limit=32Gi,isolation=soft, or "
-        "whole for a card alone; given several times, the pods take turns",
-    )
-    simulate.add_argument(
-        "--tflops-oversell-ratio",
-        default="100",
-        metavar="PERCENT",
-        help="compute that the node hands out, in percent of its GPUs' (%(default)s)",
-    )
-    simulate.add_argument(
-        "--vram-expand-to-host-mem",
-        default="0",
-        metavar="PERCENT",
-        help="part of this machine's memory by which the GPUs' is expanded (%(default)s)",
-    )
-    simulate.add_argument(
-        "--keep", action="store_true", help="leave everything running until Ctrl-C"
-    )
-    simulate.add_argument(
-        "-o", dest="form", choices=("text", "json"), default="text", help="how to show it"
-    )
+    simulate_options.add_flags(simulate)
     simulate.set_defaults(run=_simulate)
 
     inspect = verbs.add_parser("inspect", help="show what this node has and holds")
@@ -104,11 +75,11 @@ def _node_plugin(flags: argparse.Namespace) -> int:
 
 def _simulate(flags: argparse.Namespace) -> int:
     try:
-        from tensorfusion_dra.app import simulate  # noqa: PLC0415
+        from tensorfusion_dra.app import simulate, simulate_options  # noqa: PLC0415
     except ImportError as error:
         raise InputError(f"simulate needs the extra 'cel': {error}") from error
 
-    return simulate.run(simulate.options(flags), form=flags.form)
+    return simulate.run(simulate_options.from_flags(flags), form=flags.form)
 
 
 def _inspect(flags: argparse.Namespace) -> int:

@@ -1,6 +1,5 @@
 """`simulate`: a whole node on this machine, without GPU or cluster, from discovery to teardown."""
 
-import argparse
 import json
 import shutil
 import signal
@@ -8,95 +7,20 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from tensorfusion_dra.app import simulation_report
 from tensorfusion_dra.app.progress import Progress
+from tensorfusion_dra.app.simulate_options import Asks, Options
 from tensorfusion_dra.app.simulated_cluster import SimulatedCluster
 from tensorfusion_dra.app.simulation_report import Left, Pod, Report, Share
 from tensorfusion_dra.core import names, quantity
-from tensorfusion_dra.core.errors import InputError, RetryableError
-from tensorfusion_dra.core.quantity import Quantity, QuantityError
+from tensorfusion_dra.core.errors import RetryableError
+from tensorfusion_dra.core.quantity import Quantity
 from tensorfusion_dra.simulator.rest import Json
 
-DEFAULT_GPUS: Final = "2xA100-SXM4-80GB"
-DEFAULT_PODS: Final = 6
-DEFAULT_REQUESTS: Final = (
-    "tflops=100,vram=16Gi",
-    "tflops=71200m,vram=10Gi",
-    "tflops=200,vram=40Gi",
-    "whole",
-)
-MAX_PODS: Final = 200
-WHOLE: Final = "whole"
-
-_AMOUNTS: Final = (names.CAPACITY_TFLOPS, names.CAPACITY_VRAM)
-_ANNOTATIONS: Final = {
-    annotation.rpartition("/")[2]: annotation for annotation in sorted(names.SHARE_ANNOTATIONS)
-}
 _SECONDS: Final = 30.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Asks:
-    """What a pod asks for.
-
-    Attributes:
-        amounts: Quantities of tflops and vram; empty for a whole card.
-        annotations: Of its claim, as the webhook copies them from the pod.
-    """
-
-    amounts: Mapping[str, str]
-    annotations: Mapping[str, str]
-
-    def capacity(self, *, virtual: bool) -> Mapping[str, str]:
-        """The claim's capacity requests, as the webhook fills them.
-
-        Args:
-            virtual: The pool hands out more than its cards.
-        """
-        prefix = "virtual_" if virtual else ""
-        return {f"{prefix}{name}": text for name, text in self.amounts.items()}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
-    """What to simulate.
-
-    Attributes:
-        gpus: As `--simulated-gpus` of the node plugin takes it.
-        requests: What the pods ask for, by turns.
-        tflops_oversell_ratio: As the node plugin takes it.
-        vram_expand_to_host_mem: As the node plugin takes it.
-        keep: Leave everything running, and on disk, until interrupted.
-    """
-
-    gpus: str
-    pods: int
-    requests: tuple[Asks, ...]
-    tflops_oversell_ratio: str
-    vram_expand_to_host_mem: str
-    keep: bool
-
-
-def options(flags: argparse.Namespace) -> Options:
-    """The options in the flags of `simulate`, checked.
-
-    Raises:
-        InputError: A request or the number of pods is malformed.
-    """
-    if not 0 <= flags.pods <= MAX_PODS:
-        raise InputError(f"pods: found {flags.pods}, expected 0 to {MAX_PODS}")
-    return Options(
-        gpus=flags.gpus,
-        pods=flags.pods,
-        requests=tuple(_asks(text) for text in flags.request or DEFAULT_REQUESTS),
-        tflops_oversell_ratio=flags.tflops_oversell_ratio,
-        vram_expand_to_host_mem=flags.vram_expand_to_host_mem,
-        keep=flags.keep,
-    )
 
 
 def run(chosen: Options, *, form: str) -> int:
@@ -173,26 +97,6 @@ def _simulated(cluster: SimulatedCluster, chosen: Options, progress: Progress) -
             "all": ended - started,
         },
     )
-
-
-def _asks(text: str) -> Asks:
-    """``tflops=100,vram=16Gi,vram-limit=32Gi,isolation=hard``; ``whole`` is a card alone."""
-    amounts: dict[str, str] = {}
-    annotations: dict[str, str] = {}
-    for part in () if text == WHOLE else text.split(","):
-        name, separator, value = part.partition("=")
-        if not separator or name not in (*_AMOUNTS, *_ANNOTATIONS):
-            known = ", ".join(f"{key}=..." for key in (*_AMOUNTS, *_ANNOTATIONS))
-            raise InputError(f"request {text!r}: {part!r}: expected {known}, or {WHOLE} alone")
-        if name in _ANNOTATIONS:
-            annotations[_ANNOTATIONS[name]] = value
-            continue
-        try:
-            quantity.parse(value)
-        except QuantityError as error:
-            raise InputError(f"request {text!r}: {name}: {error}") from error
-        amounts[name] = value
-    return Asks(amounts=amounts, annotations=annotations)
 
 
 def _wait_settled(

@@ -14,8 +14,6 @@ from tensorfusion_dra.core.enforcers import enforcer as enforcers
 from tensorfusion_dra.core.enforcers.enforcer import Edits, Enforcer
 from tensorfusion_dra.core.prepared import PreparedClaim, PreparedShare
 
-FILE_PREFIX: Final = names.CDI_FILE_PREFIX
-
 _BASE_VERSION: Final = "0.3.0"
 _LATER_VERSION: Final = "0.5.0"
 """Since this version a device name may start with a digit, and a device node has a hostPath."""

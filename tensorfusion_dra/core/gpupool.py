@@ -9,9 +9,10 @@ from tensorfusion_dra.core.device import Node
 from tensorfusion_dra.core.errors import InputError
 from tensorfusion_dra.core.node_selector import NodeLabels
 from tensorfusion_dra.core.oversubscription import NO_MORE, Oversubscription
+from tensorfusion_dra.core.share_parameters import Qos
 
-QOS_LEVELS: Final = ("low", "medium", "high", "critical")
-DEFAULT_QOS: Final = "medium"
+QOS_LEVELS: Final = tuple(level.value for level in Qos)
+DEFAULT_QOS: Final = Qos.MEDIUM.value
 """The level of a pool that names none, as Tensor Fusion has it."""
 
 

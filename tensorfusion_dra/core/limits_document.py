@@ -6,7 +6,6 @@ from tensorfusion_dra.core import limits
 from tensorfusion_dra.core.prepared import PreparedClaim, PreparedShare
 from tensorfusion_dra.core.share_parameters import API_VERSION
 
-FILE_PREFIX: Final = ""
 KIND: Final = "ClaimLimits"
 
 

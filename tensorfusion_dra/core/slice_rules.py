@@ -4,7 +4,7 @@ One bad device makes the API server refuse its whole slice, so the driver asks h
 writes, and leaves such a device out. The simulated API server refuses by the same rules.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, TypeGuard
 
 from tensorfusion_dra.core import device_rules, name_rules, node_selector_rules
@@ -52,7 +52,7 @@ def slice_errors(spec: Mapping[str, object]) -> Iterator[FieldError]:
     yield from _counter_sets_errors(spec.get("sharedCounters"))
 
 
-def most_devices(devices: list[object]) -> int:
+def most_devices(devices: Sequence[object]) -> int:
     """How many devices a slice may have that holds these."""
     return MOST_DEVICES_ADVANCED if any(map(_is_advanced, devices)) else MOST_DEVICES
 

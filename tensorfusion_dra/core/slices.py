@@ -5,13 +5,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tensorfusion_dra.core import names
+from tensorfusion_dra.core import names, slice_rules
 from tensorfusion_dra.core.device import Device, Node
 from tensorfusion_dra.core.stored import KUBERNETES_DROPS, normal, without
-
-MAX_DEVICES: Final = 128
-MAX_DEVICES_WITH_TAINTS: Final = 64
-"""Devices in one slice, resource.k8s.io/v1 (ResourceSliceMaxDevices...)."""
 
 _MAX_NAME: Final = 253
 _MAX_LABEL: Final = 63
@@ -45,7 +41,7 @@ def wanted(devices: Sequence[Device], node: Node, *, node_uid: str) -> tuple[Sli
     The pool is then known to be empty, which a missing slice would not say.
     """
     listed = [device.as_api() for device in devices]
-    size = MAX_DEVICES_WITH_TAINTS if any("taints" in item for item in listed) else MAX_DEVICES
+    size = slice_rules.most_devices(listed)
     chunks = [listed[start : start + size] for start in range(0, len(listed), size)] or [[]]
     return tuple(
         {

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from tensorfusion_dra.core import cdi, limits_document
+from tensorfusion_dra.core import names
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.state import atomic
 
@@ -53,10 +53,10 @@ class ClaimFiles:
         """See ports.ClaimFiles."""
         with self._errors(self.folder):
             try:
-                names = [path.name for path in self.folder.iterdir()]
+                found = [path.name for path in self.folder.iterdir()]
             except FileNotFoundError:
                 return frozenset()
-        ours = (n for n in names if n.startswith(self.prefix) and n.endswith(".json"))
+        ours = (n for n in found if n.startswith(self.prefix) and n.endswith(".json"))
         uids = (n.removeprefix(self.prefix).removesuffix(".json") for n in ours)
         return frozenset(uid for uid in uids if uid and not uid.startswith("."))
 
@@ -73,12 +73,12 @@ class ClaimFiles:
 
 def cdi_specs(folder: Path) -> ClaimFiles:
     """The CDI directory."""
-    return ClaimFiles(folder=folder, what="CDI spec", prefix=cdi.FILE_PREFIX, mode=0o644)
+    return ClaimFiles(folder=folder, what="CDI spec", prefix=names.CDI_FILE_PREFIX, mode=0o644)
 
 
 def limits(folder: Path) -> ClaimFiles:
     """The limits documents, which nobody but this driver changes."""
-    return ClaimFiles(folder=folder, what="limits", prefix=limits_document.FILE_PREFIX, mode=0o444)
+    return ClaimFiles(folder=folder, what="limits", prefix="", mode=0o444)
 
 
 def _content(path: Path) -> bytes | None:

@@ -1,0 +1,140 @@
+"""What to simulate, as the flags of `simulate` say it."""
+
+import argparse
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from tensorfusion_dra.core import names, quantity
+from tensorfusion_dra.core.errors import InputError
+from tensorfusion_dra.core.quantity import QuantityError
+
+DEFAULT_GPUS: Final = "2xA100-SXM4-80GB"
+DEFAULT_PODS: Final = 6
+DEFAULT_REQUESTS: Final = (
+    "tflops=100,vram=16Gi",
+    "tflops=71200m,vram=10Gi",
+    "tflops=200,vram=40Gi",
+    "whole",
+)
+MAX_PODS: Final = 200
+WHOLE: Final = "whole"
+
+_AMOUNTS: Final = (names.CAPACITY_TFLOPS, names.CAPACITY_VRAM)
+_ANNOTATIONS: Final = {
+    annotation.rpartition("/")[2]: annotation for annotation in sorted(names.SHARE_ANNOTATIONS)
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asks:
+    """What a pod asks for.
+
+    Attributes:
+        amounts: Quantities of tflops and vram; empty for a whole card.
+        annotations: Of its claim, as the webhook copies them from the pod.
+    """
+
+    amounts: Mapping[str, str]
+    annotations: Mapping[str, str]
+
+    def capacity(self, *, virtual: bool) -> Mapping[str, str]:
+        """The claim's capacity requests, as the webhook fills them.
+
+        Args:
+            virtual: The pool hands out more than its cards.
+        """
+        prefix = "virtual_" if virtual else ""
+        return {f"{prefix}{name}": text for name, text in self.amounts.items()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What to simulate.
+
+    Attributes:
+        gpus: As `--simulated-gpus` of the node plugin takes it.
+        requests: What the pods ask for, by turns.
+        tflops_oversell_ratio: As the node plugin takes it.
+        vram_expand_to_host_mem: As the node plugin takes it.
+        keep: Leave everything running, and on disk, until interrupted.
+    """
+
+    gpus: str
+    pods: int
+    requests: tuple[Asks, ...]
+    tflops_oversell_ratio: str
+    vram_expand_to_host_mem: str
+    keep: bool
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """The flags of `simulate`."""
+    parser.add_argument(
+        "--gpus",
+        default=DEFAULT_GPUS,
+        help="GPUs of the node: such as 8xA100-SXM4-80GB,1xT4, or a profile's file (%(default)s)",
+    )
+    parser.add_argument(
+        "--pods", type=int, default=DEFAULT_PODS, help="how many pods (%(default)s)"
+    )
+    parser.add_argument(
+        "--request",
+        action="append",
+        help="what a pod asks for, such as tflops=100,vram=16Gi,vram-limit=32Gi,isolation=soft, or "
+        "whole for a card alone; given several times, the pods take turns",
+    )
+    parser.add_argument(
+        "--tflops-oversell-ratio",
+        default="100",
+        metavar="PERCENT",
+        help="compute that the node hands out, in percent of its GPUs' (%(default)s)",
+    )
+    parser.add_argument(
+        "--vram-expand-to-host-mem",
+        default="0",
+        metavar="PERCENT",
+        help="part of this machine's memory by which the GPUs' is expanded (%(default)s)",
+    )
+    parser.add_argument("--keep", action="store_true", help="leave everything running until Ctrl-C")
+    parser.add_argument(
+        "-o", dest="form", choices=("text", "json"), default="text", help="how to show it"
+    )
+
+
+def from_flags(flags: argparse.Namespace) -> Options:
+    """The options in the flags of `simulate`, checked.
+
+    Raises:
+        InputError: A request or the number of pods is malformed.
+    """
+    if not 0 <= flags.pods <= MAX_PODS:
+        raise InputError(f"pods: found {flags.pods}, expected 0 to {MAX_PODS}")
+    return Options(
+        gpus=flags.gpus,
+        pods=flags.pods,
+        requests=tuple(_asks(text) for text in flags.request or DEFAULT_REQUESTS),
+        tflops_oversell_ratio=flags.tflops_oversell_ratio,
+        vram_expand_to_host_mem=flags.vram_expand_to_host_mem,
+        keep=flags.keep,
+    )
+
+
+def _asks(text: str) -> Asks:
+    """``tflops=100,vram=16Gi,vram-limit=32Gi,isolation=hard``; ``whole`` is a card alone."""
+    amounts: dict[str, str] = {}
+    annotations: dict[str, str] = {}
+    for part in () if text == WHOLE else text.split(","):
+        name, separator, value = part.partition("=")
+        if not separator or name not in (*_AMOUNTS, *_ANNOTATIONS):
+            known = ", ".join(f"{key}=..." for key in (*_AMOUNTS, *_ANNOTATIONS))
+            raise InputError(f"request {text!r}: {part!r}: expected {known}, or {WHOLE} alone")
+        if name in _ANNOTATIONS:
+            annotations[_ANNOTATIONS[name]] = value
+            continue
+        try:
+            quantity.parse(value)
+        except QuantityError as error:
+            raise InputError(f"request {text!r}: {name}: {error}") from error
+        amounts[name] = value
+    return Asks(amounts=amounts, annotations=annotations)
