@@ -2,12 +2,14 @@
 
 import signal
 from collections.abc import Callable
-from queue import SimpleQueue
 from threading import Event, Lock, Thread
+from typing import Final
 
 import structlog
 
 log = structlog.get_logger()
+
+STOP_SIGNALS: Final = frozenset({signal.SIGTERM, signal.SIGINT})
 
 
 class Supervisor:
@@ -37,18 +39,18 @@ class Supervisor:
         return self._stop
 
     def stop_on_signals(self) -> None:
-        """SIGTERM and SIGINT end the process in order."""
-        # A handler interrupts the main thread anywhere, also while it holds the event's lock.
-        # SimpleQueue.put is made for that; the rest happens in a thread.
-        numbers: SimpleQueue[int] = SimpleQueue()
+        """SIGTERM and SIGINT end the process in order; call it before any thread starts."""
+        # Not a handler: Python runs it in the main thread once that comes back to bytecode, and a
+        # signal that arrives just before the main thread blocks is not seen until the next one.
+        # New threads inherit the mask, so that the kernel keeps the signal for sigwait.
+        signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
 
         def stop() -> None:
-            log.info("stop_requested", signal=signal.Signals(numbers.get()).name)
+            number = signal.sigwait(STOP_SIGNALS)
+            log.info("stop_requested", signal=signal.Signals(number).name)
             self._stop.set()
 
         Thread(target=stop, name="signals", daemon=True).start()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda found, _frame: numbers.put(found))
 
     def wait(self) -> BaseException | None:
         """Returns once it is time to stop: the error that made it necessary, or None."""

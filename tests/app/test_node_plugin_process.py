@@ -104,8 +104,9 @@ def test_a_restart_keeps_claims_and_slices_and_writes_nothing(cluster: Simulated
 
 
 def test_stopping_removes_the_sockets_and_keeps_the_slice(cluster: SimulatedCluster) -> None:
-    cluster.stop_plugin()
+    code = cluster.stop_plugin()
 
+    assert code == 0
     assert [path for path in cluster.folder.rglob("*") if path.is_socket()] == []
     assert [item["metadata"]["name"] for item in cluster.slices()] == [SLICE]
 

@@ -1,9 +1,11 @@
 """The process lives as long as all of its parts."""
 
 import signal
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from threading import Event
+from typing import Final
 
 import pytest
 from structlog.testing import capture_logs
@@ -18,15 +20,6 @@ def supervisor() -> Iterator[Supervisor]:
     yield found
     found.stopping.set()
     found.join(seconds=5)
-
-
-@pytest.fixture
-def handlers() -> Iterator[None]:
-    numbers = (signal.SIGTERM, signal.SIGINT)
-    before = [signal.getsignal(number) for number in numbers]
-    yield
-    for number, handler in zip(numbers, before, strict=True):
-        signal.signal(number, handler)
 
 
 def until(event: Event) -> Callable[[], None]:
@@ -94,19 +87,65 @@ def test_the_first_reason_counts(supervisor: Supervisor) -> None:
     assert supervisor.wait() is first
 
 
-@pytest.mark.usefixtures("handlers")
+WAITS: Final = """
+from tensorfusion_dra.app.supervisor import Supervisor
+
+supervisor = Supervisor()
+supervisor.stop_on_signals()
+print("waits", flush=True)
+cause = supervisor.wait()
+print("cause", cause, flush=True)
+"""
+
+# A mutex that is locked twice keeps the main thread out of Python, whatever signals arrive.
+NEVER_BACK_IN_PYTHON: Final = """
+import ctypes, os, threading
+from tensorfusion_dra.app.supervisor import Supervisor
+
+supervisor = Supervisor()
+supervisor.stop_on_signals()
+
+def stopped():
+    supervisor.stopping.wait()
+    print("stopping", flush=True)
+    os._exit(0)
+
+threading.Thread(target=stopped).start()
+mutex = ctypes.create_string_buffer(64)
+lock = ctypes.CDLL(None).pthread_mutex_lock
+lock(mutex)
+print("waits", flush=True)
+lock(mutex)
+"""
+
+
+def output_after(script: str, number: signal.Signals) -> str:
+    """What a process prints once it has said that it waits and was sent the signal."""
+    command = [sys.executable, "-c", script]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "waits\n"
+        process.send_signal(number)
+        try:
+            output, _ = process.communicate(timeout=10)
+        finally:
+            process.kill()
+    assert process.returncode == 0
+    return output
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_stops_in_order_and_without_a_reason(
-    supervisor: Supervisor, number: signal.Signals
-) -> None:
-    supervisor.stop_on_signals()
+def test_a_signal_stops_in_order_and_without_a_reason(number: signal.Signals) -> None:
+    lines = output_after(WAITS, number).splitlines()
 
-    with capture_logs() as logs:
-        signal.raise_signal(number)
-        cause = supervisor.wait()
+    assert lines[-1] == "cause None"
+    assert any("stop_requested" in line and number.name in line for line in lines)
 
-    assert cause is None
-    assert [(line["event"], line["signal"]) for line in logs] == [("stop_requested", number.name)]
+
+def test_a_signal_is_seen_while_the_main_thread_cannot_run_python() -> None:
+    output = output_after(NEVER_BACK_IN_PYTHON, signal.SIGTERM)
+
+    assert output.splitlines()[-1] == "stopping"
 
 
 def test_nothing_stops_before_there_is_a_reason(supervisor: Supervisor) -> None:
