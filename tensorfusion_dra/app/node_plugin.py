@@ -2,6 +2,7 @@
 
 import os
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
@@ -9,6 +10,7 @@ from typing import Final
 import structlog
 
 from tensorfusion_dra.app import parts, pool_source, providers
+from tensorfusion_dra.app.health_endpoint import HealthEndpoint
 from tensorfusion_dra.app.settings import Settings
 from tensorfusion_dra.app.supervisor import Supervisor
 from tensorfusion_dra.cluster.api import Api
@@ -32,6 +34,7 @@ from tensorfusion_dra.driver.status import StatusReporter
 from tensorfusion_dra.kubelet import sockets
 from tensorfusion_dra.kubelet.dra import DraService
 from tensorfusion_dra.kubelet.health import HealthService
+from tensorfusion_dra.kubelet.probe import Probe
 from tensorfusion_dra.kubelet.registration import Registration
 from tensorfusion_dra.kubelet.server import UnixServer
 from tensorfusion_dra.state import claim_files
@@ -116,7 +119,8 @@ def _start(settings: Settings, supervisor: Supervisor, running: ExitStack) -> No
     running.callback(health.stop)
 
     _publish(settings, supervisor, running, catalog=catalog, resource_api=resource_api)
-    _register(paths, supervisor, running)
+    registration = _register(paths, supervisor, running)
+    _answer_probes(settings, running, sockets_answer=Probe(paths).check, registration=registration)
 
 
 def _publish(
@@ -152,13 +156,43 @@ def _publish(
         )
 
 
-def _register(paths: sockets.SocketPaths, supervisor: Supervisor, running: ExitStack) -> None:
+def _register(
+    paths: sockets.SocketPaths, supervisor: Supervisor, running: ExitStack
+) -> Registration:
     """Only now may the kubelet find us: it can call at once."""
     registration = Registration(endpoint=str(paths.dra))
     server = UnixServer(paths.registration, [registration.service()], workers=_REGISTRATION_WORKERS)
     server.start()
     running.callback(server.stop, grace_seconds=0)
     supervisor.run("registration", lambda: registration.await_kubelet(supervisor.stopping))
+    return registration
+
+
+def _answer_probes(
+    settings: Settings,
+    running: ExitStack,
+    *,
+    sockets_answer: Callable[[], None],
+    registration: Registration,
+) -> None:
+    """Alive is whoever answers on its sockets; neither GPUs nor the API server count.
+
+    Ready is who the kubelet has taken as well: a rolling update ends the old instance then.
+    """
+    if not settings.health_port:
+        return
+
+    def ready() -> None:
+        sockets_answer()
+        registration.check()
+
+    endpoint = HealthEndpoint(
+        {"/healthz": sockets_answer, "/readyz": ready},
+        host=settings.health_host,
+        port=settings.health_port,
+    )
+    running.callback(endpoint.stop)
+    endpoint.start()
 
 
 def _since(started: float) -> float:

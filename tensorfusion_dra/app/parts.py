@@ -47,7 +47,10 @@ def host(settings: Settings) -> Host:
     """The machine as the settings describe it."""
     return Host(
         device_nodes=HostDeviceNodes(Path(settings.dev_dir)),
-        driver_files=HostDriverFiles(Path(settings.driver_root)),
+        driver_files=HostDriverFiles(
+            Path(settings.driver_root),
+            root_on_host=Path(settings.driver_root_on_host or settings.driver_root),
+        ),
         enforcer=settings.enforcer,
         rules=Rules(
             overcommit_limits=settings.overcommit_limits == "true",

@@ -73,6 +73,9 @@ class Settings:
         "", "Path of libnvidia-ml.so.1; searched by the loader, then in the driver root, if empty."
     )
     driver_root: str = _setting("/", "Root folder of the NVIDIA driver's files.")
+    driver_root_on_host: str = _setting(
+        "", "The same folder as the host knows it; the same path if empty."
+    )
     gpu_models: str = _setting(
         "", "YAML or JSON file with TFLOPS by model, before the table that comes with the package."
     )
@@ -84,6 +87,10 @@ class Settings:
     drain_seconds: float = _setting(
         45.0, "How long calls in flight may take when the process is told to stop, in seconds."
     )
+    health_host: str = _setting(
+        "", "Address at which /healthz and /readyz are served over plain HTTP; all if empty."
+    )
+    health_port: int = _setting(0, "Their port; 0 for none.")
     isolation: str = _setting(
         "soft", f"Isolation of a share that names none: {', '.join(Isolation)}."
     )
@@ -117,6 +124,7 @@ class Settings:
         _check_choice("overcommit-limits", self.overcommit_limits, BOOLEANS)
         _check_choice("read-pods", self.read_pods, BOOLEANS)
         _check_range("hypervisor-port", self.hypervisor_port, 1, 65535)
+        _check_range("health-port", self.health_port, 0, 65535)
         _check_choice("log-level", self.log_level, LOG_LEVELS)
         _check_choice("log-format", self.log_format, LOG_FORMATS)
         _check_subdomain("node-name", self.node_name)
@@ -133,10 +141,12 @@ class Settings:
             "cdi_dir",
             "dev_dir",
             "driver_root",
+            "driver_root_on_host",
             "data_dir",
             "tensor_fusion_root",
         ):
-            if not Path(getattr(self, name)).is_absolute():
+            unset = name == "driver_root_on_host" and not self.driver_root_on_host
+            if not unset and not Path(getattr(self, name)).is_absolute():
                 found = getattr(self, name)
                 raise InputError(f"{_flag(name)}: found {found!r}, expected an absolute path")
         _check_range("tflops-oversell-ratio", self.tflops_oversell_ratio, 100, 100_000)

@@ -7,6 +7,7 @@ import grpc
 import structlog
 
 from tensorfusion_dra.core import names
+from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.kubelet.pb import pluginregistration_v1_pb2 as pb
 
 log = structlog.get_logger()
@@ -29,6 +30,16 @@ class Registration:
         )
         self._endpoint = endpoint
         self._asked = Event()
+        self._registered = False
+
+    def check(self) -> None:
+        """Returns if the kubelet has taken this instance.
+
+        Raises:
+            RetryableError: It has not, or not any more.
+        """
+        if not self._registered:
+            raise RetryableError(f"{self._endpoint}: not registered by the kubelet")
 
     def service(self) -> grpc.GenericRpcHandler:
         """The service for a server on the registration socket."""
@@ -60,6 +71,7 @@ class Registration:
     def _notify(
         self, request: pb.RegistrationStatus, _context: grpc.ServicerContext
     ) -> pb.RegistrationStatusResponse:
+        self._registered = request.plugin_registered
         if request.plugin_registered:
             log.info("registered", endpoint=self._endpoint)
         else:

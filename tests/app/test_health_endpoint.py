@@ -1,0 +1,141 @@
+"""What probes are answered over HTTP."""
+
+import http.client
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+from tensorfusion_dra.app.health_endpoint import Check, HealthEndpoint
+from tensorfusion_dra.core.errors import FatalError, RetryableError
+from tests.app.test_node_plugin_process import cluster_with, log_lines
+
+
+class Question:
+    """Answers as it is told, and counts how often it was asked."""
+
+    def __init__(self) -> None:
+        self.trouble = ""
+        self.asked = 0
+
+    def __call__(self) -> None:
+        self.asked += 1
+        if self.trouble:
+            raise RetryableError(self.trouble)
+
+
+@contextmanager
+def serving(question: Question) -> Iterator[HealthEndpoint]:
+    endpoint = HealthEndpoint({"/healthz": question}, host="127.0.0.1", port=0)
+    endpoint.start()
+    try:
+        yield endpoint
+    finally:
+        endpoint.stop()
+
+
+def get(port: int, path: str) -> tuple[int, str]:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    try:
+        connection.request("GET", path)
+        response = connection.getresponse()
+        return response.status, response.read().decode().strip()
+    finally:
+        connection.close()
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        return int(taken.getsockname()[1])
+
+
+def test_a_probe_is_answered_200_while_all_is_well() -> None:
+    with serving(Question()) as endpoint:
+        assert get(endpoint.port, "/healthz") == (200, "ok")
+
+
+def test_a_probe_is_answered_503_with_what_is_wrong() -> None:
+    question = Question()
+    question.trouble = "dra.sock: UNAVAILABLE"
+    with serving(question) as endpoint:
+        assert get(endpoint.port, "/healthz") == (503, "dra.sock: UNAVAILABLE")
+
+
+def test_a_path_that_is_no_check_is_not_found() -> None:
+    with serving(Question()) as endpoint:
+        assert get(endpoint.port, "/metrics") == (404, "expected one of /healthz")
+
+
+def test_many_probes_a_second_ask_once() -> None:
+    question = Question()
+    check = Check("healthz", question)
+
+    for _ in range(100):
+        assert check.trouble() == ""
+
+    assert question.asked == 1
+
+
+def test_silent_connections_neither_pile_up_nor_keep_probes_out_for_long() -> None:
+    with serving(Question()) as endpoint, ExitStack() as silent:
+        for _ in range(40):
+            silent.enter_context(socket.create_connection(("127.0.0.1", endpoint.port)))
+        deadline = time.monotonic() + 15
+        answer = (0, "")
+        while answer[0] != 200 and time.monotonic() < deadline:
+            try:
+                answer = get(endpoint.port, "/healthz")
+            except (ConnectionError, http.client.HTTPException):
+                time.sleep(0.1)
+
+        assert answer == (200, "ok")
+
+
+def test_a_port_that_is_taken_is_a_fatal_error() -> None:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as taken,
+        pytest.raises(FatalError, match=r"^health-port [0-9]+: Address already in use$"),
+    ):
+        HealthEndpoint({}, host="127.0.0.1", port=taken.getsockname()[1])
+
+
+def test_the_node_plugin_is_ready_once_the_kubelet_has_taken_it() -> None:
+    port = free_port()
+    with cluster_with() as cluster:
+        cluster.plugin_flags.extend(["--health-host", "127.0.0.1", "--health-port", str(port)])
+        cluster.start_plugin()
+        cluster.until("registered", lambda: bool(log_lines(cluster, "registered")), seconds=15)
+
+        assert get(port, "/healthz") == (200, "ok")
+        cluster.until("ready", lambda: get(port, "/readyz") == (200, "ok"), seconds=15)
+
+
+def test_the_node_plugin_is_alive_but_not_ready_before_the_kubelet_has_taken_it() -> None:
+    port = free_port()
+    with cluster_with() as cluster:
+        cluster.plugin_flags.extend(["--health-host", "127.0.0.1", "--health-port", str(port)])
+        cluster.kubelet.stop()
+        cluster.start_plugin()
+        cluster.until("serving", lambda: bool(log_lines(cluster, "serving")), seconds=15)
+
+        assert get(port, "/healthz") == (200, "ok")
+        status, text = get(port, "/readyz")
+        assert status == 503
+        assert text.endswith("dra.sock: not registered by the kubelet")
+
+
+def test_a_socket_whose_name_is_gone_is_unhealthy() -> None:
+    port = free_port()
+    with cluster_with() as cluster:
+        cluster.plugin_flags.extend(["--health-host", "127.0.0.1", "--health-port", str(port)])
+        cluster.start_plugin()
+        cluster.until("registered", lambda: bool(log_lines(cluster, "registered")), seconds=15)
+        socket_path = next(iter(Path(cluster.kubelet_root).rglob("dra.sock")))
+
+        socket_path.unlink()
+
+        cluster.until("seen", lambda: get(port, "/healthz")[0] == 503, seconds=15)
+        assert str(socket_path) in get(port, "/healthz")[1]
