@@ -1,0 +1,129 @@
+"""Renders the part of kustomize that the manifests use; anything else is an error.
+
+Where kubectl is on PATH, `make manifests` compares this with `kubectl kustomize`.
+"""
+
+import copy
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+Document = dict[str, Any]
+
+_FIELDS = frozenset({"apiVersion", "kind", "resources", "components", "patches", "images"})
+
+
+def render(folder: Path) -> list[Document]:
+    """The objects of a kustomization, in the order in which it names them."""
+    return _accumulate(folder, [])
+
+
+def kustomization(folder: Path) -> Document:
+    """The kustomization of a folder."""
+    loaded: Document = yaml.safe_load((folder / "kustomization.yaml").read_text(encoding="utf-8"))
+    unknown = loaded.keys() - _FIELDS
+    if unknown:
+        raise ValueError(f"{folder}: found {sorted(unknown)}, expected only {sorted(_FIELDS)}")
+    return loaded
+
+
+def _accumulate(folder: Path, documents: list[Document]) -> list[Document]:
+    """A kustomization starts with nothing; a component changes what is there."""
+    wanted = kustomization(folder)
+    documents = [*documents]
+    for name in wanted.get("resources", []):
+        documents.extend(_resource(folder / name))
+    for name in wanted.get("components", []):
+        documents = _accumulate(folder / name, documents)
+    for patch in wanted.get("patches", []):
+        documents = _patched(documents, patch, folder)
+    for image in wanted.get("images", []):
+        _set_image(documents, image)
+    return documents
+
+
+def _resource(path: Path) -> list[Document]:
+    if path.is_dir():
+        return render(path)
+    return [item for item in yaml.safe_load_all(path.read_text(encoding="utf-8")) if item]
+
+
+def _patched(documents: list[Document], patch: Document, folder: Path) -> list[Document]:
+    text = patch.get("patch") or (folder / patch["path"]).read_text(encoding="utf-8")
+    target = patch["target"]
+    met = [
+        item
+        for item in documents
+        if item["kind"] == target["kind"] and item["metadata"]["name"] == target["name"]
+    ]
+    if len(met) != 1:
+        raise ValueError(f"{folder}: {target}: found {len(met)} objects, expected one")
+    changed = apply(met[0], yaml.safe_load(text))
+    return [changed if item is met[0] else item for item in documents]
+
+
+def apply(document: Document, operations: list[Document]) -> Document:
+    """The document after a JSON patch (RFC 6902; without move and copy)."""
+    result = copy.deepcopy(document)
+    for operation in operations:
+        *way, last = [
+            part.replace("~1", "/").replace("~0", "~") for part in operation["path"].split("/")[1:]
+        ]
+        parent: Any = result
+        for part in way:
+            parent = parent[int(part)] if isinstance(parent, list) else parent[part]
+        key: Any = last
+        if isinstance(parent, list):
+            key = len(parent) if last == "-" else int(last)
+        _OPERATIONS[operation["op"]](parent, key, operation)
+    return result
+
+
+def _add(parent: Any, key: Any, operation: Document) -> None:
+    value = copy.deepcopy(operation["value"])
+    if isinstance(parent, list):
+        parent.insert(key, value)
+    else:
+        parent[key] = value
+
+
+def _remove(parent: Any, key: Any, _: Document) -> None:
+    del parent[key]
+
+
+def _replace(parent: Any, key: Any, operation: Document) -> None:
+    _ = parent[key]  # has to be there
+    parent[key] = copy.deepcopy(operation["value"])
+
+
+def _test(parent: Any, key: Any, operation: Document) -> None:
+    if parent[key] != operation["value"]:
+        raise ValueError(
+            f"{operation['path']}: found {parent[key]!r}, expected {operation['value']!r}"
+        )
+
+
+_OPERATIONS: dict[str, Callable[[Any, Any, Document], None]] = {
+    "add": _add,
+    "remove": _remove,
+    "replace": _replace,
+    "test": _test,
+}
+
+
+def _set_image(documents: list[Document], image: Document) -> None:
+    for container in containers(documents):
+        name, _, tag = container["image"].partition(":")
+        if name == image["name"]:
+            name = image.get("newName", name)
+            container["image"] = f"{name}:{image.get('newTag', tag)}"
+
+
+def containers(documents: list[Document]) -> Iterator[Document]:
+    """The containers of all workloads."""
+    for item in documents:
+        template = item.get("spec", {}).get("template")
+        if isinstance(template, dict) and "spec" in template:
+            yield from template["spec"]["containers"]
