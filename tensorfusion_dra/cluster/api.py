@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 _CONNECT_SECONDS: Final = 3.05
 READ_SECONDS: Final = 30.0
 _JSON: Final = "application/json"
+USER_AGENT: Final = "tensorfusion-dra"
+"""How the API server's audit log knows this driver."""
+
 APPLY: Final = "application/apply-patch+yaml"
 """Server-side apply; JSON is YAML as well."""
 _MAX_TEXT: Final = 300
@@ -201,6 +204,7 @@ def _client(kubeconfig: Path | None) -> "ApiClient":
         subject = f"kubeconfig {kubeconfig}" if kubeconfig else "in-cluster configuration"
         raise InputError(f"{subject}: {error}") from error
     api_client = client.ApiClient(configuration=settings)
+    api_client.user_agent = USER_AGENT
     # From Python 3.13 on, certificates are held to RFC 5280 to the letter by default. Authorities
     # of clusters need not be: every client in Go takes one without key usage, and so does this.
     # What is verified stays: chain, names, dates.

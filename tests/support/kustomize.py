@@ -20,6 +20,14 @@ def render(folder: Path) -> list[Document]:
     return _accumulate(folder, [])
 
 
+def with_components(folder: Path, *components: Path) -> list[Document]:
+    """The objects of a kustomization that an administrator has added components to."""
+    documents = render(folder)
+    for component in components:
+        documents = _accumulate(component, documents)
+    return documents
+
+
 def kustomization(folder: Path) -> Document:
     """The kustomization of a folder."""
     loaded: Document = yaml.safe_load((folder / "kustomization.yaml").read_text(encoding="utf-8"))

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from threading import Lock
 from typing import Final
 
+from tensorfusion_dra.simulator.api.requests import Asked
+
 ANY: Final = "*"
 
 
@@ -145,15 +147,23 @@ class Faults:
 
 @dataclass(slots=True)
 class RequestCounts:
-    """How many requests came, by verb and resource as in RBAC."""
+    """How many requests came, by verb and resource as in RBAC, and which."""
 
     _lock: Lock = field(default_factory=Lock)
     _counts: dict[tuple[str, str], int] = field(default_factory=dict)
+    _asked: set[Asked] = field(default_factory=set)
 
-    def add(self, verb: str, resource: str) -> None:
+    def add(self, asked: Asked) -> None:
         """One more."""
+        key = asked.verb, asked.resource
         with self._lock:
-            self._counts[verb, resource] = self._counts.get((verb, resource), 0) + 1
+            self._counts[key] = self._counts.get(key, 0) + 1
+            self._asked.add(asked)
+
+    def asked(self, agent: str) -> frozenset[Asked]:
+        """What the clients asked for that call themselves so."""
+        with self._lock:
+            return frozenset(asked for asked in self._asked if asked.agent == agent)
 
     def count(self, verb: str = ANY, resource: str = ANY) -> int:
         """How many came of this verb and resource."""
@@ -179,3 +189,4 @@ class RequestCounts:
         """From zero again."""
         with self._lock:
             self._counts.clear()
+            self._asked.clear()

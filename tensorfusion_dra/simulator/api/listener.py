@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from tensorfusion_dra.simulator.api import failures, faults
 from tensorfusion_dra.simulator.api.faults import Action, Faults, RequestCounts
-from tensorfusion_dra.simulator.api.requests import Request, route
+from tensorfusion_dra.simulator.api.requests import Asked, Request, route
 from tensorfusion_dra.simulator.api.service import Answer, Service, answer_of
 from tensorfusion_dra.simulator.api.watching import Watch
 
@@ -112,7 +112,7 @@ class _Handler(BaseHTTPRequestHandler):
         action: Action | None = None
         if found is not None:
             verb = found.verb(request)
-            self.server.counts.add(verb, found.resource)
+            self.server.counts.add(Asked.of(request, found))
             action = self.server.faults.take(verb, found.resource, found.name)
         match action:
             case faults.Refuse(code, message, retry_after):

@@ -71,6 +71,35 @@ class Route:
         return f"{self.plural}/{self.subresource}" if self.subresource else self.plural
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What a client asked for, in the words of RBAC.
+
+    Attributes:
+        agent: How the client calls itself (User-Agent); "" if it does not say.
+        namespace, name: "" where the request has none.
+    """
+
+    agent: str
+    verb: str
+    group: str
+    resource: str
+    namespace: str
+    name: str
+
+    @classmethod
+    def of(cls, request: Request, found: Route) -> "Asked":
+        """What this request for this resource asks for."""
+        return cls(
+            agent=request.headers.get("user-agent", ""),
+            verb=found.verb(request),
+            group=found.group,
+            resource=found.resource,
+            namespace=found.namespace,
+            name=found.name,
+        )
+
+
 def route(path: str) -> Route | None:
     """The resource of a path such as /apis/resource.k8s.io/v1/resourceslices; None for others."""
     parts = [unquote(part) for part in path.strip("/").split("/")]
