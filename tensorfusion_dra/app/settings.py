@@ -4,12 +4,16 @@ import argparse
 import re
 import socket
 from collections.abc import Mapping
-from dataclasses import Field, dataclass, field, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-import yaml
-
+from tensorfusion_dra.app import setting_sources
+from tensorfusion_dra.app.setting_sources import LOG_FORMATS, LOG_LEVELS
+from tensorfusion_dra.app.setting_sources import check_choice as _check_choice
+from tensorfusion_dra.app.setting_sources import check_range as _check_range
+from tensorfusion_dra.app.setting_sources import flag as _flag
+from tensorfusion_dra.app.setting_sources import setting as _setting
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.errors import InputError
 from tensorfusion_dra.core.gpupool import DEFAULT_QOS, QOS_LEVELS
@@ -19,16 +23,10 @@ from tensorfusion_dra.core.share_parameters import Isolation
 BOOLEANS: Final = ("true", "false")
 ENFORCERS: Final = ("tensor-fusion", "hami-core", "mps")
 POOL_SOURCES: Final = ("settings", "object", "node-labels")
-LOG_LEVELS: Final = ("debug", "info", "warning", "error")
-LOG_FORMATS: Final = ("json", "console")
 
 _SUBDOMAIN: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _POD_UID: Final = re.compile(r"[A-Za-z0-9-]{0,63}")
 _MAX_POOL: Final = 253
-
-
-def _setting(default: str | float | int, about: str, *, env: str = "") -> Any:
-    return field(default=default, metadata={"about": about, "env": env})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,14 +178,7 @@ class Settings:
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """One flag a setting, and --config."""
-    parser.add_argument("--config", metavar="FILE", help="YAML file with settings by flag name.")
-    for item in fields(Settings):
-        default = f" Default: {item.default}." if item.default != "" else ""
-        parser.add_argument(
-            f"--{_flag(item.name)}",
-            metavar=item.name.rsplit("_", maxsplit=1)[-1].upper(),
-            help=f"{item.metadata['about']}{default} Variable: {variable(item)}.",
-        )
+    setting_sources.add_flags(parser, Settings)
 
 
 def from_flags(flags: argparse.Namespace, environment: Mapping[str, str]) -> Settings:
@@ -196,70 +187,11 @@ def from_flags(flags: argparse.Namespace, environment: Mapping[str, str]) -> Set
     Raises:
         InputError: One of them is unknown, unreadable or out of its range.
     """
-    values: dict[str, Any] = {}
-    config = flags.config or environment.get("TENSORFUSION_DRA_CONFIG")
-    if config:
-        values.update(_from_file(Path(config)))
-    for item in fields(Settings):
-        if environment.get(variable(item)):
-            values[item.name] = environment[variable(item)]
-        if getattr(flags, item.name) is not None:
-            values[item.name] = getattr(flags, item.name)
+    values = setting_sources.values(Settings, flags, environment)
     values["node_name"] = values.get("node_name") or socket.gethostname().lower()
-    for item in fields(Settings):
-        if not isinstance(item.default, str) and item.name in values:
-            kind = float if isinstance(item.default, float) else int
-            values[item.name] = _number(item.name, values[item.name], kind)
     return Settings(**values)
-
-
-def variable(item: "Field[Any]") -> str:
-    """The environment variable of a setting."""
-    return item.metadata["env"] or f"TENSORFUSION_DRA_{item.name.upper()}"
-
-
-def _from_file(path: Path) -> dict[str, Any]:
-    try:
-        loaded = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"config {path}: {error.strerror}") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise InputError(f"config {path}: {' '.join(str(error).split())}") from error
-    if not isinstance(loaded, dict):
-        raise InputError(f"config {path}: found {type(loaded).__name__}, expected a mapping")
-    known = {_flag(item.name): item.name for item in fields(Settings)}
-    values = {}
-    for key, value in loaded.items():
-        if key not in known:
-            raise InputError(f"config {path}: found {key!r}, expected one of {', '.join(known)}")
-        if not isinstance(value, str | int | float):
-            raise InputError(f"config {path}: {key}: found {value!r}, expected text or a number")
-        values[known[key]] = str(value).lower() if isinstance(value, bool) else str(value)
-    return values
-
-
-def _number(name: str, value: object, kind: type[int] | type[float]) -> float:
-    try:
-        return kind(str(value))
-    except ValueError as error:
-        expected = "a whole number" if kind is int else "a number"
-        raise InputError(f"{_flag(name)}: found {value!r}, expected {expected}") from error
-
-
-def _check_range(name: str, value: int, least: int, most: int) -> None:
-    if not least <= value <= most:
-        raise InputError(f"{name}: found {value}, expected {least} to {most}")
-
-
-def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise InputError(f"{name}: found {value!r}, expected one of {', '.join(choices)}")
 
 
 def _check_subdomain(name: str, value: str) -> None:
     if len(value) > _MAX_POOL or _SUBDOMAIN.fullmatch(value) is None:
         raise InputError(f"{name}: found {value!r}, expected a DNS subdomain in lower case")
-
-
-def _flag(name: str) -> str:
-    return name.replace("_", "-")

@@ -33,7 +33,7 @@ def parameters(annotations: Mapping[str, str]) -> ShareParameters:
         qos=_choice(annotations, names.ANNOTATION_QOS, Qos, errors),
     )
     if errors:
-        raise ParameterError("; ".join(errors))
+        raise ParameterError(errors)
     return said
 
 

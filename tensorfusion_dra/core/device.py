@@ -103,6 +103,11 @@ def semantic_version(text: str) -> Version:
     return Version(f"{major}.{minor}.{patch}")
 
 
+def shortened(text: str) -> str:
+    """The text cut to what the API takes; a longer one would cost the whole device."""
+    return text.encode()[:MAX_STRING_BYTES].decode(errors="ignore")
+
+
 def _node_attributes(
     inventory: Inventory, node: Node, virtual: Mapping[str, Virtual]
 ) -> dict[str, AttributeValue]:
@@ -116,11 +121,11 @@ def _node_attributes(
     virtual_tflops = sum(total.tflops.nano for total in virtual.values()) or tflops
     virtual_vram = sum(total.vram_bytes for total in virtual.values()) or vram
     return {
-        names.ATTR_POOL_NAME: _shortened(node.gpupool),
+        names.ATTR_POOL_NAME: shortened(node.gpupool),
         names.ATTR_POD_NAMESPACE: "",  # cards belong to no namespace
         names.ATTR_PHASE: names.PHASE_RUNNING,
         names.ATTR_USED_BY: "",
-        names.ATTR_NODE_NAME: _shortened(node.name),
+        names.ATTR_NODE_NAME: shortened(node.name),
         names.ATTR_QOS: node.qos,
         names.ATTR_NODE_TOTAL_TFLOPS: _plain(tflops),
         names.ATTR_NODE_TOTAL_VRAM: str(Quantity.of_bytes(vram)),
@@ -133,11 +138,11 @@ def _node_attributes(
 
 def _gpu_attributes(gpu: Gpu) -> dict[str, AttributeValue]:
     attributes: dict[str, AttributeValue] = {
-        names.ATTR_MODEL: _shortened(gpu.model),
-        names.ATTR_UUID: _shortened(gpu.uuid),
-        names.ATTR_PRODUCT_NAME: _shortened(gpu.product_name),
-        names.ATTR_BRAND: _shortened(gpu.brand),
-        names.ATTR_ARCHITECTURE: _shortened(gpu.architecture),
+        names.ATTR_MODEL: shortened(gpu.model),
+        names.ATTR_UUID: shortened(gpu.uuid),
+        names.ATTR_PRODUCT_NAME: shortened(gpu.product_name),
+        names.ATTR_BRAND: shortened(gpu.brand),
+        names.ATTR_ARCHITECTURE: shortened(gpu.architecture),
         names.ATTR_COMPUTE_CAPABILITY: Version("{}.{}.0".format(*gpu.compute_capability)),
         names.ATTR_DRIVER_VERSION: semantic_version(gpu.driver_version),
         names.ATTR_CUDA_DRIVER_VERSION: Version("{}.{}.0".format(*gpu.cuda_driver_version)),
@@ -169,8 +174,3 @@ def _attribute(value: AttributeValue) -> dict[str, object]:
             return {"int": value}
         case str():
             return {"string": value}
-
-
-def _shortened(text: str) -> str:
-    """The text cut to what the API takes; a longer one would cost the whole device."""
-    return text.encode()[:MAX_STRING_BYTES].decode(errors="ignore")

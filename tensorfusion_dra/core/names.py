@@ -8,12 +8,22 @@ DRIVER: Final = "tensor-fusion.ai.dra-driver"
 DEVICE_CLASS: Final = "tensor-fusion.ai"
 CLAIM_TEMPLATE: Final = "tensor-fusion-gpu-template"
 """Tensor Fusion's DRAResourceClaimTemplateName."""
+LABEL_CLAIM_TEMPLATE: Final = "tensor-fusion.ai/resource-claim-template"
+"""On claims that the webhook fills, with the value true (user guide, section 6.3.1)."""
+POD_CLAIM: Final = "tensor-fusion-gpu-claim"
+"""Name of the entry in a pod's spec.resourceClaims: Tensor Fusion's DRAClaimDefineName."""
 
 # --- Tensor Fusion's own objects -----------------------------------------------------------------
 
 TENSOR_FUSION_GROUP: Final = "tensor-fusion.ai"
 TENSOR_FUSION_VERSION: Final = "v1"
 GPUPOOLS: Final = "gpupools"
+SCHEDULING_CONFIG_TEMPLATES: Final = "schedulingconfigtemplates"
+ANNOTATION_DEFAULT_POOL: Final = "tensor-fusion.ai/is-default-pool"
+"""On the GPUPool of pods that name none, with the value true."""
+TENSOR_FUSION_SCHEDULER: Final = "tensor-fusion-scheduler"
+NVIDIA_GPU: Final = "nvidia.com/gpu"
+"""The extended resource of NVIDIA's device plugin: whole cards."""
 
 EVENT_GPUPOOL_INVALID: Final = "GPUPoolInvalid"
 """Reason of the Event on a Node whose GPUPool cannot be used."""
@@ -71,6 +81,18 @@ ATTRIBUTE_PROVIDERS: Final = "tensorfusion_dra.attributes"
 
 # --- Annotations of claims and pods (user guide, section 4) --------------------------------------
 
+ANNOTATION_PREFIX: Final = "tensor-fusion.ai/"
+ANNOTATION_DRA_ENABLED: Final = "tensor-fusion.ai/dra-enabled"
+ANNOTATION_TFLOPS_REQUEST: Final = "tensor-fusion.ai/tflops-request"
+ANNOTATION_VRAM_REQUEST: Final = "tensor-fusion.ai/vram-request"
+ANNOTATION_GPU_COUNT: Final = "tensor-fusion.ai/gpu-count"
+ANNOTATION_GPU_MODEL: Final = "tensor-fusion.ai/gpu-model"
+ANNOTATION_GPUPOOL: Final = "tensor-fusion.ai/gpupool"
+ANNOTATION_CEL_EXPRESSION: Final = "tensor-fusion.ai/dra-cel-expression"
+ANNOTATION_INJECT_CONTAINER: Final = "tensor-fusion.ai/inject-container"
+"""The containers that get the share, separated by commas."""
+ANNOTATION_DEDICATED_GPU: Final = "tensor-fusion.ai/dedicated-gpu"
+"""The pod wants its cards alone, with the value true."""
 ANNOTATION_TFLOPS_LIMIT: Final = "tensor-fusion.ai/tflops-limit"
 ANNOTATION_VRAM_LIMIT: Final = "tensor-fusion.ai/vram-limit"
 ANNOTATION_QOS: Final = "tensor-fusion.ai/qos"
@@ -142,6 +164,8 @@ limiter takes for off, or for on where off would open a way (NexusGPU/vgpu.rs).
 
 TF_SHM_FILE is not among them: its mere presence, empty or not, puts the limiter in its test mode.
 """
+ENV_TEST_MODE: Final = "TF_SHM_FILE"
+"""Names a file of limits in place of the hypervisor's; only admission can keep it out of a pod."""
 
 # Of HAMi-core's containers: src/include/memory_limit.h, src/multiprocess/ and src/libvgpu.c of
 # Project-HAMi/HAMi-core.

@@ -12,7 +12,7 @@ The object stands in a claim's, template's or class's ``config[].opaque.paramete
     overridable: false
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from typing import Any, Final, TypeVar
@@ -43,7 +43,15 @@ class Qos(StrEnum):
 
 
 class ParameterError(DriverError):
-    """Parameters are malformed; the text names every error with its path."""
+    """Parameters are malformed; the text names every error with its path.
+
+    Attributes:
+        errors: Each of them alone.
+    """
+
+    def __init__(self, errors: Iterable[str]) -> None:
+        self.errors: Final = tuple(errors)
+        super().__init__("; ".join(self.errors))
 
 
 Choice = TypeVar("Choice", bound=StrEnum)
@@ -100,7 +108,7 @@ def parse(found: Any, *, trusted: bool) -> ShareParameters:
         overridable=reader.boolean("overridable", top.get("overridable")) if trusted else None,
     )
     if reader.errors:
-        raise ParameterError("; ".join(reader.errors))
+        raise ParameterError(reader.errors)
     return parameters
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tensorfusion_dra.app import settings
+from tensorfusion_dra.app import setting_sources, settings
 from tensorfusion_dra.app.settings import Settings
 from tensorfusion_dra.core.errors import InputError
 
@@ -109,7 +109,7 @@ def test_every_setting_has_a_flag_a_variable_and_a_key_in_the_file(tmp_path: Pat
     folders = {item.name: "/x" for item in fields(Settings) if str(item.default).startswith("/")}
     values = {item.name: {**special, **folders}.get(item.name, "7") for item in fields(Settings)}
     by_flag = [f"--{name.replace('_', '-')}={value}" for name, value in values.items()]
-    by_variable = {settings.variable(item): values[item.name] for item in fields(Settings)}
+    by_variable = {setting_sources.variable(item): values[item.name] for item in fields(Settings)}
     by_file = "".join(f"{name.replace('_', '-')}: {value}\n" for name, value in values.items())
 
     chosen = given(*by_flag, env={})
@@ -130,7 +130,7 @@ def test_help_tells_each_flag_with_its_default_and_its_variable() -> None:
         flag = "--" + item.name.replace("_", "-")
         told = re.search(rf"{flag} [A-Z]+ (.*?)Variable: (\w+)\.", text)
         assert told is not None
-        assert told[2] == settings.variable(item)
+        assert told[2] == setting_sources.variable(item)
         assert item.default == "" or f"Default: {item.default}." in told[1]
 
 

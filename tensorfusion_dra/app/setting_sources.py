@@ -1,0 +1,118 @@
+"""Where settings come from: default < file < environment < flag, for every verb in the same way."""
+
+import argparse
+from collections.abc import Mapping
+from dataclasses import Field, field, fields
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from tensorfusion_dra.core.errors import InputError
+
+LOG_LEVELS: Final = ("debug", "info", "warning", "error")
+LOG_FORMATS: Final = ("json", "console")
+
+
+def setting(default: str | float | int, about: str, *, env: str = "") -> Any:
+    """A field of a settings class.
+
+    Args:
+        about: For --help.
+        env: Its environment variable, if it is not the usual one.
+    """
+    return field(default=default, metadata={"about": about, "env": env})
+
+
+def add_flags(parser: argparse.ArgumentParser, kind: type[Any]) -> None:
+    """One flag for each field of a settings class, and --config."""
+    parser.add_argument("--config", metavar="FILE", help="YAML file with settings by flag name.")
+    for item in fields(kind):
+        default = f" Default: {item.default}." if item.default != "" else ""
+        parser.add_argument(
+            f"--{flag(item.name)}",
+            metavar=item.name.rsplit("_", maxsplit=1)[-1].upper(),
+            help=f"{item.metadata['about']}{default} Variable: {variable(item)}.",
+        )
+
+
+def values(
+    kind: type[Any], flags: argparse.Namespace, environment: Mapping[str, str]
+) -> dict[str, Any]:
+    """What flags, environment and file say of the fields of a settings class.
+
+    Raises:
+        InputError: One of them is unknown or unreadable.
+    """
+    found: dict[str, Any] = {}
+    config = flags.config or environment.get("TENSORFUSION_DRA_CONFIG")
+    if config:
+        found.update(_from_file(Path(config), kind))
+    for item in fields(kind):
+        if environment.get(variable(item)):
+            found[item.name] = environment[variable(item)]
+        if getattr(flags, item.name) is not None:
+            found[item.name] = getattr(flags, item.name)
+    for item in fields(kind):
+        if not isinstance(item.default, str) and item.name in found:
+            number = float if isinstance(item.default, float) else int
+            found[item.name] = _number(item.name, found[item.name], number)
+    return found
+
+
+def variable(item: "Field[Any]") -> str:
+    """The environment variable of a setting."""
+    return item.metadata["env"] or f"TENSORFUSION_DRA_{item.name.upper()}"
+
+
+def flag(name: str) -> str:
+    """The flag of a field, without its dashes in front."""
+    return name.replace("_", "-")
+
+
+def check_range(name: str, value: float, least: float, most: float) -> None:
+    """Nothing, if the value is in the range.
+
+    Raises:
+        InputError: It is not.
+    """
+    if not least <= value <= most:
+        raise InputError(f"{name}: found {value}, expected {least} to {most}")
+
+
+def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
+    """Nothing, if the value is one of the choices.
+
+    Raises:
+        InputError: It is not.
+    """
+    if value not in choices:
+        raise InputError(f"{name}: found {value!r}, expected one of {', '.join(choices)}")
+
+
+def _from_file(path: Path, kind: type[Any]) -> dict[str, Any]:
+    try:
+        loaded = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"config {path}: {error.strerror}") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise InputError(f"config {path}: {' '.join(str(error).split())}") from error
+    if not isinstance(loaded, dict):
+        raise InputError(f"config {path}: found {type(loaded).__name__}, expected a mapping")
+    known = {flag(item.name): item.name for item in fields(kind)}
+    found = {}
+    for key, value in loaded.items():
+        if key not in known:
+            raise InputError(f"config {path}: found {key!r}, expected one of {', '.join(known)}")
+        if not isinstance(value, str | int | float):
+            raise InputError(f"config {path}: {key}: found {value!r}, expected text or a number")
+        found[known[key]] = str(value).lower() if isinstance(value, bool) else str(value)
+    return found
+
+
+def _number(name: str, value: object, kind: type[int] | type[float]) -> float:
+    try:
+        return kind(str(value))
+    except ValueError as error:
+        expected = "a whole number" if kind is int else "a number"
+        raise InputError(f"{flag(name)}: found {value!r}, expected {expected}") from error

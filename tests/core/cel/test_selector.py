@@ -1,0 +1,84 @@
+"""The selector that is written for a pod's annotations, on the devices that nodes publish."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tensorfusion_dra.core.cel.selector import SelectorTerms, selector
+from tensorfusion_dra.core.cel.strings import quoted
+from tensorfusion_dra.core.errors import InputError
+from tensorfusion_dra.simulator import cel
+from tensorfusion_dra.simulator.allocator.devices import Attribute, Device, DeviceId
+from tests.support.gpus import NODE, gpu, published
+from tests.support.selecting import as_scheduled
+
+ALL = SelectorTerms(model="A100", pool="prod-pool", qos="high")
+A100 = as_scheduled(published(gpu(), node=replace(NODE, gpupool="prod-pool", qos="high"))[0])
+
+
+def selects(terms: SelectorTerms, device: Device = A100) -> bool:
+    expression = selector(terms)
+    assert cel.check_expression(expression) is None
+    return cel.selector(expression).matches(device)
+
+
+def test_the_terms_of_the_guide_select_its_device() -> None:
+    assert selects(ALL)
+
+
+@pytest.mark.parametrize(
+    "terms",
+    [
+        replace(ALL, model="H100"),
+        replace(ALL, model="a100"),
+        replace(ALL, pool="other"),
+        replace(ALL, qos="low"),
+    ],
+)
+def test_each_term_counts(terms: SelectorTerms) -> None:
+    assert not selects(terms)
+
+
+def test_no_terms_select_every_device_in_service() -> None:
+    pending = replace(A100, attributes={**A100.attributes, "phase": Attribute("string", "Pending")})
+
+    assert selects(SelectorTerms())
+    assert not selects(SelectorTerms(), pending)
+
+
+def test_a_device_without_the_attributes_does_not_match_and_stops_nothing() -> None:
+    foreign = Device(id=DeviceId("gpu.example.com", "pool", "gpu-0"))
+
+    assert not selects(ALL, foreign)
+    assert not selects(SelectorTerms(), foreign)
+
+
+def test_a_pool_with_a_long_name_is_found_by_the_part_of_it_that_devices_show() -> None:
+    long = ".".join(["production"] * 12)
+    device = as_scheduled(published(gpu(), node=replace(NODE, gpupool=long))[0])
+
+    assert selects(SelectorTerms(pool=long), device)
+
+
+# Without NUL, at which the evaluator's C strings end.
+@given(st.text(st.characters(exclude_characters="\0"), min_size=1, max_size=16))
+def test_any_text_is_compared_as_it_is(text: str) -> None:
+    named = replace(A100, attributes={**A100.attributes, "model": Attribute("string", text)})
+
+    assert selects(SelectorTerms(model=text), named)
+    assert not selects(SelectorTerms(model=text + "x"), named)
+
+
+def test_a_text_cannot_end_its_literal() -> None:
+    assert not selects(SelectorTerms(model='x" || true || "" == "'))
+
+
+def test_half_a_surrogate_pair_is_refused() -> None:
+    with pytest.raises(InputError, match="expected a character that UTF-8 can write"):
+        selector(SelectorTerms(model="\ud800"))
+
+
+def test_a_literal_stays_on_one_line() -> None:
+    assert quoted('a\n"\\\u2028\x00é') == r'"a\n\"\\\U00002028\U00000000é"'

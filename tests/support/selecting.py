@@ -1,0 +1,19 @@
+"""Published devices as selectors see them."""
+
+from tensorfusion_dra.core import names
+from tensorfusion_dra.core.device import Device
+from tensorfusion_dra.simulator.allocator import devices
+
+
+def as_scheduled(published: Device) -> devices.Device:
+    """The device as the scheduler reads it out of the slice that lists it."""
+    document = {
+        "metadata": {"name": "slice"},
+        "spec": {
+            "driver": names.DRIVER,
+            "nodeName": "node-01",
+            "pool": {"name": "default/node-01", "generation": 1, "resourceSliceCount": 1},
+            "devices": [published.as_api()],
+        },
+    }
+    return devices.slice_of(document).devices[0]
