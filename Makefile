@@ -4,7 +4,7 @@ PYTHON ?= python3
 PY := .venv/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check --quiet
 
-.PHONY: demo test bench image protos lock clean
+.PHONY: demo test bench image manifests protos lock clean
 
 demo: .venv/demo.stamp  ## The whole node on this machine: no GPU, no cluster.
 	@$(PY) -m tensorfusion_dra simulate $(ARGS)
@@ -21,6 +21,9 @@ bench: .venv/demo.stamp  ## Start time, memory, latencies and API writes of the 
 
 image: .venv/demo.stamp  ## The image, without a registry and without a daemon; its size, start time and memory.
 	hack/image $(ARGS)
+
+manifests: .venv/dev.stamp  ## Every overlay and the chart, rendered and validated for Kubernetes 1.34 to 1.37.
+	@$(PY) hack/manifests
 
 protos: .venv/dev.stamp  ## The generated messages, after a change in proto/.
 	PYTHON=$(PY) hack/generate-protos

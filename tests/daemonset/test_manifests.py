@@ -1,0 +1,150 @@
+"""Kustomize and the chart give the same objects, and Kubernetes takes them."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import kubernetes_validate
+import pytest
+import yaml
+
+from tests.support import chart, kustomize
+
+ROOT = Path(__file__).parents[2] / "daemonset"
+CHART = ROOT / "chart"
+VERSIONS = ("1.34", "1.35", "1.36", "1.37")
+
+Document = dict[str, Any]
+
+NO_GPUS = {"nvidia": {"enabled": False}, "settings": {"simulated-gpus": "2xA100-SXM4-80GB"}}
+WEBHOOK = {"webhook": {"enabled": True}}
+
+SAME = {
+    "nvidia": ("nvidia", (), {}),
+    "simulated": ("simulated", (), NO_GPUS),
+    "k8s-1.34": ("k8s-1.34", (), {"granularStatus": False}),
+    "privileged": ("nvidia", ("privileged",), {"nvidia": {"privileged": True}}),
+    "selinux": ("nvidia", ("selinux",), {"nodePlugin": {"seLinuxType": "spc_t"}}),
+    "gpupools": ("nvidia", ("gpupools",), {"settings": {"pool-source": "node-labels"}}),
+    "hami-core": ("nvidia", ("hami-core",), {"settings": {"enforcer": "hami-core"}}),
+    "mps": ("nvidia", ("mps",), {"settings": {"enforcer": "mps"}}),
+    "extended-resource": (
+        "nvidia",
+        ("extended-resource",),
+        {"deviceClass": {"extendedResourceName": "tensor-fusion.ai/gpu"}},
+    ),
+}
+"""Overlay, components, and the values that mean the same."""
+
+
+def key(document: Document) -> tuple[str, str, str]:
+    metadata = document["metadata"]
+    return document["kind"], metadata.get("namespace", ""), metadata["name"]
+
+
+def by_key(documents: list[Document]) -> dict[tuple[str, str, str], Document]:
+    found = {key(document): document for document in documents}
+    assert len(found) == len(documents)
+    # The chart's namespace is made by `helm install --create-namespace`.
+    return {name: document for name, document in found.items() if name[0] != "Namespace"}
+
+
+def overlay(name: str, *components: str) -> list[Document]:
+    return kustomize.with_components(
+        ROOT / "overlays" / name, *(ROOT / "components" / component for component in components)
+    )
+
+
+@pytest.mark.parametrize(("name", "components", "values"), SAME.values(), ids=SAME)
+def test_chart_and_overlay_are_equal(
+    name: str, components: tuple[str, ...], values: Mapping[str, Any]
+) -> None:
+    assert by_key(chart.render(CHART, values)) == by_key(overlay(name, *components))
+
+
+def test_the_charts_webhook_and_the_overlay_with_cert_manager_are_equal() -> None:
+    with_webhook = by_key(chart.render(CHART, WEBHOOK))
+    without = by_key(chart.render(CHART))
+
+    added = {name: with_webhook[name] for name in with_webhook.keys() - without.keys()}
+
+    assert added == by_key(overlay("webhook"))
+
+
+def test_the_charts_claim_template_is_the_plain_one_in_each_namespace() -> None:
+    plain = yaml.safe_load((ROOT / "claim-template.yaml").read_text())
+
+    rendered = chart.render(CHART, {"claimTemplate": {"namespaces": ["team-a", "team-b"]}})
+
+    templates = [item for item in rendered if item["kind"] == "ResourceClaimTemplate"]
+    assert templates == [
+        {**plain, "metadata": {**plain["metadata"], "namespace": namespace}}
+        for namespace in ("team-a", "team-b")
+    ]
+
+
+def test_a_self_signed_certificate_is_trusted_by_every_configuration() -> None:
+    values = {"webhook": {"enabled": True, "certificate": {"source": "self-signed"}}}
+
+    rendered = chart.render(CHART, values)
+
+    (secret,) = [item for item in rendered if item["kind"] == "Secret"]
+    configurations = [item for item in rendered if item["kind"].endswith("WebhookConfiguration")]
+    trusted = {
+        webhook["clientConfig"]["caBundle"]
+        for item in configurations
+        for webhook in item["webhooks"]
+    }
+    assert trusted == {secret["data"]["ca.crt"]}
+    assert secret["metadata"]["name"] == "tensorfusion-dra-webhook-tls"
+    assert not [item for item in rendered if item["kind"] == "Certificate"]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("name", sorted(path.name for path in (ROOT / "overlays").iterdir()))
+def test_every_overlay_is_valid_for_kubernetes(name: str, version: str) -> None:
+    for document in overlay(name):
+        if document["apiVersion"] != "cert-manager.io/v1":
+            kubernetes_validate.validate(document, version, strict=True)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize(("name", "components", "values"), SAME.values(), ids=SAME)
+def test_every_component_is_valid_for_kubernetes(
+    name: str, components: tuple[str, ...], values: Mapping[str, Any], version: str
+) -> None:
+    for document in overlay(name, *components):
+        kubernetes_validate.validate(document, version, strict=True)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_what_only_the_chart_has_is_valid_for_kubernetes(version: str) -> None:
+    values = {
+        "imagePullSecrets": [{"name": "registry"}],
+        "kubeletRoot": "/var/lib/k0s/kubelet",
+        "nvidia": {"driverRoot": "/run/nvidia/driver", "runtimeClass": "", "toolkitSpecs": ""},
+        "nodePlugin": {"podAnnotations": {"a": "b"}, "affinity": {"nodeAffinity": {}}},
+        "webhook": {"enabled": True, "certificate": {"source": "self-signed"}},
+        "settings": {"poll-seconds": 10, "read-pods": False},
+    }
+
+    for document in chart.render(CHART, values):
+        kubernetes_validate.validate(document, version, strict=True)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"setting": {}},
+        {"settings": {"no-such-setting": 1}},
+        {"settings": {"enforcer": "none"}},
+        {"settings": {"kubelet-root": "/elsewhere"}},
+        {"settings": {"poll-seconds": "often"}},
+        {"nvidia": {"driverRoot": "usr"}},
+        {"webhook": {"replicas": 0}},
+    ],
+)
+def test_values_that_mean_nothing_are_refused(values: Mapping[str, Any]) -> None:
+    with pytest.raises(jsonschema.ValidationError):
+        chart.render(CHART, values)

@@ -1,0 +1,124 @@
+"""The pods have no more power than they need, and the admission policy meets its writer."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tensorfusion_dra.core import names
+from tests.daemonset.test_manifests import overlay
+from tests.support import kustomize
+
+ROOT = Path(__file__).parents[2] / "daemonset"
+
+Document = dict[str, Any]
+
+
+def one(documents: list[Document], kind: str, name: str = "") -> Document:
+    (found,) = [
+        item
+        for item in documents
+        if item["kind"] == kind and name in {"", item["metadata"]["name"]}
+    ]
+    return found
+
+
+@pytest.mark.parametrize("name", ["nvidia", "simulated", "k8s-1.34", "webhook"])
+def test_no_container_can_become_more_than_it_is(name: str) -> None:
+    for container in kustomize.containers(overlay(name)):
+        assert container["securityContext"] == {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        }
+
+
+@pytest.mark.parametrize("name", ["nvidia", "simulated", "k8s-1.34", "webhook"])
+def test_no_pod_shares_the_hosts_namespaces_and_each_has_a_seccomp_profile(name: str) -> None:
+    workloads = [item for item in overlay(name) if item["kind"] in {"DaemonSet", "Deployment"}]
+
+    assert workloads
+    for workload in workloads:
+        pod = workload["spec"]["template"]["spec"]
+        assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        assert not {"hostNetwork", "hostPID", "hostIPC"} & pod.keys()
+
+
+def test_the_webhook_is_not_root() -> None:
+    pod = one(overlay("webhook"), "Deployment")["spec"]["template"]["spec"]
+
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert pod["securityContext"]["runAsUser"] == 65532
+
+
+def test_only_the_drivers_own_folders_of_the_host_are_writable() -> None:
+    pod = one(overlay("nvidia"), "DaemonSet")["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+
+    writable = {
+        mount["mountPath"] for mount in container["volumeMounts"] if not mount.get("readOnly")
+    }
+
+    assert writable == {
+        f"/var/lib/kubelet/plugins/{names.DRIVER}",
+        "/var/lib/kubelet/plugins_registry",
+        "/var/run/cdi",
+        "/run/tensor-fusion",
+    }
+
+
+def test_every_volume_is_mounted_and_every_mount_has_a_volume() -> None:
+    for name in ("nvidia", "simulated"):
+        pod = one(overlay(name), "DaemonSet")["spec"]["template"]["spec"]
+        mounts = [mount["name"] for mount in pod["containers"][0]["volumeMounts"]]
+
+        assert sorted(mounts) == sorted(volume["name"] for volume in pod["volumes"])
+
+
+def test_the_kubelet_finds_the_sockets_under_the_same_path() -> None:
+    pod = one(overlay("simulated"), "DaemonSet")["spec"]["template"]["spec"]
+    paths = {volume["name"]: volume["hostPath"]["path"] for volume in pod["volumes"]}
+
+    for mount in pod["containers"][0]["volumeMounts"]:
+        assert mount["mountPath"] == paths[mount["name"]]
+
+
+def test_the_pod_outlives_the_calls_that_it_has_to_finish() -> None:
+    pod = one(overlay("nvidia"), "DaemonSet")["spec"]["template"]["spec"]
+
+    assert pod["terminationGracePeriodSeconds"] >= 45 + 15
+
+
+def test_the_policy_is_for_the_account_of_the_pods_and_for_nobody_else() -> None:
+    documents = overlay("nvidia")
+    daemonset = one(documents, "DaemonSet")
+    namespace = daemonset["metadata"]["namespace"]
+    account = daemonset["spec"]["template"]["spec"]["serviceAccountName"]
+
+    (condition,) = one(documents, "ValidatingAdmissionPolicy")["spec"]["matchConditions"]
+
+    user = f"system:serviceaccount:{namespace}:{account}"
+    assert condition["expression"] == f'request.userInfo.username == "{user}"'
+    assert one(documents, "ServiceAccount", account)["metadata"]["namespace"] == namespace
+
+
+def test_the_policy_is_bound_and_denies() -> None:
+    documents = overlay("nvidia")
+    policy = one(documents, "ValidatingAdmissionPolicy")
+    binding = one(documents, "ValidatingAdmissionPolicyBinding")["spec"]
+
+    assert binding == {"policyName": policy["metadata"]["name"], "validationActions": ["Deny"]}
+    assert policy["spec"]["failurePolicy"] == "Fail"
+    assert policy["spec"]["matchConstraints"]["resourceRules"][0]["operations"] == [
+        "CREATE",
+        "UPDATE",
+        "DELETE",
+    ]
+
+
+def test_the_device_class_is_the_one_that_claims_name() -> None:
+    device_class = one(overlay("nvidia"), "DeviceClass")
+
+    assert device_class["metadata"]["name"] == names.DEVICE_CLASS
+    (selector,) = device_class["spec"]["selectors"]
+    assert selector["cel"]["expression"] == f'device.driver == "{names.DRIVER}"'

@@ -1,0 +1,60 @@
+"""What is written down about the settings follows from them."""
+
+import subprocess
+import sys
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tensorfusion_dra.app import setting_sources
+from tensorfusion_dra.app.settings import Settings
+from tests.support import chart, kustomize
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_readmes_table_and_the_charts_schema_are_as_the_settings_are() -> None:
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "hack" / "settings-docs"), "--check"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    assert (done.stdout, done.stderr, done.returncode) == ("", "", 0)
+
+
+@pytest.mark.parametrize("overlay", ["nvidia", "simulated"])
+def test_every_variable_in_the_manifests_is_one_of_a_setting(overlay: str) -> None:
+    known = {setting_sources.variable(item) for item in fields(Settings)}
+    documents = kustomize.render(ROOT / "daemonset" / "overlays" / overlay)
+
+    for container in kustomize.containers(documents):
+        named = {entry["name"] for entry in container["env"]}
+        assert {name for name in named if not name.startswith("NVIDIA_")} <= known
+
+
+def test_no_variable_is_given_twice_whatever_the_chart_is_told() -> None:
+    settings = {"gpupool": "a", "qos": "high", "enforcer": "mps", "poll-seconds": 5}
+
+    documents = chart.render(ROOT / "daemonset" / "chart", {"settings": settings})
+
+    for container in kustomize.containers(documents):
+        given = [entry["name"] for entry in container["env"]]
+        assert len(set(given)) == len(given)
+
+
+def test_image_tag_and_chart_version_are_the_packages() -> None:
+    version = yaml.safe_load((ROOT / "daemonset/chart/Chart.yaml").read_text())
+    base = yaml.safe_load((ROOT / "daemonset/base/kustomization.yaml").read_text())
+    webhook = yaml.safe_load((ROOT / "daemonset/webhook/kustomization.yaml").read_text())
+    project = (ROOT / "pyproject.toml").read_text()
+
+    package = project.partition('\nversion = "')[2].partition('"')[0]
+
+    assert version["version"] == version["appVersion"] == package
+    assert [image["newTag"] for image in (*base["images"], *webhook["images"])] == [package] * 2
+    assert f"ARG VERSION={package}\n" in (ROOT / "Dockerfile").read_text()

@@ -1,0 +1,102 @@
+"""Renders the Helm chart as `helm template` does, with the functions that it uses."""
+
+import base64
+import json
+from collections import ChainMap
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import jsonschema
+import yaml
+
+from tests.support import go_template
+from tests.support.go_template import Function, Scope
+
+Document = dict[str, Any]
+
+NAMESPACE: Final = "tensorfusion-dra"
+
+
+def render(folder: Path, values: Mapping[str, Any] | None = None) -> list[Document]:
+    """The objects of a release.
+
+    Raises:
+        ValidationError: The values are not as values.schema.json says.
+        TemplateError: A template fails.
+    """
+    chart = yaml.safe_load((folder / "Chart.yaml").read_text(encoding="utf-8"))
+    merged = merge(yaml.safe_load((folder / "values.yaml").read_text(encoding="utf-8")), values)
+    jsonschema.validate(merged, json.loads((folder / "values.schema.json").read_text()))
+    root = {
+        "Values": merged,
+        "Release": {"Namespace": NAMESPACE},
+        "Chart": {"AppVersion": chart["appVersion"]},
+    }
+    defined: dict[str, list[go_template.Node]] = {}
+    for file in sorted((folder / "templates").glob("*.tpl")):
+        defined |= go_template.definitions(file.read_text(encoding="utf-8"))
+    documents: list[Document] = []
+    for file in sorted((folder / "templates").glob("*.yaml")):
+        scope = Scope(
+            dot=root, variables=ChainMap({"$": root}), functions=FUNCTIONS, defined=defined
+        )
+        text = go_template.render(go_template.parse(file.read_text(encoding="utf-8")), scope)
+        documents.extend(item for item in yaml.safe_load_all(text) if item)
+    return documents
+
+
+def merge(defaults: Mapping[str, Any], given: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Values over others: mappings key by key, all else as a whole; null removes."""
+    merged = dict(defaults)
+    for key, value in (given or {}).items():
+        both = isinstance(value, Mapping) and isinstance(merged.get(key), Mapping)
+        merged[key] = merge(merged[key], value) if both else value
+    return {key: value for key, value in merged.items() if value is not None}
+
+
+def _to_yaml(value: object) -> str:
+    return yaml.safe_dump(value, default_flow_style=False).removesuffix("\n...\n").rstrip("\n")
+
+
+def _indented(width: int, text: str) -> str:
+    return "\n".join(" " * width + line for line in text.split("\n"))
+
+
+def _and(*values: Any) -> Any:
+    return next((value for value in values if not value), values[-1])
+
+
+def _or(*values: Any) -> Any:
+    return next((value for value in values if value), values[-1])
+
+
+def _certificate(name: str, *_: Any) -> dict[str, str]:
+    return {"Cert": f"certificate of {name}", "Key": f"key of {name}"}
+
+
+FUNCTIONS: Final[Mapping[str, Function]] = {
+    "and": _and,
+    "b64enc": lambda text: base64.b64encode(text.encode()).decode(),
+    "dict": lambda *pairs: dict(zip(pairs[::2], pairs[1::2], strict=True)),
+    "default": lambda default, value: value or default,
+    "eq": lambda one, *others: one in others,
+    "fail": lambda text: (_ for _ in ()).throw(go_template.TemplateError(text)),
+    "genCA": _certificate,
+    "genSignedCert": _certificate,
+    "has": lambda item, items: item in items,
+    "index": lambda found, *keys: found.get(keys[0]),
+    "list": lambda *items: list(items),
+    # As without a cluster: nothing is found.
+    "lookup": lambda *_: {},
+    "ne": lambda one, other: one != other,
+    "nindent": lambda width, text: "\n" + _indented(width, text),
+    "not": lambda value: not value,
+    "or": _or,
+    "printf": lambda form, *values: form % values,
+    "quote": json.dumps,
+    "replace": lambda old, new, text: text.replace(old, new),
+    "toString": lambda value: str(value).lower() if isinstance(value, bool) else str(value),
+    "toYaml": _to_yaml,
+    "upper": lambda text: text.upper(),
+}
