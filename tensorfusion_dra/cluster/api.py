@@ -208,7 +208,8 @@ def _client(kubeconfig: Path | None) -> "ApiClient":
     # From Python 3.13 on, certificates are held to RFC 5280 to the letter by default. Authorities
     # of clusters need not be: every client in Go takes one without key usage, and so does this.
     # What is verified stays: chain, names, dates.
-    context = urllib3.util.ssl_.create_urllib3_context()
+    wanted = ssl.CERT_REQUIRED if settings.verify_ssl else ssl.CERT_NONE
+    context = urllib3.util.ssl_.create_urllib3_context(cert_reqs=wanted)
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
     api_client.rest_client.pool_manager.connection_pool_kw["ssl_context"] = context
     return api_client

@@ -1,0 +1,67 @@
+"""The certificate that hack/webhook-cert makes is one that an API server takes."""
+
+import base64
+import ssl
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support import kustomize
+
+ROOT = Path(__file__).parents[2]
+HOST = "tensorfusion-dra-webhook.tensorfusion-dra.svc"
+
+
+@pytest.fixture(scope="module")
+def documents(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """The kustomization that the script makes, rendered."""
+    folder = tmp_path_factory.mktemp("webhook") / "made"
+    subprocess.run([ROOT / "hack" / "webhook-cert", folder], check=True, timeout=60)
+    assert folder.stat().st_mode & 0o777 == 0o700
+    return kustomize.render(folder)
+
+
+def trusted(documents: list[dict[str, Any]]) -> set[str]:
+    configurations = [item for item in documents if item["kind"].endswith("WebhookConfiguration")]
+    webhooks = [webhook for item in configurations for webhook in item["webhooks"]]
+    assert webhooks
+    return {webhook["clientConfig"]["caBundle"] for webhook in webhooks}
+
+
+def test_every_webhook_trusts_the_one_authority(documents: list[dict[str, Any]]) -> None:
+    assert len(trusted(documents)) == 1
+
+
+def test_a_client_that_trusts_it_takes_the_certificate_for_the_service(
+    documents: list[dict[str, Any]], tmp_path: Path
+) -> None:
+    (secret,) = [item for item in documents if item["kind"] == "Secret"]
+    for name, content in secret["data"].items():
+        (tmp_path / name).write_bytes(base64.b64decode(content))
+    (authority,) = trusted(documents)
+    server = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    server.load_cert_chain(tmp_path / "tls.crt", tmp_path / "tls.key")
+    client = ssl.create_default_context(cadata=base64.b64decode(authority).decode())
+    # What a client in Go does not ask for, but Python 3.13 does by default.
+    client.verify_flags |= ssl.VERIFY_X509_STRICT
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    ends = (
+        client.wrap_bio(to_client, to_server, server_hostname=HOST),
+        server.wrap_bio(to_server, to_client, server_side=True),
+    )
+
+    finished = [handshaken(end) for end in ends * 3]
+
+    assert finished[-2:] == [True, True]
+    assert secret["type"] == "kubernetes.io/tls"
+    assert secret["metadata"]["name"] == "tensorfusion-dra-webhook-tls"
+
+
+def handshaken(end: ssl.SSLObject) -> bool:
+    try:
+        end.do_handshake()
+    except ssl.SSLWantReadError:
+        return False
+    return True
