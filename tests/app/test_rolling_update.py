@@ -1,11 +1,13 @@
 """Two node-plugin processes on one node: an update that no pod notices."""
 
+import time
 from collections.abc import Iterator
 
 import pytest
 
 from tensorfusion_dra.app.simulated_cluster import SimulatedCluster
 from tensorfusion_dra.core import names
+from tensorfusion_dra.simulator.api.faults import Delay
 from tests.app.test_node_plugin_process import cluster_with, log_lines
 
 SHARE = {"tflops": "50", "vram": "8Gi"}
@@ -75,6 +77,63 @@ def test_the_old_instance_goes_on_when_the_new_one_is_killed(cluster: SimulatedC
     end_pod(cluster, "a")
 
     assert len(log_lines(cluster, "claim_unprepared", "old")) == 1
+
+
+def test_a_prepare_in_flight_at_the_old_instance_ends_well_while_it_stops(
+    cluster: SimulatedCluster,
+) -> None:
+    cluster.server.faults.add("get", "resourceclaims", Delay(0.05), times=1)  # the kubelet's own
+    cluster.server.faults.add("get", "resourceclaims", Delay(3), times=1)
+    cluster.submit("a", SHARE)
+    gets = cluster.server.requests
+    cluster.until("asked", lambda: gets.count("get", "resourceclaims") >= 2, seconds=15)
+    start(cluster, "new")
+
+    code = cluster.stop_plugin("old")
+    cluster.until("runs", lambda: cluster.container_of("a") is not None, seconds=5)
+
+    assert code == 0
+    assert len(log_lines(cluster, "claim_prepared", "old")) == 1
+    assert log_lines(cluster, "claim_prepared", "new") == []
+
+
+def test_a_second_signal_ends_a_process_that_drains(cluster: SimulatedCluster) -> None:
+    cluster.server.faults.add("get", "resourceclaims", Delay(0.05), times=1)
+    cluster.server.faults.add("get", "resourceclaims", Delay(20), times=1)
+    cluster.submit("a", SHARE)
+    gets = cluster.server.requests
+    cluster.until("asked", lambda: gets.count("get", "resourceclaims") >= 2, seconds=15)
+    old = cluster.plugin("old")
+    old.terminate()
+    time.sleep(1)
+    assert old.exit_code is None
+    started = time.monotonic()
+
+    old.terminate()
+    cluster.until("ended", lambda: old.exit_code is not None, seconds=15)
+
+    assert time.monotonic() - started < 10
+    assert [path for path in cluster.folder.rglob("*") if path.is_socket()] == []
+
+
+def test_the_sockets_of_a_killed_instance_go_when_the_next_one_starts(
+    cluster: SimulatedCluster,
+) -> None:
+    run_pod(cluster, "a")
+    cluster.kill_plugin("old")
+    cluster.until("lost", lambda: registered(cluster) == 0, seconds=15)
+
+    cluster.start_plugin("new")
+    cluster.until("taken over", lambda: registered(cluster) == 1, seconds=15)
+    cluster.until(
+        "forgotten", lambda: len(cluster.kubelet.registered[names.DRIVER]) == 1, seconds=5
+    )
+    end_pod(cluster, "a")
+
+    assert len(log_lines(cluster, "dead_socket_removed", "new")) == 2
+    found = [path.name for path in cluster.folder.rglob("*") if path.is_socket()]
+    assert len(found) == 2
+    assert all("old" not in name for name in found)
 
 
 def test_after_a_kubelet_restart_both_instances_are_back(cluster: SimulatedCluster) -> None:
