@@ -38,6 +38,7 @@ from tensorfusion_dra.kubelet.registration import Registration
 from tensorfusion_dra.state import claim_files
 from tensorfusion_dra.state.host_files import NodeFiles
 from tensorfusion_dra.state.ledger import Ledger
+from tensorfusion_dra.state.publishing_right import PublishingRight
 
 log = structlog.get_logger()
 
@@ -139,7 +140,13 @@ def _publish(
     resource_api.api.connect()
     slices = Slices(resource_api, node_name=settings.node_name)
     nodes = Nodes(resource_api.api, node_name=settings.node_name)
-    publisher = Publisher(catalog, slices, nodes, poll_seconds=settings.poll_seconds)
+    publisher = Publisher(
+        catalog,
+        slices,
+        nodes,
+        right=PublishingRight(settings.data_folder),
+        poll_seconds=settings.poll_seconds,
+    )
     watch = SliceWatch(
         resource_api,
         selector=slices.selector,

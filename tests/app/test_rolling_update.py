@@ -8,7 +8,7 @@ import pytest
 from tensorfusion_dra.app.simulated_cluster import SimulatedCluster
 from tensorfusion_dra.core import names
 from tensorfusion_dra.simulator.api.faults import Delay
-from tests.app.test_node_plugin_process import cluster_with, log_lines
+from tests.app.test_node_plugin_process import cluster_with, log_lines, slice_writes
 
 SHARE = {"tflops": "50", "vram": "8Gi"}
 
@@ -44,6 +44,11 @@ def end_pod(cluster: SimulatedCluster, name: str) -> None:
     cluster.until(f"{name} ends", lambda: len(cluster.spec_files()) == specs - 1, seconds=15)
 
 
+def until_said(cluster: SimulatedCluster, event: str, pod_uid: str) -> None:
+    """Returns once the instance has said so: the line follows the deed."""
+    cluster.until(event, lambda: len(log_lines(cluster, event, pod_uid)) == 1, seconds=5)
+
+
 def test_what_the_old_instance_prepared_the_new_one_unprepares(cluster: SimulatedCluster) -> None:
     run_pod(cluster, "a")
     start(cluster, "new")
@@ -51,10 +56,10 @@ def test_what_the_old_instance_prepared_the_new_one_unprepares(cluster: Simulate
     run_pod(cluster, "b")
     end_pod(cluster, "a")
 
+    until_said(cluster, "claim_prepared", "new")
+    until_said(cluster, "claim_unprepared", "new")
     assert len(log_lines(cluster, "claim_prepared", "old")) == 1
     assert log_lines(cluster, "claim_unprepared", "old") == []
-    assert len(log_lines(cluster, "claim_prepared", "new")) == 1
-    assert len(log_lines(cluster, "claim_unprepared", "new")) == 1
 
 
 def test_the_old_instance_goes_on_when_the_new_one_is_withdrawn(cluster: SimulatedCluster) -> None:
@@ -65,7 +70,7 @@ def test_the_old_instance_goes_on_when_the_new_one_is_withdrawn(cluster: Simulat
     cluster.until("withdrawn", lambda: registered(cluster) == 1, seconds=15)
     end_pod(cluster, "a")
 
-    assert len(log_lines(cluster, "claim_unprepared", "old")) == 1
+    until_said(cluster, "claim_unprepared", "old")
 
 
 def test_the_old_instance_goes_on_when_the_new_one_is_killed(cluster: SimulatedCluster) -> None:
@@ -76,7 +81,7 @@ def test_the_old_instance_goes_on_when_the_new_one_is_killed(cluster: SimulatedC
     cluster.until("lost", lambda: registered(cluster) == 1, seconds=15)
     end_pod(cluster, "a")
 
-    assert len(log_lines(cluster, "claim_unprepared", "old")) == 1
+    until_said(cluster, "claim_unprepared", "old")
 
 
 def test_a_prepare_in_flight_at_the_old_instance_ends_well_while_it_stops(
@@ -147,3 +152,78 @@ def test_after_a_kubelet_restart_both_instances_are_back(cluster: SimulatedClust
     end_pod(cluster, "a")
 
     assert cluster.spec_files() == []
+
+
+def test_a_rolling_update_that_changes_nothing_writes_no_slice(cluster: SimulatedCluster) -> None:
+    run_pod(cluster, "a")
+    before = cluster.slices()
+    cluster.server.requests.reset()
+
+    start(cluster, "new")
+    cluster.until("published", lambda: bool(cluster.server.requests.count("watch")), seconds=15)
+    cluster.stop_plugin("old")
+    cluster.until("alone", lambda: registered(cluster) == 1, seconds=15)
+    end_pod(cluster, "a")
+    time.sleep(2)
+
+    assert cluster.slices() == before
+    assert slice_writes(cluster) == 0
+
+
+def test_releases_that_publish_otherwise_do_not_undo_each_other(cluster: SimulatedCluster) -> None:
+    cluster.plugin_flags.extend(["--qos", "critical"])
+    cluster.server.requests.reset()
+
+    start(cluster, "new")
+    cluster.until("new", lambda: published_qos(cluster) == "critical", seconds=15)
+    time.sleep(3)
+    while_both_ran = slice_writes(cluster)
+    cluster.stop_plugin("old")
+    time.sleep(1)
+
+    assert while_both_ran == 1
+    assert slice_writes(cluster) == 1
+    assert published_qos(cluster) == "critical"
+    assert len(log_lines(cluster, "publishing_left_to_newer_instance", "old")) == 1
+
+
+@pytest.mark.parametrize("ending", ["stop_plugin", "kill_plugin"])
+def test_an_update_that_is_taken_back_costs_one_write(
+    cluster: SimulatedCluster, ending: str
+) -> None:
+    cluster.plugin_flags.extend(["--qos", "critical"])
+    start(cluster, "new")
+    cluster.until("new", lambda: published_qos(cluster) == "critical", seconds=15)
+    cluster.server.requests.reset()
+
+    getattr(cluster, ending)("new")
+    cluster.until("old", lambda: published_qos(cluster) == "medium", seconds=5)
+    time.sleep(2)
+
+    assert slice_writes(cluster) == 1
+
+
+def test_slices_that_are_wiped_while_both_run_are_written_by_one(cluster: SimulatedCluster) -> None:
+    cluster.plugin_flags.extend(["--qos", "critical"])
+    start(cluster, "new")
+    cluster.until("new", lambda: published_qos(cluster) == "critical", seconds=15)
+    cluster.kubelet.stop()
+    cluster.server.requests.reset()
+    cluster.start_kubelet(wipe_slices=True)
+    cluster.until("wiped", lambda: cluster.server.requests.count("deletecollection") > 0, seconds=5)
+    started = time.monotonic()
+
+    cluster.until("back", lambda: published_qos(cluster) == "critical", seconds=15)
+    seconds = time.monotonic() - started
+    time.sleep(1)
+
+    assert seconds < 2
+    assert cluster.server.requests.count("create", "resourceslices") == 1
+    assert cluster.server.requests.count("update", "resourceslices") == 0
+
+
+def published_qos(cluster: SimulatedCluster) -> str:
+    for item in cluster.slices():
+        for device in item["spec"]["devices"]:
+            return str(device["attributes"]["qos"]["string"])
+    return ""
