@@ -13,12 +13,15 @@ from tensorfusion_dra.core.slices import Slice, SlicePlan
 from tensorfusion_dra.core.stored import KUBERNETES_DROPS
 from tensorfusion_dra.driver.backoff import Backoff
 from tensorfusion_dra.driver.catalog import CatalogReader
-from tensorfusion_dra.driver.ports import Nodes, PublishingRight, Slices
+from tensorfusion_dra.driver.ports import MissingRightError, Nodes, PublishingRight, Slices
+from tensorfusion_dra.driver.repeats import Repeats
 
 log = structlog.get_logger()
 
 _RIGHT_SECONDS: Final = 1.0
 """How soon an instance notices that the newer one has gone."""
+_NOT_PERMITTED_SECONDS: Final = 60.0
+"""A right comes when an administrator grants it."""
 
 
 class Publisher:
@@ -45,6 +48,7 @@ class Publisher:
         self._told_dropped: frozenset[str] = frozenset()
         self._told_waiting = ""
         self._told_right = True
+        self._repeats = Repeats()
 
     def wake(self) -> None:
         """The stored slices may have changed: look at them now."""
@@ -79,10 +83,13 @@ class Publisher:
                     self.publish()
                     unpublished = False
             except RetryableError as error:
-                delay = backoff.failed()
-                log.warning("publish_retried", seconds=round(delay, 1), error=str(error))
+                delay = self._tell(error, backoff.failed(at_least=error.after_seconds))
+                if error.after_seconds:
+                    self._stop.wait(delay)  # whoever wakes us, the server asked for a pause
+                    continue
             else:
                 backoff.succeeded()
+                self._repeats.over()
                 delay = self._poll_seconds
             self._wait(delay)
 
@@ -118,6 +125,15 @@ class Publisher:
             deleted=len(plan.delete),
         )
         return plan
+
+    def _tell(self, error: RetryableError, delay: float) -> float:
+        """Says once what does not pass by itself, which is tried again more rarely."""
+        event = "publish_retried"
+        if isinstance(error, MissingRightError):
+            event, delay = "publish_not_permitted", max(delay, _NOT_PERMITTED_SECONDS)
+        if self._repeats.is_new(str(error)):
+            log.warning(event, seconds=round(delay, 1), error=str(error))
+        return delay
 
     def _has_right(self) -> bool:
         held = self._right.held()
