@@ -93,7 +93,7 @@ def test_a_claim_that_is_read_in_an_overload_waits_as_asked(
     with pytest.raises(RetryableError, match=r"claim default/a: .*429"):
         Claims(resource_api).fetch(REF, wait_seconds=3.5)
 
-    assert server.requests.count("get", "resourceclaims") in {2, 3}
+    assert 2 <= server.requests.count("get", "resourceclaims") <= 4
     assert time.monotonic() - started < 3.5
 
 
