@@ -1,10 +1,30 @@
 """One line a fact on stderr, JSON for machines or coloured for a terminal."""
 
 import logging
+import os
 import sys
 from typing import TextIO
 
 import structlog
+
+from tensorfusion_dra.cluster import error_text
+
+
+class _Libraries(logging.Handler):
+    """Warnings of libraries, as lines like all others.
+
+    Without a handler they would go to stderr in a form of their own. What a library says at lower
+    levels stays unsaid at any log level: the HTTP ones show headers and whole bodies there.
+    """
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """See logging.Handler."""
+        log = structlog.get_logger()
+        log.warning(
+            "library_warned",
+            library=record.name,
+            error=error_text.one_line(record.getMessage()),
+        )
 
 
 def configure(*, level: str, form: str, stream: TextIO | None = None) -> None:
@@ -15,6 +35,9 @@ def configure(*, level: str, form: str, stream: TextIO | None = None) -> None:
         form: ``json`` or ``console``.
     """
     target = stream or sys.stderr
+    logging.basicConfig(level=logging.WARNING, handlers=[_Libraries()], force=True)
+    # gRPC's C core writes to stderr by itself; it reads this as it is imported.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     renderer: structlog.typing.Processor = structlog.processors.JSONRenderer()
     if form == "console":
         renderer = structlog.dev.ConsoleRenderer(colors=target.isatty())

@@ -1,6 +1,7 @@
 """The DaemonSet's process: builds the parts, starts them in order, stops them in reverse."""
 
 import os
+import sys
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -34,18 +35,16 @@ from tensorfusion_dra.driver.status import StatusReporter
 from tensorfusion_dra.kubelet import sockets
 from tensorfusion_dra.kubelet.dra import DraService
 from tensorfusion_dra.kubelet.health import HealthService
+from tensorfusion_dra.kubelet.plugin_servers import PluginServers
 from tensorfusion_dra.kubelet.probe import Probe
 from tensorfusion_dra.kubelet.registration import Registration
-from tensorfusion_dra.kubelet.server import UnixServer
 from tensorfusion_dra.state import claim_files
 from tensorfusion_dra.state.host_files import NodeFiles
 from tensorfusion_dra.state.ledger import Ledger
+from tensorfusion_dra.state.publishing_right import PublishingRight
 
 log = structlog.get_logger()
 
-_DRA_WORKERS: Final = 32
-"""Each open health stream holds one; calls of different pods run side by side."""
-_REGISTRATION_WORKERS: Final = 2
 _JOIN_SECONDS: Final = 5.0
 
 
@@ -62,17 +61,23 @@ def run(settings: Settings) -> int:
     supervisor.stop_on_signals()
     try:
         with ExitStack() as running:
-            _start(settings, supervisor, running)
+            servers = _start(settings, supervisor, running)
             log.info("serving", node=settings.node_name, seconds=_since(started))
             cause = supervisor.wait()
     except (FatalError, RetryableError) as error:
         log.error("start_failed", error=str(error))
         return 1
     log.info("stopped", error=str(cause) if cause else None)
-    return 1 if cause else 0
+    code = 1 if cause else 0
+    if servers.calls_cut:
+        # They may wait for the API server for half a minute more, in threads that the interpreter
+        # would join.
+        sys.stderr.flush()
+        os._exit(code)
+    return code
 
 
-def _start(settings: Settings, supervisor: Supervisor, running: ExitStack) -> None:
+def _start(settings: Settings, supervisor: Supervisor, running: ExitStack) -> PluginServers:
     """Starts everything; leaving the stack stops it in reverse. Slices are not deleted."""
     paths = sockets.paths(
         registry_folder=settings.registry_folder,
@@ -112,15 +117,20 @@ def _start(settings: Settings, supervisor: Supervisor, running: ExitStack) -> No
         status=status,
     )
     health = HealthService(catalog)
-    services = (*DraService(preparer, supervisor.fail).services(), *health.services())
-    dra_server = UnixServer(paths.dra, services, workers=_DRA_WORKERS)
-    dra_server.start()
-    running.callback(dra_server.stop, grace_seconds=settings.drain_seconds)
-    running.callback(health.stop)
+    registration = Registration(endpoint=str(paths.dra))
+    servers = PluginServers(paths, registration, DraService(preparer, supervisor.fail), health)
+    running.callback(
+        servers.stop, drain_seconds=settings.drain_seconds, hurried=lambda: supervisor.hurried
+    )
+    servers.serve()
 
     _publish(settings, supervisor, running, catalog=catalog, resource_api=resource_api)
-    registration = _register(paths, supervisor, running)
+    # Only now may the kubelet find us: it can call at once.
+    servers.announce()
+    supervisor.run("sockets", lambda: servers.keep(supervisor.stopping))
+    supervisor.run("registration", lambda: registration.await_kubelet(supervisor.stopping))
     _answer_probes(settings, running, sockets_answer=Probe(paths).check, registration=registration)
+    return servers
 
 
 def _publish(
@@ -134,7 +144,13 @@ def _publish(
     resource_api.api.connect()
     slices = Slices(resource_api, node_name=settings.node_name)
     nodes = Nodes(resource_api.api, node_name=settings.node_name)
-    publisher = Publisher(catalog, slices, nodes, poll_seconds=settings.poll_seconds)
+    publisher = Publisher(
+        catalog,
+        slices,
+        nodes,
+        right=PublishingRight(settings.data_folder),
+        poll_seconds=settings.poll_seconds,
+    )
     watch = SliceWatch(
         resource_api,
         selector=slices.selector,
@@ -154,18 +170,6 @@ def _publish(
             api=resource_api.api,
             on_served=publisher.wake,
         )
-
-
-def _register(
-    paths: sockets.SocketPaths, supervisor: Supervisor, running: ExitStack
-) -> Registration:
-    """Only now may the kubelet find us: it can call at once."""
-    registration = Registration(endpoint=str(paths.dra))
-    server = UnixServer(paths.registration, [registration.service()], workers=_REGISTRATION_WORKERS)
-    server.start()
-    running.callback(server.stop, grace_seconds=0)
-    supervisor.run("registration", lambda: registration.await_kubelet(supervisor.stopping))
-    return registration
 
 
 def _answer_probes(

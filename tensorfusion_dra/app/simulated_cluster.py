@@ -1,6 +1,5 @@
 """A cluster of one node on this machine: everything is simulated but the node plugin."""
 
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -8,14 +7,14 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
 
-import tensorfusion_dra
+from tensorfusion_dra.app.plugin_process import PluginProcess
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.simulator import cel
 from tensorfusion_dra.simulator.api.gates import DEFAULT_GATES
 from tensorfusion_dra.simulator.apiserver import ApiServer
 from tensorfusion_dra.simulator.claim_controller import ClaimController
-from tensorfusion_dra.simulator.kubelet import Kubelet
+from tensorfusion_dra.simulator.kubelet import Kubelet, Options
 from tensorfusion_dra.simulator.rest import (
     CLAIMS,
     CLASSES,
@@ -35,16 +34,16 @@ IMAGE_ENV: Final = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/
 _CLAIM: Final = "gpu"
 _CONTAINER: Final = "app"
 _POLL_SECONDS: Final = 0.02
-_STOP_SECONDS: Final = 10.0
 
 
 class SimulatedCluster:
-    """API server, claim controller, scheduler and kubelet in this process, and a node plugin.
+    """API server, claim controller, scheduler and kubelet in this process, and node plugins.
 
-    The node plugin is a process of its own with the flags it has in production.
+    A node plugin is a process of its own with the flags it has in production. Several run side by
+    side on the one node if each has a pod UID, as during a rolling update.
 
     Attributes:
-        plugin_flags: More flags for the next start of the node plugin.
+        plugin_flags: More flags for the next start of a node plugin.
     """
 
     def __init__(
@@ -68,13 +67,14 @@ class SimulatedCluster:
         self.node_name: Final = node_name
         self.kubelet_root: Final = folder / "kubelet"
         self.cdi_folder: Final = folder / "cdi"
-        self.log_file: Final = folder / "node-plugin.log"
+        self.log_file: Final = self.log_file_of("")
         self.plugin_flags: Final = ["--simulated-gpus", gpus]
         self.server: Final = ApiServer(
             gates=gates, tensor_fusion=tensor_fusion, check_expression=cel.check_expression
         )
         self._running = ExitStack()
-        self._plugin: subprocess.Popen[bytes] | None = None
+        self._runtime: Final = Runtime([self.cdi_folder])
+        self._plugins: Final[dict[str, PluginProcess]] = {}
 
     def start(self) -> None:
         """Starts all but the node plugin; what has started ends again if the rest cannot."""
@@ -92,22 +92,35 @@ class SimulatedCluster:
         self.client.create(CLASSES, _device_class())
         self._running.enter_context(ClaimController(self.server.url))
         self._running.enter_context(Scheduler(self.server.url))
-        self.kubelet = self._running.enter_context(
-            Kubelet(
-                self.server.url,
-                self.node_name,
-                root_dir=self.kubelet_root,
-                runtime=Runtime([self.cdi_folder]),
-            )
-        )
+        self._running.callback(self._stop_kubelet)
+        self.start_kubelet()
 
     def stop(self) -> None:
-        """Stops the node plugin and everything else; the folder stays."""
-        self.stop_plugin()
+        """Stops all node plugins and everything else; the folder stays."""
+        for pod_uid in list(self._plugins):
+            self.stop_plugin(pod_uid)
         self._running.close()
 
-    def plugin_command(self) -> list[str]:
-        """The command line of the node plugin."""
+    def start_kubelet(self, *, wipe_slices: bool = False) -> None:
+        """Starts a new kubelet on the node's folder, after `kubelet.stop()`.
+
+        Args:
+            wipe_slices: Whether it first deletes the node's slices, as a real one does.
+        """
+        self.kubelet = Kubelet(
+            self.server.url,
+            self.node_name,
+            root_dir=self.kubelet_root,
+            runtime=self._runtime,
+            options=Options(wipe_at_start=wipe_slices),
+        )
+        self.kubelet.start()
+
+    def _stop_kubelet(self) -> None:
+        self.kubelet.stop()
+
+    def plugin_command(self, pod_uid: str = "") -> list[str]:
+        """The command line of a node plugin."""
         return [
             *(sys.executable, "-m", "tensorfusion_dra", "node-plugin"),
             *("--node-name", self.node_name),
@@ -115,48 +128,51 @@ class SimulatedCluster:
             *("--kubelet-root", str(self.kubelet_root)),
             *("--cdi-dir", str(self.cdi_folder)),
             *("--tensor-fusion-root", str(self.folder / "tensor-fusion")),
+            *(("--pod-uid", pod_uid) if pod_uid else ()),
             *self.plugin_flags,
         ]
 
-    def start_plugin(self) -> int:
-        """Starts the node plugin; its process ID."""
-        package_parent = Path(tensorfusion_dra.__file__).parent.parent
-        with self.log_file.open("ab") as log:
-            self._plugin = subprocess.Popen(
-                self.plugin_command(), stderr=log, stdin=subprocess.DEVNULL, cwd=package_parent
-            )
-        return self._plugin.pid
+    def start_plugin(self, pod_uid: str = "") -> int:
+        """Starts the node plugin of this pod, beside those of others; its process ID."""
+        plugin = PluginProcess(self.plugin_command(pod_uid), self.log_file_of(pod_uid))
+        self._plugins[pod_uid] = plugin
+        return plugin.pid
 
-    def stop_plugin(self) -> int | None:
-        """Ends the node plugin as a pod's end does: SIGTERM, and SIGKILL if it does not go.
+    def plugin(self, pod_uid: str = "") -> PluginProcess:
+        """The process of this pod that was started last, to be watched or to be sent a signal."""
+        return self._plugins[pod_uid]
+
+    def stop_plugin(self, pod_uid: str = "") -> int | None:
+        """Ends a node plugin as a pod's end does: SIGTERM, and SIGKILL if it does not go.
 
         Returns:
             Its exit code; None if none runs.
         """
-        if self._plugin is None:
-            return None
-        self._plugin.terminate()
-        try:
-            code = self._plugin.wait(_STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            self._plugin.kill()
-            code = self._plugin.wait()
-        self._plugin = None
-        return code
+        plugin = self._plugins.pop(pod_uid, None)
+        return plugin.stop() if plugin else None
+
+    def kill_plugin(self, pod_uid: str = "") -> None:
+        """Ends a node plugin without a word; its sockets stay behind."""
+        self._plugins.pop(pod_uid).kill()
+
+    def log_file_of(self, pod_uid: str) -> Path:
+        """Where the node plugins of this pod write their log."""
+        return self.folder / (f"node-plugin-{pod_uid}.log" if pod_uid else "node-plugin.log")
 
     def until(self, what: str, condition: Callable[[], bool], *, seconds: float) -> None:
         """Returns once the condition holds.
 
         Raises:
-            RetryableError: It did not in time, or the node plugin ended meanwhile.
+            RetryableError: It did not in time, or a node plugin ended meanwhile.
         """
         deadline = time.monotonic() + seconds
         while not condition():
-            if self._plugin is not None and self._plugin.poll() is not None:
-                raise RetryableError(
-                    f"{what}: the node plugin ended with {self._plugin.returncode}: "
-                    f"{_last_line(self.log_file)}"
-                )
+            for plugin in self._plugins.values():
+                if plugin.exit_code is not None and not plugin.told_to_end:
+                    raise RetryableError(
+                        f"{what}: the node plugin ended with {plugin.exit_code}: "
+                        f"{plugin.last_line()}"
+                    )
             if time.monotonic() > deadline:
                 raise RetryableError(f"{what}: not within {seconds:g} s")
             time.sleep(_POLL_SECONDS)
@@ -248,8 +264,3 @@ def _pod(name: str) -> Json:
         **_object("v1", "Pod", name, NAMESPACE),
         "spec": {"resourceClaims": claims, "containers": [container]},
     }
-
-
-def _last_line(file: Path) -> str:
-    lines = file.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-    return lines[-1] if lines else "it said nothing"

@@ -17,6 +17,7 @@ class Supervisor:
 
     def __init__(self) -> None:
         self._stop = Event()
+        self._hurry = Event()
         self._guard = Lock()  # guards _cause
         self._cause: BaseException | None = None
         self._threads: list[Thread] = []
@@ -38,6 +39,11 @@ class Supervisor:
         """Set as soon as it is time to stop."""
         return self._stop
 
+    @property
+    def hurried(self) -> bool:
+        """Whether it was told a second time to stop: nothing is worth waiting for any more."""
+        return self._hurry.is_set()
+
     def stop_on_signals(self) -> None:
         """SIGTERM and SIGINT end the process in order; call it before any thread starts."""
         # Not a handler: Python runs it in the main thread once that comes back to bytecode, and a
@@ -46,9 +52,10 @@ class Supervisor:
         signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
 
         def stop() -> None:
-            number = signal.sigwait(STOP_SIGNALS)
-            log.info("stop_requested", signal=signal.Signals(number).name)
-            self._stop.set()
+            for event in (self._stop, self._hurry):
+                number = signal.sigwait(STOP_SIGNALS)
+                log.info("stop_requested", signal=signal.Signals(number).name)
+                event.set()
 
         Thread(target=stop, name="signals", daemon=True).start()
 

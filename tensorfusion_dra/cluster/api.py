@@ -8,6 +8,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
+from tensorfusion_dra.cluster import error_text
 from tensorfusion_dra.core.errors import InputError, RetryableError
 
 if TYPE_CHECKING:
@@ -22,7 +23,8 @@ USER_AGENT: Final = "tensorfusion-dra"
 
 APPLY: Final = "application/apply-patch+yaml"
 """Server-side apply; JSON is YAML as well."""
-_MAX_TEXT: Final = 300
+_UNAUTHORIZED: Final = 401
+_LONGEST_RETRY_AFTER_SECONDS: Final = 120.0
 
 
 class StatusError(RetryableError):
@@ -32,8 +34,8 @@ class StatusError(RetryableError):
         status: The HTTP status.
     """
 
-    def __init__(self, text: str, status: int) -> None:
-        super().__init__(text)
+    def __init__(self, text: str, status: int, *, after_seconds: float = 0.0) -> None:
+        super().__init__(text, after_seconds=after_seconds)
         self.status = status
 
 
@@ -47,8 +49,10 @@ class Api:
             kubeconfig: None stands for the pod's service account.
         """
         self._kubeconfig = kubeconfig
-        self._connecting = Lock()  # guards _client
+        self._connecting = Lock()  # guards all below
         self._client: ApiClient | None = None
+        self._was_connected = False
+        self._secrets: frozenset[str] = frozenset()
 
     def connect(self) -> "ApiClient":
         """The client, made at the first call: its library takes a fifth of a second to load.
@@ -59,6 +63,7 @@ class Api:
         with self._connecting:
             if self._client is None:
                 self._client = _client(self._kubeconfig)
+                self._secrets |= _secrets(self._client)
             return self._client
 
     def call(
@@ -92,11 +97,12 @@ class Api:
             )
             text = bytes(response.response.data)
         if response.status >= 400:
-            raise StatusError(f"{subject}: {_said(response.status, text)}", response.status)
+            raise self._refused(subject, response, text)
         try:
             answer = json.loads(text)
-        except ValueError as error:
-            raise RetryableError(f"{subject}: found no JSON: {text[:_MAX_TEXT]!r}") from error
+        except (ValueError, RecursionError) as error:
+            found = error_text.one_line(text.decode(errors="replace"), self._secrets)
+            raise RetryableError(f"{subject}: found no JSON: {found}") from error
         if not isinstance(answer, dict):
             raise RetryableError(f"{subject}: found {type(answer).__name__}, expected an object")
         return answer
@@ -121,10 +127,7 @@ class Api:
             )
             try:
                 if response.status >= 400:
-                    raise StatusError(
-                        f"{subject}: {_said(response.status, response.response.data)}",
-                        response.status,
-                    )
+                    raise self._refused(subject, response, bytes(response.response.data))
                 yield WatchStream(response)
             finally:
                 response.response.close()
@@ -139,7 +142,7 @@ class Api:
         content_type: str = _JSON,
         wait_seconds: float,
     ) -> "RESTResponse":
-        client = self.connect()
+        client = self._connected()
         headers = {"Accept": _JSON}
         if body is not None:
             headers["Content-Type"] = content_type
@@ -153,6 +156,31 @@ class Api:
         )
         wait = max(wait_seconds, 0.1)
         return client.call_api(*serialized, _request_timeout=(min(_CONNECT_SECONDS, wait), wait))
+
+    def _connected(self) -> "ApiClient":
+        try:
+            client = self.connect()
+        except InputError as error:
+            if not self._was_connected:
+                raise
+            # It was good once: somebody is just replacing the file.
+            raise RetryableError(str(error)) from error
+        self._was_connected = True
+        return client
+
+    def _refused(self, subject: str, response: "RESTResponse", text: bytes) -> StatusError:
+        """The error that the API server answered."""
+        if response.status == _UNAUTHORIZED:
+            # The library reads a token's file again after a minute of the clock on the wall, which
+            # may have been put back; a kubeconfig's it never reads again.
+            with self._connecting:
+                self._client = None
+        said = error_text.one_line(_message(text), self._secrets)
+        return StatusError(
+            f"{subject}: {response.status}: {said}",
+            response.status,
+            after_seconds=_retry_after_seconds(response),
+        )
 
 
 class WatchStream:
@@ -175,6 +203,24 @@ class WatchStream:
         self._response.shutdown()
 
 
+def items(listed: Mapping[str, Any], subject: str) -> list[dict[str, Any]]:
+    """The objects of a list that the API server answered.
+
+    Raises:
+        RetryableError: It is none; what stands between us and the server may be broken.
+    """
+    found = listed.get("items") or []
+    if not isinstance(found, list) or not all(metadata(item).get("name") for item in found):
+        raise RetryableError(f"{subject}: found no list of objects with names, expected one")
+    return found
+
+
+def metadata(item: object) -> Mapping[str, Any]:
+    """The object's metadata; empty if it is no object or has none."""
+    found = item.get("metadata") if isinstance(item, dict) else None
+    return found if isinstance(found, dict) else {}
+
+
 def segment(name: str) -> str:
     """A name as one segment of a path."""
     return quote(name, safe="")
@@ -188,11 +234,11 @@ def _client(kubeconfig: Path | None) -> "ApiClient":
     import yaml  # noqa: PLC0415
     from kubernetes import client, config  # noqa: PLC0415
 
+    from tensorfusion_dra.cluster.transport import StaleConnectionRetry  # noqa: PLC0415
+
     settings = client.Configuration()
     settings.keep_alive = True
-    # A pooled connection that the server closed meanwhile is worth one more try; everything else
-    # is retried by those who asked, with a back-off of their own.
-    settings.retries = urllib3.Retry(total=1, status=0, redirect=0, other=0)
+    settings.retries = StaleConnectionRetry()
     try:
         if kubeconfig is None:
             config.load_incluster_config(client_configuration=settings)  # type: ignore[no-untyped-call]
@@ -217,22 +263,37 @@ def _client(kubeconfig: Path | None) -> "ApiClient":
 
 @contextmanager
 def _transport_errors(subject: str) -> Iterator[None]:
-    import urllib3  # noqa: PLC0415 - as in _client
+    # As in _client.
+    import urllib3  # noqa: PLC0415
+
+    from tensorfusion_dra.cluster import transport  # noqa: PLC0415
 
     try:
         yield
-    except urllib3.exceptions.HTTPError as error:
-        raise RetryableError(f"{subject}: {str(error)[:_MAX_TEXT]}") from error
-    except OSError as error:
-        raise RetryableError(f"{subject}: {error.strerror or error}") from error
+    except (urllib3.exceptions.HTTPError, OSError) as error:
+        said = error_text.one_line(transport.cause(error))
+        raise RetryableError(f"{subject}: {said}") from error
     except ValueError as error:
         raise RetryableError(f"{subject}: found no JSON: {error}") from error
 
 
-def _said(status: int, text: bytes) -> str:
-    """The message of a Status object, else the beginning of whatever came."""
+def _message(text: bytes) -> object:
+    """The message of a Status object, else whatever came."""
     try:
-        message = json.loads(text)["message"]
-    except (ValueError, KeyError, TypeError):
-        message = text.decode(errors="replace").strip()
-    return f"{status}: {str(message)[:_MAX_TEXT]}"
+        return json.loads(text)["message"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return text.decode(errors="replace")
+
+
+def _retry_after_seconds(response: "RESTResponse") -> float:
+    asked = response.response.headers.get("Retry-After", "")
+    # Kubernetes writes seconds; the other form, a date, would depend on two clocks.
+    return min(float(asked), _LONGEST_RETRY_AFTER_SECONDS) if asked.isdecimal() else 0.0
+
+
+def _secrets(client: "ApiClient") -> frozenset[str]:
+    """What must never be seen in a log, as far as it is known."""
+    settings = client.configuration
+    tokens = (str(value) for value in settings.api_key.values())
+    bare = (token.rpartition(" ")[2] for token in tokens)
+    return frozenset(secret for secret in (*bare, settings.password or "") if secret)

@@ -69,7 +69,7 @@ class ClaimStatus:
             raise MissingRightError(f"claim {ref}: {error}", right) from error
         if error.status in {409, 422} and not self._has(ref, devices):
             return False
-        raise RetryableError(f"claim {ref}: {error}") from error
+        raise RetryableError(f"claim {ref}: {error}", after_seconds=error.after_seconds) from error
 
     def _has(self, ref: ClaimRef, devices: Sequence[Mapping[str, Any]]) -> bool:
         """Whether this very claim is still there, and has these devices."""

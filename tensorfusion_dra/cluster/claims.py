@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from tensorfusion_dra.cluster.api import READ_SECONDS, StatusError
+from tensorfusion_dra.cluster.api import StatusError
 from tensorfusion_dra.cluster.resource_api import ResourceApi
 from tensorfusion_dra.cluster.retries import answered
 from tensorfusion_dra.core.claim import ClaimRef
@@ -27,9 +27,7 @@ class Claims:
     def _fetch_once(self, ref: ClaimRef, wait_seconds: float) -> Mapping[str, Any]:
         path = self._resource_api.claim(ref.namespace, ref.name)
         try:
-            return self._resource_api.api.call(
-                "GET", path, wait_seconds=min(READ_SECONDS, wait_seconds)
-            )
+            return self._resource_api.api.call("GET", path, wait_seconds=wait_seconds)
         except StatusError as error:
             if error.status == 404:
                 raise ClaimError(f"claim {ref}: found none at the API server") from error

@@ -1,6 +1,6 @@
 """The Node object that owns the slices."""
 
-from tensorfusion_dra.cluster.api import Api, segment
+from tensorfusion_dra.cluster.api import Api, metadata, segment
 from tensorfusion_dra.core.errors import RetryableError
 
 
@@ -14,7 +14,7 @@ class Nodes:
     def uid(self) -> str:
         """See ports.Nodes."""
         node = self._api.call("GET", f"/api/v1/nodes/{segment(self._node_name)}")
-        uid = node.get("metadata", {}).get("uid")
+        uid = metadata(node).get("uid")
         if not uid:
             raise RetryableError(f"node {self._node_name}: found no UID")
         return str(uid)

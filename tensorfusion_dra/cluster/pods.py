@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping
 
-from tensorfusion_dra.cluster.api import READ_SECONDS, Api, StatusError, segment
+from tensorfusion_dra.cluster.api import Api, StatusError, segment
 from tensorfusion_dra.cluster.retries import answered
 from tensorfusion_dra.core.claim import PodRef
-from tensorfusion_dra.core.errors import RetryableError
+from tensorfusion_dra.driver.ports import MissingRightError
 
 
 class Pods:
@@ -23,13 +23,14 @@ class Pods:
     def _read_once(self, pod: PodRef, wait_seconds: float) -> Mapping[str, str]:
         path = f"/api/v1/namespaces/{segment(pod.namespace)}/pods/{segment(pod.name)}"
         try:
-            stored = self._api.call("GET", path, wait_seconds=min(READ_SECONDS, wait_seconds))
+            stored = self._api.call("GET", path, wait_seconds=wait_seconds)
         except StatusError as error:
             if error.status == 404:
                 return {}
             if error.status == 403:
-                raise RetryableError(
-                    f"expected the right to get pods, or --read-pods turned off: {error}"
+                raise MissingRightError(
+                    f"expected the right to get pods, or --read-pods turned off: {error}",
+                    "get on pods",
                 ) from error
             raise
         metadata = stored.get("metadata") or {}

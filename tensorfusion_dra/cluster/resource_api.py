@@ -7,6 +7,7 @@ from tensorfusion_dra.cluster.api import Api, segment
 from tensorfusion_dra.core.errors import RetryableError
 
 _GROUP: Final = "/apis/resource.k8s.io"
+_WAIT_SECONDS: Final = 5.0
 _VERSIONS: Final = ("v1", "v1beta2")
 """Both have the same JSON for what is used here; v1beta1 has another."""
 
@@ -25,9 +26,14 @@ class ResourceApi:
         Raises:
             RetryableError: It has neither, or gave no answer.
         """
-        with self._asking:
+        if self._version:
+            return self._version
+        # Whoever waits behind one who gets no answer gives up as well.
+        if not self._asking.acquire(timeout=_WAIT_SECONDS):
+            raise RetryableError(f"GET {_GROUP}: no answer within the time")
+        try:
             if not self._version:
-                group = self.api.call("GET", _GROUP)
+                group = self.api.call("GET", _GROUP, wait_seconds=_WAIT_SECONDS)
                 served = [item.get("version") for item in group.get("versions") or []]
                 self._version = next((v for v in _VERSIONS if v in served), "")
                 if not self._version:
@@ -35,6 +41,8 @@ class ResourceApi:
                         f"resource.k8s.io: found {served}, expected one of {list(_VERSIONS)}"
                     )
             return self._version
+        finally:
+            self._asking.release()
 
     def api_version(self) -> str:
         """For the field apiVersion of objects."""

@@ -3,12 +3,17 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from tensorfusion_dra.cluster import api
 from tensorfusion_dra.cluster.api import StatusError
 from tensorfusion_dra.cluster.resource_api import ResourceApi
 from tensorfusion_dra.core import names
+from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.core.slices import Slice
+from tensorfusion_dra.driver.ports import MissingRightError
 
 _FIELD_MANAGER: Final = "tensorfusion-dra"
+_FORBIDDEN: Final = 403
+_RIGHT: Final = "get, list, watch, create, update and delete on resourceslices"
 
 
 class Slices:
@@ -21,11 +26,9 @@ class Slices:
 
     def fetch(self) -> Sequence[Slice]:
         """See ports.Slices."""
-        listed = self._resource_api.api.call(
-            "GET", self._resource_api.slices(), query={"fieldSelector": self.selector}
-        )
-        items: list[Slice] = listed.get("items") or []
-        return items
+        path = self._resource_api.slices()
+        listed = self._call("GET", path, query={"fieldSelector": self.selector})
+        return [_checked(item) for item in api.items(listed, f"GET {path}")]
 
     def create(self, item: Slice, *, trial: bool = False) -> Slice:
         """See ports.Slices."""
@@ -41,7 +44,7 @@ class Slices:
         metadata = item["metadata"]
         preconditions = {"uid": metadata["uid"], "resourceVersion": metadata["resourceVersion"]}
         try:
-            self._resource_api.api.call(
+            self._call(
                 "DELETE",
                 self._resource_api.slices(metadata["name"]),
                 body={"preconditions": preconditions},
@@ -59,4 +62,40 @@ class Slices:
             "apiVersion": self._resource_api.api_version(),
             "kind": "ResourceSlice",
         }
-        return self._resource_api.api.call(method, path, query=query, body=body)
+        stored = self._call(method, path, query=query, body=body)
+        if not isinstance(stored.get("spec"), dict):
+            raise RetryableError(f"{method} {path}: found no ResourceSlice in the answer")
+        return stored
+
+    def _call(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: Mapping[str, Any] | None = None,
+    ) -> dict[str, Any]:
+        try:
+            return self._resource_api.api.call(method, path, query=query, body=body)
+        except StatusError as error:
+            if error.status == _FORBIDDEN:
+                raise MissingRightError(str(error), _RIGHT) from error
+            raise
+
+
+def _checked(item: Slice) -> Slice:
+    """The slice, if one can plan with it: what stands between us and the server may be broken.
+
+    Raises:
+        RetryableError: It has not what every stored ResourceSlice has.
+    """
+    try:
+        metadata, pool = item["metadata"], item["spec"]["pool"]
+        known = (metadata["name"], metadata["uid"], metadata["resourceVersion"], pool["name"])
+        usable = all(known) and isinstance(item["spec"].get("devices") or [], list)
+        int(pool["generation"])
+    except (KeyError, TypeError, ValueError, AttributeError):
+        usable = False
+    if not usable:
+        raise RetryableError("resourceslices: found one without name, UID, version or pool")
+    return item

@@ -7,9 +7,11 @@ from typing import Any, Final
 
 import structlog
 
-from tensorfusion_dra.cluster.api import Api, StatusError, WatchStream
+from tensorfusion_dra.cluster import error_text
+from tensorfusion_dra.cluster.api import Api, StatusError, WatchStream, items, metadata
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.driver.backoff import Backoff
+from tensorfusion_dra.driver.repeats import Repeats
 
 log = structlog.get_logger()
 
@@ -18,6 +20,9 @@ Item = Mapping[str, Any]
 _WATCH_SECONDS: Final = 300
 _SILENT_SECONDS: Final = 90.0
 """An API server sends a bookmark every minute."""
+_FORBIDDEN: Final = 403
+_FORBIDDEN_SECONDS: Final = 60.0
+"""A right comes when an administrator grants it."""
 
 
 class Watch:
@@ -56,6 +61,7 @@ class Watch:
         self._stop = Event()
         self._guard = Lock()  # guards _stream
         self._stream: WatchStream | None = None
+        self._repeats = Repeats()
 
     def stop(self) -> None:
         """Ends run()."""
@@ -76,6 +82,7 @@ class Watch:
                     absence.succeeded()
                 version = self._watch(version)
                 backoff.succeeded()
+                self._repeats.over()
                 delay = 0.2  # a server that ends every watch at once is not asked in a tight loop
             except RetryableError as error:
                 version = ""
@@ -83,15 +90,28 @@ class Watch:
                     delay = absence.failed()
                     self._on_absent()
                 else:
-                    delay = backoff.failed()
-                    if not self._stop.is_set():
-                        log.warning("watch_retried", seconds=round(delay, 1), error=str(error))
+                    delay = backoff.failed(at_least=error.after_seconds)
+                    delay = self._tell(error, delay)
             self._stop.wait(delay)
 
+    def _tell(self, error: RetryableError, delay: float) -> float:
+        """Says once what does not pass by itself, which is asked for again more rarely."""
+        event = "watch_retried"
+        if isinstance(error, StatusError) and error.status == _FORBIDDEN:
+            event, delay = "watch_not_permitted", max(delay, _FORBIDDEN_SECONDS)
+        if not self._stop.is_set() and self._repeats.is_new(str(error)):
+            log.warning(event, seconds=round(delay, 1), error=str(error))
+        return delay
+
     def _listed(self) -> str:
-        listed = self._api.call("GET", self._path(), query={**self._selector, **self._list_limit})
-        self._on_list(listed.get("items") or [])
-        return str(listed["metadata"]["resourceVersion"])
+        path = self._path()
+        listed = self._api.call("GET", path, query={**self._selector, **self._list_limit})
+        version = metadata(listed).get("resourceVersion")
+        found = items(listed, f"GET {path}")
+        if not version:
+            raise RetryableError(f"GET {path}: found no resourceVersion, expected one")
+        self._on_list(found)
+        return str(version)
 
     def _watch(self, version: str) -> str:
         """The version to go on from when the server has ended the watch.
@@ -120,8 +140,16 @@ class Watch:
         return version
 
 
-def _version_of(event: dict[str, Any]) -> str:
+def _version_of(event: Mapping[str, Any]) -> str:
     item = event.get("object") or {}
-    if event.get("type") == "ERROR":
-        raise StatusError(f"watch: {item.get('message')}", int(item.get("code") or 0))
-    return str(item.get("metadata", {}).get("resourceVersion") or "")
+    if event.get("type") == "ERROR" and isinstance(item, dict):
+        said = error_text.one_line(item.get("message"))
+        raise StatusError(f"watch: {said}", _number(item.get("code")))
+    known = metadata(item)
+    if event.get("type") != "BOOKMARK" and not known.get("name"):
+        raise RetryableError("watch: found an event without an object, expected one with a name")
+    return str(known.get("resourceVersion") or "")
+
+
+def _number(code: object) -> int:
+    return code if isinstance(code, int) else 0

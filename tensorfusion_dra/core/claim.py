@@ -1,16 +1,21 @@
 """What the scheduler gave to a claim, read from its ResourceClaim."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from tensorfusion_dra.core import names, quantity
+from tensorfusion_dra.core import name_rules, names, quantity
 from tensorfusion_dra.core.errors import ClaimError
+from tensorfusion_dra.core.field_errors import FieldError
 from tensorfusion_dra.core.quantity import Quantity, QuantityError
 
 # A UID becomes part of file names and of CDI device names.
 _UID: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?")
+
+_LONGEST_SHOWN: Final = 320
+"""Namespace, slash and name."""
+_LONGEST_TEXT: Final = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,26 +95,62 @@ class AllocatedClaim:
     pods: tuple[PodRef, ...] = ()
 
 
-def checked_ref(ref: ClaimRef) -> ClaimRef:
-    """The reference, its UID known to be fit for file names.
+def checked_uid(ref: ClaimRef) -> ClaimRef:
+    """The reference, its UID known to be fit for file names; all that unpreparing goes by.
 
     Raises:
         ClaimError: The UID holds anything but letters, digits and dashes, or is too long.
     """
     if _UID.fullmatch(ref.uid) is None:
         raise ClaimError(
-            f"claim {ref}: UID {ref.uid[:80]!r}, expected letters, digits and dashes, at most 63"
+            f"claim {_shown(ref)}: UID {ref.uid[:80]!r}, expected letters, digits and dashes, "
+            f"at most 63"
         )
     return ref
+
+
+def checked_ref(ref: ClaimRef) -> ClaimRef:
+    """The reference, all of it known to be fit for file names and for paths of the API.
+
+    Raises:
+        ClaimError: It is no name that the API server would have accepted.
+    """
+    checked_uid(ref)
+    _check_name(ref, "namespace", ref.namespace, name_rules.label)
+    _check_name(ref, "name", ref.name, name_rules.subdomain)
+    return ref
+
+
+def _check_name(
+    ref: ClaimRef, what: str, name: object, rule: Callable[[str, object], Iterator[FieldError]]
+) -> None:
+    # JSON can hold halves of characters, which no rule on bytes could be asked about.
+    if not isinstance(name, str) or not name.isascii() or not name or any(rule("", name)):
+        raise ClaimError(
+            f"claim {_shown(ref)}: {what}: found {str(name)[:80]!a}, expected one of Kubernetes"
+        )
+
+
+def _shown(ref: ClaimRef) -> str:
+    return str(ref) if str(ref).isprintable() and len(str(ref)) < _LONGEST_SHOWN else "?"
 
 
 def allocated(ref: ClaimRef, stored: Mapping[str, Any]) -> AllocatedClaim:
     """The allocation in a stored ResourceClaim.
 
     Raises:
-        ClaimError: It is another claim of the same name, has no allocation, or an amount in it is
-            no quantity.
+        ClaimError: It is another claim of the same name, has no allocation, an amount in it is
+            no quantity, or it is no ResourceClaim at all.
     """
+    try:
+        return _allocated(ref, stored)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ClaimError(
+            f"claim {ref}: found no ResourceClaim: {error!r}"[:_LONGEST_TEXT]
+        ) from error
+
+
+def _allocated(ref: ClaimRef, stored: Mapping[str, Any]) -> AllocatedClaim:
     uid = stored.get("metadata", {}).get("uid")
     if uid != ref.uid:
         raise ClaimError(f"claim {ref}: found UID {uid}, expected {ref.uid}: it was replaced")
@@ -129,19 +170,28 @@ def allocated(ref: ClaimRef, stored: Mapping[str, Any]) -> AllocatedClaim:
             for entry in devices.get("config") or []
             if (entry.get("opaque") or {}).get("driver") == names.DRIVER
         ),
-        annotations=stored["metadata"].get("annotations") or {},
+        annotations={
+            key: _text(value)
+            for key, value in (stored["metadata"].get("annotations") or {}).items()
+        },
         pods=tuple(
-            PodRef(namespace=ref.namespace, name=consumer["name"], uid=consumer["uid"])
+            _pod(ref, consumer["name"], consumer["uid"])
             for consumer in stored["status"].get("reservedFor") or []
             if consumer.get("resource") == "pods"
         ),
     )
 
 
+def _pod(ref: ClaimRef, name: object, uid: object) -> PodRef:
+    """The pod, whose name becomes part of a folder's."""
+    _check_name(ref, "reservedFor", name, name_rules.subdomain)
+    return PodRef(namespace=ref.namespace, name=str(name), uid=str(uid))
+
+
 def _config(entry: Mapping[str, Any]) -> OpaqueConfig:
     return OpaqueConfig(
         trusted=entry.get("source") == "FromClass",
-        requests=tuple(entry.get("requests") or ()),
+        requests=tuple(_text(request) for request in entry.get("requests") or ()),
         parameters=entry["opaque"].get("parameters"),
     )
 
@@ -156,15 +206,26 @@ def _allocation(ref: ClaimRef, result: Mapping[str, Any]) -> Allocation:
         for name, text in (result.get("consumedCapacity") or {}).items()
     }
     request, _, subrequest = result["request"].partition("/")
+    # Both become part of names of CDI devices and variables.
+    _check_name(ref, "request", request, name_rules.label)
+    share_id = result.get("shareID")
+    if share_id is not None and (not isinstance(share_id, str) or not _UID.fullmatch(share_id)):
+        raise ClaimError(f"claim {ref}: shareID: found {str(share_id)[:80]!r}, expected a UID")
     return Allocation(
         request=request,
         subrequest=subrequest or None,
         pool=result["pool"],
         device=device,
-        share_id=result.get("shareID"),
+        share_id=share_id,
         consumed=consumed,
         admin_access=bool(result.get("adminAccess")),
     )
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"found {value!r}, expected text")
+    return value
 
 
 def _amount(subject: str, text: object) -> Quantity:

@@ -18,7 +18,15 @@ class ClaimError(DriverError):
 
 
 class RetryableError(DriverError):
-    """The same call may work later; whoever loops backs off."""
+    """The same call may work later; whoever loops backs off.
+
+    Attributes:
+        after_seconds: How long the other side asks not to be called again.
+    """
+
+    def __init__(self, text: str, *, after_seconds: float = 0.0) -> None:
+        super().__init__(text)
+        self.after_seconds = after_seconds
 
 
 class FatalError(DriverError):

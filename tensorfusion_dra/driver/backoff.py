@@ -11,11 +11,16 @@ class Backoff:
         self._longest = longest_seconds
         self._failures = 0
 
-    def failed(self) -> float:
-        """Seconds to wait after one more failure, between half and all of the doubled delay."""
+    def failed(self, *, at_least: float = 0.0) -> float:
+        """Seconds to wait after one more failure, between half and all of the doubled delay.
+
+        Args:
+            at_least: What the other side asked for, and a little more for each node of many.
+        """
         delay = min(self._longest, self._first * float(2 ** min(self._failures, 30)))
         self._failures += 1
-        return delay * random.uniform(0.5, 1.0)  # noqa: S311 - spreads load, guards nothing
+        spread = random.uniform(0.5, 1.0)  # noqa: S311 - spreads load, guards nothing
+        return max(delay * spread, at_least * (spread + 0.5))
 
     def succeeded(self) -> None:
         """The next failure waits the first delay again."""

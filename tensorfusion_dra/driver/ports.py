@@ -96,6 +96,34 @@ class Slices(Protocol):
         ...
 
 
+class PublishingRight(Protocol):
+    """Settles which of several instances on this node publishes its devices.
+
+    During a rolling update two releases may see other devices in the same cards. Each would undo
+    what the other writes, for ever. So the newest publishes, from the moment it is able to: an
+    update that cannot publish leaves the old instance its right.
+    """
+
+    def take(self) -> None:
+        """Returns once this instance is the newest; does nothing from the second time on.
+
+        Raises:
+            RetryableError: Another instance is just doing so, or the disk is full or read-only.
+        """
+        ...
+
+    def held(self) -> bool:
+        """False while an instance lives that took the right after this one.
+
+        True if that cannot be found out: two that publish are better than none.
+        """
+        ...
+
+    def release(self) -> None:
+        """Gives the right to the newest of the others; for an instance that stops."""
+        ...
+
+
 class Nodes(Protocol):
     """Node objects at the API server."""
 

@@ -158,7 +158,7 @@ class Preparer:
 
     def _unprepare_one(self, ref: ClaimRef, deadline: float) -> None:
         try:
-            claims.checked_ref(ref)
+            claims.checked_uid(ref)
         except ClaimError:
             return  # nothing was ever prepared under such a UID
         with self._locks.held(ref, deadline):

@@ -1,7 +1,9 @@
 """Keeps the node's ResourceSlices what its devices are."""
 
+import time
 from collections.abc import Sequence
 from threading import Event
+from typing import Final
 
 import structlog
 
@@ -11,20 +13,33 @@ from tensorfusion_dra.core.slices import Slice, SlicePlan
 from tensorfusion_dra.core.stored import KUBERNETES_DROPS
 from tensorfusion_dra.driver.backoff import Backoff
 from tensorfusion_dra.driver.catalog import CatalogReader
-from tensorfusion_dra.driver.ports import Nodes, Slices
+from tensorfusion_dra.driver.ports import MissingRightError, Nodes, PublishingRight, Slices
+from tensorfusion_dra.driver.repeats import Repeats
 
 log = structlog.get_logger()
+
+_RIGHT_SECONDS: Final = 1.0
+"""How soon an instance notices that the newer one has gone."""
+_NOT_PERMITTED_SECONDS: Final = 60.0
+"""A right comes when an administrator grants it."""
 
 
 class Publisher:
     """One loop that everything else only wakes: a timer, a deleted slice, a changed card."""
 
     def __init__(
-        self, catalog: CatalogReader, slices_at_server: Slices, nodes: Nodes, *, poll_seconds: float
+        self,
+        catalog: CatalogReader,
+        slices_at_server: Slices,
+        nodes: Nodes,
+        *,
+        right: PublishingRight,
+        poll_seconds: float,
     ) -> None:
         self._catalog = catalog
         self._slices = slices_at_server
         self._nodes = nodes
+        self._right = right
         self._poll_seconds = poll_seconds
         self._woken = Event()
         self._stop = Event()
@@ -32,6 +47,8 @@ class Publisher:
         self._dropped: frozenset[str] = frozenset()
         self._told_dropped: frozenset[str] = frozenset()
         self._told_waiting = ""
+        self._told_right = True
+        self._repeats = Repeats()
 
     def wake(self) -> None:
         """The stored slices may have changed: look at them now."""
@@ -48,7 +65,7 @@ class Publisher:
         self._woken.set()
 
     def run(self) -> None:
-        """Publishes until stopped."""
+        """Publishes until stopped, whenever the right to do so is this instance's."""
         backoff = Backoff(first_seconds=0.2, longest_seconds=30)
         unpublished = True
         while True:
@@ -56,20 +73,25 @@ class Publisher:
             self._woken.clear()
             # After the clearing, which may have taken stop()'s own wake-up.
             if self._stop.is_set():
+                self._right.release()
                 return
             try:
                 changed = self._read_cards()
-                unpublished = unpublished or changed or asked
-                if unpublished:
+                # Who has no right looks at all of it once it has the right again.
+                unpublished = unpublished or changed or asked or not self._has_right()
+                if unpublished and self._has_right():
                     self.publish()
-                unpublished = False
+                    unpublished = False
             except RetryableError as error:
-                delay = backoff.failed()
-                log.warning("publish_retried", seconds=round(delay, 1), error=str(error))
+                delay = self._tell(error, backoff.failed(at_least=error.after_seconds))
+                if error.after_seconds:
+                    self._stop.wait(delay)  # whoever wakes us, the server asked for a pause
+                    continue
             else:
                 backoff.succeeded()
+                self._repeats.over()
                 delay = self._poll_seconds
-            self._woken.wait(delay)
+            self._wait(delay)
 
     def publish(self) -> SlicePlan | None:
         """Writes what differs from the stored slices; None if nothing does.
@@ -84,6 +106,7 @@ class Publisher:
         if not current.devices and not stored:
             return None
         wanted = slices.wanted(current.devices, current.node, node_uid=self._nodes.uid())
+        self._right.take()
         if self._recheck_gates.is_set():
             self._recheck_gates.clear()
             self._dropped = frozenset()
@@ -102,6 +125,30 @@ class Publisher:
             deleted=len(plan.delete),
         )
         return plan
+
+    def _tell(self, error: RetryableError, delay: float) -> float:
+        """Says once what does not pass by itself, which is tried again more rarely."""
+        event = "publish_retried"
+        if isinstance(error, MissingRightError):
+            event, delay = "publish_not_permitted", max(delay, _NOT_PERMITTED_SECONDS)
+        if self._repeats.is_new(str(error)):
+            log.warning(event, seconds=round(delay, 1), error=str(error))
+        return delay
+
+    def _has_right(self) -> bool:
+        held = self._right.held()
+        if held != self._told_right:
+            self._told_right = held
+            log.info("publishing_resumed" if held else "publishing_left_to_newer_instance")
+        return held
+
+    def _wait(self, seconds: float) -> None:
+        """Returns after the time, when woken, or when the right has come back."""
+        deadline = time.monotonic() + seconds
+        while not self._told_right and (left := deadline - time.monotonic()) > 0:
+            if self._woken.wait(min(left, _RIGHT_SECONDS)) or self._right.held():
+                return
+        self._woken.wait(max(0.0, deadline - time.monotonic()))
 
     def _read_cards(self) -> bool:
         """True if the cards changed. Cards that cannot be read leave the slices as they are."""

@@ -15,6 +15,7 @@ from tensorfusion_dra.core.claim import ClaimRef
 from tensorfusion_dra.core.errors import FatalError
 from tensorfusion_dra.core.prepared import PreparedClaim
 from tensorfusion_dra.driver.prepare import Failure, Preparer
+from tensorfusion_dra.kubelet.calls import CallsInFlight
 from tensorfusion_dra.kubelet.pb import dra_v1_pb2 as pb
 
 log = structlog.get_logger()
@@ -31,9 +32,14 @@ _MARGIN_SECONDS: Final = 1.0
 
 
 class DraService:
-    """Answers for every claim of a request, each with its devices or its own error."""
+    """Answers for every claim of a request, each with its devices or its own error.
+
+    Attributes:
+        calls: Those that are not answered yet.
+    """
 
     def __init__(self, preparer: Preparer, on_fatal: Callable[[FatalError], None]) -> None:
+        self.calls: Final = CallsInFlight()
         self._preparer = preparer
         self._on_fatal = on_fatal
 
@@ -79,7 +85,7 @@ class DraService:
     def _call(self, context: grpc.ServicerContext) -> Iterator[float]:
         """Gives the call's deadline; a fatal error ends the call and then the process."""
         seconds = min(context.time_remaining(), _KUBELET_SECONDS)
-        with bound_contextvars(op_id=uuid.uuid4().hex[:8]):
+        with self.calls.counted(), bound_contextvars(op_id=uuid.uuid4().hex[:8]):
             try:
                 yield time.monotonic() + seconds - _MARGIN_SECONDS
             except FatalError as error:

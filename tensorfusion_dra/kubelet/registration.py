@@ -59,6 +59,11 @@ class Registration:
             },
         )
 
+    @property
+    def is_asked(self) -> bool:
+        """Whether the kubelet has ever said if it takes this instance."""
+        return self._asked.is_set()
+
     def await_kubelet(self, stopping: Event) -> None:
         """Says in the log that the kubelet is silent, as long as it is; returns on stopping."""
         while not stopping.wait(_SILENCE_SECONDS):

@@ -1,16 +1,19 @@
 """A gRPC server on one unix socket."""
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 import grpc
 
 from tensorfusion_dra.core.errors import FatalError
-from tensorfusion_dra.kubelet import sockets
+from tensorfusion_dra.kubelet import socket_files, sockets
 
 _SOCKET_MODE: Final = 0o600
+_CLOSING_SECONDS: Final = 1.0
+_LONGEST_CALL_SECONDS: Final = 600.0
 
 _OPTIONS: Final = (
     ("grpc.so_reuseport", 0),
@@ -22,15 +25,16 @@ _OPTIONS: Final = (
 
 
 class UnixServer:
-    """Serves from start() to stop(); the socket exists exactly that long."""
+    """Serves from start() to stop(); the socket exists exactly that long. For one thread."""
 
     def __init__(
-        self, path: Path, services: Iterable[grpc.GenericRpcHandler], *, workers: int
+        self, path: Path, services: Sequence[grpc.GenericRpcHandler], *, workers: int
     ) -> None:
         self._path = path
+        self._services = tuple(services)
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix=path.stem)
-        self._server = grpc.server(self._pool, options=_OPTIONS)
-        self._server.add_generic_rpc_handlers(tuple(services))
+        self._server: grpc.Server | None = None
+        self._bound: tuple[int, int] | None = None
 
     def start(self) -> None:
         """Returns once the kubelet can call.
@@ -38,24 +42,62 @@ class UnixServer:
         Raises:
             FatalError: The socket cannot be bound.
         """
-        self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        sockets.make_way(self._path)
+        server = grpc.server(self._pool, options=_OPTIONS)
+        server.add_generic_rpc_handlers(self._services)
+        # Under a name that the kubelet overlooks, and then renamed: so it finds a socket that
+        # already listens, with its mode. gRPC removes the path that it has bound when a server
+        # ends, which may be after the next one has bound the same.
+        hidden = sockets.hidden(self._path)
         try:
+            self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            socket_files.make_way(self._path)
             # "unix:" and not "unix://": with the slashes, gRPC fits two bytes less.
-            self._server.add_insecure_port(f"unix:{self._path}")
-            self._path.chmod(_SOCKET_MODE)
+            server.add_insecure_port(f"unix:{hidden}")
+            hidden.chmod(_SOCKET_MODE)
+            server.start()
+            hidden.rename(self._path)
+            found = self._path.lstat()
         except (RuntimeError, OSError) as error:
+            with suppress(OSError):
+                hidden.unlink()
             raise FatalError(f"{self._path}: cannot be served: {error}") from error
-        self._server.start()
+        self._server = server
+        self._bound = (found.st_dev, found.st_ino)
+
+    @property
+    def is_reachable(self) -> bool:
+        """Whether the socket is still the one that start() made."""
+        try:
+            found = self._path.lstat()
+        except OSError:
+            return False
+        return (found.st_dev, found.st_ino) == self._bound
+
+    def restart(self, *, grace_seconds: float) -> None:
+        """Serves at a new socket; calls in flight at the old one may finish within the time.
+
+        Raises:
+            FatalError: The socket cannot be bound; the old one is served on.
+        """
+        old = self._server
+        if self.is_reachable:
+            self._path.unlink(missing_ok=True)
+        self.start()
+        if old is not None:
+            old.stop(grace_seconds)
+
+    def close(self) -> None:
+        """Takes the socket away and accepts no new calls; those in flight go on until stop()."""
+        if self._server is None:
+            return
+        # Before its listener ends, or others would take it for a dead one meanwhile.
+        if self.is_reachable:
+            self._path.unlink(missing_ok=True)
+        self._server.stop(_LONGEST_CALL_SECONDS)
 
     def stop(self, *, grace_seconds: float) -> None:
-        """Takes no new calls, lets running ones finish within the time, removes the socket."""
-        stopped = self._server.stop(grace_seconds)
-        self._path.unlink(missing_ok=True)
-        stopped.wait(grace_seconds + 5)
+        """Returns once all has ended; calls in flight may finish within the time."""
+        self.close()
+        if self._server is not None:
+            self._server.stop(grace_seconds).wait(grace_seconds + _CLOSING_SECONDS)
         self._pool.shutdown(wait=False, cancel_futures=True)
-
-
-def unlink(path: Path) -> None:
-    """Takes a socket's name away while its server still answers calls in flight."""
-    path.unlink(missing_ok=True)

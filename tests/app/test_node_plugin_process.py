@@ -45,8 +45,9 @@ def start(cluster: SimulatedCluster) -> int:
     return pid
 
 
-def log_lines(cluster: SimulatedCluster, event: str) -> list[dict[str, Any]]:
-    lines = [json.loads(line) for line in cluster.log_file.read_text().splitlines()]
+def log_lines(cluster: SimulatedCluster, event: str, pod_uid: str = "") -> list[dict[str, Any]]:
+    log = cluster.log_file_of(pod_uid).read_text()
+    lines = [json.loads(line) for line in log.splitlines()]
     return [line for line in lines if line["event"] == event]
 
 

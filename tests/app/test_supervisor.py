@@ -142,6 +142,37 @@ def test_a_signal_stops_in_order_and_without_a_reason(number: signal.Signals) ->
     assert any("stop_requested" in line and number.name in line for line in lines)
 
 
+HURRIES: Final = """
+from tensorfusion_dra.app.supervisor import Supervisor
+
+supervisor = Supervisor()
+supervisor.stop_on_signals()
+print("waits", flush=True)
+supervisor.wait()
+print("hurried", supervisor.hurried, flush=True)
+while not supervisor.hurried:
+    supervisor.stopping.wait()
+print("hurried", supervisor.hurried, flush=True)
+"""
+
+
+def test_a_second_signal_says_that_nothing_is_worth_waiting_for() -> None:
+    command = [sys.executable, "-c", HURRIES]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        process.send_signal(signal.SIGTERM)
+        said = ""
+        while not said.startswith("hurried"):
+            said = process.stdout.readline()
+
+        process.send_signal(signal.SIGTERM)
+        output, _ = process.communicate(timeout=10)
+
+    assert said == "hurried False\n"
+    assert output.splitlines()[-1] == "hurried True"
+
+
 def test_a_signal_is_seen_while_the_main_thread_cannot_run_python() -> None:
     output = output_after(NEVER_BACK_IN_PYTHON, signal.SIGTERM)
 

@@ -13,7 +13,7 @@ from tensorfusion_dra.core.stored import GATE_CONSUMABLE_CAPACITY
 from tensorfusion_dra.discovery import simulated
 from tensorfusion_dra.driver.catalog import CatalogReader
 from tensorfusion_dra.driver.publish import Publisher
-from tests.support.ports import FixedDiscovery, OneNode, SlicesInMemory
+from tests.support.ports import FixedDiscovery, OneNode, RightInMemory, SlicesInMemory
 
 NODE = Node(name="node-01", gpupool="default", qos="medium")
 SLICE = "tensor-fusion-resource-slice-node-01"
@@ -33,7 +33,10 @@ class Setup:
         self.slices = slices or SlicesInMemory()
         self.node = OneNode()
         self.catalog = CatalogReader(self.discovery, NODE)
-        self.publisher = Publisher(self.catalog, self.slices, self.node, poll_seconds=60)
+        self.right = RightInMemory()
+        self.publisher = Publisher(
+            self.catalog, self.slices, self.node, right=self.right, poll_seconds=60
+        )
 
     def publish(self) -> None:
         self.catalog.refresh()

@@ -5,6 +5,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import Thread
 
+import pytest
+from structlog.testing import capture_logs
+
+from tensorfusion_dra.driver import publish
 from tests.driver.test_publish import SLICE, Setup, cards
 from tests.support.waiting import eventually
 
@@ -55,3 +59,40 @@ def test_cards_that_appear_later_are_published() -> None:
         setup.publisher.wake()
 
         assert eventually(lambda: SLICE in setup.slices.items)
+
+
+def test_while_a_newer_instance_publishes_nothing_is_read_or_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(publish, "_RIGHT_SECONDS", 0.02)
+    setup = Setup()
+    with running(setup), capture_logs() as logs:
+        assert eventually(lambda: SLICE in setup.slices.items)
+        setup.right.newer = True
+        setup.slices.items.clear()
+
+        setup.publisher.wake()
+        assert not eventually(lambda: bool(setup.slices.items), seconds=0.3)
+        setup.right.newer = False
+
+        assert eventually(lambda: SLICE in setup.slices.items)
+    assert [line["event"] for line in logs if line["event"].startswith("publishing")] == [
+        "publishing_left_to_newer_instance",
+        "publishing_resumed",
+    ]
+    assert setup.right.released
+
+
+def test_the_right_is_taken_only_once_there_is_something_to_publish() -> None:
+    setup = Setup()
+    setup.discovery.inventory = None
+    with running(setup):
+        assert not eventually(lambda: setup.right.taken > 0, seconds=0.2)
+        setup.slices.away = True
+        setup.discovery.inventory = cards()
+        setup.publisher.wake()
+        assert not eventually(lambda: setup.right.taken > 0, seconds=0.2)
+        setup.slices.away = False
+        setup.publisher.wake()
+
+        assert eventually(lambda: setup.right.taken > 0)

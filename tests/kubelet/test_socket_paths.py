@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tensorfusion_dra.core.errors import FatalError, InputError
-from tensorfusion_dra.kubelet import sockets
+from tensorfusion_dra.kubelet import socket_files, sockets
 from tensorfusion_dra.kubelet.sockets import SocketPaths
 
 DRIVER = "tensor-fusion.ai.dra-driver"
@@ -59,7 +59,7 @@ def test_with_a_pod_the_registration_path_fits_to_the_last_byte() -> None:
 
 WITH_UID = f"{DRIVER}-{POD_UID}-reg.sock"
 WITH_HASH = f"{DRIVER}-{digest(POD_UID, 8)}-reg.sock"
-SHORTEST = f"dra-{digest(DRIVER + chr(0) + POD_UID, 16)}-reg.sock"
+SHORTEST = f"dra-{digest(DRIVER, 8)}{digest(POD_UID, 8)}-reg.sock"
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def test_the_longest_path_can_be_bound_and_dialled(short: Path) -> None:
 
 
 def test_nothing_in_the_way_is_fine(short: Path) -> None:
-    sockets.make_way(short / "a.sock")
+    socket_files.make_way(short / "a.sock")
 
     assert list(short.iterdir()) == []
 
@@ -138,7 +138,7 @@ def test_the_socket_of_a_dead_process_is_removed(short: Path) -> None:
         dead.bind(str(path))
         dead.listen()
 
-    sockets.make_way(path)
+    socket_files.make_way(path)
 
     assert not path.exists()
 
@@ -150,7 +150,7 @@ def test_a_socket_that_somebody_serves_is_left_alone(short: Path) -> None:
         live.listen()
 
         with pytest.raises(FatalError, match=f"{path}: another process serves this socket"):
-            sockets.make_way(path)
+            socket_files.make_way(path)
 
         assert path.is_socket()
 
@@ -161,7 +161,7 @@ def test_a_socket_of_another_kind_is_left_alone(short: Path) -> None:
         live.bind(str(path))
 
         with pytest.raises(FatalError, match=f"{path}: .*, expected a dead socket"):
-            sockets.make_way(path)
+            socket_files.make_way(path)
 
         assert path.is_socket()
 
@@ -171,6 +171,6 @@ def test_a_file_that_is_no_socket_is_left_alone(short: Path) -> None:
     path.write_text("precious")
 
     with pytest.raises(FatalError, match=f"{path}: found a file that is no socket"):
-        sockets.make_way(path)
+        socket_files.make_way(path)
 
     assert path.read_text() == "precious"

@@ -198,6 +198,25 @@ def test_the_newer_of_two_instances_is_used_and_stays_when_the_older_goes(
     assert node.kubelet.registered[DRIVER][0].endpoint == str(new.endpoint)
 
 
+def test_the_older_of_two_instances_is_used_once_the_newer_one_serves_no_more(
+    node: NodeUnderTest,
+) -> None:
+    node.start(timings=replace(FAST, health_retry_seconds=60))
+    old = node.plugin("a")
+    eventually(node.is_registered)
+    new = node.plugin("b")
+    eventually(lambda: len(node.kubelet.registered[DRIVER]) == 2)
+    eventually(lambda: all(plugin.is_connected for plugin in node.kubelet.registered[DRIVER]))
+
+    new.end()
+    eventually(lambda: not node.kubelet.registered[DRIVER][1].is_connected)
+    node.pod(claim=node.claim())
+    eventually(lambda: node.phase() == "Running")
+
+    assert [method for method, _ in old.calls] == ["v1 Prepare"]
+    assert len(node.kubelet.registered[DRIVER]) == 2
+
+
 def test_an_instance_cannot_have_the_endpoint_of_another(node: NodeUnderTest) -> None:
     node.start()
     first = node.plugin("a")

@@ -105,6 +105,24 @@ class SlicesInMemory:
             raise RetryableError("no answer")
 
 
+class RightInMemory:
+    """The right to publish; `newer` is whether a newer instance has it."""
+
+    def __init__(self) -> None:
+        self.newer = False
+        self.taken = 0
+        self.released = False
+
+    def take(self) -> None:
+        self.taken += 1
+
+    def held(self) -> bool:
+        return not self.newer
+
+    def release(self) -> None:
+        self.released = True
+
+
 class OneNode:
     """The Node object of this node."""
 

@@ -15,6 +15,7 @@ from tensorfusion_dra.kubelet.pb import (
     dra_v1_pb2,
     dra_v1beta1_pb2,
 )
+from tensorfusion_dra.simulator.node.rpc import is_served, rpc_text
 from tensorfusion_dra.simulator.node.timings import Timings
 
 DRA_SERVICES: Final[Mapping[str, Any]] = {
@@ -215,10 +216,21 @@ class Plugin:
             with self._lock:
                 self._health = {}
             # Any other end, such as Unimplemented, is an answer of the plugin's.
-            is_lost = stream.call.code() is grpc.StatusCode.UNAVAILABLE
-            self._set_connected(connected=not is_lost)
-            pause = _RECONNECT_SECONDS if is_lost else self._timings.health_retry_seconds
-            self._closing.wait(pause)
+            if stream.call.code() is grpc.StatusCode.UNAVAILABLE:
+                self._set_connected(connected=False)
+                self._closing.wait(_RECONNECT_SECONDS)
+            else:
+                self._pause_while_connected(self._timings.health_retry_seconds)
+
+    def _pause_while_connected(self, seconds: float) -> None:
+        """Waits before the next stream; a plugin that ends its stream may be about to go."""
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0:
+            if self._closing.wait(min(left, _CONNECT_SECONDS)):
+                return
+            if not is_served(self.endpoint):
+                self._set_connected(connected=False)
+                return
 
     def _open_stream(self) -> "_Stream":
         messages = self._health_messages
@@ -264,22 +276,6 @@ class _Stream:
     def __init__(self, call: Any) -> None:
         self.call: Final = call
         self.ended: Final = Event()
-
-
-def rpc_code(error: Exception) -> grpc.StatusCode | None:
-    """Why a call failed; None if it was not made."""
-    # grpcio's errors are its calls as well, which its types do not tell.
-    found: grpc.StatusCode | None = error.code() if hasattr(error, "code") else None
-    return found
-
-
-def rpc_text(error: Exception) -> str:
-    """A failed call as Go prints it."""
-    code = rpc_code(error)
-    if code is None or not hasattr(error, "details"):
-        return str(error)
-    name = "".join(part.capitalize() for part in code.name.split("_"))
-    return f"rpc error: code = {name} desc = {error.details()}"
 
 
 def _device(device: Any) -> PreparedDevice:

@@ -16,8 +16,9 @@ from urllib.parse import quote
 import grpc
 
 from tensorfusion_dra.kubelet.pb import pluginregistration_v1_pb2 as pb
-from tensorfusion_dra.simulator.node.plugin import BACKOFFS, PluginError, rpc_code, rpc_text
+from tensorfusion_dra.simulator.node.plugin import BACKOFFS, PluginError
 from tensorfusion_dra.simulator.node.plugins import Plugins, chosen_services
+from tensorfusion_dra.simulator.node.rpc import rpc_code, rpc_text
 from tensorfusion_dra.simulator.node.setting import Setting
 
 Identity = tuple[int, int]

@@ -1,0 +1,45 @@
+"""Counts the calls in flight, so that a process that is to end finds the moment to."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from threading import Condition
+from typing import Final
+
+_POLL_SECONDS: Final = 0.1
+
+
+class CallsInFlight:
+    """Calls of all threads."""
+
+    def __init__(self) -> None:
+        self._changed = Condition()  # guards _count
+        self._count = 0
+
+    @contextmanager
+    def counted(self) -> Iterator[None]:
+        """The call is in flight during the block."""
+        with self._changed:
+            self._count += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._count -= 1
+                self._changed.notify_all()
+
+    def wait_none(self, *, seconds: float, until: Callable[[], bool]) -> int:
+        """Returns at the first moment without a call in flight; how many there still are, if any.
+
+        Args:
+            seconds: The longest wait.
+            until: Asked meanwhile; True ends the wait.
+        """
+        deadline = time.monotonic() + seconds
+        with self._changed:
+            while self._count and not until():
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    break
+                self._changed.wait(min(left, _POLL_SECONDS))
+            return self._count

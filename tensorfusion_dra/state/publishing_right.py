@@ -1,0 +1,107 @@
+"""Which of several instances on a node publishes: the newest that was ever able to and lives."""
+
+import fcntl
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from tensorfusion_dra.core.errors import RetryableError
+
+_GUARD_FILE: Final = "publishers.lock"
+_NAME: Final = re.compile(r"publisher-([0-9]{1,18})\.lock")
+
+
+class PublishingRight:
+    """See ports.PublishingRight. For one thread.
+
+    Each instance that takes the right opens a file with the next higher number and keeps its lock,
+    which the kernel gives free when the process ends, however that happens.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        """Takes nothing yet; the folder is the one that all instances of the node share."""
+        self._folder = folder
+        self._number = 0
+        self._descriptor: int | None = None
+
+    def take(self) -> None:
+        """See ports.PublishingRight."""
+        if self._descriptor is not None:
+            return
+        try:
+            with self._guarded():
+                self._take()
+        except OSError as error:
+            subject = error.filename or self._folder / _GUARD_FILE
+            raise RetryableError(f"{subject}: {error.strerror or error}") from error
+
+    def held(self) -> bool:
+        """See ports.PublishingRight."""
+        if self._descriptor is None:
+            return True
+        try:
+            newer = [number for number in self._numbers() if number > self._number]
+            if not newer:
+                return True
+            with self._guarded():
+                return not any(self._is_held(number) for number in newer)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True  # two that publish are better than none
+
+    def release(self) -> None:
+        """See ports.PublishingRight."""
+        if self._descriptor is not None:
+            self._path(self._number).unlink(missing_ok=True)
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def _take(self) -> None:
+        numbers = self._numbers()
+        for number in numbers:
+            self._is_held(number)
+        number = max(numbers, default=0) + 1
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        descriptor = os.open(self._path(number), flags, 0o600)
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        self._number, self._descriptor = number, descriptor
+
+    def _numbers(self) -> list[int]:
+        found = (_NAME.fullmatch(path.name) for path in self._folder.iterdir())
+        return sorted(int(match[1]) for match in found if match)
+
+    def _is_held(self, number: int) -> bool:
+        """Whether the instance of this number lives; if not, its file is removed."""
+        path = self._path(number)
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return False
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        else:
+            path.unlink(missing_ok=True)
+            return False
+        finally:
+            os.close(descriptor)
+
+    def _path(self, number: int) -> Path:
+        return self._folder / f"publisher-{number}.lock"
+
+    @contextmanager
+    def _guarded(self) -> Iterator[None]:
+        """Nobody else opens or removes one of the files: between the two steps of take(), too."""
+        descriptor = os.open(
+            self._folder / _GUARD_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600
+        )
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            yield
+        finally:
+            os.close(descriptor)

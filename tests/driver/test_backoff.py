@@ -1,0 +1,30 @@
+"""How long a loop waits after failures."""
+
+from tensorfusion_dra.driver.backoff import Backoff
+
+
+def test_delays_double_up_to_the_longest_and_begin_again_after_a_success() -> None:
+    backoff = Backoff(first_seconds=1, longest_seconds=8)
+
+    delays = [backoff.failed() for _ in range(6)]
+    backoff.succeeded()
+
+    for delay, most in zip(delays, (1, 2, 4, 8, 8, 8), strict=True):
+        assert most / 2 <= delay <= most
+    assert backoff.failed() <= 1
+
+
+def test_what_the_other_side_asks_for_is_waited_at_least() -> None:
+    backoff = Backoff(first_seconds=0.1, longest_seconds=30)
+
+    delays = [backoff.failed(at_least=20) for _ in range(50)]
+
+    assert min(delays) >= 20
+    assert max(delays) <= 30
+    assert len(set(delays)) > 1
+
+
+def test_a_failure_for_a_year_does_not_overflow() -> None:
+    backoff = Backoff(first_seconds=0.2, longest_seconds=30)
+
+    assert max(backoff.failed() for _ in range(5000)) <= 30

@@ -1,0 +1,271 @@
+"""An instance's sockets: kept in their place, and taken away when nobody waits for an answer."""
+
+import socket
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Event, Thread
+from typing import Any
+
+import grpc
+import pytest
+from structlog.testing import capture_logs
+
+from tensorfusion_dra.core.claim import ClaimRef
+from tensorfusion_dra.core.errors import FatalError
+from tensorfusion_dra.kubelet import plugin_servers, sockets
+from tensorfusion_dra.kubelet.dra import DraService
+from tensorfusion_dra.kubelet.health import HealthService
+from tensorfusion_dra.kubelet.plugin_servers import PluginServers
+from tensorfusion_dra.kubelet.registration import Registration
+from tests.support.kubelet import PluginClient
+from tests.support.prepared_node import Setup, put, share
+from tests.support.waiting import eventually
+
+
+def fail(error: FatalError) -> None:
+    raise AssertionError(error)
+
+
+class Instance:
+    """One instance on its sockets, whose claims are read slowly if a test says so."""
+
+    def __init__(self, folder: Path) -> None:
+        self.setup = Setup(folder)
+        self.paths = sockets.paths(
+            registry_folder=folder / "r", data_folder=folder / "d", pod_uid="one"
+        )
+        self.registration = Registration(str(self.paths.dra))
+        self.servers = PluginServers(
+            self.paths,
+            self.registration,
+            DraService(self.setup.preparer, fail),
+            HealthService(self.setup.catalog),
+        )
+        self.hurried = Event()
+        self.stopping = Event()
+        self.fetching, self.go_on = Event(), Event()
+        self.go_on.set()
+        fetch = self.setup.claims.fetch
+
+        def slow_fetch(ref: ClaimRef, *, wait_seconds: float) -> Any:
+            self.fetching.set()
+            self.go_on.wait(10)
+            return fetch(ref, wait_seconds=wait_seconds)
+
+        self.setup.claims.fetch = slow_fetch  # type: ignore[method-assign]
+
+    def stop(self, drain_seconds: float = 5) -> None:
+        self.servers.stop(drain_seconds=drain_seconds, hurried=self.hurried.is_set)
+
+    def socket_names(self) -> list[str]:
+        folder = self.paths.dra.parent.parent
+        return sorted(path.name for path in folder.rglob("*") if path.is_socket())
+
+
+@pytest.fixture
+def instance() -> Iterator[Instance]:
+    with tempfile.TemporaryDirectory(prefix="tf-") as folder:
+        made = Instance(Path(folder))
+        made.servers.serve()
+        made.servers.announce()
+        yield made
+        made.go_on.set()
+        made.stop()
+        made.setup.ledger.close()
+
+
+BOTH = ["dra-one.sock", "tensor-fusion.ai.dra-driver-one-reg.sock"]
+
+
+@contextmanager
+def a_call_in_flight(instance: Instance, ref: ClaimRef) -> Iterator[list[Any]]:
+    """A prepare that has been received and is not answered until go_on; its answer or error."""
+    answers: list[Any] = []
+
+    def call() -> None:
+        with PluginClient(instance.paths.dra) as kubelet:
+            try:
+                answers.append(kubelet.prepare(ref, seconds=20))
+            except grpc.RpcError as error:
+                answers.append(error)
+
+    instance.fetching.clear()
+    instance.go_on.clear()
+    calling = Thread(target=call)
+    calling.start()
+    try:
+        assert instance.fetching.wait(5)
+        yield answers
+    finally:
+        instance.go_on.set()
+        calling.join(10)
+
+
+@contextmanager
+def stopping(instance: Instance, drain_seconds: float = 10) -> Iterator[Thread]:
+    thread = Thread(target=instance.stop, args=(drain_seconds,))
+    thread.start()
+    yield thread
+    thread.join(10)
+    assert not thread.is_alive()
+
+
+def test_both_sockets_stay_until_the_last_call_is_answered(instance: Instance) -> None:
+    ref = put(instance.setup, "a", share())
+    with a_call_in_flight(instance, ref) as answers, stopping(instance) as thread:
+        thread.join(0.5)
+        assert thread.is_alive()
+        assert instance.socket_names() == BOTH
+
+        instance.go_on.set()
+        thread.join(10)
+
+    assert answers[0].claims[ref.uid].error == ""
+    assert instance.socket_names() == []
+
+
+def test_a_call_that_begins_during_the_drain_is_answered(instance: Instance) -> None:
+    first, second = put(instance.setup, "a", share()), put(instance.setup, "b", share())
+    with PluginClient(instance.paths.dra) as kubelet:
+        kubelet.prepare(second)
+        with a_call_in_flight(instance, first) as answers, stopping(instance) as thread:
+            thread.join(0.3)
+
+            late = kubelet.prepare(second)
+            instance.go_on.set()
+
+    assert late.claims[second.uid].error == ""
+    assert answers[0].claims[first.uid].error == ""
+
+
+def test_calls_that_last_longer_than_the_drain_are_cut_and_counted(instance: Instance) -> None:
+    ref = put(instance.setup, "a", share())
+    with a_call_in_flight(instance, ref) as answers, capture_logs() as logs:
+        instance.stop(drain_seconds=0.3)
+        assert eventually(lambda: bool(answers))
+
+        assert answers[0].code() in {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED}
+        assert instance.socket_names() == []
+
+    (line,) = [line for line in logs if line["event"] == "calls_cut"]
+    assert line["calls"] == 1
+
+
+def test_a_second_signal_ends_the_drain(instance: Instance) -> None:
+    ref = put(instance.setup, "a", share())
+    with a_call_in_flight(instance, ref), stopping(instance, drain_seconds=60) as thread:
+        thread.join(0.3)
+        assert thread.is_alive()
+
+        instance.hurried.set()
+        thread.join(5)
+
+        assert not thread.is_alive()
+        assert instance.socket_names() == []
+
+
+def test_open_health_streams_do_not_hold_the_end_up(instance: Instance) -> None:
+    with PluginClient(instance.paths.dra) as kubelet:
+        reports = kubelet.watch_health()
+        next(reports)
+
+        with stopping(instance, drain_seconds=60) as thread:
+            thread.join(5)
+            assert not thread.is_alive()
+
+        assert list(reports) == []
+
+
+@pytest.fixture
+def kept(instance: Instance, monkeypatch: pytest.MonkeyPatch) -> Iterator[Instance]:
+    monkeypatch.setattr(plugin_servers, "_LOOK_SECONDS", 0.02)
+    keeping = Thread(target=instance.servers.keep, args=(instance.stopping,))
+    keeping.start()
+    yield instance
+    instance.stopping.set()
+    keeping.join(5)
+    assert not keeping.is_alive()
+
+
+def test_a_registration_socket_that_vanishes_is_bound_again(kept: Instance) -> None:
+    kept.paths.registration.unlink()
+    assert eventually(kept.paths.registration.is_socket)
+
+    with PluginClient(kept.paths.registration) as kubelet:
+        assert kubelet.plugin_info().endpoint == str(kept.paths.dra)
+
+
+def test_a_registration_folder_that_is_made_anew_gets_the_socket_again(kept: Instance) -> None:
+    folder = kept.paths.registration.parent
+    folder.rename(folder.with_name("old"))
+    folder.mkdir()
+
+    assert eventually(kept.paths.registration.is_socket)
+
+
+def test_a_dra_socket_that_vanishes_is_bound_again_and_its_calls_go_on(kept: Instance) -> None:
+    first, second = put(kept.setup, "a", share()), put(kept.setup, "b", share())
+    with a_call_in_flight(kept, first) as answers:
+        kept.paths.dra.unlink()
+        assert eventually(kept.paths.dra.is_socket)
+
+        kept.go_on.set()
+        with PluginClient(kept.paths.dra) as kubelet:
+            late = kubelet.prepare(second)
+        assert eventually(lambda: bool(answers))
+
+    assert late.claims[second.uid].error == ""
+    assert answers[0].claims[first.uid].error == ""
+
+
+def test_a_socket_of_somebody_else_in_our_place_is_left_alone_and_said_once(kept: Instance) -> None:
+    path = kept.paths.registration
+    with socket.socket(socket.AF_UNIX) as other, capture_logs() as logs:
+        other.bind(str(path) + "x")
+        other.listen()
+        path.with_name(path.name + "x").rename(path)
+        assert eventually(lambda: bool(logs))
+        assert not eventually(lambda: len(logs) > 1, seconds=0.5)
+
+        assert path.is_socket()
+        path.unlink()
+
+    assert [line["event"] for line in logs[:1]] == ["socket_not_bound"]
+    assert "another process serves this socket" in logs[0]["error"]
+    assert eventually(path.is_socket)
+
+
+def test_a_kubelet_that_has_not_seen_the_socket_is_shown_a_new_one(
+    kept: Instance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = kept.paths.registration.stat().st_ino
+    monkeypatch.setattr(plugin_servers, "_SILENCE_SECONDS", 0.2)
+
+    assert eventually(lambda: inode(kept.paths.registration) not in (0, before))
+
+    with PluginClient(kept.paths.registration) as kubelet:
+        kubelet.notify(registered=True)
+    after = kept.paths.registration.stat().st_ino
+    assert not eventually(lambda: inode(kept.paths.registration) != after, seconds=0.5)
+
+
+def inode(path: Path) -> int:
+    return path.stat().st_ino if path.exists() else 0
+
+
+def test_sockets_of_dead_instances_are_swept_at_start_and_later(
+    kept: Instance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plugin_servers, "_SWEEP_SECONDS", 0.1)
+    leaked = kept.paths.registration.with_name("tensor-fusion.ai.dra-driver-dead-reg.sock")
+    with socket.socket(socket.AF_UNIX) as dead, capture_logs() as logs:
+        dead.bind(str(leaked))
+        dead.close()
+
+        assert eventually(lambda: not leaked.exists())
+
+    assert [line["socket"] for line in logs if line["event"] == "dead_socket_removed"] == [
+        str(leaked)
+    ]

@@ -1,0 +1,12 @@
+"""A process that takes the right to publish and keeps it until it is killed."""
+
+import sys
+from pathlib import Path
+
+from tensorfusion_dra.state.publishing_right import PublishingRight
+
+right = PublishingRight(Path(sys.argv[1]))
+right.take()
+sys.stdout.write("taken\n")
+sys.stdout.flush()
+sys.stdin.read()
