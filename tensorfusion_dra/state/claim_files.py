@@ -67,6 +67,16 @@ class ClaimFiles:
         uids = (n.removeprefix(self.prefix).removesuffix(".json") for n in ours)
         return frozenset(uid for uid in uids if uid and not uid.startswith("."))
 
+    def read(self, claim_uid: str) -> Any:
+        """See ports.ClaimFiles."""
+        path = self._path(claim_uid)
+        with self._errors(path):
+            content = _content(path)
+        try:
+            return None if content is None else json.loads(content)
+        except (ValueError, RecursionError):
+            return None
+
     def _path(self, claim_uid: str) -> Path:
         return self.folder / f"{self.prefix}{claim_uid}.json"
 
