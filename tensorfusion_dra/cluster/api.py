@@ -27,11 +27,14 @@ class StatusError(RetryableError):
 
     Attributes:
         status: The HTTP status.
+        details: Of its Status object, such as kind and name of an object that is not there; empty
+            if something between us and the API server answered, or it has no such path.
     """
 
-    def __init__(self, text: str, status: int) -> None:
+    def __init__(self, text: str, status: int, details: Mapping[str, Any] | None = None) -> None:
         super().__init__(text)
         self.status = status
+        self.details = details or {}
 
 
 class Api:
@@ -89,7 +92,9 @@ class Api:
             )
             text = bytes(response.response.data)
         if response.status >= 400:
-            raise StatusError(f"{subject}: {_said(response.status, text)}", response.status)
+            raise StatusError(
+                f"{subject}: {_said(response.status, text)}", response.status, _details(text)
+            )
         try:
             answer = json.loads(text)
         except ValueError as error:
@@ -222,3 +227,11 @@ def _said(status: int, text: bytes) -> str:
     except (ValueError, KeyError, TypeError):
         message = text.decode(errors="replace").strip()
     return f"{status}: {str(message)[:_MAX_TEXT]}"
+
+
+def _details(text: bytes) -> Mapping[str, Any]:
+    try:
+        details = json.loads(text)["details"]
+    except (ValueError, KeyError, TypeError):
+        return {}
+    return details if isinstance(details, dict) else {}

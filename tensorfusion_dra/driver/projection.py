@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 
 from tensorfusion_dra.core import cdi, limits_document
+from tensorfusion_dra.core.claim import ClaimRef
 from tensorfusion_dra.core.enforcers.enforcer import Enforcer
 from tensorfusion_dra.core.errors import ClaimError, FatalError
 from tensorfusion_dra.core.prepared import PreparedClaim
@@ -80,6 +81,15 @@ class Projection:
         """
         self._specs.remove_unfinished()
         self._limits.remove_unfinished()
+
+    def claim_ref(self, claim_uid: str) -> ClaimRef | None:
+        """The claim that something is seen of; None if nothing readable names it.
+
+        Raises:
+            RetryableError: A folder cannot be read.
+        """
+        ref = limits_document.claim_ref(self._limits.read(claim_uid))
+        return ref if ref is not None and ref.uid == claim_uid else None
 
     def claim_uids(self) -> frozenset[str]:
         """The claims that something is seen of.
