@@ -47,8 +47,9 @@ def check_pages(connection: sqlite3.Connection) -> None:
 def put_right(connection: sqlite3.Connection, copies: RecordCopies) -> Found:
     """Makes every record readable and the same as its copy; inside a transaction.
 
-    A record wins over its copy. A copy without a record was recorded once: either the end of the
-    database's log is lost, or all of the database.
+    A record wins over its copy. A copy without a record was recorded once, and the end of the
+    database's log is lost or all of it; or it was about to be recorded when the process was killed.
+    Then the kubelet asks for its claim again, to prepare or to unprepare it.
 
     Raises:
         OSError: The copies cannot be read or written.
@@ -64,7 +65,7 @@ def put_right(connection: sqlite3.Connection, copies: RecordCopies) -> Found:
             found.rebuilt.append(uid)
     found.lost = sorted(set(found.lost) - set(found.rebuilt))
     if found:
-        log.error("records_damaged", rebuilt=len(found.rebuilt), lost=found.lost)
+        log.warning("records_rebuilt", claims=len(found.rebuilt), lost=found.lost)
     return found
 
 

@@ -15,7 +15,7 @@ CLAIMS = [record(f"{number:02}", number=number) for number in range(8)]
 HEADER_BYTES = 100
 VERSION_BYTES = range(60, 64)
 """Of the header: user_version. A later one is another release's, which is refused."""
-SAMPLES = 250
+SAMPLES = 120
 
 
 @pytest.fixture(scope="module")
