@@ -15,7 +15,7 @@ from tensorfusion_dra.core import names
 from tensorfusion_dra.core.errors import DriverError, RetryableError
 from tensorfusion_dra.discovery.host import WithHost
 from tensorfusion_dra.driver.catalog import Catalog, CatalogReader
-from tensorfusion_dra.state.ledger import FILE_NAME, Ledger
+from tensorfusion_dra.state import ledger
 
 FORMS: Final = ("table", "json", "yaml")
 
@@ -75,7 +75,7 @@ def _found(settings: Settings, reader: CatalogReader) -> tuple[dict[str, Any], l
     ]
     found["devices"] = [device.as_api() for device in catalog.devices] if catalog else []
     try:
-        found["claims"] = _claims(settings.data_folder)
+        found["claims"] = [claim.as_json() for claim in ledger.recorded(settings.data_folder)]
     except DriverError as error:
         troubles.append(str(error))
     found["cdiSpecs"] = _specs(Path(settings.cdi_dir))
@@ -97,20 +97,6 @@ def _gpus(catalog: Catalog) -> list[dict[str, Any]]:
         }
         for device in catalog.devices
     ]
-
-
-def _claims(data_folder: Path) -> list[dict[str, Any]]:
-    file = data_folder / FILE_NAME
-    try:
-        if not file.exists():
-            return []
-    except OSError as error:  # the folder is the node plugin's own
-        raise RetryableError(f"ledger {file}: {error.strerror}") from error
-    ledger = Ledger(data_folder)
-    try:
-        return [claim.as_json() for claim in ledger.claims()]
-    finally:
-        ledger.close()
 
 
 def _specs(folder: Path) -> list[str]:

@@ -17,6 +17,7 @@ from tensorfusion_dra.app.supervisor import Supervisor
 from tensorfusion_dra.cluster.api import Api
 from tensorfusion_dra.cluster.claim_status import ClaimStatus
 from tensorfusion_dra.cluster.claims import Claims
+from tensorfusion_dra.cluster.events import Events
 from tensorfusion_dra.cluster.nodes import Nodes
 from tensorfusion_dra.cluster.pods import Pods
 from tensorfusion_dra.cluster.resource_api import ResourceApi
@@ -25,13 +26,14 @@ from tensorfusion_dra.cluster.slices import Slices
 from tensorfusion_dra.core.errors import FatalError, RetryableError
 from tensorfusion_dra.core.share_parameters import Isolation
 from tensorfusion_dra.discovery.host import WithHost
-from tensorfusion_dra.driver import recover
 from tensorfusion_dra.driver.catalog import CatalogReader
+from tensorfusion_dra.driver.confirmation import Confirmation
 from tensorfusion_dra.driver.prepare import Preparer
 from tensorfusion_dra.driver.projection import Projection
 from tensorfusion_dra.driver.publish import Publisher
 from tensorfusion_dra.driver.share_terms import ShareTerms
 from tensorfusion_dra.driver.status import StatusReporter
+from tensorfusion_dra.driver.upkeep import Upkeep
 from tensorfusion_dra.kubelet import sockets
 from tensorfusion_dra.kubelet.dra import DraService
 from tensorfusion_dra.kubelet.health import HealthService
@@ -92,7 +94,9 @@ def _start(settings: Settings, supervisor: Supervisor, running: ExitStack) -> Pl
         NodeFiles(),
         parts.enforcers(settings),
     )
-    recover.recover(ledger, projection)
+    host = parts.host(settings)
+    upkeep = Upkeep(ledger, projection, boot_id=host.boot_id, seconds=settings.recover_seconds)
+    upkeep.begin()
 
     cards = WithHost(parts.discovery(settings, running), data_folder=Path(settings.data_dir))
     node = None if pool_source.follows(settings) else parts.node(settings)
@@ -109,7 +113,7 @@ def _start(settings: Settings, supervisor: Supervisor, running: ExitStack) -> Pl
         ledger,
         projection,
         catalog,
-        host=parts.host(settings),
+        host=host,
         share_terms=ShareTerms(
             isolation=Isolation(settings.isolation),
             pods=Pods(api) if settings.read_pods == "true" else None,
@@ -124,6 +128,14 @@ def _start(settings: Settings, supervisor: Supervisor, running: ExitStack) -> Pl
     )
     servers.serve()
 
+    _keep_up(
+        settings,
+        supervisor,
+        running,
+        upkeep=upkeep,
+        preparer=preparer,
+        resource_api=resource_api,
+    )
     _publish(settings, supervisor, running, catalog=catalog, resource_api=resource_api)
     # Only now may the kubelet find us: it can call at once.
     servers.announce()
@@ -131,6 +143,25 @@ def _start(settings: Settings, supervisor: Supervisor, running: ExitStack) -> Pl
     supervisor.run("registration", lambda: registration.await_kubelet(supervisor.stopping))
     _answer_probes(settings, running, sockets_answer=Probe(paths).check, registration=registration)
     return servers
+
+
+def _keep_up(
+    settings: Settings,
+    supervisor: Supervisor,
+    running: ExitStack,
+    *,
+    upkeep: Upkeep,
+    preparer: Preparer,
+    resource_api: ResourceApi,
+) -> None:
+    """What asks the API server waits until the kubelet is served."""
+    nodes = Nodes(resource_api.api, node_name=settings.node_name)
+    confirmation = Confirmation(
+        Claims(resource_api), nodes, preparer, gone_seconds=settings.gone_seconds
+    )
+    events = Events(resource_api.api, nodes, node_name=settings.node_name)
+    running.callback(upkeep.stop)
+    supervisor.run("upkeep", lambda: upkeep.run(preparer, confirmation, events))
 
 
 def _publish(

@@ -16,7 +16,8 @@ from tensorfusion_dra.discovery.device_nodes import HostDeviceNodes
 from tensorfusion_dra.discovery.driver_files import HostDriverFiles
 from tensorfusion_dra.discovery.nvml import NvmlDiscovery
 from tensorfusion_dra.discovery.simulated import SimulatedDiscovery
-from tensorfusion_dra.driver.prepare import Host
+from tensorfusion_dra.driver.host import Host
+from tensorfusion_dra.state import boot
 
 
 def node(settings: Settings) -> Node:
@@ -44,7 +45,11 @@ def enforcers(settings: Settings) -> Mapping[str, Enforcer]:
 
 
 def host(settings: Settings) -> Host:
-    """The machine as the settings describe it."""
+    """The machine as the settings describe it.
+
+    Raises:
+        InputError: The boot's ID cannot be read.
+    """
     return Host(
         device_nodes=HostDeviceNodes(Path(settings.dev_dir)),
         driver_files=HostDriverFiles(
@@ -56,6 +61,7 @@ def host(settings: Settings) -> Host:
             overcommit_limits=settings.overcommit_limits == "true",
             fixed=enforcers(settings)[settings.enforcer].fixed,
         ),
+        boot_id=boot.boot_id(Path(settings.boot_id_file)),
     )
 
 

@@ -77,6 +77,17 @@ class Settings:
     gpu_models: str = _setting(
         "", "YAML or JSON file with TFLOPS by model, before the table that comes with the package."
     )
+    boot_id_file: str = _setting(
+        "/proc/sys/kernel/random/boot_id", "File by which one boot is told from another."
+    )
+    recover_seconds: float = _setting(
+        60.0, "How often records, CDI specs and limits are looked through, in seconds."
+    )
+    gone_seconds: float = _setting(
+        600.0,
+        "How long a claim must be gone at the API server, on a node that is Ready, before its "
+        "share is freed without a word of the kubelet, in seconds.",
+    )
     simulated_gpus: str = _setting(
         "",
         "GPUs to pretend to have, instead of NVML's: a text such as 8xA100-SXM4-80GB, or a file.",
@@ -152,6 +163,8 @@ class Settings:
         _check_range("vram-expand-to-host-disk", self.vram_expand_to_host_disk, 0, 100)
         if not 0.1 <= self.poll_seconds <= 86400:
             raise InputError(f"poll-seconds: found {self.poll_seconds}, expected 0.1 to 86400")
+        _check_range("recover-seconds", self.recover_seconds, 1, 86_400)
+        _check_range("gone-seconds", self.gone_seconds, 1, 1_000_000)
         if not 0 <= self.drain_seconds <= 600:
             raise InputError(f"drain-seconds: found {self.drain_seconds}, expected 0 to 600")
 

@@ -32,11 +32,21 @@ class StatusError(RetryableError):
 
     Attributes:
         status: The HTTP status.
+        details: Of its Status object, such as kind and name of an object that is not there; empty
+            if something between us and the API server answered, or it has no such path.
     """
 
-    def __init__(self, text: str, status: int, *, after_seconds: float = 0.0) -> None:
+    def __init__(
+        self,
+        text: str,
+        status: int,
+        *,
+        details: Mapping[str, Any] | None = None,
+        after_seconds: float = 0.0,
+    ) -> None:
         super().__init__(text, after_seconds=after_seconds)
         self.status = status
+        self.details = details or {}
 
 
 class Api:
@@ -179,6 +189,7 @@ class Api:
         return StatusError(
             f"{subject}: {response.status}: {said}",
             response.status,
+            details=_details(text),
             after_seconds=_retry_after_seconds(response),
         )
 
@@ -297,3 +308,11 @@ def _secrets(client: "ApiClient") -> frozenset[str]:
     tokens = (str(value) for value in settings.api_key.values())
     bare = (token.rpartition(" ")[2] for token in tokens)
     return frozenset(secret for secret in (*bare, settings.password or "") if secret)
+
+
+def _details(text: bytes) -> Mapping[str, Any]:
+    try:
+        details = json.loads(text)["details"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return {}
+    return details if isinstance(details, dict) else {}

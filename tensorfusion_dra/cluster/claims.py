@@ -29,6 +29,9 @@ class Claims:
         try:
             return self._resource_api.api.call("GET", path, wait_seconds=wait_seconds)
         except StatusError as error:
-            if error.status == 404:
+            # Only this says that the claim does not exist. A 404 without it comes from a server
+            # that does not know the path, or from something in between.
+            missing = (error.details.get("kind"), error.details.get("name"))
+            if error.status == 404 and missing == ("resourceclaims", ref.name):
                 raise ClaimError(f"claim {ref}: found none at the API server") from error
             raise

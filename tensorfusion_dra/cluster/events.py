@@ -17,6 +17,9 @@ log = structlog.get_logger()
 _PATH: Final = "/apis/events.k8s.io/v1/namespaces/default/events"
 """Events on objects without a namespace lie in `default`."""
 
+_ACTION: Final = "ServeGPUs"
+"""What this driver does with the Node; the reason says what became of it."""
+
 _QUIET_SECONDS: Final = 600.0
 _WAIT_SECONDS: Final = 5.0
 _MAX_NOTE_BYTES: Final = 1024
@@ -45,21 +48,22 @@ class Events:
         self._clock = clock
         self._written: dict[tuple[str, str], float] = {}
 
-    def warn(self, reason: str, message: str) -> None:
+    def warn(self, reason: str, message: str) -> bool:
         """See ports.Events."""
         now = self._clock()
         self._written = {
             event: at for event, at in self._written.items() if now - at < _QUIET_SECONDS
         }
         if (reason, message) in self._written:
-            return
+            return True
         try:
             event = self._event(reason, message, node_uid=self._nodes.uid())
             self._api.call("POST", _PATH, body=event, wait_seconds=_WAIT_SECONDS)
         except DriverError as error:
             log.warning("event_not_written", reason=reason, error=str(error))
-        else:
-            self._written[reason, message] = now
+            return False
+        self._written[reason, message] = now
+        return True
 
     def _event(self, reason: str, message: str, *, node_uid: str) -> dict[str, Any]:
         moment = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
@@ -76,7 +80,7 @@ class Events:
             "eventTime": moment,
             "reportingController": names.DRIVER,
             "reportingInstance": self._node_name[:_MAX_INSTANCE_BYTES],
-            "action": "ReadGPUPool",
+            "action": _ACTION,
             "reason": reason,
             "type": "Warning",
             "regarding": regarding,

@@ -1,11 +1,13 @@
 """The Node object that owns the slices."""
 
+from typing import Any
+
 from tensorfusion_dra.cluster.api import Api, metadata, segment
 from tensorfusion_dra.core.errors import RetryableError
 
 
 class Nodes:
-    """See ports.Nodes."""
+    """See ports.Nodes and ports.NodeReadiness."""
 
     def __init__(self, api: Api, *, node_name: str) -> None:
         self._api = api
@@ -13,8 +15,18 @@ class Nodes:
 
     def uid(self) -> str:
         """See ports.Nodes."""
-        node = self._api.call("GET", f"/api/v1/nodes/{segment(self._node_name)}")
-        uid = metadata(node).get("uid")
+        uid = metadata(self._fetch()).get("uid")
         if not uid:
             raise RetryableError(f"node {self._node_name}: found no UID")
         return str(uid)
+
+    def is_ready(self) -> bool:
+        """See ports.NodeReadiness."""
+        conditions = (self._fetch().get("status") or {}).get("conditions") or []
+        return any(
+            condition.get("type") == "Ready" and condition.get("status") == "True"
+            for condition in conditions
+        )
+
+    def _fetch(self) -> dict[str, Any]:
+        return self._api.call("GET", f"/api/v1/nodes/{segment(self._node_name)}")

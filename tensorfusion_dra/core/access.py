@@ -34,7 +34,7 @@ class SharedAccess:
 
 
 def refreshed(
-    claim: PreparedClaim, cards: Mapping[str, CardAccess], shared: SharedAccess
+    claim: PreparedClaim, cards: Mapping[str, CardAccess], shared: SharedAccess, *, boot_id: str
 ) -> PreparedClaim:
     """The claim with today's access: a card's minor number may change at a reboot.
 
@@ -42,6 +42,7 @@ def refreshed(
         claim: As recorded.
         cards: By device name; a share of a device that is not in it stays as it is.
         shared: Taken if any share has nodes.
+        boot_id: Of today's boot; the claim gets it if every share has today's access.
     """
     shares = tuple(
         replace(
@@ -60,4 +61,5 @@ def refreshed(
         shares=shares,
         common_nodes=shared.device_nodes,
         driver_mounts=shared.driver_mounts,
+        boot_id=boot_id if cards.keys() >= {s.device for s in shares} else claim.boot_id,
     )

@@ -30,6 +30,7 @@ class Local:
         shared_access: What a container with any of them takes once.
         enforcer: The name of what enforces limits.
         rules: For limits above requests.
+        boot_id: Of this boot.
     """
 
     pool: str
@@ -38,6 +39,7 @@ class Local:
     shared_access: SharedAccess
     enforcer: str
     rules: Rules = field(default_factory=Rules)
+    boot_id: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +93,7 @@ def admit(
         pods=claim.pods,
         enforcer=local.enforcer,
     )
-    record = access.refreshed(record, local.access, local.shared_access)
+    record = access.refreshed(record, local.access, local.shared_access, boot_id=local.boot_id)
     involved = {share.device: local.devices[share.device] for share in shares}
     *changed, record = tenancy.regranted([*others, record], involved, local.rules)
     return Admission(

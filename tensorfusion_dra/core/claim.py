@@ -95,13 +95,18 @@ class AllocatedClaim:
     pods: tuple[PodRef, ...] = ()
 
 
+def is_uid(text: str) -> bool:
+    """Whether it can be a claim's UID, and be part of a file's name."""
+    return _UID.fullmatch(text) is not None
+
+
 def checked_uid(ref: ClaimRef) -> ClaimRef:
     """The reference, its UID known to be fit for file names; all that unpreparing goes by.
 
     Raises:
         ClaimError: The UID holds anything but letters, digits and dashes, or is too long.
     """
-    if _UID.fullmatch(ref.uid) is None:
+    if not is_uid(ref.uid):
         raise ClaimError(
             f"claim {_shown(ref)}: UID {ref.uid[:80]!r}, expected letters, digits and dashes, "
             f"at most 63"

@@ -1,8 +1,10 @@
 """What a hypervisor on the node reads of a prepared claim: every share with its limits, by UUID."""
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 from tensorfusion_dra.core import limits
+from tensorfusion_dra.core.claim import ClaimRef
 from tensorfusion_dra.core.prepared import PreparedClaim, PreparedShare
 from tensorfusion_dra.core.share_parameters import API_VERSION
 
@@ -32,6 +34,18 @@ def document(claim: PreparedClaim) -> dict[str, Any] | None:
         },
         "shares": [_share(share) for share in claim.shares],
     }
+
+
+def claim_ref(found: object) -> ClaimRef | None:
+    """The claim that such a document is about; None if it is none."""
+    claim = found.get("claim") if isinstance(found, Mapping) else None
+    if not isinstance(claim, Mapping):
+        return None
+    named = [claim.get(key) for key in ("namespace", "name", "uid")]
+    if not all(isinstance(each, str) and each for each in named):
+        return None
+    namespace, name, uid = named
+    return ClaimRef(namespace=str(namespace), name=str(name), uid=str(uid))
 
 
 def _share(share: PreparedShare) -> dict[str, Any]:

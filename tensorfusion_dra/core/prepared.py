@@ -116,6 +116,8 @@ class PreparedClaim:
             /dev/nvidiactl; paths on the host.
         driver_mounts: Libraries of the driver, where no toolkit brings them.
         enforcer: The name of what enforces its limits.
+        boot_id: The boot in which device nodes and mounts were last as they are here; in another
+            one they may be another card's.
     """
 
     ref: ClaimRef
@@ -125,6 +127,7 @@ class PreparedClaim:
     common_nodes: tuple[str, ...] = ()
     driver_mounts: tuple[Mount, ...] = ()
     enforcer: str = ""
+    boot_id: str = ""
 
     def as_json(self) -> dict[str, Any]:
         """The claim as the ledger keeps it."""
@@ -138,6 +141,7 @@ class PreparedClaim:
             "commonNodes": list(self.common_nodes),
             "driverMounts": [asdict(mount) for mount in self.driver_mounts],
             "enforcer": self.enforcer,
+            "bootID": self.boot_id,
         }
 
     @classmethod
@@ -151,4 +155,6 @@ class PreparedClaim:
             common_nodes=tuple(kept["commonNodes"]),
             driver_mounts=tuple(Mount(**mount) for mount in kept["driverMounts"]),
             enforcer=kept["enforcer"],
+            # Records of ledger version 1 have none.
+            boot_id=kept.get("bootID", ""),
         )

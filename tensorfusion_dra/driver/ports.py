@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from tensorfusion_dra.core.claim import ClaimRef, PodRef
@@ -136,6 +137,18 @@ class Nodes(Protocol):
         ...
 
 
+class NodeReadiness(Protocol):
+    """What the control plane says of this node."""
+
+    def is_ready(self) -> bool:
+        """Whether the Node is Ready: its kubelet was heard of within the last minute.
+
+        Raises:
+            RetryableError: There is no such object, or no answer.
+        """
+        ...
+
+
 class DriverFiles(Protocol):
     """The NVIDIA driver's libraries, as a container can get them."""
 
@@ -224,8 +237,8 @@ class ClaimStatus(Protocol):
 class Events(Protocol):
     """Events on this node's Node object, for those who look there first."""
 
-    def warn(self, reason: str, message: str) -> None:
-        """Writes a warning, but not the same one again within ten minutes.
+    def warn(self, reason: str, message: str) -> bool:
+        """Writes a warning, but not the same one again within ten minutes; True if it is written.
 
         Never raises: what cannot be written is logged.
         """
@@ -252,12 +265,30 @@ class LedgerTransaction(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerDamage:
+    """What was wrong with the ledger, and is put right.
+
+    Attributes:
+        set_aside: Where the damaged file lies now; "" if single records were damaged.
+        reason: What was wrong with that file.
+        rebuilt: UIDs of claims whose records were made anew from their copies.
+        lost: UIDs of claims whose records could not be made anew.
+    """
+
+    set_aside: str
+    reason: str
+    rebuilt: tuple[str, ...]
+    lost: tuple[str, ...]
+
+
 class Ledger(Protocol):
     """All prepared claims of this node; every method may be called from any thread.
 
     Raises, each of them:
-        RetryableError: The disk is full or read-only, or another process holds the ledger.
-        FatalError: The ledger is damaged.
+        RetryableError: The disk is full or read-only, another process holds the ledger, or it was
+            damaged and is put right now.
+        FatalError: A newer release has changed it.
     """
 
     def get(self, claim_uid: str) -> PreparedClaim | None:
@@ -270,6 +301,14 @@ class Ledger(Protocol):
 
     def transaction(self) -> AbstractContextManager[LedgerTransaction]:
         """On leaving, everything put in it would survive a power cut; on an error, nothing."""
+        ...
+
+    def check(self) -> None:
+        """Returns once all that is damaged is put right, as far as it can be."""
+        ...
+
+    def damage(self) -> Sequence[LedgerDamage]:
+        """What was damaged and is put right since this was last asked."""
         ...
 
 
@@ -289,6 +328,14 @@ class ClaimFiles(Protocol):
 
     def remove(self, claim_uid: str) -> None:
         """Returns once no reader would find the claim's file; fine if there is none."""
+        ...
+
+    def remove_unfinished(self) -> None:
+        """Removes what a crash left of a write; call it only while nobody writes."""
+        ...
+
+    def read(self, claim_uid: str) -> Any:
+        """The JSON value in the claim's file; None if there is none, or no JSON in it."""
         ...
 
     def claim_uids(self) -> frozenset[str]:

@@ -8,28 +8,21 @@ from typing import Final, TypeVar
 import structlog
 from structlog.contextvars import bound_contextvars
 
-from tensorfusion_dra.core import access, tenancy
+from tensorfusion_dra.core import access
 from tensorfusion_dra.core import claim as claims
-from tensorfusion_dra.core.access import CardAccess, SharedAccess
-from tensorfusion_dra.core.admission import Local, admit
+from tensorfusion_dra.core.admission import admit
 from tensorfusion_dra.core.claim import ClaimRef
-from tensorfusion_dra.core.device import Device
 from tensorfusion_dra.core.errors import ClaimError, DriverError, FatalError, RetryableError
 from tensorfusion_dra.core.prepared import PreparedClaim
 from tensorfusion_dra.core.share_parameters import Qos
-from tensorfusion_dra.core.tenancy import Rules
 from tensorfusion_dra.driver.catalog import Catalog, CatalogReader
 from tensorfusion_dra.driver.claim_locks import ClaimLocks
-from tensorfusion_dra.driver.ports import (
-    Claims,
-    DeviceNodes,
-    DriverFiles,
-    Ledger,
-    LedgerTransaction,
-)
+from tensorfusion_dra.driver.host import Host
+from tensorfusion_dra.driver.ports import Claims, Ledger, LedgerTransaction
 from tensorfusion_dra.driver.projection import Projection
 from tensorfusion_dra.driver.share_terms import ShareTerms
 from tensorfusion_dra.driver.status import StatusReporter
+from tensorfusion_dra.driver.tenants import Tenants
 
 log = structlog.get_logger()
 
@@ -43,21 +36,6 @@ class Failure:
     """Why one claim could not be prepared or unprepared; the kubelet shows the text."""
 
     text: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Host:
-    """What the driver needs of the machine to hand out a card.
-
-    Attributes:
-        enforcer: The name of what enforces the limits of new claims.
-        rules: For limits above requests.
-    """
-
-    device_nodes: DeviceNodes
-    driver_files: DriverFiles
-    enforcer: str
-    rules: Rules
 
 
 class Preparer:
@@ -81,6 +59,13 @@ class Preparer:
         self._host = host
         self._share_terms = share_terms
         self._status = status
+        self._tenants = Tenants(
+            ledger=ledger,
+            projection=projection,
+            catalog=catalog,
+            rules=host.rules,
+            status=status,
+        )
         self._locks = ClaimLocks()
 
     def prepare(
@@ -92,7 +77,7 @@ class Preparer:
             deadline: On time.monotonic()'s clock; what is not done by then has failed.
 
         Raises:
-            FatalError: The ledger is damaged.
+            FatalError: A newer release has changed the ledger.
         """
         return _each("claim_prepared", refs, lambda ref: self._prepare_one(ref, deadline))
 
@@ -104,9 +89,40 @@ class Preparer:
         The claim may be gone or replaced at the API server by now, so nothing is asked there.
 
         Raises:
-            FatalError: The ledger is damaged.
+            FatalError: A newer release has changed the ledger.
         """
         return _each("claim_unprepared", refs, lambda ref: self._unprepare_one(ref, deadline))
+
+    def refresh(self, ref: ClaimRef, *, deadline: float) -> None:
+        """Redoes what a reboot undid: today's device nodes and mounts, and the files by them.
+
+        Nothing happens to a claim that is unprepared by now.
+
+        Raises:
+            RetryableError: The cards are not known yet, one of the claim's is gone, or another
+                call for the claim is running.
+            FatalError: A newer release has changed the ledger.
+        """
+        with self._locks.held(ref, deadline):
+            record = self._ledger.get(ref.uid)
+            if record is not None:
+                self._projected(self._with_todays_access(record, deadline))
+
+    def release(self, ref: ClaimRef, is_gone: Callable[[], bool], *, deadline: float) -> bool:
+        """Unprepares a claim for which the kubelet does not ask; False if it is not gone.
+
+        Args:
+            is_gone: Asked while no call for the claim can be running.
+
+        Raises:
+            RetryableError: It could not be said or done now.
+            FatalError: A newer release has changed the ledger.
+        """
+        with self._locks.held(ref, deadline):
+            gone = is_gone()
+            if gone:
+                self._withdraw(ref)
+            return gone
 
     def _prepare_one(self, ref: ClaimRef, deadline: float) -> PreparedClaim:
         claims.checked_ref(ref)
@@ -115,7 +131,7 @@ class Preparer:
             if record is None:
                 record = self._admitted(ref, deadline)
             else:
-                record = self._with_todays_access(record)
+                record = self._with_todays_access(record, deadline)
             # The record is the truth and the files a projection of it: after a crash between
             # the two, recovery or the next call writes the files.
             record = self._projected(record)
@@ -132,7 +148,7 @@ class Preparer:
         terms = self._share_terms.of_claim(
             claim, qos=Qos(catalog.node.qos), wait_seconds=deadline - time.monotonic()
         )
-        local = self._local(catalog, {allocation.device for allocation in claim.allocations})
+        local = self._host.local(catalog, {allocation.device for allocation in claim.allocations})
         with self._ledger.transaction() as step:
             admission = admit(claim, terms, local, step.claims_on(local.access))
             self._projection.check(admission.claim)
@@ -146,13 +162,15 @@ class Preparer:
                     wanted_bytes=share.wanted_vram_bytes,
                     vram_bytes=share.limit.vram_bytes,
                 )
-        self._project_others(admission.changed)
+        self._tenants.project(admission.changed)
         return admission.claim
 
     def _projected(self, record: PreparedClaim) -> PreparedClaim:
         """The newest record, projected: another claim's step may have changed it meanwhile."""
+        if not record.shares:
+            return record
         with self._ledger.transaction() as step:
-            current = step.get(record.ref.uid) or record
+            current = _kept(step, record)
             self._projection.ensure(current)
         return current
 
@@ -162,46 +180,23 @@ class Preparer:
         except ClaimError:
             return  # nothing was ever prepared under such a UID
         with self._locks.held(ref, deadline):
-            changed: Sequence[PreparedClaim] = ()
-            with self._ledger.transaction() as step:
-                record = step.get(ref.uid)
-                # Inside the transaction, so that no other step writes the files again meanwhile.
-                # A crash after it leaves a record without files, which is prepared or unprepared
-                # again; files without a record would be orphans.
-                self._projection.remove(ref.uid, record)
-                if record is not None:
-                    step.remove(ref.uid)
-                    changed = self._regranted(step, record)
-                    for other in changed:
-                        step.put(other)
-            self._status.forget(ref.uid)
-            self._project_others(changed)
+            self._withdraw(ref)
 
-    def _regranted(self, step: LedgerTransaction, gone: PreparedClaim) -> Sequence[PreparedClaim]:
-        """Claims whose memory limits grow now that another is gone."""
-        catalog = self._catalog.current()
-        if catalog is None:
-            return ()
-        left = {share.device for share in gone.shares}
-        devices = {name: d for name, d in catalog.by_name().items() if name in left}
-        staying = step.claims_on(devices)
-        regranted = tenancy.regranted(staying, devices, self._host.rules)
-        return [new for new, old in zip(regranted, staying, strict=True) if new != old]
-
-    def _project_others(self, changed: Sequence[PreparedClaim]) -> None:
-        """Tells the hypervisor the new limits of claims that are prepared already."""
-        for record in changed:
-            with self._ledger.transaction() as step:
-                # By now it may be unprepared, or changed once more.
-                current = step.get(record.ref.uid)
-                if current is None:
-                    continue
-                try:
-                    self._projection.ensure(current)
-                    self._status.report(current)
-                except RetryableError as error:
-                    # Its own next call, or recovery, writes them.
-                    log.warning("limits_not_told", claim=str(record.ref), error=str(error))
+    def _withdraw(self, ref: ClaimRef) -> None:
+        changed: Sequence[PreparedClaim] = ()
+        with self._ledger.transaction() as step:
+            record = step.get(ref.uid)
+            # Inside the transaction, so that no other step writes the files again meanwhile.
+            # A crash after it leaves a record without files, which is prepared or unprepared
+            # again; files without a record would be orphans.
+            self._projection.remove(ref.uid, record)
+            if record is not None:
+                step.remove(ref.uid)
+                changed = self._tenants.regranted(step, record)
+                for other in changed:
+                    step.put(other)
+        self._status.forget(ref.uid)
+        self._tenants.project(changed)
 
     def _readable_catalog(self, ref: ClaimRef, deadline: float) -> Catalog:
         """Waits a moment after the start: a kubelet that is refused asks again in a minute."""
@@ -212,55 +207,44 @@ class Preparer:
             raise RetryableError(f"claim {ref}: {self._catalog.awaited()}")
         return catalog
 
-    def _local(self, catalog: Catalog, wanted: set[str]) -> Local:
-        cards = [device for device in catalog.devices if device.name in wanted]
-        return Local(
-            pool=catalog.node.pool,
-            devices=catalog.by_name(),
-            access={device.name: self._access(device) for device in cards},
-            shared_access=self._shared_access(cards),
-            enforcer=self._host.enforcer,
-            rules=self._host.rules,
-        )
-
-    def _access(self, device: Device) -> CardAccess:
-        if device.gpu.simulated:
-            return CardAccess()
-        if device.gpu.minor is None:
-            raise RetryableError(f"{device.name}: the driver tells no minor number, expected one")
-        return CardAccess(
-            device_nodes=self._host.device_nodes.of_card(device.gpu.minor),
-            toolkit_device=self._host.driver_files.toolkit_device(device.gpu.uuid),
-        )
-
-    def _shared_access(self, cards: Sequence[Device]) -> SharedAccess:
-        """What every container with one of these cards needs besides the card's own nodes."""
-        real = [device for device in cards if not device.gpu.simulated]
-        if not real:
-            return SharedAccess()
-        # Either NVIDIA's toolkit brings the driver's libraries, or mounts do; a container with
-        # neither could not use its card, and this fails.
-        by_toolkit = all(self._host.driver_files.toolkit_device(d.gpu.uuid) for d in real)
-        return SharedAccess(
-            device_nodes=self._host.device_nodes.common(),
-            driver_mounts=() if by_toolkit else self._host.driver_files.mounts(),
-        )
-
-    def _with_todays_access(self, record: PreparedClaim) -> PreparedClaim:
+    def _with_todays_access(self, record: PreparedClaim, deadline: float) -> PreparedClaim:
         """A reboot may have given a card another minor number, or the driver other files."""
-        catalog = self._catalog.current()
-        if catalog is None:
-            return record
-        local = self._local(catalog, {share.device for share in record.shares})
+        rebooted = record.boot_id != self._host.boot_id
+        if rebooted:
+            catalog = self._readable_catalog(record.ref, deadline)
+        else:
+            known = self._catalog.current()
+            if known is None:
+                return record
+            catalog = known
+        local = self._host.local(catalog, {share.device for share in record.shares})
+        missing = sorted({share.device for share in record.shares} - local.access.keys())
+        if rebooted and missing:
+            # The nodes in the record may be another card's by now.
+            raise RetryableError(f"claim {record.ref}: {', '.join(missing)}: gone since a reboot")
         if not local.access:
             return record
         with self._ledger.transaction() as step:
             # Read again: another claim's step may have changed its limits meanwhile.
-            current = step.get(record.ref.uid) or record
-            today = access.refreshed(current, local.access, local.shared_access)
+            current = _kept(step, record)
+            today = access.refreshed(
+                current, local.access, local.shared_access, boot_id=local.boot_id
+            )
             if today != current:
                 step.put(today)
         return today
+
+
+def _kept(step: LedgerTransaction, record: PreparedClaim) -> PreparedClaim:
+    """The record as it is now.
+
+    Raises:
+        RetryableError: Another instance unprepared the claim meanwhile.
+    """
+    current = step.get(record.ref.uid)
+    if current is None:
+        raise RetryableError(f"claim {record.ref}: it was unprepared meanwhile")
+    return current
 
 
 def _each(

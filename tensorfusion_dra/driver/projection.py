@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 
 from tensorfusion_dra.core import cdi, limits_document
+from tensorfusion_dra.core.claim import ClaimRef
 from tensorfusion_dra.core.enforcers.enforcer import Enforcer
 from tensorfusion_dra.core.errors import ClaimError, FatalError
 from tensorfusion_dra.core.prepared import PreparedClaim
@@ -71,6 +72,24 @@ class Projection:
         if claim is not None and claim.shares:
             with suppress(ClaimError):  # then nothing was ever provided for it
                 self._host_files.withdraw(self._enforcer(claim).needs(claim))
+
+    def remove_unfinished(self) -> None:
+        """Removes what crashes left of writes; call it only while nobody writes.
+
+        Raises:
+            RetryableError: A folder cannot be read or written.
+        """
+        self._specs.remove_unfinished()
+        self._limits.remove_unfinished()
+
+    def claim_ref(self, claim_uid: str) -> ClaimRef | None:
+        """The claim that something is seen of; None if nothing readable names it.
+
+        Raises:
+            RetryableError: A folder cannot be read.
+        """
+        ref = limits_document.claim_ref(self._limits.read(claim_uid))
+        return ref if ref is not None and ref.uid == claim_uid else None
 
     def claim_uids(self) -> frozenset[str]:
         """The claims that something is seen of.

@@ -1,35 +1,85 @@
-"""At start, what others see of claims is made to follow from the ledger again."""
+"""What others see of claims is made to follow from the ledger again: at start, and ever after."""
 
-import structlog
+from dataclasses import dataclass, field
 
+from tensorfusion_dra.core.claim import ClaimRef
 from tensorfusion_dra.core.errors import RetryableError
+from tensorfusion_dra.core.prepared import PreparedClaim
 from tensorfusion_dra.driver.ports import Ledger
 from tensorfusion_dra.driver.projection import Projection
 
-log = structlog.get_logger()
+
+@dataclass(slots=True, kw_only=True)
+class Round:
+    """What one look at every claim found.
+
+    Attributes:
+        claims: The records.
+        files_written: Files that were missing or damaged.
+        claims_removed: Claims without a record, of which files were left.
+        outdated: Claims whose access is of another boot, and that are not projected therefore.
+        unknown: Claims without a record of which files name the claim: these may be right.
+        troubles: What could not be done now, by claim UID; "" for none in particular.
+    """
+
+    claims: list[PreparedClaim] = field(default_factory=list)
+    files_written: int = 0
+    claims_removed: int = 0
+    outdated: list[ClaimRef] = field(default_factory=list)
+    unknown: list[ClaimRef] = field(default_factory=list)
+    troubles: dict[str, str] = field(default_factory=dict)
 
 
-def recover(ledger: Ledger, projection: Projection) -> None:
-    """Rebuilds missing or damaged files from the records and removes those without a record.
+def recover(ledger: Ledger, projection: Projection, *, boot_id: str) -> Round:
+    """Rebuilds missing or damaged files from the records and removes those of no claim.
 
-    The folders are empty after a reboot, and a crash can leave a file or a record alone. A file
-    that cannot be written now is written when its claim is prepared again.
+    The folders are empty after a reboot, and a crash can leave a file or a record alone. Every
+    claim is looked at in a step of the ledger, since other instances prepare and unprepare claims
+    at the same time. The API server is not asked.
 
     Raises:
         RetryableError: The ledger cannot be read now.
-        FatalError: The ledger is damaged.
+        FatalError: A newer release has changed the ledger.
     """
-    records = {record.ref.uid: record for record in ledger.claims()}
-    written = removed = 0
-    for record in records.values():
-        try:
-            written += projection.ensure(record)
-        except RetryableError as error:
-            log.warning("claim_not_recovered", claim=str(record.ref), error=str(error))
+    found = Round(claims=list(ledger.claims()))
+    for record in found.claims:
+        _put_right(record, ledger, projection, boot_id=boot_id, found=found)
     try:
-        for uid in projection.claim_uids() - records.keys():
-            projection.remove(uid, None)
-            removed += 1
+        # Files are written in a step of the ledger, so in ours nobody is writing any.
+        with ledger.transaction():
+            projection.remove_unfinished()
+        for uid in sorted(projection.claim_uids() - {record.ref.uid for record in found.claims}):
+            _remove_orphan(uid, ledger, projection, found)
     except RetryableError as error:
-        log.warning("recovery_incomplete", error=str(error))
-    log.info("recovered", claims=len(records), files_written=written, claims_removed=removed)
+        found.troubles[""] = str(error)
+    return found
+
+
+def _put_right(
+    record: PreparedClaim, ledger: Ledger, projection: Projection, *, boot_id: str, found: Round
+) -> None:
+    uid = record.ref.uid
+    with ledger.transaction() as step:
+        current = step.get(uid)
+        if current is None:
+            return
+        if current.boot_id != boot_id:
+            # Its device nodes may be another card's by now.
+            found.outdated.append(current.ref)
+            return
+        try:
+            found.files_written += projection.ensure(current)
+        except RetryableError as error:
+            found.troubles[uid] = f"claim {current.ref}: {error}"
+
+
+def _remove_orphan(uid: str, ledger: Ledger, projection: Projection, found: Round) -> None:
+    with ledger.transaction() as step:
+        if step.get(uid) is not None:
+            return  # prepared just now
+        ref = projection.claim_ref(uid)
+        if ref is not None:
+            found.unknown.append(ref)
+            return
+        projection.remove(uid, None)
+        found.claims_removed += 1

@@ -133,6 +133,7 @@ class Kubelet:
             "apiVersion": "v1",
             "kind": "Node",
             "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name}},
+            "status": {"conditions": [{"type": "Ready", "status": "True"}]},
         }
         try:
             self._setting.client.create(NODES, node)

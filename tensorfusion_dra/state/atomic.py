@@ -2,31 +2,55 @@
 
 import os
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
+
+_SUFFIX: Final = ".tmp"
 
 
-def write(path: Path, content: bytes, *, mode: int) -> None:
+def write(path: Path, content: bytes, *, mode: int, durable: bool = True) -> None:
     """Replaces the file in one step.
 
     The temporary file lies in the same folder, because a rename from another one is a creation
     to inotify, which container runtimes do not read CDI specs upon. Its name ends in .tmp, which
-    they ignore.
+    they ignore, and begins with the file's own, by which unfinished() finds it after a crash.
+
+    Args:
+        durable: Returns only once the new file would survive a power cut. Without it a power cut
+            may leave a part of the file; a crash of this process leaves the old or the new one.
 
     Raises:
         OSError: The old file, or none, is still there, and nothing else.
     """
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".tmp")
+    descriptor, temporary = tempfile.mkstemp(
+        dir=path.parent, prefix=f".{path.name}.", suffix=_SUFFIX
+    )
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(content)
             file.flush()
             os.fchmod(file.fileno(), mode)
-            os.fsync(file.fileno())
+            if durable:
+                os.fsync(file.fileno())
         Path(temporary).rename(path)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
-    sync_folder(path.parent)
+    if durable:
+        sync_folder(path.parent)
+
+
+def unfinished(folder: Path, *, prefix: str, suffix: str) -> Iterator[Path]:
+    """The temporary files of writes, running or cut off, to files of such names.
+
+    Raises:
+        OSError: The folder cannot be read.
+    """
+    for path in folder.iterdir():
+        name, _, _ = path.name.removesuffix(_SUFFIX).rpartition(".")
+        if path.name.endswith(_SUFFIX) and name.startswith(f".{prefix}") and name.endswith(suffix):
+            yield path
 
 
 def remove(path: Path) -> bool:

@@ -49,6 +49,13 @@ class ClaimFiles:
         with self._errors(path):
             atomic.remove(path)
 
+    def remove_unfinished(self) -> None:
+        """See ports.ClaimFiles."""
+        with self._errors(self.folder):
+            if self.folder.is_dir():
+                for path in atomic.unfinished(self.folder, prefix=self.prefix, suffix=".json"):
+                    path.unlink(missing_ok=True)
+
     def claim_uids(self) -> frozenset[str]:
         """See ports.ClaimFiles."""
         with self._errors(self.folder):
@@ -59,6 +66,16 @@ class ClaimFiles:
         ours = (n for n in found if n.startswith(self.prefix) and n.endswith(".json"))
         uids = (n.removeprefix(self.prefix).removesuffix(".json") for n in ours)
         return frozenset(uid for uid in uids if uid and not uid.startswith("."))
+
+    def read(self, claim_uid: str) -> Any:
+        """See ports.ClaimFiles."""
+        path = self._path(claim_uid)
+        with self._errors(path):
+            content = _content(path)
+        try:
+            return None if content is None else json.loads(content)
+        except (ValueError, RecursionError):
+            return None
 
     def _path(self, claim_uid: str) -> Path:
         return self.folder / f"{self.prefix}{claim_uid}.json"

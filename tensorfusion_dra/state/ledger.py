@@ -1,54 +1,39 @@
 """The ledger of prepared claims: one SQLite file that survives crashes and serves two instances."""
 
-import json
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from threading import Lock
 from typing import Final
 
-from tensorfusion_dra.core.errors import FatalError, RetryableError
+from tensorfusion_dra.core.errors import DriverError, FatalError, RetryableError
 from tensorfusion_dra.core.prepared import PreparedClaim
-from tensorfusion_dra.core.quantity import QuantityError
+from tensorfusion_dra.driver.ports import LedgerDamage
+from tensorfusion_dra.state import ledger_check, ledger_file, ledger_schema, records
+from tensorfusion_dra.state.file_lock import FileLock
+from tensorfusion_dra.state.ledger_check import Found
+from tensorfusion_dra.state.ledger_file import FILE_NAME, WAIT_SECONDS, Opened
+from tensorfusion_dra.state.record_copies import FOLDER_NAME, RecordCopies
+from tensorfusion_dra.state.records import DamageError, Record
 
-FILE_NAME: Final = "ledger.sqlite3"
+LOCK_NAME: Final = "ledger.lock"
 
-_VERSION: Final = 1
-_WAIT_SECONDS: Final = 5.0
-"""How long a step waits for another instance; well below the kubelet's 45 s."""
-
-_PASSING: Final = frozenset(
-    {
-        sqlite3.SQLITE_BUSY,
-        sqlite3.SQLITE_LOCKED,
-        sqlite3.SQLITE_FULL,
-        sqlite3.SQLITE_READONLY,
-        sqlite3.SQLITE_CANTOPEN,
-        sqlite3.SQLITE_IOERR,
-        sqlite3.SQLITE_PERM,
-        sqlite3.SQLITE_PROTOCOL,
-    }
-)
-"""Errors whose cause can go away; any other means that the file is not what it should be."""
-
-_SCHEMA: Final = """
-CREATE TABLE claims (uid TEXT PRIMARY KEY, record TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE holdings (
-    device TEXT NOT NULL,
-    uid TEXT NOT NULL REFERENCES claims (uid) ON DELETE CASCADE,
-    PRIMARY KEY (device, uid)
-) WITHOUT ROWID;
-CREATE INDEX holdings_by_claim ON holdings (uid);
-"""
-# holdings finds the claims on a device without reading every record; the records are the truth.
+_COLUMNS: Final = "CAST(uid AS BLOB), CAST(record AS BLOB), CAST(seal AS BLOB)"
+"""What is damaged need not be text."""
 
 
 class Transaction:
-    """See ports.LedgerTransaction."""
+    """See ports.LedgerTransaction.
 
-    def __init__(self, connection: sqlite3.Connection) -> None:
+    Copies are written before the commit, so that a record that was promised has one. A crash in
+    between leaves a copy that is newer than its record, or one too few; the next check finds it.
+    """
+
+    def __init__(self, connection: sqlite3.Connection, copies: RecordCopies) -> None:
         self._connection = connection
+        self._copies = copies
+        self._touched: set[str] = set()
 
     def get(self, claim_uid: str) -> PreparedClaim | None:
         """See ports.LedgerTransaction."""
@@ -59,52 +44,74 @@ class Transaction:
         found: dict[str, PreparedClaim] = {}
         for device in dict.fromkeys(devices):
             rows = self._connection.execute(
-                "SELECT record FROM holdings JOIN claims USING (uid) WHERE device = ?", (device,)
+                f"SELECT {_COLUMNS} FROM holdings JOIN claims USING (uid) WHERE device = ?",  # noqa: S608
+                (device,),
             )
-            for (record,) in rows:
-                claim = _claim(record)
+            for row in rows:
+                claim = _claim(row)
                 found[claim.ref.uid] = claim
         return list(found.values())
 
     def put(self, claim: PreparedClaim) -> None:
         """See ports.LedgerTransaction."""
-        uid = claim.ref.uid
-        self._connection.execute("DELETE FROM claims WHERE uid = ?", (uid,))
+        record = records.of_claim(claim)
+        self._touched.add(record.uid)
+        self._connection.execute("DELETE FROM claims WHERE uid = ?", (record.uid,))
         self._connection.execute(
-            "INSERT INTO claims (uid, record) VALUES (?, ?)", (uid, json.dumps(claim.as_json()))
+            "INSERT INTO claims (uid, record, seal) VALUES (?, ?, ?)",
+            (record.uid, record.text, record.seal),
         )
         self._connection.executemany(
             "INSERT INTO holdings (device, uid) VALUES (?, ?)",
-            [(device, uid) for device in {share.device for share in claim.shares}],
+            [(device, record.uid) for device in {share.device for share in claim.shares}],
         )
+        self._copies.put(record)
 
     def remove(self, claim_uid: str) -> None:
         """See ports.LedgerTransaction."""
+        self._touched.add(claim_uid)
         self._connection.execute("DELETE FROM claims WHERE uid = ?", (claim_uid,))
+        self._copies.remove(claim_uid)
+
+    def take_back(self) -> None:
+        """After a rollback: the copies follow the records again, as far as that is possible now."""
+        for uid in self._touched:
+            with suppress(OSError, sqlite3.Error, DamageError):
+                record = _record(self._connection, uid)
+                if record is None:
+                    self._copies.remove(uid)
+                else:
+                    self._copies.put(record)
 
 
 class Ledger:
-    """See ports.Ledger. One connection, used by one thread at a time."""
+    """See ports.Ledger. One connection, used by one thread at a time.
+
+    What is damaged is put right where it is noticed, at the start or later: a record from its
+    copy, and the whole database by a new one that has all copies.
+    """
 
     def __init__(self, folder: Path) -> None:
         """Opens the ledger in this folder, or begins one.
 
         Raises:
             RetryableError: The folder is read-only or full, or the file is locked.
-            FatalError: The file is no ledger, or one of another version; it is left as it is.
+            FatalError: A newer release wrote the file; it is left as it is.
         """
         self._path = folder / FILE_NAME
-        self._lock = Lock()  # guards _connection
-        with _errors(self._path):
+        self._copies = RecordCopies(folder / FOLDER_NAME)
+        self._using = Lock()  # guards all below
+        self._damage: list[LedgerDamage] = []
+        self._opened: Opened | None = None
+        with ledger_file.errors(self._path):
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            self._connection = sqlite3.connect(
-                self._path, timeout=_WAIT_SECONDS, isolation_level=None, check_same_thread=False
-            )
-            try:
-                self._open()
-            except BaseException:
-                self._connection.close()
-                raise
+            # Held shared by whoever uses the file, and alone by whoever may replace it.
+            self._lock = FileLock(folder / LOCK_NAME, wait_seconds=WAIT_SECONDS)
+        try:
+            self._open()
+        except BaseException:
+            self._lock.close()
+            raise
 
     def get(self, claim_uid: str) -> PreparedClaim | None:
         """See ports.Ledger."""
@@ -114,94 +121,143 @@ class Ledger:
     def claims(self) -> Sequence[PreparedClaim]:
         """See ports.Ledger."""
         with self._alone() as connection:
-            rows = connection.execute("SELECT record FROM claims ORDER BY uid").fetchall()
-        return [_claim(record) for (record,) in rows]
+            rows = connection.execute(f"SELECT {_COLUMNS} FROM claims ORDER BY uid").fetchall()  # noqa: S608
+            return [_claim(row) for row in rows]
 
     @contextmanager
     def transaction(self) -> Iterator[Transaction]:
         """See ports.Ledger."""
-        with self._alone() as connection, _writing(connection):
-            yield Transaction(connection)
+        with self._alone() as connection:
+            step = Transaction(connection, self._copies)
+            try:
+                with ledger_file.writing(connection):
+                    yield step
+            except BaseException:
+                step.take_back()
+                raise
+
+    def check(self) -> None:
+        """See ports.Ledger."""
+        with self._alone() as connection:
+            ledger_file.check_pages(self._path)
+            with ledger_file.writing(connection):
+                found = ledger_check.put_right(connection, self._copies)
+            self._note(found)
+
+    def damage(self) -> Sequence[LedgerDamage]:
+        """See ports.Ledger."""
+        with self._using:
+            noted, self._damage = self._damage, []
+            return noted
 
     def close(self) -> None:
         """Ends the use of the file; what was committed is in it."""
-        with self._lock:
-            self._connection.close()
-
-    def _open(self) -> None:
-        connection = self._connection
-        self._check_is_ours()  # before anything is written
-        connection.execute("PRAGMA journal_mode = WAL")
-        # FULL: a commit returns once it would survive a power cut.
-        connection.execute("PRAGMA synchronous = FULL")
-        connection.execute("PRAGMA foreign_keys = ON")
-        with _writing(connection):
-            if self._check_is_ours() == 0:
-                for statement in filter(str.strip, _SCHEMA.split(";")):
-                    connection.execute(statement)
-                connection.execute(f"PRAGMA user_version = {_VERSION}")
-
-    def _check_is_ours(self) -> int:
-        """The version of the file; 0 if nothing was ever written to it."""
-        # In this order: tables and version are committed together, and maybe just now.
-        (tables,) = self._connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
-        (version,) = self._connection.execute("PRAGMA user_version").fetchone()
-        if version not in {0, _VERSION}:
-            raise FatalError(
-                f"ledger {self._path}: found version {version}, expected {_VERSION}: "
-                "it was written by another release of this driver"
-            )
-        if version == 0 and tables:
-            raise FatalError(f"ledger {self._path}: found a database that is no ledger")
-        return int(version)
+        with self._using:
+            self._close()
+            self._lock.close()
 
     @contextmanager
     def _alone(self) -> Iterator[sqlite3.Connection]:
         # Whoever waits behind a step that itself waits for another process gives up as well,
         # or a queue of calls would outlast the kubelet's deadline.
-        if not self._lock.acquire(timeout=_WAIT_SECONDS):
-            raise RetryableError(f"ledger {self._path}: busy for {_WAIT_SECONDS} s")
+        if not self._using.acquire(timeout=WAIT_SECONDS):
+            raise RetryableError(f"ledger {self._path}: busy for {WAIT_SECONDS} s")
         try:
-            with _errors(self._path):
-                yield self._connection
+            with ledger_file.errors(self._path), self._present() as connection:
+                yield connection
+        except DamageError as damage:
+            raise self._repaired(damage) from damage
         finally:
-            self._lock.release()
+            self._using.release()
+
+    @contextmanager
+    def _present(self) -> Iterator[sqlite3.Connection]:
+        """The connection to the file that lies at the path now; it stays there meanwhile."""
+        while True:
+            with self._lock.shared():
+                if self._opened and self._opened.inode == ledger_file.inode(self._path):
+                    yield self._opened.connection
+                    return
+            # Another instance set the file aside, or it is closed since a repair failed.
+            self._open()
+
+    def _open(self) -> None:
+        self._close()
+        try:
+            with ledger_file.errors(self._path), self._lock.alone():
+                self._opened = ledger_file.opened(self._path, self._copies)
+        except DamageError as damage:
+            raise FatalError(
+                f"ledger {self._path}: {damage}: a new one is damaged as well"
+            ) from damage
+        self._note(self._opened.found, self._opened)
+
+    def _close(self) -> None:
+        if self._opened is not None:
+            # SQLite leaves the files alone that another instance has put in this one's place.
+            self._opened.connection.close()
+            self._opened = None
+
+    def _repaired(self, damage: DamageError) -> DriverError:
+        """What to tell the caller whose step met damage."""
+        before = (self._opened and self._opened.inode, len(self._damage))
+        try:
+            self._open()
+        except DriverError as error:
+            return error
+        if (self._opened and self._opened.inode, len(self._damage)) == before:
+            return FatalError(f"ledger {self._path}: {damage}, but nothing to put right")
+        return RetryableError(f"ledger {self._path}: {damage}; it is put right now")
+
+    def _note(self, found: Found, opened: Opened | None = None) -> None:
+        aside = opened.set_aside if opened else None
+        if found or aside:
+            self._damage.append(
+                LedgerDamage(
+                    set_aside=str(aside or ""),
+                    reason=opened.reason if opened else "",
+                    rebuilt=tuple(found.rebuilt),
+                    lost=tuple(found.lost),
+                )
+            )
 
 
-@contextmanager
-def _writing(connection: sqlite3.Connection) -> Iterator[None]:
-    # IMMEDIATE takes the write lock at once: what is read inside cannot change under us.
-    connection.execute("BEGIN IMMEDIATE")
+def recorded(folder: Path) -> Sequence[PreparedClaim]:
+    """The claims in this folder's ledger as it stands; nothing is changed, also not if damaged.
+
+    Raises:
+        RetryableError: It cannot be read, or is damaged.
+        FatalError: A newer release wrote it.
+    """
+    path = folder / FILE_NAME
     try:
-        yield
-        connection.execute("COMMIT")
-    except BaseException:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
-        raise
-
-
-@contextmanager
-def _errors(path: Path) -> Iterator[None]:
-    """Sorts what SQLite and the file system say by who can react."""
-    try:
-        yield
-    except sqlite3.Error as error:
-        # The low byte is the kind of the error; what the module itself raises has none.
-        if getattr(error, "sqlite_errorcode", 0) & 0xFF in _PASSING:
-            raise RetryableError(f"ledger {path}: {error}") from error
-        raise FatalError(f"ledger {path}: {error}; the file is left as it is") from error
-    except OSError as error:
-        raise RetryableError(f"ledger {path}: {error.strerror or error}") from error
+        with ledger_file.errors(path):
+            if not path.exists():
+                return []
+            with closing(
+                sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
+            ) as connection:
+                ledger_schema.check_current(connection, path)
+                rows = connection.execute(f"SELECT {_COLUMNS} FROM claims ORDER BY uid")  # noqa: S608
+                return [_claim(row) for row in rows]
+    except DamageError as damage:
+        raise RetryableError(
+            f"ledger {path}: {damage}; the node plugin puts it right when it starts"
+        ) from damage
 
 
 def _get(connection: sqlite3.Connection, claim_uid: str) -> PreparedClaim | None:
-    row = connection.execute("SELECT record FROM claims WHERE uid = ?", (claim_uid,)).fetchone()
-    return None if row is None else _claim(row[0])
+    record = _record(connection, claim_uid)
+    return None if record is None else records.claim(record)
 
 
-def _claim(record: str) -> PreparedClaim:
-    try:
-        return PreparedClaim.from_json(json.loads(record))
-    except (ValueError, KeyError, TypeError, AttributeError, QuantityError) as error:
-        raise FatalError(f"ledger: record {record[:80]!r} is damaged: {error!r}") from error
+def _record(connection: sqlite3.Connection, claim_uid: str) -> Record | None:
+    row = connection.execute(
+        f"SELECT {_COLUMNS} FROM claims WHERE uid = ?",  # noqa: S608
+        (claim_uid,),
+    ).fetchone()
+    return None if row is None else records.read(*row)
+
+
+def _claim(row: tuple[bytes, bytes | None, bytes | None]) -> PreparedClaim:
+    return records.claim(records.read(*row))

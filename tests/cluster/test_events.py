@@ -43,7 +43,7 @@ def setup(server: ApiServer, api: Api) -> Setup:
 def test_a_warning_is_found_at_its_node(setup: Setup) -> None:
     node = setup.create_node()
 
-    setup.events.warn("GPUPoolInvalid", "GPUPool prod: found none of this name")
+    assert setup.events.warn("GPUPoolInvalid", "GPUPool prod: found none of this name")
 
     (event,) = setup.written()
     assert event["type"] == "Warning"
@@ -85,8 +85,9 @@ def test_what_cannot_be_written_is_one_line_and_may_be_written_the_next_time(
     server.faults.add("create", "events", Refuse(403), times=1)
 
     with capture_logs() as logs:
-        setup.events.warn("GPUPoolInvalid", "a")
-    setup.events.warn("GPUPoolInvalid", "a")
+        assert not setup.events.warn("GPUPoolInvalid", "a")
+    assert setup.events.warn("GPUPoolInvalid", "a")
+    assert setup.events.warn("GPUPoolInvalid", "a")
 
     (line,) = logs
     assert line["event"] == "event_not_written"

@@ -61,6 +61,17 @@ def test_a_missing_claim_is_the_claims_error(resource_api: ResourceApi) -> None:
         Claims(resource_api).fetch(ref, wait_seconds=5)
 
 
+def test_a_404_that_names_no_claim_does_not_say_that_it_is_missing(
+    server: ApiServer, resource_api: ResourceApi
+) -> None:
+    """Such as of an API server without resource.k8s.io, or of a proxy on the way to it."""
+    ref = ClaimRef(namespace="default", name="none", uid="uid")
+    server.faults.add("get", "resourceclaims", Refuse(404, "page not found"))
+
+    with pytest.raises(RetryableError, match="404"):
+        Claims(resource_api).fetch(ref, wait_seconds=5)
+
+
 @pytest.mark.parametrize("fault", [Refuse(500), Refuse(429, retry_after_seconds=1), Cut()])
 def test_a_passing_fault_does_not_fail_the_claim(
     server: ApiServer, api: Api, resource_api: ResourceApi, fault: Refuse | Cut
@@ -187,3 +198,27 @@ def test_a_kubeconfig_that_cannot_be_used_is_bad_input(tmp_path: Path, content: 
 
     with pytest.raises(InputError, match=f"kubeconfig {path}: "):
         Api(path).connect()
+
+
+@pytest.mark.parametrize(
+    ("conditions", "ready"),
+    [
+        ([{"type": "Ready", "status": "True"}], True),
+        ([{"type": "MemoryPressure", "status": "True"}], False),
+        ([{"type": "Ready", "status": "Unknown"}], False),
+        ([{"type": "Ready", "status": "False"}], False),
+        ([], False),
+    ],
+)
+def test_a_node_is_ready_if_its_condition_says_so(
+    api: Api, conditions: list[dict[str, str]], ready: bool
+) -> None:
+    node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "node-01"}}
+    api.call("POST", "/api/v1/nodes", body={**node, "status": {"conditions": conditions}})
+
+    assert Nodes(api, node_name="node-01").is_ready() is ready
+
+
+def test_a_node_that_is_not_there_is_neither_ready_nor_not(api: Api) -> None:
+    with pytest.raises(RetryableError, match="404"):
+        Nodes(api, node_name="node-01").is_ready()

@@ -3,6 +3,8 @@
 import json
 from dataclasses import replace
 
+import pytest
+
 from tensorfusion_dra.core import limits_document
 from tensorfusion_dra.core.claim import PodRef
 from tensorfusion_dra.core.quantity import GIB
@@ -84,3 +86,18 @@ def test_every_card_of_a_claim_is_in_it_in_the_order_of_the_shares() -> None:
 
 def test_a_claim_without_our_devices_has_no_document() -> None:
     assert limits_document.document(prepared("a", on=NODE)) is None
+
+
+def test_the_claim_of_a_document_is_found_in_it() -> None:
+    record = prepared("a", share(GPU_0, 1), on=NODE)
+
+    assert limits_document.claim_ref(limits_document.document(record)) == record.ref
+
+
+@pytest.mark.parametrize(
+    "found",
+    [None, [], "claim", {}, {"claim": []}, {"claim": {"namespace": "a", "name": "b"}}]
+    + [{"claim": {"namespace": "a", "name": "b", "uid": uid}} for uid in (7, "", None)],
+)
+def test_what_is_no_such_document_is_about_no_claim(found: object) -> None:
+    assert limits_document.claim_ref(found) is None

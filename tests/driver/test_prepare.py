@@ -341,7 +341,7 @@ def test_a_restart_finds_every_claim_and_rebuilds_the_specs_after_a_reboot(setup
     (setup.cdi_folder / "other-vendor.json").write_text("{}")
 
     after = setup.restarted()
-    recover(after.ledger, after.projection)
+    recover(after.ledger, after.projection, boot_id=after.boot_id)
 
     assert setup.spec_of(ref) == spec
     assert sorted(path.name for path in setup.cdi_folder.iterdir()) == [
@@ -359,7 +359,7 @@ def test_a_damaged_spec_is_replaced_at_start(setup: Setup) -> None:
     spec = setup.spec_of(ref)
     (setup.cdi_folder / spec_file(ref.uid)).write_text('{"cdiVersion": "0.3')
 
-    recover(setup.ledger, setup.projection)
+    recover(setup.ledger, setup.projection, boot_id=setup.boot_id)
 
     assert setup.spec_of(ref) == spec
 
@@ -371,7 +371,7 @@ def test_recovery_goes_on_when_the_cdi_folder_cannot_be_written(setup: Setup) ->
     setup.cdi_folder.rmdir()
     setup.cdi_folder.write_text("a file where the folder should be")
 
-    recover(setup.ledger, setup.projection)
+    recover(setup.ledger, setup.projection, boot_id=setup.boot_id)
 
     with pytest.raises(RetryableError):
         setup.projection.claim_uids()

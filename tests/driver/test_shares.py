@@ -295,7 +295,7 @@ def test_a_restart_rebuilds_specs_and_limits_after_a_reboot(setup: Setup) -> Non
     (setup.limits_folder / "uid-orphan.json").write_text("{}")
 
     after = setup.restarted()
-    recover(after.ledger, after.projection)
+    recover(after.ledger, after.projection, boot_id=after.boot_id)
     after.ledger.close()
 
     assert (setup.spec_of(ref), limits_of(setup, ref)) == (spec, limits)

@@ -1,7 +1,6 @@
 """The ledger on a real disk: crashes, second processes, full and damaged files."""
 
 import signal
-import sqlite3
 import subprocess
 import sys
 import time
@@ -13,25 +12,25 @@ from pathlib import Path
 import pytest
 
 from tensorfusion_dra.core.claim import AllocatedClaim
-from tensorfusion_dra.core.errors import ClaimError, FatalError, RetryableError
+from tensorfusion_dra.core.errors import ClaimError, RetryableError
 from tensorfusion_dra.core.prepared import PreparedClaim
-from tensorfusion_dra.state.ledger import FILE_NAME, Ledger
-from tests.support.claims import admitted, allocated, alone, local, prepared, share
+from tensorfusion_dra.state.ledger import Ledger
+from tensorfusion_dra.state.ledger_file import FILE_NAME
+from tests.support.claims import admitted, allocated, alone, prepared, share
 from tests.support.disk import no_room_after, read_only
-from tests.support.gpus import cards
+from tests.support.ledgers import (
+    GPU_0,
+    GPU_1,
+    NODE,
+    holders,
+    opened,
+    put,
+    record,
+    remove,
+    uids,
+)
 
 ROOT = Path(__file__).parents[2]
-NODE = local(*cards(2))
-GPU_0, GPU_1 = NODE.devices
-
-
-@contextmanager
-def opened(folder: Path) -> Iterator[Ledger]:
-    ledger = Ledger(folder)
-    try:
-        yield ledger
-    finally:
-        ledger.close()
 
 
 @contextmanager
@@ -62,12 +61,6 @@ def proceed(process: subprocess.Popen[str]) -> None:
     process.stdin.flush()
 
 
-def put(ledger: Ledger, *claims: PreparedClaim) -> None:
-    with ledger.transaction() as step:
-        for claim in claims:
-            step.put(claim)
-
-
 def put_and_admit(ledger: Ledger, known: PreparedClaim, claim: AllocatedClaim) -> None:
     with ledger.transaction() as step:
         step.put(known)
@@ -80,28 +73,10 @@ def remove_and_admit(ledger: Ledger, claim_uid: str, claim: AllocatedClaim) -> N
         step.put(admitted(claim, on=NODE).claim)
 
 
-def record(name: str, *, device: str = GPU_0, number: int = 1) -> PreparedClaim:
-    return prepared(name, share(device, number), on=NODE)
-
-
-def uids(ledger: Ledger) -> list[str]:
-    return [claim.ref.uid for claim in ledger.claims()]
-
-
-def holders(ledger: Ledger, *devices: str) -> list[str]:
-    with ledger.transaction() as step:
-        return sorted(claim.ref.name for claim in step.claims_on(devices))
-
-
-def remove(ledger: Ledger, claim_uid: str) -> None:
-    with ledger.transaction() as step:
-        step.remove(claim_uid)
-
-
 def durable(folder: Path) -> dict[str, bytes]:
-    """What a power cut leaves: the files, without the index that processes share in memory."""
-    paths = (path for path in folder.iterdir() if not path.name.endswith("-shm"))
-    return {path.name: path.read_bytes() for path in paths}
+    """What a power cut leaves: neither the index that processes share in memory, nor copies."""
+    paths = (path for path in folder.iterdir() if path.is_file())
+    return {path.name: path.read_bytes() for path in paths if not path.name.endswith("-shm")}
 
 
 def test_a_new_ledger_is_empty(tmp_path: Path) -> None:
@@ -261,6 +236,18 @@ def test_two_processes_never_give_the_same_capacity_twice(tmp_path: Path) -> Non
     assert all("vram: 5Gi beside 80Gi held is over 80Gi" in lines[-1] for lines in answers)
 
 
+def test_two_processes_that_begin_a_ledger_at_once_both_open_it(tmp_path: Path) -> None:
+    answers = []
+    with child("begin", tmp_path, "x") as x, child("begin", tmp_path, "y") as y:
+        assert line(x) == line(y) == "ready"
+        for _ in range(60):
+            proceed(x)
+            proceed(y)
+            answers += [line(x), line(y)]
+
+    assert answers == ["opened"] * 120
+
+
 def test_a_ledger_that_another_process_holds_can_be_read_and_is_refused_in_time(
     tmp_path: Path,
 ) -> None:
@@ -342,116 +329,3 @@ def test_a_full_disk_refuses_records_until_there_is_room(tiny_disk: Path) -> Non
 
     with opened(tiny_disk) as ledger:
         assert len(uids(ledger)) == recorded + 1 > 1
-
-
-def existing(folder: Path) -> Path:
-    """The file of a ledger with many records, closed."""
-    with opened(folder) as ledger:
-        put(ledger, *(record(f"{number:02}", number=number) for number in range(40)))
-    return folder / FILE_NAME
-
-
-@pytest.mark.parametrize(
-    "damage",
-    [
-        lambda old: b"garbage",
-        lambda old: b"not a database\n" * 1000,
-        lambda old: b"\0" * len(old),
-        lambda old: b"\0" * 100 + old[100:],
-        lambda old: old[: len(old) // 2],
-        lambda old: old[:4096],
-    ],
-    ids=["few bytes", "text", "zeros", "no header", "cut in half", "one page"],
-)
-def test_a_damaged_file_ends_the_process_and_stays_as_it_is(tmp_path: Path, damage: object) -> None:
-    path = existing(tmp_path)
-    assert callable(damage)
-    damaged = damage(path.read_bytes())
-    path.write_bytes(damaged)
-
-    with pytest.raises(FatalError, match=str(path)):
-        Ledger(tmp_path)
-
-    assert path.read_bytes() == damaged
-    assert list(tmp_path.iterdir()) == [path]
-
-
-def test_damage_beyond_the_first_page_is_found_when_it_is_read(tmp_path: Path) -> None:
-    path = existing(tmp_path)
-    whole = path.read_bytes()
-    path.write_bytes(whole[:4096] + b"\xa5" * (len(whole) - 4096))
-
-    with pytest.raises(FatalError, match="malformed"), opened(tmp_path) as ledger:
-        ledger.claims()
-
-
-def edited(path: Path, *statements: str) -> bytes:
-    """Changes the file as a program other than this driver might; its content then."""
-    connection = sqlite3.connect(path)
-    for statement in statements:
-        connection.execute(statement)
-    connection.commit()
-    connection.close()
-    return path.read_bytes()
-
-
-@pytest.mark.parametrize("journal", ["wal", "delete"])
-def test_the_ledger_of_a_newer_release_is_left_to_it(tmp_path: Path, journal: str) -> None:
-    path = existing(tmp_path)
-    before = edited(path, f"PRAGMA journal_mode = {journal}", "PRAGMA user_version = 2")
-
-    with pytest.raises(FatalError, match="found version 2, expected 1"):
-        Ledger(tmp_path)
-
-    assert path.read_bytes() == before
-
-
-def test_the_database_of_another_program_is_left_to_it(tmp_path: Path) -> None:
-    path = tmp_path / FILE_NAME
-    before = edited(path, "CREATE TABLE claims (anything)")
-
-    with pytest.raises(FatalError, match="found a database that is no ledger"):
-        Ledger(tmp_path)
-
-    assert path.read_bytes() == before
-
-
-def test_a_ledger_without_its_tables_is_damaged(tmp_path: Path) -> None:
-    edited(existing(tmp_path), "DROP TABLE holdings", "DROP TABLE claims")
-
-    with opened(tmp_path) as ledger, pytest.raises(FatalError, match="no such table"):
-        ledger.claims()
-
-
-@pytest.mark.parametrize(
-    "damaged",
-    ["'{}'", "'[]'", "'null'", "'{'", "''", "x'ff00'", "CAST(x'ff00' AS TEXT)", "7"],
-)
-def test_a_damaged_record_ends_the_process(tmp_path: Path, damaged: str) -> None:
-    edited(existing(tmp_path), f"UPDATE claims SET record = {damaged} WHERE uid = 'uid-07'")
-
-    with opened(tmp_path) as ledger:
-        assert ledger.get("uid-08") is not None
-        with pytest.raises(FatalError, match="ledger"):
-            ledger.get("uid-07")
-        with pytest.raises(FatalError, match="ledger"):
-            ledger.claims()
-        with pytest.raises(FatalError, match="ledger"):
-            holders(ledger, GPU_0)
-
-
-def test_a_record_with_an_amount_that_is_no_quantity_is_damaged(tmp_path: Path) -> None:
-    edited(
-        existing(tmp_path),
-        "UPDATE claims SET record = replace(record, '16Gi', 'NaN') WHERE uid = 'uid-07'",
-    )
-
-    with opened(tmp_path) as ledger, pytest.raises(FatalError, match="NaN"):
-        ledger.get("uid-07")
-
-
-def test_a_program_without_foreign_keys_leaves_no_device_held_by_nobody(tmp_path: Path) -> None:
-    edited(existing(tmp_path), "DELETE FROM claims WHERE uid = 'uid-07'")
-
-    with opened(tmp_path) as ledger:
-        assert "07" not in holders(ledger, GPU_0)

@@ -133,6 +133,29 @@ class OneNode:
         return self.current
 
 
+class EventsInMemory:
+    """Events by reason and message, unless the API server is away."""
+
+    def __init__(self) -> None:
+        self.written: list[tuple[str, str]] = []
+        self.away = False
+
+    def warn(self, reason: str, message: str) -> bool:
+        if not self.away:
+            self.written.append((reason, message))
+        return not self.away
+
+
+class Readiness:
+    """Whether the Node is Ready."""
+
+    def __init__(self) -> None:
+        self.ready = True
+
+    def is_ready(self) -> bool:
+        return self.ready
+
+
 class DeviceNodesInMemory:
     """Device nodes that exist unless a test takes one away."""
 

@@ -15,7 +15,8 @@ from tensorfusion_dra.core.share_parameters import Isolation
 from tensorfusion_dra.core.tenancy import Rules
 from tensorfusion_dra.discovery import simulated
 from tensorfusion_dra.driver.catalog import CatalogReader
-from tensorfusion_dra.driver.prepare import Failure, Host, Preparer
+from tensorfusion_dra.driver.host import Host
+from tensorfusion_dra.driver.prepare import Failure, Preparer
 from tensorfusion_dra.driver.projection import Projection
 from tensorfusion_dra.driver.share_terms import ShareTerms
 from tensorfusion_dra.driver.status import StatusReporter
@@ -51,8 +52,11 @@ class NoStatus:
 class Setup:
     """A node's preparer; restarted() gives a new one on the same disk."""
 
-    def __init__(self, folder: Path, claims: ClaimsInMemory | None = None) -> None:
+    def __init__(
+        self, folder: Path, claims: ClaimsInMemory | None = None, *, boot_id: str = "boot-1"
+    ) -> None:
         self.folder = folder
+        self.boot_id = boot_id
         self.claims = claims or ClaimsInMemory()
         self.ledger = Ledger(folder / "plugin")
         self.cdi_folder = folder / "cdi"
@@ -84,6 +88,7 @@ class Setup:
                 driver_files=self.driver_files,
                 enforcer="tensor-fusion",
                 rules=Rules(fixed=TensorFusion().fixed),
+                boot_id=self.boot_id,
             ),
             share_terms=ShareTerms(isolation=Isolation.SOFT, pods=self.pods),
             status=self.status,
@@ -101,7 +106,7 @@ class Setup:
 
     def restarted(self) -> "Setup":
         self.ledger.close()
-        return Setup(self.folder, self.claims)
+        return Setup(self.folder, self.claims, boot_id=self.boot_id)
 
 
 def put(setup: Setup, name: str, *results: dict[str, Any], uid: str = "") -> ClaimRef:

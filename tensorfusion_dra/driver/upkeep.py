@@ -1,0 +1,145 @@
+"""Keeps the ledger, and all that follows from it, right while the node runs."""
+
+import random
+import time
+from threading import Event
+from typing import Final
+
+import structlog
+
+from tensorfusion_dra.core.errors import RetryableError
+from tensorfusion_dra.driver import recover
+from tensorfusion_dra.driver.backoff import Backoff
+from tensorfusion_dra.driver.confirmation import Confirmation
+from tensorfusion_dra.driver.ports import Events, Ledger
+from tensorfusion_dra.driver.prepare import Preparer
+from tensorfusion_dra.driver.projection import Projection
+from tensorfusion_dra.driver.recover import Round
+
+log = structlog.get_logger()
+
+LEDGER_SET_ASIDE: Final = "LedgerSetAside"
+"""Reason of the Event that says so."""
+
+_FIRST_RETRY_SECONDS: Final = 1.0
+"""After a reboot the cards are known within seconds."""
+
+
+class Upkeep:
+    """Looks at everything at the start and at times after it."""
+
+    def __init__(
+        self, ledger: Ledger, projection: Projection, *, boot_id: str, seconds: float
+    ) -> None:
+        """Looks at nothing yet.
+
+        Args:
+            seconds: Between two looks.
+        """
+        self._ledger = ledger
+        self._projection = projection
+        self._boot_id = boot_id
+        self._seconds = seconds
+        self._stop = Event()
+        # Of one thread at a time, first the starting one and then run()'s:
+        self._found = Round()
+        self._told: dict[str, str] = {}
+        self._untold: list[str] = []
+
+    def begin(self) -> None:
+        """The look at the start, before the kubelet can call; without the API server.
+
+        Raises:
+            RetryableError: The ledger cannot be read now.
+            FatalError: A newer release has changed the ledger.
+        """
+        self._found = recover.recover(self._ledger, self._projection, boot_id=self._boot_id)
+        self._tell(self._found, always=True)
+
+    def stop(self) -> None:
+        """Ends run()."""
+        self._stop.set()
+
+    def run(self, preparer: Preparer, confirmation: Confirmation, events: Events) -> None:
+        """Looks until stopped.
+
+        Args:
+            events: Of this thread alone.
+
+        Raises:
+            FatalError: A newer release has changed the ledger.
+        """
+        backoff = Backoff(first_seconds=_FIRST_RETRY_SECONDS, longest_seconds=self._seconds)
+        # After a rolling update not all nodes ask at the same moment.
+        ask_at = time.monotonic() + random.uniform(0, self._seconds)  # noqa: S311 - spreads load
+        while True:
+            outdated = self._refresh(preparer)
+            damaged = self._note_damage(confirmation)
+            if damaged or time.monotonic() >= ask_at:
+                self._ask(confirmation, events)
+                ask_at = time.monotonic() + self._seconds
+            wait_seconds = self._seconds
+            if outdated:
+                wait_seconds = backoff.failed()
+            else:
+                backoff.succeeded()
+            if self._stop.wait(min(wait_seconds, max(0.0, ask_at - time.monotonic()))):
+                return
+            self._look()
+
+    def _look(self) -> None:
+        try:
+            self._ledger.check()
+            self._found = recover.recover(self._ledger, self._projection, boot_id=self._boot_id)
+        except RetryableError as error:
+            log.warning("recovery_retried", error=str(error))
+            return
+        self._tell(self._found)
+
+    def _refresh(self, preparer: Preparer) -> list[str]:
+        """Redoes what a reboot undid; why it cannot be done yet, for each such claim."""
+        errors = []
+        for ref in self._found.outdated:
+            try:
+                preparer.refresh(ref, deadline=time.monotonic())
+            except RetryableError as error:
+                errors.append(str(error))
+        if errors:
+            log.warning("claims_not_refreshed", claims=len(errors), error=errors[0])
+        elif self._found.outdated:
+            log.info("claims_refreshed", claims=len(self._found.outdated))
+        self._found.outdated.clear()
+        return errors
+
+    def _note_damage(self, confirmation: Confirmation) -> bool:
+        damage = self._ledger.damage()
+        for each in damage:
+            confirmation.ask_first(each.rebuilt)
+            if each.set_aside:
+                self._untold.append(
+                    f"the ledger of prepared claims was damaged ({each.reason}) and lies as "
+                    f"{each.set_aside}; a new one has the {len(each.rebuilt)} claims of which "
+                    f"there were copies; copies that were damaged: {len(each.lost)}"
+                )
+        return bool(damage)
+
+    def _ask(self, confirmation: Confirmation, events: Events) -> None:
+        self._untold = [text for text in self._untold if not events.warn(LEDGER_SET_ASIDE, text)]
+        try:
+            confirmation.look([*self._found.claims, *self._found.unknown])
+        except RetryableError as error:
+            log.warning("claims_not_confirmed", error=str(error))
+
+    def _tell(self, found: Round, *, always: bool = False) -> None:
+        for uid, trouble in found.troubles.items():
+            if self._told.get(uid) != trouble:
+                log.warning("claim_not_recovered", claim_uid=uid, error=trouble)
+        self._told = found.troubles
+        if always or found.files_written or found.claims_removed:
+            log.info(
+                "recovered",
+                claims=len(found.claims),
+                files_written=found.files_written,
+                claims_removed=found.claims_removed,
+                rebooted=len(found.outdated),
+            )

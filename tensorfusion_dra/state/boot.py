@@ -1,0 +1,20 @@
+"""Which boot of the machine this is."""
+
+from pathlib import Path
+
+from tensorfusion_dra.core.errors import InputError
+
+
+def boot_id(file: Path) -> str:
+    """The boot's ID, the same until the machine is booted again (random(4)).
+
+    Raises:
+        InputError: The file cannot be read, or is empty.
+    """
+    try:
+        found = file.read_text(encoding="ascii").strip()
+    except (OSError, ValueError) as error:
+        raise InputError(f"boot-id-file {file}: {error}") from error
+    if not found:
+        raise InputError(f"boot-id-file {file}: found nothing, expected the ID of this boot")
+    return found

@@ -1,0 +1,98 @@
+"""A copy of each record in a file of its own, from which a damaged ledger is rebuilt."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Final
+
+from tensorfusion_dra.core import claim as claims
+from tensorfusion_dra.state import atomic, records
+from tensorfusion_dra.state.records import Record
+
+FOLDER_NAME: Final = "records"
+_SUFFIX: Final = ".record"
+_MODE: Final = 0o600
+
+
+@dataclass(frozen=True, slots=True)
+class RecordCopies:
+    """Two lines a file: the seal, and the text that the ledger has.
+
+    A copy is written without waiting for the disk. It is there for containers that run while the
+    ledger is damaged, and after a power cut none runs: the kubelet asks for its claims anew.
+
+    Raises, each method:
+        OSError: The folder is full, read-only or unreadable.
+    """
+
+    folder: Path
+
+    def put(self, record: Record) -> None:
+        """Writes the record's copy, in place of an older one."""
+        path = self._path(record.uid)
+        try:
+            atomic.write(path, _content(record), mode=_MODE, durable=False)
+        except FileNotFoundError:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            atomic.write(path, _content(record), mode=_MODE, durable=False)
+
+    def ensure(self, record: Record) -> bool:
+        """Writes the record's copy unless it is there as it should be; True if it was written."""
+        if self._read(record.uid) == _content(record):
+            return False
+        self.put(record)
+        return True
+
+    def remove(self, uid: str) -> None:
+        """Removes the copy; fine if there is none."""
+        self._path(uid).unlink(missing_ok=True)
+
+    def uids(self) -> frozenset[str]:
+        """The claims that have a copy."""
+        try:
+            found = [path.name for path in self.folder.iterdir()]
+        except FileNotFoundError:
+            return frozenset()
+        names = (name.removesuffix(_SUFFIX) for name in found if name.endswith(_SUFFIX))
+        return frozenset(name for name in names if claims.is_uid(name))
+
+    def get(self, uid: str) -> Record | None:
+        """The record, if there is a copy of it.
+
+        Raises:
+            DamageError: The copy is not what was written.
+        """
+        content = self._read(uid)
+        if content is None:
+            return None
+        seal, _, text = content.removesuffix(b"\n").partition(b"\n")
+        record = records.read(uid.encode(), text, seal)
+        records.claim(record)
+        return record
+
+    def set_aside(self, uid: str, *, moment: datetime) -> None:
+        """Puts a damaged copy out of the way."""
+        path = self._path(uid)
+        path.rename(path.with_name(f"{uid}-damaged-{moment:%Y%m%dT%H%M%S.%fZ}"))
+
+    def remove_unfinished(self) -> None:
+        """Removes what a crash left of a write; call it only while nobody writes."""
+        if self.folder.is_dir():
+            for path in atomic.unfinished(self.folder, prefix="", suffix=_SUFFIX):
+                path.unlink(missing_ok=True)
+
+    def _read(self, uid: str) -> bytes | None:
+        # A damaged ledger may name anything.
+        if not claims.is_uid(uid):
+            return None
+        try:
+            return self._path(uid).read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def _path(self, uid: str) -> Path:
+        return self.folder / f"{uid}{_SUFFIX}"
+
+
+def _content(record: Record) -> bytes:
+    return f"{record.seal}\n{record.text}\n".encode()

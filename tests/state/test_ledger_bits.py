@@ -1,0 +1,124 @@
+"""Any bit of the ledger's files may flip, and any end be missing: no claim with a copy is lost."""
+
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tensorfusion_dra.core.errors import FatalError
+from tensorfusion_dra.core.prepared import PreparedClaim
+from tensorfusion_dra.state.ledger_file import FILE_NAME
+from tests.support.ledgers import GPU_0, holders, opened, put, record
+
+CLAIMS = [record(f"{number:02}", number=number) for number in range(8)]
+HEADER_BYTES = 100
+VERSION_BYTES = range(60, 64)
+"""Of the header: user_version. A later one is another release's, which is refused."""
+SAMPLES = 120
+
+
+@pytest.fixture(scope="module")
+def closed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A ledger whose log is in its file."""
+    folder = tmp_path_factory.mktemp("closed")
+    with opened(folder) as ledger:
+        put(ledger, *CLAIMS)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def cut(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A ledger after a power cut: half of its claims are in the log alone."""
+    running = tmp_path_factory.mktemp("running")
+    with opened(running) as ledger:
+        put(ledger, *CLAIMS[:4])
+    with opened(running) as ledger:
+        for claim in CLAIMS[4:]:
+            put(ledger, claim)
+        folder = tmp_path_factory.mktemp("cut") / "ledger"
+        shutil.copytree(running, folder)
+    (folder / f"{FILE_NAME}-shm").unlink()
+    return folder
+
+
+def sampled(content: bytes, whole: int, seed: int) -> list[int]:
+    """Offsets: all of the first bytes, and one in each region of the others."""
+    chance = random.Random(seed)
+    width = max(1, (len(content) - whole) // SAMPLES)
+    regions = range(whole, len(content), width)
+    return [*range(whole), *(min(len(content) - 1, r + chance.randrange(width)) for r in regions)]
+
+
+def claims_after(damaged: Path, name: str, content: bytes, scratch: Path) -> list[PreparedClaim]:
+    """What a ledger has whose one file has this content."""
+    shutil.rmtree(scratch, ignore_errors=True)
+    shutil.copytree(damaged, scratch)
+    (scratch / name).write_bytes(content)
+    with opened(scratch) as ledger:
+        claims = list(ledger.claims())
+        assert holders(ledger, GPU_0) == [claim.ref.name for claim in claims]
+        return claims
+
+
+def flipped(content: bytes, offset: int, mask: int) -> bytes:
+    return content[:offset] + bytes([content[offset] ^ mask]) + content[offset + 1 :]
+
+
+@pytest.mark.parametrize("mask", [0x01, 0x80, 0xFF])
+def test_no_bit_of_the_database_costs_a_claim(closed: Path, tmp_path: Path, mask: int) -> None:
+    content = (closed / FILE_NAME).read_bytes()
+
+    for offset in sampled(content, HEADER_BYTES, seed=mask):
+        damaged = flipped(content, offset, mask)
+        negative = offset == VERSION_BYTES[0] and mask & 0x80
+        if offset in VERSION_BYTES and not negative:
+            with pytest.raises(FatalError, match=r"found version \d+, expected at most 2"):
+                claims_after(closed, FILE_NAME, damaged, tmp_path / "ledger")
+        else:
+            found = claims_after(closed, FILE_NAME, damaged, tmp_path / "ledger")
+            assert found == CLAIMS, f"byte {offset}"
+
+
+def test_no_bit_of_the_log_costs_a_claim(cut: Path, tmp_path: Path) -> None:
+    name = f"{FILE_NAME}-wal"
+    content = (cut / name).read_bytes()
+
+    for offset in sampled(content, 56, seed=1):
+        damaged = flipped(content, offset, 0x10)
+        assert claims_after(cut, name, damaged, tmp_path / "ledger") == CLAIMS, f"byte {offset}"
+
+
+@pytest.mark.parametrize("end", ["", "-wal"], ids=["database", "log"])
+def test_no_missing_end_costs_a_claim(cut: Path, tmp_path: Path, end: str) -> None:
+    name = FILE_NAME + end
+    content = (cut / name).read_bytes()
+
+    for length in sampled(content, 33, seed=2):
+        found = claims_after(cut, name, content[:length], tmp_path / "ledger")
+        assert found == CLAIMS, f"{length} bytes"
+
+
+def test_no_bit_and_no_missing_end_of_a_copy_costs_a_claim(closed: Path, tmp_path: Path) -> None:
+    name = "records/uid-03.record"
+    content = (closed / name).read_bytes()
+
+    for offset in sampled(content, 0, seed=3):
+        for damaged in (flipped(content, offset, 0x04), content[:offset]):
+            assert claims_after(closed, name, damaged, tmp_path / "ledger") == CLAIMS
+            assert (tmp_path / "ledger" / name).read_bytes() == content
+
+
+def test_a_damaged_copy_beside_a_damaged_database_costs_its_claim_alone(
+    closed: Path, tmp_path: Path
+) -> None:
+    ledger = tmp_path / "ledger"
+    name = "records/uid-03.record"
+    content = (closed / name).read_bytes()
+    others = [claim for claim in CLAIMS if claim.ref.uid != "uid-03"]
+
+    for offset in sampled(content, 0, seed=4)[::5]:
+        shutil.rmtree(ledger, ignore_errors=True)
+        shutil.copytree(closed, ledger)
+        (ledger / FILE_NAME).write_bytes(b"garbage")
+        assert claims_after(ledger, name, flipped(content, offset, 0x04), tmp_path / "x") == others

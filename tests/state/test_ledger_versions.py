@@ -1,0 +1,162 @@
+"""A ledger of another release: an older one is brought up to date, a newer one is left alone."""
+
+import json
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from tensorfusion_dra.core.errors import FatalError, RetryableError
+from tensorfusion_dra.state import ledger as ledgers
+from tensorfusion_dra.state.ledger import Ledger
+from tensorfusion_dra.state.ledger_file import FILE_NAME
+from tests.support.ledgers import (
+    GPU_0,
+    GPU_1,
+    edited,
+    existing,
+    holders,
+    opened,
+    put,
+    record,
+    uids,
+)
+
+VERSION_1 = """
+CREATE TABLE claims (uid TEXT PRIMARY KEY, record TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE holdings (
+    device TEXT NOT NULL,
+    uid TEXT NOT NULL REFERENCES claims (uid) ON DELETE CASCADE,
+    PRIMARY KEY (device, uid)
+) WITHOUT ROWID;
+CREATE INDEX holdings_by_claim ON holdings (uid);
+PRAGMA journal_mode = WAL;
+PRAGMA user_version = 1;
+"""
+
+
+def of_version_1(folder: Path, names: str) -> Path:
+    path = folder / FILE_NAME
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript(VERSION_1)
+        for number, name in enumerate(names):
+            put_as_version_1(connection, name, number)
+        connection.commit()
+    return path
+
+
+def put_as_version_1(connection: sqlite3.Connection, name: str, number: int) -> None:
+    """Statement by statement what the first release does."""
+    kept = record(name, number=number).as_json()
+    del kept["bootID"]
+    connection.execute("DELETE FROM claims WHERE uid = ?", (kept["uid"],))
+    connection.execute(
+        "INSERT INTO claims (uid, record) VALUES (?, ?)", (kept["uid"], json.dumps(kept))
+    )
+    connection.execute("INSERT INTO holdings (device, uid) VALUES (?, ?)", (GPU_0, kept["uid"]))
+
+
+def version_of(path: Path) -> int:
+    with closing(sqlite3.connect(path)) as connection:
+        return int(connection.execute("PRAGMA user_version").fetchone()[0])
+
+
+def test_a_ledger_of_version_1_is_brought_to_version_2_with_all_it_has(tmp_path: Path) -> None:
+    path = of_version_1(tmp_path, "abc")
+
+    with opened(tmp_path) as ledger:
+        assert ledger.claims() == [record(n, number=i) for i, n in enumerate("abc")]
+        assert holders(ledger, GPU_0) == ["a", "b", "c"]
+        assert ledger.damage() == []
+        put(ledger, record("d", device=GPU_1))
+
+    assert version_of(path) == 2
+    assert len(list((tmp_path / "records").iterdir())) == 4
+    with opened(tmp_path) as ledger:
+        assert uids(ledger) == ["uid-a", "uid-b", "uid-c", "uid-d"]
+
+
+def test_a_claim_of_version_1_is_of_no_boot(tmp_path: Path) -> None:
+    of_version_1(tmp_path, "a")
+
+    with opened(tmp_path) as ledger:
+        assert [claim.boot_id for claim in ledger.claims()] == [""]
+
+
+def test_an_interrupted_migration_has_changed_nothing(tmp_path: Path) -> None:
+    path = of_version_1(tmp_path, "abc")
+    (tmp_path / "records").write_text("a file where the folder should be")
+
+    with pytest.raises(RetryableError, match="records"):
+        Ledger(tmp_path)
+
+    assert version_of(path) == 1
+    (tmp_path / "records").unlink()
+    with opened(tmp_path) as ledger:
+        assert uids(ledger) == ["uid-a", "uid-b", "uid-c"]
+
+
+def test_a_damaged_record_of_version_1_costs_no_other(tmp_path: Path) -> None:
+    edited(of_version_1(tmp_path, "abc"), "UPDATE claims SET record = '{' WHERE uid = 'uid-b'")
+
+    with opened(tmp_path) as ledger:
+        assert uids(ledger) == ["uid-a", "uid-c"]
+        (told,) = ledger.damage()
+
+    assert told.lost == ("uid-b",)
+
+
+def test_an_instance_of_version_1_that_still_runs_goes_on_beside_the_new_one(
+    tmp_path: Path,
+) -> None:
+    path = of_version_1(tmp_path, "ab")
+    with closing(sqlite3.connect(path, isolation_level=None)) as old, opened(tmp_path) as new:
+        put_as_version_1(old, "c", 2)
+        put(new, record("d", number=3))
+
+        assert uids(new) == ["uid-a", "uid-b", "uid-c", "uid-d"]
+        seen = [json.loads(row[0])["uid"] for row in old.execute("SELECT record FROM claims")]
+        assert sorted(seen) == uids(new)
+        new.check()
+        assert new.damage() == []
+
+
+@pytest.mark.parametrize("journal", ["wal", "delete"])
+@pytest.mark.parametrize("newer", [3, 99, 2**31 - 1])
+def test_the_ledger_of_a_newer_release_is_left_to_it(
+    tmp_path: Path, journal: str, newer: int
+) -> None:
+    path = existing(tmp_path)
+    before = edited(path, f"PRAGMA journal_mode = {journal}", f"PRAGMA user_version = {newer}")
+
+    with pytest.raises(FatalError, match=f"found version {newer}, expected at most 2"):
+        Ledger(tmp_path)
+
+    assert path.read_bytes() == before
+    assert sorted(p.name for p in tmp_path.glob("ledger*")) == ["ledger.lock", FILE_NAME]
+
+
+def test_looking_at_a_ledger_changes_nothing(tmp_path: Path) -> None:
+    path = existing(tmp_path)
+    before = path.read_bytes()
+
+    assert len(ledgers.recorded(tmp_path)) == 40
+
+    assert path.read_bytes() == before
+    assert ledgers.recorded(tmp_path / "missing") == []
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_looking_at_a_ledger_that_is_not_sound_says_who_puts_it_right(
+    tmp_path: Path, version: int
+) -> None:
+    path = of_version_1(tmp_path, "a") if version == 1 else existing(tmp_path)
+    if version == 2:
+        edited(path, "UPDATE claims SET record = '{'")
+    before = path.read_bytes()
+
+    with pytest.raises(RetryableError, match="the node plugin puts it right when it starts"):
+        ledgers.recorded(tmp_path)
+
+    assert path.read_bytes() == before
