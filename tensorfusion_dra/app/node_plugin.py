@@ -8,7 +8,7 @@ from typing import Final
 
 import structlog
 
-from tensorfusion_dra.app import parts, pool_source, providers
+from tensorfusion_dra.app import card_health, parts, pool_source, providers
 from tensorfusion_dra.app.settings import Settings
 from tensorfusion_dra.app.supervisor import Supervisor
 from tensorfusion_dra.cluster.api import Api
@@ -23,7 +23,9 @@ from tensorfusion_dra.core.errors import FatalError, RetryableError
 from tensorfusion_dra.core.share_parameters import Isolation
 from tensorfusion_dra.discovery.host import WithHost
 from tensorfusion_dra.driver import recover
+from tensorfusion_dra.driver.card_watch import CardWatch
 from tensorfusion_dra.driver.catalog import CatalogReader
+from tensorfusion_dra.driver.health_news import HealthNews
 from tensorfusion_dra.driver.prepare import Preparer
 from tensorfusion_dra.driver.projection import Projection
 from tensorfusion_dra.driver.publish import Publisher
@@ -86,14 +88,21 @@ def _start(settings: Settings, supervisor: Supervisor, running: ExitStack) -> No
     )
     recover.recover(ledger, projection)
 
-    cards = WithHost(parts.discovery(settings, running), data_folder=Path(settings.data_dir))
+    discovery = parts.discovery(settings, running)
+    cards = WithHost(discovery, data_folder=Path(settings.data_dir))
     node = None if pool_source.follows(settings) else parts.node(settings)
-    catalog = CatalogReader(cards, node, providers=providers.load())
+    catalog = CatalogReader(
+        cards,
+        node,
+        providers=providers.load(),
+        memory=card_health.memory(settings, ledger.claims),
+        taint_effect=card_health.taint_effect(settings),
+    )
     api = Api(Path(settings.kubeconfig) if settings.kubeconfig else None)
     resource_api = ResourceApi(api)
     running.callback(supervisor.join, seconds=_JOIN_SECONDS)
 
-    status = StatusReporter(ClaimStatus(resource_api))
+    status = StatusReporter(ClaimStatus(resource_api), sick=catalog.sick)
     supervisor.run("status", status.run)
     running.callback(status.stop)
     preparer = Preparer(
@@ -115,7 +124,15 @@ def _start(settings: Settings, supervisor: Supervisor, running: ExitStack) -> No
     running.callback(dra_server.stop, grace_seconds=settings.drain_seconds)
     running.callback(health.stop)
 
-    _publish(settings, supervisor, running, catalog=catalog, resource_api=resource_api)
+    publisher = _publish(settings, supervisor, running, catalog=catalog, resource_api=resource_api)
+    events = discovery.events if settings.health_events == "true" else None
+    watch = CardWatch(catalog, events, poll_seconds=settings.poll_seconds, on_change=publisher.wake)
+    news = HealthNews(catalog, ledger, status, card_health.events(settings, api))
+    for part in (watch, news):
+        running.callback(part.stop)
+    supervisor.run("cards", watch.run)
+    supervisor.run("card-events", watch.run_events)
+    supervisor.run("health-news", news.run)
     _register(paths, supervisor, running)
 
 
@@ -126,11 +143,11 @@ def _publish(
     *,
     catalog: CatalogReader,
     resource_api: ResourceApi,
-) -> None:
+) -> Publisher:
     resource_api.api.connect()
     slices = Slices(resource_api, node_name=settings.node_name)
     nodes = Nodes(resource_api.api, node_name=settings.node_name)
-    publisher = Publisher(catalog, slices, nodes, poll_seconds=settings.poll_seconds)
+    publisher = Publisher(catalog, slices, nodes)
     watch = SliceWatch(
         resource_api,
         selector=slices.selector,
@@ -150,6 +167,7 @@ def _publish(
             api=resource_api.api,
             on_served=publisher.wake,
         )
+    return publisher
 
 
 def _register(paths: sockets.SocketPaths, supervisor: Supervisor, running: ExitStack) -> None:

@@ -1,4 +1,4 @@
-"""Warnings on the Node object, as events.k8s.io/v1 has them."""
+"""Events on the Node object, as events.k8s.io/v1 has them."""
 
 import time
 from collections.abc import Callable
@@ -16,6 +16,9 @@ log = structlog.get_logger()
 
 _PATH: Final = "/apis/events.k8s.io/v1/namespaces/default/events"
 """Events on objects without a namespace lie in `default`."""
+
+_ACTION: Final = "ServeGPUs"
+"""What this driver does with the Node; the reason says what became of it."""
 
 _QUIET_SECONDS: Final = 600.0
 _WAIT_SECONDS: Final = 5.0
@@ -47,6 +50,13 @@ class Events:
 
     def warn(self, reason: str, message: str) -> None:
         """See ports.Events."""
+        self._write("Warning", reason, message)
+
+    def note(self, reason: str, message: str) -> None:
+        """See ports.Events."""
+        self._write("Normal", reason, message)
+
+    def _write(self, kind: str, reason: str, message: str) -> None:
         now = self._clock()
         self._written = {
             event: at for event, at in self._written.items() if now - at < _QUIET_SECONDS
@@ -54,14 +64,14 @@ class Events:
         if (reason, message) in self._written:
             return
         try:
-            event = self._event(reason, message, node_uid=self._nodes.uid())
+            event = self._event(kind, reason, message, node_uid=self._nodes.uid())
             self._api.call("POST", _PATH, body=event, wait_seconds=_WAIT_SECONDS)
         except DriverError as error:
             log.warning("event_not_written", reason=reason, error=str(error))
         else:
             self._written[reason, message] = now
 
-    def _event(self, reason: str, message: str, *, node_uid: str) -> dict[str, Any]:
+    def _event(self, kind: str, reason: str, message: str, *, node_uid: str) -> dict[str, Any]:
         moment = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         regarding = {
             "apiVersion": "v1",
@@ -76,9 +86,9 @@ class Events:
             "eventTime": moment,
             "reportingController": names.DRIVER,
             "reportingInstance": self._node_name[:_MAX_INSTANCE_BYTES],
-            "action": "ReadGPUPool",
+            "action": _ACTION,
             "reason": reason,
-            "type": "Warning",
+            "type": kind,
             "regarding": regarding,
             "note": message.encode()[:_MAX_NOTE_BYTES].decode(errors="ignore"),
         }

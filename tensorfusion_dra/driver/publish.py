@@ -17,24 +17,20 @@ log = structlog.get_logger()
 
 
 class Publisher:
-    """One loop that everything else only wakes: a timer, a deleted slice, a changed card."""
+    """One loop that everything else only wakes: a changed card, a changed or deleted slice."""
 
-    def __init__(
-        self, catalog: CatalogReader, slices_at_server: Slices, nodes: Nodes, *, poll_seconds: float
-    ) -> None:
+    def __init__(self, catalog: CatalogReader, slices_at_server: Slices, nodes: Nodes) -> None:
         self._catalog = catalog
         self._slices = slices_at_server
         self._nodes = nodes
-        self._poll_seconds = poll_seconds
         self._woken = Event()
         self._stop = Event()
         self._recheck_gates = Event()
         self._dropped: frozenset[str] = frozenset()
         self._told_dropped: frozenset[str] = frozenset()
-        self._told_waiting = ""
 
     def wake(self) -> None:
-        """The stored slices may have changed: look at them now."""
+        """The catalog or the stored slices may have changed: look at them now."""
         self._woken.set()
 
     def server_returned(self) -> None:
@@ -50,25 +46,19 @@ class Publisher:
     def run(self) -> None:
         """Publishes until stopped."""
         backoff = Backoff(first_seconds=0.2, longest_seconds=30)
-        unpublished = True
         while True:
-            asked = self._woken.is_set()
             self._woken.clear()
             # After the clearing, which may have taken stop()'s own wake-up.
             if self._stop.is_set():
                 return
+            delay: float | None = None
             try:
-                changed = self._read_cards()
-                unpublished = unpublished or changed or asked
-                if unpublished:
-                    self.publish()
-                unpublished = False
+                self.publish()
             except RetryableError as error:
                 delay = backoff.failed()
                 log.warning("publish_retried", seconds=round(delay, 1), error=str(error))
             else:
                 backoff.succeeded()
-                delay = self._poll_seconds
             self._woken.wait(delay)
 
     def publish(self) -> SlicePlan | None:
@@ -102,18 +92,6 @@ class Publisher:
             deleted=len(plan.delete),
         )
         return plan
-
-    def _read_cards(self) -> bool:
-        """True if the cards changed. Cards that cannot be read leave the slices as they are."""
-        try:
-            changed = self._catalog.refresh()
-        except RetryableError as error:
-            if str(error) != self._told_waiting:
-                self._told_waiting = str(error)
-                log.warning("gpus_awaited", error=str(error))
-            return False
-        self._told_waiting = ""
-        return changed
 
     def _server_drops(
         self, plan: SlicePlan, wanted: Sequence[Slice], stored: Sequence[Slice]
@@ -149,12 +127,13 @@ class Publisher:
             self._note_dropped(gates)
 
     def _note_dropped(self, gates: frozenset[str]) -> None:
-        self._dropped = gates
-        if gates != self._told_dropped:
-            self._told_dropped = gates
+        # Together: a slice without a taint does not show that taints are dropped.
+        self._dropped |= gates
+        if self._dropped != self._told_dropped:
+            self._told_dropped = self._dropped
             log.error(
                 "slice_fields_dropped",
-                feature_gates=sorted(gates),
+                feature_gates=sorted(self._dropped),
                 error="the API server keeps only a part of each device: enable these feature "
                 "gates on kube-apiserver, kube-scheduler, kube-controller-manager and kubelet",
             )

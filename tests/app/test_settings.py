@@ -104,6 +104,8 @@ def test_every_setting_has_a_flag_a_variable_and_a_key_in_the_file(tmp_path: Pat
         "enforcer": "mps",
         "overcommit_limits": "true",
         "read_pods": "false",
+        "health_events": "false",
+        "health_taint": "NoExecute",
     }
     folders = {item.name: "/x" for item in fields(Settings) if str(item.default).startswith("/")}
     values = {item.name: {**special, **folders}.get(item.name, "7") for item in fields(Settings)}

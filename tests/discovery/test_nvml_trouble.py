@@ -181,7 +181,7 @@ def test_a_call_that_hangs_ends_the_reading_and_is_named(machine: Machine) -> No
         answers(card(0), card(1, uuid=hang)), ["read"], ["read"], ["threads"]
     )
 
-    assert first["error"] == second["error"] == "RetryableError"
+    assert first["error"] == second["error"] == "HungError"
     assert re.match(r"NVML: uuid of GPU 1, asked \d+ s ago, is without an answer", first["text"])
     assert "expected it within 0.3 s" in first["text"]
     assert threads == ["nvml"]
@@ -210,7 +210,7 @@ def test_once_the_call_comes_back_the_cards_are_read_again(machine: Machine) -> 
         ["threads"],
     )
 
-    assert hung["error"] == "RetryableError"
+    assert hung["error"] == "HungError"
     assert uuids(inventory) == [uuid(0), uuid(1)]
     assert threads == ["nvml"]
 

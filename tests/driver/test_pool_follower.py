@@ -14,7 +14,7 @@ from tensorfusion_dra.core.oversubscription import Oversubscription
 from tensorfusion_dra.driver.catalog import CatalogReader
 from tensorfusion_dra.driver.pool_follower import NamedPool, PoolFollower, SelectingPool
 from tests.support.gpus import gpu
-from tests.support.ports import FixedDiscovery
+from tests.support.ports import EventsInMemory, FixedDiscovery
 
 MORE = Oversubscription(tflops_percent=200, host_memory_percent=0, host_disk_percent=0)
 RATIOS = {"tflopsOversellRatio": 200, "vramExpandToHostMem": 0, "vramExpandToHostDisk": 0}
@@ -30,14 +30,6 @@ class ObjectsInMemory:
         if isinstance(self.found, Sequence):
             return self.found
         raise self.found
-
-
-class EventsInMemory:
-    def __init__(self) -> None:
-        self.written: list[tuple[str, str]] = []
-
-    def warn(self, reason: str, message: str) -> None:
-        self.written.append((reason, message))
 
 
 class Setup:

@@ -33,7 +33,7 @@ class Setup:
         self.slices = slices or SlicesInMemory()
         self.node = OneNode()
         self.catalog = CatalogReader(self.discovery, NODE)
-        self.publisher = Publisher(self.catalog, self.slices, self.node, poll_seconds=60)
+        self.publisher = Publisher(self.catalog, self.slices, self.node)
 
     def publish(self) -> None:
         self.catalog.refresh()
@@ -188,16 +188,16 @@ def test_a_gate_that_was_turned_on_is_used_once_the_server_returns() -> None:
     assert setup.slices.items[SLICE]["spec"]["devices"][0]["allowMultipleAllocations"] is True
 
 
-def test_more_than_128_cards_are_split_over_slices_of_one_generation() -> None:
+def test_more_than_64_cards_are_split_over_slices_of_one_generation() -> None:
     setup = Setup(inventory=cards("130xT4"))
 
     setup.publish()
 
     specs = [item["spec"] for item in setup.slices.items.values()]
-    assert sorted(setup.slices.items) == [SLICE, f"{SLICE}-1"]
-    assert [len(spec["devices"]) for spec in specs] == [128, 2]
+    assert sorted(setup.slices.items) == [SLICE, f"{SLICE}-1", f"{SLICE}-2"]
+    assert [len(spec["devices"]) for spec in specs] == [64, 64, 2]
     assert {spec["pool"]["generation"] for spec in specs} == {1}
-    assert {spec["pool"]["resourceSliceCount"] for spec in specs} == {2}
+    assert {spec["pool"]["resourceSliceCount"] for spec in specs} == {3}
 
 
 def test_every_device_has_every_documented_attribute() -> None:

@@ -105,6 +105,20 @@ class SlicesInMemory:
             raise RetryableError("no answer")
 
 
+class EventsInMemory:
+    """Events as they were handed over, warnings apart from the others."""
+
+    def __init__(self) -> None:
+        self.written: list[tuple[str, str]] = []
+        self.noted: list[tuple[str, str]] = []
+
+    def warn(self, reason: str, message: str) -> None:
+        self.written.append((reason, message))
+
+    def note(self, reason: str, message: str) -> None:
+        self.noted.append((reason, message))
+
+
 class OneNode:
     """The Node object of this node."""
 
