@@ -24,6 +24,9 @@ T = TypeVar("T")
 WAIT_SECONDS: Final = 30.0
 """Opening a card takes seconds while the driver initialises it."""
 
+_FRESH_SECONDS: Final = 600.0
+"""So late at most a card is found that appeared where /sys does not tell it."""
+
 _ERROR_NAMES: Final[dict[int, str]] = {
     value: name for name, value in vars(pynvml).items() if name.startswith("NVML_ERROR_")
 }
@@ -80,6 +83,7 @@ class NvmlDiscovery:
         self.events: Final = NvmlEvents()
         self._last: Inventory | None = None
         self._bound: frozenset[str] = frozenset()
+        self._fresh_at = 0.0
 
     def read(self) -> Inventory:
         """Every card of the node as it is now.
@@ -92,9 +96,10 @@ class NvmlDiscovery:
         """
         bound = sysfs.bound(self._sysfs)
         last, self._last = self._last, None
-        if last is None or bound != self._bound or self._is_troubled(last):
+        if last is None or bound != self._bound or self._is_to_be_fresh(last):
             with self.events.paused():
                 found = self._inventory()
+            self._fresh_at = time.monotonic()
         else:
             found = self._inventory()
         self._last, self._bound = found, bound
@@ -114,9 +119,11 @@ class NvmlDiscovery:
         """Ends the thread; one that hangs in the driver is left to the end of the process."""
         self._thread.close(wait_seconds=wait_seconds)
 
-    def _is_troubled(self, last: Inventory) -> bool:
-        """Whether there is a card that nobody is to keep open after a reading."""
-        return bool(last.lost) or {gpu.uuid for gpu in last.gpus} != self.events.watched()
+    def _is_to_be_fresh(self, last: Inventory) -> bool:
+        """Whether NVML is to start anew, because a card is not to stay open, or after a while."""
+        if last.lost or {gpu.uuid for gpu in last.gpus} != self.events.watched():
+            return True
+        return time.monotonic() - self._fresh_at >= _FRESH_SECONDS
 
     def _inventory(self) -> Inventory:
         try:

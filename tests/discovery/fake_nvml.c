@@ -20,6 +20,8 @@
  * an event set waits. The question `events` of a card is the mask of types that it supports;
  * `system event_wait` is asked before each wait.
  *
+ * The file $FAKE_NVML.open has the indices of the cards that the process keeps open.
+ *
  * All calls must come from two threads; one from a third is answered with NVML_ERROR_UNKNOWN.
  * -DOLD_DRIVER leaves out the functions that drivers before 510 lack, and -DNO_EVENTS events.
  *
@@ -75,6 +77,7 @@ static int started;
 static unsigned counted;
 static long threads[MAX_THREADS];
 static int cards[MAX_CARDS];
+static int is_open[MAX_CARDS];
 
 static int is_known_thread(void)
 {
@@ -98,6 +101,20 @@ static void read_machine(void)
     size_t length = file ? fread(machine, 1, sizeof machine - 1, file) : 0;
 
     machine[length] = '\0';
+    if (file)
+        fclose(file);
+}
+
+static void write_open(void)
+{
+    char path[4096];
+    FILE *file;
+
+    snprintf(path, sizeof path, "%s.open", getenv("FAKE_NVML"));
+    file = fopen(path, "w");
+    for (int i = 0; file && i < MAX_CARDS; i++)
+        if (is_open[i])
+            fprintf(file, "%d ", i);
     if (file)
         fclose(file);
 }
@@ -212,10 +229,12 @@ Return nvmlShutdown(void)
     Return result = SUCCESS;
 
     pthread_mutex_lock(&lock);
-    if (started)
-        started--;
-    else
+    if (!started)
         result = UNINITIALIZED;
+    else if (--started == 0) {
+        memset(is_open, 0, sizeof is_open);
+        write_open();
+    }
     pthread_mutex_unlock(&lock);
     return result;
 }
@@ -263,7 +282,13 @@ Return nvmlDeviceGetHandleByIndex_v2(unsigned index, Device *device)
 
     if (index >= MAX_CARDS)
         return INVALID_ARGUMENT;
+    pthread_mutex_lock(&lock);
     cards[index] = (int)index;
+    if (started && !is_open[index]) {
+        is_open[index] = 1;
+        write_open();
+    }
+    pthread_mutex_unlock(&lock);
     *device = (Device)&cards[index];
     result = ask_card(*device, "handle", answer);
     return result == NOT_SUPPORTED ? SUCCESS : result;
