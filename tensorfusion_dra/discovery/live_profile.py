@@ -55,12 +55,13 @@ class SimulatedEvents:
     """See ports.CardEvents: the XIDs that a profile begins to name while somebody waits."""
 
     def __init__(self, named: Callable[[], Mapping[str, int]]) -> None:
-        """Waits for nothing yet.
+        """What the profile names from the beginning is never reported.
 
         Args:
             named: The XIDs that the profile names now, by GPU UUID.
         """
         self._named = named
+        self._before = named()
         self._watched: frozenset[str] = frozenset()  # replaced as a whole
         self._stop = Event()
 
@@ -74,10 +75,9 @@ class SimulatedEvents:
 
     def run(self, on_event: Callable[[CardEvent], None]) -> None:
         """See ports.CardEvents."""
-        before = self._named()
         while not self._stop.wait(_LOOK_SECONDS):
             now = self._named()
             for uuid in sorted(self._watched & now.keys()):
-                if now[uuid] != before.get(uuid):
+                if now[uuid] != self._before.get(uuid):
                     on_event(CardEvent(gpu_uuid=uuid, kind=EventKind.XID, code=now[uuid]))
-            before = now
+            self._before = now

@@ -9,7 +9,8 @@ from tensorfusion_dra.core import names
 from tensorfusion_dra.core.device import Node
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.core.gpu import Inventory
-from tensorfusion_dra.core.stored import GATE_CONSUMABLE_CAPACITY
+from tensorfusion_dra.core.health import CardEvent, EventKind
+from tensorfusion_dra.core.stored import GATE_CONSUMABLE_CAPACITY, GATE_DEVICE_TAINTS
 from tensorfusion_dra.discovery import simulated
 from tensorfusion_dra.driver.catalog import CatalogReader
 from tensorfusion_dra.driver.publish import Publisher
@@ -17,6 +18,11 @@ from tests.support.ports import FixedDiscovery, OneNode, SlicesInMemory
 
 NODE = Node(name="node-01", gpupool="default", qos="medium")
 SLICE = "tensor-fusion-resource-slice-node-01"
+XID_79 = CardEvent(
+    gpu_uuid=simulated.from_text("1xT4", node_name="node-01").read().gpus[0].uuid,
+    kind=EventKind.XID,
+    code=79,
+)
 
 
 def cards(text: str = "2xA100-SXM4-80GB") -> Inventory:
@@ -186,6 +192,38 @@ def test_a_gate_that_was_turned_on_is_used_once_the_server_returns() -> None:
 
     assert setup.slices.writes[1:] == [f"replace {SLICE}"]
     assert setup.slices.items[SLICE]["spec"]["devices"][0]["allowMultipleAllocations"] is True
+
+
+def test_an_unhealthy_card_is_tainted_in_one_write_and_not_again_at_each_reading() -> None:
+    setup = Setup()
+    setup.publish()
+    setup.catalog.report(XID_79)
+
+    for _ in range(3):
+        setup.publish()
+
+    assert setup.slices.writes[1:] == [f"replace {SLICE}"]
+    first, second = setup.slices.items[SLICE]["spec"]["devices"]
+    (taint,) = first["taints"]
+    assert (taint["key"], taint["value"]) == ("tensor-fusion.ai/unhealthy", "xid-79")
+    assert taint["timeAdded"].endswith("Z")
+    assert first["attributes"]["phase"] == {"string": "Unknown"}
+    assert "taints" not in second
+
+
+def test_dropped_taints_are_found_beside_other_dropped_fields_and_written_once() -> None:
+    gates = frozenset({GATE_CONSUMABLE_CAPACITY, GATE_DEVICE_TAINTS})
+    setup = Setup(SlicesInMemory(gates_off=gates), inventory=cards("66xT4"))
+    setup.publish()
+    setup.catalog.report(replace(XID_79, gpu_uuid=cards("66xT4").gpus[0].uuid))
+
+    with capture_logs() as logs:
+        for _ in range(3):
+            setup.publish()
+
+    reports = [line for line in logs if line["event"] == "slice_fields_dropped"]
+    assert [set(line["feature_gates"]) for line in reports] == [gates]
+    assert setup.slices.writes[2:] == [f"replace {SLICE}"]
 
 
 def test_more_than_64_cards_are_split_over_slices_of_one_generation() -> None:
