@@ -135,6 +135,12 @@ def dropped_gates(sent: Slice, stored: Slice) -> frozenset[str]:
     return next(explaining, frozenset())
 
 
+def loses(item: Slice, gates: frozenset[str]) -> bool:
+    """Whether an API server with these feature gates off would keep less of the slice."""
+    devices = _devices(item)
+    return normal(without(devices, gates)) != normal(devices)
+
+
 def _differs(item: Slice, old: Slice, dropped: frozenset[str]) -> bool:
     metadata, old_metadata = item["metadata"], old["metadata"]
     spec, old_spec = item["spec"], old["spec"]

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
 
 import structlog
 
@@ -16,6 +16,9 @@ from tensorfusion_dra.core.prepared import PreparedClaim
 from tensorfusion_dra.driver.ports import CardRecords, HungError
 
 log = structlog.get_logger()
+
+_QUIET_SECONDS: Final = 60.0
+"""In which the same report is not logged again."""
 
 
 def now() -> Moment:
@@ -53,6 +56,7 @@ class CardMemory:
         self._keeps = keeps
         self._inventory: Inventory | None = None
         self._failures = 0
+        self._logged: dict[CardEvent, float] = {}
         self._held: frozenset[str] = frozenset()
         self._kept: Mapping[str, Any] | None = records.load() if records else None
         self._known = self._loaded()
@@ -78,7 +82,7 @@ class CardMemory:
         trouble = health.trouble_of(event, self._rules)
         uuid = event.gpu_uuid
         counts = trouble is not None and uuid in self._known.cards
-        log.info("card_event", device=uuid, kind=event.kind.value, code=event.code, counts=counts)
+        self._log(event, counts=counts)
         if trouble is None or uuid is None or not counts:
             return False
         self._know(known_cards.after_report(self._known, uuid, trouble, self._clock()))
@@ -96,6 +100,18 @@ class CardMemory:
         if any(state.was_away for state in self._known.health.values()):
             self._held = self._devices_held()
         return known_cards.visible(self._known, inventory, self._held)
+
+    def _log(self, event: CardEvent, *, counts: bool) -> None:
+        """One line for a storm of equal reports, which a broken program can cause at will."""
+        seconds = self._clock().seconds
+        if seconds - self._logged.get(event, -_QUIET_SECONDS) < _QUIET_SECONDS:
+            return
+        self._logged = {
+            each: at for each, at in self._logged.items() if seconds - at < _QUIET_SECONDS
+        }
+        self._logged[event] = seconds
+        kind = event.kind.value
+        log.info("card_event", device=event.gpu_uuid, kind=kind, code=event.code, counts=counts)
 
     def _know(self, known: KnownCards) -> None:
         self._known = known

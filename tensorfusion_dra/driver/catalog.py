@@ -221,8 +221,9 @@ def _log_change(catalog: Catalog, known: Catalog | None) -> None:
     for item in catalog.left_out:
         if item not in told:
             log.warning("gpu_left_out", device=item.subject, error=item.reason)
+    before = [device.gpu for device in known.devices] if known else []
     for device in catalog.devices:
-        new = known is None or device not in known.devices
+        new = device.gpu not in before
         if new and device.gpu.tflops_source is TflopsSource.ESTIMATE:
             log.warning(
                 "tflops_estimated",

@@ -106,7 +106,8 @@ class Publisher:
         for gates in KUBERNETES_DROPS:
             if slices.plan(wanted, stored, dropped=gates):
                 continue
-            sent = plan.update[0]
+            # One that has such fields: not every slice has a device with a taint.
+            sent = next(item for item in plan.update if slices.loses(item, gates))
             if slices.dropped_gates(sent, self._slices.replace(sent, trial=True)) != gates:
                 return False
             self._note_dropped(gates)

@@ -71,11 +71,11 @@ def await_reported(
     cluster: SimulatedCluster, driver: Driver, index: int, kind: int, code: int = 0
 ) -> None:
     """Reports until it is heard: nobody is told when the driver begins to be listened to."""
-    heard = len(log_lines(cluster, "card_event"))
 
     def told() -> bool:
         driver.report(index, kind, code)
-        return len(log_lines(cluster, "card_event")) > heard
+        lines = log_lines(cluster, "card_event")
+        return any((line["device"], line["code"]) == (uuid(index), code) for line in lines)
 
     cluster.until("heard", told, seconds=15)
 

@@ -89,13 +89,15 @@ def test_readings_that_bring_nothing_new_write_nothing() -> None:
     assert setup.records.saves == 1
 
 
-def test_a_storm_of_one_error_is_recorded_once() -> None:
+def test_a_storm_of_one_error_is_recorded_and_logged_once() -> None:
     setup = Setup()
     setup.memory.read(BOTH)
 
-    counted = [setup.memory.reported(XID_79) for _ in range(5)]
+    with capture_logs() as logs:
+        counted = [setup.memory.reported(XID_79) for _ in range(5)]
 
     assert all(counted)
+    assert len(logs) == 1
     assert setup.records.saves == 2
     assert setup.reasons() == ["xid-79"]
 

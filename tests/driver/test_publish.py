@@ -226,6 +226,23 @@ def test_dropped_taints_are_found_beside_other_dropped_fields_and_written_once()
     assert setup.slices.writes[2:] == [f"replace {SLICE}"]
 
 
+def test_a_restart_with_dropped_taints_writes_nothing_whichever_slice_has_them() -> None:
+    slices = SlicesInMemory(gates_off=frozenset({GATE_DEVICE_TAINTS}))
+    inventory = cards("130xT4")
+    last_two = [replace(XID_79, gpu_uuid=inventory.gpus[index].uuid) for index in (65, 129)]
+    for _ in range(2):
+        setup = Setup(slices, inventory=inventory)
+        setup.catalog.refresh()
+        for event in last_two:
+            setup.catalog.report(event)
+        before = list(slices.writes)
+
+        setup.publisher.publish()
+
+    assert slices.writes == before
+    assert slices.trials == 1
+
+
 def test_more_than_64_cards_are_split_over_slices_of_one_generation() -> None:
     setup = Setup(inventory=cards("130xT4"))
 
