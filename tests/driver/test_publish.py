@@ -230,16 +230,16 @@ def test_a_restart_with_dropped_taints_writes_nothing_whichever_slice_has_them()
     slices = SlicesInMemory(gates_off=frozenset({GATE_DEVICE_TAINTS}))
     inventory = cards("130xT4")
     last_two = [replace(XID_79, gpu_uuid=inventory.gpus[index].uuid) for index in (65, 129)]
+    written = []
     for _ in range(2):
         setup = Setup(slices, inventory=inventory)
         setup.catalog.refresh()
         for event in last_two:
             setup.catalog.report(event)
-        before = list(slices.writes)
-
         setup.publisher.publish()
+        written.append(len(slices.writes))
 
-    assert slices.writes == before
+    assert written == [3, 3]
     assert slices.trials == 1
 
 
