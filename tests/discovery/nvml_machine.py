@@ -76,6 +76,7 @@ class Machine:
     library: Path | None
     driver_root: Path = Path("/nonexistent")
     wait_seconds: float = 20.0
+    loader_path: str = ""
 
     @property
     def answers_file(self) -> Path:
@@ -95,7 +96,11 @@ class Machine:
         child = subprocess.run(
             [sys.executable, "-W", "error", "-m", "tests.discovery.nvml_child"],
             input=json.dumps(script),
-            env={**os.environ, "FAKE_NVML": str(self.answers_file)},
+            env={
+                **os.environ,
+                "FAKE_NVML": str(self.answers_file),
+                "LD_LIBRARY_PATH": self.loader_path,
+            },
             cwd=Path(__file__).parents[2],
             capture_output=True,
             text=True,
