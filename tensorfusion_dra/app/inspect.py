@@ -2,19 +2,23 @@
 
 import json
 import sys
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
 
 import yaml
 
-from tensorfusion_dra.app import parts, pool_source, providers
+from tensorfusion_dra.app import card_health, parts, pool_source, providers
 from tensorfusion_dra.app.settings import Settings
 from tensorfusion_dra.app.tables import table
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.errors import DriverError, RetryableError
+from tensorfusion_dra.core.health import Sickness
+from tensorfusion_dra.core.prepared import PreparedClaim
 from tensorfusion_dra.discovery.host import WithHost
 from tensorfusion_dra.driver.catalog import Catalog, CatalogReader
+from tensorfusion_dra.driver.ports import Discovery
 from tensorfusion_dra.state import ledger
 
 FORMS: Final = ("table", "json", "yaml")
@@ -41,8 +45,7 @@ def run(settings: Settings, *, form: str, raw: bool) -> int:
             _print(json.dumps(recording, indent=2))
             return 0
         cards = WithHost(discovery, data_folder=Path(settings.data_dir))
-        reader = CatalogReader(cards, parts.node(settings), providers=providers.load())
-        found, troubles = _found(settings, reader)
+        found, troubles = _found(settings, cards)
     if form == "json":
         _print(json.dumps(found, indent=2))
     elif form == "yaml":
@@ -54,8 +57,8 @@ def run(settings: Settings, *, form: str, raw: bool) -> int:
     return 1 if troubles else 0
 
 
-def _found(settings: Settings, reader: CatalogReader) -> tuple[dict[str, Any], list[str]]:
-    troubles = []
+def _found(settings: Settings, cards: Discovery) -> tuple[dict[str, Any], list[str]]:
+    troubles: list[str] = []
     found: dict[str, Any] = {"node": settings.node_name, "pool": parts.node(settings).pool}
     if pool_source.follows(settings):
         found["pool"] = None
@@ -63,6 +66,15 @@ def _found(settings: Settings, reader: CatalogReader) -> tuple[dict[str, Any], l
             f"pool-source {settings.pool_source}: the pool's values are at the API server, which "
             f"is not asked here; the devices are shown with those of the settings"
         )
+    claims = _claims(settings.data_folder, troubles)
+    # As the node plugin would, with what it has seen so far, but without a trace.
+    reader = CatalogReader(
+        cards,
+        parts.node(settings),
+        providers=providers.load(),
+        memory=card_health.memory(settings, lambda: claims or (), keeps=False),
+        taint_effect=card_health.taint_effect(settings),
+    )
     try:
         reader.refresh()
     except RetryableError as error:
@@ -74,10 +86,8 @@ def _found(settings: Settings, reader: CatalogReader) -> tuple[dict[str, Any], l
         for item in (catalog.left_out if catalog else ())
     ]
     found["devices"] = [device.as_api() for device in catalog.devices] if catalog else []
-    try:
-        found["claims"] = [claim.as_json() for claim in ledger.recorded(settings.data_folder)]
-    except DriverError as error:
-        troubles.append(str(error))
+    if claims is not None:
+        found["claims"] = [claim.as_json() for claim in claims]
     found["cdiSpecs"] = _specs(Path(settings.cdi_dir))
     return found, troubles
 
@@ -94,9 +104,29 @@ def _gpus(catalog: Catalog) -> list[dict[str, Any]]:
             "vramBytes": device.gpu.vram_bytes,
             "pciBusID": device.gpu.pci_bus_id,
             "driverVersion": device.gpu.driver_version,
+            "health": _health(catalog.sick.get(device.name)),
         }
         for device in catalog.devices
     ]
+
+
+def _claims(data_folder: Path, troubles: list[str]) -> Sequence[PreparedClaim] | None:
+    try:
+        return ledger.recorded(data_folder)
+    except DriverError as error:
+        troubles.append(str(error))
+        return None
+
+
+def _health(sickness: Sickness | None) -> dict[str, Any]:
+    if sickness is None:
+        return {"healthy": True}
+    return {
+        "healthy": False,
+        "reason": sickness.worst.reason,
+        "message": sickness.worst.text,
+        "since": sickness.since.isoformat(timespec="seconds"),
+    }
 
 
 def _specs(folder: Path) -> list[str]:
@@ -110,7 +140,7 @@ def _lines(found: dict[str, Any]) -> list[str]:
     lines = [f"Node {found['node']}, pool {found['pool']}", "", "GPUs"]
     lines += table(
         [
-            ("INDEX", "UUID", "MODEL", "TFLOPS", "VRAM MiB", "NAME"),
+            ("INDEX", "UUID", "MODEL", "TFLOPS", "VRAM MiB", "NAME", "HEALTH"),
             *(
                 (
                     gpu["index"],
@@ -119,11 +149,17 @@ def _lines(found: dict[str, Any]) -> list[str]:
                     f"{gpu['tflops']:g} ({gpu['tflopsSource']})",
                     gpu["vramBytes"] // 2**20,
                     gpu["productName"],
+                    gpu["health"].get("reason", "healthy"),
                 )
                 for gpu in found["gpus"]
             ),
         ]
     )
+    lines += [
+        f"  unhealthy since {gpu['health']['since']}: {gpu['uuid']}: {gpu['health']['message']}"
+        for gpu in found["gpus"]
+        if not gpu["health"]["healthy"]
+    ]
     lines += [f"  left out: {item['subject']}: {item['reason']}" for item in found["leftOut"]]
     lines += ["", "Prepared claims"]
     lines += table(

@@ -10,7 +10,7 @@ from typing import Final
 
 import structlog
 
-from tensorfusion_dra.app import parts, pool_source, providers
+from tensorfusion_dra.app import card_health, parts, pool_source, providers
 from tensorfusion_dra.app.health_endpoint import HealthEndpoint
 from tensorfusion_dra.app.settings import Settings
 from tensorfusion_dra.app.supervisor import Supervisor
@@ -26,8 +26,10 @@ from tensorfusion_dra.cluster.slices import Slices
 from tensorfusion_dra.core.errors import FatalError, RetryableError
 from tensorfusion_dra.core.share_parameters import Isolation
 from tensorfusion_dra.discovery.host import WithHost
+from tensorfusion_dra.driver.card_watch import CardWatch
 from tensorfusion_dra.driver.catalog import CatalogReader
 from tensorfusion_dra.driver.confirmation import Confirmation
+from tensorfusion_dra.driver.health_news import HealthNews
 from tensorfusion_dra.driver.prepare import Preparer
 from tensorfusion_dra.driver.projection import Projection
 from tensorfusion_dra.driver.publish import Publisher
@@ -98,14 +100,21 @@ def _start(settings: Settings, supervisor: Supervisor, running: ExitStack) -> Pl
     upkeep = Upkeep(ledger, projection, boot_id=host.boot_id, seconds=settings.recover_seconds)
     upkeep.begin()
 
-    cards = WithHost(parts.discovery(settings, running), data_folder=Path(settings.data_dir))
+    discovery = parts.discovery(settings, running)
+    cards = WithHost(discovery, data_folder=Path(settings.data_dir))
     node = None if pool_source.follows(settings) else parts.node(settings)
-    catalog = CatalogReader(cards, node, providers=providers.load())
+    catalog = CatalogReader(
+        cards,
+        node,
+        providers=providers.load(),
+        memory=card_health.memory(settings, ledger.claims),
+        taint_effect=card_health.taint_effect(settings),
+    )
     api = Api(Path(settings.kubeconfig) if settings.kubeconfig else None)
     resource_api = ResourceApi(api)
     running.callback(supervisor.join, seconds=_JOIN_SECONDS)
 
-    status = StatusReporter(ClaimStatus(resource_api))
+    status = StatusReporter(ClaimStatus(resource_api), sick=catalog.sick)
     supervisor.run("status", status.run)
     running.callback(status.stop)
     preparer = Preparer(
@@ -136,7 +145,18 @@ def _start(settings: Settings, supervisor: Supervisor, running: ExitStack) -> Pl
         preparer=preparer,
         resource_api=resource_api,
     )
-    _publish(settings, supervisor, running, catalog=catalog, resource_api=resource_api)
+    publisher = _publish(settings, supervisor, running, catalog=catalog, resource_api=resource_api)
+    _follow_cards(
+        supervisor,
+        running,
+        watch=CardWatch(
+            catalog,
+            discovery.events if settings.health_events == "true" else None,
+            poll_seconds=settings.poll_seconds,
+            on_change=publisher.wake,
+        ),
+        news=HealthNews(catalog, ledger, status, card_health.events(settings, api)),
+    )
     # Only now may the kubelet find us: it can call at once.
     servers.announce()
     supervisor.run("sockets", lambda: servers.keep(supervisor.stopping))
@@ -164,6 +184,16 @@ def _keep_up(
     supervisor.run("upkeep", lambda: upkeep.run(preparer, confirmation, events))
 
 
+def _follow_cards(
+    supervisor: Supervisor, running: ExitStack, *, watch: CardWatch, news: HealthNews
+) -> None:
+    for part in (watch, news):
+        running.callback(part.stop)
+    supervisor.run("cards", watch.run)
+    supervisor.run("card-events", watch.run_events)
+    supervisor.run("health-news", news.run)
+
+
 def _publish(
     settings: Settings,
     supervisor: Supervisor,
@@ -171,7 +201,7 @@ def _publish(
     *,
     catalog: CatalogReader,
     resource_api: ResourceApi,
-) -> None:
+) -> Publisher:
     resource_api.api.connect()
     slices = Slices(resource_api, node_name=settings.node_name)
     nodes = Nodes(resource_api.api, node_name=settings.node_name)
@@ -180,7 +210,6 @@ def _publish(
         slices,
         nodes,
         right=PublishingRight(settings.data_folder),
-        poll_seconds=settings.poll_seconds,
     )
     watch = SliceWatch(
         resource_api,
@@ -201,6 +230,7 @@ def _publish(
             api=resource_api.api,
             on_served=publisher.wake,
         )
+    return publisher
 
 
 def _answer_probes(

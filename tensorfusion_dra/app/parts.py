@@ -83,6 +83,7 @@ def discovery(settings: Settings, running: ExitStack) -> NvmlDiscovery | Simulat
         table,
         library=Path(settings.nvml_library) if settings.nvml_library else None,
         driver_root=Path(settings.driver_root),
+        wait_seconds=settings.nvml_wait_seconds,
     )
     running.callback(nvml.close)
     return nvml

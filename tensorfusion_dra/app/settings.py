@@ -23,8 +23,10 @@ from tensorfusion_dra.core.share_parameters import Isolation
 BOOLEANS: Final = ("true", "false")
 ENFORCERS: Final = ("tensor-fusion", "hami-core", "mps")
 POOL_SOURCES: Final = ("settings", "object", "node-labels")
+TAINTS: Final = ("NoSchedule", "NoExecute", "none")
 
 _SUBDOMAIN: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+_XIDS: Final = re.compile(r"([0-9]{1,9}(,[0-9]{1,9})*)?")
 _POD_UID: Final = re.compile(r"[A-Za-z0-9-]{0,63}")
 _MAX_POOL: Final = 253
 
@@ -93,6 +95,37 @@ class Settings:
         "GPUs to pretend to have, instead of NVML's: a text such as 8xA100-SXM4-80GB, or a file.",
     )
     poll_seconds: float = _setting(30.0, "How often the GPUs are read again, in seconds.")
+    nvml_wait_seconds: float = _setting(
+        30.0, "How long one reading of the GPUs may take before it counts as hung, in seconds."
+    )
+    health_events: str = _setting(
+        "true",
+        "Whether the driver's reports (XIDs) are waited for: true, false. Healthy GPUs are kept "
+        "open meanwhile, so that the driver cannot be unloaded.",
+    )
+    health_failed_readings: int = _setting(
+        2, "Readings in a row without any answer, after which the GPUs are unhealthy."
+    )
+    health_good_readings: int = _setting(
+        3, "Readings in a row without trouble, before a GPU is healthy again."
+    )
+    health_quiet_seconds: float = _setting(
+        120.0, "The least time without trouble, before a GPU is healthy again, in seconds."
+    )
+    health_xid_clear_seconds: float = _setting(
+        0.0,
+        "After so long an XID counts as cleared, where the driver does not tell whether the GPU "
+        "needs a reset, in seconds; 0 for never.",
+    )
+    health_ignored_xids: str = _setting(
+        "", "XIDs that leave a GPU healthy, beside NVIDIA's application errors, as 109,119."
+    )
+    health_critical_xids: str = _setting(
+        "", "XIDs that make a GPU unhealthy although they are application errors, as 13,31."
+    )
+    health_taint: str = _setting(
+        "NoSchedule", f"Effect of the taint of an unhealthy GPU: {', '.join(TAINTS)}."
+    )
     drain_seconds: float = _setting(
         45.0, "How long calls in flight may take when the process is told to stop, in seconds."
     )
@@ -134,6 +167,12 @@ class Settings:
         _check_choice("read-pods", self.read_pods, BOOLEANS)
         _check_range("hypervisor-port", self.hypervisor_port, 1, 65535)
         _check_range("health-port", self.health_port, 0, 65535)
+        _check_choice("health-events", self.health_events, BOOLEANS)
+        _check_choice("health-taint", self.health_taint, TAINTS)
+        _check_range("health-failed-readings", self.health_failed_readings, 1, 1000)
+        _check_range("health-good-readings", self.health_good_readings, 1, 1000)
+        _check_xids("health-ignored-xids", self.health_ignored_xids)
+        _check_xids("health-critical-xids", self.health_critical_xids)
         _check_choice("log-level", self.log_level, LOG_LEVELS)
         _check_choice("log-format", self.log_format, LOG_FORMATS)
         _check_subdomain("node-name", self.node_name)
@@ -161,12 +200,13 @@ class Settings:
         _check_range("tflops-oversell-ratio", self.tflops_oversell_ratio, 100, 100_000)
         _check_range("vram-expand-to-host-mem", self.vram_expand_to_host_mem, 0, 100)
         _check_range("vram-expand-to-host-disk", self.vram_expand_to_host_disk, 0, 100)
-        if not 0.1 <= self.poll_seconds <= 86400:
-            raise InputError(f"poll-seconds: found {self.poll_seconds}, expected 0.1 to 86400")
         _check_range("recover-seconds", self.recover_seconds, 1, 86_400)
         _check_range("gone-seconds", self.gone_seconds, 1, 1_000_000)
-        if not 0 <= self.drain_seconds <= 600:
-            raise InputError(f"drain-seconds: found {self.drain_seconds}, expected 0 to 600")
+        _check_range("poll-seconds", self.poll_seconds, 0.1, 86_400)
+        _check_range("nvml-wait-seconds", self.nvml_wait_seconds, 0.1, 600)
+        _check_range("health-quiet-seconds", self.health_quiet_seconds, 0, 86_400)
+        _check_range("health-xid-clear-seconds", self.health_xid_clear_seconds, 0, 31_536_000)
+        _check_range("drain-seconds", self.drain_seconds, 0, 600)
 
     @property
     def oversubscription(self) -> Oversubscription | None:
@@ -203,6 +243,11 @@ def from_flags(flags: argparse.Namespace, environment: Mapping[str, str]) -> Set
     values = setting_sources.values(Settings, flags, environment)
     values["node_name"] = values.get("node_name") or socket.gethostname().lower()
     return Settings(**values)
+
+
+def _check_xids(name: str, value: str) -> None:
+    if _XIDS.fullmatch(value) is None:
+        raise InputError(f"{name}: found {value!r}, expected numbers with commas, as 13,31")
 
 
 def _check_subdomain(name: str, value: str) -> None:

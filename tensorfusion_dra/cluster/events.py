@@ -1,4 +1,4 @@
-"""Warnings on the Node object, as events.k8s.io/v1 has them."""
+"""Events on the Node object, as events.k8s.io/v1 has them."""
 
 import time
 from collections.abc import Callable
@@ -50,6 +50,13 @@ class Events:
 
     def warn(self, reason: str, message: str) -> bool:
         """See ports.Events."""
+        return self._write("Warning", reason, message)
+
+    def note(self, reason: str, message: str) -> None:
+        """See ports.Events."""
+        self._write("Normal", reason, message)
+
+    def _write(self, kind: str, reason: str, message: str) -> bool:
         now = self._clock()
         self._written = {
             event: at for event, at in self._written.items() if now - at < _QUIET_SECONDS
@@ -57,7 +64,7 @@ class Events:
         if (reason, message) in self._written:
             return True
         try:
-            event = self._event(reason, message, node_uid=self._nodes.uid())
+            event = self._event(kind, reason, message, node_uid=self._nodes.uid())
             self._api.call("POST", _PATH, body=event, wait_seconds=_WAIT_SECONDS)
         except DriverError as error:
             log.warning("event_not_written", reason=reason, error=str(error))
@@ -65,7 +72,7 @@ class Events:
         self._written[reason, message] = now
         return True
 
-    def _event(self, reason: str, message: str, *, node_uid: str) -> dict[str, Any]:
+    def _event(self, kind: str, reason: str, message: str, *, node_uid: str) -> dict[str, Any]:
         moment = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         regarding = {
             "apiVersion": "v1",
@@ -82,7 +89,7 @@ class Events:
             "reportingInstance": self._node_name[:_MAX_INSTANCE_BYTES],
             "action": _ACTION,
             "reason": reason,
-            "type": "Warning",
+            "type": kind,
             "regarding": regarding,
             "note": message.encode()[:_MAX_NOTE_BYTES].decode(errors="ignore"),
         }

@@ -3,11 +3,13 @@
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from typing import Final
 
 from tensorfusion_dra.core import capacity, names, oversubscription, quantity
 from tensorfusion_dra.core.capacity import Capacity
 from tensorfusion_dra.core.gpu import Gpu, Inventory
+from tensorfusion_dra.core.health import Sickness
 from tensorfusion_dra.core.oversubscription import Oversubscription, Virtual
 from tensorfusion_dra.core.quantity import Quantity
 
@@ -48,6 +50,31 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Taint:
+    """Keeps away the claims that do not tolerate it.
+
+    Attributes:
+        effect: NoSchedule or NoExecute.
+        since: Aware of its time zone; a toleration may count from it.
+    """
+
+    key: str
+    value: str
+    effect: str
+    since: datetime
+
+    def as_api(self) -> dict[str, object]:
+        """The DeviceTaint of resource.k8s.io/v1."""
+        return {
+            "key": self.key,
+            "value": self.value,
+            "effect": self.effect,
+            # metav1.Time has no fractions of a second.
+            "timeAdded": f"{self.since.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}",
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
     """What a slice lists for one card."""
 
@@ -55,15 +82,19 @@ class Device:
     gpu: Gpu
     attributes: Mapping[str, AttributeValue]
     capacity: Mapping[str, Capacity]
+    taint: Taint | None = None
 
     def as_api(self) -> dict[str, object]:
         """The Device of resource.k8s.io/v1."""
-        return {
+        listed: dict[str, object] = {
             "name": self.name,
             "attributes": {key: _attribute(value) for key, value in self.attributes.items()},
             "capacity": {key: value.as_api() for key, value in self.capacity.items()},
             "allowMultipleAllocations": True,
         }
+        if self.taint is not None:
+            listed["taints"] = [self.taint.as_api()]
+        return listed
 
 
 def devices(inventory: Inventory, node: Node) -> tuple[Device, ...]:
@@ -91,6 +122,27 @@ def device_name(gpu_uuid: str) -> str:
 def with_attributes(device: Device, more: Iterable[tuple[str, AttributeValue]]) -> Device:
     """The device with more attributes; its own are never replaced."""
     return replace(device, attributes={**dict(more), **device.attributes})
+
+
+def unhealthy(device: Device, sickness: Sickness, *, effect: str) -> Device:
+    """The device as it is published while it is unhealthy.
+
+    The phase tells it too: an API server without DRADeviceTaints drops the taint, and who selects
+    running devices means healthy ones.
+
+    Args:
+        effect: Of the taint; "" for none.
+    """
+    attributes = {**device.attributes, names.ATTR_PHASE: names.PHASE_UNKNOWN}
+    if not effect:
+        return replace(device, attributes=attributes)
+    taint = Taint(
+        key=names.TAINT_UNHEALTHY,
+        value=sickness.worst.reason,
+        effect=effect,
+        since=sickness.since,
+    )
+    return replace(device, attributes=attributes, taint=taint)
 
 
 def semantic_version(text: str) -> Version:

@@ -1,9 +1,12 @@
 """What a claim's status tells of our devices in it (AllocatedDeviceStatus, KEP-4817)."""
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
 from tensorfusion_dra.core import names
+from tensorfusion_dra.core.health import Sickness
 from tensorfusion_dra.core.limits import Limit
 from tensorfusion_dra.core.prepared import PreparedClaim, PreparedShare
 from tensorfusion_dra.core.quantity import Quantity
@@ -11,11 +14,26 @@ from tensorfusion_dra.core.quantity import Quantity
 CONDITION_READY: Final = "Ready"
 REASON_PREPARED: Final = "Prepared"
 REASON_CLAMPED: Final = "MemoryLimitClamped"
+REASON_UNHEALTHY: Final = "GPUUnhealthy"
+_MOST_MESSAGE: Final = 4096
 
 Entry = dict[str, Any]
 
 
-def status(claim: PreparedClaim, *, ready_since: datetime) -> list[Entry]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Readiness:
+    """Whether a device works, and since when it does or does not.
+
+    Attributes:
+        since: Aware of its time zone.
+        sickness: None if it works.
+    """
+
+    since: datetime
+    sickness: Sickness | None = None
+
+
+def status(claim: PreparedClaim, readiness: Mapping[str, Readiness]) -> list[Entry]:
     """The entries of ``status.devices`` for the claim's devices, one for each.
 
     A claim may have admin access to one device by several requests. The API server tells entries
@@ -24,18 +42,22 @@ def status(claim: PreparedClaim, *, ready_since: datetime) -> list[Entry]:
 
     Args:
         claim: As it is prepared now.
-        ready_since: When it was first prepared; aware of its time zone.
+        readiness: Of each of its devices, by name.
     """
     told: dict[tuple[str, str, str | None], PreparedShare] = {}
     for share in claim.shares:
         key = (share.pool, share.device, share.share_id)
         if key not in told or told[key].admin_access:
             told[key] = share
-    return [_entry(share, ready_since) for share in told.values()]
+    return [_entry(share, readiness[share.device]) for share in told.values()]
 
 
-def _entry(share: PreparedShare, ready_since: datetime) -> Entry:
+def _entry(share: PreparedShare, readiness: Readiness) -> Entry:
     reason = REASON_CLAMPED if share.clamped else REASON_PREPARED
+    message = _message(share)
+    if readiness.sickness is not None:
+        reason = REASON_UNHEALTHY
+        message = f"{readiness.sickness.worst.text}; {message}"[:_MOST_MESSAGE]
     entry: Entry = {
         "driver": names.DRIVER,
         "pool": share.pool,
@@ -44,11 +66,11 @@ def _entry(share: PreparedShare, ready_since: datetime) -> Entry:
         "conditions": [
             {
                 "type": CONDITION_READY,
-                "status": "True",
+                "status": "True" if readiness.sickness is None else "False",
                 "reason": reason,
-                "message": _message(share),
+                "message": message,
                 # metav1.Time has no fractions of a second.
-                "lastTransitionTime": f"{ready_since.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}",
+                "lastTransitionTime": f"{readiness.since.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}",
             }
         ],
     }

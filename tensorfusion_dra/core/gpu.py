@@ -1,6 +1,7 @@
 """What is known of the cards of one node, whoever read it."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 
@@ -62,6 +63,23 @@ class LeftOut:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LostCard:
+    """A card that the driver still counts and that answers no more.
+
+    Attributes:
+        subject: As in LeftOut.
+        uuid: None if the driver does not tell it any more.
+        pci_bus_id: As in Gpu; None if the driver does not tell it any more.
+        text: What the driver said.
+    """
+
+    subject: str
+    uuid: str | None
+    pci_bus_id: str | None
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
     """What the node has beside its cards, into which a pool may expand their memory.
 
@@ -76,8 +94,16 @@ class Host:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inventory:
-    """All cards of the node at one moment, in NVML's order."""
+    """All cards of the node at one moment, in NVML's order.
+
+    Attributes:
+        lost: Those of the ones left out that have fallen off the bus.
+        recovery: By GPU UUID, the recovery that the driver asks for, in the numbers of NVML's
+            nvmlDeviceGpuRecoveryAction_t; a card is missing where the driver does not tell.
+    """
 
     gpus: tuple[Gpu, ...]
     left_out: tuple[LeftOut, ...] = ()
     host: Host = Host()
+    lost: tuple[LostCard, ...] = ()
+    recovery: Mapping[str, int] = field(default_factory=dict)

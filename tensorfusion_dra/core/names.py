@@ -28,6 +28,10 @@ NVIDIA_GPU: Final = "nvidia.com/gpu"
 EVENT_GPUPOOL_INVALID: Final = "GPUPoolInvalid"
 """Reason of the Event on a Node whose GPUPool cannot be used."""
 
+EVENT_GPU_UNHEALTHY: Final = "GPUUnhealthy"
+EVENT_GPU_RECOVERED: Final = "GPURecovered"
+"""Reasons of the Events on a Node of which a GPU became unhealthy, and healthy again."""
+
 # --- ResourceSlice -------------------------------------------------------------------------------
 
 SLICE_PREFIX: Final = "tensor-fusion-resource-slice-"
@@ -69,6 +73,12 @@ ATTR_PCIE_ROOT: Final = "resource.kubernetes.io/pcieRoot"
 ATTR_NUMA_NODE: Final = "resource.kubernetes.io/numaNode"
 
 PHASE_RUNNING: Final = "Running"
+PHASE_UNKNOWN: Final = "Unknown"
+"""Of an unhealthy device: Tensor Fusion's phase of a GPU whose state is not known. The guide's
+selectors take Running, and Tensor Fusion's own take Running or Pending."""
+
+TAINT_UNHEALTHY: Final = "tensor-fusion.ai/unhealthy"
+"""Key of the taint of an unhealthy device; its value is the reason."""
 
 # Capacities of the user guide, section 5.3.
 CAPACITY_TFLOPS: Final = "tflops"

@@ -41,7 +41,8 @@ def wanted(devices: Sequence[Device], node: Node, *, node_uid: str) -> tuple[Sli
     The pool is then known to be empty, which a missing slice would not say.
     """
     listed = [device.as_api() for device in devices]
-    size = slice_rules.most_devices(listed)
+    # As if each device had a taint, so that one that gets a taint moves no other to another slice.
+    size = slice_rules.MOST_DEVICES_ADVANCED
     chunks = [listed[start : start + size] for start in range(0, len(listed), size)] or [[]]
     return tuple(
         {
@@ -132,6 +133,12 @@ def dropped_gates(sent: Slice, stored: Slice) -> frozenset[str]:
     every = (frozenset[str](), *KUBERNETES_DROPS)
     explaining = (g for g in every if normal(without(sent["spec"]["devices"], g)) == kept)
     return next(explaining, frozenset())
+
+
+def loses(item: Slice, gates: frozenset[str]) -> bool:
+    """Whether an API server with these feature gates off would keep less of the slice."""
+    devices = _devices(item)
+    return normal(without(devices, gates)) != normal(devices)
 
 
 def _differs(item: Slice, old: Slice, dropped: frozenset[str]) -> bool:

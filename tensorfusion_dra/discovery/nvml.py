@@ -13,14 +13,19 @@ from tensorfusion_dra.core.errors import FatalError, RetryableError
 from tensorfusion_dra.core.gpu import Inventory
 from tensorfusion_dra.discovery import estimate, nvml_library, recording, sysfs
 from tensorfusion_dra.discovery.models import ModelTable, Rating
+from tensorfusion_dra.discovery.nvml_events import NvmlEvents
 from tensorfusion_dra.discovery.nvml_library import Loaded
 from tensorfusion_dra.discovery.own_thread import ClosedError, OverdueError, OwnThread
 from tensorfusion_dra.discovery.recording import GpuAnswers, Recording, Refusal
+from tensorfusion_dra.driver.ports import HungError
 
 T = TypeVar("T")
 
 WAIT_SECONDS: Final = 30.0
 """Opening a card takes seconds while the driver initialises it."""
+
+_FRESH_SECONDS: Final = 600.0
+"""So late at most a card is found that appeared where /sys does not tell it."""
 
 _ERROR_NAMES: Final[dict[int, str]] = {
     value: name for name, value in vars(pynvml).items() if name.startswith("NVML_ERROR_")
@@ -43,10 +48,13 @@ _WAITED_FOR: Final = {
 class NvmlDiscovery:
     """Discovery through the NVIDIA driver of this machine.
 
-    NVML is started and shut down again at every reading. Between readings no device file is
-    open, so the driver can be unloaded and replaced, and a reading after that starts anew.
+    NVML is started and shut down again at every reading, so that a card is found that appeared
+    since, and a driver that was replaced. Between readings no device file is open but for events.
 
     A process has room for one: pynvml keeps the functions of the first library it called.
+
+    Attributes:
+        events: What the same driver reports by itself.
     """
 
     def __init__(
@@ -72,18 +80,31 @@ class NvmlDiscovery:
         self._wait_seconds = wait_seconds
         self._reader = _Reader(library, driver_root)
         self._thread = OwnThread("nvml")
+        self.events: Final = NvmlEvents()
+        self._last: Inventory | None = None
+        self._bound: frozenset[str] = frozenset()
+        self._fresh_at = 0.0
 
     def read(self) -> Inventory:
         """Every card of the node as it is now.
 
         Raises:
-            RetryableError: There is no answer yet (no library, driver not loaded, a call hangs);
-                the text says what is waited for.
+            HungError: A call has been running for too long.
+            RetryableError: There is no answer yet (no library, driver not loaded); the text says
+                what is waited for.
             FatalError: The library was replaced under this process; only a new one can load it.
         """
-        return recording.inventory(
-            self._recording(), rate=self._rate, place=lambda bus: sysfs.place(self._sysfs, bus)
-        )
+        bound = sysfs.bound(self._sysfs)
+        last, self._last = self._last, None
+        if last is None or bound != self._bound or self._is_to_be_fresh(last):
+            with self.events.paused():
+                found = self._inventory()
+            self._fresh_at = time.monotonic()
+        else:
+            found = self._inventory()
+        self._last, self._bound = found, bound
+        self.events.found({gpu.uuid: gpu.index for gpu in found.gpus})
+        return found
 
     def raw(self) -> dict[str, object]:
         """What NVML answers to every question, for json; a refusal is ``{"error": name}``.
@@ -98,14 +119,32 @@ class NvmlDiscovery:
         """Ends the thread; one that hangs in the driver is left to the end of the process."""
         self._thread.close(wait_seconds=wait_seconds)
 
+    def _is_to_be_fresh(self, last: Inventory) -> bool:
+        """Whether NVML is to start anew, because a card is not to stay open, or after a while."""
+        if last.lost or {gpu.uuid for gpu in last.gpus} != self.events.watched():
+            return True
+        return time.monotonic() - self._fresh_at >= _FRESH_SECONDS
+
+    def _inventory(self) -> Inventory:
+        try:
+            made = self._recording()
+        except (RetryableError, FatalError):
+            self.events.found({})
+            raise
+        return recording.inventory(
+            made, rate=self._rate, place=lambda bus: sysfs.place(self._sysfs, bus)
+        )
+
     def _recording(self) -> Recording:
         try:
             return self._thread.run(self._reader.record, wait_seconds=self._wait_seconds)
         except OverdueError as error:
-            raise RetryableError(
-                f"NVML: {self._reader.open_question()} is without an answer, in a reading "
+            question, seconds = self._reader.open_question()
+            raise HungError(
+                f"NVML: {question}, asked {seconds:.0f} s ago, is without an answer, in a reading "
                 f"that began {error.age_seconds:.0f} s ago, expected it within "
-                f"{self._wait_seconds:g} s"
+                f"{self._wait_seconds:g} s",
+                question,
             ) from error
         except ClosedError as error:
             raise RetryableError("NVML: closed, expected to be open") from error
@@ -128,12 +167,12 @@ class _Reader:
         self._loaded: Loaded | None = None
         self._open: tuple[str, float] | None = None  # other threads read it; replaced as a whole
 
-    def open_question(self) -> str:
-        """The call that NVML is in, and for how long."""
+    def open_question(self) -> tuple[str, float]:
+        """The call that NVML is in, and for how many seconds."""
         question = self._open
         if question is None:
-            return "it"
-        return f"{question[0]}, asked {time.monotonic() - question[1]:.0f} s ago,"
+            return "it", 0.0
+        return question[0], time.monotonic() - question[1]
 
     def record(self) -> Recording:
         """One reading, from start to shutdown of NVML.
@@ -182,6 +221,7 @@ class _Reader:
             max_sm_clock_mhz=ask(
                 "clock", lambda card: pynvml.nvmlDeviceGetMaxClockInfo(card, pynvml.NVML_CLOCK_SM)
             ),
+            recovery_action=ask("recovery action", _recovery_action),
         )
 
     def _ask(self, question: str, function: Callable[..., Any], *args: object) -> Any:
@@ -240,6 +280,14 @@ def _memory_bytes(card: Any) -> int:
     except pynvml.NVMLError:  # before driver 510
         memory = pynvml.nvmlDeviceGetMemoryInfo(card)
     return int(memory.total)
+
+
+def _recovery_action(card: Any) -> int:
+    field = pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION
+    (answer,) = pynvml.nvmlDeviceGetFieldValues(card, [field])
+    if answer.nvmlReturn != pynvml.NVML_SUCCESS:
+        raise pynvml.NVMLError(answer.nvmlReturn)
+    return int(answer.value.uiVal)
 
 
 def _told(answer: T | Refusal) -> T | None:

@@ -17,8 +17,8 @@ class Loaded:
     """A library in this process, and the file that it came from.
 
     Attributes:
-        name: Its path, or the bare name if the loader found it.
-        version: Tells one file at that path from another; None if the loader found it.
+        name: Its path, also if the loader found it, as far as /proc tells.
+        version: Tells one file at that path from another; None if its path is not known.
     """
 
     name: str
@@ -56,9 +56,23 @@ def load(names: Iterable[str]) -> Loaded:
             reasons.append(" ".join(str(error).split()))
             continue
         if hasattr(calls, "nvmlInitWithFlags"):
-            return Loaded(name=name, calls=calls, version=version)
+            if "/" in name:
+                return Loaded(name=name, calls=calls, version=version)
+            path = _mapped(name)
+            return Loaded(name=path, calls=calls, version=_version(path))
         reasons.append(f"{name}: found no function nvmlInitWithFlags, expected NVML")
     raise RetryableError(f"NVML: {'; '.join(reasons)}; waiting for the NVIDIA driver's {SONAME}")
+
+
+def _mapped(soname: str) -> str:
+    """The path under which the loader found a library; its name alone if /proc does not tell."""
+    try:
+        maps = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return soname
+    stem = soname.removesuffix(".1")
+    paths = (line.split(maxsplit=5)[-1] for line in maps.splitlines() if f"/{stem}" in line)
+    return next(paths, soname)
 
 
 def _version(name: str) -> tuple[int, int, int] | None:

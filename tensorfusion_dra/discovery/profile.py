@@ -23,7 +23,7 @@ _UUID: Final = re.compile(r"GPU-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _VERSION: Final = re.compile(r"[0-9]{1,4}(?:\.[0-9]{1,4}){1,3}")
 _MAX_SECONDS: Final = 86_400
 
-_NODE_FIELDS: Final = ("gpus", "driver_version", "driver_missing_for_seconds")
+_NODE_FIELDS: Final = ("gpus", "driver_version", "driver_missing_for_seconds", "hangs")
 _GPU_FIELDS: Final = (
     "product",
     "count",
@@ -31,8 +31,11 @@ _GPU_FIELDS: Final = (
     "tflops",
     "uuid",
     "fault",
+    "xid",
+    "recovery_action",
     "appears_after_seconds",
 )
+_MAX_NUMBER: Final = 2**31 - 1
 
 
 class Fault(StrEnum):
@@ -41,6 +44,7 @@ class Fault(StrEnum):
     MIG = "mig"
     NO_MEMORY = "no-memory"
     LOST = "lost"
+    ABSENT = "absent"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +54,8 @@ class GpuProfile:
     Attributes:
         milli_tflops: None takes it from the model table.
         uuid: None derives it from the node's name and the card's position.
+        xid: Is reported at the moment when the profile begins to name it; None for nothing.
+        recovery_action: What the driver asks for (nvmlDeviceGpuRecoveryAction_t).
         appears_after_seconds: Counted from the start of the simulation.
     """
 
@@ -57,16 +63,23 @@ class GpuProfile:
     milli_tflops: int | None = None
     uuid: str | None = None
     fault: Fault | None = None
+    xid: int | None = None
+    recovery_action: int = 0
     appears_after_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeProfile:
-    """The cards and the driver of one simulated node."""
+    """The cards and the driver of one simulated node.
+
+    Attributes:
+        hangs: The driver does not come back from a call.
+    """
 
     gpus: tuple[GpuProfile, ...]
     driver_version: str = DRIVER_VERSION
     driver_missing_for_seconds: float = 0.0
+    hangs: bool = False
 
 
 def from_text(text: str) -> NodeProfile:
@@ -114,8 +127,12 @@ def from_file(file: Path) -> NodeProfile:
         raise InputError(
             f"{file}: driver_version: found {shown(version)}, expected a text as '580.95.05'"
         )
+    hangs = fields.get("hangs", False)
+    if not isinstance(hangs, bool):
+        raise InputError(f"{file}: hangs: found {shown(hangs)}, expected true or false")
     return NodeProfile(
         gpus=_checked(gpus, str(file)),
+        hangs=hangs,
         driver_version=version,
         driver_missing_for_seconds=_seconds(fields, "driver_missing_for_seconds", str(file)),
     )
@@ -135,6 +152,8 @@ def _gpus(entry: object, where: str) -> Sequence[GpuProfile]:
         milli_tflops=None if tflops is None else _milli(tflops, where),
         uuid=uuid,
         fault=_fault(fields.get("fault"), where),
+        xid=None if fields.get("xid") is None else _number(fields, "xid", where),
+        recovery_action=_number(fields, "recovery_action", where),
         appears_after_seconds=_seconds(fields, "appears_after_seconds", where),
     )
     return [gpu] * count
@@ -188,6 +207,13 @@ def _fault(value: object, where: str) -> Fault | None:
     if value is None or value in tuple(Fault):
         return None if value is None else Fault(str(value))
     raise InputError(f"{where}: fault: found {shown(value)}, expected one of {', '.join(Fault)}")
+
+
+def _number(fields: Mapping[str, object], name: str, where: str) -> int:
+    value = fields.get(name, 0)
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _MAX_NUMBER:
+        raise InputError(f"{where}: {name}: found {shown(value)}, expected a number from 0")
+    return value
 
 
 def _seconds(fields: Mapping[str, object], name: str, where: str) -> float:

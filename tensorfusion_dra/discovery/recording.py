@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from tensorfusion_dra.core.gpu import Gpu, Inventory, LeftOut
+from tensorfusion_dra.core.gpu import Gpu, Inventory, LeftOut, LostCard
 from tensorfusion_dra.discovery import model_names
 from tensorfusion_dra.discovery.models import Rating
 from tensorfusion_dra.discovery.sysfs import Place
@@ -72,6 +72,7 @@ class GpuAnswers:
         architecture: nvmlDeviceArchitecture_t.
         mig_mode: Current and pending; 1 is on.
         cores: CUDA cores.
+        recovery_action: nvmlDeviceGpuRecoveryAction_t; older drivers do not tell.
     """
 
     index: int
@@ -87,6 +88,7 @@ class GpuAnswers:
     mig_mode: tuple[int, int] | Refusal
     cores: int | Refusal
     max_sm_clock_mhz: int | Refusal
+    recovery_action: int | Refusal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,6 +126,7 @@ def inventory(
     """
     gpus: list[Gpu] = []
     left_out: list[LeftOut] = []
+    lost: list[LostCard] = []
     for answers in recording.gpus:
         reason = _unusable(answers)
         rating = rate(answers) if reason is None else None
@@ -134,10 +137,19 @@ def inventory(
             )
         if reason is not None or rating is None:
             left_out.append(LeftOut(subject=_subject(answers), reason=reason or ""))
+            if (text := _lost(answers)) is not None:
+                lost.append(_lost_card(answers, text))
         else:
             gpu = _gpu(answers, recording, rating, place)
             gpus.append(dataclasses.replace(gpu, simulated=simulated))
-    return Inventory(gpus=tuple(gpus), left_out=tuple(left_out))
+    recovery = {
+        _text(answers.uuid): answers.recovery_action
+        for answers in recording.gpus
+        if isinstance(answers.recovery_action, int)
+    }
+    return Inventory(
+        gpus=tuple(gpus), left_out=tuple(left_out), lost=tuple(lost), recovery=recovery
+    )
 
 
 def _unusable(answers: GpuAnswers) -> str | None:
@@ -163,6 +175,15 @@ def _lost(answers: GpuAnswers) -> str | None:
         if isinstance(answer, Refusal) and answer.error in LOST:
             return f"{field.name}: found {answer.error}, expected a working card"
     return None
+
+
+def _lost_card(answers: GpuAnswers, text: str) -> LostCard:
+    return LostCard(
+        subject=_subject(answers),
+        uuid=_text(answers.uuid) or None,
+        pci_bus_id=bus_id_in_sysfs(_text(answers.bus_id)),
+        text=text,
+    )
 
 
 def _gpu(

@@ -2,16 +2,18 @@
 
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.core.gpu import Inventory, TflopsSource
-from tensorfusion_dra.discovery import cards, models, profile, recording
+from tensorfusion_dra.discovery import cards, models, recording
+from tensorfusion_dra.discovery.live_profile import LiveProfile, SimulatedEvents
 from tensorfusion_dra.discovery.models import ModelTable, Rating
-from tensorfusion_dra.discovery.profile import Fault, NodeProfile
+from tensorfusion_dra.discovery.profile import Fault, GpuProfile, NodeProfile
 from tensorfusion_dra.discovery.recording import GpuAnswers, Recording, Refusal
 from tensorfusion_dra.discovery.sysfs import Place
+from tensorfusion_dra.driver.ports import HungError
 
 CUDA_DRIVER_VERSION: Final = 13000
 
@@ -24,6 +26,9 @@ class SimulatedDiscovery:
     """Discovery that makes up NVML's answers, and judges them as those of real cards.
 
     Simulated cards have no minor number, so no device nodes.
+
+    Attributes:
+        events: What the simulated driver reports by itself.
     """
 
     def __init__(
@@ -33,6 +38,7 @@ class SimulatedDiscovery:
         node_name: str,
         table: ModelTable,
         clock: Callable[[], float] = time.monotonic,
+        again: Callable[[], NodeProfile] | None = None,
     ) -> None:
         """Starts the simulation's time.
 
@@ -41,19 +47,26 @@ class SimulatedDiscovery:
             node_name: Makes the UUIDs; the same node has the same ones after a restart.
             table: Compute of the cards whose profile gives none.
             clock: Seconds, from any beginning.
+            again: What the node has later; None if that never changes.
         """
         self._node = node
         self._node_name = node_name
         self._table = table
         self._clock = clock
         self._start = clock()
+        self._again = again or (lambda: node)
+        self.events: Final = SimulatedEvents(self._reported)
 
     def read(self) -> Inventory:
         """Every card of the node as it is now.
 
         Raises:
+            HungError: The profile says that the driver hangs.
             RetryableError: The profile says that there is no driver yet.
         """
+        self._node = self._again()
+        if self._node.hangs:
+            raise HungError("simulated GPUs: the driver hangs", "simulated call")
         present = self._present()
 
         def rate(answers: GpuAnswers) -> Rating | None:
@@ -84,7 +97,7 @@ class SimulatedDiscovery:
         return tuple(
             position
             for position, gpu in enumerate(self._node.gpus)
-            if gpu.appears_after_seconds <= elapsed
+            if gpu.appears_after_seconds <= elapsed and gpu.fault is not Fault.ABSENT
         )
 
     def _recording(self, present: tuple[int, ...]) -> Recording:
@@ -106,7 +119,7 @@ class SimulatedDiscovery:
         return GpuAnswers(
             index=index,
             handle="open",
-            uuid=gpu.uuid or f"GPU-{uuid.uuid5(_NAMESPACE, f'{self._node_name}/{position}')}",
+            uuid=self._uuid(position, gpu),
             name=card.product_name,
             memory_bytes=memory,
             bus_id=_bus_id(position),
@@ -117,7 +130,19 @@ class SimulatedDiscovery:
             mig_mode=(mig, mig),
             cores=_NOT_SUPPORTED,
             max_sm_clock_mhz=_NOT_SUPPORTED,
+            recovery_action=gpu.recovery_action,
         )
+
+    def _uuid(self, position: int, gpu: GpuProfile) -> str:
+        return gpu.uuid or f"GPU-{uuid.uuid5(_NAMESPACE, f'{self._node_name}/{position}')}"
+
+    def _reported(self) -> Mapping[str, int]:
+        """The XIDs that the profile names now, by the UUIDs of their cards."""
+        return {
+            self._uuid(position, gpu): gpu.xid
+            for position, gpu in enumerate(self._again().gpus)
+            if gpu.xid is not None
+        }
 
 
 def from_text(text: str, *, node_name: str, table: ModelTable | None = None) -> SimulatedDiscovery:
@@ -131,8 +156,9 @@ def from_text(text: str, *, node_name: str, table: ModelTable | None = None) -> 
     Raises:
         InputError: The text is neither, or a field or a name in it is not known.
     """
+    live = LiveProfile(text)
     return SimulatedDiscovery(
-        profile.from_text(text), node_name=node_name, table=table or models.load()
+        live.current(), node_name=node_name, table=table or models.load(), again=live.current
     )
 
 

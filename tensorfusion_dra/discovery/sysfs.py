@@ -7,6 +7,8 @@ from typing import Final
 
 _ROOT_COMPLEX: Final = re.compile(r"pci[0-9a-f]{4,}:[0-9a-f]{2}")
 
+_BUS_ID: Final = re.compile(r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
@@ -29,6 +31,15 @@ def place(sysfs: Path, bus_id: str) -> Place:
     """
     link = sysfs / "bus" / "pci" / "devices" / bus_id
     return Place(pcie_root=_pcie_root(link), numa_node=_numa_node(link / "numa_node"))
+
+
+def bound(sysfs: Path, driver: str = "nvidia") -> frozenset[str]:
+    """The bus ids of the devices that a driver has now; none if that cannot be read."""
+    try:
+        names = [entry.name for entry in (sysfs / "bus" / "pci" / "drivers" / driver).iterdir()]
+    except OSError:
+        return frozenset()
+    return frozenset(name for name in names if _BUS_ID.fullmatch(name))
 
 
 def _pcie_root(link: Path) -> str | None:

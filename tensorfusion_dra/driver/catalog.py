@@ -1,20 +1,26 @@
 """The devices of this node as they were last read: what is published, prepared and watched."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from threading import Condition, Lock
-from typing import Any
+from typing import Any, Final
 
 import structlog
 
 from tensorfusion_dra.core import device as devices
 from tensorfusion_dra.core import slice_rules
 from tensorfusion_dra.core.device import AttributeValue, Device, Node
-from tensorfusion_dra.core.gpu import Gpu, Inventory, LeftOut, TflopsSource
+from tensorfusion_dra.core.errors import RetryableError
+from tensorfusion_dra.core.gpu import Gpu, LeftOut, TflopsSource
+from tensorfusion_dra.core.health import CardEvent, Sickness
+from tensorfusion_dra.core.known_cards import VisibleCards
+from tensorfusion_dra.driver.card_memory import CardMemory
 from tensorfusion_dra.driver.ports import Discovery
 from tensorfusion_dra.extend import AttributeProvider
 
 log = structlog.get_logger()
+
+NO_SCHEDULE: Final = "NoSchedule"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,13 +30,15 @@ class Catalog:
     Attributes:
         devices: Each of them passes the API's rules.
         left_out: Cards and devices that are not published, with the reason.
-        gone: Names of devices that were there before, since this process started.
+        sick: By device name, also of devices that are not published any more.
+        absent: Names of devices without a card that works, published or not.
     """
 
     node: Node
     devices: tuple[Device, ...]
     left_out: tuple[LeftOut, ...] = ()
-    gone: frozenset[str] = frozenset()
+    sick: Mapping[str, Sickness] = field(default_factory=dict)
+    absent: frozenset[str] = frozenset()
 
     def by_name(self) -> Mapping[str, Device]:
         """The devices by their name."""
@@ -46,17 +54,22 @@ class CatalogReader:
         node: Node | None,
         *,
         providers: Mapping[str, AttributeProvider] | None = None,
+        memory: CardMemory | None = None,
+        taint_effect: str = NO_SCHEDULE,
     ) -> None:
         """Reads nothing yet.
 
         Args:
             node: None if serve() tells later which; until then there is no catalog.
+            memory: What is known of the cards; None for one that forgets.
+            taint_effect: Of an unhealthy device's taint; "" for no taint.
         """
         self._discovery = discovery
         self._providers = dict(providers or {})
-        self._building = Lock()  # guards _node and _inventory; one catalog is built at a time
+        self._taint_effect = taint_effect
+        self._building = Lock()  # guards _node and _memory; one catalog is built at a time
         self._node = node
-        self._inventory: Inventory | None = None
+        self._memory = memory or CardMemory()
         self._changed = Condition()  # guards _current
         self._current: Catalog | None = None
 
@@ -65,16 +78,34 @@ class CatalogReader:
         with self._changed:
             return self._current
 
+    def sick(self) -> Mapping[str, Sickness]:
+        """The unhealthy devices by name; none as long as there is no catalog."""
+        catalog = self.current()
+        return catalog.sick if catalog else {}
+
     def refresh(self) -> bool:
         """Reads the cards; True if the catalog changed.
 
         Raises:
-            RetryableError: They cannot be read now; the catalog stays as it was.
+            RetryableError: They cannot be read now; the devices stay as they were, and become
+                unhealthy if that goes on.
+            FatalError: The driver was replaced, or the ledger is damaged.
         """
-        inventory = self._discovery.read()
+        try:
+            inventory = self._discovery.read()
+        except RetryableError as error:
+            with self._building:
+                self._memory.failed(error)
+                self._rebuild()
+            raise
         with self._building:
-            self._inventory = inventory
+            self._memory.read(inventory)
             return self._rebuild()
+
+    def report(self, event: CardEvent) -> bool:
+        """Takes in what the driver reported of a card; True if the catalog changed."""
+        with self._building:
+            return self._memory.reported(event) and self._rebuild()
 
     def serve(self, node: Node) -> bool:
         """The cards as last read belong to this node from now on; True if the catalog changed."""
@@ -84,9 +115,10 @@ class CatalogReader:
 
     def awaited(self) -> str:
         """Why there is no catalog yet."""
-        if self._inventory is None:
-            return "this node's GPUs could not be read yet"
-        return "this node's GPUPool is not known yet"
+        with self._building:
+            unread = self._memory.visible() is None
+        what = "GPUs could not be read" if unread else "GPUPool is not known"
+        return f"this node's {what} yet"
 
     def wait_changed(
         self, seen: Catalog | None, *, seconds: float, stopped: Callable[[], bool]
@@ -102,10 +134,11 @@ class CatalogReader:
 
     def _rebuild(self) -> bool:
         """Makes the catalog of what is known; for those who hold _building."""
-        if self._node is None or self._inventory is None:
+        cards = self._memory.visible()
+        if self._node is None or cards is None:
             return False
         known = self.current()
-        catalog = self._catalog(self._inventory, self._node, known)
+        catalog = self._catalog(cards, self._node)
         if catalog == known:
             return False
         _log_change(catalog, known)
@@ -114,11 +147,13 @@ class CatalogReader:
             self._changed.notify_all()
         return True
 
-    def _catalog(self, inventory: Inventory, node: Node, known: Catalog | None) -> Catalog:
+    def _catalog(self, cards: VisibleCards, node: Node) -> Catalog:
         valid: list[Device] = []
-        left_out = list(inventory.left_out)
-        for device in devices.devices(inventory, node):
+        left_out = list(cards.inventory.left_out)
+        for device in devices.devices(cards.inventory, node):
             complete = self._with_provided(device, node)
+            if (sickness := cards.sick.get(device.name)) is not None:
+                complete = devices.unhealthy(complete, sickness, effect=self._taint_effect)
             reasons = slice_rules.device_violations(complete.as_api())
             if any(device.name == other.name for other in valid):
                 reasons = (*reasons, "found a second card of this UUID, expected one")
@@ -126,12 +161,12 @@ class CatalogReader:
                 left_out.append(LeftOut(subject=device.name, reason="; ".join(reasons)))
             else:
                 valid.append(complete)
-        before = set(known.gone) | {d.name for d in known.devices} if known else set()
         return Catalog(
             node=node,
             devices=tuple(valid),
             left_out=tuple(left_out),
-            gone=frozenset(before - {device.name for device in valid}),
+            sick=cards.sick,
+            absent=cards.absent,
         )
 
     def _with_provided(self, device: Device, node: Node) -> Device:
@@ -186,8 +221,9 @@ def _log_change(catalog: Catalog, known: Catalog | None) -> None:
     for item in catalog.left_out:
         if item not in told:
             log.warning("gpu_left_out", device=item.subject, error=item.reason)
+    before = [device.gpu for device in known.devices] if known else []
     for device in catalog.devices:
-        new = known is None or device not in known.devices
+        new = device.gpu not in before
         if new and device.gpu.tflops_source is TflopsSource.ESTIMATE:
             log.warning(
                 "tflops_estimated",

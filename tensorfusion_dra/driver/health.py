@@ -9,6 +9,9 @@ from tensorfusion_dra.driver.catalog import Catalog, CatalogReader
 HEARTBEAT_SECONDS: Final = 10.0
 """A third of the time after which the kubelet calls a device's health unknown."""
 
+_MAX_MESSAGE: Final = 1024
+"""Characters; the kubelet cuts a longer one."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceHealth:
@@ -38,12 +41,16 @@ def reports(
 
 
 def _report(catalog: Catalog | None) -> tuple[DeviceHealth, ...]:
+    """Of an absent device as well: the pods that have it are to know."""
     if catalog is None:
         return ()
-    pool = catalog.node.pool
-    present = (DeviceHealth(pool=pool, device=d.name, healthy=True) for d in catalog.devices)
-    gone = (
-        DeviceHealth(pool=pool, device=name, healthy=False, message="GPU is gone from the node")
-        for name in sorted(catalog.gone)
-    )
-    return (*present, *gone)
+    listed = dict.fromkeys([*(device.name for device in catalog.devices), *sorted(catalog.sick)])
+    return tuple(_of_device(catalog, name) for name in listed)
+
+
+def _of_device(catalog: Catalog, name: str) -> DeviceHealth:
+    sickness = catalog.sick.get(name)
+    if sickness is None:
+        return DeviceHealth(pool=catalog.node.pool, device=name, healthy=True)
+    message = sickness.worst.text.encode("ascii", "replace").decode()[:_MAX_MESSAGE]
+    return DeviceHealth(pool=catalog.node.pool, device=name, healthy=False, message=message)

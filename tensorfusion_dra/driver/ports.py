@@ -1,6 +1,6 @@
 """What the driver needs from outside, and what each of them promises."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -9,9 +9,22 @@ from tensorfusion_dra.core.claim import ClaimRef, PodRef
 from tensorfusion_dra.core.enforcers.enforcer import Needs
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.core.gpu import Inventory
+from tensorfusion_dra.core.health import CardEvent
 from tensorfusion_dra.core.mounts import Mount
 from tensorfusion_dra.core.prepared import PreparedClaim
 from tensorfusion_dra.core.slices import Slice
+
+
+class HungError(RetryableError):
+    """A call into the driver does not come back; it cannot be ended either.
+
+    Attributes:
+        question: What was asked, the same text as long as it is the same call.
+    """
+
+    def __init__(self, text: str, question: str) -> None:
+        super().__init__(text)
+        self.question = question
 
 
 class Discovery(Protocol):
@@ -21,9 +34,51 @@ class Discovery(Protocol):
         """Every card of the node as it is now.
 
         Raises:
-            RetryableError: There is no answer yet (no library, driver not loaded, call hung); the
-                text says what is waited for.
+            HungError: A call has been running for too long.
+            RetryableError: There is no answer yet (no library, driver not loaded); the text says
+                what is waited for.
             FatalError: The driver was replaced; only a new process can load its library.
+        """
+        ...
+
+
+class CardEvents(Protocol):
+    """What the driver reports of the node's cards by itself."""
+
+    def watch(self, gpu_uuids: frozenset[str]) -> None:
+        """These cards, and no others, are waited for from now on.
+
+        Of the others nothing is kept open, so that they can be reset.
+        """
+        ...
+
+    def run(self, on_event: Callable[[CardEvent], None]) -> None:
+        """Waits until stopped, and hands over what is reported."""
+        ...
+
+    def stop(self) -> None:
+        """Ends run()."""
+        ...
+
+
+class CardRecords(Protocol):
+    """Where a record of the node's cards is kept over restarts.
+
+    Attributes:
+        boot_id: Tells this boot of the machine from others.
+    """
+
+    boot_id: str
+
+    def load(self) -> Mapping[str, Any] | None:
+        """What was saved last; None if nothing was, or nothing that can be read."""
+        ...
+
+    def save(self, record: Mapping[str, Any]) -> None:
+        """Returns once the record would survive a power cut.
+
+        Raises:
+            RetryableError: The old record, or none, is still there.
         """
         ...
 
@@ -242,6 +297,10 @@ class Events(Protocol):
 
         Never raises: what cannot be written is logged.
         """
+        ...
+
+    def note(self, reason: str, message: str) -> None:
+        """Writes what is no reason to worry; else as warn()."""
         ...
 
 

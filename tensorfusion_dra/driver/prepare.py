@@ -131,6 +131,7 @@ class Preparer:
             if record is None:
                 record = self._admitted(ref, deadline)
             else:
+                self._check_present(ref, (share.device for share in record.shares))
                 record = self._with_todays_access(record, deadline)
             # The record is the truth and the files a projection of it: after a crash between
             # the two, recovery or the next call writes the files.
@@ -145,6 +146,7 @@ class Preparer:
         if not claim.allocations:
             return PreparedClaim(ref=ref, shares=())
         catalog = self._readable_catalog(claim.ref, deadline)
+        self._check_present(ref, (allocation.device for allocation in claim.allocations))
         terms = self._share_terms.of_claim(
             claim, qos=Qos(catalog.node.qos), wait_seconds=deadline - time.monotonic()
         )
@@ -164,6 +166,17 @@ class Preparer:
                 )
         self._tenants.project(admission.changed)
         return admission.claim
+
+    def _check_present(self, ref: ClaimRef, wanted: Iterable[str]) -> None:
+        """A card that is unhealthy and there is handed out to whom the scheduler gave it: that
+        claim tolerates the taint, or was allocated before. One that is away is of no use."""
+        catalog = self._catalog.current()
+        if catalog is None:
+            return
+        for device in wanted:
+            if device in catalog.absent:
+                text = catalog.sick[device].worst.text
+                raise RetryableError(f"claim {ref}: {device}: {text}, expected a working GPU")
 
     def _projected(self, record: PreparedClaim) -> PreparedClaim:
         """The newest record, projected: another claim's step may have changed it meanwhile."""

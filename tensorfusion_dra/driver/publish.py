@@ -25,7 +25,7 @@ _NOT_PERMITTED_SECONDS: Final = 60.0
 
 
 class Publisher:
-    """One loop that everything else only wakes: a timer, a deleted slice, a changed card."""
+    """One loop that everything else only wakes: a changed card, a changed or deleted slice."""
 
     def __init__(
         self,
@@ -34,24 +34,21 @@ class Publisher:
         nodes: Nodes,
         *,
         right: PublishingRight,
-        poll_seconds: float,
     ) -> None:
         self._catalog = catalog
         self._slices = slices_at_server
         self._nodes = nodes
         self._right = right
-        self._poll_seconds = poll_seconds
         self._woken = Event()
         self._stop = Event()
         self._recheck_gates = Event()
         self._dropped: frozenset[str] = frozenset()
         self._told_dropped: frozenset[str] = frozenset()
-        self._told_waiting = ""
         self._told_right = True
         self._repeats = Repeats()
 
     def wake(self) -> None:
-        """The stored slices may have changed: look at them now."""
+        """The catalog or the stored slices may have changed: look at them now."""
         self._woken.set()
 
     def server_returned(self) -> None:
@@ -67,21 +64,17 @@ class Publisher:
     def run(self) -> None:
         """Publishes until stopped, whenever the right to do so is this instance's."""
         backoff = Backoff(first_seconds=0.2, longest_seconds=30)
-        unpublished = True
         while True:
-            asked = self._woken.is_set()
             self._woken.clear()
             # After the clearing, which may have taken stop()'s own wake-up.
             if self._stop.is_set():
                 self._right.release()
                 return
+            delay: float | None = None
             try:
-                changed = self._read_cards()
                 # Who has no right looks at all of it once it has the right again.
-                unpublished = unpublished or changed or asked or not self._has_right()
-                if unpublished and self._has_right():
+                if self._has_right():
                     self.publish()
-                    unpublished = False
             except RetryableError as error:
                 delay = self._tell(error, backoff.failed(at_least=error.after_seconds))
                 if error.after_seconds:
@@ -90,7 +83,6 @@ class Publisher:
             else:
                 backoff.succeeded()
                 self._repeats.over()
-                delay = self._poll_seconds
             self._wait(delay)
 
     def publish(self) -> SlicePlan | None:
@@ -142,25 +134,14 @@ class Publisher:
             log.info("publishing_resumed" if held else "publishing_left_to_newer_instance")
         return held
 
-    def _wait(self, seconds: float) -> None:
-        """Returns after the time, when woken, or when the right has come back."""
-        deadline = time.monotonic() + seconds
-        while not self._told_right and (left := deadline - time.monotonic()) > 0:
-            if self._woken.wait(min(left, _RIGHT_SECONDS)) or self._right.held():
+    def _wait(self, seconds: float | None) -> None:
+        """Returns when woken, when the right has come back, or after the time if there is one."""
+        deadline = None if seconds is None else time.monotonic() + seconds
+        while not self._told_right:
+            left = _RIGHT_SECONDS if deadline is None else deadline - time.monotonic()
+            if left <= 0 or self._woken.wait(min(left, _RIGHT_SECONDS)) or self._right.held():
                 return
-        self._woken.wait(max(0.0, deadline - time.monotonic()))
-
-    def _read_cards(self) -> bool:
-        """True if the cards changed. Cards that cannot be read leave the slices as they are."""
-        try:
-            changed = self._catalog.refresh()
-        except RetryableError as error:
-            if str(error) != self._told_waiting:
-                self._told_waiting = str(error)
-                log.warning("gpus_awaited", error=str(error))
-            return False
-        self._told_waiting = ""
-        return changed
+        self._woken.wait(seconds)
 
     def _server_drops(
         self, plan: SlicePlan, wanted: Sequence[Slice], stored: Sequence[Slice]
@@ -175,7 +156,8 @@ class Publisher:
         for gates in KUBERNETES_DROPS:
             if slices.plan(wanted, stored, dropped=gates):
                 continue
-            sent = plan.update[0]
+            # One that has such fields: not every slice has a device with a taint.
+            sent = next(item for item in plan.update if slices.loses(item, gates))
             if slices.dropped_gates(sent, self._slices.replace(sent, trial=True)) != gates:
                 return False
             self._note_dropped(gates)
@@ -196,12 +178,13 @@ class Publisher:
             self._note_dropped(gates)
 
     def _note_dropped(self, gates: frozenset[str]) -> None:
-        self._dropped = gates
-        if gates != self._told_dropped:
-            self._told_dropped = gates
+        # Together: a slice without a taint does not show that taints are dropped.
+        self._dropped |= gates
+        if self._dropped != self._told_dropped:
+            self._told_dropped = self._dropped
             log.error(
                 "slice_fields_dropped",
-                feature_gates=sorted(gates),
+                feature_gates=sorted(self._dropped),
                 error="the API server keeps only a part of each device: enable these feature "
                 "gates on kube-apiserver, kube-scheduler, kube-controller-manager and kubelet",
             )

@@ -1,8 +1,8 @@
 """Tells in each claim's status what its containers really got."""
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from threading import Condition
 from typing import Final
@@ -10,8 +10,9 @@ from typing import Final
 import structlog
 
 from tensorfusion_dra.core import device_status
-from tensorfusion_dra.core.device_status import Entry
+from tensorfusion_dra.core.device_status import Entry, Readiness
 from tensorfusion_dra.core.errors import RetryableError
+from tensorfusion_dra.core.health import Sickness
 from tensorfusion_dra.core.prepared import PreparedClaim
 from tensorfusion_dra.driver.backoff import Backoff
 from tensorfusion_dra.driver.ports import ClaimStatus, MissingRightError
@@ -48,11 +49,13 @@ class _Told:
     """What is known of a claim's status.
 
     Attributes:
-        ready_since: A condition's transition is its first one: limits change, readiness does not.
+        since: When the claim was first reported here.
+        readiness: By device, as last told: limits change, and that is no transition.
         entries: As last written; None if a write may or may not have changed them.
     """
 
-    ready_since: datetime
+    since: datetime
+    readiness: Mapping[str, Readiness] = field(default_factory=dict)
     entries: list[Entry] | None = None
 
 
@@ -68,6 +71,7 @@ class StatusReporter:
         self,
         claim_status: ClaimStatus,
         *,
+        sick: Callable[[], Mapping[str, Sickness]] = dict,
         now: Callable[[], datetime] = utc_now,
         retry_seconds: float = 0.5,
         pause_seconds: float = 600.0,
@@ -77,12 +81,14 @@ class StatusReporter:
 
         Args:
             claim_status: Where to write.
+            sick: The unhealthy devices by name, at the moment of the call.
             now: For lastTransitionTime.
             retry_seconds: After a first failure; longer after each further one.
             pause_seconds: How long nothing is sent after a right was missing.
             most_waiting: Claims that the queue holds; more are left out.
         """
         self._claim_status = claim_status
+        self._sick = sick
         self._now = now
         self._retry_seconds = retry_seconds
         self._pause_seconds = pause_seconds
@@ -104,7 +110,7 @@ class StatusReporter:
         with self._changed:
             room = uid in self._waiting or len(self._waiting) < self._most_waiting
             if room:
-                self._told.setdefault(uid, _Told(ready_since=self._now()))
+                self._told.setdefault(uid, _Told(since=self._now()))
                 self._waiting[uid] = _Waiting(claim=claim, due=time.monotonic(), backoff=backoff)
                 self._changed.notify()
         if not room:
@@ -152,7 +158,8 @@ class StatusReporter:
             told = self._told.get(ref.uid)
         if told is None:
             return
-        entries = device_status.status(waiting.claim, ready_since=told.ready_since)
+        told.readiness = self._readiness(waiting.claim, told)
+        entries = device_status.status(waiting.claim, told.readiness)
         if entries == told.entries:
             return
         told.entries = None
@@ -166,6 +173,19 @@ class StatusReporter:
             told.entries = entries
             event = "status_reported" if written else "status_not_needed"
             log.info(event, claim=str(ref), claim_uid=ref.uid, devices=len(entries))
+
+    def _readiness(self, claim: PreparedClaim, told: _Told) -> Mapping[str, Readiness]:
+        sick = self._sick()
+        readiness = {}
+        for device in {share.device for share in claim.shares}:
+            before = told.readiness.get(device, Readiness(since=told.since))
+            sickness = sick.get(device)
+            if sickness is not None:
+                before = Readiness(since=sickness.since, sickness=sickness)
+            elif before.sickness is not None:
+                before = Readiness(since=self._now())
+            readiness[device] = before
+        return readiness
 
     def _missing(self, waiting: _Waiting, error: MissingRightError) -> None:
         self._paused_until = time.monotonic() + self._pause_seconds

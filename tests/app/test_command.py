@@ -95,6 +95,25 @@ def test_inspect_shows_the_cards_and_what_the_node_holds(tmp_path: Path) -> None
     assert list(tmp_path.iterdir()) == []
 
 
+def test_inspect_shows_health_and_taints_and_leaves_no_trace(tmp_path: Path) -> None:
+    profile = tmp_path / "gpus.yaml"
+    profile.write_text("gpus: [{product: T4, recovery_action: 1}, {product: T4}]")
+    cards = ["--simulated-gpus", str(profile), "--kubelet-root", str(tmp_path / "kubelet")]
+
+    found = json.loads(command("inspect", "-o", "json", *cards).stdout)
+    shown = command("inspect", *cards).stdout
+
+    sick, well = found["gpus"]
+    assert well["health"] == {"healthy": True}
+    assert (sick["health"]["healthy"], sick["health"]["reason"]) == (False, "gpu-reset-required")
+    (taint,) = found["devices"][0]["taints"]
+    assert (taint["value"], taint["effect"]) == ("gpu-reset-required", "NoSchedule")
+    assert "taints" not in found["devices"][1]
+    assert f"{sick['uuid']}: the driver asks for a reset of the GPU" in shown
+    assert shown.count("healthy") >= 1
+    assert not (tmp_path / "kubelet").exists()
+
+
 def test_inspect_without_a_driver_says_what_it_waits_for() -> None:
     ended = command(
         *("inspect", "--nvml-library", "/nowhere/libnvidia-ml.so.1", "--kubelet-root", "/nowhere")

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from tensorfusion_dra.app import setting_sources, settings
+from tensorfusion_dra.app import card_health, setting_sources, settings
 from tensorfusion_dra.app.settings import Settings
 from tensorfusion_dra.core.errors import InputError
+from tensorfusion_dra.core.health import HealthRules
 
 NAMED = {"NODE_NAME": "node-01"}
 
@@ -105,6 +106,8 @@ def test_every_setting_has_a_flag_a_variable_and_a_key_in_the_file(tmp_path: Pat
         "overcommit_limits": "true",
         "read_pods": "false",
         "driver_root_on_host": "/x",
+        "health_events": "false",
+        "health_taint": "NoExecute",
     }
     folders = {item.name: "/x" for item in fields(Settings) if str(item.default).startswith("/")}
     values = {item.name: {**special, **folders}.get(item.name, "7") for item in fields(Settings)}
@@ -174,6 +177,15 @@ def test_a_number_in_the_file_is_taken_as_text_where_text_is_wanted(
         ("--poll-seconds=inf", "poll-seconds: found inf, expected"),
         ("--drain-seconds=601", "drain-seconds: found 601.0, expected 0 to 600"),
         ("--drain-seconds=nan", "drain-seconds: found nan, expected"),
+        ("--nvml-wait-seconds=0", "nvml-wait-seconds: found 0.0, expected 0.1 to 600"),
+        ("--health-quiet-seconds=-1", "health-quiet-seconds: found -1.0, expected 0 to 86400"),
+        ("--health-good-readings=0", "health-good-readings: found 0, expected 1 to 1000"),
+        ("--health-failed-readings=x", "health-failed-readings: found 'x', expected a whole"),
+        ("--health-xid-clear-seconds=nan", "health-xid-clear-seconds: found nan, expected"),
+        ("--health-ignored-xids=13,", "health-ignored-xids: found '13,', expected numbers"),
+        ("--health-critical-xids=all", "health-critical-xids: found 'all', expected numbers"),
+        ("--health-taint=None", "health-taint: found 'None', expected one of NoSchedule"),
+        ("--health-events=no", "health-events: found 'no', expected one of true, false"),
     ],
 )
 def test_a_wrong_value_is_refused_with_its_flag_what_was_found_and_what_is_expected(
@@ -214,3 +226,23 @@ def test_a_file_that_cannot_be_read_is_refused_with_its_path(tmp_path: Path) -> 
     assert refusal(f"--config={tmp_path}/missing.yaml").endswith("No such file or directory")
     assert refusal(f"--config={tmp_path}").endswith("Is a directory")
     assert "can't decode" in refusal(f"--config={tmp_path}/latin.yaml")
+
+
+def test_the_rules_of_health_follow_from_the_settings() -> None:
+    chosen = given(
+        *("--health-ignored-xids", "79,119", "--health-critical-xids", "13"),
+        *("--health-good-readings", "5", "--health-quiet-seconds", "60"),
+    )
+
+    rules = card_health.rules(chosen)
+
+    assert card_health.rules(given()) == HealthRules()
+    assert (rules.good_readings, rules.quiet_seconds) == (5, 60.0)
+    assert [code for code in (13, 31, 48, 79, 119) if rules.xids.marks_card(code)] == [13, 48]
+
+
+@pytest.mark.parametrize(
+    ("taint", "effect"), [("NoSchedule", "NoSchedule"), ("NoExecute", "NoExecute"), ("none", "")]
+)
+def test_the_taint_has_the_effect_of_the_settings(taint: str, effect: str) -> None:
+    assert card_health.taint_effect(given("--health-taint", taint)) == effect

@@ -14,6 +14,7 @@ from tensorfusion_dra.cluster.claim_status import ClaimStatus
 from tensorfusion_dra.cluster.resource_api import ResourceApi
 from tensorfusion_dra.core import device_status
 from tensorfusion_dra.core.claim import ClaimRef
+from tensorfusion_dra.core.device_status import Readiness
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.driver.ports import MissingRightError
 from tensorfusion_dra.driver.status import StatusReporter
@@ -64,7 +65,8 @@ def allocated(api: Api, *, name: str = "a") -> ClaimRef:
 
 def entries(*, vram_gib: int = 24) -> list[Json]:
     prepared = claim("a", share(limit=limit(vram_gib)))
-    return device_status.status(prepared, ready_since=datetime(2026, 3, 1, tzinfo=UTC))
+    since = Readiness(since=datetime(2026, 3, 1, tzinfo=UTC))
+    return device_status.status(prepared, {prepared.shares[0].device: since})
 
 
 def stored_status(api: Api, name: str = "a") -> Json:

@@ -55,6 +55,16 @@ def test_a_warning_is_found_at_its_node(setup: Setup) -> None:
     assert event["reportingComponent"] == "tensor-fusion.ai.dra-driver"
 
 
+def test_good_news_is_no_warning(setup: Setup) -> None:
+    setup.create_node()
+
+    setup.events.note("GPURecovered", "gpu-1 is healthy again")
+
+    (event,) = setup.written()
+    assert (event["type"], event["reason"]) == ("Normal", "GPURecovered")
+    assert event["action"] == "ServeGPUs"
+
+
 def test_the_same_is_not_said_again_within_ten_minutes(setup: Setup) -> None:
     setup.create_node()
     setup.events.warn("GPUPoolInvalid", "a")

@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import replace
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from tensorfusion_dra.core import device as devices
 from tensorfusion_dra.core import names, slice_rules
 from tensorfusion_dra.core.device import Node, Version
 from tensorfusion_dra.core.gpu import Gpu, Inventory, LeftOut
+from tensorfusion_dra.core.health import Kind, Sickness, Trouble
 from tests.support.gpus import NODE, cards, gpu, published
 
 GUIDE_STRINGS = {
@@ -220,3 +222,24 @@ def test_a_device_is_shared() -> None:
 def test_the_same_card_always_gives_the_same_device() -> None:
     assert published(gpu()) == published(gpu())
     assert published(gpu()) != published(replace(gpu(), vram_bytes=2**36))
+
+
+@pytest.mark.parametrize("effect", ["NoSchedule", "NoExecute", ""])
+def test_an_unhealthy_device_says_so_by_taint_and_phase_and_is_accepted(effect: str) -> None:
+    (healthy,) = published(gpu())
+    trouble = Trouble(kind=Kind.XID, reason="xid-79", text="XID 79: GPU has fallen off the bus")
+    since = datetime(2026, 3, 1, 13, 30, 15, 999_999, tzinfo=timezone(timedelta(hours=1)))
+
+    device = devices.unhealthy(healthy, Sickness(worst=trouble, since=since), effect=effect)
+    listed: Any = device.as_api()
+
+    expected = {
+        "key": "tensor-fusion.ai/unhealthy",
+        "value": "xid-79",
+        "effect": effect,
+        "timeAdded": "2026-03-01T12:30:15Z",
+    }
+    assert listed.get("taints") == ([expected] if effect else None)
+    assert listed["attributes"]["phase"] == {"string": "Unknown"}
+    assert listed["capacity"] == healthy.as_api()["capacity"]
+    assert slice_rules.device_violations(listed) == ()

@@ -1,10 +1,11 @@
 """What a claim's status tells of its devices."""
 
 import json
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta, timezone
 
 from tensorfusion_dra.core import device_status, quantity
-from tensorfusion_dra.core.device_status import Entry
+from tensorfusion_dra.core.device_status import Entry, Readiness
 from tensorfusion_dra.core.prepared import PreparedClaim
 from tensorfusion_dra.core.quantity import GIB
 from tensorfusion_dra.core.share_parameters import Isolation
@@ -23,14 +24,19 @@ from tests.support.status_claims import (
 SINCE = datetime(2026, 3, 1, 12, 30, 15, 999_999, tzinfo=UTC)
 
 
+def ready(since: datetime) -> Mapping[str, Readiness]:
+    """The device works, since then."""
+    return {DEVICE: Readiness(since=since)}
+
+
 def told(prepared: PreparedClaim) -> Entry:
-    (entry,) = device_status.status(prepared, ready_since=SINCE)
+    (entry,) = device_status.status(prepared, ready(SINCE))
     return entry
 
 
 def complaints(prepared: PreparedClaim) -> list[str]:
     """What a 1.36 API server would say to the entries."""
-    entries = device_status.status(prepared, ready_since=SINCE)
+    entries = device_status.status(prepared, ready(SINCE))
     names = ("driver", "pool", "device", "shareID")
     results = [{name: entry[name] for name in names if name in entry} for entry in entries]
     requested = {"requests": [{"name": "gpu"}]}
@@ -107,7 +113,7 @@ def test_admin_access_tells_neither_limits_nor_isolation() -> None:
 def test_requests_with_admin_access_to_one_device_have_one_entry() -> None:
     twice = claim("a", admin("one"), admin("two"))
 
-    assert len(device_status.status(twice, ready_since=SINCE)) == 1
+    assert len(device_status.status(twice, ready(SINCE))) == 1
     assert complaints(twice) == []
 
 
@@ -122,7 +128,7 @@ def test_shares_of_one_device_are_told_apart() -> None:
     other = SHARE_ID.replace("1", "2")
     both = claim("a", share(), share(share_id=other, limit=limit(8), wanted_vram_bytes=8 * GIB))
 
-    entries = device_status.status(both, ready_since=SINCE)
+    entries = device_status.status(both, ready(SINCE))
 
     assert [entry["shareID"] for entry in entries] == [SHARE_ID, other]
     assert [entry["data"]["limits"]["vramBytes"] for entry in entries] == [24 * GIB, 8 * GIB]
@@ -131,13 +137,13 @@ def test_shares_of_one_device_are_told_apart() -> None:
 def test_a_claim_without_our_devices_has_no_entries() -> None:
     nothing = PreparedClaim(ref=claim("a").ref, shares=())
 
-    assert device_status.status(nothing, ready_since=SINCE) == []
+    assert device_status.status(nothing, ready(SINCE)) == []
 
 
 def test_the_time_is_utc_in_whole_seconds() -> None:
     east = SINCE.astimezone(timezone(timedelta(hours=5, minutes=30)))
 
-    (entry,) = device_status.status(claim("a"), ready_since=east)
+    (entry,) = device_status.status(claim("a"), ready(east))
 
     assert entry["conditions"][0]["lastTransitionTime"] == "2026-03-01T12:30:15Z"
 

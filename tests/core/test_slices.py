@@ -3,6 +3,7 @@
 import copy
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tensorfusion_dra.core import slice_rules, slices, stored
-from tensorfusion_dra.core.device import Device, Node
+from tensorfusion_dra.core.device import Node, Taint
 from tensorfusion_dra.core.slices import Slice, SlicePlan
 from tensorfusion_dra.core.stored import GATE_CONSUMABLE_CAPACITY, GATE_DEVICE_TAINTS
 from tests.support.gpus import NODE, cards, published
@@ -19,7 +20,8 @@ from tests.support.slice_store import applied, listed, states, visible
 NAME = "tensor-fusion-resource-slice-node-01"
 CONSUMABLE_OFF = frozenset({GATE_CONSUMABLE_CAPACITY})
 TAINTS_OFF = frozenset({GATE_DEVICE_TAINTS})
-MANY = published(*cards(257))
+MANY = published(*cards(129))
+SINCE = datetime(2026, 3, 1, tzinfo=UTC)
 
 
 def wanted(count: int = 2, *, node: Node = NODE, node_uid: str = "node-uid") -> tuple[Slice, ...]:
@@ -95,7 +97,7 @@ def test_a_node_without_devices_publishes_an_empty_pool() -> None:
 
 
 def test_nothing_is_written_if_nothing_changed() -> None:
-    plan = slices.plan(wanted(129), publication(129))
+    plan = slices.plan(wanted(65), publication(65))
 
     assert not plan
     assert written(plan) == {}
@@ -128,28 +130,28 @@ def test_one_changed_slice_keeps_the_generation() -> None:
 
 
 def test_one_changed_slice_of_two_keeps_the_generation() -> None:
-    kept = publication(129)
+    kept = publication(65)
     kept[1]["spec"]["devices"][0]["attributes"]["qos"] = {"string": "high"}
 
-    plan = slices.plan(wanted(129), kept)
+    plan = slices.plan(wanted(65), kept)
 
     assert written(plan) == {"update": [f"{NAME}-1"]}
     assert generations(plan.update) == [1]
 
 
 def test_two_changed_slices_take_the_whole_pool_to_the_next_generation() -> None:
-    kept = publication(257)
+    kept = publication(129)
     for item in kept[:2]:
         item["spec"]["devices"][0]["attributes"]["qos"] = {"string": "high"}
 
-    plan = slices.plan(wanted(257), kept)
+    plan = slices.plan(wanted(129), kept)
 
     assert written(plan) == {"update": [NAME, f"{NAME}-1", f"{NAME}-2"]}
     assert generations(plan.update) == [2, 2, 2]
 
 
 def test_a_new_slice_takes_the_whole_pool_to_the_next_generation() -> None:
-    plan = slices.plan(wanted(129), publication(128))
+    plan = slices.plan(wanted(65), publication(64))
 
     assert written(plan) == {"update": [NAME], "create": [f"{NAME}-1"]}
     assert generations([*plan.update, *plan.create]) == [2, 2]
@@ -157,7 +159,7 @@ def test_a_new_slice_takes_the_whole_pool_to_the_next_generation() -> None:
 
 
 def test_a_slice_that_vanished_comes_back_with_the_whole_pool_at_the_next_generation() -> None:
-    plan = slices.plan(wanted(129), publication(129)[:1])
+    plan = slices.plan(wanted(65), publication(65)[:1])
 
     assert written(plan) == {"update": [NAME], "create": [f"{NAME}-1"]}
     assert generations([*plan.update, *plan.create]) == [2, 2]
@@ -170,7 +172,7 @@ def test_after_all_slices_were_wiped_generations_begin_again() -> None:
 
 
 def test_an_obsolete_slice_goes_before_the_rest_is_written() -> None:
-    kept = publication(129)
+    kept = publication(65)
 
     steps = states(slices.plan(wanted(1), kept), kept)
 
@@ -203,10 +205,10 @@ def test_obsolete_slices_go_oldest_first_so_that_no_older_pool_comes_back() -> N
 
 
 def test_a_slice_of_an_older_generation_is_replaced_by_a_new_object() -> None:
-    kept = publication(129)
+    kept = publication(65)
     kept[0]["spec"]["pool"]["generation"] = 7
 
-    plan = slices.plan(wanted(129), kept)
+    plan = slices.plan(wanted(65), kept)
 
     assert written(plan) == {
         "delete": [f"{NAME}-1"],
@@ -297,19 +299,19 @@ def test_an_update_is_the_object_that_was_read_without_its_field_owners() -> Non
 
 
 def test_what_was_read_stays_as_it_was() -> None:
-    kept = publication(257)
+    kept = publication(129)
     before = copy.deepcopy(kept)
 
-    slices.plan(wanted(130, node_uid="other"), kept)
+    slices.plan(wanted(66, node_uid="other"), kept)
 
     assert kept == before
 
 
 @pytest.mark.parametrize(
     ("count", "sizes"),
-    [(0, [0]), (1, [1]), (128, [128]), (129, [128, 1]), (257, [128, 128, 1])],
+    [(0, [0]), (1, [1]), (64, [64]), (65, [64, 1]), (129, [64, 64, 1])],
 )
-def test_a_slice_holds_at_most_128_devices(count: int, sizes: list[int]) -> None:
+def test_a_slice_holds_at_most_64_devices(count: int, sizes: list[int]) -> None:
     items = wanted(count)
 
     assert [len(item["spec"]["devices"]) for item in items] == sizes
@@ -317,21 +319,20 @@ def test_a_slice_holds_at_most_128_devices(count: int, sizes: list[int]) -> None
     assert len({item["metadata"]["name"] for item in items}) == len(sizes)
 
 
-def test_devices_with_taints_come_64_to_a_slice() -> None:
-    class Tainted(Device):
-        def as_api(self) -> dict[str, object]:
-            return {**super().as_api(), "taints": [{"key": "lost", "effect": "NoSchedule"}]}
+def test_a_taint_moves_no_device_to_another_slice() -> None:
+    taint = Taint(key="tensor-fusion.ai/unhealthy", value="lost", effect="NoSchedule", since=SINCE)
+    healthy = published(*cards(65))
+    tainted = (replace(healthy[0], taint=taint), *healthy[1:])
 
-    one = MANY[0]
-    tainted = Tainted(name=one.name, gpu=one.gpu, attributes=one.attributes, capacity=one.capacity)
+    first, last = slices.wanted(tainted, NODE, node_uid="node-uid")
 
-    items = slices.wanted([tainted, *MANY[1:65]], NODE, node_uid="node-uid")
-
-    assert [len(item["spec"]["devices"]) for item in items] == [64, 1]
+    assert [len(item["spec"]["devices"]) for item in (first, last)] == [64, 1]
+    assert last == slices.wanted(healthy, NODE, node_uid="node-uid")[1]
+    assert slice_rules.slice_violations(slices.plan((first, last), []).create[0]["spec"]) == ()
 
 
 def test_the_api_server_takes_every_slice() -> None:
-    for item in slices.plan(wanted(257), []).create:
+    for item in slices.plan(wanted(129), []).create:
         assert slice_rules.slice_violations(item["spec"]) == ()
 
 
@@ -409,7 +410,7 @@ def test_a_difference_that_no_gate_explains_names_none() -> None:
 @st.composite
 def stores(draw: st.DrawFn) -> list[Slice]:
     """What may be stored for this driver and node, whoever wrote it."""
-    sizes = st.sampled_from([0, 1, 2, 128, 129, 257])
+    sizes = st.sampled_from([0, 1, 2, 64, 65, 129])
     items: dict[str, Any] = {}
     for pool in draw(st.lists(st.sampled_from(["default", "old"]), max_size=2)):
         node = replace(NODE, gpupool=pool)
@@ -430,7 +431,7 @@ def stores(draw: st.DrawFn) -> list[Slice]:
 
 
 @settings(max_examples=40, deadline=None)
-@given(stores(), st.sampled_from([0, 1, 2, 129, 257]), st.sampled_from("ab"))
+@given(stores(), st.sampled_from([0, 1, 2, 65, 129]), st.sampled_from("ab"))
 def test_from_whatever_is_stored_a_plan_leads_to_the_wanted_pool_and_to_nothing_else(
     kept: list[Slice], count: int, node_uid: str
 ) -> None:
@@ -448,7 +449,7 @@ def test_from_whatever_is_stored_a_plan_leads_to_the_wanted_pool_and_to_nothing_
 
 
 @settings(max_examples=40, deadline=None)
-@given(stores(), st.sampled_from([0, 1, 2, 129, 257]))
+@given(stores(), st.sampled_from([0, 1, 2, 65, 129]))
 def test_no_scheduler_ever_sees_old_and_new_devices_mixed_or_an_older_generation(
     kept: list[Slice], count: int
 ) -> None:

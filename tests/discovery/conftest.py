@@ -19,6 +19,12 @@ def old_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build(tmp_path_factory.mktemp("nvml") / "old", "-DOLD_DRIVER")
 
 
+@pytest.fixture(scope="session")
+def eventless_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A library without the functions for events."""
+    return build(tmp_path_factory.mktemp("nvml") / "eventless", "-DNO_EVENTS")
+
+
 @pytest.fixture
 def machine(tmp_path: Path, library: Path) -> Machine:
     """A machine with that library and two A100."""

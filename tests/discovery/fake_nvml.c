@@ -13,12 +13,22 @@
  *     !<number>              that nvmlReturn_t
  *     ~<path> <answer>       does not return until the path exists, then gives the answer
  *
- * All calls must come from one thread; one from another is answered with NVML_ERROR_UNKNOWN.
- * -DOLD_DRIVER leaves out the functions that drivers before 510 lack.
+ * How many cards there are is counted when NVML is started, and not again before it is shut down
+ * as often, as the real one does.
+ *
+ * Events are the lines of the file $FAKE_NVML.events, `<card> <type> <data>`, that are added while
+ * an event set waits. The question `events` of a card is the mask of types that it supports;
+ * `system event_wait` is asked before each wait.
+ *
+ * The file $FAKE_NVML.open has the indices of the cards that the process keeps open.
+ *
+ * All calls must come from two threads; one from a third is answered with NVML_ERROR_UNKNOWN.
+ * -DOLD_DRIVER leaves out the functions that drivers before 510 lack, and -DNO_EVENTS events.
  *
  * Layouts and numbers: nvml.h.
  */
 #define _GNU_SOURCE
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -31,9 +41,11 @@ enum {
     INVALID_ARGUMENT = 2,
     NOT_SUPPORTED = 3,
     INSUFFICIENT_SIZE = 7,
+    TIMEOUT = 10,
     UNKNOWN = 999,
 };
-enum { MAX_CARDS = 64, MAX_ANSWER = 256, MEMORY_V2 = 0x02000028 };
+enum { MAX_CARDS = 64, MAX_ANSWER = 256, MAX_THREADS = 2, MEMORY_V2 = 0x02000028 };
+enum { RECOVERY_ACTION = 230, UNSIGNED_INT = 1 };
 
 typedef int Return;
 typedef struct { int index; } *Device;
@@ -46,10 +58,41 @@ typedef struct {
 typedef struct { unsigned long long total, free, used; } Memory;
 typedef struct { unsigned version; unsigned long long total, reserved, free, used; } MemoryV2;
 
+typedef struct {
+    unsigned field, scope;
+    long long timestamp, latency;
+    unsigned value_type, result;
+    union { unsigned number; double wide; } value;
+} FieldValue;
+typedef struct {
+    Device device;
+    unsigned long long type, data;
+    unsigned gpu_instance, compute_instance;
+} EventData;
+typedef struct { unsigned long long types[MAX_CARDS]; long offset; } *EventSet;
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards all below but the answers */
 static char machine[1 << 16];
 static int started;
-static long thread;
+static unsigned counted;
+static long threads[MAX_THREADS];
 static int cards[MAX_CARDS];
+static int is_open[MAX_CARDS];
+
+static int is_known_thread(void)
+{
+    long self = syscall(SYS_gettid);
+    int known = 0;
+
+    pthread_mutex_lock(&lock);
+    for (int i = 0; i < MAX_THREADS && !known; i++) {
+        if (threads[i] == 0)
+            threads[i] = self;
+        known = threads[i] == self;
+    }
+    pthread_mutex_unlock(&lock);
+    return known;
+}
 
 static void read_machine(void)
 {
@@ -58,6 +101,20 @@ static void read_machine(void)
     size_t length = file ? fread(machine, 1, sizeof machine - 1, file) : 0;
 
     machine[length] = '\0';
+    if (file)
+        fclose(file);
+}
+
+static void write_open(void)
+{
+    char path[4096];
+    FILE *file;
+
+    snprintf(path, sizeof path, "%s.open", getenv("FAKE_NVML"));
+    file = fopen(path, "w");
+    for (int i = 0; file && i < MAX_CARDS; i++)
+        if (is_open[i])
+            fprintf(file, "%d ", i);
     if (file)
         fclose(file);
 }
@@ -88,11 +145,14 @@ static int find(const char *scope, const char *question, char *answer)
 
 static Return ask(const char *scope, const char *question, char *answer)
 {
-    if (thread == 0)
-        thread = syscall(SYS_gettid);
-    if (thread != syscall(SYS_gettid))
+    int found;
+
+    if (!is_known_thread())
         return UNKNOWN;
-    if (!find(scope, question, answer))
+    pthread_mutex_lock(&lock);
+    found = find(scope, question, answer);
+    pthread_mutex_unlock(&lock);
+    if (!found)
         return NOT_SUPPORTED;
     if (answer[0] == '~') {
         char path[MAX_ANSWER], rest[MAX_ANSWER] = "";
@@ -149,21 +209,34 @@ Return nvmlInitWithFlags(unsigned flags)
     Return result;
 
     (void)flags;
+    pthread_mutex_lock(&lock);
     read_machine();
+    pthread_mutex_unlock(&lock);
     result = ask("system", "init", answer);
     if (result == NOT_SUPPORTED)
         result = SUCCESS;
-    if (result == SUCCESS)
-        started++;
-    return result;
+    if (result != SUCCESS)
+        return result;
+    pthread_mutex_lock(&lock);
+    if (started++ == 0 && find("system", "count", answer))
+        counted = answer[0] == '!' ? 0 : (unsigned)atoi(answer);
+    pthread_mutex_unlock(&lock);
+    return SUCCESS;
 }
 
 Return nvmlShutdown(void)
 {
+    Return result = SUCCESS;
+
+    pthread_mutex_lock(&lock);
     if (!started)
-        return UNINITIALIZED;
-    started--;
-    return SUCCESS;
+        result = UNINITIALIZED;
+    else if (--started == 0) {
+        memset(is_open, 0, sizeof is_open);
+        write_open();
+    }
+    pthread_mutex_unlock(&lock);
+    return result;
 }
 
 const char *nvmlErrorString(Return result)
@@ -198,7 +271,7 @@ Return nvmlDeviceGetCount_v2(unsigned *count)
     Return result = ask_system("count", answer);
 
     if (result == SUCCESS)
-        *count = (unsigned)atoi(answer);
+        *count = counted;
     return result;
 }
 
@@ -209,7 +282,13 @@ Return nvmlDeviceGetHandleByIndex_v2(unsigned index, Device *device)
 
     if (index >= MAX_CARDS)
         return INVALID_ARGUMENT;
+    pthread_mutex_lock(&lock);
     cards[index] = (int)index;
+    if (started && !is_open[index]) {
+        is_open[index] = 1;
+        write_open();
+    }
+    pthread_mutex_unlock(&lock);
     *device = (Device)&cards[index];
     result = ask_card(*device, "handle", answer);
     return result == NOT_SUPPORTED ? SUCCESS : result;
@@ -266,7 +345,103 @@ Return nvmlDeviceGetMaxClockInfo(Device device, int type, unsigned *clock)
     return card_number(device, "clock", clock);
 }
 
+#ifndef NO_EVENTS
+Return nvmlEventSetCreate(EventSet *set)
+{
+    if (!started)
+        return UNINITIALIZED;
+    *set = calloc(1, sizeof **set);
+    (*set)->offset = -1;
+    return SUCCESS;
+}
+
+Return nvmlEventSetFree(EventSet set)
+{
+    free(set);
+    return SUCCESS;
+}
+
+Return nvmlDeviceGetSupportedEventTypes(Device device, unsigned long long *types)
+{
+    char answer[MAX_ANSWER];
+    Return result = ask_card(device, "events", answer);
+
+    if (result == SUCCESS)
+        *types = strtoull(answer, NULL, 0);
+    return result;
+}
+
+/* The lines that are there already happened before. */
+static FILE *open_events(EventSet set)
+{
+    char path[4096];
+    FILE *file;
+
+    snprintf(path, sizeof path, "%s.events", getenv("FAKE_NVML"));
+    file = fopen(path, "r");
+    if (set->offset < 0) {
+        set->offset = 0;
+        if (file && fseek(file, 0, SEEK_END) == 0)
+            set->offset = ftell(file);
+    }
+    return file;
+}
+
+Return nvmlDeviceRegisterEvents(Device device, unsigned long long types, EventSet set)
+{
+    FILE *file = open_events(set);
+
+    if (file)
+        fclose(file);
+    set->types[device->index] |= types;
+    return is_known_thread() ? SUCCESS : UNKNOWN;
+}
+
+static int next_event(EventSet set, EventData *event)
+{
+    FILE *file = open_events(set);
+    int found = 0, index;
+
+    if (!file)
+        return 0;
+    fseek(file, set->offset, SEEK_SET);
+    while (!found && fscanf(file, "%d %llu %llu\n", &index, &event->type, &event->data) == 3) {
+        event->device = (Device)&cards[index];
+        found = (set->types[index] & event->type) != 0;
+    }
+    set->offset = ftell(file);
+    fclose(file);
+    return found;
+}
+
+Return nvmlEventSetWait_v2(EventSet set, EventData *event, unsigned timeout_ms)
+{
+    char answer[MAX_ANSWER];
+    Return result = ask_system("event_wait", answer);
+
+    if (result != NOT_SUPPORTED && result != SUCCESS)
+        return result;
+    for (unsigned waited_ms = 0; waited_ms < timeout_ms; waited_ms += 5) {
+        if (next_event(set, event))
+            return SUCCESS;
+        usleep(5000);
+    }
+    return TIMEOUT;
+}
+#endif
+
 #ifndef OLD_DRIVER
+Return nvmlDeviceGetFieldValues(Device device, int count, FieldValue *values)
+{
+    for (int i = 0; i < count; i++) {
+        values[i].result = NOT_SUPPORTED;
+        values[i].value_type = UNSIGNED_INT;
+        if (values[i].field == RECOVERY_ACTION)
+            values[i].result = (unsigned)card_number(device, "recovery", &values[i].value.number);
+    }
+    return SUCCESS;
+}
+
 Return nvmlDeviceGetMemoryInfo_v2(Device device, MemoryV2 *memory)
 {
     char answer[MAX_ANSWER];

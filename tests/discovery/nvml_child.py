@@ -2,11 +2,14 @@
 
 ``["read"]``, ``["raw"]``, ``["close"]`` call it, ``["read again"]`` until there is an answer;
 ``["write", path, text]`` writes a file, ``["link", path, target]`` links to one and
-``["replace", path, text]`` puts a new one in its place; ``["threads"]`` lists NVML's threads.
+``["replace", path, text]`` puts a new one in its place; ``["threads"]`` lists NVML's threads;
+``["events", uuid]`` waits for a card's events in the background and comes back once NVML does,
+and ``["reopened"]`` comes back once it does again.
 """
 
 import dataclasses
 import json
+import os
 import sys
 import threading
 import time
@@ -28,8 +31,28 @@ def step(discovery: NvmlDiscovery, name: str, *details: str) -> Any:
         "write": lambda path, text: Path(path).write_text(text, encoding="utf-8"),
         "link": lambda path, target: Path(path).symlink_to(target),
         "replace": replace,
+        "events": lambda uuid: await_events(discovery, uuid),
+        "reopened": lambda: opened(discovery),
     }
     return steps[name](*details)
+
+
+def await_events(discovery: NvmlDiscovery, uuid: str) -> bool:
+    discovery.events.watch(frozenset({uuid}))
+    run = discovery.events.run
+    threading.Thread(target=run, args=(lambda _: None,), daemon=True).start()
+    return opened(discovery)
+
+
+def opened(discovery: NvmlDiscovery) -> bool:
+    pause = threading.Event()
+    deadline = time.monotonic() + 20
+    file = Path(os.environ["FAKE_NVML"] + ".open")
+    while not (discovery.events._is_open and file.exists() and file.read_text()):
+        if time.monotonic() > deadline:
+            return False
+        pause.wait(0.02)
+    return True
 
 
 def replace(path: str, text: str) -> None:

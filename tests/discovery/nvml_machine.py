@@ -25,6 +25,8 @@ A100: Mapping[str, str] = {
     "mig": "0 0",
     "cores": "6912",
     "clock": "1410",
+    "events": "0xffff",
+    "recovery": "0",
 }
 SYSTEM: Mapping[str, str] = {"driver": "550.54.15", "cuda": "12040"}
 
@@ -39,7 +41,7 @@ def build(folder: Path, *flags: str) -> Path:
     folder.mkdir()
     library = folder / "libnvidia-ml.so.1"
     strict = ["-Wall", "-Wextra", "-Werror"]
-    shared = ["-shared", "-fPIC", f"-Wl,-soname,{library.name}", "-o", str(library)]
+    shared = ["-shared", "-fPIC", f"-Wl,-soname,{library.name}", "-pthread", "-o", str(library)]
     subprocess.run([compiler, *strict, *flags, *shared, str(SOURCE)], check=True, timeout=60)
     return library
 
@@ -74,6 +76,7 @@ class Machine:
     library: Path | None
     driver_root: Path = Path("/nonexistent")
     wait_seconds: float = 20.0
+    loader_path: str = ""
 
     @property
     def answers_file(self) -> Path:
@@ -93,7 +96,11 @@ class Machine:
         child = subprocess.run(
             [sys.executable, "-W", "error", "-m", "tests.discovery.nvml_child"],
             input=json.dumps(script),
-            env={**os.environ, "FAKE_NVML": str(self.answers_file)},
+            env={
+                **os.environ,
+                "FAKE_NVML": str(self.answers_file),
+                "LD_LIBRARY_PATH": self.loader_path,
+            },
             cwd=Path(__file__).parents[2],
             capture_output=True,
             text=True,

@@ -173,6 +173,26 @@ def test_a_driver_that_was_replaced_needs_a_new_process(machine: Machine) -> Non
     assert "it was replaced since, expected a new process" in error["text"]
 
 
+def test_a_library_that_the_loader_found_is_known_by_its_file_when_it_is_replaced(
+    machine: Machine,
+) -> None:
+    assert machine.library is not None
+    installed = machine.folder / "libnvidia-ml.so.1"
+    shutil.copy(machine.library, installed)
+    machine.library, machine.loader_path = None, str(machine.folder)
+
+    raw, _, _, error = machine.run(
+        answers(card(0)),
+        ["raw"],
+        machine.rewrite(answers(card(0), init=LIB_RM_VERSION_MISMATCH)),
+        ["replace", str(installed), "the next version"],
+        ["read"],
+    )
+
+    assert raw["library"] == str(installed)
+    assert error["error"] == "FatalError"
+
+
 def test_a_call_that_hangs_ends_the_reading_and_is_named(machine: Machine) -> None:
     machine.wait_seconds = 0.3
     hang = f"~{machine.folder}/go {uuid(1)}"
@@ -181,7 +201,7 @@ def test_a_call_that_hangs_ends_the_reading_and_is_named(machine: Machine) -> No
         answers(card(0), card(1, uuid=hang)), ["read"], ["read"], ["threads"]
     )
 
-    assert first["error"] == second["error"] == "RetryableError"
+    assert first["error"] == second["error"] == "HungError"
     assert re.match(r"NVML: uuid of GPU 1, asked \d+ s ago, is without an answer", first["text"])
     assert "expected it within 0.3 s" in first["text"]
     assert threads == ["nvml"]
@@ -210,7 +230,7 @@ def test_once_the_call_comes_back_the_cards_are_read_again(machine: Machine) -> 
         ["threads"],
     )
 
-    assert hung["error"] == "RetryableError"
+    assert hung["error"] == "HungError"
     assert uuids(inventory) == [uuid(0), uuid(1)]
     assert threads == ["nvml"]
 

@@ -14,6 +14,7 @@ from tensorfusion_dra.core import cdi
 from tensorfusion_dra.core.claim import ClaimRef
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.core.gpu import Inventory
+from tensorfusion_dra.core.health import CardEvent, EventKind
 from tensorfusion_dra.core.prepared import PreparedClaim
 from tensorfusion_dra.driver.catalog import CatalogReader
 from tensorfusion_dra.driver.recover import recover
@@ -23,6 +24,7 @@ from tests.support.ports import (
 )
 from tests.support.prepared_node import (
     GPU_0,
+    GPU_1,
     NODE,
     Setup,
     error_of,
@@ -375,3 +377,41 @@ def test_recovery_goes_on_when_the_cdi_folder_cannot_be_written(setup: Setup) ->
 
     with pytest.raises(RetryableError):
         setup.projection.claim_uids()
+
+
+def test_a_sick_card_that_is_there_is_handed_out_to_whom_the_scheduler_gave_it(
+    setup: Setup,
+) -> None:
+    ref = put(setup, "a", share())
+    uuid = inventory().gpus[0].uuid
+    setup.catalog.report(CardEvent(gpu_uuid=uuid, kind=EventKind.XID, code=79))
+
+    assert list(setup.catalog.sick()) == [GPU_0]
+    assert isinstance(setup.prepare(ref)[ref.uid], PreparedClaim)
+
+
+def test_a_card_that_is_gone_fails_its_claims_alone_and_says_why(setup: Setup) -> None:
+    held, new = put(setup, "a", share()), put(setup, "b", share())
+    beside = put(setup, "c", share(GPU_1))
+    setup.prepare(held)
+    setup.discovery.inventory = Inventory(gpus=inventory().gpus[1:])
+    setup.catalog.refresh()
+
+    outcomes = setup.prepare(held, new, beside)
+
+    text = f"{GPU_0}: the GPU is gone from the node, expected a working GPU"
+    assert error_of(outcomes[held.uid]) == f"claim default/a: {text}"
+    assert error_of(outcomes[new.uid]) == f"claim default/b: {text}"
+    assert isinstance(outcomes[beside.uid], PreparedClaim)
+    assert setup.unprepare(held) == {held.uid: None}
+
+
+def test_a_driver_that_hangs_fails_no_claim(setup: Setup) -> None:
+    ref = put(setup, "a", share())
+    setup.discovery.inventory = None
+    for _ in range(3):
+        with pytest.raises(RetryableError):
+            setup.catalog.refresh()
+
+    assert set(setup.catalog.sick()) == {GPU_0, GPU_1}
+    assert isinstance(setup.prepare(ref)[ref.uid], PreparedClaim)

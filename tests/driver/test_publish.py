@@ -9,7 +9,8 @@ from tensorfusion_dra.core import names
 from tensorfusion_dra.core.device import Node
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.core.gpu import Inventory
-from tensorfusion_dra.core.stored import GATE_CONSUMABLE_CAPACITY
+from tensorfusion_dra.core.health import CardEvent, EventKind
+from tensorfusion_dra.core.stored import GATE_CONSUMABLE_CAPACITY, GATE_DEVICE_TAINTS
 from tensorfusion_dra.discovery import simulated
 from tensorfusion_dra.driver.catalog import CatalogReader
 from tensorfusion_dra.driver.publish import Publisher
@@ -17,6 +18,11 @@ from tests.support.ports import FixedDiscovery, OneNode, RightInMemory, SlicesIn
 
 NODE = Node(name="node-01", gpupool="default", qos="medium")
 SLICE = "tensor-fusion-resource-slice-node-01"
+XID_79 = CardEvent(
+    gpu_uuid=simulated.from_text("1xT4", node_name="node-01").read().gpus[0].uuid,
+    kind=EventKind.XID,
+    code=79,
+)
 
 
 def cards(text: str = "2xA100-SXM4-80GB") -> Inventory:
@@ -34,9 +40,7 @@ class Setup:
         self.node = OneNode()
         self.catalog = CatalogReader(self.discovery, NODE)
         self.right = RightInMemory()
-        self.publisher = Publisher(
-            self.catalog, self.slices, self.node, right=self.right, poll_seconds=60
-        )
+        self.publisher = Publisher(self.catalog, self.slices, self.node, right=self.right)
 
     def publish(self) -> None:
         self.catalog.refresh()
@@ -191,16 +195,65 @@ def test_a_gate_that_was_turned_on_is_used_once_the_server_returns() -> None:
     assert setup.slices.items[SLICE]["spec"]["devices"][0]["allowMultipleAllocations"] is True
 
 
-def test_more_than_128_cards_are_split_over_slices_of_one_generation() -> None:
+def test_an_unhealthy_card_is_tainted_in_one_write_and_not_again_at_each_reading() -> None:
+    setup = Setup()
+    setup.publish()
+    setup.catalog.report(XID_79)
+
+    for _ in range(3):
+        setup.publish()
+
+    assert setup.slices.writes[1:] == [f"replace {SLICE}"]
+    first, second = setup.slices.items[SLICE]["spec"]["devices"]
+    (taint,) = first["taints"]
+    assert (taint["key"], taint["value"]) == ("tensor-fusion.ai/unhealthy", "xid-79")
+    assert taint["timeAdded"].endswith("Z")
+    assert first["attributes"]["phase"] == {"string": "Unknown"}
+    assert "taints" not in second
+
+
+def test_dropped_taints_are_found_beside_other_dropped_fields_and_written_once() -> None:
+    gates = frozenset({GATE_CONSUMABLE_CAPACITY, GATE_DEVICE_TAINTS})
+    setup = Setup(SlicesInMemory(gates_off=gates), inventory=cards("66xT4"))
+    setup.publish()
+    setup.catalog.report(replace(XID_79, gpu_uuid=cards("66xT4").gpus[0].uuid))
+
+    with capture_logs() as logs:
+        for _ in range(3):
+            setup.publish()
+
+    reports = [line for line in logs if line["event"] == "slice_fields_dropped"]
+    assert [set(line["feature_gates"]) for line in reports] == [gates]
+    assert setup.slices.writes[2:] == [f"replace {SLICE}"]
+
+
+def test_a_restart_with_dropped_taints_writes_nothing_whichever_slice_has_them() -> None:
+    slices = SlicesInMemory(gates_off=frozenset({GATE_DEVICE_TAINTS}))
+    inventory = cards("130xT4")
+    last_two = [replace(XID_79, gpu_uuid=inventory.gpus[index].uuid) for index in (65, 129)]
+    written = []
+    for _ in range(2):
+        setup = Setup(slices, inventory=inventory)
+        setup.catalog.refresh()
+        for event in last_two:
+            setup.catalog.report(event)
+        setup.publisher.publish()
+        written.append(len(slices.writes))
+
+    assert written == [3, 3]
+    assert slices.trials == 1
+
+
+def test_more_than_64_cards_are_split_over_slices_of_one_generation() -> None:
     setup = Setup(inventory=cards("130xT4"))
 
     setup.publish()
 
     specs = [item["spec"] for item in setup.slices.items.values()]
-    assert sorted(setup.slices.items) == [SLICE, f"{SLICE}-1"]
-    assert [len(spec["devices"]) for spec in specs] == [128, 2]
+    assert sorted(setup.slices.items) == [SLICE, f"{SLICE}-1", f"{SLICE}-2"]
+    assert [len(spec["devices"]) for spec in specs] == [64, 64, 2]
     assert {spec["pool"]["generation"] for spec in specs} == {1}
-    assert {spec["pool"]["resourceSliceCount"] for spec in specs} == {2}
+    assert {spec["pool"]["resourceSliceCount"] for spec in specs} == {3}
 
 
 def test_every_device_has_every_documented_attribute() -> None:

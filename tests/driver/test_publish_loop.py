@@ -15,6 +15,8 @@ from tests.support.waiting import eventually
 
 @contextmanager
 def running(setup: Setup) -> Iterator[None]:
+    if setup.discovery.inventory is not None:
+        setup.catalog.refresh()
     thread = Thread(target=setup.publisher.run)
     thread.start()
     try:
@@ -55,6 +57,7 @@ def test_cards_that_appear_later_are_published() -> None:
     with running(setup):
         assert not eventually(lambda: bool(setup.slices.items), seconds=0.2)
         setup.discovery.inventory = cards()
+        setup.catalog.refresh()
 
         setup.publisher.wake()
 

@@ -2,7 +2,7 @@
 
 import itertools
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from threading import Event, Thread
@@ -12,9 +12,10 @@ from structlog.testing import capture_logs
 
 from tensorfusion_dra.core.claim import ClaimRef
 from tensorfusion_dra.core.errors import RetryableError
+from tensorfusion_dra.core.health import Kind, Sickness, Trouble
 from tensorfusion_dra.driver.ports import MissingRightError
 from tensorfusion_dra.driver.status import StatusReporter
-from tests.support.status_claims import claim, limit, share
+from tests.support.status_claims import DEVICE, claim, limit, share
 from tests.support.waiting import eventually
 
 Entries = list[dict[str, Any]]
@@ -57,6 +58,9 @@ class StatusAtServer:
     def written(self) -> list[str]:
         return [name for name, _ in self.writes]
 
+    def has_writes(self, number: int) -> Callable[[], bool]:
+        return lambda: len(self.writes) == number
+
     def vram_limits(self) -> list[int]:
         return [entries[0]["data"]["limits"]["vramBytes"] // 2**30 for _, entries in self.writes]
 
@@ -68,10 +72,12 @@ def running(
     retry_seconds: float = 0.01,
     pause_seconds: float = 600,
     most_waiting: int = 100,
+    sick: Callable[[], Mapping[str, Sickness]] = dict,
 ) -> Iterator[StatusReporter]:
     minutes = itertools.count()
     reporter = StatusReporter(
         server,
+        sick=sick,
         now=lambda: datetime(2026, 3, 1, tzinfo=UTC) + timedelta(minutes=next(minutes)),
         retry_seconds=retry_seconds,
         pause_seconds=pause_seconds,
@@ -322,3 +328,24 @@ def test_stopping_does_not_wait_for_a_pause_to_end() -> None:
         started = time.monotonic()
 
     assert time.monotonic() - started < 1
+
+
+def test_a_claim_on_a_sick_card_is_not_ready_since_then_and_ready_again_later() -> None:
+    server, sick = StatusAtServer(), dict[str, Sickness]()
+    lost = Trouble(kind=Kind.LOST, reason="lost", text="the GPU is lost")
+    with running(server, sick=lambda: sick) as reporter:
+        for number, state in enumerate([None, lost, None], start=1):
+            sick.clear()
+            if state is not None:
+                since = datetime(2026, 3, 1, 12, tzinfo=UTC)
+                sick[DEVICE] = Sickness(worst=state, since=since)
+            reporter.report(claim("a"))
+            assert eventually(server.has_writes(number))
+
+    conditions = [entries[0]["conditions"][0] for _, entries in server.writes]
+    assert [each["status"] for each in conditions] == ["True", "False", "True"]
+    assert [each["reason"] for each in conditions] == ["Prepared", "GPUUnhealthy", "Prepared"]
+    assert conditions[1]["message"].startswith("the GPU is lost; ")
+    first, second, third = (each["lastTransitionTime"] for each in conditions)
+    assert (first, second) == ("2026-03-01T00:00:00Z", "2026-03-01T12:00:00Z")
+    assert third > first

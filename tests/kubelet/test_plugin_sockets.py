@@ -1,5 +1,6 @@
 """The services as the kubelet meets them: real gRPC over real unix sockets."""
 
+import itertools
 import os
 import socket
 import tempfile
@@ -24,6 +25,7 @@ from tensorfusion_dra.kubelet.registration import Registration
 from tensorfusion_dra.kubelet.server import UnixServer
 from tests.support.kubelet import DRA_V1, DRA_V1BETA1, PluginClient
 from tests.support.prepared_node import GPU_0, GPU_1, Setup, put, share
+from tests.support.waiting import eventually
 
 
 @pytest.fixture
@@ -33,13 +35,16 @@ def folder() -> Iterator[Path]:
         yield Path(path)
 
 
+MOST_STREAMS = 3
+
+
 class Plugin:
     """The DRA services of one node on a socket."""
 
     def __init__(self, folder: Path) -> None:
         self.setup = Setup(folder)
         self.fatal: list[FatalError] = []
-        self.health = HealthService(self.setup.catalog)
+        self.health = HealthService(self.setup.catalog, most_streams=MOST_STREAMS)
         dra = DraService(self.setup.preparer, self.fatal.append)
         services = (*dra.services(), *self.health.services())
         self.socket = folder / "dra.sock"
@@ -158,6 +163,25 @@ def test_a_reader_that_leaves_frees_its_worker_at_once(plugin: Plugin) -> None:
         answer = kubelet.prepare(ref)
 
     assert answer.claims[ref.uid].error == ""
+
+
+def test_a_stream_too_many_is_refused_and_the_others_and_claims_go_on(plugin: Plugin) -> None:
+    ref = put(plugin.setup, "a", share())
+    with PluginClient(plugin.socket) as kubelet:
+        streams = [kubelet.watch_health() for _ in range(MOST_STREAMS)]
+        for stream in streams:
+            next(stream)
+
+        with capture_logs() as logs, pytest.raises(grpc.RpcError) as caught:
+            next(kubelet.watch_health("v1alpha1.DRAResourceHealth"))
+
+        assert caught.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert "found 3 open" in str(caught.value.details())
+        assert [line["event"] for line in logs] == ["health_stream_refused"]
+        assert kubelet.prepare(ref).claims[ref.uid].error == ""
+        for stream in streams:
+            stream.close()  # type: ignore[attr-defined]
+        assert eventually(lambda: bool(list(itertools.islice(kubelet.watch_health(), 1))))
 
 
 def test_stopping_ends_open_streams_and_lets_a_call_in_flight_finish(folder: Path) -> None:

@@ -134,16 +134,21 @@ class OneNode:
 
 
 class EventsInMemory:
-    """Events by reason and message, unless the API server is away."""
+    """Events by reason and message, warnings apart, unless the API server is away."""
 
     def __init__(self) -> None:
         self.written: list[tuple[str, str]] = []
+        self.noted: list[tuple[str, str]] = []
         self.away = False
 
     def warn(self, reason: str, message: str) -> bool:
         if not self.away:
             self.written.append((reason, message))
         return not self.away
+
+    def note(self, reason: str, message: str) -> None:
+        if not self.away:
+            self.noted.append((reason, message))
 
 
 class Readiness:

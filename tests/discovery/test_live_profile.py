@@ -1,0 +1,136 @@
+"""Simulated cards that change while they are in use."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Thread
+
+import pytest
+from structlog.testing import capture_logs
+
+from tensorfusion_dra.core.errors import InputError
+from tensorfusion_dra.core.health import CardEvent
+from tensorfusion_dra.discovery import simulated
+from tensorfusion_dra.discovery.live_profile import LiveProfile
+from tensorfusion_dra.discovery.simulated import SimulatedDiscovery
+from tensorfusion_dra.driver.ports import HungError
+from tests.support.waiting import eventually
+
+
+def write(file: Path, *gpus: str, node: str = "") -> Path:
+    """A profile with these fields of each card; never the same age twice."""
+    entries = ", ".join(f"{{product: T4{gpu}}}" for gpu in gpus)
+    version = file.stat().st_mtime_ns if file.exists() else 0
+    file.write_text(f"gpus: [{entries}]\n{node}", encoding="utf-8")
+    os.utime(file, ns=(version + 10**9, version + 10**9))
+    return file
+
+
+def discovery(file: Path) -> SimulatedDiscovery:
+    return simulated.from_text(str(file), node_name="node-01")
+
+
+@contextmanager
+def listening(cards: SimulatedDiscovery) -> Iterator[list[CardEvent]]:
+    heard: list[CardEvent] = []
+    thread = Thread(target=lambda: cards.events.run(heard.append))
+    cards.events.watch(frozenset(gpu.uuid for gpu in cards.read().gpus))
+    thread.start()
+    try:
+        yield heard
+    finally:
+        cards.events.stop()
+        thread.join(5)
+    assert not thread.is_alive()
+
+
+def test_a_profile_is_read_again_when_its_file_changes(tmp_path: Path) -> None:
+    file = write(tmp_path / "p.yaml", "", "")
+    cards = discovery(file)
+    before = cards.read()
+
+    write(file, "", ", fault: absent", node="driver_version: '590.1'")
+
+    (left,) = cards.read().gpus
+    assert left.uuid == before.gpus[0].uuid
+    assert left.driver_version == "590.1"
+
+
+def test_a_profile_that_cannot_be_used_any_more_leaves_the_last_good_one(tmp_path: Path) -> None:
+    file = write(tmp_path / "p.yaml", "")
+    live = LiveProfile(str(file))
+    good = live.current()
+
+    write(file, ", fault: fire")
+    with capture_logs() as logs:
+        kept = [live.current(), live.current()]
+
+    assert kept == [good, good]
+    assert [line["event"] for line in logs] == ["profile_unusable"]
+
+
+def test_a_shorthand_never_changes() -> None:
+    live = LiveProfile("2xT4")
+
+    assert live.current() is live.current()
+
+
+def test_a_driver_that_hangs_and_comes_back(tmp_path: Path) -> None:
+    file = write(tmp_path / "p.yaml", "", node="hangs: true")
+    cards = discovery(file)
+
+    with pytest.raises(HungError):
+        cards.read()
+    write(file, "")
+
+    assert len(cards.read().gpus) == 1
+
+
+def test_a_lost_card_and_a_recovery_are_told_as_by_nvml(tmp_path: Path) -> None:
+    cards = discovery(write(tmp_path / "p.yaml", ", fault: lost", ", recovery_action: 2"))
+
+    found = cards.read()
+
+    assert [lost.uuid for lost in found.lost] == [left.subject for left in found.left_out]
+    assert found.recovery == {found.lost[0].uuid: 0, found.gpus[0].uuid: 2}
+
+
+def test_an_xid_is_reported_when_the_profile_begins_to_name_it(tmp_path: Path) -> None:
+    file = write(tmp_path / "p.yaml", ", xid: 13", "")
+    cards = discovery(file)
+    first, second = (gpu.uuid for gpu in cards.read().gpus)
+    with listening(cards) as heard:
+        write(file, ", xid: 13", ", xid: 79")
+        assert eventually(lambda: len(heard) == 1)
+        write(file, "", ", xid: 79")
+        write(file, ", xid: 48", ", xid: 79")
+        assert eventually(lambda: len(heard) == 2)
+
+    assert [(event.gpu_uuid, event.code) for event in heard] == [(second, 79), (first, 48)]
+
+
+def test_a_card_that_is_not_watched_is_not_heard(tmp_path: Path) -> None:
+    file = write(tmp_path / "p.yaml", "", "")
+    cards = discovery(file)
+    second = cards.read().gpus[1].uuid
+    with listening(cards) as heard:
+        cards.events.watch(frozenset({second}))
+        write(file, ", xid: 79", ", xid: 48")
+        assert eventually(lambda: bool(heard))
+
+    assert [event.gpu_uuid for event in heard] == [second]
+
+
+@pytest.mark.parametrize(
+    ("gpu", "node", "said"),
+    [
+        (", xid: many", "", "xid: found 'many', expected a number"),
+        (", xid: -1", "", "xid: found -1, expected a number"),
+        (", recovery_action: true", "", "recovery_action: found True, expected a number"),
+        ("", "hangs: maybe", "hangs: found 'maybe', expected true or false"),
+    ],
+)
+def test_a_fault_that_is_none_is_refused(tmp_path: Path, gpu: str, node: str, said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        discovery(write(tmp_path / "p.yaml", gpu, node=node))

@@ -1,0 +1,255 @@
+"""The real node-plugin process on the fake NVML: events, lost cards, calls that hang."""
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tensorfusion_dra.app.simulated_cluster import SimulatedCluster
+from tests.app.health_cluster import (
+    FAST,
+    SERVICES,
+    devices,
+    phases,
+    reasons,
+    start,
+    streamed,
+    taints,
+)
+from tests.app.test_node_plugin_process import cluster_with, log_lines, slice_writes
+from tests.discovery.nvml_machine import answers, card, uuid
+
+XID, DOUBLE_BIT_ECC, FATAL_POISON, RECOVERY_ACTION = 0x8, 0x2, 0x2000, 0x8000
+GPU_0, GPU_1 = (uuid(index).lower() for index in range(2))
+NOT_SUPPORTED, GPU_IS_LOST = "!3", "!15"
+
+
+class Driver:
+    """What the fake library answers and reports to a process that is running."""
+
+    def __init__(self, folder: Path) -> None:
+        self.file = folder / "answers"
+        self.events = folder / "answers.events"
+        self.events.touch()
+
+    def answers(self, *cards: Mapping[str, str], **system: str) -> None:
+        fresh = self.file.with_suffix(".new")
+        fresh.write_text(answers(*cards, **system), encoding="utf-8")
+        fresh.replace(self.file)
+
+    def report(self, index: int, kind: int, code: int = 0) -> None:
+        with self.events.open("a", encoding="ascii") as file:
+            file.write(f"{index} {kind} {code}\n")
+
+    def opened(self) -> set[int]:
+        """The cards that the process keeps open."""
+        return {int(index) for index in self.file.with_suffix(".open").read_text().split()}
+
+
+@contextmanager
+def node(driver: Driver, library: Path, *flags: str, **system: str) -> Iterator[SimulatedCluster]:
+    """A cluster whose node plugin has published two real cards and waits for events."""
+    if not driver.file.exists():
+        driver.answers(card(0), card(1), **system)
+    with cluster_with() as cluster:
+        cluster.plugin_flags[:] = ["--nvml-library", str(library), *FAST, *flags]
+        start(cluster)
+        cluster.until("both", lambda: len(devices(cluster)) == 2, seconds=15)
+        yield cluster
+
+
+@pytest.fixture
+def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Driver:
+    made = Driver(tmp_path)
+    monkeypatch.setenv("FAKE_NVML", str(made.file))
+    return made
+
+
+def await_reported(
+    cluster: SimulatedCluster, driver: Driver, index: int, kind: int, code: int = 0
+) -> None:
+    """Reports until it is heard: nobody is told when the driver begins to be listened to."""
+
+    def told() -> bool:
+        driver.report(index, kind, code)
+        lines = log_lines(cluster, "card_event")
+        return any((line["device"], line["code"]) == (uuid(index), code) for line in lines)
+
+    cluster.until("heard", told, seconds=15)
+
+
+def test_an_xid_is_a_taint_and_on_both_streams_in_two_seconds_and_clears(
+    driver: Driver, library: Path
+) -> None:
+    with node(driver, library) as cluster:
+        await_reported(cluster, driver, 1, XID, 31)
+        assert taints(cluster) == {}
+        started = time.monotonic()
+
+        driver.report(0, XID, 79)
+        cluster.until("tainted", lambda: bool(taints(cluster)), seconds=15)
+
+        assert time.monotonic() - started < 2
+        assert reasons(cluster) == {GPU_0: "xid-79"}
+        for service in SERVICES:
+            assert streamed(cluster, service)[GPU_0][0] == "UNHEALTHY"
+            assert streamed(cluster, service)[GPU_1][0] == "HEALTHY"
+        cluster.until("well", lambda: not taints(cluster), seconds=15)
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"), [(DOUBLE_BIT_ECC, "uncorrectable-ecc"), (FATAL_POISON, "fatal-poison")]
+)
+def test_a_memory_error_is_a_taint(driver: Driver, library: Path, kind: int, reason: str) -> None:
+    with node(driver, library) as cluster:
+        await_reported(cluster, driver, 0, kind)
+
+        cluster.until("tainted", lambda: reasons(cluster) == {GPU_0: reason}, seconds=15)
+
+
+def test_an_xid_stays_where_the_driver_does_not_tell_that_no_reset_is_needed(
+    driver: Driver, library: Path
+) -> None:
+    old = {"recovery": NOT_SUPPORTED}
+    driver.answers(card(0, **old), card(1, **old))
+    with node(driver, library) as cluster:
+        await_reported(cluster, driver, 0, XID, 79)
+        cluster.until("tainted", lambda: bool(taints(cluster)), seconds=15)
+        time.sleep(2)  # twice the quiet time
+
+        assert reasons(cluster) == {GPU_0: "xid-79"}
+        driver.answers(card(0, handle=GPU_IS_LOST), card(1, **old))
+        cluster.until("lost", lambda: list(devices(cluster)) == [GPU_1], seconds=15)
+        driver.answers(card(0, **old), card(1, **old))
+        cluster.until("reset", lambda: len(devices(cluster)) == 2, seconds=15)
+        assert taints(cluster) == {}
+
+
+def test_a_recovery_action_is_read_at_once_when_the_driver_reports_one(
+    driver: Driver, library: Path
+) -> None:
+    with node(driver, library, "--poll-seconds", "60") as cluster:
+        driver.answers(card(0), card(1, recovery="2"))
+        await_reported(cluster, driver, 1, RECOVERY_ACTION)
+
+        cluster.until(
+            "tainted", lambda: reasons(cluster) == {GPU_1: "node-reboot-required"}, seconds=5
+        )
+
+
+def test_a_lost_card_takes_no_other_card_with_it(driver: Driver, library: Path) -> None:
+    with node(driver, library) as cluster:
+        driver.answers(card(0), card(1, handle=GPU_IS_LOST), event_wait=GPU_IS_LOST)
+
+        cluster.until("lost", lambda: list(devices(cluster)) == [GPU_0], seconds=15)
+
+        assert taints(cluster) == {}
+        told = streamed(cluster, SERVICES[0])
+        assert told[GPU_0][0] == "HEALTHY"
+        assert told[GPU_1][0] == "UNHEALTHY"
+        assert told[GPU_1][1].startswith("the GPU is lost: handle: found NVML_ERROR_GPU_IS_LOST")
+
+
+def test_a_call_that_hangs_is_the_health_of_all_cards_until_it_comes_back(
+    driver: Driver, library: Path, tmp_path: Path
+) -> None:
+    with node(driver, library) as cluster:
+        go = tmp_path / "go"
+        driver.answers(card(0, uuid=f"~{go} {uuid(0)}"), card(1))
+
+        cluster.until("hung", lambda: len(taints(cluster)) == 2, seconds=20)
+
+        assert set(reasons(cluster).values()) == {"nvml-hung"}
+        started = time.monotonic()
+        message = streamed(cluster, SERVICES[1])[GPU_1][1]
+        assert time.monotonic() - started < 2
+        assert message == "the NVIDIA driver does not answer: uuid of GPU 0"
+        driver.answers(card(0), card(1))
+        go.touch()
+        cluster.until("well", lambda: not taints(cluster), seconds=20)
+        assert set(phases(cluster).values()) == {"Running"}
+
+
+def test_a_process_stops_in_order_while_the_driver_hangs(
+    driver: Driver, library: Path, tmp_path: Path
+) -> None:
+    with node(driver, library) as cluster:
+        driver.answers(card(0, uuid=f"~{tmp_path}/never {uuid(0)}"), card(1))
+        cluster.until("hung", lambda: len(taints(cluster)) == 2, seconds=20)
+
+        assert cluster.stop_plugin() == 0
+
+
+def test_without_events_the_cards_are_polled_and_that_is_said_once(
+    driver: Driver, library: Path
+) -> None:
+    silent = {"events": NOT_SUPPORTED}
+    driver.answers(card(0, **silent), card(1))
+    with node(driver, library) as cluster:
+        await_reported(cluster, driver, 1, XID, 31)
+        driver.answers(card(0, **silent, recovery="1"), card(1))
+
+        cluster.until("tainted", lambda: bool(taints(cluster)), seconds=15)
+
+        assert reasons(cluster) == {GPU_0: "gpu-reset-required"}
+        (line,) = log_lines(cluster, "card_only_polled")
+        assert line["device"] == uuid(0)
+
+
+def test_a_driver_without_any_events_is_polled(driver: Driver, eventless_library: Path) -> None:
+    with node(driver, eventless_library) as cluster:
+        cluster.until("said", lambda: bool(log_lines(cluster, "card_events_missing")), seconds=15)
+        driver.answers(card(0, recovery="1"), card(1))
+
+        cluster.until("tainted", lambda: bool(taints(cluster)), seconds=15)
+        driver.answers(card(0), card(1))
+        cluster.until("well", lambda: not taints(cluster), seconds=15)
+
+        assert len(log_lines(cluster, "card_events_missing")) == 1
+
+
+def test_a_driver_of_another_version_is_followed_and_counts_as_a_reset(
+    driver: Driver, library: Path
+) -> None:
+    old = {"recovery": NOT_SUPPORTED}
+    driver.answers(card(0, **old), card(1, **old))
+    with node(driver, library) as cluster:
+        await_reported(cluster, driver, 0, XID, 48)
+        cluster.until("tainted", lambda: bool(taints(cluster)), seconds=15)
+
+        driver.answers(card(0, **old), card(1, **old), driver="580.95.05")
+
+        cluster.until("well", lambda: not taints(cluster), seconds=15)
+        versions = [
+            device["attributes"]["driver_version"]["version"]
+            for device in devices(cluster).values()
+        ]
+        assert versions == ["580.95.5", "580.95.5"]
+
+
+def test_a_driver_that_is_away_for_long_makes_the_cards_unhealthy(
+    driver: Driver, library: Path
+) -> None:
+    with node(driver, library) as cluster:
+        cluster.server.requests.reset()
+        driver.answers(init="!9")
+
+        cluster.until("tainted", lambda: len(taints(cluster)) == 2, seconds=15)
+
+        assert set(reasons(cluster).values()) == {"unreadable"}
+        driver.answers(card(0), card(1))
+        cluster.until("well", lambda: not taints(cluster), seconds=15)
+        assert slice_writes(cluster) == 2
+
+
+def test_a_card_that_is_sick_is_kept_open_by_nobody(driver: Driver, library: Path) -> None:
+    with node(driver, library, "--health-quiet-seconds", "60") as cluster:
+        await_reported(cluster, driver, 0, XID, 79)
+        cluster.until("tainted", lambda: bool(taints(cluster)), seconds=15)
+        cluster.until("closed", lambda: driver.opened() == {1}, seconds=15)
+
+        await_reported(cluster, driver, 1, XID, 31)
+
+        cluster.until("closed", lambda: driver.opened() == {1}, seconds=15)
