@@ -153,22 +153,24 @@ class NvmlEvents:
                 pynvml.nvmlShutdown()
 
     def _registered(self, events: Any, wanted: frozenset[str]) -> _Cards:
-        """The cards that are in the set now."""
+        """The cards that are in the set now; none if none of them has events.
+
+        Raises:
+            pynvml.NVMLError: None of them is in the set, and that may change.
+        """
         with self._changed:
             indices = {uuid: self._indices[uuid] for uuid in wanted & self._indices.keys()}
         cards: dict[int | None, str] = {}
+        failed: pynvml.NVMLError | None = None
         for uuid, index in sorted(indices.items()):
             try:
-                # By index, because NVML opens other cards too in search of a UUID.
-                handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-                if pynvml.nvmlDeviceGetUUID(handle) != uuid:
-                    continue  # the next reading tells where it is now
-                types = pynvml.nvmlDeviceGetSupportedEventTypes(handle) & _EVERY_KIND
-                pynvml.nvmlDeviceRegisterEvents(handle, types, events)
+                cards[_register(events, index, uuid)] = uuid
             except pynvml.NVMLError as error:
                 self._tell("card_only_polled", str(error), device=uuid)
-            else:
-                cards[ctypes.cast(handle, ctypes.c_void_p).value] = uuid
+                if not isinstance(error, _NO_EVENTS):
+                    failed = error
+        if failed is not None and not cards:
+            raise failed
         return cards
 
     def _tell(self, event: str, error: str, **facts: str) -> None:
@@ -177,6 +179,23 @@ class NvmlEvents:
         if told not in self._told:
             self._told.add(told)
             log.warning(event, error=f"{error}; such a GPU's health is only polled", **facts)
+
+
+def _register(events: Any, index: int, uuid: str) -> int | None:
+    """The address of the card, whose events are in the set from now on.
+
+    Raises:
+        pynvml.NVMLError: They are not.
+    """
+    # By index, because NVML opens other cards too in search of a UUID.
+    handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+    if pynvml.nvmlDeviceGetUUID(handle) != uuid:
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_FOUND)  # the next reading tells where it is
+    types = pynvml.nvmlDeviceGetSupportedEventTypes(handle) & _EVERY_KIND
+    if not types:
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
+    pynvml.nvmlDeviceRegisterEvents(handle, types, events)
+    return ctypes.cast(handle, ctypes.c_void_p).value
 
 
 def _next(events: Any, cards: _Cards) -> CardEvent | None:

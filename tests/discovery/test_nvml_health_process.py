@@ -198,6 +198,19 @@ def test_without_events_the_cards_are_polled_and_that_is_said_once(
         assert line["device"] == uuid(0)
 
 
+def test_events_that_cannot_be_had_for_a_moment_are_asked_for_again(
+    driver: Driver, library: Path
+) -> None:
+    driver.answers(card(0, events="!999"), card(1, events="0"))
+    with node(driver, library) as cluster:
+        cluster.until("said", lambda: bool(log_lines(cluster, "card_events_retried")), seconds=15)
+
+        driver.answers(card(0), card(1))
+
+        await_reported(cluster, driver, 0, XID, 79)
+        cluster.until("tainted", lambda: reasons(cluster) == {GPU_0: "xid-79"}, seconds=15)
+
+
 def test_a_driver_without_any_events_is_polled(driver: Driver, eventless_library: Path) -> None:
     with node(driver, eventless_library) as cluster:
         cluster.until("said", lambda: bool(log_lines(cluster, "card_events_missing")), seconds=15)

@@ -77,9 +77,10 @@ def test_the_age_of_a_call_that_hangs_grows(thread: OwnThread) -> None:
         with pytest.raises(OverdueError) as caught:
             thread.run(go.wait, wait_seconds=0.1)
         ages.append(caught.value.age_seconds)
-
-    assert 0.1 <= ages[0] < ages[1]
     go.set()
+
+    # Not from 0.1 on: on a loaded machine the call begins later than its caller's patience.
+    assert 0 <= ages[0] < ages[1]
 
 
 def test_a_closed_thread_takes_no_call(thread: OwnThread) -> None:
