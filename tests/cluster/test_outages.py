@@ -1,7 +1,6 @@
 """What an API server, a proxy or a network can do to a call, and what it costs."""
 
 import json
-import threading
 import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -23,6 +22,7 @@ from tensorfusion_dra.core.errors import InputError, RetryableError
 from tensorfusion_dra.driver.ports import MissingRightError
 from tensorfusion_dra.simulator.api.faults import HalfOpen, Refuse
 from tensorfusion_dra.simulator.apiserver import ApiServer
+from tests.support.virtual_time import VirtualTime
 from tests.support.waiting import eventually
 
 SLICES_PATH = "/apis/resource.k8s.io/v1/resourceslices"
@@ -148,31 +148,6 @@ def test_slices_that_may_not_be_written_name_the_right(
         Slices(resource_api, node_name="node-01").fetch()
 
     assert "resourceslices" in caught.value.right
-
-
-class VirtualTime:
-    """Waits take no time, and it ends after some hours.
-
-    Attributes:
-        seconds: Waited so far.
-    """
-
-    def __init__(self, hours: float) -> None:
-        self.seconds = 0.0
-        self._end = hours * 3600
-
-    def event(self) -> threading.Event:
-        """An event that is set when the time is over."""
-        clock = self
-
-        class VirtualEvent(threading.Event):
-            def wait(self, timeout: float | None = None) -> bool:
-                clock.seconds += timeout or 0.0
-                if clock.seconds >= clock._end:
-                    self.set()
-                return self.is_set()
-
-        return VirtualEvent()
 
 
 @pytest.mark.parametrize("fault", [Refuse(500), Refuse(403, "no right"), Refuse(429, "", 60)])

@@ -8,8 +8,12 @@ from threading import Thread
 import pytest
 from structlog.testing import capture_logs
 
+from tensorfusion_dra.core.errors import RetryableError
+from tensorfusion_dra.core.slices import Slice
 from tensorfusion_dra.driver import publish
+from tensorfusion_dra.driver.ports import MissingRightError
 from tests.driver.test_publish import SLICE, Setup, cards
+from tests.support.virtual_time import VirtualTime
 from tests.support.waiting import eventually
 
 
@@ -99,3 +103,33 @@ def test_the_right_is_taken_only_once_there_is_something_to_publish() -> None:
         setup.publisher.wake()
 
         assert eventually(lambda: setup.right.taken > 0)
+
+
+@pytest.mark.parametrize(
+    ("error", "least_seconds"),
+    [
+        (RetryableError("no answer within the time"), 15),
+        (MissingRightError("403: no right", "update on resourceslices"), 60),
+        (RetryableError("429: slow down", after_seconds=40), 40),
+    ],
+)
+def test_an_outage_of_six_hours_costs_few_requests_and_one_line(
+    monkeypatch: pytest.MonkeyPatch, error: RetryableError, least_seconds: float
+) -> None:
+    virtual = VirtualTime(hours=6)
+    monkeypatch.setattr(publish, "Event", virtual.event)
+    setup = Setup()
+    asked = []
+
+    def fetch() -> list[Slice]:
+        asked.append(virtual.seconds)
+        raise error
+
+    monkeypatch.setattr(setup.slices, "fetch", fetch)
+
+    with capture_logs() as logs:
+        setup.publisher.run()
+
+    assert len(asked) <= 6 * 3600 / least_seconds + 10
+    assert [line["error"] for line in logs if "error" in line] == [str(error)]
+    assert setup.right.released

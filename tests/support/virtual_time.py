@@ -1,0 +1,39 @@
+"""Hours that pass in a moment, for loops that wait on events."""
+
+import threading
+
+
+class VirtualTime:
+    """Waits take no time; when the hours are over, every event is set.
+
+    Attributes:
+        seconds: Waited so far.
+    """
+
+    def __init__(self, hours: float) -> None:
+        self.seconds = 0.0
+        self._end = hours * 3600
+        self._events: list[threading.Event] = []
+
+    def event(self) -> threading.Event:
+        """An event on which waiting is virtual."""
+        made = _VirtualEvent(self)
+        self._events.append(made)
+        return made
+
+    def passed(self, seconds: float) -> None:
+        """Somebody has waited so long."""
+        self.seconds += seconds
+        if self.seconds >= self._end:
+            for event in self._events:
+                event.set()
+
+
+class _VirtualEvent(threading.Event):
+    def __init__(self, clock: VirtualTime) -> None:
+        super().__init__()
+        self._clock = clock
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self._clock.passed(timeout or 0.0)
+        return self.is_set()
