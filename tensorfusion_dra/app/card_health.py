@@ -1,6 +1,7 @@
 """The parts that follow the cards' health, from the settings."""
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from tensorfusion_dra.app.settings import Settings
 from tensorfusion_dra.cluster.api import Api
@@ -10,6 +11,7 @@ from tensorfusion_dra.core.health import HealthRules
 from tensorfusion_dra.core.prepared import PreparedClaim
 from tensorfusion_dra.core.xids import XidRules
 from tensorfusion_dra.driver.card_memory import CardMemory
+from tensorfusion_dra.state import boot
 from tensorfusion_dra.state.card_records import CardFile
 
 
@@ -37,10 +39,10 @@ def memory(
         keeps: Also write what is found.
 
     Raises:
-        RetryableError: The machine does not tell its boot id.
+        InputError: The machine does not tell its boot ID.
         FatalError: The ledger is damaged.
     """
-    records = CardFile(settings.data_folder)
+    records = CardFile(settings.data_folder, boot_id=boot.boot_id(Path(settings.boot_id_file)))
     return CardMemory(rules(settings), records=records, claims=claims, keeps=keeps)
 
 

@@ -13,27 +13,16 @@ from tensorfusion_dra.state import atomic
 log = structlog.get_logger()
 
 FILE_NAME: Final = "cards.json"
-_BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 _MODE: Final = 0o600
 
 
 class CardFile:
     """See ports.CardRecords. Of two instances, each writes the same; the last one stays."""
 
-    def __init__(self, folder: Path, *, boot_id_file: Path = _BOOT_ID) -> None:
-        """Reads nothing of the folder yet.
-
-        Args:
-            boot_id_file: Where the kernel tells this boot from others.
-
-        Raises:
-            RetryableError: It cannot be read.
-        """
+    def __init__(self, folder: Path, *, boot_id: str) -> None:
+        """Reads nothing yet."""
         self._file = folder / FILE_NAME
-        try:
-            self.boot_id = boot_id_file.read_text(encoding="ascii").strip()
-        except OSError as error:
-            raise RetryableError(f"boot id {boot_id_file}: {error.strerror}") from error
+        self.boot_id = boot_id
 
     def load(self) -> Mapping[str, Any] | None:
         """See ports.CardRecords."""

@@ -45,8 +45,11 @@ def run_pod(cluster: SimulatedCluster, name: str) -> ClaimRef:
 
 
 def modes(folder: Path) -> dict[str, str]:
+    """By relative path, which ends in a slash for folders."""
     return {
-        str(path.relative_to(folder)): oct(stat.S_IMODE(path.lstat().st_mode))
+        f"{path.relative_to(folder)}{'/' if path.is_dir() else ''}": oct(
+            stat.S_IMODE(path.lstat().st_mode)
+        )
         for path in sorted(folder.rglob("*"))
     }
 
@@ -59,10 +62,13 @@ def test_only_what_others_must_read_can_be_read_by_others(cluster: SimulatedClus
     specs = modes(cluster.cdi_folder)
     limits = modes(cluster.folder / "tensor-fusion" / "claims")
 
-    assert private.pop(names.DRIVER) == "0o700"
-    assert f"{names.DRIVER}/dra-pod-1.sock" in private
-    assert f"{names.DRIVER}/ledger.sqlite3" in private
-    assert set(private.values()) == {"0o600"}
+    folders = {path: mode for path, mode in private.items() if path.endswith("/")}
+    files = {path: mode for path, mode in private.items() if path not in folders}
+    assert f"{names.DRIVER}/" in folders
+    assert set(folders.values()) == {"0o700"}
+    assert f"{names.DRIVER}/dra-pod-1.sock" in files
+    assert f"{names.DRIVER}/ledger.sqlite3" in files
+    assert set(files.values()) == {"0o600"}
     assert set(registration.values()) == {"0o600"}
     assert specs == {f"{names.CDI_FILE_PREFIX}{ref.uid}.json": "0o644"}
     assert limits == {f"{ref.uid}.json": "0o444"}

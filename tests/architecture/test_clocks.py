@@ -16,8 +16,11 @@ WALL: Final = {
 }
 SHOWN_TO_OTHERS: Final = {
     "cluster/events.py",  # an Event's time
+    "driver/card_memory.py",  # since when a card is unhealthy, kept over restarts
     "driver/status.py",  # lastTransitionTime of a condition
     "kubelet/health.py",  # last_updated_time, which the kubelet replaces by its own
+    "state/ledger_check.py",  # when a record was set aside
+    "state/ledger_file.py",  # the name of a ledger that was set aside
 }
 """Files that tell others the time of day, and decide nothing by it."""
 

@@ -97,6 +97,7 @@ def test_the_right_is_taken_only_once_there_is_something_to_publish() -> None:
         assert not eventually(lambda: setup.right.taken > 0, seconds=0.2)
         setup.slices.away = True
         setup.discovery.inventory = cards()
+        setup.catalog.refresh()
         setup.publisher.wake()
         assert not eventually(lambda: setup.right.taken > 0, seconds=0.2)
         setup.slices.away = False
@@ -119,6 +120,7 @@ def test_an_outage_of_six_hours_costs_few_requests_and_one_line(
     virtual = VirtualTime(hours=6)
     monkeypatch.setattr(publish, "Event", virtual.event)
     setup = Setup()
+    setup.catalog.refresh()
     asked = []
 
     def fetch() -> list[Slice]:

@@ -263,7 +263,7 @@ def test_a_card_that_a_reboot_took_away_is_not_given_by_its_old_number(
 
     outcome = after.prepare(prepared_ref)[prepared_ref.uid]
 
-    assert f"{GPU_0}: gone since a reboot" in error_of(outcome)
+    assert f"{GPU_0}: the GPU is gone from the node" in error_of(outcome)
     assert files(after) == {}
     after.ledger.close()
 

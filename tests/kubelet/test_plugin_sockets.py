@@ -3,9 +3,11 @@
 import itertools
 import os
 import socket
+import sqlite3
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from threading import Event, Thread
 
@@ -23,6 +25,7 @@ from tensorfusion_dra.kubelet.pb import dra_v1beta1_pb2
 from tensorfusion_dra.kubelet.pb.dra_health_v1_pb2 import HEALTHY, UNHEALTHY
 from tensorfusion_dra.kubelet.registration import Registration
 from tensorfusion_dra.kubelet.server import UnixServer
+from tensorfusion_dra.state.ledger import FILE_NAME
 from tests.support.kubelet import DRA_V1, DRA_V1BETA1, PluginClient
 from tests.support.prepared_node import GPU_0, GPU_1, Setup, put, share
 from tests.support.waiting import eventually
@@ -114,12 +117,16 @@ def test_unprepare_answers_every_claim_known_or_not(plugin: Plugin) -> None:
         }
 
 
-def test_a_damaged_ledger_fails_the_call_and_is_told_to_the_supervisor(plugin: Plugin) -> None:
+def test_a_newer_releases_ledger_fails_the_call_and_is_told_to_the_supervisor(
+    plugin: Plugin,
+) -> None:
     ref = put(plugin.setup, "a", share())
     with PluginClient(plugin.socket) as kubelet:
         kubelet.prepare(ref)
-        with plugin.setup.ledger._alone() as connection:
-            connection.execute("UPDATE claims SET record = '{'")
+        file = plugin.setup.folder / "plugin" / FILE_NAME
+        file.unlink()
+        with closing(sqlite3.connect(file)) as newer:
+            newer.execute("PRAGMA user_version = 99")
 
         with pytest.raises(grpc.RpcError) as caught:
             kubelet.prepare(ref)

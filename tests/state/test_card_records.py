@@ -8,41 +8,29 @@ from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.state.card_records import FILE_NAME, CardFile
 
 
-@pytest.fixture
-def boot_id_file(tmp_path: Path) -> Path:
-    file = tmp_path / "boot_id"
-    file.write_text("0d4a-boot\n", encoding="ascii")
-    return file
-
-
-def test_what_was_saved_is_loaded_by_the_next_process(tmp_path: Path, boot_id_file: Path) -> None:
-    first = CardFile(tmp_path / "new", boot_id_file=boot_id_file)
+def test_what_was_saved_is_loaded_by_the_next_process(tmp_path: Path) -> None:
+    first = CardFile(tmp_path / "new", boot_id="0d4a-boot")
     assert first.load() is None
 
     first.save({"cards": []})
 
-    again = CardFile(tmp_path / "new", boot_id_file=boot_id_file)
+    again = CardFile(tmp_path / "new", boot_id="0d4a-boot")
     assert again.load() == {"cards": []}
     assert again.boot_id == "0d4a-boot"
     assert (tmp_path / "new" / FILE_NAME).stat().st_mode & 0o777 == 0o600
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff\xfe", b"[" * 100_000])
-def test_a_damaged_file_is_none(tmp_path: Path, boot_id_file: Path, content: bytes) -> None:
+def test_a_damaged_file_is_none(tmp_path: Path, content: bytes) -> None:
     (tmp_path / FILE_NAME).write_bytes(content)
 
-    assert CardFile(tmp_path, boot_id_file=boot_id_file).load() is None
+    assert CardFile(tmp_path, boot_id="0d4a-boot").load() is None
 
 
-def test_a_disk_that_takes_nothing_is_tried_again_later(tmp_path: Path, boot_id_file: Path) -> None:
+def test_a_disk_that_takes_nothing_is_tried_again_later(tmp_path: Path) -> None:
     folder = tmp_path / "folder"
     folder.write_text("a file", encoding="ascii")
-    records = CardFile(folder, boot_id_file=boot_id_file)
+    records = CardFile(folder, boot_id="0d4a-boot")
 
     with pytest.raises(RetryableError, match="card record"):
         records.save({})
-
-
-def test_a_machine_without_boot_id_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(RetryableError, match="boot id"):
-        CardFile(tmp_path, boot_id_file=tmp_path / "none")
