@@ -116,6 +116,15 @@ def check_expression(text: str) -> str | None:
     return None
 
 
+def is_syntax(text: str) -> bool:
+    """Whether it is CEL at all; what its names stand for is not looked at."""
+    try:
+        _evaluating().compile(text, disable_check=True)
+    except RuntimeError:
+        return False
+    return True
+
+
 @functools.cache
 def _checking() -> Any:
     """Where expressions are checked.

@@ -1,5 +1,6 @@
 """An expression read into its parts (the grammar is cel-go's, parser/gen/CEL.g4)."""
 
+from collections.abc import Sized
 from dataclasses import replace
 from typing import Final, NoReturn, TypeVar
 
@@ -130,7 +131,7 @@ class _Parser:
             if is_mixed and (sign == "!" or not self._is_number(self._next + 1)):
                 self._refuse(f"a value after {signs[0].text}")
             signs.append(self._advance())
-        negative = bool(signs) and signs[-1].text == "-"
+        negative = [sign.text for sign in signs].count("-") == 1
         node = self._followed(self._primary(negative=negative))
         for token in reversed(signs):
             node = self._made(Unary(start=token.start, end=node.end, operator=token, operand=node))
@@ -213,7 +214,7 @@ class _Parser:
             arguments=tuple(arguments),
         )
         for argument in arguments[: macros.bound(call)]:
-            if not isinstance(argument, Name):
+            if not isinstance(argument, Name) or argument.is_absolute:
                 self._refuse_at(
                     f"{name.text}: found {self._text[argument.start : argument.end][:40]}, "
                     f"expected a name to bind",
@@ -222,39 +223,38 @@ class _Parser:
         return self._made(call)
 
     def _list(self, opening: Token) -> Node:
-        items = []
-        while self._peek().text != "]":
+        items: list[Node] = []
+        while self._more("]", items):
             self._take("?")
             items.append(self.expression())
-            if not self._take(","):
-                break
         end = self._expect("]").end
         return self._made(ListLiteral(start=opening.start, end=end, items=tuple(items)))
 
     def _map(self, opening: Token) -> Node:
-        entries = []
-        while self._peek().text != "}":
+        entries: list[tuple[Node, Node]] = []
+        while self._more("}", entries):
             self._take("?")
             key = self.expression()
             self._expect(":")
             entries.append((key, self.expression()))
-            if not self._take(","):
-                break
         end = self._expect("}").end
         return self._made(MapLiteral(start=opening.start, end=end, entries=tuple(entries)))
 
     def _message(self, name: Node) -> Node:
         self._expect("{")
-        fields = []
-        while self._peek().text != "}":
+        fields: list[tuple[Token, Node]] = []
+        while self._more("}", fields):
             self._take("?")
             field = self._field()
             self._expect(":")
             fields.append((field, self.expression()))
-            if not self._take(","):
-                break
         end = self._expect("}").end
         return self._made(Message(start=name.start, end=end, name=name, fields=tuple(fields)))
+
+    def _more(self, closing: str, found: Sized) -> bool:
+        """Whether another item of a list comes; a comma may end it, also one without items."""
+        has_comma = self._take(",")
+        return self._peek().text != closing and has_comma == bool(found)
 
     def _field(self) -> Token:
         token = self._peek()
