@@ -209,7 +209,7 @@ def test_every_capacity_of_the_guide_can_be_selected_by(name: str) -> None:
     ("text", "error"),
     [
         (
-            '// ❌ Wrong: quota is not a device attribute\ndevice.attributes["quota"]',
+            '// no attribute of a device\ndevice.attributes["quota"]',
             "2:19: found attribute 'quota', expected one of model, pool_name",
         ),
         (
