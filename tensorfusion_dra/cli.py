@@ -32,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     # Each verb imports what it needs when it runs: the node plugin should not load a simulator.
-    from tensorfusion_dra.app import settings, simulate_options  # noqa: PLC0415
+    from tensorfusion_dra.app import cel_options, settings, simulate_options  # noqa: PLC0415
 
     parser = _Parser(
         prog="tensorfusion-dra", description="Kubernetes DRA node driver for shared GPUs."
@@ -60,6 +60,10 @@ def _parser() -> argparse.ArgumentParser:
     )
     settings.add_flags(inspect)
     inspect.set_defaults(run=_inspect)
+
+    cel = verbs.add_parser("cel", help="translate, check and explain device selectors")
+    cel_options.add_flags(cel)
+    cel.set_defaults(run=_cel)
     return parser
 
 
@@ -88,3 +92,9 @@ def _inspect(flags: argparse.Namespace) -> int:
     chosen = settings.from_flags(flags, os.environ)
     logging.configure(level="error", form="console")
     return inspect.run(chosen, form=flags.form, raw=flags.raw)
+
+
+def _cel(flags: argparse.Namespace) -> int:
+    from tensorfusion_dra.app import cel, cel_options  # noqa: PLC0415
+
+    return cel.run(cel_options.from_flags(flags))
