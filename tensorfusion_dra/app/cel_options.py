@@ -1,17 +1,15 @@
 """What to do with an expression, as the flags of `cel` say it."""
 
 import argparse
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
+from tensorfusion_dra.app import reading
+from tensorfusion_dra.app.reading import STDIN
 from tensorfusion_dra.core import names, quantity
 from tensorfusion_dra.core.errors import InputError
 from tensorfusion_dra.core.quantity import Quantity, QuantityError
-
-STDIN: Final = "-"
 
 _EXIT_CODES: Final = """\
 exit codes:
@@ -105,22 +103,6 @@ def from_flags(flags: argparse.Namespace) -> Options:
     )
 
 
-def read(file: str) -> str:
-    """The text of a file, or of stdin.
-
-    Raises:
-        InputError: It cannot be read, or is not UTF-8.
-    """
-    try:
-        if file == STDIN:
-            return sys.stdin.buffer.read().decode()
-        return Path(file).read_bytes().decode()
-    except OSError as error:
-        raise InputError(f"{file}: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise InputError(f"{file}: found byte {error.start} that is no UTF-8") from error
-
-
 def _expression(text: str | None, file: str | None) -> str:
     if (text is None) == (file is None):
         found = "none" if text is None else "one, and a file"
@@ -128,7 +110,7 @@ def _expression(text: str | None, file: str | None) -> str:
     if text == STDIN:
         file = STDIN
     # A file ends its last line; the expression does not.
-    return read(file).removesuffix("\n") if file is not None else str(text)
+    return reading.read(file).removesuffix("\n") if file is not None else str(text)
 
 
 def _requests(texts: list[str]) -> dict[str, Quantity]:

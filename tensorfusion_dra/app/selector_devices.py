@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import yaml
 
-from tensorfusion_dra.app import cel_options
+from tensorfusion_dra.app import reading
 from tensorfusion_dra.cluster.api import Api
 from tensorfusion_dra.cluster.resource_api import ResourceApi
 from tensorfusion_dra.core import names
@@ -36,7 +36,7 @@ def from_file(file: str) -> Found:
         InputError: It cannot be read, or has no ResourceSlice.
     """
     try:
-        documents = list(_flat(yaml.safe_load_all(cel_options.read(file))))
+        documents = list(_flat(yaml.safe_load_all(reading.read(file))))
     except yaml.YAMLError as error:
         raise InputError(f"slices {file}: {' '.join(str(error).split())}") from error
     slices = [item for item in documents if item.get("kind") == "ResourceSlice"]

@@ -8,6 +8,8 @@ DRIVER: Final = "tensor-fusion.ai.dra-driver"
 DEVICE_CLASS: Final = "tensor-fusion.ai"
 CLAIM_TEMPLATE: Final = "tensor-fusion-gpu-template"
 """Tensor Fusion's DRAResourceClaimTemplateName."""
+LABEL_CLAIM_TEMPLATE: Final = "tensor-fusion.ai/resource-claim-template"
+"""On claims that the webhook fills, with the value true (user guide, section 6.3.1)."""
 
 # --- Tensor Fusion's own objects -----------------------------------------------------------------
 
@@ -71,6 +73,7 @@ ATTRIBUTE_PROVIDERS: Final = "tensorfusion_dra.attributes"
 
 # --- Annotations of claims and pods (user guide, section 4) --------------------------------------
 
+ANNOTATION_CEL_EXPRESSION: Final = "tensor-fusion.ai/dra-cel-expression"
 ANNOTATION_TFLOPS_LIMIT: Final = "tensor-fusion.ai/tflops-limit"
 ANNOTATION_VRAM_LIMIT: Final = "tensor-fusion.ai/vram-limit"
 ANNOTATION_QOS: Final = "tensor-fusion.ai/qos"
