@@ -126,10 +126,22 @@ class Changes:
         if self.source.leads_line(first.start):
             start = self.source.above(first)
             self.edit(start, start, lines, moved=moved)
-        else:  # the dash of a list stands before it
-            indent = " " * first.column
+        else:
+            self.put_before(first, lines, moved=moved)
+
+    def put_before(self, item: Entry, lines: str, *, moved: Sequence[int] = ()) -> None:
+        """Lines that are indented as an entry of a block come right before it.
+
+        Args:
+            moved: As of `edit`.
+        """
+        if self.source.leads_line(item.start):
+            start = self.source.line_start(item.start)
+            self.edit(start, start, lines, moved=moved)
+        else:  # the dash of a list stands before it, and before the lines then
+            indent = " " * item.column
             text = lines.removeprefix(indent) + indent
-            self.edit(first.start, first.start, text, moved=moved)
+            self.edit(item.start, item.start, text, moved=moved)
 
     def list_of_one(self, node: Node) -> None:
         """A mapping becomes a list that has it as its only item."""

@@ -4,11 +4,12 @@ Up to v1beta1 a request said all directly and a device had its content under ``b
 v1beta2 what a request asks for is under ``exactly``.
 """
 
+from collections.abc import Sequence
 from typing import Final
 
 from yaml.nodes import MappingNode, ScalarNode
 
-from tensorfusion_dra.app.convert import kinds, source
+from tensorfusion_dra.app.convert import cuts, kinds, source
 from tensorfusion_dra.app.convert.changes import Changes
 from tensorfusion_dra.app.convert.source import Entry
 
@@ -31,32 +32,42 @@ def find(item: MappingNode, changes: Changes) -> None:
 
 def _request(request: MappingNode, changes: Changes) -> None:
     found = [entry for entry in source.entries(request) if entry.key.value in _INSIDE]
-    if not found:
-        return
     exactly = source.value(request, "exactly")
-    if source.entry(request, "firstAvailable") is not None:
+    if found and source.entry(request, "firstAvailable") is not None:
         for entry in found:
             text = f"{entry.key.value} beside firstAvailable: expected it in each of its entries"
             changes.problem(entry.key, text)
-        return
-    moving = []
+    elif found and exactly is not None and not isinstance(exactly, MappingNode):
+        changes.problem(exactly, "exactly: expected a mapping")
+    elif found:
+        inside = exactly if isinstance(exactly, MappingNode) else None
+        _sort_out(request, found, inside, changes)
+
+
+def _sort_out(
+    request: MappingNode, found: list[Entry], exactly: MappingNode | None, changes: Changes
+) -> None:
+    moving, dropped = [], []
     for entry in found:
         inside = source.entry(exactly, str(entry.key.value))
         if inside is None:
             moving.append(entry)
-        elif _same(entry, inside):
-            _remove(request, entry, changes)
-            changes.because(entry.key, f"{entry.key.value} is said in exactly as well")
+        elif _is_same(entry, inside):
+            dropped.append(entry)
         else:
             text = f"{entry.key.value} beside exactly says something else than the one in it"
             changes.problem(entry.key, text)
-    if exactly is not None and not isinstance(exactly, MappingNode):
-        changes.problem(exactly, "exactly: expected a mapping")
-    elif moving:
-        _move(request, moving, exactly, changes)
+    if not _move(request, moving, exactly, changes):
+        return
+    for begin, end in cuts.parts(request, [*moving, *dropped], changes.source):
+        changes.edit(begin, end, "")
+    for entry in moving:
+        changes.because(entry.key, f"{entry.key.value} belongs in exactly")
+    for entry in dropped:
+        changes.because(entry.key, f"{entry.key.value} is said in exactly as well")
 
 
-def _same(one: Entry, other: Entry) -> bool:
+def _is_same(one: Entry, other: Entry) -> bool:
     both = (one.value, other.value)
     return all(isinstance(node, ScalarNode) for node in both) and (
         one.value.value == other.value.value
@@ -64,105 +75,76 @@ def _same(one: Entry, other: Entry) -> bool:
 
 
 def _move(
-    request: MappingNode, moving: list[Entry], exactly: MappingNode | None, changes: Changes
-) -> None:
-    for entry in moving:
-        changes.because(entry.key, f"{entry.key.value} belongs in exactly")
+    request: MappingNode, moving: Sequence[Entry], exactly: MappingNode | None, changes: Changes
+) -> bool:
+    """Writes entries where they belong; whether that could be done."""
     of = changes.source
-    inner = source.entries(exactly)
-    is_short = source.is_flow(request) or (exactly is not None and source.is_flow(exactly))
-    if is_short and not source.is_flow(request) and not all(map(_is_short, moving)):
-        changes.problem(moving[0].key, "expected exactly as a block, as what belongs in it is one")
-        return
-    first, *others = moving
-    if is_short:
-        text = ", ".join(of.text[entry.start : of.end(entry.value)] for entry in moving)
-        if exactly is None:
-            key = '"exactly"' if source.is_json(request) else "exactly"
-            changes.edit(first.start, of.end(first.value), f"{key}: {{{text}}}")
-        else:
-            start = exactly.start_mark.index + 1
-            changes.edit(start, start, f"{text}, " if inner else text)
-            others = moving
+    if not moving:
+        return True
+    if source.is_flow(request) or (exactly is not None and source.is_flow(exactly)):
+        for entry in moving:
+            is_short = of.is_line(entry.value) or source.is_flow(entry.value)
+            if not is_short and not source.is_flow(request):
+                text = "expected exactly as a block, as what belongs in it is one"
+                changes.problem(entry.key, text)
+                return False
+        _into_brackets(request, moving, exactly, changes)
     elif exactly is None:
-        begin, end = _lines(request, first, changes)
-        body, lines = _indented(request, moving, first.column + _STEP, changes)
-        text = f"exactly:{of.newline}{body}"
-        is_leading = of.leads_line(first.start)
-        indent = " " * first.column
-        text = f"{indent}{text}" if is_leading else f"{text}{indent}"
-        changes.edit(begin, end, text, moved=[first.line, *lines])
+        column = moving[0].column
+        body, lines = cuts.indented(moving, column + _STEP, of)
+        text = f"{' ' * column}exactly:{of.newline}{body}"
+        changes.put_before(moving[0], text, moved=[moving[0].line, *lines])
     else:
-        body, lines = _indented(request, moving, inner[0].column, changes)
-        changes.put_first(inner[0], body, moved=lines)
-        others = moving
-    for entry in others:
-        _remove(request, entry, changes)
+        first = source.entries(exactly)[0]
+        body, lines = cuts.indented(moving, first.column, of)
+        changes.put_first(first, body, moved=lines)
+    return True
 
 
-def _is_short(entry: Entry) -> bool:
-    value = entry.value
-    is_line = isinstance(value, ScalarNode) and value.style not in ("|", ">")
-    return is_line or source.is_flow(value)
-
-
-def _remove(mapping: MappingNode, entry: Entry, changes: Changes) -> None:
-    if not source.is_flow(mapping):
-        changes.edit(*_lines(mapping, entry, changes), "")
+def _into_brackets(
+    request: MappingNode, moving: Sequence[Entry], exactly: MappingNode | None, changes: Changes
+) -> None:
+    of = changes.source
+    text = ", ".join(of.text[entry.start : of.end(entry.value)] for entry in moving)
+    if exactly is not None:
+        start = exactly.start_mark.index + 1
+        changes.edit(start, start, f"{text}, " if source.entries(exactly) else text)
         return
-    found = source.entries(mapping)
-    index = next(i for i, other in enumerate(found) if other.start == entry.start)
-    if index + 1 < len(found):
-        changes.edit(entry.start, found[index + 1].start, "")
+    key = '"exactly"' if source.is_json(request) else "exactly"
+    staying = [entry for entry in source.entries(request) if entry not in moving]
+    before = [entry for entry in staying if entry.start < moving[0].start]
+    if before:
+        start = of.end(before[-1].value)
+        changes.edit(start, start, f", {key}: {{{text}}}")
     else:
-        begin = changes.source.end(found[index - 1].value) if index else entry.start
-        changes.edit(begin, changes.source.end(entry.value), "")
-
-
-def _lines(mapping: MappingNode, entry: Entry, changes: Changes) -> tuple[int, int]:
-    """From where to where an entry of a block stands: its lines, or up to the next entry if the
-    dash of a list stands before it."""
-    of = changes.source
-    if of.leads_line(entry.start):
-        end = of.line_end(of.end(entry.value))
-        end += len(of.newline) if of.text[end : end + 1] else 0
-        return of.line_start(entry.start), end
-    following = (other.start for other in source.entries(mapping) if other.start > entry.start)
-    return entry.start, next(following, of.line_end(of.end(entry.value)))
-
-
-def _indented(
-    mapping: MappingNode, entries: list[Entry], column: int, changes: Changes
-) -> tuple[str, list[int]]:
-    """The lines of entries, their comments too, for another column, and which lines they were."""
-    of = changes.source
-    texts: list[str] = []
-    numbers: list[int] = []
-    for entry in entries:
-        begin, end = _lines(mapping, entry, changes)
-        lines = of.text[begin:end].rstrip().split(of.newline)
-        spaces = " " * entry.column
-        bare = [line.removeprefix(spaces) if line.strip() else "" for line in lines]
-        texts += [f"{' ' * column}{line}".rstrip() + of.newline for line in bare]
-        numbers += range(entry.line, entry.line + len(lines))
-    return "".join(texts), numbers
+        start = request.start_mark.index + 1
+        changes.edit(start, start, f"{key}: {{{text}}}" + (", " if staying else ""))
 
 
 def _unwrap(device: MappingNode, basic: Entry, changes: Changes) -> None:
     """What a device has under ``basic`` moves one level up."""
     of = changes.source
-    changes.because(basic.key, "a device has its content directly, and not under basic")
     inner = source.entries(basic.value)
-    if not inner or source.is_flow(basic.value):
-        begin, end = basic.value.start_mark.index, of.end(basic.value)
-        changes.edit(basic.start, end, of.text[begin + 1 : end - 1].strip())
+    if not isinstance(basic.value, MappingNode) or not inner:
+        changes.problem(basic.key, "basic: expected a mapping that says something")
         return
-    begin, end = _lines(device, basic, changes)
+    if any(source.entry(device, str(entry.key.value)) for entry in inner):
+        changes.problem(basic.key, "basic says what the device says as well")
+        return
+    changes.because(basic.key, "a device has its content directly, and not under basic")
+    if source.is_flow(basic.value):
+        begin, end = basic.value.start_mark.index, of.end(basic.value)
+        bare = of.text[begin + 1 : end - 1].strip()
+        if source.is_flow(device):
+            changes.edit(basic.start, end, bare)
+        else:
+            split = (of.text[entry.start : of.end(entry.value)] for entry in inner)
+            changes.edit(basic.start, end, f"{of.newline}{' ' * basic.column}".join(split))
+        return
+    begin, end = cuts.lines(basic, of)
     lines = of.text[begin:end].rstrip().split(of.newline)[1:]
     shift = inner[0].column - basic.column
     kept = [line[shift:] if line[:shift].isspace() else line.lstrip() for line in lines]
     body = "".join(line + of.newline for line in kept)
-    if not of.leads_line(basic.start):
-        body = body.lstrip() + " " * basic.column
-    moved = range(basic.line + 1, basic.line + 1 + len(kept))
-    changes.edit(begin, end, body, moved=moved)
+    body = body if of.leads_line(basic.start) else body.lstrip()
+    changes.edit(begin, end, body, moved=range(basic.line + 1, basic.line + 1 + len(kept)))

@@ -66,7 +66,11 @@ def _labels(item: MappingNode, changes: Changes) -> None:
     spec = source.value(item, "spec")
     metadata = source.value(spec, "metadata")
     labels = source.value(metadata, "labels")
-    if label is None or not isinstance(spec, MappingNode):
+    if (
+        label is None
+        or not isinstance(spec, MappingNode)
+        or not changes.source.is_line(label.value)
+    ):
         return
     if source.entry(labels, names.LABEL_CLAIM_TEMPLATE) is not None:
         return

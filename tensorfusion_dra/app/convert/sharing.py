@@ -7,7 +7,7 @@ from yaml.nodes import MappingNode, ScalarNode
 from tensorfusion_dra.app.convert import kinds, source
 from tensorfusion_dra.app.convert.changes import Changes
 from tensorfusion_dra.app.convert.source import Entry, Written
-from tensorfusion_dra.core import capacity, names, quantity
+from tensorfusion_dra.core import capacity, name_rules, names, quantity
 from tensorfusion_dra.core.quantity import MIB, NANO, Quantity, QuantityError
 
 _TRUE: Final = frozenset({"true", "True", "TRUE"})
@@ -34,6 +34,8 @@ def _pool(item: MappingNode, changes: Changes) -> None:
     if not isinstance(name, ScalarNode) or not node or node in name.value.split("/"):
         return
     own = f"{name.value}/{node}"
+    if any(name_rules.pool("", own)):
+        return  # no name of a pool or a node, of which the API server says so
     changes.because(name, f"a pool's name is shared with other nodes: {own}")
     changes.replace(name, own)
 

@@ -68,6 +68,11 @@ class Source:
             return self.end(last[1] if isinstance(node, MappingNode) else last)
         return int(start + len(self.text[start:end].rstrip()))
 
+    def is_line(self, node: Node) -> bool:
+        """Whether it is a scalar that stands on one line."""
+        copy = self.copy(node)
+        return isinstance(node, ScalarNode) and bool(copy) and "\n" not in copy
+
     def line_start(self, offset: int) -> int:
         """Where the line of a place begins."""
         return self.text.rfind("\n", 0, offset) + 1

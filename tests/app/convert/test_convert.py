@@ -81,12 +81,12 @@ def problems(converted: Converted) -> list[str]:
             """
             - exactly:
                 deviceClassName: x   # first
-                # the name
                 count: 2
                 selectors:
                 - cel:
                     # which
                     expression: "true"
+              # the name
               name: gpu
             """,
             id="into a block that is not there, from the dash of the list",
