@@ -3,8 +3,10 @@
 import pytest
 
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.cel import dialect
+from tensorfusion_dra.core.cel import cost, dialect
 from tensorfusion_dra.core.cel.errors import CelError
+from tensorfusion_dra.core.cel.parser import parse
+from tensorfusion_dra.core.cel.terms import terms
 from tensorfusion_dra.core.cel.translate import MAX_EXPRESSION_BYTES, translate
 from tensorfusion_dra.simulator import cel
 from tests.support.gpus import gpu, published
@@ -266,3 +268,25 @@ def test_the_dialect_knows_what_every_device_has() -> None:
 
     assert set(dialect.ATTRIBUTES) == own
     assert set(dialect.CAPACITIES) - dialect.NOT_ON_EVERY_DEVICE == set(device.capacity)
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        *("({} + 1)", "f({})", "[{}]", "{{1: {}}}", "!({})", "({} && a)", "(a ? a : {})", "a[{}]"),
+        *("[1].exists(x, {})", "cel.bind(x, {}, x)", "cel.bind(x, 1, {})", "{}.f", "(1 in [{}])"),
+    ],
+)
+def test_the_deepest_expression_that_is_read_can_be_worked_on(part: str) -> None:
+    text = "a"
+    while True:
+        deeper = part.format(text)
+        try:
+            parse(deeper)
+        except CelError:
+            break
+        text = deeper
+
+    assert translate(text) == text
+    assert terms(text).text
+    assert cost.estimate(parse(text)) >= 0
