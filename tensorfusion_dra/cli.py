@@ -32,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     # Each verb imports what it needs when it runs: the node plugin should not load a simulator.
-    from tensorfusion_dra.app import settings, simulate_options  # noqa: PLC0415
+    from tensorfusion_dra.app import cel_options, settings, simulate_options  # noqa: PLC0415
 
     parser = _Parser(
         prog="tensorfusion-dra", description="Kubernetes DRA node driver for shared GPUs."
@@ -60,6 +60,22 @@ def _parser() -> argparse.ArgumentParser:
     )
     settings.add_flags(inspect)
     inspect.set_defaults(run=_inspect)
+
+    cel = verbs.add_parser("cel", help="translate, check and explain device selectors")
+    cel_options.add_flags(cel)
+    cel.set_defaults(run=_cel)
+
+    convert = verbs.add_parser(
+        "convert",
+        help="the user guide's YAML as an API server of 1.34 or later takes it",
+        epilog="exit codes: 0 converted; 1 something is refused and not converted, or, with "
+        "--check, would be converted; 2 the input cannot be read",
+    )
+    convert.add_argument(
+        "-f", dest="file", metavar="FILE", required=True, help="YAML or JSON; - for stdin"
+    )
+    convert.add_argument("--check", action="store_true", help="only say what would be converted")
+    convert.set_defaults(run=_convert)
     return parser
 
 
@@ -88,3 +104,15 @@ def _inspect(flags: argparse.Namespace) -> int:
     chosen = settings.from_flags(flags, os.environ)
     logging.configure(level="error", form="console")
     return inspect.run(chosen, form=flags.form, raw=flags.raw)
+
+
+def _cel(flags: argparse.Namespace) -> int:
+    from tensorfusion_dra.app import cel, cel_options  # noqa: PLC0415
+
+    return cel.run(cel_options.from_flags(flags))
+
+
+def _convert(flags: argparse.Namespace) -> int:
+    from tensorfusion_dra.app.convert import command  # noqa: PLC0415
+
+    return command.run(flags.file, check=flags.check)

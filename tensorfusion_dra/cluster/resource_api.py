@@ -53,6 +53,10 @@ class ResourceApi:
         collection = f"{_GROUP}/{self.version()}/resourceslices"
         return f"{collection}/{segment(name)}" if name else collection
 
+    def claims(self) -> str:
+        """The path of the ResourceClaims of all namespaces."""
+        return f"{_GROUP}/{self.version()}/resourceclaims"
+
     def claim(self, namespace: str, name: str) -> str:
         """The path of one ResourceClaim."""
         return (

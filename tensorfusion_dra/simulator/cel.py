@@ -1,7 +1,7 @@
 """Device selectors, compiled and evaluated as Kubernetes does (dynamic-resource-allocation/cel).
 
-Not covered: the estimate of an expression's cost, ``device`` as a value of its own
-(``cel.bind(d, device, ...)``), and the url, ip, regex and sets libraries.
+Not covered: ``device`` as a value of its own (``cel.bind(d, device, ...)``), and the url, ip,
+regex and sets libraries.
 """
 
 import functools
@@ -12,6 +12,8 @@ from typing import Any, Final
 from cel_expr_python import cel
 from cel_expr_python.ext import ext_bindings, ext_optional, ext_strings
 
+from tensorfusion_dra.core.cel import cost, parser
+from tensorfusion_dra.core.cel.errors import CelError
 from tensorfusion_dra.core.errors import DriverError
 from tensorfusion_dra.simulator import cel_library
 from tensorfusion_dra.simulator.allocator.devices import Attribute, Device
@@ -113,7 +115,20 @@ def check_expression(text: str) -> str | None:
         selector(text)
     except CelCompileError as error:
         return str(error)
-    return None
+    try:
+        estimate = cost.estimate(parser.parse(text))
+    except CelError:  # parts in parts so deep that only Kubernetes' own parser follows
+        return None
+    return "too complex, exceeds cost limit" if estimate > cost.MAX_COST else None
+
+
+def is_syntax(text: str) -> bool:
+    """Whether it is CEL at all; what its names stand for is not looked at."""
+    try:
+        _evaluating().compile(text, disable_check=True)
+    except RuntimeError:
+        return False
+    return True
 
 
 @functools.cache

@@ -2,7 +2,7 @@
 
 import re
 
-from tensorfusion_dra.core import names, slice_rules
+from tensorfusion_dra.core import names, pod_warnings, slice_rules
 from tests.support.gpus import gpu, published
 
 
@@ -45,8 +45,10 @@ def test_environment_variables_have_names_that_every_shell_takes() -> None:
     assert all(re.fullmatch(r"[A-Z][A-Z0-9_]*", variable) for variable in variables)
 
 
-def test_every_annotation_of_a_share_is_one_that_claims_are_asked_for() -> None:
+def test_every_annotation_is_of_tensor_fusions_domain_and_read_from_pods() -> None:
     annotations = {value for name, value in vars(names).items() if name.startswith("ANNOTATION_")}
 
-    assert annotations == names.SHARE_ANNOTATIONS
-    assert all(name.startswith("tensor-fusion.ai/") for name in annotations)
+    of_pods = annotations - {names.ANNOTATION_PREFIX, names.ANNOTATION_DEFAULT_POOL}
+    assert of_pods == pod_warnings.READ
+    assert all(name.startswith(names.ANNOTATION_PREFIX) for name in annotations)
+    assert of_pods > names.SHARE_ANNOTATIONS

@@ -149,6 +149,15 @@ def test_the_longest_expression_passes_and_one_byte_more_does_not() -> None:
     assert cel.check_expression(longest + " ") == "may not be more than 10240 bytes"
 
 
+def test_an_expression_that_costs_too_much_is_refused() -> None:
+    text = "true"
+    for name in "abcd":
+        text = f'device.attributes["{DRIVER}"].all({name}, {text})'
+
+    assert cel.check_expression(text) == "too complex, exceeds cost limit"
+    assert cel.selector(text).matches(GPU)
+
+
 def test_a_version_that_is_none_stops_every_expression_on_its_device() -> None:
     odd = Device(id=GPU.id, attributes={"cuda": Attribute("version", "12.4")})
 

@@ -9,11 +9,13 @@ class CelError(InputError):
     Attributes:
         line: Of the place in the expression, from 1.
         column: In characters, from 1, as the API server counts in its own messages.
+        offset: The same place, in characters from the expression's beginning.
         reason: What was found and what was expected.
     """
 
     def __init__(self, reason: str, *, expression: str, offset: int) -> None:
         self.line, self.column = position(expression, offset)
+        self.offset = offset
         self.reason = reason
         super().__init__(f"{self.line}:{self.column}: {reason}")
 

@@ -63,7 +63,7 @@ def test_a_pool_with_a_long_name_is_found_by_the_part_of_it_that_devices_show() 
 
 
 # Without NUL, at which the evaluator's C strings end.
-@given(st.text(st.characters(exclude_characters="\0"), min_size=1, max_size=16))
+@given(st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=16))
 def test_any_text_is_compared_as_it_is(text: str) -> None:
     named = replace(A100, attributes={**A100.attributes, "model": Attribute("string", text)})
 

@@ -1,0 +1,63 @@
+"""Second pass: what keeps the devices of a slice from being shared, or mixes nodes up."""
+
+from typing import Final
+
+from yaml.nodes import MappingNode, ScalarNode
+
+from tensorfusion_dra.app.convert import kinds, source
+from tensorfusion_dra.app.convert.changes import Changes
+from tensorfusion_dra.app.convert.source import Entry, Written
+from tensorfusion_dra.core import capacity, name_rules, names, quantity
+from tensorfusion_dra.core.quantity import MIB, NANO, Quantity, QuantityError
+
+_TRUE: Final = frozenset({"true", "True", "TRUE"})
+_IN_STEPS: Final = frozenset({names.CAPACITY_VRAM, names.CAPACITY_VIRTUAL_VRAM})
+
+
+def find(item: MappingNode, changes: Changes) -> None:
+    """The changes in one object of resource.k8s.io."""
+    _pool(item, changes)
+    for device in kinds.devices(item):
+        if source.text(device, "allowMultipleAllocations") in _TRUE:
+            listed = source.entries(source.value(device, "capacity"))
+            is_virtual = any(entry.key.value in capacity.VIRTUAL for entry in listed)
+            for entry in listed:
+                _policy(entry, changes, is_virtual=is_virtual)
+
+
+def _pool(item: MappingNode, changes: Changes) -> None:
+    """A pool that several nodes name is one pool to the scheduler, and mixes their devices up."""
+    if source.text(item, "kind") != kinds.SLICE:
+        return
+    name = source.value(item, "spec", "pool", "name")
+    node = source.text(item, "spec", "nodeName")
+    if not isinstance(name, ScalarNode) or not node or node in name.value.split("/"):
+        return
+    own = f"{name.value}/{node}"
+    if any(name_rules.pool("", own)):
+        return  # no name of a pool or a node, of which the API server says so
+    changes.because(name, f"a pool's name is shared with other nodes: {own}")
+    changes.replace(name, own)
+
+
+def _policy(entry: Entry, changes: Changes, *, is_virtual: bool) -> None:
+    """Without a policy, the first claim takes whole what it does not name: nothing is shared."""
+    amount = source.entry(entry.value, "value")
+    has_policy = source.entry(entry.value, "requestPolicy") is not None
+    if amount is None or has_policy or not isinstance(entry.value, MappingNode):
+        return
+    try:
+        total = quantity.parse(amount.value.value)
+    except QuantityError as error:
+        changes.problem(amount.value, f"{entry.key.value}: {error}")
+        return
+    changes.because(entry.key, "without a requestPolicy the first claim takes all of it")
+    name = str(entry.key.value)
+    # With virtual amounts, the physical ones are beside them and nobody takes of them unasked.
+    is_beside = is_virtual and name not in capacity.VIRTUAL
+    limits: dict[str, Written] = {"min": '"0"'}
+    if name in _IN_STEPS and not is_beside and total.nano % (MIB * NANO) == 0:
+        limits = {"min": "1Mi", "step": "1Mi"}
+    default = Quantity.whole(0) if is_beside else total
+    written: dict[str, Written] = {"default": f'"{default}"', "validRange": limits}
+    changes.insert(entry.value, "requestPolicy", written, after=amount)

@@ -1,0 +1,26 @@
+"""Texts that a person gives a command."""
+
+import sys
+from pathlib import Path
+from typing import Final
+
+from tensorfusion_dra.core.errors import InputError
+
+STDIN: Final = "-"
+"""The name under which stdin is read."""
+
+
+def read(file: str) -> str:
+    """The text of a file, or of stdin.
+
+    Raises:
+        InputError: It cannot be read, or is not UTF-8.
+    """
+    try:
+        if file == STDIN:
+            return sys.stdin.buffer.read().decode()
+        return Path(file).read_bytes().decode()
+    except OSError as error:
+        raise InputError(f"{file}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise InputError(f"{file}: found byte {error.start} that is no UTF-8") from error

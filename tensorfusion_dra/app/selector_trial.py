@@ -1,0 +1,131 @@
+"""Tries a selector on devices, part by part, and says what keeps each device out."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from tensorfusion_dra.core.cel import terms
+from tensorfusion_dra.core.cel.terms import Lookup, Term
+from tensorfusion_dra.core.quantity import Quantity
+from tensorfusion_dra.simulator import cel
+from tensorfusion_dra.simulator.allocator import consumable
+from tensorfusion_dra.simulator.allocator.devices import Device
+from tensorfusion_dra.simulator.allocator.usage import Usage
+from tensorfusion_dra.simulator.cel import CelRunError
+
+MISSING = "missing"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TriedTerm:
+    """A part of a selector.
+
+    Attributes:
+        passing: How many devices it holds for.
+        values: What was read for it: by name, how often which value.
+    """
+
+    text: str
+    operator: str
+    passing: int
+    values: Mapping[str, Counter[str]]
+    parts: tuple["TriedTerm", ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TriedDevice:
+    """A device.
+
+    Attributes:
+        reasons: Parts of the selector that keep it out; empty if none does.
+        refusal: Why it has not the amounts that are asked for; None if it has.
+        error: Set if the selector fails on it, which stops the scheduling of the pod.
+    """
+
+    device: Device
+    reasons: tuple[str, ...]
+    refusal: str | None = None
+    error: str | None = None
+
+    @property
+    def matches(self) -> bool:
+        """Nothing keeps it out."""
+        return not self.reasons and self.refusal is None
+
+
+def tried_term(term: Term, devices: Sequence[Device]) -> TriedTerm:
+    """The term with what became of it on the devices."""
+    return TriedTerm(
+        text=term.text,
+        operator=term.operator,
+        passing=sum(_holds(term, device) is True for device in devices),
+        values={
+            lookup.name: Counter(_value(lookup, device) for device in devices)
+            for lookup in term.lookups
+        },
+        parts=tuple(tried_term(part, devices) for part in term.parts),
+    )
+
+
+def tried_device(
+    term: Term, device: Device, *, requests: Mapping[str, Quantity], usage: Usage
+) -> TriedDevice:
+    """The device with what keeps it out.
+
+    Args:
+        requests: Amounts by capacity that are asked for beside.
+        usage: What claims have of the devices.
+    """
+    result = _holds(term, device)
+    return TriedDevice(
+        device=device,
+        reasons=tuple(dict.fromkeys(_reasons(term, device))),
+        refusal=_refusal(device, requests, usage) if requests else None,
+        error=str(result) if isinstance(result, CelRunError) else None,
+    )
+
+
+def _refusal(device: Device, requests: Mapping[str, Quantity], usage: Usage) -> str | None:
+    if not device.is_shared:
+        return "may not be shared"
+    if usage.is_alone(device.id):
+        return "a claim has it alone"
+    return consumable.refusal(requests, device.capacity, usage.taken(device.id))
+
+
+def _holds(term: Term, device: Device) -> bool | CelRunError:
+    try:
+        return cel.selector(term.expression).matches(device)
+    except CelRunError as error:
+        return error
+
+
+def _reasons(term: Term, device: Device) -> Iterator[str]:
+    """The smallest parts because of which a term does not hold."""
+    result = _holds(term, device)
+    if result is True:
+        return
+    failing = [reason for part in term.parts for reason in _reasons(part, device)]
+    if term.operator in ("&&", "||") and failing:
+        yield from failing
+        return
+    why = f": {result}" if isinstance(result, CelRunError) else ""
+    values = [f"{lookup.name} {_value(lookup, device)}" for lookup in term.lookups]
+    yield f"{term.text}{why}" + (f" ({', '.join(values)})" if values else "")
+
+
+def _value(lookup: Lookup, device: Device) -> str:
+    qualified = f"{lookup.domain}/{lookup.name}"
+    if lookup.map == terms.ATTRIBUTES:
+        attribute = device.attribute(qualified)
+        return MISSING if attribute is None else _attribute(attribute.value)
+    capacity = device.capacity.get(qualified)
+    if capacity is None and lookup.domain == device.id.driver:
+        capacity = device.capacity.get(lookup.name)
+    return MISSING if capacity is None else str(capacity.value)
+
+
+def _attribute(value: str | int | bool) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f'"{value}"' if value == "" else str(value)

@@ -1,0 +1,67 @@
+"""The user guide's way of writing selectors (user guide, 5.2 to 5.4).
+
+There an attribute is looked up by its name alone, ``device.attributes["model"]``, and an amount
+becomes a number with ``.AsApproximateFloat64()``. Kubernetes has neither.
+"""
+
+from enum import StrEnum
+from typing import Final
+
+from tensorfusion_dra.core import capacity, names
+
+TO_NUMBER: Final = "AsApproximateFloat64"
+"""The guide's method; Kubernetes has asApproximateFloat."""
+
+
+class Kind(StrEnum):
+    """What a value is, as far as the dialect asks; the values are the words for it in errors.
+
+    A number is what the dialect makes of an amount; a double is one that was written as such.
+    """
+
+    STRING = "a string"
+    INT = "an integer"
+    DOUBLE = "a double"
+    NUMBER = "a number"
+    BOOL = "a bool"
+    VERSION = "a version"
+    QUANTITY = "a Quantity"
+    AMOUNT = "a string that holds an amount"
+    KUBERNETES_AMOUNT = "a string that holds an amount, looked up as Kubernetes does"
+    DEVICE = "the device"
+    ATTRIBUTES = "the attributes"
+    CAPACITY = "the capacity"
+    OUR_ATTRIBUTES = "the driver's attributes"
+    CAPACITY_OF_A_DRIVER = "a driver's capacity"
+    UNKNOWN = "a value"
+
+
+ATTRIBUTES: Final = {
+    names.ATTR_MODEL: Kind.STRING,
+    names.ATTR_POOL_NAME: Kind.STRING,
+    names.ATTR_POD_NAMESPACE: Kind.STRING,
+    names.ATTR_UUID: Kind.STRING,
+    names.ATTR_PHASE: Kind.STRING,
+    names.ATTR_USED_BY: Kind.STRING,
+    names.ATTR_NODE_NAME: Kind.STRING,
+    names.ATTR_QOS: Kind.STRING,
+    names.ATTR_NODE_TOTAL_TFLOPS: Kind.AMOUNT,
+    names.ATTR_NODE_TOTAL_VRAM: Kind.AMOUNT,
+    names.ATTR_NODE_TOTAL_GPUS: Kind.INT,
+    names.ATTR_NODE_MANAGED_GPUS: Kind.INT,
+    names.ATTR_NODE_VIRTUAL_TFLOPS: Kind.AMOUNT,
+    names.ATTR_NODE_VIRTUAL_VRAM: Kind.AMOUNT,
+    names.ATTR_PRODUCT_NAME: Kind.STRING,
+    names.ATTR_BRAND: Kind.STRING,
+    names.ATTR_ARCHITECTURE: Kind.STRING,
+    names.ATTR_COMPUTE_CAPABILITY: Kind.VERSION,
+    names.ATTR_DRIVER_VERSION: Kind.VERSION,
+    names.ATTR_CUDA_DRIVER_VERSION: Kind.VERSION,
+    names.ATTR_TFLOPS_SOURCE: Kind.STRING,
+}
+"""Those of the guide, and those that this driver publishes beyond it."""
+
+NOT_ON_EVERY_DEVICE: Final = capacity.VIRTUAL
+"""Capacities that only the devices of oversubscribing pools have."""
+
+CAPACITIES: Final = (names.CAPACITY_TFLOPS, names.CAPACITY_VRAM, *sorted(NOT_ON_EVERY_DEVICE))

@@ -1,0 +1,113 @@
+"""Whatever a YAML text says, converting it ends well, and once is enough."""
+
+from typing import Any
+
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tensorfusion_dra.app.convert.convert import convert
+
+SCALARS = st.sampled_from(
+    (
+        *(None, True, 1, "", "gpu", "resource.k8s.io/v1beta1", "40Gi", "node-01", "many"),
+        *('device.attributes["model"] == "A100" &&\ntrue\n', "device.attributes['qos']", "1 +"),
+        *("a\nb\n", "#"),
+    )
+)
+KEYS = st.sampled_from(
+    (
+        *(
+            "name",
+            "exactly",
+            "firstAvailable",
+            "selector",
+            "selectors",
+            "cel",
+            "expression",
+            "count",
+        ),
+        *(
+            "deviceClassName",
+            "allocationMode",
+            "capacity",
+            "requests",
+            "value",
+            "attributes",
+            "basic",
+        ),
+        *(
+            "stringValue",
+            "metadata",
+            "labels",
+            "tensor-fusion.ai/resource-claim-template",
+            "nodeName",
+        ),
+        *(
+            "pool",
+            "allowMultipleAllocations",
+            "tensor-fusion.ai/dra-cel-expression",
+            "vram",
+            "items",
+        ),
+    )
+)
+ANYTHING = st.recursive(
+    SCALARS,
+    lambda part: st.lists(part, max_size=3) | st.dictionaries(KEYS, part, max_size=4),
+    max_leaves=12,
+)
+REQUEST = st.dictionaries(KEYS, ANYTHING, max_size=6)
+DEVICE = st.dictionaries(KEYS, ANYTHING, max_size=5)
+
+
+def claim(requests: Any) -> dict[str, Any]:
+    return {"kind": "ResourceClaim", "spec": {"devices": {"requests": requests}}}
+
+
+def template(requests: Any, labels: Any) -> dict[str, Any]:
+    spec = {"spec": {"devices": {"requests": requests}}}
+    return {"kind": "ResourceClaimTemplate", "metadata": {"labels": labels}, "spec": spec}
+
+
+def resource_slice(devices: Any, pool: Any, node: Any) -> dict[str, Any]:
+    spec = {"driver": "tensor-fusion.ai.dra-driver", "devices": devices, "pool": pool}
+    return {"kind": "ResourceSlice", "spec": {**spec, "nodeName": node}}
+
+
+OBJECTS = st.one_of(
+    st.builds(claim, st.lists(REQUEST, max_size=2) | ANYTHING),
+    st.builds(template, st.lists(REQUEST, max_size=2), REQUEST),
+    st.builds(resource_slice, st.lists(DEVICE, max_size=2), REQUEST, SCALARS),
+    ANYTHING.map(lambda spec: {"kind": "DeviceClass", "spec": spec}),
+    ANYTHING,
+)
+VERSIONS = st.sampled_from(["v1", "v1beta1", "v1beta2"])
+LISTED = st.lists(st.tuples(OBJECTS, VERSIONS), min_size=1, max_size=2)
+
+
+def written(listed: list[tuple[Any, str]], *, flow: bool | None, indent: int) -> str:
+    documents = [
+        {"apiVersion": f"resource.k8s.io/{version}", **item} if isinstance(item, dict) else item
+        for item, version in listed
+    ]
+    return yaml.safe_dump_all(
+        documents, default_flow_style=flow, indent=indent, sort_keys=False, width=60
+    )
+
+
+@settings(max_examples=300)
+@given(LISTED, st.sampled_from([True, False, None]), st.sampled_from([2, 4]))
+def test_converting_ends_well_and_once_is_enough(
+    listed: list[tuple[Any, str]], flow: bool | None, indent: int
+) -> None:
+    text = written(listed, flow=flow, indent=indent)
+
+    converted = convert(text)
+    again = convert(converted.text)
+
+    assert len(list(yaml.safe_load_all(converted.text))) == len(listed)
+    assert again.text == converted.text
+    assert again.reasons == ()
+    assert {problem.text for problem in again.problems} == {p.text for p in converted.problems}
+    assert bool(converted.reasons) == (converted.text != text)

@@ -1,0 +1,201 @@
+"""Every YAML of the user guide: refused by the API server as it is, accepted once converted."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tensorfusion_dra.app.convert.convert import convert
+from tensorfusion_dra.core.cel.translate import translate
+from tensorfusion_dra.simulator import cel
+from tensorfusion_dra.simulator.answers import ApiError
+from tensorfusion_dra.simulator.apiserver import ApiServer
+from tensorfusion_dra.simulator.rest import (
+    CLAIMS,
+    CLASSES,
+    GPUPOOLS,
+    NODES,
+    PODS,
+    SLICES,
+    TEMPLATES,
+    Client,
+)
+
+FOLDER = Path(__file__).parent / "guide"
+FILES = sorted(FOLDER.glob("*.yaml"))
+OURS = [file for file in FILES if "resource.k8s.io" in file.read_text()]
+UNCHANGED = [
+    file
+    for file in FILES
+    if file not in OURS
+    and "dra-cel-expression" not in file.read_text()
+    and "4.1.1" not in file.name
+]
+RESOURCES = {
+    "Pod": PODS,
+    "ResourceClaim": CLAIMS,
+    "ResourceClaimTemplate": TEMPLATES,
+    "ResourceSlice": SLICES,
+    "DeviceClass": CLASSES,
+    "GPUPool": GPUPOOLS,
+}
+Json = dict[str, Any]
+
+
+@pytest.fixture
+def client() -> Iterator[Client]:
+    with ApiServer(tensor_fusion=True, check_expression=cel.check_expression) as server:
+        found = Client(server.url)
+        found.create(NODES, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "node-01"}})
+        yield found
+
+
+def apply(client: Client, text: str) -> list[Json]:
+    """All objects of a text, as they were stored."""
+    stored = []
+    for document in yaml.safe_load_all(text):
+        resource = RESOURCES.get(document.get("kind"))
+        if resource is not None:
+            if document["kind"] in ("Pod", "ResourceClaim", "ResourceClaimTemplate"):
+                document["metadata"]["namespace"] = "default"
+            stored.append(client.create(resource, document))
+    return stored
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_what_is_converted_is_accepted(client: Client, file: Path) -> None:
+    converted = convert(file.read_text())
+
+    stored = apply(client, converted.text)
+
+    assert len(stored) >= ("apiVersion: " in converted.text) - ("Config" in converted.text)
+    for item in stored:
+        assert item["metadata"]["uid"]
+
+
+@pytest.mark.parametrize("file", OURS, ids=lambda file: file.stem)
+def test_it_is_refused_as_the_guide_has_it_even_in_a_version_that_is_served(
+    client: Client, file: Path
+) -> None:
+    served = file.read_text().replace("resource.k8s.io/v1beta2", "resource.k8s.io/v1")
+
+    for text in (file.read_text(), served):
+        with pytest.raises(ApiError):
+            apply(client, text)
+
+
+@pytest.mark.parametrize("file", UNCHANGED, ids=lambda file: file.stem)
+def test_what_the_api_server_takes_stays_byte_for_byte(file: Path) -> None:
+    converted = convert(file.read_text())
+
+    assert converted.text == file.read_text()
+    assert converted.reasons == converted.problems == ()
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_converting_again_changes_nothing(file: Path) -> None:
+    once = convert(file.read_text()).text
+
+    assert convert(once).text == once
+    assert convert(once).reasons == ()
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_comments_and_order_stay(file: Path) -> None:
+    def comments(text: str) -> list[str]:
+        return [line.partition("#")[2] for line in text.splitlines() if "#" in line]
+
+    assert comments(convert(file.read_text()).text) == comments(file.read_text())
+
+
+def test_the_template_of_the_guide_is_what_it_should_be() -> None:
+    converted = convert((FOLDER / "6.3.2-template.yaml").read_text())
+
+    assert (
+        converted.text
+        == """\
+apiVersion: resource.k8s.io/v1
+kind: ResourceClaimTemplate
+metadata:
+  name: tensor-fusion-gpu-template
+  labels:
+    tensor-fusion.ai/resource-claim-template: "true"
+spec:
+  metadata:
+    labels:
+      tensor-fusion.ai/resource-claim-template: "true"
+  spec:
+    devices:
+      requests:
+        - name: gpu-request
+          exactly:
+            deviceClassName: tensor-fusion.ai
+            allocationMode: ExactCount
+            # (a comment)
+            count: 1
+            selectors:
+              - cel:
+                  # (another comment)
+                  expression: "true"
+            capacity:
+              requests: {}  # (a last comment)
+"""
+    )
+    assert [(reason.line, reason.text.split(":")[0]) for reason in converted.reasons] == [
+        (1, "resource.k8s.io/v1beta2 is not served by default since 1.34"),
+        (6, "a template's own labels are not copied to its claims"),
+        (12, "allocationMode belongs in exactly"),
+        (13, "deviceClassName is required"),
+        (16, "selector is unknown"),
+    ]
+
+
+def test_the_slice_of_the_guide_can_be_shared_and_belongs_to_its_node(client: Client) -> None:
+    converted = convert((FOLDER / "6.2.1-slice.yaml").read_text())
+
+    (stored,) = apply(client, converted.text)
+
+    (device,) = stored["spec"]["devices"]
+    assert stored["spec"]["pool"]["name"] == "production-pool/node-01"
+    assert device["attributes"]["model"] == {"string": "A100"}
+    assert device["capacity"] == {
+        "tflops": {
+            "value": "312",
+            "requestPolicy": {"default": "0", "validRange": {"min": "0"}},
+        },
+        "vram": {"value": "40Gi", "requestPolicy": {"default": "0", "validRange": {"min": "0"}}},
+        "virtual_tflops": {
+            "value": "468",
+            "requestPolicy": {"default": "468", "validRange": {"min": "0"}},
+        },
+        "virtual_vram": {
+            "value": "60Gi",
+            "requestPolicy": {"default": "60Gi", "validRange": {"min": "1Mi", "step": "1Mi"}},
+        },
+    }
+    assert [note.line for note in converted.notes] == [10]
+
+
+@pytest.mark.parametrize("name", ["4.2.4-fragment", "appendix-2"])
+def test_the_expression_of_an_annotation_is_translated(name: str) -> None:
+    def expression(text: str) -> str:
+        loaded = yaml.safe_load(text)
+        annotations = loaded.get("metadata", loaded)["annotations"]
+        return str(annotations["tensor-fusion.ai/dra-cel-expression"])
+
+    text = (FOLDER / f"{name}.yaml").read_text()
+
+    translated = expression(convert(text).text)
+
+    assert translated == translate(expression(text))
+    assert cel.check_expression(translated) is None
+
+
+def test_a_key_that_is_set_twice_is_refused() -> None:
+    converted = convert((FOLDER / "4.1.1-fragment.yaml").read_text())
+
+    assert [(problem.line, problem.text) for problem in converted.problems] == [
+        (6, "tensor-fusion.ai/dra-enabled: found twice, expected once; first in line 3")
+    ]

@@ -1,0 +1,227 @@
+"""Every expression of the user guide: translated, compiled, and evaluated on devices that match
+and on devices that do not; those that the guide warns of are refused."""
+
+import textwrap
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+
+from tensorfusion_dra.core.cel.errors import CelError
+from tensorfusion_dra.core.cel.translate import translate
+from tensorfusion_dra.core.device import Node
+from tensorfusion_dra.core.oversubscription import Oversubscription
+from tensorfusion_dra.core.quantity import GIB
+from tensorfusion_dra.simulator import cel
+from tensorfusion_dra.simulator.allocator.devices import Attribute, Device
+from tests.support.gpus import cards, gpu, published
+from tests.support.selecting import as_scheduled
+
+NODE = Node(name="node-01", gpupool="production", qos="high")
+
+
+def device(*, of: int = 8, node: Node = NODE, **attributes: str) -> Device:
+    """One of the equal cards of a node; model, vram and tflops are those of its card."""
+    card: dict[str, Any] = {name: attributes.pop(name) for name in ("model",) if name in attributes}
+    if "vram" in attributes:
+        card["vram_bytes"] = int(attributes.pop("vram")) * GIB
+    if "tflops" in attributes:
+        card["milli_tflops"] = int(attributes.pop("tflops")) * 1000
+    listed = as_scheduled(published(gpu(**card), *cards(of)[1:], node=node)[0])
+    more = {name: Attribute("string", text) for name, text in attributes.items()}
+    return replace(listed, attributes={**listed.attributes, **more})
+
+
+@dataclass(frozen=True)
+class Example:
+    """An expression of the guide.
+
+    Attributes:
+        where: Its section.
+        matches, others: What is different about devices that match, and about some that do not.
+    """
+
+    where: str
+    text: str
+    matches: tuple[dict[str, Any], ...]
+    others: tuple[dict[str, Any], ...]
+
+
+EXAMPLES = [
+    Example(
+        "4.2.4",
+        """
+        device.attributes["model"] == "H100" &&
+        device.capacity["vram"].AsApproximateFloat64() >= 100 &&
+        device.attributes["qos"] == "critical"
+        """,
+        ({"model": "H100", "node": replace(NODE, qos="critical")},),
+        ({"model": "H100"}, {"node": replace(NODE, qos="critical")}),
+    ),
+    Example(
+        "5.5, 1",
+        """
+        device.attributes["model"] == "A100" &&
+        device.attributes["pool_name"] == "production" &&
+        device.attributes["phase"] == "Running"
+        """,
+        ({},),
+        ({"model": "H100"}, {"node": replace(NODE, gpupool="test")}, {"phase": "Pending"}),
+    ),
+    Example(
+        "5.5, 2",
+        """
+        device.capacity["tflops"].AsApproximateFloat64() >= 200 &&
+        device.capacity["vram"].AsApproximateFloat64() >= 32000000000
+        """,
+        ({}, {"tflops": "200", "vram": "30"}),
+        ({"tflops": "199"}, {"vram": "29"}),
+    ),
+    Example(
+        "5.5, 3",
+        """
+        (device.attributes["model"] == "H100" || device.attributes["model"] == "A100") &&
+        device.capacity["vram"].AsApproximateFloat64() >= 40000000000 &&
+        device.attributes["qos"] == "high"
+        """,
+        ({}, {"model": "H100"}),
+        ({"model": "T4"}, {"vram": "37"}, {"node": replace(NODE, qos="low")}),
+    ),
+    Example(
+        "5.5, 4",
+        """
+        device.attributes["node_total_gpus"] >= 8 &&
+        device.attributes["node_total_tflops"].AsApproximateFloat64() > 2000 &&
+        device.attributes["phase"] == "Running"
+        """,
+        ({}, {"of": 9}),
+        ({"of": 7}, {"node_total_tflops": "2000"}, {"phase": "Pending"}),
+    ),
+    Example(
+        "5.5, 5",
+        """
+        device.attributes["model"] != "V100" &&
+        device.attributes["qos"] != "low" &&
+        device.attributes["phase"] == "Running"
+        """,
+        ({}, {"model": "T4"}),
+        ({"model": "V100"}, {"node": replace(NODE, qos="low")}, {"phase": "Pending"}),
+    ),
+    Example(
+        "5.6",
+        """
+        device.attributes["model"] == "A100" &&
+        device.attributes["pool_name"] == "prod-pool" &&
+        device.capacity["tflops"].AsApproximateFloat64() >= 200 &&
+        device.capacity["vram"].AsApproximateFloat64() >= 34359738368 &&
+        device.attributes["qos"] == "high" &&
+        device.attributes["phase"] == "Running" &&
+        device.attributes["used_by"] == ""
+        """,
+        ({"pool_name": "prod-pool"}, {"pool_name": "prod-pool", "vram": "32"}),
+        ({}, {"pool_name": "prod-pool", "vram": "31"}, {"pool_name": "prod-pool", "used_by": "x"}),
+    ),
+    Example(
+        "5.7, status", 'device.attributes["phase"] == "Running"', ({},), ({"phase": "Pending"},)
+    ),
+    Example(
+        "5.7, conversion",
+        'device.capacity["tflops"].AsApproximateFloat64() >= 100',
+        ({},),
+        ({"tflops": "99"},),
+    ),
+    Example(
+        "5.7, complex",
+        """
+        (device.attributes["model"] == "A100" && device.capacity["tflops"].AsApproximateFloat64() >= 200) ||
+        (device.attributes["model"] == "H100" && device.capacity["tflops"].AsApproximateFloat64() >= 400) ||
+        (device.attributes["model"] == "V100" && device.capacity["tflops"].AsApproximateFloat64() >= 100 && device.attributes["qos"] == "high")
+        """,  # noqa: E501 - lines as the guide has them
+        ({}, {"model": "H100", "tflops": "989"}, {"model": "V100", "tflops": "112"}),
+        (
+            {"model": "H100"},
+            {"tflops": "199"},
+            {"model": "V100", "node": replace(NODE, qos="low")},
+        ),
+    ),
+    Example(
+        "appendix, 2",
+        """
+        (device.attributes["model"] == "H100" || device.attributes["model"] == "A100") &&
+        device.capacity["vram"].AsApproximateFloat64() >= 40000000000 &&
+        device.attributes["qos"] != "low" &&
+        device.attributes["node_total_gpus"] >= 8 &&
+        device.attributes["phase"] == "Running"
+        """,
+        ({}, {"model": "H100"}),
+        ({"of": 7}, {"model": "T4"}, {"vram": "37"}, {"phase": "Pending"}),
+    ),
+]
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.where)
+def test_an_example_selects_what_the_guide_says(example: Example) -> None:
+    text = textwrap.dedent(example.text)
+
+    translated = translate(text)
+
+    assert cel.check_expression(text) is not None, "the guide's own form is taken after all"
+    assert cel.check_expression(translated) is None
+    selector = cel.selector(translated)
+    assert all(selector.matches(device(**changes)) for changes in example.matches)
+    assert not any(selector.matches(device(**changes)) for changes in example.others)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("model", "pool_name", "pod_namespace", "uuid", "phase", "used_by", "node_name", "qos"),
+        *("node_total_tflops", "node_total_vram", "node_virtual_tflops", "node_virtual_vram"),
+    ],
+)
+def test_every_string_of_the_guide_can_be_selected_by(name: str) -> None:
+    value = str(device().attributes[name].value)
+    selector = cel.selector(translate(f'device.attributes["{name}"] == "{value}"'))
+
+    assert selector.matches(device())
+    different: dict[str, Any] = {name: "other"}
+    assert not selector.matches(device(**different))
+
+
+@pytest.mark.parametrize("name", ["node_total_gpus", "node_managed_gpus"])
+def test_every_integer_of_the_guide_can_be_selected_by(name: str) -> None:
+    selector = cel.selector(translate(f'device.attributes["{name}"] == 8'))
+
+    assert selector.matches(device(of=8))
+    assert not selector.matches(device(of=7))
+
+
+@pytest.mark.parametrize("name", ["tflops", "vram", "virtual_tflops", "virtual_vram"])
+def test_every_capacity_of_the_guide_can_be_selected_by(name: str) -> None:
+    half_more = Oversubscription(tflops_percent=150, host_memory_percent=0, host_disk_percent=0)
+    selector = cel.selector(translate(f'device.capacity["{name}"].AsApproximateFloat64() > 0'))
+
+    assert selector.matches(device(node=replace(NODE, oversubscription=half_more)))
+    assert selector.matches(device()) == (not name.startswith("virtual"))
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        (
+            '// no attribute of a device\ndevice.attributes["quota"]',
+            "2:19: found attribute 'quota', expected one of model, pool_name",
+        ),
+        (
+            'device.capacity["tflops"] >= 100',
+            "1:1: found a Quantity beside >=, "
+            'expected device.capacity["tflops"].AsApproximateFloat64()',
+        ),
+    ],
+    ids=["5.7, attribute", "5.7, quantity"],
+)
+def test_what_the_guide_warns_of_is_refused(text: str, error: str) -> None:
+    with pytest.raises(CelError) as raised:
+        translate(text)
+
+    assert str(raised.value).startswith(error)

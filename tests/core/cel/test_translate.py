@@ -1,0 +1,292 @@
+"""What becomes of the guide's dialect, what stays as it is, and what is refused."""
+
+import pytest
+
+from tensorfusion_dra.core import names
+from tensorfusion_dra.core.cel import cost, dialect
+from tensorfusion_dra.core.cel.errors import CelError
+from tensorfusion_dra.core.cel.parser import parse
+from tensorfusion_dra.core.cel.terms import terms
+from tensorfusion_dra.core.cel.translate import MAX_EXPRESSION_BYTES, translate
+from tensorfusion_dra.simulator import cel
+from tests.support.gpus import gpu, published
+from tests.support.selecting import as_scheduled
+
+A = f'device.attributes["{names.DRIVER}"]'
+C = f'device.capacity["{names.DRIVER}"]'
+
+
+@pytest.mark.parametrize(
+    ("text", "translated"),
+    [
+        ('device.attributes["model"] == "A100"', f'{A}.model == "A100"'),
+        ("device.attributes['model'] == r'''A100'''", f"{A}.model == r'''A100'''"),
+        ('device.attributes["\\u006dodel"] == "A"', f'{A}.model == "A"'),
+        (
+            '.device.attributes [ "model" ]=="A"//x',
+            f'.device.attributes [ "{names.DRIVER}" ].model=="A"//x',
+        ),
+        ('device.attributes["model"].startsWith("A")', f'{A}.model.startsWith("A")'),
+        ('device.attributes["model"].size() == 4', f"{A}.model.size() == 4"),
+        ('size(device.attributes["model"]) == 4', f"size({A}.model) == 4"),
+        ('device.attributes["model"] in ["A", "B"]', f'{A}.model in ["A", "B"]'),
+        ('has(device.attributes["model"])', f"has({A}.model)"),
+        (
+            'cel.bind(m, device.attributes["model"], m == "A" || m == "B")',
+            f'cel.bind(m, {A}.model, m == "A" || m == "B")',
+        ),
+        (
+            'cel.bind(a, device.attributes, a["model"] == "A100" && a["node_total_vram"] > 5)',
+            f'cel.bind(a, device.attributes, a["{names.DRIVER}"].model == "A100" && '
+            f'quantity(a["{names.DRIVER}"].node_total_vram).asApproximateFloat() > 5)',
+        ),
+        (
+            '["A100"].exists(m, device.attributes["model"] == m)',
+            f'["A100"].exists(m, {A}.model == m)',
+        ),
+        (
+            'device.attributes["driver_version"].isGreaterThan(semver("550.0.0"))',
+            f'{A}.driver_version.isGreaterThan(semver("550.0.0"))',
+        ),
+        (
+            'device.capacity["vram"].AsApproximateFloat64() >= 1',
+            f"{C}.vram.asApproximateFloat() >= 1",
+        ),
+        (
+            'device.capacity["tflops"].AsApproximateFloat64() == 312',
+            f"{C}.tflops.asApproximateFloat() == 312.0",
+        ),
+        (
+            'device.capacity["vram"].compareTo(quantity("16Gi")) >= 0',
+            f'{C}.vram.compareTo(quantity("16Gi")) >= 0',
+        ),
+        ('device.capacity["vram"] == quantity("80Gi")', f'{C}.vram == quantity("80Gi")'),
+        (
+            'device.capacity["tflops"].sub(12).AsApproximateFloat64() != 0x12c',
+            f"{C}.tflops.sub(12).asApproximateFloat() != 300.0",
+        ),
+        (
+            'device.attributes["node_total_vram"] >= "80Gi"',
+            f"quantity({A}.node_total_vram).asApproximateFloat() "
+            '>= quantity("80Gi").asApproximateFloat()',
+        ),
+        ('device.attributes["node_total_vram"] == "80Gi"', f'{A}.node_total_vram == "80Gi"'),
+        (
+            'device.attributes["node_total_tflops"] in [312, -1]',
+            f"quantity({A}.node_total_tflops).asApproximateFloat() in [312.0, -1.0]",
+        ),
+        (
+            '-device.attributes["node_total_tflops"] < 0',
+            f"-quantity({A}.node_total_tflops).asApproximateFloat() < 0",
+        ),
+        (
+            'device.attributes["node_total_tflops"] / device.attributes["node_total_gpus"] > 100',
+            f"quantity({A}.node_total_tflops).asApproximateFloat() / "
+            f"double({A}.node_total_gpus) > 100",
+        ),
+        (
+            '(true ? device.capacity["tflops"].AsApproximateFloat64() : 5) >= 5',
+            f"(true ? {C}.tflops.asApproximateFloat() : 5.0) >= 5",
+        ),
+        (
+            '[device.capacity["tflops"].AsApproximateFloat64(), 5].exists(x, x > 5)',
+            f"[{C}.tflops.asApproximateFloat(), 5.0].exists(x, x > 5)",
+        ),
+        # One part in the dialect, the other not.
+        (
+            f'{A}.model == "A100" && device.attributes["qos"] == "medium"',
+            f'{A}.model == "A100" && {A}.qos == "medium"',
+        ),
+        (f"{C}.tflops.AsApproximateFloat64() > 5", f"{C}.tflops.asApproximateFloat() > 5"),
+        (
+            f"{A}.node_total_tflops.AsApproximateFloat64() > 5",
+            f"quantity({A}.node_total_tflops).asApproximateFloat() > 5",
+        ),
+    ],
+)
+def test_the_dialect_becomes_kubernetes_cel(text: str, translated: str) -> None:
+    device = as_scheduled(published(gpu())[0])
+
+    assert translate(text) == translated
+    assert cel.check_expression(translated) is None
+    cel.selector(translated).matches(device)  # raises if anything fails at run time
+
+
+V = f"has({C}.virtual_vram) && "
+W = f"{C}.virtual_vram.asApproximateFloat() > 5"
+
+
+@pytest.mark.parametrize(
+    ("text", "translated"),
+    [
+        ("{}", V + W),
+        ("true && {} && true", f"true && {V}{W} && true"),
+        ("false || {}", f"false || ({V}{W})"),
+        ("!({})", f"!({V}({W}))"),
+        ("{} ? true : false", f"({V}{W}) ? true : false"),
+        ("[1].exists(x, {})", f"{V}[1].exists(x, {W})"),
+        ("cel.bind(x, 5, false || {})", f"cel.bind(x, 5, false || ({V}{W}))"),
+        ("cel.bind(x, {}, false || x)", f"{V}cel.bind(x, {W}, false || x)"),
+    ],
+)
+def test_a_condition_needs_the_capacity_that_not_every_device_has(
+    text: str, translated: str
+) -> None:
+    dialect_text = text.format('device.capacity["virtual_vram"].AsApproximateFloat64() > 5')
+    device = as_scheduled(published(gpu())[0])
+
+    assert translate(dialect_text) == translated
+    assert cel.selector(translated).matches(device) == text.startswith("!")
+
+
+def test_asking_whether_a_capacity_is_there_does_not_need_it() -> None:
+    text = 'has(device.capacity["virtual_vram"])'
+
+    assert translate(text) == f"has({C}.virtual_vram)"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "true",
+        f'device.driver == "{names.DRIVER}" && device.allowMultipleAllocations',
+        f'{A}.model == "A100" // a comment',
+        f'{A}["model"] == "A100"',
+        f'cel.bind(tf, {A}, tf.model == "A100" && tf.node_total_gpus >= 8)',
+        f'{A}.?model.orValue("") == "A100"',
+        f'"model" in {A} && has({A}.model)',
+        f"{A}.team_rating > 5",
+        f'{C}.tflops.compareTo(quantity("100")) >= 0 && {C}.vram.asApproximateFloat() >= 5.0',
+        f"{C}.tflops.asApproximateFloat() >= 5",
+        f"double({A}.node_total_tflops) > 2000.0",
+        f'quantity({A}.node_total_vram).isGreaterThan(quantity("300Gi"))',
+        'device.attributes["resource.kubernetes.io"].pcieRoot == "pci0000:00"',
+        'device.attributes["gpu.nvidia.com"].productName == "x"',
+        'device.attributes["gpu"].model == "A100"',
+        'device.attributes["gpu"]["model"] == "A100"',
+        'device.attributes["gpu"].?model.orValue("") == "A100"',
+        'device.attributes["model"].model == "A100"',
+        '"model" in device.attributes["gpu"] && "gpu" in device.attributes',
+        '"x" in device.attributes["model"]',
+        'device.attributes["gpu"].exists(k, k == "model")',
+        'cel.bind(g, device.attributes["gpu"], g.model == "A100")',
+        'size(device.attributes["gpu"]) == 0',
+        'device.attributes[?"gpu"].hasValue()',
+        'device.attributes["a-b"] == {}',
+        'device.capacity["gpu"].memory.isGreaterThan(quantity("1Gi"))',
+        "device.attributes[device.driver].model == 'A100'",
+        '[{"model": 1}].exists(device, device["model"] == 1)',
+        'cel.bind(device, {"attributes": {"model": "A"}}, device.attributes["model"] == "A")',
+        '{"attributes": {"model": "A"}}.attributes["model"] == "A"',
+        "'device.attributes[\"model\"]' == r'\\d' || b'\\xff' == b'x'",
+    ],
+)
+def test_what_kubernetes_takes_already_stays_byte_for_byte(text: str) -> None:
+    assert translate(text) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ('device.attributes["quota"] == 5', "1:19: found attribute 'quota', expected one of model"),
+        ('true &&\n  device.attributes["Model"] == "A"', "2:21: found attribute 'Model'"),
+        ('device.attributes["quota"].startsWith("x")', "1:19: found attribute 'quota'"),
+        ('has(device.attributes["quota"])', "1:23: found attribute 'quota'"),
+        (
+            'device.capacity["memory"].AsApproximateFloat64() > 1',
+            "1:17: found capacity 'memory', expected one of tflops, vram, virtual_tflops, "
+            'virtual_vram; others with their domain, such as device.capacity["'
+            f'{names.DRIVER}"].memory',
+        ),
+        ('100 <= device.capacity["tflops"]', "1:8: found a Quantity beside <="),
+        ('device.capacity["tflops"] == 100', "1:1: found a Quantity beside =="),
+        ('device.capacity["vram"] / 2 > 5', "1:1: found a Quantity beside /"),
+        ('-device.capacity["vram"] < 5', "1:2: found a Quantity beside -"),
+        ('device.capacity["tflops"] in [100]', "1:1: found a Quantity beside in"),
+        ('device.capacity["vram"] >= "16Gi"', "1:1: found a Quantity beside >="),
+        (
+            'device.capacity["vram"] >= quantity("16Gi")',
+            '1:1: found a Quantity beside >=, expected device.capacity["vram"].',
+        ),
+        (f"{C}.tflops >= 100", f"1:1: found a Quantity beside >=, expected {C}.tflops.As"),
+        (
+            'device.attributes["model"].AsApproximateFloat64() > 1',
+            "1:28: found AsApproximateFloat64() of a string, expected a Quantity",
+        ),
+        (
+            'device.attributes["node_total_gpus"].AsApproximateFloat64() > 1',
+            "1:38: found AsApproximateFloat64() of an integer, expected a Quantity",
+        ),
+        (f"{A}.model.AsApproximateFloat64() > 1", "1:"),
+        ("device.AsApproximateFloat64() > 1", "1:8: found AsApproximateFloat64() of the device"),
+        (
+            'device.capacity["vram"].AsApproximateFloat64(1) > 1',
+            "1:46: found an argument of AsApproximateFloat64(), expected none",
+        ),
+        (
+            'device.attributes["node_total_vram"] > "much"',
+            "1:40: found 'much', expected a quantity such as",
+        ),
+        (
+            'device.attributes["driver_version"] == "550.54.15"',
+            '1:40: found a version compared with a string, expected semver("550.54.15")',
+        ),
+        ("has(device)", "1:5: has: found device, expected a field such as has(a.b)"),
+        ('device.attributes["model"] = "A100"', "1:28: found '=', expected a name"),
+        ('device.attributes["model" == "A100"', "1:36: found the end, expected ]"),
+    ],
+)
+def test_what_no_device_can_answer_is_refused_with_its_place(text: str, error: str) -> None:
+    with pytest.raises(CelError) as raised:
+        translate(text)
+
+    assert str(raised.value).startswith(error)
+
+
+def test_the_longest_expression_passes_and_one_byte_more_does_not() -> None:
+    longest = "true //" + "é" * ((MAX_EXPRESSION_BYTES - 7) // 2) + "."
+
+    assert translate(longest) == longest
+    with pytest.raises(CelError, match="1:1: found 10241 bytes, expected at most 10240"):
+        translate(longest + ".")
+
+
+def test_a_translation_must_not_be_too_long_either() -> None:
+    text = " && ".join(['device.attributes["model"] == "A100"'] * 200)
+
+    with pytest.raises(CelError, match="found 13596 bytes when translated, expected at most 10240"):
+        translate(text)
+
+
+def test_the_limit_is_that_of_the_simulated_api_server() -> None:
+    assert MAX_EXPRESSION_BYTES == cel.MAX_EXPRESSION_BYTES
+
+
+def test_the_dialect_knows_what_every_device_has() -> None:
+    device = published(gpu())[0]
+    own = {name for name in device.attributes if "/" not in name}
+
+    assert set(dialect.ATTRIBUTES) == own
+    assert set(dialect.CAPACITIES) - dialect.NOT_ON_EVERY_DEVICE == set(device.capacity)
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        *("({} + 1)", "f({})", "[{}]", "{{1: {}}}", "!({})", "({} && a)", "(a ? a : {})", "a[{}]"),
+        *("[1].exists(x, {})", "cel.bind(x, {}, x)", "cel.bind(x, 1, {})", "{}.f", "(1 in [{}])"),
+    ],
+)
+def test_the_deepest_expression_that_is_read_can_be_worked_on(part: str) -> None:
+    text = "a"
+    while True:
+        deeper = part.format(text)
+        try:
+            parse(deeper)
+        except CelError:
+            break
+        text = deeper
+
+    assert translate(text) == text
+    assert terms(text).text
+    assert cost.estimate(parse(text)) >= 0
