@@ -14,7 +14,8 @@ from tensorfusion_dra.core.quantity import QuantityError
 
 FILE_NAME: Final = "ledger.sqlite3"
 
-_VERSION: Final = 1
+VERSION: Final = 1
+"""Of the schema, in the file as its user_version."""
 _WAIT_SECONDS: Final = 5.0
 """How long a step waits for another instance; well below the kubelet's 45 s."""
 
@@ -139,16 +140,16 @@ class Ledger:
             if self._check_is_ours() == 0:
                 for statement in filter(str.strip, _SCHEMA.split(";")):
                     connection.execute(statement)
-                connection.execute(f"PRAGMA user_version = {_VERSION}")
+                connection.execute(f"PRAGMA user_version = {VERSION}")
 
     def _check_is_ours(self) -> int:
         """The version of the file; 0 if nothing was ever written to it."""
         # In this order: tables and version are committed together, and maybe just now.
         (tables,) = self._connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
         (version,) = self._connection.execute("PRAGMA user_version").fetchone()
-        if version not in {0, _VERSION}:
+        if version not in {0, VERSION}:
             raise FatalError(
-                f"ledger {self._path}: found version {version}, expected {_VERSION}: "
+                f"ledger {self._path}: found version {version}, expected {VERSION}: "
                 "it was written by another release of this driver"
             )
         if version == 0 and tables:

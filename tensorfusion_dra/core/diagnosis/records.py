@@ -49,19 +49,19 @@ def ledger(facts: LedgerFacts, *, version: int) -> Iterator[Finding]:
         yield could_not_look(looked_at, facts.trouble, cure="run this as root on the node")
     elif not facts.exists:
         yield note(looked_at, "not there: no node plugin ran here yet")
-    elif facts.damage:
-        yield problem(
-            looked_at,
-            facts.damage,
-            expected="a ledger that can be read: the node plugin does not start without",
-            cure=f"keep a copy of {facts.path}*, and report it with the node plugin's log",
-        )
     elif facts.version > version:
         yield problem(
             looked_at,
             f"version {facts.version}",
             expected=f"version {version} at most: a newer release wrote it",
             cure="run that release or a later one on this node",
+        )
+    elif facts.damage:
+        yield problem(
+            looked_at,
+            facts.damage,
+            expected="a ledger that can be read: the node plugin does not start without",
+            cure=f"keep a copy of {facts.path}*, and report it with the node plugin's log",
         )
     else:
         held = len(facts.claims or ())
