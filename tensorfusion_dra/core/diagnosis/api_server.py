@@ -88,10 +88,12 @@ def ready(node: Mapping[str, Any]) -> Iterator[Finding]:
     state: Mapping[str, Any] = next((c for c in conditions if c.get("type") == "Ready"), {})
     if state.get("status") == "True":
         yield ok(f"node {name}", "Ready")
+    elif not state:
+        yield note(f"node {name}", "does not tell whether it is Ready")
     else:
         yield problem(
             f"node {name}",
-            f"Ready is {state.get('status', 'not told')}: {state.get('message', '')}".rstrip(": "),
+            f"Ready is {state['status']}: {state.get('message', '')}".rstrip(": "),
             expected="a node that is Ready",
             cure=f"kubectl describe node {name}",
         )

@@ -9,6 +9,8 @@ from tensorfusion_dra.core.diagnosis.finding import Finding, note, ok, problem, 
 from tensorfusion_dra.core.gpu import Gpu, LeftOut, TflopsSource
 
 _RAW_ERROR: Final = "error"
+_MARKS: Final = frozenset({names.ATTR_UUID, "pciBusID", "pcieBusID"})
+"""Attributes by which drivers name a card, without their domain."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,37 +133,45 @@ def other_plugins(node: Mapping[str, Any]) -> Iterator[Finding]:
         yield ok(looked_at, "no device plugin for GPUs")
 
 
-def other_slices(
-    gpus: Mapping[str, str | None], slices: Sequence[Mapping[str, Any]]
-) -> Iterator[Finding]:
-    """Whether another DRA driver publishes the same cards.
+def other_slices(node_name: str, slices: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
+    """Whether another DRA driver publishes cards that this driver publishes, too.
 
     Args:
-        gpus: PCI bus ids by UUID; None for an unknown one.
+        node_name: Places of cards are compared within a node.
         slices: The ResourceSlices of the node, whoever's.
     """
-    buses = {bus.lower() for bus in gpus.values() if bus}
-    uuids = {uuid.lower() for uuid in gpus}
+    ours = {
+        mark
+        for driver, device in _devices(slices)
+        if driver == names.DRIVER
+        for mark in _marks(device)
+    }
     twice: dict[str, set[str]] = {}
-    for item in slices:
-        driver = item["spec"]["driver"]
-        if driver == names.DRIVER:
-            continue
-        for device in item["spec"].get("devices") or []:
-            marks = {
-                str(value.get("string", "")).lower()
-                for key, value in (device.get("attributes") or {}).items()
-                if key.rpartition("/")[2] in {names.ATTR_UUID, "pciBusID", "pcieBusID"}
-            }
-            if marks & (uuids | buses):
-                twice.setdefault(driver, set()).add(device["name"])
+    others = {driver for driver, _ in _devices(slices)} - {names.DRIVER}
+    for driver, device in _devices(slices):
+        if driver != names.DRIVER and ours & set(_marks(device)):
+            twice.setdefault(driver, set()).add(device["name"])
     for driver, devices in sorted(twice.items()):
         yield warning(
-            f"ResourceSlices of {driver}",
+            f"ResourceSlices of {driver} on {node_name}",
             f"publish {', '.join(sorted(devices))}, which this driver publishes, too",
             expected="one driver for a card: neither counts the other's claims",
             cure=f"keep {driver} away from this node, or this driver",
         )
     if not twice:
-        others = {item["spec"]["driver"] for item in slices} - {names.DRIVER}
-        yield ok("other drivers' ResourceSlices", f"{len(others)} drivers, none with these cards")
+        yield ok(f"other DRA drivers on {node_name}", f"{len(others)}, none with these cards")
+
+
+def _devices(slices: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Each device with its driver."""
+    for item in slices:
+        for device in item["spec"].get("devices") or []:
+            yield item["spec"]["driver"], device
+
+
+def _marks(device: Mapping[str, Any]) -> Iterator[str]:
+    """What tells a card from all others of its node."""
+    for name, value in (device.get("attributes") or {}).items():
+        text = str(value.get("string") or "").lower()
+        if text and name.rpartition("/")[2] in _MARKS:
+            yield text

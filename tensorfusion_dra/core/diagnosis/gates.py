@@ -47,15 +47,9 @@ def trial_claim(namespace: str) -> Mapping[str, Any]:
         "deviceClassName": names.DEVICE_CLASS,
         "capacity": {"requests": {"vram": "1Gi"}},
     }
-    constraint = {"distinctAttribute": f"{names.DRIVER}/{names.ATTR_UUID}"}
     return {
         "metadata": {"name": TRIAL_NAME, "namespace": namespace},
-        "spec": {
-            "devices": {
-                "requests": [{"name": "gpu", "exactly": exactly}],
-                "constraints": [constraint],
-            }
-        },
+        "spec": {"devices": {"requests": [{"name": "gpu", "exactly": exactly}]}},
     }
 
 
@@ -96,22 +90,14 @@ def kept_of_slice(sent: Mapping[str, Any], stored: Mapping[str, Any]) -> Iterato
 def kept_of_claim(stored: Mapping[str, Any]) -> Iterator[Finding]:
     """What to think of what the API server would have stored of a trial claim."""
     looked_at = "ResourceClaim written on trial"
-    devices = stored["spec"]["devices"]
-    exactly = devices["requests"][0].get("exactly") or {}
-    missing = [
-        field
-        for field, kept in (
-            ("capacity", (exactly.get("capacity") or {}).get("requests")),
-            ("distinctAttribute", (devices.get("constraints") or [{}])[0].get("distinctAttribute")),
-        )
-        if not kept
-    ]
-    if missing:
+    (request,) = stored["spec"]["devices"]["requests"]
+    kept = (request.get("exactly") or {}).get("capacity") or {}
+    if kept.get("requests"):
+        yield ok(looked_at, "capacity kept")
+    else:
         yield problem(
             looked_at,
-            f"{' and '.join(missing)} dropped: {GATE_CONSUMABLE_CAPACITY} is off",
+            f"capacity dropped: {GATE_CONSUMABLE_CAPACITY} is off",
             expected="every field kept, so that a claim gets the part it asks for",
             cure=_EVERYWHERE,
         )
-    else:
-        yield ok(looked_at, "capacity and distinctAttribute kept")

@@ -95,19 +95,26 @@ def published(driver: str, **attributes: str) -> dict[str, Any]:
     return {"spec": {"driver": driver, "devices": [device]}}
 
 
+OURS = published(
+    "tensor-fusion.ai.dra-driver", uuid=CARD.uuid, **{"resource.kubernetes.io/pciBusID": BUS}
+)
+
+
 @pytest.mark.parametrize(
     ("item", "level"),
     [
         (published("gpu.nvidia.com", uuid=CARD.uuid), Level.WARNING),
+        (published("gpu.nvidia.com", uuid=CARD.uuid.lower()), Level.WARNING),
         (published("gpu.nvidia.com", **{"resource.kubernetes.io/pciBusID": BUS}), Level.WARNING),
         (published("gpu.nvidia.com", uuid="GPU-other"), Level.OK),
+        (published("nic.example.com", model=BUS), Level.OK),
         (published("nic.example.com"), Level.OK),
-        (published("tensor-fusion.ai.dra-driver", uuid=CARD.uuid), Level.OK),
+        (OURS, Level.OK),
     ],
 )
 def test_another_driver_with_the_same_card_is_found_by_its_uuid_or_its_place(
     item: dict[str, Any], level: Level
 ) -> None:
-    (finding,) = judge.other_slices({CARD.uuid: BUS}, [item])
+    (finding,) = judge.other_slices("node-01", [OURS, item])
 
     assert finding.level is level
