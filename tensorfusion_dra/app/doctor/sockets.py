@@ -7,7 +7,7 @@ from tensorfusion_dra.app.doctor.surroundings import Surroundings
 from tensorfusion_dra.core.diagnosis import sockets as judge
 from tensorfusion_dra.core.diagnosis.finding import Finding, ok, problem
 from tensorfusion_dra.core.errors import InputError, RetryableError
-from tensorfusion_dra.kubelet import probe, sockets
+from tensorfusion_dra.kubelet import socket_survey, sockets
 
 
 def paths(surroundings: Surroundings) -> Iterator[Finding]:
@@ -35,14 +35,14 @@ def paths(surroundings: Surroundings) -> Iterator[Finding]:
 def served(surroundings: Surroundings) -> Iterator[Finding]:
     """Who serves in the registration folder, and what ours answer."""
     folder = surroundings.settings.registry_folder
-    connected = probe.connections()  # before looking, which connects as well
+    connected = socket_survey.connections()  # before looking, which connects as well
     try:
         os.scandir(folder).close()  # rglob() says nothing of a folder that it may not read
         files = sorted(path for path in folder.rglob("*") if path.is_socket())
     except OSError as error:
         raise RetryableError(f"{folder}: {error.strerror or error}") from error
-    found = [probe.look(path, connected) for path in files]
+    found = [socket_survey.look(path, connected) for path in files]
     yield from judge.registered(found)
     for path, socket in zip(files, found, strict=True):
         if socket.live and judge.is_ours(path.name):
-            yield from judge.told(probe.plugin_info(path, connected))
+            yield from judge.told(socket_survey.plugin_info(path, connected))

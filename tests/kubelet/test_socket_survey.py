@@ -10,7 +10,7 @@ import pytest
 
 from tensorfusion_dra.core.diagnosis import sockets as judge
 from tensorfusion_dra.core.diagnosis.finding import Level
-from tensorfusion_dra.kubelet import probe
+from tensorfusion_dra.kubelet import socket_survey
 from tensorfusion_dra.kubelet.registration import Registration
 from tensorfusion_dra.kubelet.server import UnixServer
 
@@ -33,7 +33,7 @@ def test_a_socket_is_served_dead_or_gone(folder: Path) -> None:
         left.bind(str(dead))
     server = served(live, folder / "dra.sock")
 
-    looked = [probe.look(path, {}).live for path in (live, dead, folder / "none.sock")]
+    looked = [socket_survey.look(path, {}).live for path in (live, dead, folder / "none.sock")]
 
     assert looked == [True, False, None]
     server.stop(grace_seconds=0)
@@ -45,7 +45,7 @@ def test_what_the_driver_answers_is_what_the_kubelet_needs(folder: Path) -> None
     with grpc.insecure_channel(f"unix:{dra}") as kubelet:
         grpc.channel_ready_future(kubelet).result(timeout=5)
 
-        info = probe.plugin_info(registration, probe.connections())
+        info = socket_survey.plugin_info(registration, socket_survey.connections())
 
     assert info.endpoint is not None
     assert info.endpoint.connections == 1
@@ -57,7 +57,7 @@ def test_what_the_driver_answers_is_what_the_kubelet_needs(folder: Path) -> None
 def test_a_served_socket_that_nobody_uses_has_no_connections(folder: Path) -> None:
     server = served(folder / "dra.sock", folder / "dra.sock")
 
-    connected = probe.connections()
+    connected = socket_survey.connections()
 
     assert connected[str(folder / "dra.sock")] == 0
     server.stop(grace_seconds=0)
@@ -67,7 +67,7 @@ def test_an_endpoint_that_is_not_there_is_told(folder: Path) -> None:
     registration = folder / "x-reg.sock"
     server = served(registration, folder / "elsewhere" / "dra.sock")
 
-    info = probe.plugin_info(registration, {})
+    info = socket_survey.plugin_info(registration, {})
 
     assert info.endpoint is None
     assert [finding.level for finding in judge.told(info)] == [Level.OK, Level.PROBLEM]
@@ -80,10 +80,10 @@ def test_a_server_that_says_nothing_is_given_up_as_the_kubelet_does(folder: Path
         silent.bind(str(path))
         silent.listen()
 
-        info = probe.plugin_info(path, {})
+        info = socket_survey.plugin_info(path, {})
 
     assert info.trouble.startswith("DEADLINE_EXCEEDED")
 
 
 def test_a_table_of_sockets_that_cannot_be_read_counts_nothing(folder: Path) -> None:
-    assert probe.connections(folder / "none") == {}
+    assert socket_survey.connections(folder / "none") == {}
