@@ -92,6 +92,9 @@ _EVENTS: Final = Right(
     vital=False,
 )
 
+_POOL_TEMPLATES: Final = "schedulingconfigtemplates"
+_POOL_PURPOSE: Final = "the node's GPUPool is found and followed (--pool-source)"
+
 
 def of_node_plugin(*, pool_source: str = "settings", read_pods: bool = True) -> tuple[Right, ...]:
     """Every right that a node plugin with these settings uses, and no other."""
@@ -99,15 +102,27 @@ def of_node_plugin(*, pool_source: str = "settings", read_pods: bool = True) -> 
     if read_pods:
         rights.append(_PODS)
     if pool_source != "settings":
-        rights += _followed(names.TENSOR_FUSION_GROUP, names.GPUPOOLS)
+        rights += _followed(names.TENSOR_FUSION_GROUP, names.GPUPOOLS, _POOL_PURPOSE)
         rights.append(_EVENTS)
     if pool_source == "node-labels":
-        rights += _followed("", "nodes")
+        rights += _followed("", "nodes", _POOL_PURPOSE)
     return tuple(rights)
 
 
-def _followed(group: str, resource: str) -> list[Right]:
-    purpose = "the node's GPUPool is found and followed (--pool-source)"
+def of_webhook() -> tuple[Right, ...]:
+    """Every right that the webhook uses, and no other."""
+    purpose = "pods are given what their pool hands out, and only where it uses DRA"
+    pods = Right(
+        verb="get", group="", resource="pods", purpose="a claim gets what its pod's annotations ask"
+    )
+    return (
+        pods,
+        *_followed(names.TENSOR_FUSION_GROUP, names.GPUPOOLS, purpose),
+        *_followed(names.TENSOR_FUSION_GROUP, _POOL_TEMPLATES, purpose),
+    )
+
+
+def _followed(group: str, resource: str, purpose: str) -> list[Right]:
     return [
         Right(verb=verb, group=group, resource=resource, purpose=purpose)
         for verb in ("list", "watch")

@@ -47,3 +47,11 @@ def test_no_right_is_listed_twice() -> None:
     table = rights.of_node_plugin(pool_source="node-labels")
 
     assert len({(r.verb, r.group, r.resource) for r in table}) == len(table)
+
+
+def test_the_webhook_reads_pools_and_pods_and_writes_nothing() -> None:
+    table = rights.of_webhook()
+
+    assert {right.verb for right in table} == {"get", "list", "watch"}
+    assert verbs(table, "gpupools") == {"list", "watch"}
+    assert verbs(table, "pods") == {"get"}

@@ -1,15 +1,19 @@
-"""The rights of the node plugin: this pod's own, or those of its service account."""
+"""The rights of node plugin and webhook: this pod's own, or those of their service accounts."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from tensorfusion_dra.app.doctor.surroundings import Surroundings
 from tensorfusion_dra.core import rights as table
 from tensorfusion_dra.core.diagnosis import rights as judge
 from tensorfusion_dra.core.diagnosis.finding import Finding, note
+from tensorfusion_dra.core.diagnosis.rights import Answer
+from tensorfusion_dra.core.rights import Right
 
 _DAEMONSETS: Final = "/apis/apps/v1/daemonsets"
-_SELECTOR: Final = "app.kubernetes.io/name=tensorfusion-dra"
+_DEPLOYMENTS: Final = "/apis/apps/v1/deployments"
+_NODE_PLUGIN: Final = "app.kubernetes.io/name=tensorfusion-dra"
+_WEBHOOK: Final = f"{_NODE_PLUGIN},app.kubernetes.io/component=webhook"
 
 
 def of_node_plugin(surroundings: Surroundings) -> Iterator[Finding]:
@@ -17,7 +21,7 @@ def of_node_plugin(surroundings: Surroundings) -> Iterator[Finding]:
     settings = surroundings.settings
     account = surroundings.options.service_account
     if account is None and not surroundings.in_pod:
-        account = _installed(surroundings)
+        account = _account(surroundings, _DAEMONSETS, _NODE_PLUGIN)
     if account is not None:
         who = f"service account {'/'.join(account)}"
     elif surroundings.in_pod:
@@ -32,15 +36,27 @@ def of_node_plugin(surroundings: Surroundings) -> Iterator[Finding]:
     wanted = table.of_node_plugin(
         pool_source=settings.pool_source, read_pods=settings.read_pods == "true"
     )
+    yield from judge.judged(who, _answers(surroundings, wanted, account))
+
+
+def of_webhook(surroundings: Surroundings) -> Iterator[Finding]:
+    """Each right that the webhook uses, if it is installed."""
+    account = _account(surroundings, _DEPLOYMENTS, _WEBHOOK)
+    if account is not None:
+        answers = _answers(surroundings, table.of_webhook(), account)
+        yield from judge.judged(f"service account {'/'.join(account)}", answers)
+
+
+def _answers(
+    surroundings: Surroundings, wanted: Iterable[Right], account: tuple[str, str] | None
+) -> list[Answer]:
     survey = surroundings.survey
-    answers = [survey.answers(right, service_account=account) for right in wanted]
-    yield from judge.judged(who, answers)
+    return [survey.answers(right, service_account=account) for right in wanted]
 
 
-def _installed(surroundings: Surroundings) -> tuple[str, str] | None:
-    """The service account of the DaemonSet; None if there is none."""
-    found = surroundings.survey.items(_DAEMONSETS, labelSelector=_SELECTOR) or []
-    for item in found:
+def _account(surroundings: Surroundings, path: str, selector: str) -> tuple[str, str] | None:
+    """The service account of what is installed; None if nothing is."""
+    for item in surroundings.survey.items(path, labelSelector=selector) or []:
         name = item["spec"]["template"]["spec"].get("serviceAccountName") or "default"
         return item["metadata"]["namespace"], name
     return None

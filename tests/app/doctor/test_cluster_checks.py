@@ -19,6 +19,7 @@ from tests.support.canned_api import CannedApi, served
 SELF = "POST /apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 OTHERS = "POST /apis/authorization.k8s.io/v1/subjectaccessreviews"
 DAEMONSETS = "GET /apis/apps/v1/daemonsets"
+DEPLOYMENTS = "GET /apis/apps/v1/deployments"
 RESOURCE = "/apis/resource.k8s.io/v1"
 MUTATING = "GET /apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
 SERVICE = "GET /api/v1/namespaces/tensorfusion-dra/services/tensorfusion-dra-webhook"
@@ -90,6 +91,22 @@ def test_without_a_daemonset_they_are_those_of_the_caller_and_it_is_said(
     said, granted = rights.of_node_plugin(here())
 
     assert (said.level, granted.level) == (Level.NOTE, Level.OK)
+
+
+def test_the_webhooks_rights_are_looked_at_where_it_is_installed(
+    canned: CannedApi, here: Here
+) -> None:
+    assert list(rights.of_webhook(here())) == []
+    deployment = {
+        "metadata": {"namespace": "gpu"},
+        "spec": {"template": {"spec": {"serviceAccountName": "webhook"}}},
+    }
+    canned.answers |= {DEPLOYMENTS: {"items": [deployment]}, OTHERS: allowed(refused="get")}
+
+    missing, granted = rights.of_webhook(here())
+
+    assert (missing.level, granted.level) == (Level.PROBLEM, Level.OK)
+    assert "get pods" in missing.looked_at
 
 
 def test_a_right_to_create_claims_is_not_missed_in_a_pod(canned: CannedApi, here: Here) -> None:
