@@ -23,6 +23,7 @@ class Right:
         name: The only object that it is needed for; "" for any.
         namespace: The only namespace that it is needed in; "" for all.
         vital: Without it, nodes publish nothing or claims fail.
+        since_minor: The first version of Kubernetes 1 that asks for it.
     """
 
     verb: str
@@ -32,6 +33,7 @@ class Right:
     name: str = ""
     namespace: str = ""
     vital: bool = True
+    since_minor: int = 0
 
     def __str__(self) -> str:
         group = f".{self.group}" if self.group else ""
@@ -72,6 +74,7 @@ _CLAIMS: Final = (
         name=names.DRIVER,
         purpose="a claim's status tells its devices and limits, from Kubernetes 1.36 on",
         vital=False,
+        since_minor=36,
     ),
 )
 _NODE: Final = Right(

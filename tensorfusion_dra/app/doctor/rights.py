@@ -5,6 +5,7 @@ from typing import Final
 
 from tensorfusion_dra.app.doctor.surroundings import Surroundings
 from tensorfusion_dra.core import rights as table
+from tensorfusion_dra.core.diagnosis import api_server
 from tensorfusion_dra.core.diagnosis import rights as judge
 from tensorfusion_dra.core.diagnosis.finding import Finding, note
 from tensorfusion_dra.core.diagnosis.rights import Answer
@@ -51,7 +52,13 @@ def _answers(
     surroundings: Surroundings, wanted: Iterable[Right], account: tuple[str, str] | None
 ) -> list[Answer]:
     survey = surroundings.survey
-    return [survey.answers(right, service_account=account) for right in wanted]
+    told = str((survey.find("/version") or {}).get("gitVersion", ""))
+    minor = api_server.minor_version(told)
+    return [
+        survey.answers(right, service_account=account)
+        for right in wanted
+        if minor is None or minor >= right.since_minor
+    ]
 
 
 def _account(surroundings: Surroundings, path: str, selector: str) -> tuple[str, str] | None:

@@ -63,6 +63,17 @@ def test_in_a_pod_the_rights_are_its_own(canned: CannedApi, here: Here) -> None:
     assert len(asked_for(canned, SELF)) == 10
 
 
+@pytest.mark.parametrize(("version", "asked"), [("v1.35.0", 9), ("v1.36.2", 10)])
+def test_a_right_that_the_cluster_does_not_know_is_not_missed(
+    canned: CannedApi, here: Here, version: str, asked: int
+) -> None:
+    canned.answers |= {SELF: allowed(), "GET /version": {"gitVersion": version}}
+
+    (granted,) = rights.of_node_plugin(here(in_pod=True))
+
+    assert granted.found == f"{asked} granted"
+
+
 def test_elsewhere_they_are_those_of_the_daemonset(canned: CannedApi, here: Here) -> None:
     template = {"spec": {"serviceAccountName": "node-plugin"}}
     daemonset = {"metadata": {"namespace": "gpu"}, "spec": {"template": template}}
