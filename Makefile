@@ -4,7 +4,7 @@ PYTHON ?= python3
 PY := .venv/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check --quiet
 
-.PHONY: demo test bench image manifests protos lock clean
+.PHONY: demo test e2e bench image manifests protos lock clean
 
 demo: .venv/demo.stamp  ## The whole node on this machine: no GPU, no cluster.
 	@$(PY) -m tensorfusion_dra simulate $(ARGS)
@@ -15,6 +15,9 @@ test: .venv/dev.stamp  ## Style, types, import arrows and all tests.
 	$(PY) -m mypy
 	.venv/bin/lint-imports
 	$(PY) -m pytest $(ARGS)
+
+e2e: .venv/dev.stamp  ## Everything on the real cluster that KUBECONFIG names; ARGS="--driver host" without a DaemonSet.
+	$(PY) -m pytest tests/e2e $(ARGS)
 
 bench: .venv/demo.stamp  ## Start time, memory, latencies and API writes of the node plugin.
 	@$(PY) hack/bench $(ARGS)

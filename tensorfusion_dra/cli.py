@@ -33,6 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     # Each verb imports what it needs when it runs: the node plugin should not load a simulator.
     from tensorfusion_dra.app import cel_options, settings, simulate_options  # noqa: PLC0415
+    from tensorfusion_dra.app.doctor import options as doctor_options  # noqa: PLC0415
 
     parser = _Parser(
         prog="tensorfusion-dra", description="Kubernetes DRA node driver for shared GPUs."
@@ -76,6 +77,16 @@ def _parser() -> argparse.ArgumentParser:
     )
     convert.add_argument("--check", action="store_true", help="only say what would be converted")
     convert.set_defaults(run=_convert)
+
+    doctor = verbs.add_parser(
+        "doctor",
+        help="say why it does not work here, and what to do",
+        epilog="Exit code: 0 if nothing is worse than a note, 1 for a problem, 2 for bad input, "
+        "3 for a warning, 4 if something could not be looked at.",
+    )
+    doctor_options.add_flags(doctor)
+    settings.add_flags(doctor)
+    doctor.set_defaults(run=_doctor)
     return parser
 
 
@@ -116,3 +127,14 @@ def _convert(flags: argparse.Namespace) -> int:
     from tensorfusion_dra.app.convert import command  # noqa: PLC0415
 
     return command.run(flags.file, check=flags.check)
+
+
+def _doctor(flags: argparse.Namespace) -> int:
+    from tensorfusion_dra.app import logging, settings  # noqa: PLC0415
+    from tensorfusion_dra.app.doctor import options as doctor_options  # noqa: PLC0415
+    from tensorfusion_dra.app.doctor import run as doctor  # noqa: PLC0415
+
+    chosen = settings.from_flags(flags, os.environ)
+    logging.configure(level="critical", form="console")
+    options = doctor_options.from_flags(flags)
+    return doctor.run(chosen, options, os.environ, form=flags.form)

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from tensorfusion_dra.core.cdi_rules import CdiError
 from tensorfusion_dra.simulator import runtime
 from tensorfusion_dra.simulator.node import cdi_specs
-from tensorfusion_dra.simulator.node.cdi_specs import CdiError
 from tensorfusion_dra.simulator.runtime import ContainerError, DeviceNode, Mount, Runtime
 
 Json = dict[str, Any]

@@ -1,0 +1,90 @@
+"""The folders that the node plugin shares with the kubelet, the runtime and the hypervisor."""
+
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from tensorfusion_dra.app.doctor.surroundings import Surroundings
+from tensorfusion_dra.core.diagnosis import folders as judge
+from tensorfusion_dra.core.diagnosis.finding import Finding
+from tensorfusion_dra.core.diagnosis.folders import Folder, Use
+
+_MOUNTS: Final = Path("/proc/self/mountinfo")
+_ELSEWHERE: Final = (
+    "set --kubelet-root to the kubelet's --root-dir (microk8s: "
+    "/var/snap/microk8s/common/var/lib/kubelet); in a pod, mount it at the same path"
+)
+
+_REGISTRY: Final = Use(what="registration folder", missing_cure=_ELSEWHERE)
+_DATA: Final = Use(what="data folder", may_be_made=True, keeps=True)
+_CDI: Final = Use(what="CDI folder", may_be_made=True)
+_HYPERVISOR: Final = Use(what="hypervisor's folder", may_be_made=True)
+_DEVICES: Final = Use(
+    what="device folder", written=False, missing_cure="mount the host's /dev and set --dev-dir"
+)
+
+
+def folders(surroundings: Surroundings) -> Iterator[Finding]:
+    """Whether each is there, the host's, and fit for what it is used for."""
+    settings = surroundings.settings
+    uses = [
+        (settings.registry_folder, _REGISTRY),
+        (settings.data_folder, _DATA),
+        (Path(settings.cdi_dir), _CDI),
+        (Path(settings.tensor_fusion_root), _HYPERVISOR),
+    ]
+    if not settings.simulated_gpus:
+        uses.append((Path(settings.dev_dir), _DEVICES))
+    mounts = _mounts()
+    for path, use in uses:
+        yield from judge.judged(look(path, mounts), use, in_pod=surroundings.in_pod)
+
+
+def look(path: Path, mounts: dict[str, str]) -> Folder:
+    """A folder as it is now.
+
+    Args:
+        path: Its own.
+        mounts: File system types by mount point.
+    """
+    try:
+        status = path.stat()
+        space = os.statvfs(path)
+    except FileNotFoundError:
+        return Folder(path=str(path), exists=False)
+    except OSError as error:
+        return Folder(path=str(path), trouble=error.strerror or str(error))
+    mount_point = _mount_point(path, mounts)
+    return Folder(
+        path=str(path),
+        is_folder=stat.S_ISDIR(status.st_mode),
+        mode=stat.S_IMODE(status.st_mode),
+        writable=os.access(path, os.W_OK | os.X_OK),
+        read_only=bool(space.f_flag & os.ST_RDONLY),
+        filesystem=mounts.get(mount_point, ""),
+        mount_point=mount_point,
+        free_bytes=space.f_bavail * space.f_frsize,
+    )
+
+
+def _mounts() -> dict[str, str]:
+    """File system types by mount point; the last mount at a point is the one that counts."""
+    try:
+        lines = _MOUNTS.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return {}
+    found = {}
+    for line in lines:
+        before, _, after = line.partition(" - ")
+        fields, kind = before.split(), after.split()
+        if len(fields) >= 5 and kind:
+            # Blanks and backslashes in a path are written in octal (proc(5)).
+            found[fields[4].replace("\\040", " ").replace("\\134", "\\")] = kind[0]
+    return found
+
+
+def _mount_point(path: Path, mounts: dict[str, str]) -> str:
+    real = path.resolve()
+    return next((str(p) for p in (real, *real.parents) if str(p) in mounts), "/")

@@ -1,0 +1,83 @@
+"""The node's GPUs: read, reachable for containers, and nobody else's."""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+
+from tensorfusion_dra.app import parts, providers
+from tensorfusion_dra.app.doctor.kubernetes import looked_at_nodes
+from tensorfusion_dra.app.doctor.surroundings import Surroundings
+from tensorfusion_dra.core.diagnosis import cards as judge
+from tensorfusion_dra.core.diagnosis.cards import Access
+from tensorfusion_dra.core.diagnosis.finding import Finding
+from tensorfusion_dra.core.errors import FatalError, RetryableError
+from tensorfusion_dra.core.gpu import Gpu
+from tensorfusion_dra.discovery.host import WithHost
+from tensorfusion_dra.driver.catalog import Catalog, CatalogReader
+from tensorfusion_dra.driver.ports import Discovery
+
+
+def cards(surroundings: Surroundings) -> Iterator[Finding]:
+    """What NVML answers, which cards are published, and how containers get at them."""
+    settings = surroundings.settings
+    with ExitStack() as running:
+        discovery = parts.discovery(settings, running)
+        try:
+            yield from judge.library(discovery.raw())
+            catalog = _catalog(surroundings, discovery)
+        except (RetryableError, FatalError) as error:
+            yield judge.unreadable(str(error))
+            return
+    gpus = [device.gpu for device in catalog.devices]
+    yield from judge.cards(gpus, catalog.left_out)
+    yield from _reached(surroundings, gpus)
+
+
+def neighbours(surroundings: Surroundings) -> Iterator[Finding]:
+    """Whether device plugins or other DRA drivers hand out the same cards."""
+    survey, path = surroundings.survey, surroundings.resource_api.slices()
+    for node in looked_at_nodes(surroundings):
+        yield from judge.other_plugins(node)
+        name = node["metadata"]["name"]
+        slices = survey.items(path, fieldSelector=f"spec.nodeName={name}") or []
+        yield from judge.other_slices(name, slices)
+
+
+def _catalog(surroundings: Surroundings, discovery: Discovery) -> Catalog:
+    settings = surroundings.settings
+    reader = CatalogReader(
+        WithHost(discovery, data_folder=Path(settings.data_dir)),
+        parts.node(settings),
+        providers=providers.load(),
+    )
+    reader.refresh()
+    catalog = reader.current()
+    assert catalog is not None  # it was just read
+    return catalog
+
+
+def _reached(surroundings: Surroundings, gpus: list[Gpu]) -> Iterator[Finding]:
+    host = parts.host(surroundings.settings)
+    real = [gpu for gpu in gpus if not gpu.simulated]
+    if not real:
+        return
+    yield _nodes(host.device_nodes.common)
+    for gpu in real:
+        if gpu.minor is not None:
+            yield _nodes(partial(host.device_nodes.of_card, gpu.minor))
+    libraries, trouble = 0, ""
+    try:
+        libraries = len(host.driver_files.mounts())
+    except RetryableError as error:
+        trouble = str(error)
+    described = {gpu.uuid for gpu in real if host.driver_files.toolkit_device(gpu.uuid)}
+    access = Access(toolkit_cards=frozenset(described), libraries=libraries, trouble=trouble)
+    yield from judge.access(real, access)
+
+
+def _nodes(ask: Callable[[], tuple[str, ...]]) -> Finding:
+    try:
+        return judge.device_node(", ".join(ask()), found=True)
+    except RetryableError as error:
+        return judge.device_node(str(error), found=False)

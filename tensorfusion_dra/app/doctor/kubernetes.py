@@ -1,0 +1,99 @@
+"""The API server, its feature gates, and the nodes."""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from tensorfusion_dra.app.doctor.options import Place
+from tensorfusion_dra.app.doctor.surroundings import Surroundings
+from tensorfusion_dra.cluster.api import StatusError, segment
+from tensorfusion_dra.core import names
+from tensorfusion_dra.core.diagnosis import api_server, gates
+from tensorfusion_dra.core.diagnosis.finding import (
+    Finding,
+    could_not_look,
+    note,
+    problem,
+)
+
+
+def version(surroundings: Surroundings) -> Iterator[Finding]:
+    """Kubernetes' version, and the API group that everything is built on."""
+    survey = surroundings.survey
+    yield from api_server.version(survey.find("/version") or {})
+    yield from api_server.served(survey.find("/apis/resource.k8s.io"))
+
+
+def slice_gates(surroundings: Surroundings) -> Iterator[Finding]:
+    """What the API server keeps of a slice that is written on trial."""
+    node_name = surroundings.settings.node_name
+    sent = gates.trial_slice(node_name)
+    resource_api = surroundings.resource_api
+    body = {"apiVersion": resource_api.api_version(), "kind": "ResourceSlice", **sent}
+    try:
+        stored = surroundings.survey.tried(resource_api.slices(), body)
+    except StatusError as error:
+        yield could_not_look(
+            "ResourceSlice written on trial",
+            str(error),
+            cure="run this with the right to create ResourceSlices of this node",
+        )
+        return
+    yield from gates.kept_of_slice(sent, stored)
+
+
+def claim_gates(surroundings: Surroundings) -> Iterator[Finding]:
+    """What the API server keeps of a claim that is written on trial."""
+    namespace = surroundings.options.namespace
+    resource_api = surroundings.resource_api
+    path = f"/apis/{resource_api.api_version()}/namespaces/{segment(namespace)}/resourceclaims"
+    kind = {"apiVersion": resource_api.api_version(), "kind": "ResourceClaim"}
+    looked_at = "ResourceClaim written on trial"
+    try:
+        stored = surroundings.survey.tried(path, {**kind, **gates.trial_claim(namespace)})
+    except StatusError as error:
+        if error.status == 403 and surroundings.in_pod:
+            yield note(looked_at, "not tried: a node plugin has no right to create claims")
+        else:
+            yield could_not_look(
+                looked_at, str(error), cure="run this with the right to create claims"
+            )
+        return
+    yield from gates.kept_of_claim(stored)
+
+
+def allocations(surroundings: Surroundings) -> Iterator[Finding]:
+    """Whether the scheduler gives parts of devices."""
+    path = f"/apis/{surroundings.resource_api.api_version()}/resourceclaims"
+    yield from api_server.shares(surroundings.survey.items(path) or [], names.DRIVER)
+
+
+def nodes(surroundings: Surroundings) -> Iterator[Finding]:
+    """The kubelets of the nodes that this driver is on."""
+    for node in looked_at_nodes(surroundings):
+        yield from api_server.ready(node)
+        yield from api_server.kubelet(node)
+    if surroundings.place is Place.NODE and this_node(surroundings) is None:
+        name = surroundings.settings.node_name
+        yield problem(
+            f"node {name}",
+            "the API server has no Node of this name",
+            expected="the name by which the kubelet registered this node",
+            cure="set --node-name; in the DaemonSet, NODE_NAME from spec.nodeName",
+        )
+
+
+def looked_at_nodes(surroundings: Surroundings) -> Iterable[dict[str, Any]]:
+    """This node; on a workstation those with slices of this driver, or all if none has."""
+    if surroundings.place is Place.NODE:
+        node = this_node(surroundings)
+        return [] if node is None else [node]
+    every = surroundings.survey.items("/api/v1/nodes") or []
+    selector = f"spec.driver={names.DRIVER}"
+    slices = surroundings.survey.items(surroundings.resource_api.slices(), fieldSelector=selector)
+    publishing = {item["spec"].get("nodeName") for item in slices or []}
+    return [node for node in every if node["metadata"]["name"] in publishing] or every
+
+
+def this_node(surroundings: Surroundings) -> dict[str, Any] | None:
+    """The Node object of this node; None if there is none."""
+    return surroundings.survey.find(f"/api/v1/nodes/{segment(surroundings.settings.node_name)}")

@@ -1,0 +1,69 @@
+"""What the chosen enforcer needs of this host."""
+
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from tensorfusion_dra.app import parts
+from tensorfusion_dra.app.doctor.surroundings import Surroundings
+from tensorfusion_dra.app.settings import Settings
+from tensorfusion_dra.core import names
+from tensorfusion_dra.core.claim import ClaimRef
+from tensorfusion_dra.core.diagnosis import enforcement as judge
+from tensorfusion_dra.core.diagnosis.enforcement import ELF, HostFile
+from tensorfusion_dra.core.diagnosis.finding import Finding
+from tensorfusion_dra.core.limits import Limit
+from tensorfusion_dra.core.prepared import PreparedClaim, PreparedShare
+from tensorfusion_dra.core.quantity import GIB, Quantity
+from tensorfusion_dra.core.share_parameters import Isolation, Qos
+
+_SIMULATED_NODES: Final = ()
+_REAL_NODES: Final = ("/dev/nvidia0",)
+
+
+def files(surroundings: Surroundings) -> Iterator[Finding]:
+    """The files that a share in the default isolation would need."""
+    settings = surroundings.settings
+    enforcer = parts.enforcers(settings)[settings.enforcer]
+    needs = enforcer.needs(_share_of_a_card(settings))
+    yield from judge.judged(settings.enforcer, [look(Path(path)) for path in needs.files])
+
+
+def look(path: Path) -> HostFile:
+    """A file as it is now."""
+    try:
+        status = path.stat()
+        beginning = b""
+        if stat.S_ISREG(status.st_mode):
+            with path.open("rb") as file:
+                beginning = file.read(len(ELF))
+    except FileNotFoundError:
+        return HostFile(path=str(path), exists=False)
+    except OSError as error:
+        return HostFile(path=str(path), trouble=error.strerror or str(error))
+    return HostFile(path=str(path), beginning=beginning, mode=stat.S_IMODE(status.st_mode))
+
+
+def _share_of_a_card(settings: Settings) -> PreparedClaim:
+    """A claim as it would be prepared on this node."""
+    amount = Quantity.of_bytes(GIB)
+    share = PreparedShare(
+        request="gpu",
+        pool=parts.node(settings).pool,
+        device="gpu-0",
+        gpu_uuid="GPU-0",
+        share_id=None,
+        consumed={names.CAPACITY_TFLOPS: Quantity.whole(1), names.CAPACITY_VRAM: amount},
+        exclusive=False,
+        admin_access=False,
+        device_nodes=_SIMULATED_NODES if settings.simulated_gpus else _REAL_NODES,
+        isolation=Isolation(settings.isolation),
+        qos=Qos(settings.qos),
+        toolkit_device=None,
+        pci_bus_id="",
+        wanted_vram_bytes=GIB,
+        limit=Limit(sm_percent=1, vram_bytes=GIB),
+    )
+    ref = ClaimRef(namespace="default", name="doctor", uid="doctor")
+    return PreparedClaim(ref=ref, shares=(share,), enforcer=settings.enforcer)

@@ -1,0 +1,81 @@
+"""The ledger, and the CDI specs that follow from it."""
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from tensorfusion_dra.app.doctor.surroundings import Surroundings
+from tensorfusion_dra.core import cdi_rules
+from tensorfusion_dra.core.cdi_rules import CdiError
+from tensorfusion_dra.core.diagnosis import records as judge
+from tensorfusion_dra.core.diagnosis.finding import Finding
+from tensorfusion_dra.core.diagnosis.records import SpecFile
+from tensorfusion_dra.core.errors import RetryableError
+from tensorfusion_dra.state import ledger_reading, ledger_schema
+
+_STATIC: Final = "/etc/cdi"
+_SUFFIXES: Final = (".json", ".yaml")
+_MOST_BYTES: Final = 16 * 2**20
+
+
+def records(surroundings: Surroundings) -> Iterator[Finding]:
+    """Whether both can be read, and tell the same."""
+    facts = ledger_reading.read(surroundings.settings.data_folder)
+    yield from judge.ledger(facts, version=ledger_schema.VERSION)
+    held = {} if not facts.exists else facts.claims
+    yield from judge.specs(list(_files(surroundings)), None if facts.damage else held)
+
+
+def _files(surroundings: Surroundings) -> Iterator[SpecFile]:
+    folders = [surroundings.on_host(_STATIC), Path(surroundings.settings.cdi_dir)]
+    for folder in dict.fromkeys(folders):
+        try:
+            found = sorted(path for path in folder.iterdir() if path.suffix in _SUFFIXES)
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            raise RetryableError(f"{folder}: {error.strerror or error}") from error
+        for path in found:
+            yield _file(surroundings, path)
+
+
+def _file(surroundings: Surroundings, path: Path) -> SpecFile:
+    try:
+        if path.stat().st_size > _MOST_BYTES:
+            return SpecFile(path=str(path), trouble=f"over {_MOST_BYTES} bytes")
+        text = path.read_text(encoding="utf-8")
+        document = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
+        if not isinstance(document, dict):
+            return SpecFile(path=str(path), trouble="found no mapping, expected a CDI spec")
+        cdi_rules.check(document)
+    except OSError as error:
+        return SpecFile(path=str(path), trouble=error.strerror or str(error))
+    except (CdiError, ValueError, yaml.YAMLError, RecursionError) as error:
+        return SpecFile(path=str(path), trouble=" ".join(str(error).split()))
+    kind = str(document["kind"])
+    return SpecFile(
+        path=str(path),
+        kind=kind,
+        devices=tuple(f"{kind}={device['name']}" for device in document["devices"]),
+        missing_paths=tuple(_missing(surroundings, document)),
+    )
+
+
+def _missing(surroundings: Surroundings, document: Mapping[str, Any]) -> Iterator[str]:
+    """Host paths of a spec that are not there, as far as the host is seen from here."""
+    if not surroundings.sees_host:
+        return
+    edits = [document.get("containerEdits") or {}]
+    edits += [device["containerEdits"] for device in document["devices"]]
+    wanted: dict[str, None] = {}
+    for each in edits:
+        for node in each.get("deviceNodes") or ():
+            wanted[str(node.get("hostPath") or node["path"])] = None
+        for mount in each.get("mounts") or ():
+            wanted[str(mount["hostPath"])] = None
+    for path in wanted:
+        if not surroundings.on_host(path).exists():
+            yield path

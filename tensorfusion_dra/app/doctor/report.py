@@ -1,0 +1,61 @@
+"""What was found, for a person or for a program."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from tensorfusion_dra.app.doctor.examination import Result
+from tensorfusion_dra.app.doctor.options import Place
+from tensorfusion_dra.app.doctor.surroundings import Surroundings
+from tensorfusion_dra.core.diagnosis import finding as findings
+from tensorfusion_dra.core.diagnosis.finding import EXIT_CODES, Finding, Level
+
+_WIDTH = max(len(level) for level in Level)
+
+
+def document(results: Sequence[Result], surroundings: Surroundings) -> dict[str, Any]:
+    """The report as JSON has it."""
+    on_node = surroundings.place is Place.NODE
+    worst = findings.worst(f for result in results for f in result.findings)
+    return {
+        "place": surroundings.place.value,
+        "node": surroundings.settings.node_name if on_node else None,
+        "worst": worst.value,
+        "exitCode": EXIT_CODES[worst],
+        "findings": [
+            {"theme": result.theme, **found.as_json()}
+            for result in results
+            for found in result.findings
+        ],
+    }
+
+
+def lines(results: Sequence[Result], surroundings: Surroundings) -> Iterator[str]:
+    """The report as a person reads it."""
+    if surroundings.place is Place.NODE:
+        yield f"On node {surroundings.settings.node_name}"
+    else:
+        yield "On a workstation: run this on a node, too, for what only a node shows"
+    theme = ""
+    for result in results:
+        if result.findings and result.theme != theme:
+            theme = result.theme
+            yield ""
+            yield theme
+        for found in result.findings:
+            yield from _lines(found)
+    yield ""
+    yield _summary([found for result in results for found in result.findings])
+
+
+def _lines(found: Finding) -> Iterator[str]:
+    yield f"  {found.level:{_WIDTH}}  {found.looked_at}: {found.found}"
+    for name, text in (("expected", found.expected), ("cure", found.cure)):
+        if text:
+            yield f"  {'':{_WIDTH}}    {name + ':':9} {text}"
+
+
+def _summary(found: Sequence[Finding]) -> str:
+    """Such as: 1 problem, 2 warning, 20 ok."""
+    counts = Counter(item.level for item in found)
+    return ", ".join(f"{counts[level]} {level}" for level in reversed(Level) if counts[level])

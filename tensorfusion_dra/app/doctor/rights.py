@@ -1,0 +1,69 @@
+"""The rights of node plugin and webhook: this pod's own, or those of their service accounts."""
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from tensorfusion_dra.app.doctor.surroundings import Surroundings
+from tensorfusion_dra.core import rights as table
+from tensorfusion_dra.core.diagnosis import api_server
+from tensorfusion_dra.core.diagnosis import rights as judge
+from tensorfusion_dra.core.diagnosis.finding import Finding, note
+from tensorfusion_dra.core.diagnosis.rights import Answer
+from tensorfusion_dra.core.rights import Right
+
+_DAEMONSETS: Final = "/apis/apps/v1/daemonsets"
+_DEPLOYMENTS: Final = "/apis/apps/v1/deployments"
+_NODE_PLUGIN: Final = "app.kubernetes.io/name=tensorfusion-dra"
+_WEBHOOK: Final = f"{_NODE_PLUGIN},app.kubernetes.io/component=webhook"
+
+
+def of_node_plugin(surroundings: Surroundings) -> Iterator[Finding]:
+    """Each right that a node plugin with these settings uses."""
+    settings = surroundings.settings
+    account = surroundings.options.service_account
+    if account is None and not surroundings.in_pod:
+        account = _account(surroundings, _DAEMONSETS, _NODE_PLUGIN)
+    if account is not None:
+        who = f"service account {'/'.join(account)}"
+    elif surroundings.in_pod:
+        who = "this pod's service account"
+    else:
+        who = "whoever this kubeconfig is for"
+        yield note(
+            "rights",
+            "no DaemonSet of this driver is there, so those of this kubeconfig are looked at",
+            cure="name the node plugin's account with --service-account NAMESPACE/NAME",
+        )
+    wanted = table.of_node_plugin(
+        pool_source=settings.pool_source, read_pods=settings.read_pods == "true"
+    )
+    yield from judge.judged(who, _answers(surroundings, wanted, account))
+
+
+def of_webhook(surroundings: Surroundings) -> Iterator[Finding]:
+    """Each right that the webhook uses, if it is installed."""
+    account = _account(surroundings, _DEPLOYMENTS, _WEBHOOK)
+    if account is not None:
+        answers = _answers(surroundings, table.of_webhook(), account)
+        yield from judge.judged(f"service account {'/'.join(account)}", answers)
+
+
+def _answers(
+    surroundings: Surroundings, wanted: Iterable[Right], account: tuple[str, str] | None
+) -> list[Answer]:
+    survey = surroundings.survey
+    told = str((survey.find("/version") or {}).get("gitVersion", ""))
+    minor = api_server.minor_version(told)
+    return [
+        survey.answers(right, service_account=account)
+        for right in wanted
+        if minor is None or minor >= right.since_minor
+    ]
+
+
+def _account(surroundings: Surroundings, path: str, selector: str) -> tuple[str, str] | None:
+    """The service account of what is installed; None if nothing is."""
+    for item in surroundings.survey.items(path, labelSelector=selector) or []:
+        name = item["spec"]["template"]["spec"].get("serviceAccountName") or "default"
+        return item["metadata"]["namespace"], name
+    return None

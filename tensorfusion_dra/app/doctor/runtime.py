@@ -1,0 +1,91 @@
+"""The container runtime's CDI settings, from its own configuration files."""
+
+import tomllib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from tensorfusion_dra.app.doctor.kubernetes import looked_at_nodes
+from tensorfusion_dra.app.doctor.options import Place
+from tensorfusion_dra.app.doctor.surroundings import Surroundings
+from tensorfusion_dra.core.diagnosis import api_server
+from tensorfusion_dra.core.diagnosis import runtime as judge
+from tensorfusion_dra.core.diagnosis.finding import Finding
+from tensorfusion_dra.core.diagnosis.runtime import CdiSettings, Document
+from tensorfusion_dra.core.errors import RetryableError
+from tensorfusion_dra.core.shapes import as_list
+
+_CONTAINERD: Final = (
+    # Distributions with a runtime of their own first: the usual file may be a leftover there.
+    "/var/lib/rancher/k3s/agent/etc/containerd/config.toml",
+    "/var/lib/rancher/rke2/agent/etc/containerd/config.toml",
+    "/run/k0s/containerd-cri.toml",
+    "/etc/k0s/containerd.toml",
+    "/var/snap/microk8s/current/args/containerd.toml",
+    "/etc/containerd/config.toml",
+)
+_CRIO: Final = "/etc/crio/crio.conf"
+_CRIO_FOLDER: Final = "/etc/crio/crio.conf.d"
+_MOST_FILES: Final = 64
+
+
+def cdi(surroundings: Surroundings) -> Iterator[Finding]:
+    """Whether runtimes take CDI devices, and look where this driver writes them."""
+    for node in looked_at_nodes(surroundings):
+        told = str(api_server.node_info(node).get("containerRuntimeVersion", ""))
+        settings = None
+        if surroundings.place is Place.NODE and surroundings.sees_host:
+            settings = _settings(surroundings, told)
+        yield from judge.judged(told, settings, cdi_dir=surroundings.settings.cdi_dir)
+
+
+def _settings(surroundings: Surroundings, told: str) -> CdiSettings | None:
+    """What the configuration says; None if there is no file, so that defaults hold."""
+    name, release = judge.release_of(told)
+    named = surroundings.options.runtime_config
+    if name == "cri-o":
+        main = named or surroundings.on_host(_CRIO)
+        folder = surroundings.on_host(_CRIO_FOLDER)
+        files = [main, *sorted(folder.glob("*.conf"))] if folder.is_dir() else [main]
+        said = [(str(path), _read(path)) for path in files if path.is_file()]
+        return judge.crio_settings(said) if said else None
+    if name != "containerd":
+        return None
+    candidates = [named] if named else [surroundings.on_host(path) for path in _CONTAINERD]
+    for path in candidates:
+        if path.is_file():
+            documents = _with_imports(path, surroundings)
+            return judge.containerd_settings(documents, release=release or (2, 0))
+    return None
+
+
+def _with_imports(main: Path, surroundings: Surroundings) -> Iterator[Document]:
+    """The files in the order in which containerd loads them: breadth first, each once."""
+    pending, loaded = [main], set[Path]()
+    while pending and len(loaded) < _MOST_FILES:
+        path = pending.pop(0)
+        if path in loaded or not path.is_file():
+            continue
+        loaded.add(path)
+        document = _read(path)
+        yield str(path), document
+        pending += _imported(path, as_list(document.get("imports")), surroundings)
+
+
+def _imported(parent: Path, patterns: Sequence[object], surroundings: Surroundings) -> list[Path]:
+    found: list[Path] = []
+    for pattern in map(str, patterns):
+        folder = (
+            surroundings.on_host(pattern) if pattern.startswith("/") else parent.parent / pattern
+        )
+        found += sorted(folder.parent.glob(folder.name)) if "*" in folder.name else [folder]
+    return found
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise RetryableError(f"{path}: {error.strerror or error}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise RetryableError(f"{path}: {error}, expected TOML") from error

@@ -1,0 +1,86 @@
+"""Where the doctor was called, and what it can reach from there."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from tensorfusion_dra.app.doctor.options import Options, Place
+from tensorfusion_dra.app.settings import Settings
+from tensorfusion_dra.cluster.api import Api
+from tensorfusion_dra.cluster.resource_api import ResourceApi
+from tensorfusion_dra.cluster.survey import Survey
+
+_IN_CLUSTER: Final = "KUBERNETES_SERVICE_HOST"
+_TOKEN: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What checks look at.
+
+    Attributes:
+        in_pod: This process has a service account of its own.
+        api: None if there is no kubeconfig.
+    """
+
+    settings: Settings
+    options: Options
+    place: Place
+    in_pod: bool
+    api: Api | None
+
+    @property
+    def survey(self) -> Survey:
+        """Asks the API server; only for checks that need it."""
+        return Survey(self.known_api)
+
+    @property
+    def resource_api(self) -> ResourceApi:
+        """Paths of resource.k8s.io; only for checks that need the API server."""
+        return ResourceApi(self.known_api)
+
+    @property
+    def known_api(self) -> Api:
+        """The API server; only for checks that need it."""
+        assert self.api is not None
+        return self.api
+
+    def on_host(self, path: str) -> Path:
+        """Where a path of the host is seen from here."""
+        return self.options.host_root / path.lstrip("/")
+
+    @property
+    def sees_host(self) -> bool:
+        """Whether any path of the host can be looked at, not only those mounted here."""
+        return not self.in_pod or self.options.host_root != Path("/")
+
+
+def found(settings: Settings, options: Options, environment: Mapping[str, str]) -> Surroundings:
+    """The surroundings of this process."""
+    in_pod = bool(environment.get(_IN_CLUSTER)) and _TOKEN.exists()
+    place = options.place
+    if place is None:
+        here = in_pod or settings.registry_folder.is_dir()
+        place = Place.NODE if here else Place.WORKSTATION
+    return Surroundings(
+        settings=settings,
+        options=options,
+        place=place,
+        in_pod=in_pod,
+        api=_api(settings, environment, in_pod=in_pod),
+    )
+
+
+def _api(settings: Settings, environment: Mapping[str, str], *, in_pod: bool) -> Api | None:
+    """By --kubeconfig, the pod's service account, KUBECONFIG or kubectl's own file."""
+    if settings.kubeconfig:
+        return Api(Path(settings.kubeconfig))
+    if in_pod:
+        return Api(None)
+    named = [part for part in environment.get("KUBECONFIG", "").split(os.pathsep) if part]
+    if named:
+        return Api(Path(named[0]))
+    default = Path(environment.get("HOME", "/root")) / ".kube" / "config"
+    return Api(default) if default.exists() else None

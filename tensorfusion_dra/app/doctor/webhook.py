@@ -1,0 +1,77 @@
+"""The way of a pod through the webhook."""
+
+import base64
+import binascii
+import ssl
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Final
+
+from tensorfusion_dra.app.doctor.surroundings import Surroundings
+from tensorfusion_dra.cluster.api import StatusError, segment
+from tensorfusion_dra.core.diagnosis import webhook as judge
+from tensorfusion_dra.core.diagnosis.finding import Finding
+from tensorfusion_dra.core.diagnosis.webhook import Bundle, Called, Service
+
+_ADMISSION: Final = "/apis/admissionregistration.k8s.io/v1"
+_KINDS: Final = ("mutatingwebhookconfigurations", "validatingwebhookconfigurations")
+
+
+def reachable(surroundings: Surroundings) -> Iterator[Finding]:
+    """Configuration, certificates, endpoints, and a pod that is written on trial."""
+    survey = surroundings.survey
+    called: list[Called] = []
+    for kind in _KINDS:
+        called += judge.ours(survey.items(f"{_ADMISSION}/{kind}") or [])
+    yield from judge.installed(called)
+    if not called:
+        return
+    now = datetime.now(UTC)
+    for item in called:
+        yield from judge.bundle(item, bundle(item.ca_bundle), now=now)
+    services = {item.service: None for item in called if item.service is not None}
+    for service in services:
+        yield from _endpoints(surroundings, service)
+    yield from _trial(surroundings)
+
+
+def bundle(text: str) -> Bundle:
+    """A caBundle as a webhook configuration has it."""
+    try:
+        pem = base64.b64decode(text, validate=True).decode("ascii")
+    except (binascii.Error, UnicodeDecodeError) as error:
+        return Bundle(trouble=f"{error}, expected base64 of PEM")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    try:
+        context.load_verify_locations(cadata=pem)
+    except (ssl.SSLError, ValueError) as error:
+        return Bundle(trouble=str(error))
+    # A certificate that signs only itself is not listed, and so its end is not told.
+    ends = [
+        ssl.cert_time_to_seconds(str(certificate["notAfter"]))
+        for certificate in context.get_ca_certs()
+    ]
+    return Bundle(ends=datetime.fromtimestamp(min(ends), UTC) if ends else None)
+
+
+def _endpoints(surroundings: Surroundings, service: Service) -> Iterator[Finding]:
+    survey, namespace = surroundings.survey, segment(service.namespace)
+    found = survey.find(f"/api/v1/namespaces/{namespace}/services/{segment(service.name)}")
+    slices = None
+    if found is not None:
+        slices = survey.items(
+            f"/apis/discovery.k8s.io/v1/namespaces/{namespace}/endpointslices",
+            labelSelector=f"kubernetes.io/service-name={service.name}",
+        )
+    yield from judge.endpoints(service, slices)
+
+
+def _trial(surroundings: Surroundings) -> Iterator[Finding]:
+    namespace = surroundings.options.namespace
+    path = f"/api/v1/namespaces/{segment(namespace)}/pods"
+    try:
+        pod = surroundings.survey.tried(path, judge.trial_pod(namespace))
+    except StatusError as error:
+        yield judge.refused(str(error))
+        return
+    yield from judge.admitted(pod)

@@ -1,0 +1,177 @@
+"""Whether the node's GPUs can be read, published and handed to containers."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from tensorfusion_dra.core import names
+from tensorfusion_dra.core.diagnosis.finding import Finding, note, ok, problem, warning
+from tensorfusion_dra.core.gpu import Gpu, LeftOut, TflopsSource
+
+_RAW_ERROR: Final = "error"
+_MARKS: Final = frozenset({names.ATTR_UUID, "pciBusID", "pcieBusID"})
+"""Attributes by which drivers name a card, without their domain."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Access:
+    """How containers get at the driver's libraries.
+
+    Attributes:
+        toolkit_cards: UUIDs of the cards that NVIDIA's container toolkit describes.
+        libraries: How many files of the driver can be mounted instead.
+        trouble: Why they cannot; "" if they can.
+    """
+
+    toolkit_cards: frozenset[str] = frozenset()
+    libraries: int = 0
+    trouble: str = ""
+
+
+def library(recording: Mapping[str, Any]) -> Iterator[Finding]:
+    """What to think of the library that answered, as a recording names it."""
+    version = recording.get("driver_version")
+    if isinstance(version, Mapping):
+        version = f"no version ({version.get(_RAW_ERROR)})"
+    yield ok("NVML", f"{recording.get('library')}, driver {version}")
+
+
+def unreadable(reason: str) -> Finding:
+    """Nothing is published, because the cards cannot be read."""
+    return problem(
+        "NVML",
+        reason,
+        expected="the NVIDIA driver's libnvidia-ml.so.1 and an answer from it",
+        cure="check the driver with nvidia-smi on the host; in a pod, mount its files and set "
+        "--driver-root, or --nvml-library",
+    )
+
+
+def cards(gpus: Sequence[Gpu], left_out: Sequence[LeftOut]) -> Iterator[Finding]:
+    """What to think of the node's cards."""
+    if not gpus and not left_out:
+        yield warning(
+            "GPUs",
+            "none: an empty pool is published",
+            expected="at least one, where a node plugin runs",
+            cure="keep the DaemonSet away from nodes without GPUs by a node selector",
+        )
+    for gpu in gpus:
+        vram_gib = gpu.vram_bytes / 2**30
+        told = f"{gpu.product_name}, {gpu.milli_tflops / 1000:g} TFLOPS, {vram_gib:.0f} GiB"
+        if gpu.tflops_source is TflopsSource.ESTIMATE:
+            yield note(
+                f"GPU {gpu.uuid}",
+                f"{told}; the TFLOPS are estimated: the model is in no table",
+                cure="name them in a file for --gpu-models",
+            )
+        else:
+            yield ok(f"GPU {gpu.uuid}", told)
+    for item in left_out:
+        yield warning(
+            item.subject,
+            f"left out: {item.reason}",
+            expected="a card that can be published",
+            cure="mend what the reason says; the card is published as soon as it can be",
+        )
+
+
+def access(gpus: Sequence[Gpu], found: Access) -> Iterator[Finding]:
+    """What to think of the way by which containers get the driver's libraries."""
+    real = [gpu for gpu in gpus if not gpu.simulated]
+    if not real:
+        return
+    missing = [gpu.uuid for gpu in real if gpu.uuid not in found.toolkit_cards]
+    if not missing:
+        yield ok("driver libraries", "by the CDI spec of NVIDIA's container toolkit")
+    elif not found.trouble:
+        yield ok("driver libraries", f"{found.libraries} mounts from the driver root")
+    else:
+        yield problem(
+            "driver libraries",
+            f"{found.trouble} ({', '.join(missing)})",
+            expected="a CDI spec of NVIDIA's container toolkit that names each card by its UUID, "
+            "or the libraries under the driver root",
+            cure="nvidia-ctk cdi generate --device-name-strategy=uuid "
+            "--output=/etc/cdi/nvidia.yaml, or set --driver-root",
+        )
+
+
+def device_node(path_or_trouble: str, *, found: bool) -> Finding:
+    """What to think of a device node that containers need."""
+    if found:
+        return ok("device nodes", path_or_trouble)
+    return problem(
+        "device nodes",
+        path_or_trouble,
+        expected="a character device, or claims on this card fail",
+        cure="nvidia-modprobe -u -c 0 on the host makes them; in a pod, mount the host's /dev and "
+        "set --dev-dir",
+    )
+
+
+def other_plugins(node: Mapping[str, Any]) -> Iterator[Finding]:
+    """Whether a device plugin hands out the same cards, as a Node object tells it."""
+    capacity = (node.get("status") or {}).get("capacity") or {}
+    taken = {
+        name: amount
+        for name, amount in capacity.items()
+        if name.startswith("nvidia.com/") and str(amount) != "0"
+    }
+    looked_at = f"extended resources of node {node['metadata']['name']}"
+    if taken:
+        told = ", ".join(f"{name}: {amount}" for name, amount in sorted(taken.items()))
+        yield warning(
+            looked_at,
+            f"{told}: NVIDIA's device plugin hands out cards here",
+            expected="one who hands out a card: the device plugin's pods are not counted "
+            "by this driver, nor kept within limits",
+            cure="keep the device plugin away from this node (nodeSelector or "
+            "nvidia.com/gpu.deploy.device-plugin=false)",
+        )
+    else:
+        yield ok(looked_at, "no device plugin for GPUs")
+
+
+def other_slices(node_name: str, slices: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
+    """Whether another DRA driver publishes cards that this driver publishes, too.
+
+    Args:
+        node_name: Places of cards are compared within a node.
+        slices: The ResourceSlices of the node, whoever's.
+    """
+    ours = {
+        mark
+        for driver, device in _devices(slices)
+        if driver == names.DRIVER
+        for mark in _marks(device)
+    }
+    twice: dict[str, set[str]] = {}
+    others = {driver for driver, _ in _devices(slices)} - {names.DRIVER}
+    for driver, device in _devices(slices):
+        if driver != names.DRIVER and ours & set(_marks(device)):
+            twice.setdefault(driver, set()).add(device["name"])
+    for driver, devices in sorted(twice.items()):
+        yield warning(
+            f"ResourceSlices of {driver} on {node_name}",
+            f"publish {', '.join(sorted(devices))}, which this driver publishes, too",
+            expected="one driver for a card: neither counts the other's claims",
+            cure=f"keep {driver} away from this node, or this driver",
+        )
+    if not twice:
+        yield ok(f"other DRA drivers on {node_name}", f"{len(others)}, none with these cards")
+
+
+def _devices(slices: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Each device with its driver."""
+    for item in slices:
+        for device in item["spec"].get("devices") or []:
+            yield item["spec"]["driver"], device
+
+
+def _marks(device: Mapping[str, Any]) -> Iterator[str]:
+    """What tells a card from all others of its node."""
+    for name, value in (device.get("attributes") or {}).items():
+        text = str(value.get("string") or "").lower()
+        if text and name.rpartition("/")[2] in _MARKS:
+            yield text

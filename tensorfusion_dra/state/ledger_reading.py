@@ -1,0 +1,68 @@
+"""Reads a ledger that others write, and writes nothing."""
+
+import json
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Final
+
+from tensorfusion_dra.core.diagnosis.records import LedgerFacts
+from tensorfusion_dra.core.prepared import PreparedClaim
+from tensorfusion_dra.core.quantity import QuantityError
+from tensorfusion_dra.state.ledger_file import FILE_NAME
+
+_WAIT_SECONDS: Final = 2.0
+_DAMAGED: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
+
+
+def read(folder: Path) -> LedgerFacts:
+    """The ledger in this folder as it is now."""
+    file = folder / FILE_NAME
+    try:
+        size = file.stat().st_size
+    except FileNotFoundError:
+        return LedgerFacts(path=str(file), exists=False)
+    except OSError as error:
+        return LedgerFacts(path=str(file), trouble=error.strerror or str(error))
+    try:
+        with _opened(file) as connection:
+            return _facts(file, size, connection)
+    except sqlite3.Error as error:
+        damaged = getattr(error, "sqlite_errorcode", 0) & 0xFF in _DAMAGED
+        return LedgerFacts(
+            path=str(file),
+            size_bytes=size,
+            damage=str(error) if damaged else "",
+            trouble="" if damaged else str(error),
+        )
+
+
+def _facts(file: Path, size: int, connection: sqlite3.Connection) -> LedgerFacts:
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    (checked,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+    damage = "" if checked == "ok" else str(checked)
+    claims: dict[str, str] = {}
+    (tables,) = connection.execute(
+        "SELECT count(*) FROM sqlite_master WHERE name = 'claims'"
+    ).fetchone()
+    if not tables:
+        damage = damage or "found a database that is no ledger"
+        return LedgerFacts(path=str(file), damage=damage, version=version, size_bytes=size)
+    for uid, record in connection.execute("SELECT uid, record FROM claims"):
+        try:
+            claims[uid] = str(PreparedClaim.from_json(json.loads(record)).ref)
+        except (ValueError, KeyError, TypeError, AttributeError, QuantityError) as error:
+            damage = damage or f"the record of claim {uid} cannot be read: {error!r}"
+    return LedgerFacts(
+        path=str(file), damage=damage, version=version, size_bytes=size, claims=claims
+    )
+
+
+@contextmanager
+def _opened(file: Path) -> Iterator[sqlite3.Connection]:
+    # Read-only, and not immutable: the node plugin may write meanwhile.
+    connection = sqlite3.connect(f"{file.as_uri()}?mode=ro", uri=True, timeout=_WAIT_SECONDS)
+    with closing(connection):
+        connection.execute("PRAGMA query_only = ON")
+        yield connection

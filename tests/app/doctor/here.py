@@ -1,0 +1,42 @@
+"""Surroundings of a doctor in a folder of the test."""
+
+from pathlib import Path
+from typing import Any
+
+from tensorfusion_dra.app.doctor.options import Options, Place
+from tensorfusion_dra.app.doctor.surroundings import Surroundings
+from tensorfusion_dra.app.settings import Settings
+from tensorfusion_dra.cluster.api import Api
+from tensorfusion_dra.core.diagnosis.finding import Finding, Level
+
+
+def surroundings(
+    folder: Path,
+    *,
+    api: Api | None = None,
+    place: Place = Place.NODE,
+    in_pod: bool = False,
+    options: Options | None = None,
+    **settings: Any,
+) -> Surroundings:
+    """A node whose folders all lie in this one; settings name those that differ."""
+    given: dict[str, Any] = {
+        "node_name": "node-01",
+        "simulated_gpus": "2xA100-SXM4-80GB",
+        "kubelet_root": str(folder / "kubelet"),
+        "data_dir": str(folder),
+        "cdi_dir": str(folder / "cdi"),
+        "tensor_fusion_root": str(folder / "tensor-fusion"),
+    }
+    return Surroundings(
+        settings=Settings(**{**given, **settings}),
+        options=options or Options(host_root=folder / "host"),
+        place=place,
+        in_pod=in_pod,
+        api=api,
+    )
+
+
+def worst(findings: list[Finding]) -> Level:
+    """The worst level."""
+    return max((finding.level for finding in findings), key=list(Level).index)

@@ -1,0 +1,246 @@
+"""What the API server tells of rights, objects and the webhook."""
+
+import base64
+import datetime
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tensorfusion_dra.app.doctor import kubernetes, objects, rights, webhook
+from tensorfusion_dra.app.doctor.options import Options, Place
+from tensorfusion_dra.app.doctor.surroundings import Surroundings
+from tensorfusion_dra.cluster.api import Api
+from tensorfusion_dra.core.diagnosis.finding import Finding, Level
+from tests.app.doctor.here import surroundings, worst
+from tests.support.canned_api import CannedApi, served
+
+SELF = "POST /apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+OTHERS = "POST /apis/authorization.k8s.io/v1/subjectaccessreviews"
+DAEMONSETS = "GET /apis/apps/v1/daemonsets"
+DEPLOYMENTS = "GET /apis/apps/v1/deployments"
+RESOURCE = "/apis/resource.k8s.io/v1"
+MUTATING = "GET /apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
+SERVICE = "GET /api/v1/namespaces/tensorfusion-dra/services/tensorfusion-dra-webhook"
+ENDPOINTS = "GET /apis/discovery.k8s.io/v1/namespaces/tensorfusion-dra/endpointslices"
+PODS = "POST /api/v1/namespaces/default/pods"
+
+Here = Callable[..., Surroundings]
+
+
+@pytest.fixture
+def canned() -> Iterator[CannedApi]:
+    group = {"versions": [{"version": "v1"}]}
+    with served({"GET /apis/resource.k8s.io": group}) as api:
+        yield api
+
+
+@pytest.fixture
+def here(canned: CannedApi, tmp_path: Path) -> Here:
+    kubeconfig = canned.kubeconfig(tmp_path / "kubeconfig")
+    return lambda **more: surroundings(tmp_path, api=Api(kubeconfig), **more)
+
+
+def allowed(refused: str = "") -> Callable[[Any], Any]:
+    def review(body: Any) -> Any:
+        verb = body["spec"]["resourceAttributes"]["verb"]
+        return {"status": {"allowed": verb != refused}}
+
+    return review
+
+
+def asked_for(canned: CannedApi, request: str) -> list[Any]:
+    return [body for name, body in canned.asked if name.split("?")[0] == request]
+
+
+def test_in_a_pod_the_rights_are_its_own(canned: CannedApi, here: Here) -> None:
+    canned.answers[SELF] = allowed(refused="watch")
+
+    missing, granted = rights.of_node_plugin(here(in_pod=True))
+
+    assert (missing.level, granted.level) == (Level.PROBLEM, Level.OK)
+    assert len(asked_for(canned, SELF)) == 10
+
+
+@pytest.mark.parametrize(("version", "asked"), [("v1.35.0", 9), ("v1.36.2", 10)])
+def test_a_right_that_the_cluster_does_not_know_is_not_missed(
+    canned: CannedApi, here: Here, version: str, asked: int
+) -> None:
+    canned.answers |= {SELF: allowed(), "GET /version": {"gitVersion": version}}
+
+    (granted,) = rights.of_node_plugin(here(in_pod=True))
+
+    assert granted.found == f"{asked} granted"
+
+
+def test_elsewhere_they_are_those_of_the_daemonset(canned: CannedApi, here: Here) -> None:
+    template = {"spec": {"serviceAccountName": "node-plugin"}}
+    daemonset = {"metadata": {"namespace": "gpu"}, "spec": {"template": template}}
+    canned.answers |= {DAEMONSETS: {"items": [daemonset]}, OTHERS: allowed()}
+
+    (granted,) = rights.of_node_plugin(here())
+
+    assert granted.looked_at == "rights of service account gpu/node-plugin"
+    assert asked_for(canned, OTHERS)[0]["spec"]["user"] == "system:serviceaccount:gpu:node-plugin"
+
+
+def test_an_account_that_is_named_is_asked_about(canned: CannedApi, here: Here) -> None:
+    canned.answers[OTHERS] = allowed()
+    options = Options(service_account=("a", "b"))
+
+    (granted,) = rights.of_node_plugin(here(options=options))
+
+    assert "a/b" in granted.looked_at
+
+
+def test_without_a_daemonset_they_are_those_of_the_caller_and_it_is_said(
+    canned: CannedApi, here: Here
+) -> None:
+    canned.answers |= {DAEMONSETS: {"items": []}, SELF: allowed()}
+
+    said, granted = rights.of_node_plugin(here())
+
+    assert (said.level, granted.level) == (Level.NOTE, Level.OK)
+
+
+def test_the_webhooks_rights_are_looked_at_where_it_is_installed(
+    canned: CannedApi, here: Here
+) -> None:
+    assert list(rights.of_webhook(here())) == []
+    deployment = {
+        "metadata": {"namespace": "gpu"},
+        "spec": {"template": {"spec": {"serviceAccountName": "webhook"}}},
+    }
+    canned.answers |= {DEPLOYMENTS: {"items": [deployment]}, OTHERS: allowed(refused="get")}
+
+    missing, granted = rights.of_webhook(here())
+
+    assert (missing.level, granted.level) == (Level.PROBLEM, Level.OK)
+    assert "get pods" in missing.looked_at
+
+
+def test_a_right_to_create_claims_is_not_missed_in_a_pod(canned: CannedApi, here: Here) -> None:
+    canned.answers[f"POST {RESOURCE}/namespaces/default/resourceclaims"] = (403, "forbidden")
+
+    (in_pod,) = kubernetes.claim_gates(here(in_pod=True))
+    (outside,) = kubernetes.claim_gates(here())
+
+    assert (in_pod.level, outside.level) == (Level.NOTE, Level.COULD_NOT_LOOK)
+
+
+def test_a_node_of_another_name_than_the_settings_say_is_a_problem(here: Here) -> None:
+    (finding,) = kubernetes.nodes(here())
+
+    assert finding.level is Level.PROBLEM
+    assert "--node-name" in finding.cure
+
+
+def test_a_workstation_looks_at_the_nodes_that_publish(canned: CannedApi, here: Here) -> None:
+    nodes = [{"metadata": {"name": name}, "status": {}} for name in ("a", "b")]
+    published = {"spec": {"nodeName": "b", "driver": "tensor-fusion.ai.dra-driver"}}
+    canned.answers |= {
+        "GET /api/v1/nodes": {"items": nodes},
+        f"GET {RESOURCE}/resourceslices": {"items": [published]},
+    }
+
+    found = kubernetes.looked_at_nodes(here(place=Place.WORKSTATION))
+
+    assert [node["metadata"]["name"] for node in found] == ["b"]
+
+
+def test_slices_of_this_node_or_of_all(canned: CannedApi, here: Here) -> None:
+    canned.answers |= {
+        "GET /api/v1/nodes": {"items": []},
+        f"GET {RESOURCE}/resourceslices": {"items": []},
+    }
+
+    (of_node,) = objects.slices(here())
+    (of_cluster,) = objects.slices(here(place=Place.WORKSTATION))
+
+    assert (of_node.level, of_cluster.level) == (Level.PROBLEM, Level.PROBLEM)
+    assert "node-01" in of_node.looked_at
+    asked = [name for name, _ in canned.asked if "resourceslices" in name]
+    assert "spec.nodeName%3Dnode-01" in asked[0]
+    assert "nodeName" not in asked[1]
+
+
+def test_class_and_template_are_read_from_the_cluster(canned: CannedApi, here: Here) -> None:
+    template = {
+        "metadata": {"name": "tensor-fusion-gpu-template", "namespace": "a"},
+        "spec": {"spec": {"devices": {"requests": [{"exactly": {"deviceClassName": "gone"}}]}}},
+    }
+    other = {"metadata": {"name": "own", "namespace": "a"}}
+    canned.answers |= {
+        f"GET {RESOURCE}/resourceclaimtemplates": {"items": [template, other]},
+        f"GET {RESOURCE}/deviceclasses": {"items": []},
+    }
+
+    (missing,) = objects.device_class(here())
+    (dangling,) = objects.templates(here())
+
+    assert (missing.level, dangling.level) == (Level.PROBLEM, Level.PROBLEM)
+    assert "gone" in dangling.found
+
+
+@pytest.fixture(scope="session")
+def authority() -> str:
+    """The certificate of a CA in PEM; it ends in the year 2124."""
+    return (Path(__file__).parent / "authority.pem").read_text()
+
+
+def configured(canned: CannedApi, bundle: str) -> None:
+    client = {
+        "service": {"namespace": "tensorfusion-dra", "name": "tensorfusion-dra-webhook"},
+        "caBundle": bundle,
+    }
+    hook = {"name": "pods.dra.tensor-fusion.ai", "clientConfig": client}
+    canned.answers |= {
+        MUTATING: {"items": [{"webhooks": [hook]}]},
+        SERVICE: {},
+        ENDPOINTS: {"items": [{"endpoints": [{"conditions": {"ready": True}}]}]},
+        PODS: lambda pod: {**pod, "spec": {**pod["spec"], "resourceClaims": [{"name": "gpu"}]}},
+    }
+
+
+def reached(here: Surroundings) -> list[Finding]:
+    return list(webhook.reachable(here))
+
+
+def test_a_webhook_that_answers_gives_the_pod_on_trial_a_claim(
+    canned: CannedApi, here: Here, authority: str
+) -> None:
+    configured(canned, base64.b64encode(authority.encode()).decode())
+
+    found = reached(here())
+
+    assert worst(found) is Level.OK
+    assert len(found) == 4
+    ((request, pod),) = [(name, body) for name, body in canned.asked if name.startswith("POST")]
+    assert "dryRun=All" in request
+    assert pod["metadata"]["annotations"]["tensor-fusion.ai/vram-request"] == "1Gi"
+
+
+def test_a_webhook_without_ca_endpoints_or_answer_is_three_problems(
+    canned: CannedApi, here: Here
+) -> None:
+    configured(canned, "")
+    canned.answers[ENDPOINTS] = {"items": []}
+    canned.answers[PODS] = (500, 'failed calling webhook "pods.dra.tensor-fusion.ai"')
+
+    assert [finding.level for finding in reached(here())] == [Level.OK] + 3 * [Level.PROBLEM]
+
+
+def test_without_a_webhook_nothing_is_tried(canned: CannedApi, here: Here) -> None:
+    (finding,) = reached(here())
+
+    assert finding.level is Level.NOTE
+    assert asked_for(canned, PODS) == []
+
+
+def test_a_bundle_tells_when_its_first_certificate_ends(authority: str) -> None:
+    once = base64.b64encode(authority.encode()).decode()
+
+    assert webhook.bundle(once).ends == datetime.datetime(2124, 1, 1, tzinfo=datetime.UTC)
+    assert "base64" in webhook.bundle("%").trouble
+    assert webhook.bundle(base64.b64encode(b"nothing").decode()).trouble

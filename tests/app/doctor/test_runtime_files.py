@@ -1,0 +1,97 @@
+"""The container runtime's configuration is found and read as the runtime reads it."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tensorfusion_dra.app.doctor import runtime
+from tensorfusion_dra.app.doctor.options import Options
+from tensorfusion_dra.cluster.api import Api
+from tensorfusion_dra.core.diagnosis.finding import Finding, Level
+from tensorfusion_dra.core.errors import RetryableError
+from tests.app.doctor.here import surroundings, worst
+from tests.support.canned_api import CannedApi, served
+
+NODE = "GET /api/v1/nodes/node-01"
+CRI = '[plugins."io.containerd.grpc.v1.cri"]\n'
+
+
+@pytest.fixture
+def canned() -> Iterator[CannedApi]:
+    with served({}) as api:
+        yield api
+
+
+def write(folder: Path, path: str, text: str) -> None:
+    file = folder / "host" / path
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text)
+
+
+def looked(canned: CannedApi, folder: Path, told: str, *, in_pod: bool = False) -> list[Finding]:
+    canned.answers[NODE] = {
+        "metadata": {"name": "node-01"},
+        "status": {"nodeInfo": {"containerRuntimeVersion": told}},
+    }
+    api = Api(canned.kubeconfig(folder / "kubeconfig"))
+    options = Options() if in_pod else Options(host_root=folder / "host")
+    here = surroundings(folder, api=api, in_pod=in_pod, options=options, cdi_dir="/var/run/cdi")
+    return list(runtime.cdi(here))
+
+
+def test_imports_are_followed_relative_absolute_and_by_pattern(
+    canned: CannedApi, tmp_path: Path
+) -> None:
+    main = 'imports = ["conf.d/*.toml", "/etc/more.toml", "/etc/containerd/config.toml"]\n'
+    write(tmp_path, "etc/containerd/config.toml", main + CRI + "enable_cdi = false\n")
+    write(tmp_path, "etc/containerd/conf.d/cdi.toml", CRI + "enable_cdi = true\n")
+    write(tmp_path, "etc/more.toml", "version = 2\n")
+
+    enabled, _ = looked(canned, tmp_path, "containerd://1.7.24")
+
+    assert enabled.level is Level.OK
+    assert "conf.d/cdi.toml" in enabled.found
+
+
+def test_without_cdi_in_its_files_an_old_containerd_is_a_problem(
+    canned: CannedApi, tmp_path: Path
+) -> None:
+    write(tmp_path, "etc/containerd/config.toml", "version = 2\n")
+
+    assert worst(looked(canned, tmp_path, "containerd://1.7.24")) is Level.PROBLEM
+
+
+def test_the_file_of_a_distribution_goes_before_the_usual_one(
+    canned: CannedApi, tmp_path: Path
+) -> None:
+    write(tmp_path, "etc/containerd/config.toml", CRI + "enable_cdi = false\n")
+    k3s = "var/lib/rancher/k3s/agent/etc/containerd/config.toml"
+    write(tmp_path, k3s, CRI + "enable_cdi = true\n")
+
+    assert worst(looked(canned, tmp_path, "containerd://1.7.24")) is Level.OK
+
+
+def test_crio_reads_its_folder_as_well(canned: CannedApi, tmp_path: Path) -> None:
+    write(tmp_path, "etc/crio/crio.conf", '[crio.runtime]\ncdi_spec_dirs = ["/run/cdi"]\n')
+    write(tmp_path, "etc/crio/crio.conf.d/9.conf", '[crio.runtime]\ncdi_spec_dirs = ["/x"]\n')
+
+    found = looked(canned, tmp_path, "cri-o://1.34.0")
+
+    assert worst(found) is Level.PROBLEM
+    assert "9.conf" in found[-1].found
+
+
+def test_in_a_pod_the_hosts_files_are_not_mistaken_for_the_images(
+    canned: CannedApi, tmp_path: Path
+) -> None:
+    (finding,) = looked(canned, tmp_path, "containerd://1.7.24", in_pod=True)
+
+    assert finding.level is Level.COULD_NOT_LOOK
+
+
+def test_a_file_that_is_no_toml_is_told_with_its_path(canned: CannedApi, tmp_path: Path) -> None:
+    write(tmp_path, "etc/containerd/config.toml", "version = = 2")
+
+    with pytest.raises(RetryableError, match=r"config\.toml: .*expected TOML"):
+        looked(canned, tmp_path, "containerd://2.1.9")

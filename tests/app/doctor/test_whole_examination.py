@@ -1,0 +1,192 @@
+"""The doctor on a simulated node that is healthy or broken, and without a cluster."""
+
+import json
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tensorfusion_dra.app.doctor.examination import Check, examined
+from tensorfusion_dra.app.doctor.run import CHECKS
+from tensorfusion_dra.app.simulated_cluster import SimulatedCluster
+from tensorfusion_dra.cluster.api import Api
+from tensorfusion_dra.core.diagnosis.finding import ok
+from tensorfusion_dra.simulator.api.faults import ANY, Refuse
+from tensorfusion_dra.simulator.api.gates import DEFAULT_GATES
+from tests.app.doctor.here import surroundings
+from tests.app.test_command import command
+
+
+@contextmanager
+def node(**options: Any) -> Iterator[SimulatedCluster]:
+    with tempfile.TemporaryDirectory(prefix="tfd-") as folder:
+        cluster = SimulatedCluster(Path(folder), gpus="2xA100-SXM4-80GB", **options)
+        cluster.start()
+        try:
+            cluster.start_plugin()
+            cluster.until("registered", lambda: bool(cluster.kubelet.registered), seconds=15)
+            cluster.until("published", lambda: bool(cluster.slices()), seconds=15)
+            yield cluster
+        finally:
+            cluster.stop()
+
+
+def flags(cluster: SimulatedCluster) -> list[str]:
+    """The node plugin's own, for the doctor beside it."""
+    own = cluster.plugin_command()
+    return [*own[own.index("node-plugin") + 1 :], "--data-dir", str(cluster.folder)]
+
+
+def report(cluster: SimulatedCluster, *more: str) -> dict[str, Any]:
+    ended = command("doctor", "-o", "json", *flags(cluster), *more)
+    assert ended.stderr == ""
+    told: dict[str, Any] = json.loads(ended.stdout)
+    assert ended.returncode == told["exitCode"]
+    return told
+
+
+def at(told: dict[str, Any], level: str) -> set[str]:
+    return {item["theme"] for item in told["findings"] if item["level"] == level}
+
+
+def test_a_healthy_node_has_no_problem_anywhere() -> None:
+    with node() as cluster:
+        cluster.submit("a", {"tflops": "100", "vram": "16Gi"})
+        cluster.until("running", lambda: cluster.container_of("a") is not None, seconds=15)
+
+        told = report(cluster)
+
+    assert told["place"] == "node"
+    assert at(told, "problem") == at(told, "warning") == set()
+    # The simulated API server authorises nobody, so nobody can ask it about rights.
+    assert at(told, "could-not-look") == {"rights"}
+    assert {"folders", "sockets", "GPUs", "limits", "slices", "records"} <= at(told, "ok")
+
+
+def test_a_gate_that_is_off_is_found_by_slice_and_claim() -> None:
+    with node(gates=DEFAULT_GATES - {"DRAConsumableCapacity"}) as cluster:
+        told = report(cluster)
+
+    dropped = [item for item in told["findings"] if "DRAConsumableCapacity is off" in item["found"]]
+    assert told["exitCode"] == 1
+    assert [item["lookedAt"] for item in dropped] == [
+        "ResourceSlice written on trial",
+        "ResourceClaim written on trial",
+    ]
+    assert at(told, "problem") == {"kubernetes", "slices"}
+
+
+def test_a_node_plugin_that_was_killed_is_found_by_its_socket() -> None:
+    with node() as cluster:
+        cluster.kill_plugin()
+
+        told = report(cluster)
+
+    assert at(told, "problem") == {"sockets"}
+    assert at(told, "warning") == {"sockets"}
+
+
+def test_looking_changes_nothing() -> None:
+    with node() as cluster:
+        before = sorted(cluster.folder.rglob("*"))
+        slices = cluster.slices()
+        cluster.server.requests.reset()
+
+        report(cluster)
+
+        assert cluster.slices() == slices
+        assert cluster.claims() == []
+        assert sorted(cluster.folder.rglob("*")) == before
+
+
+def test_without_a_kubeconfig_the_node_itself_is_still_looked_at(tmp_path: Path) -> None:
+    ended = command(
+        *("doctor", "-o", "json", "--on", "node", "--simulated-gpus", "1xT4"),
+        *("--kubelet-root", str(tmp_path), "--cdi-dir", str(tmp_path / "cdi")),
+        HOME=str(tmp_path),
+    )
+
+    told = json.loads(ended.stdout)
+    assert ended.returncode == 1  # no folder of a kubelet
+    assert at(told, "could-not-look") == {"kubernetes", "sockets"}
+    assert "GPUs" in at(told, "ok")
+
+
+def test_an_api_server_that_does_not_answer_is_one_problem_and_not_one_a_check(
+    tmp_path: Path,
+) -> None:
+    kubeconfig = tmp_path / "kubeconfig"
+    with node() as cluster:
+        kubeconfig.write_text((cluster.folder / "kubeconfig").read_text())
+    ended = command("doctor", "-o", "json", "--on", "workstation", "--kubeconfig", str(kubeconfig))
+
+    told = json.loads(ended.stdout)
+    assert ended.returncode == 1
+    assert [item["lookedAt"] for item in told["findings"]] == ["API server"]
+
+
+def test_for_a_person_every_trouble_has_its_cure() -> None:
+    with node(gates=DEFAULT_GATES - {"DRAConsumableCapacity"}) as cluster:
+        ended = command("doctor", *flags(cluster))
+
+    assert ended.returncode == 1
+    assert "On node node-01" in ended.stdout
+    assert "cure:     turn the feature gate DRAConsumableCapacity on" in ended.stdout
+    assert ended.stdout.splitlines()[-1].startswith("3 problem")
+
+
+def test_what_may_not_be_read_is_said_and_the_rest_is_looked_at() -> None:
+    with node() as cluster:
+        cluster.server.faults.add(ANY, "resourceslices", Refuse(403))
+
+        told = report(cluster)
+
+    assert {"kubernetes", "slices", "GPUs"} <= at(told, "could-not-look")
+    assert "device class" in at(told, "ok")
+
+
+def test_a_check_that_breaks_costs_only_its_own_findings(tmp_path: Path) -> None:
+    def broken(_: object) -> Any:
+        yield ok("first", "fine")
+        raise ZeroDivisionError("by design")
+
+    checks = [
+        Check(theme="broken", look=broken),
+        Check(theme="whole", look=lambda _: [ok("second", "fine")]),
+    ]
+
+    results = list(examined(checks, surroundings(tmp_path)))
+
+    told = {result.theme: [f.level.value for f in result.findings] for result in results}
+    assert told == {
+        "kubernetes": ["could-not-look"],
+        "broken": ["ok", "could-not-look"],
+        "whole": ["ok"],
+    }
+
+
+def test_a_kubeconfig_that_cannot_be_used_is_a_finding(tmp_path: Path) -> None:
+    here = surroundings(tmp_path, api=Api(tmp_path / "none"))
+
+    (result,) = examined([check for check in CHECKS if check.needs_api], here)
+
+    assert [finding.level.value for finding in result.findings] == ["problem"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--service-account", "a"], "service-account: found 'a'"),
+        (["--runtime-config", "/nowhere"], "runtime-config: /nowhere"),
+        (["--on", "moon"], "moon"),
+        (["--enforcer", "none"], "enforcer: found 'none'"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(arguments: list[str], said: str) -> None:
+    ended = command("doctor", *arguments)
+
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert said in ended.stderr

@@ -1,0 +1,120 @@
+"""When the node's GPUs can be handed to containers, and who else does so."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tensorfusion_dra.core.diagnosis import cards as judge
+from tensorfusion_dra.core.diagnosis.cards import Access
+from tensorfusion_dra.core.diagnosis.finding import Level
+from tensorfusion_dra.core.gpu import LeftOut, TflopsSource
+from tests.support.gpus import gpu
+
+CARD = gpu(0)
+BUS = "0000:3a:00.0"
+
+
+def test_the_library_and_the_drivers_version_are_told() -> None:
+    (known,) = judge.library({"library": "/l.so.1", "driver_version": "550.54.15"})
+    (refused,) = judge.library({"library": "/l.so.1", "driver_version": {"error": "NO_PERM"}})
+
+    assert known.found == "/l.so.1, driver 550.54.15"
+    assert "NO_PERM" in refused.found
+
+
+def test_a_card_that_is_left_out_says_why() -> None:
+    whole, left = judge.cards([CARD], [LeftOut(subject="GPU 1", reason="MIG mode is on")])
+
+    assert (whole.level, left.level) == (Level.OK, Level.WARNING)
+    assert "MIG mode is on" in left.found
+
+
+def test_no_card_at_all_is_worth_a_warning() -> None:
+    assert [finding.level for finding in judge.cards([], [])] == [Level.WARNING]
+
+
+def test_estimated_compute_is_said() -> None:
+    (finding,) = judge.cards([replace(CARD, tflops_source=TflopsSource.ESTIMATE)], [])
+
+    assert finding.level is Level.NOTE
+    assert "--gpu-models" in finding.cure
+
+
+@pytest.mark.parametrize(
+    ("access", "levels"),
+    [
+        (Access(toolkit_cards=frozenset({CARD.uuid})), [Level.OK]),
+        (Access(libraries=12), [Level.OK]),
+        (Access(trouble="libcuda.so.1: found in no library folder"), [Level.PROBLEM]),
+    ],
+)
+def test_containers_get_libraries_from_the_toolkit_or_from_the_driver_root(
+    access: Access, levels: list[Level]
+) -> None:
+    real = replace(CARD, simulated=False)
+
+    assert [finding.level for finding in judge.access([real], access)] == levels
+
+
+def test_simulated_cards_need_no_libraries() -> None:
+    assert list(judge.access([replace(CARD, simulated=True)], Access(trouble="none"))) == []
+
+
+def test_a_device_node_is_there_or_claims_fail() -> None:
+    there = judge.device_node("/dev/nvidia0", found=True)
+    missing = judge.device_node("device node /dev/nvidia0: No such file", found=False)
+
+    assert (there.level, missing.level) == (Level.OK, Level.PROBLEM)
+
+
+@pytest.mark.parametrize(
+    ("capacity", "level"),
+    [
+        ({"cpu": "8"}, Level.OK),
+        ({"nvidia.com/gpu": "0"}, Level.OK),
+        ({"nvidia.com/gpu": "8"}, Level.WARNING),
+        ({"nvidia.com/mig-1g.10gb": "7"}, Level.WARNING),
+    ],
+)
+def test_a_device_plugin_that_hands_out_cards_is_found_by_the_nodes_capacity(
+    capacity: dict[str, str], level: Level
+) -> None:
+    node = {"metadata": {"name": "node-01"}, "status": {"capacity": capacity}}
+
+    (finding,) = judge.other_plugins(node)
+
+    assert finding.level is level
+
+
+def published(driver: str, **attributes: str) -> dict[str, Any]:
+    device = {
+        "name": "gpu-0",
+        "attributes": {name: {"string": text} for name, text in attributes.items()},
+    }
+    return {"spec": {"driver": driver, "devices": [device]}}
+
+
+OURS = published(
+    "tensor-fusion.ai.dra-driver", uuid=CARD.uuid, **{"resource.kubernetes.io/pciBusID": BUS}
+)
+
+
+@pytest.mark.parametrize(
+    ("item", "level"),
+    [
+        (published("gpu.nvidia.com", uuid=CARD.uuid), Level.WARNING),
+        (published("gpu.nvidia.com", uuid=CARD.uuid.lower()), Level.WARNING),
+        (published("gpu.nvidia.com", **{"resource.kubernetes.io/pciBusID": BUS}), Level.WARNING),
+        (published("gpu.nvidia.com", uuid="GPU-other"), Level.OK),
+        (published("nic.example.com", model=BUS), Level.OK),
+        (published("nic.example.com"), Level.OK),
+        (OURS, Level.OK),
+    ],
+)
+def test_another_driver_with_the_same_card_is_found_by_its_uuid_or_its_place(
+    item: dict[str, Any], level: Level
+) -> None:
+    (finding,) = judge.other_slices("node-01", [OURS, item])
+
+    assert finding.level is level

@@ -1,0 +1,213 @@
+"""Runs against whatever cluster KUBECONFIG names: `make e2e`, or pytest tests/e2e.
+
+Every wait says what it waited for and for how long. When a test fails, what the cluster then held
+is written to a folder of its name: pods, claims, slices, events, logs.
+"""
+
+import os
+import shlex
+import subprocess
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tensorfusion_dra.cluster.api import Api
+from tensorfusion_dra.core import names
+from tests.e2e import evidence
+from tests.e2e.cluster import RESOURCE, Cluster, Json
+from tests.e2e.drivers import Driver, HostProcess, InstalledDaemonSet
+from tests.e2e.tenants import Tenants
+
+NodeCommand = Callable[[str], None]
+
+_TEST_SECONDS = 600
+_NODE_COMMAND_SECONDS = 180
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("e2e")
+    group.addoption("--driver", choices=("daemonset", "host"), default="daemonset")
+    group.addoption("--gpus", default="2xA100-SXM4-80GB", help="simulated, for --driver host")
+    group.addoption("--node", default="", help="the node under test; the first that publishes")
+    group.addoption(
+        "--node-command",
+        default=os.environ.get("E2E_NODE_COMMAND", ""),
+        help="gets restart-kubelet, stop-kubelet, start-kubelet or reboot as its last argument",
+    )
+    group.addoption("--image", default=os.environ.get("E2E_IMAGE", "busybox:1.37"))
+    group.addoption("--pull-policy", default=os.environ.get("E2E_PULL_POLICY", "IfNotPresent"))
+    group.addoption("--evidence", type=Path, default=Path("dist/e2e"))
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "node_command: does something to the node itself")
+    config.addinivalue_line("markers", "webhook: needs the admission webhook")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        item.add_marker(pytest.mark.timeout(_TEST_SECONDS))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: "pytest.CallInfo[None]") -> Iterator[None]:
+    report: pytest.TestReport = yield  # type: ignore[assignment]
+    if report.failed and "cluster" in getattr(item, "funcargs", {}):
+        folder = item.config.getoption("--evidence") / f"{item.name}-{call.when}"
+        driver = getattr(item, "funcargs", {}).get("driver")
+        namespace = getattr(item, "funcargs", {}).get("tenants")
+        evidence.gather(
+            folder,
+            item.funcargs["cluster"],  # type: ignore[attr-defined]
+            namespace=namespace.namespace if namespace else "",
+            driver=driver,
+        )
+        files = ", ".join(sorted(path.name for path in folder.iterdir()))
+        report.sections.append(("evidence", f"{folder}: {files}"))
+    return report  # type: ignore[return-value]
+
+
+@pytest.fixture(scope="session")
+def kubeconfig() -> str:
+    named = os.environ.get("KUBECONFIG", "")
+    assert named, "KUBECONFIG: expected the file of a cluster to test on"
+    return named
+
+
+@pytest.fixture(scope="session")
+def cluster(kubeconfig: str) -> Cluster:
+    return Cluster(Api(Path(kubeconfig)))
+
+
+@pytest.fixture(scope="session")
+def node_name(cluster: Cluster, pytestconfig: pytest.Config) -> str:
+    """The node under test."""
+    named: str = pytestconfig.getoption("--node")
+    if named:
+        return named
+    selector = f"spec.driver={names.DRIVER}"
+    published = cluster.objects("ResourceSlice", fieldSelector=selector)
+    if published:
+        return str(published[0]["spec"]["nodeName"])
+    nodes = cluster.objects("Node")
+    assert len(nodes) == 1, "no node publishes yet, and there are several: choose one with --node"
+    return str(nodes[0]["metadata"]["name"])
+
+
+@pytest.fixture(scope="session")
+def driver(
+    cluster: Cluster, node_name: str, kubeconfig: str, pytestconfig: pytest.Config
+) -> Iterator[Driver]:
+    """The node plugin, which every test finds serving."""
+    if pytestconfig.getoption("--driver") == "daemonset":
+        yield InstalledDaemonSet(cluster, node_name=node_name)
+        return
+    log = pytestconfig.getoption("--evidence") / "node-plugin.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    log.unlink(missing_ok=True)
+    process = HostProcess(
+        node_name=node_name,
+        kubeconfig=kubeconfig,
+        gpus=pytestconfig.getoption("--gpus"),
+        log_file=log,
+    )
+    yield process
+    process.uninstall()
+
+
+@pytest.fixture(scope="session")
+def device_class(cluster: Cluster) -> None:
+    """The DeviceClass that claims name, as the manifests have it."""
+    selector = {"cel": {"expression": f'device.driver == "{names.DRIVER}"'}}
+    if cluster.find("DeviceClass", names.DEVICE_CLASS) is None:
+        cluster.create(
+            {
+                "apiVersion": RESOURCE,
+                "kind": "DeviceClass",
+                "metadata": {"name": names.DEVICE_CLASS},
+                "spec": {"selectors": [selector]},
+            }
+        )
+
+
+@pytest.fixture
+def slices(cluster: Cluster, node_name: str, driver: Driver) -> Callable[[], list[Json]]:
+    """The node's slices; there are some, as the driver runs."""
+    selector = f"spec.driver={names.DRIVER},spec.nodeName={node_name}"
+
+    def stored() -> list[Json]:
+        found = cluster.objects("ResourceSlice", fieldSelector=selector)
+        return sorted(found, key=lambda item: str(item["metadata"]["name"]))
+
+    driver.start()
+    cluster.until("the node's slices", stored, seconds=60)
+    return stored
+
+
+@pytest.fixture
+def tenants(
+    cluster: Cluster,
+    node_name: str,
+    slices: Callable[[], list[Json]],
+    device_class: None,
+    pytestconfig: pytest.Config,
+) -> Iterator[Tenants]:
+    """A namespace for the test's pods; it and they are gone afterwards."""
+    namespace = f"e2e-{uuid.uuid4().hex[:8]}"
+    cluster.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
+    cluster.until(
+        "the namespace's service account",
+        lambda: cluster.find("ServiceAccount", "default", namespace=namespace),
+        seconds=30,
+    )
+    yield Tenants(
+        cluster,
+        namespace=namespace,
+        node_name=node_name,
+        image=pytestconfig.getoption("--image"),
+        pull_policy=pytestconfig.getoption("--pull-policy"),
+    )
+    cluster.delete("Namespace", namespace)
+    cluster.until(
+        "the namespace to be gone",
+        lambda: cluster.find("Namespace", namespace) is None,
+        seconds=120,
+    )
+
+
+@pytest.fixture(scope="session")
+def node_command(pytestconfig: pytest.Config) -> NodeCommand:
+    """Does something to the node itself."""
+    named: str = pytestconfig.getoption("--node-command")
+    assert named, (
+        "--node-command: expected a command, such as the one that hack/cluster-up prints; "
+        "without one leave these tests out with -m 'not node_command'"
+    )
+
+    def run(what: str) -> None:
+        started = time.monotonic()
+        ended = subprocess.run(
+            [*shlex.split(named), what],
+            capture_output=True,
+            text=True,
+            timeout=_NODE_COMMAND_SECONDS,
+            check=False,
+        )
+        print(f"{what} took {time.monotonic() - started:.1f} s")
+        assert ended.returncode == 0, f"{what}: {ended.stdout}{ended.stderr}"
+
+    return run
+
+
+@pytest.fixture
+def quiet(cluster: Cluster, slices: Callable[[], list[Json]]) -> None:
+    """Nobody holds a GPU of the node, so the test can count what is left."""
+    pools = {item["spec"]["pool"]["name"] for item in slices()}
+    cluster.until(
+        "nobody to hold a GPU of the node",
+        lambda: not [r for r in cluster.allocated() if r["pool"] in pools],
+        seconds=120,
+    )

@@ -1,0 +1,110 @@
+"""What the cluster scripts would do, as far as it can be seen without doing it."""
+
+import subprocess
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[2]
+SCRIPTS = ("cluster-up", "kind-up")
+
+
+def script(name: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [ROOT / "hack" / name, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+        env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"},
+    )
+
+
+def dry_run(*arguments: str) -> tuple[dict[str, Any], list[str]]:
+    """The configuration of kind, and the commands that would be run."""
+    ended = script("kind-up", "--dry-run", *arguments)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    configuration, first, rest = ended.stdout.partition("kind create")
+    return yaml.safe_load(configuration), (first + rest).splitlines()
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_bash_understands_the_script(name: str) -> None:
+    subprocess.run(["bash", "-n", ROOT / "hack" / name], check=True, timeout=30)
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "said"),
+    [
+        ("kind-up", ["--version", "1.30", "--dry-run"], "expected 1.34, 1.35 or 1.36"),
+        ("kind-up", ["--name"], "--name: expected a value"),
+        ("kind-up", ["--node", "fly", "--dry-run"], "--node fly: expected restart-kubelet"),
+        ("cluster-up", [], "--state: expected a folder"),
+        ("cluster-up", ["--bin"], "--bin: expected a value"),
+        ("cluster-up", ["--speed", "1"], "--speed: no such option"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(name: str, arguments: list[str], said: str) -> None:
+    ended = script(name, *arguments)
+
+    assert ended.returncode == 2
+    assert said in ended.stderr
+    assert ended.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("version", "gates"),
+    [
+        ("1.34", {"DRAConsumableCapacity": True}),
+        ("1.35", {"DRAConsumableCapacity": True}),
+        ("1.36", None),
+    ],
+)
+def test_pods_can_share_devices_in_every_version_of_kubernetes(
+    version: str, gates: dict[str, bool] | None
+) -> None:
+    configuration, commands = dry_run("--version", version)
+
+    assert configuration["kind"] == "Cluster"
+    assert configuration.get("featureGates") == gates
+    assert f"--image kindest/node:v{version}." in commands[0]
+
+
+def test_the_runtime_of_every_node_has_cdi_on() -> None:
+    configuration, _ = dry_run()
+
+    (patch,) = configuration["containerdConfigPatches"]
+    assert tomllib.loads(patch)["plugins"]["io.containerd.grpc.v1.cri"]["enable_cdi"] is True
+    assert [node["role"] for node in configuration["nodes"]] == ["control-plane", "worker"]
+
+
+def test_the_image_is_loaded_before_the_daemonset_is_applied() -> None:
+    _, commands = dry_run("--name", "a", "--image", "x:1")
+
+    assert [line.split()[:2] for line in commands] == [
+        ["kind", "create"],
+        ["kind", "load"],
+        ["kubectl", "--context"],
+        ["kubectl", "--context"],
+    ]
+    assert commands[1].split()[-1] == "x:1"
+    assert "apply --kustomize daemonset/overlays/simulated" in commands[2]
+    assert all("kind-a" in line for line in commands[2:])
+
+
+@pytest.mark.parametrize(
+    ("command", "runs"),
+    [
+        ("restart-kubelet", "docker exec a-worker systemctl restart kubelet"),
+        ("stop-kubelet", "docker exec a-worker systemctl stop kubelet"),
+        ("start-kubelet", "docker exec a-worker systemctl start kubelet"),
+        ("reboot", "docker restart a-worker"),
+    ],
+)
+def test_what_only_a_node_can_do_to_itself_is_one_command(command: str, runs: str) -> None:
+    ended = script("kind-up", "--dry-run", "--name", "a", "--node", command)
+
+    assert ended.stdout.strip() == runs

@@ -1,0 +1,87 @@
+"""An HTTP server that gives the answers it is told: for what the simulated API server has not."""
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+from urllib.parse import urlsplit
+
+
+class CannedApi:
+    """Answers by method and path; 404 for all else.
+
+    Attributes:
+        answers: Status and body by ``GET /path``; a callable gets the request's body.
+        asked: The requests so far, as ``GET /path?query`` and body.
+    """
+
+    def __init__(self, answers: Mapping[str, Any]) -> None:
+        self.answers = dict(answers)
+        self.asked: list[tuple[str, Any]] = []
+        self.url = ""
+
+    def kubeconfig(self, path: Path) -> Path:
+        """Writes a kubeconfig for this server; its path."""
+        document = {
+            "clusters": [{"name": "c", "cluster": {"server": self.url}}],
+            "users": [{"name": "u", "user": {}}],
+            "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
+            "current-context": "x",
+        }
+        path.write_text(json.dumps(document), encoding="utf-8")
+        return path
+
+    def answer(self, method: str, target: str, body: Any) -> tuple[int, Any]:
+        """Status and document for a request."""
+        self.asked.append((f"{method} {target}", body))
+        found = self.answers.get(f"{method} {urlsplit(target).path}")
+        if callable(found):
+            found = found(body)
+        if found is None:
+            return 404, {"kind": "Status", "message": "the server could not find it"}
+        if isinstance(found, tuple):
+            status, message = found
+            return status, {"kind": "Status", "message": message}
+        return 200, found
+
+
+@contextmanager
+def served(answers: Mapping[str, Any]) -> Iterator[CannedApi]:
+    """A server on loopback while the block runs.
+
+    Args:
+        answers: By ``GET /path``: a document, or a status and the message of its refusal.
+    """
+    api = CannedApi(answers)
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+            """Nothing is logged."""
+
+        def do_GET(self) -> None:
+            length = int(self.headers.get("Content-Length") or 0)
+            body = json.loads(self.rfile.read(length)) if length else None
+            status, document = api.answer(self.command, self.path, body)
+            text = json.dumps(document).encode()
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(text)))
+            self.end_headers()
+            self.wfile.write(text)
+
+        do_POST = do_GET  # noqa: N815
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        server.daemon_threads = True
+        api.url = f"http://127.0.0.1:{server.server_address[1]}"
+        thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+        try:
+            yield api
+        finally:
+            server.shutdown()
+            thread.join()
