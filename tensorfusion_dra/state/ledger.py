@@ -2,6 +2,7 @@
 
 import json
 import sqlite3
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +18,9 @@ FILE_NAME: Final = "ledger.sqlite3"
 _VERSION: Final = 1
 _WAIT_SECONDS: Final = 5.0
 """How long a step waits for another instance; well below the kubelet's 45 s."""
+
+_PAUSE_SECONDS: Final = 0.01
+"""Before SQLite is asked again where it does not wait itself."""
 
 _PASSING: Final = frozenset(
     {
@@ -131,7 +135,7 @@ class Ledger:
     def _open(self) -> None:
         connection = self._connection
         self._check_is_ours()  # before anything is written
-        connection.execute("PRAGMA journal_mode = WAL")
+        _use_wal(connection)
         # FULL: a commit returns once it would survive a power cut.
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("PRAGMA foreign_keys = ON")
@@ -166,6 +170,22 @@ class Ledger:
                 yield self._connection
         finally:
             self._lock.release()
+
+
+def _use_wal(connection: sqlite3.Connection) -> None:
+    deadline = time.monotonic() + _WAIT_SECONDS
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+        except sqlite3.OperationalError as error:
+            # SQLite does not wait here itself: two instances that change the mode of a new file
+            # hold a lock each that the other one wants.
+            busy = error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY
+            if not busy or time.monotonic() > deadline:
+                raise
+            time.sleep(_PAUSE_SECONDS)
+        else:
+            return
 
 
 @contextmanager

@@ -7,7 +7,7 @@ import itertools
 import sys
 from pathlib import Path
 
-from tensorfusion_dra.core.errors import ClaimError
+from tensorfusion_dra.core.errors import ClaimError, RetryableError
 from tensorfusion_dra.state.ledger import Ledger
 from tests.support.claims import admitted, allocated, local, prepared, share
 from tests.support.gpus import gpu
@@ -18,6 +18,9 @@ NODE = local(gpu())
 
 def main() -> None:
     verb, folder, name = sys.argv[1:]
+    if verb == "begin":
+        begin(Path(folder))
+        return
     ledger = Ledger(Path(folder))
     {"record": record, "admit": admit, "hold": hold}[verb](ledger, name)
     ledger.close()
@@ -46,6 +49,20 @@ def admit(ledger: Ledger, name: str) -> None:
             tell(str(error))
             return
         tell(claim.ref.uid)
+
+
+def begin(folder: Path) -> None:
+    """Begins one further ledger after the other, each when a line comes."""
+    tell("ready")
+    for number in itertools.count():
+        if not sys.stdin.readline():
+            return
+        try:
+            Ledger(folder / str(number)).close()
+        except RetryableError as error:
+            tell(str(error))
+        else:
+            tell("opened")
 
 
 def hold(ledger: Ledger, name: str) -> None:

@@ -261,6 +261,18 @@ def test_two_processes_never_give_the_same_capacity_twice(tmp_path: Path) -> Non
     assert all("vram: 5Gi beside 80Gi held is over 80Gi" in lines[-1] for lines in answers)
 
 
+def test_two_processes_that_begin_a_ledger_at_once_both_open_it(tmp_path: Path) -> None:
+    answers = []
+    with child("begin", tmp_path, "x") as x, child("begin", tmp_path, "y") as y:
+        assert line(x) == line(y) == "ready"
+        for _ in range(60):
+            proceed(x)
+            proceed(y)
+            answers += [line(x), line(y)]
+
+    assert answers == ["opened"] * 120
+
+
 def test_a_ledger_that_another_process_holds_can_be_read_and_is_refused_in_time(
     tmp_path: Path,
 ) -> None:
