@@ -291,6 +291,10 @@ class ClaimFiles(Protocol):
         """Returns once no reader would find the claim's file; fine if there is none."""
         ...
 
+    def remove_unfinished(self) -> None:
+        """Removes what a crash left of a write; call it only while nobody writes."""
+        ...
+
     def claim_uids(self) -> frozenset[str]:
         """The claims that have a file."""
         ...

@@ -72,6 +72,15 @@ class Projection:
             with suppress(ClaimError):  # then nothing was ever provided for it
                 self._host_files.withdraw(self._enforcer(claim).needs(claim))
 
+    def remove_unfinished(self) -> None:
+        """Removes what crashes left of writes; call it only while nobody writes.
+
+        Raises:
+            RetryableError: A folder cannot be read or written.
+        """
+        self._specs.remove_unfinished()
+        self._limits.remove_unfinished()
+
     def claim_uids(self) -> frozenset[str]:
         """The claims that something is seen of.
 

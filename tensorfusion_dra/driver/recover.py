@@ -27,6 +27,9 @@ def recover(ledger: Ledger, projection: Projection) -> None:
         except RetryableError as error:
             log.warning("claim_not_recovered", claim=str(record.ref), error=str(error))
     try:
+        # Files are written in a step of the ledger, so in ours nobody is writing any.
+        with ledger.transaction():
+            projection.remove_unfinished()
         for uid in projection.claim_uids() - records.keys():
             projection.remove(uid, None)
             removed += 1

@@ -2,7 +2,11 @@
 
 import os
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
+
+_SUFFIX: Final = ".tmp"
 
 
 def write(path: Path, content: bytes, *, mode: int) -> None:
@@ -10,12 +14,12 @@ def write(path: Path, content: bytes, *, mode: int) -> None:
 
     The temporary file lies in the same folder, because a rename from another one is a creation
     to inotify, which container runtimes do not read CDI specs upon. Its name ends in .tmp, which
-    they ignore.
+    they ignore, and begins with the file's own, by which unfinished() finds it after a crash.
 
     Raises:
         OSError: The old file, or none, is still there, and nothing else.
     """
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".tmp")
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=_SUFFIX)
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(content)
@@ -27,6 +31,18 @@ def write(path: Path, content: bytes, *, mode: int) -> None:
         Path(temporary).unlink(missing_ok=True)
         raise
     sync_folder(path.parent)
+
+
+def unfinished(folder: Path, *, prefix: str, suffix: str) -> Iterator[Path]:
+    """The temporary files of writes, running or cut off, to files of such names.
+
+    Raises:
+        OSError: The folder cannot be read.
+    """
+    for path in folder.iterdir():
+        name, _, _ = path.name.removesuffix(_SUFFIX).rpartition(".")
+        if path.name.endswith(_SUFFIX) and name.startswith(f".{prefix}") and name.endswith(suffix):
+            yield path
 
 
 def remove(path: Path) -> bool:

@@ -49,6 +49,13 @@ class ClaimFiles:
         with self._errors(path):
             atomic.remove(path)
 
+    def remove_unfinished(self) -> None:
+        """See ports.ClaimFiles."""
+        with self._errors(self.folder):
+            if self.folder.is_dir():
+                for path in atomic.unfinished(self.folder, prefix=self.prefix, suffix=".json"):
+                    path.unlink(missing_ok=True)
+
     def claim_uids(self) -> frozenset[str]:
         """See ports.ClaimFiles."""
         with self._errors(self.folder):

@@ -63,6 +63,8 @@ def test_until_the_new_file_is_whole_it_is_no_spec_to_a_runtime(tmp_path: Path) 
     assert left.pop("a.json") == b"old"
     assert list(left.values()) == [b"new"]
     assert all(name.startswith(".") and name.endswith(".tmp") for name in left)
+    unfinished = atomic.unfinished(tmp_path, prefix="a", suffix=".json")
+    assert [file.name for file in unfinished] == list(left)
     atomic.write(path, b"newer", mode=0o644)
     assert path.read_bytes() == b"newer"
 

@@ -159,6 +159,18 @@ def test_files_of_others_are_neither_counted_nor_touched(tmp_path: Path) -> None
     assert all((tmp_path / name).read_text() == name for name in foreign)
 
 
+def test_what_a_crash_left_of_a_write_is_removed_and_nothing_else(tmp_path: Path) -> None:
+    left = f".{FILE}.x1y2z3a4.tmp"
+    others = [FILE, ".nvidia.json.x1y2z3a4.tmp", f".{FILE}.swp", f"{FILE}.tmp", ".tmp"]
+    for name in (left, *others):
+        (tmp_path / name).touch()
+
+    claim_files.cdi_specs(tmp_path).remove_unfinished()
+    claim_files.cdi_specs(tmp_path / "missing").remove_unfinished()
+
+    assert names(tmp_path) == sorted(others)
+
+
 def test_a_read_only_folder_can_become_writable(reachable: Path) -> None:
     specs = claim_files.cdi_specs(reachable)
     specs.ensure(UID, spec(1))
