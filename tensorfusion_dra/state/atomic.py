@@ -19,7 +19,9 @@ def write(path: Path, content: bytes, *, mode: int) -> None:
     Raises:
         OSError: The old file, or none, is still there, and nothing else.
     """
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=_SUFFIX)
+    descriptor, temporary = tempfile.mkstemp(
+        dir=path.parent, prefix=f".{path.name}.", suffix=_SUFFIX
+    )
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(content)

@@ -1,0 +1,29 @@
+"""What all tests share: the counts of what they really did."""
+
+from collections import Counter
+
+import pytest
+
+from tests.support.tally import Tally
+
+_TALLY = pytest.StashKey[Tally]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[_TALLY] = Counter()
+
+
+@pytest.fixture(scope="session")
+def tally(pytestconfig: pytest.Config) -> Tally:
+    """Where tests count what they did; the closing lines of the run show it."""
+    return pytestconfig.stash[_TALLY]
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    counts = config.stash[_TALLY]
+    if counts:
+        terminalreporter.section("what the fault tests did")
+    for what, count in counts.items():
+        terminalreporter.write_line(f"{count:>7} {what}")
