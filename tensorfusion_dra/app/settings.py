@@ -8,13 +8,13 @@ from dataclasses import Field, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Final
 
-import yaml
-
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.errors import InputError
 from tensorfusion_dra.core.gpupool import DEFAULT_QOS, QOS_LEVELS
 from tensorfusion_dra.core.oversubscription import NO_MORE, Oversubscription
 from tensorfusion_dra.core.share_parameters import Isolation
+from tensorfusion_dra.discovery import yaml_file
+from tensorfusion_dra.discovery.yaml_file import shown
 
 BOOLEANS: Final = ("true", "false")
 ENFORCERS: Final = ("tensor-fusion", "hami-core", "mps")
@@ -210,20 +210,22 @@ def variable(item: "Field[Any]") -> str:
 
 def _from_file(path: Path) -> dict[str, Any]:
     try:
-        loaded = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"config {path}: {error.strerror}") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise InputError(f"config {path}: {' '.join(str(error).split())}") from error
+        loaded = yaml_file.content(path)
+    except InputError as error:
+        raise InputError(f"config {error}") from error
     if not isinstance(loaded, dict):
         raise InputError(f"config {path}: found {type(loaded).__name__}, expected a mapping")
     known = {_flag(item.name): item.name for item in fields(Settings)}
     values = {}
     for key, value in loaded.items():
         if key not in known:
-            raise InputError(f"config {path}: found {key!r}, expected one of {', '.join(known)}")
+            raise InputError(
+                f"config {path}: found {shown(key)}, expected one of {', '.join(known)}"
+            )
         if not isinstance(value, str | int | float):
-            raise InputError(f"config {path}: {key}: found {value!r}, expected text or a number")
+            raise InputError(
+                f"config {path}: {key}: found {shown(value)}, expected text or a number"
+            )
         values[known[key]] = str(value).lower() if isinstance(value, bool) else str(value)
     return values
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.discovery import nvml_machine
+from tests.discovery.nvml_machine import Machine
 from tests.faults import fault_points
 from tests.faults.fault_points import FaultPoints
 from tests.faults.launcher import Launcher
@@ -45,3 +46,9 @@ def node(lanes: Sequence[Lane], nvml: Path) -> Iterator[Node]:
     """A node on which nothing runs yet."""
     with ExitStack() as until:
         yield node_on(lanes[0], nvml, until)
+
+
+@pytest.fixture
+def machine(tmp_path: Path, nvml: Path) -> Machine:
+    """A machine whose NVML says what a test lets it say."""
+    return Machine(folder=tmp_path, library=nvml)
