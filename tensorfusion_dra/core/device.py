@@ -173,4 +173,4 @@ def _attribute(value: AttributeValue) -> dict[str, object]:
 
 def _shortened(text: str) -> str:
     """The text cut to what the API takes; a longer one would cost the whole device."""
-    return text.encode()[:MAX_STRING_BYTES].decode(errors="ignore")
+    return text.encode(errors="replace")[:MAX_STRING_BYTES].decode(errors="ignore")
