@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from tests.support.tally import Tally
+from tests.support.tally import EFFORT, Tally
 
 _TALLY = pytest.StashKey[Tally]()
 
@@ -27,3 +27,5 @@ def pytest_terminal_summary(
         terminalreporter.section("what the fault tests did")
     for what, count in counts.items():
         terminalreporter.write_line(f"{count:>7} {what}")
+    if counts and EFFORT == 1:
+        terminalreporter.write_line("more, and at random: FAULT_EFFORT=20 make test")
