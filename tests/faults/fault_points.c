@@ -8,7 +8,7 @@
  *   mode 2   the process kills itself at the wanted occurrence of one point
  *   error    calls that would change something below another folder fail with this errno
  *
- * Names are the same in every run: UIDs and the names of temporary files are left out.
+ * Names are the same in every run: UIDs and the names of hidden files are left out.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -92,14 +92,13 @@ static int is_uid(const char *text)
 static void normalize(char *out, size_t size, const char *text)
 {
     size_t used = 0;
-    while (*text && used + 8 < size) {
-        const char *end;
+    while (*text && used + 16 < size) {
         if (is_uid(text)) {
             used += (size_t)sprintf(out + used, "UID");
             text += 36;
-        } else if (text[0] == '/' && text[1] == '.' && (end = strstr(text, ".tmp"))) {
-            used += (size_t)sprintf(out + used, "/*.tmp");
-            text = end + 4;
+        } else if (text[0] == '/' && text[1] == '.') {
+            used += (size_t)sprintf(out + used, "/.temporary");
+            text += 1 + strcspn(text + 1, "/");
         } else {
             out[used++] = *text++;
         }

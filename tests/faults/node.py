@@ -5,7 +5,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -18,6 +17,7 @@ from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claim import ClaimRef
 from tensorfusion_dra.simulator.api.gates import DEFAULT_GATES
 from tensorfusion_dra.simulator.apiserver import ApiServer
+from tensorfusion_dra.simulator.node import rpc
 from tensorfusion_dra.simulator.rest import CLAIMS, NODES, SLICES, Client, Json
 from tests.discovery import nvml_machine
 from tests.faults.launcher import Starter
@@ -119,22 +119,14 @@ class Node:
 
     def is_served(self) -> bool:
         """Whether somebody answers on the registration socket, which comes last."""
-        probe = socket.socket(socket.AF_UNIX)
-        try:
-            probe.connect(str(self.registration_socket))
-        except OSError:
-            return False
-        else:
-            return True
-        finally:
-            probe.close()
+        return rpc.is_served(str(self.registration_socket))
 
-    def wait(self) -> int | None:
+    def wait(self, *, seconds: float = 10) -> int | None:
         """The exit code of the node plugin once it has ended; negative for a signal.
 
         None if it does not end: then it is killed.
         """
-        code = self._launcher.wait(self.pid)
+        code = self._launcher.wait(self.pid, seconds=seconds)
         if code is None:
             os.kill(self.pid, signal.SIGKILL)
             self._launcher.wait(self.pid)

@@ -111,7 +111,7 @@ class Story:
                 self.node.launch()
             else:
                 self.act()
-            code = self.node.wait()
+            code = self.node.wait(seconds=5)
             self.points.off()
             if code == -signal.SIGKILL:
                 with running(self.node):

@@ -18,7 +18,7 @@ from tensorfusion_dra.kubelet.pb import dra_health_v1_pb2 as health_pb
 from tensorfusion_dra.kubelet.pb import dra_v1_pb2 as dra_pb
 from tensorfusion_dra.kubelet.pb import dra_v1beta1_pb2
 from tensorfusion_dra.kubelet.pb import pluginregistration_v1_pb2 as registration_pb
-from tensorfusion_dra.simulator.node.plugin import rpc_code
+from tensorfusion_dra.simulator.node import rpc
 from tests.faults import invariants
 from tests.faults.damage import SEED, damaged
 from tests.faults.mutations import bounded
@@ -78,7 +78,7 @@ def answered(channel: grpc.Channel, method: str, content: bytes) -> bytes | grpc
     try:
         return call(content, timeout=10)
     except grpc.RpcError as error:
-        return rpc_code(error)
+        return rpc.rpc_code(error)
 
 
 def first_told(
@@ -90,7 +90,7 @@ def first_told(
     try:
         told = health_pb.NodeWatchResourcesResponse.FromString(next(stream))
     except grpc.RpcError as error:
-        return rpc_code(error)
+        return rpc.rpc_code(error)
     stream.cancel()
     return sorted(item.device.device_name for item in told.devices)
 

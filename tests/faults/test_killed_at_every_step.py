@@ -22,7 +22,7 @@ from tests.faults.node import Node
 from tests.faults.stories import Lane, Story, killed_everywhere, node_on
 from tests.support.tally import POINTS_KILLED, Tally
 
-CHANGE = re.compile(r"after (rename to|unlink|write) (/cdi|/tf/claims|.*ledger).*(?<!tmp)")
+CHANGE = re.compile(r"after (rename to|unlink|write) (/cdi|/tf/claims|.*ledger).*(?<!temporary)")
 SLICE = "tensor-fusion-resource-slice-node-01"
 
 
@@ -175,4 +175,4 @@ def test_what_is_answered_would_survive_a_power_cut(
     renamed = [index for index, name in enumerate(names) if name.startswith("before rename to")]
     for index in renamed:
         assert names[index - 1].startswith("after sync ")
-        assert names[index - 1].endswith(".tmp")
+        assert names[index - 1].endswith("/.temporary")
