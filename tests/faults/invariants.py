@@ -1,16 +1,41 @@
 """What holds on a node at every moment at which its plugin serves."""
 
+import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, Protocol
 
 from tensorfusion_dra.core import cdi, limits_document, names
 from tensorfusion_dra.core.enforcers.tensor_fusion import TensorFusion
 from tensorfusion_dra.core.prepared import PreparedClaim
 from tensorfusion_dra.core.quantity import GIB, NANO
 from tensorfusion_dra.state.ledger import Ledger
-from tests.faults.node import Node, spec_json
+
+
+class Disk(Protocol):
+    """Where a node keeps what follows from its records."""
+
+    @property
+    def data_folder(self) -> Path:
+        """The ledger's."""
+        ...
+
+    @property
+    def cdi_folder(self) -> Path:
+        """Of the specs."""
+        ...
+
+    @property
+    def limits_folder(self) -> Path:
+        """Of the limits documents."""
+        ...
+
+    @property
+    def tensor_fusion_root(self) -> Path:
+        """The hypervisor's, as the specs name it."""
+        ...
+
 
 _VRAM: Final = 80 * GIB * NANO
 _TFLOPS: Final = 312 * NANO
@@ -25,18 +50,18 @@ def records(data_folder: Path) -> dict[str, PreparedClaim]:
         ledger.close()
 
 
-def violations(node: Node) -> list[str]:
+def violations(node: Disk) -> list[str]:
     """What does not hold of records and files; empty if all does."""
     return list(_violations(node, records(node.data_folder)))
 
 
-def _violations(node: Node, held: Mapping[str, PreparedClaim]) -> Iterator[str]:
+def _violations(node: Disk, held: Mapping[str, PreparedClaim]) -> Iterator[str]:
     enforcer = TensorFusion(root=str(node.tensor_fusion_root))
     specs = {uid: cdi.spec(claim, enforcer) for uid, claim in held.items()}
     yield from _differences(
         node.cdi_folder,
         {
-            f"{names.CDI_FILE_PREFIX}{uid}.json": spec_json(spec)
+            f"{names.CDI_FILE_PREFIX}{uid}.json": _as_file(spec)
             for uid, spec in specs.items()
             if spec is not None
         },
@@ -44,7 +69,7 @@ def _violations(node: Node, held: Mapping[str, PreparedClaim]) -> Iterator[str]:
     limits = {uid: limits_document.document(claim) for uid, claim in held.items()}
     yield from _differences(
         node.limits_folder,
-        {f"{uid}.json": spec_json(told) for uid, told in limits.items() if told is not None},
+        {f"{uid}.json": _as_file(told) for uid, told in limits.items() if told is not None},
     )
     yield from over_capacity(held)
 
@@ -76,7 +101,11 @@ def over_capacity(held: Mapping[str, PreparedClaim]) -> Iterator[str]:
     yield from (f"{card}: limits of {n} over {_VRAM}" for card, n in lent.items() if n > _VRAM)
 
 
-def leftovers(node: Node) -> list[str]:
+def _as_file(document: Mapping[str, Any]) -> bytes:
+    return (json.dumps(document, indent=2) + "\n").encode()
+
+
+def leftovers(node: Disk) -> list[str]:
     """What is there of claims after all of them were unprepared."""
     shm = node.tensor_fusion_root / "shm" / "default"
     left = [*node.cdi_folder.iterdir(), *(shm.iterdir() if shm.exists() else ())]

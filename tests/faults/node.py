@@ -1,7 +1,6 @@
 """A node plugin on real files, with cards by a fake NVML, before a simulated API server."""
 
 import contextlib
-import json
 import os
 import shutil
 import signal
@@ -288,11 +287,6 @@ def _settled(node: Node) -> tuple[int, int]:
 
     assert eventually(is_settled), seen
     return seen[-1]
-
-
-def spec_json(document: Mapping[str, Any]) -> bytes:
-    """A document as its file holds it."""
-    return (json.dumps(document, indent=2) + "\n").encode()
 
 
 def published(slices: Sequence[Json]) -> list[str]:
