@@ -13,6 +13,12 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[_TALLY] = Counter()
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if EFFORT > 1:
+        for item in items:
+            item.add_marker(pytest.mark.timeout(120 * EFFORT))
+
+
 @pytest.fixture(scope="session")
 def tally(pytestconfig: pytest.Config) -> Tally:
     """Where tests count what they did; the closing lines of the run show it."""
