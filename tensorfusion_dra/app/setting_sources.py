@@ -6,9 +6,9 @@ from dataclasses import Field, field, fields
 from pathlib import Path
 from typing import Any, Final
 
-import yaml
-
 from tensorfusion_dra.core.errors import InputError
+from tensorfusion_dra.discovery import yaml_file
+from tensorfusion_dra.discovery.yaml_file import shown
 
 LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 LOG_FORMATS: Final = ("json", "console")
@@ -92,20 +92,22 @@ def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
 
 def _from_file(path: Path, kind: type[Any]) -> dict[str, Any]:
     try:
-        loaded = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"config {path}: {error.strerror}") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise InputError(f"config {path}: {' '.join(str(error).split())}") from error
+        loaded = yaml_file.content(path)
+    except InputError as error:
+        raise InputError(f"config {error}") from error
     if not isinstance(loaded, dict):
         raise InputError(f"config {path}: found {type(loaded).__name__}, expected a mapping")
     known = {flag(item.name): item.name for item in fields(kind)}
     found = {}
     for key, value in loaded.items():
         if key not in known:
-            raise InputError(f"config {path}: found {key!r}, expected one of {', '.join(known)}")
+            raise InputError(
+                f"config {path}: found {shown(key)}, expected one of {', '.join(known)}"
+            )
         if not isinstance(value, str | int | float):
-            raise InputError(f"config {path}: {key}: found {value!r}, expected text or a number")
+            raise InputError(
+                f"config {path}: {key}: found {shown(value)}, expected text or a number"
+            )
         found[known[key]] = str(value).lower() if isinstance(value, bool) else str(value)
     return found
 

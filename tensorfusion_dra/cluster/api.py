@@ -257,7 +257,11 @@ def _client(kubeconfig: Path | None) -> "ApiClient":
             config.load_kube_config(  # type: ignore[no-untyped-call]
                 config_file=str(kubeconfig), client_configuration=settings, persist_config=False
             )
-    except (config.ConfigException, yaml.YAMLError, OSError, ValueError, TypeError) as error:
+    # Beside its own errors the library lets out whatever its way through a damaged file meets.
+    except (
+        *(config.ConfigException, yaml.YAMLError, OSError),
+        *(ValueError, TypeError, AttributeError, LookupError, ArithmeticError, RecursionError),
+    ) as error:
         subject = f"kubeconfig {kubeconfig}" if kubeconfig else "in-cluster configuration"
         raise InputError(f"{subject}: {error}") from error
     api_client = client.ApiClient(configuration=settings)

@@ -157,7 +157,7 @@ def semantic_version(text: str) -> Version:
 
 def shortened(text: str) -> str:
     """The text cut to what the API takes; a longer one would cost the whole device."""
-    return text.encode()[:MAX_STRING_BYTES].decode(errors="ignore")
+    return text.encode(errors="replace")[:MAX_STRING_BYTES].decode(errors="ignore")
 
 
 def _node_attributes(

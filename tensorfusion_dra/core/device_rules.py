@@ -123,7 +123,7 @@ def _scalar_errors(path: str, kind: str, value: object) -> Iterator[FieldError]:
         case "string" | "version", str():
             if kind == "version" and not _SEMVER.fullmatch(value):
                 yield invalid(path, value, "must be a string compatible with semver.org spec 2.0.0")
-            if len(value.encode()) > MOST_TEXT_BYTES:
+            if name_rules.size(value) > MOST_TEXT_BYTES:
                 yield too_long(path, MOST_TEXT_BYTES)
         case _:
             names = {"int": "an integer", "bool": "a boolean"}

@@ -27,6 +27,11 @@ _LABEL_NAME: Final = re.compile(r"(?:[A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]")
 _UID: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 
 
+def size(text: str) -> int:
+    """Bytes in UTF-8; half a surrogate pair, which JSON can hold, counts as three."""
+    return len(text.encode(errors="surrogatepass"))
+
+
 def label(path: str, name: object) -> Iterator[FieldError]:
     """Errors, unless it is an RFC 1123 label: devices, requests, counters."""
     yield from _spelled(path, name, _LABEL, "a lowercase RFC 1123 label", _LABEL_BYTES)
@@ -44,7 +49,7 @@ def driver(path: str, name: object) -> Iterator[FieldError]:
     elif not isinstance(name, str):
         yield wrong_type(path, name, "string")
     else:
-        if len(name.encode()) > DRIVER_NAME_BYTES:
+        if size(name) > DRIVER_NAME_BYTES:
             yield too_long(path, DRIVER_NAME_BYTES)
         if not _SUBDOMAIN.fullmatch(name.lower()):
             yield invalid(path, name, f"must be an RFC 1123 subdomain: {_SUBDOMAIN.pattern}")
@@ -57,7 +62,7 @@ def pool(path: str, name: object) -> Iterator[FieldError]:
     elif not isinstance(name, str):
         yield wrong_type(path, name, "string")
     else:
-        if len(name.encode()) > POOL_NAME_BYTES:
+        if size(name) > POOL_NAME_BYTES:
             yield too_long(path, POOL_NAME_BYTES)
         for part in name.split("/"):
             yield from subdomain(path, part)
@@ -77,7 +82,7 @@ def qualified(path: str, name: str) -> Iterator[FieldError]:
     if slash and not identifier:
         yield invalid(path, "", "the name must not be empty")
         return
-    if len(identifier.encode()) > ID_BYTES:
+    if size(identifier) > ID_BYTES:
         yield too_long(path, ID_BYTES)
     if not _IDENTIFIER.fullmatch(identifier):
         yield invalid(path, identifier, f"must be a C identifier: {_IDENTIFIER.pattern}")
@@ -103,7 +108,7 @@ def label_key(path: str, key: object) -> Iterator[FieldError]:
     prefix, slash, name = key.rpartition("/")
     if slash:
         yield from subdomain(path, prefix)
-    if len(name.encode()) > _LABEL_BYTES or not _LABEL_NAME.fullmatch(name):
+    if size(name) > _LABEL_BYTES or not _LABEL_NAME.fullmatch(name):
         text = f"name part must be {_LABEL_NAME.pattern}, at most {_LABEL_BYTES} bytes"
         yield invalid(path, key, text)
 
@@ -112,7 +117,7 @@ def label_value(path: str, value: object) -> Iterator[FieldError]:
     """Errors, unless it is the value of a label; empty ones are."""
     if not isinstance(value, str):
         yield wrong_type(path, value, "string")
-    elif value and (len(value.encode()) > _LABEL_BYTES or not _LABEL_NAME.fullmatch(value)):
+    elif value and (size(value) > _LABEL_BYTES or not _LABEL_NAME.fullmatch(value)):
         text = f"a valid label must be empty or {_LABEL_NAME.pattern}, at most {_LABEL_BYTES} bytes"
         yield invalid(path, value, text)
 
@@ -130,7 +135,7 @@ def _spelled(
     if not isinstance(name, str):
         yield wrong_type(path, name, "string")
         return
-    if len(name.encode()) > most_bytes:
+    if size(name) > most_bytes:
         yield invalid(path, name, f"must be no more than {most_bytes} bytes")
     if not shape.fullmatch(name):
         yield invalid(path, name, f"must be {wanted}: {shape.pattern}")

@@ -37,7 +37,7 @@ def read(data_folder: Path, *, proc: Path = Path("/proc")) -> Host:
     """
     file = proc / "meminfo"
     try:
-        found = _MEMORY.search(file.read_text(encoding="ascii"))
+        found = _MEMORY.search(file.read_text(encoding="ascii", errors="replace"))
         disk = os.statvfs(data_folder)
     except OSError as error:
         raise RetryableError(f"host: {error.filename}: {error.strerror}") from error

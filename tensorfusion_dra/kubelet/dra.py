@@ -76,7 +76,7 @@ class DraService:
             outcomes = self._preparer.unprepare(_refs(request.claims), deadline=deadline)
         return pb.NodeUnprepareResourcesResponse(
             claims={
-                uid: pb.NodeUnprepareResourceResponse(error=failure.text if failure else "")
+                uid: pb.NodeUnprepareResourceResponse(error=_text(failure) if failure else "")
                 for uid, failure in outcomes.items()
             }
         )
@@ -92,6 +92,10 @@ class DraService:
                 log.error("call_ended_the_process", error=str(error))
                 self._on_fatal(error)
                 context.abort(grpc.StatusCode.INTERNAL, str(error))
+            except Exception as error:
+                # The kubelet is told, but gRPC would tell nobody here.
+                log.error("call_failed", error=repr(error), exc_info=True)
+                raise
 
 
 def _refs(claims: Iterable[pb.Claim]) -> list[ClaimRef]:
@@ -100,7 +104,7 @@ def _refs(claims: Iterable[pb.Claim]) -> list[ClaimRef]:
 
 def _prepared(outcome: PreparedClaim | Failure) -> pb.NodePrepareResourceResponse:
     if isinstance(outcome, Failure):
-        return pb.NodePrepareResourceResponse(error=outcome.text)
+        return pb.NodePrepareResourceResponse(error=_text(outcome))
     return pb.NodePrepareResourceResponse(
         devices=[
             pb.Device(
@@ -113,3 +117,8 @@ def _prepared(outcome: PreparedClaim | Failure) -> pb.NodePrepareResourceRespons
             for share, ids in zip(outcome.shares, cdi.ids_by_share(outcome), strict=True)
         ]
     )
+
+
+def _text(failure: Failure) -> str:
+    """As protobuf can carry it: an API object may hold half a surrogate pair."""
+    return failure.text.encode(errors="replace").decode()

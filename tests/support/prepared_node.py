@@ -3,6 +3,7 @@
 import json
 import time
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from tensorfusion_dra.core.tenancy import Rules
 from tensorfusion_dra.discovery import simulated
 from tensorfusion_dra.driver.catalog import CatalogReader
 from tensorfusion_dra.driver.host import Host
+from tensorfusion_dra.driver.ports import Claims
 from tensorfusion_dra.driver.prepare import Failure, Preparer
 from tensorfusion_dra.driver.projection import Projection
 from tensorfusion_dra.driver.share_terms import ShareTerms
@@ -35,6 +37,7 @@ from tests.support.stored_claims import result, stored_claim
 NODE = Node(name="node-01", gpupool="default", qos="medium")
 
 
+@cache
 def inventory(text: str = "2xA100-SXM4-80GB") -> Inventory:
     return simulated.from_text(text, node_name=NODE.name).read()
 
@@ -77,7 +80,7 @@ class Setup:
         self.status = StatusReporter(NoStatus())
         self.preparer = self.with_claims(self.claims)
 
-    def with_claims(self, claims: ClaimsInMemory, catalog: CatalogReader | None = None) -> Preparer:
+    def with_claims(self, claims: Claims, catalog: CatalogReader | None = None) -> Preparer:
         return Preparer(
             claims,
             self.ledger,

@@ -58,7 +58,14 @@ class Garble:
     """A watch sends a line that is no JSON, and ends."""
 
 
-Action = Refuse | Delay | Cut | HalfOpen | Expire | Garble
+@dataclass(frozen=True, slots=True)
+class Forge:
+    """The request is answered 200 with these bytes, whatever is stored, and not carried out."""
+
+    body: bytes
+
+
+Action = Refuse | Delay | Cut | HalfOpen | Expire | Garble | Forge
 
 
 @dataclass(slots=True, kw_only=True)

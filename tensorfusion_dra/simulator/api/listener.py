@@ -118,6 +118,9 @@ class _Handler(BaseHTTPRequestHandler):
             case faults.Refuse(code, message, retry_after):
                 self._send(answer_of(failures.refused(code, message, retry_after)))
                 return
+            case faults.Forge(body):
+                self._send(Answer(200, body))
+                return
             case faults.Delay(seconds):
                 self.server.stopping.wait(seconds)
             case faults.Cut(carried_out=False):

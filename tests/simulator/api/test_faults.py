@@ -11,6 +11,7 @@ from tensorfusion_dra.simulator.api.faults import (
     Cut,
     Delay,
     Expire,
+    Forge,
     Garble,
     HalfOpen,
     Refuse,
@@ -49,6 +50,16 @@ def test_a_refusal_may_say_when_to_come_again(api: Client, server: ApiServer) ->
 
     assert refused.headers["retry-after"] == ["3"]
     assert refused.json["details"] == {"retryAfterSeconds": 3}
+
+
+def test_a_forged_answer_is_given_whatever_is_stored(api: Client, server: ApiServer) -> None:
+    api.post(SLICES, resource_slice("slice-a"))
+    server.faults.add("get", "resourceslices", Forge(b'{"kind": 7}'), times=1)
+
+    forged = api.get(f"{SLICES}/slice-a")
+
+    assert (forged.code, forged.json) == (200, {"kind": 7})
+    assert api.get(f"{SLICES}/slice-a").json["kind"] == "ResourceSlice"
 
 
 def test_a_fault_meets_its_verb_resource_and_name_only(api: Client, server: ApiServer) -> None:

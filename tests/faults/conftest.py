@@ -1,0 +1,54 @@
+"""Node plugins that start at once and can be killed at every step."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing
+from pathlib import Path
+
+import pytest
+
+from tests.discovery import nvml_machine
+from tests.discovery.nvml_machine import Machine
+from tests.faults import fault_points
+from tests.faults.fault_points import FaultPoints
+from tests.faults.launcher import Launcher
+from tests.faults.node import Node
+from tests.faults.stories import Lane, node_on
+
+_LANES = 2
+"""A start is bound by the processor; two of them at once suit the smallest machines."""
+
+
+@pytest.fixture(scope="session")
+def lanes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sequence[Lane]]:
+    """What starts and kills node plugins side by side."""
+    folder = tmp_path_factory.mktemp("fault-points")
+    library = fault_points.build(folder)
+    every = [FaultPoints(folder / f"page-{number}", library) for number in range(_LANES)]
+    with ExitStack() as until:
+        launchers = [until.enter_context(closing(Launcher(points.environment))) for points in every]
+        yield [Lane(*both) for both in zip(every, launchers, strict=True)]
+
+
+@pytest.fixture
+def points(lanes: Sequence[Lane]) -> FaultPoints:
+    """The points of the fixture node's plugins."""
+    return lanes[0].points
+
+
+@pytest.fixture(scope="session")
+def nvml(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The fake NVML library."""
+    return nvml_machine.build(tmp_path_factory.mktemp("nvml") / "library")
+
+
+@pytest.fixture
+def node(lanes: Sequence[Lane], nvml: Path) -> Iterator[Node]:
+    """A node on which nothing runs yet."""
+    with ExitStack() as until:
+        yield node_on(lanes[0], nvml, until)
+
+
+@pytest.fixture
+def machine(tmp_path: Path, nvml: Path) -> Machine:
+    """A machine whose NVML says what a test lets it say."""
+    return Machine(folder=tmp_path, library=nvml)

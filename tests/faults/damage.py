@@ -1,0 +1,25 @@
+"""Damaged copies of a file: cut off, with flipped bits, overwritten."""
+
+import random
+from collections.abc import Iterator
+
+SEED = 20260101
+
+
+def damaged(content: bytes, *, flips: int = 200, cuts: int = 40) -> Iterator[bytes]:
+    """The content with every kind of damage that disks and editors do; the same in every run."""
+    yield from (b"", b"\0" * len(content), b"\xff" * 64, b"\xff\xfe" + content, content + b"\0")
+    chance = random.Random(SEED)
+    for size in sorted({len(content) * number // cuts for number in range(cuts)}):
+        yield content[:size]
+    for _ in range(flips):
+        copy = bytearray(content)
+        for _ in range(chance.choice((1, 1, 1, 2, 8))):
+            copy[chance.randrange(len(copy))] ^= 1 << chance.randrange(8)
+        yield bytes(copy)
+    for _ in range(flips // 4):
+        begin = chance.randrange(len(content))
+        end = min(len(content), begin + chance.randrange(1, 40))
+        moved = chance.randrange(len(content))
+        yield content[:moved] + content[begin:end] + content[moved:]
+        yield content[:begin] + chance.randbytes(end - begin) + content[end:]

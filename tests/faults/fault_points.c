@@ -1,0 +1,351 @@
+/* Preloaded into the node plugin: names every durable step that it takes, and ends it there.
+ *
+ * A point lies before and after each call that changes a file below a folder, and before and after
+ * each request that writes to the API server. What to do at points, and from when on, stands in a
+ * page that the test shares with the process (fault_points.py has the same layout):
+ *
+ *   mode 1   each point's name is a line of the trace
+ *   mode 2   the process kills itself at the wanted occurrence of one point
+ *   error    calls that would change something below another folder fail with this errno
+ *
+ * Names are the same in every run: UIDs and the names of hidden files are left out.
+ */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/types.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+enum { OFF, TRACE, KILL };
+
+struct control {
+    int mode;
+    int wanted; /* which occurrence of the point, from 1 */
+    int passed; /* occurrences so far */
+    int error;
+    char root[512];
+    char broken[512];
+    char point[1024];
+};
+
+#define CONNECTIONS 1024
+
+static struct control *control;
+static char trace_path[600];
+static char pending[CONNECTIONS][512]; /* by connection, the write whose answer has not come */
+
+#define REAL(name) static __typeof__(&name) real; if (!real) real = dlsym(RTLD_NEXT, #name)
+
+__attribute__((constructor)) static void begin(void)
+{
+    const char *path = getenv("FAULT_POINTS");
+    if (!path)
+        return;
+    int file = (int)syscall(SYS_openat, AT_FDCWD, path, O_RDWR | O_CLOEXEC);
+    if (file < 0)
+        abort();
+    control = mmap(NULL, sizeof *control, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    syscall(SYS_close, file);
+    if (control == MAP_FAILED)
+        abort();
+    snprintf(trace_path, sizeof trace_path, "%s.trace", path);
+}
+
+static int below(const char *path, const char *folder)
+{
+    size_t size = strlen(folder);
+    return size && !strncmp(path, folder, size) && (path[size] == '/' || path[size] == '\0');
+}
+
+/* The path of an open file; "" for what is no file. */
+static const char *path_of(int file, char *buffer, size_t size)
+{
+    char link[64];
+    snprintf(link, sizeof link, "/proc/self/fd/%d", file);
+    ssize_t found = syscall(SYS_readlinkat, AT_FDCWD, link, buffer, size - 1);
+    buffer[found < 0 ? 0 : found] = '\0';
+    return buffer;
+}
+
+static int is_uid(const char *text)
+{
+    for (int i = 0; i < 36; i++) {
+        int dash = i == 8 || i == 13 || i == 18 || i == 23;
+        if (dash ? text[i] != '-' : !strchr("0123456789abcdefABCDEF", text[i]) || !text[i])
+            return 0;
+    }
+    return 1;
+}
+
+static void normalize(char *out, size_t size, const char *text)
+{
+    size_t used = 0;
+    while (*text && used + 16 < size) {
+        if (is_uid(text)) {
+            used += (size_t)sprintf(out + used, "UID");
+            text += 36;
+        } else if (text[0] == '/' && text[1] == '.') {
+            used += (size_t)sprintf(out + used, "/.temporary");
+            text += 1 + strcspn(text + 1, "/");
+        } else {
+            out[used++] = *text++;
+        }
+    }
+    out[used] = '\0';
+}
+
+static void pass(const char *when, const char *step, const char *subject)
+{
+    char name[1024];
+    int prefix = snprintf(name, sizeof name, "%s %s ", when, step);
+    normalize(name + prefix, sizeof name - (size_t)prefix, subject);
+    if (control->mode == TRACE) {
+        int trace = (int)syscall(SYS_openat, AT_FDCWD, trace_path,
+                                 O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600);
+        size_t size = strlen(name);
+        name[size] = '\n';
+        if (syscall(SYS_write, trace, name, size + 1) < 0)
+            abort();
+        syscall(SYS_close, trace);
+    } else if (control->mode == KILL && !strcmp(name, control->point)) {
+        if (__atomic_add_fetch(&control->passed, 1, __ATOMIC_SEQ_CST) == control->wanted) {
+            syscall(SYS_kill, getpid(), SIGKILL);
+            for (;;)
+                pause();
+        }
+    }
+}
+
+/* What two processes share in memory alone is no durable step. */
+static int is_counted(const char *path)
+{
+    size_t size = strlen(path);
+    if (!below(path, control->root) || (size > 4 && !strcmp(path + size - 4, "-shm")))
+        return 0;
+    return control->mode != OFF;
+}
+
+static void file_point(const char *when, const char *step, const char *path)
+{
+    int kept = errno;
+    if (control && is_counted(path))
+        pass(when, step, path + strlen(control->root));
+    errno = kept;
+}
+
+/* A full disk takes what needs no room; a read-only one takes nothing. */
+static int is_refused(const char *step, const char *path)
+{
+    static const char *const need_room[] = {"create", "write", "truncate", "mkdir", "bind"};
+    if (!control || !control->error || !below(path, control->broken))
+        return 0;
+    for (size_t i = 0; i < sizeof need_room / sizeof *need_room; i++)
+        if (!strcmp(step, need_room[i]))
+            return 1;
+    return control->error == EROFS && strcmp(step, "sync");
+}
+
+#define ON_PATH(type, step, path, call)            \
+    do {                                           \
+        if (is_refused(step, path)) {                     \
+            errno = control->error;                \
+            return (type)-1;                       \
+        }                                          \
+        file_point("before", step, path);          \
+        type answer = call;                        \
+        file_point("after", step, path);           \
+        return answer;                             \
+    } while (0)
+
+#define ON_FILE(type, step, file, call)                                  \
+    do {                                                                 \
+        char buffer[4096];                                               \
+        if (!control || (file) <= 2 || (control->mode == OFF && !control->error)) \
+            return call;                                                 \
+        const char *path = path_of(file, buffer, sizeof buffer);         \
+        ON_PATH(type, step, path, call);                                 \
+    } while (0)
+
+/* A file that is there is opened, whatever the flags; one that is not is a step if it is made. */
+#define OPEN(folder, ...)                                                               \
+    do {                                                                                \
+        int mode = 0;                                                                   \
+        if (flags & (O_CREAT | __O_TMPFILE)) {                                          \
+            va_list more;                                                               \
+            va_start(more, flags);                                                      \
+            mode = va_arg(more, int);                                                   \
+            va_end(more);                                                               \
+        }                                                                               \
+        int exists = control && !syscall(SYS_faccessat, folder, path, F_OK);            \
+        int writes = (flags & O_ACCMODE) != O_RDONLY;                                   \
+        if (writes && is_refused(exists ? "open" : "create", path)) {                   \
+            errno = control->error;                                                     \
+            return -1;                                                                  \
+        }                                                                               \
+        if (exists || !(flags & O_CREAT))                                               \
+            return real(__VA_ARGS__, mode);                                             \
+        ON_PATH(int, "create", path, real(__VA_ARGS__, mode));                          \
+    } while (0)
+
+int open(const char *path, int flags, ...)
+{
+    REAL(open);
+    OPEN(AT_FDCWD, path, flags);
+}
+
+int open64(const char *path, int flags, ...)
+{
+    REAL(open64);
+    OPEN(AT_FDCWD, path, flags);
+}
+
+int openat(int folder, const char *path, int flags, ...)
+{
+    REAL(openat);
+    OPEN(folder, folder, path, flags);
+}
+
+ssize_t write(int file, const void *content, size_t size)
+{
+    REAL(write);
+    ON_FILE(ssize_t, "write", file, real(file, content, size));
+}
+
+ssize_t pwrite(int file, const void *content, size_t size, off_t offset)
+{
+    REAL(pwrite);
+    ON_FILE(ssize_t, "write", file, real(file, content, size, offset));
+}
+
+ssize_t pwrite64(int file, const void *content, size_t size, off64_t offset)
+{
+    REAL(pwrite64);
+    ON_FILE(ssize_t, "write", file, real(file, content, size, offset));
+}
+
+int ftruncate(int file, off_t size)
+{
+    REAL(ftruncate);
+    ON_FILE(int, "truncate", file, real(file, size));
+}
+
+int ftruncate64(int file, off64_t size)
+{
+    REAL(ftruncate64);
+    ON_FILE(int, "truncate", file, real(file, size));
+}
+
+int fsync(int file)
+{
+    REAL(fsync);
+    ON_FILE(int, "sync", file, real(file));
+}
+
+int fdatasync(int file)
+{
+    REAL(fdatasync);
+    ON_FILE(int, "sync", file, real(file));
+}
+
+int fchmod(int file, mode_t mode)
+{
+    REAL(fchmod);
+    ON_FILE(int, "chmod", file, real(file, mode));
+}
+
+int chmod(const char *path, mode_t mode)
+{
+    REAL(chmod);
+    ON_PATH(int, "chmod", path, real(path, mode));
+}
+
+int rename(const char *old, const char *path)
+{
+    REAL(rename);
+    ON_PATH(int, "rename to", path, real(old, path));
+}
+
+int unlink(const char *path)
+{
+    REAL(unlink);
+    ON_PATH(int, "unlink", path, real(path));
+}
+
+int mkdir(const char *path, mode_t mode)
+{
+    REAL(mkdir);
+    ON_PATH(int, "mkdir", path, real(path, mode));
+}
+
+int rmdir(const char *path)
+{
+    REAL(rmdir);
+    ON_PATH(int, "rmdir", path, real(path));
+}
+
+int bind(int file, const struct sockaddr *address, socklen_t size)
+{
+    REAL(bind);
+    char path[sizeof ((struct sockaddr_un *)0)->sun_path + 1] = "";
+    if (address->sa_family == AF_UNIX) {
+        const struct sockaddr_un *named = (const struct sockaddr_un *)address;
+        size_t length = size - offsetof(struct sockaddr_un, sun_path);
+        memcpy(path, named->sun_path, length < sizeof path ? length : sizeof path - 1);
+    }
+    ON_PATH(int, "bind", path, real(file, address, size));
+}
+
+/* Verb and path of a request that writes; "" for anything else. */
+static void request_of(char *out, size_t size, const char *content, size_t length)
+{
+    static const char *const verbs[] = {"POST /", "PUT /", "PATCH /", "DELETE /"};
+    out[0] = '\0';
+    for (size_t i = 0; i < sizeof verbs / sizeof *verbs; i++) {
+        size_t end = strlen(verbs[i]);
+        if (length <= end || memcmp(content, verbs[i], end))
+            continue;
+        while (end < length && content[end] != ' ' && content[end] != '?')
+            end++;
+        snprintf(out, size, "%.*s", (int)end, content);
+    }
+}
+
+ssize_t send(int connection, const void *content, size_t size, int flags)
+{
+    REAL(send);
+    if (control && control->mode != OFF && connection >= 0 && connection < CONNECTIONS) {
+        char request[512];
+        request_of(request, sizeof request, content, size);
+        if (*request) {
+            pass("before", "request", request);
+            strcpy(pending[connection], request);
+        }
+    }
+    return real(connection, content, size, flags);
+}
+
+ssize_t recv(int connection, void *content, size_t size, int flags)
+{
+    REAL(recv);
+    ssize_t answer = real(connection, content, size, flags);
+    if (answer > 0 && connection < CONNECTIONS && *pending[connection]) {
+        int kept = errno;
+        if (control && control->mode != OFF)
+            pass("after", "request", pending[connection]);
+        *pending[connection] = '\0';
+        errno = kept;
+    }
+    return answer;
+}

@@ -1,0 +1,144 @@
+"""The steps of a process at which it can be killed, and the disks that it can be refused."""
+
+import ctypes
+import errno
+import mmap
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from tests.support.compiler import compiler
+
+_SOURCE: Final = Path(__file__).with_suffix(".c")
+
+
+class _Page(ctypes.Structure):
+    """The shared page, as fault_points.c has it."""
+
+    _fields_ = (
+        ("mode", ctypes.c_int),
+        ("wanted", ctypes.c_int),
+        ("passed", ctypes.c_int),
+        ("error", ctypes.c_int),
+        ("root", ctypes.c_char * 512),
+        ("broken", ctypes.c_char * 512),
+        ("point", ctypes.c_char * 1024),
+    )
+
+
+_QUIET_SECONDS: Final = 0.2
+_OFF, _TRACE, _KILL = range(3)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Point:
+    """A step, before or after which a process is killed.
+
+    Attributes:
+        name: Such as ``before rename to /cdi/UID.json``.
+        occurrence: From 1, if a process takes the same step several times.
+    """
+
+    name: str
+    occurrence: int
+
+    @property
+    def is_before(self) -> bool:
+        """Whether the step has not been taken yet."""
+        return self.name.startswith("before ")
+
+    def __str__(self) -> str:
+        return f"{self.name} #{self.occurrence}"
+
+
+def build(folder: Path) -> Path:
+    """The library to preload, compiled."""
+    library = folder / "fault_points.so"
+    strict = ["-Wall", "-Wextra", "-Werror"]
+    shared = ["-shared", "-fPIC", "-o", str(library), str(_SOURCE), "-ldl"]
+    subprocess.run([compiler("the fault tests"), *strict, *shared], check=True, timeout=60)
+    return library
+
+
+class FaultPoints:
+    """What happens at the points of the processes that share this page.
+
+    Attributes:
+        environment: Variables with which such a process is started.
+    """
+
+    def __init__(self, page: Path, library: Path) -> None:
+        """Nothing happens yet."""
+        page.write_bytes(bytes(ctypes.sizeof(_Page)))
+        with page.open("r+b") as file:
+            self._memory = mmap.mmap(file.fileno(), 0)
+        self._page = _Page.from_buffer(self._memory)
+        self._trace: Final = page.with_name(f"{page.name}.trace")
+        self.environment: Final = {"LD_PRELOAD": str(library), "FAULT_POINTS": str(page)}
+
+    def watch(self, root: Path) -> None:
+        """Counts what changes below this folder as steps, beside writes to the API server."""
+        self._page.root = str(root).encode()
+
+    @contextmanager
+    def traced(self) -> Iterator[list[Point]]:
+        """The points that are passed, in their order, once the block has been left.
+
+        It is left when nothing has happened for a moment.
+        """
+        self._trace.unlink(missing_ok=True)
+        found: list[Point] = []
+        self._page.mode = _TRACE
+        try:
+            yield found
+            self._await_quiet()
+        finally:
+            self._page.mode = _OFF
+        seen: Counter[str] = Counter()
+        for name in self._trace.read_text().splitlines() if self._trace.exists() else ():
+            seen[name] += 1
+            found.append(Point(name, seen[name]))
+
+    def _await_quiet(self) -> None:
+        known = -1
+        while (size := self._trace.stat().st_size if self._trace.exists() else 0) != known:
+            known = size
+            time.sleep(_QUIET_SECONDS)
+
+    def kill_at(self, point: Point) -> None:
+        """The process that comes to this point next ends there, and no other one does."""
+        self._page.mode = _OFF
+        self._page.point = point.name.encode()
+        self._page.wanted = point.occurrence
+        self._page.passed = 0
+        self._page.mode = _KILL
+
+    def off(self) -> None:
+        """Nothing happens at any point any more."""
+        self._page.mode = _OFF
+
+    @contextmanager
+    def full(self, folder: Path) -> Iterator[None]:
+        """There is no room below this folder."""
+        with self._refusing(folder, errno.ENOSPC):
+            yield
+
+    @contextmanager
+    def read_only(self, folder: Path) -> Iterator[None]:
+        """Nothing can be changed below this folder."""
+        with self._refusing(folder, errno.EROFS):
+            yield
+
+    @contextmanager
+    def _refusing(self, folder: Path, error: int) -> Iterator[None]:
+        self._page.broken = str(folder).encode()
+        self._page.error = error
+        try:
+            yield
+        finally:
+            self._page.error = 0

@@ -1,0 +1,298 @@
+"""A node plugin on real files, with cards by a fake NVML, before a simulated API server."""
+
+import contextlib
+import os
+import shutil
+import signal
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Final
+
+import grpc
+
+from tensorfusion_dra.core import names
+from tensorfusion_dra.core.claim import ClaimRef
+from tensorfusion_dra.simulator.api.gates import DEFAULT_GATES
+from tensorfusion_dra.simulator.apiserver import ApiServer
+from tensorfusion_dra.simulator.node import rpc
+from tensorfusion_dra.simulator.rest import CLAIMS, NODES, SLICES, Client, Json
+from tests.discovery import nvml_machine
+from tests.faults.launcher import Starter
+from tests.support.kubelet import PluginClient
+from tests.support.waiting import eventually
+
+NODE_NAME: Final = "node-01"
+POOL: Final = f"default/{NODE_NAME}"
+CARDS: Final = 2
+_START_SECONDS: Final = 15.0
+_WORKERS: Final = 32
+"""Threads that serve calls; each is started when all others are busy."""
+_LOOKS: Final = 15
+"""That find the same, before it is believed."""
+
+Answer = dict[str, str | list[tuple[str, ...]]]
+"""By claim UID an error, or of each device what the kubelet keeps of it."""
+
+
+def device(card: int) -> str:
+    """The name of the node's nth card."""
+    return f"gpu-{nvml_machine.uuid(card).removeprefix('GPU-')}"
+
+
+class Node:
+    """One node: its disk, its API server, and a node plugin that is there or not."""
+
+    def __init__(self, folder: Path, launcher: Starter, nvml: Path) -> None:
+        """A node on which nothing runs yet.
+
+        Args:
+            folder: Short, since it holds sockets.
+            nvml: The fake library.
+        """
+        self.root: Final = folder / "n"
+        self.kubelet_root: Final = self.root / "k"
+        self.data_folder: Final = self.kubelet_root / "plugins" / names.DRIVER
+        self.cdi_folder: Final = self.root / "cdi"
+        self.tensor_fusion_root: Final = self.root / "tf"
+        self.limits_folder: Final = self.tensor_fusion_root / "claims"
+        self.log_file: Final = folder / "log"
+        self._snapshot: Final = folder / "snapshot"
+        self._launcher = launcher
+        self._pid: int | None = None
+        self.server: Final = ApiServer(gates=DEFAULT_GATES)
+        self.server.start()
+        self.client: Final = Client(self.server.url)
+        self.client.create(
+            NODES, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE_NAME}}
+        )
+        self.nvml_answers: Final = folder / "nvml"
+        self.give_cards(CARDS)
+        self._build_disk(folder)
+        self.flags: Final = [
+            *("--node-name", NODE_NAME),
+            *("--kubeconfig", str(self.server.kubeconfig(folder / "kubeconfig"))),
+            *("--kubelet-root", str(self.kubelet_root)),
+            *("--cdi-dir", str(self.cdi_folder)),
+            *("--tensor-fusion-root", str(self.tensor_fusion_root)),
+            *("--dev-dir", str(folder / "dev")),
+            *("--driver-root", str(folder / "driver")),
+            *("--nvml-library", str(nvml)),
+            *("--data-dir", str(folder)),
+        ]
+
+    def _build_disk(self, folder: Path) -> None:
+        for path in (self.cdi_folder, self.tensor_fusion_root, folder / "dev"):
+            path.mkdir(parents=True)
+        (self.tensor_fusion_root / "libcuda_limiter.so").touch()
+        for node in ("nvidiactl", "nvidia-uvm", *(f"nvidia{card}" for card in range(CARDS))):
+            (folder / "dev" / node).symlink_to("/dev/null")
+        libraries = folder / "driver" / "usr" / "lib64"
+        libraries.mkdir(parents=True)
+        for library in ("libcuda.so.1", "libnvidia-ml.so.1"):
+            (libraries / library).touch()
+
+    def close(self) -> None:
+        """Ends what runs here."""
+        if self._pid is not None:
+            self.end(signal.SIGKILL)
+        self.server.stop()
+
+    def give_cards(self, count: int) -> None:
+        """NVML tells of so many cards from the next reading on."""
+        cards = (nvml_machine.card(index) for index in range(count))
+        self.nvml_answers.write_text(nvml_machine.answers(*cards), encoding="utf-8")
+
+    # The process
+
+    def launch(self) -> None:
+        """Starts the node plugin; it may die at any step."""
+        environment = {"FAKE_NVML": str(self.nvml_answers)}
+        self._pid = self._launcher.start(self.log_file, environment, self.flags)
+
+    def start(self) -> None:
+        """Returns once the node plugin serves the kubelet."""
+        self.launch()
+        assert eventually(self.is_served, _START_SECONDS), self.log()
+
+    def is_served(self) -> bool:
+        """Whether somebody answers on the registration socket, which comes last."""
+        return rpc.is_served(str(self.registration_socket))
+
+    def wait(self, *, seconds: float = 10) -> int | None:
+        """The exit code of the node plugin once it has ended; negative for a signal.
+
+        None if it does not end: then it is killed.
+        """
+        code = self._launcher.wait(self.pid, seconds=seconds)
+        if code is None:
+            os.kill(self.pid, signal.SIGKILL)
+            self._launcher.wait(self.pid)
+        self._pid = None
+        return code
+
+    def end(self, number: signal.Signals = signal.SIGTERM) -> int | None:
+        """The exit code of the node plugin after this signal; None if it did not end."""
+        os.kill(self.pid, number)
+        return self.wait()
+
+    @property
+    def runs(self) -> bool:
+        """Whether there is a node plugin, dead or alive."""
+        return self._pid is not None
+
+    @property
+    def pid(self) -> int:
+        """Of the node plugin that runs."""
+        assert self._pid is not None
+        return self._pid
+
+    def open_files(self) -> int:
+        """How many files and sockets the node plugin has open."""
+        return len([*Path(f"/proc/{self.pid}/fd").iterdir()])
+
+    def threads(self) -> int:
+        """How many threads it has."""
+        return len([*Path(f"/proc/{self.pid}/task").iterdir()])
+
+    @property
+    def registration_socket(self) -> Path:
+        """Where the kubelet registers it."""
+        return self.kubelet_root / "plugins_registry" / f"{names.DRIVER}-reg.sock"
+
+    @property
+    def dra_socket(self) -> Path:
+        """Where the kubelet calls it."""
+        return self.data_folder / "dra.sock"
+
+    def log(self) -> str:
+        """The end of what it has logged."""
+        return self.log_file.read_text()[-4000:] if self.log_file.exists() else "nothing logged"
+
+    # The disk
+
+    def keep(self) -> None:
+        """The disk as it is now can be brought back; nothing runs meanwhile."""
+        shutil.rmtree(self._snapshot, ignore_errors=True)
+        shutil.copytree(self.root, self._snapshot, symlinks=True)
+
+    def bring_back(self) -> None:
+        """The disk is what it was at keep()."""
+        shutil.rmtree(self.root)
+        shutil.copytree(self._snapshot, self.root, symlinks=True)
+
+    # The kubelet's calls
+
+    def prepare(self, *refs: ClaimRef) -> Answer | None:
+        """The answer; None if there was none, because the process ended."""
+        with PluginClient(self.dra_socket) as kubelet:
+            try:
+                response = kubelet.prepare(*refs)
+            except grpc.RpcError:
+                return None
+        return {uid: _answer(entry) for uid, entry in response.claims.items()}
+
+    def unprepare(self, *refs: ClaimRef) -> Mapping[str, str] | None:
+        """The errors by UID, "" for none; None if there was no answer."""
+        with PluginClient(self.dra_socket) as kubelet:
+            try:
+                response = kubelet.unprepare(*refs)
+            except grpc.RpcError:
+                return None
+        return {uid: entry.error for uid, entry in response.claims.items()}
+
+    # The API server
+
+    def claim(
+        self, name: str, card: int, *, vram: str, vram_limit: str = "", tflops: str = "50"
+    ) -> ClaimRef:
+        """An allocated claim for a share of the card."""
+        limit = {names.ANNOTATION_VRAM_LIMIT: vram_limit} if vram_limit else {}
+        requests = [{"name": "gpu", "exactly": {"deviceClassName": names.DEVICE_CLASS}}]
+        stored = self.client.create(
+            CLAIMS,
+            {
+                "apiVersion": "resource.k8s.io/v1",
+                "kind": "ResourceClaim",
+                "metadata": {"name": name, "namespace": "default", "annotations": limit},
+                "spec": {"devices": {"requests": requests}},
+            },
+        )
+        result = {
+            "request": "gpu",
+            "driver": names.DRIVER,
+            "pool": POOL,
+            "device": device(card),
+            "shareID": str(uuid.uuid5(uuid.NAMESPACE_OID, name)),
+            "consumedCapacity": {"tflops": tflops, "vram": vram},
+        }
+        stored["status"] = {"allocation": {"devices": {"results": [result]}}}
+        self.client.replace_status(CLAIMS, stored)
+        return ClaimRef(namespace="default", name=name, uid=stored["metadata"]["uid"])
+
+    def slices(self) -> list[Json]:
+        """The stored slices by name."""
+        return sorted(
+            self.client.list(SLICES).items, key=lambda item: str(item["metadata"]["name"])
+        )
+
+    def put_slices(self, specs: Mapping[str, Json]) -> None:
+        """These are the stored slices, by name."""
+        for item in self.slices():
+            self.client.delete(SLICES, item["metadata"]["name"])
+        for name, slice_ in specs.items():
+            self.client.create(SLICES, {**slice_, "metadata": {**slice_["metadata"], "name": name}})
+
+
+def _answer(entry: Any) -> str | list[tuple[str, ...]]:
+    if entry.error:
+        return str(entry.error)
+    return [
+        (item.pool_name, item.device_name, item.share_id, *item.request_names, *item.cdi_device_ids)
+        for item in entry.devices
+    ]
+
+
+@contextlib.contextmanager
+def running(node: Node) -> Iterator[Node]:
+    """The node with a plugin that serves; it is stopped in order at the end."""
+    node.start()
+    yield node
+    assert node.end() == 0, node.log()
+
+
+@contextlib.contextmanager
+def nothing_left_open(node: Node) -> Iterator[None]:
+    """After the block the process has as many files and threads as when all its workers worked."""
+    with ExitStack() as kubelets:
+        streams = [
+            kubelets.enter_context(PluginClient(node.dra_socket)).watch_health()
+            for _ in range(_WORKERS)
+        ]
+        assert all(next(stream).devices for stream in streams)
+    before = _settled(node)
+    yield
+    after = _settled(node)
+    assert after == before, f"open files and threads: {after}, before {before}"
+
+
+def _settled(node: Node) -> tuple[int, int]:
+    """The process's open files and threads, once connections that were closed are gone."""
+    seen: list[tuple[int, int]] = []
+
+    def is_settled() -> bool:
+        seen.append((node.open_files(), node.threads()))
+        return len(seen) > _LOOKS and len(set(seen[-_LOOKS:])) == 1
+
+    assert eventually(is_settled), seen
+    return seen[-1]
+
+
+def published(slices: Sequence[Json]) -> list[str]:
+    """The devices of the newest, complete pool; none if the pool is incomplete."""
+    newest = max((item["spec"]["pool"]["generation"] for item in slices), default=0)
+    found = [item for item in slices if item["spec"]["pool"]["generation"] == newest]
+    if any(item["spec"]["pool"]["resourceSliceCount"] != len(found) for item in found):
+        return []
+    return sorted(entry["name"] for item in found for entry in item["spec"].get("devices") or [])

@@ -1,0 +1,293 @@
+"""Whatever happens to a node, in any order: what was answered holds, and nothing else is there.
+
+A model knows what each claim must be answered. Ledger, files, preparer and publisher are real, and
+so are the requests to a simulated API server in this process.
+"""
+
+import shutil
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from tensorfusion_dra.cluster.api import Api
+from tensorfusion_dra.cluster.claims import Claims
+from tensorfusion_dra.cluster.nodes import Nodes
+from tensorfusion_dra.cluster.resource_api import ResourceApi
+from tensorfusion_dra.cluster.slices import Slices
+from tensorfusion_dra.core import cdi, names
+from tensorfusion_dra.core.claim import ClaimRef
+from tensorfusion_dra.core.errors import RetryableError
+from tensorfusion_dra.core.gpu import Inventory
+from tensorfusion_dra.core.prepared import PreparedClaim
+from tensorfusion_dra.core.quantity import GIB
+from tensorfusion_dra.driver.prepare import Failure, Preparer
+from tensorfusion_dra.driver.publish import Publisher
+from tensorfusion_dra.driver.recover import recover
+from tensorfusion_dra.simulator.apiserver import ApiServer
+from tensorfusion_dra.simulator.rest import CLAIMS, NODES, SLICES, Client
+from tensorfusion_dra.state.publishing_right import PublishingRight
+from tests.faults import invariants
+from tests.faults.mutations import bounded
+from tests.faults.node import published
+from tests.support.prepared_node import NODE, Setup, inventory, share
+from tests.support.tally import STEPS_IN_ANY_ORDER, Tally
+
+EVERY_CARD: Final = inventory().gpus
+DEVICES: Final = [f"gpu-{card.uuid.removeprefix('GPU-').lower()}" for card in EVERY_CARD]
+CARD_GIB: Final = 80
+NAMES: Final = "abcdefgh"
+
+devices = st.sampled_from(DEVICES)
+sizes = st.sampled_from((1, 10, 10, 30, 30, 50, 80, None))
+damages = st.sampled_from((None, b"", b"{", b"{}\n"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stored:
+    """A claim as the API server has it, or had it.
+
+    Attributes:
+        vram_gib: None stands for the whole card.
+    """
+
+    ref: ClaimRef
+    device: str
+    vram_gib: int | None
+
+
+class World(RuleBasedStateMachine):
+    """One node, its API server, and what is expected of them."""
+
+    tally: Tally
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = Path(tempfile.mkdtemp(prefix="tff-"))
+        self.server = ApiServer()
+        self.server.start()
+        self.is_up = True
+        self.client = Client(self.server.url)
+        node: dict[str, Any] = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE.name}}
+        self.client.create(NODES, node)
+        self.present = list(EVERY_CARD)
+        self.setup = Setup(self.folder)
+        self.preparer, self.publisher = self.built()
+        self.stored: dict[str, Stored] = {}
+        self.known: dict[str, Stored] = {}
+        self.answered: dict[str, object] = {}
+
+    def teardown(self) -> None:
+        self.setup.ledger.close()
+        if self.is_up:
+            self.server.stop()
+        shutil.rmtree(self.folder)
+
+    # What happens
+
+    @precondition(lambda self: len(self.stored) < len(NAMES))
+    @rule(device=devices, vram_gib=sizes)
+    def a_claim_is_allocated(self, device: str, vram_gib: int | None) -> None:
+        """By a scheduler that does not always count right."""
+        self.create(next(name for name in NAMES if name not in self.stored), device, vram_gib)
+
+    @precondition(lambda self: self.stored)
+    @rule(chosen=st.data(), device=devices, vram_gib=sizes)
+    def a_claim_is_replaced_by_another_of_its_name(
+        self, chosen: st.DataObject, device: str, vram_gib: int | None
+    ) -> None:
+        name = chosen.draw(st.sampled_from(sorted(self.stored)))
+        self.client.delete(CLAIMS, name, "default")
+        self.create(name, device, vram_gib)
+
+    @precondition(lambda self: self.stored)
+    @rule(chosen=st.data())
+    def the_kubelet_prepares(self, chosen: st.DataObject) -> None:
+        self.prepare(chosen.draw(st.sampled_from([*self.stored.values()])))
+
+    @precondition(lambda self: self.known)
+    @rule(chosen=st.data())
+    def the_kubelet_prepares_what_may_be_gone(self, chosen: st.DataObject) -> None:
+        self.prepare(chosen.draw(st.sampled_from([*self.known.values()])))
+
+    @precondition(lambda self: self.known)
+    @rule(chosen=st.data())
+    def the_kubelet_unprepares(self, chosen: st.DataObject) -> None:
+        self.unprepare(chosen.draw(st.sampled_from([*self.known.values()])))
+
+    @precondition(lambda self: self.known)
+    @rule(chosen=st.data())
+    def the_api_server_is_away_while_claims_come_and_go(self, chosen: st.DataObject) -> None:
+        claims = chosen.draw(st.lists(st.sampled_from([*self.known.values()]), max_size=3))
+        self.server.stop()
+        self.is_up = False
+        for claim in claims:
+            self.prepare(claim)
+            if chosen.draw(st.booleans()):
+                self.unprepare(claim)
+        with pytest.raises(RetryableError):
+            self.publisher.publish()
+        self.server.start()
+        self.is_up = True
+
+    @rule()
+    def the_plugin_restarts(self) -> None:
+        self.setup = self.setup.restarted()
+        self.read_cards()
+        recover(self.setup.ledger, self.setup.projection, boot_id=self.setup.boot_id)
+        self.preparer, self.publisher = self.built()
+
+    @rule()
+    def the_node_reboots(self) -> None:
+        for folder in (self.cdi_folder, self.limits_folder):
+            shutil.rmtree(folder, ignore_errors=True)
+        self.the_plugin_restarts()
+
+    @precondition(lambda self: self.answered)
+    @rule(chosen=st.data(), damage=damages)
+    def a_spec_is_damaged_and_its_claim_asked_for_again(
+        self, chosen: st.DataObject, damage: bytes | None
+    ) -> None:
+        uid = chosen.draw(st.sampled_from(sorted(self.answered)))
+        spec = self.cdi_folder / f"{names.CDI_FILE_PREFIX}{uid}.json"
+        spec.unlink()
+        if damage is not None:
+            spec.write_bytes(damage)
+
+        self.prepare(self.known[uid])
+
+    @rule(present=st.sampled_from(((), (0,), (1,), (0, 1), (0, 1), (0, 1))))
+    def cards_are_lost_or_come_back(self, present: tuple[int, ...]) -> None:
+        self.present = [EVERY_CARD[index] for index in present]
+        self.read_cards()
+
+    @rule()
+    def the_kubelet_wipes_the_slices(self) -> None:
+        for item in self.client.list(SLICES).items:
+            self.client.delete(SLICES, item["metadata"]["name"])
+
+    @rule()
+    def the_slices_are_published(self) -> None:
+        self.publisher.publish()
+
+        cards = zip(EVERY_CARD, DEVICES, strict=True)
+        expected = sorted(device for card, device in cards if card in self.present)
+        assert published(self.client.list(SLICES).items) == expected
+
+    # What holds after each of them
+
+    @invariant()
+    def what_was_answered_is_recorded_and_nothing_else(self) -> None:
+        assert invariants.records(self.data_folder).keys() == self.answered.keys()
+
+    @invariant()
+    def files_follow_from_the_records(self) -> None:
+        assert invariants.violations(self) == []
+        self.tally[STEPS_IN_ANY_ORDER] += 1
+
+    # How it is done, and what is expected of it
+
+    def create(self, name: str, device: str, vram_gib: int | None) -> None:
+        requests = [{"name": "gpu", "exactly": {"deviceClassName": names.DEVICE_CLASS}}]
+        created = self.client.create(
+            CLAIMS,
+            {
+                "apiVersion": "resource.k8s.io/v1",
+                "kind": "ResourceClaim",
+                "metadata": {"name": name, "namespace": "default"},
+                "spec": {"devices": {"requests": requests}},
+            },
+        )
+        result = share(device, tflops="1", vram=f"{vram_gib}Gi")
+        if vram_gib is None:
+            result = {key: result[key] for key in ("request", "driver", "pool", "device")}
+        created["status"] = {"allocation": {"devices": {"results": [result]}}}
+        self.client.replace_status(CLAIMS, created)
+        ref = ClaimRef(namespace="default", name=name, uid=created["metadata"]["uid"])
+        self.stored[name] = self.known[ref.uid] = Stored(ref=ref, device=device, vram_gib=vram_gib)
+
+    def prepare(self, claim: Stored) -> None:
+        expected = self.expected(claim)
+        # Without an API server nobody waits for it long.
+        deadline = time.monotonic() + (5 if self.is_up else 0.1)
+
+        outcome = self.preparer.prepare([claim.ref], deadline=deadline)[claim.ref.uid]
+
+        if expected == "refused":
+            assert isinstance(outcome, Failure), outcome
+            assert str(claim.ref) in outcome.text
+        else:
+            assert isinstance(outcome, PreparedClaim), outcome
+            assert self.answered.setdefault(claim.ref.uid, _told(outcome)) == _told(outcome)
+
+    def unprepare(self, claim: Stored) -> None:
+        outcome = self.preparer.unprepare([claim.ref], deadline=time.monotonic() + 5)
+
+        assert outcome == {claim.ref.uid: None}
+        self.answered.pop(claim.ref.uid, None)
+
+    def expected(self, claim: Stored) -> str:
+        if claim.ref.uid in self.answered:
+            return "as before"
+        held = [self.known[uid] for uid in self.answered]
+        others = [other for other in held if other.device == claim.device]
+        taken = sum(other.vram_gib or CARD_GIB for other in others)
+        shared = None not in (claim.vram_gib, *(other.vram_gib for other in others))
+        fits = (shared or not others) and taken + (claim.vram_gib or CARD_GIB) <= CARD_GIB
+        is_there = EVERY_CARD[DEVICES.index(claim.device)] in self.present
+        is_current = self.stored[claim.ref.name] == claim
+        return "new" if self.is_up and is_current and is_there and fits else "refused"
+
+    def read_cards(self) -> None:
+        self.setup.discovery.inventory = Inventory(gpus=tuple(self.present))
+        self.setup.catalog.refresh()
+
+    def built(self) -> tuple[Preparer, Publisher]:
+        api = ResourceApi(Api(self.server.kubeconfig(self.folder / "kubeconfig")))
+        publisher = Publisher(
+            self.setup.catalog,
+            Slices(api, node_name=NODE.name),
+            Nodes(api.api, node_name=NODE.name),
+            right=PublishingRight(self.data_folder),
+        )
+        return self.setup.with_claims(Claims(api)), publisher
+
+    @property
+    def data_folder(self) -> Path:
+        return self.folder / "plugin"
+
+    @property
+    def cdi_folder(self) -> Path:
+        return self.setup.cdi_folder
+
+    @property
+    def limits_folder(self) -> Path:
+        return self.setup.limits_folder
+
+    @property
+    def tensor_fusion_root(self) -> Path:
+        return Path("/run/tensor-fusion")
+
+
+def _told(claim: PreparedClaim) -> object:
+    """What the kubelet keeps of an answer."""
+    given = [(each.pool, each.device, each.share_id) for each in claim.shares]
+    return given, cdi.ids_by_share(claim)
+
+
+def test_what_was_answered_holds_whatever_happens(tally: Tally) -> None:
+    assert EVERY_CARD[0].vram_bytes == CARD_GIB * GIB
+    world = type("World", (World,), {"tally": tally})
+
+    run_state_machine_as_test(world, settings=bounded(80))

@@ -1,0 +1,181 @@
+"""Whatever comes through the sockets: an answer of the protocol, and a process that goes on."""
+
+import random
+import socket
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Final
+
+import grpc
+import pytest
+from google.protobuf.message import Message
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tensorfusion_dra.core.claim import ClaimRef
+from tensorfusion_dra.kubelet.pb import dra_health_v1_pb2 as health_pb
+from tensorfusion_dra.kubelet.pb import dra_v1_pb2 as dra_pb
+from tensorfusion_dra.kubelet.pb import dra_v1beta1_pb2
+from tensorfusion_dra.kubelet.pb import pluginregistration_v1_pb2 as registration_pb
+from tensorfusion_dra.simulator.node import rpc
+from tests.faults import invariants
+from tests.faults.damage import SEED, damaged
+from tests.faults.mutations import bounded
+from tests.faults.node import CARDS, Node, device, nothing_left_open, published, running
+from tests.support.kubelet import DRA_V1, DRA_V1BETA1, PluginClient
+from tests.support.tally import INPUTS_FUZZED, Tally
+from tests.support.waiting import eventually
+
+CLAIM = dra_pb.Claim(namespace="default", name="a", uid="1f0e0000-0000-4000-8000-00000000000a")
+PREPARE = dra_pb.NodePrepareResourcesRequest(claims=[CLAIM, CLAIM])
+UNPREPARE = dra_pb.NodeUnprepareResourcesRequest(claims=[CLAIM])
+NOTIFY = registration_pb.RegistrationStatus(plugin_registered=False, error="why not")
+
+REGISTRATION: Final = "pluginregistration.Registration"
+CALLS: Final[dict[str, tuple[Message, type[Message]]]] = {
+    f"{REGISTRATION}/GetInfo": (registration_pb.InfoRequest(), registration_pb.PluginInfo),
+    f"{REGISTRATION}/NotifyRegistrationStatus": (
+        NOTIFY,
+        registration_pb.RegistrationStatusResponse,
+    ),
+    f"{DRA_V1}/NodePrepareResources": (PREPARE, dra_pb.NodePrepareResourcesResponse),
+    f"{DRA_V1}/NodeUnprepareResources": (UNPREPARE, dra_pb.NodeUnprepareResourcesResponse),
+    f"{DRA_V1BETA1}/NodePrepareResources": (
+        PREPARE,
+        dra_v1beta1_pb2.NodePrepareResourcesResponse,
+    ),
+    f"{DRA_V1BETA1}/NodeUnprepareResources": (
+        UNPREPARE,
+        dra_v1beta1_pb2.NodeUnprepareResourcesResponse,
+    ),
+}
+STREAMS: Final = ("v1.DRAResourceHealth", "v1alpha1.DRAResourceHealth")
+
+NOT_UNDERSTOOD: Final = {grpc.StatusCode.INTERNAL, grpc.StatusCode.RESOURCE_EXHAUSTED}
+"""What gRPC itself says of bytes that are no message; UNKNOWN is an exception of ours."""
+
+
+@pytest.fixture
+def served(node: Node) -> Iterator[Node]:
+    with running(node):
+        with PluginClient(node.registration_socket) as kubelet, ThreadPoolExecutor(4) as many:
+            list(many.map(lambda _: kubelet.plugin_info(), range(40)))
+        with nothing_left_open(node):
+            yield node
+        assert invariants.records(node.data_folder) == {}
+        assert invariants.leftovers(node) == []
+        assert eventually(lambda: len(published(node.slices())) == CARDS)
+
+
+def socket_of(node: Node, method: str) -> Path:
+    return node.registration_socket if method.startswith(REGISTRATION) else node.dra_socket
+
+
+def answered(channel: grpc.Channel, method: str, content: bytes) -> bytes | grpc.StatusCode | None:
+    """The answer to these bytes, undecoded, or why there is none."""
+    call: Callable[..., bytes] = channel.unary_unary(f"/{method}")
+    try:
+        return call(content, timeout=10)
+    except grpc.RpcError as error:
+        return rpc.rpc_code(error)
+
+
+def first_told(
+    channel: grpc.Channel, service: str, content: bytes
+) -> list[str] | grpc.StatusCode | None:
+    """The devices in the first message of a health stream, or why there is none."""
+    watch: Callable[..., Any] = channel.unary_stream(f"/{service}/NodeWatchResources")
+    stream = watch(content, timeout=10)
+    try:
+        told = health_pb.NodeWatchResourcesResponse.FromString(next(stream))
+    except grpc.RpcError as error:
+        return rpc.rpc_code(error)
+    stream.cancel()
+    return sorted(item.device.device_name for item in told.devices)
+
+
+@pytest.mark.parametrize("method", CALLS)
+def test_bytes_of_any_kind_are_answered_or_not_understood(
+    served: Node, tally: Tally, method: str
+) -> None:
+    request, response = CALLS[method]
+    chance = random.Random(SEED)
+    contents = [*damaged(request.SerializeToString() or b"\x00", flips=60, cuts=20)]
+    contents += [chance.randbytes(chance.randrange(1, 200)) for _ in range(60)]
+    outcomes = set()
+    with grpc.insecure_channel(f"unix:{socket_of(served, method)}") as channel:
+        for content in contents:
+            answer = answered(channel, method, content)
+            outcomes.add(type(answer))
+            if isinstance(answer, bytes):
+                check_answer(type(request), content, response.FromString(answer))
+            else:
+                assert answer in NOT_UNDERSTOOD, (content, served.log())
+            tally[INPUTS_FUZZED] += 1
+
+    assert bytes in outcomes
+
+
+def check_answer(request: type[Message], content: bytes, answer: Message) -> None:
+    """Every claim of the request is answered, and no other; none of these can be prepared."""
+    if not hasattr(answer, "claims"):
+        return
+    asked = {claim.uid for claim in request.FromString(content).claims}  # type: ignore[attr-defined]
+    assert set(answer.claims) == asked
+    if request is dra_pb.NodePrepareResourcesRequest:
+        assert all(entry.error for entry in answer.claims.values())
+
+
+def test_claims_with_any_names_are_answered_each(served: Node, tally: Tally) -> None:
+    parts = st.text(max_size=70) | st.sampled_from(["default", "a", "..", "../..", "%2e%2e", "a/b"])
+    names = st.builds(ClaimRef, namespace=parts, name=parts, uid=parts)
+
+    @bounded(150)
+    @given(st.lists(names, max_size=4))
+    def check(refs: list[ClaimRef]) -> None:
+        prepared, unprepared = served.prepare(*refs), served.unprepare(*refs)
+        uids = {ref.uid for ref in refs}
+        assert prepared is not None, served.log()
+        assert prepared.keys() == uids
+        assert all(isinstance(error, str) and error for error in prepared.values())
+        assert unprepared == dict.fromkeys(uids, "")
+        tally[INPUTS_FUZZED] += 1
+
+    check()
+
+
+@pytest.mark.parametrize("service", STREAMS)
+def test_health_is_streamed_whatever_the_request_holds(
+    served: Node, tally: Tally, service: str
+) -> None:
+    chance = random.Random(SEED)
+    with grpc.insecure_channel(f"unix:{served.dra_socket}") as channel:
+        for content in (b"", *(chance.randbytes(chance.randrange(1, 60)) for _ in range(40))):
+            told = first_told(channel, service, content)
+            devices = [device(card) for card in range(CARDS)]
+            assert told == devices or told in NOT_UNDERSTOOD, (content, served.log())
+            tally[INPUTS_FUZZED] += 1
+
+
+def test_methods_that_do_not_exist_are_told_so(served: Node) -> None:
+    for path in (served.dra_socket, served.registration_socket):
+        with grpc.insecure_channel(f"unix:{path}") as channel:
+            for method in (f"{DRA_V1}/NodeResources", "v1.DRAPlugin/NodePrepareResources", "a/b"):
+                assert answered(channel, method, b"") is grpc.StatusCode.UNIMPLEMENTED
+
+
+def test_what_is_no_http_at_all_disturbs_nobody(served: Node, tally: Tally) -> None:
+    chance = random.Random(SEED)
+    preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+    for path in (served.dra_socket, served.registration_socket):
+        for begin in (b"", preface, preface + b"\0\0\0\4\0\0\0\0\0", b"GET / HTTP/1.1\r\n\r\n"):
+            for _ in range(10):
+                with socket.socket(socket.AF_UNIX) as stranger:
+                    stranger.settimeout(5)
+                    stranger.connect(str(path))
+                    stranger.sendall(begin + chance.randbytes(chance.randrange(200)))
+                tally[INPUTS_FUZZED] += 1
+
+    with PluginClient(served.registration_socket) as kubelet:
+        assert kubelet.plugin_info().endpoint == str(served.dra_socket)

@@ -1,0 +1,285 @@
+"""Every file that the driver reads, damaged: a clear error or a usable answer, never a crash.
+
+The ledger and the files of claims have tests of their own.
+"""
+
+import argparse
+import base64
+import json
+import re
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tensorfusion_dra.app import settings
+from tensorfusion_dra.app.settings import Settings
+from tensorfusion_dra.cluster.api import Api
+from tensorfusion_dra.core.errors import DriverError, InputError, RetryableError
+from tensorfusion_dra.discovery import host, models, profile, sysfs
+from tensorfusion_dra.discovery.driver_files import HostDriverFiles
+from tensorfusion_dra.discovery.toolkit_specs import ToolkitSpecs
+from tests.discovery import nvml_machine
+from tests.discovery.nvml_machine import Machine
+from tests.faults.damage import damaged
+from tests.support.tally import INPUTS_DAMAGED, Tally
+
+CARD = "GPU-8f3a0000-0000-4000-8000-000000000000"
+
+SETTINGS = """\
+# of the node
+node-name: gpu-node-7
+gpupool: shared-a100
+qos: high
+tflops-oversell-ratio: 150
+poll-seconds: 12.5
+read-pods: false
+kubelet-root: /var/lib/kubelet
+simulated-gpus: 2xA100-SXM4-80GB
+"""
+PROFILE = """\
+driver_version: '550.54.15'
+driver_missing_for_seconds: 1.5
+gpus:
+- {product: A100-SXM4-80GB, count: 2}
+- {product: Some Card, vram: 24Gi, tflops: 71.2, uuid: GPU-8f3a0000-0000-4000-8000-000000000000}
+- {product: T4, fault: mig, appears_after_seconds: 3}
+"""
+MODELS = """\
+- {model: A100, fullModelName: NVIDIA A100-SXM4-80GB, vendor: NVIDIA, fp16TFlops: 312}
+- model: MI300X
+  fullModelName: AMD Instinct MI300X
+  vendor: AMD
+  fp16TFlops: 1307.4
+  costPerHour: 3.5
+"""
+TOOLKIT = {
+    "cdiVersion": "0.5.0",
+    "kind": "nvidia.com/gpu",
+    "devices": [
+        {"name": CARD, "containerEdits": {"deviceNodes": [{"path": "/dev/nvidia0"}]}},
+        {"name": "all", "containerEdits": {"env": ["A=b"]}},
+    ],
+    "containerEdits": {"mounts": [{"hostPath": "/usr/lib/a", "containerPath": "/usr/lib/a"}]},
+}
+MEMINFO = "MemTotal:       263861272 kB\nMemFree:         8110188 kB\nBuffers:          1024 kB\n"
+
+Read = Callable[[Path], Any]
+
+
+def refusal(read: Read, file: Path, errors: type[DriverError]) -> str | None:
+    """Why the file is refused; None if it is read."""
+    try:
+        read(file)
+    except errors as error:
+        return str(error)
+    return None
+
+
+def read_settings(file: Path) -> Settings:
+    flags: dict[str, str | None] = {item.name: None for item in fields(Settings)}
+    return settings.from_flags(argparse.Namespace(config=str(file), **flags), {})
+
+
+def read_kubeconfig(file: Path) -> object:
+    return Api(file).connect()
+
+
+def read_toolkit_spec(file: Path) -> str | None:
+    return ToolkitSpecs([file.parent]).device(CARD)
+
+
+def read_meminfo(file: Path) -> object:
+    return host.read(file.parent, proc=file.parent)
+
+
+def kubeconfig() -> str:
+    entry = {"name": "here"}
+    authority = base64.b64encode(b"-----BEGIN CERTIFICATE-----\n").decode()
+    cluster = {"server": "https://10.0.0.1:6443", "certificate-authority-data": authority}
+    return yaml.safe_dump(
+        {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{**entry, "cluster": cluster}],
+            "users": [{**entry, "user": {"token": "abc", "client-key-data": authority}}],
+            "contexts": [{**entry, "context": {"cluster": "here", "user": "here"}}],
+            "current-context": "here",
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    ("content", "read", "errors"),
+    [
+        (SETTINGS, read_settings, InputError),
+        (PROFILE, lambda file: profile.from_text(str(file)), InputError),
+        (MODELS, models.rows, InputError),
+        (kubeconfig(), read_kubeconfig, InputError),
+        (MEMINFO, read_meminfo, RetryableError),
+    ],
+    ids=["settings", "profile", "models", "kubeconfig", "meminfo"],
+)
+def test_a_damaged_file_is_read_or_refused(
+    tmp_path: Path, tally: Tally, content: str, read: Read, errors: type[DriverError]
+) -> None:
+    file = tmp_path / ("meminfo" if read is read_meminfo else "file.yaml")
+    file.write_text(content)
+    assert refusal(read, file, errors) is None
+    for damage in damaged(content.encode()):
+        file.write_bytes(damage)
+
+        told = refusal(read, file, errors)
+
+        assert told is None or len(told) < 1000, damage
+        tally[INPUTS_DAMAGED] += 1
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [("nvidia.json", json.dumps(TOOLKIT)), ("nvidia.yaml", yaml.safe_dump(TOOLKIT))],
+    ids=["json", "yaml"],
+)
+def test_a_damaged_spec_of_the_toolkit_is_none(
+    tmp_path: Path, tally: Tally, name: str, content: str
+) -> None:
+    file = tmp_path / name
+    file.write_text(content)
+    assert read_toolkit_spec(file) == f"nvidia.com/gpu={CARD}"
+    for damage in damaged(content.encode()):
+        file.write_bytes(damage)
+        assert read_toolkit_spec(file) in {None, f"nvidia.com/gpu={CARD}"}, damage
+        tally[INPUTS_DAMAGED] += 1
+
+
+def test_a_damaged_value_in_sysfs_is_a_number_or_unknown(tmp_path: Path, tally: Tally) -> None:
+    device = tmp_path / "devices" / "pci0000:3a" / "0000:3b:00.0"
+    device.mkdir(parents=True)
+    links = tmp_path / "bus" / "pci" / "devices"
+    links.mkdir(parents=True)
+    (links / device.name).symlink_to(device)
+    for damage in damaged(b"1\n", flips=40):
+        (device / "numa_node").write_bytes(damage)
+
+        place = sysfs.place(tmp_path, device.name)
+
+        assert place.pcie_root == "pci0000:3a"
+        assert place.numa_node is None or place.numa_node >= 0
+        tally[INPUTS_DAMAGED] += 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "qos: 2026-99-99",
+        "poll-seconds: 1e99999",
+        "poll-seconds: " + "9" * 5000,
+        "gpupool: !!binary '///'",
+        "gpupool: !!python/object/apply:os.getpid []",
+        "[" * 4000,
+        "{a: " * 4000,
+        "&a [*a]",
+        "? [a, b]\n: c",
+        "? {a: b}\n: c",
+        "a: &a [x, x]\nb: &b [*a, *a]\nqos: [*b, *b, *b]",
+        "- " * 4000,
+        "clusters: [{name: here, cluster: [1]}]\ncurrent-context: here",
+        "contexts: {name: 1}\nusers: 7\nclusters: []\ncurrent-context: 3",
+        "current-context: here\ncontexts: [{name: here}]",
+    ],
+    ids=lambda text: text[:20],
+)
+@pytest.mark.parametrize(
+    "read",
+    [
+        read_settings,
+        lambda file: profile.from_text(str(file)),
+        models.rows,
+        read_kubeconfig,
+        read_toolkit_spec,
+    ],
+    ids=["settings", "profile", "models", "kubeconfig", "toolkit"],
+)
+def test_yaml_that_no_editor_writes_is_refused(
+    tmp_path: Path, tally: Tally, read: Read, text: str
+) -> None:
+    file = tmp_path / "odd.yaml"
+    file.write_text(text)
+
+    told = refusal(read, file, InputError)
+
+    if read is not read_toolkit_spec:
+        assert told is not None
+        assert str(file) in told or re.match("[a-z-]+: found", told)
+        assert len(told) < 1500
+    tally[INPUTS_DAMAGED] += 1
+
+
+def put(path: Path, what: str) -> None:
+    """Something that is not the library it should be."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if what == "a loop of links":
+        path.symlink_to(path.name)
+    elif what == "a dangling link":
+        path.symlink_to("/nowhere")
+    elif what == "a link above the root":
+        path.symlink_to("../../../../../../../../../etc/passwd")
+    elif what == "a folder":
+        path.mkdir()
+    elif what == "a name that is no UTF-8":
+        odd = path.with_name("libcuda.so.\udcff\udcfe")
+        odd.touch()
+        path.symlink_to(odd.name)
+    else:
+        path.write_text("a library")
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        "a loop of links",
+        "a dangling link",
+        "a link above the root",
+        "a folder",
+        "a name that is no UTF-8",
+        "a file",
+    ],
+)
+@pytest.mark.parametrize("library", ["libcuda.so.1", "libnvidia-ml.so.1", "libnvcuvid.so.1"])
+def test_an_odd_driver_root_is_mounted_as_text_or_refused(
+    tmp_path: Path, tally: Tally, library: str, what: str
+) -> None:
+    folder = tmp_path / "usr" / "lib64"
+    for name in {"libcuda.so.1", "libnvidia-ml.so.1"} - {library}:
+        put(folder / name, "a file")
+    put(folder / library, what)
+
+    told = refusal(mounts, tmp_path, RetryableError)
+
+    assert told is None or str(tmp_path) in told
+    tally[INPUTS_DAMAGED] += 1
+
+
+def mounts(root: Path) -> None:
+    found = HostDriverFiles(root, cdi_folders=[]).mounts()
+    assert all(Path(mount.host_path).is_relative_to(root) for mount in found)
+    json.dumps([mount.as_cdi() for mount in found]).encode()
+
+
+def test_damaged_answers_of_nvml_leave_a_card_out_or_are_waited_out(
+    machine: Machine, tally: Tally
+) -> None:
+    whole = nvml_machine.answers(nvml_machine.card(0), nvml_machine.card(1))
+    every = [damage.decode(errors="replace") for damage in damaged(whole.encode(), flips=160)]
+    texts = [text.replace("\0", "?") for text in every]
+    steps = [step for text in texts for step in (machine.rewrite(text), ["read"], ["close"])]
+
+    printed = machine.run(whole, *steps)
+
+    answered = [answer for answer in printed if isinstance(answer, dict)]
+    assert len(answered) >= len(texts)
+    assert all("gpus" in answer or answer["error"] == "RetryableError" for answer in answered)
+    tally[INPUTS_DAMAGED] += len(texts)

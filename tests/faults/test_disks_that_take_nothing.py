@@ -1,0 +1,166 @@
+"""Full and read-only disks under the ledger, the CDI specs and the limits.
+
+Each case runs with the answers of such a disk injected below the C library, for every user; and for
+root, who may mount disks, on a real one as well.
+"""
+
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.faults import invariants
+from tests.faults.fault_points import FaultPoints
+from tests.faults.node import Node, running
+
+REASONS = ("No space left on device", "Read-only file system", "database or disk is full",
+           "disk I/O error", "attempt to write a readonly database")  # fmt: skip
+
+Break = Callable[[Path], AbstractContextManager[None]]
+
+only_root = pytest.mark.skipif(
+    os.geteuid() != 0, reason="only root may mount a disk; the same cases run injected"
+)
+
+
+def folder_of(node: Node, what: str) -> Path:
+    return {
+        "ledger": node.data_folder,
+        "CDI spec": node.cdi_folder,
+        "limits": node.limits_folder,
+    }[what]
+
+
+@pytest.fixture(params=["full", "read_only"])
+def injected(request: pytest.FixtureRequest, points: FaultPoints) -> Break:
+    """What makes a folder's disk take nothing while a block runs."""
+    return points.full if request.param == "full" else points.read_only
+
+
+@contextmanager
+def mounted(folder: Path) -> Iterator[None]:
+    """A small disk of its own in place of the folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    mount = ["mount", "-t", "tmpfs", "-o", "size=512k", "tmpfs", str(folder)]
+    subprocess.run(mount, check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+@contextmanager
+def filled(folder: Path) -> Iterator[None]:
+    """No room is left on the folder's disk."""
+    ballast = folder / "ballast"
+    with ballast.open("wb", buffering=0) as file:
+        for size in (4096, 1):
+            try:
+                while True:
+                    file.write(b"\0" * size)
+            except OSError:
+                continue
+    try:
+        yield
+    finally:
+        ballast.unlink()
+
+
+@contextmanager
+def write_protected(folder: Path) -> Iterator[None]:
+    """The folder's disk is mounted for reading only."""
+    subprocess.run(["mount", "-o", "remount,ro", str(folder)], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["mount", "-o", "remount,rw", str(folder)], check=True)
+
+
+def check_claims_wait_for_the_disk(node: Node, what: str, broken: Break) -> None:
+    """While the disk takes nothing, claims fail one by one, and then nothing is lost or left."""
+    folder = folder_of(node, what)
+    a = node.claim("a", 0, vram="16Gi", vram_limit="60Gi")
+    others = [node.claim(name, 0, vram="10Gi") for name in "bc"]
+    with running(node):
+        first = node.prepare(a)
+        with broken(folder):
+            refused = node.prepare(*others)
+            again = node.prepare(a)
+
+        assert refused is not None
+        assert refused.keys() == {ref.uid for ref in others}
+        for error in refused.values():
+            assert isinstance(error, str), f"acknowledged: {error}"
+            assert f"{what} {folder}" in error
+            assert any(reason in error for reason in REASONS), error
+        assert again == first
+        admitted = node.prepare(a, *others)
+        assert admitted is not None
+        assert not any(isinstance(answer, str) for answer in admitted.values()), admitted
+        assert invariants.violations(node) == []
+        with broken(folder):
+            while_broken = node.unprepare(*others)
+        assert while_broken is not None
+        assert node.unprepare(a, *others) == dict.fromkeys([a.uid, *(o.uid for o in others)], "")
+        assert invariants.leftovers(node) == []
+
+
+@pytest.mark.parametrize("what", ["ledger", "CDI spec", "limits"])
+def test_claims_fail_with_the_path_until_the_disk_takes_them(
+    node: Node, what: str, injected: Break
+) -> None:
+    check_claims_wait_for_the_disk(node, what, injected)
+
+
+@only_root
+@pytest.mark.parametrize("what", ["ledger", "CDI spec", "limits"])
+def test_claims_fail_with_the_path_until_a_real_disk_has_room(node: Node, what: str) -> None:
+    with mounted(folder_of(node, what)):
+        check_claims_wait_for_the_disk(node, what, filled)
+
+
+@only_root
+@pytest.mark.parametrize("what", ["CDI spec", "limits"])
+def test_claims_fail_with_the_path_until_a_real_disk_is_writable(node: Node, what: str) -> None:
+    with mounted(folder_of(node, what)):
+        check_claims_wait_for_the_disk(node, what, write_protected)
+
+
+def test_a_start_without_a_ledger_says_why_and_ends(node: Node, injected: Break) -> None:
+    with running(node):
+        pass
+
+    with injected(node.data_folder):
+        node.launch()
+        code = node.wait()
+
+    assert code == 1
+    assert "start_failed" in node.log()
+    assert f"ledger {node.data_folder}" in node.log()
+    with running(node):
+        assert invariants.violations(node) == []
+
+
+@pytest.mark.parametrize("what", ["CDI spec", "limits"])
+def test_a_start_without_room_for_files_serves_and_writes_them_when_they_are_asked_for(
+    node: Node, what: str, injected: Break
+) -> None:
+    a = node.claim("a", 0, vram="16Gi")
+    with running(node):
+        first = node.prepare(a)
+    for path in folder_of(node, what).iterdir():
+        path.unlink()
+
+    with injected(folder_of(node, what)):
+        node.start()
+        refused = node.prepare(a)
+    with_room = node.prepare(a)
+
+    assert refused is not None
+    assert f"{what} {folder_of(node, what)}" in refused[a.uid]
+    assert with_room == first
+    assert invariants.violations(node) == []
+    assert node.end() == 0

@@ -1,0 +1,178 @@
+"""kill -9 of the node plugin at every durable step that it takes, one run for each step.
+
+After the restart every claim that was acknowledged is recorded, every record has exactly its files,
+nothing else is there, no card is given out twice, the slices are published, and whatever the
+kubelet repeats is answered as before.
+"""
+
+import copy
+import os
+import re
+import signal
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tensorfusion_dra.core import names
+from tests.faults.fault_points import FaultPoints
+from tests.faults.launcher import Commands
+from tests.faults.node import Node
+from tests.faults.stories import Lane, Story, killed_everywhere, node_on
+from tests.support.tally import POINTS_KILLED, Tally
+
+CHANGE = re.compile(r"after (rename to|unlink|write) (/cdi|/tf/claims|.*ledger).*(?<!temporary)")
+SLICE = "tensor-fusion-resource-slice-node-01"
+
+
+def first_start(node: Node, points: FaultPoints) -> Story:
+    """Nothing is there: neither ledger nor sockets nor slices."""
+    untouched = node.root.parent / "untouched"
+
+    def disturb() -> None:
+        for folder in (node.kubelet_root, node.limits_folder):
+            if folder.exists():
+                folder.rename(untouched / folder.name)
+
+    untouched.mkdir()
+    return Story(node=node, points=points, disturb=disturb, reset=lambda: node.put_slices({}))
+
+
+def start_that_recovers(node: Node, points: FaultPoints) -> Story:
+    """A boot, a crash and somebody's hand left files, records and slices that do not match."""
+    story = Story(node=node, points=points)
+    a = node.claim("a", 0, vram="16Gi", vram_limit="60Gi")
+    b = node.claim("b", 0, vram="30Gi")
+    story.refs = (a, b)
+
+    def spec(uid: str) -> Path:
+        return node.cdi_folder / f"{names.CDI_FILE_PREFIX}{uid}.json"
+
+    def disturb() -> None:
+        spec(a.uid).unlink()
+        spec(b.uid).write_bytes(spec(b.uid).read_bytes()[:100])
+        spec("gone").touch()
+        (node.cdi_folder / f".{spec('gone').name}.x1y2z3a4.tmp").touch()
+        (node.limits_folder / "gone.json").touch()
+        (node.limits_folder / f"{b.uid}.json").unlink()
+        (node.tensor_fusion_root / "shm" / "default" / a.uid).rmdir()
+
+    def reset() -> None:
+        """One of the cards in a slice of old, and a slice that nobody needs any more."""
+        (stored,) = (item for item in node.slices() if item["metadata"]["name"] == SLICE)
+        old = copy.deepcopy(stored)
+        for field in ("uid", "resourceVersion", "creationTimestamp", "generation", "managedFields"):
+            old["metadata"].pop(field, None)
+        old["spec"]["pool"] |= {"generation": 3, "resourceSliceCount": 2}
+        old["spec"]["devices"] = old["spec"]["devices"][:1]
+        node.put_slices({SLICE: old, f"{SLICE}-1": old})
+
+    story.before = lambda: story.prepare(a, b)
+    story.disturb = disturb
+    story.reset = reset
+    return story
+
+
+def prepare(node: Node, points: FaultPoints) -> Story:
+    """The request of the second claim takes from what was lent to the first one."""
+    story = Story(node=node, points=points)
+    a = node.claim("a", 0, vram="16Gi", vram_limit="60Gi")
+    b = node.claim("b", 0, vram="30Gi")
+    story.refs = (a, b)
+    story.before = lambda: story.prepare(a)
+    story.act = lambda: story.prepare(b)
+    return story
+
+
+def prepare_again(node: Node, points: FaultPoints) -> Story:
+    """The files of a prepared claim vanished while the plugin ran."""
+    story = Story(node=node, points=points)
+    a = node.claim("a", 0, vram="16Gi")
+    story.refs = (a,)
+
+    def act() -> None:
+        for path in (*node.cdi_folder.iterdir(), *node.limits_folder.iterdir()):
+            path.unlink()
+        story.prepare(a)
+
+    story.before = lambda: story.prepare(a)
+    story.act = act
+    return story
+
+
+def unprepare(node: Node, points: FaultPoints) -> Story:
+    """What the second claim had goes back to the first one."""
+    story = Story(node=node, points=points)
+    a = node.claim("a", 0, vram="16Gi", vram_limit="60Gi")
+    b = node.claim("b", 0, vram="30Gi")
+    story.refs = (a, b)
+    story.before = lambda: story.prepare(a, b)
+    story.act = lambda: story.unprepare(b)
+    return story
+
+
+def stop(node: Node, points: FaultPoints) -> Story:
+    """The pod's end is asked for, and then its patience ends."""
+    story = Story(node=node, points=points)
+    a = node.claim("a", 0, vram="16Gi")
+    story.refs = (a,)
+    story.before = lambda: story.prepare(a)
+    story.act = lambda: os.kill(node.pid, signal.SIGTERM)
+    return story
+
+
+@pytest.mark.parametrize(
+    "tell",
+    [first_start, start_that_recovers, prepare, prepare_again, unprepare, stop],
+    ids=lambda tell: str(tell.__name__),
+)
+def test_a_kill_at_any_step_loses_nothing_and_leaves_nothing(
+    tell: Callable[[Node, FaultPoints], Story], lanes: Sequence[Lane], nvml: Path, tally: Tally
+) -> None:
+    found = killed_everywhere(lanes, nvml, tell)
+
+    assert {str(point): broken for point, broken in found.items() if broken} == {}
+    tally[POINTS_KILLED] += len(found)
+
+
+def test_a_plugin_started_by_its_command_line_takes_the_same_steps_and_recovers_alike(
+    lanes: Sequence[Lane], nvml: Path, tally: Tally
+) -> None:
+    forking = lanes[0]
+    with ExitStack() as until:
+        forked = start_that_recovers(node_on(forking, nvml, until), forking.points)
+        forked.arrange()
+        expected = forked.steps()
+    commands = Lane(forking.points, Commands(forking.points.environment))
+    with ExitStack() as until:
+        story = start_that_recovers(node_on(commands, nvml, until), commands.points)
+        story.arrange()
+
+        assert sorted(story.steps()) == sorted(expected)
+        for name in ("before rename to /cdi/", "after request PUT "):
+            point = next(point for point in expected if point.name.startswith(name))
+            assert story.killed_at(point) == ()
+            tally[POINTS_KILLED] += 1
+
+
+@pytest.mark.parametrize("tell", [prepare, unprepare], ids=lambda tell: str(tell.__name__))
+def test_what_is_answered_would_survive_a_power_cut(
+    tell: Callable[[Node, FaultPoints], Story], lanes: Sequence[Lane], nvml: Path
+) -> None:
+    with ExitStack() as until:
+        story = tell(node_on(lanes[0], nvml, until), lanes[0].points)
+        story.arrange()
+        names = [point.name for point in story.steps()]
+
+    changed = [index for index, name in enumerate(names) if CHANGE.fullmatch(name)]
+    assert changed
+    for index in changed:
+        path = names[index].split(" ")[-1]
+        # A file's content is made durable by itself, its name by its folder.
+        synced = path if names[index].startswith("after write") else str(Path(path).parent)
+        assert f"after sync {synced}" in names[index:], names[index]
+    renamed = [index for index, name in enumerate(names) if name.startswith("before rename to")]
+    for index in renamed:
+        assert names[index - 1].startswith("after sync ")
+        assert names[index - 1].endswith("/.temporary")

@@ -1,0 +1,105 @@
+"""Profiles and settings that are almost right: used, or refused in one line."""
+
+import argparse
+import contextlib
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tensorfusion_dra.app import setting_sources, settings
+from tensorfusion_dra.app.settings import Settings
+from tensorfusion_dra.core import slice_rules, slices
+from tensorfusion_dra.core.errors import InputError, RetryableError
+from tensorfusion_dra.discovery import simulated
+from tensorfusion_dra.driver.catalog import CatalogReader
+from tests.faults.mutations import ANYTHING, bounded, mutated
+from tests.support.gpus import NODE
+from tests.support.tally import INPUTS_FUZZED, Tally
+
+PROFILE = {
+    "driver_version": "550.54.15",
+    "driver_missing_for_seconds": 0,
+    "gpus": [
+        {"product": "A100-SXM4-80GB", "count": 2},
+        {"product": "Some Card", "vram": "24Gi", "tflops": "71.2", "fault": None},
+        {"product": "T4", "uuid": "GPU-8f3a0000-0000-4000-8000-000000000000"},
+    ],
+}
+SETTINGS = {
+    "node-name": "gpu-node-7",
+    "gpupool": "shared-a100",
+    "qos": "high",
+    "tflops-oversell-ratio": 150,
+    "poll-seconds": 12.5,
+    "read-pods": False,
+    "kubelet-root": "/var/lib/kubelet",
+    "hypervisor-port": 8001,
+}
+FLAGS: dict[str, str | None] = {item.name: None for item in fields(Settings)}
+
+
+def test_what_a_profile_describes_can_be_published_or_is_refused(
+    tmp_path: Path, tally: Tally
+) -> None:
+    file = tmp_path / "gpus.yaml"
+    published = []
+
+    @bounded(150)
+    @given(mutated(PROFILE) | ANYTHING)
+    def check(document: object) -> None:
+        file.write_text(yaml.dump(document), encoding="utf-8", errors="surrogatepass")
+        tally[INPUTS_FUZZED] += 1
+        with contextlib.suppress(InputError):
+            catalog = CatalogReader(simulated.from_text(str(file), node_name=NODE.name), NODE)
+            with contextlib.suppress(RetryableError):  # the profile says: no driver yet
+                catalog.refresh()
+            published.append(devices_of(catalog))
+
+    check()
+
+    assert max(published) > 3
+
+
+def devices_of(catalog: CatalogReader) -> int:
+    """How many devices there are, in slices that an API server takes."""
+    current = catalog.current()
+    if current is None:
+        return 0
+    wanted = slices.wanted(current.devices, NODE, node_uid="uid-of-node")
+    refused = [slice_rules.slice_violations(item["spec"]) for item in wanted]
+    assert not any(refused), refused
+    return len(current.devices)
+
+
+def test_settings_of_any_form_are_used_or_refused(tmp_path: Path, tally: Tally) -> None:
+    file = tmp_path / "settings.yaml"
+    flags = argparse.Namespace(config=str(file), **FLAGS)
+
+    @bounded(150)
+    @given(mutated(SETTINGS) | ANYTHING)
+    def check(document: object) -> None:
+        file.write_text(yaml.dump(document), encoding="utf-8", errors="surrogatepass")
+        tally[INPUTS_FUZZED] += 1
+        with contextlib.suppress(InputError):
+            assert isinstance(settings.from_flags(flags, {}), Settings)
+
+    check()
+
+
+def test_variables_of_any_form_are_used_or_refused(tally: Tally) -> None:
+    flags = argparse.Namespace(config=None, **FLAGS)
+    variables = [setting_sources.variable(item) for item in fields(Settings)]
+    texts = st.text(max_size=300) | ANYTHING.map(str)
+
+    @bounded(150)
+    @given(st.dictionaries(st.sampled_from(variables), texts, min_size=1, max_size=3))
+    def check(environment: dict[str, Any]) -> None:
+        tally[INPUTS_FUZZED] += 1
+        with contextlib.suppress(InputError):
+            assert isinstance(settings.from_flags(flags, environment), Settings)
+
+    check()

@@ -1,0 +1,90 @@
+"""Pods that come and go on a simulated cluster without a pause."""
+
+import time
+from collections.abc import Mapping
+from threading import Event, Thread
+from typing import Final
+
+from tensorfusion_dra.app.simulated_cluster import SimulatedCluster
+from tensorfusion_dra.simulator.rest import PODS
+
+_POLL_SECONDS: Final = 0.02
+_END_SECONDS: Final = 30.0
+_TROUBLE: Final = frozenset({"pod_not_prepared", "container_failed", "pod_not_unprepared"})
+
+
+class Churn:
+    """Keeps so many pods on their way: each ends as soon as it runs, and another one comes.
+
+    Attributes:
+        ended: How many have run and are gone.
+        slowest_seconds: From a pod's creation until it was seen to run.
+    """
+
+    def __init__(self, cluster: SimulatedCluster, *, pods: int, asks: Mapping[str, str]) -> None:
+        """Begins at once."""
+        self.ended = 0
+        self.slowest_seconds = 0.0
+        self._cluster: Final = cluster
+        self._pods: Final = pods
+        self._asks: Final = dict(asks)
+        self._stop: Final = Event()
+        self._error: Exception | None = None
+        self._created: Final[dict[str, float]] = {}
+        self._running: Final[set[str]] = set()
+        self._thread: Final = Thread(target=self._run, name="churn", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Returns once all pods are gone.
+
+        Raises:
+            TimeoutError: They do not go.
+        """
+        self._stop.set()
+        self._thread.join()
+        if self._error is not None:
+            raise self._error
+
+    def trouble(self) -> list[str]:
+        """What went wrong with a pod on its way."""
+        return [str(e) for e in self._cluster.kubelet.journal if e.event in _TROUBLE]
+
+    @property
+    def live(self) -> int:
+        """How many pods there are now."""
+        return len(self._created)
+
+    def _run(self) -> None:
+        try:
+            while not self._stop.is_set():
+                self._step()
+                while len(self._created) < self._pods:
+                    self._create()
+                self._stop.wait(_POLL_SECONDS)
+            deadline = time.monotonic() + _END_SECONDS
+            while self._created and time.monotonic() < deadline:
+                self._step()
+                time.sleep(_POLL_SECONDS)
+            if self._created:
+                raise TimeoutError(f"{sorted(self._created)} did not end: {self.trouble()}")  # noqa: TRY301
+        except Exception as error:  # noqa: BLE001 - raised again by stop()
+            self._error = error
+
+    def _create(self) -> None:
+        name = f"churn-{self.ended + len(self._created)}-{time.monotonic_ns()}"
+        self._created[name] = time.monotonic()
+        self._cluster.submit(name, self._asks)
+
+    def _step(self) -> None:
+        found = {pod["metadata"]["name"]: pod for pod in self._cluster.client.list(PODS).items}
+        for name, created in list(self._created.items()):
+            pod = found.get(name)
+            if pod is None:
+                del self._created[name]
+                self.ended += name in self._running
+                self._running.discard(name)
+            elif name not in self._running and self._cluster.container_of(name) is not None:
+                self.slowest_seconds = max(self.slowest_seconds, time.monotonic() - created)
+                self._running.add(name)
+                self._cluster.delete(name)
