@@ -32,7 +32,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     # Each verb imports what it needs when it runs: the node plugin should not load a simulator.
-    from tensorfusion_dra.app import cel_options, settings, simulate_options  # noqa: PLC0415
+    from tensorfusion_dra.app import (  # noqa: PLC0415
+        cel_options,
+        settings,
+        simulate_options,
+        webhook_settings,
+    )
     from tensorfusion_dra.app.doctor import options as doctor_options  # noqa: PLC0415
 
     parser = _Parser(
@@ -45,6 +50,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     settings.add_flags(node_plugin)
     node_plugin.set_defaults(run=_node_plugin)
+
+    webhook = verbs.add_parser(
+        "webhook", help="give pods their claims and claims their contents, at admission"
+    )
+    webhook_settings.add_flags(webhook)
+    webhook.set_defaults(run=_webhook)
 
     simulate = verbs.add_parser(
         "simulate", help="run a whole node on this machine, without GPU or cluster"
@@ -98,6 +109,16 @@ def _node_plugin(flags: argparse.Namespace) -> int:
     from tensorfusion_dra.app import node_plugin  # noqa: PLC0415
 
     return node_plugin.run(chosen)
+
+
+def _webhook(flags: argparse.Namespace) -> int:
+    from tensorfusion_dra.app import logging, webhook_settings  # noqa: PLC0415
+
+    chosen = webhook_settings.from_flags(flags, os.environ)
+    logging.configure(level=chosen.log_level, form=chosen.log_format)
+    from tensorfusion_dra.app import webhook  # noqa: PLC0415
+
+    return webhook.run(chosen)
 
 
 def _simulate(flags: argparse.Namespace) -> int:

@@ -12,11 +12,12 @@ from typing import Any, Final
 
 from tensorfusion_dra.app import simulation_report
 from tensorfusion_dra.app.progress import Progress
-from tensorfusion_dra.app.simulate_options import Asks, Options
+from tensorfusion_dra.app.simulate_options import Options
 from tensorfusion_dra.app.simulated_cluster import SimulatedCluster
+from tensorfusion_dra.app.simulated_workload import GeneratedPods, Workload
 from tensorfusion_dra.app.simulation_report import Left, Pod, Report, Share
 from tensorfusion_dra.core import names, quantity
-from tensorfusion_dra.core.errors import RetryableError
+from tensorfusion_dra.core.errors import InputError, RetryableError
 from tensorfusion_dra.core.quantity import Quantity
 from tensorfusion_dra.simulator.rest import Json
 
@@ -33,9 +34,10 @@ def run(chosen: Options, *, form: str) -> int:
     progress = Progress(sys.stderr)
     # Short, because sockets lie in it.
     folder = Path(tempfile.mkdtemp(prefix="tfdra-"))
-    cluster = SimulatedCluster(folder, gpus=chosen.gpus)
+    cluster = SimulatedCluster(folder, gpus=chosen.gpus, tensor_fusion=chosen.file is not None)
+    workload = _workload(chosen)
     try:
-        report = _simulated(cluster, chosen, progress)
+        report = _simulated(cluster, workload, chosen, progress)
         progress.clear()
         render = simulation_report.as_json if form == "json" else simulation_report.as_text
         sys.stdout.write(render(report) + "\n")
@@ -45,11 +47,25 @@ def run(chosen: Options, *, form: str) -> int:
         return 1 if report.left_behind else 0
     finally:
         progress.clear()
+        workload.stop()
         cluster.stop()
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _simulated(cluster: SimulatedCluster, chosen: Options, progress: Progress) -> Report:
+def _workload(chosen: Options) -> Workload:
+    if chosen.file is None:
+        return GeneratedPods(chosen)
+    # Imported here, as only this needs what makes certificates.
+    try:
+        from tensorfusion_dra.app.simulated_file import FilePods  # noqa: PLC0415
+    except ImportError as error:
+        raise InputError(f"simulate --from needs the extra 'simulate': {error}") from error
+    return FilePods(chosen, chosen.file)
+
+
+def _simulated(
+    cluster: SimulatedCluster, workload: Workload, chosen: Options, progress: Progress
+) -> Report:
     started = time.monotonic()
     progress.say("starting API server, scheduler, kubelet and node plugin")
     cluster.start()
@@ -57,6 +73,7 @@ def _simulated(cluster: SimulatedCluster, chosen: Options, progress: Progress) -
         [
             *("--tflops-oversell-ratio", chosen.tflops_oversell_ratio),
             *("--vram-expand-to-host-mem", chosen.vram_expand_to_host_mem),
+            *workload.prepare(cluster),
         ]
     )
     cluster.start_plugin()
@@ -64,27 +81,25 @@ def _simulated(cluster: SimulatedCluster, chosen: Options, progress: Progress) -
     cluster.until("publication", lambda: bool(cluster.slices()), seconds=_SECONDS)
     ready = time.monotonic()
 
-    pods = {f"pod-{n + 1}": chosen.requests[n % len(chosen.requests)] for n in range(chosen.pods)}
-    virtual = (chosen.tflops_oversell_ratio, chosen.vram_expand_to_host_mem) != ("100", "0")
-    for name, asks in pods.items():
-        progress.say(f"submitting {name}")
-        cluster.submit(name, asks.capacity(virtual=virtual), asks.annotations)
+    pods = workload.submit(cluster, progress)
     settled = _wait_settled(cluster, pods, progress)
     ran = time.monotonic()
 
-    shown = tuple(_pod(cluster, settled[name], asks) for name, asks in pods.items())
+    shown = tuple(_pod(cluster, settled[name], workload.asked(cluster, name)) for name in pods)
+    admissions = tuple(workload.admissions(cluster))
     cdi_file, cdi_spec = _first_spec(cluster, settled.values())
     slices = tuple(cluster.slices())
     left = tuple(_left(slices, cluster.claims()))
     left_behind: tuple[str, ...] = ()
     if not chosen.keep:
-        left_behind = _torn_down(cluster, tuple(pods), progress)
+        left_behind = _torn_down(cluster, workload, pods, progress)
     ended = time.monotonic()
     return Report(
         node=cluster.node_name,
         pool=slices[0]["spec"]["pool"]["name"],
         slices=slices,
         pods=shown,
+        admissions=admissions,
         cdi_file=cdi_file,
         cdi_spec=cdi_spec,
         left=left,
@@ -100,7 +115,7 @@ def _simulated(cluster: SimulatedCluster, chosen: Options, progress: Progress) -
 
 
 def _wait_settled(
-    cluster: SimulatedCluster, pods: Mapping[str, object], progress: Progress
+    cluster: SimulatedCluster, pods: Sequence[str], progress: Progress
 ) -> dict[str, Json]:
     """The pods once each of them runs or is known to wait for a card."""
     found: dict[str, Json] = {}
@@ -131,12 +146,12 @@ def _waits_for(pod: Json) -> str:
     return ""
 
 
-def _pod(cluster: SimulatedCluster, pod: Json, asks: Asks) -> Pod:
+def _pod(cluster: SimulatedCluster, pod: Json, asks: Mapping[str, str]) -> Pod:
     name = pod["metadata"]["name"]
     container = cluster.container_of(name)
     return Pod(
         name=name,
-        asks=asks.amounts,
+        asks=asks,
         phase=_phase(pod),
         waits_for="" if container else _waits_for(pod),
         shares=tuple(_shares(cluster.claim_of(pod))),
@@ -201,12 +216,12 @@ def _divided(capacity: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _torn_down(
-    cluster: SimulatedCluster, pods: Sequence[str], progress: Progress
+    cluster: SimulatedCluster, workload: Workload, pods: Sequence[str], progress: Progress
 ) -> tuple[str, ...]:
     """Ends everything in order; what should be gone by then and is not."""
     for name in pods:
         progress.say(f"deleting {name}")
-        cluster.delete(name)
+        workload.delete(cluster, name)
     progress.say("waiting until every claim is unprepared")
     left: list[str] = []
     try:

@@ -3,10 +3,12 @@
 import argparse
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from tensorfusion_dra.core import names, quantity
 from tensorfusion_dra.core.errors import InputError
+from tensorfusion_dra.core.gpupool import DEFAULT_QOS, QOS_LEVELS
 from tensorfusion_dra.core.quantity import QuantityError
 
 DEFAULT_GPUS: Final = "2xA100-SXM4-80GB"
@@ -57,6 +59,9 @@ class Options:
         requests: What the pods ask for, by turns.
         tflops_oversell_ratio: As the node plugin takes it.
         vram_expand_to_host_mem: As the node plugin takes it.
+        file: Objects to apply through the admission webhook, in place of the pods above; None for
+            those.
+        qos: Level of service of the node's GPUs.
         keep: Leave everything running, and on disk, until interrupted.
     """
 
@@ -65,7 +70,14 @@ class Options:
     requests: tuple[Asks, ...]
     tflops_oversell_ratio: str
     vram_expand_to_host_mem: str
+    file: Path | None
+    qos: str
     keep: bool
+
+    @property
+    def is_virtual(self) -> bool:
+        """Whether the node hands out more than its GPUs."""
+        return (self.tflops_oversell_ratio, self.vram_expand_to_host_mem) != ("100", "0")
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -96,6 +108,20 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         metavar="PERCENT",
         help="part of this machine's memory by which the GPUs' is expanded (%(default)s)",
     )
+    parser.add_argument(
+        "--from",
+        dest="file",
+        metavar="FILE",
+        help="YAML file with pods, GPUPools and claim templates: applied through the webhook, and "
+        "shown as far as their containers, in place of --pods and --request",
+    )
+    parser.add_argument(
+        "--qos",
+        choices=QOS_LEVELS,
+        default=DEFAULT_QOS,
+        help="level of service of the node's GPUs, unless a GPUPool in the file says it "
+        "(%(default)s)",
+    )
     parser.add_argument("--keep", action="store_true", help="leave everything running until Ctrl-C")
     parser.add_argument(
         "-o", dest="form", choices=("text", "json"), default="text", help="how to show it"
@@ -116,6 +142,8 @@ def from_flags(flags: argparse.Namespace) -> Options:
         requests=tuple(_asks(text) for text in flags.request or DEFAULT_REQUESTS),
         tflops_oversell_ratio=flags.tflops_oversell_ratio,
         vram_expand_to_host_mem=flags.vram_expand_to_host_mem,
+        file=Path(flags.file) if flags.file else None,
+        qos=flags.qos,
         keep=flags.keep,
     )
 

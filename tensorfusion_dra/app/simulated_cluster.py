@@ -10,7 +10,7 @@ from typing import Any, Final
 from tensorfusion_dra.app.plugin_process import PluginProcess
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.errors import RetryableError
-from tensorfusion_dra.simulator import cel
+from tensorfusion_dra.simulator import cel, match_conditions
 from tensorfusion_dra.simulator.api.gates import DEFAULT_GATES
 from tensorfusion_dra.simulator.apiserver import ApiServer
 from tensorfusion_dra.simulator.claim_controller import ClaimController
@@ -70,7 +70,10 @@ class SimulatedCluster:
         self.log_file: Final = self.log_file_of("")
         self.plugin_flags: Final = ["--simulated-gpus", gpus]
         self.server: Final = ApiServer(
-            gates=gates, tensor_fusion=tensor_fusion, check_expression=cel.check_expression
+            gates=gates,
+            tensor_fusion=tensor_fusion,
+            check_expression=cel.check_expression,
+            condition_holds=match_conditions.holds,
         )
         self._running = ExitStack()
         self._runtime: Final = Runtime([self.cdi_folder])
@@ -88,7 +91,7 @@ class SimulatedCluster:
         self.cdi_folder.mkdir()
         self._running.enter_context(self.server)
         self.client = Client(self.server.url)
-        self._kubeconfig = self.server.kubeconfig(self.folder / "kubeconfig")
+        self.kubeconfig = self.server.kubeconfig(self.folder / "kubeconfig")
         self.client.create(CLASSES, _device_class())
         self._running.enter_context(ClaimController(self.server.url))
         self._running.enter_context(Scheduler(self.server.url))
@@ -124,7 +127,7 @@ class SimulatedCluster:
         return [
             *(sys.executable, "-m", "tensorfusion_dra", "node-plugin"),
             *("--node-name", self.node_name),
-            *("--kubeconfig", str(self._kubeconfig)),
+            *("--kubeconfig", str(self.kubeconfig)),
             *("--kubelet-root", str(self.kubelet_root)),
             *("--cdi-dir", str(self.cdi_folder)),
             *("--tensor-fusion-root", str(self.folder / "tensor-fusion")),
@@ -201,8 +204,9 @@ class SimulatedCluster:
         return self.client.get(PODS, name, NAMESPACE)
 
     def container_of(self, name: str) -> Container | None:
-        """The pod's container as the runtime made it; None if there is none."""
-        return self.kubelet.containers(NAMESPACE, name).get(_CONTAINER)
+        """The pod's first container with devices as the runtime made it; None if there is none."""
+        made = self.kubelet.containers(NAMESPACE, name)
+        return next((made[found] for found in sorted(made) if made[found].cdi_ids), None)
 
     def delete(self, name: str) -> None:
         """Asks for the pod's end and removes its template."""

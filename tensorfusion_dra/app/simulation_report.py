@@ -50,6 +50,25 @@ class Pod:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Admission:
+    """What the webhook made of a pod.
+
+    Attributes:
+        refused: Why the API server did not take it; empty if it did.
+        annotations: Of the pod as it was stored.
+        claim: Name of its claim; empty if it has none.
+        request: What the claim asks for, as the API has it.
+    """
+
+    pod: str
+    refused: str = ""
+    warnings: tuple[str, ...] = ()
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    claim: str = ""
+    request: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Left:
     """What is still free of one device's capacity.
 
@@ -72,6 +91,7 @@ class Report:
 
     Attributes:
         slices: As the API server stores them.
+        admissions: What the webhook did, if there is one.
         cdi_file: Path of the first pod's spec; empty if no pod ran.
         left_behind: What the teardown should have removed and did not.
         seconds: Durations by name.
@@ -84,6 +104,7 @@ class Report:
     cdi_file: str
     cdi_spec: Mapping[str, Any] | None
     left: tuple[Left, ...]
+    admissions: tuple[Admission, ...]
     left_behind: tuple[str, ...]
     kept_in: str
     seconds: Mapping[str, float]
@@ -99,6 +120,7 @@ def as_text(report: Report) -> str:
     parts = [
         _devices(report),
         _pods(report),
+        *map(_admission, report.admissions),
         _spec(report),
         _env(report),
         _left(report),
@@ -145,6 +167,21 @@ def _pods(report: Report) -> list[str]:
         if pod.waits_for:
             waiting += ["", *_wrapped(f"{pod.name} waits: {_without_names(pod.waits_for, report)}")]
     return ["Pods", *table(rows), *waiting]
+
+
+def _admission(admission: Admission) -> list[str]:
+    if admission.refused:
+        return [f"Admission of {admission.pod}: refused", *_wrapped(admission.refused)]
+    lines = [f"Admission of {admission.pod}"]
+    for warning in admission.warnings:
+        lines += _wrapped(f"warning: {warning}")
+    if admission.claim:
+        lines.append(f"  claim {admission.claim}, filled with")
+        text = json.dumps(admission.request, indent=2, ensure_ascii=False).splitlines()
+        lines += [f"    {line}" for line in text]
+    else:
+        lines.append("  left as it is: it asks for no share, or DRA is off for it")
+    return lines
 
 
 def _amounts(consumed: Mapping[str, str]) -> str:

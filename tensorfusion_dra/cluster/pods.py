@@ -1,6 +1,7 @@
-"""Pods, read for the limits that their annotations ask for."""
+"""Pods, read for what their annotations say."""
 
 from collections.abc import Mapping
+from typing import Any
 
 from tensorfusion_dra.cluster.api import Api, StatusError, segment
 from tensorfusion_dra.cluster.retries import answered
@@ -9,31 +10,34 @@ from tensorfusion_dra.driver.ports import MissingRightError
 
 
 class Pods:
-    """See ports.Pods."""
+    """See ports.Pods and webhook.ports.PodReader."""
 
     def __init__(self, api: Api) -> None:
         self._api = api
 
     def annotations(self, pod: PodRef, *, wait_seconds: float) -> Mapping[str, str]:
         """See ports.Pods."""
+        found = self.find(pod, wait_seconds=wait_seconds) or {}
+        return (found.get("metadata") or {}).get("annotations") or {}
+
+    def find(self, pod: PodRef, *, wait_seconds: float) -> Mapping[str, Any] | None:
+        """See webhook.ports.PodReader."""
         return answered(
             f"pod {pod}", lambda seconds: self._read_once(pod, seconds), wait_seconds=wait_seconds
         )
 
-    def _read_once(self, pod: PodRef, wait_seconds: float) -> Mapping[str, str]:
+    def _read_once(self, pod: PodRef, wait_seconds: float) -> Mapping[str, Any] | None:
         path = f"/api/v1/namespaces/{segment(pod.namespace)}/pods/{segment(pod.name)}"
         try:
             stored = self._api.call("GET", path, wait_seconds=wait_seconds)
         except StatusError as error:
             if error.status == 404:
-                return {}
+                return None
             if error.status == 403:
                 raise MissingRightError(
-                    f"expected the right to get pods, or --read-pods turned off: {error}",
+                    "expected the right to get pods or, in a node plugin, --read-pods turned off: "
+                    f"{error}",
                     "get on pods",
                 ) from error
             raise
-        metadata = stored.get("metadata") or {}
-        if metadata.get("uid") != pod.uid:
-            return {}
-        return metadata.get("annotations") or {}
+        return stored if (stored.get("metadata") or {}).get("uid") == pod.uid else None

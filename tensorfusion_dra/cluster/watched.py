@@ -1,4 +1,4 @@
-"""Objects of the whole cluster, kept as a watch tells them: GPUPools, this node's Node."""
+"""Objects of the whole cluster, kept as a watch tells them: GPUPools, this node's Node, ..."""
 
 from collections.abc import Callable, Sequence
 from threading import Lock
@@ -11,6 +11,7 @@ from tensorfusion_dra.core.errors import InputError, RetryableError
 
 _GROUP_VERSION: Final = f"{names.TENSOR_FUSION_GROUP}/{names.TENSOR_FUSION_VERSION}"
 _GPUPOOLS: Final = f"/apis/{_GROUP_VERSION}/{names.GPUPOOLS}"
+_TEMPLATES: Final = f"/apis/{_GROUP_VERSION}/{names.SCHEDULING_CONFIG_TEMPLATES}"
 _NODES: Final = "/api/v1/nodes"
 
 
@@ -83,6 +84,11 @@ class WatchedObjects:
 def gpupools(api: Api, *, name: str = "", on_change: Callable[[], None]) -> WatchedObjects:
     """All GPUPools, or the one of this name."""
     return WatchedObjects(api, _GPUPOOLS, name=name, on_change=on_change)
+
+
+def scheduling_config_templates(api: Api, *, on_change: Callable[[], None]) -> WatchedObjects:
+    """All SchedulingConfigTemplates."""
+    return WatchedObjects(api, _TEMPLATES, name="", on_change=on_change)
 
 
 def nodes(api: Api, *, name: str, on_change: Callable[[], None]) -> WatchedObjects:

@@ -11,3 +11,8 @@ def as_map(value: object) -> Mapping[str, object]:
 def as_list(value: object) -> list[object]:
     """A JSON list; an empty one for anything else."""
     return value if isinstance(value, list) else []
+
+
+def name_of(value: object) -> str:
+    """The field `name` of a JSON object as a text; "" if it has none."""
+    return str(as_map(value).get("name", ""))

@@ -7,14 +7,16 @@ from typing import Final
 
 from tensorfusion_dra.core.names import TENSOR_FUSION_GROUP, TENSOR_FUSION_VERSION
 from tensorfusion_dra.simulator.api import strategies
+from tensorfusion_dra.simulator.api.admitting import Admitting
 from tensorfusion_dra.simulator.api.claim_rules import CheckExpression, any_expression
 from tensorfusion_dra.simulator.api.deletion import Deletion
 from tensorfusion_dra.simulator.api.faults import Faults, RequestCounts
 from tensorfusion_dra.simulator.api.gates import DEFAULT_GATES
-from tensorfusion_dra.simulator.api.kinds import KINDS, RESOURCE_GROUP, Served
+from tensorfusion_dra.simulator.api.kinds import ADMISSION_GROUP, KINDS, RESOURCE_GROUP, Served
 from tensorfusion_dra.simulator.api.listener import Listener
 from tensorfusion_dra.simulator.api.registry import Registry, WriteOptions
 from tensorfusion_dra.simulator.api.schema import Schema
+from tensorfusion_dra.simulator.api.schema_admission import ADMISSION
 from tensorfusion_dra.simulator.api.schema_core import CORE
 from tensorfusion_dra.simulator.api.schema_custom import CUSTOM
 from tensorfusion_dra.simulator.api.schema_resource import RESOURCE
@@ -22,6 +24,8 @@ from tensorfusion_dra.simulator.api.service import Service
 from tensorfusion_dra.simulator.api.store import Store
 from tensorfusion_dra.simulator.api.strategy import Setting, part
 from tensorfusion_dra.simulator.api.target import Target
+from tensorfusion_dra.simulator.api.webhook_matching import Condition, no_condition
+from tensorfusion_dra.simulator.api.webhooks import Webhooks
 
 
 class ApiServer:
@@ -43,6 +47,7 @@ class ApiServer:
         history: int = 1000,
         bookmark_seconds: float = 60.0,
         check_expression: CheckExpression = any_expression,
+        condition_holds: Condition = no_condition,
         port: int = 0,
     ) -> None:
         """An API server that is not started yet.
@@ -56,13 +61,17 @@ class ApiServer:
             history: How many changes of a resource a watch can go back.
             check_expression: What is wrong with a CEL selector; None for nothing. The limit on
                 its length holds in any case.
+            condition_holds: Evaluates match conditions of admission webhooks.
             port: Where to listen; 0 for any free port.
         """
-        versions = {"": ("v1",), "events.k8s.io": ("v1",), RESOURCE_GROUP: resource_versions}
+        versions: dict[str, tuple[str, ...]] = {
+            **dict.fromkeys(("", "events.k8s.io", ADMISSION_GROUP), ("v1",)),
+            RESOURCE_GROUP: resource_versions,
+        }
         if tensor_fusion:
             versions[TENSOR_FUSION_GROUP] = (TENSOR_FUSION_VERSION,)
         served = Served(versions)
-        schema = Schema({**CORE, **RESOURCE, **CUSTOM})
+        schema = Schema({**CORE, **RESOURCE, **ADMISSION, **CUSTOM})
         self.faults: Final = Faults()
         self.requests: Final = RequestCounts()
         self._store: Final = Store(history=history)
@@ -81,6 +90,7 @@ class ApiServer:
             schema=schema,
             served=served,
             bookmark_seconds=bookmark_seconds,
+            admitting=Admitting(writer, Webhooks(self._store, schema, condition_holds)),
         )
         self._service: Final = service
         self._listener = self._bound(port)

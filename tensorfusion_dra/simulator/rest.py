@@ -56,6 +56,24 @@ SLICES: Final = Resource(
 GPUPOOLS: Final = Resource(
     api_version="tensor-fusion.ai/v1", plural="gpupools", kind="GPUPool", namespaced=False
 )
+SCHEDULING_CONFIG_TEMPLATES: Final = Resource(
+    api_version="tensor-fusion.ai/v1",
+    plural="schedulingconfigtemplates",
+    kind="SchedulingConfigTemplate",
+    namespaced=False,
+)
+MUTATING_WEBHOOKS: Final = Resource(
+    api_version="admissionregistration.k8s.io/v1",
+    plural="mutatingwebhookconfigurations",
+    kind="MutatingWebhookConfiguration",
+    namespaced=False,
+)
+VALIDATING_WEBHOOKS: Final = Resource(
+    api_version="admissionregistration.k8s.io/v1",
+    plural="validatingwebhookconfigurations",
+    kind="ValidatingWebhookConfiguration",
+    namespaced=False,
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,19 +1,134 @@
-"""What users are told to apply is what Kubernetes takes."""
+"""What users are told to apply is what Kubernetes takes, and what the guide means by it."""
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import jsonschema
 import kubernetes_validate
 import pytest
 import yaml
 
+from tensorfusion_dra.core import asks, name_rules, names
+from tensorfusion_dra.core.cel import translate
+from tensorfusion_dra.core.field_errors import FieldError
+from tensorfusion_dra.simulator import cel
+from tensorfusion_dra.simulator.apiserver import ApiServer
+from tensorfusion_dra.simulator.rest import (
+    CLASSES,
+    GPUPOOLS,
+    PODS,
+    SCHEDULING_CONFIG_TEMPLATES,
+    TEMPLATES,
+    Client,
+)
+
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted((ROOT / "hack" / "examples").glob("*.yaml"))
+MANIFESTS = [ROOT / "daemonset" / "claim-template.yaml"]
+LLM_D = ROOT / "hack" / "examples" / "helm" / "llm-d-modelservice.yaml"
+KINDS = {
+    resource.kind: resource
+    for resource in (CLASSES, GPUPOOLS, PODS, SCHEDULING_CONFIG_TEMPLATES, TEMPLATES)
+}
+
+Json = dict[str, Any]
+
+
+def documents(file: Path) -> list[Json]:
+    return list(yaml.safe_load_all(file.read_text()))
+
+
+def definition(kind: str) -> Json:
+    """The schema that the CustomResourceDefinition of a kind has."""
+    for file in (ROOT / "daemonset" / "crds").iterdir():
+        found = yaml.safe_load(file.read_text())
+        if found["spec"]["names"]["kind"] == kind:
+            schema: Json = found["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+            return schema
+    raise KeyError(kind)
+
+
+@pytest.fixture
+def client() -> Iterator[Client]:
+    with ApiServer(tensor_fusion=True, check_expression=cel.check_expression) as server:
+        yield Client(server.url)
 
 
 @pytest.mark.parametrize("file", EXAMPLES, ids=lambda file: file.name)
 def test_every_example_is_valid_for_kubernetes(file: Path) -> None:
-    documents = list(yaml.safe_load_all(file.read_text()))
+    found = documents(file)
 
-    assert documents
-    for document in documents:
-        kubernetes_validate.validate(document, "1.36", strict=True)
+    assert found
+    for document in found:
+        if document["apiVersion"].startswith(f"{names.TENSOR_FUSION_GROUP}/"):
+            jsonschema.validate(document, definition(document["kind"]))
+        else:
+            kubernetes_validate.validate(document, "1.36", strict=True)
+
+
+@pytest.mark.parametrize("file", [*EXAMPLES, *MANIFESTS], ids=lambda file: file.name)
+def test_every_example_is_taken_by_a_strict_api_server(file: Path, client: Client) -> None:
+    for document in documents(file):
+        resource = KINDS[document["kind"]]
+        if resource.namespaced:
+            document["metadata"].setdefault("namespace", "default")
+
+        assert client.create(resource, document)["metadata"]["uid"]
+
+
+@pytest.mark.parametrize("file", EXAMPLES, ids=lambda file: file.name)
+def test_the_annotations_of_every_example_can_be_read(file: Path) -> None:
+    for document in documents(file):
+        if document["kind"] == "Pod":
+            errors = list[FieldError]()
+            asks.parse(document["metadata"].get("annotations", {}), errors)
+            assert errors == []
+
+
+def test_the_examples_template_is_the_one_that_comes_with_the_driver() -> None:
+    """Another one of its name could not be applied: the spec of a template never changes."""
+    (shipped,) = documents(MANIFESTS[0])
+    found = [
+        document
+        for file in EXAMPLES
+        for document in documents(file)
+        if document["metadata"]["name"] == names.CLAIM_TEMPLATE
+    ]
+
+    assert len(found) == 2
+    assert all(document["spec"] == shipped["spec"] for document in found)
+
+
+def test_selectors_of_the_examples_need_no_translation() -> None:
+    for document in documents(ROOT / "hack" / "examples" / "guide-selectors.yaml"):
+        (request,) = document["spec"]["spec"]["devices"]["requests"]
+        (selector,) = request["exactly"]["selectors"]
+        expression = selector["cel"]["expression"]
+        assert translate.translate(expression) == expression
+
+
+def rendered(block: Json, name: str) -> Json:
+    """The template that the chart llm-d-modelservice makes of an entry."""
+    wanted = {"deviceClassName": block["class"], "count": block["count"]}
+    request = {"name": name, block["match"]: {**wanted, "selectors": block["selectors"]}}
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaimTemplate",
+        "metadata": {"name": f"{name}-claim-template", "namespace": "default"},
+        "spec": {"spec": {"devices": {"requests": [request]}}},
+    }
+
+
+def test_the_values_for_llm_d_give_a_template_of_our_class(client: Client) -> None:
+    (values,) = documents(LLM_D)
+    old, new = values["dra"], values["accelerator"]
+    (entry,) = (each for each in old["claimTemplates"] if each["name"] == old["type"])
+    blocks = {old["type"]: entry, new["type"]: new["resourceClaimTemplates"][new["type"]]}
+
+    for name, block in blocks.items():
+        assert list(name_rules.label("", name)) == []
+        stored = client.create(TEMPLATES, rendered(block, name))
+        exactly = stored["spec"]["spec"]["devices"]["requests"][0]["exactly"]
+        assert exactly["deviceClassName"] == names.DEVICE_CLASS
+        assert exactly["count"] == 2

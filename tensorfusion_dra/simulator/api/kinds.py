@@ -9,6 +9,7 @@ from tensorfusion_dra.core.names import TENSOR_FUSION_GROUP
 Json = dict[str, object]
 
 RESOURCE_GROUP: Final = "resource.k8s.io"
+ADMISSION_GROUP: Final = "admissionregistration.k8s.io"
 VERSION: Final = {
     "major": "1",
     "minor": "36",
@@ -210,6 +211,17 @@ KINDS: Final = (
         namespaced=False,
         subresources=_STATUS,
         has_generation=True,
+    ),
+    *(
+        Kind(
+            group=ADMISSION_GROUP,
+            plural=f"{kind.lower()}s",
+            singular=kind.lower(),
+            kind=kind,
+            struct="WebhookConfiguration",
+            namespaced=False,
+        )
+        for kind in ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
     ),
 )
 

@@ -13,6 +13,7 @@ from tensorfusion_dra.simulator.api import (
     rendering,
     selectors,
 )
+from tensorfusion_dra.simulator.api.admitting import Admitting, Write
 from tensorfusion_dra.simulator.api.deletion import Deletion
 from tensorfusion_dra.simulator.api.failures import ApiError
 from tensorfusion_dra.simulator.api.kinds import Kind, Served
@@ -48,7 +49,7 @@ def answer_of(error: ApiError) -> Answer:
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """The API: reads go to the store, writes through the registry."""
+    """The API: reads go to the store, writes through admission and the registry."""
 
     store: Store
     registry: Registry
@@ -56,6 +57,7 @@ class Service:
     schema: Schema
     served: Served
     bookmark_seconds: float
+    admitting: Admitting
 
     def answer(self, request: Request) -> Answer | Watch:
         """What to send back; a watch goes on until its client or the server ends it."""
@@ -154,22 +156,25 @@ class Service:
 
     def _create(self, request: Request, target: Target, version: str) -> Answer:
         options = bodies.write_options(request, "CreateOptions")
-        decoded, warnings = bodies.decode(self.schema, request, target.kind, version)
+        decoded, complaints = bodies.decode(self.schema, request, target.kind, version)
+        warnings = list(complaints)
         with _warned(warnings):
-            stored = self.registry.create(target, decoded, options)
+            stored = self.admitting.create(Write(target, version, options, warnings), decoded)
         return _object(stored, target.kind, version, code=201, warnings=warnings)
 
     def _update(self, request: Request, target: Target, version: str) -> Answer:
         options = bodies.write_options(request, "UpdateOptions")
-        decoded, warnings = bodies.decode(self.schema, request, target.kind, version)
+        decoded, complaints = bodies.decode(self.schema, request, target.kind, version)
         if not part(decoded, "metadata").get("name"):
             raise failures.bad_request(
                 f"the name of the object ({target.name} based on URL) was undeterminable: name"
                 " must be provided"
             )
         target.check_identity(part(decoded, "metadata"), None)
+        warnings = list(complaints)
         with _warned(warnings):
-            stored = self.registry.change(target, lambda _: decoded, options)
+            write = Write(target, version, options, warnings)
+            stored = self.admitting.change(write, lambda _: decoded)
         return _object(stored, target.kind, version, warnings=warnings)
 
     def _patch(self, request: Request, target: Target, version: str) -> Answer:
@@ -188,16 +193,18 @@ class Service:
             return decoded
 
         with _warned(warnings):
-            stored = self.registry.change(target, changed, options)
+            stored = self.admitting.change(Write(target, version, options, warnings), changed)
         return _object(stored, kind, version, warnings=warnings)
 
     def _apply(self, request: Request, target: Target, version: str) -> Answer:
         options = bodies.apply_options(request)
-        decoded, warnings = bodies.decode(self.schema, request, target.kind, version, typed=True)
+        decoded, complaints = bodies.decode(self.schema, request, target.kind, version, typed=True)
+        warnings = list(complaints)
         if "managedFields" in part(decoded, "metadata"):
             raise failures.bad_request("metadata.managedFields must be nil")
         with _warned(warnings):
-            stored, is_new = self.registry.apply(target, decoded, options)
+            write = Write(target, version, options, warnings)
+            stored, is_new = self.admitting.apply(write, decoded)
         code = 201 if is_new else 200
         return _object(stored, target.kind, version, code=code, warnings=warnings)
 

@@ -17,8 +17,9 @@ from tensorfusion_dra.simulator.api.device_strategies import (
     SliceStrategy,
     TemplateStrategy,
 )
-from tensorfusion_dra.simulator.api.kinds import RESOURCE_GROUP, Kind
+from tensorfusion_dra.simulator.api.kinds import ADMISSION_GROUP, RESOURCE_GROUP, Kind
 from tensorfusion_dra.simulator.api.strategy import Setting, Strategy
+from tensorfusion_dra.simulator.api.webhook_matching import MUTATING, VALIDATING
 
 _SLICE_IMMUTABLE: Final = ("spec.pool.name", "spec.driver", "spec.nodeName")
 
@@ -37,6 +38,8 @@ def of_kinds(setting: Setting) -> Callable[[Kind], Strategy]:
         ),
         (RESOURCE_GROUP, "resourceclaimtemplates"): TemplateStrategy(setting, immutable=("spec",)),
         (RESOURCE_GROUP, "resourceslices"): SliceStrategy(setting, immutable=_SLICE_IMMUTABLE),
+        (ADMISSION_GROUP, MUTATING): Strategy(setting),
+        (ADMISSION_GROUP, VALIDATING): Strategy(setting),
         (TENSOR_FUSION_GROUP, "gpupools"): Strategy(setting, has_status=True),
         (TENSOR_FUSION_GROUP, "schedulingconfigtemplates"): Strategy(setting, has_status=True),
     }

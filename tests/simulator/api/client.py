@@ -49,8 +49,8 @@ class Client:
     """Keeps one connection."""
 
     def __init__(self, url: str) -> None:
-        self._address: Final = urlsplit(url).netloc
-        self._connection = http.client.HTTPConnection(self._address, timeout=10)
+        self.address: Final = urlsplit(url).netloc
+        self._connection = http.client.HTTPConnection(self.address, timeout=10)
 
     def call(
         self, method: str, path: str, body: object = None, *, kind: str = "application/json"
@@ -84,7 +84,7 @@ class Client:
 
     def watch(self, path: str) -> "WatchLines":
         """A watch on a connection of its own."""
-        return WatchLines(self._address, path)
+        return WatchLines(self.address, path)
 
     def close(self) -> None:
         self._connection.close()

@@ -40,6 +40,7 @@ def test_discovery_names_groups_versions_and_resources(api: Client) -> None:
     assert api.get("/api").json["versions"] == ["v1"]
     assert [item["name"] for item in api.get("/apis").json["groups"]] == [
         "events.k8s.io",
+        "admissionregistration.k8s.io",
         "resource.k8s.io",
     ]
     assert group["preferredVersion"] == {"groupVersion": "resource.k8s.io/v1", "version": "v1"}

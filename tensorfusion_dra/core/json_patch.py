@@ -1,0 +1,51 @@
+"""The JSON patch (RFC 6902) that turns one document into another."""
+
+from collections.abc import Iterator
+from typing import Any
+
+Operation = dict[str, Any]
+
+
+def between(before: object, after: object) -> list[Operation]:
+    """The operations that make the second document of the first one.
+
+    Lists keep the order of their elements: what was added is looked for at the end.
+    """
+    return list(_operations("", before, after))
+
+
+def _operations(path: str, before: object, after: object) -> Iterator[Operation]:
+    if _is_same(before, after):
+        return
+    if isinstance(before, dict) and isinstance(after, dict):
+        yield from _of_objects(path, before, after)
+    elif isinstance(before, list) and isinstance(after, list) and len(before) <= len(after):
+        for index, (old, new) in enumerate(zip(before, after, strict=False)):
+            yield from _operations(f"{path}/{index}", old, new)
+        for new in after[len(before) :]:
+            yield {"op": "add", "path": f"{path}/-", "value": new}
+    else:
+        yield {"op": "replace", "path": path, "value": after}
+
+
+def _of_objects(
+    path: str, before: dict[str, object], after: dict[str, object]
+) -> Iterator[Operation]:
+    for name in before:
+        if name not in after:
+            yield {"op": "remove", "path": f"{path}/{_escaped(name)}"}
+    for name, new in after.items():
+        where = f"{path}/{_escaped(name)}"
+        if name in before:
+            yield from _operations(where, before[name], new)
+        else:
+            yield {"op": "add", "path": where, "value": new}
+
+
+def _is_same(one: object, other: object) -> bool:
+    """Equal in JSON: to Python, true is 1 and 1 is 1.0 as well."""
+    return type(one) is type(other) and one == other and not isinstance(one, dict | list)
+
+
+def _escaped(name: str) -> str:
+    return name.replace("~", "~0").replace("/", "~1")

@@ -1,0 +1,101 @@
+"""Answers AdmissionReviews by their path."""
+
+import json
+import re
+import time
+from collections.abc import Callable, Mapping
+from http import HTTPStatus
+from typing import Final
+from urllib.parse import urlsplit
+
+import structlog
+
+from tensorfusion_dra.core import parameter_rules, review
+from tensorfusion_dra.core.review import Review, ReviewError, Verdict
+from tensorfusion_dra.webhook.admission import Admission
+from tensorfusion_dra.webhook.server import Request, Response
+
+log = structlog.get_logger()
+
+MUTATE_PODS: Final = "/mutate-pods"
+MUTATE_CLAIMS: Final = "/mutate-resourceclaims"
+VALIDATE: Final = "/validate"
+
+_RESOURCE: Final = "resource.k8s.io"
+_RESOURCE_VERSIONS: Final = ("v1", "v1beta2")
+"""The same JSON; v1beta1 has requests of another shape, and the API server converts them."""
+_SECONDS: Final = 5.0
+_MARGIN_SECONDS: Final = 0.5
+_TIMEOUT: Final = re.compile(r"\btimeout=([1-9][0-9]?)s\b")
+"""The API server tells the configuration's timeoutSeconds, 1 to 30, with each call."""
+
+
+Rule = Callable[[Review], Verdict]
+
+
+class Reviews:
+    """May be called from any thread."""
+
+    def __init__(self, admission: Admission) -> None:
+        claims = {(_RESOURCE, version, "ResourceClaim") for version in _RESOURCE_VERSIONS}
+        checked = {
+            (_RESOURCE, version, kind)
+            for version in _RESOURCE_VERSIONS
+            for kind in parameter_rules.CONFIG_PATHS
+        }
+        self._rules: Final[Mapping[str, tuple[Rule, set[tuple[str, str, str]]]]] = {
+            MUTATE_PODS: (admission.pod, {("", "v1", "Pod")}),
+            MUTATE_CLAIMS: (admission.claim, claims),
+            VALIDATE: (admission.parameters, checked),
+        }
+
+    def respond(self, request: Request) -> Response:
+        """The answer to a request.
+
+        What cannot be read is no verdict but an HTTP error: then the failure policy of the
+        webhook's configuration decides.
+        """
+        started = time.monotonic()
+        target = urlsplit(request.target)
+        if target.path not in self._rules:
+            expected = ", ".join(self._rules)
+            return _error(HTTPStatus.NOT_FOUND, f"{target.path}: expected one of {expected}")
+        if request.method != "POST":
+            return _error(HTTPStatus.METHOD_NOT_ALLOWED, f"{request.method}: expected POST")
+        if request.content_type.partition(";")[0].strip().lower() != "application/json":
+            text = f"Content-Type: found {request.content_type!r}, expected application/json"
+            return _error(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, text)
+        rule, kinds = self._rules[target.path]
+        try:
+            asked = review.parse(request.body, wait_seconds=_seconds(target.query))
+        except ReviewError as error:
+            return _error(HTTPStatus.BAD_REQUEST, str(error))
+        if (asked.group, asked.version, asked.kind) not in kinds:
+            text = f"{target.path}: found {asked.group}/{asked.version} {asked.kind}"
+            return _error(HTTPStatus.BAD_REQUEST, text)
+        verdict = rule(asked)
+        body = json.dumps(review.answer(asked, verdict)).encode()
+        _log(asked, verdict, seconds=time.monotonic() - started)
+        return Response(status=HTTPStatus.OK, body=body, content_type="application/json")
+
+
+def _seconds(query: str) -> float:
+    """How long the API server waits, less what the answer takes to get there."""
+    found = _TIMEOUT.search(query)
+    return (float(found[1]) if found else _SECONDS) - _MARGIN_SECONDS
+
+
+def _error(status: HTTPStatus, text: str) -> Response:
+    log.warning("request_refused", status=status.value, error=text[:300])
+    return Response(status=status, body=f"{text}\n".encode(errors="replace"))
+
+
+def _log(asked: Review, verdict: Verdict, *, seconds: float) -> None:
+    facts = {"kind": asked.kind, "name": str(asked), "seconds": round(seconds, 4)}
+    if verdict.errors:
+        error = "; ".join(map(str, verdict.errors))
+        log.info("review_denied", **facts, error=error[:1000], warnings=list(verdict.warnings))
+    elif verdict.changed is not None:
+        log.info("review_changed", **facts, warnings=list(verdict.warnings))
+    else:
+        log.debug("review_passed", **facts)

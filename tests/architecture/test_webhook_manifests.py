@@ -1,0 +1,193 @@
+"""The webhook's manifests say what the webhook does, and Kubernetes takes them."""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+
+from tensorfusion_dra.app import webhook, webhook_settings
+from tensorfusion_dra.core import asks, names, parameter_rules
+from tensorfusion_dra.simulator import match_conditions
+from tensorfusion_dra.webhook import reviews
+from tests.support.admission import claim, pod, said
+
+FOLDER = Path(__file__).parents[2] / "daemonset"
+FILES = sorted(
+    path for path in (FOLDER / "webhook").glob("*.yaml") if path.name != "kustomization.yaml"
+)
+CONFIGURATION = FOLDER / "webhook" / "webhook-configuration.yaml"
+
+Json = dict[str, Any]
+
+
+def documents(file: Path) -> list[Json]:
+    return list(yaml.safe_load_all(file.read_text()))
+
+
+def webhooks() -> dict[tuple[str, str], Json]:
+    """By kind of configuration, and name without domain."""
+    return {
+        (
+            document["kind"].removesuffix("WebhookConfiguration"),
+            entry["name"].partition(".")[0],
+        ): entry
+        for document in documents(CONFIGURATION)
+        for entry in document["webhooks"]
+    }
+
+
+def is_sent(entry: Json, document: Json) -> bool:
+    """Whether the match conditions let an object through to the webhook."""
+    variables = {"object": document, "oldObject": None, "request": {}}
+    conditions = entry.get("matchConditions", ())
+    return all(match_conditions.holds(each["expression"], variables) for each in conditions)
+
+
+@pytest.mark.parametrize("file", [*FILES, FOLDER / "claim-template.yaml"], ids=lambda f: f.name)
+def test_kubernetes_takes_the_manifests(file: Path) -> None:
+    for document in documents(file):
+        kubernetes_validate.validate(document, "1.36", strict=True)
+
+
+def test_each_webhook_is_sent_to_the_path_that_answers_its_kind() -> None:
+    paths = {key: entry["clientConfig"]["service"]["path"] for key, entry in webhooks().items()}
+
+    assert paths == {
+        ("Mutating", "pods"): reviews.MUTATE_PODS,
+        ("Mutating", "claims"): reviews.MUTATE_CLAIMS,
+        ("Validating", "claims"): reviews.VALIDATE,
+        ("Validating", "templates"): reviews.VALIDATE,
+        ("Validating", "classes"): reviews.VALIDATE,
+    }
+
+
+def test_the_service_is_the_one_that_is_called() -> None:
+    (service,) = documents(FOLDER / "webhook" / "service.yaml")
+    (deployment,) = documents(FOLDER / "webhook" / "deployment.yaml")
+    metadata, (port,) = service["metadata"], service["spec"]["ports"]
+    labels = deployment["spec"]["template"]["metadata"]["labels"]
+
+    for entry in webhooks().values():
+        called = entry["clientConfig"]["service"]
+        assert (called["name"], called["namespace"], called["port"]) == (
+            metadata["name"],
+            metadata["namespace"],
+            port["port"],
+        )
+    assert service["spec"]["selector"].items() <= labels.items()
+
+
+def test_the_deployments_flags_and_probes_are_those_of_the_process() -> None:
+    (deployment,) = documents(FOLDER / "webhook" / "deployment.yaml")
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    verb, *flags = container["args"]
+    parser = argparse.ArgumentParser()
+    webhook_settings.add_flags(parser)
+
+    settings = webhook_settings.from_flags(parser.parse_args(flags), {})
+
+    ports = {port["name"]: port["containerPort"] for port in container["ports"]}
+    assert verb == "webhook"
+    assert ports == {"https": settings.port, "health": settings.health_port}
+    (mount,) = container["volumeMounts"]
+    assert settings.tls_cert_file == f"{mount['mountPath']}/tls.crt"
+    assert settings.tls_key_file == f"{mount['mountPath']}/tls.key"
+    grace = deployment["spec"]["template"]["spec"]["terminationGracePeriodSeconds"]
+    assert settings.drain_seconds + webhook.GRACE_SECONDS < grace
+
+
+@pytest.mark.parametrize("annotation", asks.ASKING)
+def test_a_pod_with_an_annotation_that_asks_is_sent(annotation: str) -> None:
+    assert is_sent(webhooks()["Mutating", "pods"], pod({annotation: "x"}))
+
+
+@pytest.mark.parametrize(
+    "annotations",
+    [
+        {},
+        {"example.com/a": "b"},
+        said(gpupool="a", qos="high", vram_limit="1Gi"),
+        said(dra_enabled="false", vram_request="1Gi"),
+    ],
+)
+def test_a_pod_that_asks_for_nothing_is_not_sent(annotations: dict[str, str]) -> None:
+    document = pod(annotations)
+    if not annotations:
+        del document["metadata"]["annotations"]
+
+    assert not is_sent(webhooks()["Mutating", "pods"], document)
+    assert not asks.is_asking(annotations)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("claims", "ResourceClaim"),
+        ("templates", "ResourceClaimTemplate"),
+        ("classes", "DeviceClass"),
+    ],
+)
+def test_only_objects_with_parameters_for_this_driver_are_sent(name: str, kind: str) -> None:
+    def configured(driver: str) -> Json:
+        document: Any = [{"opaque": {"driver": driver}}]
+        for part in reversed(parameter_rules.CONFIG_PATHS[kind]):
+            document = {part: document}
+        return dict(document)
+
+    entry = webhooks()["Validating", name]
+
+    assert is_sent(entry, configured(names.DRIVER))
+    assert not is_sent(entry, configured("nic.example.com"))
+    empty: Json = {"spec": {"spec": {}}} if kind == "ResourceClaimTemplate" else {"spec": {}}
+    assert not is_sent(entry, empty)
+    assert not is_sent(entry, {"spec": {"spec": {"devices": {}}, "devices": {}}})
+
+
+def test_claims_are_chosen_by_the_label_of_the_template() -> None:
+    (template,) = documents(FOLDER / "claim-template.yaml")
+    wanted = webhooks()["Mutating", "claims"]["objectSelector"]["matchLabels"]
+
+    assert wanted == {names.LABEL_CLAIM_TEMPLATE: "true"}
+    assert template["metadata"]["labels"] == template["spec"]["metadata"]["labels"] == wanted
+    assert template["metadata"]["name"] == names.CLAIM_TEMPLATE
+    assert claim()["metadata"]["labels"] == wanted
+
+
+def test_the_systems_own_namespaces_and_the_drivers_are_left_out() -> None:
+    (namespace,) = (
+        document["metadata"]["namespace"]
+        for document in documents(FOLDER / "webhook" / "deployment.yaml")
+    )
+
+    for (_, name), entry in webhooks().items():
+        if name != "classes":
+            (rule,) = entry["namespaceSelector"]["matchExpressions"]
+            assert (rule["key"], rule["operator"]) == ("kubernetes.io/metadata.name", "NotIn")
+            assert {"kube-system", namespace} <= set(rule["values"])
+
+
+def test_what_would_run_without_its_gpu_waits_and_what_the_node_checks_again_does_not() -> None:
+    policies = {key: entry["failurePolicy"] for key, entry in webhooks().items()}
+
+    assert {kind for (kind, _), policy in policies.items() if policy == "Fail"} == {"Mutating"}
+    assert {kind for (kind, _), policy in policies.items() if policy == "Ignore"} == {"Validating"}
+
+
+def test_it_has_the_rights_that_it_uses() -> None:
+    (role,) = (d for d in documents(FOLDER / "webhook" / "rbac.yaml") if d["kind"] == "ClusterRole")
+    rights = {
+        (group, resource): set(rule["verbs"])
+        for rule in role["rules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+    }
+
+    watched = {"get", "list", "watch"}
+    assert rights == {
+        (names.TENSOR_FUSION_GROUP, names.GPUPOOLS): watched,
+        (names.TENSOR_FUSION_GROUP, names.SCHEDULING_CONFIG_TEMPLATES): watched,
+        ("", "pods"): {"get"},
+    }

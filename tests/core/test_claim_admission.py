@@ -1,0 +1,215 @@
+"""What a claim becomes that is made for a pod from Tensor Fusion's template."""
+
+import copy
+from typing import Any
+
+import pytest
+
+from tensorfusion_dra.core import asks, claim_admission, json_patch, terms
+from tensorfusion_dra.core.claim import AllocatedClaim, PodRef
+from tensorfusion_dra.core.errors import InputError
+from tests.support.admission import Json, claim, said
+from tests.support.claims import ref
+
+UNIQUE = {
+    "requests": ["gpu-request"],
+    "distinctAttribute": "tensor-fusion.ai.dra-driver/uuid",
+}
+AMOUNTS: Any = {"tflops_request": "100", "vram_request": "16Gi"}
+
+
+def filled(found: Json, *, pool: str = "prod", virtual: bool = False, **annotations: str) -> Json:
+    wanted = asks.parse(said(**annotations), [])
+    return claim_admission.filled(found, wanted, pool=pool, virtual=virtual)
+
+
+def exactly(found: Json) -> Json:
+    request: Json = found["spec"]["devices"]["requests"][0]["exactly"]
+    return request
+
+
+def expressions(found: Json) -> list[str]:
+    return [entry["cel"]["expression"] for entry in exactly(found)["selectors"]]
+
+
+def with_selectors(*texts: str) -> Json:
+    found = claim()
+    exactly(found)["selectors"] = [{"cel": {"expression": text}} for text in texts]
+    return found
+
+
+def test_count_selector_and_amounts_are_the_pods() -> None:
+    found = filled(claim(), **AMOUNTS, gpu_count="2", gpu_model="A100", qos="high")
+
+    assert exactly(found) == {
+        "deviceClassName": "tensor-fusion.ai",
+        "allocationMode": "ExactCount",
+        "count": 2,
+        "selectors": exactly(found)["selectors"],
+        "capacity": {"requests": {"tflops": "100", "vram": "16Gi"}},
+    }
+    (expression,) = expressions(found)
+    for part in ('model.orValue("") == "A100"', '"prod"', '"high"', '"Running"'):
+        assert part in expression
+
+
+def test_in_an_oversubscribing_pool_the_virtual_amounts_are_asked_for() -> None:
+    found = filled(claim(), virtual=True, **AMOUNTS)
+
+    assert exactly(found)["capacity"]["requests"] == {
+        "virtual_tflops": "100",
+        "virtual_vram": "16Gi",
+    }
+
+
+def test_an_amount_that_is_not_named_is_left_to_be_taken_whole() -> None:
+    assert exactly(filled(claim(), vram_request="16Gi"))["capacity"]["requests"] == {"vram": "16Gi"}
+    assert "capacity" not in exactly(filled(claim(), dedicated_gpu="true"))
+
+
+def test_an_expression_of_the_pods_own_is_translated_and_takes_the_place_of_the_generated() -> None:
+    found = filled(
+        claim(),
+        **AMOUNTS,
+        gpu_model="A100",
+        dra_cel_expression='device.attributes["model"] == "H100"\n',
+    )
+
+    assert expressions(found) == [
+        'device.attributes["tensor-fusion.ai.dra-driver"].model == "H100"'
+    ]
+    assert exactly(found)["capacity"]["requests"] == {"tflops": "100", "vram": "16Gi"}
+
+
+def test_the_placeholder_goes_and_other_selectors_of_the_template_stay() -> None:
+    found = filled(with_selectors("true", "device.driver != ''"), **AMOUNTS)
+
+    assert len(expressions(found)) == 2
+    assert expressions(found)[0] == "device.driver != ''"
+
+
+def test_several_gpus_are_several_cards() -> None:
+    assert filled(claim(), **AMOUNTS, gpu_count="2")["spec"]["devices"]["constraints"] == [UNIQUE]
+    assert "constraints" not in filled(claim(), **AMOUNTS)["spec"]["devices"]
+
+
+@pytest.mark.parametrize("held", [UNIQUE, {"distinctAttribute": UNIQUE["distinctAttribute"]}])
+def test_a_constraint_that_is_there_is_not_added_again(held: Json) -> None:
+    found = claim()
+    found["spec"]["devices"]["constraints"] = [held]
+
+    assert filled(found, **AMOUNTS, gpu_count="2")["spec"]["devices"]["constraints"] == [held]
+
+
+def test_a_constraint_on_another_request_is_not_enough() -> None:
+    found = claim()
+    other = {**UNIQUE, "requests": ["other"]}
+    found["spec"]["devices"]["constraints"] = [other]
+
+    filled_in = filled(found, **AMOUNTS, gpu_count="2")
+
+    assert filled_in["spec"]["devices"]["constraints"] == [other, UNIQUE]
+
+
+def test_the_request_of_our_class_is_filled_wherever_it_stands() -> None:
+    found = claim()
+    nic = {"name": "nic", "exactly": {"deviceClassName": "nic.example.com"}}
+    ours = found["spec"]["devices"]["requests"][0]
+    found["spec"]["devices"]["requests"] = [nic, ours]
+
+    requests = filled(found, **AMOUNTS)["spec"]["devices"]["requests"]
+
+    assert requests[0] == nic
+    assert requests[1]["exactly"]["capacity"]
+
+
+def test_a_class_of_an_administrators_own_is_filled_too() -> None:
+    found = claim()
+    exactly(found)["deviceClassName"] = "large-gpus"
+
+    assert exactly(filled(found, **AMOUNTS))["capacity"]
+
+
+@pytest.mark.parametrize(
+    "requests", [None, [], [{"name": "gpu", "firstAvailable": [{"name": "a"}]}]]
+)
+def test_a_claim_without_a_request_to_fill_is_refused(requests: Any) -> None:
+    found = claim()
+    found["spec"]["devices"]["requests"] = requests
+
+    with pytest.raises(InputError, match="found no request with `exactly`"):
+        filled(found, **AMOUNTS)
+
+
+def test_what_was_filled_is_not_changed_again() -> None:
+    found = with_selectors("true")
+    before = copy.deepcopy(found)
+    annotations: Any = {**AMOUNTS, "gpu_count": "4", "vram_limit": "32Gi", "qos": "low"}
+
+    once = filled(found, **annotations)
+
+    assert json_patch.between(once, filled(once, **annotations)) == []
+    assert found == before
+
+
+def test_the_pods_terms_are_where_the_node_looks_for_them() -> None:
+    found = filled(
+        claim(), **AMOUNTS, tflops_limit="200", vram_limit="32Gi", qos="high", isolation="hard"
+    )
+    stored = AllocatedClaim(
+        ref=ref("a"), allocations=(), annotations=found["metadata"]["annotations"]
+    )
+
+    share = terms.annotated(stored)
+
+    assert share is not None
+    assert (str(share.tflops_limit), str(share.vram_limit)) == ("200", "32Gi")
+    assert (share.qos, share.isolation) == ("high", "hard")
+
+
+def test_a_pod_without_terms_need_not_be_read_by_the_node() -> None:
+    annotations = filled(claim(), **AMOUNTS)["metadata"]["annotations"]
+    stored = AllocatedClaim(ref=ref("a"), allocations=(), annotations=annotations)
+
+    share = terms.annotated(stored)
+
+    assert share is not None
+    assert share.tflops_limit is None
+
+
+def test_the_pods_terms_go_over_the_templates() -> None:
+    found = claim()
+    found["metadata"]["annotations"] = {
+        "other": "stays",
+        **said(qos="low", vram_limit="8Gi", tflops_limit="50"),
+    }
+
+    annotations = filled(found, **AMOUNTS, qos="high")["metadata"]["annotations"]
+
+    assert annotations == {
+        "other": "stays",
+        **said(qos="high", vram_limit="8Gi", tflops_limit="50"),
+    }
+
+
+def test_the_owner_is_the_pod_that_the_claim_is_made_for() -> None:
+    assert claim_admission.owner(claim(), "team-a") == PodRef(
+        namespace="team-a", name="train", uid="uid-train"
+    )
+
+
+@pytest.mark.parametrize("owners", [None, [], [{"apiVersion": "apps/v1", "kind": "Pod"}]])
+def test_a_claim_for_no_pod_has_no_owner(owners: Any) -> None:
+    found = claim()
+    found["metadata"]["ownerReferences"] = owners
+
+    with pytest.raises(InputError, match="found no owner of kind Pod"):
+        claim_admission.owner(found, "team-a")
+
+
+def test_only_labelled_claims_are_filled() -> None:
+    other = claim()
+    other["metadata"]["labels"] = {"tensor-fusion.ai/resource-claim-template": "false"}
+
+    assert claim_admission.is_labelled(claim()) is True
+    assert claim_admission.is_labelled(other) is False

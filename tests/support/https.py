@@ -1,0 +1,64 @@
+"""The webhook's server on a loopback port, with certificates of an authority of its own."""
+
+import http.client
+import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Thread
+from typing import Final
+
+import trustme
+
+from tensorfusion_dra.app.simulated_webhook import renew
+from tensorfusion_dra.webhook.certificates import Certificates
+from tensorfusion_dra.webhook.server import USUAL, Bounds, Respond, Server
+
+HOST: Final = "127.0.0.1"
+JSON: Final = {"Content-Type": "application/json"}
+
+
+class Files:
+    """A certificate and its key in files, which can be renewed."""
+
+    def __init__(self, folder: Path) -> None:
+        self.certificate: Final = folder / "tls.crt"
+        self.key: Final = folder / "tls.key"
+        self.authority: Final = trustme.CA()
+        self.renew()
+
+    def renew(self) -> None:
+        """Another certificate of the same authority."""
+        renew(self.authority, self.certificate, self.key)
+
+    def trusting(self) -> ssl.SSLContext:
+        """What a client needs that trusts the authority alone."""
+        context = ssl.create_default_context()
+        self.authority.configure_trust(context)
+        return context
+
+
+@contextmanager
+def serving(respond: Respond, files: Files, bounds: Bounds = USUAL) -> Iterator[Server]:
+    """A server that answers so while the block runs."""
+    certificates = Certificates(files.certificate, files.key)
+    server = Server(respond, certificates, host=HOST, port=0, bounds=bounds)
+    thread = Thread(target=server.run, name="server")
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.stop(grace_seconds=2)
+        thread.join()
+
+
+def connection(port: int, context: ssl.SSLContext) -> http.client.HTTPSConnection:
+    """A connection that is opened with its first request."""
+    return http.client.HTTPSConnection(HOST, port, timeout=10, context=context)
+
+
+def posted(client: http.client.HTTPSConnection, path: str, body: bytes) -> tuple[int, bytes]:
+    """Status and body of the answer."""
+    client.request("POST", path, body, JSON)
+    answer = client.getresponse()
+    return answer.status, answer.read()

@@ -1,0 +1,166 @@
+"""The certificate is read again when its files change, and no connection suffers."""
+
+import contextlib
+import shutil
+import socket
+import ssl
+from http import HTTPStatus
+from pathlib import Path
+from threading import Event, Thread
+
+import pytest
+import trustme
+
+from tensorfusion_dra.core.errors import InputError
+from tensorfusion_dra.webhook.certificates import Certificates
+from tensorfusion_dra.webhook.server import Request, Response
+from tests.support.https import HOST, Files, connection, posted, serving
+
+
+def ok(_: Request) -> Response:
+    return Response(status=HTTPStatus.OK, body=b"ok")
+
+
+def presented(port: int, files: Files) -> bytes:
+    """The certificate that a new connection is shown."""
+    with (
+        socket.create_connection((HOST, port), timeout=10) as plain,
+        files.trusting().wrap_socket(plain, server_hostname=HOST) as secured,
+    ):
+        found = secured.getpeercert(binary_form=True)
+        assert found is not None
+        return found
+
+
+def leaf(file: Path) -> bytes:
+    """The first certificate of a PEM file."""
+    text = file.read_text()
+    end = "-----END CERTIFICATE-----"
+    return ssl.PEM_cert_to_DER_cert(text[: text.index(end) + len(end)])
+
+
+def test_a_renewed_certificate_is_for_new_connections_and_old_ones_go_on(files: Files) -> None:
+    with serving(ok, files) as server:
+        before = presented(server.port, files)
+        old = connection(server.port, files.trusting())
+        posted(old, "/", b"")
+
+        files.renew()
+
+        assert presented(server.port, files) == leaf(files.certificate) != before
+        assert posted(old, "/", b"") == (200, b"ok")
+        old.close()
+
+
+def test_a_certificate_whose_key_is_still_to_come_is_not_used_yet(files: Files) -> None:
+    issued = files.authority.issue_cert(HOST)
+    with serving(ok, files) as server:
+        before = presented(server.port, files)
+
+        files.certificate.write_bytes(issued.cert_chain_pems[0].bytes())
+        assert presented(server.port, files) == before
+
+        files.key.write_bytes(issued.private_key_pem.bytes())
+        assert presented(server.port, files) == leaf(files.certificate) != before
+
+
+@pytest.mark.parametrize("damage", [Path.unlink, lambda path: path.write_text("no PEM")])
+def test_files_that_cannot_be_read_leave_the_certificate_that_there_is(
+    files: Files, damage: object
+) -> None:
+    assert callable(damage)
+    with serving(ok, files) as server:
+        before = presented(server.port, files)
+
+        damage(files.certificate)
+
+        assert presented(server.port, files) == before
+
+
+def test_a_secrets_files_are_switched_by_a_link(tmp_path: Path) -> None:
+    mount = tmp_path / "mount"
+    mount.mkdir()
+    first = Files(tmp_path)
+    for version in ("1", "2"):
+        folder = mount / f"..version_{version}"
+        folder.mkdir()
+        shutil.copy(first.certificate, folder)
+        shutil.copy(first.key, folder)
+        first.renew()
+    (mount / "..data").symlink_to("..version_1")
+    for name in ("tls.crt", "tls.key"):
+        (mount / name).symlink_to(f"..data/{name}")
+    mounted = Files.__new__(Files)
+    mounted.__dict__.update(first.__dict__)
+    mounted.__dict__.update(certificate=mount / "tls.crt", key=mount / "tls.key")
+
+    with serving(ok, mounted) as server:
+        before = presented(server.port, mounted)
+        (mount / "..data_tmp").symlink_to("..version_2")
+        (mount / "..data_tmp").replace(mount / "..data")
+
+        assert presented(server.port, mounted) == leaf(mount / "tls.crt") != before
+
+
+def test_no_request_is_lost_while_the_certificate_is_renewed_again_and_again(files: Files) -> None:
+    stop = Event()
+    failures: list[str] = []
+    counts = [0, 0]
+
+    def ask(index: int) -> None:
+        context = files.trusting()
+        client = connection(server.port, context)
+        while not stop.is_set():
+            try:
+                if index and counts[index] % 5 == 0:
+                    client.close()  # every fifth time with a new handshake
+                status, _ = posted(client, "/", b"")
+                counts[index] += 1
+                if status != 200:
+                    failures.append(f"{status}")
+            except OSError as error:
+                failures.append(repr(error))
+        client.close()
+
+    with serving(ok, files) as server:
+        askers = [Thread(target=ask, args=(index,)) for index in range(2)]
+        for asker in askers:
+            asker.start()
+        for _ in range(10):
+            files.renew()
+            presented(server.port, files)
+        stop.set()
+        for asker in askers:
+            asker.join()
+
+    assert failures == []
+    assert min(counts) > 10
+
+
+@pytest.mark.parametrize("missing", ["certificate", "key"])
+def test_files_that_are_missing_at_the_start_are_said(files: Files, missing: str) -> None:
+    path: Path = getattr(files, missing)
+    path.unlink()
+
+    with pytest.raises(InputError, match=f"{path}: No such file or directory"):
+        Certificates(files.certificate, files.key)
+
+
+def test_a_key_of_another_certificate_is_said(files: Files) -> None:
+    other = trustme.CA().issue_cert(HOST)
+    files.key.write_bytes(other.private_key_pem.bytes())
+
+    with pytest.raises(InputError, match="KEY_VALUES_MISMATCH"):
+        Certificates(files.certificate, files.key)
+
+
+def test_a_key_that_needs_a_password_is_said_and_nobody_is_asked(files: Files) -> None:
+    text = (
+        "-----BEGIN ENCRYPTED PRIVATE KEY-----\n"
+        "MIGjMF8GCSqGSIb3DQEFDTBSMDEGCSqGSIb3DQEFDDAkBBBkAAAAAAAAAAAAAAAA\n"
+        "-----END ENCRYPTED PRIVATE KEY-----\n"
+    )
+    files.key.write_text(text)
+
+    with contextlib.suppress(OSError), pytest.raises(InputError):
+        Certificates(files.certificate, files.key)

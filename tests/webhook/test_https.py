@@ -1,0 +1,263 @@
+"""The server: HTTPS done strictly, with bounds on everything that a client decides."""
+
+import socket
+import ssl
+import time
+from http import HTTPStatus
+from threading import Event, Thread
+
+import pytest
+
+from tensorfusion_dra.core.errors import InputError
+from tensorfusion_dra.webhook.certificates import Certificates
+from tensorfusion_dra.webhook.server import MOST_BODY_BYTES, Bounds, Request, Response, Server
+from tests.support.https import HOST, Files, connection, posted, serving
+
+
+def echo(request: Request) -> Response:
+    return Response(
+        status=HTTPStatus.OK, body=f"{request.method} {request.target} ".encode() + request.body
+    )
+
+
+def test_requests_are_answered_over_one_connection(files: Files) -> None:
+    with serving(echo, files) as server:
+        client = connection(server.port, files.trusting())
+        answers = [posted(client, f"/{n}?timeout=5s", b"x" * n) for n in range(3)]
+        client.close()
+
+    assert answers == [(200, f"POST /{n}?timeout=5s {'x' * n}".encode()) for n in range(3)]
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+def test_tls_1_2_and_later_are_spoken(files: Files, version: ssl.TLSVersion) -> None:
+    context = files.trusting()
+    context.minimum_version = context.maximum_version = version
+
+    with serving(echo, files) as server:
+        client = connection(server.port, context)
+        assert posted(client, "/", b"")[0] == 200
+        client.close()
+
+
+def test_tls_1_1_is_not_spoken(files: Files) -> None:
+    context = files.trusting()
+    context.set_ciphers("DEFAULT:@SECLEVEL=0")
+    with pytest.warns(DeprecationWarning, match="TLSv1"):
+        context.minimum_version = ssl.TLSVersion.TLSv1
+    with pytest.warns(DeprecationWarning, match="TLSv1_1"):
+        context.maximum_version = ssl.TLSVersion.TLSv1_1
+
+    with serving(echo, files) as server, pytest.raises((ssl.SSLError, ConnectionError)):
+        connection(server.port, context).connect()
+
+
+def test_who_does_not_trust_the_certificate_does_not_keep_others_waiting(files: Files) -> None:
+    with serving(echo, files) as server:
+        with pytest.raises(ssl.SSLCertVerificationError):
+            connection(server.port, ssl.create_default_context()).connect()
+        client = connection(server.port, files.trusting())
+
+        assert posted(client, "/", b"")[0] == 200
+        client.close()
+
+
+def raw(port: int, files: Files, text: bytes) -> bytes:
+    """Everything that is answered to a text that may be no request."""
+    with (
+        socket.create_connection((HOST, port), timeout=10) as plain,
+        files.trusting().wrap_socket(plain, server_hostname=HOST) as secured,
+    ):
+        secured.sendall(text)
+        answer = b""
+        while part := secured.recv(65536):
+            answer += part
+        return answer
+
+
+@pytest.mark.parametrize(
+    ("text", "status"),
+    [
+        (b"nonsense\r\n\r\n", b"400"),
+        (b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: -1\r\n\r\n", b"411"),
+        (b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1_0\r\n\r\n", b"411"),
+        (b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", b"411"),
+        (b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 6291457\r\n\r\n", b"413"),
+        (b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: " + b"9" * 30 + b"\r\n\r\n", b"413"),
+        (b"GET /" + b"a" * 70_000 + b" HTTP/1.1\r\n\r\n", b"414"),
+        (b"BREW / HTTP/1.1\r\nHost: a\r\n\r\n", b"501"),
+    ],
+)
+def test_what_is_no_good_request_is_answered_and_ends_the_connection(
+    files: Files, text: bytes, status: bytes
+) -> None:
+    with serving(echo, files) as server:
+        answer = raw(server.port, files, text)
+
+    assert answer.split(b" ")[1] == status
+    assert b"Connection: close" in answer
+
+
+def test_a_body_of_the_most_bytes_is_taken(files: Files) -> None:
+    with serving(echo, files) as server:
+        client = connection(server.port, files.trusting())
+        status, answer = posted(client, "/", b"x" * MOST_BODY_BYTES)
+        client.close()
+
+    assert (status, len(answer)) == (200, MOST_BODY_BYTES + len("POST / "))
+
+
+def test_large_bodies_wait_for_each_other_and_small_ones_for_none(files: Files) -> None:
+    came, go = Event(), Event()
+
+    def respond(request: Request) -> Response:
+        if request.target == "/first":
+            came.set()
+            go.wait(10)
+        return Response(status=HTTPStatus.OK, body=request.target.encode())
+
+    large = b"x" * 2**20
+    order: list[bytes] = []
+
+    def ask(path: str, text: bytes) -> None:
+        client = connection(server.port, files.trusting())
+        order.append(posted(client, path, text)[1])
+        client.close()
+
+    with serving(respond, files, Bounds(large_bodies=1)) as server:
+        first = Thread(target=ask, args=("/first", large))
+        first.start()
+        came.wait(10)
+        second = Thread(target=ask, args=("/second", large))
+        second.start()
+        ask("/small", b"x")
+        go.set()
+        first.join()
+        second.join()
+
+    assert order[0] == b"/small"
+    assert sorted(order) == [b"/first", b"/second", b"/small"]
+
+
+def test_what_goes_wrong_with_one_request_is_an_error_of_that_request(files: Files) -> None:
+    def respond(request: Request) -> Response:
+        if request.target == "/odd":
+            raise KeyError("odd")
+        return echo(request)
+
+    with serving(respond, files) as server:
+        client = connection(server.port, files.trusting())
+        odd, usual = posted(client, "/odd", b""), posted(client, "/usual", b"")
+        client.close()
+
+    assert odd == (500, b"KeyError, see the log of the webhook\n")
+    assert usual[0] == 200
+
+
+def test_who_says_nothing_is_cut(files: Files) -> None:
+    bounds = Bounds(handshake_seconds=0.1, look_seconds=0.05)
+
+    with (
+        serving(echo, files, bounds) as server,
+        socket.create_connection((HOST, server.port), 5) as silent,
+    ):
+        assert silent.recv(1) == b""
+
+
+def test_who_sends_half_a_request_is_cut(files: Files) -> None:
+    half = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\nx"
+    bounds = Bounds(request_seconds=0.2, look_seconds=0.05)
+
+    with serving(echo, files, bounds) as server:
+        assert raw(server.port, files, half) == b""
+
+
+def test_who_does_not_come_back_is_cut(files: Files) -> None:
+    with serving(echo, files, Bounds(idle_seconds=0.2, look_seconds=0.05)) as server:
+        answer = raw(server.port, files, b"POST / HTTP/1.1\r\nContent-Length: 0\r\n\r\n")
+
+    assert answer.startswith(b"HTTP/1.1 200 OK")
+
+
+def test_of_too_many_connections_the_one_that_is_idle_longest_gives_way(files: Files) -> None:
+    with serving(echo, files, Bounds(connections=3)) as server:
+        clients = [connection(server.port, files.trusting()) for _ in range(4)]
+        statuses = [posted(client, "/", b"")[0] for client in clients]
+        first = clients[0].sock
+        assert first is not None
+        ended = first.recv(1)
+        again = posted(clients[1], "/", b"")[0]
+        for client in clients:
+            client.close()
+
+    assert statuses == [200] * 4
+    assert ended == b""
+    assert again == 200
+
+
+def test_a_request_in_flight_is_answered_after_the_stop_and_its_connection_ended(
+    files: Files,
+) -> None:
+    came, go = Event(), Event()
+    answers = []
+
+    def respond(_: Request) -> Response:
+        came.set()
+        go.wait(10)
+        return Response(status=HTTPStatus.OK, body=b"late")
+
+    with serving(respond, files) as server:
+        client = connection(server.port, files.trusting())
+        asking = Thread(target=lambda: answers.append(posted(client, "/", b"")))
+        asking.start()
+        came.wait(10)
+        stopping = Thread(target=server.stop, kwargs={"grace_seconds": 10})
+        stopping.start()
+        server.is_leaving.wait(10)
+        go.set()
+        asking.join()
+        stopping.join()
+        client.close()
+
+    assert answers == [(200, b"late")]
+
+
+def test_clients_are_told_to_leave_while_requests_are_still_taken(files: Files) -> None:
+    with serving(echo, files) as server:
+        client = connection(server.port, files.trusting())
+        assert posted(client, "/", b"")[0] == 200
+        server.is_leaving.set()
+        client.request("POST", "/", b"")
+        answer = client.getresponse()
+        answer.read()
+        later = connection(server.port, files.trusting())
+        status, _ = posted(later, "/", b"")
+        client.close()
+        later.close()
+
+    assert answer.getheader("Connection") == "close"
+    assert status == 200
+
+
+def test_idle_connections_end_at_once_with_the_stop_used_or_not(files: Files) -> None:
+    started = time.monotonic()
+
+    with serving(echo, files) as server:
+        used, unused = (connection(server.port, files.trusting()) for _ in range(2))
+        unused.connect()
+        posted(used, "/", b"")
+        server.stop(grace_seconds=10)
+        used.close()
+        unused.close()
+
+    assert time.monotonic() - started < 5
+
+
+def test_a_port_that_is_taken_is_said(files: Files) -> None:
+    certificates = Certificates(files.certificate, files.key)
+
+    with (
+        serving(echo, files) as server,
+        pytest.raises(InputError, match=f"port {server.port}: Address already in use"),
+    ):
+        Server(echo, certificates, host=HOST, port=server.port)

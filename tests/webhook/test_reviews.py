@@ -1,0 +1,121 @@
+"""AdmissionReviews by path: what is answered, and what is no review at all."""
+
+import json
+from typing import Any
+
+import pytest
+
+from tensorfusion_dra.core.claim import PodRef
+from tensorfusion_dra.webhook.admission import Admission
+from tensorfusion_dra.webhook.reviews import Reviews
+from tensorfusion_dra.webhook.server import Request, Response
+from tests.support.admission import Json, ObjectsInMemory, body, claim, pod, said
+
+
+class Waiting:
+    """Notes how long a pod is waited for."""
+
+    def __init__(self) -> None:
+        self.seconds: list[float] = []
+
+    def find(self, pod: PodRef, *, wait_seconds: float) -> Json | None:
+        self.seconds.append(wait_seconds)
+        return None
+
+
+def reviews(pods: Waiting | None = None) -> Reviews:
+    return Reviews(
+        Admission(
+            pools=ObjectsInMemory(),
+            templates=ObjectsInMemory(),
+            pods=pods or Waiting(),
+            scheduler="default-scheduler",
+            virtual=False,
+        )
+    )
+
+
+def respond(
+    path: str,
+    text: bytes,
+    *,
+    to: Reviews | None = None,
+    method: str = "POST",
+    content_type: str = "application/json",
+) -> Response:
+    request = Request(method=method, target=path, content_type=content_type, body=text)
+    return (to or reviews()).respond(request)
+
+
+def response(answer: Response) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(answer.body)["response"]
+    return found
+
+
+def test_a_pod_is_answered_with_its_patch_and_warnings() -> None:
+    annotations = said(dra_enabled="true", vram_request="16Gi", gpupool="default")
+
+    answer = respond("/mutate-pods?timeout=5s", body(pod(annotations)))
+
+    assert answer.status == 200
+    assert answer.content_type == "application/json"
+    found = response(answer)
+    assert found["allowed"] is True
+    assert found["patchType"] == "JSONPatch"
+    assert found["warnings"] == [
+        "tensor-fusion.ai/tflops-request: not named, so the pod takes all compute of its GPUs"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("path", "changes", "status"),
+    [
+        ("/", {}, 404),
+        ("/mutate-pods/", {}, 404),
+        ("/mutate-pods", {"method": "GET"}, 405),
+        ("/mutate-pods", {"content_type": "text/plain"}, 415),
+        ("/mutate-pods", {"content_type": ""}, 415),
+        ("/mutate-pods", {"content_type": "Application/JSON; charset=utf-8"}, 200),
+        ("/mutate-resourceclaims", {}, 400),
+        ("/validate", {}, 400),
+    ],
+)
+def test_only_reviews_of_its_kinds_are_answered_at_a_path(
+    path: str, changes: Any, status: int
+) -> None:
+    assert respond(path, body(pod({})), **changes).status == status
+
+
+@pytest.mark.parametrize("version", ["v1", "v1beta2"])
+@pytest.mark.parametrize("kind", ["ResourceClaim", "ResourceClaimTemplate", "DeviceClass"])
+def test_parameters_are_checked_in_every_version_with_the_same_shape(
+    kind: str, version: str
+) -> None:
+    document = {**claim(), "kind": kind, "apiVersion": f"resource.k8s.io/{version}"}
+
+    assert response(respond("/validate", body(document)))["allowed"] is True
+
+
+def test_a_version_of_another_shape_is_not_read() -> None:
+    document = {**claim(), "apiVersion": "resource.k8s.io/v1beta1"}
+
+    assert respond("/mutate-resourceclaims", body(document)).status == 400
+
+
+@pytest.mark.parametrize(
+    ("query", "seconds"),
+    [("?timeout=10s", 9.5), ("?timeout=1s", 0.5), ("", 4.5), ("?timeout=nan", 4.5)],
+)
+def test_a_pod_is_waited_for_as_long_as_the_api_server_waits(query: str, seconds: float) -> None:
+    pods = Waiting()
+
+    respond(f"/mutate-resourceclaims{query}", body(claim()), to=reviews(pods))
+
+    assert pods.seconds == [seconds]
+
+
+def test_what_is_no_review_is_an_error_of_http() -> None:
+    answer = respond("/mutate-pods", b"{")
+
+    assert answer.status == 400
+    assert answer.body.startswith(b"body: found no JSON")
