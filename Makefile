@@ -4,7 +4,7 @@ PYTHON ?= python3
 PY := .venv/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check --quiet
 
-.PHONY: demo test bench protos lock clean
+.PHONY: demo test bench soak protos lock clean
 
 demo: .venv/demo.stamp  ## The whole node on this machine: no GPU, no cluster.
 	@$(PY) -m tensorfusion_dra simulate $(ARGS)
@@ -18,6 +18,9 @@ test: .venv/dev.stamp  ## Style, types, import arrows and all tests.
 
 bench: .venv/demo.stamp  ## Start time, memory, latencies and API writes of the node plugin.
 	@$(PY) hack/bench $(ARGS)
+
+soak: .venv/demo.stamp  ## Whether the node plugin stays as it is while pods come and go.
+	@$(PY) hack/soak $(ARGS)
 
 protos: .venv/dev.stamp  ## The generated messages, after a change in proto/.
 	PYTHON=$(PY) hack/generate-protos
