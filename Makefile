@@ -4,7 +4,7 @@ PYTHON ?= python3
 PY := .venv/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check --quiet
 
-.PHONY: demo test e2e bench image manifests protos lock clean
+.PHONY: demo test e2e bench soak image manifests protos lock clean
 
 demo: .venv/demo.stamp  ## The whole node on this machine: no GPU, no cluster.
 	@$(PY) -m tensorfusion_dra simulate $(ARGS)
@@ -21,6 +21,9 @@ e2e: .venv/dev.stamp  ## Everything on the real cluster that KUBECONFIG names; A
 
 bench: .venv/demo.stamp  ## Start time, memory, latencies and API writes of the node plugin.
 	@$(PY) hack/bench $(ARGS)
+
+soak: .venv/demo.stamp  ## Whether the node plugin stays as it is while pods come and go.
+	@$(PY) hack/soak $(ARGS)
 
 image: .venv/demo.stamp  ## The image, without a registry and without a daemon; its size, start time and memory.
 	hack/image $(ARGS)
