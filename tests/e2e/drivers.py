@@ -6,6 +6,8 @@ import subprocess
 import sys
 import time
 import uuid
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Protocol
 
@@ -34,6 +36,10 @@ class Driver(Protocol):
 
     def uninstall(self) -> None:
         """Ends it in good order, and nothing starts it again."""
+        ...
+
+    def power_cut(self) -> AbstractContextManager[None]:
+        """While the block reboots the node; on leaving, the driver serves again."""
         ...
 
     def log(self) -> str:
@@ -83,6 +89,15 @@ class HostProcess:
             self._running.terminate()
             assert self._running.wait(_STOP_SECONDS) == 0, self.log()[-2000:]
         self._running = None
+
+    @contextmanager
+    def power_cut(self) -> Iterator[None]:
+        """See Driver."""
+        if self._running is not None:
+            self._running.kill()
+            self._running.wait(_STOP_SECONDS)
+        yield
+        self.start()
 
     def log(self) -> str:
         """See Driver."""
@@ -161,6 +176,12 @@ class InstalledDaemonSet:
         }
         self._cluster.delete("DaemonSet", self._name, namespace=self._namespace)
         self._cluster.until("no node plugin", lambda: not self._pods(), seconds=120)
+
+    @contextmanager
+    def power_cut(self) -> Iterator[None]:
+        """See Driver."""
+        yield  # its container goes with the node
+        self._cluster.until("a ready node plugin", self._ready_pod, seconds=180)
 
     def log(self) -> str:
         """See Driver."""

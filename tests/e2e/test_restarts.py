@@ -124,10 +124,9 @@ def test_a_reboot_of_the_node_gives_pods_their_shares_again(
     tenants: Tenants, node_command: NodeCommand, cluster: Cluster, driver: Driver, slices: Slices
 ) -> None:
     tenants.run("a", SMALL)
-    driver.uninstall()
 
-    node_command("reboot")
-    driver.start()
+    with driver.power_cut():
+        node_command("reboot")
     cluster.until("slices", slices, seconds=RECOVERY_SECONDS)
 
     # Its container died with the node, and restartPolicy Never leaves it so.

@@ -2,7 +2,8 @@
 
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -17,10 +18,20 @@ _ELSEWHERE: Final = (
     "/var/snap/microk8s/common/var/lib/kubelet); in a pod, mount it at the same path"
 )
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Mount:
+    """What is mounted where; nothing is known of it by default."""
+
+    point: str = "/"
+    filesystem: str = ""
+    shared: bool = True
+
+
 _REGISTRY: Final = Use(what="registration folder", missing_cure=_ELSEWHERE)
 _DATA: Final = Use(what="data folder", may_be_made=True, keeps=True)
 _CDI: Final = Use(what="CDI folder", may_be_made=True)
-_HYPERVISOR: Final = Use(what="hypervisor's folder", may_be_made=True)
+_HYPERVISOR: Final = Use(what="hypervisor's folder", may_be_made=True, propagated=True)
 _DEVICES: Final = Use(
     what="device folder", written=False, missing_cure="mount the host's /dev and set --dev-dir"
 )
@@ -42,12 +53,12 @@ def folders(surroundings: Surroundings) -> Iterator[Finding]:
         yield from judge.judged(look(path, mounts), use, in_pod=surroundings.in_pod)
 
 
-def look(path: Path, mounts: dict[str, str]) -> Folder:
+def look(path: Path, mounts: Mapping[str, _Mount]) -> Folder:
     """A folder as it is now.
 
     Args:
         path: Its own.
-        mounts: File system types by mount point.
+        mounts: By mount point.
     """
     try:
         status = path.stat()
@@ -56,35 +67,40 @@ def look(path: Path, mounts: dict[str, str]) -> Folder:
         return Folder(path=str(path), exists=False)
     except OSError as error:
         return Folder(path=str(path), trouble=error.strerror or str(error))
-    mount_point = _mount_point(path, mounts)
+    mount = _mount_of(path, mounts)
     return Folder(
         path=str(path),
         is_folder=stat.S_ISDIR(status.st_mode),
         mode=stat.S_IMODE(status.st_mode),
         writable=os.access(path, os.W_OK | os.X_OK),
         read_only=bool(space.f_flag & os.ST_RDONLY),
-        filesystem=mounts.get(mount_point, ""),
-        mount_point=mount_point,
+        filesystem=mount.filesystem,
+        mount_point=mount.point,
+        shared=mount.shared,
         free_bytes=space.f_bavail * space.f_frsize,
     )
 
 
-def _mounts() -> dict[str, str]:
-    """File system types by mount point; the last mount at a point is the one that counts."""
+def _mounts() -> dict[str, _Mount]:
+    """By mount point; the last mount at a point is the one that counts."""
     try:
         lines = _MOUNTS.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return {}
     found = {}
     for line in lines:
+        # id parent device root point options [optional fields] - type source options
         before, _, after = line.partition(" - ")
         fields, kind = before.split(), after.split()
-        if len(fields) >= 5 and kind:
+        if len(fields) >= 6 and kind:
             # Blanks and backslashes in a path are written in octal (proc(5)).
-            found[fields[4].replace("\\040", " ").replace("\\134", "\\")] = kind[0]
+            point = fields[4].replace("\\040", " ").replace("\\134", "\\")
+            shared = any(field.startswith("shared:") for field in fields[6:])
+            found[point] = _Mount(point=point, filesystem=kind[0], shared=shared)
     return found
 
 
-def _mount_point(path: Path, mounts: dict[str, str]) -> str:
+def _mount_of(path: Path, mounts: Mapping[str, _Mount]) -> _Mount:
     real = path.resolve()
-    return next((str(p) for p in (real, *real.parents) if str(p) in mounts), "/")
+    points = (str(folder) for folder in (real, *real.parents))
+    return next((mounts[point] for point in points if point in mounts), _Mount())

@@ -31,6 +31,7 @@ class Folder:
         writable: By whom this process runs as.
         filesystem: Its type, such as ext4; "" if unknown.
         mount_point: Where that file system begins.
+        shared: What is mounted in it later is seen by who has it mounted.
     """
 
     path: str
@@ -42,6 +43,7 @@ class Folder:
     read_only: bool = False
     filesystem: str = ""
     mount_point: str = "/"
+    shared: bool = True
     free_bytes: int = 2**40
 
 
@@ -55,6 +57,7 @@ class Use:
         written: The node plugin writes to it.
         keeps: What is in it has to survive a reboot.
         of_host: It has to be the host's own, not the container's.
+        propagated: Pods mount it with mountPropagation.
         missing_cure: What to do if it is not there.
     """
 
@@ -63,6 +66,7 @@ class Use:
     written: bool = True
     keeps: bool = False
     of_host: bool = True
+    propagated: bool = False
     missing_cure: str = ""
 
 
@@ -102,6 +106,14 @@ def _placed(looked_at: str, folder: Folder, use: Use, *, in_pod: bool) -> Iterat
             f"{found}: the container's own",
             expected="the host's folder, which the kubelet and the runtime see",
             cure=f"mount the host path {folder.path} at the same path into the pod",
+        )
+    elif use.propagated and not folder.shared and not in_pod:
+        yield warning(
+            looked_at,
+            f"{found}, which is a private mount",
+            expected="a shared one, as under systemd: pods that mount it with mountPropagation, "
+            "as the DaemonSet's, do not start",
+            cure="mount --make-rshared / at boot, before the runtime starts",
         )
     elif use.keeps and folder.filesystem in _IN_MEMORY:
         yield warning(

@@ -37,7 +37,7 @@ def test_the_kubelets_folder_has_to_be_there_and_ours_are_made(folder: Path) -> 
 
     assert of(without, "registration folder").level is Level.PROBLEM
     assert of(without, "data folder").level is Level.OK
-    assert worst(with_it) is Level.OK
+    assert of(with_it, "registration folder").level is Level.OK
     assert not (folder / "cdi").exists()
 
 

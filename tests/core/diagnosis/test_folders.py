@@ -44,6 +44,15 @@ def test_what_has_to_survive_a_reboot_lies_on_a_local_disk(filesystem: str) -> N
     assert levels(REGISTRY, filesystem=filesystem) == [Level.OK]
 
 
+def test_a_private_mount_is_of_no_use_to_pods_with_mount_propagation() -> None:
+    use = Use(what="hypervisor's folder", propagated=True)
+
+    assert levels(use, shared=False) == [Level.WARNING]
+    assert levels(use, shared=True) == [Level.OK]
+    assert levels(use, shared=False, in_pod=True) == [Level.OK]
+    assert levels(REGISTRY, shared=False) == [Level.OK]
+
+
 def test_what_is_written_has_to_be_writable_and_have_room() -> None:
     assert levels(DATA, read_only=True, writable=False) == [Level.PROBLEM]
     assert levels(DATA, writable=False) == [Level.COULD_NOT_LOOK]
