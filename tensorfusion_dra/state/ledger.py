@@ -229,12 +229,12 @@ def recorded(folder: Path) -> Sequence[PreparedClaim]:
         RetryableError: It cannot be read, or is damaged.
         FatalError: A newer release wrote it.
     """
-    path = folder / FILE_NAME
+    path = folder.absolute() / FILE_NAME
     try:
         with ledger_file.errors(path):
             if not path.exists():
                 return []
-            with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as connection:
+            with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as connection:
                 ledger_schema.check_current(connection, path)
                 rows = connection.execute(f"SELECT {_COLUMNS} FROM claims ORDER BY uid")  # noqa: S608
                 return [_claim(row) for row in rows]
