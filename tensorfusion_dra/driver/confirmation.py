@@ -59,6 +59,7 @@ class Confirmation:
         self._preparer = preparer
         self._gone_seconds = gone_seconds
         self._clock = clock
+        self._seen: set[str] | None = None  # UIDs of the last round; None before the first
         self._ready: bool | None = None  # in this round; None if nobody asked
         self._first: set[str] = set()
         self._asked_at: dict[str, float] = {}  # by UID
@@ -79,7 +80,13 @@ class Confirmation:
             RetryableError: The API server gives no answer; nothing is freed by that.
             FatalError: A newer release has changed the ledger.
         """
-        self._forget_all_but({_ref(each).uid for each in held})
+        uids = {_ref(each).uid for each in held}
+        self._forget_all_but(uids)
+        if self._seen is not None:
+            # Prepared since the last round, which took the same question.
+            prepared = {each.ref.uid for each in held if isinstance(each, PreparedClaim)}
+            self._asked_at |= dict.fromkeys(prepared - self._seen, self._clock())
+        self._seen = uids
         self._ready = None
         for each in self._due(held):
             self._look_at(each)
@@ -94,9 +101,9 @@ class Confirmation:
             )
 
         all_asked = len(self._asked_at) == len(held)
-        most = math.ceil(len(held) / _ROUNDS_FOR_ALL) if all_asked else MOST_PER_ROUND
-        most = min(most, MOST_PER_ROUND) + min(len(self._first), _MOST_FIRST)
-        return sorted(held, key=order)[:most]
+        in_turn = math.ceil(len(held) / _ROUNDS_FOR_ALL) if all_asked else MOST_PER_ROUND
+        most = min(in_turn + len(self._gone_since), MOST_PER_ROUND)
+        return sorted(held, key=order)[: most + min(len(self._first), _MOST_FIRST)]
 
     def _look_at(self, each: Held) -> None:
         ref = _ref(each)

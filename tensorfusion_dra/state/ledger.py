@@ -229,7 +229,7 @@ def recorded(folder: Path) -> Sequence[PreparedClaim]:
         RetryableError: It cannot be read, or is damaged.
         FatalError: A newer release wrote it.
     """
-    path = folder / FILE_NAME
+    path = folder.absolute() / FILE_NAME
     try:
         with ledger_file.errors(path):
             if not path.exists():

@@ -33,7 +33,7 @@ def of_claim(claim: PreparedClaim) -> Record:
 
 def sealed(uid: str, text: str) -> Record:
     """The record with the seal that belongs to it."""
-    return Record(uid=uid, text=text, seal=_seal(uid, text))
+    return Record(uid=uid, text=text, seal=_seal(uid.encode(), text.encode()))
 
 
 def read(uid: bytes, text: bytes | None, seal: bytes | None) -> Record:
@@ -47,14 +47,15 @@ def read(uid: bytes, text: bytes | None, seal: bytes | None) -> Record:
     """
     if text is None:
         raise DamageError(f"record of {uid!r}: found none")
+    expected = _seal(uid, text)
+    if seal is not None and seal != expected.encode():
+        raise DamageError(f"record of {uid!r}: found another text than was written")
     try:
-        found = sealed(uid.decode(), text.decode())
+        found = Record(uid=uid.decode(), text=text.decode(), seal=expected)
     except UnicodeDecodeError as error:
         raise DamageError(f"record of {uid!r}: {error}") from error
     if seal is None:
         claim(found)
-    elif seal != found.seal.encode():
-        raise DamageError(f"record of {uid!r}: found another text than was written")
     return found
 
 
@@ -73,5 +74,5 @@ def claim(record: Record) -> PreparedClaim:
     return found
 
 
-def _seal(uid: str, text: str) -> str:
-    return hashlib.sha256(f"{uid}\n{text}".encode()).hexdigest()
+def _seal(uid: bytes, text: bytes) -> str:
+    return hashlib.sha256(b"%b\n%b" % (uid, text)).hexdigest()

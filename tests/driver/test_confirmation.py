@@ -195,6 +195,29 @@ def test_a_thousand_claims_are_asked_for_a_few_at_a_time_and_each_in_turn(node: 
     assert sorted(name for asked in rounds[10:35] for name in asked) == [str(ref) for ref in refs]
 
 
+def test_claims_that_come_and_go_are_not_asked_for_just_because_they_are_new(node: Node) -> None:
+    node.prepared("a")
+    node.look()
+
+    for number in range(8):
+        node.prepared(f"new-{number}")
+
+    assert node.look() == ["default/a"]
+
+
+def test_what_seems_gone_is_asked_for_beside_the_others(node: Node) -> None:
+    refs = [node.prepared(f"c{number}") for number in range(4)]
+    node.look()
+    for ref in refs[:2]:
+        deleted(node.claims, ref)
+    node.look_for(60 * 4)
+
+    asked = node.look()
+
+    assert {str(ref) for ref in refs[:2]} < set(asked)
+    assert len(asked) == 3
+
+
 def test_rebuilt_claims_come_before_the_others(node: Node) -> None:
     refs = [node.prepared(f"c{number:03}") for number in range(100)]
     rebuilt = refs[80:]
