@@ -6,7 +6,6 @@ import shutil
 import signal
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,10 +26,6 @@ NODE_NAME: Final = "node-01"
 POOL: Final = f"default/{NODE_NAME}"
 CARDS: Final = 2
 _START_SECONDS: Final = 15.0
-_WORKERS: Final = 32
-"""Threads that serve calls; each is started when all others are busy."""
-_LOOKS: Final = 15
-"""That find the same, before it is believed."""
 
 Answer = dict[str, str | list[tuple[str, ...]]]
 """By claim UID an error, or of each device what the kubelet keeps of it."""
@@ -148,14 +143,6 @@ class Node:
         assert self._pid is not None
         return self._pid
 
-    def open_files(self) -> int:
-        """How many files and sockets the node plugin has open."""
-        return len([*Path(f"/proc/{self.pid}/fd").iterdir()])
-
-    def threads(self) -> int:
-        """How many threads it has."""
-        return len([*Path(f"/proc/{self.pid}/task").iterdir()])
-
     @property
     def registration_socket(self) -> Path:
         """Where the kubelet registers it."""
@@ -260,33 +247,6 @@ def running(node: Node) -> Iterator[Node]:
     node.start()
     yield node
     assert node.end() == 0, node.log()
-
-
-@contextlib.contextmanager
-def nothing_left_open(node: Node) -> Iterator[None]:
-    """After the block the process has as many files and threads as when all its workers worked."""
-    with ExitStack() as kubelets:
-        streams = [
-            kubelets.enter_context(PluginClient(node.dra_socket)).watch_health()
-            for _ in range(_WORKERS)
-        ]
-        assert all(next(stream).devices for stream in streams)
-    before = _settled(node)
-    yield
-    after = _settled(node)
-    assert after == before, f"open files and threads: {after}, before {before}"
-
-
-def _settled(node: Node) -> tuple[int, int]:
-    """The process's open files and threads, once connections that were closed are gone."""
-    seen: list[tuple[int, int]] = []
-
-    def is_settled() -> bool:
-        seen.append((node.open_files(), node.threads()))
-        return len(seen) > _LOOKS and len(set(seen[-_LOOKS:])) == 1
-
-    assert eventually(is_settled), seen
-    return seen[-1]
 
 
 def published(slices: Sequence[Json]) -> list[str]:

@@ -1,5 +1,6 @@
 """Whatever comes through the sockets: an answer of the protocol, and a process that goes on."""
 
+import itertools
 import random
 import socket
 from collections.abc import Callable, Iterator
@@ -22,7 +23,8 @@ from tensorfusion_dra.simulator.node import rpc
 from tests.faults import invariants
 from tests.faults.damage import SEED, damaged
 from tests.faults.mutations import bounded
-from tests.faults.node import CARDS, Node, device, nothing_left_open, published, running
+from tests.faults.node import CARDS, Node, device, published, running
+from tests.faults.open_files import nothing_left_open
 from tests.support.kubelet import DRA_V1, DRA_V1BETA1, PluginClient
 from tests.support.tally import INPUTS_FUZZED, Tally
 from tests.support.waiting import eventually
@@ -95,26 +97,23 @@ def first_told(
     return sorted(item.device.device_name for item in told.devices)
 
 
-@pytest.mark.parametrize("method", CALLS)
-def test_bytes_of_any_kind_are_answered_or_not_understood(
-    served: Node, tally: Tally, method: str
-) -> None:
-    request, response = CALLS[method]
+def test_bytes_of_any_kind_are_answered_or_not_understood(served: Node, tally: Tally) -> None:
     chance = random.Random(SEED)
-    contents = [*damaged(request.SerializeToString() or b"\x00", flips=60, cuts=20)]
-    contents += [chance.randbytes(chance.randrange(1, 200)) for _ in range(60)]
-    outcomes = set()
-    with grpc.insecure_channel(f"unix:{socket_of(served, method)}") as channel:
-        for content in contents:
-            answer = answered(channel, method, content)
-            outcomes.add(type(answer))
-            if isinstance(answer, bytes):
-                check_answer(type(request), content, response.FromString(answer))
-            else:
-                assert answer in NOT_UNDERSTOOD, (content, served.log())
-            tally[INPUTS_FUZZED] += 1
+    for method, (request, response) in CALLS.items():
+        contents = [*damaged(request.SerializeToString() or b"\x00", flips=60, cuts=20)]
+        contents += [chance.randbytes(chance.randrange(1, 200)) for _ in range(60)]
+        outcomes = set()
+        with grpc.insecure_channel(f"unix:{socket_of(served, method)}") as channel:
+            for content in contents:
+                answer = answered(channel, method, content)
+                outcomes.add(type(answer))
+                if isinstance(answer, bytes):
+                    check_answer(type(request), content, response.FromString(answer))
+                else:
+                    assert answer in NOT_UNDERSTOOD, (method, content, served.log())
+                tally[INPUTS_FUZZED] += 1
 
-    assert bytes in outcomes
+        assert bytes in outcomes, method
 
 
 def check_answer(request: type[Message], content: bytes, answer: Message) -> None:
@@ -145,15 +144,13 @@ def test_claims_with_any_names_are_answered_each(served: Node, tally: Tally) -> 
     check()
 
 
-@pytest.mark.parametrize("service", STREAMS)
-def test_health_is_streamed_whatever_the_request_holds(
-    served: Node, tally: Tally, service: str
-) -> None:
+def test_health_is_streamed_whatever_the_request_holds(served: Node, tally: Tally) -> None:
     chance = random.Random(SEED)
+    contents = [b"", *(chance.randbytes(chance.randrange(1, 60)) for _ in range(40))]
+    devices = [device(card) for card in range(CARDS)]
     with grpc.insecure_channel(f"unix:{served.dra_socket}") as channel:
-        for content in (b"", *(chance.randbytes(chance.randrange(1, 60)) for _ in range(40))):
+        for service, content in itertools.product(STREAMS, contents):
             told = first_told(channel, service, content)
-            devices = [device(card) for card in range(CARDS)]
             assert told == devices or told in NOT_UNDERSTOOD, (content, served.log())
             tally[INPUTS_FUZZED] += 1
 

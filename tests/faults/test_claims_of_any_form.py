@@ -14,7 +14,8 @@ from tensorfusion_dra.simulator.api.faults import Forge
 from tensorfusion_dra.simulator.rest import CLAIMS
 from tests.faults import invariants
 from tests.faults.mutations import ANYTHING, SCALARS, bounded, mutated
-from tests.faults.node import CARDS, Node, device, nothing_left_open, running
+from tests.faults.node import CARDS, Node, device, running
+from tests.faults.open_files import nothing_left_open
 from tests.support import cdi_rules
 from tests.support.tally import INPUTS_FUZZED, Tally
 

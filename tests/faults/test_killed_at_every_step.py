@@ -23,6 +23,7 @@ from tests.faults.stories import Lane, Story, killed_everywhere, node_on
 from tests.support.tally import POINTS_KILLED, Tally
 
 CHANGE = re.compile(r"after (rename to|unlink|write) (/cdi|/tf/claims|.*ledger).*(?<!temporary)")
+RENAMED = re.compile(r"before rename to (/cdi|/tf/claims)/.*")
 SLICE = "tensor-fusion-resource-slice-node-01"
 
 
@@ -172,7 +173,8 @@ def test_what_is_answered_would_survive_a_power_cut(
         # A file's content is made durable by itself, its name by its folder.
         synced = path if names[index].startswith("after write") else str(Path(path).parent)
         assert f"after sync {synced}" in names[index:], names[index]
-    renamed = [index for index, name in enumerate(names) if name.startswith("before rename to")]
+    renamed = [index for index, name in enumerate(names) if RENAMED.fullmatch(name)]
+    assert renamed
     for index in renamed:
         assert names[index - 1].startswith("after sync ")
         assert names[index - 1].endswith("/.temporary")

@@ -9,7 +9,8 @@ from tensorfusion_dra.app.simulated_cluster import SimulatedCluster
 from tensorfusion_dra.simulator.rest import PODS
 
 _POLL_SECONDS: Final = 0.02
-_END_SECONDS: Final = 30.0
+_END_SECONDS: Final = 120.0
+"""A kubelet whose call failed asks again after up to a minute."""
 _TROUBLE: Final = frozenset({"pod_not_prepared", "container_failed", "pod_not_unprepared"})
 
 
@@ -67,7 +68,7 @@ class Churn:
                 self._step()
                 time.sleep(_POLL_SECONDS)
             if self._created:
-                raise TimeoutError(f"{sorted(self._created)} did not end: {self.trouble()}")  # noqa: TRY301
+                raise TimeoutError(f"{sorted(self._created)} did not end: {self.trouble()[-3:]}")  # noqa: TRY301
         except Exception as error:  # noqa: BLE001 - raised again by stop()
             self._error = error
 

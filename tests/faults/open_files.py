@@ -1,0 +1,59 @@
+"""What a process has open, before and after something that is to leave nothing open."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Final
+
+from tests.faults.node import Node
+from tests.support.kubelet import PluginClient
+from tests.support.waiting import eventually
+
+_WORKERS: Final = 32
+"""Threads that serve calls; each is started when all others are busy."""
+_LOOKS: Final = 15
+"""That find the same, before it is believed."""
+
+
+@contextmanager
+def nothing_left_open(node: Node) -> Iterator[None]:
+    """After the block the plugin has as many files and threads as when all its workers worked."""
+    with ExitStack() as kubelets:
+        streams = [
+            kubelets.enter_context(PluginClient(node.dra_socket)).watch_health()
+            for _ in range(_WORKERS)
+        ]
+        assert all(next(stream).devices for stream in streams)
+    before = _settled(node)
+    yield
+    after = _settled(node)
+    assert after == before, f"open files and threads: {after}, before {before}"
+
+
+def _settled(node: Node) -> tuple[int, int]:
+    """Open files and threads, once connections that were closed are gone."""
+    seen: list[tuple[int, int]] = []
+
+    def is_settled() -> bool:
+        seen.append((_files(node.pid), len([*Path(f"/proc/{node.pid}/task").iterdir()])))
+        return len(seen) > _LOOKS and len(set(seen[-_LOOKS:])) == 1
+
+    assert eventually(is_settled), seen
+    return seen[-1]
+
+
+def _files(pid: int) -> int:
+    """Without connections to the API server: a pool keeps as many as were once used at once."""
+    process = Path(f"/proc/{pid}")
+    tcp = (process / "net" / "tcp").read_text().splitlines()[1:]
+    connections = {f"socket:[{line.split()[9]}]" for line in tcp}
+    found = [_target(link) for link in (process / "fd").iterdir()]
+    return len([target for target in found if target and target not in connections])
+
+
+def _target(link: Path) -> str:
+    """What an open file is; "" if it was closed meanwhile."""
+    try:
+        return str(link.readlink())
+    except FileNotFoundError:
+        return ""
