@@ -3,11 +3,9 @@
 import itertools
 import os
 import socket
-import sqlite3
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 from threading import Event, Thread
 
@@ -27,6 +25,7 @@ from tensorfusion_dra.kubelet.registration import Registration
 from tensorfusion_dra.kubelet.server import UnixServer
 from tensorfusion_dra.state.ledger_file import FILE_NAME
 from tests.support.kubelet import DRA_V1, DRA_V1BETA1, PluginClient
+from tests.support.ledgers import edited
 from tests.support.prepared_node import GPU_0, GPU_1, Setup, put, share
 from tests.support.waiting import eventually
 
@@ -117,22 +116,41 @@ def test_unprepare_answers_every_claim_known_or_not(plugin: Plugin) -> None:
         }
 
 
-def test_a_newer_releases_ledger_fails_the_call_and_is_told_to_the_supervisor(
+def test_damage_to_the_ledger_fails_one_claim_of_one_call_and_is_not_fatal(
+    plugin: Plugin,
+) -> None:
+    ref = put(plugin.setup, "a", share())
+    with PluginClient(plugin.socket) as kubelet:
+        first = kubelet.prepare(ref)
+        edited(ledger_of(plugin), "UPDATE claims SET record = '{'")
+
+        failed = kubelet.prepare(ref)
+        again = kubelet.prepare(ref)
+
+    assert "it is put right now" in failed.claims[ref.uid].error
+    assert again == first
+    assert plugin.fatal == []
+
+
+def test_a_ledger_that_a_newer_release_replaced_fails_the_call_and_ends_the_process(
     plugin: Plugin,
 ) -> None:
     ref = put(plugin.setup, "a", share())
     with PluginClient(plugin.socket) as kubelet:
         kubelet.prepare(ref)
-        file = plugin.setup.folder / "plugin" / FILE_NAME
-        file.unlink()
-        with closing(sqlite3.connect(file)) as newer:
-            newer.execute("PRAGMA user_version = 99")
+        for file in ledger_of(plugin).parent.glob(f"{FILE_NAME}*"):
+            file.unlink()
+        edited(ledger_of(plugin), "PRAGMA user_version = 3")
 
         with pytest.raises(grpc.RpcError) as caught:
             kubelet.prepare(ref)
 
     assert caught.value.code() == grpc.StatusCode.INTERNAL
     assert [type(error) for error in plugin.fatal] == [FatalError]
+
+
+def ledger_of(plugin: Plugin) -> Path:
+    return plugin.setup.folder / "plugin" / FILE_NAME
 
 
 @pytest.mark.parametrize("service", ["v1.DRAResourceHealth", "v1alpha1.DRAResourceHealth"])
