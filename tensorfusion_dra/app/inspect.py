@@ -18,7 +18,7 @@ from tensorfusion_dra.core.health import Sickness
 from tensorfusion_dra.core.prepared import PreparedClaim
 from tensorfusion_dra.discovery.host import WithHost
 from tensorfusion_dra.driver.catalog import Catalog, CatalogReader
-from tensorfusion_dra.driver.ports import Discovery
+from tensorfusion_dra.driver.ports.discovery import Discovery
 from tensorfusion_dra.state import ledger
 
 FORMS: Final = ("table", "json", "yaml")

@@ -8,7 +8,7 @@ from tensorfusion_dra.cluster.resource_api import ResourceApi
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claim import ClaimRef
 from tensorfusion_dra.core.errors import RetryableError
-from tensorfusion_dra.driver.ports import MissingRightError
+from tensorfusion_dra.driver.ports.cluster import MissingRightError
 
 _FIELD_MANAGER: Final = "tensorfusion-dra"
 _WAIT_SECONDS: Final = 10.0
@@ -25,13 +25,13 @@ _ASSOCIATED: Final = "associated-node:"
 
 
 class ClaimStatus:
-    """See ports.ClaimStatus."""
+    """See ports.cluster.ClaimStatus."""
 
     def __init__(self, resource_api: ResourceApi) -> None:
         self._resource_api = resource_api
 
     def write(self, ref: ClaimRef, devices: Sequence[Mapping[str, Any]]) -> bool:
-        """See ports.ClaimStatus.
+        """See ports.cluster.ClaimStatus.
 
         Applied under a name of our own: entries of other drivers stay, and so do the allocation
         and its users, which are not ours to write.

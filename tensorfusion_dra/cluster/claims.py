@@ -11,13 +11,13 @@ from tensorfusion_dra.core.errors import ClaimError
 
 
 class Claims:
-    """See ports.Claims."""
+    """See ports.cluster.Claims."""
 
     def __init__(self, resource_api: ResourceApi) -> None:
         self._resource_api = resource_api
 
     def fetch(self, ref: ClaimRef, *, wait_seconds: float) -> Mapping[str, Any]:
-        """See ports.Claims."""
+        """See ports.cluster.Claims."""
         return answered(
             f"claim {ref}",
             lambda seconds: self._fetch_once(ref, seconds),

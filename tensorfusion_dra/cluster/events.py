@@ -27,7 +27,7 @@ _MAX_INSTANCE_BYTES: Final = 128
 
 
 class Events:
-    """See ports.Events. For one thread."""
+    """See ports.cluster.Events. For one thread."""
 
     def __init__(
         self,
@@ -49,11 +49,11 @@ class Events:
         self._written: dict[tuple[str, str], float] = {}
 
     def warn(self, reason: str, message: str) -> bool:
-        """See ports.Events."""
+        """See ports.cluster.Events."""
         return self._write("Warning", reason, message)
 
     def note(self, reason: str, message: str) -> None:
-        """See ports.Events."""
+        """See ports.cluster.Events."""
         self._write("Normal", reason, message)
 
     def _write(self, kind: str, reason: str, message: str) -> bool:

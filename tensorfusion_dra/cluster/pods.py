@@ -6,17 +6,17 @@ from typing import Any
 from tensorfusion_dra.cluster.api import Api, StatusError, segment
 from tensorfusion_dra.cluster.retries import answered
 from tensorfusion_dra.core.claim import PodRef
-from tensorfusion_dra.driver.ports import MissingRightError
+from tensorfusion_dra.driver.ports.cluster import MissingRightError
 
 
 class Pods:
-    """See ports.Pods and webhook.ports.PodReader."""
+    """See ports.cluster.Pods and webhook.ports.PodReader."""
 
     def __init__(self, api: Api) -> None:
         self._api = api
 
     def annotations(self, pod: PodRef, *, wait_seconds: float) -> Mapping[str, str]:
-        """See ports.Pods."""
+        """See ports.cluster.Pods."""
         found = self.find(pod, wait_seconds=wait_seconds) or {}
         return (found.get("metadata") or {}).get("annotations") or {}
 

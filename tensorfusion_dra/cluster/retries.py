@@ -7,7 +7,7 @@ from typing import Final, TypeVar
 from tensorfusion_dra.cluster.api import StatusError
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.driver.backoff import Backoff
-from tensorfusion_dra.driver.ports import MissingRightError
+from tensorfusion_dra.driver.ports.cluster import MissingRightError
 
 Answer = TypeVar("Answer")
 

@@ -9,7 +9,7 @@ from tensorfusion_dra.cluster.resource_api import ResourceApi
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.core.slices import Slice
-from tensorfusion_dra.driver.ports import MissingRightError
+from tensorfusion_dra.driver.ports.cluster import MissingRightError
 
 _FIELD_MANAGER: Final = "tensorfusion-dra"
 _FORBIDDEN: Final = 403
@@ -17,7 +17,7 @@ _RIGHT: Final = "get, list, watch, create, update and delete on resourceslices"
 
 
 class Slices:
-    """See ports.Slices."""
+    """See ports.cluster.Slices."""
 
     def __init__(self, resource_api: ResourceApi, *, node_name: str) -> None:
         self._resource_api = resource_api
@@ -25,22 +25,22 @@ class Slices:
         self.selector = f"spec.driver={names.DRIVER},spec.nodeName={node_name}"
 
     def fetch(self) -> Sequence[Slice]:
-        """See ports.Slices."""
+        """See ports.cluster.Slices."""
         path = self._resource_api.slices()
         listed = self._call("GET", path, query={"fieldSelector": self.selector})
         return [_checked(item) for item in api.items(listed, f"GET {path}")]
 
     def create(self, item: Slice, *, trial: bool = False) -> Slice:
-        """See ports.Slices."""
+        """See ports.cluster.Slices."""
         return self._write("POST", self._resource_api.slices(), item, trial=trial)
 
     def replace(self, item: Slice, *, trial: bool = False) -> Slice:
-        """See ports.Slices. Its resourceVersion turns a foreign write meanwhile into a conflict."""
+        """See ports.cluster.Slices. Its resourceVersion turns a foreign write into a conflict."""
         path = self._resource_api.slices(item["metadata"]["name"])
         return self._write("PUT", path, item, trial=trial)
 
     def delete(self, item: Slice) -> None:
-        """See ports.Slices."""
+        """See ports.cluster.Slices."""
         metadata = item["metadata"]
         preconditions = {"uid": metadata["uid"], "resourceVersion": metadata["resourceVersion"]}
         try:

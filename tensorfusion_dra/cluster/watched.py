@@ -16,7 +16,7 @@ _NODES: Final = "/api/v1/nodes"
 
 
 class WatchedObjects:
-    """See ports.Objects. While the server is away, they stay as they were."""
+    """See ports.cluster.Objects. While the server is away, they stay as they were."""
 
     def __init__(self, api: Api, path: str, *, name: str, on_change: Callable[[], None]) -> None:
         """Watches nothing yet.
@@ -49,7 +49,7 @@ class WatchedObjects:
         self._watch.stop()
 
     def items(self) -> Sequence[Item]:
-        """See ports.Objects."""
+        """See ports.cluster.Objects."""
         with self._guard:
             if self._absent:
                 raise InputError(

@@ -12,17 +12,17 @@ _OPTIONAL: Final = ("nvidia-uvm-tools", "nvidia-modeset")
 
 
 class HostDeviceNodes:
-    """See ports.DeviceNodes."""
+    """See ports.discovery.DeviceNodes."""
 
     def __init__(self, folder: Path = Path("/dev")) -> None:
         self._folder = folder
 
     def of_card(self, minor: int) -> tuple[str, ...]:
-        """See ports.DeviceNodes."""
+        """See ports.discovery.DeviceNodes."""
         return (self._required(f"nvidia{minor}"),)
 
     def common(self) -> tuple[str, ...]:
-        """See ports.DeviceNodes."""
+        """See ports.discovery.DeviceNodes."""
         required = tuple(self._required(name) for name in _REQUIRED)
         optional = (self._folder / name for name in _OPTIONAL)
         return (*required, *(str(path) for path in optional if path.is_char_device()))

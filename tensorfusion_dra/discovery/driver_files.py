@@ -36,7 +36,7 @@ _PROGRAM: Final = "nvidia-smi"
 
 
 class HostDriverFiles:
-    """See ports.DriverFiles.
+    """See ports.discovery.DriverFiles.
 
     Without NVIDIA's toolkit nobody runs ldconfig in a container, so the loader finds a library
     only in the folders that are built into it: /usr/lib/<machine>-linux-gnu for Debian's, and
@@ -71,11 +71,11 @@ class HostDriverFiles:
         self._folders: Final = (f"/usr/lib/{triplet}", "/usr/lib64")
 
     def toolkit_device(self, gpu_uuid: str) -> str | None:
-        """See ports.DriverFiles."""
+        """See ports.discovery.DriverFiles."""
         return self._specs.device(gpu_uuid)
 
     def mounts(self) -> tuple[Mount, ...]:
-        """See ports.DriverFiles."""
+        """See ports.discovery.DriverFiles."""
         files = dict(self._libraries())
         mounts = [
             self._mount(file, f"{folder}/{name}")

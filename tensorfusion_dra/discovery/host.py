@@ -8,20 +8,20 @@ from typing import Final
 
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.core.gpu import Host, Inventory
-from tensorfusion_dra.driver.ports import Discovery
+from tensorfusion_dra.driver.ports.discovery import Discovery
 
 _MEMORY: Final = re.compile(r"^MemTotal: +([0-9]+) kB$", re.MULTILINE)
 
 
 class WithHost:
-    """See ports.Discovery: the cards of another discovery, and the machine around them."""
+    """See ports.discovery.Discovery: another one's cards, and the machine around them."""
 
     def __init__(self, cards: Discovery, *, data_folder: Path) -> None:
         self._cards: Final = cards
         self._data_folder: Final = data_folder
 
     def read(self) -> Inventory:
-        """See ports.Discovery."""
+        """See ports.discovery.Discovery."""
         return replace(self._cards.read(), host=read(self._data_folder))
 
 

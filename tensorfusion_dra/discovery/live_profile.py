@@ -52,7 +52,7 @@ class LiveProfile:
 
 
 class SimulatedEvents:
-    """See ports.CardEvents: the XIDs that a profile begins to name while somebody waits."""
+    """See ports.discovery.CardEvents: XIDs that a profile begins to name while somebody waits."""
 
     def __init__(self, named: Callable[[], Mapping[str, int]]) -> None:
         """What the profile names from the beginning is never reported.
@@ -66,15 +66,15 @@ class SimulatedEvents:
         self._stop = Event()
 
     def watch(self, gpu_uuids: frozenset[str]) -> None:
-        """See ports.CardEvents."""
+        """See ports.discovery.CardEvents."""
         self._watched = gpu_uuids
 
     def stop(self) -> None:
-        """See ports.CardEvents."""
+        """See ports.discovery.CardEvents."""
         self._stop.set()
 
     def run(self, on_event: Callable[[CardEvent], None]) -> None:
-        """See ports.CardEvents."""
+        """See ports.discovery.CardEvents."""
         while not self._stop.wait(_LOOK_SECONDS):
             now = self._named()
             for uuid in sorted(self._watched & now.keys()):

@@ -17,7 +17,7 @@ from tensorfusion_dra.discovery.nvml_events import NvmlEvents
 from tensorfusion_dra.discovery.nvml_library import Loaded
 from tensorfusion_dra.discovery.own_thread import ClosedError, OverdueError, OwnThread
 from tensorfusion_dra.discovery.recording import GpuAnswers, Recording, Refusal
-from tensorfusion_dra.driver.ports import HungError
+from tensorfusion_dra.driver.ports.discovery import HungError
 
 T = TypeVar("T")
 

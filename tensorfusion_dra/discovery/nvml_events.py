@@ -41,7 +41,7 @@ _NO_EVENTS: Final = (pynvml.NVMLError_NotSupported, pynvml.NVMLError_FunctionNot
 
 
 class NvmlEvents:
-    """See ports.CardEvents. NVML is loaded and tried by readings; see found()."""
+    """See ports.discovery.CardEvents. NVML is loaded and tried by readings; see found()."""
 
     def __init__(self) -> None:
         self._changed = Condition()  # guards all below
@@ -54,11 +54,11 @@ class NvmlEvents:
         self._told: set[str] = set()  # of run()'s thread alone
 
     def watch(self, gpu_uuids: frozenset[str]) -> None:
-        """See ports.CardEvents."""
+        """See ports.discovery.CardEvents."""
         self._set(_wanted=gpu_uuids)
 
     def stop(self) -> None:
-        """See ports.CardEvents."""
+        """See ports.discovery.CardEvents."""
         self._set(_stopping=True)
 
     def found(self, indices: Mapping[str, int]) -> None:
@@ -83,7 +83,7 @@ class NvmlEvents:
             self._set(_is_paused=False)
 
     def run(self, on_event: Callable[[CardEvent], None]) -> None:
-        """See ports.CardEvents."""
+        """See ports.discovery.CardEvents."""
         backoff = Backoff(first_seconds=1, longest_seconds=60)
         while (wanted := self._turn()) is not None:
             seconds = 0.0

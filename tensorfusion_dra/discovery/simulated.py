@@ -13,7 +13,7 @@ from tensorfusion_dra.discovery.models import ModelTable, Rating
 from tensorfusion_dra.discovery.profile import Fault, GpuProfile, NodeProfile
 from tensorfusion_dra.discovery.recording import GpuAnswers, Recording, Refusal
 from tensorfusion_dra.discovery.sysfs import Place
-from tensorfusion_dra.driver.ports import HungError
+from tensorfusion_dra.driver.ports.discovery import HungError
 
 CUDA_DRIVER_VERSION: Final = 13000
 

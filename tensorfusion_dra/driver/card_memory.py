@@ -13,7 +13,8 @@ from tensorfusion_dra.core.gpu import Inventory
 from tensorfusion_dra.core.health import CardEvent, HealthRules, Kind, Moment, Trouble
 from tensorfusion_dra.core.known_cards import KnownCards, VisibleCards
 from tensorfusion_dra.core.prepared import PreparedClaim
-from tensorfusion_dra.driver.ports import CardRecords, HungError
+from tensorfusion_dra.driver.ports.discovery import HungError
+from tensorfusion_dra.driver.ports.state import CardRecords
 
 log = structlog.get_logger()
 

@@ -10,7 +10,7 @@ import structlog
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.core.health import CardEvent
 from tensorfusion_dra.driver.catalog import CatalogReader
-from tensorfusion_dra.driver.ports import CardEvents, HungError
+from tensorfusion_dra.driver.ports.discovery import CardEvents, HungError
 
 log = structlog.get_logger()
 

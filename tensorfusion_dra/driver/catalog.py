@@ -15,7 +15,7 @@ from tensorfusion_dra.core.gpu import Gpu, LeftOut, TflopsSource
 from tensorfusion_dra.core.health import CardEvent, Sickness
 from tensorfusion_dra.core.known_cards import VisibleCards
 from tensorfusion_dra.driver.card_memory import CardMemory
-from tensorfusion_dra.driver.ports import Discovery
+from tensorfusion_dra.driver.ports.discovery import Discovery
 from tensorfusion_dra.extend import AttributeProvider
 
 log = structlog.get_logger()

@@ -11,7 +11,7 @@ from tensorfusion_dra.core import confirmation
 from tensorfusion_dra.core.claim import ClaimRef
 from tensorfusion_dra.core.errors import ClaimError
 from tensorfusion_dra.core.prepared import PreparedClaim
-from tensorfusion_dra.driver.ports import Claims, NodeReadiness
+from tensorfusion_dra.driver.ports.cluster import Claims, NodeReadiness
 from tensorfusion_dra.driver.prepare import Preparer
 
 log = structlog.get_logger()

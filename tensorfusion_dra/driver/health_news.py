@@ -10,7 +10,8 @@ from tensorfusion_dra.core import names
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.core.health import Sickness
 from tensorfusion_dra.driver.catalog import Catalog, CatalogReader
-from tensorfusion_dra.driver.ports import Events, Ledger
+from tensorfusion_dra.driver.ports.cluster import Events
+from tensorfusion_dra.driver.ports.state import Ledger
 from tensorfusion_dra.driver.status import StatusReporter, utc_now
 
 log = structlog.get_logger()

@@ -9,7 +9,7 @@ from tensorfusion_dra.core.device import Device
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.core.tenancy import Rules
 from tensorfusion_dra.driver.catalog import Catalog
-from tensorfusion_dra.driver.ports import DeviceNodes, DriverFiles
+from tensorfusion_dra.driver.ports.discovery import DeviceNodes, DriverFiles
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

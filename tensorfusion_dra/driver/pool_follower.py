@@ -12,7 +12,7 @@ from tensorfusion_dra.core.device import Node
 from tensorfusion_dra.core.errors import InputError, RetryableError
 from tensorfusion_dra.core.node_selector import NodeLabels
 from tensorfusion_dra.driver.catalog import CatalogReader
-from tensorfusion_dra.driver.ports import Events, Objects
+from tensorfusion_dra.driver.ports.cluster import Events, Objects
 
 log = structlog.get_logger()
 

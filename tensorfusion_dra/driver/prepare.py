@@ -18,7 +18,8 @@ from tensorfusion_dra.core.share_parameters import Qos
 from tensorfusion_dra.driver.catalog import Catalog, CatalogReader
 from tensorfusion_dra.driver.claim_locks import ClaimLocks
 from tensorfusion_dra.driver.host import Host
-from tensorfusion_dra.driver.ports import Claims, Ledger, LedgerTransaction
+from tensorfusion_dra.driver.ports.cluster import Claims
+from tensorfusion_dra.driver.ports.state import Ledger, LedgerTransaction
 from tensorfusion_dra.driver.projection import Projection
 from tensorfusion_dra.driver.share_terms import ShareTerms
 from tensorfusion_dra.driver.status import StatusReporter

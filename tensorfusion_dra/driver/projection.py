@@ -8,7 +8,7 @@ from tensorfusion_dra.core.claim import ClaimRef
 from tensorfusion_dra.core.enforcers.enforcer import Enforcer
 from tensorfusion_dra.core.errors import ClaimError, FatalError
 from tensorfusion_dra.core.prepared import PreparedClaim
-from tensorfusion_dra.driver.ports import ClaimFiles, HostFiles
+from tensorfusion_dra.driver.ports.state import ClaimFiles, HostFiles
 
 
 class Projection:

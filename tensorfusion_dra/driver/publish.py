@@ -13,7 +13,8 @@ from tensorfusion_dra.core.slices import Slice, SlicePlan
 from tensorfusion_dra.core.stored import KUBERNETES_DROPS
 from tensorfusion_dra.driver.backoff import Backoff
 from tensorfusion_dra.driver.catalog import CatalogReader
-from tensorfusion_dra.driver.ports import MissingRightError, Nodes, PublishingRight, Slices
+from tensorfusion_dra.driver.ports.cluster import MissingRightError, Nodes, Slices
+from tensorfusion_dra.driver.ports.state import PublishingRight
 from tensorfusion_dra.driver.repeats import Repeats
 
 log = structlog.get_logger()

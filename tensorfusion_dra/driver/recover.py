@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from tensorfusion_dra.core.claim import ClaimRef
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.core.prepared import PreparedClaim
-from tensorfusion_dra.driver.ports import Ledger
+from tensorfusion_dra.driver.ports.state import Ledger
 from tensorfusion_dra.driver.projection import Projection
 
 

@@ -9,7 +9,7 @@ from tensorfusion_dra.core import terms
 from tensorfusion_dra.core.claim import AllocatedClaim
 from tensorfusion_dra.core.share_parameters import Isolation, Qos
 from tensorfusion_dra.core.terms import Terms
-from tensorfusion_dra.driver.ports import Pods
+from tensorfusion_dra.driver.ports.cluster import Pods
 
 log = structlog.get_logger()
 

@@ -15,7 +15,7 @@ from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.core.health import Sickness
 from tensorfusion_dra.core.prepared import PreparedClaim
 from tensorfusion_dra.driver.backoff import Backoff
-from tensorfusion_dra.driver.ports import ClaimStatus, MissingRightError
+from tensorfusion_dra.driver.ports.cluster import ClaimStatus, MissingRightError
 
 log = structlog.get_logger()
 

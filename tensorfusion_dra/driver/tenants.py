@@ -10,7 +10,7 @@ from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.core.prepared import PreparedClaim
 from tensorfusion_dra.core.tenancy import Rules
 from tensorfusion_dra.driver.catalog import CatalogReader
-from tensorfusion_dra.driver.ports import Ledger, LedgerTransaction
+from tensorfusion_dra.driver.ports.state import Ledger, LedgerTransaction
 from tensorfusion_dra.driver.projection import Projection
 from tensorfusion_dra.driver.status import StatusReporter
 

@@ -11,7 +11,8 @@ from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.driver import recover
 from tensorfusion_dra.driver.backoff import Backoff
 from tensorfusion_dra.driver.confirmation import Confirmation
-from tensorfusion_dra.driver.ports import Events, Ledger
+from tensorfusion_dra.driver.ports.cluster import Events
+from tensorfusion_dra.driver.ports.state import Ledger
 from tensorfusion_dra.driver.prepare import Preparer
 from tensorfusion_dra.driver.projection import Projection
 from tensorfusion_dra.driver.recover import Round

@@ -8,6 +8,7 @@ from typing import Final
 import grpc
 
 from tensorfusion_dra.core.diagnosis.sockets import PluginInfo, Socket
+from tensorfusion_dra.kubelet import sockets
 from tensorfusion_dra.kubelet.pb import pluginregistration_v1_pb2 as pb
 
 GET_INFO: Final = "/pluginregistration.Registration/GetInfo"
@@ -50,7 +51,7 @@ def look(path: Path, connected: Mapping[str, int]) -> Socket:
         path: Of the socket.
         connected: From connections(), read before: looking at a socket connects to it.
     """
-    seen = connected.get(str(path))
+    seen = _connected_to(path, connected)
     probe = socket.socket(socket.AF_UNIX)
     probe.settimeout(_CONNECT_SECONDS)
     try:
@@ -92,6 +93,18 @@ def plugin_info(path: Path, connected: Mapping[str, int]) -> PluginInfo:
         endpoint_path=str(endpoint),
         endpoint=look(endpoint, connected) if endpoint.is_socket() else None,
     )
+
+
+def _connected_to(path: Path, connected: Mapping[str, int]) -> int | None:
+    """How many are connected; None if the table does not tell."""
+    if str(path) in connected:
+        return connected[str(path)]
+    # The table keeps the name under which a socket was bound, and ours get theirs afterwards. Of
+    # two instances it does not tell which is which.
+    found = [
+        count for bound, count in connected.items() if sockets.may_be_bound_as(path, Path(bound))
+    ]
+    return sum(found) if found else None
 
 
 def _told(error: grpc.RpcError) -> str:

@@ -67,6 +67,14 @@ def hidden(path: Path) -> Path:
     return path.with_name(f".{ours}{token}")
 
 
+def may_be_bound_as(path: Path, bound: Path) -> bool:
+    """Whether the socket of this path may have been bound as the other one; see hidden()."""
+    if bound.parent != path.parent or not bound.name.startswith("."):
+        return False
+    alike = (is_our_registration, is_our_dra)
+    return any(ours(path.name) and ours(bound.name) for ours in alike)
+
+
 def is_our_registration(name: str) -> bool:
     """Whether an instance of this driver, of whatever pod, gives registration sockets this name."""
     return _OUR_REGISTRATION.fullmatch(name) is not None

@@ -17,7 +17,7 @@ _MODE: Final = 0o600
 
 
 class CardFile:
-    """See ports.CardRecords. Of two instances, each writes the same; the last one stays."""
+    """See ports.state.CardRecords. Of two instances, each writes the same; the last one stays."""
 
     def __init__(self, folder: Path, *, boot_id: str) -> None:
         """Reads nothing yet."""
@@ -25,7 +25,7 @@ class CardFile:
         self.boot_id = boot_id
 
     def load(self) -> Mapping[str, Any] | None:
-        """See ports.CardRecords."""
+        """See ports.state.CardRecords."""
         try:
             found = json.loads(self._file.read_bytes())
         except FileNotFoundError:
@@ -36,7 +36,7 @@ class CardFile:
         return found if isinstance(found, dict) else None
 
     def save(self, record: Mapping[str, Any]) -> None:
-        """See ports.CardRecords."""
+        """See ports.state.CardRecords."""
         try:
             self._file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             atomic.write(self._file, json.dumps(record).encode(), mode=_MODE)

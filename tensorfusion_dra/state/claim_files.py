@@ -17,7 +17,7 @@ _FOLDER_MODE: Final = 0o755
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimFiles:
-    """See ports.ClaimFiles. Files of other names are never touched.
+    """See ports.state.ClaimFiles. Files of other names are never touched.
 
     Attributes:
         what: What a file is, for errors.
@@ -31,7 +31,7 @@ class ClaimFiles:
     mode: int
 
     def ensure(self, claim_uid: str, document: Mapping[str, Any]) -> bool:
-        """See ports.ClaimFiles."""
+        """See ports.state.ClaimFiles."""
         path = self._path(claim_uid)
         content = (json.dumps(document, indent=2) + "\n").encode()
         with self._errors(path):
@@ -44,20 +44,20 @@ class ClaimFiles:
         return True
 
     def remove(self, claim_uid: str) -> None:
-        """See ports.ClaimFiles."""
+        """See ports.state.ClaimFiles."""
         path = self._path(claim_uid)
         with self._errors(path):
             atomic.remove(path)
 
     def remove_unfinished(self) -> None:
-        """See ports.ClaimFiles."""
+        """See ports.state.ClaimFiles."""
         with self._errors(self.folder):
             if self.folder.is_dir():
                 for path in atomic.unfinished(self.folder, prefix=self.prefix, suffix=".json"):
                     path.unlink(missing_ok=True)
 
     def claim_uids(self) -> frozenset[str]:
-        """See ports.ClaimFiles."""
+        """See ports.state.ClaimFiles."""
         with self._errors(self.folder):
             try:
                 found = [path.name for path in self.folder.iterdir()]
@@ -68,7 +68,7 @@ class ClaimFiles:
         return frozenset(uid for uid in uids if uid and not uid.startswith("."))
 
     def read(self, claim_uid: str) -> Any:
-        """See ports.ClaimFiles."""
+        """See ports.state.ClaimFiles."""
         path = self._path(claim_uid)
         with self._errors(path):
             content = _content(path)

@@ -15,14 +15,14 @@ _NOT_EMPTY: Final = frozenset({errno.ENOTEMPTY, errno.EEXIST})
 
 
 class NodeFiles:
-    """See ports.HostFiles. Paths are the same here as on the host.
+    """See ports.state.HostFiles. Paths are the same here as on the host.
 
     A folder is never made or removed through a symbolic link in its own place: containers write
     into these folders, and a link would lead that elsewhere on the host.
     """
 
     def provide(self, needs: Needs) -> None:
-        """See ports.HostFiles."""
+        """See ports.state.HostFiles."""
         for file in needs.files:
             with _errors(file):
                 Path(file).stat()
@@ -31,7 +31,7 @@ class NodeFiles:
                 _make(Path(folder.path), folder.mode)
 
     def withdraw(self, needs: Needs) -> None:
-        """See ports.HostFiles.
+        """See ports.state.HostFiles.
 
         Raises:
             RetryableError: Something of the folders cannot be removed; the text has its path.

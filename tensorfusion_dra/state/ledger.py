@@ -9,7 +9,7 @@ from typing import Final
 
 from tensorfusion_dra.core.errors import DriverError, FatalError, RetryableError
 from tensorfusion_dra.core.prepared import PreparedClaim
-from tensorfusion_dra.driver.ports import LedgerDamage
+from tensorfusion_dra.driver.ports.state import LedgerDamage
 from tensorfusion_dra.state import ledger_check, ledger_file, ledger_schema, records
 from tensorfusion_dra.state.file_lock import FileLock
 from tensorfusion_dra.state.ledger_check import Found
@@ -24,7 +24,7 @@ _COLUMNS: Final = "CAST(uid AS BLOB), CAST(record AS BLOB), CAST(seal AS BLOB)"
 
 
 class Transaction:
-    """See ports.LedgerTransaction.
+    """See ports.state.LedgerTransaction.
 
     Copies are written before the commit, so that a record that was promised has one. A crash in
     between leaves a copy that is newer than its record, or one too few; the next check finds it.
@@ -36,11 +36,11 @@ class Transaction:
         self._touched: set[str] = set()
 
     def get(self, claim_uid: str) -> PreparedClaim | None:
-        """See ports.LedgerTransaction."""
+        """See ports.state.LedgerTransaction."""
         return _get(self._connection, claim_uid)
 
     def claims_on(self, devices: Iterable[str]) -> Sequence[PreparedClaim]:
-        """See ports.LedgerTransaction."""
+        """See ports.state.LedgerTransaction."""
         found: dict[str, PreparedClaim] = {}
         for device in dict.fromkeys(devices):
             rows = self._connection.execute(
@@ -53,7 +53,7 @@ class Transaction:
         return list(found.values())
 
     def put(self, claim: PreparedClaim) -> None:
-        """See ports.LedgerTransaction."""
+        """See ports.state.LedgerTransaction."""
         record = records.of_claim(claim)
         self._touched.add(record.uid)
         self._connection.execute("DELETE FROM claims WHERE uid = ?", (record.uid,))
@@ -68,7 +68,7 @@ class Transaction:
         self._copies.put(record)
 
     def remove(self, claim_uid: str) -> None:
-        """See ports.LedgerTransaction."""
+        """See ports.state.LedgerTransaction."""
         self._touched.add(claim_uid)
         self._connection.execute("DELETE FROM claims WHERE uid = ?", (claim_uid,))
         self._copies.remove(claim_uid)
@@ -85,7 +85,7 @@ class Transaction:
 
 
 class Ledger:
-    """See ports.Ledger. One connection, used by one thread at a time.
+    """See ports.state.Ledger. One connection, used by one thread at a time.
 
     What is damaged is put right where it is noticed, at the start or later: a record from its
     copy, and the whole database by a new one that has all copies.
@@ -114,19 +114,19 @@ class Ledger:
             raise
 
     def get(self, claim_uid: str) -> PreparedClaim | None:
-        """See ports.Ledger."""
+        """See ports.state.Ledger."""
         with self._alone() as connection:
             return _get(connection, claim_uid)
 
     def claims(self) -> Sequence[PreparedClaim]:
-        """See ports.Ledger."""
+        """See ports.state.Ledger."""
         with self._alone() as connection:
             rows = connection.execute(f"SELECT {_COLUMNS} FROM claims ORDER BY uid").fetchall()  # noqa: S608
             return [_claim(row) for row in rows]
 
     @contextmanager
     def transaction(self) -> Iterator[Transaction]:
-        """See ports.Ledger."""
+        """See ports.state.Ledger."""
         with self._alone() as connection:
             step = Transaction(connection, self._copies)
             try:
@@ -137,7 +137,7 @@ class Ledger:
                 raise
 
     def check(self) -> None:
-        """See ports.Ledger."""
+        """See ports.state.Ledger."""
         with self._alone() as connection:
             ledger_file.check_pages(self._path)
             with ledger_file.writing(connection):
@@ -145,7 +145,7 @@ class Ledger:
             self._note(found)
 
     def damage(self) -> Sequence[LedgerDamage]:
-        """See ports.Ledger."""
+        """See ports.state.Ledger."""
         with self._using:
             noted, self._damage = self._damage, []
             return noted

@@ -15,7 +15,7 @@ _NAME: Final = re.compile(r"publisher-([0-9]{1,18})\.lock")
 
 
 class PublishingRight:
-    """See ports.PublishingRight. For one thread.
+    """See ports.state.PublishingRight. For one thread.
 
     Each instance that takes the right opens a file with the next higher number and keeps its lock,
     which the kernel gives free when the process ends, however that happens.
@@ -28,7 +28,7 @@ class PublishingRight:
         self._descriptor: int | None = None
 
     def take(self) -> None:
-        """See ports.PublishingRight."""
+        """See ports.state.PublishingRight."""
         if self._descriptor is not None:
             return
         try:
@@ -39,7 +39,7 @@ class PublishingRight:
             raise RetryableError(f"{subject}: {error.strerror or error}") from error
 
     def held(self) -> bool:
-        """See ports.PublishingRight."""
+        """See ports.state.PublishingRight."""
         if self._descriptor is None:
             return True
         try:
@@ -54,7 +54,7 @@ class PublishingRight:
             return True  # two that publish are better than none
 
     def release(self) -> None:
-        """See ports.PublishingRight."""
+        """See ports.state.PublishingRight."""
         if self._descriptor is not None:
             self._path(self._number).unlink(missing_ok=True)
             os.close(self._descriptor)

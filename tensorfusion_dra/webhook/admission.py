@@ -19,7 +19,7 @@ from tensorfusion_dra.core.errors import InputError, RetryableError
 from tensorfusion_dra.core.field_errors import FieldError, Reason
 from tensorfusion_dra.core.pod_admission import Placement
 from tensorfusion_dra.core.review import PASSED, Review, Verdict
-from tensorfusion_dra.driver.ports import Objects
+from tensorfusion_dra.driver.ports.cluster import Objects
 from tensorfusion_dra.webhook.ports import PodReader
 
 Item = Mapping[str, Any]

@@ -16,7 +16,7 @@ from tensorfusion_dra.core import device_status
 from tensorfusion_dra.core.claim import ClaimRef
 from tensorfusion_dra.core.device_status import Readiness
 from tensorfusion_dra.core.errors import RetryableError
-from tensorfusion_dra.driver.ports import MissingRightError
+from tensorfusion_dra.driver.ports.cluster import MissingRightError
 from tensorfusion_dra.driver.status import StatusReporter
 from tensorfusion_dra.simulator.api.faults import Cut, Refuse
 from tensorfusion_dra.simulator.apiserver import ApiServer

@@ -19,7 +19,7 @@ from tensorfusion_dra.cluster.slice_watch import SliceWatch
 from tensorfusion_dra.cluster.slices import Slices
 from tensorfusion_dra.core.claim import ClaimRef
 from tensorfusion_dra.core.errors import InputError, RetryableError
-from tensorfusion_dra.driver.ports import MissingRightError
+from tensorfusion_dra.driver.ports.cluster import MissingRightError
 from tensorfusion_dra.simulator.api.faults import HalfOpen, Refuse
 from tensorfusion_dra.simulator.apiserver import ApiServer
 from tests.support.virtual_time import VirtualTime

@@ -14,7 +14,7 @@ from tensorfusion_dra.core.health import CardEvent
 from tensorfusion_dra.discovery import simulated
 from tensorfusion_dra.discovery.live_profile import LiveProfile
 from tensorfusion_dra.discovery.simulated import SimulatedDiscovery
-from tensorfusion_dra.driver.ports import HungError
+from tensorfusion_dra.driver.ports.discovery import HungError
 from tests.support.waiting import eventually
 
 

@@ -11,7 +11,7 @@ from tensorfusion_dra.core.errors import InputError, RetryableError
 from tensorfusion_dra.core.gpu import Gpu, TflopsSource
 from tensorfusion_dra.discovery import cards, models, profile, simulated
 from tensorfusion_dra.discovery.simulated import SimulatedDiscovery
-from tensorfusion_dra.driver.ports import Discovery
+from tensorfusion_dra.driver.ports.discovery import Discovery
 
 GIB = 2**30
 

@@ -14,7 +14,7 @@ from tensorfusion_dra.core.health import CardEvent, EventKind, HealthRules, Mome
 from tensorfusion_dra.core.known_cards import VisibleCards
 from tensorfusion_dra.core.prepared import PreparedClaim
 from tensorfusion_dra.driver.card_memory import CardMemory
-from tensorfusion_dra.driver.ports import HungError
+from tensorfusion_dra.driver.ports.discovery import HungError
 from tests.support.gpus import cards
 from tests.support.status_claims import claim, share
 

@@ -13,7 +13,7 @@ from tensorfusion_dra.core.gpu import Inventory
 from tensorfusion_dra.core.health import CardEvent, EventKind
 from tensorfusion_dra.driver.card_watch import CardWatch
 from tensorfusion_dra.driver.catalog import CatalogReader
-from tensorfusion_dra.driver.ports import HungError
+from tensorfusion_dra.driver.ports.discovery import HungError
 from tests.support.gpus import NODE, cards
 from tests.support.waiting import eventually
 

@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.core.slices import Slice
 from tensorfusion_dra.driver import publish
-from tensorfusion_dra.driver.ports import MissingRightError
+from tensorfusion_dra.driver.ports.cluster import MissingRightError
 from tests.driver.test_publish import SLICE, Setup, cards
 from tests.support.virtual_time import VirtualTime
 from tests.support.waiting import eventually

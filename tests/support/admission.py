@@ -84,7 +84,7 @@ def patched(document: Json, operations: Sequence[object]) -> Json:
 
 
 class ObjectsInMemory:
-    """See driver.ports.Objects; a test sets what is told."""
+    """See driver.ports.cluster.Objects; a test sets what is told."""
 
     def __init__(self, *items: Json) -> None:
         self.told: Sequence[Json] = items

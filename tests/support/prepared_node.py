@@ -17,7 +17,7 @@ from tensorfusion_dra.core.tenancy import Rules
 from tensorfusion_dra.discovery import simulated
 from tensorfusion_dra.driver.catalog import CatalogReader
 from tensorfusion_dra.driver.host import Host
-from tensorfusion_dra.driver.ports import Claims
+from tensorfusion_dra.driver.ports.cluster import Claims
 from tensorfusion_dra.driver.prepare import Failure, Preparer
 from tensorfusion_dra.driver.projection import Projection
 from tensorfusion_dra.driver.share_terms import ShareTerms

@@ -15,7 +15,7 @@ from tensorfusion_dra.core.errors import FatalError, RetryableError
 from tensorfusion_dra.core.gpu import Gpu
 from tensorfusion_dra.discovery.host import WithHost
 from tensorfusion_dra.driver.catalog import Catalog, CatalogReader
-from tensorfusion_dra.driver.ports import Discovery
+from tensorfusion_dra.driver.ports.discovery import Discovery
 
 
 def cards(surroundings: Surroundings) -> Iterator[Finding]:
