@@ -11,7 +11,7 @@ import yaml
 
 from tensorfusion_dra.cluster.api import Api, StatusError
 from tensorfusion_dra.core import names, rights
-from tests.e2e.cluster import Cluster, Json, path_of
+from tests.e2e.cluster import RESOURCE, Cluster, Json, path_of
 from tests.e2e.tenants import Tenants
 
 Slices = Callable[[], list[Json]]
@@ -124,7 +124,7 @@ def _slice_like(own: Json, **spec: Any) -> Json:
     pool = {"name": f"e2e/{uuid.uuid4().hex[:8]}", "generation": 1, "resourceSliceCount": 1}
     wanted = {"driver": names.DRIVER, "nodeName": own["spec"]["nodeName"], **spec}
     return {
-        "apiVersion": own["apiVersion"],
+        "apiVersion": RESOURCE,
         "kind": "ResourceSlice",
         "metadata": {"name": f"e2e-{uuid.uuid4().hex[:8]}"},
         "spec": {**wanted, "pool": pool, "devices": devices},
