@@ -14,7 +14,7 @@ test: .venv/dev.stamp  ## Style, types, import arrows and all tests.
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
 	.venv/bin/lint-imports
-	$(PY) -m pytest $(ARGS)
+	$(PY) -m pytest --numprocesses 2 --dist loadfile $(ARGS)
 
 e2e: .venv/dev.stamp  ## Everything on the real cluster that KUBECONFIG names; ARGS="--driver host" without a DaemonSet.
 	$(PY) -m pytest tests/e2e $(ARGS)

@@ -1,6 +1,7 @@
 """What all tests share: the counts of what they really did."""
 
 from collections import Counter
+from typing import Any
 
 import pytest
 
@@ -23,6 +24,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def tally(pytestconfig: pytest.Config) -> Tally:
     """Where tests count what they did; the closing lines of the run show it."""
     return pytestconfig.stash[_TALLY]
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """A process that runs a part of the tests tells its counts to the one that began them all."""
+    told = getattr(session.config, "workeroutput", None)
+    counts = session.config.stash[_TALLY]
+    if told is not None:
+        told["tally"] = dict(counts)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    config: pytest.Config = node.config
+    config.stash[_TALLY].update(getattr(node, "workeroutput", {}).get("tally", {}))
 
 
 def pytest_terminal_summary(
