@@ -23,9 +23,24 @@ def write(path: Path, content: bytes, *, mode: int, durable: bool = True) -> Non
     Raises:
         OSError: The old file, or none, is still there, and nothing else.
     """
-    descriptor, temporary = tempfile.mkstemp(
-        dir=path.parent, prefix=f".{path.name}.", suffix=_SUFFIX
-    )
+    temporary = staged(path, content, mode=mode, durable=durable)
+    try:
+        temporary.rename(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    if durable:
+        sync_folder(path.parent)
+
+
+def staged(path: Path, content: bytes, *, mode: int, durable: bool = True) -> Path:
+    """A temporary file beside the path with this content: renamed to it, it replaces it at once.
+
+    Raises:
+        OSError: It is not there.
+    """
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=_SUFFIX)
+    temporary = Path(name)
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(content)
@@ -33,12 +48,10 @@ def write(path: Path, content: bytes, *, mode: int, durable: bool = True) -> Non
             os.fchmod(file.fileno(), mode)
             if durable:
                 os.fsync(file.fileno())
-        Path(temporary).rename(path)
     except BaseException:
-        Path(temporary).unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
-    if durable:
-        sync_folder(path.parent)
+    return temporary
 
 
 def unfinished(folder: Path, *, prefix: str, suffix: str) -> Iterator[Path]:

@@ -26,14 +26,18 @@ _COLUMNS: Final = "CAST(uid AS BLOB), CAST(record AS BLOB), CAST(seal AS BLOB)"
 class Transaction:
     """See ports.state.LedgerTransaction.
 
-    Copies are written before the commit, so that a record that was promised has one. A crash in
-    between leaves a copy that is newer than its record, or one too few; the next check finds it.
+    Copies are written before the commit, which a full disk can then still refuse, but count only
+    after it: a copy without a record is taken for a record that was lost, so one of a step that
+    never was would be given room that others still have. For the same reason the copies of removed
+    records go before the commit. A crash in between leaves a copy that is older than its record,
+    or one too few; the next check finds it.
     """
 
     def __init__(self, connection: sqlite3.Connection, copies: RecordCopies) -> None:
         self._connection = connection
         self._copies = copies
-        self._touched: set[str] = set()
+        self._staged: dict[str, Path] = {}
+        self._removed: set[str] = set()
 
     def get(self, claim_uid: str) -> PreparedClaim | None:
         """See ports.state.LedgerTransaction."""
@@ -55,7 +59,8 @@ class Transaction:
     def put(self, claim: PreparedClaim) -> None:
         """See ports.state.LedgerTransaction."""
         record = records.of_claim(claim)
-        self._touched.add(record.uid)
+        self._discard(record.uid)
+        self._staged[record.uid] = self._copies.staged(record)
         self._connection.execute("DELETE FROM claims WHERE uid = ?", (record.uid,))
         self._connection.execute(
             "INSERT INTO claims (uid, record, seal) VALUES (?, ?, ?)",
@@ -65,23 +70,34 @@ class Transaction:
             "INSERT INTO holdings (device, uid) VALUES (?, ?)",
             [(device, record.uid) for device in {share.device for share in claim.shares}],
         )
-        self._copies.put(record)
 
     def remove(self, claim_uid: str) -> None:
         """See ports.state.LedgerTransaction."""
-        self._touched.add(claim_uid)
+        self._discard(claim_uid)
+        self._removed.add(claim_uid)
         self._connection.execute("DELETE FROM claims WHERE uid = ?", (claim_uid,))
         self._copies.remove(claim_uid)
 
+    def committed(self) -> None:
+        """After the commit: the copies follow the records."""
+        for uid, file in self._staged.items():
+            self._copies.keep(uid, file)
+
     def take_back(self) -> None:
         """After a rollback: the copies follow the records again, as far as that is possible now."""
-        for uid in self._touched:
+        for uid in list(self._staged):
+            with suppress(OSError):
+                self._discard(uid)
+        for uid in self._removed:
             with suppress(OSError, sqlite3.Error, DamageError):
                 record = _record(self._connection, uid)
-                if record is None:
-                    self._copies.remove(uid)
-                else:
+                if record is not None:
                     self._copies.put(record)
+
+    def _discard(self, uid: str) -> None:
+        file = self._staged.pop(uid, None)
+        if file is not None:
+            file.unlink(missing_ok=True)
 
 
 class Ledger:
@@ -135,6 +151,7 @@ class Ledger:
             except BaseException:
                 step.take_back()
                 raise
+            step.committed()
 
     def check(self) -> None:
         """See ports.state.Ledger."""

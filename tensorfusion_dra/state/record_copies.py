@@ -29,12 +29,20 @@ class RecordCopies:
 
     def put(self, record: Record) -> None:
         """Writes the record's copy, in place of an older one."""
+        self.keep(record.uid, self.staged(record))
+
+    def staged(self, record: Record) -> Path:
+        """A file that becomes the record's copy by keep(), and until then is none."""
         path = self._path(record.uid)
         try:
-            atomic.write(path, _content(record), mode=_MODE, durable=False)
+            return atomic.staged(path, _content(record), mode=_MODE, durable=False)
         except FileNotFoundError:
             self.folder.mkdir(parents=True, exist_ok=True)
-            atomic.write(path, _content(record), mode=_MODE, durable=False)
+            return atomic.staged(path, _content(record), mode=_MODE, durable=False)
+
+    def keep(self, uid: str, file: Path) -> None:
+        """Makes a staged file the copy, in place of an older one."""
+        file.rename(self._path(uid))
 
     def ensure(self, record: Record) -> bool:
         """Writes the record's copy unless it is there as it should be; True if it was written."""

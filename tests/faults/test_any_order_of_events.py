@@ -238,14 +238,14 @@ class World(RuleBasedStateMachine):
         self.answered.pop(claim.ref.uid, None)
 
     def expected(self, claim: Stored) -> str:
+        is_there = EVERY_CARD[DEVICES.index(claim.device)] in self.present
         if claim.ref.uid in self.answered:
-            return "as before"
+            return "as before" if is_there else "refused"
         held = [self.known[uid] for uid in self.answered]
         others = [other for other in held if other.device == claim.device]
         taken = sum(other.vram_gib or CARD_GIB for other in others)
         shared = None not in (claim.vram_gib, *(other.vram_gib for other in others))
         fits = (shared or not others) and taken + (claim.vram_gib or CARD_GIB) <= CARD_GIB
-        is_there = EVERY_CARD[DEVICES.index(claim.device)] in self.present
         is_current = self.stored[claim.ref.name] == claim
         return "new" if self.is_up and is_current and is_there and fits else "refused"
 

@@ -123,6 +123,7 @@ def stop(node: Node, points: FaultPoints) -> Story:
     return story
 
 
+@pytest.mark.timeout(480)  # one start for each of up to a hundred points
 @pytest.mark.parametrize(
     "tell",
     [first_start, start_that_recovers, prepare, prepare_again, unprepare, stop],
