@@ -129,7 +129,12 @@ class Story:
             self._settle()
 
     def _settle(self) -> None:
-        assert eventually(lambda: published(self.node.slices()) == EVERY_DEVICE), self.node.log()
+        """Returns once this plugin has published: what follows is the operation's alone."""
+        assert eventually(self._is_published), self.node.log()
+
+    def _is_published(self) -> bool:
+        taken = any(self.node.data_folder.glob("publisher-*.lock"))
+        return taken and published(self.node.slices()) == EVERY_DEVICE
 
     def _broken(self) -> Iterator[str]:
         node, held = self.node, invariants.records(self.node.data_folder)
