@@ -182,7 +182,8 @@ class World(RuleBasedStateMachine):
         self.publisher.publish()
 
         cards = zip(EVERY_CARD, DEVICES, strict=True)
-        expected = sorted(device for card, device in cards if card in self.present)
+        there = sorted(device for card, device in cards if card in self.present)
+        expected = [device for device in there if device not in self.recovering()]
         assert published(self.client.list(SLICES).items) == expected
 
     # What holds after each of them
@@ -224,7 +225,7 @@ class World(RuleBasedStateMachine):
 
         outcome = self.preparer.prepare([claim.ref], deadline=deadline)[claim.ref.uid]
 
-        if expected == "refused":
+        if expected == "refused" or ("refused" in expected and isinstance(outcome, Failure)):
             assert isinstance(outcome, Failure), outcome
             assert str(claim.ref) in outcome.text
         else:
@@ -239,6 +240,8 @@ class World(RuleBasedStateMachine):
 
     def expected(self, claim: Stored) -> str:
         is_there = EVERY_CARD[DEVICES.index(claim.device)] in self.present
+        if claim.device in self.recovering():
+            return "as before or refused" if claim.ref.uid in self.answered else "refused"
         if claim.ref.uid in self.answered:
             return "as before" if is_there else "refused"
         held = [self.known[uid] for uid in self.answered]
@@ -248,6 +251,11 @@ class World(RuleBasedStateMachine):
         fits = (shared or not others) and taken + (claim.vram_gib or CARD_GIB) <= CARD_GIB
         is_current = self.stored[claim.ref.name] == claim
         return "new" if self.is_up and is_current and is_there and fits else "refused"
+
+    def recovering(self) -> set[str]:
+        """The devices of cards that were away and have to stay healthy for a while."""
+        seen = self.setup.catalog.current()
+        return {item.subject.lower() for item in seen.left_out} if seen else set()
 
     def read_cards(self) -> None:
         self.setup.discovery.inventory = Inventory(gpus=tuple(self.present))
@@ -286,8 +294,9 @@ def _told(claim: PreparedClaim) -> object:
     return given, cdi.ids_by_share(claim)
 
 
+@pytest.mark.timeout(480)  # each step is fsynced, and disks differ
 def test_what_was_answered_holds_whatever_happens(tally: Tally) -> None:
     assert EVERY_CARD[0].vram_bytes == CARD_GIB * GIB
     world = type("World", (World,), {"tally": tally})
 
-    run_state_machine_as_test(world, settings=bounded(80))
+    run_state_machine_as_test(world, settings=bounded(50))
