@@ -3,6 +3,7 @@
 ARG BASE=debian:trixie-slim
 
 FROM ${BASE} AS build
+ARG DEBIAN_FRONTEND=noninteractive
 RUN apt-get update \
     && apt-get install --yes --no-install-recommends python3 python3-venv
 WORKDIR /src
@@ -24,6 +25,7 @@ RUN /build/bin/pip wheel --no-deps --no-build-isolation --wheel-dir /build/wheel
     && python3 -m compileall -q -j 0 --invalidation-mode unchecked-hash /opt/tensorfusion-dra/lib
 
 FROM ${BASE}
+ARG DEBIAN_FRONTEND=noninteractive
 RUN apt-get update \
     && apt-get install --yes --no-install-recommends python3 \
     && rm -rf /var/lib/apt/lists/* /var/cache/apt/* /var/cache/debconf/* /var/log/* /usr/share/doc/* /usr/share/man/*

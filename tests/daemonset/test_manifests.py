@@ -20,7 +20,7 @@ Document = dict[str, Any]
 NO_GPUS = {"nvidia": {"enabled": False}, "settings": {"simulated-gpus": "2xA100-SXM4-80GB"}}
 WEBHOOK = {"webhook": {"enabled": True}}
 
-SAME = {
+SAME: Mapping[str, tuple[str, tuple[str, ...], Mapping[str, Any]]] = {
     "nvidia": ("nvidia", (), {}),
     "simulated": ("simulated", (), NO_GPUS),
     "k8s-1.34": ("k8s-1.34", (), {"granularStatus": False}),
