@@ -44,6 +44,11 @@ _KINDS: Mapping[str, tuple[str, str, bool]] = {
         "mutatingwebhookconfigurations",
         False,
     ),
+    "ValidatingWebhookConfiguration": (
+        "admissionregistration.k8s.io/v1",
+        "validatingwebhookconfigurations",
+        False,
+    ),
     "DeviceClass": (RESOURCE, "deviceclasses", False),
     "ResourceClaim": (RESOURCE, "resourceclaims", True),
     "ResourceClaimTemplate": (RESOURCE, "resourceclaimtemplates", True),
@@ -122,13 +127,27 @@ class Cluster:
         """The answer to a POST, for subresources and writes on trial."""
         return self.api.call("POST", path, query=query, body=body)
 
-    def until(self, what: str, look: Callable[[], Found | None], *, seconds: float) -> Found:
+    def until(
+        self,
+        what: str,
+        look: Callable[[], Found | None],
+        *,
+        seconds: float,
+        why: Callable[[], str] = lambda: "",
+    ) -> Found:
         """What look() found, once it found something.
 
         What an API server that is away says is taken for nothing found.
 
+        Args:
+            what: As in "waited for".
+            look: Asked again and again.
+            seconds: How long, at most.
+            why: Asked once it was in vain.
+
         Raises:
-            AssertionError: It found nothing within the time; the text has what it last said.
+            AssertionError: It found nothing within the time; the text has why, if that is known,
+                and what the API server last said.
         """
         started = time.monotonic()
         said = ""
@@ -142,7 +161,7 @@ class Cluster:
                 print(f"waited {waited:5.1f} s for {what}")
                 return found
             if waited > seconds:
-                raise AssertionError(f"waited {waited:.0f} s in vain for {what}{said}")
+                raise AssertionError(f"waited {waited:.0f} s in vain for {what}{said}\n{why()}")
             time.sleep(_POLL_SECONDS)
 
     def _text(self, path: str, query: Mapping[str, str]) -> str:

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Protocol
@@ -32,6 +32,10 @@ class Driver(Protocol):
 
     def upgrade(self) -> None:
         """Replaces it by a new instance that serves before the old one goes."""
+        ...
+
+    def configured(self, settings: Mapping[str, str]) -> AbstractContextManager[None]:
+        """While the block runs, instances have these settings; before and after, their own."""
         ...
 
     def uninstall(self) -> None:
@@ -82,6 +86,18 @@ class HostProcess:
         if old is not None:
             old.terminate()
             assert old.wait(_STOP_SECONDS) == 0, self.log()[-2000:]
+
+    @contextmanager
+    def configured(self, settings: Mapping[str, str]) -> Iterator[None]:
+        """See Driver."""
+        own = self._flags
+        self._flags = [*own, *(f"--{name}={value}" for name, value in settings.items())]
+        try:
+            self.upgrade()
+            yield
+        finally:
+            self._flags = own
+            self.upgrade()
 
     def uninstall(self) -> None:
         """See Driver."""
@@ -147,9 +163,29 @@ class InstalledDaemonSet:
 
     def upgrade(self) -> None:
         """See Driver."""
-        before = self._cluster.until("a ready node plugin", self._ready_pod, seconds=120)
         annotations = {"tensorfusion-dra-e2e/upgrade": uuid.uuid4().hex}
-        template = {"metadata": {"annotations": annotations}}
+        self._roll_out({"metadata": {"annotations": annotations}})
+
+    @contextmanager
+    def configured(self, settings: Mapping[str, str]) -> Iterator[None]:
+        """See Driver."""
+        found = self._cluster.find("DaemonSet", self._name, namespace=self._namespace)
+        assert found is not None
+        (container,) = found["spec"]["template"]["spec"]["containers"]
+        added = [
+            {"name": f"TENSORFUSION_DRA_{name.upper().replace('-', '_')}", "value": value}
+            for name, value in settings.items()
+        ]
+        env = container["env"]
+        try:
+            self._roll_out({"spec": {"containers": [{**container, "env": [*env, *added]}]}})
+            yield
+        finally:
+            self._roll_out({"spec": {"containers": [container]}})
+
+    def _roll_out(self, template: Json) -> None:
+        """Changes the pod template by a merge patch; returns once only its pod runs."""
+        before = self._cluster.until("a ready node plugin", self._ready_pod, seconds=120)
         patch = {"spec": {"template": template}}
         self._cluster.merge("DaemonSet", self._name, patch, namespace=self._namespace)
         self._cluster.until(

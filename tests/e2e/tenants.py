@@ -80,11 +80,20 @@ class Tenants:
         return self.env(name)
 
     def runs(self, name: str, *, seconds: float = START_SECONDS) -> Json:
-        """The pod, once all its containers run."""
+        """The pod, once all its containers run.
+
+        Raises:
+            AssertionError: They did not in time, or have ended; the text has the pod's events.
+        """
+
+        def running() -> Json | None:
+            pod = self.stored(name)
+            ended = pod["status"]["phase"] in {"Failed", "Succeeded"}
+            assert not ended, f"pod {name} has ended and was to run\n{self.events(name)}"
+            return pod if _is_running(pod) else None
+
         return self.cluster.until(
-            f"pod {name} to run",
-            lambda: pod if _is_running(pod := self.stored(name)) else None,
-            seconds=seconds,
+            f"pod {name} to run", running, seconds=seconds, why=lambda: self.events(name)
         )
 
     def stored(self, name: str) -> Json:
@@ -134,6 +143,15 @@ class Tenants:
             lambda: _unschedulable(self.stored(name)),
             seconds=seconds,
         )
+
+    def events(self, name: str) -> str:
+        """What was said of a pod, an event a line."""
+        events = self.cluster.objects(
+            "Event",
+            namespace=self.namespace,
+            fieldSelector=f"involvedObject.name={name},involvedObject.kind=Pod",
+        )
+        return "\n".join(f"{event['reason']}: {event['message']}" for event in events)
 
     def event(self, name: str, reason: str, *, seconds: float = 60.0) -> str:
         """The message of a pod's event of this reason, once there is one."""

@@ -4,7 +4,9 @@ from typing import Any
 
 import pytest
 
+from tensorfusion_dra.cluster.api import StatusError
 from tensorfusion_dra.core import names
+from tensorfusion_dra.core.diagnosis import webhook
 from tensorfusion_dra.core.share_parameters import API_VERSION, KIND
 from tests.e2e.cluster import RESOURCE, Cluster
 from tests.e2e.tenants import Tenants, request
@@ -91,13 +93,21 @@ def test_isolation_that_cannot_take_memory_back_lends_none(tenants: Tenants) -> 
     assert env[names.ENV_MEMORY_LIMIT] == "1024"
 
 
-def test_parameters_that_are_wrong_are_told_in_the_pods_events(tenants: Tenants) -> None:
+def test_parameters_that_are_wrong_are_told_at_creation_or_in_the_pods_events(
+    tenants: Tenants, cluster: Cluster
+) -> None:
     parameters = {"apiVersion": API_VERSION, "kind": KIND, "isolation": "hardest"}
     config = {"opaque": {"driver": names.DRIVER, "parameters": parameters}}
-    tenants.template("wrong", request("gpu", SMALL), config=[config])
-    tenants.pod("wrong", template="wrong")
+    wrong = request("gpu", SMALL)
 
-    said = tenants.event("wrong", "FailedPrepareDynamicResources")
+    if webhook.ours(cluster.objects("ValidatingWebhookConfiguration")):
+        with pytest.raises(StatusError) as refused:
+            tenants.template("wrong", wrong, config=[config])
+        said = str(refused.value)
+    else:
+        tenants.template("wrong", wrong, config=[config])
+        tenants.pod("wrong", template="wrong")
+        said = tenants.event("wrong", "FailedPrepareDynamicResources")
 
     assert "isolation: found 'hardest'" in said
 

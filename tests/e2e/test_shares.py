@@ -8,6 +8,7 @@ import pytest
 from tensorfusion_dra.core import names, quantity
 from tensorfusion_dra.core.quantity import GIB, MIB
 from tests.e2e.cluster import Cluster, Json
+from tests.e2e.drivers import Driver
 from tests.e2e.tenants import Tenants, request
 
 Slices = Callable[[], list[Json]]
@@ -22,6 +23,14 @@ def total(slices: Slices, capacity: str) -> list[int]:
         for item in slices()
         for device in item["spec"]["devices"]
     ]
+
+
+def virtual_tflops(slices: Slices) -> list[int]:
+    """As total(), for oversubscribed compute; empty unless every device has some."""
+    try:
+        return total(slices, "virtual_tflops")
+    except KeyError:
+        return []
 
 
 def test_a_container_finds_its_limits_in_its_environment(tenants: Tenants, slices: Slices) -> None:
@@ -69,6 +78,43 @@ def test_cards_are_filled_to_the_last_unit_and_not_beyond(tenants: Tenants, slic
     assert len(taken) == len(cards)
     tenants.end("third-0")
     tenants.runs("more")
+
+
+@pytest.mark.usefixtures("quiet")
+def test_an_oversubscribed_pool_hands_out_half_as_much_again_and_no_more(
+    tenants: Tenants, driver: Driver, slices: Slices, cluster: Cluster
+) -> None:
+    physical = total(slices, "tflops")
+    with driver.configured({"tflops-oversell-ratio": "150"}):
+        cluster.until("virtual capacity", lambda: virtual_tflops(slices), seconds=60)
+        virtual = virtual_tflops(slices)
+        third = {"virtual_tflops": f"{virtual[0] // 3}n", "virtual_vram": "1Gi"}
+        tenants.template("third", request("gpu", third))
+        pods = [f"third-{number}" for number in range(3 * len(virtual))]
+        for name in pods:
+            tenants.pod(name, template="third")
+        for name in pods:
+            tenants.runs(name)
+
+        tenants.template("more", request("gpu", {"virtual_tflops": "1", "virtual_vram": "1Mi"}))
+        tenants.pod("more", template="more")
+        tenants.waits("more")
+        # A card that tenants divide is not given alone.
+        tenants.template("alone", request("gpu", {"tflops": "1", "vram": "1Gi"}))
+        tenants.pod("alone", template="alone")
+        tenants.waits("alone")
+        taken: dict[str, int] = {}
+        for name in pods:
+            (result,) = tenants.results(name)
+            amount = quantity.parse(result["consumedCapacity"]["virtual_tflops"]).nano
+            taken[result["device"]] = taken.get(result["device"], 0) + amount
+        tenants.end("more", "alone", *pods)
+
+    assert virtual == [amount * 3 // 2 for amount in physical]
+    assert all(virtual[0] - 3 < amount <= virtual[0] for amount in taken.values()), (
+        "nothing is left but what does not divide by three"
+    )
+    assert len(taken) == len(virtual)
 
 
 @pytest.mark.usefixtures("quiet")
