@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from tensorfusion_dra.core.diagnosis.webhook import trial_pod
 from tensorfusion_dra.core.errors import InputError, RetryableError
 from tensorfusion_dra.core.review import PASSED, Verdict
 from tensorfusion_dra.webhook.admission import Admission
@@ -60,6 +61,14 @@ def test_a_pod_that_says_so_uses_dra() -> None:
 
     assert verdict.changed is not None
     assert verdict.changed["spec"]["resourceClaims"]
+
+
+def test_the_doctors_pod_on_trial_gets_a_claim_whatever_its_pool_does() -> None:
+    for pools in ([], [gpupool("a", default=True)]):
+        verdict = Cluster(*pools).admission.pod(asked(dict(trial_pod("default"))))
+
+        assert verdict.changed is not None
+        assert verdict.changed["spec"]["resourceClaims"]
 
 
 @pytest.mark.parametrize(

@@ -38,6 +38,7 @@ CHECKS: Final = (
     Check(theme="folders", look=folders.folders, places=_NODE),
     Check(theme="sockets", look=sockets.paths, places=_NODE),
     Check(theme="sockets", look=sockets.served, places=_NODE),
+    Check(theme="sockets", look=sockets.registered, places=_NODE),
     Check(theme="GPUs", look=gpus.cards, places=_NODE),
     Check(theme="GPUs", look=gpus.neighbours, needs_api=True),
     Check(theme="limits", look=limiter.files, places=_NODE),

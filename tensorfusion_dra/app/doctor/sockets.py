@@ -2,12 +2,17 @@
 
 import os
 from collections.abc import Iterator
+from http.client import HTTPConnection, HTTPException
+from typing import Final
 
 from tensorfusion_dra.app.doctor.surroundings import Surroundings
 from tensorfusion_dra.core.diagnosis import sockets as judge
 from tensorfusion_dra.core.diagnosis.finding import Finding, ok, problem
 from tensorfusion_dra.core.errors import InputError, RetryableError
 from tensorfusion_dra.kubelet import socket_survey, sockets
+
+_PROBE_SECONDS: Final = 5.0
+_LONGEST_ANSWER: Final = 4096
 
 
 def paths(surroundings: Surroundings) -> Iterator[Finding]:
@@ -35,7 +40,9 @@ def paths(surroundings: Surroundings) -> Iterator[Finding]:
 def served(surroundings: Surroundings) -> Iterator[Finding]:
     """Who serves in the registration folder, and what ours answer."""
     folder = surroundings.settings.registry_folder
-    connected = socket_survey.connections()  # before looking, which connects as well
+    # A connection counts where its caller is, so a pod does not see the kubelet's. The others are
+    # counted before looking, which connects as well.
+    connected = {} if surroundings.in_pod else socket_survey.connections()
     try:
         os.scandir(folder).close()  # rglob() says nothing of a folder that it may not read
         files = sorted(path for path in folder.rglob("*") if path.is_socket())
@@ -46,3 +53,19 @@ def served(surroundings: Surroundings) -> Iterator[Finding]:
     for path, socket in zip(files, found, strict=True):
         if socket.live and judge.is_ours(path.name):
             yield from judge.told(socket_survey.plugin_info(path, connected))
+
+
+def registered(surroundings: Surroundings) -> Iterator[Finding]:
+    """Whether the kubelet has taken the node plugin in whose pod this runs."""
+    port = surroundings.settings.health_port
+    if not (surroundings.in_pod and port):
+        return
+    asked = HTTPConnection("127.0.0.1", port, timeout=_PROBE_SECONDS)
+    try:
+        asked.request("GET", "/readyz")
+        answer = asked.getresponse()
+        yield judge.answered(answer.status, answer.read(_LONGEST_ANSWER).decode(errors="replace"))
+    except (OSError, HTTPException) as error:
+        raise RetryableError(f"http://127.0.0.1:{port}/readyz: {error}") from error
+    finally:
+        asked.close()

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Final
 
 from tensorfusion_dra.core import names
@@ -15,6 +16,10 @@ from tensorfusion_dra.core.diagnosis.finding import (
 )
 
 _RESTART: Final = "restart the node plugin of this node; it removes what its predecessor left"
+_LOOK_FOR_REGISTRATION: Final = (
+    "look for plugin registration in the kubelet's log: journalctl -u kubelet | grep "
+    + names.DRIVER
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +84,24 @@ def registered(sockets: Sequence[Socket]) -> Iterator[Finding]:
         )
     for socket in sockets:
         yield from _one(socket, ours=socket in ours)
+
+
+def answered(status: int, said: str) -> Finding:
+    """What to think of the node plugin's own word on whether the kubelet has taken it.
+
+    Args:
+        status: Of ``/readyz``, as HTTP has it.
+        said: The body: what is wrong, if something is.
+    """
+    looked_at = "registration, as the node plugin of this pod tells it"
+    if status == HTTPStatus.OK:
+        return ok(looked_at, "the kubelet has registered it")
+    return problem(
+        looked_at,
+        said.strip() or str(status),
+        expected="registered with the kubelet",
+        cure=_LOOK_FOR_REGISTRATION,
+    )
 
 
 def _one(socket: Socket, *, ours: bool) -> Iterator[Finding]:
@@ -155,8 +178,7 @@ def _endpoint(info: PluginInfo) -> Iterator[Finding]:
             looked_at,
             "served, and nobody is connected",
             expected="the kubelet's connection, which it keeps open",
-            cure="look for plugin registration in the kubelet's log: "
-            f"journalctl -u kubelet | grep {names.DRIVER}",
+            cure=_LOOK_FOR_REGISTRATION,
         )
     else:
         seen = "who is connected is not to be seen from here"

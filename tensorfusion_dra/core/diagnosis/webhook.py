@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 
+from tensorfusion_dra.core import names
 from tensorfusion_dra.core.diagnosis.finding import Finding, note, ok, problem, warning
 from tensorfusion_dra.core.shapes import as_list, as_map
 
@@ -13,8 +14,10 @@ DOMAIN: Final = "dra.tensor-fusion.ai"
 
 _SOON: Final = timedelta(days=14)
 _TRIAL_ANNOTATIONS: Final = {
-    "tensor-fusion.ai/tflops-request": "1",
-    "tensor-fusion.ai/vram-request": "1Gi",
+    # Said here, because pods of a pool without DRA are left alone.
+    names.ANNOTATION_DRA_ENABLED: "true",
+    names.ANNOTATION_TFLOPS_REQUEST: "1",
+    names.ANNOTATION_VRAM_REQUEST: "1Gi",
 }
 
 

@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 
 from tensorfusion_dra.app.doctor import folders, limiter, records, sockets
+from tensorfusion_dra.app.health_endpoint import HealthEndpoint
 from tensorfusion_dra.core.diagnosis.enforcement import ELF
 from tensorfusion_dra.core.diagnosis.finding import Finding, Level
+from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.kubelet.registration import Registration
 from tensorfusion_dra.kubelet.server import UnixServer
 from tests.app.doctor.here import surroundings, worst
@@ -200,6 +202,46 @@ def test_sockets_are_told_as_served_by_us_by_others_or_dead(folder: Path) -> Non
     assert of(found, "DRA socket").found == "served, and nobody is connected"
     for server in servers:
         server.stop(grace_seconds=0)
+
+
+def test_a_pod_does_not_take_a_kubelet_that_it_cannot_see_for_none(folder: Path) -> None:
+    here = surroundings(folder, in_pod=True)
+    ours = here.settings.registry_folder / "tensor-fusion.ai.dra-driver-reg.sock"
+    ours.parent.mkdir(parents=True)
+    server = UnixServer(ours, [Registration(endpoint=str(ours)).service()], workers=2)
+    server.start()
+
+    found = list(sockets.served(here))
+
+    server.stop(grace_seconds=0)
+    assert worst(found) is Level.OK
+    assert "not to be seen from here" in of(found, "DRA socket").found
+
+
+@pytest.mark.parametrize("trouble", ["", "not registered with the kubelet yet"])
+def test_a_pod_asks_its_node_plugin_whether_the_kubelet_has_taken_it(
+    folder: Path, trouble: str
+) -> None:
+    def ready() -> None:
+        if trouble:
+            raise RetryableError(trouble)
+
+    plugin = HealthEndpoint({"/readyz": ready}, host="127.0.0.1", port=0)
+    plugin.start()
+
+    (found,) = sockets.registered(surroundings(folder, in_pod=True, health_port=plugin.port))
+
+    plugin.stop()
+    assert found.level is (Level.PROBLEM if trouble else Level.OK)
+    assert trouble in found.found
+
+
+def test_a_node_plugin_that_answers_no_probe_is_not_known_to_be_registered(folder: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+
+    with pytest.raises(RetryableError, match=f"{port}/readyz"):
+        list(sockets.registered(surroundings(folder, in_pod=True, health_port=port)))
 
 
 def test_an_empty_registry_means_that_nobody_serves(folder: Path) -> None:
