@@ -45,6 +45,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "node_command: does something to the node itself")
     config.addinivalue_line("markers", "webhook: needs the admission webhook")
+    config.addinivalue_line("markers", "extended_resource: needs the gate DRAExtendedResource")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -3,6 +3,7 @@
 import copy
 import uuid
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,41 +13,59 @@ import yaml
 from tensorfusion_dra.cluster.api import Api, StatusError
 from tensorfusion_dra.core import names, rights
 from tests.e2e.cluster import RESOURCE, Cluster, Json, path_of
+from tests.e2e.drivers import LABEL_NAME, Driver
 from tests.e2e.tenants import Tenants
 
 Slices = Callable[[], list[Json]]
 
 BASE = Path(__file__).parents[2] / "daemonset" / "base"
-NAMESPACE = "tensorfusion-dra"
-ACCOUNT = "tensorfusion-dra-node-plugin"
 _MANIFESTS = ("namespace.yaml", "rbac.yaml", "slice-policy.yaml")
 _KEPT_SECONDS = 600
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Account:
+    """The service account under which node plugins run."""
+
+    namespace: str
+    name: str
+
+
 @pytest.fixture
-def node_plugin(
-    cluster: Cluster, tenants: Tenants, node_name: str, kubeconfig: str, tmp_path: Path
-) -> Iterator[Cluster]:
-    """The API server as a node plugin on the node sees it: by a token of a pod of its account."""
+def account(cluster: Cluster, driver: Driver) -> Account:
+    """The installed one; without a DaemonSet that of the manifests, which are applied first."""
+    for daemonset in cluster.objects("DaemonSet", labelSelector=LABEL_NAME):
+        return Account(
+            namespace=daemonset["metadata"]["namespace"],
+            name=daemonset["spec"]["template"]["spec"]["serviceAccountName"],
+        )
     for manifest in _MANIFESTS:
         for document in yaml.safe_load_all((BASE / manifest).read_text(encoding="utf-8")):
             cluster.apply(document)
-    name = f"e2e-{uuid.uuid4().hex[:8]}"
+    return Account(namespace="tensorfusion-dra", name="tensorfusion-dra-node-plugin")
+
+
+@pytest.fixture
+def node_plugin(
+    cluster: Cluster, tenants: Tenants, account: Account, kubeconfig: str, tmp_path: Path
+) -> Iterator[Cluster]:
+    """The API server as a node plugin on the node sees it: by a token of a pod of its account."""
+    name, namespace = f"e2e-{uuid.uuid4().hex[:8]}", account.namespace
     holder = copy.deepcopy(tenants.document(name))
-    holder["metadata"]["namespace"] = NAMESPACE
-    holder["spec"]["serviceAccountName"] = ACCOUNT
+    holder["metadata"]["namespace"] = namespace
+    holder["spec"]["serviceAccountName"] = account.name
     cluster.create(holder)
     try:
         cluster.until(
             "the account's pod to be scheduled",
-            lambda: (cluster.find("Pod", name, namespace=NAMESPACE) or {})["spec"].get("nodeName"),
+            lambda: (cluster.find("Pod", name, namespace=namespace) or {})["spec"].get("nodeName"),
             seconds=60,
         )
         file = tmp_path / "kubeconfig"
-        _write_kubeconfig(file, Path(kubeconfig), token=_token(cluster, pod=name))
+        _write_kubeconfig(file, Path(kubeconfig), token=_token(cluster, account, pod=name))
         yield Cluster(Api(file))
     finally:
-        cluster.delete("Pod", name, namespace=NAMESPACE, grace_seconds=0)
+        cluster.delete("Pod", name, namespace=namespace, grace_seconds=0)
 
 
 def test_the_account_has_every_right_that_the_driver_uses(node_plugin: Cluster) -> None:
@@ -102,11 +121,11 @@ def test_a_node_plugin_writes_slices_of_its_own_node_alone(
 
 
 def test_a_token_that_names_no_node_writes_no_slices(
-    node_plugin: Cluster, cluster: Cluster, slices: Slices, kubeconfig: str, tmp_path: Path
+    account: Account, cluster: Cluster, slices: Slices, kubeconfig: str, tmp_path: Path
 ) -> None:
     (own, *_) = slices()
     file = tmp_path / "unbound"
-    _write_kubeconfig(file, Path(kubeconfig), token=_token(cluster, pod=""))
+    _write_kubeconfig(file, Path(kubeconfig), token=_token(cluster, account, pod=""))
     unbound = Cluster(Api(file))
 
     said = cluster.until(
@@ -163,11 +182,11 @@ def _may(cluster: Cluster, right: rights.Right) -> bool:
     return bool(reviewed["status"]["allowed"])
 
 
-def _token(cluster: Cluster, *, pod: str) -> str:
-    """A token of the account; bound to a pod, and so to its node, if one is named."""
+def _token(cluster: Cluster, account: Account, *, pod: str) -> str:
+    """A token of an account; bound to a pod, and so to its node, if one is named."""
     spec: Json = {"expirationSeconds": _KEPT_SECONDS}
     if pod:
-        found = cluster.find("Pod", pod, namespace=NAMESPACE)
+        found = cluster.find("Pod", pod, namespace=account.namespace)
         assert found is not None
         spec["boundObjectRef"] = {
             "apiVersion": "v1",
@@ -176,7 +195,7 @@ def _token(cluster: Cluster, *, pod: str) -> str:
             "uid": found["metadata"]["uid"],
         }
     body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
-    path = f"{path_of('ServiceAccount', NAMESPACE, ACCOUNT)}/token"
+    path = f"{path_of('ServiceAccount', account.namespace, account.name)}/token"
     return str(cluster.post(path, body)["status"]["token"])
 
 

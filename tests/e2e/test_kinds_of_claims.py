@@ -1,5 +1,6 @@
 """Claims of other kinds: for administrators, with alternatives, with parameters, made by hand."""
 
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -8,7 +9,7 @@ from tensorfusion_dra.cluster.api import StatusError
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.diagnosis import webhook
 from tensorfusion_dra.core.share_parameters import API_VERSION, KIND
-from tests.e2e.cluster import RESOURCE, Cluster
+from tests.e2e.cluster import RESOURCE, Cluster, Json
 from tests.e2e.tenants import Tenants, request
 
 SMALL = {"tflops": "10", "vram": "1Gi"}
@@ -147,3 +148,47 @@ def test_a_negative_request_takes_nothing_from_others(tenants: Tenants, amount: 
     (result,) = tenants.results("negative")
 
     assert not result["consumedCapacity"]["tflops"].startswith("-")
+
+
+@pytest.fixture
+def resource_name(cluster: Cluster, device_class: None) -> Iterator[str]:
+    """A resource name that the DeviceClass stands for while the test runs."""
+    found = cluster.find("DeviceClass", names.DEVICE_CLASS)
+    assert found is not None
+    before = found["spec"].get("extendedResourceName")
+    wanted = before or f"{names.DEVICE_CLASS}/e2e-gpu"
+
+    def called(name: str | None) -> Any:
+        patch = {"spec": {"extendedResourceName": name}}
+        stored = cluster.merge("DeviceClass", names.DEVICE_CLASS, patch)
+        return stored["spec"].get("extendedResourceName")
+
+    assert called(wanted) == wanted, (
+        "the API server dropped extendedResourceName: turn the feature gate DRAExtendedResource "
+        "on, or leave this test out with -m 'not extended_resource'"
+    )
+    yield wanted
+    called(before)
+
+
+@pytest.mark.extended_resource
+@pytest.mark.usefixtures("quiet")
+def test_a_pod_that_asks_for_a_plain_resource_name_gets_a_whole_card(
+    tenants: Tenants, slices: Callable[[], list[Json]], resource_name: str, cluster: Cluster
+) -> None:
+    pod = tenants.document("plain")
+    pod["spec"]["containers"][0]["resources"] = {"limits": {resource_name: "1"}}
+    cluster.create(pod)
+    tenants.runs("plain")
+
+    env = tenants.env("plain")
+
+    (claim,) = cluster.objects("ResourceClaim", namespace=tenants.namespace)
+    (result,) = claim["status"]["allocation"]["devices"]["results"]
+    has = {
+        device["name"]: device["capacity"]["vram"]["value"]
+        for item in slices()
+        for device in item["spec"]["devices"]
+    }
+    assert result["consumedCapacity"]["vram"] == has[result["device"]]
+    assert env[names.ENV_SM_PERCENT_LIMIT] == "100"
