@@ -101,6 +101,22 @@ def test_a_self_signed_certificate_is_trusted_by_every_configuration() -> None:
     assert not [item for item in rendered if item["kind"] == "Certificate"]
 
 
+def test_the_chart_says_what_to_do_next() -> None:
+    with_templates = {**WEBHOOK, "claimTemplate": {"namespaces": ["team-a", "team-b"]}}
+
+    plain, without, complete = (
+        chart.notes(CHART, values) for values in ({}, WEBHOOK, with_templates)
+    )
+
+    names = {(item["kind"], item["metadata"]["name"]) for item in chart.render(CHART)}
+    assert ("DaemonSet", "tensorfusion-dra-node-plugin") in names
+    for said in (plain, without, complete):
+        assert f"--namespace {chart.NAMESPACE} exec daemonset/tensorfusion-dra-node-plugin" in said
+    assert "DeviceClass tensor-fusion.ai" in plain
+    assert "template: none yet (claimTemplate.namespaces)" in without
+    assert "template: team-a team-b\n" in complete
+
+
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("name", sorted(path.name for path in (ROOT / "overlays").iterdir()))
 def test_every_overlay_is_valid_for_kubernetes(name: str, version: str) -> None:

@@ -3,7 +3,7 @@
 import base64
 import json
 from collections import ChainMap
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,6 +25,26 @@ def render(folder: Path, values: Mapping[str, Any] | None = None) -> list[Docume
         ValidationError: The values are not as values.schema.json says.
         TemplateError: A template fails.
     """
+    printed = _printer(folder, values)
+    return [
+        document
+        for file in sorted((folder / "templates").glob("*.yaml"))
+        for document in yaml.safe_load_all(printed(file))
+        if document
+    ]
+
+
+def notes(folder: Path, values: Mapping[str, Any] | None = None) -> str:
+    """What helm says after an installation.
+
+    Raises:
+        ValidationError, TemplateError: As render().
+    """
+    return _printer(folder, values)(folder / "templates" / "NOTES.txt")
+
+
+def _printer(folder: Path, values: Mapping[str, Any] | None) -> Callable[[Path], str]:
+    """Renders one file of a release."""
     chart = yaml.safe_load((folder / "Chart.yaml").read_text(encoding="utf-8"))
     merged = merge(yaml.safe_load((folder / "values.yaml").read_text(encoding="utf-8")), values)
     jsonschema.validate(merged, json.loads((folder / "values.schema.json").read_text()))
@@ -36,14 +56,14 @@ def render(folder: Path, values: Mapping[str, Any] | None = None) -> list[Docume
     defined: dict[str, list[go_template.Node]] = {}
     for file in sorted((folder / "templates").glob("*.tpl")):
         defined |= go_template.definitions(file.read_text(encoding="utf-8"))
-    documents: list[Document] = []
-    for file in sorted((folder / "templates").glob("*.yaml")):
+
+    def printed(file: Path) -> str:
         scope = Scope(
             dot=root, variables=ChainMap({"$": root}), functions=FUNCTIONS, defined=defined
         )
-        text = go_template.render(go_template.parse(file.read_text(encoding="utf-8")), scope)
-        documents.extend(item for item in yaml.safe_load_all(text) if item)
-    return documents
+        return go_template.render(go_template.parse(file.read_text(encoding="utf-8")), scope)
+
+    return printed
 
 
 def merge(defaults: Mapping[str, Any], given: Mapping[str, Any] | None) -> dict[str, Any]:
