@@ -62,6 +62,10 @@ class Cluster:
     def __init__(self, api: Api) -> None:
         self.api = api
 
+    def version(self) -> str:
+        """Such as v1.36.2."""
+        return str(self.api.call("GET", "/version")["gitVersion"])
+
     def create(self, document: Json) -> Json:
         """The object as it was stored."""
         return self.api.call("POST", _path(document["kind"], _namespace(document)), body=document)

@@ -6,7 +6,7 @@ from typing import Any
 from tensorfusion_dra.app.doctor.options import Place
 from tensorfusion_dra.app.doctor.surroundings import Surroundings
 from tensorfusion_dra.cluster.api import StatusError, segment
-from tensorfusion_dra.core import names
+from tensorfusion_dra.core import names, slices
 from tensorfusion_dra.core.diagnosis import api_server, gates
 from tensorfusion_dra.core.diagnosis.finding import (
     Finding,
@@ -14,6 +14,7 @@ from tensorfusion_dra.core.diagnosis.finding import (
     note,
     problem,
 )
+from tensorfusion_dra.core.stored import GATE_CONSUMABLE_CAPACITY
 
 
 def version(surroundings: Surroundings) -> Iterator[Finding]:
@@ -24,7 +25,7 @@ def version(surroundings: Surroundings) -> Iterator[Finding]:
 
 
 def slice_gates(surroundings: Surroundings) -> Iterator[Finding]:
-    """What the API server keeps of a slice that is written on trial."""
+    """What the API server keeps of a slice on trial; and then whether the scheduler can share."""
     node_name = surroundings.settings.node_name
     sent = gates.trial_slice(node_name)
     resource_api = surroundings.resource_api
@@ -39,6 +40,8 @@ def slice_gates(surroundings: Surroundings) -> Iterator[Finding]:
         )
         return
     yield from gates.kept_of_slice(sent, stored)
+    if GATE_CONSUMABLE_CAPACITY not in slices.dropped_gates(sent, stored):
+        yield from api_server.scheduler(surroundings.survey.find("/version") or {})
 
 
 def claim_gates(surroundings: Surroundings) -> Iterator[Finding]:

@@ -13,6 +13,9 @@ SHARES_BY_DEFAULT_MINOR: Final = 36
 _DEADLOCKING_KUBELETS: Final = ("v1.34.0", "v1.34.1")
 """They deadlock when a plugin was idle for 30 minutes (Kubernetes' CHANGELOG-1.34)."""
 
+_FIRST_CARD_MINOR: Final = 34
+"""Its allocator looks up a device by the wrong index (kubernetes/kubernetes#133705)."""
+
 _USABLE: Final = ("v1", "v1beta2")
 
 
@@ -32,6 +35,24 @@ def version(answer: Mapping[str, Any]) -> Iterator[Finding]:
         )
     else:
         yield ok("API server", f"Kubernetes {told}")
+
+
+def scheduler(answer: Mapping[str, Any]) -> Iterator[Finding]:
+    """What to think of a scheduler that gives parts of devices.
+
+    Args:
+        answer: The document at /version: a scheduler is as old as its API server, or older.
+    """
+    told = str(answer.get("gitVersion", ""))
+    if minor_version(told) == _FIRST_CARD_MINOR:
+        yield warning(
+            "kube-scheduler",
+            f"of Kubernetes {told}, with DRAConsumableCapacity: it gives shares of the first card "
+            "of each node only, and dies of a claim for more cards than a node has",
+            expected="1.35 or later",
+            cure="upgrade the control plane; until then turn DRAConsumableCapacity off, so that "
+            "claims get whole cards, or use nodes with one card and claims for one",
+        )
 
 
 def served(group: Mapping[str, Any] | None) -> Iterator[Finding]:

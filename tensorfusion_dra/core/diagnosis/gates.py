@@ -71,7 +71,10 @@ def kept_of_slice(sent: Mapping[str, Any], stored: Mapping[str, Any]) -> Iterato
             f"taints dropped: {GATE_DEVICE_TAINTS} is off, so a GPU in trouble is only told by "
             f"its attribute {names.ATTR_PHASE}",
             expected="taints kept, which keep new pods away from such a GPU",
-            cure=f"turn the feature gate {GATE_DEVICE_TAINTS} on, if that is wanted",
+            # The scheduler of 1.34 schedules nothing before it has listed the DeviceTaintRules.
+            cure=f"turn the feature gate {GATE_DEVICE_TAINTS} on, if that is wanted; on Kubernetes "
+            "1.34 together with --runtime-config=resource.k8s.io/v1alpha3=true of kube-apiserver, "
+            "or no pod is scheduled any more",
         )
     if dropped:
         return

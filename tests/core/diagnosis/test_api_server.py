@@ -42,6 +42,11 @@ def test_a_version_without_git_is_read_from_its_numbers() -> None:
     assert finding.level is Level.PROBLEM
 
 
+@pytest.mark.parametrize(("told", "levels"), [("v1.34.8", [Level.WARNING]), ("v1.35.0", [])])
+def test_the_scheduler_of_1_34_divides_only_first_cards(told: str, levels: list[Level]) -> None:
+    assert [finding.level for finding in api_server.scheduler({"gitVersion": told})] == levels
+
+
 @pytest.mark.parametrize(
     ("versions", "level", "said"),
     [
