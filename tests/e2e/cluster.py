@@ -100,14 +100,8 @@ class Cluster:
 
     def allocated(self) -> list[Json]:
         """What the scheduler gave to all claims of the cluster, device by device."""
-        return [
-            result
-            for claim in self.objects("ResourceClaim")
-            for result in (claim.get("status") or {})
-            .get("allocation", {})
-            .get("devices", {})
-            .get("results", [])
-        ]
+        claims = self.objects("ResourceClaim")
+        return [result for claim in claims for result in results_of(claim)]
 
     def delete(
         self, kind: str, name: str, *, namespace: str = "", grace_seconds: int | None = None
@@ -177,6 +171,13 @@ class Cluster:
         if response.status >= 400:
             raise RetryableError(f"GET {path}: {response.status}: {text[:200]}")
         return text
+
+
+def results_of(claim: Json) -> list[Json]:
+    """What the scheduler gave to a claim, device by device; nothing before it did."""
+    allocation = (claim.get("status") or {}).get("allocation") or {}
+    found: list[Json] = allocation.get("devices", {}).get("results", [])
+    return found
 
 
 def path_of(kind: str, namespace: str = "", name: str = "") -> str:

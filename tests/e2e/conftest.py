@@ -17,7 +17,7 @@ import pytest
 from tensorfusion_dra.cluster.api import Api
 from tensorfusion_dra.core import names
 from tests.e2e import evidence
-from tests.e2e.cluster import RESOURCE, Cluster, Json
+from tests.e2e.cluster import RESOURCE, Cluster, Json, results_of
 from tests.e2e.drivers import Driver, HostProcess, InstalledDaemonSet
 from tests.e2e.tenants import Tenants
 
@@ -207,8 +207,17 @@ def node_command(pytestconfig: pytest.Config) -> NodeCommand:
 def quiet(cluster: Cluster, slices: Callable[[], list[Json]]) -> None:
     """Nobody holds a GPU of the node, so the test can count what is left."""
     pools = {item["spec"]["pool"]["name"] for item in slices()}
+
+    def holders() -> list[str]:
+        return [
+            f"claim {claim['metadata']['namespace']}/{claim['metadata']['name']}"
+            for claim in cluster.objects("ResourceClaim")
+            if any(result["pool"] in pools for result in results_of(claim))
+        ]
+
     cluster.until(
         "nobody to hold a GPU of the node",
-        lambda: not [r for r in cluster.allocated() if r["pool"] in pools],
+        lambda: not holders(),
         seconds=120,
+        why=lambda: "\n".join(holders()),
     )
