@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
@@ -210,8 +210,11 @@ class WatchStream:
                     yield event
 
     def cut(self) -> None:
-        """Ends the iteration, also one that waits for the server."""
-        self._response.shutdown()
+        """Ends the iteration, also one that waits for the server or that is just ending."""
+        # Whoever iterates closes the response when the server has ended it. Then its socket is
+        # closed already, or the response has let go of it before or within this very call.
+        with suppress(OSError, RuntimeError, ValueError, TypeError):
+            self._response.shutdown()
 
 
 def items(listed: Mapping[str, Any], subject: str) -> list[dict[str, Any]]:

@@ -1,6 +1,7 @@
 """What an API server, a proxy or a network can do to a call, and what it costs."""
 
 import json
+import os
 import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -9,10 +10,13 @@ from threading import Thread
 from typing import Any
 
 import pytest
+from kubernetes.client.rest import RESTResponse
 from structlog.testing import capture_logs
+from urllib3 import HTTPResponse, connection_from_url
+from urllib3.connection import HTTPConnection
 
 from tensorfusion_dra.cluster import retries, watch
-from tensorfusion_dra.cluster.api import Api, StatusError
+from tensorfusion_dra.cluster.api import Api, StatusError, WatchStream
 from tensorfusion_dra.cluster.claims import Claims
 from tensorfusion_dra.cluster.resource_api import ResourceApi
 from tensorfusion_dra.cluster.slice_watch import SliceWatch
@@ -303,6 +307,27 @@ MALFORMED: list[Any] = [
     {"metadata": {"resourceVersion": "1"}, "items": [{"metadata": {"name": "a"}, "spec": []}]},
     {"metadata": {"resourceVersion": "1"}, "items": 5},
 ]
+
+
+@pytest.mark.parametrize("ended", ["by its socket", "by its last byte", "by who reads it"])
+def test_a_watch_that_is_just_ending_can_be_cut(server: ApiServer, ended: str) -> None:
+    pool = connection_from_url(server.url)
+    response = pool.urlopen("GET", SLICES_PATH, preload_content=False)
+    assert isinstance(response, HTTPResponse)
+    assert isinstance(response.connection, HTTPConnection)
+    assert response.connection.sock is not None
+    stream = WatchStream(RESTResponse(response))
+    match ended:
+        case "by its socket":
+            os.close(response.connection.sock.detach())
+        case "by its last byte":
+            response.drain_conn()
+        case "by who reads it":
+            response.close()
+
+    stream.cut()
+
+    pool.close()
 
 
 @pytest.mark.parametrize("document", MALFORMED)
