@@ -5,14 +5,13 @@ import subprocess
 import sys
 from typing import Any
 
-from tests.e2e.drivers import Driver
+import pytest
 
 _SECONDS = 60
 
 
-def test_a_cluster_that_works_has_no_problem(driver: Driver, kubeconfig: str) -> None:
-    driver.start()
-
+@pytest.mark.usefixtures("slices", "device_class")
+def test_a_cluster_that_works_has_no_problem(kubeconfig: str) -> None:
     found = examined(kubeconfig)
 
     looked_at = {finding["theme"] for finding in found}
