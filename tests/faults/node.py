@@ -75,6 +75,8 @@ class Node:
             *("--driver-root", str(folder / "driver")),
             *("--nvml-library", str(nvml)),
             *("--data-dir", str(folder)),
+            # A look at everything, at a moment drawn by chance, would add its steps to any test.
+            *("--recover-seconds", "86400"),
         ]
 
     def _build_disk(self, folder: Path) -> None:
