@@ -51,10 +51,9 @@ def host(settings: Settings) -> Host:
         InputError: The boot's ID cannot be read.
     """
     return Host(
-        device_nodes=HostDeviceNodes(Path(settings.dev_dir)),
+        device_nodes=device_nodes(settings),
         driver_files=HostDriverFiles(
-            Path(settings.driver_root),
-            root_on_host=Path(settings.driver_root_on_host or settings.driver_root),
+            Path(settings.driver_root), root_on_host=_driver_root_on_host(settings)
         ),
         enforcer=settings.enforcer,
         rules=Rules(
@@ -62,6 +61,15 @@ def host(settings: Settings) -> Host:
             fixed=enforcers(settings)[settings.enforcer].fixed,
         ),
         boot_id=boot.boot_id(Path(settings.boot_id_file)),
+    )
+
+
+def device_nodes(settings: Settings) -> HostDeviceNodes:
+    """The nodes of the cards, where the settings say that they are."""
+    return HostDeviceNodes(
+        Path(settings.dev_dir) if settings.dev_dir else None,
+        driver_root=Path(settings.driver_root),
+        root_on_host=_driver_root_on_host(settings),
     )
 
 
@@ -87,3 +95,7 @@ def discovery(settings: Settings, running: ExitStack) -> NvmlDiscovery | Simulat
     )
     running.callback(nvml.close)
     return nvml
+
+
+def _driver_root_on_host(settings: Settings) -> Path:
+    return Path(settings.driver_root_on_host or settings.driver_root)

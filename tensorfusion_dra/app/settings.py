@@ -68,7 +68,11 @@ class Settings:
         "/var/lib/kubelet", "The kubelet's root folder, under the same path here as on the host."
     )
     cdi_dir: str = _setting("/var/run/cdi", "Folder in which the runtime looks for CDI specs.")
-    dev_dir: str = _setting("/dev", "Folder of the host's device nodes.")
+    dev_dir: str = _setting(
+        "",
+        "Folder of the host's device nodes; if empty /dev, or the driver root's dev where that has "
+        "them, as NVIDIA's driver container does.",
+    )
     nvml_library: str = _setting(
         "", "Path of libnvidia-ml.so.1; searched by the loader, then in the driver root, if empty."
     )
@@ -193,9 +197,9 @@ class Settings:
             "data_dir",
             "tensor_fusion_root",
         ):
-            unset = name == "driver_root_on_host" and not self.driver_root_on_host
-            if not unset and not Path(getattr(self, name)).is_absolute():
-                found = getattr(self, name)
+            found = getattr(self, name)
+            may_be_empty = name in {"dev_dir", "driver_root_on_host"}
+            if not (may_be_empty and not found) and not Path(found).is_absolute():
                 raise InputError(f"{_flag(name)}: found {found!r}, expected an absolute path")
         _check_range("tflops-oversell-ratio", self.tflops_oversell_ratio, 100, 100_000)
         _check_range("vram-expand-to-host-mem", self.vram_expand_to_host_mem, 0, 100)

@@ -6,16 +6,43 @@ from typing import Final
 
 from tensorfusion_dra.core.errors import RetryableError
 
-_REQUIRED: Final = ("nvidiactl", "nvidia-uvm")
+_DEV: Final = Path("/dev")
+_CONTROL: Final = "nvidiactl"
+_REQUIRED: Final = (_CONTROL, "nvidia-uvm")
 """No CUDA program starts without these."""
 _OPTIONAL: Final = ("nvidia-uvm-tools", "nvidia-modeset")
 
 
 class HostDeviceNodes:
-    """See ports.discovery.DeviceNodes."""
+    """See ports.discovery.DeviceNodes.
 
-    def __init__(self, folder: Path = Path("/dev")) -> None:
-        self._folder = folder
+    NVIDIA's driver container makes the nodes in a /dev of its own, which its root folder holds,
+    and often there are none in the host's. NVIDIA's device plugin and container toolkit take those
+    below the driver root, too.
+    """
+
+    def __init__(
+        self,
+        folder: Path | None = None,
+        *,
+        driver_root: Path = Path("/"),
+        root_on_host: Path | None = None,
+    ) -> None:
+        """Looks at nothing yet.
+
+        Args:
+            folder: Of the nodes, here and on the host; None for the driver root's dev as long as
+                it has the control device, and else /dev.
+            driver_root: The driver's root folder, as this process sees it.
+            root_on_host: As the container runtime sees it; the same if None.
+        """
+        self._chosen: Final = folder
+        self._driver_root: Final = driver_root
+        self._root_on_host: Final = root_on_host or driver_root
+
+    def folder(self) -> Path:
+        """Where the nodes are now, as this process sees it."""
+        return self._folders()[0]
 
     def of_card(self, minor: int) -> tuple[str, ...]:
         """See ports.discovery.DeviceNodes."""
@@ -24,15 +51,26 @@ class HostDeviceNodes:
     def common(self) -> tuple[str, ...]:
         """See ports.discovery.DeviceNodes."""
         required = tuple(self._required(name) for name in _REQUIRED)
-        optional = (self._folder / name for name in _OPTIONAL)
-        return (*required, *(str(path) for path in optional if path.is_char_device()))
+        here, on_host = self._folders()
+        optional = (name for name in _OPTIONAL if (here / name).is_char_device())
+        return (*required, *(str(on_host / name) for name in optional))
+
+    def _folders(self) -> tuple[Path, Path]:
+        """The same folder here and on the host."""
+        if self._chosen is not None:
+            return self._chosen, self._chosen
+        of_driver = self._driver_root / "dev"
+        if (of_driver / _CONTROL).is_char_device():
+            return of_driver, self._root_on_host / "dev"
+        return _DEV, _DEV
 
     def _required(self, name: str) -> str:
-        path = self._folder / name
+        here, on_host = self._folders()
+        path = here / name
         try:
             mode = path.stat().st_mode
         except OSError as error:
             raise RetryableError(f"device node {path}: {error.strerror}") from error
         if not stat.S_ISCHR(mode):
             raise RetryableError(f"device node {path}: found no character device, expected one")
-        return str(path)
+        return str(on_host / name)

@@ -69,7 +69,7 @@ def test_a_flag_wins_over_the_environment_and_that_over_the_file(tmp_path: Path)
     assert chosen.gpupool == "from-flag"
     assert chosen.qos == "high"
     assert chosen.cdi_dir == "/file"
-    assert chosen.dev_dir == "/dev"
+    assert chosen.driver_root == "/"
 
 
 def test_an_empty_variable_is_the_same_as_none(tmp_path: Path) -> None:
@@ -105,6 +105,7 @@ def test_every_setting_has_a_flag_a_variable_and_a_key_in_the_file(tmp_path: Pat
         "enforcer": "mps",
         "overcommit_limits": "true",
         "read_pods": "false",
+        "dev_dir": "/x",
         "driver_root_on_host": "/x",
         "health_events": "false",
         "health_taint": "NoExecute",

@@ -25,6 +25,11 @@ SAME: Mapping[str, tuple[str, tuple[str, ...], Mapping[str, Any]]] = {
     "simulated": ("simulated", (), NO_GPUS),
     "k8s-1.34": ("k8s-1.34", (), {"granularStatus": False}),
     "privileged": ("nvidia", ("privileged",), {"nvidia": {"privileged": True}}),
+    "driver-container": (
+        "nvidia",
+        ("driver-container",),
+        {"nvidia": {"driverRoot": "/run/nvidia/driver"}},
+    ),
     "selinux": ("nvidia", ("selinux",), {"nodePlugin": {"seLinuxType": "spc_t"}}),
     "gpupools": ("nvidia", ("gpupools",), {"settings": {"pool-source": "node-labels"}}),
     "hami-core": ("nvidia", ("hami-core",), {"settings": {"enforcer": "hami-core"}}),

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from tensorfusion_dra.app import parts
 from tensorfusion_dra.app.doctor.surroundings import Surroundings
 from tensorfusion_dra.core.diagnosis import folders as judge
 from tensorfusion_dra.core.diagnosis.finding import Finding
@@ -47,7 +48,7 @@ def folders(surroundings: Surroundings) -> Iterator[Finding]:
         (Path(settings.tensor_fusion_root), _HYPERVISOR),
     ]
     if not settings.simulated_gpus:
-        uses.append((Path(settings.dev_dir), _DEVICES))
+        uses.append((parts.device_nodes(settings).folder(), _DEVICES))
     mounts = _mounts()
     for path, use in uses:
         yield from judge.judged(look(path, mounts), use, in_pod=surroundings.in_pod)
