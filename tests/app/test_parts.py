@@ -1,0 +1,32 @@
+"""Parts as the settings describe them."""
+
+from pathlib import Path
+
+from tensorfusion_dra.app import parts
+from tensorfusion_dra.app.settings import Settings
+
+
+def test_device_nodes_of_a_driver_container_are_named_as_the_host_knows_them(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "dev").mkdir()
+    for name in ("nvidiactl", "nvidia0"):
+        (tmp_path / "dev" / name).symlink_to("/dev/null")
+    settings = Settings(
+        node_name="node-01",
+        driver_root=str(tmp_path),
+        driver_root_on_host="/run/nvidia/driver",
+    )
+
+    nodes = parts.device_nodes(settings)
+
+    assert nodes.of_card(0) == ("/run/nvidia/driver/dev/nvidia0",)
+
+
+def test_device_nodes_are_taken_from_the_folder_that_the_settings_name(tmp_path: Path) -> None:
+    (tmp_path / "nvidia0").symlink_to("/dev/null")
+    settings = Settings(node_name="node-01", dev_dir=str(tmp_path))
+
+    nodes = parts.device_nodes(settings)
+
+    assert nodes.of_card(0) == (f"{tmp_path}/nvidia0",)
