@@ -1,0 +1,83 @@
+"""What is refused, with its line, and what stays as it is."""
+
+import pytest
+
+from tensorfusion_dra.app.convert.convert import Converted, convert
+from tensorfusion_dra.core.errors import InputError
+from tests.support.conversions import claim
+
+
+def problems(converted: Converted) -> list[str]:
+    return [f"{problem.line}: {problem.text}" for problem in converted.problems]
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (
+            claim(
+                "- {name: a, exactly: {deviceClassName: x, selectors: [{cel: {expression: a =}}]}}"
+            ),
+            "8: expression 1:3: found '='",
+        ),
+        (
+            claim(
+                """
+                - name: a
+                  exactly:
+                    deviceClassName: x
+                    selectors:
+                    - cel:
+                        expression: |
+                          true &&
+                          device.attributes["quota"] == 5
+                """
+            ),
+            "15: expression 2:19: found attribute 'quota'",
+        ),
+        (
+            claim("- {name: a, count: 1, exactly: {deviceClassName: x, count: 2}}"),
+            "8: count beside exactly says something else than the one in it",
+        ),
+        (
+            claim("- {name: a, allocationMode: All, firstAvailable: []}"),
+            "8: allocationMode beside firstAvailable: expected it in each of its entries",
+        ),
+        (
+            claim("- {name: a, exactly: {deviceClassName: x, selector: {}, selectors: []}}"),
+            "8: selector beside selectors: expected selectors alone",
+        ),
+        (claim("- {name: a, count: 1, exactly: }"), "8: exactly: expected a mapping"),
+        (
+            claim("- name: a\n  selectors:\n  - cel: {expression: x}\n  exactly: {count: 1}"),
+            "9: expected exactly as a block, as what belongs in it is one",
+        ),
+        (
+            claim("- {}", "v1alpha3"),
+            "1: apiVersion: found resource.k8s.io/v1alpha3, expected one of resource.k8s.io/v1",
+        ),
+        (
+            "apiVersion: resource.k8s.io/v1\nkind: ResourceSlice\nspec: {devices: [{name: a, "
+            "allowMultipleAllocations: true, capacity: {vram: {value: many}}}]}",
+            "3: vram: found 'many', expected a quantity",
+        ),
+    ],
+)
+def test_what_cannot_be_converted_is_refused_with_its_line(text: str, problem: str) -> None:
+    found = problems(convert(text))
+
+    assert len(found) == 1
+    assert found[0].startswith(problem)
+
+
+@pytest.mark.parametrize("text", ["a: [", "a: b: c", "\t- a", "a: \x00", "*nothing"])
+def test_what_is_no_yaml_is_bad_input(text: str) -> None:
+    with pytest.raises(InputError, match="YAML: "):
+        convert(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "# only a comment\n", "---\n---\n", "text", "- a\n- {b: c}\n", "1: {2: 3}"]
+)
+def test_what_is_no_object_stays(text: str) -> None:
+    assert convert(text) == Converted(text=text, reasons=(), problems=(), notes=())

@@ -1,0 +1,258 @@
+"""What becomes of a claim's requests and of the expressions in them, however they are written."""
+
+import textwrap
+
+import pytest
+import yaml
+
+from tensorfusion_dra.app.convert.convert import Converted, convert
+from tests.support.conversions import CLAIM, A, claim, said
+
+
+def requests(converted: Converted) -> str:
+    """The requests of a claim, without indentation."""
+    return textwrap.dedent(converted.text.partition("requests:\n")[2]).strip()
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        pytest.param(
+            """
+            - name: gpu   # the first
+              allocationMode: ExactCount   # as many
+              # how many
+              exactly:
+                # from here
+                deviceClassName: x
+            """,
+            """
+            - name: gpu   # the first
+              # how many
+              exactly:
+                allocationMode: ExactCount   # as many
+                # from here
+                deviceClassName: x
+            """,
+            id="into a block that is there",
+        ),
+        pytest.param(
+            """
+            - deviceClassName: x   # first
+              # the name
+              name: gpu
+              count: 2
+
+              selectors:
+              - cel:
+                  # which
+                  expression: "true"
+            """,
+            """
+            - exactly:
+                deviceClassName: x   # first
+                count: 2
+                selectors:
+                - cel:
+                    # which
+                    expression: "true"
+              # the name
+              name: gpu
+            """,
+            id="into a block that is not there, from the dash of the list",
+        ),
+        pytest.param(
+            "- {name: gpu, deviceClassName: x, count: 2}",
+            "- {name: gpu, exactly: {deviceClassName: x, count: 2}}",
+            id="in brackets",
+        ),
+        pytest.param(
+            "- {deviceClassName: x, name: gpu, exactly: {count: 2}, allocationMode: ExactCount}",
+            "- {name: gpu, exactly: {deviceClassName: x, allocationMode: ExactCount, count: 2}}",
+            id="from all around into brackets",
+        ),
+        pytest.param(
+            """
+            - name: gpu
+              deviceClassName: x
+              exactly: {}
+            """,
+            """
+            - name: gpu
+              exactly: {deviceClassName: x}
+            """,
+            id="into empty brackets",
+        ),
+        pytest.param(
+            """
+            - name: gpu
+              allocationMode: ExactCount
+              exactly:
+                deviceClassName: x
+                allocationMode: ExactCount
+            """,
+            """
+            - name: gpu
+              exactly:
+                deviceClassName: x
+                allocationMode: ExactCount
+            """,
+            id="what is there already goes",
+        ),
+        pytest.param(
+            """
+            - name: gpu
+              exactly:
+                deviceClassName: x
+                selector:   # which
+                  cel:
+                    expression: 'true'
+                count: 1
+            """,
+            """
+            - name: gpu
+              exactly:
+                deviceClassName: x
+                selectors:   # which
+                  - cel:
+                      expression: 'true'
+                count: 1
+            """,
+            id="a selector becomes a list",
+        ),
+        pytest.param(
+            "- {name: a, exactly: {deviceClassName: x, selector: {cel: {expression: 'true'}}}}",
+            "- {name: a, exactly: {deviceClassName: x, selectors: [{cel: {expression: 'true'}}]}}",
+            id="a selector in brackets too",
+        ),
+        pytest.param(
+            """
+            - name: gpu
+              exactly:
+                deviceClassName: x
+                selector:
+                - cel: {expression: 'true'}
+            """,
+            """
+            - name: gpu
+              exactly:
+                deviceClassName: x
+                selectors:
+                - cel: {expression: 'true'}
+            """,
+            id="a list has the wrong name only",
+        ),
+        pytest.param(
+            """
+            - name: gpu
+              firstAvailable:
+              - name: one
+                count: 2
+              - {name: two}
+            """,
+            """
+            - name: gpu
+              firstAvailable:
+              - name: one
+                deviceClassName: tensor-fusion.ai
+                count: 2
+              - {name: two, deviceClassName: tensor-fusion.ai}
+            """,
+            id="every choice has a class",
+        ),
+    ],
+)
+def test_a_request_is_put_in_order(before: str, after: str) -> None:
+    converted = convert(claim(before))
+
+    assert requests(converted) == textwrap.dedent(after).strip()
+    assert converted.problems == ()
+    assert converted.reasons
+    assert convert(converted.text).text == converted.text
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("expression: {0}", "expression: {1}"),
+        ("expression: '{0}'", "expression: '{1}'"),
+        ("expression: {0} # why", "expression: {1} # why"),
+        ("expression: |\n  {0} &&\n\n    true // \n", "expression: |\n  {1} &&\n\n    true // \n"),
+        ("expression: |2-\n    {0}", "expression: |2-\n    {1}"),
+        ("expression: >-\n  {0}\n  &&\n  true", "expression: >-\n  {1}\n  &&\n  true"),
+        ("expression: true &&\n  {0}", "expression: true &&\n  {1}"),
+        ("expression: '{0} ||\n  ''a'' == \"b\"'", "expression: '{1} ||\n  ''a'' == \"b\"'"),
+    ],
+)
+def test_an_expression_is_translated_in_whatever_way_it_is_written(before: str, after: str) -> None:
+    request = """
+    - name: gpu
+      exactly:
+        deviceClassName: x
+        selectors:
+        - cel:
+    """
+    begin = textwrap.dedent(request).strip() + "\n"
+    dialect, translated = 'device.attributes["model"] == "A100"', f'{A}.model == "A100"'
+    old, new = (
+        begin + textwrap.indent(text.format(dialect, translated), " " * 8)
+        for text in (before, after)
+    )
+
+    converted = convert(claim(old))
+
+    assert requests(converted) == new.strip()
+    assert said(converted) == [f"{_line(old)}: the user guide's CEL, as Kubernetes takes it"]
+
+
+def _line(text: str) -> int:
+    return CLAIM.count("\n") + 1 + text.strip()[: text.index("expression")].count("\n")
+
+
+@pytest.mark.parametrize(
+    "escaped",
+    [
+        r"device.attributes[\"model\"] == \"A\x31\u00300\"",
+        'device.attributes[\\"model\\"] ==\\\n          \\ \\"A\\U00000031\\x30\\60\\"',
+        r"\tdevice.attributes[\"model\"]\x20==\n\"A100\"",
+    ],
+)
+def test_an_expression_in_double_quotes_keeps_its_escapes(escaped: str) -> None:
+    text = claim(
+        "- name: g\n  exactly:\n    deviceClassName: x\n    selectors:\n    - cel:\n"
+        f'        expression: "{escaped}"'.replace("\\60", "0")
+    )
+    (before,) = _expressions(text)
+
+    converted = convert(text)
+
+    (after,) = _expressions(converted.text)
+    assert after == before.replace('device.attributes["model"]', f"{A}.model")
+    assert converted.text == text.replace(
+        r"device.attributes[\"model\"]", A.replace('"', r"\"") + ".model"
+    )
+
+
+def _expressions(text: str) -> list[str]:
+    loaded = yaml.safe_load(text)
+    return [
+        selector["cel"]["expression"]
+        for request in loaded["spec"]["devices"]["requests"]
+        for selector in request["exactly"]["selectors"]
+    ]
+
+
+def test_what_an_alias_leads_to_is_changed_once() -> None:
+    text = claim(
+        """
+        - name: a
+          exactly: &one
+            selector: {cel: {expression: 'true'}}
+        - name: b
+          exactly: *one
+        """
+    )
+
+    converted = convert(text)
+
+    assert converted.text.count("deviceClassName") == converted.text.count("selectors: [{") == 1

@@ -1,0 +1,33 @@
+"""Claims to convert, and what is said of what was converted."""
+
+import textwrap
+from typing import Final
+
+from tensorfusion_dra.app.convert.convert import Converted
+from tensorfusion_dra.core import names
+
+A: Final = f'device.attributes["{names.DRIVER}"]'
+"""The driver's attributes, as Kubernetes takes them."""
+CLAIM: Final = """\
+apiVersion: resource.k8s.io/{version}
+kind: ResourceClaim
+metadata:
+  name: a
+spec:
+  devices:
+    requests:
+"""
+
+
+def claim(requests: str, version: str = "v1") -> str:
+    """A claim with requests, which are written without indentation."""
+    return (
+        CLAIM.format(version=version)
+        + textwrap.indent(textwrap.dedent(requests).strip(), "    ")
+        + "\n"
+    )
+
+
+def said(converted: Converted) -> list[str]:
+    """The reasons of all changes, each with its line."""
+    return [f"{reason.line}: {reason.text}" for reason in converted.reasons]
