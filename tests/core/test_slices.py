@@ -1,52 +1,19 @@
-"""Which writes a node makes to its ResourceSlices, and what a scheduler sees meanwhile."""
+"""Which writes a node makes to its ResourceSlices, and what is in them."""
 
 import copy
-from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from tensorfusion_dra.core import slice_rules, slices, stored
+from tensorfusion_dra.core import slice_rules, slices
 from tensorfusion_dra.core.device import Node, Taint
-from tensorfusion_dra.core.slices import Slice, SlicePlan
-from tensorfusion_dra.core.stored import GATE_CONSUMABLE_CAPACITY, GATE_DEVICE_TAINTS
+from tensorfusion_dra.core.slices import Slice
 from tests.support.gpus import NODE, cards, published
-from tests.support.slice_store import applied, listed, states, visible
+from tests.support.publications import MANY, NAME, generations, publication, wanted, written
+from tests.support.slice_store import applied
 
-NAME = "tensor-fusion-resource-slice-node-01"
-CONSUMABLE_OFF = frozenset({GATE_CONSUMABLE_CAPACITY})
-TAINTS_OFF = frozenset({GATE_DEVICE_TAINTS})
-MANY = published(*cards(129))
 SINCE = datetime(2026, 3, 1, tzinfo=UTC)
-
-
-def wanted(count: int = 2, *, node: Node = NODE, node_uid: str = "node-uid") -> tuple[Slice, ...]:
-    return slices.wanted(MANY[:count], node, node_uid=node_uid)
-
-
-def publication(
-    count: int = 2, *, node: Node = NODE, node_uid: str = "node-uid"
-) -> list[dict[str, Any]]:
-    """The slices of so many devices as the API server holds them."""
-    items = applied(slices.plan(wanted(count, node=node, node_uid=node_uid), []), [])
-    return [copy.deepcopy(dict(item)) for item in items]
-
-
-def written(plan: SlicePlan) -> dict[str, list[str]]:
-    """The names of what is deleted, updated and created."""
-    return {
-        verb: [item["metadata"]["name"] for item in getattr(plan, verb)]
-        for verb in ("delete", "update", "create")
-        if getattr(plan, verb)
-    }
-
-
-def generations(items: Sequence[Slice]) -> list[int]:
-    return [item["spec"]["pool"]["generation"] for item in items]
 
 
 def test_a_new_node_creates_its_slice_at_generation_1() -> None:
@@ -171,15 +138,6 @@ def test_after_all_slices_were_wiped_generations_begin_again() -> None:
     assert generations(plan.create) == [1]
 
 
-def test_an_obsolete_slice_goes_before_the_rest_is_written() -> None:
-    kept = publication(65)
-
-    steps = states(slices.plan(wanted(1), kept), kept)
-
-    assert [len(step) for step in steps] == [2, 1, 1]
-    assert generations(steps[-1]) == [1]
-
-
 def test_a_slice_under_a_foreign_name_is_obsolete() -> None:
     stray = publication()[0]
     stray["metadata"]["name"] = "00000-tensor-fusion.ai.dra-driver-node-01-abcde"
@@ -187,21 +145,6 @@ def test_a_slice_under_a_foreign_name_is_obsolete() -> None:
     plan = slices.plan(wanted(), [*publication(), stray])
 
     assert written(plan) == {"delete": [stray["metadata"]["name"]]}
-
-
-def test_obsolete_slices_go_oldest_first_so_that_no_older_pool_comes_back() -> None:
-    (stray,), (old,) = publication(1), publication(2)
-    stray["metadata"]["name"] = "a-stray"
-    stray["spec"]["pool"]["generation"] = 5
-
-    steps = states(slices.plan(wanted(3), [stray, old]), [stray, old])
-
-    assert [[len(item["spec"]["devices"]) for item in step] for step in steps] == [
-        [1, 2],
-        [1],
-        [],
-        [3],
-    ]
 
 
 def test_a_slice_of_an_older_generation_is_replaced_by_a_new_object() -> None:
@@ -350,115 +293,3 @@ def test_long_node_names_give_valid_and_different_names_and_labels() -> None:
     first, second = items
     assert first["metadata"]["name"] != second["metadata"]["name"]
     assert first["metadata"]["labels"] != second["metadata"]["labels"]
-
-
-def dropping(gates: frozenset[str], items: Sequence[Slice]) -> list[Slice]:
-    """The slices as an API server keeps them that has these gates off."""
-    return [
-        {
-            **item,
-            "spec": {
-                **item["spec"],
-                "devices": stored.without(item["spec"]["devices"], gates),
-            },
-        }
-        for item in items
-    ]
-
-
-def test_fields_of_a_gate_that_is_off_are_missed_until_the_gate_is_known() -> None:
-    kept = dropping(CONSUMABLE_OFF, publication())
-
-    assert written(slices.plan(wanted(), kept)) == {"update": [NAME]}
-    assert not slices.plan(wanted(), kept, dropped=CONSUMABLE_OFF)
-    assert slices.plan(wanted(), kept, dropped=TAINTS_OFF)
-
-
-def test_with_a_gate_off_other_changes_are_still_written() -> None:
-    kept = dropping(CONSUMABLE_OFF, publication())
-
-    plan = slices.plan(wanted(3), kept, dropped=CONSUMABLE_OFF)
-
-    assert written(plan) == {"update": [NAME]}
-
-
-def test_a_gate_that_is_on_again_costs_nothing_while_it_is_still_taken_for_off() -> None:
-    assert not slices.plan(wanted(), publication(), dropped=CONSUMABLE_OFF)
-
-
-def test_dropped_fields_name_their_gate() -> None:
-    (item,) = wanted()
-    devices = [{**device, "taints": [{"key": "a"}]} for device in item["spec"]["devices"]]
-    tainted = {**item, "spec": {**item["spec"], "devices": devices}}
-
-    for gates in (CONSUMABLE_OFF, TAINTS_OFF, CONSUMABLE_OFF | TAINTS_OFF):
-        assert slices.dropped_gates(tainted, dropping(gates, [tainted])[0]) == gates
-
-
-def test_nothing_dropped_names_no_gate() -> None:
-    for item in (*wanted(0), *wanted(2)):
-        assert slices.dropped_gates(item, item) == frozenset()
-
-
-def test_a_difference_that_no_gate_explains_names_none() -> None:
-    (item,) = wanted(2)
-    (other,) = wanted(1)
-
-    assert slices.dropped_gates(item, other) == frozenset()
-
-
-@st.composite
-def stores(draw: st.DrawFn) -> list[Slice]:
-    """What may be stored for this driver and node, whoever wrote it."""
-    sizes = st.sampled_from([0, 1, 2, 64, 65, 129])
-    items: dict[str, Any] = {}
-    for pool in draw(st.lists(st.sampled_from(["default", "old"]), max_size=2)):
-        node = replace(NODE, gpupool=pool)
-        for item in publication(draw(sizes), node=node, node_uid=draw(st.sampled_from("ab"))):
-            change = draw(st.sampled_from(["", "", "vanished", "generation", "device", "renamed"]))
-            name = item["metadata"]["name"]
-            if change == "vanished":
-                continue
-            if change == "generation":
-                item["spec"]["pool"]["generation"] = draw(st.integers(0, 3))
-            if change == "device" and item["spec"]["devices"]:
-                item["spec"]["devices"][0]["attributes"]["qos"] = {"string": "low"}
-            if change == "renamed":
-                name = f"a-{name}"
-            item["metadata"] = {**item["metadata"], "name": name, "uid": f"{pool}-{name}"}
-            items[name] = item
-    return draw(st.permutations(list(items.values())))
-
-
-@settings(max_examples=40, deadline=None)
-@given(stores(), st.sampled_from([0, 1, 2, 65, 129]), st.sampled_from("ab"))
-def test_from_whatever_is_stored_a_plan_leads_to_the_wanted_pool_and_to_nothing_else(
-    kept: list[Slice], count: int, node_uid: str
-) -> None:
-    target = wanted(count, node_uid=node_uid)
-
-    plan = slices.plan(target, kept)
-    after = applied(plan, kept)
-
-    pool = visible(after, "default/node-01")
-    assert pool is not None
-    assert len(pool) == len(after)
-    assert listed(pool) == listed(target)
-    assert set(generations(after)) == {plan.generation}
-    assert not slices.plan(target, after)
-
-
-@settings(max_examples=40, deadline=None)
-@given(stores(), st.sampled_from([0, 1, 2, 65, 129]))
-def test_no_scheduler_ever_sees_old_and_new_devices_mixed_or_an_older_generation(
-    kept: list[Slice], count: int
-) -> None:
-    target = wanted(count)
-    of_pool = [item for item in kept if item["spec"]["pool"]["name"] == "default/node-01"]
-    newest = max(generations(of_pool), default=0)
-
-    for state in states(slices.plan(target, kept), kept)[1:]:
-        seen = visible(state, "default/node-01") or []
-
-        untouched = all(item in kept for item in seen) and set(generations(seen)) <= {newest}
-        assert untouched or listed(seen) == listed(target)
