@@ -1,0 +1,119 @@
+"""What becomes of a request by a webhook's answer, and without a good one."""
+
+import pytest
+
+from tensorfusion_dra.webhook.server import Server
+from tests.simulator.api.client import PODS, Json
+from tests.support.https import HOST
+from tests.support.webhook_desk import (
+    MUTATING,
+    VALIDATING,
+    Desk,
+    Hooked,
+    Rule,
+    labelled,
+    patch,
+    pod,
+)
+
+
+def test_validating_webhooks_see_what_the_mutating_ones_made_and_may_refuse_it(
+    api: Hooked, desk: Desk
+) -> None:
+    status = {"code": 422, "reason": "Invalid", "message": "no", "details": {"name": "a"}}
+    desk.rules = {"/a": labelled("a"), "/v": lambda _: {"allowed": False, "status": status}}
+    api.register(MUTATING, "a")
+    api.register(VALIDATING, "v")
+
+    reply = api.post(PODS, pod())
+
+    assert reply.code == 422
+    assert reply.message == 'admission webhook "v.example.com" denied the request: no'
+    assert (reply.json["reason"], reply.json["details"]) == ("Invalid", {"name": "a"})
+    assert "a" in desk.asked[1][1]["object"]["metadata"]["labels"]
+    assert api.get(f"{PODS}/a").code == 404
+
+
+def test_a_refusal_without_a_reason_is_a_bad_request(api: Hooked, desk: Desk) -> None:
+    desk.rules = {"/a": lambda _: {"allowed": False}}
+    api.register(MUTATING, "a")
+
+    reply = api.post(PODS, pod())
+
+    assert reply.code == 400
+    assert reply.message.endswith("denied the request without explanation")
+
+
+def test_warnings_come_back_with_the_answer(api: Hooked, desk: Desk) -> None:
+    desk.rules = {"/a": lambda _: {"allowed": True, "warnings": ["careful"]}}
+    api.register(MUTATING, "a")
+
+    assert api.post(PODS, pod()).headers["warning"] == ['299 - "careful"']
+
+
+@pytest.mark.parametrize(
+    ("rule", "text"),
+    [
+        (lambda _: {"uid": "another", "allowed": True}, "expected response.uid="),
+        (lambda _: {"allowed": True, "patch": "W10="}, "patch and patchType do not match"),
+        (lambda _: {"allowed": True, "patchType": "JSONPatch"}, "do not match"),
+        (lambda _: {"response": 1 / 0}, "ZeroDivisionError"),
+    ],
+)
+def test_a_webhook_that_gives_no_good_answer_fails_the_request_or_is_passed_by(
+    api: Hooked, desk: Desk, rule: Rule, text: str
+) -> None:
+    desk.rules = {"/a": rule, "/b": rule}
+    api.register(MUTATING, "a", failurePolicy="Ignore")
+    ignored = api.post(PODS, pod())
+    api.register(MUTATING, "b", failurePolicy="Fail")
+    failed = api.post(PODS, pod(name="b"))
+
+    assert ignored.code == 201
+    assert failed.code == 500
+    assert failed.message.startswith(
+        'Internal error occurred: failed calling webhook "b.example.com": '
+    )
+    assert text in failed.message
+
+
+def test_a_webhook_that_is_not_there_fails_the_request(api: Hooked, hooks: Server) -> None:
+    api.register(MUTATING, "a")
+    hooks.stop(grace_seconds=1)
+
+    reply = api.post(PODS, pod())
+
+    assert reply.code == 500
+    assert f'Post "https://{HOST}:{hooks.port}/a": ' in reply.message
+
+
+@pytest.mark.parametrize(
+    ("operations", "text"),
+    [
+        ([{"op": "remove", "path": "/nowhere"}], "the server rejected our request"),
+        ([{"op": "add", "path": "/spec/containers/0/resources", "value": {"x": 1}}], "unknown"),
+        ([{"op": "add", "path": "/metadata/labels", "value": 7}], "cannot unmarshal number"),
+    ],
+)
+def test_a_patch_that_does_not_fit_fails_the_request(
+    api: Hooked, desk: Desk, operations: list[Json], text: str
+) -> None:
+    desk.rules = {"/a": patch(*operations)}
+    api.register(MUTATING, "a", failurePolicy="Ignore")
+
+    reply = api.post(PODS, pod())
+
+    assert reply.code == 500
+    assert text in reply.message
+
+
+def test_what_a_webhook_makes_has_to_keep_the_rules(api: Hooked, desk: Desk) -> None:
+    claims = {"claims": [{"name": "gone"}]}
+    desk.rules = {
+        "/a": patch({"op": "add", "path": "/spec/containers/0/resources", "value": claims})
+    }
+    api.register(MUTATING, "a")
+
+    reply = api.post(PODS, pod())
+
+    assert reply.causes == [("spec.containers[0].resources.claims[0]", "FieldValueNotFound")]
