@@ -1,13 +1,15 @@
-"""An API server for each test."""
+"""An API server for each test, and one that answers every request alike."""
 
 from collections.abc import Iterator
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
 from tensorfusion_dra.cluster.api import Api
 from tensorfusion_dra.cluster.resource_api import ResourceApi
 from tensorfusion_dra.simulator.apiserver import ApiServer
+from tests.support.answers import Answers
 
 
 @pytest.fixture
@@ -24,3 +26,13 @@ def api(server: ApiServer, tmp_path: Path) -> Api:
 @pytest.fixture
 def resource_api(api: Api) -> ResourceApi:
     return ResourceApi(api)
+
+
+@pytest.fixture
+def answers() -> Iterator[Answers]:
+    with Answers() as server:
+        thread = Thread(target=server.serve_forever)
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join(5)

@@ -1,13 +1,7 @@
-"""What an API server, a proxy or a network can do to a call, and what it costs."""
+"""What an API server or a network can do to a call, and what it costs."""
 
-import json
 import os
 import time
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
-from threading import Thread
-from typing import Any
 
 import pytest
 from kubernetes.client.rest import RESTResponse
@@ -16,31 +10,20 @@ from urllib3 import HTTPResponse, connection_from_url
 from urllib3.connection import HTTPConnection
 
 from tensorfusion_dra.cluster import retries, watch
-from tensorfusion_dra.cluster.api import Api, StatusError, WatchStream
+from tensorfusion_dra.cluster.api import Api, WatchStream
 from tensorfusion_dra.cluster.claims import Claims
 from tensorfusion_dra.cluster.resource_api import ResourceApi
 from tensorfusion_dra.cluster.slice_watch import SliceWatch
 from tensorfusion_dra.cluster.slices import Slices
 from tensorfusion_dra.core.claim import ClaimRef
-from tensorfusion_dra.core.errors import InputError, RetryableError
+from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.driver.ports.cluster import MissingRightError
 from tensorfusion_dra.simulator.api.faults import HalfOpen, Refuse
 from tensorfusion_dra.simulator.apiserver import ApiServer
+from tests.support.answers import SLICES_PATH, failing, nothing
 from tests.support.virtual_time import VirtualTime
-from tests.support.waiting import eventually
 
-SLICES_PATH = "/apis/resource.k8s.io/v1/resourceslices"
 REF = ClaimRef(namespace="default", name="a", uid="uid-a")
-
-
-def nothing() -> None:
-    """For who only watches the watch."""
-
-
-def failing(api: Api, wait_seconds: float = 5) -> StatusError:
-    with pytest.raises(StatusError) as caught:
-        api.call("GET", SLICES_PATH, wait_seconds=wait_seconds)
-    return caught.value
 
 
 def test_a_server_that_says_nothing_costs_the_time_once(server: ApiServer, api: Api) -> None:
@@ -171,144 +154,6 @@ def test_a_server_that_fails_for_six_hours_is_asked_at_most_every_fifteen_second
     assert len(logs) == 1
 
 
-class Answers(ThreadingHTTPServer):
-    """An HTTP server that answers every request alike.
-
-    Attributes:
-        status, body: Of its answers.
-        tokens: What each request said under Authorization.
-    """
-
-    daemon_threads = True
-
-    def __init__(self) -> None:
-        self.status = 200
-        self.body = b"{}"
-        self.tokens: list[str] = []
-        super().__init__(("127.0.0.1", 0), _Handler)
-
-    def kubeconfig(self, folder: Path, token: str) -> Path:
-        path = folder / "kubeconfig"
-        cluster = {"server": f"http://127.0.0.1:{self.server_address[1]}"}
-        document = {
-            "apiVersion": "v1",
-            "kind": "Config",
-            "clusters": [{"name": "c", "cluster": cluster}],
-            "users": [{"name": "u", "user": {"token": token}}],
-            "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
-            "current-context": "x",
-        }
-        path.write_text(json.dumps(document))
-        return path
-
-
-class _Handler(BaseHTTPRequestHandler):
-    server: Answers
-
-    def do_GET(self) -> None:
-        self.server.tokens.append(self.headers.get("Authorization", ""))
-        self.send_response(self.server.status)
-        self.send_header("Content-Length", str(len(self.server.body)))
-        self.end_headers()
-        self.wfile.write(self.server.body)
-
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base's name
-        pass
-
-
-@pytest.fixture
-def answers() -> Iterator[Answers]:
-    with Answers() as server:
-        thread = Thread(target=server.serve_forever)
-        thread.start()
-        yield server
-        server.shutdown()
-        thread.join(5)
-
-
-def test_a_token_that_is_refused_is_read_again(answers: Answers, tmp_path: Path) -> None:
-    api = Api(answers.kubeconfig(tmp_path, "first-token"))
-    api.call("GET", SLICES_PATH)
-    answers.kubeconfig(tmp_path, "second-token")
-    answers.status = 401
-    failing(api)
-    answers.status = 200
-
-    api.call("GET", SLICES_PATH)
-
-    assert answers.tokens == ["Bearer first-token", "Bearer first-token", "Bearer second-token"]
-
-
-def test_a_kubeconfig_that_breaks_later_is_waited_for(answers: Answers, tmp_path: Path) -> None:
-    path = answers.kubeconfig(tmp_path, "first-token")
-    api = Api(path)
-    api.call("GET", SLICES_PATH)
-    answers.status = 401
-    failing(api)
-    path.write_text("{")
-
-    with pytest.raises(RetryableError, match="kubeconfig"):
-        api.call("GET", SLICES_PATH)
-
-
-def test_a_kubeconfig_that_is_broken_at_first_is_bad_input(tmp_path: Path) -> None:
-    (tmp_path / "kubeconfig").write_text("{")
-
-    with pytest.raises(InputError, match="kubeconfig"):
-        Api(tmp_path / "kubeconfig").call("GET", SLICES_PATH)
-
-
-TOKEN = "s3cr3t-t0k3n-of-the-node-plugin"
-JWT = "eyJhbGciOiJSUzI1NiIsImtpZCI6IjEifQ.eyJzdWIiOiJzeXN0ZW0ifQ.c2lnbmF0dXJl"
-
-
-@pytest.mark.parametrize(
-    ("body", "expected"),
-    [
-        (b"Authorization: Bearer " + TOKEN.encode(), "Authorization: <hidden>"),
-        (b"request had " + TOKEN.encode() + b" in it", "request had <hidden> in it"),
-        (b'{"message": "token ' + JWT.encode() + b' expired"}', "token <hidden> expired"),
-        (b"Authorization: Basic dXNlcjpwYXNzd29yZA==", "Authorization: <hidden>"),
-        (b"x" * 290 + TOKEN.encode(), "x" * 290 + "<hidden>"),
-        (b"red \x1b[31m\x00\r\n\tnext \xff\xe2\x80\xae line", "red ?[31m? next \ufffd? line"),
-        (b'{"message": {"not": "text"}}', "{'not': 'text'}"),
-        (b"y" * 10_000, "y" * 297 + "..."),
-    ],
-)
-def test_what_a_server_says_is_one_printable_line_without_secrets(
-    answers: Answers, tmp_path: Path, body: bytes, expected: str
-) -> None:
-    api = Api(answers.kubeconfig(tmp_path, TOKEN))
-    answers.status, answers.body = 500, body
-
-    assert str(failing(api)) == f"GET {SLICES_PATH}: 500: {expected}"
-
-
-@pytest.mark.parametrize(
-    "body", [b"<html>proxy</html>", b"[]", b'"text"', b"null", b"\xff", b"", b"[" * 2000]
-)
-def test_what_is_no_object_is_a_failure_that_passes(
-    answers: Answers, tmp_path: Path, body: bytes
-) -> None:
-    api = Api(answers.kubeconfig(tmp_path, TOKEN))
-    answers.body = body
-
-    with pytest.raises(RetryableError):
-        api.call("GET", SLICES_PATH)
-
-
-MALFORMED: list[Any] = [
-    {},
-    {"metadata": None},
-    {"metadata": []},
-    {"metadata": {"resourceVersion": "1"}, "items": [None]},
-    {"metadata": {"resourceVersion": "1"}, "items": ["text"]},
-    {"metadata": {"resourceVersion": "1"}, "items": [{"metadata": {"name": "a"}}]},
-    {"metadata": {"resourceVersion": "1"}, "items": [{"metadata": {"name": "a"}, "spec": []}]},
-    {"metadata": {"resourceVersion": "1"}, "items": 5},
-]
-
-
 @pytest.mark.parametrize("ended", ["by its socket", "by its last byte", "by who reads it"])
 def test_a_watch_that_is_just_ending_can_be_cut(server: ApiServer, ended: str) -> None:
     pool = connection_from_url(server.url)
@@ -328,53 +173,3 @@ def test_a_watch_that_is_just_ending_can_be_cut(server: ApiServer, ended: str) -
     stream.cut()
 
     pool.close()
-
-
-@pytest.mark.parametrize("document", MALFORMED)
-def test_malformed_lists_are_failures_that_pass(
-    answers: Answers, tmp_path: Path, document: Any
-) -> None:
-    api = Api(answers.kubeconfig(tmp_path, TOKEN))
-    resource_api = ResourceApi(api)
-    answers.body = json.dumps({"versions": [{"version": "v1"}]}).encode()
-    resource_api.version()
-    answers.body = json.dumps(document).encode()
-    following = SliceWatch(resource_api, selector="", on_change=nothing, on_return=nothing)
-    thread = Thread(target=following.run)
-    with capture_logs() as logs:
-        thread.start()
-
-        items = document.get("items")
-        if items:
-            with pytest.raises(RetryableError):
-                Slices(resource_api, node_name="node-01").fetch()
-        asked = len(answers.tokens)
-        assert eventually(lambda: len(answers.tokens) > asked + 2)
-        assert thread.is_alive()
-
-        following.stop()
-        thread.join(5)
-    assert [line["event"] for line in logs] in ([], ["watch_retried"])
-    assert not thread.is_alive()
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        {"type": "MODIFIED"},
-        {"type": "MODIFIED", "object": "text"},
-        {"type": "MODIFIED", "object": {"metadata": None}},
-        {"type": "ERROR", "object": "text"},
-        {"type": "ERROR", "object": {"code": "x"}},
-        {"type": "BOOKMARK", "object": {"metadata": []}},
-        {},
-        [],
-    ],
-)
-def test_malformed_events_end_the_watch_and_not_the_process(line: Any) -> None:
-    try:
-        version = watch._version_of(line) if isinstance(line, dict) else ""
-    except RetryableError:
-        version = ""
-
-    assert version == ""

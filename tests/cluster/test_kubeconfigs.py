@@ -1,0 +1,41 @@
+"""When a kubeconfig is read again, and what a broken one costs."""
+
+from pathlib import Path
+
+import pytest
+
+from tensorfusion_dra.cluster.api import Api
+from tensorfusion_dra.core.errors import InputError, RetryableError
+from tests.support.answers import SLICES_PATH, Answers, failing
+
+
+def test_a_token_that_is_refused_is_read_again(answers: Answers, tmp_path: Path) -> None:
+    api = Api(answers.kubeconfig(tmp_path, "first-token"))
+    api.call("GET", SLICES_PATH)
+    answers.kubeconfig(tmp_path, "second-token")
+    answers.status = 401
+    failing(api)
+    answers.status = 200
+
+    api.call("GET", SLICES_PATH)
+
+    assert answers.tokens == ["Bearer first-token", "Bearer first-token", "Bearer second-token"]
+
+
+def test_a_kubeconfig_that_breaks_later_is_waited_for(answers: Answers, tmp_path: Path) -> None:
+    path = answers.kubeconfig(tmp_path, "first-token")
+    api = Api(path)
+    api.call("GET", SLICES_PATH)
+    answers.status = 401
+    failing(api)
+    path.write_text("{")
+
+    with pytest.raises(RetryableError, match="kubeconfig"):
+        api.call("GET", SLICES_PATH)
+
+
+def test_a_kubeconfig_that_is_broken_at_first_is_bad_input(tmp_path: Path) -> None:
+    (tmp_path / "kubeconfig").write_text("{")
+
+    with pytest.raises(InputError, match="kubeconfig"):
+        Api(tmp_path / "kubeconfig").call("GET", SLICES_PATH)

@@ -1,0 +1,118 @@
+"""What an API server or a proxy can say that is no answer, and what is told of it."""
+
+import json
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from tensorfusion_dra.cluster import watch
+from tensorfusion_dra.cluster.api import Api
+from tensorfusion_dra.cluster.resource_api import ResourceApi
+from tensorfusion_dra.cluster.slice_watch import SliceWatch
+from tensorfusion_dra.cluster.slices import Slices
+from tensorfusion_dra.core.errors import RetryableError
+from tests.support.answers import SLICES_PATH, Answers, failing, nothing
+from tests.support.waiting import eventually
+
+TOKEN = "s3cr3t-t0k3n-of-the-node-plugin"
+JWT = "eyJhbGciOiJSUzI1NiIsImtpZCI6IjEifQ.eyJzdWIiOiJzeXN0ZW0ifQ.c2lnbmF0dXJl"
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        (b"Authorization: Bearer " + TOKEN.encode(), "Authorization: <hidden>"),
+        (b"request had " + TOKEN.encode() + b" in it", "request had <hidden> in it"),
+        (b'{"message": "token ' + JWT.encode() + b' expired"}', "token <hidden> expired"),
+        (b"Authorization: Basic dXNlcjpwYXNzd29yZA==", "Authorization: <hidden>"),
+        (b"x" * 290 + TOKEN.encode(), "x" * 290 + "<hidden>"),
+        (b"red \x1b[31m\x00\r\n\tnext \xff\xe2\x80\xae line", "red ?[31m? next \ufffd? line"),
+        (b'{"message": {"not": "text"}}', "{'not': 'text'}"),
+        (b"y" * 10_000, "y" * 297 + "..."),
+    ],
+)
+def test_what_a_server_says_is_one_printable_line_without_secrets(
+    answers: Answers, tmp_path: Path, body: bytes, expected: str
+) -> None:
+    api = Api(answers.kubeconfig(tmp_path, TOKEN))
+    answers.status, answers.body = 500, body
+
+    assert str(failing(api)) == f"GET {SLICES_PATH}: 500: {expected}"
+
+
+@pytest.mark.parametrize(
+    "body", [b"<html>proxy</html>", b"[]", b'"text"', b"null", b"\xff", b"", b"[" * 2000]
+)
+def test_what_is_no_object_is_a_failure_that_passes(
+    answers: Answers, tmp_path: Path, body: bytes
+) -> None:
+    api = Api(answers.kubeconfig(tmp_path, TOKEN))
+    answers.body = body
+
+    with pytest.raises(RetryableError):
+        api.call("GET", SLICES_PATH)
+
+
+MALFORMED: list[Any] = [
+    {},
+    {"metadata": None},
+    {"metadata": []},
+    {"metadata": {"resourceVersion": "1"}, "items": [None]},
+    {"metadata": {"resourceVersion": "1"}, "items": ["text"]},
+    {"metadata": {"resourceVersion": "1"}, "items": [{"metadata": {"name": "a"}}]},
+    {"metadata": {"resourceVersion": "1"}, "items": [{"metadata": {"name": "a"}, "spec": []}]},
+    {"metadata": {"resourceVersion": "1"}, "items": 5},
+]
+
+
+@pytest.mark.parametrize("document", MALFORMED)
+def test_malformed_lists_are_failures_that_pass(
+    answers: Answers, tmp_path: Path, document: Any
+) -> None:
+    api = Api(answers.kubeconfig(tmp_path, TOKEN))
+    resource_api = ResourceApi(api)
+    answers.body = json.dumps({"versions": [{"version": "v1"}]}).encode()
+    resource_api.version()
+    answers.body = json.dumps(document).encode()
+    following = SliceWatch(resource_api, selector="", on_change=nothing, on_return=nothing)
+    thread = Thread(target=following.run)
+    with capture_logs() as logs:
+        thread.start()
+
+        items = document.get("items")
+        if items:
+            with pytest.raises(RetryableError):
+                Slices(resource_api, node_name="node-01").fetch()
+        asked = len(answers.tokens)
+        assert eventually(lambda: len(answers.tokens) > asked + 2)
+        assert thread.is_alive()
+
+        following.stop()
+        thread.join(5)
+    assert [line["event"] for line in logs] in ([], ["watch_retried"])
+    assert not thread.is_alive()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        {"type": "MODIFIED"},
+        {"type": "MODIFIED", "object": "text"},
+        {"type": "MODIFIED", "object": {"metadata": None}},
+        {"type": "ERROR", "object": "text"},
+        {"type": "ERROR", "object": {"code": "x"}},
+        {"type": "BOOKMARK", "object": {"metadata": []}},
+        {},
+        [],
+    ],
+)
+def test_malformed_events_end_the_watch_and_not_the_process(line: Any) -> None:
+    try:
+        version = watch._version_of(line) if isinstance(line, dict) else ""
+    except RetryableError:
+        version = ""
+
+    assert version == ""
