@@ -1,0 +1,224 @@
+"""The verb `cel explain`: what each part of a selector matches, in a file and in a cluster."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tensorfusion_dra.core import names
+from tensorfusion_dra.core.device import Device
+from tensorfusion_dra.core.quantity import GIB
+from tensorfusion_dra.simulator.apiserver import ApiServer
+from tensorfusion_dra.simulator.rest import SLICES, Client
+from tests.support.cel_command import A100, A, child, run
+from tests.support.gpus import NODE, cards, gpu, published
+
+Json = dict[str, Any]
+
+
+def resource_slice(node: str, devices: tuple[Device, ...], *, generation: int = 1) -> Json:
+    pool = {"name": f"default/{node}", "generation": generation, "resourceSliceCount": 1}
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceSlice",
+        "metadata": {"name": f"slice-{node}-{generation}"},
+        "spec": {
+            "driver": names.DRIVER,
+            "nodeName": node,
+            "pool": pool,
+            "devices": [device.as_api() for device in devices],
+        },
+    }
+
+
+def two_nodes() -> list[Json]:
+    """Three A100 on a node of level medium, and a T4 on one of level high."""
+    t4 = gpu(7, model="T4", milli_tflops=65_000, vram_bytes=16 * GIB)
+    high = replace(NODE, name="node-02", qos="high")
+    return [
+        resource_slice("node-01", published(*cards(3))),
+        resource_slice("node-02", published(t4, node=high)),
+    ]
+
+
+def claim(device: str, consumed: dict[str, str] | None = None) -> Json:
+    result: Json = {
+        "request": "gpu",
+        "driver": names.DRIVER,
+        "pool": "default/node-01",
+        "device": device,
+    }
+    if consumed is not None:
+        share = "11111111-1111-1111-1111-111111111111"
+        result |= {"shareID": share, "consumedCapacity": consumed}
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaim",
+        "metadata": {"name": f"claim-{device}", "namespace": "default"},
+        "spec": {},
+        "status": {"allocation": {"devices": {"results": [result]}}},
+    }
+
+
+@pytest.fixture
+def slices(tmp_path: Path) -> str:
+    file = tmp_path / "slices.yaml"
+    file.write_text(yaml.safe_dump({"apiVersion": "v1", "kind": "List", "items": two_nodes()}))
+    return str(file)
+
+
+def test_explain_without_the_library_says_so(slices: str) -> None:
+    code, out, err = child("explain", "true", "--slices", slices, without_cel=True)
+
+    assert (code, out) == (2, "")
+    assert "cel explain needs the extra 'cel'" in err
+
+
+def test_explain_shows_each_part_and_what_was_found(
+    capsys: pytest.CaptureFixture[str], slices: str
+) -> None:
+    text = f'({A100} || device.attributes["model"] == "H100") && device.attributes["qos"] == "high"'
+
+    code, out, err = run(capsys, "explain", "--slices", slices, text)
+
+    shown = [" ".join(line.split()) for line in out.splitlines()]
+    assert (code, err) == (1, "")
+    assert f"0 of 4 devices of {names.DRIVER} match; pools: 2" in shown
+    assert "3 any of" in shown
+    assert f'3 model: A100 (3), T4 (1) {A}.model == "A100"' in shown
+    assert f'0 model: A100 (3), T4 (1) {A}.model == "H100"' in shown
+    assert f'1 qos: medium (3), high (1) {A}.qos == "high"' in shown
+    left_out = shown[shown.index("Left out") :]
+    assert left_out[1].startswith("default/node-01: gpu-8f3a")
+    assert left_out[2] == f'{A}.qos == "high" (qos medium)'
+    assert left_out[4:] == [f'{A}.model == "A100" (model T4)', f'{A}.model == "H100" (model T4)']
+
+
+def test_explain_tells_a_match_by_its_exit_code(
+    capsys: pytest.CaptureFixture[str], slices: str
+) -> None:
+    code, out, _ = run(capsys, "explain", "--slices", slices, "-o", "json", A100)
+
+    document = json.loads(out)
+    assert (code, document["matching"]) == (0, 3)
+    assert [device["matches"] for device in document["devices"]] == [True, True, True, False]
+    assert document["devices"][3]["reasons"] == [f'{A}.model == "A100" (model T4)']
+    assert document["term"]["values"] == {"model": {"A100": 3, "T4": 1}}
+
+
+def test_explain_says_where_a_selector_fails(
+    capsys: pytest.CaptureFixture[str], slices: str
+) -> None:
+    code, out, _ = run(capsys, "explain", "--slices", slices, f"{A}.rack == 1")
+
+    assert code == 1
+    assert "On 4 of them the selector fails, which stops its pods everywhere: no such key" in out
+    assert f"{A}.rack == 1: no such key: rack (rack missing)" in out
+
+
+def test_explain_goes_into_negations_and_bindings(
+    capsys: pytest.CaptureFixture[str], slices: str
+) -> None:
+    text = f'cel.bind(a, {A}, !(a.model == "A100") && a.node_total_gpus >= 3)'
+
+    code, out, _ = run(capsys, "explain", "--slices", slices, text)
+
+    shown = [" ".join(line.split()) for line in out.splitlines()]
+    assert code == 1
+    assert '1 !(a.model == "A100")' in shown
+    assert "3 node_total_gpus: 3 (3), 1 (1) a.node_total_gpus >= 3" in shown
+    assert '!(a.model == "A100") (model A100)' in shown
+
+
+def test_explain_adds_what_a_claim_asks_for(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    first, second, third = (device.name for device in published(*cards(3)))
+    taken = [claim(first, {"tflops": "300", "vram": "1Gi"}), claim(second)]
+    file = tmp_path / "cluster.yaml"
+    file.write_text(yaml.safe_dump_all([*two_nodes(), *taken]))
+
+    code, out, _ = run(
+        capsys, "explain", "true", "--slices", str(file), "-o", "json", "--request", "tflops=100"
+    )
+
+    refusals = {item["device"]: item["refusal"] for item in json.loads(out)["devices"]}
+    assert code == 0
+    assert refusals[first] == "tflops 300 of 312 taken, 100 more do not fit"
+    assert refusals[second] == "a claim has it alone"
+    assert refusals[third] is None
+
+
+def test_explain_counts_the_newest_generation_only(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    old = resource_slice("node-01", published(*cards(3)))
+    new = resource_slice("node-01", published(*cards(1)), generation=2)
+    file = tmp_path / "slices.json"
+    file.write_text(json.dumps({"kind": "List", "items": [old, new]}))
+
+    _, out, _ = run(capsys, "explain", "true", "--slices", str(file))
+
+    assert "1 of 1 devices" in out
+
+
+def test_explain_mentions_taints(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    tainted = resource_slice("node-01", published(gpu()))
+    tainted["spec"]["devices"][0]["taints"] = [{"key": "broken", "effect": "NoSchedule"}]
+    file = tmp_path / "slices.yaml"
+    file.write_text(yaml.safe_dump(tainted))
+
+    _, out, _ = run(capsys, "explain", "true", "--slices", str(file))
+
+    assert "1 of them only for claims that tolerate their taints" in out
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("kind: Pod", "found no ResourceSlice"),
+        ("{", "slices "),
+        ("kind: ResourceSlice", "expected ResourceSlices as the API server shows them"),
+    ],
+)
+def test_a_file_without_usable_slices_is_bad_input(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, text: str, said: str
+) -> None:
+    file = tmp_path / "slices.yaml"
+    file.write_text(text)
+
+    code, _, err = run(capsys, "explain", "true", "--slices", str(file))
+
+    assert (code, err.count("\n")) == (2, 1)
+    assert said in err
+
+
+def test_explain_asks_the_cluster(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with ApiServer() as server:
+        client = Client(server.url)
+        for document in two_nodes():
+            client.create(SLICES, document)
+        kubeconfig = server.kubeconfig(tmp_path / "kubeconfig")
+        monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
+
+        code, out, err = run(capsys, "explain", A100, "--request", "tflops=100,vram=16Gi")
+
+    assert (code, err) == (0, "")
+    assert f"3 of 4 devices of {names.DRIVER} match; pools: 2" in out
+    assert "request tflops=100, vram=16Gi" in out
+
+
+def test_a_cluster_that_does_not_answer_is_one_line(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    with ApiServer() as server:
+        kubeconfig = server.kubeconfig(tmp_path / "kubeconfig")
+
+    code, out, err = run(capsys, "explain", A100, "--kubeconfig", str(kubeconfig))
+
+    assert (code, out, err.count("\n")) == (1, "", 1)

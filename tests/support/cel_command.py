@@ -1,0 +1,36 @@
+"""The verb `cel`, in this process and in one of its own."""
+
+import subprocess
+import sys
+from typing import Final
+
+import pytest
+
+from tensorfusion_dra import cli
+from tensorfusion_dra.core import names
+
+A: Final = f'device.attributes["{names.DRIVER}"]'
+"""The driver's attributes, as Kubernetes takes them."""
+A100: Final = 'device.attributes["model"] == "A100"'
+"""A selector in the user guide's CEL."""
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    """Exit code, stdout and stderr of the command."""
+    code = cli.main(["cel", *arguments])
+    printed = capsys.readouterr()
+    return code, printed.out, printed.err
+
+
+def child(*arguments: str, stdin: str = "", without_cel: bool = False) -> tuple[int, str, str]:
+    """The command in a process of its own, if wanted without the extra `cel`."""
+    hidden = "sys.modules['cel_expr_python'] = None; " if without_cel else ""
+    code = f"import sys; {hidden}from tensorfusion_dra import cli; sys.exit(cli.main())"
+    ended = subprocess.run(
+        [sys.executable, "-c", code, "cel", *arguments],
+        input=stdin.encode(),
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    return ended.returncode, ended.stdout.decode(), ended.stderr.decode()
