@@ -1,7 +1,7 @@
 """Files are made to follow from the records: after crashes, beside other instances, after boots."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -23,13 +23,6 @@ from tests.support.prepared_node import (
     share,
     spec_file,
 )
-
-
-@pytest.fixture
-def setup(tmp_path: Path) -> Iterator[Setup]:
-    node = Setup(tmp_path)
-    yield node
-    node.ledger.close()
 
 
 def recovered(node: Setup) -> Round:

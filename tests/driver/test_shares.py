@@ -2,9 +2,7 @@
 
 import json
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from threading import Event
 from typing import Any
 
@@ -30,13 +28,6 @@ from tests.support.prepared_node import (
 from tests.support.stored_claims import stored_claim
 
 LIMIT = "tensor-fusion.ai/vram-limit"
-
-
-@pytest.fixture
-def setup(tmp_path: Path) -> Iterator[Setup]:
-    node = Setup(tmp_path)
-    yield node
-    node.ledger.close()
 
 
 def with_annotations(setup: Setup, name: str, said: dict[str, str], **amounts: Any) -> ClaimRef:

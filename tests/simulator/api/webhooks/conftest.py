@@ -8,8 +8,8 @@ import pytest
 from tensorfusion_dra.simulator import match_conditions
 from tensorfusion_dra.simulator.apiserver import ApiServer
 from tensorfusion_dra.webhook.server import Server
+from tests.simulator.api.webhooks.desk import Desk, Hooked
 from tests.support.https import Files, serving
-from tests.support.webhook_desk import Desk, Hooked
 
 
 @pytest.fixture

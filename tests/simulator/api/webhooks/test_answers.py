@@ -4,8 +4,7 @@ import pytest
 
 from tensorfusion_dra.webhook.server import Server
 from tests.simulator.api.client import PODS, Json
-from tests.support.https import HOST
-from tests.support.webhook_desk import (
+from tests.simulator.api.webhooks.desk import (
     MUTATING,
     VALIDATING,
     Desk,
@@ -15,6 +14,7 @@ from tests.support.webhook_desk import (
     patch,
     pod,
 )
+from tests.support.https import HOST
 
 
 def test_validating_webhooks_see_what_the_mutating_ones_made_and_may_refuse_it(

@@ -4,7 +4,7 @@ import json
 
 from tensorfusion_dra.webhook.server import Server
 from tests.simulator.api.client import APPLY, CLASSES, PODS, STRATEGIC, Client, Json
-from tests.support.webhook_desk import MUTATING, Desk, Hooked, allow, labelled, labels, pod
+from tests.simulator.api.webhooks.desk import MUTATING, Desk, Hooked, allow, labelled, labels, pod
 
 
 def test_mutating_webhooks_come_by_name_and_each_sees_what_the_ones_before_it_made(

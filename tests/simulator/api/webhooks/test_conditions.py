@@ -3,7 +3,7 @@
 import pytest
 
 from tests.simulator.api.client import PODS, Json
-from tests.support.webhook_desk import MUTATING, Desk, Hooked, allow, pod
+from tests.simulator.api.webhooks.desk import MUTATING, Desk, Hooked, allow, pod
 
 NOT_DEFAULT = {
     "matchExpressions": [
