@@ -165,7 +165,8 @@ def test_what_is_answered_would_survive_a_power_cut(
     with ExitStack() as until:
         story = tell(node_on(lanes[0], nvml, until), lanes[0].points)
         story.arrange()
-        names = [point.name for point in story.steps()]
+        # Another thread reports what was recorded to the API server meanwhile.
+        names = [point.name for point in story.steps() if " request " not in point.name]
 
     changed = [index for index, name in enumerate(names) if CHANGE.fullmatch(name)]
     assert changed
