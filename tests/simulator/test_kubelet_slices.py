@@ -48,7 +48,7 @@ def test_a_drivers_slices_on_the_node_are_wiped_some_time_after_it_has_gone(
 
 @pytest.mark.usefixtures("published")
 def test_a_driver_that_comes_back_in_time_keeps_its_slices(node: NodeUnderTest) -> None:
-    node.start(timings=replace(FAST, wipe_delay_seconds=1.0))
+    node.start(timings=replace(FAST, wipe_delay_seconds=2.0))
     plugin = node.plugin()
     eventually(lambda: node.is_registered() and node.kubelet.registered[DRIVER][0].is_connected)
 
@@ -57,7 +57,7 @@ def test_a_driver_that_comes_back_in_time_keeps_its_slices(node: NodeUnderTest) 
     plugin.serve()
 
     eventually(lambda: node.kubelet.registered[DRIVER][0].is_connected)
-    always(lambda: slices(node) == ["a", "b", "c"], seconds=1.2)
+    always(lambda: slices(node) == ["a", "b", "c"], seconds=2.2)
 
 
 @pytest.mark.usefixtures("published")
