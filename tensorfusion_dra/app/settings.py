@@ -198,8 +198,8 @@ class Settings:
             "tensor_fusion_root",
         ):
             found = getattr(self, name)
-            may_be_empty = name in {"dev_dir", "driver_root_on_host"}
-            if not (may_be_empty and not found) and not Path(found).is_absolute():
+            unset = not found and name in {"dev_dir", "driver_root_on_host"}
+            if not unset and not Path(found).is_absolute():
                 raise InputError(f"{_flag(name)}: found {found!r}, expected an absolute path")
         _check_range("tflops-oversell-ratio", self.tflops_oversell_ratio, 100, 100_000)
         _check_range("vram-expand-to-host-mem", self.vram_expand_to_host_mem, 0, 100)

@@ -1,6 +1,7 @@
 """The NVIDIA device nodes of the host, checked before a container is promised them."""
 
 import stat
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -11,6 +12,29 @@ _CONTROL: Final = "nvidiactl"
 _REQUIRED: Final = (_CONTROL, "nvidia-uvm")
 """No CUDA program starts without these."""
 _OPTIONAL: Final = ("nvidia-uvm-tools", "nvidia-modeset")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Folder:
+    """One folder, as this process and as the container runtime sees it."""
+
+    here: Path
+    on_host: Path
+
+    def required(self, name: str) -> str:
+        """The path on the host of a node that has to be there.
+
+        Raises:
+            RetryableError: It is missing or no character device.
+        """
+        path = self.here / name
+        try:
+            mode = path.stat().st_mode
+        except OSError as error:
+            raise RetryableError(f"device node {path}: {error.strerror}") from error
+        if not stat.S_ISCHR(mode):
+            raise RetryableError(f"device node {path}: found no character device, expected one")
+        return str(self.on_host / name)
 
 
 class HostDeviceNodes:
@@ -42,35 +66,23 @@ class HostDeviceNodes:
 
     def folder(self) -> Path:
         """Where the nodes are now, as this process sees it."""
-        return self._folders()[0]
+        return self._look().here
 
     def of_card(self, minor: int) -> tuple[str, ...]:
         """See ports.discovery.DeviceNodes."""
-        return (self._required(f"nvidia{minor}"),)
+        return (self._look().required(f"nvidia{minor}"),)
 
     def common(self) -> tuple[str, ...]:
         """See ports.discovery.DeviceNodes."""
-        required = tuple(self._required(name) for name in _REQUIRED)
-        here, on_host = self._folders()
-        optional = (name for name in _OPTIONAL if (here / name).is_char_device())
-        return (*required, *(str(on_host / name) for name in optional))
+        folder = self._look()
+        required = tuple(folder.required(name) for name in _REQUIRED)
+        optional = (name for name in _OPTIONAL if (folder.here / name).is_char_device())
+        return (*required, *(str(folder.on_host / name) for name in optional))
 
-    def _folders(self) -> tuple[Path, Path]:
-        """The same folder here and on the host."""
+    def _look(self) -> _Folder:
         if self._chosen is not None:
-            return self._chosen, self._chosen
+            return _Folder(here=self._chosen, on_host=self._chosen)
         of_driver = self._driver_root / "dev"
         if (of_driver / _CONTROL).is_char_device():
-            return of_driver, self._root_on_host / "dev"
-        return _DEV, _DEV
-
-    def _required(self, name: str) -> str:
-        here, on_host = self._folders()
-        path = here / name
-        try:
-            mode = path.stat().st_mode
-        except OSError as error:
-            raise RetryableError(f"device node {path}: {error.strerror}") from error
-        if not stat.S_ISCHR(mode):
-            raise RetryableError(f"device node {path}: found no character device, expected one")
-        return str(on_host / name)
+            return _Folder(here=of_driver, on_host=self._root_on_host / "dev")
+        return _Folder(here=_DEV, on_host=_DEV)

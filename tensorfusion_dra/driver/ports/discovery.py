@@ -56,7 +56,7 @@ class CardEvents(Protocol):
 
 
 class DeviceNodes(Protocol):
-    """The device nodes of the host."""
+    """The device nodes of the host, by the paths that the container runtime knows them by."""
 
     def of_card(self, minor: int) -> tuple[str, ...]:
         """Paths of a card's own nodes.
