@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.cel_command import A100, A, child, run
+from tests.support.cel_command import A100, child, run, squeezed
+from tests.support.selecting import A
 
 
 def test_translate_prints_the_translation(capsys: pytest.CaptureFixture[str]) -> None:
@@ -101,7 +102,7 @@ def test_check_says_what_the_api_server_would(
     capsys: pytest.CaptureFixture[str], arguments: list[str], code: int, lines: list[str]
 ) -> None:
     ended, out, err = run(capsys, "check", *arguments)
-    shown = [" ".join(line.split()) for line in out.splitlines()]
+    shown = squeezed(out)
 
     assert (ended, err) == (code, "")
     assert shown[0] == "CHECK RESULT"

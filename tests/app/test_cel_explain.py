@@ -13,8 +13,9 @@ from tensorfusion_dra.core.device import Device
 from tensorfusion_dra.core.quantity import GIB
 from tensorfusion_dra.simulator.apiserver import ApiServer
 from tensorfusion_dra.simulator.rest import SLICES, Client
-from tests.support.cel_command import A100, A, child, run
+from tests.support.cel_command import A100, child, run, squeezed
 from tests.support.gpus import NODE, cards, gpu, published
+from tests.support.selecting import A
 
 Json = dict[str, Any]
 
@@ -84,7 +85,7 @@ def test_explain_shows_each_part_and_what_was_found(
 
     code, out, err = run(capsys, "explain", "--slices", slices, text)
 
-    shown = [" ".join(line.split()) for line in out.splitlines()]
+    shown = squeezed(out)
     assert (code, err) == (1, "")
     assert f"0 of 4 devices of {names.DRIVER} match; pools: 2" in shown
     assert "3 any of" in shown
@@ -126,7 +127,7 @@ def test_explain_goes_into_negations_and_bindings(
 
     code, out, _ = run(capsys, "explain", "--slices", slices, text)
 
-    shown = [" ".join(line.split()) for line in out.splitlines()]
+    shown = squeezed(out)
     assert code == 1
     assert '1 !(a.model == "A100")' in shown
     assert "3 node_total_gpus: 3 (3), 1 (1) a.node_total_gpus >= 3" in shown

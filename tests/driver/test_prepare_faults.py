@@ -18,6 +18,7 @@ from tests.support.prepared_node import (
     Setup,
     error_of,
     inventory,
+    on_real_cards,
     put,
     real,
     share,
@@ -25,9 +26,7 @@ from tests.support.prepared_node import (
 
 
 def test_a_missing_device_node_fails_the_claim_until_it_is_there(setup: Setup) -> None:
-    cards = tuple(real(gpu, minor=gpu.index) for gpu in inventory().gpus)
-    setup.discovery.inventory = Inventory(gpus=cards)
-    setup.catalog.refresh()
+    on_real_cards(setup)
     setup.device_nodes.missing = {0}
     ref = put(setup, "a", share())
 

@@ -11,7 +11,6 @@ from structlog.testing import capture_logs
 
 from tensorfusion_dra.core.claim import ClaimRef
 from tensorfusion_dra.core.enforcers.enforcer import Needs
-from tensorfusion_dra.core.gpu import Inventory
 from tensorfusion_dra.core.prepared import PreparedClaim
 from tensorfusion_dra.core.quantity import GIB
 from tensorfusion_dra.driver.recover import recover
@@ -20,8 +19,8 @@ from tests.support.prepared_node import (
     Setup,
     error_of,
     inventory,
+    on_real_cards,
     put,
-    real,
     share,
     spec_file,
 )
@@ -210,12 +209,6 @@ def test_the_limits_document_is_read_only_and_goes_with_its_claim(setup: Setup) 
     assert document["claim"] == {"namespace": "default", "name": "a", "uid": ref.uid}
     assert document["pods"] == [{"name": "a", "uid": "uid-of-a"}]
     assert list(setup.limits_folder.iterdir()) == []
-
-
-def on_real_cards(setup: Setup) -> None:
-    cards = tuple(real(gpu, minor=gpu.index) for gpu in inventory().gpus)
-    setup.discovery.inventory = Inventory(gpus=cards)
-    setup.catalog.refresh()
 
 
 def test_a_missing_limiter_fails_the_claim_with_its_path_until_it_is_there(setup: Setup) -> None:

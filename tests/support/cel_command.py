@@ -7,10 +7,7 @@ from typing import Final
 import pytest
 
 from tensorfusion_dra import cli
-from tensorfusion_dra.core import names
 
-A: Final = f'device.attributes["{names.DRIVER}"]'
-"""The driver's attributes, as Kubernetes takes them."""
 A100: Final = 'device.attributes["model"] == "A100"'
 """A selector in the user guide's CEL."""
 
@@ -20,6 +17,11 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, 
     code = cli.main(["cel", *arguments])
     printed = capsys.readouterr()
     return code, printed.out, printed.err
+
+
+def squeezed(out: str) -> list[str]:
+    """The lines that were printed, each without its columns' blanks."""
+    return [" ".join(line.split()) for line in out.splitlines()]
 
 
 def child(*arguments: str, stdin: str = "", without_cel: bool = False) -> tuple[int, str, str]:

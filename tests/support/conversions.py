@@ -4,10 +4,7 @@ import textwrap
 from typing import Final
 
 from tensorfusion_dra.app.convert.convert import Converted
-from tensorfusion_dra.core import names
 
-A: Final = f'device.attributes["{names.DRIVER}"]'
-"""The driver's attributes, as Kubernetes takes them."""
 CLAIM: Final = """\
 apiVersion: resource.k8s.io/{version}
 kind: ResourceClaim

@@ -128,6 +128,13 @@ def real(card: Gpu, *, minor: int | None) -> Gpu:
     return replace(card, minor=minor, simulated=False)
 
 
+def on_real_cards(setup: Setup) -> None:
+    """The node's cards are no longer simulated: containers need their device nodes."""
+    cards = tuple(real(gpu, minor=gpu.index) for gpu in inventory().gpus)
+    setup.discovery.inventory = Inventory(gpus=cards)
+    setup.catalog.refresh()
+
+
 def error_of(outcome: object) -> str:
     assert isinstance(outcome, Failure)
     return outcome.text

@@ -1,8 +1,15 @@
 """Published devices as selectors see them."""
 
+from typing import Final
+
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.device import Device
 from tensorfusion_dra.simulator.allocator import devices
+
+A: Final = f'device.attributes["{names.DRIVER}"]'
+"""The driver's attributes, as Kubernetes takes them."""
+C: Final = f'device.capacity["{names.DRIVER}"]'
+"""The driver's capacities."""
 
 
 def as_scheduled(published: Device) -> devices.Device:

@@ -5,7 +5,8 @@ import json
 import pytest
 
 from tensorfusion_dra.app.convert.convert import convert
-from tests.support.conversions import A, claim, said
+from tests.support.conversions import claim, said
+from tests.support.selecting import A
 
 
 @pytest.mark.parametrize("version", ["v1beta1", "v1beta2"])

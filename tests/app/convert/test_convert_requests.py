@@ -6,7 +6,8 @@ import pytest
 import yaml
 
 from tensorfusion_dra.app.convert.convert import Converted, convert
-from tests.support.conversions import CLAIM, A, claim, said
+from tests.support.conversions import CLAIM, claim, said
+from tests.support.selecting import A
 
 
 def requests(converted: Converted) -> str:

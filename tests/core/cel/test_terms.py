@@ -5,9 +5,7 @@ import pytest
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.cel.terms import Lookup, Term, terms
 from tensorfusion_dra.simulator import cel
-
-A = f'device.attributes["{names.DRIVER}"]'
-C = f'device.capacity["{names.DRIVER}"]'
+from tests.support.selecting import A, C
 
 
 def leaves(term: Term) -> list[Term]:

@@ -10,10 +10,7 @@ from tensorfusion_dra.core.cel.terms import terms
 from tensorfusion_dra.core.cel.translate import MAX_EXPRESSION_BYTES, translate
 from tensorfusion_dra.simulator import cel
 from tests.support.gpus import gpu, published
-from tests.support.selecting import as_scheduled
-
-A = f'device.attributes["{names.DRIVER}"]'
-C = f'device.capacity["{names.DRIVER}"]'
+from tests.support.selecting import A, C, as_scheduled
 
 
 @pytest.mark.parametrize(
