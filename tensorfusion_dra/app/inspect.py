@@ -16,7 +16,7 @@ from tensorfusion_dra.core import names
 from tensorfusion_dra.core.errors import DriverError, RetryableError
 from tensorfusion_dra.core.health import Sickness
 from tensorfusion_dra.core.prepared import PreparedClaim
-from tensorfusion_dra.discovery.host import WithHost
+from tensorfusion_dra.discovery.host import HostSizes
 from tensorfusion_dra.driver.catalog import Catalog, CatalogReader
 from tensorfusion_dra.driver.ports.discovery import Discovery
 from tensorfusion_dra.state import ledger
@@ -44,8 +44,7 @@ def run(settings: Settings, *, form: str, raw: bool) -> int:
                 return 1
             _print(json.dumps(recording, indent=2))
             return 0
-        cards = WithHost(discovery, data_folder=Path(settings.data_dir))
-        found, troubles = _found(settings, cards)
+        found, troubles = _found(settings, discovery)
     if form == "json":
         _print(json.dumps(found, indent=2))
     elif form == "yaml":
@@ -71,6 +70,7 @@ def _found(settings: Settings, cards: Discovery) -> tuple[dict[str, Any], list[s
     reader = CatalogReader(
         cards,
         parts.node(settings),
+        host=HostSizes(settings.disk_folder),
         providers=providers.load(),
         memory=card_health.memory(settings, lambda: claims or (), keeps=False),
         taint_effect=card_health.taint_effect(settings),
@@ -80,6 +80,7 @@ def _found(settings: Settings, cards: Discovery) -> tuple[dict[str, Any], list[s
     except RetryableError as error:
         troubles.append(str(error))
     catalog = reader.current()
+    troubles += catalog.unexpanded if catalog else ()
     found["gpus"] = _gpus(catalog) if catalog else []
     found["leftOut"] = [
         {"subject": item.subject, "reason": item.reason}

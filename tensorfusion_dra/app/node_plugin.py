@@ -25,7 +25,7 @@ from tensorfusion_dra.cluster.slice_watch import SliceWatch
 from tensorfusion_dra.cluster.slices import Slices
 from tensorfusion_dra.core.errors import FatalError, RetryableError
 from tensorfusion_dra.core.share_parameters import Isolation
-from tensorfusion_dra.discovery.host import WithHost
+from tensorfusion_dra.discovery.host import HostSizes
 from tensorfusion_dra.driver.card_watch import CardWatch
 from tensorfusion_dra.driver.catalog import CatalogReader
 from tensorfusion_dra.driver.confirmation import Confirmation
@@ -101,11 +101,11 @@ def _start(settings: Settings, supervisor: Supervisor, running: ExitStack) -> Pl
     upkeep.begin()
 
     discovery = parts.discovery(settings, running)
-    cards = WithHost(discovery, data_folder=Path(settings.data_dir))
     node = None if pool_source.follows(settings) else parts.node(settings)
     catalog = CatalogReader(
-        cards,
+        discovery,
         node,
+        host=HostSizes(settings.disk_folder),
         providers=providers.load(),
         memory=card_health.memory(settings, ledger.claims),
         taint_effect=card_health.taint_effect(settings),

@@ -63,7 +63,11 @@ class Settings:
     vram_expand_to_host_disk: int = _setting(
         0, "Part of the data disk by which the GPUs' memory is expanded, in percent."
     )
-    data_dir: str = _setting("/var/lib/kubelet", "Any folder on the host's data disk.")
+    data_dir: str = _setting(
+        "",
+        "Any folder on the disk into which a pool expands its GPUs' memory; the kubelet's root "
+        "folder if empty.",
+    )
     kubelet_root: str = _setting(
         "/var/lib/kubelet", "The kubelet's root folder, under the same path here as on the host."
     )
@@ -198,7 +202,7 @@ class Settings:
             "tensor_fusion_root",
         ):
             found = getattr(self, name)
-            unset = not found and name in {"dev_dir", "driver_root_on_host"}
+            unset = not found and name in {"data_dir", "dev_dir", "driver_root_on_host"}
             if not unset and not Path(found).is_absolute():
                 raise InputError(f"{_flag(name)}: found {found!r}, expected an absolute path")
         _check_range("tflops-oversell-ratio", self.tflops_oversell_ratio, 100, 100_000)
@@ -221,6 +225,11 @@ class Settings:
             host_disk_percent=self.vram_expand_to_host_disk,
         )
         return None if ratios == NO_MORE else ratios
+
+    @property
+    def disk_folder(self) -> Path:
+        """Return a folder on the disk into which a pool expands its GPUs' memory."""
+        return Path(self.data_dir or self.kubelet_root)
 
     @property
     def registry_folder(self) -> Path:

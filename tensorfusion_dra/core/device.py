@@ -8,7 +8,7 @@ from typing import Final
 
 from tensorfusion_dra.core import capacity, names, oversubscription, quantity
 from tensorfusion_dra.core.capacity import Capacity
-from tensorfusion_dra.core.gpu import Gpu, Inventory
+from tensorfusion_dra.core.gpu import Gpu, Host, Inventory
 from tensorfusion_dra.core.health import Sickness
 from tensorfusion_dra.core.oversubscription import Oversubscription, Virtual
 from tensorfusion_dra.core.quantity import Quantity
@@ -97,11 +97,15 @@ class Device:
         return listed
 
 
-def devices(inventory: Inventory, node: Node) -> tuple[Device, ...]:
-    """A device for each card of the node, in the inventory's order."""
+def devices(inventory: Inventory, node: Node, host: Host | None = None) -> tuple[Device, ...]:
+    """Return a device for each card of the node, in the inventory's order.
+
+    Args:
+        host: Sizes of what the pool expands memory into; None if it does not.
+    """
     totals: Mapping[str, Virtual] = {}
     if node.oversubscription is not None:
-        totals = oversubscription.virtual(inventory.gpus, node.oversubscription, inventory.host)
+        totals = oversubscription.virtual(inventory.gpus, node.oversubscription, host or Host())
     on_every_device = _node_attributes(inventory, node, totals)
     return tuple(
         Device(

@@ -104,6 +104,5 @@ class Inventory:
 
     gpus: tuple[Gpu, ...]
     left_out: tuple[LeftOut, ...] = ()
-    host: Host = Host()
     lost: tuple[LostCard, ...] = ()
     recovery: Mapping[str, int] = field(default_factory=dict)

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from tensorfusion_dra.core import device as devices
 from tensorfusion_dra.core import health
-from tensorfusion_dra.core.gpu import Gpu, Host, TflopsSource
+from tensorfusion_dra.core.gpu import Gpu, TflopsSource
 from tensorfusion_dra.core.health import CardHealth, Kind, Moment, Sickness, Trouble
 from tensorfusion_dra.core.known_cards import KnownCards
 
@@ -26,7 +26,6 @@ def as_json(known: KnownCards, *, boot_id: str) -> Json:
         "version": _VERSION,
         "bootID": boot_id,
         "cards": [asdict(gpu) for gpu in known.cards.values()],
-        "host": asdict(known.host),
         "absent": sorted(known.absent),
         "sick": {
             uuid: _sick_json(state, state.sick)
@@ -56,7 +55,6 @@ def from_json(
         same_boot = kept["bootID"] == boot_id
         absent = set(kept["absent"])
         cards = {gpu.uuid: gpu for gpu in map(_gpu, kept["cards"])}
-        host = Host(**kept["host"])
         sick = {uuid: _card_health(state, now) for uuid, state in kept["sick"].items()}
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"found {error!r}, expected a record of known cards") from error
@@ -68,7 +66,6 @@ def from_json(
     return KnownCards(
         cards=cards,
         health={uuid: state for uuid, state in sick.items() if same_boot and uuid in cards},
-        host=host,
     )
 
 

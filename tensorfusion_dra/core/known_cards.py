@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 
 from tensorfusion_dra.core import device as devices
 from tensorfusion_dra.core import health
-from tensorfusion_dra.core.gpu import Gpu, Host, Inventory, LeftOut, LostCard
+from tensorfusion_dra.core.gpu import Gpu, Inventory, LeftOut, LostCard
 from tensorfusion_dra.core.health import (
     HEALTHY,
     CardHealth,
@@ -26,13 +26,11 @@ class KnownCards:
         cards: By UUID, as they were last read.
         health: By UUID; a card that is missing here is healthy.
         absent: UUIDs of the cards that the last reading did not find, or found lost.
-        host: The machine as it was last read.
     """
 
     cards: Mapping[str, Gpu] = field(default_factory=dict)
     health: Mapping[str, CardHealth] = field(default_factory=dict)
     absent: frozenset[str] = frozenset()
-    host: Host = field(default_factory=Host)
 
     def sick(self) -> Mapping[str, Sickness]:
         """The unhealthy cards by UUID."""
@@ -75,7 +73,6 @@ def after_reading(
         cards={**known.cards, **found},
         health=_unlike_healthy(judged),
         absent=frozenset(missing),
-        host=inventory.host,
     )
 
 

@@ -97,7 +97,7 @@ class CardMemory:
             # earlier one says more than nothing.
             if self._failures < self._rules.failed_readings or not self._known.cards:
                 return None
-            inventory = Inventory(gpus=tuple(self._known.cards.values()), host=self._known.host)
+            inventory = Inventory(gpus=tuple(self._known.cards.values()))
         if any(state.was_away for state in self._known.health.values()):
             self._held = self._devices_held()
         return known_cards.visible(self._known, inventory, self._held)

@@ -11,11 +11,12 @@ from tensorfusion_dra.core import device as devices
 from tensorfusion_dra.core import slice_rules
 from tensorfusion_dra.core.device import AttributeValue, Device, Node
 from tensorfusion_dra.core.errors import RetryableError
-from tensorfusion_dra.core.gpu import Gpu, LeftOut, TflopsSource
+from tensorfusion_dra.core.gpu import Gpu, Host, LeftOut, TflopsSource
 from tensorfusion_dra.core.health import CardEvent, Sickness
 from tensorfusion_dra.core.known_cards import VisibleCards
 from tensorfusion_dra.driver.card_memory import CardMemory
-from tensorfusion_dra.driver.ports.discovery import Discovery
+from tensorfusion_dra.driver.expansion import Expansion
+from tensorfusion_dra.driver.ports.discovery import Discovery, HostSizes
 from tensorfusion_dra.extend import AttributeProvider
 
 log = structlog.get_logger()
@@ -32,6 +33,7 @@ class Catalog:
         left_out: Cards and devices that are not published, with the reason.
         sick: By device name, also of devices that are not published any more.
         absent: Names of devices without a card that works, published or not.
+        unexpanded: Why virtual memory lacks what the pool adds from the host; empty if it does not.
     """
 
     node: Node
@@ -39,6 +41,7 @@ class Catalog:
     left_out: tuple[LeftOut, ...] = ()
     sick: Mapping[str, Sickness] = field(default_factory=dict)
     absent: frozenset[str] = frozenset()
+    unexpanded: tuple[str, ...] = ()
 
     def by_name(self) -> Mapping[str, Device]:
         """The devices by their name."""
@@ -53,6 +56,7 @@ class CatalogReader:
         discovery: Discovery,
         node: Node | None,
         *,
+        host: HostSizes | None = None,
         providers: Mapping[str, AttributeProvider] | None = None,
         memory: CardMemory | None = None,
         taint_effect: str = NO_SCHEDULE,
@@ -61,13 +65,17 @@ class CatalogReader:
 
         Args:
             node: None if serve() tells later which; until then there is no catalog.
+            host: Asked only if the pool expands memory into the host; None adds nothing.
             memory: What is known of the cards; None for one that forgets.
             taint_effect: Of an unhealthy device's taint; "" for no taint.
         """
         self._discovery = discovery
         self._providers = dict(providers or {})
         self._taint_effect = taint_effect
-        self._building = Lock()  # guards _node and _memory; one catalog is built at a time
+        self._expansion = Expansion(host)
+        self._added = Host()
+        # Guards _node, _memory, _expansion and _added; one catalog is built at a time.
+        self._building = Lock()
         self._node = node
         self._memory = memory or CardMemory()
         self._changed = Condition()  # guards _current
@@ -100,6 +108,7 @@ class CatalogReader:
             raise
         with self._building:
             self._memory.read(inventory)
+            self._expand()
             return self._rebuild()
 
     def report(self, event: CardEvent) -> bool:
@@ -111,6 +120,7 @@ class CatalogReader:
         """The cards as last read belong to this node from now on; True if the catalog changed."""
         with self._building:
             self._node = node
+            self._expand()
             return self._rebuild()
 
     def awaited(self) -> str:
@@ -132,6 +142,11 @@ class CatalogReader:
         with self._changed:
             self._changed.notify_all()
 
+    def _expand(self) -> None:
+        """Read again what the pool adds from the host; the caller holds _building."""
+        if self._node is not None:
+            self._added = self._expansion.read(self._node.oversubscription)
+
     def _rebuild(self) -> bool:
         """Makes the catalog of what is known; for those who hold _building."""
         cards = self._memory.visible()
@@ -150,7 +165,7 @@ class CatalogReader:
     def _catalog(self, cards: VisibleCards, node: Node) -> Catalog:
         valid: list[Device] = []
         left_out = list(cards.inventory.left_out)
-        for device in devices.devices(cards.inventory, node):
+        for device in devices.devices(cards.inventory, node, self._added):
             complete = self._with_provided(device, node)
             if (sickness := cards.sick.get(device.name)) is not None:
                 complete = devices.unhealthy(complete, sickness, effect=self._taint_effect)
@@ -167,6 +182,7 @@ class CatalogReader:
             left_out=tuple(left_out),
             sick=cards.sick,
             absent=cards.absent,
+            unexpanded=self._expansion.missing,
         )
 
     def _with_provided(self, device: Device, node: Node) -> Device:

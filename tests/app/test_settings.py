@@ -49,6 +49,11 @@ def test_the_defaults_are_those_of_a_kubelet_and_the_guide() -> None:
     assert str(chosen.data_folder) == "/var/lib/kubelet/plugins/tensor-fusion.ai.dra-driver"
 
 
+def test_the_data_disk_is_the_kubelets_unless_another_is_named() -> None:
+    assert str(given("--kubelet-root=/k").disk_folder) == "/k"
+    assert str(given("--kubelet-root=/k", "--data-dir=/big").disk_folder) == "/big"
+
+
 @pytest.mark.parametrize("env", [{}, {"NODE_NAME": ""}])
 def test_without_a_node_name_the_host_name_is_taken(
     env: Mapping[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -96,6 +101,7 @@ def test_the_downward_api_gives_node_and_pod() -> None:
 
 def test_every_setting_has_a_flag_a_variable_and_a_key_in_the_file(tmp_path: Path) -> None:
     special = {
+        "data_dir": "/x",
         "pool_source": "object",
         "qos": "high",
         "log_level": "debug",

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tensorfusion_dra.core import health_record, known_cards
-from tensorfusion_dra.core.gpu import Gpu, Host, Inventory, LeftOut, LostCard
+from tensorfusion_dra.core.gpu import Gpu, Inventory, LeftOut, LostCard
 from tensorfusion_dra.core.health import HealthRules, Kind, Moment, Trouble
 from tensorfusion_dra.core.known_cards import KnownCards, VisibleCards
 from tests.support.gpus import cards, gpu
@@ -157,12 +157,11 @@ def restored(kept: Any, *, boot_id: str = "boot-1", held: tuple[Gpu, ...] = ()) 
 
 def test_a_restart_knows_cards_and_sickness_as_before() -> None:
     card = gpu(5, simulated=True, minor=None, pci_bus_id=None)
-    host = Host(memory_bytes=1, disk_bytes=2)
-    before = replace(known_cards.after_report(known(A, card), A.uuid, XID, NOW), host=host)
+    before = known_cards.after_report(known(A, card), A.uuid, XID, NOW)
 
     after = restored(record(before))
 
-    assert (after.cards, after.sick(), after.host) == (before.cards, before.sick(), host)
+    assert (after.cards, after.sick()) == (before.cards, before.sick())
     assert after.health[A.uuid].reported == (XID,)
     assert record(after) == record(before)
 
@@ -191,7 +190,6 @@ def test_a_restart_forgets_an_absent_card_without_claims() -> None:
         {"cards": [{"uuid": "GPU-1"}]},
         {"cards": 7},
         {"sick": {"GPU-1": {"since": "yesterday"}}},
-        {"host": {"size": 1}},
         {"absent": None},
     ],
 )

@@ -22,7 +22,7 @@ POOL = replace(NODE, oversubscription=HALF_MORE)
 
 
 def published(*cards: Gpu, host: Host, ratios: Oversubscription = HALF_MORE) -> tuple[Device, ...]:
-    return device.devices(Inventory(gpus=cards, host=host), replace(NODE, oversubscription=ratios))
+    return device.devices(Inventory(gpus=cards), replace(NODE, oversubscription=ratios), host)
 
 
 def test_tenants_divide_the_virtual_totals() -> None:

@@ -19,8 +19,9 @@ from tensorfusion_dra.app import settings
 from tensorfusion_dra.app.settings import Settings
 from tensorfusion_dra.cluster.api import Api
 from tensorfusion_dra.core.errors import DriverError, InputError, RetryableError
-from tensorfusion_dra.discovery import host, models, profile, sysfs
+from tensorfusion_dra.discovery import models, profile, sysfs
 from tensorfusion_dra.discovery.driver_files import HostDriverFiles
+from tensorfusion_dra.discovery.host import HostSizes
 from tensorfusion_dra.discovery.toolkit_specs import ToolkitSpecs
 from tests.discovery import nvml_machine
 from tests.discovery.nvml_machine import Machine
@@ -93,7 +94,7 @@ def read_toolkit_spec(file: Path) -> str | None:
 
 
 def read_meminfo(file: Path) -> object:
-    return host.read(file.parent, proc=file.parent)
+    return HostSizes(file.parent, proc=file.parent).memory_bytes()
 
 
 def kubeconfig() -> str:

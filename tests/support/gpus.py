@@ -42,4 +42,4 @@ def cards(count: int) -> tuple[Gpu, ...]:
 
 def published(*gpus: Gpu, node: Node = NODE, host: Host = NO_HOST) -> tuple[Device, ...]:
     """The devices of a node that has these cards and no others."""
-    return devices.devices(Inventory(gpus=gpus, host=host), node)
+    return devices.devices(Inventory(gpus=gpus), node, host)

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import partial
-from pathlib import Path
 
 from tensorfusion_dra.app import parts, providers
 from tensorfusion_dra.app.doctor.kubernetes import looked_at_nodes
@@ -13,7 +12,7 @@ from tensorfusion_dra.core.diagnosis.cards import Access
 from tensorfusion_dra.core.diagnosis.finding import Finding
 from tensorfusion_dra.core.errors import FatalError, RetryableError
 from tensorfusion_dra.core.gpu import Gpu
-from tensorfusion_dra.discovery.host import WithHost
+from tensorfusion_dra.discovery.host import HostSizes
 from tensorfusion_dra.driver.catalog import Catalog, CatalogReader
 from tensorfusion_dra.driver.ports.discovery import Discovery
 
@@ -31,6 +30,7 @@ def cards(surroundings: Surroundings) -> Iterator[Finding]:
             return
     gpus = [device.gpu for device in catalog.devices]
     yield from judge.cards(gpus, catalog.left_out)
+    yield from judge.expansion(parts.node(settings).oversubscription, catalog.unexpanded)
     yield from _reached(surroundings, gpus)
 
 
@@ -47,8 +47,9 @@ def neighbours(surroundings: Surroundings) -> Iterator[Finding]:
 def _catalog(surroundings: Surroundings, discovery: Discovery) -> Catalog:
     settings = surroundings.settings
     reader = CatalogReader(
-        WithHost(discovery, data_folder=Path(settings.data_dir)),
+        discovery,
         parts.node(settings),
+        host=HostSizes(settings.disk_folder),
         providers=providers.load(),
     )
     reader.refresh()

@@ -7,6 +7,7 @@ from typing import Any, Final
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.diagnosis.finding import Finding, note, ok, problem, warning
 from tensorfusion_dra.core.gpu import Gpu, LeftOut, TflopsSource
+from tensorfusion_dra.core.oversubscription import Oversubscription
 
 _RAW_ERROR: Final = "error"
 _MARKS: Final = frozenset({names.ATTR_UUID, "pciBusID", "pcieBusID"})
@@ -73,6 +74,28 @@ def cards(gpus: Sequence[Gpu], left_out: Sequence[LeftOut]) -> Iterator[Finding]
             f"left out: {item.reason}",
             expected="a card that can be published",
             cure="mend what the reason says; the card is published as soon as it can be",
+        )
+
+
+def expansion(ratios: Oversubscription | None, unexpanded: Sequence[str]) -> Iterator[Finding]:
+    """Judge whether the pool can add the host's memory and disk to its cards, if it wants to.
+
+    Args:
+        unexpanded: Why a size that the pool needs cannot be read.
+    """
+    if ratios is None or not (ratios.host_memory_percent or ratios.host_disk_percent):
+        return
+    for reason in unexpanded:
+        yield problem(
+            "expansion",
+            f"{reason}; virtual_vram lacks this part",
+            expected="a size that can be read",
+            cure="set data-dir to a folder on the host's data disk; in a pod, mount it",
+        )
+    if not unexpanded:
+        yield ok(
+            "expansion",
+            f"memory {ratios.host_memory_percent} %, disk {ratios.host_disk_percent} % of the host",
         )
 
 

@@ -36,6 +36,26 @@ class Discovery(Protocol):
         ...
 
 
+class HostSizes(Protocol):
+    """Sizes of what a pool may expand its cards' memory into."""
+
+    def memory_bytes(self) -> int:
+        """Return the machine's memory, whatever part of it this container may use.
+
+        Raises:
+            RetryableError: It cannot be read; the text names the file.
+        """
+        ...
+
+    def disk_bytes(self) -> int:
+        """Return the size of the data disk's file system, used or not.
+
+        Raises:
+            RetryableError: It cannot be read; the text names the folder.
+        """
+        ...
+
+
 class CardEvents(Protocol):
     """What the driver reports of the node's cards by itself."""
 

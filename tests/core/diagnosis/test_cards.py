@@ -9,6 +9,7 @@ from tensorfusion_dra.core.diagnosis import cards as judge
 from tensorfusion_dra.core.diagnosis.cards import Access
 from tensorfusion_dra.core.diagnosis.finding import Level
 from tensorfusion_dra.core.gpu import LeftOut, TflopsSource
+from tensorfusion_dra.core.oversubscription import NO_MORE
 from tests.support.gpus import gpu
 
 CARD = gpu(0)
@@ -118,3 +119,20 @@ def test_another_driver_with_the_same_card_is_found_by_its_uuid_or_its_place(
     (finding,) = judge.other_slices("node-01", [OURS, item])
 
     assert finding.level is level
+
+
+def test_an_expansion_whose_size_is_unknown_is_a_problem_with_its_cure() -> None:
+    ratios = replace(NO_MORE, host_disk_percent=70)
+
+    (found,) = judge.expansion(ratios, ["data disk: /nowhere: No such file or directory"])
+
+    assert found.level is Level.PROBLEM
+    assert "/nowhere" in found.found
+    assert "data-dir" in found.cure
+
+
+def test_an_expansion_is_judged_only_where_the_pool_has_one() -> None:
+    assert list(judge.expansion(None, ())) == []
+    assert list(judge.expansion(NO_MORE, ())) == []
+    (found,) = judge.expansion(replace(NO_MORE, host_memory_percent=10), ())
+    assert found.level is Level.OK

@@ -1,0 +1,137 @@
+"""Memory that a pool adds to its cards from the host, and what happens if its size is unknown."""
+
+from dataclasses import replace
+
+from structlog.testing import capture_logs
+
+from tensorfusion_dra.core.device import Node
+from tensorfusion_dra.core.errors import RetryableError
+from tensorfusion_dra.core.oversubscription import NO_MORE, Oversubscription
+from tensorfusion_dra.core.quantity import GIB
+from tensorfusion_dra.discovery import simulated
+from tensorfusion_dra.driver.catalog import CatalogReader
+from tests.support.ports import FixedDiscovery
+
+NODE = Node(name="node-01", gpupool="default", qos="medium")
+TO_DISK = replace(NODE, oversubscription=replace(NO_MORE, host_disk_percent=50))
+TO_MEMORY = replace(NODE, oversubscription=replace(NO_MORE, host_memory_percent=50))
+COMPUTE_ONLY = replace(NODE, oversubscription=replace(NO_MORE, tflops_percent=200))
+
+
+class Sizes:
+    """A host whose sizes a test sets; None for one that cannot be read."""
+
+    def __init__(self, *, memory_gib: int | None = None, disk_gib: int | None = None) -> None:
+        self.memory_gib = memory_gib
+        self.disk_gib = disk_gib
+        self.asked: list[str] = []
+
+    def memory_bytes(self) -> int:
+        return self._size("memory", self.memory_gib)
+
+    def disk_bytes(self) -> int:
+        return self._size("disk", self.disk_gib)
+
+    def _size(self, what: str, gib: int | None) -> int:
+        self.asked.append(what)
+        if gib is None:
+            raise RetryableError(f"{what}: No such file or directory")
+        return gib * GIB
+
+
+def reader(sizes: Sizes, node: Node | None) -> CatalogReader:
+    cards = simulated.from_text("1xA100-SXM4-80GB", node_name="node-01").read()
+    return CatalogReader(FixedDiscovery(cards), node, host=sizes)
+
+
+def virtual_vram(catalog: CatalogReader) -> list[str]:
+    current = catalog.current()
+    assert current is not None
+    return [str(device.capacity["virtual_vram"].as_api()["value"]) for device in current.devices]
+
+
+def unexpanded(catalog: CatalogReader) -> tuple[str, ...]:
+    current = catalog.current()
+    assert current is not None
+    return current.unexpanded
+
+
+def test_a_pool_that_expands_nothing_asks_for_no_size() -> None:
+    for node in (NODE, COMPUTE_ONLY):
+        sizes = Sizes()
+        catalog = reader(sizes, node)
+
+        catalog.refresh()
+
+        current = catalog.current()
+        assert sizes.asked == []
+        assert current is not None
+        assert (len(current.devices), current.unexpanded) == (1, ())
+
+
+def test_a_pool_that_expands_to_memory_does_not_look_at_the_disk() -> None:
+    sizes = Sizes(memory_gib=40)
+    catalog = reader(sizes, TO_MEMORY)
+
+    catalog.refresh()
+
+    assert sizes.asked == ["memory"]
+    assert virtual_vram(catalog) == ["100Gi"]
+
+
+def test_an_unknown_disk_costs_its_expansion_and_no_card() -> None:
+    sizes = Sizes()
+    catalog = reader(sizes, TO_DISK)
+
+    with capture_logs() as logs:
+        catalog.refresh()
+        catalog.refresh()
+
+    assert virtual_vram(catalog) == ["80Gi"]
+    assert unexpanded(catalog) == ("disk: No such file or directory",)
+    assert [line["event"] for line in logs].count("expansion_size_unknown") == 1
+
+
+def test_a_disk_that_appears_is_added_at_the_next_reading() -> None:
+    sizes = Sizes()
+    catalog = reader(sizes, TO_DISK)
+    catalog.refresh()
+
+    sizes.disk_gib = 100
+    changed = catalog.refresh()
+
+    assert changed
+    assert virtual_vram(catalog) == ["130Gi"]
+    assert unexpanded(catalog) == ()
+
+
+def test_a_disk_that_cannot_be_read_any_more_keeps_its_last_size() -> None:
+    sizes = Sizes(disk_gib=100)
+    catalog = reader(sizes, TO_DISK)
+    catalog.refresh()
+
+    sizes.disk_gib = None
+    catalog.refresh()
+
+    assert virtual_vram(catalog) == ["130Gi"]
+    assert unexpanded(catalog) == ("disk: No such file or directory",)
+
+
+def test_a_pool_that_begins_to_expand_asks_at_once() -> None:
+    sizes = Sizes(disk_gib=100)
+    catalog = reader(sizes, NODE)
+    catalog.refresh()
+
+    catalog.serve(TO_DISK)
+
+    assert virtual_vram(catalog) == ["130Gi"]
+
+
+def test_both_sizes_add_up() -> None:
+    ratios = Oversubscription(tflops_percent=100, host_memory_percent=50, host_disk_percent=10)
+    sizes = Sizes(memory_gib=40, disk_gib=100)
+    catalog = reader(sizes, replace(NODE, oversubscription=ratios))
+
+    catalog.refresh()
+
+    assert virtual_vram(catalog) == ["110Gi"]
