@@ -1,13 +1,33 @@
 """One node plugin as a process of its own, as a container runtime starts and ends it."""
 
+import json
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
 import tensorfusion_dra
+from tensorfusion_dra.core.errors import RetryableError
 
 _STOP_SECONDS: Final = 10.0
+_TROUBLES: Final = frozenset({"warning", "error", "critical"})
+_SHOWN: Final = 10
+_NOT_SHOWN: Final = frozenset({"event", "level", "timestamp"})
+
+
+class WaitError(RetryableError):
+    """Something did not happen in time, or cannot happen any more.
+
+    Attributes:
+        summary: What was waited for and why that ended, in one line.
+        details: What explains it, a line each: the last warnings and errors of every process, and
+            what the caller knows.
+    """
+
+    def __init__(self, summary: str, details: Sequence[str]) -> None:
+        super().__init__("\n  ".join((summary, *details)))
+        self.summary: Final = summary
+        self.details: Final = tuple(details)
 
 
 class PluginProcess:
@@ -58,6 +78,31 @@ class PluginProcess:
         return self._process.wait()
 
     def last_line(self) -> str:
-        """What it said last."""
-        text = self.log_file.read_text(encoding="utf-8", errors="replace").strip()
+        """Return the last line of its log."""
+        text = self._text().strip()
         return text.rpartition("\n")[2] or "it said nothing"
+
+    def troubles(self) -> tuple[str, ...]:
+        """Return its last warnings and errors, such as ``error fetch_failed: claim=a``.
+
+        Lines that are not in the log's format, such as a traceback, are included as they are. If
+        there is neither, the one line returned says so and shows the log's last line.
+        """
+        found = tuple(_troubles(self._text().splitlines()))[-_SHOWN:]
+        return found or (f"no warning or error; last line: {self.last_line()}",)
+
+    def _text(self) -> str:
+        return self.log_file.read_text(encoding="utf-8", errors="replace")
+
+
+def _troubles(lines: Sequence[str]) -> Iterator[str]:
+    for line in filter(str.strip, lines):
+        try:
+            entry = json.loads(line)
+            level, event = entry["level"], entry["event"]
+        except (ValueError, TypeError, KeyError):
+            yield line
+            continue
+        if level in _TROUBLES:
+            facts = (f"{key}={value}" for key, value in entry.items() if key not in _NOT_SHOWN)
+            yield f"{level} {event}: {' '.join(facts)}"

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tensorfusion_dra.app import simulation_report
+from tensorfusion_dra.app.plugin_process import WaitError
 from tensorfusion_dra.app.progress import Progress
 from tensorfusion_dra.app.simulate_options import Options
 from tensorfusion_dra.app.simulated_cluster import SimulatedCluster
@@ -37,19 +38,35 @@ def run(chosen: Options, *, form: str) -> int:
     cluster = SimulatedCluster(folder, gpus=chosen.gpus, tensor_fusion=chosen.file is not None)
     workload = _workload(chosen)
     try:
-        report = _simulated(cluster, workload, chosen, progress)
+        return _shown(cluster, workload, chosen, progress, form=form)
+    except WaitError as error:
         progress.clear()
-        render = simulation_report.as_json if form == "json" else simulation_report.as_text
-        sys.stdout.write(render(report) + "\n")
-        sys.stdout.flush()
-        if chosen.keep:
-            _wait_for_interrupt(cluster)
-        return 1 if report.left_behind else 0
+        _explain(error)
+        raise RetryableError(error.summary) from error
     finally:
         progress.clear()
         workload.stop()
         cluster.stop()
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _shown(
+    cluster: SimulatedCluster,
+    workload: Workload,
+    chosen: Options,
+    progress: Progress,
+    *,
+    form: str,
+) -> int:
+    """Simulate and print the report; return the exit code."""
+    report = _simulated(cluster, workload, chosen, progress)
+    progress.clear()
+    render = simulation_report.as_json if form == "json" else simulation_report.as_text
+    sys.stdout.write(render(report) + "\n")
+    sys.stdout.flush()
+    if chosen.keep:
+        _wait_for_interrupt(cluster)
+    return 1 if report.left_behind else 0
 
 
 def _workload(chosen: Options) -> Workload:
@@ -126,7 +143,14 @@ def _wait_settled(
         progress.say(f"{len(done)} of {len(pods)} pods settled")
         return len(done) == len(pods)
 
-    cluster.until("pods", settled, seconds=_SECONDS)
+    def unsettled() -> list[str]:
+        return [
+            f"{name}: {_phase(pod)}; {_waits_for(pod) or 'no word of the scheduler'}"
+            for name, pod in found.items()
+            if _phase(pod) != "Running" and not _is_too_much(pod)
+        ]
+
+    cluster.until("pods", settled, seconds=_SECONDS, explain=unsettled)
     return found
 
 
@@ -230,13 +254,19 @@ def _torn_down(
             lambda: not cluster.claims() and not cluster.spec_files(),
             seconds=_SECONDS,
         )
-    except RetryableError:
+    except WaitError as error:
+        progress.clear()
+        _explain(error)
         left += [f"claim {claim['metadata']['name']}" for claim in cluster.claims()]
         left += [f"CDI spec {path}" for path in cluster.spec_files()]
     progress.say("stopping the node plugin")
     cluster.stop_plugin()
     left += [f"socket {path}" for path in cluster.folder.rglob("*") if path.is_socket()]
     return tuple(left)
+
+
+def _explain(error: WaitError) -> None:
+    sys.stderr.writelines(f"{line}\n" for line in error.details)
 
 
 def _wait_for_interrupt(cluster: SimulatedCluster) -> None:

@@ -7,9 +7,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
 
-from tensorfusion_dra.app.plugin_process import PluginProcess
+from tensorfusion_dra.app.plugin_process import PluginProcess, WaitError
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.simulator import cel, match_conditions
 from tensorfusion_dra.simulator.api.gates import DEFAULT_GATES
 from tensorfusion_dra.simulator.apiserver import ApiServer
@@ -78,6 +77,7 @@ class SimulatedCluster:
         self._running = ExitStack()
         self._runtime: Final = Runtime([self.cdi_folder])
         self._plugins: Final[dict[str, PluginProcess]] = {}
+        self._others: Final[dict[str, PluginProcess]] = {}
 
     def start(self) -> None:
         """Starts all but the node plugin; what has started ends again if the rest cannot."""
@@ -128,12 +128,25 @@ class SimulatedCluster:
             *(sys.executable, "-m", "tensorfusion_dra", "node-plugin"),
             *("--node-name", self.node_name),
             *("--kubeconfig", str(self.kubeconfig)),
-            *("--kubelet-root", str(self.kubelet_root)),
-            *("--cdi-dir", str(self.cdi_folder)),
-            *("--tensor-fusion-root", str(self.folder / "tensor-fusion")),
+            *(word for flag, path in self._host_paths() for word in (f"--{flag}", str(path))),
             *(("--pod-uid", pod_uid) if pod_uid else ()),
             *self.plugin_flags,
         ]
+
+    def _host_paths(self) -> Sequence[tuple[str, Path]]:
+        """Every path of the host that a node plugin uses, so that none depends on this machine."""
+        return (
+            ("kubelet-root", self.kubelet_root),
+            ("cdi-dir", self.cdi_folder),
+            ("data-dir", self.folder),
+            ("dev-dir", self.folder / "dev"),
+            ("driver-root", self.folder / "driver"),
+            ("driver-root-on-host", self.folder / "driver"),
+            ("tensor-fusion-root", self.folder / "tensor-fusion"),
+            ("hami-core-library", self.folder / "vgpu" / "libvgpu.so.1"),
+            ("mps-pipes", self.folder / "mps" / "pipe"),
+            ("mps-shm", self.folder / "mps" / "shm"),
+        )
 
     def start_plugin(self, pod_uid: str = "") -> int:
         """Starts the node plugin of this pod, beside those of others; its process ID."""
@@ -158,27 +171,54 @@ class SimulatedCluster:
         """Ends a node plugin without a word; its sockets stay behind."""
         self._plugins.pop(pod_uid).kill()
 
+    def watch_process(self, name: str, process: PluginProcess) -> None:
+        """Let the end of this process, too, end every wait; whoever started it stops it."""
+        self._others[name] = process
+
     def log_file_of(self, pod_uid: str) -> Path:
         """Where the node plugins of this pod write their log."""
         return self.folder / (f"node-plugin-{pod_uid}.log" if pod_uid else "node-plugin.log")
 
-    def until(self, what: str, condition: Callable[[], bool], *, seconds: float) -> None:
-        """Returns once the condition holds.
+    def until(
+        self,
+        what: str,
+        condition: Callable[[], bool],
+        *,
+        seconds: float,
+        explain: Callable[[], Sequence[str]] = tuple,
+    ) -> None:
+        """Return once the condition holds.
+
+        Args:
+            what: What is waited for, such as ``publication``.
+            explain: More lines for the error, asked for when the wait has failed.
 
         Raises:
-            RetryableError: It did not in time, or a node plugin ended meanwhile.
+            WaitError: The condition did not hold in time, or a process ended meanwhile.
         """
         deadline = time.monotonic() + seconds
         while not condition():
-            for plugin in self._plugins.values():
-                if plugin.exit_code is not None and not plugin.told_to_end:
-                    raise RetryableError(
-                        f"{what}: the node plugin ended with {plugin.exit_code}: "
-                        f"{plugin.last_line()}"
-                    )
+            for name, process in self._processes():
+                if process.exit_code is not None and not process.told_to_end:
+                    summary = f"{what}: the {name} ended with {process.exit_code}"
+                    raise WaitError(summary, (*explain(), *self._troubles()))
             if time.monotonic() > deadline:
-                raise RetryableError(f"{what}: not within {seconds:g} s")
+                summary = f"{what}: not within {seconds:g} s"
+                raise WaitError(summary, (*explain(), *self._troubles()))
             time.sleep(_POLL_SECONDS)
+
+    def _processes(self) -> Sequence[tuple[str, PluginProcess]]:
+        plugins = (
+            (f"node plugin {pod_uid}".rstrip(), plugin) for pod_uid, plugin in self._plugins.items()
+        )
+        return (*plugins, *self._others.items())
+
+    def _troubles(self) -> Sequence[str]:
+        """Return the last warnings and errors of each process."""
+        found: list[str] = []
+        for name, process in self._processes():
+            found += [f"{name}: {line}" for line in process.troubles()]
+        return found
 
     def slices(self) -> list[Json]:
         """The stored ResourceSlices, by name."""

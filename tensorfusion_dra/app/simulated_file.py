@@ -56,6 +56,7 @@ class FilePods:
         virtual = "true" if self._chosen.is_virtual else "false"
         flags = ("--virtual-capacity", virtual)
         self._webhook = SimulatedWebhook(cluster.folder, cluster.kubeconfig, flags)
+        cluster.watch_process("webhook", self._webhook.process)
         for configuration in self._webhook.configurations():
             cluster.client.create(_resource(configuration), configuration)
         (template,) = documents("claim-template.yaml")

@@ -12,8 +12,8 @@ import trustme
 import yaml
 
 import tensorfusion_dra
-from tensorfusion_dra.app.plugin_process import PluginProcess
-from tensorfusion_dra.core.errors import InputError, RetryableError
+from tensorfusion_dra.app.plugin_process import PluginProcess, WaitError
+from tensorfusion_dra.core.errors import InputError
 
 Json = dict[str, Any]
 
@@ -38,7 +38,7 @@ class SimulatedWebhook:
             flags: More than those which it needs here.
 
         Raises:
-            RetryableError: It does not.
+            WaitError: It does not.
         """
         self.certificate: Final = folder / "webhook.crt"
         self.key: Final = folder / "webhook.key"
@@ -88,12 +88,13 @@ class SimulatedWebhook:
         while time.monotonic() < deadline:
             code = self.process.exit_code
             if code is not None:
-                raise RetryableError(f"webhook: ended with {code}: {self.process.last_line()}")
+                raise WaitError(f"webhook: ended with {code}", self.process.troubles())
             for line in self.logged():
                 if line["event"] == "serving":
                     return line
             time.sleep(_POLL_SECONDS)
-        raise RetryableError(f"webhook: does not serve within {_START_SECONDS:g} s")
+        summary = f"webhook: not serving within {_START_SECONDS:g} s"
+        raise WaitError(summary, self.process.troubles())
 
 
 def renew(authority: trustme.CA, certificate: Path, key: Path) -> None:

@@ -37,7 +37,7 @@ def node(**options: Any) -> Iterator[SimulatedCluster]:
 def flags(cluster: SimulatedCluster) -> list[str]:
     """The node plugin's own, for the doctor beside it."""
     own = cluster.plugin_command()
-    return [*own[own.index("node-plugin") + 1 :], "--data-dir", str(cluster.folder)]
+    return own[own.index("node-plugin") + 1 :]
 
 
 def report(cluster: SimulatedCluster, *more: str) -> dict[str, Any]:
