@@ -45,5 +45,6 @@ USER 65532:65532
 ENV TENSORFUSION_DRA_HEALTH_PORT=8081
 HEALTHCHECK --interval=30s --timeout=5s --start-period=30s CMD ["python3", "-I", "-S", "-c", \
     "import http.client, os; c = http.client.HTTPConnection('127.0.0.1', int(os.environ['TENSORFUSION_DRA_HEALTH_PORT']), timeout=4); c.request('GET', '/healthz'); raise SystemExit(c.getresponse().status != 200)"]
-ENTRYPOINT ["tensorfusion-dra"]
+# As process 1 of a container, Python would lose a SIGTERM that comes before its first line; a blocked one waits.
+ENTRYPOINT ["env", "--block-signal=INT,TERM", "tensorfusion-dra"]
 CMD ["node-plugin"]

@@ -4,9 +4,12 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import Final, NoReturn
 
+from tensorfusion_dra.app import stop_signals
 from tensorfusion_dra.core.errors import InputError, RetryableError
+
+_SERVING: Final = frozenset({"node-plugin", "webhook"})
 
 
 class _Parser(argparse.ArgumentParser):
@@ -17,10 +20,15 @@ class _Parser(argparse.ArgumentParser):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs a verb; the exit code: 2 for bad input, else the verb's own."""
+    """Run a verb; return the exit code: 2 for bad input, else the verb's own."""
+    given = sys.argv[1:] if arguments is None else arguments
+    if _SERVING.isdisjoint(given[:1]):
+        stop_signals.release()
+    else:
+        stop_signals.hold()
     try:
         parser = _parser()
-        flags = parser.parse_args(arguments)
+        flags = parser.parse_args(given)
         return int(flags.run(flags))
     except InputError as error:
         sys.stderr.write(f"tensorfusion-dra: {' '.join(str(error).split())}\n")

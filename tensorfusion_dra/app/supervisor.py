@@ -3,13 +3,13 @@
 import signal
 from collections.abc import Callable
 from threading import Event, Lock, Thread
-from typing import Final
 
 import structlog
 
-log = structlog.get_logger()
+from tensorfusion_dra.app import stop_signals
+from tensorfusion_dra.app.stop_signals import STOP_SIGNALS
 
-STOP_SIGNALS: Final = frozenset({signal.SIGTERM, signal.SIGINT})
+log = structlog.get_logger()
 
 
 class Supervisor:
@@ -49,7 +49,7 @@ class Supervisor:
         # Not a handler: Python runs it in the main thread once that comes back to bytecode, and a
         # signal that arrives just before the main thread blocks is not seen until the next one.
         # New threads inherit the mask, so that the kernel keeps the signal for sigwait.
-        signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+        stop_signals.hold()
 
         def stop() -> None:
             for event in (self._stop, self._hurry):
