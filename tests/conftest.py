@@ -1,17 +1,49 @@
-"""What all tests share: the counts of what they really did."""
+"""What all tests share: the guard against this machine's paths, and counts of what was done."""
 
+import os
+import shutil
+import tempfile
 from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.guard import sitecustomize as path_guard
 from tests.support.tally import EFFORT, Tally
 
 _TALLY = pytest.StashKey[Tally]()
+_OUTSIDE = pytest.StashKey[list[str]]()
+
+
+class _Report:
+    """The paths outside that were used since the last look, by this process and its children."""
+
+    def __init__(self) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="guard-"))
+        self.file = self.folder / "report"
+        self.file.touch()
+        self._read_bytes = 0
+
+    def new(self) -> str:
+        with self.file.open("rb") as file:
+            file.seek(self._read_bytes)
+            found = file.read()
+        self._read_bytes += len(found)
+        return found.decode(errors="replace")
+
+
+os.environ["TMPDIR"] = tempfile.gettempdir()
+_REPORT = _Report()
+os.environ[path_guard.REPORT_VARIABLE] = str(_REPORT.file)
+os.environ.update(path_guard.environment())
+path_guard.install()
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[_TALLY] = Counter()
+    config.stash[_OUTSIDE] = []
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -20,29 +52,51 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.timeout(120 * EFFORT))
 
 
+@pytest.fixture(autouse=True)
+def _no_path_of_this_machine() -> Iterator[None]:
+    """Fail the test during which a path outside was used, even if its code caught the error."""
+    yield
+    outside = _REPORT.new()
+    if outside:
+        pytest.fail(f"a path of this machine was used: {outside}", pytrace=False)
+
+
 @pytest.fixture(scope="session")
 def tally(pytestconfig: pytest.Config) -> Tally:
     """Where tests count what they did; the closing lines of the run show it."""
     return pytestconfig.stash[_TALLY]
 
 
+@pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """A process that runs a part of the tests tells its counts to the one that began them all."""
-    told = getattr(session.config, "workeroutput", None)
-    counts = session.config.stash[_TALLY]
-    if told is not None:
-        told["tally"] = dict(counts)
+    """Hand counts, and paths used after the last test, to the process that began the session."""
+    output = getattr(session.config, "workeroutput", None)
+    counts, outside = session.config.stash[_TALLY], session.config.stash[_OUTSIDE]
+    outside.append(_REPORT.new())
+    shutil.rmtree(_REPORT.folder)
+    if output is not None:
+        output["tally"] = dict(counts)
+        output["outside"] = "".join(outside)
+    elif any(outside):
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
     config: pytest.Config = node.config
-    config.stash[_TALLY].update(getattr(node, "workeroutput", {}).get("tally", {}))
+    counts, outside = config.stash[_TALLY], config.stash[_OUTSIDE]
+    output = getattr(node, "workeroutput", {})
+    counts.update(output.get("tally", {}))
+    outside.append(output.get("outside", ""))
 
 
 def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> None:
+    outside = config.stash[_OUTSIDE]
+    if any(outside):
+        terminalreporter.section("paths of this machine used after the last test")
+        terminalreporter.write_line("".join(outside))
     counts = config.stash[_TALLY]
     if counts:
         terminalreporter.section("what the fault tests did")

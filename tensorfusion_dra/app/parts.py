@@ -38,7 +38,11 @@ def enforcers(settings: Settings) -> Mapping[str, Enforcer]:
             hypervisor_ip=settings.hypervisor_ip,
             hypervisor_port=settings.hypervisor_port,
         ),
-        HamiCore(library=settings.hami_core_library),
+        HamiCore(
+            library=settings.hami_core_library,
+            preload=str(Path(settings.hami_core_library).with_name("ld.so.preload")),
+            root=f"{settings.tensor_fusion_root}/hami-core",
+        ),
         Mps(pipes=settings.mps_pipes, shm=settings.mps_shm),
     )
     return {enforcer.name: enforcer for enforcer in every}
@@ -53,7 +57,9 @@ def host(settings: Settings) -> Host:
     return Host(
         device_nodes=device_nodes(settings),
         driver_files=HostDriverFiles(
-            Path(settings.driver_root), root_on_host=_driver_root_on_host(settings)
+            Path(settings.driver_root),
+            root_on_host=_driver_root_on_host(settings),
+            cdi_folders=(Path(settings.static_cdi_dir), Path(settings.cdi_dir)),
         ),
         enforcer=settings.enforcer,
         rules=Rules(

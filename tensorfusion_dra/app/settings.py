@@ -72,6 +72,9 @@ class Settings:
         "/var/lib/kubelet", "The kubelet's root folder, under the same path here as on the host."
     )
     cdi_dir: str = _setting("/var/run/cdi", "Folder in which the runtime looks for CDI specs.")
+    static_cdi_dir: str = _setting(
+        "/etc/cdi", "Folder of the host's own CDI specs, such as those of NVIDIA's toolkit."
+    )
     dev_dir: str = _setting(
         "",
         "Folder of the host's device nodes; if empty /dev, or the driver root's dev where that has "
@@ -195,6 +198,7 @@ class Settings:
         for name in (
             "kubelet_root",
             "cdi_dir",
+            "static_cdi_dir",
             "dev_dir",
             "driver_root",
             "driver_root_on_host",

@@ -138,6 +138,7 @@ class SimulatedCluster:
         return (
             ("kubelet-root", self.kubelet_root),
             ("cdi-dir", self.cdi_folder),
+            ("static-cdi-dir", self.folder / "static-cdi"),
             ("data-dir", self.folder),
             ("dev-dir", self.folder / "dev"),
             ("driver-root", self.folder / "driver"),

@@ -10,9 +10,6 @@ from tensorfusion_dra.core.mounts import Mount
 from tensorfusion_dra.discovery import driver_root
 from tensorfusion_dra.discovery.toolkit_specs import ToolkitSpecs
 
-CDI_FOLDERS: Final = (Path("/etc/cdi"), Path("/var/run/cdi"))
-"""Where runtimes look by default (Container Device Interface, SPEC.md)."""
-
 _CUDA: Final = "libcuda.so.1"
 _REQUIRED: Final = (_CUDA, "libnvidia-ml.so.1")
 _OPTIONAL: Final = (
@@ -53,7 +50,7 @@ class HostDriverFiles:
         root: Path,
         *,
         root_on_host: Path | None = None,
-        cdi_folders: Sequence[Path] = CDI_FOLDERS,
+        cdi_folders: Sequence[Path],
         machine: str | None = None,
     ) -> None:
         """Reads nothing yet.

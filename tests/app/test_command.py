@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.guard import sitecustomize as path_guard
+
 
 def command(*arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
@@ -15,7 +17,7 @@ def command(*arguments: str, **environment: str) -> "subprocess.CompletedProcess
         text=True,
         timeout=60,
         check=False,
-        env={"PATH": "/usr/bin:/bin", **environment},
+        env=path_guard.environment({"PATH": "/usr/bin:/bin", **environment}),
     )
 
 

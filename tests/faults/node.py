@@ -75,6 +75,7 @@ class Node:
             *("--driver-root", str(folder / "driver")),
             *("--nvml-library", str(nvml)),
             *("--data-dir", str(folder)),
+            *("--static-cdi-dir", str(folder / "static-cdi")),
             # A look at everything, at a moment drawn by chance, would add its steps to any test.
             *("--recover-seconds", "86400"),
         ]

@@ -16,7 +16,6 @@ from tensorfusion_dra.core.diagnosis.records import SpecFile
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.state import ledger_reading, ledger_schema
 
-_STATIC: Final = "/etc/cdi"
 _SUFFIXES: Final = (".json", ".yaml")
 _MOST_BYTES: Final = 16 * 2**20
 
@@ -30,7 +29,8 @@ def records(surroundings: Surroundings) -> Iterator[Finding]:
 
 
 def _files(surroundings: Surroundings) -> Iterator[SpecFile]:
-    folders = [surroundings.on_host(_STATIC), Path(surroundings.settings.cdi_dir)]
+    settings = surroundings.settings
+    folders = [surroundings.on_host(settings.static_cdi_dir), Path(settings.cdi_dir)]
     for folder in dict.fromkeys(folders):
         try:
             found = sorted(path for path in folder.iterdir() if path.suffix in _SUFFIXES)

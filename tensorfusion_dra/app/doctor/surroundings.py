@@ -82,5 +82,6 @@ def _api(settings: Settings, environment: Mapping[str, str], *, in_pod: bool) ->
     named = [part for part in environment.get("KUBECONFIG", "").split(os.pathsep) if part]
     if named:
         return Api(Path(named[0]))
-    default = Path(environment.get("HOME", "/root")) / ".kube" / "config"
-    return Api(default) if default.exists() else None
+    home = environment.get("HOME")
+    default = Path(home) / ".kube" / "config" if home else None
+    return Api(default) if default and default.exists() else None

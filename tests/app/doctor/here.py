@@ -26,6 +26,11 @@ def surroundings(
         "kubelet_root": str(folder / "kubelet"),
         "data_dir": str(folder),
         "cdi_dir": str(folder / "cdi"),
+        "dev_dir": str(folder / "dev"),
+        "driver_root": str(folder / "driver"),
+        "hami_core_library": str(folder / "vgpu" / "libvgpu.so"),
+        "mps_pipes": str(folder / "mps" / "pipe"),
+        "mps_shm": str(folder / "mps" / "shm"),
         "tensor_fusion_root": str(folder / "tensor-fusion"),
     }
     return Surroundings(

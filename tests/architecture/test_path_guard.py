@@ -1,0 +1,101 @@
+"""The guard that keeps the tests from using paths that only some machines have."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.guard import sitecustomize as path_guard
+from tests.guard.sitecustomize import OutsideError
+
+OUTSIDE = "/var/lib/kubelet"
+
+
+@pytest.fixture
+def report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A report of this test's own, so that what it provokes fails nothing."""
+    file = tmp_path / "report"
+    monkeypatch.setenv(path_guard.REPORT_VARIABLE, str(file))
+    return file
+
+
+def run(code: str, report: Path) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        env=path_guard.environment({"PATH": "/usr/bin:/bin"}),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        f"open('{OUTSIDE}/a')",
+        f"os.stat('{OUTSIDE}')",
+        f"os.path.exists('{OUTSIDE}')",
+        f"os.path.islink(b'{OUTSIDE}')",
+        f"os.statvfs('{OUTSIDE}')",
+        f"os.access('{OUTSIDE}', os.R_OK)",
+        f"os.listdir('{OUTSIDE}')",
+        f"os.mkdir('{OUTSIDE}/a')",
+        f"os.rename('/tmp/a', '{OUTSIDE}/a')",
+        f"os.symlink('/tmp/a', '{OUTSIDE}/a')",
+        f"os.readlink('{OUTSIDE}/a')",
+        f"pathlib.Path('{OUTSIDE}').is_dir()",
+        f"list(pathlib.Path('{OUTSIDE}').iterdir())",
+        f"list(pathlib.Path('{OUTSIDE}').glob('*'))",
+        f"sqlite3.connect('{OUTSIDE}/a')",
+        f"ctypes.CDLL('{OUTSIDE}/a.so')",
+        f"socket.socket(socket.AF_UNIX).connect('{OUTSIDE}/a.sock')",
+        "os.chdir('/tmp'); os.stat('../var/lib/kubelet')",
+    ],
+)
+def test_a_child_process_is_refused_and_its_path_reported(code: str, report: Path) -> None:
+    modules = "import ctypes, os, pathlib, socket, sqlite3"
+    swallowing = f"{modules}\ntry: {code}\nexcept Exception as error: print(type(error).__name__)"
+
+    ended = run(swallowing, report)
+
+    assert (ended.stdout.strip(), ended.stderr) == ("OutsideError", "")
+    assert "/var/lib/kubelet" in report.read_text()
+
+
+def test_a_grandchild_is_guarded_too(report: Path) -> None:
+    inner = f"import os; os.stat('{OUTSIDE}')"
+    ended = run(
+        f"import subprocess, sys; subprocess.run([sys.executable, '-c', {inner!r}])", report
+    )
+
+    assert "OutsideError" in ended.stderr
+    assert OUTSIDE in report.read_text()
+
+
+def test_this_process_is_guarded(report: Path) -> None:
+    with pytest.raises(OutsideError, match=r"os\.stat /var/lib/kubelet"):
+        Path(OUTSIDE).exists()
+
+    assert OUTSIDE in report.read_text()
+
+
+def test_a_python_process_without_the_guard_is_refused(report: Path) -> None:
+    with pytest.raises(OutsideError, match="without"):
+        subprocess.run([sys.executable, "-c", "pass"], env={"PATH": "/usr/bin"}, check=True)
+
+    assert "without" in report.read_text()
+
+
+def test_what_tests_make_and_what_every_machine_has_is_allowed(
+    report: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "a").write_text("b")
+    assert (tmp_path / "a").exists()
+    Path("/proc/meminfo").read_text()
+    Path(os.devnull).write_text("x")
+    assert not Path("/nowhere").exists()
+
+    assert not report.exists()

@@ -1,0 +1,166 @@
+"""Refuse to open or stat what belongs to this machine, in the tests and in every child process.
+
+A test that reads a folder which only some machines have passes on those and fails on the next one.
+Python imports this module at the start of each process that has its folder on PYTHONPATH, which
+``environment()`` sees to. Most accesses raise an audit event (PEP 578); those that raise none, such
+as os.stat, are wrapped.
+
+A refused access raises OutsideError, and its path is also written to the report, because the code
+under test may catch everything. ``tests/conftest.py`` fails the test that adds to the report.
+"""
+
+import os
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+REPORT_VARIABLE: Final = "TEST_PATH_GUARD_REPORT"
+FOLDER: Final = Path(__file__).resolve().parent
+REPOSITORY: Final = FOLDER.parents[1]
+
+ALLOWED: Final[Mapping[str, str]] = {
+    str(REPOSITORY): "the project",
+    os.environ.get("TMPDIR", "/tmp"): "what tests make themselves",
+    sys.prefix: "the virtual environment",
+    sys.base_prefix: "the interpreter and its library",
+    "/dev/null": "the same everywhere",
+    "/dev/urandom": "the same everywhere",
+    "/nowhere": "a path that no machine has, for tests of missing files",
+    "/proc": "the kernel's, present wherever Python runs",
+    "/sys": "the kernel's; what a machine lacks there reads as unknown",
+}
+"""Paths that may be used, with all that lies below them, and why."""
+
+_STACK_LINES: Final = 12
+
+# The arguments of these audit events that are paths.
+_PATHS: Final[Mapping[str, tuple[int, ...]]] = {
+    "ctypes.dlopen": (0,),
+    "open": (0,),
+    "os.chdir": (0,),
+    "os.chmod": (0,),
+    "os.chown": (0,),
+    "os.link": (0, 1),
+    "os.listdir": (0,),
+    "os.mkdir": (0,),
+    "os.remove": (0,),
+    "os.rename": (0, 1),
+    "os.rmdir": (0,),
+    "os.scandir": (0,),
+    "os.symlink": (1,),
+    "os.truncate": (0,),
+    "os.utime": (0,),
+    "sqlite3.connect": (0,),
+}
+_UNAUDITED: Final = ("access", "lstat", "mkfifo", "mknod", "readlink", "stat", "statvfs")
+
+
+class OutsideError(RuntimeError):
+    """A path that the tests must not depend on."""
+
+
+def environment(base: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return this environment, or os.environ, with what makes a Python process guard itself."""
+    found = dict(os.environ if base is None else base)
+    found[REPORT_VARIABLE] = os.environ[REPORT_VARIABLE]
+    found["TMPDIR"] = os.environ["TMPDIR"]
+    paths = [str(FOLDER), *found.get("PYTHONPATH", "").split(os.pathsep)]
+    found["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(filter(None, paths)))
+    return found
+
+
+def install() -> None:
+    """Guard this process from now on; it cannot be undone."""
+    if getattr(os.stat, "guards", False):
+        return
+    for name in _UNAUDITED:
+        _wrap(name)
+    sys.addaudithook(_audit)
+
+
+def is_allowed(path: str) -> bool:
+    """Return whether the tests may use this path, which may be relative."""
+    # Not resolved: a link in a temporary folder is the test's own, wherever it points.
+    absolute = os.path.normpath(path if path.startswith("/") else f"{_working_folder()}/{path}")
+    if absolute == "/":
+        return False
+    return any(
+        absolute == folder or absolute.startswith(f"{folder}/") or folder.startswith(f"{absolute}/")
+        for folder in ALLOWED
+    )
+
+
+def _working_folder() -> str:
+    try:
+        return os.getcwd()  # noqa: PTH109 - pathlib would stat
+    except FileNotFoundError:
+        return ""
+
+
+def _audit(event: str, arguments: tuple[Any, ...]) -> None:
+    if event in _PATHS:
+        for position in _PATHS[event]:
+            _check(event, arguments[position])
+    elif event in {"socket.bind", "socket.connect"}:
+        _check(event, arguments[1])
+    elif event == "subprocess.Popen":
+        _check_child(*arguments)
+
+
+def _check(what: str, path: object) -> None:
+    if isinstance(path, bytes):
+        path = os.fsdecode(path)
+    elif isinstance(path, os.PathLike):
+        path = os.fspath(path)
+    # Numbers are open files. Abstract sockets, SQLite in memory and libraries that the loader
+    # searches by name have no path.
+    if not isinstance(path, str) or not path or path.startswith(("\0", ":memory:", "file:")):
+        return
+    if (what == "ctypes.dlopen" and "/" not in path) or is_allowed(path):
+        return
+    _refuse(f"{what} {path}")
+
+
+def _check_child(executable: object, _arguments: object, _folder: object, env: object) -> None:
+    """Refuse a Python process that would not guard itself."""
+    if str(executable) != sys.executable:
+        return
+    given = os.environ if env is None else env
+    assert isinstance(given, Mapping)
+    if REPORT_VARIABLE not in given or str(FOLDER) not in given.get("PYTHONPATH", ""):
+        _refuse("a Python process without tests.guard.sitecustomize.environment()")
+
+
+def _refuse(what: str) -> None:
+    import traceback
+
+    stack = "".join(traceback.format_stack()[:-3][-_STACK_LINES:])
+    report = os.environ.get(REPORT_VARIABLE)
+    if report:
+        line = f"{what} (process {os.getpid()}: {' '.join(sys.orig_argv)[:200]})\n{stack}\n"
+        file = os.open(report, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        os.write(file, line.encode(errors="backslashreplace"))
+        os.close(file)
+    raise OutsideError(f"{what}: expected a path below one of {', '.join(ALLOWED)}")
+
+
+def _wrap(name: str) -> None:
+    original: Callable[..., Any] = getattr(os, name)
+
+    def guarded(path: Any, *arguments: Any, **named: Any) -> Any:
+        if named.get("dir_fd") is None:
+            _check(f"os.{name}", path)
+        return original(path, *arguments, **named)
+
+    guarded.guards = True  # type: ignore[attr-defined]
+    guarded.__name__ = name
+    # The library asks in these sets what a function can do.
+    for known in (os.supports_dir_fd, os.supports_fd, os.supports_follow_symlinks):
+        if original in known:
+            known.add(guarded)
+    setattr(os, name, guarded)
+
+
+if REPORT_VARIABLE in os.environ:
+    install()
