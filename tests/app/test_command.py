@@ -21,6 +21,11 @@ def command(*arguments: str, **environment: str) -> "subprocess.CompletedProcess
     )
 
 
+def host_folders(root: Path) -> list[str]:
+    """Flags for the folders of the host that `inspect` looks into."""
+    return ["--kubelet-root", str(root / "kubelet"), "--cdi-dir", str(root / "cdi")]
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -30,9 +35,9 @@ def command(*arguments: str, **environment: str) -> "subprocess.CompletedProcess
         (["node-plugin", "--poll-seconds", "soon"], "poll-seconds: found 'soon'"),
         (["node-plugin", "--qos", "best"], "qos: found 'best', expected one of low"),
         (["node-plugin", "--node-name", "Node_1"], "node-name: found 'Node_1'"),
-        (["node-plugin", "--config", "/nowhere.yaml"], "config /nowhere.yaml: No such file"),
-        (["inspect", "--gpu-models", "/nowhere.yaml"], "/nowhere.yaml"),
-        (["inspect", "--simulated-gpus", "/nowhere.yaml"], "/nowhere.yaml"),
+        (["node-plugin", "--config", "/nowhere/a.yaml"], "config /nowhere/a.yaml: No such file"),
+        (["inspect", "--gpu-models", "/nowhere/a.yaml"], "/nowhere/a.yaml"),
+        (["inspect", "--simulated-gpus", "/nowhere/a.yaml"], "/nowhere/a.yaml"),
         (["inspect", "--simulated-gpus", "2xA1000000"], "A1000000"),
         (["simulate", "--pods", "-1"], "pods: found -1"),
         (["simulate", "--request", "tflops"], "request 'tflops'"),
@@ -85,9 +90,7 @@ def test_simulate_is_for_reading_too() -> None:
 
 def test_inspect_shows_the_cards_and_what_the_node_holds(tmp_path: Path) -> None:
     cards = ["--simulated-gpus", "2xA100-SXM4-80GB", "--node-name", "node-01"]
-    folders = ["--kubelet-root", str(tmp_path), "--cdi-dir", str(tmp_path / "cdi")]
-
-    ended = command("inspect", "-o", "json", *cards, *folders)
+    ended = command("inspect", "-o", "json", *cards, *host_folders(tmp_path))
 
     found = json.loads(ended.stdout)
     assert ended.returncode == 0
@@ -100,7 +103,7 @@ def test_inspect_shows_the_cards_and_what_the_node_holds(tmp_path: Path) -> None
 def test_inspect_shows_health_and_taints_and_leaves_no_trace(tmp_path: Path) -> None:
     profile = tmp_path / "gpus.yaml"
     profile.write_text("gpus: [{product: T4, recovery_action: 1}, {product: T4}]")
-    cards = ["--simulated-gpus", str(profile), "--kubelet-root", str(tmp_path / "kubelet")]
+    cards = ["--simulated-gpus", str(profile), *host_folders(tmp_path)]
 
     found = json.loads(command("inspect", "-o", "json", *cards).stdout)
     shown = command("inspect", *cards).stdout
@@ -118,7 +121,8 @@ def test_inspect_shows_health_and_taints_and_leaves_no_trace(tmp_path: Path) -> 
 
 def test_inspect_without_a_driver_says_what_it_waits_for() -> None:
     ended = command(
-        *("inspect", "--nvml-library", "/nowhere/libnvidia-ml.so.1", "--kubelet-root", "/nowhere")
+        *("inspect", "--nvml-library", "/nowhere/libnvidia-ml.so.1"),
+        *host_folders(Path("/nowhere")),
     )
 
     assert ended.returncode == 1
@@ -127,11 +131,11 @@ def test_inspect_without_a_driver_says_what_it_waits_for() -> None:
 
 
 def test_inspect_says_what_it_cannot_read_and_shows_the_rest(tmp_path: Path) -> None:
-    ledger = tmp_path / "plugins" / "tensor-fusion.ai.dra-driver" / "ledger.sqlite3"
+    ledger = tmp_path / "kubelet" / "plugins" / "tensor-fusion.ai.dra-driver" / "ledger.sqlite3"
     ledger.parent.mkdir(parents=True)
     ledger.write_text("no database")
 
-    ended = command("inspect", "--simulated-gpus", "1xT4", "--kubelet-root", str(tmp_path))
+    ended = command("inspect", "--simulated-gpus", "1xT4", *host_folders(tmp_path))
 
     assert ended.returncode == 1
     assert ended.stderr.startswith(f"tensorfusion-dra: ledger {ledger}: ")

@@ -69,7 +69,7 @@ class Machine:
 
     folder: Path
     library: Path | None
-    driver_root: Path = Path("/nonexistent")
+    driver_root: Path = Path("/nowhere")
     wait_seconds: float = 20.0
     loader_path: str = ""
 

@@ -2,6 +2,7 @@
 
 import re
 import shutil
+import subprocess
 import time
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.discovery.nvml_machine import Machine, answers, card, uuid
+from tests.support.compiler import compiler
 
 DRIVER_NOT_LOADED = "!9"
 NO_PERMISSION = "!4"
@@ -20,12 +22,12 @@ def uuids(inventory: Any) -> list[str]:
 
 
 def test_a_missing_library_is_waited_for_by_its_path(machine: Machine) -> None:
-    machine.library = Path("/nonexistent/libnvidia-ml.so.1")
+    machine.library = Path("/nowhere/libnvidia-ml.so.1")
 
     error = machine.read(answers())
 
     assert error["error"] == "RetryableError"
-    assert error["text"].startswith("NVML: /nonexistent/libnvidia-ml.so.1: cannot open")
+    assert error["text"].startswith("NVML: /nowhere/libnvidia-ml.so.1: cannot open")
     assert error["text"].endswith("waiting for the NVIDIA driver's libnvidia-ml.so.1")
 
 
@@ -66,17 +68,15 @@ def test_a_file_that_is_no_library_is_passed_over(machine: Machine) -> None:
 
 
 def test_a_library_that_is_not_nvml_is_said_to_be_none(machine: Machine) -> None:
-    (libc,) = {line.split()[-1] for line in mapped_files() if "/libc.so" in line}
-    machine.library = Path(libc)
+    library = machine.folder / "libother.so.1"
+    build = ["-shared", "-o", str(library), "-x", "c", "/dev/null"]
+    subprocess.run([compiler("the NVML tests"), *build], check=True, timeout=60)
+    machine.library = library
 
     error = machine.read(answers())
 
     assert error["error"] == "RetryableError"
-    assert f"{libc}: found no function nvmlInitWithFlags, expected NVML" in error["text"]
-
-
-def mapped_files() -> list[str]:
-    return Path("/proc/self/maps").read_text(encoding="utf-8").splitlines()
+    assert f"{library}: found no function nvmlInitWithFlags, expected NVML" in error["text"]
 
 
 def test_a_library_that_appears_later_is_loaded_then(machine: Machine) -> None:

@@ -135,7 +135,7 @@ def test_cards_sit_on_places_of_their_own() -> None:
         ("1xT4,", "found '', expected one like 8xA100-SXM4-80GB"),
         ("", "found '', expected one like 8xA100-SXM4-80GB"),
         ("257xT4", "found 257 cards, expected at most 256"),
-        ("/nonexistent/node.yaml", "No such file or directory, expected a readable YAML file"),
+        ("/nowhere/node.yaml", "No such file or directory, expected a readable YAML file"),
     ],
 )
 def test_a_text_that_is_neither_shorthand_nor_file_is_refused(text: str, message: str) -> None:

@@ -227,7 +227,7 @@ def put(path: Path, what: str) -> None:
     elif what == "a dangling link":
         path.symlink_to("/nowhere")
     elif what == "a link above the root":
-        path.symlink_to("../../../../../../../../../etc/passwd")
+        path.symlink_to("../../../../../../../../../proc/version")
     elif what == "a folder":
         path.mkdir()
     elif what == "a name that is no UTF-8":

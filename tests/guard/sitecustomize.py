@@ -19,7 +19,10 @@ REPORT_VARIABLE: Final = "TEST_PATH_GUARD_REPORT"
 FOLDER: Final = Path(__file__).resolve().parent
 REPOSITORY: Final = FOLDER.parents[1]
 
+_PROGRAMS: Final = os.environ.get("PATH", os.defpath).split(os.pathsep)
+
 ALLOWED: Final[Mapping[str, str]] = {
+    **dict.fromkeys(filter(None, _PROGRAMS), "programs that tests run, such as cc and openssl"),
     str(REPOSITORY): "the project",
     os.environ.get("TMPDIR", "/tmp"): "what tests make themselves",
     sys.prefix: "the virtual environment",
