@@ -15,7 +15,7 @@ COPY hack/requirements/ hack/requirements/
 RUN --mount=type=secret,id=pip.conf,target=/etc/pip.conf \
     /build/bin/pip install --require-hashes --requirement hack/requirements/build.txt \
     && /build/bin/pip --python /opt/tensorfusion-dra/bin/python install --require-hashes --requirement hack/requirements/run.txt
-COPY pyproject.toml README.md ./
+COPY pyproject.toml README.md LICENSE ./
 COPY tensorfusion_dra/ tensorfusion_dra/
 # The asynchronous twin of the Kubernetes client is half of it and never imported. Compiled here, because the root file
 # system is read-only later; unchecked, because nothing changes there: each start saves a second and 25 MiB.
@@ -36,6 +36,7 @@ ARG VERSION=0.1.0
 ARG REVISION=unknown
 LABEL org.opencontainers.image.title="tensorfusion-dra" \
       org.opencontainers.image.description="Kubernetes DRA node driver for GPUs that several pods share" \
+      org.opencontainers.image.licenses="Apache-2.0" \
       org.opencontainers.image.version="${VERSION}" \
       org.opencontainers.image.revision="${REVISION}"
 # The webhook runs so. The node plugin's pod says runAsUser: 0, without capabilities: the kubelet's folders, in which its
