@@ -44,12 +44,16 @@ def _parser() -> argparse.ArgumentParser:
         cel_options,
         settings,
         simulate_options,
+        version,
         webhook_settings,
     )
     from tensorfusion_dra.app.doctor import options as doctor_options  # noqa: PLC0415
 
     parser = _Parser(
         prog="tensorfusion-dra", description="Kubernetes DRA node driver for shared GPUs."
+    )
+    parser.add_argument(
+        "--version", action="version", version=f"{version.NAME} {version.current()}"
     )
     verbs = parser.add_subparsers(metavar="VERB", required=True, parser_class=_Parser)
 

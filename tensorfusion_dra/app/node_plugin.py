@@ -10,7 +10,7 @@ from typing import Final
 
 import structlog
 
-from tensorfusion_dra.app import card_health, parts, pool_source, providers
+from tensorfusion_dra.app import card_health, parts, pool_source, providers, version
 from tensorfusion_dra.app.health_endpoint import HealthEndpoint
 from tensorfusion_dra.app.settings import Settings
 from tensorfusion_dra.app.supervisor import Supervisor
@@ -66,10 +66,15 @@ def run(settings: Settings) -> int:
     try:
         with ExitStack() as running:
             servers = _start(settings, supervisor, running)
-            log.info("serving", node=settings.node_name, seconds=_since(started))
+            log.info(
+                "serving",
+                version=version.current(),
+                node=settings.node_name,
+                seconds=_since(started),
+            )
             cause = supervisor.wait()
     except (FatalError, RetryableError) as error:
-        log.error("start_failed", error=str(error))
+        log.error("start_failed", version=version.current(), error=str(error))
         return 1
     log.info("stopped", error=str(cause) if cause else None)
     code = 1 if cause else 0

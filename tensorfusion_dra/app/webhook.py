@@ -8,6 +8,7 @@ from typing import Final
 
 import structlog
 
+from tensorfusion_dra.app import version
 from tensorfusion_dra.app.health_endpoint import HealthEndpoint
 from tensorfusion_dra.app.supervisor import Supervisor
 from tensorfusion_dra.app.webhook_settings import WebhookSettings
@@ -46,7 +47,7 @@ def run(settings: WebhookSettings) -> int:
                 server.is_leaving.set()
                 time.sleep(settings.drain_seconds)
     except FatalError as error:
-        log.error("start_failed", error=str(error))
+        log.error("start_failed", version=version.current(), error=str(error))
         return 1
     log.info("stopped", error=str(cause) if cause else None)
     return 1 if cause else 0
@@ -89,6 +90,7 @@ def _start(
     health.start()
     log.info(
         "serving",
+        version=version.current(),
         port=server.port,
         health_port=health.port,
         seconds=round(time.monotonic() - started, 3),

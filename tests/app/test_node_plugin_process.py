@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tensorfusion_dra.app import version
 from tensorfusion_dra.app.simulated_cluster import SimulatedCluster
 from tensorfusion_dra.core import names
 from tensorfusion_dra.simulator.api.faults import ANY, Refuse
@@ -184,6 +185,10 @@ def test_memory_and_start_stay_within_the_budget(cluster: SimulatedCluster) -> N
     rss_kib = next(int(x.split()[1]) for x in status.splitlines() if x.startswith("VmRSS:"))
     assert rss_kib < 80 * 1024
     assert log_lines(cluster, "serving")[-1]["seconds"] < 1
+
+
+def test_the_log_says_which_version_serves(cluster: SimulatedCluster) -> None:
+    assert log_lines(cluster, "serving")[-1]["version"] == version.current()
 
 
 def test_the_plugin_is_known_by_its_driver_name(cluster: SimulatedCluster) -> None:

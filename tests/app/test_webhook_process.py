@@ -13,6 +13,7 @@ from urllib.request import urlopen
 
 import pytest
 
+from tensorfusion_dra.app import version
 from tensorfusion_dra.app.simulated_webhook import SimulatedWebhook, renew
 from tensorfusion_dra.simulator.api.faults import Refuse
 from tensorfusion_dra.simulator.apiserver import ApiServer
@@ -72,7 +73,10 @@ def test_it_answers_reviews_and_ends_in_order(webhook: SimulatedWebhook) -> None
     assert status == 200
     assert b'"allowed": true' in answer
     assert webhook.process.stop() == 0
-    assert webhook.logged()[-1]["event"] == "stopped"
+    lines = webhook.logged()
+    serving = [line for line in lines if line["event"] == "serving"]
+    assert [line["version"] for line in serving] == [version.current()]
+    assert lines[-1]["event"] == "stopped"
 
 
 def test_a_pool_that_turns_dra_on_is_known_at_once(

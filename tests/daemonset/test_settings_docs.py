@@ -6,7 +6,6 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
-import yaml
 
 from tensorfusion_dra.app import setting_sources
 from tensorfusion_dra.app.settings import Settings
@@ -45,16 +44,3 @@ def test_no_variable_is_given_twice_whatever_the_chart_is_told() -> None:
     for container in kustomize.containers(documents):
         given = [entry["name"] for entry in container["env"]]
         assert len(set(given)) == len(given)
-
-
-def test_image_tag_and_chart_version_are_the_packages() -> None:
-    version = yaml.safe_load((ROOT / "daemonset/chart/Chart.yaml").read_text())
-    base = yaml.safe_load((ROOT / "daemonset/base/kustomization.yaml").read_text())
-    webhook = yaml.safe_load((ROOT / "daemonset/webhook/kustomization.yaml").read_text())
-    project = (ROOT / "pyproject.toml").read_text()
-
-    package = project.partition('\nversion = "')[2].partition('"')[0]
-
-    assert version["version"] == version["appVersion"] == package
-    assert [image["newTag"] for image in (*base["images"], *webhook["images"])] == [package] * 2
-    assert f"ARG VERSION={package}\n" in (ROOT / "Dockerfile").read_text()

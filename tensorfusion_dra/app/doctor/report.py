@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from tensorfusion_dra.app import version
 from tensorfusion_dra.app.doctor.examination import Result
 from tensorfusion_dra.app.doctor.options import Place
 from tensorfusion_dra.app.doctor.surroundings import Surroundings
@@ -18,6 +19,7 @@ def document(results: Sequence[Result], surroundings: Surroundings) -> dict[str,
     on_node = surroundings.place is Place.NODE
     worst = findings.worst(f for result in results for f in result.findings)
     return {
+        "version": version.current(),
         "place": surroundings.place.value,
         "node": surroundings.settings.node_name if on_node else None,
         "worst": worst.value,
@@ -32,6 +34,7 @@ def document(results: Sequence[Result], surroundings: Surroundings) -> dict[str,
 
 def lines(results: Sequence[Result], surroundings: Surroundings) -> Iterator[str]:
     """The report as a person reads it."""
+    yield f"{version.NAME} {version.current()}"
     if surroundings.place is Place.NODE:
         yield f"On node {surroundings.settings.node_name}"
     else:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tensorfusion_dra.app import version
 from tensorfusion_dra.app.doctor.examination import Check, examined
 from tensorfusion_dra.app.doctor.run import CHECKS
 from tensorfusion_dra.app.simulated_cluster import SimulatedCluster
@@ -61,7 +62,7 @@ def test_a_healthy_node_has_no_problem_anywhere() -> None:
 
         told = report(cluster)
 
-    assert told["place"] == "node"
+    assert (told["place"], told["version"]) == ("node", version.current())
     assert at(told, "problem") == at(told, "warning") == set()
     # The simulated API server authorises nobody, so nobody can ask it about rights.
     assert at(told, "could-not-look") == {"rights"}
@@ -136,7 +137,8 @@ def test_for_a_person_every_trouble_has_its_cure() -> None:
         ended = command("doctor", *flags(cluster))
 
     assert ended.returncode == 1
-    assert "On node node-01" in ended.stdout
+    first = [f"tensorfusion-dra {version.current()}", "On node node-01"]
+    assert ended.stdout.splitlines()[:2] == first
     assert "cure:     turn the feature gate DRAConsumableCapacity on" in ended.stdout
     assert ended.stdout.splitlines()[-1].startswith("3 problem")
 
