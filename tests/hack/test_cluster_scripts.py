@@ -39,7 +39,7 @@ def test_bash_understands_the_script(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "arguments", "said"),
     [
-        ("kind-up", ["--version", "1.30", "--dry-run"], "expected 1.34, 1.35 or 1.36"),
+        ("kind-up", ["--version", "1.30", "--dry-run"], "expected 1.34, 1.35, 1.36 or 1.37"),
         ("kind-up", ["--name"], "--name: expected a value"),
         ("kind-up", ["--node", "fly", "--dry-run"], "--node fly: expected restart-kubelet"),
         ("cluster-up", [], "--state: expected a folder"),
@@ -61,6 +61,7 @@ def test_bad_input_is_one_line_and_exit_code_2(name: str, arguments: list[str], 
         ("1.34", {"DRAConsumableCapacity": True}),
         ("1.35", {"DRAConsumableCapacity": True}),
         ("1.36", None),
+        ("1.37", None),
     ],
 )
 def test_pods_can_share_devices_in_every_version_of_kubernetes(
@@ -71,6 +72,16 @@ def test_pods_can_share_devices_in_every_version_of_kubernetes(
     assert configuration["kind"] == "Cluster"
     assert configuration.get("featureGates") == gates
     assert f"--image kindest/node:v{version}." in commands[0]
+
+
+@pytest.mark.parametrize(("version", "cards"), [("1.34", ["1"]), ("1.35", []), ("1.36", [])])
+def test_nodes_of_1_34_get_one_card_because_its_scheduler_shares_only_the_first(
+    version: str, cards: list[str]
+) -> None:
+    _, commands = dry_run("--version", version)
+
+    set_env = [line.split()[-1] for line in commands if " set env " in line]
+    assert set_env == [f"TENSORFUSION_DRA_SIMULATED_GPUS={n}xA100-SXM4-80GB" for n in cards]
 
 
 def test_the_runtime_of_every_node_has_cdi_on() -> None:
