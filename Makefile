@@ -4,7 +4,7 @@ PYTHON ?= python3
 PY := .venv/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check --quiet
 
-.PHONY: demo test e2e bench soak image manifests protos lock clean
+.PHONY: demo test test-faults e2e bench soak image manifests protos lock clean
 
 demo: .venv/demo.stamp  ## The whole node on this machine: no GPU, no cluster.
 	@$(PY) -m tensorfusion_dra simulate $(ARGS)
@@ -15,6 +15,9 @@ test: .venv/dev.stamp  ## Style, types, import arrows and all tests.
 	$(PY) -m mypy
 	.venv/bin/lint-imports
 	$(PY) -m pytest --numprocesses 2 --dist loadfile $(ARGS)
+
+test-faults: .venv/dev.stamp  ## All fault stories: killed at every durable step, full disks, damaged files.
+	$(PY) -m pytest tests/faults --numprocesses 2 --dist loadfile $(ARGS)
 
 e2e: .venv/dev.stamp  ## Everything on the real cluster that KUBECONFIG names; ARGS="--driver host" without a DaemonSet.
 	$(PY) -m pytest tests/e2e $(ARGS)

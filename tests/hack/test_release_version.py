@@ -1,0 +1,73 @@
+"""A checkout is released only under the tag of its version, and with a date in its changelog."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+FILES = (
+    "hack/release-version",
+    "tensorfusion_dra/__init__.py",
+    "tensorfusion_dra/app/__init__.py",
+    "tensorfusion_dra/app/version.py",
+)
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A checkout of version 1.2.3, which its changelog dates."""
+    for name in FILES:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, tmp_path / name)
+    project = '[project]\nname = "tensorfusion-dra"\nversion = "1.2.3"\n'
+    (tmp_path / "pyproject.toml").write_text(project)
+    (tmp_path / "CHANGELOG.md").write_text("# Changelog\n\n## 1.2.3 (2026-01-31)\n\n## 1.2.2\n")
+    return tmp_path
+
+
+def release_version(checkout: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    # -S: the workflows run it before any package is installed.
+    return subprocess.run(
+        [sys.executable, "-S", checkout / "hack" / "release-version", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+        env={"PATH": os.defpath, "PYTHONDONTWRITEBYTECODE": "1"},
+    )
+
+
+def test_version_is_printed_without_any_package(checkout: Path) -> None:
+    (checkout / "CHANGELOG.md").unlink()
+
+    ended = release_version(checkout)
+
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "1.2.3\n", "")
+
+
+def test_dated_version_is_released_under_its_tag(checkout: Path) -> None:
+    ended = release_version(checkout, "--tag", "v1.2.3")
+
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "1.2.3\n", "")
+
+
+@pytest.mark.parametrize("tag", ["1.2.3", "v1.2.4", "v1.2.3-rc1", ""])
+def test_another_tag_is_refused(checkout: Path, tag: str) -> None:
+    ended = release_version(checkout, "--tag", tag)
+
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert f"tag: found {tag}, expected v1.2.3" in ended.stderr
+
+
+@pytest.mark.parametrize("heading", ["## 1.2.3 (unreleased)", "## 1.2.2 (2026-01-31)", ""])
+def test_changelog_without_a_dated_heading_is_refused(checkout: Path, heading: str) -> None:
+    (checkout / "CHANGELOG.md").write_text(f"# Changelog\n\n{heading}\n")
+
+    ended = release_version(checkout, "--tag", "v1.2.3")
+
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert "expected 1.2.3 and a date in brackets" in ended.stderr
