@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from tensorfusion_dra.app import simulation_report
+from tensorfusion_dra.app import simulation_report, simulation_text
 from tensorfusion_dra.app.plugin_process import WaitError
 from tensorfusion_dra.app.progress import Progress
 from tensorfusion_dra.app.simulate_options import Options
@@ -26,7 +26,11 @@ _SECONDS: Final = 30.0
 
 
 def run(chosen: Options, *, form: str) -> int:
-    """Simulates and prints what happened; 1 if something was left behind.
+    """Simulate, print what happened, and return 1 if something was left behind.
+
+    Args:
+        chosen: What to simulate.
+        form: ``text`` or ``json``.
 
     Raises:
         InputError: The GPUs are malformed.
@@ -61,8 +65,11 @@ def _shown(
     """Simulate and print the report; return the exit code."""
     report = _simulated(cluster, workload, chosen, progress)
     progress.clear()
-    render = simulation_report.as_json if form == "json" else simulation_report.as_text
-    sys.stdout.write(render(report) + "\n")
+    if form == "json":
+        shown = simulation_report.as_json(report)
+    else:
+        shown = simulation_text.as_text(report, verbose=chosen.verbose)
+    sys.stdout.write(f"{shown}\n")
     sys.stdout.flush()
     if chosen.keep:
         _wait_for_interrupt(cluster)

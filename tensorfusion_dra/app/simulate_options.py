@@ -1,4 +1,4 @@
-"""What to simulate, as the flags of `simulate` say it."""
+"""Options of the verb `simulate`, read from its flags."""
 
 import argparse
 from collections.abc import Mapping
@@ -63,6 +63,7 @@ class Options:
             those.
         qos: Level of service of the node's GPUs.
         keep: Leave everything running, and on disk, until interrupted.
+        verbose: Show the CDI spec, the environment and the filled claims as well.
     """
 
     gpus: str
@@ -73,6 +74,7 @@ class Options:
     file: Path | None
     qos: str
     keep: bool
+    verbose: bool
 
     @property
     def is_virtual(self) -> bool:
@@ -124,7 +126,17 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--keep", action="store_true", help="leave everything running until Ctrl-C")
     parser.add_argument(
-        "-o", dest="form", choices=("text", "json"), default="text", help="how to show it"
+        "-v",
+        "--verbose",
+        action="store_true",
+        help="show the CDI spec, the container's whole environment and the filled claims as well",
+    )
+    parser.add_argument(
+        "-o",
+        dest="form",
+        choices=("text", "json"),
+        default="text",
+        help="how to show it; json has everything, with and without -v",
     )
 
 
@@ -145,6 +157,7 @@ def from_flags(flags: argparse.Namespace) -> Options:
         file=Path(flags.file) if flags.file else None,
         qos=flags.qos,
         keep=flags.keep,
+        verbose=flags.verbose,
     )
 
 

@@ -79,13 +79,26 @@ def test_simulate_shows_pods_their_shares_and_what_is_left() -> None:
     assert report["seconds"]["all"] < 10
 
 
-def test_simulate_is_for_reading_too() -> None:
-    ended = command("simulate", "--gpus", "1xT4", "--pods", "2", "--request", "whole")
+def test_simulate_prints_one_screen_by_default() -> None:
+    ended = command("simulate")
+
+    lines = ended.stdout.splitlines()
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert len(lines) <= 24
+    assert max(map(len, lines)) <= 100
+    assert "pod-4 waits: 0/1 nodes are available" in ended.stdout
+    assert lines[-1].startswith("Torn down, nothing left behind (")
+
+
+def test_simulate_verbose_adds_the_cdi_spec_and_the_whole_environment() -> None:
+    ended = command("simulate", "-v", "--gpus", "1xT4", "--pods", "2", "--request", "whole")
 
     assert (ended.returncode, ended.stderr) == (0, "")
-    assert "T4  65 TFLOPS" in ended.stdout
+    assert "Tesla T4" in ended.stdout
     assert "pod-2 waits:" in ended.stdout
-    assert "Torn down, nothing left behind" in ended.stdout
+    assert '  "kind": "tensor-fusion.ai/vgpu",' in ended.stdout
+    assert "  NVIDIA_VISIBLE_DEVICES=void\n" in ended.stdout
+    assert "Torn down, nothing left behind (start " in ended.stdout
 
 
 def test_inspect_shows_the_cards_and_what_the_node_holds(tmp_path: Path) -> None:
