@@ -23,8 +23,8 @@ _UUID: Final = re.compile(r"GPU-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _VERSION: Final = re.compile(r"[0-9]{1,4}(?:\.[0-9]{1,4}){1,3}")
 _MAX_SECONDS: Final = 86_400
 
-_NODE_FIELDS: Final = ("gpus", "driver_version", "driver_missing_for_seconds", "hangs")
-_GPU_FIELDS: Final = (
+NODE_FIELDS: Final = ("gpus", "driver_version", "driver_missing_for_seconds", "hangs")
+GPU_FIELDS: Final = (
     "product",
     "count",
     "vram",
@@ -115,7 +115,7 @@ def from_file(file: Path) -> NodeProfile:
     Raises:
         InputError: The file cannot be read, or has a field or a value that is not known.
     """
-    fields = _mapping(yaml_file.content(file), _NODE_FIELDS, str(file))
+    fields = _mapping(yaml_file.content(file), NODE_FIELDS, str(file))
     entries = fields.get("gpus")
     if not isinstance(entries, list):
         raise InputError(f"{file}: gpus: found {shown(entries)}, expected a list of cards")
@@ -139,7 +139,7 @@ def from_file(file: Path) -> NodeProfile:
 
 
 def _gpus(entry: object, where: str) -> Sequence[GpuProfile]:
-    fields = _mapping(entry, _GPU_FIELDS, where)
+    fields = _mapping(entry, GPU_FIELDS, where)
     count = fields.get("count", 1)
     if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count <= MAX_GPUS:
         raise InputError(f"{where}: count: found {shown(count)}, expected 0 to {MAX_GPUS}")

@@ -1,0 +1,145 @@
+"""The output that the documents show is what the commands print."""
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.app.test_cel_explain import two_nodes
+from tests.support import markdown
+from tests.support.gpus import NODE, gpu
+from tests.support.markdown import ROOT, Command
+
+USE = markdown.text(ROOT / "docs" / "use.md")
+EXTEND = markdown.text(ROOT / "docs" / "extend.md")
+DEMO = "make demo"
+SECONDS = re.compile(r"\b[0-9]+\.[0-9] s\b")
+CLAIM = re.compile(r"-claim-[a-z0-9]{5}\b")
+
+
+def printed(*arguments: str, folder: Path = ROOT) -> tuple[list[str], list[str]]:
+    """Return what the command prints on stdout and on stderr."""
+    ended = subprocess.run(
+        [sys.executable, "-m", "tensorfusion_dra", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        cwd=folder,
+        env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT)},
+    )
+    return ended.stdout.splitlines(), ended.stderr.splitlines()
+
+
+def masked(lines: list[str] | tuple[str, ...]) -> list[str]:
+    """Return the lines without what differs in every run: durations and the names of claims."""
+    return [CLAIM.sub("-claim-xxxxx", SECONDS.sub("N s", line)) for line in lines]
+
+
+def shown(document: str, start: str) -> Command:
+    """Return the one command of a document that begins so."""
+    (found,) = [each for each in markdown.commands(document) if each.line.startswith(start)]
+    return found
+
+
+def is_as_printed(command: Command, lines: list[str]) -> bool:
+    """Tell whether a command's output is as shown, but for what differs in every run."""
+    return markdown.is_shown(tuple(masked(command.output)), masked(lines))
+
+
+@pytest.mark.parametrize("file", ["README.md", "README.zh-CN.md"])
+def test_the_readme_shows_what_the_demo_prints(file: str) -> None:
+    demo = shown(markdown.text(ROOT / file), DEMO)
+
+    stdout, stderr = printed("simulate")
+
+    assert (demo.line, stderr) == (DEMO, [])
+    assert masked(demo.output) == masked(stdout)
+
+
+def test_the_users_page_shows_what_the_demo_prints_of_a_file() -> None:
+    demo = shown(USE, DEMO)
+    arguments = shlex.split(demo.line.removeprefix(f"{DEMO} ARGS="))
+
+    stdout, _ = printed("simulate", *shlex.split(arguments[0]))
+
+    assert is_as_printed(demo, stdout)
+
+
+def test_the_users_page_shows_what_convert_says_of_the_guides_template(tmp_path: Path) -> None:
+    (template,) = [
+        each for each in markdown.blocks(USE, "yaml") if "resource.k8s.io/v1beta2" in each
+    ]
+    (tmp_path / "template.yaml").write_text(template, encoding="utf-8")
+
+    stdout, stderr = printed("convert", "-f", "template.yaml", folder=tmp_path)
+
+    assert yaml.safe_load("\n".join(stdout))["apiVersion"] == "resource.k8s.io/v1"
+    assert is_as_printed(shown(USE, "tensorfusion-dra convert"), stderr)
+
+
+def test_the_users_page_shows_what_cel_prints(tmp_path: Path) -> None:
+    slices = tmp_path / "slices.yaml"
+    slices.write_text(yaml.safe_dump_all(two_nodes()), encoding="utf-8")
+    translate, explain = (
+        shown(USE, f"tensorfusion-dra cel {verb}") for verb in ("translate", "explain")
+    )
+
+    translated, _ = printed(*shlex.split(translate.line)[1:])
+    explained, _ = printed(*shlex.split(explain.line)[1:], "--slices", str(slices))
+
+    assert is_as_printed(translate, translated)
+    assert is_as_printed(explain, explained)
+
+
+def test_a_line_that_is_not_printed_is_found() -> None:
+    command = Command("make demo", ("a", "...", "d 1.2 s"))
+
+    assert is_as_printed(command, ["a", "b", "c", "d 3.4 s"])
+    assert is_as_printed(command, ["a", "d 3.4 s"])
+    assert not is_as_printed(command, ["a", "b", "d 3.4"])
+    assert not is_as_printed(command, ["a", "b", "d 3.4 s", "e"])
+
+
+def test_the_example_of_an_attribute_provider_works(tmp_path: Path) -> None:
+    (code,) = markdown.blocks(EXTEND, "python")
+    example: dict[str, Any] = {}
+    exec(code, example)
+    file = tmp_path / "rack"
+
+    example["RACK_FILE"] = file
+    without = example["rack"](gpu(), NODE)
+    file.write_text("r12\n")
+
+    assert without == {}
+    assert example["rack"](gpu(), NODE) == {"example.com/rack": "r12"}
+
+
+def test_the_example_of_a_profile_of_simulated_gpus_works(tmp_path: Path) -> None:
+    (text,) = [each for each in markdown.blocks(EXTEND, "yaml") if each.startswith("gpus:")]
+    file = tmp_path / "gpus.yaml"
+    file.write_text(text, encoding="utf-8")
+
+    stdout, stderr = printed(
+        "inspect", "--simulated-gpus", str(file), "--kubelet-root", str(tmp_path)
+    )
+
+    assert stderr == []
+    assert sum("A100" in line for line in stdout) == 3
+    assert any("71.2" in line and "My Card" in line for line in stdout)
+
+
+def test_the_example_of_a_model_table_works(tmp_path: Path) -> None:
+    (text,) = [each for each in markdown.blocks(EXTEND, "yaml") if "fp16TFlops" in each]
+    file = tmp_path / "models.yaml"
+    file.write_text(text, encoding="utf-8")
+    cards = ("--simulated-gpus", "1xA100-SXM4-80GB", "--gpu-models", str(file))
+
+    stdout, _ = printed("inspect", *cards, "--kubelet-root", str(tmp_path))
+
+    assert any("A100" in line and " 300 " in line for line in stdout)

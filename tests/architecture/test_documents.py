@@ -1,0 +1,152 @@
+"""Links of the documents lead somewhere, the README is one page, and tables are as the code."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tensorfusion_dra.core import names
+from tensorfusion_dra.core.device import Version
+from tensorfusion_dra.core.pod_warnings import READ
+from tensorfusion_dra.discovery import profile
+from tests.support import markdown
+from tests.support.gpus import NODE, cards, published
+from tests.support.markdown import ROOT
+
+READMES = (ROOT / "README.md", ROOT / "README.zh-CN.md")
+DOCUMENTS = (
+    *READMES,
+    *sorted((ROOT / "docs").glob("*.md")),
+    ROOT / "daemonset" / "README.md",
+    *sorted(ROOT.glob("C*.md")),
+    *sorted(ROOT.glob("SECURITY.md")),
+)
+MOST_LINES = 110
+MOST_LINES_OF_OUTPUT = 25
+API_TYPES = {str: "string", int: "int", Version: "version"}
+LOG_EVENT = re.compile(r"[a-z]+(_[a-z]+)+")
+OPTIONAL_ATTRIBUTES = {names.ATTR_PCI_BUS_ID, names.ATTR_PCIE_ROOT, names.ATTR_NUMA_NODE}
+
+
+def broken(file: Path, target: str) -> str:
+    """Return why a link of a document leads nowhere; empty if it does not."""
+    if target.startswith(("https://", "mailto:")):
+        return ""
+    path, _, anchor = target.partition("#")
+    found = (file.parent / path).resolve() if path else file
+    if not found.exists():
+        return f"{target}: no such file"
+    if not found.is_relative_to(ROOT):
+        return f"{target}: outside the repository"
+    if anchor and anchor not in markdown.anchors(markdown.text(found)):
+        return f"{target}: no such heading"
+    return ""
+
+
+@pytest.mark.parametrize("file", DOCUMENTS, ids=lambda file: str(file.relative_to(ROOT)))
+def test_every_link_leads_to_a_file_and_every_anchor_to_a_heading(file: Path) -> None:
+    targets = markdown.links(markdown.text(file))
+
+    assert [reason for target in targets if (reason := broken(file, target))] == []
+
+
+@pytest.mark.parametrize(
+    ("target", "reason"),
+    [
+        ("docs/nowhere.md", "docs/nowhere.md: no such file"),
+        ("docs/use.md#nowhere", "docs/use.md#nowhere: no such heading"),
+        ("#nowhere", "#nowhere: no such heading"),
+        ("..", "..: outside the repository"),
+        ("docs/use.md#check-selectors", ""),
+    ],
+)
+def test_a_link_that_leads_nowhere_is_found(target: str, reason: str) -> None:
+    assert broken(ROOT / "README.md", target) == reason
+
+
+def test_anchors_are_those_of_github() -> None:
+    document = "# A `b-c`: d, e\n## [Link](x) 1.2\n## Same\n## Same\n## 中文 标题\n"
+    fence = "```\n# no heading\n```\n"
+    assert markdown.anchors(document + fence) == {
+        "a-b-c-d-e",
+        "link-12",
+        "same",
+        "same-1",
+        "中文-标题",
+    }
+
+
+@pytest.mark.parametrize("file", READMES, ids=lambda file: file.name)
+def test_the_readme_is_one_page(file: Path) -> None:
+    document = markdown.text(file)
+    output = [line for each in markdown.commands(document) for line in each.output]
+
+    assert len(document.splitlines()) <= MOST_LINES
+    assert len(output) <= MOST_LINES_OF_OUTPUT
+
+
+def test_both_readmes_have_the_same_headings_links_and_commands() -> None:
+    english, chinese = map(markdown.text, READMES)
+
+    assert markdown.headings(chinese) == markdown.headings(english)
+    other = {"README.md": "README.zh-CN.md"}
+    assert [other.get(each, each) for each in markdown.links(chinese)] == markdown.links(english)
+    assert list(markdown.commands(chinese)) == list(markdown.commands(english))
+
+
+def test_every_document_of_the_folder_is_linked_from_the_readme() -> None:
+    linked = set(markdown.links(markdown.text(READMES[0])))
+
+    documents = {f"docs/{file.name}" for file in (ROOT / "docs").glob("*.md")}
+    assert documents - linked == set()
+
+
+def test_the_table_of_attributes_is_what_a_device_has() -> None:
+    rows = markdown.table(markdown.text(ROOT / "docs" / "concepts.md"), "attributes")
+    (device,) = published(*cards(1), node=NODE)
+    types = {
+        name: API_TYPES[type(value)]
+        for name, value in device.attributes.items()
+        if name not in OPTIONAL_ATTRIBUTES
+    }
+
+    assert {markdown.codes(row[0])[0]: row[1] for row in rows} == types
+
+
+def test_the_table_of_annotations_is_what_the_webhook_reads() -> None:
+    rows = markdown.table(markdown.text(ROOT / "docs" / "use.md"), "annotations")
+
+    told = [f"{names.ANNOTATION_PREFIX}{markdown.codes(row[0])[0]}" for row in rows]
+    assert sorted(told) == sorted(READ)
+
+
+def test_the_table_of_profile_fields_is_what_a_profile_takes() -> None:
+    rows = markdown.table(markdown.text(ROOT / "docs" / "extend.md"), "profile")
+
+    told = [code for row in rows for code in markdown.codes(row[0])]
+    assert sorted(told) == sorted((*profile.NODE_FIELDS, *profile.GPU_FIELDS))
+
+
+def test_names_of_settings_in_the_documents_are_names_of_settings() -> None:
+    settings = {
+        markdown.codes(line)[0]
+        for line in markdown.text(ROOT / "docs" / "settings.md").splitlines()
+        if line.startswith("| `")
+    }
+    health = (ROOT / "docs" / "concepts.md").read_text().partition("## Health")[2]
+    rows = [line for line in health.partition("## What holds")[0].splitlines() if line[:3] == "| `"]
+
+    told = {code for row in rows for code in markdown.codes(row.split("|")[1])}
+    assert told
+    assert told <= settings
+
+
+def test_log_events_in_the_documents_are_logged_somewhere() -> None:
+    document = markdown.text(ROOT / "docs" / "troubleshoot.md")
+    source = "".join(map(markdown.text, (ROOT / "tensorfusion_dra").rglob("*.py")))
+
+    events = {
+        each for each in markdown.codes(markdown.prose(document)) if LOG_EVENT.fullmatch(each)
+    }
+    assert len(events) > 10
+    assert {event for event in events if f'"{event}"' not in source} == set()

@@ -1,0 +1,103 @@
+"""The project's documents, read for what tests compare: headings, links, console blocks, tables."""
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).parents[2]
+
+_FENCE: Final = re.compile(
+    r"^```(?P<language>[a-z]*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL
+)
+_HEADING: Final = re.compile(r"^(?P<level>#{1,6}) (?P<text>.+)$", re.MULTILINE)
+_LINK: Final = re.compile(r"!?\[[^\]]*\]\((?P<target>[^)\s]+)\)")
+_INLINE: Final = re.compile(r"!?\[(?P<text>[^\]]*)\]\([^)]*\)")
+_NO_ANCHOR: Final = re.compile(r"[^\w\- ]")
+_CELL_CODE: Final = re.compile(r"`([^`]+)`")
+ELIDED: Final = "..."
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A command of a console block and the output that is shown for it."""
+
+    line: str
+    output: tuple[str, ...]
+
+
+def text(file: Path) -> str:
+    """Return a document's text."""
+    return file.read_text(encoding="utf-8")
+
+
+def prose(document: str) -> str:
+    """Return a document without its fenced blocks."""
+    return _FENCE.sub("", document)
+
+
+def blocks(document: str, language: str) -> list[str]:
+    """Return the fenced blocks of a language."""
+    return [each["text"] for each in _FENCE.finditer(document) if each["language"] == language]
+
+
+def commands(document: str) -> Iterator[Command]:
+    """Yield every command of the console blocks, with its output."""
+    for block in blocks(document, "console"):
+        found: list[list[str]] = []
+        for line in block.splitlines():
+            if line.startswith("$ "):
+                found.append([line[2:]])
+            else:
+                found[-1].append(line)
+        for first, *output in found:
+            yield Command(first, tuple(output))
+
+
+def headings(document: str) -> list[str]:
+    """Return the levels of the headings, in order, as ``#`` signs."""
+    return [each["level"] for each in _HEADING.finditer(prose(document))]
+
+
+def anchors(document: str) -> set[str]:
+    """Return the anchors that GitHub gives the headings.
+
+    Lower case, without punctuation, blanks as dashes; repeated ones are numbered.
+    """
+    seen: Counter[str] = Counter()
+    found = set()
+    for heading in _HEADING.finditer(prose(document)):
+        plain = _INLINE.sub(lambda link: link["text"], heading["text"])
+        anchor = _NO_ANCHOR.sub("", plain.strip().lower()).replace(" ", "-")
+        found.add(f"{anchor}-{seen[anchor]}" if seen[anchor] else anchor)
+        seen[anchor] += 1
+    return found
+
+
+def links(document: str) -> list[str]:
+    """Return the targets of all links and pictures, in order."""
+    return [each["target"] for each in _LINK.finditer(prose(document))]
+
+
+def table(document: str, name: str) -> list[list[str]]:
+    """Return the cells of the table between the comments ``name: ...`` and ``end of name``."""
+    _, _, rest = document.partition(f"<!-- {name}: ")
+    inside, end, _ = rest.partition(f"<!-- end of {name} -->")
+    assert end, f"found no table {name}"
+    rows = [line for line in inside.splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in row.strip("|").split("|")] for row in rows[2:]]
+
+
+def codes(cell: str) -> list[str]:
+    """Return what a cell has in back quotes."""
+    return _CELL_CODE.findall(cell)
+
+
+def is_shown(shown: tuple[str, ...], printed: list[str]) -> bool:
+    """Tell whether the shown lines are the printed ones, where ``...`` stands for any lines."""
+    pattern = "".join(
+        r"(?:.*\n)*?" if line == ELIDED else re.escape(line) + r"\n" for line in shown
+    )
+    return re.fullmatch(pattern, "".join(f"{line}\n" for line in printed)) is not None
