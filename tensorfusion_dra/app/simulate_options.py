@@ -114,8 +114,8 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "--from",
         dest="file",
         metavar="FILE",
-        help="YAML file with pods, GPUPools and claim templates: applied through the webhook, and "
-        "shown as far as their containers, in place of --pods and --request",
+        help="YAML file with pods, GPUPools and claim templates, which are applied through the "
+        "webhook in place of --pods and --request",
     )
     parser.add_argument(
         "--qos",
