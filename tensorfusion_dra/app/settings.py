@@ -91,15 +91,15 @@ class Settings:
         "", "YAML or JSON file with TFLOPS by model, before the table that comes with the package."
     )
     boot_id_file: str = _setting(
-        "/proc/sys/kernel/random/boot_id", "File by which one boot is told from another."
+        "/proc/sys/kernel/random/boot_id", "File that names the current boot of the host."
     )
     recover_seconds: float = _setting(
-        60.0, "How often records, CDI specs and limits are looked through, in seconds."
+        60.0, "Interval at which CDI specs and limits are compared with the records, in seconds."
     )
     gone_seconds: float = _setting(
         600.0,
-        "How long a claim must be gone at the API server, on a node that is Ready, before its "
-        "share is freed without a word of the kubelet, in seconds.",
+        "How long a claim must be gone from the API server, while the Node is Ready, before its "
+        "share is freed without a call of the kubelet, in seconds.",
     )
     simulated_gpus: str = _setting(
         "",
@@ -111,22 +111,22 @@ class Settings:
     )
     health_events: str = _setting(
         "true",
-        "Whether the driver's reports (XIDs) are waited for: true, false. Healthy GPUs are kept "
-        "open meanwhile, so that the driver cannot be unloaded.",
+        "Whether to wait for the NVIDIA driver's reports (XIDs): true, false. This keeps healthy "
+        "GPUs open, so that the NVIDIA driver cannot be unloaded.",
     )
     health_failed_readings: int = _setting(
-        2, "Readings in a row without any answer, after which the GPUs are unhealthy."
+        2, "Readings in a row without any answer after which the GPUs are unhealthy."
     )
     health_good_readings: int = _setting(
-        3, "Readings in a row without trouble, before a GPU is healthy again."
+        3, "Readings in a row without trouble before a GPU is healthy again."
     )
     health_quiet_seconds: float = _setting(
-        120.0, "The least time without trouble, before a GPU is healthy again, in seconds."
+        120.0, "Time without trouble before a GPU is healthy again, in seconds."
     )
     health_xid_clear_seconds: float = _setting(
         0.0,
-        "After so long an XID counts as cleared, where the driver does not tell whether the GPU "
-        "needs a reset, in seconds; 0 for never.",
+        "Time after which an XID counts as cleared where the NVIDIA driver does not say whether "
+        "the GPU needs a reset, in seconds; 0 for never.",
     )
     health_ignored_xids: str = _setting(
         "", "XIDs that leave a GPU healthy, beside NVIDIA's application errors, as 109,119."
@@ -138,7 +138,7 @@ class Settings:
         "NoSchedule", f"Effect of the taint of an unhealthy GPU: {', '.join(TAINTS)}."
     )
     drain_seconds: float = _setting(
-        45.0, "How long calls in flight may take when the process is told to stop, in seconds."
+        45.0, "How long calls in flight may take after the process is told to stop, in seconds."
     )
     health_host: str = _setting(
         "", "Address at which /healthz and /readyz are served over plain HTTP; all if empty."
@@ -152,13 +152,16 @@ class Settings:
         "false", "Whether memory limits may add up to more than a card has: true, false."
     )
     read_pods: str = _setting(
-        "true", "Whether limits are read from pods whose claim names none: true, false."
+        "true",
+        "Whether to read limits from the annotations of pods whose claims name none: true, false.",
     )
     tensor_fusion_root: str = _setting(
         "/run/tensor-fusion",
         "Folder of Tensor Fusion's hypervisor: limiter, shared memory, claims.",
     )
-    hypervisor_ip: str = _setting("", "Where containers reach the hypervisor; left out if empty.")
+    hypervisor_ip: str = _setting(
+        "", "Address at which containers reach the hypervisor; none if empty."
+    )
     hypervisor_port: int = _setting(8001, "The hypervisor's port.")
     hami_core_library: str = _setting(
         "/usr/local/vgpu/libvgpu.so.1",
@@ -166,8 +169,8 @@ class Settings:
     )
     mps_pipes: str = _setting("/run/nvidia/mps/pipe", "Pipe folder of the MPS daemon on the host.")
     mps_shm: str = _setting("/run/nvidia/mps/shm", "Shared memory of the MPS daemon on the host.")
-    log_level: str = _setting("info", f"Least level that is logged: {', '.join(LOG_LEVELS)}.")
-    log_format: str = _setting("json", f"How a line looks: {', '.join(LOG_FORMATS)}.")
+    log_level: str = _setting("info", f"Lowest level that is logged: {', '.join(LOG_LEVELS)}.")
+    log_format: str = _setting("json", f"Format of log lines: {', '.join(LOG_FORMATS)}.")
 
     def __post_init__(self) -> None:
         _check_choice("pool-source", self.pool_source, POOL_SOURCES)

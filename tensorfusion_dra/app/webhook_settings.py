@@ -32,21 +32,21 @@ class WebhookSettings:
     )
     scheduler_name: str = setting(
         "default-scheduler",
-        f"Scheduler of pods with a share that name {names.TENSOR_FUSION_SCHEDULER}, which "
-        "allocates no claims; empty leaves them that one.",
+        f"Scheduler that replaces {names.TENSOR_FUSION_SCHEDULER}, which allocates no claims, in "
+        "pods with a share; empty leaves it.",
     )
     virtual_capacity: str = setting(
         "false",
-        "Whether nodes divide virtual_tflops and virtual_vram where their pools are no GPUPool "
-        "objects, but settings of the node plugins: true, false.",
+        "Whether claims ask for virtual_tflops and virtual_vram in clusters without GPUPool "
+        "objects, because settings of the node plugins oversubscribe: true, false.",
     )
     drain_seconds: float = setting(
         5.0,
-        "How long requests are still taken when the process is told to stop, in seconds, as those "
-        "who send them learn of it later.",
+        "How long requests are still accepted after the process is told to stop, in seconds, "
+        "because the API server learns of the stop later.",
     )
-    log_level: str = setting("info", f"Least level that is logged: {', '.join(LOG_LEVELS)}.")
-    log_format: str = setting("json", f"How a line looks: {', '.join(LOG_FORMATS)}.")
+    log_level: str = setting("info", f"Lowest level that is logged: {', '.join(LOG_LEVELS)}.")
+    log_format: str = setting("json", f"Format of log lines: {', '.join(LOG_FORMATS)}.")
 
     def __post_init__(self) -> None:
         check_range("port", self.port, 0, 65535)
