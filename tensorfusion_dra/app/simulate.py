@@ -158,7 +158,9 @@ def _wait_settled(
         ]
 
     cluster.until("pods", settled, seconds=_SECONDS, explain=unsettled)
-    return found
+    # The reason why a pod waits may be from before the last of the others got its share.
+    cluster.scheduler.catch_up(seconds=_SECONDS)
+    return {name: cluster.pod(name) for name in pods}
 
 
 def _phase(pod: Json) -> str:

@@ -94,7 +94,7 @@ class SimulatedCluster:
         self.kubeconfig = self.server.kubeconfig(self.folder / "kubeconfig")
         self.client.create(CLASSES, _device_class())
         self._running.enter_context(ClaimController(self.server.url))
-        self._running.enter_context(Scheduler(self.server.url))
+        self.scheduler = self._running.enter_context(Scheduler(self.server.url))
         self._running.callback(self._stop_kubelet)
         self.start_kubelet()
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from threading import Event, Lock, Thread
+from threading import Condition, Event, Lock, Thread
 from typing import Final
 
 from tensorfusion_dra.simulator.answers import RestError, Watch
@@ -50,6 +50,9 @@ class Loop:
         self._wake: Final = Event()
         self._watches: Final[set[Watch]] = set()
         self._lock: Final = Lock()  # guards _watches
+        self._looked: Final = Condition()  # guards _begun and _ended
+        self._begun = 0
+        self._ended = 0
         self._threads: Final = [
             Thread(target=self._run, name=name, daemon=True),
             *(
@@ -79,6 +82,17 @@ class Loop:
         """The function is called again soon."""
         self._wake.set()
 
+    def catch_up(self, *, seconds: float) -> bool:
+        """Return once the function has been called anew and has ended, so that it has seen all.
+
+        Returns:
+            False if that did not happen in time.
+        """
+        with self._looked:
+            wanted = self._begun + 1
+            self._wake.set()
+            return self._looked.wait_for(lambda: self._ended >= wanted, timeout=seconds)
+
     def _run(self) -> None:
         wait_seconds: float | None = None
         while True:
@@ -89,8 +103,13 @@ class Loop:
             self._wake.clear()
             if self._stopping.is_set():
                 return  # its wake-up may be the one that was just cleared
+            with self._looked:
+                self._begun += 1
             try:
                 wait_seconds = self._sync()
+                with self._looked:
+                    self._ended = self._begun
+                    self._looked.notify_all()
             except RestError:
                 # Somebody else wrote first, or the server is away: look again.
                 wait_seconds = _RETRY_SECONDS

@@ -64,6 +64,10 @@ class Scheduler:
         """Returns once nothing runs here any more."""
         self._loop.stop()
 
+    def catch_up(self, *, seconds: float) -> bool:
+        """Return once every pending pod has been tried against what there is now; False if not."""
+        return self._loop.catch_up(seconds=seconds)
+
     def __enter__(self) -> "Scheduler":
         self.start()
         return self

@@ -66,6 +66,25 @@ def test_a_pod_gets_devices_and_a_node(client: Client) -> None:
     ]
 
 
+def test_a_scheduler_that_has_caught_up_has_tried_every_pod(
+    scheduler: Scheduler, client: Client
+) -> None:
+    client.create(NODES, objects.node())
+    client.create(SLICES, objects.resource_slice(objects.shared("gpu-0")))
+    whole = objects.exactly()
+
+    add_claim_and_pod(client, "a", whole)
+    add_claim_and_pod(client, "b", whole)
+
+    assert scheduler.catch_up(seconds=60)
+    assert node_of(client, "a") == NODE
+    assert reason_of(client, "b")[0] == "Unschedulable"
+
+
+def test_a_scheduler_that_does_not_run_does_not_catch_up(api: ApiServer) -> None:
+    assert not Scheduler(api.url).catch_up(seconds=0)
+
+
 @pytest.mark.usefixtures("scheduler")
 def test_a_pod_without_claims_gets_a_node(client: Client) -> None:
     client.create(NODES, objects.node())
