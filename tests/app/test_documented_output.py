@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from tests.app.test_cel_explain import two_nodes
+from tests.guard import sitecustomize as path_guard
 from tests.support import markdown
 from tests.support.gpus import NODE, gpu
 from tests.support.markdown import ROOT, Command
@@ -31,7 +32,7 @@ def printed(*arguments: str, folder: Path = ROOT) -> tuple[list[str], list[str]]
         timeout=60,
         check=False,
         cwd=folder,
-        env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT)},
+        env=path_guard.environment({"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT)}),
     )
     return ended.stdout.splitlines(), ended.stderr.splitlines()
 

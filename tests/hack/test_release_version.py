@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.guard import sitecustomize as path_guard
+
 ROOT = Path(__file__).parents[2]
 FILES = (
     "hack/release-version",
@@ -37,7 +39,7 @@ def release_version(checkout: Path, *arguments: str) -> "subprocess.CompletedPro
         text=True,
         timeout=30,
         check=False,
-        env={"PATH": os.defpath, "PYTHONDONTWRITEBYTECODE": "1"},
+        env=path_guard.environment({"PATH": os.defpath, "PYTHONDONTWRITEBYTECODE": "1"}),
     )
 
 
