@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from tests.app.test_cel_explain import two_nodes
+from tests.app.test_command import host_folders
 from tests.guard import sitecustomize as path_guard
 from tests.support import markdown
 from tests.support.gpus import NODE, gpu
@@ -126,9 +127,7 @@ def test_the_example_of_a_profile_of_simulated_gpus_works(tmp_path: Path) -> Non
     file = tmp_path / "gpus.yaml"
     file.write_text(text, encoding="utf-8")
 
-    stdout, stderr = printed(
-        "inspect", "--simulated-gpus", str(file), "--kubelet-root", str(tmp_path)
-    )
+    stdout, stderr = printed("inspect", "--simulated-gpus", str(file), *host_folders(tmp_path))
 
     assert stderr == []
     assert sum("A100" in line for line in stdout) == 3
@@ -141,6 +140,6 @@ def test_the_example_of_a_model_table_works(tmp_path: Path) -> None:
     file.write_text(text, encoding="utf-8")
     cards = ("--simulated-gpus", "1xA100-SXM4-80GB", "--gpu-models", str(file))
 
-    stdout, _ = printed("inspect", *cards, "--kubelet-root", str(tmp_path))
+    stdout, _ = printed("inspect", *cards, *host_folders(tmp_path))
 
     assert any("A100" in line and " 300 " in line for line in stdout)
