@@ -54,6 +54,7 @@ def host(settings: Settings) -> Host:
     Raises:
         InputError: The boot's ID cannot be read.
     """
+    enforcer = enforcers(settings)[settings.enforcer]
     return Host(
         device_nodes=device_nodes(settings),
         driver_files=HostDriverFiles(
@@ -61,10 +62,11 @@ def host(settings: Settings) -> Host:
             root_on_host=_driver_root_on_host(settings),
             cdi_folders=(Path(settings.static_cdi_dir), Path(settings.cdi_dir)),
         ),
-        enforcer=settings.enforcer,
+        enforcer=enforcer.name,
+        enforces_hard=enforcer.enforces_hard,
         rules=Rules(
             overcommit_limits=settings.overcommit_limits == "true",
-            fixed=enforcers(settings)[settings.enforcer].fixed,
+            fixed=enforcer.fixed,
         ),
         boot_id=boot.boot_id(Path(settings.boot_id_file)),
     )

@@ -7,7 +7,7 @@ pod, an older scheduler, a hand-written status), and here is the last place to n
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from tensorfusion_dra.core import access, capacity, limits, tenancy
+from tensorfusion_dra.core import access, capacity, isolation, limits, tenancy
 from tensorfusion_dra.core.access import CardAccess, SharedAccess
 from tensorfusion_dra.core.claim import AllocatedClaim, Allocation, ClaimRef
 from tensorfusion_dra.core.device import Device
@@ -29,6 +29,7 @@ class Local:
         access: By device name, for the devices that are asked for.
         shared_access: What a container with any of them takes once.
         enforcer: The name of what enforces limits.
+        enforces_hard: Whether it brings a limiter for hard isolation.
         rules: For limits above requests.
         boot_id: Of this boot.
     """
@@ -38,6 +39,7 @@ class Local:
     access: Mapping[str, CardAccess]
     shared_access: SharedAccess
     enforcer: str
+    enforces_hard: bool = False
     rules: Rules = field(default_factory=Rules)
     boot_id: str = ""
 
@@ -71,21 +73,31 @@ def admit(
 
     Raises:
         ClaimError: A device is not this node's, an amount is missing or too small, the shares of
-            a device would exceed it, or its tenants would not be isolated alike. Nothing of the
-            claim is admitted then.
+            a device would exceed it, a tenant chose an isolation that is not its to choose, or
+            the device's tenants would not be isolated alike. Nothing of the claim is admitted
+            then.
     """
     others = [other for other in held if other.ref.uid != claim.ref.uid]
     shares: list[PreparedShare] = []
     for allocation, holding in zip(claim.allocations, terms, strict=True):
         device = _local_device(claim.ref, allocation, local)
         share = _share(claim.ref, allocation, device, holding)
+        if holding.isolation_by_tenant and not share.admin_access:
+            isolation.check_choice(
+                f"claim {claim.ref}: {device.name}",
+                share.isolation,
+                consumed=share.consumed,
+                device=device.capacity,
+                enforces_hard=local.enforces_hard,
+            )
         tenants = [
             *((other.ref, s) for other in others for s in other.shares if s.device == device.name),
             *((claim.ref, own) for own in shares if own.device == device.name),
         ]
         _check_fits(claim.ref, share, device, tenants)
+        isolation.check_beside(claim.ref, share, tenants, fixed=local.rules.fixed)
         shares.append(share)
-    _check_one_isolation(claim.ref, shares)
+    isolation.check_one(claim.ref, shares)
     record = PreparedClaim(
         ref=claim.ref,
         shares=tuple(shares),
@@ -189,7 +201,6 @@ def _check_fits(
             raise ClaimError(
                 f"claim {ref}: {device.name}: share {share.share_id} is held by {other}"
             )
-    _check_isolation(ref, share, consuming)
     for name, entry in device.capacity.items():
         counted = (capacity.counted(held.consumed, name, device.capacity) for _, held in consuming)
         taken = sum((amount.nano for amount in counted), start=0)
@@ -198,28 +209,4 @@ def _check_fits(
             raise ClaimError(
                 f"claim {ref}: {device.name}: {name}: {share.consumed[name]} beside "
                 f"{Quantity(taken, entry.value.family)} held is over {entry.value}"
-            )
-
-
-def _check_one_isolation(ref: ClaimRef, shares: Sequence[PreparedShare]) -> None:
-    """A container may use all requests of a claim, and has one environment for all its cards."""
-    modes = {share.isolation.value for share in shares if not share.admin_access}
-    if len(modes) > 1:
-        raise ClaimError(f"claim {ref}: isolation: found {', '.join(sorted(modes))}, expected one")
-
-
-def _check_isolation(
-    ref: ClaimRef, share: PreparedShare, consuming: Sequence[tuple[ClaimRef, PreparedShare]]
-) -> None:
-    """One card holds one isolation mode at a time, and without limits one tenant."""
-    for other, held in consuming:
-        if Isolation.SHARED in (share.isolation, held.isolation):
-            raise ClaimError(
-                f"claim {ref}: {share.device}: isolation {share.isolation}: {other} has the card "
-                f"in isolation {held.isolation}, expected no other tenant"
-            )
-        if share.isolation is not held.isolation:
-            raise ClaimError(
-                f"claim {ref}: {share.device}: isolation {share.isolation}: found the card in "
-                f"{held.isolation} by {other}, expected the same"
             )

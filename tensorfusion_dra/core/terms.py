@@ -23,6 +23,8 @@ class Terms:
         tflops_limit: None stands for what the share consumes.
         vram_limit: None stands for what the share consumes.
         limiter: False only if a DeviceClass says so.
+        isolation_by_tenant: The isolation is the choice of the claim or its pods, and another one
+            than the DeviceClass, or without its word the node, would have set.
     """
 
     isolation: Isolation
@@ -30,6 +32,7 @@ class Terms:
     tflops_limit: Quantity | None
     vram_limit: Quantity | None
     limiter: bool
+    isolation_by_tenant: bool = False
 
 
 def annotated(claim: AllocatedClaim) -> ShareParameters | None:
@@ -82,12 +85,14 @@ def of_share(
     if of_class.overridable is False:
         upper, lower = of_class, of_claim
     asked = upper.over(lower).over(said)
+    isolation = asked.isolation or defaults.isolation
     return Terms(
-        isolation=asked.isolation or defaults.isolation,
+        isolation=isolation,
         qos=asked.qos or defaults.qos,
         tflops_limit=asked.tflops_limit,
         vram_limit=asked.vram_limit,
         limiter=asked.limiter is not False,
+        isolation_by_tenant=isolation is not (of_class.isolation or defaults.isolation),
     )
 
 

@@ -18,6 +18,7 @@ class Host:
 
     Attributes:
         enforcer: The name of what enforces the limits of new claims.
+        enforces_hard: Whether it brings a limiter for hard isolation.
         rules: For limits above requests.
         boot_id: Of this boot.
     """
@@ -27,6 +28,7 @@ class Host:
     enforcer: str
     rules: Rules
     boot_id: str
+    enforces_hard: bool = False
 
     def local(self, catalog: Catalog, wanted: set[str]) -> Local:
         """What this node can give, with the access to the devices that are wanted.
@@ -41,6 +43,7 @@ class Host:
             access={device.name: self._access(device) for device in cards},
             shared_access=self._shared_access(cards),
             enforcer=self.enforcer,
+            enforces_hard=self.enforces_hard,
             rules=self.rules,
             boot_id=self.boot_id,
         )

@@ -1,15 +1,29 @@
-"""One card holds one isolation mode at a time, and without limits one tenant."""
+"""Which isolation a tenant may choose, and which isolations one card holds."""
 
+from dataclasses import replace
 from itertools import product
 
 import pytest
 
 from tensorfusion_dra.core import admission
 from tensorfusion_dra.core.claim import Allocation
+from tensorfusion_dra.core.enforcers.enforcer import Enforcer
+from tensorfusion_dra.core.enforcers.hami_core import HamiCore
+from tensorfusion_dra.core.enforcers.mps import Mps
+from tensorfusion_dra.core.enforcers.tensor_fusion import TensorFusion
 from tensorfusion_dra.core.errors import ClaimError
 from tensorfusion_dra.core.prepared import PreparedClaim
 from tensorfusion_dra.core.share_parameters import Isolation
-from tests.support.claims import admitted, allocated, alone, local, share, terms
+from tests.support.claims import (
+    RULES,
+    admitted,
+    allocated,
+    alone,
+    local,
+    prepared,
+    share,
+    terms,
+)
 from tests.support.gpus import cards
 
 NODE = local(*cards(2))
@@ -113,6 +127,36 @@ def test_a_refused_mode_refuses_the_whole_claim() -> None:
     first = admit("a", share(GPU_1, 1), isolation=SOFT, beside=[])
 
     refusal("b", share(GPU_0, 2), share(GPU_1, 3), isolation=HARD, beside=[first])
+
+
+@pytest.mark.parametrize("enforcer", [HamiCore(library="/libvgpu.so"), Mps()])
+def test_hard_and_soft_share_a_card_where_the_enforcer_does_the_same_for_both(
+    enforcer: HamiCore | Mps,
+) -> None:
+    node = replace(NODE, rules=replace(RULES, fixed=enforcer.fixed))
+    soft = prepared("a", share(GPU_0, 1), on=node, terms=terms(isolation=SOFT))
+    hard = allocated("b", share(GPU_0, 2))
+
+    kept = admitted(hard, on=node, beside=[soft], terms=terms(isolation=HARD))
+
+    assert [each.isolation for each in kept.claim.shares] == [HARD]
+
+
+@pytest.mark.parametrize(
+    ("enforcer", "enforces_hard"),
+    [(TensorFusion(), False), (HamiCore(library="/libvgpu.so"), True), (Mps(), True)],
+)
+def test_a_tenant_may_choose_hard_where_the_enforcer_brings_a_limiter_for_it(
+    enforcer: Enforcer, enforces_hard: bool
+) -> None:
+    assert enforcer.enforces_hard is enforces_hard
+
+
+def test_the_isolation_of_an_admin_access_is_nobody_s_choice() -> None:
+    chosen = terms(isolation=SHARED, isolation_by_tenant=True)
+    admin = allocated("admin", alone(GPU_0, admin_access=True))
+
+    assert admitted(admin, on=NODE, terms=chosen).claim.shares
 
 
 def test_the_requests_of_one_claim_are_isolated_alike() -> None:

@@ -108,7 +108,44 @@ def test_each_attribute_is_taken_from_whoever_says_it_first() -> None:
         tflops_limit=quantity.parse("100"),
         vram_limit=quantity.parse("9Gi"),
         limiter=True,
+        isolation_by_tenant=True,
     )
+
+
+SOFT, HARD, SHARED = ({"isolation": mode.value} for mode in Isolation)
+
+
+@pytest.mark.parametrize(
+    ("of_class", "of_claim", "said", "isolation", "by_tenant"),
+    [
+        (None, None, None, Isolation.SOFT, False),
+        (None, None, Isolation.SOFT, Isolation.SOFT, False),
+        (None, SOFT, None, Isolation.SOFT, False),
+        (None, None, Isolation.SHARED, Isolation.SHARED, True),
+        (None, HARD, Isolation.SHARED, Isolation.HARD, True),
+        (HARD, None, None, Isolation.HARD, False),
+        (HARD, HARD, None, Isolation.HARD, False),
+        (HARD, None, Isolation.SHARED, Isolation.HARD, False),
+        (HARD, SHARED, None, Isolation.SHARED, True),
+        (HARD, SOFT, None, Isolation.SOFT, True),
+        (SHARED | FORBIDDEN, HARD, Isolation.HARD, Isolation.SHARED, False),
+        (FORBIDDEN, HARD, None, Isolation.HARD, True),
+        (FORBIDDEN, None, Isolation.SHARED, Isolation.SHARED, True),
+    ],
+)
+def test_whose_choice_the_isolation_is(
+    of_class: Fields | None,
+    of_claim: Fields | None,
+    said: Isolation | None,
+    isolation: Isolation,
+    by_tenant: bool,
+) -> None:
+    configs = [config("class", **of_class)] if of_class is not None else []
+    configs += [config("claim", **of_claim)] if of_claim is not None else []
+
+    found = holding(*configs, said=ShareParameters(isolation=said))
+
+    assert (found.isolation, found.isolation_by_tenant) == (isolation, by_tenant)
 
 
 def test_of_several_configs_of_one_source_the_later_one_holds() -> None:

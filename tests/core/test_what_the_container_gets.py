@@ -24,6 +24,7 @@ POD: Final = PodRef(namespace="default", name="p", uid="uid-of-p")
 UUIDS: Final = [card.uuid for card in cards(2)]
 
 TWO_A100: Final = local(*cards(2))  # 312 TFLOPS and 80Gi each
+WITH_HARD_LIMITER: Final = replace(TWO_A100, enforces_hard=True)
 OVERCOMMITTED: Final = replace(TWO_A100, rules=replace(RULES, overcommit_limits=True))
 OVERSUBSCRIBED: Final = local(  # 312 TFLOPS and 80Gi, handed out as 468 and 120Gi
     gpu(0),
@@ -172,6 +173,10 @@ def no_limits(mode: str) -> tuple[dict[str, str], dict[str, str]]:
 TWO: Final = Claimed(cards=(("78", "20Gi"), ("156", "10Gi")))
 NO_POD: Final[tuple[dict[str, str], ...]] = ()
 HARD: Final = pod(isolation="hard")
+SHARED: Final = pod(isolation="shared")
+OF_HARD_CLASS: Final = {"isolation": "hard"}
+OF_SHARED_CLASS: Final = {"isolation": "shared"}
+WHOLE: Final = one("312", "80Gi")
 
 # What is claimed, what the pods say, what the container gets.
 TABLE: Final[list[tuple[Claimed, tuple[dict[str, str], ...], Any]]] = [
@@ -218,21 +223,51 @@ TABLE: Final[list[tuple[Claimed, tuple[dict[str, str], ...], Any]]] = [
         soft(25600, (25, 25)),
     ),
     (one(of_class={"isolation": "soft"}), (HARD,), soft(20480, (25, 20))),
-    # Hard isolation: a limit that could not be taken back is not granted beyond the request
-    (one(), (HARD,), hard(20480, (25, 20))),
-    (one(), (HARD | pod(tflops_limit="156"),), hard(20480, (50, 20))),
-    (one(), (HARD | pod(vram_limit="30Gi"),), hard(20480, (25, 20))),
-    (one(node=OVERCOMMITTED), (HARD | pod(vram_limit="30Gi"),), hard(30720, (25, 30))),
-    (TWO, (HARD,), hard(10240, (25, 20), (50, 10))),
-    (one("400", "100Gi", node=OVERSUBSCRIBED), (HARD,), hard(102400, (100, 100))),
-    # Shared isolation: the card, and nothing else
-    (one(), (pod(isolation="shared"),), no_limits("shared")),
-    (one(), (pod(isolation="shared", vram_limit="30Gi"),), no_limits("shared")),
-    (TWO, (pod(isolation="shared"),), no_limits("shared")),
-    (one(of_claim={"isolation": "shared"}), (pod(isolation="soft"),), no_limits("shared")),
+    # Hard isolation by a tenant, where the node's enforcer brings a limiter for it
+    (one(node=WITH_HARD_LIMITER), (HARD,), hard(20480, (25, 20))),
+    (one(of_claim=OF_HARD_CLASS, node=WITH_HARD_LIMITER), NO_POD, hard(20480, (25, 20))),
+    # Hard isolation by a class: a limit that could not be taken back is not granted above requests
+    (one(of_class=OF_HARD_CLASS), NO_POD, hard(20480, (25, 20))),
+    (one(of_class=OF_HARD_CLASS), (HARD,), hard(20480, (25, 20))),
+    (one(of_class=OF_HARD_CLASS), (pod(tflops_limit="156"),), hard(20480, (50, 20))),
+    (one(of_class=OF_HARD_CLASS), (pod(vram_limit="30Gi"),), hard(20480, (25, 20))),
+    (
+        one(of_class=OF_HARD_CLASS, node=OVERCOMMITTED),
+        (pod(vram_limit="30Gi"),),
+        hard(30720, (25, 30)),
+    ),
+    (replace(TWO, of_class=OF_HARD_CLASS), NO_POD, hard(10240, (25, 20), (50, 10))),
+    (
+        one("400", "100Gi", of_class=OF_HARD_CLASS, node=OVERSUBSCRIBED),
+        NO_POD,
+        hard(102400, (100, 100)),
+    ),
+    # A tenant may ask for more than its class does
+    (one(of_class=OF_HARD_CLASS), (pod(isolation="soft"),), hard(20480, (25, 20))),
+    (one(of_class=OF_HARD_CLASS, of_claim={"isolation": "soft"}), NO_POD, soft(20480, (25, 20))),
+    # Shared isolation: the card, and nothing else. By a tenant for whole cards
+    (WHOLE, (SHARED,), no_limits("shared")),
+    (replace(WHOLE, of_claim=OF_SHARED_CLASS), (pod(isolation="soft"),), no_limits("shared")),
+    (replace(TWO, cards=(("312", "80Gi"),) * 2), (SHARED,), no_limits("shared")),
+    (one("468", "120Gi", node=OVERSUBSCRIBED), (SHARED,), no_limits("shared")),
+    # Shared isolation by a class, of whatever amounts
+    (one(of_class=OF_SHARED_CLASS), NO_POD, no_limits("shared")),
+    (one(of_class=OF_SHARED_CLASS), (SHARED,), no_limits("shared")),
+    (one(of_class=OF_SHARED_CLASS), (pod(vram_limit="30Gi"),), no_limits("shared")),
+    (replace(TWO, of_class=OF_SHARED_CLASS), NO_POD, no_limits("shared")),
+    # A class that is not overridable goes over a tenant's choice
+    (
+        one(of_class={"isolation": "soft", "overridable": False}, of_claim=OF_HARD_CLASS),
+        (SHARED,),
+        soft(20480, (25, 20)),
+    ),
     # Only an administrator's class turns the limiter off
     (one(of_class={"limiter": False}), NO_POD, no_limits("soft")),
-    (one(of_class={"limiter": False}), (HARD | pod(vram_limit="30Gi"),), no_limits("hard")),
+    (
+        one(of_class={"limiter": False, "isolation": "hard"}),
+        (pod(vram_limit="30Gi"),),
+        no_limits("hard"),
+    ),
 ]
 
 
@@ -247,14 +282,16 @@ def test_what_the_container_gets(
 
 LIMIT: Final = "pod default/p0: annotation tensor-fusion.ai/vram-limit: found"
 
+NO_HARD_LIMITER: Final = "isolation hard: found no limiter for it on this node, expected an enf"
+
 # What is claimed, what the pod says, why it is refused.
 REFUSED: Final[list[tuple[Claimed, dict[str, str], str]]] = [
     # Below the request
     (one(), pod(vram_limit="19Gi"), "vram limit: found 19Gi, expected at least its request 20Gi"),
     (one(), pod(tflops_limit="77.9"), "tflops limit: found 77900m, expected at least its request"),
     (TWO, pod(vram_limit="19Gi"), "vram limit: found 19Gi, expected at least its request 20Gi"),
-    (one(), HARD | pod(vram_limit="1Mi"), "vram limit: found 1Mi"),
-    (one(), pod(isolation="shared", vram_limit="1Mi"), "vram limit: found 1Mi"),
+    (one(of_class=OF_HARD_CLASS), pod(vram_limit="1Mi"), "vram limit: found 1Mi"),
+    (WHOLE, pod(isolation="shared", vram_limit="1Mi"), "vram limit: found 1Mi"),
     (one("400", "100Gi", node=OVERSUBSCRIBED), pod(vram_limit="80Gi"), "request 100Gi"),
     # Malformed
     (one(), pod(vram_limit="-1"), f"{LIMIT} -1, expected 0 or more"),
@@ -280,9 +317,29 @@ REFUSED: Final[list[tuple[Claimed, dict[str, str], str]]] = [
     (one("1", "0"), {}, "vram: found 0, expected at least 1Mi"),
     (one("313"), {}, "tflops: 313 beside 0 held is over 312"),
     (one(beside=("61Gi",)), {}, "vram: 20Gi beside 61Gi held is over 80Gi"),
+    # What would weaken enforcement, by a tenant's own word
+    (one(), HARD, NO_HARD_LIMITER),
+    (one(of_claim=OF_HARD_CLASS), {}, NO_HARD_LIMITER),
+    (WHOLE, HARD, NO_HARD_LIMITER),
+    (one(of_class={"qos": "low", "overridable": False}), HARD, NO_HARD_LIMITER),
+    (one(of_class={"limiter": False}), HARD, NO_HARD_LIMITER),
+    (one(of_class=OF_SHARED_CLASS, of_claim=OF_HARD_CLASS), {}, NO_HARD_LIMITER),
+    (one("0", "1Mi"), SHARED, "isolation shared: found 0 of 312 tflops and 1Mi of 80Gi vram, exp"),
+    (one(), SHARED, "isolation shared: found 78 of 312 tflops and 20Gi of 80Gi vram, expected the"),
+    (one("312", "79Gi"), SHARED, "isolation shared: found 312 of 312 tflops and 79Gi of 80Gi"),
+    (one("311", "80Gi"), SHARED, "isolation shared: found 311 of 312 tflops"),
+    (one(of_claim=OF_SHARED_CLASS), {}, "isolation shared: found 78 of 312 tflops"),
+    (one(of_class={"limiter": False}), SHARED, "isolation shared: found 78 of 312 tflops"),
+    (one(of_class=OF_HARD_CLASS, of_claim=OF_SHARED_CLASS), {}, "isolation shared: found 78 of"),
+    (one("312", "80Gi", node=OVERSUBSCRIBED), SHARED, "isolation shared: found 312 of 468 tflops"),
+    (replace(TWO, cards=(("312", "80Gi"), ("78", "20Gi"))), SHARED, "isolation shared: found 78"),
     # Another mode on the card
-    (one(beside=("1Gi",)), HARD, "isolation hard: found the card in soft by default/b0"),
-    (one(beside=("1Gi",)), pod(isolation="shared"), "expected no other tenant"),
+    (
+        one(of_class=OF_HARD_CLASS, beside=("1Gi",)),
+        {},
+        "isolation hard: found the card in soft by default/b0",
+    ),
+    (one(of_class=OF_SHARED_CLASS, beside=("1Gi",)), {}, "expected no other tenant"),
 ]
 
 
@@ -307,7 +364,7 @@ def test_the_host_folder_and_the_limiter_of_a_soft_claim_are_there_before_its_co
 
 @pytest.mark.parametrize(
     ("claimed", "said"),
-    [(one(), HARD), (one(), pod(isolation="shared")), (one(of_class={"limiter": False}), {})],
+    [(one(of_class=OF_HARD_CLASS), {}), (WHOLE, SHARED), (one(of_class={"limiter": False}), {})],
     ids=["hard", "shared", "no limiter"],
 )
 def test_a_claim_without_a_limiter_in_its_container_needs_nothing(

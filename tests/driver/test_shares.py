@@ -176,8 +176,64 @@ def test_a_tenant_that_comes_while_another_is_being_prepared_is_not_forgotten(
     assert vram_gib(setup, second) == 40
 
 
+def of_hard_class(setup: Setup, name: str, said: dict[str, str]) -> ClaimRef:
+    parameters = {
+        "apiVersion": "tensor-fusion.ai/v1alpha1",
+        "kind": "GpuShare",
+        "isolation": "hard",
+    }
+    claim = stored_claim(name, share())
+    claim["metadata"]["annotations"] = said
+    claim["status"]["allocation"]["devices"]["config"] = [
+        {
+            "source": "FromClass",
+            "opaque": {"driver": "tensor-fusion.ai.dra-driver", "parameters": parameters},
+        }
+    ]
+    return setup.claims.put(claim)
+
+
+@pytest.mark.parametrize(
+    ("isolation", "expected"),
+    [
+        ("hard", "isolation hard: found no limiter for it on this node, expected an enforcer"),
+        ("shared", "isolation shared: found 100 of 312 tflops and 16Gi of 80Gi vram, expected the"),
+    ],
+)
+@pytest.mark.parametrize("by", ["claim", "pod"])
+def test_a_tenant_cannot_take_the_limits_off_by_its_own_word(
+    setup: Setup, by: str, isolation: str, expected: str
+) -> None:
+    said = {"tensor-fusion.ai/isolation": isolation}
+    ref = with_annotations(setup, "a", said if by == "claim" else {})
+    setup.pods.stored["default/a"] = said if by == "pod" else {}
+    other = put(setup, "b", share(vram="1Gi"))
+
+    outcomes = setup.prepare(ref, other)
+
+    assert expected in error_of(outcomes[ref.uid])
+    assert setup.spec_of(ref) is None
+    assert isinstance(outcomes[other.uid], PreparedClaim)
+
+
+def test_a_claim_that_an_older_release_prepared_stays_as_it_is(setup: Setup) -> None:
+    """Older releases took a tenant's word for hard; its container runs, and its record counts."""
+    ref = of_hard_class(setup, "a", {})
+    setup.prepare(ref)
+    with_annotations(setup, "a", {"tensor-fusion.ai/isolation": "hard"})
+    spec = setup.spec_of(ref)
+
+    later = setup.restarted()
+    recover(later.ledger, later.projection, boot_id=later.boot_id)
+    again = later.prepare(ref)[ref.uid]
+    later.ledger.close()
+
+    assert isinstance(again, PreparedClaim)
+    assert later.spec_of(ref) == spec
+
+
 def test_in_hard_isolation_no_limit_above_the_request_is_granted(setup: Setup) -> None:
-    ref = with_annotations(setup, "a", {LIMIT: "80Gi", "tensor-fusion.ai/isolation": "hard"})
+    ref = of_hard_class(setup, "a", {LIMIT: "80Gi"})
 
     setup.prepare(ref)
 
@@ -186,7 +242,7 @@ def test_in_hard_isolation_no_limit_above_the_request_is_granted(setup: Setup) -
 
 def test_one_card_holds_one_isolation_mode_at_a_time(setup: Setup) -> None:
     soft = put(setup, "soft", share())
-    hard = with_annotations(setup, "hard", {"tensor-fusion.ai/isolation": "hard"})
+    hard = of_hard_class(setup, "hard", {})
 
     outcomes = setup.prepare(soft, hard)
     setup.unprepare(soft)

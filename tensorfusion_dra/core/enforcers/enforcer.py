@@ -57,6 +57,11 @@ class Enforcer(Protocol):
         ...
 
     @property
+    def enforces_hard(self) -> bool:
+        """Whether it brings a limiter that takes its limits from the container's environment."""
+        ...
+
+    @property
     def fixed(self) -> frozenset[Isolation]:
         """Isolation modes in which a running container's limit cannot be lowered."""
         ...

@@ -61,6 +61,7 @@ class HamiCore:
     preload: str = "/usr/local/vgpu/ld.so.preload"
     root: str = "/run/tensor-fusion/hami-core"
     name: str = "hami-core"
+    enforces_hard: bool = True
     fixed: frozenset[Isolation] = frozenset(Isolation)
 
     def needs(self, claim: PreparedClaim) -> Needs:

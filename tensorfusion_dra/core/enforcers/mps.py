@@ -52,6 +52,7 @@ class Mps:
     shm: str = "/run/nvidia/mps/shm"
     several_cards: bool = False
     name: str = "mps"
+    enforces_hard: bool = True
     fixed: frozenset[Isolation] = frozenset(Isolation)
 
     def needs(self, claim: PreparedClaim) -> Needs:

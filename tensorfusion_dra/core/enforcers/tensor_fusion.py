@@ -2,7 +2,9 @@
 
 In soft isolation the limiter library in the container takes its limits from shared memory that
 the hypervisor on the node writes, so they can change while the container runs. In hard isolation
-it takes them from the environment, once. In shared isolation there is neither.
+it takes them from the environment, once; that is another limiter, which is not public and comes
+with the image of Tensor Fusion's own workers, so this enforcer brings none. In shared isolation
+there is neither.
 Source: NexusGPU/tensor-fusion, internal/utils/compose.go.
 """
 
@@ -41,6 +43,7 @@ class TensorFusion:
     hypervisor_ip: str = ""
     hypervisor_port: int = 8001
     name: str = "tensor-fusion"
+    enforces_hard: bool = False
     fixed: frozenset[Isolation] = frozenset({Isolation.HARD})
 
     def needs(self, claim: PreparedClaim) -> Needs:
