@@ -16,6 +16,7 @@ from tensorfusion_dra.cluster import watched
 from tensorfusion_dra.cluster.api import Api
 from tensorfusion_dra.cluster.pods import Pods
 from tensorfusion_dra.cluster.watched import WatchedObjects
+from tensorfusion_dra.core.enforcers.kinds import KINDS
 from tensorfusion_dra.core.errors import FatalError, InputError, RetryableError
 from tensorfusion_dra.webhook.admission import Admission
 from tensorfusion_dra.webhook.certificates import Certificates
@@ -70,6 +71,7 @@ def _start(
         pods=Pods(api),
         scheduler=settings.scheduler_name,
         virtual=settings.virtual_capacity == "true",
+        enforces_hard=KINDS[settings.enforcer].enforces_hard,
     )
     server = Server(
         Reviews(admission).respond, certificates, host=settings.host, port=settings.port

@@ -13,6 +13,7 @@ from tensorfusion_dra.app.setting_sources import (
     setting,
 )
 from tensorfusion_dra.core import names
+from tensorfusion_dra.core.enforcers.kinds import KINDS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +41,11 @@ class WebhookSettings:
         "Whether claims ask for virtual_tflops and virtual_vram in clusters without GPUPool "
         "objects, because settings of the node plugins oversubscribe: true, false.",
     )
+    enforcer: str = setting(
+        "tensor-fusion",
+        f"What enforces the limits on the nodes, as their own setting says: {', '.join(KINDS)}. "
+        "Pods and claims may ask for isolation hard where it brings a limiter for that.",
+    )
     drain_seconds: float = setting(
         5.0,
         "How long requests are still accepted after the process is told to stop, in seconds, "
@@ -52,6 +58,7 @@ class WebhookSettings:
         check_range("port", self.port, 0, 65535)
         check_range("health-port", self.health_port, 0, 65535)
         check_choice("virtual-capacity", self.virtual_capacity, ("true", "false"))
+        check_choice("enforcer", self.enforcer, tuple(KINDS))
         check_range("drain-seconds", self.drain_seconds, 0, 600)
         check_choice("log-level", self.log_level, LOG_LEVELS)
         check_choice("log-format", self.log_format, LOG_FORMATS)

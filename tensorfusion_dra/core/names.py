@@ -85,6 +85,9 @@ CAPACITY_TFLOPS: Final = "tflops"
 CAPACITY_VRAM: Final = "vram"
 CAPACITY_VIRTUAL_TFLOPS: Final = "virtual_tflops"
 CAPACITY_VIRTUAL_VRAM: Final = "virtual_vram"
+CAPACITIES: Final = frozenset(
+    {CAPACITY_TFLOPS, CAPACITY_VRAM, CAPACITY_VIRTUAL_TFLOPS, CAPACITY_VIRTUAL_VRAM}
+)
 
 ATTRIBUTE_PROVIDERS: Final = "tensorfusion_dra.attributes"
 """Entry point group of attribute providers."""

@@ -5,10 +5,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tensorfusion_dra.core import asks, names
+from tensorfusion_dra.core import asks, isolation, names
 from tensorfusion_dra.core.asks import Asks
 from tensorfusion_dra.core.field_errors import FieldError, Reason
 from tensorfusion_dra.core.shapes import as_list, as_map, name_of
+from tensorfusion_dra.core.share_parameters import Isolation
 
 Json = dict[str, Any]
 
@@ -35,8 +36,15 @@ class Placement:
     scheduler: str
 
 
-def errors(pod: Mapping[str, Any], wanted: Asks) -> Iterator[FieldError]:
-    """Why the pod cannot have its share."""
+def errors(pod: Mapping[str, Any], wanted: Asks, *, takes_hard: bool) -> Iterator[FieldError]:
+    """Yield every reason for which the pod cannot have its share.
+
+    Args:
+        takes_hard: Whether the pod may choose hard isolation.
+    """
+    if wanted.share.isolation is Isolation.HARD and not takes_hard:
+        where = asks.path_of(names.ANNOTATION_ISOLATION)
+        yield FieldError(where, Reason.FORBIDDEN, f"found hard, expected {isolation.HARD_NEEDS}")
     every = [name_of(container) for _, container in _containers(pod)]
     for name in wanted.containers:
         if name not in every:

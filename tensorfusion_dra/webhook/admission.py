@@ -34,6 +34,7 @@ class Admission:
         templates: SchedulingConfigTemplates.
         scheduler: What pods with a share get in place of Tensor Fusion's scheduler; "" leaves it.
         virtual: Whether nodes whose pools are no objects divide virtual amounts.
+        enforces_hard: Whether the nodes' enforcer brings a limiter for hard isolation.
     """
 
     pools: Objects
@@ -41,6 +42,7 @@ class Admission:
     pods: PodReader
     scheduler: str
     virtual: bool
+    enforces_hard: bool = False
 
     def pod(self, asked: Review) -> Verdict:
         """The pod with its share, if it asks for one and DRA is on for it."""
@@ -59,7 +61,7 @@ class Admission:
             errors.append(FieldError(where, Reason.NOT_FOUND, str(error)))
         if not (pool.enabled if wanted.enabled is None else wanted.enabled):
             return PASSED
-        errors += pod_admission.errors(asked.document, wanted)
+        errors += pod_admission.errors(asked.document, wanted, takes_hard=self.enforces_hard)
         if errors:
             return Verdict(errors=errors)
         placement = Placement(pool=pool.name, template=pool.template, scheduler=self.scheduler)
@@ -95,7 +97,11 @@ class Admission:
         """Whether the opaque parameters for this driver can be read."""
         if asked.operation not in {"CREATE", "UPDATE"} or asked.subresource:
             return PASSED
-        found = tuple(parameter_rules.errors(asked.kind, asked.document, asked.old))
+        found = tuple(
+            parameter_rules.errors(
+                asked.kind, asked.document, asked.old, enforces_hard=self.enforces_hard
+            )
+        )
         return Verdict(errors=found) if found else PASSED
 
     def _filled(

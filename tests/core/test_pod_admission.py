@@ -24,8 +24,9 @@ def admitted(found: Json, placement: Placement = PLACE) -> Json:
     return pod_admission.admitted(found, wanted(found), placement)
 
 
-def refused(found: Json) -> list[str]:
-    return [str(error) for error in pod_admission.errors(found, wanted(found))]
+def refused(found: Json, *, takes_hard: bool = False) -> list[str]:
+    errors = pod_admission.errors(found, wanted(found), takes_hard=takes_hard)
+    return [str(error) for error in errors]
 
 
 def users(found: Json) -> list[str]:
@@ -252,3 +253,13 @@ def test_a_pod_that_the_api_server_will_refuse_anyway_is_no_trouble(spec: dict[s
 
     assert refused(found) == []
     assert admitted(found)["spec"]["resourceClaims"]
+
+
+def test_hard_isolation_is_refused_where_no_enforcer_brings_a_limiter_for_it() -> None:
+    found = pod({**ASKED, **said(isolation="hard")})
+
+    (error,) = refused(found)
+
+    where = "metadata.annotations[tensor-fusion.ai/isolation]"
+    assert error.startswith(f"{where}: found hard, expected an enforcer that brings one")
+    assert refused(found, takes_hard=True) == []

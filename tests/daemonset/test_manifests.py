@@ -77,6 +77,14 @@ def test_the_charts_webhook_and_the_overlay_with_cert_manager_are_equal() -> Non
     assert added == by_key(overlay("webhook"))
 
 
+def test_the_charts_webhook_knows_the_nodes_enforcer() -> None:
+    rendered = chart.render(CHART, {**WEBHOOK, "settings": {"enforcer": "hami-core"}})
+
+    (webhook,) = [item for item in rendered if item["kind"] == "Deployment"]
+    (container,) = webhook["spec"]["template"]["spec"]["containers"]
+    assert "--enforcer=hami-core" in container["args"]
+
+
 def test_the_charts_claim_template_is_the_plain_one_in_each_namespace() -> None:
     plain = yaml.safe_load((ROOT / "claim-template.yaml").read_text())
 

@@ -26,7 +26,7 @@ ON: Any = {"draConfig": {"enable": True}}
 class Cluster:
     """What the webhook sees, and the webhook."""
 
-    def __init__(self, *pools: Json, virtual: bool = False) -> None:
+    def __init__(self, *pools: Json, virtual: bool = False, enforces_hard: bool = False) -> None:
         self.pools = ObjectsInMemory(*pools)
         self.templates = ObjectsInMemory()
         self.pods = PodsInMemory()
@@ -36,6 +36,7 @@ class Cluster:
             pods=self.pods,
             scheduler="default-scheduler",
             virtual=virtual,
+            enforces_hard=enforces_hard,
         )
 
     def pod(self, **annotations: str) -> Verdict:
@@ -276,3 +277,21 @@ def test_parameters_are_checked_when_they_are_written_and_changed() -> None:
 
     assert len(created.errors) == len(changed.errors) == 1
     assert kept is PASSED
+
+
+@pytest.mark.parametrize("enforces_hard", [False, True])
+def test_hard_isolation_is_taken_where_the_enforcer_brings_a_limiter_for_it(
+    *, enforces_hard: bool
+) -> None:
+    cluster = Cluster(enforces_hard=enforces_hard)
+    parameters = {
+        "apiVersion": "tensor-fusion.ai/v1alpha1",
+        "kind": "GpuShare",
+        "isolation": "hard",
+    }
+    config = [{"opaque": {"driver": "tensor-fusion.ai.dra-driver", "parameters": parameters}}]
+
+    of_pod = cluster.pod(dra_enabled="true", isolation="hard", **AMOUNTS)
+    of_claim = cluster.admission.parameters(asked(claim(devices={"config": config})))
+
+    assert [bool(verdict.errors) for verdict in (of_pod, of_claim)] == [not enforces_hard] * 2

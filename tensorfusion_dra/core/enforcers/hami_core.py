@@ -18,7 +18,7 @@ Source: Project-HAMi/HAMi-core, src/libvgpu.c and src/multiprocess/multiprocess_
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import ClassVar, Final
 
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.enforcers import by_index, enforcer
@@ -57,11 +57,11 @@ class HamiCore:
         root: Folder of the claims' caches on the host.
     """
 
+    name: ClassVar[str] = "hami-core"
+    enforces_hard: ClassVar[bool] = True
     library: str
     preload: str = "/usr/local/vgpu/ld.so.preload"
     root: str = "/run/tensor-fusion/hami-core"
-    name: str = "hami-core"
-    enforces_hard: bool = True
     fixed: frozenset[Isolation] = frozenset(Isolation)
 
     def needs(self, claim: PreparedClaim) -> Needs:

@@ -20,7 +20,7 @@ Kubernetes make.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import ClassVar, Final
 
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.enforcers import by_index, enforcer
@@ -48,11 +48,11 @@ class Mps:
         several_cards: A request may have limits on several cards.
     """
 
+    name: ClassVar[str] = "mps"
+    enforces_hard: ClassVar[bool] = True
     pipes: str = "/run/nvidia/mps/pipe"
     shm: str = "/run/nvidia/mps/shm"
     several_cards: bool = False
-    name: str = "mps"
-    enforces_hard: bool = True
     fixed: frozenset[Isolation] = frozenset(Isolation)
 
     def needs(self, claim: PreparedClaim) -> Needs:

@@ -11,7 +11,7 @@ Source: NexusGPU/tensor-fusion, internal/utils/compose.go.
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import ClassVar, Final
 
 from tensorfusion_dra.core import limits, names
 from tensorfusion_dra.core.enforcers import enforcer
@@ -39,11 +39,11 @@ class TensorFusion:
         hypervisor_port: The hypervisor's HTTP port.
     """
 
+    name: ClassVar[str] = "tensor-fusion"
+    enforces_hard: ClassVar[bool] = False
     root: str = "/run/tensor-fusion"
     hypervisor_ip: str = ""
     hypervisor_port: int = 8001
-    name: str = "tensor-fusion"
-    enforces_hard: bool = False
     fixed: frozenset[Isolation] = frozenset({Isolation.HARD})
 
     def needs(self, claim: PreparedClaim) -> Needs:
