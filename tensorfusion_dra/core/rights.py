@@ -84,7 +84,7 @@ _PODS: Final = Right(
     verb="get",
     group="",
     resource="pods",
-    purpose="limits are read from pods whose claims name none (--read-pods)",
+    purpose="limits of claims that name none, and which claims a container uses (--read-pods)",
 )
 _EVENTS: Final = Right(
     verb="create",

@@ -17,6 +17,7 @@ from tensorfusion_dra.core.prepared import PreparedClaim
 from tensorfusion_dra.core.share_parameters import Qos
 from tensorfusion_dra.driver.catalog import Catalog, CatalogReader
 from tensorfusion_dra.driver.claim_locks import ClaimLocks
+from tensorfusion_dra.driver.companions import Companions
 from tensorfusion_dra.driver.host import Host
 from tensorfusion_dra.driver.ports.cluster import Claims
 from tensorfusion_dra.driver.ports.state import Ledger, LedgerTransaction
@@ -66,6 +67,9 @@ class Preparer:
             catalog=catalog,
             rules=host.rules,
             status=status,
+        )
+        self._companions = Companions(
+            projection=projection, fixed=host.rules.fixed, pods=share_terms.pods
         )
         self._locks = ClaimLocks()
 
@@ -151,10 +155,12 @@ class Preparer:
         terms = self._share_terms.of_claim(
             claim, qos=Qos(catalog.node.qos), wait_seconds=deadline - time.monotonic()
         )
+        together = self._companions.read(claim, terms, wait_seconds=deadline - time.monotonic())
         local = self._host.local(catalog, {allocation.device for allocation in claim.allocations})
         with self._ledger.transaction() as step:
             admission = admit(claim, terms, local, step.claims_on(local.access))
             self._projection.check(admission.claim)
+            self._companions.check(admission.claim, together, step)
             for record in (admission.claim, *admission.changed):
                 step.put(record)
         for share in admission.claim.shares:
@@ -165,6 +171,9 @@ class Preparer:
                     wanted_bytes=share.wanted_vram_bytes,
                     vram_bytes=share.limit.vram_bytes,
                 )
+        if len(claim.pods) > 1:
+            # One folder and one name for all of them (hack/adr/0012).
+            log.info("claim_shared_by_pods", pod=str(claim.pods[0]), pods=len(claim.pods))
         self._tenants.project(admission.changed)
         return admission.claim
 

@@ -35,6 +35,13 @@ class Projection:
         if claim.shares:
             self._enforcer(claim).needs(claim)
 
+    def sets_limits_by_environment(self, claim: PreparedClaim) -> bool:
+        """Whether a container of the claim takes a limit from its variables."""
+        if not claim.shares:
+            return False
+        fixed = self._enforcer(claim).fixed
+        return any(share.limit and share.isolation in fixed for share in claim.shares)
+
     def ensure(self, claim: PreparedClaim) -> int:
         """Returns once everything is as the record says; how many files had to be written.
 

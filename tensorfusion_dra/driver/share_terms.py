@@ -53,7 +53,9 @@ class ShareTerms:
         if self.pods is None:
             return {}
         if len(claim.pods) > 1:
-            log.info("smallest_limits_hold", claim=str(claim.ref), pods=len(claim.pods))
+            log.info(
+                "shared_claim_uses_smallest_limits", claim=str(claim.ref), pods=len(claim.pods)
+            )
         return {
             str(pod): self.pods.annotations(pod, wait_seconds=wait_seconds) for pod in claim.pods
         }

@@ -56,6 +56,10 @@ class Transaction:
                 found[claim.ref.uid] = claim
         return list(found.values())
 
+    def claims(self) -> Sequence[PreparedClaim]:
+        """See ports.state.LedgerTransaction."""
+        return _claims(self._connection)
+
     def put(self, claim: PreparedClaim) -> None:
         """See ports.state.LedgerTransaction."""
         record = records.of_claim(claim)
@@ -137,8 +141,7 @@ class Ledger:
     def claims(self) -> Sequence[PreparedClaim]:
         """See ports.state.Ledger."""
         with self._alone() as connection:
-            rows = connection.execute(f"SELECT {_COLUMNS} FROM claims ORDER BY uid").fetchall()  # noqa: S608
-            return [_claim(row) for row in rows]
+            return _claims(connection)
 
     @contextmanager
     def transaction(self) -> Iterator[Transaction]:
@@ -255,12 +258,16 @@ def recorded(folder: Path) -> Sequence[PreparedClaim]:
                 sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
             ) as connection:
                 ledger_schema.check_current(connection, path)
-                rows = connection.execute(f"SELECT {_COLUMNS} FROM claims ORDER BY uid")  # noqa: S608
-                return [_claim(row) for row in rows]
+                return _claims(connection)
     except DamageError as damage:
         raise RetryableError(
             f"ledger {path}: {damage}; the node plugin puts it right when it starts"
         ) from damage
+
+
+def _claims(connection: sqlite3.Connection) -> list[PreparedClaim]:
+    rows = connection.execute(f"SELECT {_COLUMNS} FROM claims ORDER BY uid").fetchall()  # noqa: S608
+    return [_claim(row) for row in rows]
 
 
 def _get(connection: sqlite3.Connection, claim_uid: str) -> PreparedClaim | None:

@@ -86,7 +86,32 @@ def test_several_pods_on_one_claim_get_the_smallest_limits_and_the_log_says_so(
         setup.prepare(ref)
 
     assert vram_gib(setup, ref) == 24
-    assert "smallest_limits_hold" in [line["event"] for line in logs]
+    assert "shared_claim_uses_smallest_limits" in [line["event"] for line in logs]
+
+
+def test_pods_that_share_a_claim_share_the_folder_and_the_name_of_the_first(setup: Setup) -> None:
+    on_real_cards(setup)
+    claim = stored_claim("a", share())
+    claim["status"]["reservedFor"] = [
+        {"resource": "pods", "name": name, "uid": f"uid-of-{name}"} for name in ("zebra", "ape")
+    ]
+    ref = setup.claims.put(claim)
+
+    with capture_logs() as logs:
+        setup.prepare(ref)
+    first = setup.spec_of(ref)
+    later = setup.restarted()
+    recover(later.ledger, later.projection, boot_id=later.boot_id)
+    later.ledger.close()
+
+    folder = "/run/tensor-fusion/shm/default/zebra"
+    edits = first["devices"][1]["containerEdits"]
+    assert "POD_NAME=zebra" in edits["env"]
+    assert folder in [mount["hostPath"] for mount in edits["mounts"]]
+    assert setup.host_files.folders == later.host_files.folders == {folder}
+    assert later.spec_of(ref) == first
+    (line,) = [line for line in logs if line["event"] == "claim_shared_by_pods"]
+    assert (line["pod"], line["pods"]) == ("default/zebra", 2)
 
 
 @pytest.mark.parametrize(

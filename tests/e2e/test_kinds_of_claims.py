@@ -76,15 +76,32 @@ def test_parameters_of_a_claim_set_its_limits(tenants: Tenants) -> None:
     assert env[names.ENV_MEMORY_LIMIT] == "3072"
 
 
-def test_isolation_that_cannot_take_memory_back_lends_none(tenants: Tenants) -> None:
-    parameters = {
-        "apiVersion": API_VERSION,
-        "kind": KIND,
-        "limits": {"vram": "3Gi"},
-        "isolation": "hard",
-    }
+@pytest.fixture
+def hard_class(cluster: Cluster) -> Iterator[str]:
+    """A DeviceClass that says hard: with Tensor Fusion's limiter no claim may say it itself."""
+    name = f"{names.DEVICE_CLASS}-e2e-hard"
+    parameters = {"apiVersion": API_VERSION, "kind": KIND, "isolation": "hard"}
+    cluster.create(
+        {
+            "apiVersion": RESOURCE,
+            "kind": "DeviceClass",
+            "metadata": {"name": name},
+            "spec": {
+                "selectors": [{"cel": {"expression": f'device.driver == "{names.DRIVER}"'}}],
+                "config": [{"opaque": {"driver": names.DRIVER, "parameters": parameters}}],
+            },
+        }
+    )
+    yield name
+    cluster.delete("DeviceClass", name)
+
+
+def test_isolation_that_cannot_take_memory_back_lends_none(
+    tenants: Tenants, hard_class: str
+) -> None:
+    parameters = {"apiVersion": API_VERSION, "kind": KIND, "limits": {"vram": "3Gi"}}
     config = {"opaque": {"driver": names.DRIVER, "parameters": parameters}}
-    tenants.template("hard", request("gpu", SMALL), config=[config])
+    tenants.template("hard", request("gpu", SMALL, deviceClassName=hard_class), config=[config])
     tenants.pod("hard", template="hard")
     tenants.runs("hard")
 

@@ -210,13 +210,20 @@ class HostFilesInMemory:
 
 
 class PodsInMemory:
-    """Annotations by pod, namespace/name."""
+    """Annotations by pod, namespace/name; and pods as they are stored, for their containers."""
 
     def __init__(self) -> None:
         self.stored: dict[str, Mapping[str, str]] = {}
         self.asked: list[str] = []
+        self.documents: dict[str, Mapping[str, Any]] = {}
+        self.found: list[str] = []
 
     def annotations(self, pod: PodRef, *, wait_seconds: float) -> Mapping[str, str]:
         assert wait_seconds > 0
         self.asked.append(str(pod))
         return self.stored.get(str(pod), {})
+
+    def find(self, pod: PodRef, *, wait_seconds: float) -> Mapping[str, Any] | None:
+        assert wait_seconds > 0
+        self.found.append(str(pod))
+        return self.documents.get(str(pod))

@@ -5,10 +5,13 @@ import time
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from tensorfusion_dra.core.claim import ClaimRef
 from tensorfusion_dra.core.device import Node
+from tensorfusion_dra.core.enforcers.enforcer import Enforcer
+from tensorfusion_dra.core.enforcers.hami_core import HamiCore
+from tensorfusion_dra.core.enforcers.mps import Mps
 from tensorfusion_dra.core.enforcers.tensor_fusion import TensorFusion
 from tensorfusion_dra.core.gpu import Gpu, Inventory
 from tensorfusion_dra.core.prepared import PreparedClaim
@@ -34,6 +37,9 @@ from tests.support.ports import (
 )
 from tests.support.stored_claims import result, stored_claim
 
+TENSOR_FUSION: Final = TensorFusion()
+HAMI_CORE: Final = HamiCore(library="/libvgpu.so.1")
+MPS: Final = Mps()
 NODE = Node(name="node-01", gpupool="default", qos="medium")
 
 
@@ -56,10 +62,16 @@ class Setup:
     """A node's preparer; restarted() gives a new one on the same disk."""
 
     def __init__(
-        self, folder: Path, claims: ClaimsInMemory | None = None, *, boot_id: str = "boot-1"
+        self,
+        folder: Path,
+        claims: ClaimsInMemory | None = None,
+        *,
+        boot_id: str = "boot-1",
+        enforcer: Enforcer = TENSOR_FUSION,
     ) -> None:
         self.folder = folder
         self.boot_id = boot_id
+        self.enforcer = enforcer
         self.claims = claims or ClaimsInMemory()
         self.ledger = Ledger(folder / "plugin")
         self.cdi_folder = folder / "cdi"
@@ -69,7 +81,7 @@ class Setup:
             claim_files.cdi_specs(self.cdi_folder),
             claim_files.limits(self.limits_folder),
             self.host_files,
-            {"tensor-fusion": TensorFusion()},
+            {each.name: each for each in (TENSOR_FUSION, HAMI_CORE, MPS)},
         )
         self.discovery = FixedDiscovery(inventory())
         self.catalog = CatalogReader(self.discovery, NODE)
@@ -77,6 +89,7 @@ class Setup:
         self.device_nodes = DeviceNodesInMemory()
         self.driver_files = DriverFilesInMemory()
         self.pods = PodsInMemory()
+        self.reads_pods = True
         self.status = StatusReporter(NoStatus())
         self.preparer = self.with_claims(self.claims)
 
@@ -89,11 +102,14 @@ class Setup:
             host=Host(
                 device_nodes=self.device_nodes,
                 driver_files=self.driver_files,
-                enforcer="tensor-fusion",
-                rules=Rules(fixed=TensorFusion().fixed),
+                enforcer=self.enforcer.name,
+                enforces_hard=self.enforcer.enforces_hard,
+                rules=Rules(fixed=self.enforcer.fixed),
                 boot_id=self.boot_id,
             ),
-            share_terms=ShareTerms(isolation=Isolation.SOFT, pods=self.pods),
+            share_terms=ShareTerms(
+                isolation=Isolation.SOFT, pods=self.pods if self.reads_pods else None
+            ),
             status=self.status,
         )
 
@@ -109,7 +125,7 @@ class Setup:
 
     def restarted(self) -> "Setup":
         self.ledger.close()
-        return Setup(self.folder, self.claims, boot_id=self.boot_id)
+        return Setup(self.folder, self.claims, boot_id=self.boot_id, enforcer=self.enforcer)
 
 
 def put(setup: Setup, name: str, *results: dict[str, Any], uid: str = "") -> ClaimRef:

@@ -43,7 +43,7 @@ def check(claim: PreparedClaim) -> None:
     the other requests shift its indexes. That is harmless only while all limits are equal. Of
     the limits of a card in two requests such a container gets one and not the sum.
 
-    Two claims in one container are not seen here: there as well the last variable wins.
+    Two claims in one container are refused before: see core.companions.
 
     Raises:
         ClaimError: Limits differ between requests, or between cards whose order is unknown.

@@ -90,7 +90,11 @@ class TensorFusion:
         )
 
     def _shm_folder(self, claim: PreparedClaim) -> str:
-        """The hypervisor's folder for the pod; for a claim without one, for the claim."""
+        """The hypervisor's folder for the pod; for a claim without one, for the claim.
+
+        Pods that share a claim share the first one's folder (hack/adr/0012): the kubelet asks no
+        driver for the later ones.
+        """
         owner = claim.pods[0].name if claim.pods else claim.ref.uid
         return f"{self.root}/shm/{claim.ref.namespace}/{owner}"
 

@@ -105,6 +105,14 @@ class Pods(Protocol):
         """
         ...
 
+    def find(self, pod: PodRef, *, wait_seconds: float) -> Mapping[str, Any] | None:
+        """This very pod, as it is stored now; None if it is gone or replaced.
+
+        Raises:
+            RetryableError: The API server gave no answer within the time, or an error.
+        """
+        ...
+
 
 class MissingRightError(RetryableError):
     """The API server refuses for lack of a right, until an administrator grants it.

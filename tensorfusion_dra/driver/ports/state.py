@@ -86,6 +86,10 @@ class LedgerTransaction(Protocol):
         """All recorded claims that hold a share of one of these devices, each once."""
         ...
 
+    def claims(self) -> Sequence[PreparedClaim]:
+        """All recorded claims of this node. Slow with many of them, so for rare cases."""
+        ...
+
     def put(self, claim: PreparedClaim) -> None:
         """Adds the record, in place of an older one of the same UID."""
         ...
