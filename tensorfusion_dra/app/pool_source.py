@@ -9,6 +9,7 @@ from tensorfusion_dra.cluster import watched
 from tensorfusion_dra.cluster.api import Api
 from tensorfusion_dra.cluster.events import Events
 from tensorfusion_dra.cluster.nodes import Nodes
+from tensorfusion_dra.core.enforcers.kinds import KINDS
 from tensorfusion_dra.driver.catalog import CatalogReader
 from tensorfusion_dra.driver.pool_follower import (
     NamedPool,
@@ -49,7 +50,13 @@ def follow(
         watches["node-watch"] = nodes
         source = SelectingPool(pools=pools, nodes=nodes, node_name=name)
     events = Events(api, Nodes(api, node_name=name), node_name=name)
-    follower = PoolFollower(source, catalog, events, on_served=on_served)
+    follower = PoolFollower(
+        source,
+        catalog,
+        events,
+        on_served=on_served,
+        expands_memory=KINDS[settings.enforcer].expands_memory,
+    )
     running.callback(follower.stop)
     supervisor.run("gpupool", follower.run)
     for part, watch in watches.items():

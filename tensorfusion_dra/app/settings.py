@@ -216,6 +216,7 @@ class Settings:
         _check_range("tflops-oversell-ratio", self.tflops_oversell_ratio, 100, 100_000)
         _check_range("vram-expand-to-host-mem", self.vram_expand_to_host_mem, 0, 100)
         _check_range("vram-expand-to-host-disk", self.vram_expand_to_host_disk, 0, 100)
+        self._check_expansion()
         _check_range("recover-seconds", self.recover_seconds, 1, 86_400)
         _check_range("gone-seconds", self.gone_seconds, 1, 1_000_000)
         _check_range("poll-seconds", self.poll_seconds, 0.1, 86_400)
@@ -223,6 +224,15 @@ class Settings:
         _check_range("health-quiet-seconds", self.health_quiet_seconds, 0, 86_400)
         _check_range("health-xid-clear-seconds", self.health_xid_clear_seconds, 0, 31_536_000)
         _check_range("drain-seconds", self.drain_seconds, 0, 600)
+
+    def _check_expansion(self) -> None:
+        ratios = self.oversubscription
+        if ratios and ratios.expands_memory and not KINDS[self.enforcer].expands_memory:
+            able = ", ".join(name for name, kind in KINDS.items() if kind.expands_memory)
+            raise InputError(
+                f"enforcer: found {self.enforcer}, which cannot expand a GPU's memory, expected "
+                f"{able} with vram-expand-to-host-mem or vram-expand-to-host-disk above 0"
+            )
 
     @property
     def oversubscription(self) -> Oversubscription | None:

@@ -23,6 +23,11 @@ class Oversubscription:
     host_memory_percent: int
     host_disk_percent: int
 
+    @property
+    def expands_memory(self) -> bool:
+        """Whether the cards' memory is extended by the host's."""
+        return self.host_memory_percent > 0 or self.host_disk_percent > 0
+
 
 NO_MORE: Final = Oversubscription(tflops_percent=100, host_memory_percent=0, host_disk_percent=0)
 """Hands out the cards and nothing beyond them."""

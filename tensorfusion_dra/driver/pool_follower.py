@@ -81,16 +81,19 @@ class PoolFollower:
         events: Events,
         *,
         on_served: Callable[[], None],
+        expands_memory: bool,
     ) -> None:
         """Follows nothing yet.
 
         Args:
             on_served: The catalog is another one now.
+            expands_memory: Whether the node's enforcer can give a card more memory than it has.
         """
         self._source = source
         self._catalog = catalog
         self._events = events
         self._on_served = on_served
+        self._expands_memory = expands_memory
         self._woken = Event()
         self._stop = Event()
         self._served: Node | None = None
@@ -120,6 +123,7 @@ class PoolFollower:
         """Reads the pool once and serves what it says."""
         try:
             node = self._source.read()
+            self._check(node)
         except (InputError, RetryableError) as error:
             self._tell(error)
             return
@@ -130,6 +134,16 @@ class PoolFollower:
         self._served = node
         if changed and self._catalog.serve(node):
             self._on_served()
+
+    def _check(self, node: Node) -> None:
+        ratios = node.oversubscription
+        if ratios is not None and ratios.expands_memory and not self._expands_memory:
+            raise InputError(
+                f"GPUPool {node.gpupool}: spec.capacityConfig.oversubscription: found "
+                f"vramExpandToHostMem {ratios.host_memory_percent} and vramExpandToHostDisk "
+                f"{ratios.host_disk_percent}, expected 0 for both: this node's enforcer cannot "
+                "expand a GPU's memory"
+            )
 
     def _tell(self, error: InputError | RetryableError) -> None:
         """Says so once, also to whoever looks at the Node if it does not pass by itself."""

@@ -108,7 +108,8 @@ def test_every_setting_has_a_flag_a_variable_and_a_key_in_the_file(tmp_path: Pat
         "log_format": "console",
         "tflops_oversell_ratio": "150",
         "isolation": "hard",
-        "enforcer": "mps",
+        # The only one with which every other setting can have another value than its default.
+        "enforcer": "tensor-fusion",
         "overcommit_limits": "true",
         "read_pods": "false",
         "dev_dir": "/x",
@@ -127,7 +128,14 @@ def test_every_setting_has_a_flag_a_variable_and_a_key_in_the_file(tmp_path: Pat
     assert chosen == given(env=by_variable) == given(config(tmp_path, by_file), env={})
     defaults = Settings(node_name="node-01")
     same = [name for name in values if getattr(chosen, name) == getattr(defaults, name)]
-    assert same == []
+    assert same == ["enforcer"]
+
+
+def test_the_enforcer_has_a_flag_a_variable_and_a_key_in_the_file(tmp_path: Path) -> None:
+    by_variable = given(env={**NAMED, "TENSORFUSION_DRA_ENFORCER": "mps"})
+
+    assert given("--enforcer=mps") == by_variable == given(config(tmp_path, "enforcer: mps"))
+    assert by_variable.enforcer == "mps"
 
 
 def test_help_tells_each_flag_with_its_default_and_its_variable() -> None:
@@ -256,3 +264,14 @@ def test_the_rules_of_health_follow_from_the_settings() -> None:
 )
 def test_the_taint_has_the_effect_of_the_settings(taint: str, effect: str) -> None:
     assert card_health.taint_effect(given("--health-taint", taint)) == effect
+
+
+@pytest.mark.parametrize("enforcer", ["hami-core", "mps"])
+@pytest.mark.parametrize("expansion", ["--vram-expand-to-host-mem", "--vram-expand-to-host-disk"])
+def test_memory_is_not_expanded_with_an_enforcer_that_cannot(enforcer: str, expansion: str) -> None:
+    expected = f"enforcer: found {enforcer}, which cannot expand a GPU's memory, expected tensor-f"
+
+    assert refusal(f"--enforcer={enforcer}", f"{expansion}=1").startswith(expected)
+    assert given("--enforcer=tensor-fusion", f"{expansion}=1").oversubscription is not None
+    more_compute = given(f"--enforcer={enforcer}", "--tflops-oversell-ratio=200")
+    assert more_compute.oversubscription is not None

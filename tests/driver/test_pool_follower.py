@@ -33,7 +33,12 @@ class ObjectsInMemory:
 
 
 class Setup:
-    def __init__(self, *pools: Mapping[str, Any], inventory: Inventory | None = None) -> None:
+    def __init__(
+        self,
+        *pools: Mapping[str, Any],
+        inventory: Inventory | None = None,
+        expands_memory: bool = True,
+    ) -> None:
         self.pools = ObjectsInMemory(*pools)
         self.events = EventsInMemory()
         self.discovery = FixedDiscovery(inventory or Inventory(gpus=(gpu(),)))
@@ -41,7 +46,11 @@ class Setup:
         self.served = 0
         source = NamedPool(pools=self.pools, gpupool="prod", node_name="node-01")
         self.follower = PoolFollower(
-            source, self.catalog, self.events, on_served=self._count_served
+            source,
+            self.catalog,
+            self.events,
+            on_served=self._count_served,
+            expands_memory=expands_memory,
         )
 
     def _count_served(self) -> None:
@@ -195,3 +204,28 @@ def test_the_loop_follows_at_every_wake_and_ends_when_stopped() -> None:
         setup.follower.stop()
         thread.join(5)
     assert not thread.is_alive()
+
+
+@pytest.mark.parametrize("expansion", ["vramExpandToHostMem", "vramExpandToHostDisk"])
+def test_a_pool_that_expands_memory_is_refused_where_the_enforcer_cannot(expansion: str) -> None:
+    ratios = {**RATIOS, expansion: 50}
+    setup = Setup(pool(capacityConfig={"oversubscription": ratios}), expands_memory=False)
+    setup.catalog.refresh()
+
+    setup.follower.follow()
+
+    assert setup.catalog.current() is None
+    ((reason, message),) = setup.events.written
+    assert reason == "GPUPoolInvalid"
+    assert f"found vramExpandToHostMem {ratios['vramExpandToHostMem']} and" in message
+    assert "expected 0 for both: this node's enforcer cannot expand a GPU's memory" in message
+
+
+def test_a_pool_that_hands_out_more_compute_needs_no_expansion() -> None:
+    setup = Setup(pool(capacityConfig={"oversubscription": RATIOS}), expands_memory=False)
+    setup.catalog.refresh()
+
+    setup.follower.follow()
+
+    assert setup.catalog.current() is not None
+    assert setup.events.written == []

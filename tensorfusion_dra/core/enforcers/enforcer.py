@@ -62,6 +62,11 @@ class Enforcer(Protocol):
         ...
 
     @property
+    def expands_memory(self) -> bool:
+        """Whether it can give a card more memory than it has, from the host's memory or disk."""
+        ...
+
+    @property
     def fixed(self) -> frozenset[Isolation]:
         """Isolation modes in which a running container's limit cannot be lowered."""
         ...

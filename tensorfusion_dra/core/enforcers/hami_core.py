@@ -59,6 +59,7 @@ class HamiCore:
 
     name: ClassVar[str] = "hami-core"
     enforces_hard: ClassVar[bool] = True
+    expands_memory: ClassVar[bool] = False
     library: str
     preload: str = "/usr/local/vgpu/ld.so.preload"
     root: str = "/run/tensor-fusion/hami-core"

@@ -50,6 +50,7 @@ class Mps:
 
     name: ClassVar[str] = "mps"
     enforces_hard: ClassVar[bool] = True
+    expands_memory: ClassVar[bool] = False
     pipes: str = "/run/nvidia/mps/pipe"
     shm: str = "/run/nvidia/mps/shm"
     several_cards: bool = False

@@ -41,6 +41,7 @@ class TensorFusion:
 
     name: ClassVar[str] = "tensor-fusion"
     enforces_hard: ClassVar[bool] = False
+    expands_memory: ClassVar[bool] = True
     root: str = "/run/tensor-fusion"
     hypervisor_ip: str = ""
     hypervisor_port: int = 8001
