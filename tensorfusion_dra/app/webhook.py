@@ -15,6 +15,8 @@ from tensorfusion_dra.app.webhook_settings import WebhookSettings
 from tensorfusion_dra.cluster import watched
 from tensorfusion_dra.cluster.api import Api
 from tensorfusion_dra.cluster.pods import Pods
+from tensorfusion_dra.cluster.published_slices import PublishedSlices
+from tensorfusion_dra.cluster.resource_api import ResourceApi
 from tensorfusion_dra.cluster.watched import WatchedObjects
 from tensorfusion_dra.core.enforcers.kinds import KINDS
 from tensorfusion_dra.core.errors import FatalError, InputError, RetryableError
@@ -69,6 +71,7 @@ def _start(
         pools=pools,
         templates=templates,
         pods=Pods(api),
+        slices=PublishedSlices(ResourceApi(api)),
         scheduler=settings.scheduler_name,
         virtual=settings.virtual_capacity == "true",
         enforces_hard=KINDS[settings.enforcer].enforces_hard,

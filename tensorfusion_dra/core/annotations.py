@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Final, TypeVar
 
-from tensorfusion_dra.core import names, quantity
+from tensorfusion_dra.core import names, quantity, share_parameters
 from tensorfusion_dra.core.quantity import Quantity, QuantityError
 from tensorfusion_dra.core.share_parameters import (
     Isolation,
@@ -72,6 +72,6 @@ def _choice(
     try:
         return choices(annotations[key])
     except ValueError:
-        expected = ", ".join(choice.value for choice in choices)
-        errors.append(f"{key}: found {annotations[key][:80]!r}, expected one of {expected}")
+        expected = share_parameters.choices_told(choices, annotations[key])
+        errors.append(f"{key}: found {annotations[key][:80]!r}, expected {expected}")
         return None

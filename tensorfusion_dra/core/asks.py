@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
 from tensorfusion_dra.core import annotations, name_rules, names, quantity
@@ -11,7 +11,7 @@ from tensorfusion_dra.core.cel.selector import SelectorTerms
 from tensorfusion_dra.core.errors import DriverError
 from tensorfusion_dra.core.field_errors import FieldError, Reason
 from tensorfusion_dra.core.quantity import Quantity
-from tensorfusion_dra.core.share_parameters import ParameterError, ShareParameters
+from tensorfusion_dra.core.share_parameters import Isolation, ParameterError, ShareParameters
 
 Value = TypeVar("Value")
 
@@ -22,6 +22,8 @@ ASKING: Final = (
     names.ANNOTATION_DRA_ENABLED,
     names.ANNOTATION_TFLOPS_REQUEST,
     names.ANNOTATION_VRAM_REQUEST,
+    names.ANNOTATION_COMPUTE_PERCENT_REQUEST,
+    names.ANNOTATION_COMPUTE_PERCENT_LIMIT,
     names.ANNOTATION_GPU_COUNT,
     names.ANNOTATION_GPU_MODEL,
     names.ANNOTATION_DEDICATED_GPU,
@@ -31,6 +33,7 @@ ASKING: Final = (
 
 NOTHING_SAID: Final = ShareParameters()
 _COUNT: Final = re.compile(r"0*[0-9]{1,4}")
+_HUNDRED: Final = Quantity.whole(100)
 _BOOLEANS: Final = {"true": True, "false": False}
 
 
@@ -42,7 +45,9 @@ class Asks:
         enabled: Whether through DRA; None leaves that to the pool.
         tflops: Of each GPU; None where nothing is said.
         vram: In bytes, of each GPU; None where nothing is said.
-        whole: Each GPU alone, whatever the amounts say.
+        percent: Of each GPU's compute, in place of tflops; see core.compute_percent.
+        percent_limit: The limit of compute, as percent, in place of the share's.
+        whole: Each GPU alone, whatever the amounts say: dedicated, or shared without limits.
         count: How many GPUs.
         model: "" for any.
         pool: A GPUPool; "" for the default one.
@@ -54,6 +59,8 @@ class Asks:
     enabled: bool | None = None
     tflops: Quantity | None = None
     vram: Quantity | None = None
+    percent: Quantity | None = None
+    percent_limit: Quantity | None = None
     whole: bool = False
     count: int = 1
     model: str = ""
@@ -61,6 +68,11 @@ class Asks:
     expression: str = ""
     containers: tuple[str, ...] = ()
     share: ShareParameters = NOTHING_SAID
+
+    @property
+    def has_amounts(self) -> bool:
+        """Whether it is said how much of a GPU the pod gets."""
+        return any((self.whole, self.tflops, self.vram, self.percent))
 
     def amounts(self) -> Mapping[str, Quantity]:
         """What is asked of each GPU by capacity; what is not named is taken whole."""
@@ -82,7 +94,12 @@ def path_of(annotation: str) -> str:
 
 
 def parse(said: Mapping[str, str], errors: list[FieldError]) -> Asks:
-    """What the annotations ask for; what is malformed goes to the errors and counts as not said."""
+    """Parse annotations into what a pod asks for.
+
+    What is malformed goes to the errors and counts as not said. As in Tensor Fusion, TFLOPS go
+    before percents, a limit without a request is the request as well, and isolation `shared`
+    gives whole GPUs, whatever the amounts say.
+    """
     read = _Reader(said, errors)
     asks = Asks(
         # A malformed one counts as true, so that its error is seen.
@@ -93,6 +110,8 @@ def parse(said: Mapping[str, str], errors: list[FieldError]) -> Asks:
         ),
         tflops=read.value(names.ANNOTATION_TFLOPS_REQUEST, _amount, None),
         vram=read.value(names.ANNOTATION_VRAM_REQUEST, _amount, None),
+        percent=read.value(names.ANNOTATION_COMPUTE_PERCENT_REQUEST, _percent, None),
+        percent_limit=read.value(names.ANNOTATION_COMPUTE_PERCENT_LIMIT, _percent, None),
         whole=read.value(names.ANNOTATION_DEDICATED_GPU, _boolean, default=False),
         count=read.value(names.ANNOTATION_GPU_COUNT, _count, 1),
         model=read.value(names.ANNOTATION_GPU_MODEL, _model, ""),
@@ -101,11 +120,28 @@ def parse(said: Mapping[str, str], errors: list[FieldError]) -> Asks:
         containers=read.value(names.ANNOTATION_INJECT_CONTAINER, _containers, ()),
         share=read.share(),
     )
-    if is_asking(said) and not (asks.whole or asks.tflops or asks.vram) and not read.amounts_bad:
+    asks = _completed(asks)
+    if is_asking(said) and not (asks.has_amounts or read.amounts_bad):
         text = f"found none, expected it, {names.ANNOTATION_VRAM_REQUEST} or both"
         where = path_of(names.ANNOTATION_TFLOPS_REQUEST)
         errors.append(FieldError(where, Reason.REQUIRED, text))
     return asks
+
+
+def _completed(asks: Asks) -> Asks:
+    """The asks with what follows from them."""
+    share = asks.share
+    if asks.whole or share.isolation is Isolation.SHARED:
+        unlimited = replace(share, tflops_limit=None, vram_limit=None)
+        return replace(asks, whole=True, percent=None, percent_limit=None, share=unlimited)
+    tflops = asks.tflops or share.tflops_limit
+    return replace(
+        asks,
+        tflops=tflops,
+        vram=asks.vram or share.vram_limit,
+        percent=None if tflops else asks.percent or asks.percent_limit,
+        percent_limit=None if share.tflops_limit else asks.percent_limit,
+    )
 
 
 class _Reader:
@@ -121,7 +157,7 @@ class _Reader:
             return parsed(self._said[annotation])
         except (ValueError, DriverError) as error:
             self._wrong(annotation, str(error))
-            self.amounts_bad |= parsed is _amount
+            self.amounts_bad |= parsed in {_amount, _percent}
             return default
 
     def share(self) -> ShareParameters:
@@ -131,6 +167,8 @@ class _Reader:
             for text in error.errors:
                 annotation, _, complaint = text.partition(": ")
                 self._wrong(annotation, complaint)
+                # It may have stood for the amounts, as a limit or a partition does.
+                self.amounts_bad |= annotation != names.ANNOTATION_QOS
             return NOTHING_SAID
 
     def _wrong(self, annotation: str, text: str) -> None:
@@ -148,6 +186,14 @@ def _amount(text: str) -> Quantity | None:
     amount = quantity.parse(text)
     if amount.nano < 0:
         raise ValueError(f"found {amount}, expected more than 0")
+    return amount if amount.nano else None
+
+
+def _percent(text: str) -> Quantity | None:
+    """0 says nothing, as for amounts."""
+    amount = quantity.parse(text)
+    if not 0 <= amount.nano <= _HUNDRED.nano:
+        raise ValueError(f"found {amount}, expected more than 0 and at most 100")
     return amount if amount.nano else None
 
 

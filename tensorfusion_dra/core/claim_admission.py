@@ -69,6 +69,8 @@ def filled(claim: Mapping[str, Any], wanted: Asks, *, pool: str, virtual: bool) 
     if amounts:
         capacity = exactly["capacity"] = dict(as_map(exactly.get("capacity")))
         capacity["requests"] = {**as_map(capacity.get("requests")), **amounts}
+    if wanted.whole:
+        _drop_amounts(exactly)
     if wanted.count > 1:
         _keep_apart(devices, str(request.get("name")))
     metadata = result.setdefault("metadata", {})
@@ -91,6 +93,19 @@ def _expression(wanted: Asks, pool: str) -> str:
     qos = wanted.share.qos
     terms = SelectorTerms(model=wanted.model, pool=pool, qos=qos.value if qos else None)
     return selector.selector(terms)
+
+
+def _drop_amounts(exactly: Json) -> None:
+    """Leave out the template's amounts: a claim that names none takes whole cards."""
+    capacity = as_map(exactly.get("capacity"))
+    kept = {
+        name: amount
+        for name, amount in as_map(capacity.get("requests")).items()
+        if name.removeprefix(f"{names.DRIVER}/") not in names.CAPACITIES
+    }
+    exactly["capacity"] = {**capacity, "requests": kept}
+    if not kept:
+        del exactly["capacity"]
 
 
 def _selectors(held: list[object], expression: str) -> list[object]:

@@ -9,6 +9,7 @@ from tensorfusion_dra.core.asks import Asks
 from tensorfusion_dra.core.pod_admission import Placement, sharing
 from tensorfusion_dra.core.quantity import MIB, NANO
 from tensorfusion_dra.core.shapes import as_list, as_map, name_of
+from tensorfusion_dra.core.share_parameters import Isolation
 
 Pod = Mapping[str, Any]
 
@@ -17,6 +18,8 @@ READ: Final = frozenset(
         names.ANNOTATION_DRA_ENABLED,
         names.ANNOTATION_TFLOPS_REQUEST,
         names.ANNOTATION_VRAM_REQUEST,
+        names.ANNOTATION_COMPUTE_PERCENT_REQUEST,
+        names.ANNOTATION_COMPUTE_PERCENT_LIMIT,
         names.ANNOTATION_GPU_COUNT,
         names.ANNOTATION_GPU_MODEL,
         names.ANNOTATION_GPUPOOL,
@@ -31,8 +34,6 @@ READ: Final = frozenset(
 _WITHOUT_EFFECT: Final = {
     "workload-profile": "its amounts are not read; name them as annotations",
     "disable-features": "features are those of the node's enforcer",
-    "compute-percent-request": "name tflops-request",
-    "compute-percent-limit": "name tflops-limit",
     "vendor": "the GPUs of this driver are NVIDIA's",
     "gpu-indices": "name a GPU by its uuid in dra-cel-expression",
     "partition-id": "cards are not partitioned",
@@ -77,7 +78,9 @@ def _of_names(said: Mapping[str, str]) -> Iterator[str]:
 def _of_amounts(wanted: Asks) -> Iterator[str]:
     if wanted.whole:
         if wanted.tflops or wanted.vram:
-            yield f"{names.ANNOTATION_DEDICATED_GPU}: the pod gets its GPUs alone, whatever it asks"
+            is_shared = wanted.share.isolation is Isolation.SHARED
+            reason = names.ANNOTATION_ISOLATION if is_shared else names.ANNOTATION_DEDICATED_GPU
+            yield f"{reason}: the pod gets its GPUs alone, whatever it asks"
         return
     both = (
         (names.ANNOTATION_TFLOPS_REQUEST, wanted.tflops, "compute"),

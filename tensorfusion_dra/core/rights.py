@@ -118,8 +118,15 @@ def of_webhook() -> tuple[Right, ...]:
     pods = Right(
         verb="get", group="", resource="pods", purpose="a claim gets what its pod's annotations ask"
     )
+    slices = Right(
+        verb="list",
+        group="resource.k8s.io",
+        resource="resourceslices",
+        purpose="compute-percent-request and -limit are percents of published GPUs",
+    )
     return (
         pods,
+        slices,
         *_followed(names.TENSOR_FUSION_GROUP, names.GPUPOOLS, purpose),
         *_followed(names.TENSOR_FUSION_GROUP, _POOL_TEMPLATES, purpose),
     )

@@ -33,6 +33,14 @@ class Isolation(StrEnum):
     SHARED = "shared"
 
 
+_PARTITIONED: Final = "partitioned"
+"""Tensor Fusion's fourth mode: a card is divided by its own hardware (MIG)."""
+_NOT_PARTITIONED: Final = (
+    " (cards are not partitioned by this driver: soft divides a card by limits, shared gives whole "
+    "cards, and MIG devices come from NVIDIA's own driver for Kubernetes)"
+)
+
+
 class Qos(StrEnum):
     """Levels of service."""
 
@@ -55,6 +63,12 @@ class ParameterError(DriverError):
 
 
 Choice = TypeVar("Choice", bound=StrEnum)
+
+
+def choices_told(choices: type[StrEnum], found: object) -> str:
+    """What is expected in place of a value that is none of the choices, for errors."""
+    told = "one of " + ", ".join(choices)
+    return told + _NOT_PARTITIONED if choices is Isolation and found == _PARTITIONED else told
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,7 +166,7 @@ class _Reader:
         try:
             return choices(str(found))
         except ValueError:
-            self._wrong(path, found, "one of " + ", ".join(choices))
+            self._wrong(path, found, choices_told(choices, found))
             return None
 
     def boolean(self, path: str, found: object) -> bool | None:

@@ -7,6 +7,7 @@ from typing import Any
 from tensorfusion_dra.core import (
     asks,
     claim_admission,
+    compute_percent,
     dra_pool,
     names,
     parameter_rules,
@@ -14,13 +15,14 @@ from tensorfusion_dra.core import (
     pod_warnings,
     review,
 )
+from tensorfusion_dra.core.asks import Asks
 from tensorfusion_dra.core.dra_pool import DraPool
 from tensorfusion_dra.core.errors import InputError, RetryableError
 from tensorfusion_dra.core.field_errors import FieldError, Reason
 from tensorfusion_dra.core.pod_admission import Placement
 from tensorfusion_dra.core.review import PASSED, Review, Verdict
 from tensorfusion_dra.driver.ports.cluster import Objects
-from tensorfusion_dra.webhook.ports import PodReader
+from tensorfusion_dra.webhook.ports import PodReader, PublishedSlices
 
 Item = Mapping[str, Any]
 
@@ -33,6 +35,7 @@ class Admission:
         pools: GPUPools.
         templates: SchedulingConfigTemplates.
         scheduler: What pods with a share get in place of Tensor Fusion's scheduler; "" leaves it.
+        slices: Of this driver.
         virtual: Whether nodes whose pools are no objects divide virtual amounts.
         enforces_hard: Whether the nodes' enforcer brings a limiter for hard isolation.
     """
@@ -40,35 +43,19 @@ class Admission:
     pools: Objects
     templates: Objects
     pods: PodReader
+    slices: PublishedSlices
     scheduler: str
     virtual: bool
     enforces_hard: bool = False
 
     def pod(self, asked: Review) -> Verdict:
         """The pod with its share, if it asks for one and DRA is on for it."""
-        said = asked.annotations
-        if not _is_new(asked) or not asks.is_asking(said):
+        if not _is_new(asked) or not asks.is_asking(asked.annotations):
             return PASSED
-        errors: list[FieldError] = []
-        wanted = asks.parse(said, errors)
-        pool = DraPool()
         try:
-            pool = self._pool(wanted.pool)
+            return self._with_share(asked)
         except RetryableError as error:
             return _not_now(error)
-        except InputError as error:
-            where = asks.path_of(names.ANNOTATION_GPUPOOL)
-            errors.append(FieldError(where, Reason.NOT_FOUND, str(error)))
-        if not (pool.enabled if wanted.enabled is None else wanted.enabled):
-            return PASSED
-        errors += pod_admission.errors(asked.document, wanted, takes_hard=self.enforces_hard)
-        if errors:
-            return Verdict(errors=errors)
-        placement = Placement(pool=pool.name, template=pool.template, scheduler=self.scheduler)
-        return Verdict(
-            changed=pod_admission.admitted(asked.document, wanted, placement),
-            warnings=pod_warnings.warnings(asked.document, said, wanted, placement),
-        )
 
     def claim(self, asked: Review) -> Verdict:
         """The claim with what its pod asks for, if it is made from Tensor Fusion's template.
@@ -85,13 +72,16 @@ class Admission:
             return _refused("metadata.ownerReferences", error)
         try:
             pod = self.pods.find(ref, wait_seconds=asked.wait_seconds)
-            pools = self._items(self.pools)
+            if pod is None:
+                text = (
+                    f"found no pod {ref} of UID {ref.uid}, expected the pod that the claim is for"
+                )
+                return _refused("metadata.ownerReferences", InputError(text))
+            return self._filled(claim, pod, wait_seconds=asked.wait_seconds)
         except RetryableError as error:
             return _not_now(error)
-        if pod is None:
-            text = f"found no pod {ref} of UID {ref.uid}, expected the pod that the claim is for"
-            return _refused("metadata.ownerReferences", InputError(text))
-        return self._filled(claim, pod, pools, subject=f"pod {ref}: ")
+        except InputError as error:
+            return _refused("", InputError(f"pod {ref}: {error}"))
 
     def parameters(self, asked: Review) -> Verdict:
         """Whether the opaque parameters for this driver can be read."""
@@ -104,24 +94,64 @@ class Admission:
         )
         return Verdict(errors=found) if found else PASSED
 
-    def _filled(
-        self, claim: Mapping[str, Any], pod: Item, pools: Sequence[Item], *, subject: str
-    ) -> Verdict:
+    def _with_share(self, asked: Review) -> Verdict:
+        """The pod with its share, if DRA is on for it.
+
+        Raises:
+            RetryableError: The pod's pool or GPUs cannot be known now.
+        """
+        said = asked.annotations
+        errors: list[FieldError] = []
+        wanted = asks.parse(said, errors)
+        pool = DraPool()
+        try:
+            pool = self._pool(wanted.pool)
+        except InputError as error:
+            where = asks.path_of(names.ANNOTATION_GPUPOOL)
+            errors.append(FieldError(where, Reason.NOT_FOUND, str(error)))
+        if not (pool.enabled if wanted.enabled is None else wanted.enabled):
+            return PASSED
+        errors += pod_admission.errors(asked.document, wanted, takes_hard=self.enforces_hard)
+        if not errors:
+            try:
+                wanted = self._in_tflops(wanted, pool.name, wait_seconds=asked.wait_seconds)
+            except InputError as error:
+                where = asks.path_of(names.ANNOTATION_COMPUTE_PERCENT_REQUEST)
+                errors.append(FieldError(where, Reason.INVALID, str(error)))
+        if errors:
+            return Verdict(errors=errors)
+        placement = Placement(pool=pool.name, template=pool.template, scheduler=self.scheduler)
+        return Verdict(
+            changed=pod_admission.admitted(asked.document, wanted, placement),
+            warnings=pod_warnings.warnings(asked.document, said, wanted, placement),
+        )
+
+    def _filled(self, claim: Mapping[str, Any], pod: Item, *, wait_seconds: float) -> Verdict:
+        """The claim with what its pod asks for.
+
+        Raises:
+            InputError: The pod's annotations, its pool or the claim cannot be used.
+            RetryableError: What the pod asks for cannot be known now.
+        """
         said = review.annotations_of(pod)
         if not asks.is_asking(said):
             return PASSED
         errors: list[FieldError] = []
         wanted = asks.parse(said, errors)
         if errors:
-            return Verdict(errors=[FieldError("", e.reason, f"{subject}{e}") for e in errors])
-        try:
-            pool = dra_pool.choose(pools, wanted.pool)
-            virtual = dra_pool.divides_virtual(pool) if pool else self.virtual
-            name = str(pool["metadata"]["name"]) if pool else wanted.pool
-            changed = claim_admission.filled(claim, wanted, pool=name, virtual=virtual)
-        except InputError as error:
-            return _refused("", InputError(f"{subject}{error}"))
-        return Verdict(changed=changed)
+            raise InputError("; ".join(map(str, errors)))
+        pool = dra_pool.choose(self._items(self.pools), wanted.pool)
+        virtual = dra_pool.divides_virtual(pool) if pool else self.virtual
+        name = str(pool["metadata"]["name"]) if pool else wanted.pool
+        wanted = self._in_tflops(wanted, name, wait_seconds=wait_seconds)
+        return Verdict(changed=claim_admission.filled(claim, wanted, pool=name, virtual=virtual))
+
+    def _in_tflops(self, wanted: Asks, pool: str, *, wait_seconds: float) -> Asks:
+        """What a pod asks for, in TFLOPS; slices are read only for pods that ask in percent."""
+        if not compute_percent.is_asked(wanted):
+            return wanted
+        slices = self.slices.published(wait_seconds=wait_seconds)
+        return compute_percent.in_tflops(wanted, slices, pool=pool)
 
     def _pool(self, name: str) -> DraPool:
         pool = dra_pool.choose(self._items(self.pools), name)

@@ -190,4 +190,5 @@ def test_it_has_the_rights_that_it_uses() -> None:
         (names.TENSOR_FUSION_GROUP, names.GPUPOOLS): watched,
         (names.TENSOR_FUSION_GROUP, names.SCHEDULING_CONFIG_TEMPLATES): watched,
         ("", "pods"): {"get"},
+        ("resource.k8s.io", "resourceslices"): {"list"},
     }

@@ -84,7 +84,7 @@ def test_a_negative_limit_is_refused(text: str) -> None:
     assert errors({VRAM: text}) == [f"{VRAM}: found {text}, expected 0 or more"]
 
 
-@pytest.mark.parametrize("text", ["", "Soft", "partitioned", "soft,hard", " soft"])
+@pytest.mark.parametrize("text", ["", "Soft", "soft,hard", " soft"])
 def test_another_isolation_is_refused_with_those_there_are(text: str) -> None:
     assert errors({ISOLATION: text}) == [
         f"{ISOLATION}: found {text!r}, expected one of soft, hard, shared"

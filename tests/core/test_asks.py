@@ -82,6 +82,23 @@ def test_a_dedicated_gpu_needs_no_amounts_and_has_none() -> None:
     assert read(dedicated_gpu="true").amounts() == {}
 
 
+def test_shared_isolation_needs_no_amounts_and_has_neither_amounts_nor_limits() -> None:
+    for more in ({}, AMOUNTS, {"tflops_limit": "100", "vram_limit": "8Gi"}):
+        found = read(**more, isolation="shared", gpu_count="2")
+
+        assert (found.whole, found.amounts(), found.count) == (True, {}, 2)
+        assert (found.share.tflops_limit, found.share.vram_limit) == (None, None)
+
+
+def test_a_limit_without_a_request_is_the_request_as_well() -> None:
+    found = read(dra_enabled="true", tflops_limit="100", vram_limit="8Gi", vram_request="4Gi")
+
+    assert {name: str(amount) for name, amount in found.amounts().items()} == {
+        "tflops": "100",
+        "vram": "4Gi",
+    }
+
+
 def test_an_empty_expression_is_none() -> None:
     assert read(**AMOUNTS, dra_cel_expression=" \n").expression == ""
 
@@ -102,6 +119,9 @@ def test_an_empty_expression_is_none() -> None:
         ("qos", "best", "found 'best', expected one of low, medium, high, critical"),
         ("isolation", "none", "found 'none', expected one of soft, hard, shared"),
         ("tflops_limit", "x", "found 'x', expected a quantity"),
+        ("compute_percent_request", "101", "found 101, expected more than 0 and at most 100"),
+        ("compute_percent_request", "-1", "found -1, expected more than 0 and at most 100"),
+        ("compute_percent_limit", "50%", "found '50%', expected a quantity"),
         ("vram_limit", "-1Gi", "found -1Gi, expected 0 or more"),
         ("inject_container", "main,,side", "found 'main,,side', expected names of containers"),
         ("dedicated_gpu", "1", "found '1', expected true or false"),

@@ -49,6 +49,10 @@ def test_there_is_nothing_to_say_about_the_quick_start() -> None:
             "tensor-fusion.ai/dedicated-gpu: the pod gets its GPUs alone, whatever it asks",
         ),
         (
+            said(isolation="shared"),
+            "tensor-fusion.ai/isolation: the pod gets its GPUs alone, whatever it asks",
+        ),
+        (
             said(vram_requests="16Gi"),
             "tensor-fusion.ai/vram-requests: no annotation of that name is known, "
             "is tensor-fusion.ai/vram-request meant?",

@@ -125,11 +125,20 @@ def test_a_limit_of_nothing_or_less_is_refused(amount: object) -> None:
     assert error == f"limits.vram: found '{quantity.parse(amount)}', expected more than 0"
 
 
-@pytest.mark.parametrize("value", ["Soft", "partitioned", "", " soft", "soft\n", 1, True, ["soft"]])
+@pytest.mark.parametrize("value", ["Soft", "", " soft", "soft\n", 1, True, ["soft"]])
 def test_an_isolation_of_another_name_is_refused_with_those_there_are(value: object) -> None:
     (error,) = errors(share(isolation=value))
 
     assert error == f"isolation: found {value!r}, expected one of soft, hard, shared"
+
+
+def test_partitioned_is_refused_with_the_ways_to_go() -> None:
+    (error,) = errors(share(isolation="partitioned"))
+
+    assert error.startswith(
+        "isolation: found 'partitioned', expected one of soft, hard, shared (cards are not "
+        "partitioned by this driver: soft divides a card by limits, shared gives whole cards"
+    )
 
 
 @pytest.mark.parametrize("value", ["urgent", "High", "", 3, {"qos": "high"}])

@@ -108,3 +108,35 @@ class PodsInMemory:
         if self.error is not None:
             raise self.error
         return self.stored.get(pod.uid)
+
+
+class SlicesInMemory:
+    """See webhook.ports.PublishedSlices; a test sets what is published."""
+
+    def __init__(self, *slices: Json) -> None:
+        self.slices: Sequence[Json] = slices
+        self.error: Exception | None = None
+        self.reads = 0
+
+    def published(self, *, wait_seconds: float) -> Sequence[Json]:
+        assert wait_seconds > 0
+        self.reads += 1
+        if self.error is not None:
+            raise self.error
+        return self.slices
+
+
+def published(*devices: tuple[str, str], pool: str = "default") -> Json:
+    """A slice of devices, each by model and TFLOPS, in a GPUPool."""
+    return {
+        "spec": {
+            "devices": [
+                {
+                    "name": f"gpu-{index}",
+                    "attributes": {"model": {"string": model}, "pool_name": {"string": pool}},
+                    "capacity": {"tflops": {"value": tflops}, "vram": {"value": "80Gi"}},
+                }
+                for index, (model, tflops) in enumerate(devices)
+            ]
+        }
+    }

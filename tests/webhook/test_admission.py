@@ -12,10 +12,12 @@ from tests.support.admission import (
     Json,
     ObjectsInMemory,
     PodsInMemory,
+    SlicesInMemory,
     asked,
     claim,
     gpupool,
     pod,
+    published,
     said,
 )
 
@@ -30,10 +32,12 @@ class Cluster:
         self.pools = ObjectsInMemory(*pools)
         self.templates = ObjectsInMemory()
         self.pods = PodsInMemory()
+        self.slices = SlicesInMemory()
         self.admission = Admission(
             pools=self.pools,
             templates=self.templates,
             pods=self.pods,
+            slices=self.slices,
             scheduler="default-scheduler",
             virtual=virtual,
             enforces_hard=enforces_hard,
@@ -295,3 +299,91 @@ def test_hard_isolation_is_taken_where_the_enforcer_brings_a_limiter_for_it(
     of_claim = cluster.admission.parameters(asked(claim(devices={"config": config})))
 
     assert [bool(verdict.errors) for verdict in (of_pod, of_claim)] == [not enforces_hard] * 2
+
+
+A100, T4 = ("A100", "312"), ("T4", "65")
+
+
+@pytest.mark.parametrize("virtual", [False, True])
+def test_percents_of_compute_become_tflops_of_the_pool_s_gpus(*, virtual: bool) -> None:
+    cluster = Cluster(virtual=virtual)
+    cluster.slices.slices = [published(A100, pool="a"), published(T4, pool="b")]
+    percents = {"compute_percent_request": "25", "compute_percent_limit": "50"}
+
+    of_pod = cluster.pod(dra_enabled="true", gpupool="a", vram_request="8Gi", **percents)
+    of_claim = cluster.claim(dra_enabled="true", gpupool="a", vram_request="8Gi", **percents)
+
+    assert of_pod.changed is not None
+    annotations = of_pod.changed["metadata"]["annotations"]
+    assert annotations["tensor-fusion.ai/tflops-request"] == "78"
+    assert annotations["tensor-fusion.ai/tflops-limit"] == "156"
+    prefix = "virtual_" if virtual else ""
+    assert requests(of_claim) == {f"{prefix}tflops": "78", f"{prefix}vram": "8Gi"}
+
+
+def test_a_pod_that_was_admitted_needs_no_slices_for_its_claim() -> None:
+    cluster = Cluster()
+    cluster.slices.slices = [published(A100)]
+    of_pod = cluster.pod(dra_enabled="true", compute_percent_request="25")
+    assert of_pod.changed is not None
+    cluster.slices.slices = [published(A100, T4)]
+
+    again = cluster.admission.pod(asked(dict(of_pod.changed)))
+    cluster.pods.stored["uid-train"] = dict(of_pod.changed)
+    of_claim = cluster.admission.claim(asked(claim()))
+
+    assert again.changed == of_pod.changed
+    assert requests(of_claim) == {"tflops": "78"}
+    assert cluster.slices.reads == 1
+
+
+def test_percents_of_gpus_that_differ_are_refused_with_what_to_name() -> None:
+    cluster = Cluster()
+    cluster.slices.slices = [published(A100, T4)]
+
+    (found,) = errors(cluster.pod(dra_enabled="true", compute_percent_request="25"))
+
+    assert found == (
+        "metadata.annotations[tensor-fusion.ai/compute-percent-request]: found T4 of 65 TFLOPS, "
+        "A100 of 312 TFLOPS, expected one kind of GPU (tensor-fusion.ai/gpu-model), "
+        "or tensor-fusion.ai/tflops-request in place of the percent"
+    )
+    cluster.slices.error = RetryableError("no answer")
+    assert cluster.pod(dra_enabled="true", compute_percent_request="25").code == 503
+
+
+def test_only_pods_that_ask_in_percent_have_slices_read() -> None:
+    cluster = Cluster()
+
+    cluster.pod(dra_enabled="true", **AMOUNTS)
+    cluster.pod(dra_enabled="true", compute_percent_request="25", tflops_request="100")
+    cluster.claim(dra_enabled="true", **AMOUNTS)
+
+    assert cluster.slices.reads == 0
+
+
+def test_shared_isolation_needs_no_amounts_and_gives_whole_gpus() -> None:
+    cluster = Cluster()
+    found = claim()
+    capacity = {"requests": {"vram": "1Gi", "tensor-fusion.ai.dra-driver/tflops": "1"}}
+    found["spec"]["devices"]["requests"][0]["exactly"]["capacity"] = capacity
+
+    of_pod = cluster.pod(dra_enabled="true", isolation="shared", gpu_count="1")
+    cluster.pods.stored["uid-train"] = pod(said(dra_enabled="true", isolation="shared"))
+    of_claim = cluster.admission.claim(asked(found))
+
+    assert not of_pod.errors
+    assert of_claim.changed is not None
+    assert "capacity" not in of_claim.changed["spec"]["devices"]["requests"][0]["exactly"]
+    assert of_claim.changed["metadata"]["annotations"]["tensor-fusion.ai/isolation"] == "shared"
+
+
+def test_partitioned_isolation_is_refused_with_the_ways_to_go() -> None:
+    (found,) = errors(Cluster().pod(dra_enabled="true", isolation="partitioned", gpu_count="1"))
+
+    assert found == (
+        "metadata.annotations[tensor-fusion.ai/isolation]: found 'partitioned', expected one of "
+        "soft, hard, shared (cards are not partitioned by this driver: soft divides a card by "
+        "limits, shared gives whole cards, and MIG devices come from NVIDIA's own driver for "
+        "Kubernetes)"
+    )

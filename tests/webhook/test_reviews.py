@@ -9,7 +9,7 @@ from tensorfusion_dra.core.claim import PodRef
 from tensorfusion_dra.webhook.admission import Admission
 from tensorfusion_dra.webhook.reviews import Reviews
 from tensorfusion_dra.webhook.server import Request, Response
-from tests.support.admission import Json, ObjectsInMemory, body, claim, pod, said
+from tests.support.admission import Json, ObjectsInMemory, SlicesInMemory, body, claim, pod, said
 
 
 class Waiting:
@@ -29,6 +29,7 @@ def reviews(pods: Waiting | None = None) -> Reviews:
             pools=ObjectsInMemory(),
             templates=ObjectsInMemory(),
             pods=pods or Waiting(),
+            slices=SlicesInMemory(),
             scheduler="default-scheduler",
             virtual=False,
         )

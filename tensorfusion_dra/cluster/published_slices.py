@@ -1,0 +1,28 @@
+"""The driver's ResourceSlices of all nodes, read once."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tensorfusion_dra.cluster.resource_api import ResourceApi
+from tensorfusion_dra.cluster.retries import answered
+from tensorfusion_dra.core import names
+
+
+class PublishedSlices:
+    """See webhook.ports.PublishedSlices."""
+
+    def __init__(self, resource_api: ResourceApi) -> None:
+        self._resource_api = resource_api
+
+    def published(self, *, wait_seconds: float) -> Sequence[Mapping[str, Any]]:
+        """See webhook.ports.PublishedSlices."""
+        return answered("ResourceSlices", self._list_once, wait_seconds=wait_seconds)
+
+    def _list_once(self, wait_seconds: float) -> Sequence[Mapping[str, Any]]:
+        listed = self._resource_api.api.call(
+            "GET",
+            self._resource_api.slices(),
+            query={"fieldSelector": f"spec.driver={names.DRIVER}"},
+            wait_seconds=wait_seconds,
+        )
+        return listed.get("items") or []
