@@ -41,13 +41,12 @@ def follow(
 
     by_name = settings.gpupool if settings.pool_source == "object" else ""
     pools = watched.gpupools(api, name=by_name, on_change=wake)
-    watches = {"gpupool-watch": pools}
+    nodes = watched.nodes(api, name=name, on_change=wake)
+    watches = {"gpupool-watch": pools, "node-watch": nodes}
     source: PoolSource
     if by_name:
-        source = NamedPool(pools=pools, gpupool=by_name, node_name=name)
+        source = NamedPool(pools=pools, nodes=nodes, gpupool=by_name, node_name=name)
     else:
-        nodes = watched.nodes(api, name=name, on_change=wake)
-        watches["node-watch"] = nodes
         source = SelectingPool(pools=pools, nodes=nodes, node_name=name)
     events = Events(api, Nodes(api, node_name=name), node_name=name)
     follower = PoolFollower(

@@ -12,6 +12,7 @@ from tensorfusion_dra.core.gpu import Gpu, Host, Inventory
 from tensorfusion_dra.core.health import Sickness
 from tensorfusion_dra.core.oversubscription import Oversubscription, Virtual
 from tensorfusion_dra.core.quantity import Quantity
+from tensorfusion_dra.core.share_parameters import Isolation
 
 MAX_STRING_BYTES: Final = 64
 """The API's limit for string attributes, in UTF-8 bytes (DeviceAttributeMaxValueLength)."""
@@ -35,12 +36,14 @@ class Node:
         gpupool: The GPUPool that the node belongs to, as users name it in ``gpupool``.
         qos: The level that users select with ``qos``: low, medium, high or critical.
         oversubscription: How much more than its cards the pool hands out; None for no more.
+        isolation: What the pool sets for shares that name none; None leaves it to the settings.
     """
 
     name: str
     gpupool: str
     qos: str
     oversubscription: Oversubscription | None = None
+    isolation: Isolation | None = None
 
     @property
     def pool(self) -> str:

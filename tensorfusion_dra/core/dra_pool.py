@@ -4,9 +4,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tensorfusion_dra.core import gpupool, names
+from tensorfusion_dra.core import gpupool, names, pool_isolation
 from tensorfusion_dra.core.errors import InputError
 from tensorfusion_dra.core.shapes import as_map
+from tensorfusion_dra.core.share_parameters import Isolation
 
 Item = Mapping[str, Any]
 
@@ -19,11 +20,13 @@ class DraPool:
         name: Of the GPUPool; "" for pods of none.
         enabled: Whether its pods use DRA when they do not say.
         template: Name of their ResourceClaimTemplate.
+        isolations: Those that it may set for its nodes.
     """
 
     name: str = ""
     enabled: bool = False
     template: str = names.CLAIM_TEMPLATE
+    isolations: frozenset[Isolation] = frozenset()
 
 
 def choose(pools: Sequence[Item], name: str) -> Item | None:
@@ -54,7 +57,8 @@ def choose(pools: Sequence[Item], name: str) -> Item | None:
 def parse(pool: Item, templates: Iterable[Item]) -> DraPool:
     """How a GPUPool wants its pods treated.
 
-    Its own draConfig goes over the SchedulingConfigTemplate that it names.
+    Its own draConfig goes over the SchedulingConfigTemplate that it names. Tensor Fusion's own
+    definitions have neither field, so its API server drops them; daemonset/crds has both.
     """
     spec = as_map(pool.get("spec"))
     own = as_map(spec.get("draConfig"))
@@ -65,7 +69,10 @@ def parse(pool: Item, templates: Iterable[Item]) -> DraPool:
     enabled = shared.get("enable") if own.get("enable") is None else own.get("enable")
     name = own.get("resourceClaimTemplateName") or shared.get("resourceClaimTemplateName")
     return DraPool(
-        name=_name(pool), enabled=enabled is True, template=str(name or names.CLAIM_TEMPLATE)
+        name=_name(pool),
+        enabled=enabled is True,
+        template=str(name or names.CLAIM_TEMPLATE),
+        isolations=pool_isolation.modes(pool),
     )
 
 

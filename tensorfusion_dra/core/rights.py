@@ -106,9 +106,8 @@ def of_node_plugin(*, pool_source: str = "settings", read_pods: bool = True) -> 
         rights.append(_PODS)
     if pool_source != "settings":
         rights += _followed(names.TENSOR_FUSION_GROUP, names.GPUPOOLS, _POOL_PURPOSE)
-        rights.append(_EVENTS)
-    if pool_source == "node-labels":
         rights += _followed("", "nodes", _POOL_PURPOSE)
+        rights.append(_EVENTS)
     return tuple(rights)
 
 

@@ -1,13 +1,13 @@
 """Keeps the node what its GPUPool in the cluster says it is."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from threading import Event
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import structlog
 
-from tensorfusion_dra.core import gpupool, names
+from tensorfusion_dra.core import gpupool, names, pool_isolation
 from tensorfusion_dra.core.device import Node
 from tensorfusion_dra.core.errors import InputError, RetryableError
 from tensorfusion_dra.core.node_selector import NodeLabels
@@ -35,15 +35,24 @@ class PoolSource(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamedPool:
-    """The pool that the settings name."""
+    """The pool that the settings name.
+
+    Attributes:
+        nodes: The Node object of this node alone; asked only if the pool has rules for labels.
+    """
 
     pools: Objects
+    nodes: Objects
     gpupool: str
     node_name: str
 
     def read(self) -> Node:
         """See PoolSource."""
-        return gpupool.parse(gpupool.named(self.pools.items(), self.gpupool)).node(self.node_name)
+        found = gpupool.named(self.pools.items(), self.gpupool)
+        labels = NodeLabels(name=self.node_name, labels={})
+        if pool_isolation.has_rules(found):
+            labels = _labels(self.nodes, self.node_name)
+        return _member(found, labels)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,10 +70,27 @@ class SelectingPool:
     def read(self) -> Node:
         """See PoolSource."""
         pools = self.pools.items()
-        for node in self.nodes.items():
-            chosen = gpupool.choose(pools, NodeLabels.of(node))
-            return gpupool.parse(chosen).node(self.node_name)
-        raise RetryableError(f"node {self.node_name}: found no such Node object")
+        labels = _labels(self.nodes, self.node_name)
+        return _member(gpupool.choose(pools, labels), labels)
+
+
+def _labels(nodes: Objects, node_name: str) -> NodeLabels:
+    for node in nodes.items():
+        return NodeLabels.of(node)
+    raise RetryableError(f"node {node_name}: found no such Node object")
+
+
+def _member(pool: Mapping[str, Any], labels: NodeLabels) -> Node:
+    """The node as a member of the pool.
+
+    Raises:
+        InputError: The pool cannot be read.
+    """
+    node = gpupool.parse(pool).node(labels.name)
+    try:
+        return replace(node, isolation=pool_isolation.of_node(pool, labels))
+    except InputError as error:
+        raise InputError(f"GPUPool {node.gpupool}: {error}") from error
 
 
 class PoolFollower:

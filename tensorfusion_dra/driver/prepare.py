@@ -14,7 +14,6 @@ from tensorfusion_dra.core.admission import admit
 from tensorfusion_dra.core.claim import ClaimRef
 from tensorfusion_dra.core.errors import ClaimError, DriverError, FatalError, RetryableError
 from tensorfusion_dra.core.prepared import PreparedClaim
-from tensorfusion_dra.core.share_parameters import Qos
 from tensorfusion_dra.driver.catalog import Catalog, CatalogReader
 from tensorfusion_dra.driver.claim_locks import ClaimLocks
 from tensorfusion_dra.driver.companions import Companions
@@ -153,7 +152,7 @@ class Preparer:
         catalog = self._readable_catalog(claim.ref, deadline)
         self._check_present(ref, (allocation.device for allocation in claim.allocations))
         terms = self._share_terms.of_claim(
-            claim, qos=Qos(catalog.node.qos), wait_seconds=deadline - time.monotonic()
+            claim, node=catalog.node, wait_seconds=deadline - time.monotonic()
         )
         together = self._companions.read(claim, terms, wait_seconds=deadline - time.monotonic())
         local = self._host.local(catalog, {allocation.device for allocation in claim.allocations})

@@ -7,6 +7,7 @@ import structlog
 
 from tensorfusion_dra.core import terms
 from tensorfusion_dra.core.claim import AllocatedClaim
+from tensorfusion_dra.core.device import Node
 from tensorfusion_dra.core.share_parameters import Isolation, Qos
 from tensorfusion_dra.core.terms import Terms
 from tensorfusion_dra.driver.ports.cluster import Pods
@@ -19,19 +20,21 @@ class ShareTerms:
     """Reads the terms of each allocation of a claim.
 
     Attributes:
-        isolation: What holds where nobody says anything.
+        isolation: What holds where nobody says anything, not even the node's pool.
         pods: None if pods are not to be read, for lack of the right to.
     """
 
     isolation: Isolation
     pods: Pods | None
 
-    def of_claim(self, claim: AllocatedClaim, *, qos: Qos, wait_seconds: float) -> Sequence[Terms]:
+    def of_claim(
+        self, claim: AllocatedClaim, *, node: Node, wait_seconds: float
+    ) -> Sequence[Terms]:
         """The terms of the claim's allocations, in their order.
 
         Args:
             claim: As allocated.
-            qos: The level of the node's pool, for whoever names none.
+            node: Tells what its pool sets for shares that name no level and no isolation.
             wait_seconds: For each pod that has to be read.
 
         Raises:
@@ -42,7 +45,11 @@ class ShareTerms:
         if said is None:
             said = terms.of_pods(claim, self._annotations(claim, wait_seconds))
         defaults = Terms(
-            isolation=self.isolation, qos=qos, tflops_limit=None, vram_limit=None, limiter=True
+            isolation=node.isolation or self.isolation,
+            qos=Qos(node.qos),
+            tflops_limit=None,
+            vram_limit=None,
+            limiter=True,
         )
         return [terms.of_share(claim, each, said, defaults) for each in claim.allocations]
 

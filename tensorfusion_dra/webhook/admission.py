@@ -21,6 +21,7 @@ from tensorfusion_dra.core.errors import InputError, RetryableError
 from tensorfusion_dra.core.field_errors import FieldError, Reason
 from tensorfusion_dra.core.pod_admission import Placement
 from tensorfusion_dra.core.review import PASSED, Review, Verdict
+from tensorfusion_dra.core.share_parameters import Isolation
 from tensorfusion_dra.driver.ports.cluster import Objects
 from tensorfusion_dra.webhook.ports import PodReader, PublishedSlices
 
@@ -111,7 +112,8 @@ class Admission:
             errors.append(FieldError(where, Reason.NOT_FOUND, str(error)))
         if not (pool.enabled if wanted.enabled is None else wanted.enabled):
             return PASSED
-        errors += pod_admission.errors(asked.document, wanted, takes_hard=self.enforces_hard)
+        takes_hard = self.enforces_hard or Isolation.HARD in pool.isolations
+        errors += pod_admission.errors(asked.document, wanted, takes_hard=takes_hard)
         if not errors:
             try:
                 wanted = self._in_tflops(wanted, pool.name, wait_seconds=asked.wait_seconds)

@@ -39,8 +39,8 @@ def test_gpupools_and_nodes_are_followed_only_where_the_pool_comes_from_there() 
 
     assert verbs(settings, "gpupools") == verbs(settings, "events") == set()
     assert verbs(named, "gpupools") == {"list", "watch"}
-    assert verbs(named, "nodes") == {"get"}
-    assert verbs(selecting, "nodes") == {"get", "list", "watch"}
+    assert verbs(settings, "nodes") == {"get"}
+    assert verbs(named, "nodes") == verbs(selecting, "nodes") == {"get", "list", "watch"}
 
 
 def test_no_right_is_listed_twice() -> None:

@@ -44,7 +44,8 @@ class Setup:
         self.discovery = FixedDiscovery(inventory or Inventory(gpus=(gpu(),)))
         self.catalog = CatalogReader(self.discovery, None)
         self.served = 0
-        source = NamedPool(pools=self.pools, gpupool="prod", node_name="node-01")
+        self.nodes = ObjectsInMemory()
+        source = NamedPool(pools=self.pools, nodes=self.nodes, gpupool="prod", node_name="node-01")
         self.follower = PoolFollower(
             source,
             self.catalog,
@@ -229,3 +230,51 @@ def test_a_pool_that_hands_out_more_compute_needs_no_expansion() -> None:
 
     assert setup.catalog.current() is not None
     assert setup.events.written == []
+
+
+RULE = {"mode": "hard", "selector": {"matchLabels": {"workload": "batch"}}}
+BATCH = {"metadata": {"name": "node-01", "labels": {"workload": "batch"}}}
+
+
+def isolation(setup: Setup) -> str | None:
+    current = setup.catalog.current()
+    assert current is not None
+    return current.node.isolation
+
+
+def test_the_pool_s_isolation_is_the_node_s() -> None:
+    setup = Setup(pool(nodeManagerConfig={"defaultIsolationMode": "shared"}))
+    setup.nodes.found = RetryableError("nodes: not listed yet")
+    setup.catalog.refresh()
+
+    setup.follower.follow()
+
+    assert isolation(setup) == "shared"
+
+
+def test_the_pool_s_rules_go_by_the_labels_that_the_node_has_now() -> None:
+    config = {"defaultIsolationMode": "soft", "isolationModeRules": [RULE]}
+    setup = Setup(pool(nodeManagerConfig=config))
+    setup.catalog.refresh()
+    setup.nodes.found = [{"metadata": {"name": "node-01"}}]
+
+    setup.follower.follow()
+    before = isolation(setup)
+    setup.nodes.found = [BATCH]
+    setup.follower.follow()
+
+    assert (before, isolation(setup)) == ("soft", "hard")
+
+
+def test_a_pool_that_partitions_its_cards_is_refused_with_the_ways_to_go() -> None:
+    setup = Setup(pool(nodeManagerConfig={"defaultIsolationMode": "partitioned"}))
+    setup.catalog.refresh()
+
+    setup.follower.follow()
+
+    assert setup.catalog.current() is None
+    ((_, message),) = setup.events.written
+    assert message.startswith(
+        "GPUPool prod: spec.nodeManagerConfig.defaultIsolationMode: found 'partitioned', expected "
+        "one of soft, hard, shared (cards are not partitioned by this driver"
+    )

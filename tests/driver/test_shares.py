@@ -3,6 +3,7 @@
 import json
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from threading import Event
 from typing import Any
 
@@ -13,9 +14,12 @@ from tensorfusion_dra.core.claim import ClaimRef
 from tensorfusion_dra.core.enforcers.enforcer import Needs
 from tensorfusion_dra.core.prepared import PreparedClaim
 from tensorfusion_dra.core.quantity import GIB
+from tensorfusion_dra.core.share_parameters import Isolation
 from tensorfusion_dra.driver.recover import recover
 from tests.support.prepared_node import (
     GPU_0,
+    GPU_1,
+    NODE,
     Setup,
     error_of,
     inventory,
@@ -263,6 +267,23 @@ def test_in_hard_isolation_no_limit_above_the_request_is_granted(setup: Setup) -
     setup.prepare(ref)
 
     assert limits_of(setup, ref) == [{"smPercent": 33, "vramBytes": 16 * GIB, "clamped": True}]
+
+
+def test_the_isolation_of_the_node_s_pool_is_an_administrator_s_word(setup: Setup) -> None:
+    setup.catalog.serve(replace(NODE, isolation=Isolation.HARD))
+    silent, repeats = (
+        put(setup, "a", share()),
+        with_annotations(setup, "b", {"tensor-fusion.ai/isolation": "hard"}),
+    )
+    softer = with_annotations(setup, "c", {"tensor-fusion.ai/isolation": "soft"}, device=GPU_1)
+
+    outcomes = setup.prepare(silent, repeats, softer)
+
+    modes = []
+    for outcome in outcomes.values():
+        assert isinstance(outcome, PreparedClaim)
+        modes += [each.isolation for each in outcome.shares]
+    assert modes == [Isolation.HARD, Isolation.HARD, Isolation.SOFT]
 
 
 def test_one_card_holds_one_isolation_mode_at_a_time(setup: Setup) -> None:

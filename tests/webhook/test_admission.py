@@ -387,3 +387,28 @@ def test_partitioned_isolation_is_refused_with_the_ways_to_go() -> None:
         "limits, shared gives whole cards, and MIG devices come from NVIDIA's own driver for "
         "Kubernetes)"
     )
+
+
+def test_hard_isolation_is_taken_in_a_pool_that_sets_it() -> None:
+    rules = [{"mode": "hard", "selector": {"matchLabels": {"type": "p5"}}}]
+    cluster = Cluster(gpupool("a", nodeManagerConfig={"isolationModeRules": rules}), gpupool("b"))
+    asks = {"dra_enabled": "true", "isolation": "hard", **AMOUNTS}
+
+    assert not cluster.pod(gpupool="a", **asks).errors
+    assert cluster.pod(gpupool="b", **asks).errors
+
+
+@pytest.mark.parametrize(
+    ("annotations", "is_refused"),
+    [({"dra_enabled": "true"}, True), ({"dra_enabled": "false"}, False), ({}, False)],
+)
+def test_a_pod_with_tensor_fusion_s_own_label_is_left_to_it_unless_dra_is_on(
+    annotations: dict[str, str], *, is_refused: bool
+) -> None:
+    document = pod(said(**AMOUNTS, **annotations))
+    document["metadata"]["labels"] = {"tensor-fusion.ai/enabled": "true"}
+
+    verdict = Cluster().admission.pod(asked(document))
+
+    assert bool(verdict.errors) is is_refused
+    assert verdict.changed is None

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from tensorfusion_dra.app.doctor.options import Place
 from tensorfusion_dra.app.doctor.surroundings import Surroundings
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.diagnosis import classes, published
+from tensorfusion_dra.core.diagnosis import classes, pools, published
 from tensorfusion_dra.core.diagnosis.finding import Finding
 
 
@@ -42,3 +42,10 @@ def templates(surroundings: Surroundings) -> Iterator[Finding]:
         [item for item in found if item["metadata"]["name"] == names.CLAIM_TEMPLATE],
         classes=[item["metadata"]["name"] for item in known],
     )
+
+
+def definitions(surroundings: Surroundings) -> Iterator[Finding]:
+    """Whether pools can turn DRA on for their pods."""
+    root = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+    for name in pools.DEFINITIONS:
+        yield from pools.definition(name, surroundings.survey.find(f"{root}/{name}"))

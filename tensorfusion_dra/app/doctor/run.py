@@ -45,6 +45,7 @@ CHECKS: Final = (
     Check(theme="slices", look=objects.slices, needs_api=True),
     Check(theme="device class", look=objects.device_class, needs_api=True),
     Check(theme="claim template", look=objects.templates, needs_api=True),
+    Check(theme="GPU pools", look=objects.definitions, needs_api=True, places=_WORKSTATION),
     Check(theme="rights", look=rights.of_node_plugin, needs_api=True),
     Check(theme="webhook", look=rights.of_webhook, needs_api=True, places=_WORKSTATION),
     Check(theme="webhook", look=webhook.reachable, needs_api=True),
