@@ -42,6 +42,15 @@ def errors(pod: Mapping[str, Any], wanted: Asks, *, takes_hard: bool) -> Iterato
     Args:
         takes_hard: Whether the pod may choose hard isolation.
     """
+    labels = as_map(as_map(pod.get("metadata")).get("labels"))
+    if labels.get(names.LABEL_TENSOR_FUSION_ENABLED) == "true":
+        yield FieldError(
+            f"metadata.labels[{names.LABEL_TENSOR_FUSION_ENABLED}]",
+            Reason.FORBIDDEN,
+            "found true, by which Tensor Fusion's own webhook and scheduler give the pod a GPU as "
+            f"well, expected either: remove the label, or set {names.ANNOTATION_DRA_ENABLED} to "
+            "false",
+        )
     if wanted.share.isolation is Isolation.HARD and not takes_hard:
         where = asks.path_of(names.ANNOTATION_ISOLATION)
         yield FieldError(where, Reason.FORBIDDEN, f"found hard, expected {isolation.HARD_NEEDS}")

@@ -263,3 +263,23 @@ def test_hard_isolation_is_refused_where_no_enforcer_brings_a_limiter_for_it() -
     where = "metadata.annotations[tensor-fusion.ai/isolation]"
     assert error.startswith(f"{where}: found hard, expected an enforcer that brings one")
     assert refused(found, takes_hard=True) == []
+
+
+def test_a_pod_that_tensor_fusion_s_own_webhook_changes_as_well_is_refused_with_the_cure() -> None:
+    found = pod(ASKED)
+    found["metadata"]["labels"] = {"tensor-fusion.ai/enabled": "true"}
+
+    (error,) = refused(found)
+
+    assert error.startswith(
+        "metadata.labels[tensor-fusion.ai/enabled]: found true, by which Tensor"
+    )
+    assert error.endswith("remove the label, or set tensor-fusion.ai/dra-enabled to false")
+
+
+@pytest.mark.parametrize("labels", [{}, {"tensor-fusion.ai/enabled": "false"}, {"app": "true"}])
+def test_other_labels_are_no_business_of_tensor_fusion_s_webhook(labels: Json) -> None:
+    found = pod(ASKED)
+    found["metadata"]["labels"] = labels
+
+    assert refused(found) == []
