@@ -7,7 +7,7 @@ from typing import Any, Final
 from tensorfusion_dra.app import selector_check
 from tensorfusion_dra.app.cel_options import Options
 from tensorfusion_dra.app.tables import table
-from tensorfusion_dra.core.cel import translate
+from tensorfusion_dra.core.cel import translate, type_check
 from tensorfusion_dra.core.errors import InputError
 
 _INCOMPLETE: Final = 3
@@ -34,6 +34,7 @@ def run(options: Options) -> int:
 
 def _translate(options: Options) -> int:
     translated = translate.translate(options.expression)
+    type_check.check(translated)
     if options.form == "json":
         changed = translated != options.expression
         _print_json({"expression": translated, "changed": changed})

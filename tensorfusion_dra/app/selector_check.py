@@ -5,7 +5,7 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from tensorfusion_dra.core.cel import cost, parser, translate
+from tensorfusion_dra.core.cel import cost, parser, translate, type_check
 from tensorfusion_dra.core.cel.errors import CelError
 from tensorfusion_dra.core.cel.translate import MAX_EXPRESSION_BYTES
 
@@ -75,10 +75,18 @@ def _cost(expression: str) -> Finding:
 
 
 def _types(expression: str) -> list[Finding]:
+    """What is known of types without a CEL library, and with it the rest."""
+    try:
+        type_check.check(expression)
+    except CelError as error:
+        return [Finding(check="types", is_ok=False, text=str(error))]
     try:
         from tensorfusion_dra.simulator import cel  # noqa: PLC0415 - the extra 'cel'
     except ImportError:
-        text = "not checked: install the extra 'cel' (pip install 'tensorfusion-dra[cel]')"
+        text = (
+            "ok as far as they are known here; for all of them install the extra 'cel' "
+            "(pip install 'tensorfusion-dra[cel]')"
+        )
         return [Finding(check="types", is_ok=None, text=text)]
     try:
         cel.selector(expression)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
 from tensorfusion_dra.core import annotations, name_rules, names, quantity
-from tensorfusion_dra.core.cel import selector, translate
+from tensorfusion_dra.core.cel import selector, translate, type_check
 from tensorfusion_dra.core.cel.selector import SelectorTerms
 from tensorfusion_dra.core.errors import DriverError
 from tensorfusion_dra.core.field_errors import FieldError, Reason
@@ -219,7 +219,7 @@ def _pool(text: str) -> str:
 def _expression(text: str) -> str:
     """As it was written, for it is translated again for each claim."""
     if text.strip():
-        translate.translate(text)
+        type_check.check(translate.translate(text))
     return text.strip() and text
 
 

@@ -1,0 +1,162 @@
+"""Types of what selectors read, and of what Kubernetes' functions take and give.
+
+Sources: k8s.io/dynamic-resource-allocation/cel/compile.go for `device`, and
+k8s.io/apiserver/pkg/cel/library for quantities and versions.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from tensorfusion_dra.core import names
+from tensorfusion_dra.core.cel import dialect
+from tensorfusion_dra.core.cel.dialect import Kind
+
+
+@dataclass(frozen=True, slots=True)
+class Type:
+    """What a value is.
+
+    Attributes:
+        name: CEL's word for it; `dyn` if it is known only when the expression runs.
+        of: Type of the items of a list, the values of a map, or the value of an optional.
+        is_attribute: It is the value of an attribute of this driver. The API server does not know
+            its type when it takes the expression, and fails on every device if it does not fit.
+    """
+
+    name: str
+    of: "Type | None" = None
+    is_attribute: bool = False
+
+    @property
+    def is_known(self) -> bool:
+        """Whether it is more than `dyn`."""
+        return self.name not in {"dyn", "null"}
+
+    @property
+    def is_number(self) -> bool:
+        """Whether it is one of CEL's kinds of numbers."""
+        return self.name in {"int", "uint", "double"}
+
+    def shown(self) -> str:
+        """The type in an error."""
+        return _WORDS.get(self.name, f"a {self.name}")
+
+
+DYN: Final = Type("dyn")
+BOOL, INT, UINT, DOUBLE = Type("bool"), Type("int"), Type("uint"), Type("double")
+STRING, BYTES, NULL = Type("string"), Type("bytes"), Type("null")
+QUANTITY, VERSION = Type("Quantity"), Type("Semver")
+TIMESTAMP, DURATION = Type("timestamp"), Type("duration")
+DEVICE: Final = Type("device")
+_CAPACITY_OF_A_DRIVER: Final = Type("map", QUANTITY)
+_OUR_ATTRIBUTES: Final = Type("our attributes")
+
+_WORDS: Final = {
+    "int": "an integer",
+    "uint": "an unsigned integer",
+    "Semver": "a version",
+    "device": "the device",
+    "optional": "an optional value",
+    "bytes": "bytes",
+    "our attributes": "a driver's attributes",
+    "attributes": "the attributes of all drivers",
+    "type": "a type",
+}
+
+DEVICE_FIELDS: Final[Mapping[str, Type]] = {
+    "driver": STRING,
+    "attributes": Type("attributes"),
+    "capacity": Type("map", _CAPACITY_OF_A_DRIVER),
+    "allowMultipleAllocations": BOOL,
+}
+_OF_KIND: Final = {
+    Kind.STRING: STRING,
+    Kind.AMOUNT: STRING,
+    Kind.INT: INT,
+    Kind.VERSION: VERSION,
+}
+_ATTRIBUTES: Final = {
+    name: replace(_OF_KIND[kind], is_attribute=True) for name, kind in dialect.ATTRIBUTES.items()
+}
+
+COMPARISONS: Final = {
+    "compareTo": INT,
+    "isGreaterThan": BOOL,
+    "isLessThan": BOOL,
+}
+QUANTITY_METHODS: Final = {
+    **COMPARISONS,
+    "add": QUANTITY,
+    "sub": QUANTITY,
+    "asApproximateFloat": DOUBLE,
+    "asInteger": INT,
+    "isInteger": BOOL,
+    "sign": INT,
+}
+VERSION_METHODS: Final = {**COMPARISONS, "major": INT, "minor": INT, "patch": INT}
+_ORDERED: Final = frozenset({"string", "bool", "bytes", "timestamp", "duration"})
+STRING_METHODS: Final = {
+    **dict.fromkeys(("contains", "startsWith", "endsWith", "matches"), BOOL),
+    **dict.fromkeys(("lowerAscii", "upperAscii", "trim", "replace", "substring", "charAt"), STRING),
+    **dict.fromkeys(("find", "format", "reverse", "join"), STRING),
+    "split": Type("list", STRING),
+    "findAll": Type("list", STRING),
+}
+FUNCTIONS: Final = {
+    "quantity": QUANTITY,
+    "semver": VERSION,
+    "isQuantity": BOOL,
+    "isSemver": BOOL,
+    "size": INT,
+    "int": INT,
+    "uint": UINT,
+    "double": DOUBLE,
+    "string": STRING,
+    "bytes": BYTES,
+    "bool": BOOL,
+    "timestamp": TIMESTAMP,
+    "duration": DURATION,
+    **dict.fromkeys(("isURL", "isIP", "isCIDR", "matches"), BOOL),
+    **dict.fromkeys(("dyn", "type", "url", "ip", "cidr"), DYN),
+}
+"""What may be called without a value before it."""
+READ_TEXT: Final = frozenset({"quantity", "semver", "isQuantity", "isSemver"})
+
+
+def field(of: Type, name: str) -> Type | None:
+    """The type of a value's field or entry of this name; None if it can have none."""
+    if of.name == "optional":
+        inner = field(of.of or DYN, name)
+        return None if inner is None else optional(inner)
+    if of.name in {"map", "dyn", "null"}:
+        return of.of or DYN
+    found: Mapping[str, Mapping[str, Type]] = {
+        "device": DEVICE_FIELDS,
+        "attributes": {name: _OUR_ATTRIBUTES if name == names.DRIVER else Type("map", DYN)},
+        "our attributes": {name: _ATTRIBUTES.get(name, DYN)},
+    }
+    return found.get(of.name, {}).get(name)
+
+
+def optional(of: Type) -> Type:
+    """The type of a value that may be missing."""
+    return of if of.name == "optional" else Type("optional", of)
+
+
+def may_be_equal(left: Type, right: Type) -> bool:
+    """Whether values of these types may be compared by == and in, and be equal."""
+    if not (left.is_known and right.is_known) or left.name == right.name:
+        return True
+    # Attributes are compared when the expression runs, where 1 == 1.0.
+    return left.is_attribute | right.is_attribute and left.is_number and right.is_number
+
+
+def may_be_ordered(left: Type, right: Type) -> bool:
+    """Whether values of these types may be compared by < and its like."""
+    for each in (left, right):
+        if each.is_known and not (each.is_number or each.name in _ORDERED):
+            return False
+    if not (left.is_known and right.is_known) or left.name == right.name:
+        return True
+    return left.is_number and right.is_number
