@@ -51,6 +51,7 @@ def errors(pod: Mapping[str, Any], wanted: Asks, *, takes_hard: bool) -> Iterato
             f"well, expected either: remove the label, or set {names.ANNOTATION_DRA_ENABLED} to "
             "false",
         )
+    yield from _limit_errors(wanted)
     if wanted.share.isolation is Isolation.HARD and not takes_hard:
         where = asks.path_of(names.ANNOTATION_ISOLATION)
         yield FieldError(where, Reason.FORBIDDEN, f"found hard, expected {isolation.HARD_NEEDS}")
@@ -69,6 +70,19 @@ def errors(pod: Mapping[str, Any], wanted: Asks, *, takes_hard: bool) -> Iterato
             if switch in REFUSED_ENV:
                 text = f"found {switch}, expected no switch that turns the limiter off"
                 yield FieldError(f"{path}.env[{index}].name", Reason.FORBIDDEN, text)
+
+
+def _limit_errors(wanted: Asks) -> Iterator[FieldError]:
+    """Limits below their requests, with which no node would prepare the claim."""
+    limits = (
+        (names.ANNOTATION_TFLOPS_LIMIT, wanted.share.tflops_limit, wanted.tflops),
+        (names.ANNOTATION_VRAM_LIMIT, wanted.share.vram_limit, wanted.vram),
+        (names.ANNOTATION_COMPUTE_PERCENT_LIMIT, wanted.percent_limit, wanted.percent),
+    )
+    for annotation, limit, request in limits:
+        if limit and request and limit < request:
+            text = f"found {limit}, expected at least the request of {request}"
+            yield FieldError(asks.path_of(annotation), Reason.INVALID, text)
 
 
 def sharing(pod: Mapping[str, Any], wanted: Asks) -> frozenset[str]:

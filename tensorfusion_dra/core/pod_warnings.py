@@ -91,13 +91,6 @@ def _of_amounts(wanted: Asks) -> Iterator[str]:
             yield f"{annotation}: not named, so the pod takes all {what} of its GPUs"
     if wanted.vram and wanted.vram.nano < MIB * NANO:
         yield f"{names.ANNOTATION_VRAM_REQUEST}: {wanted.vram} bytes, is {wanted.vram}Gi meant?"
-    limits = (
-        (names.ANNOTATION_TFLOPS_LIMIT, wanted.share.tflops_limit, wanted.tflops),
-        (names.ANNOTATION_VRAM_LIMIT, wanted.share.vram_limit, wanted.vram),
-    )
-    for annotation, limit, amount in limits:
-        if limit and amount and limit < amount:
-            yield f"{annotation}: {limit} is below the request of {amount}; the limit holds"
 
 
 def _of_placement(pod: Pod, wanted: Asks, placement: Placement) -> Iterator[str]:

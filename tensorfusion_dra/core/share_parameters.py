@@ -10,6 +10,8 @@ The object stands in a claim's, template's or class's ``config[].opaque.paramete
     # Only in a DeviceClass, which an administrator writes:
     limiter: true
     overridable: false
+
+In a claim, isolation `hard` and `shared` are taken under conditions: see core.isolation.
 """
 
 from collections.abc import Iterable, Mapping

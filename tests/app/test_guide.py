@@ -108,7 +108,9 @@ spec:
 
 def test_a_pod_that_is_refused_is_shown_with_every_reason(tmp_path: Path) -> None:
     text = (EXAMPLES / "guide-quick-start.yaml").read_text()
-    file = written(tmp_path, text.replace('"100"', "many").replace("16Gi", "lots"))
+    wrong = text.replace('"100"', "many").replace("16Gi", "lots")
+    expression = "    tensor-fusion.ai/dra-cel-expression: device.nosuch == 'x'\n"
+    file = written(tmp_path, wrong.replace("  annotations:\n", "  annotations:\n" + expression))
 
     report = simulated(file)
 
@@ -119,6 +121,7 @@ def test_a_pod_that_is_refused_is_shown_with_every_reason(tmp_path: Path) -> Non
     )
     assert "tflops-request]: found 'many'" in admission["refused"]
     assert "vram-request]: found 'lots'" in admission["refused"]
+    assert "dra-cel-expression]: 1:1: found device.nosuch, expected" in admission["refused"]
 
 
 @pytest.mark.parametrize(

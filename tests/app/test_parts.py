@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from tensorfusion_dra.app import parts
 from tensorfusion_dra.app.settings import Settings
 
@@ -30,3 +32,19 @@ def test_device_nodes_are_taken_from_the_folder_that_the_settings_name(tmp_path:
     nodes = parts.device_nodes(settings)
 
     assert nodes.of_card(0) == (f"{tmp_path}/nvidia0",)
+
+
+@pytest.mark.parametrize(
+    ("enforcer", "enforces_hard"), [("tensor-fusion", False), ("hami-core", True), ("mps", True)]
+)
+def test_the_host_knows_whether_its_enforcer_brings_a_limiter_for_hard_isolation(
+    tmp_path: Path, enforcer: str, *, enforces_hard: bool
+) -> None:
+    (tmp_path / "boot_id").write_text("boot-1\n")
+    settings = Settings(
+        node_name="node-01", enforcer=enforcer, boot_id_file=str(tmp_path / "boot_id")
+    )
+
+    host = parts.host(settings)
+
+    assert (host.enforcer, host.enforces_hard) == (enforcer, enforces_hard)

@@ -283,3 +283,26 @@ def test_other_labels_are_no_business_of_tensor_fusion_s_webhook(labels: Json) -
     found["metadata"]["labels"] = labels
 
     assert refused(found) == []
+
+
+@pytest.mark.parametrize(
+    ("annotations", "expected"),
+    [
+        (said(tflops_limit="50"), "tflops-limit]: found 50, expected at least the request of 100"),
+        (said(vram_limit="8Gi"), "vram-limit]: found 8Gi, expected at least the request of 16Gi"),
+        (
+            said(tflops_request="0", compute_percent_request="50", compute_percent_limit="25"),
+            "compute-percent-limit]: found 25, expected at least the request of 50",
+        ),
+    ],
+)
+def test_a_limit_below_its_request_is_refused_as_a_node_would(
+    annotations: dict[str, str], expected: str
+) -> None:
+    (error,) = refused(pod({**ASKED, **annotations}))
+
+    assert error == f"metadata.annotations[tensor-fusion.ai/{expected}"
+
+
+def test_a_limit_of_its_request_or_above_is_taken() -> None:
+    assert refused(pod({**ASKED, **said(tflops_limit="100", vram_limit="32Gi")})) == []

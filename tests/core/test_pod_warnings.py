@@ -25,14 +25,6 @@ def test_there_is_nothing_to_say_about_the_quick_start() -> None:
     ("annotations", "expected"),
     [
         (
-            said(tflops_limit="50"),
-            "tensor-fusion.ai/tflops-limit: 50 is below the request of 100; the limit holds",
-        ),
-        (
-            said(vram_limit="8Gi"),
-            "tensor-fusion.ai/vram-limit: 8Gi is below the request of 16Gi; the limit holds",
-        ),
-        (
             said(vram_request="16"),
             "tensor-fusion.ai/vram-request: 16 bytes, is 16Gi meant?",
         ),
