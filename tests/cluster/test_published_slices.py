@@ -1,0 +1,50 @@
+"""The driver's slices of all nodes over HTTP."""
+
+import pytest
+
+from tensorfusion_dra.cluster.published_slices import PublishedSlices
+from tensorfusion_dra.cluster.resource_api import ResourceApi
+from tensorfusion_dra.core.errors import RetryableError
+from tensorfusion_dra.simulator.api.faults import Refuse
+from tensorfusion_dra.simulator.apiserver import ApiServer
+from tests.core.slice_documents import device, spec
+
+
+def create(resource_api: ResourceApi, name: str, **fields: object) -> None:
+    resource_api.api.call(
+        "POST",
+        resource_api.slices(),
+        body={
+            "apiVersion": resource_api.api_version(),
+            "kind": "ResourceSlice",
+            "metadata": {"name": name},
+            "spec": spec(**fields),
+        },
+    )
+
+
+def pool(node: str) -> dict[str, object]:
+    return {"name": f"default/{node}", "generation": 1, "resourceSliceCount": 1}
+
+
+def test_the_slices_of_every_node_and_of_this_driver_alone_are_read(
+    resource_api: ResourceApi,
+) -> None:
+    create(resource_api, "a", nodeName="node-a", pool=pool("node-a"))
+    create(resource_api, "b", nodeName="node-b", pool=pool("node-b"))
+    create(resource_api, "nic", driver="nic.example.com", devices=[device("nic-0")])
+
+    found = PublishedSlices(resource_api).published(wait_seconds=5)
+
+    assert sorted(item["metadata"]["name"] for item in found) == ["a", "b"]
+
+
+def test_a_cluster_without_slices_has_none(resource_api: ResourceApi) -> None:
+    assert PublishedSlices(resource_api).published(wait_seconds=5) == []
+
+
+def test_a_lasting_fault_is_retryable(server: ApiServer, resource_api: ResourceApi) -> None:
+    server.faults.add("list", "resourceslices", Refuse(500))
+
+    with pytest.raises(RetryableError, match=r"^ResourceSlices: GET /apis/resource"):
+        PublishedSlices(resource_api).published(wait_seconds=0.7)
