@@ -147,6 +147,7 @@ def test_what_fits_is_taken(expression: str) -> None:
     assert cel.check_expression(expression) is None
 
 
+@settings(deadline=None)
 @given(expressions)
 def test_what_the_guide_s_dialect_becomes_is_taken(term: Term) -> None:
     assert refusal(translate.translate(term[0])) is None
@@ -174,7 +175,7 @@ def combined(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
     )
 
 
-@settings(max_examples=600)
+@settings(max_examples=600, deadline=None)
 @given(st.recursive(ATOMS, combined, max_leaves=6))
 def test_whatever_is_refused_an_api_server_refuses_as_well(expression: str) -> None:
     found = refusal(expression)
