@@ -114,14 +114,23 @@ def _limit_env(claim: PreparedClaim, shares: Sequence[PreparedShare]) -> dict[st
 
     A container may use one request of the claim or all of them, and with all of them the last
     variable of a name wins. So every request's map by UUID names all cards of the claim, with
-    its own amounts where several requests share a card: no card is ever without a limit. The
-    scalar limits are the smallest of the request's cards for the same reason.
+    its own amounts where several requests share a card: no card is ever without a limit.
+
+    The scalar limits are the smallest of all cards of requests that consume the same amounts. A
+    pod's `gpu-count: 4` is four such requests; 50 TFLOPS are 17 % of one card and 77 % of another,
+    and whichever request comes last has to say 17 %.
     """
     own = _limits_by_uuid(shares)
     every = {**_limits_by_uuid(claim.shares), **own}
-    memory_mib = min(limit.vram_bytes for limit in own.values()) // MIB
+    alike = [
+        limit
+        for others in enforcer.enforced(claim).values()
+        if others[0].consumed == shares[0].consumed
+        for limit in _limits_by_uuid(others).values()
+    ]
+    memory_mib = min(limit.vram_bytes for limit in alike) // MIB
     return {
-        names.ENV_SM_PERCENT_LIMIT: str(min(limit.sm_percent for limit in own.values())),
+        names.ENV_SM_PERCENT_LIMIT: str(min(limit.sm_percent for limit in alike)),
         names.ENV_MEMORY_LIMIT: str(memory_mib),
         names.ENV_MEMORY_LIMIT_OLD: str(memory_mib),
         names.ENV_UP_LIMIT_BY_UUID: _compact(

@@ -5,6 +5,7 @@ from typing import Final
 
 import pytest
 
+from tensorfusion_dra.core import quantity
 from tensorfusion_dra.core.enforcers.enforcer import Edits, Folder, Needs
 from tensorfusion_dra.core.enforcers.tensor_fusion import TensorFusion
 from tensorfusion_dra.core.mounts import Mount
@@ -16,6 +17,7 @@ from tests.support.prepared_claims import claim, for_admin, limit, share, simula
 TENSOR_FUSION: Final = TensorFusion()
 LIMITER: Final = "/run/tensor-fusion/libcuda_limiter.so"
 SHM: Final = "/run/tensor-fusion/shm/team-a/trainer-0"
+SMALL: Final = {"tflops": quantity.parse("10"), "vram": quantity.parse("1Gi")}
 SOFT: Final = claim(share(0, limit(30, 16)))
 HARD: Final = claim(share(0, limit(30, 16), isolation=Isolation.HARD))
 
@@ -88,7 +90,7 @@ def test_what_would_switch_the_limits_off_is_taken_out_of_force(
 
 def test_every_request_names_all_cards_and_its_own_smallest_limits() -> None:
     both = claim(
-        share(1, limit(20, 8), request="a"),
+        share(1, limit(20, 8), request="a", consumed=SMALL),
         share(0, limit(50, 16), request="b"),
         share(2, limit(40, 32), request="b"),
     )
@@ -103,6 +105,28 @@ def test_every_request_names_all_cards_and_its_own_smallest_limits() -> None:
         "GPU-1": 8 * GIB,
         "GPU-2": 32 * GIB,
     }
+
+
+def test_the_last_of_several_equal_requests_has_the_smallest_limits_of_them_all() -> None:
+    cards = claim(
+        share(0, limit(17, 16), request="gpu", isolation=Isolation.HARD),
+        share(1, limit(77, 8), request="gpu-2", isolation=Isolation.HARD),
+        share(2, limit(5, 1), request="other", isolation=Isolation.HARD, consumed=SMALL),
+    )
+
+    for request in ("gpu", "gpu-2"):
+        env = edits(cards, request).env
+        assert env["TF_CUDA_SM_PERCENT_LIMIT"] == "17"
+        assert env["TF_GPU_MEMORY_LIMIT"] == "8192"
+
+
+def test_equal_requests_on_one_card_keep_the_limit_of_one() -> None:
+    both = claim(
+        share(0, limit(30, 8), request="a", share_id="1"),
+        share(0, limit(30, 8), request="b", share_id="2"),
+    )
+
+    assert edits(both, "a").env["TF_CUDA_SM_PERCENT_LIMIT"] == "30"
 
 
 def test_a_card_of_two_requests_has_in_each_the_amounts_of_that_request() -> None:
