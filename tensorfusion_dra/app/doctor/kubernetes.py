@@ -1,5 +1,6 @@
 """The API server, its feature gates, and the nodes."""
 
+import json
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -68,6 +69,25 @@ def allocations(surroundings: Surroundings) -> Iterator[Finding]:
     """Whether the scheduler gives parts of devices."""
     path = f"/apis/{surroundings.resource_api.api_version()}/resourceclaims"
     yield from api_server.shares(surroundings.survey.items(path) or [], names.DRIVER)
+
+
+def several_gpus(surroundings: Surroundings) -> Iterator[Finding]:
+    """Whether claims and templates ask for several GPUs in a way that this scheduler serves."""
+    survey, root = surroundings.survey, f"/apis/{surroundings.resource_api.api_version()}"
+    stored = [
+        {**item, "kind": kind}
+        for kind, path in (
+            ("ResourceClaim", "resourceclaims"),
+            ("ResourceClaimTemplate", "resourceclaimtemplates"),
+        )
+        for item in survey.items(f"{root}/{path}") or []
+    ]
+    classes = {
+        str(item["metadata"]["name"])
+        for item in survey.items(f"{root}/deviceclasses") or []
+        if names.DRIVER in json.dumps(item.get("spec"))
+    }
+    yield from api_server.one_request_for_several(survey.find("/version") or {}, stored, classes)
 
 
 def nodes(surroundings: Surroundings) -> Iterator[Finding]:

@@ -33,6 +33,7 @@ CHECKS: Final = (
     Check(theme="kubernetes", look=kubernetes.slice_gates, needs_api=True),
     Check(theme="kubernetes", look=kubernetes.claim_gates, needs_api=True),
     Check(theme="kubernetes", look=kubernetes.allocations, needs_api=True, places=_WORKSTATION),
+    Check(theme="kubernetes", look=kubernetes.several_gpus, needs_api=True, places=_WORKSTATION),
     Check(theme="kubernetes", look=kubernetes.nodes, needs_api=True),
     Check(theme="container runtime", look=runtime.cdi, needs_api=True),
     Check(theme="folders", look=folders.folders, places=_NODE),

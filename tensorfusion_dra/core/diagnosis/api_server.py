@@ -1,9 +1,10 @@
 """Whether the cluster's Kubernetes has what the driver is built on."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from tensorfusion_dra.core import names
 from tensorfusion_dra.core.diagnosis.finding import Finding, note, ok, problem, warning
 
 OLDEST_MINOR: Final = 34
@@ -161,11 +162,59 @@ def shares(claims: Sequence[Mapping[str, Any]], driver: str) -> Iterator[Finding
         yield ok(looked_at, "every one of them has its part")
 
 
+def one_request_for_several(
+    answer: Mapping[str, Any],
+    stored: Sequence[Mapping[str, Any]],
+    classes: Collection[str],
+) -> Iterator[Finding]:
+    """Whether a request for several GPUs can get one GPU several times.
+
+    For each of a request's devices, the schedulers of 1.34 and 1.35 search from the first device
+    on, and shares of one card are devices, too (kubernetes/kubernetes#140438).
+
+    Args:
+        answer: The document at /version: a scheduler is as old as its API server, or older.
+        stored: ResourceClaims and ResourceClaimTemplates.
+        classes: DeviceClasses with this driver's GPUs.
+    """
+    told = str(answer.get("gitVersion", ""))
+    minor = minor_version(told)
+    if minor is None or minor >= SHARES_BY_DEFAULT_MINOR:
+        return
+    found = [
+        f"{item.get('kind') or 'object'} {item['metadata']['namespace']}/{item['metadata']['name']}"
+        for item in stored
+        if any(_is_for_several(request, classes) for request in _exact_requests(item))
+    ]
+    if found:
+        yield warning(
+            "requests for several GPUs",
+            f"{', '.join(found[:5])}{' and others' if len(found) > 5 else ''}: one request has a "
+            f"count above 1, and the scheduler of Kubernetes {told} may give it one GPU several "
+            "times, even beside a distinctAttribute",
+            expected="one request for each GPU, with one distinctAttribute "
+            f"{names.DRIVER}/{names.ATTR_UUID} over all of them",
+            cure="write the claim as hack/examples/four-gpus.yaml does, or use the annotation "
+            f"{names.ANNOTATION_GPU_COUNT}; or upgrade to 1.{SHARES_BY_DEFAULT_MINOR}",
+        )
+
+
+def _is_for_several(request: Mapping[str, Any], classes: Collection[str]) -> bool:
+    return request.get("deviceClassName") in classes and int(request.get("count") or 1) > 1
+
+
 def _asks_for_a_part(claim: Mapping[str, Any]) -> bool:
-    requests = ((claim.get("spec") or {}).get("devices") or {}).get("requests") or []
+    requests = _exact_requests(claim)
+    return any((request.get("capacity") or {}).get("requests") for request in requests)
+
+
+def _exact_requests(item: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """What a claim or a template asks for: its requests and their alternatives."""
+    spec = item.get("spec") or {}
+    devices = (spec.get("spec") or spec).get("devices") or {}
+    requests = devices.get("requests") or []
     exact = [request.get("exactly") or {} for request in requests]
-    exact += [sub for request in requests for sub in request.get("firstAvailable") or []]
-    return any((request.get("capacity") or {}).get("requests") for request in exact)
+    return exact + [sub for request in requests for sub in request.get("firstAvailable") or []]
 
 
 def _results(claim: Mapping[str, Any], driver: str) -> list[Mapping[str, Any]]:

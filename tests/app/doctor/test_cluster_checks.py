@@ -244,3 +244,25 @@ def test_a_bundle_tells_when_its_first_certificate_ends(authority: str) -> None:
     assert webhook.bundle(once).ends == datetime.datetime(2124, 1, 1, tzinfo=datetime.UTC)
     assert "base64" in webhook.bundle("%").trouble
     assert webhook.bundle(base64.b64encode(b"nothing").decode()).trouble
+
+
+def test_claims_and_templates_for_several_gpus_are_found_on_an_old_cluster(
+    canned: CannedApi, here: Here
+) -> None:
+    exactly = {"deviceClassName": "large", "count": 2}
+    spec = {"devices": {"requests": [{"name": "gpu", "exactly": exactly}]}}
+    metadata = {"namespace": "a", "name": "train"}
+    selectors = [{"cel": {"expression": 'device.driver == "tensor-fusion.ai.dra-driver"'}}]
+    of_class = {"metadata": {"name": "large"}, "spec": {"selectors": selectors}}
+    canned.answers |= {
+        "GET /version": {"gitVersion": "v1.35.6"},
+        f"GET {RESOURCE}/deviceclasses": {"items": [of_class]},
+        f"GET {RESOURCE}/resourceclaims": {"items": [{"metadata": metadata, "spec": spec}]},
+        f"GET {RESOURCE}/resourceclaimtemplates": {
+            "items": [{"metadata": metadata, "spec": {"spec": spec}}]
+        },
+    }
+
+    (found,) = kubernetes.several_gpus(here())
+
+    assert found.found.startswith("ResourceClaim a/train, ResourceClaimTemplate a/train: ")

@@ -128,3 +128,43 @@ def test_parts_whole_cards_by_wish_other_drivers_and_admins_are_as_they_should_b
 
     assert finding.level is Level.OK
     assert list(api_server.shares(claims[1:], DRIVER)) == []
+
+
+def several(
+    count: int, *, device_class: str = "tensor-fusion.ai", kind: str = "ResourceClaim"
+) -> Any:
+    exactly = {"deviceClassName": device_class, "count": count}
+    spec: dict[str, Any] = {"devices": {"requests": [{"name": "gpu", "exactly": exactly}]}}
+    if kind == "ResourceClaimTemplate":
+        spec = {"spec": spec}
+    return {"kind": kind, "metadata": {"namespace": "a", "name": "train"}, "spec": spec}
+
+
+@pytest.mark.parametrize("kind", ["ResourceClaim", "ResourceClaimTemplate"])
+def test_a_scheduler_before_1_36_may_give_one_request_a_gpu_several_times(kind: str) -> None:
+    stored = [several(4, kind=kind), several(1), several(4, device_class="other")]
+
+    (found,) = api_server.one_request_for_several(
+        {"gitVersion": "v1.35.6"}, stored, {"tensor-fusion.ai"}
+    )
+
+    assert found.level is Level.WARNING
+    assert found.found.startswith(f"{kind} a/train: one request has a count above 1")
+    assert "one distinctAttribute tensor-fusion.ai.dra-driver/uuid over all" in found.expected
+
+
+def test_an_alternative_for_several_gpus_is_a_request_for_several() -> None:
+    alternative = {"name": "two", "deviceClassName": "tensor-fusion.ai", "count": 2}
+    claim = several(1)
+    claim["spec"]["devices"]["requests"] = [{"name": "gpu", "firstAvailable": [alternative]}]
+
+    assert list(
+        api_server.one_request_for_several({"gitVersion": "v1.34.2"}, [claim], {"tensor-fusion.ai"})
+    )
+
+
+@pytest.mark.parametrize("told", ["v1.36.2", "v1.37.0", ""])
+def test_a_scheduler_since_1_36_gives_one_request_different_gpus(told: str) -> None:
+    assert not list(
+        api_server.one_request_for_several({"gitVersion": told}, [several(4)], {"tensor-fusion.ai"})
+    )
