@@ -91,7 +91,9 @@ class FilePods:
 
     def asked(self, cluster: SimulatedCluster, pod: str) -> Mapping[str, str]:
         """See Workload."""
-        return as_texts(as_map(_request(cluster, pod).get("capacity")).get("requests"))
+        for request in _requests(cluster, pod):
+            return as_texts(as_map(request.get("capacity")).get("requests"))
+        return {}
 
     def admissions(self, cluster: SimulatedCluster) -> Sequence[Admission]:
         """See Workload."""
@@ -99,13 +101,15 @@ class FilePods:
         for name in sorted(self._names(PODS) - self._refused.keys()):
             pod = cluster.pod(name)
             claim = cluster.claim_of(pod)
+            requests = _requests(cluster, name)
             found.append(
                 Admission(
                     pod=name,
                     warnings=self._warnings(name),
                     annotations=annotations_of(pod),
                     claim=claim["metadata"]["name"] if claim else "",
-                    request=_request(cluster, name),
+                    request=requests[0] if requests else {},
+                    requests=requests.count(requests[0]) if requests else 0,
                 )
             )
         return found
@@ -148,11 +152,11 @@ def as_texts(found: object) -> dict[str, str]:
     return {str(name): str(text) for name, text in as_map(found).items()}
 
 
-def _request(cluster: SimulatedCluster, pod: str) -> Json:
-    """What the claim of a pod asks for; empty if it has none."""
+def _requests(cluster: SimulatedCluster, pod: str) -> list[Json]:
+    """The `exactly` of each request of a pod's claim; none if it has no claim."""
     claim = cluster.claim_of(cluster.pod(pod))
     requests: list[Json] = claim["spec"]["devices"].get("requests", []) if claim else []
-    return dict(requests[0].get("exactly", {})) if requests else {}
+    return [dict(request.get("exactly", {})) for request in requests]
 
 
 def _read(file: Path) -> list[dict[str, Any]]:

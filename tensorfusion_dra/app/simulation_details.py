@@ -28,7 +28,8 @@ def _slices(report: Report) -> list[str]:
 def _claim(admission: Admission) -> list[str]:
     if not admission.claim:
         return []
-    return [f"Request of claim {admission.claim}", *_indented(admission.request)]
+    times = f", {admission.requests} times" if admission.requests > 1 else ""
+    return [f"Request of claim {admission.claim}{times}", *_indented(admission.request)]
 
 
 def _container(report: Report) -> Iterator[list[str]]:

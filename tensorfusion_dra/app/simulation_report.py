@@ -48,6 +48,7 @@ class Admission:
         annotations: Of the pod as it was stored.
         claim: Name of its claim; empty if it has none.
         request: What the claim asks for, as the API has it.
+        requests: How many such requests the claim has: one for each GPU.
     """
 
     pod: str
@@ -56,6 +57,7 @@ class Admission:
     annotations: Mapping[str, str] = field(default_factory=dict)
     claim: str = ""
     request: Mapping[str, Any] = field(default_factory=dict)
+    requests: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

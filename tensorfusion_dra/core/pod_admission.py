@@ -65,6 +65,7 @@ def errors(pod: Mapping[str, Any], wanted: Asks, *, takes_hard: bool) -> Iterato
     for path, container in _containers(pod):
         if name_of(container) not in chosen:
             continue
+        yield from _partial_use(path, container, wanted)
         for index, variable in enumerate(as_list(container.get("env"))):
             switch = name_of(variable)
             if switch in REFUSED_ENV:
@@ -83,6 +84,19 @@ def _limit_errors(wanted: Asks) -> Iterator[FieldError]:
         if limit and request and limit < request:
             text = f"found {limit}, expected at least the request of {request}"
             yield FieldError(asks.path_of(annotation), Reason.INVALID, text)
+
+
+def _partial_use(path: str, container: Json, wanted: Asks) -> Iterator[FieldError]:
+    """A container that names one request of the claim would get one of several GPUs."""
+    uses = as_list(as_map(container.get("resources")).get("claims"))
+    for index, use in enumerate(map(as_map, uses)):
+        if wanted.count > 1 and use.get("name") == names.POD_CLAIM and use.get("request"):
+            where = f"{path}.resources.claims[{index}].request"
+            text = (
+                f"found {str(use['request'])[:80]!r}, expected none: of {wanted.count} GPUs each "
+                "has a request of its own, and a container gets all of them by the claim alone"
+            )
+            yield FieldError(where, Reason.INVALID, text)
 
 
 def sharing(pod: Mapping[str, Any], wanted: Asks) -> frozenset[str]:

@@ -33,11 +33,13 @@ class Cluster:
 
     Attributes:
         claims: All ResourceClaims, also those without an allocation.
+        starts_over: As the schedulers of 1.34 and 1.35 search; see Search.
     """
 
     slices: tuple[Slice, ...]
     classes: Mapping[str, DeviceClass]
     claims: tuple[Document, ...]
+    starts_over: bool = False
 
 
 def cluster(
@@ -61,7 +63,13 @@ def allocate(claims: Sequence[Document], found: Cluster, node: Document) -> list
     """
     wanted = [requests.claim_of(claim) for claim in claims]
     reachable = pools.gather(found.slices, node)
-    search = Search(wanted, reachable, classes=found.classes, usage=usage.of_claims(found.claims))
+    search = Search(
+        wanted,
+        reachable,
+        classes=found.classes,
+        usage=usage.of_claims(found.claims),
+        starts_over=found.starts_over,
+    )
     picks = search.run()
     if picks is None:
         passed_over = {str(device): reason for device, reason in search.reasons.items()}

@@ -55,7 +55,7 @@ def test_the_guides_pod_runs_and_its_container_holds_its_devices(
     (pod,) = report["pods"]
     assert pod["phase"] == "Running"
     assert len({share["device"] for share in pod["shares"]}) == gpus
-    assert len(pod["cdi_ids"]) == gpus + 1
+    assert len(pod["cdi_ids"]) == 2 * gpus, "a card and its limits for each"
     limits = json.loads(pod["env"]["TENSOR_FUSION_CUDA_UP_LIMIT"])
     assert list(limits.values()) == [percent] * gpus
     assert report["left_behind"] == []
@@ -70,7 +70,7 @@ def test_what_is_only_said_in_annotations_reaches_the_container(tmp_path: Path) 
     assert pod["env"]["TF_CUDA_SM_PERCENT_LIMIT"] == "81"
     (admitted, _) = report["admissions"]
     assert admitted["annotations"]["tensor-fusion.ai/inject-container"] == "main"
-    assert admitted["request"]["count"] == 4
+    assert (admitted["requests"], admitted["request"]["count"]) == (4, 1)
 
 
 def test_a_pod_of_an_oversubscribing_pool_gets_a_part_of_the_virtual_amounts(

@@ -11,10 +11,10 @@ from tensorfusion_dra.core.errors import InputError
 from tests.support.admission import Json, claim, said
 from tests.support.claims import ref
 
-UNIQUE = {
-    "requests": ["gpu-request"],
-    "distinctAttribute": "tensor-fusion.ai.dra-driver/uuid",
-}
+UUID = "tensor-fusion.ai.dra-driver/uuid"
+BOTH = ["gpu-request", "gpu-request-2"]
+UNIQUE = {"requests": BOTH, "distinctAttribute": UUID}
+NIC: Json = {"name": "nic", "exactly": {"deviceClassName": "nic.example.com"}}
 AMOUNTS: Any = {"tflops_request": "100", "vram_request": "16Gi"}
 
 
@@ -38,13 +38,17 @@ def with_selectors(*texts: str) -> Json:
     return found
 
 
-def test_count_selector_and_amounts_are_the_pods() -> None:
-    found = filled(claim(), **AMOUNTS, gpu_count="2", gpu_model="A100", qos="high")
+def request_names(found: Json) -> list[str]:
+    return [request["name"] for request in found["spec"]["devices"]["requests"]]
+
+
+def test_selector_and_amounts_are_the_pods() -> None:
+    found = filled(claim(), **AMOUNTS, gpu_model="A100", qos="high")
 
     assert exactly(found) == {
         "deviceClassName": "tensor-fusion.ai",
         "allocationMode": "ExactCount",
-        "count": 2,
+        "count": 1,
         "selectors": exactly(found)["selectors"],
         "capacity": {"requests": {"tflops": "100", "vram": "16Gi"}},
     }
@@ -88,22 +92,42 @@ def test_the_placeholder_goes_and_other_selectors_of_the_template_stay() -> None
     assert expressions(found)[0] == "device.driver != ''"
 
 
-def test_several_gpus_are_several_cards() -> None:
-    assert filled(claim(), **AMOUNTS, gpu_count="2")["spec"]["devices"]["constraints"] == [UNIQUE]
+def test_each_of_several_gpus_has_a_request_and_a_constraint_keeps_them_on_different_cards() -> (
+    None
+):
+    devices = filled(claim(), **AMOUNTS, gpu_count="4")["spec"]["devices"]
+
+    every = ["gpu-request", "gpu-request-2", "gpu-request-3", "gpu-request-4"]
+    assert [request["name"] for request in devices["requests"]] == every
+    for request in devices["requests"]:
+        assert request["exactly"] == devices["requests"][0]["exactly"]
+        assert request["exactly"]["count"] == 1
+    assert devices["constraints"] == [{"requests": every, "distinctAttribute": UUID}]
+
+
+def test_one_gpu_needs_no_constraint() -> None:
     assert "constraints" not in filled(claim(), **AMOUNTS)["spec"]["devices"]
 
 
-@pytest.mark.parametrize("held", [UNIQUE, {"distinctAttribute": UNIQUE["distinctAttribute"]}])
-def test_a_constraint_that_is_there_is_not_added_again(held: Json) -> None:
+@pytest.mark.parametrize(
+    ("held", "expected"),
+    [
+        ({"requests": ["gpu-request"], "distinctAttribute": UUID}, UNIQUE),
+        ({"distinctAttribute": UUID}, {"distinctAttribute": UUID}),
+    ],
+)
+def test_a_constraint_of_the_template_that_keeps_cards_apart_is_enough(
+    held: Json, expected: Json
+) -> None:
     found = claim()
     found["spec"]["devices"]["constraints"] = [held]
 
-    assert filled(found, **AMOUNTS, gpu_count="2")["spec"]["devices"]["constraints"] == [held]
+    assert filled(found, **AMOUNTS, gpu_count="2")["spec"]["devices"]["constraints"] == [expected]
 
 
 def test_a_constraint_on_another_request_is_not_enough() -> None:
     found = claim()
-    other = {**UNIQUE, "requests": ["other"]}
+    other = {"requests": ["other"], "distinctAttribute": UUID}
     found["spec"]["devices"]["constraints"] = [other]
 
     filled_in = filled(found, **AMOUNTS, gpu_count="2")
@@ -111,15 +135,59 @@ def test_a_constraint_on_another_request_is_not_enough() -> None:
     assert filled_in["spec"]["devices"]["constraints"] == [other, UNIQUE]
 
 
+def test_what_the_template_says_of_its_request_concerns_every_gpu() -> None:
+    found = claim()
+    near = {"requests": ["nic", "gpu-request"], "matchAttribute": "example.com/root"}
+    parameters = {"requests": ["gpu-request"], "opaque": {"driver": "d", "parameters": {}}}
+    found["spec"]["devices"] |= {"constraints": [near], "config": [parameters]}
+    found["spec"]["devices"]["requests"].append(NIC)
+
+    devices = filled(found, **AMOUNTS, gpu_count="2")["spec"]["devices"]
+
+    assert devices["constraints"] == [{**near, "requests": ["nic", *BOTH]}, UNIQUE]
+    assert devices["config"] == [{**parameters, "requests": BOTH}]
+
+
+def test_the_gpus_stand_together_before_the_templates_next_request() -> None:
+    found = claim()
+    found["spec"]["devices"]["requests"].append(NIC)
+
+    assert request_names(filled(found, **AMOUNTS, gpu_count="2")) == [*BOTH, "nic"]
+
+
+def test_a_request_of_the_template_that_has_the_name_of_another_gpu_is_refused() -> None:
+    found = claim()
+    found["spec"]["devices"]["requests"].append({**NIC, "name": "gpu-request-2"})
+
+    with pytest.raises(InputError, match="found another request 'gpu-request-2', expected"):
+        filled(found, **AMOUNTS, gpu_count="2")
+
+
+def test_a_request_name_that_has_no_room_for_a_number_is_refused() -> None:
+    found = claim()
+    found["spec"]["devices"]["requests"][0]["name"] = "g" * 62
+
+    with pytest.raises(InputError, match="must be no more than 63 bytes"):
+        filled(found, **AMOUNTS, gpu_count="2")
+
+
+def test_as_many_gpus_as_a_claim_has_room_for_and_no_more() -> None:
+    found = claim()
+    assert len(request_names(filled(found, **AMOUNTS, gpu_count="32"))) == 32
+
+    found["spec"]["devices"]["requests"].append(NIC)
+    with pytest.raises(InputError, match="found 33 requests in the claim, 32 of them for one GPU"):
+        filled(found, **AMOUNTS, gpu_count="32")
+
+
 def test_the_request_of_our_class_is_filled_wherever_it_stands() -> None:
     found = claim()
-    nic = {"name": "nic", "exactly": {"deviceClassName": "nic.example.com"}}
     ours = found["spec"]["devices"]["requests"][0]
-    found["spec"]["devices"]["requests"] = [nic, ours]
+    found["spec"]["devices"]["requests"] = [NIC, ours]
 
     requests = filled(found, **AMOUNTS)["spec"]["devices"]["requests"]
 
-    assert requests[0] == nic
+    assert requests[0] == NIC
     assert requests[1]["exactly"]["capacity"]
 
 

@@ -179,6 +179,16 @@ def test_a_container_that_uses_one_request_of_the_claim_goes_on_to() -> None:
     assert found["spec"]["containers"][0]["resources"]["claims"] == claims
 
 
+def test_a_container_that_would_get_one_of_several_gpus_is_refused() -> None:
+    claims = [{"name": "tensor-fusion-gpu-claim", "request": "gpu-request"}]
+    found = pod({**ASKED, **said(gpu_count="4")}, container(resources={"claims": claims}))
+
+    (error,) = refused(found)
+
+    assert error.startswith("spec.containers[0].resources.claims[0].request: ")
+    assert "found 'gpu-request', expected none: of 4 GPUs each has a request" in error
+
+
 @pytest.mark.parametrize(
     ("named", "setting", "expected"),
     [

@@ -157,7 +157,8 @@ def test_several_gpus_of_a_pod_are_several_cards(tenants: Tenants, slices: Slice
     cards = len(total(slices, "vram"))
     assert cards > 1, "the node has one card: choose another with --node"
     distinct = {"distinctAttribute": f"{names.DRIVER}/{names.ATTR_UUID}"}
-    tenants.template("many", request("gpu", QUARTER, count=cards), constraints=[distinct])
+    requests = [request(f"gpu-{number}", QUARTER) for number in range(cards)]
+    tenants.template("many", *requests, constraints=[distinct])
     tenants.pod("many", template="many")
     tenants.runs("many")
 

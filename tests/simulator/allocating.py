@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from tensorfusion_dra.simulator import allocation
 from tests.simulator.objects import Json, device_class, node
@@ -14,11 +15,13 @@ def allocate(
     slices: Sequence[Json],
     classes: Iterable[Json] = (),
     existing: Iterable[Json] = (),
+    starts_over: bool = False,
 ) -> list[Json]:
     """The allocations of the claims of a pod on node-a."""
     cluster = allocation.cluster(
         slices=slices, classes=[device_class(), *classes], claims=[*existing, *claims]
     )
+    cluster = replace(cluster, starts_over=starts_over)
     return allocation.allocate(claims, cluster, node())
 
 

@@ -76,6 +76,39 @@ def test_all_mode_and_a_constraint_that_some_device_breaks_is_an_error() -> None
         allocate(claim(exactly(allocationMode="All"), constraints=together), slices=gpus)
 
 
+def test_a_device_of_all_mode_breaks_a_constraint_before_it_lacks_capacity() -> None:
+    gpus = [resource_slice(shared("gpu-0", uuid="a"))]
+    apart = [{"distinctAttribute": f"{DRIVER}/uuid"}]
+    more_than_half = {"tflops": "60", "vram": "1Gi"}
+
+    with pytest.raises(SchedulingError, match="a claim constraint would not be satisfied"):
+        allocate(
+            claim(
+                exactly("one", capacity=HALF),
+                exactly("every", allocationMode="All", capacity=more_than_half),
+                constraints=apart,
+            ),
+            slices=gpus,
+        )
+
+
+def test_a_device_of_all_mode_that_lacks_capacity_stays_in_its_constraints() -> None:
+    gpus = [resource_slice(shared("gpu-0", uuid="a"), shared("gpu-1", uuid="b"))]
+    apart = [{"distinctAttribute": f"{DRIVER}/uuid", "requests": ["choice"]}]
+    every = {**exactly("every", allocationMode="All", capacity={"tflops": "60"})["exactly"]}
+    one = {**exactly("one", capacity={"tflops": "1", "vram": "1Gi"})["exactly"]}
+    choice = {
+        "name": "choice",
+        "firstAvailable": [{"name": "every", **every}, {"name": "one", **one}],
+    }
+
+    (found,) = allocate(
+        claim(exactly("first", capacity=HALF), choice, constraints=apart), slices=gpus
+    )
+
+    assert devices(found) == ["gpu-0", "gpu-1"]
+
+
 def tainted(effect: str, tolerations: list[Json]) -> tuple[Json, list[Json]]:
     """A claim with tolerations, and slices with nothing but a tainted device."""
     sick = {**device("gpu-0"), "taints": [{"key": "sick", "value": "xid", "effect": effect}]}

@@ -71,12 +71,25 @@ class Search:
         *,
         classes: Mapping[str, DeviceClass],
         usage: Usage,
+        starts_over: bool = False,
     ) -> None:
+        """A search.
+
+        Args:
+            claims: Of one pod.
+            pools: Those that the node can reach.
+            classes: By name.
+            usage: What other claims have.
+            starts_over: Look for each device of a request from the first candidate on, as the
+                schedulers of 1.34 and 1.35 do: one request may get a shared device several times
+                (kubernetes/kubernetes#140438).
+        """
         self.reasons: Final[dict[DeviceId, str]] = {}
         self._claims: Final = claims
         self._pools: Final = pools
         self._classes: Final = classes
         self._usage: Final = usage
+        self._starts_over: Final = starts_over
         self._candidates: Final = [device for pool in pools for device in pool.devices]
         self._selectable: Final[dict[tuple[int, str, DeviceId], bool]] = {}
         self._all: Final[dict[tuple[int, str], list[Device]]] = {}
@@ -182,7 +195,8 @@ class Search:
             return False
         done = False
         try:
-            done = self._fill(place._replace(number=place.number + 1, start=place.start + 1))
+            start = 0 if self._starts_over else place.start + 1
+            done = self._fill(place._replace(number=place.number + 1, start=start))
         finally:
             if not done:
                 undo()
@@ -193,11 +207,17 @@ class Search:
         reason = self._unavailable(place.claim, wanted, device)
         if reason is None and not self._is_selectable(place.claim, wanted, device):
             reason = "does not match the selectors"
-        reason = reason or self._refusal(wanted, device) or _untolerated(wanted, device)
+        if wanted.count is not None:
+            reason = reason or self._refusal(wanted, device)
+        reason = reason or _untolerated(wanted, device)
+        if reason is None and not self._join(place.claim, wanted, device):
+            return None
+        if wanted.count is None:
+            # Of all devices, constraints come before capacity; Kubernetes leaves a device in its
+            # constraints that is then refused for its capacity.
+            reason = reason or self._refusal(wanted, device)
         if reason is not None:
             self.reasons[device.id] = reason
-            return None
-        if not self._join(place.claim, wanted, device):
             return None
 
         amounts = consumable.consumed(wanted.amounts, device.capacity) if device.is_shared else None

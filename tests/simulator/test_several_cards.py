@@ -1,0 +1,54 @@
+"""Claims for several cards, with the schedulers before and since Kubernetes 1.36."""
+
+from typing import Final
+
+import pytest
+
+from tensorfusion_dra.core import claim_admission, names
+from tensorfusion_dra.core.asks import Asks
+from tensorfusion_dra.core.quantity import Quantity
+from tests.simulator.allocating import allocate, devices
+from tests.simulator.objects import CLASS, DRIVER, Json, claim, exactly, resource_slice, shared
+from tests.support import admission
+
+CARDS: Final = [resource_slice(*(shared(f"gpu-{name}", uuid=name) for name in "abcd"))]
+OTHER_CARD: Final = {"distinctAttribute": f"{DRIVER}/uuid"}
+SMALL: Final = {"tflops": "1", "vram": "1Gi"}
+
+
+def given(found: Json, *, starts_over: bool) -> str:
+    """The cards in the order of the results, such as `abcd`."""
+    (allocation,) = allocate(found, slices=CARDS, starts_over=starts_over)
+    return "".join(name.removeprefix("gpu-") for name in devices(allocation))
+
+
+def test_one_request_of_four_gets_four_cards_since_1_36() -> None:
+    assert given(claim(exactly(count=4, capacity=SMALL)), starts_over=False) == "abcd"
+
+
+@pytest.mark.parametrize(("constraints", "cards"), [([], "aaaa"), ([OTHER_CARD], "abab")])
+def test_one_request_of_four_gets_a_card_several_times_before_1_36(
+    constraints: list[Json], cards: str
+) -> None:
+    four = claim(exactly(count=4, capacity=SMALL), constraints=constraints)
+
+    assert given(four, starts_over=True) == cards
+
+
+@pytest.mark.parametrize("starts_over", [True, False], ids=["1.35", "1.36"])
+@pytest.mark.parametrize("count", [2, 3, 4])
+def test_a_claim_that_the_webhook_filled_gets_as_many_cards_as_its_pod_asks_for(
+    count: int, *, starts_over: bool
+) -> None:
+    wanted = Asks(count=count, tflops=Quantity.whole(1), vram=Quantity.whole(2**30))
+    made = admission.claim()
+    made["metadata"]["name"] = "train"
+    made["spec"]["devices"]["requests"][0]["exactly"]["deviceClassName"] = CLASS
+    filled = claim_admission.filled(made, wanted, pool="", virtual=False)
+    for request in filled["spec"]["devices"]["requests"]:
+        del request["exactly"]["selectors"]  # these cards have none of the driver's attributes
+    (constraint,) = filled["spec"]["devices"]["constraints"]
+    assert constraint["distinctAttribute"] == f"{names.DRIVER}/{names.ATTR_UUID}"
+    constraint["distinctAttribute"] = f"{DRIVER}/uuid"
+
+    assert given(filled, starts_over=starts_over) == "abcd"[:count]
