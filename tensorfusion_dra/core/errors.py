@@ -29,5 +29,9 @@ class RetryableError(DriverError):
         self.after_seconds = after_seconds
 
 
+class NoRoomError(RetryableError):
+    """The disk is full; the same call works once there is room."""
+
+
 class FatalError(DriverError):
     """Going on could hand out devices wrongly: the process exits."""

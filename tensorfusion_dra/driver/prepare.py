@@ -12,7 +12,13 @@ from tensorfusion_dra.core import access
 from tensorfusion_dra.core import claim as claims
 from tensorfusion_dra.core.admission import admit
 from tensorfusion_dra.core.claim import ClaimRef
-from tensorfusion_dra.core.errors import ClaimError, DriverError, FatalError, RetryableError
+from tensorfusion_dra.core.errors import (
+    ClaimError,
+    DriverError,
+    FatalError,
+    NoRoomError,
+    RetryableError,
+)
 from tensorfusion_dra.core.prepared import PreparedClaim
 from tensorfusion_dra.driver.catalog import Catalog, CatalogReader
 from tensorfusion_dra.driver.claim_locks import ClaimLocks
@@ -177,8 +183,7 @@ class Preparer:
         return admission.claim
 
     def _check_present(self, ref: ClaimRef, wanted: Iterable[str]) -> None:
-        """A card that is unhealthy and there is handed out to whom the scheduler gave it: that
-        claim tolerates the taint, or was allocated before. One that is away is of no use."""
+        """Refuse a card that is gone. The scheduler decides on one that is there and unhealthy."""
         catalog = self._catalog.current()
         if catalog is None:
             return
@@ -205,25 +210,33 @@ class Preparer:
             self._withdraw(ref)
 
     def _withdraw(self, ref: ClaimRef) -> None:
-        changed: Sequence[PreparedClaim] = ()
+        try:
+            changed = self._removed(ref)
+        except NoRoomError:
+            self._ledger.make_room()
+            changed = self._removed(ref)
+        self._status.forget(ref.uid)
+        self._tenants.project(changed)
+
+    def _removed(self, ref: ClaimRef) -> Sequence[PreparedClaim]:
+        """Remove record and files; return the other claims whose limits changed by that."""
         with self._ledger.transaction() as step:
             record = step.get(ref.uid)
             # Inside the transaction, so that no other step writes the files again meanwhile.
             # A crash after it leaves a record without files, which is prepared or unprepared
             # again; files without a record would be orphans.
             self._projection.remove(ref.uid, record)
-            if record is not None:
-                step.remove(ref.uid)
-                changed = self._tenants.regranted(step, record)
-                for other in changed:
-                    step.put(other)
-        self._status.forget(ref.uid)
-        self._tenants.project(changed)
+            if record is None:
+                return ()
+            step.remove(ref.uid)
+            for other in (changed := self._tenants.regranted(step, record)):
+                step.put(other)
+        return changed
 
     def _readable_catalog(self, ref: ClaimRef, deadline: float) -> Catalog:
         """Waits a moment after the start: a kubelet that is refused asks again in a minute."""
-        seconds = min(_FIRST_READ_SECONDS, deadline - time.monotonic())
-        self._catalog.wait_changed(None, seconds=max(0.0, seconds), stopped=lambda: False)
+        seconds = max(0.0, min(_FIRST_READ_SECONDS, deadline - time.monotonic()))
+        self._catalog.wait_changed(None, seconds=seconds, stopped=lambda: False)
         catalog = self._catalog.current()
         if catalog is None:
             raise RetryableError(f"claim {ref}: {self._catalog.awaited()}")

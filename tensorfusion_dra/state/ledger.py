@@ -7,7 +7,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Final
 
-from tensorfusion_dra.core.errors import DriverError, FatalError, RetryableError
+from tensorfusion_dra.core.errors import DriverError, FatalError, NoRoomError, RetryableError
 from tensorfusion_dra.core.prepared import PreparedClaim
 from tensorfusion_dra.driver.ports.state import LedgerDamage
 from tensorfusion_dra.state import ledger_check, ledger_file, ledger_schema, records
@@ -16,6 +16,7 @@ from tensorfusion_dra.state.ledger_check import Found
 from tensorfusion_dra.state.ledger_file import FILE_NAME, WAIT_SECONDS, Opened
 from tensorfusion_dra.state.record_copies import FOLDER_NAME, RecordCopies
 from tensorfusion_dra.state.records import DamageError, Record
+from tensorfusion_dra.state.reserve import Reserve
 
 LOCK_NAME: Final = "ledger.lock"
 
@@ -120,6 +121,7 @@ class Ledger:
         """
         self._path = folder / FILE_NAME
         self._copies = RecordCopies(folder / FOLDER_NAME)
+        self._reserve = Reserve(folder)
         self._using = Lock()  # guards all below
         self._damage: list[LedgerDamage] = []
         self._opened: Opened | None = None
@@ -128,10 +130,11 @@ class Ledger:
             # Held shared by whoever uses the file, and alone by whoever may replace it.
             self._lock = FileLock(folder / LOCK_NAME, wait_seconds=WAIT_SECONDS)
         try:
-            self._open()
+            self._open_with_room()
         except BaseException:
             self._lock.close()
             raise
+        self._reserve.ensure()
 
     def get(self, claim_uid: str) -> PreparedClaim | None:
         """See ports.state.Ledger."""
@@ -163,6 +166,14 @@ class Ledger:
             with ledger_file.writing(connection):
                 found = ledger_check.put_right(connection, self._copies)
             self._note(found)
+        self._reserve.ensure()
+
+    def make_room(self) -> None:
+        """See ports.state.Ledger."""
+        with self._alone() as connection:
+            released = self._reserve.release()
+            if not ledger_file.reuse_log(connection) and not released:
+                raise NoRoomError(f"ledger {self._path}: the disk is full")
 
     def damage(self) -> Sequence[LedgerDamage]:
         """See ports.state.Ledger."""
@@ -174,6 +185,7 @@ class Ledger:
         """Ends the use of the file; what was committed is in it."""
         with self._using:
             self._close()
+            self._reserve.ensure()  # of the room of SQLite's log, which is removed by now
             self._lock.close()
 
     @contextmanager
@@ -211,6 +223,14 @@ class Ledger:
                 f"ledger {self._path}: {damage}: a new one is damaged as well"
             ) from damage
         self._note(self._opened.found, self._opened)
+
+    def _open_with_room(self) -> None:
+        try:
+            self._open()
+        except RetryableError:  # on a full disk SQLite may say that it cannot open a file
+            if not self._reserve.release():
+                raise
+            self._open()
 
     def _close(self) -> None:
         if self._opened is not None:

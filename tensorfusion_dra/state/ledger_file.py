@@ -1,5 +1,6 @@
 """The database of the ledger on the disk: opened, checked, and set aside if it is damaged."""
 
+import errno
 import sqlite3
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
@@ -10,7 +11,7 @@ from typing import Final
 
 import structlog
 
-from tensorfusion_dra.core.errors import RetryableError
+from tensorfusion_dra.core.errors import NoRoomError, RetryableError
 from tensorfusion_dra.state import atomic, ledger_check, ledger_schema
 from tensorfusion_dra.state.ledger_check import Found
 from tensorfusion_dra.state.record_copies import RecordCopies
@@ -44,6 +45,8 @@ _PASSING: Final = frozenset(
     }
 )
 """Errors whose cause can go away; any other means that the file is not what it should be."""
+
+_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,6 +121,15 @@ def writing(connection: sqlite3.Connection) -> Iterator[None]:
         raise
 
 
+def reuse_log(connection: sqlite3.Connection) -> bool:
+    """Puts the log into the database, so that its room is used again; False if that fails now."""
+    try:
+        (busy, _, _) = connection.execute("PRAGMA wal_checkpoint(RESTART)").fetchone()
+    except sqlite3.Error:
+        return False
+    return not busy
+
+
 @contextmanager
 def errors(path: Path) -> Iterator[None]:
     """Sorts what SQLite and the file system say by who can react."""
@@ -125,15 +137,18 @@ def errors(path: Path) -> Iterator[None]:
         yield
     except sqlite3.Error as error:
         # The low byte is the kind of the error; what the module itself raises has none.
-        if getattr(error, "sqlite_errorcode", 0) & 0xFF in _PASSING:
-            raise RetryableError(f"ledger {path}: {error}") from error
+        kind = getattr(error, "sqlite_errorcode", 0) & 0xFF
+        if kind in _PASSING:
+            sort = NoRoomError if kind == sqlite3.SQLITE_FULL else RetryableError
+            raise sort(f"ledger {path}: {error}") from error
         raise DamageError(str(error)) from error
     except UnicodeError as error:
         # From the module as well: SQLite's text about damaged text need not be text.
         raise DamageError(str(error)) from error
     except OSError as error:
         beside = f"{error.filename}: " if str(error.filename or path) != str(path) else ""
-        raise RetryableError(f"ledger {path}: {beside}{error.strerror or error}") from error
+        sort = NoRoomError if error.errno in _FULL else RetryableError
+        raise sort(f"ledger {path}: {beside}{error.strerror or error}") from error
 
 
 class _SetAsideError(DamageError):

@@ -6,7 +6,8 @@
  *
  *   mode 1   each point's name is a line of the trace
  *   mode 2   the process kills itself at the wanted occurrence of one point
- *   error    calls that would change something below another folder fail with this errno
+ *   error    calls that would change something below another folder fail with this errno; on a
+ *            full disk those that need more room than was made on it since
  *
  * Names are the same in every run: UIDs and the names of hidden files are left out.
  */
@@ -35,6 +36,7 @@ struct control {
     int wanted; /* which occurrence of the point, from 1 */
     int passed; /* occurrences so far */
     int error;
+    long room; /* bytes that a full disk still has: what was removed since it is full */
     char root[512];
     char broken[512];
     char point[1024];
@@ -145,15 +147,48 @@ static void file_point(const char *when, const char *step, const char *path)
     errno = kept;
 }
 
-/* A full disk takes what needs no room; a read-only one takes nothing. */
+#define BLOCK 4096
+
+static __thread long growth = BLOCK; /* of a file by the next step of this thread, in bytes */
+
+#define GROWING(file, end)                       \
+    do {                                         \
+        if (control && control->error == ENOSPC) \
+            growth = grown(file, end);           \
+    } while (0)
+
+static long grown(int file, off_t end)
+{
+    struct stat found;
+    if (syscall(SYS_fstat, file, &found) || end <= found.st_size)
+        return 0;
+    return (end + BLOCK - 1) / BLOCK * BLOCK - (found.st_size + BLOCK - 1) / BLOCK * BLOCK;
+}
+
+/* What is removed from a full disk leaves room on it. */
+static void freed(const char *path)
+{
+    struct stat found;
+    if (control && control->error == ENOSPC && below(path, control->broken)
+        && !syscall(SYS_newfstatat, AT_FDCWD, path, &found, AT_SYMLINK_NOFOLLOW))
+        control->room += found.st_size / BLOCK * BLOCK;
+}
+
+/* A full disk takes what needs no more room than it has; a read-only one takes nothing. */
 static int is_refused(const char *step, const char *path)
 {
     static const char *const need_room[] = {"create", "write", "truncate", "mkdir", "bind"};
+    long needed = growth;
+    growth = BLOCK;
     if (!control || !control->error || !below(path, control->broken))
         return 0;
     for (size_t i = 0; i < sizeof need_room / sizeof *need_room; i++)
-        if (!strcmp(step, need_room[i]))
-            return 1;
+        if (!strcmp(step, need_room[i])) {
+            if (control->error != ENOSPC || needed > control->room)
+                return 1;
+            control->room -= needed;
+            return 0;
+        }
     return control->error == EROFS && strcmp(step, "sync");
 }
 
@@ -220,30 +255,35 @@ int openat(int folder, const char *path, int flags, ...)
 ssize_t write(int file, const void *content, size_t size)
 {
     REAL(write);
+    GROWING(file, lseek(file, 0, SEEK_CUR) + (off_t)size);
     ON_FILE(ssize_t, "write", file, real(file, content, size));
 }
 
 ssize_t pwrite(int file, const void *content, size_t size, off_t offset)
 {
     REAL(pwrite);
+    GROWING(file, offset + (off_t)size);
     ON_FILE(ssize_t, "write", file, real(file, content, size, offset));
 }
 
 ssize_t pwrite64(int file, const void *content, size_t size, off64_t offset)
 {
     REAL(pwrite64);
+    GROWING(file, offset + (off_t)size);
     ON_FILE(ssize_t, "write", file, real(file, content, size, offset));
 }
 
 int ftruncate(int file, off_t size)
 {
     REAL(ftruncate);
+    GROWING(file, size);
     ON_FILE(int, "truncate", file, real(file, size));
 }
 
 int ftruncate64(int file, off64_t size)
 {
     REAL(ftruncate64);
+    GROWING(file, size);
     ON_FILE(int, "truncate", file, real(file, size));
 }
 
@@ -280,6 +320,7 @@ int rename(const char *old, const char *path)
 int unlink(const char *path)
 {
     REAL(unlink);
+    freed(path);
     ON_PATH(int, "unlink", path, real(path));
 }
 

@@ -25,6 +25,7 @@ class _Page(ctypes.Structure):
         ("wanted", ctypes.c_int),
         ("passed", ctypes.c_int),
         ("error", ctypes.c_int),
+        ("room", ctypes.c_long),
         ("root", ctypes.c_char * 512),
         ("broken", ctypes.c_char * 512),
         ("point", ctypes.c_char * 1024),
@@ -124,7 +125,7 @@ class FaultPoints:
 
     @contextmanager
     def full(self, folder: Path) -> Iterator[None]:
-        """There is no room below this folder."""
+        """There is no room below this folder but what is made there by removing files."""
         with self._refusing(folder, errno.ENOSPC):
             yield
 
@@ -137,6 +138,7 @@ class FaultPoints:
     @contextmanager
     def _refusing(self, folder: Path, error: int) -> Iterator[None]:
         self._page.broken = str(folder).encode()
+        self._page.room = 0
         self._page.error = error
         try:
             yield

@@ -129,11 +129,53 @@ def test_claims_fail_with_the_path_until_a_real_disk_is_writable(node: Node, wha
         check_claims_wait_for_the_disk(node, what, write_protected)
 
 
-def test_a_start_without_a_ledger_says_why_and_ends(node: Node, injected: Break) -> None:
+def check_claims_are_freed_without_a_byte_to_spare(node: Node, full: Break) -> None:
+    """Unprepare works on a full disk, for one claim after the other and across a restart."""
+    refs = [node.claim(name, 0, vram="8Gi", vram_limit="60Gi") for name in "abcdef"]
+    with running(node):
+        assert node.prepare(*refs) is not None
+        with full(node.data_folder):
+            for ref in refs[:3]:
+                assert node.unprepare(ref) == {ref.uid: ""}
+    with full(node.data_folder), running(node):
+        served = node.prepare(*refs[3:])
+        assert served is not None
+        assert not any(isinstance(answer, str) for answer in served.values()), served
+        for ref in refs[3:]:
+            assert node.unprepare(ref) == {ref.uid: ""}
+    assert invariants.leftovers(node) == []
+
+
+def test_claims_are_freed_without_a_byte_to_spare(node: Node, points: FaultPoints) -> None:
+    check_claims_are_freed_without_a_byte_to_spare(node, points.full)
+
+
+@only_root
+def test_claims_are_freed_without_a_byte_to_spare_on_a_real_disk(node: Node) -> None:
+    with mounted(node.data_folder):
+        check_claims_are_freed_without_a_byte_to_spare(node, filled)
+
+
+def test_room_that_was_used_for_removing_is_kept_again_once_there_is_some(
+    node: Node, points: FaultPoints
+) -> None:
+    reserve = node.data_folder / "ledger.reserve"
+    a = node.claim("a", 0, vram="8Gi")
+    with running(node):
+        node.prepare(a)
+        kept = reserve.stat().st_size
+        with points.full(node.data_folder):
+            node.unprepare(a)
+        assert not reserve.exists()
+
+    assert reserve.stat().st_size == kept
+
+
+def test_a_start_without_a_ledger_says_why_and_ends(node: Node, points: FaultPoints) -> None:
     with running(node):
         pass
 
-    with injected(node.data_folder):
+    with points.read_only(node.data_folder):
         node.launch()
         code = node.wait()
 

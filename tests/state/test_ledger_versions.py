@@ -11,6 +11,7 @@ from tensorfusion_dra.core.errors import FatalError, RetryableError
 from tensorfusion_dra.state import ledger as ledgers
 from tensorfusion_dra.state.ledger import Ledger
 from tensorfusion_dra.state.ledger_file import FILE_NAME
+from tensorfusion_dra.state.reserve import FILE_NAME as RESERVE
 from tests.support.ledgers import (
     GPU_0,
     GPU_1,
@@ -134,7 +135,7 @@ def test_the_ledger_of_a_newer_release_is_left_to_it(
         Ledger(tmp_path)
 
     assert path.read_bytes() == before
-    assert sorted(p.name for p in tmp_path.glob("ledger*")) == ["ledger.lock", FILE_NAME]
+    assert sorted(p.name for p in tmp_path.glob("ledger*")) == ["ledger.lock", RESERVE, FILE_NAME]
 
 
 def test_looking_at_a_ledger_changes_nothing(tmp_path: Path) -> None:

@@ -120,7 +120,8 @@ class Ledger(Protocol):
     """All prepared claims of this node; every method may be called from any thread.
 
     Raises, each of them:
-        RetryableError: The disk is full or read-only, another process holds the ledger, or it was
+        NoRoomError: The disk is full.
+        RetryableError: The disk is read-only, another process holds the ledger, or it was
             damaged and is put right now.
         FatalError: A newer release has changed it.
     """
@@ -139,6 +140,14 @@ class Ledger(Protocol):
 
     def check(self) -> None:
         """Returns once all that is damaged is put right, as far as it can be."""
+        ...
+
+    def make_room(self) -> None:
+        """Makes room for removing a record on a full disk.
+
+        Raises:
+            NoRoomError: None could be made.
+        """
         ...
 
     def damage(self) -> Sequence[LedgerDamage]:
