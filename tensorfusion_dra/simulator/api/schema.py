@@ -23,6 +23,8 @@ Structs = Mapping[str, Mapping[str, str]]
 ELLIPSIS_FIELD: Final = "..."
 """A struct with this field takes any further field, unchecked."""
 
+_BLANKS: Final = " \x85\xa0\u1680\u202f\u205f\u3000" + "".join(map(chr, range(0x2000, 0x200B)))
+"""Quantity.UnmarshalJSON trims these; a tab or a line end stands escaped in JSON, and so stays."""
 _QUANTITY_TEXT: Final = (
     "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
 )
@@ -251,6 +253,7 @@ def _scalar(name: str, value: object, path: str) -> object:
 
 
 def _quantity(value: object) -> str:
+    value = value.strip(_BLANKS) if isinstance(value, str) else value
     try:
         return str(quantity.parse(repr(value) if isinstance(value, float) else value))
     except quantity.QuantityError as error:

@@ -84,6 +84,8 @@ def test_a_strict_write_refuses_a_field_that_occurs_twice(api: Client) -> None:
         ({"pool": []}, "cannot unmarshal array into Go struct field spec.pool"),
         ({"devices": [{"capacity": {"vram": {"value": "1 Gi"}}}]}, "quantities must match"),
         ({"devices": [{"capacity": {"vram": {"value": True}}}]}, "quantities must match"),
+        ({"devices": [{"capacity": {"vram": {"value": "1\n"}}}]}, "quantities must match"),
+        ({"devices": [{"capacity": {"vram": {"value": "  "}}}]}, "quantities must match"),
         ({"devices": [{"taints": [{"timeAdded": "today"}]}]}, 'parsing time "today"'),
         ({"devices": [{"taints": [{"timeAdded": "2026-13-01T00:00:00Z"}]}]}, "parsing time"),
     ],
@@ -129,6 +131,8 @@ def test_a_body_may_be_yaml_or_lack_its_kind(api: Client) -> None:
         (5, "5"),
         (0.5, "500m"),
         ("1e3", "1e3"),
+        (" 1", "1"),
+        ("\u2003 1Gi \xa0", "1Gi"),
         (None, "0"),
     ],
 )
