@@ -5,14 +5,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.errors import RetryableError
-from tensorfusion_dra.state import atomic
-
-_FOLDER_MODE: Final = 0o755
-"""Readers need not run as root; set by name, whatever the umask."""
+from tensorfusion_dra.state import atomic, folders
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,9 +34,7 @@ class ClaimFiles:
         with self._errors(path):
             if _content(path) == content:
                 return False
-            if not self.folder.is_dir():
-                self.folder.mkdir(parents=True, exist_ok=True)
-                self.folder.chmod(_FOLDER_MODE)
+            folders.make(self.folder)
             atomic.write(path, content, mode=self.mode)
         return True
 

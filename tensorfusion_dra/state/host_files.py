@@ -9,8 +9,8 @@ from typing import Final
 
 from tensorfusion_dra.core.enforcers.enforcer import Folder, Needs
 from tensorfusion_dra.core.errors import RetryableError
+from tensorfusion_dra.state import folders
 
-_PARENT_MODE: Final = 0o755
 _NOT_EMPTY: Final = frozenset({errno.ENOTEMPTY, errno.EEXIST})
 
 
@@ -42,12 +42,7 @@ class NodeFiles:
 
 
 def _make(path: Path, mode: int) -> None:
-    missing = [path]
-    while not missing[-1].parent.exists():
-        missing.append(missing[-1].parent)
-    for parent in reversed(missing[1:]):
-        parent.mkdir(exist_ok=True)
-        parent.chmod(_PARENT_MODE)
+    folders.make(path.parent)
     # Another thread may have made it meanwhile; what is there then is checked below.
     if not path.is_symlink():
         path.mkdir(exist_ok=True)

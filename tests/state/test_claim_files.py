@@ -215,3 +215,13 @@ def test_a_folder_in_place_of_a_spec_is_told(tmp_path: Path) -> None:
 
     with pytest.raises(RetryableError, match=FILE):
         claim_files.cdi_specs(tmp_path).ensure(UID, spec())
+
+
+@pytest.mark.usefixtures("narrow_umask")
+def test_everybody_can_go_through_the_folders_that_are_made(tmp_path: Path) -> None:
+    folder = tmp_path / "run" / "tensor-fusion" / "claims"
+
+    claim_files.limits(folder).ensure("a", {})
+
+    for made in (folder, folder.parent, folder.parent.parent):
+        assert stat.S_IMODE(made.stat().st_mode) == 0o755, made
