@@ -1,10 +1,14 @@
 """Files that are either the old or the new one for every reader, also after a power cut."""
 
+import errno
 import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
+
+NO_FILE: Final = frozenset({errno.EISDIR, errno.ELOOP})
+"""What the system says where a folder, or a loop of links, is in the place of a file."""
 
 _SUFFIX: Final = ".tmp"
 

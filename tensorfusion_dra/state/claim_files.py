@@ -35,6 +35,7 @@ class ClaimFiles:
             if _content(path) == content:
                 return False
             folders.make(self.folder)
+            _clear(path)
             atomic.write(path, content, mode=self.mode)
         return True
 
@@ -42,6 +43,7 @@ class ClaimFiles:
         """See ports.state.ClaimFiles."""
         path = self._path(claim_uid)
         with self._errors(path):
+            _clear(path)
             atomic.remove(path)
 
     def remove_unfinished(self) -> None:
@@ -98,3 +100,17 @@ def _content(path: Path) -> bytes | None:
         return path.read_bytes()
     except FileNotFoundError:
         return None
+    except OSError as error:
+        if error.errno in atomic.NO_FILE:
+            return None
+        raise
+
+
+def _clear(path: Path) -> None:
+    """Removes an empty folder in the file's place, as a mount of a missing file leaves it.
+
+    Raises:
+        OSError: There is something in it.
+    """
+    if path.is_dir() and not path.is_symlink():
+        path.rmdir()

@@ -1,7 +1,9 @@
 """The database of the ledger on the disk: opened, checked, and set aside if it is damaged."""
 
 import errno
+import os
 import sqlite3
+import stat
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
@@ -104,6 +106,10 @@ def inode(path: Path) -> tuple[int, int] | None:
         found = path.stat()
     except FileNotFoundError:
         return None
+    except OSError as error:
+        if error.errno in atomic.NO_FILE:
+            return None
+        raise
     return found.st_dev, found.st_ino
 
 
@@ -182,11 +188,13 @@ def _checked(path: Path, copies: RecordCopies) -> Opened:
 
 
 def _check_beginning(path: Path) -> None:
-    """Returns unless the file is such that SQLite would delete the log beside it.
+    """Returns if SQLite can be given the file, and would not delete the log beside it.
 
     Raises:
-        DamageError: It is.
+        DamageError: It cannot; or something else is in the place of one of SQLite's files.
     """
+    for end in _BESIDE:
+        _check_kind(path.with_name(path.name + end))
     try:
         with path.open("rb") as file:
             beginning = file.read(len(_MAGIC))
@@ -195,6 +203,19 @@ def _check_beginning(path: Path) -> None:
     log_there = path.with_name(path.name + _LOG).exists()
     if beginning != _MAGIC and (beginning or log_there):
         raise DamageError("file is not a database")
+
+
+def _check_kind(path: Path) -> None:
+    try:
+        kind = path.stat().st_mode
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        if error.errno in atomic.NO_FILE:
+            raise DamageError(f"{path.name}: {error.strerror}") from error
+        raise
+    if not stat.S_ISREG(kind):
+        raise DamageError(f"{path.name}: found no regular file, expected one or none")
 
 
 def _put_right(connection: sqlite3.Connection, path: Path, copies: RecordCopies) -> Found:
@@ -219,7 +240,7 @@ def _set_aside(path: Path) -> Path:
     with errors(path):
         for end in _BESIDE:
             old = path.with_name(path.name + end)
-            if old.exists():
+            if os.path.lexists(old):
                 old.rename(aside.with_name(aside.name + end))
         atomic.sync_folder(path.parent)
     return aside

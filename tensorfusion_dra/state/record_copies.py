@@ -1,13 +1,14 @@
 """A copy of each record in a file of its own, from which a damaged ledger is rebuilt."""
 
+import os
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
 from tensorfusion_dra.core import claim as claims
 from tensorfusion_dra.state import atomic, records
-from tensorfusion_dra.state.records import Record
+from tensorfusion_dra.state.records import DamageError, Record
 
 FOLDER_NAME: Final = "records"
 _SUFFIX: Final = ".record"
@@ -36,24 +37,35 @@ class RecordCopies:
         path = self._path(record.uid)
         try:
             return atomic.staged(path, _content(record), mode=_MODE, durable=False)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
+            self._clear_folder()
             self.folder.mkdir(parents=True, exist_ok=True)
             return atomic.staged(path, _content(record), mode=_MODE, durable=False)
 
     def keep(self, uid: str, file: Path) -> None:
         """Makes a staged file the copy, in place of an older one."""
-        file.rename(self._path(uid))
+        try:
+            file.rename(self._path(uid))
+        except IsADirectoryError:
+            self.set_aside(uid, moment=datetime.now(UTC))
+            file.rename(self._path(uid))
 
     def ensure(self, record: Record) -> bool:
         """Writes the record's copy unless it is there as it should be; True if it was written."""
-        if self._read(record.uid) == _content(record):
-            return False
+        try:
+            if self._read(record.uid) == _content(record):
+                return False
+        except DamageError:
+            self.set_aside(record.uid, moment=datetime.now(UTC))
         self.put(record)
         return True
 
     def remove(self, uid: str) -> None:
         """Removes the copy; fine if there is none."""
-        self._path(uid).unlink(missing_ok=True)
+        try:
+            self._path(uid).unlink(missing_ok=True)
+        except IsADirectoryError:
+            self.set_aside(uid, moment=datetime.now(UTC))
 
     def uids(self) -> frozenset[str]:
         """The claims that have a copy."""
@@ -85,6 +97,7 @@ class RecordCopies:
 
     def remove_unfinished(self) -> None:
         """Removes what a crash left of a write; call it only while nobody writes."""
+        self._clear_folder()
         if self.folder.is_dir():
             for path in atomic.unfinished(self.folder, prefix="", suffix=_SUFFIX):
                 path.unlink(missing_ok=True)
@@ -97,6 +110,17 @@ class RecordCopies:
             return self._path(uid).read_bytes()
         except FileNotFoundError:
             return None
+        except OSError as error:
+            if error.errno in atomic.NO_FILE:
+                raise DamageError(f"{self._path(uid)}: {error.strerror}") from error
+            raise
+
+    def _clear_folder(self) -> None:
+        """Puts what is no folder out of the folder's way."""
+        if os.path.lexists(self.folder) and not self.folder.is_dir():
+            moment = datetime.now(UTC)
+            aside = f"{self.folder.name}-damaged-{moment:%Y%m%dT%H%M%S.%fZ}"
+            self.folder.rename(self.folder.with_name(aside))
 
     def _path(self, uid: str) -> Path:
         return self.folder / f"{uid}{_SUFFIX}"

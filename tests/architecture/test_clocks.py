@@ -22,6 +22,7 @@ TIME_OF_DAY: Final = {
     "kubelet/health.py",  # last_updated_time, which the kubelet replaces by its own
     "state/ledger_check.py",  # when a record was set aside
     "state/ledger_file.py",  # the name of a ledger that was set aside
+    "state/record_copies.py",  # the name of a copy that was set aside
 }
 """Files that tell others the time of day, or hold it against a date that others have set."""
 

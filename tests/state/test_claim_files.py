@@ -210,13 +210,6 @@ def test_a_file_in_place_of_the_folder_is_told_by_every_call(tmp_path: Path) -> 
             call()
 
 
-def test_a_folder_in_place_of_a_spec_is_told(tmp_path: Path) -> None:
-    (tmp_path / FILE).mkdir()
-
-    with pytest.raises(RetryableError, match=FILE):
-        claim_files.cdi_specs(tmp_path).ensure(UID, spec())
-
-
 @pytest.mark.usefixtures("narrow_umask")
 def test_everybody_can_go_through_the_folders_that_are_made(tmp_path: Path) -> None:
     folder = tmp_path / "run" / "tensor-fusion" / "claims"
@@ -225,3 +218,27 @@ def test_everybody_can_go_through_the_folders_that_are_made(tmp_path: Path) -> N
 
     for made in (folder, folder.parent, folder.parent.parent):
         assert stat.S_IMODE(made.stat().st_mode) == 0o755, made
+
+
+@pytest.mark.parametrize("kind", ["empty folder", "loop"])
+def test_what_is_no_file_in_place_of_one_makes_way(tmp_path: Path, kind: str) -> None:
+    specs = claim_files.cdi_specs(tmp_path)
+    specs.ensure("a", {})
+    (file,) = tmp_path.iterdir()
+
+    for step in (lambda: specs.ensure("a", {}), lambda: specs.remove("a")):
+        file.unlink(missing_ok=True)
+        file.mkdir() if kind == "empty folder" else file.symlink_to(file)
+        step()
+        assert file.is_file() or not list(tmp_path.iterdir())
+
+
+def test_a_folder_with_something_in_it_is_told_by_its_path(tmp_path: Path) -> None:
+    specs = claim_files.cdi_specs(tmp_path)
+    specs.ensure("a", {})
+    (file,) = tmp_path.iterdir()
+    file.unlink()
+    (file / "something").mkdir(parents=True)
+
+    with pytest.raises(RetryableError, match=f"CDI spec {file}: Directory not empty"):
+        specs.ensure("a", {})

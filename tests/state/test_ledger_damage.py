@@ -1,5 +1,6 @@
 """Damage to the ledger: what is sound stays, and the rest comes back from the records' copies."""
 
+import os
 import re
 import shutil
 from collections.abc import Callable
@@ -324,3 +325,79 @@ def test_damage_is_one_line_in_the_log_with_the_place_of_the_file(tmp_path: Path
     assert line["path"] == str(aside(tmp_path)[0])
     assert line["error"] == "file is not a database"
     assert line["log_level"] == "error"
+
+
+@pytest.mark.parametrize("what", [FILE_NAME, f"{FILE_NAME}-wal", f"{FILE_NAME}-shm"])
+@pytest.mark.parametrize("kind", ["folder", "full folder", "loop", "pipe"])
+def test_what_is_no_file_is_set_aside_and_every_claim_is_back(
+    tmp_path: Path, what: str, kind: str
+) -> None:
+    existing(tmp_path)
+    in_place_of(tmp_path / what, kind)
+
+    with opened(tmp_path) as ledger:
+        assert uids(ledger) == ALL
+        (told,) = ledger.damage()
+
+    assert told.set_aside == str(tmp_path / told.set_aside)
+    assert os.path.lexists(told.set_aside + what.removeprefix(FILE_NAME))
+
+
+@pytest.mark.parametrize("kind", ["folder", "loop"])
+def test_a_ledger_that_becomes_something_else_while_it_is_used_is_set_aside(
+    tmp_path: Path, kind: str
+) -> None:
+    path = existing(tmp_path)
+
+    with opened(tmp_path) as ledger:
+        in_place_of(path, kind)
+
+        assert uids(ledger) == ALL
+
+
+@pytest.mark.parametrize("kind", ["folder", "full folder", "loop"])
+def test_what_is_no_file_in_place_of_a_copy_is_set_aside(tmp_path: Path, kind: str) -> None:
+    existing(tmp_path)
+    in_place_of(copy_of(tmp_path, "uid-01"), kind)
+
+    with opened(tmp_path) as ledger:
+        assert uids(ledger) == ALL
+        assert copy_of(tmp_path, "uid-01").is_file()
+
+        in_place_of(copy_of(tmp_path, "uid-02"), kind)
+        remove(ledger, "uid-02")
+        assert not os.path.lexists(copy_of(tmp_path, "uid-02"))
+
+        in_place_of(copy_of(tmp_path, "uid-03"), kind)
+        put(ledger, record("03"))
+        assert copy_of(tmp_path, "uid-03").is_file()
+
+
+@pytest.mark.parametrize("kind", ["file", "loop"])
+def test_what_is_no_folder_in_place_of_the_copies_is_set_aside(tmp_path: Path, kind: str) -> None:
+    existing(tmp_path)
+    in_place_of(tmp_path / "records", kind)
+
+    with opened(tmp_path) as ledger:
+        assert uids(ledger) == ALL
+
+    assert copy_of(tmp_path, "uid-01").is_file()
+
+
+def in_place_of(path: Path, kind: str) -> None:
+    """Put something else where a file or folder is."""
+    if path.is_dir():
+        shutil.rmtree(path)
+    path.unlink(missing_ok=True)
+    match kind:
+        case "folder":
+            path.mkdir()
+        case "full folder":
+            path.mkdir()
+            (path / "something").touch()
+        case "loop":
+            path.symlink_to(path)
+        case "pipe":
+            os.mkfifo(path)
+        case _:
+            path.touch()

@@ -12,6 +12,7 @@ from tensorfusion_dra.state import ledger as ledgers
 from tensorfusion_dra.state.ledger import Ledger
 from tensorfusion_dra.state.ledger_file import FILE_NAME
 from tensorfusion_dra.state.reserve import FILE_NAME as RESERVE
+from tests.support.disk import read_only
 from tests.support.ledgers import (
     GPU_0,
     GPU_1,
@@ -85,16 +86,18 @@ def test_a_claim_of_version_1_is_of_no_boot(tmp_path: Path) -> None:
         assert [claim.boot_id for claim in ledger.claims()] == [""]
 
 
-def test_an_interrupted_migration_has_changed_nothing(tmp_path: Path) -> None:
-    path = of_version_1(tmp_path, "abc")
-    (tmp_path / "records").write_text("a file where the folder should be")
+def test_an_interrupted_migration_has_changed_nothing(reachable: Path) -> None:
+    path = of_version_1(reachable, "abc")
+    copies = reachable / "records"
+    copies.mkdir(exist_ok=True)
+    for writable in (reachable, *reachable.iterdir()):
+        writable.chmod(0o777)
 
-    with pytest.raises(RetryableError, match="records"):
-        Ledger(tmp_path)
+    with read_only(copies), pytest.raises(RetryableError, match="records"):
+        Ledger(reachable)
 
     assert version_of(path) == 1
-    (tmp_path / "records").unlink()
-    with opened(tmp_path) as ledger:
+    with opened(reachable) as ledger:
         assert uids(ledger) == ["uid-a", "uid-b", "uid-c"]
 
 
