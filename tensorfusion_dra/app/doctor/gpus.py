@@ -3,10 +3,13 @@
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import partial
+from typing import Any
 
 from tensorfusion_dra.app import parts, providers
 from tensorfusion_dra.app.doctor.kubernetes import looked_at_nodes
 from tensorfusion_dra.app.doctor.surroundings import Surroundings
+from tensorfusion_dra.cluster.api import StatusError
+from tensorfusion_dra.core import names
 from tensorfusion_dra.core.diagnosis import cards as judge
 from tensorfusion_dra.core.diagnosis.cards import Access
 from tensorfusion_dra.core.diagnosis.finding import Finding
@@ -38,10 +41,23 @@ def neighbours(surroundings: Surroundings) -> Iterator[Finding]:
     """Whether device plugins or other DRA drivers hand out the same cards."""
     survey, path = surroundings.survey, surroundings.resource_api.slices()
     for node in looked_at_nodes(surroundings):
-        yield from judge.other_plugins(node)
         name = node["metadata"]["name"]
+        yield from judge.other_plugins(node)
+        yield from judge.tensor_fusion_workers(node, _workers(surroundings, name))
         slices = survey.items(path, fieldSelector=f"spec.nodeName={name}") or []
         yield from judge.other_slices(name, slices)
+
+
+def _workers(surroundings: Surroundings, node_name: str) -> list[dict[str, Any]] | None:
+    """Tensor Fusion's worker pods on a node; None without the right to list pods."""
+    try:
+        return surroundings.survey.items(
+            "/api/v1/pods",
+            fieldSelector=f"spec.nodeName={node_name}",
+            labelSelector=names.TENSOR_FUSION_WORKER,
+        )
+    except StatusError:
+        return None
 
 
 def _catalog(surroundings: Surroundings, discovery: Discovery) -> Catalog:

@@ -10,6 +10,20 @@ from tensorfusion_dra.core.gpu import Gpu, LeftOut, TflopsSource
 from tensorfusion_dra.core.oversubscription import Oversubscription
 
 _RAW_ERROR: Final = "error"
+_NVIDIA: Final = "nvidia.com/"
+_HAMI_REGISTER: Final = "hami.io/node-nvidia-register"
+"""The annotation in which HAMi's device plugin lists a node's cards."""
+_PLUGINS: Final = (
+    (
+        _NVIDIA,
+        "NVIDIA's device plugin",
+        "nodeSelector or nvidia.com/gpu.deploy.device-plugin=false",
+    ),
+    ("volcano.sh/vgpu-", "Volcano's vGPU device plugin", "nodeSelector of its DaemonSet"),
+    ("aliyun.com/gpu-", "the GPU share device plugin", "nodeSelector of its DaemonSet"),
+)
+"""Beginning of its resources' names, whose they are, and how it is kept off a node."""
+_LIVE: Final = frozenset({"Pending", "Running", "Unknown"})
 _MARKS: Final = frozenset({names.ATTR_UUID, "pciBusID", "pcieBusID"})
 """Attributes by which drivers name a card, without their domain."""
 
@@ -134,26 +148,72 @@ def device_node(path_or_trouble: str, *, found: bool) -> Finding:
 
 
 def other_plugins(node: Mapping[str, Any]) -> Iterator[Finding]:
-    """Whether a device plugin hands out the same cards, as a Node object tells it."""
-    capacity = (node.get("status") or {}).get("capacity") or {}
-    taken = {
-        name: amount
-        for name, amount in capacity.items()
-        if name.startswith("nvidia.com/") and str(amount) != "0"
-    }
+    """Whether a device plugin hands out the same cards, as a Node object tells it.
+
+    Tensor Fusion's own, of its hypervisor, is judged by tensor_fusion_workers().
+    """
     looked_at = f"extended resources of node {node['metadata']['name']}"
-    if taken:
-        told = ", ".join(f"{name}: {amount}" for name, amount in sorted(taken.items()))
+    by_hami = _HAMI_REGISTER in (node["metadata"].get("annotations") or {})
+    found = False
+    for prefix, whose, off in _PLUGINS:
+        taken = _resources(node, prefix)
+        if not taken:
+            continue
+        found = True
+        if prefix == _NVIDIA and by_hami:
+            whose, off = "HAMi's device plugin", "remove its label gpu=on"  # noqa: PLW2901
         yield warning(
             looked_at,
-            f"{told}: NVIDIA's device plugin hands out cards here",
+            f"{taken}: {whose} hands out cards here",
             expected="one who hands out a card: the device plugin's pods are not counted "
             "by this driver, nor kept within limits",
-            cure="keep the device plugin away from this node (nodeSelector or "
-            "nvidia.com/gpu.deploy.device-plugin=false)",
+            cure=f"keep the device plugin away from this node ({off})",
         )
+    if not found:
+        yield ok(looked_at, "no device plugin that hands out GPUs by itself")
+
+
+def tensor_fusion_workers(
+    node: Mapping[str, Any], workers: Sequence[Mapping[str, Any]] | None
+) -> Iterator[Finding]:
+    """Whether Tensor Fusion's scheduler hands out the same cards.
+
+    Its hypervisor registers the resources tensor-fusion.ai/index_0 to index_f, by which its worker
+    pods are told from each other. The hypervisor itself is welcome: it enforces soft limits.
+
+    Args:
+        node: A Node object.
+        workers: Tensor Fusion's worker pods on the node; None if they cannot be listed.
+    """
+    if not _resources(node, names.TENSOR_FUSION_INDEX):
+        return
+    looked_at = f"Tensor Fusion's hypervisor on node {node['metadata']['name']}"
+    running = [pod for pod in workers or () if (pod.get("status") or {}).get("phase") in _LIVE]
+    shown = [f"{p['metadata']['namespace']}/{p['metadata']['name']}" for p in running[:5]]
+    more = " and others" if len(running) > 5 else ""
+    what = {
+        "expected": "one scheduler for a card: neither counts what the other hands out",
+        "cure": "keep pods without dra-enabled, which Tensor Fusion's scheduler places, on the "
+        "nodes of another GPUPool",
+    }
+    if running:
+        text = f"{', '.join(shown)}{more} have cards here by {names.TENSOR_FUSION_SCHEDULER}"
+        yield warning(looked_at, text, **what)
+    elif workers is None:
+        yield note(looked_at, "there; its worker pods could not be looked at", **what)
     else:
-        yield ok(looked_at, "no device plugin for GPUs")
+        yield ok(looked_at, "there, without worker pods of its own scheduler")
+
+
+def _resources(node: Mapping[str, Any], prefix: str) -> str:
+    """The node's extended resources whose names begin so, with their amounts; "" for none."""
+    capacity = (node.get("status") or {}).get("capacity") or {}
+    found = [
+        f"{name}: {amount}"
+        for name, amount in sorted(capacity.items())
+        if name.startswith(prefix) and str(amount) != "0"
+    ]
+    return ", ".join(found)
 
 
 def other_slices(node_name: str, slices: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:

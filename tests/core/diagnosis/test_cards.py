@@ -76,6 +76,9 @@ def test_a_device_node_is_there_or_claims_fail() -> None:
         ({"nvidia.com/gpu": "0"}, Level.OK),
         ({"nvidia.com/gpu": "8"}, Level.WARNING),
         ({"nvidia.com/mig-1g.10gb": "7"}, Level.WARNING),
+        ({"volcano.sh/vgpu-number": "10"}, Level.WARNING),
+        ({"aliyun.com/gpu-mem": "80"}, Level.WARNING),
+        ({"tensor-fusion.ai/index_0": "8"}, Level.OK),
     ],
 )
 def test_a_device_plugin_that_hands_out_cards_is_found_by_the_nodes_capacity(
@@ -86,6 +89,48 @@ def test_a_device_plugin_that_hands_out_cards_is_found_by_the_nodes_capacity(
     (finding,) = judge.other_plugins(node)
 
     assert finding.level is level
+
+
+def test_hamis_device_plugin_is_named() -> None:
+    annotations = {"hami.io/node-nvidia-register": "[]"}
+    node = {
+        "metadata": {"name": "node-01", "annotations": annotations},
+        "status": {"capacity": {"nvidia.com/gpu": "80"}},
+    }
+
+    (finding,) = judge.other_plugins(node)
+
+    assert finding.found == "nvidia.com/gpu: 80: HAMi's device plugin hands out cards here"
+
+
+def worker(phase: str) -> dict[str, Any]:
+    return {"metadata": {"namespace": "a", "name": "w"}, "status": {"phase": phase}}
+
+
+@pytest.mark.parametrize(
+    ("workers", "level"),
+    [
+        ([worker("Running")], Level.WARNING),
+        ([worker("Succeeded")], Level.OK),
+        ([], Level.OK),
+        (None, Level.NOTE),
+    ],
+)
+def test_cards_that_tensor_fusions_scheduler_hands_out_are_found_by_its_workers(
+    workers: list[dict[str, Any]] | None, level: Level
+) -> None:
+    capacity = {"tensor-fusion.ai/index_0": "8", "tensor-fusion.ai/index_f": "8"}
+    node = {"metadata": {"name": "node-01"}, "status": {"capacity": capacity}}
+
+    (finding,) = judge.tensor_fusion_workers(node, workers)
+
+    assert finding.level is level
+
+
+def test_without_tensor_fusions_hypervisor_there_is_nothing_to_say_of_its_workers() -> None:
+    node = {"metadata": {"name": "node-01"}, "status": {"capacity": {"nvidia.com/gpu": "8"}}}
+
+    assert not list(judge.tensor_fusion_workers(node, [worker("Running")]))
 
 
 def published(driver: str, **attributes: str) -> dict[str, Any]:
