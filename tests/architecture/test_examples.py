@@ -12,7 +12,7 @@ import yaml
 from tensorfusion_dra.core import asks, name_rules, names
 from tensorfusion_dra.core.cel import translate
 from tensorfusion_dra.core.field_errors import FieldError
-from tensorfusion_dra.simulator import cel
+from tensorfusion_dra.simulator import allocation, cel
 from tensorfusion_dra.simulator.apiserver import ApiServer
 from tensorfusion_dra.simulator.rest import (
     CLASSES,
@@ -21,15 +21,18 @@ from tensorfusion_dra.simulator.rest import (
     SCHEDULING_CONFIG_TEMPLATES,
     TEMPLATES,
     Client,
+    Resource,
 )
+from tests.support.publications import publication
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted((ROOT / "hack" / "examples").glob("*.yaml"))
 MANIFESTS = [ROOT / "daemonset" / "claim-template.yaml"]
 LLM_D = ROOT / "hack" / "examples" / "helm" / "llm-d-modelservice.yaml"
+NAMESPACES = Resource(api_version="v1", plural="namespaces", kind="Namespace", namespaced=False)
 KINDS = {
     resource.kind: resource
-    for resource in (CLASSES, GPUPOOLS, PODS, SCHEDULING_CONFIG_TEMPLATES, TEMPLATES)
+    for resource in (CLASSES, GPUPOOLS, NAMESPACES, PODS, SCHEDULING_CONFIG_TEMPLATES, TEMPLATES)
 }
 
 Json = dict[str, Any]
@@ -106,6 +109,41 @@ def test_selectors_of_the_examples_need_no_translation() -> None:
         (selector,) = request["exactly"]["selectors"]
         expression = selector["cel"]["expression"]
         assert translate.translate(expression) == expression
+
+
+def test_the_administrators_example_sees_cards_in_use_and_needs_its_amounts_for_that() -> None:
+    _, template, _ = documents(ROOT / "hack" / "examples" / "admin-access.yaml")
+    spec = template["spec"]["spec"]
+    user = share_of(publication(2)[0]["spec"]["devices"][0]["name"])
+
+    seen = devices_for(spec, existing=user)
+    del spec["devices"]["requests"][0]["exactly"]["capacity"]
+    without_amounts = devices_for(spec, existing=user)
+
+    assert (len(seen), len(without_amounts)) == (2, 1)
+
+
+def share_of(device: str) -> Json:
+    """A claim that has a part of a device."""
+    result = {
+        "driver": names.DRIVER,
+        "pool": publication(1)[0]["spec"]["pool"]["name"],
+        "device": device,
+        "shareID": "5a5a5a5a-0000-4000-8000-000000000001",
+        "consumedCapacity": {"tflops": "100", "vram": "16Gi"},
+    }
+    allocated = {"devices": {"results": [result]}}
+    return {"metadata": {"name": "user"}, "spec": {}, "status": {"allocation": allocated}}
+
+
+def devices_for(spec: Json, *, existing: Json) -> list[str]:
+    """The devices that the scheduler of node-01, which has two, gives to a claim."""
+    (device_class,) = documents(ROOT / "daemonset" / "base" / "deviceclass.yaml")
+    cluster = allocation.cluster(slices=publication(2), classes=[device_class], claims=[existing])
+    claim = {"metadata": {"namespace": "default", "name": "claim"}, "spec": spec}
+    node = {"metadata": {"name": "node-01"}}
+    (found,) = allocation.allocate([claim], cluster, node)
+    return [result["device"] for result in found["devices"]["results"]]
 
 
 def rendered(block: Json, name: str) -> Json:
