@@ -32,7 +32,7 @@ def checkout(tmp_path: Path) -> Path:
 
 
 def release_version(checkout: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
-    # -S: the workflows run it before any package is installed.
+    # -S leaves installed packages out: the workflows run it before there are any.
     return subprocess.run(
         [sys.executable, "-S", checkout / "hack" / "release-version", *arguments],
         capture_output=True,
