@@ -16,13 +16,10 @@ from tensorfusion_dra.simulator.api.kinds import ADMISSION_GROUP, KINDS, RESOURC
 from tensorfusion_dra.simulator.api.listener import Listener
 from tensorfusion_dra.simulator.api.registry import Registry, WriteOptions
 from tensorfusion_dra.simulator.api.schema import Schema
-from tensorfusion_dra.simulator.api.schema_admission import ADMISSION
-from tensorfusion_dra.simulator.api.schema_core import CORE
-from tensorfusion_dra.simulator.api.schema_custom import CUSTOM
-from tensorfusion_dra.simulator.api.schema_resource import RESOURCE
 from tensorfusion_dra.simulator.api.service import Service
 from tensorfusion_dra.simulator.api.store import Store
 from tensorfusion_dra.simulator.api.strategy import Setting, part
+from tensorfusion_dra.simulator.api.structs import STRUCTS
 from tensorfusion_dra.simulator.api.target import Target
 from tensorfusion_dra.simulator.api.webhook_matching import Condition, no_condition
 from tensorfusion_dra.simulator.api.webhooks import Webhooks
@@ -71,7 +68,7 @@ class ApiServer:
         if tensor_fusion:
             versions[TENSOR_FUSION_GROUP] = (TENSOR_FUSION_VERSION,)
         served = Served(versions)
-        schema = Schema({**CORE, **RESOURCE, **ADMISSION, **CUSTOM})
+        schema = Schema(STRUCTS)
         self.faults: Final = Faults()
         self.requests: Final = RequestCounts()
         self._store: Final = Store(history=history)

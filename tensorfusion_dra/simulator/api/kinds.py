@@ -57,6 +57,11 @@ class Kind:
     renamed: Mapping[str, str] = field(default_factory=dict)
 
     @property
+    def is_custom(self) -> bool:
+        """Whether a CustomResourceDefinition defines it."""
+        return self.struct == "CustomResource"
+
+    @property
     def storage(self) -> str:
         """Under which word its objects are stored; the events of both groups are the same."""
         return self.plural

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from tensorfusion_dra.simulator.api import failures
+from tensorfusion_dra.simulator.api.kinds import Kind
 from tensorfusion_dra.simulator.api.requests import Request
-from tensorfusion_dra.simulator.api.schema import elements
+from tensorfusion_dra.simulator.api.schema import ANY, Schema, Type, elements
 
 Json = dict[str, object]
 
@@ -16,26 +17,6 @@ JSON_PATCH: Final = "application/json-patch+json"
 MERGE_PATCH: Final = "application/merge-patch+json"
 STRATEGIC_PATCH: Final = "application/strategic-merge-patch+json"
 APPLY_PATCH: Final = "application/apply-patch+yaml"
-
-# The lists of the core types that a strategic merge patch merges, and by which field.
-_MERGE_KEYS: Final = {
-    "addresses": "type",
-    "conditions": "type",
-    "containers": "name",
-    "env": "name",
-    "ephemeralContainers": "name",
-    "imagePullSecrets": "name",
-    "initContainers": "name",
-    "ownerReferences": "uid",
-    "podIPs": "ip",
-    "reservedFor": "uid",
-    "resourceClaimStatuses": "name",
-    "resourceClaims": "name",
-    "schedulingGates": "name",
-    "volumeMounts": "mountPath",
-    "volumes": "name",
-}
-
 
 _DELETE_FROM: Final = "$deleteFromPrimitiveList/"
 
@@ -52,12 +33,23 @@ class Patch(Protocol):
         ...
 
 
-def parse(request: Request, content_type: str) -> Patch:
-    """The patch in a body.
+def types(kind: Kind) -> tuple[str, ...]:
+    """The content types of the patches that a kind takes."""
+    strategic = () if kind.is_custom else (STRATEGIC_PATCH,)
+    return (JSON_PATCH, MERGE_PATCH, *strategic, APPLY_PATCH)
+
+
+def parse(request: Request, content_type: str, *, schema: Schema, kind: Kind) -> Patch:
+    """Return the patch in a body; not for server-side apply, whose body is an object.
 
     Raises:
-        ApiError: 400, as it cannot be read; 415 for another content type.
+        ApiError: 400 if the body cannot be read, 415 if the kind takes no such patch.
     """
+    if content_type not in types(kind):
+        raise failures.unsupported_media(
+            "the body of the request was in an unknown format - accepted media types include: "
+            + ", ".join(types(kind))
+        )
     try:
         body = json.loads(request.body)
     except ValueError as error:
@@ -67,10 +59,8 @@ def parse(request: Request, content_type: str) -> Patch:
     if content_type == MERGE_PATCH and isinstance(body, dict):
         return MergePatch(body)
     if content_type == STRATEGIC_PATCH and isinstance(body, dict):
-        return StrategicPatch(body)
-    if content_type in {JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH}:
-        raise failures.bad_request(f"error decoding patch: found {type(body).__name__}")
-    raise failures.unsupported_media("415: Unsupported Media Type")
+        return StrategicPatch(body, schema, kind.struct)
+    raise failures.bad_request(f"error decoding patch: found {type(body).__name__}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,38 +89,50 @@ def merged(document: object, patch: Mapping[str, object]) -> Json:
 
 @dataclass(frozen=True, slots=True)
 class StrategicPatch:
-    """A merge patch that merges the lists in _MERGE_KEYS by their key."""
+    """A merge patch that merges some lists instead of replacing them, as the schema says.
+
+    Attributes:
+        struct: The schema's name for the object that is patched.
+    """
 
     body: Mapping[str, object]
+    schema: Schema
+    struct: str
 
     def applied(self, document: Json) -> Json:
-        """The object with the fields of the patch."""
-        return _strategic(document, self.body)
+        """Return the object with the fields of the patch."""
+        return _strategic(self.schema, self.struct, document=document, patch=self.body)
 
 
-def _strategic(document: object, patch: Mapping[str, object]) -> Json:
+def _strategic(
+    schema: Schema, struct: str, *, document: object, patch: Mapping[str, object]
+) -> Json:
+    """Merge a patch into an object of a struct; of "" where the schema knows no fields."""
     result = dict(document) if isinstance(document, dict) else {}
     if patch.get("$patch") == "replace":
         return {name: value for name, value in patch.items() if name != "$patch"}
     for name, value in patch.items():
-        key = _MERGE_KEYS.get(name)
+        found = schema.field(struct, name) if struct else ANY
         if name.startswith(_DELETE_FROM) and isinstance(value, list):
             listed = name.removeprefix(_DELETE_FROM)
             result[listed] = [item for item in _list(result.get(listed)) if item not in value]
+        elif name.startswith("$"):
             continue
-        if name.startswith("$"):
-            continue
-        if value is None:
+        elif value is None:
             result.pop(name, None)
         elif isinstance(value, dict):
-            result[name] = _strategic(result.get(name), value)
-        elif isinstance(value, list) and key is not None:
-            result[name] = _strategic_list(result.get(name), value, key)
-        elif isinstance(value, list) and name == "finalizers":
+            inner = found.base if found.shape == "struct" else ""
+            result[name] = _strategic(schema, inner, document=result.get(name), patch=value)
+        elif isinstance(value, list) and found.merged and found.keys:
+            result[name] = _strategic_list(schema, found, held=result.get(name), patch=value)
+        elif isinstance(value, list) and found.merged:
             held = _list(result.get(name))
             result[name] = [*(item for item in value if item not in held), *held]
         else:
             result[name] = value
+    kept = patch.get("$retainKeys")
+    if isinstance(kept, list):
+        result = {name: value for name, value in result.items() if name in kept}
     return result
 
 
@@ -138,7 +140,10 @@ def _list(value: object) -> list[object]:
     return value if isinstance(value, list) else []
 
 
-def _strategic_list(held: object, patch: list[object], key: str) -> list[object]:
+def _strategic_list(
+    schema: Schema, found: Type, *, held: object, patch: list[object]
+) -> list[object]:
+    key = found.keys[0]
     result: dict[object, object] = {item.get(key): item for item in elements(held)}
     for change in patch:
         if not isinstance(change, dict) or key not in change:
@@ -146,7 +151,8 @@ def _strategic_list(held: object, patch: list[object], key: str) -> list[object]
         if change.get("$patch") == "delete":
             result.pop(change[key], None)
         else:
-            result[change[key]] = _strategic(result.get(change[key]), change)
+            before = result.get(change[key])
+            result[change[key]] = _strategic(schema, found.base, document=before, patch=change)
     return list(result.values())
 
 

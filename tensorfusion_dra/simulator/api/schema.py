@@ -1,10 +1,11 @@
 """Decodes JSON into the shape of a Kubernetes type and tells which fields it does not know.
 
 A type is written as Go writes it, in a string: ``string``, ``int``, ``bool``, ``quantity``,
-``time``, ``microtime``, ``raw`` (any JSON object, kept as it is), ``any``, a struct's name,
-``[]T``, ``{}T`` (a map from string) and ``[key,key]T`` (a list that is a map by these keys). A
-leading ``*`` marks a Go pointer: its zero value is kept, where another field's is left out.
-A field name ending in ``!`` is written even if it is empty.
+``time``, ``microtime``, ``intorstring``, ``raw`` (any JSON object, kept as it is), ``any``, a
+struct's name, ``[]T``, ``{}T`` (a map from string) and ``[key,key]T`` (a list that is a map by
+these keys). A leading ``*`` marks a Go pointer: its zero value is kept, where another field's is
+left out. A field name ending in ``!`` is written even if it is empty. ``[+key]T`` is a list that a
+strategic merge patch merges by its first key, and ``[+]T`` one that it merges by value.
 """
 
 import re
@@ -20,9 +21,6 @@ from tensorfusion_dra.core.errors import DriverError
 Json = dict[str, object]
 Structs = Mapping[str, Mapping[str, str]]
 
-ELLIPSIS_FIELD: Final = "..."
-"""A struct with this field takes any further field, unchecked."""
-
 _BLANKS: Final = " \x85\xa0\u1680\u202f\u205f\u3000" + "".join(map(chr, range(0x2000, 0x200B)))
 """Quantity.UnmarshalJSON trims these; a tab or a line end stands escaped in JSON, and so stays."""
 _QUANTITY_TEXT: Final = (
@@ -33,6 +31,13 @@ _TIME: Final = re.compile(
 )
 _INT64: Final = range(-(2**63), 2**63)
 _GO_NAMES: Final = {"int": "int64", "bool": "bool"}
+_ZEROS: Final[Mapping[str, object]] = {
+    "string": "",
+    "int": 0,
+    "bool": False,
+    "quantity": "0",
+    "intorstring": 0,
+}
 _PYTHON_TYPES: Final[Mapping[str, type]] = {
     "int": int,
     "bool": bool,
@@ -52,12 +57,15 @@ class Type:
     Attributes:
         base: Its innermost name, or the element's for a list or map.
         keys: The fields that identify an element of a list.
+        merged: A strategic merge patch merges this list, by its first key or, without keys, by
+            value; it replaces other lists.
     """
 
     shape: Literal["scalar", "struct", "list", "map"]
     base: str
     pointer: bool = False
     keys: tuple[str, ...] = ()
+    merged: bool = False
 
 
 class Duplicated(dict[str, object]):
@@ -114,10 +122,7 @@ class Schema:
             name, always = marked.rstrip("!"), marked.endswith("!")
             found = parsed(text)
             value = document.get(name)
-            if name == ELLIPSIS_FIELD:
-                known = self._names[struct]
-                kept |= {key: held for key, held in document.items() if key not in known}
-            elif value is None:
+            if value is None:
                 if always or (found.shape == "struct" and not found.pointer):
                     kept[name] = self._zero(found)
             elif found.shape == "struct":
@@ -130,7 +135,7 @@ class Schema:
     def field(self, struct: str, name: str) -> Type:
         """The type of a struct's field; ``any`` for one that is not checked."""
         marked = self._names[struct].get(name)
-        return parsed(self.structs[struct][marked] if marked else "any")
+        return parsed(self.structs[struct][marked]) if marked else ANY
 
     def same(self, struct: str, one: Json, other: Json) -> bool:
         """Whether the API server sees no difference between two stored documents."""
@@ -178,8 +183,7 @@ class Schema:
             return None
         if found.shape == "struct":
             return self.stored(found.base, {})
-        zeros: dict[str, object] = {"string": "", "int": 0, "bool": False, "quantity": "0"}
-        return zeros.get(found.base)
+        return _ZEROS.get(found.base)
 
     def _struct(self, struct: str, document: object, path: str, complaints: list[str]) -> Json:
         if not isinstance(document, dict):
@@ -191,10 +195,7 @@ class Schema:
         for name, value in document.items():
             marked = names.get(name)
             if marked is None:
-                if ELLIPSIS_FIELD not in names:
-                    complaints.append(f'unknown field "{_child(path, name)}"')
-                elif value is not None:
-                    decoded[name] = value
+                complaints.append(f'unknown field "{_child(path, name)}"')
             elif value is not None:
                 found = parsed(self.structs[struct][marked])
                 decoded[name] = self._value(found, value, _child(path, name), complaints)
@@ -228,11 +229,17 @@ def parsed(text: str) -> Type:
     pointer = text.startswith("*")
     text = text.removeprefix("*")
     if text.startswith("["):
-        keys, _, base = text[1:].partition("]")
-        return Type("list", base, pointer, tuple(keys.split(",")) if keys else ())
+        listed, _, base = text[1:].partition("]")
+        keys = listed.removeprefix("+")
+        by = tuple(keys.split(",")) if keys else ()
+        return Type("list", base, pointer, by, merged=listed.startswith("+"))
     if text.startswith("{}"):
         return Type("map", text[2:], pointer)
     return Type("struct" if text[:1].isupper() else "scalar", text, pointer)
+
+
+ANY: Final = parsed("any")
+"""The type of a field that is not checked."""
 
 
 def _scalar(name: str, value: object, path: str) -> object:
@@ -243,6 +250,8 @@ def _scalar(name: str, value: object, path: str) -> object:
             return _quantity(value)
         case "time" | "microtime" if isinstance(value, str):
             return _time(value, digits=6 if name == "microtime" else 0)
+        case "intorstring" if isinstance(value, int) and not is_bool:
+            return value
         case _:
             wanted = _PYTHON_TYPES.get(name, str)
             if not isinstance(value, wanted) or (is_bool and wanted is int):
@@ -278,8 +287,7 @@ def _no_null(inner: Type, item: object) -> object:
     """An item of a list or map; null is its type's zero value there."""
     if item is not None or inner.base == "any":
         return item
-    zeros: dict[str, object] = {"int": 0, "bool": False, "quantity": "0"}
-    return {} if inner.shape == "struct" else zeros.get(inner.base, "")
+    return {} if inner.shape == "struct" else _ZEROS.get(inner.base, "")
 
 
 def _child(path: str, name: str) -> str:

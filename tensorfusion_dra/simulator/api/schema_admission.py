@@ -5,7 +5,7 @@ from typing import Final
 from tensorfusion_dra.simulator.api.schema import Structs
 
 ADMISSION: Final[Structs] = {
-    "WebhookConfiguration": {"metadata": "ObjectMeta", "webhooks": "[name]Webhook"},
+    "WebhookConfiguration": {"metadata": "ObjectMeta", "webhooks": "[+name]Webhook"},
     "Webhook": {
         "name!": "string",
         "clientConfig!": "WebhookClientConfig",
@@ -18,13 +18,9 @@ ADMISSION: Final[Structs] = {
         "timeoutSeconds": "*int",
         "admissionReviewVersions!": "[]string",
         "reinvocationPolicy": "*string",
-        "matchConditions": "[name]MatchCondition",
+        "matchConditions": "[+name]MatchCondition",
     },
-    "WebhookClientConfig": {
-        "url": "*string",
-        "service": "*ServiceReference",
-        "caBundle": "string",
-    },
+    "WebhookClientConfig": {"url": "*string", "service": "*ServiceReference", "caBundle": "string"},
     "ServiceReference": {
         "namespace!": "string",
         "name!": "string",
@@ -39,9 +35,4 @@ ADMISSION: Final[Structs] = {
         "scope": "*string",
     },
     "MatchCondition": {"name!": "string", "expression!": "string"},
-    "LabelSelector": {
-        "matchLabels": "{}string",
-        "matchExpressions": "[]LabelSelectorRequirement",
-    },
-    "LabelSelectorRequirement": {"key!": "string", "operator!": "string", "values": "[]string"},
 }

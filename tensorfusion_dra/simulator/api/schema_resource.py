@@ -115,7 +115,7 @@ RESOURCE: Final[Structs] = {
     },
     "ResourceClaimStatus": {
         "allocation": "*AllocationResult",
-        "reservedFor": "[uid]ResourceClaimConsumerReference",
+        "reservedFor": "[+uid]ResourceClaimConsumerReference",
         "devices": "[driver,device,pool,shareID]AllocatedDeviceStatus",
     },
     "ResourceClaimConsumerReference": {

@@ -182,8 +182,8 @@ class Service:
         content_type = request.headers.get("content-type", "").partition(";")[0]
         if content_type == patches.APPLY_PATCH:
             return self._apply(request, target, version)
-        patch = patches.parse(request, content_type)
         kind = target.kind
+        patch = patches.parse(request, content_type, schema=self.schema, kind=kind)
         warnings: list[str] = []
 
         def changed(before: Stored) -> Json:

@@ -169,14 +169,25 @@ def test_the_zero_of_an_optional_attribute_is_kept(api: Client) -> None:
     assert made.json["spec"]["devices"][0]["attributes"] == attributes
 
 
-def test_pods_are_strict_about_claims_and_lenient_elsewhere(api: Client) -> None:
+def test_an_unknown_field_anywhere_in_a_pod_is_refused(api: Client) -> None:
     claims = [{"name": "gpu", "resourceClaimName": "claim-a", "template": "x"}]
+    containers = [{"name": "app", "image": "app", "imagePullPolice": "Always"}]
 
-    lenient = api.post(f"{PODS}?fieldValidation=Strict", pod(nodeSelektor={"a": "b"}))
-    strict = api.post(f"{PODS}?fieldValidation=Strict", pod("pod-b", resourceClaims=claims))
+    replies = [
+        api.post(f"{PODS}?fieldValidation=Strict", pod(**spec))
+        for spec in (
+            {"nodeSelektor": {"a": "b"}},
+            {"containers": containers},
+            {"resourceClaims": claims},
+        )
+    ]
 
-    assert lenient.code == 201
-    assert 'unknown field "spec.resourceClaims[0].template"' in strict.message
+    assert [reply.message.rpartition(": ")[2] for reply in replies] == [
+        'unknown field "spec.nodeSelektor"',
+        'unknown field "spec.containers[0].imagePullPolice"',
+        'unknown field "spec.resourceClaims[0].template"',
+    ]
+    assert api.get(f"{PODS}/pod-a").code == 404
 
 
 def test_the_guides_template_forms_are_refused_as_a_real_server_does(api: Client) -> None:

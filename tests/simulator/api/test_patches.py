@@ -6,10 +6,12 @@ from tests.simulator.api.client import (
     CLAIMS,
     JSON_PATCH,
     MERGE,
+    PODS,
     SLICES,
     STRATEGIC,
     Client,
     Json,
+    pod,
     resource_slice,
 )
 
@@ -75,6 +77,28 @@ def test_a_strategic_patch_merges_the_lists_that_have_a_key(api: Client) -> None
     assert "ownerReferences" not in removed
     assert removed["finalizers"] == ["a.b/d"]
     assert keyless.code == 400
+
+
+def test_a_strategic_patch_replaces_what_the_schema_does_not_merge(api: Client) -> None:
+    ports = [{"containerPort": 80, "protocol": "TCP"}]
+    api.post(PODS, pod(containers=[{"name": "app", "image": "a", "ports": ports}]))
+    statuses = [{"name": "app", "ready": False}, {"name": "sidecar", "ready": False}]
+    api.patch(f"{PODS}/pod-a/status", {"status": {"containerStatuses": statuses}}, MERGE)
+
+    patch = {"status": {"containerStatuses": [{"name": "sidecar", "ready": True}]}}
+    replaced = api.patch(f"{PODS}/pod-a/status", patch, STRATEGIC).json["status"]
+
+    assert [entry["name"] for entry in replaced["containerStatuses"]] == ["sidecar"]
+
+
+def test_a_strategic_patch_merges_a_pods_conditions(api: Client) -> None:
+    api.post(PODS, pod())
+    for kind in ("Ready", "Initialized"):
+        patch = {"status": {"conditions": [{"type": kind, "status": "True"}]}}
+        api.patch(f"{PODS}/pod-a/status", patch, STRATEGIC)
+
+    conditions = api.get(f"{PODS}/pod-a").json["status"]["conditions"]
+    assert [entry["type"] for entry in conditions] == ["Ready", "Initialized"]
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from kubernetes_validate.utils import schema_contents
 
 from tensorfusion_dra.simulator.api.kinds import KINDS
-from tensorfusion_dra.simulator.api.schema import ELLIPSIS_FIELD, DecodeError, Schema, parsed
-from tensorfusion_dra.simulator.api.schema_core import CORE
-from tensorfusion_dra.simulator.api.schema_resource import RESOURCE
+from tensorfusion_dra.simulator.api.schema import DecodeError, Schema, parsed
+from tensorfusion_dra.simulator.api.structs import KUBERNETES_NAMES, PACKAGES, STRUCTS
 from tests.simulator.api.client import (
     Json,
     allocation,
@@ -29,22 +28,23 @@ from tests.simulator.api.client import (
 )
 
 VERSION: Final = "1.36"
-SCHEMA: Final = Schema({**CORE, **RESOURCE})
+SCHEMA: Final = Schema(STRUCTS)
 
-# Ours by another name than Kubernetes', where two API groups have the same one.
-NAMES: Final = {
-    "CoreEvent": "Event",
-    "NodeTaint": "Taint",
-    "ContainerClaim": "ResourceClaim",
-}
 SCALARS: Final = {
     "Quantity": "quantity",
     "Time": "time",
     "MicroTime": "microtime",
     "RawExtension": "raw",
     "FieldsV1": "raw",
+    "IntOrString": "intorstring",
 }
-GENERAL_GROUPS: Final = ["api.core.v1", "apimachinery.pkg.apis.meta.v1"]
+COMPARED: Final = {
+    struct: f"{package}.{KUBERNETES_NAMES.get(struct, struct)}"
+    for package, structs in PACKAGES.items()
+    for struct in structs
+    if package not in {"io.k8s.api.admissionregistration.v1", "ai.tensor-fusion.v1"}
+}
+"""The structs that have Kubernetes' fields and names, with their full names."""
 TYPES: Final = {"string": "string", "integer": "int", "boolean": "bool"}
 
 
@@ -60,14 +60,17 @@ def kubernetes_type(schema: Json) -> str:
     """A field's type as our table writes it."""
     if "$ref" in schema:
         name: str = schema["$ref"].rpartition(".")[2]
-        ours = {theirs: mine for mine, theirs in NAMES.items()}
+        ours = {theirs: mine for mine, theirs in KUBERNETES_NAMES.items()}
         return SCALARS.get(name, name if name not in ours else f"{name}?")
     (kind,) = set(schema["type"] if isinstance(schema["type"], list) else [schema["type"]]) - {
         "null"
     }
     if kind == "array":
         keys = ",".join(schema.get("x-kubernetes-list-map-keys", []))
-        return f"[{keys}]{kubernetes_type(schema['items'])}"
+        merge_key = schema.get("x-kubernetes-patch-merge-key", "")
+        merged = "merge" in schema.get("x-kubernetes-patch-strategy", "").split(",")
+        mark = "+" if merged and keys.split(",")[0] == merge_key else ""
+        return f"[{mark}{keys}]{kubernetes_type(schema['items'])}"
     if kind == "object":
         return "{}" + kubernetes_type(schema["additionalProperties"])
     return TYPES[kind]
@@ -75,27 +78,23 @@ def kubernetes_type(schema: Json) -> str:
 
 def our_type(text: str) -> str:
     base = parsed(text).base
-    return text.removeprefix("*").replace(base, f"{NAMES[base]}?" if base in NAMES else base)
+    return text.removeprefix("*").replace(
+        base, f"{KUBERNETES_NAMES[base]}?" if base in KUBERNETES_NAMES else base
+    )
 
 
-@pytest.mark.parametrize("struct", [*RESOURCE, *CORE])
+@pytest.mark.parametrize("struct", COMPARED)
 def test_every_struct_has_the_fields_and_types_of_kubernetes(
     struct: str, definitions: dict[str, Json]
 ) -> None:
-    groups = ["api.resource.v1"] if struct in RESOURCE else GENERAL_GROUPS
-    names = [f"io.k8s.{group}.{NAMES.get(struct, struct)}" for group in groups]
-    theirs = next(definitions[name] for name in names if name in definitions)["properties"]
+    theirs = definitions[COMPARED[struct]]["properties"]
     ours = {name.rstrip("!"): text for name, text in SCHEMA.structs[struct].items()}
-    lenient = ours.pop(ELLIPSIS_FIELD, None)
     elsewhere = {"apiVersion", "kind"} if "metadata" in ours else set()
-    unchecked = {name for name, text in ours.items() if text == "any"}
 
-    found = {name: our_type(text) for name, text in ours.items() if name not in unchecked}
+    found = {name: our_type(text) for name, text in ours.items()}
 
     assert found == {
-        name: kubernetes_type(schema)
-        for name, schema in theirs.items()
-        if name not in elsewhere | unchecked and (not lenient or name in ours)
+        name: kubernetes_type(schema) for name, schema in theirs.items() if name not in elsewhere
     }
 
 

@@ -1,0 +1,31 @@
+"""All structs of the API types that are served, by the package that Kubernetes has them in."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from tensorfusion_dra.simulator.api.schema import Structs
+from tensorfusion_dra.simulator.api.schema_admission import ADMISSION
+from tensorfusion_dra.simulator.api.schema_container import CONTAINER
+from tensorfusion_dra.simulator.api.schema_core import CORE
+from tensorfusion_dra.simulator.api.schema_custom import CUSTOM
+from tensorfusion_dra.simulator.api.schema_meta import META
+from tensorfusion_dra.simulator.api.schema_pod import POD
+from tensorfusion_dra.simulator.api.schema_resource import RESOURCE
+from tensorfusion_dra.simulator.api.schema_volumes import VOLUMES
+
+PACKAGES: Final[Mapping[str, Structs]] = {
+    "io.k8s.apimachinery.pkg.apis.meta.v1": META,
+    "io.k8s.api.core.v1": {**CORE, **POD, **CONTAINER, **VOLUMES},
+    "io.k8s.api.resource.v1": RESOURCE,
+    "io.k8s.api.admissionregistration.v1": ADMISSION,
+    "ai.tensor-fusion.v1": CUSTOM,
+}
+STRUCTS: Final[Structs] = {
+    name: fields for part in PACKAGES.values() for name, fields in part.items()
+}
+KUBERNETES_NAMES: Final[Mapping[str, str]] = {
+    "CoreEvent": "Event",
+    "NodeTaint": "Taint",
+    "ContainerClaim": "ResourceClaim",
+}
+"""What Kubernetes calls a struct that has another name here, as two API groups have that name."""
