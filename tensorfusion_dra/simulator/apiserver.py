@@ -12,10 +12,11 @@ from tensorfusion_dra.simulator.api.claim_rules import CheckExpression, any_expr
 from tensorfusion_dra.simulator.api.deletion import Deletion
 from tensorfusion_dra.simulator.api.faults import Faults, RequestCounts
 from tensorfusion_dra.simulator.api.gates import DEFAULT_GATES
-from tensorfusion_dra.simulator.api.kinds import ADMISSION_GROUP, KINDS, RESOURCE_GROUP, Served
+from tensorfusion_dra.simulator.api.kinds import ADMISSION_GROUP, KINDS, RESOURCE_GROUP
 from tensorfusion_dra.simulator.api.listener import Listener
 from tensorfusion_dra.simulator.api.registry import Registry, WriteOptions
 from tensorfusion_dra.simulator.api.schema import Schema
+from tensorfusion_dra.simulator.api.served import Served
 from tensorfusion_dra.simulator.api.service import Service
 from tensorfusion_dra.simulator.api.store import Store
 from tensorfusion_dra.simulator.api.strategy import Setting, part

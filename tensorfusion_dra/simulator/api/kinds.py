@@ -1,4 +1,4 @@
-"""The resources that the simulated API server has, and its discovery documents."""
+"""The resources that the simulated API server can serve."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,24 +10,6 @@ Json = dict[str, object]
 
 RESOURCE_GROUP: Final = "resource.k8s.io"
 ADMISSION_GROUP: Final = "admissionregistration.k8s.io"
-VERSION: Final = {
-    "major": "1",
-    "minor": "36",
-    "gitVersion": "v1.36.2",
-    "gitTreeState": "clean",
-    "platform": "linux/amd64",
-}
-
-_VERBS: Final = [
-    "create",
-    "delete",
-    "deletecollection",
-    "get",
-    "list",
-    "patch",
-    "update",
-    "watch",
-]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +19,7 @@ class Kind:
     Attributes:
         struct: Its name in the schema.
         subresources: With the verbs that each takes.
+        categories: Names of groups of kinds, such as ``all``, that clients list together.
         selectable: The fields, beside metadata's, that a field selector may name; each by its path.
         has_generation: Its strategy counts spec changes.
         answers_deleted: A delete answers the object that is gone, not a Status.
@@ -52,6 +35,7 @@ class Kind:
     subresources: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     selectable: tuple[str, ...] = ()
     short_names: tuple[str, ...] = ()
+    categories: tuple[str, ...] = ()
     has_generation: bool = False
     answers_deleted: bool = True
     renamed: Mapping[str, str] = field(default_factory=dict)
@@ -118,7 +102,7 @@ KINDS: Final = (
         kind="Pod",
         struct="Pod",
         namespaced=True,
-        subresources={**_STATUS, "binding": ("create",)},
+        subresources={**_STATUS, "binding": ("create",), "log": ("get",)},
         selectable=(
             "spec.nodeName",
             "spec.restartPolicy",
@@ -129,6 +113,7 @@ KINDS: Final = (
             "status.nominatedNodeName",
         ),
         short_names=("po",),
+        categories=("all",),
         has_generation=True,
     ),
     Kind(
@@ -234,81 +219,3 @@ KINDS: Final = (
 def api_version(group: str, version: str) -> str:
     """``resource.k8s.io/v1``, or the bare version for the core group."""
     return f"{group}/{version}" if group else version
-
-
-@dataclass(frozen=True, slots=True)
-class Served:
-    """Which versions of which groups a server has.
-
-    Attributes:
-        versions: By group, the preferred one first.
-    """
-
-    versions: Mapping[str, tuple[str, ...]]
-
-    def kind(self, group: str, version: str, plural: str) -> Kind | None:
-        """The resource, or None if it is not served."""
-        if version not in self.versions.get(group, ()):
-            return None
-        found = (kind for kind in KINDS if (kind.group, kind.plural) == (group, plural))
-        return next(found, None)
-
-    def discovery(self, path: str) -> Json | None:
-        """The document at a path such as ``/apis/resource.k8s.io``; None if it has none."""
-        document: Json | None = None
-        match path.strip("/").split("/"):
-            case ["version"]:
-                document = dict(VERSION)
-            case ["api"]:
-                document = {"kind": "APIVersions", "versions": list(self.versions[""])}
-            case ["api", version] if version in self.versions[""]:
-                document = self._resource_list("", version)
-            case ["apis"]:
-                groups = [self._group(group) for group in self.versions if group]
-                document = {"kind": "APIGroupList", "apiVersion": "v1", "groups": groups}
-            case ["apis", group] if group in self.versions:
-                document = {"kind": "APIGroup", "apiVersion": "v1", **self._group(group)}
-            case ["apis", group, version] if version in self.versions.get(group, ()):
-                document = self._resource_list(group, version)
-            case _:
-                pass
-        return document
-
-    def _group(self, group: str) -> Json:
-        versions = [
-            {"groupVersion": f"{group}/{version}", "version": version}
-            for version in self.versions[group]
-        ]
-        return {"name": group, "versions": versions, "preferredVersion": versions[0]}
-
-    def _resource_list(self, group: str, version: str) -> Json:
-        resources: list[Json] = []
-        for kind in KINDS:
-            if kind.group != group:
-                continue
-            entry: Json = {
-                "name": kind.plural,
-                "singularName": kind.singular,
-                "namespaced": kind.namespaced,
-                "kind": kind.kind,
-                "verbs": _VERBS,
-            }
-            if kind.short_names:
-                entry["shortNames"] = list(kind.short_names)
-            resources.append(entry)
-            for subresource, verbs in kind.subresources.items():
-                resources.append(
-                    {
-                        "name": f"{kind.plural}/{subresource}",
-                        "singularName": "",
-                        "namespaced": kind.namespaced,
-                        "kind": "Binding" if subresource == "binding" else kind.kind,
-                        "verbs": list(verbs),
-                    }
-                )
-        return {
-            "kind": "APIResourceList",
-            "apiVersion": "v1",
-            "groupVersion": api_version(group, version),
-            "resources": resources,
-        }

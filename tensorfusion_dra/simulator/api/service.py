@@ -9,6 +9,8 @@ from tensorfusion_dra.simulator.api import (
     bindings,
     bodies,
     failures,
+    logs,
+    media,
     patches,
     rendering,
     selectors,
@@ -16,10 +18,12 @@ from tensorfusion_dra.simulator.api import (
 from tensorfusion_dra.simulator.api.admitting import Admitting, Write
 from tensorfusion_dra.simulator.api.deletion import Deletion
 from tensorfusion_dra.simulator.api.failures import ApiError
-from tensorfusion_dra.simulator.api.kinds import Kind, Served
+from tensorfusion_dra.simulator.api.kinds import Kind
 from tensorfusion_dra.simulator.api.registry import Registry
+from tensorfusion_dra.simulator.api.rendering import View
 from tensorfusion_dra.simulator.api.requests import Request, Route, route
 from tensorfusion_dra.simulator.api.schema import Schema
+from tensorfusion_dra.simulator.api.served import Served
 from tensorfusion_dra.simulator.api.store import Store, Stored
 from tensorfusion_dra.simulator.api.strategy import Json, part
 from tensorfusion_dra.simulator.api.target import Target
@@ -87,10 +91,11 @@ class Service:
         )
         verb = found.verb(request)
         self._check_allowed(verb, found, kind)
+        view = View(kind, found.version, media.form(request))
         if verb == "watch":
-            return self._watch(request, target, found.version)
-        answers: dict[str, Callable[[Request, Target, str], Answer]] = {
-            "get": self._get,
+            return self._watch(request, target, view)
+        answers: dict[str, Callable[[Request, Target, View], Answer]] = {
+            "get": self._log if found.subresource == "log" else self._get,
             "list": self._list,
             "create": self._bind if found.subresource == "binding" else self._create,
             "update": self._update,
@@ -100,7 +105,7 @@ class Service:
         }
         if verb not in answers:
             raise failures.not_allowed()
-        return answers[verb](request, target, found.version)
+        return answers[verb](request, target, view)
 
     def _check_allowed(self, verb: str, found: Route, kind: Kind) -> None:
         across = kind.namespaced and not found.namespace
@@ -114,29 +119,35 @@ class Service:
         elif (verb == "create") is bool(found.name) and verb in {"create", "update", "patch"}:
             raise failures.not_allowed()
 
-    def _get(self, _: Request, target: Target, version: str) -> Answer:
+    def _found(self, target: Target) -> Stored:
         stored = self.store.get(target.kind.storage, target.namespace, target.name)
         if stored is None:
             raise target.missing()
-        return Answer(200, rendering.alone(stored, target.kind, version).encode())
+        return stored
 
-    def _list(self, request: Request, target: Target, version: str) -> Answer:
+    def _get(self, _: Request, target: Target, view: View) -> Answer:
+        return _object(self._found(target), view)
+
+    def _log(self, request: Request, target: Target, _: View) -> Answer:
+        raise logs.refusal(request, self._found(target))
+
+    def _list(self, request: Request, target: Target, view: View) -> Answer:
         kind = target.kind
-        selector = self._selector(request, kind, version)
+        selector = self._selector(request, view)
         found, latest = self.store.listed(kind.storage, target.namespace or None)
         bodies.check_version(request.query.get("resourceVersion", ""), latest)
         chosen = [stored for stored in found if selector.chooses(stored.document)]
-        return Answer(200, rendering.listed(chosen, kind, version, latest).encode())
+        return Answer(200, view.many(chosen, latest).encode())
 
-    def _selector(self, request: Request, kind: Kind, version: str) -> selectors.Selector:
+    def _selector(self, request: Request, view: View) -> selectors.Selector:
         return selectors.parse(
-            kind,
-            version,
+            view.kind,
+            view.version,
             fields=request.query.get("fieldSelector", ""),
             labels=request.query.get("labelSelector", ""),
         )
 
-    def _watch(self, request: Request, target: Target, version: str) -> Watch:
+    def _watch(self, request: Request, target: Target, view: View) -> Watch:
         since = request.query.get("resourceVersion", "")
         bodies.check_version(since, latest=None)
         seconds = request.query.get("timeoutSeconds", "")
@@ -144,27 +155,26 @@ class Service:
         return Watch(
             store=self.store,
             schema=self.schema,
-            kind=target.kind,
-            version=version,
+            view=view,
             namespace=target.namespace,
-            selector=self._selector(request, target.kind, version),
+            selector=self._selector(request, view),
             since=None if since in {"", "0"} or request.flag("sendInitialEvents") else int(since),
             seconds=float(seconds) if seconds.isdigit() else _WATCH_SECONDS,
             bookmarks=bookmarks,
             bookmark_seconds=self.bookmark_seconds,
         )
 
-    def _create(self, request: Request, target: Target, version: str) -> Answer:
+    def _create(self, request: Request, target: Target, view: View) -> Answer:
         options = bodies.write_options(request, "CreateOptions")
-        decoded, complaints = bodies.decode(self.schema, request, target.kind, version)
+        decoded, complaints = bodies.decode(self.schema, request, target.kind, view.version)
         warnings = list(complaints)
         with _warned(warnings):
-            stored = self.admitting.create(Write(target, version, options, warnings), decoded)
-        return _object(stored, target.kind, version, code=201, warnings=warnings)
+            stored = self.admitting.create(Write(target, view.version, options, warnings), decoded)
+        return _object(stored, view, code=201, warnings=warnings)
 
-    def _update(self, request: Request, target: Target, version: str) -> Answer:
+    def _update(self, request: Request, target: Target, view: View) -> Answer:
         options = bodies.write_options(request, "UpdateOptions")
-        decoded, complaints = bodies.decode(self.schema, request, target.kind, version)
+        decoded, complaints = bodies.decode(self.schema, request, target.kind, view.version)
         if not part(decoded, "metadata").get("name"):
             raise failures.bad_request(
                 f"the name of the object ({target.name} based on URL) was undeterminable: name"
@@ -173,71 +183,69 @@ class Service:
         target.check_identity(part(decoded, "metadata"), None)
         warnings = list(complaints)
         with _warned(warnings):
-            write = Write(target, version, options, warnings)
+            write = Write(target, view.version, options, warnings)
             stored = self.admitting.change(write, lambda _: decoded)
-        return _object(stored, target.kind, version, warnings=warnings)
+        return _object(stored, view, warnings=warnings)
 
-    def _patch(self, request: Request, target: Target, version: str) -> Answer:
+    def _patch(self, request: Request, target: Target, view: View) -> Answer:
         options = bodies.write_options(request, "PatchOptions")
         content_type = request.headers.get("content-type", "").partition(";")[0]
         if content_type == patches.APPLY_PATCH:
-            return self._apply(request, target, version)
+            return self._apply(request, target, view)
         kind = target.kind
         patch = patches.parse(request, content_type, schema=self.schema, kind=kind)
         warnings: list[str] = []
 
         def changed(before: Stored) -> Json:
             document = patch.applied(kind.outward(before.document))
-            decoded, complaints = bodies.patched(self.schema, request, document, kind, version)
+            decoded, complaints = bodies.patched(self.schema, request, document, kind, view.version)
             warnings.extend(complaints)
             return decoded
 
         with _warned(warnings):
-            stored = self.admitting.change(Write(target, version, options, warnings), changed)
-        return _object(stored, kind, version, warnings=warnings)
+            stored = self.admitting.change(Write(target, view.version, options, warnings), changed)
+        return _object(stored, view, warnings=warnings)
 
-    def _apply(self, request: Request, target: Target, version: str) -> Answer:
+    def _apply(self, request: Request, target: Target, view: View) -> Answer:
         options = bodies.apply_options(request)
-        decoded, complaints = bodies.decode(self.schema, request, target.kind, version, typed=True)
+        decoded, complaints = bodies.decode(
+            self.schema, request, target.kind, view.version, typed=True
+        )
         warnings = list(complaints)
         if "managedFields" in part(decoded, "metadata"):
             raise failures.bad_request("metadata.managedFields must be nil")
         with _warned(warnings):
-            write = Write(target, version, options, warnings)
+            write = Write(target, view.version, options, warnings)
             stored, is_new = self.admitting.apply(write, decoded)
         code = 201 if is_new else 200
-        return _object(stored, target.kind, version, code=code, warnings=warnings)
+        return _object(stored, view, code=code, warnings=warnings)
 
-    def _bind(self, request: Request, target: Target, _: str) -> Answer:
+    def _bind(self, request: Request, target: Target, _: View) -> Answer:
         options = bodies.write_options(request, "CreateOptions")
         node = bodies.binding_node(self.schema, request)
         bindings.bind(self.registry, target, node, options)
         return Answer(201, _text(failures.success({}, 201)))
 
-    def _delete(self, request: Request, target: Target, version: str) -> Answer:
+    def _delete(self, request: Request, target: Target, view: View) -> Answer:
         kind = target.kind
         options = bodies.delete_options(self.schema, request)
         stored, gone = self.deletion.delete(target, options)
         if not gone or kind.answers_deleted:
-            return _object(stored, kind, version)
+            return _object(stored, view)
         details: Json = {"name": target.name, "group": kind.group, "kind": kind.plural}
         details["uid"] = part(stored.document, "metadata")["uid"]
         shown = {name: value for name, value in details.items() if value}
         return Answer(200, _text(failures.success(shown)))
 
-    def _delete_collection(self, request: Request, target: Target, version: str) -> Answer:
+    def _delete_collection(self, request: Request, target: Target, view: View) -> Answer:
         options = bodies.delete_options(self.schema, request)
-        selector = self._selector(request, target.kind, version)
+        selector = self._selector(request, view)
         found = self.deletion.delete_collection(target, selector, options)
-        text = rendering.listed(found, target.kind, version, self.store.version)
-        return Answer(200, text.encode())
+        return Answer(200, view.many(found, self.store.version).encode())
 
 
-def _object(
-    stored: Stored, kind: Kind, version: str, *, code: int = 200, warnings: Sequence[str] = ()
-) -> Answer:
-    text = rendering.alone(stored, kind, version)
-    return Answer(code, text.encode(), headers=_warning_headers(warnings))
+def _object(stored: Stored, view: View, *, code: int = 200, warnings: Sequence[str] = ()) -> Answer:
+    return Answer(code, view.one(stored).encode(), headers=_warning_headers(warnings))
 
 
 def _warning_headers(warnings: Sequence[str]) -> tuple[tuple[str, str], ...]:

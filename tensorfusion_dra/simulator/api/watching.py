@@ -1,16 +1,16 @@
 """A watch: the lines that it sends, one after the other."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
 from tensorfusion_dra.simulator.api import rendering
 from tensorfusion_dra.simulator.api.failures import ApiError
-from tensorfusion_dra.simulator.api.kinds import Kind
+from tensorfusion_dra.simulator.api.rendering import View
 from tensorfusion_dra.simulator.api.schema import Schema
 from tensorfusion_dra.simulator.api.selectors import Selector
-from tensorfusion_dra.simulator.api.store import Event, Store
+from tensorfusion_dra.simulator.api.store import Event, Store, Stored
 
 _IDLE_SECONDS: Final = 0.5
 
@@ -29,8 +29,7 @@ class Watch:
 
     store: Store
     schema: Schema
-    kind: Kind
-    version: str
+    view: View
     namespace: str
     selector: Selector
     since: int | None
@@ -45,27 +44,28 @@ class Watch:
         look whether the client is still there.
         """
         ends = time.monotonic() + self.seconds
+        kind, show = self.view.kind, self.view.stream()
         cursor = self.since
         if cursor is None:
-            found, cursor = self.store.listed(self.kind.storage, self.namespace or None)
+            found, cursor = self.store.listed(kind.storage, self.namespace or None)
             for stored in found:
                 if self.selector.chooses(stored.document):
-                    yield rendering.event("ADDED", rendering.alone(stored, self.kind, self.version))
+                    yield rendering.event("ADDED", show(stored))
             if self.bookmarks:
-                yield self._bookmark(cursor, first=True)
+                yield self._bookmark(cursor, show, first=True)
         next_bookmark = time.monotonic() + self.bookmark_seconds
 
         while not self.store.closed:
             wait = min(ends, next_bookmark) - time.monotonic()
             try:
                 events, latest = self.store.events_after(
-                    self.kind.storage, cursor, wait_seconds=min(wait, _IDLE_SECONDS)
+                    kind.storage, cursor, wait_seconds=min(wait, _IDLE_SECONDS)
                 )
             except ApiError as error:
                 yield self.error_line(error)
                 return
             for event in events:
-                yield from self._line(event)
+                yield from self._line(event, show)
             if not events:
                 yield b""
             cursor = max(cursor, latest)
@@ -74,7 +74,7 @@ class Watch:
             if now >= next_bookmark or over:
                 next_bookmark = now + self.bookmark_seconds
                 if self.bookmarks:
-                    yield self._bookmark(cursor, first=False)
+                    yield self._bookmark(cursor, show, first=False)
             if over:
                 return
 
@@ -82,10 +82,11 @@ class Watch:
         """The event that ends a watch with an error."""
         return rendering.event("ERROR", rendering.text(error.status()))
 
-    def _bookmark(self, latest: int, *, first: bool) -> bytes:
-        return rendering.bookmark(self.schema, self.kind, self.version, latest, first=first)
+    def _bookmark(self, latest: int, show: Callable[[Stored], str], *, first: bool) -> bytes:
+        stored = rendering.bookmark(self.schema, self.view.kind, latest, first=first)
+        return rendering.event("BOOKMARK", show(stored))
 
-    def _line(self, event: Event) -> Iterator[bytes]:
+    def _line(self, event: Event, show: Callable[[Stored], str]) -> Iterator[bytes]:
         """The event as this selector sees it: an object that no longer fits is DELETED."""
         if self.namespace and event.stored.namespace != self.namespace:
             return
@@ -100,4 +101,4 @@ class Watch:
             change = "DELETED"
             if event.change != "DELETED" and event.before is not None:
                 shown = event.before.at_version(event.version)
-        yield rendering.event(change, rendering.alone(shown, self.kind, self.version))
+        yield rendering.event(change, show(shown))

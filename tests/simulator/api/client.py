@@ -53,10 +53,16 @@ class Client:
         self._connection = http.client.HTTPConnection(self.address, timeout=10)
 
     def call(
-        self, method: str, path: str, body: object = None, *, kind: str = "application/json"
+        self,
+        method: str,
+        path: str,
+        body: object = None,
+        *,
+        kind: str = "application/json",
+        accept: str = "application/json",
     ) -> Reply:
         text = body if isinstance(body, str) or body is None else json.dumps(body)
-        headers = {"Content-Type": kind, "User-Agent": "tests/1"}
+        headers = {"Content-Type": kind, "User-Agent": "tests/1", "Accept": accept}
         self._connection.request(method, path, body=text, headers=headers)
         answer = self._connection.getresponse()
         raw = answer.read()
@@ -67,8 +73,8 @@ class Client:
         document = json.loads(raw) if is_json else {"text": raw.decode()}
         return Reply(answer.status, document, fields)
 
-    def get(self, path: str) -> Reply:
-        return self.call("GET", path)
+    def get(self, path: str, accept: str = "application/json") -> Reply:
+        return self.call("GET", path, accept=accept)
 
     def post(self, path: str, body: object) -> Reply:
         return self.call("POST", path, body)
@@ -82,9 +88,9 @@ class Client:
     def delete(self, path: str, body: object = None) -> Reply:
         return self.call("DELETE", path, body)
 
-    def watch(self, path: str) -> "WatchLines":
+    def watch(self, path: str, accept: str = "application/json") -> "WatchLines":
         """A watch on a connection of its own."""
-        return WatchLines(self.address, path)
+        return WatchLines(self.address, path, accept)
 
     def close(self) -> None:
         self._connection.close()
@@ -93,10 +99,11 @@ class Client:
 class WatchLines:
     """The events of one watch, as they come."""
 
-    def __init__(self, address: str, path: str) -> None:
+    def __init__(self, address: str, path: str, accept: str) -> None:
         self._connection = http.client.HTTPConnection(address, timeout=10)
         separator = "&" if "?" in path else "?"
-        self._connection.request("GET", f"{path}{separator}watch=true")
+        path = f"{path}{separator}watch=true"
+        self._connection.request("GET", path, headers={"Accept": accept})
         self._answer = self._connection.getresponse()
         self.code = self._answer.status
 

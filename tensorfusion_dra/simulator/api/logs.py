@@ -1,0 +1,42 @@
+"""Answers requests for the log of a container, of which there is none: nothing runs in one."""
+
+from typing import Final
+
+from tensorfusion_dra.simulator.api import failures
+from tensorfusion_dra.simulator.api.failures import ApiError
+from tensorfusion_dra.simulator.api.requests import Request
+from tensorfusion_dra.simulator.api.schema import elements
+from tensorfusion_dra.simulator.api.store import Stored
+from tensorfusion_dra.simulator.api.strategy import part
+
+_LISTS: Final = ("initContainers", "containers", "ephemeralContainers")
+
+
+def refusal(request: Request, pod: Stored) -> ApiError:
+    """Return 400 with the reason why a pod has no log to show.
+
+    The texts for wrong and waiting containers are those of pkg/registry/core/pod/strategy.go.
+    """
+    name = pod.name
+    spec, status = part(pod.document, "spec"), part(pod.document, "status")
+    containers = [str(found.get("name")) for field in _LISTS for found in elements(spec.get(field))]
+    main = [str(found.get("name")) for found in elements(spec.get("containers"))]
+    asked = request.query.get("container", "")
+    if not asked and len(main) > 1:
+        return failures.bad_request(
+            f"a container name must be specified for pod {name}, choose one of: [{' '.join(main)}]"
+        )
+    container = asked or main[0]
+    if container not in containers:
+        return failures.bad_request(f"container {container} is not valid for pod {name}")
+    for found in elements(status.get("containerStatuses")):
+        waiting = part(part(found, "state"), "waiting").get("reason")
+        if found.get("name") == container and waiting:
+            return failures.bad_request(
+                f'container "{container}" in pod "{name}" is waiting to start: {waiting}'
+            )
+    if status.get("phase") == "Pending":
+        return failures.bad_request(f'container "{container}" in pod "{name}" is waiting to start')
+    return failures.bad_request(
+        f'container "{container}" in pod "{name}" has no log: nothing runs in simulated containers'
+    )

@@ -1,0 +1,152 @@
+"""Requests in the order in which kubectl sends them."""
+
+import json
+from typing import Final
+
+import pytest
+
+from tensorfusion_dra.simulator.apiserver import ApiServer
+from tests.simulator.api.client import (
+    APPLY,
+    CLAIMS,
+    JSON_PATCH,
+    MERGE,
+    PODS,
+    STRATEGIC,
+    TEMPLATES,
+    Client,
+    Json,
+    claim,
+    pod,
+    template,
+)
+
+LAST_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
+CLIENT_SIDE: Final = "fieldManager=kubectl-client-side-apply&fieldValidation=Strict"
+GPUPOOLS: Final = "/apis/tensor-fusion.ai/v1/gpupools"
+
+
+def applied(document: Json) -> Json:
+    """Return the document with the annotation that a client-side apply gives it."""
+    metadata = {**document["metadata"], "annotations": {LAST_APPLIED: json.dumps(document)}}
+    return {**document, "metadata": metadata}
+
+
+def test_apply_creates_changes_and_leaves_alone(api: Client) -> None:
+    path, wanted = f"{TEMPLATES}/template-a", template()
+    missing = api.get(path)
+    created = api.post(f"{TEMPLATES}?{CLIENT_SIDE}", applied(wanted))
+    changed = template()
+    changed["metadata"]["labels"] = {"tier": "one"}
+
+    patch = {"metadata": {**applied(changed)["metadata"]}}
+    patched = api.patch(f"{path}?{CLIENT_SIDE}", patch, STRATEGIC)
+    again = api.patch(f"{path}?{CLIENT_SIDE}", patch, STRATEGIC)
+
+    assert (missing.code, missing.json["reason"], created.code) == (404, "NotFound", 201)
+    assert patched.json["metadata"]["labels"] == {"tier": "one"}
+    assert json.loads(patched.json["metadata"]["annotations"][LAST_APPLIED]) == changed
+    assert again.json == patched.json
+
+
+def test_apply_of_an_unknown_field_is_refused_and_stores_nothing(api: Client) -> None:
+    wrong = claim(request=[])
+
+    refused = api.post(f"{CLAIMS}?{CLIENT_SIDE}", applied(wrong))
+    by_server = api.patch(
+        f"{CLAIMS}/claim-a?fieldManager=kubectl&fieldValidation=Strict&force=false", wrong, APPLY
+    )
+
+    for reply in (refused, by_server):
+        assert (reply.code, reply.json["reason"]) == (400, "BadRequest")
+        assert reply.message == (
+            'ResourceClaim in version "v1" cannot be handled as a ResourceClaim: strict decoding'
+            ' error: unknown field "spec.devices.request"'
+        )
+    assert api.get(f"{CLAIMS}/claim-a").code == 404
+
+
+@pytest.mark.parametrize(
+    ("kind", "patch"),
+    [
+        (MERGE, {"spec": {"nodeSelektor": {"a": "b"}}}),
+        (STRATEGIC, {"spec": {"nodeSelektor": {"a": "b"}}}),
+        (JSON_PATCH, [{"op": "add", "path": "/spec/nodeSelektor", "value": {"a": "b"}}]),
+    ],
+)
+def test_a_patch_with_an_unknown_field_is_refused_and_stores_nothing(
+    api: Client, kind: str, patch: object
+) -> None:
+    before = api.post(PODS, pod()).json
+
+    query = "fieldManager=kubectl-patch&fieldValidation=Strict"
+    refused = api.patch(f"{PODS}/pod-a?{query}", patch, kind)
+
+    assert refused.code == 422
+    assert 'unknown field "spec.nodeSelektor"' in refused.message
+    assert api.get(f"{PODS}/pod-a").json == before
+
+
+def test_a_dry_run_shows_what_would_be_stored_and_stores_nothing(api: Client) -> None:
+    created = api.post(f"{TEMPLATES}?dryRun=All&{CLIENT_SIDE}", applied(template()))
+
+    assert created.code == 201
+    assert created.json["spec"]["spec"]["devices"]["requests"]
+    assert api.get(f"{TEMPLATES}/template-a").code == 404
+
+
+def test_custom_resources_are_patched_but_not_strategically() -> None:
+    pool = {"apiVersion": "tensor-fusion.ai/v1", "kind": "GPUPool", "metadata": {"name": "p"}}
+    with ApiServer(tensor_fusion=True) as server:
+        api = Client(server.url)
+        api.post(GPUPOOLS, pool)
+        merged = api.patch(f"{GPUPOOLS}/p", {"spec": {"a": 1}}, MERGE)
+        refused = api.patch(f"{GPUPOOLS}/p", {"spec": {"a": 2}}, STRATEGIC)
+        api.close()
+
+    assert merged.json["spec"] == {"a": 1}
+    assert (refused.code, refused.json["reason"]) == (415, "UnsupportedMediaType")
+    assert "application/merge-patch+json" in refused.message
+
+
+def test_pods_are_of_the_category_that_get_all_lists(api: Client) -> None:
+    resources = api.get("/api/v1").json["resources"]
+
+    assert [item["name"] for item in resources if "all" in item.get("categories", [])] == ["pods"]
+
+
+@pytest.mark.parametrize(
+    ("query", "status", "why"),
+    [
+        ("", {"phase": "Pending"}, 'container "app" in pod "pod-a" is waiting to start'),
+        (
+            "container=app",
+            {
+                "containerStatuses": [
+                    {"name": "app", "state": {"waiting": {"reason": "CreateContainerError"}}}
+                ]
+            },
+            'container "app" in pod "pod-a" is waiting to start: CreateContainerError',
+        ),
+        (
+            "container=app",
+            {"phase": "Running"},
+            'container "app" in pod "pod-a" has no log: nothing runs in simulated containers',
+        ),
+        ("container=other", {}, "container other is not valid for pod pod-a"),
+    ],
+)
+def test_a_log_is_refused_with_the_reason(api: Client, query: str, status: Json, why: str) -> None:
+    api.post(PODS, pod())
+    api.patch(f"{PODS}/pod-a/status", {"status": status})
+
+    refused = api.get(f"{PODS}/pod-a/log?{query}")
+
+    assert (refused.code, refused.message) == (400, why)
+
+
+def test_a_log_of_a_pod_with_several_containers_needs_the_name_of_one(api: Client) -> None:
+    api.post(PODS, pod(containers=[{"name": name, "image": "app"} for name in ("a", "b")]))
+
+    assert "choose one of: [a b]" in api.get(f"{PODS}/pod-a/log").message
+    assert api.get(f"{PODS}/pod-b/log").code == 404
