@@ -14,6 +14,7 @@ from tensorfusion_dra.simulator.api.faults import Faults, RequestCounts
 from tensorfusion_dra.simulator.api.gates import DEFAULT_GATES
 from tensorfusion_dra.simulator.api.kinds import ADMISSION_GROUP, KINDS, RESOURCE_GROUP
 from tensorfusion_dra.simulator.api.listener import Listener
+from tensorfusion_dra.simulator.api.openapi import OpenApi
 from tensorfusion_dra.simulator.api.registry import Registry, WriteOptions
 from tensorfusion_dra.simulator.api.schema import Schema
 from tensorfusion_dra.simulator.api.served import Served
@@ -87,6 +88,7 @@ class ApiServer:
             deletion=Deletion(writer),
             schema=schema,
             served=served,
+            openapi=OpenApi(served),
             bookmark_seconds=bookmark_seconds,
             admitting=Admitting(writer, Webhooks(self._store, schema, condition_holds)),
         )

@@ -19,6 +19,7 @@ from tensorfusion_dra.simulator.api.admitting import Admitting, Write
 from tensorfusion_dra.simulator.api.deletion import Deletion
 from tensorfusion_dra.simulator.api.failures import ApiError
 from tensorfusion_dra.simulator.api.kinds import Kind
+from tensorfusion_dra.simulator.api.openapi import OpenApi
 from tensorfusion_dra.simulator.api.registry import Registry
 from tensorfusion_dra.simulator.api.rendering import View
 from tensorfusion_dra.simulator.api.requests import Request, Route, route
@@ -60,6 +61,7 @@ class Service:
     deletion: Deletion
     schema: Schema
     served: Served
+    openapi: OpenApi
     bookmark_seconds: float
     admitting: Admitting
 
@@ -77,6 +79,9 @@ class Service:
             document = self.served.discovery(request.path)
             if document is not None:
                 return Answer(200, _text(document))
+            specification = self.openapi.document(request.path)
+            if specification is not None:
+                return Answer(200, specification.encode())
         found = route(request.path)
         if found is None or found.version not in self.served.versions.get(found.group, ()):
             return Answer(404, b"404 page not found\n", "text/plain; charset=utf-8")
