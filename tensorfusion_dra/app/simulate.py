@@ -72,7 +72,7 @@ def _shown(
     sys.stdout.write(f"{shown}\n")
     sys.stdout.flush()
     if chosen.keep:
-        _wait_for_interrupt(cluster)
+        _wait_for_interrupt(cluster, report)
     return 1 if report.left_behind else 0
 
 
@@ -278,9 +278,14 @@ def _explain(error: WaitError) -> None:
     sys.stderr.writelines(f"{line}\n" for line in error.details)
 
 
-def _wait_for_interrupt(cluster: SimulatedCluster) -> None:
+def _wait_for_interrupt(cluster: SimulatedCluster, report: Report) -> None:
+    named = f" {report.pods[0].name}" if report.pods else "s"
     sys.stderr.write(
-        f"API server: kubectl --kubeconfig {cluster.folder / 'kubeconfig'}; "
-        f"log of the node plugin: {cluster.log_file}; Ctrl-C ends it\n"
+        "\nThe cluster goes on until Ctrl-C. To look around in it, in another shell:\n\n"
+        f"  export KUBECONFIG={cluster.kubeconfig}\n"
+        "  kubectl get pods,resourceclaims -o wide\n"
+        f"  kubectl describe pod{named}\n\n"
+        f"Log of the node plugin: {cluster.log_file}\n"
     )
+    sys.stderr.flush()
     signal.sigwait({signal.SIGINT, signal.SIGTERM})

@@ -1,0 +1,36 @@
+"""`simulate --keep` says how to look around in the cluster that it keeps."""
+
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from tensorfusion_dra.simulator.rest import PODS, Client
+
+
+def test_the_printed_kubeconfig_leads_to_the_running_cluster(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "tensorfusion_dra", "simulate", "--pods", "1", "--keep"]
+    with (
+        (tmp_path / "out").open("wb") as out,
+        subprocess.Popen(command, stdout=out, stderr=subprocess.PIPE, text=True) as process,
+    ):
+        assert process.stderr is not None
+        said = ""
+        try:
+            for line in process.stderr:
+                said += line
+                if "Log of the node plugin" in line:
+                    break
+            (kubeconfig,) = re.findall(r"^  export KUBECONFIG=(\S+)$", said, re.MULTILINE)
+            (url,) = re.findall(r'"server": "(\S+)"', Path(kubeconfig).read_text(encoding="utf-8"))
+            pods = [pod["metadata"]["name"] for pod in Client(url).list(PODS).items]
+        finally:
+            process.send_signal(signal.SIGINT)
+            process.communicate(timeout=60)
+
+    assert pods == ["pod-1"]
+    assert "  kubectl get pods,resourceclaims -o wide\n" in said
+    assert "  kubectl describe pod pod-1\n" in said
+    assert process.returncode == 0
+    assert not Path(kubeconfig).exists()
