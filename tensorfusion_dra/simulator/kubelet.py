@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Final
 
 from tensorfusion_dra.simulator.answers import ApiError
+from tensorfusion_dra.simulator.node import node_status
 from tensorfusion_dra.simulator.node.journal import Entry, Journal, Listener
 from tensorfusion_dra.simulator.node.plugin import DeviceHealth, Plugin
 from tensorfusion_dra.simulator.node.plugin_sockets import PluginSockets
@@ -133,7 +134,7 @@ class Kubelet:
             "apiVersion": "v1",
             "kind": "Node",
             "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name}},
-            "status": {"conditions": [{"type": "Ready", "status": "True"}]},
+            "status": node_status.ready(name),
         }
         try:
             self._setting.client.create(NODES, node)

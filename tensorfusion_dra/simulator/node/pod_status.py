@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from tensorfusion_dra.simulator import podclaims
+from tensorfusion_dra.simulator.node.node_status import ADDRESS
 from tensorfusion_dra.simulator.rest import Json
 
 Document = Mapping[str, Any]
@@ -16,6 +17,8 @@ def running(pod: Document) -> Json:
     began = podclaims.now()
     return {
         "phase": "Running",
+        "hostIP": ADDRESS,
+        "hostIPs": [{"ip": ADDRESS}],
         "startTime": began,
         "conditions": _conditions(pod, ready=True),
         "containerStatuses": [
