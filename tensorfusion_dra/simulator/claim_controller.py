@@ -9,8 +9,9 @@ from typing import Any, Final
 
 from tensorfusion_dra.simulator import podclaims
 from tensorfusion_dra.simulator.answers import ApiError, RestError
+from tensorfusion_dra.simulator.events import CoreStyle, Recorder
 from tensorfusion_dra.simulator.loop import Loop, Watched
-from tensorfusion_dra.simulator.podclaims import FINALIZER, POD_CLAIM_ANNOTATION, Recorder
+from tensorfusion_dra.simulator.podclaims import FINALIZER, POD_CLAIM_ANNOTATION
 from tensorfusion_dra.simulator.rest import CLAIMS, PODS, TEMPLATES, Client, Conditions, Json
 
 Document = Mapping[str, Any]
@@ -24,7 +25,7 @@ class ClaimController:
 
     def __init__(self, url: str) -> None:
         self._client: Final = Client(url)
-        self._recorder: Final = Recorder(self._client, "resource_claim")
+        self._recorder: Final = Recorder(self._client, CoreStyle("resource_claim"))
         watched = [Watched(CLAIMS), Watched(PODS), Watched(TEMPLATES)]
         self._loop: Final = Loop("claim-controller", self._client, watched=watched, sync=self._sync)
 

@@ -1,14 +1,11 @@
 """How pods, their claims and whoever acts for them are connected in the API."""
 
-import time
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
-from threading import Lock
 from typing import Any, Final
 
 from tensorfusion_dra.core.errors import DriverError
-from tensorfusion_dra.simulator.answers import ApiError
-from tensorfusion_dra.simulator.rest import EVENTS, Client, Json
+from tensorfusion_dra.simulator.rest import Json
 
 Document = Mapping[str, Any]
 
@@ -111,51 +108,3 @@ def with_condition(conditions: Iterable[Document], new: Json) -> list[Json]:
 def now() -> str:
     """The time as the API writes it."""
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-class Recorder:
-    """Writes Events on pods; one that only repeats the pod's last is left out."""
-
-    def __init__(self, client: Client, component: str) -> None:
-        self._client: Final = client
-        self._component: Final = component
-        self._lock: Final = Lock()  # guards _last
-        self._last: Final[dict[str, tuple[str, str]]] = {}
-
-    def record(self, pod: Document, reason: str, message: str, *, warning: bool = True) -> None:
-        """The pod has an Event more."""
-        with self._lock:
-            if self._last.get(uid(pod)) == (reason, message):
-                return
-            self._last[uid(pod)] = (reason, message)
-        metadata = pod["metadata"]
-        body = {
-            "apiVersion": "v1",
-            "kind": "Event",
-            "metadata": {
-                "name": f"{metadata['name']}.{time.time_ns():x}",
-                "namespace": metadata["namespace"],
-            },
-            "involvedObject": {
-                "apiVersion": "v1",
-                "kind": "Pod",
-                **{name: metadata[name] for name in ("namespace", "name", "uid")},
-            },
-            "reason": reason,
-            "message": message,
-            "type": "Warning" if warning else "Normal",
-            "source": {"component": self._component},
-            "firstTimestamp": now(),
-            "lastTimestamp": now(),
-            "count": 1,
-        }
-        try:
-            self._client.create(EVENTS, body)
-        except ApiError:
-            # The pod's namespace may be gone: an Event is no reason to stop.
-            return
-
-    def forget(self, pod_uid: str) -> None:
-        """The pod is gone."""
-        with self._lock:
-            self._last.pop(pod_uid, None)

@@ -42,6 +42,7 @@ class Resource:
 RESOURCE_V1: Final = "resource.k8s.io/v1"
 PODS: Final = Resource(api_version="v1", plural="pods", kind="Pod")
 EVENTS: Final = Resource(api_version="v1", plural="events", kind="Event")
+NEW_EVENTS: Final = Resource(api_version="events.k8s.io/v1", plural="events", kind="Event")
 NODES: Final = Resource(api_version="v1", plural="nodes", kind="Node", namespaced=False)
 CLAIMS: Final = Resource(api_version=RESOURCE_V1, plural="resourceclaims", kind="ResourceClaim")
 TEMPLATES: Final = Resource(

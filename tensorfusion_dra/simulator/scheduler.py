@@ -14,8 +14,9 @@ from tensorfusion_dra.simulator import allocation, podclaims
 from tensorfusion_dra.simulator.allocation import NoFitError, SchedulingError
 from tensorfusion_dra.simulator.allocator import node_selectors
 from tensorfusion_dra.simulator.answers import RestError
+from tensorfusion_dra.simulator.events import Recorder, SeriesStyle
 from tensorfusion_dra.simulator.loop import Loop, Watched
-from tensorfusion_dra.simulator.podclaims import FINALIZER, ClaimNotCreatedError, Recorder
+from tensorfusion_dra.simulator.podclaims import FINALIZER, ClaimNotCreatedError
 from tensorfusion_dra.simulator.rest import CLAIMS, CLASSES, NODES, PODS, SLICES, Client, Json
 
 Document = Mapping[str, Any]
@@ -47,7 +48,7 @@ class Scheduler:
 
     def __init__(self, url: str) -> None:
         self._client: Final = Client(url)
-        self._recorder: Final = Recorder(self._client, "default-scheduler")
+        self._recorder: Final = Recorder(self._client, SeriesStyle("default-scheduler"))
         self._numbers: Final = itertools.count()
         self._arrivals: Final[dict[str, int]] = {}
         watched = [
@@ -81,6 +82,7 @@ class Scheduler:
             self._arrivals.setdefault(podclaims.uid(event["object"]), next(self._numbers))
         elif event["type"] == "DELETED":
             self._arrivals.pop(podclaims.uid(event["object"]), None)
+            self._recorder.forget(podclaims.uid(event["object"]))
 
     def _order(self, pod: Document) -> tuple[float, str, int]:
         number = self._arrivals.get(podclaims.uid(pod), float("inf"))

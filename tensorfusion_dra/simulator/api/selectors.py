@@ -61,7 +61,12 @@ def _field_test(path: str, value: str, *, equal: bool) -> Test:
 
 
 def field_text(document: Mapping[str, object], path: str) -> str:
-    """A field as selectors see it: its text, or "" where it is absent."""
+    """Return a field as selectors see it: its text, or "" where it is absent."""
+    if path == "source":
+        # Of Events alone: the reporter's name, in whichever of two fields it is.
+        return field_text(document, "source.component") or field_text(
+            document, "reportingComponent"
+        )
     found: object = document
     for name in path.split("."):
         found = found.get(name) if isinstance(found, dict) else None

@@ -1,7 +1,7 @@
 """Takes the pods of a node through their lives: prepared, running, ended."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from tensorfusion_dra.simulator import podclaims
 from tensorfusion_dra.simulator.answers import ApiError, RestError
+from tensorfusion_dra.simulator.events import CoreStyle, Recorder
 from tensorfusion_dra.simulator.loop import Loop, Watched
 from tensorfusion_dra.simulator.node import pod_status
 from tensorfusion_dra.simulator.node.preparation import Preparation, PreparationError
@@ -21,6 +22,8 @@ Document = Mapping[str, Any]
 
 _AT_ONCE: Final = 16
 _REST_RETRY_SECONDS: Final = 0.2
+_STARTED: Final = (("Created", "Container created"), ("Started", "Container started"))
+"""Reasons and messages of the Events on a container that starts."""
 
 
 class Stage(Enum):
@@ -83,7 +86,7 @@ class Pods:
         self._runtime: Final = runtime
         self._timings: Final = setting.timings
         self._journal: Final = setting.journal
-        self._recorder: Final = podclaims.Recorder(client, "kubelet")
+        self._recorder: Final = Recorder(client, CoreStyle("kubelet", setting.node_name))
         self._workers: Final = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="pod")
         self._lock: Final = (
             Lock()
@@ -188,7 +191,6 @@ class Pods:
         try:
             self._create_containers(pod.uid, document)
         except ContainerError as error:
-            self._recorder.record(document, "Failed", f"Error: {error}")
             self._journal.add("container_failed", pod=name, error=str(error))
             written = self._write_status(document, pod_status.waiting(document, str(error)))
             pod.tried_version = _version(written)
@@ -199,20 +201,25 @@ class Pods:
         return 0.0
 
     def _create_containers(self, pod_uid: str, document: Document) -> None:
-        spec = document["spec"]
-        for container in [*(spec.get("initContainers") or ()), *spec["containers"]]:
-            self._runtime.create(
-                pod_uid,
-                container["name"],
-                cdi_ids=self._preparation.cdi_ids(document, container),
-                env=pod_status.env(document, container),
-            )
+        for path, container in _containers(document):
+            try:
+                self._runtime.create(
+                    pod_uid,
+                    container["name"],
+                    cdi_ids=self._preparation.cdi_ids(document, container),
+                    env=pod_status.env(document, container),
+                )
+            except ContainerError as error:
+                self._recorder.record(document, "Failed", f"Error: {error}", field_path=path)
+                raise
+            for reason, message in _STARTED:
+                self._recorder.record(document, reason, message, warning=False, field_path=path)
 
     def _end(self, pod: _Pod, document: Document | None) -> float:
         """Goes as far as possible; the seconds until the next try, if that is not the end."""
         name = pod.uid if document is None else podclaims.text(document)
         if pod.stage is not Stage.ENDED:
-            self._runtime.stop(pod.uid)
+            self._stop_containers(pod, document)
             try:
                 self._preparation.unprepare(pod.uid)
             except PreparationError as error:
@@ -225,6 +232,13 @@ class Pods:
             self._write_status(document, pod_status.ended(document, pod.outcome))
         pod.stage = Stage.ENDED
         return 0.0
+
+    def _stop_containers(self, pod: _Pod, document: Document | None) -> None:
+        if document is not None and not pod.outcome and self._runtime.containers(pod.uid):
+            for path, container in _containers(document):
+                message = f"Stopping container {container['name']}"
+                self._recorder.record(document, "Killing", message, warning=False, field_path=path)
+        self._runtime.stop(pod.uid)
 
     def _delete(self, document: Document) -> None:
         """Removes the pod from the API, which waited for that."""
@@ -240,6 +254,13 @@ class Pods:
 
     def _write_status(self, document: Document, status: Json) -> Json:
         return self._client.patch(PODS, document, {"status": status}, subresource="status")
+
+
+def _containers(pod: Document) -> Iterator[tuple[str, Document]]:
+    """The containers in the order of their start, each with its path for Events."""
+    for field in ("initContainers", "containers"):
+        for container in pod["spec"].get(field) or ():
+            yield f"spec.{field}{{{container['name']}}}", container
 
 
 def _is_deleted(document: Document | None) -> bool:

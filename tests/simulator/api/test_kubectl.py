@@ -2,6 +2,7 @@
 
 import json
 from typing import Final
+from urllib.parse import quote
 
 import pytest
 
@@ -9,6 +10,7 @@ from tensorfusion_dra.simulator.apiserver import ApiServer
 from tests.simulator.api.client import (
     APPLY,
     CLAIMS,
+    EVENTS,
     JSON_PATCH,
     MERGE,
     PODS,
@@ -150,3 +152,47 @@ def test_a_log_of_a_pod_with_several_containers_needs_the_name_of_one(api: Clien
 
     assert "choose one of: [a b]" in api.get(f"{PODS}/pod-a/log").message
     assert api.get(f"{PODS}/pod-b/log").code == 404
+
+
+def event(name: str, *, pod: str, **fields: object) -> Json:
+    about = {"kind": "Pod", "name": pod, "namespace": "default", "uid": f"uid-of-{pod}"}
+    return {
+        "metadata": {"name": name},
+        "involvedObject": {**about, "apiVersion": "v1"},
+        "reason": "Failed",
+        "type": "Warning",
+        **fields,
+    }
+
+
+@pytest.mark.parametrize(
+    ("selector", "names"),
+    [
+        # kubectl describe pod
+        (
+            "involvedObject.name=pod-a,involvedObject.namespace=default,involvedObject.kind=Pod,"
+            "involvedObject.uid=uid-of-pod-a",
+            ["a", "b"],
+        ),
+        # kubectl events --for pod/pod-b
+        ("involvedObject.kind=Pod,involvedObject.name=pod-b,involvedObject.apiVersion=v1", ["c"]),
+        # kubectl get events --field-selector
+        ("type!=Normal", ["a", "b"]),
+        ("source=kubelet", ["a"]),
+        ("source=default-scheduler", ["b"]),
+        ("reportingComponent=default-scheduler,reason=Failed", ["b"]),
+        ("involvedObject.fieldPath=spec.a", ["c"]),
+    ],
+)
+def test_events_are_found_by_the_fields_that_kubectl_selects(
+    api: Client, selector: str, names: list[str]
+) -> None:
+    api.post(EVENTS, event("a", pod="pod-a", source={"component": "kubelet"}))
+    api.post(EVENTS, event("b", pod="pod-a", reportingComponent="default-scheduler"))
+    of_other = event("c", pod="pod-b", type="Normal")
+    of_other["involvedObject"]["fieldPath"] = "spec.a"
+    api.post(EVENTS, of_other)
+
+    found = api.get(f"{EVENTS}?fieldSelector={quote(selector)}&limit=500").json["items"]
+
+    assert [item["metadata"]["name"] for item in found] == names

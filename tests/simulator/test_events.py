@@ -1,0 +1,185 @@
+"""Events on pods, as `kubectl describe pod` shows them."""
+
+from typing import Final
+
+import pytest
+
+from tensorfusion_dra.simulator.apiserver import ApiServer
+from tensorfusion_dra.simulator.claim_controller import ClaimController
+from tensorfusion_dra.simulator.events import CoreStyle, Recorder, SeriesStyle, Style
+from tensorfusion_dra.simulator.rest import EVENTS, NEW_EVENTS, NODES, PODS, Client
+from tensorfusion_dra.simulator.scheduler import Scheduler
+from tests.simulator import objects
+from tests.simulator.kubelets import NodeUnderTest
+from tests.simulator.objects import NODE, Json
+from tests.simulator.tiny_plugin import TinyPlugin
+from tests.simulator.waiting import eventually
+
+PATH: Final = "spec.containers{main}"
+STYLES: Final = [CoreStyle("kubelet", NODE), SeriesStyle("default-scheduler")]
+
+
+def events(client: Client, reason: str) -> list[Json]:
+    return [event for event in client.list(EVENTS).items if event["reason"] == reason]
+
+
+def count(event: Json) -> int:
+    """How often an Event happened, as kubectl counts."""
+    series = event.get("series") or {}
+    return int(series.get("count") or event.get("count") or 1)
+
+
+@pytest.mark.parametrize("style", STYLES, ids=["core", "series"])
+def test_a_repeated_event_is_counted_and_another_text_is_another_event(
+    client: Client, style: Style
+) -> None:
+    pod = client.create(PODS, objects.pod())
+    recorder = Recorder(client, style)
+
+    for message in ("busy", "gone", "busy", "busy"):
+        recorder.record(pod, "Failed", message)
+
+    counts = {event["message"]: count(event) for event in client.list(EVENTS).items}
+    assert counts == {"busy": 3, "gone": 1}
+
+
+@pytest.mark.parametrize("style", STYLES, ids=["core", "series"])
+def test_events_on_different_parts_of_a_pod_are_different(client: Client, style: Style) -> None:
+    pod = client.create(PODS, objects.pod())
+    recorder = Recorder(client, style)
+
+    for path in ("", PATH, PATH):
+        recorder.record(pod, "Failed", "busy", field_path=path)
+
+    found = {
+        event["involvedObject"].get("fieldPath", ""): count(event)
+        for event in client.list(EVENTS).items
+    }
+    assert found == {"": 1, PATH: 2}
+
+
+def test_a_counted_event_keeps_its_first_time_and_has_a_later_last_one(client: Client) -> None:
+    pod = client.create(PODS, objects.pod())
+    recorder = Recorder(client, CoreStyle("kubelet", NODE))
+    recorder.record(pod, "Failed", "busy")
+    (first,) = events(client, "Failed")
+
+    recorder.record(pod, "Failed", "busy")
+
+    (second,) = events(client, "Failed")
+    assert second["metadata"]["uid"] == first["metadata"]["uid"]
+    assert second["firstTimestamp"] == first["firstTimestamp"]
+    assert second["lastTimestamp"] >= first["lastTimestamp"]
+
+
+@pytest.mark.parametrize("style", STYLES, ids=["core", "series"])
+def test_an_event_that_was_deleted_is_written_again(client: Client, style: Style) -> None:
+    pod = client.create(PODS, objects.pod())
+    recorder = Recorder(client, style)
+    recorder.record(pod, "Failed", "busy")
+    (event,) = client.list(EVENTS).items
+    client.delete(EVENTS, event["metadata"]["name"], "default")
+
+    recorder.record(pod, "Failed", "busy")
+
+    (again,) = client.list(EVENTS).items
+    assert again["metadata"]["uid"] != event["metadata"]["uid"]
+    assert count(again) == 1
+
+
+def test_an_event_that_cannot_be_written_is_dropped(api: ApiServer, client: Client) -> None:
+    pod = client.create(PODS, objects.pod())
+    nowhere = {**pod, "metadata": {**pod["metadata"], "namespace": "gone"}}
+    recorder = Recorder(client, CoreStyle("kubelet", NODE))
+
+    recorder.record(nowhere, "Failed", "busy")
+    api.stop()
+    recorder.record(pod, "Failed", "busy")
+
+    api.start()
+    assert client.list(EVENTS).items == []
+
+
+def test_a_note_is_cut_to_what_the_api_takes(client: Client) -> None:
+    pod = client.create(PODS, objects.pod())
+
+    Recorder(client, SeriesStyle("default-scheduler")).record(pod, "FailedScheduling", "é" * 600)
+
+    (event,) = events(client, "FailedScheduling")
+    assert event["message"] == "é" * 510 + " ..."
+
+
+def test_the_scheduler_reports_as_a_real_one(api: ApiServer, client: Client) -> None:
+    client.create(NODES, objects.node())
+    pod = client.create(PODS, objects.pod("a"))
+    client.create(PODS, objects.pod("b", claim_name="missing"))
+
+    with Scheduler(api.url):
+        (scheduled,) = eventually(lambda: events(client, "Scheduled"))
+        (failed,) = eventually(lambda: events(client, "FailedScheduling"))
+
+    assert scheduled["message"] == f"Successfully assigned default/a to {NODE}"
+    assert scheduled["involvedObject"]["uid"] == pod["metadata"]["uid"]
+    assert (scheduled["type"], failed["type"]) == ("Normal", "Warning")
+    assert (scheduled["action"], failed["action"]) == ("Binding", "Scheduling")
+    assert failed["message"] == 'resourceclaim "missing" not found'
+    for event in (scheduled, failed):
+        assert event["reportingComponent"] == "default-scheduler"
+        assert event["eventTime"]
+        assert event["firstTimestamp"] is None
+    assert len(client.list(NEW_EVENTS).items) == 2
+
+
+def test_the_claim_controller_counts_its_failures(api: ApiServer, client: Client) -> None:
+    client.create(PODS, objects.pod(template_name="template"))
+
+    with ClaimController(api.url):
+        eventually(lambda: events(client, "FailedResourceClaimCreation"))
+        for name in ("a", "b"):
+            client.create(PODS, objects.pod(name))
+        (event,) = eventually(
+            lambda: [
+                event for event in events(client, "FailedResourceClaimCreation") if count(event) > 1
+            ]
+        )
+
+    assert (event["type"], event["source"]) == ("Warning", {"component": "resource_claim"})
+    assert event["message"].startswith("PodResourceClaim gpu: failed to create ResourceClaim: ")
+
+
+@pytest.mark.usefixtures("plugin")
+def test_the_kubelet_reports_the_start_and_the_end_of_each_container(
+    node: NodeUnderTest,
+) -> None:
+    node.pod(claim=node.claim())
+    eventually(lambda: node.phase() == "Running")
+    node.delete()
+    eventually(lambda: node.phase() == "")
+
+    found = [events(node.client, reason) for reason in ("Created", "Started", "Killing")]
+
+    assert [len(of_reason) for of_reason in found] == [1, 1, 1]
+    messages = []
+    for (event,) in found:
+        messages.append(event["message"])
+        assert event["involvedObject"]["fieldPath"] == PATH
+        assert event["source"] == {"component": "kubelet", "host": NODE}
+        assert (event["type"], count(event)) == ("Normal", 1)
+    assert messages == ["Container created", "Container started", "Stopping container main"]
+
+
+def test_the_kubelet_counts_failures_to_prepare(node: NodeUnderTest, plugin: TinyPlugin) -> None:
+    plugin.prepare_error = "no card"
+
+    node.pod(claim=node.claim())
+
+    (event,) = eventually(
+        lambda: [
+            event
+            for event in events(node.client, "FailedPrepareDynamicResources")
+            if count(event) > 2
+        ]
+    )
+    assert event["message"].startswith("Failed to prepare dynamic resources: ")
+    assert event["message"].endswith("no card")
+    assert "fieldPath" not in event["involvedObject"]
