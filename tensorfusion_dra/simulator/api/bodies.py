@@ -7,13 +7,14 @@ from typing import Final
 import yaml
 
 from tensorfusion_dra.core.field_errors import invalid, not_supported, required, too_long
-from tensorfusion_dra.simulator.api import failures, kinds, schema
+from tensorfusion_dra.simulator.api import failures, kinds, schema, typed
 from tensorfusion_dra.simulator.api.deletion import DeleteOptions
 from tensorfusion_dra.simulator.api.failures import ApiError
 from tensorfusion_dra.simulator.api.kinds import Kind
 from tensorfusion_dra.simulator.api.registry import WriteOptions
 from tensorfusion_dra.simulator.api.requests import Request
-from tensorfusion_dra.simulator.api.schema import DecodeError, Schema
+from tensorfusion_dra.simulator.api.scalars import DecodeError
+from tensorfusion_dra.simulator.api.schema import Schema
 from tensorfusion_dra.simulator.api.strategy import Json, part
 
 _VALIDATIONS: Final = ("", "Ignore", "Strict", "Warn")
@@ -130,20 +131,23 @@ def _yaml(text: str) -> object:
 
 
 def decode(
-    known: Schema, request: Request, kind: Kind, version: str, *, typed: bool = False
+    known: Schema, request: Request, kind: Kind, version: str, *, typed_body: bool = False
 ) -> tuple[Json, tuple[str, ...]]:
     """The object in a body, without unknown fields, and the warnings about them.
 
     Args:
-        typed: Whether it must name its apiVersion and kind.
+        typed_body: Whether the body is applied: it must name its apiVersion and kind, and have no
+            field that the schema does not declare.
 
     Raises:
         ApiError: 400, as it is another kind, has a wrong type or, if the request is strict, an
             unknown field.
     """
     body = document(request, kind.kind)
-    if typed and not (body.get("apiVersion") and body.get("kind")):
+    if typed_body and not (body.get("apiVersion") and body.get("kind")):
         raise failures.bad_request("invalid object type: /, Kind=")
+    if typed_body:
+        typed.check(known, kind, version, body=body)
     return _checked(known, request, body, kind, version)
 
 

@@ -30,6 +30,14 @@ _POD_MUTABLE: Final = frozenset(
         "tolerations",
     }
 )
+_GATED: Final[Json] = {
+    "type": "PodScheduled",
+    "status": "False",
+    "lastProbeTime": None,
+    "lastTransitionTime": None,
+    "reason": "SchedulingGated",
+    "message": "Scheduling is blocked due to non-empty scheduling gates",
+}
 _EVENT_BYTES: Final = {"reportingInstance": 128, "action": 128, "reason": 128, "message": 1024}
 
 
@@ -44,7 +52,10 @@ class PodStrategy(Strategy):
         for name, value in _POD_DEFAULTS.items():
             spec.setdefault(name, value)
         if old is None:
-            document["status"] = {"phase": "Pending"}
+            status: Json = {"phase": "Pending"}
+            if spec.get("schedulingGates"):
+                status["conditions"] = [_GATED]
+            document["status"] = status
 
     def errors(self, document: Json, old: Json | None) -> Iterator[FieldError]:
         """Claims that containers use must be the pod's; most of a spec never changes."""

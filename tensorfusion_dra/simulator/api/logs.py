@@ -24,7 +24,8 @@ def refusal(request: Request, pod: Stored) -> ApiError:
     asked = request.query.get("container", "")
     if not asked and len(main) > 1:
         return failures.bad_request(
-            f"a container name must be specified for pod {name}, choose one of: [{' '.join(main)}]"
+            f"a container name must be specified for pod {name}, choose one of:"
+            f" [{' '.join(containers)}]"
         )
     container = asked or main[0]
     if container not in containers:

@@ -45,11 +45,13 @@ def parse(request: Request, content_type: str, *, schema: Schema, kind: Kind) ->
     Raises:
         ApiError: 400 if the body cannot be read, 415 if the kind takes no such patch.
     """
-    if content_type not in types(kind):
+    if content_type == STRATEGIC_PATCH and kind.is_custom:
         raise failures.unsupported_media(
             "the body of the request was in an unknown format - accepted media types include: "
             + ", ".join(types(kind))
         )
+    if content_type not in types(kind):
+        raise failures.unsupported_media("415: Unsupported Media Type")
     try:
         body = json.loads(request.body)
     except ValueError as error:

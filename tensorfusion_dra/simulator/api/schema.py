@@ -8,29 +8,17 @@ left out. A field name ending in ``!`` is written even if it is empty. ``[+key]T
 strategic merge patch merges by its first key, and ``[+]T`` one that it merges by value.
 """
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from functools import cache
 from typing import Final, Literal
 
 from tensorfusion_dra.core import quantity
-from tensorfusion_dra.core.errors import DriverError
+from tensorfusion_dra.simulator.api.scalars import mismatch, scalar
 
 Json = dict[str, object]
 Structs = Mapping[str, Mapping[str, str]]
 
-_BLANKS: Final = " \x85\xa0\u1680\u202f\u205f\u3000" + "".join(map(chr, range(0x2000, 0x200B)))
-"""Quantity.UnmarshalJSON trims these; a tab or a line end stands escaped in JSON, and so stays."""
-_QUANTITY_TEXT: Final = (
-    "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
-)
-_TIME: Final = re.compile(
-    r"([0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2})(\.[0-9]+)?(Z|[+-][0-9]{2}:[0-9]{2})"
-)
-_INT64: Final = range(-(2**63), 2**63)
-_GO_NAMES: Final = {"int": "int64", "bool": "bool"}
 _ZEROS: Final[Mapping[str, object]] = {
     "string": "",
     "int": 0,
@@ -38,16 +26,6 @@ _ZEROS: Final[Mapping[str, object]] = {
     "quantity": "0",
     "intorstring": 0,
 }
-_PYTHON_TYPES: Final[Mapping[str, type]] = {
-    "int": int,
-    "bool": bool,
-    "any": object,
-    "raw": object,
-}
-
-
-class DecodeError(DriverError):
-    """A document has a value of another JSON type than its field."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +115,10 @@ class Schema:
         marked = self._names[struct].get(name)
         return parsed(self.structs[struct][marked]) if marked else ANY
 
+    def declares(self, struct: str, name: str) -> bool:
+        """Return whether a struct has a field."""
+        return name in self._names[struct]
+
     def same(self, struct: str, one: Json, other: Json) -> bool:
         """Whether the API server sees no difference between two stored documents."""
         return one == other or self.comparable(struct, one) == self.comparable(struct, other)
@@ -187,7 +169,7 @@ class Schema:
 
     def _struct(self, struct: str, document: object, path: str, complaints: list[str]) -> Json:
         if not isinstance(document, dict):
-            raise _mismatch(document, path, struct)
+            raise mismatch(document, path, struct)
         names = self._names[struct]
         for name in getattr(document, "names", ()):
             complaints.append(f'duplicate field "{_child(path, name)}"')
@@ -206,7 +188,7 @@ class Schema:
             return self._struct(found.base, value, path, complaints)
         if found.shape == "list":
             if not isinstance(value, list):
-                raise _mismatch(value, path, f"[]{found.base}")
+                raise mismatch(value, path, f"[]{found.base}")
             inner = parsed(found.base)
             return [
                 self._value(inner, _no_null(inner, item), f"{path}[{index}]", complaints)
@@ -214,13 +196,13 @@ class Schema:
             ]
         if found.shape == "map":
             if not isinstance(value, dict):
-                raise _mismatch(value, path, f"map[string]{found.base}")
+                raise mismatch(value, path, f"map[string]{found.base}")
             inner = parsed(found.base)
             return {
                 key: self._value(inner, _no_null(inner, item), _child(path, key), complaints)
                 for key, item in value.items()
             }
-        return _scalar(found.base, value, path)
+        return scalar(found.base, value, path)
 
 
 @cache
@@ -242,47 +224,6 @@ ANY: Final = parsed("any")
 """The type of a field that is not checked."""
 
 
-def _scalar(name: str, value: object, path: str) -> object:
-    # bool is an int to Python, but not to JSON.
-    is_bool = isinstance(value, bool)
-    match name:
-        case "quantity":
-            return _quantity(value)
-        case "time" | "microtime" if isinstance(value, str):
-            return _time(value, digits=6 if name == "microtime" else 0)
-        case "intorstring" if isinstance(value, int) and not is_bool:
-            return value
-        case _:
-            wanted = _PYTHON_TYPES.get(name, str)
-            if not isinstance(value, wanted) or (is_bool and wanted is int):
-                raise _mismatch(value, path, _GO_NAMES.get(name, "string"))
-            if wanted is int and value not in _INT64:
-                raise _mismatch(value, path, "int64")
-            return value
-
-
-def _quantity(value: object) -> str:
-    value = value.strip(_BLANKS) if isinstance(value, str) else value
-    try:
-        return str(quantity.parse(repr(value) if isinstance(value, float) else value))
-    except quantity.QuantityError as error:
-        raise DecodeError(_QUANTITY_TEXT) from error
-
-
-def _time(value: str, *, digits: int) -> str:
-    text = f'parsing time "{value}" as "2006-01-02T15:04:05Z07:00": cannot parse "{value}"'
-    match = _TIME.fullmatch(value)
-    if match is None:
-        raise DecodeError(text)
-    try:
-        moment = datetime.fromisoformat(match[1] + match[3]).astimezone(UTC)
-    except ValueError as error:
-        raise DecodeError(text) from error
-    fraction = (match[2] or ".")[1:]
-    shown = moment.strftime("%Y-%m-%dT%H:%M:%S")
-    return f"{shown}.{fraction:0<{digits}.{digits}}Z" if digits else f"{shown}Z"
-
-
 def _no_null(inner: Type, item: object) -> object:
     """An item of a list or map; null is its type's zero value there."""
     if item is not None or inner.base == "any":
@@ -292,14 +233,6 @@ def _no_null(inner: Type, item: object) -> object:
 
 def _child(path: str, name: str) -> str:
     return f"{path}.{name}" if path else name
-
-
-def _mismatch(value: object, path: str, expected: str) -> DecodeError:
-    names = {str: "string", bool: "bool", int: "number", float: "number", list: "array"}
-    found = names.get(type(value), "null" if value is None else "object")
-    return DecodeError(
-        f"json: cannot unmarshal {found} into Go struct field {path} of type {expected}"
-    )
 
 
 def elements(value: object) -> Iterator[Json]:

@@ -214,7 +214,7 @@ class Service:
     def _apply(self, request: Request, target: Target, view: View) -> Answer:
         options = bodies.apply_options(request)
         decoded, complaints = bodies.decode(
-            self.schema, request, target.kind, view.version, typed=True
+            self.schema, request, target.kind, view.version, typed_body=True
         )
         warnings = list(complaints)
         if "managedFields" in part(decoded, "metadata"):

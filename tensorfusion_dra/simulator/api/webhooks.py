@@ -12,7 +12,8 @@ from urllib.parse import urlsplit
 from tensorfusion_dra.core.errors import DriverError
 from tensorfusion_dra.simulator.api.failures import ApiError
 from tensorfusion_dra.simulator.api.patches import JsonPatch
-from tensorfusion_dra.simulator.api.schema import DecodeError, Schema
+from tensorfusion_dra.simulator.api.scalars import DecodeError
+from tensorfusion_dra.simulator.api.schema import Schema
 from tensorfusion_dra.simulator.api.store import Store
 from tensorfusion_dra.simulator.api.strategy import Json
 from tensorfusion_dra.simulator.api.webhook_matching import (

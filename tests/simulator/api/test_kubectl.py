@@ -55,17 +55,37 @@ def test_apply_of_an_unknown_field_is_refused_and_stores_nothing(api: Client) ->
     wrong = claim(request=[])
 
     refused = api.post(f"{CLAIMS}?{CLIENT_SIDE}", applied(wrong))
-    by_server = api.patch(
-        f"{CLAIMS}/claim-a?fieldManager=kubectl&fieldValidation=Strict&force=false", wrong, APPLY
-    )
 
-    for reply in (refused, by_server):
-        assert (reply.code, reply.json["reason"]) == (400, "BadRequest")
-        assert reply.message == (
-            'ResourceClaim in version "v1" cannot be handled as a ResourceClaim: strict decoding'
-            ' error: unknown field "spec.devices.request"'
-        )
+    assert (refused.code, refused.json["reason"]) == (400, "BadRequest")
+    assert refused.message == (
+        'ResourceClaim in version "v1" cannot be handled as a ResourceClaim: strict decoding'
+        ' error: unknown field "spec.devices.request"'
+    )
     assert api.get(f"{CLAIMS}/claim-a").code == 404
+
+
+@pytest.mark.parametrize("validation", ["Strict", "Warn", "Ignore"])
+def test_server_side_apply_of_an_undeclared_field_is_refused_in_any_case(
+    api: Client, validation: str
+) -> None:
+    containers = [{"name": "app", "image": "app", "imagePullPolice": "Never"}]
+    query = f"fieldManager=kubectl&fieldValidation={validation}&force=false"
+    wrong = claim(requests=[{"name": "gpu", "exactlyy": {}}])
+
+    of_pod = api.patch(f"{PODS}/pod-a?{query}", pod(containers=containers, nodeSelektor={}), APPLY)
+    of_claim = api.patch(f"{CLAIMS}/claim-a?{query}", wrong, APPLY)
+
+    assert (of_pod.code, of_claim.code) == (500, 500)
+    assert of_pod.message == (
+        "failed to create typed patch object (/pod-a; /v1, Kind=Pod): errors:\n"
+        '  .spec.containers[name="app"].imagePullPolice: field not declared in schema\n'
+        "  .spec.nodeSelektor: field not declared in schema"
+    )
+    assert of_claim.message == (
+        "failed to create typed patch object (/claim-a; resource.k8s.io/v1, Kind=ResourceClaim):"
+        " .spec.devices.requests[0].exactlyy: field not declared in schema"
+    )
+    assert api.get(f"{PODS}/pod-a").code == api.get(f"{CLAIMS}/claim-a").code == 404
 
 
 @pytest.mark.parametrize(
@@ -108,7 +128,10 @@ def test_custom_resources_are_patched_but_not_strategically() -> None:
 
     assert merged.json["spec"] == {"a": 1}
     assert (refused.code, refused.json["reason"]) == (415, "UnsupportedMediaType")
-    assert "application/merge-patch+json" in refused.message
+    assert refused.message.endswith(
+        "media types include: application/json-patch+json, application/merge-patch+json,"
+        " application/apply-patch+yaml"
+    )
 
 
 def test_pods_are_of_the_category_that_get_all_lists(api: Client) -> None:

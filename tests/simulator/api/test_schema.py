@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from kubernetes_validate.utils import schema_contents
 
 from tensorfusion_dra.simulator.api.kinds import KINDS
-from tensorfusion_dra.simulator.api.schema import DecodeError, Schema, parsed
+from tensorfusion_dra.simulator.api.scalars import DecodeError
+from tensorfusion_dra.simulator.api.schema import Schema, parsed
 from tensorfusion_dra.simulator.api.structs import KUBERNETES_NAMES, PACKAGES, STRUCTS
 from tests.simulator.api.client import (
     Json,

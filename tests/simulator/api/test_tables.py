@@ -189,6 +189,12 @@ def test_a_pods_row_sums_up_its_containers(
     assert (found["Name"], found["IP"], found["Node"]) == ("pod-a", "<none>", "<none>")
 
 
+def test_a_pod_with_scheduling_gates_is_shown_as_gated(api: Client) -> None:
+    api.post(PODS, pod(schedulingGates=[{"name": "example.com/gate"}]))
+
+    assert row(api, PODS)["Status"] == "SchedulingGated"
+
+
 def test_a_pods_row_says_when_a_container_was_restarted(api: Client) -> None:
     api.post(PODS, pod())
     restarted = running(restartCount=2, lastState=LONG_AGO)
