@@ -24,6 +24,12 @@ STRATEGIC: Final = "application/strategic-merge-patch+json"
 JSON_PATCH: Final = "application/json-patch+json"
 APPLY: Final = "application/apply-patch+yaml"
 
+TABLE: Final = (
+    "application/json;as=Table;v=v1;g=meta.k8s.io,"
+    "application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json"
+)
+"""The Accept header of `kubectl get`, release 1.36."""
+
 SHARE: Final = "11111111-2222-3333-4444-555555555555"
 
 
