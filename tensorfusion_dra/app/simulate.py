@@ -1,5 +1,6 @@
 """`simulate`: a whole node on this machine, without GPU or cluster, from discovery to teardown."""
 
+import contextlib
 import json
 import shutil
 import signal
@@ -8,6 +9,7 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from threading import Event
 from typing import Any, Final
 
 from tensorfusion_dra.app import simulation_report, simulation_text
@@ -22,7 +24,9 @@ from tensorfusion_dra.core.errors import InputError, RetryableError
 from tensorfusion_dra.core.quantity import Quantity
 from tensorfusion_dra.simulator.rest import Json
 
-_SECONDS: Final = 30.0
+_SECONDS: Final = 60.0
+_INTERRUPTED: Final = 128 + signal.SIGINT
+"""The exit code that shells give for Ctrl-C."""
 
 
 def run(chosen: Options, *, form: str) -> int:
@@ -37,6 +41,8 @@ def run(chosen: Options, *, form: str) -> int:
         RetryableError: Something did not happen in time; the text says what.
     """
     progress = Progress(sys.stderr)
+    # Like Ctrl-C, SIGTERM ends the processes that were started and removes the folder.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     # Short, because sockets lie in it.
     folder = Path(tempfile.mkdtemp(prefix="tfdra-"))
     cluster = SimulatedCluster(folder, gpus=chosen.gpus, tensor_fusion=chosen.file is not None)
@@ -47,6 +53,8 @@ def run(chosen: Options, *, form: str) -> int:
         progress.clear()
         _explain(error)
         raise RetryableError(error.summary) from error
+    except KeyboardInterrupt:
+        return _INTERRUPTED
     finally:
         progress.clear()
         workload.stop()
@@ -288,4 +296,5 @@ def _wait_for_interrupt(cluster: SimulatedCluster, report: Report) -> None:
         f"Log of the node plugin: {cluster.log_file}\n"
     )
     sys.stderr.flush()
-    signal.sigwait({signal.SIGINT, signal.SIGTERM})
+    with contextlib.suppress(KeyboardInterrupt):
+        Event().wait()

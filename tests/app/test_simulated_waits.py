@@ -1,7 +1,12 @@
 """What a simulation says when something that it waits for does not happen."""
 
 import argparse
+import contextlib
+import subprocess
+import sys
+import tempfile
 from dataclasses import fields
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +15,7 @@ from tensorfusion_dra.app.plugin_process import WaitError
 from tensorfusion_dra.app.settings import Settings
 from tests.app.test_command import command
 from tests.app.test_node_plugin_process import cluster_with
+from tests.guard import sitecustomize as path_guard
 
 FOREVER = 3600.0
 
@@ -87,3 +93,35 @@ def test_a_simulated_node_uses_no_path_of_this_machine_but_its_boot_id() -> None
     } - {"data_dir"}
     assert outside == {"boot_id_file"}
     assert paths["data_dir"] == str(cluster.folder)
+
+
+def test_a_kept_simulation_that_is_terminated_leaves_neither_files_nor_processes() -> None:
+    with tempfile.TemporaryDirectory(prefix="tfs-") as folder:
+        environment = {**path_guard.environment(), "TMPDIR": folder}
+        with subprocess.Popen(
+            [sys.executable, "-m", "tensorfusion_dra", "simulate", "--keep", "--pods", "1"],
+            env=environment,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as process:
+            assert process.stderr is not None
+            assert any("Log of the node plugin" in line for line in process.stderr)
+
+            assert len(processes_with(folder)) == 1
+
+            process.terminate()
+            process.wait(60)
+
+        assert process.returncode == 0
+        assert processes_with(folder) == []
+        assert list(Path(folder).iterdir()) == []
+
+
+def processes_with(word: str) -> list[str]:
+    """Return the command lines of all processes that contain this word."""
+    found = []
+    for file in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):  # it ended meanwhile
+            found.append(file.read_text(errors="replace"))
+    return [line for line in found if word in line]
