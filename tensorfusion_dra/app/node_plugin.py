@@ -21,6 +21,7 @@ from tensorfusion_dra.cluster.events import Events
 from tensorfusion_dra.cluster.nodes import Nodes
 from tensorfusion_dra.cluster.pods import Pods
 from tensorfusion_dra.cluster.resource_api import ResourceApi
+from tensorfusion_dra.cluster.retries import Reads
 from tensorfusion_dra.cluster.slice_watch import SliceWatch
 from tensorfusion_dra.cluster.slices import Slices
 from tensorfusion_dra.core.errors import FatalError, RetryableError
@@ -122,15 +123,16 @@ def _start(settings: Settings, supervisor: Supervisor, running: ExitStack) -> Pl
     status = StatusReporter(ClaimStatus(resource_api), sick=catalog.sick)
     supervisor.run("status", status.run)
     running.callback(status.stop)
+    reads = Reads()
     preparer = Preparer(
-        Claims(resource_api),
+        Claims(resource_api, reads=reads),
         ledger,
         projection,
         catalog,
         host=host,
         share_terms=ShareTerms(
             isolation=Isolation(settings.isolation),
-            pods=Pods(api) if settings.read_pods == "true" else None,
+            pods=Pods(api, reads=reads) if settings.read_pods == "true" else None,
         ),
         status=status,
     )

@@ -2,20 +2,21 @@
 
 import json
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
-from tensorfusion_dra.cluster import error_text
+from tensorfusion_dra.cluster import error_text, json_text
+from tensorfusion_dra.cluster.watch_stream import WatchStream
 from tensorfusion_dra.core.errors import InputError, RetryableError
+from tensorfusion_dra.driver.ports.cluster import UnreadableError
 
 if TYPE_CHECKING:
+    import urllib3
     from kubernetes.client import ApiClient
-    from kubernetes.client.rest import RESTResponse
 
-_CONNECT_SECONDS: Final = 3.05
 READ_SECONDS: Final = 30.0
 _JSON: Final = "application/json"
 USER_AGENT: Final = "tensorfusion-dra"
@@ -25,6 +26,8 @@ APPLY: Final = "application/apply-patch+yaml"
 """Server-side apply; JSON is YAML as well."""
 _UNAUTHORIZED: Final = 401
 _LONGEST_RETRY_AFTER_SECONDS: Final = 120.0
+_MOST_ERROR_BYTES: Final = 64 * 2**10
+"""A Status object has some hundreds; the rest of a longer answer is not read."""
 
 
 class StatusError(RetryableError):
@@ -72,8 +75,11 @@ class Api:
         """
         with self._connecting:
             if self._client is None:
-                self._client = _client(self._kubeconfig)
-                self._secrets |= _secrets(self._client)
+                # Imported here because the kubelet's sockets are to serve before this has loaded.
+                from tensorfusion_dra.cluster import login  # noqa: PLC0415
+
+                self._client = login.client_of(self._kubeconfig, user_agent=USER_AGENT)
+                self._secrets |= login.secrets(self._client)
             return self._client
 
     def call(
@@ -90,10 +96,12 @@ class Api:
 
         Args:
             content_type: Of the body; tells the kinds of PATCH apart.
+            wait_seconds: For all of it: connection, headers and body.
 
         Raises:
             StatusError: The API server answered with an error.
-            RetryableError: It did not answer within the time, or not in JSON.
+            UnreadableError: It answered with something that is no JSON object, or too large.
+            RetryableError: It did not answer within the time.
         """
         subject = f"{method} {path}"
         with _transport_errors(subject):
@@ -105,29 +113,31 @@ class Api:
                 content_type=content_type,
                 wait_seconds=wait_seconds,
             )
-            text = bytes(response.response.data)
-        if response.status >= 400:
-            raise self._refused(subject, response, text)
+            if response.status >= 400:
+                raise self._refused(subject, response)
+            text = _body(response)
         try:
-            answer = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            found = error_text.one_line(text.decode(errors="replace"), self._secrets)
-            raise RetryableError(f"{subject}: found no JSON: {found}") from error
+            answer = json_text.parsed(text)
+        except ValueError as error:
+            found = error_text.one_line(_shown(text), self._secrets)
+            raise UnreadableError(f"{subject}: found no JSON: {found}") from error
         if not isinstance(answer, dict):
-            raise RetryableError(f"{subject}: found {type(answer).__name__}, expected an object")
+            raise UnreadableError(f"{subject}: found {type(answer).__name__}, expected an object")
         return answer
 
     @contextmanager
     def watch(
         self, path: str, *, query: Mapping[str, str], silent_seconds: float
-    ) -> Iterator["WatchStream"]:
+    ) -> Iterator[WatchStream]:
         """The server's watch events while the block runs.
 
         Args:
-            silent_seconds: A server that says nothing for so long, not even a bookmark, is gone.
+            silent_seconds: A server that sends no whole event for so long, not even a bookmark,
+                is gone.
 
         Raises:
             StatusError: The API server refused the watch.
+            UnreadableError: An event is no JSON, or too large.
             RetryableError: The connection broke.
         """
         subject = f"WATCH {path}"
@@ -137,10 +147,10 @@ class Api:
             )
             try:
                 if response.status >= 400:
-                    raise self._refused(subject, response, bytes(response.response.data))
-                yield WatchStream(response)
+                    raise self._refused(subject, response)
+                yield _stream(response, subject, silent_seconds)
             finally:
-                response.response.close()
+                response.close()
 
     def _send(
         self,
@@ -151,12 +161,16 @@ class Api:
         body: Mapping[str, Any] | None = None,
         content_type: str = _JSON,
         wait_seconds: float,
-    ) -> "RESTResponse":
-        client = self._connected()
+    ) -> "urllib3.BaseHTTPResponse":
+        from tensorfusion_dra.cluster import transport  # noqa: PLC0415 - as in connect()
+
+        if wait_seconds <= 0:
+            raise TimeoutError
+        client = self._connected()  # what it takes to load is not the server's time
         headers = {"Accept": _JSON}
         if body is not None:
             headers["Content-Type"] = content_type
-        serialized = client.param_serialize(
+        method, url, headers, content, _ = client.param_serialize(
             method,
             path,
             query_params=list((query or {}).items()),
@@ -164,8 +178,14 @@ class Api:
             body=body,
             auth_settings=["BearerToken"],
         )
-        wait = max(wait_seconds, 0.1)
-        return client.call_api(*serialized, _request_timeout=(min(_CONNECT_SECONDS, wait), wait))
+        return transport.send(
+            client.rest_client.pool_manager,
+            method,
+            url,
+            headers=headers,
+            body=None if content is None else json.dumps(content),
+            seconds=wait_seconds,
+        )
 
     def _connected(self) -> "ApiClient":
         try:
@@ -178,43 +198,27 @@ class Api:
         self._was_connected = True
         return client
 
-    def _refused(self, subject: str, response: "RESTResponse", text: bytes) -> StatusError:
+    def _refused(self, subject: str, response: "urllib3.BaseHTTPResponse") -> StatusError:
         """The error that the API server answered."""
         if response.status == _UNAUTHORIZED:
             # The library reads a token's file again after a minute of the clock on the wall, which
             # may have been put back; a kubeconfig's it never reads again.
             with self._connecting:
                 self._client = None
-        said = error_text.one_line(_message(text), self._secrets)
+        text = _body(response, cut_at=_MOST_ERROR_BYTES)
+        try:
+            answer = json_text.parsed(text)
+        except ValueError:
+            answer = None
+        answered = answer if isinstance(answer, dict) else {}
+        details = answered.get("details")
+        said = error_text.one_line(answered.get("message", _shown(text)), self._secrets)
         return StatusError(
             f"{subject}: {response.status}: {said}",
             response.status,
-            details=_details(text),
+            details=details if isinstance(details, dict) else {},
             after_seconds=_retry_after_seconds(response),
         )
-
-
-class WatchStream:
-    """The events of one watch; may be cut from another thread."""
-
-    def __init__(self, response: "RESTResponse") -> None:
-        self._response = response.response
-
-    def __iter__(self) -> Iterator[dict[str, Any]]:
-        rest = b""
-        for chunk in self._response.stream(amt=None, decode_content=False):
-            *lines, rest = (rest + chunk).split(b"\n")
-            for line in filter(None, lines):
-                event = json.loads(line)
-                if isinstance(event, dict):
-                    yield event
-
-    def cut(self) -> None:
-        """Ends the iteration, also one that waits for the server or that is just ending."""
-        # Whoever iterates closes the response when the server has ended it. Then its socket is
-        # closed already, or the response has let go of it before or within this very call.
-        with suppress(OSError, RuntimeError, ValueError, TypeError):
-            self._response.shutdown()
 
 
 def items(listed: Mapping[str, Any], subject: str) -> list[dict[str, Any]]:
@@ -240,48 +244,9 @@ def segment(name: str) -> str:
     return quote(name, safe="")
 
 
-def _client(kubeconfig: Path | None) -> "ApiClient":
-    # Imported here because the kubelet's sockets are to serve before this has loaded.
-    import ssl  # noqa: PLC0415
-
-    import urllib3  # noqa: PLC0415
-    import yaml  # noqa: PLC0415
-    from kubernetes import client, config  # noqa: PLC0415
-
-    from tensorfusion_dra.cluster.transport import StaleConnectionRetry  # noqa: PLC0415
-
-    settings = client.Configuration()
-    settings.keep_alive = True
-    settings.retries = StaleConnectionRetry()
-    try:
-        if kubeconfig is None:
-            config.load_incluster_config(client_configuration=settings)  # type: ignore[no-untyped-call]
-        else:
-            config.load_kube_config(  # type: ignore[no-untyped-call]
-                config_file=str(kubeconfig), client_configuration=settings, persist_config=False
-            )
-    # Beside its own errors the library lets out whatever its way through a damaged file meets.
-    except (
-        *(config.ConfigException, yaml.YAMLError, OSError),
-        *(ValueError, TypeError, AttributeError, LookupError, ArithmeticError, RecursionError),
-    ) as error:
-        subject = f"kubeconfig {kubeconfig}" if kubeconfig else "in-cluster configuration"
-        raise InputError(f"{subject}: {error}") from error
-    api_client = client.ApiClient(configuration=settings)
-    api_client.user_agent = USER_AGENT
-    # From Python 3.13 on, certificates are held to RFC 5280 to the letter by default. Authorities
-    # of clusters need not be: every client in Go takes one without key usage, and so does this.
-    # What is verified stays: chain, names, dates.
-    wanted = ssl.CERT_REQUIRED if settings.verify_ssl else ssl.CERT_NONE
-    context = urllib3.util.ssl_.create_urllib3_context(cert_reqs=wanted)
-    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
-    api_client.rest_client.pool_manager.connection_pool_kw["ssl_context"] = context
-    return api_client
-
-
 @contextmanager
 def _transport_errors(subject: str) -> Iterator[None]:
-    # As in _client.
+    # As in connect().
     import urllib3  # noqa: PLC0415
 
     from tensorfusion_dra.cluster import transport  # noqa: PLC0415
@@ -289,37 +254,44 @@ def _transport_errors(subject: str) -> Iterator[None]:
     try:
         yield
     except (urllib3.exceptions.HTTPError, OSError) as error:
-        said = error_text.one_line(transport.cause(error))
-        raise RetryableError(f"{subject}: {said}") from error
-    except ValueError as error:
-        raise RetryableError(f"{subject}: found no JSON: {error}") from error
+        said = f"{subject}: {error_text.one_line(transport.cause(error))}"
+        if isinstance(transport.innermost(error), transport.TooLargeError):
+            raise UnreadableError(said) from error
+        raise RetryableError(said) from error
+    except ValueError as error:  # of a response that another thread has just closed
+        raise RetryableError(f"{subject}: {error_text.one_line(error)}") from error
 
 
-def _message(text: bytes) -> object:
-    """The message of a Status object, else whatever came."""
-    try:
-        return json.loads(text)["message"]
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return text.decode(errors="replace")
+def _body(response: "urllib3.BaseHTTPResponse", *, cut_at: int | None = None) -> bytes:
+    from tensorfusion_dra.cluster import transport  # noqa: PLC0415 - as in connect()
+
+    return transport.body(response, cut_at=cut_at)
 
 
-def _retry_after_seconds(response: "RESTResponse") -> float:
-    asked = response.response.headers.get("Retry-After", "")
-    # Kubernetes writes seconds; the other form, a date, would depend on two clocks.
-    return min(float(asked), _LONGEST_RETRY_AFTER_SECONDS) if asked.isdecimal() else 0.0
+def _stream(
+    response: "urllib3.BaseHTTPResponse", subject: str, silent_seconds: float
+) -> WatchStream:
+    from tensorfusion_dra.cluster import transport  # noqa: PLC0415 - as in connect()
+
+    return WatchStream(
+        response, transport.limits_of(response), subject=subject, silent_seconds=silent_seconds
+    )
 
 
-def _secrets(client: "ApiClient") -> frozenset[str]:
-    """What must never be seen in a log, as far as it is known."""
-    settings = client.configuration
-    tokens = (str(value) for value in settings.api_key.values())
-    bare = (token.rpartition(" ")[2] for token in tokens)
-    return frozenset(secret for secret in (*bare, settings.password or "") if secret)
+def _shown(text: bytes) -> str:
+    """What is worth a look of a body that is no JSON: enough for a line, without half a word.
+
+    A word that was cut in two may be half a secret, which would not be recognised.
+    """
+    if len(text) >= _MOST_ERROR_BYTES:
+        text = text[:_MOST_ERROR_BYTES].rpartition(b" ")[0] or text[:_MOST_ERROR_BYTES]
+    return text.decode(errors="replace")
 
 
-def _details(text: bytes) -> Mapping[str, Any]:
-    try:
-        details = json.loads(text)["details"]
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return {}
-    return details if isinstance(details, dict) else {}
+def _retry_after_seconds(response: "urllib3.BaseHTTPResponse") -> float:
+    asked = response.headers.get("Retry-After", "")
+    # Kubernetes writes seconds; the other form, a date, would depend on two clocks. A number with
+    # more digits than Python converts is as good as the longest pause.
+    if not (asked.isascii() and asked.isdecimal()):
+        return 0.0
+    return min(float(asked[:9]), _LONGEST_RETRY_AFTER_SECONDS)

@@ -1,11 +1,12 @@
 """ResourceClaims, read when the kubelet asks for one."""
 
+import time
 from collections.abc import Mapping
 from typing import Any
 
 from tensorfusion_dra.cluster.api import StatusError
 from tensorfusion_dra.cluster.resource_api import ResourceApi
-from tensorfusion_dra.cluster.retries import answered
+from tensorfusion_dra.cluster.retries import Reads
 from tensorfusion_dra.core.claim import ClaimRef
 from tensorfusion_dra.core.errors import ClaimError
 
@@ -13,21 +14,30 @@ from tensorfusion_dra.core.errors import ClaimError
 class Claims:
     """See ports.cluster.Claims."""
 
-    def __init__(self, resource_api: ResourceApi) -> None:
+    def __init__(self, resource_api: ResourceApi, *, reads: Reads | None = None) -> None:
+        """Reads nothing yet.
+
+        Args:
+            reads: Shared by all that the kubelet's calls wait for; None for a bound of its own.
+        """
         self._resource_api = resource_api
+        self._reads = reads or Reads()
 
     def fetch(self, ref: ClaimRef, *, wait_seconds: float) -> Mapping[str, Any]:
         """See ports.cluster.Claims."""
-        return answered(
+        return self._reads.answered(
             f"claim {ref}",
             lambda seconds: self._fetch_once(ref, seconds),
             wait_seconds=wait_seconds,
         )
 
     def _fetch_once(self, ref: ClaimRef, wait_seconds: float) -> Mapping[str, Any]:
+        ends = time.monotonic() + wait_seconds
+        self._resource_api.version(wait_seconds=wait_seconds)
         path = self._resource_api.claim(ref.namespace, ref.name)
         try:
-            return self._resource_api.api.call("GET", path, wait_seconds=wait_seconds)
+            left = ends - time.monotonic()
+            return self._resource_api.api.call("GET", path, wait_seconds=left)
         except StatusError as error:
             # Only this says that the claim does not exist. A 404 without it comes from a server
             # that does not know the path, or from something in between.

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tensorfusion_dra.cluster.api import Api, StatusError, segment
-from tensorfusion_dra.cluster.retries import answered
+from tensorfusion_dra.cluster.retries import Reads
 from tensorfusion_dra.core.claim import PodRef
 from tensorfusion_dra.driver.ports.cluster import MissingRightError
 
@@ -12,8 +12,14 @@ from tensorfusion_dra.driver.ports.cluster import MissingRightError
 class Pods:
     """See ports.cluster.Pods and webhook.ports.PodReader."""
 
-    def __init__(self, api: Api) -> None:
+    def __init__(self, api: Api, *, reads: Reads | None = None) -> None:
+        """Reads nothing yet.
+
+        Args:
+            reads: See Claims.
+        """
         self._api = api
+        self._reads = reads or Reads()
 
     def annotations(self, pod: PodRef, *, wait_seconds: float) -> Mapping[str, str]:
         """See ports.cluster.Pods."""
@@ -22,7 +28,7 @@ class Pods:
 
     def find(self, pod: PodRef, *, wait_seconds: float) -> Mapping[str, Any] | None:
         """See webhook.ports.PodReader."""
-        return answered(
+        return self._reads.answered(
             f"pod {pod}", lambda seconds: self._read_once(pod, seconds), wait_seconds=wait_seconds
         )
 

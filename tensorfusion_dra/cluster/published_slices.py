@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tensorfusion_dra.cluster.resource_api import ResourceApi
-from tensorfusion_dra.cluster.retries import answered
+from tensorfusion_dra.cluster.retries import Reads
 from tensorfusion_dra.core import names
 
 
@@ -13,10 +13,11 @@ class PublishedSlices:
 
     def __init__(self, resource_api: ResourceApi) -> None:
         self._resource_api = resource_api
+        self._reads = Reads()
 
     def published(self, *, wait_seconds: float) -> Sequence[Mapping[str, Any]]:
         """See webhook.ports.PublishedSlices."""
-        return answered("ResourceSlices", self._list_once, wait_seconds=wait_seconds)
+        return self._reads.answered("ResourceSlices", self._list_once, wait_seconds=wait_seconds)
 
     def _list_once(self, wait_seconds: float) -> Sequence[Mapping[str, Any]]:
         listed = self._resource_api.api.call(

@@ -1,5 +1,6 @@
 """Paths of resource.k8s.io in the version that this API server serves."""
 
+import time
 from threading import Lock
 from typing import Final
 
@@ -20,20 +21,24 @@ class ResourceApi:
         self._asking = Lock()  # guards _version
         self._version = ""
 
-    def version(self) -> str:
+    def version(self, *, wait_seconds: float = _WAIT_SECONDS) -> str:
         """``v1`` if the server has it, else ``v1beta2``.
+
+        Args:
+            wait_seconds: For the first call, which asks the server.
 
         Raises:
             RetryableError: It has neither, or gave no answer.
         """
         if self._version:
             return self._version
-        # Whoever waits behind one who gets no answer gives up as well.
-        if not self._asking.acquire(timeout=_WAIT_SECONDS):
+        ends = time.monotonic() + min(wait_seconds, _WAIT_SECONDS)
+        # A call that waits behind one that gets no answer gives up as well.
+        if not self._asking.acquire(timeout=max(0.0, ends - time.monotonic())):
             raise RetryableError(f"GET {_GROUP}: no answer within the time")
         try:
             if not self._version:
-                group = self.api.call("GET", _GROUP, wait_seconds=_WAIT_SECONDS)
+                group = self.api.call("GET", _GROUP, wait_seconds=ends - time.monotonic())
                 served = [item.get("version") for item in group.get("versions") or []]
                 self._version = next((v for v in _VERSIONS if v in served), "")
                 if not self._version:

@@ -7,7 +7,8 @@ from typing import Final, TypeVar
 from tensorfusion_dra.cluster.api import StatusError
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.driver.backoff import Backoff
-from tensorfusion_dra.driver.ports.cluster import MissingRightError
+from tensorfusion_dra.driver.ports.cluster import MissingRightError, UnreadableError
+from tensorfusion_dra.driver.waiting_calls import MOST_READING, WaitingCalls
 
 Answer = TypeVar("Answer")
 
@@ -20,22 +21,39 @@ _LASTING: Final = frozenset({400, 403, 405, 406, 410, 415, 422})
 """What the next second changes nothing about."""
 
 
-def answered(subject: str, ask: Callable[[float], Answer], *, wait_seconds: float) -> Answer:
-    """What ask() says; asked again after a passing fault.
+class Reads:
+    """Asks again after passing faults, for a bounded number of callers at a time."""
 
-    Args:
-        subject: For errors.
-        ask: Gets the seconds that it may take.
-        wait_seconds: For all tries together.
+    def __init__(self, *, most: int = MOST_READING) -> None:
+        self._waiting = WaitingCalls(most, reason="wait for the API server")
 
-    Raises:
-        RetryableError: It did not answer within the time, or refused.
-    """
+    def answered(
+        self, subject: str, ask: Callable[[float], Answer], *, wait_seconds: float
+    ) -> Answer:
+        """The answer of ask(), which is called again after a passing fault.
+
+        Args:
+            subject: For errors.
+            ask: Gets the seconds that it may take.
+            wait_seconds: For all tries together.
+
+        Raises:
+            UnreadableError: The answer cannot be read.
+            RetryableError: It did not answer within the time, or refused, or too many callers
+                wait already.
+        """
+        with self._waiting.one(subject):
+            return _answered(subject, ask, wait_seconds=wait_seconds)
+
+
+def _answered(subject: str, ask: Callable[[float], Answer], *, wait_seconds: float) -> Answer:
     deadline = time.monotonic() + min(wait_seconds, _ALL_SECONDS)
     backoff = Backoff(first_seconds=0.2, longest_seconds=2)
     while True:
         try:
             return ask(min(_TRY_SECONDS, deadline - time.monotonic()))
+        except UnreadableError as error:
+            raise UnreadableError(f"{subject}: {error}") from error
         except RetryableError as error:
             delay = backoff.failed(at_least=error.after_seconds)
             if _is_lasting(error) or time.monotonic() + delay >= deadline:

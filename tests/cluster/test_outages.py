@@ -2,25 +2,28 @@
 
 import os
 import time
+from pathlib import Path
+from typing import Any
 
 import pytest
-from kubernetes.client.rest import RESTResponse
 from structlog.testing import capture_logs
 from urllib3 import HTTPResponse, connection_from_url
 from urllib3.connection import HTTPConnection
 
 from tensorfusion_dra.cluster import retries, watch
-from tensorfusion_dra.cluster.api import Api, WatchStream
+from tensorfusion_dra.cluster.api import Api
 from tensorfusion_dra.cluster.claims import Claims
 from tensorfusion_dra.cluster.resource_api import ResourceApi
 from tensorfusion_dra.cluster.slice_watch import SliceWatch
 from tensorfusion_dra.cluster.slices import Slices
+from tensorfusion_dra.cluster.transport import Limits
+from tensorfusion_dra.cluster.watch_stream import WatchStream
 from tensorfusion_dra.core.claim import ClaimRef
-from tensorfusion_dra.core.errors import RetryableError
-from tensorfusion_dra.driver.ports.cluster import MissingRightError
+from tensorfusion_dra.core.errors import ClaimError, RetryableError
+from tensorfusion_dra.driver.ports.cluster import MissingRightError, UnreadableError
 from tensorfusion_dra.simulator.api.faults import HalfOpen, Refuse
 from tensorfusion_dra.simulator.apiserver import ApiServer
-from tests.support.answers import SLICES_PATH, failing, nothing
+from tests.support.answers import SLICES_PATH, Answers, failing, nothing
 from tests.support.virtual_time import VirtualTime
 
 REF = ClaimRef(namespace="default", name="a", uid="uid-a")
@@ -125,6 +128,48 @@ def test_a_claim_that_cannot_be_read_fails_long_before_the_kubelet_gives_up(
     assert time.monotonic() - started < 7
 
 
+@pytest.mark.parametrize("body", [b'{"metadata": {', b"<html>", b"[" * 2000, b"[]"])
+def test_a_claim_that_is_unreadable_is_asked_for_once(
+    answers: Answers, tmp_path: Path, body: bytes
+) -> None:
+    resource_api = ResourceApi(Api(answers.kubeconfig(tmp_path, "token")))
+    answers.body = b'{"versions": [{"version": "v1"}]}'
+    resource_api.version()
+    answers.body = body
+    asked = len(answers.tokens)
+
+    with pytest.raises(UnreadableError, match=r"^claim default/a: GET .*/resourceclaims/a: found "):
+        Claims(resource_api).fetch(REF, wait_seconds=30)
+
+    assert len(answers.tokens) == asked + 1
+
+
+def test_no_request_for_a_claim_may_take_longer_than_the_call_has_left(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    granted: list[float] = []
+    call = api.call
+
+    def recorded(method: str, path: str, *, wait_seconds: float = 30) -> Any:
+        granted.append(wait_seconds)
+        return call(method, path, wait_seconds=wait_seconds)
+
+    monkeypatch.setattr(api, "call", recorded)
+
+    with pytest.raises((ClaimError, RetryableError)):
+        Claims(ResourceApi(api)).fetch(REF, wait_seconds=1.25)
+
+    assert granted
+    assert max(granted) <= 1.25
+
+
+def test_a_call_whose_time_is_over_sends_nothing(server: ApiServer, api: Api) -> None:
+    with pytest.raises(RetryableError, match="no answer within the time"):
+        api.call("GET", SLICES_PATH, wait_seconds=-0.1)
+
+    assert server.requests.count("list", "resourceslices") == 0
+
+
 def test_slices_that_may_not_be_written_name_the_right(
     server: ApiServer, resource_api: ResourceApi
 ) -> None:
@@ -160,7 +205,8 @@ def test_a_watch_that_is_just_ending_can_be_cut(server: ApiServer, ended: str) -
     assert isinstance(response, HTTPResponse)
     assert isinstance(response.connection, HTTPConnection)
     assert response.connection.sock is not None
-    stream = WatchStream(RESTResponse(response))
+    limits = Limits(seconds=10, most_bytes=1000)
+    stream = WatchStream(response, limits, subject="WATCH", silent_seconds=10)
     match ended:
         case "by its socket":
             os.close(response.connection.sock.detach())

@@ -126,6 +126,13 @@ class MissingRightError(RetryableError):
         self.right = right
 
 
+class UnreadableError(RetryableError):
+    """The API server answers, but not with an object that can be read.
+
+    Asking again at once changes nothing about it; other objects may be readable.
+    """
+
+
 class ClaimStatus(Protocol):
     """What ResourceClaims at the API server tell of this driver's devices."""
 

@@ -1,0 +1,92 @@
+"""A server on loopback that answers with bytes of a test's own, as slowly as the test says."""
+
+import json
+import socketserver
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Event, Thread
+
+
+class RawServer(socketserver.ThreadingTCPServer):
+    """Sends the pieces of an answer, one after each pause, until the client hangs up.
+
+    Attributes:
+        answer: The pieces for a request.
+        requests: The first lines of all requests so far.
+        bytes_sent: In all answers together.
+    """
+
+    daemon_threads = True
+    allow_reuse_address = True
+
+    def __init__(self, answer: Callable[[], Iterable[bytes]], *, pause_seconds: float) -> None:
+        self.answer = answer
+        self.pause_seconds = pause_seconds
+        self.requests: list[str] = []
+        self.bytes_sent = 0
+        self.closing = Event()
+        super().__init__(("127.0.0.1", 0), _Handler)
+
+    def kubeconfig(self, folder: Path) -> Path:
+        """Writes a kubeconfig for this server; its path."""
+        path = folder / "kubeconfig"
+        host, port = self.server_address[:2]
+        document = {
+            "clusters": [{"name": "c", "cluster": {"server": f"http://{host!s}:{port}"}}],
+            "users": [{"name": "u", "user": {}}],
+            "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
+            "current-context": "x",
+        }
+        path.write_text(json.dumps(document))
+        return path
+
+
+class _Handler(socketserver.StreamRequestHandler):
+    server: RawServer
+
+    def handle(self) -> None:
+        while line := self.rfile.readline().strip():
+            self.server.requests.append(line.decode())
+            while self.rfile.readline().strip():
+                pass
+            try:
+                for piece in self.server.answer():
+                    self.wfile.write(piece)
+                    self.server.bytes_sent += len(piece)
+                    if self.server.closing.wait(self.server.pause_seconds):
+                        return
+            except OSError:
+                return
+
+
+@contextmanager
+def served(
+    answer: Callable[[], Iterable[bytes]], *, pause_seconds: float = 0.0
+) -> Iterator[RawServer]:
+    """A server while the block runs.
+
+    Args:
+        answer: Called for each request.
+        pause_seconds: After each piece.
+    """
+    with RawServer(answer, pause_seconds=pause_seconds) as server:
+        thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+        try:
+            yield server
+        finally:
+            server.closing.set()
+            server.shutdown()
+            thread.join()
+
+
+def head(*lines: str, status: int = 200) -> bytes:
+    """Status line and headers of an answer in JSON."""
+    all_lines = [f"HTTP/1.1 {status} X", "Content-Type: application/json", *lines, "", ""]
+    return "\r\n".join(all_lines).encode()
+
+
+def chunk(content: bytes) -> bytes:
+    """One chunk of a chunked body."""
+    return f"{len(content):x}\r\n".encode() + content + b"\r\n"
