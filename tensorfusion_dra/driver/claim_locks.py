@@ -7,12 +7,18 @@ from threading import Lock
 
 from tensorfusion_dra.core.claim import ClaimRef
 from tensorfusion_dra.core.errors import RetryableError
+from tensorfusion_dra.driver.waiting_calls import MOST_WAITING_FOR_A_CLAIM, WaitingCalls
 
 
 class ClaimLocks:
-    """Locks by claim UID that exist only while somebody holds or wants them."""
+    """Locks by claim UID that exist only while somebody holds or wants them.
 
-    def __init__(self) -> None:
+    The call that has a claim's lock may be waiting for a slow API server, so the number of calls
+    that wait for locks is bounded.
+    """
+
+    def __init__(self, *, most_waiting: int = MOST_WAITING_FOR_A_CLAIM) -> None:
+        self._waiting = WaitingCalls(most_waiting, reason="wait for another call's claim")
         self._guard = Lock()  # guards _locks
         self._locks: dict[str, tuple[Lock, int]] = {}
 
@@ -24,14 +30,18 @@ class ClaimLocks:
             deadline: On time.monotonic()'s clock.
 
         Raises:
-            RetryableError: Another call for the claim held it until the deadline.
+            RetryableError: Another call for the claim held it until the deadline, or too many
+                calls wait already.
         """
         with self._guard:
             lock, users = self._locks.get(ref.uid, (Lock(), 0))
             self._locks[ref.uid] = (lock, users + 1)
         try:
-            if not lock.acquire(timeout=max(0.0, deadline - time.monotonic())):
-                raise RetryableError(f"claim {ref}: another call for it is still running")
+            # The bound is only for calls that have to wait.
+            if not lock.acquire(blocking=False):
+                with self._waiting.one(f"claim {ref}"):
+                    if not lock.acquire(timeout=max(0.0, deadline - time.monotonic())):
+                        raise RetryableError(f"claim {ref}: another call for it is still running")
             try:
                 yield
             finally:

@@ -8,17 +8,20 @@ from typing import Final
 import structlog
 
 from tensorfusion_dra.core.errors import FatalError, RetryableError
+from tensorfusion_dra.driver.waiting_calls import MOST_READING, MOST_WAITING_FOR_A_CLAIM
 from tensorfusion_dra.kubelet import socket_files
 from tensorfusion_dra.kubelet.dra import DraService
-from tensorfusion_dra.kubelet.health import HealthService
+from tensorfusion_dra.kubelet.health import MOST_STREAMS, HealthService
 from tensorfusion_dra.kubelet.registration import Registration
 from tensorfusion_dra.kubelet.server import UnixServer
 from tensorfusion_dra.kubelet.sockets import SocketPaths
 
 log = structlog.get_logger()
 
-_DRA_WORKERS: Final = 32
-"""Each open health stream holds one; calls of different pods run side by side."""
+_FREE_WORKERS: Final = 24
+"""For the calls that wait for nothing; see driver/waiting_calls.py."""
+DRA_WORKERS: Final = MOST_STREAMS + MOST_READING + MOST_WAITING_FOR_A_CLAIM + _FREE_WORKERS
+"""Each open health stream and each waiting call has one; a thread exists once it is needed."""
 _REGISTRATION_WORKERS: Final = 2
 _LOOK_SECONDS: Final = 1.0
 _SWEEP_SECONDS: Final = 60.0
@@ -47,7 +50,7 @@ class PluginServers:
         self._guard = Lock()  # guards the servers, between keep() and stop()
         self._ended = False
         self._dra_server = UnixServer(
-            paths.dra, [*dra.services(), *health.services()], workers=_DRA_WORKERS
+            paths.dra, [*dra.services(), *health.services()], workers=DRA_WORKERS
         )
         self._registration_server = UnixServer(
             paths.registration, [registration.service()], workers=_REGISTRATION_WORKERS
