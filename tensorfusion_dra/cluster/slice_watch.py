@@ -1,5 +1,6 @@
 """Tells the publisher when somebody changed or deleted the node's slices."""
 
+import time
 from collections.abc import Callable
 
 from tensorfusion_dra.cluster.resource_api import ResourceApi
@@ -16,13 +17,15 @@ class SliceWatch(Watch):
         selector: str,
         on_change: Callable[[], None],
         on_return: Callable[[], None],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Watches the slices of a field selector.
 
         Args:
             on_change: A slice was added, changed or deleted.
-            on_return: The watch begins, or begins again after a failure: anything may have
-                happened meanwhile, and the server may be another one.
+            on_return: The watch begins, or begins again: anything may have happened meanwhile,
+                and the server may be another one.
+            clock: In seconds.
         """
         super().__init__(
             resource_api.api,
@@ -31,4 +34,5 @@ class SliceWatch(Watch):
             on_list=lambda _items: on_return(),
             on_event=lambda _type, _item: on_change(),
             list_limit=1,
+            clock=clock,
         )

@@ -1,6 +1,20 @@
-"""A watch that outlives everything a server or network does to it, at a bounded rate."""
+"""A watch that outlives everything a server or network does to it, at a bounded rate.
 
+A list is followed by watches; each goes on from the version that the one before it reached:
+
+    list ──> watch ──ended with progress──> watch ── ... ──> list, at least twice an hour
+      ^        │
+      └────────┴── ended without progress, or failed: after a delay that doubles each time
+
+A watch has made progress if its events reached another version. One that ended without may have
+missed anything: the server or something in between may not deliver events at all, so what there is
+is listed again. A watch that lasted for longer than the longest delay, or that made progress,
+begins the delays anew.
+"""
+
+import math
 import random
+import time
 from collections.abc import Callable, Mapping, Sequence
 from threading import Event, Lock
 from typing import TYPE_CHECKING, Any, Final
@@ -20,7 +34,13 @@ log = structlog.get_logger()
 
 Item = Mapping[str, Any]
 
+_FIRST_DELAY_SECONDS: Final = 0.5
+_LONGEST_DELAY_SECONDS: Final = 30.0
 _WATCH_SECONDS: Final = 300
+_OVERTIME_SECONDS: Final = 60.0
+"""For a server that does not end a watch after the time that it was asked for."""
+_LIST_SECONDS: Final = 1800.0
+"""After which everything is listed again, in case that events were lost."""
 _SILENT_SECONDS: Final = 90.0
 """An API server sends a bookmark every minute."""
 _FORBIDDEN: Final = 403
@@ -41,18 +61,20 @@ class Watch:
         on_event: Callable[[str, Item], None],
         on_absent: Callable[[], None] | None = None,
         list_limit: int | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Asks nothing yet.
 
         Args:
             path: Of the collection; may itself ask the server.
             selector: A field selector; empty for all objects.
-            on_list: What there is as the watch begins, or begins again after a failure: anything
-                may have happened meanwhile, and the server may be another one.
+            on_list: What there is as the watch begins, or begins again: anything may have happened
+                meanwhile, and the server may be another one.
             on_event: ``ADDED``, ``MODIFIED`` or ``DELETED``, and the object.
             on_absent: The server does not have this kind, which is asked for again ever more
                 rarely; without it, that is a failure like others.
-            list_limit: For who needs no more objects than these in a list.
+            list_limit: For a caller that needs no more objects than these in a list.
+            clock: In seconds.
         """
         self._api = api
         self._path = path
@@ -61,6 +83,9 @@ class Watch:
         self._on_event = on_event
         self._on_absent = on_absent
         self._list_limit = {"limit": str(list_limit)} if list_limit else {}
+        self._clock = clock
+        self._listed_at = 0.0
+        self._reached = ""
         self._stop = Event()
         self._guard = Lock()  # guards _stream
         self._stream: WatchStream | None = None
@@ -75,19 +100,28 @@ class Watch:
 
     def run(self) -> None:
         """Watches until stopped."""
-        backoff = Backoff(first_seconds=0.2, longest_seconds=30)
+        backoff = Backoff(
+            first_seconds=_FIRST_DELAY_SECONDS, longest_seconds=_LONGEST_DELAY_SECONDS
+        )
         absence = Backoff(first_seconds=1, longest_seconds=60)
         version = ""
         while not self._stop.is_set():
+            began, self._reached = math.inf, version
             try:
                 if not version:
-                    version = self._listed()
+                    version = self._reached = self._listed()
                     absence.succeeded()
-                version = self._watch(version)
-                backoff.succeeded()
-                self._repeats.over()
-                delay = 0.2  # a server that ends every watch at once is not asked in a tight loop
+                began = self._clock()
+                self._watch(version)
+                progressed = self._reached != version
+                if self._is_healthy(version, began):
+                    backoff.succeeded()
+                    self._repeats.over()
+                delay = backoff.failed()
+                version = self._reached if progressed and not self._list_is_due() else ""
             except RetryableError as error:
+                if self._is_healthy(version, began):
+                    backoff.succeeded()
                 version = ""
                 if self._on_absent and isinstance(error, StatusError) and error.status == 404:
                     delay = absence.failed()
@@ -96,6 +130,10 @@ class Watch:
                     delay = backoff.failed(at_least=error.after_seconds)
                     delay = self._tell(error, delay)
             self._stop.wait(delay)
+
+    def _is_healthy(self, version: str, began: float) -> bool:
+        """Whether a watch that has ended was good for something, so that the next may come soon."""
+        return self._reached != version or self._clock() - began >= _LONGEST_DELAY_SECONDS
 
     def _tell(self, error: RetryableError, delay: float) -> float:
         """Says once what does not pass by itself, which is asked for again more rarely."""
@@ -106,6 +144,9 @@ class Watch:
             log.warning(event, seconds=round(delay, 1), error=str(error))
         return delay
 
+    def _list_is_due(self) -> bool:
+        return self._clock() - self._listed_at >= _LIST_SECONDS
+
     def _listed(self) -> str:
         path = self._path()
         listed = self._api.call("GET", path, query={**self._selector, **self._list_limit})
@@ -114,19 +155,24 @@ class Watch:
         if not version:
             raise RetryableError(f"GET {path}: found no resourceVersion, expected one")
         self._on_list(found)
+        self._listed_at = self._clock()
         return str(version)
 
-    def _watch(self, version: str) -> str:
-        """The version to go on from when the server has ended the watch.
+    def _watch(self, version: str) -> None:
+        """Tells the changes since a version until the server has ended the watch.
+
+        The version that they reach is in _reached.
 
         Raises:
             RetryableError: Watching from this version is not possible, or no longer.
         """
+        seconds = random.randint(_WATCH_SECONDS, 2 * _WATCH_SECONDS)  # noqa: S311 - spreads load
+        ends = self._clock() + seconds + _OVERTIME_SECONDS
         query = {
             **self._selector,
             "resourceVersion": version,
             "allowWatchBookmarks": "true",
-            "timeoutSeconds": str(random.randint(_WATCH_SECONDS, 2 * _WATCH_SECONDS)),  # noqa: S311 - spreads load
+            "timeoutSeconds": str(seconds),
         }
         with self._api.watch(self._path(), query=query, silent_seconds=_SILENT_SECONDS) as stream:
             with self._guard:
@@ -134,13 +180,14 @@ class Watch:
             try:
                 # Between the check in run() and here, stop() had no stream to cut.
                 for event in () if self._stop.is_set() else stream:
-                    version = _version_of(event)
+                    self._reached = _version_of(event)
                     if event.get("type") != "BOOKMARK":
                         self._on_event(str(event.get("type")), event.get("object") or {})
+                    if self._clock() >= ends:
+                        break
             finally:
                 with self._guard:
                     self._stream = None
-        return version
 
 
 def _version_of(event: Mapping[str, Any]) -> str:

@@ -101,14 +101,3 @@ def test_a_server_that_fails_for_long_is_asked_ever_more_rarely(
         asked = server.requests.count("watch", "resourceslices")
 
     assert 2 <= asked <= 8
-
-
-def test_a_server_that_ends_every_watch_at_once_is_not_asked_in_a_tight_loop(
-    server: ApiServer, resource_api: ResourceApi, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(watch, "_WATCH_SECONDS", 0)
-    with watching(resource_api):
-        time.sleep(1)
-        asked = server.requests.count("watch", "resourceslices")
-
-    assert 2 <= asked <= 8
