@@ -6,8 +6,10 @@ import sys
 from typing import TextIO
 
 import structlog
+from structlog.typing import EventDict
 
 from tensorfusion_dra.cluster import error_text
+from tensorfusion_dra.core import printable
 
 
 class _Libraries(logging.Handler):
@@ -25,6 +27,21 @@ class _Libraries(logging.Handler):
             library=record.name,
             error=error_text.one_line(record.getMessage()),
         )
+
+
+def _printable(_logger: object, _method: str, facts: EventDict) -> EventDict:
+    """Makes each fact one printable line; a traceback, which is added later, keeps its lines."""
+    return {key: _shown(value) for key, value in facts.items()}
+
+
+def _shown(value: object) -> object:
+    if isinstance(value, str):
+        return printable.one_line(value)
+    if isinstance(value, list | tuple):
+        return [_shown(item) for item in value]
+    if isinstance(value, dict):
+        return {key: _shown(item) for key, item in value.items()}
+    return value
 
 
 def configure(*, level: str, form: str, stream: TextIO | None = None) -> None:
@@ -46,6 +63,7 @@ def configure(*, level: str, form: str, stream: TextIO | None = None) -> None:
             structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
+            _printable,
             structlog.processors.format_exc_info,
             renderer,
         ],

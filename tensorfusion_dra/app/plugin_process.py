@@ -25,9 +25,13 @@ class WaitError(RetryableError):
     """
 
     def __init__(self, summary: str, details: Sequence[str]) -> None:
-        super().__init__("\n  ".join((summary, *details)))
+        super().__init__(summary)
         self.summary: Final = summary
         self.details: Final = tuple(details)
+
+    def __str__(self) -> str:
+        """Return summary and details, a line each."""
+        return "\n  ".join((self.summary, *self.details))
 
 
 class PluginProcess:

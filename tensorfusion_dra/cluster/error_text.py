@@ -4,6 +4,8 @@ import re
 from collections.abc import Iterable
 from typing import Final
 
+from tensorfusion_dra.core import printable
+
 _MAX_TEXT: Final = 300
 _HIDDEN: Final = "<hidden>"
 _LEAST_SECRET: Final = 8
@@ -27,5 +29,5 @@ def one_line(text: object, secrets: Iterable[str] = ()) -> str:
             line = line.replace(secret, _HIDDEN)
     # Before it is cut: of a token that is cut in two, nothing would be recognised.
     line = _CREDENTIAL.sub(_HIDDEN, line)
-    line = "".join(char if char.isprintable() else "?" for char in line)
+    line = printable.one_line(line)
     return line if len(line) <= _MAX_TEXT else f"{line[: _MAX_TEXT - 3]}..."

@@ -9,7 +9,7 @@ import structlog
 
 from tensorfusion_dra.cluster.api import Api
 from tensorfusion_dra.cluster.nodes import Nodes
-from tensorfusion_dra.core import names
+from tensorfusion_dra.core import names, printable
 from tensorfusion_dra.core.errors import DriverError
 
 log = structlog.get_logger()
@@ -73,6 +73,7 @@ class Events:
         return True
 
     def _event(self, kind: str, reason: str, message: str, *, node_uid: str) -> dict[str, Any]:
+        note = printable.one_line(message)
         moment = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         regarding = {
             "apiVersion": "v1",
@@ -91,5 +92,5 @@ class Events:
             "reason": reason,
             "type": kind,
             "regarding": regarding,
-            "note": message.encode()[:_MAX_NOTE_BYTES].decode(errors="ignore"),
+            "note": note.encode()[:_MAX_NOTE_BYTES].decode(errors="ignore"),
         }

@@ -4,9 +4,17 @@ A text says subject, what was found and what was expected, for example
 ``gpu-0: vram 42 of 40 bytes``.
 """
 
+from tensorfusion_dra.core import printable
+
 
 class DriverError(Exception):
-    """The root of every error that this package raises on purpose."""
+    """The root of every error that this package raises on purpose.
+
+    Its text is one printable line, whatever names from outside it cites.
+    """
+
+    def __init__(self, text: str = "") -> None:
+        super().__init__(printable.one_line(text))
 
 
 class InputError(DriverError):

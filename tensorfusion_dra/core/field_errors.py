@@ -5,6 +5,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
+from tensorfusion_dra.core import printable
+
 
 class Reason(StrEnum):
     """Why a field is refused (k8s.io/apimachinery/pkg/util/validation/field)."""
@@ -34,7 +36,8 @@ class FieldError:
     text: str
 
     def __str__(self) -> str:
-        return f"{self.path}: {self.text}" if self.path else self.text
+        """Path and text as one printable line: a path may hold names from outside."""
+        return printable.one_line(f"{self.path}: {self.text}" if self.path else self.text)
 
 
 def required(path: str, expected: str = "") -> FieldError:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from tensorfusion_dra.core import printable
 from tensorfusion_dra.driver.catalog import Catalog, CatalogReader
 
 HEARTBEAT_SECONDS: Final = 10.0
@@ -52,5 +53,6 @@ def _of_device(catalog: Catalog, name: str) -> DeviceHealth:
     sickness = catalog.sick.get(name)
     if sickness is None:
         return DeviceHealth(pool=catalog.node.pool, device=name, healthy=True)
-    message = sickness.worst.text.encode("ascii", "replace").decode()[:_MAX_MESSAGE]
+    text = printable.one_line(sickness.worst.text)
+    message = text.encode("ascii", "replace").decode()[:_MAX_MESSAGE]
     return DeviceHealth(pool=catalog.node.pool, device=name, healthy=False, message=message)

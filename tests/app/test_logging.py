@@ -57,3 +57,18 @@ def test_warnings_filters_are_left_alone(stream: io.StringIO) -> None:
         warnings.warn("hello", UserWarning, stacklevel=1)
 
     assert lines(stream) == []
+
+
+@pytest.mark.parametrize("form", ["json", "console"])
+def test_every_fact_is_one_printable_line(form: str, stream: io.StringIO) -> None:
+    app_logging.configure(level="debug", form=form, stream=stream)
+
+    structlog.get_logger().warning(
+        "refused", claim="a\nb", error="\x1b[31mred", path=["c\rd"], map={"k": "\u202e"}
+    )
+
+    text = stream.getvalue()
+    assert text.count("\n") == 1
+    assert text.rstrip("\n").isprintable()
+    shown = text.replace("\\\\", "\\")
+    assert all(each in shown for each in (r"a\nb", r"\x1b[31mred", r"c\rd", r"\u202e"))

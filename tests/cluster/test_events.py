@@ -111,3 +111,12 @@ def test_without_a_node_object_nothing_is_written_and_nothing_raised(setup: Setu
 
     assert [line["event"] for line in logs] == ["event_not_written"]
     assert setup.written() == []
+
+
+def test_a_note_is_one_printable_line(setup: Setup) -> None:
+    setup.create_node()
+
+    setup.events.warn("GPUUnhealthy", "pool a\nb \x1b[31m")
+
+    (event,) = setup.written()
+    assert event["message"] == r"pool a\nb \x1b[31m"

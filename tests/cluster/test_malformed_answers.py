@@ -29,7 +29,10 @@ JWT = "eyJhbGciOiJSUzI1NiIsImtpZCI6IjEifQ.eyJzdWIiOiJzeXN0ZW0ifQ.c2lnbmF0dXJl"
         (b'{"message": "token ' + JWT.encode() + b' expired"}', "token <hidden> expired"),
         (b"Authorization: Basic dXNlcjpwYXNzd29yZA==", "Authorization: <hidden>"),
         (b"x" * 290 + TOKEN.encode(), "x" * 290 + "<hidden>"),
-        (b"red \x1b[31m\x00\r\n\tnext \xff\xe2\x80\xae line", "red ?[31m? next \ufffd? line"),
+        (
+            b"red \x1b[31m\x00\r\n\tnext \xff\xe2\x80\xae line",
+            "red \\x1b[31m\\x00 next \ufffd\\u202e line",
+        ),
         (b'{"message": {"not": "text"}}', "{'not': 'text'}"),
         (b"y" * 10_000, "y" * 297 + "..."),
     ],
