@@ -10,7 +10,6 @@ from tensorfusion_dra.core.claim import ClaimRef
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.driver.ports.cluster import MissingRightError
 
-_FIELD_MANAGER: Final = "tensorfusion-dra"
 _WAIT_SECONDS: Final = 10.0
 
 _RIGHT_STATUS: Final = "patch on resourceclaims/status"
@@ -47,7 +46,7 @@ class ClaimStatus:
             self._resource_api.api.call(
                 "PATCH",
                 f"{self._resource_api.claim(ref.namespace, ref.name)}/status",
-                query={"fieldManager": _FIELD_MANAGER, "force": "true"},
+                query={"fieldManager": names.FIELD_MANAGER, "force": "true"},
                 body=body,
                 content_type=APPLY,
                 wait_seconds=_WAIT_SECONDS,

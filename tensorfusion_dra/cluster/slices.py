@@ -3,15 +3,19 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+import structlog
+
 from tensorfusion_dra.cluster import api
 from tensorfusion_dra.cluster.api import StatusError
 from tensorfusion_dra.cluster.resource_api import ResourceApi
-from tensorfusion_dra.core import names
+from tensorfusion_dra.core import names, slices
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.core.slices import Slice
 from tensorfusion_dra.driver.ports.cluster import MissingRightError
+from tensorfusion_dra.driver.repeats import Repeats
 
-_FIELD_MANAGER: Final = "tensorfusion-dra"
+log = structlog.get_logger()
+
 _FORBIDDEN: Final = 403
 _RIGHT: Final = "get, list, watch, create, update and delete on resourceslices"
 
@@ -21,6 +25,8 @@ class Slices:
 
     def __init__(self, resource_api: ResourceApi, *, node_name: str) -> None:
         self._resource_api = resource_api
+        self._node_name = node_name
+        self._repeats = Repeats()
         # The Node authorizer and the admission policy let a node see its own slices only.
         self.selector = f"spec.driver={names.DRIVER},spec.nodeName={node_name}"
 
@@ -28,7 +34,15 @@ class Slices:
         """See ports.cluster.Slices."""
         path = self._resource_api.slices()
         listed = self._call("GET", path, query={"fieldSelector": self.selector})
-        return [_checked(item) for item in api.items(listed, f"GET {path}")]
+        found = api.items(listed, f"GET {path}")
+        of_node = [_checked(item) for item in found if self.is_of_node(item)]
+        if len(of_node) < len(found):
+            self._tell_of_others(len(found) - len(of_node))
+        return of_node
+
+    def is_of_node(self, item: Slice) -> bool:
+        """Whether the slice is this driver's for this node."""
+        return slices.is_of_node(item, self._node_name)
 
     def create(self, item: Slice, *, trial: bool = False) -> Slice:
         """See ports.cluster.Slices."""
@@ -53,8 +67,18 @@ class Slices:
             if error.status != 404:
                 raise
 
+    def _tell_of_others(self, number: int) -> None:
+        """Says that the field selector is ignored; whatever stands between us may do so."""
+        if self._repeats.is_new("others"):
+            log.warning(
+                "slices_of_others_listed",
+                slices=number,
+                error=f"resourceslices: found slices that are not of {self.selector}, and left "
+                "them alone; expected the API server to select by these fields",
+            )
+
     def _write(self, method: str, path: str, item: Slice, *, trial: bool) -> Slice:
-        query = {"fieldValidation": "Strict", "fieldManager": _FIELD_MANAGER}
+        query = {"fieldValidation": "Strict", "fieldManager": names.FIELD_MANAGER}
         if trial:
             query["dryRun"] = "All"
         body: Mapping[str, Any] = {

@@ -27,6 +27,7 @@ class WatchedObjects:
             on_change: items() would answer otherwise than before.
         """
         self._path = path
+        self._name = name
         self._on_change = on_change
         self._guard = Lock()  # guards _items and _absent
         self._items: dict[str, Item] | None = None
@@ -63,10 +64,12 @@ class WatchedObjects:
     def _listed(self, items: Sequence[Item]) -> None:
         with self._guard:
             self._absent = False
-            self._items = {_name(item): item for item in items}
+            self._items = {_name(item): item for item in items if self._matters(item)}
         self._on_change()
 
     def _changed(self, event: str, item: Item) -> None:
+        if not self._matters(item):
+            return
         with self._guard:
             assert self._items is not None  # a watch begins with a list
             if event == "DELETED":
@@ -74,6 +77,10 @@ class WatchedObjects:
             else:
                 self._items[_name(item)] = item
         self._on_change()
+
+    def _matters(self, item: Item) -> bool:
+        # A field selector may be ignored by what stands between us and the API server.
+        return not self._name or _name(item) == self._name
 
     def _not_served(self) -> None:
         with self._guard:

@@ -34,6 +34,12 @@ NVIDIA_GPU: Final = "nvidia.com/gpu"
 EVENT_GPUPOOL_INVALID: Final = "GPUPoolInvalid"
 """Reason of the Event on a Node whose GPUPool cannot be used."""
 
+EVENT_SLICES_CONTESTED: Final = "ResourceSlicesContested"
+"""Reason of the Event on a Node whose slices somebody else keeps changing."""
+
+FIELD_MANAGER: Final = "tensorfusion-dra"
+"""What managedFields call this driver."""
+
 EVENT_GPU_UNHEALTHY: Final = "GPUUnhealthy"
 EVENT_GPU_RECOVERED: Final = "GPURecovered"
 """Reasons of the Events on a Node of which a GPU became unhealthy, and healthy again."""

@@ -24,12 +24,14 @@ class SlicePlan:
         delete: Stored objects; each is deleted only if it is still the one that was read.
         update: Complete objects with the resourceVersion that was read.
         create: Complete objects.
+        replaced: The stored objects for which there are updates.
     """
 
     generation: int
     delete: tuple[Slice, ...] = ()
     update: tuple[Slice, ...] = ()
     create: tuple[Slice, ...] = ()
+    replaced: tuple[Slice, ...] = ()
 
     def __bool__(self) -> bool:
         return bool(self.delete or self.update or self.create)
@@ -91,7 +93,8 @@ def plan(
 
     Args:
         wanted: From wanted(); all of one pool.
-        stored: All ResourceSlices of this driver and node.
+        stored: All ResourceSlices of this driver and node. Of these only the node's own are
+            deleted; see is_own().
         dropped: Feature gates known to be off; fields that they drop are not missed.
     """
     pool = wanted[0]["spec"]["pool"]["name"]
@@ -106,7 +109,12 @@ def plan(
         else:
             missing.append(item)
     names_kept = {item["metadata"]["name"] for item, _ in kept}
-    obsolete = [item for item in stored if item["metadata"]["name"] not in names_kept]
+    node_name = wanted[0]["spec"]["nodeName"]
+    obsolete = [
+        item
+        for item in stored
+        if item["metadata"]["name"] not in names_kept and is_own(item, node_name)
+    ]
     # The oldest first: without the newest, an older generation would count again.
     obsolete.sort(key=_generation)
     changed = [(item, old) for item, old in kept if _differs(item, old, dropped)]
@@ -121,7 +129,43 @@ def plan(
         delete=tuple(obsolete),
         update=tuple(_replacing(old, item, generation) for item, old in updates),
         create=tuple(_created(item, generation) for item in missing),
+        replaced=tuple(old for _, old in updates),
     )
+
+
+def is_of_node(item: Slice, node_name: str) -> bool:
+    """Whether it is a slice of this driver for this node: a field selector may be ignored."""
+    spec = item.get("spec")
+    found = spec if isinstance(spec, dict) else {}
+    return (found.get("driver"), found.get("nodeName")) == (names.DRIVER, node_name)
+
+
+def is_own(item: Slice, node_name: str) -> bool:
+    """Whether this driver wrote it on this node, so that it may be deleted.
+
+    Its owner is then the Node, perhaps an earlier object of that name. Without an owner it has one
+    of the names that wanted() gives.
+    """
+    metadata = item["metadata"]
+    owners = metadata.get("ownerReferences") or []
+    if owners:
+        named = all((o.get("kind"), o.get("name")) == ("Node", node_name) for o in owners)
+    else:
+        base = slice_name(node_name, 0)
+        named = metadata["name"] == base or metadata["name"].startswith(f"{base}-")
+    return named and is_of_node(item, node_name)
+
+
+def other_writers(plan: SlicePlan) -> tuple[str, ...]:
+    """The field managers but ours of the stored slices that the plan replaces, newest first."""
+    entries = [
+        entry
+        for item in (*plan.replaced, *plan.delete)
+        for entry in item["metadata"].get("managedFields") or []
+        if isinstance(entry, dict) and entry.get("manager") != names.FIELD_MANAGER
+    ]
+    entries.sort(key=lambda entry: str(entry.get("time")), reverse=True)
+    return tuple(dict.fromkeys(str(entry.get("manager")) for entry in entries))
 
 
 def dropped_gates(sent: Slice, stored: Slice) -> frozenset[str]:

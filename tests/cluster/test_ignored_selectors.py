@@ -1,0 +1,90 @@
+"""A server, or a proxy before it, that does not know field selectors leads to nothing foreign."""
+
+import copy
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from tensorfusion_dra.cluster.api import Api
+from tensorfusion_dra.cluster.resource_api import ResourceApi
+from tensorfusion_dra.cluster.slice_watch import SliceWatch
+from tensorfusion_dra.cluster.slices import Slices
+from tensorfusion_dra.cluster.watched import WatchedObjects
+from tests.cluster.test_objects_at_the_server import NODE, a_slice
+from tests.support import canned_api
+from tests.support.answers import SLICES_PATH
+from tests.support.canned_api import CannedApi
+
+
+def stored(name: str, **spec: Any) -> dict[str, Any]:
+    """A slice of the node, but for what spec says."""
+    item: Any = copy.deepcopy(dict(a_slice()))
+    item["metadata"] |= {"name": name, "uid": f"uid-of-{name}", "resourceVersion": "5"}
+    item["spec"] |= spec
+    return dict(item)
+
+
+OWN = stored("own")
+OF_OTHERS = [
+    stored("of-another-driver", driver="gpu.nvidia.com"),
+    stored("of-another-node", nodeName="node-99"),
+    {"metadata": {"name": "of-all-nodes"}, "spec": {"driver": "x", "allNodes": True}},
+    {"metadata": {"name": "of-nobody"}},
+]
+LISTED = {"metadata": {"resourceVersion": "7"}, "items": [*OF_OTHERS, OWN]}
+
+
+@pytest.fixture
+def server() -> Iterator[CannedApi]:
+    answers = {
+        "GET /apis/resource.k8s.io": {"versions": [{"version": "v1"}]},
+        f"GET {SLICES_PATH}": LISTED,
+    }
+    with canned_api.served(answers) as running:
+        yield running
+
+
+def test_slices_of_others_are_left_out_and_this_is_said_once(
+    server: CannedApi, tmp_path: Path
+) -> None:
+    slices = Slices(
+        ResourceApi(Api(server.kubeconfig(tmp_path / "kubeconfig"))), node_name=NODE.name
+    )
+
+    with capture_logs() as logs:
+        found = [slices.fetch(), slices.fetch()]
+
+    assert found == [[OWN], [OWN]]
+    assert [line["event"] for line in logs] == ["slices_of_others_listed"]
+    assert logs[0]["slices"] == len(OF_OTHERS)
+
+
+def test_events_of_others_slices_wake_nobody(server: CannedApi, tmp_path: Path) -> None:
+    resource_api = ResourceApi(Api(server.kubeconfig(tmp_path / "kubeconfig")))
+    woken: list[str] = []
+    watch = SliceWatch(
+        resource_api,
+        selector="",
+        on_change=lambda: woken.append("changed"),
+        on_return=lambda: None,
+        concerns=Slices(resource_api, node_name=NODE.name).is_of_node,
+    )
+
+    for item in [*OF_OTHERS, OWN]:
+        watch._on_event("MODIFIED", item)
+
+    assert woken == ["changed"]
+
+
+def test_of_a_name_only_that_object_is_kept(tmp_path: Path) -> None:
+    nodes = [{"metadata": {"name": name}} for name in ("another", "mine")]
+    path = "/api/v1/nodes"
+    following = WatchedObjects(Api(tmp_path / "unused"), path, name="mine", on_change=lambda: None)
+
+    following._listed(nodes)
+    following._changed("MODIFIED", {"metadata": {"name": "another", "labels": {"a": "b"}}})
+
+    assert following.items() == (nodes[1],)
