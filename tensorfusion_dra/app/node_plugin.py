@@ -216,13 +216,15 @@ def _publish(
         catalog,
         slices,
         nodes,
+        Events(resource_api.api, nodes, node_name=settings.node_name),
         right=PublishingRight(settings.data_folder),
     )
     watch = SliceWatch(
         resource_api,
         selector=slices.selector,
-        on_change=publisher.wake,
+        on_change=publisher.slices_changed,
         on_return=publisher.server_returned,
+        concerns=slices.is_of_node,
     )
     running.callback(publisher.stop)
     running.callback(watch.stop)

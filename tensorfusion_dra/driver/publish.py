@@ -7,14 +7,15 @@ from typing import Final
 
 import structlog
 
-from tensorfusion_dra.core import slices
+from tensorfusion_dra.core import names, slices
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.core.slices import Slice, SlicePlan
 from tensorfusion_dra.core.stored import KUBERNETES_DROPS
 from tensorfusion_dra.driver.backoff import Backoff
 from tensorfusion_dra.driver.catalog import CatalogReader
-from tensorfusion_dra.driver.ports.cluster import MissingRightError, Nodes, Slices
+from tensorfusion_dra.driver.ports.cluster import Events, MissingRightError, Nodes, Slices
 from tensorfusion_dra.driver.ports.state import PublishingRight
+from tensorfusion_dra.driver.repairs import Repairs
 from tensorfusion_dra.driver.repeats import Repeats
 
 log = structlog.get_logger()
@@ -33,9 +34,20 @@ class Publisher:
         catalog: CatalogReader,
         slices_at_server: Slices,
         nodes: Nodes,
+        events: Events,
         *,
         right: PublishingRight,
+        repairs: Repairs | None = None,
     ) -> None:
+        """Publishes nothing yet.
+
+        Args:
+            events: For one thread, this one.
+            repairs: None for a pace of its own.
+        """
+        self._events = events
+        self._repairs = repairs or Repairs()
+        self._confirmed: Sequence[Slice] = ()  # as last seen at the server
         self._catalog = catalog
         self._slices = slices_at_server
         self._nodes = nodes
@@ -51,6 +63,12 @@ class Publisher:
     def wake(self) -> None:
         """The catalog or the stored slices may have changed: look at them now."""
         self._woken.set()
+
+    def slices_changed(self) -> None:
+        """Somebody may have changed the stored slices: look as soon as they may be repaired."""
+        # run() looks by itself once that time has come.
+        if not self._repairs.seconds_left():
+            self._woken.set()
 
     def server_returned(self) -> None:
         """The API server may be another one now: look again, also at what it drops."""
@@ -84,10 +102,13 @@ class Publisher:
             else:
                 backoff.succeeded()
                 self._repeats.over()
+                delay = self._repairs.seconds_left() or None
             self._wait(delay)
 
     def publish(self) -> SlicePlan | None:
         """Writes what differs from the stored slices; None if nothing does.
+
+        None as well if others have changed them and it is too early to repair that again.
 
         Raises:
             RetryableError: Something may not have been written.
@@ -106,9 +127,15 @@ class Publisher:
         plan = slices.plan(wanted, stored, dropped=self._dropped)
         if plan and not self._dropped and self._server_drops(plan, wanted, stored):
             return None
-        if not plan:
+        is_repair = wanted == self._confirmed
+        if not plan or (is_repair and self._repairs.seconds_left()):
+            self._confirmed = wanted
             return None
+        if is_repair and self._repairs.made():
+            self._tell_of_contest(plan)
+        self._confirmed = ()
         self._apply(plan)
+        self._confirmed = wanted
         log.info(
             "slices_published",
             pool=current.node.pool,
@@ -118,6 +145,18 @@ class Publisher:
             deleted=len(plan.delete),
         )
         return plan
+
+    def _tell_of_contest(self, plan: SlicePlan) -> None:
+        """Says once who else writes the slices, also to an administrator who looks at the Node."""
+        writers = ", ".join(slices.other_writers(plan))
+        found = f"found them written by {writers}" if writers else "found them deleted or written"
+        error = (
+            f"ResourceSlices of {names.DRIVER}: {found} again and again, "
+            f"expected {names.FIELD_MANAGER} as their only writer; they are restored once a minute"
+        )
+        log.warning("slices_contested", writers=writers, error=error)
+        if self._events.warn(names.EVENT_SLICES_CONTESTED, error):
+            self._repairs.told()
 
     def _tell(self, error: RetryableError, delay: float) -> float:
         """Says once what does not pass by itself, which is tried again more rarely."""

@@ -14,7 +14,14 @@ from tensorfusion_dra.core.stored import GATE_CONSUMABLE_CAPACITY, GATE_DEVICE_T
 from tensorfusion_dra.discovery import simulated
 from tensorfusion_dra.driver.catalog import CatalogReader
 from tensorfusion_dra.driver.publish import Publisher
-from tests.support.ports import FixedDiscovery, OneNode, RightInMemory, SlicesInMemory
+from tensorfusion_dra.driver.repairs import Repairs
+from tests.support.ports import (
+    EventsInMemory,
+    FixedDiscovery,
+    OneNode,
+    RightInMemory,
+    SlicesInMemory,
+)
 
 NODE = Node(name="node-01", gpupool="default", qos="medium")
 SLICE = "tensor-fusion-resource-slice-node-01"
@@ -33,14 +40,26 @@ class Setup:
     """A publisher and everything around it; a restart is a new one on the same slices."""
 
     def __init__(
-        self, slices: SlicesInMemory | None = None, inventory: Inventory | None = None
+        self,
+        slices: SlicesInMemory | None = None,
+        inventory: Inventory | None = None,
+        *,
+        repairs: Repairs | None = None,
     ) -> None:
         self.discovery = FixedDiscovery(inventory or cards())
         self.slices = slices or SlicesInMemory()
         self.node = OneNode()
         self.catalog = CatalogReader(self.discovery, NODE)
         self.right = RightInMemory()
-        self.publisher = Publisher(self.catalog, self.slices, self.node, right=self.right)
+        self.events = EventsInMemory()
+        self.publisher = Publisher(
+            self.catalog,
+            self.slices,
+            self.node,
+            self.events,
+            right=self.right,
+            repairs=repairs,
+        )
 
     def publish(self) -> None:
         self.catalog.refresh()

@@ -4,6 +4,7 @@ A model knows what each claim must be answered. Ledger, files, preparer and publ
 so are the requests to a simulated API server in this process.
 """
 
+import itertools
 import shutil
 import tempfile
 import time
@@ -35,12 +36,14 @@ from tensorfusion_dra.core.quantity import GIB
 from tensorfusion_dra.driver.prepare import Failure, Preparer
 from tensorfusion_dra.driver.publish import Publisher
 from tensorfusion_dra.driver.recover import recover
+from tensorfusion_dra.driver.repairs import Repairs
 from tensorfusion_dra.simulator.apiserver import ApiServer
 from tensorfusion_dra.simulator.rest import CLAIMS, NODES, SLICES, Client
 from tensorfusion_dra.state.publishing_right import PublishingRight
 from tests.faults import invariants
 from tests.faults.mutations import bounded
 from tests.faults.node import published
+from tests.support.ports import EventsInMemory
 from tests.support.prepared_node import NODE, Setup, inventory, share
 from tests.support.tally import STEPS_IN_ANY_ORDER, Tally
 
@@ -267,7 +270,9 @@ class World(RuleBasedStateMachine):
             self.setup.catalog,
             Slices(api, node_name=NODE.name),
             Nodes(api.api, node_name=NODE.name),
+            EventsInMemory(),
             right=PublishingRight(self.data_folder),
+            repairs=Repairs(clock=itertools.count(step=3600).__next__),  # between the steps
         )
         return self.setup.with_claims(Claims(api)), publisher
 
