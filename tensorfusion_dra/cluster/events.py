@@ -1,5 +1,6 @@
 """Events on the Node object, as events.k8s.io/v1 has them."""
 
+import math
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -10,7 +11,8 @@ import structlog
 from tensorfusion_dra.cluster.api import Api
 from tensorfusion_dra.cluster.nodes import Nodes
 from tensorfusion_dra.core import names, printable
-from tensorfusion_dra.core.errors import DriverError
+from tensorfusion_dra.core.errors import DriverError, RetryableError
+from tensorfusion_dra.driver.repeats import Repeats
 
 log = structlog.get_logger()
 
@@ -47,14 +49,16 @@ class Events:
         self._node_name = node_name
         self._clock = clock
         self._written: dict[tuple[str, str], float] = {}
+        self._paused_until = -math.inf
+        self._repeats = Repeats(clock=clock)
 
     def warn(self, reason: str, message: str) -> bool:
         """See ports.cluster.Events."""
         return self._write("Warning", reason, message)
 
-    def note(self, reason: str, message: str) -> None:
+    def note(self, reason: str, message: str) -> bool:
         """See ports.cluster.Events."""
-        self._write("Normal", reason, message)
+        return self._write("Normal", reason, message)
 
     def _write(self, kind: str, reason: str, message: str) -> bool:
         now = self._clock()
@@ -63,12 +67,18 @@ class Events:
         }
         if (reason, message) in self._written:
             return True
+        if now < self._paused_until:
+            return False
         try:
             event = self._event(kind, reason, message, node_uid=self._nodes.uid())
             self._api.call("POST", _PATH, body=event, wait_seconds=_WAIT_SECONDS)
         except DriverError as error:
-            log.warning("event_not_written", reason=reason, error=str(error))
+            if isinstance(error, RetryableError):
+                self._paused_until = self._clock() + error.after_seconds
+            if self._repeats.is_new(str(error)):
+                log.warning("event_not_written", reason=reason, error=str(error))
             return False
+        self._repeats.over()
         self._written[reason, message] = now
         return True
 

@@ -16,13 +16,15 @@ from tensorfusion_dra.core.health import Sickness
 from tensorfusion_dra.core.prepared import PreparedClaim
 from tensorfusion_dra.driver.backoff import Backoff
 from tensorfusion_dra.driver.ports.cluster import ClaimStatus, MissingRightError
+from tensorfusion_dra.driver.repeats import Repeats
 
 log = structlog.get_logger()
 
 MOST_WAITING: Final = 1024
 """Claims; a node runs a tenth of that in pods."""
-_TRIES: Final = 8
-_LONGEST_RETRY_SECONDS: Final = 30.0
+_FIRST_PAUSE_SECONDS: Final = 0.5
+_LONGEST_PAUSE_SECONDS: Final = 600.0
+"""An outage of hours costs a handful of requests; what waits is written ten minutes after it."""
 
 
 def utc_now() -> datetime:
@@ -35,13 +37,12 @@ class _Waiting:
     """A record to be told.
 
     Attributes:
-        due: On time.monotonic()'s clock.
+        due: On the reporter's clock.
     """
 
     claim: PreparedClaim
     due: float
     backoff: Backoff
-    tries_left: int = _TRIES
 
 
 @dataclass(slots=True, kw_only=True)
@@ -65,6 +66,12 @@ class StatusReporter:
     A missing right is told once. Then nothing is sent for a while, since every claim would be
     refused alike; the records are kept and told when it is over, so that a ClusterRole that came
     later than the DaemonSet needs no restart. One request in ten minutes costs nothing.
+
+    Other failures delay twice, and no record is given up, so that the news of a sick GPU outlives
+    an outage of hours. Each claim has a delay of its own: one whose writes always fail is tried
+    ever more rarely. Failures in a row, of whatever claims, also delay all: in an outage one
+    request at a time is sent, ever more rarely, and not one for each claim. Any success ends that.
+    A pause that the API server asks for is kept by all claims.
     """
 
     def __init__(
@@ -74,8 +81,9 @@ class StatusReporter:
         sick: Callable[[], Mapping[str, Sickness]] = dict,
         now: Callable[[], datetime] = utc_now,
         retry_seconds: float = 0.5,
-        pause_seconds: float = 600.0,
+        pause_seconds: float = _LONGEST_PAUSE_SECONDS,
         most_waiting: int = MOST_WAITING,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """A reporter that is not running yet.
 
@@ -86,6 +94,7 @@ class StatusReporter:
             retry_seconds: After a first failure; longer after each further one.
             pause_seconds: How long nothing is sent after a right was missing.
             most_waiting: Claims that the queue holds; more are left out.
+            clock: In seconds; for delays.
         """
         self._claim_status = claim_status
         self._sick = sick
@@ -93,7 +102,13 @@ class StatusReporter:
         self._retry_seconds = retry_seconds
         self._pause_seconds = pause_seconds
         self._most_waiting = most_waiting
+        self._clock = clock
         # Of run()'s thread alone:
+        self._outage = Backoff(
+            first_seconds=min(retry_seconds, _FIRST_PAUSE_SECONDS),
+            longest_seconds=_LONGEST_PAUSE_SECONDS,
+        )
+        self._repeats = Repeats(clock=clock)
         self._paused_until = 0.0
         self._missing_rights: set[str] = set()
         self._changed = Condition()  # guards all below
@@ -106,12 +121,12 @@ class StatusReporter:
         if not claim.shares:
             return
         uid = claim.ref.uid
-        backoff = Backoff(first_seconds=self._retry_seconds, longest_seconds=_LONGEST_RETRY_SECONDS)
+        backoff = Backoff(first_seconds=self._retry_seconds, longest_seconds=_LONGEST_PAUSE_SECONDS)
         with self._changed:
             room = uid in self._waiting or len(self._waiting) < self._most_waiting
             if room:
                 self._told.setdefault(uid, _Told(since=self._now()))
-                self._waiting[uid] = _Waiting(claim=claim, due=time.monotonic(), backoff=backoff)
+                self._waiting[uid] = _Waiting(claim=claim, due=self._clock(), backoff=backoff)
                 self._changed.notify()
         if not room:
             log.warning(
@@ -146,7 +161,7 @@ class StatusReporter:
                 if first is None:
                     self._changed.wait()
                     continue
-                seconds = max(first.due, self._paused_until) - time.monotonic()
+                seconds = max(first.due, self._paused_until) - self._clock()
                 if seconds <= 0:
                     return self._waiting.pop(first.claim.ref.uid)
                 self._changed.wait(seconds)
@@ -170,6 +185,8 @@ class StatusReporter:
         except RetryableError as error:
             self._failed(waiting, error)
         else:
+            self._outage.succeeded()
+            self._repeats.over()
             told.entries = entries
             event = "status_reported" if written else "status_not_needed"
             log.info(event, claim=str(ref), claim_uid=ref.uid, devices=len(entries))
@@ -188,7 +205,7 @@ class StatusReporter:
         return readiness
 
     def _missing(self, waiting: _Waiting, error: MissingRightError) -> None:
-        self._paused_until = time.monotonic() + self._pause_seconds
+        self._paused_until = self._clock() + self._pause_seconds
         if error.right not in self._missing_rights:
             self._missing_rights.add(error.right)
             log.error(
@@ -198,24 +215,24 @@ class StatusReporter:
         self._again(waiting, self._paused_until)
 
     def _failed(self, waiting: _Waiting, error: RetryableError) -> None:
-        delay = waiting.backoff.failed()
-        again = self._again(waiting, time.monotonic() + delay)
+        now = self._clock()
+        self._paused_until = now + self._outage.failed(at_least=error.after_seconds)
+        due = max(self._paused_until, now + waiting.backoff.failed())
+        self._again(waiting, due)
         ref = waiting.claim.ref
-        log.warning(
-            "status_retried" if again else "status_given_up",
-            claim=str(ref),
-            claim_uid=ref.uid,
-            seconds=round(delay, 1),
-            error=str(error),
-        )
+        if self._repeats.is_new(str(error)):
+            log.warning(
+                "status_retried",
+                claim=str(ref),
+                claim_uid=ref.uid,
+                seconds=round(due - now, 1),
+                error=str(error),
+            )
 
-    def _again(self, waiting: _Waiting, due: float) -> bool:
-        """False if the claim was tried often enough or is forgotten; a newer record stays."""
-        waiting.tries_left -= 1
+    def _again(self, waiting: _Waiting, due: float) -> None:
+        """Has the record tried again, unless the claim is forgotten or has a newer record."""
         waiting.due = due
         uid = waiting.claim.ref.uid
         with self._changed:
-            wanted = waiting.tries_left > 0 and uid in self._told
-            if wanted:
+            if uid in self._told:
                 self._waiting.setdefault(uid, waiting)
-        return wanted

@@ -120,3 +120,17 @@ def test_a_note_is_one_printable_line(setup: Setup) -> None:
 
     (event,) = setup.written()
     assert event["message"] == r"pool a\nb \x1b[31m"
+
+
+def test_a_pause_that_the_server_asks_for_is_kept(server: ApiServer, setup: Setup) -> None:
+    setup.create_node()
+    server.faults.add("create", "events", Refuse(429, "slow down", 60), times=1)
+
+    assert not setup.events.warn("GPUUnhealthy", "a")
+    setup.clock.now = 59
+    assert not setup.events.warn("GPUUnhealthy", "a")
+    assert server.requests.count("create", "events") == 1
+    setup.clock.now = 61
+
+    assert setup.events.warn("GPUUnhealthy", "a")
+    assert len(setup.written()) == 1

@@ -30,6 +30,7 @@ class StatusAtServer:
     Attributes:
         faults: Raised by the next writes, one each; the write is not carried out.
         lasting: Raised by every write.
+        refused: Claims of which every write fails.
         open: While it is not set, writes hang.
     """
 
@@ -39,6 +40,7 @@ class StatusAtServer:
         self.faults: list[Exception] = []
         self.lasting: Exception | None = None
         self.gone: set[str] = set()
+        self.refused: set[str] = set()
         self.open = Event()
         self.open.set()
 
@@ -49,6 +51,8 @@ class StatusAtServer:
             raise self.faults.pop(0)
         if self.lasting is not None:
             raise self.lasting
+        if ref.name in self.refused:
+            raise RetryableError("500")
         if ref.name in self.gone:
             return False
         self.writes.append((ref.name, [dict(device) for device in devices]))
@@ -171,18 +175,18 @@ def test_a_fault_is_tried_again_until_it_is_over() -> None:
     assert server.tries == ["a"] * 4
 
 
-def test_a_lasting_fault_of_one_claim_is_given_up_and_holds_up_no_other() -> None:
+def test_a_lasting_fault_of_one_claim_holds_up_no_other_and_is_never_given_up() -> None:
     server = StatusAtServer()
-    server.lasting = RetryableError("500")
-    with capture_logs() as lines, running(server, retry_seconds=0.001) as reporter:
+    server.refused = {"a"}
+    with running(server, retry_seconds=0.001) as reporter:
         reporter.report(claim("a"))
-        assert eventually(lambda: lines[-1:] != [] and lines[-1]["event"] == "status_given_up")
-        server.lasting = None
+        assert eventually(lambda: server.tries.count("a") > 8)
 
         reporter.report(claim("b"))
-
         assert eventually(lambda: server.written == ["b"])
-    assert server.tries == ["a"] * 8 + ["b"]
+        server.refused = set()
+
+        assert eventually(lambda: server.written == ["b", "a"], seconds=20)
 
 
 def test_a_claim_waits_behind_no_other_ones_back_off() -> None:

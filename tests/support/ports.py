@@ -146,9 +146,10 @@ class EventsInMemory:
             self.written.append((reason, message))
         return not self.away
 
-    def note(self, reason: str, message: str) -> None:
+    def note(self, reason: str, message: str) -> bool:
         if not self.away:
             self.noted.append((reason, message))
+        return not self.away
 
 
 class Readiness:

@@ -21,6 +21,10 @@ class VirtualTime:
         self._events.append(made)
         return made
 
+    def condition(self) -> threading.Condition:
+        """A condition on which waiting is virtual, for a loop in the test's own thread."""
+        return _VirtualCondition(self)
+
     def passed(self, seconds: float) -> None:
         """Somebody has waited so long."""
         self.seconds += seconds
@@ -37,3 +41,14 @@ class _VirtualEvent(threading.Event):
     def wait(self, timeout: float | None = None) -> bool:
         self._clock.passed(timeout or 0.0)
         return self.is_set()
+
+
+class _VirtualCondition(threading.Condition):
+    def __init__(self, clock: VirtualTime) -> None:
+        super().__init__()
+        self._clock = clock
+
+    def wait(self, timeout: float | None = None) -> bool:
+        assert timeout is not None, "nobody would end this wait"
+        self._clock.passed(timeout)
+        return True

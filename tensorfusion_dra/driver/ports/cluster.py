@@ -155,10 +155,11 @@ class Events(Protocol):
     def warn(self, reason: str, message: str) -> bool:
         """Writes a warning, but not the same one again within ten minutes; True if it is written.
 
-        Never raises: what cannot be written is logged.
+        Never raises: what cannot be written is logged. Nothing is sent in a pause for which the
+        API server has asked.
         """
         ...
 
-    def note(self, reason: str, message: str) -> None:
+    def note(self, reason: str, message: str) -> bool:
         """Writes what is no reason to worry; else as warn()."""
         ...
