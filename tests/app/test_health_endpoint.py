@@ -2,16 +2,18 @@
 
 import http.client
 import socket
-import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from threading import Event, Thread
 
 import pytest
 
+from tensorfusion_dra.app import health_endpoint
 from tensorfusion_dra.app.health_endpoint import Check, HealthEndpoint
 from tensorfusion_dra.core.errors import FatalError, RetryableError
 from tests.app.test_node_plugin_process import cluster_with, log_lines
+from tests.support.waiting import eventually
 
 
 class Question:
@@ -28,7 +30,7 @@ class Question:
 
 
 @contextmanager
-def serving(question: Question) -> Iterator[HealthEndpoint]:
+def serving(question: Callable[[], None]) -> Iterator[HealthEndpoint]:
     endpoint = HealthEndpoint({"/healthz": question}, host="127.0.0.1", port=0)
     endpoint.start()
     try:
@@ -79,19 +81,66 @@ def test_many_probes_a_second_ask_once() -> None:
     assert question.asked == 1
 
 
-def test_silent_connections_neither_pile_up_nor_keep_probes_out_for_long() -> None:
+def test_a_probe_gets_through_at_once_while_silent_connections_hold_all_places() -> None:
     with serving(Question()) as endpoint, ExitStack() as silent:
-        for _ in range(40):
-            silent.enter_context(socket.create_connection(("127.0.0.1", endpoint.port)))
-        deadline = time.monotonic() + 15
-        answer = (0, "")
-        while answer[0] != 200 and time.monotonic() < deadline:
-            try:
-                answer = get(endpoint.port, "/healthz")
-            except (ConnectionError, http.client.HTTPException):
-                time.sleep(0.1)
+        for _ in range(health_endpoint._MOST_WAITING + 10):
+            silent.enter_context(connected(endpoint))
 
-        assert answer == (200, "ok")
+        assert get(endpoint.port, "/healthz") == (200, "ok")
+
+
+def test_a_connection_that_drips_its_request_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(health_endpoint, "_REQUEST_SECONDS", 0.5)
+    with serving(Question()) as endpoint, connected(endpoint) as slow:
+        slow.sendall(b"GET /healthz HTTP/1.1\r\nX: ")
+
+        def is_cut() -> bool:
+            try:
+                slow.sendall(b"x")
+            except OSError:
+                return True
+            return False
+
+        assert eventually(is_cut, seconds=30)
+
+
+def test_a_request_without_end_is_not_read_to_the_end() -> None:
+    with serving(Question()) as endpoint, connected(endpoint) as flooding:
+        line = b"X: " + b"x" * 1000 + b"\r\n"
+        with suppress(OSError):  # the server hangs up
+            flooding.sendall(b"GET /healthz HTTP/1.1\r\n" + line * 10_000)
+        flooding.settimeout(30)
+        with suppress(OSError):
+            while flooding.recv(65536):
+                pass
+
+        assert get(endpoint.port, "/healthz") == (200, "ok")
+        assert eventually(lambda: not endpoint._waiting, seconds=30)
+
+
+def test_a_request_that_is_being_answered_is_not_cut_for_newer_connections() -> None:
+    question, asked, go_on = Question(), Event(), Event()
+
+    def slow_question() -> None:
+        asked.set()
+        assert go_on.wait(30)
+        question()
+
+    with serving(slow_question) as endpoint, ExitStack() as silent:
+        answers: list[tuple[int, str]] = []
+        probing = Thread(target=lambda: answers.append(get(endpoint.port, "/healthz")))
+        probing.start()
+        assert asked.wait(30)
+        for _ in range(health_endpoint._MOST_WAITING + 10):
+            silent.enter_context(connected(endpoint))
+        go_on.set()
+        probing.join(30)
+
+    assert answers == [(200, "ok")]
+
+
+def connected(endpoint: HealthEndpoint) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", endpoint.port))
 
 
 def test_a_port_that_is_taken_is_a_fatal_error() -> None:
