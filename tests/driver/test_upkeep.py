@@ -166,7 +166,7 @@ def test_a_lasting_trouble_is_one_line(node: Node) -> None:
     ref = put(node, "a", share())
     node.prepare(ref)
     (node.cdi_folder / spec_file(ref.uid)).unlink()
-    (node.cdi_folder / spec_file(ref.uid)).mkdir()
+    (node.cdi_folder / spec_file(ref.uid) / "full").mkdir(parents=True)
 
     with capture_logs() as logs, node.kept():
         assert eventually(asked_more_often(node, 3))
