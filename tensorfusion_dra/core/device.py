@@ -121,6 +121,11 @@ def devices(inventory: Inventory, node: Node, host: Host | None = None) -> tuple
     )
 
 
+def node_name(pool: str) -> str:
+    """The node of a resource pool, see Node.pool."""
+    return pool.rpartition("/")[2]
+
+
 def device_name(gpu_uuid: str) -> str:
     """The device name of a card: its UUID as a DNS label, stable over reboots."""
     return gpu_uuid.lower()

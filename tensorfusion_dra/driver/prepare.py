@@ -2,47 +2,32 @@
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final, TypeVar
+from dataclasses import replace
 
 import structlog
-from structlog.contextvars import bound_contextvars
 
-from tensorfusion_dra.core import access
 from tensorfusion_dra.core import claim as claims
+from tensorfusion_dra.core import confirmation
 from tensorfusion_dra.core.admission import admit
-from tensorfusion_dra.core.claim import ClaimRef
-from tensorfusion_dra.core.errors import (
-    ClaimError,
-    DriverError,
-    FatalError,
-    NoRoomError,
-    RetryableError,
-)
+from tensorfusion_dra.core.claim import AllocatedClaim, ClaimRef, PodRef
+from tensorfusion_dra.core.errors import ClaimError, NoRoomError
 from tensorfusion_dra.core.prepared import PreparedClaim
-from tensorfusion_dra.driver.catalog import Catalog, CatalogReader
+from tensorfusion_dra.driver import local_cards, outcomes
+from tensorfusion_dra.driver.catalog import CatalogReader
 from tensorfusion_dra.driver.claim_locks import ClaimLocks
 from tensorfusion_dra.driver.companions import Companions
 from tensorfusion_dra.driver.host import Host
+from tensorfusion_dra.driver.local_cards import LocalCards
+from tensorfusion_dra.driver.outcomes import Failure
 from tensorfusion_dra.driver.ports.cluster import Claims
-from tensorfusion_dra.driver.ports.state import Ledger, LedgerTransaction
+from tensorfusion_dra.driver.ports.state import Ledger
 from tensorfusion_dra.driver.projection import Projection
+from tensorfusion_dra.driver.recent_reads import RecentReads
 from tensorfusion_dra.driver.share_terms import ShareTerms
 from tensorfusion_dra.driver.status import StatusReporter
 from tensorfusion_dra.driver.tenants import Tenants
 
 log = structlog.get_logger()
-
-Outcome = TypeVar("Outcome")
-
-_FIRST_READ_SECONDS: Final = 10.0
-
-
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """Why one claim could not be prepared or unprepared; the kubelet shows the text."""
-
-    text: str
 
 
 class Preparer:
@@ -58,11 +43,17 @@ class Preparer:
         host: Host,
         share_terms: ShareTerms,
         status: StatusReporter,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """Prepare nothing yet.
+
+        Args:
+            clock: In seconds, for the age of what was read of claims.
+        """
         self._claims = claims_at_server
         self._ledger = ledger
         self._projection = projection
-        self._catalog = catalog
+        self._cards = LocalCards(catalog, host, ledger)
         self._host = host
         self._share_terms = share_terms
         self._status = status
@@ -77,6 +68,11 @@ class Preparer:
             projection=projection, fixed=host.rules.fixed, pods=share_terms.pods
         )
         self._locks = ClaimLocks()
+        self._reads = RecentReads(clock=clock)
+
+    def kubelet_asked(self) -> None:
+        """Note that a kubelet asked who this is: it may have been restarted, see RecentReads."""
+        self._reads.forget_all()
 
     def prepare(
         self, refs: Iterable[ClaimRef], *, deadline: float
@@ -89,7 +85,9 @@ class Preparer:
         Raises:
             FatalError: A newer release has changed the ledger.
         """
-        return _each("claim_prepared", refs, lambda ref: self._prepare_one(ref, deadline))
+        return outcomes.of_each(
+            "claim_prepared", refs, lambda ref: self._prepare_one(ref, deadline)
+        )
 
     def unprepare(
         self, refs: Iterable[ClaimRef], *, deadline: float
@@ -101,7 +99,9 @@ class Preparer:
         Raises:
             FatalError: A newer release has changed the ledger.
         """
-        return _each("claim_unprepared", refs, lambda ref: self._unprepare_one(ref, deadline))
+        return outcomes.of_each(
+            "claim_unprepared", refs, lambda ref: self._unprepare_one(ref, deadline)
+        )
 
     def refresh(self, ref: ClaimRef, *, deadline: float) -> None:
         """Redoes what a reboot undid: today's device nodes and mounts, and the files by them.
@@ -116,13 +116,15 @@ class Preparer:
         with self._locks.held(ref, deadline):
             record = self._ledger.get(ref.uid)
             if record is not None:
-                self._projected(self._with_todays_access(record, deadline))
+                self._projected(self._cards.with_todays_access(record, deadline))
 
     def release(self, ref: ClaimRef, is_gone: Callable[[], bool], *, deadline: float) -> bool:
-        """Unprepares a claim for which the kubelet does not ask; False if it is not gone.
+        """Unprepare a claim for which the kubelet does not ask; False if it is not gone.
 
         Args:
+            ref: The claim.
             is_gone: Asked while no call for the claim can be running.
+            deadline: On time.monotonic()'s clock.
 
         Raises:
             RetryableError: It could not be said or done now.
@@ -137,26 +139,65 @@ class Preparer:
     def _prepare_one(self, ref: ClaimRef, deadline: float) -> PreparedClaim:
         claims.checked_ref(ref)
         with self._locks.held(ref, deadline):
-            record = self._ledger.get(ref.uid)
-            if record is None:
-                record = self._admitted(ref, deadline)
+            found = self._recorded_or_allocated(ref, deadline)
+            if isinstance(found, AllocatedClaim):
+                record = self._admitted(found, deadline)
             else:
-                self._check_present(ref, (share.device for share in record.shares))
-                record = self._with_todays_access(record, deadline)
+                self._cards.check_present(ref, (share.device for share in found.shares))
+                record = self._cards.with_todays_access(found, deadline)
             # The record is the truth and the files a projection of it: after a crash between
             # the two, recovery or the next call writes the files.
             record = self._projected(record)
             self._status.report(record)
             return record
 
-    def _admitted(self, ref: ClaimRef, deadline: float) -> PreparedClaim:
-        # Slow, so before the transaction.
+    def _recorded_or_allocated(
+        self, ref: ClaimRef, deadline: float
+    ) -> PreparedClaim | AllocatedClaim:
+        """The claim's record if it is of the present allocation, else that allocation.
+
+        A record of an earlier allocation is withdrawn first: the scheduler has given its share
+        back, and the kubelet will not unprepare it.
+
+        Raises:
+            ClaimError: The claim is gone, was replaced, or is not allocated.
+            RetryableError: The claim cannot be read now. Then no record answers either: the kubelet
+                read the claim just before it called, so this is no outage of the API server.
+        """
+        record = self._ledger.get(ref.uid)
+        if record is not None and self._reads.covers(ref.uid):
+            return record
+        began = self._reads.begin()
+        # Slow, so before any transaction.
         stored = self._claims.fetch(ref, wait_seconds=deadline - time.monotonic())
         claim = claims.allocated(ref, stored)
+        if record is not None and not confirmation.is_of(record, claim):
+            log.warning("claim_reallocated", devices=[share.device for share in record.shares])
+            self._withdraw(ref)
+            record = None
+        self._reads.note(ref.uid, began)
+        if record is None:
+            return claim
+        if not {*record.pods} & {*claim.pods}:
+            record = self._reserved_for(record, claim.pods)
+        return record
+
+    def _reserved_for(self, record: PreparedClaim, pods: Sequence[PodRef]) -> PreparedClaim:
+        """The record for other pods: those that shared the claim before are gone by now."""
+        if record.pods == (*pods,):
+            return record
+        with self._ledger.transaction() as step:
+            record = replace(local_cards.recorded(step, record), pods=(*pods,))
+            step.put(record)
+        return record
+
+    def _admitted(self, claim: AllocatedClaim, deadline: float) -> PreparedClaim:
         if not claim.allocations:
-            return PreparedClaim(ref=ref, shares=())
-        catalog = self._readable_catalog(claim.ref, deadline)
-        self._check_present(ref, (allocation.device for allocation in claim.allocations))
+            return PreparedClaim(ref=claim.ref, shares=())
+        catalog = self._cards.readable(claim.ref, deadline)
+        self._cards.check_present(
+            claim.ref, (allocation.device for allocation in claim.allocations)
+        )
         terms = self._share_terms.of_claim(
             claim, node=catalog.node, wait_seconds=deadline - time.monotonic()
         )
@@ -182,22 +223,12 @@ class Preparer:
         self._tenants.project(admission.changed)
         return admission.claim
 
-    def _check_present(self, ref: ClaimRef, wanted: Iterable[str]) -> None:
-        """Refuse a card that is gone. The scheduler decides on one that is there and unhealthy."""
-        catalog = self._catalog.current()
-        if catalog is None:
-            return
-        for device in wanted:
-            if device in catalog.absent:
-                text = catalog.sick[device].worst.text
-                raise RetryableError(f"claim {ref}: {device}: {text}, expected a working GPU")
-
     def _projected(self, record: PreparedClaim) -> PreparedClaim:
         """The newest record, projected: another claim's step may have changed it meanwhile."""
         if not record.shares:
             return record
         with self._ledger.transaction() as step:
-            current = _kept(step, record)
+            current = local_cards.recorded(step, record)
             self._projection.ensure(current)
         return current
 
@@ -206,10 +237,12 @@ class Preparer:
             claims.checked_uid(ref)
         except ClaimError:
             return  # nothing was ever prepared under such a UID
+        self._reads.forget(ref.uid)
         with self._locks.held(ref, deadline):
             self._withdraw(ref)
 
     def _withdraw(self, ref: ClaimRef) -> None:
+        self._reads.forget(ref.uid)
         try:
             changed = self._removed(ref)
         except NoRoomError:
@@ -232,77 +265,3 @@ class Preparer:
             for other in (changed := self._tenants.regranted(step, record)):
                 step.put(other)
         return changed
-
-    def _readable_catalog(self, ref: ClaimRef, deadline: float) -> Catalog:
-        """Waits a moment after the start: a kubelet that is refused asks again in a minute."""
-        seconds = max(0.0, min(_FIRST_READ_SECONDS, deadline - time.monotonic()))
-        self._catalog.wait_changed(None, seconds=seconds, stopped=lambda: False)
-        catalog = self._catalog.current()
-        if catalog is None:
-            raise RetryableError(f"claim {ref}: {self._catalog.awaited()}")
-        return catalog
-
-    def _with_todays_access(self, record: PreparedClaim, deadline: float) -> PreparedClaim:
-        """A reboot may have given a card another minor number, or the driver other files."""
-        rebooted = record.boot_id != self._host.boot_id
-        if rebooted:
-            catalog = self._readable_catalog(record.ref, deadline)
-        else:
-            known = self._catalog.current()
-            if known is None:
-                return record
-            catalog = known
-        local = self._host.local(catalog, {share.device for share in record.shares})
-        missing = sorted({share.device for share in record.shares} - local.access.keys())
-        if rebooted and missing:
-            # The nodes in the record may be another card's by now.
-            raise RetryableError(f"claim {record.ref}: {', '.join(missing)}: gone since a reboot")
-        if not local.access:
-            return record
-        with self._ledger.transaction() as step:
-            # Read again: another claim's step may have changed its limits meanwhile.
-            current = _kept(step, record)
-            today = access.refreshed(
-                current, local.access, local.shared_access, boot_id=local.boot_id
-            )
-            if today != current:
-                step.put(today)
-        return today
-
-
-def _kept(step: LedgerTransaction, record: PreparedClaim) -> PreparedClaim:
-    """The record as it is now.
-
-    Raises:
-        RetryableError: Another instance unprepared the claim meanwhile.
-    """
-    current = step.get(record.ref.uid)
-    if current is None:
-        raise RetryableError(f"claim {record.ref}: it was unprepared meanwhile")
-    return current
-
-
-def _each(
-    event: str, refs: Iterable[ClaimRef], step: Callable[[ClaimRef], Outcome]
-) -> dict[str, Outcome | Failure]:
-    """The outcome of each claim by UID, with one closing line in the log for each."""
-    outcomes: dict[str, Outcome | Failure] = {}
-    for ref in refs:
-        start = time.monotonic()
-        with bound_contextvars(claim=str(ref), claim_uid=ref.uid):
-            try:
-                outcomes[ref.uid] = step(ref)
-            except FatalError:
-                raise
-            except DriverError as error:
-                outcomes[ref.uid] = Failure(str(error))
-                log.warning(
-                    event.replace("claim_", "claim_not_"), error=str(error), seconds=_since(start)
-                )
-            else:
-                log.info(event, seconds=_since(start))
-    return outcomes
-
-
-def _since(start: float) -> float:
-    return round(time.monotonic() - start, 4)

@@ -14,7 +14,8 @@ from tensorfusion_dra.core import cdi
 from tensorfusion_dra.core.claim import ClaimRef
 from tensorfusion_dra.core.errors import FatalError
 from tensorfusion_dra.core.prepared import PreparedClaim
-from tensorfusion_dra.driver.prepare import Failure, Preparer
+from tensorfusion_dra.driver.outcomes import Failure
+from tensorfusion_dra.driver.prepare import Preparer
 from tensorfusion_dra.kubelet.calls import CallsInFlight
 from tensorfusion_dra.kubelet.pb import dra_v1_pb2 as pb
 

@@ -1,5 +1,6 @@
 """Plugin registration: the kubelet asks who we are and says whether it takes us."""
 
+from collections.abc import Callable
 from threading import Event
 from typing import Final
 
@@ -20,8 +21,15 @@ _SILENCE_SECONDS: Final = 60.0
 class Registration:
     """The Registration service of one instance."""
 
-    def __init__(self, endpoint: str) -> None:
-        """Announces the DRA services that are served at this socket path."""
+    def __init__(self, endpoint: str, *, on_asked: Callable[[], None] = lambda: None) -> None:
+        """Announce the DRA services that are served at this socket path.
+
+        Args:
+            endpoint: The socket of the DRA services.
+            on_asked: Called before each answer to a kubelet that asks who this is. A kubelet that
+                was restarted does so before it calls the DRA services.
+        """
+        self._on_asked = on_asked
         self._plugin = pb.PluginInfo(
             type=names.PLUGIN_TYPE,
             name=names.DRIVER,
@@ -71,6 +79,7 @@ class Registration:
                 log.warning("kubelet_awaited", seconds=_SILENCE_SECONDS, endpoint=self._endpoint)
 
     def _get_info(self, _request: pb.InfoRequest, _context: grpc.ServicerContext) -> pb.PluginInfo:
+        self._on_asked()
         return self._plugin
 
     def _notify(

@@ -47,25 +47,51 @@ def as_the_kubelet(cluster: SimulatedCluster) -> PluginClient:
     return PluginClient(cluster.kubelet_root / "plugins" / names.DRIVER / "dra.sock")
 
 
-def test_without_any_api_server_the_process_starts_answers_and_unprepares(
+def test_without_any_api_server_the_process_starts_rebuilds_specs_and_unprepares(
     cluster: SimulatedCluster,
 ) -> None:
     ref = run_pod(cluster, "a")
-    with as_the_kubelet(cluster) as kubelet:
-        before = kubelet.prepare(ref)
     cluster.stop_plugin()
+    before = {path: path.read_bytes() for path in cluster.spec_files()}
+    for path in before:
+        path.unlink()
     cluster.server.stop()
     start(cluster)
 
     with as_the_kubelet(cluster) as kubelet:
-        again = kubelet.prepare(ref)
-        assert cluster.spec_files() != []
+        rebuilt = {path: path.read_bytes() for path in cluster.spec_files()}
         gone = kubelet.unprepare(ref)
 
     cluster.server.start()
-    assert again == before
+    assert rebuilt == before != {}
     assert gone.claims[ref.uid].error == ""
     assert cluster.spec_files() == []
+
+
+def test_a_claim_whose_record_may_be_old_waits_for_the_api_server_and_others_do_not(
+    cluster: SimulatedCluster,
+) -> None:
+    """A restarted kubelet reads each claim before it asks for it, and so does the driver."""
+    ref = run_pod(cluster, "a")
+    with as_the_kubelet(cluster) as kubelet:
+        before = kubelet.prepare(ref)
+        cluster.server.faults.add("get", "resourceclaims", Refuse(500))
+        during = kubelet.prepare(ref)
+        cluster.kubelet.stop()
+        registered = len(log_lines(cluster, "registered"))
+        cluster.start_kubelet()
+        cluster.until(
+            "registered anew",
+            lambda: len(log_lines(cluster, "registered")) > registered,
+            seconds=15,
+        )
+        restarted = kubelet.prepare(ref)
+        cluster.server.faults.clear()
+        after = kubelet.prepare(ref)
+
+    assert during == before
+    assert restarted.claims[ref.uid].error != ""
+    assert after == before
 
 
 def test_a_claim_that_is_new_during_an_outage_fails_in_time_and_others_are_not_held_up(

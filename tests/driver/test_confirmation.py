@@ -1,6 +1,7 @@
 """Claims that the kubelet forgot are freed, and no claim is freed that may still be used."""
 
 import copy
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.core.prepared import PreparedClaim
 from tensorfusion_dra.driver.confirmation import MOST_PER_ROUND, Confirmation
 from tests.support.ports import ClaimsInMemory, Readiness
-from tests.support.prepared_node import Setup, put, share
+from tests.support.prepared_node import GPU_1, Setup, put, share
 
 GONE_SECONDS = 600.0
 
@@ -182,6 +183,22 @@ def test_a_claim_that_is_allocated_again_in_the_last_moment_stays(node: Node) ->
 
     assert not released
     assert node.ledger.claims() == held
+
+
+def allocated_here_anew(node: Node, ref: ClaimRef) -> None:
+    results = _change(node.claims, ref)["status"]["allocation"]["devices"]["results"]
+    results[0] |= {"device": GPU_1, "shareID": str(uuid.uuid4())}
+
+
+def test_a_claim_that_is_allocated_on_this_node_anew_is_never_freed(node: Node) -> None:
+    """The kubelet may have given the recorded share to the next pod without a call."""
+    ref = node.prepared()
+    allocated_here_anew(node, ref)
+
+    node.look_for(GONE_SECONDS * 3)
+
+    assert node.held() == ["a"]
+    assert node.spec_of(ref) is not None
 
 
 def test_a_thousand_claims_are_asked_for_a_few_at_a_time_and_each_in_turn(node: Node) -> None:

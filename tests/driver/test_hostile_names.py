@@ -13,7 +13,7 @@ from tensorfusion_dra.cluster.api import segment
 from tensorfusion_dra.core import claim as claims
 from tensorfusion_dra.core.claim import ClaimRef
 from tensorfusion_dra.core.errors import ClaimError
-from tensorfusion_dra.driver.prepare import Failure
+from tensorfusion_dra.driver.outcomes import Failure
 from tests.support.prepared_node import Setup, put, share
 from tests.support.stored_claims import stored_claim
 
@@ -55,7 +55,11 @@ def test_no_reference_makes_or_removes_a_file(
 
 
 @given(pod=HOSTILE)
-@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=200,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 def test_no_pod_name_in_a_claims_status_leads_out_of_the_folder(setup: Setup, pod: str) -> None:
     stored = stored_claim("reserved", share())
     stored["status"]["reservedFor"][0]["name"] = pod
@@ -167,7 +171,11 @@ def test_a_damaged_claim_is_an_error_of_this_claim_or_none(document: Any) -> Non
 
 
 @given(document=damaged(CLAIM))
-@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=200,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 def test_a_damaged_claim_costs_no_other_claim_of_the_call(setup: Setup, document: Any) -> None:
     good = put(setup, "good", share())
     setup.claims.stored["default/damaged"] = document

@@ -23,7 +23,6 @@ def test_a_restart_finds_every_claim_and_rebuilds_the_specs_after_a_reboot(setup
         "other-vendor.json",
         spec_file(ref.uid),
     ]
-    setup.claims.away = True
     assert after.prepare(ref) == first
     after.ledger.close()
 

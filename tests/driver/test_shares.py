@@ -1,5 +1,6 @@
 """Limits, isolation and the files that carry them, over a real ledger and real folders."""
 
+import copy
 import json
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -249,7 +250,10 @@ def test_a_claim_that_an_older_release_prepared_stays_as_it_is(setup: Setup) -> 
     """Older releases took a tenant's word for hard; its container runs, and its record counts."""
     ref = of_hard_class(setup, "a", {})
     setup.prepare(ref)
-    with_annotations(setup, "a", {"tensor-fusion.ai/isolation": "hard"})
+    claim = copy.deepcopy(dict(setup.claims.stored[str(ref)]))
+    claim["metadata"]["annotations"] = {"tensor-fusion.ai/isolation": "hard"}
+    claim["status"]["allocation"]["devices"].pop("config", None)
+    setup.claims.put(claim)
     spec = setup.spec_of(ref)
 
     later = setup.restarted()

@@ -9,7 +9,7 @@ import pytest
 from tensorfusion_dra.core.claim import ClaimRef
 from tensorfusion_dra.core.enforcers.enforcer import Enforcer
 from tensorfusion_dra.core.prepared import PreparedClaim
-from tensorfusion_dra.driver.prepare import Failure
+from tensorfusion_dra.driver.outcomes import Failure
 from tests.support.prepared_node import (
     GPU_0,
     GPU_1,

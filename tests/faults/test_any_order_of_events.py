@@ -33,7 +33,8 @@ from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.core.gpu import Inventory
 from tensorfusion_dra.core.prepared import PreparedClaim
 from tensorfusion_dra.core.quantity import GIB
-from tensorfusion_dra.driver.prepare import Failure, Preparer
+from tensorfusion_dra.driver.outcomes import Failure
+from tensorfusion_dra.driver.prepare import Preparer
 from tensorfusion_dra.driver.publish import Publisher
 from tensorfusion_dra.driver.recover import recover
 from tensorfusion_dra.driver.repairs import Repairs
@@ -87,9 +88,12 @@ class World(RuleBasedStateMachine):
         self.present = list(EVERY_CARD)
         self.setup = Setup(self.folder)
         self.preparer, self.publisher = self.built()
+        self.pods = itertools.count()
         self.stored: dict[str, Stored] = {}
         self.known: dict[str, Stored] = {}
         self.answered: dict[str, object] = {}
+        self.recorded: dict[str, Stored] = {}
+        self.read: set[str] = set()  # UIDs, since the plugin or the kubelet was started
 
     def teardown(self) -> None:
         self.setup.ledger.close()
@@ -113,6 +117,22 @@ class World(RuleBasedStateMachine):
         name = chosen.draw(st.sampled_from(sorted(self.stored)))
         self.client.delete(CLAIMS, name, "default")
         self.create(name, device, vram_gib)
+
+    @precondition(lambda self: self.stored)
+    @rule(chosen=st.data(), device=devices, vram_gib=sizes)
+    def a_claim_is_allocated_anew_while_the_kubelet_restarts(
+        self, chosen: st.DataObject, device: str, vram_gib: int | None
+    ) -> None:
+        name = chosen.draw(st.sampled_from(sorted(self.stored)))
+        found = self.client.get(CLAIMS, name, "default")
+        found["status"] = {}
+        self.allocate(self.client.replace_status(CLAIMS, found), device, vram_gib)
+        self.the_kubelet_restarts()
+
+    @rule()
+    def the_kubelet_restarts(self) -> None:
+        self.preparer.kubelet_asked()
+        self.read.clear()
 
     @precondition(lambda self: self.stored)
     @rule(chosen=st.data())
@@ -148,8 +168,9 @@ class World(RuleBasedStateMachine):
     def the_plugin_restarts(self) -> None:
         self.setup = self.setup.restarted()
         self.read_cards()
-        recover(self.setup.ledger, self.setup.projection, boot_id=self.setup.boot_id)
+        self.recover()
         self.preparer, self.publisher = self.built()
+        self.read.clear()
 
     @rule()
     def the_node_reboots(self) -> None:
@@ -169,6 +190,8 @@ class World(RuleBasedStateMachine):
             spec.write_bytes(damage)
 
         self.prepare(self.known[uid])
+        if uid not in self.read:  # it was refused, so the next round of upkeep writes the spec
+            self.recover()
 
     @rule(present=st.sampled_from(((), (0,), (1,), (0, 1), (0, 1), (0, 1))))
     def cards_are_lost_or_come_back(self, present: tuple[int, ...]) -> None:
@@ -213,15 +236,29 @@ class World(RuleBasedStateMachine):
                 "spec": {"devices": {"requests": requests}},
             },
         )
+        self.allocate(created, device, vram_gib)
+
+    def allocate(self, claim: dict[str, Any], device: str, vram_gib: int | None) -> None:
+        name, uid = claim["metadata"]["name"], claim["metadata"]["uid"]
         result = share(device, tflops="1", vram=f"{vram_gib}Gi")
         if vram_gib is None:
             result = {key: result[key] for key in ("request", "driver", "pool", "device")}
-        created["status"] = {"allocation": {"devices": {"results": [result]}}}
-        self.client.replace_status(CLAIMS, created)
-        ref = ClaimRef(namespace="default", name=name, uid=created["metadata"]["uid"])
+        # A device that is given alone has no share ID; its pod tells one allocation from the next.
+        pod = {"resource": "pods", "name": name, "uid": f"pod-{next(self.pods)}"}
+        claim["status"] = {
+            "allocation": {"devices": {"results": [result]}},
+            "reservedFor": [pod],
+        }
+        self.client.replace_status(CLAIMS, claim)
+        ref = ClaimRef(namespace="default", name=name, uid=uid)
         self.stored[name] = self.known[ref.uid] = Stored(ref=ref, device=device, vram_gib=vram_gib)
 
     def prepare(self, claim: Stored) -> None:
+        uid = claim.ref.uid
+        is_current = self.stored[claim.ref.name] is claim
+        was_read = uid in self.read
+        if self.is_up and is_current and not was_read and self.recorded.get(uid) is not claim:
+            self.forget(uid)  # a record of an earlier allocation goes before anything else
         expected = self.expected(claim)
         # Without an API server nobody waits for it long.
         deadline = time.monotonic() + (5 if self.is_up else 0.1)
@@ -233,27 +270,39 @@ class World(RuleBasedStateMachine):
             assert str(claim.ref) in outcome.text
         else:
             assert isinstance(outcome, PreparedClaim), outcome
-            assert self.answered.setdefault(claim.ref.uid, _told(outcome)) == _told(outcome)
+            assert self.answered.setdefault(uid, _told(outcome)) == _told(outcome)
+            self.recorded.setdefault(uid, claim)
+        if self.is_up and is_current:
+            self.read.add(uid)
 
     def unprepare(self, claim: Stored) -> None:
         outcome = self.preparer.unprepare([claim.ref], deadline=time.monotonic() + 5)
 
         assert outcome == {claim.ref.uid: None}
-        self.answered.pop(claim.ref.uid, None)
+        self.forget(claim.ref.uid)
+
+    def forget(self, uid: str) -> None:
+        self.answered.pop(uid, None)
+        self.recorded.pop(uid, None)
+        self.read.discard(uid)
 
     def expected(self, claim: Stored) -> str:
         is_there = EVERY_CARD[DEVICES.index(claim.device)] in self.present
+        is_current = self.stored[claim.ref.name] is claim
+        if claim.ref.uid not in self.read and not (self.is_up and is_current):
+            return "refused"
         if claim.device in self.recovering():
             return "as before or refused" if claim.ref.uid in self.answered else "refused"
         if claim.ref.uid in self.answered:
             return "as before" if is_there else "refused"
-        held = [self.known[uid] for uid in self.answered]
-        others = [other for other in held if other.device == claim.device]
+        others = [other for other in self.recorded.values() if other.device == claim.device]
         taken = sum(other.vram_gib or CARD_GIB for other in others)
         shared = None not in (claim.vram_gib, *(other.vram_gib for other in others))
         fits = (shared or not others) and taken + (claim.vram_gib or CARD_GIB) <= CARD_GIB
-        is_current = self.stored[claim.ref.name] == claim
         return "new" if self.is_up and is_current and is_there and fits else "refused"
+
+    def recover(self) -> None:
+        recover(self.setup.ledger, self.setup.projection, boot_id=self.setup.boot_id)
 
     def recovering(self) -> set[str]:
         """The devices of cards that were away and have to stay healthy for a while."""

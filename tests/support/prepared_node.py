@@ -2,6 +2,7 @@
 
 import json
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -20,8 +21,9 @@ from tensorfusion_dra.core.tenancy import Rules
 from tensorfusion_dra.discovery import simulated
 from tensorfusion_dra.driver.catalog import CatalogReader
 from tensorfusion_dra.driver.host import Host
+from tensorfusion_dra.driver.outcomes import Failure
 from tensorfusion_dra.driver.ports.cluster import Claims
-from tensorfusion_dra.driver.prepare import Failure, Preparer
+from tensorfusion_dra.driver.prepare import Preparer
 from tensorfusion_dra.driver.projection import Projection
 from tensorfusion_dra.driver.share_terms import ShareTerms
 from tensorfusion_dra.driver.status import StatusReporter
@@ -93,7 +95,13 @@ class Setup:
         self.status = StatusReporter(NoStatus())
         self.preparer = self.with_claims(self.claims)
 
-    def with_claims(self, claims: Claims, catalog: CatalogReader | None = None) -> Preparer:
+    def with_claims(
+        self,
+        claims: Claims,
+        catalog: CatalogReader | None = None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> Preparer:
         return Preparer(
             claims,
             self.ledger,
@@ -111,6 +119,7 @@ class Setup:
                 isolation=Isolation.SOFT, pods=self.pods if self.reads_pods else None
             ),
             status=self.status,
+            clock=clock,
         )
 
     def prepare(self, *refs: ClaimRef) -> dict[str, PreparedClaim | Failure]:
