@@ -66,7 +66,7 @@ def host(settings: Settings) -> Host:
         enforces_hard=enforcer.enforces_hard,
         rules=Rules(
             overcommit_limits=settings.overcommit_limits == "true",
-            fixed=enforcer.fixed,
+            enforcers=enforcers(settings),
         ),
         boot_id=boot.boot_id(Path(settings.boot_id_file)),
     )

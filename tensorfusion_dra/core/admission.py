@@ -95,7 +95,7 @@ def admit(
             *((claim.ref, own) for own in shares if own.device == device.name),
         ]
         _check_fits(claim.ref, share, device, tenants)
-        isolation.check_beside(claim.ref, share, tenants, fixed=local.rules.fixed)
+        isolation.check_beside(claim.ref, share, tenants, fixed=local.rules.fixed(local.enforcer))
         shares.append(share)
     isolation.check_one(claim.ref, shares)
     record = PreparedClaim(
@@ -107,6 +107,7 @@ def admit(
     )
     record = access.refreshed(record, local.access, local.shared_access, boot_id=local.boot_id)
     involved = {share.device: local.devices[share.device] for share in shares}
+    record = tenancy.first_granted(record, involved, local.rules)
     *changed, record = tenancy.regranted([*others, record], involved, local.rules)
     return Admission(
         claim=record,

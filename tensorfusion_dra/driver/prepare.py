@@ -65,7 +65,7 @@ class Preparer:
             status=status,
         )
         self._companions = Companions(
-            projection=projection, fixed=host.rules.fixed, pods=share_terms.pods
+            projection=projection, fixed=host.rules.fixed(host.enforcer), pods=share_terms.pods
         )
         self._locks = ClaimLocks()
         self._reads = RecentReads(clock=clock)

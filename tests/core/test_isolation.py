@@ -133,7 +133,8 @@ def test_a_refused_mode_refuses_the_whole_claim() -> None:
 def test_hard_and_soft_share_a_card_where_the_enforcer_does_the_same_for_both(
     enforcer: HamiCore | Mps,
 ) -> None:
-    node = replace(NODE, rules=replace(RULES, fixed=enforcer.fixed))
+    rules = replace(RULES, enforcers={enforcer.name: enforcer})
+    node = replace(NODE, enforcer=enforcer.name, rules=rules)
     soft = prepared("a", share(GPU_0, 1), on=node, terms=terms(isolation=SOFT))
     hard = allocated("b", share(GPU_0, 2))
 

@@ -1,7 +1,7 @@
 """How the tenants of one card divide its memory: nobody's limit eats another's request."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 from hypothesis import given, settings
@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from tensorfusion_dra.core import tenancy
 from tensorfusion_dra.core.admission import Admission, Local
 from tensorfusion_dra.core.claim import Allocation
+from tensorfusion_dra.core.enforcers.enforcer import Needs
+from tensorfusion_dra.core.enforcers.tensor_fusion import TensorFusion
 from tensorfusion_dra.core.errors import ClaimError
 from tensorfusion_dra.core.gpu import Host
 from tensorfusion_dra.core.oversubscription import Oversubscription
@@ -17,7 +19,7 @@ from tensorfusion_dra.core.prepared import PreparedClaim
 from tensorfusion_dra.core.quantity import GIB
 from tensorfusion_dra.core.share_parameters import Isolation
 from tensorfusion_dra.core.tenancy import Rules
-from tests.support.claims import RULES, admitted, allocated, alone, local, share, terms
+from tests.support.claims import HAMI_CORE, RULES, admitted, allocated, alone, local, share, terms
 from tests.support.gpus import NODE as DEFAULT_NODE
 from tests.support.gpus import cards, gpu
 
@@ -225,6 +227,66 @@ def test_with_overcommitted_limits_also_a_fixed_one_is_granted() -> None:
     card.admit("a", of_card(1, 10), limit="60Gi", isolation=Isolation.HARD)
 
     assert card.gib() == {"a": 60}
+
+
+def test_a_limit_of_an_enforcer_that_reads_it_once_stays_whatever_enforces_new_claims() -> None:
+    """The containers of the first claim were started with 10Gi in their environment."""
+    card = Card(replace(NODE, enforcer=HAMI_CORE.name))
+    card.admit("fixed", of_card(1, 10), limit="60Gi")
+    assert card.gib() == {"fixed": 10}
+
+    card.node = NODE
+    card.admit("a", of_card(2, 10), limit="80Gi")
+    assert card.gib() == {"fixed": 10, "a": 70}
+
+    card.release("a")
+    assert card.gib() == {"fixed": 10}
+
+
+def test_what_a_tenant_was_given_for_good_is_not_lent_a_second_time() -> None:
+    """Limits were overcommitted when it came; its containers keep what they were started with."""
+    card = Card(replace(OVERCOMMIT, enforcer=HAMI_CORE.name))
+    card.admit("fixed", of_card(1, 10), limit="60Gi")
+
+    card.node = NODE
+    card.admit("a", of_card(2, 10), limit="80Gi")
+    assert card.gib() == {"fixed": 60, "a": 20}
+
+    card.admit("b", of_card(3, 30), limit="80Gi")
+    assert card.gib() == {"fixed": 60, "a": 10, "b": 30}
+
+
+def test_limits_of_an_unknown_enforcer_stay() -> None:
+    card = Card()
+    card.admit("a", of_card(1, 10), limit="60Gi")
+    card.records["a"] = replace(card.records["a"], enforcer="of-a-later-release")
+
+    card.admit("b", of_card(2, 30), limit="80Gi")
+
+    assert card.gib() == {"a": 60, "b": 30}
+
+
+@dataclass(frozen=True)
+class AtLeast20(TensorFusion):
+    """Cannot express limits below 20Gi."""
+
+    def needs(self, claim: PreparedClaim) -> Needs:
+        if vram_bytes(claim) < 20 * GIB:
+            raise ClaimError(f"claim {claim.ref}: found less than 20Gi, expected more")
+        return Needs()
+
+
+def test_limits_that_an_enforcer_could_not_express_stay_and_the_others_divide_the_rest() -> None:
+    rules = replace(RULES, enforcers={"tensor-fusion": AtLeast20()})
+    card = Card(replace(NODE, rules=rules))
+    card.admit("a", of_card(1, 5), limit="40Gi")
+    card.admit("b", of_card(2, 25), limit="40Gi")
+    assert card.gib() == {"a": 40, "b": 40}
+
+    admission = card.admit("c", of_card(3, 50), limit="50Gi")
+
+    assert card.gib() == {"a": 40, "b": 25, "c": 50}
+    assert [changed.ref.name for changed in admission.changed] == ["b"]
 
 
 RATIOS = Oversubscription(tflops_percent=100, host_memory_percent=50, host_disk_percent=0)

@@ -12,6 +12,7 @@ from tensorfusion_dra.core.access import CardAccess, SharedAccess
 from tensorfusion_dra.core.admission import Admission, Local
 from tensorfusion_dra.core.claim import AllocatedClaim, Allocation, ClaimRef
 from tensorfusion_dra.core.device import Node
+from tensorfusion_dra.core.enforcers.hami_core import HamiCore
 from tensorfusion_dra.core.enforcers.tensor_fusion import TensorFusion
 from tensorfusion_dra.core.gpu import Gpu, Host
 from tensorfusion_dra.core.prepared import PreparedClaim
@@ -22,7 +23,8 @@ from tests.support.gpus import NO_HOST, NODE, published
 
 COMMON_NODES: Final = ("/dev/nvidiactl", "/dev/nvidia-uvm")
 ENFORCER: Final = TensorFusion()
-RULES: Final = Rules(fixed=ENFORCER.fixed)
+HAMI_CORE: Final = HamiCore(library="/usr/local/vgpu/libvgpu.so.2.8.0")
+RULES: Final = Rules(enforcers={each.name: each for each in (ENFORCER, HAMI_CORE)})
 DEFAULTS: Final = Terms(
     isolation=Isolation.SOFT, qos=Qos.MEDIUM, tflops_limit=None, vram_limit=None, limiter=True
 )

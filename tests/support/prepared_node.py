@@ -42,6 +42,9 @@ from tests.support.stored_claims import result, stored_claim
 TENSOR_FUSION: Final = TensorFusion()
 HAMI_CORE: Final = HamiCore(library="/libvgpu.so.1")
 MPS: Final = Mps()
+ENFORCERS: Final[dict[str, Enforcer]] = {
+    each.name: each for each in (TENSOR_FUSION, HAMI_CORE, MPS)
+}
 NODE = Node(name="node-01", gpupool="default", qos="medium")
 
 
@@ -79,11 +82,12 @@ class Setup:
         self.cdi_folder = folder / "cdi"
         self.limits_folder = folder / "claims"
         self.host_files = HostFilesInMemory()
+        self.enforcers = dict(ENFORCERS)
         self.projection = Projection(
             claim_files.cdi_specs(self.cdi_folder),
             claim_files.limits(self.limits_folder),
             self.host_files,
-            {each.name: each for each in (TENSOR_FUSION, HAMI_CORE, MPS)},
+            self.enforcers,
         )
         self.discovery = FixedDiscovery(inventory())
         self.catalog = CatalogReader(self.discovery, NODE)
@@ -112,7 +116,7 @@ class Setup:
                 driver_files=self.driver_files,
                 enforcer=self.enforcer.name,
                 enforces_hard=self.enforcer.enforces_hard,
-                rules=Rules(fixed=self.enforcer.fixed),
+                rules=Rules(enforcers=self.enforcers),
                 boot_id=self.boot_id,
             ),
             share_terms=ShareTerms(
