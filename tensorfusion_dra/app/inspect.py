@@ -185,14 +185,17 @@ def _lines(found: dict[str, Any]) -> list[str]:
 
 
 def _limits(share: dict[str, Any]) -> str:
-    """Such as soft: 33 %, 20480 MiB (of 40960 MiB wanted)."""
+    """Such as soft: 33 % (of 50 % wanted), 20480 MiB (of 40960 MiB wanted)."""
     limit = share["limit"]
     if limit is None:
         return f"{share['isolation']}: none"
-    mib = limit["vramBytes"] // 2**20
-    clamped = limit["vramBytes"] < share["wantedVramBytes"]
-    wanted = f" (of {share['wantedVramBytes'] // 2**20} MiB wanted)" if clamped else ""
-    return f"{share['isolation']}: {limit['smPercent']} %, {mib} MiB{wanted}"
+    compute = _of_wanted(limit["smPercent"], share["wantedSmPercent"], "%")
+    memory = _of_wanted(limit["vramBytes"] // 2**20, share["wantedVramBytes"] // 2**20, "MiB")
+    return f"{share['isolation']}: {compute}, {memory}"
+
+
+def _of_wanted(granted: int, wanted: int, unit: str) -> str:
+    return f"{granted} {unit}" + (f" (of {wanted} {unit} wanted)" if granted < wanted else "")
 
 
 def _print(text: str) -> None:

@@ -50,7 +50,7 @@ class Admission:
 
     Attributes:
         claim: The claim's record.
-        changed: Records of other claims whose memory limits shrank in favour of its request.
+        changed: Records of other claims whose limits shrank in favour of its request.
     """
 
     claim: PreparedClaim
@@ -154,6 +154,7 @@ def _share(ref: ClaimRef, allocation: Allocation, device: Device, terms: Terms) 
         share,
         consumed=consumed,
         wanted_vram_bytes=limit.vram_bytes,
+        wanted_sm_percent=limit.sm_percent,
         limit=None if unlimited else limit,
     )
 

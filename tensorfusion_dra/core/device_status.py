@@ -14,6 +14,7 @@ from tensorfusion_dra.core.quantity import Quantity
 CONDITION_READY: Final = "Ready"
 REASON_PREPARED: Final = "Prepared"
 REASON_CLAMPED: Final = "MemoryLimitClamped"
+REASON_COMPUTE_CLAMPED: Final = "ComputeLimitClamped"
 REASON_UNHEALTHY: Final = "GPUUnhealthy"
 _MOST_MESSAGE: Final = 4096
 
@@ -53,7 +54,9 @@ def status(claim: PreparedClaim, readiness: Mapping[str, Readiness]) -> list[Ent
 
 
 def _entry(share: PreparedShare, readiness: Readiness) -> Entry:
-    reason = REASON_CLAMPED if share.clamped else REASON_PREPARED
+    reason = REASON_PREPARED
+    if share.clamped:
+        reason = REASON_CLAMPED if share.memory_clamped else REASON_COMPUTE_CLAMPED
     message = _message(share)
     if readiness.sickness is not None:
         reason = REASON_UNHEALTHY
@@ -90,8 +93,10 @@ def _data(share: PreparedShare) -> dict[str, Any]:
     }
     if share.limit is not None:
         told["limits"] = {**share.limit.as_json(), "clamped": share.clamped}
-        if share.clamped:
+        if share.memory_clamped:
             told["limits"]["wantedVramBytes"] = share.wanted_vram_bytes
+        if share.compute_clamped:
+            told["limits"]["wantedSmPercent"] = share.wanted_sm_percent
     return told
 
 
@@ -103,8 +108,12 @@ def _message(share: PreparedShare) -> str:
     told = f"{share.gpu_uuid}: {_limits(share.limit)}, isolation {share.isolation.value}"
     if not share.clamped:
         return told
-    wanted = Quantity.of_bytes(share.wanted_vram_bytes)
-    return f"{told}; {wanted} of memory were wanted, other tenants' requests leave less"
+    wanted = []
+    if share.compute_clamped:
+        wanted.append(f"{share.wanted_sm_percent}% of compute")
+    if share.memory_clamped:
+        wanted.append(f"{Quantity.of_bytes(share.wanted_vram_bytes)} of memory")
+    return f"{told}; {' and '.join(wanted)} were wanted, other tenants' requests leave less"
 
 
 def _limits(limit: Limit) -> str:

@@ -36,7 +36,7 @@ class Limit:
 def wanted(subject: str, gpu: Gpu, consumed: Mapping[str, Quantity], terms: Terms) -> Limit:
     """The limit that a share asks for: what its terms say, else what it consumes.
 
-    Compute above the card is all of it. Memory may be more than there is: see granted().
+    Compute above the card is all of it. Both may be more than is left: see granted().
 
     Args:
         subject: Claim and device, for errors.
@@ -58,21 +58,21 @@ def wanted(subject: str, gpu: Gpu, consumed: Mapping[str, Quantity], terms: Term
                 f"{subject}: {name} limit: found {limit}, expected at least its request {request}"
             )
     return Limit(
-        sm_percent=_percent(terms.tflops_limit or tflops, gpu),
+        sm_percent=percent(terms.tflops_limit or tflops, gpu),
         vram_bytes=(terms.vram_limit or vram).ceil(),
     )
 
 
 def granted(total: int, asked: Sequence[tuple[int, int]]) -> list[int]:
-    """The memory limits that tenants of one card get, in the order in which they came.
+    """The limits that tenants of one card get of one amount, in the order in which they came.
 
     Each gets its request, which is reserved for it. What is left is granted to those who want
     more, first come first served. So the limits add up to no more than the card has, and a
     later tenant's request takes back what an earlier one had beyond its own.
 
     Args:
-        total: Bytes that the card hands out.
-        asked: Request and wanted limit of each tenant, in bytes.
+        total: What the card hands out: bytes of memory, or percent of its compute.
+        asked: Request and wanted limit of each tenant, in the same unit.
     """
     spare = total - sum(request for request, _ in asked)
     limits = []
@@ -100,7 +100,7 @@ def by_uuid(shares: Iterable[tuple[str, Limit | None]]) -> Mapping[str, Limit]:
     return merged
 
 
-def _percent(tflops: Quantity, gpu: Gpu) -> int:
-    """Rounded up and within 1..100, as Tensor Fusion's hypervisor computes it."""
+def percent(tflops: Quantity, gpu: Gpu) -> int:
+    """Compute as a part of the card, rounded up, 1 to 100, as Tensor Fusion's hypervisor does."""
     whole = Quantity.milli(gpu.milli_tflops)
     return min(100, max(1, -(-100 * tflops.nano // whole.nano)))

@@ -31,6 +31,7 @@ class PreparedShare:
         pci_bus_id: Orders the cards of a container; "" if unknown.
         wanted_vram_bytes: The memory limit that was asked for; more than the limit's if that was
             clamped to the card, or to what other tenants left of it.
+        wanted_sm_percent: The compute limit that was asked for, as wanted_vram_bytes; 0 if none.
         limit: What the container may use; None for admin access, for a card that is shared
             without limits, and where an administrator turned the limiter off.
     """
@@ -50,6 +51,7 @@ class PreparedShare:
     pci_bus_id: str
     wanted_vram_bytes: int
     limit: Limit | None
+    wanted_sm_percent: int = 0
 
     @property
     def vram_request_bytes(self) -> int:
@@ -59,9 +61,19 @@ class PreparedShare:
         return capacity.taken(self.consumed, names.CAPACITY_VRAM).ceil()
 
     @property
-    def clamped(self) -> bool:
+    def memory_clamped(self) -> bool:
         """The memory limit is smaller than what was asked for."""
         return self.limit is not None and self.limit.vram_bytes < self.wanted_vram_bytes
+
+    @property
+    def compute_clamped(self) -> bool:
+        """The compute limit is smaller than what was asked for."""
+        return self.limit is not None and self.limit.sm_percent < self.wanted_sm_percent
+
+    @property
+    def clamped(self) -> bool:
+        """One of the limits is smaller than what was asked for."""
+        return self.memory_clamped or self.compute_clamped
 
     def as_json(self) -> dict[str, Any]:
         """The share as the ledger keeps it."""
@@ -80,12 +92,14 @@ class PreparedShare:
             "toolkitDevice": self.toolkit_device,
             "pciBusID": self.pci_bus_id,
             "wantedVramBytes": self.wanted_vram_bytes,
+            "wantedSmPercent": self.wanted_sm_percent,
             "limit": None if self.limit is None else self.limit.as_json(),
         }
 
     @classmethod
     def from_json(cls, kept: Mapping[str, Any]) -> "PreparedShare":
         """The share that as_json wrote."""
+        limit = None if kept["limit"] is None else Limit.from_json(kept["limit"])
         return cls(
             request=kept["request"],
             pool=kept["pool"],
@@ -101,7 +115,9 @@ class PreparedShare:
             toolkit_device=kept["toolkitDevice"],
             pci_bus_id=kept["pciBusID"],
             wanted_vram_bytes=kept["wantedVramBytes"],
-            limit=None if kept["limit"] is None else Limit.from_json(kept["limit"]),
+            limit=limit,
+            # Before compute was divided as memory is, every share got what it asked for.
+            wanted_sm_percent=kept.get("wantedSmPercent", limit.sm_percent if limit else 0),
         )
 
 

@@ -1,4 +1,9 @@
-"""How the tenants of one card divide its memory beyond what each has reserved."""
+"""How the tenants of one card divide its compute and memory beyond what each has reserved.
+
+Compute is divided as memory is. A limiter knows its own container only, and cards give busy
+containers equal parts of their time. So a tenant that may use all of a card takes from the others
+what they have reserved, whatever their own limits say.
+"""
 
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -8,7 +13,9 @@ from tensorfusion_dra.core import capacity, limits, names
 from tensorfusion_dra.core.device import Device
 from tensorfusion_dra.core.enforcers.enforcer import Enforcer
 from tensorfusion_dra.core.errors import ClaimError
+from tensorfusion_dra.core.limits import Limit
 from tensorfusion_dra.core.prepared import PreparedClaim, PreparedShare
+from tensorfusion_dra.core.quantity import Quantity
 from tensorfusion_dra.core.share_parameters import Isolation
 
 
@@ -66,10 +73,11 @@ def first_granted(
     shares = []
     for share in claim.shares:
         if share.limit is not None and rules.is_fixed(claim, share):
-            size = share.vram_request_bytes
+            device = devices[share.device]
+            limit = _request(share, device)
             if rules.overcommit_limits:
-                size = max(size, min(share.wanted_vram_bytes, _vram_bytes(devices[share.device])))
-            share = replace(share, limit=replace(share.limit, vram_bytes=size))  # noqa: PLW2901
+                limit = _within(limit, _wanted(share), _total(device))
+            share = replace(share, limit=limit)  # noqa: PLW2901
         shares.append(share)
     return replace(claim, shares=tuple(shares))
 
@@ -77,7 +85,7 @@ def first_granted(
 def regranted(
     claims: Sequence[PreparedClaim], devices: Mapping[str, Device], rules: Rules
 ) -> list[PreparedClaim]:
-    """The claims, in their order, with the memory limits that hold while all of them are there.
+    """The claims, in their order, with the limits that hold while all of them are there.
 
     A claim whose enforcer could not express its new limits keeps the old ones, and the others
     divide what those leave.
@@ -111,7 +119,7 @@ def _regranted(
     Args:
         kept: UIDs of claims whose limits stay as they are.
     """
-    granted: dict[tuple[str, int], int] = {}
+    granted: dict[tuple[str, int], Limit] = {}
     for device in devices.values():
         tenants = [
             (claim, index, share)
@@ -119,43 +127,78 @@ def _regranted(
             for index, share in enumerate(claim.shares)
             if share.device == device.name and not share.admin_access
         ]
-        total = _vram_bytes(device)
         asked = [
-            _kept(share) if claim.ref.uid in kept or rules.is_fixed(claim, share) else _asked(share)
+            _kept(share, device)
+            if claim.ref.uid in kept or rules.is_fixed(claim, share)
+            else _asked(share, device)
             for claim, _, share in tenants
         ]
-        memory = limits.granted(total, asked)
+        divided = _divided(_total(device), asked)
         if rules.overcommit_limits:
-            memory = [max(request, min(wanted, total)) for request, wanted in asked]
+            divided = [_within(request, wanted, _total(device)) for request, wanted in asked]
         granted.update(
-            ((claim.ref.uid, index), size)
-            for (claim, index, _), size in zip(tenants, memory, strict=True)
+            ((claim.ref.uid, index), limit)
+            for (claim, index, _), limit in zip(tenants, divided, strict=True)
         )
     return [_with_limits(claim, granted) for claim in claims]
 
 
-def _vram_bytes(device: Device) -> int:
-    return capacity.in_force(device.capacity, names.CAPACITY_VRAM).value.ceil()
+def _divided(total: Limit, asked: Sequence[tuple[Limit, Limit]]) -> list[Limit]:
+    """What is reserved for each, and of the rest what it wants, first come first served."""
+    compute = limits.granted(
+        total.sm_percent, [(each.sm_percent, want.sm_percent) for each, want in asked]
+    )
+    memory = limits.granted(
+        total.vram_bytes, [(each.vram_bytes, want.vram_bytes) for each, want in asked]
+    )
+    return [
+        Limit(sm_percent=part, vram_bytes=size) for part, size in zip(compute, memory, strict=True)
+    ]
 
 
-def _asked(share: PreparedShare) -> tuple[int, int]:
+def _total(device: Device) -> Limit:
+    """What the device's tenants divide; more than 100 percent where its pool oversubscribes."""
+    tflops = capacity.in_force(device.capacity, names.CAPACITY_TFLOPS).value
+    vram = capacity.in_force(device.capacity, names.CAPACITY_VRAM).value
+    whole = Quantity.milli(device.gpu.milli_tflops)
+    return Limit(sm_percent=100 * tflops.nano // whole.nano, vram_bytes=vram.ceil())
+
+
+def _request(share: PreparedShare, device: Device) -> Limit:
+    """What the scheduler has reserved for the share; no limit goes below it."""
+    tflops = capacity.taken(share.consumed, names.CAPACITY_TFLOPS)
+    return Limit(sm_percent=limits.percent(tflops, device.gpu), vram_bytes=share.vram_request_bytes)
+
+
+def _wanted(share: PreparedShare) -> Limit:
+    return Limit(sm_percent=share.wanted_sm_percent, vram_bytes=share.wanted_vram_bytes)
+
+
+def _asked(share: PreparedShare, device: Device) -> tuple[Limit, Limit]:
     """What is reserved for the share, and what it wants."""
-    request = share.vram_request_bytes
-    return request, request if share.limit is None else share.wanted_vram_bytes
+    request = _request(share, device)
+    return request, request if share.limit is None else _wanted(share)
 
 
-def _kept(share: PreparedShare) -> tuple[int, int]:
+def _kept(share: PreparedShare, device: Device) -> tuple[Limit, Limit]:
     """A container may use what it was once given, be it more or less than is reserved for it."""
-    request = share.vram_request_bytes
-    size = request if share.limit is None else share.limit.vram_bytes
-    return size, size
+    limit = share.limit or _request(share, device)
+    return limit, limit
 
 
-def _with_limits(claim: PreparedClaim, granted: Mapping[tuple[str, int], int]) -> PreparedClaim:
+def _within(request: Limit, wanted: Limit, total: Limit) -> Limit:
+    """What is wanted, as far as the device has it, but no less than what is reserved."""
+    return Limit(
+        sm_percent=max(request.sm_percent, min(wanted.sm_percent, total.sm_percent)),
+        vram_bytes=max(request.vram_bytes, min(wanted.vram_bytes, total.vram_bytes)),
+    )
+
+
+def _with_limits(claim: PreparedClaim, granted: Mapping[tuple[str, int], Limit]) -> PreparedClaim:
     shares = []
     for index, share in enumerate(claim.shares):
-        size = granted.get((claim.ref.uid, index))
-        if size is not None and share.limit is not None:
-            share = replace(share, limit=replace(share.limit, vram_bytes=size))  # noqa: PLW2901
+        limit = granted.get((claim.ref.uid, index))
+        if limit is not None and share.limit is not None:
+            share = replace(share, limit=limit)  # noqa: PLW2901
         shares.append(share)
     return replace(claim, shares=tuple(shares))

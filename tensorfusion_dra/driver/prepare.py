@@ -216,6 +216,8 @@ class Preparer:
                     device=share.device,
                     wanted_bytes=share.wanted_vram_bytes,
                     vram_bytes=share.limit.vram_bytes,
+                    wanted_percent=share.wanted_sm_percent,
+                    sm_percent=share.limit.sm_percent,
                 )
         if len(claim.pods) > 1:
             # One folder and one name for all of them (hack/adr/0012).

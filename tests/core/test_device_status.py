@@ -88,6 +88,23 @@ def test_a_clamped_memory_limit_is_told_with_what_was_wanted() -> None:
     assert "32Gi of memory were wanted" in condition["message"]
 
 
+def test_a_clamped_compute_limit_is_told_with_what_was_wanted() -> None:
+    entry = told(claim("a", share(wanted_sm_percent=80)))
+
+    (condition,) = entry["conditions"]
+    assert entry["data"]["limits"]["wantedSmPercent"] == 80
+    assert (condition["status"], condition["reason"]) == ("True", "ComputeLimitClamped")
+    assert "80% of compute were wanted" in condition["message"]
+
+
+def test_both_clamped_limits_are_told() -> None:
+    entry = told(claim("a", share(wanted_sm_percent=80, wanted_vram_bytes=32 * GIB)))
+
+    (condition,) = entry["conditions"]
+    assert condition["reason"] == "MemoryLimitClamped"
+    assert "80% of compute and 32Gi of memory were wanted" in condition["message"]
+
+
 def test_a_share_without_limits_tells_none() -> None:
     entry = told(claim("a", share(isolation=Isolation.SHARED, limit=None)))
 

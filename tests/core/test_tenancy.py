@@ -1,27 +1,23 @@
 """How the tenants of one card divide its memory: nobody's limit eats another's request."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tensorfusion_dra.core import tenancy
-from tensorfusion_dra.core.admission import Admission, Local
 from tensorfusion_dra.core.claim import Allocation
-from tensorfusion_dra.core.enforcers.enforcer import Needs
-from tensorfusion_dra.core.enforcers.tensor_fusion import TensorFusion
 from tensorfusion_dra.core.errors import ClaimError
 from tensorfusion_dra.core.gpu import Host
 from tensorfusion_dra.core.oversubscription import Oversubscription
-from tensorfusion_dra.core.prepared import PreparedClaim
 from tensorfusion_dra.core.quantity import GIB
 from tensorfusion_dra.core.share_parameters import Isolation
 from tensorfusion_dra.core.tenancy import Rules
-from tests.support.claims import HAMI_CORE, RULES, admitted, allocated, alone, local, share, terms
+from tests.support.claims import RULES, admitted, allocated, alone, local, share, terms
 from tests.support.gpus import NODE as DEFAULT_NODE
 from tests.support.gpus import cards, gpu
+from tests.support.tenants import Card, limit_of
 
 NODE = local(*cards(2))
 GPU_0, GPU_1 = NODE.devices
@@ -29,49 +25,12 @@ OVERCOMMIT = replace(NODE, rules=replace(RULES, overcommit_limits=True))
 CARD_GIB = 80
 
 
-class Card:
-    """The claims of a node, as a ledger would keep them."""
-
-    def __init__(self, node: Local = NODE) -> None:
-        self.node = node
-        self.records: dict[str, PreparedClaim] = {}
-
-    def admit(
-        self, name: str, *allocations: Allocation, limit: str, isolation: Isolation = Isolation.SOFT
-    ) -> Admission:
-        holding = terms(vram=limit, isolation=isolation)
-        admission = admitted(
-            allocated(name, *allocations), on=self.node, beside=self.held(), terms=holding
-        )
-        self.records[name] = admission.claim
-        self.records.update({other.ref.name: other for other in admission.changed})
-        return admission
-
-    def release(self, name: str) -> None:
-        del self.records[name]
-        regranted = tenancy.regranted(self.held(), self.node.devices, self.node.rules)
-        self.records.update({record.ref.name: record for record in regranted})
-
-    def held(self) -> Sequence[PreparedClaim]:
-        return list(self.records.values())
-
-    def gib(self) -> dict[str, float]:
-        """The memory limit of each claim's first share."""
-        return {name: vram_bytes(record) / GIB for name, record in self.records.items()}
-
-
-def vram_bytes(record: PreparedClaim) -> int:
-    limit = record.shares[0].limit
-    assert limit is not None
-    return limit.vram_bytes
-
-
 def of_card(number: int, vram: int, *, device: str = GPU_0) -> Allocation:
     return share(device, number, tflops="1", vram=f"{vram}Gi")
 
 
 def test_a_limit_above_the_request_is_granted_while_nobody_else_wants_it() -> None:
-    card = Card()
+    card = Card(NODE)
 
     admission = card.admit("a", of_card(1, 10), limit="60Gi")
 
@@ -81,7 +40,7 @@ def test_a_limit_above_the_request_is_granted_while_nobody_else_wants_it() -> No
 
 
 def test_a_later_limit_is_clamped_to_what_is_left_and_keeps_what_it_asked_for() -> None:
-    card = Card()
+    card = Card(NODE)
     card.admit("a", of_card(1, 10), limit="60Gi")
 
     admission = card.admit("b", of_card(2, 10), limit="50Gi")
@@ -94,7 +53,7 @@ def test_a_later_limit_is_clamped_to_what_is_left_and_keeps_what_it_asked_for() 
 
 
 def test_a_later_request_takes_back_what_an_earlier_one_had_beyond_its_own() -> None:
-    card = Card()
+    card = Card(NODE)
     card.admit("a", of_card(1, 10), limit="80Gi")
 
     admission = card.admit("b", of_card(2, 50), limit="50Gi")
@@ -107,7 +66,7 @@ def test_a_later_request_takes_back_what_an_earlier_one_had_beyond_its_own() -> 
 
 
 def test_the_last_to_come_is_the_first_to_give_back() -> None:
-    card = Card()
+    card = Card(NODE)
     card.admit("a", of_card(1, 10), limit="30Gi")
     card.admit("b", of_card(2, 10), limit="40Gi")
 
@@ -119,7 +78,7 @@ def test_the_last_to_come_is_the_first_to_give_back() -> None:
 
 
 def test_nobody_falls_below_its_request() -> None:
-    card = Card()
+    card = Card(NODE)
     for number, name in enumerate("abcd"):
         card.admit(name, of_card(number, 20), limit="80Gi")
 
@@ -127,7 +86,7 @@ def test_nobody_falls_below_its_request() -> None:
 
 
 def test_limits_grow_back_when_a_tenant_leaves_the_first_to_come_first() -> None:
-    card = Card()
+    card = Card(NODE)
     card.admit("a", of_card(1, 10), limit="40Gi")
     card.admit("b", of_card(2, 10), limit="50Gi")
     card.admit("c", of_card(3, 60), limit="60Gi")
@@ -142,7 +101,7 @@ def test_limits_grow_back_when_a_tenant_leaves_the_first_to_come_first() -> None
 
 
 def test_who_came_first_is_known_whatever_it_is_called_and_after_others_have_left() -> None:
-    card = Card()
+    card = Card(NODE)
     card.admit("c", of_card(1, 10), limit="20Gi")
     card.admit("b", of_card(2, 10), limit="70Gi")
     assert card.gib() == {"c": 20, "b": 60}
@@ -164,7 +123,7 @@ def test_a_limit_above_the_card_is_the_card_and_is_told_as_clamped() -> None:
 
 
 def test_each_card_is_divided_for_itself() -> None:
-    card = Card()
+    card = Card(NODE)
     card.admit("a", of_card(1, 10), of_card(2, 10, device=GPU_1), limit="80Gi")
 
     (changed,) = card.admit("b", of_card(3, 50, device=GPU_1), limit="50Gi").changed
@@ -174,7 +133,7 @@ def test_each_card_is_divided_for_itself() -> None:
 
 
 def test_several_shares_of_one_claim_divide_a_card_like_several_claims() -> None:
-    card = Card()
+    card = Card(NODE)
 
     (first, second) = card.admit("a", of_card(1, 10), of_card(2, 10), limit="50Gi").claim.shares
 
@@ -184,7 +143,7 @@ def test_several_shares_of_one_claim_divide_a_card_like_several_claims() -> None
 
 
 def test_admin_access_and_claims_without_limits_take_no_part() -> None:
-    card = Card()
+    card = Card(NODE)
     card.records["admin"] = admitted(
         allocated("admin", alone(GPU_0, admin_access=True)), on=NODE
     ).claim
@@ -196,7 +155,7 @@ def test_admin_access_and_claims_without_limits_take_no_part() -> None:
     admission = card.admit("a", of_card(1, 10), limit="80Gi")
 
     assert admission.changed == ()
-    assert vram_bytes(admission.claim) == 50 * GIB
+    assert limit_of(admission.claim).vram_bytes == 50 * GIB
 
 
 def test_where_limits_may_be_overcommitted_each_has_what_it_asked_for() -> None:
@@ -211,7 +170,7 @@ def test_where_limits_may_be_overcommitted_each_has_what_it_asked_for() -> None:
 
 
 def test_a_limit_that_could_not_be_taken_back_is_not_granted() -> None:
-    card = Card()
+    card = Card(NODE)
 
     card.admit("a", of_card(1, 10), limit="60Gi", isolation=Isolation.HARD)
     card.admit("b", of_card(2, 60), limit="60Gi", isolation=Isolation.HARD)
@@ -227,66 +186,6 @@ def test_with_overcommitted_limits_also_a_fixed_one_is_granted() -> None:
     card.admit("a", of_card(1, 10), limit="60Gi", isolation=Isolation.HARD)
 
     assert card.gib() == {"a": 60}
-
-
-def test_a_limit_of_an_enforcer_that_reads_it_once_stays_whatever_enforces_new_claims() -> None:
-    """The containers of the first claim were started with 10Gi in their environment."""
-    card = Card(replace(NODE, enforcer=HAMI_CORE.name))
-    card.admit("fixed", of_card(1, 10), limit="60Gi")
-    assert card.gib() == {"fixed": 10}
-
-    card.node = NODE
-    card.admit("a", of_card(2, 10), limit="80Gi")
-    assert card.gib() == {"fixed": 10, "a": 70}
-
-    card.release("a")
-    assert card.gib() == {"fixed": 10}
-
-
-def test_what_a_tenant_was_given_for_good_is_not_lent_a_second_time() -> None:
-    """Limits were overcommitted when it came; its containers keep what they were started with."""
-    card = Card(replace(OVERCOMMIT, enforcer=HAMI_CORE.name))
-    card.admit("fixed", of_card(1, 10), limit="60Gi")
-
-    card.node = NODE
-    card.admit("a", of_card(2, 10), limit="80Gi")
-    assert card.gib() == {"fixed": 60, "a": 20}
-
-    card.admit("b", of_card(3, 30), limit="80Gi")
-    assert card.gib() == {"fixed": 60, "a": 10, "b": 30}
-
-
-def test_limits_of_an_unknown_enforcer_stay() -> None:
-    card = Card()
-    card.admit("a", of_card(1, 10), limit="60Gi")
-    card.records["a"] = replace(card.records["a"], enforcer="of-a-later-release")
-
-    card.admit("b", of_card(2, 30), limit="80Gi")
-
-    assert card.gib() == {"a": 60, "b": 30}
-
-
-@dataclass(frozen=True)
-class AtLeast20(TensorFusion):
-    """Cannot express limits below 20Gi."""
-
-    def needs(self, claim: PreparedClaim) -> Needs:
-        if vram_bytes(claim) < 20 * GIB:
-            raise ClaimError(f"claim {claim.ref}: found less than 20Gi, expected more")
-        return Needs()
-
-
-def test_limits_that_an_enforcer_could_not_express_stay_and_the_others_divide_the_rest() -> None:
-    rules = replace(RULES, enforcers={"tensor-fusion": AtLeast20()})
-    card = Card(replace(NODE, rules=rules))
-    card.admit("a", of_card(1, 5), limit="40Gi")
-    card.admit("b", of_card(2, 25), limit="40Gi")
-    assert card.gib() == {"a": 40, "b": 40}
-
-    admission = card.admit("c", of_card(3, 50), limit="50Gi")
-
-    assert card.gib() == {"a": 40, "b": 25, "c": 50}
-    assert [changed.ref.name for changed in admission.changed] == ["b"]
 
 
 RATIOS = Oversubscription(tflops_percent=100, host_memory_percent=50, host_disk_percent=0)
@@ -331,7 +230,7 @@ def test_when_a_pool_hands_out_less_every_tenant_keeps_its_request_and_no_more(
 
 @pytest.mark.parametrize("rules", [RULES, replace(RULES, overcommit_limits=True)])
 def test_a_device_that_is_no_longer_here_keeps_its_limits(rules: Rules) -> None:
-    card = Card()
+    card = Card(NODE)
     card.admit("a", of_card(1, 10), limit="60Gi")
 
     assert tenancy.regranted(card.held(), {}, rules) == card.held()

@@ -229,7 +229,12 @@ TABLE: Final[list[tuple[Claimed, tuple[dict[str, str], ...], Any]]] = [
     # Hard isolation by a class: a limit that could not be taken back is not granted above requests
     (one(of_class=OF_HARD_CLASS), NO_POD, hard(20480, (25, 20))),
     (one(of_class=OF_HARD_CLASS), (HARD,), hard(20480, (25, 20))),
-    (one(of_class=OF_HARD_CLASS), (pod(tflops_limit="156"),), hard(20480, (50, 20))),
+    (one(of_class=OF_HARD_CLASS), (pod(tflops_limit="156"),), hard(20480, (25, 20))),
+    (
+        one(of_class=OF_HARD_CLASS, node=OVERCOMMITTED),
+        (pod(tflops_limit="156"),),
+        hard(20480, (50, 20)),
+    ),
     (one(of_class=OF_HARD_CLASS), (pod(vram_limit="30Gi"),), hard(20480, (25, 20))),
     (
         one(of_class=OF_HARD_CLASS, node=OVERCOMMITTED),
