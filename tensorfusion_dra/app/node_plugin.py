@@ -30,6 +30,7 @@ from tensorfusion_dra.discovery.host import HostSizes
 from tensorfusion_dra.driver.card_watch import CardWatch
 from tensorfusion_dra.driver.catalog import CatalogReader
 from tensorfusion_dra.driver.confirmation import Confirmation
+from tensorfusion_dra.driver.division import Division
 from tensorfusion_dra.driver.health_news import HealthNews
 from tensorfusion_dra.driver.prepare import Preparer
 from tensorfusion_dra.driver.projection import Projection
@@ -163,6 +164,7 @@ def _start(settings: Settings, supervisor: Supervisor, running: ExitStack) -> Pl
             on_change=publisher.wake,
         ),
         news=HealthNews(catalog, ledger, status, card_health.events(settings, api)),
+        division=Division(catalog, preparer.tenants),
     )
     # Only now may the kubelet find us: it can call at once.
     servers.announce()
@@ -192,13 +194,19 @@ def _keep_up(
 
 
 def _follow_cards(
-    supervisor: Supervisor, running: ExitStack, *, watch: CardWatch, news: HealthNews
+    supervisor: Supervisor,
+    running: ExitStack,
+    *,
+    watch: CardWatch,
+    news: HealthNews,
+    division: Division,
 ) -> None:
-    for part in (watch, news):
+    for part in (watch, news, division):
         running.callback(part.stop)
     supervisor.run("cards", watch.run)
     supervisor.run("card-events", watch.run_events)
     supervisor.run("health-news", news.run)
+    supervisor.run("division", division.run)
 
 
 def _publish(

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Final
 
 import structlog
 
@@ -31,7 +32,11 @@ log = structlog.get_logger()
 
 
 class Preparer:
-    """Prepares and unprepares claims; calls may overlap."""
+    """Prepares and unprepares claims; calls may overlap.
+
+    Attributes:
+        tenants: The claims that it prepared, each beside the others.
+    """
 
     def __init__(
         self,
@@ -57,7 +62,7 @@ class Preparer:
         self._host = host
         self._share_terms = share_terms
         self._status = status
-        self._tenants = Tenants(
+        self.tenants: Final = Tenants(
             ledger=ledger,
             projection=projection,
             catalog=catalog,
@@ -222,7 +227,7 @@ class Preparer:
         if len(claim.pods) > 1:
             # One folder and one name for all of them (hack/adr/0012).
             log.info("claim_shared_by_pods", pod=str(claim.pods[0]), pods=len(claim.pods))
-        self._tenants.project(admission.changed)
+        self.tenants.project(admission.changed)
         return admission.claim
 
     def _projected(self, record: PreparedClaim) -> PreparedClaim:
@@ -251,7 +256,7 @@ class Preparer:
             self._ledger.make_room()
             changed = self._removed(ref)
         self._status.forget(ref.uid)
-        self._tenants.project(changed)
+        self.tenants.project(changed)
 
     def _removed(self, ref: ClaimRef) -> Sequence[PreparedClaim]:
         """Remove record and files; return the other claims whose limits changed by that."""
@@ -264,6 +269,6 @@ class Preparer:
             if record is None:
                 return ()
             step.remove(ref.uid)
-            for other in (changed := self._tenants.regranted(step, record)):
+            for other in (changed := self.tenants.regranted(step, record)):
                 step.put(other)
         return changed

@@ -83,6 +83,7 @@ class Setup:
         self.limits_folder = folder / "claims"
         self.host_files = HostFilesInMemory()
         self.enforcers = dict(ENFORCERS)
+        self.rules = Rules(enforcers=self.enforcers)
         self.projection = Projection(
             claim_files.cdi_specs(self.cdi_folder),
             claim_files.limits(self.limits_folder),
@@ -116,7 +117,7 @@ class Setup:
                 driver_files=self.driver_files,
                 enforcer=self.enforcer.name,
                 enforces_hard=self.enforcer.enforces_hard,
-                rules=Rules(enforcers=self.enforcers),
+                rules=self.rules,
                 boot_id=self.boot_id,
             ),
             share_terms=ShareTerms(
