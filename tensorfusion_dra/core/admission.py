@@ -170,21 +170,22 @@ def _consumed(ref: ClaimRef, allocation: Allocation, device: Device) -> Mapping[
         if allocation.consumed:
             raise ClaimError(f"{subject}: found consumed capacity without a share ID")
         return {name: entry.value for name, entry in device.capacity.items()}
+    taken: dict[str, Quantity] = {}
     for name, entry in device.capacity.items():
-        amount = allocation.consumed.get(name)
-        if amount is None and name in capacity.VIRTUAL:
-            continue  # allocated before the pool oversubscribed
-        if amount is None:
+        if name not in allocation.consumed and name not in capacity.VIRTUAL:
             raise ClaimError(f"{subject}: {name}: found no consumed capacity, expected one")
+        # What the pool of today calls the amount that was allocated, maybe before it oversubscribed
+        # or before it ceased to.
+        amount = capacity.counted(allocation.consumed, name, device.capacity)
+        if capacity.is_outgrown(allocation.consumed, name, device.capacity):
+            amount = min(amount, entry.value)
         # Less than the minimum could become a limit of 0, which a limiter takes for none.
         if amount < entry.minimum:
             raise ClaimError(
                 f"{subject}: {name}: found {amount}, expected at least {entry.minimum}"
             )
-    return {
-        name: capacity.counted(allocation.consumed, name, device.capacity)
-        for name in device.capacity
-    }
+        taken[name] = amount
+    return taken
 
 
 def _check_fits(

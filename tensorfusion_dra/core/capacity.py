@@ -93,10 +93,21 @@ def counted(
     physical = _PHYSICAL_OF.get(name)
     if physical is not None:
         return consumed.get(name, consumed[physical])
-    virtual = _VIRTUAL_OF[name]
-    if virtual in device:
-        return consumed[name]
-    return max(consumed[name], consumed.get(virtual, _NONE))
+    if is_outgrown(consumed, name, device):
+        return max(consumed[name], consumed[_VIRTUAL_OF[name]])
+    return consumed[name]
+
+
+def is_outgrown(
+    consumed: Mapping[str, Quantity], name: str, device: Mapping[str, Capacity]
+) -> bool:
+    """Whether a share was allocated from more than the device has in this capacity today.
+
+    That is a virtual amount whose pool ceased to oversubscribe. Such a share gets what it was
+    promised as far as the card has it.
+    """
+    virtual = _VIRTUAL_OF.get(name)
+    return virtual is not None and virtual in consumed and virtual not in device
 
 
 def in_force(device: Mapping[str, Capacity], physical: str) -> Capacity:

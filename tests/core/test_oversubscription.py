@@ -11,6 +11,7 @@ from tensorfusion_dra.core import device, oversubscription, quantity, slice_rule
 from tensorfusion_dra.core.device import Device
 from tensorfusion_dra.core.errors import ClaimError, InputError
 from tensorfusion_dra.core.gpu import Gpu, Host, Inventory
+from tensorfusion_dra.core.limits import Limit
 from tensorfusion_dra.core.oversubscription import Oversubscription
 from tensorfusion_dra.core.prepared import PreparedClaim
 from tensorfusion_dra.core.quantity import GIB, MIB
@@ -184,3 +185,43 @@ def test_a_share_from_before_the_pool_oversubscribed_counts_as_it_is() -> None:
     with pytest.raises(ClaimError, match=r"virtual_tflops: 200 beside 300 held is over 468"):
         taken("1", ("200", "1Gi"), [old])
     assert taken("2", ("168", "30Gi"), [old]).shares
+
+
+def after(name: str, tflops: str, vram: str, beside: Sequence[PreparedClaim] = ()) -> PreparedClaim:
+    """A claim that was allocated by virtual amounts and is prepared after the pool ceased to."""
+    node = local(gpu(vram_bytes=40 * GIB))
+    (card,) = node.devices
+    amounts = {"tflops": "0", "vram": "0", "virtual_tflops": tflops, "virtual_vram": vram}
+    consumed = {capacity: quantity.parse(text) for capacity, text in amounts.items()}
+    wanted = allocated(name, share(card, ord(name), consumed=consumed))
+    return admitted(wanted, on=node, beside=beside).claim
+
+
+def test_a_claim_from_before_the_pool_ceased_to_oversubscribe_gets_its_amounts_of_the_card() -> (
+    None
+):
+    (kept,) = after("a", "78", "10Gi").shares
+
+    assert kept.consumed == {"tflops": quantity.parse("78"), "vram": quantity.parse("10Gi")}
+    assert kept.limit == Limit(sm_percent=25, vram_bytes=10 * GIB)
+
+
+def test_such_claims_share_what_the_card_has_and_no_more() -> None:
+    first = after("a", "78", "30Gi")
+
+    with pytest.raises(ClaimError, match="vram: 20Gi beside 30Gi held is over 40Gi"):
+        after("b", "78", "20Gi", beside=[first])
+    after("c", "78", "10Gi", beside=[first])
+
+
+def test_such_a_claim_for_more_than_the_card_gets_the_card() -> None:
+    record = after("a", "468", "60Gi")
+
+    assert record.shares[0].limit == Limit(sm_percent=100, vram_bytes=40 * GIB)
+    with pytest.raises(ClaimError, match="tflops: 1 beside 312 held is over 312"):
+        after("b", "1", "1Mi", beside=[record])
+
+
+def test_an_amount_of_nothing_is_refused_also_from_such_a_pool() -> None:
+    with pytest.raises(ClaimError, match="vram: found 0, expected at least 1Mi"):
+        after("a", "78", "0")
