@@ -103,6 +103,7 @@ def _gpus(catalog: Catalog) -> list[dict[str, Any]]:
             "tflops": device.gpu.milli_tflops / 1000,
             "tflopsSource": device.gpu.tflops_source.value,
             "vramBytes": device.gpu.vram_bytes,
+            "reservedBytes": device.gpu.reserved_bytes,
             "pciBusID": device.gpu.pci_bus_id,
             "driverVersion": device.gpu.driver_version,
             "health": _health(catalog.sick.get(device.name)),
@@ -141,7 +142,7 @@ def _lines(found: dict[str, Any]) -> list[str]:
     lines = [f"Node {found['node']}, pool {found['pool']}", "", "GPUs"]
     lines += table(
         [
-            ("INDEX", "UUID", "MODEL", "TFLOPS", "VRAM MiB", "NAME", "HEALTH"),
+            ("INDEX", "UUID", "MODEL", "TFLOPS", "VRAM MiB", "RESERVED MiB", "NAME", "HEALTH"),
             *(
                 (
                     gpu["index"],
@@ -149,6 +150,7 @@ def _lines(found: dict[str, Any]) -> list[str]:
                     gpu["model"],
                     f"{gpu['tflops']:g} ({gpu['tflopsSource']})",
                     gpu["vramBytes"] // 2**20,
+                    -(-gpu["reservedBytes"] // 2**20),
                     gpu["productName"],
                     gpu["health"].get("reason", "healthy"),
                 )

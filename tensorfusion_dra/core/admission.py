@@ -7,13 +7,13 @@ pod, an older scheduler, a hand-written status), and here is the last place to n
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from tensorfusion_dra.core import access, capacity, isolation, limits, tenancy
+from tensorfusion_dra.core import access, capacity, isolation, limits, names, tenancy
 from tensorfusion_dra.core.access import CardAccess, SharedAccess
 from tensorfusion_dra.core.claim import AllocatedClaim, Allocation, ClaimRef
 from tensorfusion_dra.core.device import Device
 from tensorfusion_dra.core.errors import ClaimError
 from tensorfusion_dra.core.prepared import PreparedClaim, PreparedShare
-from tensorfusion_dra.core.quantity import Quantity
+from tensorfusion_dra.core.quantity import MIB, NANO, Quantity
 from tensorfusion_dra.core.share_parameters import Isolation
 from tensorfusion_dra.core.tenancy import Rules
 from tensorfusion_dra.core.terms import Terms
@@ -177,7 +177,9 @@ def _consumed(ref: ClaimRef, allocation: Allocation, device: Device) -> Mapping[
         # What the pool of today calls the amount that was allocated, maybe before it oversubscribed
         # or before it ceased to.
         amount = capacity.counted(allocation.consumed, name, device.capacity)
-        if capacity.is_outgrown(allocation.consumed, name, device.capacity):
+        if capacity.is_outgrown(allocation.consumed, name, device.capacity) or _is_reserve(
+            name, amount, device
+        ):
             amount = min(amount, entry.value)
         # Less than the minimum could become a limit of 0, which a limiter takes for none.
         if amount < entry.minimum:
@@ -186,6 +188,17 @@ def _consumed(ref: ClaimRef, allocation: Allocation, device: Device) -> Mapping[
             )
         taken[name] = amount
     return taken
+
+
+def _is_reserve(name: str, amount: Quantity, device: Device) -> bool:
+    """Whether an amount of memory is over the device by no more than what its driver keeps.
+
+    It was allocated by a slice of an earlier release, which published that part as well.
+    """
+    if name not in (names.CAPACITY_VRAM, names.CAPACITY_VIRTUAL_VRAM):
+        return False
+    reserved = -(-device.gpu.reserved_bytes // MIB) * MIB
+    return 0 < amount.nano - device.capacity[name].value.nano <= reserved * NANO
 
 
 def _check_fits(

@@ -26,6 +26,8 @@ class Gpu:
         model: Its short name, as users select it, for example ``A100``.
         milli_tflops: Dense FP16 compute, in thousandths of a TFLOPS.
         vram_bytes: Total memory as NVML reports it.
+        reserved_bytes: Part of it that driver and firmware keep for themselves, as NVML reports it;
+            0 if the driver does not tell. No container can allocate it.
         compute_capability: Major and minor; (0, 0) if the driver does not tell.
         driver_version: The kernel driver's, as NVML prints it; "" if it does not tell.
         cuda_driver_version: Major and minor; (0, 0) if the driver does not tell.
@@ -52,6 +54,7 @@ class Gpu:
     pcie_root: str | None = None
     numa_node: int | None = None
     simulated: bool = False
+    reserved_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -71,8 +71,8 @@ def parse(found: Mapping[str, Any]) -> Oversubscription:
 
 
 def usable_vram_bytes(gpu: Gpu) -> int:
-    """The card's memory floored to whole MiB, the step in which it is shared."""
-    return gpu.vram_bytes // MIB * MIB
+    """The memory that containers can allocate, in whole MiB, the step in which it is shared."""
+    return (gpu.vram_bytes - gpu.reserved_bytes) // MIB * MIB
 
 
 def virtual(gpus: Iterable[Gpu], ratios: Oversubscription, host: Host) -> Mapping[str, Virtual]:

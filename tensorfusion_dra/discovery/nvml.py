@@ -205,12 +205,15 @@ class _Reader:
                 return handle
             return self._ask(f"{what} of GPU {index}", function, handle)
 
+        memory = ask("memory", _memory_bytes)
+        total, reserved = (memory, memory) if isinstance(memory, Refusal) else memory
         return GpuAnswers(
             index=index,
             handle=handle if isinstance(handle, Refusal) else "open",
             uuid=ask("uuid", pynvml.nvmlDeviceGetUUID),
             name=ask("name", pynvml.nvmlDeviceGetName),
-            memory_bytes=ask("memory", _memory_bytes),
+            memory_bytes=total,
+            reserved_bytes=reserved,
             bus_id=ask("PCI bus id", lambda card: pynvml.nvmlDeviceGetPciInfo(card).busId),
             minor=ask("minor number", pynvml.nvmlDeviceGetMinorNumber),
             brand=ask("brand", pynvml.nvmlDeviceGetBrand),
@@ -274,12 +277,14 @@ class _Reader:
         return self._loaded
 
 
-def _memory_bytes(card: Any) -> int:
+def _memory_bytes(card: Any) -> tuple[int, int | Refusal]:
+    """Total and reserved memory; drivers before 510 do not tell the latter apart."""
     try:
         memory = pynvml.nvmlDeviceGetMemoryInfo(card, version=pynvml.nvmlMemory_v2)
-    except pynvml.NVMLError:  # before driver 510
-        memory = pynvml.nvmlDeviceGetMemoryInfo(card)
-    return int(memory.total)
+    except pynvml.NVMLError as error:
+        refusal = Refusal(_ERROR_NAMES.get(error.value, f"NVML_ERROR_{error.value}"))
+        return int(pynvml.nvmlDeviceGetMemoryInfo(card).total), refusal
+    return int(memory.total), int(memory.reserved)
 
 
 def _recovery_action(card: Any) -> int:

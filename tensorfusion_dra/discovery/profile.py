@@ -28,6 +28,7 @@ GPU_FIELDS: Final = (
     "product",
     "count",
     "vram",
+    "reserved",
     "tflops",
     "uuid",
     "fault",
@@ -52,6 +53,7 @@ class GpuProfile:
     """One simulated card.
 
     Attributes:
+        reserved_bytes: What the driver keeps of the card's memory.
         milli_tflops: None takes it from the model table.
         uuid: None derives it from the node's name and the card's position.
         xid: Is reported at the moment when the profile begins to name it; None for nothing.
@@ -60,6 +62,7 @@ class GpuProfile:
     """
 
     card: Card
+    reserved_bytes: int = 0
     milli_tflops: int | None = None
     uuid: str | None = None
     fault: Fault | None = None
@@ -147,8 +150,10 @@ def _gpus(entry: object, where: str) -> Sequence[GpuProfile]:
     if uuid is not None and (not isinstance(uuid, str) or not _UUID.fullmatch(uuid)):
         raise InputError(f"{where}: uuid: found {shown(uuid)}, expected GPU- and a lower-case UUID")
     tflops = fields.get("tflops")
+    card = _card_of(fields, where)
     gpu = GpuProfile(
-        card=_card_of(fields, where),
+        card=card,
+        reserved_bytes=_reserved(fields.get("reserved"), card, where),
         milli_tflops=None if tflops is None else _milli(tflops, where),
         uuid=uuid,
         fault=_fault(fields.get("fault"), where),
@@ -175,6 +180,18 @@ def _card_of(fields: Mapping[str, object], where: str) -> Card:
         vram_bytes=size,
         compute_capability=known.compute_capability if known else (0, 0),
     )
+
+
+def _reserved(reserved: object, card: Card, where: str) -> int:
+    if reserved is None:
+        return 0
+    size = _quantity(reserved, f"{where}: reserved").nano // NANO
+    if not 0 <= size <= card.vram_bytes - MIB:
+        raise InputError(
+            f"{where}: reserved: found {shown(reserved)}, expected 0 or more, and less than the "
+            f"card's memory"
+        )
+    return size
 
 
 def _card(name: str, where: str) -> Card:

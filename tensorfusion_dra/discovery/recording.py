@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tensorfusion_dra.core.gpu import Gpu, Inventory, LeftOut, LostCard
+from tensorfusion_dra.core.quantity import MIB
 from tensorfusion_dra.discovery import model_names
 from tensorfusion_dra.discovery.models import Rating
 from tensorfusion_dra.discovery.sysfs import Place
@@ -67,6 +68,7 @@ class GpuAnswers:
     Attributes:
         handle: Refused if the card could not be opened; then nothing else was asked.
         memory_bytes: Total, of nvmlDeviceGetMemoryInfo_v2 or, where it is missing, of the first.
+        reserved_bytes: Part of it that driver and firmware keep; of the second alone.
         bus_id: ``00000000:3B:00.0``.
         brand: nvmlBrandType_t.
         architecture: nvmlDeviceArchitecture_t.
@@ -80,6 +82,7 @@ class GpuAnswers:
     uuid: str | Refusal
     name: str | Refusal
     memory_bytes: int | Refusal
+    reserved_bytes: int | Refusal
     bus_id: str | Refusal
     minor: int | Refusal
     brand: int | Refusal
@@ -161,11 +164,24 @@ def _unusable(answers: GpuAnswers) -> str | None:
         return f"uuid: found {answers.uuid.error}, expected GPU-..."
     if not isinstance(answers.mig_mode, Refusal) and answers.mig_mode[0] == 1:
         return "mig_mode: found MIG on, expected off; only whole cards are shared"
+    return _memory_trouble(answers)
+
+
+def _memory_trouble(answers: GpuAnswers) -> str | None:
     if not _number(answers.memory_bytes):
         memory = answers.memory_bytes
         found = memory.error if isinstance(memory, Refusal) else memory
         return f"memory: found {found}, expected a size in bytes"
+    if _usable_bytes(answers) < MIB:
+        return (
+            f"memory: found {answers.memory_bytes} bytes of which {answers.reserved_bytes} are "
+            f"reserved, expected at least 1 MiB to hand out"
+        )
     return None
+
+
+def _usable_bytes(answers: GpuAnswers) -> int:
+    return (_number(answers.memory_bytes) or 0) - (_number(answers.reserved_bytes) or 0)
 
 
 def _lost(answers: GpuAnswers) -> str | None:
@@ -203,6 +219,7 @@ def _gpu(
         milli_tflops=rating.milli_tflops,
         tflops_source=rating.source,
         vram_bytes=_number(answers.memory_bytes) or 0,
+        reserved_bytes=_number(answers.reserved_bytes) or 0,
         brand=BRANDS.get(_number(answers.brand) or 0, ""),
         architecture=ARCHITECTURES.get(_number(answers.architecture) or 0, ""),
         compute_capability=(0, 0) if isinstance(capability, Refusal) else capability,

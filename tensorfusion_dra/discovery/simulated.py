@@ -122,6 +122,7 @@ class SimulatedDiscovery:
             uuid=self._uuid(position, gpu),
             name=card.product_name,
             memory_bytes=memory,
+            reserved_bytes=gpu.reserved_bytes,
             bus_id=_bus_id(position),
             minor=_NOT_SUPPORTED,
             brand=cards.brand(card.product_name),

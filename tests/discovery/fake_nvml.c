@@ -449,8 +449,12 @@ Return nvmlDeviceGetMemoryInfo_v2(Device device, MemoryV2 *memory)
 
     if (memory->version != MEMORY_V2)
         return INVALID_ARGUMENT;
+    if (result != SUCCESS)
+        return result;
+    memory->total = strtoull(answer, NULL, 0);
+    result = ask_card(device, "reserved", answer);
     if (result == SUCCESS)
-        memory->total = strtoull(answer, NULL, 0);
+        memory->reserved = strtoull(answer, NULL, 0);
     return result;
 }
 

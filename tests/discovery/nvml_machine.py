@@ -18,6 +18,7 @@ MIB = 2**20
 A100: Mapping[str, str] = {
     "name": "NVIDIA A100-SXM4-80GB",
     "memory": str(81920 * MIB),
+    "reserved": "0",
     "brand": "14",
     "architecture": "7",
     "compute_capability": "8 0",

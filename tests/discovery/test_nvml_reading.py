@@ -45,6 +45,7 @@ def test_every_field_of_a_card_is_read(machine: Machine) -> None:
             "pcie_root": "pci0000:39",
             "numa_node": 1,
             "simulated": False,
+            "reserved_bytes": 0,
         }
     ]
     assert inventory["left_out"] == []
@@ -101,6 +102,34 @@ def test_a_library_that_lacks_newer_functions_is_read_all_the_same(
     assert gpu["vram_bytes"] == 81920 * MIB
     assert gpu["architecture"] == ""
     assert gpu["compute_capability"] == [8, 0]
+
+
+@pytest.mark.parametrize(
+    ("reserved", "expected"), [(str(450 * MIB + 7), 450 * MIB + 7), ("0", 0), (NOT_SUPPORTED, 0)]
+)
+def test_what_the_driver_keeps_of_the_memory_is_read_where_it_tells(
+    machine: Machine, reserved: str, expected: int
+) -> None:
+    (gpu,) = machine.read(answers(card(0, reserved=reserved)))["gpus"]
+
+    assert (gpu["vram_bytes"], gpu["reserved_bytes"]) == (81920 * MIB, expected)
+
+
+def test_a_library_without_the_second_memory_question_keeps_nothing(
+    machine: Machine, old_library: Path
+) -> None:
+    machine.library = old_library
+
+    (gpu,) = machine.read(answers(card(0, reserved=str(450 * MIB))))["gpus"]
+
+    assert (gpu["vram_bytes"], gpu["reserved_bytes"]) == (81920 * MIB, 0)
+
+
+def test_a_card_of_which_nothing_is_left_is_left_out(machine: Machine) -> None:
+    inventory = machine.read(answers(card(0, reserved=str(81920 * MIB)), card(1)))
+
+    assert subjects(inventory) == [uuid(0)]
+    assert "are reserved, expected at least 1 MiB to hand out" in reason(inventory)
 
 
 def test_a_card_in_mig_mode_is_left_out(machine: Machine) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from tensorfusion_dra.core.errors import InputError, RetryableError
 from tensorfusion_dra.core.gpu import Gpu, TflopsSource
+from tensorfusion_dra.core.quantity import MIB
 from tensorfusion_dra.discovery import cards, models, profile, simulated
 from tensorfusion_dra.discovery.simulated import SimulatedDiscovery
 from tensorfusion_dra.driver.ports.discovery import Discovery
@@ -167,6 +168,15 @@ def test_a_profile_names_every_card_by_itself(tmp_path: Path) -> None:
     assert {gpu.driver_version for gpu in made} == {"570.1"}
 
 
+def test_a_profile_may_say_what_the_driver_keeps(tmp_path: Path) -> None:
+    file = tmp_path / "profile.yaml"
+    file.write_text("gpus: [{product: T4, reserved: 450Mi}, {product: T4}]")
+
+    found = simulated.from_text(str(file), node_name="node-01").read()
+
+    assert [gpu.reserved_bytes for gpu in found.gpus] == [450 * MIB, 0]
+
+
 def test_compute_of_an_own_table_is_told_as_such(tmp_path: Path) -> None:
     own = tmp_path / "models.yaml"
     own.write_text("[{model: T4, fullModelName: Tesla T4, fp16TFlops: 60}]", encoding="utf-8")
@@ -267,6 +277,8 @@ def test_a_node_may_be_without_cards(tmp_path: Path) -> None:
         ("gpus: [{product: T4, vram: many}]", "entry 1: vram: found 'many', expected a quantity"),
         ("gpus: [{product: T4, vram: 1Ki}]", "entry 1: vram: found '1Ki', expected at least 1Mi"),
         ("gpus: [{product: T4, vram: -5Gi}]", "vram: found '-5Gi', expected at least 1Mi"),
+        ("gpus: [{product: T4, reserved: 15Gi}]", "reserved: found '15Gi', expected 0 or more"),
+        ("gpus: [{product: T4, reserved: -1}]", "reserved: found -1, expected 0 or more"),
         ("gpus: [{product: T4, tflops: 0}]", "entry 1: tflops: found 0, expected more than 0"),
         ("gpus: [{product: T4, tflops: [1]}]", "entry 1: tflops: found list"),
         ("gpus: [{product: T4, uuid: GPU-1}]", "uuid: found 'GPU-1', expected GPU- and"),
