@@ -16,6 +16,7 @@ REASON_PREPARED: Final = "Prepared"
 REASON_CLAMPED: Final = "MemoryLimitClamped"
 REASON_COMPUTE_CLAMPED: Final = "ComputeLimitClamped"
 REASON_UNHEALTHY: Final = "GPUUnhealthy"
+REASON_NOT_ENFORCED: Final = "LimitsNotEnforceable"
 _MOST_MESSAGE: Final = 4096
 
 Entry = dict[str, Any]
@@ -28,10 +29,17 @@ class Readiness:
     Attributes:
         since: Aware of its time zone.
         sickness: None if it works.
+        trouble: Why the claim's limits cannot be enforced on it; "" if they are.
     """
 
     since: datetime
     sickness: Sickness | None = None
+    trouble: str = ""
+
+    @property
+    def is_ready(self) -> bool:
+        """The device works, and the claim's limits are enforced."""
+        return self.sickness is None and not self.trouble
 
 
 def status(claim: PreparedClaim, readiness: Mapping[str, Readiness]) -> list[Entry]:
@@ -58,6 +66,9 @@ def _entry(share: PreparedShare, readiness: Readiness) -> Entry:
     if share.clamped:
         reason = REASON_CLAMPED if share.memory_clamped else REASON_COMPUTE_CLAMPED
     message = _message(share)
+    if readiness.trouble:
+        reason = REASON_NOT_ENFORCED
+        message = f"{readiness.trouble}; {message}"[:_MOST_MESSAGE]
     if readiness.sickness is not None:
         reason = REASON_UNHEALTHY
         message = f"{readiness.sickness.worst.text}; {message}"[:_MOST_MESSAGE]
@@ -69,7 +80,7 @@ def _entry(share: PreparedShare, readiness: Readiness) -> Entry:
         "conditions": [
             {
                 "type": CONDITION_READY,
-                "status": "True" if readiness.sickness is None else "False",
+                "status": "True" if readiness.is_ready else "False",
                 "reason": reason,
                 "message": message,
                 # metav1.Time has no fractions of a second.

@@ -114,6 +114,7 @@ class Preparer:
         Nothing happens to a claim that is unprepared by now.
 
         Raises:
+            ClaimError: Its limits cannot be enforced by the settings of today.
             RetryableError: The cards are not known yet, one of the claim's is gone, or another
                 call for the claim is running.
             FatalError: A newer release has changed the ledger.
@@ -141,6 +142,10 @@ class Preparer:
                 self._withdraw(ref)
             return gone
 
+    def show_trouble(self, record: PreparedClaim, text: str) -> None:
+        """Show in the claim's status why its limits are not enforced; "" takes it back."""
+        self._status.report(record, trouble=text)
+
     def _prepare_one(self, ref: ClaimRef, deadline: float) -> PreparedClaim:
         claims.checked_ref(ref)
         with self._locks.held(ref, deadline):
@@ -153,7 +158,7 @@ class Preparer:
             # The record is the truth and the files a projection of it: after a crash between
             # the two, recovery or the next call writes the files.
             record = self._projected(record)
-            self._status.report(record)
+            self._status.report(record, trouble="")
             return record
 
     def _recorded_or_allocated(

@@ -6,8 +6,9 @@ from contextlib import suppress
 from tensorfusion_dra.core import cdi, limits_document
 from tensorfusion_dra.core.claim import ClaimRef
 from tensorfusion_dra.core.enforcers.enforcer import Enforcer
-from tensorfusion_dra.core.errors import ClaimError, FatalError
+from tensorfusion_dra.core.errors import ClaimError
 from tensorfusion_dra.core.prepared import PreparedClaim
+from tensorfusion_dra.core.share_parameters import Isolation
 from tensorfusion_dra.driver.ports.state import ClaimFiles, HostFiles
 
 
@@ -30,16 +31,18 @@ class Projection:
         """Returns if the claim's limits can be enforced at all; touches nothing.
 
         Raises:
-            ClaimError: Its enforcer cannot express them.
+            ClaimError: Its enforcer cannot express them, or is not known.
         """
         if claim.shares:
             self._enforcer(claim).needs(claim)
 
     def sets_limits_by_environment(self, claim: PreparedClaim) -> bool:
-        """Whether a container of the claim takes a limit from its variables."""
-        if not claim.shares:
-            return False
-        fixed = self._enforcer(claim).fixed
+        """Whether a container of the claim takes a limit from its variables.
+
+        It may, if the claim's enforcer is not known.
+        """
+        enforcer = self._enforcers.get(claim.enforcer)
+        fixed = frozenset(Isolation) if enforcer is None else enforcer.fixed
         return any(share.limit and share.isolation in fixed for share in claim.shares)
 
     def ensure(self, claim: PreparedClaim) -> int:
@@ -48,6 +51,8 @@ class Projection:
         The spec comes last: a container that starts by it finds all the rest.
 
         Raises:
+            ClaimError: The claim's enforcer cannot express its limits, or is not known: settings
+                changed, or an earlier release took over. Nothing is written then.
             RetryableError: Something that the claim's limits depend on is missing, or a folder
                 cannot be written.
         """
@@ -109,8 +114,9 @@ class Projection:
     def _enforcer(self, claim: PreparedClaim) -> Enforcer:
         enforcer = self._enforcers.get(claim.enforcer)
         if enforcer is None:
-            raise FatalError(
-                f"claim {claim.ref}: enforcer {claim.enforcer!r}, "
+            # A later release wrote the record. It costs this claim only.
+            raise ClaimError(
+                f"claim {claim.ref}: found the enforcer {claim.enforcer!r}, "
                 f"expected one of {sorted(self._enforcers)}"
             )
         return enforcer

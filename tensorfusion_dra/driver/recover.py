@@ -1,9 +1,9 @@
-"""What others see of claims is made to follow from the ledger again: at start, and ever after."""
+"""Rebuild the files derived from the ledger (CDI specs, limits documents) at start and later."""
 
 from dataclasses import dataclass, field
 
 from tensorfusion_dra.core.claim import ClaimRef
-from tensorfusion_dra.core.errors import RetryableError
+from tensorfusion_dra.core.errors import ClaimError, RetryableError
 from tensorfusion_dra.core.prepared import PreparedClaim
 from tensorfusion_dra.driver.ports.state import Ledger
 from tensorfusion_dra.driver.projection import Projection
@@ -20,6 +20,8 @@ class Round:
         outdated: Claims whose access is of another boot, and that are not projected therefore.
         unknown: Claims without a record of which files name the claim: these may be right.
         troubles: What could not be done now, by claim UID; "" for none in particular.
+        unenforceable: Records whose limits the settings of today cannot enforce; each of them has
+            its text among the troubles.
     """
 
     claims: list[PreparedClaim] = field(default_factory=list)
@@ -28,6 +30,7 @@ class Round:
     outdated: list[ClaimRef] = field(default_factory=list)
     unknown: list[ClaimRef] = field(default_factory=list)
     troubles: dict[str, str] = field(default_factory=dict)
+    unenforceable: list[PreparedClaim] = field(default_factory=list)
 
 
 def recover(ledger: Ledger, projection: Projection, *, boot_id: str) -> Round:
@@ -69,6 +72,10 @@ def _put_right(
             return
         try:
             found.files_written += projection.ensure(current)
+        except ClaimError as error:
+            # The files stay as they are: containers that run were started by them.
+            found.troubles[uid] = str(error)
+            found.unenforceable.append(current)
         except RetryableError as error:
             found.troubles[uid] = f"claim {current.ref}: {error}"
 

@@ -53,11 +53,13 @@ class _Told:
         since: When the claim was first reported here.
         readiness: By device, as last told: limits change, and that is no transition.
         entries: As last written; None if a write may or may not have changed them.
+        trouble: Why the claim's limits are not enforced; "" if they are.
     """
 
     since: datetime
     readiness: Mapping[str, Readiness] = field(default_factory=dict)
     entries: list[Entry] | None = None
+    trouble: str = ""
 
 
 class StatusReporter:
@@ -116,8 +118,13 @@ class StatusReporter:
         self._waiting: dict[str, _Waiting] = {}  # by claim UID, as the next one
         self._told: dict[str, _Told] = {}
 
-    def report(self, claim: PreparedClaim) -> None:
-        """Has the claim's status written soon; returns at once, whatever the API server does."""
+    def report(self, claim: PreparedClaim, *, trouble: str | None = None) -> None:
+        """Have the claim's status written soon; return at once, whatever the API server does.
+
+        Args:
+            claim: As it is prepared now.
+            trouble: Why its limits are not enforced, "" if they are; None leaves what was said.
+        """
         if not claim.shares:
             return
         uid = claim.ref.uid
@@ -125,7 +132,8 @@ class StatusReporter:
         with self._changed:
             room = uid in self._waiting or len(self._waiting) < self._most_waiting
             if room:
-                self._told.setdefault(uid, _Told(since=self._now()))
+                told = self._told.setdefault(uid, _Told(since=self._now()))
+                told.trouble = told.trouble if trouble is None else trouble
                 self._waiting[uid] = _Waiting(claim=claim, due=self._clock(), backoff=backoff)
                 self._changed.notify()
         if not room:
@@ -197,10 +205,12 @@ class StatusReporter:
         for device in {share.device for share in claim.shares}:
             before = told.readiness.get(device, Readiness(since=told.since))
             sickness = sick.get(device)
+            since = before.since
             if sickness is not None:
-                before = Readiness(since=sickness.since, sickness=sickness)
-            elif before.sickness is not None:
-                before = Readiness(since=self._now())
+                since = sickness.since
+            elif before.is_ready == bool(told.trouble) or before.sickness is not None:
+                since = self._now()
+            before = Readiness(since=since, sickness=sickness, trouble=told.trouble)
             readiness[device] = before
         return readiness
 

@@ -68,7 +68,7 @@ class Tenants:
                     continue
                 try:
                     self.projection.ensure(current)
-                    self.status.report(current)
+                    self.status.report(current, trouble="")
                 except (ClaimError, RetryableError) as error:
                     # Its own next call, or recovery, writes them.
                     log.warning("limits_update_failed", claim=str(record.ref), error=str(error))

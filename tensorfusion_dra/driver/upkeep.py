@@ -7,7 +7,7 @@ from typing import Final
 
 import structlog
 
-from tensorfusion_dra.core.errors import RetryableError
+from tensorfusion_dra.core.errors import ClaimError, RetryableError
 from tensorfusion_dra.driver import recover
 from tensorfusion_dra.driver.backoff import Backoff
 from tensorfusion_dra.driver.confirmation import Confirmation
@@ -46,6 +46,7 @@ class Upkeep:
         self._found = Round()
         self._told: dict[str, str] = {}
         self._untold: list[str] = []
+        self._shown: set[str] = set()  # UIDs of claims whose status shows a trouble
 
     def begin(self) -> None:
         """The look at the start, before the kubelet can call; without the API server.
@@ -74,6 +75,7 @@ class Upkeep:
         # After a rolling update not all nodes ask at the same moment.
         ask_at = time.monotonic() + random.uniform(0, self._seconds)  # noqa: S311 - spreads load
         while True:
+            self._show(preparer)
             outdated = self._refresh(preparer)
             damaged = self._note_damage(confirmation)
             if damaged or time.monotonic() >= ask_at:
@@ -97,12 +99,24 @@ class Upkeep:
             return
         self._tell(self._found)
 
+    def _show(self, preparer: Preparer) -> None:
+        """Show at each claim why its limits cannot be enforced, and take it back once they can."""
+        unenforceable = {record.ref.uid: record for record in self._found.unenforceable}
+        for uid, record in unenforceable.items():
+            preparer.show_trouble(record, self._found.troubles[uid])
+        for record in self._found.claims:
+            if record.ref.uid in self._shown - unenforceable.keys():
+                preparer.show_trouble(record, "")
+        self._shown = set(unenforceable)
+
     def _refresh(self, preparer: Preparer) -> list[str]:
         """Redoes what a reboot undid; why it cannot be done yet, for each such claim."""
         errors = []
         for ref in self._found.outdated:
             try:
                 preparer.refresh(ref, deadline=time.monotonic())
+            except ClaimError:
+                continue  # it has today's access now, and the next round says what is wrong
             except RetryableError as error:
                 errors.append(str(error))
         if errors:

@@ -105,6 +105,16 @@ def test_both_clamped_limits_are_told() -> None:
     assert "80% of compute and 32Gi of memory were wanted" in condition["message"]
 
 
+def test_limits_that_cannot_be_enforced_are_told_with_the_reason() -> None:
+    shown = {DEVICE: Readiness(since=SINCE, trouble="claim default/a: found 2 cards")}
+
+    (entry,) = device_status.status(claim("a", share()), shown)
+
+    (condition,) = entry["conditions"]
+    assert (condition["status"], condition["reason"]) == ("False", "LimitsNotEnforceable")
+    assert condition["message"].startswith("claim default/a: found 2 cards; ")
+
+
 def test_a_share_without_limits_tells_none() -> None:
     entry = told(claim("a", share(isolation=Isolation.SHARED, limit=None)))
 
