@@ -9,7 +9,7 @@ import structlog
 
 from tensorfusion_dra.core import confirmation
 from tensorfusion_dra.core.claim import ClaimRef
-from tensorfusion_dra.core.errors import ClaimError
+from tensorfusion_dra.core.errors import ClaimError, RetryableError
 from tensorfusion_dra.core.prepared import PreparedClaim
 from tensorfusion_dra.driver.ports.cluster import Claims, NodeReadiness
 from tensorfusion_dra.driver.prepare import Preparer
@@ -20,6 +20,8 @@ MOST_PER_ROUND: Final = 10
 """Reads of claims: a node with a thousand claims asks no more than one with twenty."""
 _MOST_FIRST: Final = 50
 """Further reads of claims that were just rebuilt."""
+_MOST_FAILURES: Final = 3
+"""Claims of one round without an answer: then it is the API server, and the round ends."""
 _ROUNDS_FOR_ALL: Final = 30
 _READ_SECONDS: Final = 5.0
 _CALL_SECONDS: Final = 30.0
@@ -64,6 +66,7 @@ class Confirmation:
         self._first: set[str] = set()
         self._asked_at: dict[str, float] = {}  # by UID
         self._gone_since: dict[str, float] = {}  # by UID
+        self._unread: set[str] = set()  # UIDs of claims whose last look failed
 
     def ask_first(self, claim_uids: Iterable[str]) -> None:
         """These claims were rebuilt: they come before the others."""
@@ -77,7 +80,8 @@ class Confirmation:
                 allocated is prepared again.
 
         Raises:
-            RetryableError: The API server gives no answer; nothing is freed by that.
+            RetryableError: A claim could not be read; nothing is freed by that. The others were
+                asked for, unless several failed.
             FatalError: A newer release has changed the ledger.
         """
         uids = {_ref(each).uid for each in held}
@@ -88,15 +92,29 @@ class Confirmation:
             self._asked_at |= dict.fromkeys(prepared - self._seen, self._clock())
         self._seen = uids
         self._ready = None
+        failures: list[RetryableError] = []
         for each in self._due(held):
-            self._look_at(each)
+            try:
+                self._look_at(each)
+            except RetryableError as error:
+                failures.append(error)
+                # Its turn is over: a claim that can never be read must not be the first for ever.
+                self._unread.add(_ref(each).uid)
+                self._asked_at[_ref(each).uid] = self._clock()
+            else:
+                self._unread.discard(_ref(each).uid)
+            if len(failures) >= _MOST_FAILURES:
+                break
+        if failures:
+            raise failures[0]
 
     def _due(self, held: Sequence[Held]) -> list[Held]:
         def order(each: Held) -> tuple[bool, bool, float]:
             uid = _ref(each).uid
+            in_turn = uid in self._unread
             return (
-                uid not in self._first,
-                uid not in self._gone_since,
+                in_turn or uid not in self._first,
+                in_turn or uid not in self._gone_since,
                 self._asked_at.get(uid, -math.inf),
             )
 
@@ -146,6 +164,7 @@ class Confirmation:
 
     def _forget_all_but(self, claim_uids: set[str]) -> None:
         self._first &= claim_uids
+        self._unread &= claim_uids
         for known in (self._asked_at, self._gone_since):
             for uid in known.keys() - claim_uids:
                 del known[uid]

@@ -11,47 +11,11 @@ from structlog.testing import capture_logs
 
 from tensorfusion_dra.core.claim import ClaimRef
 from tensorfusion_dra.core.errors import RetryableError
-from tensorfusion_dra.core.prepared import PreparedClaim
-from tensorfusion_dra.driver.confirmation import MOST_PER_ROUND, Confirmation
-from tests.support.ports import ClaimsInMemory, Readiness
-from tests.support.prepared_node import GPU_1, Setup, put, share
-
-GONE_SECONDS = 600.0
-
-
-class Node(Setup):
-    """A node that looks its claims up once a minute."""
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder)
-        self.readiness = Readiness()
-        self.now = 0.0
-        self.confirmation = Confirmation(
-            self.claims,
-            self.readiness,
-            self.preparer,
-            gone_seconds=GONE_SECONDS,
-            clock=lambda: self.now,
-        )
-
-    def look(self, *unknown: ClaimRef) -> list[str]:
-        """One round; the claims that were asked for."""
-        self.now += 60
-        self.claims.fetched.clear()
-        self.confirmation.look([*self.ledger.claims(), *unknown])
-        return list(self.claims.fetched)
-
-    def look_for(self, seconds: float) -> None:
-        for _ in range(int(seconds / 60)):
-            self.look()
-
-    def prepared(self, name: str = "a", **more: Any) -> ClaimRef:
-        ref = put(self, name, share(tflops="0.1", vram="1Mi", **more))
-        assert isinstance(self.prepare(ref)[ref.uid], PreparedClaim)
-        return ref
-
-    def held(self) -> list[str]:
-        return sorted(claim.ref.name for claim in self.ledger.claims())
+from tensorfusion_dra.driver.confirmation import MOST_PER_ROUND
+from tests.support.confirming_node import GONE_SECONDS, deleted
+from tests.support.confirming_node import ConfirmingNode as Node
+from tests.support.ports import ClaimsInMemory
+from tests.support.prepared_node import GPU_1, put, share
 
 
 @pytest.fixture
@@ -59,10 +23,6 @@ def node(tmp_path: Path) -> Iterator[Node]:
     setup = Node(tmp_path)
     yield setup
     setup.ledger.close()
-
-
-def deleted(claims: ClaimsInMemory, ref: ClaimRef) -> None:
-    del claims.stored[str(ref)]
 
 
 def replaced(claims: ClaimsInMemory, ref: ClaimRef) -> None:

@@ -1,0 +1,51 @@
+"""A node that looks its claims up at the API server."""
+
+from pathlib import Path
+from typing import Any
+
+from tensorfusion_dra.core.claim import ClaimRef
+from tensorfusion_dra.core.prepared import PreparedClaim
+from tensorfusion_dra.driver.confirmation import Confirmation
+from tests.support.ports import ClaimsInMemory, Readiness
+from tests.support.prepared_node import Setup, put, share
+
+GONE_SECONDS = 600.0
+
+
+class ConfirmingNode(Setup):
+    """A node that looks its claims up once a minute."""
+
+    def __init__(self, folder: Path, claims: ClaimsInMemory | None = None) -> None:
+        super().__init__(folder, claims)
+        self.readiness = Readiness()
+        self.now = 0.0
+        self.confirmation = Confirmation(
+            self.claims,
+            self.readiness,
+            self.preparer,
+            gone_seconds=GONE_SECONDS,
+            clock=lambda: self.now,
+        )
+
+    def look(self, *unknown: ClaimRef) -> list[str]:
+        """One round; the claims that were asked for."""
+        self.now += 60
+        self.claims.fetched.clear()
+        self.confirmation.look([*self.ledger.claims(), *unknown])
+        return list(self.claims.fetched)
+
+    def look_for(self, seconds: float) -> None:
+        for _ in range(int(seconds / 60)):
+            self.look()
+
+    def prepared(self, name: str = "a", **more: Any) -> ClaimRef:
+        ref = put(self, name, share(tflops="0.1", vram="1Mi", **more))
+        assert isinstance(self.prepare(ref)[ref.uid], PreparedClaim)
+        return ref
+
+    def held(self) -> list[str]:
+        return sorted(claim.ref.name for claim in self.ledger.claims())
+
+
+def deleted(claims: ClaimsInMemory, ref: ClaimRef) -> None:
+    del claims.stored[str(ref)]
