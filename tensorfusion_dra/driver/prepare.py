@@ -270,7 +270,8 @@ class Preparer:
             # Inside the transaction, so that no other step writes the files again meanwhile.
             # A crash after it leaves a record without files, which is prepared or unprepared
             # again; files without a record would be orphans.
-            self._projection.remove(ref.uid, record)
+            pods = record.pods if record else ()
+            self._projection.remove(ref.uid, record, of_same_pods=lambda: step.claims_of_pods(pods))
             if record is None:
                 return ()
             step.remove(ref.uid)

@@ -1,11 +1,11 @@
 """What others see of a prepared claim, all of it a function of its record."""
 
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Callable, Mapping, Sequence
 
 from tensorfusion_dra.core import cdi, limits_document
+from tensorfusion_dra.core import claim as claims
 from tensorfusion_dra.core.claim import ClaimRef
-from tensorfusion_dra.core.enforcers.enforcer import Enforcer
+from tensorfusion_dra.core.enforcers.enforcer import Enforcer, Needs
 from tensorfusion_dra.core.errors import ClaimError
 from tensorfusion_dra.core.prepared import PreparedClaim
 from tensorfusion_dra.core.share_parameters import Isolation
@@ -69,21 +69,34 @@ class Projection:
             written += self._specs.ensure(claim.ref.uid, spec)
         return written
 
-    def remove(self, claim_uid: str, claim: PreparedClaim | None) -> None:
-        """Returns once nothing of the claim is seen any more.
+    def remove(
+        self,
+        claim_uid: str,
+        claim: PreparedClaim | None,
+        *,
+        of_same_pods: Callable[[], Sequence[PreparedClaim]] = tuple,
+    ) -> None:
+        """Return once nothing of the claim is seen any more.
 
         Args:
             claim_uid: The claim's.
             claim: Its record; None if there is none.
+            of_same_pods: Asked for the recorded claims of the claim's pods if folders are to go
+                that these may use as well.
 
         Raises:
             RetryableError: A folder cannot be written.
         """
         self._specs.remove(claim_uid)
         self._limits.remove(claim_uid)
-        if claim is not None and claim.shares:
-            with suppress(ClaimError):  # then nothing was ever provided for it
-                self._host_files.withdraw(self._enforcer(claim).needs(claim))
+        needs = self._needs(claim) if claim is not None else Needs()
+        if needs.folders:
+            others = [each for each in of_same_pods() if each.ref.uid != claim_uid]
+            used = {folder for other in others for folder in self._needs(other).folders}
+            left = tuple(folder for folder in needs.folders if folder not in used)
+            self._host_files.withdraw(Needs(folders=left))
+        for root in self._claims_roots():
+            self._host_files.remove(f"{root}/{claim_uid}")
 
     def remove_unfinished(self) -> None:
         """Removes what crashes left of writes; call it only while nobody writes.
@@ -93,6 +106,8 @@ class Projection:
         """
         self._specs.remove_unfinished()
         self._limits.remove_unfinished()
+        for root in self._claims_roots():
+            self._host_files.remove_unfinished(root)
 
     def claim_ref(self, claim_uid: str) -> ClaimRef | None:
         """The claim that something is seen of; None if nothing readable names it.
@@ -109,7 +124,22 @@ class Projection:
         Raises:
             RetryableError: A folder cannot be read.
         """
-        return self._specs.claim_uids() | self._limits.claim_uids()
+        folders = [self._host_files.names(root) for root in self._claims_roots()]
+        uids = {name for names in folders for name in names if claims.is_uid(name)}
+        return self._specs.claim_uids() | self._limits.claim_uids() | uids
+
+    def _needs(self, claim: PreparedClaim) -> Needs:
+        """What is provided for the claim; nothing if it can not be said any more."""
+        if not claim.shares:
+            return Needs()
+        try:
+            return self._enforcer(claim).needs(claim)
+        except ClaimError:
+            return Needs()
+
+    def _claims_roots(self) -> list[str]:
+        roots = (enforcer.claims_root for enforcer in self._enforcers.values())
+        return [root for root in roots if root]
 
     def _enforcer(self, claim: PreparedClaim) -> Enforcer:
         enforcer = self._enforcers.get(claim.enforcer)

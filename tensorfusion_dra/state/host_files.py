@@ -9,8 +9,10 @@ from typing import Final
 
 from tensorfusion_dra.core.enforcers.enforcer import Folder, Needs
 from tensorfusion_dra.core.errors import RetryableError
-from tensorfusion_dra.state import folders
+from tensorfusion_dra.state import folders, removal
 
+_MOST_AT_ONCE: Final = 1000
+"""Files and folders of a claim that are removed while other claims wait for the ledger."""
 _NOT_EMPTY: Final = frozenset({errno.ENOTEMPTY, errno.EEXIST})
 
 
@@ -40,6 +42,28 @@ class NodeFiles:
             with _errors(folder.path):
                 _remove(folder)
 
+    def remove(self, folder: str) -> None:
+        """See ports.state.HostFiles."""
+        with _errors(folder):
+            aside = removal.set_aside(Path(folder))
+            if aside is not None:
+                removal.clear(aside, most=_MOST_AT_ONCE)
+
+    def remove_unfinished(self, root: str) -> None:
+        """See ports.state.HostFiles."""
+        with _errors(root):
+            for aside in removal.left_in(Path(root)):
+                if not removal.clear(aside, most=_MOST_AT_ONCE):
+                    return
+
+    def names(self, root: str) -> frozenset[str]:
+        """See ports.state.HostFiles."""
+        with _errors(root):
+            try:
+                return frozenset(path.name for path in Path(root).iterdir() if path.is_dir())
+            except FileNotFoundError:
+                return frozenset()
+
 
 def _make(path: Path, mode: int) -> None:
     folders.make(path.parent)
@@ -57,11 +81,6 @@ def _remove(folder: Folder) -> None:
     path = Path(folder.path)
     if path.is_symlink() or not path.is_dir():
         return
-    for name in folder.leftovers:
-        file = path / name
-        # A container may have made a folder of that name; then all of it stays.
-        if file.is_symlink() or not file.is_dir():
-            file.unlink(missing_ok=True)
     try:
         path.rmdir()
     except OSError as error:

@@ -7,21 +7,19 @@ from pathlib import Path
 from threading import Lock
 from typing import Final
 
+from tensorfusion_dra.core.claim import PodRef
 from tensorfusion_dra.core.errors import DriverError, FatalError, NoRoomError, RetryableError
 from tensorfusion_dra.core.prepared import PreparedClaim
 from tensorfusion_dra.driver.ports.state import LedgerDamage
-from tensorfusion_dra.state import ledger_check, ledger_file, ledger_schema, records
+from tensorfusion_dra.state import ledger_check, ledger_file, ledger_queries, ledger_schema, records
 from tensorfusion_dra.state.file_lock import FileLock
 from tensorfusion_dra.state.ledger_check import Found
 from tensorfusion_dra.state.ledger_file import FILE_NAME, WAIT_SECONDS, Opened
 from tensorfusion_dra.state.record_copies import FOLDER_NAME, RecordCopies
-from tensorfusion_dra.state.records import DamageError, Record
+from tensorfusion_dra.state.records import DamageError
 from tensorfusion_dra.state.reserve import Reserve
 
 LOCK_NAME: Final = "ledger.lock"
-
-_COLUMNS: Final = "CAST(uid AS BLOB), CAST(record AS BLOB), CAST(seal AS BLOB)"
-"""What is damaged need not be text."""
 
 
 class Transaction:
@@ -42,24 +40,19 @@ class Transaction:
 
     def get(self, claim_uid: str) -> PreparedClaim | None:
         """See ports.state.LedgerTransaction."""
-        return _get(self._connection, claim_uid)
+        return ledger_queries.claim(self._connection, claim_uid)
 
     def claims_on(self, devices: Iterable[str]) -> Sequence[PreparedClaim]:
         """See ports.state.LedgerTransaction."""
-        found: dict[str, PreparedClaim] = {}
-        for device in dict.fromkeys(devices):
-            rows = self._connection.execute(
-                f"SELECT {_COLUMNS} FROM holdings JOIN claims USING (uid) WHERE device = ?",  # noqa: S608
-                (device,),
-            )
-            for row in rows:
-                claim = _claim(row)
-                found[claim.ref.uid] = claim
-        return list(found.values())
+        return ledger_queries.claims_on(self._connection, devices)
 
     def claims(self) -> Sequence[PreparedClaim]:
         """See ports.state.LedgerTransaction."""
-        return _claims(self._connection)
+        return ledger_queries.claims(self._connection)
+
+    def claims_of_pods(self, pods: Iterable[PodRef]) -> Sequence[PreparedClaim]:
+        """See ports.state.LedgerTransaction."""
+        return ledger_queries.claims_of_pods(self._connection, pods)
 
     def put(self, claim: PreparedClaim) -> None:
         """See ports.state.LedgerTransaction."""
@@ -95,7 +88,7 @@ class Transaction:
                 self._discard(uid)
         for uid in self._removed:
             with suppress(OSError, sqlite3.Error, DamageError):
-                record = _record(self._connection, uid)
+                record = ledger_queries.record(self._connection, uid)
                 if record is not None:
                     self._copies.put(record)
 
@@ -139,12 +132,12 @@ class Ledger:
     def get(self, claim_uid: str) -> PreparedClaim | None:
         """See ports.state.Ledger."""
         with self._alone() as connection:
-            return _get(connection, claim_uid)
+            return ledger_queries.claim(connection, claim_uid)
 
     def claims(self) -> Sequence[PreparedClaim]:
         """See ports.state.Ledger."""
         with self._alone() as connection:
-            return _claims(connection)
+            return ledger_queries.claims(connection)
 
     @contextmanager
     def transaction(self) -> Iterator[Transaction]:
@@ -278,30 +271,8 @@ def recorded(folder: Path) -> Sequence[PreparedClaim]:
                 sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
             ) as connection:
                 ledger_schema.check_current(connection, path)
-                return _claims(connection)
+                return ledger_queries.claims(connection)
     except DamageError as damage:
         raise RetryableError(
             f"ledger {path}: {damage}; the node plugin puts it right when it starts"
         ) from damage
-
-
-def _claims(connection: sqlite3.Connection) -> list[PreparedClaim]:
-    rows = connection.execute(f"SELECT {_COLUMNS} FROM claims ORDER BY uid").fetchall()  # noqa: S608
-    return [_claim(row) for row in rows]
-
-
-def _get(connection: sqlite3.Connection, claim_uid: str) -> PreparedClaim | None:
-    record = _record(connection, claim_uid)
-    return None if record is None else records.claim(record)
-
-
-def _record(connection: sqlite3.Connection, claim_uid: str) -> Record | None:
-    row = connection.execute(
-        f"SELECT {_COLUMNS} FROM claims WHERE uid = ?",  # noqa: S608
-        (claim_uid,),
-    ).fetchone()
-    return None if row is None else records.read(*row)
-
-
-def _claim(row: tuple[bytes, bytes | None, bytes | None]) -> PreparedClaim:
-    return records.claim(records.read(*row))

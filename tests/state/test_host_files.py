@@ -22,8 +22,8 @@ def umask(request: pytest.FixtureRequest) -> Iterator[None]:
     os.umask(before)
 
 
-def folder(path: Path, mode: int = 0o777, *leftovers: str) -> Needs:
-    return Needs(folders=(Folder(path=str(path), mode=mode, leftovers=leftovers),))
+def folder(path: Path, mode: int = 0o777) -> Needs:
+    return Needs(folders=(Folder(path=str(path), mode=mode),))
 
 
 def mode(path: Path) -> int:
@@ -131,29 +131,14 @@ def test_an_empty_folder_is_removed_and_its_parents_stay(tmp_path: Path) -> None
     assert list(tmp_path.rglob("*")) == [tmp_path / "root"]
 
 
-def test_what_containers_are_known_to_leave_goes_with_the_folder(tmp_path: Path) -> None:
-    needs = folder(tmp_path / "claim", 0o777, "gpu.cache", "lock", "never-made")
+def test_a_shared_folder_with_something_in_it_is_left(tmp_path: Path) -> None:
+    needs = folder(tmp_path / "claim")
     FILES.provide(needs)
-    (tmp_path / "kept").write_text("kept")
-    (tmp_path / "claim" / "gpu.cache").write_text("")
-    (tmp_path / "claim" / "lock").symlink_to(tmp_path / "kept")
+    (tmp_path / "claim" / "hypervisor").write_text("kept")
 
     FILES.withdraw(needs)
 
-    assert not (tmp_path / "claim").exists()
-    assert (tmp_path / "kept").read_text() == "kept"
-
-
-@pytest.mark.parametrize("found", ["hypervisor", "gpu.cache/inside"])
-def test_a_folder_with_something_else_in_it_is_left(tmp_path: Path, found: str) -> None:
-    needs = folder(tmp_path / "claim", 0o777, "gpu.cache")
-    FILES.provide(needs)
-    (tmp_path / "claim" / found).parent.mkdir(exist_ok=True)
-    (tmp_path / "claim" / found).write_text("kept")
-
-    FILES.withdraw(needs)
-
-    assert (tmp_path / "claim" / found).read_text() == "kept"
+    assert (tmp_path / "claim" / "hypervisor").read_text() == "kept"
 
 
 def test_files_are_never_removed(tmp_path: Path) -> None:

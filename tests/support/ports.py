@@ -209,6 +209,16 @@ class HostFilesInMemory:
     def withdraw(self, needs: Needs) -> None:
         self.folders -= {folder.path for folder in needs.folders}
 
+    def remove(self, folder: str) -> None:
+        self.folders.discard(folder)
+
+    def remove_unfinished(self, root: str) -> None:
+        pass
+
+    def names(self, root: str) -> frozenset[str]:
+        paths = (folder.rpartition("/") for folder in self.folders)
+        return frozenset(name for parent, _, name in paths if parent == root)
+
 
 class PodsInMemory:
     """Annotations by pod, namespace/name; and pods as they are stored, for their containers."""

@@ -15,12 +15,10 @@ class Folder:
 
     Attributes:
         mode: Permission bits, set whatever the umask.
-        leftovers: Names of files that containers leave in it; removed with the folder.
     """
 
     path: str
     mode: int
-    leftovers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +67,14 @@ class Enforcer(Protocol):
     @property
     def fixed(self) -> frozenset[Isolation]:
         """Isolation modes in which a running container's limit cannot be lowered."""
+        ...
+
+    @property
+    def claims_root(self) -> str:
+        """A host folder in which each claim has a folder of its own, named by its UID; "" if none.
+
+        The claim's folder goes with the claim, with all that containers put into it.
+        """
         ...
 
     def needs(self, claim: PreparedClaim) -> Needs:

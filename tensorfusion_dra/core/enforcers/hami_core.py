@@ -35,7 +35,6 @@ LIBRARY_IN_CONTAINER: Final = "/usr/local/vgpu/libvgpu.so"
 _PRELOAD_IN_CONTAINER: Final = "/etc/ld.so.preload"
 _CACHES_IN_CONTAINER: Final = "/usr/local/vgpu/claims"
 _LOCKS_IN_CONTAINER: Final = "/tmp/vgpulock"  # noqa: S108 - HAMi-core's, not ours to choose
-_LOCK_FILE: Final = "lock"
 
 # Containers run as any user. Not sticky: where the kernel protects files in sticky folders
 # (fs.protected_regular), a process could not open the file that one of another user made.
@@ -65,6 +64,11 @@ class HamiCore:
     root: str = "/run/tensor-fusion/hami-core"
     fixed: frozenset[Isolation] = frozenset(Isolation)
 
+    @property
+    def claims_root(self) -> str:
+        """See enforcer.Enforcer."""
+        return f"{self.root}/claims"
+
     def needs(self, claim: PreparedClaim) -> Needs:
         """See enforcer.Enforcer.
 
@@ -85,7 +89,6 @@ class HamiCore:
                 Folder(
                     path=self._caches(claim),
                     mode=_CACHES_MODE,
-                    leftovers=(*(_cache_file(request) for request in requests), _LOCK_FILE),
                 ),
             ),
         )
@@ -127,7 +130,7 @@ class HamiCore:
         )
 
     def _caches(self, claim: PreparedClaim) -> str:
-        return f"{self.root}/claims/{claim.ref.uid}"
+        return f"{self.claims_root}/{claim.ref.uid}"
 
 
 def _cache_file(request: str) -> str:

@@ -55,6 +55,7 @@ class Mps:
     shm: str = "/run/nvidia/mps/shm"
     several_cards: bool = False
     fixed: frozenset[Isolation] = frozenset(Isolation)
+    claims_root: str = ""
 
     def needs(self, claim: PreparedClaim) -> Needs:
         """See enforcer.Enforcer.

@@ -46,6 +46,7 @@ class TensorFusion:
     hypervisor_ip: str = ""
     hypervisor_port: int = 8001
     fixed: frozenset[Isolation] = frozenset({Isolation.HARD})
+    claims_root: str = ""
 
     def needs(self, claim: PreparedClaim) -> Needs:
         """See enforcer.Enforcer."""

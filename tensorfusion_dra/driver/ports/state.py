@@ -5,6 +5,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from tensorfusion_dra.core.claim import PodRef
 from tensorfusion_dra.core.enforcers.enforcer import Needs
 from tensorfusion_dra.core.prepared import PreparedClaim
 
@@ -74,6 +75,32 @@ class HostFiles(Protocol):
         """Removes the folders if they are empty: others may have put something in them."""
         ...
 
+    def remove(self, folder: str) -> None:
+        """Take a folder away, whatever containers put in it; fine if there is none.
+
+        Returns once nobody finds it in its place; remove_unfinished() removes what is left of it.
+
+        Raises:
+            RetryableError: It is still there.
+        """
+        ...
+
+    def remove_unfinished(self, root: str) -> None:
+        """Remove a part of what is left of folders that were taken away from this one.
+
+        Raises:
+            RetryableError: Something cannot be removed now.
+        """
+        ...
+
+    def names(self, root: str) -> frozenset[str]:
+        """The folders in this one; none if it is not there.
+
+        Raises:
+            RetryableError: It cannot be read.
+        """
+        ...
+
 
 class LedgerTransaction(Protocol):
     """One claim's step in the ledger, alone against all other steps on this node."""
@@ -88,6 +115,10 @@ class LedgerTransaction(Protocol):
 
     def claims(self) -> Sequence[PreparedClaim]:
         """All recorded claims of this node. Slow with many of them, so for rare cases."""
+        ...
+
+    def claims_of_pods(self, pods: Iterable[PodRef]) -> Sequence[PreparedClaim]:
+        """All recorded claims that are for a pod of the namespace and name of one of these."""
         ...
 
     def put(self, claim: PreparedClaim) -> None:

@@ -109,7 +109,7 @@ def test_without_a_preload_file_a_variable_loads_the_library() -> None:
 
 
 def test_a_claim_needs_the_library_and_a_folder_of_its_own_that_every_user_may_write() -> None:
-    folder = Folder(path=CACHES, mode=0o777, leftovers=("gpu.cache", "lock"))
+    folder = Folder(path=CACHES, mode=0o777)
 
     assert HAMI.needs(ONE) == Needs(
         files=(LIBRARY, "/usr/local/vgpu/ld.so.preload"), folders=(folder,)
@@ -125,7 +125,10 @@ def test_each_request_counts_in_a_file_of_its_own_and_always_in_the_same() -> No
 
     names = ["a.cache", "b.cache", "a.cache"]
     assert caches == [f"/usr/local/vgpu/claims/{name}" for name in names]
-    assert HAMI.needs(two).folders[0].leftovers == ("a.cache", "b.cache", "lock")
+
+
+def test_a_claims_folder_lies_where_it_is_removed_by_the_claims_uid() -> None:
+    assert f"{HAMI.claims_root}/{ONE.ref.uid}" == CACHES
 
 
 def test_equal_limits_in_several_requests_are_fine() -> None:

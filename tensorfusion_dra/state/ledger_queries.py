@@ -1,0 +1,65 @@
+"""What is read from the ledger's tables.
+
+Each function raises DamageError if a record is not what was written, and sqlite3.Error if the file
+cannot be read.
+"""
+
+import json
+import sqlite3
+from collections.abc import Iterable
+from typing import Final
+
+from tensorfusion_dra.core.claim import PodRef
+from tensorfusion_dra.core.prepared import PreparedClaim
+from tensorfusion_dra.state import records
+from tensorfusion_dra.state.records import Record
+
+_COLUMNS: Final = "CAST(uid AS BLOB), CAST(record AS BLOB), CAST(seal AS BLOB)"
+"""What is damaged need not be text."""
+
+
+def record(connection: sqlite3.Connection, claim_uid: str) -> Record | None:
+    """The record of a claim, or None."""
+    row = connection.execute(
+        f"SELECT {_COLUMNS} FROM claims WHERE uid = ?",  # noqa: S608
+        (claim_uid,),
+    ).fetchone()
+    return None if row is None else records.read(*row)
+
+
+def claim(connection: sqlite3.Connection, claim_uid: str) -> PreparedClaim | None:
+    """The claim in its record, or None."""
+    found = record(connection, claim_uid)
+    return None if found is None else records.claim(found)
+
+
+def claims(connection: sqlite3.Connection) -> list[PreparedClaim]:
+    """All claims, by UID."""
+    rows = connection.execute(f"SELECT {_COLUMNS} FROM claims ORDER BY uid").fetchall()  # noqa: S608
+    return [_claim(row) for row in rows]
+
+
+def claims_on(connection: sqlite3.Connection, devices: Iterable[str]) -> list[PreparedClaim]:
+    """The claims that hold a share of one of these devices, each once."""
+    found: dict[str, PreparedClaim] = {}
+    query = f"SELECT {_COLUMNS} FROM holdings JOIN claims USING (uid) WHERE device = ?"  # noqa: S608
+    for device in dict.fromkeys(devices):
+        for each in map(_claim, connection.execute(query, (device,))):
+            found[each.ref.uid] = each
+    return list(found.values())
+
+
+def claims_of_pods(connection: sqlite3.Connection, pods: Iterable[PodRef]) -> list[PreparedClaim]:
+    """The claims for a pod of the namespace and name of one of these, each once."""
+    found: dict[str, PreparedClaim] = {}
+    # Finds the name anywhere in a record, which is looked at more closely then.
+    query = f"SELECT {_COLUMNS} FROM claims WHERE instr(record, ?)"  # noqa: S608
+    for pod in pods:
+        for each in map(_claim, connection.execute(query, (json.dumps(pod.name),))):
+            if str(pod) in map(str, each.pods):
+                found[each.ref.uid] = each
+    return list(found.values())
+
+
+def _claim(row: tuple[bytes, bytes | None, bytes | None]) -> PreparedClaim:
+    return records.claim(records.read(*row))
