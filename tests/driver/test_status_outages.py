@@ -13,6 +13,7 @@ from structlog.testing import capture_logs
 from tensorfusion_dra.core.claim import ClaimRef
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.core.health import Kind, Sickness, Trouble
+from tensorfusion_dra.core.prepared import PreparedClaim
 from tensorfusion_dra.driver import status
 from tensorfusion_dra.driver.health_news import HealthNews
 from tensorfusion_dra.driver.status import StatusReporter
@@ -88,6 +89,17 @@ def test_a_pause_that_the_server_asks_for_is_kept_by_every_claim(
     assert all(later - at >= 100 for at, later in itertools.pairwise(during))
 
 
+class Noted(StatusReporter):
+    """Notes the names of claims that are to be reported, in place of reporting them."""
+
+    def __init__(self, names: list[str]) -> None:
+        super().__init__(NoStatus())
+        self.names = names
+
+    def report(self, claim: PreparedClaim, *, trouble: str | None = None) -> None:
+        self.names.append(claim.ref.name)
+
+
 class Newsroom:
     """Health news of a node, whose API server a test takes away."""
 
@@ -96,8 +108,7 @@ class Newsroom:
         self.node = Setup(folder)
         self.reported: list[str] = []
         self.events = Away()
-        reporter = StatusReporter(NoStatus())
-        reporter.report = lambda claim: self.reported.append(claim.ref.name)  # type: ignore[method-assign]
+        reporter = Noted(self.reported)
         self.ledger = self.node.ledger
         self.news = HealthNews(
             self.node.catalog, self.ledger, reporter, self.events, clock=lambda: self.now
