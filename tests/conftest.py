@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.guard import sitecustomize as path_guard
 from tests.support.tally import EFFORT, Tally
@@ -40,6 +41,16 @@ os.environ[path_guard.REPORT_VARIABLE] = str(_REPORT.file)
 os.environ.update(path_guard.environment())
 path_guard.install()
 
+# Neither how long an example takes nor what an earlier run found decides whether a test passes.
+settings.register_profile(
+    "tests",
+    deadline=None,
+    database=None,
+    derandomize=EFFORT <= 1,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
+settings.load_profile("tests")
+
 
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[_TALLY] = Counter()
@@ -49,7 +60,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if EFFORT > 1:
         for item in items:
-            item.add_marker(pytest.mark.timeout(120 * EFFORT))
+            item.add_marker(pytest.mark.timeout(900 * EFFORT))
 
 
 @pytest.fixture(autouse=True)
@@ -102,5 +113,7 @@ def pytest_terminal_summary(
         terminalreporter.section("what the fault tests did")
     for what, count in counts.items():
         terminalreporter.write_line(f"{count:>7} {what}")
-    if counts and EFFORT == 1:
-        terminalreporter.write_line("more, and at random: FAULT_EFFORT=20 make test")
+    if counts and EFFORT < 1:
+        terminalreporter.write_line("A fixed sample. All of it: make test-faults")
+    if counts and EFFORT <= 1:
+        terminalreporter.write_line("More, and at random: FAULT_EFFORT=20 make test-faults")

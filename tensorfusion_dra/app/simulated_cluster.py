@@ -32,7 +32,9 @@ IMAGE_ENV: Final = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/
 
 _CLAIM: Final = "gpu"
 _CONTAINER: Final = "app"
-_POLL_SECONDS: Final = 0.02
+_POLL_SECONDS: Final = 0.05
+_PATIENCE_SECONDS: Final = 60.0
+"""Generous, since a wait ends as soon as its condition holds or a process has ended."""
 
 
 class SimulatedCluster:
@@ -185,7 +187,7 @@ class SimulatedCluster:
         what: str,
         condition: Callable[[], bool],
         *,
-        seconds: float,
+        seconds: float = _PATIENCE_SECONDS,
         explain: Callable[[], Sequence[str]] = tuple,
     ) -> None:
         """Return once the condition holds.

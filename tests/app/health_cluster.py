@@ -18,8 +18,11 @@ FAST = (
     *("--poll-seconds", "0.2"),
     *("--health-quiet-seconds", "1"),
     *("--health-good-readings", "2"),
-    *("--nvml-wait-seconds", "1"),
 )
+NO_POLL = ("--poll-seconds", "3600")
+"""So that what happens follows from a report."""
+SHORT_WAIT = ("--nvml-wait-seconds", "1")
+"""For a driver that hangs."""
 SHARE = {"tflops": "100", "vram": "16Gi"}
 SERVICES = ("v1.DRAResourceHealth", "v1alpha1.DRAResourceHealth")
 
@@ -64,13 +67,13 @@ def sick_cluster(
 
 def start(cluster: SimulatedCluster) -> None:
     cluster.start_plugin()
-    cluster.until("registered", lambda: bool(cluster.kubelet.registered), seconds=15)
-    cluster.until("published", lambda: bool(cluster.slices()), seconds=15)
+    cluster.until("registered", lambda: bool(cluster.kubelet.registered))
+    cluster.until("published", lambda: bool(cluster.slices()))
 
 
 def restart(cluster: SimulatedCluster) -> None:
     cluster.stop_plugin()
-    cluster.until("deregistered", lambda: not cluster.kubelet.registered, seconds=15)
+    cluster.until("deregistered", lambda: not cluster.kubelet.registered)
     start(cluster)
 
 

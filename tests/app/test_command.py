@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.guard import sitecustomize as path_guard
+from tests.support.waiting import PATIENCE_SECONDS
 
 
 def command(*arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
@@ -15,7 +16,7 @@ def command(*arguments: str, **environment: str) -> "subprocess.CompletedProcess
         [sys.executable, "-m", "tensorfusion_dra", *arguments],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_SECONDS,
         check=False,
         env=path_guard.environment({"PATH": "/usr/bin:/bin", **environment}),
     )
@@ -76,7 +77,6 @@ def test_simulate_shows_pods_their_shares_and_what_is_left() -> None:
     assert report["pods"][0]["env"]["TF_CUDA_SM_PERCENT_LIMIT"] == "33"
     assert "312 more do not fit" in report["pods"][3]["waits_for"]
     assert report["left_behind"] == []
-    assert report["seconds"]["all"] < 10
 
 
 def test_simulate_prints_one_screen_by_default() -> None:

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from tests.support.waiting import PATIENCE_SECONDS
+
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "hack" / "examples"
 EIGHT = ("--gpus", "8xA100-SXM4-80GB")
@@ -23,7 +25,7 @@ def simulated(file: Path, *flags: str) -> dict[str, Any]:
         ],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_SECONDS,
         check=False,
         cwd=ROOT,
     )
@@ -147,7 +149,7 @@ def test_a_file_that_cannot_be_simulated_is_one_line(tmp_path: Path, text: str, 
         ],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_SECONDS,
         check=False,
         cwd=ROOT,
     )

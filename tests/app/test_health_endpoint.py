@@ -13,7 +13,7 @@ from tensorfusion_dra.app import health_endpoint
 from tensorfusion_dra.app.health_endpoint import Check, HealthEndpoint
 from tensorfusion_dra.core.errors import FatalError, RetryableError
 from tests.app.test_node_plugin_process import cluster_with, log_lines
-from tests.support.waiting import eventually
+from tests.support.waiting import PATIENCE_SECONDS, eventually
 
 
 class Question:
@@ -40,7 +40,7 @@ def serving(question: Callable[[], None]) -> Iterator[HealthEndpoint]:
 
 
 def get(port: int, path: str) -> tuple[int, str]:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_SECONDS)
     try:
         connection.request("GET", path)
         response = connection.getresponse()
@@ -156,10 +156,10 @@ def test_the_node_plugin_is_ready_once_the_kubelet_has_taken_it() -> None:
     with cluster_with() as cluster:
         cluster.plugin_flags.extend(["--health-host", "127.0.0.1", "--health-port", str(port)])
         cluster.start_plugin()
-        cluster.until("registered", lambda: bool(log_lines(cluster, "registered")), seconds=15)
+        cluster.until("registered", lambda: bool(log_lines(cluster, "registered")))
 
         assert get(port, "/healthz") == (200, "ok")
-        cluster.until("ready", lambda: get(port, "/readyz") == (200, "ok"), seconds=15)
+        cluster.until("ready", lambda: get(port, "/readyz") == (200, "ok"))
 
 
 def test_the_node_plugin_is_alive_but_not_ready_before_the_kubelet_has_taken_it() -> None:
@@ -168,7 +168,7 @@ def test_the_node_plugin_is_alive_but_not_ready_before_the_kubelet_has_taken_it(
         cluster.plugin_flags.extend(["--health-host", "127.0.0.1", "--health-port", str(port)])
         cluster.kubelet.stop()
         cluster.start_plugin()
-        cluster.until("serving", lambda: bool(log_lines(cluster, "serving")), seconds=15)
+        cluster.until("serving", lambda: bool(log_lines(cluster, "serving")))
 
         assert get(port, "/healthz") == (200, "ok")
         status, text = get(port, "/readyz")
@@ -181,10 +181,10 @@ def test_a_socket_whose_name_is_gone_is_unhealthy() -> None:
     with cluster_with() as cluster:
         cluster.plugin_flags.extend(["--health-host", "127.0.0.1", "--health-port", str(port)])
         cluster.start_plugin()
-        cluster.until("registered", lambda: bool(log_lines(cluster, "registered")), seconds=15)
+        cluster.until("registered", lambda: bool(log_lines(cluster, "registered")))
         socket_path = next(iter(Path(cluster.kubelet_root).rglob("dra.sock")))
 
         socket_path.unlink()
 
-        cluster.until("seen", lambda: get(port, "/healthz")[0] == 503, seconds=15)
+        cluster.until("seen", lambda: get(port, "/healthz")[0] == 503)
         assert str(socket_path) in get(port, "/healthz")[1]

@@ -3,6 +3,7 @@
 import shutil
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -20,13 +21,13 @@ SHARE = {"tflops": "50", "vram": "8Gi"}
 def cluster() -> Iterator[SimulatedCluster]:
     with cluster_with() as running:
         start(running)
-        running.until("published", lambda: bool(running.slices()), seconds=15)
+        running.until("published", lambda: bool(running.slices()))
         yield running
 
 
 def start(cluster: SimulatedCluster) -> None:
     cluster.start_plugin()
-    cluster.until("registered", lambda: is_connected(cluster), seconds=15)
+    cluster.until("registered", lambda: is_connected(cluster))
 
 
 def is_connected(cluster: SimulatedCluster) -> bool:
@@ -36,7 +37,7 @@ def is_connected(cluster: SimulatedCluster) -> bool:
 
 def run_pod(cluster: SimulatedCluster, name: str) -> ClaimRef:
     cluster.submit(name, SHARE)
-    cluster.until("runs", lambda: cluster.container_of(name) is not None, seconds=15)
+    cluster.until("runs", lambda: cluster.container_of(name) is not None)
     claim = cluster.claim_of(cluster.pod(name))
     assert claim is not None
     metadata = claim["metadata"]
@@ -98,20 +99,24 @@ def test_a_claim_that_is_new_during_an_outage_fails_in_time_and_others_are_not_h
     cluster: SimulatedCluster,
 ) -> None:
     known = run_pod(cluster, "a")
-    cluster.server.faults.add("get", "resourceclaims", HalfOpen())
+    outage = cluster.server.faults.add("get", "resourceclaims", HalfOpen())
     new = ClaimRef(namespace="default", name="new", uid="11111111-0000-4000-8000-000000000000")
-    with as_the_kubelet(cluster) as waiting, as_the_kubelet(cluster) as kubelet:
-        started = time.monotonic()
-        answers = waiting.prepare(new, seconds=45)
-        seconds = time.monotonic() - started
+    with (
+        as_the_kubelet(cluster) as waiting,
+        as_the_kubelet(cluster) as kubelet,
+        ThreadPoolExecutor(1) as other,
+    ):
+        # An hour, so that it is the driver that gives up.
+        asking = other.submit(waiting.prepare, new, seconds=3600)
+        cluster.until("asked", lambda: outage.hits > 0)
 
-        started = time.monotonic()
         answer = kubelet.prepare(known)
+        was_waiting = not asking.done()
+        answers = asking.result()
 
-    assert "no answer within the time" in answers.claims[new.uid].error
-    assert seconds < 20
     assert answer.claims[known.uid].error == ""
-    assert time.monotonic() - started < 2
+    assert was_waiting
+    assert "no answer within the time" in answers.claims[new.uid].error
 
 
 def test_a_prepare_that_meets_a_short_outage_succeeds_by_itself(cluster: SimulatedCluster) -> None:
@@ -132,9 +137,9 @@ def test_slices_are_back_once_the_trouble_is_over(
         cluster.server.faults.add(verb, "resourceslices", fault, times=2)
     cluster.kubelet.stop()
     cluster.start_kubelet(wipe_slices=True)
-    cluster.until("wiped", lambda: cluster.server.requests.count("deletecollection") > 0, seconds=5)
+    cluster.until("wiped", lambda: cluster.server.requests.count("deletecollection") > 0)
 
-    cluster.until("back", lambda: bool(cluster.slices()), seconds=15)
+    cluster.until("back", lambda: bool(cluster.slices()))
 
     assert cluster.plugin().exit_code is None
 
@@ -145,10 +150,10 @@ def test_a_missing_right_is_said_once_and_the_process_lives(cluster: SimulatedCl
         cluster.server.faults.add(verb, "resourceslices", Refuse(403, "no right to list slices"))
     started = cluster.log_file.stat().st_size
     start(cluster)
-    cluster.until("said", lambda: bool(log_lines(cluster, "publish_not_permitted")), seconds=15)
-    cluster.until("said", lambda: bool(log_lines(cluster, "watch_not_permitted")), seconds=15)
+    cluster.until("said", lambda: bool(log_lines(cluster, "publish_not_permitted")))
+    cluster.until("said", lambda: bool(log_lines(cluster, "watch_not_permitted")))
     cluster.server.requests.reset()
-    time.sleep(3)
+    time.sleep(1)
 
     said = cluster.log_file.read_bytes()[started:].decode()
 
@@ -165,28 +170,28 @@ def test_nobody_answers_for_a_while_and_the_log_says_so_in_few_lines(
     cluster.start_kubelet(wipe_slices=True)
     cluster.stop_plugin()
     start(cluster)
-    time.sleep(5)
+    asked = cluster.server.requests
+    asked.reset()
+    cluster.until("asked often", lambda: asked.count(ANY, "resourceslices") >= 10)
 
     said = len(log_lines(cluster, "publish_retried")) + len(log_lines(cluster, "watch_retried"))
 
     assert 2 <= said <= 4
 
 
-def test_after_a_kubelet_restart_that_wipes_slices_they_are_back_within_two_seconds(
+def test_after_a_kubelet_restart_that_wipes_slices_they_are_back(
     cluster: SimulatedCluster,
 ) -> None:
     run_pod(cluster, "a")
     (before,) = cluster.slices()
     cluster.kubelet.stop()
     cluster.start_kubelet(wipe_slices=True)
-    cluster.until("wiped", lambda: cluster.server.requests.count("deletecollection") > 0, seconds=5)
-    started = time.monotonic()
+    cluster.until("wiped", lambda: cluster.server.requests.count("deletecollection") > 0)
 
-    cluster.until("back", lambda: bool(cluster.slices()), seconds=15)
+    cluster.until("back", lambda: bool(cluster.slices()))
 
-    assert time.monotonic() - started < 2
     assert cluster.slices()[0]["spec"]["devices"] == before["spec"]["devices"]
-    cluster.until("registered", lambda: is_connected(cluster), seconds=15)
+    cluster.until("registered", lambda: is_connected(cluster))
 
 
 def test_a_kubelet_whose_plugin_folder_was_emptied_finds_the_plugin_again(
@@ -197,9 +202,9 @@ def test_a_kubelet_whose_plugin_folder_was_emptied_finds_the_plugin_again(
     shutil.rmtree(cluster.kubelet_root / "plugins_registry")
     cluster.start_kubelet()
 
-    cluster.until("registered", lambda: is_connected(cluster), seconds=15)
+    cluster.until("registered", lambda: is_connected(cluster))
     cluster.delete("a")
-    cluster.until("unprepared", lambda: not cluster.spec_files(), seconds=15)
+    cluster.until("unprepared", lambda: not cluster.spec_files())
 
     assert len(log_lines(cluster, "socket_bound_again")) == 1
 
@@ -211,8 +216,8 @@ def test_a_registration_that_is_refused_is_logged_and_tried_again() -> None:
         plugins.register(names.DRIVER, endpoint, ["v1.DRAPlugin"])  # whose it was before
 
         cluster.start_plugin()
-        cluster.until("said", lambda: bool(log_lines(cluster, "registration_refused")), seconds=15)
+        cluster.until("said", lambda: bool(log_lines(cluster, "registration_refused")))
         plugins.deregister(names.DRIVER, endpoint)
 
-        cluster.until("registered", lambda: bool(log_lines(cluster, "registered")), seconds=15)
+        cluster.until("registered", lambda: bool(log_lines(cluster, "registered")))
         assert "already registered" in log_lines(cluster, "registration_refused")[0]["error"]

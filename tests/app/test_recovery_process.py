@@ -33,18 +33,18 @@ def cluster() -> Iterator[SimulatedCluster]:
 
 def start(cluster: SimulatedCluster) -> None:
     cluster.start_plugin()
-    cluster.until("registered", lambda: bool(cluster.kubelet.registered), seconds=15)
-    cluster.until("published", lambda: bool(cluster.slices()), seconds=15)
+    cluster.until("registered", lambda: bool(cluster.kubelet.registered))
+    cluster.until("published", lambda: bool(cluster.slices()))
 
 
 def stop(cluster: SimulatedCluster) -> None:
     cluster.stop_plugin()
-    cluster.until("deregistered", lambda: not cluster.kubelet.registered, seconds=15)
+    cluster.until("deregistered", lambda: not cluster.kubelet.registered)
 
 
 def run_pod(cluster: SimulatedCluster, name: str) -> None:
     cluster.submit(name, ASKS)
-    cluster.until("running", lambda: cluster.container_of(name) is not None, seconds=15)
+    cluster.until("running", lambda: cluster.container_of(name) is not None)
 
 
 def ledger_file(cluster: SimulatedCluster) -> Path:
@@ -72,7 +72,7 @@ def test_a_damaged_ledger_costs_no_pod_anything_and_is_an_event_at_the_node(
     ledger_file(cluster).write_bytes(b"\xa5" * 50_000)
 
     start(cluster)
-    cluster.until("told", lambda: bool(set_aside(cluster)), seconds=15)
+    cluster.until("told", lambda: bool(set_aside(cluster)))
 
     (event,) = set_aside(cluster)
     assert event["type"] == "Warning"
@@ -82,7 +82,7 @@ def test_a_damaged_ledger_costs_no_pod_anything_and_is_an_event_at_the_node(
     assert aside.read_bytes() == b"\xa5" * 50_000
     run_pod(cluster, "b")
     cluster.delete("a")
-    cluster.until("unprepared", lambda: not spec.exists(), seconds=15)
+    cluster.until("unprepared", lambda: not spec.exists())
 
 
 def test_the_ledger_of_a_newer_release_is_refused_with_both_versions(
@@ -93,7 +93,7 @@ def test_the_ledger_of_a_newer_release_is_refused_with_both_versions(
     before = edited(ledger_file(cluster), "PRAGMA user_version = 7")
 
     cluster.start_plugin()
-    cluster.until("said", lambda: bool(logged(cluster, "start_failed")), seconds=15)
+    cluster.until("said", lambda: bool(logged(cluster, "start_failed")))
 
     (line,) = logged(cluster, "start_failed")
     assert "found version 7, expected at most 2" in line["error"]
@@ -113,7 +113,7 @@ def test_after_a_boot_everything_is_written_again_and_the_log_says_so(
     (cluster.folder / "boot_id").write_text("second\n")
 
     start(cluster)
-    cluster.until("back", spec.exists, seconds=15)
+    cluster.until("back", spec.exists)
 
     assert spec.read_bytes() == content
     assert logged(cluster, "recovered")[-1]["rebooted"] == 1
@@ -131,9 +131,9 @@ def test_a_claim_that_no_kubelet_unprepares_is_freed_once_it_stays_gone(
 
     by_force = Conditions(grace_seconds=0)
     cluster.client.delete(PODS, "a", NAMESPACE, conditions=by_force)
-    cluster.until("gone", lambda: not cluster.claims(), seconds=15)
-    cluster.until("freed", lambda: not cluster.spec_files(), seconds=15)
+    cluster.until("gone", lambda: not cluster.claims())
+    cluster.until("freed", lambda: not cluster.spec_files())
 
-    cluster.until("said", lambda: bool(logged(cluster, "claim_released")), seconds=5)
+    cluster.until("said", lambda: bool(logged(cluster, "claim_released")))
     (line,) = logged(cluster, "claim_released")
     assert "found none at the API server" in line["error"]

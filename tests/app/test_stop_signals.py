@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tensorfusion_dra.app import stop_signals
+from tests.support.waiting import PATIENCE_SECONDS
 
 ROOT = Path(__file__).parents[2]
 
@@ -61,7 +62,7 @@ def ended(
         preexec_fn=before_exec,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_SECONDS,
         check=False,
     )
 

@@ -12,6 +12,7 @@ from structlog.testing import capture_logs
 
 from tensorfusion_dra.app.supervisor import Supervisor
 from tensorfusion_dra.core.errors import FatalError
+from tests.support.waiting import PATIENCE_SECONDS
 
 
 @pytest.fixture
@@ -73,7 +74,7 @@ def test_a_part_that_ends_when_it_should_is_no_reason(supervisor: Supervisor) ->
     supervisor.run("publish", part)
     supervisor.stopping.set()
 
-    assert ended.wait(5)
+    assert ended.wait(PATIENCE_SECONDS)
     supervisor.join(seconds=5)
     assert supervisor.wait() is None
 
@@ -127,7 +128,7 @@ def output_after(script: str, number: signal.Signals) -> str:
         assert process.stdout.readline() == "waits\n"
         process.send_signal(number)
         try:
-            output, _ = process.communicate(timeout=10)
+            output, _ = process.communicate(timeout=PATIENCE_SECONDS)
         finally:
             process.kill()
     assert process.returncode == 0
@@ -167,7 +168,7 @@ def test_a_second_signal_says_that_nothing_is_worth_waiting_for() -> None:
             said = process.stdout.readline()
 
         process.send_signal(signal.SIGTERM)
-        output, _ = process.communicate(timeout=10)
+        output, _ = process.communicate(timeout=PATIENCE_SECONDS)
 
     assert said == "hurried False\n"
     assert output.splitlines()[-1] == "hurried True"

@@ -20,7 +20,7 @@ from tensorfusion_dra.simulator.apiserver import ApiServer
 from tensorfusion_dra.simulator.rest import GPUPOOLS, PODS, Client
 from tests.support.admission import body, claim, pod, said
 from tests.support.https import Files, connection, posted
-from tests.support.waiting import eventually
+from tests.support.waiting import PATIENCE_SECONDS, eventually
 
 ASKED = said(dra_enabled="true", vram_request="16Gi", tflops_request="100")
 
@@ -57,7 +57,7 @@ def client_of(webhook: SimulatedWebhook) -> http.client.HTTPSConnection:
 
 def ready(webhook: SimulatedWebhook) -> int:
     try:
-        with urlopen(f"{webhook.health_url}/readyz", timeout=5) as answer:
+        with urlopen(f"{webhook.health_url}/readyz", timeout=PATIENCE_SECONDS) as answer:
             return int(answer.status)
     except HTTPError as error:
         error.close()
@@ -124,7 +124,7 @@ def test_it_is_ready_once_pools_were_read(server: ApiServer, folder: Path) -> No
     server.faults.clear()
 
     assert before == 503
-    assert eventually(lambda: ready(webhook) == 200, seconds=10)
+    assert eventually(lambda: ready(webhook) == 200)
     webhook.process.stop()
 
 
@@ -193,7 +193,7 @@ def test_a_bad_setting_is_one_line_and_exit_2(folder: Path, flags: list[str], te
         [sys.executable, "-m", "tensorfusion_dra", "webhook", *given, *flags],
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=PATIENCE_SECONDS,
         check=False,
     )
 
@@ -209,7 +209,11 @@ def test_it_loads_nothing_of_a_node_plugin() -> None:
     )
 
     ended = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_SECONDS,
+        check=True,
     )
 
     assert ended.stdout == "[]\n"

@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.support.waiting import PATIENCE_SECONDS
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -17,7 +19,7 @@ def test_the_generated_messages_are_up_to_date(tmp_path: Path) -> None:
         [ROOT / "hack" / "generate-protos", tmp_path],
         env={**os.environ, "PYTHON": sys.executable},
         check=True,
-        timeout=60,
+        timeout=PATIENCE_SECONDS,
     )
 
     assert generated(tmp_path) == generated(ROOT / "tensorfusion_dra" / "kubelet" / "pb")

@@ -10,6 +10,7 @@ from tensorfusion_dra.cluster.api import Api
 from tensorfusion_dra.cluster.resource_api import ResourceApi
 from tensorfusion_dra.simulator.apiserver import ApiServer
 from tests.support.answers import Answers
+from tests.support.waiting import PATIENCE_SECONDS
 
 
 @pytest.fixture
@@ -35,4 +36,4 @@ def answers() -> Iterator[Answers]:
         thread.start()
         yield server
         server.shutdown()
-        thread.join(5)
+        thread.join(PATIENCE_SECONDS)

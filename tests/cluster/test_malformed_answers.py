@@ -15,7 +15,7 @@ from tensorfusion_dra.cluster.slice_watch import SliceWatch
 from tensorfusion_dra.cluster.slices import Slices
 from tensorfusion_dra.core.errors import RetryableError
 from tests.support.answers import SLICES_PATH, Answers, failing, nothing
-from tests.support.waiting import eventually
+from tests.support.waiting import PATIENCE_SECONDS, eventually
 
 TOKEN = "s3cr3t-t0k3n-of-the-node-plugin"
 JWT = "eyJhbGciOiJSUzI1NiIsImtpZCI6IjEifQ.eyJzdWIiOiJzeXN0ZW0ifQ.c2lnbmF0dXJl"
@@ -105,7 +105,7 @@ def test_malformed_lists_are_failures_that_pass(
         assert thread.is_alive()
 
         following.stop()
-        thread.join(5)
+        thread.join(PATIENCE_SECONDS)
     assert {line["event"] for line in logs} <= {"watch_retried"}
     assert not thread.is_alive()
 

@@ -1,7 +1,6 @@
 """What an API server or a network can do to a call, and what it costs."""
 
 import os
-import time
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,7 @@ from tensorfusion_dra.driver.ports.cluster import MissingRightError, UnreadableE
 from tensorfusion_dra.simulator.api.faults import HalfOpen, Refuse
 from tensorfusion_dra.simulator.apiserver import ApiServer
 from tests.support.answers import SLICES_PATH, Answers, failing, nothing
-from tests.support.virtual_time import VirtualTime
+from tests.support.virtual_time import VirtualClock, VirtualTime
 
 REF = ClaimRef(namespace="default", name="a", uid="uid-a")
 
@@ -74,16 +73,15 @@ def test_a_pause_of_a_day_is_not_kept(server: ApiServer, api: Api) -> None:
 
 
 def test_a_claim_that_is_read_in_an_overload_waits_as_asked(
-    server: ApiServer, resource_api: ResourceApi
+    server: ApiServer, resource_api: ResourceApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server.faults.add("get", "resourceclaims", Refuse(429, "", 1))
-    started = time.monotonic()
+    monkeypatch.setattr(retries, "time", VirtualClock())
 
     with pytest.raises(RetryableError, match=r"claim default/a: .*429"):
         Claims(resource_api).fetch(REF, wait_seconds=3.5)
 
-    assert 2 <= server.requests.count("get", "resourceclaims") <= 4
-    assert time.monotonic() - started < 7
+    assert 3 <= server.requests.count("get", "resourceclaims") <= 4
 
 
 def test_a_missing_right_is_not_waited_for(server: ApiServer, resource_api: ResourceApi) -> None:
@@ -117,15 +115,15 @@ def test_a_claim_is_read_on_a_new_connection_when_the_old_one_is_dead(
 def test_a_claim_that_cannot_be_read_fails_long_before_the_kubelet_gives_up(
     server: ApiServer, resource_api: ResourceApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(retries, "_ALL_SECONDS", 1.5)
-    monkeypatch.setattr(retries, "_TRY_SECONDS", 0.5)
+    monkeypatch.setattr(retries, "time", VirtualClock())
+    monkeypatch.setattr(retries, "_TRY_SECONDS", 0.1)
     server.faults.add("get", "resourceclaims", HalfOpen())
-    started = time.monotonic()
 
     with pytest.raises(RetryableError, match="no answer within the time"):
         Claims(resource_api).fetch(REF, wait_seconds=44)
 
-    assert time.monotonic() - started < 7
+    # In 15 s, of which the first four pauses take at least 1.5 s and each later one a second.
+    assert server.requests.count("get", "resourceclaims") <= 19
 
 
 @pytest.mark.parametrize("body", [b'{"metadata": {', b"<html>", b"[" * 2000, b"[]"])

@@ -1,6 +1,5 @@
 """A watch that outlives what servers and networks do, at a bounded rate of requests."""
 
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import Thread
@@ -14,7 +13,9 @@ from tensorfusion_dra.cluster.slices import Slices
 from tensorfusion_dra.simulator.api.faults import Action, Cut, Expire, Garble, HalfOpen, Refuse
 from tensorfusion_dra.simulator.apiserver import ApiServer
 from tests.cluster.test_objects_at_the_server import NODE, a_slice
-from tests.support.waiting import eventually
+from tests.support.answers import nothing
+from tests.support.virtual_time import VirtualTime
+from tests.support.waiting import PATIENCE_SECONDS, eventually
 
 
 class Heard:
@@ -44,11 +45,13 @@ def watching(resource_api: ResourceApi) -> Iterator[Heard]:
         assert eventually(lambda: heard.returns == 1)
         yield heard
     finally:
-        started = time.monotonic()
         watch.stop()
-        thread.join(5)
+        thread.join(PATIENCE_SECONDS)
     assert not thread.is_alive()
-    assert time.monotonic() - started < 2
+
+
+def unheard(resource_api: ResourceApi) -> SliceWatch:
+    return SliceWatch(resource_api, selector="", on_change=nothing, on_return=nothing)
 
 
 def test_every_change_and_deletion_is_heard(resource_api: ResourceApi) -> None:
@@ -93,11 +96,12 @@ def test_a_silent_connection_is_given_up(
 
 @pytest.mark.parametrize("fault", [Refuse(500), Expire(), Cut(carried_out=True)])
 def test_a_server_that_fails_for_long_is_asked_ever_more_rarely(
-    server: ApiServer, resource_api: ResourceApi, fault: Action
+    server: ApiServer, resource_api: ResourceApi, monkeypatch: pytest.MonkeyPatch, fault: Action
 ) -> None:
+    virtual = VirtualTime(hours=0.25)
+    monkeypatch.setattr(watch, "Event", virtual.event)
     server.faults.add("watch", "resourceslices", fault)
-    with watching(resource_api):
-        time.sleep(2)
-        asked = server.requests.count("watch", "resourceslices")
 
-    assert 2 <= asked <= 8
+    unheard(resource_api).run()
+
+    assert 900 / 30 <= server.requests.count("watch", "resourceslices") <= 900 / 15 + 10

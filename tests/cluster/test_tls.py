@@ -12,6 +12,7 @@ import pytest
 
 from tensorfusion_dra.cluster.api import Api
 from tensorfusion_dra.core.errors import RetryableError
+from tests.support.waiting import PATIENCE_SECONDS
 
 KEY = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-noenc")
 
@@ -49,7 +50,9 @@ class Authority:
 
 
 def _openssl(*arguments: str) -> None:
-    subprocess.run(["openssl", *arguments], check=True, capture_output=True, timeout=30)
+    subprocess.run(
+        ["openssl", *arguments], check=True, capture_output=True, timeout=PATIENCE_SECONDS
+    )
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -10,14 +10,15 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from tensorfusion_dra.cluster import watched
+from tensorfusion_dra.cluster import watch, watched
 from tensorfusion_dra.cluster.api import Api
 from tensorfusion_dra.cluster.watched import WatchedObjects
 from tensorfusion_dra.core.errors import InputError, RetryableError
 from tensorfusion_dra.simulator.api.faults import Cut, Refuse
 from tensorfusion_dra.simulator.apiserver import ApiServer
 from tensorfusion_dra.simulator.rest import GPUPOOLS, NODES, Client
-from tests.support.waiting import eventually
+from tests.support.virtual_time import VirtualTime
+from tests.support.waiting import PATIENCE_SECONDS, eventually
 
 POOL: dict[str, Any] = {
     "apiVersion": "tensor-fusion.ai/v1",
@@ -54,7 +55,7 @@ def following(found: WatchedObjects) -> Iterator[WatchedObjects]:
         yield found
     finally:
         found.stop()
-        thread.join(5)
+        thread.join(PATIENCE_SECONDS)
     assert not thread.is_alive()
 
 
@@ -133,18 +134,20 @@ def test_objects_stay_while_the_server_is_away(server: ApiServer, api: Api, clie
 
 
 def test_a_server_without_the_resource_is_asked_ever_more_rarely_and_without_warnings(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    virtual = VirtualTime(hours=6)
+    monkeypatch.setattr(watch, "Event", virtual.event)
     with ApiServer() as bare, capture_logs() as logs:
         api = Api(bare.kubeconfig(tmp_path / "kubeconfig"))
         woken = Woken()
-        with following(watched.gpupools(api, on_change=woken.wake)) as pools:
-            assert eventually(lambda: woken.count == 1)
-            with pytest.raises(InputError, match="gpupools: the API server has no such resource"):
-                pools.items()
-            time.sleep(2.5)
-            assert 2 <= woken.count <= 4
+        pools = watched.gpupools(api, on_change=woken.wake)
 
+        pools.run()
+
+        with pytest.raises(InputError, match="gpupools: the API server has no such resource"):
+            pools.items()
+    assert 6 * 3600 / 60 <= woken.count <= 6 * 3600 / 30 + 10
     assert logs == []
 
 

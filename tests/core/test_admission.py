@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tensorfusion_dra.core import quantity
@@ -283,7 +283,6 @@ def fits(claim: AllocatedClaim, others: list[PreparedClaim]) -> bool:
     return True
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(CLAIMS, st.booleans()), max_size=12))
 def test_whatever_claims_come_and_go_those_are_admitted_that_fit_and_no_others(
     steps: list[tuple[AllocatedClaim, bool]],

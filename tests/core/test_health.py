@@ -191,7 +191,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     STEPS,
     st.integers(1, 3),

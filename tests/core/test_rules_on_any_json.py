@@ -46,13 +46,13 @@ SPECS: Final = fields(
 )
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(DEVICES)
 def test_any_json_gets_a_verdict_as_a_device(found: Json) -> None:
     assert all(": " in text for text in slice_rules.device_violations(found))
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(SPECS)
 def test_any_json_gets_a_verdict_as_a_slice(found: Json) -> None:
     assert all(": " in text for text in slice_rules.slice_violations(found))

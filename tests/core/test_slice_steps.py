@@ -60,7 +60,7 @@ def stores(draw: st.DrawFn) -> list[Slice]:
     return draw(st.permutations(list(items.values())))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(stores(), st.sampled_from([0, 1, 2, 65, 129]), st.sampled_from("ab"))
 def test_from_whatever_is_stored_a_plan_leads_to_the_wanted_pool_and_to_nothing_else(
     kept: list[Slice], count: int, node_uid: str
@@ -78,7 +78,7 @@ def test_from_whatever_is_stored_a_plan_leads_to_the_wanted_pool_and_to_nothing_
     assert not slices.plan(target, after)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(stores(), st.sampled_from([0, 1, 2, 65, 129]))
 def test_no_scheduler_ever_sees_old_and_new_devices_mixed_or_an_older_generation(
     kept: list[Slice], count: int

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tensorfusion_dra.core import tenancy
@@ -248,7 +248,6 @@ STEPS = st.lists(
 )
 
 
-@settings(deadline=None)
 @given(STEPS, st.booleans())
 def test_whatever_comes_and_goes_every_limit_is_between_request_and_wish_within_the_card(
     steps: list[tuple[str, tuple[str, ...], int, int, Isolation]], overcommit: bool

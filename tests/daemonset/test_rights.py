@@ -36,11 +36,11 @@ def asked() -> frozenset[Asked]:
     with cluster_with() as cluster:
         start(cluster)
         cluster.submit("a", {"tflops": "100", "vram": "16Gi"})
-        cluster.until("running", lambda: cluster.container_of("a") is not None, seconds=15)
-        cluster.until("told", lambda: status_written(cluster), seconds=15)
+        cluster.until("running", lambda: cluster.container_of("a") is not None)
+        cluster.until("told", lambda: status_written(cluster))
         slices_are_changed_and_added_and_deleted(cluster)
         cluster.delete("a")
-        cluster.until("released", lambda: not cluster.claims(), seconds=15)
+        cluster.until("released", lambda: not cluster.claims())
         return cluster.server.requests.asked(USER_AGENT)
 
 
@@ -50,13 +50,13 @@ def asked_with_pools() -> frozenset[Asked]:
     with cluster_with(tensor_fusion=True) as cluster:
         cluster.plugin_flags.extend(["--pool-source", "node-labels"])
         cluster.start_plugin()
-        cluster.until("registered", lambda: bool(cluster.kubelet.registered), seconds=15)
+        cluster.until("registered", lambda: bool(cluster.kubelet.registered))
         cluster.client.create(GPUPOOLS, pool("of-all", qos="medium"))
-        cluster.until("published", lambda: bool(cluster.slices()), seconds=15)
+        cluster.until("published", lambda: bool(cluster.slices()))
         cluster.client.replace(
             GPUPOOLS, {**cluster.client.get(GPUPOOLS, "of-all"), "spec": pool_spec("no-such-qos")}
         )
-        cluster.until("said", lambda: bool(cluster.client.list(EVENTS).items), seconds=15)
+        cluster.until("said", lambda: bool(cluster.client.list(EVENTS).items))
         return cluster.server.requests.asked(USER_AGENT)
 
 
@@ -87,14 +87,14 @@ def slices_are_changed_and_added_and_deleted(cluster: SimulatedCluster) -> None:
     (before,) = cluster.slices()
     devices = before["spec"]["devices"]
     cluster.client.replace(SLICES, {**before, "spec": {**before["spec"], "devices": devices[:1]}})
-    cluster.until("updated", lambda: cluster.slices()[0]["spec"]["devices"] == devices, seconds=15)
+    cluster.until("updated", lambda: cluster.slices()[0]["spec"]["devices"] == devices)
 
     metadata = {"name": f"{before['metadata']['name']}-9"}
     cluster.client.create(SLICES, {**before, "metadata": metadata})
-    cluster.until("deleted", lambda: len(cluster.slices()) == 1, seconds=15)
+    cluster.until("deleted", lambda: len(cluster.slices()) == 1)
 
     cluster.client.delete(SLICES, before["metadata"]["name"])
-    cluster.until("created", lambda: len(cluster.slices()) == 1, seconds=15)
+    cluster.until("created", lambda: len(cluster.slices()) == 1)
 
 
 def test_the_base_allows_whatever_the_node_plugin_asks_for(asked: frozenset[Asked]) -> None:

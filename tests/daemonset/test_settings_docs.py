@@ -10,6 +10,7 @@ import pytest
 from tensorfusion_dra.app import setting_sources
 from tensorfusion_dra.app.settings import Settings
 from tests.support import chart, kustomize
+from tests.support.waiting import PATIENCE_SECONDS
 
 ROOT = Path(__file__).parents[2]
 
@@ -19,7 +20,7 @@ def test_the_readmes_table_and_the_charts_schema_are_as_the_settings_are() -> No
         [sys.executable, str(ROOT / "hack" / "settings-docs"), "--check"],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_SECONDS,
         check=False,
     )
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.support import kustomize
+from tests.support.waiting import PATIENCE_SECONDS
 
 ROOT = Path(__file__).parents[2]
 HOST = "tensorfusion-dra-webhook.tensorfusion-dra.svc"
@@ -18,7 +19,7 @@ HOST = "tensorfusion-dra-webhook.tensorfusion-dra.svc"
 def documents(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """The kustomization that the script makes, rendered."""
     folder = tmp_path_factory.mktemp("webhook") / "made"
-    subprocess.run([ROOT / "hack" / "webhook-cert", folder], check=True, timeout=60)
+    subprocess.run([ROOT / "hack" / "webhook-cert", folder], check=True, timeout=PATIENCE_SECONDS)
     assert folder.stat().st_mode & 0o777 == 0o700
     return kustomize.render(folder)
 

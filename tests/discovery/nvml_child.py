@@ -19,6 +19,7 @@ from typing import Any
 from tensorfusion_dra.core.errors import DriverError, RetryableError
 from tensorfusion_dra.discovery import models
 from tensorfusion_dra.discovery.nvml import NvmlDiscovery
+from tests.support.waiting import PATIENCE_SECONDS
 
 
 def step(discovery: NvmlDiscovery, name: str, *details: str) -> Any:
@@ -26,7 +27,7 @@ def step(discovery: NvmlDiscovery, name: str, *details: str) -> Any:
         "read": lambda: dataclasses.asdict(discovery.read()),
         "read again": lambda: read_again(discovery),
         "raw": discovery.raw,
-        "close": lambda: close(discovery),
+        "close": lambda: discovery.close(wait_seconds=0.2),
         "threads": lambda: [each.name for each in threading.enumerate() if each.name == "nvml"],
         "write": lambda path, text: Path(path).write_text(text, encoding="utf-8"),
         "link": lambda path, target: Path(path).symlink_to(target),
@@ -46,7 +47,7 @@ def await_events(discovery: NvmlDiscovery, uuid: str) -> bool:
 
 def opened(discovery: NvmlDiscovery) -> bool:
     pause = threading.Event()
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + PATIENCE_SECONDS
     file = Path(os.environ["FAKE_NVML"] + ".open")
     while not (discovery.events._is_open and file.exists() and file.read_text()):
         if time.monotonic() > deadline:
@@ -61,15 +62,9 @@ def replace(path: str, text: str) -> None:
     fresh.replace(path)
 
 
-def close(discovery: NvmlDiscovery) -> float:
-    begin = time.monotonic()
-    discovery.close(wait_seconds=0.2)
-    return time.monotonic() - begin
-
-
 def read_again(discovery: NvmlDiscovery) -> Any:
     pause = threading.Event()
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + PATIENCE_SECONDS
     while True:
         try:
             return dataclasses.asdict(discovery.read())

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.compiler import compiler
+from tests.support.waiting import PATIENCE_SECONDS
 
 SOURCE = Path(__file__).with_name("fake_nvml.c")
 
@@ -38,7 +39,7 @@ def build(folder: Path, *flags: str) -> Path:
     strict = ["-Wall", "-Wextra", "-Werror"]
     shared = ["-shared", "-fPIC", f"-Wl,-soname,{library.name}", "-pthread", "-o", str(library)]
     command = [compiler("the NVML tests"), *strict, *flags, *shared, str(SOURCE)]
-    subprocess.run(command, check=True, timeout=60)
+    subprocess.run(command, check=True, timeout=PATIENCE_SECONDS)
     return library
 
 
@@ -100,7 +101,7 @@ class Machine:
             cwd=Path(__file__).parents[2],
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=PATIENCE_SECONDS,
             check=False,
         )
         assert child.returncode == 0, child.stderr

@@ -15,7 +15,7 @@ from tensorfusion_dra.discovery import simulated
 from tensorfusion_dra.discovery.live_profile import LiveProfile
 from tensorfusion_dra.discovery.simulated import SimulatedDiscovery
 from tensorfusion_dra.driver.ports.discovery import HungError
-from tests.support.waiting import eventually
+from tests.support.waiting import PATIENCE_SECONDS, eventually
 
 
 def write(file: Path, *gpus: str, node: str = "") -> Path:
@@ -41,7 +41,7 @@ def listening(cards: SimulatedDiscovery) -> Iterator[list[CardEvent]]:
         yield heard
     finally:
         cards.events.stop()
-        thread.join(5)
+        thread.join(PATIENCE_SECONDS)
     assert not thread.is_alive()
 
 

@@ -10,7 +10,9 @@ import pytest
 from tensorfusion_dra.app.simulated_cluster import SimulatedCluster
 from tests.app.health_cluster import (
     FAST,
+    NO_POLL,
     SERVICES,
+    SHORT_WAIT,
     devices,
     phases,
     reasons,
@@ -56,7 +58,7 @@ def node(driver: Driver, library: Path, *flags: str, **system: str) -> Iterator[
     with cluster_with() as cluster:
         cluster.plugin_flags[:] = ["--nvml-library", str(library), *FAST, *flags]
         start(cluster)
-        cluster.until("both", lambda: len(devices(cluster)) == 2, seconds=15)
+        cluster.until("both", lambda: len(devices(cluster)) == 2)
         yield cluster
 
 
@@ -77,26 +79,23 @@ def await_reported(
         lines = log_lines(cluster, "card_event")
         return any((line["device"], line["code"]) == (uuid(index), code) for line in lines)
 
-    cluster.until("heard", told, seconds=15)
+    cluster.until("heard", told)
 
 
-def test_an_xid_is_a_taint_and_on_both_streams_in_two_seconds_and_clears(
+def test_an_xid_is_a_taint_and_on_both_streams_before_the_next_poll(
     driver: Driver, library: Path
 ) -> None:
-    with node(driver, library) as cluster:
+    with node(driver, library, *NO_POLL) as cluster:
         await_reported(cluster, driver, 1, XID, 31)
         assert taints(cluster) == {}
-        started = time.monotonic()
 
         driver.report(0, XID, 79)
-        cluster.until("tainted", lambda: bool(taints(cluster)), seconds=15)
+        cluster.until("tainted", lambda: bool(taints(cluster)))
 
-        assert time.monotonic() - started < 2
         assert reasons(cluster) == {GPU_0: "xid-79"}
         for service in SERVICES:
             assert streamed(cluster, service)[GPU_0][0] == "UNHEALTHY"
             assert streamed(cluster, service)[GPU_1][0] == "HEALTHY"
-        cluster.until("well", lambda: not taints(cluster), seconds=15)
 
 
 @pytest.mark.parametrize(
@@ -106,7 +105,7 @@ def test_a_memory_error_is_a_taint(driver: Driver, library: Path, kind: int, rea
     with node(driver, library) as cluster:
         await_reported(cluster, driver, 0, kind)
 
-        cluster.until("tainted", lambda: reasons(cluster) == {GPU_0: reason}, seconds=15)
+        cluster.until("tainted", lambda: reasons(cluster) == {GPU_0: reason})
 
 
 def test_an_xid_stays_where_the_driver_does_not_tell_that_no_reset_is_needed(
@@ -116,34 +115,32 @@ def test_an_xid_stays_where_the_driver_does_not_tell_that_no_reset_is_needed(
     driver.answers(card(0, **old), card(1, **old))
     with node(driver, library) as cluster:
         await_reported(cluster, driver, 0, XID, 79)
-        cluster.until("tainted", lambda: bool(taints(cluster)), seconds=15)
+        cluster.until("tainted", lambda: bool(taints(cluster)))
         time.sleep(2)  # twice the quiet time
 
         assert reasons(cluster) == {GPU_0: "xid-79"}
         driver.answers(card(0, handle=GPU_IS_LOST), card(1, **old))
-        cluster.until("lost", lambda: list(devices(cluster)) == [GPU_1], seconds=15)
+        cluster.until("lost", lambda: list(devices(cluster)) == [GPU_1])
         driver.answers(card(0, **old), card(1, **old))
-        cluster.until("reset", lambda: len(devices(cluster)) == 2, seconds=15)
+        cluster.until("reset", lambda: len(devices(cluster)) == 2)
         assert taints(cluster) == {}
 
 
 def test_a_recovery_action_is_read_at_once_when_the_driver_reports_one(
     driver: Driver, library: Path
 ) -> None:
-    with node(driver, library, "--poll-seconds", "60") as cluster:
+    with node(driver, library, *NO_POLL) as cluster:
         driver.answers(card(0), card(1, recovery="2"))
         await_reported(cluster, driver, 1, RECOVERY_ACTION)
 
-        cluster.until(
-            "tainted", lambda: reasons(cluster) == {GPU_1: "node-reboot-required"}, seconds=5
-        )
+        cluster.until("tainted", lambda: reasons(cluster) == {GPU_1: "node-reboot-required"})
 
 
 def test_a_lost_card_takes_no_other_card_with_it(driver: Driver, library: Path) -> None:
     with node(driver, library) as cluster:
         driver.answers(card(0), card(1, handle=GPU_IS_LOST), event_wait=GPU_IS_LOST)
 
-        cluster.until("lost", lambda: list(devices(cluster)) == [GPU_0], seconds=15)
+        cluster.until("lost", lambda: list(devices(cluster)) == [GPU_0])
 
         assert taints(cluster) == {}
         told = streamed(cluster, SERVICES[0])
@@ -155,29 +152,27 @@ def test_a_lost_card_takes_no_other_card_with_it(driver: Driver, library: Path) 
 def test_a_call_that_hangs_is_the_health_of_all_cards_until_it_comes_back(
     driver: Driver, library: Path, tmp_path: Path
 ) -> None:
-    with node(driver, library) as cluster:
+    with node(driver, library, *SHORT_WAIT) as cluster:
         go = tmp_path / "go"
         driver.answers(card(0, uuid=f"~{go} {uuid(0)}"), card(1))
 
-        cluster.until("hung", lambda: len(taints(cluster)) == 2, seconds=20)
+        cluster.until("hung", lambda: len(taints(cluster)) == 2)
 
         assert set(reasons(cluster).values()) == {"nvml-hung"}
-        started = time.monotonic()
         message = streamed(cluster, SERVICES[1])[GPU_1][1]
-        assert time.monotonic() - started < 2
         assert message == "the NVIDIA driver does not answer: uuid of GPU 0"
         driver.answers(card(0), card(1))
         go.touch()
-        cluster.until("well", lambda: not taints(cluster), seconds=20)
+        cluster.until("well", lambda: not taints(cluster))
         assert set(phases(cluster).values()) == {"Running"}
 
 
 def test_a_process_stops_in_order_while_the_driver_hangs(
     driver: Driver, library: Path, tmp_path: Path
 ) -> None:
-    with node(driver, library) as cluster:
+    with node(driver, library, *SHORT_WAIT) as cluster:
         driver.answers(card(0, uuid=f"~{tmp_path}/never {uuid(0)}"), card(1))
-        cluster.until("hung", lambda: len(taints(cluster)) == 2, seconds=20)
+        cluster.until("hung", lambda: len(taints(cluster)) == 2)
 
         assert cluster.stop_plugin() == 0
 
@@ -191,7 +186,7 @@ def test_without_events_the_cards_are_polled_and_that_is_said_once(
         await_reported(cluster, driver, 1, XID, 31)
         driver.answers(card(0, **silent, recovery="1"), card(1))
 
-        cluster.until("tainted", lambda: bool(taints(cluster)), seconds=15)
+        cluster.until("tainted", lambda: bool(taints(cluster)))
 
         assert reasons(cluster) == {GPU_0: "gpu-reset-required"}
         (line,) = log_lines(cluster, "card_only_polled")
@@ -203,22 +198,23 @@ def test_events_that_cannot_be_had_for_a_moment_are_asked_for_again(
 ) -> None:
     driver.answers(card(0, events="!999"), card(1, events="0"))
     with node(driver, library) as cluster:
-        cluster.until("said", lambda: bool(log_lines(cluster, "card_events_retried")), seconds=15)
+        cluster.until("said", lambda: bool(log_lines(cluster, "card_events_retried")))
 
         driver.answers(card(0), card(1))
 
         await_reported(cluster, driver, 0, XID, 79)
-        cluster.until("tainted", lambda: reasons(cluster) == {GPU_0: "xid-79"}, seconds=15)
+        cluster.until("tainted", lambda: reasons(cluster) == {GPU_0: "xid-79"})
+        cluster.until("well", lambda: not taints(cluster))
 
 
 def test_a_driver_without_any_events_is_polled(driver: Driver, eventless_library: Path) -> None:
     with node(driver, eventless_library) as cluster:
-        cluster.until("said", lambda: bool(log_lines(cluster, "card_events_missing")), seconds=15)
+        cluster.until("said", lambda: bool(log_lines(cluster, "card_events_missing")))
         driver.answers(card(0, recovery="1"), card(1))
 
-        cluster.until("tainted", lambda: bool(taints(cluster)), seconds=15)
+        cluster.until("tainted", lambda: bool(taints(cluster)))
         driver.answers(card(0), card(1))
-        cluster.until("well", lambda: not taints(cluster), seconds=15)
+        cluster.until("well", lambda: not taints(cluster))
 
         assert len(log_lines(cluster, "card_events_missing")) == 1
 
@@ -230,11 +226,11 @@ def test_a_driver_of_another_version_is_followed_and_counts_as_a_reset(
     driver.answers(card(0, **old), card(1, **old))
     with node(driver, library) as cluster:
         await_reported(cluster, driver, 0, XID, 48)
-        cluster.until("tainted", lambda: bool(taints(cluster)), seconds=15)
+        cluster.until("tainted", lambda: bool(taints(cluster)))
 
         driver.answers(card(0, **old), card(1, **old), driver="580.95.05")
 
-        cluster.until("well", lambda: not taints(cluster), seconds=15)
+        cluster.until("well", lambda: not taints(cluster))
         versions = [
             device["attributes"]["driver_version"]["version"]
             for device in devices(cluster).values()
@@ -249,20 +245,20 @@ def test_a_driver_that_is_away_for_long_makes_the_cards_unhealthy(
         cluster.server.requests.reset()
         driver.answers(init="!9")
 
-        cluster.until("tainted", lambda: len(taints(cluster)) == 2, seconds=15)
+        cluster.until("tainted", lambda: len(taints(cluster)) == 2)
 
         assert set(reasons(cluster).values()) == {"unreadable"}
         driver.answers(card(0), card(1))
-        cluster.until("well", lambda: not taints(cluster), seconds=15)
+        cluster.until("well", lambda: not taints(cluster))
         assert slice_writes(cluster) == 2
 
 
 def test_a_card_that_is_sick_is_kept_open_by_nobody(driver: Driver, library: Path) -> None:
     with node(driver, library, "--health-quiet-seconds", "60") as cluster:
         await_reported(cluster, driver, 0, XID, 79)
-        cluster.until("tainted", lambda: bool(taints(cluster)), seconds=15)
-        cluster.until("closed", lambda: driver.opened() == {1}, seconds=15)
+        cluster.until("tainted", lambda: bool(taints(cluster)))
+        cluster.until("closed", lambda: driver.opened() == {1})
 
         await_reported(cluster, driver, 1, XID, 31)
 
-        cluster.until("closed", lambda: driver.opened() == {1}, seconds=15)
+        cluster.until("closed", lambda: driver.opened() == {1})

@@ -3,7 +3,6 @@
 import re
 import shutil
 import subprocess
-import time
 from pathlib import Path
 from typing import Any
 
@@ -207,16 +206,6 @@ def test_a_call_that_hangs_ends_the_reading_and_is_named(machine: Machine) -> No
     assert threads == ["nvml"]
 
 
-def test_a_call_that_is_known_to_hang_is_not_waited_for_again(machine: Machine) -> None:
-    machine.wait_seconds = 1.0
-    hang = f"~{machine.folder}/go {uuid(0)}"
-    begin = time.monotonic()
-
-    machine.run(answers(card(0, uuid=hang)), ["read"], *[["read"]] * 20)
-
-    assert time.monotonic() - begin < 10
-
-
 def test_once_the_call_comes_back_the_cards_are_read_again(machine: Machine) -> None:
     machine.wait_seconds = 2.0
     hang = f"~{machine.folder}/go {uuid(0)}"
@@ -246,7 +235,6 @@ def test_close_does_not_wait_for_a_call_that_hangs(machine: Machine) -> None:
     machine.wait_seconds = 0.2
     hang = f"~{machine.folder}/go {uuid(0)}"
 
-    _, seconds, threads = machine.run(answers(card(0, uuid=hang)), ["read"], ["close"], ["threads"])
+    _, _, threads = machine.run(answers(card(0, uuid=hang)), ["read"], ["close"], ["threads"])
 
-    assert seconds < 5
     assert threads == ["nvml"]

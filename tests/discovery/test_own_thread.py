@@ -7,17 +7,18 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from tensorfusion_dra.discovery.own_thread import ClosedError, OverdueError, OwnThread
+from tests.support.waiting import FOREVER, eventually
 
 
 @pytest.fixture
 def thread() -> Iterator[OwnThread]:
     own = OwnThread("tried")
     yield own
-    own.close(wait_seconds=10)
+    own.close(wait_seconds=FOREVER)
 
 
 def test_what_the_call_returns_comes_back(thread: OwnThread) -> None:
-    assert thread.run(lambda: 42, wait_seconds=10) == 42
+    assert thread.run(lambda: 42, wait_seconds=FOREVER) == 42
 
 
 @pytest.mark.parametrize("error", [ValueError("wrong"), TimeoutError("its own")])
@@ -26,14 +27,14 @@ def test_what_the_call_raises_is_raised_to_its_caller(thread: OwnThread, error: 
         raise error
 
     with pytest.raises(type(error), match=str(error)):
-        thread.run(call, wait_seconds=10)
-    assert thread.run(lambda: "and then", wait_seconds=10) == "and then"
+        thread.run(call, wait_seconds=FOREVER)
+    assert thread.run(lambda: "and then", wait_seconds=FOREVER) == "and then"
 
 
 def test_all_callers_share_one_thread(thread: OwnThread) -> None:
     with ThreadPoolExecutor(8) as callers:
         seen = list(
-            callers.map(lambda _: thread.run(threading.get_ident, wait_seconds=10), range(100))
+            callers.map(lambda _: thread.run(threading.get_ident, wait_seconds=FOREVER), range(100))
         )
 
     assert len(set(seen)) == 1
@@ -51,7 +52,7 @@ def test_two_calls_never_run_at_once(thread: OwnThread) -> None:
         return alone
 
     with ThreadPoolExecutor(8) as callers:
-        alone = list(callers.map(lambda _: thread.run(call, wait_seconds=10), range(100)))
+        alone = list(callers.map(lambda _: thread.run(call, wait_seconds=FOREVER), range(100)))
 
     assert all(alone)
 
@@ -66,7 +67,30 @@ def test_a_call_that_hangs_is_left_behind_and_no_thread_joins_it(thread: OwnThre
 
     assert threading.active_count() == before + 1
     go.set()
-    assert thread.run(lambda: "free", wait_seconds=10) == "free"
+    assert thread.run(lambda: "free", wait_seconds=FOREVER) == "free"
+
+
+def test_a_call_that_is_known_to_hang_is_not_waited_for_again(
+    thread: OwnThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go = threading.Event()
+    with pytest.raises(OverdueError):
+        thread.run(go.wait, wait_seconds=0.05)
+    assert eventually(lambda: thread._age() > 0.05)
+    waited = []
+    acquire = thread._free.acquire
+
+    def counted(*, timeout: float) -> bool:
+        waited.append(timeout)
+        return acquire(timeout=timeout)
+
+    monkeypatch.setattr(thread._free, "acquire", counted)
+    for _ in range(20):
+        with pytest.raises(OverdueError):
+            thread.run(go.wait, wait_seconds=0.05)
+    go.set()
+
+    assert waited == [0] * 20
 
 
 def test_the_age_of_a_call_that_hangs_grows(thread: OwnThread) -> None:
@@ -84,28 +108,28 @@ def test_the_age_of_a_call_that_hangs_grows(thread: OwnThread) -> None:
 
 
 def test_a_closed_thread_takes_no_call(thread: OwnThread) -> None:
-    thread.run(lambda: None, wait_seconds=10)
+    thread.run(lambda: None, wait_seconds=FOREVER)
 
-    thread.close(wait_seconds=10)
+    thread.close(wait_seconds=FOREVER)
 
     with pytest.raises(ClosedError):
-        thread.run(lambda: None, wait_seconds=10)
+        thread.run(lambda: None, wait_seconds=FOREVER)
 
 
 def test_close_before_the_first_call_starts_no_thread(thread: OwnThread) -> None:
     before = threading.active_count()
 
-    thread.close(wait_seconds=10)
+    thread.close(wait_seconds=FOREVER)
 
     with pytest.raises(ClosedError):
-        thread.run(lambda: None, wait_seconds=10)
+        thread.run(lambda: None, wait_seconds=FOREVER)
     assert threading.active_count() == before
 
 
 def test_closing_twice_is_closing_once(thread: OwnThread) -> None:
-    thread.run(lambda: None, wait_seconds=10)
+    thread.run(lambda: None, wait_seconds=FOREVER)
 
-    thread.close(wait_seconds=10)
-    thread.close(wait_seconds=10)
+    thread.close(wait_seconds=FOREVER)
+    thread.close(wait_seconds=FOREVER)
 
     assert "tried" not in [each.name for each in threading.enumerate()]

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tensorfusion_dra.cluster.api import segment
@@ -36,7 +36,7 @@ def setup(tmp_path_factory: pytest.TempPathFactory) -> Setup:
 
 
 @given(namespace=HOSTILE, name=HOSTILE, uid=HOSTILE)
-@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=300)
 def test_no_reference_makes_or_removes_a_file(
     setup: Setup, namespace: str, name: str, uid: str
 ) -> None:
@@ -55,11 +55,7 @@ def test_no_reference_makes_or_removes_a_file(
 
 
 @given(pod=HOSTILE)
-@settings(
-    max_examples=200,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
+@settings(max_examples=200)
 def test_no_pod_name_in_a_claims_status_leads_out_of_the_folder(setup: Setup, pod: str) -> None:
     stored = stored_claim("reserved", share())
     stored["status"]["reservedFor"][0]["name"] = pod
@@ -171,11 +167,7 @@ def test_a_damaged_claim_is_an_error_of_this_claim_or_none(document: Any) -> Non
 
 
 @given(document=damaged(CLAIM))
-@settings(
-    max_examples=200,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
+@settings(max_examples=200)
 def test_a_damaged_claim_costs_no_other_claim_of_the_call(setup: Setup, document: Any) -> None:
     good = put(setup, "good", share())
     setup.claims.stored["default/damaged"] = document

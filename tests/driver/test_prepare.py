@@ -14,6 +14,7 @@ from tensorfusion_dra.core.prepared import PreparedClaim
 from tests.support.ports import ClaimsInMemory
 from tests.support.prepared_node import GPU_0, Setup, error_of, put, share, spec_file
 from tests.support.stored_claims import stored_claim
+from tests.support.waiting import PATIENCE_SECONDS
 
 
 def test_an_allocated_claim_is_recorded_and_gets_a_spec_with_its_limits(setup: Setup) -> None:
@@ -201,13 +202,13 @@ def test_a_call_for_a_claim_waits_for_the_one_before_until_its_deadline(setup: S
     class SlowClaims(ClaimsInMemory):
         def fetch(self, ref: ClaimRef, *, wait_seconds: float) -> Any:
             asked.set()
-            answer.wait(5)
+            answer.wait(PATIENCE_SECONDS)
             return fetch(ref, wait_seconds=wait_seconds)
 
     slow = setup.with_claims(SlowClaims())
     with ThreadPoolExecutor(1) as pool:
-        first = pool.submit(slow.prepare, [ref], deadline=time.monotonic() + 5)
-        asked.wait(5)
+        first = pool.submit(slow.prepare, [ref], deadline=time.monotonic() + PATIENCE_SECONDS)
+        asked.wait(PATIENCE_SECONDS)
 
         second = slow.prepare([ref], deadline=time.monotonic() + 0.1)[ref.uid]
         answer.set()

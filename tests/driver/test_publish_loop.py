@@ -1,7 +1,6 @@
 """The publisher's own thread: what wakes it, and how it waits when it cannot write."""
 
 import copy
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import Thread
@@ -17,7 +16,7 @@ from tensorfusion_dra.driver.ports.cluster import MissingRightError
 from tensorfusion_dra.driver.repairs import Repairs
 from tests.driver.test_publish import SLICE, Setup, cards
 from tests.support.virtual_time import VirtualTime
-from tests.support.waiting import eventually
+from tests.support.waiting import PATIENCE_SECONDS, eventually
 
 
 @contextmanager
@@ -30,7 +29,7 @@ def running(setup: Setup) -> Iterator[None]:
         yield
     finally:
         setup.publisher.stop()
-        thread.join(5)
+        thread.join(PATIENCE_SECONDS)
     assert not thread.is_alive()
 
 
@@ -39,12 +38,10 @@ def test_a_wake_brings_a_deleted_slice_back_at_once() -> None:
     with running(setup):
         assert eventually(lambda: SLICE in setup.slices.items)
         setup.slices.items.clear()
-        started = time.monotonic()
 
         setup.publisher.wake()
 
         assert eventually(lambda: SLICE in setup.slices.items)
-        assert time.monotonic() - started < 2
 
 
 def test_an_api_server_that_is_away_is_asked_again_until_it_answers() -> None:

@@ -23,6 +23,7 @@ from tests.support.prepared_node import (
     share,
     spec_file,
 )
+from tests.support.waiting import PATIENCE_SECONDS
 
 
 def recovered(node: Setup) -> Round:
@@ -227,7 +228,7 @@ def test_after_a_reboot_no_spec_is_written_by_yesterdays_nodes(
     assert found.outdated == [prepared_ref]
     assert files(after) == {}
 
-    after.preparer.refresh(prepared_ref, deadline=time.monotonic() + 5)
+    after.preparer.refresh(prepared_ref, deadline=time.monotonic() + PATIENCE_SECONDS)
 
     assert {"/dev/nvidia1"} <= nodes_of(after, prepared_ref)
     assert "/dev/nvidia0" not in nodes_of(after, prepared_ref)
@@ -240,7 +241,7 @@ def test_a_refresh_that_was_interrupted_is_done_again(setup: Setup, prepared_ref
     after.device_nodes.missing.add(1)
 
     with pytest.raises(RetryableError, match="nvidia1"):
-        after.preparer.refresh(prepared_ref, deadline=time.monotonic() + 5)
+        after.preparer.refresh(prepared_ref, deadline=time.monotonic() + PATIENCE_SECONDS)
 
     assert recovered(after).outdated == [prepared_ref]
     after.ledger.close()
@@ -267,7 +268,7 @@ def test_refreshing_a_claim_that_is_unprepared_by_now_does_nothing(
 ) -> None:
     setup.unprepare(prepared_ref)
 
-    setup.preparer.refresh(prepared_ref, deadline=time.monotonic() + 5)
+    setup.preparer.refresh(prepared_ref, deadline=time.monotonic() + PATIENCE_SECONDS)
 
     assert files(setup) == {}
     assert setup.ledger.claims() == []

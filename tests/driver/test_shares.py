@@ -30,6 +30,7 @@ from tests.support.prepared_node import (
     spec_file,
 )
 from tests.support.stored_claims import stored_claim
+from tests.support.waiting import PATIENCE_SECONDS
 
 LIMIT = "tensor-fusion.ai/vram-limit"
 
@@ -198,7 +199,7 @@ def test_a_tenant_that_comes_while_another_is_being_prepared_is_not_forgotten(
     monkeypatch.setattr(setup.host_files, "provide", slowly)
     with ThreadPoolExecutor(1) as pool:
         earlier = pool.submit(setup.prepare, first)
-        being_prepared.wait(5)
+        being_prepared.wait(PATIENCE_SECONDS)
         setup.prepare(second)
         earlier.result()
 

@@ -1,7 +1,6 @@
 """Statuses are written behind the driver's back, and never at its cost."""
 
 import itertools
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -16,7 +15,7 @@ from tensorfusion_dra.core.health import Kind, Sickness, Trouble
 from tensorfusion_dra.driver.ports.cluster import MissingRightError
 from tensorfusion_dra.driver.status import StatusReporter
 from tests.support.status_claims import DEVICE, claim, limit, share
-from tests.support.waiting import eventually
+from tests.support.waiting import FOREVER, PATIENCE_SECONDS, eventually
 
 Entries = list[dict[str, Any]]
 
@@ -46,7 +45,7 @@ class StatusAtServer:
 
     def write(self, ref: ClaimRef, devices: Sequence[Mapping[str, Any]]) -> bool:
         self.tries.append(ref.name)
-        assert self.open.wait(10)
+        assert self.open.wait(PATIENCE_SECONDS)
         if self.faults:
             raise self.faults.pop(0)
         if self.lasting is not None:
@@ -94,7 +93,7 @@ def running(
     finally:
         reporter.stop()
         server.open.set()
-        thread.join(5)
+        thread.join(PATIENCE_SECONDS)
     assert not thread.is_alive()
 
 
@@ -192,7 +191,7 @@ def test_a_lasting_fault_of_one_claim_holds_up_no_other_and_is_never_given_up() 
 def test_a_claim_waits_behind_no_other_ones_back_off() -> None:
     server = StatusAtServer()
     server.faults = [RetryableError("500")]
-    with running(server, retry_seconds=30) as reporter:
+    with running(server, retry_seconds=FOREVER) as reporter:
         reporter.report(claim("a"))
         assert eventually(lambda: server.tries == ["a"])
 
@@ -203,7 +202,7 @@ def test_a_claim_waits_behind_no_other_ones_back_off() -> None:
 
 def test_after_a_write_of_unknown_outcome_the_old_status_is_written_again() -> None:
     server = StatusAtServer()
-    with running(server, retry_seconds=30) as reporter:
+    with running(server, retry_seconds=FOREVER) as reporter:
         reporter.report(claim("a"))
         assert eventually(lambda: server.written == ["a"])
         server.faults = [RetryableError("the answer was lost")]
@@ -325,12 +324,9 @@ def test_more_claims_than_the_queue_holds_are_left_out_with_a_word() -> None:
 def test_stopping_does_not_wait_for_a_pause_to_end() -> None:
     server = StatusAtServer()
     server.lasting = missing("a")
-    with running(server) as reporter:
+    with running(server, pause_seconds=FOREVER) as reporter:
         reporter.report(claim("a"))
         assert eventually(lambda: server.tries == ["a"])
-        started = time.monotonic()
-
-    assert time.monotonic() - started < 5
 
 
 def test_a_claim_on_a_sick_card_is_not_ready_since_then_and_ready_again_later() -> None:

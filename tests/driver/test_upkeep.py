@@ -17,7 +17,7 @@ from tensorfusion_dra.driver.upkeep import Upkeep
 from tests.support.ledgers import edited
 from tests.support.ports import EventsInMemory, FixedDiscovery, Readiness
 from tests.support.prepared_node import NODE, Setup, inventory, put, share, spec_file
-from tests.support.waiting import eventually
+from tests.support.waiting import PATIENCE_SECONDS, eventually
 
 
 class Node(Setup):
@@ -41,7 +41,7 @@ class Node(Setup):
             yield upkeep
         finally:
             upkeep.stop()
-            thread.join(5)
+            thread.join(PATIENCE_SECONDS)
             assert not thread.is_alive()
 
 

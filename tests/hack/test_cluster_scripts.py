@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.support.waiting import PATIENCE_SECONDS
+
 ROOT = Path(__file__).parents[2]
 SCRIPTS = ("cluster-up", "kind-up")
 
@@ -17,7 +19,7 @@ def script(name: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
         [ROOT / "hack" / name, *arguments],
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=PATIENCE_SECONDS,
         check=False,
         env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"},
     )
@@ -33,7 +35,7 @@ def dry_run(*arguments: str) -> tuple[dict[str, Any], list[str]]:
 
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_bash_understands_the_script(name: str) -> None:
-    subprocess.run(["bash", "-n", ROOT / "hack" / name], check=True, timeout=30)
+    subprocess.run(["bash", "-n", ROOT / "hack" / name], check=True, timeout=PATIENCE_SECONDS)
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.kubelet import socket_files, sockets
 from tensorfusion_dra.kubelet.server import UnixServer
 from tensorfusion_dra.kubelet.sockets import SocketPaths
+from tests.support.waiting import PATIENCE_SECONDS
 
 
 class Node:
@@ -179,7 +180,7 @@ def test_an_instance_waits_with_binding_until_another_has_done(node: Node) -> No
     def other() -> None:
         with socket_files.alone(node.own.dra.parent):
             entered.set()
-            leave.wait(5)
+            leave.wait(PATIENCE_SECONDS)
 
     def own() -> None:
         with socket_files.alone(node.own.dra.parent):
@@ -187,14 +188,14 @@ def test_an_instance_waits_with_binding_until_another_has_done(node: Node) -> No
 
     threads = [Thread(target=other), Thread(target=own)]
     threads[0].start()
-    assert entered.wait(5)
+    assert entered.wait(PATIENCE_SECONDS)
     threads[1].start()
     assert not bound.wait(0.2)
     leave.set()
 
-    assert bound.wait(5)
+    assert bound.wait(PATIENCE_SECONDS)
     for thread in threads:
-        thread.join(5)
+        thread.join(PATIENCE_SECONDS)
 
 
 def test_the_lock_is_for_the_owner_alone(node: Node) -> None:
@@ -223,7 +224,7 @@ def test_a_socket_is_there_only_while_it_answers(node: Node) -> None:
         server.start()
         server.stop(grace_seconds=0)
     stop.set()
-    looking.join(5)
+    looking.join(PATIENCE_SECONDS)
 
     assert not list(path.parent.glob(".*"))
     assert seen_dead == []

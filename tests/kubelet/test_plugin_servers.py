@@ -21,7 +21,7 @@ from tensorfusion_dra.kubelet.plugin_servers import PluginServers
 from tensorfusion_dra.kubelet.registration import Registration
 from tests.support.kubelet import PluginClient
 from tests.support.prepared_node import Setup, put, share
-from tests.support.waiting import eventually
+from tests.support.waiting import FOREVER, PATIENCE_SECONDS, eventually
 
 
 def fail(error: FatalError) -> None:
@@ -51,7 +51,7 @@ class Instance:
 
         def slow_fetch(ref: ClaimRef, *, wait_seconds: float) -> Any:
             self.fetching.set()
-            self.go_on.wait(10)
+            self.go_on.wait(PATIENCE_SECONDS)
             return fetch(ref, wait_seconds=wait_seconds)
 
         self.setup.claims.fetch = slow_fetch  # type: ignore[method-assign]
@@ -87,7 +87,7 @@ def a_call_in_flight(instance: Instance, ref: ClaimRef) -> Iterator[list[Any]]:
     def call() -> None:
         with PluginClient(instance.paths.dra) as kubelet:
             try:
-                answers.append(kubelet.prepare(ref, seconds=20))
+                answers.append(kubelet.prepare(ref))
             except grpc.RpcError as error:
                 answers.append(error)
 
@@ -96,19 +96,19 @@ def a_call_in_flight(instance: Instance, ref: ClaimRef) -> Iterator[list[Any]]:
     calling = Thread(target=call)
     calling.start()
     try:
-        assert instance.fetching.wait(5)
+        assert instance.fetching.wait(PATIENCE_SECONDS)
         yield answers
     finally:
         instance.go_on.set()
-        calling.join(10)
+        calling.join(PATIENCE_SECONDS)
 
 
 @contextmanager
-def stopping(instance: Instance, drain_seconds: float = 10) -> Iterator[Thread]:
+def stopping(instance: Instance, drain_seconds: float = FOREVER) -> Iterator[Thread]:
     thread = Thread(target=instance.stop, args=(drain_seconds,))
     thread.start()
     yield thread
-    thread.join(10)
+    thread.join(PATIENCE_SECONDS)
     assert not thread.is_alive()
 
 
@@ -120,7 +120,7 @@ def test_both_sockets_stay_until_the_last_call_is_answered(instance: Instance) -
         assert instance.socket_names() == BOTH
 
         instance.go_on.set()
-        thread.join(10)
+        thread.join(PATIENCE_SECONDS)
 
     assert answers[0].claims[ref.uid].error == ""
     assert instance.socket_names() == []
@@ -155,12 +155,12 @@ def test_calls_that_last_longer_than_the_drain_are_cut_and_counted(instance: Ins
 
 def test_a_second_signal_ends_the_drain(instance: Instance) -> None:
     ref = put(instance.setup, "a", share())
-    with a_call_in_flight(instance, ref), stopping(instance, drain_seconds=60) as thread:
+    with a_call_in_flight(instance, ref), stopping(instance) as thread:
         thread.join(0.3)
         assert thread.is_alive()
 
         instance.hurried.set()
-        thread.join(5)
+        thread.join(PATIENCE_SECONDS)
 
         assert not thread.is_alive()
         assert instance.socket_names() == []
@@ -171,8 +171,8 @@ def test_open_health_streams_do_not_hold_the_end_up(instance: Instance) -> None:
         reports = kubelet.watch_health()
         next(reports)
 
-        with stopping(instance, drain_seconds=60) as thread:
-            thread.join(5)
+        with stopping(instance) as thread:
+            thread.join(PATIENCE_SECONDS)
             assert not thread.is_alive()
 
         assert list(reports) == []
@@ -185,7 +185,7 @@ def kept(instance: Instance, monkeypatch: pytest.MonkeyPatch) -> Iterator[Instan
     keeping.start()
     yield instance
     instance.stopping.set()
-    keeping.join(5)
+    keeping.join(PATIENCE_SECONDS)
     assert not keeping.is_alive()
 
 

@@ -4,7 +4,6 @@ import itertools
 import os
 import socket
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from threading import Event, Thread
@@ -27,7 +26,7 @@ from tensorfusion_dra.state.ledger_file import FILE_NAME
 from tests.support.kubelet import DRA_V1, DRA_V1BETA1, PluginClient
 from tests.support.ledgers import edited
 from tests.support.prepared_node import GPU_0, GPU_1, Setup, put, share
-from tests.support.waiting import eventually
+from tests.support.waiting import PATIENCE_SECONDS, eventually
 
 
 @pytest.fixture
@@ -217,7 +216,7 @@ def test_stopping_ends_open_streams_and_lets_a_call_in_flight_finish(folder: Pat
 
     def slow_fetch(asked: ClaimRef, *, wait_seconds: float) -> object:
         fetching.set()
-        go_on.wait(5)
+        go_on.wait(PATIENCE_SECONDS)
         return fetch(asked, wait_seconds=wait_seconds)
 
     plugin.setup.claims.fetch = slow_fetch  # type: ignore[method-assign,assignment]
@@ -227,13 +226,13 @@ def test_stopping_ends_open_streams_and_lets_a_call_in_flight_finish(folder: Pat
         next(reports)
         call = Thread(target=lambda: answers.append(kubelet.prepare(ref)))
         call.start()
-        fetching.wait(5)
+        fetching.wait(PATIENCE_SECONDS)
         stopping = Thread(target=plugin.stop, args=(5,))
         stopping.start()
         rest = list(reports)
         go_on.set()
-        call.join(5)
-        stopping.join(5)
+        call.join(PATIENCE_SECONDS)
+        stopping.join(PATIENCE_SECONDS)
 
     assert rest == []
     assert answers[0].claims[ref.uid].error == ""
@@ -288,11 +287,9 @@ def test_a_silent_kubelet_is_said_in_the_log(monkeypatch: pytest.MonkeyPatch) ->
     with capture_logs() as logs:
         waiting = Thread(target=registration.await_kubelet, args=(stopping,))
         waiting.start()
-        deadline = time.monotonic() + 5
-        while not logs and time.monotonic() < deadline:
-            time.sleep(0.01)
+        assert eventually(lambda: bool(logs))
         stopping.set()
-        waiting.join(5)
+        waiting.join(PATIENCE_SECONDS)
 
     assert logs[0]["event"] == "kubelet_awaited"
 
@@ -308,7 +305,7 @@ def test_the_kubelets_percent_encoded_authority_is_accepted(folder: Path) -> Non
         "/pluginregistration.Registration/GetInfo"
     )
 
-    assert names.DRIVER.encode() in call(b"", timeout=2)
+    assert names.DRIVER.encode() in call(b"", timeout=PATIENCE_SECONDS)
     channel.close()
     server.stop(grace_seconds=0)
 

@@ -13,6 +13,7 @@ from tensorfusion_dra.core.diagnosis.finding import Level
 from tensorfusion_dra.kubelet import socket_survey
 from tensorfusion_dra.kubelet.registration import Registration
 from tensorfusion_dra.kubelet.server import UnixServer
+from tests.support.waiting import PATIENCE_SECONDS
 
 
 @pytest.fixture
@@ -43,7 +44,7 @@ def test_what_the_driver_answers_is_what_the_kubelet_needs(folder: Path) -> None
     registration, dra = folder / "x-reg.sock", folder / "dra.sock"
     servers = [served(registration, dra), served(dra, dra)]
     with grpc.insecure_channel(f"unix:{dra}") as kubelet:
-        grpc.channel_ready_future(kubelet).result(timeout=5)
+        grpc.channel_ready_future(kubelet).result(timeout=PATIENCE_SECONDS)
 
         info = socket_survey.plugin_info(registration, socket_survey.connections())
 

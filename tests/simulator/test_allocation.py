@@ -224,7 +224,7 @@ capacities = st.fixed_dictionaries({}, optional={"tflops": texts, "vram": vrams}
 wanted_requests = st.lists(st.tuples(capacities, st.integers(1, 3)), min_size=1, max_size=3)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(wanted_requests, max_size=8))
 def test_no_sequence_of_claims_takes_more_of_a_device_than_there_is(
     sequence: list[list[tuple[dict[str, str], int]]],

@@ -31,6 +31,7 @@ class TinyPlugin:
         notify_errors: How many registration answers are to fail.
         hidden, extra: UIDs that the answer leaves out, or has beside those asked for.
         slow: UIDs whose answers come only as the plugin ends.
+        is_slow: Whether such an answer is being waited for.
         services: What it advertises.
     """
 
@@ -43,6 +44,7 @@ class TinyPlugin:
         self.hidden: set[str] = set()
         self.extra: set[str] = set()
         self.slow: set[str] = set()
+        self.is_slow = False
         self.services = ["v1.DRAPlugin", "v1beta1.DRAPlugin"]
         self.plugin_type = "DRAPlugin"
         self.cdi_dir = folder / "cdi"
@@ -150,7 +152,9 @@ class TinyPlugin:
             uids = tuple(claim.uid for claim in request.claims)
             self.calls.append((f"{version} {verb}", uids))
             if self.slow & set(uids):
-                self._stopping.wait(10)
+                self.is_slow = True
+                self._stopping.wait()
+                self.is_slow = False
             answers = {
                 uid: self._prepared(pb, uid) if verb == "Prepare" else self._unprepared(pb, uid)
                 for uid in (set(uids) | self.extra) - self.hidden

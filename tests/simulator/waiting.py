@@ -4,19 +4,19 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-T = TypeVar("T")
+from tests.support.waiting import PATIENCE_SECONDS
 
-_LIMIT_SECONDS = 10.0
+T = TypeVar("T")
 
 
 def eventually(find: Callable[[], T]) -> T:
-    """What the function finds, as soon as it finds something true."""
-    until = time.monotonic() + _LIMIT_SECONDS
+    """Return what the function finds as soon as it finds something true."""
+    until = time.monotonic() + PATIENCE_SECONDS
     while True:
         found = find()
         if found:
             return found
-        assert time.monotonic() < until, f"waited {_LIMIT_SECONDS:g} s in vain"
+        assert time.monotonic() < until, f"waited {PATIENCE_SECONDS:g} s in vain"
         time.sleep(0.01)
 
 

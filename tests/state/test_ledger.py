@@ -3,7 +3,6 @@
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -248,20 +247,17 @@ def test_two_processes_that_begin_a_ledger_at_once_both_open_it(tmp_path: Path) 
     assert answers == ["opened"] * 120
 
 
-def test_a_ledger_that_another_process_holds_can_be_read_and_is_refused_in_time(
+def test_a_ledger_that_another_process_holds_can_be_read_and_refuses_changes(
     tmp_path: Path,
 ) -> None:
     with opened(tmp_path) as ledger:
         put(ledger, record("a"))
     with opened(tmp_path) as ledger, child("hold", tmp_path) as other:
         assert line(other) == "held"
-        start = time.monotonic()
-
         assert uids(ledger) == ["uid-a"]
         with pytest.raises(RetryableError, match=r"ledger\.sqlite3: database is locked"):
             remove(ledger, "uid-a")
 
-        assert time.monotonic() - start < 10
         proceed(other)
         assert line(other) == "released"
         remove(ledger, "uid-a")

@@ -11,6 +11,7 @@ import pytest
 
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.state.publishing_right import PublishingRight
+from tests.support.waiting import PATIENCE_SECONDS
 
 
 @contextmanager
@@ -82,7 +83,7 @@ def test_the_old_one_has_it_again_when_the_new_process_is_killed(tmp_path: Path)
         assert not old.held()
 
         new.kill()
-        new.wait(5)
+        new.wait(PATIENCE_SECONDS)
 
         assert old.held()
         assert len(list(tmp_path.glob("publisher-*"))) == 1

@@ -7,6 +7,7 @@ from typing import Final
 import pytest
 
 from tensorfusion_dra import cli
+from tests.support.waiting import PATIENCE_SECONDS
 
 A100: Final = 'device.attributes["model"] == "A100"'
 """A selector in the user guide's CEL."""
@@ -32,7 +33,7 @@ def child(*arguments: str, stdin: str = "", without_cel: bool = False) -> tuple[
         [sys.executable, "-c", code, "cel", *arguments],
         input=stdin.encode(),
         capture_output=True,
-        timeout=60,
+        timeout=PATIENCE_SECONDS,
         check=False,
     )
     return ended.returncode, ended.stdout.decode(), ended.stderr.decode()

@@ -13,6 +13,7 @@ import trustme
 from tensorfusion_dra.app.simulated_webhook import renew
 from tensorfusion_dra.webhook.certificates import Certificates
 from tensorfusion_dra.webhook.server import USUAL, Bounds, Respond, Server
+from tests.support.waiting import PATIENCE_SECONDS
 
 HOST: Final = "127.0.0.1"
 JSON: Final = {"Content-Type": "application/json"}
@@ -54,7 +55,7 @@ def serving(respond: Respond, files: Files, bounds: Bounds = USUAL) -> Iterator[
 
 def connection(port: int, context: ssl.SSLContext) -> http.client.HTTPSConnection:
     """A connection that is opened with its first request."""
-    return http.client.HTTPSConnection(HOST, port, timeout=10, context=context)
+    return http.client.HTTPSConnection(HOST, port, timeout=PATIENCE_SECONDS, context=context)
 
 
 def posted(client: http.client.HTTPSConnection, path: str, body: bytes) -> tuple[int, bytes]:

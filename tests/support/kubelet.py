@@ -11,6 +11,7 @@ from tensorfusion_dra.core.claim import ClaimRef
 from tensorfusion_dra.kubelet.pb import dra_health_v1_pb2 as health_pb
 from tensorfusion_dra.kubelet.pb import dra_v1_pb2 as dra_pb
 from tensorfusion_dra.kubelet.pb import pluginregistration_v1_pb2 as registration_pb
+from tests.support.waiting import PATIENCE_SECONDS
 
 DRA_V1 = "k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin"
 DRA_V1BETA1 = "k8s.io.kubelet.pkg.apis.dra.v1beta1.DRAPlugin"
@@ -53,7 +54,7 @@ class PluginClient:
         *refs: ClaimRef,
         service: str = DRA_V1,
         answer: Any = dra_pb.NodePrepareResourcesResponse,
-        seconds: float = 45,
+        seconds: float = PATIENCE_SECONDS,
     ) -> Any:
         return self._unary(
             f"{service}/NodePrepareResources",
@@ -80,9 +81,11 @@ class PluginClient:
             request_serializer=health_pb.NodeWatchResourcesRequest.SerializeToString,
             response_deserializer=health_pb.NodeWatchResourcesResponse.FromString,
         )
-        yield from call(health_pb.NodeWatchResourcesRequest(), timeout=30)
+        yield from call(health_pb.NodeWatchResourcesRequest(), timeout=PATIENCE_SECONDS)
 
-    def _unary(self, method: str, request: Any, answer: Any, seconds: float = 5) -> Any:
+    def _unary(
+        self, method: str, request: Any, answer: Any, seconds: float = PATIENCE_SECONDS
+    ) -> Any:
         call = self._channel.unary_unary(
             f"/{method}",
             request_serializer=type(request).SerializeToString,

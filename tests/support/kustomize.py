@@ -4,6 +4,7 @@ Where kubectl is on PATH, `make manifests` compares this with `kubectl kustomize
 """
 
 import copy
+import functools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -55,7 +56,13 @@ def _accumulate(folder: Path, documents: list[Document]) -> list[Document]:
 def _resource(path: Path) -> list[Document]:
     if path.is_dir():
         return render(path)
-    return [item for item in yaml.safe_load_all(path.read_text(encoding="utf-8")) if item]
+    return copy.deepcopy(_objects(path))
+
+
+@functools.cache
+def _objects(file: Path) -> list[Document]:
+    """Return the objects of a file, which is parsed once: most overlays have it in common."""
+    return [item for item in yaml.safe_load_all(file.read_text(encoding="utf-8")) if item]
 
 
 def _patched(documents: list[Document], patch: Document, folder: Path) -> list[Document]:

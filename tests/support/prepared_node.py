@@ -38,6 +38,7 @@ from tests.support.ports import (
     PodsInMemory,
 )
 from tests.support.stored_claims import result, stored_claim
+from tests.support.waiting import PATIENCE_SECONDS
 
 TENSOR_FUSION: Final = TensorFusion()
 HAMI_CORE: Final = HamiCore(library="/libvgpu.so.1")
@@ -128,10 +129,10 @@ class Setup:
         )
 
     def prepare(self, *refs: ClaimRef) -> dict[str, PreparedClaim | Failure]:
-        return dict(self.preparer.prepare(refs, deadline=time.monotonic() + 5))
+        return dict(self.preparer.prepare(refs, deadline=time.monotonic() + PATIENCE_SECONDS))
 
     def unprepare(self, *refs: ClaimRef) -> dict[str, Failure | None]:
-        return dict(self.preparer.unprepare(refs, deadline=time.monotonic() + 5))
+        return dict(self.preparer.unprepare(refs, deadline=time.monotonic() + PATIENCE_SECONDS))
 
     def spec_of(self, ref: ClaimRef) -> Any:
         path = self.cdi_folder / spec_file(ref.uid)

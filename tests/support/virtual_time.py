@@ -33,6 +33,21 @@ class VirtualTime:
                 event.set()
 
 
+class VirtualClock:
+    """In the place of the module `time`: only what is slept passes."""
+
+    def __init__(self) -> None:
+        self._seconds = 0.0
+
+    def monotonic(self) -> float:
+        """Return the seconds that were slept so far."""
+        return self._seconds
+
+    def sleep(self, seconds: float) -> None:
+        """Let the time pass at once."""
+        self._seconds += seconds
+
+
 class _VirtualEvent(threading.Event):
     def __init__(self, clock: VirtualTime) -> None:
         super().__init__()

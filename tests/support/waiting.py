@@ -2,10 +2,21 @@
 
 import time
 from collections.abc import Callable
+from typing import Final
+
+PATIENCE_SECONDS: Final = 60.0
+"""How long tests wait for what must happen.
+
+A wait ends as soon as it happens, so this only has to be longer than anything takes on the busiest
+machine.
+"""
+
+FOREVER: Final = 3600.0
+"""A pause, limit or interval that no test waits for: what happens, happens without it."""
 
 
-def eventually(condition: Callable[[], bool], seconds: float = 5) -> bool:
-    """True as soon as the condition holds; False after the time."""
+def eventually(condition: Callable[[], bool], seconds: float = PATIENCE_SECONDS) -> bool:
+    """Return True as soon as the condition holds, or False after the time."""
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:

@@ -15,6 +15,7 @@ from tensorfusion_dra.core.errors import InputError
 from tensorfusion_dra.webhook.certificates import Certificates
 from tensorfusion_dra.webhook.server import Request, Response
 from tests.support.https import HOST, Files, connection, posted, serving
+from tests.support.waiting import PATIENCE_SECONDS
 
 
 def ok(_: Request) -> Response:
@@ -24,7 +25,7 @@ def ok(_: Request) -> Response:
 def presented(port: int, files: Files) -> bytes:
     """The certificate that a new connection is shown."""
     with (
-        socket.create_connection((HOST, port), timeout=10) as plain,
+        socket.create_connection((HOST, port), timeout=PATIENCE_SECONDS) as plain,
         files.trusting().wrap_socket(plain, server_hostname=HOST) as secured,
     ):
         found = secured.getpeercert(binary_form=True)

@@ -8,6 +8,7 @@ import pytest
 
 from tensorfusion_dra import cli
 from tensorfusion_dra.app.convert.convert import convert
+from tests.support.waiting import PATIENCE_SECONDS
 
 GUIDE = Path(__file__).parent / "guide"
 TEMPLATE = GUIDE / "3.2-template.yaml"
@@ -91,7 +92,7 @@ def test_stdin_is_read_and_every_byte_of_it_comes_back() -> None:
         [sys.executable, "-m", "tensorfusion_dra", "convert", "-f", "-"],
         input=text,
         capture_output=True,
-        timeout=60,
+        timeout=PATIENCE_SECONDS,
         check=False,
     )
 

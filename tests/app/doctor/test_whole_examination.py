@@ -28,8 +28,8 @@ def node(**options: Any) -> Iterator[SimulatedCluster]:
         cluster.start()
         try:
             cluster.start_plugin()
-            cluster.until("registered", lambda: bool(cluster.kubelet.registered), seconds=15)
-            cluster.until("published", lambda: bool(cluster.slices()), seconds=15)
+            cluster.until("registered", lambda: bool(cluster.kubelet.registered))
+            cluster.until("published", lambda: bool(cluster.slices()))
             yield cluster
         finally:
             cluster.stop()
@@ -58,7 +58,7 @@ def at(told: dict[str, Any], level: str) -> set[str]:
 def test_a_healthy_node_has_no_problem_anywhere() -> None:
     with node() as cluster:
         cluster.submit("a", {"tflops": "100", "vram": "16Gi"})
-        cluster.until("running", lambda: cluster.container_of("a") is not None, seconds=15)
+        cluster.until("running", lambda: cluster.container_of("a") is not None)
 
         told = report(cluster)
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from tests.support.waiting import PATIENCE_SECONDS
+
 Json = dict[str, Any]
 
 RESOURCE: Final = "/apis/resource.k8s.io/v1"
@@ -56,7 +58,7 @@ class Client:
 
     def __init__(self, url: str) -> None:
         self.address: Final = urlsplit(url).netloc
-        self._connection = http.client.HTTPConnection(self.address, timeout=10)
+        self._connection = http.client.HTTPConnection(self.address, timeout=PATIENCE_SECONDS)
 
     def call(
         self,
@@ -106,7 +108,7 @@ class WatchLines:
     """The events of one watch, as they come."""
 
     def __init__(self, address: str, path: str, accept: str) -> None:
-        self._connection = http.client.HTTPConnection(address, timeout=10)
+        self._connection = http.client.HTTPConnection(address, timeout=PATIENCE_SECONDS)
         separator = "&" if "?" in path else "?"
         path = f"{path}{separator}watch=true"
         self._connection.request("GET", path, headers={"Accept": accept})

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import kubernetes_validate
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from kubernetes_validate.utils import schema_contents
 
@@ -218,7 +218,7 @@ def objects(value: object) -> Iterator[dict[str, Any]]:
 NOT_COMPARED: Final = frozenset({"timeAdded", "lastTransitionTime", "parameters", "data"})
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=40)
 @given(data=st.data())
 def test_an_added_field_is_judged_as_kubernetes_judges_it(data: st.DataObject) -> None:
     document = copy.deepcopy(data.draw(st.sampled_from([full_slice(), full_claim()])))
@@ -229,7 +229,7 @@ def test_an_added_field_is_judged_as_kubernetes_judges_it(data: st.DataObject) -
     assert decodes(document) == kubernetes_takes(document)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=40)
 @given(data=st.data())
 def test_a_value_of_another_type_is_judged_as_kubernetes_judges_it(data: st.DataObject) -> None:
     document = copy.deepcopy(data.draw(st.sampled_from([full_slice(), full_claim()])))
