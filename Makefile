@@ -3,6 +3,10 @@ SHELL := /bin/bash
 PYTHON ?= python3
 PY := .venv/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check --quiet
+# In the order of the files: by default those of few tests come last, and the longest are among them.
+PYTEST := $(PY) -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
+# Some images set it; but a process of the driver starts in half the time from compiled modules.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test test-faults e2e bench soak image manifests protos lock clean
 
@@ -14,7 +18,11 @@ test: .venv/dev.stamp  ## Style, types, import arrows and all tests.
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
 	.venv/bin/lint-imports
-	$(PY) -m pytest --numprocesses 2 --dist loadfile $(ARGS)
+	$(PYTEST) $(ARGS)
+
+test-faults: export FAULT_EFFORT ?= 1
+test-faults: .venv/dev.stamp  ## All kills, damages and odd inputs, of which `make test` runs a fixed sample.
+	$(PYTEST) tests/faults $(ARGS)
 
 test-faults: .venv/dev.stamp  ## All fault stories: killed at every durable step, full disks, damaged files.
 	$(PY) -m pytest tests/faults --numprocesses 2 --dist loadfile $(ARGS)
@@ -22,8 +30,9 @@ test-faults: .venv/dev.stamp  ## All fault stories: killed at every durable step
 e2e: .venv/dev.stamp  ## Everything on the real cluster that KUBECONFIG names; ARGS="--driver host" without a DaemonSet.
 	$(PY) -m pytest tests/e2e $(ARGS)
 
-bench: .venv/demo.stamp  ## Start time, memory, latencies and API writes of the node plugin.
+bench: .venv/demo.stamp  ## Start time, memory, latencies and API writes of the node plugin, and its budgets.
 	@$(PY) hack/bench $(ARGS)
+	@$(PY) hack/budgets
 
 soak: .venv/demo.stamp  ## Whether the node plugin stays as it is while pods come and go.
 	@$(PY) hack/soak $(ARGS)

@@ -13,9 +13,13 @@ from tests.faults.fault_points import FaultPoints
 from tests.faults.launcher import Launcher
 from tests.faults.node import Node
 from tests.faults.stories import Lane, node_on
+from tests.support.tally import EFFORT
 
-_LANES = 2
-"""A start is bound by the processor; two of them at once suit the smallest machines."""
+_LANES = 2 if EFFORT >= 1 else 1
+"""A start is bound by the processor; two of them at once suit the smallest machines.
+
+For a sample a second lane would cost more to set up than it saves.
+"""
 
 
 @pytest.fixture(scope="session")

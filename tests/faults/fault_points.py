@@ -6,13 +6,14 @@ import mmap
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from tests.support.compiler import compiler
+from tests.support.waiting import PATIENCE_SECONDS
 
 _SOURCE: Final = Path(__file__).with_suffix(".c")
 
@@ -32,7 +33,9 @@ class _Page(ctypes.Structure):
     )
 
 
-_QUIET_SECONDS: Final = 0.2
+LEDGER: Final = "ledger"
+FEWEST_POINTS: Final = 6
+_QUIET_SECONDS: Final = 0.5
 _OFF, _TRACE, _KILL = range(3)
 
 
@@ -53,8 +56,28 @@ class Point:
         """Whether the step has not been taken yet."""
         return self.name.startswith("before ")
 
+    @property
+    def kind(self) -> str:
+        """What the step does, such as ``rename``, ``request`` or ``write of the ledger``."""
+        _, verb, *subject = self.name.split(" ")
+        return f"{verb} of the ledger" if LEDGER in subject[-1] else verb
+
     def __str__(self) -> str:
         return f"{self.name} #{self.occurrence}"
+
+
+def sample(points: Sequence[Point], *, share: float) -> Sequence[Point]:
+    """Return a fixed sample: the first point of each kind, and others that are evenly spread.
+
+    Args:
+        share: Of the points, of which there are no fewer than `FEWEST_POINTS`; 1 for all.
+    """
+    size = max(FEWEST_POINTS, round(len(points) * share))
+    chosen = {[point.kind for point in points].index(kind) for kind in {p.kind for p in points}}
+    others = [index for index in range(len(points)) if index not in chosen]
+    wanted = min(len(others), max(0, size - len(chosen)))
+    chosen |= {others[(2 * number + 1) * len(others) // (2 * wanted)] for number in range(wanted)}
+    return [points[index] for index in sorted(chosen)]
 
 
 def build(folder: Path) -> Path:
@@ -62,7 +85,9 @@ def build(folder: Path) -> Path:
     library = folder / "fault_points.so"
     strict = ["-Wall", "-Wextra", "-Werror"]
     shared = ["-shared", "-fPIC", "-o", str(library), str(_SOURCE), "-ldl"]
-    subprocess.run([compiler("the fault tests"), *strict, *shared], check=True, timeout=60)
+    subprocess.run(
+        [compiler("the fault tests"), *strict, *shared], check=True, timeout=PATIENCE_SECONDS
+    )
     return library
 
 

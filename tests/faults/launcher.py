@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from tests.support.waiting import PATIENCE_SECONDS
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -19,7 +21,7 @@ class Starter(Protocol):
         """The process ID of a new node plugin with these flags."""
         ...
 
-    def wait(self, pid: int, *, seconds: float = 20) -> int | None:
+    def wait(self, pid: int, *, seconds: float = PATIENCE_SECONDS) -> int | None:
         """Its exit code once it has ended, negative for a signal; None if it has not by then."""
         ...
 
@@ -42,7 +44,7 @@ class Launcher:
         arguments = ["node-plugin", *flags]
         return int(self._ask("start", str(log_file), dict(environment), arguments))
 
-    def wait(self, pid: int, *, seconds: float = 20) -> int | None:
+    def wait(self, pid: int, *, seconds: float = PATIENCE_SECONDS) -> int | None:
         """See Starter."""
         deadline = time.monotonic() + seconds
         while not (code := self._ask("ended", pid)):
@@ -53,7 +55,7 @@ class Launcher:
 
     def close(self) -> None:
         """Ends the launcher; its node plugins have ended before."""
-        self._process.communicate(timeout=10)
+        self._process.communicate(timeout=PATIENCE_SECONDS)
 
     def _ask(self, *question: Any) -> str:
         assert self._process.stdin is not None
@@ -83,7 +85,7 @@ class Commands:
         self._processes[process.pid] = process
         return process.pid
 
-    def wait(self, pid: int, *, seconds: float = 20) -> int | None:
+    def wait(self, pid: int, *, seconds: float = PATIENCE_SECONDS) -> int | None:
         """See Starter."""
         try:
             return self._processes[pid].wait(seconds)

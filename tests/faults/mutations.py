@@ -4,21 +4,15 @@ import copy
 from collections.abc import Iterator
 from typing import Any, Final
 
-from hypothesis import HealthCheck, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 
 from tests.support.tally import EFFORT
 
 
-def bounded(examples: int) -> settings:
-    """So many examples, the same in every run; with FAULT_EFFORT more, and others each time."""
-    return settings(
-        max_examples=examples * EFFORT,
-        derandomize=EFFORT == 1,
-        deadline=None,
-        database=None,
-        suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
-    )
+def bounded(examples: int, *, least: int = 5) -> settings:
+    """Return the settings for the effort's share of so many examples."""
+    return settings(max_examples=max(least, round(examples * EFFORT)))
 
 
 _ODD_TEXTS: Final = (

@@ -20,12 +20,11 @@ from tensorfusion_dra.simulator.rest import CLAIMS, NODES, SLICES, Client, Json
 from tests.discovery import nvml_machine
 from tests.faults.launcher import Starter
 from tests.support.kubelet import PluginClient
-from tests.support.waiting import eventually
+from tests.support.waiting import PATIENCE_SECONDS, eventually
 
 NODE_NAME: Final = "node-01"
 POOL: Final = f"default/{NODE_NAME}"
 CARDS: Final = 2
-_START_SECONDS: Final = 15.0
 
 Answer = dict[str, str | list[tuple[str, ...]]]
 """By claim UID an error, or of each device what the kubelet keeps of it."""
@@ -112,13 +111,19 @@ class Node:
     def start(self) -> None:
         """Returns once the node plugin serves the kubelet."""
         self.launch()
-        assert eventually(self.is_served, _START_SECONDS), self.log()
+        assert eventually(self.is_served), self.log()
 
     def is_served(self) -> bool:
         """Whether somebody answers on the registration socket, which comes last."""
-        return rpc.is_served(str(self.registration_socket))
+        path = self.registration_socket
+        return path.is_socket() and rpc.is_served(str(path))
 
-    def wait(self, *, seconds: float = 10) -> int | None:
+    def is_alive(self) -> bool:
+        """Whether the node plugin has not ended; it may be about to."""
+        _, _, fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")
+        return fields.split()[0] != "Z"
+
+    def wait(self, *, seconds: float = PATIENCE_SECONDS) -> int | None:
         """The exit code of the node plugin once it has ended; negative for a signal.
 
         None if it does not end: then it is killed.

@@ -27,7 +27,7 @@ from tests.faults.node import CARDS, Node, device, published, running
 from tests.faults.open_files import nothing_left_open
 from tests.support.kubelet import DRA_V1, DRA_V1BETA1, PluginClient
 from tests.support.tally import INPUTS_FUZZED, Tally
-from tests.support.waiting import eventually
+from tests.support.waiting import PATIENCE_SECONDS, eventually
 
 CLAIM = dra_pb.Claim(namespace="default", name="a", uid="1f0e0000-0000-4000-8000-00000000000a")
 PREPARE = dra_pb.NodePrepareResourcesRequest(claims=[CLAIM, CLAIM])
@@ -78,7 +78,7 @@ def answered(channel: grpc.Channel, method: str, content: bytes) -> bytes | grpc
     """The answer to these bytes, undecoded, or why there is none."""
     call: Callable[..., bytes] = channel.unary_unary(f"/{method}")
     try:
-        return call(content, timeout=10)
+        return call(content, timeout=PATIENCE_SECONDS)
     except grpc.RpcError as error:
         return rpc.rpc_code(error)
 
@@ -88,7 +88,7 @@ def first_told(
 ) -> list[str] | grpc.StatusCode | None:
     """The devices in the first message of a health stream, or why there is none."""
     watch: Callable[..., Any] = channel.unary_stream(f"/{service}/NodeWatchResources")
-    stream = watch(content, timeout=10)
+    stream = watch(content, timeout=PATIENCE_SECONDS)
     try:
         told = health_pb.NodeWatchResourcesResponse.FromString(next(stream))
     except grpc.RpcError as error:

@@ -19,7 +19,7 @@ from tensorfusion_dra.core import names
 from tests.faults.fault_points import FaultPoints
 from tests.faults.launcher import Commands
 from tests.faults.node import Node
-from tests.faults.stories import Lane, Story, killed_everywhere, node_on
+from tests.faults.stories import Lane, Story, killed, node_on
 from tests.support.tally import POINTS_KILLED, Tally
 
 CHANGE = re.compile(r"after (rename to|unlink|write) (/cdi|/tf/claims|.*ledger).*(?<!temporary)")
@@ -123,7 +123,6 @@ def stop(node: Node, points: FaultPoints) -> Story:
     return story
 
 
-@pytest.mark.timeout(480)  # one start for each of up to a hundred points
 @pytest.mark.parametrize(
     "tell",
     [first_start, start_that_recovers, prepare, prepare_again, unprepare, stop],
@@ -132,7 +131,7 @@ def stop(node: Node, points: FaultPoints) -> Story:
 def test_a_kill_at_any_step_loses_nothing_and_leaves_nothing(
     tell: Callable[[Node, FaultPoints], Story], lanes: Sequence[Lane], nvml: Path, tally: Tally
 ) -> None:
-    found = killed_everywhere(lanes, nvml, tell)
+    found = killed(lanes, nvml, tell)
 
     assert {str(point): broken for point, broken in found.items() if broken} == {}
     tally[POINTS_KILLED] += len(found)

@@ -10,6 +10,7 @@ from tensorfusion_dra.core.errors import FatalError
 from tensorfusion_dra.core.prepared import PreparedClaim
 from tensorfusion_dra.state.ledger_file import FILE_NAME
 from tests.support.ledgers import GPU_0, holders, opened, put, record
+from tests.support.tally import EFFORT
 
 CLAIMS = [record(f"{number:02}", number=number) for number in range(8)]
 HEADER_BYTES = 100
@@ -43,11 +44,15 @@ def cut(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def sampled(content: bytes, whole: int, seed: int) -> list[int]:
-    """Offsets: all of the first bytes, and one in each region of the others."""
+    """Return offsets: all of the first bytes, and one in each region of the others.
+
+    Of these the effort's share, evenly spread.
+    """
     chance = random.Random(seed)
     width = max(1, (len(content) - whole) // SAMPLES)
     regions = range(whole, len(content), width)
-    return [*range(whole), *(min(len(content) - 1, r + chance.randrange(width)) for r in regions)]
+    others = (min(len(content) - 1, region + chance.randrange(width)) for region in regions)
+    return [*range(whole), *others][:: max(1, round(1 / EFFORT))]
 
 
 def claims_after(damaged: Path, name: str, content: bytes, scratch: Path) -> list[PreparedClaim]:

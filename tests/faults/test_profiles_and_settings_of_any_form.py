@@ -48,7 +48,7 @@ def test_what_a_profile_describes_can_be_published_or_is_refused(
     file = tmp_path / "gpus.yaml"
     published = []
 
-    @bounded(150)
+    @bounded(150, least=80)
     @given(mutated(PROFILE) | ANYTHING)
     def check(document: object) -> None:
         file.write_text(yaml.dump(document), encoding="utf-8", errors="surrogatepass")

@@ -8,7 +8,7 @@ from typing import Final
 from tensorfusion_dra.app.simulated_cluster import SimulatedCluster
 from tensorfusion_dra.simulator.rest import PODS
 
-_POLL_SECONDS: Final = 0.02
+_POLL_SECONDS: Final = 0.05
 _END_SECONDS: Final = 120.0
 """A kubelet whose call failed asks again after up to a minute."""
 _TROUBLE: Final = frozenset({"pod_not_prepared", "container_failed", "pod_not_unprepared"})
