@@ -9,7 +9,7 @@ from typing import Final
 import tensorfusion_dra
 from tensorfusion_dra.core.errors import RetryableError
 
-_STOP_SECONDS: Final = 10.0
+_STOP_SECONDS: Final = 60.0
 _TROUBLES: Final = frozenset({"warning", "error", "critical"})
 _SHOWN: Final = 10
 _NOT_SHOWN: Final = frozenset({"event", "level", "timestamp"})

@@ -16,7 +16,7 @@ from tensorfusion_dra.app import simulation_report, simulation_text
 from tensorfusion_dra.app.plugin_process import WaitError
 from tensorfusion_dra.app.progress import Progress
 from tensorfusion_dra.app.simulate_options import Options
-from tensorfusion_dra.app.simulated_cluster import SimulatedCluster
+from tensorfusion_dra.app.simulated_cluster import PATIENCE_SECONDS, SimulatedCluster
 from tensorfusion_dra.app.simulated_workload import GeneratedPods, Workload
 from tensorfusion_dra.app.simulation_report import Left, Pod, Report, Share
 from tensorfusion_dra.core import names, quantity
@@ -24,7 +24,6 @@ from tensorfusion_dra.core.errors import InputError, RetryableError
 from tensorfusion_dra.core.quantity import Quantity
 from tensorfusion_dra.simulator.rest import Json
 
-_SECONDS: Final = 60.0
 _INTERRUPTED: Final = 128 + signal.SIGINT
 """The exit code that shells give for Ctrl-C."""
 
@@ -109,8 +108,8 @@ def _simulated(
         ]
     )
     cluster.start_plugin()
-    cluster.until("registration", lambda: bool(cluster.kubelet.registered), seconds=_SECONDS)
-    cluster.until("publication", lambda: bool(cluster.slices()), seconds=_SECONDS)
+    cluster.until("registration", lambda: bool(cluster.kubelet.registered))
+    cluster.until("publication", lambda: bool(cluster.slices()))
     ready = time.monotonic()
 
     pods = workload.submit(cluster, progress)
@@ -165,9 +164,9 @@ def _wait_settled(
             if _phase(pod) != "Running" and not _is_too_much(pod)
         ]
 
-    cluster.until("pods", settled, seconds=_SECONDS, explain=unsettled)
+    cluster.until("pods", settled, explain=unsettled)
     # The reason why a pod waits may be from before the last of the others got its share.
-    cluster.scheduler.catch_up(seconds=_SECONDS)
+    cluster.scheduler.catch_up(seconds=PATIENCE_SECONDS)
     return {name: cluster.pod(name) for name in pods}
 
 
@@ -269,7 +268,6 @@ def _torn_down(
         cluster.until(
             "teardown",
             lambda: not cluster.claims() and not cluster.spec_files(),
-            seconds=_SECONDS,
         )
     except WaitError as error:
         progress.clear()

@@ -33,7 +33,7 @@ IMAGE_ENV: Final = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/
 _CLAIM: Final = "gpu"
 _CONTAINER: Final = "app"
 _POLL_SECONDS: Final = 0.05
-_PATIENCE_SECONDS: Final = 60.0
+PATIENCE_SECONDS: Final = 120.0
 """Generous, since a wait ends as soon as its condition holds or a process has ended."""
 
 
@@ -187,7 +187,7 @@ class SimulatedCluster:
         what: str,
         condition: Callable[[], bool],
         *,
-        seconds: float = _PATIENCE_SECONDS,
+        seconds: float = PATIENCE_SECONDS,
         explain: Callable[[], Sequence[str]] = tuple,
     ) -> None:
         """Return once the condition holds.

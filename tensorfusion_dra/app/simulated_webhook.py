@@ -18,7 +18,7 @@ from tensorfusion_dra.core.errors import InputError
 Json = dict[str, Any]
 
 _HOST: Final = "127.0.0.1"
-_START_SECONDS: Final = 60.0
+_START_SECONDS: Final = 120.0
 _POLL_SECONDS: Final = 0.02
 
 

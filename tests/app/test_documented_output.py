@@ -16,6 +16,7 @@ from tests.guard import sitecustomize as path_guard
 from tests.support import markdown
 from tests.support.gpus import NODE, gpu
 from tests.support.markdown import ROOT, Command
+from tests.support.waiting import PATIENCE_SECONDS
 
 USE = markdown.text(ROOT / "docs" / "use.md")
 EXTEND = markdown.text(ROOT / "docs" / "extend.md")
@@ -30,7 +31,7 @@ def printed(*arguments: str, folder: Path = ROOT) -> tuple[list[str], list[str]]
         [sys.executable, "-m", "tensorfusion_dra", *arguments],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_SECONDS,
         check=False,
         cwd=folder,
         env=path_guard.environment({"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT)}),

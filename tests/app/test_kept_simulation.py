@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from tensorfusion_dra.simulator.rest import PODS, Client
+from tests.support.waiting import PATIENCE_SECONDS
 
 
 def test_the_printed_kubeconfig_leads_to_the_running_cluster(tmp_path: Path) -> None:
@@ -27,7 +28,7 @@ def test_the_printed_kubeconfig_leads_to_the_running_cluster(tmp_path: Path) -> 
             pods = [pod["metadata"]["name"] for pod in Client(url).list(PODS).items]
         finally:
             process.send_signal(signal.SIGINT)
-            process.communicate(timeout=60)
+            process.communicate(timeout=PATIENCE_SECONDS)
 
     assert pods == ["pod-1"]
     assert "  kubectl get pods,resourceclaims -o wide\n" in said

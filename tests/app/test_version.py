@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.app.test_command import command
+from tests.support.waiting import PATIENCE_SECONDS
 
 ROOT = Path(__file__).parents[2]
 VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
@@ -66,7 +67,7 @@ def test_version_is_that_of_the_code_that_runs(
         [sys.executable, "-I", "-S", "-c", print_version],
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=PATIENCE_SECONDS,
         check=True,
     )
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.guard import sitecustomize as path_guard
+from tests.support.waiting import PATIENCE_SECONDS
 
 OUTSIDE = "/var/lib/kubelet"
 
@@ -26,7 +27,7 @@ def run(code: str, report: Path) -> "subprocess.CompletedProcess[str]":
         env=path_guard.environment({"PATH": "/usr/bin:/bin"}),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_SECONDS,
         check=False,
     )
 

@@ -10,6 +10,7 @@ import pytest
 
 from tests.discovery.nvml_machine import Machine, answers, card, uuid
 from tests.support.compiler import compiler
+from tests.support.waiting import PATIENCE_SECONDS
 
 DRIVER_NOT_LOADED = "!9"
 NO_PERMISSION = "!4"
@@ -69,7 +70,7 @@ def test_a_file_that_is_no_library_is_passed_over(machine: Machine) -> None:
 def test_a_library_that_is_not_nvml_is_said_to_be_none(machine: Machine) -> None:
     library = machine.folder / "libother.so.1"
     build = ["-shared", "-o", str(library), "-x", "c", "/dev/null"]
-    subprocess.run([compiler("the NVML tests"), *build], check=True, timeout=60)
+    subprocess.run([compiler("the NVML tests"), *build], check=True, timeout=PATIENCE_SECONDS)
     machine.library = library
 
     error = machine.read(answers())

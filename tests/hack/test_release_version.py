@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.guard import sitecustomize as path_guard
+from tests.support.waiting import PATIENCE_SECONDS
 
 ROOT = Path(__file__).parents[2]
 FILES = (
@@ -37,7 +38,7 @@ def release_version(checkout: Path, *arguments: str) -> "subprocess.CompletedPro
         [sys.executable, "-S", checkout / "hack" / "release-version", *arguments],
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=PATIENCE_SECONDS,
         check=False,
         env=path_guard.environment({"PATH": os.defpath, "PYTHONDONTWRITEBYTECODE": "1"}),
     )

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-PATIENCE_SECONDS: Final = 60.0
+PATIENCE_SECONDS: Final = 120.0
 """How long tests wait for what must happen.
 
 A wait ends as soon as it happens, so this only has to be longer than anything takes on the busiest

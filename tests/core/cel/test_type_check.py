@@ -183,7 +183,7 @@ def random_expressions(numbers: list[str]) -> st.SearchStrategy[str]:
     return st.recursive(st.sampled_from([*ATOMS, *numbers]), combined, max_leaves=6)
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=600)
 @given(st.one_of(*[random_expressions(numbers) for numbers in NUMBERS]))
 def test_whatever_is_refused_an_api_server_refuses_as_well(expression: str) -> None:
     found = refusal(expression)
