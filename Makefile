@@ -24,9 +24,6 @@ test-faults: export FAULT_EFFORT ?= 1
 test-faults: .venv/dev.stamp  ## All kills, damages and odd inputs, of which `make test` runs a fixed sample.
 	$(PYTEST) tests/faults $(ARGS)
 
-test-faults: .venv/dev.stamp  ## All fault stories: killed at every durable step, full disks, damaged files.
-	$(PY) -m pytest tests/faults --numprocesses 2 --dist loadfile $(ARGS)
-
 e2e: .venv/dev.stamp  ## Everything on the real cluster that KUBECONFIG names; ARGS="--driver host" without a DaemonSet.
 	$(PY) -m pytest tests/e2e $(ARGS)
 
