@@ -1,11 +1,10 @@
 """A stop that is asked for before the process can act on it."""
 
-import os
 import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,8 @@ from tensorfusion_dra.app import stop_signals
 from tests.support.waiting import PATIENCE_SECONDS
 
 ROOT = Path(__file__).parents[2]
+
+Ended = subprocess.CompletedProcess[str]
 
 # The first import that main() makes for its verb is where the signal arrives.
 STOPPED_WHILE_IMPORTING = """
@@ -53,17 +54,18 @@ def node_plugin(folder: Path) -> list[str]:
     ]
 
 
-def ended(
-    command: list[str], before_exec: Callable[[], None] | None = None
-) -> "subprocess.CompletedProcess[str]":
+def ended(command: list[str], number: signal.Signals | None = None) -> Ended:
+    """Run a Python process to its end.
+
+    Args:
+        number: A signal that is pending, and blocked, when the process begins.
+    """
+    python = [sys.executable, *command]
+    if number is not None:
+        kill = f'kill -{number.value} $$; exec "$@"'
+        python = ["env", "--block-signal=INT,TERM", "sh", "-c", kill, "sh", *python]
     return subprocess.run(
-        [sys.executable, *command],
-        cwd=ROOT,
-        preexec_fn=before_exec,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_SECONDS,
-        check=False,
+        python, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False
     )
 
 
@@ -78,11 +80,7 @@ def test_a_stop_during_the_imports_ends_a_node_plugin_in_order(folder: Path) -> 
 def test_a_stop_before_pythons_first_line_is_seen_if_the_entrypoint_blocks_it(
     folder: Path,
 ) -> None:
-    def stop_at_once() -> None:
-        stop_signals.hold()
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    process = ended(["-m", "tensorfusion_dra", *node_plugin(folder)], stop_at_once)
+    process = ended(["-m", "tensorfusion_dra", *node_plugin(folder)], signal.SIGTERM)
 
     assert process.returncode == 0, process.stderr
     assert '"stop_requested"' in process.stderr
@@ -103,11 +101,7 @@ def test_the_images_entrypoint_blocks_what_stops_a_process() -> None:
 def test_verbs_that_serve_nothing_end_at_once_even_under_that_entrypoint(
     number: signal.Signals,
 ) -> None:
-    def stop_at_once() -> None:
-        stop_signals.hold()
-        os.kill(os.getpid(), number)
-
-    process = ended(["-m", "tensorfusion_dra", "cel", "translate", "true"], stop_at_once)
+    process = ended(["-m", "tensorfusion_dra", "cel", "translate", "true"], number)
 
     assert process.returncode == -number, process.stderr
     assert process.stdout == ""
