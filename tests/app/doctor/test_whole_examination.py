@@ -50,8 +50,13 @@ def report(cluster: SimulatedCluster, *more: str) -> dict[str, Any]:
 
 
 def at(told: dict[str, Any], level: str) -> set[str]:
-    """The themes with a finding of this level, but for what is the machine's own."""
-    found = [item for item in told["findings"] if "private mount" not in item["found"]]
+    """Return the themes with a finding of this level, but for what temporary folders lie on."""
+    of_the_machine = ("which is a private mount", "empty after a reboot")
+    found = [
+        item
+        for item in told["findings"]
+        if not any(words in item["found"] for words in of_the_machine)
+    ]
     return {item["theme"] for item in found if item["level"] == level}
 
 
