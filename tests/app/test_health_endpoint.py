@@ -101,7 +101,7 @@ def test_a_connection_that_drips_its_request_is_cut(monkeypatch: pytest.MonkeyPa
                 return True
             return False
 
-        assert eventually(is_cut, seconds=30)
+        assert eventually(is_cut)
 
 
 def test_a_request_without_end_is_not_read_to_the_end() -> None:
@@ -109,13 +109,13 @@ def test_a_request_without_end_is_not_read_to_the_end() -> None:
         line = b"X: " + b"x" * 1000 + b"\r\n"
         with suppress(OSError):  # the server hangs up
             flooding.sendall(b"GET /healthz HTTP/1.1\r\n" + line * 10_000)
-        flooding.settimeout(30)
+        flooding.settimeout(PATIENCE_SECONDS)
         with suppress(OSError):
             while flooding.recv(65536):
                 pass
 
         assert get(endpoint.port, "/healthz") == (200, "ok")
-        assert eventually(lambda: not endpoint._waiting, seconds=30)
+        assert eventually(lambda: not endpoint._waiting)
 
 
 def test_a_request_that_is_being_answered_is_not_cut_for_newer_connections() -> None:
@@ -123,18 +123,18 @@ def test_a_request_that_is_being_answered_is_not_cut_for_newer_connections() -> 
 
     def slow_question() -> None:
         asked.set()
-        assert go_on.wait(30)
+        assert go_on.wait(PATIENCE_SECONDS)
         question()
 
     with serving(slow_question) as endpoint, ExitStack() as silent:
         answers: list[tuple[int, str]] = []
         probing = Thread(target=lambda: answers.append(get(endpoint.port, "/healthz")))
         probing.start()
-        assert asked.wait(30)
+        assert asked.wait(PATIENCE_SECONDS)
         for _ in range(health_endpoint._MOST_WAITING + 10):
             silent.enter_context(connected(endpoint))
         go_on.set()
-        probing.join(30)
+        probing.join(PATIENCE_SECONDS)
 
     assert answers == [(200, "ok")]
 

@@ -84,7 +84,6 @@ def test_a_claim_whose_record_may_be_old_waits_for_the_api_server_and_others_do_
         cluster.until(
             "registered anew",
             lambda: len(log_lines(cluster, "registered")) > registered,
-            seconds=15,
         )
         restarted = kubelet.prepare(ref)
         cluster.server.faults.clear()

@@ -20,7 +20,7 @@ from tensorfusion_dra.driver.division import Division
 from tests.support.ports import FixedDiscovery
 from tests.support.prepared_node import GPU_0, NODE, Setup, inventory, put, share
 from tests.support.stored_claims import stored_claim
-from tests.support.waiting import eventually
+from tests.support.waiting import PATIENCE_SECONDS, eventually
 
 LIMIT = "tensor-fusion.ai/vram-limit"
 
@@ -41,7 +41,7 @@ def dividing(node: Setup) -> Iterator[None]:
         yield
     finally:
         division.stop()
-        thread.join(5)
+        thread.join(PATIENCE_SECONDS)
         assert not thread.is_alive()
 
 

@@ -19,7 +19,7 @@ from tensorfusion_dra.driver.status import StatusReporter
 from tensorfusion_dra.driver.upkeep import Upkeep
 from tests.support.ports import EventsInMemory, Readiness
 from tests.support.prepared_node import GPU_0, GPU_1, Setup, error_of, put, share, spec_file
-from tests.support.waiting import eventually
+from tests.support.waiting import PATIENCE_SECONDS, eventually
 
 
 class Shown(StatusReporter):
@@ -177,7 +177,7 @@ def kept_up(node: Setup) -> Iterator[None]:
         yield
     finally:
         upkeep.stop()
-        thread.join(5)
+        thread.join(PATIENCE_SECONDS)
         assert not thread.is_alive()
 
 

@@ -79,7 +79,7 @@ def check_that_other_calls_are_answered(instance: Instance, known: ClaimRef) -> 
     with PluginClient(instance.paths.dra) as kubelet:
         reports = kubelet.watch_health()
         assert next(reports).devices
-        assert kubelet.prepare(known, seconds=30).claims[known.uid].error == ""
+        assert kubelet.prepare(known).claims[known.uid].error == ""
         assert kubelet.unprepare(known).claims[known.uid].error == ""
     Probe(instance.paths).check()
 
@@ -92,8 +92,8 @@ def test_reads_that_hang_leave_workers_to_all_other_calls(instance: Instance) ->
 
     with calls(instance, new) as answers:
         try:
-            assert eventually(lambda: slow.waiting == MOST_READING, seconds=60)
-            assert eventually(lambda: len(answers) == MORE, seconds=60)
+            assert eventually(lambda: slow.waiting == MOST_READING)
+            assert eventually(lambda: len(answers) == MORE)
             refused = [answers[number].claims[new[number].uid].error for number in answers]
             check_that_other_calls_are_answered(instance, known)
         finally:
@@ -113,7 +113,7 @@ def test_calls_that_wait_for_one_claim_leave_workers_to_all_other_calls(
 
     with calls(instance, [shared] * (1 + MOST_WAITING_FOR_A_CLAIM + MORE)) as answers:
         try:
-            assert eventually(lambda: len(answers) == MORE, seconds=60)
+            assert eventually(lambda: len(answers) == MORE)
             refused = [answers[number].claims[shared.uid].error for number in answers]
             check_that_other_calls_are_answered(instance, known)
         finally:
