@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tensorfusion_dra.app import plugin_process
 from tests.guard import sitecustomize as path_guard
+from tests.support import forks
 from tests.support.tally import EFFORT, Tally
 
 _TALLY = pytest.StashKey[Tally]()
@@ -40,6 +42,7 @@ _REPORT = _Report()
 os.environ[path_guard.REPORT_VARIABLE] = str(_REPORT.file)
 os.environ.update(path_guard.environment())
 path_guard.install()
+plugin_process.spawn = forks.spawn
 
 # Neither how long an example takes nor what an earlier run found decides whether a test passes.
 settings.register_profile(

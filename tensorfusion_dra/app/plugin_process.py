@@ -2,9 +2,9 @@
 
 import json
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 import tensorfusion_dra
 from tensorfusion_dra.core.errors import RetryableError
@@ -34,6 +34,45 @@ class WaitError(RetryableError):
         return "\n  ".join((self.summary, *self.details))
 
 
+class Process(Protocol):
+    """What is needed of a subprocess.Popen."""
+
+    @property
+    def pid(self) -> int:
+        """The process ID."""
+        ...
+
+    def poll(self) -> int | None:
+        """Return the exit code; None while it runs."""
+        ...
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Return the exit code; raise subprocess.TimeoutExpired if there is none by then."""
+        ...
+
+    def terminate(self) -> None:
+        """Send SIGTERM."""
+        ...
+
+    def kill(self) -> None:
+        """Send SIGKILL."""
+        ...
+
+
+def spawn_command(command: Sequence[str], log_file: Path) -> Process:
+    """Start a command line whose stderr is added to a file."""
+    package_parent = Path(tensorfusion_dra.__file__).parent.parent
+    with log_file.open("ab") as log:
+        return subprocess.Popen(command, stderr=log, stdin=subprocess.DEVNULL, cwd=package_parent)
+
+
+spawn: Callable[[Sequence[str], Path], Process] = spawn_command
+"""Starts a command line whose stderr is added to a file.
+
+Tests put in its place what starts the same without importing everything anew.
+"""
+
+
 class PluginProcess:
     """Runs from its construction until stop() or kill(), or until it ends by itself.
 
@@ -46,11 +85,7 @@ class PluginProcess:
         """Starts it."""
         self.log_file: Final = log_file
         self.told_to_end = False
-        package_parent = Path(tensorfusion_dra.__file__).parent.parent
-        with log_file.open("ab") as log:
-            self._process: Final = subprocess.Popen(
-                command, stderr=log, stdin=subprocess.DEVNULL, cwd=package_parent
-            )
+        self._process: Final = spawn(command, log_file)
 
     @property
     def pid(self) -> int:

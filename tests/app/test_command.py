@@ -1,25 +1,17 @@
 """The command's verbs, as a person calls them."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.guard import sitecustomize as path_guard
-from tests.support.waiting import PATIENCE_SECONDS
+from tests.support import forks
 
 
-def command(*arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        [sys.executable, "-m", "tensorfusion_dra", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_SECONDS,
-        check=False,
-        env=path_guard.environment({"PATH": "/usr/bin:/bin", **environment}),
-    )
+def command(*arguments: str, **environment: str) -> forks.Ended:
+    guarded = path_guard.environment({"PATH": "/usr/bin:/bin", **environment})
+    return forks.run(*arguments, environment=guarded)
 
 
 def host_folders(root: Path) -> list[str]:

@@ -2,8 +2,6 @@
 
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +11,9 @@ import yaml
 from tests.app.test_cel_explain import two_nodes
 from tests.app.test_command import host_folders
 from tests.guard import sitecustomize as path_guard
-from tests.support import markdown
+from tests.support import forks, markdown
 from tests.support.gpus import NODE, gpu
 from tests.support.markdown import ROOT, Command
-from tests.support.waiting import PATIENCE_SECONDS
 
 USE = markdown.text(ROOT / "docs" / "use.md")
 EXTEND = markdown.text(ROOT / "docs" / "extend.md")
@@ -27,15 +24,8 @@ CLAIM = re.compile(r"-claim-[a-z0-9]{5}\b")
 
 def printed(*arguments: str, folder: Path = ROOT) -> tuple[list[str], list[str]]:
     """Return what the command prints on stdout and on stderr."""
-    ended = subprocess.run(
-        [sys.executable, "-m", "tensorfusion_dra", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_SECONDS,
-        check=False,
-        cwd=folder,
-        env=path_guard.environment({"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT)}),
-    )
+    guarded = path_guard.environment({"PATH": "/usr/bin:/bin"})
+    ended = forks.run(*arguments, environment=guarded, folder=folder)
     return ended.stdout.splitlines(), ended.stderr.splitlines()
 
 

@@ -1,14 +1,12 @@
 """The user guide's examples from admission to the container, on a simulated cluster."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.waiting import PATIENCE_SECONDS
+from tests.support import forks
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "hack" / "examples"
@@ -17,18 +15,7 @@ EIGHT = ("--gpus", "8xA100-SXM4-80GB")
 
 def simulated(file: Path, *flags: str) -> dict[str, Any]:
     """The report of `simulate --from`."""
-    ended = subprocess.run(
-        [
-            *(sys.executable, "-m", "tensorfusion_dra", "simulate", "-o", "json"),
-            *("--from", str(file)),
-            *flags,
-        ],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_SECONDS,
-        check=False,
-        cwd=ROOT,
-    )
+    ended = forks.run("simulate", "-o", "json", "--from", str(file), *flags)
     assert ended.returncode == 0, ended.stderr
     report: dict[str, Any] = json.loads(ended.stdout)
     return report
@@ -142,17 +129,7 @@ def test_a_pod_that_is_refused_is_shown_with_every_reason(tmp_path: Path) -> Non
     ],
 )
 def test_a_file_that_cannot_be_simulated_is_one_line(tmp_path: Path, text: str, error: str) -> None:
-    ended = subprocess.run(
-        [
-            *(sys.executable, "-m", "tensorfusion_dra", "simulate"),
-            *("--from", str(written(tmp_path, text))),
-        ],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_SECONDS,
-        check=False,
-        cwd=ROOT,
-    )
+    ended = forks.run("simulate", "--from", str(written(tmp_path, text)))
 
     assert ended.returncode == 2
     assert error in ended.stderr

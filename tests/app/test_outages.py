@@ -35,6 +35,12 @@ def is_connected(cluster: SimulatedCluster) -> bool:
     return any(plugin.is_connected for plugin in found)
 
 
+def stop(cluster: SimulatedCluster) -> None:
+    """Stop the node plugin; return once the kubelet no longer has it, either."""
+    cluster.stop_plugin()
+    cluster.until("deregistered", lambda: not cluster.kubelet.registered)
+
+
 def run_pod(cluster: SimulatedCluster, name: str) -> ClaimRef:
     cluster.submit(name, SHARE)
     cluster.until("runs", lambda: cluster.container_of(name) is not None)
@@ -52,7 +58,7 @@ def test_without_any_api_server_the_process_starts_rebuilds_specs_and_unprepares
     cluster: SimulatedCluster,
 ) -> None:
     ref = run_pod(cluster, "a")
-    cluster.stop_plugin()
+    stop(cluster)
     before = {path: path.read_bytes() for path in cluster.spec_files()}
     for path in before:
         path.unlink()
@@ -144,7 +150,7 @@ def test_slices_are_back_once_the_trouble_is_over(
 
 
 def test_a_missing_right_is_said_once_and_the_process_lives(cluster: SimulatedCluster) -> None:
-    cluster.stop_plugin()
+    stop(cluster)
     for verb in ("list", "watch"):
         cluster.server.faults.add(verb, "resourceslices", Refuse(403, "no right to list slices"))
     started = cluster.log_file.stat().st_size
@@ -167,7 +173,7 @@ def test_nobody_answers_for_a_while_and_the_log_says_so_in_few_lines(
     cluster.server.faults.add(ANY, "resourceslices", Refuse(500))
     cluster.kubelet.stop()
     cluster.start_kubelet(wipe_slices=True)
-    cluster.stop_plugin()
+    stop(cluster)
     start(cluster)
     asked = cluster.server.requests
     asked.reset()

@@ -18,6 +18,7 @@ from tensorfusion_dra.app.simulated_webhook import SimulatedWebhook, renew
 from tensorfusion_dra.simulator.api.faults import Refuse
 from tensorfusion_dra.simulator.apiserver import ApiServer
 from tensorfusion_dra.simulator.rest import GPUPOOLS, PODS, Client
+from tests.support import forks
 from tests.support.admission import body, claim, pod, said
 from tests.support.https import Files, connection, posted
 from tests.support.waiting import PATIENCE_SECONDS, eventually
@@ -189,13 +190,7 @@ def test_a_bad_setting_is_one_line_and_exit_2(folder: Path, flags: list[str], te
     files = Files(folder)
     given = ["--tls-cert-file", str(files.certificate), "--tls-key-file", str(files.key)]
 
-    ended = subprocess.run(
-        [sys.executable, "-m", "tensorfusion_dra", "webhook", *given, *flags],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_SECONDS,
-        check=False,
-    )
+    ended = forks.run("webhook", *given, *flags)
 
     assert ended.returncode == 2
     assert ended.stderr.count("\n") == 1

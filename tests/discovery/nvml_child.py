@@ -13,6 +13,7 @@ import os
 import sys
 import threading
 import time
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +76,7 @@ def read_again(discovery: NvmlDiscovery) -> Any:
 
 
 def main() -> None:
+    warnings.simplefilter("error")
     script = json.load(sys.stdin)
     discovery = NvmlDiscovery(
         models.load(),

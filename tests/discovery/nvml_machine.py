@@ -9,9 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.support import forks
 from tests.support.compiler import compiler
 from tests.support.waiting import PATIENCE_SECONDS
 
+_CHILD = "tests.discovery.nvml_child"
 SOURCE = Path(__file__).with_name("fake_nvml.c")
 
 MIB = 2**20
@@ -90,23 +92,27 @@ class Machine:
             "wait_seconds": self.wait_seconds,
             "steps": steps,
         }
-        child = subprocess.run(
-            [sys.executable, "-W", "error", "-m", "tests.discovery.nvml_child"],
-            input=json.dumps(script),
-            env={
-                **os.environ,
-                "FAKE_NVML": str(self.answers_file),
-                "LD_LIBRARY_PATH": self.loader_path,
-            },
-            cwd=Path(__file__).parents[2],
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE_SECONDS,
-            check=False,
-        )
+        child = self._child(json.dumps(script).encode())
         assert child.returncode == 0, child.stderr
         printed: list[Any] = json.loads(child.stdout)
         return printed
+
+    def _child(self, script: bytes) -> forks.Ended:
+        environment = {**os.environ, "FAKE_NVML": str(self.answers_file)}
+        if not self.loader_path:
+            return forks.run(module=_CHILD, stdin=script, environment=environment)
+        # The loader reads its path once, when a process starts.
+        ended = subprocess.run(
+            [sys.executable, "-m", _CHILD],
+            input=script,
+            env={**environment, "LD_LIBRARY_PATH": self.loader_path},
+            cwd=forks.ROOT,
+            capture_output=True,
+            timeout=PATIENCE_SECONDS,
+            check=False,
+        )
+        out, err = ended.stdout.decode(), ended.stderr.decode()
+        return forks.Ended(ended.args, ended.returncode, out, err)
 
     def read(self, first: str) -> Any:
         """The inventory of one reading, or the error that it ended with."""

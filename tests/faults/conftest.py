@@ -10,9 +10,9 @@ from tests.discovery import nvml_machine
 from tests.discovery.nvml_machine import Machine
 from tests.faults import fault_points
 from tests.faults.fault_points import FaultPoints
-from tests.faults.launcher import Launcher
 from tests.faults.node import Node
 from tests.faults.stories import Lane, node_on
+from tests.support.forks import Forks
 from tests.support.tally import EFFORT
 
 _LANES = 2 if EFFORT >= 1 else 1
@@ -29,8 +29,8 @@ def lanes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sequence[Lane]]:
     library = fault_points.build(folder)
     every = [FaultPoints(folder / f"page-{number}", library) for number in range(_LANES)]
     with ExitStack() as until:
-        launchers = [until.enter_context(closing(Launcher(points.environment))) for points in every]
-        yield [Lane(*both) for both in zip(every, launchers, strict=True)]
+        forks = [until.enter_context(closing(Forks(points.environment))) for points in every]
+        yield [Lane(*both) for both in zip(every, forks, strict=True)]
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ import contextlib
 import os
 import shutil
 import signal
+import subprocess
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -18,7 +19,7 @@ from tensorfusion_dra.simulator.apiserver import ApiServer
 from tensorfusion_dra.simulator.node import rpc
 from tensorfusion_dra.simulator.rest import CLAIMS, NODES, SLICES, Client, Json
 from tests.discovery import nvml_machine
-from tests.faults.launcher import Starter
+from tests.support.forks import Process, Starter
 from tests.support.kubelet import PluginClient
 from tests.support.waiting import PATIENCE_SECONDS, eventually
 
@@ -38,7 +39,7 @@ def device(card: int) -> str:
 class Node:
     """One node: its disk, its API server, and a node plugin that is there or not."""
 
-    def __init__(self, folder: Path, launcher: Starter, nvml: Path) -> None:
+    def __init__(self, folder: Path, starter: Starter, nvml: Path) -> None:
         """A node on which nothing runs yet.
 
         Args:
@@ -53,8 +54,8 @@ class Node:
         self.limits_folder: Final = self.tensor_fusion_root / "claims"
         self.log_file: Final = folder / "log"
         self._snapshot: Final = folder / "snapshot"
-        self._launcher = launcher
-        self._pid: int | None = None
+        self._starter: Final = starter
+        self._process: Process | None = None
         self.server: Final = ApiServer(gates=DEFAULT_GATES)
         self.server.start()
         self.client: Final = Client(self.server.url)
@@ -92,7 +93,7 @@ class Node:
 
     def close(self) -> None:
         """Ends what runs here."""
-        if self._pid is not None:
+        if self._process is not None:
             self.end(signal.SIGKILL)
         self.server.stop()
 
@@ -106,7 +107,8 @@ class Node:
     def launch(self) -> None:
         """Starts the node plugin; it may die at any step."""
         environment = {"FAKE_NVML": str(self.nvml_answers)}
-        self._pid = self._launcher.start(self.log_file, environment, self.flags)
+        arguments = ("node-plugin", *self.flags)
+        self._process = self._starter.start(arguments, self.log_file, environment)
 
     def start(self) -> None:
         """Returns once the node plugin serves the kubelet."""
@@ -128,11 +130,14 @@ class Node:
 
         None if it does not end: then it is killed.
         """
-        code = self._launcher.wait(self.pid, seconds=seconds)
-        if code is None:
+        assert self._process is not None
+        code: int | None = None
+        try:
+            code = self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
             os.kill(self.pid, signal.SIGKILL)
-            self._launcher.wait(self.pid)
-        self._pid = None
+            self._process.wait(PATIENCE_SECONDS)
+        self._process = None
         return code
 
     def end(self, number: signal.Signals = signal.SIGTERM) -> int | None:
@@ -143,13 +148,13 @@ class Node:
     @property
     def runs(self) -> bool:
         """Whether there is a node plugin, dead or alive."""
-        return self._pid is not None
+        return self._process is not None
 
     @property
     def pid(self) -> int:
         """Of the node plugin that runs."""
-        assert self._pid is not None
-        return self._pid
+        assert self._process is not None
+        return self._process.pid
 
     @property
     def registration_socket(self) -> Path:

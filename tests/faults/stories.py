@@ -13,8 +13,8 @@ from typing import Final
 from tensorfusion_dra.core.claim import ClaimRef
 from tests.faults import fault_points, invariants
 from tests.faults.fault_points import FaultPoints, Point
-from tests.faults.launcher import Starter
 from tests.faults.node import CARDS, Answer, Node, device, published, running
+from tests.support.forks import Starter
 from tests.support.tally import EFFORT
 from tests.support.waiting import eventually
 
@@ -29,7 +29,7 @@ class Lane:
     """Node plugins one after the other; several lanes run side by side."""
 
     points: FaultPoints
-    launcher: Starter
+    starter: Starter
 
 
 @dataclass(kw_only=True)
@@ -182,7 +182,7 @@ def _told(story: Story, points: Sequence[Point]) -> Mapping[Point, Sequence[str]
 def node_on(lane: Lane, nvml: Path, until: ExitStack) -> Node:
     """A node on which nothing runs yet; it is gone when the stack is left."""
     folder = until.enter_context(tempfile.TemporaryDirectory(prefix="tff-"))
-    node = Node(Path(folder), lane.launcher, nvml)
+    node = Node(Path(folder), lane.starter, nvml)
     lane.points.watch(node.root)
     until.callback(node.close)
     until.callback(lane.points.off)

@@ -17,9 +17,9 @@ import pytest
 
 from tensorfusion_dra.core import names
 from tests.faults.fault_points import FaultPoints
-from tests.faults.launcher import Commands
 from tests.faults.node import Node
 from tests.faults.stories import Lane, Story, killed, node_on
+from tests.support.forks import Commands
 from tests.support.tally import POINTS_KILLED, Tally
 
 CHANGE = re.compile(r"after (rename to|unlink|write) (/cdi|/tf/claims|.*ledger).*(?<!temporary)")

@@ -7,6 +7,7 @@ from typing import Final
 import pytest
 
 from tensorfusion_dra import cli
+from tests.support import forks
 from tests.support.waiting import PATIENCE_SECONDS
 
 A100: Final = 'device.attributes["model"] == "A100"'
@@ -27,8 +28,11 @@ def squeezed(out: str) -> list[str]:
 
 def child(*arguments: str, stdin: str = "", without_cel: bool = False) -> tuple[int, str, str]:
     """The command in a process of its own, if wanted without the extra `cel`."""
-    hidden = "sys.modules['cel_expr_python'] = None; " if without_cel else ""
-    code = f"import sys; {hidden}from tensorfusion_dra import cli; sys.exit(cli.main())"
+    if not without_cel:
+        forked = forks.run("cel", *arguments, stdin=stdin.encode())
+        return forked.returncode, forked.stdout, forked.stderr
+    hide = "sys.modules['cel_expr_python'] = None"
+    code = f"import sys; {hide}; from tensorfusion_dra import cli; sys.exit(cli.main())"
     ended = subprocess.run(
         [sys.executable, "-c", code, "cel", *arguments],
         input=stdin.encode(),

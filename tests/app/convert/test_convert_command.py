@@ -1,14 +1,12 @@
 """The verb `convert`, as a person calls it."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tensorfusion_dra import cli
 from tensorfusion_dra.app.convert.convert import convert
-from tests.support.waiting import PATIENCE_SECONDS
+from tests.support import forks
 
 GUIDE = Path(__file__).parent / "guide"
 TEMPLATE = GUIDE / "3.2-template.yaml"
@@ -88,12 +86,6 @@ def test_bad_input_is_one_line_and_exit_code_2(
 def test_stdin_is_read_and_every_byte_of_it_comes_back() -> None:
     text = POD.read_bytes().replace(b"\n", b"\r\n") + "# é".encode()
 
-    ended = subprocess.run(
-        [sys.executable, "-m", "tensorfusion_dra", "convert", "-f", "-"],
-        input=text,
-        capture_output=True,
-        timeout=PATIENCE_SECONDS,
-        check=False,
-    )
+    ended = forks.run("convert", "-f", "-", stdin=text)
 
-    assert (ended.returncode, ended.stdout, ended.stderr) == (0, text, b"")
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, text.decode(), "")

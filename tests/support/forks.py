@@ -1,0 +1,222 @@
+"""Processes of the command that start in milliseconds: forks of one that has imported everything.
+
+See ``forks_child`` for the other end. A test that is about the start itself, or about what a
+process costs, uses ``subprocess`` instead.
+"""
+
+import atexit
+import functools
+import json
+import os
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from tests.support.waiting import PATIENCE_SECONDS
+
+ROOT: Final = Path(__file__).parents[2]
+SOCKET_VARIABLE: Final = "TEST_FORKS_SOCKET"
+Ended = subprocess.CompletedProcess[str]
+DRIVER: Final = "tensorfusion_dra"
+"""The module that is the command."""
+_PYTHON: Final = (sys.executable, "-m")
+
+
+class Process(Protocol):
+    """What tests use of a subprocess.Popen."""
+
+    @property
+    def pid(self) -> int:
+        """The process ID."""
+        ...
+
+    def poll(self) -> int | None:
+        """Return the exit code, negative for a signal; None while it runs."""
+        ...
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Return the exit code; raise subprocess.TimeoutExpired if there is none by then."""
+        ...
+
+
+class Starter(Protocol):
+    """Starts processes of the command."""
+
+    def start(
+        self, arguments: Sequence[str], log_file: Path, environment: Mapping[str, str]
+    ) -> Process:
+        """Start one whose stderr is added to the file, with this added to its environment."""
+        ...
+
+
+class Commands:
+    """Starts each process as a pod does, by the command line."""
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        """Environment: added to that of each process."""
+        self._environment: Final = environment
+
+    def start(
+        self, arguments: Sequence[str], log_file: Path, environment: Mapping[str, str]
+    ) -> Process:
+        """See Starter."""
+        with log_file.open("ab") as log:
+            return subprocess.Popen(
+                [*_PYTHON, DRIVER, *arguments],
+                env={**os.environ, **self._environment, **environment},
+                cwd=ROOT,
+                stdin=subprocess.DEVNULL,
+                stderr=log,
+            )
+
+
+class Forks:
+    """Starts processes by forking, each with the preloaded libraries of its own environment."""
+
+    def __init__(self, environment: Mapping[str, str] | None = None) -> None:
+        """Environment: added to that of the process which forks."""
+        self._folder: Final = Path(tempfile.mkdtemp(prefix="forks-"))
+        self.socket: Final = self._folder / "socket"
+        self._process: Final = subprocess.Popen(
+            [sys.executable, "-m", "tests.support.forks_child", str(self.socket)],
+            env={**os.environ, **(environment or {})},
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        assert self._process.stdout is not None
+        assert self._process.stdout.readline(), "the process that forks has ended"
+
+    def start(
+        self, arguments: Sequence[str], log_file: Path, environment: Mapping[str, str]
+    ) -> Process:
+        """See Starter."""
+        streams = (os.devnull, os.devnull, str(log_file))
+        command = (DRIVER, *arguments)
+        return _forked(self.socket, command, streams, {**os.environ, **environment}, ROOT)
+
+    def close(self) -> None:
+        """End the process that forks; its forks have ended before."""
+        self._process.communicate(timeout=PATIENCE_SECONDS)
+        shutil.rmtree(self._folder)
+
+
+class Forked:
+    """A process that was forked; see Process."""
+
+    def __init__(self, server: Path, pid: int) -> None:
+        """Server: the socket of the process that forked it."""
+        self._server: Final = server
+        self.pid: Final = pid
+        self._code: int | None = None
+
+    def poll(self) -> int | None:
+        """See Process."""
+        if self._code is None:
+            self._code = _ask(self._server, "ended", self.pid)
+        return self._code
+
+    def wait(self, timeout: float | None = None) -> int:
+        """See Process."""
+        if self.poll() is None:
+            ended = select.poll()
+            file = os.pidfd_open(self.pid)
+            ended.register(file, select.POLLIN)
+            ended.poll(None if timeout is None else timeout * 1000)
+            os.close(file)
+        code = self.poll()
+        if code is None:
+            raise subprocess.TimeoutExpired(str(self.pid), timeout or 0)
+        return code
+
+    def terminate(self) -> None:
+        """See subprocess.Popen."""
+        self._signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """See subprocess.Popen."""
+        self._signal(signal.SIGKILL)
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+
+def spawn(command: Sequence[str], log_file: Path) -> Forked:
+    """Start this command line of the driver; its stderr is added to the file."""
+    python, arguments = tuple(command[:2]), command[2:]
+    assert python == _PYTHON
+    streams = (os.devnull, os.devnull, str(log_file))
+    return _forked(_socket(), arguments, streams, os.environ, ROOT)
+
+
+def run(
+    *arguments: str,
+    module: str = DRIVER,
+    stdin: bytes = b"",
+    environment: Mapping[str, str] | None = None,
+    folder: Path = ROOT,
+) -> Ended:
+    """Run ``python -m MODULE ARGUMENTS`` to its end.
+
+    Args:
+        environment: All of it; None for this process's own.
+        folder: Where it runs.
+    """
+    with tempfile.TemporaryDirectory(prefix="run-") as name:
+        given, out, err = (Path(name) / stream for stream in ("stdin", "stdout", "stderr"))
+        given.write_bytes(stdin)
+        process = _forked(
+            _socket(),
+            (module, *arguments),
+            (str(given), str(out), str(err)),
+            os.environ if environment is None else environment,
+            folder,
+        )
+        code = process.wait(PATIENCE_SECONDS)
+        return Ended(arguments, code, _text(out), _text(err))
+
+
+def _text(file: Path) -> str:
+    return file.read_bytes().decode()
+
+
+def _socket() -> Path:
+    """Return the socket of this process's own server, or of the one that forked this process."""
+    inherited = os.environ.get(SOCKET_VARIABLE)
+    return Path(inherited) if inherited else _server().socket
+
+
+@functools.cache
+def _server() -> Forks:
+    server = Forks()
+    atexit.register(server.close)
+    return server
+
+
+def _forked(
+    server: Path,
+    arguments: Sequence[str],
+    streams: tuple[str, str, str],
+    environment: Mapping[str, str],
+    folder: Path,
+) -> Forked:
+    environment = {**environment, SOCKET_VARIABLE: str(server)}
+    pid = _ask(server, "start", list(arguments), streams, environment, str(folder))
+    return Forked(server, pid)
+
+
+def _ask(server: Path, *question: Any) -> Any:
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(str(server))
+        with connection.makefile("rw", encoding="utf-8") as stream:
+            stream.write(json.dumps(question) + "\n")
+            stream.flush()
+            return json.loads(stream.readline())

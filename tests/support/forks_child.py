@@ -1,0 +1,122 @@
+"""Starts processes of the command by forking: ``python -m tests.support.forks_child SOCKET``.
+
+What the command imports takes it most of its start; here it is imported once. No thread has
+started and no library holds a connection when it forks, so that what runs in the fork is what
+would run in a process of its own. What a fork starts itself, such as the node plugin of
+`simulate`, is forked here, too.
+
+It prints a line once it serves, ends with its stdin, and answers each connection's one line, a JSON
+list, with JSON:
+
+    ["start", arguments, [stdin, stdout, stderr], environment, folder]   the process ID
+    ["ended", process ID]                  Popen.returncode, or null while it runs
+
+The arguments are those of ``python -m``, beginning with the module.
+"""
+
+import gc
+import json
+import os
+import random
+import runpy
+import select
+import socket
+import sys
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import kubernetes.client
+import kubernetes.config  # noqa: F401 - for the forks
+
+from tensorfusion_dra.app import (  # noqa: F401 - for the forks
+    cel,
+    inspect,
+    node_plugin,
+    plugin_process,
+    simulate,
+    simulated_file,
+    webhook,
+)
+from tensorfusion_dra.app.convert import command  # noqa: F401 - for the forks
+from tensorfusion_dra.app.doctor import run as doctor  # noqa: F401 - for the forks
+from tensorfusion_dra.discovery import nvml  # noqa: F401 - for the forks
+from tests.support import forks
+
+_APPEND: Final = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+_STREAMS: Final = (os.O_RDONLY, _APPEND, _APPEND)
+
+
+def main() -> None:
+    threads = len(list(Path("/proc/self/task").iterdir()))
+    assert threads == 1, f"{threads} threads, expected 1: a fork would lack the others"
+    plugin_process.spawn = forks.spawn
+    # What is here stays here, and the collector of a fork does not copy its pages.
+    gc.freeze()
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(sys.argv[1])
+        listening.listen(64)
+        sys.stdout.write("serving\n")
+        sys.stdout.flush()
+        while True:
+            ready, _, _ = select.select([listening, sys.stdin], [], [])
+            if sys.stdin in ready:
+                return
+            connection, _ = listening.accept()
+            with connection, connection.makefile("rw", encoding="utf-8") as stream:
+                line = stream.readline()
+                if line:
+                    verb, *rest = json.loads(line)
+                    inherited = (listening, connection)
+                    answer = start(inherited, *rest) if verb == "start" else ended(*rest)
+                    stream.write(json.dumps(answer) + "\n")
+
+
+def start(
+    inherited: Sequence[socket.socket],
+    arguments: list[str],
+    streams: list[str],
+    environment: dict[str, str],
+    folder: str,
+) -> int:
+    files = [os.open(name, flags, 0o600) for name, flags in zip(streams, _STREAMS, strict=True)]
+    pid = os.fork()
+    if pid:
+        for file in files:
+            os.close(file)
+        return pid
+    code: Any = 1
+    try:
+        for number, file in enumerate(files):
+            os.dup2(file, number)
+        for unwanted in (*files, *(each.fileno() for each in inherited)):
+            os.close(unwanted)
+        run(arguments, environment, folder)
+        code = 0
+    except SystemExit as ending:
+        code = ending.code or 0
+    except BaseException:  # noqa: BLE001 - a fork never comes back to main()
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def run(arguments: list[str], environment: dict[str, str], folder: str) -> None:
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(environment)
+    random.seed()
+    module, *sys.argv[1:] = arguments
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
+
+
+def ended(pid: int) -> int | None:
+    found, status = os.waitpid(pid, os.WNOHANG)
+    return os.waitstatus_to_exitcode(status) if found else None
+
+
+if __name__ == "__main__":
+    main()
