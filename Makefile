@@ -4,7 +4,7 @@ PYTHON ?= python3
 PY := .venv/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check --quiet
 # In the order of the files: by default those of few tests come last, and the longest are among them.
-PYTEST := $(PY) -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
+PYTEST := $(PY) -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
 # Some images set it; but a process of the driver starts in half the time from compiled modules.
 unexport PYTHONDONTWRITEBYTECODE
 

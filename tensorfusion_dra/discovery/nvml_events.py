@@ -29,7 +29,7 @@ _KINDS: Final[Mapping[int, EventKind]] = {
     pynvml.nvmlEventTypeGpuRecoveryAction: EventKind.RECOVERY_ACTION,
 }
 _EVERY_KIND: Final = sum(_KINDS)
-_WAIT_MS: Final = 1000
+_WAIT_MS: Final = 250
 """How long a change of what is watched may go unseen."""
 _CLOSE_SECONDS: Final = 3.0
 

@@ -132,8 +132,10 @@ def test_without_the_definition_it_says_so_once_and_publishes_nothing() -> None:
 
         assert cluster.slices() == []
         assert len(warnings(cluster)) == 1
-        (line,) = log_lines(cluster, "gpupool_awaited")
-        assert "gpupools: the API server has no such resource" in line["error"]
+        # On a busy machine the first line may be that there is no answer yet.
+        awaited = [line["error"] for line in log_lines(cluster, "gpupool_awaited")]
+        missing = "gpupools: the API server has no such resource"
+        assert sum(missing in error for error in awaited) == 1
         assert log_lines(cluster, "watch_retried") == []
 
 
