@@ -4,11 +4,11 @@ PYTHON ?= python3
 PY := .venv/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check --quiet
 # In the order of the files: by default those of few tests come last, and the longest are among them.
-PYTEST := $(PY) -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
+PYTEST := $(PY) -m pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder
 # Some images set it; but a process of the driver starts in half the time from compiled modules.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-faults e2e bench soak image manifests protos lock clean
+.PHONY: demo test types suite test-faults e2e bench soak image manifests protos lock clean
 
 demo: .venv/demo.stamp  ## The whole node on this machine: no GPU, no cluster.
 	@$(PY) -m tensorfusion_dra simulate $(ARGS)
@@ -16,13 +16,20 @@ demo: .venv/demo.stamp  ## The whole node on this machine: no GPU, no cluster.
 test: .venv/dev.stamp  ## Style, types, import arrows and all tests.
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
-	$(PY) -m mypy
 	.venv/bin/lint-imports
+	@$(MAKE) --no-print-directory --jobs=2 types suite
+
+# Beside the tests, which wait as much as they work.
+types:
+	$(PY) -m mypy
+
+suite:
 	$(PYTEST) $(ARGS)
 
 test-faults: export FAULT_EFFORT ?= 1
 test-faults: .venv/dev.stamp  ## All kills, damages and odd inputs, of which `make test` runs a fixed sample.
 	$(PYTEST) tests/faults $(ARGS)
+	$(PYTEST) -m hypothesis --ignore tests/faults $(ARGS)
 
 e2e: .venv/dev.stamp  ## Everything on the real cluster that KUBECONFIG names; ARGS="--driver host" without a DaemonSet.
 	$(PY) -m pytest tests/e2e $(ARGS)

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, settings
 from tensorfusion_dra.app import plugin_process
 from tests.guard import sitecustomize as path_guard
 from tests.support import forks
-from tests.support.tally import EFFORT, Tally
+from tests.support.tally import EFFORT, Tally, examples
 
 _TALLY = pytest.StashKey[Tally]()
 _OUTSIDE = pytest.StashKey[list[str]]()
@@ -47,6 +47,7 @@ plugin_process.spawn = forks.spawn
 # Neither how long an example takes nor what an earlier run found decides whether a test passes.
 settings.register_profile(
     "tests",
+    max_examples=examples(100),
     deadline=None,
     database=None,
     derandomize=EFFORT <= 1,

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
-from functools import cached_property
+from functools import cache, cached_property
 from importlib import resources
 from pathlib import Path
 from typing import Final
@@ -100,11 +100,15 @@ def load(own: Path | None = None) -> ModelTable:
     Raises:
         InputError: The file cannot be read or is not of that form; the text names the entry.
     """
+    return ModelTable(packaged=_packaged(), own=() if own is None else rows(own))
+
+
+@cache
+def _packaged() -> tuple[ModelRow, ...]:
     with resources.as_file(
         resources.files("tensorfusion_dra.discovery") / PACKAGED_TABLE
     ) as packaged:
-        table = rows(packaged)
-    return ModelTable(packaged=table, own=() if own is None else rows(own))
+        return rows(packaged)
 
 
 def rows(file: Path) -> tuple[ModelRow, ...]:

@@ -15,6 +15,7 @@ from tensorfusion_dra.core.share_parameters import Isolation, Qos
 from tests.support.cdi_rules import env, injected, spec_of, violations
 from tests.support.claims import share_id
 from tests.support.gpus import gpu
+from tests.support.tally import examples
 
 REQUESTS = st.from_regex(r"[a-z0-9]([-a-z0-9]{0,8}[a-z0-9])?", fullmatch=True)
 
@@ -61,7 +62,7 @@ def claims(draw: st.DrawFn) -> PreparedClaim:
     return PreparedClaim(ref=ClaimRef(namespace="default", name="a", uid=uid), shares=tuple(shares))
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(claims())
 def test_every_claim_has_a_spec_that_runtimes_load(claim: PreparedClaim) -> None:
     spec = spec_of(claim)
@@ -71,7 +72,7 @@ def test_every_claim_has_a_spec_that_runtimes_load(claim: PreparedClaim) -> None
     assert all(device["name"].startswith(claim.ref.uid) for device in spec["devices"])
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(claims())
 def test_every_id_is_in_the_spec_and_none_is_given_twice(claim: PreparedClaim) -> None:
     answer = cdi.ids_by_share(claim)
@@ -89,7 +90,7 @@ def test_every_id_is_in_the_spec_and_none_is_given_twice(claim: PreparedClaim) -
     assert {name for name in ids if name.startswith("tensor-fusion.ai/")} == defined
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(claims())
 def test_no_variable_meets_itself_in_a_container_of_one_request(claim: PreparedClaim) -> None:
     for request in {item.request for item in claim.shares}:
@@ -108,7 +109,7 @@ def test_no_variable_meets_itself_in_a_container_of_one_request(claim: PreparedC
         assert len(variables) == len(set(variables))
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(claims(), st.data())
 def test_no_card_is_without_a_limit_whatever_requests_a_container_uses(
     claim: PreparedClaim, data: st.DataObject
@@ -129,7 +130,7 @@ def test_no_card_is_without_a_limit_whatever_requests_a_container_uses(
     assert 0 < int(variables["TF_GPU_MEMORY_LIMIT"]) * MIB <= max(amounts.values())
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(claims())
 def test_the_scalar_limits_of_one_request_exceed_no_card_of_it(claim: PreparedClaim) -> None:
     for request in {item.request for item in claim.shares if item.limit}:

@@ -22,6 +22,7 @@ from tensorfusion_dra.core.health import (
     Trouble,
 )
 from tensorfusion_dra.core.xids import XidRules
+from tests.support.tally import examples
 
 RULES = HealthRules(failed_readings=2, good_readings=3, quiet_seconds=100)
 XID = Trouble(kind=Kind.XID, reason="xid-79", text="XID 79")
@@ -191,7 +192,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(
     STEPS,
     st.integers(1, 3),

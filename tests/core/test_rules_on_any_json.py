@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tensorfusion_dra.core import slice_rules
+from tests.support.tally import examples
 
 Json = dict[str, Any]
 
@@ -46,13 +47,13 @@ SPECS: Final = fields(
 )
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(DEVICES)
 def test_any_json_gets_a_verdict_as_a_device(found: Json) -> None:
     assert all(": " in text for text in slice_rules.device_violations(found))
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(SPECS)
 def test_any_json_gets_a_verdict_as_a_slice(found: Json) -> None:
     assert all(": " in text for text in slice_rules.slice_violations(found))

@@ -11,6 +11,7 @@ from tensorfusion_dra.core.slices import Slice
 from tests.support.gpus import NODE
 from tests.support.publications import generations, publication, wanted
 from tests.support.slice_store import applied, listed, states, visible
+from tests.support.tally import examples
 
 
 def test_an_obsolete_slice_goes_before_the_rest_is_written() -> None:
@@ -60,7 +61,7 @@ def stores(draw: st.DrawFn) -> list[Slice]:
     return draw(st.permutations(list(items.values())))
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(stores(), st.sampled_from([0, 1, 2, 65, 129]), st.sampled_from("ab"))
 def test_from_whatever_is_stored_a_plan_leads_to_the_wanted_pool_and_to_nothing_else(
     kept: list[Slice], count: int, node_uid: str
@@ -78,7 +79,7 @@ def test_from_whatever_is_stored_a_plan_leads_to_the_wanted_pool_and_to_nothing_
     assert not slices.plan(target, after)
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(stores(), st.sampled_from([0, 1, 2, 65, 129]))
 def test_no_scheduler_ever_sees_old_and_new_devices_mixed_or_an_older_generation(
     kept: list[Slice], count: int

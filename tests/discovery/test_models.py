@@ -13,6 +13,7 @@ from tensorfusion_dra.core.errors import InputError
 from tensorfusion_dra.core.gpu import TflopsSource
 from tensorfusion_dra.discovery import model_names, models
 from tensorfusion_dra.discovery.models import ModelRow, ModelTable, Rating
+from tests.support.tally import examples
 
 PACKAGED = models.load()
 
@@ -263,7 +264,7 @@ def refusal_or_rows(file: Path) -> str | tuple[ModelRow, ...]:
 
 
 @given(content=st.binary(max_size=200))
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 def test_any_bytes_are_a_table_or_refused_in_one_line(
     content: bytes, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -278,7 +279,7 @@ _FIELDS = st.sampled_from(["model", "fullModelName", "vendor", "fp16TFlops"])
 
 
 @given(entries=st.lists(st.dictionaries(_FIELDS, _VALUES) | _VALUES, max_size=3))
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 def test_any_entries_are_a_table_or_refused_in_one_line(
     entries: list[object], tmp_path_factory: pytest.TempPathFactory
 ) -> None:

@@ -16,6 +16,7 @@ from tensorfusion_dra.core.errors import ClaimError
 from tensorfusion_dra.driver.outcomes import Failure
 from tests.support.prepared_node import Setup, put, share
 from tests.support.stored_claims import stored_claim
+from tests.support.tally import examples
 
 HOSTILE = st.one_of(
     st.text(max_size=300),
@@ -36,7 +37,7 @@ def setup(tmp_path_factory: pytest.TempPathFactory) -> Setup:
 
 
 @given(namespace=HOSTILE, name=HOSTILE, uid=HOSTILE)
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 def test_no_reference_makes_or_removes_a_file(
     setup: Setup, namespace: str, name: str, uid: str
 ) -> None:
@@ -55,7 +56,7 @@ def test_no_reference_makes_or_removes_a_file(
 
 
 @given(pod=HOSTILE)
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 def test_no_pod_name_in_a_claims_status_leads_out_of_the_folder(setup: Setup, pod: str) -> None:
     stored = stored_claim("reserved", share())
     stored["status"]["reservedFor"][0]["name"] = pod
@@ -155,7 +156,7 @@ REF = ClaimRef(namespace="default", name="damaged", uid=CLAIM["metadata"]["uid"]
 
 
 @given(document=damaged(CLAIM))
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 def test_a_damaged_claim_is_an_error_of_this_claim_or_none(document: Any) -> None:
     said = ""
     try:
@@ -167,7 +168,7 @@ def test_a_damaged_claim_is_an_error_of_this_claim_or_none(document: Any) -> Non
 
 
 @given(document=damaged(CLAIM))
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 def test_a_damaged_claim_costs_no_other_claim_of_the_call(setup: Setup, document: Any) -> None:
     good = put(setup, "good", share())
     setup.claims.stored["default/damaged"] = document

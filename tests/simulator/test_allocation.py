@@ -23,6 +23,7 @@ from tests.simulator.objects import (
     resource_slice,
     shared,
 )
+from tests.support.tally import examples
 
 UUID4 = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 
@@ -224,7 +225,7 @@ capacities = st.fixed_dictionaries({}, optional={"tflops": texts, "vram": vrams}
 wanted_requests = st.lists(st.tuples(capacities, st.integers(1, 3)), min_size=1, max_size=3)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.lists(wanted_requests, max_size=8))
 def test_no_sequence_of_claims_takes_more_of_a_device_than_there_is(
     sequence: list[list[tuple[dict[str, str], int]]],

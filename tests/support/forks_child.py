@@ -41,7 +41,10 @@ from tensorfusion_dra.app import (  # noqa: F401 - for the forks
 )
 from tensorfusion_dra.app.convert import command  # noqa: F401 - for the forks
 from tensorfusion_dra.app.doctor import run as doctor  # noqa: F401 - for the forks
-from tensorfusion_dra.discovery import nvml  # noqa: F401 - for the forks
+from tensorfusion_dra.discovery import (
+    models,
+    nvml,  # noqa: F401 - for the forks
+)
 from tests.support import forks
 
 _APPEND: Final = os.O_WRONLY | os.O_CREAT | os.O_APPEND
@@ -52,6 +55,7 @@ def main() -> None:
     threads = len(list(Path("/proc/self/task").iterdir()))
     assert threads == 1, f"{threads} threads, expected 1: a fork would lack the others"
     plugin_process.spawn = forks.spawn
+    models.load()
     # What is here stays here, and the collector of a fork does not copy its pages.
     gc.freeze()
     with socket.socket(socket.AF_UNIX) as listening:

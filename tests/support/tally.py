@@ -23,3 +23,8 @@ PODS_CHURNED: Final = "pods churned through rolling updates"
 def share(count: int, *, least: int = 1) -> int:
     """Return the effort's share of a count, up to the count itself."""
     return min(count, max(least, round(count * EFFORT)))
+
+
+def examples(count: int) -> int:
+    """Return how many of so many generated examples a test tries: at least half of them."""
+    return round(count * max(EFFORT, 0.5))

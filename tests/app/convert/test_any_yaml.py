@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tensorfusion_dra.app.convert.convert import convert
+from tests.support.tally import examples
 
 SCALARS = st.sampled_from(
     (
@@ -96,7 +97,7 @@ def written(listed: list[tuple[Any, str]], *, flow: bool | None, indent: int) ->
     )
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(LISTED, st.sampled_from([True, False, None]), st.sampled_from([2, 4]))
 def test_converting_ends_well_and_once_is_enough(
     listed: list[tuple[Any, str]], flow: bool | None, indent: int

@@ -13,6 +13,7 @@ from tensorfusion_dra.simulator import cel
 from tests.core.cel.dialect_terms import TOTALS, Facts, Term, expressions
 from tests.support.gpus import gpu, published
 from tests.support.selecting import as_scheduled
+from tests.support.tally import examples
 
 MORE = Oversubscription(tflops_percent=150, host_memory_percent=50, host_disk_percent=0)
 HOST = Host(memory_bytes=160 * GIB, disk_bytes=0)
@@ -43,7 +44,7 @@ nodes = st.builds(
 )
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(expressions, cards, nodes)
 def test_a_translation_means_what_the_dialect_means(term: Term, card: Gpu, node: Node) -> None:
     device = published(card, node=node, host=HOST)[0]

@@ -8,6 +8,7 @@ from tensorfusion_dra.core.cel import translate, type_check
 from tensorfusion_dra.core.cel.errors import CelError
 from tensorfusion_dra.simulator import cel
 from tests.core.cel.dialect_terms import Term, expressions
+from tests.support.tally import examples
 
 D = '"tensor-fusion.ai.dra-driver"'
 ATTRIBUTES = f"device.attributes[{D}]"
@@ -183,7 +184,7 @@ def random_expressions(numbers: list[str]) -> st.SearchStrategy[str]:
     return st.recursive(st.sampled_from([*ATOMS, *numbers]), combined, max_leaves=6)
 
 
-@settings(max_examples=600)
+@settings(max_examples=examples(600))
 @given(st.one_of(*[random_expressions(numbers) for numbers in NUMBERS]))
 def test_whatever_is_refused_an_api_server_refuses_as_well(expression: str) -> None:
     found = refusal(expression)

@@ -27,6 +27,7 @@ from tests.simulator.api.client import (
     resource_slice,
     template,
 )
+from tests.support.tally import examples
 
 VERSION: Final = "1.36"
 SCHEMA: Final = Schema(STRUCTS)
@@ -218,7 +219,7 @@ def objects(value: object) -> Iterator[dict[str, Any]]:
 NOT_COMPARED: Final = frozenset({"timeAdded", "lastTransitionTime", "parameters", "data"})
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(data=st.data())
 def test_an_added_field_is_judged_as_kubernetes_judges_it(data: st.DataObject) -> None:
     document = copy.deepcopy(data.draw(st.sampled_from([full_slice(), full_claim()])))
@@ -229,7 +230,7 @@ def test_an_added_field_is_judged_as_kubernetes_judges_it(data: st.DataObject) -
     assert decodes(document) == kubernetes_takes(document)
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(data=st.data())
 def test_a_value_of_another_type_is_judged_as_kubernetes_judges_it(data: st.DataObject) -> None:
     document = copy.deepcopy(data.draw(st.sampled_from([full_slice(), full_claim()])))
