@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kubernetes import client as kubernetes_client
 from kubernetes import config
-from kubernetes.client import CoreV1Api, CustomObjectsApi, ResourceV1Api
 from kubernetes.client.exceptions import ApiException
 from kubernetes.watch import Watch
 
@@ -124,7 +124,7 @@ def library(server: ApiServer, tmp_path: Path) -> Any:
 
 @pytest.fixture
 def custom(library: Any) -> Any:
-    return CustomObjectsApi(library)
+    return kubernetes_client.CustomObjectsApi(library)
 
 
 SLICE_ARGS = ("resource.k8s.io", "v1", "resourceslices")
@@ -188,8 +188,8 @@ def test_the_kubernetes_client_watches(custom: Any) -> None:
 
 
 def test_the_typed_clients_work_as_well(library: Any) -> None:
-    core: Any = CoreV1Api(library)
-    resource: Any = ResourceV1Api(library)
+    core: Any = kubernetes_client.CoreV1Api(library)
+    resource: Any = kubernetes_client.ResourceV1Api(library)
 
     core.create_node({"metadata": {"name": "node-a"}})
     core.create_namespaced_pod("default", pod())
