@@ -3,6 +3,7 @@
 import json
 import stat
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -80,9 +81,12 @@ def test_neither_tokens_nor_whole_objects_reach_the_log(cluster: SimulatedCluste
     socket = cluster.kubelet_root / "plugins" / names.DRIVER / "dra-pod-1.sock"
     with PluginClient(socket) as kubelet:
         claim_faults: tuple[Action, ...] = (Refuse(403, ECHO), Refuse(500, ECHO), Cut())
+        refs = []
         for number, fault in enumerate(claim_faults):
-            with faults.during("get", "resourceclaims", fault):
-                kubelet.prepare(ClaimRef(namespace="default", name=f"a-{number}", uid=f"u{number}"))
+            refs.append(ClaimRef(namespace="default", name=f"a-{number}", uid=f"u{number}"))
+            faults.add("get", "resourceclaims", fault, name=f"a-{number}")
+        with ThreadPoolExecutor(len(refs)) as side_by_side:
+            list(side_by_side.map(kubelet.prepare, refs))
         kubelet.prepare(ClaimRef(namespace="../..", name="\x1b[2J", uid="../../etc"))
     for slice_fault in (Refuse(403, ECHO), Refuse(500, ECHO), Expire(), Garble()):
         faults.add("watch", "resourceslices", slice_fault, times=1)

@@ -32,7 +32,7 @@ def resource_api(api: Api) -> ResourceApi:
 @pytest.fixture
 def answers() -> Iterator[Answers]:
     with Answers() as server:
-        thread = Thread(target=server.serve_forever)
+        thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
         thread.start()
         yield server
         server.shutdown()

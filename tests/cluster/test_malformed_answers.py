@@ -84,8 +84,9 @@ def test_a_slice_that_names_no_driver_is_somebody_elses(
 
 @pytest.mark.parametrize("document", MALFORMED)
 def test_malformed_lists_are_failures_that_pass(
-    answers: Answers, tmp_path: Path, document: Any
+    answers: Answers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, document: Any
 ) -> None:
+    monkeypatch.setattr(watch, "_FIRST_DELAY_SECONDS", 0.01)
     api = Api(answers.kubeconfig(tmp_path, TOKEN))
     resource_api = ResourceApi(api)
     answers.body = json.dumps({"versions": [{"version": "v1"}]}).encode()
