@@ -1,6 +1,7 @@
 """Version of this package; pyproject.toml is where it is written down."""
 
 import tomllib
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Final
@@ -10,6 +11,7 @@ NAME: Final = "tensorfusion-dra"
 _PYPROJECT: Final = Path(__file__).parents[2] / "pyproject.toml"
 
 
+@cache
 def current() -> str:
     """Return the version of the code that runs, or "unknown" for a bare copy of the package.
 

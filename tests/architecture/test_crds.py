@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-import kubernetes_validate
 import pytest
 import yaml
 
@@ -11,6 +10,7 @@ from tensorfusion_dra.core import names, oversubscription
 from tensorfusion_dra.core.errors import InputError
 from tensorfusion_dra.core.gpupool import QOS_LEVELS
 from tensorfusion_dra.core.oversubscription import Oversubscription
+from tests.support import kubernetes_schemas
 
 FOLDER = Path(__file__).parents[2] / "daemonset" / "crds"
 FILES = sorted(path.name for path in FOLDER.iterdir())
@@ -30,7 +30,7 @@ def spec_of(name: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", FILES)
 def test_kubernetes_takes_the_definition(name: str) -> None:
-    kubernetes_validate.validate(definition(name), "1.36", strict=True)
+    kubernetes_schemas.check(definition(name))
 
 
 @pytest.mark.parametrize("name", FILES)

@@ -4,7 +4,6 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-import kubernetes_validate
 import pytest
 import yaml
 
@@ -12,6 +11,7 @@ from tensorfusion_dra.app import webhook, webhook_settings
 from tensorfusion_dra.core import asks, names, parameter_rules
 from tensorfusion_dra.simulator import match_conditions
 from tensorfusion_dra.webhook import reviews
+from tests.support import kubernetes_schemas
 from tests.support.admission import claim, pod, said
 
 FOLDER = Path(__file__).parents[2] / "daemonset"
@@ -49,7 +49,7 @@ def is_sent(entry: Json, document: Json) -> bool:
 @pytest.mark.parametrize("file", [*FILES, FOLDER / "claim-template.yaml"], ids=lambda f: f.name)
 def test_kubernetes_takes_the_manifests(file: Path) -> None:
     for document in documents(file):
-        kubernetes_validate.validate(document, "1.36", strict=True)
+        kubernetes_schemas.check(document)
 
 
 def test_each_webhook_is_sent_to_the_path_that_answers_its_kind() -> None:

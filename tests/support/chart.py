@@ -10,7 +10,7 @@ from typing import Any, Final
 import jsonschema
 import yaml
 
-from tests.support import go_template
+from tests.support import go_template, yaml_text
 from tests.support.go_template import Function, Scope
 
 Document = dict[str, Any]
@@ -29,7 +29,7 @@ def render(folder: Path, values: Mapping[str, Any] | None = None) -> list[Docume
     return [
         document
         for file in sorted((folder / "templates").glob("*.yaml"))
-        for document in yaml.safe_load_all(printed(file))
+        for document in yaml_text.load_all(printed(file))
         if document
     ]
 
@@ -45,8 +45,8 @@ def notes(folder: Path, values: Mapping[str, Any] | None = None) -> str:
 
 def _printer(folder: Path, values: Mapping[str, Any] | None) -> Callable[[Path], str]:
     """Renders one file of a release."""
-    chart = yaml.safe_load((folder / "Chart.yaml").read_text(encoding="utf-8"))
-    merged = merge(yaml.safe_load((folder / "values.yaml").read_text(encoding="utf-8")), values)
+    chart = yaml_text.load((folder / "Chart.yaml").read_text(encoding="utf-8"))
+    merged = merge(yaml_text.load((folder / "values.yaml").read_text(encoding="utf-8")), values)
     jsonschema.validate(merged, json.loads((folder / "values.schema.json").read_text()))
     root = {
         "Values": merged,

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import yaml
+from tests.support import yaml_text
 
 Document = dict[str, Any]
 
@@ -31,7 +31,7 @@ def with_components(folder: Path, *components: Path) -> list[Document]:
 
 def kustomization(folder: Path) -> Document:
     """The kustomization of a folder."""
-    loaded: Document = yaml.safe_load((folder / "kustomization.yaml").read_text(encoding="utf-8"))
+    loaded: Document = yaml_text.load((folder / "kustomization.yaml").read_text(encoding="utf-8"))
     unknown = loaded.keys() - _FIELDS
     if unknown:
         raise ValueError(f"{folder}: found {sorted(unknown)}, expected only {sorted(_FIELDS)}")
@@ -62,7 +62,7 @@ def _resource(path: Path) -> list[Document]:
 @functools.cache
 def _objects(file: Path) -> list[Document]:
     """Return the objects of a file, which is parsed once: most overlays have it in common."""
-    return [item for item in yaml.safe_load_all(file.read_text(encoding="utf-8")) if item]
+    return [item for item in yaml_text.load_all(file.read_text(encoding="utf-8")) if item]
 
 
 def _patched(documents: list[Document], patch: Document, folder: Path) -> list[Document]:
@@ -75,7 +75,7 @@ def _patched(documents: list[Document], patch: Document, folder: Path) -> list[D
     ]
     if len(met) != 1:
         raise ValueError(f"{folder}: {target}: found {len(met)} objects, expected one")
-    changed = apply(met[0], yaml.safe_load(text))
+    changed = apply(met[0], yaml_text.load(text))
     return [changed if item is met[0] else item for item in documents]
 
 

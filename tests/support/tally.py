@@ -6,7 +6,7 @@ from typing import Final
 
 Tally = Counter[str]
 
-EFFORT: Final = float(os.environ.get("FAULT_EFFORT", "0.15"))
+EFFORT: Final = float(os.environ.get("FAULT_EFFORT", "0.1"))
 """How much the tests do of what could go on for ever.
 
 Up to 1 the share of it, the same in every run: a fixed sample for `make test`, and all of it for

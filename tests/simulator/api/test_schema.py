@@ -8,7 +8,6 @@ import kubernetes_validate
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kubernetes_validate.utils import schema_contents
 
 from tensorfusion_dra.simulator.api.kinds import KINDS
 from tensorfusion_dra.simulator.api.scalars import DecodeError
@@ -27,9 +26,10 @@ from tests.simulator.api.client import (
     resource_slice,
     template,
 )
+from tests.support import kubernetes_schemas
 from tests.support.tally import examples
 
-VERSION: Final = "1.36"
+VERSION: Final = kubernetes_schemas.VERSION
 SCHEMA: Final = Schema(STRUCTS)
 
 SCALARS: Final = {
@@ -54,7 +54,7 @@ TYPES: Final = {"string": "string", "integer": "int", "boolean": "bool"}
 def definitions() -> dict[str, Json]:
     """Kubernetes' structs by their full names."""
     path = f"kubernetes-json-schema/v{VERSION}.0-local-strict/_definitions.json"
-    found: dict[str, Json] = schema_contents(path, VERSION)["$defs"]
+    found: dict[str, Json] = kubernetes_schemas.contents(path, VERSION)["$defs"]
     return found
 
 
@@ -185,7 +185,7 @@ def decodes(document: Json) -> bool:
 def kubernetes_takes(document: Json) -> bool:
     """Whether Kubernetes' strict schema takes the document."""
     try:
-        kubernetes_validate.validate(document, VERSION, strict=True)
+        kubernetes_schemas.check(document)
     except kubernetes_validate.ValidationError:
         return False
     return True
