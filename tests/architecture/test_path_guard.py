@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import is_end_to_end
 from tests.guard import sitecustomize as path_guard
 from tests.support.waiting import PATIENCE_SECONDS
 
@@ -99,3 +100,18 @@ def test_what_tests_make_and_what_every_machine_has_is_allowed(
     assert not Path("/nowhere").exists()
 
     assert not report.exists()
+
+
+@pytest.mark.parametrize(
+    ("argument", "alone"),
+    [
+        ("tests/e2e", True),
+        (str(path_guard.REPOSITORY / "tests/e2e"), True),
+        ("tests/e2e/test_doctor.py::test_a", True),
+        ("tests", False),
+        ("tests/app", False),
+        ("tests/e2elsewhere", False),
+    ],
+)
+def test_only_the_tests_of_a_real_cluster_are_not_guarded(argument: str, alone: bool) -> None:
+    assert is_end_to_end(argument, path_guard.REPOSITORY) is alone
