@@ -57,6 +57,7 @@ class FilePods:
         flags = ("--virtual-capacity", virtual)
         self._webhook = SimulatedWebhook(cluster.folder, cluster.kubeconfig, flags)
         cluster.watch_process("webhook", self._webhook.process)
+        cluster.until("readiness of the webhook", self._webhook.is_ready)
         for configuration in self._webhook.configurations():
             cluster.client.create(_resource(configuration), configuration)
         (template,) = documents("claim-template.yaml")

@@ -1,12 +1,15 @@
 """The webhook of a simulated cluster: the real process, with a certificate of its own."""
 
 import base64
+import http.client
 import json
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 import trustme
 import yaml
@@ -20,6 +23,7 @@ Json = dict[str, Any]
 _HOST: Final = "127.0.0.1"
 _START_SECONDS: Final = 120.0
 _POLL_SECONDS: Final = 0.02
+_READY_SECONDS: Final = 5.0
 
 
 class SimulatedWebhook:
@@ -68,6 +72,16 @@ class SimulatedWebhook:
     def ca_bundle(self) -> str:
         """PEM of whom its clients have to trust."""
         return self.authority.cert_pem.bytes().decode()
+
+    def is_ready(self) -> bool:
+        """Return whether it has read what it needs; a cluster sends no review to it before."""
+        address = urlsplit(self.health_url).netloc
+        with closing(http.client.HTTPConnection(address, timeout=_READY_SECONDS)) as probe:
+            try:
+                probe.request("GET", "/readyz")
+                return probe.getresponse().status == http.client.OK
+            except OSError:
+                return False
 
     def configurations(self) -> Iterator[Json]:
         """The configurations of daemonset/webhook, which call this process, not a service."""

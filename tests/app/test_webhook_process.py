@@ -41,6 +41,7 @@ def server() -> Iterator[ApiServer]:
 @pytest.fixture
 def webhook(server: ApiServer, folder: Path) -> Iterator[SimulatedWebhook]:
     running = SimulatedWebhook(folder, server.kubeconfig(folder / "kubeconfig"))
+    assert eventually(running.is_ready)
     yield running
     if running.process.exit_code is None:
         running.process.stop()
@@ -83,7 +84,6 @@ def test_it_answers_reviews_and_ends_in_order(webhook: SimulatedWebhook) -> None
 def test_a_pool_that_turns_dra_on_is_known_at_once(
     webhook: SimulatedWebhook, server: ApiServer
 ) -> None:
-    assert eventually(lambda: ready(webhook) == 200)
     pool = {
         "apiVersion": "tensor-fusion.ai/v1",
         "kind": "GPUPool",

@@ -18,6 +18,7 @@ from tensorfusion_dra.simulator.api.faults import (
 )
 from tensorfusion_dra.simulator.apiserver import ApiServer
 from tests.simulator.api.client import CLAIMS, SLICES, Client, claim, resource_slice
+from tests.support.waiting import PATIENCE_SECONDS
 
 
 @pytest.mark.parametrize(
@@ -139,9 +140,13 @@ def test_a_half_open_connection_never_answers_but_ends_with_the_server() -> None
 def test_a_half_open_watch_sends_headers_and_then_nothing(server: ApiServer) -> None:
     server.faults.add("watch", "resourceslices", HalfOpen(), times=1)
     api = Client(server.url)
-    connection = http.client.HTTPConnection(server.url.removeprefix("http://"), timeout=0.1)
+    connection = http.client.HTTPConnection(
+        server.url.removeprefix("http://"), timeout=PATIENCE_SECONDS
+    )
     connection.request("GET", f"{SLICES}?watch=true")
     answer = connection.getresponse()
+    assert connection.sock is not None
+    connection.sock.settimeout(0.1)
     api.post(SLICES, resource_slice())
 
     with pytest.raises(TimeoutError):
