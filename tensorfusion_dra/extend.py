@@ -10,8 +10,8 @@ A provider is any callable of the type AttributeProvider, named in the entry poi
 from collections.abc import Mapping
 from typing import Protocol
 
-from tensorfusion_dra.core.device import AttributeValue, Node, Version
-from tensorfusion_dra.core.gpu import Gpu, TflopsSource
+from tensorfusion_dra.core.devices.device import AttributeValue, Node, Version
+from tensorfusion_dra.core.devices.gpu import Gpu, TflopsSource
 
 __all__ = ["AttributeProvider", "AttributeValue", "Gpu", "Node", "TflopsSource", "Version"]
 

@@ -7,9 +7,9 @@ from tensorfusion_dra.app.settings import Settings
 from tensorfusion_dra.cluster.api import Api
 from tensorfusion_dra.cluster.events import Events
 from tensorfusion_dra.cluster.nodes import Nodes
-from tensorfusion_dra.core.health import HealthRules
-from tensorfusion_dra.core.prepared import PreparedClaim
-from tensorfusion_dra.core.xids import XidRules
+from tensorfusion_dra.core.claims.prepared import PreparedClaim
+from tensorfusion_dra.core.devices.health import HealthRules
+from tensorfusion_dra.core.devices.xids import XidRules
 from tensorfusion_dra.driver.card_memory import CardMemory
 from tensorfusion_dra.state import boot
 from tensorfusion_dra.state.card_records import CardFile

@@ -7,9 +7,10 @@ from typing import Final
 
 from tensorfusion_dra.app import reading
 from tensorfusion_dra.app.reading import STDIN
-from tensorfusion_dra.core import names, quantity
+from tensorfusion_dra.core import names
 from tensorfusion_dra.core.errors import InputError
-from tensorfusion_dra.core.quantity import Quantity, QuantityError
+from tensorfusion_dra.core.kubernetes import quantity
+from tensorfusion_dra.core.kubernetes.quantity import Quantity, QuantityError
 
 _EXIT_CODES: Final = """\
 exit codes:

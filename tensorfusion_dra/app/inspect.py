@@ -13,9 +13,9 @@ from tensorfusion_dra.app import card_health, parts, pool_source, providers
 from tensorfusion_dra.app.settings import Settings
 from tensorfusion_dra.app.tables import table
 from tensorfusion_dra.core import names
+from tensorfusion_dra.core.claims.prepared import PreparedClaim
+from tensorfusion_dra.core.devices.health import Sickness
 from tensorfusion_dra.core.errors import DriverError, RetryableError
-from tensorfusion_dra.core.health import Sickness
-from tensorfusion_dra.core.prepared import PreparedClaim
 from tensorfusion_dra.discovery.host import HostSizes
 from tensorfusion_dra.driver.catalog import Catalog, CatalogReader
 from tensorfusion_dra.driver.ports.discovery import Discovery

@@ -5,12 +5,12 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from tensorfusion_dra.app.settings import Settings
-from tensorfusion_dra.core.device import Node
-from tensorfusion_dra.core.enforcers.enforcer import Enforcer
-from tensorfusion_dra.core.enforcers.hami_core import HamiCore
-from tensorfusion_dra.core.enforcers.mps import Mps
-from tensorfusion_dra.core.enforcers.tensor_fusion import TensorFusion
-from tensorfusion_dra.core.tenancy import Rules
+from tensorfusion_dra.core.claims.enforcers.enforcer import Enforcer
+from tensorfusion_dra.core.claims.enforcers.hami_core import HamiCore
+from tensorfusion_dra.core.claims.enforcers.mps import Mps
+from tensorfusion_dra.core.claims.enforcers.tensor_fusion import TensorFusion
+from tensorfusion_dra.core.claims.tenancy import Rules
+from tensorfusion_dra.core.devices.device import Node
 from tensorfusion_dra.discovery import models, simulated
 from tensorfusion_dra.discovery.device_nodes import HostDeviceNodes
 from tensorfusion_dra.discovery.driver_files import HostDriverFiles

@@ -9,7 +9,7 @@ from tensorfusion_dra.cluster import watched
 from tensorfusion_dra.cluster.api import Api
 from tensorfusion_dra.cluster.events import Events
 from tensorfusion_dra.cluster.nodes import Nodes
-from tensorfusion_dra.core.enforcers.kinds import KINDS
+from tensorfusion_dra.core.claims.enforcers.kinds import KINDS
 from tensorfusion_dra.driver.catalog import CatalogReader
 from tensorfusion_dra.driver.pool_follower import (
     NamedPool,

@@ -13,7 +13,7 @@ from tensorfusion_dra.app.tables import table
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.cel import terms, translate
 from tensorfusion_dra.core.errors import InputError
-from tensorfusion_dra.core.quantity import Quantity
+from tensorfusion_dra.core.kubernetes.quantity import Quantity
 from tensorfusion_dra.simulator import cel
 
 _SHOWN_VALUES: Final = 4

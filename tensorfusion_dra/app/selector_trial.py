@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from tensorfusion_dra.core.cel import terms
 from tensorfusion_dra.core.cel.terms import Lookup, Term
-from tensorfusion_dra.core.quantity import Quantity
+from tensorfusion_dra.core.kubernetes.quantity import Quantity
 from tensorfusion_dra.simulator import cel
 from tensorfusion_dra.simulator.allocator import consumable
 from tensorfusion_dra.simulator.allocator.devices import Device

@@ -15,11 +15,11 @@ from tensorfusion_dra.app.setting_sources import check_range as _check_range
 from tensorfusion_dra.app.setting_sources import flag as _flag
 from tensorfusion_dra.app.setting_sources import setting as _setting
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.enforcers.kinds import KINDS
+from tensorfusion_dra.core.claims.enforcers.kinds import KINDS
+from tensorfusion_dra.core.devices.gpupool import DEFAULT_QOS, QOS_LEVELS
+from tensorfusion_dra.core.devices.oversubscription import NO_MORE, Oversubscription
+from tensorfusion_dra.core.devices.sharing import Isolation
 from tensorfusion_dra.core.errors import InputError
-from tensorfusion_dra.core.gpupool import DEFAULT_QOS, QOS_LEVELS
-from tensorfusion_dra.core.oversubscription import NO_MORE, Oversubscription
-from tensorfusion_dra.core.share_parameters import Isolation
 
 BOOLEANS: Final = ("true", "false")
 ENFORCERS: Final = tuple(KINDS)

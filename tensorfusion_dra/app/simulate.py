@@ -19,9 +19,10 @@ from tensorfusion_dra.app.simulate_options import Options
 from tensorfusion_dra.app.simulated_cluster import PATIENCE_SECONDS, SimulatedCluster
 from tensorfusion_dra.app.simulated_workload import GeneratedPods, Workload
 from tensorfusion_dra.app.simulation_report import Left, Pod, Report, Share
-from tensorfusion_dra.core import names, quantity
+from tensorfusion_dra.core import names
 from tensorfusion_dra.core.errors import InputError, RetryableError
-from tensorfusion_dra.core.quantity import Quantity
+from tensorfusion_dra.core.kubernetes import quantity
+from tensorfusion_dra.core.kubernetes.quantity import Quantity
 from tensorfusion_dra.simulator.rest import Json
 
 _INTERRUPTED: Final = 128 + signal.SIGINT

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tensorfusion_dra.core import names, quantity
+from tensorfusion_dra.core import names
+from tensorfusion_dra.core.devices.gpupool import DEFAULT_QOS, QOS_LEVELS
 from tensorfusion_dra.core.errors import InputError
-from tensorfusion_dra.core.gpupool import DEFAULT_QOS, QOS_LEVELS
-from tensorfusion_dra.core.quantity import QuantityError
+from tensorfusion_dra.core.kubernetes import quantity
+from tensorfusion_dra.core.kubernetes.quantity import QuantityError
 
 DEFAULT_GPUS: Final = "2xA100-SXM4-80GB"
 DEFAULT_PODS: Final = 6

@@ -13,8 +13,8 @@ from tensorfusion_dra.app.simulated_webhook import SimulatedWebhook, documents
 from tensorfusion_dra.app.simulation_report import Admission
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.errors import InputError
-from tensorfusion_dra.core.review import annotations_of
-from tensorfusion_dra.core.shapes import as_map
+from tensorfusion_dra.core.kubernetes.review import annotations_of
+from tensorfusion_dra.core.kubernetes.shapes import as_map
 from tensorfusion_dra.simulator.answers import ApiError
 from tensorfusion_dra.simulator.rest import (
     CLASSES,

@@ -9,8 +9,9 @@ from typing import Any, Final
 from tensorfusion_dra.app import simulation_details
 from tensorfusion_dra.app.simulation_report import Admission, Left, Pod, Report
 from tensorfusion_dra.app.tables import table
-from tensorfusion_dra.core import names, quantity
-from tensorfusion_dra.core.quantity import GIB, MIB, NANO
+from tensorfusion_dra.core import names
+from tensorfusion_dra.core.kubernetes import quantity
+from tensorfusion_dra.core.kubernetes.quantity import GIB, MIB, NANO
 
 _BAR: Final = 10
 _WIDTH: Final = 100

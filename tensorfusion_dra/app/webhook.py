@@ -18,7 +18,7 @@ from tensorfusion_dra.cluster.pods import Pods
 from tensorfusion_dra.cluster.published_slices import PublishedSlices
 from tensorfusion_dra.cluster.resource_api import ResourceApi
 from tensorfusion_dra.cluster.watched import WatchedObjects
-from tensorfusion_dra.core.enforcers.kinds import KINDS
+from tensorfusion_dra.core.claims.enforcers.kinds import KINDS
 from tensorfusion_dra.core.errors import FatalError, InputError, RetryableError
 from tensorfusion_dra.webhook.admission import Admission
 from tensorfusion_dra.webhook.certificates import Certificates

@@ -13,7 +13,7 @@ from tensorfusion_dra.app.setting_sources import (
     setting,
 )
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.enforcers.kinds import KINDS
+from tensorfusion_dra.core.claims.enforcers.kinds import KINDS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ from typing import Any, Final
 from tensorfusion_dra.cluster.api import APPLY, StatusError
 from tensorfusion_dra.cluster.resource_api import ResourceApi
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.claim import ClaimRef
+from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.driver.ports.cluster import MissingRightError
 

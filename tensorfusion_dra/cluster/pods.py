@@ -5,7 +5,7 @@ from typing import Any
 
 from tensorfusion_dra.cluster.api import Api, StatusError, segment
 from tensorfusion_dra.cluster.retries import Reads
-from tensorfusion_dra.core.claim import PodRef
+from tensorfusion_dra.core.claims.claim import PodRef
 from tensorfusion_dra.driver.ports.cluster import MissingRightError
 
 

@@ -8,9 +8,10 @@ import structlog
 from tensorfusion_dra.cluster import api
 from tensorfusion_dra.cluster.api import StatusError
 from tensorfusion_dra.cluster.resource_api import ResourceApi
-from tensorfusion_dra.core import names, slices
+from tensorfusion_dra.core import names
+from tensorfusion_dra.core.devices import slices
+from tensorfusion_dra.core.devices.slices import Slice
 from tensorfusion_dra.core.errors import RetryableError
-from tensorfusion_dra.core.slices import Slice
 from tensorfusion_dra.driver.ports.cluster import MissingRightError
 from tensorfusion_dra.driver.repeats import Repeats
 

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from tensorfusion_dra.cluster.api import Api, StatusError
-from tensorfusion_dra.core.diagnosis.rights import Answer
+from tensorfusion_dra.core.doctor.required_rights import Right
+from tensorfusion_dra.core.doctor.rights import Answer
 from tensorfusion_dra.core.errors import RetryableError
-from tensorfusion_dra.core.rights import Right
 
 _REVIEWS: Final = "/apis/authorization.k8s.io/v1"
 _WAIT_SECONDS: Final = 10.0

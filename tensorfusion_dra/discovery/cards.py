@@ -5,7 +5,7 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from tensorfusion_dra.core.quantity import MIB
+from tensorfusion_dra.core.kubernetes.quantity import MIB
 from tensorfusion_dra.discovery import model_names
 
 

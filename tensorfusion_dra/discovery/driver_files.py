@@ -5,8 +5,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
+from tensorfusion_dra.core.claims.mounts import Mount
 from tensorfusion_dra.core.errors import RetryableError
-from tensorfusion_dra.core.mounts import Mount
 from tensorfusion_dra.discovery import driver_root
 from tensorfusion_dra.discovery.toolkit_specs import ToolkitSpecs
 

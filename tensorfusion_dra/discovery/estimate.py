@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from tensorfusion_dra.core.gpu import TflopsSource
+from tensorfusion_dra.core.devices.gpu import TflopsSource
 from tensorfusion_dra.discovery.models import Rating
 
 # Dense FP16 operations of one CUDA core's part of the tensor cores in one clock, accumulated in

@@ -7,8 +7,8 @@ from typing import Final
 
 import structlog
 
+from tensorfusion_dra.core.devices.health import CardEvent, EventKind
 from tensorfusion_dra.core.errors import InputError
-from tensorfusion_dra.core.health import CardEvent, EventKind
 from tensorfusion_dra.discovery import profile
 from tensorfusion_dra.discovery.profile import NodeProfile
 

@@ -8,8 +8,8 @@ from importlib import resources
 from pathlib import Path
 from typing import Final
 
+from tensorfusion_dra.core.devices.gpu import TflopsSource
 from tensorfusion_dra.core.errors import InputError
-from tensorfusion_dra.core.gpu import TflopsSource
 from tensorfusion_dra.discovery import model_names, yaml_file
 from tensorfusion_dra.discovery.yaml_file import shown
 

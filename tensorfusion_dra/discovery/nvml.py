@@ -9,8 +9,8 @@ from typing import Any, Final, TypeVar
 
 import pynvml
 
+from tensorfusion_dra.core.devices.gpu import Inventory
 from tensorfusion_dra.core.errors import FatalError, RetryableError
-from tensorfusion_dra.core.gpu import Inventory
 from tensorfusion_dra.discovery import estimate, nvml_library, recording, sysfs
 from tensorfusion_dra.discovery.models import ModelTable, Rating
 from tensorfusion_dra.discovery.nvml_events import NvmlEvents

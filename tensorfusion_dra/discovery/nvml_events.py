@@ -15,7 +15,7 @@ from typing import Any, Final
 import pynvml
 import structlog
 
-from tensorfusion_dra.core.health import CardEvent, EventKind
+from tensorfusion_dra.core.devices.health import CardEvent, EventKind
 from tensorfusion_dra.driver.backoff import Backoff
 
 log = structlog.get_logger()

@@ -7,9 +7,9 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
-from tensorfusion_dra.core import quantity
 from tensorfusion_dra.core.errors import InputError
-from tensorfusion_dra.core.quantity import MIB, NANO, Quantity, QuantityError
+from tensorfusion_dra.core.kubernetes import quantity
+from tensorfusion_dra.core.kubernetes.quantity import MIB, NANO, Quantity, QuantityError
 from tensorfusion_dra.discovery import cards, yaml_file
 from tensorfusion_dra.discovery.cards import Card
 from tensorfusion_dra.discovery.yaml_file import shown

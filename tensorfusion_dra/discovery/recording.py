@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from tensorfusion_dra.core.gpu import Gpu, Inventory, LeftOut, LostCard
-from tensorfusion_dra.core.quantity import MIB
+from tensorfusion_dra.core.devices.gpu import Gpu, Inventory, LeftOut, LostCard
+from tensorfusion_dra.core.kubernetes.quantity import MIB
 from tensorfusion_dra.discovery import model_names
 from tensorfusion_dra.discovery.models import Rating
 from tensorfusion_dra.discovery.sysfs import Place

@@ -5,8 +5,8 @@ import uuid
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from tensorfusion_dra.core.devices.gpu import Inventory, TflopsSource
 from tensorfusion_dra.core.errors import RetryableError
-from tensorfusion_dra.core.gpu import Inventory, TflopsSource
 from tensorfusion_dra.discovery import cards, models, recording
 from tensorfusion_dra.discovery.live_profile import LiveProfile, SimulatedEvents
 from tensorfusion_dra.discovery.models import ModelTable, Rating

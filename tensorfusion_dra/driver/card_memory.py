@@ -7,12 +7,12 @@ from typing import Any, Final
 
 import structlog
 
-from tensorfusion_dra.core import health, health_record, known_cards
+from tensorfusion_dra.core.claims.prepared import PreparedClaim
+from tensorfusion_dra.core.devices import health, health_record, known_cards
+from tensorfusion_dra.core.devices.gpu import Inventory
+from tensorfusion_dra.core.devices.health import CardEvent, HealthRules, Kind, Moment, Trouble
+from tensorfusion_dra.core.devices.known_cards import KnownCards, VisibleCards
 from tensorfusion_dra.core.errors import RetryableError
-from tensorfusion_dra.core.gpu import Inventory
-from tensorfusion_dra.core.health import CardEvent, HealthRules, Kind, Moment, Trouble
-from tensorfusion_dra.core.known_cards import KnownCards, VisibleCards
-from tensorfusion_dra.core.prepared import PreparedClaim
 from tensorfusion_dra.driver.ports.discovery import HungError
 from tensorfusion_dra.driver.ports.state import CardRecords
 

@@ -7,8 +7,8 @@ from typing import Final
 
 import structlog
 
+from tensorfusion_dra.core.devices.health import CardEvent
 from tensorfusion_dra.core.errors import RetryableError
-from tensorfusion_dra.core.health import CardEvent
 from tensorfusion_dra.driver.catalog import CatalogReader
 from tensorfusion_dra.driver.ports.discovery import CardEvents, HungError
 

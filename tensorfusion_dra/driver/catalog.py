@@ -7,13 +7,13 @@ from typing import Any, Final
 
 import structlog
 
-from tensorfusion_dra.core import device as devices
-from tensorfusion_dra.core import slice_rules
-from tensorfusion_dra.core.device import AttributeValue, Device, Node
+from tensorfusion_dra.core.devices import device as devices
+from tensorfusion_dra.core.devices.device import AttributeValue, Device, Node
+from tensorfusion_dra.core.devices.gpu import Gpu, Host, LeftOut, TflopsSource
+from tensorfusion_dra.core.devices.health import CardEvent, Sickness
+from tensorfusion_dra.core.devices.known_cards import VisibleCards
 from tensorfusion_dra.core.errors import RetryableError
-from tensorfusion_dra.core.gpu import Gpu, Host, LeftOut, TflopsSource
-from tensorfusion_dra.core.health import CardEvent, Sickness
-from tensorfusion_dra.core.known_cards import VisibleCards
+from tensorfusion_dra.core.kubernetes import slice_rules
 from tensorfusion_dra.driver.card_memory import CardMemory
 from tensorfusion_dra.driver.expansion import Expansion
 from tensorfusion_dra.driver.ports.discovery import Discovery, HostSizes

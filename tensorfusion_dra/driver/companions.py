@@ -4,12 +4,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from tensorfusion_dra.core import companions
-from tensorfusion_dra.core.claim import AllocatedClaim
+from tensorfusion_dra.core.admission import companions
+from tensorfusion_dra.core.claims.claim import AllocatedClaim
+from tensorfusion_dra.core.claims.prepared import PreparedClaim
+from tensorfusion_dra.core.claims.terms import Terms
+from tensorfusion_dra.core.devices.sharing import Isolation
 from tensorfusion_dra.core.errors import ClaimError
-from tensorfusion_dra.core.prepared import PreparedClaim
-from tensorfusion_dra.core.share_parameters import Isolation
-from tensorfusion_dra.core.terms import Terms
 from tensorfusion_dra.driver.ports.cluster import Pods
 from tensorfusion_dra.driver.ports.state import LedgerTransaction
 from tensorfusion_dra.driver.projection import Projection

@@ -7,10 +7,10 @@ from typing import Final
 
 import structlog
 
-from tensorfusion_dra.core import confirmation
-from tensorfusion_dra.core.claim import ClaimRef
+from tensorfusion_dra.core.claims import confirmation
+from tensorfusion_dra.core.claims.claim import ClaimRef
+from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.errors import ClaimError, RetryableError
-from tensorfusion_dra.core.prepared import PreparedClaim
 from tensorfusion_dra.driver.ports.cluster import Claims, NodeReadiness
 from tensorfusion_dra.driver.prepare import Preparer
 

@@ -4,9 +4,9 @@ from collections.abc import Callable
 
 import structlog
 
+from tensorfusion_dra.core.devices.gpu import Host
+from tensorfusion_dra.core.devices.oversubscription import Oversubscription
 from tensorfusion_dra.core.errors import RetryableError
-from tensorfusion_dra.core.gpu import Host
-from tensorfusion_dra.core.oversubscription import Oversubscription
 from tensorfusion_dra.driver.ports.discovery import HostSizes
 from tensorfusion_dra.driver.repeats import Repeats
 

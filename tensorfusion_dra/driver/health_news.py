@@ -9,8 +9,8 @@ from typing import Final
 import structlog
 
 from tensorfusion_dra.core import names
+from tensorfusion_dra.core.devices.health import Sickness
 from tensorfusion_dra.core.errors import RetryableError
-from tensorfusion_dra.core.health import Sickness
 from tensorfusion_dra.driver.backoff import Backoff
 from tensorfusion_dra.driver.catalog import Catalog, CatalogReader
 from tensorfusion_dra.driver.ports.cluster import Events

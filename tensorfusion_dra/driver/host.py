@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tensorfusion_dra.core.access import CardAccess, SharedAccess
-from tensorfusion_dra.core.admission import Local
-from tensorfusion_dra.core.device import Device
+from tensorfusion_dra.core.claims.access import CardAccess, SharedAccess
+from tensorfusion_dra.core.claims.admission import Local
+from tensorfusion_dra.core.claims.tenancy import Rules
+from tensorfusion_dra.core.devices.device import Device
 from tensorfusion_dra.core.errors import RetryableError
-from tensorfusion_dra.core.tenancy import Rules
 from tensorfusion_dra.driver.catalog import Catalog
 from tensorfusion_dra.driver.ports.discovery import DeviceNodes, DriverFiles
 

@@ -5,10 +5,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from tensorfusion_dra.core import access
-from tensorfusion_dra.core.claim import ClaimRef
+from tensorfusion_dra.core.claims import access
+from tensorfusion_dra.core.claims.claim import ClaimRef
+from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.errors import RetryableError
-from tensorfusion_dra.core.prepared import PreparedClaim
 from tensorfusion_dra.driver.catalog import Catalog, CatalogReader
 from tensorfusion_dra.driver.host import Host
 from tensorfusion_dra.driver.ports.state import Ledger, LedgerTransaction

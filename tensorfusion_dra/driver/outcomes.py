@@ -8,7 +8,7 @@ from typing import TypeVar
 import structlog
 from structlog.contextvars import bound_contextvars
 
-from tensorfusion_dra.core.claim import ClaimRef
+from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.errors import DriverError, FatalError
 
 log = structlog.get_logger()

@@ -7,10 +7,12 @@ from typing import Any, Final, Protocol
 
 import structlog
 
-from tensorfusion_dra.core import gpupool, names, pool_isolation
-from tensorfusion_dra.core.device import Node
+from tensorfusion_dra.core import names
+from tensorfusion_dra.core.claims import pool_isolation
+from tensorfusion_dra.core.devices import gpupool
+from tensorfusion_dra.core.devices.device import Node
 from tensorfusion_dra.core.errors import InputError, RetryableError
-from tensorfusion_dra.core.node_selector import NodeLabels
+from tensorfusion_dra.core.kubernetes.node_selector import NodeLabels
 from tensorfusion_dra.driver.catalog import CatalogReader
 from tensorfusion_dra.driver.ports.cluster import Events, Objects
 

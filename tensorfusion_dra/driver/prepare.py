@@ -7,12 +7,12 @@ from typing import Final
 
 import structlog
 
-from tensorfusion_dra.core import claim as claims
-from tensorfusion_dra.core import confirmation
-from tensorfusion_dra.core.admission import admit
-from tensorfusion_dra.core.claim import AllocatedClaim, ClaimRef, PodRef
+from tensorfusion_dra.core.claims import claim as claims
+from tensorfusion_dra.core.claims import confirmation
+from tensorfusion_dra.core.claims.admission import admit
+from tensorfusion_dra.core.claims.claim import AllocatedClaim, ClaimRef, PodRef
+from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.errors import ClaimError, NoRoomError
-from tensorfusion_dra.core.prepared import PreparedClaim
 from tensorfusion_dra.driver import local_cards, outcomes
 from tensorfusion_dra.driver.catalog import CatalogReader
 from tensorfusion_dra.driver.claim_locks import ClaimLocks

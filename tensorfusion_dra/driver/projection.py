@@ -2,13 +2,13 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
-from tensorfusion_dra.core import cdi, limits_document
-from tensorfusion_dra.core import claim as claims
-from tensorfusion_dra.core.claim import ClaimRef
-from tensorfusion_dra.core.enforcers.enforcer import Enforcer, Needs
+from tensorfusion_dra.core.claims import cdi, limits_document
+from tensorfusion_dra.core.claims import claim as claims
+from tensorfusion_dra.core.claims.claim import ClaimRef
+from tensorfusion_dra.core.claims.enforcers.enforcer import Enforcer, Needs
+from tensorfusion_dra.core.claims.prepared import PreparedClaim
+from tensorfusion_dra.core.devices.sharing import Isolation
 from tensorfusion_dra.core.errors import ClaimError
-from tensorfusion_dra.core.prepared import PreparedClaim
-from tensorfusion_dra.core.share_parameters import Isolation
 from tensorfusion_dra.driver.ports.state import ClaimFiles, HostFiles
 
 

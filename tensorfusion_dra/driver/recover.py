@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass, field
 
-from tensorfusion_dra.core.claim import ClaimRef
+from tensorfusion_dra.core.claims.claim import ClaimRef
+from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.errors import ClaimError, RetryableError
-from tensorfusion_dra.core.prepared import PreparedClaim
 from tensorfusion_dra.driver.ports.state import Ledger
 from tensorfusion_dra.driver.projection import Projection
 

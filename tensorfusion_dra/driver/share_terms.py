@@ -5,11 +5,11 @@ from dataclasses import dataclass
 
 import structlog
 
-from tensorfusion_dra.core import terms
-from tensorfusion_dra.core.claim import AllocatedClaim
-from tensorfusion_dra.core.device import Node
-from tensorfusion_dra.core.share_parameters import Isolation, Qos
-from tensorfusion_dra.core.terms import Terms
+from tensorfusion_dra.core.claims import terms
+from tensorfusion_dra.core.claims.claim import AllocatedClaim
+from tensorfusion_dra.core.claims.terms import Terms
+from tensorfusion_dra.core.devices.device import Node
+from tensorfusion_dra.core.devices.sharing import Isolation, Qos
 from tensorfusion_dra.driver.ports.cluster import Pods
 
 log = structlog.get_logger()

@@ -9,11 +9,11 @@ from typing import Final
 
 import structlog
 
-from tensorfusion_dra.core import device_status
-from tensorfusion_dra.core.device_status import Entry, Readiness
+from tensorfusion_dra.core.claims import device_status
+from tensorfusion_dra.core.claims.device_status import Entry, Readiness
+from tensorfusion_dra.core.claims.prepared import PreparedClaim
+from tensorfusion_dra.core.devices.health import Sickness
 from tensorfusion_dra.core.errors import RetryableError
-from tensorfusion_dra.core.health import Sickness
-from tensorfusion_dra.core.prepared import PreparedClaim
 from tensorfusion_dra.driver.backoff import Backoff
 from tensorfusion_dra.driver.ports.cluster import ClaimStatus, MissingRightError
 from tensorfusion_dra.driver.repeats import Repeats

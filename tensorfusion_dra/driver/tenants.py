@@ -5,11 +5,11 @@ from dataclasses import dataclass
 
 import structlog
 
-from tensorfusion_dra.core import tenancy
-from tensorfusion_dra.core.device import Device
+from tensorfusion_dra.core.claims import tenancy
+from tensorfusion_dra.core.claims.prepared import PreparedClaim
+from tensorfusion_dra.core.claims.tenancy import Rules
+from tensorfusion_dra.core.devices.device import Device
 from tensorfusion_dra.core.errors import ClaimError, RetryableError
-from tensorfusion_dra.core.prepared import PreparedClaim
-from tensorfusion_dra.core.tenancy import Rules
 from tensorfusion_dra.driver.catalog import CatalogReader
 from tensorfusion_dra.driver.ports.state import Ledger, LedgerTransaction
 from tensorfusion_dra.driver.projection import Projection

@@ -10,10 +10,10 @@ import grpc
 import structlog
 from structlog.contextvars import bound_contextvars
 
-from tensorfusion_dra.core import cdi
-from tensorfusion_dra.core.claim import ClaimRef
+from tensorfusion_dra.core.claims import cdi
+from tensorfusion_dra.core.claims.claim import ClaimRef
+from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.errors import FatalError
-from tensorfusion_dra.core.prepared import PreparedClaim
 from tensorfusion_dra.driver.outcomes import Failure
 from tensorfusion_dra.driver.prepare import Preparer
 from tensorfusion_dra.kubelet.calls import CallsInFlight

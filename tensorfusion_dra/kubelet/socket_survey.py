@@ -7,7 +7,7 @@ from typing import Final
 
 import grpc
 
-from tensorfusion_dra.core.diagnosis.sockets import PluginInfo, Socket
+from tensorfusion_dra.core.doctor.sockets import PluginInfo, Socket
 from tensorfusion_dra.kubelet import sockets
 from tensorfusion_dra.kubelet.pb import pluginregistration_v1_pb2 as pb
 

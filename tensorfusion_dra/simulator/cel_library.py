@@ -12,8 +12,8 @@ from typing import Any, Final
 from cel_expr_python import cel
 from google.protobuf import descriptor_pb2, descriptor_pool
 
-from tensorfusion_dra.core import quantity
-from tensorfusion_dra.core.quantity import NANO, Quantity, QuantityError
+from tensorfusion_dra.core.kubernetes import quantity
+from tensorfusion_dra.core.kubernetes.quantity import NANO, Quantity, QuantityError
 
 Value = dict[str, str]
 

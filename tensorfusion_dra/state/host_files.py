@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from tensorfusion_dra.core.enforcers.enforcer import Folder, Needs
+from tensorfusion_dra.core.claims.enforcers.enforcer import Folder, Needs
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.state import folders, removal
 

@@ -7,9 +7,9 @@ from pathlib import Path
 from threading import Lock
 from typing import Final
 
-from tensorfusion_dra.core.claim import PodRef
+from tensorfusion_dra.core.claims.claim import PodRef
+from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.errors import DriverError, FatalError, NoRoomError, RetryableError
-from tensorfusion_dra.core.prepared import PreparedClaim
 from tensorfusion_dra.driver.ports.state import LedgerDamage
 from tensorfusion_dra.state import ledger_check, ledger_file, ledger_queries, ledger_schema, records
 from tensorfusion_dra.state.file_lock import FileLock

@@ -9,8 +9,8 @@ import sqlite3
 from collections.abc import Iterable
 from typing import Final
 
-from tensorfusion_dra.core.claim import PodRef
-from tensorfusion_dra.core.prepared import PreparedClaim
+from tensorfusion_dra.core.claims.claim import PodRef
+from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.state import records
 from tensorfusion_dra.state.records import Record
 

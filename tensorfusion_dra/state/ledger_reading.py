@@ -7,9 +7,9 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Final
 
-from tensorfusion_dra.core.diagnosis.records import LedgerFacts
-from tensorfusion_dra.core.prepared import PreparedClaim
-from tensorfusion_dra.core.quantity import QuantityError
+from tensorfusion_dra.core.claims.prepared import PreparedClaim
+from tensorfusion_dra.core.doctor.records import LedgerFacts
+from tensorfusion_dra.core.kubernetes.quantity import QuantityError
 from tensorfusion_dra.state.ledger_file import FILE_NAME
 
 _WAIT_SECONDS: Final = 2.0

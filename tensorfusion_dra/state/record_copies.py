@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from tensorfusion_dra.core import claim as claims
+from tensorfusion_dra.core.claims import claim as claims
 from tensorfusion_dra.state import atomic, records
 from tensorfusion_dra.state.records import DamageError, Record
 

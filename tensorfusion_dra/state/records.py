@@ -4,8 +4,8 @@ import hashlib
 import json
 from dataclasses import dataclass
 
-from tensorfusion_dra.core.prepared import PreparedClaim
-from tensorfusion_dra.core.quantity import QuantityError
+from tensorfusion_dra.core.claims.prepared import PreparedClaim
+from tensorfusion_dra.core.kubernetes.quantity import QuantityError
 
 
 class DamageError(Exception):

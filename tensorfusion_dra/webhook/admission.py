@@ -4,24 +4,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tensorfusion_dra.core import (
+from tensorfusion_dra.core import names
+from tensorfusion_dra.core.admission import (
     asks,
     claim_admission,
     compute_percent,
     dra_pool,
-    names,
     parameter_rules,
     pod_admission,
     pod_warnings,
-    review,
 )
-from tensorfusion_dra.core.asks import Asks
-from tensorfusion_dra.core.dra_pool import DraPool
+from tensorfusion_dra.core.admission.asks import Asks
+from tensorfusion_dra.core.admission.dra_pool import DraPool
+from tensorfusion_dra.core.admission.pod_admission import Placement
+from tensorfusion_dra.core.devices.sharing import Isolation
 from tensorfusion_dra.core.errors import InputError, RetryableError
-from tensorfusion_dra.core.field_errors import FieldError, Reason
-from tensorfusion_dra.core.pod_admission import Placement
-from tensorfusion_dra.core.review import PASSED, Review, Verdict
-from tensorfusion_dra.core.share_parameters import Isolation
+from tensorfusion_dra.core.kubernetes import review
+from tensorfusion_dra.core.kubernetes.field_errors import FieldError, Reason
+from tensorfusion_dra.core.kubernetes.review import PASSED, Review, Verdict
 from tensorfusion_dra.driver.ports.cluster import Objects
 from tensorfusion_dra.webhook.ports import PodReader, PublishedSlices
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from tensorfusion_dra.core.claim import PodRef
+from tensorfusion_dra.core.claims.claim import PodRef
 
 
 class PodReader(Protocol):

@@ -10,8 +10,9 @@ from urllib.parse import urlsplit
 
 import structlog
 
-from tensorfusion_dra.core import parameter_rules, review
-from tensorfusion_dra.core.review import Review, ReviewError, Verdict
+from tensorfusion_dra.core.admission import parameter_rules
+from tensorfusion_dra.core.kubernetes import review
+from tensorfusion_dra.core.kubernetes.review import Review, ReviewError, Verdict
 from tensorfusion_dra.webhook.admission import Admission
 from tensorfusion_dra.webhook.server import Request, Response
 

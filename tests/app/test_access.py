@@ -10,7 +10,7 @@ import pytest
 
 from tensorfusion_dra.app.simulated_cluster import SimulatedCluster
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.claim import ClaimRef
+from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.simulator.api.faults import ANY, Action, Cut, Expire, Garble, Refuse
 from tensorfusion_dra.simulator.rest import CLAIMS
 from tests.app.test_node_plugin_process import cluster_with

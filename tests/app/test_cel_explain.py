@@ -9,8 +9,8 @@ import pytest
 import yaml
 
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.device import Device
-from tensorfusion_dra.core.quantity import GIB
+from tensorfusion_dra.core.devices.device import Device
+from tensorfusion_dra.core.kubernetes.quantity import GIB
 from tensorfusion_dra.simulator.apiserver import ApiServer
 from tensorfusion_dra.simulator.rest import SLICES, Client
 from tests.support.cel_command import A100, child, run, squeezed

@@ -11,8 +11,8 @@ import pytest
 
 from tensorfusion_dra.app import card_health, setting_sources, settings
 from tensorfusion_dra.app.settings import Settings
+from tensorfusion_dra.core.devices.health import HealthRules
 from tensorfusion_dra.core.errors import InputError
-from tensorfusion_dra.core.health import HealthRules
 
 NAMED = {"NODE_NAME": "node-01"}
 

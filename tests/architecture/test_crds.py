@@ -6,10 +6,11 @@ from typing import Any
 import pytest
 import yaml
 
-from tensorfusion_dra.core import names, oversubscription
+from tensorfusion_dra.core import names
+from tensorfusion_dra.core.devices import oversubscription
+from tensorfusion_dra.core.devices.gpupool import QOS_LEVELS
+from tensorfusion_dra.core.devices.oversubscription import Oversubscription
 from tensorfusion_dra.core.errors import InputError
-from tensorfusion_dra.core.gpupool import QOS_LEVELS
-from tensorfusion_dra.core.oversubscription import Oversubscription
 from tests.support import kubernetes_schemas
 
 FOLDER = Path(__file__).parents[2] / "daemonset" / "crds"

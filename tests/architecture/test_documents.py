@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.device import Version
-from tensorfusion_dra.core.pod_warnings import READ
+from tensorfusion_dra.core.admission.pod_warnings import READ
+from tensorfusion_dra.core.devices.device import Version
 from tensorfusion_dra.discovery import profile
 from tests.support import markdown
 from tests.support.gpus import NODE, cards, published

@@ -8,9 +8,11 @@ import jsonschema
 import pytest
 import yaml
 
-from tensorfusion_dra.core import asks, name_rules, names
+from tensorfusion_dra.core import names
+from tensorfusion_dra.core.admission import asks
 from tensorfusion_dra.core.cel import translate
-from tensorfusion_dra.core.field_errors import FieldError
+from tensorfusion_dra.core.kubernetes import name_rules
+from tensorfusion_dra.core.kubernetes.field_errors import FieldError
 from tensorfusion_dra.simulator import allocation, cel
 from tensorfusion_dra.simulator.apiserver import ApiServer
 from tensorfusion_dra.simulator.rest import (

@@ -8,7 +8,8 @@ import pytest
 import yaml
 
 from tensorfusion_dra.app import webhook, webhook_settings
-from tensorfusion_dra.core import asks, names, parameter_rules
+from tensorfusion_dra.core import names
+from tensorfusion_dra.core.admission import asks, parameter_rules
 from tensorfusion_dra.simulator import match_conditions
 from tensorfusion_dra.webhook import reviews
 from tests.support import kubernetes_schemas

@@ -11,9 +11,9 @@ import pytest
 from tensorfusion_dra.cluster.api import APPLY, Api
 from tensorfusion_dra.cluster.claim_status import ClaimStatus
 from tensorfusion_dra.cluster.resource_api import ResourceApi
-from tensorfusion_dra.core import device_status
-from tensorfusion_dra.core.claim import ClaimRef
-from tensorfusion_dra.core.device_status import Readiness
+from tensorfusion_dra.core.claims import device_status
+from tensorfusion_dra.core.claims.claim import ClaimRef
+from tensorfusion_dra.core.claims.device_status import Readiness
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.driver.ports.cluster import MissingRightError
 from tensorfusion_dra.driver.status import StatusReporter

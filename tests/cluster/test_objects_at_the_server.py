@@ -10,11 +10,11 @@ from tensorfusion_dra.cluster.claims import Claims
 from tensorfusion_dra.cluster.nodes import Nodes
 from tensorfusion_dra.cluster.resource_api import ResourceApi
 from tensorfusion_dra.cluster.slices import Slices
-from tensorfusion_dra.core import slices as planning
-from tensorfusion_dra.core.claim import ClaimRef
-from tensorfusion_dra.core.device import Node, devices
+from tensorfusion_dra.core.claims.claim import ClaimRef
+from tensorfusion_dra.core.devices import slices as planning
+from tensorfusion_dra.core.devices.device import Node, devices
+from tensorfusion_dra.core.devices.slices import Slice
 from tensorfusion_dra.core.errors import ClaimError, InputError, RetryableError
-from tensorfusion_dra.core.slices import Slice
 from tensorfusion_dra.discovery import simulated
 from tensorfusion_dra.simulator.api.faults import Cut, Delay, HalfOpen, Refuse
 from tensorfusion_dra.simulator.apiserver import ApiServer

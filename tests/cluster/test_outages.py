@@ -17,7 +17,7 @@ from tensorfusion_dra.cluster.slice_watch import SliceWatch
 from tensorfusion_dra.cluster.slices import Slices
 from tensorfusion_dra.cluster.transport import Limits
 from tensorfusion_dra.cluster.watch_stream import WatchStream
-from tensorfusion_dra.core.claim import ClaimRef
+from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.errors import ClaimError, RetryableError
 from tensorfusion_dra.driver.ports.cluster import MissingRightError, UnreadableError
 from tensorfusion_dra.simulator.api.faults import HalfOpen, Refuse

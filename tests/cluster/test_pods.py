@@ -6,7 +6,7 @@ import pytest
 
 from tensorfusion_dra.cluster.api import Api
 from tensorfusion_dra.cluster.pods import Pods
-from tensorfusion_dra.core.claim import PodRef
+from tensorfusion_dra.core.claims.claim import PodRef
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.simulator.api.faults import Cut, HalfOpen, Refuse
 from tensorfusion_dra.simulator.apiserver import ApiServer

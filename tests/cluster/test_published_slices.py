@@ -7,7 +7,7 @@ from tensorfusion_dra.cluster.resource_api import ResourceApi
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.simulator.api.faults import Refuse
 from tensorfusion_dra.simulator.apiserver import ApiServer
-from tests.core.slice_documents import device, spec
+from tests.core.devices.slice_documents import device, spec
 
 
 def create(resource_api: ResourceApi, name: str, **fields: object) -> None:

@@ -8,10 +8,10 @@ import pytest
 from tensorfusion_dra.cluster.api import Api, StatusError
 from tensorfusion_dra.cluster.resource_api import ResourceApi
 from tensorfusion_dra.cluster.survey import Survey
-from tensorfusion_dra.core.diagnosis import gates
-from tensorfusion_dra.core.diagnosis.finding import Level
+from tensorfusion_dra.core.doctor import gates
+from tensorfusion_dra.core.doctor.finding import Level
+from tensorfusion_dra.core.doctor.required_rights import Right
 from tensorfusion_dra.core.errors import RetryableError
-from tensorfusion_dra.core.rights import Right
 from tensorfusion_dra.simulator.api.faults import Refuse
 from tensorfusion_dra.simulator.api.gates import DEFAULT_GATES
 from tensorfusion_dra.simulator.apiserver import ApiServer

@@ -2,7 +2,9 @@
 
 import re
 
-from tensorfusion_dra.core import names, pod_warnings, slice_rules
+from tensorfusion_dra.core import names
+from tensorfusion_dra.core.admission import pod_warnings
+from tensorfusion_dra.core.kubernetes import slice_rules
 from tests.support.gpus import gpu, published
 
 

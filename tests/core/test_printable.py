@@ -4,9 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensorfusion_dra.core import field_errors, printable, share_parameters
+from tensorfusion_dra.core import printable
+from tensorfusion_dra.core.claims import share_parameters
+from tensorfusion_dra.core.claims.share_parameters import ParameterError
 from tensorfusion_dra.core.errors import ClaimError, FatalError, InputError, RetryableError
-from tensorfusion_dra.core.share_parameters import ParameterError
+from tensorfusion_dra.core.kubernetes import field_errors
 
 HOSTILE = "a\nb\r\x1b[31m\u202ec\x85\ud800\x9b"
 SHOWN = r"a\nb\r\x1b[31m\u202ec\x85\ud800\x9b"

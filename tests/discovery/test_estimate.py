@@ -2,7 +2,7 @@
 
 import pytest
 
-from tensorfusion_dra.core.gpu import TflopsSource
+from tensorfusion_dra.core.devices.gpu import TflopsSource
 from tensorfusion_dra.discovery import estimate, models
 
 

@@ -9,8 +9,8 @@ from threading import Thread
 import pytest
 from structlog.testing import capture_logs
 
+from tensorfusion_dra.core.devices.health import CardEvent
 from tensorfusion_dra.core.errors import InputError
-from tensorfusion_dra.core.health import CardEvent
 from tensorfusion_dra.discovery import simulated
 from tensorfusion_dra.discovery.live_profile import LiveProfile
 from tensorfusion_dra.discovery.simulated import SimulatedDiscovery

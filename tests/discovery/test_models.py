@@ -9,8 +9,8 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tensorfusion_dra.core.devices.gpu import TflopsSource
 from tensorfusion_dra.core.errors import InputError
-from tensorfusion_dra.core.gpu import TflopsSource
 from tensorfusion_dra.discovery import model_names, models
 from tensorfusion_dra.discovery.models import ModelRow, ModelTable, Rating
 from tests.support.tally import examples

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from tensorfusion_dra.core.devices.gpu import Gpu, TflopsSource
 from tensorfusion_dra.core.errors import InputError, RetryableError
-from tensorfusion_dra.core.gpu import Gpu, TflopsSource
-from tensorfusion_dra.core.quantity import MIB
+from tensorfusion_dra.core.kubernetes.quantity import MIB
 from tensorfusion_dra.discovery import cards, models, profile, simulated
 from tensorfusion_dra.discovery.simulated import SimulatedDiscovery
 from tensorfusion_dra.driver.ports.discovery import Discovery

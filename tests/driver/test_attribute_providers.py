@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from tensorfusion_dra.core.device import AttributeValue, Device, Node, Version
-from tensorfusion_dra.core.gpu import Gpu
+from tensorfusion_dra.core.devices.device import AttributeValue, Device, Node, Version
+from tensorfusion_dra.core.devices.gpu import Gpu
 from tensorfusion_dra.driver.catalog import CatalogReader
 from tensorfusion_dra.extend import AttributeProvider
 from tests.driver.test_publish import NODE, cards

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from tensorfusion_dra.core.claims.prepared import PreparedClaim
+from tensorfusion_dra.core.devices.gpu import Inventory
+from tensorfusion_dra.core.devices.health import CardEvent, EventKind, HealthRules, Moment
+from tensorfusion_dra.core.devices.known_cards import VisibleCards
 from tensorfusion_dra.core.errors import RetryableError
-from tensorfusion_dra.core.gpu import Inventory
-from tensorfusion_dra.core.health import CardEvent, EventKind, HealthRules, Moment
-from tensorfusion_dra.core.known_cards import VisibleCards
-from tensorfusion_dra.core.prepared import PreparedClaim
 from tensorfusion_dra.driver.card_memory import CardMemory
 from tensorfusion_dra.driver.ports.discovery import HungError
 from tests.support.gpus import cards

@@ -7,9 +7,9 @@ from threading import Event, Thread
 import pytest
 from structlog.testing import capture_logs
 
+from tensorfusion_dra.core.devices.gpu import Inventory
+from tensorfusion_dra.core.devices.health import CardEvent, EventKind
 from tensorfusion_dra.core.errors import FatalError
-from tensorfusion_dra.core.gpu import Inventory
-from tensorfusion_dra.core.health import CardEvent, EventKind
 from tensorfusion_dra.driver import card_watch
 from tensorfusion_dra.driver.card_watch import CardWatch
 from tensorfusion_dra.driver.catalog import CatalogReader

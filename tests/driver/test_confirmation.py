@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from tensorfusion_dra.core.claim import ClaimRef
+from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.driver.confirmation import MOST_PER_ROUND
 from tests.support.confirming_node import GONE_SECONDS, deleted

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 from structlog.testing import capture_logs
 
-from tensorfusion_dra.core.device import Node
+from tensorfusion_dra.core.devices.device import Node
+from tensorfusion_dra.core.devices.oversubscription import NO_MORE, Oversubscription
 from tensorfusion_dra.core.errors import RetryableError
-from tensorfusion_dra.core.oversubscription import NO_MORE, Oversubscription
-from tensorfusion_dra.core.quantity import GIB
+from tensorfusion_dra.core.kubernetes.quantity import GIB
 from tensorfusion_dra.discovery import simulated
 from tensorfusion_dra.driver.catalog import CatalogReader
 from tests.support.ports import FixedDiscovery

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from tensorfusion_dra.core.claim import ClaimRef
-from tensorfusion_dra.core.enforcers.hami_core import HamiCore
-from tensorfusion_dra.core.enforcers.tensor_fusion import TensorFusion
-from tensorfusion_dra.core.prepared import PreparedClaim
+from tensorfusion_dra.core.claims.claim import ClaimRef
+from tensorfusion_dra.core.claims.enforcers.hami_core import HamiCore
+from tensorfusion_dra.core.claims.enforcers.tensor_fusion import TensorFusion
+from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.driver.projection import Projection
 from tensorfusion_dra.driver.recover import recover
 from tensorfusion_dra.state import claim_files

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tensorfusion_dra.core.health import Kind, Sickness, Trouble
+from tensorfusion_dra.core.devices.health import Kind, Sickness, Trouble
 from tensorfusion_dra.driver.health_news import HealthNews
 from tensorfusion_dra.driver.status import StatusReporter
 from tests.support.ports import EventsInMemory

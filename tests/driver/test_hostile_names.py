@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tensorfusion_dra.cluster.api import segment
-from tensorfusion_dra.core import claim as claims
-from tensorfusion_dra.core.claim import ClaimRef
+from tensorfusion_dra.core.claims import claim as claims
+from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.errors import ClaimError
 from tensorfusion_dra.driver.outcomes import Failure
 from tests.support.prepared_node import Setup, put, share

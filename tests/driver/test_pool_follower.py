@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from tensorfusion_dra.core.devices.gpu import Inventory
+from tensorfusion_dra.core.devices.oversubscription import Oversubscription
 from tensorfusion_dra.core.errors import InputError, RetryableError
-from tensorfusion_dra.core.gpu import Inventory
-from tensorfusion_dra.core.oversubscription import Oversubscription
 from tensorfusion_dra.driver.catalog import CatalogReader
 from tensorfusion_dra.driver.pool_follower import NamedPool, PoolFollower, SelectingPool
 from tests.support.gpus import gpu

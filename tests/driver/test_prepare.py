@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from tensorfusion_dra.core import cdi
-from tensorfusion_dra.core.claim import ClaimRef
-from tensorfusion_dra.core.prepared import PreparedClaim
+from tensorfusion_dra.core.claims import cdi
+from tensorfusion_dra.core.claims.claim import ClaimRef
+from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tests.support.ports import ClaimsInMemory
 from tests.support.prepared_node import GPU_0, Setup, error_of, put, share, spec_file
 from tests.support.stored_claims import stored_claim

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from tensorfusion_dra.core.claims.prepared import PreparedClaim
+from tensorfusion_dra.core.devices.gpu import Inventory
+from tensorfusion_dra.core.devices.health import CardEvent, EventKind
 from tensorfusion_dra.core.errors import RetryableError
-from tensorfusion_dra.core.gpu import Inventory
-from tensorfusion_dra.core.health import CardEvent, EventKind
-from tensorfusion_dra.core.prepared import PreparedClaim
 from tensorfusion_dra.driver.catalog import CatalogReader
 from tests.support.ports import FixedDiscovery
 from tests.support.prepared_node import (

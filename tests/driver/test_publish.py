@@ -6,11 +6,11 @@ import pytest
 from structlog.testing import capture_logs
 
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.device import Node
+from tensorfusion_dra.core.devices.device import Node
+from tensorfusion_dra.core.devices.gpu import Inventory
+from tensorfusion_dra.core.devices.health import CardEvent, EventKind
 from tensorfusion_dra.core.errors import RetryableError
-from tensorfusion_dra.core.gpu import Inventory
-from tensorfusion_dra.core.health import CardEvent, EventKind
-from tensorfusion_dra.core.stored import GATE_CONSUMABLE_CAPACITY, GATE_DEVICE_TAINTS
+from tensorfusion_dra.core.kubernetes.stored import GATE_CONSUMABLE_CAPACITY, GATE_DEVICE_TAINTS
 from tensorfusion_dra.discovery import simulated
 from tensorfusion_dra.driver.catalog import CatalogReader
 from tensorfusion_dra.driver.publish import Publisher

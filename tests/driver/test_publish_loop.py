@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from tensorfusion_dra.core.devices.slices import Slice
 from tensorfusion_dra.core.errors import RetryableError
-from tensorfusion_dra.core.slices import Slice
 from tensorfusion_dra.driver import publish
 from tensorfusion_dra.driver.ports.cluster import MissingRightError
 from tensorfusion_dra.driver.repairs import Repairs

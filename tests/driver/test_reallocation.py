@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from tensorfusion_dra.core.claim import ClaimRef, PodRef
-from tensorfusion_dra.core.prepared import PreparedClaim
+from tensorfusion_dra.core.claims.claim import ClaimRef, PodRef
+from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.driver import recent_reads
 from tests.support.prepared_node import GPU_0, GPU_1, Setup, error_of, put, share
 from tests.support.stored_claims import stored_claim

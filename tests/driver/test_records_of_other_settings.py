@@ -10,9 +10,9 @@ from threading import Thread
 import pytest
 from structlog.testing import capture_logs
 
-from tensorfusion_dra.core.claim import ClaimRef
-from tensorfusion_dra.core.enforcers.mps import Mps
-from tensorfusion_dra.core.prepared import PreparedClaim
+from tensorfusion_dra.core.claims.claim import ClaimRef
+from tensorfusion_dra.core.claims.enforcers.mps import Mps
+from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.driver.confirmation import Confirmation
 from tensorfusion_dra.driver.recover import recover
 from tensorfusion_dra.driver.status import StatusReporter

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tensorfusion_dra.core.claim import ClaimRef
+from tensorfusion_dra.core.claims.claim import ClaimRef
+from tensorfusion_dra.core.claims.prepared import PreparedClaim
+from tensorfusion_dra.core.devices.gpu import Inventory
 from tensorfusion_dra.core.errors import RetryableError
-from tensorfusion_dra.core.gpu import Inventory
-from tensorfusion_dra.core.prepared import PreparedClaim
 from tensorfusion_dra.driver.recover import Round, recover
 from tensorfusion_dra.state.ledger import Ledger
 from tests.support.prepared_node import (

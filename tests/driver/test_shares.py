@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from tensorfusion_dra.core.claim import ClaimRef
-from tensorfusion_dra.core.enforcers.enforcer import Needs
-from tensorfusion_dra.core.prepared import PreparedClaim
-from tensorfusion_dra.core.quantity import GIB
-from tensorfusion_dra.core.share_parameters import Isolation
+from tensorfusion_dra.core.claims.claim import ClaimRef
+from tensorfusion_dra.core.claims.enforcers.enforcer import Needs
+from tensorfusion_dra.core.claims.prepared import PreparedClaim
+from tensorfusion_dra.core.devices.sharing import Isolation
+from tensorfusion_dra.core.kubernetes.quantity import GIB
 from tensorfusion_dra.driver.recover import recover
 from tests.support.prepared_node import (
     GPU_0,

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from tensorfusion_dra.core.claim import ClaimRef
+from tensorfusion_dra.core.claims.claim import ClaimRef
+from tensorfusion_dra.core.claims.prepared import PreparedClaim
+from tensorfusion_dra.core.devices.health import Kind, Sickness, Trouble
 from tensorfusion_dra.core.errors import RetryableError
-from tensorfusion_dra.core.health import Kind, Sickness, Trouble
-from tensorfusion_dra.core.prepared import PreparedClaim
 from tensorfusion_dra.driver import status
 from tensorfusion_dra.driver.health_news import HealthNews
 from tensorfusion_dra.driver.status import StatusReporter

@@ -9,9 +9,9 @@ from typing import Any
 
 from structlog.testing import capture_logs
 
-from tensorfusion_dra.core.claim import ClaimRef
+from tensorfusion_dra.core.claims.claim import ClaimRef
+from tensorfusion_dra.core.devices.health import Kind, Sickness, Trouble
 from tensorfusion_dra.core.errors import RetryableError
-from tensorfusion_dra.core.health import Kind, Sickness, Trouble
 from tensorfusion_dra.driver.ports.cluster import MissingRightError
 from tensorfusion_dra.driver.status import StatusReporter
 from tests.support.status_claims import DEVICE, claim, limit, share

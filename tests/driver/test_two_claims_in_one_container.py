@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from tensorfusion_dra.core.claim import ClaimRef
-from tensorfusion_dra.core.enforcers.enforcer import Enforcer
-from tensorfusion_dra.core.prepared import PreparedClaim
+from tensorfusion_dra.core.claims.claim import ClaimRef
+from tensorfusion_dra.core.claims.enforcers.enforcer import Enforcer
+from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.driver.outcomes import Failure
 from tests.support.prepared_node import (
     GPU_0,

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from tensorfusion_dra.core.prepared import PreparedClaim
+from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.driver.catalog import CatalogReader
 from tensorfusion_dra.driver.confirmation import Confirmation
 from tensorfusion_dra.driver.upkeep import Upkeep

@@ -7,8 +7,8 @@ import pytest
 
 from tensorfusion_dra.cluster.api import StatusError
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.diagnosis import webhook
-from tensorfusion_dra.core.share_parameters import API_VERSION, KIND
+from tensorfusion_dra.core.claims.share_parameters import API_VERSION, KIND
+from tensorfusion_dra.core.doctor import webhook
 from tests.e2e.cluster import RESOURCE, Cluster, Json
 from tests.e2e.tenants import Tenants, request
 

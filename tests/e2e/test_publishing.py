@@ -2,7 +2,8 @@
 
 from collections.abc import Callable
 
-from tensorfusion_dra.core import names, slice_rules
+from tensorfusion_dra.core import names
+from tensorfusion_dra.core.kubernetes import slice_rules
 from tests.e2e.cluster import Cluster, Json
 from tests.e2e.drivers import Driver
 

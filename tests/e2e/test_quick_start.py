@@ -7,7 +7,7 @@ import yaml
 
 from tensorfusion_dra.cluster.api import StatusError
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.diagnosis import webhook
+from tensorfusion_dra.core.doctor import webhook
 from tests.e2e.cluster import Cluster
 from tests.e2e.tenants import Tenants
 

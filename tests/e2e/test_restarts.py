@@ -7,7 +7,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from tensorfusion_dra.core import names, quantity
+from tensorfusion_dra.core import names
+from tensorfusion_dra.core.kubernetes import quantity
 from tests.e2e.cluster import Cluster, Json
 from tests.e2e.conftest import NodeCommand
 from tests.e2e.drivers import Driver

@@ -5,8 +5,9 @@ from collections.abc import Callable
 
 import pytest
 
-from tensorfusion_dra.core import names, quantity
-from tensorfusion_dra.core.quantity import GIB, MIB
+from tensorfusion_dra.core import names
+from tensorfusion_dra.core.kubernetes import quantity
+from tensorfusion_dra.core.kubernetes.quantity import GIB, MIB
 from tests.e2e.cluster import Cluster, Json
 from tests.e2e.drivers import Driver
 from tests.e2e.tenants import Tenants, request

@@ -6,10 +6,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from tensorfusion_dra.core import cdi, limits_document, names
-from tensorfusion_dra.core.enforcers.tensor_fusion import TensorFusion
-from tensorfusion_dra.core.prepared import PreparedClaim
-from tensorfusion_dra.core.quantity import GIB, NANO
+from tensorfusion_dra.core import names
+from tensorfusion_dra.core.claims import cdi, limits_document
+from tensorfusion_dra.core.claims.enforcers.tensor_fusion import TensorFusion
+from tensorfusion_dra.core.claims.prepared import PreparedClaim
+from tensorfusion_dra.core.kubernetes.quantity import GIB, NANO
 from tensorfusion_dra.state.ledger import Ledger
 
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 import grpc
 
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.claim import ClaimRef
+from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.simulator.api.gates import DEFAULT_GATES
 from tensorfusion_dra.simulator.apiserver import ApiServer
 from tensorfusion_dra.simulator.node import rpc

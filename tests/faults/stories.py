@@ -10,7 +10,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Final
 
-from tensorfusion_dra.core.claim import ClaimRef
+from tensorfusion_dra.core.claims.claim import ClaimRef
 from tests.faults import fault_points, invariants
 from tests.faults.fault_points import FaultPoints, Point
 from tests.faults.node import CARDS, Answer, Node, device, published, running

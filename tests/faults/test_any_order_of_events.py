@@ -27,12 +27,13 @@ from tensorfusion_dra.cluster.claims import Claims
 from tensorfusion_dra.cluster.nodes import Nodes
 from tensorfusion_dra.cluster.resource_api import ResourceApi
 from tensorfusion_dra.cluster.slices import Slices
-from tensorfusion_dra.core import cdi, names
-from tensorfusion_dra.core.claim import ClaimRef
+from tensorfusion_dra.core import names
+from tensorfusion_dra.core.claims import cdi
+from tensorfusion_dra.core.claims.claim import ClaimRef
+from tensorfusion_dra.core.claims.prepared import PreparedClaim
+from tensorfusion_dra.core.devices.gpu import Inventory
 from tensorfusion_dra.core.errors import RetryableError
-from tensorfusion_dra.core.gpu import Inventory
-from tensorfusion_dra.core.prepared import PreparedClaim
-from tensorfusion_dra.core.quantity import GIB
+from tensorfusion_dra.core.kubernetes.quantity import GIB
 from tensorfusion_dra.driver.outcomes import Failure
 from tensorfusion_dra.driver.prepare import Preparer
 from tensorfusion_dra.driver.publish import Publisher

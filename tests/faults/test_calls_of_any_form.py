@@ -14,7 +14,7 @@ from google.protobuf.message import Message
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensorfusion_dra.core.claim import ClaimRef
+from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.kubelet.pb import dra_health_v1_pb2 as health_pb
 from tensorfusion_dra.kubelet.pb import dra_v1_pb2 as dra_pb
 from tensorfusion_dra.kubelet.pb import dra_v1beta1_pb2

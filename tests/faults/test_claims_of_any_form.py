@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.claim import ClaimRef
+from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.simulator.api.faults import Forge
 from tensorfusion_dra.simulator.rest import CLAIMS
 from tests.faults import invariants

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.errors import FatalError
-from tensorfusion_dra.core.prepared import PreparedClaim
 from tensorfusion_dra.state.ledger_file import FILE_NAME
 from tests.support.ledgers import GPU_0, holders, opened, put, record
 from tests.support.tally import EFFORT

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from tensorfusion_dra.app import setting_sources, settings
 from tensorfusion_dra.app.settings import Settings
-from tensorfusion_dra.core import slice_rules, slices
+from tensorfusion_dra.core.devices import slices
 from tensorfusion_dra.core.errors import InputError, RetryableError
+from tensorfusion_dra.core.kubernetes import slice_rules
 from tensorfusion_dra.discovery import simulated
 from tensorfusion_dra.driver.catalog import CatalogReader
 from tests.faults.mutations import ANYTHING, bounded, mutated

@@ -11,7 +11,7 @@ import grpc
 import pytest
 
 from tensorfusion_dra.cluster.retries import Reads
-from tensorfusion_dra.core.claim import ClaimRef
+from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.driver.waiting_calls import MOST_READING, MOST_WAITING_FOR_A_CLAIM
 from tensorfusion_dra.kubelet.probe import Probe
 from tests.kubelet.test_plugin_servers import Instance

@@ -12,7 +12,7 @@ import grpc
 import pytest
 from structlog.testing import capture_logs
 
-from tensorfusion_dra.core.claim import ClaimRef
+from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.errors import FatalError
 from tensorfusion_dra.kubelet import plugin_servers, sockets
 from tensorfusion_dra.kubelet.dra import DraService

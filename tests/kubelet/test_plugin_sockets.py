@@ -13,9 +13,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.claim import ClaimRef
+from tensorfusion_dra.core.claims.claim import ClaimRef
+from tensorfusion_dra.core.devices.gpu import Inventory
 from tensorfusion_dra.core.errors import FatalError
-from tensorfusion_dra.core.gpu import Inventory
 from tensorfusion_dra.kubelet.dra import DraService
 from tensorfusion_dra.kubelet.health import HealthService
 from tensorfusion_dra.kubelet.pb import dra_v1beta1_pb2

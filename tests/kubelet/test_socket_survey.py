@@ -8,8 +8,8 @@ from pathlib import Path
 import grpc
 import pytest
 
-from tensorfusion_dra.core.diagnosis import sockets as judge
-from tensorfusion_dra.core.diagnosis.finding import Level
+from tensorfusion_dra.core.doctor import sockets as judge
+from tensorfusion_dra.core.doctor.finding import Level
 from tensorfusion_dra.kubelet import socket_survey
 from tensorfusion_dra.kubelet.registration import Registration
 from tensorfusion_dra.kubelet.server import UnixServer

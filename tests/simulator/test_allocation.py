@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tensorfusion_dra.core import quantity
-from tensorfusion_dra.core.quantity import Quantity
+from tensorfusion_dra.core.kubernetes import quantity
+from tensorfusion_dra.core.kubernetes.quantity import Quantity
 from tensorfusion_dra.simulator.allocation import NoFitError, SchedulingError
 from tests.simulator.allocating import HALF, allocate, allocated, devices
 from tests.simulator.objects import (

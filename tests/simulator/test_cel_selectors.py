@@ -2,7 +2,7 @@
 
 import pytest
 
-from tensorfusion_dra.core import quantity
+from tensorfusion_dra.core.kubernetes import quantity
 from tensorfusion_dra.simulator import cel
 from tensorfusion_dra.simulator.allocator.devices import Attribute, Capacity, Device, DeviceId
 from tensorfusion_dra.simulator.cel import CelCompileError, CelRunError

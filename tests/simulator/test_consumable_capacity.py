@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensorfusion_dra.core import quantity
-from tensorfusion_dra.core.quantity import Quantity
+from tensorfusion_dra.core.kubernetes import quantity
+from tensorfusion_dra.core.kubernetes.quantity import Quantity
 from tensorfusion_dra.simulator.allocator import consumable
 from tensorfusion_dra.simulator.allocator.devices import Capacity, Policy
 

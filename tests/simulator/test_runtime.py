@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tensorfusion_dra.core.cdi_rules import CdiError
+from tensorfusion_dra.core.kubernetes.cdi_rules import CdiError
 from tensorfusion_dra.simulator import runtime
 from tensorfusion_dra.simulator.node import cdi_specs
 from tensorfusion_dra.simulator.runtime import ContainerError, DeviceNode, Mount, Runtime

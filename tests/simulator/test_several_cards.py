@@ -4,9 +4,10 @@ from typing import Final
 
 import pytest
 
-from tensorfusion_dra.core import claim_admission, names
-from tensorfusion_dra.core.asks import Asks
-from tensorfusion_dra.core.quantity import Quantity
+from tensorfusion_dra.core import names
+from tensorfusion_dra.core.admission import claim_admission
+from tensorfusion_dra.core.admission.asks import Asks
+from tensorfusion_dra.core.kubernetes.quantity import Quantity
 from tests.simulator.allocating import allocate, devices
 from tests.simulator.objects import CLASS, DRIVER, Json, claim, exactly, resource_slice, shared
 from tests.support import admission

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tensorfusion_dra.core import cdi, limits_document
+from tensorfusion_dra.core.claims import cdi, limits_document
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.state import claim_files
 from tests.support.claims import ENFORCER, local, prepared, share

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tensorfusion_dra.core.enforcers.enforcer import Folder, Needs
+from tensorfusion_dra.core.claims.enforcers.enforcer import Folder, Needs
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.state.host_files import NodeFiles
 from tests.support.disk import read_only

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tensorfusion_dra.core.claim import AllocatedClaim
+from tensorfusion_dra.core.claims.claim import AllocatedClaim
+from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.errors import ClaimError, RetryableError
-from tensorfusion_dra.core.prepared import PreparedClaim
 from tensorfusion_dra.state.ledger import Ledger
 from tensorfusion_dra.state.ledger_file import FILE_NAME
 from tests.support.claims import admitted, allocated, alone, prepared, share

@@ -3,8 +3,8 @@
 import sqlite3
 from pathlib import Path
 
-from tensorfusion_dra.core.claim import ClaimRef
-from tensorfusion_dra.core.prepared import PreparedClaim
+from tensorfusion_dra.core.claims.claim import ClaimRef
+from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.state import ledger_reading
 from tensorfusion_dra.state.ledger import Ledger
 from tensorfusion_dra.state.ledger_file import FILE_NAME

@@ -4,9 +4,9 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tensorfusion_dra.core import review
-from tensorfusion_dra.core.claim import PodRef
-from tensorfusion_dra.core.review import Review
+from tensorfusion_dra.core.claims.claim import PodRef
+from tensorfusion_dra.core.kubernetes import review
+from tensorfusion_dra.core.kubernetes.review import Review
 from tensorfusion_dra.simulator.api.patches import JsonPatch
 
 Json = dict[str, Any]

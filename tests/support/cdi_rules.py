@@ -8,8 +8,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from tensorfusion_dra.core import cdi
-from tensorfusion_dra.core.prepared import PreparedClaim
+from tensorfusion_dra.core.claims import cdi
+from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tests.support.claims import ENFORCER
 
 _VENDOR_OR_CLASS: Final = re.compile(r"[A-Za-z]([A-Za-z0-9_.-]*[A-Za-z0-9])?")

@@ -7,18 +7,19 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, Final
 
-from tensorfusion_dra.core import admission, quantity
-from tensorfusion_dra.core.access import CardAccess, SharedAccess
-from tensorfusion_dra.core.admission import Admission, Local
-from tensorfusion_dra.core.claim import AllocatedClaim, Allocation, ClaimRef
-from tensorfusion_dra.core.device import Node
-from tensorfusion_dra.core.enforcers.hami_core import HamiCore
-from tensorfusion_dra.core.enforcers.tensor_fusion import TensorFusion
-from tensorfusion_dra.core.gpu import Gpu, Host
-from tensorfusion_dra.core.prepared import PreparedClaim
-from tensorfusion_dra.core.share_parameters import Isolation, Qos
-from tensorfusion_dra.core.tenancy import Rules
-from tensorfusion_dra.core.terms import Terms
+from tensorfusion_dra.core.claims import admission
+from tensorfusion_dra.core.claims.access import CardAccess, SharedAccess
+from tensorfusion_dra.core.claims.admission import Admission, Local
+from tensorfusion_dra.core.claims.claim import AllocatedClaim, Allocation, ClaimRef
+from tensorfusion_dra.core.claims.enforcers.hami_core import HamiCore
+from tensorfusion_dra.core.claims.enforcers.tensor_fusion import TensorFusion
+from tensorfusion_dra.core.claims.prepared import PreparedClaim
+from tensorfusion_dra.core.claims.tenancy import Rules
+from tensorfusion_dra.core.claims.terms import Terms
+from tensorfusion_dra.core.devices.device import Node
+from tensorfusion_dra.core.devices.gpu import Gpu, Host
+from tensorfusion_dra.core.devices.sharing import Isolation, Qos
+from tensorfusion_dra.core.kubernetes import quantity
 from tests.support.gpus import NO_HOST, NODE, published
 
 COMMON_NODES: Final = ("/dev/nvidiactl", "/dev/nvidia-uvm")

@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from tensorfusion_dra.core.claim import ClaimRef
-from tensorfusion_dra.core.prepared import PreparedClaim
+from tensorfusion_dra.core.claims.claim import ClaimRef
+from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.driver.confirmation import Confirmation
 from tests.support.ports import ClaimsInMemory, Readiness
 from tests.support.prepared_node import Setup, put, share

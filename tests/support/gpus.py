@@ -3,10 +3,10 @@
 from dataclasses import replace
 from typing import Any, Final
 
-from tensorfusion_dra.core import device as devices
-from tensorfusion_dra.core.device import Device, Node
-from tensorfusion_dra.core.gpu import Gpu, Host, Inventory, TflopsSource
-from tensorfusion_dra.core.quantity import GIB
+from tensorfusion_dra.core.devices import device as devices
+from tensorfusion_dra.core.devices.device import Device, Node
+from tensorfusion_dra.core.devices.gpu import Gpu, Host, Inventory, TflopsSource
+from tensorfusion_dra.core.kubernetes.quantity import GIB
 
 NODE: Final = Node(name="node-01", gpupool="default", qos="medium")
 NO_HOST: Final = Host()

@@ -7,7 +7,7 @@ from typing import Any
 
 import grpc
 
-from tensorfusion_dra.core.claim import ClaimRef
+from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.kubelet.pb import dra_health_v1_pb2 as health_pb
 from tensorfusion_dra.kubelet.pb import dra_v1_pb2 as dra_pb
 from tensorfusion_dra.kubelet.pb import pluginregistration_v1_pb2 as registration_pb

@@ -6,7 +6,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Final
 
-from tensorfusion_dra.core.prepared import PreparedClaim
+from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.state.ledger import Ledger
 from tensorfusion_dra.state.ledger_file import FILE_NAME
 from tests.support.claims import local, prepared, share

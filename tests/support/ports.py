@@ -5,13 +5,13 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tensorfusion_dra.core import stored
-from tensorfusion_dra.core.claim import ClaimRef, PodRef
-from tensorfusion_dra.core.enforcers.enforcer import Needs
+from tensorfusion_dra.core.claims.claim import ClaimRef, PodRef
+from tensorfusion_dra.core.claims.enforcers.enforcer import Needs
+from tensorfusion_dra.core.claims.mounts import Mount
+from tensorfusion_dra.core.devices.gpu import Inventory
+from tensorfusion_dra.core.devices.slices import Slice
 from tensorfusion_dra.core.errors import ClaimError, RetryableError
-from tensorfusion_dra.core.gpu import Inventory
-from tensorfusion_dra.core.mounts import Mount
-from tensorfusion_dra.core.slices import Slice
+from tensorfusion_dra.core.kubernetes import stored
 
 
 class FixedDiscovery:

@@ -3,12 +3,12 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
-from tensorfusion_dra.core import quantity
-from tensorfusion_dra.core.claim import ClaimRef, PodRef
-from tensorfusion_dra.core.limits import Limit
-from tensorfusion_dra.core.prepared import PreparedClaim, PreparedShare
-from tensorfusion_dra.core.quantity import GIB
-from tensorfusion_dra.core.share_parameters import Isolation, Qos
+from tensorfusion_dra.core.claims.claim import ClaimRef, PodRef
+from tensorfusion_dra.core.claims.limits import Limit
+from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
+from tensorfusion_dra.core.devices.sharing import Isolation, Qos
+from tensorfusion_dra.core.kubernetes import quantity
+from tensorfusion_dra.core.kubernetes.quantity import GIB
 
 POD: Final = PodRef(namespace="team-a", name="trainer-0", uid="pod-uid-0")
 

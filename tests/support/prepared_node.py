@@ -8,16 +8,16 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
-from tensorfusion_dra.core.claim import ClaimRef
-from tensorfusion_dra.core.device import Node
-from tensorfusion_dra.core.enforcers.enforcer import Enforcer
-from tensorfusion_dra.core.enforcers.hami_core import HamiCore
-from tensorfusion_dra.core.enforcers.mps import Mps
-from tensorfusion_dra.core.enforcers.tensor_fusion import TensorFusion
-from tensorfusion_dra.core.gpu import Gpu, Inventory
-from tensorfusion_dra.core.prepared import PreparedClaim
-from tensorfusion_dra.core.share_parameters import Isolation
-from tensorfusion_dra.core.tenancy import Rules
+from tensorfusion_dra.core.claims.claim import ClaimRef
+from tensorfusion_dra.core.claims.enforcers.enforcer import Enforcer
+from tensorfusion_dra.core.claims.enforcers.hami_core import HamiCore
+from tensorfusion_dra.core.claims.enforcers.mps import Mps
+from tensorfusion_dra.core.claims.enforcers.tensor_fusion import TensorFusion
+from tensorfusion_dra.core.claims.prepared import PreparedClaim
+from tensorfusion_dra.core.claims.tenancy import Rules
+from tensorfusion_dra.core.devices.device import Node
+from tensorfusion_dra.core.devices.gpu import Gpu, Inventory
+from tensorfusion_dra.core.devices.sharing import Isolation
 from tensorfusion_dra.discovery import simulated
 from tensorfusion_dra.driver.catalog import CatalogReader
 from tensorfusion_dra.driver.host import Host

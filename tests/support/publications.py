@@ -4,9 +4,9 @@ import copy
 from collections.abc import Sequence
 from typing import Any, Final
 
-from tensorfusion_dra.core import slices
-from tensorfusion_dra.core.device import Node
-from tensorfusion_dra.core.slices import Slice, SlicePlan
+from tensorfusion_dra.core.devices import slices
+from tensorfusion_dra.core.devices.device import Node
+from tensorfusion_dra.core.devices.slices import Slice, SlicePlan
 from tests.support.gpus import NODE, cards, published
 from tests.support.slice_store import applied
 

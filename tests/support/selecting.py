@@ -3,7 +3,7 @@
 from typing import Final
 
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.device import Device
+from tensorfusion_dra.core.devices.device import Device
 from tensorfusion_dra.simulator.allocator import devices
 
 A: Final = f'device.attributes["{names.DRIVER}"]'

@@ -5,7 +5,7 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from tensorfusion_dra.core.slices import Slice, SlicePlan
+from tensorfusion_dra.core.devices.slices import Slice, SlicePlan
 
 
 def applied(plan: SlicePlan, stored: Sequence[Slice]) -> list[Slice]:

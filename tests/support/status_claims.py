@@ -2,12 +2,12 @@
 
 from typing import Any, Final
 
-from tensorfusion_dra.core import quantity
-from tensorfusion_dra.core.claim import ClaimRef
-from tensorfusion_dra.core.limits import Limit
-from tensorfusion_dra.core.prepared import PreparedClaim, PreparedShare
-from tensorfusion_dra.core.quantity import GIB
-from tensorfusion_dra.core.share_parameters import Isolation, Qos
+from tensorfusion_dra.core.claims.claim import ClaimRef
+from tensorfusion_dra.core.claims.limits import Limit
+from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
+from tensorfusion_dra.core.devices.sharing import Isolation, Qos
+from tensorfusion_dra.core.kubernetes import quantity
+from tensorfusion_dra.core.kubernetes.quantity import GIB
 
 POOL: Final = "default/node-01"
 DEVICE: Final = "gpu-8f3a0000-0000-4000-8000-000000000000"

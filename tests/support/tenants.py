@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 
-from tensorfusion_dra.core import tenancy
-from tensorfusion_dra.core.admission import Admission, Local
-from tensorfusion_dra.core.claim import Allocation
-from tensorfusion_dra.core.limits import Limit
-from tensorfusion_dra.core.prepared import PreparedClaim
-from tensorfusion_dra.core.quantity import GIB
-from tensorfusion_dra.core.share_parameters import Isolation
+from tensorfusion_dra.core.claims import tenancy
+from tensorfusion_dra.core.claims.admission import Admission, Local
+from tensorfusion_dra.core.claims.claim import Allocation
+from tensorfusion_dra.core.claims.limits import Limit
+from tensorfusion_dra.core.claims.prepared import PreparedClaim
+from tensorfusion_dra.core.devices.sharing import Isolation
+from tensorfusion_dra.core.kubernetes.quantity import GIB
 from tests.support.claims import admitted, allocated, terms
 
 

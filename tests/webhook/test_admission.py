@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from tensorfusion_dra.core.diagnosis.webhook import trial_pod
+from tensorfusion_dra.core.doctor.webhook import trial_pod
 from tensorfusion_dra.core.errors import InputError, RetryableError
-from tensorfusion_dra.core.review import PASSED, Verdict
+from tensorfusion_dra.core.kubernetes.review import PASSED, Verdict
 from tensorfusion_dra.webhook.admission import Admission
 from tests.support.admission import (
     Json,

@@ -7,7 +7,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensorfusion_dra.core import names, pod_warnings
+from tensorfusion_dra.core import names
+from tensorfusion_dra.core.admission import pod_warnings
 from tests.support.admission import Json, body, claim, patched, pod
 from tests.webhook.test_reviews import respond
 

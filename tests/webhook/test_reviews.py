@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tensorfusion_dra.core.claim import PodRef
+from tensorfusion_dra.core.claims.claim import PodRef
 from tensorfusion_dra.webhook.admission import Admission
 from tensorfusion_dra.webhook.reviews import Reviews
 from tensorfusion_dra.webhook.server import Request, Response

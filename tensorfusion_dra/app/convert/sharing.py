@@ -7,8 +7,10 @@ from yaml.nodes import MappingNode, ScalarNode
 from tensorfusion_dra.app.convert import kinds, source
 from tensorfusion_dra.app.convert.changes import Changes
 from tensorfusion_dra.app.convert.source import Entry, Written
-from tensorfusion_dra.core import capacity, name_rules, names, quantity
-from tensorfusion_dra.core.quantity import MIB, NANO, Quantity, QuantityError
+from tensorfusion_dra.core import names
+from tensorfusion_dra.core.devices import capacity
+from tensorfusion_dra.core.kubernetes import name_rules, quantity
+from tensorfusion_dra.core.kubernetes.quantity import MIB, NANO, Quantity, QuantityError
 
 _TRUE: Final = frozenset({"true", "True", "TRUE"})
 _IN_STEPS: Final = frozenset({names.CAPACITY_VRAM, names.CAPACITY_VIRTUAL_VRAM})

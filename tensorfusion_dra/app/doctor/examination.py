@@ -8,7 +8,7 @@ from tensorfusion_dra.app.doctor.options import Place
 from tensorfusion_dra.app.doctor.surroundings import Surroundings
 from tensorfusion_dra.cluster.api import StatusError
 from tensorfusion_dra.cluster.survey import Survey
-from tensorfusion_dra.core.diagnosis.finding import Finding, could_not_look, note, problem
+from tensorfusion_dra.core.doctor.finding import Finding, could_not_look, note, problem
 from tensorfusion_dra.core.errors import DriverError, InputError, RetryableError
 
 Look = Callable[[Surroundings], Iterable[Finding]]

@@ -9,9 +9,9 @@ from typing import Final
 
 from tensorfusion_dra.app import parts
 from tensorfusion_dra.app.doctor.surroundings import Surroundings
-from tensorfusion_dra.core.diagnosis import folders as judge
-from tensorfusion_dra.core.diagnosis.finding import Finding
-from tensorfusion_dra.core.diagnosis.folders import Folder, Use
+from tensorfusion_dra.core.doctor import folders as judge
+from tensorfusion_dra.core.doctor.finding import Finding
+from tensorfusion_dra.core.doctor.folders import Folder, Use
 
 _MOUNTS: Final = Path("/proc/self/mountinfo")
 _ELSEWHERE: Final = (

@@ -10,11 +10,11 @@ from tensorfusion_dra.app.doctor.kubernetes import looked_at_nodes
 from tensorfusion_dra.app.doctor.surroundings import Surroundings
 from tensorfusion_dra.cluster.api import StatusError
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.diagnosis import cards as judge
-from tensorfusion_dra.core.diagnosis.cards import Access
-from tensorfusion_dra.core.diagnosis.finding import Finding
+from tensorfusion_dra.core.devices.gpu import Gpu
+from tensorfusion_dra.core.doctor import cards as judge
+from tensorfusion_dra.core.doctor.cards import Access
+from tensorfusion_dra.core.doctor.finding import Finding
 from tensorfusion_dra.core.errors import FatalError, RetryableError
-from tensorfusion_dra.core.gpu import Gpu
 from tensorfusion_dra.discovery.host import HostSizes
 from tensorfusion_dra.driver.catalog import Catalog, CatalogReader
 from tensorfusion_dra.driver.ports.discovery import Discovery

@@ -7,15 +7,11 @@ from typing import Any
 from tensorfusion_dra.app.doctor.options import Place
 from tensorfusion_dra.app.doctor.surroundings import Surroundings
 from tensorfusion_dra.cluster.api import StatusError, segment
-from tensorfusion_dra.core import names, slices
-from tensorfusion_dra.core.diagnosis import api_server, gates
-from tensorfusion_dra.core.diagnosis.finding import (
-    Finding,
-    could_not_look,
-    note,
-    problem,
-)
-from tensorfusion_dra.core.stored import GATE_CONSUMABLE_CAPACITY
+from tensorfusion_dra.core import names
+from tensorfusion_dra.core.devices import slices
+from tensorfusion_dra.core.doctor import api_server, gates
+from tensorfusion_dra.core.doctor.finding import Finding, could_not_look, note, problem
+from tensorfusion_dra.core.kubernetes.stored import GATE_CONSUMABLE_CAPACITY
 
 
 def version(surroundings: Surroundings) -> Iterator[Finding]:

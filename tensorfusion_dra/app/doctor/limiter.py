@@ -9,14 +9,14 @@ from tensorfusion_dra.app import parts
 from tensorfusion_dra.app.doctor.surroundings import Surroundings
 from tensorfusion_dra.app.settings import Settings
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.claim import ClaimRef
-from tensorfusion_dra.core.diagnosis import enforcement as judge
-from tensorfusion_dra.core.diagnosis.enforcement import ELF, HostFile
-from tensorfusion_dra.core.diagnosis.finding import Finding
-from tensorfusion_dra.core.limits import Limit
-from tensorfusion_dra.core.prepared import PreparedClaim, PreparedShare
-from tensorfusion_dra.core.quantity import GIB, Quantity
-from tensorfusion_dra.core.share_parameters import Isolation, Qos
+from tensorfusion_dra.core.claims.claim import ClaimRef
+from tensorfusion_dra.core.claims.limits import Limit
+from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
+from tensorfusion_dra.core.devices.sharing import Isolation, Qos
+from tensorfusion_dra.core.doctor import enforcement as judge
+from tensorfusion_dra.core.doctor.enforcement import ELF, HostFile
+from tensorfusion_dra.core.doctor.finding import Finding
+from tensorfusion_dra.core.kubernetes.quantity import GIB, Quantity
 
 _SIMULATED_NODES: Final = ()
 _REAL_NODES: Final = ("/dev/nvidia0",)

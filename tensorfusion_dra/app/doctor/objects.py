@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from tensorfusion_dra.app.doctor.options import Place
 from tensorfusion_dra.app.doctor.surroundings import Surroundings
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.diagnosis import classes, pools, published
-from tensorfusion_dra.core.diagnosis.finding import Finding
+from tensorfusion_dra.core.doctor import classes, pools, published
+from tensorfusion_dra.core.doctor.finding import Finding
 
 
 def slices(surroundings: Surroundings) -> Iterator[Finding]:

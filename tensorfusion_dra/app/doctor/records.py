@@ -8,12 +8,12 @@ from typing import Any, Final
 import yaml
 
 from tensorfusion_dra.app.doctor.surroundings import Surroundings
-from tensorfusion_dra.core import cdi_rules
-from tensorfusion_dra.core.cdi_rules import CdiError
-from tensorfusion_dra.core.diagnosis import records as judge
-from tensorfusion_dra.core.diagnosis.finding import Finding
-from tensorfusion_dra.core.diagnosis.records import SpecFile
+from tensorfusion_dra.core.doctor import records as judge
+from tensorfusion_dra.core.doctor.finding import Finding
+from tensorfusion_dra.core.doctor.records import SpecFile
 from tensorfusion_dra.core.errors import RetryableError
+from tensorfusion_dra.core.kubernetes import cdi_rules
+from tensorfusion_dra.core.kubernetes.cdi_rules import CdiError
 from tensorfusion_dra.state import ledger_reading, ledger_schema
 
 _SUFFIXES: Final = (".json", ".yaml")

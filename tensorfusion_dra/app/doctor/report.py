@@ -8,8 +8,8 @@ from tensorfusion_dra.app import version
 from tensorfusion_dra.app.doctor.examination import Result
 from tensorfusion_dra.app.doctor.options import Place
 from tensorfusion_dra.app.doctor.surroundings import Surroundings
-from tensorfusion_dra.core.diagnosis import finding as findings
-from tensorfusion_dra.core.diagnosis.finding import EXIT_CODES, Finding, Level
+from tensorfusion_dra.core.doctor import finding as findings
+from tensorfusion_dra.core.doctor.finding import EXIT_CODES, Finding, Level
 
 _WIDTH = max(len(level) for level in Level)
 

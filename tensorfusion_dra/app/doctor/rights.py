@@ -4,12 +4,12 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from tensorfusion_dra.app.doctor.surroundings import Surroundings
-from tensorfusion_dra.core import rights as table
-from tensorfusion_dra.core.diagnosis import api_server
-from tensorfusion_dra.core.diagnosis import rights as judge
-from tensorfusion_dra.core.diagnosis.finding import Finding, note
-from tensorfusion_dra.core.diagnosis.rights import Answer
-from tensorfusion_dra.core.rights import Right
+from tensorfusion_dra.core.doctor import api_server
+from tensorfusion_dra.core.doctor import required_rights as table
+from tensorfusion_dra.core.doctor import rights as judge
+from tensorfusion_dra.core.doctor.finding import Finding, note
+from tensorfusion_dra.core.doctor.required_rights import Right
+from tensorfusion_dra.core.doctor.rights import Answer
 
 _DAEMONSETS: Final = "/apis/apps/v1/daemonsets"
 _DEPLOYMENTS: Final = "/apis/apps/v1/deployments"

@@ -22,8 +22,8 @@ from tensorfusion_dra.app.doctor import (
 from tensorfusion_dra.app.doctor.examination import Check, examined
 from tensorfusion_dra.app.doctor.options import Options, Place
 from tensorfusion_dra.app.settings import Settings
-from tensorfusion_dra.core.diagnosis import finding as findings
-from tensorfusion_dra.core.diagnosis.finding import EXIT_CODES
+from tensorfusion_dra.core.doctor import finding as findings
+from tensorfusion_dra.core.doctor.finding import EXIT_CODES
 
 _NODE: Final = frozenset({Place.NODE})
 _WORKSTATION: Final = frozenset({Place.WORKSTATION})

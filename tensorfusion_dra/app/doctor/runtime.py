@@ -8,12 +8,12 @@ from typing import Any, Final
 from tensorfusion_dra.app.doctor.kubernetes import looked_at_nodes
 from tensorfusion_dra.app.doctor.options import Place
 from tensorfusion_dra.app.doctor.surroundings import Surroundings
-from tensorfusion_dra.core.diagnosis import api_server
-from tensorfusion_dra.core.diagnosis import runtime as judge
-from tensorfusion_dra.core.diagnosis.finding import Finding
-from tensorfusion_dra.core.diagnosis.runtime import CdiSettings, Document
+from tensorfusion_dra.core.doctor import api_server
+from tensorfusion_dra.core.doctor import runtime as judge
+from tensorfusion_dra.core.doctor.finding import Finding
+from tensorfusion_dra.core.doctor.runtime import CdiSettings, Document
 from tensorfusion_dra.core.errors import RetryableError
-from tensorfusion_dra.core.shapes import as_list
+from tensorfusion_dra.core.kubernetes.shapes import as_list
 
 _CONTAINERD: Final = (
     # Distributions with a runtime of their own first: the usual file may be a leftover there.

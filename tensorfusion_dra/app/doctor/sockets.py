@@ -6,8 +6,8 @@ from http.client import HTTPConnection, HTTPException
 from typing import Final
 
 from tensorfusion_dra.app.doctor.surroundings import Surroundings
-from tensorfusion_dra.core.diagnosis import sockets as judge
-from tensorfusion_dra.core.diagnosis.finding import Finding, ok, problem
+from tensorfusion_dra.core.doctor import sockets as judge
+from tensorfusion_dra.core.doctor.finding import Finding, ok, problem
 from tensorfusion_dra.core.errors import InputError, RetryableError
 from tensorfusion_dra.kubelet import socket_survey, sockets
 

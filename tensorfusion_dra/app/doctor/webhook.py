@@ -9,9 +9,9 @@ from typing import Final
 
 from tensorfusion_dra.app.doctor.surroundings import Surroundings
 from tensorfusion_dra.cluster.api import StatusError, segment
-from tensorfusion_dra.core.diagnosis import webhook as judge
-from tensorfusion_dra.core.diagnosis.finding import Finding
-from tensorfusion_dra.core.diagnosis.webhook import Bundle, Called, Service
+from tensorfusion_dra.core.doctor import webhook as judge
+from tensorfusion_dra.core.doctor.finding import Finding
+from tensorfusion_dra.core.doctor.webhook import Bundle, Called, Service
 
 _ADMISSION: Final = "/apis/admissionregistration.k8s.io/v1"
 _KINDS: Final = ("mutatingwebhookconfigurations", "validatingwebhookconfigurations")

@@ -7,7 +7,8 @@ becomes a number with ``.AsApproximateFloat64()``. Kubernetes has neither.
 from enum import StrEnum
 from typing import Final
 
-from tensorfusion_dra.core import capacity, names
+from tensorfusion_dra.core import names
+from tensorfusion_dra.core.devices import capacity
 
 TO_NUMBER: Final = "AsApproximateFloat64"
 """The guide's method; Kubernetes has asApproximateFloat."""

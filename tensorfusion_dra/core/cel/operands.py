@@ -7,12 +7,12 @@ Kubernetes compares kinds of numbers with each other in ``<`` and its like, but 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tensorfusion_dra.core import quantity
 from tensorfusion_dra.core.cel import dialect
 from tensorfusion_dra.core.cel.dialect import Kind
 from tensorfusion_dra.core.cel.edits import Edits
 from tensorfusion_dra.core.cel.syntax import Literal, Node, Unary
-from tensorfusion_dra.core.quantity import QuantityError
+from tensorfusion_dra.core.kubernetes import quantity
+from tensorfusion_dra.core.kubernetes.quantity import QuantityError
 
 _NUMBERS = (Kind.INT, Kind.DOUBLE, Kind.NUMBER)
 

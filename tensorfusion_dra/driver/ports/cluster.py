@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from tensorfusion_dra.core.claim import ClaimRef, PodRef
+from tensorfusion_dra.core.claims.claim import ClaimRef, PodRef
+from tensorfusion_dra.core.devices.slices import Slice
 from tensorfusion_dra.core.errors import RetryableError
-from tensorfusion_dra.core.slices import Slice
 
 
 class Claims(Protocol):

@@ -3,10 +3,10 @@
 from collections.abc import Callable
 from typing import Protocol
 
+from tensorfusion_dra.core.claims.mounts import Mount
+from tensorfusion_dra.core.devices.gpu import Inventory
+from tensorfusion_dra.core.devices.health import CardEvent
 from tensorfusion_dra.core.errors import RetryableError
-from tensorfusion_dra.core.gpu import Inventory
-from tensorfusion_dra.core.health import CardEvent
-from tensorfusion_dra.core.mounts import Mount
 
 
 class HungError(RetryableError):

@@ -5,9 +5,9 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from tensorfusion_dra.core.claim import PodRef
-from tensorfusion_dra.core.enforcers.enforcer import Needs
-from tensorfusion_dra.core.prepared import PreparedClaim
+from tensorfusion_dra.core.claims.claim import PodRef
+from tensorfusion_dra.core.claims.enforcers.enforcer import Needs
+from tensorfusion_dra.core.claims.prepared import PreparedClaim
 
 
 class CardRecords(Protocol):

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
-from tensorfusion_dra.core import quantity
-from tensorfusion_dra.core.quantity import Quantity
+from tensorfusion_dra.core.kubernetes import quantity
+from tensorfusion_dra.core.kubernetes.quantity import Quantity
 
 AttributeKind = Literal["string", "int", "bool", "version", "unsupported"]
 

@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tensorfusion_dra.core import quantity
 from tensorfusion_dra.core.errors import DriverError
-from tensorfusion_dra.core.quantity import Quantity
+from tensorfusion_dra.core.kubernetes import quantity
+from tensorfusion_dra.core.kubernetes.quantity import Quantity
 from tensorfusion_dra.simulator.allocator.devices import Taint
 
 

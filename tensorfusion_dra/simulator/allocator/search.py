@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from tensorfusion_dra.core.quantity import Quantity
+from tensorfusion_dra.core.kubernetes.quantity import Quantity
 from tensorfusion_dra.simulator import cel
 from tensorfusion_dra.simulator.allocator import constraints, consumable
 from tensorfusion_dra.simulator.allocator.devices import Device, DeviceId

@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from tensorfusion_dra.core import quantity
-from tensorfusion_dra.core.quantity import Quantity
+from tensorfusion_dra.core.kubernetes import quantity
+from tensorfusion_dra.core.kubernetes.quantity import Quantity
 from tensorfusion_dra.simulator.allocator.consumable import Amounts
 from tensorfusion_dra.simulator.allocator.devices import DeviceId
 

@@ -5,8 +5,8 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from typing import Final
 
-from tensorfusion_dra.core import device_rules, name_rules, node_selector_rules
-from tensorfusion_dra.core.field_errors import (
+from tensorfusion_dra.core.kubernetes import device_rules, name_rules, node_selector_rules
+from tensorfusion_dra.core.kubernetes.field_errors import (
     FieldError,
     duplicate,
     forbidden,
@@ -16,7 +16,7 @@ from tensorfusion_dra.core.field_errors import (
     too_long,
     too_many,
 )
-from tensorfusion_dra.core.shapes import as_list, as_map
+from tensorfusion_dra.core.kubernetes.shapes import as_list, as_map
 from tensorfusion_dra.simulator.api import claim_rules
 
 Json = Mapping[str, object]

@@ -6,7 +6,7 @@ from typing import Final
 
 import yaml
 
-from tensorfusion_dra.core.field_errors import invalid, not_supported, required, too_long
+from tensorfusion_dra.core.kubernetes.field_errors import invalid, not_supported, required, too_long
 from tensorfusion_dra.simulator.api import failures, kinds, schema, typed
 from tensorfusion_dra.simulator.api.deletion import DeleteOptions
 from tensorfusion_dra.simulator.api.failures import ApiError

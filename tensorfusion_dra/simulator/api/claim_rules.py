@@ -4,9 +4,9 @@ import json
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Final
 
-from tensorfusion_dra.core import name_rules
-from tensorfusion_dra.core.device_rules import TAINT_EFFECTS
-from tensorfusion_dra.core.field_errors import (
+from tensorfusion_dra.core.kubernetes import name_rules
+from tensorfusion_dra.core.kubernetes.device_rules import TAINT_EFFECTS
+from tensorfusion_dra.core.kubernetes.field_errors import (
     FieldError,
     duplicate,
     invalid,
@@ -15,7 +15,7 @@ from tensorfusion_dra.core.field_errors import (
     too_long,
     too_many,
 )
-from tensorfusion_dra.core.shapes import as_list, as_map
+from tensorfusion_dra.core.kubernetes.shapes import as_list, as_map
 
 Json = Mapping[str, object]
 CheckExpression = Callable[[str], str | None]

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from typing import Final
 
-from tensorfusion_dra.core import name_rules
-from tensorfusion_dra.core.field_errors import (
+from tensorfusion_dra.core.kubernetes import name_rules
+from tensorfusion_dra.core.kubernetes.field_errors import (
     FieldError,
     duplicate,
     forbidden,

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from typing import Final
 
-from tensorfusion_dra.core import name_rules, slice_rules
-from tensorfusion_dra.core.field_errors import FieldError, forbidden, invalid, too_many
+from tensorfusion_dra.core.kubernetes import name_rules, slice_rules
+from tensorfusion_dra.core.kubernetes.field_errors import FieldError, forbidden, invalid, too_many
 from tensorfusion_dra.simulator.api import allocation_rules, claim_rules, gates, meta_rules
 from tensorfusion_dra.simulator.api.schema import elements
 from tensorfusion_dra.simulator.api.strategy import Json, Strategy, part
@@ -25,7 +25,7 @@ class SliceStrategy(Strategy):
         gates.drop_from_slice(spec, part(old or {}, "spec"), self.setting.gates)
 
     def errors(self, document: Json, old: Json | None) -> Iterator[FieldError]:
-        """The rules of core.slice_rules."""
+        """The rules of core.kubernetes.slice_rules."""
         return slice_rules.slice_errors(part(document, "spec"))
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from tensorfusion_dra.core.errors import DriverError
-from tensorfusion_dra.core.field_errors import FieldError
+from tensorfusion_dra.core.kubernetes.field_errors import FieldError
 
 Json = dict[str, object]
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal, cast
 
-from tensorfusion_dra.core.field_errors import invalid
+from tensorfusion_dra.core.kubernetes.field_errors import invalid
 from tensorfusion_dra.simulator.api import failures
 from tensorfusion_dra.simulator.api.failures import ApiError
 from tensorfusion_dra.simulator.api.requests import Request

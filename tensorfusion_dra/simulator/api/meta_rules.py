@@ -4,8 +4,14 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from tensorfusion_dra.core import name_rules
-from tensorfusion_dra.core.field_errors import FieldError, forbidden, invalid, required, too_long
+from tensorfusion_dra.core.kubernetes import name_rules
+from tensorfusion_dra.core.kubernetes.field_errors import (
+    FieldError,
+    forbidden,
+    invalid,
+    required,
+    too_long,
+)
 from tensorfusion_dra.simulator.api.kinds import Kind
 from tensorfusion_dra.simulator.api.schema import elements
 from tensorfusion_dra.simulator.api.strategy import Json, part

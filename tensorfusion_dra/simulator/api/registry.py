@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from tensorfusion_dra.core.field_errors import FieldError, invalid
+from tensorfusion_dra.core.kubernetes.field_errors import FieldError, invalid
 from tensorfusion_dra.simulator.api import failures, meta_rules, ownership
 from tensorfusion_dra.simulator.api.failures import ApiError
 from tensorfusion_dra.simulator.api.kinds import Kind

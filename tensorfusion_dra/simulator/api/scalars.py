@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Final
 
-from tensorfusion_dra.core import quantity
 from tensorfusion_dra.core.errors import DriverError
+from tensorfusion_dra.core.kubernetes import quantity
 
 _BLANKS: Final = " \x85\xa0\u1680\u202f\u205f\u3000" + "".join(map(chr, range(0x2000, 0x200B)))
 """Quantity.UnmarshalJSON trims these; a tab or a line end stands escaped in JSON, and so stays."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Final, Literal
 
-from tensorfusion_dra.core import quantity
+from tensorfusion_dra.core.kubernetes import quantity
 from tensorfusion_dra.simulator.api.scalars import mismatch, scalar
 
 Json = dict[str, object]

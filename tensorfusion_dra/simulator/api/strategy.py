@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from tensorfusion_dra.core.field_errors import FieldError
+from tensorfusion_dra.core.kubernetes.field_errors import FieldError
 from tensorfusion_dra.simulator.api.claim_rules import CheckExpression, any_expression
 from tensorfusion_dra.simulator.api.gates import DEFAULT_GATES
 

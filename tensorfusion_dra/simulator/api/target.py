@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from tensorfusion_dra.core.field_errors import FieldError
+from tensorfusion_dra.core.kubernetes.field_errors import FieldError
 from tensorfusion_dra.simulator.api import failures
 from tensorfusion_dra.simulator.api.failures import ApiError
 from tensorfusion_dra.simulator.api.kinds import Kind

@@ -8,8 +8,8 @@ from typing import Any
 
 import yaml
 
-from tensorfusion_dra.core import cdi_rules
-from tensorfusion_dra.core.cdi_rules import CdiError
+from tensorfusion_dra.core.kubernetes import cdi_rules
+from tensorfusion_dra.core.kubernetes.cdi_rules import CdiError
 
 
 @dataclass(frozen=True, slots=True)

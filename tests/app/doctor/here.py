@@ -7,7 +7,7 @@ from tensorfusion_dra.app.doctor.options import Options, Place
 from tensorfusion_dra.app.doctor.surroundings import Surroundings
 from tensorfusion_dra.app.settings import Settings
 from tensorfusion_dra.cluster.api import Api
-from tensorfusion_dra.core.diagnosis.finding import Finding, Level
+from tensorfusion_dra.core.doctor.finding import Finding, Level
 
 
 def surroundings(

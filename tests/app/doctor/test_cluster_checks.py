@@ -12,7 +12,7 @@ from tensorfusion_dra.app.doctor import kubernetes, objects, rights, webhook
 from tensorfusion_dra.app.doctor.options import Options, Place
 from tensorfusion_dra.app.doctor.surroundings import Surroundings
 from tensorfusion_dra.cluster.api import Api
-from tensorfusion_dra.core.diagnosis.finding import Finding, Level
+from tensorfusion_dra.core.doctor.finding import Finding, Level
 from tests.app.doctor.here import surroundings, worst
 from tests.support.canned_api import CannedApi, served
 

@@ -11,8 +11,8 @@ import pytest
 
 from tensorfusion_dra.app.doctor import folders, limiter, records, sockets
 from tensorfusion_dra.app.health_endpoint import HealthEndpoint
-from tensorfusion_dra.core.diagnosis.enforcement import ELF
-from tensorfusion_dra.core.diagnosis.finding import Finding, Level
+from tensorfusion_dra.core.doctor.enforcement import ELF
+from tensorfusion_dra.core.doctor.finding import Finding, Level
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.kubelet.registration import Registration
 from tensorfusion_dra.kubelet.server import UnixServer

@@ -8,7 +8,7 @@ import pytest
 from tensorfusion_dra.app.doctor import runtime
 from tensorfusion_dra.app.doctor.options import Options
 from tensorfusion_dra.cluster.api import Api
-from tensorfusion_dra.core.diagnosis.finding import Finding, Level
+from tensorfusion_dra.core.doctor.finding import Finding, Level
 from tensorfusion_dra.core.errors import RetryableError
 from tests.app.doctor.here import surroundings, worst
 from tests.support.canned_api import CannedApi, served

@@ -14,7 +14,7 @@ from tensorfusion_dra.app.doctor.examination import Check, examined
 from tensorfusion_dra.app.doctor.run import CHECKS
 from tensorfusion_dra.app.simulated_cluster import SimulatedCluster
 from tensorfusion_dra.cluster.api import Api
-from tensorfusion_dra.core.diagnosis.finding import ok
+from tensorfusion_dra.core.doctor.finding import ok
 from tensorfusion_dra.simulator.api.faults import ANY, Refuse
 from tensorfusion_dra.simulator.api.gates import DEFAULT_GATES
 from tests.app.doctor.here import surroundings

@@ -3,12 +3,13 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tensorfusion_dra.core import names, quantity
+from tensorfusion_dra.core import names
 from tensorfusion_dra.core.cel.translate import translate
-from tensorfusion_dra.core.device import Device, Node
-from tensorfusion_dra.core.gpu import Gpu, Host
-from tensorfusion_dra.core.oversubscription import Oversubscription
-from tensorfusion_dra.core.quantity import GIB, NANO
+from tensorfusion_dra.core.devices.device import Device, Node
+from tensorfusion_dra.core.devices.gpu import Gpu, Host
+from tensorfusion_dra.core.devices.oversubscription import Oversubscription
+from tensorfusion_dra.core.kubernetes import quantity
+from tensorfusion_dra.core.kubernetes.quantity import GIB, NANO
 from tensorfusion_dra.simulator import cel
 from tests.core.cel.dialect_terms import TOTALS, Facts, Term, expressions
 from tests.support.gpus import gpu, published

@@ -9,9 +9,9 @@ import pytest
 
 from tensorfusion_dra.core.cel.errors import CelError
 from tensorfusion_dra.core.cel.translate import translate
-from tensorfusion_dra.core.device import Node
-from tensorfusion_dra.core.oversubscription import Oversubscription
-from tensorfusion_dra.core.quantity import GIB
+from tensorfusion_dra.core.devices.device import Node
+from tensorfusion_dra.core.devices.oversubscription import Oversubscription
+from tensorfusion_dra.core.kubernetes.quantity import GIB
 from tensorfusion_dra.simulator import cel
 from tensorfusion_dra.simulator.allocator.devices import Attribute, Device
 from tests.support.gpus import cards, gpu, published

@@ -1,0 +1,207 @@
+"""Fills a claim that was made from Tensor Fusion's template with what its pod asks for.
+
+A pod's ``gpu-count: 4`` becomes four requests of one card each, and a constraint that keeps them on
+different cards:
+
+    requests: [gpu-request, gpu-request-2, gpu-request-3, gpu-request-4]
+    constraints:
+    - requests: [gpu-request, gpu-request-2, gpu-request-3, gpu-request-4]
+      distinctAttribute: tensor-fusion.ai.dra-driver/uuid
+
+One request of ``count: 4`` is not enough: the scheduler of Kubernetes 1.34 and 1.35 may give it the
+same card several times, because it begins each search at the first device and its
+``distinctAttribute`` compares a device with the latest one of each request only
+(kubernetes/kubernetes#140438; hack/adr/0019).
+"""
+
+import copy
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from tensorfusion_dra.core import names
+from tensorfusion_dra.core.admission.asks import MOST_GPUS, Asks
+from tensorfusion_dra.core.cel import selector, translate
+from tensorfusion_dra.core.cel.selector import SelectorTerms
+from tensorfusion_dra.core.claims.claim import PodRef
+from tensorfusion_dra.core.errors import InputError
+from tensorfusion_dra.core.kubernetes import name_rules
+from tensorfusion_dra.core.kubernetes.shapes import as_list, as_map, name_of
+
+Json = dict[str, Any]
+
+_VIRTUAL: Final = {
+    names.CAPACITY_TFLOPS: names.CAPACITY_VIRTUAL_TFLOPS,
+    names.CAPACITY_VRAM: names.CAPACITY_VIRTUAL_VRAM,
+}
+_PLACEHOLDER: Final = "true"
+"""The selector of the guide's template, which stands for the one to come."""
+_UNIQUE: Final = f"{names.DRIVER}/{names.ATTR_UUID}"
+_UNLIMITED: Final = "0"
+
+
+def is_labelled(claim: Mapping[str, Any]) -> bool:
+    """Whether the claim is one to fill."""
+    labels = as_map(as_map(claim.get("metadata")).get("labels"))
+    return labels.get(names.LABEL_CLAIM_TEMPLATE) == "true"
+
+
+def owner(claim: Mapping[str, Any], namespace: str) -> PodRef:
+    """The pod for which the claim is made.
+
+    Raises:
+        InputError: It is made for no pod.
+    """
+    for found in as_list(as_map(claim.get("metadata")).get("ownerReferences")):
+        reference = as_map(found)
+        if (reference.get("apiVersion"), reference.get("kind")) == ("v1", "Pod"):
+            name, uid = str(reference.get("name")), str(reference.get("uid"))
+            return PodRef(namespace=namespace, name=name, uid=uid)
+    raise InputError("found no owner of kind Pod, expected the pod that the claim is for")
+
+
+def filled(claim: Mapping[str, Any], wanted: Asks, *, pool: str, virtual: bool) -> Json:
+    """The claim with the cards, the selector, the amounts and the limits that its pod asks for.
+
+    A claim that is filled already comes out as it is.
+
+    Args:
+        wanted: Of the claim's pod.
+        pool: The GPUPool for the generated selector; "" for any.
+        virtual: The pool's cards are divided by their virtual amounts.
+
+    Raises:
+        InputError: The claim has no request that can be filled, or no place for one request a card.
+    """
+    result = copy.deepcopy(dict(claim))
+    devices = as_map(as_map(result.get("spec")).get("devices"))
+    request = _own_request(as_list(devices.get("requests")))
+    exactly = request["exactly"]
+    exactly["allocationMode"] = "ExactCount"
+    exactly["count"] = 1
+    exactly["selectors"] = _selectors(as_list(exactly.get("selectors")), _expression(wanted, pool))
+    amounts = {
+        _VIRTUAL[name] if virtual else name: str(amount)
+        for name, amount in wanted.amounts().items()
+    }
+    if amounts:
+        capacity = exactly["capacity"] = dict(as_map(exactly.get("capacity")))
+        capacity["requests"] = {**as_map(capacity.get("requests")), **amounts}
+    if wanted.whole:
+        _drop_amounts(exactly)
+    if wanted.count > 1:
+        assert isinstance(devices, dict)
+        cards = [_card_name(str(request.get("name")), card) for card in range(1, wanted.count + 1)]
+        devices["requests"] = _one_for_each(as_list(devices.get("requests")), request, cards)
+        for field in ("constraints", "config"):
+            if field in devices:
+                devices[field] = [_concerning(entry, cards) for entry in as_list(devices[field])]
+        devices["constraints"] = _keeping_apart(as_list(devices.get("constraints")), cards)
+    metadata = result.setdefault("metadata", {})
+    metadata["annotations"] = _annotations(as_map(metadata.get("annotations")), wanted)
+    return result
+
+
+def _own_request(requests: list[object]) -> Json:
+    """The first request of our class, else the first one of any class of an administrator's."""
+    exact = [r for r in requests if isinstance(r, dict) and isinstance(r.get("exactly"), dict)]
+    ours = [r for r in exact if r["exactly"].get("deviceClassName") == names.DEVICE_CLASS]
+    for request in (*ours, *exact):
+        return request
+    raise InputError("found no request with `exactly`, expected one to fill")
+
+
+def _expression(wanted: Asks, pool: str) -> str:
+    if wanted.expression:
+        return translate.translate(wanted.expression).strip()
+    qos = wanted.share.qos
+    terms = SelectorTerms(model=wanted.model, pool=pool, qos=qos.value if qos else None)
+    return selector.selector(terms)
+
+
+def _drop_amounts(exactly: Json) -> None:
+    """Leave out the template's amounts: a claim that names none takes whole cards."""
+    capacity = as_map(exactly.get("capacity"))
+    kept = {
+        name: amount
+        for name, amount in as_map(capacity.get("requests")).items()
+        if name.removeprefix(f"{names.DRIVER}/") not in names.CAPACITIES
+    }
+    exactly["capacity"] = {**capacity, "requests": kept}
+    if not kept:
+        del exactly["capacity"]
+
+
+def _selectors(held: list[object], expression: str) -> list[object]:
+    """The template's own selectors hold as well."""
+    ours = {"cel": {"expression": expression}}
+    kept = [
+        entry
+        for entry in held
+        if entry != ours and as_map(as_map(entry).get("cel")).get("expression") != _PLACEHOLDER
+    ]
+    return [*kept, ours]
+
+
+def _card_name(request: str, card: int) -> str:
+    """The name of a card's request: the template's, then `gpu-request-2`, `gpu-request-3`."""
+    return request if card == 1 else f"{request}-{card}"
+
+
+def _one_for_each(requests: list[object], first: Json, cards: Sequence[str]) -> list[object]:
+    """The requests with one for each card: the others stand right after the first.
+
+    Raises:
+        InputError: A name is taken or too long, or the claim would have too many requests.
+    """
+    others = [{**copy.deepcopy(first), "name": name} for name in cards[1:]]
+    taken = {name_of(request): request for request in map(as_map, requests)}
+    for other in others:
+        name = str(other["name"])
+        if taken.get(name, other) != other:
+            raise InputError(f"found another request {name!r}, expected the name to be free")
+        for error in name_rules.label("", name):
+            raise InputError(f"found {name!r} for a request of one GPU: {error.text}")
+    added = [other for other in others if other["name"] not in taken]
+    if len(requests) + len(added) > MOST_GPUS:
+        raise InputError(
+            f"found {len(requests) + len(added)} requests in the claim, {len(cards)} of them for "
+            f"one GPU each, expected at most {MOST_GPUS}"
+        )
+    after = requests.index(first) + 1
+    return [*requests[:after], *added, *requests[after:]]
+
+
+def _concerning(entry: object, cards: Sequence[str]) -> object:
+    """A constraint or configuration that concerns the first card concerns the others, too."""
+    if not isinstance(entry, dict) or cards[0] not in as_list(entry.get("requests")):
+        return entry
+    listed = as_list(entry["requests"])
+    missing = [name for name in cards if name not in listed]
+    after = listed.index(cards[0]) + 1
+    return {**entry, "requests": [*listed[:after], *missing, *listed[after:]]}
+
+
+def _keeping_apart(constraints: list[object], cards: Sequence[str]) -> list[object]:
+    """The constraints with one by which each request gets another card.
+
+    Shares of one card are devices too, so without it several requests could get the same card.
+    """
+    for constraint in map(as_map, constraints):
+        scope = as_list(constraint.get("requests"))
+        if constraint.get("distinctAttribute") == _UNIQUE and (not scope or {*cards} <= {*scope}):
+            return constraints
+    return [*constraints, {"requests": list(cards), "distinctAttribute": _UNIQUE}]
+
+
+def _annotations(held: Mapping[str, object], wanted: Asks) -> Json:
+    """The pod's terms over those of the template, so that the node need not read the pod."""
+    share = wanted.share
+    said = {
+        names.ANNOTATION_TFLOPS_LIMIT: share.tflops_limit,
+        names.ANNOTATION_VRAM_LIMIT: share.vram_limit,
+        names.ANNOTATION_QOS: share.qos,
+        names.ANNOTATION_ISOLATION: share.isolation,
+    }
+    result: Json = {name: str(value) for name, value in said.items() if value is not None}
+    # A limit of 0 says nothing, but that it is there says that the pod was asked.
+    return {names.ANNOTATION_TFLOPS_LIMIT: _UNLIMITED, **held, **result}

@@ -1,0 +1,96 @@
+"""What Tensor Fusion's objects say about pods: whether they use DRA, and of which amounts."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tensorfusion_dra.core import names
+from tensorfusion_dra.core.claims import pool_isolation
+from tensorfusion_dra.core.devices import gpupool
+from tensorfusion_dra.core.devices.sharing import Isolation
+from tensorfusion_dra.core.errors import InputError
+from tensorfusion_dra.core.kubernetes.shapes import as_map
+
+Item = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DraPool:
+    """How the webhook treats the pods of a pool.
+
+    Attributes:
+        name: Of the GPUPool; "" for pods of none.
+        enabled: Whether its pods use DRA when they do not say.
+        template: Name of their ResourceClaimTemplate.
+        isolations: Those that it may set for its nodes.
+    """
+
+    name: str = ""
+    enabled: bool = False
+    template: str = names.CLAIM_TEMPLATE
+    isolations: frozenset[Isolation] = frozenset()
+
+
+def choose(pools: Sequence[Item], name: str) -> Item | None:
+    """The pool of this name, or without a name the default one.
+
+    None if there is none to choose from: then nodes have their pools by their settings.
+
+    Raises:
+        InputError: No pool has this name; or none is named, and not exactly one is the default.
+    """
+    if not pools:
+        return None
+    if name:
+        try:
+            return gpupool.named(pools, name)
+        except InputError as error:
+            known = ", ".join(sorted(map(_name, pools))[:10])
+            raise InputError(f"found {name!r}, expected a GPUPool such as {known}") from error
+    default = [pool for pool in pools if _is_default(pool)]
+    if len(default) == 1:
+        return default[0]
+    if default:
+        found = ", ".join(sorted(map(_name, default)))
+        raise InputError(f"found none, and {found} as defaults, expected one default GPUPool")
+    raise InputError("found none and no default GPUPool, expected the name of one")
+
+
+def parse(pool: Item, templates: Iterable[Item]) -> DraPool:
+    """How a GPUPool wants its pods treated.
+
+    Its own draConfig goes over the SchedulingConfigTemplate that it names. Tensor Fusion's own
+    definitions have neither field, so its API server drops them; daemonset/crds has both.
+    """
+    spec = as_map(pool.get("spec"))
+    own = as_map(spec.get("draConfig"))
+    shared: Mapping[str, object] = {}
+    for template in templates:
+        if _name(template) == spec.get("schedulingConfigTemplate"):
+            shared = as_map(as_map(template.get("spec")).get("dra"))
+    enabled = shared.get("enable") if own.get("enable") is None else own.get("enable")
+    name = own.get("resourceClaimTemplateName") or shared.get("resourceClaimTemplateName")
+    return DraPool(
+        name=_name(pool),
+        enabled=enabled is True,
+        template=str(name or names.CLAIM_TEMPLATE),
+        isolations=pool_isolation.modes(pool),
+    )
+
+
+def divides_virtual(pool: Item) -> bool:
+    """Whether tenants divide the virtual amounts of its cards, not the physical ones.
+
+    Raises:
+        InputError: The pool cannot be read.
+    """
+    return gpupool.parse(pool).oversubscription is not None
+
+
+def _is_default(pool: Item) -> bool:
+    annotations = as_map(as_map(pool.get("metadata")).get("annotations"))
+    return annotations.get(names.ANNOTATION_DEFAULT_POOL) == "true"
+
+
+def _name(item: Item) -> str:
+    return str(item["metadata"]["name"])

@@ -1,0 +1,230 @@
+"""The last check before a device is handed out: does this claim's share fit beside the others?
+
+The scheduler decides first. But two claims can reach a node with the same share (a force-deleted
+pod, an older scheduler, a hand-written status), and here is the last place to notice.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from tensorfusion_dra.core import names
+from tensorfusion_dra.core.claims import access, isolation, limits, tenancy
+from tensorfusion_dra.core.claims.access import CardAccess, SharedAccess
+from tensorfusion_dra.core.claims.claim import AllocatedClaim, Allocation, ClaimRef
+from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
+from tensorfusion_dra.core.claims.tenancy import Rules
+from tensorfusion_dra.core.claims.terms import Terms
+from tensorfusion_dra.core.devices import capacity
+from tensorfusion_dra.core.devices.device import Device
+from tensorfusion_dra.core.devices.sharing import Isolation
+from tensorfusion_dra.core.errors import ClaimError
+from tensorfusion_dra.core.kubernetes.quantity import MIB, NANO, Quantity
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Local:
+    """What this node can give.
+
+    Attributes:
+        pool: The node's resource pool.
+        devices: By name.
+        access: By device name, for the devices that are asked for.
+        shared_access: What a container with any of them takes once.
+        enforcer: The name of what enforces limits.
+        enforces_hard: Whether it brings a limiter for hard isolation.
+        rules: For limits above requests.
+        boot_id: Of this boot.
+    """
+
+    pool: str
+    devices: Mapping[str, Device]
+    access: Mapping[str, CardAccess]
+    shared_access: SharedAccess
+    enforcer: str
+    enforces_hard: bool = False
+    rules: Rules = field(default_factory=Rules)
+    boot_id: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Admission:
+    """A claim that fits, and what that changes for others.
+
+    Attributes:
+        claim: The claim's record.
+        changed: Records of other claims whose limits shrank in favour of its request.
+    """
+
+    claim: PreparedClaim
+    changed: tuple[PreparedClaim, ...]
+
+
+def admit(
+    claim: AllocatedClaim,
+    terms: Sequence[Terms],
+    local: Local,
+    held: Iterable[PreparedClaim],
+) -> Admission:
+    """The record of a claim that fits.
+
+    Args:
+        claim: What the scheduler gave.
+        terms: What holds for each of its allocations.
+        local: What this node can give.
+        held: Claims that hold shares of the claim's devices.
+
+    Raises:
+        ClaimError: A device is not this node's, an amount is missing or too small, the shares of
+            a device would exceed it, a tenant chose an isolation that is not its to choose, or
+            the device's tenants would not be isolated alike. Nothing of the claim is admitted
+            then.
+    """
+    others = [other for other in held if other.ref.uid != claim.ref.uid]
+    shares: list[PreparedShare] = []
+    for allocation, holding in zip(claim.allocations, terms, strict=True):
+        device = _local_device(claim.ref, allocation, local)
+        share = _share(claim.ref, allocation, device, holding)
+        if holding.isolation_by_tenant and not share.admin_access:
+            isolation.check_choice(
+                f"claim {claim.ref}: {device.name}",
+                share.isolation,
+                consumed=share.consumed,
+                device=device.capacity,
+                enforces_hard=local.enforces_hard,
+            )
+        tenants = [
+            *((other.ref, s) for other in others for s in other.shares if s.device == device.name),
+            *((claim.ref, own) for own in shares if own.device == device.name),
+        ]
+        _check_fits(claim.ref, share, device, tenants)
+        isolation.check_beside(claim.ref, share, tenants, fixed=local.rules.fixed(local.enforcer))
+        shares.append(share)
+    isolation.check_one(claim.ref, shares)
+    record = PreparedClaim(
+        ref=claim.ref,
+        shares=tuple(shares),
+        sequence=max((other.sequence for other in others), default=0) + 1,
+        pods=claim.pods,
+        enforcer=local.enforcer,
+    )
+    record = access.refreshed(record, local.access, local.shared_access, boot_id=local.boot_id)
+    involved = {share.device: local.devices[share.device] for share in shares}
+    record = tenancy.first_granted(record, involved, local.rules)
+    *changed, record = tenancy.regranted([*others, record], involved, local.rules)
+    return Admission(
+        claim=record,
+        changed=tuple(new for new, old in zip(changed, others, strict=True) if new != old),
+    )
+
+
+def _local_device(ref: ClaimRef, allocation: Allocation, local: Local) -> Device:
+    if allocation.pool != local.pool:
+        raise ClaimError(
+            f"claim {ref}: allocated from pool {allocation.pool}, this node's is {local.pool}"
+        )
+    device = local.devices.get(allocation.device)
+    if device is None:
+        known = ", ".join(sorted(local.devices)) or "none"
+        raise ClaimError(f"claim {ref}: device {allocation.device} unknown, this node has {known}")
+    return device
+
+
+def _share(ref: ClaimRef, allocation: Allocation, device: Device, terms: Terms) -> PreparedShare:
+    share = PreparedShare(
+        request=allocation.request,
+        pool=allocation.pool,
+        device=device.name,
+        gpu_uuid=device.gpu.uuid,
+        share_id=allocation.share_id,
+        consumed={},
+        exclusive=allocation.share_id is None and not allocation.admin_access,
+        admin_access=allocation.admin_access,
+        device_nodes=(),
+        isolation=terms.isolation,
+        qos=terms.qos,
+        toolkit_device=None,
+        pci_bus_id=device.gpu.pci_bus_id or "",
+        wanted_vram_bytes=0,
+        limit=None,
+    )
+    if allocation.admin_access:
+        return share
+    consumed = _consumed(ref, allocation, device)
+    limit = limits.wanted(f"claim {ref}: {device.name}", device.gpu, consumed, terms)
+    unlimited = terms.isolation is Isolation.SHARED or not terms.limiter
+    return replace(
+        share,
+        consumed=consumed,
+        wanted_vram_bytes=limit.vram_bytes,
+        wanted_sm_percent=limit.sm_percent,
+        limit=None if unlimited else limit,
+    )
+
+
+def _consumed(ref: ClaimRef, allocation: Allocation, device: Device) -> Mapping[str, Quantity]:
+    """What the share takes of every capacity of the device.
+
+    Without a share ID the device is given alone, and so is all of it: an API server with
+    DRAConsumableCapacity off allocates like that, whatever we publish.
+    """
+    subject = f"claim {ref}: {device.name}"
+    if allocation.share_id is None:
+        if allocation.consumed:
+            raise ClaimError(f"{subject}: found consumed capacity without a share ID")
+        return {name: entry.value for name, entry in device.capacity.items()}
+    taken: dict[str, Quantity] = {}
+    for name, entry in device.capacity.items():
+        if name not in allocation.consumed and name not in capacity.VIRTUAL:
+            raise ClaimError(f"{subject}: {name}: found no consumed capacity, expected one")
+        # What the pool of today calls the amount that was allocated, maybe before it oversubscribed
+        # or before it ceased to.
+        amount = capacity.counted(allocation.consumed, name, device.capacity)
+        if capacity.is_outgrown(allocation.consumed, name, device.capacity) or _is_reserve(
+            name, amount, device
+        ):
+            amount = min(amount, entry.value)
+        # Less than the minimum could become a limit of 0, which a limiter takes for none.
+        if amount < entry.minimum:
+            raise ClaimError(
+                f"{subject}: {name}: found {amount}, expected at least {entry.minimum}"
+            )
+        taken[name] = amount
+    return taken
+
+
+def _is_reserve(name: str, amount: Quantity, device: Device) -> bool:
+    """Whether an amount of memory is over the device by no more than what its driver keeps.
+
+    It was allocated by a slice of an earlier release, which published that part as well.
+    """
+    if name not in (names.CAPACITY_VRAM, names.CAPACITY_VIRTUAL_VRAM):
+        return False
+    reserved = -(-device.gpu.reserved_bytes // MIB) * MIB
+    return 0 < amount.nano - device.capacity[name].value.nano <= reserved * NANO
+
+
+def _check_fits(
+    ref: ClaimRef,
+    share: PreparedShare,
+    device: Device,
+    tenants: Sequence[tuple[ClaimRef, PreparedShare]],
+) -> None:
+    if share.admin_access:
+        return
+    consuming = [(other, held) for other, held in tenants if not held.admin_access]
+    for other, held in consuming:
+        if share.exclusive or held.exclusive:
+            raise ClaimError(f"claim {ref}: {device.name} is given alone, but {other} has it")
+        if share.share_id == held.share_id:
+            raise ClaimError(
+                f"claim {ref}: {device.name}: share {share.share_id} is held by {other}"
+            )
+    for name, entry in device.capacity.items():
+        counted = (capacity.counted(held.consumed, name, device.capacity) for _, held in consuming)
+        taken = sum((amount.nano for amount in counted), start=0)
+        total = taken + share.consumed[name].nano
+        if total > entry.value.nano:
+            raise ClaimError(
+                f"claim {ref}: {device.name}: {name}: {share.consumed[name]} beside "
+                f"{Quantity(taken, entry.value.family)} held is over {entry.value}"
+            )

@@ -1,0 +1,244 @@
+"""What the scheduler gave to a claim, read from its ResourceClaim."""
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from tensorfusion_dra.core import names
+from tensorfusion_dra.core.errors import ClaimError
+from tensorfusion_dra.core.kubernetes import name_rules, quantity
+from tensorfusion_dra.core.kubernetes.field_errors import FieldError
+from tensorfusion_dra.core.kubernetes.quantity import Quantity, QuantityError
+
+# A UID becomes part of file names and of CDI device names.
+_UID: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?")
+
+_LONGEST_SHOWN: Final = 320
+"""Namespace, slash and name."""
+_LONGEST_TEXT: Final = 500
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimRef:
+    """A claim as the kubelet names it."""
+
+    namespace: str
+    name: str
+    uid: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodRef:
+    """A pod that a claim is reserved for."""
+
+    namespace: str
+    name: str
+    uid: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpaqueConfig:
+    """Parameters for this driver, as the scheduler copied them from class and claim.
+
+    Attributes:
+        trusted: They come from a DeviceClass, which an administrator writes.
+        requests: Which requests or subrequests they are for; empty for all.
+        parameters: The JSON value.
+    """
+
+    trusted: bool
+    requests: tuple[str, ...]
+    parameters: Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allocation:
+    """One result of the scheduler: a device, or a share of it, for one request of the claim.
+
+    Attributes:
+        request: The claim's request, without the subrequest that a prioritized list chose: the
+            kubelet and containers know the main request only.
+        subrequest: What the prioritized list chose; None for a request without one.
+        share_id: Set if the device may be given to several claims; else the device is given alone.
+        consumed: Amount by capacity; empty if the device is given alone or for admin access.
+        admin_access: Access beside whoever uses the device; it consumes nothing.
+    """
+
+    request: str
+    pool: str
+    device: str
+    subrequest: str | None = None
+    share_id: str | None = None
+    consumed: Mapping[str, Quantity]
+    admin_access: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AllocatedClaim:
+    """A claim and what it holds of this driver's devices; other drivers' results are left out.
+
+    Attributes:
+        configs: In the order of precedence, the lowest first: of the class, then of the claim.
+        pods: Those that the claim is reserved for.
+    """
+
+    ref: ClaimRef
+    allocations: tuple[Allocation, ...]
+    configs: tuple[OpaqueConfig, ...] = ()
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    pods: tuple[PodRef, ...] = ()
+
+
+def is_uid(text: str) -> bool:
+    """Whether it can be a claim's UID, and be part of a file's name."""
+    return _UID.fullmatch(text) is not None
+
+
+def checked_uid(ref: ClaimRef) -> ClaimRef:
+    """The reference, its UID known to be fit for file names; all that unpreparing goes by.
+
+    Raises:
+        ClaimError: The UID holds anything but letters, digits and dashes, or is too long.
+    """
+    if not is_uid(ref.uid):
+        raise ClaimError(
+            f"claim {_shown(ref)}: UID {ref.uid[:80]!r}, expected letters, digits and dashes, "
+            f"at most 63"
+        )
+    return ref
+
+
+def checked_ref(ref: ClaimRef) -> ClaimRef:
+    """The reference, all of it known to be fit for file names and for paths of the API.
+
+    Raises:
+        ClaimError: It is no name that the API server would have accepted.
+    """
+    checked_uid(ref)
+    _check_name(ref, "namespace", ref.namespace, name_rules.label)
+    _check_name(ref, "name", ref.name, name_rules.subdomain)
+    return ref
+
+
+def _check_name(
+    ref: ClaimRef, what: str, name: object, rule: Callable[[str, object], Iterator[FieldError]]
+) -> None:
+    # JSON can hold halves of characters, which no rule on bytes could be asked about.
+    if not isinstance(name, str) or not name.isascii() or not name or any(rule("", name)):
+        raise ClaimError(
+            f"claim {_shown(ref)}: {what}: found {str(name)[:80]!a}, expected one of Kubernetes"
+        )
+
+
+def _shown(ref: ClaimRef) -> str:
+    return str(ref) if str(ref).isprintable() and len(str(ref)) < _LONGEST_SHOWN else "?"
+
+
+def allocated(ref: ClaimRef, stored: Mapping[str, Any]) -> AllocatedClaim:
+    """The allocation in a stored ResourceClaim.
+
+    Raises:
+        ClaimError: It is another claim of the same name, has no allocation, an amount in it is
+            no quantity, or it is no ResourceClaim at all.
+    """
+    try:
+        return _allocated(ref, stored)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ClaimError(
+            f"claim {ref}: found no ResourceClaim: {error!r}"[:_LONGEST_TEXT]
+        ) from error
+
+
+def _allocated(ref: ClaimRef, stored: Mapping[str, Any]) -> AllocatedClaim:
+    uid = stored.get("metadata", {}).get("uid")
+    if uid != ref.uid:
+        raise ClaimError(f"claim {ref}: found UID {uid}, expected {ref.uid}: it was replaced")
+    allocation = (stored.get("status") or {}).get("allocation")
+    if not allocation:
+        raise ClaimError(f"claim {ref}: found no allocation, expected one by the scheduler")
+    devices = allocation.get("devices") or {}
+    return AllocatedClaim(
+        ref=ref,
+        allocations=tuple(
+            _allocation(ref, result)
+            for result in devices.get("results") or []
+            if result.get("driver") == names.DRIVER
+        ),
+        configs=tuple(
+            _config(entry)
+            for entry in devices.get("config") or []
+            if (entry.get("opaque") or {}).get("driver") == names.DRIVER
+        ),
+        annotations={
+            key: _text(value)
+            for key, value in (stored["metadata"].get("annotations") or {}).items()
+        },
+        pods=tuple(
+            _pod(ref, consumer["name"], consumer["uid"])
+            for consumer in stored["status"].get("reservedFor") or []
+            if consumer.get("resource") == "pods"
+        ),
+    )
+
+
+def _pod(ref: ClaimRef, name: object, uid: object) -> PodRef:
+    """The pod, whose name becomes part of a folder's."""
+    _check_name(ref, "reservedFor", name, name_rules.subdomain)
+    return PodRef(namespace=ref.namespace, name=str(name), uid=str(uid))
+
+
+def _config(entry: Mapping[str, Any]) -> OpaqueConfig:
+    return OpaqueConfig(
+        trusted=entry.get("source") == "FromClass",
+        requests=tuple(_text(request) for request in entry.get("requests") or ()),
+        parameters=entry["opaque"].get("parameters"),
+    )
+
+
+def _allocation(ref: ClaimRef, result: Mapping[str, Any]) -> Allocation:
+    for key in ("request", "pool", "device"):
+        if not isinstance(result.get(key), str):
+            raise ClaimError(f"claim {ref}: {key}: found {result.get(key)!r}, expected a name")
+    device = result["device"]
+    consumed = {
+        name: _amount(f"claim {ref}: {device}: {name}", text)
+        for name, text in (result.get("consumedCapacity") or {}).items()
+    }
+    request, _, subrequest = result["request"].partition("/")
+    # Both become part of names of CDI devices and variables.
+    _check_name(ref, "request", request, name_rules.label)
+    share_id = result.get("shareID")
+    if share_id is not None and (not isinstance(share_id, str) or not _UID.fullmatch(share_id)):
+        raise ClaimError(f"claim {ref}: shareID: found {str(share_id)[:80]!r}, expected a UID")
+    return Allocation(
+        request=request,
+        subrequest=subrequest or None,
+        pool=result["pool"],
+        device=device,
+        share_id=share_id,
+        consumed=consumed,
+        admin_access=bool(result.get("adminAccess")),
+    )
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"found {value!r}, expected text")
+    return value
+
+
+def _amount(subject: str, text: object) -> Quantity:
+    try:
+        amount = quantity.parse(text)
+    except QuantityError as error:
+        raise ClaimError(f"{subject}: {error}") from error
+    if amount.nano < 0:
+        raise ClaimError(f"{subject}: found {amount}, expected 0 or more")
+    return amount

@@ -1,0 +1,131 @@
+"""What a claim's status tells of our devices in it (AllocatedDeviceStatus, KEP-4817)."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from tensorfusion_dra.core import names
+from tensorfusion_dra.core.claims.limits import Limit
+from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
+from tensorfusion_dra.core.devices.health import Sickness
+from tensorfusion_dra.core.kubernetes.quantity import Quantity
+
+CONDITION_READY: Final = "Ready"
+REASON_PREPARED: Final = "Prepared"
+REASON_CLAMPED: Final = "MemoryLimitClamped"
+REASON_COMPUTE_CLAMPED: Final = "ComputeLimitClamped"
+REASON_UNHEALTHY: Final = "GPUUnhealthy"
+REASON_NOT_ENFORCED: Final = "LimitsNotEnforceable"
+_MOST_MESSAGE: Final = 4096
+
+Entry = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Readiness:
+    """Whether a device works, and since when it does or does not.
+
+    Attributes:
+        since: Aware of its time zone.
+        sickness: None if it works.
+        trouble: Why the claim's limits cannot be enforced on it; "" if they are.
+    """
+
+    since: datetime
+    sickness: Sickness | None = None
+    trouble: str = ""
+
+    @property
+    def is_ready(self) -> bool:
+        """The device works, and the claim's limits are enforced."""
+        return self.sickness is None and not self.trouble
+
+
+def status(claim: PreparedClaim, readiness: Mapping[str, Readiness]) -> list[Entry]:
+    """The entries of ``status.devices`` for the claim's devices, one for each.
+
+    A claim may have admin access to one device by several requests. The API server tells entries
+    apart by driver, pool, device and share ID, so those have one entry in common; a share of the
+    device beside them, which has limits, is told in their place.
+
+    Args:
+        claim: As it is prepared now.
+        readiness: Of each of its devices, by name.
+    """
+    told: dict[tuple[str, str, str | None], PreparedShare] = {}
+    for share in claim.shares:
+        key = (share.pool, share.device, share.share_id)
+        if key not in told or told[key].admin_access:
+            told[key] = share
+    return [_entry(share, readiness[share.device]) for share in told.values()]
+
+
+def _entry(share: PreparedShare, readiness: Readiness) -> Entry:
+    reason = REASON_PREPARED
+    if share.clamped:
+        reason = REASON_CLAMPED if share.memory_clamped else REASON_COMPUTE_CLAMPED
+    message = _message(share)
+    if readiness.trouble:
+        reason = REASON_NOT_ENFORCED
+        message = f"{readiness.trouble}; {message}"[:_MOST_MESSAGE]
+    if readiness.sickness is not None:
+        reason = REASON_UNHEALTHY
+        message = f"{readiness.sickness.worst.text}; {message}"[:_MOST_MESSAGE]
+    entry: Entry = {
+        "driver": names.DRIVER,
+        "pool": share.pool,
+        "device": share.device,
+        "data": _data(share),
+        "conditions": [
+            {
+                "type": CONDITION_READY,
+                "status": "True" if readiness.is_ready else "False",
+                "reason": reason,
+                "message": message,
+                # metav1.Time has no fractions of a second.
+                "lastTransitionTime": f"{readiness.since.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}",
+            }
+        ],
+    }
+    if share.share_id is not None:
+        entry["shareID"] = share.share_id
+    return entry
+
+
+def _data(share: PreparedShare) -> dict[str, Any]:
+    if share.admin_access:
+        return {"uuid": share.gpu_uuid, "adminAccess": True}
+    told: dict[str, Any] = {
+        "uuid": share.gpu_uuid,
+        "isolation": share.isolation.value,
+        "qos": share.qos.value,
+        "consumed": {name: str(amount) for name, amount in share.consumed.items()},
+    }
+    if share.limit is not None:
+        told["limits"] = {**share.limit.as_json(), "clamped": share.clamped}
+        if share.memory_clamped:
+            told["limits"]["wantedVramBytes"] = share.wanted_vram_bytes
+        if share.compute_clamped:
+            told["limits"]["wantedSmPercent"] = share.wanted_sm_percent
+    return told
+
+
+def _message(share: PreparedShare) -> str:
+    if share.admin_access:
+        return f"{share.gpu_uuid}: admin access, no limits"
+    if share.limit is None:
+        return f"{share.gpu_uuid}: no limits, isolation {share.isolation.value}"
+    told = f"{share.gpu_uuid}: {_limits(share.limit)}, isolation {share.isolation.value}"
+    if not share.clamped:
+        return told
+    wanted = []
+    if share.compute_clamped:
+        wanted.append(f"{share.wanted_sm_percent}% of compute")
+    if share.memory_clamped:
+        wanted.append(f"{Quantity.of_bytes(share.wanted_vram_bytes)} of memory")
+    return f"{told}; {' and '.join(wanted)} were wanted, other tenants' requests leave less"
+
+
+def _limits(limit: Limit) -> str:
+    return f"{limit.sm_percent}% of compute, {Quantity.of_bytes(limit.vram_bytes)} of memory"

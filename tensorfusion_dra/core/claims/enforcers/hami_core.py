@@ -1,0 +1,146 @@
+"""HAMi-core, a library in the container that takes its limits from the environment, once.
+
+What HAMi-core does and what follows for a container:
+
+- It knows a card by its index in the container. An index without a variable takes the variable
+  without an index, which is the smallest limit here, so that no card is ever without one.
+- It loads itself a second time from a fixed path, and the dynamic linker goes on without a library
+  that it does not find. So the library is mounted at that path, and a claim fails while it is
+  not on the host.
+- Its processes count their memory in one file. The file's name stays the same at every
+  preparation, since processes that count in different files get the whole limit each. It tells
+  processes apart by their pid in the container, so one container at a time may use a request,
+  unless they share their pids.
+- The limits of a file are those of its first process, hence none can be changed later.
+
+Source: Project-HAMi/HAMi-core, src/libvgpu.c and src/multiprocess/multiprocess_memory_limit.c.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Final
+
+from tensorfusion_dra.core import names
+from tensorfusion_dra.core.claims.enforcers import by_index, enforcer
+from tensorfusion_dra.core.claims.enforcers.enforcer import Edits, Folder, Needs
+from tensorfusion_dra.core.claims.limits import Limit
+from tensorfusion_dra.core.claims.mounts import Mount
+from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
+from tensorfusion_dra.core.devices.sharing import Isolation
+from tensorfusion_dra.core.kubernetes.quantity import MIB
+
+LIBRARY_IN_CONTAINER: Final = "/usr/local/vgpu/libvgpu.so"
+"""HAMi-core's own, from which it loads itself; also what an ld.so.preload file has to hold."""
+
+_PRELOAD_IN_CONTAINER: Final = "/etc/ld.so.preload"
+_CACHES_IN_CONTAINER: Final = "/usr/local/vgpu/claims"
+_LOCKS_IN_CONTAINER: Final = "/tmp/vgpulock"  # noqa: S108 - HAMi-core's, not ours to choose
+
+# Containers run as any user. Not sticky: where the kernel protects files in sticky folders
+# (fs.protected_regular), a process could not open the file that one of another user made.
+_CACHES_MODE: Final = 0o777
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HamiCore:
+    """See enforcer.Enforcer.
+
+    Attributes:
+        library: libvgpu.so on the host. Running containers have it mapped and crash if it is
+            overwritten, so this is a file of one version that never changes, such as
+            /usr/local/vgpu/libvgpu.so.2.8.0.
+        preload: A file on the host that holds one line, LIBRARY_IN_CONTAINER; mounted as
+            /etc/ld.so.preload. Unlike a variable it reaches processes whose program or shell sets
+            LD_PRELOAD itself, and leaves an image its own LD_PRELOAD. "" for LD_PRELOAD
+            instead, where a sandbox takes no such file (gVisor).
+        root: Folder of the claims' caches on the host.
+    """
+
+    name: ClassVar[str] = "hami-core"
+    enforces_hard: ClassVar[bool] = True
+    expands_memory: ClassVar[bool] = False
+    library: str
+    preload: str = "/usr/local/vgpu/ld.so.preload"
+    root: str = "/run/tensor-fusion/hami-core"
+    fixed: frozenset[Isolation] = frozenset(Isolation)
+
+    @property
+    def claims_root(self) -> str:
+        """See enforcer.Enforcer."""
+        return f"{self.root}/claims"
+
+    def needs(self, claim: PreparedClaim) -> Needs:
+        """See enforcer.Enforcer.
+
+        Raises:
+            ClaimError: Its limits cannot be told by index.
+        """
+        by_index.check(claim)
+        requests = [
+            request
+            for request, shares in enforcer.enforced(claim).items()
+            if by_index.limits(shares) and not enforcer.is_simulated(shares)
+        ]
+        if not requests:
+            return Needs()
+        return Needs(
+            files=(self.library, self.preload) if self.preload else (self.library,),
+            folders=(
+                Folder(
+                    path=self._caches(claim),
+                    mode=_CACHES_MODE,
+                ),
+            ),
+        )
+
+    def edits(self, claim: PreparedClaim, shares: Sequence[PreparedShare]) -> Edits:
+        """See enforcer.Enforcer."""
+        env = {names.ENV_ISOLATION_MODE: shares[0].isolation.value}
+        limits = by_index.limits(shares)
+        if not limits:
+            return Edits(env=env)
+        cache = f"{_CACHES_IN_CONTAINER}/{_cache_file(shares[0].request)}"
+        env |= {
+            **dict.fromkeys(names.HAMI_CORE_BYPASSES, ""),
+            names.ENV_CORE_POLICY: names.CORE_POLICY_FORCE,
+            names.ENV_CUDA_TASK_PRIORITY: names.CUDA_TASK_PRIORITY_LOW,
+            names.ENV_CUDA_SHARED_CACHE: cache,
+            **_limit_env(limits),
+        }
+        if enforcer.is_simulated(shares):
+            return Edits(env=env)
+        mounts = self._mounts(claim)
+        if self.preload:
+            preload = Mount(host_path=self.preload, container_path=_PRELOAD_IN_CONTAINER)
+            return Edits(env=env, mounts=(*mounts, preload))
+        return Edits(env={**env, names.ENV_LD_PRELOAD: LIBRARY_IN_CONTAINER}, mounts=mounts)
+
+    def _mounts(self, claim: PreparedClaim) -> tuple[Mount, ...]:
+        """The library and the claim's folder, the latter a second time for the lock.
+
+        Versions up to 2.8 lock a file in a folder of a fixed name while a process starts. One
+        folder for the whole node would let a tenant keep all others from starting.
+        """
+        return (
+            Mount(host_path=self.library, container_path=LIBRARY_IN_CONTAINER),
+            *(
+                Mount(host_path=self._caches(claim), container_path=path, read_only=False)
+                for path in (_CACHES_IN_CONTAINER, _LOCKS_IN_CONTAINER)
+            ),
+        )
+
+    def _caches(self, claim: PreparedClaim) -> str:
+        return f"{self.claims_root}/{claim.ref.uid}"
+
+
+def _cache_file(request: str) -> str:
+    return f"{request}.cache"
+
+
+def _limit_env(limits: Sequence[Limit]) -> dict[str, str]:
+    least = by_index.smallest(limits)
+    env = {}
+    for suffix, limit in (("", least), *((f"_{i}", limit) for i, limit in enumerate(limits))):
+        env[f"{names.ENV_CUDA_MEMORY_LIMIT}{suffix}"] = f"{limit.vram_bytes // MIB}m"
+        env[f"{names.ENV_CUDA_SM_LIMIT}{suffix}"] = str(limit.sm_percent)
+    return env

@@ -1,0 +1,152 @@
+"""Tensor Fusion's own limiter and hypervisor.
+
+In soft isolation the limiter library in the container takes its limits from shared memory that
+the hypervisor on the node writes, so they can change while the container runs. In hard isolation
+it takes them from the environment, once; that is another limiter, which is not public and comes
+with the image of Tensor Fusion's own workers, so this enforcer brings none. In shared isolation
+there is neither.
+Source: NexusGPU/tensor-fusion, internal/utils/compose.go.
+"""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Final
+
+from tensorfusion_dra.core import names
+from tensorfusion_dra.core.claims import limits
+from tensorfusion_dra.core.claims.enforcers import enforcer
+from tensorfusion_dra.core.claims.enforcers.enforcer import Edits, Folder, Needs
+from tensorfusion_dra.core.claims.limits import Limit
+from tensorfusion_dra.core.claims.mounts import Mount
+from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
+from tensorfusion_dra.core.devices.sharing import Isolation
+from tensorfusion_dra.core.kubernetes.quantity import MIB
+
+LIMITER_FILE: Final = "libcuda_limiter.so"
+
+_LIMITER_IN_CONTAINER: Final = f"/tensor-fusion-limiter/{LIMITER_FILE}"
+_SHM_IN_CONTAINER: Final = "/run/tensor-fusion/shm"
+_SHM_MODE: Final = 0o755
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorFusion:
+    """See enforcer.Enforcer.
+
+    Attributes:
+        root: The hypervisor's folder on the host, with the limiter library in it.
+        hypervisor_ip: Where containers reach the hypervisor; "" leaves it to the pod.
+        hypervisor_port: The hypervisor's HTTP port.
+    """
+
+    name: ClassVar[str] = "tensor-fusion"
+    enforces_hard: ClassVar[bool] = False
+    expands_memory: ClassVar[bool] = True
+    root: str = "/run/tensor-fusion"
+    hypervisor_ip: str = ""
+    hypervisor_port: int = 8001
+    fixed: frozenset[Isolation] = frozenset({Isolation.HARD})
+    claims_root: str = ""
+
+    def needs(self, claim: PreparedClaim) -> Needs:
+        """See enforcer.Enforcer."""
+        limited = [s for shares in enforcer.enforced(claim).values() for s in shares if s.limit]
+        if not any(s.isolation is Isolation.SOFT for s in limited) or enforcer.is_simulated(
+            limited
+        ):
+            return Needs()
+        return Needs(
+            files=(f"{self.root}/{LIMITER_FILE}",),
+            folders=(Folder(path=self._shm_folder(claim), mode=_SHM_MODE),),
+        )
+
+    def edits(self, claim: PreparedClaim, shares: Sequence[PreparedShare]) -> Edits:
+        """See enforcer.Enforcer."""
+        isolation = shares[0].isolation
+        env = {names.ENV_ISOLATION_MODE: isolation.value, **dict.fromkeys(names.ENV_BYPASSES, "")}
+        limited = [share for share in shares if share.limit is not None]
+        if not limited:
+            return Edits(env={names.ENV_ISOLATION_MODE: isolation.value})
+        env |= _limit_env(claim, limited)
+        if isolation is not Isolation.SOFT:
+            return Edits(env=env)
+        env |= {
+            names.ENV_SHM_PATH: f"{_SHM_IN_CONTAINER}/shm",
+            names.ENV_SHM_FOLDER: _SHM_IN_CONTAINER,
+            **self._pod_env(claim),
+        }
+        if enforcer.is_simulated(limited):
+            return Edits(env=env)
+        return Edits(
+            env={**env, names.ENV_LD_PRELOAD: _LIMITER_IN_CONTAINER},
+            mounts=(
+                Mount(
+                    host_path=f"{self.root}/{LIMITER_FILE}", container_path=_LIMITER_IN_CONTAINER
+                ),
+                Mount(
+                    host_path=self._shm_folder(claim),
+                    container_path=_SHM_IN_CONTAINER,
+                    read_only=False,
+                ),
+            ),
+        )
+
+    def _shm_folder(self, claim: PreparedClaim) -> str:
+        """The hypervisor's folder for the pod; for a claim without one, for the claim.
+
+        Pods that share a claim share the first one's folder (hack/adr/0012): the kubelet asks no
+        driver for the later ones.
+        """
+        owner = claim.pods[0].name if claim.pods else claim.ref.uid
+        return f"{self.root}/shm/{claim.ref.namespace}/{owner}"
+
+    def _pod_env(self, claim: PreparedClaim) -> dict[str, str]:
+        env = {names.ENV_POD_NAMESPACE: claim.ref.namespace}
+        if claim.pods:
+            env[names.ENV_POD_NAME] = claim.pods[0].name
+        if self.hypervisor_ip:
+            env[names.ENV_HYPERVISOR_IP] = self.hypervisor_ip
+            env[names.ENV_HYPERVISOR_PORT] = str(self.hypervisor_port)
+        return env
+
+
+def _limit_env(claim: PreparedClaim, shares: Sequence[PreparedShare]) -> dict[str, str]:
+    """The limits of one request's containers.
+
+    A container may use one request of the claim or all of them, and with all of them the last
+    variable of a name wins. So every request's map by UUID names all cards of the claim, with
+    its own amounts where several requests share a card: no card is ever without a limit.
+
+    The scalar limits are the smallest of all cards of requests that consume the same amounts. A
+    pod's `gpu-count: 4` is four such requests; 50 TFLOPS are 17 % of one card and 77 % of another,
+    and whichever request comes last has to say 17 %.
+    """
+    own = _limits_by_uuid(shares)
+    every = {**_limits_by_uuid(claim.shares), **own}
+    alike = [
+        limit
+        for others in enforcer.enforced(claim).values()
+        if others[0].consumed == shares[0].consumed
+        for limit in _limits_by_uuid(others).values()
+    ]
+    memory_mib = min(limit.vram_bytes for limit in alike) // MIB
+    return {
+        names.ENV_SM_PERCENT_LIMIT: str(min(limit.sm_percent for limit in alike)),
+        names.ENV_MEMORY_LIMIT: str(memory_mib),
+        names.ENV_MEMORY_LIMIT_OLD: str(memory_mib),
+        names.ENV_UP_LIMIT_BY_UUID: _compact(
+            {uuid: limit.sm_percent for uuid, limit in every.items()}
+        ),
+        names.ENV_MEM_LIMIT_BY_UUID: _compact(
+            {uuid: limit.vram_bytes for uuid, limit in every.items()}
+        ),
+    }
+
+
+def _limits_by_uuid(shares: Iterable[PreparedShare]) -> Mapping[str, Limit]:
+    return limits.by_uuid((share.gpu_uuid, share.limit) for share in shares)
+
+
+def _compact(value: Mapping[str, object]) -> str:
+    return json.dumps(value, separators=(",", ":"))

@@ -1,0 +1,107 @@
+"""How much of a card a container may use, and how tenants divide what nobody reserved."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tensorfusion_dra.core import names
+from tensorfusion_dra.core.claims.terms import Terms
+from tensorfusion_dra.core.devices import capacity
+from tensorfusion_dra.core.devices.gpu import Gpu
+from tensorfusion_dra.core.errors import ClaimError
+from tensorfusion_dra.core.kubernetes.quantity import Quantity
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limit:
+    """The part of one card that is enforced while the container runs.
+
+    Attributes:
+        sm_percent: Of the card's compute, 1 to 100.
+        vram_bytes: Device memory.
+    """
+
+    sm_percent: int
+    vram_bytes: int
+
+    def as_json(self) -> dict[str, int]:
+        """The limit as the ledger keeps it."""
+        return {"smPercent": self.sm_percent, "vramBytes": self.vram_bytes}
+
+    @classmethod
+    def from_json(cls, kept: Mapping[str, Any]) -> "Limit":
+        """The limit that as_json wrote."""
+        return cls(sm_percent=kept["smPercent"], vram_bytes=kept["vramBytes"])
+
+
+def wanted(subject: str, gpu: Gpu, consumed: Mapping[str, Quantity], terms: Terms) -> Limit:
+    """The limit that a share asks for: what its terms say, else what it consumes.
+
+    Compute above the card is all of it. Both may be more than is left: see granted().
+
+    Args:
+        subject: Claim and device, for errors.
+        gpu: The card.
+        consumed: What the share consumes, by capacity.
+        terms: What holds for it.
+
+    Raises:
+        ClaimError: A limit is below what the share consumes.
+    """
+    tflops = capacity.taken(consumed, names.CAPACITY_TFLOPS)
+    vram = capacity.taken(consumed, names.CAPACITY_VRAM)
+    for name, limit, request in (
+        (names.CAPACITY_TFLOPS, terms.tflops_limit, tflops),
+        (names.CAPACITY_VRAM, terms.vram_limit, vram),
+    ):
+        if limit is not None and limit < request:
+            raise ClaimError(
+                f"{subject}: {name} limit: found {limit}, expected at least its request {request}"
+            )
+    return Limit(
+        sm_percent=percent(terms.tflops_limit or tflops, gpu),
+        vram_bytes=(terms.vram_limit or vram).ceil(),
+    )
+
+
+def granted(total: int, asked: Sequence[tuple[int, int]]) -> list[int]:
+    """The limits that tenants of one card get of one amount, in the order in which they came.
+
+    Each gets its request, which is reserved for it. What is left is granted to those who want
+    more, first come first served. So the limits add up to no more than the card has, and a
+    later tenant's request takes back what an earlier one had beyond its own.
+
+    Args:
+        total: What the card hands out: bytes of memory, or percent of its compute.
+        asked: Request and wanted limit of each tenant, in the same unit.
+    """
+    spare = total - sum(request for request, _ in asked)
+    limits = []
+    for request, limit in asked:
+        extra = max(0, min(limit - request, spare))
+        spare -= extra
+        limits.append(request + extra)
+    return limits
+
+
+def by_uuid(shares: Iterable[tuple[str, Limit | None]]) -> Mapping[str, Limit]:
+    """The limits of each card; several shares of one card add up.
+
+    Args:
+        shares: GPU UUID and limit of each; those without a limit are passed over.
+    """
+    merged: dict[str, Limit] = {}
+    for uuid, limit in shares:
+        if limit is not None:
+            before = merged.get(uuid, Limit(sm_percent=0, vram_bytes=0))
+            merged[uuid] = Limit(
+                sm_percent=min(100, before.sm_percent + limit.sm_percent),
+                vram_bytes=before.vram_bytes + limit.vram_bytes,
+            )
+    return merged
+
+
+def percent(tflops: Quantity, gpu: Gpu) -> int:
+    """Compute as a part of the card, rounded up, 1 to 100, as Tensor Fusion's hypervisor does."""
+    whole = Quantity.milli(gpu.milli_tflops)
+    return min(100, max(1, -(-100 * tflops.nano // whole.nano)))

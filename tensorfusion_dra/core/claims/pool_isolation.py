@@ -1,0 +1,96 @@
+"""Which isolation a GPUPool sets for its nodes (Tensor Fusion's internal/utils/node_isolation.go).
+
+`spec.nodeManagerConfig.isolationModeRules` are read in order: the first whose label selector
+selects the node says the mode; else `defaultIsolationMode` does. A pool is an administrator's, so
+its word is one: it holds for every share of the node whose class, claim and pod say nothing, in
+place of the node's setting, and a tenant may repeat it.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from tensorfusion_dra.core.claims import share_parameters
+from tensorfusion_dra.core.devices.sharing import Isolation
+from tensorfusion_dra.core.errors import InputError
+from tensorfusion_dra.core.kubernetes import node_selector
+from tensorfusion_dra.core.kubernetes.node_selector import NodeLabels
+from tensorfusion_dra.core.kubernetes.shapes import as_list, as_map
+
+_PATH: Final = "spec.nodeManagerConfig"
+_OPERATORS: Final = frozenset({"In", "NotIn", "Exists", "DoesNotExist"})
+
+
+def has_rules(pool: Mapping[str, Any]) -> bool:
+    """Whether the mode depends on the node's labels."""
+    return bool(as_list(_config(pool).get("isolationModeRules")))
+
+
+def of_node(pool: Mapping[str, Any], node: NodeLabels) -> Isolation | None:
+    """The isolation that the pool sets for the node; None if it sets none.
+
+    Raises:
+        InputError: It sets one that this driver does not have, or a rule cannot be read.
+    """
+    config = _config(pool)
+    for index, rule in enumerate(map(as_map, as_list(config.get("isolationModeRules")))):
+        path = f"{_PATH}.isolationModeRules[{index}]"
+        try:
+            matches = _selects(rule.get("selector"), node)
+        except InputError as error:
+            raise InputError(f"{path}.selector: {error}") from error
+        if matches:
+            return _mode(f"{path}.mode", rule.get("mode"))
+    default = config.get("defaultIsolationMode")
+    # An empty mode counts as none, as in Tensor Fusion.
+    return _mode(f"{_PATH}.defaultIsolationMode", default) if default else None
+
+
+def modes(pool: Mapping[str, Any]) -> frozenset[Isolation]:
+    """The isolations that the pool may set for one of its nodes; unknown ones are passed over."""
+    return frozenset(_known(_config(pool)))
+
+
+def _known(config: Mapping[str, object]) -> Iterator[Isolation]:
+    rules = map(as_map, as_list(config.get("isolationModeRules")))
+    for mode in (config.get("defaultIsolationMode"), *(rule.get("mode") for rule in rules)):
+        if mode in set(Isolation):
+            yield Isolation(str(mode))
+
+
+def _config(pool: Mapping[str, Any]) -> Mapping[str, object]:
+    return as_map(as_map(pool.get("spec")).get("nodeManagerConfig"))
+
+
+def _mode(path: str, found: object) -> Isolation:
+    if found not in set(Isolation):
+        expected = share_parameters.choices_told(Isolation, found)
+        raise InputError(f"{path}: found {found!r}, expected {expected}")
+    return Isolation(str(found))
+
+
+def _selects(selector: object, node: NodeLabels) -> bool:
+    """Whether a LabelSelector (meta/v1) selects the node: an absent one none, an empty one all.
+
+    Raises:
+        InputError: It cannot be read.
+    """
+    if selector is None:
+        return False
+    if not isinstance(selector, Mapping):
+        raise InputError(f"found {selector!r}, expected an object")
+    unknown = sorted(map(str, selector.keys() - {"matchLabels", "matchExpressions"}))
+    if unknown:
+        raise InputError(f"found {unknown}, expected matchLabels and matchExpressions")
+    wanted = [
+        {"key": key, "operator": "In", "values": [value]}
+        for key, value in as_map(selector.get("matchLabels")).items()
+    ]
+    expressions = as_list(selector.get("matchExpressions"))
+    for each in map(as_map, expressions):
+        if each.get("operator") not in _OPERATORS:
+            known = ", ".join(sorted(_OPERATORS))
+            raise InputError(f"found operator {each.get('operator')!r}, expected one of {known}")
+    if not wanted and not expressions:
+        return True
+    term = {"matchExpressions": [*wanted, *expressions]}
+    return node_selector.selects({"nodeSelectorTerms": [term]}, node)

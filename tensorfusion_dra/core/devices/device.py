@@ -1,0 +1,242 @@
+"""The devices that this node publishes: one for each card."""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Final
+
+from tensorfusion_dra.core import names
+from tensorfusion_dra.core.devices import capacity, oversubscription
+from tensorfusion_dra.core.devices.capacity import Capacity
+from tensorfusion_dra.core.devices.gpu import Gpu, Host, Inventory
+from tensorfusion_dra.core.devices.health import Sickness
+from tensorfusion_dra.core.devices.oversubscription import Oversubscription, Virtual
+from tensorfusion_dra.core.devices.sharing import Isolation
+from tensorfusion_dra.core.kubernetes import quantity
+from tensorfusion_dra.core.kubernetes.quantity import Quantity
+
+MAX_STRING_BYTES: Final = 64
+"""The API's limit for string attributes, in UTF-8 bytes (DeviceAttributeMaxValueLength)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """A semantic version attribute (``{"version": ...}`` and not ``{"string": ...}``)."""
+
+    text: str
+
+
+AttributeValue = str | int | bool | Version
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """The node this process serves.
+
+    Attributes:
+        gpupool: The GPUPool that the node belongs to, as users name it in ``gpupool``.
+        qos: The level that users select with ``qos``: low, medium, high or critical.
+        oversubscription: How much more than its cards the pool hands out; None for no more.
+        isolation: What the pool sets for shares that name none; None leaves it to the settings.
+    """
+
+    name: str
+    gpupool: str
+    qos: str
+    oversubscription: Oversubscription | None = None
+    isolation: Isolation | None = None
+
+    @property
+    def pool(self) -> str:
+        """The resource pool. Its name holds the node, because generations count per pool name:
+        two nodes under one name would make each other's slices obsolete."""
+        return f"{self.gpupool}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Taint:
+    """Keeps away the claims that do not tolerate it.
+
+    Attributes:
+        effect: NoSchedule or NoExecute.
+        since: Aware of its time zone; a toleration may count from it.
+    """
+
+    key: str
+    value: str
+    effect: str
+    since: datetime
+
+    def as_api(self) -> dict[str, object]:
+        """The DeviceTaint of resource.k8s.io/v1."""
+        return {
+            "key": self.key,
+            "value": self.value,
+            "effect": self.effect,
+            # metav1.Time has no fractions of a second.
+            "timeAdded": f"{self.since.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}",
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """What a slice lists for one card."""
+
+    name: str
+    gpu: Gpu
+    attributes: Mapping[str, AttributeValue]
+    capacity: Mapping[str, Capacity]
+    taint: Taint | None = None
+
+    def as_api(self) -> dict[str, object]:
+        """The Device of resource.k8s.io/v1."""
+        listed: dict[str, object] = {
+            "name": self.name,
+            "attributes": {key: _attribute(value) for key, value in self.attributes.items()},
+            "capacity": {key: value.as_api() for key, value in self.capacity.items()},
+            "allowMultipleAllocations": True,
+        }
+        if self.taint is not None:
+            listed["taints"] = [self.taint.as_api()]
+        return listed
+
+
+def devices(inventory: Inventory, node: Node, host: Host | None = None) -> tuple[Device, ...]:
+    """Return a device for each card of the node, in the inventory's order.
+
+    Args:
+        host: Sizes of what the pool expands memory into; None if it does not.
+    """
+    totals: Mapping[str, Virtual] = {}
+    if node.oversubscription is not None:
+        totals = oversubscription.virtual(inventory.gpus, node.oversubscription, host or Host())
+    on_every_device = _node_attributes(inventory, node, totals)
+    return tuple(
+        Device(
+            name=device_name(gpu.uuid),
+            gpu=gpu,
+            attributes={**on_every_device, **_gpu_attributes(gpu)},
+            capacity=capacity.of_card(gpu, totals.get(gpu.uuid)),
+        )
+        for gpu in inventory.gpus
+    )
+
+
+def node_name(pool: str) -> str:
+    """The node of a resource pool, see Node.pool."""
+    return pool.rpartition("/")[2]
+
+
+def device_name(gpu_uuid: str) -> str:
+    """The device name of a card: its UUID as a DNS label, stable over reboots."""
+    return gpu_uuid.lower()
+
+
+def with_attributes(device: Device, more: Iterable[tuple[str, AttributeValue]]) -> Device:
+    """The device with more attributes; its own are never replaced."""
+    return replace(device, attributes={**dict(more), **device.attributes})
+
+
+def unhealthy(device: Device, sickness: Sickness, *, effect: str) -> Device:
+    """The device as it is published while it is unhealthy.
+
+    The phase tells it too: an API server without DRADeviceTaints drops the taint, and who selects
+    running devices means healthy ones.
+
+    Args:
+        effect: Of the taint; "" for none.
+    """
+    attributes = {**device.attributes, names.ATTR_PHASE: names.PHASE_UNKNOWN}
+    if not effect:
+        return replace(device, attributes=attributes)
+    taint = Taint(
+        key=names.TAINT_UNHEALTHY,
+        value=sickness.worst.reason,
+        effect=effect,
+        since=sickness.since,
+    )
+    return replace(device, attributes=attributes, taint=taint)
+
+
+def semantic_version(text: str) -> Version:
+    """The version that a driver's own notation stands for; 0.0.0 if it has none.
+
+    Leading zeros, which the API refuses, are dropped: 535.104.05 becomes 535.104.5.
+    """
+    found = [int(number) for number in re.findall(r"[0-9]{1,9}", text)]
+    major, minor, patch = [*found, 0, 0, 0][:3]
+    return Version(f"{major}.{minor}.{patch}")
+
+
+def shortened(text: str) -> str:
+    """The text cut to what the API takes; a longer one would cost the whole device."""
+    return text.encode(errors="replace")[:MAX_STRING_BYTES].decode(errors="ignore")
+
+
+def _node_attributes(
+    inventory: Inventory, node: Node, virtual: Mapping[str, Virtual]
+) -> dict[str, AttributeValue]:
+    """The attributes that all cards of the node share.
+
+    Args:
+        virtual: Totals by GPU UUID; empty if the pool hands out no more than its cards.
+    """
+    tflops = sum(Quantity.milli(gpu.milli_tflops).nano for gpu in inventory.gpus)
+    vram = sum(map(oversubscription.usable_vram_bytes, inventory.gpus))
+    virtual_tflops = sum(total.tflops.nano for total in virtual.values()) or tflops
+    virtual_vram = sum(total.vram_bytes for total in virtual.values()) or vram
+    return {
+        names.ATTR_POOL_NAME: shortened(node.gpupool),
+        names.ATTR_POD_NAMESPACE: "",  # cards belong to no namespace
+        names.ATTR_PHASE: names.PHASE_RUNNING,
+        names.ATTR_USED_BY: "",
+        names.ATTR_NODE_NAME: shortened(node.name),
+        names.ATTR_QOS: node.qos,
+        names.ATTR_NODE_TOTAL_TFLOPS: _plain(tflops),
+        names.ATTR_NODE_TOTAL_VRAM: str(Quantity.of_bytes(vram)),
+        names.ATTR_NODE_TOTAL_GPUS: len(inventory.gpus) + len(inventory.left_out),
+        names.ATTR_NODE_MANAGED_GPUS: len(inventory.gpus),
+        names.ATTR_NODE_VIRTUAL_TFLOPS: _plain(virtual_tflops),
+        names.ATTR_NODE_VIRTUAL_VRAM: str(Quantity.of_bytes(virtual_vram)),
+    }
+
+
+def _gpu_attributes(gpu: Gpu) -> dict[str, AttributeValue]:
+    attributes: dict[str, AttributeValue] = {
+        names.ATTR_MODEL: shortened(gpu.model),
+        names.ATTR_UUID: shortened(gpu.uuid),
+        names.ATTR_PRODUCT_NAME: shortened(gpu.product_name),
+        names.ATTR_BRAND: shortened(gpu.brand),
+        names.ATTR_ARCHITECTURE: shortened(gpu.architecture),
+        names.ATTR_COMPUTE_CAPABILITY: Version("{}.{}.0".format(*gpu.compute_capability)),
+        names.ATTR_DRIVER_VERSION: semantic_version(gpu.driver_version),
+        names.ATTR_CUDA_DRIVER_VERSION: Version("{}.{}.0".format(*gpu.cuda_driver_version)),
+        names.ATTR_TFLOPS_SOURCE: gpu.tflops_source.value,
+    }
+    if gpu.pci_bus_id is not None:
+        attributes[names.ATTR_PCI_BUS_ID] = gpu.pci_bus_id
+    if gpu.pcie_root is not None:
+        attributes[names.ATTR_PCIE_ROOT] = gpu.pcie_root
+    if gpu.numa_node is not None:
+        attributes[names.ATTR_NUMA_NODE] = gpu.numa_node
+    return attributes
+
+
+def _plain(nano: int) -> str:
+    """Billionths as a plain decimal, such as 569.6: a selector may read it with CEL's double()
+    as well as with quantity(), and double() knows no suffixes."""
+    whole, billionths = divmod(nano, quantity.NANO)
+    return f"{whole}.{billionths:09}".rstrip("0").rstrip(".")
+
+
+def _attribute(value: AttributeValue) -> dict[str, object]:
+    match value:
+        case Version(text):
+            return {"version": text}
+        case bool():
+            return {"bool": value}
+        case int():
+            return {"int": value}
+        case str():
+            return {"string": value}

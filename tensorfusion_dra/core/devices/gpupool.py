@@ -1,0 +1,148 @@
+"""What a GPUPool object (tensor-fusion.ai/v1) says about the nodes that belong to it."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from tensorfusion_dra.core.devices import oversubscription
+from tensorfusion_dra.core.devices.device import Node
+from tensorfusion_dra.core.devices.oversubscription import NO_MORE, Oversubscription
+from tensorfusion_dra.core.devices.sharing import Qos
+from tensorfusion_dra.core.errors import InputError
+from tensorfusion_dra.core.kubernetes import name_rules, node_selector
+from tensorfusion_dra.core.kubernetes.node_selector import NodeLabels
+
+QOS_LEVELS: Final = tuple(level.value for level in Qos)
+DEFAULT_QOS: Final = Qos.MEDIUM.value
+"""The level of a pool that names none, as Tensor Fusion has it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuPool:
+    """The facts of one pool.
+
+    Attributes:
+        oversubscription: None if it hands out no more than its cards.
+    """
+
+    name: str
+    qos: str
+    oversubscription: Oversubscription | None
+
+    def node(self, name: str) -> Node:
+        """The node of this name as a member of the pool.
+
+        Raises:
+            InputError: The two names together are too long for a resource pool's.
+        """
+        node = Node(
+            name=name, gpupool=self.name, qos=self.qos, oversubscription=self.oversubscription
+        )
+        found = len(node.pool.encode())
+        if found > name_rules.POOL_NAME_BYTES:
+            raise InputError(
+                f"GPUPool {self.name}: {found} bytes with the node's name, "
+                f"expected at most {name_rules.POOL_NAME_BYTES}"
+            )
+        return node
+
+
+def parse(pool: Mapping[str, Any]) -> GpuPool:
+    """The facts of a GPUPool object.
+
+    Raises:
+        InputError: Names every value that cannot be used.
+    """
+    errors: list[str] = []
+    qos = _part(pool, ("spec", "qosConfig"), errors).get("defaultQoS")
+    if qos is None or qos == "":
+        qos = DEFAULT_QOS
+    if qos not in QOS_LEVELS:
+        levels = ", ".join(QOS_LEVELS)
+        errors.append(f"spec.qosConfig.defaultQoS: found {qos!r}, expected one of {levels}")
+    ratios: Oversubscription | None = None
+    capacity = _part(pool, ("spec", "capacityConfig"), errors)
+    if capacity.get("oversubscription") is not None:
+        try:
+            ratios = oversubscription.parse(_part(capacity, ("oversubscription",), errors))
+        except InputError as error:
+            errors.append(f"spec.capacityConfig.{error}")
+    if errors:
+        raise InputError(f"GPUPool {_name(pool)}: {'; '.join(dict.fromkeys(errors))}")
+    return GpuPool(
+        name=_name(pool), qos=qos, oversubscription=None if ratios == NO_MORE else ratios
+    )
+
+
+def named(pools: Iterable[Mapping[str, Any]], name: str) -> Mapping[str, Any]:
+    """The pool of this name.
+
+    Raises:
+        InputError: There is none.
+    """
+    for pool in pools:
+        if _name(pool) == name:
+            return pool
+    raise InputError(f"GPUPool {name}: found none of this name")
+
+
+def choose(pools: Iterable[Mapping[str, Any]], node: NodeLabels) -> Mapping[str, Any]:
+    """The one pool whose node selector selects the node.
+
+    A pool with a selector that cannot be read selects nothing, but if no other one does, it is
+    likely the reason.
+
+    Raises:
+        InputError: None selects it, or more than one does.
+    """
+    selecting: list[Mapping[str, Any]] = []
+    unread: list[str] = []
+    for pool in pools:
+        try:
+            if _selects(pool, node):
+                selecting.append(pool)
+        except InputError as error:
+            unread.append(f"GPUPool {_name(pool)}: nodeSelector: {error}")
+    if len(selecting) > 1:
+        names = ", ".join(sorted(map(_name, selecting)))
+        raise InputError(f"node {node.name}: {names} select it, expected one GPUPool")
+    if not selecting:
+        reasons = "".join(f"; {text}" for text in unread)
+        raise InputError(f"node {node.name}: no GPUPool selects it, expected one{reasons}")
+    return selecting[0]
+
+
+def _selects(pool: Mapping[str, Any], node: NodeLabels) -> bool:
+    """Selectors by vendor, where a pool has them, count in place of the one for all."""
+    errors: list[str] = []
+    config = _part(pool, ("spec", "nodeManagerConfig"), errors)
+    by_vendor = _part(config, ("multiVendorNodeSelector",), errors)
+    if errors:
+        raise InputError("; ".join(errors))
+    for selector in list(by_vendor.values()) or [config.get("nodeSelector")]:
+        try:
+            if node_selector.selects(selector, node):
+                return True
+        except InputError as error:
+            errors.append(str(error))
+    if errors:
+        raise InputError("; ".join(errors))
+    return False
+
+
+def _part(found: Mapping[str, Any], path: tuple[str, ...], errors: list[str]) -> Mapping[str, Any]:
+    """The object at a path; empty if it is absent, or if it is none, which goes to the errors."""
+    for index, name in enumerate(path):
+        inner = found.get(name)
+        if inner is None:
+            return {}
+        if not isinstance(inner, Mapping):
+            where = ".".join(path[: index + 1])
+            errors.append(f"{where}: found {inner!r}, expected an object")
+            return {}
+        found = inner
+    return found
+
+
+def _name(pool: Mapping[str, Any]) -> str:
+    return str(pool["metadata"]["name"])

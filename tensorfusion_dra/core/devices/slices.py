@@ -1,0 +1,233 @@
+"""Which writes bring the node's stored ResourceSlices to what they should be."""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from tensorfusion_dra.core import names
+from tensorfusion_dra.core.devices.device import Device, Node
+from tensorfusion_dra.core.kubernetes import slice_rules
+from tensorfusion_dra.core.kubernetes.stored import KUBERNETES_DROPS, normal, without
+
+_MAX_NAME: Final = 253
+_MAX_LABEL: Final = 63
+
+Slice = Mapping[str, Any]
+"""A ResourceSlice as the API writes it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlicePlan:
+    """Writes in the order in which they are safe: an obsolete slice first, a new one last.
+
+    Attributes:
+        delete: Stored objects; each is deleted only if it is still the one that was read.
+        update: Complete objects with the resourceVersion that was read.
+        create: Complete objects.
+        replaced: The stored objects for which there are updates.
+    """
+
+    generation: int
+    delete: tuple[Slice, ...] = ()
+    update: tuple[Slice, ...] = ()
+    create: tuple[Slice, ...] = ()
+    replaced: tuple[Slice, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.delete or self.update or self.create)
+
+
+def wanted(devices: Sequence[Device], node: Node, *, node_uid: str) -> tuple[Slice, ...]:
+    """The node's slices without generation; one slice without devices if there are none.
+
+    The pool is then known to be empty, which a missing slice would not say.
+    """
+    listed = [device.as_api() for device in devices]
+    # As if each device had a taint, so that one that gets a taint moves no other to another slice.
+    size = slice_rules.MOST_DEVICES_ADVANCED
+    chunks = [listed[start : start + size] for start in range(0, len(listed), size)] or [[]]
+    return tuple(
+        {
+            "metadata": {
+                "name": slice_name(node.name, index),
+                "labels": {
+                    names.LABEL_MANAGED_BY: _fitted(node.name, _MAX_LABEL),
+                    names.LABEL_HOSTNAME: _fitted(node.name, _MAX_LABEL),
+                },
+                # With the Node gone, Kubernetes' garbage collector removes the slice.
+                "ownerReferences": [
+                    {
+                        "apiVersion": "v1",
+                        "kind": "Node",
+                        "name": node.name,
+                        "uid": node_uid,
+                        "controller": True,
+                    }
+                ],
+            },
+            "spec": {
+                "driver": names.DRIVER,
+                "nodeName": node.name,
+                "pool": {"name": node.pool, "resourceSliceCount": len(chunks)},
+                "devices": chunk,
+            },
+        }
+        for index, chunk in enumerate(chunks)
+    )
+
+
+def slice_name(node_name: str, index: int) -> str:
+    """``tensor-fusion-resource-slice-<node>``, then ``...-1``, ``...-2``."""
+    suffix = f"-{index}" if index else ""
+    return _fitted(names.SLICE_PREFIX + node_name, _MAX_NAME - len(suffix)) + suffix
+
+
+def plan(
+    wanted: Sequence[Slice], stored: Sequence[Slice], *, dropped: frozenset[str] = frozenset()
+) -> SlicePlan:
+    """The writes that turn what is stored into what is wanted; none if nothing differs.
+
+    A pool is read as a whole and only at its highest generation. One changed slice is replaced
+    in one write and keeps the generation; as soon as two writes are needed, all slices move to
+    the next one, so that no reader mixes old and new.
+
+    Args:
+        wanted: From wanted(); all of one pool.
+        stored: All ResourceSlices of this driver and node. Of these only the node's own are
+            deleted; see is_own().
+        dropped: Feature gates known to be off; fields that they drop are not missed.
+    """
+    pool = wanted[0]["spec"]["pool"]["name"]
+    by_name = {item["metadata"]["name"]: item for item in stored}
+    generation = max((_generation(item) for item in stored if _pool(item) == pool), default=0)
+    kept: list[tuple[Slice, Slice]] = []
+    missing: list[Slice] = []
+    for item in wanted:
+        old = by_name.get(item["metadata"]["name"])
+        if old is not None and _pool(old) == pool and _generation(old) == generation:
+            kept.append((item, old))
+        else:
+            missing.append(item)
+    names_kept = {item["metadata"]["name"] for item, _ in kept}
+    node_name = wanted[0]["spec"]["nodeName"]
+    obsolete = [
+        item
+        for item in stored
+        if item["metadata"]["name"] not in names_kept and is_own(item, node_name)
+    ]
+    # The oldest first: without the newest, an older generation would count again.
+    obsolete.sort(key=_generation)
+    changed = [(item, old) for item, old in kept if _differs(item, old, dropped)]
+
+    if not missing and len(changed) <= 1:
+        updates = changed
+    else:
+        generation += 1
+        updates = kept
+    return SlicePlan(
+        generation=generation,
+        delete=tuple(obsolete),
+        update=tuple(_replacing(old, item, generation) for item, old in updates),
+        create=tuple(_created(item, generation) for item in missing),
+        replaced=tuple(old for _, old in updates),
+    )
+
+
+def is_of_node(item: Slice, node_name: str) -> bool:
+    """Whether it is a slice of this driver for this node: a field selector may be ignored."""
+    spec = item.get("spec")
+    found = spec if isinstance(spec, dict) else {}
+    return (found.get("driver"), found.get("nodeName")) == (names.DRIVER, node_name)
+
+
+def is_own(item: Slice, node_name: str) -> bool:
+    """Whether this driver wrote it on this node, so that it may be deleted.
+
+    Its owner is then the Node, perhaps an earlier object of that name. Without an owner it has one
+    of the names that wanted() gives.
+    """
+    metadata = item["metadata"]
+    owners = metadata.get("ownerReferences") or []
+    if owners:
+        named = all((o.get("kind"), o.get("name")) == ("Node", node_name) for o in owners)
+    else:
+        base = slice_name(node_name, 0)
+        named = metadata["name"] == base or metadata["name"].startswith(f"{base}-")
+    return named and is_of_node(item, node_name)
+
+
+def other_writers(plan: SlicePlan) -> tuple[str, ...]:
+    """The field managers but ours of the stored slices that the plan replaces, newest first."""
+    entries = [
+        entry
+        for item in (*plan.replaced, *plan.delete)
+        for entry in item["metadata"].get("managedFields") or []
+        if isinstance(entry, dict) and entry.get("manager") != names.FIELD_MANAGER
+    ]
+    entries.sort(key=lambda entry: str(entry.get("time")), reverse=True)
+    return tuple(dict.fromkeys(str(entry.get("manager")) for entry in entries))
+
+
+def dropped_gates(sent: Slice, stored: Slice) -> frozenset[str]:
+    """The feature gates that explain why a stored slice holds less than what was sent.
+
+    Empty if it holds everything, or if no known gate explains the whole difference.
+    """
+    kept = normal(_devices(stored))
+    every = (frozenset[str](), *KUBERNETES_DROPS)
+    explaining = (g for g in every if normal(without(sent["spec"]["devices"], g)) == kept)
+    return next(explaining, frozenset())
+
+
+def loses(item: Slice, gates: frozenset[str]) -> bool:
+    """Whether an API server with these feature gates off would keep less of the slice."""
+    devices = _devices(item)
+    return normal(without(devices, gates)) != normal(devices)
+
+
+def _differs(item: Slice, old: Slice, dropped: frozenset[str]) -> bool:
+    metadata, old_metadata = item["metadata"], old["metadata"]
+    spec, old_spec = item["spec"], old["spec"]
+    return (
+        spec["pool"]["resourceSliceCount"] != old_spec["pool"].get("resourceSliceCount")
+        or normal(without(spec["devices"], dropped)) != normal(without(_devices(old), dropped))
+        or not metadata["labels"].items() <= (old_metadata.get("labels") or {}).items()
+        or metadata["ownerReferences"] != (old_metadata.get("ownerReferences") or [])
+    )
+
+
+def _replacing(old: Slice, item: Slice, generation: int) -> Slice:
+    """The stored object with our fields; labels and annotations that others set stay."""
+    metadata = {**old["metadata"], "ownerReferences": item["metadata"]["ownerReferences"]}
+    metadata["labels"] = {**(old["metadata"].get("labels") or {}), **item["metadata"]["labels"]}
+    metadata.pop("managedFields", None)
+    return {**old, "metadata": metadata, "spec": _at(item["spec"], generation)}
+
+
+def _created(item: Slice, generation: int) -> Slice:
+    return {"kind": "ResourceSlice", **item, "spec": _at(item["spec"], generation)}
+
+
+def _at(spec: Mapping[str, Any], generation: int) -> dict[str, Any]:
+    return {**spec, "pool": {**spec["pool"], "generation": generation}}
+
+
+def _pool(item: Slice) -> str:
+    return str(item["spec"]["pool"]["name"])
+
+
+def _generation(item: Slice) -> int:
+    return int(item["spec"]["pool"]["generation"])
+
+
+def _devices(item: Slice) -> Sequence[Mapping[str, Any]]:
+    return item["spec"].get("devices") or []
+
+
+def _fitted(text: str, limit: int) -> str:
+    """The text, or its beginning and a hash of it where it is too long to be a name."""
+    if len(text) <= limit:
+        return text
+    digest = hashlib.sha256(text.encode()).hexdigest()[:8]
+    return f"{text[: limit - 9].rstrip('-.')}-{digest}"

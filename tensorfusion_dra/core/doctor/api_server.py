@@ -1,0 +1,223 @@
+"""Whether the cluster's Kubernetes has what the driver is built on."""
+
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from tensorfusion_dra.core import names
+from tensorfusion_dra.core.doctor.finding import Finding, note, ok, problem, warning
+
+OLDEST_MINOR: Final = 34
+SHARES_BY_DEFAULT_MINOR: Final = 36
+"""The first minor version whose feature gate DRAConsumableCapacity is on by default."""
+
+_DEADLOCKING_KUBELETS: Final = ("v1.34.0", "v1.34.1")
+"""They deadlock when a plugin was idle for 30 minutes (Kubernetes' CHANGELOG-1.34)."""
+
+_FIRST_CARD_MINOR: Final = 34
+"""Its allocator looks up a device by the wrong index (kubernetes/kubernetes#133705)."""
+
+_USABLE: Final = ("v1", "v1beta2")
+
+
+def version(answer: Mapping[str, Any]) -> Iterator[Finding]:
+    """What to think of the document at /version."""
+    told = str(answer.get("gitVersion", "")) or f"{answer.get('major')}.{answer.get('minor')}"
+    minor = minor_version(told)
+    if minor is None:
+        yield note("API server", f"version {told}", expected="a Kubernetes version such as v1.36.2")
+    elif minor < OLDEST_MINOR:
+        yield problem(
+            "API server",
+            f"Kubernetes {told}",
+            expected=f"1.{OLDEST_MINOR} or later, which serves resource.k8s.io/v1",
+            cure=f"upgrade the cluster to 1.{OLDEST_MINOR}, or to 1.{SHARES_BY_DEFAULT_MINOR}, "
+            "which needs no feature gates",
+        )
+    else:
+        yield ok("API server", f"Kubernetes {told}")
+
+
+def scheduler(answer: Mapping[str, Any]) -> Iterator[Finding]:
+    """What to think of a scheduler that gives parts of devices.
+
+    Args:
+        answer: The document at /version: a scheduler is as old as its API server, or older.
+    """
+    told = str(answer.get("gitVersion", ""))
+    if minor_version(told) == _FIRST_CARD_MINOR:
+        yield warning(
+            "kube-scheduler",
+            f"of Kubernetes {told}, with DRAConsumableCapacity: it gives shares of the first card "
+            "of each node only, and dies of a claim for more cards than a node has",
+            expected="1.35 or later",
+            cure="upgrade the control plane; until then turn DRAConsumableCapacity off, so that "
+            "claims get whole cards, or use nodes with one card and claims for one",
+        )
+
+
+def served(group: Mapping[str, Any] | None) -> Iterator[Finding]:
+    """What to think of the document at /apis/resource.k8s.io.
+
+    Args:
+        group: None if there is none.
+    """
+    looked_at = "API group resource.k8s.io"
+    versions = [str(item.get("version")) for item in (group or {}).get("versions") or []]
+    usable = [found for found in _USABLE if found in versions]
+    if usable:
+        yield ok(looked_at, f"{', '.join(versions)}; {usable[0]} is used")
+    else:
+        yield problem(
+            looked_at,
+            ", ".join(versions) or "not served",
+            expected=" or ".join(_USABLE),
+            cure="upgrade the cluster, or start kube-apiserver with "
+            "--runtime-config=resource.k8s.io/v1beta2=true and the feature gate "
+            "DynamicResourceAllocation",
+        )
+
+
+def kubelet(node: Mapping[str, Any]) -> Iterator[Finding]:
+    """What to think of the kubelet that a Node object tells of."""
+    name = node["metadata"]["name"]
+    told = str(node_info(node).get("kubeletVersion", ""))
+    looked_at = f"kubelet of {name}"
+    minor = minor_version(told)
+    if minor is not None and minor < OLDEST_MINOR:
+        yield problem(
+            looked_at,
+            told,
+            expected=f"v1.{OLDEST_MINOR} or later, which calls DRA plugins by v1",
+            cure="upgrade the kubelet of this node",
+        )
+    elif told in _DEADLOCKING_KUBELETS:
+        yield warning(
+            looked_at,
+            told,
+            expected="v1.34.2 or later: this one can stop calling a plugin that was idle for "
+            "30 minutes",
+            cure="upgrade the kubelet; until then restart it when pods hang in ContainerCreating",
+        )
+    else:
+        yield ok(looked_at, told or "tells no version")
+
+
+def ready(node: Mapping[str, Any]) -> Iterator[Finding]:
+    """Whether pods are scheduled to a node."""
+    name = node["metadata"]["name"]
+    conditions = (node.get("status") or {}).get("conditions") or []
+    state: Mapping[str, Any] = next((c for c in conditions if c.get("type") == "Ready"), {})
+    if state.get("status") == "True":
+        yield ok(f"node {name}", "Ready")
+    elif not state:
+        yield note(f"node {name}", "does not tell whether it is Ready")
+    else:
+        yield problem(
+            f"node {name}",
+            f"Ready is {state['status']}: {state.get('message', '')}".rstrip(": "),
+            expected="a node that is Ready",
+            cure=f"kubectl describe node {name}",
+        )
+
+
+def node_info(node: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What a node tells of its software."""
+    found: Mapping[str, Any] = (node.get("status") or {}).get("nodeInfo") or {}
+    return found
+
+
+def minor_version(text: str) -> int | None:
+    """36 for v1.36.2 and 1.36+; None for what is no version of Kubernetes 1."""
+    found = re.match(r"v?1\.([0-9]+)", text)
+    return int(found[1]) if found else None
+
+
+def shares(claims: Sequence[Mapping[str, Any]], driver: str) -> Iterator[Finding]:
+    """Whether the scheduler gave parts of devices, where claims asked for parts.
+
+    The API server's feature gate can be on and the scheduler's off: devices are then given whole.
+
+    Args:
+        claims: ResourceClaims, of which those with devices of the driver count.
+        driver: Its name.
+    """
+    asked = [claim for claim in claims if _asks_for_a_part(claim) and _results(claim, driver)]
+    whole = [
+        f"{claim['metadata']['namespace']}/{claim['metadata']['name']}"
+        for claim in asked
+        if not any(result.get("consumedCapacity") for result in _results(claim, driver))
+    ]
+    looked_at = f"{len(asked)} allocated claims that ask for a part of a GPU"
+    if whole:
+        yield problem(
+            looked_at,
+            f"{', '.join(whole[:5])}{' and others' if len(whole) > 5 else ''} "
+            "got devices without consumedCapacity",
+            expected="consumedCapacity in every result",
+            cure="turn the feature gate DRAConsumableCapacity on in kube-scheduler, too; then "
+            "delete these pods and claims, whose allocation never changes",
+        )
+    elif asked:
+        yield ok(looked_at, "every one of them has its part")
+
+
+def one_request_for_several(
+    answer: Mapping[str, Any],
+    stored: Sequence[Mapping[str, Any]],
+    classes: Collection[str],
+) -> Iterator[Finding]:
+    """Whether a request for several GPUs can get one GPU several times.
+
+    For each of a request's devices, the schedulers of 1.34 and 1.35 search from the first device
+    on, and shares of one card are devices, too (kubernetes/kubernetes#140438).
+
+    Args:
+        answer: The document at /version: a scheduler is as old as its API server, or older.
+        stored: ResourceClaims and ResourceClaimTemplates.
+        classes: DeviceClasses with this driver's GPUs.
+    """
+    told = str(answer.get("gitVersion", ""))
+    minor = minor_version(told)
+    if minor is None or minor >= SHARES_BY_DEFAULT_MINOR:
+        return
+    found = [
+        f"{item.get('kind') or 'object'} {item['metadata']['namespace']}/{item['metadata']['name']}"
+        for item in stored
+        if any(_is_for_several(request, classes) for request in _exact_requests(item))
+    ]
+    if found:
+        yield warning(
+            "requests for several GPUs",
+            f"{', '.join(found[:5])}{' and others' if len(found) > 5 else ''}: one request has a "
+            f"count above 1, and the scheduler of Kubernetes {told} may give it one GPU several "
+            "times, even beside a distinctAttribute",
+            expected="one request for each GPU, with one distinctAttribute "
+            f"{names.DRIVER}/{names.ATTR_UUID} over all of them",
+            cure="write the claim as hack/examples/four-gpus.yaml does, or use the annotation "
+            f"{names.ANNOTATION_GPU_COUNT}; or upgrade to 1.{SHARES_BY_DEFAULT_MINOR}",
+        )
+
+
+def _is_for_several(request: Mapping[str, Any], classes: Collection[str]) -> bool:
+    return request.get("deviceClassName") in classes and int(request.get("count") or 1) > 1
+
+
+def _asks_for_a_part(claim: Mapping[str, Any]) -> bool:
+    requests = _exact_requests(claim)
+    return any((request.get("capacity") or {}).get("requests") for request in requests)
+
+
+def _exact_requests(item: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """What a claim or a template asks for: its requests and their alternatives."""
+    spec = item.get("spec") or {}
+    devices = (spec.get("spec") or spec).get("devices") or {}
+    requests = devices.get("requests") or []
+    exact = [request.get("exactly") or {} for request in requests]
+    return exact + [sub for request in requests for sub in request.get("firstAvailable") or []]
+
+
+def _results(claim: Mapping[str, Any], driver: str) -> list[Mapping[str, Any]]:
+    allocation = (claim.get("status") or {}).get("allocation") or {}
+    results = (allocation.get("devices") or {}).get("results") or []
+    return [r for r in results if r.get("driver") == driver and not r.get("adminAccess")]

@@ -1,0 +1,154 @@
+"""Whether folders are what the node plugin needs."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from tensorfusion_dra.core.doctor.finding import Finding, could_not_look, ok, problem, warning
+
+_LEAST_FREE_BYTES: Final = 16 * 2**20
+_OTHERS_MAY_WRITE: Final = 0o002
+_STICKY: Final = 0o1000
+_IN_MEMORY: Final = frozenset({"tmpfs", "ramfs"})
+_OF_CONTAINERS: Final = frozenset({"overlay", "aufs"})
+_OVER_NETWORK: Final = frozenset({"nfs", "nfs4", "cifs", "smb3", "ceph", "fuse.glusterfs"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Folder:
+    """A path as it was found.
+
+    Attributes:
+        trouble: Why it could not be looked at; "" if it could.
+        exists: False stands for nothing there at all.
+        mode: Permission bits.
+        writable: By whom this process runs as.
+        filesystem: Its type, such as ext4; "" if unknown.
+        mount_point: Where that file system begins.
+        shared: What is mounted in it later is seen by who has it mounted.
+    """
+
+    path: str
+    trouble: str = ""
+    exists: bool = True
+    is_folder: bool = True
+    mode: int = 0o755
+    writable: bool = True
+    read_only: bool = False
+    filesystem: str = ""
+    mount_point: str = "/"
+    shared: bool = True
+    free_bytes: int = 2**40
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Use:
+    """What a folder is for.
+
+    Attributes:
+        what: Such as ``registration folder``.
+        may_be_made: The node plugin makes it when it is missing.
+        written: The node plugin writes to it.
+        keeps: What is in it has to survive a reboot.
+        of_host: It has to be the host's own, not the container's.
+        propagated: Pods mount it with mountPropagation.
+        missing_cure: What to do if it is not there.
+    """
+
+    what: str
+    may_be_made: bool = False
+    written: bool = True
+    keeps: bool = False
+    of_host: bool = True
+    propagated: bool = False
+    missing_cure: str = ""
+
+
+def judged(folder: Folder, use: Use, *, in_pod: bool) -> Iterator[Finding]:
+    """What to think of a folder: one finding if all is well, else one for each trouble.
+
+    Args:
+        in_pod: The path was looked at from inside a container.
+    """
+    looked_at = f"{use.what} {folder.path}"
+    if folder.trouble:
+        yield could_not_look(looked_at, folder.trouble, cure="run this as root on the node")
+        return
+    if not folder.exists and use.may_be_made:
+        yield ok(looked_at, "not there yet; the node plugin makes it")
+        return
+    if not folder.exists or not folder.is_folder:
+        yield problem(
+            looked_at,
+            "not a folder" if folder.exists else "not there",
+            expected="a folder",
+            cure=use.missing_cure or f"mkdir -p {folder.path}",
+        )
+        return
+    troubles = [*_placed(looked_at, folder, use, in_pod=in_pod), *_used(looked_at, folder, use)]
+    yield from troubles or [
+        ok(looked_at, f"mode {folder.mode:04o}, on {folder.filesystem or 'a file system'}")
+    ]
+
+
+def _placed(looked_at: str, folder: Folder, use: Use, *, in_pod: bool) -> Iterator[Finding]:
+    """Whether it is on a file system that does."""
+    found = f"on {folder.filesystem} mounted at {folder.mount_point}"
+    if use.of_host and in_pod and folder.filesystem in _OF_CONTAINERS:
+        yield problem(
+            looked_at,
+            f"{found}: the container's own",
+            expected="the host's folder, which the kubelet and the runtime see",
+            cure=f"mount the host path {folder.path} at the same path into the pod",
+        )
+    elif use.propagated and not folder.shared and not in_pod:
+        yield warning(
+            looked_at,
+            f"{found}, which is a private mount",
+            expected="a shared one, as under systemd: pods that mount it with mountPropagation, "
+            "as the DaemonSet's, do not start",
+            cure="mount --make-rshared / at boot, before the runtime starts",
+        )
+    elif use.keeps and folder.filesystem in _IN_MEMORY:
+        yield warning(
+            looked_at,
+            f"{found}: empty after a reboot",
+            expected="a disk: what is lost has to be rebuilt from the API server",
+            cure="put the kubelet's root folder on a disk",
+        )
+    elif use.keeps and folder.filesystem in _OVER_NETWORK:
+        yield warning(
+            looked_at,
+            found,
+            expected="a local disk: SQLite's locks and shared memory need one",
+            cure="put the kubelet's root folder on a local disk",
+        )
+
+
+def _used(looked_at: str, folder: Folder, use: Use) -> Iterator[Finding]:
+    """Whether the node plugin can write there, and others cannot."""
+    if use.written and folder.read_only:
+        yield problem(
+            looked_at,
+            "mounted read-only",
+            expected="writable",
+            cure="take readOnly from its volumeMount, or mount the file system writable",
+        )
+    elif use.written and not folder.writable:
+        yield could_not_look(
+            looked_at, "not writable by who runs this", cure="run this as root on the node"
+        )
+    elif use.written and folder.free_bytes < _LEAST_FREE_BYTES:
+        yield problem(
+            looked_at,
+            f"{folder.free_bytes // 2**20} MiB free",
+            expected=f"at least {_LEAST_FREE_BYTES // 2**20} MiB",
+            cure="make room; claims fail on a full disk",
+        )
+    if folder.mode & _OTHERS_MAY_WRITE and not folder.mode & _STICKY:
+        yield warning(
+            looked_at,
+            f"mode {folder.mode:04o}: everybody on the node may write there",
+            expected="writable by root alone: a foreign file there may become part of a container",
+            cure=f"chmod o-w {folder.path}",
+        )

@@ -1,0 +1,111 @@
+"""Which feature gates the API server has, told by what it keeps of objects written on trial.
+
+No API lists them. A gate that is off drops its fields without a word, and the object is stored
+all the same.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from tensorfusion_dra.core import names
+from tensorfusion_dra.core.devices import slices
+from tensorfusion_dra.core.doctor.finding import Finding, note, ok, problem, warning
+from tensorfusion_dra.core.kubernetes.stored import (
+    GATE_CONSUMABLE_CAPACITY,
+    GATE_DEVICE_TAINTS,
+    normal,
+)
+
+TRIAL_NAME: Final = "tensorfusion-dra-doctor"
+
+_POLICY: Final = {"default": "1Gi", "validRange": {"min": "1Mi", "step": "1Mi"}}
+_DEVICE: Final[Mapping[str, Any]] = {
+    "name": "doctor",
+    "attributes": {"uuid": {"string": "GPU-of-the-doctor"}},
+    "capacity": {"vram": {"value": "1Gi", "requestPolicy": _POLICY}},
+    "allowMultipleAllocations": True,
+    "taints": [{"key": f"{names.DRIVER}/doctor", "effect": "NoSchedule"}],
+}
+_EVERYWHERE: Final = (
+    f"turn the feature gate {GATE_CONSUMABLE_CAPACITY} on in kube-apiserver, kube-scheduler, "
+    "kube-controller-manager and the kubelets (Kubernetes 1.34 and 1.35), or upgrade to 1.36, "
+    "where it is on"
+)
+
+
+def trial_slice(node_name: str) -> Mapping[str, Any]:
+    """A ResourceSlice with every field that a feature gate may drop; for a write on trial."""
+    return {
+        "metadata": {"name": f"{TRIAL_NAME}-{node_name}"[:253].rstrip("-.")},
+        "spec": {
+            "driver": names.DRIVER,
+            "nodeName": node_name,
+            "pool": {"name": f"doctor/{node_name}", "generation": 1, "resourceSliceCount": 1},
+            "devices": [_DEVICE],
+        },
+    }
+
+
+def trial_claim(namespace: str) -> Mapping[str, Any]:
+    """A ResourceClaim for a part of a device; for a write on trial."""
+    exactly = {
+        "deviceClassName": names.DEVICE_CLASS,
+        "capacity": {"requests": {"vram": "1Gi"}},
+    }
+    return {
+        "metadata": {"name": TRIAL_NAME, "namespace": namespace},
+        "spec": {"devices": {"requests": [{"name": "gpu", "exactly": exactly}]}},
+    }
+
+
+def kept_of_slice(sent: Mapping[str, Any], stored: Mapping[str, Any]) -> Iterator[Finding]:
+    """What to think of what the API server would have stored of a trial slice."""
+    looked_at = "ResourceSlice written on trial"
+    dropped = slices.dropped_gates(sent, stored)
+    if GATE_CONSUMABLE_CAPACITY in dropped:
+        yield problem(
+            looked_at,
+            f"allowMultipleAllocations and requestPolicy dropped: {GATE_CONSUMABLE_CAPACITY} "
+            "is off",
+            expected="every field kept, so that pods can share a GPU",
+            cure=_EVERYWHERE,
+        )
+    if GATE_DEVICE_TAINTS in dropped:
+        yield note(
+            looked_at,
+            f"taints dropped: {GATE_DEVICE_TAINTS} is off, so a GPU in trouble is only told by "
+            f"its attribute {names.ATTR_PHASE}",
+            expected="taints kept, which keep new pods away from such a GPU",
+            # The scheduler of 1.34 schedules nothing before it has listed the DeviceTaintRules.
+            cure=f"turn the feature gate {GATE_DEVICE_TAINTS} on, if that is wanted; on Kubernetes "
+            "1.34 together with --runtime-config=resource.k8s.io/v1alpha3=true of kube-apiserver, "
+            "or no pod is scheduled any more",
+        )
+    if dropped:
+        return
+    if normal(sent["spec"]["devices"]) == normal(stored["spec"].get("devices") or []):
+        yield ok(looked_at, "every field kept")
+    else:
+        yield warning(
+            looked_at,
+            "stored otherwise than it was sent, and no feature gate explains it",
+            expected="every field kept",
+            cure="look for an admission webhook or policy that changes ResourceSlices: "
+            "kubectl get mutatingwebhookconfigurations,mutatingadmissionpolicies",
+        )
+
+
+def kept_of_claim(stored: Mapping[str, Any]) -> Iterator[Finding]:
+    """What to think of what the API server would have stored of a trial claim."""
+    looked_at = "ResourceClaim written on trial"
+    (request,) = stored["spec"]["devices"]["requests"]
+    kept = (request.get("exactly") or {}).get("capacity") or {}
+    if kept.get("requests"):
+        yield ok(looked_at, "capacity kept")
+    else:
+        yield problem(
+            looked_at,
+            f"capacity dropped: {GATE_CONSUMABLE_CAPACITY} is off",
+            expected="every field kept, so that a claim gets the part it asks for",
+            cure=_EVERYWHERE,
+        )

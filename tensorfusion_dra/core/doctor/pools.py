@@ -1,0 +1,46 @@
+"""What the definitions of Tensor Fusion's objects let an administrator say about DRA."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from tensorfusion_dra.core import names
+from tensorfusion_dra.core.doctor.finding import Finding, note, ok
+from tensorfusion_dra.core.kubernetes.shapes import as_list, as_map
+
+DEFINITIONS: Final = {
+    f"{names.GPUPOOLS}.{names.TENSOR_FUSION_GROUP}": "draConfig",
+    f"{names.SCHEDULING_CONFIG_TEMPLATES}.{names.TENSOR_FUSION_GROUP}": "dra",
+}
+"""The field of spec that turns DRA on, by the definition's name. Tensor Fusion's own have none."""
+
+
+def definition(name: str, stored: Mapping[str, Any] | None) -> Iterator[Finding]:
+    """What to think of a CustomResourceDefinition; nothing if the cluster has none.
+
+    Args:
+        name: One of DEFINITIONS.
+    """
+    if stored is None:
+        return
+    field = DEFINITIONS[name]
+    looked_at = f"CustomResourceDefinition {name}"
+    if all(
+        _keeps(version, field) for version in as_list(as_map(stored.get("spec")).get("versions"))
+    ):
+        yield ok(looked_at, f"keeps spec.{field}")
+        return
+    yield note(
+        looked_at,
+        f"has no spec.{field}, so the API server drops it: no pool turns DRA on by it",
+        expected=f"pods that say so themselves, by the annotation {names.ANNOTATION_DRA_ENABLED}",
+        cure=f"annotate the pods, or apply daemonset/crds/{name.partition('.')[0]}.yaml, which "
+        "replaces Tensor Fusion's own definition",
+    )
+
+
+def _keeps(version: object, field: str) -> bool:
+    found = as_map(as_map(version).get("schema"))
+    for name in ("openAPIV3Schema", "properties", "spec"):
+        found = as_map(found.get(name))
+    keeps_unknown = found.get("x-kubernetes-preserve-unknown-fields") is True
+    return keeps_unknown or field in as_map(found.get("properties"))

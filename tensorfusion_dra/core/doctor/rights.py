@@ -1,0 +1,52 @@
+"""Whether a process may do what it does."""
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from tensorfusion_dra.core.doctor.finding import Finding, ok, problem, warning
+from tensorfusion_dra.core.doctor.required_rights import Right
+
+
+class Answer(NamedTuple):
+    """What the API server says of one right.
+
+    Attributes:
+        reason: The authorizer's words; "" mostly.
+    """
+
+    right: Right
+    allowed: bool
+    reason: str = ""
+
+
+def judged(who: str, answers: Iterable[Answer]) -> Iterator[Finding]:
+    """A finding for each right that is missing, and one for all that are there.
+
+    Args:
+        who: Whose rights they are, such as ``service account gpu/node-plugin``.
+    """
+    granted = 0
+    for answer in answers:
+        if answer.allowed:
+            granted += 1
+            continue
+        say = problem if answer.right.vital else warning
+        reason = f": {answer.reason}" if answer.reason else ""
+        yield say(
+            f"right to {answer.right}",
+            f"{who} does not have it{reason}",
+            expected=f"granted: {answer.right.purpose}",
+            cure=f"apply the ClusterRole and its binding of this release again; it needs "
+            f"{_rule(answer.right)}",
+        )
+    if granted:
+        yield ok(f"rights of {who}", f"{granted} granted")
+
+
+def _rule(right: Right) -> str:
+    """The rule as it stands in a Role."""
+    named = f", resourceNames: [{right.name}]" if right.name else ""
+    return (
+        f'{{apiGroups: ["{right.group}"], resources: [{right.resource}], '
+        f'verbs: ["{right.verb}"]{named}}}'
+    )

@@ -1,0 +1,141 @@
+"""How Kubernetes spells names: labels, subdomains, pools, attributes, label keys, uids."""
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from tensorfusion_dra.core.kubernetes.field_errors import (
+    FieldError,
+    invalid,
+    required,
+    too_long,
+    wrong_type,
+)
+
+DRIVER_NAME_BYTES: Final = 63
+POOL_NAME_BYTES: Final = 253
+DOMAIN_BYTES: Final = 63
+ID_BYTES: Final = 32
+
+_LABEL_BYTES: Final = 63
+_SUBDOMAIN_BYTES: Final = 253
+
+_LABEL: Final = re.compile(r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?")
+_SUBDOMAIN: Final = re.compile(rf"{_LABEL.pattern}(?:\.{_LABEL.pattern})*")
+_IDENTIFIER: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_LABEL_NAME: Final = re.compile(r"(?:[A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]")
+_UID: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
+
+
+def size(text: str) -> int:
+    """Bytes in UTF-8; half a surrogate pair, which JSON can hold, counts as three."""
+    return len(text.encode(errors="surrogatepass"))
+
+
+def label(path: str, name: object) -> Iterator[FieldError]:
+    """Errors, unless it is an RFC 1123 label: devices, requests, counters."""
+    yield from _spelled(path, name, _LABEL, "a lowercase RFC 1123 label", _LABEL_BYTES)
+
+
+def subdomain(path: str, name: object) -> Iterator[FieldError]:
+    """Errors, unless it is an RFC 1123 subdomain: objects, nodes, device classes."""
+    yield from _spelled(path, name, _SUBDOMAIN, "a lowercase RFC 1123 subdomain", _SUBDOMAIN_BYTES)
+
+
+def driver(path: str, name: object) -> Iterator[FieldError]:
+    """Errors, unless it is a driver's name; upper case passes, as it does in the API."""
+    if name in (None, ""):
+        yield required(path)
+    elif not isinstance(name, str):
+        yield wrong_type(path, name, "string")
+    else:
+        if size(name) > DRIVER_NAME_BYTES:
+            yield too_long(path, DRIVER_NAME_BYTES)
+        if not _SUBDOMAIN.fullmatch(name.lower()):
+            yield invalid(path, name, f"must be an RFC 1123 subdomain: {_SUBDOMAIN.pattern}")
+
+
+def pool(path: str, name: object) -> Iterator[FieldError]:
+    """Errors, unless it is a pool's name: RFC 1123 subdomains between slashes."""
+    if name in (None, ""):
+        yield required(path)
+    elif not isinstance(name, str):
+        yield wrong_type(path, name, "string")
+    else:
+        if size(name) > POOL_NAME_BYTES:
+            yield too_long(path, POOL_NAME_BYTES)
+        for part in name.split("/"):
+            yield from subdomain(path, part)
+
+
+def qualified(path: str, name: str) -> Iterator[FieldError]:
+    """Errors, unless it is the key of an attribute or a capacity: ``[domain/]identifier``.
+
+    The API lets a key with more than one slash pass unchecked; here it is refused, for no
+    selector could name it.
+    """
+    domain, slash, identifier = name.rpartition("/")
+    if slash and not domain:
+        yield invalid(path, "", "the domain must not be empty")
+    elif slash:
+        yield from driver(path, domain)
+    if slash and not identifier:
+        yield invalid(path, "", "the name must not be empty")
+        return
+    if size(identifier) > ID_BYTES:
+        yield too_long(path, ID_BYTES)
+    if not _IDENTIFIER.fullmatch(identifier):
+        yield invalid(path, identifier, f"must be a C identifier: {_IDENTIFIER.pattern}")
+
+
+def fully_qualified(path: str, name: object) -> Iterator[FieldError]:
+    """Errors, unless it is an attribute's name with its domain."""
+    if not isinstance(name, str):
+        yield wrong_type(path, name, "string")
+        return
+    yield from qualified(path, name)
+    if "/" not in name:
+        yield invalid(
+            path, name, "a fully qualified name must be a domain and a name separated by a slash"
+        )
+
+
+def label_key(path: str, key: object) -> Iterator[FieldError]:
+    """Errors, unless it is the key of a label: ``[prefix/]name``."""
+    if not isinstance(key, str):
+        yield wrong_type(path, key, "string")
+        return
+    prefix, slash, name = key.rpartition("/")
+    if slash:
+        yield from subdomain(path, prefix)
+    if size(name) > _LABEL_BYTES or not _LABEL_NAME.fullmatch(name):
+        text = f"name part must be {_LABEL_NAME.pattern}, at most {_LABEL_BYTES} bytes"
+        yield invalid(path, key, text)
+
+
+def label_value(path: str, value: object) -> Iterator[FieldError]:
+    """Errors, unless it is the value of a label; empty ones are."""
+    if not isinstance(value, str):
+        yield wrong_type(path, value, "string")
+    elif value and (size(value) > _LABEL_BYTES or not _LABEL_NAME.fullmatch(value)):
+        text = f"a valid label must be empty or {_LABEL_NAME.pattern}, at most {_LABEL_BYTES} bytes"
+        yield invalid(path, value, text)
+
+
+def uid(path: str, value: object) -> Iterator[FieldError]:
+    """Errors, unless it is a UUID as RFC 4122 normalises it."""
+    if not isinstance(value, str) or not _UID.fullmatch(value):
+        yield invalid(path, value, "uid must be in RFC 4122 normalized form, in lower case")
+
+
+def _spelled(
+    path: str, name: object, shape: re.Pattern[str], wanted: str, most_bytes: int
+) -> Iterator[FieldError]:
+    name = "" if name is None else name
+    if not isinstance(name, str):
+        yield wrong_type(path, name, "string")
+        return
+    if size(name) > most_bytes:
+        yield invalid(path, name, f"must be no more than {most_bytes} bytes")
+    if not shape.fullmatch(name):
+        yield invalid(path, name, f"must be {wanted}: {shape.pattern}")

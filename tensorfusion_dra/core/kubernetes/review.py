@@ -1,0 +1,174 @@
+"""AdmissionReview, admission.k8s.io/v1: what the API server asks, and what it is answered."""
+
+import base64
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from tensorfusion_dra.core.errors import DriverError
+from tensorfusion_dra.core.kubernetes import json_patch
+from tensorfusion_dra.core.kubernetes.field_errors import FieldError
+from tensorfusion_dra.core.kubernetes.shapes import as_map
+
+Json = dict[str, Any]
+
+API_VERSION: Final = "admission.k8s.io/v1"
+KIND: Final = "AdmissionReview"
+
+INVALID: Final = 422
+UNAVAILABLE: Final = 503
+"""The same request may pass later; who asks repeats it."""
+
+_REASONS: Final = {INVALID: "Invalid", UNAVAILABLE: "ServiceUnavailable"}
+_MOST_WARNING_CHARACTERS: Final = 256
+"""The API server cuts a longer one (apiserver's admission/plugin/webhook)."""
+
+
+class ReviewError(DriverError):
+    """What came is no AdmissionReview that can be answered."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Review:
+    """One request to the API server that is to be looked at.
+
+    Attributes:
+        group, kind: Of the object, such as resource.k8s.io and ResourceClaim.
+        operation: CREATE, UPDATE, DELETE or CONNECT.
+        subresource: "" for the object itself.
+        name: "" where the server will make one from generateName.
+        document: The object; empty for a DELETE.
+        old: What is replaced or deleted; empty for a CREATE.
+        wait_seconds: For the answer.
+    """
+
+    uid: str
+    group: str
+    version: str
+    kind: str
+    operation: str
+    subresource: str
+    namespace: str
+    name: str
+    document: Json
+    old: Json
+    wait_seconds: float
+
+    def __str__(self) -> str:
+        metadata = as_map(self.document.get("metadata"))
+        name = self.name or metadata.get("name") or f"{metadata.get('generateName') or ''}*"
+        return f"{self.namespace}/{name}" if self.namespace else str(name)
+
+    @property
+    def annotations(self) -> dict[str, str]:
+        """Of the object."""
+        return annotations_of(self.document)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What the API server is told.
+
+    Attributes:
+        changed: The object as it is to be; None leaves it as it is.
+        errors: Why the request is refused; it passes if there are none.
+        code: HTTP's, for a refusal.
+    """
+
+    changed: Mapping[str, Any] | None = None
+    warnings: Sequence[str] = ()
+    errors: Sequence[FieldError] = ()
+    code: int = INVALID
+
+
+PASSED: Final = Verdict()
+
+
+def parse(text: bytes, *, wait_seconds: float) -> Review:
+    """The review in a request's body.
+
+    Args:
+        wait_seconds: As long as the answer is waited for.
+
+    Raises:
+        ReviewError: It is none.
+    """
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ReviewError(f"body: found no JSON: {error}") from error
+    if not isinstance(document, dict):
+        raise ReviewError(f"body: found {type(document).__name__}, expected an {KIND}")
+    found = (document.get("apiVersion"), document.get("kind"))
+    if found != (API_VERSION, KIND):
+        raise ReviewError(f"body: found {found[1]} of {found[0]}, expected {KIND} of {API_VERSION}")
+    request = _object(document, "request")
+    kind = _object(request, "kind")
+    return Review(
+        uid=_text(request, "uid"),
+        group=_text(kind, "group", empty=True),
+        version=_text(kind, "version"),
+        kind=_text(kind, "kind"),
+        operation=_text(request, "operation"),
+        subresource=_text(request, "subResource", empty=True),
+        namespace=_text(request, "namespace", empty=True),
+        name=_text(request, "name", empty=True),
+        document=_object(request, "object", empty=True),
+        old=_object(request, "oldObject", empty=True),
+        wait_seconds=wait_seconds,
+    )
+
+
+def answer(review: Review, verdict: Verdict) -> Json:
+    """The AdmissionReview that tells the verdict."""
+    response: Json = {"uid": review.uid, "allowed": not verdict.errors}
+    if verdict.warnings:
+        response["warnings"] = [text[:_MOST_WARNING_CHARACTERS] for text in verdict.warnings]
+    if verdict.errors:
+        response["status"] = _status(review, verdict)
+    elif verdict.changed is not None:
+        operations = json_patch.between(review.document, verdict.changed)
+        if operations:
+            text = json.dumps(operations, separators=(",", ":"))
+            response["patchType"] = "JSONPatch"
+            response["patch"] = base64.b64encode(text.encode()).decode()
+    return {"apiVersion": API_VERSION, "kind": KIND, "response": response}
+
+
+def annotations_of(document: Mapping[str, Any]) -> dict[str, str]:
+    """The annotations of any object."""
+    found = as_map(as_map(document.get("metadata")).get("annotations"))
+    return {str(name): text for name, text in found.items() if isinstance(text, str)}
+
+
+def _status(review: Review, verdict: Verdict) -> Json:
+    """A metav1.Status; kubectl shows its causes one a line."""
+    causes = [
+        {"reason": error.reason.value, "message": error.text, "field": error.path}
+        for error in verdict.errors
+    ]
+    details = {"name": review.name, "group": review.group, "kind": review.kind, "causes": causes}
+    return {
+        "status": "Failure",
+        "code": verdict.code,
+        "reason": _REASONS[verdict.code],
+        "message": "; ".join(map(str, verdict.errors)),
+        "details": {name: value for name, value in details.items() if value},
+    }
+
+
+def _object(holder: Mapping[str, Any], name: str, *, empty: bool = False) -> Json:
+    found = holder.get(name)
+    if found is None and empty:
+        return {}
+    if not isinstance(found, dict):
+        raise ReviewError(f"{name}: found {type(found).__name__}, expected an object")
+    return found
+
+
+def _text(holder: Mapping[str, Any], name: str, *, empty: bool = False) -> str:
+    found = holder.get(name, "" if empty else None)
+    if not isinstance(found, str) or not (found or empty):
+        raise ReviewError(f"{name}: found {str(found)[:80]!r}, expected a text")
+    return found

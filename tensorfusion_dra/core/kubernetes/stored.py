@@ -1,0 +1,73 @@
+"""What the API server makes of devices that it stores: canonical quantities, dropped fields."""
+
+from collections.abc import Mapping, Sequence
+from itertools import combinations
+from typing import Any, Final
+
+from tensorfusion_dra.core.kubernetes import quantity
+from tensorfusion_dra.core.kubernetes.quantity import QuantityError
+
+GATE_CONSUMABLE_CAPACITY: Final = "DRAConsumableCapacity"
+GATE_DEVICE_TAINTS: Final = "DRADeviceTaints"
+
+_GATES: Final = (GATE_CONSUMABLE_CAPACITY, GATE_DEVICE_TAINTS)
+
+KUBERNETES_DROPS: Final = tuple(
+    frozenset(gates) for size in range(1, len(_GATES) + 1) for gates in combinations(_GATES, size)
+)
+"""Sets of gates that may be off together, the smallest first."""
+
+Devices = Sequence[Mapping[str, Any]]
+
+
+def normal(devices: Devices) -> list[object]:
+    """Devices in a form in which equal means equal to the API server.
+
+    Quantities compare by amount (1024Mi is 1Gi), absent is the same as empty, and the time at
+    which a taint was added is the server's own.
+    """
+    return [_normal_device(device) for device in devices]
+
+
+def without(devices: Devices, gates: frozenset[str]) -> list[Mapping[str, Any]]:
+    """The devices as an API server with these feature gates off would keep them."""
+    return [_device_without(device, gates) for device in devices]
+
+
+def _device_without(device: Mapping[str, Any], gates: frozenset[str]) -> Mapping[str, Any]:
+    kept = dict(device)
+    if GATE_CONSUMABLE_CAPACITY in gates:
+        kept.pop("allowMultipleAllocations", None)
+        kept["capacity"] = {
+            name: {key: value for key, value in entry.items() if key != "requestPolicy"}
+            for name, entry in (device.get("capacity") or {}).items()
+        }
+    if GATE_DEVICE_TAINTS in gates:
+        kept.pop("taints", None)
+    return kept
+
+
+def _normal_device(device: Mapping[str, Any]) -> object:
+    fields = {key: value for key, value in device.items() if value not in (None, [], {}, False)}
+    if "capacity" in fields:
+        fields["capacity"] = {
+            name: _normal_amounts(entry) for name, entry in fields["capacity"].items()
+        }
+    if "taints" in fields:
+        fields["taints"] = [
+            {key: value for key, value in taint.items() if key != "timeAdded"}
+            for taint in fields["taints"]
+        ]
+    return fields
+
+
+def _normal_amounts(value: object) -> object:
+    """The same structure with every quantity as a number of billionths."""
+    if isinstance(value, Mapping):
+        return {key: _normal_amounts(item) for key, item in value.items() if item is not None}
+    if isinstance(value, list):
+        return [_normal_amounts(item) for item in value]
+    try:
+        return quantity.parse(value).nano
+    except QuantityError:
+        return value

@@ -1,0 +1,56 @@
+"""Which claims one container of a pod uses together."""
+
+from typing import Any
+
+import pytest
+
+from tensorfusion_dra.core.admission import companions
+
+Json = dict[str, Any]
+
+A, B, MADE = (
+    {"name": "a", "resourceClaimName": "claim-a"},
+    {"name": "b", "resourceClaimName": "claim-b"},
+    {"name": "made", "resourceClaimTemplateName": "template"},
+)
+
+
+def container(*claims: str, request: str = "") -> Json:
+    extra = {"request": request} if request else {}
+    return {"name": "c", "resources": {"claims": [{"name": name, **extra} for name in claims]}}
+
+
+def pod(*containers: Json, init: tuple[Json, ...] = ()) -> Json:
+    return {
+        "spec": {
+            "resourceClaims": [A, B, MADE],
+            "initContainers": list(init),
+            "containers": list(containers),
+        },
+        "status": {
+            "resourceClaimStatuses": [
+                {"name": "made", "resourceClaimName": "train-made-x7k2p"},
+                {"name": "gone"},
+            ]
+        },
+    }
+
+
+@pytest.mark.parametrize(
+    ("found", "together"),
+    [
+        (pod(container("a"), container("b")), set()),
+        (pod(container("a", "b")), {"claim-b"}),
+        (pod(container("a", request="x"), container("b", "a", request="y")), {"claim-b"}),
+        (pod(container("a", "made")), {"train-made-x7k2p"}),
+        (pod(container("a", "b"), container("a", "made")), {"claim-b", "train-made-x7k2p"}),
+        (pod(container("a"), init=(container("a", "b"),)), {"claim-b"}),
+        (pod(container("b", "made")), set()),
+        (pod(container("a", "a")), set()),
+        (pod(container("a", "unknown")), set()),
+        ({}, set()),
+        ({"spec": {"containers": [7], "resourceClaims": [None, {"name": "a"}]}}, set()),
+    ],
+)
+def test_the_claims_beside_one_claim(found: Json, together: set[str]) -> None:
+    assert companions.beside(found, "claim-a") == together

@@ -1,0 +1,104 @@
+"""Compute in percent of a card becomes TFLOPS where it has one meaning."""
+
+import pytest
+
+from tensorfusion_dra.core.admission import asks, compute_percent
+from tensorfusion_dra.core.admission.asks import Asks
+from tensorfusion_dra.core.errors import InputError
+from tests.support.admission import Json, published, said
+
+A100, T4 = ("A100", "312"), ("T4", "65")
+
+
+def resolved(*slices: Json, pool: str = "default", **annotations: str) -> Asks:
+    return compute_percent.in_tflops(asks.parse(said(**annotations), []), slices, pool=pool)
+
+
+@pytest.mark.parametrize(
+    ("percent", "tflops"),
+    [
+        ("100", "312"),
+        ("50", "156"),
+        ("33", "102960m"),
+        ("12.5", "39"),
+        ("1n", "3n"),
+        ("0.3n", "3n"),
+    ],
+)
+def test_percents_are_exact(percent: str, tflops: str) -> None:
+    found = resolved(published(A100), compute_percent_request=percent)
+
+    assert str(found.tflops) == tflops
+    assert not compute_percent.is_asked(found)
+
+
+@pytest.mark.parametrize(
+    ("slices", "annotations"),
+    [
+        ([published(A100, A100)], {}),
+        ([published(A100), published(T4, pool="other")], {}),
+        ([published(A100, T4)], {"gpu_model": "A100"}),
+        ([published(A100), published(A100)], {"dra_cel_expression": "true"}),
+        ([published(A100), {"spec": {"devices": [{"capacity": {}}, 7]}}, {}], {}),
+    ],
+)
+def test_the_cards_that_count_are_those_that_the_pod_can_get(
+    slices: list[Json], annotations: dict[str, str]
+) -> None:
+    found = resolved(*slices, compute_percent_request="50", **annotations)
+
+    assert str(found.tflops) == "156"
+
+
+@pytest.mark.parametrize(
+    ("slices", "annotations", "expected"),
+    [
+        ([], {}, "found no published GPU of any model in pool default, expected one, or tensor"),
+        ([published(A100, pool="other")], {}, "found no published GPU of any model in pool def"),
+        ([published(A100)], {"gpu_model": "H100"}, "found no published GPU H100 in pool default"),
+        ([published(A100, T4)], {}, "found T4 of 65 TFLOPS, A100 of 312 TFLOPS, expected one k"),
+        (
+            [published(A100), published(T4, pool="other")],
+            {"dra_cel_expression": "true"},
+            "found T4 of 65 TFLOPS, A100 of 312",
+        ),
+    ],
+)
+def test_percents_without_one_meaning_are_refused(
+    slices: list[Json], annotations: dict[str, str], expected: str
+) -> None:
+    with pytest.raises(InputError) as caught:
+        resolved(*slices, compute_percent_request="50", **annotations)
+
+    assert str(caught.value).startswith(expected)
+
+
+@pytest.mark.parametrize(
+    ("annotations", "tflops", "limit"),
+    [
+        ({"compute_percent_limit": "50"}, "156", "156"),
+        ({"compute_percent_request": "25", "compute_percent_limit": "50"}, "78", "156"),
+        ({"tflops_request": "10", "compute_percent_limit": "50"}, "10", "156"),
+        ({"compute_percent_request": "0", "compute_percent_limit": "50"}, "156", "156"),
+    ],
+)
+def test_a_limit_alone_is_the_request_as_well(
+    annotations: dict[str, str], tflops: str, limit: str
+) -> None:
+    found = resolved(published(A100), **annotations)
+
+    assert (str(found.tflops), str(found.share.tflops_limit)) == (tflops, limit)
+
+
+@pytest.mark.parametrize(
+    "annotations",
+    [
+        {"tflops_request": "10", "compute_percent_request": "25"},
+        {"tflops_limit": "10", "compute_percent_request": "25", "compute_percent_limit": "50"},
+        {"isolation": "shared", "compute_percent_request": "25", "compute_percent_limit": "50"},
+        {"dedicated_gpu": "true", "compute_percent_request": "25"},
+        {"vram_request": "1Gi", "compute_percent_request": "0"},
+    ],
+)
+def test_percents_give_way_to_tflops_and_to_whole_gpus(annotations: dict[str, str]) -> None:
+    assert not compute_percent.is_asked(asks.parse(said(**annotations), []))

@@ -1,0 +1,114 @@
+"""Whether the pods of a pool use DRA, by which template, and which amounts they divide."""
+
+from typing import Any
+
+import pytest
+
+from tensorfusion_dra.core.admission import dra_pool
+from tensorfusion_dra.core.errors import InputError
+from tests.support.admission import Json, gpupool
+
+
+def template(name: str, **dra: Any) -> Json:
+    return {"metadata": {"name": name}, "spec": {"dra": dra}}
+
+
+@pytest.mark.parametrize(
+    ("spec", "templates", "enabled"),
+    [
+        ({}, [], False),
+        ({"schedulingConfigTemplate": "on"}, [template("on", enable=True)], True),
+        ({"schedulingConfigTemplate": "on"}, [template("other", enable=True)], False),
+        ({"schedulingConfigTemplate": "off"}, [template("off", enable=False)], False),
+        ({"draConfig": {"enable": True}}, [], True),
+        (
+            {"schedulingConfigTemplate": "on", "draConfig": {"enable": False}},
+            [template("on", enable=True)],
+            False,
+        ),
+        (
+            {"schedulingConfigTemplate": "off", "draConfig": {"enable": True}},
+            [template("off", enable=False)],
+            True,
+        ),
+        (
+            {"schedulingConfigTemplate": "on", "draConfig": {"resourceClaimTemplateName": "x"}},
+            [template("on", enable=True)],
+            True,
+        ),
+    ],
+)
+def test_a_pools_own_word_goes_over_its_template(
+    spec: Json, templates: list[Json], *, enabled: bool
+) -> None:
+    assert dra_pool.parse(gpupool("prod", **spec), templates).enabled is enabled
+
+
+@pytest.mark.parametrize(
+    ("spec", "templates", "name"),
+    [
+        ({}, [], "tensor-fusion-gpu-template"),
+        (
+            {"schedulingConfigTemplate": "t"},
+            [template("t", resourceClaimTemplateName="theirs")],
+            "theirs",
+        ),
+        (
+            {
+                "schedulingConfigTemplate": "t",
+                "draConfig": {"resourceClaimTemplateName": "own"},
+            },
+            [template("t", resourceClaimTemplateName="theirs")],
+            "own",
+        ),
+    ],
+)
+def test_the_claim_template_is_the_pools_or_the_usual_one(
+    spec: Json, templates: list[Json], name: str
+) -> None:
+    assert dra_pool.parse(gpupool("prod", **spec), templates).template == name
+
+
+def test_a_pool_is_chosen_by_name_and_else_the_default_one() -> None:
+    pools = [gpupool("a"), gpupool("b", default=True)]
+
+    assert dra_pool.choose(pools, "a") is pools[0]
+    assert dra_pool.choose(pools, "") is pools[1]
+
+
+def test_without_pools_there_is_none_to_choose() -> None:
+    assert dra_pool.choose([], "default") is None
+    assert dra_pool.choose([], "") is None
+
+
+@pytest.mark.parametrize(
+    ("pools", "name", "error"),
+    [
+        ([gpupool("a")], "b", "found 'b', expected a GPUPool such as a"),
+        ([gpupool("a")], "", "found none and no default GPUPool"),
+        (
+            [gpupool("b", default=True), gpupool("a", default=True)],
+            "",
+            "found none, and a, b as defaults, expected one default GPUPool",
+        ),
+    ],
+)
+def test_a_pool_that_cannot_be_chosen_is_said(pools: list[Json], name: str, error: str) -> None:
+    with pytest.raises(InputError, match=error):
+        dra_pool.choose(pools, name)
+
+
+def test_an_oversubscribing_pool_divides_virtual_amounts() -> None:
+    oversubscribing = gpupool(
+        "a", capacityConfig={"oversubscription": {"tflopsOversellRatio": 150}}
+    )
+
+    assert dra_pool.divides_virtual(oversubscribing) is True
+    assert dra_pool.divides_virtual(gpupool("b")) is False
+
+
+def test_a_pool_whose_ratios_cannot_be_read_divides_nobody_knows_what() -> None:
+    with pytest.raises(InputError, match="tflopsOversellRatio"):
+        dra_pool.divides_virtual(
+            gpupool("a", capacityConfig={"oversubscription": {"tflopsOversellRatio": 1}})
+        )

@@ -1,0 +1,320 @@
+"""A pod that asks for a share: what is added, what is taken away, and what is refused."""
+
+import copy
+from typing import Any
+
+import pytest
+
+from tensorfusion_dra.core import names
+from tensorfusion_dra.core.admission import asks, pod_admission
+from tensorfusion_dra.core.admission.asks import Asks
+from tensorfusion_dra.core.admission.pod_admission import Placement
+from tensorfusion_dra.core.kubernetes import json_patch
+from tests.support.admission import Json, container, patched, pod, said
+
+PLACE = Placement(
+    pool="default", template="tensor-fusion-gpu-template", scheduler="default-scheduler"
+)
+ASKED = said(dra_enabled="true", tflops_request="100", vram_request="16Gi", gpupool="default")
+
+
+def wanted(found: Json) -> Asks:
+    return asks.parse(found["metadata"]["annotations"], [])
+
+
+def admitted(found: Json, placement: Placement = PLACE) -> Json:
+    return pod_admission.admitted(found, wanted(found), placement)
+
+
+def refused(found: Json, *, takes_hard: bool = False) -> list[str]:
+    errors = pod_admission.errors(found, wanted(found), takes_hard=takes_hard)
+    return [str(error) for error in errors]
+
+
+def users(found: Json) -> list[str]:
+    """The containers that use the claim."""
+    spec = found["spec"]
+    return [
+        entry["name"]
+        for entry in (*spec.get("initContainers", ()), *spec["containers"])
+        if {"name": "tensor-fusion-gpu-claim"} in entry.get("resources", {}).get("claims", ())
+    ]
+
+
+def whole_gpu(kind: str = "limits") -> Json:
+    return {"resources": {kind: {"nvidia.com/gpu": "1", "cpu": "2"}}}
+
+
+def test_the_patch_of_the_quick_start() -> None:
+    quick_start = pod({**ASKED, **said(gpu_count="1")})
+
+    operations = json_patch.between(quick_start, admitted(quick_start))
+
+    assert operations == [
+        {
+            "op": "add",
+            "path": "/metadata/annotations/tensor-fusion.ai~1inject-container",
+            "value": "main",
+        },
+        {
+            "op": "add",
+            "path": "/spec/containers/0/resources",
+            "value": {"claims": [{"name": "tensor-fusion-gpu-claim"}]},
+        },
+        {
+            "op": "add",
+            "path": "/spec/resourceClaims",
+            "value": [
+                {
+                    "name": "tensor-fusion-gpu-claim",
+                    "resourceClaimTemplateName": "tensor-fusion-gpu-template",
+                }
+            ],
+        },
+    ]
+
+
+def test_annotations_come_out_in_canonical_form() -> None:
+    found = admitted(
+        pod(
+            said(
+                tflops_request="0.5",
+                vram_request="1024Mi",
+                vram_limit="2048Mi",
+                tflops_limit="0",
+                qos="high",
+            )
+        )
+    )
+
+    assert found["metadata"]["annotations"] == said(
+        dra_enabled="true",
+        gpu_count="1",
+        gpupool="default",
+        inject_container="main",
+        tflops_request="500m",
+        vram_request="1Gi",
+        vram_limit="2Gi",
+        tflops_limit="0",
+        qos="high",
+    )
+
+
+SHAPES = {
+    "one container": pod(ASKED),
+    "whole GPUs": pod(ASKED, container(**whole_gpu()), container("side", **whole_gpu("requests"))),
+    "init containers": pod(ASKED, initContainers=[container("init", **whole_gpu())]),
+    "other claims": pod(
+        ASKED,
+        container(resources={"claims": [{"name": "nic"}]}),
+        resourceClaims=[{"name": "nic", "resourceClaimName": "nic"}],
+    ),
+    "scheduler": pod(ASKED, schedulerName="tensor-fusion-scheduler"),
+    "everything": pod(
+        {**ASKED, **said(gpu_count="2", qos="low", isolation="hard", vram_limit="32Gi")},
+        container(),
+        container("side"),
+    ),
+}
+
+
+@pytest.mark.parametrize("found", SHAPES.values(), ids=SHAPES)
+def test_a_pod_that_was_admitted_is_not_changed_again(found: Json) -> None:
+    before = copy.deepcopy(found)
+    once = patched(found, json_patch.between(found, admitted(found)))
+
+    assert json_patch.between(once, admitted(once)) == []
+    assert found == before
+
+
+def test_every_container_gets_the_share_unless_some_are_named() -> None:
+    several = [container(), container("side"), container("logs")]
+
+    assert users(admitted(pod(ASKED, *several))) == ["main", "side", "logs"]
+    named = {**ASKED, **said(inject_container="logs,main")}
+    assert users(admitted(pod(named, *several))) == ["main", "logs"]
+
+
+def test_an_init_container_gets_the_share_if_it_asks_for_a_gpu_or_is_named() -> None:
+    init = [container("fetch"), container("check", **whole_gpu())]
+
+    assert users(admitted(pod(ASKED, initContainers=init))) == ["check", "main"]
+    named = {**ASKED, **said(inject_container="fetch")}
+    assert users(admitted(pod(named, initContainers=init))) == ["fetch"]
+
+
+def test_a_container_that_another_webhook_adds_later_gets_no_share() -> None:
+    first = admitted(pod(ASKED))
+    first["spec"]["containers"].append(container("istio-proxy"))
+
+    assert users(admitted(first)) == ["main"]
+
+
+def test_whole_gpus_are_removed_everywhere_and_nothing_else() -> None:
+    found = admitted(
+        pod(
+            {**ASKED, **said(inject_container="main")},
+            container(resources={"requests": {"nvidia.com/gpu": 1}, "limits": {"cpu": "2"}}),
+            container("side", **whole_gpu()),
+        )
+    )
+
+    main, side = found["spec"]["containers"]
+    assert main["resources"]["requests"] == {}
+    assert main["resources"]["limits"] == {"cpu": "2"}
+    assert side["resources"] == {"requests": {}, "limits": {"cpu": "2"}}
+
+
+def test_a_claim_that_the_pod_brings_itself_stays() -> None:
+    own = {"name": "tensor-fusion-gpu-claim", "resourceClaimTemplateName": "mine"}
+
+    found = admitted(pod(ASKED, resourceClaims=[own]))
+
+    assert found["spec"]["resourceClaims"] == [own]
+
+
+def test_a_container_that_uses_one_request_of_the_claim_goes_on_to() -> None:
+    claims = [{"name": "tensor-fusion-gpu-claim", "request": "gpu-request"}]
+
+    found = admitted(pod(ASKED, container(resources={"claims": claims})))
+
+    assert found["spec"]["containers"][0]["resources"]["claims"] == claims
+
+
+def test_a_container_that_would_get_one_of_several_gpus_is_refused() -> None:
+    claims = [{"name": "tensor-fusion-gpu-claim", "request": "gpu-request"}]
+    found = pod({**ASKED, **said(gpu_count="4")}, container(resources={"claims": claims}))
+
+    (error,) = refused(found)
+
+    assert error.startswith("spec.containers[0].resources.claims[0].request: ")
+    assert "found 'gpu-request', expected none: of 4 GPUs each has a request" in error
+
+
+@pytest.mark.parametrize(
+    ("named", "setting", "expected"),
+    [
+        ("tensor-fusion-scheduler", "default-scheduler", "default-scheduler"),
+        ("tensor-fusion-scheduler", "", "tensor-fusion-scheduler"),
+        ("volcano", "default-scheduler", "volcano"),
+    ],
+)
+def test_only_tensor_fusions_scheduler_is_replaced(named: str, setting: str, expected: str) -> None:
+    placement = Placement(pool="", template="t", scheduler=setting)
+
+    found = admitted(pod(ASKED, schedulerName=named), placement)
+
+    assert found["spec"]["schedulerName"] == expected
+
+
+@pytest.mark.parametrize("switch", sorted(pod_admission.REFUSED_ENV))
+def test_a_switch_that_gets_around_the_limiter_is_refused(switch: str) -> None:
+    env = [{"name": "A", "value": "b"}, {"name": switch, "value": "1"}]
+
+    (error,) = refused(pod(ASKED, container(), container("side", env=env)))
+
+    assert error == (
+        f"spec.containers[1].env[1].name: found {switch}, "
+        "expected no switch that turns the limiter off"
+    )
+
+
+def test_the_test_mode_is_refused_where_it_is_empty_or_from_elsewhere() -> None:
+    empty = {"name": "TF_SHM_FILE", "value": ""}
+    elsewhere = {"name": "TF_SHM_FILE", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}
+
+    assert len(refused(pod(ASKED, container(env=[empty]), container("b", env=[elsewhere])))) == 2
+
+
+def test_switches_of_containers_without_a_share_do_not_matter() -> None:
+    env = [{"name": "TF_SHM_FILE", "value": "x"}]
+    annotations = {**ASKED, **said(inject_container="main")}
+
+    assert refused(pod(annotations, container(), container("side", env=env))) == []
+
+
+def test_every_named_container_has_to_be_there() -> None:
+    errors = refused(pod({**ASKED, **said(inject_container="main,gone,lost")}))
+
+    assert errors == [
+        "metadata.annotations[tensor-fusion.ai/inject-container]: "
+        f"found '{name}', expected one of main"
+        for name in ("gone", "lost")
+    ]
+
+
+def test_the_switches_are_those_that_the_enforcers_set_empty_and_the_test_mode() -> None:
+    assert {
+        "TF_SHM_FILE",
+        *names.ENV_BYPASSES,
+        *names.HAMI_CORE_BYPASSES,
+    } == pod_admission.REFUSED_ENV
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"containers": None},
+        {"containers": [None, 1, {"name": 3}], "initContainers": {}},
+        {"containers": [{"name": "a", "resources": None, "env": [None, {}]}]},
+        {"containers": [{"resources": {"limits": None, "claims": None}}], "resourceClaims": None},
+    ],
+)
+def test_a_pod_that_the_api_server_will_refuse_anyway_is_no_trouble(spec: dict[str, Any]) -> None:
+    found = {**pod(ASKED), "spec": spec}
+
+    assert refused(found) == []
+    assert admitted(found)["spec"]["resourceClaims"]
+
+
+def test_hard_isolation_is_refused_where_no_enforcer_brings_a_limiter_for_it() -> None:
+    found = pod({**ASKED, **said(isolation="hard")})
+
+    (error,) = refused(found)
+
+    where = "metadata.annotations[tensor-fusion.ai/isolation]"
+    assert error.startswith(f"{where}: found hard, expected an enforcer that brings one")
+    assert refused(found, takes_hard=True) == []
+
+
+def test_a_pod_that_tensor_fusion_s_own_webhook_changes_as_well_is_refused_with_the_cure() -> None:
+    found = pod(ASKED)
+    found["metadata"]["labels"] = {"tensor-fusion.ai/enabled": "true"}
+
+    (error,) = refused(found)
+
+    assert error.startswith(
+        "metadata.labels[tensor-fusion.ai/enabled]: found true, by which Tensor"
+    )
+    assert error.endswith("remove the label, or set tensor-fusion.ai/dra-enabled to false")
+
+
+@pytest.mark.parametrize("labels", [{}, {"tensor-fusion.ai/enabled": "false"}, {"app": "true"}])
+def test_other_labels_are_no_business_of_tensor_fusion_s_webhook(labels: Json) -> None:
+    found = pod(ASKED)
+    found["metadata"]["labels"] = labels
+
+    assert refused(found) == []
+
+
+@pytest.mark.parametrize(
+    ("annotations", "expected"),
+    [
+        (said(tflops_limit="50"), "tflops-limit]: found 50, expected at least the request of 100"),
+        (said(vram_limit="8Gi"), "vram-limit]: found 8Gi, expected at least the request of 16Gi"),
+        (
+            said(tflops_request="0", compute_percent_request="50", compute_percent_limit="25"),
+            "compute-percent-limit]: found 25, expected at least the request of 50",
+        ),
+    ],
+)
+def test_a_limit_below_its_request_is_refused_as_a_node_would(
+    annotations: dict[str, str], expected: str
+) -> None:
+    (error,) = refused(pod({**ASKED, **annotations}))
+
+    assert error == f"metadata.annotations[tensor-fusion.ai/{expected}"
+
+
+def test_a_limit_of_its_request_or_above_is_taken() -> None:
+    assert refused(pod({**ASKED, **said(tflops_limit="100", vram_limit="32Gi")})) == []

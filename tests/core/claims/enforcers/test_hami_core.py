@@ -1,0 +1,203 @@
+"""HAMi-core: what its containers get, and which claims it cannot limit."""
+
+from typing import Final
+
+import pytest
+
+from tensorfusion_dra.core.claims.enforcers.enforcer import Edits, Folder, Needs
+from tensorfusion_dra.core.claims.enforcers.hami_core import HamiCore
+from tensorfusion_dra.core.claims.limits import Limit
+from tensorfusion_dra.core.claims.mounts import Mount
+from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
+from tensorfusion_dra.core.devices.sharing import Isolation
+from tensorfusion_dra.core.errors import ClaimError
+from tensorfusion_dra.core.kubernetes.quantity import MIB
+from tests.support.prepared_claims import claim, for_admin, limit, of, share, simulated
+
+LIBRARY: Final = "/usr/local/vgpu/libvgpu.so.2.8.0"
+HAMI: Final = HamiCore(library=LIBRARY)
+CACHES: Final = "/run/tensor-fusion/hami-core/claims/uid-a"
+ONE: Final = claim(share(0, limit(30, 16)))
+
+
+def edits(of_claim: PreparedClaim, request: str = "gpu", *, by: HamiCore = HAMI) -> Edits:
+    return by.edits(of_claim, [s for s in of_claim.shares if s.request == request])
+
+
+def limits(found: Edits) -> dict[str, str]:
+    return of(found.env, "CUDA_DEVICE_MEMORY_LIMIT") | of(found.env, "CUDA_DEVICE_SM_LIMIT")
+
+
+def test_a_card_is_limited_by_its_index_and_any_other_by_the_smallest() -> None:
+    assert limits(edits(ONE)) == {
+        "CUDA_DEVICE_MEMORY_LIMIT": "16384m",
+        "CUDA_DEVICE_MEMORY_LIMIT_0": "16384m",
+        "CUDA_DEVICE_SM_LIMIT": "30",
+        "CUDA_DEVICE_SM_LIMIT_0": "30",
+    }
+
+
+def test_indexes_follow_the_pci_bus_and_not_the_order_of_the_scheduler() -> None:
+    late = share(0, limit(70, 4), pci_bus_id="0001:01:00.0")
+    middle = share(1, limit(20, 8), pci_bus_id="0000:c1:00.0")
+    early = share(2, limit(50, 16), pci_bus_id="0000:9:00.0")
+
+    assert limits(edits(claim(late, middle, early))) == {
+        "CUDA_DEVICE_MEMORY_LIMIT": "4096m",
+        "CUDA_DEVICE_MEMORY_LIMIT_0": "16384m",
+        "CUDA_DEVICE_MEMORY_LIMIT_1": "8192m",
+        "CUDA_DEVICE_MEMORY_LIMIT_2": "4096m",
+        "CUDA_DEVICE_SM_LIMIT": "20",
+        "CUDA_DEVICE_SM_LIMIT_0": "50",
+        "CUDA_DEVICE_SM_LIMIT_1": "20",
+        "CUDA_DEVICE_SM_LIMIT_2": "70",
+    }
+
+
+def test_shares_of_one_card_add_up_to_at_most_the_whole_card() -> None:
+    both = claim(share(0, limit(60, 8), share_id="a"), share(0, limit(60, 8), share_id="b"))
+
+    found = edits(both).env
+
+    assert found["CUDA_DEVICE_MEMORY_LIMIT_0"] == "16384m"
+    assert found["CUDA_DEVICE_SM_LIMIT_0"] == "100"
+    assert "CUDA_DEVICE_MEMORY_LIMIT_1" not in found
+
+
+@pytest.mark.parametrize(("size", "told"), [(2 * MIB - 1, "1m"), (MIB - 1, "1m"), (MIB, "1m")])
+def test_memory_is_rounded_down_but_never_to_none_which_would_mean_unlimited(
+    size: int, told: str
+) -> None:
+    found = edits(claim(share(0, Limit(sm_percent=1, vram_bytes=size))))
+
+    assert found.env["CUDA_DEVICE_MEMORY_LIMIT_0"] == told
+
+
+def test_a_card_without_a_limit_beside_one_with_a_limit_gets_the_smallest() -> None:
+    found = edits(claim(share(0), share(1, limit(30, 16))))
+
+    assert found.env["CUDA_DEVICE_MEMORY_LIMIT_0"] == "16384m"
+
+
+def test_what_would_switch_the_limits_off_is_taken_out_of_force() -> None:
+    found = edits(ONE).env
+
+    assert found["CUDA_DISABLE_CONTROL"] == ""
+    assert found["CUDA_REDIRECT"] == ""
+    assert found["GPU_CORE_UTILIZATION_POLICY"] == "force"
+    assert found["CUDA_TASK_PRIORITY"] == "1"
+
+
+def test_the_library_and_its_preload_file_are_mounted_where_hami_core_looks_for_them() -> None:
+    found = edits(ONE)
+
+    assert found.mounts == (
+        Mount(host_path=LIBRARY, container_path="/usr/local/vgpu/libvgpu.so"),
+        Mount(host_path=CACHES, container_path="/usr/local/vgpu/claims", read_only=False),
+        Mount(host_path=CACHES, container_path="/tmp/vgpulock", read_only=False),
+        Mount(host_path="/usr/local/vgpu/ld.so.preload", container_path="/etc/ld.so.preload"),
+    )
+    assert "LD_PRELOAD" not in found.env
+
+
+def test_without_a_preload_file_a_variable_loads_the_library() -> None:
+    by = HamiCore(library=LIBRARY, preload="")
+
+    assert edits(ONE, by=by).env["LD_PRELOAD"] == "/usr/local/vgpu/libvgpu.so"
+    assert "/etc/ld.so.preload" not in {m.container_path for m in edits(ONE, by=by).mounts}
+    assert by.needs(ONE).files == (LIBRARY,)
+
+
+def test_a_claim_needs_the_library_and_a_folder_of_its_own_that_every_user_may_write() -> None:
+    folder = Folder(path=CACHES, mode=0o777)
+
+    assert HAMI.needs(ONE) == Needs(
+        files=(LIBRARY, "/usr/local/vgpu/ld.so.preload"), folders=(folder,)
+    )
+
+
+def test_each_request_counts_in_a_file_of_its_own_and_always_in_the_same() -> None:
+    two = claim(share(0, limit(30, 16), request="a"), share(1, limit(30, 16), request="b"))
+
+    caches = [
+        edits(two, request).env["CUDA_DEVICE_MEMORY_SHARED_CACHE"] for request in ("a", "b", "a")
+    ]
+
+    names = ["a.cache", "b.cache", "a.cache"]
+    assert caches == [f"/usr/local/vgpu/claims/{name}" for name in names]
+
+
+def test_a_claims_folder_lies_where_it_is_removed_by_the_claims_uid() -> None:
+    assert f"{HAMI.claims_root}/{ONE.ref.uid}" == CACHES
+
+
+def test_equal_limits_in_several_requests_are_fine() -> None:
+    two = claim(
+        share(1, limit(30, 16), request="a"), share(0, limit(30, 16), request="b"), for_admin(2)
+    )
+
+    assert limits(edits(two, "a")) == limits(edits(two, "b"))
+    assert HAMI.needs(two).files
+
+
+@pytest.mark.parametrize(
+    "shares",
+    [
+        (share(0, limit(30, 16), request="a"), share(1, limit(30, 8), request="b")),
+        (share(0, limit(30, 16), request="a"), share(1, limit(40, 16), request="b")),
+        (share(0, limit(30, 16), request="a"), share(0, limit(30, 8), request="b")),
+        (share(0, limit(30, 16)), share(1, limit(30, 8)), for_admin(2)),
+        (share(0, limit(30, 16)), share(1, limit(30, 8)), share(2, request="whole")),
+        (simulated(0, limit(30, 16), request="a"), simulated(1, limit(30, 8), request="b")),
+    ],
+    ids=["memory", "compute", "one card", "admin shifts", "unlimited shifts", "simulated"],
+)
+def test_different_limits_in_a_claim_of_several_requests_are_refused(
+    shares: tuple[PreparedShare, ...],
+) -> None:
+    with pytest.raises(ClaimError, match=r"claim team-a/a: found different limits .*16384Mi"):
+        HAMI.needs(claim(*shares))
+
+
+def test_different_limits_on_cards_in_an_unknown_order_are_refused() -> None:
+    known, unknown = share(0, limit(30, 16)), share(1, limit(30, 8), pci_bus_id="")
+
+    with pytest.raises(ClaimError, match="no PCI bus id of gpu-1"):
+        HAMI.needs(claim(known, unknown))
+
+
+def test_equal_limits_on_cards_in_an_unknown_order_are_fine() -> None:
+    shares = [share(card, limit(30, 16), pci_bus_id="") for card in range(2)]
+
+    assert limits(edits(claim(*shares)))["CUDA_DEVICE_MEMORY_LIMIT_1"] == "16384m"
+    assert HAMI.needs(claim(*shares)).files
+
+
+@pytest.mark.parametrize("isolation", [Isolation.SHARED, Isolation.HARD])
+def test_a_share_without_a_limit_gets_nothing_but_its_isolation(isolation: Isolation) -> None:
+    shared = claim(share(0, isolation=isolation))
+
+    assert edits(shared) == Edits(env={"TF_ISOLATION_MODE": isolation.value})
+    assert HAMI.needs(shared) == Needs()
+
+
+def test_hard_and_soft_isolation_limit_alike_and_for_good() -> None:
+    hard = claim(share(0, limit(30, 16), isolation=Isolation.HARD))
+
+    assert limits(edits(hard)) == limits(edits(ONE))
+    assert edits(hard).mounts == edits(ONE).mounts
+    assert HAMI.fixed == {Isolation.SOFT, Isolation.HARD, Isolation.SHARED}
+
+
+def test_a_simulated_card_has_limits_and_nothing_of_the_host() -> None:
+    there, absent = ONE, claim(simulated(0, limit(30, 16)))
+
+    assert edits(absent) == Edits(env=edits(there).env)
+    assert HAMI.needs(absent) == Needs()
+
+
+def test_a_claim_without_a_pod_is_limited_as_any_other() -> None:
+    orphan = claim(*ONE.shares, pods=())
+
+    assert edits(orphan) == edits(ONE)
+    assert HAMI.needs(orphan) == HAMI.needs(ONE)

@@ -1,0 +1,111 @@
+"""NVIDIA's Multi-Process Service: what its clients get, and which claims it cannot limit."""
+
+from typing import Final
+
+import pytest
+
+from tensorfusion_dra.core.claims.enforcers.enforcer import Edits, Needs
+from tensorfusion_dra.core.claims.enforcers.mps import Mps
+from tensorfusion_dra.core.claims.mounts import Mount
+from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
+from tensorfusion_dra.core.devices.sharing import Isolation
+from tensorfusion_dra.core.errors import ClaimError
+from tests.support.prepared_claims import claim, for_admin, limit, of, share, simulated
+
+MPS: Final = Mps(pipes="/run/mps/pipe", shm="/run/mps/shm")
+SEVERAL: Final = Mps(several_cards=True)
+ONE: Final = claim(share(0, limit(30, 16)))
+
+
+def edits(of_claim: PreparedClaim, request: str = "gpu") -> Edits:
+    return MPS.edits(of_claim, [s for s in of_claim.shares if s.request == request])
+
+
+def test_a_client_is_limited_and_finds_the_daemon() -> None:
+    assert edits(ONE) == Edits(
+        env={
+            "TF_ISOLATION_MODE": "soft",
+            "CUDA_MPS_PIPE_DIRECTORY": "/tmp/nvidia-mps",
+            "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "30",
+            "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=16384M",
+        },
+        mounts=(
+            Mount(host_path="/run/mps/pipe", container_path="/tmp/nvidia-mps", read_only=False),
+            Mount(host_path="/run/mps/shm", container_path="/dev/shm", read_only=False),
+        ),
+    )
+
+
+def test_a_claim_needs_a_daemon_that_listens_because_a_client_without_one_has_no_limits() -> None:
+    assert MPS.needs(ONE) == Needs(files=("/run/mps/pipe/control", "/run/mps/shm"))
+
+
+def test_several_cards_are_numbered_along_the_pci_bus_and_share_the_smallest_percentage() -> None:
+    two = claim(share(1, limit(20, 8)), share(0, limit(50, 16)))
+
+    found = of(edits(two).env, "CUDA_MPS_")
+
+    assert found["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == "0=16384M,1=8192M"
+    assert found["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "20"
+
+
+def test_shares_of_one_card_add_up() -> None:
+    both = claim(share(0, limit(30, 8), share_id="a"), share(0, limit(30, 8), share_id="b"))
+
+    assert edits(both).env["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == "0=16384M"
+    assert edits(both).env["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "60"
+    assert MPS.needs(both).files
+
+
+def test_several_cards_are_refused_unless_an_administrator_takes_them() -> None:
+    two = claim(share(0, limit(30, 16)), share(1, limit(30, 16)))
+
+    with pytest.raises(ClaimError, match="claim team-a/a: found 2 cards, expected one"):
+        MPS.needs(two)
+
+    assert SEVERAL.needs(two).files
+
+
+@pytest.mark.parametrize(
+    "shares",
+    [
+        (share(0, limit(30, 16), request="a"), share(1, limit(30, 16), request="b")),
+        (share(0, limit(30, 16)), share(1, request="whole")),
+        (share(0, limit(30, 16)), for_admin(1)),
+    ],
+    ids=["limited", "unlimited", "for admins"],
+)
+def test_a_card_of_another_request_is_refused_because_its_index_has_no_limit(
+    shares: tuple[PreparedShare, ...],
+) -> None:
+    with pytest.raises(ClaimError, match="found 2 cards"):
+        SEVERAL.needs(claim(*shares))
+
+
+def test_different_limits_of_one_card_in_two_requests_are_refused() -> None:
+    two = claim(share(0, limit(30, 16), request="a"), share(0, limit(30, 8), request="b"))
+
+    with pytest.raises(ClaimError, match="found different limits"):
+        MPS.needs(two)
+
+
+@pytest.mark.parametrize("isolation", [Isolation.SHARED, Isolation.HARD])
+def test_a_share_without_a_limit_gets_nothing_but_its_isolation(isolation: Isolation) -> None:
+    shared = claim(share(0, isolation=isolation), share(1, isolation=isolation))
+
+    assert edits(shared) == Edits(env={"TF_ISOLATION_MODE": isolation.value})
+    assert MPS.needs(shared) == Needs()
+
+
+def test_hard_and_soft_isolation_limit_alike_and_for_good() -> None:
+    hard = claim(share(0, limit(30, 16), isolation=Isolation.HARD))
+
+    assert of(edits(hard).env, "CUDA_") == of(edits(ONE).env, "CUDA_")
+    assert MPS.fixed == set(Isolation)
+
+
+def test_a_simulated_card_has_limits_and_nothing_of_the_host() -> None:
+    absent = claim(simulated(0, limit(30, 16)))
+
+    assert edits(absent) == Edits(env=edits(ONE).env)
+    assert MPS.needs(absent) == Needs()

@@ -1,0 +1,179 @@
+"""Tensor Fusion's limiter and hypervisor: what containers get in each isolation mode."""
+
+import json
+from typing import Final
+
+import pytest
+
+from tensorfusion_dra.core.claims.enforcers.enforcer import Edits, Folder, Needs
+from tensorfusion_dra.core.claims.enforcers.tensor_fusion import TensorFusion
+from tensorfusion_dra.core.claims.mounts import Mount
+from tensorfusion_dra.core.claims.prepared import PreparedClaim
+from tensorfusion_dra.core.devices.sharing import Isolation
+from tensorfusion_dra.core.kubernetes import quantity
+from tensorfusion_dra.core.kubernetes.quantity import GIB
+from tests.support.prepared_claims import claim, for_admin, limit, share, simulated
+
+TENSOR_FUSION: Final = TensorFusion()
+LIMITER: Final = "/run/tensor-fusion/libcuda_limiter.so"
+SHM: Final = "/run/tensor-fusion/shm/team-a/trainer-0"
+SMALL: Final = {"tflops": quantity.parse("10"), "vram": quantity.parse("1Gi")}
+SOFT: Final = claim(share(0, limit(30, 16)))
+HARD: Final = claim(share(0, limit(30, 16), isolation=Isolation.HARD))
+
+
+def edits(
+    of_claim: PreparedClaim, request: str = "gpu", *, by: TensorFusion = TENSOR_FUSION
+) -> Edits:
+    return by.edits(of_claim, [s for s in of_claim.shares if s.request == request])
+
+
+def test_soft_isolation_takes_limits_from_memory_that_the_hypervisor_writes() -> None:
+    found = edits(SOFT)
+
+    assert found.env["TF_ISOLATION_MODE"] == "soft"
+    assert found.env["TF_SHM_PATH"] == "/run/tensor-fusion/shm/shm"
+    assert found.env["SHM_PATH"] == "/run/tensor-fusion/shm"
+    assert found.env["LD_PRELOAD"] == "/tensor-fusion-limiter/libcuda_limiter.so"
+    assert found.mounts == (
+        Mount(host_path=LIMITER, container_path="/tensor-fusion-limiter/libcuda_limiter.so"),
+        Mount(host_path=SHM, container_path="/run/tensor-fusion/shm", read_only=False),
+    )
+
+
+def test_soft_isolation_needs_the_limiter_and_a_folder_for_the_pod() -> None:
+    assert TENSOR_FUSION.needs(SOFT) == Needs(
+        files=(LIMITER,), folders=(Folder(path=SHM, mode=0o755),)
+    )
+
+
+def test_hard_isolation_takes_limits_from_the_environment_and_needs_nothing() -> None:
+    found = edits(HARD)
+
+    assert found.mounts == ()
+    assert found.env["TF_ISOLATION_MODE"] == "hard"
+    assert found.env["TF_CUDA_SM_PERCENT_LIMIT"] == "30"
+    assert found.env["TF_GPU_MEMORY_LIMIT"] == "16384"
+    assert found.env["TF_CUDA_MEMORY_LIMIT"] == "16384"
+    assert TENSOR_FUSION.needs(HARD) == Needs()
+
+
+def test_only_hard_limits_are_fixed() -> None:
+    assert TENSOR_FUSION.fixed == {Isolation.HARD}
+
+
+@pytest.mark.parametrize("isolation", list(Isolation))
+def test_a_share_without_a_limit_gets_nothing_but_its_isolation(isolation: Isolation) -> None:
+    unlimited = claim(share(0, isolation=isolation))
+
+    assert edits(unlimited) == Edits(env={"TF_ISOLATION_MODE": isolation.value})
+    assert TENSOR_FUSION.needs(unlimited) == Needs()
+
+
+@pytest.mark.parametrize("limited", [SOFT, HARD], ids=["soft", "hard"])
+@pytest.mark.parametrize(
+    "switch",
+    [
+        "DISABLE_GPU_LIMITER",
+        "TF_ENABLE_DISPATCH_FORWARD",
+        "TF_DISABLE_MEMORY_MANAGER",
+        "TF_SKIP_HOOKS_IF_NO_LIMIT",
+        "ENABLE_NVML_HOOKS",
+        "ENABLE_CUDA_HOOKS",
+    ],
+)
+def test_what_would_switch_the_limits_off_is_taken_out_of_force(
+    limited: PreparedClaim, switch: str
+) -> None:
+    assert edits(limited).env[switch] == ""
+
+
+def test_every_request_names_all_cards_and_its_own_smallest_limits() -> None:
+    both = claim(
+        share(1, limit(20, 8), request="a", consumed=SMALL),
+        share(0, limit(50, 16), request="b"),
+        share(2, limit(40, 32), request="b"),
+    )
+
+    env = edits(both, "b").env
+
+    assert env["TF_CUDA_SM_PERCENT_LIMIT"] == "40"
+    assert env["TF_GPU_MEMORY_LIMIT"] == "16384"
+    assert json.loads(env["TENSOR_FUSION_CUDA_UP_LIMIT"]) == {"GPU-0": 50, "GPU-1": 20, "GPU-2": 40}
+    assert json.loads(env["TENSOR_FUSION_CUDA_MEM_LIMIT"]) == {
+        "GPU-0": 16 * GIB,
+        "GPU-1": 8 * GIB,
+        "GPU-2": 32 * GIB,
+    }
+
+
+def test_the_last_of_several_equal_requests_has_the_smallest_limits_of_them_all() -> None:
+    cards = claim(
+        share(0, limit(17, 16), request="gpu", isolation=Isolation.HARD),
+        share(1, limit(77, 8), request="gpu-2", isolation=Isolation.HARD),
+        share(2, limit(5, 1), request="other", isolation=Isolation.HARD, consumed=SMALL),
+    )
+
+    for request in ("gpu", "gpu-2"):
+        env = edits(cards, request).env
+        assert env["TF_CUDA_SM_PERCENT_LIMIT"] == "17"
+        assert env["TF_GPU_MEMORY_LIMIT"] == "8192"
+
+
+def test_equal_requests_on_one_card_keep_the_limit_of_one() -> None:
+    both = claim(
+        share(0, limit(30, 8), request="a", share_id="1"),
+        share(0, limit(30, 8), request="b", share_id="2"),
+    )
+
+    assert edits(both, "a").env["TF_CUDA_SM_PERCENT_LIMIT"] == "30"
+
+
+def test_a_card_of_two_requests_has_in_each_the_amounts_of_that_request() -> None:
+    both = claim(share(0, limit(20, 8), request="a"), share(0, limit(50, 16), request="b"))
+
+    of_a = json.loads(edits(both, "a").env["TENSOR_FUSION_CUDA_MEM_LIMIT"])
+    of_b = json.loads(edits(both, "b").env["TENSOR_FUSION_CUDA_MEM_LIMIT"])
+
+    assert (of_a, of_b) == ({"GPU-0": 8 * GIB}, {"GPU-0": 16 * GIB})
+
+
+def test_shares_of_one_card_add_up_to_at_most_the_whole_card() -> None:
+    both = claim(share(0, limit(60, 8), share_id="a"), share(0, limit(60, 8), share_id="b"))
+
+    assert edits(both).env["TF_CUDA_SM_PERCENT_LIMIT"] == "100"
+    assert edits(both).env["TF_GPU_MEMORY_LIMIT"] == "16384"
+
+
+def test_a_card_for_admins_needs_nothing() -> None:
+    assert TENSOR_FUSION.needs(claim(for_admin())) == Needs()
+
+
+def test_the_limiter_learns_its_pod_and_where_the_hypervisor_is() -> None:
+    by = TensorFusion(hypervisor_ip="192.0.2.7", hypervisor_port=8000)
+
+    env = edits(SOFT, by=by).env
+
+    assert (env["POD_NAMESPACE"], env["POD_NAME"]) == ("team-a", "trainer-0")
+    assert (env["HYPERVISOR_IP"], env["HYPERVISOR_PORT"]) == ("192.0.2.7", "8000")
+    assert "HYPERVISOR_IP" not in edits(SOFT).env
+
+
+def test_a_claim_without_a_pod_has_a_folder_of_its_own() -> None:
+    orphan = claim(*SOFT.shares, pods=())
+    folder = "/run/tensor-fusion/shm/team-a/uid-a"
+
+    assert edits(orphan).mounts[1].host_path == folder
+    assert TENSOR_FUSION.needs(orphan).folders == (Folder(path=folder, mode=0o755),)
+    assert "POD_NAME" not in edits(orphan).env
+
+
+def test_a_simulated_card_has_limits_and_nothing_of_the_host() -> None:
+    absent = claim(simulated(0, limit(30, 16)))
+
+    found = edits(absent)
+
+    assert found.mounts == ()
+    assert "LD_PRELOAD" not in found.env
+    assert found.env["TF_GPU_MEMORY_LIMIT"] == "16384"
+    assert TENSOR_FUSION.needs(absent) == Needs()

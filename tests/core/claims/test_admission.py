@@ -1,0 +1,315 @@
+"""The last check before a device is handed out."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tensorfusion_dra.core.claims.claim import AllocatedClaim, Allocation
+from tensorfusion_dra.core.claims.limits import Limit
+from tensorfusion_dra.core.claims.prepared import PreparedClaim
+from tensorfusion_dra.core.errors import ClaimError
+from tensorfusion_dra.core.kubernetes import quantity
+from tensorfusion_dra.core.kubernetes.quantity import GIB
+from tests.support.claims import (
+    COMMON_NODES,
+    ENFORCER,
+    admitted,
+    allocated,
+    alone,
+    local,
+    prepared,
+    ref,
+    share,
+    share_id,
+)
+from tests.support.gpus import cards, gpu, published
+
+NODE = local(*cards(2))
+GPU_0, GPU_1 = NODE.devices
+
+
+def admit(
+    name: str, *allocations: Allocation, beside: Sequence[PreparedClaim] = ()
+) -> PreparedClaim:
+    return admitted(allocated(name, *allocations), on=NODE, beside=beside).claim
+
+
+def refusal(name: str, *allocations: Allocation, beside: Sequence[PreparedClaim] = ()) -> str:
+    with pytest.raises(ClaimError) as caught:
+        admit(name, *allocations, beside=beside)
+    return str(caught.value)
+
+
+def test_a_share_becomes_a_record_with_its_limit_and_its_device_nodes() -> None:
+    record = admit("a", share(GPU_0, 1, tflops="78", vram="20Gi"))
+
+    (kept,) = record.shares
+    assert record.ref == ref("a")
+    assert record.common_nodes == COMMON_NODES
+    assert record.enforcer == ENFORCER.name
+    assert kept.request == "gpu"
+    assert kept.device == GPU_0
+    assert kept.gpu_uuid == gpu(0).uuid
+    assert kept.share_id == share_id(1)
+    assert not kept.exclusive
+    assert kept.device_nodes == ("/dev/nvidia0",)
+    assert kept.consumed == {"tflops": quantity.parse("78"), "vram": quantity.parse("20Gi")}
+    assert kept.limit == Limit(sm_percent=25, vram_bytes=20 * GIB)
+    assert not kept.clamped
+
+
+def test_a_device_given_alone_is_recorded_as_all_of_it() -> None:
+    (kept,) = admit("a", alone(GPU_0)).shares
+
+    assert kept.exclusive
+    assert kept.share_id is None
+    assert kept.consumed == {"tflops": quantity.parse("312"), "vram": quantity.parse("80Gi")}
+    assert kept.limit == Limit(sm_percent=100, vram_bytes=80 * GIB)
+
+
+def test_admin_access_consumes_nothing_and_has_no_limit() -> None:
+    (kept,) = admit("a", alone(GPU_0, admin_access=True)).shares
+
+    assert kept.admin_access
+    assert not kept.exclusive
+    assert kept.consumed == {}
+    assert kept.limit is None
+    assert kept.device_nodes == ("/dev/nvidia0",)
+
+
+def test_a_simulated_card_needs_no_nodes() -> None:
+    simulated = gpu(minor=None)
+    (device,) = published(simulated)
+
+    record = prepared("a", share(device.name, 1), on=local(simulated))
+
+    assert record.shares[0].device_nodes == ()
+    assert record.common_nodes == ()
+
+
+def test_a_claim_without_allocations_of_ours_holds_nothing() -> None:
+    assert admit("a").shares == ()
+
+
+def test_several_shares_of_one_card_in_one_claim_are_one_sum() -> None:
+    half = {"tflops": "156", "vram": "40Gi"}
+
+    record = admit("a", share(GPU_0, 1, **half), share(GPU_0, 2, **half, request="second"))
+
+    assert [kept.share_id for kept in record.shares] == [share_id(1), share_id(2)]
+    text = refusal("a", share(GPU_0, 1, **half), share(GPU_0, 2, tflops="156.001", vram="1Mi"))
+    assert text == f"claim default/a: {GPU_0}: tflops: 156001m beside 156 held is over 312"
+
+
+def test_the_last_byte_fits_and_a_step_more_does_not() -> None:
+    beside = [prepared("a", share(GPU_0, 1, vram="81919Mi"), on=NODE)]
+
+    admit("b", share(GPU_0, 2, vram="1Mi"), beside=beside)
+
+    text = refusal("b", share(GPU_0, 2, vram="2Mi"), beside=beside)
+    assert text == f"claim default/b: {GPU_0}: vram: 2Mi beside 81919Mi held is over 80Gi"
+
+
+def test_a_share_that_is_larger_than_its_card_is_refused() -> None:
+    text = refusal("a", share(GPU_0, 1, tflops="1e30"))
+
+    assert re.fullmatch(rf"claim default/a: {GPU_0}: tflops: .* beside 0 held is over 312", text)
+
+
+def test_shares_of_other_cards_do_not_count() -> None:
+    beside = [prepared("a", share(GPU_0, 1, tflops="312", vram="80Gi"), on=NODE)]
+
+    record = admit("b", share(GPU_1, 2, tflops="312", vram="80Gi"), beside=beside)
+
+    assert record.shares[0].device == GPU_1
+
+
+def test_a_claims_own_record_does_not_count_against_it() -> None:
+    record = prepared("a", share(GPU_0, 1, tflops="312", vram="80Gi"), on=NODE)
+
+    again = admit("a", share(GPU_0, 1, tflops="312", vram="80Gi"), beside=[record])
+
+    assert again == record
+
+
+def test_the_same_name_with_another_uid_is_another_claim() -> None:
+    before = prepared("a", share(GPU_0, 1), on=NODE)
+    deleted = replace(before, ref=replace(before.ref, uid="uid-before"))
+
+    text = refusal("a", share(GPU_0, 1), beside=[deleted])
+
+    assert text == f"claim default/a: {GPU_0}: share {share_id(1)} is held by default/a"
+
+
+def test_one_share_is_never_given_twice() -> None:
+    beside = [prepared("a", share(GPU_0, 1), on=NODE)]
+
+    text = refusal("b", share(GPU_0, 1), beside=beside)
+
+    assert text == f"claim default/b: {GPU_0}: share {share_id(1)} is held by default/a"
+    assert "is held by default/c" in refusal("c", share(GPU_0, 3), share(GPU_0, 3))
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (alone(GPU_0), alone(GPU_0)),
+        (alone(GPU_0), share(GPU_0, 1, tflops="0", vram="1Mi")),
+        (share(GPU_0, 1, tflops="0", vram="1Mi"), alone(GPU_0)),
+    ],
+    ids=["alone beside alone", "a share beside alone", "alone beside a share"],
+)
+def test_a_device_given_alone_is_not_shared(first: Allocation, second: Allocation) -> None:
+    beside = [prepared("a", first, on=NODE)]
+
+    text = refusal("b", second, beside=beside)
+
+    assert text == f"claim default/b: {GPU_0} is given alone, but default/a has it"
+    assert "is given alone, but default/c has it" in refusal("c", first, second)
+
+
+@pytest.mark.parametrize("other", [alone(GPU_0), share(GPU_0, 1, tflops="312", vram="80Gi")])
+def test_admin_access_is_given_beside_every_user_and_keeps_nobody_out(other: Allocation) -> None:
+    admin = alone(GPU_0, request="watch", admin_access=True)
+
+    admit("b", admin, beside=[prepared("a", other, on=NODE)])
+    admit("a", other, beside=[prepared("b", admin, on=NODE)])
+    admit("c", admin, other)
+
+
+def test_another_nodes_pool_is_refused_with_both_pools() -> None:
+    text = refusal("a", share(GPU_0, 1, pool="default/node-02"))
+
+    assert (
+        text
+        == "claim default/a: allocated from pool default/node-02, this node's is default/node-01"
+    )
+
+
+def test_a_device_that_is_not_here_is_refused_with_those_that_are() -> None:
+    text = refusal("a", share("gpu-gone", 1))
+
+    assert text == f"claim default/a: device gpu-gone unknown, this node has {GPU_0}, {GPU_1}"
+
+
+def test_a_node_without_devices_says_so() -> None:
+    with pytest.raises(ClaimError, match="device gpu-gone unknown, this node has none"):
+        admitted(allocated("a", share("gpu-gone", 1)), on=local())
+
+
+@pytest.mark.parametrize("missing", ["tflops", "vram"])
+def test_a_share_without_an_amount_of_each_capacity_is_refused(missing: str) -> None:
+    amounts = {"tflops": quantity.parse("1"), "vram": quantity.parse("1Gi")}
+    del amounts[missing]
+
+    text = refusal("a", share(GPU_0, 1, consumed=amounts))
+
+    assert text == f"claim default/a: {GPU_0}: {missing}: found no consumed capacity, expected one"
+
+
+@pytest.mark.parametrize(
+    ("amounts", "text"),
+    [
+        ({"vram": "0"}, "vram: found 0, expected at least 1Mi"),
+        ({"vram": "1023Ki"}, "vram: found 1023Ki, expected at least 1Mi"),
+        ({"vram": "-80Gi"}, "vram: found -80Gi, expected at least 1Mi"),
+        ({"tflops": "-1"}, "tflops: found -1, expected at least 0"),
+    ],
+)
+def test_a_share_below_the_smallest_one_is_refused(amounts: dict[str, str], text: str) -> None:
+    assert refusal("a", share(GPU_0, 1, **amounts)) == f"claim default/a: {GPU_0}: {text}"
+
+
+def test_amounts_without_a_share_are_refused() -> None:
+    text = refusal("a", share(GPU_0, 1, share_id=None))
+
+    assert text == f"claim default/a: {GPU_0}: found consumed capacity without a share ID"
+
+
+def test_amounts_of_capacities_that_the_device_lacks_are_not_recorded() -> None:
+    amounts = {name: quantity.parse("1Gi") for name in ("tflops", "vram", "bandwidth")}
+
+    with pytest.raises(ClaimError, match="tflops"):
+        admit("a", share(GPU_0, 1, consumed=amounts))
+    (kept,) = admit(
+        "a", share(GPU_0, 1, consumed={**amounts, "tflops": quantity.parse("1")})
+    ).shares
+
+    assert kept.consumed.keys() == {"tflops", "vram"}
+
+
+def test_one_bad_allocation_refuses_the_whole_claim() -> None:
+    assert "gpu-gone" in refusal("a", share(GPU_0, 1), share("gpu-gone", 2))
+
+
+VRAM = st.integers(1, 90).map(lambda gib: f"{gib}Gi")
+TFLOPS = st.integers(0, 330_000).map(lambda milli: f"{milli}m")
+DEVICES = st.sampled_from([GPU_0, GPU_1])
+SHARES = st.builds(
+    lambda device, number, tflops, vram: share(device, number, tflops=tflops, vram=vram),
+    DEVICES,
+    st.integers(0, 9),
+    TFLOPS,
+    VRAM,
+)
+ALONE = st.builds(lambda device, admin: alone(device, admin_access=admin), DEVICES, st.booleans())
+CLAIMS = st.builds(
+    lambda name, allocations: allocated(name, *allocations),
+    st.sampled_from("abcdef"),
+    st.lists(st.one_of(SHARES, SHARES, SHARES, ALONE), min_size=1, max_size=3),
+)
+
+
+def fits(claim: AllocatedClaim, others: list[PreparedClaim]) -> bool:
+    """Admission once more, in other words: whole devices are looked at, not single shares."""
+    for name, device in NODE.devices.items():
+        mine = [item for item in claim.allocations if item.device == name]
+        mine = [item for item in mine if not item.admin_access]
+        theirs = [item for other in others for item in other.shares if item.device == name]
+        theirs = [item for item in theirs if not item.admin_access]
+        ids = [item.share_id for item in mine] + [item.share_id for item in theirs]
+        alone_here = any(number is None for number in ids)
+        if mine and ((len(ids) > 1 and alone_here) or len(set(ids)) < len(ids)):
+            return False
+        for capacity, entry in device.capacity.items():
+            taken = sum(item.consumed[capacity].nano for item in mine if item.share_id)
+            taken += sum(item.consumed[capacity].nano for item in theirs)
+            if mine and taken > entry.value.nano:
+                return False
+    return True
+
+
+@given(st.lists(st.tuples(CLAIMS, st.booleans()), max_size=12))
+def test_whatever_claims_come_and_go_those_are_admitted_that_fit_and_no_others(
+    steps: list[tuple[AllocatedClaim, bool]],
+) -> None:
+    records: dict[str, PreparedClaim] = {}
+    for claim, leaves in steps:
+        others = [record for uid, record in records.items() if uid != claim.ref.uid]
+        try:
+            records[claim.ref.uid] = admitted(claim, on=NODE, beside=records.values()).claim
+            fitted = True
+        except ClaimError:
+            fitted = False
+
+        assert fitted == fits(claim, others)
+        assert_within_every_capacity(list(records.values()))
+        if leaves:
+            records.pop(claim.ref.uid, None)
+
+
+def assert_within_every_capacity(records: list[PreparedClaim]) -> None:
+    for name, device in NODE.devices.items():
+        shares = [item for record in records for item in record.shares if item.device == name]
+        users = [item for item in shares if not item.admin_access]
+        ids = [item.share_id for item in users]
+        assert len(ids) == len(set(ids))
+        assert len(users) == 1 or not any(item.exclusive for item in users)
+        for capacity, entry in device.capacity.items():
+            amounts = [item.consumed[capacity].nano for item in users]
+            assert all(nano >= 0 for nano in amounts)
+            assert sum(amounts) <= entry.value.nano

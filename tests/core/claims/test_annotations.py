@@ -1,0 +1,144 @@
+"""What annotations say of a share: read strictly, with every error at once."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tensorfusion_dra.core.claims import annotations
+from tensorfusion_dra.core.claims.share_parameters import ParameterError, ShareParameters
+from tensorfusion_dra.core.devices.sharing import Isolation, Qos
+from tensorfusion_dra.core.kubernetes import quantity
+
+TFLOPS = "tensor-fusion.ai/tflops-limit"
+VRAM = "tensor-fusion.ai/vram-limit"
+QOS = "tensor-fusion.ai/qos"
+ISOLATION = "tensor-fusion.ai/isolation"
+
+
+def errors(said: dict[str, str]) -> list[str]:
+    with pytest.raises(ParameterError) as caught:
+        annotations.parameters(said)
+    return str(caught.value).split("; ")
+
+
+def vram(text: str) -> ShareParameters:
+    return ShareParameters(vram_limit=quantity.parse(text))
+
+
+def test_every_annotation_of_a_share_is_read_and_no_other() -> None:
+    said = annotations.parameters(
+        {
+            TFLOPS: "71.2",
+            VRAM: "32Gi",
+            QOS: "high",
+            ISOLATION: "hard",
+            "tensor-fusion.ai/tflops-request": "nonsense",
+            "tensor-fusion.ai/limiter": "false",
+            "tensor-fusion.ai/overridable": "false",
+            "example.com/qos": "urgent",
+        }
+    )
+
+    assert said == ShareParameters(
+        tflops_limit=quantity.parse("71.2"),
+        vram_limit=quantity.parse("32Gi"),
+        qos=Qos.HIGH,
+        isolation=Isolation.HARD,
+    )
+
+
+@pytest.mark.parametrize("said", [{}, {"example.com/a": "b"}, {TFLOPS: "0", VRAM: "0"}])
+def test_no_annotation_and_a_limit_of_0_say_nothing(said: dict[str, str]) -> None:
+    assert annotations.parameters(said) == ShareParameters()
+
+
+@pytest.mark.parametrize("key", [TFLOPS, VRAM])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "all",
+        "1_000",
+        "２００",  # noqa: RUF001 - full-width digits, which Python's int() would take
+        "1e999999999",
+        "9" * 65,
+        "16 Gi",
+        "16Gi ",
+        "16GB",
+        "NaN",
+        "-inf",
+    ],
+)
+def test_a_limit_that_is_no_quantity_is_refused(key: str, text: str) -> None:
+    (error,) = errors({key: text})
+
+    assert error.startswith(f"{key}: found ")
+    assert ", expected " in error
+
+
+@pytest.mark.parametrize("text", ["-1", "-1n", "-16Gi"])
+def test_a_negative_limit_is_refused(text: str) -> None:
+    assert errors({VRAM: text}) == [f"{VRAM}: found {text}, expected 0 or more"]
+
+
+@pytest.mark.parametrize("text", ["", "Soft", "soft,hard", " soft"])
+def test_another_isolation_is_refused_with_those_there_are(text: str) -> None:
+    assert errors({ISOLATION: text}) == [
+        f"{ISOLATION}: found {text!r}, expected one of soft, hard, shared"
+    ]
+
+
+@pytest.mark.parametrize("text", ["", "HIGH", "best"])
+def test_another_qos_is_refused_with_those_there_are(text: str) -> None:
+    assert errors({QOS: text}) == [
+        f"{QOS}: found {text!r}, expected one of low, medium, high, critical"
+    ]
+
+
+def test_every_error_is_named_at_once() -> None:
+    found = errors({TFLOPS: "1_000", VRAM: "-1Gi", QOS: "x" * 1000, ISOLATION: "none"})
+
+    assert [error.partition(": found ")[0] for error in found] == [TFLOPS, VRAM, ISOLATION, QOS]
+    assert all(len(error) < 250 for error in found)
+
+
+def test_of_several_pods_the_smallest_limits_hold() -> None:
+    several = [
+        ShareParameters(tflops_limit=quantity.parse("100"), vram_limit=quantity.parse("8Gi")),
+        ShareParameters(qos=Qos.HIGH, isolation=Isolation.HARD),
+        ShareParameters(
+            tflops_limit=quantity.parse("50"),
+            vram_limit=quantity.parse("16Gi"),
+            qos=Qos.LOW,
+            isolation=Isolation.SOFT,
+        ),
+    ]
+
+    assert annotations.smallest(several) == ShareParameters(
+        tflops_limit=quantity.parse("50"),
+        vram_limit=quantity.parse("8Gi"),
+        qos=Qos.HIGH,
+        isolation=Isolation.HARD,
+    )
+
+
+def test_of_no_pods_nothing_holds() -> None:
+    assert annotations.smallest([]) == ShareParameters()
+
+
+@given(st.lists(st.integers(1, 100), max_size=5))
+def test_no_pod_has_more_than_it_said(sizes: list[int]) -> None:
+    smallest = annotations.smallest(vram(f"{size}Gi") for size in sizes)
+
+    assert smallest == (vram(f"{min(sizes)}Gi") if sizes else ShareParameters())
+
+
+@given(st.dictionaries(st.sampled_from([TFLOPS, VRAM, QOS, ISOLATION]), st.text()))
+def test_whatever_is_written_is_read_or_refused(said: dict[str, str]) -> None:
+    try:
+        found = annotations.parameters(said)
+    except ParameterError:
+        found = ShareParameters()
+
+    assert found.limiter is found.overridable is None
+    assert all(limit is None or limit.nano > 0 for limit in (found.tflops_limit, found.vram_limit))

@@ -1,0 +1,250 @@
+"""The CDI spec of a claim: loaded by every runtime, with a limit for every card."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from tensorfusion_dra.core.claims import cdi
+from tensorfusion_dra.core.claims.access import CardAccess
+from tensorfusion_dra.core.claims.claim import ClaimRef
+from tensorfusion_dra.core.claims.mounts import Mount
+from tensorfusion_dra.core.kubernetes.quantity import GIB
+from tests.support.cdi_rules import env, injected, spec_of, violations
+from tests.support.claims import ENFORCER, alone, local, prepared, share, share_id
+from tests.support.gpus import cards, gpu, published
+
+NODE = local(*cards(3))
+GPU_0, GPU_1, GPU_2 = NODE.devices
+UUID_0, UUID_1, UUID_2 = (card.uuid for card in cards(3))
+LETTER_FIRST = ClaimRef(namespace="default", name="a", uid="fa0b0c0d-0000-4000-8000-000000000001")
+DIGIT_FIRST = replace(LETTER_FIRST, uid="0a0b0c0d-0000-4000-8000-000000000001")
+
+
+def test_one_share_gives_its_nodes_its_limits_and_what_every_card_needs() -> None:
+    claim = replace(
+        prepared("a", share(GPU_0, 1, tflops="78", vram="20Gi"), on=NODE), ref=LETTER_FIRST
+    )
+
+    told = (
+        f'{{"uuid":"{UUID_0}","request":"gpu","smPercent":25,"vramBytes":21474836480,'
+        '"tflops":"78","vram":"20Gi"}'
+    )
+    bind = ["nosuid", "nodev", "bind"]
+    assert cdi.spec(claim, ENFORCER) == {
+        "cdiVersion": "0.3.0",
+        "kind": "tensor-fusion.ai/vgpu",
+        "devices": [
+            {
+                "name": f"{LETTER_FIRST.uid}-gpu-{GPU_0}-{share_id(1)}",
+                "containerEdits": {
+                    "env": [f"TENSOR_FUSION_SHARE_5A5A5A5A_0000_4000_8000_000000000001={told}"],
+                    "deviceNodes": [{"path": "/dev/nvidia0"}],
+                },
+            },
+            {
+                "name": f"{LETTER_FIRST.uid}-gpu:limits",
+                "containerEdits": {
+                    "env": [
+                        "TF_ISOLATION_MODE=soft",
+                        "DISABLE_GPU_LIMITER=",
+                        "TF_ENABLE_DISPATCH_FORWARD=",
+                        "TF_DISABLE_MEMORY_MANAGER=",
+                        "TF_SKIP_HOOKS_IF_NO_LIMIT=",
+                        "ENABLE_NVML_HOOKS=",
+                        "ENABLE_CUDA_HOOKS=",
+                        "TF_CUDA_SM_PERCENT_LIMIT=25",
+                        "TF_GPU_MEMORY_LIMIT=20480",
+                        "TF_CUDA_MEMORY_LIMIT=20480",
+                        f'TENSOR_FUSION_CUDA_UP_LIMIT={{"{UUID_0}":25}}',
+                        f'TENSOR_FUSION_CUDA_MEM_LIMIT={{"{UUID_0}":21474836480}}',
+                        "TF_SHM_PATH=/run/tensor-fusion/shm/shm",
+                        "SHM_PATH=/run/tensor-fusion/shm",
+                        "POD_NAMESPACE=default",
+                        "LD_PRELOAD=/tensor-fusion-limiter/libcuda_limiter.so",
+                    ],
+                    "mounts": [
+                        {
+                            "hostPath": "/run/tensor-fusion/libcuda_limiter.so",
+                            "containerPath": "/tensor-fusion-limiter/libcuda_limiter.so",
+                            "options": ["ro", *bind],
+                        },
+                        {
+                            "hostPath": f"/run/tensor-fusion/shm/default/{LETTER_FIRST.uid}",
+                            "containerPath": "/run/tensor-fusion/shm",
+                            "options": ["rw", *bind],
+                        },
+                    ],
+                },
+            },
+        ],
+        "containerEdits": {
+            "env": ["NVIDIA_VISIBLE_DEVICES=void", "CUDA_DEVICE_ORDER=PCI_BUS_ID"],
+            "deviceNodes": [{"path": "/dev/nvidiactl"}, {"path": "/dev/nvidia-uvm"}],
+        },
+    }
+
+
+def test_a_claim_without_our_devices_has_no_spec_and_no_ids() -> None:
+    claim = prepared("a", on=NODE)
+
+    assert cdi.spec(claim, ENFORCER) is None
+    assert cdi.ids_by_share(claim) == ()
+
+
+@pytest.mark.parametrize(("ref", "version"), [(LETTER_FIRST, "0.3.0"), (DIGIT_FIRST, "0.5.0")])
+def test_the_lowest_version_is_written_that_allows_the_names(ref: ClaimRef, version: str) -> None:
+    claim = replace(prepared("a", share(GPU_0, 1), on=NODE), ref=ref)
+
+    assert spec_of(claim)["cdiVersion"] == version
+    assert violations(spec_of(claim)) == []
+
+
+def test_a_device_given_alone_has_the_whole_card_as_its_limit() -> None:
+    variables = env(prepared("a", alone(GPU_0), on=NODE))
+
+    assert variables["TF_CUDA_SM_PERCENT_LIMIT"] == "100"
+    assert variables["TF_GPU_MEMORY_LIMIT"] == "81920"
+
+
+def test_admin_access_shows_the_card_without_limits() -> None:
+    claim = prepared("a", alone(GPU_0, admin_access=True), on=NODE)
+
+    (ids,) = cdi.ids_by_share(claim)
+    assert len(ids) == 1
+    assert not any(name.startswith(("TF_", "TENSOR_FUSION_CUDA")) for name in env(claim))
+    assert injected(spec_of(claim), list(ids))[0]["deviceNodes"] == [{"path": "/dev/nvidia0"}]
+
+
+def test_a_simulated_card_has_edits_but_no_nodes() -> None:
+    simulated = gpu(minor=None)
+    (device,) = published(simulated)
+    claim = prepared("a", alone(device.name, admin_access=True), on=local(simulated))
+
+    spec = spec_of(claim)
+
+    assert violations(spec) == []
+    assert "deviceNodes" not in json.dumps(spec)
+
+
+def test_a_container_of_one_request_sees_only_its_card_and_limits_for_all() -> None:
+    claim = prepared(
+        "a",
+        share(GPU_0, 1, tflops="31.2", vram="1Gi", request="small"),
+        share(GPU_1, 2, tflops="156", vram="40Gi", request="large"),
+        on=NODE,
+    )
+
+    small = env(claim, "small")
+
+    assert small["TF_CUDA_SM_PERCENT_LIMIT"] == "10"
+    assert small["TF_GPU_MEMORY_LIMIT"] == "1024"
+    assert json.loads(small["TENSOR_FUSION_CUDA_UP_LIMIT"]) == {UUID_0: 10, UUID_1: 50}
+    by_request = dict(zip(("small", "large"), cdi.ids_by_share(claim), strict=True))
+    nodes = [
+        edits["deviceNodes"] for edits in injected(spec_of(claim), list(by_request["small"]))[:1]
+    ]
+    assert nodes == [[{"path": "/dev/nvidia0"}]]
+
+
+def test_several_requests_on_one_card_have_their_own_amounts() -> None:
+    claim = prepared(
+        "a",
+        share(GPU_0, 1, tflops="31.2", vram="1Gi", request="small"),
+        share(GPU_0, 2, tflops="156", vram="40Gi", request="large"),
+        on=NODE,
+    )
+
+    assert json.loads(env(claim, "small")["TENSOR_FUSION_CUDA_UP_LIMIT"]) == {UUID_0: 10}
+    assert json.loads(env(claim, "large")["TENSOR_FUSION_CUDA_UP_LIMIT"]) == {UUID_0: 50}
+    assert json.loads(env(claim, "large")["TENSOR_FUSION_CUDA_MEM_LIMIT"]) == {UUID_0: 40 * GIB}
+
+
+def test_several_shares_of_one_card_in_one_request_add_up() -> None:
+    claim = prepared(
+        "a",
+        share(GPU_0, 1, tflops="156", vram="1Gi"),
+        share(GPU_0, 2, tflops="155.9", vram="2Gi"),
+        on=NODE,
+    )
+
+    variables = env(claim)
+
+    assert json.loads(variables["TENSOR_FUSION_CUDA_UP_LIMIT"]) == {UUID_0: 100}
+    assert variables["TF_GPU_MEMORY_LIMIT"] == "3072"
+
+
+def test_the_scalar_limits_of_a_request_are_those_of_its_smallest_card() -> None:
+    claim = prepared(
+        "a",
+        share(GPU_0, 1, tflops="156", vram="1Gi"),
+        share(GPU_1, 2, tflops="31.2", vram="40Gi"),
+        on=NODE,
+    )
+
+    variables = env(claim)
+
+    assert variables["TF_CUDA_SM_PERCENT_LIMIT"] == "10"
+    assert variables["TF_GPU_MEMORY_LIMIT"] == "1024"
+    assert variables["TF_CUDA_MEMORY_LIMIT"] == "1024"
+
+
+def test_each_share_has_a_variable_of_its_own() -> None:
+    claim = prepared(
+        "a",
+        share(GPU_0, 1),
+        share(GPU_0, 2),
+        alone(GPU_1),
+        alone(GPU_2, request="watch", admin_access=True),
+        on=NODE,
+    )
+
+    told = [
+        json.loads(value)
+        for name, value in env(claim).items()
+        if name.startswith("TENSOR_FUSION_SHARE_")
+    ]
+
+    assert [(item["uuid"], item.get("vram")) for item in told] == [
+        (UUID_0, "16Gi"),
+        (UUID_0, "16Gi"),
+        (UUID_1, "80Gi"),
+        (UUID_2, None),
+    ]
+
+
+def test_the_legacy_runtime_hook_adds_no_card() -> None:
+    assert env(prepared("a", share(GPU_0, 1), on=NODE))["NVIDIA_VISIBLE_DEVICES"] == "void"
+
+
+def test_the_toolkits_device_of_a_card_is_named_last_and_its_libraries_are_mounted_once() -> None:
+    mount = Mount(host_path="/opt/lib/libcuda.so.1", container_path="/usr/lib/libcuda.so.1")
+    node = replace(
+        NODE,
+        access={**NODE.access, GPU_0: CardAccess(toolkit_device=f"nvidia.com/gpu={UUID_0}")},
+    )
+    by_toolkit = prepared("a", share(GPU_0, 1), on=node)
+    by_mounts = replace(prepared("a", share(GPU_0, 1), on=NODE), driver_mounts=(mount,))
+
+    assert [name.partition("=")[0] for name in cdi.ids_by_share(by_toolkit)[0]] == [
+        "tensor-fusion.ai/vgpu",
+        "tensor-fusion.ai/vgpu",
+        "nvidia.com/gpu",
+    ]
+    assert "mounts" not in spec_of(by_toolkit)["containerEdits"]
+    assert spec_of(by_mounts)["containerEdits"]["mounts"] == [mount.as_cdi()]
+    assert violations(spec_of(by_mounts)) == []
+
+
+def test_device_nodes_of_another_folder_are_under_dev_in_the_container() -> None:
+    record = replace(
+        prepared("a", share(GPU_0, 1), on=NODE), common_nodes=("/run/host/dev/nvidiactl",)
+    )
+
+    document = cdi.spec(record, ENFORCER)
+
+    assert document is not None
+    assert document["cdiVersion"] == "0.5.0"
+    assert document["containerEdits"]["deviceNodes"] == [
+        {"path": "/dev/nvidiactl", "hostPath": "/run/host/dev/nvidiactl"}
+    ]

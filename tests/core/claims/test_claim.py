@@ -1,0 +1,244 @@
+"""Reading the scheduler's results from a stored ResourceClaim."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tensorfusion_dra.core.claims import claim as claims
+from tensorfusion_dra.core.claims.claim import Allocation, ClaimRef, OpaqueConfig, PodRef
+from tensorfusion_dra.core.errors import ClaimError
+from tensorfusion_dra.core.kubernetes import quantity
+from tests.support.stored_claims import result, stored_claim
+
+REF = ClaimRef(namespace="default", name="a", uid="0a0b0c0d-0000-4000-8000-000000000001")
+DEVICE = "gpu-8f3a"
+
+
+def stored(*results: dict[str, Any]) -> dict[str, Any]:
+    return stored_claim("a", *results, uid=REF.uid)
+
+
+def read(*results: dict[str, Any]) -> tuple[Allocation, ...]:
+    return claims.allocated(REF, stored(*results)).allocations
+
+
+def one(**changes: Any) -> dict[str, Any]:
+    """A result for 100 TFLOPS and 16Gi; a change to None takes the field away."""
+    given = {**result(DEVICE, tflops="100", vram="16Gi"), **changes}
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def test_a_share_of_a_device_is_read_with_its_amounts() -> None:
+    given = one()
+
+    (allocation,) = read(given)
+
+    assert allocation == Allocation(
+        request="gpu",
+        pool="default/node-01",
+        device=DEVICE,
+        share_id=given["shareID"],
+        consumed={"tflops": quantity.parse("100"), "vram": quantity.parse("16Gi")},
+    )
+
+
+def test_a_device_given_alone_has_neither_share_nor_amounts() -> None:
+    (allocation,) = read(one(shareID=None, consumedCapacity=None))
+
+    assert allocation.share_id is None
+    assert allocation.consumed == {}
+    assert not allocation.admin_access
+
+
+def test_admin_access_is_read() -> None:
+    (allocation,) = read(one(shareID=None, consumedCapacity=None, adminAccess=True))
+
+    assert allocation.admin_access
+
+
+def test_the_choice_of_a_prioritized_list_counts_for_its_main_request() -> None:
+    (allocation,) = read(one(request="gpu/small-one"))
+
+    assert (allocation.request, allocation.subrequest) == ("gpu", "small-one")
+
+
+def test_a_request_without_a_list_has_no_subrequest() -> None:
+    (allocation,) = read(one())
+
+    assert allocation.subrequest is None
+
+
+def test_configs_for_this_driver_are_read_in_their_order_and_others_are_left_out() -> None:
+    claim = stored(one())
+    ours = {"driver": "tensor-fusion.ai.dra-driver", "parameters": {"kind": "GpuShare"}}
+    claim["status"]["allocation"]["devices"]["config"] = [
+        {"source": "FromClass", "opaque": ours},
+        {"source": "FromClaim", "opaque": {**ours, "driver": "nic.example.com"}},
+        {"source": "FromClaim", "requests": ["gpu", "b/c"], "opaque": ours},
+        {"source": "FromClaim"},
+    ]
+
+    assert claims.allocated(REF, claim).configs == (
+        OpaqueConfig(trusted=True, requests=(), parameters={"kind": "GpuShare"}),
+        OpaqueConfig(trusted=False, requests=("gpu", "b/c"), parameters={"kind": "GpuShare"}),
+    )
+
+
+@pytest.mark.parametrize("source", ["FromClaim", "fromclass", "", None, "FromElsewhere"])
+def test_only_a_class_is_trusted(source: str | None) -> None:
+    claim = stored(one())
+    opaque = {"driver": "tensor-fusion.ai.dra-driver"}
+    claim["status"]["allocation"]["devices"]["config"] = [{"source": source, "opaque": opaque}]
+
+    (config,) = claims.allocated(REF, claim).configs
+
+    assert not config.trusted
+    assert config.parameters is None
+
+
+def test_pods_and_annotations_are_read_and_other_consumers_are_left_out() -> None:
+    claim = stored(one())
+    claim["metadata"]["annotations"] = {"tensor-fusion.ai/qos": "high"}
+    claim["status"]["reservedFor"] += [
+        {"apiGroup": "example.com", "resource": "jobs", "name": "j", "uid": "uid-of-j"},
+        {"resource": "pods", "name": "b", "uid": "uid-of-b"},
+    ]
+
+    read_claim = claims.allocated(REF, claim)
+
+    assert read_claim.annotations == {"tensor-fusion.ai/qos": "high"}
+    assert read_claim.pods == (
+        PodRef(namespace="default", name="a", uid="uid-of-a"),
+        PodRef(namespace="default", name="b", uid="uid-of-b"),
+    )
+
+
+@pytest.mark.parametrize("nothing", [None, [], {}])
+def test_a_claim_that_nobody_said_anything_of_has_neither_configs_nor_pods(
+    nothing: object,
+) -> None:
+    claim = stored(one())
+    claim["metadata"]["annotations"] = nothing
+    claim["status"]["reservedFor"] = nothing
+    claim["status"]["allocation"]["devices"]["config"] = nothing
+
+    read_claim = claims.allocated(REF, claim)
+
+    assert (read_claim.configs, read_claim.pods) == ((), ())
+    assert read_claim.annotations == {}
+
+
+def test_results_keep_their_order_and_other_drivers_are_left_out() -> None:
+    found = read(
+        one(request="b"),
+        one(driver="nic.example.com", device="nic-0", consumedCapacity={"bandwidth": "nonsense"}),
+        one(request="a"),
+    )
+
+    assert [allocation.request for allocation in found] == ["b", "a"]
+
+
+def test_a_claim_without_results_of_ours_has_no_allocations() -> None:
+    assert read() == ()
+    assert read(one(driver="nic.example.com")) == ()
+
+
+@pytest.mark.parametrize("allocation", [{"devices": {}}, {"devices": {"results": None}}])
+def test_an_allocation_without_devices_holds_none_of_ours(allocation: dict[str, Any]) -> None:
+    claim = stored()
+    claim["status"]["allocation"] = {"nodeSelector": {}, **allocation}
+
+    assert claims.allocated(REF, claim).allocations == ()
+
+
+def test_a_claim_that_was_replaced_is_refused_with_both_uids() -> None:
+    claim = stored(one())
+    claim["metadata"]["uid"] = "another-uid"
+
+    with pytest.raises(
+        ClaimError, match=f"claim default/a: found UID another-uid, expected {REF.uid}"
+    ):
+        claims.allocated(REF, claim)
+
+
+@pytest.mark.parametrize(
+    "status", [None, {}, {"allocation": None}, {"allocation": {}}, {"reservedFor": []}]
+)
+def test_a_claim_that_is_not_allocated_is_refused(status: dict[str, Any] | None) -> None:
+    claim = stored()
+    claim["status"] = status
+
+    with pytest.raises(ClaimError, match="claim default/a: found no allocation, expected one"):
+        claims.allocated(REF, claim)
+
+
+def test_a_claim_without_status_is_refused() -> None:
+    claim = stored()
+    del claim["status"]
+
+    with pytest.raises(ClaimError, match="claim default/a: found no allocation"):
+        claims.allocated(REF, claim)
+
+
+@pytest.mark.parametrize("amount", ["-1", "-1Mi", "-0.000000001", "-9999999999999Ei"])
+def test_a_negative_amount_is_refused(amount: str) -> None:
+    with pytest.raises(
+        ClaimError, match=rf"claim default/a: {DEVICE}: vram: found -.*, expected 0 or more"
+    ):
+        read(one(consumedCapacity={"tflops": "1", "vram": amount}))
+
+
+@pytest.mark.parametrize("amount", ["", "NaN", "inf", "1_000", "16 Gi", "all", "1e999999999", None])
+def test_an_amount_that_is_no_quantity_is_refused(amount: object) -> None:
+    with pytest.raises(
+        ClaimError, match=rf"claim default/a: {DEVICE}: tflops: found .*, expected "
+    ):
+        read(one(consumedCapacity={"tflops": amount}))
+
+
+@pytest.mark.parametrize("field", ["request", "pool", "device"])
+@pytest.mark.parametrize("value", [None, 7, ["gpu"]])
+def test_a_result_without_one_of_its_names_is_refused(field: str, value: object) -> None:
+    with pytest.raises(ClaimError, match=f"claim default/a: {field}: found .*, expected a name"):
+        read(one(**{field: value}))
+
+
+@pytest.mark.parametrize(
+    "uid",
+    [
+        "",
+        ".",
+        "..",
+        "../../etc/passwd",
+        "a/b",
+        "a\\b",
+        "a\0b",
+        "a b",
+        "a\n",
+        "a.json",
+        "-a",
+        "a-",
+        "a" * 64,
+        "é",
+        "\u0661",
+        "a=b",
+    ],
+)
+def test_a_uid_that_is_unfit_for_a_file_name_is_refused(uid: str) -> None:
+    with pytest.raises(ClaimError, match=r"claim default/a: UID .*, expected letters"):
+        claims.checked_ref(replace(REF, uid=uid))
+
+
+@pytest.mark.parametrize("uid", [REF.uid, "a", "A1", "a" * 63, "0" * 32])
+def test_other_uids_are_taken(uid: str) -> None:
+    ref = replace(REF, uid=uid)
+
+    assert claims.checked_ref(ref) == ref
+
+
+def test_the_text_for_a_hostile_uid_is_short() -> None:
+    with pytest.raises(ClaimError) as caught:
+        claims.checked_ref(replace(REF, uid="/" * 1_000_000))
+
+    assert len(str(caught.value)) < 300

@@ -1,0 +1,142 @@
+"""What the API server says of a claim, against what the node has recorded."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tensorfusion_dra.core.claims import confirmation
+from tensorfusion_dra.core.claims.claim import AllocatedClaim, ClaimRef, PodRef
+from tensorfusion_dra.core.claims.prepared import PreparedClaim
+from tensorfusion_dra.core.errors import RetryableError
+from tests.support.claims import (
+    admitted,
+    allocated,
+    alone,
+    local,
+    prepared,
+    share,
+    share_id,
+)
+from tests.support.gpus import cards
+
+NODE = local(*cards(2))
+GPU_0, GPU_1 = NODE.devices
+POD_A, POD_B, POD_C = (PodRef(namespace="default", name=n, uid=f"uid-{n}") for n in "abc")
+RECORD = prepared("a", share(GPU_0, 1), alone(GPU_1, request="whole"), on=NODE)
+
+
+def result(device: str, number: int | None, driver: str = "tensor-fusion.ai.dra-driver") -> Any:
+    found = {"request": "gpu", "driver": driver, "pool": "default/node-01", "device": device}
+    return found if number is None else {**found, "shareID": share_id(number)}
+
+
+def stored(*results: Any, uid: str = "uid-a") -> dict[str, Any]:
+    return {
+        "metadata": {"namespace": "default", "name": "a", "uid": uid},
+        "status": {"allocation": {"devices": {"results": list(results)}}},
+    }
+
+
+WHOLE = stored(result(GPU_0, 1), result(GPU_1, None), result("nic-0", None, driver="other"))
+
+
+def test_a_claim_that_has_what_is_recorded_holds_it() -> None:
+    assert confirmation.why_gone(RECORD, WHOLE) == ""
+    assert confirmation.why_gone(RECORD.ref, WHOLE) == ""
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        (stored(result(GPU_0, 1), result(GPU_1, None), uid="uid-b"), "replaced by UID uid-b"),
+        ({"metadata": {"uid": "uid-a"}}, "not allocated"),
+        ({"metadata": {"uid": "uid-a"}, "status": {"reservedFor": []}}, "not allocated"),
+        (stored(result("nic-0", None, driver="other")), "without a device of this driver"),
+        (
+            stored({**result(GPU_0, 2), "pool": "default/node-02"}),
+            "allocated from default/node-02, not on this node",
+        ),
+    ],
+)
+def test_a_claim_that_holds_nothing_of_this_node_is_gone(answer: dict[str, Any], why: str) -> None:
+    assert why in confirmation.why_gone(RECORD, answer)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        stored(result(GPU_0, 1)),
+        stored(result(GPU_0, 2), result(GPU_1, None)),
+        stored({**result(GPU_1, 3), "pool": "renamed/node-01"}),
+    ],
+)
+def test_a_claim_that_is_allocated_on_this_node_anew_is_not_gone(answer: dict[str, Any]) -> None:
+    """A container may run with the recorded share until the kubelet asks again."""
+    assert confirmation.why_gone(RECORD, answer) == ""
+
+
+def test_of_a_claim_without_a_record_any_device_of_ours_counts() -> None:
+    assert confirmation.why_gone(RECORD.ref, stored(result(GPU_0, 7))) == ""
+    other = ClaimRef(namespace="default", name="a", uid="uid-b")
+    assert confirmation.why_gone(other, WHOLE) == "replaced by UID uid-a"
+
+
+ONE_SHARE = allocated("a", share(GPU_0, 1), pods=(POD_A,))
+WHOLE_CARD = allocated("a", alone(GPU_0), pods=(POD_A, POD_B))
+
+
+def record_of(claim: AllocatedClaim) -> PreparedClaim:
+    return admitted(claim, on=NODE).claim
+
+
+@pytest.mark.parametrize(
+    ("recorded", "now"),
+    [
+        (ONE_SHARE, ONE_SHARE),
+        (ONE_SHARE, replace(ONE_SHARE, pods=(POD_B,))),
+        (WHOLE_CARD, replace(WHOLE_CARD, pods=(POD_B,))),
+        (replace(WHOLE_CARD, pods=()), replace(WHOLE_CARD, pods=())),
+    ],
+)
+def test_a_record_is_of_its_allocation_as_long_as_that_did_not_change(
+    recorded: AllocatedClaim, now: AllocatedClaim
+) -> None:
+    assert confirmation.is_of(record_of(recorded), now)
+
+
+@pytest.mark.parametrize(
+    ("recorded", "now"),
+    [
+        (ONE_SHARE, replace(ONE_SHARE, allocations=(share(GPU_0, 2),))),
+        (ONE_SHARE, replace(ONE_SHARE, allocations=(share(GPU_1, 1),))),
+        (ONE_SHARE, replace(ONE_SHARE, allocations=(share(GPU_0, 1, request="b"),))),
+        (ONE_SHARE, replace(ONE_SHARE, allocations=(share(GPU_0, 1), share(GPU_1, 3)))),
+        (WHOLE_CARD, replace(WHOLE_CARD, pods=(POD_C,))),
+        (replace(WHOLE_CARD, pods=()), WHOLE_CARD),
+    ],
+)
+def test_a_record_of_another_allocation_is_told_by_share_device_request_or_pods(
+    recorded: AllocatedClaim, now: AllocatedClaim
+) -> None:
+    assert not confirmation.is_of(record_of(recorded), now)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {"metadata": {"uid": "uid-a"}, "status": "allocated"},
+        {"metadata": {"uid": "uid-a"}, "status": {"allocation": {"devices": ["gpu-0"]}}},
+        {"metadata": {"uid": "uid-a"}, "status": {"allocation": {"devices": {"results": [1]}}}},
+        {"metadata": "a"},
+    ],
+)
+def test_a_malformed_claim_says_nothing(answer: dict[str, Any]) -> None:
+    with pytest.raises(RetryableError, match="found no ResourceClaim"):
+        confirmation.why_gone(RECORD, answer)
+
+
+@pytest.mark.parametrize("answer", [{}, {"metadata": None}, {"metadata": {"uid": 7}}])
+def test_an_answer_that_is_no_claim_says_nothing(answer: dict[str, Any]) -> None:
+    with pytest.raises(RetryableError, match="without a UID"):
+        confirmation.why_gone(RECORD, answer)

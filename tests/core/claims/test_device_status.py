@@ -1,0 +1,185 @@
+"""What a claim's status tells of its devices."""
+
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta, timezone
+
+from tensorfusion_dra.core.claims import device_status
+from tensorfusion_dra.core.claims.device_status import Entry, Readiness
+from tensorfusion_dra.core.claims.prepared import PreparedClaim
+from tensorfusion_dra.core.devices.sharing import Isolation
+from tensorfusion_dra.core.kubernetes import quantity
+from tensorfusion_dra.core.kubernetes.quantity import GIB
+from tensorfusion_dra.simulator.api import allocation_rules
+from tests.support.status_claims import (
+    DEVICE,
+    GPU_UUID,
+    POOL,
+    SHARE_ID,
+    admin,
+    claim,
+    limit,
+    share,
+)
+
+SINCE = datetime(2026, 3, 1, 12, 30, 15, 999_999, tzinfo=UTC)
+
+
+def ready(since: datetime) -> Mapping[str, Readiness]:
+    """The device works, since then."""
+    return {DEVICE: Readiness(since=since)}
+
+
+def told(prepared: PreparedClaim) -> Entry:
+    (entry,) = device_status.status(prepared, ready(SINCE))
+    return entry
+
+
+def complaints(prepared: PreparedClaim) -> list[str]:
+    """What a 1.36 API server would say to the entries."""
+    entries = device_status.status(prepared, ready(SINCE))
+    names = ("driver", "pool", "device", "shareID")
+    results = [{name: entry[name] for name in names if name in entry} for entry in entries]
+    requested = {"requests": [{"name": "gpu"}]}
+    allocation = {"devices": {"results": [{**result, "request": "gpu"} for result in results]}}
+    stored = {
+        "spec": {"devices": requested},
+        "status": {"allocation": allocation, "devices": entries},
+    }
+    return [str(error) for error in allocation_rules.status_errors(stored, stored)]
+
+
+def test_a_share_is_told_with_its_limits_and_what_it_consumes() -> None:
+    assert told(claim("a")) == {
+        "driver": "tensor-fusion.ai.dra-driver",
+        "pool": POOL,
+        "device": DEVICE,
+        "shareID": SHARE_ID,
+        "data": {
+            "uuid": GPU_UUID,
+            "isolation": "soft",
+            "qos": "high",
+            "consumed": {"tflops": "100", "vram": "16Gi"},
+            "limits": {"smPercent": 40, "vramBytes": 24 * GIB, "clamped": False},
+        },
+        "conditions": [
+            {
+                "type": "Ready",
+                "status": "True",
+                "reason": "Prepared",
+                "message": f"{GPU_UUID}: 40% of compute, 24Gi of memory, isolation soft",
+                "lastTransitionTime": "2026-03-01T12:30:15Z",
+            }
+        ],
+    }
+
+
+def test_a_clamped_memory_limit_is_told_with_what_was_wanted() -> None:
+    entry = told(claim("a", share(wanted_vram_bytes=32 * GIB)))
+
+    (condition,) = entry["conditions"]
+    assert entry["data"]["limits"] == {
+        "smPercent": 40,
+        "vramBytes": 24 * GIB,
+        "clamped": True,
+        "wantedVramBytes": 32 * GIB,
+    }
+    assert (condition["status"], condition["reason"]) == ("True", "MemoryLimitClamped")
+    assert "24Gi of memory" in condition["message"]
+    assert "32Gi of memory were wanted" in condition["message"]
+
+
+def test_a_clamped_compute_limit_is_told_with_what_was_wanted() -> None:
+    entry = told(claim("a", share(wanted_sm_percent=80)))
+
+    (condition,) = entry["conditions"]
+    assert entry["data"]["limits"]["wantedSmPercent"] == 80
+    assert (condition["status"], condition["reason"]) == ("True", "ComputeLimitClamped")
+    assert "80% of compute were wanted" in condition["message"]
+
+
+def test_both_clamped_limits_are_told() -> None:
+    entry = told(claim("a", share(wanted_sm_percent=80, wanted_vram_bytes=32 * GIB)))
+
+    (condition,) = entry["conditions"]
+    assert condition["reason"] == "MemoryLimitClamped"
+    assert "80% of compute and 32Gi of memory were wanted" in condition["message"]
+
+
+def test_limits_that_cannot_be_enforced_are_told_with_the_reason() -> None:
+    shown = {DEVICE: Readiness(since=SINCE, trouble="claim default/a: found 2 cards")}
+
+    (entry,) = device_status.status(claim("a", share()), shown)
+
+    (condition,) = entry["conditions"]
+    assert (condition["status"], condition["reason"]) == ("False", "LimitsNotEnforceable")
+    assert condition["message"].startswith("claim default/a: found 2 cards; ")
+
+
+def test_a_share_without_limits_tells_none() -> None:
+    entry = told(claim("a", share(isolation=Isolation.SHARED, limit=None)))
+
+    assert "limits" not in entry["data"]
+    assert entry["data"]["isolation"] == "shared"
+    assert entry["conditions"][0]["message"] == f"{GPU_UUID}: no limits, isolation shared"
+
+
+def test_a_device_given_alone_has_no_share_id() -> None:
+    entry = told(claim("a", share(share_id=None, exclusive=True)))
+
+    assert "shareID" not in entry
+    assert complaints(claim("a", share(share_id=None, exclusive=True))) == []
+
+
+def test_admin_access_tells_neither_limits_nor_isolation() -> None:
+    entry = told(claim("a", admin()))
+
+    assert entry["data"] == {"uuid": GPU_UUID, "adminAccess": True}
+    assert entry["conditions"][0]["message"] == f"{GPU_UUID}: admin access, no limits"
+
+
+def test_requests_with_admin_access_to_one_device_have_one_entry() -> None:
+    twice = claim("a", admin("one"), admin("two"))
+
+    assert len(device_status.status(twice, ready(SINCE))) == 1
+    assert complaints(twice) == []
+
+
+def test_a_device_given_alone_is_told_rather_than_admin_access_to_it() -> None:
+    alone = share(share_id=None, exclusive=True)
+
+    for both in (claim("a", admin(), alone), claim("a", alone, admin())):
+        assert told(both)["data"]["limits"]["smPercent"] == 40
+
+
+def test_shares_of_one_device_are_told_apart() -> None:
+    other = SHARE_ID.replace("1", "2")
+    both = claim("a", share(), share(share_id=other, limit=limit(8), wanted_vram_bytes=8 * GIB))
+
+    entries = device_status.status(both, ready(SINCE))
+
+    assert [entry["shareID"] for entry in entries] == [SHARE_ID, other]
+    assert [entry["data"]["limits"]["vramBytes"] for entry in entries] == [24 * GIB, 8 * GIB]
+
+
+def test_a_claim_without_our_devices_has_no_entries() -> None:
+    nothing = PreparedClaim(ref=claim("a").ref, shares=())
+
+    assert device_status.status(nothing, ready(SINCE)) == []
+
+
+def test_the_time_is_utc_in_whole_seconds() -> None:
+    east = SINCE.astimezone(timezone(timedelta(hours=5, minutes=30)))
+
+    (entry,) = device_status.status(claim("a"), ready(east))
+
+    assert entry["conditions"][0]["lastTransitionTime"] == "2026-03-01T12:30:15Z"
+
+
+def test_the_api_server_takes_what_the_largest_device_consumes() -> None:
+    amount = quantity.parse("9223372036854775807m")
+    most = {f"{'a' * 63}/{'b' * 30}{index:02}": amount for index in range(32)}
+    largest = claim("a", share(consumed=most, wanted_vram_bytes=10**15))
+
+    assert complaints(largest) == []
+    assert len(json.dumps(told(largest)["data"])) < 10 * 1024

@@ -1,0 +1,169 @@
+"""Which isolation a tenant may choose, and which isolations one card holds."""
+
+from dataclasses import replace
+from itertools import product
+
+import pytest
+
+from tensorfusion_dra.core.claims import admission
+from tensorfusion_dra.core.claims.claim import Allocation
+from tensorfusion_dra.core.claims.enforcers.enforcer import Enforcer
+from tensorfusion_dra.core.claims.enforcers.hami_core import HamiCore
+from tensorfusion_dra.core.claims.enforcers.mps import Mps
+from tensorfusion_dra.core.claims.enforcers.tensor_fusion import TensorFusion
+from tensorfusion_dra.core.claims.prepared import PreparedClaim
+from tensorfusion_dra.core.devices.sharing import Isolation
+from tensorfusion_dra.core.errors import ClaimError
+from tests.support.claims import (
+    RULES,
+    admitted,
+    allocated,
+    alone,
+    local,
+    prepared,
+    share,
+    terms,
+)
+from tests.support.gpus import cards
+
+NODE = local(*cards(2))
+GPU_0, GPU_1 = NODE.devices
+SOFT, HARD, SHARED = Isolation.SOFT, Isolation.HARD, Isolation.SHARED
+
+
+def admit(
+    name: str, *allocations: Allocation, isolation: Isolation, beside: list[PreparedClaim]
+) -> PreparedClaim:
+    holding = terms(isolation=isolation)
+    return admitted(allocated(name, *allocations), on=NODE, beside=beside, terms=holding).claim
+
+
+def refusal(
+    name: str, *allocations: Allocation, isolation: Isolation, beside: list[PreparedClaim]
+) -> str:
+    with pytest.raises(ClaimError) as caught:
+        admit(name, *allocations, isolation=isolation, beside=beside)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("mode", Isolation)
+def test_an_idle_card_takes_every_mode(mode: Isolation) -> None:
+    (kept,) = admit("a", share(GPU_0, 1), isolation=mode, beside=[]).shares
+
+    assert kept.isolation is mode
+
+
+@pytest.mark.parametrize("mode", [SOFT, HARD])
+def test_tenants_of_one_mode_share_a_card(mode: Isolation) -> None:
+    first = admit("a", share(GPU_0, 1), isolation=mode, beside=[])
+
+    assert admit("b", share(GPU_0, 2), isolation=mode, beside=[first]).shares
+
+
+@pytest.mark.parametrize(("held", "wanted"), [(SOFT, HARD), (HARD, SOFT)])
+def test_another_mode_is_refused_with_the_one_that_is_there(
+    held: Isolation, wanted: Isolation
+) -> None:
+    first = admit("a", share(GPU_0, 1), isolation=held, beside=[])
+
+    assert refusal("b", share(GPU_0, 2), isolation=wanted, beside=[first]) == (
+        f"claim default/b: {GPU_0}: isolation {wanted}: found the card in {held} by default/a, "
+        "expected the same"
+    )
+
+
+@pytest.mark.parametrize(
+    ("held", "wanted"),
+    [pair for pair in product(Isolation, repeat=2) if SHARED in pair],
+)
+def test_a_card_without_limits_has_one_tenant(held: Isolation, wanted: Isolation) -> None:
+    first = admit("a", share(GPU_0, 1), isolation=held, beside=[])
+
+    assert refusal("b", share(GPU_0, 2), isolation=wanted, beside=[first]) == (
+        f"claim default/b: {GPU_0}: isolation {wanted}: default/a has the card in isolation "
+        f"{held}, expected no other tenant"
+    )
+
+
+def test_one_claim_has_a_card_without_limits_once() -> None:
+    text = refusal("a", share(GPU_0, 1), share(GPU_0, 2), isolation=SHARED, beside=[])
+
+    assert "default/a has the card in isolation shared, expected no other tenant" in text
+
+
+def test_another_card_may_be_in_another_mode() -> None:
+    first = admit("a", share(GPU_0, 1), isolation=SHARED, beside=[])
+
+    assert admit("b", share(GPU_1, 2), isolation=HARD, beside=[first]).shares
+
+
+def test_a_card_whose_tenants_are_gone_takes_another_mode() -> None:
+    first = admit("a", share(GPU_0, 1), isolation=SOFT, beside=[])
+    refusal("b", share(GPU_0, 2), isolation=HARD, beside=[first])
+
+    assert admit("b", share(GPU_0, 2), isolation=HARD, beside=[]).shares
+
+
+@pytest.mark.parametrize(("mode", "other"), list(product(Isolation, repeat=2)))
+def test_admin_access_is_given_beside_every_mode(mode: Isolation, other: Isolation) -> None:
+    tenant = admit("a", share(GPU_0, 1), isolation=mode, beside=[])
+    admin = admit("admin", alone(GPU_0, admin_access=True), isolation=other, beside=[tenant])
+
+    assert admit("a", share(GPU_0, 1), isolation=mode, beside=[admin]).shares
+
+
+@pytest.mark.parametrize("mode", Isolation)
+def test_a_device_given_alone_may_be_in_every_mode_and_is_refused_to_others(
+    mode: Isolation,
+) -> None:
+    first = admit("a", alone(GPU_0), isolation=mode, beside=[])
+
+    text = refusal("b", share(GPU_0, 1), isolation=mode, beside=[first])
+
+    assert text == f"claim default/b: {GPU_0} is given alone, but default/a has it"
+
+
+def test_a_refused_mode_refuses_the_whole_claim() -> None:
+    first = admit("a", share(GPU_1, 1), isolation=SOFT, beside=[])
+
+    refusal("b", share(GPU_0, 2), share(GPU_1, 3), isolation=HARD, beside=[first])
+
+
+@pytest.mark.parametrize("enforcer", [HamiCore(library="/libvgpu.so"), Mps()])
+def test_hard_and_soft_share_a_card_where_the_enforcer_does_the_same_for_both(
+    enforcer: HamiCore | Mps,
+) -> None:
+    rules = replace(RULES, enforcers={enforcer.name: enforcer})
+    node = replace(NODE, enforcer=enforcer.name, rules=rules)
+    soft = prepared("a", share(GPU_0, 1), on=node, terms=terms(isolation=SOFT))
+    hard = allocated("b", share(GPU_0, 2))
+
+    kept = admitted(hard, on=node, beside=[soft], terms=terms(isolation=HARD))
+
+    assert [each.isolation for each in kept.claim.shares] == [HARD]
+
+
+@pytest.mark.parametrize(
+    ("enforcer", "enforces_hard"),
+    [(TensorFusion(), False), (HamiCore(library="/libvgpu.so"), True), (Mps(), True)],
+)
+def test_a_tenant_may_choose_hard_where_the_enforcer_brings_a_limiter_for_it(
+    enforcer: Enforcer, enforces_hard: bool
+) -> None:
+    assert enforcer.enforces_hard is enforces_hard
+
+
+def test_the_isolation_of_an_admin_access_is_nobody_s_choice() -> None:
+    chosen = terms(isolation=SHARED, isolation_by_tenant=True)
+    admin = allocated("admin", alone(GPU_0, admin_access=True))
+
+    assert admitted(admin, on=NODE, terms=chosen).claim.shares
+
+
+def test_the_requests_of_one_claim_are_isolated_alike() -> None:
+    claim = allocated("a", share(GPU_0, 1, request="one"), share(GPU_1, 2, request="two"))
+
+    with pytest.raises(ClaimError) as caught:
+        admission.admit(claim, [terms(isolation=SOFT), terms(isolation=HARD)], NODE, [])
+
+    assert str(caught.value) == "claim default/a: isolation: found hard, soft, expected one"

@@ -1,0 +1,103 @@
+"""What a hypervisor on the node reads of a claim."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from tensorfusion_dra.core.claims import limits_document
+from tensorfusion_dra.core.claims.claim import PodRef
+from tensorfusion_dra.core.devices.sharing import Isolation, Qos
+from tensorfusion_dra.core.kubernetes.quantity import GIB
+from tests.support.claims import alone, local, prepared, share, share_id, terms
+from tests.support.gpus import cards
+
+NODE = local(*cards(2))
+GPU_0, GPU_1 = NODE.devices
+UUID_0, UUID_1 = (card.uuid for card in cards(2))
+
+
+def test_it_names_the_claim_its_pods_and_every_share_with_its_limits() -> None:
+    claim = replace(
+        prepared(
+            "a",
+            share(GPU_0, 1, tflops="78", vram="20Gi"),
+            on=NODE,
+            terms=terms(tflops="156", vram="30Gi", qos=Qos.HIGH),
+        ),
+        pods=(PodRef(namespace="default", name="p", uid="uid-of-p"),),
+    )
+
+    document = limits_document.document(claim)
+
+    assert document == {
+        "apiVersion": "tensor-fusion.ai/v1alpha1",
+        "kind": "ClaimLimits",
+        "claim": {"namespace": "default", "name": "a", "uid": "uid-a"},
+        "pods": [{"name": "p", "uid": "uid-of-p"}],
+        "enforcer": "tensor-fusion",
+        "gpus": {UUID_0: {"smPercent": 50, "vramBytes": 30 * GIB}},
+        "shares": [
+            {
+                "gpuUUID": UUID_0,
+                "request": "gpu",
+                "shareID": share_id(1),
+                "adminAccess": False,
+                "isolation": "soft",
+                "qos": "high",
+                "consumed": {"tflops": "78", "vram": "20Gi"},
+                "limits": {"smPercent": 50, "vramBytes": 30 * GIB, "clamped": False},
+            }
+        ],
+    }
+    assert json.loads(json.dumps(document)) == document
+
+
+def test_a_clamped_limit_is_told_as_such() -> None:
+    claim = prepared("a", share(GPU_0, 1, vram="20Gi"), on=NODE, terms=terms(vram="100Gi"))
+
+    document = limits_document.document(claim)
+
+    assert document is not None
+    assert document["shares"][0]["limits"]["vramBytes"] == 80 * GIB
+    assert document["shares"][0]["limits"]["clamped"]
+
+
+def test_a_share_without_a_limit_has_none_in_it() -> None:
+    shared = prepared("a", alone(GPU_0), on=NODE, terms=terms(isolation=Isolation.SHARED))
+    free = prepared("b", share(GPU_0, 1), on=NODE, terms=terms(limiter=False))
+    admin = prepared("c", alone(GPU_0, admin_access=True), on=NODE)
+
+    for claim in (shared, free, admin):
+        document = limits_document.document(claim)
+        assert document is not None
+        assert "limits" not in document["shares"][0]
+
+
+def test_every_card_of_a_claim_is_in_it_in_the_order_of_the_shares() -> None:
+    claim = prepared("a", share(GPU_1, 1), share(GPU_0, 2, request="b"), on=NODE)
+
+    document = limits_document.document(claim)
+
+    assert document is not None
+    told = [(item["request"], item["gpuUUID"]) for item in document["shares"]]
+    assert told == [("gpu", UUID_1), ("b", UUID_0)]
+
+
+def test_a_claim_without_our_devices_has_no_document() -> None:
+    assert limits_document.document(prepared("a", on=NODE)) is None
+
+
+def test_the_claim_of_a_document_is_found_in_it() -> None:
+    record = prepared("a", share(GPU_0, 1), on=NODE)
+
+    assert limits_document.claim_ref(limits_document.document(record)) == record.ref
+
+
+@pytest.mark.parametrize(
+    "found",
+    [None, [], "claim", {}, {"claim": []}, {"claim": {"namespace": "a", "name": "b"}}]
+    + [{"claim": {"namespace": "a", "name": "b", "uid": uid}} for uid in (7, "", None)],
+)
+def test_what_is_no_such_document_is_about_no_claim(found: object) -> None:
+    assert limits_document.claim_ref(found) is None

@@ -1,0 +1,172 @@
+"""Limits that were given for good, and compute, which is divided as memory is."""
+
+from dataclasses import dataclass, replace
+
+from tensorfusion_dra.core.claims.claim import Allocation
+from tensorfusion_dra.core.claims.enforcers.enforcer import Needs
+from tensorfusion_dra.core.claims.enforcers.tensor_fusion import TensorFusion
+from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
+from tensorfusion_dra.core.devices.oversubscription import Oversubscription
+from tensorfusion_dra.core.devices.sharing import Isolation
+from tensorfusion_dra.core.errors import ClaimError
+from tensorfusion_dra.core.kubernetes import quantity
+from tensorfusion_dra.core.kubernetes.quantity import GIB
+from tests.support.claims import HAMI_CORE, RULES, local, share
+from tests.support.gpus import NODE as DEFAULT_NODE
+from tests.support.gpus import cards, gpu
+from tests.support.tenants import Card, limit_of
+
+NODE = local(*cards(2))
+GPU_0, GPU_1 = NODE.devices
+OVERCOMMIT = replace(NODE, rules=replace(RULES, overcommit_limits=True))
+HAMI_NODE = replace(NODE, enforcer=HAMI_CORE.name)
+
+
+def of_card(number: int, vram: int) -> Allocation:
+    return share(GPU_0, number, tflops="1", vram=f"{vram}Gi")
+
+
+def computing(number: int, tflops: str) -> Allocation:
+    return share(GPU_0, number, tflops=tflops, vram="1Gi")
+
+
+def test_a_limit_of_an_enforcer_that_reads_it_once_stays_whatever_enforces_new_claims() -> None:
+    """The containers of the first claim were started with 10Gi in their environment."""
+    card = Card(replace(NODE, enforcer=HAMI_CORE.name))
+    card.admit("fixed", of_card(1, 10), limit="60Gi")
+    assert card.gib() == {"fixed": 10}
+
+    card.node = NODE
+    card.admit("a", of_card(2, 10), limit="80Gi")
+    assert card.gib() == {"fixed": 10, "a": 70}
+
+    card.release("a")
+    assert card.gib() == {"fixed": 10}
+
+
+def test_what_a_tenant_was_given_for_good_is_not_lent_a_second_time() -> None:
+    """Limits were overcommitted when it came; its containers keep what they were started with."""
+    card = Card(replace(OVERCOMMIT, enforcer=HAMI_CORE.name))
+    card.admit("fixed", of_card(1, 10), limit="60Gi")
+
+    card.node = NODE
+    card.admit("a", of_card(2, 10), limit="80Gi")
+    assert card.gib() == {"fixed": 60, "a": 20}
+
+    card.admit("b", of_card(3, 30), limit="80Gi")
+    assert card.gib() == {"fixed": 60, "a": 10, "b": 30}
+
+
+def test_limits_of_an_unknown_enforcer_stay() -> None:
+    card = Card(NODE)
+    card.admit("a", of_card(1, 10), limit="60Gi")
+    card.records["a"] = replace(card.records["a"], enforcer="of-a-later-release")
+
+    card.admit("b", of_card(2, 30), limit="80Gi")
+
+    assert card.gib() == {"a": 60, "b": 30}
+
+
+@dataclass(frozen=True)
+class AtLeast20(TensorFusion):
+    """Cannot express limits below 20Gi."""
+
+    def needs(self, claim: PreparedClaim) -> Needs:
+        if limit_of(claim).vram_bytes < 20 * GIB:
+            raise ClaimError(f"claim {claim.ref}: found less than 20Gi, expected more")
+        return Needs()
+
+
+def test_limits_that_an_enforcer_could_not_express_stay_and_the_others_divide_the_rest() -> None:
+    rules = replace(RULES, enforcers={"tensor-fusion": AtLeast20()})
+    card = Card(replace(NODE, rules=rules))
+    card.admit("a", of_card(1, 5), limit="40Gi")
+    card.admit("b", of_card(2, 25), limit="40Gi")
+    assert card.gib() == {"a": 40, "b": 40}
+
+    admission = card.admit("c", of_card(3, 50), limit="50Gi")
+
+    assert card.gib() == {"a": 40, "b": 25, "c": 50}
+    assert [changed.ref.name for changed in admission.changed] == ["b"]
+
+
+def test_two_small_requests_cannot_both_have_the_whole_compute_of_a_card() -> None:
+    """HAMi-core and MPS read their limits once; what is granted cannot be taken back."""
+    card = Card(HAMI_NODE)
+
+    for number, name in enumerate("ab"):
+        card.admit(name, computing(number, "1"), tflops="312")
+
+    assert card.percent() == {"a": 1, "b": 1}
+    assert all(record.shares[0].compute_clamped for record in card.held())
+
+
+def test_in_hard_isolation_compute_is_the_request() -> None:
+    card = Card(NODE)
+
+    card.admit("a", computing(1, "78"), tflops="312", isolation=Isolation.HARD)
+
+    assert card.percent() == {"a": 25}
+
+
+def test_compute_above_the_request_is_lent_and_goes_to_a_later_request() -> None:
+    card = Card(NODE)
+    card.admit("a", computing(1, "31.2"), tflops="312")
+    assert card.percent() == {"a": 100}
+
+    card.admit("b", computing(2, "156"), tflops="312")
+    assert card.percent() == {"a": 50, "b": 50}
+    assert [record.shares[0].compute_clamped for record in card.held()] == [True, True]
+
+    card.release("b")
+    assert card.percent() == {"a": 100}
+    assert not card.records["a"].shares[0].clamped
+
+
+def test_with_overcommitted_limits_compute_is_what_was_asked_for() -> None:
+    for node in (OVERCOMMIT, replace(OVERCOMMIT, enforcer=HAMI_CORE.name)):
+        card = Card(node)
+        for number, name in enumerate("ab"):
+            card.admit(name, computing(number, "1"), tflops="312")
+
+        assert card.percent() == {"a": 100, "b": 100}
+
+
+def test_requests_that_add_up_to_more_percent_by_rounding_are_kept() -> None:
+    card = Card(NODE)
+    for number, name in enumerate("abc"):
+        card.admit(name, computing(number, "104"), tflops="312")
+
+    assert card.percent() == {"a": 34, "b": 34, "c": 34}
+
+
+def test_an_oversubscribed_card_lends_its_virtual_compute() -> None:
+    ratios = Oversubscription(tflops_percent=150, host_memory_percent=0, host_disk_percent=0)
+    card = Card(local(gpu(), node=replace(DEFAULT_NODE, oversubscription=ratios)))
+
+    for number, name in enumerate("abc"):
+        consumed = {
+            **share(GPU_0, number, tflops="0", vram="0").consumed,
+            "virtual_tflops": quantity.parse("31.2"),
+            "virtual_vram": quantity.parse("1Gi"),
+        }
+        card.admit(name, share(GPU_0, number, consumed=consumed), tflops="312")
+
+    assert card.percent() == {"a": 100, "b": 40, "c": 10}
+
+
+def test_a_record_from_before_compute_was_divided_wants_what_it_has() -> None:
+    card = Card(OVERCOMMIT)
+    card.admit("a", computing(1, "1"), tflops="312")
+    card.admit("b", computing(2, "156"), tflops="312")
+    for name, record in card.records.items():
+        kept = record.as_json()
+        for each in kept["shares"]:
+            del each["wantedSmPercent"]
+        card.records[name] = PreparedClaim.from_json(kept)
+
+    card.node = NODE
+    card.divide()
+
+    assert card.percent() == {"a": 50, "b": 50}
+    assert PreparedShare.from_json(card.records["a"].shares[0].as_json()).wanted_sm_percent == 100

@@ -1,0 +1,123 @@
+"""The record of a prepared claim: what the ledger keeps, and what follows from it."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tensorfusion_dra.core.claims.claim import PodRef
+from tensorfusion_dra.core.claims.mounts import Mount
+from tensorfusion_dra.core.claims.prepared import PreparedClaim
+from tensorfusion_dra.core.devices.sharing import Isolation, Qos
+from tensorfusion_dra.core.kubernetes import quantity
+from tensorfusion_dra.core.kubernetes.quantity import GIB
+from tests.support.claims import alone, local, prepared, share, terms
+from tests.support.gpus import cards
+
+NODE = local(*cards(3))
+GPU_0, GPU_1, GPU_2 = NODE.devices
+RECORD = prepared(
+    "a",
+    share(GPU_0, 1, tflops="71.2", request="main"),
+    alone(GPU_1, request="whole"),
+    alone(GPU_2, request="watch", admin_access=True),
+    on=NODE,
+)
+MOUNT = Mount(host_path="/opt/lib/libcuda.so.1", container_path="/usr/lib/libcuda.so.1")
+
+
+def reread(record: PreparedClaim) -> PreparedClaim:
+    return PreparedClaim.from_json(json.loads(json.dumps(record.as_json())))
+
+
+def test_shares_devices_given_alone_and_admin_access_survive_the_ledger() -> None:
+    assert reread(RECORD) == RECORD
+
+
+def test_pods_access_and_terms_survive_the_ledger() -> None:
+    first = replace(
+        RECORD.shares[0],
+        toolkit_device="nvidia.com/gpu=0",
+        isolation=Isolation.HARD,
+        qos=Qos.CRITICAL,
+        wanted_vram_bytes=2**53 + 1,
+    )
+    record = replace(
+        RECORD,
+        shares=(first, *RECORD.shares[1:]),
+        sequence=7,
+        pods=(PodRef(namespace="default", name="b", uid="uid-of-b"),),
+        driver_mounts=(MOUNT, replace(MOUNT, read_only=False)),
+    )
+
+    assert reread(record) == record
+
+
+def test_a_claim_without_our_devices_survives_the_ledger() -> None:
+    empty = PreparedClaim(ref=RECORD.ref, shares=())
+
+    assert reread(empty) == empty
+
+
+amounts = st.tuples(st.integers(0, 312 * 10**9), st.integers(0, 10**12))
+
+
+@given(st.lists(amounts, max_size=4))
+def test_every_amount_survives_the_ledger_to_the_last_billionth(
+    given_amounts: list[tuple[int, int]],
+) -> None:
+    shares = [
+        replace(
+            RECORD.shares[0],
+            share_id=str(number),
+            consumed={
+                "tflops": replace(RECORD.shares[0].consumed["tflops"], nano=tflops),
+                "vram": replace(RECORD.shares[0].consumed["vram"], nano=vram),
+            },
+        )
+        for number, (tflops, vram) in enumerate(given_amounts)
+    ]
+    record = replace(RECORD, shares=tuple(shares))
+
+    assert reread(record) == record
+
+
+@pytest.mark.parametrize(
+    "field", ["namespace", "name", "uid", "shares", "sequence", "pods", "commonNodes", "enforcer"]
+)
+def test_a_record_without_one_of_its_fields_is_not_taken(field: str) -> None:
+    kept = RECORD.as_json()
+    del kept[field]
+
+    with pytest.raises(KeyError, match=field):
+        PreparedClaim.from_json(kept)
+
+
+def test_a_share_is_clamped_if_its_limit_is_less_than_what_was_asked_for() -> None:
+    (kept,) = prepared("a", share(GPU_0, 1, vram="8Gi"), on=NODE, terms=terms(vram="16Gi")).shares
+    assert kept.limit is not None
+
+    smaller = replace(kept, limit=replace(kept.limit, vram_bytes=16 * GIB - 1))
+
+    assert not kept.clamped
+    assert smaller.clamped
+    assert not replace(smaller, limit=None).clamped
+
+
+@pytest.mark.parametrize(
+    ("consumed", "vram_bytes"),
+    [
+        ({}, 0),
+        ({"tflops": "1", "vram": "8Gi"}, 8 * GIB),
+        ({"tflops": "0", "vram": "0", "virtual_tflops": "1", "virtual_vram": "9Gi"}, 9 * GIB),
+    ],
+    ids=["admin access", "physical", "virtual"],
+)
+def test_the_memory_that_is_reserved_for_a_share_is_of_what_its_pool_divides(
+    consumed: dict[str, str], vram_bytes: int
+) -> None:
+    amounts = {name: quantity.parse(text) for name, text in consumed.items()}
+
+    assert replace(RECORD.shares[0], consumed=amounts).vram_request_bytes == vram_bytes

@@ -1,0 +1,285 @@
+"""How the tenants of one card divide its memory: nobody's limit eats another's request."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tensorfusion_dra.core.claims import tenancy
+from tensorfusion_dra.core.claims.claim import Allocation
+from tensorfusion_dra.core.claims.tenancy import Rules
+from tensorfusion_dra.core.devices.gpu import Host
+from tensorfusion_dra.core.devices.oversubscription import Oversubscription
+from tensorfusion_dra.core.devices.sharing import Isolation
+from tensorfusion_dra.core.errors import ClaimError
+from tensorfusion_dra.core.kubernetes.quantity import GIB
+from tests.support.claims import RULES, admitted, allocated, alone, local, share, terms
+from tests.support.gpus import NODE as DEFAULT_NODE
+from tests.support.gpus import cards, gpu
+from tests.support.tenants import Card, limit_of
+
+NODE = local(*cards(2))
+GPU_0, GPU_1 = NODE.devices
+OVERCOMMIT = replace(NODE, rules=replace(RULES, overcommit_limits=True))
+CARD_GIB = 80
+
+
+def of_card(number: int, vram: int, *, device: str = GPU_0) -> Allocation:
+    return share(device, number, tflops="1", vram=f"{vram}Gi")
+
+
+def test_a_limit_above_the_request_is_granted_while_nobody_else_wants_it() -> None:
+    card = Card(NODE)
+
+    admission = card.admit("a", of_card(1, 10), limit="60Gi")
+
+    assert card.gib() == {"a": 60}
+    assert not admission.claim.shares[0].clamped
+    assert admission.changed == ()
+
+
+def test_a_later_limit_is_clamped_to_what_is_left_and_keeps_what_it_asked_for() -> None:
+    card = Card(NODE)
+    card.admit("a", of_card(1, 10), limit="60Gi")
+
+    admission = card.admit("b", of_card(2, 10), limit="50Gi")
+
+    (kept,) = admission.claim.shares
+    assert card.gib() == {"a": 60, "b": 20}
+    assert kept.clamped
+    assert kept.wanted_vram_bytes == 50 * GIB
+    assert admission.changed == ()
+
+
+def test_a_later_request_takes_back_what_an_earlier_one_had_beyond_its_own() -> None:
+    card = Card(NODE)
+    card.admit("a", of_card(1, 10), limit="80Gi")
+
+    admission = card.admit("b", of_card(2, 50), limit="50Gi")
+
+    assert card.gib() == {"a": 30, "b": 50}
+    (changed,) = admission.changed
+    assert changed.ref.name == "a"
+    assert changed.shares[0].clamped
+    assert not admission.claim.shares[0].clamped
+
+
+def test_the_last_to_come_is_the_first_to_give_back() -> None:
+    card = Card(NODE)
+    card.admit("a", of_card(1, 10), limit="30Gi")
+    card.admit("b", of_card(2, 10), limit="40Gi")
+
+    card.admit("c", of_card(3, 30), limit="30Gi")
+    assert card.gib() == {"a": 30, "b": 20, "c": 30}
+
+    card.admit("d", of_card(4, 20), limit="80Gi")
+    assert card.gib() == {"a": 20, "b": 10, "c": 30, "d": 20}
+
+
+def test_nobody_falls_below_its_request() -> None:
+    card = Card(NODE)
+    for number, name in enumerate("abcd"):
+        card.admit(name, of_card(number, 20), limit="80Gi")
+
+    assert card.gib() == dict.fromkeys("abcd", 20)
+
+
+def test_limits_grow_back_when_a_tenant_leaves_the_first_to_come_first() -> None:
+    card = Card(NODE)
+    card.admit("a", of_card(1, 10), limit="40Gi")
+    card.admit("b", of_card(2, 10), limit="50Gi")
+    card.admit("c", of_card(3, 60), limit="60Gi")
+    assert card.gib() == {"a": 10, "b": 10, "c": 60}
+
+    card.release("c")
+    assert card.gib() == {"a": 40, "b": 40}
+
+    card.release("a")
+    assert card.gib() == {"b": 50}
+    assert not card.records["b"].shares[0].clamped
+
+
+def test_who_came_first_is_known_whatever_it_is_called_and_after_others_have_left() -> None:
+    card = Card(NODE)
+    card.admit("c", of_card(1, 10), limit="20Gi")
+    card.admit("b", of_card(2, 10), limit="70Gi")
+    assert card.gib() == {"c": 20, "b": 60}
+    card.release("c")
+
+    card.admit("a", of_card(3, 10), limit="70Gi")
+
+    assert card.gib() == {"b": 70, "a": 10}
+
+
+def test_a_limit_above_the_card_is_the_card_and_is_told_as_clamped() -> None:
+    for node in (NODE, OVERCOMMIT):
+        card = Card(node)
+
+        card.admit("a", of_card(1, 10), limit="1000Gi")
+
+        assert card.gib() == {"a": CARD_GIB}
+        assert card.records["a"].shares[0].clamped
+
+
+def test_each_card_is_divided_for_itself() -> None:
+    card = Card(NODE)
+    card.admit("a", of_card(1, 10), of_card(2, 10, device=GPU_1), limit="80Gi")
+
+    (changed,) = card.admit("b", of_card(3, 50, device=GPU_1), limit="50Gi").changed
+
+    sizes = [kept.limit.vram_bytes // GIB for kept in changed.shares if kept.limit]
+    assert sizes == [80, 30]
+
+
+def test_several_shares_of_one_claim_divide_a_card_like_several_claims() -> None:
+    card = Card(NODE)
+
+    (first, second) = card.admit("a", of_card(1, 10), of_card(2, 10), limit="50Gi").claim.shares
+
+    assert first.limit is not None
+    assert second.limit is not None
+    assert (first.limit.vram_bytes, second.limit.vram_bytes) == (50 * GIB, 30 * GIB)
+
+
+def test_admin_access_and_claims_without_limits_take_no_part() -> None:
+    card = Card(NODE)
+    card.records["admin"] = admitted(
+        allocated("admin", alone(GPU_0, admin_access=True)), on=NODE
+    ).claim
+    free = admitted(
+        allocated("free", of_card(9, 30)), on=NODE, terms=terms(vram="80Gi", limiter=False)
+    )
+    card.records["free"] = free.claim
+
+    admission = card.admit("a", of_card(1, 10), limit="80Gi")
+
+    assert admission.changed == ()
+    assert limit_of(admission.claim).vram_bytes == 50 * GIB
+
+
+def test_where_limits_may_be_overcommitted_each_has_what_it_asked_for() -> None:
+    card = Card(OVERCOMMIT)
+    card.admit("a", of_card(1, 10), limit="80Gi")
+
+    admission = card.admit("b", of_card(2, 10), limit="70Gi")
+
+    assert card.gib() == {"a": 80, "b": 70}
+    assert admission.changed == ()
+    assert not any(record.shares[0].clamped for record in card.held())
+
+
+def test_a_limit_that_could_not_be_taken_back_is_not_granted() -> None:
+    card = Card(NODE)
+
+    card.admit("a", of_card(1, 10), limit="60Gi", isolation=Isolation.HARD)
+    card.admit("b", of_card(2, 60), limit="60Gi", isolation=Isolation.HARD)
+
+    assert card.gib() == {"a": 10, "b": 60}
+    assert card.records["a"].shares[0].clamped
+    assert not card.records["b"].shares[0].clamped
+
+
+def test_with_overcommitted_limits_also_a_fixed_one_is_granted() -> None:
+    card = Card(OVERCOMMIT)
+
+    card.admit("a", of_card(1, 10), limit="60Gi", isolation=Isolation.HARD)
+
+    assert card.gib() == {"a": 60}
+
+
+RATIOS = Oversubscription(tflops_percent=100, host_memory_percent=50, host_disk_percent=0)
+OVERSUBSCRIBED = local(
+    gpu(vram_bytes=40 * GIB),
+    node=replace(DEFAULT_NODE, oversubscription=RATIOS),
+    host=Host(memory_bytes=40 * GIB),
+)
+
+
+def of_virtual(number: int, vram: int) -> Allocation:
+    (device,) = OVERSUBSCRIBED.devices
+    physical = share(device, number, tflops="0", vram="0").consumed
+    virtual = share(device, number, tflops="1", vram=f"{vram}Gi").consumed
+    amounts = {f"virtual_{key}": amount for key, amount in virtual.items()}
+    return share(device, number, consumed={**physical, **amounts})
+
+
+def test_an_oversubscribed_card_divides_its_virtual_memory() -> None:
+    card = Card(OVERSUBSCRIBED)
+
+    card.admit("a", of_virtual(1, 10), limit="45Gi")
+    card.admit("b", of_virtual(2, 10), limit="45Gi")
+
+    assert card.gib() == {"a": 45, "b": 15}
+
+
+@pytest.mark.parametrize("overcommit", [True, False])
+def test_when_a_pool_hands_out_less_every_tenant_keeps_its_request_and_no_more(
+    overcommit: bool,
+) -> None:
+    card = Card(OVERSUBSCRIBED)
+    card.admit("b", of_virtual(1, 50), limit="55Gi")
+    card.admit("a", of_virtual(2, 1), limit="1Gi")
+
+    rules = replace(RULES, overcommit_limits=overcommit)
+    card.node = local(gpu(vram_bytes=40 * GIB), rules=rules)
+    card.release("a")
+
+    assert card.gib() == {"b": 50}
+
+
+@pytest.mark.parametrize("rules", [RULES, replace(RULES, overcommit_limits=True)])
+def test_a_device_that_is_no_longer_here_keeps_its_limits(rules: Rules) -> None:
+    card = Card(NODE)
+    card.admit("a", of_card(1, 10), limit="60Gi")
+
+    assert tenancy.regranted(card.held(), {}, rules) == card.held()
+
+
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from("abcdef"),
+        st.sampled_from([(GPU_0,), (GPU_1,), (GPU_0, GPU_1), (GPU_0, GPU_0)]),
+        st.integers(1, 50),
+        st.integers(0, 90),
+        st.sampled_from([Isolation.SOFT, Isolation.SOFT, Isolation.HARD]),
+    ),
+    max_size=14,
+)
+
+
+@given(STEPS, st.booleans())
+def test_whatever_comes_and_goes_every_limit_is_between_request_and_wish_within_the_card(
+    steps: list[tuple[str, tuple[str, ...], int, int, Isolation]], overcommit: bool
+) -> None:
+    card = Card(OVERCOMMIT if overcommit else NODE)
+    for number, (name, devices, request, beyond, isolation) in enumerate(steps):
+        if name in card.records:
+            card.release(name)
+        else:
+            allocations = [
+                of_card(10 * number + index, request, device=device)
+                for index, device in enumerate(devices)
+            ]
+            try:
+                card.admit(name, *allocations, limit=f"{request + beyond}Gi", isolation=isolation)
+            except ClaimError:
+                continue
+        assert_divided(card, overcommit=overcommit)
+
+
+def assert_divided(card: Card, *, overcommit: bool) -> None:
+    for device in (GPU_0, GPU_1):
+        shares = [item for record in card.held() for item in record.shares if item.device == device]
+        sizes = [item.limit.vram_bytes for item in shares if item.limit]
+        assert len(sizes) == len(shares)
+        for item, size in zip(shares, sizes, strict=True):
+            assert item.vram_request_bytes <= size <= min(item.wanted_vram_bytes, CARD_GIB * GIB)
+            assert not overcommit or size == min(item.wanted_vram_bytes, CARD_GIB * GIB)
+        assert overcommit or sum(sizes) <= CARD_GIB * GIB
+        # Nothing is left over while somebody who may have it wants it.
+        soft = any(item.clamped and item.isolation is Isolation.SOFT for item in shares)
+        assert not soft or sum(sizes) >= CARD_GIB * GIB
+    # The records say what would hold if all were divided anew.
+    node = card.node
+    assert tenancy.regranted(card.held(), node.devices, node.rules) == card.held()

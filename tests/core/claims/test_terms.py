@@ -1,0 +1,245 @@
+"""What holds for a share: what class, claim, annotations and pods say, put together."""
+
+from typing import Any
+
+import pytest
+
+from tensorfusion_dra.core.claims import terms
+from tensorfusion_dra.core.claims.claim import AllocatedClaim, OpaqueConfig
+from tensorfusion_dra.core.claims.share_parameters import ShareParameters
+from tensorfusion_dra.core.claims.terms import Terms
+from tensorfusion_dra.core.devices.sharing import Isolation, Qos
+from tensorfusion_dra.core.errors import ClaimError
+from tensorfusion_dra.core.kubernetes import quantity
+from tests.support import claims
+from tests.support.claims import DEFAULTS, allocated
+
+SHARE = claims.share("gpu-0", 1, request="main")
+NOTHING = ShareParameters()
+Fields = dict[str, Any]
+
+
+def config(source: str, *requests: str, **fields: Any) -> OpaqueConfig:
+    parameters = {"apiVersion": "tensor-fusion.ai/v1alpha1", "kind": "GpuShare", **fields}
+    return OpaqueConfig(trusted=source == "class", requests=requests, parameters=parameters)
+
+
+def vram(text: str) -> Fields:
+    return {"limits": {"vram": text}}
+
+
+def holding(*configs: OpaqueConfig, said: ShareParameters = NOTHING) -> Terms:
+    return terms.of_share(allocated("a", SHARE, configs=configs), SHARE, said, DEFAULTS)
+
+
+def annotated(key: str, value: str) -> dict[str, str]:
+    return {f"tensor-fusion.ai/{key}": value}
+
+
+def what_holds(
+    of_class: Fields | None, of_claim: Fields | None, annotation: str | None, pods: list[str]
+) -> Terms:
+    """Reads the claim as the node does: its annotations, else those of its pods."""
+    configs = [config("class", **of_class)] if of_class is not None else []
+    configs += [config("claim", **of_claim)] if of_claim is not None else []
+    claim = allocated(
+        "a",
+        SHARE,
+        configs=tuple(configs),
+        annotations={} if annotation is None else annotated("vram-limit", annotation),
+    )
+    said = terms.annotated(claim)
+    if said is None:
+        said = terms.of_pods(
+            claim, {f"default/{i}": annotated("vram-limit", v) for i, v in enumerate(pods)}
+        )
+    return terms.of_share(claim, SHARE, said, DEFAULTS)
+
+
+FORBIDDEN = {"overridable": False}
+
+
+@pytest.mark.parametrize(
+    ("of_class", "of_claim", "annotation", "pods", "vram_limit"),
+    [
+        (None, None, None, [], None),
+        (None, None, None, ["5Gi"], "5Gi"),
+        (None, None, None, ["5Gi", "4Gi", "6Gi"], "4Gi"),
+        (None, None, None, ["0", "4Gi"], "4Gi"),
+        (None, None, None, ["0"], None),
+        (None, None, "3Gi", ["5Gi"], "3Gi"),
+        (None, None, "0", ["5Gi"], None),
+        (None, vram("2Gi"), "3Gi", ["5Gi"], "2Gi"),
+        (vram("1Gi"), None, "3Gi", ["5Gi"], "1Gi"),
+        (vram("1Gi"), vram("2Gi"), "3Gi", ["5Gi"], "2Gi"),
+        ({}, {}, "3Gi", [], "3Gi"),
+        (vram("1Gi"), {}, None, [], "1Gi"),
+        ({**vram("1Gi"), "overridable": True}, vram("2Gi"), None, [], "2Gi"),
+        ({**vram("1Gi"), **FORBIDDEN}, vram("2Gi"), "3Gi", ["5Gi"], "1Gi"),
+        # What the class does not say, others may.
+        (FORBIDDEN, vram("2Gi"), "3Gi", ["5Gi"], "2Gi"),
+        (FORBIDDEN, None, None, ["5Gi"], "5Gi"),
+    ],
+)
+def test_who_is_heard_first(
+    of_class: Fields | None,
+    of_claim: Fields | None,
+    annotation: str | None,
+    pods: list[str],
+    vram_limit: str | None,
+) -> None:
+    found = what_holds(of_class, of_claim, annotation, pods)
+
+    assert found.vram_limit == (None if vram_limit is None else quantity.parse(vram_limit))
+
+
+def test_where_nobody_says_anything_the_nodes_defaults_hold() -> None:
+    assert holding() == DEFAULTS
+
+
+def test_each_attribute_is_taken_from_whoever_says_it_first() -> None:
+    found = holding(
+        config("class", limits={"tflops": "100"}, qos="low"),
+        config("claim", qos="high"),
+        said=ShareParameters(isolation=Isolation.HARD, vram_limit=quantity.parse("9Gi")),
+    )
+
+    assert found == Terms(
+        isolation=Isolation.HARD,
+        qos=Qos.HIGH,
+        tflops_limit=quantity.parse("100"),
+        vram_limit=quantity.parse("9Gi"),
+        limiter=True,
+        isolation_by_tenant=True,
+    )
+
+
+SOFT, HARD, SHARED = ({"isolation": mode.value} for mode in Isolation)
+
+
+@pytest.mark.parametrize(
+    ("of_class", "of_claim", "said", "isolation", "by_tenant"),
+    [
+        (None, None, None, Isolation.SOFT, False),
+        (None, None, Isolation.SOFT, Isolation.SOFT, False),
+        (None, SOFT, None, Isolation.SOFT, False),
+        (None, None, Isolation.SHARED, Isolation.SHARED, True),
+        (None, HARD, Isolation.SHARED, Isolation.HARD, True),
+        (HARD, None, None, Isolation.HARD, False),
+        (HARD, HARD, None, Isolation.HARD, False),
+        (HARD, None, Isolation.SHARED, Isolation.HARD, False),
+        (HARD, SHARED, None, Isolation.SHARED, True),
+        (HARD, SOFT, None, Isolation.SOFT, True),
+        (SHARED | FORBIDDEN, HARD, Isolation.HARD, Isolation.SHARED, False),
+        (FORBIDDEN, HARD, None, Isolation.HARD, True),
+        (FORBIDDEN, None, Isolation.SHARED, Isolation.SHARED, True),
+    ],
+)
+def test_whose_choice_the_isolation_is(
+    of_class: Fields | None,
+    of_claim: Fields | None,
+    said: Isolation | None,
+    isolation: Isolation,
+    by_tenant: bool,
+) -> None:
+    configs = [config("class", **of_class)] if of_class is not None else []
+    configs += [config("claim", **of_claim)] if of_claim is not None else []
+
+    found = holding(*configs, said=ShareParameters(isolation=said))
+
+    assert (found.isolation, found.isolation_by_tenant) == (isolation, by_tenant)
+
+
+def test_of_several_configs_of_one_source_the_later_one_holds() -> None:
+    assert holding(config("claim", qos="low"), config("claim", qos="high")).qos is Qos.HIGH
+    assert holding(config("class", **FORBIDDEN), config("class", overridable=True, qos="low"),
+                   config("claim", qos="high")).qos is Qos.HIGH  # fmt: skip
+
+
+def test_only_a_class_turns_the_limiter_off() -> None:
+    assert not holding(config("class", limiter=False)).limiter
+    assert holding(config("class", limiter=True)).limiter
+    with pytest.raises(ClaimError, match="parameters of the claim: limiter: found this field"):
+        holding(config("claim", limiter=False))
+
+
+@pytest.mark.parametrize(
+    ("requests", "request_name", "subrequest", "is_for_it"),
+    [
+        ((), "main", None, True),
+        (("main",), "main", None, True),
+        (("other", "main"), "main", None, True),
+        (("other",), "main", None, False),
+        (("main",), "main", "small", True),
+        (("main/small",), "main", "small", True),
+        (("main/large",), "main", "small", False),
+        (("other/small",), "main", "small", False),
+        (("main/small",), "main", None, False),
+        (("small",), "main", "small", False),
+    ],
+)
+def test_the_requests_that_a_config_is_for(
+    requests: tuple[str, ...], request_name: str, subrequest: str | None, is_for_it: bool
+) -> None:
+    share = claims.share("gpu-0", 1, request=request_name, subrequest=subrequest)
+    claim = allocated("a", share, configs=(config("claim", *requests, qos="critical"),))
+
+    found = terms.of_share(claim, share, NOTHING, DEFAULTS)
+
+    assert (found.qos is Qos.CRITICAL) is is_for_it
+
+
+def test_a_class_that_forbids_overriding_does_so_for_its_own_request_only() -> None:
+    other = claims.share("gpu-0", 2, request="other")
+    configs = (config("class", "main", qos="low", **FORBIDDEN), config("claim", qos="high"))
+    claim = allocated("a", SHARE, other, configs=configs)
+
+    found = [terms.of_share(claim, share, NOTHING, DEFAULTS).qos for share in (SHARE, other)]
+
+    assert found == [Qos.LOW, Qos.HIGH]
+
+
+def test_malformed_parameters_are_refused_with_their_source_and_every_path() -> None:
+    with pytest.raises(ClaimError) as caught:
+        holding(config("claim", limits={"vram": "1_000"}, qos="best"))
+
+    assert str(caught.value) == (
+        "claim default/a: parameters of the claim: "
+        "limits.vram: found '1_000', expected a quantity such as 100, 71200m or 16Gi; "
+        "qos: found 'best', expected one of low, medium, high, critical"
+    )
+    with pytest.raises(ClaimError, match="parameters of the class: isolation: found 'none'"):
+        holding(config("class", isolation="none"))
+
+
+def test_malformed_parameters_are_refused_also_where_a_class_goes_over_them() -> None:
+    with pytest.raises(ClaimError, match=r"limits\.vram"):
+        holding(config("class", **vram("1Gi"), **FORBIDDEN), config("claim", **vram("-2Gi")))
+
+
+def of_pods(pods: dict[str, dict[str, str]]) -> ShareParameters:
+    return terms.of_pods(allocated("a", SHARE), pods)
+
+
+def test_malformed_annotations_are_refused_with_whose_they_are() -> None:
+    claim: AllocatedClaim = allocated("a", SHARE, annotations=annotated("qos", "best"))
+    with pytest.raises(ClaimError, match=r"claim default/a: annotation tensor-fusion\.ai/qos: f"):
+        terms.annotated(claim)
+
+    text = r"claim default/a: pod default/p: annotation tensor-fusion\.ai/vram-limit: found '1_0'"
+    with pytest.raises(ClaimError, match=text):
+        of_pods({"default/o": {}, "default/p": annotated("vram-limit", "1_0")})
+
+
+def test_annotations_of_something_else_are_none() -> None:
+    claim = allocated("a", SHARE, annotations={"tensor-fusion.ai/gpu-count": "2", "a": "b"})
+
+    assert terms.annotated(claim) is None
+    assert of_pods({"default/p": {"a": "b"}}) == NOTHING
+
+
+@pytest.mark.parametrize("key", ["tflops-limit", "vram-limit", "qos", "isolation"])
+def test_each_annotation_of_a_claim_keeps_its_pods_from_being_asked(key: str) -> None:
+    value = {"qos": "low", "isolation": "hard"}.get(key, "1Gi")
+
+    assert terms.annotated(allocated("a", SHARE, annotations=annotated(key, value))) is not None

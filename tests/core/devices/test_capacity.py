@@ -1,0 +1,70 @@
+"""What a card offers to claims, and what the API and the scheduler make of it."""
+
+import pytest
+
+from tensorfusion_dra.core.devices import capacity, oversubscription
+from tensorfusion_dra.core.devices.gpu import Gpu
+from tensorfusion_dra.core.kubernetes import quantity, slice_rules
+from tensorfusion_dra.core.kubernetes.quantity import GIB, MIB
+from tests.support.gpus import gpu, published
+
+
+def test_a_card_offers_its_compute_and_its_memory_with_a_policy() -> None:
+    offered = {name: entry.as_api() for name, entry in capacity.of_card(gpu(), None).items()}
+
+    assert offered == {
+        "tflops": {
+            "value": "312",
+            "requestPolicy": {"default": "312", "validRange": {"min": "0"}},
+        },
+        "vram": {
+            "value": "80Gi",
+            "requestPolicy": {"default": "80Gi", "validRange": {"min": "1Mi", "step": "1Mi"}},
+        },
+    }
+
+
+def test_a_claim_that_names_nothing_takes_the_whole_card() -> None:
+    for entry in capacity.of_card(gpu(), None).values():
+        assert entry.default == entry.value
+
+
+def test_no_share_is_negative_because_every_capacity_has_a_minimum() -> None:
+    for entry in capacity.of_card(gpu(), None).values():
+        assert entry.minimum.nano >= 0
+
+
+def test_a_fraction_of_a_tflops_is_kept() -> None:
+    offered = capacity.of_card(gpu(milli_tflops=71_200), None)["tflops"]
+
+    assert offered.as_api()["value"] == "71200m"
+    assert offered.step is None
+
+
+@pytest.mark.parametrize(
+    ("vram_bytes", "value"),
+    [
+        (80 * GIB, "80Gi"),
+        (80 * GIB - 1, "81919Mi"),
+        (85_520_809_984, "81559Mi"),
+        (16 * GIB + MIB // 2, "16Gi"),
+    ],
+)
+def test_memory_is_floored_to_the_step_in_which_it_is_shared(vram_bytes: int, value: str) -> None:
+    card = gpu(vram_bytes=vram_bytes)
+
+    offered = capacity.of_card(card, None)["vram"]
+
+    assert str(offered.value) == value
+    assert oversubscription.usable_vram_bytes(card) == quantity.parse(value).ceil() <= vram_bytes
+
+
+@pytest.mark.parametrize(
+    "card",
+    [gpu(), gpu(milli_tflops=1), gpu(milli_tflops=71_200), gpu(vram_bytes=2 * MIB)],
+    ids=["an A100", "hardly any compute", "a fraction", "hardly any memory"],
+)
+def test_the_api_server_takes_every_policy(card: Gpu) -> None:
+    (device,) = published(card)
+
+    assert slice_rules.device_violations(device.as_api()) == ()

@@ -1,0 +1,246 @@
+"""The device that is published for a card: the guide's attributes, within the API's limits."""
+
+import re
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tensorfusion_dra.core import names
+from tensorfusion_dra.core.devices import device as devices
+from tensorfusion_dra.core.devices.device import Node, Version
+from tensorfusion_dra.core.devices.gpu import Gpu, Inventory, LeftOut
+from tensorfusion_dra.core.devices.health import Kind, Sickness, Trouble
+from tensorfusion_dra.core.kubernetes import slice_rules
+from tests.support.gpus import NODE, cards, gpu, published
+
+GUIDE_STRINGS = {
+    "model",
+    "pool_name",
+    "pod_namespace",
+    "uuid",
+    "phase",
+    "used_by",
+    "node_name",
+    "qos",
+    "node_total_tflops",
+    "node_total_vram",
+    "node_virtual_tflops",
+    "node_virtual_vram",
+}
+GUIDE_INTEGERS = {"node_total_gpus", "node_managed_gpus"}
+
+
+def attributes(card: Gpu, node: Node = NODE) -> dict[str, Any]:
+    (device,) = published(card, node=node)
+    written: Any = device.as_api()["attributes"]
+    return dict(written)
+
+
+def test_every_attribute_of_the_guide_is_there_with_its_type() -> None:
+    written = attributes(gpu())
+
+    assert {name for name in GUIDE_STRINGS if "string" in written[name]} == GUIDE_STRINGS
+    assert {name for name in GUIDE_INTEGERS if "int" in written[name]} == GUIDE_INTEGERS
+
+
+def test_a_card_about_which_nothing_is_known_has_every_attribute_but_its_place() -> None:
+    unknown = gpu(
+        model="",
+        product_name="",
+        brand="",
+        architecture="",
+        compute_capability=(0, 0),
+        driver_version="",
+        cuda_driver_version=(0, 0),
+        pci_bus_id=None,
+        pcie_root=None,
+        numa_node=None,
+    )
+
+    missing = attributes(gpu()).keys() - attributes(unknown).keys()
+
+    assert missing == {names.ATTR_PCI_BUS_ID, names.ATTR_PCIE_ROOT, names.ATTR_NUMA_NODE}
+
+
+def test_each_attribute_has_one_value_of_one_type() -> None:
+    for value in attributes(gpu()).values():
+        assert len(value) == 1
+        assert value.keys() <= {"string", "int", "bool", "version"}
+
+
+def test_the_values_are_what_users_select_by() -> None:
+    written = attributes(gpu(), Node(name="node-01", gpupool="production-pool", qos="high"))
+
+    assert written["model"] == {"string": "A100"}
+    assert written["pool_name"] == {"string": "production-pool"}
+    assert written["node_name"] == {"string": "node-01"}
+    assert written["qos"] == {"string": "high"}
+    assert written["phase"] == {"string": "Running"}
+    assert written["used_by"] == {"string": ""}
+    assert written["cuda_compute_capability"] == {"version": "8.0.0"}
+    assert written["driver_version"] == {"version": "550.54.15"}
+    assert written["resource.kubernetes.io/pciBusID"] == {"string": "0000:01:00.0"}
+    assert written["resource.kubernetes.io/numaNode"] == {"int": 0}
+
+
+def test_the_name_is_a_dns_label_and_the_uuid_keeps_its_casing() -> None:
+    card = gpu(uuid="GPU-8F3A1B2C-0000-4000-8000-00000000ABCD")
+
+    (device,) = published(card)
+
+    assert device.name == "gpu-8f3a1b2c-0000-4000-8000-00000000abcd"
+    assert device.attributes["uuid"] == card.uuid
+
+
+def test_the_pool_holds_the_node_so_that_two_nodes_never_share_one() -> None:
+    first, second = (Node(name=name, gpupool="default", qos="low") for name in ("a", "b"))
+
+    assert first.pool == "default/a"
+    assert first.pool != second.pool
+
+
+def test_totals_count_the_cards_of_the_node() -> None:
+    inventory = Inventory(gpus=cards(8), left_out=(LeftOut(subject="GPU-9", reason="lost"),))
+
+    written = devices.devices(inventory, NODE)
+
+    for device in written:
+        assert device.attributes["node_total_tflops"] == "2496"
+        assert device.attributes["node_total_vram"] == "640Gi"
+        assert device.attributes["node_total_gpus"] == 9
+        assert device.attributes["node_managed_gpus"] == 8
+
+
+@pytest.mark.parametrize(
+    ("milli_tflops", "total"),
+    [(125_000, "1000"), (71_200, "569.6"), (1, "0.008"), (250_000_000, "2000000"), (10_000, "80")],
+)
+def test_total_compute_is_a_plain_decimal_which_cel_reads_as_a_double(
+    milli_tflops: int, total: str
+) -> None:
+    written = published(*(gpu(index, milli_tflops=milli_tflops) for index in range(8)))
+
+    assert written[0].attributes["node_total_tflops"] == total
+    assert written[0].attributes["node_virtual_tflops"] == total
+
+
+def test_devices_keep_the_order_of_the_cards() -> None:
+    written = published(*reversed(cards(3)))
+
+    assert [device.gpu.index for device in written] == [2, 1, 0]
+
+
+@pytest.mark.parametrize(
+    ("text", "version"),
+    [
+        ("550.54.15", "550.54.15"),
+        ("535.104.05", "535.104.5"),
+        ("12.4", "12.4.0"),
+        ("580", "580.0.0"),
+        ("v1.2.3-rc1", "1.2.3"),
+        ("1.2.3.4", "1.2.3"),
+        ("", "0.0.0"),
+        ("unknown", "0.0.0"),
+        ("00.00.00", "0.0.0"),
+        ("\u0663.\u0661", "0.0.0"),
+    ],
+)
+def test_a_drivers_own_notation_becomes_a_semantic_version(text: str, version: str) -> None:
+    assert devices.semantic_version(text) == Version(version)
+
+
+@given(st.text())
+def test_every_text_becomes_a_version_that_the_api_takes(text: str) -> None:
+    assert re.fullmatch(
+        r"(0|[1-9][0-9]*)(\.(0|[1-9][0-9]*)){2}", devices.semantic_version(text).text
+    )
+
+
+def test_a_long_text_is_cut_between_characters_at_64_bytes() -> None:
+    written = attributes(gpu(product_name="é" * 40, brand="x" * 65, model="é" * 31 + "xy" + "z"))
+
+    assert written["product_name"] == {"string": "é" * 32}
+    assert written["brand"] == {"string": "x" * 64}
+    assert written["model"] == {"string": "é" * 31 + "xy"}
+
+
+@given(st.text(), st.text(), st.integers(1, 10**9), st.integers(2 * 2**20, 2**50))
+def test_whatever_a_driver_says_of_its_card_the_api_takes_the_device(
+    product_name: str, driver_version: str, milli_tflops: int, vram_bytes: int
+) -> None:
+    card = gpu(
+        product_name=product_name,
+        model=product_name,
+        driver_version=driver_version,
+        milli_tflops=milli_tflops,
+        vram_bytes=vram_bytes,
+    )
+
+    (device,) = published(card)
+
+    assert slice_rules.device_violations(device.as_api()) == ()
+
+
+def test_more_attributes_are_added_with_their_types() -> None:
+    (device,) = published(gpu())
+
+    more = devices.with_attributes(
+        device,
+        [
+            ("example.com/rack", "r7"),
+            ("example.com/slot", 3),
+            ("example.com/nvlink", True),
+            ("example.com/firmware", Version("1.2.3")),
+        ],
+    )
+
+    written: Any = more.as_api()["attributes"]
+    assert written["example.com/rack"] == {"string": "r7"}
+    assert written["example.com/slot"] == {"int": 3}
+    assert written["example.com/nvlink"] == {"bool": True}
+    assert written["example.com/firmware"] == {"version": "1.2.3"}
+    assert slice_rules.device_violations(more.as_api()) == ()
+
+
+def test_an_attribute_of_the_device_itself_is_never_replaced() -> None:
+    (device,) = published(gpu())
+
+    more = devices.with_attributes(device, [("model", "H100"), ("uuid", "GPU-other")])
+
+    assert more == device
+
+
+def test_a_device_is_shared() -> None:
+    (device,) = published(gpu())
+
+    assert device.as_api()["allowMultipleAllocations"] is True
+
+
+def test_the_same_card_always_gives_the_same_device() -> None:
+    assert published(gpu()) == published(gpu())
+    assert published(gpu()) != published(replace(gpu(), vram_bytes=2**36))
+
+
+@pytest.mark.parametrize("effect", ["NoSchedule", "NoExecute", ""])
+def test_an_unhealthy_device_says_so_by_taint_and_phase_and_is_accepted(effect: str) -> None:
+    (healthy,) = published(gpu())
+    trouble = Trouble(kind=Kind.XID, reason="xid-79", text="XID 79: GPU has fallen off the bus")
+    since = datetime(2026, 3, 1, 13, 30, 15, 999_999, tzinfo=timezone(timedelta(hours=1)))
+
+    device = devices.unhealthy(healthy, Sickness(worst=trouble, since=since), effect=effect)
+    listed: Any = device.as_api()
+
+    expected = {
+        "key": "tensor-fusion.ai/unhealthy",
+        "value": "xid-79",
+        "effect": effect,
+        "timeAdded": "2026-03-01T12:30:15Z",
+    }
+    assert listed.get("taints") == ([expected] if effect else None)
+    assert listed["attributes"]["phase"] == {"string": "Unknown"}
+    assert listed["capacity"] == healthy.as_api()["capacity"]
+    assert slice_rules.device_violations(listed) == ()

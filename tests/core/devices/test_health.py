@@ -1,0 +1,239 @@
+"""How a card's health changes: at once for the worse, after a while for the better."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tensorfusion_dra.core.devices import health
+from tensorfusion_dra.core.devices.health import (
+    HEALTHY,
+    CardEvent,
+    CardHealth,
+    EventKind,
+    Finding,
+    HealthRules,
+    Kind,
+    Moment,
+    Trouble,
+)
+from tensorfusion_dra.core.devices.xids import XidRules
+from tensorfusion_dra.core.kubernetes import name_rules
+from tests.support.tally import examples
+
+RULES = HealthRules(failed_readings=2, good_readings=3, quiet_seconds=100)
+XID = Trouble(kind=Kind.XID, reason="xid-79", text="XID 79")
+LOST = Trouble(kind=Kind.LOST, reason="lost", text="lost")
+RESET = Trouble(kind=Kind.RECOVERY, reason="gpu-reset-required", text="reset")
+HUNG = Trouble(kind=Kind.UNREADABLE, reason="nvml-hung", text="hung")
+GOOD = Finding(needs_nothing=True)
+SILENT = Finding()  # of a driver that says nothing about recovery
+
+
+def moment(seconds: float) -> Moment:
+    return Moment(seconds, datetime(2026, 3, 1, tzinfo=UTC) + timedelta(seconds=seconds))
+
+
+def bad(trouble: Trouble) -> Finding:
+    return Finding(troubles=(trouble,))
+
+
+def after(
+    *findings: Finding, every: float = 50, start: CardHealth = HEALTHY, rules: HealthRules = RULES
+) -> CardHealth:
+    """The health after these readings, the first at 0 s."""
+    for number, finding in enumerate(findings):
+        start = health.read(start, finding, moment(number * every), rules)
+    return start
+
+
+@pytest.mark.parametrize("trouble", [LOST, RESET])
+def test_trouble_that_a_reading_finds_counts_at_once(trouble: Trouble) -> None:
+    found = after(bad(trouble))
+
+    assert found.sick is not None
+    assert found.sick.worst == trouble
+    assert found.sick.since == moment(0).at
+
+
+def test_a_reported_error_counts_at_once() -> None:
+    found = health.reported(HEALTHY, XID, moment(7))
+
+    assert found.sick is not None
+    assert (found.sick.worst, found.sick.since) == (XID, moment(7).at)
+
+
+@pytest.mark.parametrize(
+    ("findings", "every", "is_sick"),
+    [
+        ([GOOD, GOOD], 200, True),  # quiet for long enough, but seen good too rarely
+        ([GOOD, GOOD, GOOD], 200, False),
+        ([GOOD, GOOD, GOOD, GOOD], 20, True),  # seen good often enough, but too soon
+        ([GOOD] * 6, 20, False),
+        ([GOOD, GOOD, bad(LOST), GOOD, GOOD], 200, True),
+    ],
+)
+def test_a_card_is_healthy_again_after_quiet_time_and_good_readings(
+    findings: Sequence[Finding], every: float, is_sick: bool
+) -> None:
+    found = after(bad(RESET), *findings, every=every)
+
+    assert (found.sick is not None) is is_sick
+
+
+def test_a_healthy_card_carries_nothing_of_what_was() -> None:
+    assert after(bad(LOST), GOOD, GOOD, GOOD, GOOD) == HEALTHY
+
+
+@pytest.mark.parametrize(
+    ("finding", "clears"),
+    [
+        (GOOD, True),
+        (Finding(was_reset=True), True),
+        (SILENT, False),
+    ],
+)
+def test_a_reported_error_is_cleared_by_the_drivers_word_or_by_a_reset(
+    finding: Finding, clears: bool
+) -> None:
+    struck = health.reported(HEALTHY, XID, moment(0))
+
+    found = after(finding, *[SILENT] * 9, every=1000, start=struck)
+
+    assert (found == HEALTHY) is clears
+
+
+def test_a_card_that_was_away_and_is_back_was_reset() -> None:
+    struck = health.reported(HEALTHY, XID, moment(0))
+
+    assert after(bad(LOST), *[SILENT] * 4, start=struck) == HEALTHY
+
+
+def test_by_setting_a_reported_error_is_cleared_by_time() -> None:
+    struck = health.reported(HEALTHY, XID, moment(0))
+    patient = replace(RULES, xid_clear_seconds=400)
+
+    assert after(*[SILENT] * 8, start=struck, rules=patient).sick is not None
+    assert after(*[SILENT] * 11, start=struck, rules=patient) == HEALTHY
+
+
+def test_one_failed_reading_is_an_accident_and_two_in_a_row_are_not() -> None:
+    once = health.unread(HEALTHY, HUNG, moment(0), RULES)
+    again = health.unread(once, HUNG, moment(1), RULES)
+    apart = health.unread(health.read(once, GOOD, moment(1), RULES), HUNG, moment(2), RULES)
+
+    assert once.sick is apart.sick is None
+    assert again.sick is not None
+    assert again.sick.worst == HUNG
+
+
+def test_the_reason_gets_worse_but_not_better_while_a_card_is_sick() -> None:
+    struck = health.reported(HEALTHY, XID, moment(0))
+    lost = health.read(struck, bad(LOST), moment(1), RULES)
+    then = health.reported(health.read(lost, bad(RESET), moment(2), RULES), XID, moment(3))
+
+    assert lost.sick is not None
+    assert lost.sick.worst == LOST
+    assert then.sick == lost.sick
+    assert then.sick.since == moment(0).at
+
+
+def test_the_same_error_again_changes_nothing_that_is_told_but_takes_longer_to_heal() -> None:
+    once = health.reported(HEALTHY, XID, moment(0))
+    again = health.reported(once, XID, moment(90))
+
+    assert again.sick == once.sick
+    assert again.reported == once.reported
+    assert after(*[GOOD] * 4, start=again).sick is not None
+
+
+@pytest.mark.parametrize(
+    ("kind", "code", "reason"),
+    [
+        (EventKind.XID, 79, "xid-79"),
+        (EventKind.XID, 13, None),
+        (EventKind.UNCORRECTABLE_ECC, 0, "uncorrectable-ecc"),
+        (EventKind.FATAL_POISON, 0, "fatal-poison"),
+        (EventKind.RETIREMENT_FAILED, 0, "retirement-failed"),
+        (EventKind.UNAVAILABLE, 0, "unavailable"),
+        (EventKind.RECOVERY_ACTION, 0, None),
+    ],
+)
+def test_what_an_event_means(kind: EventKind, code: int, reason: str | None) -> None:
+    trouble = health.trouble_of(CardEvent(gpu_uuid="GPU-1", kind=kind, code=code), RULES)
+
+    assert (trouble.reason if trouble else None) == reason
+
+
+def test_an_ignored_xid_means_nothing() -> None:
+    rules = HealthRules(xids=XidRules(ignored=frozenset({79})))
+
+    assert health.trouble_of(CardEvent(gpu_uuid="a", kind=EventKind.XID, code=79), rules) is None
+
+
+@pytest.mark.parametrize("action", range(1, 12))
+def test_every_recovery_action_is_trouble_but_none(action: int) -> None:
+    trouble = health.recovery_trouble(action)
+
+    assert health.recovery_trouble(0) is None
+    assert trouble is not None
+    assert list(name_rules.label_value("value", trouble.reason)) == []
+
+
+STEPS = st.lists(
+    st.tuples(
+        st.floats(min_value=0, max_value=70),
+        st.sampled_from(["good", "silent", "lost", "reset", "xid", "unread"]),
+    ),
+    max_size=60,
+)
+
+
+@settings(max_examples=examples(200))
+@given(
+    STEPS,
+    st.integers(1, 3),
+    st.integers(1, 4),
+    st.floats(0, 150),
+    st.sampled_from([0.0, 10.0, 500.0]),
+)
+def test_a_card_never_flaps_faster_than_the_quiet_time(
+    steps: Sequence[tuple[float, str]], failed: int, good: int, quiet: float, clear: float
+) -> None:
+    rules = HealthRules(
+        failed_readings=failed, good_readings=good, quiet_seconds=quiet, xid_clear_seconds=clear
+    )
+    state, now, sick_at, goods = HEALTHY, 0.0, 0.0, 0
+    for seconds, step in steps:
+        now += seconds
+        before, state = state, _stepped(state, step, moment(now), rules)
+        goods = goods + 1 if step in ("good", "silent") else 0
+        if before.sick is None and state.sick is not None:
+            assert step not in ("good", "silent")
+            sick_at = now
+            assert state.sick.since == moment(now).at
+        elif before.sick is not None and state.sick is None:
+            assert now - sick_at >= quiet
+            assert goods >= good
+            assert state == HEALTHY
+        elif before.sick is not None and state.sick is not None:
+            assert state.sick.since == before.sick.since
+            assert state.sick.worst.kind >= before.sick.worst.kind
+
+
+def _stepped(state: CardHealth, step: str, now: Moment, rules: HealthRules) -> CardHealth:
+    findings: dict[str, Any] = {
+        "good": GOOD,
+        "silent": SILENT,
+        "lost": bad(LOST),
+        "reset": bad(RESET),
+    }
+    if step == "xid":
+        return health.reported(state, XID, now)
+    if step == "unread":
+        return health.unread(state, HUNG, now, rules)
+    return health.read(state, findings[step], now, rules)

@@ -1,0 +1,198 @@
+"""Which cards are remembered, and which of them others see."""
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from tensorfusion_dra.core.devices import health_record, known_cards
+from tensorfusion_dra.core.devices.gpu import Gpu, Inventory, LeftOut, LostCard
+from tensorfusion_dra.core.devices.health import HealthRules, Kind, Moment, Trouble
+from tensorfusion_dra.core.devices.known_cards import KnownCards, VisibleCards
+from tests.support.gpus import cards, gpu
+
+NOW = Moment(1000.0, datetime(2026, 3, 1, tzinfo=UTC))
+RULES = HealthRules(quiet_seconds=0, good_readings=1, failed_readings=1)
+A, B, C = cards(3)
+XID = Trouble(kind=Kind.XID, reason="xid-79", text="XID 79")
+
+
+def known(*gpus: Gpu) -> KnownCards:
+    return known_cards.after_reading(KnownCards(), Inventory(gpus=gpus), NOW, RULES)
+
+
+def read(before: KnownCards, *gpus: Gpu, **more: Any) -> tuple[KnownCards, Inventory]:
+    inventory = Inventory(gpus=gpus, **more)
+    return known_cards.after_reading(before, inventory, NOW, RULES), inventory
+
+
+def seen(before: KnownCards, *gpus: Gpu, held: tuple[Gpu, ...] = (), **more: Any) -> VisibleCards:
+    after, inventory = read(before, *gpus, **more)
+    return known_cards.visible(after, inventory, {name(each) for each in held})
+
+
+def name(card: Gpu) -> str:
+    return card.uuid.lower()
+
+
+def reason(cards: VisibleCards, card: Gpu) -> str:
+    return cards.sick[name(card)].worst.reason
+
+
+def test_a_card_that_is_there_is_shown_as_it_is() -> None:
+    shown = seen(known(A, B), A, B)
+
+    assert shown == VisibleCards(inventory=Inventory(gpus=(A, B)), sick={}, absent=frozenset())
+
+
+def test_a_vanished_card_without_claims_is_not_shown_but_known_to_be_sick() -> None:
+    shown = seen(known(A, B), B)
+
+    assert shown.inventory.gpus == (B,)
+    assert reason(shown, A) == "vanished"
+    assert shown.absent == {name(A)}
+
+
+def test_a_vanished_card_with_claims_is_shown_as_and_where_it_was() -> None:
+    shown = seen(known(A, B, C), A, replace(C, index=1), held=(B,))
+
+    assert [card.uuid for card in shown.inventory.gpus] == [A.uuid, B.uuid, C.uuid]
+    assert shown.inventory.gpus[1] == B
+    assert shown.absent == {name(B)}
+
+
+@pytest.mark.parametrize(
+    "lost",
+    [
+        LostCard(subject=A.uuid, uuid=A.uuid, pci_bus_id=None, text="handle: LOST"),
+        LostCard(subject="GPU 0", uuid=None, pci_bus_id=A.pci_bus_id, text="handle: LOST"),
+        LostCard(subject="GPU 0", uuid=None, pci_bus_id=None, text="handle: LOST"),
+    ],
+)
+def test_a_lost_card_is_recognised_by_what_it_still_tells_and_counted_once(lost: LostCard) -> None:
+    left_out = (LeftOut(subject=lost.subject, reason="lost"),)
+
+    shown = seen(known(A, B), B, held=(A,), lost=(lost,), left_out=left_out)
+
+    assert reason(shown, A) == "lost"
+    assert shown.sick[name(A)].worst.text == "the GPU is lost: handle: LOST"
+    assert shown.inventory.gpus == (A, B)
+    assert shown.inventory.left_out == ()
+
+
+def test_a_lost_card_without_claims_stays_left_out() -> None:
+    lost = LostCard(subject=A.uuid, uuid=A.uuid, pci_bus_id=None, text="LOST")
+    left_out = (LeftOut(subject=A.uuid, reason="lost"),)
+
+    shown = seen(known(A, B), B, lost=(lost,), left_out=left_out)
+
+    assert (shown.inventory.gpus, shown.inventory.left_out) == ((B,), left_out)
+
+
+def test_a_card_that_cannot_be_used_any_more_says_why() -> None:
+    left_out = (LeftOut(subject=A.uuid, reason="mig_mode: found MIG on"),)
+
+    shown = seen(known(A), left_out=left_out, held=(A,))
+
+    assert reason(shown, A) == "unusable"
+    assert shown.sick[name(A)].worst.text.endswith("mig_mode: found MIG on")
+    assert (shown.inventory.gpus, shown.inventory.left_out) == ((A,), ())
+
+
+def test_a_card_that_comes_back_is_shown_once_it_is_healthy() -> None:
+    patient = replace(RULES, good_readings=2)
+    gone, _ = read(known(A, B), B)
+    inventory = Inventory(gpus=(A, B))
+
+    back = known_cards.after_reading(gone, inventory, NOW, patient)
+    well = known_cards.after_reading(back, inventory, NOW, patient)
+
+    first = known_cards.visible(back, inventory, ())
+    assert first.inventory.gpus == (B,)
+    assert [each.subject for each in first.inventory.left_out] == [A.uuid]
+    assert known_cards.visible(back, inventory, {name(A)}).inventory.gpus == (A, B)
+    assert known_cards.visible(well, inventory, ()).inventory == inventory
+
+
+@pytest.mark.parametrize(("recovery", "is_sick"), [({}, False), ({0: 0}, False), ({0: 1}, True)])
+def test_a_recovery_that_the_driver_asks_for_is_trouble(
+    recovery: dict[int, int], is_sick: bool
+) -> None:
+    asked = {(A, B)[index].uuid: action for index, action in recovery.items()}
+
+    shown = seen(known(A, B), A, B, recovery=asked)
+
+    assert bool(shown.sick) is is_sick
+    assert shown.inventory.gpus == (A, B)
+    assert shown.absent == frozenset()
+
+
+def test_another_version_of_the_driver_clears_what_was_reported() -> None:
+    struck = known_cards.after_report(known(A), A.uuid, XID, NOW)
+
+    same, _ = read(struck, A)
+    other, _ = read(struck, replace(A, driver_version="580.95.05"))
+
+    assert (bool(same.sick()), bool(other.sick())) == (True, False)
+
+
+def test_a_reading_that_failed_is_trouble_of_all_cards() -> None:
+    hung = Trouble(kind=Kind.UNREADABLE, reason="nvml-hung", text="hung")
+
+    after = known_cards.after_failure(known(A, B), hung, NOW, RULES)
+
+    assert {sick.worst.reason for sick in after.sick().values()} == {"nvml-hung"}
+    assert after.absent == frozenset()
+
+
+def record(before: KnownCards) -> Any:
+    return health_record.as_json(before, boot_id="boot-1")
+
+
+def restored(kept: Any, *, boot_id: str = "boot-1", held: tuple[Gpu, ...] = ()) -> KnownCards:
+    names = {name(card) for card in held}
+    return health_record.from_json(kept, boot_id=boot_id, held=names, now=NOW)
+
+
+def test_a_restart_knows_cards_and_sickness_as_before() -> None:
+    card = gpu(5, simulated=True, minor=None, pci_bus_id=None)
+    before = known_cards.after_report(known(A, card), A.uuid, XID, NOW)
+
+    after = restored(record(before))
+
+    assert (after.cards, after.sick()) == (before.cards, before.sick())
+    assert after.health[A.uuid].reported == (XID,)
+    assert record(after) == record(before)
+
+
+def test_a_reboot_heals_every_card_and_forgets_none_that_is_held() -> None:
+    before = known_cards.after_report(known(A, B), A.uuid, XID, NOW)
+
+    after = restored(record(before), boot_id="boot-2", held=(A,))
+
+    assert (set(after.cards), dict(after.health)) == ({A.uuid}, {})
+
+
+def test_a_restart_forgets_an_absent_card_without_claims() -> None:
+    gone, _ = read(known(A, B, C), C)
+
+    after = restored(record(gone), held=(A,))
+
+    assert set(after.cards) == {A.uuid, C.uuid}
+    assert set(after.sick()) == {A.uuid}
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"version": 2},
+        {"cards": [{"uuid": "GPU-1"}]},
+        {"cards": 7},
+        {"sick": {"GPU-1": {"since": "yesterday"}}},
+        {"absent": None},
+    ],
+)
+def test_a_record_that_is_none_is_refused(damage: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"found|Invalid"):
+        restored({**record(known(A)), **damage})

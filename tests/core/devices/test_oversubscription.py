@@ -1,0 +1,228 @@
+"""What a pool hands out beyond its cards."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tensorfusion_dra.core.claims.limits import Limit
+from tensorfusion_dra.core.claims.prepared import PreparedClaim
+from tensorfusion_dra.core.devices import device, oversubscription
+from tensorfusion_dra.core.devices.device import Device
+from tensorfusion_dra.core.devices.gpu import Gpu, Host, Inventory
+from tensorfusion_dra.core.devices.oversubscription import Oversubscription
+from tensorfusion_dra.core.errors import ClaimError, InputError
+from tensorfusion_dra.core.kubernetes import quantity, slice_rules
+from tensorfusion_dra.core.kubernetes.quantity import GIB, MIB
+from tests.support.claims import admitted, allocated, local, prepared, share
+from tests.support.gpus import NODE, gpu
+
+HALF_MORE = Oversubscription(tflops_percent=150, host_memory_percent=50, host_disk_percent=0)
+POOL = replace(NODE, oversubscription=HALF_MORE)
+
+
+def published(*cards: Gpu, host: Host, ratios: Oversubscription = HALF_MORE) -> tuple[Device, ...]:
+    return device.devices(Inventory(gpus=cards), replace(NODE, oversubscription=ratios), host)
+
+
+def test_tenants_divide_the_virtual_totals() -> None:
+    (a100,) = published(gpu(vram_bytes=40 * GIB), host=Host(memory_bytes=40 * GIB))
+
+    assert {name: str(entry.value) for name, entry in a100.capacity.items()} == {
+        "tflops": "312",
+        "vram": "40Gi",
+        "virtual_tflops": "468",
+        "virtual_vram": "60Gi",
+    }
+
+
+def test_who_names_nothing_takes_all_that_is_shared_and_nothing_of_what_is_not() -> None:
+    (a100,) = published(gpu(vram_bytes=40 * GIB), host=Host(memory_bytes=40 * GIB))
+
+    assert {name: str(entry.default) for name, entry in a100.capacity.items()} == {
+        "tflops": "0",
+        "vram": "0",
+        "virtual_tflops": "468",
+        "virtual_vram": "60Gi",
+    }
+    assert slice_rules.device_violations(a100.as_api()) == ()
+
+
+def test_a_pool_that_hands_out_no_more_has_no_virtual_capacity() -> None:
+    (a100,) = device.devices(Inventory(gpus=(gpu(),)), NODE)
+
+    assert set(a100.capacity) == {"tflops", "vram"}
+
+
+def test_fractions_of_compute_stay_exact() -> None:
+    (card,) = published(gpu(milli_tflops=71_200), host=Host())
+
+    assert str(card.capacity["virtual_tflops"].value) == "106800m"
+
+
+def test_the_hosts_memory_and_disk_go_to_the_cards_by_their_own_size() -> None:
+    ratios = Oversubscription(tflops_percent=100, host_memory_percent=50, host_disk_percent=10)
+    small, large = published(
+        gpu(0, vram_bytes=16 * GIB),
+        gpu(1, vram_bytes=48 * GIB),
+        host=Host(memory_bytes=64 * GIB, disk_bytes=320 * GIB),
+        ratios=ratios,
+    )
+
+    assert str(small.capacity["virtual_vram"].value) == "32Gi"  # 16 + 64 x 1/4
+    assert str(large.capacity["virtual_vram"].value) == "96Gi"  # 48 + 64 x 3/4
+
+
+def test_every_device_tells_the_nodes_totals() -> None:
+    (first, second) = published(
+        gpu(0, vram_bytes=40 * GIB),
+        gpu(1, vram_bytes=40 * GIB),
+        host=Host(memory_bytes=80 * GIB),
+    )
+
+    for one in (first, second):
+        assert one.attributes["node_total_tflops"] == "624"
+        assert one.attributes["node_virtual_tflops"] == "936"
+        assert one.attributes["node_total_vram"] == "80Gi"
+        assert one.attributes["node_virtual_vram"] == "120Gi"
+
+
+@given(
+    st.lists(st.integers(1, 200 * GIB), min_size=1, max_size=8),
+    st.integers(0, 2**42),
+    st.integers(0, 2**44),
+    st.integers(0, 100),
+    st.integers(0, 100),
+)
+def test_the_parts_never_exceed_the_whole(
+    sizes: list[int], memory: int, disk: int, memory_percent: int, disk_percent: int
+) -> None:
+    ratios = Oversubscription(
+        tflops_percent=100, host_memory_percent=memory_percent, host_disk_percent=disk_percent
+    )
+    cards = tuple(gpu(index, vram_bytes=size + MIB) for index, size in enumerate(sizes))
+    host = Host(memory_bytes=memory, disk_bytes=disk)
+
+    totals = oversubscription.virtual(cards, ratios, host)
+
+    own = sum(card.vram_bytes for card in cards)
+    handed_out = sum(total.vram_bytes for total in totals.values())
+    assert handed_out <= own + memory * memory_percent // 100 + disk * disk_percent // 100
+    for card in cards:
+        assert totals[card.uuid].vram_bytes % MIB == 0
+        assert totals[card.uuid].vram_bytes >= oversubscription.usable_vram_bytes(card)
+
+
+def test_absent_ratios_are_those_of_the_gpupool_definition() -> None:
+    assert oversubscription.parse({}) == Oversubscription(
+        tflops_percent=500, host_memory_percent=50, host_disk_percent=70
+    )
+
+
+def test_every_malformed_ratio_is_named_at_once() -> None:
+    with pytest.raises(InputError) as caught:
+        oversubscription.parse(
+            {"tflopsOversellRatio": 99, "vramExpandToHostMem": "50", "vramExpandToHostDisk": True}
+        )
+
+    assert str(caught.value) == (
+        "oversubscription: "
+        "tflopsOversellRatio: found 99, expected a whole number 100 to 100000; "
+        "vramExpandToHostMem: found '50', expected a whole number 0 to 100; "
+        "vramExpandToHostDisk: found True, expected a whole number 0 to 100"
+    )
+
+
+AMOUNTS = {"tflops": "0", "vram": "0"}
+
+
+def taken(
+    name: str, virtual: tuple[str, str] | None, beside: Sequence[PreparedClaim] = ()
+) -> PreparedClaim:
+    """A claim on one 40Gi A100 at 1.5x; None asks for the physical pair."""
+    node = local(gpu(vram_bytes=40 * GIB), node=POOL, host=Host(memory_bytes=40 * GIB))
+    (a100,) = node.devices
+    if virtual is None:
+        consumed = {"tflops": "312", "vram": "40Gi", "virtual_tflops": "468"}
+        amounts = {**consumed, "virtual_vram": "60Gi"}
+    else:
+        amounts = {**AMOUNTS, "virtual_tflops": virtual[0], "virtual_vram": virtual[1]}
+    allocation = replace(
+        share(a100, int(name)),
+        consumed={key: quantity.parse(text) for key, text in amounts.items()},
+    )
+    return admitted(allocated(f"claim-{name}", allocation), on=node, beside=beside).claim
+
+
+def test_shares_fill_the_virtual_totals_to_the_last_unit_and_not_one_more() -> None:
+    first = taken("1", ("400", "40Gi"))
+    second = taken("2", ("68", "20Gi"), [first])
+
+    with pytest.raises(ClaimError, match=r"virtual_tflops: 1n beside 468 held is over 468"):
+        taken("3", ("1n", "1Mi"), [first, second])
+
+
+def test_who_names_the_physical_pair_has_the_card_alone() -> None:
+    alone = taken("1", None)
+
+    with pytest.raises(ClaimError, match=r"virtual_tflops: 1 beside 468 held is over 468"):
+        taken("2", ("1", "1Mi"), [alone])
+
+
+def test_limits_follow_the_virtual_amounts() -> None:
+    (kept,) = taken("1", ("156", "50Gi")).shares
+
+    assert kept.limit is not None
+    assert (kept.limit.sm_percent, kept.limit.vram_bytes) == (50, 50 * GIB)
+
+
+def test_a_share_from_before_the_pool_oversubscribed_counts_as_it_is() -> None:
+    before = local(gpu(vram_bytes=40 * GIB))
+    (a100,) = before.devices
+    old = prepared("old", share(a100, 9, tflops="300", vram="30Gi"), on=before)
+
+    with pytest.raises(ClaimError, match=r"virtual_tflops: 200 beside 300 held is over 468"):
+        taken("1", ("200", "1Gi"), [old])
+    assert taken("2", ("168", "30Gi"), [old]).shares
+
+
+def after(name: str, tflops: str, vram: str, beside: Sequence[PreparedClaim] = ()) -> PreparedClaim:
+    """A claim that was allocated by virtual amounts and is prepared after the pool ceased to."""
+    node = local(gpu(vram_bytes=40 * GIB))
+    (card,) = node.devices
+    amounts = {"tflops": "0", "vram": "0", "virtual_tflops": tflops, "virtual_vram": vram}
+    consumed = {capacity: quantity.parse(text) for capacity, text in amounts.items()}
+    wanted = allocated(name, share(card, ord(name), consumed=consumed))
+    return admitted(wanted, on=node, beside=beside).claim
+
+
+def test_a_claim_from_before_the_pool_ceased_to_oversubscribe_gets_its_amounts_of_the_card() -> (
+    None
+):
+    (kept,) = after("a", "78", "10Gi").shares
+
+    assert kept.consumed == {"tflops": quantity.parse("78"), "vram": quantity.parse("10Gi")}
+    assert kept.limit == Limit(sm_percent=25, vram_bytes=10 * GIB)
+
+
+def test_such_claims_share_what_the_card_has_and_no_more() -> None:
+    first = after("a", "78", "30Gi")
+
+    with pytest.raises(ClaimError, match="vram: 20Gi beside 30Gi held is over 40Gi"):
+        after("b", "78", "20Gi", beside=[first])
+    after("c", "78", "10Gi", beside=[first])
+
+
+def test_such_a_claim_for_more_than_the_card_gets_the_card() -> None:
+    record = after("a", "468", "60Gi")
+
+    assert record.shares[0].limit == Limit(sm_percent=100, vram_bytes=40 * GIB)
+    with pytest.raises(ClaimError, match="tflops: 1 beside 312 held is over 312"):
+        after("b", "1", "1Mi", beside=[record])
+
+
+def test_an_amount_of_nothing_is_refused_also_from_such_a_pool() -> None:
+    with pytest.raises(ClaimError, match="vram: found 0, expected at least 1Mi"):
+        after("a", "78", "0")

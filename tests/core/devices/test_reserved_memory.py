@@ -1,0 +1,73 @@
+"""Memory that the driver keeps is not handed out, and claims from before keep what they have."""
+
+from dataclasses import replace
+
+import pytest
+
+from tensorfusion_dra.core.claims import tenancy
+from tensorfusion_dra.core.devices.gpu import Host
+from tensorfusion_dra.core.devices.oversubscription import Oversubscription
+from tensorfusion_dra.core.errors import ClaimError
+from tensorfusion_dra.core.kubernetes import quantity
+from tensorfusion_dra.core.kubernetes.quantity import GIB, MIB
+from tests.support.claims import admitted, allocated, alone, local, prepared, share, terms
+from tests.support.gpus import NODE, gpu, published
+from tests.support.tenants import limit_of
+
+T4 = gpu(vram_bytes=15360 * MIB, milli_tflops=65_000)
+KEEPING = replace(T4, reserved_bytes=450 * MIB - 1)
+BEFORE, NOW = local(T4), local(KEEPING)
+(CARD,) = NOW.devices
+
+
+def test_capacity_is_the_total_less_what_the_driver_keeps_in_whole_mib() -> None:
+    (device,) = published(KEEPING)
+
+    assert str(device.capacity["vram"].value) == "14910Mi"
+    assert device.attributes["node_total_vram"] == "14910Mi"
+
+
+def test_virtual_memory_extends_what_can_be_handed_out() -> None:
+    ratios = Oversubscription(tflops_percent=100, host_memory_percent=50, host_disk_percent=0)
+    pool = replace(NODE, oversubscription=ratios)
+
+    (device,) = published(KEEPING, node=pool, host=Host(memory_bytes=2 * GIB))
+
+    assert str(device.capacity["virtual_vram"].value) == "15934Mi"
+
+
+def test_the_whole_card_is_what_can_be_handed_out() -> None:
+    whole = prepared("a", alone(CARD), on=NOW)
+
+    assert limit_of(whole).vram_bytes == 14910 * MIB
+
+
+def test_a_record_of_the_whole_total_stays_and_new_claims_fit_the_new_one() -> None:
+    whole = prepared("a", share(CARD, 1, tflops="65", vram="15Gi"), on=BEFORE)
+
+    (kept,) = tenancy.regranted([whole], NOW.devices, NOW.rules)
+
+    assert kept == whole
+    with pytest.raises(ClaimError, match="is over 14910Mi"):
+        admitted(allocated("b", share(CARD, 2, tflops="0", vram="1Mi")), on=NOW, beside=[whole])
+    half = prepared("c", share(CARD, 3, tflops="1", vram="14Gi"), on=NOW)
+    with pytest.raises(ClaimError, match="vram: 1Gi beside 14Gi held is over 14910Mi"):
+        admitted(allocated("d", share(CARD, 4, tflops="1", vram="1Gi")), on=NOW, beside=[half])
+
+
+def test_a_claim_for_the_old_total_that_is_prepared_now_gets_the_new_one() -> None:
+    record = prepared("a", share(CARD, 1, tflops="65", vram="15Gi"), on=NOW)
+
+    assert record.shares[0].consumed["vram"] == quantity.parse("14910Mi")
+    assert limit_of(record).vram_bytes == 14910 * MIB
+
+
+def test_more_than_the_old_total_is_refused() -> None:
+    with pytest.raises(ClaimError, match="is over 14910Mi"):
+        prepared("a", share(CARD, 1, tflops="65", vram="15361Mi"), on=NOW)
+
+
+def test_nothing_of_what_the_driver_keeps_is_lent() -> None:
+    record = prepared("a", share(CARD, 1, tflops="1", vram="1Gi"), on=NOW, terms=terms(vram="1Ti"))
+
+    assert limit_of(record).vram_bytes == 14910 * MIB

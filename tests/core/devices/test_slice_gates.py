@@ -1,0 +1,67 @@
+"""What a node misses of its slices where an API server has a feature gate off."""
+
+from collections.abc import Sequence
+
+from tensorfusion_dra.core.devices import slices
+from tensorfusion_dra.core.devices.slices import Slice
+from tensorfusion_dra.core.kubernetes import stored
+from tensorfusion_dra.core.kubernetes.stored import GATE_CONSUMABLE_CAPACITY, GATE_DEVICE_TAINTS
+from tests.support.publications import NAME, publication, wanted, written
+
+CONSUMABLE_OFF = frozenset({GATE_CONSUMABLE_CAPACITY})
+TAINTS_OFF = frozenset({GATE_DEVICE_TAINTS})
+
+
+def dropping(gates: frozenset[str], items: Sequence[Slice]) -> list[Slice]:
+    """The slices as an API server keeps them that has these gates off."""
+    return [
+        {
+            **item,
+            "spec": {
+                **item["spec"],
+                "devices": stored.without(item["spec"]["devices"], gates),
+            },
+        }
+        for item in items
+    ]
+
+
+def test_fields_of_a_gate_that_is_off_are_missed_until_the_gate_is_known() -> None:
+    kept = dropping(CONSUMABLE_OFF, publication())
+
+    assert written(slices.plan(wanted(), kept)) == {"update": [NAME]}
+    assert not slices.plan(wanted(), kept, dropped=CONSUMABLE_OFF)
+    assert slices.plan(wanted(), kept, dropped=TAINTS_OFF)
+
+
+def test_with_a_gate_off_other_changes_are_still_written() -> None:
+    kept = dropping(CONSUMABLE_OFF, publication())
+
+    plan = slices.plan(wanted(3), kept, dropped=CONSUMABLE_OFF)
+
+    assert written(plan) == {"update": [NAME]}
+
+
+def test_a_gate_that_is_on_again_costs_nothing_while_it_is_still_taken_for_off() -> None:
+    assert not slices.plan(wanted(), publication(), dropped=CONSUMABLE_OFF)
+
+
+def test_dropped_fields_name_their_gate() -> None:
+    (item,) = wanted()
+    devices = [{**device, "taints": [{"key": "a"}]} for device in item["spec"]["devices"]]
+    tainted = {**item, "spec": {**item["spec"], "devices": devices}}
+
+    for gates in (CONSUMABLE_OFF, TAINTS_OFF, CONSUMABLE_OFF | TAINTS_OFF):
+        assert slices.dropped_gates(tainted, dropping(gates, [tainted])[0]) == gates
+
+
+def test_nothing_dropped_names_no_gate() -> None:
+    for item in (*wanted(0), *wanted(2)):
+        assert slices.dropped_gates(item, item) == frozenset()
+
+
+def test_a_difference_that_no_gate_explains_names_none() -> None:
+    (item,) = wanted(2)
+    (other,) = wanted(1)
+
+    assert slices.dropped_gates(item, other) == frozenset()

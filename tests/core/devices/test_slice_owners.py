@@ -1,0 +1,51 @@
+"""Only slices that this driver wrote on this node are deleted."""
+
+from typing import Any
+
+import pytest
+
+from tensorfusion_dra.core.devices import slices
+from tests.support.publications import NAME, wanted
+
+NODE_OWNER = {"apiVersion": "v1", "kind": "Node", "name": "node-01", "uid": "node-uid"}
+
+
+def stored(name: str, owners: list[dict[str, Any]] | None, **spec: Any) -> dict[str, Any]:
+    """A slice beside those that are wanted."""
+    (item,) = wanted()
+    metadata = {"name": name, "uid": f"uid-of-{name}", "resourceVersion": "1"}
+    if owners is not None:
+        metadata["ownerReferences"] = owners  # type: ignore[assignment]
+    pool = {**item["spec"]["pool"], "generation": 1}
+    return {"metadata": metadata, "spec": {**item["spec"], "pool": pool, **spec}}
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        stored("left-behind", [NODE_OWNER]),
+        stored("of-an-earlier-node-object", [{**NODE_OWNER, "uid": "earlier"}]),
+        stored(f"{NAME}-7", None),
+        stored(f"{NAME}-7", []),
+    ],
+    ids=lambda item: str(item["metadata"]["name"]),
+)
+def test_a_slice_of_the_node_that_is_not_wanted_any_more_is_deleted(own: dict[str, Any]) -> None:
+    assert slices.plan(wanted(), [own]).delete == (own,)
+
+
+@pytest.mark.parametrize(
+    "foreign",
+    [
+        stored("other-driver", [NODE_OWNER], driver="gpu.nvidia.com"),
+        stored("other-node", [NODE_OWNER], nodeName="node-99"),
+        stored("no-node", [NODE_OWNER], nodeName=None),
+        stored("owned-by-another-node", [{**NODE_OWNER, "name": "node-99"}]),
+        stored("owned-by-a-pod", [{**NODE_OWNER, "kind": "Pod"}]),
+        stored("two-owners", [NODE_OWNER, {**NODE_OWNER, "kind": "Pod"}]),
+        stored("without-owner", None),
+    ],
+    ids=lambda item: str(item["metadata"]["name"]),
+)
+def test_a_slice_of_somebody_else_is_never_deleted(foreign: dict[str, Any]) -> None:
+    assert slices.plan(wanted(), [foreign]).delete == ()

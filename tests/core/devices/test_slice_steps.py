@@ -1,0 +1,95 @@
+"""What is stored after each write of a plan, and what a scheduler sees meanwhile."""
+
+from dataclasses import replace
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tensorfusion_dra.core.devices import slices
+from tensorfusion_dra.core.devices.slices import Slice
+from tests.support.gpus import NODE
+from tests.support.publications import generations, publication, wanted
+from tests.support.slice_store import applied, listed, states, visible
+from tests.support.tally import examples
+
+
+def test_an_obsolete_slice_goes_before_the_rest_is_written() -> None:
+    kept = publication(65)
+
+    steps = states(slices.plan(wanted(1), kept), kept)
+
+    assert [len(step) for step in steps] == [2, 1, 1]
+    assert generations(steps[-1]) == [1]
+
+
+def test_obsolete_slices_go_oldest_first_so_that_no_older_pool_comes_back() -> None:
+    (stray,), (old,) = publication(1), publication(2)
+    stray["metadata"]["name"] = "a-stray"
+    stray["spec"]["pool"]["generation"] = 5
+
+    steps = states(slices.plan(wanted(3), [stray, old]), [stray, old])
+
+    assert [[len(item["spec"]["devices"]) for item in step] for step in steps] == [
+        [1, 2],
+        [1],
+        [],
+        [3],
+    ]
+
+
+@st.composite
+def stores(draw: st.DrawFn) -> list[Slice]:
+    """What may be stored for this driver and node, whoever wrote it."""
+    sizes = st.sampled_from([0, 1, 2, 64, 65, 129])
+    items: dict[str, Any] = {}
+    for pool in draw(st.lists(st.sampled_from(["default", "old"]), max_size=2)):
+        node = replace(NODE, gpupool=pool)
+        for item in publication(draw(sizes), node=node, node_uid=draw(st.sampled_from("ab"))):
+            change = draw(st.sampled_from(["", "", "vanished", "generation", "device", "renamed"]))
+            name = item["metadata"]["name"]
+            if change == "vanished":
+                continue
+            if change == "generation":
+                item["spec"]["pool"]["generation"] = draw(st.integers(0, 3))
+            if change == "device" and item["spec"]["devices"]:
+                item["spec"]["devices"][0]["attributes"]["qos"] = {"string": "low"}
+            if change == "renamed":
+                name = f"a-{name}"
+            item["metadata"] = {**item["metadata"], "name": name, "uid": f"{pool}-{name}"}
+            items[name] = item
+    return draw(st.permutations(list(items.values())))
+
+
+@settings(max_examples=examples(40))
+@given(stores(), st.sampled_from([0, 1, 2, 65, 129]), st.sampled_from("ab"))
+def test_from_whatever_is_stored_a_plan_leads_to_the_wanted_pool_and_to_nothing_else(
+    kept: list[Slice], count: int, node_uid: str
+) -> None:
+    target = wanted(count, node_uid=node_uid)
+
+    plan = slices.plan(target, kept)
+    after = applied(plan, kept)
+
+    pool = visible(after, "default/node-01")
+    assert pool is not None
+    assert len(pool) == len(after)
+    assert listed(pool) == listed(target)
+    assert set(generations(after)) == {plan.generation}
+    assert not slices.plan(target, after)
+
+
+@settings(max_examples=examples(40))
+@given(stores(), st.sampled_from([0, 1, 2, 65, 129]))
+def test_no_scheduler_ever_sees_old_and_new_devices_mixed_or_an_older_generation(
+    kept: list[Slice], count: int
+) -> None:
+    target = wanted(count)
+    of_pool = [item for item in kept if item["spec"]["pool"]["name"] == "default/node-01"]
+    newest = max(generations(of_pool), default=0)
+
+    for state in states(slices.plan(target, kept), kept)[1:]:
+        seen = visible(state, "default/node-01") or []
+
+        untouched = all(item in kept for item in seen) and set(generations(seen)) <= {newest}
+        assert untouched or listed(seen) == listed(target)

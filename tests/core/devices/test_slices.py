@@ -1,0 +1,296 @@
+"""Which writes a node makes to its ResourceSlices, and what is in them."""
+
+import copy
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import pytest
+
+from tensorfusion_dra.core.devices import slices
+from tensorfusion_dra.core.devices.device import Node, Taint
+from tensorfusion_dra.core.devices.slices import Slice
+from tensorfusion_dra.core.kubernetes import slice_rules
+from tests.support.gpus import NODE, cards, published
+from tests.support.publications import MANY, NAME, generations, publication, wanted, written
+from tests.support.slice_store import applied
+
+SINCE = datetime(2026, 3, 1, tzinfo=UTC)
+
+
+def test_a_new_node_creates_its_slice_at_generation_1() -> None:
+    plan = slices.plan(wanted(), [])
+
+    assert written(plan) == {"create": [NAME]}
+    (created,) = plan.create
+    assert created["kind"] == "ResourceSlice"
+    assert created["spec"]["driver"] == "tensor-fusion.ai.dra-driver"
+    assert created["spec"]["nodeName"] == "node-01"
+    assert created["spec"]["pool"] == {
+        "name": "default/node-01",
+        "generation": 1,
+        "resourceSliceCount": 1,
+    }
+    assert [device["name"] for device in created["spec"]["devices"]] == [
+        device.name for device in MANY[:2]
+    ]
+
+
+def test_the_slice_belongs_to_its_node_and_says_so_as_the_guide_does() -> None:
+    (item,) = wanted()
+
+    assert item["metadata"] == {
+        "name": NAME,
+        "labels": {
+            "tensor-fusion.ai/managed-by": "node-01",
+            "kubernetes.io/hostname": "node-01",
+        },
+        "ownerReferences": [
+            {
+                "apiVersion": "v1",
+                "kind": "Node",
+                "name": "node-01",
+                "uid": "node-uid",
+                "controller": True,
+            }
+        ],
+    }
+
+
+def test_a_node_without_devices_publishes_an_empty_pool() -> None:
+    plan = slices.plan(slices.wanted((), NODE, node_uid="node-uid"), [])
+
+    (created,) = plan.create
+    assert created["spec"]["devices"] == []
+    assert created["spec"]["pool"]["resourceSliceCount"] == 1
+
+
+def test_nothing_is_written_if_nothing_changed() -> None:
+    plan = slices.plan(wanted(65), publication(65))
+
+    assert not plan
+    assert written(plan) == {}
+    assert plan.generation == 1
+
+
+def test_an_empty_pool_may_be_stored_without_a_list_of_devices() -> None:
+    kept = publication(0)
+    del kept[0]["spec"]["devices"]
+
+    assert not slices.plan(wanted(0), kept)
+
+
+def test_quantities_written_in_another_way_are_no_change() -> None:
+    kept = publication()
+    for device in kept[0]["spec"]["devices"]:
+        device["capacity"]["vram"]["value"] = "81920Mi"
+        device["capacity"]["tflops"]["value"] = "312e0"
+
+    assert not slices.plan(wanted(), kept)
+
+
+def test_one_changed_slice_keeps_the_generation() -> None:
+    kept = publication(2)
+
+    plan = slices.plan(wanted(3), kept)
+
+    assert written(plan) == {"update": [NAME]}
+    assert generations(plan.update) == [1]
+
+
+def test_one_changed_slice_of_two_keeps_the_generation() -> None:
+    kept = publication(65)
+    kept[1]["spec"]["devices"][0]["attributes"]["qos"] = {"string": "high"}
+
+    plan = slices.plan(wanted(65), kept)
+
+    assert written(plan) == {"update": [f"{NAME}-1"]}
+    assert generations(plan.update) == [1]
+
+
+def test_two_changed_slices_take_the_whole_pool_to_the_next_generation() -> None:
+    kept = publication(129)
+    for item in kept[:2]:
+        item["spec"]["devices"][0]["attributes"]["qos"] = {"string": "high"}
+
+    plan = slices.plan(wanted(129), kept)
+
+    assert written(plan) == {"update": [NAME, f"{NAME}-1", f"{NAME}-2"]}
+    assert generations(plan.update) == [2, 2, 2]
+
+
+def test_a_new_slice_takes_the_whole_pool_to_the_next_generation() -> None:
+    plan = slices.plan(wanted(65), publication(64))
+
+    assert written(plan) == {"update": [NAME], "create": [f"{NAME}-1"]}
+    assert generations([*plan.update, *plan.create]) == [2, 2]
+    assert {item["spec"]["pool"]["resourceSliceCount"] for item in plan.update} == {2}
+
+
+def test_a_slice_that_vanished_comes_back_with_the_whole_pool_at_the_next_generation() -> None:
+    plan = slices.plan(wanted(65), publication(65)[:1])
+
+    assert written(plan) == {"update": [NAME], "create": [f"{NAME}-1"]}
+    assert generations([*plan.update, *plan.create]) == [2, 2]
+
+
+def test_after_all_slices_were_wiped_generations_begin_again() -> None:
+    plan = slices.plan(wanted(), [])
+
+    assert generations(plan.create) == [1]
+
+
+def test_a_slice_under_a_foreign_name_is_obsolete() -> None:
+    stray = publication()[0]
+    stray["metadata"]["name"] = "00000-tensor-fusion.ai.dra-driver-node-01-abcde"
+
+    plan = slices.plan(wanted(), [*publication(), stray])
+
+    assert written(plan) == {"delete": [stray["metadata"]["name"]]}
+
+
+def test_a_slice_of_an_older_generation_is_replaced_by_a_new_object() -> None:
+    kept = publication(65)
+    kept[0]["spec"]["pool"]["generation"] = 7
+
+    plan = slices.plan(wanted(65), kept)
+
+    assert written(plan) == {
+        "delete": [f"{NAME}-1"],
+        "update": [NAME],
+        "create": [f"{NAME}-1"],
+    }
+    assert generations([*plan.update, *plan.create]) == [8, 8]
+
+
+def test_another_pool_means_new_objects_because_the_pool_of_a_slice_is_immutable() -> None:
+    moved = replace(NODE, gpupool="production")
+
+    plan = slices.plan(wanted(node=moved), publication())
+
+    assert written(plan) == {"delete": [NAME], "create": [NAME]}
+    assert plan.create[0]["spec"]["pool"]["name"] == "production/node-01"
+
+
+def test_generations_of_another_pool_do_not_count() -> None:
+    kept = publication()
+    kept[0]["spec"]["pool"]["generation"] = 41
+
+    plan = slices.plan(wanted(node=replace(NODE, gpupool="production")), kept)
+
+    assert generations(plan.create) == [1]
+
+
+def test_a_node_that_was_created_again_owns_its_slices_again() -> None:
+    plan = slices.plan(wanted(node_uid="new-uid"), publication(node_uid="old-uid"))
+
+    assert written(plan) == {"update": [NAME]}
+    (owner,) = plan.update[0]["metadata"]["ownerReferences"]
+    assert owner["uid"] == "new-uid"
+
+
+def test_labels_and_annotations_of_others_are_no_change_and_stay() -> None:
+    kept = publication()
+    kept[0]["metadata"]["labels"]["example.com/team"] = "a"
+    kept[0]["metadata"]["annotations"] = {"example.com/note": "b"}
+
+    assert not slices.plan(wanted(), kept)
+    (update,) = slices.plan(wanted(3), kept).update
+    assert update["metadata"]["labels"] == {
+        "example.com/team": "a",
+        "tensor-fusion.ai/managed-by": "node-01",
+        "kubernetes.io/hostname": "node-01",
+    }
+    assert update["metadata"]["annotations"] == {"example.com/note": "b"}
+
+
+def test_what_others_change_of_ours_is_repaired() -> None:
+    def spoilt(label: str = "node-01", count: int = 1, device: str = "") -> list[Slice]:
+        kept = publication()
+        kept[0]["metadata"]["labels"]["tensor-fusion.ai/managed-by"] = label
+        kept[0]["spec"]["pool"]["resourceSliceCount"] = count
+        if device:
+            kept[0]["spec"]["devices"][0]["name"] = device
+        return list(kept)
+
+    for kept in (spoilt(label="other"), spoilt(count=2), spoilt(device="gpu-other")):
+        plan = slices.plan(wanted(), kept)
+
+        assert written(plan) == {"update": [NAME]}
+        assert not slices.plan(wanted(), applied(plan, kept))
+
+
+def test_a_missing_label_or_owner_is_repaired() -> None:
+    for missing in ("labels", "ownerReferences"):
+        kept = publication()
+        del kept[0]["metadata"][missing]
+
+        plan = slices.plan(wanted(), kept)
+
+        assert written(plan) == {"update": [NAME]}
+        assert not slices.plan(wanted(), applied(plan, kept))
+
+
+def test_an_update_is_the_object_that_was_read_without_its_field_owners() -> None:
+    kept = publication()
+    kept[0]["metadata"]["managedFields"] = [{"manager": "somebody"}]
+    kept[0]["metadata"]["resourceVersion"] = "17"
+
+    (update,) = slices.plan(wanted(3), kept).update
+
+    assert update["metadata"]["uid"] == kept[0]["metadata"]["uid"]
+    assert update["metadata"]["resourceVersion"] == "17"
+    assert "managedFields" not in update["metadata"]
+
+
+def test_what_was_read_stays_as_it_was() -> None:
+    kept = publication(129)
+    before = copy.deepcopy(kept)
+
+    slices.plan(wanted(66, node_uid="other"), kept)
+
+    assert kept == before
+
+
+@pytest.mark.parametrize(
+    ("count", "sizes"),
+    [(0, [0]), (1, [1]), (64, [64]), (65, [64, 1]), (129, [64, 64, 1])],
+)
+def test_a_slice_holds_at_most_64_devices(count: int, sizes: list[int]) -> None:
+    items = wanted(count)
+
+    assert [len(item["spec"]["devices"]) for item in items] == sizes
+    assert {item["spec"]["pool"]["resourceSliceCount"] for item in items} == {len(sizes)}
+    assert len({item["metadata"]["name"] for item in items}) == len(sizes)
+
+
+def test_a_taint_moves_no_device_to_another_slice() -> None:
+    taint = Taint(key="tensor-fusion.ai/unhealthy", value="lost", effect="NoSchedule", since=SINCE)
+    healthy = published(*cards(65))
+    tainted = (replace(healthy[0], taint=taint), *healthy[1:])
+
+    first, last = slices.wanted(tainted, NODE, node_uid="node-uid")
+
+    assert [len(item["spec"]["devices"]) for item in (first, last)] == [64, 1]
+    assert last == slices.wanted(healthy, NODE, node_uid="node-uid")[1]
+    assert slice_rules.slice_violations(slices.plan((first, last), []).create[0]["spec"]) == ()
+
+
+def test_the_api_server_takes_every_slice() -> None:
+    for item in slices.plan(wanted(129), []).create:
+        assert slice_rules.slice_violations(item["spec"]) == ()
+
+
+def test_long_node_names_give_valid_and_different_names_and_labels() -> None:
+    long_names = ["n" * 63 + "." + "n" * 63 + "." + end * 63 + ".example" * 7 for end in "ab"]
+    items = [wanted(node=Node(name=name, gpupool="p", qos="low"))[0] for name in long_names]
+
+    for item in items:
+        assert len(item["metadata"]["name"]) <= 253
+        for label in item["metadata"]["labels"].values():
+            assert len(label) <= 63
+            assert label[0].isalnum()
+            assert label[-1].isalnum()
+        assert len(slices.slice_name(item["spec"]["nodeName"], 12)) <= 253
+    first, second = items
+    assert first["metadata"]["name"] != second["metadata"]["name"]
+    assert first["metadata"]["labels"] != second["metadata"]["labels"]

@@ -1,0 +1,183 @@
+"""When the node's GPUs can be handed to containers, and who else does so."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tensorfusion_dra.core.devices.gpu import LeftOut, TflopsSource
+from tensorfusion_dra.core.devices.oversubscription import NO_MORE
+from tensorfusion_dra.core.doctor import cards as judge
+from tensorfusion_dra.core.doctor.cards import Access
+from tensorfusion_dra.core.doctor.finding import Level
+from tests.support.gpus import gpu
+
+CARD = gpu(0)
+BUS = "0000:3a:00.0"
+
+
+def test_the_library_and_the_drivers_version_are_told() -> None:
+    (known,) = judge.library({"library": "/l.so.1", "driver_version": "550.54.15"})
+    (refused,) = judge.library({"library": "/l.so.1", "driver_version": {"error": "NO_PERM"}})
+
+    assert known.found == "/l.so.1, driver 550.54.15"
+    assert "NO_PERM" in refused.found
+
+
+def test_a_card_that_is_left_out_says_why() -> None:
+    whole, left = judge.cards([CARD], [LeftOut(subject="GPU 1", reason="MIG mode is on")])
+
+    assert (whole.level, left.level) == (Level.OK, Level.WARNING)
+    assert "MIG mode is on" in left.found
+
+
+def test_no_card_at_all_is_worth_a_warning() -> None:
+    assert [finding.level for finding in judge.cards([], [])] == [Level.WARNING]
+
+
+def test_estimated_compute_is_said() -> None:
+    (finding,) = judge.cards([replace(CARD, tflops_source=TflopsSource.ESTIMATE)], [])
+
+    assert finding.level is Level.NOTE
+    assert "--gpu-models" in finding.cure
+
+
+@pytest.mark.parametrize(
+    ("access", "levels"),
+    [
+        (Access(toolkit_cards=frozenset({CARD.uuid})), [Level.OK]),
+        (Access(libraries=12), [Level.OK]),
+        (Access(trouble="libcuda.so.1: found in no library folder"), [Level.PROBLEM]),
+    ],
+)
+def test_containers_get_libraries_from_the_toolkit_or_from_the_driver_root(
+    access: Access, levels: list[Level]
+) -> None:
+    real = replace(CARD, simulated=False)
+
+    assert [finding.level for finding in judge.access([real], access)] == levels
+
+
+def test_simulated_cards_need_no_libraries() -> None:
+    assert list(judge.access([replace(CARD, simulated=True)], Access(trouble="none"))) == []
+
+
+def test_a_device_node_is_there_or_claims_fail() -> None:
+    there = judge.device_node("/dev/nvidia0", found=True)
+    missing = judge.device_node("device node /dev/nvidia0: No such file", found=False)
+
+    assert (there.level, missing.level) == (Level.OK, Level.PROBLEM)
+
+
+@pytest.mark.parametrize(
+    ("capacity", "level"),
+    [
+        ({"cpu": "8"}, Level.OK),
+        ({"nvidia.com/gpu": "0"}, Level.OK),
+        ({"nvidia.com/gpu": "8"}, Level.WARNING),
+        ({"nvidia.com/mig-1g.10gb": "7"}, Level.WARNING),
+        ({"volcano.sh/vgpu-number": "10"}, Level.WARNING),
+        ({"aliyun.com/gpu-mem": "80"}, Level.WARNING),
+        ({"tensor-fusion.ai/index_0": "8"}, Level.OK),
+    ],
+)
+def test_a_device_plugin_that_hands_out_cards_is_found_by_the_nodes_capacity(
+    capacity: dict[str, str], level: Level
+) -> None:
+    node = {"metadata": {"name": "node-01"}, "status": {"capacity": capacity}}
+
+    (finding,) = judge.other_plugins(node)
+
+    assert finding.level is level
+
+
+def test_hamis_device_plugin_is_named() -> None:
+    annotations = {"hami.io/node-nvidia-register": "[]"}
+    node = {
+        "metadata": {"name": "node-01", "annotations": annotations},
+        "status": {"capacity": {"nvidia.com/gpu": "80"}},
+    }
+
+    (finding,) = judge.other_plugins(node)
+
+    assert finding.found == "nvidia.com/gpu: 80: HAMi's device plugin hands out cards here"
+
+
+def worker(phase: str) -> dict[str, Any]:
+    return {"metadata": {"namespace": "a", "name": "w"}, "status": {"phase": phase}}
+
+
+@pytest.mark.parametrize(
+    ("workers", "level"),
+    [
+        ([worker("Running")], Level.WARNING),
+        ([worker("Succeeded")], Level.OK),
+        ([], Level.OK),
+        (None, Level.NOTE),
+    ],
+)
+def test_cards_that_tensor_fusions_scheduler_hands_out_are_found_by_its_workers(
+    workers: list[dict[str, Any]] | None, level: Level
+) -> None:
+    capacity = {"tensor-fusion.ai/index_0": "8", "tensor-fusion.ai/index_f": "8"}
+    node = {"metadata": {"name": "node-01"}, "status": {"capacity": capacity}}
+
+    (finding,) = judge.tensor_fusion_workers(node, workers)
+
+    assert finding.level is level
+
+
+def test_without_tensor_fusions_hypervisor_there_is_nothing_to_say_of_its_workers() -> None:
+    node = {"metadata": {"name": "node-01"}, "status": {"capacity": {"nvidia.com/gpu": "8"}}}
+
+    assert not list(judge.tensor_fusion_workers(node, [worker("Running")]))
+
+
+def published(driver: str, **attributes: str) -> dict[str, Any]:
+    device = {
+        "name": "gpu-0",
+        "attributes": {name: {"string": text} for name, text in attributes.items()},
+    }
+    return {"spec": {"driver": driver, "devices": [device]}}
+
+
+OURS = published(
+    "tensor-fusion.ai.dra-driver", uuid=CARD.uuid, **{"resource.kubernetes.io/pciBusID": BUS}
+)
+
+
+@pytest.mark.parametrize(
+    ("item", "level"),
+    [
+        (published("gpu.nvidia.com", uuid=CARD.uuid), Level.WARNING),
+        (published("gpu.nvidia.com", uuid=CARD.uuid.lower()), Level.WARNING),
+        (published("gpu.nvidia.com", **{"resource.kubernetes.io/pciBusID": BUS}), Level.WARNING),
+        (published("gpu.nvidia.com", uuid="GPU-other"), Level.OK),
+        (published("nic.example.com", model=BUS), Level.OK),
+        (published("nic.example.com"), Level.OK),
+        (OURS, Level.OK),
+    ],
+)
+def test_another_driver_with_the_same_card_is_found_by_its_uuid_or_its_place(
+    item: dict[str, Any], level: Level
+) -> None:
+    (finding,) = judge.other_slices("node-01", [OURS, item])
+
+    assert finding.level is level
+
+
+def test_an_expansion_whose_size_is_unknown_is_a_problem_with_its_cure() -> None:
+    ratios = replace(NO_MORE, host_disk_percent=70)
+
+    (found,) = judge.expansion(ratios, ["data disk: /nowhere: No such file or directory"])
+
+    assert found.level is Level.PROBLEM
+    assert "/nowhere" in found.found
+    assert "data-dir" in found.cure
+
+
+def test_an_expansion_is_judged_only_where_the_pool_has_one() -> None:
+    assert list(judge.expansion(None, ())) == []
+    assert list(judge.expansion(NO_MORE, ())) == []
+    (found,) = judge.expansion(replace(NO_MORE, host_memory_percent=10), ())
+    assert found.level is Level.OK

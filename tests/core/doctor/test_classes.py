@@ -1,0 +1,78 @@
+"""When claims can name this driver's GPUs."""
+
+from typing import Any
+
+import pytest
+
+from tensorfusion_dra.core.doctor import classes
+from tensorfusion_dra.core.doctor.finding import Level
+
+DRIVER = "tensor-fusion.ai.dra-driver"
+
+
+def device_class(*expressions: str, config: list[Any] | None = None) -> dict[str, Any]:
+    selectors = [{"cel": {"expression": text}} for text in expressions]
+    return {"spec": {"selectors": selectors, "config": config or []}}
+
+
+@pytest.mark.parametrize(
+    ("stored", "level"),
+    [
+        (device_class(f'device.driver == "{DRIVER}"'), Level.OK),
+        (device_class("true", f"device.driver=='{DRIVER}'"), Level.OK),
+        (device_class('device.driver == "gpu.nvidia.com"'), Level.WARNING),
+        (device_class(), Level.WARNING),
+        (None, Level.PROBLEM),
+    ],
+)
+def test_the_class_is_there_and_selects_this_driver(
+    stored: dict[str, Any] | None, level: Level
+) -> None:
+    (finding,) = classes.device_class(stored)
+
+    assert finding.level is level
+
+
+def test_parameters_that_the_node_plugin_would_refuse_are_a_problem() -> None:
+    good = {"apiVersion": "tensor-fusion.ai/v1alpha1", "kind": "GpuShare", "isolation": "hard"}
+    config = [
+        {"opaque": {"driver": DRIVER, "parameters": good}},
+        {"opaque": {"driver": "gpu.nvidia.com", "parameters": {"any": 1}}},
+        {"opaque": {"driver": DRIVER, "parameters": {**good, "isolation": "hardest"}}},
+    ]
+    stored = device_class(f'device.driver == "{DRIVER}"', config=config)
+
+    fine, wrong = classes.device_class(stored)
+
+    assert (fine.level, wrong.level) == (Level.OK, Level.PROBLEM)
+    assert "config[2]" in wrong.looked_at
+    assert "hardest" in wrong.found
+
+
+def template(namespace: str, class_name: str) -> dict[str, Any]:
+    exactly = {"deviceClassName": class_name}
+    devices = {"requests": [{"name": "gpu-request", "exactly": exactly}]}
+    return {"metadata": {"namespace": namespace}, "spec": {"spec": {"devices": devices}}}
+
+
+def test_templates_have_to_name_classes_that_are_there() -> None:
+    stored = [template("a", "tensor-fusion.ai"), template("b", "tensor-fusion-gpu")]
+
+    fine, wrong = classes.templates(stored, classes=["tensor-fusion.ai"])
+
+    assert (fine.level, wrong.level) == (Level.OK, Level.PROBLEM)
+    assert "tensor-fusion-gpu" in wrong.found
+
+
+def test_subrequests_name_classes_too() -> None:
+    stored = template("a", "tensor-fusion.ai")
+    (request,) = stored["spec"]["spec"]["devices"]["requests"]
+    request["firstAvailable"] = [{"name": "x", **request.pop("exactly")}]
+
+    assert [f.level for f in classes.templates([stored], classes=[])] == [Level.PROBLEM]
+
+
+def test_no_template_at_all_is_for_those_who_use_the_webhook() -> None:
+    (finding,) = classes.templates([], classes=[])
+
+    assert finding.level is Level.NOTE

@@ -1,0 +1,50 @@
+"""What an enforcer needs of a host, and what it means that it is not there."""
+
+import pytest
+
+from tensorfusion_dra.core.doctor import enforcement
+from tensorfusion_dra.core.doctor.enforcement import ELF, HostFile
+from tensorfusion_dra.core.doctor.finding import Level
+
+LIMITER = "/run/tensor-fusion/libcuda_limiter.so"
+LIBRARY = HostFile(path=LIMITER, beginning=ELF + b"\2")
+
+
+@pytest.mark.parametrize(
+    ("file", "level"),
+    [
+        (LIBRARY, Level.OK),
+        (HostFile(path=LIMITER, exists=False), Level.PROBLEM),
+        (HostFile(path=LIMITER, beginning=b"#!/bin/sh"), Level.PROBLEM),
+        (HostFile(path=LIMITER, beginning=b""), Level.PROBLEM),
+        (HostFile(path=LIMITER, beginning=ELF, mode=0o700), Level.WARNING),
+        (HostFile(path=LIMITER, trouble="Permission denied"), Level.COULD_NOT_LOOK),
+        (HostFile(path="/usr/local/vgpu/libvgpu.so.1", beginning=ELF), Level.OK),
+        (HostFile(path="/run/nvidia/mps/pipe/control"), Level.OK),
+    ],
+)
+def test_a_limiter_is_a_library_that_everybody_can_load(file: HostFile, level: Level) -> None:
+    (finding,) = enforcement.judged("tensor-fusion", [file])
+
+    assert finding.level is level
+    assert file.path in finding.looked_at
+
+
+@pytest.mark.parametrize(
+    ("enforcer", "said"),
+    [
+        ("tensor-fusion", "--tensor-fusion-root"),
+        ("hami-core", "--hami-core-library"),
+        ("mps", "nvidia-cuda-mps-control -d"),
+    ],
+)
+def test_the_cure_is_that_of_the_enforcer(enforcer: str, said: str) -> None:
+    (finding,) = enforcement.judged(enforcer, [HostFile(path="/x", exists=False)])
+
+    assert said in finding.cure
+
+
+def test_an_enforcer_that_needs_nothing_is_fine() -> None:
+    (finding,) = enforcement.judged("tensor-fusion", [])
+
+    assert finding.level is Level.OK

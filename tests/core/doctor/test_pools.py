@@ -1,0 +1,45 @@
+"""Whether GPUPools can turn DRA on."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tensorfusion_dra.core.doctor import pools
+from tensorfusion_dra.core.doctor.finding import Level
+
+CRDS = Path(__file__).parents[3] / "daemonset" / "crds"
+
+
+def definition(**spec: Any) -> dict[str, Any]:
+    schema = {"openAPIV3Schema": {"properties": {"spec": spec}}}
+    return {"spec": {"versions": [{"name": "v1", "schema": schema}]}}
+
+
+@pytest.mark.parametrize("name", pools.DEFINITIONS)
+def test_the_project_s_own_definitions_keep_the_field(name: str) -> None:
+    stored = yaml.safe_load((CRDS / f"{name.partition('.')[0]}.yaml").read_text())
+
+    assert stored["metadata"]["name"] == name
+    assert [found.level for found in pools.definition(name, stored)] == [Level.OK]
+
+
+@pytest.mark.parametrize("name", pools.DEFINITIONS)
+def test_a_definition_that_drops_the_field_is_a_note_with_the_cure(name: str) -> None:
+    (found,) = pools.definition(name, definition(properties={"qosConfig": {}}))
+
+    assert found.level is Level.NOTE
+    assert f"has no spec.{pools.DEFINITIONS[name]}, so the API server drops it" in found.found
+    assert "tensor-fusion.ai/dra-enabled" in found.expected
+
+
+def test_a_definition_that_keeps_everything_keeps_the_field() -> None:
+    stored = definition(**{"x-kubernetes-preserve-unknown-fields": True})
+
+    for name in pools.DEFINITIONS:
+        assert [found.level for found in pools.definition(name, stored)] == [Level.OK]
+
+
+def test_a_cluster_without_tensor_fusion_has_nothing_to_say() -> None:
+    assert not [found for name in pools.DEFINITIONS for found in pools.definition(name, None)]

@@ -1,0 +1,57 @@
+"""When a scheduler can use what nodes publish."""
+
+import copy
+from typing import Any
+
+from tensorfusion_dra.core.devices import slices
+from tensorfusion_dra.core.doctor import published
+from tensorfusion_dra.core.doctor.finding import Level
+from tests.support.gpus import NODE, cards
+from tests.support.gpus import published as devices
+
+
+def stored(count: int = 1) -> list[Any]:
+    wanted = slices.wanted(devices(*cards(count)), NODE, node_uid="uid")
+    return [copy.deepcopy(dict(item)) for item in slices.plan(wanted, ()).create]
+
+
+def levels(found: list[Any], nodes: tuple[str, ...] = ("node-01",)) -> list[Level]:
+    return [finding.level for finding in published.of_cluster(found, nodes=nodes)]
+
+
+def test_what_the_driver_publishes_is_fine() -> None:
+    (finding,) = published.of_node(stored(2), node_name="node-01")
+
+    assert (finding.level, finding.found) == (Level.OK, "1 of 1 nodes with 2 devices")
+    assert levels(stored(130)) == [Level.OK]
+
+
+def test_nothing_published_is_a_problem_for_a_node_and_for_a_cluster() -> None:
+    (of_node,) = published.of_node([], node_name="node-01")
+
+    assert of_node.level is Level.PROBLEM
+    assert "node-01" in of_node.looked_at
+    assert levels([]) == [Level.PROBLEM]
+
+
+def test_a_pool_that_lacks_a_slice_is_not_used() -> None:
+    assert levels(stored(130)[:1]) == [Level.WARNING]
+
+
+def test_devices_that_lost_their_fields_cannot_be_shared() -> None:
+    (item,) = stored(2)
+    for device in item["spec"]["devices"]:
+        del device["allowMultipleAllocations"]
+
+    (finding,) = published.of_cluster([item], nodes=["node-01"])
+
+    assert finding.level is Level.PROBLEM
+    assert finding.found.startswith("2 of 2 cannot be shared")
+
+
+def test_a_slice_belongs_to_a_node_that_is_there() -> None:
+    (item,) = stored()
+    item["metadata"]["ownerReferences"] = []
+
+    assert levels([item]) == [Level.WARNING]
+    assert levels(stored(), nodes=()) == [Level.WARNING]

@@ -1,0 +1,133 @@
+"""Which container runtimes give containers what CDI specs say."""
+
+import tomllib
+
+import pytest
+
+from tensorfusion_dra.core.doctor import runtime
+from tensorfusion_dra.core.doctor.finding import Finding, Level
+from tensorfusion_dra.core.doctor.runtime import CdiSettings, Document
+
+MAIN = "/etc/containerd/config.toml"
+DROP_IN = "/etc/containerd/conf.d/gpu.toml"
+OLD = 'version = 2\n[plugins."io.containerd.grpc.v1.cri"]\n'
+NEW = "version = 3\n[plugins.'io.containerd.cri.v1.runtime']\n"
+
+
+def document(text: str, path: str = MAIN) -> Document:
+    return path, tomllib.loads(text)
+
+
+def judged(told: str, *documents: Document, cdi_dir: str = "/var/run/cdi") -> list[Finding]:
+    _, release = runtime.release_of(told)
+    assert release is not None
+    settings = runtime.containerd_settings(documents, release=release) if documents else None
+    return list(runtime.judged(told, settings, cdi_dir=cdi_dir))
+
+
+def worst(findings: list[Finding]) -> Level:
+    return max((finding.level for finding in findings), key=list(Level).index)
+
+
+@pytest.mark.parametrize(
+    ("told", "text", "level"),
+    [
+        ("containerd://1.7.24", OLD + "enable_cdi = true\n", Level.OK),
+        ("containerd://1.7.24", OLD, Level.PROBLEM),
+        ("containerd://1.7.24", "version = 2\n", Level.PROBLEM),
+        ("containerd://1.7.24", OLD + "enable_cdi = false\n", Level.PROBLEM),
+        ("containerd://2.1.9", "version = 3\n", Level.OK),
+        ("containerd://2.1.9", NEW, Level.OK),
+        ("containerd://2.1.9", NEW + "enable_cdi = true\n", Level.OK),
+        ("containerd://2.1.9", NEW + "enable_cdi = false\n", Level.PROBLEM),
+        ("containerd://2.1.9", OLD + "enable_cdi = false\n", Level.PROBLEM),
+        ("containerd://1.6.33", OLD + "enable_cdi = true\n", Level.PROBLEM),
+    ],
+)
+def test_containerd_has_cdi_on_from_2_0_and_before_that_only_by_wish(
+    told: str, text: str, level: Level
+) -> None:
+    assert worst(judged(told, document(text))) is level
+
+
+def test_the_cure_names_the_section_of_the_release_and_the_file() -> None:
+    (old, _), (new, _) = (
+        judged("containerd://1.7.24", document(OLD)),
+        judged("containerd://2.0.0", document(NEW + "enable_cdi = false\n")),
+    )
+
+    assert 'plugins."io.containerd.grpc.v1.cri"' in old.cure
+    assert 'plugins."io.containerd.cri.v1.runtime"' in new.cure
+    assert MAIN in old.cure
+
+
+def test_up_to_1_7_a_drop_in_takes_the_whole_section_away() -> None:
+    files = (document(OLD + "enable_cdi = true\n"), document(OLD + "x = 1\n", DROP_IN))
+
+    before, after = judged("containerd://1.7.24", *files), judged("containerd://2.0.1", *files)
+
+    assert worst(before) is Level.PROBLEM
+    assert DROP_IN in before[0].found
+    assert worst(after) is Level.OK
+
+
+def test_a_configuration_out_of_sight_matters_only_where_cdi_is_off_by_default() -> None:
+    assert [f.level for f in judged("containerd://1.7.24")] == [Level.COULD_NOT_LOOK]
+    assert [f.level for f in judged("containerd://2.1.9")] == [Level.OK]
+
+
+@pytest.mark.parametrize(
+    ("folders", "cdi_dir", "level"),
+    [
+        ('["/etc/cdi", "/var/run/cdi"]', "/var/run/cdi", Level.OK),
+        ('["/run/cdi"]', "/var/run/cdi/", Level.OK),
+        ('["/etc/cdi"]', "/var/run/cdi", Level.PROBLEM),
+        ("[]", "/var/run/cdi", Level.PROBLEM),
+        ('["/opt/cdi"]', "/opt/cdi", Level.OK),
+    ],
+)
+def test_the_runtime_has_to_look_where_the_driver_writes(
+    folders: str, cdi_dir: str, level: Level
+) -> None:
+    text = f"{NEW}cdi_spec_dirs = {folders}\n"
+
+    assert worst(judged("containerd://2.1.9", document(text), cdi_dir=cdi_dir)) is level
+
+
+def test_folders_of_its_own_are_a_problem_only_if_nobody_reads_them() -> None:
+    found = judged("containerd://2.1.9", document("version = 3\n"), cdi_dir="/opt/cdi")
+
+    assert worst(found) is Level.PROBLEM
+    assert "--cdi-dir" in found[-1].cure
+
+
+def test_crio_always_has_cdi_and_later_files_win() -> None:
+    files = (
+        document('[crio.runtime]\ncdi_spec_dirs = ["/etc/cdi"]\n', "/etc/crio/crio.conf"),
+        document('[crio.runtime]\nhooks_dir = ["/h"]\n', "/etc/crio/crio.conf.d/00.conf"),
+        document('[crio.runtime]\ncdi_spec_dirs = ["/run/cdi"]\n', "/etc/crio/crio.conf.d/10.conf"),
+    )
+    settings = runtime.crio_settings(files)
+
+    found = list(runtime.judged("cri-o://1.34.1", settings, cdi_dir="/var/run/cdi"))
+
+    assert settings.path == "/etc/crio/crio.conf.d/10.conf"
+    assert worst(found) is Level.OK
+    assert worst(list(runtime.judged("cri-o://1.27.0", None, cdi_dir="/var/run/cdi"))) is (
+        Level.PROBLEM
+    )
+
+
+@pytest.mark.parametrize("told", ["docker://28.0.0", ""])
+def test_a_runtime_that_is_not_known_is_for_people_to_try(told: str) -> None:
+    (finding,) = runtime.judged(told, None, cdi_dir="/var/run/cdi")
+
+    assert finding.level is Level.NOTE
+
+
+def test_a_version_that_cannot_be_read_is_taken_for_a_current_one() -> None:
+    settings = CdiSettings(path=MAIN)
+
+    assert worst(list(runtime.judged("containerd://main", settings, cdi_dir="/run/cdi"))) is (
+        Level.OK
+    )

@@ -1,0 +1,100 @@
+"""When pods that ask by annotations come back with a claim."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from tensorfusion_dra.core.doctor import webhook
+from tensorfusion_dra.core.doctor.finding import Level
+from tensorfusion_dra.core.doctor.webhook import Bundle, Service
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+SERVICE = Service(namespace="tensorfusion-dra", name="tensorfusion-dra-webhook")
+
+
+def configuration(*names: str, ca_bundle: str = "UEVN") -> dict[str, Any]:
+    client = {
+        "service": {"namespace": SERVICE.namespace, "name": SERVICE.name},
+        "caBundle": ca_bundle,
+    }
+    return {"webhooks": [{"name": name, "clientConfig": client} for name in names]}
+
+
+def test_this_drivers_webhooks_are_known_by_their_domain() -> None:
+    configurations = [
+        configuration("vpod.kb.io", "pods.dra.tensor-fusion.ai"),
+        configuration("claims.dra.tensor-fusion.ai"),
+        configuration("mpod-v1.kb.io.tensor-fusion.ai"),
+    ]
+
+    found = webhook.ours(configurations)
+
+    assert [item.name for item in found] == [
+        "pods.dra.tensor-fusion.ai",
+        "claims.dra.tensor-fusion.ai",
+    ]
+    assert {item.service for item in found} == {SERVICE}
+    assert [finding.level for finding in webhook.installed(found)] == [Level.OK]
+
+
+def test_no_webhook_is_only_good_to_know() -> None:
+    assert webhook.ours([configuration("vpod.kb.io"), {"webhooks": None}]) == ()
+    assert [finding.level for finding in webhook.installed(())] == [Level.NOTE]
+
+
+@pytest.mark.parametrize(
+    ("text", "found", "level"),
+    [
+        ("UEVN", Bundle(ends=NOW + timedelta(days=300)), Level.OK),
+        ("UEVN", Bundle(), Level.OK),
+        ("UEVN", Bundle(ends=NOW + timedelta(days=3)), Level.WARNING),
+        ("UEVN", Bundle(ends=NOW - timedelta(days=3)), Level.PROBLEM),
+        ("UEVN", Bundle(trouble="no certificate in it"), Level.PROBLEM),
+        ("", Bundle(), Level.PROBLEM),
+    ],
+)
+def test_the_api_server_knows_the_webhook_by_a_ca_that_is_valid(
+    text: str, found: Bundle, level: Level
+) -> None:
+    (item,) = webhook.ours([configuration("pods.dra.tensor-fusion.ai", ca_bundle=text)])
+
+    (finding,) = webhook.bundle(item, found, now=NOW)
+
+    assert finding.level is level
+
+
+def endpoint_slice(*conditions: dict[str, bool]) -> dict[str, Any]:
+    return {"endpoints": [{"conditions": told} for told in conditions]}
+
+
+@pytest.mark.parametrize(
+    ("slices", "level"),
+    [
+        ([endpoint_slice({"ready": True}, {"ready": False})], Level.OK),
+        ([endpoint_slice({})], Level.OK),
+        ([endpoint_slice({"ready": False})], Level.PROBLEM),
+        ([], Level.PROBLEM),
+        ([{"endpoints": None}], Level.PROBLEM),
+        (None, Level.PROBLEM),
+    ],
+)
+def test_one_endpoint_at_least_is_ready(slices: list[dict[str, Any]] | None, level: Level) -> None:
+    (finding,) = webhook.endpoints(SERVICE, slices)
+
+    assert finding.level is level
+
+
+def test_a_pod_on_trial_comes_back_with_a_claim() -> None:
+    (unchanged,) = webhook.admitted(webhook.trial_pod("default"))
+    (changed,) = webhook.admitted({"spec": {"resourceClaims": [{"name": "tensor-fusion-gpu"}]}})
+
+    assert (unchanged.level, changed.level) == (Level.PROBLEM, Level.OK)
+    assert "tensor-fusion-gpu" in changed.found
+
+
+def test_a_refusal_because_nobody_answers_is_worse_than_one_by_a_rule() -> None:
+    silent = webhook.refused('500: failed calling webhook "pods.dra.tensor-fusion.ai": refused')
+    ruled = webhook.refused("403: exceeded quota")
+
+    assert (silent.level, ruled.level) == (Level.PROBLEM, Level.WARNING)

@@ -1,0 +1,54 @@
+"""The patch between two documents makes the second one of the first, on the server's side too."""
+
+import copy
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tensorfusion_dra.core.kubernetes import json_patch
+from tensorfusion_dra.simulator.api.patches import JsonPatch
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-3, 3) | st.text(alphabet="a/~0", max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(st.text(alphabet="ab/~", max_size=3), inner, max_size=4)
+    ),
+    max_leaves=12,
+)
+OBJECTS = st.dictionaries(st.text(alphabet="ab/~", max_size=3), VALUES, max_size=4)
+
+
+@given(OBJECTS, OBJECTS)
+def test_a_patch_makes_the_second_document_of_the_first(
+    before: dict[str, object], after: dict[str, object]
+) -> None:
+    untouched = copy.deepcopy(before)
+
+    operations = json_patch.between(before, after)
+
+    assert JsonPatch(tuple(operations)).applied(before) == after
+    assert before == untouched
+
+
+@given(OBJECTS)
+def test_nothing_is_patched_between_equals(document: dict[str, object]) -> None:
+    assert json_patch.between(document, copy.deepcopy(document)) == []
+
+
+def test_what_was_added_to_a_list_is_added_at_its_end() -> None:
+    assert json_patch.between({"a": [1]}, {"a": [1, 2]}) == [
+        {"op": "add", "path": "/a/-", "value": 2}
+    ]
+
+
+def test_names_are_escaped() -> None:
+    assert json_patch.between({}, {"tensor-fusion.ai/x~y": 1}) == [
+        {"op": "add", "path": "/tensor-fusion.ai~1x~0y", "value": 1}
+    ]
+
+
+def test_true_is_not_one() -> None:
+    assert json_patch.between({"a": 1}, {"a": True}) == [
+        {"op": "replace", "path": "/a", "value": True}
+    ]

@@ -1,0 +1,134 @@
+"""A node selector selects what Kubernetes' own would."""
+
+from typing import Any
+
+import pytest
+
+from tensorfusion_dra.core.errors import InputError
+from tensorfusion_dra.core.kubernetes import node_selector
+from tensorfusion_dra.core.kubernetes.node_selector import NodeLabels
+
+NODE = NodeLabels(name="node-01", labels={"pool": "prod", "gpus": "8", "empty": ""})
+
+
+def requirement(key: str, operator: str, *values: str) -> dict[str, Any]:
+    return {"key": key, "operator": operator, **({"values": list(values)} if values else {})}
+
+
+def terms(*found: Any) -> dict[str, Any]:
+    return {"nodeSelectorTerms": list(found)}
+
+
+def expressions(*found: Any) -> dict[str, Any]:
+    return terms({"matchExpressions": list(found)})
+
+
+@pytest.mark.parametrize(
+    ("found", "selected"),
+    [
+        (requirement("pool", "In", "test", "prod"), True),
+        (requirement("pool", "In", "test"), False),
+        (requirement("absent", "In", ""), False),
+        (requirement("empty", "In", ""), True),
+        (requirement("pool", "NotIn", "test"), True),
+        (requirement("pool", "NotIn", "prod"), False),
+        (requirement("absent", "NotIn", "prod"), True),
+        (requirement("empty", "Exists"), True),
+        (requirement("absent", "Exists"), False),
+        (requirement("absent", "DoesNotExist"), True),
+        (requirement("pool", "DoesNotExist"), False),
+        (requirement("gpus", "Gt", "7"), True),
+        (requirement("gpus", "Gt", "8"), False),
+        (requirement("gpus", "Lt", "9"), True),
+        (requirement("gpus", "Lt", "-9"), False),
+        (requirement("pool", "Gt", "1"), False),
+        (requirement("absent", "Lt", "1"), False),
+    ],
+)
+def test_each_operator(found: dict[str, Any], selected: bool) -> None:
+    assert node_selector.selects(expressions(found), NODE) is selected
+
+
+def test_one_term_is_enough_and_all_of_its_requirements_are_needed() -> None:
+    prod, test = requirement("pool", "In", "prod"), requirement("pool", "In", "test")
+    named = requirement("metadata.name", "In", "node-01")
+
+    assert node_selector.selects(
+        terms({"matchExpressions": [test]}, {"matchExpressions": [prod]}), NODE
+    )
+    assert not node_selector.selects(expressions(prod, test), NODE)
+    assert node_selector.selects(terms({"matchFields": [named], "matchExpressions": [prod]}), NODE)
+    assert not node_selector.selects(
+        terms({"matchFields": [named], "matchExpressions": [test]}), NODE
+    )
+
+
+@pytest.mark.parametrize(("operator", "selected"), [("In", True), ("NotIn", False)])
+def test_a_field_selects_by_name(operator: str, selected: bool) -> None:
+    found = terms({"matchFields": [requirement("metadata.name", operator, "node-01")]})
+
+    assert node_selector.selects(found, NODE) is selected
+
+
+@pytest.mark.parametrize(
+    "found", [None, {}, terms(), terms({}), terms({"matchExpressions": [], "matchFields": None})]
+)
+def test_nothing_selects_nothing(found: Any) -> None:
+    assert not node_selector.selects(found, NODE)
+
+
+@pytest.mark.parametrize(
+    ("found", "told"),
+    [
+        ("prod", "nodeSelector: found 'prod', expected an object"),
+        (
+            {"matchLabels": {"pool": "prod"}},
+            "nodeSelector: found ['matchLabels'], expected ['nodeSelectorTerms']",
+        ),
+        ({"nodeSelectorTerms": "x"}, "nodeSelectorTerms: found 'x', expected a list"),
+        (terms("x"), "nodeSelectorTerms[0]: found 'x', expected an object"),
+        (
+            terms({"matchLabels": {}}),
+            "[0]: found ['matchLabels'], expected ['matchFields', 'matchExpressions']",
+        ),
+        (terms({"matchExpressions": {}, "matchFields": 3}), "matchFields: found 3, expected"),
+        (expressions("x"), "matchExpressions[0]: found 'x', expected an object"),
+        (expressions({"key": "a", "operator": "In", "values": [1]}), "values: found [1], expected"),
+        (expressions(requirement("a b", "Exists")), "found key 'a b', expected the key of a label"),
+        (expressions(requirement("a", "in", "b")), "found operator 'in', expected In, NotIn,"),
+        (expressions(requirement("a", "In")), "found no values, expected some"),
+        (expressions(requirement("a", "Exists", "b")), "found 1 values, expected none"),
+        (expressions(requirement("a", "Gt", "b")), "found values ['b'], expected one whole number"),
+        (expressions(requirement("a", "Lt", "1", "2")), "expected one whole number"),
+        (
+            terms({"matchFields": [requirement("spec.x", "In", "a")]}),
+            "matchFields[0]: found key 'spec.x', expected metadata.name",
+        ),
+        (
+            terms({"matchFields": [requirement("metadata.name", "Exists")]}),
+            "found operator 'Exists', expected In or NotIn",
+        ),
+        (
+            terms({"matchFields": [requirement("metadata.name", "In", "a", "b")]}),
+            "found 2 values, expected one",
+        ),
+    ],
+)
+def test_what_cannot_be_read_is_named(found: Any, told: str) -> None:
+    with pytest.raises(InputError) as caught:
+        node_selector.selects(found, NODE)
+
+    assert told in str(caught.value)
+
+
+def test_all_that_is_wrong_is_named_at_once() -> None:
+    found = terms({"matchExpressions": ["x"]}, {"matchFields": ["y"]})
+
+    with pytest.raises(InputError, match=r"'x'.*; .*'y'"):
+        node_selector.selects(found, NODE)
+
+
+def test_a_term_that_matches_wins_over_one_that_cannot_be_read() -> None:
+    found = terms("x", {"matchExpressions": [requirement("pool", "Exists")]})
+
+    assert node_selector.selects(found, NODE)

@@ -1,0 +1,206 @@
+"""Quantities as Kubernetes reads and prints them.
+
+The texts in KUBERNETES_PRINTS were printed by k8s.io/apimachinery/pkg/api/resource of 1.36.
+"""
+
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tensorfusion_dra.core.kubernetes import quantity
+from tensorfusion_dra.core.kubernetes.quantity import GIB, MIB, NANO, Quantity, QuantityError
+
+MOST = 2**63 - 1
+
+KUBERNETES_PRINTS = {
+    "0": "0",
+    "-0": "0",
+    "0Gi": "0",
+    "0e3": "0",
+    "+5": "5",
+    "5.": "5",
+    ".5": "500m",
+    "0.5": "500m",
+    "71.2": "71200m",
+    "312": "312",
+    "2000": "2k",
+    "2k": "2k",
+    "100000m": "100",
+    "1n": "1n",
+    "1.5u": "1500n",
+    "123456789": "123456789",
+    "1E": "1E",
+    "1E3": "1e3",
+    "12e2": "1200",
+    "1e4": "10e3",
+    "100e-3": "100e-3",
+    "1024": "1024",
+    "1024Mi": "1Gi",
+    "1.5Gi": "1536Mi",
+    "16Gi": "16Gi",
+    "19074Mi": "19074Mi",
+    "0.5Ki": "512",
+    "0.1Ki": "102400m",
+    "1.1Ki": "1126400m",
+    "-1.1Ki": "-1126400m",
+    "0.1Gi": "107374182400m",
+    "0.0001Ki": "102400u",
+    "-1.5Gi": "-1536Mi",
+    "1023.9999999999": "1024",
+    "0.0000000001": "1n",
+    "-0.0000000001": "-1n",
+    "8Ei": "9223372036854775807",
+    "7Ei": "7Ei",
+    "-16Ei": "-9223372036854775807",
+}
+
+
+@pytest.mark.parametrize(("text", "printed"), KUBERNETES_PRINTS.items())
+def test_a_quantity_is_printed_as_kubernetes_prints_it(text: str, printed: str) -> None:
+    assert str(quantity.parse(text)) == printed
+
+
+numbers = st.from_regex(r"[+-]?([0-9]{1,20}(\.[0-9]{0,12})?|\.[0-9]{1,12})", fullmatch=True)
+suffixes = st.sampled_from(
+    ["", *"numkMGTPE", *(f"{letter}i" for letter in "KMGTPE"), "e3", "e-7", "E+2", "e18", "e99"]
+)
+
+
+@given(numbers, suffixes)
+def test_what_is_printed_is_read_back_as_the_same_amount(number: str, suffix: str) -> None:
+    amount = quantity.parse(number + suffix)
+
+    printed = str(amount)
+
+    assert quantity.parse(printed) == amount
+    assert str(quantity.parse(printed)) == printed
+
+
+@given(st.integers(-MOST * NANO, MOST * NANO), st.sampled_from(["decimal", "binary", "exponent"]))
+def test_every_amount_in_every_notation_survives_being_printed(
+    nano: int, family: quantity.Family
+) -> None:
+    amount = Quantity(nano, family)
+
+    assert quantity.parse(str(amount)) == amount
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        " ",
+        " 1",
+        "1 ",
+        "1\n",
+        "1Gi\n",
+        "1 Gi",
+        "1_000",
+        "1,000",
+        "１２",  # noqa: RUF001 - full-width digits, which Python's int() would take
+        "٣",
+        "inf",
+        "-inf",
+        "Infinity",
+        "NaN",
+        "1K",
+        "1ki",
+        "1gi",
+        "1KI",
+        "1B",
+        "1GB",
+        "1GiB",
+        "0x10",
+        "--1",
+        "+-1",
+        "1.2.3",
+        ".",
+        "-",
+        "e3",
+        "1e",
+        "1e3.5",
+        "1e3Gi",
+        "1e100",
+        "1e999999999",
+        "1e-999999999",
+        "Gi",
+        "9" * 65,
+    ],
+)
+def test_what_is_no_quantity_is_refused_and_shown(text: str) -> None:
+    with pytest.raises(QuantityError, match=r"found .*, expected"):
+        quantity.parse(text)
+
+
+@pytest.mark.parametrize("value", [True, False, 1.5, float("nan"), None, [], {"value": "1"}, b"1"])
+def test_only_texts_and_integers_are_quantities(value: object) -> None:
+    with pytest.raises(QuantityError, match=f"found {type(value).__name__}, expected a quantity"):
+        quantity.parse(value)
+
+
+def test_a_json_integer_is_a_quantity() -> None:
+    assert quantity.parse(40) == quantity.parse("40")
+    assert quantity.parse(-1) == quantity.parse("-1")
+
+
+def test_equal_amounts_are_equal_whatever_their_notation() -> None:
+    assert quantity.parse("1Gi") == quantity.parse("1073741824") == quantity.parse("1073741824e0")
+    assert hash(quantity.parse("1Gi")) == hash(quantity.parse("1024Mi"))
+    assert quantity.parse("999m") < quantity.parse("1") < quantity.parse("1001m")
+
+
+@pytest.mark.parametrize("text", ["9223372036854775808", "10E", "1e30", "8Ei", "9999999999999Ei"])
+def test_an_amount_beyond_63_bits_is_capped(text: str) -> None:
+    assert quantity.parse(text).ceil() == MOST
+    assert quantity.parse(f"-{text}").ceil() == -MOST
+
+
+@pytest.mark.parametrize(
+    ("text", "whole"), [("71.2", 72), ("-71.2", -71), ("1n", 1), ("0", 0), ("3", 3), ("0.1Ki", 103)]
+)
+def test_a_fraction_is_rounded_up_to_an_integer(text: str, whole: int) -> None:
+    assert quantity.parse(text).ceil() == whole
+
+
+def test_sums_are_exact() -> None:
+    tenth = quantity.parse("0.1")
+
+    total = sum([tenth] * 10, start=Quantity(0))
+
+    assert total == quantity.parse("1")
+    assert total - tenth == quantity.parse("900m")
+
+
+def test_quantities_are_made_of_whole_numbers_thousandths_and_bytes() -> None:
+    assert str(Quantity.whole(312)) == "312"
+    assert str(Quantity.milli(71_200)) == "71200m"
+    assert str(Quantity.of_bytes(40 * GIB)) == "40Gi"
+    assert str(Quantity.of_bytes(MIB + 1)) == "1048577"
+
+
+def test_hostile_texts_cost_no_time() -> None:
+    hostile: list[object] = [
+        "9" * 10_000_000,
+        "0." + "0" * 10_000_000,
+        "1e" + "9" * 10_000_000,
+        " " * 10_000_000,
+        "9" * 63 + "E",
+        "." + "9" * 60 + "Ei",
+        10**1_000_000,
+        -(10**1_000_000),
+    ]
+    start = time.thread_time()
+
+    answers = [answer(value) for value in hostile for _ in range(10)]
+
+    assert time.thread_time() - start < 5
+    assert max(map(len, answers)) < 200
+
+
+def answer(value: object) -> str:
+    try:
+        return str(quantity.parse(value))
+    except QuantityError as error:
+        return str(error)

@@ -1,0 +1,200 @@
+"""The API server's rules for ResourceSlices; each verdict was seen on a 1.36 API server."""
+
+from typing import Any, Final
+
+import pytest
+
+from tensorfusion_dra.core.kubernetes import slice_rules
+from tests.core.devices.slice_documents import (
+    counters,
+    device,
+    pool,
+    spec,
+    taint,
+    term,
+    with_policy,
+)
+
+Json = dict[str, Any]
+
+SEMVER: Final = "must be a string compatible with semver.org spec 2.0.0"
+
+
+def test_a_usual_device_and_slice_break_no_rule() -> None:
+    shared = with_policy("40Gi", default="40Gi", validRange={"min": "1Mi", "step": "1Mi"})
+
+    assert slice_rules.device_violations(shared) == ()
+    assert slice_rules.slice_violations(spec(devices=[shared])) == ()
+
+
+def test_a_violation_says_field_what_was_found_and_what_was_expected() -> None:
+    bad = device("GPU-0", attributes={"driver": {"version": "535.104.05"}})
+
+    label = 'name: Invalid value: "GPU-0": must be a lowercase RFC 1123 label'
+    version = f'attributes[driver].version: Invalid value: "535.104.05": {SEMVER}'
+    found = slice_rules.device_violations(bad)
+    assert found[0].startswith(label)
+    assert found[1:] == (version,)
+    assert slice_rules.slice_violations(spec(devices=[device(), bad]))[1] == (
+        f"spec.devices[1].{version}"
+    )
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"driver": "D.x"},
+        {"driver": "a" * 63},
+        {"nodeName": None, "allNodes": True},
+        {"nodeName": None, "nodeSelector": term(matchExpressions=[])},
+        {
+            "nodeName": None,
+            "nodeSelector": term(
+                matchFields=[{"key": "metadata.name", "operator": "In", "values": ["node-a"]}]
+            ),
+        },
+        {
+            "nodeName": None,
+            "nodeSelector": term(
+                matchExpressions=[
+                    {"key": "a", "operator": "Gt", "values": ["5"]},
+                    {"key": "b.c/d", "operator": "NotIn", "values": ["x", ""]},
+                    {"key": "e", "operator": "DoesNotExist"},
+                ]
+            ),
+        },
+        {"devices": []},
+        {"devices": None},
+        {"devices": None, "sharedCounters": [{"name": "memory", "counters": counters(32)}]},
+        {"devices": [device(f"gpu-{index}") for index in range(128)]},
+        {"devices": [device(f"gpu-{index}", taints=[taint()]) for index in range(64)]},
+    ],
+)
+def test_a_slice_within_the_limits_breaks_no_rule(fields: Json) -> None:
+    assert slice_rules.slice_violations(spec(**fields)) == ()
+
+
+@pytest.mark.parametrize(
+    ("broken", "violation"),
+    [
+        (spec(driver=""), "spec.driver: Required value"),
+        (spec(driver=None), "spec.driver: Required value"),
+        (spec(driver="a" * 64), "spec.driver: Too long: may not be more than 63 bytes"),
+        (spec(driver="a_b"), 'spec.driver: Invalid value: "a_b": must be an RFC 1123 subdomain'),
+        (spec(driver=5), "spec.driver: Invalid value: 5: expected string"),
+        (spec(pool=None), "spec.pool.name: Required value"),
+        (spec(pool=[]), "spec.pool: Invalid value: []: expected an object"),
+        (pool(name="a//b"), 'spec.pool.name: Invalid value: "": must be'),
+        (pool(name="Pool"), 'spec.pool.name: Invalid value: "Pool": must be'),
+        (pool(name="a" * 254), "spec.pool.name: Too long: may not be more than 253 bytes"),
+        (pool(generation=-1), "spec.pool.generation: Invalid value: -1: must be greater than or"),
+        (pool(resourceSliceCount=0), "spec.pool.resourceSliceCount: Invalid value: 0: must be"),
+        (pool(resourceSliceCount="1"), "spec.pool.resourceSliceCount: Invalid value"),
+        (spec(nodeName=None), "spec: Required value: exactly one of `nodeName`, `nodeSelector`"),
+        (spec(nodeName=""), 'spec.nodeName: Invalid value: "": must be either unset or set'),
+        (spec(nodeName="Node"), 'spec.nodeName: Invalid value: "Node": must be a lowercase'),
+        (spec(allNodes=True), 'spec: Invalid value: "{`nodeName`, `allNodes`}": exactly one'),
+        (spec(allNodes=False), "spec.allNodes: Invalid value: false: must be either unset or"),
+        (
+            spec(nodeName=None, nodeSelector={"nodeSelectorTerms": [{}, {}]}),
+            "spec.nodeSelector.nodeSelectorTerms: Invalid value: [{}, {}]: must have exactly one",
+        ),
+        (
+            spec(nodeName=None, nodeSelector={}),
+            "spec.nodeSelector.nodeSelectorTerms: Required value: must have at least one",
+        ),
+        (
+            spec(nodeName=None, nodeSelector=term(matchFields=[{"key": "metadata.uid"}])),
+            "spec.nodeSelector.nodeSelectorTerms[0].matchFields[0].operator: Invalid value",
+        ),
+        (
+            spec(
+                nodeName=None,
+                nodeSelector=term(matchExpressions=[{"key": "a", "operator": "In"}]),
+            ),
+            "spec.nodeSelector.nodeSelectorTerms[0].matchExpressions[0].values: Required value",
+        ),
+        (
+            spec(sharedCounters=[]),
+            'spec: Invalid value: "": only one of `sharedCounters` or `devices` is allowed',
+        ),
+        (
+            spec(devices=[device(f"gpu-{index}") for index in range(129)]),
+            "spec.devices: Too many: 129: must have at most 128 items",
+        ),
+        (
+            spec(devices=[device("gpu", taints=[taint()])] + [device(f"g{i}") for i in range(64)]),
+            "spec.devices: Too many: 65: must have at most 64 items",
+        ),
+        (
+            spec(devices=[device(f"gpu-{i}", attributes={"a": {"ints": [1]}}) for i in range(65)]),
+            "spec.devices: Too many: 65: must have at most 64 items",
+        ),
+        (
+            spec(devices=[device(), device()]),
+            'spec.devices[1]: Duplicate value: "gpu-0"',
+        ),
+        (spec(devices={}), "spec.devices: Invalid value: {}: expected a list"),
+        (spec(devices=["gpu"]), 'spec.devices[0]: Invalid value: "gpu": expected an object'),
+        (
+            spec(devices=None, sharedCounters=[{"name": "m", "counters": counters(33)}]),
+            "spec.sharedCounters[0].counters: Too many: 33: must have at most 32 items",
+        ),
+        (
+            spec(devices=None, sharedCounters=[{"name": "m"}]),
+            "spec.sharedCounters[0].counters: Required value",
+        ),
+        (
+            spec(devices=None, sharedCounters=[{"name": "m", "counters": counters()}] * 2),
+            'spec.sharedCounters[1]: Duplicate value: "m"',
+        ),
+        (
+            spec(devices=None, sharedCounters=[{"counters": counters()}]),
+            "spec.sharedCounters[0].name: Required value",
+        ),
+        (
+            spec(
+                devices=None,
+                sharedCounters=[{"name": f"m{i}", "counters": counters()} for i in range(9)],
+            ),
+            "spec.sharedCounters: Too many: 9: must have at most 8 items",
+        ),
+    ],
+)
+def test_a_slice_that_breaks_a_rule(broken: Json, violation: str) -> None:
+    found = slice_rules.slice_violations(broken)
+
+    assert any(text.startswith(violation) for text in found), found
+
+
+@pytest.mark.parametrize(
+    ("fields", "violation"),
+    [
+        ({"nodeName": "node-a"}, None),
+        ({"allNodes": True}, None),
+        ({"nodeSelector": term()}, None),
+        ({}, ": Required value: exactly one of `nodeName`, `nodeSelector`, or `allNodes`"),
+        ({"nodeName": "a", "allNodes": True}, ': Invalid value: "{`nodeName`, `allNodes`}"'),
+        ({"nodeName": ""}, '.nodeName: Invalid value: "": must not be empty'),
+        ({"allNodes": False}, ".allNodes: Invalid value: false"),
+        ({"nodeSelector": {}}, ".nodeSelector.nodeSelectorTerms: Required value"),
+        ({"nodeName": "Node"}, '.nodeName: Invalid value: "Node"'),
+    ],
+)
+def test_devices_name_nodes_where_the_slice_leaves_it_to_them(
+    fields: Json, violation: str | None
+) -> None:
+    found = slice_rules.slice_violations(
+        spec(nodeName=None, perDeviceNodeSelection=True, devices=[device(**fields)])
+    )
+
+    if violation is None:
+        assert found == ()
+    else:
+        assert found[0].startswith(f"spec.devices[0]{violation}")
+
+
+def test_devices_name_no_nodes_otherwise() -> None:
+    (found,) = slice_rules.slice_violations(spec(devices=[device(nodeName="node-a")]))
+
+    assert "can only be set if `perDeviceNodeSelection` is set to true" in found

@@ -1,0 +1,102 @@
+"""Comparing what was sent with what an API server made of it."""
+
+import copy
+from typing import Any
+
+import pytest
+
+from tensorfusion_dra.core.kubernetes import stored
+from tensorfusion_dra.core.kubernetes.stored import GATE_CONSUMABLE_CAPACITY, GATE_DEVICE_TAINTS
+from tests.support.gpus import gpu, published
+
+TAINT = {"key": "tensor-fusion.ai/lost", "effect": "NoSchedule"}
+
+
+def sent(**changes: Any) -> dict[str, Any]:
+    (device,) = published(gpu())
+    return {**device.as_api(), **changes}
+
+
+def same(left: dict[str, Any], right: dict[str, Any]) -> bool:
+    return stored.normal([left]) == stored.normal([right])
+
+
+def test_quantities_are_compared_by_amount() -> None:
+    kept = copy.deepcopy(sent())
+    kept["capacity"]["vram"] = {
+        "value": "81920Mi",
+        "requestPolicy": {
+            "default": "85899345920",
+            "validRange": {"min": "1024Ki", "step": "1048576"},
+        },
+    }
+
+    assert same(sent(), kept)
+
+
+@pytest.mark.parametrize("key", ["value", "default", "min", "step"])
+def test_another_amount_anywhere_is_a_difference(key: str) -> None:
+    kept = copy.deepcopy(sent())
+    policy = kept["capacity"]["vram"]["requestPolicy"]
+    places = {
+        "value": kept["capacity"]["vram"],
+        "default": policy,
+        "min": policy["validRange"],
+        "step": policy["validRange"],
+    }
+
+    places[key][key] = "2Mi"
+
+    assert not same(sent(), kept)
+
+
+@pytest.mark.parametrize("empty", [None, [], {}, False])
+def test_a_field_without_content_is_the_same_as_none(empty: object) -> None:
+    assert same(sent(), sent(bindsToNode=empty))
+
+
+def test_an_empty_text_and_a_false_value_are_still_values() -> None:
+    kept = copy.deepcopy(sent())
+    del kept["attributes"]["used_by"]
+
+    assert not same(sent(), kept)
+
+
+def test_a_text_and_a_version_are_not_the_same() -> None:
+    kept = copy.deepcopy(sent())
+    kept["attributes"]["driver_version"] = {"string": "550.54.15"}
+
+    assert not same(sent(), kept)
+
+
+def test_the_time_of_a_taint_is_the_servers() -> None:
+    ours = sent(taints=[TAINT])
+    theirs = sent(taints=[{**TAINT, "timeAdded": "2026-01-01T00:00:00Z"}])
+
+    assert same(ours, theirs)
+    assert not same(ours, sent(taints=[{**TAINT, "effect": "NoExecute"}]))
+    assert not same(ours, sent())
+
+
+def test_without_consumable_capacity_the_policy_and_the_sharing_are_gone() -> None:
+    (kept,) = stored.without([sent()], frozenset({GATE_CONSUMABLE_CAPACITY}))
+
+    assert "allowMultipleAllocations" not in kept
+    assert kept["capacity"] == {"tflops": {"value": "312"}, "vram": {"value": "80Gi"}}
+    assert kept["attributes"] == sent()["attributes"]
+
+
+def test_without_taints_only_they_are_gone() -> None:
+    (kept,) = stored.without([sent(taints=[TAINT])], frozenset({GATE_DEVICE_TAINTS}))
+
+    assert kept == sent()
+
+
+def test_what_is_compared_stays_as_it_was() -> None:
+    device = sent(taints=[{**TAINT, "timeAdded": "2026-01-01T00:00:00Z"}])
+    before = copy.deepcopy(device)
+
+    stored.normal([device])
+    stored.without([device], frozenset({GATE_CONSUMABLE_CAPACITY, GATE_DEVICE_TAINTS}))
+
+    assert device == before
