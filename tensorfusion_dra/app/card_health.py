@@ -10,7 +10,7 @@ from tensorfusion_dra.cluster.nodes import Nodes
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.devices.health import HealthRules
 from tensorfusion_dra.core.devices.xids import XidRules
-from tensorfusion_dra.driver.card_memory import CardMemory
+from tensorfusion_dra.driver.card_health_tracker import CardHealthTracker
 from tensorfusion_dra.state import boot
 from tensorfusion_dra.state.card_records import CardFile
 
@@ -31,7 +31,7 @@ def rules(settings: Settings) -> HealthRules:
 
 def memory(
     settings: Settings, claims: Callable[[], Sequence[PreparedClaim]], *, keeps: bool = True
-) -> CardMemory:
+) -> CardHealthTracker:
     """What earlier processes knew of the node's cards.
 
     Args:
@@ -43,7 +43,7 @@ def memory(
         FatalError: The ledger is damaged.
     """
     records = CardFile(settings.data_folder, boot_id=boot.boot_id(Path(settings.boot_id_file)))
-    return CardMemory(rules(settings), records=records, claims=claims, keeps=keeps)
+    return CardHealthTracker(rules(settings), records=records, claims=claims, keeps=keeps)
 
 
 def taint_effect(settings: Settings) -> str:

@@ -29,15 +29,15 @@ from tensorfusion_dra.core.errors import FatalError, RetryableError
 from tensorfusion_dra.discovery.host import HostSizes
 from tensorfusion_dra.driver.card_watch import CardWatch
 from tensorfusion_dra.driver.catalog import CatalogReader
-from tensorfusion_dra.driver.confirmation import Confirmation
 from tensorfusion_dra.driver.division import Division
-from tensorfusion_dra.driver.health_news import HealthNews
+from tensorfusion_dra.driver.health_announcer import HealthAnnouncer
 from tensorfusion_dra.driver.prepare import Preparer
 from tensorfusion_dra.driver.projection import Projection
 from tensorfusion_dra.driver.publish import Publisher
+from tensorfusion_dra.driver.reconciler import Reconciler
 from tensorfusion_dra.driver.share_terms import ShareTerms
+from tensorfusion_dra.driver.stale_claims import StaleClaimCollector
 from tensorfusion_dra.driver.status import StatusReporter
-from tensorfusion_dra.driver.upkeep import Upkeep
 from tensorfusion_dra.kubelet import sockets
 from tensorfusion_dra.kubelet.dra import DraService
 from tensorfusion_dra.kubelet.health import HealthService
@@ -104,8 +104,10 @@ def _start(settings: Settings, supervisor: Supervisor, running: ExitStack) -> Pl
         parts.enforcers(settings),
     )
     host = parts.host(settings)
-    upkeep = Upkeep(ledger, projection, boot_id=host.boot_id, seconds=settings.recover_seconds)
-    upkeep.begin()
+    reconciler = Reconciler(
+        ledger, projection, boot_id=host.boot_id, seconds=settings.recover_seconds
+    )
+    reconciler.begin()
 
     discovery = parts.discovery(settings, running)
     node = None if pool_source.follows(settings) else parts.node(settings)
@@ -149,7 +151,7 @@ def _start(settings: Settings, supervisor: Supervisor, running: ExitStack) -> Pl
         settings,
         supervisor,
         running,
-        upkeep=upkeep,
+        reconciler=reconciler,
         preparer=preparer,
         resource_api=resource_api,
     )
@@ -163,7 +165,7 @@ def _start(settings: Settings, supervisor: Supervisor, running: ExitStack) -> Pl
             poll_seconds=settings.poll_seconds,
             on_change=publisher.wake,
         ),
-        news=HealthNews(catalog, ledger, status, card_health.events(settings, api)),
+        news=HealthAnnouncer(catalog, ledger, status, card_health.events(settings, api)),
         division=Division(catalog, preparer.tenants),
     )
     # Only now may the kubelet find us: it can call at once.
@@ -179,18 +181,18 @@ def _keep_up(
     supervisor: Supervisor,
     running: ExitStack,
     *,
-    upkeep: Upkeep,
+    reconciler: Reconciler,
     preparer: Preparer,
     resource_api: ResourceApi,
 ) -> None:
     """What asks the API server waits until the kubelet is served."""
     nodes = Nodes(resource_api.api, node_name=settings.node_name)
-    confirmation = Confirmation(
+    stale_claims = StaleClaimCollector(
         Claims(resource_api), nodes, preparer, gone_seconds=settings.gone_seconds
     )
     events = Events(resource_api.api, nodes, node_name=settings.node_name)
-    running.callback(upkeep.stop)
-    supervisor.run("upkeep", lambda: upkeep.run(preparer, confirmation, events))
+    running.callback(reconciler.stop)
+    supervisor.run("reconciler", lambda: reconciler.run(preparer, stale_claims, events))
 
 
 def _follow_cards(
@@ -198,7 +200,7 @@ def _follow_cards(
     running: ExitStack,
     *,
     watch: CardWatch,
-    news: HealthNews,
+    news: HealthAnnouncer,
     division: Division,
 ) -> None:
     for part in (watch, news, division):

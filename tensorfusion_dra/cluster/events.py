@@ -12,7 +12,7 @@ from tensorfusion_dra.cluster.api import Api
 from tensorfusion_dra.cluster.nodes import Nodes
 from tensorfusion_dra.core import names, printable
 from tensorfusion_dra.core.errors import DriverError, RetryableError
-from tensorfusion_dra.driver.repeats import Repeats
+from tensorfusion_dra.driver.log_throttle import LogThrottle
 
 log = structlog.get_logger()
 
@@ -50,7 +50,7 @@ class Events:
         self._clock = clock
         self._written: dict[tuple[str, str], float] = {}
         self._paused_until = -math.inf
-        self._repeats = Repeats(clock=clock)
+        self._throttle = LogThrottle(clock=clock)
 
     def warn(self, reason: str, message: str) -> bool:
         """See ports.cluster.Events."""
@@ -75,10 +75,10 @@ class Events:
         except DriverError as error:
             if isinstance(error, RetryableError):
                 self._paused_until = self._clock() + error.after_seconds
-            if self._repeats.is_new(str(error)):
+            if self._throttle.is_new(str(error)):
                 log.warning("event_not_written", reason=reason, error=str(error))
             return False
-        self._repeats.over()
+        self._throttle.over()
         self._written[reason, message] = now
         return True
 

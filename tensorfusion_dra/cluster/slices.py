@@ -12,8 +12,8 @@ from tensorfusion_dra.core import names
 from tensorfusion_dra.core.devices import slices
 from tensorfusion_dra.core.devices.slices import Slice
 from tensorfusion_dra.core.errors import RetryableError
+from tensorfusion_dra.driver.log_throttle import LogThrottle
 from tensorfusion_dra.driver.ports.cluster import MissingRightError
-from tensorfusion_dra.driver.repeats import Repeats
 
 log = structlog.get_logger()
 
@@ -27,7 +27,7 @@ class Slices:
     def __init__(self, resource_api: ResourceApi, *, node_name: str) -> None:
         self._resource_api = resource_api
         self._node_name = node_name
-        self._repeats = Repeats()
+        self._throttle = LogThrottle()
         # The Node authorizer and the admission policy let a node see its own slices only.
         self.selector = f"spec.driver={names.DRIVER},spec.nodeName={node_name}"
 
@@ -70,7 +70,7 @@ class Slices:
 
     def _tell_of_others(self, number: int) -> None:
         """Says that the field selector is ignored; whatever stands between us may do so."""
-        if self._repeats.is_new("others"):
+        if self._throttle.is_new("others"):
             log.warning(
                 "slices_of_others_listed",
                 slices=number,

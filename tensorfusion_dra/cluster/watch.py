@@ -25,7 +25,7 @@ from tensorfusion_dra.cluster import error_text
 from tensorfusion_dra.cluster.api import Api, StatusError, items, metadata
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.driver.backoff import Backoff
-from tensorfusion_dra.driver.repeats import Repeats
+from tensorfusion_dra.driver.log_throttle import LogThrottle
 
 if TYPE_CHECKING:
     from tensorfusion_dra.cluster.watch_stream import WatchStream
@@ -89,7 +89,7 @@ class Watch:
         self._stop = Event()
         self._guard = Lock()  # guards _stream
         self._stream: WatchStream | None = None
-        self._repeats = Repeats()
+        self._throttle = LogThrottle()
 
     def stop(self) -> None:
         """Ends run()."""
@@ -116,7 +116,7 @@ class Watch:
                 progressed = self._reached != version
                 if self._is_healthy(version, began):
                     backoff.succeeded()
-                    self._repeats.over()
+                    self._throttle.over()
                 delay = backoff.failed()
                 version = self._reached if progressed and not self._list_is_due() else ""
             except RetryableError as error:
@@ -140,7 +140,7 @@ class Watch:
         event = "watch_retried"
         if isinstance(error, StatusError) and error.status == _FORBIDDEN:
             event, delay = "watch_not_permitted", max(delay, _FORBIDDEN_SECONDS)
-        if not self._stop.is_set() and self._repeats.is_new(str(error)):
+        if not self._stop.is_set() and self._throttle.is_new(str(error)):
             log.warning(event, seconds=round(delay, 1), error=str(error))
         return delay
 

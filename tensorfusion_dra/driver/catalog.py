@@ -14,7 +14,7 @@ from tensorfusion_dra.core.devices.health import CardEvent, Sickness
 from tensorfusion_dra.core.devices.known_cards import VisibleCards
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.core.kubernetes import slice_rules
-from tensorfusion_dra.driver.card_memory import CardMemory
+from tensorfusion_dra.driver.card_health_tracker import CardHealthTracker
 from tensorfusion_dra.driver.expansion import Expansion
 from tensorfusion_dra.driver.ports.discovery import Discovery, HostSizes
 from tensorfusion_dra.extend import AttributeProvider
@@ -58,7 +58,7 @@ class CatalogReader:
         *,
         host: HostSizes | None = None,
         providers: Mapping[str, AttributeProvider] | None = None,
-        memory: CardMemory | None = None,
+        memory: CardHealthTracker | None = None,
         taint_effect: str = NO_SCHEDULE,
     ) -> None:
         """Reads nothing yet.
@@ -77,7 +77,7 @@ class CatalogReader:
         # Guards _node, _memory, _expansion and _added; one catalog is built at a time.
         self._building = Lock()
         self._node = node
-        self._memory = memory or CardMemory()
+        self._memory = memory or CardHealthTracker()
         self._changed = Condition()  # guards _current
         self._current: Catalog | None = None
 

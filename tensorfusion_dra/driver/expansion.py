@@ -7,8 +7,8 @@ import structlog
 from tensorfusion_dra.core.devices.gpu import Host
 from tensorfusion_dra.core.devices.oversubscription import Oversubscription
 from tensorfusion_dra.core.errors import RetryableError
+from tensorfusion_dra.driver.log_throttle import LogThrottle
 from tensorfusion_dra.driver.ports.discovery import HostSizes
-from tensorfusion_dra.driver.repeats import Repeats
 
 log = structlog.get_logger()
 
@@ -27,7 +27,7 @@ class Expansion:
         """Read nothing yet; without sizes, the pool adds nothing."""
         self._sizes = sizes
         self._known = Host()
-        self._repeats = Repeats()
+        self._throttle = LogThrottle()
         self.missing: tuple[str, ...] = ()
 
     def read(self, ratios: Oversubscription | None) -> Host:
@@ -60,7 +60,7 @@ class Expansion:
 
     def _log(self) -> None:
         error = "; ".join(self.missing)
-        if error and self._repeats.is_new(error):
+        if error and self._throttle.is_new(error):
             log.warning("expansion_size_unknown", error=error)
-        elif not error and self._repeats.over():
+        elif not error and self._throttle.over():
             log.info("expansion_size_read")

@@ -14,10 +14,10 @@ from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.core.kubernetes.stored import KUBERNETES_DROPS
 from tensorfusion_dra.driver.backoff import Backoff
 from tensorfusion_dra.driver.catalog import CatalogReader
+from tensorfusion_dra.driver.log_throttle import LogThrottle
 from tensorfusion_dra.driver.ports.cluster import Events, MissingRightError, Nodes, Slices
 from tensorfusion_dra.driver.ports.state import PublishingRight
 from tensorfusion_dra.driver.repairs import Repairs
-from tensorfusion_dra.driver.repeats import Repeats
 
 log = structlog.get_logger()
 
@@ -59,7 +59,7 @@ class Publisher:
         self._dropped: frozenset[str] = frozenset()
         self._told_dropped: frozenset[str] = frozenset()
         self._told_right = True
-        self._repeats = Repeats()
+        self._throttle = LogThrottle()
 
     def wake(self) -> None:
         """The catalog or the stored slices may have changed: look at them now."""
@@ -102,7 +102,7 @@ class Publisher:
                     continue
             else:
                 backoff.succeeded()
-                self._repeats.over()
+                self._throttle.over()
                 delay = self._repairs.seconds_left() or None
             self._wait(delay)
 
@@ -164,7 +164,7 @@ class Publisher:
         event = "publish_retried"
         if isinstance(error, MissingRightError):
             event, delay = "publish_not_permitted", max(delay, _NOT_PERMITTED_SECONDS)
-        if self._repeats.is_new(str(error)):
+        if self._throttle.is_new(str(error)):
             log.warning(event, seconds=round(delay, 1), error=str(error))
         return delay
 

@@ -10,7 +10,7 @@ from tensorfusion_dra.driver.projection import Projection
 
 
 @dataclass(slots=True, kw_only=True)
-class Round:
+class RecoveryReport:
     """What one look at every claim found.
 
     Attributes:
@@ -33,7 +33,7 @@ class Round:
     unenforceable: list[PreparedClaim] = field(default_factory=list)
 
 
-def recover(ledger: Ledger, projection: Projection, *, boot_id: str) -> Round:
+def recover(ledger: Ledger, projection: Projection, *, boot_id: str) -> RecoveryReport:
     """Rebuilds missing or damaged files from the records and removes those of no claim.
 
     The folders are empty after a reboot, and a crash can leave a file or a record alone. Every
@@ -44,7 +44,7 @@ def recover(ledger: Ledger, projection: Projection, *, boot_id: str) -> Round:
         RetryableError: The ledger cannot be read now.
         FatalError: A newer release has changed the ledger.
     """
-    found = Round(claims=list(ledger.claims()))
+    found = RecoveryReport(claims=list(ledger.claims()))
     for record in found.claims:
         _put_right(record, ledger, projection, boot_id=boot_id, found=found)
     try:
@@ -59,7 +59,12 @@ def recover(ledger: Ledger, projection: Projection, *, boot_id: str) -> Round:
 
 
 def _put_right(
-    record: PreparedClaim, ledger: Ledger, projection: Projection, *, boot_id: str, found: Round
+    record: PreparedClaim,
+    ledger: Ledger,
+    projection: Projection,
+    *,
+    boot_id: str,
+    found: RecoveryReport,
 ) -> None:
     uid = record.ref.uid
     with ledger.transaction() as step:
@@ -80,7 +85,7 @@ def _put_right(
             found.troubles[uid] = f"claim {current.ref}: {error}"
 
 
-def _remove_orphan(uid: str, ledger: Ledger, projection: Projection, found: Round) -> None:
+def _remove_orphan(uid: str, ledger: Ledger, projection: Projection, found: RecoveryReport) -> None:
     with ledger.transaction() as step:
         if step.get(uid) is not None:
             return  # prepared just now

@@ -15,8 +15,8 @@ from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.devices.health import Sickness
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.driver.backoff import Backoff
+from tensorfusion_dra.driver.log_throttle import LogThrottle
 from tensorfusion_dra.driver.ports.cluster import ClaimStatus, MissingRightError
-from tensorfusion_dra.driver.repeats import Repeats
 
 log = structlog.get_logger()
 
@@ -110,7 +110,7 @@ class StatusReporter:
             first_seconds=min(retry_seconds, _FIRST_PAUSE_SECONDS),
             longest_seconds=_LONGEST_PAUSE_SECONDS,
         )
-        self._repeats = Repeats(clock=clock)
+        self._throttle = LogThrottle(clock=clock)
         self._paused_until = 0.0
         self._missing_rights: set[str] = set()
         self._changed = Condition()  # guards all below
@@ -194,7 +194,7 @@ class StatusReporter:
             self._failed(waiting, error)
         else:
             self._outage.succeeded()
-            self._repeats.over()
+            self._throttle.over()
             told.entries = entries
             event = "status_reported" if written else "status_not_needed"
             log.info(event, claim=str(ref), claim_uid=ref.uid, devices=len(entries))
@@ -230,7 +230,7 @@ class StatusReporter:
         due = max(self._paused_until, now + waiting.backoff.failed())
         self._again(waiting, due)
         ref = waiting.claim.ref
-        if self._repeats.is_new(str(error)):
+        if self._throttle.is_new(str(error)):
             log.warning(
                 "status_retried",
                 claim=str(ref),

@@ -20,7 +20,7 @@ WALL: Final = {
 TIME_OF_DAY: Final = {
     "app/doctor/webhook.py",  # certificates end by it
     "cluster/events.py",  # an Event's time
-    "driver/card_memory.py",  # since when a card is unhealthy, kept over restarts
+    "driver/card_health_tracker.py",  # since when a card is unhealthy, kept over restarts
     "driver/status.py",  # lastTransitionTime of a condition
     "kubelet/health.py",  # last_updated_time, which the kubelet replaces by its own
     "state/ledger_check.py",  # when a record was set aside

@@ -13,10 +13,10 @@ from structlog.testing import capture_logs
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.claims.enforcers.mps import Mps
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
-from tensorfusion_dra.driver.confirmation import Confirmation
+from tensorfusion_dra.driver.reconciler import Reconciler
 from tensorfusion_dra.driver.recover import recover
+from tensorfusion_dra.driver.stale_claims import StaleClaimCollector
 from tensorfusion_dra.driver.status import StatusReporter
-from tensorfusion_dra.driver.upkeep import Upkeep
 from tests.support.ports import EventsInMemory, Readiness
 from tests.support.prepared_node import GPU_0, GPU_1, Setup, error_of, put, share, spec_file
 from tests.support.waiting import PATIENCE_SECONDS, eventually
@@ -167,16 +167,16 @@ def shown(node: Setup) -> list[tuple[str, str]]:
 
 @contextmanager
 def kept_up(node: Setup) -> Iterator[None]:
-    """Run upkeep inside the block."""
-    upkeep = Upkeep(node.ledger, node.projection, boot_id=node.boot_id, seconds=0.05)
-    confirmation = Confirmation(node.claims, Readiness(), node.preparer, gone_seconds=600)
-    thread = Thread(target=upkeep.run, args=(node.preparer, confirmation, EventsInMemory()))
-    upkeep.begin()
+    """Run reconciler inside the block."""
+    reconciler = Reconciler(node.ledger, node.projection, boot_id=node.boot_id, seconds=0.05)
+    stale_claims = StaleClaimCollector(node.claims, Readiness(), node.preparer, gone_seconds=600)
+    thread = Thread(target=reconciler.run, args=(node.preparer, stale_claims, EventsInMemory()))
+    reconciler.begin()
     thread.start()
     try:
         yield
     finally:
-        upkeep.stop()
+        reconciler.stop()
         thread.join(PATIENCE_SECONDS)
         assert not thread.is_alive()
 

@@ -11,7 +11,7 @@ from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.devices.gpu import Inventory
 from tensorfusion_dra.core.errors import RetryableError
-from tensorfusion_dra.driver.recover import Round, recover
+from tensorfusion_dra.driver.recover import RecoveryReport, recover
 from tensorfusion_dra.state.ledger import Ledger
 from tests.support.prepared_node import (
     GPU_0,
@@ -26,7 +26,7 @@ from tests.support.prepared_node import (
 from tests.support.waiting import PATIENCE_SECONDS
 
 
-def recovered(node: Setup) -> Round:
+def recovered(node: Setup) -> RecoveryReport:
     return recover(node.ledger, node.projection, boot_id=node.boot_id)
 
 

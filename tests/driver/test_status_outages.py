@@ -15,7 +15,7 @@ from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.devices.health import Kind, Sickness, Trouble
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.driver import status
-from tensorfusion_dra.driver.health_news import HealthNews
+from tensorfusion_dra.driver.health_announcer import HealthAnnouncer
 from tensorfusion_dra.driver.status import StatusReporter
 from tests.support.ports import EventsInMemory
 from tests.support.prepared_node import GPU_0, GPU_1, NoStatus, Setup, put, share
@@ -110,7 +110,7 @@ class Newsroom:
         self.events = Away()
         reporter = Noted(self.reported)
         self.ledger = self.node.ledger
-        self.news = HealthNews(
+        self.news = HealthAnnouncer(
             self.node.catalog, self.ledger, reporter, self.events, clock=lambda: self.now
         )
 

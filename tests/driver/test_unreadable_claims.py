@@ -37,7 +37,7 @@ def test_a_claim_that_cannot_be_read_keeps_no_other_from_being_freed(tmp_path: P
     node = unreadable(tmp_path, "unreadable-1", "unreadable-2")
     refs = {claim.ref.name: claim.ref for claim in node.ledger.claims()}
     deleted(node.claims, refs["b"])
-    node.confirmation.ask_first([refs["unreadable-1"].uid, refs["unreadable-2"].uid])
+    node.stale_claims.ask_first([refs["unreadable-1"].uid, refs["unreadable-2"].uid])
 
     for _ in range(30):
         with suppress(RetryableError):

@@ -5,7 +5,7 @@ from typing import Any
 
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
-from tensorfusion_dra.driver.confirmation import Confirmation
+from tensorfusion_dra.driver.stale_claims import StaleClaimCollector
 from tests.support.ports import ClaimsInMemory, Readiness
 from tests.support.prepared_node import Setup, put, share
 
@@ -19,7 +19,7 @@ class ConfirmingNode(Setup):
         super().__init__(folder, claims)
         self.readiness = Readiness()
         self.now = 0.0
-        self.confirmation = Confirmation(
+        self.stale_claims = StaleClaimCollector(
             self.claims,
             self.readiness,
             self.preparer,
@@ -31,7 +31,7 @@ class ConfirmingNode(Setup):
         """One round; the claims that were asked for."""
         self.now += 60
         self.claims.fetched.clear()
-        self.confirmation.look([*self.ledger.claims(), *unknown])
+        self.stale_claims.look([*self.ledger.claims(), *unknown])
         return list(self.claims.fetched)
 
     def look_for(self, seconds: float) -> None:

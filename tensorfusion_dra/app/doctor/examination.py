@@ -7,7 +7,7 @@ from typing import Final
 from tensorfusion_dra.app.doctor.options import Place
 from tensorfusion_dra.app.doctor.surroundings import Surroundings
 from tensorfusion_dra.cluster.api import StatusError
-from tensorfusion_dra.cluster.survey import Survey
+from tensorfusion_dra.cluster.cluster_probe import ClusterProbe
 from tensorfusion_dra.core.doctor.finding import Finding, could_not_look, note, problem
 from tensorfusion_dra.core.errors import DriverError, InputError, RetryableError
 
@@ -62,7 +62,7 @@ def api_silence(surroundings: Surroundings) -> Finding | None:
             cure="name one with --kubeconfig",
         )
     try:
-        Survey(surroundings.api).find("/version")
+        ClusterProbe(surroundings.api).find("/version")
     except StatusError:
         return None  # it answers; what it refuses is for the checks to say
     except InputError as error:

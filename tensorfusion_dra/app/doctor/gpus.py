@@ -39,19 +39,19 @@ def cards(surroundings: Surroundings) -> Iterator[Finding]:
 
 def neighbours(surroundings: Surroundings) -> Iterator[Finding]:
     """Whether device plugins or other DRA drivers hand out the same cards."""
-    survey, path = surroundings.survey, surroundings.resource_api.slices()
+    probe, path = surroundings.probe, surroundings.resource_api.slices()
     for node in looked_at_nodes(surroundings):
         name = node["metadata"]["name"]
         yield from judge.other_plugins(node)
         yield from judge.tensor_fusion_workers(node, _workers(surroundings, name))
-        slices = survey.items(path, fieldSelector=f"spec.nodeName={name}") or []
+        slices = probe.items(path, fieldSelector=f"spec.nodeName={name}") or []
         yield from judge.other_slices(name, slices)
 
 
 def _workers(surroundings: Surroundings, node_name: str) -> list[dict[str, Any]] | None:
     """Tensor Fusion's worker pods on a node; None without the right to list pods."""
     try:
-        return surroundings.survey.items(
+        return surroundings.probe.items(
             "/api/v1/pods",
             fieldSelector=f"spec.nodeName={node_name}",
             labelSelector=names.TENSOR_FUSION_WORKER,

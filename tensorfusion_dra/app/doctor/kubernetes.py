@@ -16,9 +16,9 @@ from tensorfusion_dra.core.kubernetes.stored import GATE_CONSUMABLE_CAPACITY
 
 def version(surroundings: Surroundings) -> Iterator[Finding]:
     """Kubernetes' version, and the API group that everything is built on."""
-    survey = surroundings.survey
-    yield from api_server.version(survey.find("/version") or {})
-    yield from api_server.served(survey.find("/apis/resource.k8s.io"))
+    probe = surroundings.probe
+    yield from api_server.version(probe.find("/version") or {})
+    yield from api_server.served(probe.find("/apis/resource.k8s.io"))
 
 
 def slice_gates(surroundings: Surroundings) -> Iterator[Finding]:
@@ -28,7 +28,7 @@ def slice_gates(surroundings: Surroundings) -> Iterator[Finding]:
     resource_api = surroundings.resource_api
     body = {"apiVersion": resource_api.api_version(), "kind": "ResourceSlice", **sent}
     try:
-        stored = surroundings.survey.tried(resource_api.slices(), body)
+        stored = surroundings.probe.tried(resource_api.slices(), body)
     except StatusError as error:
         yield could_not_look(
             "ResourceSlice written on trial",
@@ -38,7 +38,7 @@ def slice_gates(surroundings: Surroundings) -> Iterator[Finding]:
         return
     yield from gates.kept_of_slice(sent, stored)
     if GATE_CONSUMABLE_CAPACITY not in slices.dropped_gates(sent, stored):
-        yield from api_server.scheduler(surroundings.survey.find("/version") or {})
+        yield from api_server.scheduler(surroundings.probe.find("/version") or {})
 
 
 def claim_gates(surroundings: Surroundings) -> Iterator[Finding]:
@@ -49,7 +49,7 @@ def claim_gates(surroundings: Surroundings) -> Iterator[Finding]:
     kind = {"apiVersion": resource_api.api_version(), "kind": "ResourceClaim"}
     looked_at = "ResourceClaim written on trial"
     try:
-        stored = surroundings.survey.tried(path, {**kind, **gates.trial_claim(namespace)})
+        stored = surroundings.probe.tried(path, {**kind, **gates.trial_claim(namespace)})
     except StatusError as error:
         if error.status == 403 and surroundings.in_pod:
             yield note(looked_at, "not tried: a node plugin has no right to create claims")
@@ -64,26 +64,26 @@ def claim_gates(surroundings: Surroundings) -> Iterator[Finding]:
 def allocations(surroundings: Surroundings) -> Iterator[Finding]:
     """Whether the scheduler gives parts of devices."""
     path = f"/apis/{surroundings.resource_api.api_version()}/resourceclaims"
-    yield from api_server.shares(surroundings.survey.items(path) or [], names.DRIVER)
+    yield from api_server.shares(surroundings.probe.items(path) or [], names.DRIVER)
 
 
 def several_gpus(surroundings: Surroundings) -> Iterator[Finding]:
     """Whether claims and templates ask for several GPUs in a way that this scheduler serves."""
-    survey, root = surroundings.survey, f"/apis/{surroundings.resource_api.api_version()}"
+    probe, root = surroundings.probe, f"/apis/{surroundings.resource_api.api_version()}"
     stored = [
         {**item, "kind": kind}
         for kind, path in (
             ("ResourceClaim", "resourceclaims"),
             ("ResourceClaimTemplate", "resourceclaimtemplates"),
         )
-        for item in survey.items(f"{root}/{path}") or []
+        for item in probe.items(f"{root}/{path}") or []
     ]
     classes = {
         str(item["metadata"]["name"])
-        for item in survey.items(f"{root}/deviceclasses") or []
+        for item in probe.items(f"{root}/deviceclasses") or []
         if names.DRIVER in json.dumps(item.get("spec"))
     }
-    yield from api_server.one_request_for_several(survey.find("/version") or {}, stored, classes)
+    yield from api_server.one_request_for_several(probe.find("/version") or {}, stored, classes)
 
 
 def nodes(surroundings: Surroundings) -> Iterator[Finding]:
@@ -106,13 +106,13 @@ def looked_at_nodes(surroundings: Surroundings) -> Iterable[dict[str, Any]]:
     if surroundings.place is Place.NODE:
         node = this_node(surroundings)
         return [] if node is None else [node]
-    every = surroundings.survey.items("/api/v1/nodes") or []
+    every = surroundings.probe.items("/api/v1/nodes") or []
     selector = f"spec.driver={names.DRIVER}"
-    slices = surroundings.survey.items(surroundings.resource_api.slices(), fieldSelector=selector)
+    slices = surroundings.probe.items(surroundings.resource_api.slices(), fieldSelector=selector)
     publishing = {item["spec"].get("nodeName") for item in slices or []}
     return [node for node in every if node["metadata"]["name"] in publishing] or every
 
 
 def this_node(surroundings: Surroundings) -> dict[str, Any] | None:
     """The Node object of this node; None if there is none."""
-    return surroundings.survey.find(f"/api/v1/nodes/{segment(surroundings.settings.node_name)}")
+    return surroundings.probe.find(f"/api/v1/nodes/{segment(surroundings.settings.node_name)}")

@@ -11,16 +11,16 @@ from tensorfusion_dra.core.doctor.finding import Finding
 
 def slices(surroundings: Surroundings) -> Iterator[Finding]:
     """Whether a scheduler can use what is published: by this node, or by all."""
-    survey, path = surroundings.survey, surroundings.resource_api.slices()
+    probe, path = surroundings.probe, surroundings.resource_api.slices()
     selector = f"spec.driver={names.DRIVER}"
     if surroundings.place is Place.NODE:
         name = surroundings.settings.node_name
-        found = survey.items(path, fieldSelector=f"{selector},spec.nodeName={name}") or []
+        found = probe.items(path, fieldSelector=f"{selector},spec.nodeName={name}") or []
         yield from published.of_node(found, node_name=name)
         return
-    nodes = survey.items("/api/v1/nodes") or []
+    nodes = probe.items("/api/v1/nodes") or []
     yield from published.of_cluster(
-        survey.items(path, fieldSelector=selector) or [],
+        probe.items(path, fieldSelector=selector) or [],
         nodes=[node["metadata"]["name"] for node in nodes],
     )
 
@@ -29,15 +29,15 @@ def device_class(surroundings: Surroundings) -> Iterator[Finding]:
     """Whether claims can name this driver's GPUs."""
     root = f"/apis/{surroundings.resource_api.api_version()}"
     path = f"{root}/deviceclasses/{names.DEVICE_CLASS}"
-    yield from classes.device_class(surroundings.survey.find(path))
+    yield from classes.device_class(surroundings.probe.find(path))
 
 
 def templates(surroundings: Surroundings) -> Iterator[Finding]:
     """Whether the templates that the webhook puts into pods can be used."""
     root = f"/apis/{surroundings.resource_api.api_version()}"
-    survey = surroundings.survey
-    found = survey.items(f"{root}/resourceclaimtemplates") or []
-    known = survey.items(f"{root}/deviceclasses") or []
+    probe = surroundings.probe
+    found = probe.items(f"{root}/resourceclaimtemplates") or []
+    known = probe.items(f"{root}/deviceclasses") or []
     yield from classes.templates(
         [item for item in found if item["metadata"]["name"] == names.CLAIM_TEMPLATE],
         classes=[item["metadata"]["name"] for item in known],
@@ -48,4 +48,4 @@ def definitions(surroundings: Surroundings) -> Iterator[Finding]:
     """Whether pools can turn DRA on for their pods."""
     root = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
     for name in pools.DEFINITIONS:
-        yield from pools.definition(name, surroundings.survey.find(f"{root}/{name}"))
+        yield from pools.definition(name, surroundings.probe.find(f"{root}/{name}"))

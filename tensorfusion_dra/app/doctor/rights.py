@@ -51,11 +51,11 @@ def of_webhook(surroundings: Surroundings) -> Iterator[Finding]:
 def _answers(
     surroundings: Surroundings, wanted: Iterable[Right], account: tuple[str, str] | None
 ) -> list[Answer]:
-    survey = surroundings.survey
-    told = str((survey.find("/version") or {}).get("gitVersion", ""))
+    probe = surroundings.probe
+    told = str((probe.find("/version") or {}).get("gitVersion", ""))
     minor = api_server.minor_version(told)
     return [
-        survey.answers(right, service_account=account)
+        probe.answers(right, service_account=account)
         for right in wanted
         if minor is None or minor >= right.since_minor
     ]
@@ -63,7 +63,7 @@ def _answers(
 
 def _account(surroundings: Surroundings, path: str, selector: str) -> tuple[str, str] | None:
     """The service account of what is installed; None if nothing is."""
-    for item in surroundings.survey.items(path, labelSelector=selector) or []:
+    for item in surroundings.probe.items(path, labelSelector=selector) or []:
         name = item["spec"]["template"]["spec"].get("serviceAccountName") or "default"
         return item["metadata"]["namespace"], name
     return None

@@ -9,8 +9,8 @@ from typing import Final
 from tensorfusion_dra.app.doctor.options import Options, Place
 from tensorfusion_dra.app.settings import Settings
 from tensorfusion_dra.cluster.api import Api
+from tensorfusion_dra.cluster.cluster_probe import ClusterProbe
 from tensorfusion_dra.cluster.resource_api import ResourceApi
-from tensorfusion_dra.cluster.survey import Survey
 
 _IN_CLUSTER: Final = "KUBERNETES_SERVICE_HOST"
 _TOKEN: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
@@ -32,9 +32,9 @@ class Surroundings:
     api: Api | None
 
     @property
-    def survey(self) -> Survey:
+    def probe(self) -> ClusterProbe:
         """Asks the API server; only for checks that need it."""
-        return Survey(self.known_api)
+        return ClusterProbe(self.known_api)
 
     @property
     def resource_api(self) -> ResourceApi:

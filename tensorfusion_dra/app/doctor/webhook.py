@@ -19,10 +19,10 @@ _KINDS: Final = ("mutatingwebhookconfigurations", "validatingwebhookconfiguratio
 
 def reachable(surroundings: Surroundings) -> Iterator[Finding]:
     """Configuration, certificates, endpoints, and a pod that is written on trial."""
-    survey = surroundings.survey
+    probe = surroundings.probe
     called: list[Called] = []
     for kind in _KINDS:
-        called += judge.ours(survey.items(f"{_ADMISSION}/{kind}") or [])
+        called += judge.ours(probe.items(f"{_ADMISSION}/{kind}") or [])
     yield from judge.installed(called)
     if not called:
         return
@@ -55,11 +55,11 @@ def bundle(text: str) -> Bundle:
 
 
 def _endpoints(surroundings: Surroundings, service: Service) -> Iterator[Finding]:
-    survey, namespace = surroundings.survey, segment(service.namespace)
-    found = survey.find(f"/api/v1/namespaces/{namespace}/services/{segment(service.name)}")
+    probe, namespace = surroundings.probe, segment(service.namespace)
+    found = probe.find(f"/api/v1/namespaces/{namespace}/services/{segment(service.name)}")
     slices = None
     if found is not None:
-        slices = survey.items(
+        slices = probe.items(
             f"/apis/discovery.k8s.io/v1/namespaces/{namespace}/endpointslices",
             labelSelector=f"kubernetes.io/service-name={service.name}",
         )
@@ -70,7 +70,7 @@ def _trial(surroundings: Surroundings) -> Iterator[Finding]:
     namespace = surroundings.options.namespace
     path = f"/api/v1/namespaces/{segment(namespace)}/pods"
     try:
-        pod = surroundings.survey.tried(path, judge.trial_pod(namespace))
+        pod = surroundings.probe.tried(path, judge.trial_pod(namespace))
     except StatusError as error:
         yield judge.refused(str(error))
         return

@@ -29,7 +29,7 @@ _CALL_SECONDS: Final = 30.0
 Held = PreparedClaim | ClaimRef
 
 
-class Confirmation:
+class StaleClaimCollector:
     """Frees what the kubelet forgot. For one thread.
 
     The kubelet unprepares a claim once the containers of its pods have ended, whatever became of

@@ -27,7 +27,7 @@ def now() -> Moment:
     return Moment(time.monotonic(), datetime.now(UTC))
 
 
-class CardMemory:
+class CardHealthTracker:
     """What is known of the cards after each reading and report; for one thread at a time."""
 
     def __init__(

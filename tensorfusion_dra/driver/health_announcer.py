@@ -24,7 +24,7 @@ _FIRST_RETRY_SECONDS: Final = 1.0
 _LONGEST_RETRY_SECONDS: Final = 600.0
 
 
-class HealthNews:
+class HealthAnnouncer:
     """A loop of its own, because an Event may wait for the API server.
 
     What could not be told is told later, ever more rarely tried, and for each device only what was

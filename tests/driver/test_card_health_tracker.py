@@ -13,7 +13,7 @@ from tensorfusion_dra.core.devices.gpu import Inventory
 from tensorfusion_dra.core.devices.health import CardEvent, EventKind, HealthRules, Moment
 from tensorfusion_dra.core.devices.known_cards import VisibleCards
 from tensorfusion_dra.core.errors import RetryableError
-from tensorfusion_dra.driver.card_memory import CardMemory
+from tensorfusion_dra.driver.card_health_tracker import CardHealthTracker
 from tensorfusion_dra.driver.ports.discovery import HungError
 from tests.support.gpus import cards
 from tests.support.status_claims import claim, share
@@ -49,7 +49,7 @@ class Setup:
         self.seconds = 0.0
         self.records = records or RecordsInMemory()
         self.held = held
-        self.memory = CardMemory(
+        self.memory = CardHealthTracker(
             HealthRules(), records=self.records, claims=self.claims, clock=self.now
         )
 

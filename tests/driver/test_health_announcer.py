@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tensorfusion_dra.core.devices.health import Kind, Sickness, Trouble
-from tensorfusion_dra.driver.health_news import HealthNews
+from tensorfusion_dra.driver.health_announcer import HealthAnnouncer
 from tensorfusion_dra.driver.status import StatusReporter
 from tests.support.ports import EventsInMemory
 from tests.support.prepared_node import GPU_0, GPU_1, NoStatus, Setup, put, share
@@ -34,7 +34,7 @@ class Newsroom:
         self.node = Setup(folder)
         self.events = EventsInMemory()
         self.reports = Reports()
-        self.news = HealthNews(self.node.catalog, self.node.ledger, self.reports, self.events)
+        self.news = HealthAnnouncer(self.node.catalog, self.node.ledger, self.reports, self.events)
 
 
 @pytest.fixture

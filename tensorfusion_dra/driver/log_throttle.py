@@ -7,7 +7,7 @@ from typing import Final
 _QUIET_SECONDS: Final = 600.0
 
 
-class Repeats:
+class LogThrottle:
     """Knows what is worth a line: what was not said last, or not for ten minutes."""
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:

@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.errors import RetryableError
-from tensorfusion_dra.driver.confirmation import MOST_PER_ROUND
+from tensorfusion_dra.driver.stale_claims import MOST_PER_ROUND
 from tests.support.confirming_node import GONE_SECONDS, deleted
 from tests.support.confirming_node import ConfirmingNode as Node
 from tests.support.ports import ClaimsInMemory
@@ -200,7 +200,7 @@ def test_rebuilt_claims_come_before_the_others(node: Node) -> None:
     rebuilt = refs[80:]
     for _ in range(10):
         node.look()
-    node.confirmation.ask_first(ref.uid for ref in rebuilt)
+    node.stale_claims.ask_first(ref.uid for ref in rebuilt)
 
     asked = node.look()
 

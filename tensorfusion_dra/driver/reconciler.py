@@ -10,12 +10,12 @@ import structlog
 from tensorfusion_dra.core.errors import ClaimError, RetryableError
 from tensorfusion_dra.driver import recover
 from tensorfusion_dra.driver.backoff import Backoff
-from tensorfusion_dra.driver.confirmation import Confirmation
 from tensorfusion_dra.driver.ports.cluster import Events
 from tensorfusion_dra.driver.ports.state import Ledger
 from tensorfusion_dra.driver.prepare import Preparer
 from tensorfusion_dra.driver.projection import Projection
-from tensorfusion_dra.driver.recover import Round
+from tensorfusion_dra.driver.recover import RecoveryReport
+from tensorfusion_dra.driver.stale_claims import StaleClaimCollector
 
 log = structlog.get_logger()
 
@@ -26,7 +26,7 @@ _FIRST_RETRY_SECONDS: Final = 1.0
 """After a reboot the cards are known within seconds."""
 
 
-class Upkeep:
+class Reconciler:
     """Looks at everything at the start and at times after it."""
 
     def __init__(
@@ -43,7 +43,7 @@ class Upkeep:
         self._seconds = seconds
         self._stop = Event()
         # Of one thread at a time, first the starting one and then run()'s:
-        self._found = Round()
+        self._found = RecoveryReport()
         self._told: dict[str, str] = {}
         self._untold: list[str] = []
         self._shown: set[str] = set()  # UIDs of claims whose status shows a trouble
@@ -62,7 +62,7 @@ class Upkeep:
         """Ends run()."""
         self._stop.set()
 
-    def run(self, preparer: Preparer, confirmation: Confirmation, events: Events) -> None:
+    def run(self, preparer: Preparer, stale_claims: StaleClaimCollector, events: Events) -> None:
         """Looks until stopped.
 
         Args:
@@ -77,9 +77,9 @@ class Upkeep:
         while True:
             self._show(preparer)
             outdated = self._refresh(preparer)
-            damaged = self._note_damage(confirmation)
+            damaged = self._note_damage(stale_claims)
             if damaged or time.monotonic() >= ask_at:
-                self._ask(confirmation, events)
+                self._ask(stale_claims, events)
                 ask_at = time.monotonic() + self._seconds
             wait_seconds = self._seconds
             if outdated:
@@ -126,10 +126,10 @@ class Upkeep:
         self._found.outdated.clear()
         return errors
 
-    def _note_damage(self, confirmation: Confirmation) -> bool:
+    def _note_damage(self, stale_claims: StaleClaimCollector) -> bool:
         damage = self._ledger.damage()
         for each in damage:
-            confirmation.ask_first(each.rebuilt)
+            stale_claims.ask_first(each.rebuilt)
             if each.set_aside:
                 self._untold.append(
                     f"the ledger of prepared claims was damaged ({each.reason}) and lies as "
@@ -138,14 +138,14 @@ class Upkeep:
                 )
         return bool(damage)
 
-    def _ask(self, confirmation: Confirmation, events: Events) -> None:
+    def _ask(self, stale_claims: StaleClaimCollector, events: Events) -> None:
         self._untold = [text for text in self._untold if not events.warn(LEDGER_SET_ASIDE, text)]
         try:
-            confirmation.look([*self._found.claims, *self._found.unknown])
+            stale_claims.look([*self._found.claims, *self._found.unknown])
         except RetryableError as error:
             log.warning("claims_not_confirmed", error=str(error))
 
-    def _tell(self, found: Round, *, always: bool = False) -> None:
+    def _tell(self, found: RecoveryReport, *, always: bool = False) -> None:
         for uid, trouble in found.troubles.items():
             if self._told.get(uid) != trouble:
                 log.warning("claim_not_recovered", claim_uid=uid, error=trouble)

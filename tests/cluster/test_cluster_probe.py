@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from tensorfusion_dra.cluster.api import Api, StatusError
+from tensorfusion_dra.cluster.cluster_probe import ClusterProbe
 from tensorfusion_dra.cluster.resource_api import ResourceApi
-from tensorfusion_dra.cluster.survey import Survey
 from tensorfusion_dra.core.doctor import gates
 from tensorfusion_dra.core.doctor.finding import Level
 from tensorfusion_dra.core.doctor.required_rights import Right
@@ -31,7 +31,7 @@ OTHERS = "POST /apis/authorization.k8s.io/v1/subjectaccessreviews"
 def test_an_object_is_there_or_not_and_a_missing_right_is_neither(
     server: ApiServer, api: Api
 ) -> None:
-    survey = Survey(api)
+    survey = ClusterProbe(api)
 
     assert survey.find("/api/v1/namespaces/nowhere") is None
     assert survey.items("/api/v1/namespaces") is not None
@@ -55,7 +55,7 @@ def test_gates_show_in_what_would_have_been_stored_and_nothing_is_stored(
 ) -> None:
     with ApiServer(gates=DEFAULT_GATES - off) as server:
         resource_api = ResourceApi(Api(server.kubeconfig(tmp_path / "kubeconfig")))
-        survey, sent = Survey(resource_api.api), gates.trial_slice("node-01")
+        survey, sent = ClusterProbe(resource_api.api), gates.trial_slice("node-01")
         kind = {"apiVersion": resource_api.api_version(), "kind": "ResourceSlice"}
 
         stored = survey.tried(resource_api.slices(), {**kind, **sent})
@@ -70,7 +70,7 @@ def review(*, allowed: bool) -> dict[str, Any]:
 
 def test_a_right_is_asked_for_as_rbac_names_it(tmp_path: Path) -> None:
     with served({SELF: review(allowed=True)}) as canned:
-        survey = Survey(Api(canned.kubeconfig(tmp_path / "kubeconfig")))
+        survey = ClusterProbe(Api(canned.kubeconfig(tmp_path / "kubeconfig")))
 
         answer = survey.answers(DRIVER_STATUS, service_account=None)
 
@@ -87,7 +87,7 @@ def test_a_right_is_asked_for_as_rbac_names_it(tmp_path: Path) -> None:
 
 def test_others_are_asked_about_by_the_name_and_groups_of_their_account(tmp_path: Path) -> None:
     with served({OTHERS: review(allowed=False)}) as canned:
-        survey = Survey(Api(canned.kubeconfig(tmp_path / "kubeconfig")))
+        survey = ClusterProbe(Api(canned.kubeconfig(tmp_path / "kubeconfig")))
 
         answer = survey.answers(DRIVER_STATUS, service_account=("gpu", "node-plugin"))
 
@@ -99,7 +99,7 @@ def test_others_are_asked_about_by_the_name_and_groups_of_their_account(tmp_path
 
 def test_an_answer_without_a_verdict_is_none(tmp_path: Path) -> None:
     with served({SELF: {"status": {}}}) as canned:
-        survey = Survey(Api(canned.kubeconfig(tmp_path / "kubeconfig")))
+        survey = ClusterProbe(Api(canned.kubeconfig(tmp_path / "kubeconfig")))
 
         with pytest.raises(RetryableError, match=r"status\.allowed"):
             survey.answers(DRIVER_STATUS, service_account=None)

@@ -13,7 +13,7 @@ _WAIT_SECONDS: Final = 10.0
 _FIELD_MANAGER: Final = "tensorfusion-dra-doctor"
 
 
-class Survey:
+class ClusterProbe:
     """Asks the API server; for one thread."""
 
     def __init__(self, api: Api) -> None:

@@ -12,8 +12,8 @@ from structlog.testing import capture_logs
 
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.driver.catalog import CatalogReader
-from tensorfusion_dra.driver.confirmation import Confirmation
-from tensorfusion_dra.driver.upkeep import Upkeep
+from tensorfusion_dra.driver.reconciler import Reconciler
+from tensorfusion_dra.driver.stale_claims import StaleClaimCollector
 from tests.support.ledgers import edited
 from tests.support.ports import EventsInMemory, FixedDiscovery, Readiness
 from tests.support.prepared_node import NODE, Setup, inventory, put, share, spec_file
@@ -30,17 +30,17 @@ class Node(Setup):
             self.reader.refresh()
 
     @contextmanager
-    def kept(self, *, seconds: float = 0.05) -> Iterator[Upkeep]:
-        upkeep = Upkeep(self.ledger, self.projection, boot_id=self.boot_id, seconds=seconds)
-        upkeep.begin()
+    def kept(self, *, seconds: float = 0.05) -> Iterator[Reconciler]:
+        reconciler = Reconciler(self.ledger, self.projection, boot_id=self.boot_id, seconds=seconds)
+        reconciler.begin()
         preparer = self.with_claims(self.claims, self.reader)
-        confirmation = Confirmation(self.claims, Readiness(), preparer, gone_seconds=0.1)
-        thread = Thread(target=upkeep.run, args=(preparer, confirmation, self.events))
+        stale_claims = StaleClaimCollector(self.claims, Readiness(), preparer, gone_seconds=0.1)
+        thread = Thread(target=reconciler.run, args=(preparer, stale_claims, self.events))
         thread.start()
         try:
-            yield upkeep
+            yield reconciler
         finally:
-            upkeep.stop()
+            reconciler.stop()
             thread.join(PATIENCE_SECONDS)
             assert not thread.is_alive()
 
