@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tensorfusion_dra.core.claims.access import CardAccess, SharedAccess
-from tensorfusion_dra.core.claims.admission import Local
+from tensorfusion_dra.core.claims.fit import NodeOffer
 from tensorfusion_dra.core.claims.tenancy import Rules
 from tensorfusion_dra.core.devices.device import Device
 from tensorfusion_dra.core.errors import RetryableError
@@ -30,14 +30,14 @@ class Host:
     boot_id: str
     enforces_hard: bool = False
 
-    def local(self, catalog: Catalog, wanted: set[str]) -> Local:
+    def offer(self, catalog: Catalog, wanted: set[str]) -> NodeOffer:
         """What this node can give, with the access to the devices that are wanted.
 
         Raises:
             RetryableError: Something that a container with one of them needs is missing.
         """
         cards = [device for device in catalog.devices if device.name in wanted]
-        return Local(
+        return NodeOffer(
             pool=catalog.node.pool,
             devices=catalog.by_name(),
             access={device.name: self._access(device) for device in cards},

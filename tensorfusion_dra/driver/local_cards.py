@@ -72,18 +72,18 @@ class LocalCards:
             if known is None:
                 return record
             catalog = known
-        local = self.host.local(catalog, {share.device for share in record.shares})
-        missing = sorted({share.device for share in record.shares} - local.access.keys())
+        offer = self.host.offer(catalog, {share.device for share in record.shares})
+        missing = sorted({share.device for share in record.shares} - offer.access.keys())
         if rebooted and missing:
             # The nodes in the record may be another card's by now.
             raise RetryableError(f"claim {record.ref}: {', '.join(missing)}: gone since a reboot")
-        if not local.access:
+        if not offer.access:
             return record
         with self.ledger.transaction() as step:
             # Read again: another claim's step may have changed its limits meanwhile.
             current = recorded(step, record)
             today = access.refreshed(
-                current, local.access, local.shared_access, boot_id=local.boot_id
+                current, offer.access, offer.shared_access, boot_id=offer.boot_id
             )
             if today != current:
                 step.put(today)

@@ -9,8 +9,8 @@ import structlog
 
 from tensorfusion_dra.core.claims import claim as claims
 from tensorfusion_dra.core.claims import confirmation
-from tensorfusion_dra.core.claims.admission import admit
 from tensorfusion_dra.core.claims.claim import AllocatedClaim, ClaimRef, PodRef
+from tensorfusion_dra.core.claims.fit import fit
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.errors import ClaimError, NoRoomError
 from tensorfusion_dra.driver import local_cards, outcomes
@@ -212,14 +212,14 @@ class Preparer:
             claim, node=catalog.node, wait_seconds=deadline - time.monotonic()
         )
         together = self._companions.read(claim, terms, wait_seconds=deadline - time.monotonic())
-        local = self._host.local(catalog, {allocation.device for allocation in claim.allocations})
+        offer = self._host.offer(catalog, {allocation.device for allocation in claim.allocations})
         with self._ledger.transaction() as step:
-            admission = admit(claim, terms, local, step.claims_on(local.access))
-            self._projection.check(admission.claim)
-            self._companions.check(admission.claim, together, step)
-            for record in (admission.claim, *admission.changed):
+            fitting = fit(claim, terms, offer, step.claims_on(offer.access))
+            self._projection.check(fitting.claim)
+            self._companions.check(fitting.claim, together, step)
+            for record in (fitting.claim, *fitting.changed):
                 step.put(record)
-        for share in admission.claim.shares:
+        for share in fitting.claim.shares:
             if share.clamped and share.limit:
                 log.info(
                     "limit_clamped",
@@ -232,8 +232,8 @@ class Preparer:
         if len(claim.pods) > 1:
             # One folder and one name for all of them (hack/adr/0012).
             log.info("claim_shared_by_pods", pod=str(claim.pods[0]), pods=len(claim.pods))
-        self.tenants.project(admission.changed)
-        return admission.claim
+        self.tenants.project(fitting.changed)
+        return fitting.claim
 
     def _projected(self, record: PreparedClaim) -> PreparedClaim:
         """The newest record, projected: another claim's step may have changed it meanwhile."""

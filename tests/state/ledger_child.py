@@ -9,10 +9,10 @@ from pathlib import Path
 
 from tensorfusion_dra.core.errors import ClaimError, RetryableError
 from tensorfusion_dra.state.ledger import Ledger
-from tests.support.claims import admitted, allocated, local, prepared, share
+from tests.support.claims import admitted, allocated, node_offer, prepared, share
 from tests.support.gpus import gpu
 
-NODE = local(gpu())
+NODE = node_offer(gpu())
 (DEVICE,) = NODE.devices
 
 

@@ -12,11 +12,11 @@ import pytest
 from tensorfusion_dra.core.claims import cdi, limits_document
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.state import claim_files
-from tests.support.claims import ENFORCER, local, prepared, share
+from tests.support.claims import ENFORCER, node_offer, prepared, share
 from tests.support.disk import no_room_after, read_only
 from tests.support.gpus import gpu
 
-NODE = local(gpu())
+NODE = node_offer(gpu())
 (DEVICE,) = NODE.devices
 UID = "uid-a"
 FILE = "tensor-fusion.ai-vgpu_uid-a.json"

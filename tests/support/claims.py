@@ -7,12 +7,12 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, Final
 
-from tensorfusion_dra.core.claims import admission
+from tensorfusion_dra.core.claims import fit
 from tensorfusion_dra.core.claims.access import CardAccess, SharedAccess
-from tensorfusion_dra.core.claims.admission import Admission, Local
 from tensorfusion_dra.core.claims.claim import AllocatedClaim, Allocation, ClaimRef
 from tensorfusion_dra.core.claims.enforcers.hami_core import HamiCore
 from tensorfusion_dra.core.claims.enforcers.tensor_fusion import TensorFusion
+from tensorfusion_dra.core.claims.fit import Fit, NodeOffer
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.claims.tenancy import Rules
 from tensorfusion_dra.core.claims.terms import Terms
@@ -77,10 +77,12 @@ def terms(*, tflops: str = "", vram: str = "", **changes: Any) -> Terms:
     )
 
 
-def local(*gpus: Gpu, node: Node = NODE, host: Host = NO_HOST, rules: Rules = RULES) -> Local:
+def node_offer(
+    *gpus: Gpu, node: Node = NODE, host: Host = NO_HOST, rules: Rules = RULES
+) -> NodeOffer:
     """A node with these cards; a card without a minor number is a simulated one."""
     devices = {device.name: device for device in published(*gpus, node=node, host=host)}
-    return Local(
+    return NodeOffer(
         pool=NODE.pool,
         devices=devices,
         access={
@@ -98,16 +100,16 @@ def local(*gpus: Gpu, node: Node = NODE, host: Host = NO_HOST, rules: Rules = RU
 def admitted(
     claim: AllocatedClaim,
     *,
-    on: Local,
+    on: NodeOffer,
     beside: Iterable[PreparedClaim] = (),
     terms: Terms = DEFAULTS,
-) -> Admission:
-    """Admission with the same terms for every share of the claim."""
-    return admission.admit(claim, [terms] * len(claim.allocations), on, beside)
+) -> Fit:
+    """Fit a claim with the same terms for every share of the claim."""
+    return fit.fit(claim, [terms] * len(claim.allocations), on, beside)
 
 
 def prepared(
-    name: str, *allocations: Allocation, on: Local, terms: Terms = DEFAULTS
+    name: str, *allocations: Allocation, on: NodeOffer, terms: Terms = DEFAULTS
 ) -> PreparedClaim:
     """The record of such a claim on a node that holds nothing else."""
     return admitted(allocated(name, *allocations), on=on, terms=terms).claim

@@ -9,10 +9,10 @@ from typing import Final
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.state.ledger import Ledger
 from tensorfusion_dra.state.ledger_file import FILE_NAME
-from tests.support.claims import local, prepared, share
+from tests.support.claims import node_offer, prepared, share
 from tests.support.gpus import cards
 
-NODE: Final = local(*cards(2))
+NODE: Final = node_offer(*cards(2))
 GPU_0, GPU_1 = NODE.devices
 
 

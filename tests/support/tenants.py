@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from tensorfusion_dra.core.claims import tenancy
-from tensorfusion_dra.core.claims.admission import Admission, Local
 from tensorfusion_dra.core.claims.claim import Allocation
+from tensorfusion_dra.core.claims.fit import Fit, NodeOffer
 from tensorfusion_dra.core.claims.limits import Limit
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.devices.sharing import Isolation
@@ -15,7 +15,7 @@ from tests.support.claims import admitted, allocated, terms
 class Card:
     """Claims that come to a node and leave it."""
 
-    def __init__(self, node: Local) -> None:
+    def __init__(self, node: NodeOffer) -> None:
         self.node = node
         self.records: dict[str, PreparedClaim] = {}
 
@@ -26,7 +26,7 @@ class Card:
         limit: str = "",
         tflops: str = "",
         isolation: Isolation = Isolation.SOFT,
-    ) -> Admission:
+    ) -> Fit:
         """Admits a claim with these limits of memory and compute."""
         holding = terms(vram=limit, tflops=tflops, isolation=isolation)
         admission = admitted(

@@ -5,10 +5,10 @@ from dataclasses import replace
 from tensorfusion_dra.core.claims import access
 from tensorfusion_dra.core.claims.access import CardAccess, SharedAccess
 from tensorfusion_dra.core.claims.mounts import Mount
-from tests.support.claims import COMMON_NODES, alone, local, prepared, share
+from tests.support.claims import COMMON_NODES, alone, node_offer, prepared, share
 from tests.support.gpus import cards, gpu, published
 
-NODE = local(*cards(3))
+NODE = node_offer(*cards(3))
 GPU_0, GPU_1, GPU_2 = NODE.devices
 RECORD = prepared(
     "a",
@@ -65,7 +65,7 @@ def test_a_toolkit_device_that_is_gone_is_no_longer_named() -> None:
 def test_a_claim_on_simulated_cards_takes_nothing_of_the_host() -> None:
     simulated = gpu(minor=None)
     (device,) = published(simulated)
-    record = prepared("a", share(device.name, 1), on=local(simulated))
+    record = prepared("a", share(device.name, 1), on=node_offer(simulated))
     shared = SharedAccess(device_nodes=COMMON_NODES, driver_mounts=(MOUNT,))
 
     today = access.refreshed(record, {device.name: CardAccess()}, shared, boot_id="")

@@ -11,10 +11,10 @@ from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.claims.mounts import Mount
 from tensorfusion_dra.core.kubernetes.quantity import GIB
 from tests.support.cdi_rules import env, injected, spec_of, violations
-from tests.support.claims import ENFORCER, alone, local, prepared, share, share_id
+from tests.support.claims import ENFORCER, alone, node_offer, prepared, share, share_id
 from tests.support.gpus import cards, gpu, published
 
-NODE = local(*cards(3))
+NODE = node_offer(*cards(3))
 GPU_0, GPU_1, GPU_2 = NODE.devices
 UUID_0, UUID_1, UUID_2 = (card.uuid for card in cards(3))
 LETTER_FIRST = ClaimRef(namespace="default", name="a", uid="fa0b0c0d-0000-4000-8000-000000000001")
@@ -119,7 +119,7 @@ def test_admin_access_shows_the_card_without_limits() -> None:
 def test_a_simulated_card_has_edits_but_no_nodes() -> None:
     simulated = gpu(minor=None)
     (device,) = published(simulated)
-    claim = prepared("a", alone(device.name, admin_access=True), on=local(simulated))
+    claim = prepared("a", alone(device.name, admin_access=True), on=node_offer(simulated))
 
     spec = spec_of(claim)
 

@@ -13,14 +13,14 @@ from tests.support.claims import (
     admitted,
     allocated,
     alone,
-    local,
+    node_offer,
     prepared,
     share,
     share_id,
 )
 from tests.support.gpus import cards
 
-NODE = local(*cards(2))
+NODE = node_offer(*cards(2))
 GPU_0, GPU_1 = NODE.devices
 POD_A, POD_B, POD_C = (PodRef(namespace="default", name=n, uid=f"uid-{n}") for n in "abc")
 RECORD = prepared("a", share(GPU_0, 1), alone(GPU_1, request="whole"), on=NODE)

@@ -5,7 +5,7 @@ from itertools import product
 
 import pytest
 
-from tensorfusion_dra.core.claims import admission
+from tensorfusion_dra.core.claims import fit
 from tensorfusion_dra.core.claims.claim import Allocation
 from tensorfusion_dra.core.claims.enforcers.enforcer import Enforcer
 from tensorfusion_dra.core.claims.enforcers.hami_core import HamiCore
@@ -19,14 +19,14 @@ from tests.support.claims import (
     admitted,
     allocated,
     alone,
-    local,
+    node_offer,
     prepared,
     share,
     terms,
 )
 from tests.support.gpus import cards
 
-NODE = local(*cards(2))
+NODE = node_offer(*cards(2))
 GPU_0, GPU_1 = NODE.devices
 SOFT, HARD, SHARED = Isolation.SOFT, Isolation.HARD, Isolation.SHARED
 
@@ -164,6 +164,6 @@ def test_the_requests_of_one_claim_are_isolated_alike() -> None:
     claim = allocated("a", share(GPU_0, 1, request="one"), share(GPU_1, 2, request="two"))
 
     with pytest.raises(ClaimError) as caught:
-        admission.admit(claim, [terms(isolation=SOFT), terms(isolation=HARD)], NODE, [])
+        fit.fit(claim, [terms(isolation=SOFT), terms(isolation=HARD)], NODE, [])
 
     assert str(caught.value) == "claim default/a: isolation: found hard, soft, expected one"

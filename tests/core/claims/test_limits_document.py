@@ -9,10 +9,10 @@ from tensorfusion_dra.core.claims import limits_document
 from tensorfusion_dra.core.claims.claim import PodRef
 from tensorfusion_dra.core.devices.sharing import Isolation, Qos
 from tensorfusion_dra.core.kubernetes.quantity import GIB
-from tests.support.claims import alone, local, prepared, share, share_id, terms
+from tests.support.claims import alone, node_offer, prepared, share, share_id, terms
 from tests.support.gpus import cards
 
-NODE = local(*cards(2))
+NODE = node_offer(*cards(2))
 GPU_0, GPU_1 = NODE.devices
 UUID_0, UUID_1 = (card.uuid for card in cards(2))
 

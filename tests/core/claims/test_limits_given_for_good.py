@@ -11,12 +11,12 @@ from tensorfusion_dra.core.devices.sharing import Isolation
 from tensorfusion_dra.core.errors import ClaimError
 from tensorfusion_dra.core.kubernetes import quantity
 from tensorfusion_dra.core.kubernetes.quantity import GIB
-from tests.support.claims import HAMI_CORE, RULES, local, share
+from tests.support.claims import HAMI_CORE, RULES, node_offer, share
 from tests.support.gpus import NODE as DEFAULT_NODE
 from tests.support.gpus import cards, gpu
 from tests.support.tenants import Card, limit_of
 
-NODE = local(*cards(2))
+NODE = node_offer(*cards(2))
 GPU_0, GPU_1 = NODE.devices
 OVERCOMMIT = replace(NODE, rules=replace(RULES, overcommit_limits=True))
 HAMI_NODE = replace(NODE, enforcer=HAMI_CORE.name)
@@ -142,7 +142,7 @@ def test_requests_that_add_up_to_more_percent_by_rounding_are_kept() -> None:
 
 def test_an_oversubscribed_card_lends_its_virtual_compute() -> None:
     ratios = Oversubscription(tflops_percent=150, host_memory_percent=0, host_disk_percent=0)
-    card = Card(local(gpu(), node=replace(DEFAULT_NODE, oversubscription=ratios)))
+    card = Card(node_offer(gpu(), node=replace(DEFAULT_NODE, oversubscription=ratios)))
 
     for number, name in enumerate("abc"):
         consumed = {

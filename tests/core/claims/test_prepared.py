@@ -13,10 +13,10 @@ from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.devices.sharing import Isolation, Qos
 from tensorfusion_dra.core.kubernetes import quantity
 from tensorfusion_dra.core.kubernetes.quantity import GIB
-from tests.support.claims import alone, local, prepared, share, terms
+from tests.support.claims import alone, node_offer, prepared, share, terms
 from tests.support.gpus import cards
 
-NODE = local(*cards(3))
+NODE = node_offer(*cards(3))
 GPU_0, GPU_1, GPU_2 = NODE.devices
 RECORD = prepared(
     "a",

@@ -14,12 +14,12 @@ from tensorfusion_dra.core.devices.oversubscription import Oversubscription
 from tensorfusion_dra.core.devices.sharing import Isolation
 from tensorfusion_dra.core.errors import ClaimError
 from tensorfusion_dra.core.kubernetes.quantity import GIB
-from tests.support.claims import RULES, admitted, allocated, alone, local, share, terms
+from tests.support.claims import RULES, admitted, allocated, alone, node_offer, share, terms
 from tests.support.gpus import NODE as DEFAULT_NODE
 from tests.support.gpus import cards, gpu
 from tests.support.tenants import Card, limit_of
 
-NODE = local(*cards(2))
+NODE = node_offer(*cards(2))
 GPU_0, GPU_1 = NODE.devices
 OVERCOMMIT = replace(NODE, rules=replace(RULES, overcommit_limits=True))
 CARD_GIB = 80
@@ -189,7 +189,7 @@ def test_with_overcommitted_limits_also_a_fixed_one_is_granted() -> None:
 
 
 RATIOS = Oversubscription(tflops_percent=100, host_memory_percent=50, host_disk_percent=0)
-OVERSUBSCRIBED = local(
+OVERSUBSCRIBED = node_offer(
     gpu(vram_bytes=40 * GIB),
     node=replace(DEFAULT_NODE, oversubscription=RATIOS),
     host=Host(memory_bytes=40 * GIB),
@@ -222,7 +222,7 @@ def test_when_a_pool_hands_out_less_every_tenant_keeps_its_request_and_no_more(
     card.admit("a", of_virtual(2, 1), limit="1Gi")
 
     rules = replace(RULES, overcommit_limits=overcommit)
-    card.node = local(gpu(vram_bytes=40 * GIB), rules=rules)
+    card.node = node_offer(gpu(vram_bytes=40 * GIB), rules=rules)
     card.release("a")
 
     assert card.gib() == {"b": 50}

@@ -6,10 +6,10 @@ from typing import Any, Final
 
 import pytest
 
-from tensorfusion_dra.core.claims import admission, cdi, terms
-from tensorfusion_dra.core.claims.admission import Local
+from tensorfusion_dra.core.claims import cdi, fit, terms
 from tensorfusion_dra.core.claims.claim import AllocatedClaim, OpaqueConfig, PodRef
 from tensorfusion_dra.core.claims.enforcers.tensor_fusion import TensorFusion
+from tensorfusion_dra.core.claims.fit import NodeOffer
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.devices.gpu import Host
 from tensorfusion_dra.core.devices.oversubscription import Oversubscription
@@ -17,17 +17,17 @@ from tensorfusion_dra.core.errors import ClaimError
 from tensorfusion_dra.core.kubernetes import quantity
 from tensorfusion_dra.core.kubernetes.quantity import GIB, MIB
 from tests.support.cdi_rules import environment, injected, violations
-from tests.support.claims import DEFAULTS, RULES, allocated, alone, local, prepared, share
+from tests.support.claims import DEFAULTS, RULES, allocated, alone, node_offer, prepared, share
 from tests.support.gpus import NODE, cards, gpu
 
 ENFORCER: Final = TensorFusion(hypervisor_ip="192.0.2.7")
 POD: Final = PodRef(namespace="default", name="p", uid="uid-of-p")
 UUIDS: Final = [card.uuid for card in cards(2)]
 
-TWO_A100: Final = local(*cards(2))  # 312 TFLOPS and 80Gi each
+TWO_A100: Final = node_offer(*cards(2))  # 312 TFLOPS and 80Gi each
 WITH_HARD_LIMITER: Final = replace(TWO_A100, enforces_hard=True)
 OVERCOMMITTED: Final = replace(TWO_A100, rules=replace(RULES, overcommit_limits=True))
-OVERSUBSCRIBED: Final = local(  # 312 TFLOPS and 80Gi, handed out as 468 and 120Gi
+OVERSUBSCRIBED: Final = node_offer(  # 312 TFLOPS and 80Gi, handed out as 468 and 120Gi
     gpu(0),
     node=replace(
         NODE,
@@ -66,7 +66,7 @@ class Claimed:
     """Amounts on each card of one request, on a node where others have theirs."""
 
     cards: tuple[tuple[str, str], ...]
-    node: Local = TWO_A100
+    node: NodeOffer = TWO_A100
     beside: tuple[str, ...] = ()
     of_class: dict[str, Any] | None = None
     of_claim: dict[str, Any] | None = None
@@ -102,7 +102,7 @@ class Claimed:
         ]
 
 
-def _share(node: Local, device: str, number: int, amounts: tuple[str, str]) -> Any:
+def _share(node: NodeOffer, device: str, number: int, amounts: tuple[str, str]) -> Any:
     if node is not OVERSUBSCRIBED:
         return share(device, number, tflops=amounts[0], vram=amounts[1])
     names = ("tflops", "vram", "virtual_tflops", "virtual_vram")
@@ -124,7 +124,7 @@ def admitted(claimed: Claimed, *pods: dict[str, str]) -> PreparedClaim:
     claim = claimed.claim()
     said = terms.of_pods(claim, {f"default/p{n}": found for n, found in enumerate(pods)})
     holding = [terms.of_share(claim, item, said, DEFAULTS) for item in claim.allocations]
-    return admission.admit(claim, holding, claimed.node, claimed.others()).claim
+    return fit.fit(claim, holding, claimed.node, claimed.others()).claim
 
 
 def container(claim: PreparedClaim) -> tuple[dict[str, str], dict[str, str]]:
@@ -382,7 +382,7 @@ def test_a_claim_without_a_limiter_in_its_container_needs_nothing(
 
 
 def test_a_simulated_card_has_the_limits_and_nothing_of_the_host() -> None:
-    claimed = one(node=local(gpu(0, minor=None)))
+    claimed = one(node=node_offer(gpu(0, minor=None)))
 
     claim = admitted(claimed)
 

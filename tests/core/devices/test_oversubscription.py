@@ -16,7 +16,7 @@ from tensorfusion_dra.core.devices.oversubscription import Oversubscription
 from tensorfusion_dra.core.errors import ClaimError, InputError
 from tensorfusion_dra.core.kubernetes import quantity, slice_rules
 from tensorfusion_dra.core.kubernetes.quantity import GIB, MIB
-from tests.support.claims import admitted, allocated, local, prepared, share
+from tests.support.claims import admitted, allocated, node_offer, prepared, share
 from tests.support.gpus import NODE, gpu
 
 HALF_MORE = Oversubscription(tflops_percent=150, host_memory_percent=50, host_disk_percent=0)
@@ -142,7 +142,7 @@ def taken(
     name: str, virtual: tuple[str, str] | None, beside: Sequence[PreparedClaim] = ()
 ) -> PreparedClaim:
     """A claim on one 40Gi A100 at 1.5x; None asks for the physical pair."""
-    node = local(gpu(vram_bytes=40 * GIB), node=POOL, host=Host(memory_bytes=40 * GIB))
+    node = node_offer(gpu(vram_bytes=40 * GIB), node=POOL, host=Host(memory_bytes=40 * GIB))
     (a100,) = node.devices
     if virtual is None:
         consumed = {"tflops": "312", "vram": "40Gi", "virtual_tflops": "468"}
@@ -179,7 +179,7 @@ def test_limits_follow_the_virtual_amounts() -> None:
 
 
 def test_a_share_from_before_the_pool_oversubscribed_counts_as_it_is() -> None:
-    before = local(gpu(vram_bytes=40 * GIB))
+    before = node_offer(gpu(vram_bytes=40 * GIB))
     (a100,) = before.devices
     old = prepared("old", share(a100, 9, tflops="300", vram="30Gi"), on=before)
 
@@ -190,7 +190,7 @@ def test_a_share_from_before_the_pool_oversubscribed_counts_as_it_is() -> None:
 
 def after(name: str, tflops: str, vram: str, beside: Sequence[PreparedClaim] = ()) -> PreparedClaim:
     """A claim that was allocated by virtual amounts and is prepared after the pool ceased to."""
-    node = local(gpu(vram_bytes=40 * GIB))
+    node = node_offer(gpu(vram_bytes=40 * GIB))
     (card,) = node.devices
     amounts = {"tflops": "0", "vram": "0", "virtual_tflops": tflops, "virtual_vram": vram}
     consumed = {capacity: quantity.parse(text) for capacity, text in amounts.items()}

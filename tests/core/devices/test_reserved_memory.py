@@ -10,13 +10,13 @@ from tensorfusion_dra.core.devices.oversubscription import Oversubscription
 from tensorfusion_dra.core.errors import ClaimError
 from tensorfusion_dra.core.kubernetes import quantity
 from tensorfusion_dra.core.kubernetes.quantity import GIB, MIB
-from tests.support.claims import admitted, allocated, alone, local, prepared, share, terms
+from tests.support.claims import admitted, allocated, alone, node_offer, prepared, share, terms
 from tests.support.gpus import NODE, gpu, published
 from tests.support.tenants import limit_of
 
 T4 = gpu(vram_bytes=15360 * MIB, milli_tflops=65_000)
 KEEPING = replace(T4, reserved_bytes=450 * MIB - 1)
-BEFORE, NOW = local(T4), local(KEEPING)
+BEFORE, NOW = node_offer(T4), node_offer(KEEPING)
 (CARD,) = NOW.devices
 
 

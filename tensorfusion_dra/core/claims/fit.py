@@ -22,7 +22,7 @@ from tensorfusion_dra.core.kubernetes.quantity import MIB, NANO, Quantity
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Local:
+class NodeOffer:
     """What this node can give.
 
     Attributes:
@@ -47,7 +47,7 @@ class Local:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Admission:
+class Fit:
     """A claim that fits, and what that changes for others.
 
     Attributes:
@@ -59,18 +59,18 @@ class Admission:
     changed: tuple[PreparedClaim, ...]
 
 
-def admit(
+def fit(
     claim: AllocatedClaim,
     terms: Sequence[Terms],
-    local: Local,
+    offer: NodeOffer,
     held: Iterable[PreparedClaim],
-) -> Admission:
+) -> Fit:
     """The record of a claim that fits.
 
     Args:
         claim: What the scheduler gave.
         terms: What holds for each of its allocations.
-        local: What this node can give.
+        offer: What this node can give.
         held: Claims that hold shares of the claim's devices.
 
     Raises:
@@ -82,7 +82,7 @@ def admit(
     others = [other for other in held if other.ref.uid != claim.ref.uid]
     shares: list[PreparedShare] = []
     for allocation, holding in zip(claim.allocations, terms, strict=True):
-        device = _local_device(claim.ref, allocation, local)
+        device = _local_device(claim.ref, allocation, offer)
         share = _share(claim.ref, allocation, device, holding)
         if holding.isolation_by_tenant and not share.admin_access:
             isolation.check_choice(
@@ -90,14 +90,14 @@ def admit(
                 share.isolation,
                 consumed=share.consumed,
                 device=device.capacity,
-                enforces_hard=local.enforces_hard,
+                enforces_hard=offer.enforces_hard,
             )
         tenants = [
             *((other.ref, s) for other in others for s in other.shares if s.device == device.name),
             *((claim.ref, own) for own in shares if own.device == device.name),
         ]
         _check_fits(claim.ref, share, device, tenants)
-        isolation.check_beside(claim.ref, share, tenants, fixed=local.rules.fixed(local.enforcer))
+        isolation.check_beside(claim.ref, share, tenants, fixed=offer.rules.fixed(offer.enforcer))
         shares.append(share)
     isolation.check_one(claim.ref, shares)
     record = PreparedClaim(
@@ -105,26 +105,26 @@ def admit(
         shares=tuple(shares),
         sequence=max((other.sequence for other in others), default=0) + 1,
         pods=claim.pods,
-        enforcer=local.enforcer,
+        enforcer=offer.enforcer,
     )
-    record = access.refreshed(record, local.access, local.shared_access, boot_id=local.boot_id)
-    involved = {share.device: local.devices[share.device] for share in shares}
-    record = tenancy.first_granted(record, involved, local.rules)
-    *changed, record = tenancy.regranted([*others, record], involved, local.rules)
-    return Admission(
+    record = access.refreshed(record, offer.access, offer.shared_access, boot_id=offer.boot_id)
+    involved = {share.device: offer.devices[share.device] for share in shares}
+    record = tenancy.first_granted(record, involved, offer.rules)
+    *changed, record = tenancy.regranted([*others, record], involved, offer.rules)
+    return Fit(
         claim=record,
         changed=tuple(new for new, old in zip(changed, others, strict=True) if new != old),
     )
 
 
-def _local_device(ref: ClaimRef, allocation: Allocation, local: Local) -> Device:
-    if allocation.pool != local.pool:
+def _local_device(ref: ClaimRef, allocation: Allocation, offer: NodeOffer) -> Device:
+    if allocation.pool != offer.pool:
         raise ClaimError(
-            f"claim {ref}: allocated from pool {allocation.pool}, this node's is {local.pool}"
+            f"claim {ref}: allocated from pool {allocation.pool}, this node's is {offer.pool}"
         )
-    device = local.devices.get(allocation.device)
+    device = offer.devices.get(allocation.device)
     if device is None:
-        known = ", ".join(sorted(local.devices)) or "none"
+        known = ", ".join(sorted(offer.devices)) or "none"
         raise ClaimError(f"claim {ref}: device {allocation.device} unknown, this node has {known}")
     return device
 

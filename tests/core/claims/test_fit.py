@@ -20,7 +20,7 @@ from tests.support.claims import (
     admitted,
     allocated,
     alone,
-    local,
+    node_offer,
     prepared,
     ref,
     share,
@@ -28,7 +28,7 @@ from tests.support.claims import (
 )
 from tests.support.gpus import cards, gpu, published
 
-NODE = local(*cards(2))
+NODE = node_offer(*cards(2))
 GPU_0, GPU_1 = NODE.devices
 
 
@@ -85,7 +85,7 @@ def test_a_simulated_card_needs_no_nodes() -> None:
     simulated = gpu(minor=None)
     (device,) = published(simulated)
 
-    record = prepared("a", share(device.name, 1), on=local(simulated))
+    record = prepared("a", share(device.name, 1), on=node_offer(simulated))
 
     assert record.shares[0].device_nodes == ()
     assert record.common_nodes == ()
@@ -198,7 +198,7 @@ def test_a_device_that_is_not_here_is_refused_with_those_that_are() -> None:
 
 def test_a_node_without_devices_says_so() -> None:
     with pytest.raises(ClaimError, match="device gpu-gone unknown, this node has none"):
-        admitted(allocated("a", share("gpu-gone", 1)), on=local())
+        admitted(allocated("a", share("gpu-gone", 1)), on=node_offer())
 
 
 @pytest.mark.parametrize("missing", ["tflops", "vram"])
@@ -265,7 +265,7 @@ CLAIMS = st.builds(
 
 
 def fits(claim: AllocatedClaim, others: list[PreparedClaim]) -> bool:
-    """Admission once more, in other words: whole devices are looked at, not single shares."""
+    """Return whether a claim fits, by whole devices instead of single shares."""
     for name, device in NODE.devices.items():
         mine = [item for item in claim.allocations if item.device == name]
         mine = [item for item in mine if not item.admin_access]
