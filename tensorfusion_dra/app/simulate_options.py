@@ -30,7 +30,7 @@ _ANNOTATIONS: Final = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asks:
+class ShareRequest:
     """What a pod asks for.
 
     Attributes:
@@ -69,7 +69,7 @@ class Options:
 
     gpus: str
     pods: int
-    requests: tuple[Asks, ...]
+    requests: tuple[ShareRequest, ...]
     tflops_oversell_ratio: str
     vram_expand_to_host_mem: str
     file: Path | None
@@ -152,7 +152,7 @@ def from_flags(flags: argparse.Namespace) -> Options:
     return Options(
         gpus=flags.gpus,
         pods=flags.pods,
-        requests=tuple(_asks(text) for text in flags.request or DEFAULT_REQUESTS),
+        requests=tuple(_share_request(text) for text in flags.request or DEFAULT_REQUESTS),
         tflops_oversell_ratio=flags.tflops_oversell_ratio,
         vram_expand_to_host_mem=flags.vram_expand_to_host_mem,
         file=Path(flags.file) if flags.file else None,
@@ -162,7 +162,7 @@ def from_flags(flags: argparse.Namespace) -> Options:
     )
 
 
-def _asks(text: str) -> Asks:
+def _share_request(text: str) -> ShareRequest:
     """``tflops=100,vram=16Gi,vram-limit=32Gi,isolation=hard``; ``whole`` is a card alone."""
     amounts: dict[str, str] = {}
     annotations: dict[str, str] = {}
@@ -179,4 +179,4 @@ def _asks(text: str) -> Asks:
         except QuantityError as error:
             raise InputError(f"request {text!r}: {name}: {error}") from error
         amounts[name] = value
-    return Asks(amounts=amounts, annotations=annotations)
+    return ShareRequest(amounts=amounts, annotations=annotations)

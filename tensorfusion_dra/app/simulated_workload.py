@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final, Protocol
 
 from tensorfusion_dra.app.progress import Progress
-from tensorfusion_dra.app.simulate_options import Asks, Options
+from tensorfusion_dra.app.simulate_options import Options, ShareRequest
 from tensorfusion_dra.app.simulated_cluster import SimulatedCluster
 from tensorfusion_dra.app.simulation_report import Admission
 
@@ -42,7 +42,7 @@ class GeneratedPods:
 
     def __init__(self, chosen: Options) -> None:
         requests = chosen.requests
-        self._pods: Final[Mapping[str, Asks]] = {
+        self._pods: Final[Mapping[str, ShareRequest]] = {
             f"pod-{n + 1}": requests[n % len(requests)] for n in range(chosen.pods)
         }
         self._virtual: Final = chosen.is_virtual

@@ -6,17 +6,17 @@ from typing import Any
 
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.admission import (
-    asks,
     claim_admission,
     compute_percent,
     dra_pool,
     parameter_rules,
     pod_admission,
+    pod_request,
     pod_warnings,
 )
-from tensorfusion_dra.core.admission.asks import Asks
 from tensorfusion_dra.core.admission.dra_pool import DraPool
 from tensorfusion_dra.core.admission.pod_admission import Placement
+from tensorfusion_dra.core.admission.pod_request import PodRequest
 from tensorfusion_dra.core.devices.sharing import Isolation
 from tensorfusion_dra.core.errors import InputError, RetryableError
 from tensorfusion_dra.core.kubernetes import review
@@ -51,7 +51,7 @@ class Admission:
 
     def pod(self, asked: Review) -> Verdict:
         """The pod with its share, if it asks for one and DRA is on for it."""
-        if not _is_new(asked) or not asks.is_asking(asked.annotations):
+        if not _is_new(asked) or not pod_request.is_asking(asked.annotations):
             return PASSED
         try:
             return self._with_share(asked)
@@ -103,12 +103,12 @@ class Admission:
         """
         said = asked.annotations
         errors: list[FieldError] = []
-        wanted = asks.parse(said, errors)
+        wanted = pod_request.parse(said, errors)
         pool = DraPool()
         try:
             pool = self._pool(wanted.pool)
         except InputError as error:
-            where = asks.path_of(names.ANNOTATION_GPUPOOL)
+            where = pod_request.path_of(names.ANNOTATION_GPUPOOL)
             errors.append(FieldError(where, Reason.NOT_FOUND, str(error)))
         if not (pool.enabled if wanted.enabled is None else wanted.enabled):
             return PASSED
@@ -118,7 +118,7 @@ class Admission:
             try:
                 wanted = self._in_tflops(wanted, pool.name, wait_seconds=asked.wait_seconds)
             except InputError as error:
-                where = asks.path_of(names.ANNOTATION_COMPUTE_PERCENT_REQUEST)
+                where = pod_request.path_of(names.ANNOTATION_COMPUTE_PERCENT_REQUEST)
                 errors.append(FieldError(where, Reason.INVALID, str(error)))
         if errors:
             return Verdict(errors=errors)
@@ -136,10 +136,10 @@ class Admission:
             RetryableError: What the pod asks for cannot be known now.
         """
         said = review.annotations_of(pod)
-        if not asks.is_asking(said):
+        if not pod_request.is_asking(said):
             return PASSED
         errors: list[FieldError] = []
-        wanted = asks.parse(said, errors)
+        wanted = pod_request.parse(said, errors)
         if errors:
             raise InputError("; ".join(map(str, errors)))
         pool = dra_pool.choose(self._items(self.pools), wanted.pool)
@@ -148,7 +148,7 @@ class Admission:
         wanted = self._in_tflops(wanted, name, wait_seconds=wait_seconds)
         return Verdict(changed=claim_admission.filled(claim, wanted, pool=name, virtual=virtual))
 
-    def _in_tflops(self, wanted: Asks, pool: str, *, wait_seconds: float) -> Asks:
+    def _in_tflops(self, wanted: PodRequest, pool: str, *, wait_seconds: float) -> PodRequest:
         """What a pod asks for, in TFLOPS; slices are read only for pods that ask in percent."""
         if not compute_percent.is_asked(wanted):
             return wanted

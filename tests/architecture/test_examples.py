@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.admission import asks
+from tensorfusion_dra.core.admission import pod_request
 from tensorfusion_dra.core.cel import translate
 from tensorfusion_dra.core.kubernetes import name_rules
 from tensorfusion_dra.core.kubernetes.field_errors import FieldError
@@ -87,7 +87,7 @@ def test_the_annotations_of_every_example_can_be_read(file: Path) -> None:
     for document in documents(file):
         if document["kind"] == "Pod":
             errors = list[FieldError]()
-            asks.parse(document["metadata"].get("annotations", {}), errors)
+            pod_request.parse(document["metadata"].get("annotations", {}), errors)
             assert errors == []
 
 

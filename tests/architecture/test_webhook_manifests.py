@@ -9,7 +9,7 @@ import yaml
 
 from tensorfusion_dra.app import webhook, webhook_settings
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.admission import asks, parameter_rules
+from tensorfusion_dra.core.admission import parameter_rules, pod_request
 from tensorfusion_dra.simulator import match_conditions
 from tensorfusion_dra.webhook import reviews
 from tests.support import kubernetes_schemas
@@ -100,7 +100,7 @@ def test_the_deployments_flags_and_probes_are_those_of_the_process() -> None:
     assert settings.drain_seconds + webhook.GRACE_SECONDS < grace
 
 
-@pytest.mark.parametrize("annotation", asks.ASKING)
+@pytest.mark.parametrize("annotation", pod_request.ASKING)
 def test_a_pod_with_an_annotation_that_asks_is_sent(annotation: str) -> None:
     assert is_sent(webhooks()["Mutating", "pods"], pod({annotation: "x"}))
 
@@ -120,7 +120,7 @@ def test_a_pod_that_asks_for_nothing_is_not_sent(annotations: dict[str, str]) ->
         del document["metadata"]["annotations"]
 
     assert not is_sent(webhooks()["Mutating", "pods"], document)
-    assert not asks.is_asking(annotations)
+    assert not pod_request.is_asking(annotations)
 
 
 @pytest.mark.parametrize(

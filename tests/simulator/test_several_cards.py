@@ -6,7 +6,7 @@ import pytest
 
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.admission import claim_admission
-from tensorfusion_dra.core.admission.asks import Asks
+from tensorfusion_dra.core.admission.pod_request import PodRequest
 from tensorfusion_dra.core.kubernetes.quantity import Quantity
 from tests.simulator.allocating import allocate, devices
 from tests.simulator.objects import CLASS, DRIVER, Json, claim, exactly, resource_slice, shared
@@ -41,7 +41,7 @@ def test_one_request_of_four_gets_a_card_several_times_before_1_36(
 def test_a_claim_that_the_webhook_filled_gets_as_many_cards_as_its_pod_asks_for(
     count: int, *, starts_over: bool
 ) -> None:
-    wanted = Asks(count=count, tflops=Quantity.whole(1), vram=Quantity.whole(2**30))
+    wanted = PodRequest(count=count, tflops=Quantity.whole(1), vram=Quantity.whole(2**30))
     made = admission.claim()
     made["metadata"]["name"] = "train"
     made["spec"]["devices"]["requests"][0]["exactly"]["deviceClassName"] = CLASS

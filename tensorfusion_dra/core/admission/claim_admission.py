@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.admission.asks import MOST_GPUS, Asks
+from tensorfusion_dra.core.admission.pod_request import MOST_GPUS, PodRequest
 from tensorfusion_dra.core.cel import selector, translate
 from tensorfusion_dra.core.cel.selector import SelectorTerms
 from tensorfusion_dra.core.claims.claim import PodRef
@@ -59,7 +59,7 @@ def owner(claim: Mapping[str, Any], namespace: str) -> PodRef:
     raise InputError("found no owner of kind Pod, expected the pod that the claim is for")
 
 
-def filled(claim: Mapping[str, Any], wanted: Asks, *, pool: str, virtual: bool) -> Json:
+def filled(claim: Mapping[str, Any], wanted: PodRequest, *, pool: str, virtual: bool) -> Json:
     """The claim with the cards, the selector, the amounts and the limits that its pod asks for.
 
     A claim that is filled already comes out as it is.
@@ -110,7 +110,7 @@ def _own_request(requests: list[object]) -> Json:
     raise InputError("found no request with `exactly`, expected one to fill")
 
 
-def _expression(wanted: Asks, pool: str) -> str:
+def _expression(wanted: PodRequest, pool: str) -> str:
     if wanted.expression:
         return translate.translate(wanted.expression).strip()
     qos = wanted.share.qos
@@ -193,7 +193,7 @@ def _keeping_apart(constraints: list[object], cards: Sequence[str]) -> list[obje
     return [*constraints, {"requests": list(cards), "distinctAttribute": _UNIQUE}]
 
 
-def _annotations(held: Mapping[str, object], wanted: Asks) -> Json:
+def _annotations(held: Mapping[str, object], wanted: PodRequest) -> Json:
     """The pod's terms over those of the template, so that the node need not read the pod."""
     share = wanted.share
     said = {

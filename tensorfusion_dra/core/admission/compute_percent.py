@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.admission.asks import Asks
+from tensorfusion_dra.core.admission.pod_request import PodRequest
 from tensorfusion_dra.core.devices import device
 from tensorfusion_dra.core.errors import InputError
 from tensorfusion_dra.core.kubernetes import quantity
@@ -25,12 +25,12 @@ _CURE: Final = f"or {names.ANNOTATION_TFLOPS_REQUEST} in place of the percent"
 _MOST_SHOWN: Final = 5
 
 
-def is_asked(wanted: Asks) -> bool:
+def is_asked(wanted: PodRequest) -> bool:
     """Whether the pod asks for compute as percent."""
     return wanted.percent is not None or wanted.percent_limit is not None
 
 
-def in_tflops(wanted: Asks, slices: Iterable[Item], *, pool: str) -> Asks:
+def in_tflops(wanted: PodRequest, slices: Iterable[Item], *, pool: str) -> PodRequest:
     """What the pod asks for, with TFLOPS in place of its percents.
 
     Args:

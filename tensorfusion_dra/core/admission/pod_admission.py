@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.admission import asks
-from tensorfusion_dra.core.admission.asks import Asks
+from tensorfusion_dra.core.admission import pod_request
+from tensorfusion_dra.core.admission.pod_request import PodRequest
 from tensorfusion_dra.core.claims import isolation
 from tensorfusion_dra.core.devices.sharing import Isolation
 from tensorfusion_dra.core.kubernetes.field_errors import FieldError, Reason
@@ -38,7 +38,7 @@ class Placement:
     scheduler: str
 
 
-def errors(pod: Mapping[str, Any], wanted: Asks, *, takes_hard: bool) -> Iterator[FieldError]:
+def errors(pod: Mapping[str, Any], wanted: PodRequest, *, takes_hard: bool) -> Iterator[FieldError]:
     """Yield every reason for which the pod cannot have its share.
 
     Args:
@@ -55,13 +55,13 @@ def errors(pod: Mapping[str, Any], wanted: Asks, *, takes_hard: bool) -> Iterato
         )
     yield from _limit_errors(wanted)
     if wanted.share.isolation is Isolation.HARD and not takes_hard:
-        where = asks.path_of(names.ANNOTATION_ISOLATION)
+        where = pod_request.path_of(names.ANNOTATION_ISOLATION)
         yield FieldError(where, Reason.FORBIDDEN, f"found hard, expected {isolation.HARD_NEEDS}")
     every = [name_of(container) for _, container in _containers(pod)]
     for name in wanted.containers:
         if name not in every:
             text = f"found {name!r}, expected one of {', '.join(every)}"
-            where = asks.path_of(names.ANNOTATION_INJECT_CONTAINER)
+            where = pod_request.path_of(names.ANNOTATION_INJECT_CONTAINER)
             yield FieldError(where, Reason.INVALID, text)
     chosen = sharing(pod, wanted)
     for path, container in _containers(pod):
@@ -75,7 +75,7 @@ def errors(pod: Mapping[str, Any], wanted: Asks, *, takes_hard: bool) -> Iterato
                 yield FieldError(f"{path}.env[{index}].name", Reason.FORBIDDEN, text)
 
 
-def _limit_errors(wanted: Asks) -> Iterator[FieldError]:
+def _limit_errors(wanted: PodRequest) -> Iterator[FieldError]:
     """Limits below their requests, with which no node would prepare the claim."""
     limits = (
         (names.ANNOTATION_TFLOPS_LIMIT, wanted.share.tflops_limit, wanted.tflops),
@@ -85,10 +85,10 @@ def _limit_errors(wanted: Asks) -> Iterator[FieldError]:
     for annotation, limit, request in limits:
         if limit and request and limit < request:
             text = f"found {limit}, expected at least the request of {request}"
-            yield FieldError(asks.path_of(annotation), Reason.INVALID, text)
+            yield FieldError(pod_request.path_of(annotation), Reason.INVALID, text)
 
 
-def _partial_use(path: str, container: Json, wanted: Asks) -> Iterator[FieldError]:
+def _partial_use(path: str, container: Json, wanted: PodRequest) -> Iterator[FieldError]:
     """A container that names one request of the claim would get one of several GPUs."""
     uses = as_list(as_map(container.get("resources")).get("claims"))
     for index, use in enumerate(map(as_map, uses)):
@@ -101,7 +101,7 @@ def _partial_use(path: str, container: Json, wanted: Asks) -> Iterator[FieldErro
             yield FieldError(where, Reason.INVALID, text)
 
 
-def sharing(pod: Mapping[str, Any], wanted: Asks) -> frozenset[str]:
+def sharing(pod: Mapping[str, Any], wanted: PodRequest) -> frozenset[str]:
     """Names of the containers that get the share.
 
     Those that the pod names; else all its containers, and of its init containers those that ask
@@ -116,7 +116,7 @@ def sharing(pod: Mapping[str, Any], wanted: Asks) -> frozenset[str]:
     )
 
 
-def admitted(pod: Mapping[str, Any], wanted: Asks, placement: Placement) -> Json:
+def admitted(pod: Mapping[str, Any], wanted: PodRequest, placement: Placement) -> Json:
     """The pod with its claim, which its containers use, and its annotations in canonical form.
 
     The same pod again comes out as it is.
@@ -143,7 +143,7 @@ def admitted(pod: Mapping[str, Any], wanted: Asks, placement: Placement) -> Json
 
 
 def _canonical(
-    pod: Mapping[str, Any], wanted: Asks, placement: Placement, chosen: frozenset[str]
+    pod: Mapping[str, Any], wanted: PodRequest, placement: Placement, chosen: frozenset[str]
 ) -> dict[str, str]:
     """What the annotations say, spelled as the hypervisor and the node read it."""
     order = [name_of(container) for _, container in _containers(pod)]

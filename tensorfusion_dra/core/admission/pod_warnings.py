@@ -5,8 +5,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.admission.asks import Asks
 from tensorfusion_dra.core.admission.pod_admission import Placement, sharing
+from tensorfusion_dra.core.admission.pod_request import PodRequest
 from tensorfusion_dra.core.devices.sharing import Isolation
 from tensorfusion_dra.core.kubernetes.quantity import MIB, NANO
 from tensorfusion_dra.core.kubernetes.shapes import as_list, as_map, name_of
@@ -51,7 +51,9 @@ _OTHERS: Final = frozenset(
 """What Tensor Fusion's own parts write and read; nothing to say about it."""
 
 
-def warnings(pod: Pod, said: Mapping[str, str], wanted: Asks, placement: Placement) -> list[str]:
+def warnings(
+    pod: Pod, said: Mapping[str, str], wanted: PodRequest, placement: Placement
+) -> list[str]:
     """One line each, short enough for the API server, which cuts at 256 characters."""
     return [
         *_of_names(said),
@@ -75,7 +77,7 @@ def _of_names(said: Mapping[str, str]) -> Iterator[str]:
         yield f"{annotation[:120]}: no annotation of that name is known{hint}"
 
 
-def _of_amounts(wanted: Asks) -> Iterator[str]:
+def _of_amounts(wanted: PodRequest) -> Iterator[str]:
     if wanted.whole:
         if wanted.tflops or wanted.vram:
             is_shared = wanted.share.isolation is Isolation.SHARED
@@ -93,7 +95,7 @@ def _of_amounts(wanted: Asks) -> Iterator[str]:
         yield f"{names.ANNOTATION_VRAM_REQUEST}: {wanted.vram} bytes, is {wanted.vram}Gi meant?"
 
 
-def _of_placement(pod: Pod, wanted: Asks, placement: Placement) -> Iterator[str]:
+def _of_placement(pod: Pod, wanted: PodRequest, placement: Placement) -> Iterator[str]:
     spec = as_map(pod.get("spec"))
     if not placement.pool and not wanted.expression:
         yield f"{names.ANNOTATION_GPUPOOL}: not named, so GPUs of every pool fit"

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tensorfusion_dra.core.admission import asks, claim_admission
+from tensorfusion_dra.core.admission import claim_admission, pod_request
 from tensorfusion_dra.core.claims import terms
 from tensorfusion_dra.core.claims.claim import AllocatedClaim, PodRef
 from tensorfusion_dra.core.errors import InputError
@@ -21,7 +21,7 @@ AMOUNTS: Any = {"tflops_request": "100", "vram_request": "16Gi"}
 
 
 def filled(found: Json, *, pool: str = "prod", virtual: bool = False, **annotations: str) -> Json:
-    wanted = asks.parse(said(**annotations), [])
+    wanted = pod_request.parse(said(**annotations), [])
     return claim_admission.filled(found, wanted, pool=pool, virtual=virtual)
 
 

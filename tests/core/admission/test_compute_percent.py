@@ -2,16 +2,16 @@
 
 import pytest
 
-from tensorfusion_dra.core.admission import asks, compute_percent
-from tensorfusion_dra.core.admission.asks import Asks
+from tensorfusion_dra.core.admission import compute_percent, pod_request
+from tensorfusion_dra.core.admission.pod_request import PodRequest
 from tensorfusion_dra.core.errors import InputError
 from tests.support.admission import Json, published, said
 
 A100, T4 = ("A100", "312"), ("T4", "65")
 
 
-def resolved(*slices: Json, pool: str = "default", **annotations: str) -> Asks:
-    return compute_percent.in_tflops(asks.parse(said(**annotations), []), slices, pool=pool)
+def resolved(*slices: Json, pool: str = "default", **annotations: str) -> PodRequest:
+    return compute_percent.in_tflops(pod_request.parse(said(**annotations), []), slices, pool=pool)
 
 
 @pytest.mark.parametrize(
@@ -101,4 +101,4 @@ def test_a_limit_alone_is_the_request_as_well(
     ],
 )
 def test_percents_give_way_to_tflops_and_to_whole_gpus(annotations: dict[str, str]) -> None:
-    assert not compute_percent.is_asked(asks.parse(said(**annotations), []))
+    assert not compute_percent.is_asked(pod_request.parse(said(**annotations), []))

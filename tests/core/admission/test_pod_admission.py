@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.admission import asks, pod_admission
-from tensorfusion_dra.core.admission.asks import Asks
+from tensorfusion_dra.core.admission import pod_admission, pod_request
 from tensorfusion_dra.core.admission.pod_admission import Placement
+from tensorfusion_dra.core.admission.pod_request import PodRequest
 from tensorfusion_dra.core.kubernetes import json_patch
 from tests.support.admission import Json, container, patched, pod, said
 
@@ -18,8 +18,8 @@ PLACE = Placement(
 ASKED = said(dra_enabled="true", tflops_request="100", vram_request="16Gi", gpupool="default")
 
 
-def wanted(found: Json) -> Asks:
-    return asks.parse(found["metadata"]["annotations"], [])
+def wanted(found: Json) -> PodRequest:
+    return pod_request.parse(found["metadata"]["annotations"], [])
 
 
 def admitted(found: Json, placement: Placement = PLACE) -> Json:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tensorfusion_dra.core.admission import asks, pod_warnings
+from tensorfusion_dra.core.admission import pod_request, pod_warnings
 from tensorfusion_dra.core.admission.pod_admission import Placement
 from tests.support.admission import Json, container, pod, said
 
@@ -14,7 +14,7 @@ ASKED = said(dra_enabled="true", tflops_request="100", vram_request="16Gi", gpup
 
 def warnings(found: Json, placement: Placement = PLACE) -> list[str]:
     annotations = found["metadata"]["annotations"]
-    return pod_warnings.warnings(found, annotations, asks.parse(annotations, []), placement)
+    return pod_warnings.warnings(found, annotations, pod_request.parse(annotations, []), placement)
 
 
 def test_there_is_nothing_to_say_about_the_quick_start() -> None:

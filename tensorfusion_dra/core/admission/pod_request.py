@@ -41,8 +41,8 @@ _BOOLEANS: Final = {"true": True, "false": False}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asks:
-    """What a pod asks for.
+class PodRequest:
+    """A pod's annotations, parsed: the share that it requests of each GPU.
 
     Attributes:
         enabled: Whether through DRA; None leaves that to the pool.
@@ -96,7 +96,7 @@ def path_of(annotation: str) -> str:
     return f"metadata.annotations[{annotation}]"
 
 
-def parse(said: Mapping[str, str], errors: list[FieldError]) -> Asks:
+def parse(said: Mapping[str, str], errors: list[FieldError]) -> PodRequest:
     """Parse annotations into what a pod asks for.
 
     What is malformed goes to the errors and counts as not said. As in Tensor Fusion, TFLOPS go
@@ -104,7 +104,7 @@ def parse(said: Mapping[str, str], errors: list[FieldError]) -> Asks:
     gives whole GPUs, whatever the amounts say.
     """
     read = _Reader(said, errors)
-    asks = Asks(
+    request = PodRequest(
         # A malformed one counts as true, so that its error is seen.
         enabled=read.value(
             names.ANNOTATION_DRA_ENABLED,
@@ -123,27 +123,27 @@ def parse(said: Mapping[str, str], errors: list[FieldError]) -> Asks:
         containers=read.value(names.ANNOTATION_INJECT_CONTAINER, _containers, ()),
         share=read.share(),
     )
-    asks = _completed(asks)
-    if is_asking(said) and not (asks.has_amounts or read.amounts_bad):
+    request = _completed(request)
+    if is_asking(said) and not (request.has_amounts or read.amounts_bad):
         text = f"found none, expected it, {names.ANNOTATION_VRAM_REQUEST} or both"
         where = path_of(names.ANNOTATION_TFLOPS_REQUEST)
         errors.append(FieldError(where, Reason.REQUIRED, text))
-    return asks
+    return request
 
 
-def _completed(asks: Asks) -> Asks:
-    """The asks with what follows from them."""
-    share = asks.share
-    if asks.whole or share.isolation is Isolation.SHARED:
+def _completed(request: PodRequest) -> PodRequest:
+    """Return the request with what follows from it."""
+    share = request.share
+    if request.whole or share.isolation is Isolation.SHARED:
         unlimited = replace(share, tflops_limit=None, vram_limit=None)
-        return replace(asks, whole=True, percent=None, percent_limit=None, share=unlimited)
-    tflops = asks.tflops or share.tflops_limit
+        return replace(request, whole=True, percent=None, percent_limit=None, share=unlimited)
+    tflops = request.tflops or share.tflops_limit
     return replace(
-        asks,
+        request,
         tflops=tflops,
-        vram=asks.vram or share.vram_limit,
-        percent=None if tflops else asks.percent or asks.percent_limit,
-        percent_limit=None if share.tflops_limit else asks.percent_limit,
+        vram=request.vram or share.vram_limit,
+        percent=None if tflops else request.percent or request.percent_limit,
+        percent_limit=None if share.tflops_limit else request.percent_limit,
     )
 
 

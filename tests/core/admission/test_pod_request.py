@@ -2,8 +2,8 @@
 
 import pytest
 
-from tensorfusion_dra.core.admission import asks
-from tensorfusion_dra.core.admission.asks import Asks
+from tensorfusion_dra.core.admission import pod_request
+from tensorfusion_dra.core.admission.pod_request import PodRequest
 from tensorfusion_dra.core.claims.share_parameters import ShareParameters
 from tensorfusion_dra.core.devices.sharing import Isolation, Qos
 from tensorfusion_dra.core.kubernetes import quantity
@@ -13,16 +13,16 @@ from tests.support.admission import said
 AMOUNTS = {"tflops_request": "100", "vram_request": "16Gi"}
 
 
-def read(**annotations: str) -> Asks:
+def read(**annotations: str) -> PodRequest:
     errors = list[FieldError]()
-    found = asks.parse(said(**annotations), errors)
+    found = pod_request.parse(said(**annotations), errors)
     assert errors == []
     return found
 
 
 def errors_of(**annotations: str) -> list[str]:
     errors = list[FieldError]()
-    asks.parse(said(**annotations), errors)
+    pod_request.parse(said(**annotations), errors)
     return [str(error) for error in errors]
 
 
@@ -50,7 +50,7 @@ def test_every_annotation_is_read() -> None:
         dra_cel_expression='device.attributes["model"] == "H100"\n',
     )
 
-    assert found == Asks(
+    assert found == PodRequest(
         enabled=True,
         tflops=quantity.parse("71.2"),
         vram=quantity.parse("16Gi"),
@@ -162,7 +162,7 @@ def test_a_pod_has_to_name_an_amount() -> None:
 def test_a_malformed_switch_counts_as_on_so_that_its_error_is_seen() -> None:
     errors = list[FieldError]()
 
-    assert asks.parse(said(dra_enabled="True", **AMOUNTS), errors).enabled is True
+    assert pod_request.parse(said(dra_enabled="True", **AMOUNTS), errors).enabled is True
     assert len(errors) == 1
 
 
@@ -180,4 +180,4 @@ def test_a_malformed_switch_counts_as_on_so_that_its_error_is_seen() -> None:
 def test_only_some_annotations_ask_for_a_gpu(
     annotations: dict[str, str], *, expected: bool
 ) -> None:
-    assert asks.is_asking(said(**annotations)) is expected
+    assert pod_request.is_asking(said(**annotations)) is expected
