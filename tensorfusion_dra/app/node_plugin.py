@@ -143,7 +143,7 @@ def _start(settings: Settings, supervisor: Supervisor, running: ExitStack) -> Pl
     registration = Registration(endpoint=str(paths.dra), on_asked=preparer.kubelet_asked)
     servers = PluginServers(paths, registration, DraService(preparer, supervisor.fail), health)
     running.callback(
-        servers.stop, drain_seconds=settings.drain_seconds, hurried=lambda: supervisor.hurried
+        servers.stop, drain_seconds=settings.drain_seconds, stop_now=lambda: supervisor.stop_now
     )
     servers.serve()
 

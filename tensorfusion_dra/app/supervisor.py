@@ -40,7 +40,7 @@ class Supervisor:
         return self._stop
 
     @property
-    def hurried(self) -> bool:
+    def stop_now(self) -> bool:
         """Whether it was told a second time to stop: nothing is worth waiting for any more."""
         return self._hurry.is_set()
 

@@ -25,7 +25,7 @@ class Claims:
 
     def fetch(self, ref: ClaimRef, *, wait_seconds: float) -> Mapping[str, Any]:
         """See ports.cluster.Claims."""
-        return self._reads.answered(
+        return self._reads.with_retries(
             f"claim {ref}",
             lambda seconds: self._fetch_once(ref, seconds),
             wait_seconds=wait_seconds,

@@ -28,7 +28,7 @@ class Pods:
 
     def find(self, pod: PodRef, *, wait_seconds: float) -> Mapping[str, Any] | None:
         """See webhook.ports.PodReader."""
-        return self._reads.answered(
+        return self._reads.with_retries(
             f"pod {pod}", lambda seconds: self._read_once(pod, seconds), wait_seconds=wait_seconds
         )
 

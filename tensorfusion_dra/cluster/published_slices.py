@@ -17,7 +17,9 @@ class PublishedSlices:
 
     def published(self, *, wait_seconds: float) -> Sequence[Mapping[str, Any]]:
         """See webhook.ports.PublishedSlices."""
-        return self._reads.answered("ResourceSlices", self._list_once, wait_seconds=wait_seconds)
+        return self._reads.with_retries(
+            "ResourceSlices", self._list_once, wait_seconds=wait_seconds
+        )
 
     def _list_once(self, wait_seconds: float) -> Sequence[Mapping[str, Any]]:
         listed = self._resource_api.api.call(

@@ -27,7 +27,7 @@ class Reads:
     def __init__(self, *, most: int = MOST_READING) -> None:
         self._waiting = WaitingCalls(most, reason="wait for the API server")
 
-    def answered(
+    def with_retries(
         self, subject: str, ask: Callable[[float], Answer], *, wait_seconds: float
     ) -> Answer:
         """The answer of ask(), which is called again after a passing fault.

@@ -116,7 +116,7 @@ class CatalogReader:
         with self._building:
             return self._memory.reported(event) and self._rebuild()
 
-    def serve(self, node: Node) -> bool:
+    def set_node(self, node: Node) -> bool:
         """The cards as last read belong to this node from now on; True if the catalog changed."""
         with self._building:
             self._node = node

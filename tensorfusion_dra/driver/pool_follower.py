@@ -160,7 +160,7 @@ class PoolFollower:
             log.info("gpupool_read", pool=node.pool, qos=node.qos)
         self._told = ""
         self._served = node
-        if changed and self._catalog.serve(node):
+        if changed and self._catalog.set_node(node):
             self._on_served()
 
     def _check(self, node: Node) -> None:

@@ -130,10 +130,10 @@ class Reconciler:
         damage = self._ledger.damage()
         for each in damage:
             stale_claims.ask_first(each.rebuilt)
-            if each.set_aside:
+            if each.quarantined:
                 self._untold.append(
                     f"the ledger of prepared claims was damaged ({each.reason}) and lies as "
-                    f"{each.set_aside}; a new one has the {len(each.rebuilt)} claims of which "
+                    f"{each.quarantined}; a new one has the {len(each.rebuilt)} claims of which "
                     f"there were copies; copies that were damaged: {len(each.lost)}"
                 )
         return bool(damage)

@@ -46,7 +46,7 @@ def recover(ledger: Ledger, projection: Projection, *, boot_id: str) -> Recovery
     """
     found = RecoveryReport(claims=list(ledger.claims()))
     for record in found.claims:
-        _put_right(record, ledger, projection, boot_id=boot_id, found=found)
+        _repair(record, ledger, projection, boot_id=boot_id, found=found)
     try:
         # Files are written in a step of the ledger, so in ours nobody is writing any.
         with ledger.transaction():
@@ -58,7 +58,7 @@ def recover(ledger: Ledger, projection: Projection, *, boot_id: str) -> Recovery
     return found
 
 
-def _put_right(
+def _repair(
     record: PreparedClaim,
     ledger: Ledger,
     projection: Projection,

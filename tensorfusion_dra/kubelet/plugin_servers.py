@@ -101,7 +101,7 @@ class PluginServers:
                 self._sweep()
                 swept = time.monotonic()
 
-    def stop(self, *, drain_seconds: float, hurried: Callable[[], bool]) -> None:
+    def stop(self, *, drain_seconds: float, stop_now: Callable[[], bool]) -> None:
         """Answers until no call is in flight, then takes both sockets away.
 
         The registration socket goes last. Within a second of its end the kubelet closes its
@@ -113,17 +113,17 @@ class PluginServers:
 
         Args:
             drain_seconds: The longest wait for calls in flight, which are cut then.
-            hurried: Asked meanwhile; True ends the wait.
+            stop_now: Asked meanwhile; True ends the wait.
         """
         with self._guard:
             self._ended = True
         calls, started = self._dra.calls, time.monotonic()
-        calls.wait_none(seconds=drain_seconds, until=hurried)
+        calls.wait_none(seconds=drain_seconds, until=stop_now)
         self._health.stop()
         self._dra_server.close()
         # A call may have come in just before.
         left_seconds = started + drain_seconds - time.monotonic()
-        self.calls_cut = calls.wait_none(seconds=left_seconds, until=hurried)
+        self.calls_cut = calls.wait_none(seconds=left_seconds, until=stop_now)
         if self.calls_cut:
             spent = round(time.monotonic() - started, 1)
             log.warning("calls_cut", calls=self.calls_cut, seconds=spent)

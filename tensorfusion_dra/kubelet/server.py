@@ -50,7 +50,7 @@ class UnixServer:
         hidden = sockets.hidden(self._path)
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            socket_files.make_way(self._path)
+            socket_files.remove_stale(self._path)
             # "unix:" and not "unix://": with the slashes, gRPC fits two bytes less.
             server.add_insecure_port(f"unix:{hidden}")
             hidden.chmod(_SOCKET_MODE)

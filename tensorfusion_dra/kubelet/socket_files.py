@@ -56,7 +56,7 @@ def alone(data_folder: Path, *, wait_seconds: float = _LOCK_SECONDS) -> Iterator
         os.close(descriptor)
 
 
-def make_way(path: Path) -> None:
+def remove_stale(path: Path) -> None:
     """Removes a socket that a dead process left at this path.
 
     Raises:

@@ -45,7 +45,7 @@ class NodeFiles:
     def remove(self, folder: str) -> None:
         """See ports.state.HostFiles."""
         with _errors(folder):
-            aside = removal.set_aside(Path(folder))
+            aside = removal.quarantine(Path(folder))
             if aside is not None:
                 removal.clear(aside, most=_MOST_AT_ONCE)
 

@@ -157,7 +157,7 @@ class Ledger:
         with self._alone() as connection:
             ledger_file.check_pages(self._path)
             with ledger_file.writing(connection):
-                found = ledger_check.put_right(connection, self._copies)
+                found = ledger_check.repair(connection, self._copies)
             self._note(found)
         self._reserve.ensure()
 
@@ -243,11 +243,11 @@ class Ledger:
         return RetryableError(f"ledger {self._path}: {damage}; it is put right now")
 
     def _note(self, found: Found, opened: Opened | None = None) -> None:
-        aside = opened.set_aside if opened else None
+        aside = opened.quarantined if opened else None
         if found or aside:
             self._damage.append(
                 LedgerDamage(
-                    set_aside=str(aside or ""),
+                    quarantined=str(aside or ""),
                     reason=opened.reason if opened else "",
                     rebuilt=tuple(found.rebuilt),
                     lost=tuple(found.lost),

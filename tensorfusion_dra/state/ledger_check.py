@@ -44,7 +44,7 @@ def check_pages(connection: sqlite3.Connection) -> None:
         raise DamageError(str(said))
 
 
-def put_right(connection: sqlite3.Connection, copies: RecordCopies) -> Found:
+def repair(connection: sqlite3.Connection, copies: RecordCopies) -> Found:
     """Makes every record readable and the same as its copy; inside a transaction.
 
     A record wins over its copy. A copy without a record was recorded once, and the end of the
@@ -69,7 +69,7 @@ def put_right(connection: sqlite3.Connection, copies: RecordCopies) -> Found:
     return found
 
 
-def put_holdings_right(connection: sqlite3.Connection) -> None:
+def repair_holdings(connection: sqlite3.Connection) -> None:
     """Has every device held by those claims whose records say so; inside a transaction.
 
     Raises:
@@ -106,7 +106,7 @@ def _sound_records(
             record = records.read(uid, text, seal)
         except DamageError as error:
             log.warning("record_set_aside", error=str(error))
-            _set_aside(connection, uid, text)
+            _quarantine(connection, uid, text)
             found.lost.append(uid.decode(errors="replace"))
             continue
         if seal is None:
@@ -124,7 +124,7 @@ def _copy(copies: RecordCopies, uid: str) -> Record | None:
         return copies.get(uid)
     except DamageError as error:
         log.warning("record_copy_set_aside", error=str(error))
-        copies.set_aside(uid, moment=datetime.now(UTC))
+        copies.quarantine(uid, moment=datetime.now(UTC))
         return None
 
 
@@ -139,7 +139,7 @@ def _insert(connection: sqlite3.Connection, record: Record) -> None:
     )
 
 
-def _set_aside(connection: sqlite3.Connection, uid: bytes, text: bytes | None) -> None:
+def _quarantine(connection: sqlite3.Connection, uid: bytes, text: bytes | None) -> None:
     connection.execute(
         "INSERT INTO set_aside (uid, record, moment) VALUES (?, ?, ?)",
         (uid, text, datetime.now(UTC).isoformat()),

@@ -58,14 +58,14 @@ class Opened:
     Attributes:
         inode: By which it is known that the path still leads to it.
         found: What had to be put right.
-        set_aside: Where a damaged file lies now; None if there was none.
+        quarantined: Where a damaged file lies now; None if there was none.
         reason: What was wrong with that.
     """
 
     connection: sqlite3.Connection
     inode: tuple[int, int]
     found: Found
-    set_aside: Path | None = None
+    quarantined: Path | None = None
     reason: str = ""
 
 
@@ -81,11 +81,11 @@ def opened(path: Path, copies: RecordCopies) -> Opened:
     """
     try:
         return _checked(path, copies)
-    except _SetAsideError as error:
+    except _QuarantinedError as error:
         log.error("ledger_set_aside", path=str(error.aside), error=str(error))
         damage = error
     again = _checked(path, copies)
-    return replace(again, set_aside=damage.aside, reason=str(damage))
+    return replace(again, quarantined=damage.aside, reason=str(damage))
 
 
 def check_pages(path: Path) -> None:
@@ -157,7 +157,7 @@ def errors(path: Path) -> Iterator[None]:
         raise sort(f"ledger {path}: {beside}{error.strerror or error}") from error
 
 
-class _SetAsideError(DamageError):
+class _QuarantinedError(DamageError):
     """The file is damaged, and out of the way now.
 
     Attributes:
@@ -178,11 +178,11 @@ def _checked(path: Path, copies: RecordCopies) -> Opened:
             )
             on_error.callback(connection.close)
             with errors(path):
-                found = _put_right(connection, path, copies)
+                found = _repair(connection, path, copies)
         except DamageError as damage:
             # While it is open: SQLite leaves a file alone that was moved, and its log as well.
             # Otherwise closing it would write the log into it.
-            raise _SetAsideError(damage, _set_aside(path)) from damage
+            raise _QuarantinedError(damage, _quarantine(path)) from damage
         on_error.pop_all()
         return Opened(connection=connection, inode=inode(path) or _NO_FILE, found=found)
 
@@ -218,7 +218,7 @@ def _check_kind(path: Path) -> None:
         raise DamageError(f"{path.name}: found no regular file, expected one or none")
 
 
-def _put_right(connection: sqlite3.Connection, path: Path, copies: RecordCopies) -> Found:
+def _repair(connection: sqlite3.Connection, path: Path, copies: RecordCopies) -> Found:
     ledger_schema.check_tables(connection, path)  # before anything is written
     connection.execute("PRAGMA journal_mode = WAL")
     # FULL: a commit returns once it would survive a power cut.
@@ -228,12 +228,12 @@ def _put_right(connection: sqlite3.Connection, path: Path, copies: RecordCopies)
     copies.remove_unfinished()
     with writing(connection):
         ledger_schema.migrate(connection, path)
-        found = ledger_check.put_right(connection, copies)
-        ledger_check.put_holdings_right(connection)
+        found = ledger_check.repair(connection, copies)
+        ledger_check.repair_holdings(connection)
     return found
 
 
-def _set_aside(path: Path) -> Path:
+def _quarantine(path: Path) -> Path:
     """Renames the database and what belongs to it; the database's new path."""
     moment = datetime.now(UTC)
     aside = path.with_name(f"{path.stem}-damaged-{moment:%Y%m%dT%H%M%S.%fZ}{path.suffix}")

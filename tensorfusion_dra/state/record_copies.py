@@ -47,7 +47,7 @@ class RecordCopies:
         try:
             file.rename(self._path(uid))
         except IsADirectoryError:
-            self.set_aside(uid, moment=datetime.now(UTC))
+            self.quarantine(uid, moment=datetime.now(UTC))
             file.rename(self._path(uid))
 
     def ensure(self, record: Record) -> bool:
@@ -56,7 +56,7 @@ class RecordCopies:
             if self._read(record.uid) == _content(record):
                 return False
         except DamageError:
-            self.set_aside(record.uid, moment=datetime.now(UTC))
+            self.quarantine(record.uid, moment=datetime.now(UTC))
         self.put(record)
         return True
 
@@ -65,7 +65,7 @@ class RecordCopies:
         try:
             self._path(uid).unlink(missing_ok=True)
         except IsADirectoryError:
-            self.set_aside(uid, moment=datetime.now(UTC))
+            self.quarantine(uid, moment=datetime.now(UTC))
 
     def uids(self) -> frozenset[str]:
         """The claims that have a copy."""
@@ -90,7 +90,7 @@ class RecordCopies:
         records.claim(record)
         return record
 
-    def set_aside(self, uid: str, *, moment: datetime) -> None:
+    def quarantine(self, uid: str, *, moment: datetime) -> None:
         """Puts a damaged copy out of the way."""
         path = self._path(uid)
         path.rename(path.with_name(f"{uid}-damaged-{moment:%Y%m%dT%H%M%S.%fZ}"))

@@ -16,7 +16,7 @@ _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 _SUFFIX: Final = ".removed"
 
 
-def set_aside(path: Path) -> Path | None:
+def quarantine(path: Path) -> Path | None:
     """Put a folder out of its place, where only root gets at it; None if there is none.
 
     Raises:

@@ -56,7 +56,7 @@ def logged(cluster: SimulatedCluster, event: str) -> list[dict[str, Any]]:
     return [line for line in lines if line["event"] == event]
 
 
-def set_aside(cluster: SimulatedCluster) -> list[Json]:
+def quarantined(cluster: SimulatedCluster) -> list[Json]:
     events = cluster.client.list(EVENTS).items
     return [event for event in events if event["reason"] == "LedgerSetAside"]
 
@@ -72,9 +72,9 @@ def test_a_damaged_ledger_costs_no_pod_anything_and_is_an_event_at_the_node(
     ledger_file(cluster).write_bytes(b"\xa5" * 50_000)
 
     start(cluster)
-    cluster.until("told", lambda: bool(set_aside(cluster)))
+    cluster.until("told", lambda: bool(quarantined(cluster)))
 
-    (event,) = set_aside(cluster)
+    (event,) = quarantined(cluster)
     assert event["type"] == "Warning"
     assert "a new one has the 1 claims of which there were copies" in event["message"]
     assert (spec.read_bytes(), spec.stat().st_mtime_ns) == (content, modified)

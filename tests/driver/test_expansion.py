@@ -122,7 +122,7 @@ def test_a_pool_that_begins_to_expand_asks_at_once() -> None:
     catalog = reader(sizes, NODE)
     catalog.refresh()
 
-    catalog.serve(TO_DISK)
+    catalog.set_node(TO_DISK)
 
     assert virtual_vram(catalog) == ["130Gi"]
 

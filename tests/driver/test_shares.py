@@ -275,7 +275,7 @@ def test_in_hard_isolation_no_limit_above_the_request_is_granted(setup: Setup) -
 
 
 def test_the_isolation_of_the_node_s_pool_is_an_administrator_s_word(setup: Setup) -> None:
-    setup.catalog.serve(replace(NODE, isolation=Isolation.HARD))
+    setup.catalog.set_node(replace(NODE, isolation=Isolation.HARD))
     silent, repeats = (
         put(setup, "a", share()),
         with_annotations(setup, "b", {"tensor-fusion.ai/isolation": "hard"}),

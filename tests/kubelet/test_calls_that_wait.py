@@ -41,7 +41,7 @@ class SlowServer:
             assert self.go_on.wait(60)
             return self._fetch(ref, wait_seconds=wait_seconds)
 
-        return self._reads.answered(f"claim {ref}", ask, wait_seconds=wait_seconds)
+        return self._reads.with_retries(f"claim {ref}", ask, wait_seconds=wait_seconds)
 
 
 @pytest.fixture

@@ -43,7 +43,7 @@ class Instance:
             DraService(self.setup.preparer, fail),
             HealthService(self.setup.catalog),
         )
-        self.hurried = Event()
+        self.stop_now = Event()
         self.stopping = Event()
         self.fetching, self.go_on = Event(), Event()
         self.go_on.set()
@@ -57,7 +57,7 @@ class Instance:
         self.setup.claims.fetch = slow_fetch  # type: ignore[method-assign]
 
     def stop(self, drain_seconds: float = 5) -> None:
-        self.servers.stop(drain_seconds=drain_seconds, hurried=self.hurried.is_set)
+        self.servers.stop(drain_seconds=drain_seconds, stop_now=self.stop_now.is_set)
 
     def socket_names(self) -> list[str]:
         folder = self.paths.dra.parent.parent
@@ -159,7 +159,7 @@ def test_a_second_signal_ends_the_drain(instance: Instance) -> None:
         thread.join(0.3)
         assert thread.is_alive()
 
-        instance.hurried.set()
+        instance.stop_now.set()
         thread.join(PATIENCE_SECONDS)
 
         assert not thread.is_alive()

@@ -127,7 +127,7 @@ def test_the_longest_path_can_be_bound_and_dialled(short: Path) -> None:
 
 
 def test_nothing_in_the_way_is_fine(short: Path) -> None:
-    socket_files.make_way(short / "a.sock")
+    socket_files.remove_stale(short / "a.sock")
 
     assert list(short.iterdir()) == []
 
@@ -138,7 +138,7 @@ def test_the_socket_of_a_dead_process_is_removed(short: Path) -> None:
         dead.bind(str(path))
         dead.listen()
 
-    socket_files.make_way(path)
+    socket_files.remove_stale(path)
 
     assert not path.exists()
 
@@ -150,7 +150,7 @@ def test_a_socket_that_somebody_serves_is_left_alone(short: Path) -> None:
         live.listen()
 
         with pytest.raises(FatalError, match=f"{path}: another process serves this socket"):
-            socket_files.make_way(path)
+            socket_files.remove_stale(path)
 
         assert path.is_socket()
 
@@ -161,7 +161,7 @@ def test_a_socket_of_another_kind_is_left_alone(short: Path) -> None:
         live.bind(str(path))
 
         with pytest.raises(FatalError, match=f"{path}: .*, expected a dead socket"):
-            socket_files.make_way(path)
+            socket_files.remove_stale(path)
 
         assert path.is_socket()
 
@@ -171,6 +171,6 @@ def test_a_file_that_is_no_socket_is_left_alone(short: Path) -> None:
     path.write_text("precious")
 
     with pytest.raises(FatalError, match=f"{path}: found a file that is no socket"):
-        socket_files.make_way(path)
+        socket_files.remove_stale(path)
 
     assert path.read_text() == "precious"

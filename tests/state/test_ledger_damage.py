@@ -66,7 +66,7 @@ def test_a_damaged_file_is_set_aside_and_every_claim_is_back(
         assert ledger.damage() == []
 
     assert [file.read_bytes() for file in aside(tmp_path)] == [damaged]
-    assert told.set_aside == str(aside(tmp_path)[0])
+    assert told.quarantined == str(aside(tmp_path)[0])
     assert (list(told.rebuilt), told.lost) == (ALL, ())
     with opened(tmp_path) as ledger:
         assert ledger.damage() == []
@@ -100,7 +100,7 @@ def test_a_file_that_is_lost_is_made_anew(tmp_path: Path) -> None:
         assert uids(ledger) == ALL
         (told,) = ledger.damage()
 
-    assert told.set_aside == ""
+    assert told.quarantined == ""
     assert list(told.rebuilt) == ALL
 
 
@@ -188,7 +188,7 @@ def test_a_damaged_record_comes_back_and_costs_no_other(tmp_path: Path, damaged:
         assert len(holders(ledger, GPU_0)) == 40
         (told,) = ledger.damage()
 
-    assert (told.set_aside, told.rebuilt, told.lost) == ("", ("uid-07",), ())
+    assert (told.quarantined, told.rebuilt, told.lost) == ("", ("uid-07",), ())
     assert aside(tmp_path) == []
 
 
@@ -339,8 +339,8 @@ def test_what_is_no_file_is_set_aside_and_every_claim_is_back(
         assert uids(ledger) == ALL
         (told,) = ledger.damage()
 
-    assert told.set_aside == str(tmp_path / told.set_aside)
-    assert os.path.lexists(told.set_aside + what.removeprefix(FILE_NAME))
+    assert told.quarantined == str(tmp_path / told.quarantined)
+    assert os.path.lexists(told.quarantined + what.removeprefix(FILE_NAME))
 
 
 @pytest.mark.parametrize("kind", ["folder", "loop"])

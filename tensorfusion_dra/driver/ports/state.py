@@ -135,13 +135,13 @@ class LedgerDamage:
     """What was wrong with the ledger, and is put right.
 
     Attributes:
-        set_aside: Where the damaged file lies now; "" if single records were damaged.
+        quarantined: Where the damaged file lies now; "" if single records were damaged.
         reason: What was wrong with that file.
         rebuilt: UIDs of claims whose records were made anew from their copies.
         lost: UIDs of claims whose records could not be made anew.
     """
 
-    set_aside: str
+    quarantined: str
     reason: str
     rebuilt: tuple[str, ...]
     lost: tuple[str, ...]
