@@ -23,8 +23,13 @@ test: .venv/dev.stamp  ## Style, types, import arrows and all tests.
 types:
 	$(PY) -m mypy
 
-suite:
+suite: .venv/collected.stamp
 	$(PYTEST) $(ARGS)
+
+# Each process of the tests would compile everything anew if all of them met a new environment at once.
+.venv/collected.stamp: .venv/dev.stamp
+	@$(PY) -m pytest --collect-only --quiet >/dev/null || true # what fails to be collected fails again, and is shown then
+	@touch $@
 
 test-faults: export FAULT_EFFORT ?= 1
 test-faults: .venv/dev.stamp  ## All kills, damages and odd inputs, of which `make test` runs a fixed sample.
