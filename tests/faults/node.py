@@ -8,7 +8,7 @@ import subprocess
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 
@@ -19,9 +19,12 @@ from tensorfusion_dra.simulator.apiserver import ApiServer
 from tensorfusion_dra.simulator.node import rpc
 from tensorfusion_dra.simulator.rest import CLAIMS, NODES, SLICES, Client, Json
 from tests.discovery import nvml_machine
-from tests.support.forks import Process, Starter
+from tests.support.forks import Starter
 from tests.support.kubelet import PluginClient
 from tests.support.waiting import PATIENCE_SECONDS, eventually
+
+if TYPE_CHECKING:
+    from tensorfusion_dra.app.plugin_process import Process
 
 NODE_NAME: Final = "node-01"
 POOL: Final = f"default/{NODE_NAME}"

@@ -19,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Protocol
 
+from tensorfusion_dra.app.plugin_process import Process
 from tests.support.waiting import PATIENCE_SECONDS
 
 ROOT: Final = Path(__file__).parents[2]
@@ -27,23 +28,6 @@ Ended = subprocess.CompletedProcess[str]
 DRIVER: Final = "tensorfusion_dra"
 """The module that is the command."""
 _PYTHON: Final = (sys.executable, "-m")
-
-
-class Process(Protocol):
-    """What tests use of a subprocess.Popen."""
-
-    @property
-    def pid(self) -> int:
-        """The process ID."""
-        ...
-
-    def poll(self) -> int | None:
-        """Return the exit code, negative for a signal; None while it runs."""
-        ...
-
-    def wait(self, timeout: float | None = None) -> int:
-        """Return the exit code; raise subprocess.TimeoutExpired if there is none by then."""
-        ...
 
 
 class Starter(Protocol):
@@ -109,7 +93,7 @@ class Forks:
 
 
 class Forked:
-    """A process that was forked; see Process."""
+    """A process that was forked; see plugin_process.Process."""
 
     def __init__(self, server: Path, pid: int) -> None:
         """Server: the socket of the process that forked it."""
