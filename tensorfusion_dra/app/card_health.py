@@ -29,7 +29,7 @@ def rules(settings: Settings) -> HealthRules:
     )
 
 
-def memory(
+def tracker(
     settings: Settings, claims: Callable[[], Sequence[PreparedClaim]], *, keeps: bool = True
 ) -> CardHealthTracker:
     """What earlier processes knew of the node's cards.

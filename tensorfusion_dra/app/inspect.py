@@ -72,7 +72,7 @@ def _found(settings: Settings, cards: Discovery) -> tuple[dict[str, Any], list[s
         parts.node(settings),
         host=HostSizes(settings.disk_folder),
         providers=providers.load(),
-        memory=card_health.memory(settings, lambda: claims or (), keeps=False),
+        tracker=card_health.tracker(settings, lambda: claims or (), keeps=False),
         taint_effect=card_health.taint_effect(settings),
     )
     try:

@@ -35,7 +35,7 @@ from tensorfusion_dra.driver.prepare import Preparer
 from tensorfusion_dra.driver.projection import Projection
 from tensorfusion_dra.driver.publish import Publisher
 from tensorfusion_dra.driver.reconciler import Reconciler
-from tensorfusion_dra.driver.share_terms import ShareTerms
+from tensorfusion_dra.driver.share_policies import SharePolicyReader
 from tensorfusion_dra.driver.stale_claims import StaleClaimCollector
 from tensorfusion_dra.driver.status import StatusReporter
 from tensorfusion_dra.kubelet import sockets
@@ -103,9 +103,9 @@ def _start(settings: Settings, supervisor: Supervisor, running: ExitStack) -> Pl
         NodeFiles(),
         parts.enforcers(settings),
     )
-    host = parts.host(settings)
+    offers = parts.node_offers(settings)
     reconciler = Reconciler(
-        ledger, projection, boot_id=host.boot_id, seconds=settings.recover_seconds
+        ledger, projection, boot_id=offers.boot_id, seconds=settings.recover_seconds
     )
     reconciler.begin()
 
@@ -116,7 +116,7 @@ def _start(settings: Settings, supervisor: Supervisor, running: ExitStack) -> Pl
         node,
         host=HostSizes(settings.disk_folder),
         providers=providers.load(),
-        memory=card_health.memory(settings, ledger.claims),
+        tracker=card_health.tracker(settings, ledger.claims),
         taint_effect=card_health.taint_effect(settings),
     )
     api = Api(Path(settings.kubeconfig) if settings.kubeconfig else None)
@@ -132,8 +132,8 @@ def _start(settings: Settings, supervisor: Supervisor, running: ExitStack) -> Pl
         ledger,
         projection,
         catalog,
-        host=host,
-        share_terms=ShareTerms(
+        offers=offers,
+        share_policies=SharePolicyReader(
             isolation=Isolation(settings.isolation),
             pods=Pods(api, reads=reads) if settings.read_pods == "true" else None,
         ),
@@ -165,7 +165,7 @@ def _start(settings: Settings, supervisor: Supervisor, running: ExitStack) -> Pl
             poll_seconds=settings.poll_seconds,
             on_change=publisher.wake,
         ),
-        news=HealthAnnouncer(catalog, ledger, status, card_health.events(settings, api)),
+        announcer=HealthAnnouncer(catalog, ledger, status, card_health.events(settings, api)),
         division=Division(catalog, preparer.tenants),
     )
     # Only now may the kubelet find us: it can call at once.
@@ -200,14 +200,14 @@ def _follow_cards(
     running: ExitStack,
     *,
     watch: CardWatch,
-    news: HealthAnnouncer,
+    announcer: HealthAnnouncer,
     division: Division,
 ) -> None:
-    for part in (watch, news, division):
+    for part in (watch, announcer, division):
         running.callback(part.stop)
     supervisor.run("cards", watch.run)
     supervisor.run("card-events", watch.run_events)
-    supervisor.run("health-news", news.run)
+    supervisor.run("health-announcer", announcer.run)
     supervisor.run("division", division.run)
 
 

@@ -16,7 +16,7 @@ from tensorfusion_dra.discovery.device_nodes import HostDeviceNodes
 from tensorfusion_dra.discovery.driver_files import HostDriverFiles
 from tensorfusion_dra.discovery.nvml import NvmlDiscovery
 from tensorfusion_dra.discovery.simulated import SimulatedDiscovery
-from tensorfusion_dra.driver.host import Host
+from tensorfusion_dra.driver.node_offers import NodeOffers
 from tensorfusion_dra.state import boot
 
 
@@ -48,14 +48,14 @@ def enforcers(settings: Settings) -> Mapping[str, Enforcer]:
     return {enforcer.name: enforcer for enforcer in every}
 
 
-def host(settings: Settings) -> Host:
+def node_offers(settings: Settings) -> NodeOffers:
     """The machine as the settings describe it.
 
     Raises:
         InputError: The boot's ID cannot be read.
     """
     enforcer = enforcers(settings)[settings.enforcer]
-    return Host(
+    return NodeOffers(
         device_nodes=device_nodes(settings),
         driver_files=HostDriverFiles(
             Path(settings.driver_root),

@@ -5,7 +5,7 @@ from contextlib import ExitStack
 
 from tensorfusion_dra.app.settings import Settings
 from tensorfusion_dra.app.supervisor import Supervisor
-from tensorfusion_dra.cluster import watched
+from tensorfusion_dra.cluster import object_cache
 from tensorfusion_dra.cluster.api import Api
 from tensorfusion_dra.cluster.events import Events
 from tensorfusion_dra.cluster.nodes import Nodes
@@ -40,8 +40,8 @@ def follow(
         follower.wake()
 
     by_name = settings.gpupool if settings.pool_source == "object" else ""
-    pools = watched.gpupools(api, name=by_name, on_change=wake)
-    nodes = watched.nodes(api, name=name, on_change=wake)
+    pools = object_cache.gpupools(api, name=by_name, on_change=wake)
+    nodes = object_cache.nodes(api, name=name, on_change=wake)
     watches = {"gpupool-watch": pools, "node-watch": nodes}
     source: PoolSource
     if by_name:

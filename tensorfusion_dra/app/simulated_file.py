@@ -14,7 +14,7 @@ from tensorfusion_dra.app.simulation_report import Admission
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.errors import InputError
 from tensorfusion_dra.core.kubernetes.review import annotations_of
-from tensorfusion_dra.core.kubernetes.shapes import as_map
+from tensorfusion_dra.core.kubernetes.untyped_json import as_map
 from tensorfusion_dra.simulator.answers import ApiError
 from tensorfusion_dra.simulator.rest import (
     CLASSES,

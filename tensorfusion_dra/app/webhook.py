@@ -12,12 +12,12 @@ from tensorfusion_dra.app import version
 from tensorfusion_dra.app.health_endpoint import HealthEndpoint
 from tensorfusion_dra.app.supervisor import Supervisor
 from tensorfusion_dra.app.webhook_settings import WebhookSettings
-from tensorfusion_dra.cluster import watched
+from tensorfusion_dra.cluster import object_cache
 from tensorfusion_dra.cluster.api import Api
+from tensorfusion_dra.cluster.object_cache import ObjectCache
 from tensorfusion_dra.cluster.pods import Pods
 from tensorfusion_dra.cluster.published_slices import PublishedSlices
 from tensorfusion_dra.cluster.resource_api import ResourceApi
-from tensorfusion_dra.cluster.watched import WatchedObjects
 from tensorfusion_dra.core.claims.enforcers.kinds import KINDS
 from tensorfusion_dra.core.errors import FatalError, InputError, RetryableError
 from tensorfusion_dra.webhook.admission import Admission
@@ -63,8 +63,8 @@ def _start(
     api = Api(Path(settings.kubeconfig) if settings.kubeconfig else None)
     api.connect()
     objects = {
-        "gpupool-watch": watched.gpupools(api, on_change=_nothing),
-        "template-watch": watched.scheduling_config_templates(api, on_change=_nothing),
+        "gpupool-watch": object_cache.gpupools(api, on_change=_nothing),
+        "template-watch": object_cache.scheduling_config_templates(api, on_change=_nothing),
     }
     pools, templates = objects.values()
     admission = Admission(
@@ -103,7 +103,7 @@ def _start(
     return server
 
 
-def _readiness(supervisor: Supervisor, objects: tuple[WatchedObjects, ...]) -> Callable[[], None]:
+def _readiness(supervisor: Supervisor, objects: tuple[ObjectCache, ...]) -> Callable[[], None]:
     def check() -> None:
         """Raises RetryableError until everything was read once, and as soon as it is over."""
         if supervisor.stopping.is_set():

@@ -9,7 +9,7 @@ import structlog
 
 from tensorfusion_dra.core.devices import device as devices
 from tensorfusion_dra.core.devices.device import AttributeValue, Device, Node
-from tensorfusion_dra.core.devices.gpu import Gpu, Host, LeftOut, TflopsSource
+from tensorfusion_dra.core.devices.gpu import Gpu, HostResources, LeftOut, TflopsSource
 from tensorfusion_dra.core.devices.health import CardEvent, Sickness
 from tensorfusion_dra.core.devices.known_cards import VisibleCards
 from tensorfusion_dra.core.errors import RetryableError
@@ -58,7 +58,7 @@ class CatalogReader:
         *,
         host: HostSizes | None = None,
         providers: Mapping[str, AttributeProvider] | None = None,
-        memory: CardHealthTracker | None = None,
+        tracker: CardHealthTracker | None = None,
         taint_effect: str = NO_SCHEDULE,
     ) -> None:
         """Reads nothing yet.
@@ -73,11 +73,11 @@ class CatalogReader:
         self._providers = dict(providers or {})
         self._taint_effect = taint_effect
         self._expansion = Expansion(host)
-        self._added = Host()
+        self._added = HostResources()
         # Guards _node, _memory, _expansion and _added; one catalog is built at a time.
         self._building = Lock()
         self._node = node
-        self._memory = memory or CardHealthTracker()
+        self._tracker = tracker or CardHealthTracker()
         self._changed = Condition()  # guards _current
         self._current: Catalog | None = None
 
@@ -103,18 +103,18 @@ class CatalogReader:
             inventory = self._discovery.read()
         except RetryableError as error:
             with self._building:
-                self._memory.failed(error)
+                self._tracker.failed(error)
                 self._rebuild()
             raise
         with self._building:
-            self._memory.read(inventory)
+            self._tracker.read(inventory)
             self._expand()
             return self._rebuild()
 
     def report(self, event: CardEvent) -> bool:
         """Takes in what the driver reported of a card; True if the catalog changed."""
         with self._building:
-            return self._memory.reported(event) and self._rebuild()
+            return self._tracker.reported(event) and self._rebuild()
 
     def set_node(self, node: Node) -> bool:
         """The cards as last read belong to this node from now on; True if the catalog changed."""
@@ -126,7 +126,7 @@ class CatalogReader:
     def awaited(self) -> str:
         """Why there is no catalog yet."""
         with self._building:
-            unread = self._memory.visible() is None
+            unread = self._tracker.visible() is None
         what = "GPUs could not be read" if unread else "GPUPool is not known"
         return f"this node's {what} yet"
 
@@ -149,7 +149,7 @@ class CatalogReader:
 
     def _rebuild(self) -> bool:
         """Makes the catalog of what is known; for those who hold _building."""
-        cards = self._memory.visible()
+        cards = self._tracker.visible()
         if self._node is None or cards is None:
             return False
         known = self.current()

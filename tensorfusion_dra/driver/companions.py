@@ -7,7 +7,7 @@ from typing import Final
 from tensorfusion_dra.core.admission import companions
 from tensorfusion_dra.core.claims.claim import AllocatedClaim
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
-from tensorfusion_dra.core.claims.terms import Terms
+from tensorfusion_dra.core.claims.share_policy import SharePolicy
 from tensorfusion_dra.core.devices.sharing import Isolation
 from tensorfusion_dra.core.errors import ClaimError
 from tensorfusion_dra.driver.ports.cluster import Pods
@@ -45,7 +45,7 @@ class Companions:
     pods: Pods | None
 
     def read(
-        self, claim: AllocatedClaim, terms: Sequence[Terms], *, wait_seconds: float
+        self, claim: AllocatedClaim, policies: Sequence[SharePolicy], *, wait_seconds: float
     ) -> Together:
         """Read from the claim's pods which claims its containers use.
 
@@ -55,7 +55,7 @@ class Companions:
         Raises:
             RetryableError: A pod cannot be read now.
         """
-        if not any(each.isolation in self.fixed for each in terms):
+        if not any(each.isolation in self.fixed for each in policies):
             return Together()
         if self.pods is None:
             return Together(is_known=False)

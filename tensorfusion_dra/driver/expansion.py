@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import structlog
 
-from tensorfusion_dra.core.devices.gpu import Host
+from tensorfusion_dra.core.devices.gpu import HostResources
 from tensorfusion_dra.core.devices.oversubscription import Oversubscription
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.driver.log_throttle import LogThrottle
@@ -26,15 +26,15 @@ class Expansion:
     def __init__(self, sizes: HostSizes | None) -> None:
         """Read nothing yet; without sizes, the pool adds nothing."""
         self._sizes = sizes
-        self._known = Host()
+        self._known = HostResources()
         self._throttle = LogThrottle()
         self.missing: tuple[str, ...] = ()
 
-    def read(self, ratios: Oversubscription | None) -> Host:
+    def read(self, ratios: Oversubscription | None) -> HostResources:
         """Return the host's sizes as this pool needs them; 0 for one that it does not use."""
         if self._sizes is None or ratios is None:
             self.missing = ()
-            return Host()
+            return HostResources()
         missing: list[str] = []
 
         def size(percent: int, ask: Callable[[], int], known: int) -> int:
@@ -46,7 +46,7 @@ class Expansion:
                 missing.append(str(error))
                 return known
 
-        self._known = Host(
+        self._known = HostResources(
             memory_bytes=size(
                 ratios.host_memory_percent, self._sizes.memory_bytes, self._known.memory_bytes
             ),

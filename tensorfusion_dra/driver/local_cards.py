@@ -10,7 +10,7 @@ from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.driver.catalog import Catalog, CatalogReader
-from tensorfusion_dra.driver.host import Host
+from tensorfusion_dra.driver.node_offers import NodeOffers
 from tensorfusion_dra.driver.ports.state import Ledger, LedgerTransaction
 
 _FIRST_READ_SECONDS: Final = 10.0
@@ -21,7 +21,7 @@ class LocalCards:
     """The catalog and the machine, for claims that are recorded in the ledger."""
 
     catalog: CatalogReader
-    host: Host
+    offers: NodeOffers
     ledger: Ledger
 
     def readable(self, ref: ClaimRef, deadline: float) -> Catalog:
@@ -64,7 +64,7 @@ class LocalCards:
         Raises:
             RetryableError: The cards are not known yet, or one of the claim's is gone.
         """
-        rebooted = record.boot_id != self.host.boot_id
+        rebooted = record.boot_id != self.offers.boot_id
         if rebooted:
             catalog = self.readable(record.ref, deadline)
         else:
@@ -72,7 +72,7 @@ class LocalCards:
             if known is None:
                 return record
             catalog = known
-        offer = self.host.offer(catalog, {share.device for share in record.shares})
+        offer = self.offers.offer(catalog, {share.device for share in record.shares})
         missing = sorted({share.device for share in record.shares} - offer.access.keys())
         if rebooted and missing:
             # The nodes in the record may be another card's by now.

@@ -17,14 +17,14 @@ from tensorfusion_dra.driver import local_cards, outcomes
 from tensorfusion_dra.driver.catalog import CatalogReader
 from tensorfusion_dra.driver.claim_locks import ClaimLocks
 from tensorfusion_dra.driver.companions import Companions
-from tensorfusion_dra.driver.host import Host
 from tensorfusion_dra.driver.local_cards import LocalCards
+from tensorfusion_dra.driver.node_offers import NodeOffers
 from tensorfusion_dra.driver.outcomes import Failure
 from tensorfusion_dra.driver.ports.cluster import Claims
 from tensorfusion_dra.driver.ports.state import Ledger
 from tensorfusion_dra.driver.projection import Projection
 from tensorfusion_dra.driver.recent_reads import RecentReads
-from tensorfusion_dra.driver.share_terms import ShareTerms
+from tensorfusion_dra.driver.share_policies import SharePolicyReader
 from tensorfusion_dra.driver.status import StatusReporter
 from tensorfusion_dra.driver.tenants import Tenants
 
@@ -45,8 +45,8 @@ class Preparer:
         projection: Projection,
         catalog: CatalogReader,
         *,
-        host: Host,
-        share_terms: ShareTerms,
+        offers: NodeOffers,
+        share_policies: SharePolicyReader,
         status: StatusReporter,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -58,19 +58,21 @@ class Preparer:
         self._claims = claims_at_server
         self._ledger = ledger
         self._projection = projection
-        self._cards = LocalCards(catalog, host, ledger)
-        self._host = host
-        self._share_terms = share_terms
+        self._cards = LocalCards(catalog, offers, ledger)
+        self._host = offers
+        self._share_policies = share_policies
         self._status = status
         self.tenants: Final = Tenants(
             ledger=ledger,
             projection=projection,
             catalog=catalog,
-            rules=host.rules,
+            rules=offers.rules,
             status=status,
         )
         self._companions = Companions(
-            projection=projection, fixed=host.rules.fixed(host.enforcer), pods=share_terms.pods
+            projection=projection,
+            fixed=offers.rules.fixed(offers.enforcer),
+            pods=share_policies.pods,
         )
         self._locks = ClaimLocks()
         self._reads = RecentReads(clock=clock)
@@ -208,13 +210,13 @@ class Preparer:
         self._cards.check_present(
             claim.ref, (allocation.device for allocation in claim.allocations)
         )
-        terms = self._share_terms.of_claim(
+        policies = self._share_policies.of_claim(
             claim, node=catalog.node, wait_seconds=deadline - time.monotonic()
         )
-        together = self._companions.read(claim, terms, wait_seconds=deadline - time.monotonic())
+        together = self._companions.read(claim, policies, wait_seconds=deadline - time.monotonic())
         offer = self._host.offer(catalog, {allocation.device for allocation in claim.allocations})
         with self._ledger.transaction() as step:
-            fitting = fit(claim, terms, offer, step.claims_on(offer.access))
+            fitting = fit(claim, policies, offer, step.claims_on(offer.access))
             self._projection.check(fitting.claim)
             self._companions.check(fitting.claim, together, step)
             for record in (fitting.claim, *fitting.changed):

@@ -11,7 +11,7 @@ from tensorfusion_dra.core import names
 from tensorfusion_dra.core.devices import slices
 from tensorfusion_dra.core.devices.slices import Slice, SlicePlan
 from tensorfusion_dra.core.errors import RetryableError
-from tensorfusion_dra.core.kubernetes.stored import KUBERNETES_DROPS
+from tensorfusion_dra.core.kubernetes.slice_normal_form import KUBERNETES_DROPS
 from tensorfusion_dra.driver.backoff import Backoff
 from tensorfusion_dra.driver.catalog import CatalogReader
 from tensorfusion_dra.driver.log_throttle import LogThrottle

@@ -66,7 +66,7 @@ class PluginServers:
             RetryableError: Another instance has been binding its own for too long.
         """
         self._sweep()
-        with socket_files.alone(self._paths.dra.parent):
+        with socket_files.exclusive(self._paths.dra.parent):
             self._dra_server.start()
 
     def announce(self) -> None:
@@ -74,7 +74,7 @@ class PluginServers:
 
         Raises, each of them: See serve().
         """
-        with socket_files.alone(self._paths.dra.parent):
+        with socket_files.exclusive(self._paths.dra.parent):
             self._registration_server.start()
         self._announced = time.monotonic()
 
@@ -132,13 +132,13 @@ class PluginServers:
 
     def _bind_what_vanished(self) -> None:
         if not self._dra_server.is_reachable:
-            with socket_files.alone(self._paths.dra.parent):
+            with socket_files.exclusive(self._paths.dra.parent):
                 self._dra_server.restart(grace_seconds=_CALL_SECONDS)
             log.warning("socket_bound_again", socket=str(self._paths.dra))
         silent = time.monotonic() - self._announced >= _SILENCE_SECONDS
         unseen = silent and not self._registration.is_asked
         if unseen or not self._registration_server.is_reachable:
-            with socket_files.alone(self._paths.dra.parent):
+            with socket_files.exclusive(self._paths.dra.parent):
                 self._registration_server.restart(grace_seconds=0)
             self._announced = time.monotonic()
             log.warning("socket_bound_again", socket=str(self._paths.registration))

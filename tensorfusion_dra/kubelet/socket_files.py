@@ -25,7 +25,7 @@ _PROBE_SECONDS: Final = 1.0
 
 
 @contextmanager
-def alone(data_folder: Path, *, wait_seconds: float = _LOCK_SECONDS) -> Iterator[None]:
+def exclusive(data_folder: Path, *, wait_seconds: float = _LOCK_SECONDS) -> Iterator[None]:
     """No other instance on this node binds or removes sockets during the block.
 
     The kernel gives the lock free when its holder ends, however that happens.
@@ -105,7 +105,7 @@ def sweep(own: SocketPaths) -> tuple[Path, ...]:
         (own.registration.parent, sockets.is_our_registration),
         (own.dra.parent, sockets.is_our_dra),
     )
-    with alone(own.dra.parent, wait_seconds=0):
+    with exclusive(own.dra.parent, wait_seconds=0):
         return tuple(
             path
             for folder, is_ours in folders

@@ -38,7 +38,7 @@ class FileLock:
             yield
 
     @contextmanager
-    def alone(self) -> Iterator[None]:
+    def exclusive(self) -> Iterator[None]:
         """Nobody else holds it.
 
         Raises:

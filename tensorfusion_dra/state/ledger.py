@@ -62,7 +62,7 @@ class Transaction:
         self._connection.execute("DELETE FROM claims WHERE uid = ?", (record.uid,))
         self._connection.execute(
             "INSERT INTO claims (uid, record, seal) VALUES (?, ?, ?)",
-            (record.uid, record.text, record.seal),
+            (record.uid, record.text, record.checksum),
         )
         self._connection.executemany(
             "INSERT INTO holdings (device, uid) VALUES (?, ?)",
@@ -209,7 +209,7 @@ class Ledger:
     def _open(self) -> None:
         self._close()
         try:
-            with ledger_file.errors(self._path), self._lock.alone():
+            with ledger_file.errors(self._path), self._lock.exclusive():
                 self._opened = ledger_file.opened(self._path, self._copies)
         except DamageError as damage:
             raise FatalError(

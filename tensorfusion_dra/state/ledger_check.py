@@ -101,17 +101,17 @@ def _sound_records(
 ) -> dict[str, Record]:
     """The records that can be read, by UID; the others are set aside. Each has its copy."""
     sound: dict[str, Record] = {}
-    for uid, text, seal in _rows(connection):
+    for uid, text, checksum in _rows(connection):
         try:
-            record = records.read(uid, text, seal)
+            record = records.read(uid, text, checksum)
         except DamageError as error:
             log.warning("record_set_aside", error=str(error))
             _quarantine(connection, uid, text)
             found.lost.append(uid.decode(errors="replace"))
             continue
-        if seal is None:
+        if checksum is None:
             connection.execute(
-                "UPDATE claims SET seal = ? WHERE uid = ?", (record.seal, record.uid)
+                "UPDATE claims SET seal = ? WHERE uid = ?", (record.checksum, record.uid)
             )
         copies.ensure(record)
         sound[record.uid] = record
@@ -131,7 +131,7 @@ def _copy(copies: RecordCopies, uid: str) -> Record | None:
 def _insert(connection: sqlite3.Connection, record: Record) -> None:
     connection.execute(
         "INSERT INTO claims (uid, record, seal) VALUES (?, ?, ?)",
-        (record.uid, record.text, record.seal),
+        (record.uid, record.text, record.checksum),
     )
     connection.executemany(
         "INSERT OR IGNORE INTO holdings (device, uid) VALUES (?, ?)",
@@ -148,7 +148,7 @@ def _quarantine(connection: sqlite3.Connection, uid: bytes, text: bytes | None) 
 
 
 def _read_all(connection: sqlite3.Connection) -> list[Record]:
-    return [records.read(uid, text, seal) for uid, text, seal in _rows(connection)]
+    return [records.read(uid, text, checksum) for uid, text, checksum in _rows(connection)]
 
 
 def _rows(connection: sqlite3.Connection) -> list[tuple[bytes, bytes | None, bytes | None]]:

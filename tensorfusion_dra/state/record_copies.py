@@ -85,8 +85,8 @@ class RecordCopies:
         content = self._read(uid)
         if content is None:
             return None
-        seal, _, text = content.removesuffix(b"\n").partition(b"\n")
-        record = records.read(uid.encode(), text, seal)
+        checksum, _, text = content.removesuffix(b"\n").partition(b"\n")
+        record = records.read(uid.encode(), text, checksum)
         records.claim(record)
         return record
 
@@ -127,4 +127,4 @@ class RecordCopies:
 
 
 def _content(record: Record) -> bytes:
-    return f"{record.seal}\n{record.text}\n".encode()
+    return f"{record.checksum}\n{record.text}\n".encode()

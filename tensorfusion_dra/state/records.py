@@ -23,20 +23,20 @@ class Record:
 
     uid: str
     text: str
-    seal: str
+    checksum: str
 
 
 def of_claim(claim: PreparedClaim) -> Record:
     """The record of a claim."""
-    return sealed(claim.ref.uid, json.dumps(claim.as_json()))
+    return checksummed(claim.ref.uid, json.dumps(claim.as_json()))
 
 
-def sealed(uid: str, text: str) -> Record:
+def checksummed(uid: str, text: str) -> Record:
     """The record with the seal that belongs to it."""
-    return Record(uid=uid, text=text, seal=_seal(uid.encode(), text.encode()))
+    return Record(uid=uid, text=text, checksum=_checksum(uid.encode(), text.encode()))
 
 
-def read(uid: bytes, text: bytes | None, seal: bytes | None) -> Record:
+def read(uid: bytes, text: bytes | None, checksum: bytes | None) -> Record:
     """The record that was written.
 
     Args:
@@ -47,14 +47,14 @@ def read(uid: bytes, text: bytes | None, seal: bytes | None) -> Record:
     """
     if text is None:
         raise DamageError(f"record of {uid!r}: found none")
-    expected = _seal(uid, text)
-    if seal is not None and seal != expected.encode():
+    expected = _checksum(uid, text)
+    if checksum is not None and checksum != expected.encode():
         raise DamageError(f"record of {uid!r}: found another text than was written")
     try:
-        found = Record(uid=uid.decode(), text=text.decode(), seal=expected)
+        found = Record(uid=uid.decode(), text=text.decode(), checksum=expected)
     except UnicodeDecodeError as error:
         raise DamageError(f"record of {uid!r}: {error}") from error
-    if seal is None:
+    if checksum is None:
         claim(found)
     return found
 
@@ -74,5 +74,5 @@ def claim(record: Record) -> PreparedClaim:
     return found
 
 
-def _seal(uid: bytes, text: bytes) -> str:
+def _checksum(uid: bytes, text: bytes) -> str:
     return hashlib.sha256(b"%b\n%b" % (uid, text)).hexdigest()

@@ -45,6 +45,6 @@ def test_the_host_knows_whether_its_enforcer_brings_a_limiter_for_hard_isolation
         node_name="node-01", enforcer=enforcer, boot_id_file=str(tmp_path / "boot_id")
     )
 
-    host = parts.host(settings)
+    node_offers = parts.node_offers(settings)
 
-    assert (host.enforcer, host.enforces_hard) == (enforcer, enforces_hard)
+    assert (node_offers.enforcer, node_offers.enforces_hard) == (enforcer, enforces_hard)

@@ -103,7 +103,7 @@ def test_what_tests_make_and_what_every_machine_has_is_allowed(
 
 
 @pytest.mark.parametrize(
-    ("argument", "alone"),
+    ("argument", "unguarded"),
     [
         ("tests/e2e", True),
         (str(path_guard.REPOSITORY / "tests/e2e"), True),
@@ -113,5 +113,5 @@ def test_what_tests_make_and_what_every_machine_has_is_allowed(
         ("tests/e2elsewhere", False),
     ],
 )
-def test_only_the_tests_of_a_real_cluster_are_not_guarded(argument: str, alone: bool) -> None:
-    assert is_end_to_end(argument, path_guard.REPOSITORY) is alone
+def test_only_the_tests_of_a_real_cluster_are_not_guarded(argument: str, unguarded: bool) -> None:
+    assert is_end_to_end(argument, path_guard.REPOSITORY) is unguarded

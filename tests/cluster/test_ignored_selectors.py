@@ -9,10 +9,10 @@ import pytest
 from structlog.testing import capture_logs
 
 from tensorfusion_dra.cluster.api import Api
+from tensorfusion_dra.cluster.object_cache import ObjectCache
 from tensorfusion_dra.cluster.resource_api import ResourceApi
 from tensorfusion_dra.cluster.slice_watch import SliceWatch
 from tensorfusion_dra.cluster.slices import Slices
-from tensorfusion_dra.cluster.watched import WatchedObjects
 from tests.cluster.test_objects_at_the_server import NODE, a_slice
 from tests.support import canned_api
 from tests.support.answers import SLICES_PATH
@@ -82,7 +82,7 @@ def test_events_of_others_slices_wake_nobody(server: CannedApi, tmp_path: Path) 
 def test_of_a_name_only_that_object_is_kept(tmp_path: Path) -> None:
     nodes = [{"metadata": {"name": name}} for name in ("another", "mine")]
     path = "/api/v1/nodes"
-    following = WatchedObjects(Api(tmp_path / "unused"), path, name="mine", on_change=lambda: None)
+    following = ObjectCache(Api(tmp_path / "unused"), path, name="mine", on_change=lambda: None)
 
     following._listed(nodes)
     following._changed("MODIFIED", {"metadata": {"name": "another", "labels": {"a": "b"}}})

@@ -45,16 +45,16 @@ def test_two_calls_never_run_at_once(thread: OwnThread) -> None:
     inside = threading.Lock()
 
     def call() -> bool:
-        alone = inside.acquire(blocking=False)
+        exclusive = inside.acquire(blocking=False)
         threading.Event().wait(0.001)  # long enough for another one to come in
-        if alone:
+        if exclusive:
             inside.release()
-        return alone
+        return exclusive
 
     with ThreadPoolExecutor(8) as callers:
-        alone = list(callers.map(lambda _: thread.run(call, wait_seconds=FOREVER), range(100)))
+        exclusive = list(callers.map(lambda _: thread.run(call, wait_seconds=FOREVER), range(100)))
 
-    assert all(alone)
+    assert all(exclusive)
 
 
 def test_a_call_that_hangs_is_left_behind_and_no_thread_joins_it(thread: OwnThread) -> None:

@@ -49,7 +49,7 @@ class Setup:
         self.seconds = 0.0
         self.records = records or RecordsInMemory()
         self.held = held
-        self.memory = CardHealthTracker(
+        self.tracker = CardHealthTracker(
             HealthRules(), records=self.records, claims=self.claims, clock=self.now
         )
 
@@ -65,7 +65,7 @@ class Setup:
         return Setup(self.records, held=self.held)
 
     def visible(self) -> VisibleCards:
-        found = self.memory.visible()
+        found = self.tracker.visible()
         assert found is not None
         return found
 
@@ -76,25 +76,25 @@ class Setup:
 def test_nothing_is_visible_before_the_first_reading() -> None:
     setup = Setup()
 
-    setup.memory.failed(RetryableError("no driver"))
+    setup.tracker.failed(RetryableError("no driver"))
 
-    assert setup.memory.visible() is None
+    assert setup.tracker.visible() is None
 
 
 def test_readings_that_bring_nothing_new_write_nothing() -> None:
     setup = Setup()
     for _ in range(5):
-        setup.memory.read(BOTH)
+        setup.tracker.read(BOTH)
 
     assert setup.records.saves == 1
 
 
 def test_a_storm_of_one_error_is_recorded_and_logged_once() -> None:
     setup = Setup()
-    setup.memory.read(BOTH)
+    setup.tracker.read(BOTH)
 
     with capture_logs() as logs:
-        counted = [setup.memory.reported(XID_79) for _ in range(5)]
+        counted = [setup.tracker.reported(XID_79) for _ in range(5)]
 
     assert all(counted)
     assert len(logs) == 1
@@ -104,11 +104,11 @@ def test_a_storm_of_one_error_is_recorded_and_logged_once() -> None:
 
 def test_a_restart_remembers_who_is_sick() -> None:
     setup = Setup()
-    setup.memory.read(BOTH)
-    setup.memory.reported(XID_79)
+    setup.tracker.read(BOTH)
+    setup.tracker.reported(XID_79)
 
     after = setup.restarted()
-    after.memory.read(BOTH)
+    after.tracker.read(BOTH)
 
     assert after.visible().sick == setup.visible().sick
     assert after.records.saves == 2
@@ -124,19 +124,19 @@ def test_a_restart_remembers_who_is_sick() -> None:
 )
 def test_what_counts_against_no_known_card_changes_nothing(event: CardEvent) -> None:
     setup = Setup()
-    setup.memory.read(BOTH)
+    setup.tracker.read(BOTH)
 
-    assert not setup.memory.reported(event)
+    assert not setup.tracker.reported(event)
     assert setup.reasons() == []
 
 
 def test_a_driver_that_hangs_is_named_and_one_that_is_away_too() -> None:
     hung, away = Setup(), Setup()
     for setup in (hung, away):
-        setup.memory.read(BOTH)
+        setup.tracker.read(BOTH)
     for _ in range(2):
-        hung.memory.failed(HungError("asked 3 s ago", "uuid of GPU 1"))
-        away.memory.failed(RetryableError("NVML: not loaded"))
+        hung.tracker.failed(HungError("asked 3 s ago", "uuid of GPU 1"))
+        away.tracker.failed(RetryableError("NVML: not loaded"))
 
     assert hung.reasons() == ["nvml-hung", "nvml-hung"]
     assert away.reasons() == ["unreadable", "unreadable"]
@@ -145,12 +145,12 @@ def test_a_driver_that_hangs_is_named_and_one_that_is_away_too() -> None:
 
 def test_after_a_restart_without_a_driver_the_cards_are_shown_as_they_were() -> None:
     setup = Setup()
-    setup.memory.read(BOTH)
+    setup.tracker.read(BOTH)
     after = setup.restarted()
 
-    after.memory.failed(RetryableError("no driver"))
-    early = after.memory.visible()
-    after.memory.failed(RetryableError("no driver"))
+    after.tracker.failed(RetryableError("no driver"))
+    early = after.tracker.visible()
+    after.tracker.failed(RetryableError("no driver"))
 
     assert early is None
     assert after.visible().inventory.gpus == (A, B)
@@ -159,8 +159,8 @@ def test_after_a_restart_without_a_driver_the_cards_are_shown_as_they_were() -> 
 
 def test_a_ledger_that_is_locked_for_a_moment_hides_no_card() -> None:
     setup = Setup(held=A.uuid.lower())
-    setup.memory.read(BOTH)
-    setup.memory.read(Inventory(gpus=(B,)))
+    setup.tracker.read(BOTH)
+    setup.tracker.read(Inventory(gpus=(B,)))
     assert setup.visible().inventory.gpus == (A, B)
 
     setup.held = "?"
@@ -172,10 +172,10 @@ def test_a_disk_that_is_full_costs_only_the_record() -> None:
     setup = Setup()
     setup.records.full = True
     with capture_logs() as logs:
-        setup.memory.read(BOTH)
+        setup.tracker.read(BOTH)
     setup.records.full = False
 
-    setup.memory.read(BOTH)
+    setup.tracker.read(BOTH)
 
     assert [line["event"] for line in logs] == ["cards_not_recorded"]
     assert setup.records.saves == 1
@@ -184,7 +184,7 @@ def test_a_disk_that_is_full_costs_only_the_record() -> None:
 def test_a_record_of_another_kind_is_put_aside_with_a_line() -> None:
     with capture_logs() as logs:
         setup = Setup(RecordsInMemory({"version": 9}))
-    setup.memory.read(BOTH)
+    setup.tracker.read(BOTH)
 
     assert [line["event"] for line in logs] == ["card_record_unusable"]
     assert setup.visible().inventory == BOTH

@@ -34,7 +34,9 @@ class Newsroom:
         self.node = Setup(folder)
         self.events = EventsInMemory()
         self.reports = Reports()
-        self.news = HealthAnnouncer(self.node.catalog, self.node.ledger, self.reports, self.events)
+        self.announcer = HealthAnnouncer(
+            self.node.catalog, self.node.ledger, self.reports, self.events
+        )
 
 
 @pytest.fixture
@@ -43,7 +45,7 @@ def newsroom(tmp_path: Path) -> Newsroom:
 
 
 def test_a_sick_card_is_a_warning_on_the_node(newsroom: Newsroom) -> None:
-    newsroom.news.tell({}, {GPU_0: NOW})
+    newsroom.announcer.tell({}, {GPU_0: NOW})
 
     assert newsroom.events.written == [("GPUUnhealthy", f"{GPU_0}: the GPU is lost")]
     assert newsroom.events.noted == []
@@ -52,21 +54,21 @@ def test_a_sick_card_is_a_warning_on_the_node(newsroom: Newsroom) -> None:
 def test_a_worse_reason_is_told_again_and_the_same_one_is_not(newsroom: Newsroom) -> None:
     xid = replace(NOW, worst=Trouble(kind=Kind.XID, reason="xid-79", text="XID 79"))
 
-    newsroom.news.tell({GPU_0: xid}, {GPU_0: xid})
-    newsroom.news.tell({GPU_0: xid}, {GPU_0: NOW})
+    newsroom.announcer.tell({GPU_0: xid}, {GPU_0: xid})
+    newsroom.announcer.tell({GPU_0: xid}, {GPU_0: NOW})
 
     assert len(newsroom.events.written) == 1
 
 
 def test_a_card_that_recovered_is_no_warning(newsroom: Newsroom) -> None:
-    newsroom.news.tell({GPU_0: NOW}, {})
+    newsroom.announcer.tell({GPU_0: NOW}, {})
 
     assert newsroom.events.written == []
     assert newsroom.events.noted == [("GPURecovered", f"{GPU_0} is healthy again")]
 
 
 def test_what_an_earlier_process_saw_is_not_told_again(newsroom: Newsroom) -> None:
-    newsroom.news.tell({}, {GPU_0: LONG_AGO})
+    newsroom.announcer.tell({}, {GPU_0: LONG_AGO})
 
     assert newsroom.events.written == []
 
@@ -75,6 +77,6 @@ def test_the_claims_on_the_card_and_no_others_are_reported(newsroom: Newsroom) -
     on_it, beside = put(newsroom.node, "a", share(GPU_0)), put(newsroom.node, "b", share(GPU_1))
     newsroom.node.prepare(on_it, beside)
 
-    newsroom.news.tell({}, {GPU_0: NOW})
+    newsroom.announcer.tell({}, {GPU_0: NOW})
 
     assert newsroom.reports.names == [str(on_it)]

@@ -141,12 +141,12 @@ def test_the_last_unit_fits_and_one_more_does_not(setup: Setup) -> None:
 
 
 def test_a_device_given_alone_is_not_shared(setup: Setup) -> None:
-    alone = put(setup, "alone", {**share(), "shareID": None, "consumedCapacity": None})
+    exclusive = put(setup, "alone", {**share(), "shareID": None, "consumedCapacity": None})
     other = put(setup, "other", share())
 
-    outcomes = setup.prepare(alone, other)
+    outcomes = setup.prepare(exclusive, other)
 
-    assert isinstance(outcomes[alone.uid], PreparedClaim)
+    assert isinstance(outcomes[exclusive.uid], PreparedClaim)
     assert "given alone, but default/alone has it" in error_of(outcomes[other.uid])
 
 

@@ -10,7 +10,10 @@ from tensorfusion_dra.core.devices.device import Node
 from tensorfusion_dra.core.devices.gpu import Inventory
 from tensorfusion_dra.core.devices.health import CardEvent, EventKind
 from tensorfusion_dra.core.errors import RetryableError
-from tensorfusion_dra.core.kubernetes.stored import GATE_CONSUMABLE_CAPACITY, GATE_DEVICE_TAINTS
+from tensorfusion_dra.core.kubernetes.slice_normal_form import (
+    GATE_CONSUMABLE_CAPACITY,
+    GATE_DEVICE_TAINTS,
+)
 from tensorfusion_dra.discovery import simulated
 from tensorfusion_dra.driver.catalog import CatalogReader
 from tensorfusion_dra.driver.publish import Publisher

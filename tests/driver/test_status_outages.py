@@ -110,7 +110,7 @@ class Newsroom:
         self.events = Away()
         reporter = Noted(self.reported)
         self.ledger = self.node.ledger
-        self.news = HealthAnnouncer(
+        self.announcer = HealthAnnouncer(
             self.node.catalog, self.ledger, reporter, self.events, clock=lambda: self.now
         )
 
@@ -118,7 +118,7 @@ class Newsroom:
         end = self.now + hours * HOUR
         while self.now < end:
             self.now += 60
-            self.news.retry()
+            self.announcer.retry()
 
 
 class Away(EventsInMemory):
@@ -140,7 +140,7 @@ def test_the_news_of_a_sick_card_outlives_six_hours_with_a_handful_of_requests(
     newsroom: Newsroom,
 ) -> None:
     newsroom.events.away = True
-    newsroom.news.tell({}, {GPU_0: NOW, GPU_1: NOW})
+    newsroom.announcer.tell({}, {GPU_0: NOW, GPU_1: NOW})
 
     newsroom.pass_hours(6)
     tried = newsroom.events.tried
@@ -157,8 +157,8 @@ def test_of_a_card_that_recovered_in_an_outage_only_the_last_news_is_told(
     newsroom: Newsroom,
 ) -> None:
     newsroom.events.away = True
-    newsroom.news.tell({}, {GPU_0: NOW})
-    newsroom.news.tell({GPU_0: NOW}, {})
+    newsroom.announcer.tell({}, {GPU_0: NOW})
+    newsroom.announcer.tell({GPU_0: NOW}, {})
 
     newsroom.events.away = False
     newsroom.pass_hours(0.25)
@@ -169,11 +169,11 @@ def test_of_a_card_that_recovered_in_an_outage_only_the_last_news_is_told(
 
 def test_news_during_a_long_outage_is_tried_at_once(newsroom: Newsroom) -> None:
     newsroom.events.away = True
-    newsroom.news.tell({}, {GPU_0: NOW})
+    newsroom.announcer.tell({}, {GPU_0: NOW})
     newsroom.pass_hours(6)
     newsroom.events.away = False
 
-    newsroom.news.tell({GPU_0: NOW}, {GPU_0: NOW, GPU_1: replace(NOW)})
+    newsroom.announcer.tell({GPU_0: NOW}, {GPU_0: NOW, GPU_1: replace(NOW)})
 
     assert len(newsroom.events.written) == 2
 
@@ -184,7 +184,7 @@ def test_claims_are_reported_once_the_ledger_can_be_read_again(
     newsroom.node.prepare(put(newsroom.node, "a", share(GPU_0)))
     with monkeypatch.context() as patched:
         patched.setattr(newsroom.ledger, "claims", unreadable)
-        newsroom.news.tell({}, {GPU_0: NOW})
+        newsroom.announcer.tell({}, {GPU_0: NOW})
         assert newsroom.reported == []
 
     newsroom.pass_hours(0.25)

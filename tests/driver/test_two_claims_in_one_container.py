@@ -146,12 +146,12 @@ def test_the_refusal_survives_a_restart_and_ends_with_the_first_claim(node: Node
     repeated = later.prepare(first)[first.uid]
     later.unprepare(second)
     later.unprepare(first)
-    alone = later.prepare(second)[second.uid]
+    exclusive = later.prepare(second)[second.uid]
     later.ledger.close()
 
     assert isinstance(refused, Failure)
     assert isinstance(repeated, PreparedClaim)
-    assert isinstance(alone, PreparedClaim)
+    assert isinstance(exclusive, PreparedClaim)
 
 
 def test_two_claims_that_an_older_release_prepared_stay_as_they_are(node: Node) -> None:

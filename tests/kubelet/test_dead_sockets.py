@@ -165,7 +165,7 @@ def test_what_only_has_the_name_of_a_socket_stays(node: Node) -> None:
 
 def test_nothing_is_swept_while_another_instance_binds(node: Node) -> None:
     path = node.paths("other").dra
-    with socket_files.alone(node.own.dra.parent), socket.socket(socket.AF_UNIX) as binding:
+    with socket_files.exclusive(node.own.dra.parent), socket.socket(socket.AF_UNIX) as binding:
         binding.bind(str(path))  # and does not listen yet
 
         with pytest.raises(RetryableError, match=r"sockets\.lock: held by another instance"):
@@ -178,12 +178,12 @@ def test_an_instance_waits_with_binding_until_another_has_done(node: Node) -> No
     entered, leave, bound = Event(), Event(), Event()
 
     def other() -> None:
-        with socket_files.alone(node.own.dra.parent):
+        with socket_files.exclusive(node.own.dra.parent):
             entered.set()
             leave.wait(PATIENCE_SECONDS)
 
     def own() -> None:
-        with socket_files.alone(node.own.dra.parent):
+        with socket_files.exclusive(node.own.dra.parent):
             bound.set()
 
     threads = [Thread(target=other), Thread(target=own)]
@@ -200,7 +200,7 @@ def test_an_instance_waits_with_binding_until_another_has_done(node: Node) -> No
 
 def test_the_lock_is_for_the_owner_alone(node: Node) -> None:
     old = os.umask(0)
-    with socket_files.alone(node.own.dra.parent):
+    with socket_files.exclusive(node.own.dra.parent):
         pass
     os.umask(old)
 

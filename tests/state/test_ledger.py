@@ -15,7 +15,7 @@ from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.errors import ClaimError, RetryableError
 from tensorfusion_dra.state.ledger import Ledger
 from tensorfusion_dra.state.ledger_file import FILE_NAME
-from tests.support.claims import admitted, allocated, alone, prepared, share
+from tests.support.claims import admitted, allocated, exclusive, prepared, share
 from tests.support.disk import no_room_after, read_only
 from tests.support.ledgers import (
     GPU_0,
@@ -134,7 +134,7 @@ def test_every_claim_on_a_device_is_found_once_and_no_other(tmp_path: Path) -> N
         put(
             ledger,
             prepared("a", share(GPU_0, 1), share(GPU_0, 2), share(GPU_1, 3), on=NODE),
-            prepared("b", alone(GPU_1, admin_access=True), on=NODE),
+            prepared("b", exclusive(GPU_1, admin_access=True), on=NODE),
         )
 
         assert holders(ledger, GPU_0, GPU_0) == ["a"]
@@ -174,7 +174,7 @@ def test_a_transaction_that_fails_leaves_nothing(tmp_path: Path) -> None:
         put(ledger, record("a"))
 
         with pytest.raises(ClaimError):
-            put_and_admit(ledger, record("b", number=2), allocated("c", alone(GPU_0)))
+            put_and_admit(ledger, record("b", number=2), allocated("c", exclusive(GPU_0)))
 
         assert uids(ledger) == ["uid-a"]
         put(ledger, record("b", number=2))

@@ -14,10 +14,10 @@ from tensorfusion_dra.core.claims.enforcers.hami_core import HamiCore
 from tensorfusion_dra.core.claims.enforcers.tensor_fusion import TensorFusion
 from tensorfusion_dra.core.claims.fit import Fit, NodeOffer
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
+from tensorfusion_dra.core.claims.share_policy import SharePolicy
 from tensorfusion_dra.core.claims.tenancy import Rules
-from tensorfusion_dra.core.claims.terms import Terms
 from tensorfusion_dra.core.devices.device import Node
-from tensorfusion_dra.core.devices.gpu import Gpu, Host
+from tensorfusion_dra.core.devices.gpu import Gpu, HostResources
 from tensorfusion_dra.core.devices.sharing import Isolation, Qos
 from tensorfusion_dra.core.kubernetes import quantity
 from tests.support.gpus import NO_HOST, NODE, published
@@ -26,7 +26,7 @@ COMMON_NODES: Final = ("/dev/nvidiactl", "/dev/nvidia-uvm")
 ENFORCER: Final = TensorFusion()
 HAMI_CORE: Final = HamiCore(library="/usr/local/vgpu/libvgpu.so.2.8.0")
 RULES: Final = Rules(enforcers={each.name: each for each in (ENFORCER, HAMI_CORE)})
-DEFAULTS: Final = Terms(
+DEFAULTS: Final = SharePolicy(
     isolation=Isolation.SOFT, qos=Qos.MEDIUM, tflops_limit=None, vram_limit=None, limiter=True
 )
 
@@ -55,7 +55,7 @@ def share(
     return Allocation(device=device, **{**given, **changes})
 
 
-def alone(device: str, *, request: str = "gpu", admin_access: bool = False) -> Allocation:
+def exclusive(device: str, *, request: str = "gpu", admin_access: bool = False) -> Allocation:
     """A device without a share: given alone, or for admin access beside its users."""
     return Allocation(
         request=request, pool=NODE.pool, device=device, consumed={}, admin_access=admin_access
@@ -67,7 +67,7 @@ def allocated(name: str, *allocations: Allocation, **changes: Any) -> AllocatedC
     return AllocatedClaim(ref=ref(name), allocations=allocations, **changes)
 
 
-def terms(*, tflops: str = "", vram: str = "", **changes: Any) -> Terms:
+def policy(*, tflops: str = "", vram: str = "", **changes: Any) -> SharePolicy:
     """What holds for a share: these limits, soft isolation and the changes to other attributes."""
     return replace(
         DEFAULTS,
@@ -78,7 +78,7 @@ def terms(*, tflops: str = "", vram: str = "", **changes: Any) -> Terms:
 
 
 def node_offer(
-    *gpus: Gpu, node: Node = NODE, host: Host = NO_HOST, rules: Rules = RULES
+    *gpus: Gpu, node: Node = NODE, host: HostResources = NO_HOST, rules: Rules = RULES
 ) -> NodeOffer:
     """A node with these cards; a card without a minor number is a simulated one."""
     devices = {device.name: device for device in published(*gpus, node=node, host=host)}
@@ -102,14 +102,14 @@ def admitted(
     *,
     on: NodeOffer,
     beside: Iterable[PreparedClaim] = (),
-    terms: Terms = DEFAULTS,
+    policy: SharePolicy = DEFAULTS,
 ) -> Fit:
-    """Fit a claim with the same terms for every share of the claim."""
-    return fit.fit(claim, [terms] * len(claim.allocations), on, beside)
+    """Fit a claim with the same policy for every share of the claim."""
+    return fit.fit(claim, [policy] * len(claim.allocations), on, beside)
 
 
 def prepared(
-    name: str, *allocations: Allocation, on: NodeOffer, terms: Terms = DEFAULTS
+    name: str, *allocations: Allocation, on: NodeOffer, policy: SharePolicy = DEFAULTS
 ) -> PreparedClaim:
     """The record of such a claim on a node that holds nothing else."""
-    return admitted(allocated(name, *allocations), on=on, terms=terms).claim
+    return admitted(allocated(name, *allocations), on=on, policy=policy).claim

@@ -5,11 +5,11 @@ from typing import Any, Final
 
 from tensorfusion_dra.core.devices import device as devices
 from tensorfusion_dra.core.devices.device import Device, Node
-from tensorfusion_dra.core.devices.gpu import Gpu, Host, Inventory, TflopsSource
+from tensorfusion_dra.core.devices.gpu import Gpu, HostResources, Inventory, TflopsSource
 from tensorfusion_dra.core.kubernetes.quantity import GIB
 
 NODE: Final = Node(name="node-01", gpupool="default", qos="medium")
-NO_HOST: Final = Host()
+NO_HOST: Final = HostResources()
 
 
 def gpu(index: int = 0, **changes: Any) -> Gpu:
@@ -40,6 +40,6 @@ def cards(count: int) -> tuple[Gpu, ...]:
     return tuple(gpu(index) for index in range(count))
 
 
-def published(*gpus: Gpu, node: Node = NODE, host: Host = NO_HOST) -> tuple[Device, ...]:
+def published(*gpus: Gpu, node: Node = NODE, host: HostResources = NO_HOST) -> tuple[Device, ...]:
     """The devices of a node that has these cards and no others."""
     return devices.devices(Inventory(gpus=gpus), node, host)

@@ -11,7 +11,7 @@ from tensorfusion_dra.core.claims.mounts import Mount
 from tensorfusion_dra.core.devices.gpu import Inventory
 from tensorfusion_dra.core.devices.slices import Slice
 from tensorfusion_dra.core.errors import ClaimError, RetryableError
-from tensorfusion_dra.core.kubernetes import stored
+from tensorfusion_dra.core.kubernetes import slice_normal_form
 
 
 class FixedDiscovery:
@@ -89,7 +89,7 @@ class SlicesInMemory:
 
     def _keep(self, verb: str, item: Slice, *, trial: bool, uid: str) -> Slice:
         kept: dict[str, Any] = copy.deepcopy(dict(item))
-        kept["spec"]["devices"] = stored.without(kept["spec"]["devices"], self.gates_off)
+        kept["spec"]["devices"] = slice_normal_form.without(kept["spec"]["devices"], self.gates_off)
         kept["metadata"]["uid"] = uid
         if trial:
             self.trials += 1

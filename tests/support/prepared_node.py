@@ -20,12 +20,12 @@ from tensorfusion_dra.core.devices.gpu import Gpu, Inventory
 from tensorfusion_dra.core.devices.sharing import Isolation
 from tensorfusion_dra.discovery import simulated
 from tensorfusion_dra.driver.catalog import CatalogReader
-from tensorfusion_dra.driver.host import Host
+from tensorfusion_dra.driver.node_offers import NodeOffers
 from tensorfusion_dra.driver.outcomes import Failure
 from tensorfusion_dra.driver.ports.cluster import Claims
 from tensorfusion_dra.driver.prepare import Preparer
 from tensorfusion_dra.driver.projection import Projection
-from tensorfusion_dra.driver.share_terms import ShareTerms
+from tensorfusion_dra.driver.share_policies import SharePolicyReader
 from tensorfusion_dra.driver.status import StatusReporter
 from tensorfusion_dra.state import claim_files
 from tensorfusion_dra.state.ledger import Ledger
@@ -113,7 +113,7 @@ class Setup:
             self.ledger,
             self.projection,
             catalog or self.catalog,
-            host=Host(
+            offers=NodeOffers(
                 device_nodes=self.device_nodes,
                 driver_files=self.driver_files,
                 enforcer=self.enforcer.name,
@@ -121,7 +121,7 @@ class Setup:
                 rules=self.rules,
                 boot_id=self.boot_id,
             ),
-            share_terms=ShareTerms(
+            share_policies=SharePolicyReader(
                 isolation=Isolation.SOFT, pods=self.pods if self.reads_pods else None
             ),
             status=self.status,

@@ -9,7 +9,7 @@ from tensorfusion_dra.core.claims.limits import Limit
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.devices.sharing import Isolation
 from tensorfusion_dra.core.kubernetes.quantity import GIB
-from tests.support.claims import admitted, allocated, terms
+from tests.support.claims import admitted, allocated, policy
 
 
 class Card:
@@ -28,9 +28,9 @@ class Card:
         isolation: Isolation = Isolation.SOFT,
     ) -> Fit:
         """Admits a claim with these limits of memory and compute."""
-        holding = terms(vram=limit, tflops=tflops, isolation=isolation)
+        holding = policy(vram=limit, tflops=tflops, isolation=isolation)
         admission = admitted(
-            allocated(name, *allocations), on=self.node, beside=self.held(), terms=holding
+            allocated(name, *allocations), on=self.node, beside=self.held(), policy=holding
         )
         self.records[name] = admission.claim
         self.records.update({other.ref.name: other for other in admission.changed})

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from tensorfusion_dra.app import parts
-from tensorfusion_dra.app.doctor.surroundings import Surroundings
+from tensorfusion_dra.app.doctor.context import Context
 from tensorfusion_dra.core.doctor import folders as judge
 from tensorfusion_dra.core.doctor.finding import Finding
 from tensorfusion_dra.core.doctor.folders import Folder, Use
@@ -38,9 +38,9 @@ _DEVICES: Final = Use(
 )
 
 
-def folders(surroundings: Surroundings) -> Iterator[Finding]:
+def folders(context: Context) -> Iterator[Finding]:
     """Whether each is there, the host's, and fit for what it is used for."""
-    settings = surroundings.settings
+    settings = context.settings
     uses = [
         (settings.registry_folder, _REGISTRY),
         (settings.data_folder, _DATA),
@@ -51,7 +51,7 @@ def folders(surroundings: Surroundings) -> Iterator[Finding]:
         uses.append((parts.device_nodes(settings).folder(), _DEVICES))
     mounts = _mounts()
     for path, use in uses:
-        yield from judge.judged(look(path, mounts), use, in_pod=surroundings.in_pod)
+        yield from judge.judged(look(path, mounts), use, in_pod=context.in_pod)
 
 
 def look(path: Path, mounts: Mapping[str, _Mount]) -> Folder:

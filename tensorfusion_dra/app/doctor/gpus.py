@@ -6,8 +6,8 @@ from functools import partial
 from typing import Any
 
 from tensorfusion_dra.app import parts, providers
+from tensorfusion_dra.app.doctor.context import Context
 from tensorfusion_dra.app.doctor.kubernetes import looked_at_nodes
-from tensorfusion_dra.app.doctor.surroundings import Surroundings
 from tensorfusion_dra.cluster.api import StatusError
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.devices.gpu import Gpu
@@ -20,38 +20,38 @@ from tensorfusion_dra.driver.catalog import Catalog, CatalogReader
 from tensorfusion_dra.driver.ports.discovery import Discovery
 
 
-def cards(surroundings: Surroundings) -> Iterator[Finding]:
+def cards(context: Context) -> Iterator[Finding]:
     """What NVML answers, which cards are published, and how containers get at them."""
-    settings = surroundings.settings
+    settings = context.settings
     with ExitStack() as running:
         discovery = parts.discovery(settings, running)
         try:
             yield from judge.library(discovery.raw())
-            catalog = _catalog(surroundings, discovery)
+            catalog = _catalog(context, discovery)
         except (RetryableError, FatalError) as error:
             yield judge.unreadable(str(error))
             return
     gpus = [device.gpu for device in catalog.devices]
     yield from judge.cards(gpus, catalog.left_out)
     yield from judge.expansion(parts.node(settings).oversubscription, catalog.unexpanded)
-    yield from _reached(surroundings, gpus)
+    yield from _reached(context, gpus)
 
 
-def neighbours(surroundings: Surroundings) -> Iterator[Finding]:
+def neighbours(context: Context) -> Iterator[Finding]:
     """Whether device plugins or other DRA drivers hand out the same cards."""
-    probe, path = surroundings.probe, surroundings.resource_api.slices()
-    for node in looked_at_nodes(surroundings):
+    probe, path = context.probe, context.resource_api.slices()
+    for node in looked_at_nodes(context):
         name = node["metadata"]["name"]
         yield from judge.other_plugins(node)
-        yield from judge.tensor_fusion_workers(node, _workers(surroundings, name))
+        yield from judge.tensor_fusion_workers(node, _workers(context, name))
         slices = probe.items(path, fieldSelector=f"spec.nodeName={name}") or []
         yield from judge.other_slices(name, slices)
 
 
-def _workers(surroundings: Surroundings, node_name: str) -> list[dict[str, Any]] | None:
+def _workers(context: Context, node_name: str) -> list[dict[str, Any]] | None:
     """Tensor Fusion's worker pods on a node; None without the right to list pods."""
     try:
-        return surroundings.probe.items(
+        return context.probe.items(
             "/api/v1/pods",
             fieldSelector=f"spec.nodeName={node_name}",
             labelSelector=names.TENSOR_FUSION_WORKER,
@@ -60,8 +60,8 @@ def _workers(surroundings: Surroundings, node_name: str) -> list[dict[str, Any]]
         return None
 
 
-def _catalog(surroundings: Surroundings, discovery: Discovery) -> Catalog:
-    settings = surroundings.settings
+def _catalog(context: Context, discovery: Discovery) -> Catalog:
+    settings = context.settings
     reader = CatalogReader(
         discovery,
         parts.node(settings),
@@ -74,21 +74,21 @@ def _catalog(surroundings: Surroundings, discovery: Discovery) -> Catalog:
     return catalog
 
 
-def _reached(surroundings: Surroundings, gpus: list[Gpu]) -> Iterator[Finding]:
-    host = parts.host(surroundings.settings)
+def _reached(context: Context, gpus: list[Gpu]) -> Iterator[Finding]:
+    offers = parts.node_offers(context.settings)
     real = [gpu for gpu in gpus if not gpu.simulated]
     if not real:
         return
-    yield _nodes(host.device_nodes.common)
+    yield _nodes(offers.device_nodes.common)
     for gpu in real:
         if gpu.minor is not None:
-            yield _nodes(partial(host.device_nodes.of_card, gpu.minor))
+            yield _nodes(partial(offers.device_nodes.of_card, gpu.minor))
     libraries, trouble = 0, ""
     try:
-        libraries = len(host.driver_files.mounts())
+        libraries = len(offers.driver_files.mounts())
     except RetryableError as error:
         trouble = str(error)
-    described = {gpu.uuid for gpu in real if host.driver_files.toolkit_device(gpu.uuid)}
+    described = {gpu.uuid for gpu in real if offers.driver_files.toolkit_device(gpu.uuid)}
     access = Access(toolkit_cards=frozenset(described), libraries=libraries, trouble=trouble)
     yield from judge.access(real, access)
 

@@ -4,31 +4,31 @@ import json
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from tensorfusion_dra.app.doctor.context import Context
 from tensorfusion_dra.app.doctor.options import Place
-from tensorfusion_dra.app.doctor.surroundings import Surroundings
 from tensorfusion_dra.cluster.api import StatusError, segment
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.devices import slices
 from tensorfusion_dra.core.doctor import api_server, gates
 from tensorfusion_dra.core.doctor.finding import Finding, could_not_look, note, problem
-from tensorfusion_dra.core.kubernetes.stored import GATE_CONSUMABLE_CAPACITY
+from tensorfusion_dra.core.kubernetes.slice_normal_form import GATE_CONSUMABLE_CAPACITY
 
 
-def version(surroundings: Surroundings) -> Iterator[Finding]:
+def version(context: Context) -> Iterator[Finding]:
     """Kubernetes' version, and the API group that everything is built on."""
-    probe = surroundings.probe
+    probe = context.probe
     yield from api_server.version(probe.find("/version") or {})
     yield from api_server.served(probe.find("/apis/resource.k8s.io"))
 
 
-def slice_gates(surroundings: Surroundings) -> Iterator[Finding]:
+def slice_gates(context: Context) -> Iterator[Finding]:
     """What the API server keeps of a slice on trial; and then whether the scheduler can share."""
-    node_name = surroundings.settings.node_name
+    node_name = context.settings.node_name
     sent = gates.trial_slice(node_name)
-    resource_api = surroundings.resource_api
+    resource_api = context.resource_api
     body = {"apiVersion": resource_api.api_version(), "kind": "ResourceSlice", **sent}
     try:
-        stored = surroundings.probe.tried(resource_api.slices(), body)
+        stored = context.probe.tried(resource_api.slices(), body)
     except StatusError as error:
         yield could_not_look(
             "ResourceSlice written on trial",
@@ -38,20 +38,20 @@ def slice_gates(surroundings: Surroundings) -> Iterator[Finding]:
         return
     yield from gates.kept_of_slice(sent, stored)
     if GATE_CONSUMABLE_CAPACITY not in slices.dropped_gates(sent, stored):
-        yield from api_server.scheduler(surroundings.probe.find("/version") or {})
+        yield from api_server.scheduler(context.probe.find("/version") or {})
 
 
-def claim_gates(surroundings: Surroundings) -> Iterator[Finding]:
+def claim_gates(context: Context) -> Iterator[Finding]:
     """What the API server keeps of a claim that is written on trial."""
-    namespace = surroundings.options.namespace
-    resource_api = surroundings.resource_api
+    namespace = context.options.namespace
+    resource_api = context.resource_api
     path = f"/apis/{resource_api.api_version()}/namespaces/{segment(namespace)}/resourceclaims"
     kind = {"apiVersion": resource_api.api_version(), "kind": "ResourceClaim"}
     looked_at = "ResourceClaim written on trial"
     try:
-        stored = surroundings.probe.tried(path, {**kind, **gates.trial_claim(namespace)})
+        stored = context.probe.tried(path, {**kind, **gates.trial_claim(namespace)})
     except StatusError as error:
-        if error.status == 403 and surroundings.in_pod:
+        if error.status == 403 and context.in_pod:
             yield note(looked_at, "not tried: a node plugin has no right to create claims")
         else:
             yield could_not_look(
@@ -61,15 +61,15 @@ def claim_gates(surroundings: Surroundings) -> Iterator[Finding]:
     yield from gates.kept_of_claim(stored)
 
 
-def allocations(surroundings: Surroundings) -> Iterator[Finding]:
+def allocations(context: Context) -> Iterator[Finding]:
     """Whether the scheduler gives parts of devices."""
-    path = f"/apis/{surroundings.resource_api.api_version()}/resourceclaims"
-    yield from api_server.shares(surroundings.probe.items(path) or [], names.DRIVER)
+    path = f"/apis/{context.resource_api.api_version()}/resourceclaims"
+    yield from api_server.shares(context.probe.items(path) or [], names.DRIVER)
 
 
-def several_gpus(surroundings: Surroundings) -> Iterator[Finding]:
+def several_gpus(context: Context) -> Iterator[Finding]:
     """Whether claims and templates ask for several GPUs in a way that this scheduler serves."""
-    probe, root = surroundings.probe, f"/apis/{surroundings.resource_api.api_version()}"
+    probe, root = context.probe, f"/apis/{context.resource_api.api_version()}"
     stored = [
         {**item, "kind": kind}
         for kind, path in (
@@ -86,13 +86,13 @@ def several_gpus(surroundings: Surroundings) -> Iterator[Finding]:
     yield from api_server.one_request_for_several(probe.find("/version") or {}, stored, classes)
 
 
-def nodes(surroundings: Surroundings) -> Iterator[Finding]:
+def nodes(context: Context) -> Iterator[Finding]:
     """The kubelets of the nodes that this driver is on."""
-    for node in looked_at_nodes(surroundings):
+    for node in looked_at_nodes(context):
         yield from api_server.ready(node)
         yield from api_server.kubelet(node)
-    if surroundings.place is Place.NODE and this_node(surroundings) is None:
-        name = surroundings.settings.node_name
+    if context.place is Place.NODE and this_node(context) is None:
+        name = context.settings.node_name
         yield problem(
             f"node {name}",
             "the API server has no Node of this name",
@@ -101,18 +101,18 @@ def nodes(surroundings: Surroundings) -> Iterator[Finding]:
         )
 
 
-def looked_at_nodes(surroundings: Surroundings) -> Iterable[dict[str, Any]]:
+def looked_at_nodes(context: Context) -> Iterable[dict[str, Any]]:
     """This node; on a workstation those with slices of this driver, or all if none has."""
-    if surroundings.place is Place.NODE:
-        node = this_node(surroundings)
+    if context.place is Place.NODE:
+        node = this_node(context)
         return [] if node is None else [node]
-    every = surroundings.probe.items("/api/v1/nodes") or []
+    every = context.probe.items("/api/v1/nodes") or []
     selector = f"spec.driver={names.DRIVER}"
-    slices = surroundings.probe.items(surroundings.resource_api.slices(), fieldSelector=selector)
+    slices = context.probe.items(context.resource_api.slices(), fieldSelector=selector)
     publishing = {item["spec"].get("nodeName") for item in slices or []}
     return [node for node in every if node["metadata"]["name"] in publishing] or every
 
 
-def this_node(surroundings: Surroundings) -> dict[str, Any] | None:
+def this_node(context: Context) -> dict[str, Any] | None:
     """The Node object of this node; None if there is none."""
-    return surroundings.probe.find(f"/api/v1/nodes/{segment(surroundings.settings.node_name)}")
+    return context.probe.find(f"/api/v1/nodes/{segment(context.settings.node_name)}")

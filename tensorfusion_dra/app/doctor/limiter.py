@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from tensorfusion_dra.app import parts
-from tensorfusion_dra.app.doctor.surroundings import Surroundings
+from tensorfusion_dra.app.doctor.context import Context
 from tensorfusion_dra.app.settings import Settings
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims.claim import ClaimRef
@@ -22,9 +22,9 @@ _SIMULATED_NODES: Final = ()
 _REAL_NODES: Final = ("/dev/nvidia0",)
 
 
-def files(surroundings: Surroundings) -> Iterator[Finding]:
+def files(context: Context) -> Iterator[Finding]:
     """The files that a share in the default isolation would need."""
-    settings = surroundings.settings
+    settings = context.settings
     enforcer = parts.enforcers(settings)[settings.enforcer]
     needs = enforcer.needs(_share_of_a_card(settings))
     yield from judge.judged(settings.enforcer, [look(Path(path)) for path in needs.files])

@@ -2,19 +2,19 @@
 
 from collections.abc import Iterator
 
+from tensorfusion_dra.app.doctor.context import Context
 from tensorfusion_dra.app.doctor.options import Place
-from tensorfusion_dra.app.doctor.surroundings import Surroundings
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.doctor import classes, pools, published
 from tensorfusion_dra.core.doctor.finding import Finding
 
 
-def slices(surroundings: Surroundings) -> Iterator[Finding]:
+def slices(context: Context) -> Iterator[Finding]:
     """Whether a scheduler can use what is published: by this node, or by all."""
-    probe, path = surroundings.probe, surroundings.resource_api.slices()
+    probe, path = context.probe, context.resource_api.slices()
     selector = f"spec.driver={names.DRIVER}"
-    if surroundings.place is Place.NODE:
-        name = surroundings.settings.node_name
+    if context.place is Place.NODE:
+        name = context.settings.node_name
         found = probe.items(path, fieldSelector=f"{selector},spec.nodeName={name}") or []
         yield from published.of_node(found, node_name=name)
         return
@@ -25,17 +25,17 @@ def slices(surroundings: Surroundings) -> Iterator[Finding]:
     )
 
 
-def device_class(surroundings: Surroundings) -> Iterator[Finding]:
+def device_class(context: Context) -> Iterator[Finding]:
     """Whether claims can name this driver's GPUs."""
-    root = f"/apis/{surroundings.resource_api.api_version()}"
+    root = f"/apis/{context.resource_api.api_version()}"
     path = f"{root}/deviceclasses/{names.DEVICE_CLASS}"
-    yield from classes.device_class(surroundings.probe.find(path))
+    yield from classes.device_class(context.probe.find(path))
 
 
-def templates(surroundings: Surroundings) -> Iterator[Finding]:
+def templates(context: Context) -> Iterator[Finding]:
     """Whether the templates that the webhook puts into pods can be used."""
-    root = f"/apis/{surroundings.resource_api.api_version()}"
-    probe = surroundings.probe
+    root = f"/apis/{context.resource_api.api_version()}"
+    probe = context.probe
     found = probe.items(f"{root}/resourceclaimtemplates") or []
     known = probe.items(f"{root}/deviceclasses") or []
     yield from classes.templates(
@@ -44,8 +44,8 @@ def templates(surroundings: Surroundings) -> Iterator[Finding]:
     )
 
 
-def definitions(surroundings: Surroundings) -> Iterator[Finding]:
+def definitions(context: Context) -> Iterator[Finding]:
     """Whether pools can turn DRA on for their pods."""
     root = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
     for name in pools.DEFINITIONS:
-        yield from pools.definition(name, surroundings.probe.find(f"{root}/{name}"))
+        yield from pools.definition(name, context.probe.find(f"{root}/{name}"))

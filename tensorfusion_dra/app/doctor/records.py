@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import yaml
 
-from tensorfusion_dra.app.doctor.surroundings import Surroundings
+from tensorfusion_dra.app.doctor.context import Context
 from tensorfusion_dra.core.doctor import records as judge
 from tensorfusion_dra.core.doctor.finding import Finding
 from tensorfusion_dra.core.doctor.records import SpecFile
@@ -20,17 +20,17 @@ _SUFFIXES: Final = (".json", ".yaml")
 _MOST_BYTES: Final = 16 * 2**20
 
 
-def records(surroundings: Surroundings) -> Iterator[Finding]:
+def records(context: Context) -> Iterator[Finding]:
     """Whether both can be read, and tell the same."""
-    facts = ledger_reading.read(surroundings.settings.data_folder)
+    facts = ledger_reading.read(context.settings.data_folder)
     yield from judge.ledger(facts, version=ledger_schema.VERSION)
     held = {} if not facts.exists else facts.claims
-    yield from judge.specs(list(_files(surroundings)), None if facts.damage else held)
+    yield from judge.specs(list(_files(context)), None if facts.damage else held)
 
 
-def _files(surroundings: Surroundings) -> Iterator[SpecFile]:
-    settings = surroundings.settings
-    folders = [surroundings.on_host(settings.static_cdi_dir), Path(settings.cdi_dir)]
+def _files(context: Context) -> Iterator[SpecFile]:
+    settings = context.settings
+    folders = [context.on_host(settings.static_cdi_dir), Path(settings.cdi_dir)]
     for folder in dict.fromkeys(folders):
         try:
             found = sorted(path for path in folder.iterdir() if path.suffix in _SUFFIXES)
@@ -39,10 +39,10 @@ def _files(surroundings: Surroundings) -> Iterator[SpecFile]:
         except OSError as error:
             raise RetryableError(f"{folder}: {error.strerror or error}") from error
         for path in found:
-            yield _file(surroundings, path)
+            yield _file(context, path)
 
 
-def _file(surroundings: Surroundings, path: Path) -> SpecFile:
+def _file(context: Context, path: Path) -> SpecFile:
     try:
         if path.stat().st_size > _MOST_BYTES:
             return SpecFile(path=str(path), trouble=f"over {_MOST_BYTES} bytes")
@@ -60,13 +60,13 @@ def _file(surroundings: Surroundings, path: Path) -> SpecFile:
         path=str(path),
         kind=kind,
         devices=tuple(f"{kind}={device['name']}" for device in document["devices"]),
-        missing_paths=tuple(_missing(surroundings, document)),
+        missing_paths=tuple(_missing(context, document)),
     )
 
 
-def _missing(surroundings: Surroundings, document: Mapping[str, Any]) -> Iterator[str]:
+def _missing(context: Context, document: Mapping[str, Any]) -> Iterator[str]:
     """Host paths of a spec that are not there, as far as the host is seen from here."""
-    if not surroundings.sees_host:
+    if not context.sees_host:
         return
     edits = [document.get("containerEdits") or {}]
     edits += [device["containerEdits"] for device in document["devices"]]
@@ -77,5 +77,5 @@ def _missing(surroundings: Surroundings, document: Mapping[str, Any]) -> Iterato
         for mount in each.get("mounts") or ():
             wanted[str(mount["hostPath"])] = None
     for path in wanted:
-        if not surroundings.on_host(path).exists():
+        if not context.on_host(path).exists():
             yield path

@@ -5,23 +5,23 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tensorfusion_dra.app import version
-from tensorfusion_dra.app.doctor.examination import Result
+from tensorfusion_dra.app.doctor.context import Context
 from tensorfusion_dra.app.doctor.options import Place
-from tensorfusion_dra.app.doctor.surroundings import Surroundings
+from tensorfusion_dra.app.doctor.runner import Result
 from tensorfusion_dra.core.doctor import finding as findings
 from tensorfusion_dra.core.doctor.finding import EXIT_CODES, Finding, Level
 
 _WIDTH = max(len(level) for level in Level)
 
 
-def document(results: Sequence[Result], surroundings: Surroundings) -> dict[str, Any]:
+def document(results: Sequence[Result], context: Context) -> dict[str, Any]:
     """The report as JSON has it."""
-    on_node = surroundings.place is Place.NODE
+    on_node = context.place is Place.NODE
     worst = findings.worst(f for result in results for f in result.findings)
     return {
         "version": version.current(),
-        "place": surroundings.place.value,
-        "node": surroundings.settings.node_name if on_node else None,
+        "place": context.place.value,
+        "node": context.settings.node_name if on_node else None,
         "worst": worst.value,
         "exitCode": EXIT_CODES[worst],
         "findings": [
@@ -32,11 +32,11 @@ def document(results: Sequence[Result], surroundings: Surroundings) -> dict[str,
     }
 
 
-def lines(results: Sequence[Result], surroundings: Surroundings) -> Iterator[str]:
+def lines(results: Sequence[Result], context: Context) -> Iterator[str]:
     """The report as a person reads it."""
     yield f"{version.NAME} {version.current()}"
-    if surroundings.place is Place.NODE:
-        yield f"On node {surroundings.settings.node_name}"
+    if context.place is Place.NODE:
+        yield f"On node {context.settings.node_name}"
     else:
         yield "On a workstation: run this on a node, too, for what only a node shows"
     theme = ""

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from tensorfusion_dra.app.doctor.surroundings import Surroundings
+from tensorfusion_dra.app.doctor.context import Context
 from tensorfusion_dra.core.doctor import api_server
 from tensorfusion_dra.core.doctor import required_rights as table
 from tensorfusion_dra.core.doctor import rights as judge
@@ -17,15 +17,15 @@ _NODE_PLUGIN: Final = "app.kubernetes.io/name=tensorfusion-dra"
 _WEBHOOK: Final = f"{_NODE_PLUGIN},app.kubernetes.io/component=webhook"
 
 
-def of_node_plugin(surroundings: Surroundings) -> Iterator[Finding]:
+def of_node_plugin(context: Context) -> Iterator[Finding]:
     """Each right that a node plugin with these settings uses."""
-    settings = surroundings.settings
-    account = surroundings.options.service_account
-    if account is None and not surroundings.in_pod:
-        account = _account(surroundings, _DAEMONSETS, _NODE_PLUGIN)
+    settings = context.settings
+    account = context.options.service_account
+    if account is None and not context.in_pod:
+        account = _account(context, _DAEMONSETS, _NODE_PLUGIN)
     if account is not None:
         who = f"service account {'/'.join(account)}"
-    elif surroundings.in_pod:
+    elif context.in_pod:
         who = "this pod's service account"
     else:
         who = "whoever this kubeconfig is for"
@@ -37,21 +37,21 @@ def of_node_plugin(surroundings: Surroundings) -> Iterator[Finding]:
     wanted = table.of_node_plugin(
         pool_source=settings.pool_source, read_pods=settings.read_pods == "true"
     )
-    yield from judge.judged(who, _answers(surroundings, wanted, account))
+    yield from judge.judged(who, _answers(context, wanted, account))
 
 
-def of_webhook(surroundings: Surroundings) -> Iterator[Finding]:
+def of_webhook(context: Context) -> Iterator[Finding]:
     """Each right that the webhook uses, if it is installed."""
-    account = _account(surroundings, _DEPLOYMENTS, _WEBHOOK)
+    account = _account(context, _DEPLOYMENTS, _WEBHOOK)
     if account is not None:
-        answers = _answers(surroundings, table.of_webhook(), account)
+        answers = _answers(context, table.of_webhook(), account)
         yield from judge.judged(f"service account {'/'.join(account)}", answers)
 
 
 def _answers(
-    surroundings: Surroundings, wanted: Iterable[Right], account: tuple[str, str] | None
+    context: Context, wanted: Iterable[Right], account: tuple[str, str] | None
 ) -> list[Answer]:
-    probe = surroundings.probe
+    probe = context.probe
     told = str((probe.find("/version") or {}).get("gitVersion", ""))
     minor = api_server.minor_version(told)
     return [
@@ -61,9 +61,9 @@ def _answers(
     ]
 
 
-def _account(surroundings: Surroundings, path: str, selector: str) -> tuple[str, str] | None:
+def _account(context: Context, path: str, selector: str) -> tuple[str, str] | None:
     """The service account of what is installed; None if nothing is."""
-    for item in surroundings.probe.items(path, labelSelector=selector) or []:
+    for item in context.probe.items(path, labelSelector=selector) or []:
         name = item["spec"]["template"]["spec"].get("serviceAccountName") or "default"
         return item["metadata"]["namespace"], name
     return None

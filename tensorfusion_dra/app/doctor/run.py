@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from tensorfusion_dra.app.doctor import (
+    context,
     folders,
     gpus,
     kubernetes,
@@ -16,11 +17,10 @@ from tensorfusion_dra.app.doctor import (
     rights,
     runtime,
     sockets,
-    surroundings,
     webhook,
 )
-from tensorfusion_dra.app.doctor.examination import Check, examined
 from tensorfusion_dra.app.doctor.options import Options, Place
+from tensorfusion_dra.app.doctor.runner import Check, examined
 from tensorfusion_dra.app.settings import Settings
 from tensorfusion_dra.core.doctor import finding as findings
 from tensorfusion_dra.core.doctor.finding import EXIT_CODES
@@ -56,7 +56,7 @@ CHECKS: Final = (
 
 def run(settings: Settings, chosen: Options, environment: Mapping[str, str], *, form: str) -> int:
     """Prints every finding; the exit code says how bad the worst is (EXIT_CODES)."""
-    here = surroundings.found(settings, chosen, environment)
+    here = context.found(settings, chosen, environment)
     results = list(examined(CHECKS, here))
     if form == "json":
         text = json.dumps(report.document(results, here), indent=2)

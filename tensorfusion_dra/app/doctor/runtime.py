@@ -5,15 +5,15 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from tensorfusion_dra.app.doctor.context import Context
 from tensorfusion_dra.app.doctor.kubernetes import looked_at_nodes
 from tensorfusion_dra.app.doctor.options import Place
-from tensorfusion_dra.app.doctor.surroundings import Surroundings
 from tensorfusion_dra.core.doctor import api_server
 from tensorfusion_dra.core.doctor import runtime as judge
 from tensorfusion_dra.core.doctor.finding import Finding
 from tensorfusion_dra.core.doctor.runtime import CdiSettings, Document
 from tensorfusion_dra.core.errors import RetryableError
-from tensorfusion_dra.core.kubernetes.shapes import as_list
+from tensorfusion_dra.core.kubernetes.untyped_json import as_list
 
 _CONTAINERD: Final = (
     # Distributions with a runtime of their own first: the usual file may be a leftover there.
@@ -29,37 +29,37 @@ _CRIO_FOLDER: Final = "/etc/crio/crio.conf.d"
 _MOST_FILES: Final = 64
 
 
-def cdi(surroundings: Surroundings) -> Iterator[Finding]:
+def cdi(context: Context) -> Iterator[Finding]:
     """Whether runtimes take CDI devices, and look where this driver writes them."""
-    for node in looked_at_nodes(surroundings):
+    for node in looked_at_nodes(context):
         told = str(api_server.node_info(node).get("containerRuntimeVersion", ""))
         settings = None
-        if surroundings.place is Place.NODE and surroundings.sees_host:
-            settings = _settings(surroundings, told)
-        yield from judge.judged(told, settings, cdi_dir=surroundings.settings.cdi_dir)
+        if context.place is Place.NODE and context.sees_host:
+            settings = _settings(context, told)
+        yield from judge.judged(told, settings, cdi_dir=context.settings.cdi_dir)
 
 
-def _settings(surroundings: Surroundings, told: str) -> CdiSettings | None:
+def _settings(context: Context, told: str) -> CdiSettings | None:
     """What the configuration says; None if there is no file, so that defaults hold."""
     name, release = judge.release_of(told)
-    named = surroundings.options.runtime_config
+    named = context.options.runtime_config
     if name == "cri-o":
-        main = named or surroundings.on_host(_CRIO)
-        folder = surroundings.on_host(_CRIO_FOLDER)
+        main = named or context.on_host(_CRIO)
+        folder = context.on_host(_CRIO_FOLDER)
         files = [main, *sorted(folder.glob("*.conf"))] if folder.is_dir() else [main]
         said = [(str(path), _read(path)) for path in files if path.is_file()]
         return judge.crio_settings(said) if said else None
     if name != "containerd":
         return None
-    candidates = [named] if named else [surroundings.on_host(path) for path in _CONTAINERD]
+    candidates = [named] if named else [context.on_host(path) for path in _CONTAINERD]
     for path in candidates:
         if path.is_file():
-            documents = _with_imports(path, surroundings)
+            documents = _with_imports(path, context)
             return judge.containerd_settings(documents, release=release or (2, 0))
     return None
 
 
-def _with_imports(main: Path, surroundings: Surroundings) -> Iterator[Document]:
+def _with_imports(main: Path, context: Context) -> Iterator[Document]:
     """The files in the order in which containerd loads them: breadth first, each once."""
     pending, loaded = [main], set[Path]()
     while pending and len(loaded) < _MOST_FILES:
@@ -69,15 +69,13 @@ def _with_imports(main: Path, surroundings: Surroundings) -> Iterator[Document]:
         loaded.add(path)
         document = _read(path)
         yield str(path), document
-        pending += _imported(path, as_list(document.get("imports")), surroundings)
+        pending += _imported(path, as_list(document.get("imports")), context)
 
 
-def _imported(parent: Path, patterns: Sequence[object], surroundings: Surroundings) -> list[Path]:
+def _imported(parent: Path, patterns: Sequence[object], context: Context) -> list[Path]:
     found: list[Path] = []
     for pattern in map(str, patterns):
-        folder = (
-            surroundings.on_host(pattern) if pattern.startswith("/") else parent.parent / pattern
-        )
+        folder = context.on_host(pattern) if pattern.startswith("/") else parent.parent / pattern
         found += sorted(folder.parent.glob(folder.name)) if "*" in folder.name else [folder]
     return found
 

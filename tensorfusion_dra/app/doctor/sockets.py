@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from http.client import HTTPConnection, HTTPException
 from typing import Final
 
-from tensorfusion_dra.app.doctor.surroundings import Surroundings
+from tensorfusion_dra.app.doctor.context import Context
 from tensorfusion_dra.core.doctor import sockets as judge
 from tensorfusion_dra.core.doctor.finding import Finding, ok, problem
 from tensorfusion_dra.core.errors import InputError, RetryableError
@@ -15,9 +15,9 @@ _PROBE_SECONDS: Final = 5.0
 _LONGEST_ANSWER: Final = 4096
 
 
-def paths(surroundings: Surroundings) -> Iterator[Finding]:
+def paths(context: Context) -> Iterator[Finding]:
     """Whether the sockets that the node plugin would bind have room for their paths."""
-    settings = surroundings.settings
+    settings = context.settings
     try:
         found = sockets.paths(
             registry_folder=settings.registry_folder,
@@ -37,12 +37,12 @@ def paths(surroundings: Surroundings) -> Iterator[Finding]:
     yield ok("socket paths", f"{longest} bytes at most, of {sockets.MAX_PATH_BYTES}")
 
 
-def served(surroundings: Surroundings) -> Iterator[Finding]:
+def served(context: Context) -> Iterator[Finding]:
     """Who serves in the registration folder, and what ours answer."""
-    folder = surroundings.settings.registry_folder
+    folder = context.settings.registry_folder
     # A connection counts where its caller is, so a pod does not see the kubelet's. The others are
     # counted before looking, which connects as well.
-    connected = {} if surroundings.in_pod else socket_survey.connections()
+    connected = {} if context.in_pod else socket_survey.connections()
     try:
         os.scandir(folder).close()  # rglob() says nothing of a folder that it may not read
         files = sorted(path for path in folder.rglob("*") if path.is_socket())
@@ -55,10 +55,10 @@ def served(surroundings: Surroundings) -> Iterator[Finding]:
             yield from judge.told(socket_survey.plugin_info(path, connected))
 
 
-def registered(surroundings: Surroundings) -> Iterator[Finding]:
+def registered(context: Context) -> Iterator[Finding]:
     """Whether the kubelet has taken the node plugin in whose pod this runs."""
-    port = surroundings.settings.health_port
-    if not (surroundings.in_pod and port):
+    port = context.settings.health_port
+    if not (context.in_pod and port):
         return
     asked = HTTPConnection("127.0.0.1", port, timeout=_PROBE_SECONDS)
     try:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Final
 
-from tensorfusion_dra.app.doctor.surroundings import Surroundings
+from tensorfusion_dra.app.doctor.context import Context
 from tensorfusion_dra.cluster.api import StatusError, segment
 from tensorfusion_dra.core.doctor import webhook as judge
 from tensorfusion_dra.core.doctor.finding import Finding
@@ -17,9 +17,9 @@ _ADMISSION: Final = "/apis/admissionregistration.k8s.io/v1"
 _KINDS: Final = ("mutatingwebhookconfigurations", "validatingwebhookconfigurations")
 
 
-def reachable(surroundings: Surroundings) -> Iterator[Finding]:
+def reachable(context: Context) -> Iterator[Finding]:
     """Configuration, certificates, endpoints, and a pod that is written on trial."""
-    probe = surroundings.probe
+    probe = context.probe
     called: list[Called] = []
     for kind in _KINDS:
         called += judge.ours(probe.items(f"{_ADMISSION}/{kind}") or [])
@@ -31,8 +31,8 @@ def reachable(surroundings: Surroundings) -> Iterator[Finding]:
         yield from judge.bundle(item, bundle(item.ca_bundle), now=now)
     services = {item.service: None for item in called if item.service is not None}
     for service in services:
-        yield from _endpoints(surroundings, service)
-    yield from _trial(surroundings)
+        yield from _endpoints(context, service)
+    yield from _trial(context)
 
 
 def bundle(text: str) -> Bundle:
@@ -54,8 +54,8 @@ def bundle(text: str) -> Bundle:
     return Bundle(ends=datetime.fromtimestamp(min(ends), UTC) if ends else None)
 
 
-def _endpoints(surroundings: Surroundings, service: Service) -> Iterator[Finding]:
-    probe, namespace = surroundings.probe, segment(service.namespace)
+def _endpoints(context: Context, service: Service) -> Iterator[Finding]:
+    probe, namespace = context.probe, segment(service.namespace)
     found = probe.find(f"/api/v1/namespaces/{namespace}/services/{segment(service.name)}")
     slices = None
     if found is not None:
@@ -66,11 +66,11 @@ def _endpoints(surroundings: Surroundings, service: Service) -> Iterator[Finding
     yield from judge.endpoints(service, slices)
 
 
-def _trial(surroundings: Surroundings) -> Iterator[Finding]:
-    namespace = surroundings.options.namespace
+def _trial(context: Context) -> Iterator[Finding]:
+    namespace = context.options.namespace
     path = f"/api/v1/namespaces/{segment(namespace)}/pods"
     try:
-        pod = surroundings.probe.tried(path, judge.trial_pod(namespace))
+        pod = context.probe.tried(path, judge.trial_pod(namespace))
     except StatusError as error:
         yield judge.refused(str(error))
         return

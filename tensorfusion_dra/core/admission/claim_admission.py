@@ -25,7 +25,7 @@ from tensorfusion_dra.core.cel.selector import SelectorTerms
 from tensorfusion_dra.core.claims.claim import PodRef
 from tensorfusion_dra.core.errors import InputError
 from tensorfusion_dra.core.kubernetes import name_rules
-from tensorfusion_dra.core.kubernetes.shapes import as_list, as_map, name_of
+from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map, name_of
 
 Json = dict[str, Any]
 

@@ -16,7 +16,7 @@ Example: container `train` names claims `a` and `b`, container `log` names `b`. 
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from tensorfusion_dra.core.kubernetes.shapes import as_list, as_map, name_of
+from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map, name_of
 
 _KINDS: Final = ("initContainers", "containers")
 

@@ -17,7 +17,7 @@ from tensorfusion_dra.core.devices import device
 from tensorfusion_dra.core.errors import InputError
 from tensorfusion_dra.core.kubernetes import quantity
 from tensorfusion_dra.core.kubernetes.quantity import Quantity, QuantityError
-from tensorfusion_dra.core.kubernetes.shapes import as_list, as_map
+from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map
 
 Item = Mapping[str, Any]
 

@@ -9,7 +9,7 @@ from tensorfusion_dra.core.claims import pool_isolation
 from tensorfusion_dra.core.devices import gpupool
 from tensorfusion_dra.core.devices.sharing import Isolation
 from tensorfusion_dra.core.errors import InputError
-from tensorfusion_dra.core.kubernetes.shapes import as_map
+from tensorfusion_dra.core.kubernetes.untyped_json import as_map
 
 Item = Mapping[str, Any]
 

@@ -8,7 +8,7 @@ from tensorfusion_dra.core.claims import isolation, share_parameters
 from tensorfusion_dra.core.claims.share_parameters import ParameterError
 from tensorfusion_dra.core.devices.sharing import Isolation
 from tensorfusion_dra.core.kubernetes.field_errors import FieldError, Reason
-from tensorfusion_dra.core.kubernetes.shapes import as_list, as_map
+from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map
 
 CLASS: Final = "DeviceClass"
 CONFIG_PATHS: Final[Mapping[str, tuple[str, ...]]] = {

@@ -11,7 +11,7 @@ from tensorfusion_dra.core.admission.pod_request import PodRequest
 from tensorfusion_dra.core.claims import isolation
 from tensorfusion_dra.core.devices.sharing import Isolation
 from tensorfusion_dra.core.kubernetes.field_errors import FieldError, Reason
-from tensorfusion_dra.core.kubernetes.shapes import as_list, as_map, name_of
+from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map, name_of
 
 Json = dict[str, Any]
 

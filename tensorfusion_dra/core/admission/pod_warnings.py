@@ -9,7 +9,7 @@ from tensorfusion_dra.core.admission.pod_admission import Placement, sharing
 from tensorfusion_dra.core.admission.pod_request import PodRequest
 from tensorfusion_dra.core.devices.sharing import Isolation
 from tensorfusion_dra.core.kubernetes.quantity import MIB, NANO
-from tensorfusion_dra.core.kubernetes.shapes import as_list, as_map, name_of
+from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map, name_of
 
 Pod = Mapping[str, Any]
 

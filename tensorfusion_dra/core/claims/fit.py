@@ -12,8 +12,8 @@ from tensorfusion_dra.core.claims import access, isolation, limits, tenancy
 from tensorfusion_dra.core.claims.access import CardAccess, SharedAccess
 from tensorfusion_dra.core.claims.claim import AllocatedClaim, Allocation, ClaimRef
 from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
+from tensorfusion_dra.core.claims.share_policy import SharePolicy
 from tensorfusion_dra.core.claims.tenancy import Rules
-from tensorfusion_dra.core.claims.terms import Terms
 from tensorfusion_dra.core.devices import capacity
 from tensorfusion_dra.core.devices.device import Device
 from tensorfusion_dra.core.devices.sharing import Isolation
@@ -61,7 +61,7 @@ class Fit:
 
 def fit(
     claim: AllocatedClaim,
-    terms: Sequence[Terms],
+    policies: Sequence[SharePolicy],
     offer: NodeOffer,
     held: Iterable[PreparedClaim],
 ) -> Fit:
@@ -69,7 +69,7 @@ def fit(
 
     Args:
         claim: What the scheduler gave.
-        terms: What holds for each of its allocations.
+        policies: One for each of its allocations.
         offer: What this node can give.
         held: Claims that hold shares of the claim's devices.
 
@@ -81,10 +81,10 @@ def fit(
     """
     others = [other for other in held if other.ref.uid != claim.ref.uid]
     shares: list[PreparedShare] = []
-    for allocation, holding in zip(claim.allocations, terms, strict=True):
+    for allocation, policy in zip(claim.allocations, policies, strict=True):
         device = _local_device(claim.ref, allocation, offer)
-        share = _share(claim.ref, allocation, device, holding)
-        if holding.isolation_by_tenant and not share.admin_access:
+        share = _share(claim.ref, allocation, device, policy)
+        if policy.isolation_by_tenant and not share.admin_access:
             isolation.check_choice(
                 f"claim {claim.ref}: {device.name}",
                 share.isolation,
@@ -129,7 +129,9 @@ def _local_device(ref: ClaimRef, allocation: Allocation, offer: NodeOffer) -> De
     return device
 
 
-def _share(ref: ClaimRef, allocation: Allocation, device: Device, terms: Terms) -> PreparedShare:
+def _share(
+    ref: ClaimRef, allocation: Allocation, device: Device, policy: SharePolicy
+) -> PreparedShare:
     share = PreparedShare(
         request=allocation.request,
         pool=allocation.pool,
@@ -140,8 +142,8 @@ def _share(ref: ClaimRef, allocation: Allocation, device: Device, terms: Terms) 
         exclusive=allocation.share_id is None and not allocation.admin_access,
         admin_access=allocation.admin_access,
         device_nodes=(),
-        isolation=terms.isolation,
-        qos=terms.qos,
+        isolation=policy.isolation,
+        qos=policy.qos,
         toolkit_device=None,
         pci_bus_id=device.gpu.pci_bus_id or "",
         wanted_vram_bytes=0,
@@ -150,8 +152,8 @@ def _share(ref: ClaimRef, allocation: Allocation, device: Device, terms: Terms) 
     if allocation.admin_access:
         return share
     consumed = _consumed(ref, allocation, device)
-    limit = limits.wanted(f"claim {ref}: {device.name}", device.gpu, consumed, terms)
-    unlimited = terms.isolation is Isolation.SHARED or not terms.limiter
+    limit = limits.wanted(f"claim {ref}: {device.name}", device.gpu, consumed, policy)
+    unlimited = policy.isolation is Isolation.SHARED or not policy.limiter
     return replace(
         share,
         consumed=consumed,

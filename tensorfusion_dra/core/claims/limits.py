@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.claims.terms import Terms
+from tensorfusion_dra.core.claims.share_policy import SharePolicy
 from tensorfusion_dra.core.devices import capacity
 from tensorfusion_dra.core.devices.gpu import Gpu
 from tensorfusion_dra.core.errors import ClaimError
@@ -34,7 +34,7 @@ class Limit:
         return cls(sm_percent=kept["smPercent"], vram_bytes=kept["vramBytes"])
 
 
-def wanted(subject: str, gpu: Gpu, consumed: Mapping[str, Quantity], terms: Terms) -> Limit:
+def wanted(subject: str, gpu: Gpu, consumed: Mapping[str, Quantity], policy: SharePolicy) -> Limit:
     """The limit that a share asks for: what its terms say, else what it consumes.
 
     Compute above the card is all of it. Both may be more than is left: see granted().
@@ -51,16 +51,16 @@ def wanted(subject: str, gpu: Gpu, consumed: Mapping[str, Quantity], terms: Term
     tflops = capacity.taken(consumed, names.CAPACITY_TFLOPS)
     vram = capacity.taken(consumed, names.CAPACITY_VRAM)
     for name, limit, request in (
-        (names.CAPACITY_TFLOPS, terms.tflops_limit, tflops),
-        (names.CAPACITY_VRAM, terms.vram_limit, vram),
+        (names.CAPACITY_TFLOPS, policy.tflops_limit, tflops),
+        (names.CAPACITY_VRAM, policy.vram_limit, vram),
     ):
         if limit is not None and limit < request:
             raise ClaimError(
                 f"{subject}: {name} limit: found {limit}, expected at least its request {request}"
             )
     return Limit(
-        sm_percent=percent(terms.tflops_limit or tflops, gpu),
-        vram_bytes=(terms.vram_limit or vram).ceil(),
+        sm_percent=percent(policy.tflops_limit or tflops, gpu),
+        vram_bytes=(policy.vram_limit or vram).ceil(),
     )
 
 

@@ -14,7 +14,7 @@ from tensorfusion_dra.core.devices.sharing import Isolation
 from tensorfusion_dra.core.errors import InputError
 from tensorfusion_dra.core.kubernetes import node_selector
 from tensorfusion_dra.core.kubernetes.node_selector import NodeLabels
-from tensorfusion_dra.core.kubernetes.shapes import as_list, as_map
+from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map
 
 _PATH: Final = "spec.nodeManagerConfig"
 _OPERATORS: Final = frozenset({"In", "NotIn", "Exists", "DoesNotExist"})

@@ -9,7 +9,7 @@ from typing import Final
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.devices import capacity, oversubscription
 from tensorfusion_dra.core.devices.capacity import Capacity
-from tensorfusion_dra.core.devices.gpu import Gpu, Host, Inventory
+from tensorfusion_dra.core.devices.gpu import Gpu, HostResources, Inventory
 from tensorfusion_dra.core.devices.health import Sickness
 from tensorfusion_dra.core.devices.oversubscription import Oversubscription, Virtual
 from tensorfusion_dra.core.devices.sharing import Isolation
@@ -102,7 +102,9 @@ class Device:
         return listed
 
 
-def devices(inventory: Inventory, node: Node, host: Host | None = None) -> tuple[Device, ...]:
+def devices(
+    inventory: Inventory, node: Node, host: HostResources | None = None
+) -> tuple[Device, ...]:
     """Return a device for each card of the node, in the inventory's order.
 
     Args:
@@ -110,7 +112,9 @@ def devices(inventory: Inventory, node: Node, host: Host | None = None) -> tuple
     """
     totals: Mapping[str, Virtual] = {}
     if node.oversubscription is not None:
-        totals = oversubscription.virtual(inventory.gpus, node.oversubscription, host or Host())
+        totals = oversubscription.virtual(
+            inventory.gpus, node.oversubscription, host or HostResources()
+        )
     on_every_device = _node_attributes(inventory, node, totals)
     return tuple(
         Device(

@@ -83,7 +83,7 @@ class LostCard:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Host:
+class HostResources:
     """What the node has beside its cards, into which a pool may expand their memory.
 
     Attributes:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tensorfusion_dra.core.devices.gpu import Gpu, Host
+from tensorfusion_dra.core.devices.gpu import Gpu, HostResources
 from tensorfusion_dra.core.errors import InputError
 from tensorfusion_dra.core.kubernetes.quantity import MIB, Quantity
 
@@ -75,7 +75,9 @@ def usable_vram_bytes(gpu: Gpu) -> int:
     return (gpu.vram_bytes - gpu.reserved_bytes) // MIB * MIB
 
 
-def virtual(gpus: Iterable[Gpu], ratios: Oversubscription, host: Host) -> Mapping[str, Virtual]:
+def virtual(
+    gpus: Iterable[Gpu], ratios: Oversubscription, host: HostResources
+) -> Mapping[str, Virtual]:
     """The virtual totals by GPU UUID.
 
     Host memory and disk are shared among the cards in proportion to their own memory, rounded

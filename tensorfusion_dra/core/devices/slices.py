@@ -8,7 +8,7 @@ from typing import Any, Final
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.devices.device import Device, Node
 from tensorfusion_dra.core.kubernetes import slice_rules
-from tensorfusion_dra.core.kubernetes.stored import KUBERNETES_DROPS, normal, without
+from tensorfusion_dra.core.kubernetes.slice_normal_form import KUBERNETES_DROPS, normal, without
 
 _MAX_NAME: Final = 253
 _MAX_LABEL: Final = 63

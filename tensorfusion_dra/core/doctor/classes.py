@@ -7,7 +7,7 @@ from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims import share_parameters
 from tensorfusion_dra.core.claims.share_parameters import ParameterError
 from tensorfusion_dra.core.doctor.finding import Finding, note, ok, problem, warning
-from tensorfusion_dra.core.kubernetes.shapes import as_list, as_map
+from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map
 
 
 def device_class(stored: Mapping[str, Any] | None) -> Iterator[Finding]:

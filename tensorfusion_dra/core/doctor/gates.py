@@ -10,7 +10,7 @@ from typing import Any, Final
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.devices import slices
 from tensorfusion_dra.core.doctor.finding import Finding, note, ok, problem, warning
-from tensorfusion_dra.core.kubernetes.stored import (
+from tensorfusion_dra.core.kubernetes.slice_normal_form import (
     GATE_CONSUMABLE_CAPACITY,
     GATE_DEVICE_TAINTS,
     normal,

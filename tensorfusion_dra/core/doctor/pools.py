@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.doctor.finding import Finding, note, ok
-from tensorfusion_dra.core.kubernetes.shapes import as_list, as_map
+from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map
 
 DEFINITIONS: Final = {
     f"{names.GPUPOOLS}.{names.TENSOR_FUSION_GROUP}": "draConfig",

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from tensorfusion_dra.core.doctor.finding import Finding, could_not_look, note, ok, problem
-from tensorfusion_dra.core.kubernetes.shapes import as_list, as_map
+from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map
 
 _CRI: Final = "io.containerd.grpc.v1.cri"
 _CRI_FROM_2_0: Final = "io.containerd.cri.v1.runtime"

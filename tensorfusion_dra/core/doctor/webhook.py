@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.doctor.finding import Finding, note, ok, problem, warning
-from tensorfusion_dra.core.kubernetes.shapes import as_list, as_map
+from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map
 
 DOMAIN: Final = "dra.tensor-fusion.ai"
 """The end of every name of this driver's webhooks."""

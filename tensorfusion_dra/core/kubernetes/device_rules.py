@@ -15,7 +15,7 @@ from tensorfusion_dra.core.kubernetes.field_errors import (
     too_many,
     wrong_type,
 )
-from tensorfusion_dra.core.kubernetes.shapes import as_list, as_map
+from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map
 
 MOST_ENTRIES: Final = 32
 """Attributes and capacities together."""

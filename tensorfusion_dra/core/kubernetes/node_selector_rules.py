@@ -11,7 +11,7 @@ from tensorfusion_dra.core.kubernetes.field_errors import (
     required,
     wrong_type,
 )
-from tensorfusion_dra.core.kubernetes.shapes import as_list, as_map
+from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map
 
 _OPERATORS: Final = ("In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt")
 _NO_OPERATOR: Final = "not a valid selector operator"

@@ -9,7 +9,7 @@ from typing import Any, Final
 from tensorfusion_dra.core.errors import DriverError
 from tensorfusion_dra.core.kubernetes import json_patch
 from tensorfusion_dra.core.kubernetes.field_errors import FieldError
-from tensorfusion_dra.core.kubernetes.shapes import as_map
+from tensorfusion_dra.core.kubernetes.untyped_json import as_map
 
 Json = dict[str, Any]
 

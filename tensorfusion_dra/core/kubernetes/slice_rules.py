@@ -17,7 +17,7 @@ from tensorfusion_dra.core.kubernetes.field_errors import (
     too_many,
     wrong_type,
 )
-from tensorfusion_dra.core.kubernetes.shapes import as_list, as_map
+from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map
 
 MOST_DEVICES: Final = 128
 MOST_DEVICES_ADVANCED: Final = 64

@@ -16,7 +16,7 @@ from tensorfusion_dra.core.kubernetes.field_errors import (
     too_long,
     too_many,
 )
-from tensorfusion_dra.core.kubernetes.shapes import as_list, as_map
+from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map
 from tensorfusion_dra.simulator.api import claim_rules
 
 Json = Mapping[str, object]

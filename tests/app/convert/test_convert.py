@@ -115,10 +115,10 @@ def test_a_shared_device_has_a_policy_for_each_capacity(capacity: str, policy: s
     )
 
     converted = convert(text)
-    alone = convert(text.replace("true", "false"))
+    exclusive = convert(text.replace("true", "false"))
 
     assert converted.text == text.replace("}}", f", requestPolicy: {policy}}}}}")
-    assert alone.reasons == ()
+    assert exclusive.reasons == ()
 
 
 def test_json_stays_json() -> None:

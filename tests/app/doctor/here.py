@@ -3,14 +3,14 @@
 from pathlib import Path
 from typing import Any
 
+from tensorfusion_dra.app.doctor.context import Context
 from tensorfusion_dra.app.doctor.options import Options, Place
-from tensorfusion_dra.app.doctor.surroundings import Surroundings
 from tensorfusion_dra.app.settings import Settings
 from tensorfusion_dra.cluster.api import Api
 from tensorfusion_dra.core.doctor.finding import Finding, Level
 
 
-def surroundings(
+def context(
     folder: Path,
     *,
     api: Api | None = None,
@@ -18,7 +18,7 @@ def surroundings(
     in_pod: bool = False,
     options: Options | None = None,
     **settings: Any,
-) -> Surroundings:
+) -> Context:
     """A node whose folders all lie in this one; settings name those that differ."""
     given: dict[str, Any] = {
         "node_name": "node-01",
@@ -33,7 +33,7 @@ def surroundings(
         "mps_shm": str(folder / "mps" / "shm"),
         "tensor_fusion_root": str(folder / "tensor-fusion"),
     }
-    return Surroundings(
+    return Context(
         settings=Settings(**{**given, **settings}),
         options=options or Options(host_root=folder / "host"),
         place=place,

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from tensorfusion_dra.app.doctor import kubernetes, objects, rights, webhook
+from tensorfusion_dra.app.doctor.context import Context
 from tensorfusion_dra.app.doctor.options import Options, Place
-from tensorfusion_dra.app.doctor.surroundings import Surroundings
 from tensorfusion_dra.cluster.api import Api
 from tensorfusion_dra.core.doctor.finding import Finding, Level
-from tests.app.doctor.here import surroundings, worst
+from tests.app.doctor.here import context, worst
 from tests.support.canned_api import CannedApi, served
 
 SELF = "POST /apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
@@ -26,7 +26,7 @@ SERVICE = "GET /api/v1/namespaces/tensorfusion-dra/services/tensorfusion-dra-web
 ENDPOINTS = "GET /apis/discovery.k8s.io/v1/namespaces/tensorfusion-dra/endpointslices"
 PODS = "POST /api/v1/namespaces/default/pods"
 
-Here = Callable[..., Surroundings]
+Here = Callable[..., Context]
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def canned() -> Iterator[CannedApi]:
 @pytest.fixture
 def here(canned: CannedApi, tmp_path: Path) -> Here:
     kubeconfig = canned.kubeconfig(tmp_path / "kubeconfig")
-    return lambda **more: surroundings(tmp_path, api=Api(kubeconfig), **more)
+    return lambda **more: context(tmp_path, api=Api(kubeconfig), **more)
 
 
 def allowed(refused: str = "") -> Callable[[Any], Any]:
@@ -203,7 +203,7 @@ def configured(canned: CannedApi, bundle: str) -> None:
     }
 
 
-def reached(here: Surroundings) -> list[Finding]:
+def reached(here: Context) -> list[Finding]:
     return list(webhook.reachable(here))
 
 

@@ -16,7 +16,7 @@ from tensorfusion_dra.core.doctor.finding import Finding, Level
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.kubelet.registration import Registration
 from tensorfusion_dra.kubelet.server import UnixServer
-from tests.app.doctor.here import surroundings, worst
+from tests.app.doctor.here import context, worst
 from tests.support.prepared_node import Setup, put, share
 
 
@@ -33,9 +33,9 @@ def of(findings: list[Finding], text: str) -> Finding:
 
 
 def test_the_kubelets_folder_has_to_be_there_and_ours_are_made(folder: Path) -> None:
-    without = list(folders.folders(surroundings(folder)))
+    without = list(folders.folders(context(folder)))
     (folder / "kubelet" / "plugins_registry").mkdir(parents=True)
-    with_it = list(folders.folders(surroundings(folder)))
+    with_it = list(folders.folders(context(folder)))
 
     assert of(without, "registration folder").level is Level.PROBLEM
     assert of(without, "data folder").level is Level.OK
@@ -48,7 +48,7 @@ def test_a_folder_that_everybody_may_write_to_is_told(folder: Path) -> None:
     (folder / "cdi").mkdir()
     (folder / "cdi").chmod(0o777)
 
-    found = of(list(folders.folders(surroundings(folder))), "CDI folder")
+    found = of(list(folders.folders(context(folder))), "CDI folder")
 
     assert (found.level, "0777" in found.found) == (Level.WARNING, True)
 
@@ -56,13 +56,13 @@ def test_a_folder_that_everybody_may_write_to_is_told(folder: Path) -> None:
 def test_a_file_where_a_folder_should_be_is_a_problem(folder: Path) -> None:
     (folder / "cdi").write_text("")
 
-    found = of(list(folders.folders(surroundings(folder))), "CDI folder")
+    found = of(list(folders.folders(context(folder))), "CDI folder")
 
     assert (found.level, found.found) == (Level.PROBLEM, "not a folder")
 
 
 def test_the_limiter_is_asked_for_where_there_are_real_cards(folder: Path) -> None:
-    here = surroundings(folder, simulated_gpus="")
+    here = context(folder, simulated_gpus="")
     limiter_file = folder / "tensor-fusion" / "libcuda_limiter.so"
 
     (missing,) = limiter.files(here)
@@ -70,7 +70,7 @@ def test_the_limiter_is_asked_for_where_there_are_real_cards(folder: Path) -> No
     limiter_file.write_bytes(ELF + bytes(60))
     limiter_file.chmod(0o644)
     (there,) = limiter.files(here)
-    (simulated,) = limiter.files(surroundings(folder))
+    (simulated,) = limiter.files(context(folder))
 
     assert (missing.level, there.level, simulated.level) == (Level.PROBLEM, Level.OK, Level.OK)
     assert str(limiter_file) in missing.looked_at
@@ -78,7 +78,7 @@ def test_the_limiter_is_asked_for_where_there_are_real_cards(folder: Path) -> No
 
 @pytest.mark.parametrize("enforcer", ["tensor-fusion", "hami-core", "mps"])
 def test_every_enforcer_can_be_asked_what_it_needs(enforcer: str, folder: Path) -> None:
-    here = surroundings(
+    here = context(
         folder,
         simulated_gpus="",
         enforcer=enforcer,
@@ -104,7 +104,7 @@ def prepared(folder: Path) -> Setup:
 def test_a_node_that_holds_a_claim_has_its_record_and_its_spec(folder: Path) -> None:
     prepared(folder)
 
-    ledger, specs = records.records(surroundings(folder))
+    ledger, specs = records.records(context(folder))
 
     assert (ledger.level, specs.level) == (Level.OK, Level.OK)
     assert "1 claims" in ledger.found
@@ -116,7 +116,7 @@ def test_a_spec_that_went_missing_or_was_left_behind_is_told(folder: Path) -> No
     (spec,) = (folder / "cdi").iterdir()
     spec.rename(spec.with_name("tensor-fusion.ai-vgpu_other.json"))
 
-    found = list(records.records(surroundings(folder)))
+    found = list(records.records(context(folder)))
 
     assert [finding.level for finding in found] == [Level.OK, Level.WARNING, Level.WARNING]
     assert "default/a" in of(found[1:], "CDI specs").found
@@ -137,7 +137,7 @@ def test_what_runtimes_do_not_load_is_told_with_the_reason(
     (folder / "cdi").mkdir()
     (folder / "cdi" / name).write_text(text)
 
-    ledger, spec = records.records(surroundings(folder))
+    ledger, spec = records.records(context(folder))
 
     assert (ledger.level, spec.level) == (Level.NOTE, Level.WARNING)
     assert said in spec.found
@@ -161,12 +161,12 @@ def test_paths_of_the_host_that_a_spec_names_are_looked_for_under_the_hosts_root
     cdi.mkdir(parents=True)
     (cdi / "nvidia.json").write_text(json.dumps(toolkit("/usr/lib/libcuda.so.550")))
 
-    _, stale = records.records(surroundings(folder))
+    _, stale = records.records(context(folder))
     for path in ("usr/lib/libcuda.so.550", "dev/nvidia0"):
         file = folder / "host" / path
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text("")
-    _, fresh = records.records(surroundings(folder))
+    _, fresh = records.records(context(folder))
 
     assert stale.level is Level.WARNING
     assert "names 2 host paths" in stale.found
@@ -174,14 +174,14 @@ def test_paths_of_the_host_that_a_spec_names_are_looked_for_under_the_hosts_root
 
 
 def test_paths_that_leave_no_room_for_a_socket_are_a_problem(folder: Path) -> None:
-    (fits,) = sockets.paths(surroundings(folder))
-    (too_long,) = sockets.paths(surroundings(folder, kubelet_root=f"/{'k' * 80}"))
+    (fits,) = sockets.paths(context(folder))
+    (too_long,) = sockets.paths(context(folder, kubelet_root=f"/{'k' * 80}"))
 
     assert (fits.level, too_long.level) == (Level.OK, Level.PROBLEM)
 
 
 def test_sockets_are_told_as_served_by_us_by_others_or_dead(folder: Path) -> None:
-    here = surroundings(folder)
+    here = context(folder)
     registry = here.settings.registry_folder
     registry.mkdir(parents=True)
     dra = here.settings.data_folder / "dra.sock"
@@ -205,7 +205,7 @@ def test_sockets_are_told_as_served_by_us_by_others_or_dead(folder: Path) -> Non
 
 
 def test_a_pod_does_not_take_a_kubelet_that_it_cannot_see_for_none(folder: Path) -> None:
-    here = surroundings(folder, in_pod=True)
+    here = context(folder, in_pod=True)
     ours = here.settings.registry_folder / "tensor-fusion.ai.dra-driver-reg.sock"
     ours.parent.mkdir(parents=True)
     server = UnixServer(ours, [Registration(endpoint=str(ours)).service()], workers=2)
@@ -229,7 +229,7 @@ def test_a_pod_asks_its_node_plugin_whether_the_kubelet_has_taken_it(
     plugin = HealthEndpoint({"/readyz": ready}, host="127.0.0.1", port=0)
     plugin.start()
 
-    (found,) = sockets.registered(surroundings(folder, in_pod=True, health_port=plugin.port))
+    (found,) = sockets.registered(context(folder, in_pod=True, health_port=plugin.port))
 
     plugin.stop()
     assert found.level is (Level.PROBLEM if trouble else Level.OK)
@@ -241,11 +241,11 @@ def test_a_node_plugin_that_answers_no_probe_is_not_known_to_be_registered(folde
         port = free.getsockname()[1]
 
     with pytest.raises(RetryableError, match=f"{port}/readyz"):
-        list(sockets.registered(surroundings(folder, in_pod=True, health_port=port)))
+        list(sockets.registered(context(folder, in_pod=True, health_port=port)))
 
 
 def test_an_empty_registry_means_that_nobody_serves(folder: Path) -> None:
-    here = surroundings(folder)
+    here = context(folder)
     here.settings.registry_folder.mkdir(parents=True)
 
     assert worst(list(sockets.served(here))) is Level.PROBLEM

@@ -10,7 +10,7 @@ from tensorfusion_dra.app.doctor.options import Options
 from tensorfusion_dra.cluster.api import Api
 from tensorfusion_dra.core.doctor.finding import Finding, Level
 from tensorfusion_dra.core.errors import RetryableError
-from tests.app.doctor.here import surroundings, worst
+from tests.app.doctor.here import context, worst
 from tests.support.canned_api import CannedApi, served
 
 NODE = "GET /api/v1/nodes/node-01"
@@ -36,7 +36,7 @@ def looked(canned: CannedApi, folder: Path, told: str, *, in_pod: bool = False) 
     }
     api = Api(canned.kubeconfig(folder / "kubeconfig"))
     options = Options() if in_pod else Options(host_root=folder / "host")
-    here = surroundings(folder, api=api, in_pod=in_pod, options=options, cdi_dir="/var/run/cdi")
+    here = context(folder, api=api, in_pod=in_pod, options=options, cdi_dir="/var/run/cdi")
     return list(runtime.cdi(here))
 
 

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 from tensorfusion_dra.app import version
-from tensorfusion_dra.app.doctor.examination import Check, examined
 from tensorfusion_dra.app.doctor.run import CHECKS
+from tensorfusion_dra.app.doctor.runner import Check, examined
 from tensorfusion_dra.app.simulated_cluster import SimulatedCluster
 from tensorfusion_dra.cluster.api import Api
 from tensorfusion_dra.core.doctor.finding import ok
 from tensorfusion_dra.simulator.api.faults import ANY, Refuse
 from tensorfusion_dra.simulator.api.gates import DEFAULT_GATES
-from tests.app.doctor.here import surroundings
+from tests.app.doctor.here import context
 from tests.app.test_command import command
 
 
@@ -168,7 +168,7 @@ def test_a_check_that_breaks_costs_only_its_own_findings(tmp_path: Path) -> None
         Check(theme="whole", look=lambda _: [ok("second", "fine")]),
     ]
 
-    results = list(examined(checks, surroundings(tmp_path)))
+    results = list(examined(checks, context(tmp_path)))
 
     told = {result.theme: [f.level.value for f in result.findings] for result in results}
     assert told == {
@@ -179,7 +179,7 @@ def test_a_check_that_breaks_costs_only_its_own_findings(tmp_path: Path) -> None
 
 
 def test_a_kubeconfig_that_cannot_be_used_is_a_finding(tmp_path: Path) -> None:
-    here = surroundings(tmp_path, api=Api(tmp_path / "none"))
+    here = context(tmp_path, api=Api(tmp_path / "none"))
 
     (result,) = examined([check for check in CHECKS if check.needs_api], here)
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tensorfusion_dra.core.admission import claim_admission, pod_request
-from tensorfusion_dra.core.claims import terms
+from tensorfusion_dra.core.claims import share_policy
 from tensorfusion_dra.core.claims.claim import AllocatedClaim, PodRef
 from tensorfusion_dra.core.errors import InputError
 from tensorfusion_dra.core.kubernetes import json_patch
@@ -230,7 +230,7 @@ def test_the_pods_terms_are_where_the_node_looks_for_them() -> None:
         ref=ref("a"), allocations=(), annotations=found["metadata"]["annotations"]
     )
 
-    share = terms.annotated(stored)
+    share = share_policy.annotated(stored)
 
     assert share is not None
     assert (str(share.tflops_limit), str(share.vram_limit)) == ("200", "32Gi")
@@ -241,7 +241,7 @@ def test_a_pod_without_terms_need_not_be_read_by_the_node() -> None:
     annotations = filled(claim(), **AMOUNTS)["metadata"]["annotations"]
     stored = AllocatedClaim(ref=ref("a"), allocations=(), annotations=annotations)
 
-    share = terms.annotated(stored)
+    share = share_policy.annotated(stored)
 
     assert share is not None
     assert share.tflops_limit is None

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.cel.translate import translate
 from tensorfusion_dra.core.devices.device import Device, Node
-from tensorfusion_dra.core.devices.gpu import Gpu, Host
+from tensorfusion_dra.core.devices.gpu import Gpu, HostResources
 from tensorfusion_dra.core.devices.oversubscription import Oversubscription
 from tensorfusion_dra.core.kubernetes import quantity
 from tensorfusion_dra.core.kubernetes.quantity import GIB, NANO
@@ -17,7 +17,7 @@ from tests.support.selecting import as_scheduled
 from tests.support.tally import examples
 
 MORE = Oversubscription(tflops_percent=150, host_memory_percent=50, host_disk_percent=0)
-HOST = Host(memory_bytes=160 * GIB, disk_bytes=0)
+HOST = HostResources(memory_bytes=160 * GIB, disk_bytes=0)
 
 
 def facts(device: Device) -> Facts:

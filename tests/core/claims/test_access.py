@@ -5,7 +5,7 @@ from dataclasses import replace
 from tensorfusion_dra.core.claims import access
 from tensorfusion_dra.core.claims.access import CardAccess, SharedAccess
 from tensorfusion_dra.core.claims.mounts import Mount
-from tests.support.claims import COMMON_NODES, alone, node_offer, prepared, share
+from tests.support.claims import COMMON_NODES, exclusive, node_offer, prepared, share
 from tests.support.gpus import cards, gpu, published
 
 NODE = node_offer(*cards(3))
@@ -13,8 +13,8 @@ GPU_0, GPU_1, GPU_2 = NODE.devices
 RECORD = prepared(
     "a",
     share(GPU_0, 1, request="main"),
-    alone(GPU_1, request="whole"),
-    alone(GPU_2, request="watch", admin_access=True),
+    exclusive(GPU_1, request="whole"),
+    exclusive(GPU_2, request="watch", admin_access=True),
     on=NODE,
 )
 MOUNT = Mount(host_path="/opt/lib/libcuda.so.1", container_path="/usr/lib/libcuda.so.1")

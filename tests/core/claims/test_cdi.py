@@ -11,7 +11,7 @@ from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.claims.mounts import Mount
 from tensorfusion_dra.core.kubernetes.quantity import GIB
 from tests.support.cdi_rules import env, injected, spec_of, violations
-from tests.support.claims import ENFORCER, alone, node_offer, prepared, share, share_id
+from tests.support.claims import ENFORCER, exclusive, node_offer, prepared, share, share_id
 from tests.support.gpus import cards, gpu, published
 
 NODE = node_offer(*cards(3))
@@ -101,14 +101,14 @@ def test_the_lowest_version_is_written_that_allows_the_names(ref: ClaimRef, vers
 
 
 def test_a_device_given_alone_has_the_whole_card_as_its_limit() -> None:
-    variables = env(prepared("a", alone(GPU_0), on=NODE))
+    variables = env(prepared("a", exclusive(GPU_0), on=NODE))
 
     assert variables["TF_CUDA_SM_PERCENT_LIMIT"] == "100"
     assert variables["TF_GPU_MEMORY_LIMIT"] == "81920"
 
 
 def test_admin_access_shows_the_card_without_limits() -> None:
-    claim = prepared("a", alone(GPU_0, admin_access=True), on=NODE)
+    claim = prepared("a", exclusive(GPU_0, admin_access=True), on=NODE)
 
     (ids,) = cdi.ids_by_share(claim)
     assert len(ids) == 1
@@ -119,7 +119,7 @@ def test_admin_access_shows_the_card_without_limits() -> None:
 def test_a_simulated_card_has_edits_but_no_nodes() -> None:
     simulated = gpu(minor=None)
     (device,) = published(simulated)
-    claim = prepared("a", alone(device.name, admin_access=True), on=node_offer(simulated))
+    claim = prepared("a", exclusive(device.name, admin_access=True), on=node_offer(simulated))
 
     spec = spec_of(claim)
 
@@ -194,8 +194,8 @@ def test_each_share_has_a_variable_of_its_own() -> None:
         "a",
         share(GPU_0, 1),
         share(GPU_0, 2),
-        alone(GPU_1),
-        alone(GPU_2, request="watch", admin_access=True),
+        exclusive(GPU_1),
+        exclusive(GPU_2, request="watch", admin_access=True),
         on=NODE,
     )
 

@@ -12,7 +12,7 @@ from tensorfusion_dra.core.errors import RetryableError
 from tests.support.claims import (
     admitted,
     allocated,
-    alone,
+    exclusive,
     node_offer,
     prepared,
     share,
@@ -23,7 +23,7 @@ from tests.support.gpus import cards
 NODE = node_offer(*cards(2))
 GPU_0, GPU_1 = NODE.devices
 POD_A, POD_B, POD_C = (PodRef(namespace="default", name=n, uid=f"uid-{n}") for n in "abc")
-RECORD = prepared("a", share(GPU_0, 1), alone(GPU_1, request="whole"), on=NODE)
+RECORD = prepared("a", share(GPU_0, 1), exclusive(GPU_1, request="whole"), on=NODE)
 
 
 def result(device: str, number: int | None, driver: str = "tensor-fusion.ai.dra-driver") -> Any:
@@ -83,7 +83,7 @@ def test_of_a_claim_without_a_record_any_device_of_ours_counts() -> None:
 
 
 ONE_SHARE = allocated("a", share(GPU_0, 1), pods=(POD_A,))
-WHOLE_CARD = allocated("a", alone(GPU_0), pods=(POD_A, POD_B))
+WHOLE_CARD = allocated("a", exclusive(GPU_0), pods=(POD_A, POD_B))
 
 
 def record_of(claim: AllocatedClaim) -> PreparedClaim:

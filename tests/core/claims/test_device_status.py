@@ -146,9 +146,9 @@ def test_requests_with_admin_access_to_one_device_have_one_entry() -> None:
 
 
 def test_a_device_given_alone_is_told_rather_than_admin_access_to_it() -> None:
-    alone = share(share_id=None, exclusive=True)
+    exclusive = share(share_id=None, exclusive=True)
 
-    for both in (claim("a", admin(), alone), claim("a", alone, admin())):
+    for both in (claim("a", admin(), exclusive), claim("a", exclusive, admin())):
         assert told(both)["data"]["limits"]["smPercent"] == 40
 
 

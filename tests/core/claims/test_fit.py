@@ -19,7 +19,7 @@ from tests.support.claims import (
     ENFORCER,
     admitted,
     allocated,
-    alone,
+    exclusive,
     node_offer,
     prepared,
     ref,
@@ -63,7 +63,7 @@ def test_a_share_becomes_a_record_with_its_limit_and_its_device_nodes() -> None:
 
 
 def test_a_device_given_alone_is_recorded_as_all_of_it() -> None:
-    (kept,) = admit("a", alone(GPU_0)).shares
+    (kept,) = admit("a", exclusive(GPU_0)).shares
 
     assert kept.exclusive
     assert kept.share_id is None
@@ -72,7 +72,7 @@ def test_a_device_given_alone_is_recorded_as_all_of_it() -> None:
 
 
 def test_admin_access_consumes_nothing_and_has_no_limit() -> None:
-    (kept,) = admit("a", alone(GPU_0, admin_access=True)).shares
+    (kept,) = admit("a", exclusive(GPU_0, admin_access=True)).shares
 
     assert kept.admin_access
     assert not kept.exclusive
@@ -157,9 +157,9 @@ def test_one_share_is_never_given_twice() -> None:
 @pytest.mark.parametrize(
     ("first", "second"),
     [
-        (alone(GPU_0), alone(GPU_0)),
-        (alone(GPU_0), share(GPU_0, 1, tflops="0", vram="1Mi")),
-        (share(GPU_0, 1, tflops="0", vram="1Mi"), alone(GPU_0)),
+        (exclusive(GPU_0), exclusive(GPU_0)),
+        (exclusive(GPU_0), share(GPU_0, 1, tflops="0", vram="1Mi")),
+        (share(GPU_0, 1, tflops="0", vram="1Mi"), exclusive(GPU_0)),
     ],
     ids=["alone beside alone", "a share beside alone", "alone beside a share"],
 )
@@ -172,9 +172,9 @@ def test_a_device_given_alone_is_not_shared(first: Allocation, second: Allocatio
     assert "is given alone, but default/c has it" in refusal("c", first, second)
 
 
-@pytest.mark.parametrize("other", [alone(GPU_0), share(GPU_0, 1, tflops="312", vram="80Gi")])
+@pytest.mark.parametrize("other", [exclusive(GPU_0), share(GPU_0, 1, tflops="312", vram="80Gi")])
 def test_admin_access_is_given_beside_every_user_and_keeps_nobody_out(other: Allocation) -> None:
-    admin = alone(GPU_0, request="watch", admin_access=True)
+    admin = exclusive(GPU_0, request="watch", admin_access=True)
 
     admit("b", admin, beside=[prepared("a", other, on=NODE)])
     admit("a", other, beside=[prepared("b", admin, on=NODE)])
@@ -256,7 +256,9 @@ SHARES = st.builds(
     TFLOPS,
     VRAM,
 )
-ALONE = st.builds(lambda device, admin: alone(device, admin_access=admin), DEVICES, st.booleans())
+ALONE = st.builds(
+    lambda device, admin: exclusive(device, admin_access=admin), DEVICES, st.booleans()
+)
 CLAIMS = st.builds(
     lambda name, allocations: allocated(name, *allocations),
     st.sampled_from("abcdef"),

@@ -18,11 +18,11 @@ from tests.support.claims import (
     RULES,
     admitted,
     allocated,
-    alone,
+    exclusive,
     node_offer,
+    policy,
     prepared,
     share,
-    terms,
 )
 from tests.support.gpus import cards
 
@@ -34,8 +34,8 @@ SOFT, HARD, SHARED = Isolation.SOFT, Isolation.HARD, Isolation.SHARED
 def admit(
     name: str, *allocations: Allocation, isolation: Isolation, beside: list[PreparedClaim]
 ) -> PreparedClaim:
-    holding = terms(isolation=isolation)
-    return admitted(allocated(name, *allocations), on=NODE, beside=beside, terms=holding).claim
+    holding = policy(isolation=isolation)
+    return admitted(allocated(name, *allocations), on=NODE, beside=beside, policy=holding).claim
 
 
 def refusal(
@@ -107,7 +107,7 @@ def test_a_card_whose_tenants_are_gone_takes_another_mode() -> None:
 @pytest.mark.parametrize(("mode", "other"), list(product(Isolation, repeat=2)))
 def test_admin_access_is_given_beside_every_mode(mode: Isolation, other: Isolation) -> None:
     tenant = admit("a", share(GPU_0, 1), isolation=mode, beside=[])
-    admin = admit("admin", alone(GPU_0, admin_access=True), isolation=other, beside=[tenant])
+    admin = admit("admin", exclusive(GPU_0, admin_access=True), isolation=other, beside=[tenant])
 
     assert admit("a", share(GPU_0, 1), isolation=mode, beside=[admin]).shares
 
@@ -116,7 +116,7 @@ def test_admin_access_is_given_beside_every_mode(mode: Isolation, other: Isolati
 def test_a_device_given_alone_may_be_in_every_mode_and_is_refused_to_others(
     mode: Isolation,
 ) -> None:
-    first = admit("a", alone(GPU_0), isolation=mode, beside=[])
+    first = admit("a", exclusive(GPU_0), isolation=mode, beside=[])
 
     text = refusal("b", share(GPU_0, 1), isolation=mode, beside=[first])
 
@@ -135,10 +135,10 @@ def test_hard_and_soft_share_a_card_where_the_enforcer_does_the_same_for_both(
 ) -> None:
     rules = replace(RULES, enforcers={enforcer.name: enforcer})
     node = replace(NODE, enforcer=enforcer.name, rules=rules)
-    soft = prepared("a", share(GPU_0, 1), on=node, terms=terms(isolation=SOFT))
+    soft = prepared("a", share(GPU_0, 1), on=node, policy=policy(isolation=SOFT))
     hard = allocated("b", share(GPU_0, 2))
 
-    kept = admitted(hard, on=node, beside=[soft], terms=terms(isolation=HARD))
+    kept = admitted(hard, on=node, beside=[soft], policy=policy(isolation=HARD))
 
     assert [each.isolation for each in kept.claim.shares] == [HARD]
 
@@ -154,16 +154,16 @@ def test_a_tenant_may_choose_hard_where_the_enforcer_brings_a_limiter_for_it(
 
 
 def test_the_isolation_of_an_admin_access_is_nobody_s_choice() -> None:
-    chosen = terms(isolation=SHARED, isolation_by_tenant=True)
-    admin = allocated("admin", alone(GPU_0, admin_access=True))
+    chosen = policy(isolation=SHARED, isolation_by_tenant=True)
+    admin = allocated("admin", exclusive(GPU_0, admin_access=True))
 
-    assert admitted(admin, on=NODE, terms=chosen).claim.shares
+    assert admitted(admin, on=NODE, policy=chosen).claim.shares
 
 
 def test_the_requests_of_one_claim_are_isolated_alike() -> None:
     claim = allocated("a", share(GPU_0, 1, request="one"), share(GPU_1, 2, request="two"))
 
     with pytest.raises(ClaimError) as caught:
-        fit.fit(claim, [terms(isolation=SOFT), terms(isolation=HARD)], NODE, [])
+        fit.fit(claim, [policy(isolation=SOFT), policy(isolation=HARD)], NODE, [])
 
     assert str(caught.value) == "claim default/a: isolation: found hard, soft, expected one"

@@ -6,16 +6,16 @@ from hypothesis import strategies as st
 
 from tensorfusion_dra.core.claims import limits
 from tensorfusion_dra.core.claims.limits import Limit
-from tensorfusion_dra.core.claims.terms import Terms
+from tensorfusion_dra.core.claims.share_policy import SharePolicy
 from tensorfusion_dra.core.errors import ClaimError
 from tensorfusion_dra.core.kubernetes import quantity
 from tensorfusion_dra.core.kubernetes.quantity import GIB
-from tests.support.claims import DEFAULTS, terms
+from tests.support.claims import DEFAULTS, policy
 from tests.support.gpus import gpu
 
 
 def limit(
-    tflops: str, vram: str, *, milli_tflops: int = 312_000, holding: Terms = DEFAULTS
+    tflops: str, vram: str, *, milli_tflops: int = 312_000, holding: SharePolicy = DEFAULTS
 ) -> Limit:
     consumed = {"tflops": quantity.parse(tflops), "vram": quantity.parse(vram)}
     return limits.wanted("gpu-0", gpu(milli_tflops=milli_tflops), consumed, holding)
@@ -40,7 +40,7 @@ def limit(
 )
 def test_compute_is_a_percentage_rounded_up_and_within_1_to_100(tflops: str, percent: int) -> None:
     assert limit(tflops, "1Gi").sm_percent == percent
-    assert limit("0", "1Gi", holding=terms(tflops=tflops)).sm_percent == percent
+    assert limit("0", "1Gi", holding=policy(tflops=tflops)).sm_percent == percent
 
 
 def test_a_fractional_card_is_divided_exactly() -> None:
@@ -56,20 +56,20 @@ def test_memory_is_what_was_consumed_in_bytes(vram: str, vram_bytes: int) -> Non
 
 
 def test_who_names_one_limit_has_what_it_consumes_of_the_other() -> None:
-    assert limit("78", "8Gi", holding=terms(vram="16Gi")) == Limit(
+    assert limit("78", "8Gi", holding=policy(vram="16Gi")) == Limit(
         sm_percent=25, vram_bytes=16 * GIB
     )
-    assert limit("78", "8Gi", holding=terms(tflops="156")) == Limit(
+    assert limit("78", "8Gi", holding=policy(tflops="156")) == Limit(
         sm_percent=50, vram_bytes=8 * GIB
     )
 
 
 def test_a_limit_that_is_its_request_holds_and_a_billionth_less_is_refused() -> None:
-    assert limit("78", "8Gi", holding=terms(tflops="78", vram="8Gi")) == limit("78", "8Gi")
+    assert limit("78", "8Gi", holding=policy(tflops="78", vram="8Gi")) == limit("78", "8Gi")
 
     for less, text in (
-        (terms(tflops="77.999999999"), "tflops limit: found 77999999999n, expected at least its"),
-        (terms(vram="8191Mi"), "vram limit: found 8191Mi, expected at least its request 8Gi"),
+        (policy(tflops="77.999999999"), "tflops limit: found 77999999999n, expected at least its"),
+        (policy(vram="8191Mi"), "vram limit: found 8191Mi, expected at least its request 8Gi"),
     ):
         with pytest.raises(ClaimError, match=f"gpu-0: {text}"):
             limit("78", "8Gi", holding=less)

@@ -9,7 +9,7 @@ from tensorfusion_dra.core.claims import limits_document
 from tensorfusion_dra.core.claims.claim import PodRef
 from tensorfusion_dra.core.devices.sharing import Isolation, Qos
 from tensorfusion_dra.core.kubernetes.quantity import GIB
-from tests.support.claims import alone, node_offer, prepared, share, share_id, terms
+from tests.support.claims import exclusive, node_offer, policy, prepared, share, share_id
 from tests.support.gpus import cards
 
 NODE = node_offer(*cards(2))
@@ -23,7 +23,7 @@ def test_it_names_the_claim_its_pods_and_every_share_with_its_limits() -> None:
             "a",
             share(GPU_0, 1, tflops="78", vram="20Gi"),
             on=NODE,
-            terms=terms(tflops="156", vram="30Gi", qos=Qos.HIGH),
+            policy=policy(tflops="156", vram="30Gi", qos=Qos.HIGH),
         ),
         pods=(PodRef(namespace="default", name="p", uid="uid-of-p"),),
     )
@@ -54,7 +54,7 @@ def test_it_names_the_claim_its_pods_and_every_share_with_its_limits() -> None:
 
 
 def test_a_clamped_limit_is_told_as_such() -> None:
-    claim = prepared("a", share(GPU_0, 1, vram="20Gi"), on=NODE, terms=terms(vram="100Gi"))
+    claim = prepared("a", share(GPU_0, 1, vram="20Gi"), on=NODE, policy=policy(vram="100Gi"))
 
     document = limits_document.document(claim)
 
@@ -64,9 +64,9 @@ def test_a_clamped_limit_is_told_as_such() -> None:
 
 
 def test_a_share_without_a_limit_has_none_in_it() -> None:
-    shared = prepared("a", alone(GPU_0), on=NODE, terms=terms(isolation=Isolation.SHARED))
-    free = prepared("b", share(GPU_0, 1), on=NODE, terms=terms(limiter=False))
-    admin = prepared("c", alone(GPU_0, admin_access=True), on=NODE)
+    shared = prepared("a", exclusive(GPU_0), on=NODE, policy=policy(isolation=Isolation.SHARED))
+    free = prepared("b", share(GPU_0, 1), on=NODE, policy=policy(limiter=False))
+    admin = prepared("c", exclusive(GPU_0, admin_access=True), on=NODE)
 
     for claim in (shared, free, admin):
         document = limits_document.document(claim)

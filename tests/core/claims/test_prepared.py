@@ -13,7 +13,7 @@ from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.devices.sharing import Isolation, Qos
 from tensorfusion_dra.core.kubernetes import quantity
 from tensorfusion_dra.core.kubernetes.quantity import GIB
-from tests.support.claims import alone, node_offer, prepared, share, terms
+from tests.support.claims import exclusive, node_offer, policy, prepared, share
 from tests.support.gpus import cards
 
 NODE = node_offer(*cards(3))
@@ -21,8 +21,8 @@ GPU_0, GPU_1, GPU_2 = NODE.devices
 RECORD = prepared(
     "a",
     share(GPU_0, 1, tflops="71.2", request="main"),
-    alone(GPU_1, request="whole"),
-    alone(GPU_2, request="watch", admin_access=True),
+    exclusive(GPU_1, request="whole"),
+    exclusive(GPU_2, request="watch", admin_access=True),
     on=NODE,
 )
 MOUNT = Mount(host_path="/opt/lib/libcuda.so.1", container_path="/usr/lib/libcuda.so.1")
@@ -96,7 +96,7 @@ def test_a_record_without_one_of_its_fields_is_not_taken(field: str) -> None:
 
 
 def test_a_share_is_clamped_if_its_limit_is_less_than_what_was_asked_for() -> None:
-    (kept,) = prepared("a", share(GPU_0, 1, vram="8Gi"), on=NODE, terms=terms(vram="16Gi")).shares
+    (kept,) = prepared("a", share(GPU_0, 1, vram="8Gi"), on=NODE, policy=policy(vram="16Gi")).shares
     assert kept.limit is not None
 
     smaller = replace(kept, limit=replace(kept.limit, vram_bytes=16 * GIB - 1))

@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 from tensorfusion_dra.core.claims import tenancy
 from tensorfusion_dra.core.claims.claim import Allocation
 from tensorfusion_dra.core.claims.tenancy import Rules
-from tensorfusion_dra.core.devices.gpu import Host
+from tensorfusion_dra.core.devices.gpu import HostResources
 from tensorfusion_dra.core.devices.oversubscription import Oversubscription
 from tensorfusion_dra.core.devices.sharing import Isolation
 from tensorfusion_dra.core.errors import ClaimError
 from tensorfusion_dra.core.kubernetes.quantity import GIB
-from tests.support.claims import RULES, admitted, allocated, alone, node_offer, share, terms
+from tests.support.claims import RULES, admitted, allocated, exclusive, node_offer, policy, share
 from tests.support.gpus import NODE as DEFAULT_NODE
 from tests.support.gpus import cards, gpu
 from tests.support.tenants import Card, limit_of
@@ -145,10 +145,10 @@ def test_several_shares_of_one_claim_divide_a_card_like_several_claims() -> None
 def test_admin_access_and_claims_without_limits_take_no_part() -> None:
     card = Card(NODE)
     card.records["admin"] = admitted(
-        allocated("admin", alone(GPU_0, admin_access=True)), on=NODE
+        allocated("admin", exclusive(GPU_0, admin_access=True)), on=NODE
     ).claim
     free = admitted(
-        allocated("free", of_card(9, 30)), on=NODE, terms=terms(vram="80Gi", limiter=False)
+        allocated("free", of_card(9, 30)), on=NODE, policy=policy(vram="80Gi", limiter=False)
     )
     card.records["free"] = free.claim
 
@@ -192,7 +192,7 @@ RATIOS = Oversubscription(tflops_percent=100, host_memory_percent=50, host_disk_
 OVERSUBSCRIBED = node_offer(
     gpu(vram_bytes=40 * GIB),
     node=replace(DEFAULT_NODE, oversubscription=RATIOS),
-    host=Host(memory_bytes=40 * GIB),
+    host=HostResources(memory_bytes=40 * GIB),
 )
 
 

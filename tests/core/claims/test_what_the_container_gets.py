@@ -6,18 +6,18 @@ from typing import Any, Final
 
 import pytest
 
-from tensorfusion_dra.core.claims import cdi, fit, terms
+from tensorfusion_dra.core.claims import cdi, fit, share_policy
 from tensorfusion_dra.core.claims.claim import AllocatedClaim, OpaqueConfig, PodRef
 from tensorfusion_dra.core.claims.enforcers.tensor_fusion import TensorFusion
 from tensorfusion_dra.core.claims.fit import NodeOffer
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
-from tensorfusion_dra.core.devices.gpu import Host
+from tensorfusion_dra.core.devices.gpu import HostResources
 from tensorfusion_dra.core.devices.oversubscription import Oversubscription
 from tensorfusion_dra.core.errors import ClaimError
 from tensorfusion_dra.core.kubernetes import quantity
 from tensorfusion_dra.core.kubernetes.quantity import GIB, MIB
 from tests.support.cdi_rules import environment, injected, violations
-from tests.support.claims import DEFAULTS, RULES, allocated, alone, node_offer, prepared, share
+from tests.support.claims import DEFAULTS, RULES, allocated, exclusive, node_offer, prepared, share
 from tests.support.gpus import NODE, cards, gpu
 
 ENFORCER: Final = TensorFusion(hypervisor_ip="192.0.2.7")
@@ -35,7 +35,7 @@ OVERSUBSCRIBED: Final = node_offer(  # 312 TFLOPS and 80Gi, handed out as 468 an
             tflops_percent=150, host_memory_percent=50, host_disk_percent=0
         ),
     ),
-    host=Host(memory_bytes=80 * GIB),
+    host=HostResources(memory_bytes=80 * GIB),
 )
 
 BYPASSES_EMPTIED: Final = {
@@ -122,8 +122,8 @@ def pod(**said: str) -> dict[str, str]:
 
 def admitted(claimed: Claimed, *pods: dict[str, str]) -> PreparedClaim:
     claim = claimed.claim()
-    said = terms.of_pods(claim, {f"default/p{n}": found for n, found in enumerate(pods)})
-    holding = [terms.of_share(claim, item, said, DEFAULTS) for item in claim.allocations]
+    said = share_policy.of_pods(claim, {f"default/p{n}": found for n, found in enumerate(pods)})
+    holding = [share_policy.of_share(claim, item, said, DEFAULTS) for item in claim.allocations]
     return fit.fit(claim, holding, claimed.node, claimed.others()).claim
 
 
@@ -394,7 +394,7 @@ def test_a_simulated_card_has_the_limits_and_nothing_of_the_host() -> None:
 
 
 def test_an_administrator_sees_the_card_and_is_not_limited() -> None:
-    claim = prepared("a", alone(next(iter(TWO_A100.devices)), admin_access=True), on=TWO_A100)
+    claim = prepared("a", exclusive(next(iter(TWO_A100.devices)), admin_access=True), on=TWO_A100)
 
     assert container(claim) == (EVERYWHERE, {})
     assert ENFORCER.needs(claim).files == ()

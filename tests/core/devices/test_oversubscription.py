@@ -11,7 +11,7 @@ from tensorfusion_dra.core.claims.limits import Limit
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.devices import device, oversubscription
 from tensorfusion_dra.core.devices.device import Device
-from tensorfusion_dra.core.devices.gpu import Gpu, Host, Inventory
+from tensorfusion_dra.core.devices.gpu import Gpu, HostResources, Inventory
 from tensorfusion_dra.core.devices.oversubscription import Oversubscription
 from tensorfusion_dra.core.errors import ClaimError, InputError
 from tensorfusion_dra.core.kubernetes import quantity, slice_rules
@@ -23,12 +23,14 @@ HALF_MORE = Oversubscription(tflops_percent=150, host_memory_percent=50, host_di
 POOL = replace(NODE, oversubscription=HALF_MORE)
 
 
-def published(*cards: Gpu, host: Host, ratios: Oversubscription = HALF_MORE) -> tuple[Device, ...]:
+def published(
+    *cards: Gpu, host: HostResources, ratios: Oversubscription = HALF_MORE
+) -> tuple[Device, ...]:
     return device.devices(Inventory(gpus=cards), replace(NODE, oversubscription=ratios), host)
 
 
 def test_tenants_divide_the_virtual_totals() -> None:
-    (a100,) = published(gpu(vram_bytes=40 * GIB), host=Host(memory_bytes=40 * GIB))
+    (a100,) = published(gpu(vram_bytes=40 * GIB), host=HostResources(memory_bytes=40 * GIB))
 
     assert {name: str(entry.value) for name, entry in a100.capacity.items()} == {
         "tflops": "312",
@@ -39,7 +41,7 @@ def test_tenants_divide_the_virtual_totals() -> None:
 
 
 def test_who_names_nothing_takes_all_that_is_shared_and_nothing_of_what_is_not() -> None:
-    (a100,) = published(gpu(vram_bytes=40 * GIB), host=Host(memory_bytes=40 * GIB))
+    (a100,) = published(gpu(vram_bytes=40 * GIB), host=HostResources(memory_bytes=40 * GIB))
 
     assert {name: str(entry.default) for name, entry in a100.capacity.items()} == {
         "tflops": "0",
@@ -57,7 +59,7 @@ def test_a_pool_that_hands_out_no_more_has_no_virtual_capacity() -> None:
 
 
 def test_fractions_of_compute_stay_exact() -> None:
-    (card,) = published(gpu(milli_tflops=71_200), host=Host())
+    (card,) = published(gpu(milli_tflops=71_200), host=HostResources())
 
     assert str(card.capacity["virtual_tflops"].value) == "106800m"
 
@@ -67,7 +69,7 @@ def test_the_hosts_memory_and_disk_go_to_the_cards_by_their_own_size() -> None:
     small, large = published(
         gpu(0, vram_bytes=16 * GIB),
         gpu(1, vram_bytes=48 * GIB),
-        host=Host(memory_bytes=64 * GIB, disk_bytes=320 * GIB),
+        host=HostResources(memory_bytes=64 * GIB, disk_bytes=320 * GIB),
         ratios=ratios,
     )
 
@@ -79,7 +81,7 @@ def test_every_device_tells_the_nodes_totals() -> None:
     (first, second) = published(
         gpu(0, vram_bytes=40 * GIB),
         gpu(1, vram_bytes=40 * GIB),
-        host=Host(memory_bytes=80 * GIB),
+        host=HostResources(memory_bytes=80 * GIB),
     )
 
     for one in (first, second):
@@ -103,7 +105,7 @@ def test_the_parts_never_exceed_the_whole(
         tflops_percent=100, host_memory_percent=memory_percent, host_disk_percent=disk_percent
     )
     cards = tuple(gpu(index, vram_bytes=size + MIB) for index, size in enumerate(sizes))
-    host = Host(memory_bytes=memory, disk_bytes=disk)
+    host = HostResources(memory_bytes=memory, disk_bytes=disk)
 
     totals = oversubscription.virtual(cards, ratios, host)
 
@@ -142,7 +144,9 @@ def taken(
     name: str, virtual: tuple[str, str] | None, beside: Sequence[PreparedClaim] = ()
 ) -> PreparedClaim:
     """A claim on one 40Gi A100 at 1.5x; None asks for the physical pair."""
-    node = node_offer(gpu(vram_bytes=40 * GIB), node=POOL, host=Host(memory_bytes=40 * GIB))
+    node = node_offer(
+        gpu(vram_bytes=40 * GIB), node=POOL, host=HostResources(memory_bytes=40 * GIB)
+    )
     (a100,) = node.devices
     if virtual is None:
         consumed = {"tflops": "312", "vram": "40Gi", "virtual_tflops": "468"}
@@ -165,10 +169,10 @@ def test_shares_fill_the_virtual_totals_to_the_last_unit_and_not_one_more() -> N
 
 
 def test_who_names_the_physical_pair_has_the_card_alone() -> None:
-    alone = taken("1", None)
+    exclusive = taken("1", None)
 
     with pytest.raises(ClaimError, match=r"virtual_tflops: 1 beside 468 held is over 468"):
-        taken("2", ("1", "1Mi"), [alone])
+        taken("2", ("1", "1Mi"), [exclusive])
 
 
 def test_limits_follow_the_virtual_amounts() -> None:

@@ -5,12 +5,12 @@ from dataclasses import replace
 import pytest
 
 from tensorfusion_dra.core.claims import tenancy
-from tensorfusion_dra.core.devices.gpu import Host
+from tensorfusion_dra.core.devices.gpu import HostResources
 from tensorfusion_dra.core.devices.oversubscription import Oversubscription
 from tensorfusion_dra.core.errors import ClaimError
 from tensorfusion_dra.core.kubernetes import quantity
 from tensorfusion_dra.core.kubernetes.quantity import GIB, MIB
-from tests.support.claims import admitted, allocated, alone, node_offer, prepared, share, terms
+from tests.support.claims import admitted, allocated, exclusive, node_offer, policy, prepared, share
 from tests.support.gpus import NODE, gpu, published
 from tests.support.tenants import limit_of
 
@@ -31,13 +31,13 @@ def test_virtual_memory_extends_what_can_be_handed_out() -> None:
     ratios = Oversubscription(tflops_percent=100, host_memory_percent=50, host_disk_percent=0)
     pool = replace(NODE, oversubscription=ratios)
 
-    (device,) = published(KEEPING, node=pool, host=Host(memory_bytes=2 * GIB))
+    (device,) = published(KEEPING, node=pool, host=HostResources(memory_bytes=2 * GIB))
 
     assert str(device.capacity["virtual_vram"].value) == "15934Mi"
 
 
 def test_the_whole_card_is_what_can_be_handed_out() -> None:
-    whole = prepared("a", alone(CARD), on=NOW)
+    whole = prepared("a", exclusive(CARD), on=NOW)
 
     assert limit_of(whole).vram_bytes == 14910 * MIB
 
@@ -68,6 +68,8 @@ def test_more_than_the_old_total_is_refused() -> None:
 
 
 def test_nothing_of_what_the_driver_keeps_is_lent() -> None:
-    record = prepared("a", share(CARD, 1, tflops="1", vram="1Gi"), on=NOW, terms=terms(vram="1Ti"))
+    record = prepared(
+        "a", share(CARD, 1, tflops="1", vram="1Gi"), on=NOW, policy=policy(vram="1Ti")
+    )
 
     assert limit_of(record).vram_bytes == 14910 * MIB

@@ -4,8 +4,11 @@ from collections.abc import Sequence
 
 from tensorfusion_dra.core.devices import slices
 from tensorfusion_dra.core.devices.slices import Slice
-from tensorfusion_dra.core.kubernetes import stored
-from tensorfusion_dra.core.kubernetes.stored import GATE_CONSUMABLE_CAPACITY, GATE_DEVICE_TAINTS
+from tensorfusion_dra.core.kubernetes import slice_normal_form
+from tensorfusion_dra.core.kubernetes.slice_normal_form import (
+    GATE_CONSUMABLE_CAPACITY,
+    GATE_DEVICE_TAINTS,
+)
 from tests.support.publications import NAME, publication, wanted, written
 
 CONSUMABLE_OFF = frozenset({GATE_CONSUMABLE_CAPACITY})
@@ -19,7 +22,7 @@ def dropping(gates: frozenset[str], items: Sequence[Slice]) -> list[Slice]:
             **item,
             "spec": {
                 **item["spec"],
-                "devices": stored.without(item["spec"]["devices"], gates),
+                "devices": slice_normal_form.without(item["spec"]["devices"], gates),
             },
         }
         for item in items

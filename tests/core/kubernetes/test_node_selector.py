@@ -15,12 +15,12 @@ def requirement(key: str, operator: str, *values: str) -> dict[str, Any]:
     return {"key": key, "operator": operator, **({"values": list(values)} if values else {})}
 
 
-def terms(*found: Any) -> dict[str, Any]:
+def policy(*found: Any) -> dict[str, Any]:
     return {"nodeSelectorTerms": list(found)}
 
 
 def expressions(*found: Any) -> dict[str, Any]:
-    return terms({"matchExpressions": list(found)})
+    return policy({"matchExpressions": list(found)})
 
 
 @pytest.mark.parametrize(
@@ -54,24 +54,24 @@ def test_one_term_is_enough_and_all_of_its_requirements_are_needed() -> None:
     named = requirement("metadata.name", "In", "node-01")
 
     assert node_selector.selects(
-        terms({"matchExpressions": [test]}, {"matchExpressions": [prod]}), NODE
+        policy({"matchExpressions": [test]}, {"matchExpressions": [prod]}), NODE
     )
     assert not node_selector.selects(expressions(prod, test), NODE)
-    assert node_selector.selects(terms({"matchFields": [named], "matchExpressions": [prod]}), NODE)
+    assert node_selector.selects(policy({"matchFields": [named], "matchExpressions": [prod]}), NODE)
     assert not node_selector.selects(
-        terms({"matchFields": [named], "matchExpressions": [test]}), NODE
+        policy({"matchFields": [named], "matchExpressions": [test]}), NODE
     )
 
 
 @pytest.mark.parametrize(("operator", "selected"), [("In", True), ("NotIn", False)])
 def test_a_field_selects_by_name(operator: str, selected: bool) -> None:
-    found = terms({"matchFields": [requirement("metadata.name", operator, "node-01")]})
+    found = policy({"matchFields": [requirement("metadata.name", operator, "node-01")]})
 
     assert node_selector.selects(found, NODE) is selected
 
 
 @pytest.mark.parametrize(
-    "found", [None, {}, terms(), terms({}), terms({"matchExpressions": [], "matchFields": None})]
+    "found", [None, {}, policy(), policy({}), policy({"matchExpressions": [], "matchFields": None})]
 )
 def test_nothing_selects_nothing(found: Any) -> None:
     assert not node_selector.selects(found, NODE)
@@ -86,12 +86,12 @@ def test_nothing_selects_nothing(found: Any) -> None:
             "nodeSelector: found ['matchLabels'], expected ['nodeSelectorTerms']",
         ),
         ({"nodeSelectorTerms": "x"}, "nodeSelectorTerms: found 'x', expected a list"),
-        (terms("x"), "nodeSelectorTerms[0]: found 'x', expected an object"),
+        (policy("x"), "nodeSelectorTerms[0]: found 'x', expected an object"),
         (
-            terms({"matchLabels": {}}),
+            policy({"matchLabels": {}}),
             "[0]: found ['matchLabels'], expected ['matchFields', 'matchExpressions']",
         ),
-        (terms({"matchExpressions": {}, "matchFields": 3}), "matchFields: found 3, expected"),
+        (policy({"matchExpressions": {}, "matchFields": 3}), "matchFields: found 3, expected"),
         (expressions("x"), "matchExpressions[0]: found 'x', expected an object"),
         (expressions({"key": "a", "operator": "In", "values": [1]}), "values: found [1], expected"),
         (expressions(requirement("a b", "Exists")), "found key 'a b', expected the key of a label"),
@@ -101,15 +101,15 @@ def test_nothing_selects_nothing(found: Any) -> None:
         (expressions(requirement("a", "Gt", "b")), "found values ['b'], expected one whole number"),
         (expressions(requirement("a", "Lt", "1", "2")), "expected one whole number"),
         (
-            terms({"matchFields": [requirement("spec.x", "In", "a")]}),
+            policy({"matchFields": [requirement("spec.x", "In", "a")]}),
             "matchFields[0]: found key 'spec.x', expected metadata.name",
         ),
         (
-            terms({"matchFields": [requirement("metadata.name", "Exists")]}),
+            policy({"matchFields": [requirement("metadata.name", "Exists")]}),
             "found operator 'Exists', expected In or NotIn",
         ),
         (
-            terms({"matchFields": [requirement("metadata.name", "In", "a", "b")]}),
+            policy({"matchFields": [requirement("metadata.name", "In", "a", "b")]}),
             "found 2 values, expected one",
         ),
     ],
@@ -122,13 +122,13 @@ def test_what_cannot_be_read_is_named(found: Any, told: str) -> None:
 
 
 def test_all_that_is_wrong_is_named_at_once() -> None:
-    found = terms({"matchExpressions": ["x"]}, {"matchFields": ["y"]})
+    found = policy({"matchExpressions": ["x"]}, {"matchFields": ["y"]})
 
     with pytest.raises(InputError, match=r"'x'.*; .*'y'"):
         node_selector.selects(found, NODE)
 
 
 def test_a_term_that_matches_wins_over_one_that_cannot_be_read() -> None:
-    found = terms("x", {"matchExpressions": [requirement("pool", "Exists")]})
+    found = policy("x", {"matchExpressions": [requirement("pool", "Exists")]})
 
     assert node_selector.selects(found, NODE)

@@ -215,10 +215,10 @@ def result(**fields: object) -> Json:
 
 def allocation(*results: Json, **devices: object) -> Json:
     """An allocation on one node."""
-    terms = [{"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["node-a"]}]}]
+    policy = [{"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["node-a"]}]}]
     return {
         "devices": {"results": list(results) or [result()], **devices},
-        "nodeSelector": {"nodeSelectorTerms": terms},
+        "nodeSelector": {"nodeSelectorTerms": policy},
     }
 
 

@@ -5,8 +5,11 @@ from typing import Any
 
 import pytest
 
-from tensorfusion_dra.core.kubernetes import stored
-from tensorfusion_dra.core.kubernetes.stored import GATE_CONSUMABLE_CAPACITY, GATE_DEVICE_TAINTS
+from tensorfusion_dra.core.kubernetes import slice_normal_form
+from tensorfusion_dra.core.kubernetes.slice_normal_form import (
+    GATE_CONSUMABLE_CAPACITY,
+    GATE_DEVICE_TAINTS,
+)
 from tests.support.gpus import gpu, published
 
 TAINT = {"key": "tensor-fusion.ai/lost", "effect": "NoSchedule"}
@@ -18,7 +21,7 @@ def sent(**changes: Any) -> dict[str, Any]:
 
 
 def same(left: dict[str, Any], right: dict[str, Any]) -> bool:
-    return stored.normal([left]) == stored.normal([right])
+    return slice_normal_form.normal([left]) == slice_normal_form.normal([right])
 
 
 def test_quantities_are_compared_by_amount() -> None:
@@ -79,7 +82,7 @@ def test_the_time_of_a_taint_is_the_servers() -> None:
 
 
 def test_without_consumable_capacity_the_policy_and_the_sharing_are_gone() -> None:
-    (kept,) = stored.without([sent()], frozenset({GATE_CONSUMABLE_CAPACITY}))
+    (kept,) = slice_normal_form.without([sent()], frozenset({GATE_CONSUMABLE_CAPACITY}))
 
     assert "allowMultipleAllocations" not in kept
     assert kept["capacity"] == {"tflops": {"value": "312"}, "vram": {"value": "80Gi"}}
@@ -87,7 +90,7 @@ def test_without_consumable_capacity_the_policy_and_the_sharing_are_gone() -> No
 
 
 def test_without_taints_only_they_are_gone() -> None:
-    (kept,) = stored.without([sent(taints=[TAINT])], frozenset({GATE_DEVICE_TAINTS}))
+    (kept,) = slice_normal_form.without([sent(taints=[TAINT])], frozenset({GATE_DEVICE_TAINTS}))
 
     assert kept == sent()
 
@@ -96,7 +99,7 @@ def test_what_is_compared_stays_as_it_was() -> None:
     device = sent(taints=[{**TAINT, "timeAdded": "2026-01-01T00:00:00Z"}])
     before = copy.deepcopy(device)
 
-    stored.normal([device])
-    stored.without([device], frozenset({GATE_CONSUMABLE_CAPACITY, GATE_DEVICE_TAINTS}))
+    slice_normal_form.normal([device])
+    slice_normal_form.without([device], frozenset({GATE_CONSUMABLE_CAPACITY, GATE_DEVICE_TAINTS}))
 
     assert device == before

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from tensorfusion_dra.core.claims import terms
+from tensorfusion_dra.core.claims import share_policy
 from tensorfusion_dra.core.claims.claim import AllocatedClaim, OpaqueConfig
 from tensorfusion_dra.core.claims.share_parameters import ShareParameters
-from tensorfusion_dra.core.claims.terms import Terms
+from tensorfusion_dra.core.claims.share_policy import SharePolicy
 from tensorfusion_dra.core.devices.sharing import Isolation, Qos
 from tensorfusion_dra.core.errors import ClaimError
 from tensorfusion_dra.core.kubernetes import quantity
@@ -28,8 +28,8 @@ def vram(text: str) -> Fields:
     return {"limits": {"vram": text}}
 
 
-def holding(*configs: OpaqueConfig, said: ShareParameters = NOTHING) -> Terms:
-    return terms.of_share(allocated("a", SHARE, configs=configs), SHARE, said, DEFAULTS)
+def holding(*configs: OpaqueConfig, said: ShareParameters = NOTHING) -> SharePolicy:
+    return share_policy.of_share(allocated("a", SHARE, configs=configs), SHARE, said, DEFAULTS)
 
 
 def annotated(key: str, value: str) -> dict[str, str]:
@@ -38,7 +38,7 @@ def annotated(key: str, value: str) -> dict[str, str]:
 
 def what_holds(
     of_class: Fields | None, of_claim: Fields | None, annotation: str | None, pods: list[str]
-) -> Terms:
+) -> SharePolicy:
     """Reads the claim as the node does: its annotations, else those of its pods."""
     configs = [config("class", **of_class)] if of_class is not None else []
     configs += [config("claim", **of_claim)] if of_claim is not None else []
@@ -48,12 +48,12 @@ def what_holds(
         configs=tuple(configs),
         annotations={} if annotation is None else annotated("vram-limit", annotation),
     )
-    said = terms.annotated(claim)
+    said = share_policy.annotated(claim)
     if said is None:
-        said = terms.of_pods(
+        said = share_policy.of_pods(
             claim, {f"default/{i}": annotated("vram-limit", v) for i, v in enumerate(pods)}
         )
-    return terms.of_share(claim, SHARE, said, DEFAULTS)
+    return share_policy.of_share(claim, SHARE, said, DEFAULTS)
 
 
 FORBIDDEN = {"overridable": False}
@@ -104,7 +104,7 @@ def test_each_attribute_is_taken_from_whoever_says_it_first() -> None:
         said=ShareParameters(isolation=Isolation.HARD, vram_limit=quantity.parse("9Gi")),
     )
 
-    assert found == Terms(
+    assert found == SharePolicy(
         isolation=Isolation.HARD,
         qos=Qos.HIGH,
         tflops_limit=quantity.parse("100"),
@@ -184,7 +184,7 @@ def test_the_requests_that_a_config_is_for(
     share = claims.share("gpu-0", 1, request=request_name, subrequest=subrequest)
     claim = allocated("a", share, configs=(config("claim", *requests, qos="critical"),))
 
-    found = terms.of_share(claim, share, NOTHING, DEFAULTS)
+    found = share_policy.of_share(claim, share, NOTHING, DEFAULTS)
 
     assert (found.qos is Qos.CRITICAL) is is_for_it
 
@@ -194,7 +194,7 @@ def test_a_class_that_forbids_overriding_does_so_for_its_own_request_only() -> N
     configs = (config("class", "main", qos="low", **FORBIDDEN), config("claim", qos="high"))
     claim = allocated("a", SHARE, other, configs=configs)
 
-    found = [terms.of_share(claim, share, NOTHING, DEFAULTS).qos for share in (SHARE, other)]
+    found = [share_policy.of_share(claim, share, NOTHING, DEFAULTS).qos for share in (SHARE, other)]
 
     assert found == [Qos.LOW, Qos.HIGH]
 
@@ -218,13 +218,13 @@ def test_malformed_parameters_are_refused_also_where_a_class_goes_over_them() ->
 
 
 def of_pods(pods: dict[str, dict[str, str]]) -> ShareParameters:
-    return terms.of_pods(allocated("a", SHARE), pods)
+    return share_policy.of_pods(allocated("a", SHARE), pods)
 
 
 def test_malformed_annotations_are_refused_with_whose_they_are() -> None:
     claim: AllocatedClaim = allocated("a", SHARE, annotations=annotated("qos", "best"))
     with pytest.raises(ClaimError, match=r"claim default/a: annotation tensor-fusion\.ai/qos: f"):
-        terms.annotated(claim)
+        share_policy.annotated(claim)
 
     text = r"claim default/a: pod default/p: annotation tensor-fusion\.ai/vram-limit: found '1_0'"
     with pytest.raises(ClaimError, match=text):
@@ -234,7 +234,7 @@ def test_malformed_annotations_are_refused_with_whose_they_are() -> None:
 def test_annotations_of_something_else_are_none() -> None:
     claim = allocated("a", SHARE, annotations={"tensor-fusion.ai/gpu-count": "2", "a": "b"})
 
-    assert terms.annotated(claim) is None
+    assert share_policy.annotated(claim) is None
     assert of_pods({"default/p": {"a": "b"}}) == NOTHING
 
 
@@ -242,4 +242,6 @@ def test_annotations_of_something_else_are_none() -> None:
 def test_each_annotation_of_a_claim_keeps_its_pods_from_being_asked(key: str) -> None:
     value = {"qos": "low", "isolation": "hard"}.get(key, "1Gi")
 
-    assert terms.annotated(allocated("a", SHARE, annotations=annotated(key, value))) is not None
+    assert (
+        share_policy.annotated(allocated("a", SHARE, annotations=annotated(key, value))) is not None
+    )

@@ -13,7 +13,7 @@ from tensorfusion_dra.driver.ports.discovery import DeviceNodes, DriverFiles
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Host:
+class NodeOffers:
     """What the driver needs of the machine to hand out a card.
 
     Attributes:

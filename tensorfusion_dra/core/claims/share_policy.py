@@ -13,7 +13,7 @@ from tensorfusion_dra.core.kubernetes.quantity import Quantity
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Terms:
+class SharePolicy:
     """What holds for one share.
 
     Attributes:
@@ -59,8 +59,8 @@ def of_pods(claim: AllocatedClaim, pods: Mapping[str, Mapping[str, str]]) -> Sha
 
 
 def of_share(
-    claim: AllocatedClaim, allocation: Allocation, said: ShareParameters, defaults: Terms
-) -> Terms:
+    claim: AllocatedClaim, allocation: Allocation, said: ShareParameters, defaults: SharePolicy
+) -> SharePolicy:
     """The terms of one share.
 
     A claim's parameters go over its class's, unless the class is not overridable; both go over
@@ -83,7 +83,7 @@ def of_share(
         upper, lower = of_class, of_claim
     asked = upper.over(lower).over(said)
     isolation = asked.isolation or defaults.isolation
-    return Terms(
+    return SharePolicy(
         isolation=isolation,
         qos=asked.qos or defaults.qos,
         tflops_limit=asked.tflops_limit,

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from tensorfusion_dra.cluster import watch, watched
+from tensorfusion_dra.cluster import object_cache, watch
 from tensorfusion_dra.cluster.api import Api
-from tensorfusion_dra.cluster.watched import WatchedObjects
+from tensorfusion_dra.cluster.object_cache import ObjectCache
 from tensorfusion_dra.core.errors import InputError, RetryableError
 from tensorfusion_dra.simulator.api.faults import Cut, Refuse
 from tensorfusion_dra.simulator.apiserver import ApiServer
@@ -48,7 +48,7 @@ class Woken:
 
 
 @contextmanager
-def following(found: WatchedObjects) -> Iterator[WatchedObjects]:
+def following(found: ObjectCache) -> Iterator[ObjectCache]:
     thread = Thread(target=found.run)
     thread.start()
     try:
@@ -59,7 +59,7 @@ def following(found: WatchedObjects) -> Iterator[WatchedObjects]:
     assert not thread.is_alive()
 
 
-def known(found: WatchedObjects) -> list[str] | None:
+def known(found: ObjectCache) -> list[str] | None:
     try:
         return sorted(item["metadata"]["name"] for item in found.items())
     except (RetryableError, InputError):
@@ -71,7 +71,7 @@ def test_objects_are_added_changed_and_deleted_as_the_server_tells(
 ) -> None:
     stored = client.create(GPUPOOLS, POOL)
     woken = Woken()
-    with following(watched.gpupools(api, on_change=woken.wake)) as pools:
+    with following(object_cache.gpupools(api, on_change=woken.wake)) as pools:
         assert eventually(lambda: known(pools) == ["prod"])
         assert pools.items()[0]["spec"] == POOL["spec"]
         client.create(GPUPOOLS, OTHER)
@@ -86,7 +86,7 @@ def test_objects_are_added_changed_and_deleted_as_the_server_tells(
 
 def test_of_a_name_only_that_object_is_known(api: Api, client: Client) -> None:
     client.create(GPUPOOLS, OTHER)
-    with following(watched.gpupools(api, name="prod", on_change=lambda: None)) as pools:
+    with following(object_cache.gpupools(api, name="prod", on_change=lambda: None)) as pools:
         assert eventually(lambda: known(pools) == [])
         client.create(GPUPOOLS, POOL)
 
@@ -95,7 +95,7 @@ def test_of_a_name_only_that_object_is_known(api: Api, client: Client) -> None:
 
 def test_the_labels_of_a_node_are_followed(api: Api, client: Client) -> None:
     node = client.create(NODES, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n"}})
-    with following(watched.nodes(api, name="n", on_change=lambda: None)) as nodes:
+    with following(object_cache.nodes(api, name="n", on_change=lambda: None)) as nodes:
         assert eventually(lambda: known(nodes) == ["n"])
 
         client.patch(NODES, node, {"metadata": {"labels": {"pool": "prod"}}})
@@ -104,7 +104,7 @@ def test_the_labels_of_a_node_are_followed(api: Api, client: Client) -> None:
 
 
 def test_nothing_is_known_before_the_server_has_answered(api: Api) -> None:
-    pools = watched.gpupools(api, on_change=lambda: None)
+    pools = object_cache.gpupools(api, on_change=lambda: None)
 
     with pytest.raises(RetryableError, match="/gpupools: not listed by the API server yet"):
         pools.items()
@@ -115,7 +115,7 @@ def test_what_was_deleted_while_the_watch_was_broken_is_gone(
 ) -> None:
     client.create(GPUPOOLS, POOL)
     server.faults.add("watch", "gpupools", Cut(carried_out=True), times=1)
-    with following(watched.gpupools(api, on_change=lambda: None)) as pools:
+    with following(object_cache.gpupools(api, on_change=lambda: None)) as pools:
         client.delete(GPUPOOLS, "prod")
 
         assert eventually(lambda: known(pools) == [])
@@ -123,7 +123,7 @@ def test_what_was_deleted_while_the_watch_was_broken_is_gone(
 
 def test_objects_stay_while_the_server_is_away(server: ApiServer, api: Api, client: Client) -> None:
     client.create(GPUPOOLS, POOL)
-    with following(watched.gpupools(api, on_change=lambda: None)) as pools:
+    with following(object_cache.gpupools(api, on_change=lambda: None)) as pools:
         assert eventually(lambda: known(pools) == ["prod"])
         server.faults.add("list", "gpupools", Refuse(500))
         server.faults.add("watch", "gpupools", Refuse(500))
@@ -141,7 +141,7 @@ def test_a_server_without_the_resource_is_asked_ever_more_rarely_and_without_war
     with ApiServer() as bare, capture_logs() as logs:
         api = Api(bare.kubeconfig(tmp_path / "kubeconfig"))
         woken = Woken()
-        pools = watched.gpupools(api, on_change=woken.wake)
+        pools = object_cache.gpupools(api, on_change=woken.wake)
 
         pools.run()
 
@@ -157,7 +157,7 @@ def test_a_resource_that_appears_later_is_found(
     client.create(GPUPOOLS, POOL)
     absent = server.faults.add("list", "gpupools", Refuse(404))
     woken = Woken()
-    with following(watched.gpupools(api, on_change=woken.wake)) as pools:
+    with following(object_cache.gpupools(api, on_change=woken.wake)) as pools:
         assert eventually(lambda: woken.count == 1)
         assert known(pools) is None
 

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 import structlog
 
-from tensorfusion_dra.core.claims import terms
+from tensorfusion_dra.core.claims import share_policy
 from tensorfusion_dra.core.claims.claim import AllocatedClaim
-from tensorfusion_dra.core.claims.terms import Terms
+from tensorfusion_dra.core.claims.share_policy import SharePolicy
 from tensorfusion_dra.core.devices.device import Node
 from tensorfusion_dra.core.devices.sharing import Isolation, Qos
 from tensorfusion_dra.driver.ports.cluster import Pods
@@ -16,7 +16,7 @@ log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ShareTerms:
+class SharePolicyReader:
     """Reads the terms of each allocation of a claim.
 
     Attributes:
@@ -29,7 +29,7 @@ class ShareTerms:
 
     def of_claim(
         self, claim: AllocatedClaim, *, node: Node, wait_seconds: float
-    ) -> Sequence[Terms]:
+    ) -> Sequence[SharePolicy]:
         """The terms of the claim's allocations, in their order.
 
         Args:
@@ -41,17 +41,17 @@ class ShareTerms:
             ClaimError: Somebody's parameters or annotations are malformed.
             RetryableError: A pod cannot be read now.
         """
-        said = terms.annotated(claim)
+        said = share_policy.annotated(claim)
         if said is None:
-            said = terms.of_pods(claim, self._annotations(claim, wait_seconds))
-        defaults = Terms(
+            said = share_policy.of_pods(claim, self._annotations(claim, wait_seconds))
+        defaults = SharePolicy(
             isolation=node.isolation or self.isolation,
             qos=Qos(node.qos),
             tflops_limit=None,
             vram_limit=None,
             limiter=True,
         )
-        return [terms.of_share(claim, each, said, defaults) for each in claim.allocations]
+        return [share_policy.of_share(claim, each, said, defaults) for each in claim.allocations]
 
     def _annotations(
         self, claim: AllocatedClaim, wait_seconds: float

@@ -15,7 +15,7 @@ _TEMPLATES: Final = f"/apis/{_GROUP_VERSION}/{names.SCHEDULING_CONFIG_TEMPLATES}
 _NODES: Final = "/api/v1/nodes"
 
 
-class WatchedObjects:
+class ObjectCache:
     """See ports.cluster.Objects. While the server is away, they stay as they were."""
 
     def __init__(self, api: Api, path: str, *, name: str, on_change: Callable[[], None]) -> None:
@@ -88,19 +88,19 @@ class WatchedObjects:
         self._on_change()
 
 
-def gpupools(api: Api, *, name: str = "", on_change: Callable[[], None]) -> WatchedObjects:
+def gpupools(api: Api, *, name: str = "", on_change: Callable[[], None]) -> ObjectCache:
     """All GPUPools, or the one of this name."""
-    return WatchedObjects(api, _GPUPOOLS, name=name, on_change=on_change)
+    return ObjectCache(api, _GPUPOOLS, name=name, on_change=on_change)
 
 
-def scheduling_config_templates(api: Api, *, on_change: Callable[[], None]) -> WatchedObjects:
+def scheduling_config_templates(api: Api, *, on_change: Callable[[], None]) -> ObjectCache:
     """All SchedulingConfigTemplates."""
-    return WatchedObjects(api, _TEMPLATES, name="", on_change=on_change)
+    return ObjectCache(api, _TEMPLATES, name="", on_change=on_change)
 
 
-def nodes(api: Api, *, name: str, on_change: Callable[[], None]) -> WatchedObjects:
+def nodes(api: Api, *, name: str, on_change: Callable[[], None]) -> ObjectCache:
     """The Node object of this name."""
-    return WatchedObjects(api, _NODES, name=name, on_change=on_change)
+    return ObjectCache(api, _NODES, name=name, on_change=on_change)
 
 
 def _name(item: Item) -> str:

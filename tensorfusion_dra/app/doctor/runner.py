@@ -4,14 +4,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from tensorfusion_dra.app.doctor.context import Context
 from tensorfusion_dra.app.doctor.options import Place
-from tensorfusion_dra.app.doctor.surroundings import Surroundings
 from tensorfusion_dra.cluster.api import StatusError
 from tensorfusion_dra.cluster.cluster_probe import ClusterProbe
 from tensorfusion_dra.core.doctor.finding import Finding, could_not_look, note, problem
 from tensorfusion_dra.core.errors import DriverError, InputError, RetryableError
 
-Look = Callable[[Surroundings], Iterable[Finding]]
+Look = Callable[[Context], Iterable[Finding]]
 
 _EVERYWHERE: Final = frozenset(Place)
 
@@ -40,29 +40,29 @@ class Result:
     findings: tuple[Finding, ...]
 
 
-def examined(checks: Sequence[Check], surroundings: Surroundings) -> Iterator[Result]:
+def examined(checks: Sequence[Check], context: Context) -> Iterator[Result]:
     """What each check of this place found, in their order."""
-    silence = api_silence(surroundings)
+    silence = api_silence(context)
     if silence is not None:
         yield Result(theme="kubernetes", findings=(silence,))
     for check in checks:
-        if surroundings.place not in check.places:
+        if context.place not in check.places:
             continue
         if check.needs_api and silence is not None:
             continue
-        yield Result(theme=check.theme, findings=tuple(_looked(check, surroundings)))
+        yield Result(theme=check.theme, findings=tuple(_looked(check, context)))
 
 
-def api_silence(surroundings: Surroundings) -> Finding | None:
+def api_silence(context: Context) -> Finding | None:
     """Why the API server cannot be asked anything; None if it can."""
-    if surroundings.api is None:
+    if context.api is None:
         return could_not_look(
             "API server",
             "no kubeconfig: rights, feature gates, slices and webhook are not looked at",
             cure="name one with --kubeconfig",
         )
     try:
-        ClusterProbe(surroundings.api).find("/version")
+        ClusterProbe(context.api).find("/version")
     except StatusError:
         return None  # it answers; what it refuses is for the checks to say
     except InputError as error:
@@ -82,15 +82,15 @@ def api_silence(surroundings: Surroundings) -> Finding | None:
     return None
 
 
-def _looked(check: Check, surroundings: Surroundings) -> Iterator[Finding]:
+def _looked(check: Check, context: Context) -> Iterator[Finding]:
     try:
-        yield from check.look(surroundings)
+        yield from check.look(context)
     except InputError as error:
         yield problem(
             check.theme, str(error), expected="settings that can be used", cure="correct them"
         )
     except StatusError as error:
-        yield _refused(check, surroundings, error)
+        yield _refused(check, context, error)
     except DriverError as error:
         yield could_not_look(check.theme, str(error))
     except Exception as error:  # noqa: BLE001 - the other checks still have something to say
@@ -99,8 +99,8 @@ def _looked(check: Check, surroundings: Surroundings) -> Iterator[Finding]:
         )
 
 
-def _refused(check: Check, surroundings: Surroundings, error: StatusError) -> Finding:
-    if error.status == 403 and surroundings.in_pod:
+def _refused(check: Check, context: Context, error: StatusError) -> Finding:
+    if error.status == 403 and context.in_pod:
         return note(
             check.theme,
             "not looked at: this pod's service account has no right to",

@@ -17,7 +17,7 @@ _TOKEN: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
+class Context:
     """What checks look at.
 
     Attributes:
@@ -57,14 +57,14 @@ class Surroundings:
         return not self.in_pod or self.options.host_root != Path("/")
 
 
-def found(settings: Settings, options: Options, environment: Mapping[str, str]) -> Surroundings:
+def found(settings: Settings, options: Options, environment: Mapping[str, str]) -> Context:
     """The surroundings of this process."""
     in_pod = bool(environment.get(_IN_CLUSTER)) and _TOKEN.exists()
     place = options.place
     if place is None:
         here = in_pod or settings.registry_folder.is_dir()
         place = Place.NODE if here else Place.WORKSTATION
-    return Surroundings(
+    return Context(
         settings=settings,
         options=options,
         place=place,
