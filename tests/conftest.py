@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tensorfusion_dra.app import plugin_process
+from tensorfusion_dra.app.simulate import plugin_process
 from tests.guard import sitecustomize as path_guard
 from tests.support import forks
 from tests.support.tally import EFFORT, Tally, examples

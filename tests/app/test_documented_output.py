@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.app.test_cel_explain import two_nodes
+from tests.app.cel.test_cel_explain import two_nodes
 from tests.app.test_command import host_folders
 from tests.guard import sitecustomize as path_guard
 from tests.support import forks, markdown

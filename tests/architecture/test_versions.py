@@ -6,7 +6,7 @@ from pathlib import Path
 
 import yaml
 
-from tensorfusion_dra.app import version
+from tensorfusion_dra.app.shared import version
 
 ROOT = Path(__file__).parents[2]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]

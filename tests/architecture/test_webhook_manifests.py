@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 import yaml
 
-from tensorfusion_dra.app import webhook, webhook_settings
+from tensorfusion_dra.app.webhook import process
+from tensorfusion_dra.app.webhook import settings as webhook_settings
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.admission import parameter_rules, pod_request
 from tensorfusion_dra.simulator import match_conditions
@@ -97,7 +98,7 @@ def test_the_deployments_flags_and_probes_are_those_of_the_process() -> None:
     assert settings.tls_cert_file == f"{mount['mountPath']}/tls.crt"
     assert settings.tls_key_file == f"{mount['mountPath']}/tls.key"
     grace = deployment["spec"]["template"]["spec"]["terminationGracePeriodSeconds"]
-    assert settings.drain_seconds + webhook.GRACE_SECONDS < grace
+    assert settings.drain_seconds + process.GRACE_SECONDS < grace
 
 
 @pytest.mark.parametrize("annotation", pod_request.ASKING)

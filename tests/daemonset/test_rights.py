@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from tensorfusion_dra.app.simulated_cluster import SimulatedCluster
+from tensorfusion_dra.app.simulate.cluster import SimulatedCluster
 from tensorfusion_dra.cluster.api import USER_AGENT
 from tensorfusion_dra.core import names
 from tensorfusion_dra.simulator.api.requests import Asked
 from tensorfusion_dra.simulator.rest import EVENTS, GPUPOOLS, SLICES
-from tests.app.test_node_plugin_process import cluster_with, start
+from tests.app.node_plugin.test_node_plugin_process import cluster_with, start
 from tests.support import kustomize, rbac
 from tests.support.rbac import Right
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tensorfusion_dra.app import setting_sources
-from tensorfusion_dra.app.settings import Settings
+from tensorfusion_dra.app.shared import setting_sources
+from tensorfusion_dra.app.shared.node_settings import Settings
 from tests.support import chart, kustomize
 from tests.support.waiting import PATIENCE_SECONDS
 

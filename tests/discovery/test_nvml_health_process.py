@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tensorfusion_dra.app.simulated_cluster import SimulatedCluster
-from tests.app.health_cluster import (
+from tensorfusion_dra.app.simulate.cluster import SimulatedCluster
+from tests.app.node_plugin.health_cluster import (
     FAST,
     NO_POLL,
     SERVICES,
@@ -20,7 +20,7 @@ from tests.app.health_cluster import (
     streamed,
     taints,
 )
-from tests.app.test_node_plugin_process import cluster_with, log_lines, slice_writes
+from tests.app.node_plugin.test_node_plugin_process import cluster_with, log_lines, slice_writes
 from tests.discovery.nvml_machine import answers, card, uuid
 
 XID, DOUBLE_BIT_ECC, FATAL_POISON, RECOVERY_ACTION = 0x8, 0x2, 0x2000, 0x8000

@@ -24,7 +24,7 @@ from tests.support.kubelet import PluginClient
 from tests.support.waiting import PATIENCE_SECONDS, eventually
 
 if TYPE_CHECKING:
-    from tensorfusion_dra.app.plugin_process import Process
+    from tensorfusion_dra.app.simulate.plugin_process import Process
 
 NODE_NAME: Final = "node-01"
 POOL: Final = f"default/{NODE_NAME}"

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from tensorfusion_dra.app.simulated_cluster import SimulatedCluster
+from tensorfusion_dra.app.simulate.cluster import SimulatedCluster
 from tensorfusion_dra.core import names
-from tests.app.test_node_plugin_process import cluster_with
+from tests.app.node_plugin.test_node_plugin_process import cluster_with
 from tests.faults import invariants
 from tests.support.churn import Churn
 from tests.support.tally import EFFORT, PODS_CHURNED, Tally

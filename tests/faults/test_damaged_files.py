@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 import yaml
 
-from tensorfusion_dra.app import settings
-from tensorfusion_dra.app.settings import Settings
+from tensorfusion_dra.app.shared import node_settings
+from tensorfusion_dra.app.shared.node_settings import Settings
 from tensorfusion_dra.cluster.api import Api
 from tensorfusion_dra.core.errors import DriverError, InputError, RetryableError
 from tensorfusion_dra.discovery import models, profile, sysfs
@@ -82,7 +82,7 @@ def refusal(read: Read, file: Path, errors: type[DriverError]) -> str | None:
 
 def read_settings(file: Path) -> Settings:
     flags: dict[str, str | None] = {item.name: None for item in fields(Settings)}
-    return settings.from_flags(argparse.Namespace(config=str(file), **flags), {})
+    return node_settings.from_flags(argparse.Namespace(config=str(file), **flags), {})
 
 
 def read_kubeconfig(file: Path) -> object:

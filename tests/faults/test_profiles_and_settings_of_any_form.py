@@ -10,8 +10,8 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensorfusion_dra.app import setting_sources, settings
-from tensorfusion_dra.app.settings import Settings
+from tensorfusion_dra.app.shared import node_settings, setting_sources
+from tensorfusion_dra.app.shared.node_settings import Settings
 from tensorfusion_dra.core.devices import slices
 from tensorfusion_dra.core.errors import InputError, RetryableError
 from tensorfusion_dra.core.kubernetes import slice_rules
@@ -86,7 +86,7 @@ def test_settings_of_any_form_are_used_or_refused(tmp_path: Path, tally: Tally) 
         file.write_text(yaml.dump(document), encoding="utf-8", errors="surrogatepass")
         tally[INPUTS_FUZZED] += 1
         with contextlib.suppress(InputError):
-            assert isinstance(settings.from_flags(flags, {}), Settings)
+            assert isinstance(node_settings.from_flags(flags, {}), Settings)
 
     check()
 
@@ -101,6 +101,6 @@ def test_variables_of_any_form_are_used_or_refused(tally: Tally) -> None:
     def check(environment: dict[str, Any]) -> None:
         tally[INPUTS_FUZZED] += 1
         with contextlib.suppress(InputError):
-            assert isinstance(settings.from_flags(flags, environment), Settings)
+            assert isinstance(node_settings.from_flags(flags, environment), Settings)
 
     check()

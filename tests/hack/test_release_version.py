@@ -16,7 +16,7 @@ FILES = (
     "hack/release-version",
     "tensorfusion_dra/__init__.py",
     "tensorfusion_dra/app/__init__.py",
-    "tensorfusion_dra/app/version.py",
+    "tensorfusion_dra/app/shared/version.py",
 )
 
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from threading import Event, Thread
 from typing import Final
 
-from tensorfusion_dra.app.simulated_cluster import SimulatedCluster
+from tensorfusion_dra.app.simulate.cluster import SimulatedCluster
 from tensorfusion_dra.simulator.rest import PODS
 
 _POLL_SECONDS: Final = 0.05

@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from tensorfusion_dra.app.plugin_process import Process
+from tensorfusion_dra.app.simulate.plugin_process import Process
 from tests.support.waiting import PATIENCE_SECONDS
 
 ROOT: Final = Path(__file__).parents[2]

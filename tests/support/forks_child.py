@@ -15,6 +15,7 @@ The arguments are those of ``python -m``, beginning with the module.
 """
 
 import gc
+import importlib
 import json
 import os
 import random
@@ -30,17 +31,8 @@ from typing import Any, Final
 import kubernetes.client
 import kubernetes.config  # noqa: F401 - for the forks
 
-from tensorfusion_dra.app import (  # noqa: F401 - for the forks
-    cel,
-    inspect,
-    node_plugin,
-    plugin_process,
-    simulate,
-    simulated_file,
-    webhook,
-)
-from tensorfusion_dra.app.convert import command  # noqa: F401 - for the forks
-from tensorfusion_dra.app.doctor import run as doctor  # noqa: F401 - for the forks
+from tensorfusion_dra import cli
+from tensorfusion_dra.app.simulate import plugin_process
 from tensorfusion_dra.discovery import (
     models,
     nvml,  # noqa: F401 - for the forks
@@ -55,6 +47,8 @@ def main() -> None:
     threads = len(list(Path("/proc/self/task").iterdir()))
     assert threads == 1, f"{threads} threads, expected 1: a fork would lack the others"
     plugin_process.spawn = forks.spawn
+    for verb in cli.VERBS:
+        importlib.import_module(f"tensorfusion_dra.app.{verb.folder}.command")
     models.load()
     # What is here stays here, and the collector of a fork does not copy its pages.
     gc.freeze()

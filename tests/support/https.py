@@ -10,7 +10,7 @@ from typing import Final
 
 import trustme
 
-from tensorfusion_dra.app.simulated_webhook import renew
+from tensorfusion_dra.app.simulate.webhook import renew
 from tensorfusion_dra.webhook.certificates import Certificates
 from tensorfusion_dra.webhook.server import USUAL, Bounds, Respond, Server
 from tests.support.waiting import PATIENCE_SECONDS

@@ -1,34 +1,46 @@
-"""Converts the user guide's YAML."""
+"""`convert`: rewrite the user guide's YAML into what an API server of 1.34 or later accepts."""
 
+import argparse
 import difflib
 import sys
 from collections.abc import Iterator
 
-from tensorfusion_dra.app import reading
 from tensorfusion_dra.app.convert import convert
 from tensorfusion_dra.app.convert.convert import Converted
+from tensorfusion_dra.app.shared import input_text
 
 
-def run(file: str, *, check: bool) -> int:
-    """Prints the converted text, and on stderr the difference with its reasons; the exit code.
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of `convert`."""
+    parser.epilog = (
+        "exit codes: 0 converted; 1 something is refused and not converted, or, with "
+        "--check, would be converted; 2 the input cannot be read"
+    )
+    parser.add_argument(
+        "-f", dest="file", metavar="FILE", required=True, help="YAML or JSON; - for stdin"
+    )
+    parser.add_argument("--check", action="store_true", help="only say what would be converted")
 
-    Args:
-        check: Print no text; 1 if there is anything to convert.
+
+def run(flags: argparse.Namespace) -> int:
+    """Print the converted text, and on stderr the difference with its reasons; the exit code.
+
+    With --check no text is printed, and the exit code is 1 if there is anything to convert.
 
     Raises:
         InputError: The file cannot be read, or is no YAML.
     """
-    text = reading.read(file)
+    text = input_text.read(flags.file)
     converted = convert.convert(text)
-    name = "stdin" if file == reading.STDIN else file
-    if not check:
+    name = "stdin" if flags.file == input_text.STDIN else flags.file
+    if not flags.check:
         sys.stdout.write(converted.text)
-    sys.stderr.writelines(line + "\n" for line in _said(name, text, converted))
-    is_refused = bool(converted.problems) or (check and converted.text != text)
+    sys.stderr.writelines(line + "\n" for line in _difference(name, text, converted))
+    is_refused = bool(converted.problems) or (flags.check and converted.text != text)
     return 1 if is_refused else 0
 
 
-def _said(name: str, text: str, converted: Converted) -> Iterator[str]:
+def _difference(name: str, text: str, converted: Converted) -> Iterator[str]:
     difference = difflib.unified_diff(
         text.splitlines(), converted.text.splitlines(), name, f"{name}, converted", lineterm=""
     )

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from tensorfusion_dra.app.doctor.options import Options, Place
-from tensorfusion_dra.app.settings import Settings
+from tensorfusion_dra.app.shared.node_settings import Settings
 from tensorfusion_dra.cluster.api import Api
 from tensorfusion_dra.cluster.cluster_probe import ClusterProbe
 from tensorfusion_dra.cluster.resource_api import ResourceApi

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tensorfusion_dra.app import parts
 from tensorfusion_dra.app.doctor.context import Context
+from tensorfusion_dra.app.shared import node_parts
 from tensorfusion_dra.core.doctor import folders as judge
 from tensorfusion_dra.core.doctor.finding import Finding
 from tensorfusion_dra.core.doctor.folders import Folder, Use
@@ -48,7 +48,7 @@ def folders(context: Context) -> Iterator[Finding]:
         (Path(settings.tensor_fusion_root), _HYPERVISOR),
     ]
     if not settings.simulated_gpus:
-        uses.append((parts.device_nodes(settings).folder(), _DEVICES))
+        uses.append((node_parts.device_nodes(settings).folder(), _DEVICES))
     mounts = _mounts()
     for path, use in uses:
         yield from judge.judged(look(path, mounts), use, in_pod=context.in_pod)

@@ -5,9 +5,9 @@ from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
-from tensorfusion_dra.app import parts, providers
 from tensorfusion_dra.app.doctor.context import Context
 from tensorfusion_dra.app.doctor.kubernetes import looked_at_nodes
+from tensorfusion_dra.app.shared import node_parts, providers
 from tensorfusion_dra.cluster.api import StatusError
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.devices.gpu import Gpu
@@ -24,7 +24,7 @@ def cards(context: Context) -> Iterator[Finding]:
     """What NVML answers, which cards are published, and how containers get at them."""
     settings = context.settings
     with ExitStack() as running:
-        discovery = parts.discovery(settings, running)
+        discovery = node_parts.discovery(settings, running)
         try:
             yield from judge.library(discovery.raw())
             catalog = _catalog(context, discovery)
@@ -33,7 +33,7 @@ def cards(context: Context) -> Iterator[Finding]:
             return
     gpus = [device.gpu for device in catalog.devices]
     yield from judge.cards(gpus, catalog.left_out)
-    yield from judge.expansion(parts.node(settings).oversubscription, catalog.unexpanded)
+    yield from judge.expansion(node_parts.node(settings).oversubscription, catalog.unexpanded)
     yield from _reached(context, gpus)
 
 
@@ -64,7 +64,7 @@ def _catalog(context: Context, discovery: Discovery) -> Catalog:
     settings = context.settings
     reader = CatalogReader(
         discovery,
-        parts.node(settings),
+        node_parts.node(settings),
         host=HostSizes(settings.disk_folder),
         providers=providers.load(),
     )
@@ -75,7 +75,7 @@ def _catalog(context: Context, discovery: Discovery) -> Catalog:
 
 
 def _reached(context: Context, gpus: list[Gpu]) -> Iterator[Finding]:
-    offers = parts.node_offers(context.settings)
+    offers = node_parts.node_offers(context.settings)
     real = [gpu for gpu in gpus if not gpu.simulated]
     if not real:
         return

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from tensorfusion_dra.app import parts
 from tensorfusion_dra.app.doctor.context import Context
-from tensorfusion_dra.app.settings import Settings
+from tensorfusion_dra.app.shared import node_parts
+from tensorfusion_dra.app.shared.node_settings import Settings
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.claims.limits import Limit
@@ -25,7 +25,7 @@ _REAL_NODES: Final = ("/dev/nvidia0",)
 def files(context: Context) -> Iterator[Finding]:
     """The files that a share in the default isolation would need."""
     settings = context.settings
-    enforcer = parts.enforcers(settings)[settings.enforcer]
+    enforcer = node_parts.enforcers(settings)[settings.enforcer]
     needs = enforcer.needs(_share_of_a_card(settings))
     yield from judge.judged(settings.enforcer, [look(Path(path)) for path in needs.files])
 
@@ -50,7 +50,7 @@ def _share_of_a_card(settings: Settings) -> PreparedClaim:
     amount = Quantity.of_bytes(GIB)
     share = PreparedShare(
         request="gpu",
-        pool=parts.node(settings).pool,
+        pool=node_parts.node(settings).pool,
         device="gpu-0",
         gpu_uuid="GPU-0",
         share_id=None,

@@ -5,7 +5,7 @@ from typing import Any
 
 from tensorfusion_dra.app.doctor.context import Context
 from tensorfusion_dra.app.doctor.options import Options, Place
-from tensorfusion_dra.app.settings import Settings
+from tensorfusion_dra.app.shared.node_settings import Settings
 from tensorfusion_dra.cluster.api import Api
 from tensorfusion_dra.core.doctor.finding import Finding, Level
 

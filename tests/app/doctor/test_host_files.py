@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tensorfusion_dra.app.doctor import folders, limiter, records, sockets
-from tensorfusion_dra.app.health_endpoint import HealthEndpoint
+from tensorfusion_dra.app.shared.health_endpoint import HealthEndpoint
 from tensorfusion_dra.core.doctor.enforcement import ELF
 from tensorfusion_dra.core.doctor.finding import Finding, Level
 from tensorfusion_dra.core.errors import RetryableError

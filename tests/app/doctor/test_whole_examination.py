@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from tensorfusion_dra.app import version
-from tensorfusion_dra.app.doctor.run import CHECKS
+from tensorfusion_dra.app.doctor.command import CHECKS
 from tensorfusion_dra.app.doctor.runner import Check, examined
-from tensorfusion_dra.app.simulated_cluster import SimulatedCluster
+from tensorfusion_dra.app.shared import version
+from tensorfusion_dra.app.simulate.cluster import SimulatedCluster
 from tensorfusion_dra.cluster.api import Api
 from tensorfusion_dra.core.doctor.finding import ok
 from tensorfusion_dra.simulator.api.faults import ANY, Refuse

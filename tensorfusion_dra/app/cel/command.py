@@ -1,0 +1,160 @@
+"""`cel`: translate, check and explain device selectors."""
+
+import argparse
+import json
+import sys
+from typing import Any, Final
+
+from tensorfusion_dra.app.cel import check as selector_check
+from tensorfusion_dra.app.cel.options import Options
+from tensorfusion_dra.app.shared import input_text
+from tensorfusion_dra.app.shared.input_text import STDIN
+from tensorfusion_dra.app.shared.tables import table
+from tensorfusion_dra.core import names
+from tensorfusion_dra.core.cel import translate, type_check
+from tensorfusion_dra.core.errors import InputError
+from tensorfusion_dra.core.kubernetes import quantity
+from tensorfusion_dra.core.kubernetes.quantity import Quantity, QuantityError
+
+_INCOMPLETE: Final = 3
+_EXIT_CODES: Final = """\
+exit codes:
+  0  translate: done; check: nothing wrong; explain: a device matches
+  1  check: the API server would refuse it; explain: no device matches, or no answer from the server
+  2  the expression or a flag cannot be used
+  3  check: nothing wrong was found, but without the extra 'cel' types were not checked
+"""
+_CAPACITIES: Final = (
+    names.CAPACITY_TFLOPS,
+    names.CAPACITY_VRAM,
+    names.CAPACITY_VIRTUAL_TFLOPS,
+    names.CAPACITY_VIRTUAL_VRAM,
+)
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of `cel`."""
+    parser.epilog = _EXIT_CODES
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+
+    translating = actions.add_parser(
+        "translate", help="the user guide's CEL as Kubernetes takes it"
+    )
+    checking = actions.add_parser("check", help="whether the API server would take it")
+    explaining = actions.add_parser("explain", help="which devices it selects, and why no others")
+    for action in (translating, checking, explaining):
+        action.add_argument("expression", nargs="?", help=f"the expression; {STDIN} for stdin")
+        action.add_argument("-f", dest="file", metavar="FILE", help="read it from a file")
+        action.add_argument(
+            "-o", dest="form", choices=("table", "json"), default="table", help="how to show it"
+        )
+    checking.add_argument(
+        "--as-is",
+        action="store_true",
+        help="take the user guide's CEL for wrong, as Kubernetes does",
+    )
+    explaining.add_argument(
+        "--slices",
+        metavar="FILE",
+        help="ResourceSlices, as kubectl get resourceslices -o yaml shows them, and ResourceClaims "
+        "that take of them; without it, those of the cluster",
+    )
+    explaining.add_argument(
+        "--kubeconfig", metavar="FILE", help="of the cluster; without it, the one kubectl takes"
+    )
+    explaining.add_argument(
+        "--request",
+        action="append",
+        default=[],
+        metavar="AMOUNTS",
+        help="what a claim asks for beside, such as tflops=100,vram=16Gi",
+    )
+
+
+def run(flags: argparse.Namespace) -> int:
+    """Print the answer and return the exit code.
+
+    Raises:
+        InputError: The expression cannot be used, or something it needs is not there.
+        RetryableError: The API server did not answer.
+    """
+    options = _options(flags)
+    if options.action == "translate":
+        return _translate(options)
+    if options.action == "check":
+        return _check(options)
+    try:
+        from tensorfusion_dra.app.cel import report  # noqa: PLC0415 - the extra 'cel'
+    except ImportError as error:
+        raise InputError(f"cel explain needs the extra 'cel': {error}") from error
+
+    return report.run(options)
+
+
+def _options(flags: argparse.Namespace) -> Options:
+    """Return the options in the flags, with the expression read.
+
+    Raises:
+        InputError: There is no expression, or two, or an amount is malformed.
+    """
+    return Options(
+        action=flags.action,
+        expression=_expression(flags.expression, flags.file),
+        form=flags.form,
+        as_is=getattr(flags, "as_is", False),
+        slices=getattr(flags, "slices", None),
+        kubeconfig=getattr(flags, "kubeconfig", None),
+        requests=_requests(getattr(flags, "request", [])),
+    )
+
+
+def _expression(text: str | None, file: str | None) -> str:
+    if (text is None) == (file is None):
+        found = "none" if text is None else "one, and a file"
+        raise InputError(f"expression: found {found}, expected EXPR, -f FILE or {STDIN}")
+    if text == STDIN:
+        file = STDIN
+    # A file ends its last line; the expression does not.
+    return input_text.read(file).removesuffix("\n") if file is not None else str(text)
+
+
+def _requests(texts: list[str]) -> dict[str, Quantity]:
+    amounts = {}
+    for part in (part for text in texts for part in text.split(",")):
+        name, _, value = part.partition("=")
+        if name not in _CAPACITIES:
+            raise InputError(f"request: found {part!r}, expected {'=..., '.join(_CAPACITIES)}=...")
+        try:
+            amounts[name] = quantity.parse(value)
+        except QuantityError as error:
+            raise InputError(f"request: {name}: {error}") from error
+    return amounts
+
+
+def _translate(options: Options) -> int:
+    translated = translate.translate(options.expression)
+    type_check.check(translated)
+    if options.form == "json":
+        changed = translated != options.expression
+        _print_json({"expression": translated, "changed": changed})
+    else:
+        sys.stdout.write(translated + "\n")
+    return 0
+
+
+def _check(options: Options) -> int:
+    found = selector_check.findings(options.expression, as_is=options.as_is)
+    if options.form == "json":
+        checks = [{"check": item.check, "ok": item.is_ok, "text": item.text} for item in found]
+        _print_json({"checks": checks})
+    else:
+        rows = [("CHECK", "RESULT"), *((item.check, item.text) for item in found)]
+        sys.stdout.write("\n".join(table(rows, indent="")) + "\n")
+    if any(item.is_ok is False for item in found):
+        return 1
+    return _INCOMPLETE if any(item.is_ok is None for item in found) else 0
+
+
+def _print_json(document: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps(document, indent=2) + "\n")

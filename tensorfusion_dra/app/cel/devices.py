@@ -1,0 +1,100 @@
+"""Where the devices come from that a selector is tried on."""
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from tensorfusion_dra.app.shared import input_text
+from tensorfusion_dra.cluster.api import Api
+from tensorfusion_dra.cluster.resource_api import ResourceApi
+from tensorfusion_dra.core import names
+from tensorfusion_dra.core.errors import DriverError, InputError
+from tensorfusion_dra.simulator.allocator import devices, usage
+from tensorfusion_dra.simulator.allocator.devices import Device, Slice
+from tensorfusion_dra.simulator.allocator.usage import Usage
+
+_DEFAULT_KUBECONFIG: Final = "~/.kube/config"
+Document = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """The driver's devices, and what claims have of them."""
+
+    devices: tuple[Device, ...]
+    usage: Usage
+
+
+def from_file(file: str) -> Found:
+    """What a YAML or JSON file has of ResourceSlices and ResourceClaims, also in lists.
+
+    Raises:
+        InputError: It cannot be read, or has no ResourceSlice.
+    """
+    try:
+        documents = list(_flat(yaml.safe_load_all(input_text.read(file))))
+    except yaml.YAMLError as error:
+        raise InputError(f"slices {file}: {' '.join(str(error).split())}") from error
+    slices = [item for item in documents if item.get("kind") == "ResourceSlice"]
+    if not slices:
+        raise InputError(f"slices {file}: found no ResourceSlice, expected one or more")
+    claims = [item for item in documents if item.get("kind") == "ResourceClaim"]
+    return _found(slices, claims, subject=f"slices {file}")
+
+
+def from_cluster(kubeconfig: str | None, *, with_claims: bool) -> Found:
+    """What the API server has.
+
+    Args:
+        with_claims: Also what claims have of the devices.
+
+    Raises:
+        InputError: The kubeconfig cannot be used.
+        RetryableError: The API server did not answer, or not with what was asked.
+    """
+    path = kubeconfig or os.environ.get("KUBECONFIG") or _DEFAULT_KUBECONFIG
+    api = Api(Path(path).expanduser())
+    resource_api = ResourceApi(api)
+    selector = {"fieldSelector": f"spec.driver={names.DRIVER}"}
+    slices = api.call("GET", resource_api.slices(), query=selector).get("items") or []
+    claims = api.call("GET", resource_api.claims()).get("items") or [] if with_claims else []
+    return _found(slices, claims, subject="the cluster's slices")
+
+
+def _flat(documents: Iterable[object]) -> Iterator[Document]:
+    for document in documents:
+        if isinstance(document, dict):
+            yield from (
+                _flat(document["items"]) if isinstance(document.get("items"), list) else (document,)
+            )
+
+
+def _found(slices: Iterable[Document], claims: Iterable[Document], *, subject: str) -> Found:
+    try:
+        of_driver = [
+            devices.slice_of(document)
+            for document in slices
+            if document["spec"]["driver"] == names.DRIVER
+        ]
+        return Found(devices=tuple(_newest(of_driver)), usage=usage.of_claims(claims))
+    except (KeyError, TypeError, AttributeError, ValueError, DriverError) as error:
+        raise InputError(
+            f"{subject}: found {type(error).__name__} {error}, "
+            f"expected ResourceSlices as the API server shows them"
+        ) from error
+
+
+def _newest(slices: Iterable[Slice]) -> Iterator[Device]:
+    """The devices of each pool's newest generation, by pool and name."""
+    of_pool: dict[str, list[Slice]] = {}
+    for item in slices:
+        of_pool.setdefault(item.pool, []).append(item)
+    for pool in sorted(of_pool):
+        newest = max(item.generation for item in of_pool[pool])
+        current = [item for item in of_pool[pool] if item.generation == newest]
+        listed = (device for item in current for device in item.devices)
+        yield from sorted(listed, key=lambda device: device.id)

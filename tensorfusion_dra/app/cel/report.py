@@ -1,0 +1,148 @@
+"""Prints which devices a selector selects, and what keeps the others out."""
+
+import json
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from tensorfusion_dra.app.cel import devices as candidates
+from tensorfusion_dra.app.cel import trial
+from tensorfusion_dra.app.cel.options import Options
+from tensorfusion_dra.app.cel.trial import TriedDevice, TriedTerm
+from tensorfusion_dra.app.shared.tables import table
+from tensorfusion_dra.core import names
+from tensorfusion_dra.core.cel import terms, translate
+from tensorfusion_dra.core.errors import InputError
+from tensorfusion_dra.core.kubernetes.quantity import Quantity
+from tensorfusion_dra.simulator import cel
+
+_SHOWN_VALUES: Final = 4
+_SHOWN_DEVICES: Final = 3
+_KEEPS_AWAY: Final = frozenset({"NoSchedule", "NoExecute"})
+
+
+def run(options: Options) -> int:
+    """Prints what becomes of each part of the selector, and of each device; 1 if none matches.
+
+    Raises:
+        InputError: The selector or the slices cannot be used.
+        RetryableError: The API server did not answer.
+    """
+    expression = translate.translate(options.expression)
+    complaint = cel.check_expression(expression)
+    if complaint is not None:
+        raise InputError(f"expression: {complaint}")
+    if options.slices is not None:
+        found = candidates.from_file(options.slices)
+    else:
+        with_claims = bool(options.requests)
+        found = candidates.from_cluster(options.kubeconfig, with_claims=with_claims)
+    term = terms.terms(expression)
+    tried = trial.tried_term(term, found.devices)
+    devices = [
+        trial.tried_device(term, device, requests=options.requests, usage=found.usage)
+        for device in found.devices
+    ]
+    if options.form == "json":
+        document = _document(expression, tried, devices)
+        sys.stdout.write(json.dumps(document, indent=2) + "\n")
+    else:
+        is_translated = expression != options.expression
+        lines = _lines(expression if is_translated else "", tried, devices, options.requests)
+        sys.stdout.write("\n".join(lines) + "\n")
+    return 0 if any(item.matches for item in devices) else 1
+
+
+def _lines(
+    translated: str, term: TriedTerm, devices: Sequence[TriedDevice], asked: Mapping[str, Quantity]
+) -> Iterator[str]:
+    if translated:
+        yield "Translated"
+        yield from (f"  {line}" for line in translated.splitlines())
+        yield ""
+    matching = [item.device for item in devices if item.matches]
+    pools = len({item.device.id.pool for item in devices})
+    yield f"{len(matching)} of {len(devices)} devices of {names.DRIVER} match; pools: {pools}"
+    tainted = sum(
+        any(taint.effect in _KEEPS_AWAY for taint in device.taints) for device in matching
+    )
+    if tainted:
+        yield f"{tainted} of them only for claims that tolerate their taints"
+    if not devices:
+        return
+    yield ""
+    rows = [("PASS", "FOUND", "TERM"), *_rows(term)]
+    if asked:
+        text = ", ".join(f"{name}={amount}" for name, amount in asked.items())
+        rows.append((sum(item.refusal is None for item in devices), "", f"request {text}"))
+    yield from table(rows, indent="")
+    for error, count in Counter(item.error for item in devices if item.error).items():
+        yield ""
+        yield f"On {count} of them the selector fails, which stops its pods everywhere: {error}"
+    yield from _left_out(devices)
+
+
+def _rows(term: TriedTerm, depth: int = 0) -> Iterator[tuple[object, str, str]]:
+    """The parts of a term in the order of the text; the outermost only if it has no parts."""
+    if depth or not term.parts:
+        found = "; ".join(f"{name}: {_values(values)}" for name, values in term.values.items())
+        text = "any of" if term.operator == "||" else term.text
+        yield term.passing, "" if term.parts else found, "  " * (depth - 1) + text
+    for part in term.parts:
+        yield from _rows(part, depth + 1)
+
+
+def _values(values: Counter[str]) -> str:
+    shown = [f"{value} ({count})" for value, count in values.most_common(_SHOWN_VALUES)]
+    more = len(values) - _SHOWN_VALUES
+    return ", ".join([*shown, f"{more} more"] if more > 0 else shown)
+
+
+def _left_out(devices: Sequence[TriedDevice]) -> Iterator[str]:
+    """Devices that the same keeps out, together."""
+    groups: dict[tuple[str, tuple[str, ...]], list[str]] = {}
+    for item in devices:
+        reasons = item.reasons + ((f"request: {item.refusal}",) if item.refusal else ())
+        if reasons:
+            key = (item.device.id.pool, reasons)
+            groups.setdefault(key, []).append(item.device.id.device)
+    if groups:
+        yield ""
+        yield "Left out"
+    for (pool, reasons), named in groups.items():
+        more = len(named) - _SHOWN_DEVICES
+        shown = ", ".join(named[:_SHOWN_DEVICES]) + (f" and {more} more" if more > 0 else "")
+        yield f"  {pool}: {shown}"
+        yield from (f"    {reason}" for reason in reasons)
+
+
+def _document(
+    expression: str, term: TriedTerm, devices: Sequence[TriedDevice]
+) -> Mapping[str, Any]:
+    return {
+        "expression": expression,
+        "matching": sum(item.matches for item in devices),
+        "term": _term_document(term),
+        "devices": [
+            {
+                "pool": item.device.id.pool,
+                "device": item.device.id.device,
+                "matches": item.matches,
+                "reasons": list(item.reasons),
+                "refusal": item.refusal,
+                "error": item.error,
+            }
+            for item in devices
+        ],
+    }
+
+
+def _term_document(term: TriedTerm) -> Mapping[str, Any]:
+    return {
+        "text": term.text,
+        "operator": term.operator,
+        "passing": term.passing,
+        "values": {name: dict(values) for name, values in term.values.items()},
+        "parts": [_term_document(part) for part in term.parts],
+    }

@@ -1,0 +1,33 @@
+"""`inspect`: show what this node has and holds."""
+
+import argparse
+import os
+
+from tensorfusion_dra.app.inspect import node_view
+from tensorfusion_dra.app.shared import logging, node_settings
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of `inspect` and the node plugin's settings."""
+    parser.add_argument(
+        "-o",
+        dest="form",
+        choices=node_view.FORMS,
+        default="table",
+        help="how to show it",
+    )
+    parser.add_argument(
+        "--raw", action="store_true", help="print what NVML answered to each question, as JSON"
+    )
+    node_settings.add_flags(parser)
+
+
+def run(flags: argparse.Namespace) -> int:
+    """Print the node's GPUs, devices, prepared claims and CDI specs; 1 if a part is unknown.
+
+    Raises:
+        InputError: A setting, or a file that the settings name, cannot be used.
+    """
+    settings = node_settings.from_flags(flags, os.environ)
+    logging.configure(level="error", form="console")
+    return node_view.run(settings, form=flags.form, raw=flags.raw)

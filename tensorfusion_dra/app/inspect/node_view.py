@@ -1,0 +1,205 @@
+"""What this node has and holds, without a word to the kubelet or the API server."""
+
+import json
+import sys
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from tensorfusion_dra.app.node_plugin import pool_source
+from tensorfusion_dra.app.shared import card_health, node_parts, providers
+from tensorfusion_dra.app.shared.node_settings import Settings
+from tensorfusion_dra.app.shared.tables import table
+from tensorfusion_dra.core import names
+from tensorfusion_dra.core.claims.prepared import PreparedClaim
+from tensorfusion_dra.core.devices.health import Sickness
+from tensorfusion_dra.core.errors import DriverError, RetryableError
+from tensorfusion_dra.discovery.host import HostSizes
+from tensorfusion_dra.driver.catalog import Catalog, CatalogReader
+from tensorfusion_dra.driver.ports.discovery import Discovery
+from tensorfusion_dra.state import ledger
+
+FORMS: Final = ("table", "json", "yaml")
+
+
+def run(settings: Settings, *, form: str, raw: bool) -> int:
+    """Prints the node's GPUs, devices, prepared claims and CDI specs; 1 if a part is unknown.
+
+    Args:
+        form: One of FORMS.
+        raw: Print instead what the driver answered to each question, as a recording.
+
+    Raises:
+        InputError: A file that the settings name cannot be used.
+    """
+    with ExitStack() as running:
+        discovery = node_parts.discovery(settings, running)
+        if raw:
+            try:
+                recording = discovery.raw()
+            except RetryableError as error:
+                sys.stderr.write(f"tensorfusion-dra: {error}\n")
+                return 1
+            _print(json.dumps(recording, indent=2))
+            return 0
+        found, troubles = _found(settings, discovery)
+    if form == "json":
+        _print(json.dumps(found, indent=2))
+    elif form == "yaml":
+        _print(yaml.safe_dump(found, sort_keys=False).rstrip())
+    else:
+        _print("\n".join(_lines(found)))
+    for trouble in troubles:
+        sys.stderr.write(f"tensorfusion-dra: {trouble}\n")
+    return 1 if troubles else 0
+
+
+def _found(settings: Settings, cards: Discovery) -> tuple[dict[str, Any], list[str]]:
+    troubles: list[str] = []
+    found: dict[str, Any] = {"node": settings.node_name, "pool": node_parts.node(settings).pool}
+    if pool_source.follows(settings):
+        found["pool"] = None
+        troubles.append(
+            f"pool-source {settings.pool_source}: the pool's values are at the API server, which "
+            f"is not asked here; the devices are shown with those of the settings"
+        )
+    claims = _claims(settings.data_folder, troubles)
+    # As the node plugin would, with what it has seen so far, but without a trace.
+    reader = CatalogReader(
+        cards,
+        node_parts.node(settings),
+        host=HostSizes(settings.disk_folder),
+        providers=providers.load(),
+        tracker=card_health.tracker(settings, lambda: claims or (), keeps=False),
+        taint_effect=card_health.taint_effect(settings),
+    )
+    try:
+        reader.refresh()
+    except RetryableError as error:
+        troubles.append(str(error))
+    catalog = reader.current()
+    troubles += catalog.unexpanded if catalog else ()
+    found["gpus"] = _gpus(catalog) if catalog else []
+    found["leftOut"] = [
+        {"subject": item.subject, "reason": item.reason}
+        for item in (catalog.left_out if catalog else ())
+    ]
+    found["devices"] = [device.as_api() for device in catalog.devices] if catalog else []
+    if claims is not None:
+        found["claims"] = [claim.as_json() for claim in claims]
+    found["cdiSpecs"] = _specs(Path(settings.cdi_dir))
+    return found, troubles
+
+
+def _gpus(catalog: Catalog) -> list[dict[str, Any]]:
+    return [
+        {
+            "index": device.gpu.index,
+            "uuid": device.gpu.uuid,
+            "productName": device.gpu.product_name,
+            "model": device.gpu.model,
+            "tflops": device.gpu.milli_tflops / 1000,
+            "tflopsSource": device.gpu.tflops_source.value,
+            "vramBytes": device.gpu.vram_bytes,
+            "reservedBytes": device.gpu.reserved_bytes,
+            "pciBusID": device.gpu.pci_bus_id,
+            "driverVersion": device.gpu.driver_version,
+            "health": _health(catalog.sick.get(device.name)),
+        }
+        for device in catalog.devices
+    ]
+
+
+def _claims(data_folder: Path, troubles: list[str]) -> Sequence[PreparedClaim] | None:
+    try:
+        return ledger.recorded(data_folder)
+    except DriverError as error:
+        troubles.append(str(error))
+        return None
+
+
+def _health(sickness: Sickness | None) -> dict[str, Any]:
+    if sickness is None:
+        return {"healthy": True}
+    return {
+        "healthy": False,
+        "reason": sickness.worst.reason,
+        "message": sickness.worst.text,
+        "since": sickness.since.isoformat(timespec="seconds"),
+    }
+
+
+def _specs(folder: Path) -> list[str]:
+    try:
+        return sorted(str(path) for path in folder.glob(f"{names.CDI_FILE_PREFIX}*.json"))
+    except OSError:
+        return []
+
+
+def _lines(found: dict[str, Any]) -> list[str]:
+    lines = [f"Node {found['node']}, pool {found['pool']}", "", "GPUs"]
+    lines += table(
+        [
+            ("INDEX", "UUID", "MODEL", "TFLOPS", "VRAM MiB", "RESERVED MiB", "NAME", "HEALTH"),
+            *(
+                (
+                    gpu["index"],
+                    gpu["uuid"],
+                    gpu["model"],
+                    f"{gpu['tflops']:g} ({gpu['tflopsSource']})",
+                    gpu["vramBytes"] // 2**20,
+                    -(-gpu["reservedBytes"] // 2**20),
+                    gpu["productName"],
+                    gpu["health"].get("reason", "healthy"),
+                )
+                for gpu in found["gpus"]
+            ),
+        ]
+    )
+    lines += [
+        f"  unhealthy since {gpu['health']['since']}: {gpu['uuid']}: {gpu['health']['message']}"
+        for gpu in found["gpus"]
+        if not gpu["health"]["healthy"]
+    ]
+    lines += [f"  left out: {item['subject']}: {item['reason']}" for item in found["leftOut"]]
+    lines += ["", "Prepared claims"]
+    lines += table(
+        [
+            ("CLAIM", "UID", "REQUEST", "DEVICE", "TAKES", "LIMITS"),
+            *(
+                (
+                    f"{claim['namespace']}/{claim['name']}",
+                    claim["uid"],
+                    share["request"],
+                    share["device"],
+                    ", ".join(f"{v} {k}" for k, v in share["consumed"].items()) or "admin access",
+                    _limits(share),
+                )
+                for claim in found.get("claims", [])
+                for share in claim["shares"]
+            ),
+        ]
+    )
+    lines += ["", "CDI specs", *(f"  {path}" for path in found["cdiSpecs"])]
+    return lines
+
+
+def _limits(share: dict[str, Any]) -> str:
+    """Such as soft: 33 % (of 50 % wanted), 20480 MiB (of 40960 MiB wanted)."""
+    limit = share["limit"]
+    if limit is None:
+        return f"{share['isolation']}: none"
+    compute = _of_wanted(limit["smPercent"], share["wantedSmPercent"], "%")
+    memory = _of_wanted(limit["vramBytes"] // 2**20, share["wantedVramBytes"] // 2**20, "MiB")
+    return f"{share['isolation']}: {compute}, {memory}"
+
+
+def _of_wanted(granted: int, wanted: int, unit: str) -> str:
+    return f"{granted} {unit}" + (f" (of {wanted} {unit} wanted)" if granted < wanted else "")
+
+
+def _print(text: str) -> None:
+    sys.stdout.write(text + "\n")

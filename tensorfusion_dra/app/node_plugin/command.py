@@ -1,0 +1,25 @@
+"""`node-plugin`: serve the kubelet of this node and publish its GPUs."""
+
+import argparse
+import os
+
+from tensorfusion_dra.app.shared import logging, node_settings
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Add one flag for each setting, and --config."""
+    node_settings.add_flags(parser)
+
+
+def run(flags: argparse.Namespace) -> int:
+    """Serve until stopped; return the exit code.
+
+    Raises:
+        InputError: A setting, or a file that the settings name, cannot be used.
+    """
+    settings = node_settings.from_flags(flags, os.environ)
+    # Before the parts are imported: their log lines have the chosen form from the first.
+    logging.configure(level=settings.log_level, form=settings.log_format)
+    from tensorfusion_dra.app.node_plugin import process  # noqa: PLC0415
+
+    return process.run(settings)

@@ -1,0 +1,63 @@
+"""Follows the GPUPool in the cluster, where the settings ask for that."""
+
+from collections.abc import Callable
+from contextlib import ExitStack
+
+from tensorfusion_dra.app.shared.node_settings import Settings
+from tensorfusion_dra.app.shared.supervisor import Supervisor
+from tensorfusion_dra.cluster import object_cache
+from tensorfusion_dra.cluster.api import Api
+from tensorfusion_dra.cluster.events import Events
+from tensorfusion_dra.cluster.nodes import Nodes
+from tensorfusion_dra.core.claims.enforcers.kinds import KINDS
+from tensorfusion_dra.driver.catalog import CatalogReader
+from tensorfusion_dra.driver.pool_follower import (
+    NamedPool,
+    PoolFollower,
+    PoolSource,
+    SelectingPool,
+)
+
+
+def follows(settings: Settings) -> bool:
+    """Whether the pool's values come from the cluster, not from the settings."""
+    return settings.pool_source != "settings"
+
+
+def follow(
+    settings: Settings,
+    supervisor: Supervisor,
+    running: ExitStack,
+    *,
+    catalog: CatalogReader,
+    api: Api,
+    on_served: Callable[[], None],
+) -> None:
+    """Starts the watches and the follower that serves the node to the catalog."""
+    name = settings.node_name
+
+    def wake() -> None:
+        follower.wake()
+
+    by_name = settings.gpupool if settings.pool_source == "object" else ""
+    pools = object_cache.gpupools(api, name=by_name, on_change=wake)
+    nodes = object_cache.nodes(api, name=name, on_change=wake)
+    watches = {"gpupool-watch": pools, "node-watch": nodes}
+    source: PoolSource
+    if by_name:
+        source = NamedPool(pools=pools, nodes=nodes, gpupool=by_name, node_name=name)
+    else:
+        source = SelectingPool(pools=pools, nodes=nodes, node_name=name)
+    events = Events(api, Nodes(api, node_name=name), node_name=name)
+    follower = PoolFollower(
+        source,
+        catalog,
+        events,
+        on_served=on_served,
+        expands_memory=KINDS[settings.enforcer].expands_memory,
+    )
+    running.callback(follower.stop)
+    supervisor.run("gpupool", follower.run)
+    for part, watch in watches.items():
+        running.callback(watch.stop)
+        supervisor.run(part, watch.run)

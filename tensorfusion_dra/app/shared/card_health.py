@@ -1,0 +1,61 @@
+"""The parts that follow the cards' health, from the settings."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from tensorfusion_dra.app.shared.node_settings import Settings
+from tensorfusion_dra.cluster.api import Api
+from tensorfusion_dra.cluster.events import Events
+from tensorfusion_dra.cluster.nodes import Nodes
+from tensorfusion_dra.core.claims.prepared import PreparedClaim
+from tensorfusion_dra.core.devices.health import HealthRules
+from tensorfusion_dra.core.devices.xids import XidRules
+from tensorfusion_dra.driver.card_health_tracker import CardHealthTracker
+from tensorfusion_dra.state import boot
+from tensorfusion_dra.state.card_records import CardFile
+
+
+def rules(settings: Settings) -> HealthRules:
+    """How fast health changes on this node, and by which XIDs."""
+    return HealthRules(
+        failed_readings=settings.health_failed_readings,
+        good_readings=settings.health_good_readings,
+        quiet_seconds=settings.health_quiet_seconds,
+        xid_clear_seconds=settings.health_xid_clear_seconds,
+        xids=XidRules(
+            ignored=_codes(settings.health_ignored_xids),
+            critical=_codes(settings.health_critical_xids),
+        ),
+    )
+
+
+def tracker(
+    settings: Settings, claims: Callable[[], Sequence[PreparedClaim]], *, keeps: bool = True
+) -> CardHealthTracker:
+    """What earlier processes knew of the node's cards.
+
+    Args:
+        claims: All prepared claims.
+        keeps: Also write what is found.
+
+    Raises:
+        InputError: The machine does not tell its boot ID.
+        FatalError: The ledger is damaged.
+    """
+    records = CardFile(settings.data_folder, boot_id=boot.boot_id(Path(settings.boot_id_file)))
+    return CardHealthTracker(rules(settings), records=records, claims=claims, keeps=keeps)
+
+
+def taint_effect(settings: Settings) -> str:
+    """Of the taint of an unhealthy device; "" for no taint."""
+    return "" if settings.health_taint == "none" else settings.health_taint
+
+
+def events(settings: Settings, api: Api) -> Events:
+    """Events on this node's Node object, for one thread."""
+    name = settings.node_name
+    return Events(api, Nodes(api, node_name=name), node_name=name)
+
+
+def _codes(text: str) -> frozenset[int]:
+    return frozenset(int(code) for code in text.split(",") if code)

@@ -1,0 +1,109 @@
+"""Parts that several verbs build from the same settings."""
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+
+from tensorfusion_dra.app.shared.node_settings import Settings
+from tensorfusion_dra.core.claims.enforcers.enforcer import Enforcer
+from tensorfusion_dra.core.claims.enforcers.hami_core import HamiCore
+from tensorfusion_dra.core.claims.enforcers.mps import Mps
+from tensorfusion_dra.core.claims.enforcers.tensor_fusion import TensorFusion
+from tensorfusion_dra.core.claims.tenancy import Rules
+from tensorfusion_dra.core.devices.device import Node
+from tensorfusion_dra.discovery import models, simulated
+from tensorfusion_dra.discovery.device_nodes import HostDeviceNodes
+from tensorfusion_dra.discovery.driver_files import HostDriverFiles
+from tensorfusion_dra.discovery.nvml import NvmlDiscovery
+from tensorfusion_dra.discovery.simulated import SimulatedDiscovery
+from tensorfusion_dra.driver.node_offers import NodeOffers
+from tensorfusion_dra.state import boot
+
+
+def node(settings: Settings) -> Node:
+    """The node that the settings name."""
+    return Node(
+        name=settings.node_name,
+        gpupool=settings.gpupool,
+        qos=settings.qos,
+        oversubscription=settings.oversubscription,
+    )
+
+
+def enforcers(settings: Settings) -> Mapping[str, Enforcer]:
+    """Every enforcer by name: claims prepared under another one keep theirs."""
+    every: tuple[Enforcer, ...] = (
+        TensorFusion(
+            root=settings.tensor_fusion_root,
+            hypervisor_ip=settings.hypervisor_ip,
+            hypervisor_port=settings.hypervisor_port,
+        ),
+        HamiCore(
+            library=settings.hami_core_library,
+            preload=str(Path(settings.hami_core_library).with_name("ld.so.preload")),
+            root=f"{settings.tensor_fusion_root}/hami-core",
+        ),
+        Mps(pipes=settings.mps_pipes, shm=settings.mps_shm),
+    )
+    return {enforcer.name: enforcer for enforcer in every}
+
+
+def node_offers(settings: Settings) -> NodeOffers:
+    """The machine as the settings describe it.
+
+    Raises:
+        InputError: The boot's ID cannot be read.
+    """
+    enforcer = enforcers(settings)[settings.enforcer]
+    return NodeOffers(
+        device_nodes=device_nodes(settings),
+        driver_files=HostDriverFiles(
+            Path(settings.driver_root),
+            root_on_host=_driver_root_on_host(settings),
+            cdi_folders=(Path(settings.static_cdi_dir), Path(settings.cdi_dir)),
+        ),
+        enforcer=enforcer.name,
+        enforces_hard=enforcer.enforces_hard,
+        rules=Rules(
+            overcommit_limits=settings.overcommit_limits == "true",
+            enforcers=enforcers(settings),
+        ),
+        boot_id=boot.boot_id(Path(settings.boot_id_file)),
+    )
+
+
+def device_nodes(settings: Settings) -> HostDeviceNodes:
+    """The nodes of the cards, where the settings say that they are."""
+    return HostDeviceNodes(
+        Path(settings.dev_dir) if settings.dev_dir else None,
+        driver_root=Path(settings.driver_root),
+        root_on_host=_driver_root_on_host(settings),
+    )
+
+
+def discovery(settings: Settings, running: ExitStack) -> NvmlDiscovery | SimulatedDiscovery:
+    """Reads real cards, or the simulated ones that the settings ask for.
+
+    Args:
+        running: Ends it when it is left.
+
+    Raises:
+        InputError: The model table or the profile cannot be used.
+    """
+    table = models.load(Path(settings.gpu_models) if settings.gpu_models else None)
+    if settings.simulated_gpus:
+        return simulated.from_text(
+            settings.simulated_gpus, node_name=settings.node_name, table=table
+        )
+    nvml = NvmlDiscovery(
+        table,
+        library=Path(settings.nvml_library) if settings.nvml_library else None,
+        driver_root=Path(settings.driver_root),
+        wait_seconds=settings.nvml_wait_seconds,
+    )
+    running.callback(nvml.close)
+    return nvml
+
+
+def _driver_root_on_host(settings: Settings) -> Path:
+    return Path(settings.driver_root_on_host or settings.driver_root)

@@ -1,0 +1,313 @@
+"""A cluster of one node on this machine: everything is simulated but the node plugin."""
+
+import sys
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Final
+
+from tensorfusion_dra.app.simulate.plugin_process import PluginProcess, WaitError
+from tensorfusion_dra.core import names
+from tensorfusion_dra.simulator import cel, match_conditions
+from tensorfusion_dra.simulator.api.gates import DEFAULT_GATES
+from tensorfusion_dra.simulator.apiserver import ApiServer
+from tensorfusion_dra.simulator.claim_controller import ClaimController
+from tensorfusion_dra.simulator.kubelet import Kubelet, Options
+from tensorfusion_dra.simulator.rest import (
+    CLAIMS,
+    CLASSES,
+    PODS,
+    RESOURCE_V1,
+    SLICES,
+    TEMPLATES,
+    Client,
+    Json,
+)
+from tensorfusion_dra.simulator.runtime import Container, Runtime
+from tensorfusion_dra.simulator.scheduler import Scheduler
+
+NAMESPACE: Final = "default"
+IMAGE_ENV: Final = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
+
+_CLAIM: Final = "gpu"
+_CONTAINER: Final = "app"
+_POLL_SECONDS: Final = 0.05
+PATIENCE_SECONDS: Final = 120.0
+"""Generous, since a wait ends as soon as its condition holds or a process has ended."""
+
+
+class SimulatedCluster:
+    """API server, claim controller, scheduler and kubelet in this process, and node plugins.
+
+    A node plugin is a process of its own with the flags it has in production. Several run side by
+    side on the one node if each has a pod UID, as during a rolling update.
+
+    Attributes:
+        plugin_flags: More flags for the next start of a node plugin.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        gpus: str,
+        node_name: str = "node-01",
+        gates: Collection[str] = DEFAULT_GATES,
+        tensor_fusion: bool = False,
+    ) -> None:
+        """A cluster that is not started yet.
+
+        Args:
+            folder: Everything it leaves on disk; its path must be short, as it holds sockets.
+            gpus: What `--simulated-gpus` takes.
+            gates: The feature gates that are on.
+            tensor_fusion: Whether the API server has GPUPools.
+        """
+        self.folder: Final = folder
+        self.node_name: Final = node_name
+        self.kubelet_root: Final = folder / "kubelet"
+        self.cdi_folder: Final = folder / "cdi"
+        self.log_file: Final = self.log_file_of("")
+        self.plugin_flags: Final = ["--simulated-gpus", gpus]
+        self.server: Final = ApiServer(
+            gates=gates,
+            tensor_fusion=tensor_fusion,
+            check_expression=cel.check_expression,
+            condition_holds=match_conditions.holds,
+        )
+        self._running = ExitStack()
+        self._runtime: Final = Runtime([self.cdi_folder])
+        self._plugins: Final[dict[str, PluginProcess]] = {}
+        self._others: Final[dict[str, PluginProcess]] = {}
+
+    def start(self) -> None:
+        """Starts all but the node plugin; what has started ends again if the rest cannot."""
+        try:
+            self._start()
+        except BaseException:
+            self._running.close()
+            raise
+
+    def _start(self) -> None:
+        self.cdi_folder.mkdir()
+        self._running.enter_context(self.server)
+        self.client = Client(self.server.url)
+        self.kubeconfig = self.server.kubeconfig(self.folder / "kubeconfig")
+        self.client.create(CLASSES, _device_class())
+        self._running.enter_context(ClaimController(self.server.url))
+        self.scheduler = self._running.enter_context(Scheduler(self.server.url))
+        self._running.callback(self._stop_kubelet)
+        self.start_kubelet()
+
+    def stop(self) -> None:
+        """Stops all node plugins and everything else; the folder stays."""
+        for pod_uid in list(self._plugins):
+            self.stop_plugin(pod_uid)
+        self._running.close()
+
+    def start_kubelet(self, *, wipe_slices: bool = False) -> None:
+        """Starts a new kubelet on the node's folder, after `kubelet.stop()`.
+
+        Args:
+            wipe_slices: Whether it first deletes the node's slices, as a real one does.
+        """
+        self.kubelet = Kubelet(
+            self.server.url,
+            self.node_name,
+            root_dir=self.kubelet_root,
+            runtime=self._runtime,
+            options=Options(wipe_at_start=wipe_slices),
+        )
+        self.kubelet.start()
+
+    def _stop_kubelet(self) -> None:
+        self.kubelet.stop()
+
+    def plugin_command(self, pod_uid: str = "") -> list[str]:
+        """The command line of a node plugin."""
+        return [
+            *(sys.executable, "-m", "tensorfusion_dra", "node-plugin"),
+            *("--node-name", self.node_name),
+            *("--kubeconfig", str(self.kubeconfig)),
+            *(word for flag, path in self._host_paths() for word in (f"--{flag}", str(path))),
+            *(("--pod-uid", pod_uid) if pod_uid else ()),
+            *self.plugin_flags,
+        ]
+
+    def _host_paths(self) -> Sequence[tuple[str, Path]]:
+        """Every path of the host that a node plugin uses, so that none depends on this machine."""
+        return (
+            ("kubelet-root", self.kubelet_root),
+            ("cdi-dir", self.cdi_folder),
+            ("static-cdi-dir", self.folder / "static-cdi"),
+            ("data-dir", self.folder),
+            ("dev-dir", self.folder / "dev"),
+            ("driver-root", self.folder / "driver"),
+            ("driver-root-on-host", self.folder / "driver"),
+            ("tensor-fusion-root", self.folder / "tensor-fusion"),
+            ("hami-core-library", self.folder / "vgpu" / "libvgpu.so.1"),
+            ("mps-pipes", self.folder / "mps" / "pipe"),
+            ("mps-shm", self.folder / "mps" / "shm"),
+        )
+
+    def start_plugin(self, pod_uid: str = "") -> int:
+        """Starts the node plugin of this pod, beside those of others; its process ID."""
+        plugin = PluginProcess(self.plugin_command(pod_uid), self.log_file_of(pod_uid))
+        self._plugins[pod_uid] = plugin
+        return plugin.pid
+
+    def plugin(self, pod_uid: str = "") -> PluginProcess:
+        """The process of this pod that was started last, to be watched or to be sent a signal."""
+        return self._plugins[pod_uid]
+
+    def stop_plugin(self, pod_uid: str = "") -> int | None:
+        """Ends a node plugin as a pod's end does: SIGTERM, and SIGKILL if it does not go.
+
+        Returns:
+            Its exit code; None if none runs.
+        """
+        plugin = self._plugins.pop(pod_uid, None)
+        return plugin.stop() if plugin else None
+
+    def kill_plugin(self, pod_uid: str = "") -> None:
+        """Ends a node plugin without a word; its sockets stay behind."""
+        self._plugins.pop(pod_uid).kill()
+
+    def watch_process(self, name: str, process: PluginProcess) -> None:
+        """Let the end of this process, too, end every wait; whoever started it stops it."""
+        self._others[name] = process
+
+    def log_file_of(self, pod_uid: str) -> Path:
+        """Where the node plugins of this pod write their log."""
+        return self.folder / (f"node-plugin-{pod_uid}.log" if pod_uid else "node-plugin.log")
+
+    def until(
+        self,
+        what: str,
+        condition: Callable[[], bool],
+        *,
+        seconds: float = PATIENCE_SECONDS,
+        explain: Callable[[], Sequence[str]] = tuple,
+    ) -> None:
+        """Return once the condition holds.
+
+        Args:
+            what: What is waited for, such as ``publication``.
+            explain: More lines for the error, asked for when the wait has failed.
+
+        Raises:
+            WaitError: The condition did not hold in time, or a process ended meanwhile.
+        """
+        deadline = time.monotonic() + seconds
+        while not condition():
+            for name, process in self._processes():
+                if process.exit_code is not None and not process.told_to_end:
+                    summary = f"{what}: the {name} ended with {process.exit_code}"
+                    raise WaitError(summary, (*explain(), *self._troubles()))
+            if time.monotonic() > deadline:
+                summary = f"{what}: not within {seconds:g} s"
+                raise WaitError(summary, (*explain(), *self._troubles()))
+            time.sleep(_POLL_SECONDS)
+
+    def _processes(self) -> Sequence[tuple[str, PluginProcess]]:
+        plugins = (
+            (f"node plugin {pod_uid}".rstrip(), plugin) for pod_uid, plugin in self._plugins.items()
+        )
+        return (*plugins, *self._others.items())
+
+    def _troubles(self) -> Sequence[str]:
+        """Return the last warnings and errors of each process."""
+        found: list[str] = []
+        for name, process in self._processes():
+            found += [f"{name}: {line}" for line in process.troubles()]
+        return found
+
+    def slices(self) -> list[Json]:
+        """The stored ResourceSlices, by name."""
+        return sorted(
+            self.client.list(SLICES).items, key=lambda item: str(item["metadata"]["name"])
+        )
+
+    def submit(
+        self, name: str, asks: Mapping[str, str], annotations: Mapping[str, str] | None = None
+    ) -> None:
+        """A pod with one container, and the template of its claim.
+
+        Args:
+            name: Of pod and template.
+            asks: Quantities by capacity; empty asks for a whole card.
+            annotations: Of the claim.
+        """
+        self.client.create(TEMPLATES, _template(name, asks, annotations or {}))
+        self.client.create(PODS, _pod(name))
+
+    def pod(self, name: str) -> Json:
+        """The pod as it is stored."""
+        return self.client.get(PODS, name, NAMESPACE)
+
+    def container_of(self, name: str) -> Container | None:
+        """The pod's first container with devices as the runtime made it; None if there is none."""
+        made = self.kubelet.containers(NAMESPACE, name)
+        return next((made[found] for found in sorted(made) if made[found].cdi_ids), None)
+
+    def delete(self, name: str) -> None:
+        """Asks for the pod's end and removes its template."""
+        self.client.delete(PODS, name, NAMESPACE)
+        self.client.delete(TEMPLATES, name, NAMESPACE)
+
+    def claim_of(self, pod: Json) -> Json | None:
+        """The claim that was generated for a pod; None if there is none yet."""
+        for entry in pod.get("status", {}).get("resourceClaimStatuses") or []:
+            return self.client.find(CLAIMS, entry["resourceClaimName"], NAMESPACE)
+        return None
+
+    def claims(self) -> list[Json]:
+        """All claims."""
+        return self.client.list(CLAIMS).items
+
+    def spec_files(self) -> list[Path]:
+        """The CDI specs of this driver."""
+        return sorted(self.cdi_folder.glob(f"{names.CDI_FILE_PREFIX}*.json"))
+
+
+def _object(api_version: str, kind: str, name: str, namespace: str = "") -> Json:
+    metadata = {"name": name, **({"namespace": namespace} if namespace else {})}
+    return {"apiVersion": api_version, "kind": kind, "metadata": metadata}
+
+
+def _device_class() -> Json:
+    selector = {"cel": {"expression": f'device.driver == "{names.DRIVER}"'}}
+    return {
+        **_object(RESOURCE_V1, "DeviceClass", names.DEVICE_CLASS),
+        "spec": {"selectors": [selector]},
+    }
+
+
+def _template(name: str, asks: Mapping[str, str], annotations: Mapping[str, str]) -> Json:
+    exactly: dict[str, Any] = {"deviceClassName": names.DEVICE_CLASS}
+    if asks:
+        exactly["capacity"] = {"requests": dict(asks)}
+    requests = [{"name": _CLAIM, "exactly": exactly}]
+    return {
+        **_object(RESOURCE_V1, "ResourceClaimTemplate", name, NAMESPACE),
+        "spec": {
+            "metadata": {"annotations": dict(annotations)},
+            "spec": {"devices": {"requests": requests}},
+        },
+    }
+
+
+def _pod(name: str) -> Json:
+    environment = [{"name": key, "value": value} for key, value in IMAGE_ENV.items()]
+    container = {
+        "name": _CONTAINER,
+        "image": "app",
+        "env": environment,
+        "resources": {"claims": [{"name": _CLAIM}]},
+    }
+    claims: Sequence[Json] = [{"name": _CLAIM, "resourceClaimTemplateName": name}]
+    return {
+        **_object("v1", "Pod", name, NAMESPACE),
+        "spec": {"resourceClaims": claims, "containers": [container]},
+    }

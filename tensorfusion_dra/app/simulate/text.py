@@ -1,0 +1,231 @@
+"""The report of a simulation for a person: one screen, and with `-v` everything behind it."""
+
+import re
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
+from decimal import ROUND_HALF_UP, Decimal
+from typing import Any, Final
+
+from tensorfusion_dra.app.shared.tables import table
+from tensorfusion_dra.app.simulate import details
+from tensorfusion_dra.app.simulate.report import Admission, Left, Pod, Report
+from tensorfusion_dra.core import names
+from tensorfusion_dra.core.kubernetes import quantity
+from tensorfusion_dra.core.kubernetes.quantity import GIB, MIB, NANO
+
+_BAR: Final = 10
+_WIDTH: Final = 100
+_MOST_LINES_OF_A_REASON: Final = 3
+_LEAST_DIGITS: Final = 4
+_NOTHING: Final = "-"
+
+_LIMITS: Final = {
+    names.ENV_ISOLATION_MODE: "",
+    names.ENV_SM_PERCENT_LIMIT: "percent of the GPU's compute",
+    names.ENV_MEMORY_LIMIT: "MiB of its memory",
+}
+"""The variables that carry a container's limits, with their units."""
+
+
+def as_text(report: Report, *, verbose: bool) -> str:
+    """Return the report as text.
+
+    Args:
+        report: What the simulation did.
+        verbose: Adds the filled claims, the CDI spec, the whole environment and the durations.
+    """
+    short = _short_names(report)
+    parts = [
+        _gpus(report, short),
+        _admissions(report.admissions),
+        _pods(report, short),
+        [] if verbose else _limits_of_one(report),
+    ]
+    if verbose:
+        parts += details.sections(report)
+    parts.append(_closing_line(report, verbose=verbose))
+    return "\n\n".join("\n".join(lines) for lines in parts if lines)
+
+
+def _gpus(report: Report, short: Mapping[str, str]) -> list[str]:
+    left = {(each.device, each.capacity.removeprefix("virtual_")): each for each in report.left}
+    is_virtual = any(each.capacity.startswith("virtual_") for each in report.left)
+    rows: list[tuple[object, ...]] = [("GPU", "MODEL", "COMPUTE TAKEN", "", "MEMORY TAKEN", "")]
+    for device in _devices(report):
+        name = device["name"]
+        compute, memory = (
+            left[name, names.CAPACITY_TFLOPS],
+            left[name, names.CAPACITY_VRAM],
+        )
+        rows.append(
+            (
+                short[name],
+                device["attributes"]["product_name"]["string"],
+                _bar(compute),
+                f"{_taken(compute)} of {_amount(compute.total)} TFLOPS",
+                _bar(memory),
+                f"{_taken(memory)} of {_memory(memory.total)}",
+            )
+        )
+    beyond = ", which hands out more than its GPUs have" if is_virtual else ""
+    lines = [f"GPUs of {report.node}, in the resource pool {report.pool}{beyond}"]
+    return lines + (table(rows) if len(rows) > 1 else ["  none"])
+
+
+def _pods(report: Report, short: Mapping[str, str]) -> list[str]:
+    if not report.pods:
+        return []
+    rows: list[tuple[object, ...]] = [
+        ("POD", "ASKS FOR", "STATUS", "GPU", "LIMITS IN ITS CONTAINER")
+    ]
+    waiting: dict[str, list[str]] = {}
+    for pod in report.pods:
+        got = [short.get(share.device, share.device) for share in pod.shares] or [_NOTHING]
+        rows.append((pod.name, _asked(pod), pod.phase, got[0], _limits(pod)))
+        rows += [("", "", "", more, "") for more in got[1:]]
+        if pod.waits_for:
+            reason = _with_short_names(pod.waits_for, report, short)
+            waiting.setdefault(reason, []).append(pod.name)
+    return ["Pods", *table(rows), *_reasons(waiting)]
+
+
+def _reasons(waiting: Mapping[str, Sequence[str]]) -> list[str]:
+    """Why pods wait, each reason once and cut to a few lines."""
+    lines: list[str] = []
+    for reason, pods in waiting.items():
+        subject = f"{pods[0]} waits" if len(pods) == 1 else f"{', '.join(pods)} wait"
+        lines += textwrap.wrap(
+            f"{subject}: {reason}",
+            _WIDTH,
+            initial_indent="  ",
+            subsequent_indent="    ",
+            max_lines=_MOST_LINES_OF_A_REASON,
+            placeholder=" ...",
+        )
+    return lines
+
+
+def _admissions(admissions: Iterable[Admission]) -> list[str]:
+    rows: list[tuple[object, ...]] = []
+    for admission in admissions:
+        if admission.refused:
+            rows += _cells(admission.pod, "refused", admission.refused)
+            continue
+        rows.append((admission.pod, "admitted", _claim(admission)))
+        for warning in admission.warnings:
+            rows += _cells("", "warning", warning)
+    return ["Admission by the webhook", *table(rows)] if rows else []
+
+
+def _claim(admission: Admission) -> str:
+    if not admission.claim:
+        return "unchanged: it asks for no share, or DRA is off for it"
+    return f"claim {admission.claim}"
+
+
+def _cells(pod: str, verdict: str, text: str) -> list[tuple[object, ...]]:
+    """Rows of the admission table; a long text goes on in the rows below."""
+    first, *rest = textwrap.wrap(text, _WIDTH - 36) or [""]
+    return [(pod, verdict, first), *(("", "", more) for more in rest)]
+
+
+def _limits_of_one(report: Report) -> list[str]:
+    """The limits in the environment of the first container that runs."""
+    pod = next((pod for pod in report.pods if pod.env), None)
+    if pod is None:
+        return []
+    rows = [
+        (f"{name}={pod.env[name]}", meaning) for name, meaning in _LIMITS.items() if name in pod.env
+    ]
+    return [f"Limits in {pod.name}'s container, set by the claim's CDI spec", *table(rows)]
+
+
+def _closing_line(report: Report, *, verbose: bool) -> list[str]:
+    seconds = f"{report.seconds['all']:.1f} s"
+    if verbose:
+        seconds = ", ".join(f"{name} {value:.1f} s" for name, value in report.seconds.items())
+    if report.kept_in:
+        return [f"Kept running, everything in {report.kept_in} ({seconds})"]
+    if report.left_behind:
+        return [f"Left behind ({seconds}):", *(f"  {item}" for item in report.left_behind)]
+    more = "" if verbose else "; -v shows the CDI spec and the whole environment"
+    return [f"Torn down, nothing left behind ({seconds}{more})"]
+
+
+def _asked(pod: Pod) -> str:
+    """What a pod asks of each GPU, such as ``71.2 TFLOPS, 10Gi``."""
+    asked = {name.removeprefix("virtual_"): text for name, text in pod.asks.items()}
+    parts = []
+    if names.CAPACITY_TFLOPS in asked:
+        parts.append(f"{_amount(asked[names.CAPACITY_TFLOPS])} TFLOPS")
+    if names.CAPACITY_VRAM in asked:
+        parts.append(_memory(asked[names.CAPACITY_VRAM]))
+    count = len({(share.device, share.share_id) for share in pod.shares})
+    if not parts:
+        return "a whole GPU" if count < 2 else f"{count} whole GPUs"
+    each = ", ".join(parts)
+    return each if count < 2 else f"{count} GPUs, {each} each"
+
+
+def _limits(pod: Pod) -> str:
+    """The limits in the container's environment, such as ``33 %, 16Gi, soft``."""
+    mode = pod.env.get(names.ENV_ISOLATION_MODE, "")
+    percent, mib = pod.env.get(names.ENV_SM_PERCENT_LIMIT), pod.env.get(names.ENV_MEMORY_LIMIT)
+    if percent is None or mib is None:
+        return mode or _NOTHING
+    return f"{percent} %, {_human_bytes(int(mib) * MIB)}, {mode}"
+
+
+def _devices(report: Report) -> list[Mapping[str, Any]]:
+    return [device for item in report.slices for device in item["spec"].get("devices") or []]
+
+
+def _short_names(report: Report) -> dict[str, str]:
+    """Device names cut to as few digits as tell them apart, such as ``gpu-363a``."""
+    every = [str(device["name"]) for device in _devices(report)]
+    longest = max(map(len, every), default=0)
+    for length in range(len("gpu-") + _LEAST_DIGITS, longest):
+        if len({name[:length] for name in every}) == len(every):
+            return {name: name[:length] for name in every}
+    return {name: name for name in every}
+
+
+def _with_short_names(text: str, report: Report, short: Mapping[str, str]) -> str:
+    text = text.replace(f"{names.DRIVER}/{report.pool}/", "")
+    for name, cut in short.items():
+        text = text.replace(name, cut)
+    return re.sub(r"\b[0-9]+m\b", lambda found: _amount(found.group()), text)
+
+
+def _taken(left: Left) -> str:
+    nano = quantity.parse(left.total).nano - quantity.parse(left.free).nano
+    if left.capacity in {names.CAPACITY_VRAM, names.CAPACITY_VIRTUAL_VRAM}:
+        return _human_bytes(nano // NANO)
+    return _decimal(Decimal(nano) / NANO)
+
+
+def _amount(text: str) -> str:
+    """A quantity of TFLOPS as people write it: ``71.2`` and not ``71200m``."""
+    return _decimal(Decimal(quantity.parse(text).nano) / NANO)
+
+
+def _memory(text: str) -> str:
+    return _human_bytes(quantity.parse(text).nano // NANO)
+
+
+def _human_bytes(amount: int) -> str:
+    """An amount of memory to a tenth of a Gi, below 1Gi in Mi."""
+    if 0 < amount < GIB:
+        return f"{_decimal(Decimal(amount) / MIB)}Mi"
+    return f"{_decimal(Decimal(amount) / GIB)}Gi" if amount else "0"
+
+
+def _decimal(amount: Decimal) -> str:
+    """The amount with at most one digit after the point."""
+    rounded = amount.quantize(Decimal("0.1"), ROUND_HALF_UP)
+    return f"{rounded:f}".removesuffix(".0")
+
+
+def _bar(left: Left) -> str:
+    filled = round((1 - left.free_share) * _BAR)
+    return f"[{'#' * filled}{'.' * (_BAR - filled)}]"

@@ -1,0 +1,133 @@
+"""The webhook of a simulated cluster: the real process, with a certificate of its own."""
+
+import base64
+import http.client
+import json
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import trustme
+import yaml
+
+import tensorfusion_dra
+from tensorfusion_dra.app.simulate.plugin_process import PluginProcess, WaitError
+from tensorfusion_dra.core.errors import InputError
+
+Json = dict[str, Any]
+
+_HOST: Final = "127.0.0.1"
+_START_SECONDS: Final = 120.0
+_POLL_SECONDS: Final = 0.02
+_READY_SECONDS: Final = 5.0
+
+
+class SimulatedWebhook:
+    """Runs from its construction until it is stopped, on loopback ports that are free.
+
+    Attributes:
+        url: https://127.0.0.1:<port>, without a path.
+        health_url: The same over plain HTTP, for the probes.
+    """
+
+    def __init__(self, folder: Path, kubeconfig: Path, flags: Sequence[str] = ()) -> None:
+        """Returns once it serves.
+
+        Args:
+            folder: For its certificate and its log.
+            flags: More than those which it needs here.
+
+        Raises:
+            WaitError: It does not.
+        """
+        self.certificate: Final = folder / "webhook.crt"
+        self.key: Final = folder / "webhook.key"
+        self.authority: Final = trustme.CA()
+        renew(self.authority, self.certificate, self.key)
+        self.process: Final = PluginProcess(
+            [
+                *(sys.executable, "-m", "tensorfusion_dra", "webhook"),
+                *("--host", _HOST, "--port", "0"),
+                *("--health-host", _HOST, "--health-port", "0"),
+                *("--tls-cert-file", str(self.certificate), "--tls-key-file", str(self.key)),
+                *("--kubeconfig", str(kubeconfig)),
+                *("--drain-seconds", "0"),
+                *flags,
+            ],
+            folder / "webhook.log",
+        )
+        try:
+            served = self._served()
+        except BaseException:
+            self.process.kill()
+            raise
+        self.url: Final = f"https://{_HOST}:{served['port']}"
+        self.health_url: Final = f"http://{_HOST}:{served['health_port']}"
+
+    @property
+    def ca_bundle(self) -> str:
+        """PEM of whom its clients have to trust."""
+        return self.authority.cert_pem.bytes().decode()
+
+    def is_ready(self) -> bool:
+        """Return whether it has read what it needs; a cluster sends no review to it before."""
+        address = urlsplit(self.health_url).netloc
+        with closing(http.client.HTTPConnection(address, timeout=_READY_SECONDS)) as probe:
+            try:
+                probe.request("GET", "/readyz")
+                return probe.getresponse().status == http.client.OK
+            except OSError:
+                return False
+
+    def configurations(self) -> Iterator[Json]:
+        """The configurations of daemonset/webhook, which call this process, not a service."""
+        for document in documents("webhook/webhook-configuration.yaml"):
+            for webhook in document["webhooks"]:
+                path = webhook["clientConfig"]["service"]["path"]
+                bundle = base64.b64encode(self.ca_bundle.encode()).decode()
+                webhook["clientConfig"] = {"url": f"{self.url}{path}", "caBundle": bundle}
+            yield document
+
+    def logged(self) -> list[Json]:
+        """What it has said."""
+        text = self.process.log_file.read_text(encoding="utf-8")
+        return [json.loads(line) for line in text.splitlines() if line.startswith("{")]
+
+    def _served(self) -> Mapping[str, Any]:
+        deadline = time.monotonic() + _START_SECONDS
+        while time.monotonic() < deadline:
+            code = self.process.exit_code
+            if code is not None:
+                raise WaitError(f"webhook: ended with {code}", self.process.troubles())
+            for line in self.logged():
+                if line["event"] == "serving":
+                    return line
+            time.sleep(_POLL_SECONDS)
+        summary = f"webhook: not serving within {_START_SECONDS:g} s"
+        raise WaitError(summary, self.process.troubles())
+
+
+def renew(authority: trustme.CA, certificate: Path, key: Path) -> None:
+    """A new certificate for this machine in place of the one in the files."""
+    issued = authority.issue_cert(_HOST, "localhost")
+    issued.private_key_pem.write_to_path(str(key))
+    certificate.write_bytes(b"".join(blob.bytes() for blob in issued.cert_chain_pems))
+
+
+def documents(name: str) -> list[Json]:
+    """The objects in a file of the repository's daemonset/.
+
+    Raises:
+        InputError: There is none, as in an installed package, which has no manifests.
+    """
+    file = Path(tensorfusion_dra.__file__).parents[1] / "daemonset" / name
+    try:
+        return [dict(found) for found in yaml.safe_load_all(file.read_text(encoding="utf-8"))]
+    except OSError as error:
+        raise InputError(
+            f"{file}: {error.strerror}, expected a checkout of the repository"
+        ) from error

@@ -1,0 +1,26 @@
+"""`webhook`: give pods their claims and claims their contents, at admission."""
+
+import argparse
+import os
+
+from tensorfusion_dra.app.shared import logging
+from tensorfusion_dra.app.webhook import settings as webhook_settings
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Add one flag for each setting, and --config."""
+    webhook_settings.add_flags(parser)
+
+
+def run(flags: argparse.Namespace) -> int:
+    """Serve until stopped; return the exit code.
+
+    Raises:
+        InputError: A setting, or a file that the settings name, cannot be used.
+    """
+    settings = webhook_settings.from_flags(flags, os.environ)
+    # Before the parts are imported: their log lines have the chosen form from the first.
+    logging.configure(level=settings.log_level, form=settings.log_format)
+    from tensorfusion_dra.app.webhook import process  # noqa: PLC0415
+
+    return process.run(settings)

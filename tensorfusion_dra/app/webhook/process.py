@@ -1,0 +1,121 @@
+"""The admission webhook's process: builds the parts, starts them in order, stops in reverse."""
+
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from tensorfusion_dra.app.shared import version
+from tensorfusion_dra.app.shared.health_endpoint import HealthEndpoint
+from tensorfusion_dra.app.shared.supervisor import Supervisor
+from tensorfusion_dra.app.webhook.settings import WebhookSettings
+from tensorfusion_dra.cluster import object_cache
+from tensorfusion_dra.cluster.api import Api
+from tensorfusion_dra.cluster.object_cache import ObjectCache
+from tensorfusion_dra.cluster.pods import Pods
+from tensorfusion_dra.cluster.published_slices import PublishedSlices
+from tensorfusion_dra.cluster.resource_api import ResourceApi
+from tensorfusion_dra.core.claims.enforcers.kinds import KINDS
+from tensorfusion_dra.core.errors import FatalError, InputError, RetryableError
+from tensorfusion_dra.webhook.admission import Admission
+from tensorfusion_dra.webhook.certificates import Certificates
+from tensorfusion_dra.webhook.reviews import Reviews
+from tensorfusion_dra.webhook.server import Server
+
+log = structlog.get_logger()
+
+GRACE_SECONDS: Final = 10.0
+"""For requests in flight."""
+_JOIN_SECONDS: Final = 5.0
+
+
+def run(settings: WebhookSettings) -> int:
+    """Serves until told to stop; the exit code.
+
+    Raises:
+        InputError: A file that the settings name, or a port, cannot be used.
+    """
+    started = time.monotonic()
+    supervisor = Supervisor()
+    supervisor.stop_on_signals()
+    try:
+        with ExitStack() as running:
+            server = _start(settings, supervisor, running, started=started)
+            cause = supervisor.wait()
+            if cause is None:
+                # Requests are taken for a while, but each connection ends with its next answer.
+                server.is_leaving.set()
+                time.sleep(settings.drain_seconds)
+    except FatalError as error:
+        log.error("start_failed", version=version.current(), error=str(error))
+        return 1
+    log.info("stopped", error=str(cause) if cause else None)
+    return 1 if cause else 0
+
+
+def _start(
+    settings: WebhookSettings, supervisor: Supervisor, running: ExitStack, *, started: float
+) -> Server:
+    certificates = Certificates(Path(settings.tls_cert_file), Path(settings.tls_key_file))
+    api = Api(Path(settings.kubeconfig) if settings.kubeconfig else None)
+    api.connect()
+    objects = {
+        "gpupool-watch": object_cache.gpupools(api, on_change=_nothing),
+        "template-watch": object_cache.scheduling_config_templates(api, on_change=_nothing),
+    }
+    pools, templates = objects.values()
+    admission = Admission(
+        pools=pools,
+        templates=templates,
+        pods=Pods(api),
+        slices=PublishedSlices(ResourceApi(api)),
+        scheduler=settings.scheduler_name,
+        virtual=settings.virtual_capacity == "true",
+        enforces_hard=KINDS[settings.enforcer].enforces_hard,
+    )
+    server = Server(
+        Reviews(admission).respond, certificates, host=settings.host, port=settings.port
+    )
+    running.callback(supervisor.join, seconds=_JOIN_SECONDS)
+    for name, part in objects.items():
+        running.callback(part.stop)
+        supervisor.run(name, part.run)
+    running.callback(server.stop, grace_seconds=GRACE_SECONDS)
+    supervisor.run("server", server.run)
+    ready = _readiness(supervisor, tuple(objects.values()))
+    health = HealthEndpoint(
+        {"/healthz": _nothing, "/readyz": ready},
+        host=settings.health_host,
+        port=settings.health_port,
+    )
+    running.callback(health.stop)
+    health.start()
+    log.info(
+        "serving",
+        version=version.current(),
+        port=server.port,
+        health_port=health.port,
+        seconds=round(time.monotonic() - started, 3),
+    )
+    return server
+
+
+def _readiness(supervisor: Supervisor, objects: tuple[ObjectCache, ...]) -> Callable[[], None]:
+    def check() -> None:
+        """Raises RetryableError until everything was read once, and as soon as it is over."""
+        if supervisor.stopping.is_set():
+            raise RetryableError("told to stop")
+        for each in objects:
+            try:
+                each.items()
+            except InputError:
+                continue  # without Tensor Fusion's definitions there is nothing to wait for
+
+    return check
+
+
+def _nothing() -> None:
+    """All is well."""

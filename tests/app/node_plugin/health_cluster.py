@@ -1,0 +1,139 @@
+"""A simulated cluster whose node plugin follows the health of its cards fast enough for a test."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tensorfusion_dra.app.simulate.cluster import SimulatedCluster
+from tensorfusion_dra.core import names
+from tensorfusion_dra.kubelet.pb.dra_health_v1_pb2 import HealthStatus
+from tensorfusion_dra.simulator.rest import EVENTS, Json
+from tests.app.node_plugin.test_node_plugin_process import cluster_with
+from tests.support.kubelet import PluginClient
+
+FAST = (
+    *("--poll-seconds", "0.2"),
+    *("--health-quiet-seconds", "1"),
+    *("--health-good-readings", "2"),
+)
+NO_POLL = ("--poll-seconds", "3600")
+"""So that what happens follows from a report."""
+SHORT_WAIT = ("--nvml-wait-seconds", "1")
+"""For a driver that hangs."""
+SHARE = {"tflops": "100", "vram": "16Gi"}
+SERVICES = ("v1.DRAResourceHealth", "v1alpha1.DRAResourceHealth")
+
+
+@dataclass
+class Profile:
+    """The simulated cards, in a file that the node plugin reads again when it changes."""
+
+    file: Path
+    gpus: list[dict[str, Any]] = field(default_factory=lambda: [{}, {}])
+    node: dict[str, Any] = field(default_factory=dict)
+
+    def write(self) -> None:
+        gpus = [{"product": "A100-SXM4-80GB", **gpu} for gpu in self.gpus]
+        fresh = self.file.with_suffix(".new")
+        fresh.write_text(json.dumps({"gpus": gpus, **self.node}), encoding="utf-8")
+        fresh.replace(self.file)
+
+    def make(self, index: int, **faults: Any) -> None:
+        """Gives one card these faults and no others."""
+        self.gpus[index] = faults
+        self.write()
+
+    def make_node(self, **fields: Any) -> None:
+        """Gives the node these fields and no others."""
+        self.node = fields
+        self.write()
+
+
+@contextmanager
+def sick_cluster(
+    folder: Path, *flags: str, **options: Any
+) -> Iterator[tuple[SimulatedCluster, Profile]]:
+    """A cluster that has published its two cards, and their profile."""
+    profile = Profile(folder / "gpus.yaml")
+    profile.write()
+    with cluster_with(str(profile.file), **options) as cluster:
+        cluster.plugin_flags.extend([*FAST, *flags])
+        start(cluster)
+        yield cluster, profile
+
+
+def start(cluster: SimulatedCluster) -> None:
+    cluster.start_plugin()
+    cluster.until("registered", lambda: bool(cluster.kubelet.registered))
+    cluster.until("published", lambda: bool(cluster.slices()))
+
+
+def restart(cluster: SimulatedCluster) -> None:
+    cluster.stop_plugin()
+    cluster.until("deregistered", lambda: not cluster.kubelet.registered)
+    start(cluster)
+
+
+def devices(cluster: SimulatedCluster) -> dict[str, Json]:
+    """The published devices by name."""
+    return {
+        device["name"]: device
+        for item in cluster.slices()
+        for device in item["spec"].get("devices") or ()
+    }
+
+
+def taints(cluster: SimulatedCluster) -> dict[str, Json]:
+    """Each device's taint, of the devices that have one."""
+    found = {}
+    for name, device in devices(cluster).items():
+        for taint in device.get("taints") or ():
+            assert taint["key"] == names.TAINT_UNHEALTHY
+            found[name] = taint
+    return found
+
+
+def reasons(cluster: SimulatedCluster) -> dict[str, str]:
+    return {name: taint["value"] for name, taint in taints(cluster).items()}
+
+
+def phases(cluster: SimulatedCluster) -> dict[str, str]:
+    return {
+        name: device["attributes"]["phase"]["string"] for name, device in devices(cluster).items()
+    }
+
+
+def streamed(cluster: SimulatedCluster, service: str) -> dict[str, tuple[str, str]]:
+    """What a new reader of a health stream is told first: status and message by device."""
+    socket = cluster.kubelet_root / "plugins" / names.DRIVER / "dra.sock"
+    with PluginClient(socket) as kubelet:
+        first = next(kubelet.watch_health(service))
+    return {
+        item.device.device_name: (HealthStatus.Name(item.health), item.message)
+        for item in first.devices
+    }
+
+
+def device_of(cluster: SimulatedCluster, pod: str) -> str:
+    """The device that a running pod has."""
+    claim = cluster.claim_of(cluster.pod(pod))
+    assert claim is not None
+    (result,) = claim["status"]["allocation"]["devices"]["results"]
+    return str(result["device"])
+
+
+def ready(cluster: SimulatedCluster, pod: str) -> tuple[str, str]:
+    """Status and reason of the Ready condition of the only device in a pod's claim."""
+    claim = cluster.claim_of(cluster.pod(pod)) or {}
+    for entry in claim.get("status", {}).get("devices") or ():
+        (condition,) = entry["conditions"]
+        return condition["status"], condition["reason"]
+    return "", ""
+
+
+def events(cluster: SimulatedCluster, reason: str) -> list[str]:
+    found = cluster.client.list(EVENTS).items
+    return [event["message"] for event in found if event["reason"] == reason]

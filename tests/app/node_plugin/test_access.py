@@ -1,0 +1,114 @@
+"""What the process lets others see: of its files, and of what it knows in its log."""
+
+import json
+import stat
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from tensorfusion_dra.app.simulate.cluster import SimulatedCluster
+from tensorfusion_dra.core import names
+from tensorfusion_dra.core.claims.claim import ClaimRef
+from tensorfusion_dra.simulator.api.faults import ANY, Action, Cut, Expire, Garble, Refuse
+from tensorfusion_dra.simulator.rest import CLAIMS
+from tests.app.node_plugin.test_node_plugin_process import cluster_with
+from tests.support.kubelet import PluginClient
+
+TOKEN = "eyJhbGciOiJSUzI1NiJ9.s3cr3t-of-the-node-plugin.c2lnbmF0dXJl"
+ECHO = f"GET / HTTP/1.1 Authorization: Bearer {TOKEN} Accept: application/json token={TOKEN}"
+
+
+@pytest.fixture
+def cluster() -> Iterator[SimulatedCluster]:
+    """A cluster whose node plugin has a token and says all it ever says."""
+    with cluster_with() as running:
+        kubeconfig = running.folder / "kubeconfig"
+        document = json.loads(kubeconfig.read_text())
+        document["users"][0]["user"] = {"token": TOKEN}
+        kubeconfig.write_text(json.dumps(document))
+        running.plugin_flags.extend(["--log-level", "debug"])
+        running.start_plugin("pod-1")
+        running.until("registered", lambda: bool(running.kubelet.registered))
+        running.until("published", lambda: bool(running.slices()))
+        yield running
+
+
+def run_pod(cluster: SimulatedCluster, name: str) -> ClaimRef:
+    cluster.submit(name, {"tflops": "50", "vram": "8Gi"})
+    cluster.until("runs", lambda: cluster.container_of(name) is not None)
+    claim = cluster.claim_of(cluster.pod(name))
+    assert claim is not None
+    metadata = claim["metadata"]
+    return ClaimRef(namespace="default", name=metadata["name"], uid=metadata["uid"])
+
+
+def modes(folder: Path) -> dict[str, str]:
+    """By relative path, which ends in a slash for folders."""
+    return {
+        f"{path.relative_to(folder)}{'/' if path.is_dir() else ''}": oct(
+            stat.S_IMODE(path.lstat().st_mode)
+        )
+        for path in sorted(folder.rglob("*"))
+    }
+
+
+def test_only_what_others_must_read_can_be_read_by_others(cluster: SimulatedCluster) -> None:
+    ref = run_pod(cluster, "a")
+
+    private = modes(cluster.kubelet_root / "plugins")
+    registration = modes(cluster.kubelet_root / "plugins_registry")
+    specs = modes(cluster.cdi_folder)
+    limits = modes(cluster.folder / "tensor-fusion" / "claims")
+
+    folders = {path: mode for path, mode in private.items() if path.endswith("/")}
+    files = {path: mode for path, mode in private.items() if path not in folders}
+    assert f"{names.DRIVER}/" in folders
+    assert set(folders.values()) == {"0o700"}
+    assert f"{names.DRIVER}/dra-pod-1.sock" in files
+    assert f"{names.DRIVER}/ledger.sqlite3" in files
+    assert set(files.values()) == {"0o600"}
+    assert set(registration.values()) == {"0o600"}
+    assert specs == {f"{names.CDI_FILE_PREFIX}{ref.uid}.json": "0o644"}
+    assert limits == {f"{ref.uid}.json": "0o444"}
+
+
+def test_neither_tokens_nor_whole_objects_reach_the_log(cluster: SimulatedCluster) -> None:
+    ref = run_pod(cluster, "a")
+    stored = cluster.client.get(CLAIMS, ref.name, "default")
+    faults = cluster.server.faults
+    socket = cluster.kubelet_root / "plugins" / names.DRIVER / "dra-pod-1.sock"
+    with PluginClient(socket) as kubelet:
+        claim_faults: tuple[Action, ...] = (Refuse(403, ECHO), Refuse(500, ECHO), Cut())
+        refs = []
+        for number, fault in enumerate(claim_faults):
+            refs.append(ClaimRef(namespace="default", name=f"a-{number}", uid=f"u{number}"))
+            faults.add("get", "resourceclaims", fault, name=f"a-{number}")
+        with ThreadPoolExecutor(len(refs)) as side_by_side:
+            list(side_by_side.map(kubelet.prepare, refs))
+        kubelet.prepare(ClaimRef(namespace="../..", name="\x1b[2J", uid="../../etc"))
+    for slice_fault in (Refuse(403, ECHO), Refuse(500, ECHO), Expire(), Garble()):
+        faults.add("watch", "resourceslices", slice_fault, times=1)
+    faults.add(ANY, "resourceslices", Refuse(500, ECHO), times=3)
+    cluster.kubelet.stop()
+    cluster.start_kubelet(wipe_slices=True)
+    log_file = cluster.log_file_of("pod-1")
+    cluster.until("said", lambda: log_file.read_text().count("<hidden>") >= 3)
+    faults.clear()
+    cluster.until("back", lambda: bool(cluster.slices()))
+    cluster.delete("a")
+    cluster.until("unprepared", lambda: not cluster.spec_files())
+    cluster.stop_plugin("pod-1")
+
+    said = log_file.read_text()
+
+    assert TOKEN not in said
+    assert "s3cr3t" not in said
+    assert stored["metadata"]["resourceVersion"] != ""
+    for part in ("managedFields", "apiVersion", "consumedCapacity", "resourceVersion"):
+        assert part not in said
+    for line in said.splitlines():
+        assert isinstance(json.loads(line), dict)
+        assert len(line) < 2000
+        assert line.isprintable()

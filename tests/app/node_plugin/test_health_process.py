@@ -1,0 +1,255 @@
+"""The real node-plugin process and its simulated cards, sick and well again without a restart."""
+
+import time
+from pathlib import Path
+
+from tensorfusion_dra.core import names
+from tensorfusion_dra.simulator.api.gates import DEFAULT_GATES
+from tests.app.node_plugin.health_cluster import (
+    NO_POLL,
+    SERVICES,
+    SHARE,
+    SHORT_WAIT,
+    device_of,
+    devices,
+    events,
+    phases,
+    ready,
+    reasons,
+    restart,
+    sick_cluster,
+    streamed,
+    taints,
+)
+from tests.app.node_plugin.test_node_plugin_process import log_lines, slice_writes
+
+
+def test_an_xid_is_a_taint_and_unhealthy_on_both_streams_before_the_next_poll(
+    tmp_path: Path,
+) -> None:
+    with sick_cluster(tmp_path, *NO_POLL) as (cluster, profile):
+        first, second = devices(cluster)
+
+        profile.make(0, xid=79)
+        cluster.until("tainted", lambda: bool(taints(cluster)))
+
+        (taint,) = taints(cluster).values()
+        assert reasons(cluster) == {first: "xid-79"}
+        assert taint["effect"] == "NoSchedule"
+        assert phases(cluster) == {first: "Unknown", second: "Running"}
+        for service in SERVICES:
+            assert streamed(cluster, service) == {
+                first: ("UNHEALTHY", "XID 79: GPU has fallen off the bus"),
+                second: ("HEALTHY", ""),
+            }
+        cluster.until("told", lambda: bool(events(cluster, "GPUUnhealthy")))
+        assert events(cluster, "GPUUnhealthy") == [f"{first}: XID 79: GPU has fallen off the bus"]
+
+
+def test_a_card_without_further_trouble_recovers_with_two_writes_in_all(tmp_path: Path) -> None:
+    with sick_cluster(tmp_path) as (cluster, profile):
+        first, second = devices(cluster)
+        cluster.server.requests.reset()
+        started = time.monotonic()
+
+        profile.make(0, xid=79)
+        cluster.until("tainted", lambda: bool(taints(cluster)))
+        profile.make(0)
+        cluster.until("well", lambda: not taints(cluster))
+
+        assert time.monotonic() - started >= 1
+        assert phases(cluster) == {first: "Running", second: "Running"}
+        assert slice_writes(cluster) == 2
+        assert streamed(cluster, SERVICES[0])[first] == ("HEALTHY", "")
+        cluster.until("told", lambda: bool(events(cluster, "GPURecovered")))
+
+
+def test_an_applications_own_error_leaves_the_card_alone(tmp_path: Path) -> None:
+    with sick_cluster(tmp_path) as (cluster, profile):
+        cluster.server.requests.reset()
+
+        profile.make(0, xid=31)
+        cluster.until("seen", lambda: bool(log_lines(cluster, "card_event")))
+
+        (line,) = log_lines(cluster, "card_event")
+        assert (line["code"], line["counts"]) == (31, False)
+        assert slice_writes(cluster) == 0
+        assert {status for status, _ in streamed(cluster, SERVICES[0]).values()} == {"HEALTHY"}
+        assert events(cluster, "GPUUnhealthy") == []
+
+
+def test_settings_decide_otherwise_about_an_xid_and_about_the_taint(tmp_path: Path) -> None:
+    flags = ("--health-critical-xids", "31", "--health-ignored-xids", "79")
+    with sick_cluster(tmp_path, *flags, "--health-taint", "NoExecute") as (cluster, profile):
+        first, second = devices(cluster)
+
+        profile.make(1, xid=79)
+        cluster.until("seen", lambda: bool(log_lines(cluster, "card_event")))
+        profile.make(0, xid=31)
+        cluster.until("tainted", lambda: bool(taints(cluster)))
+
+        assert reasons(cluster) == {first: "xid-31"}
+        assert taints(cluster)[first]["effect"] == "NoExecute"
+        assert phases(cluster)[second] == "Running"
+
+
+def test_a_recovery_that_the_driver_asks_for_lasts_until_it_asks_no_more(tmp_path: Path) -> None:
+    with sick_cluster(tmp_path) as (cluster, profile):
+        first, _ = devices(cluster)
+
+        profile.make(0, recovery_action=1)
+        cluster.until("tainted", lambda: bool(taints(cluster)))
+        time.sleep(1.5)  # longer than the quiet time
+
+        assert reasons(cluster) == {first: "gpu-reset-required"}
+        profile.make(0)
+        cluster.until("well", lambda: not taints(cluster))
+
+
+def test_an_xid_and_when_it_was_outlast_a_restart_that_writes_nothing(tmp_path: Path) -> None:
+    with sick_cluster(tmp_path, "--health-quiet-seconds", "600") as (cluster, profile):
+        profile.make(0, xid=79)
+        cluster.until("tainted", lambda: bool(taints(cluster)))
+        cluster.until("told", lambda: bool(events(cluster, "GPUUnhealthy")))
+        before = cluster.slices()
+        cluster.server.requests.reset()
+
+        restart(cluster)
+        cluster.until("watching", lambda: cluster.server.requests.count("watch") > 0)
+        time.sleep(1)
+
+        assert cluster.slices() == before
+        assert slice_writes(cluster) == 0
+        assert len(events(cluster, "GPUUnhealthy")) == 1
+
+
+def test_a_lost_card_stays_for_its_claim_and_says_so_everywhere(tmp_path: Path) -> None:
+    with sick_cluster(tmp_path) as (cluster, profile):
+        cluster.submit("a", SHARE)
+        cluster.until("ready", lambda: ready(cluster, "a")[0] == "True")
+        device = device_of(cluster, "a")
+        before = devices(cluster)
+
+        profile.make(list(before).index(device), fault="lost")
+        cluster.until("tainted", lambda: bool(taints(cluster)))
+
+        assert reasons(cluster) == {device: "lost"}
+        assert devices(cluster)[device]["capacity"] == before[device]["capacity"]
+        cluster.until("not ready", lambda: ready(cluster, "a")[0] == "False")
+        assert ready(cluster, "a")[1] == "GPUUnhealthy"
+        profile.make(list(before).index(device))
+        # The claim's status and the slices are written by two threads.
+        cluster.until("ready again", lambda: ready(cluster, "a")[0] == "True")
+        cluster.until("untainted", lambda: taints(cluster) == {})
+
+
+def test_a_lost_card_is_not_handed_out_even_to_who_tolerates_it(tmp_path: Path) -> None:
+    with sick_cluster(tmp_path, "--health-taint", "none") as (cluster, profile):
+        for name in ("a", "b"):
+            cluster.submit(name, {"tflops": "300", "vram": "16Gi"})
+        cluster.until("running", lambda: len(cluster.spec_files()) == 2)
+        device = device_of(cluster, "a")
+        profile.make(list(devices(cluster)).index(device), fault="lost")
+        cluster.until("unhealthy", lambda: "Unknown" in phases(cluster).values())
+
+        cluster.submit("c", {"tflops": "10", "vram": "1Gi"})
+        cluster.until("refused", lambda: bool(log_lines(cluster, "claim_not_prepared")))
+
+        (line, *_) = log_lines(cluster, "claim_not_prepared")
+        assert f"{device}: the GPU is lost: " in line["error"]
+        assert taints(cluster) == {}
+
+
+def test_a_vanished_card_without_claims_disappears_and_comes_back_when_it_is_well(
+    tmp_path: Path,
+) -> None:
+    with sick_cluster(tmp_path) as (cluster, profile):
+        before = devices(cluster)
+        first, second = before
+
+        profile.make(0, fault="absent")
+        cluster.until("gone", lambda: list(devices(cluster)) == [second])
+
+        assert streamed(cluster, SERVICES[0]) == {
+            second: ("HEALTHY", ""),
+            first: ("UNHEALTHY", "the GPU is gone from the node"),
+        }
+        profile.make(0)
+        cluster.until("back", lambda: devices(cluster) == before)
+
+
+def test_a_vanished_card_with_a_claim_stays_explainable_also_after_a_restart(
+    tmp_path: Path,
+) -> None:
+    with sick_cluster(tmp_path) as (cluster, profile):
+        cluster.submit("a", SHARE)
+        cluster.until("running", lambda: cluster.container_of("a") is not None)
+        device = device_of(cluster, "a")
+        before = devices(cluster)
+        profile.make(list(before).index(device), fault="absent")
+        cluster.until("tainted", lambda: bool(taints(cluster)))
+        stored = cluster.slices()
+        cluster.server.requests.reset()
+
+        restart(cluster)
+        cluster.until("watching", lambda: cluster.server.requests.count("watch") > 0)
+        cluster.until("read", lambda: device in streamed(cluster, SERVICES[0]))
+
+        assert list(devices(cluster)) == list(before)
+        assert reasons(cluster) == {device: "vanished"}
+        assert devices(cluster)[device]["capacity"] == before[device]["capacity"]
+        assert streamed(cluster, SERVICES[1])[device][0] == "UNHEALTHY"
+        assert cluster.slices() == stored
+        cluster.delete("a")
+        cluster.until("gone", lambda: device not in devices(cluster))
+
+
+def test_a_driver_that_hangs_holds_up_no_claim(tmp_path: Path) -> None:
+    with sick_cluster(tmp_path, *SHORT_WAIT, "--health-taint", "none") as (cluster, profile):
+        cluster.submit("a", SHARE)
+        cluster.until("running", lambda: cluster.container_of("a") is not None)
+
+        profile.make_node(hangs=True)
+        cluster.until("hung", lambda: set(phases(cluster).values()) == {"Unknown"})
+        cluster.submit("b", SHARE)
+        cluster.until("running", lambda: cluster.container_of("b") is not None)
+        cluster.delete("a")
+        cluster.until("unprepared", lambda: len(cluster.spec_files()) == 1)
+
+        (told,) = set(streamed(cluster, SERVICES[0]).values())
+        assert told == ("UNHEALTHY", "the NVIDIA driver does not answer: simulated call")
+        profile.make_node()
+        cluster.until("well", lambda: set(phases(cluster).values()) == {"Running"})
+
+
+def test_another_version_of_the_driver_is_published_without_a_restart(tmp_path: Path) -> None:
+    with sick_cluster(tmp_path) as (cluster, profile):
+        profile.make_node(driver_version="590.44.01")
+
+        def versions() -> set[str]:
+            every = devices(cluster).values()
+            return {device["attributes"]["driver_version"]["version"] for device in every}
+
+        cluster.until("published", lambda: versions() == {"590.44.1"})
+        assert taints(cluster) == {}
+        assert len(log_lines(cluster, "serving")) == 1
+
+
+def test_where_taints_are_dropped_the_phase_says_it_and_nothing_loops(tmp_path: Path) -> None:
+    gates = DEFAULT_GATES - {"DRADeviceTaints"}
+    with sick_cluster(tmp_path, "--health-quiet-seconds", "3", gates=gates) as (cluster, profile):
+        first, second = devices(cluster)
+        cluster.server.requests.reset()
+
+        profile.make(0, xid=79)
+        cluster.until("told", lambda: phases(cluster)[first] == "Unknown")
+        cluster.until("said", lambda: bool(log_lines(cluster, "slice_fields_dropped")))
+        time.sleep(1)
+
+        (line,) = log_lines(cluster, "slice_fields_dropped")
+        assert line["feature_gates"] == ["DRADeviceTaints"]
+        assert taints(cluster) == {}
+        assert phases(cluster)[second] == "Running"
+        assert slice_writes(cluster) == 1
+        cluster.until("well", lambda: phases(cluster)[first] == "Running")
+        assert names.TAINT_UNHEALTHY not in str(cluster.slices())

@@ -1,0 +1,198 @@
+"""The real node-plugin process, under the simulated cluster, over sockets and HTTP."""
+
+import json
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tensorfusion_dra.app.shared import version
+from tensorfusion_dra.app.simulate import plugin_process
+from tensorfusion_dra.app.simulate.cluster import SimulatedCluster
+from tensorfusion_dra.core import names
+from tensorfusion_dra.simulator.api.faults import ANY, Refuse
+from tensorfusion_dra.simulator.api.gates import DEFAULT_GATES
+from tensorfusion_dra.simulator.rest import SLICES
+
+SLICE = "tensor-fusion-resource-slice-node-01"
+
+
+@contextmanager
+def cluster_with(gpus: str = "2xA100-SXM4-80GB", **options: Any) -> Iterator[SimulatedCluster]:
+    with tempfile.TemporaryDirectory(prefix="tft-") as folder:
+        cluster = SimulatedCluster(Path(folder), gpus=gpus, **options)
+        cluster.start()
+        try:
+            yield cluster
+        finally:
+            cluster.stop()
+
+
+@pytest.fixture
+def cluster() -> Iterator[SimulatedCluster]:
+    """A cluster whose node plugin has registered and published."""
+    with cluster_with() as running:
+        start(running)
+        yield running
+
+
+def start(cluster: SimulatedCluster) -> int:
+    pid = cluster.start_plugin()
+    cluster.until("registered", lambda: bool(cluster.kubelet.registered))
+    cluster.until("published", lambda: bool(cluster.slices()))
+    return pid
+
+
+def log_lines(cluster: SimulatedCluster, event: str, pod_uid: str = "") -> list[dict[str, Any]]:
+    log = cluster.log_file_of(pod_uid).read_text()
+    lines = [json.loads(line) for line in log.splitlines()]
+    return [line for line in lines if line["event"] == event]
+
+
+def slice_writes(cluster: SimulatedCluster) -> int:
+    verbs = ("create", "update", "patch", "delete", "deletecollection")
+    return sum(cluster.server.requests.count(verb, "resourceslices") for verb in verbs)
+
+
+def test_a_pod_finds_its_share_in_its_environment(cluster: SimulatedCluster) -> None:
+    cluster.submit("a", {"tflops": "100", "vram": "16Gi"})
+    cluster.until("running", lambda: cluster.container_of("a") is not None)
+
+    container = cluster.container_of("a")
+
+    assert container is not None
+    assert container.env["TF_CUDA_SM_PERCENT_LIMIT"] == "33"
+    assert container.env["TF_GPU_MEMORY_LIMIT"] == container.env["TF_CUDA_MEMORY_LIMIT"] == "16384"
+    assert container.env["NVIDIA_VISIBLE_DEVICES"] == "void"
+    limits = json.loads(container.env["TENSOR_FUSION_CUDA_MEM_LIMIT"])
+    assert list(limits.values()) == [16 * 2**30]
+    assert next(iter(limits)).startswith("GPU-")
+
+
+def test_a_pods_end_leaves_neither_spec_nor_record(cluster: SimulatedCluster) -> None:
+    cluster.submit("a", {"tflops": "100", "vram": "16Gi"})
+    cluster.until("running", lambda: cluster.container_of("a") is not None)
+    assert len(cluster.spec_files()) == 1
+
+    cluster.delete("a")
+    cluster.until("unprepared", lambda: not cluster.spec_files())
+
+    cluster.until("released", lambda: not cluster.claims())
+    assert len(log_lines(cluster, "claim_unprepared")) == 1
+
+
+def test_a_restart_keeps_claims_and_slices_and_writes_nothing(cluster: SimulatedCluster) -> None:
+    cluster.submit("a", {"tflops": "100", "vram": "16Gi"})
+    cluster.until("running", lambda: cluster.container_of("a") is not None)
+    (spec,) = cluster.spec_files()
+    content = spec.read_bytes()
+    before = cluster.slices()
+
+    code = cluster.stop_plugin()
+    spec.unlink()  # as a reboot would
+    cluster.until("deregistered", lambda: not cluster.kubelet.registered)
+    cluster.server.requests.reset()
+    start(cluster)
+    cluster.until("watching", lambda: cluster.server.requests.count("watch") > 0)
+    time.sleep(0.5)
+
+    assert code == 0
+    assert cluster.slices() == before
+    assert slice_writes(cluster) == 0
+    assert spec.read_bytes() == content
+
+
+def test_stopping_removes_the_sockets_and_keeps_the_slice(cluster: SimulatedCluster) -> None:
+    code = cluster.stop_plugin()
+
+    assert code == 0
+    assert [path for path in cluster.folder.rglob("*") if path.is_socket()] == []
+    assert [item["metadata"]["name"] for item in cluster.slices()] == [SLICE]
+
+
+def test_a_deleted_slice_is_written_again(cluster: SimulatedCluster) -> None:
+    (before,) = cluster.slices()
+    cluster.client.delete(SLICES, SLICE)
+
+    cluster.until("back", lambda: bool(cluster.slices()))
+
+    assert cluster.slices()[0]["spec"]["devices"] == before["spec"]["devices"]
+
+
+def test_a_foreign_change_is_undone(cluster: SimulatedCluster) -> None:
+    (before,) = cluster.slices()
+    devices = before["spec"]["devices"]
+    cluster.client.replace(SLICES, {**before, "spec": {**before["spec"], "devices": devices[:1]}})
+
+    cluster.until("undone", lambda: cluster.slices()[0]["spec"]["devices"] == devices)
+
+
+def test_the_kubelet_is_served_while_the_api_server_is_away() -> None:
+    with cluster_with() as cluster:
+        fault = cluster.server.faults.add(ANY, "resourceslices", Refuse(503))
+        cluster.start_plugin()
+        cluster.until("registered", lambda: bool(cluster.kubelet.registered))
+        cluster.until("said", lambda: bool(log_lines(cluster, "publish_retried")))
+
+        cluster.server.faults.remove(fault)
+
+        cluster.until("published", lambda: bool(cluster.slices()))
+
+
+def test_gpus_that_appear_later_are_published_and_awaited_until_then(tmp_path: Path) -> None:
+    profile = tmp_path / "profile.yaml"
+    profile.write_text("driver_missing_for_seconds: 2\ngpus:\n- {product: A100-SXM4-80GB}\n")
+    with cluster_with(str(profile)) as cluster:
+        cluster.plugin_flags.extend(["--poll-seconds", "0.2"])
+        cluster.start_plugin()
+        cluster.until("registered", lambda: bool(cluster.kubelet.registered))
+        cluster.until("said", lambda: bool(log_lines(cluster, "gpus_awaited")))
+
+        cluster.until("published", lambda: bool(cluster.slices()))
+
+        assert len(log_lines(cluster, "gpus_awaited")) == 1
+
+
+def test_a_gate_that_is_off_is_named_once_and_nothing_loops() -> None:
+    with cluster_with(gates=DEFAULT_GATES - {"DRAConsumableCapacity"}) as cluster:
+        start(cluster)
+        cluster.until("said", lambda: bool(log_lines(cluster, "slice_fields_dropped")))
+        cluster.server.requests.reset()
+        time.sleep(1)
+
+        (line,) = log_lines(cluster, "slice_fields_dropped")
+        assert line["feature_gates"] == ["DRAConsumableCapacity"]
+        assert slice_writes(cluster) == 0
+
+
+def test_memory_stays_within_the_budget(
+    cluster: SimulatedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.stop_plugin()
+    cluster.until("deregistered", lambda: not cluster.kubelet.registered)
+    # A fork would have in memory what the one that forks has imported.
+    monkeypatch.setattr(plugin_process, "spawn", plugin_process.spawn_command)
+    pid = start(cluster)
+    cluster.until("watching", lambda: cluster.server.requests.count("watch") > 0)
+    time.sleep(0.5)
+
+    status = Path(f"/proc/{pid}/status").read_text()
+
+    rss_kib = next(int(x.split()[1]) for x in status.splitlines() if x.startswith("VmRSS:"))
+    assert rss_kib < 80 * 1024
+
+
+def test_the_log_says_which_version_serves(cluster: SimulatedCluster) -> None:
+    assert log_lines(cluster, "serving")[-1]["version"] == version.current()
+
+
+def test_the_plugin_is_known_by_its_driver_name(cluster: SimulatedCluster) -> None:
+    (plugin,) = cluster.kubelet.registered[names.DRIVER]
+
+    assert plugin.service == "v1.DRAPlugin"
+    cluster.until("health", lambda: len(cluster.kubelet.health) == 2)
+    assert {health.status for health in cluster.kubelet.health.values()} == {"HEALTHY"}

@@ -1,0 +1,200 @@
+"""The real node-plugin process follows its GPUPool, under the simulated cluster."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from tensorfusion_dra.app.simulate.cluster import SimulatedCluster
+from tensorfusion_dra.simulator.rest import EVENTS, GPUPOOLS, NODES, Json
+from tests.app.node_plugin.test_node_plugin_process import cluster_with, log_lines, slice_writes
+
+RATIOS = {"tflopsOversellRatio": 200, "vramExpandToHostMem": 0, "vramExpandToHostDisk": 0}
+SELECTOR = {
+    "nodeSelectorTerms": [
+        {"matchExpressions": [{"key": "tier", "operator": "In", "values": ["prod"]}]}
+    ]
+}
+
+
+@contextmanager
+def following(source: str = "object", **options: Any) -> Iterator[SimulatedCluster]:
+    """A cluster whose node plugin is not started yet."""
+    with cluster_with("1xA100-SXM4-80GB", **{"tensor_fusion": True, **options}) as cluster:
+        flags = ["--pool-source", source, "--gpupool", "prod", "--qos", "critical"]
+        cluster.plugin_flags.extend([*flags, "--tflops-oversell-ratio", "900"])
+        yield cluster
+
+
+def start(cluster: SimulatedCluster) -> None:
+    cluster.start_plugin()
+    cluster.until("registered", lambda: bool(cluster.kubelet.registered))
+
+
+def create_pool(cluster: SimulatedCluster, qos: str = "low", **spec: Any) -> Json:
+    return cluster.client.create(GPUPOOLS, pool("prod", qos, **spec))
+
+
+def pool(name: str, qos: str = "low", **spec: Any) -> Json:
+    return {
+        "apiVersion": "tensor-fusion.ai/v1",
+        "kind": "GPUPool",
+        "metadata": {"name": name},
+        "spec": {"qosConfig": {"defaultQoS": qos}, **spec},
+    }
+
+
+def oversold(**ratios: Any) -> Json:
+    return {"capacityConfig": {"oversubscription": {**RATIOS, **ratios}}}
+
+
+def change(cluster: SimulatedCluster, qos: str = "low", **spec: Any) -> None:
+    stored = cluster.client.get(GPUPOOLS, "prod")
+    cluster.client.replace(GPUPOOLS, {**stored, "spec": pool("prod", qos, **spec)["spec"]})
+
+
+def published(cluster: SimulatedCluster) -> Json:
+    """Pool, level of service and names of capacities of the only device; empty if there is none."""
+    for item in cluster.slices():
+        (device,) = item["spec"]["devices"]
+        return {
+            "pool": item["spec"]["pool"]["name"],
+            "qos": device["attributes"]["qos"]["string"],
+            "virtual_tflops": device["capacity"].get("virtual_tflops", {}).get("value"),
+        }
+    return {}
+
+
+def await_published(cluster: SimulatedCluster, **expected: Any) -> None:
+    wanted = {"pool": "prod/node-01", "qos": "low", "virtual_tflops": None, **expected}
+    cluster.until(f"{wanted}", lambda: published(cluster) == wanted)
+
+
+def warnings(cluster: SimulatedCluster) -> list[str]:
+    events = cluster.client.list(EVENTS).items
+    return [event["message"] for event in events if event["reason"] == "GPUPoolInvalid"]
+
+
+def test_a_change_of_the_pool_is_published() -> None:
+    with following() as cluster:
+        create_pool(cluster)
+        start(cluster)
+        await_published(cluster)
+
+        change(cluster, "high", **oversold())
+
+        await_published(cluster, qos="high", virtual_tflops="624")
+        assert warnings(cluster) == []
+
+
+def test_a_status_that_changes_writes_nothing() -> None:
+    with following() as cluster:
+        create_pool(cluster)
+        start(cluster)
+        await_published(cluster)
+        cluster.server.requests.reset()
+
+        stored = cluster.client.get(GPUPOOLS, "prod")
+        cluster.client.replace_status(GPUPOOLS, {**stored, "status": {"phase": "Running"}})
+        change(cluster, "medium")  # which is seen after the status
+
+        await_published(cluster, qos="medium")
+        assert slice_writes(cluster) == 1
+
+
+def test_values_that_cannot_be_used_keep_the_last_good_ones_with_one_event() -> None:
+    with following() as cluster:
+        create_pool(cluster, "high", **oversold())
+        start(cluster)
+        await_published(cluster, qos="high", virtual_tflops="624")
+        cluster.server.requests.reset()
+
+        change(cluster, "gold", **oversold(tflopsOversellRatio=50))
+        cluster.until("said", lambda: bool(warnings(cluster)))
+        change(cluster, "gold", **oversold(tflopsOversellRatio=50), more="of no interest")
+        change(cluster, "medium")
+        await_published(cluster, qos="medium")
+
+        (message,) = warnings(cluster)
+        assert "found 'gold'" in message
+        assert "tflopsOversellRatio: found 50, expected a whole number 100 to 100000" in message
+        assert len(log_lines(cluster, "gpupool_unusable")) == 1
+        assert slice_writes(cluster) == 1
+
+
+def test_without_the_definition_it_says_so_once_and_publishes_nothing() -> None:
+    with following(tensor_fusion=False) as cluster:
+        start(cluster)
+        cluster.until("said", lambda: bool(warnings(cluster)))
+        asked = cluster.server.requests
+        cluster.until("asked again", lambda: asked.count("list", "gpupools") >= 3)
+
+        assert cluster.slices() == []
+        assert len(warnings(cluster)) == 1
+        # On a busy machine the first line may be that there is no answer yet.
+        awaited = [line["error"] for line in log_lines(cluster, "gpupool_awaited")]
+        missing = "gpupools: the API server has no such resource"
+        assert sum(missing in error for error in awaited) == 1
+        assert log_lines(cluster, "watch_retried") == []
+
+
+def test_without_the_pool_nothing_is_published_until_it_is_there() -> None:
+    with following() as cluster:
+        start(cluster)
+        cluster.until("said", lambda: bool(warnings(cluster)))
+        assert cluster.slices() == []
+
+        create_pool(cluster)
+
+        await_published(cluster)
+        assert "GPUPool prod: found none of this name" in warnings(cluster)[0]
+
+
+def test_a_restart_without_the_pool_keeps_slices_and_prepared_claims() -> None:
+    with following() as cluster:
+        create_pool(cluster)
+        start(cluster)
+        await_published(cluster)
+        cluster.submit("a", {"tflops": "100", "vram": "16Gi"})
+        cluster.until("running", lambda: cluster.container_of("a") is not None)
+        before = cluster.slices()
+        cluster.stop_plugin()
+        cluster.until("deregistered", lambda: not cluster.kubelet.registered)
+        cluster.client.delete(GPUPOOLS, "prod")
+
+        start(cluster)
+        cluster.until("said", lambda: bool(warnings(cluster)))
+        kept = cluster.slices()
+        cluster.delete("a")
+
+        cluster.until("unprepared", lambda: not cluster.spec_files())
+        assert kept == before == cluster.slices()
+
+
+def test_the_nodes_labels_choose_the_pool_and_may_choose_another() -> None:
+    with following("node-labels") as cluster:
+        prod: Json = {"nodeManagerConfig": {"nodeSelector": SELECTOR}}
+        create_pool(cluster, "high", **prod)
+        start(cluster)
+        cluster.until("said", lambda: bool(warnings(cluster)))
+        assert "node-01: no GPUPool selects it" in warnings(cluster)[0]
+        node = cluster.client.get(NODES, "node-01")
+        cluster.client.patch(NODES, node, {"metadata": {"labels": {"tier": "prod"}}})
+        await_published(cluster, qos="high")
+
+        cluster.client.create(GPUPOOLS, pool("second", **prod))
+        cluster.until("said", lambda: len(warnings(cluster)) == 2)
+        assert published(cluster)["pool"] == "prod/node-01"
+        cluster.client.delete(GPUPOOLS, "prod")
+
+        await_published(cluster, pool="second/node-01")
+
+
+@pytest.mark.parametrize("source", ["object", "node-labels"])
+def test_a_following_process_ends_in_order(source: str) -> None:
+    with following(source) as cluster:
+        start(cluster)
+
+        assert cluster.stop_plugin() == 0
+        assert log_lines(cluster, "thread_left_behind") == []

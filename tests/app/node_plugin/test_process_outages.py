@@ -1,0 +1,228 @@
+"""The real node-plugin process while the API server, the network or the kubelet has trouble."""
+
+import shutil
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from tensorfusion_dra.app.simulate.cluster import SimulatedCluster
+from tensorfusion_dra.core import names
+from tensorfusion_dra.core.claims.claim import ClaimRef
+from tensorfusion_dra.simulator.api.faults import ANY, Cut, Delay, HalfOpen, Refuse
+from tests.app.node_plugin.test_node_plugin_process import cluster_with, log_lines
+from tests.support.kubelet import PluginClient
+
+SHARE = {"tflops": "50", "vram": "8Gi"}
+
+
+@pytest.fixture
+def cluster() -> Iterator[SimulatedCluster]:
+    with cluster_with() as running:
+        start(running)
+        running.until("published", lambda: bool(running.slices()))
+        yield running
+
+
+def start(cluster: SimulatedCluster) -> None:
+    cluster.start_plugin()
+    cluster.until("registered", lambda: is_connected(cluster))
+
+
+def is_connected(cluster: SimulatedCluster) -> bool:
+    found = cluster.kubelet.registered.get(names.DRIVER, ())
+    return any(plugin.is_connected for plugin in found)
+
+
+def stop(cluster: SimulatedCluster) -> None:
+    """Stop the node plugin; return once the kubelet no longer has it, either."""
+    cluster.stop_plugin()
+    cluster.until("deregistered", lambda: not cluster.kubelet.registered)
+
+
+def run_pod(cluster: SimulatedCluster, name: str) -> ClaimRef:
+    cluster.submit(name, SHARE)
+    cluster.until("runs", lambda: cluster.container_of(name) is not None)
+    claim = cluster.claim_of(cluster.pod(name))
+    assert claim is not None
+    metadata = claim["metadata"]
+    return ClaimRef(namespace="default", name=metadata["name"], uid=metadata["uid"])
+
+
+def as_the_kubelet(cluster: SimulatedCluster) -> PluginClient:
+    return PluginClient(cluster.kubelet_root / "plugins" / names.DRIVER / "dra.sock")
+
+
+def test_without_any_api_server_the_process_starts_rebuilds_specs_and_unprepares(
+    cluster: SimulatedCluster,
+) -> None:
+    ref = run_pod(cluster, "a")
+    stop(cluster)
+    before = {path: path.read_bytes() for path in cluster.spec_files()}
+    for path in before:
+        path.unlink()
+    cluster.server.stop()
+    start(cluster)
+
+    with as_the_kubelet(cluster) as kubelet:
+        rebuilt = {path: path.read_bytes() for path in cluster.spec_files()}
+        gone = kubelet.unprepare(ref)
+
+    cluster.server.start()
+    assert rebuilt == before != {}
+    assert gone.claims[ref.uid].error == ""
+    assert cluster.spec_files() == []
+
+
+def test_a_claim_whose_record_may_be_old_waits_for_the_api_server_and_others_do_not(
+    cluster: SimulatedCluster,
+) -> None:
+    """A restarted kubelet reads each claim before it asks for it, and so does the driver."""
+    ref = run_pod(cluster, "a")
+    with as_the_kubelet(cluster) as kubelet:
+        before = kubelet.prepare(ref)
+        cluster.server.faults.add("get", "resourceclaims", Refuse(500))
+        during = kubelet.prepare(ref)
+        cluster.kubelet.stop()
+        registered = len(log_lines(cluster, "registered"))
+        cluster.start_kubelet()
+        cluster.until(
+            "registered anew",
+            lambda: len(log_lines(cluster, "registered")) > registered,
+        )
+        restarted = kubelet.prepare(ref)
+        cluster.server.faults.clear()
+        after = kubelet.prepare(ref)
+
+    assert during == before
+    assert restarted.claims[ref.uid].error != ""
+    assert after == before
+
+
+def test_a_claim_that_is_new_during_an_outage_fails_in_time_and_others_are_not_held_up(
+    cluster: SimulatedCluster,
+) -> None:
+    known = run_pod(cluster, "a")
+    outage = cluster.server.faults.add("get", "resourceclaims", HalfOpen())
+    new = ClaimRef(namespace="default", name="new", uid="11111111-0000-4000-8000-000000000000")
+    with (
+        as_the_kubelet(cluster) as waiting,
+        as_the_kubelet(cluster) as kubelet,
+        ThreadPoolExecutor(1) as other,
+    ):
+        # An hour, so that it is the driver that gives up.
+        asking = other.submit(waiting.prepare, new, seconds=3600)
+        cluster.until("asked", lambda: outage.hits > 0)
+
+        answer = kubelet.prepare(known)
+        was_waiting = not asking.done()
+        answers = asking.result()
+
+    assert answer.claims[known.uid].error == ""
+    assert was_waiting
+    assert "no answer within the time" in answers.claims[new.uid].error
+
+
+def test_a_prepare_that_meets_a_short_outage_succeeds_by_itself(cluster: SimulatedCluster) -> None:
+    cluster.server.faults.add("get", "resourceclaims", Delay(0.01), times=1)  # the kubelet's own
+    cluster.server.faults.add("get", "resourceclaims", Refuse(503), times=3)
+    cluster.server.faults.add("get", "resourceclaims", Cut(), times=2)
+
+    run_pod(cluster, "a")
+
+    assert log_lines(cluster, "claim_not_prepared") == []
+
+
+@pytest.mark.parametrize("fault", [Refuse(500), Refuse(429, "", 1), Cut(), Refuse(401)])
+def test_slices_are_back_once_the_trouble_is_over(
+    cluster: SimulatedCluster, fault: Refuse | Cut
+) -> None:
+    for verb in ("watch", "create"):
+        cluster.server.faults.add(verb, "resourceslices", fault, times=2)
+    cluster.kubelet.stop()
+    cluster.start_kubelet(wipe_slices=True)
+    cluster.until("wiped", lambda: cluster.server.requests.count("deletecollection") > 0)
+
+    cluster.until("back", lambda: bool(cluster.slices()))
+
+    assert cluster.plugin().exit_code is None
+
+
+def test_a_missing_right_is_said_once_and_the_process_lives(cluster: SimulatedCluster) -> None:
+    stop(cluster)
+    for verb in ("list", "watch"):
+        cluster.server.faults.add(verb, "resourceslices", Refuse(403, "no right to list slices"))
+    started = cluster.log_file.stat().st_size
+    start(cluster)
+    cluster.until("said", lambda: bool(log_lines(cluster, "publish_not_permitted")))
+    cluster.until("said", lambda: bool(log_lines(cluster, "watch_not_permitted")))
+    cluster.server.requests.reset()
+    time.sleep(1)
+
+    said = cluster.log_file.read_bytes()[started:].decode()
+
+    assert said.count("no right to list slices") == 2
+    assert cluster.server.requests.count("list", "resourceslices") == 0
+    assert is_connected(cluster)
+
+
+def test_nobody_answers_for_a_while_and_the_log_says_so_in_few_lines(
+    cluster: SimulatedCluster,
+) -> None:
+    cluster.server.faults.add(ANY, "resourceslices", Refuse(500))
+    cluster.kubelet.stop()
+    cluster.start_kubelet(wipe_slices=True)
+    stop(cluster)
+    start(cluster)
+    asked = cluster.server.requests
+    asked.reset()
+    cluster.until("asked often", lambda: asked.count(ANY, "resourceslices") >= 10)
+
+    said = len(log_lines(cluster, "publish_retried")) + len(log_lines(cluster, "watch_retried"))
+
+    assert 2 <= said <= 4
+
+
+def test_after_a_kubelet_restart_that_wipes_slices_they_are_back(
+    cluster: SimulatedCluster,
+) -> None:
+    run_pod(cluster, "a")
+    (before,) = cluster.slices()
+    cluster.kubelet.stop()
+    cluster.start_kubelet(wipe_slices=True)
+    cluster.until("wiped", lambda: cluster.server.requests.count("deletecollection") > 0)
+
+    cluster.until("back", lambda: bool(cluster.slices()))
+
+    assert cluster.slices()[0]["spec"]["devices"] == before["spec"]["devices"]
+    cluster.until("registered", lambda: is_connected(cluster))
+
+
+def test_a_kubelet_whose_plugin_folder_was_emptied_finds_the_plugin_again(
+    cluster: SimulatedCluster,
+) -> None:
+    run_pod(cluster, "a")
+    cluster.kubelet.stop()
+    shutil.rmtree(cluster.kubelet_root / "plugins_registry")
+    cluster.start_kubelet()
+
+    cluster.until("registered", lambda: is_connected(cluster))
+    cluster.delete("a")
+    cluster.until("unprepared", lambda: not cluster.spec_files())
+
+    assert len(log_lines(cluster, "socket_bound_again")) == 1
+
+
+def test_a_registration_that_is_refused_is_logged_and_tried_again() -> None:
+    with cluster_with() as cluster:
+        plugins = cluster.kubelet._plugins
+        endpoint = str(cluster.kubelet_root / "plugins" / names.DRIVER / "dra.sock")
+        plugins.register(names.DRIVER, endpoint, ["v1.DRAPlugin"])  # whose it was before
+
+        cluster.start_plugin()
+        cluster.until("said", lambda: bool(log_lines(cluster, "registration_refused")))
+        plugins.deregister(names.DRIVER, endpoint)
+
+        cluster.until("registered", lambda: bool(log_lines(cluster, "registered")))
+        assert "already registered" in log_lines(cluster, "registration_refused")[0]["error"]

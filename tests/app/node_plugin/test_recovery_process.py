@@ -1,0 +1,139 @@
+"""The real node-plugin process after damage, after a boot, and beside a kubelet that forgot."""
+
+import json
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tensorfusion_dra.app.simulate.cluster import NAMESPACE, SimulatedCluster
+from tensorfusion_dra.core import names
+from tensorfusion_dra.simulator.rest import EVENTS, PODS, Conditions, Json
+from tests.support.ledgers import edited
+
+ASKS = {"tflops": "100", "vram": "16Gi"}
+
+
+@pytest.fixture
+def cluster() -> Iterator[SimulatedCluster]:
+    """A cluster without its node plugin, which looks everything through each second."""
+    with tempfile.TemporaryDirectory(prefix="tft-") as folder:
+        running = SimulatedCluster(Path(folder), gpus="1xA100-SXM4-80GB")
+        boot = running.folder / "boot_id"
+        boot.write_text("first\n")
+        running.plugin_flags.extend(["--boot-id-file", str(boot), "--recover-seconds", "1"])
+        running.start()
+        try:
+            yield running
+        finally:
+            running.stop()
+
+
+def start(cluster: SimulatedCluster) -> None:
+    cluster.start_plugin()
+    cluster.until("registered", lambda: bool(cluster.kubelet.registered))
+    cluster.until("published", lambda: bool(cluster.slices()))
+
+
+def stop(cluster: SimulatedCluster) -> None:
+    cluster.stop_plugin()
+    cluster.until("deregistered", lambda: not cluster.kubelet.registered)
+
+
+def run_pod(cluster: SimulatedCluster, name: str) -> None:
+    cluster.submit(name, ASKS)
+    cluster.until("running", lambda: cluster.container_of(name) is not None)
+
+
+def ledger_file(cluster: SimulatedCluster) -> Path:
+    return cluster.kubelet_root / "plugins" / names.DRIVER / "ledger.sqlite3"
+
+
+def logged(cluster: SimulatedCluster, event: str) -> list[dict[str, Any]]:
+    lines = [json.loads(line) for line in cluster.log_file.read_text().splitlines()]
+    return [line for line in lines if line["event"] == event]
+
+
+def quarantined(cluster: SimulatedCluster) -> list[Json]:
+    events = cluster.client.list(EVENTS).items
+    return [event for event in events if event["reason"] == "LedgerSetAside"]
+
+
+def test_a_damaged_ledger_costs_no_pod_anything_and_is_an_event_at_the_node(
+    cluster: SimulatedCluster,
+) -> None:
+    start(cluster)
+    run_pod(cluster, "a")
+    (spec,) = cluster.spec_files()
+    content, modified = spec.read_bytes(), spec.stat().st_mtime_ns
+    stop(cluster)
+    ledger_file(cluster).write_bytes(b"\xa5" * 50_000)
+
+    start(cluster)
+    cluster.until("told", lambda: bool(quarantined(cluster)))
+
+    (event,) = quarantined(cluster)
+    assert event["type"] == "Warning"
+    assert "a new one has the 1 claims of which there were copies" in event["message"]
+    assert (spec.read_bytes(), spec.stat().st_mtime_ns) == (content, modified)
+    (aside,) = ledger_file(cluster).parent.glob("ledger-damaged-*.sqlite3")
+    assert aside.read_bytes() == b"\xa5" * 50_000
+    run_pod(cluster, "b")
+    cluster.delete("a")
+    cluster.until("unprepared", lambda: not spec.exists())
+
+
+def test_the_ledger_of_a_newer_release_is_refused_with_both_versions(
+    cluster: SimulatedCluster,
+) -> None:
+    start(cluster)
+    stop(cluster)
+    before = edited(ledger_file(cluster), "PRAGMA user_version = 7")
+
+    cluster.start_plugin()
+    cluster.until("said", lambda: bool(logged(cluster, "start_failed")))
+
+    (line,) = logged(cluster, "start_failed")
+    assert "found version 7, expected at most 2" in line["error"]
+    assert cluster.stop_plugin() == 1
+    assert ledger_file(cluster).read_bytes() == before
+
+
+def test_after_a_boot_everything_is_written_again_and_the_log_says_so(
+    cluster: SimulatedCluster,
+) -> None:
+    start(cluster)
+    run_pod(cluster, "a")
+    (spec,) = cluster.spec_files()
+    content = spec.read_bytes()
+    stop(cluster)
+    spec.unlink()
+    (cluster.folder / "boot_id").write_text("second\n")
+
+    start(cluster)
+    cluster.until("back", spec.exists)
+
+    assert spec.read_bytes() == content
+    assert logged(cluster, "recovered")[-1]["rebooted"] == 1
+    assert len(logged(cluster, "claims_refreshed")) == 1
+
+
+def test_a_claim_that_no_kubelet_unprepares_is_freed_once_it_stays_gone(
+    cluster: SimulatedCluster,
+) -> None:
+    cluster.plugin_flags.extend(["--gone-seconds", "1"])
+    start(cluster)
+    run_pod(cluster, "a")
+    assert len(cluster.spec_files()) == 1
+    cluster.kubelet.stop()
+
+    by_force = Conditions(grace_seconds=0)
+    cluster.client.delete(PODS, "a", NAMESPACE, conditions=by_force)
+    cluster.until("gone", lambda: not cluster.claims())
+    cluster.until("freed", lambda: not cluster.spec_files())
+
+    cluster.until("said", lambda: bool(logged(cluster, "claim_released")))
+    (line,) = logged(cluster, "claim_released")
+    assert "found none at the API server" in line["error"]

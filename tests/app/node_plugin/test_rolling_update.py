@@ -1,0 +1,224 @@
+"""Two node-plugin processes on one node: an update that no pod notices."""
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from tensorfusion_dra.app.simulate.cluster import SimulatedCluster
+from tensorfusion_dra.core import names
+from tensorfusion_dra.simulator.api.faults import Delay, HalfOpen
+from tests.app.node_plugin.test_node_plugin_process import cluster_with, log_lines, slice_writes
+
+SHARE = {"tflops": "50", "vram": "8Gi"}
+
+
+@pytest.fixture
+def cluster() -> Iterator[SimulatedCluster]:
+    """A cluster whose node plugin of pod `old` has registered and published."""
+    with cluster_with() as running:
+        start(running, "old")
+        running.until("published", lambda: bool(running.slices()))
+        yield running
+
+
+def start(cluster: SimulatedCluster, pod_uid: str) -> None:
+    before = registered(cluster)
+    cluster.start_plugin(pod_uid)
+    cluster.until("registered", lambda: registered(cluster) == before + 1)
+
+
+def registered(cluster: SimulatedCluster) -> int:
+    """How many instances the kubelet knows and is connected to."""
+    return sum(plugin.is_connected for plugin in cluster.kubelet.registered.get(names.DRIVER, ()))
+
+
+def run_pod(cluster: SimulatedCluster, name: str) -> None:
+    cluster.submit(name, SHARE)
+    cluster.until(f"{name} runs", lambda: cluster.container_of(name) is not None)
+
+
+def end_pod(cluster: SimulatedCluster, name: str) -> None:
+    specs = len(cluster.spec_files())
+    cluster.delete(name)
+    cluster.until(f"{name} ends", lambda: len(cluster.spec_files()) == specs - 1)
+
+
+def until_said(cluster: SimulatedCluster, event: str, pod_uid: str) -> None:
+    """Returns once the instance has said so: the line follows the deed."""
+    cluster.until(event, lambda: len(log_lines(cluster, event, pod_uid)) == 1)
+
+
+def test_what_the_old_instance_prepared_the_new_one_unprepares(cluster: SimulatedCluster) -> None:
+    run_pod(cluster, "a")
+    start(cluster, "new")
+
+    run_pod(cluster, "b")
+    end_pod(cluster, "a")
+
+    until_said(cluster, "claim_prepared", "new")
+    until_said(cluster, "claim_unprepared", "new")
+    assert len(log_lines(cluster, "claim_prepared", "old")) == 1
+    assert log_lines(cluster, "claim_unprepared", "old") == []
+
+
+def test_the_old_instance_goes_on_when_the_new_one_is_withdrawn(cluster: SimulatedCluster) -> None:
+    start(cluster, "new")
+    run_pod(cluster, "a")
+
+    cluster.stop_plugin("new")
+    cluster.until("withdrawn", lambda: registered(cluster) == 1)
+    end_pod(cluster, "a")
+
+    until_said(cluster, "claim_unprepared", "old")
+
+
+def test_the_old_instance_goes_on_when_the_new_one_is_killed(cluster: SimulatedCluster) -> None:
+    start(cluster, "new")
+    run_pod(cluster, "a")
+
+    cluster.kill_plugin("new")
+    cluster.until("lost", lambda: registered(cluster) == 1)
+    end_pod(cluster, "a")
+
+    until_said(cluster, "claim_unprepared", "old")
+
+
+def test_a_prepare_in_flight_at_the_old_instance_ends_well_while_it_stops(
+    cluster: SimulatedCluster,
+) -> None:
+    cluster.server.faults.add("get", "resourceclaims", Delay(0.05), times=1)  # the kubelet's own
+    cluster.server.faults.add("get", "resourceclaims", Delay(3), times=1)
+    cluster.submit("a", SHARE)
+    gets = cluster.server.requests
+    cluster.until("asked", lambda: gets.count("get", "resourceclaims") >= 2)
+    start(cluster, "new")
+
+    code = cluster.stop_plugin("old")
+    cluster.until("runs", lambda: cluster.container_of("a") is not None)
+
+    assert code == 0
+    assert len(log_lines(cluster, "claim_prepared", "old")) == 1
+    assert log_lines(cluster, "claim_prepared", "new") == []
+
+
+def test_a_second_signal_ends_a_process_that_drains(cluster: SimulatedCluster) -> None:
+    cluster.server.faults.add("get", "resourceclaims", Delay(0.05), times=1)
+    cluster.server.faults.add("get", "resourceclaims", HalfOpen(), times=1)
+    cluster.submit("a", SHARE)
+    gets = cluster.server.requests
+    cluster.until("asked", lambda: gets.count("get", "resourceclaims") >= 2)
+    old = cluster.plugin("old")
+    old.terminate()
+    until_said(cluster, "stop_requested", "old")
+    assert old.exit_code is None
+
+    old.terminate()
+    cluster.until("ended", lambda: old.exit_code is not None)
+
+    (line,) = log_lines(cluster, "calls_cut", "old")
+    assert line["calls"] == 1
+    assert [path for path in cluster.folder.rglob("*") if path.is_socket()] == []
+
+
+def test_the_sockets_of_a_killed_instance_go_when_the_next_one_starts(
+    cluster: SimulatedCluster,
+) -> None:
+    run_pod(cluster, "a")
+    cluster.kill_plugin("old")
+    cluster.until("lost", lambda: registered(cluster) == 0)
+
+    cluster.start_plugin("new")
+    cluster.until("taken over", lambda: registered(cluster) == 1)
+    cluster.until("forgotten", lambda: len(cluster.kubelet.registered[names.DRIVER]) == 1)
+    end_pod(cluster, "a")
+
+    assert len(log_lines(cluster, "dead_socket_removed", "new")) == 2
+    found = [path.name for path in cluster.folder.rglob("*") if path.is_socket()]
+    assert len(found) == 2
+    assert all("old" not in name for name in found)
+
+
+def test_after_a_kubelet_restart_both_instances_are_back(cluster: SimulatedCluster) -> None:
+    start(cluster, "new")
+    run_pod(cluster, "a")
+
+    cluster.kubelet.stop()
+    cluster.start_kubelet(wipe_slices=True)
+    cluster.until("both", lambda: registered(cluster) == 2)
+    cluster.until("slices", lambda: bool(cluster.slices()))
+    end_pod(cluster, "a")
+
+    assert cluster.spec_files() == []
+
+
+def test_a_rolling_update_that_changes_nothing_writes_no_slice(cluster: SimulatedCluster) -> None:
+    run_pod(cluster, "a")
+    before = cluster.slices()
+    cluster.server.requests.reset()
+
+    start(cluster, "new")
+    cluster.until("published", lambda: bool(cluster.server.requests.count("watch")))
+    cluster.stop_plugin("old")
+    cluster.until("alone", lambda: registered(cluster) == 1)
+    end_pod(cluster, "a")
+    time.sleep(2)
+
+    assert cluster.slices() == before
+    assert slice_writes(cluster) == 0
+
+
+def test_releases_that_publish_otherwise_do_not_undo_each_other(cluster: SimulatedCluster) -> None:
+    cluster.plugin_flags.extend(["--qos", "critical"])
+    cluster.server.requests.reset()
+
+    start(cluster, "new")
+    cluster.until("new", lambda: published_qos(cluster) == "critical")
+    time.sleep(3)
+    while_both_ran = slice_writes(cluster)
+    cluster.stop_plugin("old")
+    time.sleep(1)
+
+    assert while_both_ran == 1
+    assert slice_writes(cluster) == 1
+    assert published_qos(cluster) == "critical"
+    assert len(log_lines(cluster, "publishing_left_to_newer_instance", "old")) == 1
+
+
+@pytest.mark.parametrize("ending", ["stop_plugin", "kill_plugin"])
+def test_an_update_that_is_taken_back_costs_one_write(
+    cluster: SimulatedCluster, ending: str
+) -> None:
+    cluster.plugin_flags.extend(["--qos", "critical"])
+    start(cluster, "new")
+    cluster.until("new", lambda: published_qos(cluster) == "critical")
+    cluster.server.requests.reset()
+
+    getattr(cluster, ending)("new")
+    cluster.until("old", lambda: published_qos(cluster) == "medium")
+    time.sleep(2)
+
+    assert slice_writes(cluster) == 1
+
+
+def test_slices_that_are_wiped_while_both_run_are_written_by_one(cluster: SimulatedCluster) -> None:
+    cluster.plugin_flags.extend(["--qos", "critical"])
+    start(cluster, "new")
+    cluster.until("new", lambda: published_qos(cluster) == "critical")
+    cluster.kubelet.stop()
+    cluster.server.requests.reset()
+    cluster.start_kubelet(wipe_slices=True)
+    cluster.until("wiped", lambda: cluster.server.requests.count("deletecollection") > 0)
+
+    cluster.until("back", lambda: published_qos(cluster) == "critical")
+    time.sleep(1)
+
+    assert cluster.server.requests.count("create", "resourceslices") == 1
+    assert cluster.server.requests.count("update", "resourceslices") == 0
+
+
+def published_qos(cluster: SimulatedCluster) -> str:
+    for item in cluster.slices():
+        for device in item["spec"]["devices"]:
+            return str(device["attributes"]["qos"]["string"])
+    return ""

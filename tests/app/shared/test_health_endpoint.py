@@ -1,0 +1,190 @@
+"""What probes are answered over HTTP."""
+
+import http.client
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from threading import Event, Thread
+
+import pytest
+
+from tensorfusion_dra.app.shared import health_endpoint
+from tensorfusion_dra.app.shared.health_endpoint import Check, HealthEndpoint
+from tensorfusion_dra.core.errors import FatalError, RetryableError
+from tests.app.node_plugin.test_node_plugin_process import cluster_with, log_lines
+from tests.support.waiting import PATIENCE_SECONDS, eventually
+
+
+class Question:
+    """Answers as it is told, and counts how often it was asked."""
+
+    def __init__(self) -> None:
+        self.trouble = ""
+        self.asked = 0
+
+    def __call__(self) -> None:
+        self.asked += 1
+        if self.trouble:
+            raise RetryableError(self.trouble)
+
+
+@contextmanager
+def serving(question: Callable[[], None]) -> Iterator[HealthEndpoint]:
+    endpoint = HealthEndpoint({"/healthz": question}, host="127.0.0.1", port=0)
+    endpoint.start()
+    try:
+        yield endpoint
+    finally:
+        endpoint.stop()
+
+
+def get(port: int, path: str) -> tuple[int, str]:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_SECONDS)
+    try:
+        connection.request("GET", path)
+        response = connection.getresponse()
+        return response.status, response.read().decode().strip()
+    finally:
+        connection.close()
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        return int(taken.getsockname()[1])
+
+
+def test_a_probe_is_answered_200_while_all_is_well() -> None:
+    with serving(Question()) as endpoint:
+        assert get(endpoint.port, "/healthz") == (200, "ok")
+
+
+def test_a_probe_is_answered_503_with_what_is_wrong() -> None:
+    question = Question()
+    question.trouble = "dra.sock: UNAVAILABLE"
+    with serving(question) as endpoint:
+        assert get(endpoint.port, "/healthz") == (503, "dra.sock: UNAVAILABLE")
+
+
+def test_a_path_that_is_no_check_is_not_found() -> None:
+    with serving(Question()) as endpoint:
+        assert get(endpoint.port, "/metrics") == (404, "expected one of /healthz")
+
+
+def test_many_probes_a_second_ask_once() -> None:
+    question = Question()
+    check = Check("healthz", question)
+
+    for _ in range(100):
+        assert check.trouble() == ""
+
+    assert question.asked == 1
+
+
+def test_a_probe_gets_through_at_once_while_silent_connections_hold_all_places() -> None:
+    with serving(Question()) as endpoint, ExitStack() as silent:
+        for _ in range(health_endpoint._MOST_WAITING + 10):
+            silent.enter_context(connected(endpoint))
+
+        assert get(endpoint.port, "/healthz") == (200, "ok")
+
+
+def test_a_connection_that_drips_its_request_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(health_endpoint, "_REQUEST_SECONDS", 0.5)
+    with serving(Question()) as endpoint, connected(endpoint) as slow:
+        slow.sendall(b"GET /healthz HTTP/1.1\r\nX: ")
+
+        def is_cut() -> bool:
+            try:
+                slow.sendall(b"x")
+            except OSError:
+                return True
+            return False
+
+        assert eventually(is_cut)
+
+
+def test_a_request_without_end_is_not_read_to_the_end() -> None:
+    with serving(Question()) as endpoint, connected(endpoint) as flooding:
+        line = b"X: " + b"x" * 1000 + b"\r\n"
+        with suppress(OSError):  # the server hangs up
+            flooding.sendall(b"GET /healthz HTTP/1.1\r\n" + line * 10_000)
+        flooding.settimeout(PATIENCE_SECONDS)
+        with suppress(OSError):
+            while flooding.recv(65536):
+                pass
+
+        assert get(endpoint.port, "/healthz") == (200, "ok")
+        assert eventually(lambda: not endpoint._waiting)
+
+
+def test_a_request_that_is_being_answered_is_not_cut_for_newer_connections() -> None:
+    question, asked, go_on = Question(), Event(), Event()
+
+    def slow_question() -> None:
+        asked.set()
+        assert go_on.wait(PATIENCE_SECONDS)
+        question()
+
+    with serving(slow_question) as endpoint, ExitStack() as silent:
+        answers: list[tuple[int, str]] = []
+        probing = Thread(target=lambda: answers.append(get(endpoint.port, "/healthz")))
+        probing.start()
+        assert asked.wait(PATIENCE_SECONDS)
+        for _ in range(health_endpoint._MOST_WAITING + 10):
+            silent.enter_context(connected(endpoint))
+        go_on.set()
+        probing.join(PATIENCE_SECONDS)
+
+    assert answers == [(200, "ok")]
+
+
+def connected(endpoint: HealthEndpoint) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", endpoint.port))
+
+
+def test_a_port_that_is_taken_is_a_fatal_error() -> None:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as taken,
+        pytest.raises(FatalError, match=r"^health-port [0-9]+: Address already in use$"),
+    ):
+        HealthEndpoint({}, host="127.0.0.1", port=taken.getsockname()[1])
+
+
+def test_the_node_plugin_is_ready_once_the_kubelet_has_taken_it() -> None:
+    port = free_port()
+    with cluster_with() as cluster:
+        cluster.plugin_flags.extend(["--health-host", "127.0.0.1", "--health-port", str(port)])
+        cluster.start_plugin()
+        cluster.until("registered", lambda: bool(log_lines(cluster, "registered")))
+
+        assert get(port, "/healthz") == (200, "ok")
+        cluster.until("ready", lambda: get(port, "/readyz") == (200, "ok"))
+
+
+def test_the_node_plugin_is_alive_but_not_ready_before_the_kubelet_has_taken_it() -> None:
+    port = free_port()
+    with cluster_with() as cluster:
+        cluster.plugin_flags.extend(["--health-host", "127.0.0.1", "--health-port", str(port)])
+        cluster.kubelet.stop()
+        cluster.start_plugin()
+        cluster.until("serving", lambda: bool(log_lines(cluster, "serving")))
+
+        assert get(port, "/healthz") == (200, "ok")
+        status, text = get(port, "/readyz")
+        assert status == 503
+        assert text.endswith("dra.sock: not registered by the kubelet")
+
+
+def test_a_socket_whose_name_is_gone_is_unhealthy() -> None:
+    port = free_port()
+    with cluster_with() as cluster:
+        cluster.plugin_flags.extend(["--health-host", "127.0.0.1", "--health-port", str(port)])
+        cluster.start_plugin()
+        cluster.until("registered", lambda: bool(log_lines(cluster, "registered")))
+        socket_path = next(iter(Path(cluster.kubelet_root).rglob("dra.sock")))
+
+        socket_path.unlink()
+
+        cluster.until("seen", lambda: get(port, "/healthz")[0] == 503)
+        assert str(socket_path) in get(port, "/healthz")[1]

@@ -1,0 +1,74 @@
+"""Every line of the log has the one form, whoever has something to say."""
+
+import io
+import json
+import logging
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import structlog
+
+from tensorfusion_dra.app.shared import logging as app_logging
+
+
+@pytest.fixture
+def stream() -> Iterator[io.StringIO]:
+    """What a process logs that was configured for JSON at the level debug."""
+    written = io.StringIO()
+    root = logging.getLogger()
+    handlers, level, settings = root.handlers[:], root.level, structlog.get_config()
+    app_logging.configure(level="debug", form="json", stream=written)
+    yield written
+    root.handlers, root.level = handlers, level
+    structlog.configure(**settings)
+
+
+def lines(stream: io.StringIO) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in stream.getvalue().splitlines()]
+
+
+def test_a_librarys_warning_is_a_line_like_others(stream: io.StringIO) -> None:
+    logging.getLogger("urllib3.connectionpool").warning("Retrying (%s) after\nthis", "1")
+
+    (line,) = lines(stream)
+    assert (line["event"], line["library"]) == ("library_warned", "urllib3.connectionpool")
+    assert line["error"] == "Retrying (1) after this"
+
+
+def test_what_libraries_say_of_requests_is_never_logged(stream: io.StringIO) -> None:
+    for name in ("urllib3.connectionpool", "kubernetes.client.rest", "http.client"):
+        logging.getLogger(name).debug("Authorization: Bearer s3cr3t-t0k3n")
+        logging.getLogger(name).info("Authorization: Bearer s3cr3t-t0k3n")
+
+    assert lines(stream) == []
+
+
+def test_a_token_in_a_librarys_warning_is_left_out(stream: io.StringIO) -> None:
+    logging.getLogger("kubernetes").warning("sent Authorization: Bearer s3cr3t-t0k3n")
+
+    (line,) = lines(stream)
+    assert line["error"] == "sent Authorization: <hidden>"
+
+
+def test_warnings_filters_are_left_alone(stream: io.StringIO) -> None:
+    with pytest.warns(UserWarning, match="hello"):
+        warnings.warn("hello", UserWarning, stacklevel=1)
+
+    assert lines(stream) == []
+
+
+@pytest.mark.parametrize("form", ["json", "console"])
+def test_every_fact_is_one_printable_line(form: str, stream: io.StringIO) -> None:
+    app_logging.configure(level="debug", form=form, stream=stream)
+
+    structlog.get_logger().warning(
+        "refused", claim="a\nb", error="\x1b[31mred", path=["c\rd"], map={"k": "\u202e"}
+    )
+
+    text = stream.getvalue()
+    assert text.count("\n") == 1
+    assert text.rstrip("\n").isprintable()
+    shown = text.replace("\\\\", "\\")
+    assert all(each in shown for each in (r"a\nb", r"\x1b[31mred", r"c\rd", r"\u202e"))

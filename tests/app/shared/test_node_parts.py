@@ -1,0 +1,50 @@
+"""Parts as the settings describe them."""
+
+from pathlib import Path
+
+import pytest
+
+from tensorfusion_dra.app.shared import node_parts
+from tensorfusion_dra.app.shared.node_settings import Settings
+
+
+def test_device_nodes_of_a_driver_container_are_named_as_the_host_knows_them(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "dev").mkdir()
+    for name in ("nvidiactl", "nvidia0"):
+        (tmp_path / "dev" / name).symlink_to("/dev/null")
+    settings = Settings(
+        node_name="node-01",
+        driver_root=str(tmp_path),
+        driver_root_on_host="/run/nvidia/driver",
+    )
+
+    nodes = node_parts.device_nodes(settings)
+
+    assert nodes.of_card(0) == ("/run/nvidia/driver/dev/nvidia0",)
+
+
+def test_device_nodes_are_taken_from_the_folder_that_the_settings_name(tmp_path: Path) -> None:
+    (tmp_path / "nvidia0").symlink_to("/dev/null")
+    settings = Settings(node_name="node-01", dev_dir=str(tmp_path))
+
+    nodes = node_parts.device_nodes(settings)
+
+    assert nodes.of_card(0) == (f"{tmp_path}/nvidia0",)
+
+
+@pytest.mark.parametrize(
+    ("enforcer", "enforces_hard"), [("tensor-fusion", False), ("hami-core", True), ("mps", True)]
+)
+def test_the_host_knows_whether_its_enforcer_brings_a_limiter_for_hard_isolation(
+    tmp_path: Path, enforcer: str, *, enforces_hard: bool
+) -> None:
+    (tmp_path / "boot_id").write_text("boot-1\n")
+    settings = Settings(
+        node_name="node-01", enforcer=enforcer, boot_id_file=str(tmp_path / "boot_id")
+    )
+
+    node_offers = node_parts.node_offers(settings)
+
+    assert (node_offers.enforcer, node_offers.enforces_hard) == (enforcer, enforces_hard)

@@ -1,0 +1,277 @@
+"""Settings: default < file < environment < flag, and a clear word for every wrong one."""
+
+import argparse
+import re
+import socket
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from tensorfusion_dra.app.shared import card_health, node_settings, setting_sources
+from tensorfusion_dra.app.shared.node_settings import Settings
+from tensorfusion_dra.core.devices.health import HealthRules
+from tensorfusion_dra.core.errors import InputError
+
+NAMED = {"NODE_NAME": "node-01"}
+
+
+def given(*flags: str, env: Mapping[str, str] = NAMED) -> Settings:
+    parser = argparse.ArgumentParser()
+    node_settings.add_flags(parser)
+    return node_settings.from_flags(parser.parse_args(flags), env)
+
+
+def refusal(*flags: str, env: Mapping[str, str] = NAMED) -> str:
+    with pytest.raises(InputError) as caught:
+        given(*flags, env=env)
+    return str(caught.value)
+
+
+def config(folder: Path, text: str) -> str:
+    path = folder / "settings.yaml"
+    path.write_text(text, encoding="utf-8")
+    return f"--config={path}"
+
+
+def test_the_node_name_is_all_that_is_needed() -> None:
+    assert given() == Settings(node_name="node-01")
+
+
+def test_the_defaults_are_those_of_a_kubelet_and_the_guide() -> None:
+    chosen = given()
+
+    assert chosen.gpupool == "default"
+    assert chosen.qos == "medium"
+    assert chosen.cdi_dir == "/var/run/cdi"
+    assert str(chosen.registry_folder) == "/var/lib/kubelet/plugins_registry"
+    assert str(chosen.data_folder) == "/var/lib/kubelet/plugins/tensor-fusion.ai.dra-driver"
+
+
+def test_the_data_disk_is_the_kubelets_unless_another_is_named() -> None:
+    assert str(given("--kubelet-root=/k").disk_folder) == "/k"
+    assert str(given("--kubelet-root=/k", "--data-dir=/big").disk_folder) == "/big"
+
+
+@pytest.mark.parametrize("env", [{}, {"NODE_NAME": ""}])
+def test_without_a_node_name_the_host_name_is_taken(
+    env: Mapping[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(socket, "gethostname", lambda: "GPU-Host.Example.com")
+
+    assert given(env=env).node_name == "gpu-host.example.com"
+    assert given("--node-name=", env=env).node_name == "gpu-host.example.com"
+    assert given(config(tmp_path, "node-name: ''"), env=env).node_name == "gpu-host.example.com"
+
+
+def test_a_flag_wins_over_the_environment_and_that_over_the_file(tmp_path: Path) -> None:
+    file = config(tmp_path, "gpupool: from-file\nqos: low\ncdi-dir: /file\n")
+    env = {**NAMED, "TENSORFUSION_DRA_GPUPOOL": "from-env", "TENSORFUSION_DRA_QOS": "high"}
+
+    chosen = given(file, "--gpupool=from-flag", env=env)
+
+    assert chosen.gpupool == "from-flag"
+    assert chosen.qos == "high"
+    assert chosen.cdi_dir == "/file"
+    assert chosen.driver_root == "/"
+
+
+def test_an_empty_variable_is_the_same_as_none(tmp_path: Path) -> None:
+    file = config(tmp_path, "qos: low")
+
+    assert given(file, env={**NAMED, "TENSORFUSION_DRA_QOS": ""}).qos == "low"
+
+
+def test_the_file_can_be_named_by_a_variable_and_the_flag_wins(tmp_path: Path) -> None:
+    by_variable = tmp_path / "variable.yaml"
+    by_variable.write_text("qos: low")
+    env = {**NAMED, "TENSORFUSION_DRA_CONFIG": str(by_variable)}
+
+    assert given(env=env).qos == "low"
+    assert given(config(tmp_path, "qos: high"), env=env).qos == "high"
+
+
+def test_the_downward_api_gives_node_and_pod() -> None:
+    chosen = given(env={"NODE_NAME": "node-02", "POD_UID": "8f3a1b2c-0000"})
+
+    assert chosen.node_name == "node-02"
+    assert chosen.pod_uid == "8f3a1b2c-0000"
+
+
+def test_every_setting_has_a_flag_a_variable_and_a_key_in_the_file(tmp_path: Path) -> None:
+    special = {
+        "data_dir": "/x",
+        "pool_source": "object",
+        "qos": "high",
+        "log_level": "debug",
+        "log_format": "console",
+        "tflops_oversell_ratio": "150",
+        "isolation": "hard",
+        # The only one with which every other setting can have another value than its default.
+        "enforcer": "tensor-fusion",
+        "overcommit_limits": "true",
+        "read_pods": "false",
+        "dev_dir": "/x",
+        "driver_root_on_host": "/x",
+        "health_events": "false",
+        "health_taint": "NoExecute",
+    }
+    folders = {item.name: "/x" for item in fields(Settings) if str(item.default).startswith("/")}
+    values = {item.name: {**special, **folders}.get(item.name, "7") for item in fields(Settings)}
+    by_flag = [f"--{name.replace('_', '-')}={value}" for name, value in values.items()]
+    by_variable = {setting_sources.variable(item): values[item.name] for item in fields(Settings)}
+    by_file = "".join(f"{name.replace('_', '-')}: {value}\n" for name, value in values.items())
+
+    chosen = given(*by_flag, env={})
+
+    assert chosen == given(env=by_variable) == given(config(tmp_path, by_file), env={})
+    defaults = Settings(node_name="node-01")
+    same = [name for name in values if getattr(chosen, name) == getattr(defaults, name)]
+    assert same == ["enforcer"]
+
+
+def test_the_enforcer_has_a_flag_a_variable_and_a_key_in_the_file(tmp_path: Path) -> None:
+    by_variable = given(env={**NAMED, "TENSORFUSION_DRA_ENFORCER": "mps"})
+
+    assert given("--enforcer=mps") == by_variable == given(config(tmp_path, "enforcer: mps"))
+    assert by_variable.enforcer == "mps"
+
+
+def test_help_tells_each_flag_with_its_default_and_its_variable() -> None:
+    parser = argparse.ArgumentParser()
+    node_settings.add_flags(parser)
+
+    text = " ".join(parser.format_help().split())
+
+    for item in fields(Settings):
+        flag = "--" + item.name.replace("_", "-")
+        told = re.search(rf"{flag} [A-Z]+ (.*?)Variable: (\w+)\.", text)
+        assert told is not None
+        assert told[2] == setting_sources.variable(item)
+        assert item.default == "" or f"Default: {item.default}." in told[1]
+
+
+@pytest.mark.parametrize("text", ["12.5", "12", "1e1"])
+def test_seconds_may_have_fractions(text: str, tmp_path: Path) -> None:
+    assert given(f"--poll-seconds={text}").poll_seconds == float(text)
+    assert given(config(tmp_path, f"poll-seconds: {text}")).poll_seconds == float(text)
+
+
+@pytest.mark.parametrize("text", ["2024", "1.5", "'2024'"])
+def test_a_number_in_the_file_is_taken_as_text_where_text_is_wanted(
+    text: str, tmp_path: Path
+) -> None:
+    assert given(config(tmp_path, f"gpupool: {text}")).gpupool == text.strip("'")
+
+
+@pytest.mark.parametrize(
+    ("flag", "text"),
+    [
+        ("--qos=best", "qos: found 'best', expected one of low, medium, high, critical"),
+        ("--qos=High", "qos: found 'High', expected one of"),
+        ("--log-level=verbose", "log-level: found 'verbose', expected one of debug, info"),
+        ("--log-format=xml", "log-format: found 'xml', expected one of json, console"),
+        ("--node-name=Node_1", "node-name: found 'Node_1', expected a DNS subdomain"),
+        ("--node-name=a\n", "node-name: found 'a\\n', expected a DNS subdomain"),
+        ("--node-name=a..b", "node-name: found 'a..b', expected a DNS subdomain"),
+        ("--gpupool=a/b", "gpupool: found 'a/b', expected a DNS subdomain"),
+        ("--gpupool=", "gpupool: found '', expected a DNS subdomain"),
+        ("--gpupool=" + "p" * 250, "gpupool/node-name: 258 characters, expected at most 253"),
+        ("--pod-uid=a/b", "pod-uid: found 'a/b', expected letters, digits, dashes"),
+        ("--pod-uid=" + "a" * 64, "pod-uid: found"),
+        ("--kubelet-root=var", "kubelet-root: found 'var', expected an absolute path"),
+        ("--cdi-dir=", "cdi-dir: found '', expected an absolute path"),
+        ("--dev-dir=./dev", "dev-dir: found './dev', expected an absolute path"),
+        ("--driver-root=~", "driver-root: found '~', expected an absolute path"),
+        ("--poll-seconds=soon", "poll-seconds: found 'soon', expected a number"),
+        ("--poll-seconds=", "poll-seconds: found '', expected a number"),
+        ("--poll-seconds=0", "poll-seconds: found 0.0, expected 0.1 to 86400"),
+        ("--poll-seconds=-1", "poll-seconds: found -1.0, expected"),
+        ("--poll-seconds=nan", "poll-seconds: found nan, expected"),
+        ("--poll-seconds=inf", "poll-seconds: found inf, expected"),
+        ("--drain-seconds=601", "drain-seconds: found 601.0, expected 0 to 600"),
+        ("--drain-seconds=nan", "drain-seconds: found nan, expected"),
+        ("--nvml-wait-seconds=0", "nvml-wait-seconds: found 0.0, expected 0.1 to 600"),
+        ("--health-quiet-seconds=-1", "health-quiet-seconds: found -1.0, expected 0 to 86400"),
+        ("--health-good-readings=0", "health-good-readings: found 0, expected 1 to 1000"),
+        ("--health-failed-readings=x", "health-failed-readings: found 'x', expected a whole"),
+        ("--health-xid-clear-seconds=nan", "health-xid-clear-seconds: found nan, expected"),
+        ("--health-ignored-xids=13,", "health-ignored-xids: found '13,', expected numbers"),
+        ("--health-critical-xids=all", "health-critical-xids: found 'all', expected numbers"),
+        ("--health-taint=None", "health-taint: found 'None', expected one of NoSchedule"),
+        ("--health-events=no", "health-events: found 'no', expected one of true, false"),
+    ],
+)
+def test_a_wrong_value_is_refused_with_its_flag_what_was_found_and_what_is_expected(
+    flag: str, text: str
+) -> None:
+    assert refusal(flag).startswith(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("qoss: low", "found 'qoss', expected one of node-name, pod-uid,"),
+        ("drain_seconds: 1", "found 'drain_seconds', expected one of"),
+        ("1: low", "found 1, expected one of"),
+        ("qos: [low]", "qos: found a list of 1, expected text or a number"),
+        ("qos: {a: b}", "qos: found a dict of 1, expected text or a number"),
+        ("qos: 2026-99-99", "month must be in 1..12, expected YAML"),
+        ("qos: null", "qos: found None, expected text or a number"),
+        ("- qos", "found list, expected a mapping"),
+        ("", "found NoneType, expected a mapping"),
+        ("qos: [", ".*line 1"),
+        ("qos: a: b", ".*line 1"),
+        ("!!python/object/apply:os.getpid []", ".*could not determine a constructor"),
+        ("? [a]\n: b", ".*found unhashable key"),
+    ],
+)
+def test_a_wrong_file_is_refused_in_one_line(tmp_path: Path, text: str, expected: str) -> None:
+    flag = config(tmp_path, text)
+
+    told = refusal(flag)
+
+    assert "\n" not in told
+    assert re.match(f"config {tmp_path}/settings.yaml: {expected}", told)
+
+
+def test_a_file_that_cannot_be_read_is_refused_with_its_path(tmp_path: Path) -> None:
+    (tmp_path / "latin.yaml").write_bytes(b"qos: \xe9")
+
+    assert refusal(f"--config={tmp_path}/missing.yaml").endswith(
+        "No such file or directory, expected a readable YAML file"
+    )
+    assert "Is a directory" in refusal(f"--config={tmp_path}")
+    assert "unexpected end of data" in refusal(f"--config={tmp_path}/latin.yaml")
+
+
+def test_the_rules_of_health_follow_from_the_settings() -> None:
+    chosen = given(
+        *("--health-ignored-xids", "79,119", "--health-critical-xids", "13"),
+        *("--health-good-readings", "5", "--health-quiet-seconds", "60"),
+    )
+
+    rules = card_health.rules(chosen)
+
+    assert card_health.rules(given()) == HealthRules()
+    assert (rules.good_readings, rules.quiet_seconds) == (5, 60.0)
+    assert [code for code in (13, 31, 48, 79, 119) if rules.xids.marks_card(code)] == [13, 48]
+
+
+@pytest.mark.parametrize(
+    ("taint", "effect"), [("NoSchedule", "NoSchedule"), ("NoExecute", "NoExecute"), ("none", "")]
+)
+def test_the_taint_has_the_effect_of_the_settings(taint: str, effect: str) -> None:
+    assert card_health.taint_effect(given("--health-taint", taint)) == effect
+
+
+@pytest.mark.parametrize("enforcer", ["hami-core", "mps"])
+@pytest.mark.parametrize("expansion", ["--vram-expand-to-host-mem", "--vram-expand-to-host-disk"])
+def test_memory_is_not_expanded_with_an_enforcer_that_cannot(enforcer: str, expansion: str) -> None:
+    expected = f"enforcer: found {enforcer}, which cannot expand a GPU's memory, expected tensor-f"
+
+    assert refusal(f"--enforcer={enforcer}", f"{expansion}=1").startswith(expected)
+    assert given("--enforcer=tensor-fusion", f"{expansion}=1").oversubscription is not None
+    more_compute = given(f"--enforcer={enforcer}", "--tflops-oversell-ratio=200")
+    assert more_compute.oversubscription is not None

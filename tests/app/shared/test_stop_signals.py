@@ -1,0 +1,107 @@
+"""A stop that is asked for before the process can act on it."""
+
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tensorfusion_dra.app.shared import stop_signals
+from tests.support.waiting import PATIENCE_SECONDS
+
+ROOT = Path(__file__).parents[3]
+
+Ended = subprocess.CompletedProcess[str]
+
+# The first import that main() makes for its verb is where the signal arrives.
+STOPPED_WHILE_IMPORTING = """
+import importlib.abc, os, signal, sys
+from tensorfusion_dra import cli
+
+class Stop(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name == "tensorfusion_dra.app.shared.node_settings":
+            os.kill(os.getpid(), signal.SIGTERM)
+
+sys.meta_path.insert(0, Stop())
+sys.exit(cli.main(sys.argv[1:]))
+"""
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """Short, since it holds sockets."""
+    with tempfile.TemporaryDirectory(prefix="tfs-") as path:
+        yield Path(path)
+
+
+def node_plugin(folder: Path) -> list[str]:
+    """A node plugin before an API server that does not answer."""
+    kubeconfig = folder / "kubeconfig"
+    kubeconfig.write_text(
+        "{apiVersion: v1, kind: Config, current-context: a, users: [{name: a, user: {}}],"
+        " clusters: [{name: a, cluster: {server: 'http://127.0.0.1:9'}}],"
+        " contexts: [{name: a, context: {cluster: a, user: a}}]}"
+    )
+    paths = {"kubelet-root": "k", "cdi-dir": "cdi", "tensor-fusion-root": "tf"}
+    return [
+        *("node-plugin", "--node-name", "node-01", "--simulated-gpus", "1xT4"),
+        *("--kubeconfig", str(kubeconfig)),
+        *(word for flag, name in paths.items() for word in (f"--{flag}", str(folder / name))),
+    ]
+
+
+def ended(command: list[str], number: signal.Signals | None = None) -> Ended:
+    """Run a Python process to its end.
+
+    Args:
+        number: A signal that is pending, and blocked, when the process begins.
+    """
+    python = [sys.executable, *command]
+    if number is not None:
+        kill = f'kill -{number.value} $$; exec "$@"'
+        python = ["env", "--block-signal=INT,TERM", "sh", "-c", kill, "sh", *python]
+    return subprocess.run(
+        python, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False
+    )
+
+
+def test_a_stop_during_the_imports_ends_a_node_plugin_in_order(folder: Path) -> None:
+    process = ended(["-c", STOPPED_WHILE_IMPORTING, *node_plugin(folder)])
+
+    assert process.returncode == 0, process.stderr
+    assert '"stop_requested"' in process.stderr
+    assert '"stopped"' in process.stderr
+
+
+def test_a_stop_before_pythons_first_line_is_seen_if_the_entrypoint_blocks_it(
+    folder: Path,
+) -> None:
+    process = ended(["-m", "tensorfusion_dra", *node_plugin(folder)], signal.SIGTERM)
+
+    assert process.returncode == 0, process.stderr
+    assert '"stop_requested"' in process.stderr
+
+
+def test_the_images_entrypoint_blocks_what_stops_a_process() -> None:
+    (line,) = [
+        line
+        for line in (ROOT / "Dockerfile").read_text().splitlines()
+        if line.startswith("ENTRYPOINT")
+    ]
+
+    names = sorted(found.name.removeprefix("SIG") for found in stop_signals.STOP_SIGNALS)
+    assert line == f'ENTRYPOINT ["env", "--block-signal={",".join(names)}", "tensorfusion-dra"]'
+
+
+@pytest.mark.parametrize("number", sorted(stop_signals.STOP_SIGNALS))
+def test_verbs_that_serve_nothing_end_at_once_even_under_that_entrypoint(
+    number: signal.Signals,
+) -> None:
+    process = ended(["-m", "tensorfusion_dra", "cel", "translate", "true"], number)
+
+    assert process.returncode == -number, process.stderr
+    assert process.stdout == ""

@@ -1,0 +1,136 @@
+"""The user guide's examples from admission to the container, on a simulated cluster."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support import forks
+
+ROOT = Path(__file__).parents[3]
+EXAMPLES = ROOT / "hack" / "examples"
+EIGHT = ("--gpus", "8xA100-SXM4-80GB")
+
+
+def simulated(file: Path, *flags: str) -> dict[str, Any]:
+    """The report of `simulate --from`."""
+    ended = forks.run("simulate", "-o", "json", "--from", str(file), *flags)
+    assert ended.returncode == 0, ended.stderr
+    report: dict[str, Any] = json.loads(ended.stdout)
+    return report
+
+
+def written(tmp_path: Path, text: str) -> Path:
+    file = tmp_path / "objects.yaml"
+    file.write_text(text)
+    return file
+
+
+@pytest.mark.parametrize(
+    ("name", "flags", "gpus", "percent"),
+    [
+        ("guide-quick-start", (), 1, 33),
+        ("guide-configuration", (), 2, 33),
+        ("guide-appendix-1", (), 1, 33),
+        ("guide-appendix-2", EIGHT, 4, 65),
+    ],
+)
+def test_the_guides_pod_runs_and_its_container_holds_its_devices(
+    name: str, flags: tuple[str, ...], gpus: int, percent: int
+) -> None:
+    report = simulated(EXAMPLES / f"{name}.yaml", *flags)
+
+    (pod,) = report["pods"]
+    assert pod["phase"] == "Running"
+    assert len({share["device"] for share in pod["shares"]}) == gpus
+    assert len(pod["cdi_ids"]) == 2 * gpus, "a card and its limits for each"
+    limits = json.loads(pod["env"]["TENSOR_FUSION_CUDA_UP_LIMIT"])
+    assert list(limits.values()) == [percent] * gpus
+    assert report["left_behind"] == []
+
+
+def test_what_is_only_said_in_annotations_reaches_the_container(tmp_path: Path) -> None:
+    report = simulated(EXAMPLES / "guide-annotations.yaml", *EIGHT, "--qos", "high")
+
+    pod, other = report["pods"]
+    assert (pod["phase"], other["phase"]) == ("Running", "Pending")
+    assert pod["env"]["TF_GPU_MEMORY_LIMIT"] == str(36 * 1024)
+    assert pod["env"]["TF_CUDA_SM_PERCENT_LIMIT"] == "81"
+    (admitted, _) = report["admissions"]
+    assert admitted["annotations"]["tensor-fusion.ai/inject-container"] == "main"
+    assert (admitted["requests"], admitted["request"]["count"]) == (4, 1)
+
+
+def test_a_pod_of_an_oversubscribing_pool_gets_a_part_of_the_virtual_amounts(
+    tmp_path: Path,
+) -> None:
+    file = written(
+        tmp_path,
+        """
+apiVersion: tensor-fusion.ai/v1
+kind: GPUPool
+metadata: {name: big}
+spec:
+  draConfig: {enable: true}
+  capacityConfig: {oversubscription: {tflopsOversellRatio: 200}}
+---
+apiVersion: v1
+kind: Pod
+metadata:
+  name: train
+  annotations:
+    tensor-fusion.ai/gpupool: big
+    tensor-fusion.ai/tflops-request: "400"
+    tensor-fusion.ai/vram-request: 16Gi
+spec:
+  containers: [{name: main, image: train}]
+""",
+    )
+
+    report = simulated(file, "--gpus", "1xA100-SXM4-80GB")
+
+    (pod,) = report["pods"]
+    assert pod["phase"] == "Running"
+    assert pod["shares"][0]["consumed"]["virtual_tflops"] == "400"
+
+
+def test_a_pod_that_is_refused_is_shown_with_every_reason(tmp_path: Path) -> None:
+    text = (EXAMPLES / "guide-quick-start.yaml").read_text()
+    wrong = text.replace('"100"', "many").replace("16Gi", "lots")
+    expression = "    tensor-fusion.ai/dra-cel-expression: device.nosuch == 'x'\n"
+    file = written(tmp_path, wrong.replace("  annotations:\n", "  annotations:\n" + expression))
+
+    report = simulated(file)
+
+    assert report["pods"] == []
+    (admission,) = report["admissions"]
+    assert admission["refused"].startswith(
+        'admission webhook "pods.dra.tensor-fusion.ai" denied the request: '
+    )
+    assert "tflops-request]: found 'many'" in admission["refused"]
+    assert "vram-request]: found 'lots'" in admission["refused"]
+    assert "dra-cel-expression]: 1:1: found device.nosuch, expected" in admission["refused"]
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("kind: [", "while parsing"),
+        ("7", "found '7', expected objects"),
+        (
+            "{apiVersion: apps/v1, kind: Deployment, metadata: {name: a}}",
+            "found Deployment of apps",
+        ),
+        (
+            "{apiVersion: v1, kind: Pod, metadata: {name: a, namespace: b}}",
+            "namespace: found b, expected default alone",
+        ),
+    ],
+)
+def test_a_file_that_cannot_be_simulated_is_one_line(tmp_path: Path, text: str, error: str) -> None:
+    ended = forks.run("simulate", "--from", str(written(tmp_path, text)))
+
+    assert ended.returncode == 2
+    assert error in ended.stderr
+    assert ended.stderr.count("\n") == 1

@@ -1,0 +1,125 @@
+"""What a simulation says when something that it waits for does not happen."""
+
+import argparse
+import contextlib
+import subprocess
+import sys
+import tempfile
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from tensorfusion_dra.app.shared import node_settings
+from tensorfusion_dra.app.shared.node_settings import Settings
+from tensorfusion_dra.app.simulate.plugin_process import WaitError
+from tests.app.node_plugin.test_node_plugin_process import cluster_with
+from tests.app.test_command import command
+from tests.guard import sitecustomize as path_guard
+
+FOREVER = 3600.0
+
+
+def test_a_wait_that_gives_up_shows_the_plugins_warnings() -> None:
+    with cluster_with(gpus="") as cluster:
+        library = cluster.folder / "libnvidia-ml.so.1"
+        cluster.plugin_flags.extend(["--nvml-library", str(library), "--poll-seconds", "0.1"])
+        cluster.start_plugin()
+        plugin = cluster.plugin()
+        cluster.until("the warning", lambda: "gpus_awaited" in "".join(plugin.troubles()))
+
+        with pytest.raises(WaitError) as caught:
+            cluster.until("publication", lambda: False, seconds=0, explain=lambda: ["more"])
+
+    assert caught.value.summary == "publication: not within 0 s"
+    assert caught.value.details[0] == "more"
+    assert any(
+        line.startswith("node plugin: warning gpus_awaited: ") and str(library) in line
+        for line in caught.value.details
+    ), caught.value.details
+
+
+def test_the_end_of_the_plugin_ends_the_wait_and_shows_its_last_words() -> None:
+    with cluster_with() as cluster:
+        cluster.plugin_flags.extend(["--poll-seconds", "0"])
+        cluster.start_plugin()
+
+        with pytest.raises(WaitError) as caught:
+            cluster.until("registration", lambda: False, seconds=FOREVER)
+
+    assert caught.value.summary == "registration: the node plugin ended with 2"
+    assert "poll-seconds: found 0.0" in caught.value.details[0]
+
+
+def test_the_end_of_another_process_ends_the_wait_too() -> None:
+    with cluster_with() as cluster:
+        cluster.start_plugin()
+        process = cluster.plugin()
+        cluster.watch_process("webhook", process)
+        cluster.until("start", lambda: "gpus_read" in process.log_file.read_text())
+        cluster.kill_plugin()
+        process.told_to_end = False
+
+        with pytest.raises(WaitError, match=r"^pods: the webhook ended with -9"):
+            cluster.until("pods", lambda: False, seconds=FOREVER)
+
+
+def test_simulate_that_gives_up_prints_why_and_then_what_it_waited_for() -> None:
+    ended = command("simulate", "--tflops-oversell-ratio", "1")
+
+    *details, last = ended.stderr.splitlines()
+    assert ended.returncode == 1
+    assert last == "tensorfusion-dra: registration: the node plugin ended with 2"
+    assert any("tflops-oversell-ratio: found 1" in line for line in details)
+
+
+def test_a_simulated_node_uses_no_path_of_this_machine_but_its_boot_id() -> None:
+    with cluster_with() as cluster:
+        command_line = cluster.plugin_command()
+        parser = argparse.ArgumentParser()
+        node_settings.add_flags(parser)
+        flags = command_line[command_line.index("node-plugin") + 1 :]
+        chosen = node_settings.from_flags(parser.parse_args(flags), {})
+
+    paths = {
+        item.name: str(getattr(chosen, item.name))
+        for item in fields(Settings)
+        if str(getattr(chosen, item.name)).startswith("/")
+    }
+    outside = {
+        name for name, path in paths.items() if not path.startswith(f"{cluster.folder}/")
+    } - {"data_dir"}
+    assert outside == {"boot_id_file"}
+    assert paths["data_dir"] == str(cluster.folder)
+
+
+def test_a_kept_simulation_that_is_terminated_leaves_neither_files_nor_processes() -> None:
+    with tempfile.TemporaryDirectory(prefix="tfs-") as folder:
+        environment = {**path_guard.environment(), "TMPDIR": folder}
+        with subprocess.Popen(
+            [sys.executable, "-m", "tensorfusion_dra", "simulate", "--keep", "--pods", "1"],
+            env=environment,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as process:
+            assert process.stderr is not None
+            assert any("Log of the node plugin" in line for line in process.stderr)
+
+            assert len(processes_with(folder)) == 1
+
+            process.terminate()
+            process.wait(60)
+
+        assert process.returncode == 0
+        assert processes_with(folder) == []
+        assert list(Path(folder).iterdir()) == []
+
+
+def processes_with(word: str) -> list[str]:
+    """Return the command lines of all processes that contain this word."""
+    found = []
+    for file in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):  # it ended meanwhile
+            found.append(file.read_text(errors="replace"))
+    return [line for line in found if word in line]

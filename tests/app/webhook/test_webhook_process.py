@@ -1,0 +1,214 @@
+"""The webhook as a process: what it needs to start, when it is ready, and how it ends."""
+
+import http.client
+import ssl
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.error import HTTPError
+from urllib.parse import urlsplit
+from urllib.request import urlopen
+
+import pytest
+
+from tensorfusion_dra.app.shared import version
+from tensorfusion_dra.app.simulate.webhook import SimulatedWebhook, renew
+from tensorfusion_dra.simulator.api.faults import Refuse
+from tensorfusion_dra.simulator.apiserver import ApiServer
+from tensorfusion_dra.simulator.rest import GPUPOOLS, PODS, Client
+from tests.support import forks
+from tests.support.admission import body, claim, pod, said
+from tests.support.https import Files, connection, posted
+from tests.support.waiting import PATIENCE_SECONDS, eventually
+
+ASKED = said(dra_enabled="true", vram_request="16Gi", tflops_request="100")
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="tfw-") as name:
+        yield Path(name)
+
+
+@pytest.fixture
+def server() -> Iterator[ApiServer]:
+    with ApiServer(tensor_fusion=True) as running:
+        yield running
+
+
+@pytest.fixture
+def webhook(server: ApiServer, folder: Path) -> Iterator[SimulatedWebhook]:
+    running = SimulatedWebhook(folder, server.kubeconfig(folder / "kubeconfig"))
+    assert eventually(running.is_ready)
+    yield running
+    if running.process.exit_code is None:
+        running.process.stop()
+
+
+def trusting(webhook: SimulatedWebhook) -> ssl.SSLContext:
+    return ssl.create_default_context(cadata=webhook.ca_bundle)
+
+
+def client_of(webhook: SimulatedWebhook) -> http.client.HTTPSConnection:
+    port = urlsplit(webhook.url).port
+    assert port is not None
+    return connection(port, trusting(webhook))
+
+
+def ready(webhook: SimulatedWebhook) -> int:
+    try:
+        with urlopen(f"{webhook.health_url}/readyz", timeout=PATIENCE_SECONDS) as answer:
+            return int(answer.status)
+    except HTTPError as error:
+        error.close()
+        return error.code
+
+
+def test_it_answers_reviews_and_ends_in_order(webhook: SimulatedWebhook) -> None:
+    client = client_of(webhook)
+
+    status, answer = posted(client, "/mutate-pods?timeout=5s", body(pod(ASKED)))
+    client.close()
+
+    assert status == 200
+    assert b'"allowed": true' in answer
+    assert webhook.process.stop() == 0
+    lines = webhook.logged()
+    serving = [line for line in lines if line["event"] == "serving"]
+    assert [line["version"] for line in serving] == [version.current()]
+    assert lines[-1]["event"] == "stopped"
+
+
+def test_a_pool_that_turns_dra_on_is_known_at_once(
+    webhook: SimulatedWebhook, server: ApiServer
+) -> None:
+    pool = {
+        "apiVersion": "tensor-fusion.ai/v1",
+        "kind": "GPUPool",
+        "metadata": {"name": "prod"},
+        "spec": {"draConfig": {"enable": True}},
+    }
+    asked = body(pod(said(gpupool="prod", vram_request="1Gi")))
+    client = client_of(webhook)
+    assert b"patch" not in posted(client, "/mutate-pods", asked)[1]
+
+    Client(server.url).create(GPUPOOLS, pool)
+
+    assert eventually(lambda: b"patch" in posted(client, "/mutate-pods", asked)[1])
+    client.close()
+
+
+def test_a_claim_is_filled_from_its_pod_at_the_api_server(
+    webhook: SimulatedWebhook, server: ApiServer
+) -> None:
+    document = pod(ASKED)
+    document["metadata"]["namespace"] = "default"
+    stored = Client(server.url).create(PODS, document)
+    made = claim()
+    made["metadata"]["namespace"] = "default"
+    made["metadata"]["ownerReferences"][0]["uid"] = stored["metadata"]["uid"]
+    client = client_of(webhook)
+
+    _, answer = posted(client, "/mutate-resourceclaims", body(made))
+    client.close()
+
+    assert b'"patchType": "JSONPatch"' in answer
+
+
+def test_it_is_ready_once_pools_were_read(server: ApiServer, folder: Path) -> None:
+    server.faults.add("list", "gpupools", Refuse(500))
+    webhook = SimulatedWebhook(folder, server.kubeconfig(folder / "kubeconfig"))
+
+    before = ready(webhook)
+    server.faults.clear()
+
+    assert before == 503
+    assert eventually(lambda: ready(webhook) == 200)
+    webhook.process.stop()
+
+
+def test_it_is_ready_where_there_are_no_pools_at_all(folder: Path) -> None:
+    with ApiServer() as without_tensor_fusion:
+        kubeconfig = without_tensor_fusion.kubeconfig(folder / "kubeconfig")
+        webhook = SimulatedWebhook(folder, kubeconfig)
+
+        assert eventually(lambda: ready(webhook) == 200)
+        webhook.process.stop()
+
+
+def test_it_takes_requests_for_a_while_after_it_was_told_to_stop(
+    server: ApiServer, folder: Path
+) -> None:
+    kubeconfig = server.kubeconfig(folder / "kubeconfig")
+    webhook = SimulatedWebhook(folder, kubeconfig, ["--drain-seconds", "2"])
+    assert eventually(lambda: ready(webhook) == 200)
+
+    webhook.process.terminate()
+    told = eventually(lambda: ready(webhook) == 503)
+    client = client_of(webhook)
+    client.request("POST", "/mutate-pods", body(pod(ASKED)), {"Content-Type": "application/json"})
+    answer = client.getresponse()
+    answer.read()
+    client.close()
+
+    assert told
+    assert (answer.status, answer.getheader("Connection")) == (200, "close")
+    assert webhook.process.stop() == 0
+
+
+def test_a_renewed_certificate_is_taken_without_a_restart(webhook: SimulatedWebhook) -> None:
+    client = client_of(webhook)
+    posted(client, "/mutate-pods", body(pod(ASKED)))
+
+    renew(webhook.authority, webhook.certificate, webhook.key)
+    later = client_of(webhook)
+    posted(later, "/mutate-pods", body(pod(ASKED)))
+    old, new = (found.sock.getpeercert(binary_form=True) for found in (client, later))
+    still = posted(client, "/mutate-pods", body(pod(ASKED)))[0]
+    client.close()
+    later.close()
+
+    assert old != new
+    assert still == 200
+    assert any(line["event"] == "certificate_read" for line in webhook.logged())
+
+
+@pytest.mark.parametrize(
+    ("flags", "text"),
+    [
+        (["--port", "99999"], "port: found 99999, expected 0 to 65535"),
+        (["--virtual-capacity", "yes"], "virtual-capacity: found 'yes', expected one of true"),
+        (["--drain-seconds", "-1"], "drain-seconds: found -1.0, expected 0 to 600"),
+        (["--tls-cert-file", "/nowhere/tls.crt"], "/nowhere/tls.crt: No such file or directory"),
+        (["--kubeconfig", "/nowhere"], "kubeconfig /nowhere"),
+        (["--node-name", "x"], "unrecognized arguments: --node-name x"),
+    ],
+)
+def test_a_bad_setting_is_one_line_and_exit_2(folder: Path, flags: list[str], text: str) -> None:
+    files = Files(folder)
+    given = ["--tls-cert-file", str(files.certificate), "--tls-key-file", str(files.key)]
+
+    ended = forks.run("webhook", *given, *flags)
+
+    assert ended.returncode == 2
+    assert ended.stderr.count("\n") == 1
+    assert text in ended.stderr
+
+
+def test_it_loads_nothing_of_a_node_plugin() -> None:
+    code = (
+        "import sys, tensorfusion_dra.app.webhook.process, kubernetes.client;"
+        "print(sorted({'grpc', 'pynvml', 'sqlite3', 'google.protobuf'} & set(sys.modules)))"
+    )
+
+    ended = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_SECONDS,
+        check=True,
+    )
+
+    assert ended.stdout == "[]\n"
