@@ -1,4 +1,4 @@
-"""Allocates devices to claims as kube-scheduler 1.36 does."""
+"""Allocation of devices to claims, as in kube-scheduler 1.36."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,24 +16,24 @@ __all__ = ["Cluster", "NoFitError", "SchedulingError", "allocate", "cluster"]
 
 
 class NoFitError(DriverError):
-    """A node has not the devices for a pod's claims; another one may.
+    """A node lacks devices for a pod's claims; another node may have them.
 
     Attributes:
-        devices: Why each device was passed over.
+        devices: The reason why each device or pool was rejected, by its name.
     """
 
-    def __init__(self, text: str, passed_over: Mapping[str, str]) -> None:
+    def __init__(self, text: str, rejected: Mapping[str, str]) -> None:
         super().__init__(text)
-        self.devices = passed_over
+        self.devices = rejected
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
-    """What there is, and what claims have of it.
+    """Devices and DeviceClasses of a cluster, and the claims that use them.
 
     Attributes:
-        claims: All ResourceClaims, also those without an allocation.
-        starts_over: As the schedulers of 1.34 and 1.35 search; see Search.
+        claims: All ResourceClaims, including those without an allocation.
+        starts_over: Search as the schedulers of 1.34 and 1.35 do; see Search.
     """
 
     slices: tuple[Slice, ...]
@@ -45,7 +45,7 @@ class Cluster:
 def cluster(
     *, slices: Iterable[Document], classes: Iterable[Document], claims: Iterable[Document]
 ) -> Cluster:
-    """The cluster of these ResourceSlices, DeviceClasses and ResourceClaims."""
+    """Return the cluster with these ResourceSlices, DeviceClasses and ResourceClaims."""
     by_name = (requests.class_of(document) for document in classes)
     return Cluster(
         slices=tuple(devices.slice_of(document) for document in slices),
@@ -55,11 +55,18 @@ def cluster(
 
 
 def allocate(claims: Sequence[Document], found: Cluster, node: Document) -> list[dict[str, Any]]:
-    """The status.allocation of each of a pod's claims that has none yet, on this node.
+    """Allocate devices of one node to a pod's claims.
+
+    Args:
+        claims: Those of the pod's claims that have no allocation yet.
+
+    Returns:
+        The status.allocation of each claim, in the order of the claims.
 
     Raises:
-        NoFitError: This node cannot have all of them.
-        SchedulingError: No node can, for a reason that lies in the claims, classes or slices.
+        NoFitError: The devices of this node do not satisfy all the claims.
+        SchedulingError: The claims, classes or slices have an error that stops the scheduling on
+            every node.
     """
     wanted = [requests.claim_of(claim) for claim in claims]
     reachable = pools.gather(found.slices, node)
@@ -72,9 +79,9 @@ def allocate(claims: Sequence[Document], found: Cluster, node: Document) -> list
     )
     picks = search.run()
     if picks is None:
-        passed_over = {str(device): reason for device, reason in search.reasons.items()}
-        passed_over |= {str(pool): pool.trouble for pool in reachable if pool.trouble}
-        raise NoFitError("cannot allocate all claims", passed_over)
+        rejected = {str(device): reason for device, reason in search.reasons.items()}
+        rejected |= {str(pool): pool.trouble for pool in reachable if pool.trouble}
+        raise NoFitError("cannot allocate all claims", rejected)
     name = node["metadata"]["name"]
     return [
         results.allocation(claim, chosen, classes=found.classes, node_name=name)

@@ -1,4 +1,4 @@
-"""What comes back from an API server: an object, a stream of changes, a refusal or nothing."""
+"""Responses of an API server: objects, watch streams and errors."""
 
 import contextlib
 import http.client
@@ -15,20 +15,20 @@ JSON_TYPE: Final = "application/json"
 
 
 class RestError(RetryableError):
-    """A request did not do what it should."""
+    """A request to the API server failed."""
 
 
 class UnreachableError(RestError):
-    """There was no complete answer."""
+    """The API server sent no complete response."""
 
 
 class ApiError(RestError):
-    """The API server refused.
+    """The API server rejected a request.
 
     Attributes:
-        status: HTTP's, for example 409.
-        reason: The API's word for it, for example ``Conflict``.
-        message: What the API server says.
+        status: HTTP status code, for example 409.
+        reason: Reason of the returned Status object, for example ``Conflict``.
+        message: Message of the returned Status object.
     """
 
     def __init__(self, status: int, reason: str, message: str) -> None:
@@ -39,7 +39,7 @@ class ApiError(RestError):
 
 
 class Watch:
-    """The changes of one watch request; another thread may close it."""
+    """Event stream of one watch request; another thread may close it."""
 
     def __init__(
         self, connection: http.client.HTTPConnection, response: http.client.HTTPResponse
@@ -48,11 +48,11 @@ class Watch:
         self._response: Final = response
 
     def __iter__(self) -> Iterator[Json]:
-        """Events as the API has them: type and object.
+        """Yield each event as the API encodes it, with type and object.
 
         Raises:
             ApiError: The server ended the watch with an error, such as 410 Expired.
-            UnreachableError: The stream broke off.
+            UnreachableError: The connection broke.
         """
         try:
             while line := self._response.readline():
@@ -64,13 +64,13 @@ class Watch:
             raise UnreachableError(f"watch broke off: {error}") from error
 
     def close(self) -> None:
-        """Ends the watch; an iteration that waits in another thread ends too."""
+        """End the watch, and with it an iteration that waits in another thread."""
         if self._connection.sock is not None:
             with contextlib.suppress(OSError):
                 self._connection.sock.shutdown(socket.SHUT_RDWR)
 
     def release(self) -> None:
-        """Frees the connection; for the thread that iterated, after it has ended."""
+        """Free the connection; the iterating thread calls this after its iteration has ended."""
         self._response.close()
         self._connection.close()
 
@@ -83,7 +83,12 @@ def response(
     body: bytes | None = None,
     headers: Mapping[str, str] | None = None,
 ) -> http.client.HTTPResponse:
-    """The answer to a request, if it is a good one."""
+    """Send a request and return the response.
+
+    Raises:
+        ApiError: The server answered with status 400 or above.
+        UnreachableError: The server sent no response.
+    """
     try:
         connection.request(
             method, path, body=body, headers={"Accept": JSON_TYPE, **(headers or {})}
@@ -100,10 +105,15 @@ def response(
 
 
 def document(response: http.client.HTTPResponse) -> Json:
+    """Return the JSON object in a response; any other text becomes its ``message``.
+
+    Raises:
+        UnreachableError: The connection broke before the end of the body.
+    """
     try:
         text = response.read()
     except (OSError, http.client.HTTPException) as error:
-        raise UnreachableError(f"answer broke off: {error}") from error
+        raise UnreachableError(f"response broke off: {error}") from error
     try:
         found = json.loads(text)
     except ValueError:
@@ -112,4 +122,5 @@ def document(response: http.client.HTTPResponse) -> Json:
 
 
 def refusal(status: Mapping[str, Any]) -> ApiError:
+    """Return the error that a Status object describes."""
     return ApiError(status.get("code", 500), status.get("reason", ""), status.get("message", ""))

@@ -1,4 +1,4 @@
-"""A Kubernetes API server for tests and for `simulate`: what it takes, a 1.36 server takes."""
+"""Kubernetes API server for tests and `simulate`, with the validation of release 1.36."""
 
 import json
 from collections.abc import Collection, Mapping
@@ -28,13 +28,14 @@ from tensorfusion_dra.simulator.api.webhooks import Webhooks
 
 
 class ApiServer:
-    """The parts of the Kubernetes API that a DRA driver meets, on a loopback port.
+    """API server on a loopback port with the parts of the Kubernetes API that a DRA driver uses.
 
-    There is neither authentication nor authorisation: 401 and 403 come from `faults` alone.
+    It has no authentication and no authorization. It answers 401 or 403 only if `faults` injects
+    that status.
 
     Attributes:
-        faults: Troubles on demand.
-        requests: How many requests came.
+        faults: Faults to inject into requests.
+        requests: Counts of the received requests.
     """
 
     def __init__(
@@ -49,19 +50,19 @@ class ApiServer:
         condition_holds: Condition = no_condition,
         port: int = 0,
     ) -> None:
-        """An API server that is not started yet.
+        """Create an API server; `start` makes it serve.
 
         Args:
-            gates: The feature gates that are on; the fields of others are dropped silently.
-            resource_versions: Of resource.k8s.io, the preferred one first; v1 and v1beta2 have
-                the same JSON.
-            tensor_fusion: Whether it has Tensor Fusion's GPUPools and SchedulingConfigTemplates,
-                in which it checks nothing.
-            history: How many changes of a resource a watch can go back.
-            check_expression: What is wrong with a CEL selector; None for nothing. The limit on
-                its length holds in any case.
+            gates: Enabled feature gates. Fields of disabled ones are dropped silently.
+            resource_versions: Served versions of resource.k8s.io, the preferred one first; v1 and
+                v1beta2 have the same JSON.
+            tensor_fusion: Serve Tensor Fusion's GPUPools and SchedulingConfigTemplates, without
+                validation.
+            history: Number of changes of a resource that a watch can go back.
+            check_expression: Returns the error in a CEL selector, or None. The limit on its
+                length is enforced in any case.
             condition_holds: Evaluates match conditions of admission webhooks.
-            port: Where to listen; 0 for any free port.
+            port: Port to listen on; 0 for any free port.
         """
         versions: dict[str, tuple[str, ...]] = {
             **dict.fromkeys(("", "events.k8s.io", ADMISSION_GROUP), ("v1",)),
@@ -97,16 +98,16 @@ class ApiServer:
 
     @property
     def url(self) -> str:
-        """Where it listens: ``http://127.0.0.1:<port>``."""
+        """URL of the server: ``http://127.0.0.1:<port>``."""
         return f"http://127.0.0.1:{self._listener.port}"
 
     def _bound(self, port: int) -> Listener:
         return Listener(self._service, self.faults, self.requests, port=port)
 
     def start(self) -> None:
-        """Requests are answered from now on.
+        """Start to serve requests.
 
-        After a stop: on the same port and with the same objects, as after a restart of a real one.
+        After a stop, the server keeps its port and its objects, as a restarted real one does.
         """
         if self._listener.stopping.is_set():
             self._service.store.open()
@@ -114,7 +115,7 @@ class ApiServer:
         self._listener.start()
 
     def stop(self) -> None:
-        """All watches and connections are closed and all threads joined."""
+        """Close all watches and connections, and join all threads."""
         self._listener.stop()
 
     def __enter__(self) -> "ApiServer":
@@ -125,7 +126,7 @@ class ApiServer:
         self.stop()
 
     def kubeconfig(self, path: Path) -> Path:
-        """Writes a kubeconfig for this server; its path."""
+        """Write a kubeconfig for this server and return its path."""
         entry = {"name": "simulated"}
         document = {
             "apiVersion": "v1",
@@ -143,5 +144,5 @@ class ApiServer:
         return part(part(found.document, "metadata"), "labels") if found else {}
 
     def forget_history(self, resource: str) -> None:
-        """Watches from before now end with 410 Gone, as after etcd's compaction."""
+        """End watches from before now with 410 Gone, as after a compaction of etcd."""
         self._store.forget(resource)

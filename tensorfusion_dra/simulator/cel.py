@@ -1,4 +1,4 @@
-"""Device selectors, compiled and evaluated as Kubernetes does (dynamic-resource-allocation/cel).
+"""CEL device selectors, compiled and evaluated as in Kubernetes (dynamic-resource-allocation/cel).
 
 Not covered: ``device`` as a value of its own (``cel.bind(d, device, ...)``), and the url, ip,
 regex and sets libraries.
@@ -23,7 +23,7 @@ MAX_EXPRESSION_BYTES: Final = 10240
 _STRINGS_VERSION: Final = 2
 _CACHED: Final = 1024
 
-# Domains that an expression may look up: any of its texts, and any name after a dot.
+# Domains that an expression may look up: any of its string literals, and any name after a dot.
 _TEXTS: Final = re.compile(r"'([^']*)'|\"([^\"]*)\"|\.\??\s*([A-Za-z_][A-Za-z0-9_]*)")
 _ERROR_LINE: Final = re.compile(r"ERROR: <input>:[0-9]+:[0-9]+: (.*)")
 _MIXED_NUMBERS: Final = re.compile(
@@ -35,15 +35,15 @@ _PREFIX: Final = re.compile(r"^[A-Z_]+: ")
 
 
 class CelCompileError(DriverError):
-    """An expression does not compile; the API server refuses it."""
+    """An expression does not compile; the API server rejects it."""
 
 
 class CelRunError(DriverError):
-    """An expression failed on a device; the scheduling of the pod stops, on every node."""
+    """An expression failed on a device, which stops the scheduling of the pod on every node."""
 
 
 class Selector:
-    """A compiled expression."""
+    """Compiled CEL expression."""
 
     def __init__(self, expression: str, program: Any) -> None:
         self.expression: Final = expression
@@ -52,10 +52,11 @@ class Selector:
         self._domains: Final = {text for texts in found for text in texts if text}
 
     def matches(self, device: Device) -> bool:
-        """Whether it selects the device.
+        """Return True if the expression selects the device.
 
         Raises:
-            CelRunError: An attribute that it names is missing, or it came out as no bool.
+            CelRunError: The device lacks an attribute of the expression, or the result is not a
+                bool.
         """
         driver = device.id.driver
         attributes = {
@@ -73,13 +74,17 @@ class Selector:
         result = self._program.eval(data={"device": fields})
         kind, value = result.type(), result.value()
         if kind == cel.Type.ERROR:
-            raise CelRunError(_shown(str(value)))
+            raise CelRunError(_kubernetes_error(str(value)))
         if kind != cel.Type.BOOL:
             raise CelRunError(f"found a result of type {kind.name()}, expected bool")
         return bool(value)
 
     def _by_domain(self, driver: str, values: Mapping[str, object]) -> dict[str, dict[str, object]]:
-        """The values by domain and id; a domain that the device lacks is empty, not an error."""
+        """Return the values by domain and id.
+
+        A domain of the expression that the device lacks is an empty map, so that looking it up is
+        not an error.
+        """
         domains: dict[str, dict[str, object]] = {domain: {} for domain in self._domains}
         for name, value in values.items():
             domain, slash, short = name.partition("/")
@@ -89,17 +94,17 @@ class Selector:
 
 @functools.lru_cache(maxsize=_CACHED)
 def selector(expression: str) -> Selector:
-    """The selector of an expression.
+    """Compile an expression.
 
     Raises:
-        CelCompileError: It does not compile, or does not give a bool.
+        CelCompileError: It does not compile, or its result is not a bool.
     """
-    checking, evaluating = _checking(), _evaluating()
+    checking, evaluating = _checking_environment(), _evaluating_environment()
     try:
         returned = checking.compile(expression).return_type()
     except RuntimeError as error:
-        if not _compares_kinds_of_numbers(str(error)):
-            raise CelCompileError(f"compilation failed: {_shown(str(error))}") from error
+        if not _has_only_mixed_number_errors(str(error)):
+            raise CelCompileError(f"compilation failed: {_kubernetes_error(str(error))}") from error
         returned = cel.Type.BOOL
     if returned not in (cel.Type.BOOL, cel.Type.DYN):
         found = str(returned.name())
@@ -108,7 +113,7 @@ def selector(expression: str) -> Selector:
 
 
 def check_expression(text: str) -> str | None:
-    """Why the API server refuses an expression; None if it does not."""
+    """Return the error with which the API server rejects an expression; None if it accepts it."""
     if len(text.encode()) > MAX_EXPRESSION_BYTES:
         return f"may not be more than {MAX_EXPRESSION_BYTES} bytes"
     try:
@@ -117,26 +122,27 @@ def check_expression(text: str) -> str | None:
         return str(error)
     try:
         estimate = cost.estimate(parser.parse(text))
-    except CelError:  # parts in parts so deep that only Kubernetes' own parser follows
+    except CelError:  # nested so deeply that only Kubernetes' own parser can read it
         return None
     return "too complex, exceeds cost limit" if estimate > cost.MAX_COST else None
 
 
 def is_syntax(text: str) -> bool:
-    """Whether it is CEL at all; what its names stand for is not looked at."""
+    """Return True if the text is valid CEL syntax; names and types are not checked."""
     try:
-        _evaluating().compile(text, disable_check=True)
+        _evaluating_environment().compile(text, disable_check=True)
     except RuntimeError:
         return False
     return True
 
 
 @functools.cache
-def _checking() -> Any:
-    """Where expressions are checked.
+def _checking_environment() -> Any:
+    """Return the environment in which expressions are type-checked.
 
-    The fields of `device` are variables with dotted names: there is no other way to declare maps
-    of maps as fields, and without that the checker would let ``device.attributes["model"]`` pass.
+    The fields of `device` are declared as variables with dotted names, because fields cannot be
+    declared as maps of maps in another way. Without these types the checker would accept
+    ``device.attributes["model"]``, which lacks the domain.
     """
     by_id = cel.Type.Map(cel.Type.STRING, cel.Type.DYN)
     quantities = cel.Type.Map(cel.Type.STRING, cel_library.quantity_type())
@@ -153,8 +159,8 @@ def _checking() -> Any:
 
 
 @functools.cache
-def _evaluating() -> Any:
-    """Where expressions that passed the check are evaluated, on plain maps."""
+def _evaluating_environment() -> Any:
+    """Return the environment in which checked expressions are evaluated, on plain maps."""
     return cel.NewEnv(variables={"device": cel.Type.DYN}, extensions=_extensions(typed=False))
 
 
@@ -167,8 +173,11 @@ def _extensions(*, typed: bool) -> list[Any]:
     ]
 
 
-def _compares_kinds_of_numbers(error: str) -> bool:
-    """Whether that is all that is wrong: Kubernetes allows ``asApproximateFloat() >= 200``."""
+def _has_only_mixed_number_errors(error: str) -> bool:
+    """Return True if the only errors are comparisons of different number types.
+
+    Kubernetes allows these, for example ``asApproximateFloat() >= 200``.
+    """
     found = _ERROR_LINE.findall(error)
     return bool(found) and all(_MIXED_NUMBERS.fullmatch(text) for text in found)
 
@@ -184,8 +193,8 @@ def _attribute_value(name: str, attribute: Attribute) -> object:
     return attribute.value
 
 
-def _shown(text: str) -> str:
-    """An evaluator's error in the words of Kubernetes' own, which is written in Go."""
+def _kubernetes_error(text: str) -> str:
+    """Translate an error of the evaluator into the text of Kubernetes' evaluator, cel-go."""
     text = _SUFFIX.sub("", _PREFIX.sub("", text))
     missing = re.fullmatch(r'Key not found in map : "(.*)"', text)
     if missing:

@@ -1,7 +1,7 @@
-"""The functions that Kubernetes adds to CEL for quantities and versions.
+"""Functions that Kubernetes adds to CEL for quantities and versions.
 
-k8s.io/apiserver/pkg/cel/library, quantity.go and semverlib.go. A quantity or version is a map of
-one entry here, since a value of a type of its own cannot be handed to the evaluator.
+Source: k8s.io/apiserver/pkg/cel/library, quantity.go and semverlib.go. A quantity or version is a
+map with one entry here, because the evaluator does not accept values of custom types.
 """
 
 import re
@@ -30,15 +30,15 @@ _SEMVER_SHAPE: Final = re.compile(
 
 
 def quantity_value(amount: Quantity) -> Value:
-    """A quantity as expressions see it; equal amounts are equal values."""
+    """Return the CEL value of a quantity; equal amounts are equal values."""
     return {_QUANTITY: str(amount.nano)}
 
 
 def semver_value(text: str, *, normalize: bool = False) -> Value:
-    """A version as expressions see it, without its build part, which takes no part in comparing.
+    """Return the CEL value of a version, without build metadata, which comparisons ignore.
 
     Raises:
-        ValueError: The text is no version of semver 2.0.0.
+        ValueError: The text is not a semver 2.0.0 version.
     """
     match = _SEMVER_SHAPE.fullmatch(_normalized(text) if normalize else text)
     if match is None:
@@ -48,7 +48,7 @@ def semver_value(text: str, *, normalize: bool = False) -> Value:
 
 
 def _normalized(text: str) -> str:
-    """With all three numbers, without a leading v and leading zeros."""
+    """Return a version with all three numbers, without a leading v and without leading zeros."""
     core = re.split("[-+]", text, maxsplit=1)[0]
     numbers = [
         number.lstrip("0") or "0" if number.isdigit() else number
@@ -58,11 +58,11 @@ def _normalized(text: str) -> str:
 
 
 def extension(*, typed: bool) -> Any:
-    """The library for an environment.
+    """Return the library for an environment.
 
     Args:
-        typed: For checking expressions: quantities and versions have types of their own. Otherwise
-            for evaluating them.
+        typed: True for an environment that checks expressions, in which quantities and versions
+            have their own types. False for one that evaluates them.
     """
     as_map = cel.Type.Map(cel.Type.STRING, cel.Type.DYN)
     types = {
@@ -82,7 +82,7 @@ def extension(*, typed: bool) -> Any:
             is_member=entry.is_member,
             impl=entry.function,
         )
-        # Without types of their own, the same function of both is one and the same overload.
+        # Without their own types, a function of both quantities and versions is a single overload.
         signature = ",".join(str(types[parameter].name()) for parameter in entry.parameters)
         functions.setdefault(entry.name, {}).setdefault(signature, overload)
     declared = [cel.FunctionDecl(name, list(found.values())) for name, found in functions.items()]
@@ -90,12 +90,12 @@ def extension(*, typed: bool) -> Any:
 
 
 def quantity_type() -> Any:
-    """The type of a quantity while an expression is checked."""
+    """Return the type of a quantity in the type check."""
     return cel.Type(_QUANTITY)
 
 
 def type_pool() -> descriptor_pool.DescriptorPool:
-    """Both types, as messages without fields: only so does the checker keep them apart."""
+    """Return both types as messages without fields, so that the checker distinguishes them."""
     described = descriptor_pb2.FileDescriptorProto(
         name="kubernetes.proto", package="kubernetes", syntax="proto3"
     )
@@ -179,7 +179,7 @@ def _version(value: Mapping[str, object]) -> str:
 
 
 def _precedence(value: Mapping[str, object]) -> tuple[object, ...]:
-    """Sorts as semver 2.0.0, section 11."""
+    """Return the sort key of a version (semver 2.0.0, section 11)."""
     release = _version(value).partition("-")[2]
     parts = [
         (0, int(part), "") if part.isdigit() else (1, 0, part)
@@ -199,7 +199,7 @@ def _compared(left: Value, right: Value) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """One overload; a member takes its first parameter from before the dot."""
+    """One overload; the first parameter of a member function is its receiver."""
 
     name: str
     parameters: tuple[str, ...]
@@ -208,7 +208,7 @@ class _Entry:
     is_member: bool = True
 
     def overload(self) -> str:
-        """Its id, unique in the library."""
+        """Return the id of the overload, unique in the library."""
         short = (parameter.rpartition(".")[2].lower() for parameter in self.parameters)
         return "_".join(("k8s", self.name, *short))
 

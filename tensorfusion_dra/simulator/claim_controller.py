@@ -1,7 +1,7 @@
-"""Makes claims from templates, takes them back and releases what nobody uses any more.
+"""Controller that creates claims from templates, and releases and deletes unused claims.
 
-pkg/controller/resourceclaim/controller.go, release 1.36, and of the garbage collector what concerns
-generated claims.
+Source: pkg/controller/resourceclaim/controller.go, release 1.36, and the part of the garbage
+collector that deletes generated claims.
 """
 
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ _NOT_FOUND: Final = 404
 
 
 class ClaimController:
-    """The resource claim controller of kube-controller-manager."""
+    """Resource claim controller of kube-controller-manager."""
 
     def __init__(self, url: str) -> None:
         self._client: Final = Client(url)
@@ -30,11 +30,11 @@ class ClaimController:
         self._loop: Final = Loop("claim-controller", self._client, watched=watched, sync=self._sync)
 
     def start(self) -> None:
-        """Claims are looked after from now on."""
+        """Start to reconcile claims."""
         self._loop.start()
 
     def stop(self) -> None:
-        """Returns once nothing runs here any more."""
+        """Stop, and return once all threads have ended."""
         self._loop.stop()
 
     def __enter__(self) -> "ClaimController":
@@ -45,7 +45,8 @@ class ClaimController:
         self.stop()
 
     def _sync(self) -> None:
-        # Claims before pods: a consumer that is missing among the pods is gone, not yet to come.
+        # Claims before pods: a consumer that is not among the pods is then gone, and cannot be one
+        # that was created between the two lists.
         claims = self._client.list(CLAIMS).items
         pods = self._client.list(PODS).items
         by_owner: dict[str, list[Json]] = {}
@@ -68,10 +69,10 @@ class ClaimController:
             raise failure
 
     def _provide(self, pod: Document, owned: list[Json]) -> None:
-        """The claims that a pod wants from templates are there, and the pod knows their names.
+        """Create the claims of a pod's templates and write their names into the pod's status.
 
         Args:
-            owned: What was made for the pod already.
+            owned: Claims that were already created for the pod.
         """
         if podclaims.is_done(pod) or "deletionTimestamp" in pod["metadata"]:
             return
@@ -98,43 +99,43 @@ class ClaimController:
             self._client.patch(PODS, pod, status, subresource="status")
 
     def _create(self, pod: Document, name: str, template_name: str) -> Json | None:
-        """A new claim for a pod's entry; None if it cannot be made, of which the pod is told."""
+        """Create the claim of a pod's entry; on failure write an Event and return None."""
         namespace = pod["metadata"]["namespace"]
         template = self._client.find(TEMPLATES, template_name, namespace)
         if template is None:
             missing = f'resourceclaimtemplate.resource.k8s.io "{template_name}" not found'
-            self._tell(pod, name, f'resource claim template "{template_name}": {missing}')
+            self._report_failure(pod, name, f'resource claim template "{template_name}": {missing}')
             return None
         try:
             return self._client.create(CLAIMS, generated_claim(pod, name, template))
         except ApiError as error:
-            self._tell(pod, name, f"create ResourceClaim: {error}")
+            self._report_failure(pod, name, f"create ResourceClaim: {error}")
             return None
 
-    def _tell(self, pod: Document, name: str, error: str) -> None:
+    def _report_failure(self, pod: Document, name: str, error: str) -> None:
         message = f"PodResourceClaim {name}: failed to create ResourceClaim: {error}"
         self._recorder.record(pod, "FailedResourceClaimCreation", message)
 
     def _release(self, claim: Json, pods: Mapping[str, Document]) -> None:
-        """Consumers that are gone are struck off; without any, the claim is freed or deleted."""
+        """Remove consumers that are gone; free or delete a claim that has none left."""
         status = claim.get("status") or {}
         reserved = status.get("reservedFor") or []
         remaining = [consumer for consumer in reserved if _keeps(consumer, pods)]
         if len(remaining) < len(reserved):
             status["reservedFor"] = remaining
             if not remaining:
-                # What was published about the devices belongs to the allocation.
+                # status.devices describes the devices of the allocation, so it goes with it.
                 for name in ("reservedFor", "allocation", "devices"):
                     status.pop(name, None)
             claim = self._client.replace_status(CLAIMS, {**claim, "status": status})
-        is_going = not remaining and "deletionTimestamp" in claim["metadata"]
-        if is_going and (claim.get("status") or {}).get("allocation"):
+        is_being_deleted = not remaining and "deletionTimestamp" in claim["metadata"]
+        if is_being_deleted and (claim.get("status") or {}).get("allocation"):
             claim = self._client.replace_status(CLAIMS, {**claim, "status": {}})
-        # A scheduler writes the finalizer first and then the allocation: not to be taken away in
-        # between, only from a claim that was just released or that is to go.
+        # A scheduler writes the finalizer first and then the allocation. So that the finalizer is
+        # not removed in between, remove it only from claims just released or being deleted.
         was_released = bool(reserved) and not remaining
         has_finalizer = FINALIZER in claim["metadata"].get("finalizers", ())
-        if has_finalizer and (was_released or is_going):
+        if has_finalizer and (was_released or is_being_deleted):
             claim = self._without_finalizer(claim)
         if not remaining and "deletionTimestamp" not in claim["metadata"]:
             self._delete_if_orphaned(claim, pods)
@@ -165,12 +166,15 @@ class ClaimController:
 
 
 def generated_claim(pod: Document, name: str, template: Document) -> Json:
-    """The claim of a template for an entry of a pod; of the template's labels, its spec's count."""
+    """Return the claim of a template for an entry of a pod.
+
+    Labels and annotations come from the template's spec.metadata, not from its own metadata.
+    """
     spec = template["spec"]
     copied = spec.get("metadata") or {}
     base = f"{pod['metadata']['name']}-{name}-"
     if len(base) > _MAX_BASE:
-        # Both names shortened in proportion, so that something of both is left.
+        # Shorten both names in proportion, so that a part of each remains.
         part = len(base)
         whole = pod["metadata"]["name"]
         base = f"{whole[: len(whole) * _MAX_BASE // part]}-{name[: len(name) * _MAX_BASE // part]}"
@@ -204,7 +208,7 @@ def _pod_claim(claim: Document) -> str | None:
 
 
 def _keeps(consumer: Document, pods: Mapping[str, Document]) -> bool:
-    """Whether a consumer still needs its reservation; what is no pod is left alone."""
+    """Return True if a consumer still needs its reservation, as any but a pod always does."""
     if consumer.get("apiGroup") or consumer["resource"] != "pods":
         return True
     pod = pods.get(consumer["uid"])

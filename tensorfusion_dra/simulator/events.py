@@ -1,8 +1,8 @@
-"""Events on pods, written as the recorders of real components write them.
+"""Events on pods, in the format of the recorders of real components.
 
-client-go, release 1.36: tools/record for the kubelet and the controllers, tools/events for the
-scheduler. Unlike theirs, these recorders count an Event only if its text is repeated as well, and
-write each new count at once.
+Source: client-go, release 1.36: tools/record for the kubelet and the controllers, tools/events for
+the scheduler. Unlike those, these recorders count an Event as repeated only if its text is the same
+too, and write each new count at once.
 """
 
 import time
@@ -24,24 +24,29 @@ _OTHER_ACTION: Final = "Scheduling"
 
 
 class Style(Protocol):
-    """In which API group a component writes its Events, and how it counts them."""
+    """API group of a component's Events, and its way to count repetitions."""
 
     @property
     def resource(self) -> Resource:
-        """Where the Events are written."""
+        """Resource of the Events."""
         ...
 
     def body(self, about: Json, reason: str, *, message: str, kind: str) -> Json:
-        """Return the fields of a new Event; about refers to the object, kind is its type."""
+        """Return the fields of a new Event.
+
+        Args:
+            about: Reference to the object of the Event.
+            kind: Type of the Event, Normal or Warning.
+        """
         ...
 
     def repeated(self, count: int) -> Json:
-        """Return the patch that counts one more."""
+        """Return the patch that sets the count of a repeated Event."""
         ...
 
 
 class CoreStyle:
-    """Events of the core group, with count and lastTimestamp."""
+    """Style of the core group's Events, with count and lastTimestamp."""
 
     resource: Final = EVENTS
 
@@ -53,19 +58,17 @@ class CoreStyle:
         }
 
     def body(self, about: Json, reason: str, *, message: str, kind: str) -> Json:
-        """See Style."""
         now = _now(digits=0)
         times = {"firstTimestamp": now, "lastTimestamp": now, "count": 1}
         facts = {"involvedObject": about, "reason": reason, "message": message, "type": kind}
         return {**facts, **self._reporter, **times}
 
     def repeated(self, count: int) -> Json:
-        """See Style."""
         return {"count": count, "lastTimestamp": _now(digits=0)}
 
 
 class SeriesStyle:
-    """Events of events.k8s.io, with a series once they are repeated."""
+    """Style of the Events of events.k8s.io, with a series once they are repeated."""
 
     resource: Final = NEW_EVENTS
 
@@ -76,20 +79,18 @@ class SeriesStyle:
         }
 
     def body(self, about: Json, reason: str, *, message: str, kind: str) -> Json:
-        """See Style."""
         facts = {"regarding": about, "reason": reason, "note": _cut(message), "type": kind}
         action = _ACTIONS.get(reason, _OTHER_ACTION)
         return {**facts, **self._reporter, "action": action, "eventTime": _now(digits=6)}
 
     def repeated(self, count: int) -> Json:
-        """See Style."""
         return {"series": {"count": count, "lastObservedTime": _now(digits=6)}}
 
 
 class Recorder:
-    """Writes a component's Events on pods; a repeated one is counted, not written again.
+    """Writer of a component's Events on pods; a repeated Event is counted, not written again.
 
-    An Event is no reason to stop: one that cannot be written is dropped.
+    An Event that cannot be written is dropped without an error.
     """
 
     def __init__(self, client: Client, style: Style) -> None:
@@ -139,7 +140,7 @@ class Recorder:
         return self._client.create(resource, {**marks, "metadata": metadata, **fields})
 
     def _repeat(self, event: Json, count: int) -> tuple[Json, int] | None:
-        """Counts an Event once more; None if it is gone."""
+        """Count an Event once more; return None if it is gone."""
         try:
             patch = self._style.repeated(count + 1)
             return self._client.patch(self._style.resource, event, patch), count + 1
@@ -162,7 +163,7 @@ def _now(*, digits: int) -> str:
 
 
 def _cut(message: str) -> str:
-    """A note of at most the length that the API takes."""
+    """Cut a note to the length that the API allows."""
     encoded = message.encode()
     if len(encoded) <= _MAX_NOTE_BYTES:
         return message

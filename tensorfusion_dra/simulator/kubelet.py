@@ -1,4 +1,4 @@
-"""A kubelet: registers plugins over real sockets and has pods' claims prepared by them."""
+"""Kubelet that registers plugins over real sockets and calls them to prepare pods' claims."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,10 +25,10 @@ _CONFLICT: Final = 409
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """How a kubelet behaves.
+    """Options of a kubelet.
 
     Attributes:
-        wipe_at_start: Whether all slices of the node are deleted at first, as a real kubelet does.
+        wipe_at_start: Delete all slices of the node at the start, as a real kubelet does.
         listener: Called with each entry of the journal, from any thread.
     """
 
@@ -38,10 +38,10 @@ class Options:
 
 
 class Kubelet:
-    """The kubelet of one node, as far as DRA goes (release 1.36).
+    """Kubelet of one node, limited to DRA (release 1.36).
 
-    A restart is a new object with the same folder and runtime; a reboot is one with the same folder
-    and a new runtime.
+    To simulate a restart, create a new object with the same folder and runtime. To simulate a
+    reboot, create one with the same folder and a new runtime.
     """
 
     def __init__(
@@ -53,11 +53,12 @@ class Kubelet:
         runtime: Runtime,
         options: Options | None = None,
     ) -> None:
-        """A kubelet that is not started yet.
+        """Create a kubelet; `start` makes it run.
 
         Args:
-            url: Of the API server.
-            root_dir: Whose plugins_registry is watched; keep it short, for sockets' paths are.
+            url: URL of the API server.
+            root_dir: Folder of the watched plugins_registry and of the checkpoint. Keep the path
+                short, because the length of socket paths is limited.
         """
         options = options or Options()
         self._setting: Final = Setting(
@@ -80,7 +81,7 @@ class Kubelet:
         self._pods: Final = Pods(self._setting, preparation=preparation, runtime=runtime)
 
     def start(self) -> None:
-        """The node is in the API, plugins are registered and pods run from now on.
+        """Create the Node object, then start to register plugins and to run pods.
 
         Raises:
             RestError: The API server does not answer.
@@ -91,9 +92,9 @@ class Kubelet:
         self._pods.start()
 
     def stop(self) -> None:
-        """Everything that runs here has ended; pods and prepared claims stay as they are."""
+        """Stop all threads; pods and prepared claims stay as they are."""
         self._sockets.stop()
-        # Ends calls in progress, for which the pods' workers wait.
+        # Before the pods: this ends the calls in progress that the pods' workers wait for.
         self._plugins.stop()
         self._pods.stop()
 
@@ -111,21 +112,21 @@ class Kubelet:
 
     @property
     def health(self) -> dict[tuple[str, str, str], DeviceHealth]:
-        """What plugins say of devices, by driver, pool and device; Unknown is not in it."""
+        """Reported health by driver, pool and device; devices of unknown health are left out."""
         return self._plugins.health
 
     @property
     def journal(self) -> tuple[Entry, ...]:
-        """What happened so far."""
+        """Entries of the journal so far."""
         return self._setting.journal.entries
 
     def containers(self, namespace: str, pod: str) -> dict[str, Container]:
-        """The containers of a pod by name; empty if it has none (yet)."""
+        """Containers of a pod by name; empty if it has none (yet)."""
         uid = self._pods.uid(namespace, pod)
         return {} if uid is None else self._runtime.containers(uid)
 
     def finish(self, namespace: str, pod: str, *, succeeded: bool = True) -> None:
-        """Lets the processes of a pod end by themselves."""
+        """End the processes of a pod, as if they had exited by themselves."""
         self._pods.finish(namespace, pod, succeeded=succeeded)
 
     def _register_node(self) -> None:

@@ -1,4 +1,4 @@
-"""A thread that looks again whenever something has changed that it watches."""
+"""Thread that runs a function after each change of the watched resources."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,24 +15,24 @@ _JOIN_SECONDS: Final = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """What to watch.
+    """Resource to watch.
 
     Attributes:
-        seen: Called with each event, in the watching thread.
+        on_event: Called with each event, in the watching thread.
     """
 
     resource: Resource
     field_selector: str = ""
-    seen: Callable[[Json], None] | None = None
+    on_event: Callable[[Json], None] | None = None
 
 
 class Loop:
-    """Calls one function after each change, never twice at once.
+    """Caller of one function after each change, never twice at the same time.
 
-    The function may return after how many seconds it wants to be called without a change.
+    The function may return the number of seconds after which it is called even without a change.
 
-    What is to do is decided from fresh lists, not from the events: an event that is missed or seen
-    twice costs a moment and never the truth.
+    The function decides from fresh lists, not from the events. A missed or duplicate event
+    therefore costs time, but never leads to a wrong decision.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class Loop:
         self._wake: Final = Event()
         self._watches: Final[set[Watch]] = set()
         self._lock: Final = Lock()  # guards _watches
-        self._looked: Final = Condition()  # guards _begun and _ended
+        self._synced: Final = Condition()  # guards _begun and _ended
         self._begun = 0
         self._ended = 0
         self._threads: Final = [
@@ -62,13 +62,13 @@ class Loop:
         ]
 
     def start(self) -> None:
-        """The function is called for the first time, and from now on after each change."""
+        """Call the function for the first time, and from then on after each change."""
         self._wake.set()
         for thread in self._threads:
             thread.start()
 
     def stop(self) -> None:
-        """Returns once all threads have ended."""
+        """Stop, and return once all threads have ended."""
         self._stopping.set()
         self._wake.set()
         with self._lock:
@@ -79,39 +79,39 @@ class Loop:
                 thread.join(_JOIN_SECONDS)
 
     def wake(self) -> None:
-        """The function is called again soon."""
+        """Schedule another call of the function."""
         self._wake.set()
 
     def catch_up(self, *, seconds: float) -> bool:
-        """Return once the function has been called anew and has ended, so that it has seen all.
+        """Wait until a new call of the function has succeeded, which has seen all changes so far.
 
         Returns:
             False if that did not happen in time.
         """
-        with self._looked:
+        with self._synced:
             wanted = self._begun + 1
             self._wake.set()
-            return self._looked.wait_for(lambda: self._ended >= wanted, timeout=seconds)
+            return self._synced.wait_for(lambda: self._ended >= wanted, timeout=seconds)
 
     def _run(self) -> None:
         wait_seconds: float | None = None
         while True:
             self._wake.wait(wait_seconds)
-            # Changes come in groups; one look is enough for those that come together.
+            # Changes come in groups; one call is enough for a group.
             if self._stopping.wait(_SETTLE_SECONDS):
                 return
             self._wake.clear()
             if self._stopping.is_set():
-                return  # its wake-up may be the one that was just cleared
-            with self._looked:
+                return  # the wake-up of stop() may be the one that was just cleared
+            with self._synced:
                 self._begun += 1
             try:
                 wait_seconds = self._sync()
-                with self._looked:
+                with self._synced:
                     self._ended = self._begun
-                    self._looked.notify_all()
+                    self._synced.notify_all()
             except RestError:
-                # Somebody else wrote first, or the server is away: look again.
+                # A conflict with another writer, or the server is away: call it again.
                 wait_seconds = _RETRY_SECONDS
 
     def _watch(self, entry: Watched) -> None:
@@ -130,11 +130,11 @@ class Loop:
                 if self._stopping.is_set():
                     return
                 self._watches.add(watch)
-            # Something may have changed between the last look and this list.
+            # Something may have changed between the last call and this list.
             self._wake.set()
             for event in watch:
-                if entry.seen is not None:
-                    entry.seen(event)
+                if entry.on_event is not None:
+                    entry.on_event(event)
                 self._wake.set()
         finally:
             with self._lock:

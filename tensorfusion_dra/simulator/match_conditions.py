@@ -1,4 +1,4 @@
-"""Match conditions of webhooks, evaluated as the API server does: on plain JSON, without types."""
+"""Match conditions of webhooks, evaluated as in the API server: on plain JSON, without types."""
 
 import functools
 from collections.abc import Mapping
@@ -14,10 +14,10 @@ _STRINGS_VERSION: Final = 2
 
 
 def holds(expression: str, variables: Mapping[str, object]) -> bool:
-    """Whether an expression holds for object, oldObject and request.
+    """Return True if an expression holds for object, oldObject and request.
 
     Raises:
-        ConditionError: It cannot be compiled or evaluated.
+        ConditionError: It cannot be compiled or evaluated, or its result is not a bool.
     """
     result = _program(expression).eval(data=dict(variables))
     if result.type() != cel.Type.BOOL:

@@ -1,4 +1,4 @@
-"""How pods, their claims and whoever acts for them are connected in the API."""
+"""Relations between pods, their claims and the components that act on them, in the API."""
 
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
@@ -10,7 +10,7 @@ from tensorfusion_dra.simulator.rest import Json
 Document = Mapping[str, Any]
 
 FINALIZER: Final = "resource.kubernetes.io/delete-protection"
-"""On every allocated claim, so that it stays until it is released (resource/v1 Finalizer)."""
+"""Set on every allocated claim, so that it stays until it is released (resource/v1 Finalizer)."""
 
 POD_CLAIM_ANNOTATION: Final = "resource.kubernetes.io/pod-claim-name"
 
@@ -18,27 +18,27 @@ _TERMINAL: Final = {"Succeeded", "Failed"}
 
 
 class ClaimNotCreatedError(DriverError):
-    """A pod's claim has not been made from its template yet."""
+    """A pod's claim has not been created from its template yet."""
 
 
 def text(document: Document) -> str:
-    """Namespace and name."""
+    """Return ``<namespace>/<name>``."""
     metadata = document["metadata"]
     return f"{metadata['namespace']}/{metadata['name']}"
 
 
 def uid(document: Document) -> str:
-    """The object's UID."""
+    """Return the object's UID."""
     return str(document["metadata"]["uid"])
 
 
 def claim_name(pod: Document, entry: Document) -> str | None:
-    """The name of the claim behind an entry of a pod's spec; None if it needs none.
+    """Return the name of the claim of an entry in a pod's spec; None if the entry needs no claim.
 
-    resourceclaim.Name in dynamic-resource-allocation/resourceclaim.
+    Source: resourceclaim.Name in dynamic-resource-allocation/resourceclaim.
 
     Raises:
-        ClaimNotCreatedError: It is to be made from a template, which has not happened yet.
+        ClaimNotCreatedError: The claim has not been created from its template yet.
     """
     if entry.get("resourceClaimName"):
         return str(entry["resourceClaimName"])
@@ -50,28 +50,28 @@ def claim_name(pod: Document, entry: Document) -> str | None:
 
 
 def claim_entries(pod: Document) -> tuple[Document, ...]:
-    """The entries of the pod's spec.resourceClaims."""
+    """Return the entries of the pod's spec.resourceClaims."""
     return tuple((pod.get("spec") or {}).get("resourceClaims") or ())
 
 
 def claim_names(pod: Document) -> list[str]:
-    """The names of all of a pod's claims that exist.
+    """Return the names of all of a pod's claims.
 
     Raises:
-        ClaimNotCreatedError: One of them is not made yet.
+        ClaimNotCreatedError: One of them has not been created yet.
     """
     return [name for entry in claim_entries(pod) if (name := claim_name(pod, entry))]
 
 
 def is_done(pod: Document) -> bool:
-    """Whether the pod will not run any more."""
+    """Return True if the pod will not run any more."""
     if (pod.get("status") or {}).get("phase") in _TERMINAL:
         return True
     return "deletionTimestamp" in pod["metadata"] and not (pod.get("spec") or {}).get("nodeName")
 
 
 def is_owner(pod: Document, claim: Document) -> bool:
-    """Whether the claim was made for the pod."""
+    """Return True if the claim was created for the pod."""
     return any(
         owner.get("controller") and owner["uid"] == uid(pod)
         for owner in claim["metadata"].get("ownerReferences") or ()
@@ -79,13 +79,13 @@ def is_owner(pod: Document, claim: Document) -> bool:
 
 
 def is_reserved(claim: Document, pod: Document) -> bool:
-    """Whether the pod may use the claim."""
+    """Return True if the claim is reserved for the pod."""
     reserved = (claim.get("status") or {}).get("reservedFor") or ()
     return any(consumer["uid"] == uid(pod) for consumer in reserved)
 
 
 def condition(kind: str, *, status: bool, reason: str = "", message: str = "") -> Json:
-    """A condition of a pod that begins now."""
+    """Return a pod condition with the current time as its transition time."""
     made = {"type": kind, "status": str(status), "lastTransitionTime": now()}
     if reason:
         made["reason"] = reason
@@ -95,7 +95,7 @@ def condition(kind: str, *, status: bool, reason: str = "", message: str = "") -
 
 
 def with_condition(conditions: Iterable[Document], new: Json) -> list[Json]:
-    """The conditions with one replaced; its time stays if its status does."""
+    """Return the conditions with one replaced; the transition time changes only with the status."""
     kept = []
     for old in conditions:
         if old["type"] != new["type"]:
@@ -106,5 +106,5 @@ def with_condition(conditions: Iterable[Document], new: Json) -> list[Json]:
 
 
 def now() -> str:
-    """The time as the API writes it."""
+    """Return the current time in the format of the API."""
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,4 +1,4 @@
-"""A small client of the Kubernetes API over plain HTTP, for everything here that is no server."""
+"""Small client of the Kubernetes API over plain HTTP, for the simulated components."""
 
 import contextlib
 import http.client
@@ -21,10 +21,10 @@ _WATCH_SECONDS: Final = 60
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resource:
-    """One kind of object.
+    """One resource of the API.
 
     Attributes:
-        api_version: ``v1`` or ``resource.k8s.io/v1``.
+        api_version: Version with the group, for example ``v1`` or ``resource.k8s.io/v1``.
     """
 
     api_version: str
@@ -33,7 +33,7 @@ class Resource:
     namespaced: bool = True
 
     def path(self, namespace: str | None, *parts: str) -> str:
-        """The URL path of all, or of one object or subresource."""
+        """Return the URL path of the collection, or of one object or subresource."""
         prefix = "/apis/" if "/" in self.api_version else "/api/"
         within = f"/namespaces/{namespace}" if self.namespaced and namespace else ""
         return prefix + self.api_version + within + "/".join(["", self.plural, *parts])
@@ -79,7 +79,7 @@ VALIDATING_WEBHOOKS: Final = Resource(
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """A list and the moment that it shows."""
+    """List of objects, and the resourceVersion at which it was read."""
 
     items: list[Json]
     resource_version: str
@@ -87,10 +87,10 @@ class Listing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conditions:
-    """What must be so for a delete to happen; None for whatever it is.
+    """Preconditions and grace period of a delete; None means no precondition.
 
     Attributes:
-        grace_seconds: How long the object may stay for its kubelet; None for its own wish.
+        grace_seconds: Grace period of a pod; None for the one in the pod's spec.
     """
 
     uid: str | None = None
@@ -98,7 +98,7 @@ class Conditions:
     grace_seconds: int | None = None
 
     def options(self) -> Json:
-        """The DeleteOptions."""
+        """Return the DeleteOptions."""
         wanted = {"uid": self.uid, "resourceVersion": self.resource_version}
         options: Json = {"kind": "DeleteOptions", "apiVersion": "v1"}
         found = {name: value for name, value in wanted.items() if value is not None}
@@ -113,9 +113,10 @@ UNCONDITIONALLY: Final = Conditions()
 
 
 class Client:
-    """Each call is one connection, so threads may share a client.
+    """Client with one connection for each call, so that threads may share it.
 
-    Every method raises ApiError if the server refuses and UnreachableError if it does not answer.
+    Every method raises ApiError if the server rejects the request, and UnreachableError if it does
+    not answer.
     """
 
     def __init__(self, url: str, timeout_seconds: float = _TIMEOUT_SECONDS) -> None:
@@ -125,11 +126,11 @@ class Client:
         self._timeout_seconds: Final = timeout_seconds
 
     def get(self, resource: Resource, name: str, namespace: str | None = None) -> Json:
-        """One object."""
+        """Return one object."""
         return self._call("GET", resource.path(namespace, name))
 
     def find(self, resource: Resource, name: str, namespace: str | None = None) -> Json | None:
-        """One object, or None if there is none of this name."""
+        """Return one object; None if it does not exist."""
         try:
             return self.get(resource, name, namespace)
         except ApiError as error:
@@ -140,33 +141,36 @@ class Client:
     def list(
         self, resource: Resource, *, namespace: str | None = None, field_selector: str = ""
     ) -> Listing:
-        """All objects, of one namespace or of all."""
+        """List the objects of one namespace, or of all."""
         query = _query(fieldSelector=field_selector)
         found = self._call("GET", resource.path(namespace) + query)
-        # As in client-go: the items of a list do not say what they are, the list does.
+        # As in client-go: the items of a list carry no apiVersion and kind, only the list does.
         marks = {"apiVersion": resource.api_version, "kind": resource.kind}
         items = [{**marks, **item} for item in found["items"]]
         return Listing(items, found["metadata"]["resourceVersion"])
 
     def create(self, resource: Resource, body: Mapping[str, Any]) -> Json:
-        """The object as it was stored."""
+        """Create an object and return it as stored."""
         return self._call("POST", resource.path(_namespace(body)) + _STRICT, body=body)
 
     def replace(self, resource: Resource, body: Mapping[str, Any], subresource: str = "") -> Json:
-        """The object as it was stored; a conflict if its resourceVersion is not the latest."""
+        """Replace an object and return it as stored.
+
+        The server answers with a conflict if the resourceVersion of the body is not the latest.
+        """
         parts = [body["metadata"]["name"], *filter(None, [subresource])]
         return self._call("PUT", resource.path(_namespace(body), *parts) + _STRICT, body=body)
 
     def replace_status(self, resource: Resource, body: Mapping[str, Any]) -> Json:
-        """The object with this status."""
+        """Replace the status of an object and return the object as stored."""
         return self.replace(resource, body, "status")
 
     def patch(
         self, resource: Resource, target: Mapping[str, Any], patch: Json, *, subresource: str = ""
     ) -> Json:
-        """The object of the target's name after a JSON merge patch.
+        """Apply a JSON merge patch to the target and return the object as stored.
 
-        With the target's uid in the patch, so that another object of this name is left alone.
+        The patch contains the target's UID, so that a new object of the same name is not changed.
         """
         metadata = {"uid": target["metadata"]["uid"], **patch.get("metadata", {})}
         parts = [target["metadata"]["name"], *filter(None, [subresource])]
@@ -182,16 +186,16 @@ class Client:
         *,
         conditions: Conditions = UNCONDITIONALLY,
     ) -> Json:
-        """The object as it was last, or the server's word that it is gone."""
+        """Delete an object; return its last state, or the Status that confirms the deletion."""
         return self._call("DELETE", resource.path(namespace, name), body=conditions.options())
 
     def delete_all(self, resource: Resource, *, field_selector: str) -> Json:
-        """The objects of a cluster-wide resource that were chosen and deleted."""
+        """Delete the selected objects of a cluster-scoped resource and return their list."""
         path = resource.path(None) + _query(fieldSelector=field_selector)
         return self._call("DELETE", path, body=UNCONDITIONALLY.options())
 
     def bind(self, pod: Mapping[str, Any], node_name: str) -> None:
-        """The pod is on the node from now on."""
+        """Bind a pod to a node."""
         metadata = {name: pod["metadata"][name] for name in ("name", "namespace", "uid")}
         body = {
             "apiVersion": "v1",
@@ -202,7 +206,7 @@ class Client:
         self._call("POST", PODS.path(metadata["namespace"], metadata["name"], "binding"), body=body)
 
     def watch(self, resource: Resource, since: str, *, field_selector: str = "") -> Watch:
-        """Changes after a moment, until the server ends it or it is closed."""
+        """Watch changes after a resourceVersion, until the server or the caller ends the watch."""
         query = _query(
             watch="true",
             resourceVersion=since,

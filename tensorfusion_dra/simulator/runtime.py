@@ -1,7 +1,7 @@
-"""Makes containers as a container runtime does: the CDI devices of a container merged into it.
+"""Container runtime that merges CDI devices into containers.
 
-The merging follows container-device-interface, pkg/cdi (cache.go and container-edits.go); a hook is
-checked and not run.
+The merge follows container-device-interface, pkg/cdi (cache.go and container-edits.go). Hooks are
+validated but not run.
 """
 
 import stat
@@ -18,15 +18,15 @@ _KINDS: Final = {stat.S_IFBLK: "b", stat.S_IFCHR: "c", stat.S_IFIFO: "p"}
 
 
 class ContainerError(DriverError):
-    """A container cannot be made."""
+    """A container cannot be created."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceNode:
-    """A device node in a container.
+    """Device node in a container.
 
     Attributes:
-        kind: c, b, u or p.
+        kind: Type as in mknod: c, b, u or p.
     """
 
     path: str
@@ -37,7 +37,7 @@ class DeviceNode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mount:
-    """A host path in a container."""
+    """Host path mounted into a container."""
 
     host_path: str
     container_path: str
@@ -46,10 +46,10 @@ class Mount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Container:
-    """What a process in the container would find.
+    """Environment, device nodes and mounts that a process in the container would see.
 
     Attributes:
-        cdi_ids: What it was made with, in the order of the request.
+        cdi_ids: Requested CDI devices, in the order of the request.
     """
 
     env: Mapping[str, str] = field(default_factory=dict)
@@ -61,17 +61,17 @@ class Container:
 def container(
     cdi_ids: Sequence[str], folders: Iterable[Path], *, env: Mapping[str, str] | None = None
 ) -> Container:
-    """The container with these CDI devices.
+    """Return the container with these CDI devices.
 
     Args:
-        folders: Where specs are, by rising priority.
-        env: What the pod sets; the devices' variables win.
+        folders: Folders with CDI specs, in ascending priority.
+        env: Variables that the pod sets; those of the devices override them.
 
     Raises:
-        ContainerError: A device is not described, or names something that the host has not.
+        ContainerError: No spec describes a device, or the host lacks a path of its spec.
     """
     found = cdi_specs.read(folders)
-    # As containerd 2 does: an id that comes twice counts once.
+    # As in containerd 2: a repeated id counts once.
     wanted = list(dict.fromkeys(cdi_ids))
     missing = [name for name in wanted if name not in found.devices]
     if missing:
@@ -115,7 +115,7 @@ def _edited(
 
 
 def _device_node(entry: Mapping[str, Any]) -> DeviceNode:
-    """The host's device is looked at only if the spec does not say what it is."""
+    """Return the device node; the host's node is read only if the spec lacks its type or number."""
     host_path = entry.get("hostPath") or entry["path"]
     kind = entry.get("type", "")
     if not kind or (kind != "p" and not entry.get("major")):
@@ -150,7 +150,7 @@ def _mount(entry: Mapping[str, Any]) -> Mount:
 
 
 class Runtime:
-    """The containers of a node; they outlive the kubelet, so a restarted one gets the same."""
+    """Containers of a node; they outlive the kubelet, so a restarted kubelet finds them again."""
 
     def __init__(self, cdi_dirs: Sequence[Path]) -> None:
         self._cdi_dirs: Final = tuple(cdi_dirs)
@@ -160,10 +160,10 @@ class Runtime:
     def create(
         self, pod_uid: str, name: str, *, cdi_ids: Sequence[str], env: Mapping[str, str]
     ) -> Container:
-        """The new container.
+        """Create a container of a pod and return it.
 
         Raises:
-            ContainerError: It cannot be made.
+            ContainerError: Its CDI devices cannot be merged into it.
         """
         made = container(cdi_ids, self._cdi_dirs, env=env)
         with self._lock:
@@ -171,11 +171,11 @@ class Runtime:
         return made
 
     def containers(self, pod_uid: str) -> dict[str, Container]:
-        """The containers of a pod by name; empty if it has none."""
+        """Return the containers of a pod by name; empty if it has none."""
         with self._lock:
             return dict(self._pods.get(pod_uid, {}))
 
     def stop(self, pod_uid: str) -> None:
-        """The pod has no containers any more."""
+        """Remove all containers of a pod."""
         with self._lock:
             self._pods.pop(pod_uid, None)

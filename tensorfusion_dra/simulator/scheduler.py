@@ -1,7 +1,7 @@
-"""A scheduler: puts pods on nodes, with devices for their claims.
+"""Scheduler that binds pods to nodes and allocates devices to their claims.
 
-pkg/scheduler/framework/plugins/dynamicresources, release 1.36; of everything else that
-kube-scheduler weighs, the node's name, readiness for pods and labels.
+Source: pkg/scheduler/framework/plugins/dynamicresources, release 1.36. Of everything else that
+kube-scheduler considers, this one has only spec.nodeName, spec.unschedulable and nodeSelector.
 """
 
 import itertools
@@ -26,12 +26,12 @@ _SHOWN_DEVICES: Final = 4
 
 
 class _UnschedulableError(DriverError):
-    """A pod has to wait for something; the text is for its status."""
+    """A pod cannot be scheduled yet; the text goes into its status."""
 
 
 @dataclass(slots=True)
-class _Seen:
-    """The cluster as it was listed, with what was written since."""
+class _Snapshot:
+    """Listed objects of the cluster, with the claims that were written since."""
 
     nodes: list[Json]
     slices: list[Json]
@@ -39,12 +39,12 @@ class _Seen:
     claims: dict[tuple[str, str], Json] = field(default_factory=dict)
 
     def put(self, claim: Json) -> None:
-        """A claim was read or written."""
+        """Store a claim that was read or written."""
         self.claims[claim["metadata"]["namespace"], claim["metadata"]["name"]] = claim
 
 
 class Scheduler:
-    """Schedules every pending pod, whatever its schedulerName, in the order of their creation."""
+    """Scheduler of every pending pod, whatever its schedulerName, in the order of creation."""
 
     def __init__(self, url: str) -> None:
         self._client: Final = Client(url)
@@ -52,21 +52,21 @@ class Scheduler:
         self._numbers: Final = itertools.count()
         self._arrivals: Final[dict[str, int]] = {}
         watched = [
-            Watched(PODS, seen=self._arrived),
+            Watched(PODS, on_event=self._on_pod_event),
             *(Watched(resource) for resource in (CLAIMS, SLICES, CLASSES, NODES)),
         ]
         self._loop: Final = Loop("scheduler", self._client, watched=watched, sync=self._sync)
 
     def start(self) -> None:
-        """Pods are scheduled from now on."""
+        """Start to schedule pods."""
         self._loop.start()
 
     def stop(self) -> None:
-        """Returns once nothing runs here any more."""
+        """Stop, and return once all threads have ended."""
         self._loop.stop()
 
     def catch_up(self, *, seconds: float) -> bool:
-        """Return once every pending pod has been tried against what there is now; False if not."""
+        """Wait until every pending pod was tried with the current objects; return False if late."""
         return self._loop.catch_up(seconds=seconds)
 
     def __enter__(self) -> "Scheduler":
@@ -76,8 +76,8 @@ class Scheduler:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    def _arrived(self, event: Json) -> None:
-        """Numbers new pods: their creationTimestamp has no more than seconds."""
+    def _on_pod_event(self, event: Json) -> None:
+        """Number new pods, as creationTimestamp has only whole seconds; forget deleted ones."""
         if event["type"] == "ADDED":
             self._arrivals.setdefault(podclaims.uid(event["object"]), next(self._numbers))
         elif event["type"] == "DELETED":
@@ -94,52 +94,54 @@ class Scheduler:
         pending = sorted(filter(_is_pending, pods), key=self._order)
         if not pending:
             return
-        seen = _Seen(
+        snapshot = _Snapshot(
             nodes=self._client.list(NODES).items,
             slices=self._client.list(SLICES).items,
             classes=self._client.list(CLASSES).items,
         )
         for claim in self._client.list(CLAIMS).items:
-            seen.put(claim)
+            snapshot.put(claim)
         failure: RestError | None = None
         for pod in pending:
             try:
-                self._schedule(pod, seen)
+                self._schedule(pod, snapshot)
             except RestError as error:
                 failure = error
         if failure is not None:
             raise failure
 
-    def _schedule(self, pod: Document, seen: _Seen) -> None:
+    def _schedule(self, pod: Document, snapshot: _Snapshot) -> None:
         try:
             names = podclaims.claim_names(pod)
         except ClaimNotCreatedError:
-            # Not in the queue yet: whoever makes the claims tells of trouble with them.
+            # Not in the queue yet: the claim controller creates the claim or reports why it cannot.
             return
         try:
-            claims = _claims(pod, names, seen)
-            node, allocations = _placement(pod, claims, seen)
+            claims = _claims(pod, names, snapshot)
+            node, allocations = _placement(pod, claims, snapshot)
         except _UnschedulableError as error:
-            self._refuse(pod, "Unschedulable", str(error))
+            self._mark_unschedulable(pod, "Unschedulable", str(error))
             return
         except SchedulingError as error:
             text = f'running "DynamicResources" filter plugin: {error}'
-            self._refuse(pod, "SchedulerError", text)
+            self._mark_unschedulable(pod, "SchedulerError", text)
             return
         for claim in claims:
             found = allocations.get(podclaims.uid(claim))
-            self._reserve(claim, pod, allocated=found, seen=seen)
+            self._reserve(claim, pod, allocated=found, snapshot=snapshot)
         self._client.bind(pod, node)
         message = f"Successfully assigned {podclaims.text(pod)} to {node}"
         self._recorder.record(pod, "Scheduled", message, warning=False)
 
-    def _reserve(self, claim: Json, pod: Document, *, allocated: Json | None, seen: _Seen) -> None:
-        """The claim has the allocation and the pod may use it, in the API."""
+    def _reserve(
+        self, claim: Json, pod: Document, *, allocated: Json | None, snapshot: _Snapshot
+    ) -> None:
+        """Write the allocation, if there is a new one, and the pod's reservation into the claim."""
         if allocated is not None and FINALIZER not in claim["metadata"].get("finalizers", ()):
             finalizers = [*claim["metadata"].get("finalizers", ()), FINALIZER]
             metadata = {**claim["metadata"], "finalizers": finalizers}
             claim = self._client.replace(CLAIMS, {**claim, "metadata": metadata})
-            seen.put(claim)
+            snapshot.put(claim)
         if allocated is None and podclaims.is_reserved(claim, pod):
             return
         status = dict(claim.get("status") or {})
@@ -147,10 +149,10 @@ class Scheduler:
             status["allocation"] = {**allocated, "allocationTimestamp": podclaims.now()}
         names = {name: pod["metadata"][name] for name in ("name", "uid")}
         status["reservedFor"] = [*status.get("reservedFor", ()), {"resource": "pods", **names}]
-        seen.put(self._client.replace_status(CLAIMS, {**claim, "status": status}))
+        snapshot.put(self._client.replace_status(CLAIMS, {**claim, "status": status}))
 
-    def _refuse(self, pod: Document, reason: str, message: str) -> None:
-        """The pod's status says why it waits; nothing is written if it says so already."""
+    def _mark_unschedulable(self, pod: Document, reason: str, message: str) -> None:
+        """Write the reason why a pod waits into its status, unless it is already there."""
         new = podclaims.condition("PodScheduled", status=False, reason=reason, message=message)
         conditions = (pod.get("status") or {}).get("conditions") or ()
         for old in conditions:
@@ -168,15 +170,16 @@ def _is_pending(pod: Document) -> bool:
     return "deletionTimestamp" not in pod["metadata"]
 
 
-def _claims(pod: Document, names: Sequence[str], seen: _Seen) -> list[Json]:
-    """The pod's claims of these names.
+def _claims(pod: Document, names: Sequence[str], snapshot: _Snapshot) -> list[Json]:
+    """Return the pod's claims of these names.
 
     Raises:
-        _UnschedulableError: One of them is missing, going or full.
+        _UnschedulableError: One of them is missing, is being deleted, or has the maximum number of
+            consumers.
     """
     claims: list[Json] = []
     for name in names:
-        claim = seen.claims.get((pod["metadata"]["namespace"], name))
+        claim = snapshot.claims.get((pod["metadata"]["namespace"], name))
         if claim is None:
             raise _UnschedulableError(f'resourceclaim "{name}" not found')
         if "deletionTimestamp" in claim["metadata"]:
@@ -188,43 +191,45 @@ def _claims(pod: Document, names: Sequence[str], seen: _Seen) -> list[Json]:
     return claims
 
 
-def _placement(pod: Document, claims: Sequence[Json], seen: _Seen) -> tuple[str, dict[str, Json]]:
-    """The first node that has everything, and the new allocations by the claims' UID.
+def _placement(
+    pod: Document, claims: Sequence[Json], snapshot: _Snapshot
+) -> tuple[str, dict[str, Json]]:
+    """Return the first node that fits, and the new allocations by the claims' UID.
 
     Raises:
-        _UnschedulableError: There is no such node.
-        SchedulingError: There cannot be one.
+        _UnschedulableError: No node fits.
+        SchedulingError: An error in the claims, classes or slices stops the scheduling.
     """
     waiting = [claim for claim in claims if not (claim.get("status") or {}).get("allocation")]
     cluster = allocation.cluster(
-        slices=seen.slices, classes=seen.classes, claims=seen.claims.values()
+        slices=snapshot.slices, classes=snapshot.classes, claims=snapshot.claims.values()
     )
     reasons: dict[str, int] = {}
-    passed_over: dict[str, str] = {}
-    for node in sorted(seen.nodes, key=lambda node: str(node["metadata"]["name"])):
-        reason = _unfit(pod, claims, node)
+    rejected: dict[str, str] = {}
+    for node in sorted(snapshot.nodes, key=lambda node: str(node["metadata"]["name"])):
+        reason = _unfit_reason(pod, claims, node)
         if reason is None:
             try:
                 found = allocation.allocate(waiting, cluster, node)
             except NoFitError as error:
                 reason = str(error)
-                passed_over |= error.devices
+                rejected |= error.devices
             else:
                 uids = (podclaims.uid(claim) for claim in waiting)
                 return node["metadata"]["name"], dict(zip(uids, found, strict=True))
         reasons[reason] = reasons.get(reason, 0) + 1
     counted = ", ".join(f"{count} {reason}" for reason, count in sorted(reasons.items()))
-    text = f"0/{len(seen.nodes)} nodes are available: {counted or 'there are none'}."
+    text = f"0/{len(snapshot.nodes)} nodes are available: {counted or 'there are none'}."
     shown = [
-        f"{device}: {why}" for device, why in itertools.islice(passed_over.items(), _SHOWN_DEVICES)
+        f"{device}: {why}" for device, why in itertools.islice(rejected.items(), _SHOWN_DEVICES)
     ]
-    if len(passed_over) > _SHOWN_DEVICES:
-        shown.append(f"and {len(passed_over) - _SHOWN_DEVICES} more")
+    if len(rejected) > _SHOWN_DEVICES:
+        shown.append(f"and {len(rejected) - _SHOWN_DEVICES} more")
     raise _UnschedulableError(text + (f" ({'; '.join(shown)})" if shown else ""))
 
 
-def _unfit(pod: Document, claims: Sequence[Json], node: Document) -> str | None:
-    """Why a pod cannot go to a node whatever devices it has; None if it can."""
+def _unfit_reason(pod: Document, claims: Sequence[Json], node: Document) -> str | None:
+    """Return the reason why a node is unfit apart from its free devices; None if it is fit."""
     if (node.get("spec") or {}).get("unschedulable"):
         return "node(s) were unschedulable"
     labels = node["metadata"].get("labels") or {}

@@ -1,4 +1,4 @@
-"""Reads CDI specs as the runtimes do (container-device-interface, pkg/cdi)."""
+"""Reader of CDI specs with the runtimes' rules (container-device-interface, pkg/cdi)."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -14,11 +14,12 @@ from tensorfusion_dra.core.kubernetes.cdi_rules import CdiError
 
 @dataclass(frozen=True, slots=True)
 class CdiDevice:
-    """One device of a spec, and where it came from.
+    """One device of a CDI spec, and the file of that spec.
 
     Attributes:
-        edits: Its own containerEdits.
-        spec_edits: Those of the whole spec, applied once for all its devices of a container.
+        edits: The device's own containerEdits.
+        spec_edits: containerEdits of the whole spec. They apply once to a container, even if it
+            uses several devices of the spec.
     """
 
     name: str
@@ -28,20 +29,20 @@ class CdiDevice:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """All specs of a node.
+class CdiDevices:
+    """Devices of all CDI specs of a node.
 
     Attributes:
-        devices: By qualified name.
-        errors: By file, why it or a device of it is not used.
+        devices: Usable devices by qualified name.
+        errors: The reason, by file, why the file or one of its devices is not used.
     """
 
     devices: Mapping[str, CdiDevice]
     errors: Mapping[Path, str]
 
 
-def read(folders: Iterable[Path]) -> Found:
-    """What the specs in these folders describe; later folders win over earlier ones."""
+def read(folders: Iterable[Path]) -> CdiDevices:
+    """Read the specs in these folders; later folders override earlier ones."""
     devices: dict[str, CdiDevice] = {}
     errors: dict[Path, str] = {}
     conflicts: set[str] = set()
@@ -59,12 +60,12 @@ def read(folders: Iterable[Path]) -> Found:
             devices[name] = candidates[0]
             if len(candidates) == 1:
                 continue
-            # Two files of equal rank with the same device: neither can be trusted.
+            # Two files of equal priority describe the device, so neither is used.
             conflicts.add(name)
             for candidate in candidates:
                 others = (str(other.path) for other in candidates if other is not candidate)
                 errors[candidate.path] = f"conflicting device {name} in {', '.join(others)}"
-    return Found({name: devices[name] for name in devices.keys() - conflicts}, errors)
+    return CdiDevices({name: devices[name] for name in devices.keys() - conflicts}, errors)
 
 
 def _files(folder: Path) -> list[Path]:
@@ -74,10 +75,10 @@ def _files(folder: Path) -> list[Path]:
 
 
 def devices_of(path: Path, text: str) -> list[CdiDevice]:
-    """The devices of one spec.
+    """Return the devices of one spec.
 
     Raises:
-        CdiError: It breaks a rule.
+        CdiError: The spec is invalid.
     """
     try:
         spec = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)

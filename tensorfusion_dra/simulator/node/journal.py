@@ -1,4 +1,4 @@
-"""What a simulated component did, for display and for tests."""
+"""Journal of the actions of a simulated component, for display and for tests."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -9,11 +9,11 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One thing that happened.
+    """One event in a journal.
 
     Attributes:
-        seconds: Since the epoch.
-        event: In the past tense, for example ``plugin_registered``.
+        seconds: Time since the epoch.
+        event: Name in the past tense, for example ``plugin_registered``.
     """
 
     seconds: float
@@ -28,7 +28,7 @@ Listener = Callable[[Entry], None]
 
 
 class Journal:
-    """Entries in the order in which they happened."""
+    """Entries in the order of their events."""
 
     def __init__(self, listener: Listener | None = None) -> None:
         self._listener: Final = listener
@@ -36,7 +36,7 @@ class Journal:
         self._entries: Final[list[Entry]] = []
 
     def add(self, event: str, **facts: str) -> None:
-        """Something happened."""
+        """Append an entry and pass it to the listener."""
         entry = Entry(time.time(), event, facts)
         with self._lock:
             self._entries.append(entry)
@@ -45,6 +45,6 @@ class Journal:
 
     @property
     def entries(self) -> tuple[Entry, ...]:
-        """Everything so far."""
+        """All entries so far."""
         with self._lock:
             return tuple(self._entries)

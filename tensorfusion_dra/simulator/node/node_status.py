@@ -1,4 +1,4 @@
-"""What a kubelet reports of its node; nothing here depends on the machine."""
+"""Node status that the kubelet reports; it does not depend on the machine."""
 
 from typing import Final
 
@@ -6,13 +6,13 @@ from tensorfusion_dra.simulator import podclaims
 from tensorfusion_dra.simulator.rest import Json
 
 ADDRESS: Final = "127.0.0.1"
-"""Of the node, on which everything is on loopback."""
+"""Address of the node, on which everything listens on loopback."""
 
 _CAPACITY: Final = {"cpu": "8", "memory": "64Gi", "ephemeral-storage": "100Gi", "pods": "110"}
 
 
 def ready(node_name: str) -> Json:
-    """Return the status of a node that takes pods."""
+    """Return the status of a node that accepts pods."""
     now = podclaims.now()
     condition = {
         "type": "Ready",

@@ -1,4 +1,4 @@
-"""One registered plugin: its connection, its calls and its health stream."""
+"""Connection, calls and health stream of one registered plugin."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -32,18 +32,18 @@ _MAX_MESSAGE: Final = 1024
 _JOIN_SECONDS: Final = 5.0
 _RECONNECT_SECONDS: Final = 0.05
 BACKOFFS: Final = ("initial", "max")
-"""Names of the channel options that say how long to wait before connecting again."""
+"""Prefixes of the channel options that set the delays before a reconnect."""
 
 _CONNECT_SECONDS: Final = 0.1
 
 
 class PluginError(DriverError):
-    """A plugin does not do what a kubelet expects of it."""
+    """A plugin violates the kubelet's protocol, or a call to it failed."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClaimRef:
-    """A claim as plugins are told of it."""
+    """Reference to a claim in calls to plugins."""
 
     namespace: str
     name: str
@@ -52,10 +52,10 @@ class ClaimRef:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparedDevice:
-    """A device as a plugin answers it.
+    """Prepared device in a plugin's response.
 
     Attributes:
-        requests: Which requests of the claim it is for; empty for all.
+        requests: Requests of the claim that the device is for; empty for all.
     """
 
     requests: tuple[str, ...]
@@ -67,11 +67,11 @@ class PreparedDevice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceHealth:
-    """What a plugin says of a device.
+    """Health of a device, as reported by its plugin.
 
     Attributes:
         status: HEALTHY, UNHEALTHY or UNKNOWN.
-        until: On the monotonic clock, when it is too old to be believed.
+        until: End of the report's validity, on the monotonic clock.
     """
 
     status: str
@@ -80,7 +80,7 @@ class DeviceHealth:
 
 
 class Plugin:
-    """The kubelet's end of a plugin; a connection is kept up from the beginning until `close`."""
+    """Kubelet's client of a plugin; it keeps a connection from `open` until `close`."""
 
     def __init__(
         self,
@@ -91,11 +91,12 @@ class Plugin:
         timings: Timings,
         changed: Callable[[], None],
     ) -> None:
-        """A plugin that is being connected to.
+        """Create the client; `open` connects it.
 
         Args:
-            services: Which of DRA_SERVICES and which of HEALTH_SERVICES to call.
-            changed: Called as the connection comes or goes, in a thread of its own.
+            services: Names of the services to call, one of DRA_SERVICES and one of
+                HEALTH_SERVICES.
+            changed: Called when the connection is established or lost, in the health thread.
         """
         self.driver: Final = driver
         self.endpoint: Final = endpoint
@@ -114,18 +115,18 @@ class Plugin:
             "unix:" + endpoint,
             options=[
                 ("grpc.default_authority", "localhost"),
-                # Not Go's 1 s to 120 s: who simulates does not want to wait.
+                # Shorter than grpc-go's 1 s to 120 s, so that simulations need not wait.
                 *((f"grpc.{name}_reconnect_backoff_ms", backoff_ms) for name in BACKOFFS),
             ],
         )
         self._health_thread: Final = Thread(target=self._watch_health, name=f"health-{driver}")
 
     def open(self) -> None:
-        """Connects, now and whenever the connection is lost."""
+        """Connect, and reconnect whenever the connection is lost."""
         self._health_thread.start()
 
     def close(self) -> None:
-        """Returns once the connection is closed."""
+        """Close the connection and return once its thread has ended."""
         self._closing.set()
         with self._lock:
             if self._stream is not None:
@@ -136,22 +137,22 @@ class Plugin:
 
     @property
     def is_connected(self) -> bool:
-        """Whether calls can be expected to arrive."""
+        """True while the plugin can be expected to receive calls."""
         return self._is_connected
 
     @property
     def health(self) -> dict[tuple[str, str], DeviceHealth]:
-        """By pool and device, what the plugin said last and what still holds."""
+        """Latest valid reports by pool and device."""
         now = time.monotonic()
         with self._lock:
             return {name: found for name, found in self._health.items() if found.until > now}
 
     def prepare(self, claims: Sequence[ClaimRef]) -> dict[str, tuple[PreparedDevice, ...]]:
-        """The devices of each claim, by UID.
+        """Prepare claims and return the devices of each, by claim UID.
 
         Raises:
-            PluginError: The call failed, or the answer for a claim is an error, is missing or is
-                for a claim that was not asked for.
+            PluginError: The call failed, or the response has an error for a claim, lacks a claim
+                or has a claim that the call did not name.
         """
         answers = self._call("NodePrepareResources", claims)
         return {
@@ -160,7 +161,7 @@ class Plugin:
         }
 
     def unprepare(self, claims: Sequence[ClaimRef]) -> None:
-        """Returns once the plugin has given the claims' devices up.
+        """Unprepare claims.
 
         Raises:
             PluginError: As for `prepare`.
@@ -199,23 +200,23 @@ class Plugin:
         return found
 
     def _watch_health(self) -> None:
-        """Keeps a health stream open, by which also the state of the connection is known.
+        """Keep a health stream open, which also shows the state of the connection.
 
-        The channel could tell it too, but only to a thread of its own that cannot be joined.
+        The channel reports that state too, but only in a thread of its own that cannot be joined.
         """
         while not self._closing.is_set():
             stream = self._open_stream()
             if not stream.ended.wait(_CONNECT_SECONDS):
-                # Nobody listening would have been noticed by now.
+                # The stream would have failed by now if no process listened.
                 self._set_connected(connected=True)
             try:
                 for response in stream.call:
-                    self._received(response)
+                    self._store_health(response)
             except grpc.RpcError:
                 pass
             with self._lock:
                 self._health = {}
-            # Any other end, such as Unimplemented, is an answer of the plugin's.
+            # Any other status, such as Unimplemented, is a response of the plugin.
             if stream.call.code() is grpc.StatusCode.UNAVAILABLE:
                 self._set_connected(connected=False)
                 self._closing.wait(_RECONNECT_SECONDS)
@@ -223,7 +224,7 @@ class Plugin:
                 self._pause_while_connected(self._timings.health_retry_seconds)
 
     def _pause_while_connected(self, seconds: float) -> None:
-        """Waits before the next stream; a plugin that ends its stream may be about to go."""
+        """Wait before the next stream, and notice if the plugin goes away meanwhile."""
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0:
             if self._closing.wait(min(left, _CONNECT_SECONDS)):
@@ -254,24 +255,24 @@ class Plugin:
             self._is_connected = connected
             self._changed()
 
-    def _received(self, response: Any) -> None:
-        """Adds what a message says; devices that it leaves out stay until they are too old."""
+    def _store_health(self, response: Any) -> None:
+        """Store the reports of a message; devices that it lacks keep theirs until it expires."""
         now = time.monotonic()
         for device in response.devices:
             seconds = device.health_check_timeout_seconds
             if seconds <= 0:
                 seconds = self._timings.health_timeout_seconds
-            said = DeviceHealth(
+            reported = DeviceHealth(
                 status=self._health_messages.HealthStatus.Name(device.health),
                 message=device.message[:_MAX_MESSAGE],
                 until=now + seconds,
             )
             with self._lock:
-                self._health[device.device.pool_name, device.device.device_name] = said
+                self._health[device.device.pool_name, device.device.device_name] = reported
 
 
 class _Stream:
-    """An open health stream."""
+    """Open health stream."""
 
     def __init__(self, call: Any) -> None:
         self.call: Final = call

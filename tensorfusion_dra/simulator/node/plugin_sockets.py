@@ -1,6 +1,6 @@
-"""Finds registration sockets and takes each plugin through its registration.
+"""Watcher of registration sockets, and the registration of the plugins behind them.
 
-pkg/kubelet/pluginmanager: pluginwatcher, reconciler and operationexecutor, release 1.36.
+Source: pkg/kubelet/pluginmanager: pluginwatcher, reconciler and operationexecutor, release 1.36.
 """
 
 import stat
@@ -25,7 +25,7 @@ Identity = tuple[int, int]
 
 _PLUGIN_TYPE: Final = "DRAPlugin"
 _ERROR: Final = "RegisterPlugin error --"
-_AT_ONCE: Final = 8
+_MAX_REGISTRATIONS: Final = 8
 _JOIN_SECONDS: Final = 15.0
 _DIAL_POLL_MS: Final = 50
 _DIAL_POLL_SECONDS: Final = _DIAL_POLL_MS / 1000
@@ -33,14 +33,14 @@ _DIAL_POLL_SECONDS: Final = _DIAL_POLL_MS / 1000
 
 @dataclass(slots=True)
 class _Socket:
-    """A socket that is there.
+    """Registration socket in the folder, and the state of its registration.
 
     Attributes:
-        identity: Changes if it is removed and made again between two looks.
-        running: Its registration, while that goes on.
-        registered: Driver and endpoint, once it has succeeded.
-        next_try: On the monotonic clock.
-        backoff_seconds: How long the next failure delays the try after it.
+        identity: Changes if the socket is removed and created again between two scans.
+        running: Registration in progress; None if there is none.
+        registered: Driver and endpoint once the registration has succeeded.
+        next_try: Earliest time of the next registration, on the monotonic clock.
+        backoff_seconds: Delay after the next failure.
     """
 
     identity: Identity
@@ -51,7 +51,7 @@ class _Socket:
 
 
 class PluginSockets:
-    """Watches one folder; one thread looks, and each socket has one registration at a time."""
+    """Watcher of one folder; a thread scans it, and each socket has one registration at a time."""
 
     def __init__(self, folder: Path, plugins: Plugins, *, setting: Setting) -> None:
         self._folder: Final = folder
@@ -59,20 +59,20 @@ class PluginSockets:
         self._timings: Final = setting.timings
         self._journal: Final = setting.journal
         self._stopping: Final = Event()
-        self._pool: Final = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="register")
+        self._pool: Final = ThreadPoolExecutor(_MAX_REGISTRATIONS, thread_name_prefix="register")
         self._lock: Final = Lock()  # guards _channels
         self._channels: Final[set[grpc.Channel]] = set()
         self._sockets: Final[dict[Path, _Socket]] = {}
-        self._orphans: Final[list[Future[tuple[str, str]]]] = []
+        self._orphaned: Final[list[Future[tuple[str, str]]]] = []
         self._thread: Final = Thread(target=self._run, name="plugin-sockets")
 
     def start(self) -> None:
-        """Sockets that are there and that will come are registered from now on."""
+        """Start to register the plugins of present and future sockets."""
         self._folder.mkdir(parents=True, exist_ok=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """Returns once no registration runs any more."""
+        """Stop, and return once no registration runs any more."""
         self._stopping.set()
         with self._lock:
             channels = list(self._channels)
@@ -84,16 +84,18 @@ class PluginSockets:
 
     def _run(self) -> None:
         while not self._stopping.is_set():
-            self._look()
+            self._scan()
             self._stopping.wait(self._timings.socket_poll_seconds)
 
-    def _look(self) -> None:
+    def _scan(self) -> None:
         present = dict(_sockets(self._folder))
         for path, known in list(self._sockets.items()):
             if present.get(path) != known.identity:
                 del self._sockets[path]
                 self._forget(known)
-        self._orphans[:] = [running for running in self._orphans if not self._undone(running)]
+        self._orphaned[:] = [
+            running for running in self._orphaned if not self._undo_when_done(running)
+        ]
         for path, identity in present.items():
             backoff = self._timings.first_backoff_seconds
             known = self._sockets.setdefault(path, _Socket(identity, backoff))
@@ -120,10 +122,10 @@ class PluginSockets:
         if known.registered is not None:
             self._plugins.deregister(*known.registered)
         if known.running is not None:
-            self._orphans.append(known.running)
+            self._orphaned.append(known.running)
 
-    def _undone(self, running: "Future[tuple[str, str]]") -> bool:
-        """Whether the registration of a socket that has gone meanwhile has ended; it is undone."""
+    def _undo_when_done(self, running: "Future[tuple[str, str]]") -> bool:
+        """Undo the registration of a socket that is gone; return False while it still runs."""
         if not running.done():
             return False
         if running.exception() is None:
@@ -131,13 +133,13 @@ class PluginSockets:
         return True
 
     def _register(self, path: Path) -> tuple[str, str]:
-        """Driver and endpoint of the plugin, which is in use and knows of it.
+        """Register the plugin, notify it and return its driver and endpoint.
 
         Raises:
             PluginError: One of the steps failed.
         """
         options = [
-            # As grpc-go does for a bare path; some servers refuse this authority.
+            # As in grpc-go for a bare path; some servers reject this authority.
             ("grpc.default_authority", quote(str(path), safe="")),
             *((f"grpc.{name}_reconnect_backoff_ms", _DIAL_POLL_MS) for name in BACKOFFS),
         ]
@@ -145,7 +147,7 @@ class PluginSockets:
         with self._lock:
             self._channels.add(channel)
         try:
-            return self._introduce(channel, path)
+            return self._handshake(channel, path)
         except (grpc.RpcError, ValueError) as error:
             raise PluginError(f"{_ERROR} socket {path}: {rpc_text(error)}") from error
         finally:
@@ -153,11 +155,11 @@ class PluginSockets:
                 self._channels.discard(channel)
             channel.close()
 
-    def _introduce(self, channel: grpc.Channel, path: Path) -> tuple[str, str]:
+    def _handshake(self, channel: grpc.Channel, path: Path) -> tuple[str, str]:
         plugin = self._info(channel, path)
         endpoint = plugin.endpoint or str(path)
         try:
-            self._admit(plugin, endpoint, path)
+            self._validate_and_register(plugin, endpoint, path)
         except PluginError as error:
             text = f"{_ERROR} {error}"
             self._notify(channel, pb.RegistrationStatus(plugin_registered=False, error=text))
@@ -170,7 +172,7 @@ class PluginSockets:
         return plugin.name, endpoint
 
     def _info(self, channel: grpc.Channel, path: Path) -> pb.PluginInfo:
-        """What the plugin says of itself, as soon as somebody listens on its socket."""
+        """Call GetInfo, repeatedly until a process listens on the socket or the time is over."""
         get_info = channel.unary_unary(
             "/pluginregistration.Registration/GetInfo",
             request_serializer=pb.InfoRequest.SerializeToString,
@@ -190,7 +192,7 @@ class PluginSockets:
                     f" err: {rpc_text(error)}"
                 ) from error
 
-    def _admit(self, plugin: pb.PluginInfo, endpoint: str, path: Path) -> None:
+    def _validate_and_register(self, plugin: pb.PluginInfo, endpoint: str, path: Path) -> None:
         if plugin.type != _PLUGIN_TYPE:
             raise PluginError(
                 f"no handler registered for plugin type: {plugin.type} at socket {path}"
@@ -214,7 +216,7 @@ class PluginSockets:
 
 
 def _sockets(folder: Path) -> Iterator[tuple[Path, Identity]]:
-    """All sockets in a folder and the folders in it; names that begin with a dot do not count."""
+    """Yield all sockets in a folder and its subfolders, except names that begin with a dot."""
     try:
         paths = sorted(folder.iterdir())
     except OSError:

@@ -1,6 +1,6 @@
-"""All plugins of a node, and what happens to the slices of a driver that has gone.
+"""Registered plugins of a node, and the deletion of slices of drivers that are gone.
 
-pkg/kubelet/cm/dra/plugin/dra_plugin_manager.go, release 1.36.
+Source: pkg/kubelet/cm/dra/plugin/dra_plugin_manager.go, release 1.36.
 """
 
 import time
@@ -20,14 +20,14 @@ from tensorfusion_dra.simulator.node.setting import Setting
 from tensorfusion_dra.simulator.rest import SLICES
 
 HEALTH_OF_1_36: Final = "v1alpha1.DRAResourceHealth"
-"""Called whether a plugin lists it or not."""
+"""Health service that the kubelet calls if a plugin lists no known one."""
 
 _JOIN_SECONDS: Final = 15.0
 _EVERY_DRIVER: Final = ""
 
 
 class Plugins:
-    """Plugins by driver; several instances of a driver may overlap while it is updated."""
+    """Plugins by driver; several instances of a driver overlap during its update."""
 
     def __init__(self, setting: Setting) -> None:
         self._client: Final = setting.client
@@ -41,13 +41,13 @@ class Plugins:
         self._wiper: Final = Thread(target=self._wipe_when_due, name="slice-wiper")
 
     def start(self, *, wipe_all: bool) -> None:
-        """Slices of absent drivers are deleted from now on; with wipe_all, all slices at once."""
+        """Start to delete slices of absent drivers, and with wipe_all first all slices."""
         if wipe_all:
             self._wipes[_EVERY_DRIVER] = time.monotonic()
         self._wiper.start()
 
     def stop(self) -> None:
-        """Returns once all connections are closed."""
+        """Close all connections and return once all threads have ended."""
         with self._changed:
             self._is_stopping = True
             self._changed.notify_all()
@@ -59,10 +59,11 @@ class Plugins:
             plugin.close()
 
     def register(self, driver: str, endpoint: str, versions: Sequence[str]) -> None:
-        """The plugin is used from now on.
+        """Add a plugin and connect to it.
 
         Raises:
-            PluginError: It supports no service that is known here, or another one has its endpoint.
+            PluginError: It supports no known service, another plugin of the driver has its
+                endpoint, or the kubelet is stopping.
         """
         plugin = Plugin(
             driver,
@@ -86,7 +87,7 @@ class Plugins:
         self._journal.add("plugin_registered", **facts)
 
     def deregister(self, driver: str, endpoint: str) -> None:
-        """The plugin is not used any more; nothing happens if it was not."""
+        """Remove a plugin, if it is registered, and close its connection."""
         with self._changed:
             found = self._plugins.get(driver, [])
             plugin = next((other for other in found if other.endpoint == endpoint), None)
@@ -96,15 +97,15 @@ class Plugins:
             if not found:
                 del self._plugins[driver]
             self._schedule_wipe(driver)
-        # Outside of the lock: closing waits for threads that report changes.
+        # Outside of the lock: close() waits for a thread that reports changes and takes the lock.
         plugin.close()
         self._journal.add("plugin_deregistered", driver=driver, endpoint=endpoint)
 
     def plugin(self, driver: str) -> Plugin:
-        """The driver's latest plugin that is connected, else its latest.
+        """Return the driver's newest connected plugin, or its newest if none is connected.
 
         Raises:
-            PluginError: There is none.
+            PluginError: The driver has no registered plugin.
         """
         with self._changed:
             found = self._plugins.get(driver)
@@ -115,18 +116,18 @@ class Plugins:
 
     @property
     def registered(self) -> dict[str, tuple[Plugin, ...]]:
-        """All plugins by driver, in the order of their registration."""
+        """Plugins by driver, in the order of their registration."""
         with self._changed:
             return {driver: tuple(found) for driver, found in self._plugins.items()}
 
     @property
     def health(self) -> dict[tuple[str, str, str], DeviceHealth]:
-        """By driver, pool and device, what is known; a device that is missing is Unknown."""
+        """Valid health reports by driver, pool and device; other devices are Unknown."""
         return {
-            (driver, *device): said
+            (driver, *device): reported
             for driver, found in self.registered.items()
             for plugin in found
-            for device, said in plugin.health.items()
+            for device, reported in plugin.health.items()
         }
 
     def _connection_changed(self, driver: str) -> None:
@@ -134,7 +135,7 @@ class Plugins:
             self._schedule_wipe(driver)
 
     def _schedule_wipe(self, driver: str) -> None:
-        """Plans or cancels the wiping of a driver's slices; the lock is held."""
+        """Schedule or cancel the deletion of a driver's slices; the caller holds the lock."""
         if any(plugin.is_connected for plugin in self._plugins.get(driver, ())):
             self._wipes.pop(driver, None)
         else:
@@ -181,10 +182,10 @@ class Plugins:
 
 
 def chosen_services(driver: str, endpoint: str, versions: Sequence[str]) -> tuple[str, str]:
-    """The services to call: of each kind the first of the plugin's list that is known.
+    """Return the DRA and the health service to call: the first known ones in the plugin's list.
 
     Raises:
-        PluginError: The list is empty or nothing in it can prepare claims.
+        PluginError: The list is empty or has no known DRA service.
     """
     prefix = f"invalid supported gRPC versions of DRA driver plugin {driver} at endpoint {endpoint}"
     if not versions:

@@ -1,4 +1,4 @@
-"""What a kubelet writes into a pod's status, and what it gives the pod's processes."""
+"""Pod statuses that the kubelet writes, and the environment of containers."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -13,7 +13,7 @@ _READY: Final = ("PodReadyToStartContainers", "Initialized", "Ready", "Container
 
 
 def running(pod: Document) -> Json:
-    """All containers run."""
+    """Return the status of a pod whose containers all run."""
     began = podclaims.now()
     return {
         "phase": "Running",
@@ -29,7 +29,7 @@ def running(pod: Document) -> Json:
 
 
 def waiting(pod: Document, error: str) -> Json:
-    """A container cannot be made."""
+    """Return the status of a pod with a container that cannot be created."""
     state = {"waiting": {"reason": "CreateContainerError", "message": error}}
     return {
         "phase": "Pending",
@@ -41,7 +41,7 @@ def waiting(pod: Document, error: str) -> Json:
 
 
 def ended(pod: Document, phase: str) -> Json:
-    """All processes have ended by themselves."""
+    """Return the status of a pod whose processes have all exited by themselves."""
     code, reason = (0, "Completed") if phase == "Succeeded" else (1, "Error")
     state = {
         "terminated": {"exitCode": code, "reason": reason, "finishedAt": podclaims.now()},
@@ -56,7 +56,7 @@ def ended(pod: Document, phase: str) -> Json:
 
 
 def env(pod: Document, container: Document) -> dict[str, str]:
-    """The variables that the pod sets for a container; those from other objects are left out."""
+    """Return the variables that a pod sets for a container, except those from other objects."""
     metadata = pod["metadata"]
     fields = {
         "metadata.name": metadata["name"],

@@ -1,4 +1,4 @@
-"""Takes the pods of a node through their lives: prepared, running, ended."""
+"""Lifecycle of the pods on a node: prepared, running, ended."""
 
 import time
 from collections.abc import Iterator, Mapping
@@ -20,14 +20,14 @@ from tensorfusion_dra.simulator.runtime import ContainerError, Runtime
 
 Document = Mapping[str, Any]
 
-_AT_ONCE: Final = 16
+_MAX_JOBS: Final = 16
 _REST_RETRY_SECONDS: Final = 0.2
 _STARTED: Final = (("Created", "Container created"), ("Started", "Container started"))
 """Reasons and messages of the Events on a container that starts."""
 
 
 class Stage(Enum):
-    """How far a pod is."""
+    """Stage in the lifecycle of a pod."""
 
     WAITING = auto()
     PREPARED = auto()
@@ -37,14 +37,15 @@ class Stage(Enum):
 
 @dataclass(slots=True)
 class _Pod:
-    """A pod of this node.
+    """Pod of this node.
 
     Attributes:
-        document: As the API had it last; None once it is gone from there.
-        job: What a worker does or did for it last.
-        outcome: The phase that it is to end with; "" as long as it may run.
-        next_try: On the monotonic clock.
-        tried_version: The resourceVersion at the last failure: a changed pod need not wait.
+        document: Latest state in the API; None once the pod is gone from there.
+        job: Current or last job of a worker for the pod.
+        outcome: Phase in which the pod has to end; "" as long as it may run.
+        next_try: Earliest time of the next job, on the monotonic clock.
+        tried_version: resourceVersion at the last job. A pod with another one does not wait for
+            next_try.
     """
 
     uid: str
@@ -57,26 +58,26 @@ class _Pod:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a worker is at it."""
+        """True while a worker has a job for the pod."""
         return self.job is not None and not self.job.done()
 
     @property
     def must_end(self) -> bool:
-        """Whether it has no right to run any more."""
+        """True if the pod may not run any more."""
         if self.document is None or "deletionTimestamp" in self.document["metadata"]:
             return True
         return bool(self.outcome) or podclaims.is_done(self.document)
 
     @property
     def has_work(self) -> bool:
-        """Whether a worker has something to do for it."""
+        """True if a worker has to bring the pod to its next stage or delete it."""
         if self.must_end:
             return self.stage is not Stage.ENDED or _is_deleted(self.document)
         return self.stage in {Stage.WAITING, Stage.PREPARED}
 
 
 class Pods:
-    """All pods of one node; each is in the hands of one worker at most."""
+    """Pods of one node; at most one worker at a time has a job for a pod."""
 
     def __init__(self, setting: Setting, *, preparation: Preparation, runtime: Runtime) -> None:
         client = setting.client
@@ -87,25 +88,24 @@ class Pods:
         self._timings: Final = setting.timings
         self._journal: Final = setting.journal
         self._recorder: Final = Recorder(client, CoreStyle("kubelet", setting.node_name))
-        self._workers: Final = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="pod")
-        self._lock: Final = (
-            Lock()
-        )  # guards _pods; what is in a busy pod is its worker's, but for its document
+        self._workers: Final = ThreadPoolExecutor(_MAX_JOBS, thread_name_prefix="pod")
+        # Guards _pods. The fields of a busy pod belong to its worker, except its document.
+        self._lock: Final = Lock()
         self._pods: Final[dict[str, _Pod]] = {}
         watched = [Watched(PODS, self._selector)]
         self._loop: Final = Loop("kubelet-pods", client, watched=watched, sync=self._sync)
 
     def start(self) -> None:
-        """Pods that are there and that will come are taken care of from now on."""
+        """Start to run the present and future pods of the node."""
         self._loop.start()
 
     def stop(self) -> None:
-        """Returns once no pod is worked on; calls to plugins must have been ended before."""
+        """Stop once all jobs have ended; the caller ends calls to plugins before."""
         self._loop.stop()
         self._workers.shutdown(cancel_futures=True)
 
     def finish(self, namespace: str, name: str, *, succeeded: bool = True) -> None:
-        """The processes of a running pod end by themselves."""
+        """End the processes of a running pod, as if they had exited by themselves."""
         with self._lock:
             for pod in self._pods.values():
                 if (
@@ -116,7 +116,7 @@ class Pods:
         self._loop.wake()
 
     def uid(self, namespace: str, name: str) -> str | None:
-        """The UID of a pod of this node; None if there is none of that name."""
+        """Return the UID of a pod of this node; None if there is no pod of that name."""
         with self._lock:
             return next(
                 (
@@ -129,11 +129,11 @@ class Pods:
             )
 
     def _sync(self) -> float | None:
-        """Hands pods to workers; the seconds until the next one is due."""
+        """Submit jobs for pods; return the seconds until the next pod is due, or None."""
         found = self._client.list(PODS, field_selector=self._selector).items
         present = {podclaims.uid(document): document for document in found}
         with self._lock:
-            # Claims may be held for pods that were deleted by force while no kubelet ran.
+            # Claims may be prepared for pods that were force-deleted while no kubelet ran.
             for uid in present.keys() | self._preparation.pods:
                 if uid not in self._pods:
                     is_running = bool(self._runtime.containers(uid))
@@ -144,16 +144,16 @@ class Pods:
                 if pod.document is None and pod.stage is Stage.ENDED and not pod.is_busy:
                     del self._pods[uid]
                     self._recorder.forget(uid)
-            return self._hand_out()
+            return self._submit_jobs()
 
-    def _hand_out(self) -> float | None:
+    def _submit_jobs(self) -> float | None:
         now = time.monotonic()
         soonest: float | None = None
         for pod in self._pods.values():
             if pod.is_busy:
                 continue
             if pod.job is not None:
-                pod.job.result()  # A defect of a worker's comes to light here.
+                pod.job.result()  # raises an unexpected error of the worker
             if not pod.has_work:
                 continue
             if pod.next_try <= now or _version(pod.document) != pod.tried_version:
@@ -176,7 +176,7 @@ class Pods:
         pod.next_try = time.monotonic() + wait_seconds
 
     def _begin(self, pod: _Pod, document: Document) -> float:
-        """Goes as far as possible; the seconds until the next try, if that is not the end."""
+        """Prepare and start a pod as far as possible; return the seconds until a retry, or 0."""
         name = podclaims.text(document)
         if pod.stage is Stage.WAITING:
             try:
@@ -216,7 +216,7 @@ class Pods:
                 self._recorder.record(document, reason, message, warning=False, field_path=path)
 
     def _end(self, pod: _Pod, document: Document | None) -> float:
-        """Goes as far as possible; the seconds until the next try, if that is not the end."""
+        """Stop and unprepare a pod as far as possible; return the seconds until a retry, or 0."""
         name = pod.uid if document is None else podclaims.text(document)
         if pod.stage is not Stage.ENDED:
             self._stop_containers(pod, document)
@@ -241,7 +241,7 @@ class Pods:
         self._runtime.stop(pod.uid)
 
     def _delete(self, document: Document) -> None:
-        """Removes the pod from the API, which waited for that."""
+        """Remove a deleted pod from the API, which keeps it until the kubelet does so."""
         metadata = document["metadata"]
         conditions = Conditions(uid=metadata["uid"], grace_seconds=0)
         try:
@@ -257,7 +257,7 @@ class Pods:
 
 
 def _containers(pod: Document) -> Iterator[tuple[str, Document]]:
-    """The containers in the order of their start, each with its path for Events."""
+    """Yield the containers in the order of their start, each with its path for Events."""
     for field in ("initContainers", "containers"):
         for container in pod["spec"].get(field) or ():
             yield f"spec.{field}{{{container['name']}}}", container

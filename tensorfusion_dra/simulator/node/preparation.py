@@ -1,6 +1,6 @@
-"""Which claims are prepared on a node, and for which pods.
+"""Prepared claims of a node, and the pods that use them.
 
-pkg/kubelet/cm/dra: manager.go, claiminfo.go and state, release 1.36.
+Source: pkg/kubelet/cm/dra: manager.go, claiminfo.go and state, release 1.36.
 """
 
 import json
@@ -24,17 +24,17 @@ _UNPREPARE: Final = "unprepare dynamic resources"
 
 
 class PreparationError(DriverError):
-    """A pod's claims cannot be prepared or unprepared now; the kubelet tries again."""
+    """A pod's claims cannot be prepared or unprepared now; the kubelet retries."""
 
 
 @dataclass(slots=True)
-class _Held:
-    """A claim that may be prepared.
+class _TrackedClaim:
+    """Claim that is prepared or that a plugin was called to prepare.
 
     Attributes:
-        pods: UIDs of the pods that use it.
-        devices: By driver, as the plugins answered.
-        is_prepared: Not known any more after a restart, when claims are prepared again.
+        pods: UIDs of the pods that use the claim.
+        devices: Devices by driver, as returned by the plugins.
+        is_prepared: False after a restart, so that claims are then prepared again.
     """
 
     ref: ClaimRef
@@ -45,48 +45,55 @@ class _Held:
 
 
 class Preparation:
-    """The claims of one node; calls for different pods run at the same time."""
+    """Claims of one node; calls for different pods run concurrently."""
 
     def __init__(self, client: Client, plugins: Plugins, *, checkpoint: Path) -> None:
         self._client: Final = client
         self._plugins: Final = plugins
         self._checkpoint: Final = checkpoint
-        self._lock: Final = Lock()  # guards _held and the checkpoint
-        self._held: Final[dict[tuple[str, str], _Held]] = {}
-        for held in _loaded(checkpoint):
-            self._held[held.ref.namespace, held.ref.name] = held
+        self._lock: Final = Lock()  # guards _tracked and the checkpoint
+        self._tracked: Final[dict[tuple[str, str], _TrackedClaim]] = {}
+        for tracked in _loaded(checkpoint):
+            self._tracked[tracked.ref.namespace, tracked.ref.name] = tracked
 
     @property
     def pods(self) -> set[str]:
-        """UIDs of all pods that claims are held for."""
+        """UIDs of all pods that use the claims."""
         with self._lock:
-            return {pod for held in self._held.values() for pod in held.pods}
+            return {pod for tracked in self._tracked.values() for pod in tracked.pods}
 
     def prepare(self, pod: Document) -> None:
-        """All of the pod's claims are prepared; those that were are not asked for again.
+        """Prepare those of the pod's claims that are not prepared yet.
 
         Raises:
-            PreparationError: One of them could not be.
+            PreparationError: One of them could not be prepared.
         """
         try:
             claims = self._checked_claims(pod)
-            for driver, wanted in self._reserve(pod, claims).items():
-                answers = self._plugins.plugin(driver).prepare([held.ref for held in wanted])
+            for driver, wanted in self._track(pod, claims).items():
+                answers = self._plugins.plugin(driver).prepare([tracked.ref for tracked in wanted])
                 with self._lock:
-                    for held in wanted:
-                        held.devices[driver] = answers[held.ref.uid]
+                    for tracked in wanted:
+                        tracked.devices[driver] = answers[tracked.ref.uid]
         except (PluginError, RestError, podclaims.ClaimNotCreatedError, PreparationError) as error:
             raise PreparationError(f"{_PREPARE}: {error}") from error
         with self._lock:
             for claim in claims:
-                if _key(claim) in self._held:
-                    self._held[_key(claim)].is_prepared = True
+                if _key(claim) in self._tracked:
+                    self._tracked[_key(claim)].is_prepared = True
             self._save()
 
     def _checked_claims(self, pod: Document) -> list[Document]:
-        """The pod's claims, if all of them could be prepared as far as can be seen from here.
+        """Return the pod's claims after the checks that need no call to a plugin.
 
-        Nothing is remembered before: a pod whose driver was never there must not hang in deletion.
+        No claim is tracked before all checks pass. Otherwise a pod whose driver was never
+        registered could not be deleted, because the kubelet would have to unprepare its claims.
+
+        Raises:
+            PreparationError: A claim cannot be fetched, belongs to another pod, is not reserved for
+                the pod, or is not allocated.
+            ClaimNotCreatedError: A claim has not been created from its template yet.
+            PluginError: The driver of a claim is not registered.
         """
         namespace = pod["metadata"]["namespace"]
         claims: list[Document] = []
@@ -113,59 +120,62 @@ class Preparation:
             claims.append(claim)
         return claims
 
-    def _reserve(self, pod: Document, claims: Sequence[Document]) -> dict[str, list[_Held]]:
-        """What is left to prepare, by driver; from here on `unprepare` has something to undo."""
-        batches: dict[str, list[_Held]] = {}
+    def _track(self, pod: Document, claims: Sequence[Document]) -> dict[str, list[_TrackedClaim]]:
+        """Track the pod's claims and return the unprepared ones by driver.
+
+        From here on `unprepare` calls the plugins for these claims.
+        """
+        batches: dict[str, list[_TrackedClaim]] = {}
         with self._lock:
             for claim in claims:
-                held = self._held.get(_key(claim))
-                if held is None:
+                tracked = self._tracked.get(_key(claim))
+                if tracked is None:
                     ref = ClaimRef(*_key(claim), podclaims.uid(claim))
-                    held = self._held[_key(claim)] = _Held(ref, _drivers(claim))
-                elif held.ref.uid != podclaims.uid(claim):
+                    tracked = self._tracked[_key(claim)] = _TrackedClaim(ref, _drivers(claim))
+                elif tracked.ref.uid != podclaims.uid(claim):
                     raise PreparationError(
-                        f"old ResourceClaim with same name {held.ref.name} and different UID"
-                        f" {held.ref.uid} still exists (previous pod force-deleted?!)"
+                        f"old ResourceClaim with same name {tracked.ref.name} and different UID"
+                        f" {tracked.ref.uid} still exists (previous pod force-deleted?!)"
                     )
-                held.pods.add(podclaims.uid(pod))
-                if not held.is_prepared:
-                    for driver in held.drivers:
-                        batches.setdefault(driver, []).append(held)
+                tracked.pods.add(podclaims.uid(pod))
+                if not tracked.is_prepared:
+                    for driver in tracked.drivers:
+                        batches.setdefault(driver, []).append(tracked)
             self._save()
         return batches
 
     def unprepare(self, pod_uid: str) -> None:
-        """The pod holds no claims any more; those that no other pod holds are unprepared.
+        """Unprepare those of the pod's claims that no other pod uses, and forget the pod.
 
         Raises:
-            PreparationError: One of them could not be.
+            PreparationError: One of them could not be unprepared.
         """
         batches: dict[str, list[ClaimRef]] = {}
         with self._lock:
-            mine = [held for held in self._held.values() if pod_uid in held.pods]
-            last = [held for held in mine if held.pods == {pod_uid}]
-            for held in mine:
-                if held not in last:
-                    held.pods.discard(pod_uid)
-            for held in last:
-                # A pod that comes to the claim during the call has to prepare it again.
-                held.is_prepared = False
-                for driver in held.drivers:
-                    batches.setdefault(driver, []).append(held.ref)
+            mine = [tracked for tracked in self._tracked.values() if pod_uid in tracked.pods]
+            last = [tracked for tracked in mine if tracked.pods == {pod_uid}]
+            for tracked in mine:
+                if tracked not in last:
+                    tracked.pods.discard(pod_uid)
+            for tracked in last:
+                # A pod that starts to use the claim during the call has to prepare it again.
+                tracked.is_prepared = False
+                for driver in tracked.drivers:
+                    batches.setdefault(driver, []).append(tracked.ref)
         try:
             for driver, refs in batches.items():
                 self._plugins.plugin(driver).unprepare(refs)
         except PluginError as error:
             raise PreparationError(f"{_UNPREPARE}: {error}") from error
         with self._lock:
-            for held in last:
-                held.pods.discard(pod_uid)
-                if not held.pods:
-                    self._held.pop((held.ref.namespace, held.ref.name), None)
+            for tracked in last:
+                tracked.pods.discard(pod_uid)
+                if not tracked.pods:
+                    self._tracked.pop((tracked.ref.namespace, tracked.ref.name), None)
             self._save()
 
     def cdi_ids(self, pod: Document, container: Document) -> list[str]:
-        """The CDI devices of a container, in the order of the pod's claims."""
+        """Return the CDI devices of a container, in the order of the claims in its resources."""
         entries = {entry["name"]: entry for entry in podclaims.claim_entries(pod)}
         namespace = pod["metadata"]["namespace"]
         found: list[str] = []
@@ -173,30 +183,30 @@ class Preparation:
             for use in (container.get("resources") or {}).get("claims") or ():
                 name = podclaims.claim_name(pod, entries[use["name"]])
                 if name is not None:
-                    held = self._held[namespace, name]
-                    found += _cdi_ids(held, use.get("request") or "")
+                    tracked = self._tracked[namespace, name]
+                    found += _cdi_ids(tracked, use.get("request") or "")
         return found
 
     def _save(self) -> None:
-        """Writes the checkpoint; the lock is held."""
+        """Write the checkpoint; the caller has the lock."""
         documents = [
             {
-                "ref": asdict(held.ref),
-                "drivers": held.drivers,
-                "pods": sorted(held.pods),
+                "ref": asdict(tracked.ref),
+                "drivers": tracked.drivers,
+                "pods": sorted(tracked.pods),
                 "devices": {
                     driver: [asdict(device) for device in devices]
-                    for driver, devices in held.devices.items()
+                    for driver, devices in tracked.devices.items()
                 },
             }
-            for held in self._held.values()
+            for tracked in self._tracked.values()
         ]
         fresh = self._checkpoint.with_suffix(".new")
         fresh.write_text(json.dumps(documents, indent=1))
         fresh.replace(self._checkpoint)
 
 
-def _loaded(checkpoint: Path) -> Iterable[_Held]:
+def _loaded(checkpoint: Path) -> Iterable[_TrackedClaim]:
     if not checkpoint.exists():
         return
     for document in json.loads(checkpoint.read_text()):
@@ -205,7 +215,7 @@ def _loaded(checkpoint: Path) -> Iterable[_Held]:
             for driver, found in document["devices"].items()
         }
         ref, drivers = ClaimRef(**document["ref"]), tuple(document["drivers"])
-        yield _Held(ref, drivers, set(document["pods"]), devices)
+        yield _TrackedClaim(ref, drivers, set(document["pods"]), devices)
 
 
 def _device(document: Json) -> PreparedDevice:
@@ -218,10 +228,10 @@ def _key(claim: Document) -> tuple[str, str]:
 
 
 def _drivers(claim: Document) -> tuple[str, ...]:
-    """The drivers of a claim's devices.
+    """Return the drivers of a claim's devices.
 
     Raises:
-        PreparationError: It has none, as it is not allocated.
+        PreparationError: The claim is not allocated.
     """
     allocation = (claim.get("status") or {}).get("allocation")
     if not allocation:
@@ -230,8 +240,8 @@ def _drivers(claim: Document) -> tuple[str, ...]:
     return tuple(dict.fromkeys(result["driver"] for result in results))
 
 
-def _cdi_ids(held: _Held, request: str) -> Iterable[str]:
-    for devices in held.devices.values():
+def _cdi_ids(tracked: _TrackedClaim, request: str) -> Iterable[str]:
+    for devices in tracked.devices.values():
         for device in devices:
             if not request or not device.requests or request in device.requests:
                 yield from device.cdi_ids

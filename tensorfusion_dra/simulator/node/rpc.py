@@ -1,4 +1,4 @@
-"""What can be told of a plugin's socket and of a call that failed on it."""
+"""State of a plugin's socket, and the code and text of failed calls."""
 
 import socket
 from typing import Final
@@ -9,7 +9,7 @@ _PROBE_SECONDS: Final = 0.1
 
 
 def is_served(endpoint: str) -> bool:
-    """Whether somebody listens on the socket."""
+    """Return True if a process listens on the socket."""
     with socket.socket(socket.AF_UNIX) as probe:
         probe.settimeout(_PROBE_SECONDS)
         try:
@@ -22,14 +22,14 @@ def is_served(endpoint: str) -> bool:
 
 
 def rpc_code(error: Exception) -> grpc.StatusCode | None:
-    """Why a call failed; None if it was not made."""
-    # grpcio's errors are its calls as well, which its types do not tell.
+    """Return the gRPC status code of an error; None if the call was not sent."""
+    # grpcio's errors are also its calls, which its type stubs do not declare.
     found: grpc.StatusCode | None = error.code() if hasattr(error, "code") else None
     return found
 
 
 def rpc_text(error: Exception) -> str:
-    """A failed call as Go prints it."""
+    """Return the text of a failed call in the format of grpc-go."""
     code = rpc_code(error)
     if code is None or not hasattr(error, "details"):
         return str(error)

@@ -1,4 +1,4 @@
-"""What all parts of one kubelet share."""
+"""Dependencies that all parts of one kubelet share."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ from tensorfusion_dra.simulator.rest import Client
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """Whose kubelet it is, and where it reads, writes and tells."""
+    """Node, API client, timings and journal of one kubelet."""
 
     node_name: str
     client: Client

@@ -1,24 +1,29 @@
-"""How long a kubelet waits for what."""
+"""Intervals, timeouts and backoffs of a kubelet."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timings:
-    """Kubernetes' own values, apart from the socket poll, for which it has inotify.
+    """Times of a kubelet, with the values of Kubernetes as defaults.
+
+    The only exception is the socket poll, because a real kubelet uses inotify instead.
 
     Attributes:
-        socket_poll_seconds: Between two looks at the registration folder.
-        dial_seconds, get_info_seconds, notify_seconds: Limits of one registration's steps.
-        first_backoff_seconds, most_backoff_seconds: Before a socket's registration is tried again.
-        call_seconds: Limit of one prepare or unprepare call.
-        health_retry_seconds: Before an ended health stream is opened again.
-        health_timeout_seconds: How long a health message holds that names no time itself.
-        wipe_delay_seconds: How long a driver may be away before its slices are deleted.
-        first_wipe_retry_seconds, most_wipe_retry_seconds: Before the deletion is tried again.
-        prepare_retry_seconds: Before a pod whose claims could not be prepared is tried again.
-        container_retry_seconds: Before a container that could not be made is tried again.
-        unprepare_retry_seconds: Before a pod whose claims could not be unprepared is tried again.
+        socket_poll_seconds: Interval between two scans of the registration folder.
+        dial_seconds, get_info_seconds, notify_seconds: Timeouts of the steps of a registration.
+        first_backoff_seconds, most_backoff_seconds: Limits of the backoff after a failed
+            registration.
+        call_seconds: Timeout of one prepare or unprepare call.
+        health_retry_seconds: Delay before an ended health stream is opened again.
+        health_timeout_seconds: Validity of a health message that has no timeout of its own.
+        wipe_delay_seconds: Time that a driver may be away before its slices are deleted.
+        first_wipe_retry_seconds, most_wipe_retry_seconds: Limits of the backoff after a failed
+            deletion of slices.
+        prepare_retry_seconds: Delay before a retry for a pod whose claims could not be prepared.
+        container_retry_seconds: Delay before a retry for a container that could not be created.
+        unprepare_retry_seconds: Delay before a retry for a pod whose claims could not be
+            unprepared.
     """
 
     socket_poll_seconds: float = 0.1
