@@ -105,7 +105,7 @@ class ApiServer:
         return Listener(self._service, self.faults, self.requests, port=port)
 
     def start(self) -> None:
-        """Start to serve requests.
+        """Start serving requests.
 
         After a stop, the server keeps its port and its objects, as a restarted real one does.
         """

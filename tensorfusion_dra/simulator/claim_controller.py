@@ -30,7 +30,7 @@ class ClaimController:
         self._loop: Final = Loop("claim-controller", self._client, watched=watched, sync=self._sync)
 
     def start(self) -> None:
-        """Start to reconcile claims."""
+        """Start reconciling claims."""
         self._loop.start()
 
     def stop(self) -> None:

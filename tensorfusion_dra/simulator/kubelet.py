@@ -81,7 +81,7 @@ class Kubelet:
         self._pods: Final = Pods(self._setting, preparation=preparation, runtime=runtime)
 
     def start(self) -> None:
-        """Create the Node object, then start to register plugins and to run pods.
+        """Create the Node object, then start registering plugins and running pods.
 
         Raises:
             RestError: The API server does not answer.

@@ -58,7 +58,7 @@ class Scheduler:
         self._loop: Final = Loop("scheduler", self._client, watched=watched, sync=self._sync)
 
     def start(self) -> None:
-        """Start to schedule pods."""
+        """Start scheduling pods."""
         self._loop.start()
 
     def stop(self) -> None:

@@ -24,13 +24,13 @@ def events(client: Client, reason: str) -> list[Json]:
 
 
 def count(event: Json) -> int:
-    """How often an Event happened, as kubectl counts."""
+    """Return the count of an Event as kubectl shows it."""
     series = event.get("series") or {}
     return int(series.get("count") or event.get("count") or 1)
 
 
 @pytest.mark.parametrize("style", STYLES, ids=["core", "series"])
-def test_a_repeated_event_is_counted_and_another_text_is_another_event(
+def test_repeated_event_is_counted_and_different_message_is_new_event(
     client: Client, style: Style
 ) -> None:
     pod = client.create(PODS, objects.pod())
@@ -44,7 +44,9 @@ def test_a_repeated_event_is_counted_and_another_text_is_another_event(
 
 
 @pytest.mark.parametrize("style", STYLES, ids=["core", "series"])
-def test_events_on_different_parts_of_a_pod_are_different(client: Client, style: Style) -> None:
+def test_events_with_different_field_paths_are_separate_events(
+    client: Client, style: Style
+) -> None:
     pod = client.create(PODS, objects.pod())
     recorder = Recorder(client, style)
 
@@ -58,7 +60,7 @@ def test_events_on_different_parts_of_a_pod_are_different(client: Client, style:
     assert found == {"": 1, PATH: 2}
 
 
-def test_a_counted_event_keeps_its_first_time_and_has_a_later_last_one(client: Client) -> None:
+def test_repeated_event_keeps_first_timestamp_and_updates_last_timestamp(client: Client) -> None:
     pod = client.create(PODS, objects.pod())
     recorder = Recorder(client, CoreStyle("kubelet", NODE))
     recorder.record(pod, "Failed", "busy")
@@ -73,7 +75,7 @@ def test_a_counted_event_keeps_its_first_time_and_has_a_later_last_one(client: C
 
 
 @pytest.mark.parametrize("style", STYLES, ids=["core", "series"])
-def test_an_event_that_was_deleted_is_written_again(client: Client, style: Style) -> None:
+def test_deleted_event_is_created_again(client: Client, style: Style) -> None:
     pod = client.create(PODS, objects.pod())
     recorder = Recorder(client, style)
     recorder.record(pod, "Failed", "busy")
@@ -87,7 +89,7 @@ def test_an_event_that_was_deleted_is_written_again(client: Client, style: Style
     assert count(again) == 1
 
 
-def test_an_event_that_cannot_be_written_is_dropped(api: ApiServer, client: Client) -> None:
+def test_event_that_cannot_be_written_is_dropped(api: ApiServer, client: Client) -> None:
     pod = client.create(PODS, objects.pod())
     nowhere = {**pod, "metadata": {**pod["metadata"], "namespace": "gone"}}
     recorder = Recorder(client, CoreStyle("kubelet", NODE))
@@ -100,7 +102,7 @@ def test_an_event_that_cannot_be_written_is_dropped(api: ApiServer, client: Clie
     assert client.list(EVENTS).items == []
 
 
-def test_a_note_is_cut_to_what_the_api_takes(client: Client) -> None:
+def test_note_is_cut_to_the_length_limit_of_the_api(client: Client) -> None:
     pod = client.create(PODS, objects.pod())
 
     Recorder(client, SeriesStyle("default-scheduler")).record(pod, "FailedScheduling", "é" * 600)
@@ -109,7 +111,7 @@ def test_a_note_is_cut_to_what_the_api_takes(client: Client) -> None:
     assert event["message"] == "é" * 510 + " ..."
 
 
-def test_the_scheduler_reports_as_a_real_one(api: ApiServer, client: Client) -> None:
+def test_scheduler_events_match_those_of_kube_scheduler(api: ApiServer, client: Client) -> None:
     client.create(NODES, objects.node())
     pod = client.create(PODS, objects.pod("a"))
     client.create(PODS, objects.pod("b", claim_name="missing"))
@@ -130,7 +132,7 @@ def test_the_scheduler_reports_as_a_real_one(api: ApiServer, client: Client) -> 
     assert len(client.list(NEW_EVENTS).items) == 2
 
 
-def test_the_claim_controller_counts_its_failures(api: ApiServer, client: Client) -> None:
+def test_claim_controller_counts_repeated_failures(api: ApiServer, client: Client) -> None:
     client.create(PODS, objects.pod(template_name="template"))
 
     with ClaimController(api.url):
@@ -148,7 +150,7 @@ def test_the_claim_controller_counts_its_failures(api: ApiServer, client: Client
 
 
 @pytest.mark.usefixtures("plugin")
-def test_the_kubelet_reports_the_start_and_the_end_of_each_container(
+def test_kubelet_writes_events_for_start_and_stop_of_each_container(
     node: NodeUnderTest,
 ) -> None:
     node.pod(claim=node.claim())
@@ -168,7 +170,7 @@ def test_the_kubelet_reports_the_start_and_the_end_of_each_container(
     assert messages == ["Container created", "Container started", "Stopping container main"]
 
 
-def test_the_kubelet_counts_failures_to_prepare(node: NodeUnderTest, plugin: TinyPlugin) -> None:
+def test_kubelet_counts_repeated_prepare_failures(node: NodeUnderTest, plugin: TinyPlugin) -> None:
     plugin.prepare_error = "no card"
 
     node.pod(claim=node.claim())

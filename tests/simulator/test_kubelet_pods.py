@@ -1,4 +1,4 @@
-"""A pod's claims are prepared before its containers and given up after them."""
+"""Claims of pods: prepared before the containers start, unprepared after they stop."""
 
 from tensorfusion_dra.simulator.rest import CLAIMS, EVENTS, PODS
 from tests.simulator import objects
@@ -9,13 +9,13 @@ from tests.simulator.waiting import always, eventually
 
 
 def event(node: NodeUnderTest, reason: str) -> str:
-    """The latest message of the pods' Events of this reason; "" if there is none."""
+    """Return the latest message of the pods' Events with this reason; "" if there is none."""
     found = (entry for entry in node.client.list(EVENTS).items if entry["reason"] == reason)
     messages = [str(entry["message"]) for entry in found]
     return messages[-1] if messages else ""
 
 
-def test_a_pod_runs_with_what_its_claim_was_prepared_with(
+def test_pod_runs_with_the_cdi_devices_of_its_prepared_claim(
     node: NodeUnderTest, plugin: TinyPlugin
 ) -> None:
     claim = node.claim()
@@ -33,7 +33,7 @@ def test_a_pod_runs_with_what_its_claim_was_prepared_with(
     assert conditions["Ready"] == conditions["PodScheduled"] == "True"
 
 
-def test_a_claim_is_prepared_even_if_no_container_uses_it(
+def test_claim_is_prepared_even_if_no_container_uses_it(
     node: NodeUnderTest, plugin: TinyPlugin
 ) -> None:
     node.pod(claim=node.claim(), uses=False)
@@ -43,7 +43,7 @@ def test_a_claim_is_prepared_even_if_no_container_uses_it(
     assert node.env() == {}
 
 
-def test_a_deleted_pod_goes_after_its_claims_were_given_up(
+def test_deleted_pod_stays_in_api_until_its_claims_are_unprepared(
     node: NodeUnderTest, plugin: TinyPlugin
 ) -> None:
     node.pod(claim=node.claim())
@@ -63,7 +63,7 @@ def test_a_deleted_pod_goes_after_its_claims_were_given_up(
     eventually(lambda: node.phase() == "")
 
 
-def test_two_pods_with_one_claim_prepare_it_once_and_give_it_up_once(
+def test_claim_of_two_pods_is_prepared_once_and_unprepared_once(
     node: NodeUnderTest, plugin: TinyPlugin
 ) -> None:
     claim = node.claim()
@@ -99,7 +99,7 @@ def test_claims_of_one_pod_are_prepared_in_one_call(
     assert set(uids) == {claim["metadata"]["uid"] for claim in claims}
 
 
-def test_a_failed_preparation_is_told_and_tried_again(
+def test_failed_prepare_is_reported_as_event_and_retried(
     node: NodeUnderTest, plugin: TinyPlugin
 ) -> None:
     plugin.prepare_error = "no room"
@@ -117,7 +117,7 @@ def test_a_failed_preparation_is_told_and_tried_again(
     eventually(lambda: node.phase() == "Running")
 
 
-def test_what_was_never_prepared_is_given_up_all_the_same(
+def test_claim_that_was_never_prepared_is_unprepared_too(
     node: NodeUnderTest, plugin: TinyPlugin
 ) -> None:
     plugin.prepare_error = "no room"
@@ -130,9 +130,7 @@ def test_what_was_never_prepared_is_given_up_all_the_same(
     assert plugin.methods[-1] == "Unprepare"
 
 
-def test_an_answer_that_leaves_a_claim_out_is_refused(
-    node: NodeUnderTest, plugin: TinyPlugin
-) -> None:
+def test_response_that_lacks_a_claim_is_an_error(node: NodeUnderTest, plugin: TinyPlugin) -> None:
     claim = node.claim()
     plugin.hidden = {claim["metadata"]["uid"]}
 
@@ -142,7 +140,7 @@ def test_an_answer_that_leaves_a_claim_out_is_refused(
     assert message.endswith("NodePrepareResources skipped 1 ResourceClaims")
 
 
-def test_an_answer_for_a_claim_that_was_not_asked_for_is_refused(
+def test_response_with_an_unrequested_claim_is_an_error(
     node: NodeUnderTest, plugin: TinyPlugin
 ) -> None:
     plugin.extra = {"other"}
@@ -153,7 +151,7 @@ def test_an_answer_for_a_claim_that_was_not_asked_for_is_refused(
     assert message.endswith("NodePrepareResources returned result for unknown claim UID other")
 
 
-def test_without_its_driver_a_pod_waits_and_can_be_deleted(node: NodeUnderTest) -> None:
+def test_pod_of_unregistered_driver_waits_and_can_be_deleted(node: NodeUnderTest) -> None:
     node.start()
     node.pod(claim=node.claim())
     message = eventually(lambda: event(node, "FailedPrepareDynamicResources"))
@@ -164,7 +162,7 @@ def test_without_its_driver_a_pod_waits_and_can_be_deleted(node: NodeUnderTest) 
     eventually(lambda: node.phase() == "")
 
 
-def test_without_a_reservation_a_claim_is_not_prepared(
+def test_claim_that_is_not_reserved_for_the_pod_is_not_prepared(
     node: NodeUnderTest, plugin: TinyPlugin
 ) -> None:
     claim = node.claim()
@@ -180,7 +178,7 @@ def test_without_a_reservation_a_claim_is_not_prepared(
     assert plugin.calls == []
 
 
-def test_a_claim_that_replaced_another_waits_for_its_end(
+def test_new_claim_of_same_name_waits_until_the_old_one_is_unprepared(
     node: NodeUnderTest, plugin: TinyPlugin
 ) -> None:
     old = node.claim()
@@ -201,7 +199,7 @@ def test_a_claim_that_replaced_another_waits_for_its_end(
     eventually(lambda: node.phase("new") == "Running")
 
 
-def test_a_pod_deleted_by_force_is_given_up(node: NodeUnderTest, plugin: TinyPlugin) -> None:
+def test_claim_of_force_deleted_pod_is_unprepared(node: NodeUnderTest, plugin: TinyPlugin) -> None:
     node.pod(claim=node.claim())
     eventually(lambda: node.phase() == "Running")
 
@@ -210,7 +208,7 @@ def test_a_pod_deleted_by_force_is_given_up(node: NodeUnderTest, plugin: TinyPlu
     eventually(lambda: plugin.methods == ["Prepare", "Unprepare"])
 
 
-def test_a_pod_that_ends_by_itself_gives_its_claims_up_first(
+def test_claims_are_unprepared_before_the_status_shows_that_the_pod_has_ended(
     node: NodeUnderTest, plugin: TinyPlugin
 ) -> None:
     node.pod(claim=node.claim())
@@ -226,7 +224,7 @@ def test_a_pod_that_ends_by_itself_gives_its_claims_up_first(
     always(lambda: node.phase() == "Succeeded", seconds=0.1)
 
 
-def test_a_container_that_cannot_be_made_is_tried_again_without_another_preparation(
+def test_failed_container_is_retried_without_another_prepare_call(
     node: NodeUnderTest, plugin: TinyPlugin
 ) -> None:
     plugin.cdi_dir = node.folder / "elsewhere"
@@ -248,7 +246,7 @@ def test_a_container_that_cannot_be_made_is_tried_again_without_another_preparat
     assert plugin.methods == ["Prepare"]
 
 
-def test_a_slow_call_for_one_pod_holds_up_no_other_and_no_stop(
+def test_slow_call_for_one_pod_delays_neither_other_pods_nor_the_stop(
     node: NodeUnderTest, plugin: TinyPlugin
 ) -> None:
     slow, quick = node.claim("slow"), node.claim("quick")

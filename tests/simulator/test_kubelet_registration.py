@@ -1,4 +1,4 @@
-"""Plugins are found by their registration sockets, checked, used and dropped."""
+"""Registration of plugins: discovery, validation, selection and deregistration."""
 
 import socket
 from dataclasses import replace
@@ -13,12 +13,12 @@ from tests.simulator.waiting import always, eventually
 
 
 def service(node: NodeUnderTest) -> str:
-    """The service of the driver's only plugin."""
+    """Return the DRA service of the driver's only plugin."""
     (plugin,) = node.kubelet.registered[DRIVER]
     return plugin.service
 
 
-def test_a_plugin_is_registered_when_its_socket_comes_and_dropped_when_it_goes(
+def test_plugin_is_registered_while_its_socket_exists(
     node: NodeUnderTest,
 ) -> None:
     node.start()
@@ -34,7 +34,7 @@ def test_a_plugin_is_registered_when_its_socket_comes_and_dropped_when_it_goes(
     assert len(node.happened("plugin_registered")) == 1
 
 
-def test_sockets_that_are_there_before_the_kubelet_are_registered(node: NodeUnderTest) -> None:
+def test_sockets_that_exist_before_the_kubelet_starts_are_registered(node: NodeUnderTest) -> None:
     node.plugin()
 
     node.start()
@@ -42,7 +42,7 @@ def test_sockets_that_are_there_before_the_kubelet_are_registered(node: NodeUnde
     eventually(node.is_registered)
 
 
-def test_a_restarted_kubelet_registers_again(node: NodeUnderTest) -> None:
+def test_restarted_kubelet_registers_plugins_again(node: NodeUnderTest) -> None:
     node.start()
     plugin = node.plugin()
     eventually(lambda: len(plugin.statuses) == 1)
@@ -53,7 +53,7 @@ def test_a_restarted_kubelet_registers_again(node: NodeUnderTest) -> None:
     eventually(lambda: len(plugin.statuses) == 2)
 
 
-def test_a_socket_that_is_made_anew_is_registered_anew(node: NodeUnderTest) -> None:
+def test_recreated_socket_is_registered_again(node: NodeUnderTest) -> None:
     node.start()
     plugin = node.plugin()
     eventually(lambda: plugin.statuses)
@@ -65,7 +65,7 @@ def test_a_socket_that_is_made_anew_is_registered_anew(node: NodeUnderTest) -> N
     eventually(node.is_registered)
 
 
-def test_the_first_service_of_the_plugins_list_that_is_known_is_used(node: NodeUnderTest) -> None:
+def test_first_known_service_in_the_plugins_list_is_used(node: NodeUnderTest) -> None:
     node.start()
     plugin = node.plugin(announced=False)
     plugin.services = ["v9.DRAPlugin", "v1beta1.DRAPlugin", "v1.DRAPlugin"]
@@ -90,7 +90,7 @@ def test_the_first_service_of_the_plugins_list_that_is_known_is_used(node: NodeU
         ("CSIPlugin", ["v1.DRAPlugin"], "no handler registered for plugin type: CSIPlugin"),
     ],
 )
-def test_a_plugin_that_is_refused_is_told_and_asked_again(
+def test_rejected_plugin_is_notified_and_retried(
     node: NodeUnderTest, kind: str, services: list[str], error: str
 ) -> None:
     node.start()
@@ -110,7 +110,7 @@ def test_a_plugin_that_is_refused_is_told_and_asked_again(
     eventually(node.is_registered)
 
 
-def test_a_plugin_that_does_not_take_the_answer_is_dropped_and_tried_again(
+def test_plugin_that_fails_the_notification_is_deregistered_and_retried(
     node: NodeUnderTest,
 ) -> None:
     node.start()
@@ -127,7 +127,7 @@ def test_a_plugin_that_does_not_take_the_answer_is_dropped_and_tried_again(
     assert len(node.happened("plugin_deregistered")) == 1
 
 
-def test_a_socket_without_a_listener_is_tried_until_there_is_one(node: NodeUnderTest) -> None:
+def test_socket_without_listener_is_retried(node: NodeUnderTest) -> None:
     node.start()
     plugin = node.plugin(announced=False)
     plugin.serve()
@@ -142,7 +142,7 @@ def test_a_socket_without_a_listener_is_tried_until_there_is_one(node: NodeUnder
     eventually(node.is_registered)
 
 
-def test_a_plugin_that_is_silent_costs_no_other_its_registration(node: NodeUnderTest) -> None:
+def test_unresponsive_plugin_does_not_delay_registration_of_another(node: NodeUnderTest) -> None:
     node.start(timings=replace(FAST, get_info_seconds=5.0))
     with socket.socket(socket.AF_UNIX) as silent:
         silent.bind(str(node.kubelet.registration_dir / "0-reg.sock"))
@@ -153,7 +153,7 @@ def test_a_plugin_that_is_silent_costs_no_other_its_registration(node: NodeUnder
         eventually(node.is_registered)
 
 
-def test_what_is_no_socket_or_hidden_is_ignored(node: NodeUnderTest) -> None:
+def test_hidden_sockets_and_other_files_are_ignored(node: NodeUnderTest) -> None:
     node.start()
     plugin = node.plugin(announced=False)
     plugin.serve()
@@ -165,7 +165,7 @@ def test_what_is_no_socket_or_hidden_is_ignored(node: NodeUnderTest) -> None:
     always(lambda: not node.kubelet.journal)
 
 
-def test_a_socket_in_a_folder_of_its_own_is_found(node: NodeUnderTest) -> None:
+def test_socket_in_a_subfolder_is_registered(node: NodeUnderTest) -> None:
     node.start()
     plugin = node.plugin(announced=False)
     plugin.serve()
@@ -178,7 +178,7 @@ def test_a_socket_in_a_folder_of_its_own_is_found(node: NodeUnderTest) -> None:
     eventually(node.is_registered)
 
 
-def test_the_newer_of_two_instances_is_used_and_stays_when_the_older_goes(
+def test_newer_of_two_instances_is_used_and_stays_registered_without_the_older(
     node: NodeUnderTest,
 ) -> None:
     node.start()
@@ -198,7 +198,7 @@ def test_the_newer_of_two_instances_is_used_and_stays_when_the_older_goes(
     assert node.kubelet.registered[DRIVER][0].endpoint == str(new.endpoint)
 
 
-def test_the_older_of_two_instances_is_used_once_the_newer_one_serves_no_more(
+def test_older_of_two_instances_is_used_once_the_newer_is_disconnected(
     node: NodeUnderTest,
 ) -> None:
     node.start(timings=replace(FAST, health_retry_seconds=60))
@@ -217,7 +217,7 @@ def test_the_older_of_two_instances_is_used_once_the_newer_one_serves_no_more(
     assert len(node.kubelet.registered[DRIVER]) == 2
 
 
-def test_an_instance_cannot_have_the_endpoint_of_another(node: NodeUnderTest) -> None:
+def test_second_instance_with_the_same_endpoint_is_rejected(node: NodeUnderTest) -> None:
     node.start()
     first = node.plugin("a")
     eventually(node.is_registered)
@@ -231,7 +231,7 @@ def test_an_instance_cannot_have_the_endpoint_of_another(node: NodeUnderTest) ->
     assert "already registered for DRA driver plugin" in second.statuses[0][1]
 
 
-def test_the_health_service_is_asked_for_even_if_it_is_not_listed() -> None:
+def test_v1alpha1_health_service_is_used_if_none_is_listed() -> None:
     listed = ["v1.DRAPlugin", "v1.DRAResourceHealth", "v1alpha1.DRAResourceHealth"]
 
     assert plugins.chosen_services("d", "e", listed)[1] == "v1.DRAResourceHealth"

@@ -1,4 +1,4 @@
-"""A kubelet that comes back knows what it has to give up, and prepares again what it needs."""
+"""Restarts of the kubelet: claims of its checkpoint are unprepared later or prepared again."""
 
 import json
 from pathlib import Path
@@ -10,7 +10,7 @@ from tests.simulator.tiny_plugin import TinyPlugin
 from tests.simulator.waiting import eventually
 
 
-def test_after_a_restart_running_pods_go_on_and_are_given_up_later(
+def test_running_pod_survives_a_restart_and_is_unprepared_when_deleted(
     node: NodeUnderTest, plugin: TinyPlugin
 ) -> None:
     node.pod(claim=node.claim())
@@ -26,7 +26,7 @@ def test_after_a_restart_running_pods_go_on_and_are_given_up_later(
     assert plugin.methods == ["Prepare", "Unprepare"]
 
 
-def test_after_a_restart_a_claim_is_prepared_again_for_the_next_pod(
+def test_claim_is_prepared_again_for_a_pod_that_starts_after_a_restart(
     node: NodeUnderTest, plugin: TinyPlugin
 ) -> None:
     claim = node.claim()
@@ -42,7 +42,9 @@ def test_after_a_restart_a_claim_is_prepared_again_for_the_next_pod(
     assert plugin.methods == ["Prepare", "Prepare"]
 
 
-def test_after_a_reboot_pods_are_prepared_again(node: NodeUnderTest, plugin: TinyPlugin) -> None:
+def test_claims_of_running_pods_are_prepared_again_after_a_reboot(
+    node: NodeUnderTest, plugin: TinyPlugin
+) -> None:
     node.pod(claim=node.claim())
     eventually(lambda: node.phase() == "Running")
     node.stop()
@@ -56,7 +58,7 @@ def test_after_a_reboot_pods_are_prepared_again(node: NodeUnderTest, plugin: Tin
     eventually(lambda: plugin.methods == ["Prepare", "Prepare"])
 
 
-def test_a_pod_deleted_by_force_while_no_kubelet_ran_is_given_up(
+def test_claim_of_pod_force_deleted_while_no_kubelet_ran_is_unprepared(
     node: NodeUnderTest, plugin: TinyPlugin
 ) -> None:
     node.pod(claim=node.claim())
@@ -71,6 +73,6 @@ def test_a_pod_deleted_by_force_while_no_kubelet_ran_is_given_up(
 
 
 def checkpoint(root_dir: Path) -> list[Json]:
-    """The claims that the kubelet would know after a restart."""
+    """Return the claims in the kubelet's checkpoint."""
     found: list[Json] = json.loads((root_dir / "dra_manager_state").read_text())
     return found

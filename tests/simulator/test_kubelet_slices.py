@@ -1,4 +1,4 @@
-"""What a kubelet does to ResourceSlices, and what it knows of devices' health."""
+"""Deletion of ResourceSlices by the kubelet, and its view of device health."""
 
 from dataclasses import replace
 
@@ -13,13 +13,13 @@ from tests.simulator.waiting import always, eventually
 
 
 def slices(node: NodeUnderTest) -> list[str]:
-    """The names of all slices."""
+    """Return the names of all slices."""
     return [found["metadata"]["name"] for found in node.client.list(SLICES).items]
 
 
 @pytest.fixture
 def published(node: NodeUnderTest) -> list[str]:
-    """A slice of the driver's, one of another driver's and one of another node's."""
+    """Create a slice of the driver, one of another driver and one of another node."""
     found: list[Json] = [objects.resource_slice(name=name, pool=name) for name in ("a", "b", "c")]
     found[1]["spec"]["driver"] = "other.example.com"
     found[2]["spec"]["nodeName"] = "node-b"
@@ -28,7 +28,7 @@ def published(node: NodeUnderTest) -> list[str]:
 
 @pytest.mark.usefixtures("published")
 @pytest.mark.parametrize("how", ["withdrawn", "dead"])
-def test_a_drivers_slices_on_the_node_are_wiped_some_time_after_it_has_gone(
+def test_slices_of_a_driver_are_deleted_some_time_after_it_is_gone(
     node: NodeUnderTest, how: str
 ) -> None:
     node.start()
@@ -47,7 +47,7 @@ def test_a_drivers_slices_on_the_node_are_wiped_some_time_after_it_has_gone(
 
 
 @pytest.mark.usefixtures("published")
-def test_a_driver_that_comes_back_in_time_keeps_its_slices(node: NodeUnderTest) -> None:
+def test_driver_that_reconnects_in_time_keeps_its_slices(node: NodeUnderTest) -> None:
     node.start(timings=replace(FAST, wipe_delay_seconds=2.0))
     plugin = node.plugin()
     eventually(lambda: node.is_registered() and node.kubelet.registered[DRIVER][0].is_connected)
@@ -61,33 +61,36 @@ def test_a_driver_that_comes_back_in_time_keeps_its_slices(node: NodeUnderTest) 
 
 
 @pytest.mark.usefixtures("published")
-def test_all_slices_of_the_node_are_wiped_at_start_if_asked(node: NodeUnderTest) -> None:
+def test_all_slices_of_the_node_are_deleted_at_start_with_wipe_at_start(
+    node: NodeUnderTest,
+) -> None:
     node.start(wipe_at_start=True)
 
     eventually(lambda: slices(node) == ["c"])
 
 
 @pytest.mark.usefixtures("published")
-def test_without_that_wish_slices_survive_the_start(node: NodeUnderTest) -> None:
+def test_slices_survive_the_start_without_wipe_at_start(node: NodeUnderTest) -> None:
     node.start()
 
     always(lambda: slices(node) == ["a", "b", "c"], seconds=0.2)
 
 
 def health(name: str, status: pb.HealthStatus, **fields: object) -> pb.DeviceHealth:
-    """What a plugin says of a device."""
+    """Return a plugin's health report of one device."""
     device = pb.DeviceIdentifier(pool_name=NODE, device_name=name)
     return pb.DeviceHealth(device=device, health=status, **fields)  # type: ignore[arg-type]
 
 
 def known(node: NodeUnderTest) -> dict[str, tuple[str, str]]:
-    """What the kubelet knows, by device."""
+    """Return the health that the kubelet knows, as status and message by device."""
     return {
-        device: (said.status, said.message) for (_, _, device), said in node.kubelet.health.items()
+        device: (report.status, report.message)
+        for (_, _, device), report in node.kubelet.health.items()
     }
 
 
-def test_health_is_known_as_long_as_the_stream_is_open(node: NodeUnderTest) -> None:
+def test_health_is_known_while_the_stream_is_open(node: NodeUnderTest) -> None:
     node.start()
     plugin = node.plugin(announced=False)
     plugin.health = [
@@ -106,7 +109,7 @@ def test_health_is_known_as_long_as_the_stream_is_open(node: NodeUnderTest) -> N
     eventually(lambda: known(node) == expected)
 
 
-def test_a_device_of_which_nothing_is_heard_any_more_is_unknown(node: NodeUnderTest) -> None:
+def test_health_of_a_device_without_further_reports_expires(node: NodeUnderTest) -> None:
     node.start(timings=replace(FAST, health_timeout_seconds=0.2))
     plugin = node.plugin(announced=False)
     plugin.health = [health("gpu-0", pb.HealthStatus.HEALTHY)]

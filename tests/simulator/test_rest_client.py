@@ -11,7 +11,7 @@ from tensorfusion_dra.simulator.rest import CLASSES, PODS, SLICES, Client, Condi
 from tests.simulator import objects
 
 
-def test_an_object_is_created_read_listed_changed_and_deleted(client: Client) -> None:
+def test_object_is_created_read_listed_patched_and_deleted(client: Client) -> None:
     made = client.create(PODS, objects.pod("a"))
 
     assert client.get(PODS, "a", "default") == made
@@ -22,26 +22,26 @@ def test_an_object_is_created_read_listed_changed_and_deleted(client: Client) ->
     assert client.find(PODS, "a", "default") is None
 
 
-def test_a_listed_object_can_be_written_as_it_is(client: Client) -> None:
+def test_listed_object_can_be_written_back_unchanged(client: Client) -> None:
     (listed,) = client.list(CLASSES).items
 
     assert (listed["apiVersion"], listed["kind"]) == ("resource.k8s.io/v1", "DeviceClass")
     assert client.replace(CLASSES, listed)["metadata"]["name"] == "gpu"
 
 
-def test_a_refusal_says_what_the_api_server_says(client: Client) -> None:
+def test_api_error_has_the_servers_status_reason_and_message(client: Client) -> None:
     with pytest.raises(ApiError, match='pods "none" not found') as caught:
         client.get(PODS, "none", "default")
 
     assert (caught.value.status, caught.value.reason) == (404, "NotFound")
 
 
-def test_an_unknown_field_is_refused(client: Client) -> None:
+def test_unknown_field_is_rejected(client: Client) -> None:
     with pytest.raises(ApiError, match="unknown field"):
         client.create(CLASSES, {**objects.device_class("other"), "extra": 1})
 
 
-def test_an_outdated_write_is_a_conflict(client: Client) -> None:
+def test_write_with_outdated_resource_version_is_a_conflict(client: Client) -> None:
     made = client.create(CLASSES, objects.device_class("other"))
     labelled = {**made, "metadata": {**made["metadata"], "labels": {"a": "b"}}}
     client.replace(CLASSES, labelled)
@@ -52,7 +52,7 @@ def test_an_outdated_write_is_a_conflict(client: Client) -> None:
     assert caught.value.status == 409
 
 
-def test_a_delete_spares_another_object_of_the_name(client: Client) -> None:
+def test_delete_with_another_uid_is_a_conflict(client: Client) -> None:
     client.create(CLASSES, objects.device_class("other"))
 
     with pytest.raises(ApiError) as caught:
@@ -61,7 +61,7 @@ def test_a_delete_spares_another_object_of_the_name(client: Client) -> None:
     assert caught.value.status == 409
 
 
-def test_a_patch_spares_another_object_of_the_name(client: Client) -> None:
+def test_patch_with_another_uid_changes_nothing(client: Client) -> None:
     made = client.create(PODS, objects.pod("a"))
     made["metadata"]["uid"] = "other"
 
@@ -71,7 +71,7 @@ def test_a_patch_spares_another_object_of_the_name(client: Client) -> None:
     assert client.get(PODS, "a", "default")["status"]["phase"] == "Pending"
 
 
-def test_slices_are_deleted_by_field(client: Client) -> None:
+def test_slices_are_deleted_by_field_selector(client: Client) -> None:
     client.create(SLICES, objects.resource_slice(name="a"))
     other = objects.resource_slice(name="b", pool="b")
     other["spec"]["nodeName"] = "node-b"
@@ -82,7 +82,7 @@ def test_slices_are_deleted_by_field(client: Client) -> None:
     assert [item["metadata"]["name"] for item in client.list(SLICES).items] == ["b"]
 
 
-def test_a_watch_gives_changes_until_it_is_closed(client: Client) -> None:
+def test_watch_yields_changes_until_it_is_closed(client: Client) -> None:
     since = client.list(PODS).resource_version
     watch = client.watch(PODS, since)
     client.create(PODS, objects.pod("a"))
@@ -96,7 +96,9 @@ def test_a_watch_gives_changes_until_it_is_closed(client: Client) -> None:
     watch.release()
 
 
-def test_a_watch_from_too_long_ago_is_refused(api: ApiServer, client: Client) -> None:
+def test_watch_from_a_forgotten_resource_version_fails_with_410(
+    api: ApiServer, client: Client
+) -> None:
     since = client.list(PODS).resource_version
     client.create(PODS, objects.pod("a"))
     api.forget_history("pods")
@@ -109,7 +111,7 @@ def test_a_watch_from_too_long_ago_is_refused(api: ApiServer, client: Client) ->
     watch.release()
 
 
-def test_a_server_that_is_gone_is_unreachable() -> None:
+def test_stopped_server_is_unreachable() -> None:
     with ApiServer() as server:
         client = Client(server.url)
 
@@ -117,7 +119,7 @@ def test_a_server_that_is_gone_is_unreachable() -> None:
         client.list(PODS)
 
 
-def test_closing_an_unused_watch_is_no_error(client: Client) -> None:
+def test_unused_watch_can_be_closed(client: Client) -> None:
     watch = client.watch(PODS, client.list(PODS).resource_version)
 
     with closing(watch):

@@ -1,4 +1,4 @@
-"""CDI specs as runtimes read them, and what comes of them in a container."""
+"""CDI specs and the containers that a runtime creates from them."""
 
 import json
 import os
@@ -19,17 +19,17 @@ KIND = "example.com/gpu"
 
 
 def spec(*devices: Json, version: str = "0.5.0", **fields: Any) -> Json:
-    """A CDI spec."""
+    """Return a CDI spec."""
     return {"cdiVersion": version, "kind": KIND, "devices": list(devices), **fields}
 
 
 def device(name: str = "a", **edits: Any) -> Json:
-    """A device of a spec; with an env if it has no other edits."""
+    """Return a device of a spec, which sets a variable unless it has other edits."""
     return {"name": name, "containerEdits": edits or {"env": ["A=1"]}}
 
 
 def write(folder: Path, document: Json, name: str = "spec.json") -> Path:
-    """A file with this spec."""
+    """Write the spec to a file and return its path."""
     folder.mkdir(exist_ok=True)
     path = folder / name
     path.write_text(json.dumps(document))
@@ -37,23 +37,23 @@ def write(folder: Path, document: Json, name: str = "spec.json") -> Path:
 
 
 def ids(*names: str) -> list[str]:
-    """Qualified names."""
+    """Return the qualified names of devices."""
     return [f"{KIND}={name}" for name in names]
 
 
-def test_spec_edits_come_once_and_before_those_of_its_devices(tmp_path: Path) -> None:
+def test_spec_edits_apply_once_and_before_those_of_the_devices(tmp_path: Path) -> None:
     shared = {"env": ["ORDER=spec", "SPEC=1"], "mounts": []}
     first, second = device("a", env=["ORDER=a"]), device("b", env=["B=1", "SPEC=2"])
     write(tmp_path, spec(first, second, containerEdits=shared))
 
     made = runtime.container(ids("a", "b"), [tmp_path], env={"HOME": "/", "B": "0"})
 
-    # Had the spec's edits come again with device b, SPEC and ORDER would be the spec's.
+    # If the spec's edits applied again with device b, ORDER would have the spec's value.
     assert made.env == {"HOME": "/", "B": "1", "ORDER": "a", "SPEC": "2"}
     assert list(made.env) == ["HOME", "B", "ORDER", "SPEC"]
 
 
-def test_an_id_that_comes_twice_counts_once(tmp_path: Path) -> None:
+def test_repeated_cdi_id_counts_once(tmp_path: Path) -> None:
     write(tmp_path, spec(device("a", env=["A=a"]), device("b", env=["A=b"])))
 
     made = runtime.container(ids("a", "b", "a"), [tmp_path])
@@ -61,7 +61,7 @@ def test_an_id_that_comes_twice_counts_once(tmp_path: Path) -> None:
     assert made.env == {"A": "b"}
 
 
-def test_a_device_node_at_the_same_path_replaces_the_earlier(tmp_path: Path) -> None:
+def test_device_node_at_the_same_path_replaces_the_earlier(tmp_path: Path) -> None:
     def node(host: str) -> list[Json]:
         return [{"path": "/dev/gpu", "hostPath": host, "type": "c", "major": 195, "minor": 0}]
 
@@ -72,7 +72,7 @@ def test_a_device_node_at_the_same_path_replaces_the_earlier(tmp_path: Path) -> 
     assert made.device_nodes == (DeviceNode(path="/dev/gpu", host_path="/y", kind="c"),)
 
 
-def test_a_device_node_takes_its_kind_from_the_host(tmp_path: Path) -> None:
+def test_device_node_without_type_gets_the_type_of_the_hosts_node(tmp_path: Path) -> None:
     pipe = tmp_path / "gpu0"
     os.mkfifo(pipe)
     nodes = [{"path": "/dev/gpu0", "hostPath": str(pipe), "permissions": "rw"}]
@@ -85,7 +85,9 @@ def test_a_device_node_takes_its_kind_from_the_host(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["missing", "file", "other type"])
-def test_without_its_host_device_a_container_is_not_made(tmp_path: Path, kind: str) -> None:
+def test_container_with_missing_or_wrong_host_device_is_not_created(
+    tmp_path: Path, kind: str
+) -> None:
     host = tmp_path / "gpu0"
     if kind == "file":
         host.write_text("")
@@ -98,7 +100,7 @@ def test_without_its_host_device_a_container_is_not_made(tmp_path: Path, kind: s
         runtime.container(ids("a"), [tmp_path])
 
 
-def test_a_mount_at_the_same_path_replaces_the_earlier(tmp_path: Path) -> None:
+def test_mount_at_the_same_path_replaces_the_earlier(tmp_path: Path) -> None:
     first, second = tmp_path / "one", tmp_path / "two"
     first.mkdir()
     second.mkdir()
@@ -114,7 +116,7 @@ def test_a_mount_at_the_same_path_replaces_the_earlier(tmp_path: Path) -> None:
     assert made.mounts == (expected,)
 
 
-def test_without_a_mounts_source_a_container_is_not_made(tmp_path: Path) -> None:
+def test_container_with_missing_mount_source_is_not_created(tmp_path: Path) -> None:
     mounts = [{"hostPath": str(tmp_path / "none"), "containerPath": "/lib/x"}]
     write(tmp_path, spec(device(mounts=mounts)))
 
@@ -122,21 +124,21 @@ def test_without_a_mounts_source_a_container_is_not_made(tmp_path: Path) -> None
         runtime.container(ids("a"), [tmp_path])
 
 
-def test_devices_that_no_spec_describes_are_named(tmp_path: Path) -> None:
+def test_error_names_devices_that_no_spec_describes(tmp_path: Path) -> None:
     write(tmp_path, spec(device("a")))
 
     with pytest.raises(ContainerError, match=r"unresolvable CDI devices example\.com/gpu=b$"):
         runtime.container(ids("a", "b"), [tmp_path])
 
 
-def test_a_wrong_spec_is_named_beside_the_device_that_it_cost(tmp_path: Path) -> None:
+def test_error_names_invalid_specs_beside_the_missing_device(tmp_path: Path) -> None:
     path = write(tmp_path, spec(device("a"), version="9.0.0"))
 
     with pytest.raises(ContainerError, match=f"unresolvable .*gpu=a; {path}: .*cdiVersion"):
         runtime.container(ids("a"), [tmp_path])
 
 
-def test_the_later_folder_wins(tmp_path: Path) -> None:
+def test_later_folder_overrides_earlier_one(tmp_path: Path) -> None:
     low, high = tmp_path / "etc", tmp_path / "run"
     write(low, spec(device(env=["FROM=etc"])))
     write(high, spec(device(env=["FROM=run"])))
@@ -146,7 +148,7 @@ def test_the_later_folder_wins(tmp_path: Path) -> None:
     assert made.env == {"FROM": "run"}
 
 
-def test_a_device_in_two_files_of_one_folder_vanishes(tmp_path: Path) -> None:
+def test_device_in_two_files_of_one_folder_is_not_used(tmp_path: Path) -> None:
     write(tmp_path, spec(device("a"), device("b")), "one.json")
     write(tmp_path, spec(device("a")), "two.json")
 
@@ -156,7 +158,7 @@ def test_a_device_in_two_files_of_one_folder_vanishes(tmp_path: Path) -> None:
     assert all("conflicting device" in error for error in found.errors.values())
 
 
-def test_other_files_and_broken_ones_do_not_disturb(tmp_path: Path) -> None:
+def test_other_files_are_ignored_and_invalid_ones_are_reported(tmp_path: Path) -> None:
     write(tmp_path, spec(device("a")))
     (tmp_path / ".spec.json.tmp").write_text("{")
     (tmp_path / "broken.json").write_text("{")
@@ -205,7 +207,7 @@ MOUNT = {"hostPath": "/x", "containerPath": "/x"}
         (spec(device(), containerEdits={"env": ["x"]}), "spec: invalid environment variable"),
     ],
 )
-def test_a_spec_that_breaks_a_rule_is_refused(document: Json, reason: str) -> None:
+def test_invalid_spec_is_rejected(document: Json, reason: str) -> None:
     with pytest.raises(CdiError, match=reason.replace("(", "\\(")):
         cdi_specs.devices_of(Path("spec.json"), json.dumps(document))
 
@@ -225,7 +227,7 @@ def test_a_spec_that_breaks_a_rule_is_refused(document: Json, reason: str) -> No
         ("1.1.0", "1.0.0", spec(device(intelRdt={"schemata": ["x"]}))),
     ],
 )
-def test_a_feature_needs_its_version(needed: str, before: str, fields: Json) -> None:
+def test_feature_requires_its_cdi_version(needed: str, before: str, fields: Json) -> None:
     found = cdi_specs.devices_of(Path("s.json"), json.dumps({**fields, "cdiVersion": needed}))
     assert len(found) == 1
 
@@ -233,7 +235,7 @@ def test_a_feature_needs_its_version(needed: str, before: str, fields: Json) -> 
         cdi_specs.devices_of(Path("s.json"), json.dumps({**fields, "cdiVersion": before}))
 
 
-def test_a_runtime_keeps_a_pods_containers_until_it_stops(tmp_path: Path) -> None:
+def test_runtime_keeps_the_containers_of_a_pod_until_they_are_stopped(tmp_path: Path) -> None:
     write(tmp_path, spec(device("a")))
     node = Runtime([tmp_path])
 
@@ -244,7 +246,7 @@ def test_a_runtime_keeps_a_pods_containers_until_it_stops(tmp_path: Path) -> Non
     assert node.containers("uid") == {}
 
 
-def test_a_socket_is_no_device_node(tmp_path: Path) -> None:
+def test_socket_is_rejected_as_device_node(tmp_path: Path) -> None:
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(str(tmp_path / "s"))
     write(tmp_path, spec(device(deviceNodes=[{"path": str(tmp_path / "s")}])))

@@ -1,4 +1,4 @@
-"""Pods get nodes and devices, in order, and as soon as there are any."""
+"""Scheduling of pods: nodes, devices, order, and retries after changes."""
 
 from collections.abc import Iterator
 
@@ -29,18 +29,18 @@ def scheduler(api: ApiServer) -> Iterator[Scheduler]:
 
 
 def add_claim_and_pod(client: Client, name: str, *requests: Json) -> Json:
-    """A pod with a claim of the same name."""
+    """Create a pod with a claim of the same name."""
     client.create(CLAIMS, objects.claim(*requests, name=name))
     return client.create(PODS, objects.pod(name, claim_name=name))
 
 
 def node_of(client: Client, pod: str) -> str:
-    """Where the pod is; "" if it waits."""
+    """Return the node of the pod; "" if it has none yet."""
     return str(client.get(PODS, pod, "default")["spec"].get("nodeName", ""))
 
 
 def reason_of(client: Client, pod: str) -> tuple[str, ...]:
-    """Reason and message of the pod's waiting, as its status has them; empty if it has none."""
+    """Return reason and message of the PodScheduled condition; empty unless it is False."""
     conditions = client.get(PODS, pod, "default")["status"].get("conditions", [])
     for condition in conditions:
         if condition["type"] == "PodScheduled" and condition["status"] == "False":
@@ -49,7 +49,7 @@ def reason_of(client: Client, pod: str) -> tuple[str, ...]:
 
 
 @pytest.mark.usefixtures("scheduler")
-def test_a_pod_gets_devices_and_a_node(client: Client) -> None:
+def test_pod_gets_devices_and_a_node(client: Client) -> None:
     client.create(NODES, objects.node())
     client.create(SLICES, objects.resource_slice(objects.shared("gpu-0")))
     half = objects.exactly(capacity={"tflops": "50", "vram": "20Gi"})
@@ -66,9 +66,7 @@ def test_a_pod_gets_devices_and_a_node(client: Client) -> None:
     ]
 
 
-def test_a_scheduler_that_has_caught_up_has_tried_every_pod(
-    scheduler: Scheduler, client: Client
-) -> None:
+def test_catch_up_returns_after_every_pod_was_tried(scheduler: Scheduler, client: Client) -> None:
     client.create(NODES, objects.node())
     client.create(SLICES, objects.resource_slice(objects.shared("gpu-0")))
     whole = objects.exactly()
@@ -81,12 +79,12 @@ def test_a_scheduler_that_has_caught_up_has_tried_every_pod(
     assert reason_of(client, "b")[0] == "Unschedulable"
 
 
-def test_a_scheduler_that_does_not_run_does_not_catch_up(api: ApiServer) -> None:
+def test_catch_up_of_a_stopped_scheduler_times_out(api: ApiServer) -> None:
     assert not Scheduler(api.url).catch_up(seconds=0)
 
 
 @pytest.mark.usefixtures("scheduler")
-def test_a_pod_without_claims_gets_a_node(client: Client) -> None:
+def test_pod_without_claims_gets_a_node(client: Client) -> None:
     client.create(NODES, objects.node())
 
     client.create(PODS, objects.pod("a"))
@@ -108,7 +106,7 @@ def test_two_pods_share_one_claim(client: Client) -> None:
     assert {consumer["name"] for consumer in status["reservedFor"]} == {"a", "b"}
 
 
-def test_pods_that_wait_are_served_in_the_order_of_their_creation(
+def test_pending_pods_are_scheduled_in_the_order_of_their_creation(
     api: ApiServer, client: Client
 ) -> None:
     client.create(NODES, objects.node())
@@ -126,7 +124,9 @@ def test_pods_that_wait_are_served_in_the_order_of_their_creation(
 
 
 @pytest.mark.usefixtures("scheduler")
-def test_a_pod_that_does_not_fit_says_why_and_runs_once_capacity_is_freed(client: Client) -> None:
+def test_unschedulable_pod_gives_the_reason_and_is_scheduled_once_capacity_is_free(
+    client: Client,
+) -> None:
     client.create(NODES, objects.node())
     client.create(SLICES, objects.resource_slice(objects.shared("gpu-0")))
     add_claim_and_pod(client, "a")
@@ -149,7 +149,7 @@ def test_a_pod_that_does_not_fit_says_why_and_runs_once_capacity_is_freed(client
 
 
 def events(client: Client, pod: str) -> list[tuple[str, str]]:
-    """Reason and message of each Event of a pod."""
+    """Return reason and message of each Event of a pod."""
     return [
         (event["reason"], event["message"])
         for event in client.list(EVENTS).items
@@ -158,7 +158,7 @@ def events(client: Client, pod: str) -> list[tuple[str, str]]:
 
 
 @pytest.mark.usefixtures("scheduler")
-def test_the_node_that_has_the_devices_is_taken(client: Client) -> None:
+def test_pod_goes_to_the_node_with_the_devices(client: Client) -> None:
     for name in ("node-0", NODE, "node-z"):
         client.create(NODES, objects.node(name))
     client.create(SLICES, objects.resource_slice(objects.device("gpu-0")))
@@ -169,7 +169,7 @@ def test_the_node_that_has_the_devices_is_taken(client: Client) -> None:
 
 
 @pytest.mark.usefixtures("scheduler")
-def test_a_second_pod_of_an_allocated_claim_follows_it_to_its_node(client: Client) -> None:
+def test_second_pod_of_an_allocated_claim_goes_to_the_claims_node(client: Client) -> None:
     client.create(NODES, objects.node("node-0"))
     client.create(NODES, objects.node())
     client.create(SLICES, objects.resource_slice(objects.device("gpu-0")))
@@ -182,7 +182,7 @@ def test_a_second_pod_of_an_allocated_claim_follows_it_to_its_node(client: Clien
 
 
 @pytest.mark.usefixtures("scheduler")
-def test_nodes_that_a_pod_cannot_have_are_counted(client: Client) -> None:
+def test_message_counts_unfit_nodes_by_reason(client: Client) -> None:
     closed = objects.node("node-b")
     closed["spec"] = {"unschedulable": True}
     client.create(NODES, closed)
@@ -200,7 +200,7 @@ def test_nodes_that_a_pod_cannot_have_are_counted(client: Client) -> None:
 
 
 @pytest.mark.usefixtures("scheduler")
-def test_a_pod_waits_for_its_claim(client: Client) -> None:
+def test_pod_waits_for_its_claim(client: Client) -> None:
     client.create(NODES, objects.node())
     client.create(SLICES, objects.resource_slice(objects.device("gpu-0")))
     client.create(PODS, objects.pod("a", claim_name="a"))
@@ -213,7 +213,7 @@ def test_a_pod_waits_for_its_claim(client: Client) -> None:
 
 
 @pytest.mark.usefixtures("scheduler")
-def test_a_pod_whose_claim_is_yet_to_be_made_is_not_in_the_queue(client: Client) -> None:
+def test_pod_whose_generated_claim_is_missing_is_not_queued(client: Client) -> None:
     client.create(NODES, objects.node())
 
     client.create(PODS, objects.pod("a", template_name="none"))
@@ -222,7 +222,7 @@ def test_a_pod_whose_claim_is_yet_to_be_made_is_not_in_the_queue(client: Client)
 
 
 @pytest.mark.usefixtures("scheduler")
-def test_a_selector_that_fails_holds_its_pod_until_the_device_changes(client: Client) -> None:
+def test_pod_with_failing_selector_waits_until_the_device_changes(client: Client) -> None:
     client.create(NODES, objects.node())
     stored = client.create(SLICES, objects.resource_slice(objects.device("gpu-0")))
     model = objects.expressions(f'device.attributes["{DRIVER}"].model == "A100"')
@@ -239,7 +239,7 @@ def test_a_selector_that_fails_holds_its_pod_until_the_device_changes(client: Cl
 
 
 @pytest.mark.usefixtures("scheduler")
-def test_a_missing_class_holds_its_pod_until_it_comes(client: Client) -> None:
+def test_pod_with_missing_device_class_waits_until_it_exists(client: Client) -> None:
     client.create(NODES, objects.node())
     client.create(SLICES, objects.resource_slice(objects.device("gpu-0")))
     add_claim_and_pod(client, "a", objects.exactly(deviceClassName="other"))
@@ -252,7 +252,7 @@ def test_a_missing_class_holds_its_pod_until_it_comes(client: Client) -> None:
 
 
 @pytest.mark.usefixtures("scheduler")
-def test_a_pod_in_deletion_is_left_alone(client: Client) -> None:
+def test_pod_being_deleted_is_not_scheduled(client: Client) -> None:
     pod = objects.pod("a")
     pod["metadata"]["finalizers"] = ["example.com/keep"]
     client.create(PODS, pod)

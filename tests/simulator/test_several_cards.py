@@ -17,14 +17,14 @@ OTHER_CARD: Final = {"distinctAttribute": f"{DRIVER}/uuid"}
 SMALL: Final = {"tflops": "1", "vram": "1Gi"}
 
 
-def given(found: Json, *, starts_over: bool) -> str:
-    """The cards in the order of the results, such as `abcd`."""
+def allocated_cards(found: Json, *, starts_over: bool) -> str:
+    """Return the cards in the order of the results, such as `abcd`."""
     (allocation,) = allocate(found, slices=CARDS, starts_over=starts_over)
     return "".join(name.removeprefix("gpu-") for name in devices(allocation))
 
 
 def test_one_request_of_four_gets_four_cards_since_1_36() -> None:
-    assert given(claim(exactly(count=4, capacity=SMALL)), starts_over=False) == "abcd"
+    assert allocated_cards(claim(exactly(count=4, capacity=SMALL)), starts_over=False) == "abcd"
 
 
 @pytest.mark.parametrize(("constraints", "cards"), [([], "aaaa"), ([OTHER_CARD], "abab")])
@@ -33,12 +33,12 @@ def test_one_request_of_four_gets_a_card_several_times_before_1_36(
 ) -> None:
     four = claim(exactly(count=4, capacity=SMALL), constraints=constraints)
 
-    assert given(four, starts_over=True) == cards
+    assert allocated_cards(four, starts_over=True) == cards
 
 
 @pytest.mark.parametrize("starts_over", [True, False], ids=["1.35", "1.36"])
 @pytest.mark.parametrize("count", [2, 3, 4])
-def test_a_claim_that_the_webhook_filled_gets_as_many_cards_as_its_pod_asks_for(
+def test_claim_filled_by_the_webhook_gets_as_many_cards_as_its_pod_requests(
     count: int, *, starts_over: bool
 ) -> None:
     wanted = PodRequest(count=count, tflops=Quantity.whole(1), vram=Quantity.whole(2**30))
@@ -47,9 +47,9 @@ def test_a_claim_that_the_webhook_filled_gets_as_many_cards_as_its_pod_asks_for(
     made["spec"]["devices"]["requests"][0]["exactly"]["deviceClassName"] = CLASS
     filled = claim_admission.filled(made, wanted, pool="", virtual=False)
     for request in filled["spec"]["devices"]["requests"]:
-        del request["exactly"]["selectors"]  # these cards have none of the driver's attributes
+        del request["exactly"]["selectors"]  # the cards of this test lack the driver's attributes
     (constraint,) = filled["spec"]["devices"]["constraints"]
     assert constraint["distinctAttribute"] == f"{names.DRIVER}/{names.ATTR_UUID}"
     constraint["distinctAttribute"] = f"{DRIVER}/uuid"
 
-    assert given(filled, starts_over=starts_over) == "abcd"[:count]
+    assert allocated_cards(filled, starts_over=starts_over) == "abcd"[:count]

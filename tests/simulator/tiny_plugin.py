@@ -1,4 +1,4 @@
-"""A DRA plugin of a few lines, on real sockets, that does as a test tells it."""
+"""Small DRA plugin on real sockets, whose responses a test controls."""
 
 import json
 import threading
@@ -22,17 +22,17 @@ _PACKAGE = "k8s.io.kubelet.pkg.apis.dra"
 
 
 class TinyPlugin:
-    """Prepares claims by writing one CDI device for each, with the claim's UID in its env.
+    """Plugin that prepares a claim by writing one CDI device, with the claim's UID in its env.
 
     Attributes:
-        calls: Method and claim UIDs of each DRA call.
-        statuses: What the kubelet said of the registration.
-        prepare_error, unprepare_error: Answered for every claim while set.
-        notify_errors: How many registration answers are to fail.
-        hidden, extra: UIDs that the answer leaves out, or has beside those asked for.
-        slow: UIDs whose answers come only as the plugin ends.
-        is_slow: Whether such an answer is being waited for.
-        services: What it advertises.
+        calls: Version, method and claim UIDs of each DRA call.
+        statuses: Registration statuses that the kubelet sent, as success and error.
+        prepare_error, unprepare_error: Error returned for every claim; "" for success.
+        notify_errors: Number of coming registration notifications to fail.
+        hidden, extra: UIDs to omit from responses, or to add to them.
+        slow: UIDs for which a call returns only when the plugin ends.
+        is_slow: True while such a call is waiting.
+        services: Services that the plugin advertises.
     """
 
     def __init__(self, folder: Path, registration_dir: Path, *, name: str = "a") -> None:
@@ -68,26 +68,26 @@ class TinyPlugin:
 
     @property
     def methods(self) -> list[str]:
-        """The DRA calls so far: Prepare and Unprepare."""
+        """Methods of the DRA calls so far: Prepare or Unprepare."""
         return [method.split()[1] for method, _ in self.calls]
 
     def serve(self) -> None:
-        """The DRA socket answers from now on."""
+        """Start serving the DRA socket."""
         self._stopping.clear()
         handlers = [*self._dra_handlers(), self._health_handler()]
         self._dra = self._server(self.endpoint, handlers)
 
     def announce(self) -> None:
-        """The registration socket appears."""
+        """Create the registration socket and serve it."""
         self._registrar = self._server(self.registration, [self._registration_handler()])
 
     def withdraw(self) -> None:
-        """The registration socket disappears."""
+        """Remove the registration socket."""
         _stop(self._registrar, self.registration)
         self._registrar = None
 
     def end(self) -> None:
-        """The DRA socket disappears."""
+        """Stop serving the DRA socket and remove it."""
         self._stopping.set()
         _stop(self._dra, self.endpoint)
         self._dra = None
@@ -213,7 +213,7 @@ def _unary(function: Any, request: Any, response: Any) -> Any:
 
 
 def _stop(server: grpc.Server | None, path: Path) -> None:
-    """Returns once the socket is gone, which grpc removes some time after the end."""
+    """Stop the server and wait until grpc has removed its socket, which may take a moment."""
     if server is not None:
         server.stop(grace=None).wait()
         eventually(lambda: not path.exists())

@@ -1,4 +1,4 @@
-"""Waits for what other threads do."""
+"""Waits for conditions that other threads bring about."""
 
 import time
 from collections.abc import Callable
@@ -10,18 +10,18 @@ T = TypeVar("T")
 
 
 def eventually(find: Callable[[], T]) -> T:
-    """Return what the function finds as soon as it finds something true."""
+    """Call the function until it returns something true, and return that."""
     until = time.monotonic() + PATIENCE_SECONDS
     while True:
         found = find()
         if found:
             return found
-        assert time.monotonic() < until, f"waited {PATIENCE_SECONDS:g} s in vain"
+        assert time.monotonic() < until, f"condition not met within {PATIENCE_SECONDS:g} s"
         time.sleep(0.01)
 
 
 def always(holds: Callable[[], bool], *, seconds: float = 0.3) -> None:
-    """Returns after the time if the condition held all along."""
+    """Assert that the condition holds all the time."""
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         assert holds()

@@ -67,7 +67,7 @@ class PluginSockets:
         self._thread: Final = Thread(target=self._run, name="plugin-sockets")
 
     def start(self) -> None:
-        """Start to register the plugins of present and future sockets."""
+        """Start registering the plugins of present and future sockets."""
         self._folder.mkdir(parents=True, exist_ok=True)
         self._thread.start()
 

@@ -41,7 +41,7 @@ class Plugins:
         self._wiper: Final = Thread(target=self._wipe_when_due, name="slice-wiper")
 
     def start(self, *, wipe_all: bool) -> None:
-        """Start to delete slices of absent drivers, and with wipe_all first all slices."""
+        """Start deleting slices of absent drivers, and with wipe_all first all slices."""
         if wipe_all:
             self._wipes[_EVERY_DRIVER] = time.monotonic()
         self._wiper.start()

@@ -96,7 +96,7 @@ class Pods:
         self._loop: Final = Loop("kubelet-pods", client, watched=watched, sync=self._sync)
 
     def start(self) -> None:
-        """Start to run the present and future pods of the node."""
+        """Start running the present and future pods of the node."""
         self._loop.start()
 
     def stop(self) -> None:
