@@ -1,4 +1,4 @@
-"""A real cluster, as the tests see it: objects, logs, and waiting until something holds."""
+"""Client of a real cluster for tests: objects, logs and waits."""
 
 import json
 import time
@@ -17,7 +17,7 @@ _POLL_SECONDS = 0.25
 _READ_SECONDS = 20.0
 _MERGE = "application/merge-patch+json"
 
-# API version and plural by kind, and whether its objects lie in namespaces.
+# API version, plural and whether the kind is namespaced, by kind.
 _KINDS: Mapping[str, tuple[str, str, bool]] = {
     "Namespace": ("v1", "namespaces", False),
     "Node": ("v1", "nodes", False),
@@ -57,32 +57,35 @@ _KINDS: Mapping[str, tuple[str, str, bool]] = {
 
 
 class Cluster:
-    """One API server; every method may be called while it is away for a moment."""
+    """Client of one API server.
+
+    Every method may be called while the server is away for a moment.
+    """
 
     def __init__(self, api: Api) -> None:
         self.api = api
 
     def version(self) -> str:
-        """Such as v1.36.2."""
+        """Return the version of the API server, such as v1.36.2."""
         return str(self.api.call("GET", "/version")["gitVersion"])
 
     def create(self, document: Json) -> Json:
-        """The object as it was stored."""
+        """Create an object and return it as stored."""
         return self.api.call("POST", _path(document["kind"], _namespace(document)), body=document)
 
     def apply(self, document: Json) -> Json:
-        """The object after a server-side apply."""
+        """Apply an object (server-side apply) and return it as stored."""
         path = _path(document["kind"], _namespace(document), document["metadata"]["name"])
         query = {"fieldManager": "tensorfusion-dra-e2e", "force": "true"}
         return self.api.call("PATCH", path, query=query, body=document, content_type=APPLY)
 
     def merge(self, kind: str, name: str, patch: Json, *, namespace: str = "") -> Json:
-        """The object after a merge patch."""
+        """Apply a merge patch to an object and return it as stored."""
         path = _path(kind, namespace, name)
         return self.api.call("PATCH", path, body=patch, content_type=_MERGE)
 
     def find(self, kind: str, name: str, *, namespace: str = "") -> Json | None:
-        """The object, or None."""
+        """Return an object; None if it does not exist."""
         try:
             return self.api.call("GET", _path(kind, namespace, name), wait_seconds=_READ_SECONDS)
         except StatusError as error:
@@ -91,7 +94,7 @@ class Cluster:
             raise
 
     def objects(self, kind: str, *, namespace: str = "", **selectors: str) -> list[Json]:
-        """The objects of a namespace or of all; selectors as the API names them."""
+        """List the objects of one namespace or of all; selectors have the API's names."""
         listed = self.api.call(
             "GET", _path(kind, namespace), query=selectors, wait_seconds=_READ_SECONDS
         )
@@ -99,14 +102,14 @@ class Cluster:
         return items
 
     def allocated(self) -> list[Json]:
-        """What the scheduler gave to all claims of the cluster, device by device."""
+        """Return the allocation results of all claims in the cluster, one for each device."""
         claims = self.objects("ResourceClaim")
         return [result for claim in claims for result in results_of(claim)]
 
     def delete(
         self, kind: str, name: str, *, namespace: str = "", grace_seconds: int | None = None
     ) -> None:
-        """Asks for an object's end; fine if there is none."""
+        """Request the deletion of an object, if it exists."""
         body: Json = {"kind": "DeleteOptions", "apiVersion": "v1"}
         if grace_seconds is not None:
             body["gracePeriodSeconds"] = grace_seconds
@@ -117,49 +120,51 @@ class Cluster:
                 raise
 
     def log(self, pod: str, *, namespace: str, **query: str) -> str:
-        """What a pod's container has printed so far."""
+        """Return the log of a pod's container so far."""
         path = f"{_path('Pod', namespace, pod)}/log"
         return self._text(path, query)
 
     def post(self, path: str, body: Json, **query: str) -> Json:
-        """The answer to a POST, for subresources and writes on trial."""
+        """Send a POST and return the response; for subresources and dry runs."""
         return self.api.call("POST", path, query=query, body=body)
 
     def until(
         self,
         what: str,
-        look: Callable[[], Found | None],
+        poll: Callable[[], Found | None],
         *,
         seconds: float,
-        why: Callable[[], str] = lambda: "",
+        diagnose: Callable[[], str] = lambda: "",
     ) -> Found:
-        """What look() found, once it found something.
+        """Call a function until its result is true, and return that result.
 
-        What an API server that is away says is taken for nothing found.
+        A retryable error of the API server counts as a false result.
 
         Args:
-            what: As in "waited for".
-            look: Asked again and again.
-            seconds: How long, at most.
-            why: Asked once it was in vain.
+            what: Text for "waited for ...".
+            poll: Function to call repeatedly.
+            seconds: Maximum time to wait.
+            diagnose: Returns details for the error text; called only after the time is over.
 
         Raises:
-            AssertionError: It found nothing within the time; the text has why, if that is known,
-                and what the API server last said.
+            AssertionError: There was no true result within the time. The text has the details, and
+                the error of the last call, if it failed.
         """
         started = time.monotonic()
-        said = ""
+        last_error = ""
         while True:
             try:
-                found = look()
+                found = poll()
             except RetryableError as error:
-                found, said = None, f" (last: {error})"
+                found, last_error = None, f" (last: {error})"
             waited = time.monotonic() - started
             if found:
                 print(f"waited {waited:5.1f} s for {what}")
                 return found
             if waited > seconds:
-                raise AssertionError(f"waited {waited:.0f} s in vain for {what}{said}\n{why()}")
+                raise AssertionError(
+                    f"waited {waited:.0f} s without success for {what}{last_error}\n{diagnose()}"
+                )
             time.sleep(_POLL_SECONDS)
 
     def _text(self, path: str, query: Mapping[str, str]) -> str:
@@ -174,19 +179,19 @@ class Cluster:
 
 
 def results_of(claim: Json) -> list[Json]:
-    """What the scheduler gave to a claim, device by device; nothing before it did."""
+    """Return the allocation results of a claim, one for each device; empty if not allocated."""
     allocation = (claim.get("status") or {}).get("allocation") or {}
     found: list[Json] = allocation.get("devices", {}).get("results", [])
     return found
 
 
 def path_of(kind: str, namespace: str = "", name: str = "") -> str:
-    """The path of a collection, or of an object."""
+    """Return the URL path of a collection or of an object."""
     return _path(kind, namespace, name)
 
 
 def shown(document: object) -> str:
-    """A document for evidence."""
+    """Return a document as text for evidence files."""
     return json.dumps(document, indent=2, sort_keys=True)
 
 

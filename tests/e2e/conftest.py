@@ -1,7 +1,7 @@
-"""Runs against whatever cluster KUBECONFIG names: `make e2e`, or pytest tests/e2e.
+"""End-to-end tests on the cluster that KUBECONFIG names: `make e2e`, or pytest tests/e2e.
 
-Every wait says what it waited for and for how long. When a test fails, what the cluster then held
-is written to a folder of its name: pods, claims, slices, events, logs.
+Every wait prints its subject and duration. When a test fails, the state of the cluster (pods,
+claims, slices, events, logs) is written to a folder with the name of the test.
 """
 
 import os
@@ -31,11 +31,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("e2e")
     group.addoption("--driver", choices=("daemonset", "host"), default="daemonset")
     group.addoption("--gpus", default="2xA100-SXM4-80GB", help="simulated, for --driver host")
-    group.addoption("--node", default="", help="the node under test; the first that publishes")
+    group.addoption(
+        "--node", default="", help="the node under test; by default the first that publishes slices"
+    )
     group.addoption(
         "--node-command",
         default=os.environ.get("E2E_NODE_COMMAND", ""),
-        help="gets restart-kubelet, stop-kubelet, start-kubelet or reboot as its last argument",
+        help="command to run with restart-kubelet, stop-kubelet, start-kubelet or reboot appended",
     )
     group.addoption("--image", default=os.environ.get("E2E_IMAGE", "busybox:1.37"))
     group.addoption("--pull-policy", default=os.environ.get("E2E_PULL_POLICY", "IfNotPresent"))
@@ -43,7 +45,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "node_command: does something to the node itself")
+    config.addinivalue_line("markers", "node_command: restarts the kubelet or the node")
     config.addinivalue_line("markers", "webhook: needs the admission webhook")
     config.addinivalue_line("markers", "extended_resource: needs the gate DRAExtendedResource")
 
@@ -85,7 +87,7 @@ def cluster(kubeconfig: str) -> Cluster:
 
 @pytest.fixture(scope="session")
 def node_name(cluster: Cluster, pytestconfig: pytest.Config) -> str:
-    """The node under test."""
+    """Name of the node under test."""
     named: str = pytestconfig.getoption("--node")
     if named:
         return named
@@ -94,7 +96,9 @@ def node_name(cluster: Cluster, pytestconfig: pytest.Config) -> str:
     if published:
         return str(published[0]["spec"]["nodeName"])
     nodes = cluster.objects("Node")
-    assert len(nodes) == 1, "no node publishes yet, and there are several: choose one with --node"
+    assert len(nodes) == 1, (
+        f"nodes: found {len(nodes)} and no slices, expected one node; choose one with --node"
+    )
     return str(nodes[0]["metadata"]["name"])
 
 
@@ -102,7 +106,7 @@ def node_name(cluster: Cluster, pytestconfig: pytest.Config) -> str:
 def driver(
     cluster: Cluster, node_name: str, kubeconfig: str, pytestconfig: pytest.Config
 ) -> Iterator[Driver]:
-    """The node plugin, which every test finds serving."""
+    """Node plugin under test; the fixture `slices` starts it."""
     if pytestconfig.getoption("--driver") == "daemonset":
         yield InstalledDaemonSet(cluster, node_name=node_name)
         return
@@ -121,7 +125,7 @@ def driver(
 
 @pytest.fixture(scope="session")
 def device_class(cluster: Cluster) -> None:
-    """The DeviceClass that claims name, as the manifests have it."""
+    """Create the DeviceClass that claims name, as in the manifests, unless it exists."""
     selector = {"cel": {"expression": f'device.driver == "{names.DRIVER}"'}}
     if cluster.find("DeviceClass", names.DEVICE_CLASS) is None:
         cluster.create(
@@ -136,7 +140,7 @@ def device_class(cluster: Cluster) -> None:
 
 @pytest.fixture
 def slices(cluster: Cluster, node_name: str, driver: Driver) -> Callable[[], list[Json]]:
-    """The node's slices; there are some, as the driver runs."""
+    """Start the driver, wait for the node's slices and return a function that lists them."""
     selector = f"spec.driver={names.DRIVER},spec.nodeName={node_name}"
 
     def stored() -> list[Json]:
@@ -156,7 +160,7 @@ def tenants(
     device_class: None,
     pytestconfig: pytest.Config,
 ) -> Iterator[Tenants]:
-    """A namespace for the test's pods; it and they are gone afterwards."""
+    """Namespace for the pods of the test, deleted with them afterwards."""
     namespace = f"e2e-{uuid.uuid4().hex[:8]}"
     cluster.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
     cluster.until(
@@ -181,11 +185,11 @@ def tenants(
 
 @pytest.fixture(scope="session")
 def node_command(pytestconfig: pytest.Config) -> NodeCommand:
-    """Does something to the node itself."""
+    """Return a function that runs the node command with one argument, such as reboot."""
     named: str = pytestconfig.getoption("--node-command")
     assert named, (
         "--node-command: expected a command, such as the one that hack/cluster-up prints; "
-        "without one leave these tests out with -m 'not node_command'"
+        "without one deselect these tests with -m 'not node_command'"
     )
 
     def run(what: str) -> None:
@@ -204,11 +208,11 @@ def node_command(pytestconfig: pytest.Config) -> NodeCommand:
 
 
 @pytest.fixture
-def quiet(cluster: Cluster, slices: Callable[[], list[Json]]) -> None:
-    """Nobody holds a GPU of the node, so the test can count what is left."""
+def idle_node(cluster: Cluster, slices: Callable[[], list[Json]]) -> None:
+    """Wait until no claim has a GPU of the node, so that the test can count free capacity."""
     pools = {item["spec"]["pool"]["name"] for item in slices()}
 
-    def holders() -> list[str]:
+    def allocated_claims() -> list[str]:
         return [
             f"claim {claim['metadata']['namespace']}/{claim['metadata']['name']}"
             for claim in cluster.objects("ResourceClaim")
@@ -216,8 +220,8 @@ def quiet(cluster: Cluster, slices: Callable[[], list[Json]]) -> None:
         ]
 
     cluster.until(
-        "nobody to hold a GPU of the node",
-        lambda: not holders(),
+        "no claim to have a GPU of the node",
+        lambda: not allocated_claims(),
         seconds=120,
-        why=lambda: "\n".join(holders()),
+        diagnose=lambda: "\n".join(allocated_claims()),
     )

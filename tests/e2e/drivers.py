@@ -1,4 +1,4 @@
-"""The node plugin under test: the installed DaemonSet's, or a process of this machine."""
+"""Node plugin under test: the installed DaemonSet, or a process on this machine."""
 
 import os
 import signal
@@ -20,39 +20,39 @@ _STOP_SECONDS = 60.0
 
 
 class Driver(Protocol):
-    """What the tests do to a node plugin."""
+    """Node plugin, with the operations that the tests need."""
 
     def start(self) -> None:
-        """Runs it, if it does not run."""
+        """Start it, unless it runs."""
         ...
 
     def kill(self) -> None:
-        """Ends it as a crash does; returns once it is gone and something starts it again."""
+        """Kill it as a crash does; return once it is gone and has been started again."""
         ...
 
     def upgrade(self) -> None:
-        """Replaces it by a new instance that serves before the old one goes."""
+        """Replace it with a new instance that serves before the old one ends."""
         ...
 
     def configured(self, settings: Mapping[str, str]) -> AbstractContextManager[None]:
-        """While the block runs, instances have these settings; before and after, their own."""
+        """Run it with additional settings during the block."""
         ...
 
     def uninstall(self) -> None:
-        """Ends it in good order, and nothing starts it again."""
+        """End it gracefully; nothing starts it again."""
         ...
 
     def power_cut(self) -> AbstractContextManager[None]:
-        """While the block reboots the node; on leaving, the driver serves again."""
+        """Enclose a block that reboots the node; on exit the driver serves again."""
         ...
 
     def log(self) -> str:
-        """What its instances have said."""
+        """Return the logs of its instances."""
         ...
 
 
 class HostProcess:
-    """A node plugin as a process on this machine, which is the node."""
+    """Node plugin as a process on this machine, which is the node."""
 
     def __init__(self, *, node_name: str, kubeconfig: str, gpus: str, log_file: Path) -> None:
         self._flags = [
@@ -63,21 +63,18 @@ class HostProcess:
         self._running: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """See Driver."""
         if self._running is None or self._running.poll() is not None:
-            self._running = self._started()
+            self._running = self._spawn()
 
     def kill(self) -> None:
-        """See Driver."""
         if self._running is not None:
             self._running.send_signal(signal.SIGKILL)
             self._running.wait(_STOP_SECONDS)
-        self._running = self._started()
+        self._running = self._spawn()
 
     def upgrade(self) -> None:
-        """See Driver."""
         old, began = self._running, len(self.log())
-        self._running = self._started()
+        self._running = self._spawn()
         deadline = time.monotonic() + _STOP_SECONDS
         while '"event": "registered"' not in self.log()[began:]:
             assert time.monotonic() < deadline, "the new instance was not registered"
@@ -89,7 +86,6 @@ class HostProcess:
 
     @contextmanager
     def configured(self, settings: Mapping[str, str]) -> Iterator[None]:
-        """See Driver."""
         own = self._flags
         self._flags = [*own, *(f"--{name}={value}" for name, value in settings.items())]
         try:
@@ -100,7 +96,6 @@ class HostProcess:
             self.upgrade()
 
     def uninstall(self) -> None:
-        """See Driver."""
         if self._running is not None and self._running.poll() is None:
             self._running.terminate()
             assert self._running.wait(_STOP_SECONDS) == 0, self.log()[-2000:]
@@ -108,7 +103,6 @@ class HostProcess:
 
     @contextmanager
     def power_cut(self) -> Iterator[None]:
-        """See Driver."""
         if self._running is not None:
             self._running.kill()
             self._running.wait(_STOP_SECONDS)
@@ -116,11 +110,10 @@ class HostProcess:
         self.start()
 
     def log(self) -> str:
-        """See Driver."""
         return self._log_file.read_text(errors="replace") if self._log_file.exists() else ""
 
-    def _started(self) -> "subprocess.Popen[bytes]":
-        # As in the DaemonSet: a pod's UID keeps the sockets of two instances apart.
+    def _spawn(self) -> "subprocess.Popen[bytes]":
+        # As in the DaemonSet, where the pod's UID distinguishes the sockets of two instances.
         uid = str(uuid.uuid4())
         with self._log_file.open("ab") as log:
             return subprocess.Popen(
@@ -133,7 +126,7 @@ class HostProcess:
 
 
 class InstalledDaemonSet:
-    """The DaemonSet that the cluster has, on one of its nodes."""
+    """Installed DaemonSet, on one node of the cluster."""
 
     def __init__(self, cluster: Cluster, *, node_name: str) -> None:
         self._cluster = cluster
@@ -145,14 +138,12 @@ class InstalledDaemonSet:
         self._uninstalled: Json | None = None
 
     def start(self) -> None:
-        """See Driver."""
         if self._uninstalled is not None:
             self._cluster.create(self._uninstalled)
             self._uninstalled = None
         self._cluster.until("a ready node plugin", self._ready_pod, seconds=120)
 
     def kill(self) -> None:
-        """See Driver."""
         before = self._cluster.until("a ready node plugin", self._ready_pod, seconds=120)
         self._cluster.delete(
             "Pod", before["metadata"]["name"], namespace=self._namespace, grace_seconds=0
@@ -162,13 +153,11 @@ class InstalledDaemonSet:
         )
 
     def upgrade(self) -> None:
-        """See Driver."""
         annotations = {"tensorfusion-dra-e2e/upgrade": uuid.uuid4().hex}
         self._roll_out({"metadata": {"annotations": annotations}})
 
     @contextmanager
     def configured(self, settings: Mapping[str, str]) -> Iterator[None]:
-        """See Driver."""
         found = self._cluster.find("DaemonSet", self._name, namespace=self._namespace)
         assert found is not None
         (container,) = found["spec"]["template"]["spec"]["containers"]
@@ -184,12 +173,12 @@ class InstalledDaemonSet:
             self._roll_out({"spec": {"containers": [container]}})
 
     def _roll_out(self, template: Json) -> None:
-        """Changes the pod template by a merge patch; returns once only its pod runs."""
+        """Merge a patch into the pod template; return once only the new pod runs."""
         before = self._cluster.until("a ready node plugin", self._ready_pod, seconds=120)
         patch = {"spec": {"template": template}}
         self._cluster.merge("DaemonSet", self._name, patch, namespace=self._namespace)
         self._cluster.until(
-            "the new node plugin alone",
+            "only the new node plugin to run",
             lambda: (
                 self._ready_pod(other_than=before)
                 if len(self._pods()) == 1 and self._pods() != [before]
@@ -199,7 +188,6 @@ class InstalledDaemonSet:
         )
 
     def uninstall(self) -> None:
-        """See Driver."""
         found = self._cluster.find("DaemonSet", self._name, namespace=self._namespace)
         assert found is not None
         kept = ("name", "namespace", "labels", "annotations")
@@ -215,12 +203,10 @@ class InstalledDaemonSet:
 
     @contextmanager
     def power_cut(self) -> Iterator[None]:
-        """See Driver."""
-        yield  # its container goes with the node
+        yield  # the reboot also ends its container
         self._cluster.until("a ready node plugin", self._ready_pod, seconds=180)
 
     def log(self) -> str:
-        """See Driver."""
         return "".join(
             self._cluster.log(pod["metadata"]["name"], namespace=self._namespace)
             for pod in self._pods()
@@ -239,10 +225,10 @@ class InstalledDaemonSet:
         for pod in self._pods():
             conditions = pod["status"].get("conditions") or []
             is_ready = any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
-            if is_ready and pod["metadata"]["uid"] != uid and not _ends(pod):
+            if is_ready and pod["metadata"]["uid"] != uid and not _is_being_deleted(pod):
                 return pod
         return None
 
 
-def _ends(pod: Json) -> bool:
+def _is_being_deleted(pod: Json) -> bool:
     return "deletionTimestamp" in pod["metadata"]

@@ -1,4 +1,4 @@
-"""What a cluster held when a test failed, as files."""
+"""State of the cluster after a failed test, written to files."""
 
 from functools import partial
 from pathlib import Path
@@ -14,17 +14,17 @@ if TYPE_CHECKING:
 
 
 def gather(folder: Path, cluster: Cluster, *, namespace: str, driver: Driver | None) -> None:
-    """Writes objects and logs to a folder; what cannot be read is written as its reason.
+    """Write objects and logs to a folder; a file that cannot be filled has the error instead.
 
     Args:
-        folder: Made if it is not there.
-        cluster: The one under test.
-        namespace: The test's own; "" for none.
-        driver: The node plugin under test; None if none was started.
+        folder: Created if it does not exist.
+        cluster: Cluster under test.
+        namespace: Namespace of the test; "" for none.
+        driver: Node plugin under test; None if none was started.
     """
     folder.mkdir(parents=True, exist_ok=True)
     selector = f"spec.driver={names.DRIVER}"
-    looks: dict[str, Callable[[], object]] = {
+    sources: dict[str, Callable[[], object]] = {
         "nodes.json": partial(cluster.objects, "Node"),
         "slices.json": partial(cluster.objects, "ResourceSlice", fieldSelector=selector),
         "pods.json": partial(cluster.objects, "Pod", namespace=namespace),
@@ -33,15 +33,15 @@ def gather(folder: Path, cluster: Cluster, *, namespace: str, driver: Driver | N
         "events.txt": partial(_events, cluster, namespace),
     }
     if driver is not None:
-        looks["node-plugin.log"] = driver.log
+        sources["node-plugin.log"] = driver.log
     for pod in _pods(cluster, namespace):
         name = pod["metadata"]["name"]
         for container in pod["spec"]["containers"]:
             log = partial(cluster.log, name, namespace=namespace, container=container["name"])
-            looks[f"{name}-{container['name']}.log"] = log
-    for name, look in looks.items():
+            sources[f"{name}-{container['name']}.log"] = log
+    for name, read in sources.items():
         try:
-            found = look()
+            found = read()
         except (RetryableError, AssertionError) as error:
             found = f"cannot be read: {error}"
         text = found if isinstance(found, str) else shown(found)

@@ -1,4 +1,4 @@
-"""Pods with shares in a namespace of their own, and what they got."""
+"""Pods with shares of GPUs in a namespace of their own, and the results of their claims."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -6,12 +6,12 @@ from typing import Any
 from tensorfusion_dra.core import names
 from tests.e2e.cluster import RESOURCE, Cluster, Json
 
-_SHOW = "env; echo END; trap 'exit 0' TERM; sleep 1000000 & wait"
+_PRINT_ENV = "env; echo END; trap 'exit 0' TERM; sleep 1000000 & wait"
 START_SECONDS = 60.0
 
 
 class Tenants:
-    """One test's namespace."""
+    """Pods and claims in the namespace of one test."""
 
     def __init__(
         self, cluster: Cluster, *, namespace: str, node_name: str, image: str, pull_policy: str
@@ -23,7 +23,7 @@ class Tenants:
         self._pull_policy = pull_policy
 
     def template(self, name: str, *requests: Json, **spec: Any) -> None:
-        """A claim template with these requests; spec names what devices has beside."""
+        """Create a claim template; spec has further fields of its spec.devices."""
         self.cluster.create(
             {
                 "apiVersion": RESOURCE,
@@ -34,7 +34,7 @@ class Tenants:
         )
 
     def pod(self, name: str, **wanted: Any) -> None:
-        """Creates such a pod; wanted is as for document()."""
+        """Create a pod; the keyword arguments are those of document()."""
         self.cluster.create(self.document(name, **wanted))
 
     def document(
@@ -46,14 +46,14 @@ class Tenants:
         containers: Sequence[str | None] = (None,),
         annotations: Mapping[str, str] | None = None,
     ) -> Json:
-        """A pod that prints its environment and stays.
+        """Return a pod that prints its environment and keeps running.
 
         Args:
-            name: Of the pod.
-            template: Of its claim; "" for a pod without a claim of its own.
-            claim: One that was made by hand, instead.
-            containers: For each container the request that it uses; None for the whole claim.
-            annotations: Of the pod.
+            name: Name of the pod.
+            template: Template of its claim; "" for a pod without a generated claim.
+            claim: Existing claim to use instead.
+            containers: The request that each container uses; None for the whole claim.
+            annotations: Annotations of the pod.
         """
         spec: Json = {
             "restartPolicy": "Never",
@@ -72,38 +72,40 @@ class Tenants:
         metadata = {"name": name, "namespace": self.namespace, "annotations": annotations or {}}
         return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
 
-    def run(self, name: str, asks: Mapping[str, str]) -> dict[str, str]:
-        """A pod with one share, running; its container's environment."""
-        self.template(name, request("gpu", asks))
+    def run(self, name: str, capacity: Mapping[str, str]) -> dict[str, str]:
+        """Run a pod with one share and return its container's environment."""
+        self.template(name, request("gpu", capacity))
         self.pod(name, template=name)
-        self.runs(name)
+        self.wait_until_running(name)
         return self.env(name)
 
-    def runs(self, name: str, *, seconds: float = START_SECONDS) -> Json:
-        """The pod, once all its containers run.
+    def wait_until_running(self, name: str, *, seconds: float = START_SECONDS) -> Json:
+        """Wait until all containers of a pod run, and return the pod.
 
         Raises:
-            AssertionError: They did not in time, or have ended; the text has the pod's events.
+            AssertionError: They did not run in time, or have ended. The text has the pod's events.
         """
 
         def running() -> Json | None:
             pod = self.stored(name)
             ended = pod["status"]["phase"] in {"Failed", "Succeeded"}
-            assert not ended, f"pod {name} has ended and was to run\n{self.events(name)}"
+            assert not ended, (
+                f"pod {name}: found it ended, expected it running\n{self.events(name)}"
+            )
             return pod if _is_running(pod) else None
 
         return self.cluster.until(
-            f"pod {name} to run", running, seconds=seconds, why=lambda: self.events(name)
+            f"pod {name} to run", running, seconds=seconds, diagnose=lambda: self.events(name)
         )
 
     def stored(self, name: str) -> Json:
-        """The pod as it is now."""
+        """Fetch the pod."""
         pod = self.cluster.find("Pod", name, namespace=self.namespace)
         assert pod is not None, f"pod {name} is gone"
         return pod
 
     def env(self, name: str, container: int = 0) -> dict[str, str]:
-        """The environment that a container printed, once it printed all of it."""
+        """Wait until a container has printed its environment, and return that."""
         text = self.cluster.until(
             f"the environment of {name}/c{container}",
             lambda: (
@@ -122,7 +124,7 @@ class Tenants:
         return {key: value for key, _, value in (line.partition("=") for line in lines)}
 
     def claim(self, pod: str) -> Json | None:
-        """The claim that was generated for a pod; None if there is none yet."""
+        """Return the claim that was generated for a pod; None if there is none yet."""
         statuses = self.stored(pod)["status"].get("resourceClaimStatuses") or []
         if not statuses:
             return None
@@ -130,22 +132,22 @@ class Tenants:
         return self.cluster.find("ResourceClaim", name, namespace=self.namespace) if name else None
 
     def results(self, pod: str) -> list[Json]:
-        """What the scheduler gave to a pod's claim."""
+        """Return the allocation results of a pod's claim."""
         claim = self.claim(pod)
         assert claim is not None, f"pod {pod} has no claim"
         found: list[Json] = claim["status"]["allocation"]["devices"]["results"]
         return found
 
-    def waits(self, name: str, *, seconds: float = 30.0) -> str:
-        """Why a pod is not scheduled, once the scheduler says so."""
+    def wait_until_unschedulable(self, name: str, *, seconds: float = 30.0) -> str:
+        """Wait until the scheduler marks a pod as unschedulable, and return the message."""
         return self.cluster.until(
-            f"pod {name} to be refused by the scheduler",
+            f"pod {name} to be unschedulable",
             lambda: _unschedulable(self.stored(name)),
             seconds=seconds,
         )
 
     def events(self, name: str) -> str:
-        """What was said of a pod, an event a line."""
+        """Return the Events of a pod, one on each line."""
         events = self.cluster.objects(
             "Event",
             namespace=self.namespace,
@@ -154,7 +156,7 @@ class Tenants:
         return "\n".join(f"{event['reason']}: {event['message']}" for event in events)
 
     def event(self, name: str, reason: str, *, seconds: float = 60.0) -> str:
-        """The message of a pod's event of this reason, once there is one."""
+        """Wait for an Event of a pod with this reason, and return its message."""
         selector = f"involvedObject.name={name},reason={reason}"
         return self.cluster.until(
             f"event {reason} of pod {name}",
@@ -170,18 +172,18 @@ class Tenants:
             seconds=seconds,
         )
 
-    def end(self, *pods: str, seconds: float = 60.0, grace_seconds: int | None = None) -> None:
-        """Deletes pods and waits until they and their claims are gone."""
+    def delete(self, *pods: str, seconds: float = 60.0, grace_seconds: int | None = None) -> None:
+        """Delete pods and wait until they and their claims are gone."""
         for name in pods:
             self.cluster.delete("Pod", name, namespace=self.namespace, grace_seconds=grace_seconds)
         self.cluster.until(
             f"{', '.join(pods)} to be gone with their claims",
-            lambda: not self.left(*pods),
+            lambda: not self.remaining(*pods),
             seconds=seconds,
         )
 
-    def left(self, *pods: str) -> list[str]:
-        """Which of these pods, and of their claims, are still there."""
+    def remaining(self, *pods: str) -> list[str]:
+        """Return those of these pods, and of their claims, that still exist."""
         found = [
             f"pod {name}"
             for name in pods
@@ -201,16 +203,16 @@ class Tenants:
             "name": f"c{index}",
             "image": self._image,
             "imagePullPolicy": self._pull_policy,
-            "command": ["sh", "-c", _SHOW],
+            "command": ["sh", "-c", _PRINT_ENV],
             "resources": {"claims": [reference]} if claims else {},
         }
 
 
-def request(name: str, asks: Mapping[str, str], **exactly: Any) -> Json:
-    """A request of a claim; asks are capacities, none for a whole card."""
+def request(name: str, capacity: Mapping[str, str], **exactly: Any) -> Json:
+    """Return a request of a claim; without capacity it is for a whole card."""
     wanted: Json = {"deviceClassName": names.DEVICE_CLASS, **exactly}
-    if asks:
-        wanted["capacity"] = {"requests": dict(asks)}
+    if capacity:
+        wanted["capacity"] = {"requests": dict(capacity)}
     return {"name": name, "exactly": wanted}
 
 

@@ -1,4 +1,4 @@
-"""What the node plugin's account may do, and what the API server refuses it."""
+"""Permissions of the node plugin's service account, and requests that the API server denies."""
 
 import copy
 import uuid
@@ -22,12 +22,12 @@ Slices = Callable[[], list[Json]]
 
 BASE = Path(__file__).parents[2] / "daemonset" / "base"
 _MANIFESTS = ("namespace.yaml", "rbac.yaml", "slice-policy.yaml")
-_KEPT_SECONDS = 600
+_TOKEN_SECONDS = 600
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
-    """The service account under which node plugins run."""
+    """Service account of the node plugins."""
 
     namespace: str
     name: str
@@ -35,7 +35,7 @@ class Account:
 
 @pytest.fixture
 def account(cluster: Cluster, driver: Driver) -> Account:
-    """The installed one; without a DaemonSet that of the manifests, which are applied first."""
+    """Account of the DaemonSet; without a DaemonSet, that of the manifests, which are applied."""
     for daemonset in cluster.objects("DaemonSet", labelSelector=LABEL_NAME):
         return Account(
             namespace=daemonset["metadata"]["namespace"],
@@ -51,7 +51,7 @@ def account(cluster: Cluster, driver: Driver) -> Account:
 def node_plugin(
     cluster: Cluster, tenants: Tenants, account: Account, kubeconfig: str, tmp_path: Path
 ) -> Iterator[Cluster]:
-    """The API server as a node plugin on the node sees it: by a token of a pod of its account."""
+    """Client with the permissions of a node plugin: a token of a pod with its account."""
     name, namespace = f"e2e-{uuid.uuid4().hex[:8]}", account.namespace
     holder = copy.deepcopy(tenants.document(name))
     holder["metadata"]["namespace"] = namespace
@@ -70,12 +70,12 @@ def node_plugin(
         cluster.delete("Pod", name, namespace=namespace, grace_seconds=0)
 
 
-def test_the_account_has_every_right_that_the_driver_uses(node_plugin: Cluster) -> None:
+def test_account_has_every_permission_that_the_driver_uses(node_plugin: Cluster) -> None:
     minor = minor_version(node_plugin.version())
     assert minor is not None
     used = [right for right in rights.of_node_plugin() if right.since_minor <= minor]
 
-    assert [str(right) for right in used if not _may(node_plugin, right)] == []
+    assert [str(right) for right in used if not _is_allowed(node_plugin, right)] == []
 
 
 @pytest.mark.parametrize(
@@ -91,40 +91,40 @@ def test_the_account_has_every_right_that_the_driver_uses(node_plugin: Cluster) 
         ("arbitrary-node:patch", "resource.k8s.io", "resourceclaims/driver"),
     ],
 )
-def test_the_account_has_no_right_beside(
+def test_account_has_no_other_permissions(
     node_plugin: Cluster, verb: str, group: str, resource: str
 ) -> None:
     right = rights.Right(verb=verb, group=group, resource=resource, purpose="")
 
-    assert not _may(node_plugin, right)
+    assert not _is_allowed(node_plugin, right)
 
 
-def test_a_node_plugin_writes_slices_of_its_own_node_alone(
+def test_node_plugin_may_write_slices_of_its_own_node_only(
     node_plugin: Cluster, slices: Slices, cluster: Cluster
 ) -> None:
     (own, *_) = slices()
 
-    assert _try(node_plugin, _slice_like(own))
-    # The policy is enforced a moment after it is applied.
+    assert _dry_run(node_plugin, _slice_like(own))
+    # The API server enforces a policy only some time after it was applied.
     other_node = _slice_like(own, nodeName="another-node")
-    said = cluster.until(
-        "the policy to refuse another node's slice",
-        lambda: _refusal(node_plugin, other_node),
+    message = cluster.until(
+        "the policy to deny another node's slice",
+        lambda: _denial(node_plugin, other_node),
         seconds=60,
     )
 
-    assert "another-node" in said
+    assert "another-node" in message
     assert "tensor-fusion.ai.dra-driver" in str(
-        _refusal(node_plugin, _slice_like(own, driver="gpu.example.com"))
+        _denial(node_plugin, _slice_like(own, driver="gpu.example.com"))
     )
     without_node = _slice_like(own)
     del without_node["spec"]["nodeName"]
-    assert _refusal(
+    assert _denial(
         node_plugin, {**without_node, "spec": {**without_node["spec"], "allNodes": True}}
     )
 
 
-def test_a_token_that_names_no_node_writes_no_slices(
+def test_token_without_node_may_not_write_slices(
     account: Account, cluster: Cluster, slices: Slices, kubeconfig: str, tmp_path: Path
 ) -> None:
     (own, *_) = slices()
@@ -132,17 +132,17 @@ def test_a_token_that_names_no_node_writes_no_slices(
     _write_kubeconfig(file, Path(kubeconfig), token=_token(cluster, account, pod=""))
     unbound = Cluster(Api(file))
 
-    said = cluster.until(
-        "the policy to refuse a token without a node",
-        lambda: _refusal(unbound, _slice_like(own)),
+    message = cluster.until(
+        "the policy to deny a token without a node",
+        lambda: _denial(unbound, _slice_like(own)),
         seconds=60,
     )
 
-    assert "names no node" in said
+    assert "names no node" in message
 
 
 def _slice_like(own: Json, **spec: Any) -> Json:
-    """A slice with one device, of the node of another one."""
+    """Return a slice with one device, for the node of a given slice."""
     devices = own["spec"]["devices"][:1]
     pool = {"name": f"e2e/{uuid.uuid4().hex[:8]}", "generation": 1, "resourceSliceCount": 1}
     wanted = {"driver": names.DRIVER, "nodeName": own["spec"]["nodeName"], **spec}
@@ -154,20 +154,20 @@ def _slice_like(own: Json, **spec: Any) -> Json:
     }
 
 
-def _try(cluster: Cluster, document: Json) -> Json:
-    """The slice as it would have been stored."""
+def _dry_run(cluster: Cluster, document: Json) -> Json:
+    """Create the slice in a dry run and return it as it would be stored."""
     return cluster.post(path_of("ResourceSlice"), document, dryRun="All")
 
 
-def _refusal(cluster: Cluster, document: Json) -> str | None:
+def _denial(cluster: Cluster, document: Json) -> str | None:
     try:
-        _try(cluster, document)
+        _dry_run(cluster, document)
     except StatusError as error:
         return str(error) if error.status == 403 else None
     return None
 
 
-def _may(cluster: Cluster, right: rights.Right) -> bool:
+def _is_allowed(cluster: Cluster, right: rights.Right) -> bool:
     resource, _, subresource = right.resource.partition("/")
     attributes = {
         "verb": right.verb,
@@ -187,8 +187,8 @@ def _may(cluster: Cluster, right: rights.Right) -> bool:
 
 
 def _token(cluster: Cluster, account: Account, *, pod: str) -> str:
-    """A token of an account; bound to a pod, and so to its node, if one is named."""
-    spec: Json = {"expirationSeconds": _KEPT_SECONDS}
+    """Create a token of an account; a named pod binds it to that pod and thereby to its node."""
+    spec: Json = {"expirationSeconds": _TOKEN_SECONDS}
     if pod:
         found = cluster.find("Pod", pod, namespace=account.namespace)
         assert found is not None
@@ -204,7 +204,7 @@ def _token(cluster: Cluster, account: Account, *, pod: str) -> str:
 
 
 def _write_kubeconfig(file: Path, own: Path, *, token: str) -> None:
-    """The caller's kubeconfig with another user in it."""
+    """Write a copy of a kubeconfig with the token's user as its only user."""
     document = yaml.safe_load(own.read_text(encoding="utf-8"))
     current = next(c for c in document["contexts"] if c["name"] == document["current-context"])
     current["context"]["user"] = "node-plugin"

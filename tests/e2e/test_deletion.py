@@ -1,4 +1,4 @@
-"""Pods that are torn away, and a driver that is, leave nothing behind."""
+"""Force-deleted pods and an uninstalled driver leave nothing behind."""
 
 from collections.abc import Callable
 
@@ -13,10 +13,8 @@ Slices = Callable[[], list[Json]]
 SMALL = {"tflops": "10", "vram": "1Gi"}
 
 
-@pytest.mark.usefixtures("quiet")
-def test_pods_that_are_force_deleted_give_their_cards_back(
-    tenants: Tenants, slices: Slices
-) -> None:
+@pytest.mark.usefixtures("idle_node")
+def test_cards_of_force_deleted_pods_are_free_again(tenants: Tenants, slices: Slices) -> None:
     cards = sum(len(item["spec"]["devices"]) for item in slices())
     for wave in ("old", "new"):
         pods = [f"{wave}-{number}" for number in range(cards)]
@@ -24,17 +22,17 @@ def test_pods_that_are_force_deleted_give_their_cards_back(
             tenants.template(name, request("gpu", {}))
             tenants.pod(name, template=name)
         for name in pods:
-            tenants.runs(name, seconds=120)
-        tenants.end(*pods, grace_seconds=0)
+            tenants.wait_until_running(name, seconds=120)
+        tenants.delete(*pods, grace_seconds=0)
 
 
-def test_a_pod_of_the_same_name_gets_a_share_of_its_own(tenants: Tenants) -> None:
+def test_pod_recreated_with_the_same_name_gets_a_new_claim(tenants: Tenants) -> None:
     tenants.run("a", SMALL)
     first = tenants.claim("a")
 
-    tenants.end("a", grace_seconds=0)
+    tenants.delete("a", grace_seconds=0)
     tenants.pod("a", template="a")
-    tenants.runs("a", seconds=120)
+    tenants.wait_until_running("a", seconds=120)
 
     second = tenants.claim("a")
     assert first is not None
@@ -42,7 +40,7 @@ def test_a_pod_of_the_same_name_gets_a_share_of_its_own(tenants: Tenants) -> Non
     assert first["metadata"]["uid"] != second["metadata"]["uid"]
 
 
-def test_pods_run_on_while_the_driver_is_gone_and_end_once_it_is_back(
+def test_pods_keep_running_while_the_driver_is_gone_and_end_once_it_is_back(
     tenants: Tenants, driver: Driver, slices: Slices, cluster: Cluster
 ) -> None:
     tenants.run("a", SMALL)
@@ -56,5 +54,7 @@ def test_pods_run_on_while_the_driver_is_gone_and_end_once_it_is_back(
         driver.start()
 
     cluster.until("the slices to be back", slices, seconds=60)
-    cluster.until("the pod and its claim to be gone", lambda: not tenants.left("a"), seconds=180)
+    cluster.until(
+        "the pod and its claim to be gone", lambda: not tenants.remaining("a"), seconds=180
+    )
     tenants.run("b", SMALL)

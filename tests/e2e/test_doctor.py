@@ -1,4 +1,4 @@
-"""The doctor finds nothing wrong where everything works."""
+"""Findings of the doctor on a cluster where everything works."""
 
 import json
 import subprocess
@@ -11,16 +11,16 @@ _SECONDS = 60
 
 
 @pytest.mark.usefixtures("slices", "device_class")
-def test_a_cluster_that_works_has_no_problem(kubeconfig: str) -> None:
-    found = examined(kubeconfig)
+def test_doctor_finds_no_problem_in_a_working_cluster(kubeconfig: str) -> None:
+    found = findings_of(kubeconfig)
 
-    looked_at = {finding["theme"] for finding in found}
-    assert {"kubernetes", "slices", "device class", "rights", "webhook"} <= looked_at
+    themes = {finding["theme"] for finding in found}
+    assert {"kubernetes", "slices", "device class", "rights", "webhook"} <= themes
     assert [finding for finding in found if finding["level"] == "problem"] == []
 
 
-def examined(kubeconfig: str) -> list[dict[str, Any]]:
-    """The findings on a workstation."""
+def findings_of(kubeconfig: str) -> list[dict[str, Any]]:
+    """Run the doctor as on a workstation and return its findings."""
     doctor = [sys.executable, "-m", "tensorfusion_dra", "doctor", "--on", "workstation"]
     ended = subprocess.run(
         [*doctor, "--kubeconfig", kubeconfig, "-o", "json"],

@@ -1,4 +1,4 @@
-"""Claims of other kinds: for administrators, with alternatives, with parameters, made by hand."""
+"""Claims with admin access, alternatives, parameters, or without a template."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -13,21 +13,21 @@ from tests.e2e.cluster import RESOURCE, Cluster, Json
 from tests.e2e.tenants import Tenants, request
 
 SMALL = {"tflops": "10", "vram": "1Gi"}
-LEAST = {"tflops": "0", "vram": "1Mi"}
+SMALLEST = {"tflops": "0", "vram": "1Mi"}
 
 
-def test_an_administrator_sees_a_card_beside_its_users_without_a_limit(
+def test_admin_access_includes_cards_in_use_and_has_no_limit(
     tenants: Tenants, cluster: Cluster
 ) -> None:
     labels = {"resource.kubernetes.io/admin-access": "true"}
     cluster.merge("Namespace", tenants.namespace, {"metadata": {"labels": labels}})
     tenants.run("user", SMALL)
-    # The scheduler counts capacity for administrators, too: by default a card's all, so that
-    # cards in use would be left out. With the least there is, every card has room.
-    everything = request("gpu", LEAST, adminAccess=True, allocationMode="All")
+    # The scheduler counts capacity for admin access, too. By default that is all of a card, so
+    # cards in use would not match. With the smallest share, every card has enough left.
+    everything = request("gpu", SMALLEST, adminAccess=True, allocationMode="All")
     tenants.template("watch", everything)
     tenants.pod("watch", template="watch")
-    tenants.runs("watch")
+    tenants.wait_until_running("watch")
 
     env = tenants.env("watch")
 
@@ -37,9 +37,9 @@ def test_an_administrator_sees_a_card_beside_its_users_without_a_limit(
     assert names.ENV_MEMORY_LIMIT not in env
 
 
-def test_the_first_alternative_that_can_be_had_is_taken(tenants: Tenants) -> None:
-    def alternative(name: str, asks: dict[str, str]) -> dict[str, Any]:
-        exactly = request(name, asks)["exactly"]
+def test_first_alternative_that_fits_is_allocated(tenants: Tenants) -> None:
+    def alternative(name: str, capacity: dict[str, str]) -> dict[str, Any]:
+        exactly = request(name, capacity)["exactly"]
         return {"name": name, **exactly}
 
     tenants.template(
@@ -53,7 +53,7 @@ def test_the_first_alternative_that_can_be_had_is_taken(tenants: Tenants) -> Non
         },
     )
     tenants.pod("either", template="either", containers=("gpu",))
-    tenants.runs("either")
+    tenants.wait_until_running("either")
 
     (result,) = tenants.results("either")
     assert result["request"] == "gpu/small"
@@ -69,7 +69,7 @@ def test_parameters_of_a_claim_set_its_limits(tenants: Tenants) -> None:
     config = {"opaque": {"driver": names.DRIVER, "parameters": parameters}}
     tenants.template("limited", request("gpu", SMALL), config=[config])
     tenants.pod("limited", template="limited")
-    tenants.runs("limited")
+    tenants.wait_until_running("limited")
 
     env = tenants.env("limited")
 
@@ -78,7 +78,7 @@ def test_parameters_of_a_claim_set_its_limits(tenants: Tenants) -> None:
 
 @pytest.fixture
 def hard_class(cluster: Cluster) -> Iterator[str]:
-    """A DeviceClass that says hard: with Tensor Fusion's limiter no claim may say it itself."""
+    """DeviceClass with hard isolation, which a claim may not set with Tensor Fusion's limiter."""
     name = f"{names.DEVICE_CLASS}-e2e-hard"
     parameters = {"apiVersion": API_VERSION, "kind": KIND, "isolation": "hard"}
     cluster.create(
@@ -96,14 +96,14 @@ def hard_class(cluster: Cluster) -> Iterator[str]:
     cluster.delete("DeviceClass", name)
 
 
-def test_isolation_that_cannot_take_memory_back_lends_none(
+def test_hard_isolation_ignores_a_memory_limit_above_the_request(
     tenants: Tenants, hard_class: str
 ) -> None:
     parameters = {"apiVersion": API_VERSION, "kind": KIND, "limits": {"vram": "3Gi"}}
     config = {"opaque": {"driver": names.DRIVER, "parameters": parameters}}
     tenants.template("hard", request("gpu", SMALL, deviceClassName=hard_class), config=[config])
     tenants.pod("hard", template="hard")
-    tenants.runs("hard")
+    tenants.wait_until_running("hard")
 
     env = tenants.env("hard")
 
@@ -111,7 +111,7 @@ def test_isolation_that_cannot_take_memory_back_lends_none(
     assert env[names.ENV_MEMORY_LIMIT] == "1024"
 
 
-def test_parameters_that_are_wrong_are_told_at_creation_or_in_the_pods_events(
+def test_invalid_parameters_are_rejected_at_creation_or_reported_as_event(
     tenants: Tenants, cluster: Cluster
 ) -> None:
     parameters = {"apiVersion": API_VERSION, "kind": KIND, "isolation": "hardest"}
@@ -119,18 +119,18 @@ def test_parameters_that_are_wrong_are_told_at_creation_or_in_the_pods_events(
     wrong = request("gpu", SMALL)
 
     if webhook.ours(cluster.objects("ValidatingWebhookConfiguration")):
-        with pytest.raises(StatusError) as refused:
+        with pytest.raises(StatusError) as rejected:
             tenants.template("wrong", wrong, config=[config])
-        said = str(refused.value)
+        message = str(rejected.value)
     else:
         tenants.template("wrong", wrong, config=[config])
         tenants.pod("wrong", template="wrong")
-        said = tenants.event("wrong", "FailedPrepareDynamicResources")
+        message = tenants.event("wrong", "FailedPrepareDynamicResources")
 
-    assert "isolation: found 'hardest'" in said
+    assert "isolation: found 'hardest'" in message
 
 
-def test_pods_can_share_a_claim_that_was_made_by_hand(tenants: Tenants, cluster: Cluster) -> None:
+def test_pods_can_share_a_claim_without_template(tenants: Tenants, cluster: Cluster) -> None:
     cluster.create(
         {
             "apiVersion": RESOURCE,
@@ -142,7 +142,7 @@ def test_pods_can_share_a_claim_that_was_made_by_hand(tenants: Tenants, cluster:
     for name in ("a", "b"):
         tenants.pod(name, claim="common")
     for name in ("a", "b"):
-        tenants.runs(name)
+        tenants.wait_until_running(name)
 
     shares = [
         {key for key in tenants.env(name) if key.startswith(names.ENV_SHARE_PREFIX)}
@@ -150,17 +150,17 @@ def test_pods_can_share_a_claim_that_was_made_by_hand(tenants: Tenants, cluster:
     ]
 
     assert shares[0] == shares[1] != set()
-    tenants.end("a")
+    tenants.delete("a")
     claim = cluster.find("ResourceClaim", "common", namespace=tenants.namespace)
     assert claim is not None
     assert claim["status"]["allocation"], "the other pod still uses it"
 
 
 @pytest.mark.parametrize("amount", ["-1", "-100"])
-def test_a_negative_request_takes_nothing_from_others(tenants: Tenants, amount: str) -> None:
+def test_negative_request_does_not_add_capacity(tenants: Tenants, amount: str) -> None:
     tenants.template("negative", request("gpu", {"tflops": amount, "vram": "1Gi"}))
     tenants.pod("negative", template="negative")
-    tenants.runs("negative")
+    tenants.wait_until_running("negative")
 
     (result,) = tenants.results("negative")
 
@@ -169,43 +169,43 @@ def test_a_negative_request_takes_nothing_from_others(tenants: Tenants, amount: 
 
 @pytest.fixture
 def resource_name(cluster: Cluster, device_class: None) -> Iterator[str]:
-    """A resource name that the DeviceClass stands for while the test runs."""
+    """Extended resource name of the DeviceClass while the test runs."""
     found = cluster.find("DeviceClass", names.DEVICE_CLASS)
     assert found is not None
     before = found["spec"].get("extendedResourceName")
     wanted = before or f"{names.DEVICE_CLASS}/e2e-gpu"
 
-    def called(name: str | None) -> Any:
+    def set_name(name: str | None) -> Any:
         patch = {"spec": {"extendedResourceName": name}}
         stored = cluster.merge("DeviceClass", names.DEVICE_CLASS, patch)
         return stored["spec"].get("extendedResourceName")
 
-    assert called(wanted) == wanted, (
-        "the API server dropped extendedResourceName: turn the feature gate DRAExtendedResource "
-        "on, or leave this test out with -m 'not extended_resource'"
+    assert set_name(wanted) == wanted, (
+        "the API server dropped extendedResourceName: enable the feature gate DRAExtendedResource "
+        "or deselect this test with -m 'not extended_resource'"
     )
     yield wanted
-    called(before)
+    set_name(before)
 
 
 @pytest.mark.extended_resource
-@pytest.mark.usefixtures("quiet")
-def test_a_pod_that_asks_for_a_plain_resource_name_gets_a_whole_card(
+@pytest.mark.usefixtures("idle_node")
+def test_pod_with_an_extended_resource_gets_a_whole_card(
     tenants: Tenants, slices: Callable[[], list[Json]], resource_name: str, cluster: Cluster
 ) -> None:
     pod = tenants.document("plain")
     pod["spec"]["containers"][0]["resources"] = {"limits": {resource_name: "1"}}
     cluster.create(pod)
-    tenants.runs("plain")
+    tenants.wait_until_running("plain")
 
     env = tenants.env("plain")
 
     (claim,) = cluster.objects("ResourceClaim", namespace=tenants.namespace)
     (result,) = claim["status"]["allocation"]["devices"]["results"]
-    has = {
+    vram = {
         device["name"]: device["capacity"]["vram"]["value"]
         for item in slices()
         for device in item["spec"]["devices"]
     }
-    assert result["consumedCapacity"]["vram"] == has[result["device"]]
+    assert result["consumedCapacity"]["vram"] == vram[result["device"]]
     assert env[names.ENV_SM_PERCENT_LIMIT] == "100"

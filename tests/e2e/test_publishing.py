@@ -1,4 +1,4 @@
-"""The node is registered and publishes what a scheduler can use."""
+"""Registration with the kubelet, and the published slices."""
 
 from collections.abc import Callable
 
@@ -10,7 +10,7 @@ from tests.e2e.drivers import Driver
 Slices = Callable[[], list[Json]]
 
 
-def test_the_kubelet_registers_the_driver(driver: Driver, cluster: Cluster) -> None:
+def test_kubelet_registers_the_driver(driver: Driver, cluster: Cluster) -> None:
     driver.start()
 
     cluster.until(
@@ -18,7 +18,7 @@ def test_the_kubelet_registers_the_driver(driver: Driver, cluster: Cluster) -> N
     )
 
 
-def test_slices_are_owned_by_their_node_and_complete(
+def test_slices_are_complete_and_owned_by_their_node(
     slices: Slices, cluster: Cluster, node_name: str
 ) -> None:
     node = cluster.find("Node", node_name)
@@ -40,7 +40,7 @@ def test_slices_are_owned_by_their_node_and_complete(
         assert slice_rules.slice_violations(item["spec"]) == ()
 
 
-def test_no_field_of_a_device_was_dropped(slices: Slices) -> None:
+def test_api_server_drops_no_field_of_a_device(slices: Slices) -> None:
     devices = [device for item in slices() for device in item["spec"]["devices"]]
 
     assert devices
@@ -53,7 +53,7 @@ def test_no_field_of_a_device_was_dropped(slices: Slices) -> None:
         assert documented <= device["attributes"].keys()
 
 
-def test_a_slice_that_somebody_deletes_is_back(slices: Slices, cluster: Cluster) -> None:
+def test_deleted_slice_is_published_again(slices: Slices, cluster: Cluster) -> None:
     before = slices()
 
     cluster.delete("ResourceSlice", before[0]["metadata"]["name"])

@@ -1,4 +1,4 @@
-"""Pods that only carry annotations, as the webhook turns them into pods with claims."""
+"""Pods with annotations, to which the webhook adds claims."""
 
 from pathlib import Path
 
@@ -21,9 +21,9 @@ DRA = {"tensor-fusion.ai/dra-enabled": "true"}
 
 @pytest.fixture
 def annotated(tenants: Tenants, cluster: Cluster) -> Tenants:
-    """A namespace with the claim template, on a cluster with the webhook."""
+    """Namespace with the claim template, on a cluster with the webhook."""
     assert webhook.ours(cluster.objects("MutatingWebhookConfiguration")), (
-        "no webhook of this driver: install daemonset/overlays/webhook, or leave these tests out "
+        "no webhook of this driver: install daemonset/overlays/webhook, or deselect these tests "
         "with -m 'not webhook'"
     )
     template = yaml.safe_load(TEMPLATE.read_text(encoding="utf-8"))
@@ -32,26 +32,26 @@ def annotated(tenants: Tenants, cluster: Cluster) -> Tenants:
     return tenants
 
 
-def test_the_quick_start_of_the_guide_runs_with_its_share(annotated: Tenants) -> None:
+def test_quick_start_example_runs_with_its_share(annotated: Tenants) -> None:
     example = yaml.safe_load(EXAMPLE.read_text(encoding="utf-8"))
 
     annotated.pod("quick", annotations=example["metadata"]["annotations"])
-    annotated.runs("quick")
+    annotated.wait_until_running("quick")
 
     (result,) = annotated.results("quick")
     assert result["consumedCapacity"] == {"tflops": "100", "vram": "16Gi"}
     assert annotated.env("quick")[names.ENV_MEMORY_LIMIT] == str(16 * 1024)
 
 
-def test_a_memory_limit_may_be_more_than_the_request(annotated: Tenants) -> None:
-    asks = {
+def test_memory_limit_may_exceed_the_request(annotated: Tenants) -> None:
+    annotations = {
         **DRA,
         "tensor-fusion.ai/tflops-request": "100",
         "tensor-fusion.ai/vram-request": "16Gi",
         "tensor-fusion.ai/vram-limit": "20Gi",
     }
-    annotated.pod("more", annotations=asks)
-    annotated.runs("more")
+    annotated.pod("more", annotations=annotations)
+    annotated.wait_until_running("more")
 
     env = annotated.env("more")
 
@@ -60,32 +60,36 @@ def test_a_memory_limit_may_be_more_than_the_request(annotated: Tenants) -> None
     assert env[names.ENV_MEMORY_LIMIT] == str(20 * 1024)
 
 
-def test_a_pod_that_asks_for_two_gpus_gets_two_cards(annotated: Tenants) -> None:
-    asks = {
+def test_pod_that_requests_two_gpus_gets_two_cards(annotated: Tenants) -> None:
+    annotations = {
         **DRA,
         "tensor-fusion.ai/tflops-request": "10",
         "tensor-fusion.ai/vram-request": "1Gi",
         "tensor-fusion.ai/gpu-count": "2",
     }
-    annotated.pod("two", annotations=asks)
-    annotated.runs("two")
+    annotated.pod("two", annotations=annotations)
+    annotated.wait_until_running("two")
 
     assert len({result["device"] for result in annotated.results("two")}) == 2
 
 
-def test_annotations_that_mean_nothing_are_refused_all_at_once(annotated: Tenants) -> None:
-    asks = {**DRA, "tensor-fusion.ai/tflops-request": "many", "tensor-fusion.ai/gpu-count": "0"}
+def test_invalid_annotations_are_all_reported_at_once(annotated: Tenants) -> None:
+    annotations = {
+        **DRA,
+        "tensor-fusion.ai/tflops-request": "many",
+        "tensor-fusion.ai/gpu-count": "0",
+    }
 
-    with pytest.raises(StatusError) as refused:
-        annotated.pod("wrong", annotations=asks)
+    with pytest.raises(StatusError) as rejected:
+        annotated.pod("wrong", annotations=annotations)
 
-    for annotation in asks.keys() - DRA.keys():
-        assert annotation in str(refused.value)
+    for annotation in annotations.keys() - DRA.keys():
+        assert annotation in str(rejected.value)
 
 
-def test_a_pod_that_asks_for_nothing_is_left_alone(annotated: Tenants) -> None:
+def test_pod_without_annotations_is_unchanged(annotated: Tenants) -> None:
     annotated.pod("plain")
-    annotated.runs("plain")
+    annotated.wait_until_running("plain")
 
     assert "resourceClaims" not in annotated.stored("plain")["spec"]
     assert names.ENV_MEMORY_LIMIT not in annotated.env("plain")

@@ -1,4 +1,4 @@
-"""Running pods and starting ones outlive the kubelet, the driver and the node's boot."""
+"""Pods across restarts of the kubelet, the driver and the node."""
 
 import contextlib
 import threading
@@ -21,7 +21,7 @@ RECOVERY_SECONDS = 180.0
 
 
 @pytest.mark.node_command
-def test_a_kubelet_restart_disturbs_nobody_and_slices_come_back(
+def test_kubelet_restart_disturbs_no_pod_and_slices_come_back(
     tenants: Tenants, slices: Slices, node_command: NodeCommand, cluster: Cluster
 ) -> None:
     tenants.run("before", SMALL)
@@ -37,11 +37,11 @@ def test_a_kubelet_restart_disturbs_nobody_and_slices_come_back(
     tenants.run("after", SMALL)
 
     assert _started(tenants.stored("before")) == started
-    tenants.end("before", "after")
+    tenants.delete("before", "after")
 
 
 @pytest.mark.node_command
-def test_a_pod_that_is_deleted_while_the_kubelet_is_away_is_given_back(
+def test_claim_of_pod_deleted_while_the_kubelet_is_away_is_unprepared(
     tenants: Tenants, node_command: NodeCommand, cluster: Cluster, driver: Driver
 ) -> None:
     tenants.run("a", SMALL)
@@ -56,7 +56,7 @@ def test_a_pod_that_is_deleted_while_the_kubelet_is_away_is_given_back(
 
     cluster.until(
         "the pod and its claim to be gone",
-        lambda: not tenants.left("a"),
+        lambda: not tenants.remaining("a"),
         seconds=RECOVERY_SECONDS,
     )
     cluster.until(
@@ -69,7 +69,7 @@ def test_a_pod_that_is_deleted_while_the_kubelet_is_away_is_given_back(
     )
 
 
-def test_a_driver_that_is_killed_serves_again_and_knows_its_claims(
+def test_killed_driver_serves_again_and_keeps_its_claims(
     tenants: Tenants, driver: Driver, slices: Slices
 ) -> None:
     env = tenants.run("a", SMALL)
@@ -80,10 +80,10 @@ def test_a_driver_that_is_killed_serves_again_and_knows_its_claims(
 
     assert tenants.env("a") == env
     assert [item["metadata"]["uid"] for item in slices()] == before
-    tenants.end("a", "b")
+    tenants.delete("a", "b")
 
 
-def test_a_pod_that_starts_while_the_driver_is_away_runs_once_it_is_back(
+def test_pod_created_while_the_driver_is_away_runs_once_it_is_back(
     tenants: Tenants, driver: Driver
 ) -> None:
     tenants.template("a", request("gpu", SMALL))
@@ -94,34 +94,34 @@ def test_a_pod_that_starts_while_the_driver_is_away_runs_once_it_is_back(
     finally:
         driver.start()
 
-    tenants.runs("a", seconds=RECOVERY_SECONDS)
+    tenants.wait_until_running("a", seconds=RECOVERY_SECONDS)
 
 
-@pytest.mark.usefixtures("quiet")
-@pytest.mark.parametrize("trouble", ["kill", "upgrade"])
+@pytest.mark.usefixtures("idle_node")
+@pytest.mark.parametrize("disruption", ["kill", "upgrade"])
 def test_pods_come_and_go_while_the_driver_is_killed_or_upgraded(
-    tenants: Tenants, driver: Driver, slices: Slices, trouble: str
+    tenants: Tenants, driver: Driver, slices: Slices, disruption: str
 ) -> None:
     tenants.template("share", request("gpu", {"tflops": "30", "vram": "4Gi"}))
-    with _happening(getattr(driver, trouble), times=3) as over:
+    with _repeated(getattr(driver, disruption), times=3) as done:
         wave = 0
-        while not over.is_set() or wave < 3:
+        while not done.is_set() or wave < 3:
             pods = [f"w{wave}-{number}" for number in range(4)]
             for name in pods:
                 tenants.pod(name, template="share")
             for name in pods:
-                tenants.runs(name, seconds=RECOVERY_SECONDS)
+                tenants.wait_until_running(name, seconds=RECOVERY_SECONDS)
             assert _overcommitted(tenants.cluster, slices) == {}
             for name in pods:
                 assert tenants.env(name)[names.ENV_MEMORY_LIMIT] == "4096"
-            tenants.end(*pods, seconds=RECOVERY_SECONDS)
+            tenants.delete(*pods, seconds=RECOVERY_SECONDS)
             wave += 1
 
-    print(f"{wave} waves of 4 pods while the driver met {trouble} 3 times")
+    print(f"{wave} waves of 4 pods during 3 disruptions: {disruption}")
 
 
 @pytest.mark.node_command
-def test_a_reboot_of_the_node_gives_pods_their_shares_again(
+def test_new_pod_gets_a_share_after_a_reboot_of_the_node(
     tenants: Tenants, node_command: NodeCommand, cluster: Cluster, driver: Driver, slices: Slices
 ) -> None:
     tenants.run("a", SMALL)
@@ -130,35 +130,35 @@ def test_a_reboot_of_the_node_gives_pods_their_shares_again(
         node_command("reboot")
     cluster.until("slices", slices, seconds=RECOVERY_SECONDS)
 
-    # Its container died with the node, and restartPolicy Never leaves it so.
+    # The reboot ended its container, and restartPolicy Never starts no other.
     cluster.until(
-        "the old pod to be seen as ended",
+        "the old pod to have ended",
         lambda: tenants.stored("a")["status"]["phase"] in {"Failed", "Succeeded"},
         seconds=RECOVERY_SECONDS,
     )
     tenants.run("b", SMALL)
-    tenants.end("a", "b", seconds=RECOVERY_SECONDS)
+    tenants.delete("a", "b", seconds=RECOVERY_SECONDS)
 
 
 @contextmanager
-def _happening(trouble: Callable[[], None], *, times: int) -> Iterator[threading.Event]:
-    """Lets the trouble happen again and again beside the block; set once it has happened enough."""
-    over = threading.Event()
+def _repeated(disruption: Callable[[], None], *, times: int) -> Iterator[threading.Event]:
+    """Repeat a disruption during the block; the yielded event is set after the last one."""
+    done = threading.Event()
     failed: list[BaseException] = []
 
     def again() -> None:
         try:
             for _ in range(times):
-                trouble()
-        except BaseException as error:  # noqa: BLE001 - told in the test's own thread
+                disruption()
+        except BaseException as error:  # noqa: BLE001 - raised in the test's own thread
             failed.append(error)
         finally:
-            over.set()
+            done.set()
 
     thread = threading.Thread(target=again)
     thread.start()
     try:
-        yield over
+        yield done
     finally:
         thread.join()
         with contextlib.ExitStack() as stack:
@@ -180,20 +180,20 @@ def _started(pod: Json) -> list[str]:
 
 
 def _overcommitted(cluster: Cluster, slices: Slices) -> dict[str, int]:
-    """What claims hold of a device beyond what it has, in billionths of its capacity."""
-    has = {
+    """Return consumption beyond capacity by pool/device/capacity, in billionths of its unit."""
+    capacity = {
         (item["spec"]["pool"]["name"], device["name"], name): quantity.parse(amount["value"]).nano
         for item in slices()
         for device in item["spec"]["devices"]
         for name, amount in device["capacity"].items()
     }
-    held: dict[tuple[str, str, str], int] = {}
+    consumed: dict[tuple[str, str, str], int] = {}
     for result in cluster.allocated():
         for name, amount in (result.get("consumedCapacity") or {}).items():
             key = (result["pool"], result["device"], name)
-            held[key] = held.get(key, 0) + quantity.parse(amount).nano
+            consumed[key] = consumed.get(key, 0) + quantity.parse(amount).nano
     return {
-        f"{pool}/{device}/{name}": amount - has[pool, device, name]
-        for (pool, device, name), amount in held.items()
-        if (pool, device, name) in has and amount > has[pool, device, name]
+        f"{pool}/{device}/{name}": amount - capacity[pool, device, name]
+        for (pool, device, name), amount in consumed.items()
+        if (pool, device, name) in capacity and amount > capacity[pool, device, name]
     }

@@ -1,4 +1,4 @@
-"""Pods get the shares they ask for, and no mix of them takes more than there is."""
+"""Shares of pods: they get what they request, and never more than a card has in total."""
 
 import json
 from collections.abc import Callable
@@ -18,7 +18,7 @@ QUARTER = {"tflops": "78", "vram": "16Gi"}
 
 
 def total(slices: Slices, capacity: str) -> list[int]:
-    """What each of the node's devices has of a capacity, in billionths."""
+    """Return a capacity of each of the node's devices, in billionths of its unit."""
     return [
         quantity.parse(device["capacity"][capacity]["value"]).nano
         for item in slices()
@@ -27,14 +27,14 @@ def total(slices: Slices, capacity: str) -> list[int]:
 
 
 def virtual_tflops(slices: Slices) -> list[int]:
-    """As total(), for oversubscribed compute; empty unless every device has some."""
+    """Return total() of oversubscribed compute; empty unless every device has it."""
     try:
         return total(slices, "virtual_tflops")
     except KeyError:
         return []
 
 
-def test_a_container_finds_its_limits_in_its_environment(tenants: Tenants, slices: Slices) -> None:
+def test_container_has_its_limits_in_its_environment(tenants: Tenants, slices: Slices) -> None:
     env = tenants.run("a", QUARTER)
 
     (result,) = tenants.results("a")
@@ -48,7 +48,7 @@ def test_a_container_finds_its_limits_in_its_environment(tenants: Tenants, slice
     assert quantity.parse(result["consumedCapacity"]["vram"]).nano == 16 * GIB * 10**9
 
 
-def test_fractions_are_neither_rounded_up_nor_lost(tenants: Tenants) -> None:
+def test_fractional_amounts_are_not_rounded(tenants: Tenants) -> None:
     env = tenants.run("a", {"tflops": "71.2", "vram": "1500Mi"})
 
     (result,) = tenants.results("a")
@@ -56,19 +56,21 @@ def test_fractions_are_neither_rounded_up_nor_lost(tenants: Tenants) -> None:
     assert env[names.ENV_MEMORY_LIMIT] == "1500"
 
 
-@pytest.mark.usefixtures("quiet")
-def test_cards_are_filled_to_the_last_unit_and_not_beyond(tenants: Tenants, slices: Slices) -> None:
+@pytest.mark.usefixtures("idle_node")
+def test_cards_can_be_filled_to_the_last_unit_and_not_beyond(
+    tenants: Tenants, slices: Slices
+) -> None:
     cards = total(slices, "tflops")
     thirds = {"tflops": f"{cards[0] // 3}n", "vram": "1Gi"}
     for number in range(3 * len(cards)):
         tenants.template(f"third-{number}", request("gpu", thirds))
         tenants.pod(f"third-{number}", template=f"third-{number}")
     for number in range(3 * len(cards)):
-        tenants.runs(f"third-{number}")
+        tenants.wait_until_running(f"third-{number}")
 
     tenants.template("more", request("gpu", {"tflops": "1", "vram": "1Mi"}))
     tenants.pod("more", template="more")
-    tenants.waits("more")
+    tenants.wait_until_unschedulable("more")
     taken: dict[str, int] = {}
     for number in range(3 * len(cards)):
         (result,) = tenants.results(f"third-{number}")
@@ -77,12 +79,12 @@ def test_cards_are_filled_to_the_last_unit_and_not_beyond(tenants: Tenants, slic
 
     assert all(amount <= cards[0] for amount in taken.values())
     assert len(taken) == len(cards)
-    tenants.end("third-0")
-    tenants.runs("more")
+    tenants.delete("third-0")
+    tenants.wait_until_running("more")
 
 
-@pytest.mark.usefixtures("quiet")
-def test_an_oversubscribed_pool_hands_out_half_as_much_again_and_no_more(
+@pytest.mark.usefixtures("idle_node")
+def test_oversell_ratio_150_allocates_half_as_much_again_and_no_more(
     tenants: Tenants, driver: Driver, slices: Slices, cluster: Cluster
 ) -> None:
     physical = total(slices, "tflops")
@@ -95,44 +97,44 @@ def test_an_oversubscribed_pool_hands_out_half_as_much_again_and_no_more(
         for name in pods:
             tenants.pod(name, template="third")
         for name in pods:
-            tenants.runs(name)
+            tenants.wait_until_running(name)
 
         tenants.template("more", request("gpu", {"virtual_tflops": "1", "virtual_vram": "1Mi"}))
         tenants.pod("more", template="more")
-        tenants.waits("more")
-        # A card that tenants divide is not given alone.
-        tenants.template("alone", request("gpu", {"tflops": "1", "vram": "1Gi"}))
-        tenants.pod("alone", template="alone")
-        tenants.waits("alone")
+        tenants.wait_until_unschedulable("more")
+        # A card that tenants share cannot be allocated exclusively.
+        tenants.template("exclusive", request("gpu", {"tflops": "1", "vram": "1Gi"}))
+        tenants.pod("exclusive", template="exclusive")
+        tenants.wait_until_unschedulable("exclusive")
         taken: dict[str, int] = {}
         for name in pods:
             (result,) = tenants.results(name)
             amount = quantity.parse(result["consumedCapacity"]["virtual_tflops"]).nano
             taken[result["device"]] = taken.get(result["device"], 0) + amount
-        tenants.end("more", "alone", *pods)
+        tenants.delete("more", "exclusive", *pods)
 
     assert virtual == [amount * 3 // 2 for amount in physical]
     assert all(virtual[0] - 3 < amount <= virtual[0] for amount in taken.values()), (
-        "nothing is left but what does not divide by three"
+        "only the remainder of the division by three may be left"
     )
     assert len(taken) == len(virtual)
 
 
-@pytest.mark.usefixtures("quiet")
-def test_who_names_no_amount_gets_a_card_alone(tenants: Tenants, slices: Slices) -> None:
+@pytest.mark.usefixtures("idle_node")
+def test_request_without_amounts_gets_a_whole_card(tenants: Tenants, slices: Slices) -> None:
     cards = len(total(slices, "vram"))
     for number in range(cards):
         tenants.template(f"whole-{number}", request("gpu", {}))
         tenants.pod(f"whole-{number}", template=f"whole-{number}")
     devices = set()
     for number in range(cards):
-        tenants.runs(f"whole-{number}")
+        tenants.wait_until_running(f"whole-{number}")
         devices |= {result["device"] for result in tenants.results(f"whole-{number}")}
 
     tenants.template("part", request("gpu", {"tflops": "1", "vram": "1Gi"}))
     tenants.pod("part", template="part")
 
-    assert tenants.waits("part")
+    assert tenants.wait_until_unschedulable("part")
     assert len(devices) == cards
 
 
@@ -143,7 +145,7 @@ def test_two_shares_of_one_pod_keep_their_own_limits(tenants: Tenants) -> None:
         request("large", {"tflops": "20", "vram": "2Gi"}),
     )
     tenants.pod("two", template="two", containers=("small", "large", None))
-    tenants.runs("two")
+    tenants.wait_until_running("two")
 
     small, large, both = (tenants.env("two", index) for index in range(3))
 
@@ -153,15 +155,15 @@ def test_two_shares_of_one_pod_keep_their_own_limits(tenants: Tenants) -> None:
     assert len(shares) == 2
 
 
-@pytest.mark.usefixtures("quiet")
-def test_several_gpus_of_a_pod_are_several_cards(tenants: Tenants, slices: Slices) -> None:
+@pytest.mark.usefixtures("idle_node")
+def test_several_gpus_of_a_pod_are_different_cards(tenants: Tenants, slices: Slices) -> None:
     cards = len(total(slices, "vram"))
     assert cards > 1, "the node has one card: choose another with --node"
     distinct = {"distinctAttribute": f"{names.DRIVER}/{names.ATTR_UUID}"}
     requests = [request(f"gpu-{number}", QUARTER) for number in range(cards)]
     tenants.template("many", *requests, constraints=[distinct])
     tenants.pod("many", template="many")
-    tenants.runs("many")
+    tenants.wait_until_running("many")
 
     env = tenants.env("many")
 
@@ -169,7 +171,9 @@ def test_several_gpus_of_a_pod_are_several_cards(tenants: Tenants, slices: Slice
     assert len(json.loads(env[names.ENV_MEM_LIMIT_BY_UUID])) == cards
 
 
-def test_the_claims_status_tells_what_the_pod_got(tenants: Tenants, cluster: Cluster) -> None:
+def test_claim_status_has_the_device_and_its_ready_condition(
+    tenants: Tenants, cluster: Cluster
+) -> None:
     tenants.run("a", QUARTER)
 
     (device,) = cluster.until(
