@@ -14,7 +14,7 @@ from tensorfusion_dra.core.devices.health import CardEvent, HealthRules, Kind, M
 from tensorfusion_dra.core.devices.known_cards import KnownCards, VisibleCards
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.driver.ports.discovery import HungError
-from tensorfusion_dra.driver.ports.state import CardRecords
+from tensorfusion_dra.state.card_records import CardRecords
 
 log = structlog.get_logger()
 

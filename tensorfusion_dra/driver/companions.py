@@ -11,8 +11,8 @@ from tensorfusion_dra.core.claims.share_policy import SharePolicy
 from tensorfusion_dra.core.devices.sharing import Isolation
 from tensorfusion_dra.core.errors import ClaimError
 from tensorfusion_dra.driver.ports.cluster import Pods
-from tensorfusion_dra.driver.ports.state import LedgerTransaction
 from tensorfusion_dra.driver.projection import Projection
+from tensorfusion_dra.state.ledger import Transaction
 
 _WHY: Final = "limits by variables cannot tell two claims apart"
 
@@ -66,7 +66,7 @@ class Companions:
                 found |= companions.beside(stored, claim.ref.name)
         return Together(frozenset(found))
 
-    def check(self, claim: PreparedClaim, together: Together, step: LedgerTransaction) -> None:
+    def check(self, claim: PreparedClaim, together: Together, step: Transaction) -> None:
         """Return if the claim's containers use no other claim with which limits would mix.
 
         Raises:

@@ -11,7 +11,7 @@ from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.driver.catalog import Catalog, CatalogReader
 from tensorfusion_dra.driver.node_offers import NodeOffers
-from tensorfusion_dra.driver.ports.state import Ledger, LedgerTransaction
+from tensorfusion_dra.state.ledger import Ledger, Transaction
 
 _FIRST_READ_SECONDS: Final = 10.0
 
@@ -90,7 +90,7 @@ class LocalCards:
         return today
 
 
-def recorded(step: LedgerTransaction, record: PreparedClaim) -> PreparedClaim:
+def recorded(step: Transaction, record: PreparedClaim) -> PreparedClaim:
     """Return the record as it is now.
 
     Raises:

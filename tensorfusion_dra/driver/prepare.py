@@ -21,12 +21,12 @@ from tensorfusion_dra.driver.local_cards import LocalCards
 from tensorfusion_dra.driver.node_offers import NodeOffers
 from tensorfusion_dra.driver.outcomes import Failure
 from tensorfusion_dra.driver.ports.cluster import Claims
-from tensorfusion_dra.driver.ports.state import Ledger
 from tensorfusion_dra.driver.projection import Projection
 from tensorfusion_dra.driver.recent_reads import RecentReads
 from tensorfusion_dra.driver.share_policies import SharePolicyReader
 from tensorfusion_dra.driver.status import StatusReporter
 from tensorfusion_dra.driver.tenants import Tenants
+from tensorfusion_dra.state.ledger import Ledger
 
 log = structlog.get_logger()
 

@@ -9,7 +9,8 @@ from tensorfusion_dra.core.claims.enforcers.enforcer import Enforcer, Needs
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.devices.sharing import Isolation
 from tensorfusion_dra.core.errors import ClaimError
-from tensorfusion_dra.driver.ports.state import ClaimFiles, HostFiles
+from tensorfusion_dra.state.claim_files import ClaimFiles
+from tensorfusion_dra.state.host_files import HostFiles
 
 
 class Projection:

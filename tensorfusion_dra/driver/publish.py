@@ -16,8 +16,8 @@ from tensorfusion_dra.driver.backoff import Backoff
 from tensorfusion_dra.driver.catalog import CatalogReader
 from tensorfusion_dra.driver.log_throttle import LogThrottle
 from tensorfusion_dra.driver.ports.cluster import Events, MissingRightError, Nodes, Slices
-from tensorfusion_dra.driver.ports.state import PublishingRight
 from tensorfusion_dra.driver.repairs import Repairs
+from tensorfusion_dra.state.publishing_right import PublishingRight
 
 log = structlog.get_logger()
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.errors import ClaimError, RetryableError
-from tensorfusion_dra.driver.ports.state import Ledger
 from tensorfusion_dra.driver.projection import Projection
+from tensorfusion_dra.state.ledger import Ledger
 
 
 @dataclass(slots=True, kw_only=True)

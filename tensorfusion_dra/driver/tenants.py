@@ -11,9 +11,9 @@ from tensorfusion_dra.core.claims.tenancy import Rules
 from tensorfusion_dra.core.devices.device import Device
 from tensorfusion_dra.core.errors import ClaimError, RetryableError
 from tensorfusion_dra.driver.catalog import CatalogReader
-from tensorfusion_dra.driver.ports.state import Ledger, LedgerTransaction
 from tensorfusion_dra.driver.projection import Projection
 from tensorfusion_dra.driver.status import StatusReporter
+from tensorfusion_dra.state.ledger import Ledger, Transaction
 
 log = structlog.get_logger()
 
@@ -49,7 +49,7 @@ class Tenants:
         self.project(changed)
         return changed
 
-    def regranted(self, step: LedgerTransaction, gone: PreparedClaim) -> Sequence[PreparedClaim]:
+    def regranted(self, step: Transaction, gone: PreparedClaim) -> Sequence[PreparedClaim]:
         """Return the claims whose limits grow now that another is gone."""
         catalog = self.catalog.current()
         if catalog is None:

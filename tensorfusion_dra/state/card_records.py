@@ -16,8 +16,14 @@ FILE_NAME: Final = "cards.json"
 _MODE: Final = 0o600
 
 
-class CardFile:
-    """See ports.state.CardRecords. Of two instances, each writes the same; the last one stays."""
+class CardRecords:
+    """A record of the node's cards that outlives the process.
+
+    Two instances on one node write the same content; the last write stays.
+
+    Attributes:
+        boot_id: Identifies this boot of the machine.
+    """
 
     def __init__(self, folder: Path, *, boot_id: str) -> None:
         """Reads nothing yet."""
@@ -25,7 +31,7 @@ class CardFile:
         self.boot_id = boot_id
 
     def load(self) -> Mapping[str, Any] | None:
-        """See ports.state.CardRecords."""
+        """Return what was saved last; None if nothing was, or nothing that can be read."""
         try:
             found = json.loads(self._file.read_bytes())
         except FileNotFoundError:
@@ -36,7 +42,11 @@ class CardFile:
         return found if isinstance(found, dict) else None
 
     def save(self, record: Mapping[str, Any]) -> None:
-        """See ports.state.CardRecords."""
+        """Return once the record would survive a power cut.
+
+        Raises:
+            RetryableError: The old record, or none, is still there.
+        """
         try:
             self._file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             atomic.write(self._file, json.dumps(record).encode(), mode=_MODE)

@@ -14,7 +14,10 @@ from tensorfusion_dra.state import atomic, folders
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimFiles:
-    """See ports.state.ClaimFiles. Files of other names are never touched.
+    """A folder with one JSON file for each claim; files of other names are never touched.
+
+    Every method raises:
+        RetryableError: The folder is full, read-only or missing.
 
     Attributes:
         what: What a file is, for errors.
@@ -28,7 +31,10 @@ class ClaimFiles:
     mode: int
 
     def ensure(self, claim_uid: str, document: Mapping[str, Any]) -> bool:
-        """See ports.state.ClaimFiles."""
+        """Return once a reader would find this document; True if it had to be written.
+
+        A reader sees the old file or the new one, never a part of one.
+        """
         path = self._path(claim_uid)
         content = (json.dumps(document, indent=2) + "\n").encode()
         with self._errors(path):
@@ -40,21 +46,21 @@ class ClaimFiles:
         return True
 
     def remove(self, claim_uid: str) -> None:
-        """See ports.state.ClaimFiles."""
+        """Return once no reader would find the claim's file; do nothing if there is none."""
         path = self._path(claim_uid)
         with self._errors(path):
             _clear(path)
             atomic.remove(path)
 
     def remove_unfinished(self) -> None:
-        """See ports.state.ClaimFiles."""
+        """Remove the temporary files of a crash; call it only while nothing is written."""
         with self._errors(self.folder):
             if self.folder.is_dir():
                 for path in atomic.unfinished(self.folder, prefix=self.prefix, suffix=".json"):
                     path.unlink(missing_ok=True)
 
     def claim_uids(self) -> frozenset[str]:
-        """See ports.state.ClaimFiles."""
+        """Return the UIDs of the claims that have a file."""
         with self._errors(self.folder):
             try:
                 found = [path.name for path in self.folder.iterdir()]
@@ -65,7 +71,7 @@ class ClaimFiles:
         return frozenset(uid for uid in uids if uid and not uid.startswith("."))
 
     def read(self, claim_uid: str) -> Any:
-        """See ports.state.ClaimFiles."""
+        """Return the JSON value in the claim's file; None if there is no file, or no JSON in it."""
         path = self._path(claim_uid)
         with self._errors(path):
             content = _content(path)

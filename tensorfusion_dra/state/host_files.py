@@ -16,15 +16,19 @@ _MOST_AT_ONCE: Final = 1000
 _NOT_EMPTY: Final = frozenset({errno.ENOTEMPTY, errno.EEXIST})
 
 
-class NodeFiles:
-    """See ports.state.HostFiles. Paths are the same here as on the host.
+class HostFiles:
+    """Files and folders of the host that an enforcer needs, by the same paths as on the host.
 
     A folder is never made or removed through a symbolic link in its own place: containers write
     into these folders, and a link would lead that elsewhere on the host.
     """
 
     def provide(self, needs: Needs) -> None:
-        """See ports.state.HostFiles."""
+        """Return once every file is there and every folder has its mode.
+
+        Raises:
+            RetryableError: A file is missing, or a folder cannot be made; the text has its path.
+        """
         for file in needs.files:
             with _errors(file):
                 Path(file).stat()
@@ -33,31 +37,45 @@ class NodeFiles:
                 _make(Path(folder.path), folder.mode)
 
     def withdraw(self, needs: Needs) -> None:
-        """See ports.state.HostFiles.
+        """Remove the folders if they are empty; a hypervisor may have put something in them.
 
         Raises:
-            RetryableError: Something of the folders cannot be removed; the text has its path.
+            RetryableError: A folder cannot be removed; the text has its path.
         """
         for folder in needs.folders:
             with _errors(folder.path):
                 _remove(folder)
 
     def remove(self, folder: str) -> None:
-        """See ports.state.HostFiles."""
+        """Remove a folder, whatever containers put in it; do nothing if there is none.
+
+        Returns once the folder is out of its place; remove_unfinished() removes what is left.
+
+        Raises:
+            RetryableError: It is still in its place.
+        """
         with _errors(folder):
             aside = removal.quarantine(Path(folder))
             if aside is not None:
                 removal.clear(aside, most=_MOST_AT_ONCE)
 
     def remove_unfinished(self, root: str) -> None:
-        """See ports.state.HostFiles."""
+        """Remove a part of what remove() left in this folder.
+
+        Raises:
+            RetryableError: Something cannot be removed now.
+        """
         with _errors(root):
             for aside in removal.left_in(Path(root)):
                 if not removal.clear(aside, most=_MOST_AT_ONCE):
                     return
 
     def names(self, root: str) -> frozenset[str]:
-        """See ports.state.HostFiles."""
+        """Return the names of the folders in this one; none if it does not exist.
+
+        Raises:
+            RetryableError: It cannot be read.
+        """
         with _errors(root):
             try:
                 return frozenset(path.name for path in Path(root).iterdir() if path.is_dir())

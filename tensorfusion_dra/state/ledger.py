@@ -2,7 +2,8 @@
 
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
 from typing import Final
@@ -10,8 +11,7 @@ from typing import Final
 from tensorfusion_dra.core.claims.claim import PodRef
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.errors import DriverError, FatalError, NoRoomError, RetryableError
-from tensorfusion_dra.driver.ports.state import LedgerDamage
-from tensorfusion_dra.state import ledger_check, ledger_file, ledger_queries, ledger_schema, records
+from tensorfusion_dra.state import ledger_check, ledger_file, ledger_queries, records
 from tensorfusion_dra.state.file_lock import FileLock
 from tensorfusion_dra.state.ledger_check import Found
 from tensorfusion_dra.state.ledger_file import FILE_NAME, WAIT_SECONDS, Opened
@@ -22,8 +22,25 @@ from tensorfusion_dra.state.reserve import Reserve
 LOCK_NAME: Final = "ledger.lock"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerDamage:
+    """Damage to the ledger that was found and repaired.
+
+    Attributes:
+        quarantined: Path to which the damaged file was moved; "" if single records were damaged.
+        reason: What was wrong with that file.
+        rebuilt: UIDs of claims whose records were restored from their copies.
+        lost: UIDs of claims whose records could not be restored.
+    """
+
+    quarantined: str
+    reason: str
+    rebuilt: tuple[str, ...]
+    lost: tuple[str, ...]
+
+
 class Transaction:
-    """See ports.state.LedgerTransaction.
+    """One step in the ledger; no other thread or process takes one at the same time.
 
     Copies are written before the commit, which a full disk can then still refuse, but count only
     after it: a copy without a record is taken for a record that was lost, so one of a step that
@@ -39,23 +56,23 @@ class Transaction:
         self._removed: set[str] = set()
 
     def get(self, claim_uid: str) -> PreparedClaim | None:
-        """See ports.state.LedgerTransaction."""
+        """Return the record of a claim, or None."""
         return ledger_queries.claim(self._connection, claim_uid)
 
     def claims_on(self, devices: Iterable[str]) -> Sequence[PreparedClaim]:
-        """See ports.state.LedgerTransaction."""
+        """Return every recorded claim that holds a share of one of these devices, each once."""
         return ledger_queries.claims_on(self._connection, devices)
 
     def claims(self) -> Sequence[PreparedClaim]:
-        """See ports.state.LedgerTransaction."""
+        """Return every recorded claim of this node; slow with many, so for rare cases."""
         return ledger_queries.claims(self._connection)
 
     def claims_of_pods(self, pods: Iterable[PodRef]) -> Sequence[PreparedClaim]:
-        """See ports.state.LedgerTransaction."""
+        """Return every recorded claim for a pod with the namespace and name of one of these."""
         return ledger_queries.claims_of_pods(self._connection, pods)
 
     def put(self, claim: PreparedClaim) -> None:
-        """See ports.state.LedgerTransaction."""
+        """Add the record, in place of an older one of the same UID."""
         record = records.of_claim(claim)
         self._discard(record.uid)
         self._staged[record.uid] = self._copies.staged(record)
@@ -70,7 +87,7 @@ class Transaction:
         )
 
     def remove(self, claim_uid: str) -> None:
-        """See ports.state.LedgerTransaction."""
+        """Remove the record; do nothing if there is none."""
         self._discard(claim_uid)
         self._removed.add(claim_uid)
         self._connection.execute("DELETE FROM claims WHERE uid = ?", (claim_uid,))
@@ -99,10 +116,16 @@ class Transaction:
 
 
 class Ledger:
-    """See ports.state.Ledger. One connection, used by one thread at a time.
+    """Every prepared claim of this node, in one SQLite database; safe for all threads.
 
-    What is damaged is put right where it is noticed, at the start or later: a record from its
-    copy, and the whole database by a new one that has all copies.
+    Damage is repaired where it is noticed, at startup or later: a single record from its copy, a
+    damaged database by a new one that is filled from all copies.
+
+    Every method raises:
+        NoRoomError: The disk is full.
+        RetryableError: The disk is read-only, another process holds the ledger, or damage was
+            found and is repaired now.
+        FatalError: A newer release has changed it.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -130,18 +153,18 @@ class Ledger:
         self._reserve.ensure()
 
     def get(self, claim_uid: str) -> PreparedClaim | None:
-        """See ports.state.Ledger."""
+        """Return the record of a claim, or None."""
         with self._alone() as connection:
             return ledger_queries.claim(connection, claim_uid)
 
     def claims(self) -> Sequence[PreparedClaim]:
-        """See ports.state.Ledger."""
+        """Return every recorded claim."""
         with self._alone() as connection:
             return ledger_queries.claims(connection)
 
     @contextmanager
     def transaction(self) -> Iterator[Transaction]:
-        """See ports.state.Ledger."""
+        """Run a step: on leaving, its changes survive a power cut; on an error, none is made."""
         with self._alone() as connection:
             step = Transaction(connection, self._copies)
             try:
@@ -153,7 +176,7 @@ class Ledger:
             step.committed()
 
     def check(self) -> None:
-        """See ports.state.Ledger."""
+        """Look for damage and repair it; return once all that can be repaired is repaired."""
         with self._alone() as connection:
             ledger_file.check_pages(self._path)
             with ledger_file.writing(connection):
@@ -162,14 +185,18 @@ class Ledger:
         self._reserve.ensure()
 
     def make_room(self) -> None:
-        """See ports.state.Ledger."""
+        """Free space on a full disk for the removal of a record.
+
+        Raises:
+            NoRoomError: No space could be freed.
+        """
         with self._alone() as connection:
             released = self._reserve.release()
             if not ledger_file.reuse_log(connection) and not released:
                 raise NoRoomError(f"ledger {self._path}: the disk is full")
 
     def damage(self) -> Sequence[LedgerDamage]:
-        """See ports.state.Ledger."""
+        """Return the damage that was found and repaired since the last call."""
         with self._using:
             noted, self._damage = self._damage, []
             return noted
@@ -253,26 +280,3 @@ class Ledger:
                     lost=tuple(found.lost),
                 )
             )
-
-
-def recorded(folder: Path) -> Sequence[PreparedClaim]:
-    """The claims in this folder's ledger as it stands; nothing is changed, also not if damaged.
-
-    Raises:
-        RetryableError: It cannot be read, or is damaged.
-        FatalError: A newer release wrote it.
-    """
-    path = folder.absolute() / FILE_NAME
-    try:
-        with ledger_file.errors(path):
-            if not path.exists():
-                return []
-            with closing(
-                sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
-            ) as connection:
-                ledger_schema.check_current(connection, path)
-                return ledger_queries.claims(connection)
-    except DamageError as damage:
-        raise RetryableError(
-            f"ledger {path}: {damage}; the node plugin puts it right when it starts"
-        ) from damage

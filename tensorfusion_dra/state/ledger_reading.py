@@ -1,23 +1,47 @@
-"""Reads a ledger that others write, and writes nothing."""
+"""Read-only access to the ledger of a node plugin that may be running."""
 
 import json
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Final
 
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.doctor.records import LedgerFacts
+from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.core.kubernetes.quantity import QuantityError
+from tensorfusion_dra.state import ledger_file, ledger_queries, ledger_schema
 from tensorfusion_dra.state.ledger_file import FILE_NAME
+from tensorfusion_dra.state.records import DamageError
 
 _WAIT_SECONDS: Final = 2.0
 _DAMAGED: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 
 
-def read(folder: Path) -> LedgerFacts:
-    """The ledger in this folder as it is now."""
+def claims(folder: Path) -> Sequence[PreparedClaim]:
+    """Return the claims in this folder's ledger; damage is reported and not repaired.
+
+    Raises:
+        RetryableError: The ledger cannot be read, or is damaged.
+        FatalError: A newer release wrote it.
+    """
+    path = folder.absolute() / FILE_NAME
+    try:
+        with ledger_file.errors(path):
+            if not path.exists():
+                return []
+            with _opened(path) as connection:
+                ledger_schema.check_current(connection, path)
+                return ledger_queries.claims(connection)
+    except DamageError as damage:
+        raise RetryableError(
+            f"ledger {path}: {damage}; the node plugin puts it right when it starts"
+        ) from damage
+
+
+def facts(folder: Path) -> LedgerFacts:
+    """Return what `doctor` reports of the ledger in this folder; also of a damaged one."""
     file = folder / FILE_NAME
     try:
         size = file.stat().st_size

@@ -15,7 +15,11 @@ _NAME: Final = re.compile(r"publisher-([0-9]{1,18})\.lock")
 
 
 class PublishingRight:
-    """See ports.state.PublishingRight. For one thread.
+    """The right to publish this node's devices; for one thread.
+
+    During a rolling update two releases may make different devices of the same cards, and each
+    would undo what the other writes. So the newest instance publishes, from the moment it is able
+    to: an update that cannot publish leaves the right with the old instance.
 
     Each instance that takes the right opens a file with the next higher number and keeps its lock,
     which the kernel gives free when the process ends, however that happens.
@@ -28,7 +32,12 @@ class PublishingRight:
         self._descriptor: int | None = None
 
     def take(self) -> None:
-        """See ports.state.PublishingRight."""
+        """Return once this instance is the newest; do nothing from the second call on.
+
+        Raises:
+            RetryableError: Another instance is taking the right now, or the disk is full or
+                read-only.
+        """
         if self._descriptor is not None:
             return
         try:
@@ -39,7 +48,10 @@ class PublishingRight:
             raise RetryableError(f"{subject}: {error.strerror or error}") from error
 
     def held(self) -> bool:
-        """See ports.state.PublishingRight."""
+        """Return False while an instance lives that took the right after this one.
+
+        Returns True if that cannot be found out: two publishers are better than none.
+        """
         if self._descriptor is None:
             return True
         try:
@@ -54,7 +66,7 @@ class PublishingRight:
             return True  # two that publish are better than none
 
     def release(self) -> None:
-        """See ports.state.PublishingRight."""
+        """Pass the right to the newest other instance; for an instance that stops."""
         if self._descriptor is not None:
             self._path(self._number).unlink(missing_ok=True)
             os.close(self._descriptor)

@@ -15,6 +15,7 @@ from tensorfusion_dra.core.devices.known_cards import VisibleCards
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.driver.card_health_tracker import CardHealthTracker
 from tensorfusion_dra.driver.ports.discovery import HungError
+from tensorfusion_dra.state.card_records import CardRecords
 from tests.support.gpus import cards
 from tests.support.status_claims import claim, share
 
@@ -23,7 +24,7 @@ BOTH = Inventory(gpus=(A, B))
 XID_79 = CardEvent(gpu_uuid=A.uuid, kind=EventKind.XID, code=79)
 
 
-class RecordsInMemory:
+class RecordsInMemory(CardRecords):
     """A record that outlives the memory, unless the disk is full."""
 
     def __init__(self, record: Mapping[str, Any] | None = None, boot_id: str = "boot-1") -> None:

@@ -12,7 +12,7 @@ from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.driver.projection import Projection
 from tensorfusion_dra.driver.recover import recover
 from tensorfusion_dra.state import claim_files
-from tensorfusion_dra.state.host_files import NodeFiles
+from tensorfusion_dra.state.host_files import HostFiles
 from tests.support.prepared_node import GPU_0, GPU_1, Setup, on_real_cards, put, share
 
 
@@ -35,7 +35,7 @@ class Node(Setup):
         self.projection = Projection(
             claim_files.cdi_specs(self.cdi_folder),
             claim_files.limits(self.limits_folder),
-            NodeFiles(),
+            HostFiles(),
             self.enforcers,
         )
         on_real_cards(self)

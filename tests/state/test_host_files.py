@@ -9,10 +9,10 @@ import pytest
 
 from tensorfusion_dra.core.claims.enforcers.enforcer import Folder, Needs
 from tensorfusion_dra.core.errors import RetryableError
-from tensorfusion_dra.state.host_files import NodeFiles
+from tensorfusion_dra.state.host_files import HostFiles
 from tests.support.disk import read_only
 
-FILES = NodeFiles()
+FILES = HostFiles()
 
 
 @pytest.fixture(params=[0o077, 0o000], ids=["narrow", "wide"])

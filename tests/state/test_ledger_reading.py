@@ -28,7 +28,7 @@ def test_a_ledger_in_use_is_read_beside_its_writer(tmp_path: Path) -> None:
     with ledger.transaction() as held:
         held.put(record("c"))
 
-        facts = ledger_reading.read(tmp_path)
+        facts = ledger_reading.facts(tmp_path)
 
     ledger.close()
     assert facts.claims == {"a": "default/n-a", "b": "default/n-b"}
@@ -37,7 +37,7 @@ def test_a_ledger_in_use_is_read_beside_its_writer(tmp_path: Path) -> None:
 
 
 def test_a_ledger_that_is_not_there_is_not_begun(tmp_path: Path) -> None:
-    facts = ledger_reading.read(tmp_path / "none")
+    facts = ledger_reading.facts(tmp_path / "none")
 
     assert not facts.exists
     assert list(tmp_path.iterdir()) == []
@@ -47,7 +47,7 @@ def test_what_is_no_database_is_damage_and_stays_as_it_is(tmp_path: Path) -> Non
     file = tmp_path / FILE_NAME
     file.write_text("no database, " * 100)
 
-    facts = ledger_reading.read(tmp_path)
+    facts = ledger_reading.facts(tmp_path)
 
     assert facts.damage
     assert file.read_text().startswith("no database")
@@ -64,5 +64,5 @@ def test_another_database_and_an_unreadable_record_are_damage(tmp_path: Path) ->
         connection.execute("UPDATE claims SET record = '{}' WHERE uid = 'a'")
     connection.close()
 
-    assert "no ledger" in ledger_reading.read(other).damage
-    assert "claim a" in ledger_reading.read(broken).damage
+    assert "no ledger" in ledger_reading.facts(other).damage
+    assert "claim a" in ledger_reading.facts(broken).damage

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tensorfusion_dra.core.errors import FatalError, RetryableError
-from tensorfusion_dra.state import ledger as ledgers
+from tensorfusion_dra.state import ledger_reading
 from tensorfusion_dra.state.ledger import Ledger
 from tensorfusion_dra.state.ledger_file import FILE_NAME
 from tensorfusion_dra.state.reserve import FILE_NAME as RESERVE
@@ -145,10 +145,10 @@ def test_looking_at_a_ledger_changes_nothing(tmp_path: Path) -> None:
     path = existing(tmp_path)
     before = path.read_bytes()
 
-    assert len(ledgers.recorded(tmp_path)) == 40
+    assert len(ledger_reading.claims(tmp_path)) == 40
 
     assert path.read_bytes() == before
-    assert ledgers.recorded(tmp_path / "missing") == []
+    assert ledger_reading.claims(tmp_path / "missing") == []
 
 
 @pytest.mark.parametrize("version", [1, 2])
@@ -161,6 +161,6 @@ def test_looking_at_a_ledger_that_is_not_sound_says_who_puts_it_right(
     before = path.read_bytes()
 
     with pytest.raises(RetryableError, match="the node plugin puts it right when it starts"):
-        ledgers.recorded(tmp_path)
+        ledger_reading.claims(tmp_path)
 
     assert path.read_bytes() == before

@@ -8,9 +8,9 @@ import pytest
 
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.state import removal
-from tensorfusion_dra.state.host_files import NodeFiles
+from tensorfusion_dra.state.host_files import HostFiles
 
-FILES = NodeFiles()
+FILES = HostFiles()
 
 
 @pytest.fixture

@@ -12,6 +12,8 @@ from tensorfusion_dra.core.devices.gpu import Inventory
 from tensorfusion_dra.core.devices.slices import Slice
 from tensorfusion_dra.core.errors import ClaimError, RetryableError
 from tensorfusion_dra.core.kubernetes import slice_normal_form
+from tensorfusion_dra.state.host_files import HostFiles
+from tensorfusion_dra.state.publishing_right import PublishingRight
 
 
 class FixedDiscovery:
@@ -105,7 +107,7 @@ class SlicesInMemory:
             raise RetryableError("no answer")
 
 
-class RightInMemory:
+class RightInMemory(PublishingRight):
     """The right to publish; `newer` is whether a newer instance has it."""
 
     def __init__(self) -> None:
@@ -193,7 +195,7 @@ class DriverFilesInMemory:
         return (Mount(host_path="/host/libcuda.so.1", container_path="/usr/lib/libcuda.so.1"),)
 
 
-class HostFilesInMemory:
+class HostFilesInMemory(HostFiles):
     """Files that an enforcer needs are there unless a test takes one away."""
 
     def __init__(self) -> None:

@@ -22,7 +22,7 @@ _MOST_BYTES: Final = 16 * 2**20
 
 def records(context: Context) -> Iterator[Finding]:
     """Whether both can be read, and tell the same."""
-    facts = ledger_reading.read(context.settings.data_folder)
+    facts = ledger_reading.facts(context.settings.data_folder)
     yield from judge.ledger(facts, version=ledger_schema.VERSION)
     held = {} if not facts.exists else facts.claims
     yield from judge.specs(list(_files(context)), None if facts.damage else held)

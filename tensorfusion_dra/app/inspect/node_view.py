@@ -20,7 +20,7 @@ from tensorfusion_dra.core.errors import DriverError, RetryableError
 from tensorfusion_dra.discovery.host import HostSizes
 from tensorfusion_dra.driver.catalog import Catalog, CatalogReader
 from tensorfusion_dra.driver.ports.discovery import Discovery
-from tensorfusion_dra.state import ledger
+from tensorfusion_dra.state import ledger_reading
 
 FORMS: Final = ("table", "json", "yaml")
 
@@ -115,7 +115,7 @@ def _gpus(catalog: Catalog) -> list[dict[str, Any]]:
 
 def _claims(data_folder: Path, troubles: list[str]) -> Sequence[PreparedClaim] | None:
     try:
-        return ledger.recorded(data_folder)
+        return ledger_reading.claims(data_folder)
     except DriverError as error:
         troubles.append(str(error))
         return None

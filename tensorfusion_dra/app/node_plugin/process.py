@@ -46,7 +46,7 @@ from tensorfusion_dra.kubelet.plugin_servers import PluginServers
 from tensorfusion_dra.kubelet.probe import Probe
 from tensorfusion_dra.kubelet.registration import Registration
 from tensorfusion_dra.state import claim_files
-from tensorfusion_dra.state.host_files import NodeFiles
+from tensorfusion_dra.state.host_files import HostFiles
 from tensorfusion_dra.state.ledger import Ledger
 from tensorfusion_dra.state.publishing_right import PublishingRight
 
@@ -101,7 +101,7 @@ def _start(settings: Settings, supervisor: Supervisor, running: ExitStack) -> Pl
     projection = Projection(
         claim_files.cdi_specs(Path(settings.cdi_dir)),
         claim_files.limits(Path(settings.tensor_fusion_root) / "claims"),
-        NodeFiles(),
+        HostFiles(),
         node_parts.enforcers(settings),
     )
     offers = node_parts.node_offers(settings)

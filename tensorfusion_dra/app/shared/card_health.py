@@ -12,7 +12,7 @@ from tensorfusion_dra.core.devices.health import HealthRules
 from tensorfusion_dra.core.devices.xids import XidRules
 from tensorfusion_dra.driver.card_health_tracker import CardHealthTracker
 from tensorfusion_dra.state import boot
-from tensorfusion_dra.state.card_records import CardFile
+from tensorfusion_dra.state.card_records import CardRecords
 
 
 def rules(settings: Settings) -> HealthRules:
@@ -42,7 +42,7 @@ def tracker(
         InputError: The machine does not tell its boot ID.
         FatalError: The ledger is damaged.
     """
-    records = CardFile(settings.data_folder, boot_id=boot.boot_id(Path(settings.boot_id_file)))
+    records = CardRecords(settings.data_folder, boot_id=boot.boot_id(Path(settings.boot_id_file)))
     return CardHealthTracker(rules(settings), records=records, claims=claims, keeps=keeps)
 
 
