@@ -137,4 +137,4 @@ def test_a_device_that_uses_an_unknown_feature_is_never_allocated() -> None:
         allocate(claim(), slices=[resource_slice(partition)])
 
     (reason,) = caught.value.devices.values()
-    assert reason == "uses consumesCounters, which this scheduler does not know"
+    assert reason == "uses consumesCounters, which this scheduler does not support"

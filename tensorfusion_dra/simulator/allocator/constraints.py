@@ -12,24 +12,24 @@ from tensorfusion_dra.simulator.allocator.requests import Wanted
 
 
 class Constraint(Protocol):
-    """A constraint and the devices that it has seen so far."""
+    """A constraint, with the devices that have joined it so far."""
 
     @property
     def text(self) -> str:
-        """How it is named in a reason."""
+        """Name of the constraint in the reason why a device was rejected."""
         ...
 
     def add(self, wanted: Wanted, device: Device) -> bool:
-        """Whether the device may join; if so, it has joined."""
+        """Add the device and return True, or return False if it violates the constraint."""
         ...
 
     def remove(self, wanted: Wanted) -> None:
-        """Takes the device that joined last for a request out again."""
+        """Remove the device that was added last for a request."""
         ...
 
 
 def of(constraint: Mapping[str, Any]) -> Constraint:
-    """The constraint of a claim's spec."""
+    """Return the constraint for one entry of a claim's spec."""
     requests = frozenset(constraint.get("requests") or ())
     if constraint.get("matchAttribute") is not None:
         return _Match(constraint["matchAttribute"], requests)
@@ -37,7 +37,7 @@ def of(constraint: Mapping[str, Any]) -> Constraint:
 
 
 class _Match:
-    """All devices have the same value."""
+    """A constraint that all devices have the same value of an attribute."""
 
     def __init__(self, attribute: str, requests: frozenset[str]) -> None:
         self.text: Final = f"matchAttribute {attribute}"
@@ -62,7 +62,7 @@ class _Match:
 
 
 class _Distinct:
-    """No device has the value of another request's device.
+    """A constraint that no two devices have the same value of an attribute.
 
     Of the devices of one request, only the latest is remembered, as in Kubernetes.
     """

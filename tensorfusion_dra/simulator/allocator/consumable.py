@@ -1,4 +1,4 @@
-"""What a claim consumes of a shared device's capacities (KEP-5075).
+"""Consumption of a shared device's capacities by claims (KEP-5075).
 
 dynamic-resource-allocation/structured/internal/incubating/consumable_capacity.go, release 1.36.
 """
@@ -12,19 +12,22 @@ Amounts = Mapping[str, Quantity]
 
 
 def consumed(requested: Amounts, capacity: Mapping[str, Capacity]) -> dict[str, Quantity]:
-    """What a request takes of every capacity of a device, also of those that it does not name."""
+    """Return the amount that a request consumes of every capacity of a device.
+
+    It consumes the default of a capacity that it does not name, or all of it without a default.
+    """
     return {name: _consumed(requested.get(name), entry) for name, entry in capacity.items()}
 
 
 def refusal(requested: Amounts, capacity: Mapping[str, Capacity], taken: Amounts) -> str | None:
-    """Why a request does not fit on a device beside what is taken; None if it fits."""
+    """Return why a request does not fit next to the amounts taken; None if it fits."""
     unknown = sorted(requested.keys() - capacity.keys())
     if unknown:
         return f"has no capacity {', '.join(unknown)}"
     for name, amount in consumed(requested, capacity).items():
         entry = capacity[name]
         if _violates(amount, entry.policy):
-            return f"{name} {amount} is not what its requestPolicy allows"
+            return f"{name} {amount} is not allowed by its requestPolicy"
         before = taken.get(name, Quantity(0))
         if before + amount > entry.value:
             return f"{name} {before} of {entry.value} taken, {amount} more do not fit"
@@ -46,12 +49,12 @@ def _consumed(requested: Quantity | None, capacity: Capacity) -> Quantity:
 
 
 def _rounded_up(requested: Quantity, least: Quantity, step: Quantity | None) -> Quantity:
-    """The range's least amount, or the next one that is a whole number of steps above it."""
+    """Round up to the range's minimum, or to a whole number of steps above it."""
     if requested < least:
         return least
     if step is None:
         return requested
-    # Whole numbers, fractions rounded up, as Quantity.Value() has it: also for least and step.
+    # Quantity.Value() rounds fractions up to whole numbers, also those of least and step.
     above = requested.ceil() - least.ceil()
     return Quantity.of_bytes(least.ceil() + -(-above // step.ceil()) * step.ceil())
 

@@ -1,4 +1,4 @@
-"""Devices and slices as the allocator reads them out of ResourceSlices."""
+"""Devices and slices as the allocator reads them from ResourceSlices."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ AttributeKind = Literal["string", "int", "bool", "version", "unsupported"]
 
 
 class DeviceId(NamedTuple):
-    """A device's identity in the whole cluster."""
+    """Identity of a device, unique in the cluster."""
 
     driver: str
     pool: str
@@ -23,7 +23,7 @@ class DeviceId(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Attribute:
-    """An attribute's value; two of different kinds are never equal, though True == 1 in Python."""
+    """Value of an attribute. Values of different kinds differ, although True == 1 in Python."""
 
     kind: AttributeKind
     value: str | int | bool
@@ -31,7 +31,7 @@ class Attribute:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """How a claim may consume a capacity (CapacityRequestPolicy).
+    """Rules for requests of a capacity (CapacityRequestPolicy).
 
     Attributes:
         least: validRange.min; None without a range.
@@ -48,7 +48,7 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """One capacity of a device; without a policy, a claim that does not name it takes it whole."""
+    """One capacity of a device. Without a policy, a claim that does not name it consumes it all."""
 
     value: Quantity
     policy: Policy | None = None
@@ -56,7 +56,7 @@ class Capacity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Taint:
-    """Keeps claims that do not tolerate it away, unless its effect is None."""
+    """A taint. It repels claims that do not tolerate it, unless its effect is ``None``."""
 
     key: str
     value: str = ""
@@ -68,12 +68,12 @@ class Device:
     """One device of a slice.
 
     Attributes:
-        attributes, capacity: By the name as published, without the driver's domain if it has none.
-        is_shared: It may be allocated several times (allowMultipleAllocations).
-        needs: Features that it uses and this allocator has not; such a device is never allocated,
-            as by a scheduler with those features off.
-        is_local: It belongs to one node.
-        node_selector: None unless it is for the nodes that this matches.
+        attributes, capacity: Keyed by the published name, which may lack the driver's domain.
+        is_shared: The device may be allocated several times (allowMultipleAllocations).
+        needs: Features that the device uses and this allocator does not support. Such a device is
+            never allocated, as by a scheduler with those features off.
+        is_local: The device belongs to one node.
+        node_selector: Selects the nodes that can use the device; None without a nodeSelector.
     """
 
     id: DeviceId
@@ -86,7 +86,10 @@ class Device:
     node_selector: Mapping[str, Any] | None = None
 
     def attribute(self, name: str) -> Attribute | None:
-        """The attribute of a fully qualified name; the driver's own may be published without it."""
+        """Return the attribute with a fully qualified name, or None.
+
+        The driver's own attributes may be published without its domain.
+        """
         domain, _, short = name.partition("/")
         found = self.attributes.get(name)
         if found is None and domain == self.id.driver:
@@ -99,10 +102,10 @@ class Slice:
     """One ResourceSlice.
 
     Attributes:
-        expected_slices: How many slices its pool has in this generation.
-        node_name: "" unless it belongs to one node.
-        node_selector: None unless it is for the nodes that this matches.
-        is_supported: False if it uses features that this allocator has not.
+        expected_slices: Number of slices that the pool has in this generation.
+        node_name: "" unless the slice belongs to one node.
+        node_selector: Selects the nodes of the slice; None without a nodeSelector.
+        is_supported: False if the slice uses features that this allocator does not support.
     """
 
     name: str
@@ -118,7 +121,7 @@ class Slice:
 
 
 def slice_of(document: Mapping[str, Any]) -> Slice:
-    """The slice of a ResourceSlice that the API server accepted."""
+    """Parse a ResourceSlice that the API server accepted."""
     spec = document["spec"]
     pool = spec["pool"]
     driver, pool_name = spec["driver"], pool["name"]

@@ -1,11 +1,11 @@
-"""Whether a node is one of those that a v1.NodeSelector describes."""
+"""Matching of nodes with a v1.NodeSelector."""
 
 from collections.abc import Mapping
 from typing import Any
 
 
 def matches(selector: Mapping[str, Any], node: Mapping[str, Any]) -> bool:
-    """Whether one of the selector's terms fits; a term without requirements fits no node."""
+    """Return True if a term of the selector matches; one without requirements matches no node."""
     labels = node["metadata"].get("labels") or {}
     fields = {"metadata.name": node["metadata"]["name"]}
     return any(

@@ -1,4 +1,4 @@
-"""The pools of devices that a node can reach.
+"""Pools of devices that a node can reach.
 
 dynamic-resource-allocation/structured/internal/incubating/pools_incubating.go, release 1.36.
 """
@@ -16,9 +16,9 @@ class Pool:
     """One pool in its newest generation.
 
     Attributes:
-        devices: In the order in which they are tried: by slice name, then as published.
-        trouble: Why nothing of it is allocated; "" if there is no reason.
-        is_incomplete: Slices of this generation are missing yet.
+        devices: In the order in which the search tries them: by slice name, then as published.
+        trouble: Reason why no device of the pool is allocated; "" if there is none.
+        is_incomplete: Slices of this generation are still missing.
     """
 
     driver: str
@@ -32,9 +32,9 @@ class Pool:
 
 
 def gather(slices: Sequence[Slice], node: Mapping[str, Any]) -> list[Pool]:
-    """The node's pools in the order in which they are tried: by driver, then by name.
+    """Return the node's pools in the order in which the search tries them: by driver, then by name.
 
-    A pool of which a newer generation exists on other nodes is left out.
+    A pool that is incomplete on this node is left out if other nodes have a newer generation of it.
     """
     newest: dict[tuple[str, str], list[Slice]] = {}
     for candidate in slices:

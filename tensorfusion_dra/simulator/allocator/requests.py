@@ -1,4 +1,4 @@
-"""What a claim asks for, and the device classes that it names."""
+"""Requests of a claim, and the device classes that they name."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,18 +11,18 @@ from tensorfusion_dra.simulator.allocator.devices import Taint
 
 
 class SchedulingError(DriverError):
-    """The scheduling of a pod stops here: another node would not help."""
+    """An error that stops the scheduling of a pod, because no other node would help."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """A request, or one of the subrequests that would do for it.
+    """A request, or one of its alternatives (subrequests).
 
     Attributes:
         name: ``main`` or ``main/sub``.
         main: The request's own name.
-        count: None for all that match.
-        amounts: What it names of the capacities.
+        count: Number of devices; None for all that match.
+        amounts: Requested amount of each capacity that the request names.
     """
 
     name: str
@@ -35,17 +35,17 @@ class Wanted:
     is_admin: bool = False
 
     def tolerates(self, taint: Taint) -> bool:
-        """Whether one of its tolerations is for the taint."""
+        """Return True if the request tolerates the taint."""
         return any(_tolerates(toleration, taint) for toleration in self.tolerations)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimSpec:
-    """What one claim asks for.
+    """Requests, constraints and configuration of one claim.
 
     Attributes:
-        text: Namespace and name, for reasons.
-        requests: For each request what would do, the first that can be had is taken.
+        text: Namespace and name, for error texts.
+        requests: Alternatives of each request; the search takes the first that fits.
     """
 
     text: str
@@ -64,7 +64,7 @@ class DeviceClass:
 
 
 def class_of(document: Mapping[str, Any]) -> DeviceClass:
-    """The class of a DeviceClass object."""
+    """Parse a DeviceClass."""
     spec = document.get("spec") or {}
     return DeviceClass(
         name=document["metadata"]["name"],
@@ -74,10 +74,10 @@ def class_of(document: Mapping[str, Any]) -> DeviceClass:
 
 
 def claim_of(document: Mapping[str, Any]) -> ClaimSpec:
-    """What a ResourceClaim asks for.
+    """Parse the spec of a ResourceClaim.
 
     Raises:
-        SchedulingError: It asks in a way that this allocator does not know.
+        SchedulingError: A request is of a type that this allocator does not know.
     """
     metadata = document["metadata"]
     devices = (document.get("spec") or {}).get("devices") or {}
@@ -121,7 +121,10 @@ def _expressions(selectors: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
 
 
 def _tolerates(toleration: Mapping[str, Any], taint: Taint) -> bool:
-    """dynamic-resource-allocation/resourceclaim/devicetoleration.go."""
+    """Return True if the toleration matches the taint.
+
+    dynamic-resource-allocation/resourceclaim/devicetoleration.go.
+    """
     if toleration.get("effect") and toleration["effect"] != taint.effect:
         return False
     if toleration.get("key") and toleration["key"] != taint.key:

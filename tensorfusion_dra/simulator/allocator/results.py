@@ -1,4 +1,4 @@
-"""Writes the devices that were found as a claim's status.allocation."""
+"""Conversion of the devices that the search picked into a claim's status.allocation."""
 
 import uuid
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ Json = dict[str, Any]
 def allocation(
     claim: ClaimSpec, picks: Sequence[Pick], *, classes: Mapping[str, DeviceClass], node_name: str
 ) -> Json:
-    """The AllocationResult of a claim."""
+    """Return the AllocationResult of a claim."""
     devices: Json = {"results": [_result(pick) for pick in picks]}
     config = _config(claim, picks, classes)
     if config:
@@ -42,9 +42,9 @@ def _result(pick: Pick) -> Json:
 def _config(
     claim: ClaimSpec, picks: Sequence[Pick], classes: Mapping[str, DeviceClass]
 ) -> list[Json]:
-    """First the classes' configuration, once for each class, then the claim's.
+    """Return the classes' configuration, once for each class, followed by the claim's.
 
-    An entry of the claim that names several requests comes once for each of them, as in Kubernetes.
+    An entry of the claim that names several requests is repeated for each, as in Kubernetes.
     """
     chosen: dict[str, Wanted] = {pick.wanted.main: pick.wanted for pick in picks}
     of_class: dict[str, list[str]] = {}
@@ -67,7 +67,7 @@ def _config(
 
 
 def _node_selector(picks: Sequence[Pick], node_name: str) -> Json | None:
-    """Where the devices can be reached; None if everywhere."""
+    """Return the selector of the nodes that can reach the devices; None if all nodes can."""
     term: Json = {}
     for pick in picks:
         if pick.device.is_local:

@@ -1,4 +1,16 @@
-"""Looks for devices for all claims of a pod: exhaustive, the first solution wins.
+"""Search for the devices of all claims of a pod: exhaustive, the first solution wins.
+
+The search fills one place after the other. A place is one device of one request of one claim. It is
+filled by the first candidate that fits: the device is available, matches the selectors of the
+class and of the request, has enough capacity left, its taints are tolerated and the claim's
+constraints hold. If no candidate fits, the search goes back to the previous place, undoes that pick
+and tries the next candidate there. A request with alternatives (firstAvailable) tries them in
+order. The devices of a request for all devices (allocationMode All) are known before the search;
+every one of them has to fit.
+
+Example: claim a accepts any device, claim b only model A. The node has gpu-0 (model A) and gpu-1
+(model B). The search picks gpu-0 for a, finds nothing for b, goes back, picks gpu-1 for a and then
+gpu-0 for b.
 
 dynamic-resource-allocation/structured/internal/incubating/allocator_incubating.go, release 1.36,
 without counters and binding conditions.
@@ -23,7 +35,7 @@ from tensorfusion_dra.simulator.allocator.usage import Usage
 from tensorfusion_dra.simulator.cel import CelCompileError, CelRunError
 
 MAX_RESULTS: Final = 32
-"""Of one claim (AllocationResultsMaxSize)."""
+"""Maximum number of devices of one claim (AllocationResultsMaxSize)."""
 
 _MAX_STEPS: Final = 100_000
 
@@ -33,7 +45,7 @@ class Pick:
     """One device for one request.
 
     Attributes:
-        consumed: Of every capacity; None if the device is not shared.
+        consumed: Consumed amount of every capacity; None if the device is not shared.
     """
 
     wanted: Wanted
@@ -42,12 +54,14 @@ class Pick:
 
 
 class _Place(NamedTuple):
-    """What is looked for next: a device for a request of a claim.
+    """The next device to find, for a request of a claim.
 
     Attributes:
-        alternative: None until one of the request's alternatives is chosen.
-        number: How many devices the request has already.
-        start: From which candidate on, so that no set of devices is tried in two orders.
+        claim, request: Index of the claim, and of the request in it.
+        alternative: Index of the chosen alternative of the request; None until one is chosen.
+        number: Number of devices that the request has already.
+        start: Index of the first candidate to try, so that no set of devices is tried in two
+            orders.
     """
 
     claim: int = 0
@@ -58,11 +72,11 @@ class _Place(NamedTuple):
 
 
 class _TooManyResults(Exception):  # noqa: N818
-    """The claim would exceed MAX_RESULTS this way; fewer devices of an alternative may do."""
+    """The claim would exceed MAX_RESULTS; an alternative with fewer devices may fit."""
 
 
 class Search:
-    """One search; `reasons` tells afterwards why each device was passed over, last time."""
+    """One search. Afterwards, `reasons` has the reason of each device's last rejection."""
 
     def __init__(
         self,
@@ -73,16 +87,16 @@ class Search:
         usage: Usage,
         starts_over: bool = False,
     ) -> None:
-        """A search.
+        """Prepare a search.
 
         Args:
-            claims: Of one pod.
-            pools: Those that the node can reach.
-            classes: By name.
-            usage: What other claims have.
-            starts_over: Look for each device of a request from the first candidate on, as the
-                schedulers of 1.34 and 1.35 do: one request may get a shared device several times
-                (kubernetes/kubernetes#140438).
+            claims: The claims of one pod.
+            pools: The pools that the node can reach.
+            classes: Device classes by name.
+            usage: Devices and shares of other claims.
+            starts_over: Try all candidates for each device of a request, from the first one on, as
+                the schedulers of 1.34 and 1.35 do. One request may then get a shared device several
+                times (kubernetes/kubernetes#140438).
         """
         self.reasons: Final[dict[DeviceId, str]] = {}
         self._claims: Final = claims
@@ -101,11 +115,12 @@ class Search:
         self._steps = 0
 
     def run(self) -> list[list[Pick]] | None:
-        """The devices of each claim; None if there is no solution.
+        """Return the devices of each claim; None if there is no solution.
 
         Raises:
-            SchedulingError: A class is missing, a selector fails, a pool is incomplete that has to
-                be known whole, or a claim asks for too much.
+            SchedulingError: A class is missing, a selector fails, a claim requests too many
+                devices, or the search takes too many steps. For a request of all devices also: a
+                pool is incomplete or invalid, or a device violates a constraint.
         """
         for index, claim in enumerate(self._claims):
             least = sum(
@@ -120,7 +135,7 @@ class Search:
         return self._picks if self._fill(_Place()) else None
 
     def _size(self, claim: int, wanted: Wanted) -> int:
-        """How many devices a request takes; for all that match, finds out which they are."""
+        """Return the number of devices of a request; find them first if it requests all."""
         if wanted.device_class not in self._classes:
             raise SchedulingError(
                 f"request {wanted.name}: device class {wanted.device_class} does not exist"
@@ -143,7 +158,7 @@ class Search:
         return len(found)
 
     def _fill(self, place: _Place) -> bool:
-        """Whether everything from this place on can be had; if so, it is in the picks."""
+        """Fill this place and all after it; if that works, keep the picks and return True."""
         self._steps += 1
         if self._steps > _MAX_STEPS:
             raise SchedulingError(f"over {_MAX_STEPS} steps trying to allocate devices")
@@ -189,7 +204,7 @@ class Search:
         return False
 
     def _fill_with(self, place: _Place, wanted: Wanted, device: Device) -> bool:
-        """Whether this device and everything after it can be had."""
+        """Return True if this device fits and all places after it can be filled."""
         undo = self._take(place, wanted, device)
         if undo is None:
             return False
@@ -203,7 +218,7 @@ class Search:
         return done
 
     def _take(self, place: _Place, wanted: Wanted, device: Device) -> Callable[[], None] | None:
-        """Picks the device; how to undo that, or None if it cannot be had."""
+        """Pick the device; return the function that undoes it, or None if it does not fit."""
         reason = self._unavailable(place.claim, wanted, device)
         if reason is None and not self._is_selectable(place.claim, wanted, device):
             reason = "does not match the selectors"
@@ -213,8 +228,8 @@ class Search:
         if reason is None and not self._join(place.claim, wanted, device):
             return None
         if wanted.count is None:
-            # Of all devices, constraints come before capacity; Kubernetes leaves a device in its
-            # constraints that is then refused for its capacity.
+            # As in Kubernetes, a request of all devices checks constraints before capacity, and a
+            # device that then lacks capacity stays in the constraints.
             reason = reason or self._refusal(wanted, device)
         if reason is not None:
             self.reasons[device.id] = reason
@@ -241,7 +256,7 @@ class Search:
 
     def _unavailable(self, claim: int, wanted: Wanted, device: Device) -> str | None:
         if device.needs:
-            return f"uses {', '.join(device.needs)}, which this scheduler does not know"
+            return f"uses {', '.join(device.needs)}, which this scheduler does not support"
         tried = self._tried.get(device.id, set())
         if wanted.is_admin:
             return "in use by the same claim" if claim in tried else None
@@ -251,7 +266,7 @@ class Search:
         return consumable.refusal(wanted.amounts, device.capacity, self._usage.taken(device.id))
 
     def _join(self, claim: int, wanted: Wanted, device: Device) -> bool:
-        """Whether all constraints allow the device; if so, it has joined them."""
+        """Add the device to all constraints and return True if every one allows it."""
         for index, constraint in enumerate(self._constraints[claim]):
             if constraint.add(wanted, device):
                 continue

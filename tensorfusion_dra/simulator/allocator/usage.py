@@ -1,4 +1,4 @@
-"""What is allocated already: devices that one claim has alone, and shares of the others."""
+"""Allocated devices: those that one claim has exclusively, and shares of shared ones."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -10,41 +10,41 @@ from tensorfusion_dra.simulator.allocator.devices import DeviceId
 
 
 class Usage:
-    """Devices in use; a search adds what it tries and takes it back."""
+    """Devices in use. A search adds the devices that it tries and removes them again."""
 
     def __init__(self) -> None:
-        self._alone: set[DeviceId] = set()
+        self._exclusive: set[DeviceId] = set()
         self._taken: dict[DeviceId, dict[str, Quantity]] = {}
 
     def is_alone(self, device: DeviceId) -> bool:
-        """Whether a claim has the device for itself."""
-        return device in self._alone
+        """Return True if a claim has the device exclusively."""
+        return device in self._exclusive
 
     def taken(self, device: DeviceId) -> Amounts:
-        """The sum of all shares of the device, by capacity."""
+        """Return the sum of all shares of the device, by capacity."""
         return self._taken.get(device, {})
 
     def take_alone(self, device: DeviceId) -> None:
-        """The device has an owner."""
-        self._alone.add(device)
+        """Mark the device as allocated exclusively."""
+        self._exclusive.add(device)
 
     def give_back_alone(self, device: DeviceId) -> None:
-        """The device has no owner any more."""
-        self._alone.discard(device)
+        """Free a device that was allocated exclusively."""
+        self._exclusive.discard(device)
 
     def take(self, device: DeviceId, amounts: Amounts) -> None:
-        """A share is added."""
+        """Add a share of the device."""
         sums = self._taken.setdefault(device, {})
         for name, amount in amounts.items():
             sums[name] = sums.get(name, Quantity(0)) + amount
 
     def give_back(self, device: DeviceId, amounts: Amounts) -> None:
-        """A share that was added is taken away."""
+        """Remove a share that was added."""
         self.take(device, {name: Quantity(-amount.nano) for name, amount in amounts.items()})
 
 
 def of_claims(claims: Iterable[Mapping[str, Any]]) -> Usage:
-    """What the claims of a cluster use; devices given for administration do not count.
+    """Return the usage of a cluster's claims; devices with admin access do not count.
 
     pkg/scheduler/framework/plugins/dynamicresources/allocateddevices.go.
     """
