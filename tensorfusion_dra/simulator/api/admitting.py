@@ -1,4 +1,4 @@
-"""Writes go through the admission webhooks first; nothing is locked while those are asked."""
+"""Admission of writes by webhooks; the store is not locked during the calls."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -13,7 +13,7 @@ from tensorfusion_dra.simulator.api.webhook_matching import Attempt
 from tensorfusion_dra.simulator.api.webhooks import Webhooks
 
 _TRIES: Final = 5
-"""As often as the API server applies a patch to an object that changes meanwhile."""
+"""Number of attempts that the API server makes to patch an object that changes meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,8 +21,8 @@ class Write:
     """One create, update, patch or apply.
 
     Attributes:
-        version: Of the API, as the request has it.
-        warnings: For the client; those of the webhooks are added.
+        version: API version of the request.
+        warnings: Warnings for the client; those of the webhooks are appended.
     """
 
     target: Target
@@ -31,54 +31,58 @@ class Write:
     warnings: list[str]
 
 
-class _MovedError(DriverError):
-    """The object is another one than the webhooks saw."""
+class _ChangedError(DriverError):
+    """The object changed after the webhooks saw it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Admitting:
-    """The registry behind the webhooks. Otherwise than on a real server, an apply to an object
-    that is there already passes them by.
+    """The registry behind the webhooks.
+
+    Unlike on a real server, an apply to an existing object does not call the webhooks.
     """
 
     registry: Registry
     webhooks: Webhooks
 
     def create(self, write: Write, decoded: Json) -> Stored:
-        """See Registry."""
+        """Create an object after admission, like Registry.create."""
         admitted = self._admitted(write, decoded, None)
         return self.registry.create(write.target, admitted, write.options)
 
     def apply(self, write: Write, wanted: Json) -> tuple[Stored, bool]:
-        """See Registry."""
+        """Apply an object, after admission if it is new, like Registry.apply."""
         if self._find(write) is None:
             wanted = self._admitted(write, wanted, None)
         return self.registry.apply(write.target, wanted, write.options)
 
     def change(self, write: Write, change: Change) -> Stored:
-        """See Registry."""
+        """Update or patch an object after admission, like Registry.change.
+
+        If the object changes during the calls, the webhooks are called again for its new state.
+        """
         for _ in range(_TRIES):
             before = self._find(write)
-            if before is None or not self._is_seen(write):
+            if before is None or not self._needs_admission(write):
                 return self.registry.change(write.target, change, write.options)
             admitted = self._admitted(write, change(before), before)
             version = before.version
 
             def pinned(now: Stored, admitted: Json = admitted, version: int = version) -> Json:
                 if now.version != version:
-                    raise _MovedError
+                    raise _ChangedError
                 return admitted
 
             try:
                 return self.registry.change(write.target, pinned, write.options)
-            except _MovedError:
+            except _ChangedError:
                 continue
         kind = write.target.kind
         raise failures.modified(kind.plural, kind.group, write.target.name)
 
     def _admitted(self, write: Write, decoded: Json, old: Stored | None) -> Json:
-        """The object as the webhooks want it."""
-        if not self._is_seen(write):
+        """Return the object as the webhooks changed it."""
+        if not self._needs_admission(write):
             return decoded
         kind = write.target.kind
         marks: Json = {
@@ -100,8 +104,8 @@ class Admitting:
         write.warnings.extend(warnings)
         return document
 
-    def _is_seen(self, write: Write) -> bool:
-        return not write.target.subresource and self.webhooks.are_there()
+    def _needs_admission(self, write: Write) -> bool:
+        return not write.target.subresource and self.webhooks.are_configured()
 
     def _find(self, write: Write) -> Stored | None:
         target = write.target

@@ -1,6 +1,6 @@
-"""Which requests a webhook of a stored configuration wants to see (apiserver's webhook plugins).
+"""Matching of requests with the webhooks of stored configurations (apiserver's webhook plugins).
 
-Not covered: matchPolicy Equivalent, by which a rule for one version also gets requests for another.
+Not covered: matchPolicy Equivalent, by which a rule for one version also matches other versions.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -23,21 +23,21 @@ class ConditionError(DriverError):
 
 
 Condition = Callable[[str, Mapping[str, object]], bool]
-"""Whether an expression holds for these variables; raises ConditionError."""
+"""Returns True if an expression holds for these variables; raises ConditionError."""
 
 
 def no_condition(expression: str, _: Mapping[str, object]) -> bool:
-    """For servers whose webhooks have no match conditions."""
+    """Reject every match condition, for servers whose webhooks have none."""
     raise ConditionError(f"{expression}: this server evaluates no match conditions")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """What a request would do.
+    """A write that webhooks have to admit.
 
     Attributes:
         document: The object, with its kind and apiVersion.
-        old: What it replaces; None for a create.
+        old: The object before the write; None for a create.
     """
 
     target: Target
@@ -53,8 +53,8 @@ class Webhook:
     """One entry of a configuration.
 
     Attributes:
-        entry: As it is stored.
-        is_mutating: Whether it may change what it sees.
+        entry: The stored entry.
+        is_mutating: The webhook may change the object.
     """
 
     entry: Mapping[str, Any]
@@ -62,30 +62,30 @@ class Webhook:
 
     @property
     def name(self) -> str:
-        """As errors call it."""
+        """Name of the webhook in errors."""
         return str(self.entry["name"])
 
     @property
     def is_required(self) -> bool:
-        """Whether the request fails if the webhook cannot be asked."""
+        """Return True if the request fails when the webhook cannot be called."""
         return bool(self.entry.get("failurePolicy", "Fail") == "Fail")
 
     @property
-    def is_asked_again(self) -> bool:
-        """Whether it sees what others changed after it."""
+    def is_reinvoked(self) -> bool:
+        """Return True if the webhook is called again after later webhooks change the object."""
         return bool(self.entry.get("reinvocationPolicy", "Never") == "IfNeeded")
 
 
 def webhooks(store: Store, plural: str) -> Iterator[Webhook]:
-    """Every webhook, in the order of their configurations' names and within them as listed."""
+    """Yield every webhook, ordered by the name of its configuration and then as listed there."""
     for stored in store.listed(plural, None)[0]:
         listed = stored.document.get("webhooks")
         for entry in listed if isinstance(listed, list) else ():
             yield Webhook(entry, is_mutating=plural == MUTATING)
 
 
-def is_wanted(webhook: Webhook, attempt: Attempt, store: Store, holds: Condition) -> bool:
-    """Whether the webhook is asked.
+def matches(webhook: Webhook, attempt: Attempt, store: Store, holds: Condition) -> bool:
+    """Return True if the webhook has to be called.
 
     Raises:
         ConditionError: A condition cannot be evaluated, and no other one is false.
@@ -136,7 +136,7 @@ def _conditions_hold(
 
 
 def _namespace_labels(attempt: Attempt, store: Store) -> Json | None:
-    """None for objects outside namespaces, which every selector selects."""
+    """Return the namespace's labels; None for a cluster-scoped object, which is always selected."""
     if not attempt.target.kind.namespaced:
         return None
     stored = store.get("namespaces", "", attempt.target.namespace)

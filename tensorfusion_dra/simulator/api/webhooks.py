@@ -1,4 +1,4 @@
-"""Asks admission webhooks before something is written, as the API server does."""
+"""Calls to admission webhooks before a write, as in the API server."""
 
 import base64
 import http.client
@@ -23,7 +23,7 @@ from tensorfusion_dra.simulator.api.webhook_matching import (
     Condition,
     ConditionError,
     Webhook,
-    is_wanted,
+    matches,
     webhooks,
 )
 
@@ -32,14 +32,14 @@ _SECONDS: Final = 10
 
 
 class CallError(DriverError):
-    """A webhook gave no answer that counts."""
+    """A webhook did not return a valid response."""
 
 
 class Webhooks:
     """All webhooks of the stored configurations.
 
-    Otherwise than a real server: validating ones are asked before an object gets the name that is
-    made for it, and a patch that adds an unknown field fails the request instead of losing it.
+    Unlike on a real server, validating webhooks are called before a name is made from generateName,
+    and a patch that adds an unknown field fails the request instead of losing the field.
     """
 
     def __init__(self, store: Store, schema: Schema, holds: Condition) -> None:
@@ -47,43 +47,43 @@ class Webhooks:
         self._schema: Final = schema
         self._holds: Final = holds
 
-    def are_there(self) -> bool:
-        """Whether there is any to ask."""
+    def are_configured(self) -> bool:
+        """Return True if there is any webhook to call."""
         return any(True for plural in (MUTATING, VALIDATING) for _ in webhooks(self._store, plural))
 
     def admitted(self, attempt: Attempt) -> tuple[Json, list[str]]:
-        """The object as the webhooks want it, without kind and apiVersion, and their warnings.
+        """Return the object as the webhooks change it, without kind and apiVersion, and warnings.
 
         Raises:
-            ApiError: One denies the request, or is required and cannot be asked.
+            ApiError: A webhook denies the request, or a required one cannot be called.
         """
         warnings: list[str] = []
         document = self._mutated(attempt, warnings)
         final = _with(attempt, document)
         for webhook in webhooks(self._store, VALIDATING):
-            self._ask(webhook, final, warnings)
+            self._call(webhook, final, warnings)
         marks = {"apiVersion", "kind"}
         return {name: value for name, value in document.items() if name not in marks}, warnings
 
     def _mutated(self, attempt: Attempt, warnings: list[str]) -> Json:
-        """After every mutating webhook, and once more after those which others changed later."""
+        """Call the mutating webhooks; reinvoke those that ask for it and saw an older object."""
         document = attempt.document
         after: dict[str, Json] = {}
         for webhook in webhooks(self._store, MUTATING):
-            response = self._ask(webhook, _with(attempt, document), warnings)
+            response = self._call(webhook, _with(attempt, document), warnings)
             if response is not None:
                 document = after[webhook.name] = self._patched(webhook, attempt, document, response)
         for webhook in webhooks(self._store, MUTATING):
-            if webhook.is_asked_again and after.get(webhook.name, document) != document:
-                response = self._ask(webhook, _with(attempt, document), warnings)
+            if webhook.is_reinvoked and after.get(webhook.name, document) != document:
+                response = self._call(webhook, _with(attempt, document), warnings)
                 if response is not None:
                     document = self._patched(webhook, attempt, document, response)
         return document
 
-    def _ask(self, webhook: Webhook, attempt: Attempt, warnings: list[str]) -> Json | None:
-        """Its response, if it was to be asked and could be; None otherwise."""
+    def _call(self, webhook: Webhook, attempt: Attempt, warnings: list[str]) -> Json | None:
+        """Return the response; None if the webhook does not match, or is optional and fails."""
         try:
-            if not is_wanted(webhook, attempt, self._store, self._holds):
+            if not matches(webhook, attempt, self._store, self._holds):
                 return None
             review = _review(attempt)
             response = _response(_posted(webhook, review), review, webhook)
@@ -149,11 +149,11 @@ def _review(attempt: Attempt) -> Json:
 
 
 def _posted(webhook: Webhook, review: Json) -> Json:
-    """The AdmissionReview that comes back."""
+    """Send an AdmissionReview and return the answer."""
     client = webhook.entry["clientConfig"]
     seconds = webhook.entry.get("timeoutSeconds") or _SECONDS
     if not client.get("url"):
-        raise CallError("failed to call webhook: this server knows no services, expected a url")
+        raise CallError("failed to call webhook: clientConfig: found no url, expected one")
     url = urlsplit(client["url"])
     target = f"{url.path or '/'}?timeout={seconds}s"
     pem = base64.b64decode(client.get("caBundle") or "").decode()
@@ -185,7 +185,10 @@ def _posted(webhook: Webhook, review: Json) -> Json:
 
 
 def _response(answer: Json, review: Json, webhook: Webhook) -> dict[str, Any]:
-    """What counts of an answer (VerifyAdmissionResponse in apiserver's webhook/request)."""
+    """Return the response in a valid answer.
+
+    VerifyAdmissionResponse in apiserver's webhook/request.
+    """
     found = {name: answer.get(name) for name in _REVIEW}
     if found != _REVIEW:
         raise CallError(f"received invalid webhook response: expected {_REVIEW}, got {found}")
@@ -204,7 +207,7 @@ def _response(answer: Json, review: Json, webhook: Webhook) -> dict[str, Any]:
 
 
 def _denied(webhook: Webhook, status: Mapping[str, Any]) -> ApiError:
-    """ToStatusErr in apiserver's admission/plugin/webhook/errors."""
+    """Return the error of a denial (ToStatusErr in apiserver's admission/plugin/webhook/errors)."""
     by = f'admission webhook "{webhook.name}" denied the request'
     text = status.get("message") or status.get("reason")
     message = f"{by}: {text}" if text else f"{by} without explanation"
