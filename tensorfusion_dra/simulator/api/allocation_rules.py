@@ -36,7 +36,7 @@ _REASON: Final = re.compile(r"[A-Za-z](?:[A-Za-z0-9_,:]*[A-Za-z0-9_])?")
 
 
 def device_key(device: Json) -> DeviceKey:
-    """What identifies an allocated device: driver, pool, device and share."""
+    """Return the key of an allocated device: driver, pool, device and share."""
     return (
         str(device.get("driver", "")),
         str(device.get("pool", "")),
@@ -46,18 +46,18 @@ def device_key(device: Json) -> DeviceKey:
 
 
 def allocated_devices(status: Json) -> set[DeviceKey]:
-    """The devices that a claim has."""
+    """Return the keys of the devices that are allocated to a claim."""
     return {device_key(as_map(result)) for result in results(status)}
 
 
 def results(status: Json) -> list[object]:
-    """The allocation results in a claim's status."""
+    """Return the allocation results in a claim's status."""
     devices = as_map(status.get("allocation")).get("devices")
     return as_list(as_map(devices).get("results"))
 
 
 def status_errors(claim: Json, old: Json) -> Iterator[FieldError]:
-    """What is wrong with a claim's status, given what the claim was."""
+    """Yield the errors in a claim's status; old is the claim before the change."""
     status, old_status = as_map(claim.get("status")), as_map(old.get("status"))
     deleted = "deletionTimestamp" in as_map(old.get("metadata"))
     yield from _reserved_errors(status, old_status, deleted=deleted)
@@ -214,7 +214,7 @@ def _network_errors(path: str, network: Json) -> Iterator[FieldError]:
 
 
 def _is_cidr(text: str) -> bool:
-    """Whether it is an address with its prefix length, in the canonical spelling."""
+    """Return True if the text is an address with prefix length in canonical form."""
     try:
         return str(ipaddress.ip_interface(text)) == text
     except ValueError:

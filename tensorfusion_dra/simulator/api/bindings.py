@@ -1,4 +1,4 @@
-"""Puts a pod on a node, as the scheduler asks through pods/binding."""
+"""Binding of pods to nodes, as the scheduler requests it through pods/binding."""
 
 from dataclasses import replace
 
@@ -11,10 +11,10 @@ from tensorfusion_dra.simulator.api.target import Target
 
 
 def bind(writer: Registry, target: Target, node: str, options: WriteOptions) -> None:
-    """The pod's spec.nodeName is set, and its condition PodScheduled true.
+    """Set the pod's spec.nodeName and its condition PodScheduled.
 
     Raises:
-        ApiError: There is no such pod, or it is on a node or in deletion already.
+        ApiError: The pod does not exist, is already bound or is being deleted.
     """
     pod = replace(target, subresource="")
 

@@ -35,12 +35,12 @@ _REFERENCE: Final = (
 
 
 def any_expression(_: str) -> str | None:
-    """Nothing is wrong with any CEL expression."""
+    """Accept any CEL expression."""
     return None
 
 
 def spec_errors(path: str, spec: Json, check: CheckExpression) -> Iterator[FieldError]:
-    """What is wrong with the spec of a claim or of a template."""
+    """Yield the errors in the spec of a claim or a template."""
     devices = as_map(spec.get("devices"))
     at = f"{path}.devices"
     requests = as_list(devices.get("requests"))
@@ -68,7 +68,7 @@ def spec_errors(path: str, spec: Json, check: CheckExpression) -> Iterator[Field
 
 
 def request_names(spec: Json) -> frozenset[str]:
-    """Every name by which a claim's requests may be referred to: ``main`` and ``main/sub``."""
+    """Return every name that can refer to a claim's requests: ``main`` and ``main/sub``."""
     names: set[str] = set()
     for request in as_list(as_map(spec.get("devices")).get("requests")):
         main = str(as_map(request).get("name", ""))
@@ -122,7 +122,7 @@ def _devices_errors(path: str, wanted: Json, check: CheckExpression) -> Iterator
 
 
 def selectors_errors(path: str, selectors: object, check: CheckExpression) -> Iterator[FieldError]:
-    """What is wrong with the CEL selectors of a request or a device class."""
+    """Yield the errors in the CEL selectors of a request or a device class."""
     found = as_list(selectors)
     if len(found) > MOST_SELECTORS:
         yield too_many(path, len(found), MOST_SELECTORS)
@@ -174,7 +174,7 @@ def _constraint_errors(path: str, constraint: Json, names: Collection[str]) -> I
 def references_errors(
     path: str, references: object, names: Collection[str]
 ) -> Iterator[FieldError]:
-    """What is wrong with a list of the names of requests."""
+    """Yield the errors in a list of request names."""
     found = as_list(references)
     if len(found) > MOST_REQUESTS:
         yield too_many(path, len(found), MOST_REQUESTS)
@@ -185,7 +185,7 @@ def references_errors(
 
 
 def reference_errors(path: str, name: str, names: Collection[str]) -> Iterator[FieldError]:
-    """What is wrong with the name of a request, or of a request and its subrequest."""
+    """Yield the errors in the name of a request, or of a request and its subrequest."""
     parts = name.split("/")
     if len(parts) <= 2:
         for part in parts:
@@ -195,7 +195,7 @@ def reference_errors(path: str, name: str, names: Collection[str]) -> Iterator[F
 
 
 def config_errors(path: str, config: Json) -> Iterator[FieldError]:
-    """What is wrong with the opaque configuration of a claim, a class or an allocation."""
+    """Yield the errors in the opaque configuration of a claim, a class or an allocation."""
     opaque = config.get("opaque")
     if opaque is None:
         yield required(f"{path}.opaque")
@@ -205,10 +205,10 @@ def config_errors(path: str, config: Json) -> Iterator[FieldError]:
 
 
 def raw_errors(path: str, raw: object) -> Iterator[FieldError]:
-    """What is wrong with parameters or data: a JSON object of at most 10 KiB.
+    """Yield the errors in parameters or data, which must be a JSON object of at most 10 KiB.
 
-    The API server counts the bytes as they came; here they are those of JSON with spaces, so that
-    what passes here passes there.
+    The API server counts the bytes of the request. Here they are the bytes of JSON with spaces, so
+    that an object that passes here passes there as well.
     """
     if raw is None:
         yield required(path)

@@ -1,4 +1,4 @@
-"""Writing the core kinds: pods, namespaces, nodes, events."""
+"""Strategies of the core kinds: pods, namespaces, nodes, events."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -42,10 +42,10 @@ _EVENT_BYTES: Final = {"reportingInstance": 128, "action": 128, "reason": 128, "
 
 
 class PodStrategy(Strategy):
-    """Pods, as far as claims and deletion go."""
+    """Strategy of pods, limited to what claims and deletion need."""
 
     def prepare(self, document: Json, old: Json | None) -> None:
-        """A new pod is Pending and has the usual defaults."""
+        """Set the usual defaults; a new pod is Pending."""
         super().prepare(document, old)
         spec = document.setdefault("spec", {})
         assert isinstance(spec, dict)
@@ -58,7 +58,7 @@ class PodStrategy(Strategy):
             document["status"] = status
 
     def errors(self, document: Json, old: Json | None) -> Iterator[FieldError]:
-        """Claims that containers use must be the pod's; most of a spec never changes."""
+        """Yield errors: containers use only the pod's claims, and most of a spec is immutable."""
         spec = part(document, "spec")
         if old is not None:
             if _fixed(spec) != _fixed(part(old, "spec")):
@@ -88,7 +88,7 @@ class PodStrategy(Strategy):
                 yield from _container_claim_errors(f"{path}.resources.claims", list(claims), names)
 
     def status_errors(self, document: Json, old: Json) -> Iterator[FieldError]:
-        """The status names claims that the pod has."""
+        """Yield an error for each status of a claim that the pod does not have."""
         claims = elements(part(document, "spec").get("resourceClaims"))
         names = {claim.get("name") for claim in claims}
         statuses = elements(part(document, "status").get("resourceClaimStatuses"))
@@ -98,18 +98,18 @@ class PodStrategy(Strategy):
                 path = f"status.resourceClaimStatuses[{index}].name"
                 yield invalid(path, status.get("name"), text)
 
-    def grace_seconds(self, document: Json, asked: int | None) -> int | None:
-        """The pod's own or what was asked; none for a pod that is on no node or done."""
+    def grace_seconds(self, document: Json, requested: int | None) -> int | None:
+        """Return the requested or the pod's own seconds; 0 for a pod on no node or finished."""
         spec, status = part(document, "spec"), part(document, "status")
         if not spec.get("nodeName") or status.get("phase") in {"Succeeded", "Failed"}:
             return 0
         own = spec.get("terminationGracePeriodSeconds", 30)
         assert isinstance(own, int)
-        return max(0, own if asked is None else asked)
+        return max(0, own if requested is None else requested)
 
 
 def _fixed(spec: Json) -> Json:
-    """What of a pod's spec never changes, without empty fields."""
+    """Return the immutable part of a pod's spec, without empty fields."""
     fixed = {name: value for name, value in spec.items() if name not in _POD_MUTABLE and value}
     for field in ("containers", "initContainers"):
         if field in fixed:
@@ -156,7 +156,7 @@ def _container_claim_errors(
             continue
         if key[1]:
             yield from name_rules.label(f"{where}.request", key[1])
-        # A claim that is used whole cannot be used in part as well.
+        # A container that uses a whole claim cannot name one of its requests as well.
         if key in seen or (name, "") in seen or (not key[1] and name in {n for n, _ in seen}):
             yield duplicate(where, name)
         elif name not in names:
@@ -168,10 +168,10 @@ def _container_claim_errors(
 
 
 class NamespaceStrategy(Strategy):
-    """Namespaces."""
+    """Strategy of namespaces."""
 
     def prepare(self, document: Json, old: Json | None) -> None:
-        """A new one is active and carries its name as a label."""
+        """Make a new namespace active and label it with its name."""
         super().prepare(document, old)
         if old is not None:
             return
@@ -184,10 +184,10 @@ class NamespaceStrategy(Strategy):
 
 
 class NodeStrategy(Strategy):
-    """Nodes: may be created with a status."""
+    """Strategy of nodes, which may be created with a status."""
 
     def prepare(self, document: Json, old: Json | None) -> None:
-        """What can be allocated is all there is, unless the status says otherwise."""
+        """Default the allocatable resources of a new node to its capacity."""
         if old is not None:
             super().prepare(document, old)
             return
@@ -197,10 +197,10 @@ class NodeStrategy(Strategy):
 
 
 class EventStrategy(Strategy):
-    """Events; one with an eventTime is of the new kind and needs more."""
+    """Strategy of events. One with an eventTime is of the new kind and needs more fields."""
 
     def errors(self, document: Json, old: Json | None) -> Iterator[FieldError]:
-        """An event lies in the namespace of what it is about."""
+        """Yield errors: an event must be in the namespace of the object that it is about."""
         namespace = str(part(document, "metadata").get("namespace", ""))
         about = part(document, "involvedObject").get("namespace", "")
         is_new = document.get("eventTime") is not None
@@ -225,10 +225,10 @@ class EventStrategy(Strategy):
 
 
 class NewEventStrategy(EventStrategy):
-    """Events that come through events.k8s.io."""
+    """Strategy of events that are written through events.k8s.io."""
 
     def errors(self, document: Json, old: Json | None) -> Iterator[FieldError]:
-        """The time, a known type and none of the old fields."""
+        """Yield errors: an event needs a time and a known type, and must not set the old fields."""
         yield from super().errors(document, old)
         if document.get("eventTime") is None:
             yield required("eventTime")

@@ -1,4 +1,4 @@
-"""Deletes objects the way the API server does."""
+"""Deletion of objects, as in the API server."""
 
 import copy
 from dataclasses import dataclass, replace
@@ -15,11 +15,11 @@ from tensorfusion_dra.simulator.api.target import Target
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteOptions:
-    """What a delete asks.
+    """Options of a delete.
 
     Attributes:
-        uid, version: What the object must have; None for anything.
-        grace_seconds: How long a pod may go on; None for its own terminationGracePeriodSeconds.
+        uid, version: Preconditions on the object; None for none.
+        grace_seconds: Time that a pod has to end; None for its own terminationGracePeriodSeconds.
     """
 
     uid: str | None = None
@@ -31,8 +31,8 @@ class DeleteOptions:
 class Deletion:
     """All deletes; each is atomic.
 
-    A namespace goes at once, with everything in it: there is no namespace controller. Dependents
-    of an object stay: there is no garbage collector.
+    A namespace is removed at once with everything in it, because there is no namespace controller.
+    Dependents of an object remain, because there is no garbage collector.
     """
 
     def __init__(self, writer: Registry) -> None:
@@ -40,12 +40,12 @@ class Deletion:
         self._strategies: Final = writer.strategies
 
     def delete(self, target: Target, options: DeleteOptions) -> tuple[Stored, bool]:
-        """The object as it was last, and whether it is gone.
+        """Delete an object; return its last state, and True if it is gone.
 
-        An object with finalizers, and a pod on a node, only get their deletionTimestamp.
+        An object with finalizers and a pod on a node only get a deletionTimestamp.
 
         Raises:
-            ApiError: There is no such object or it is not as it must be.
+            ApiError: The object does not exist or does not meet a precondition.
         """
         kind = target.kind
         with self._store.lock:
@@ -76,7 +76,7 @@ class Deletion:
     def delete_collection(
         self, target: Target, selector: Selector, options: DeleteOptions
     ) -> list[Stored]:
-        """Deletes what is selected; the objects as they were last."""
+        """Delete the selected objects; return their last states."""
         with self._store.lock:
             found, _ = self._store.listed(target.kind.storage, target.namespace or None)
             chosen = [stored for stored in found if selector.chooses(stored.document)]

@@ -1,4 +1,4 @@
-"""Writing the kinds of resource.k8s.io."""
+"""Strategies of the kinds of resource.k8s.io."""
 
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
@@ -14,10 +14,10 @@ ADMIN_LABEL: Final = "resource.kubernetes.io/admin-access"
 
 
 class SliceStrategy(Strategy):
-    """ResourceSlices."""
+    """Strategy of ResourceSlices."""
 
     def prepare(self, document: Json, old: Json | None) -> None:
-        """Taints get their time, fields of closed gates go."""
+        """Set the time of new taints and drop fields of disabled gates."""
         spec = part(document, "spec")
         for device in elements(spec.get("devices")):
             for taint in elements(device.get("taints")):
@@ -25,20 +25,20 @@ class SliceStrategy(Strategy):
         gates.drop_from_slice(spec, part(old or {}, "spec"), self.setting.gates)
 
     def errors(self, document: Json, old: Json | None) -> Iterator[FieldError]:
-        """The rules of core.kubernetes.slice_rules."""
+        """Return the errors by the rules of core.kubernetes.slice_rules."""
         return slice_rules.slice_errors(part(document, "spec"))
 
 
 class ClaimStrategy(Strategy):
-    """ResourceClaims."""
+    """Strategy of ResourceClaims."""
 
     def prepare(self, document: Json, old: Json | None) -> None:
-        """Requests get their mode and count, fields of closed gates go."""
+        """Set the default mode and count of requests and drop fields of disabled gates."""
         super().prepare(document, old)
         _prepare_spec(part(document, "spec"), part(old or {}, "spec"), self.setting.gates)
 
     def errors(self, document: Json, old: Json | None) -> Iterator[FieldError]:
-        """The rules for a new spec; it never changes."""
+        """Yield the errors in a new spec; an update cannot change it."""
         if old is not None:
             return
         spec = part(document, "spec")
@@ -46,7 +46,7 @@ class ClaimStrategy(Strategy):
         yield from claim_rules.spec_errors("spec", spec, self.setting.check)
 
     def prepare_status(self, document: Json, old: Json) -> None:
-        """Fields of closed gates go, and the entries of devices that are no longer allocated."""
+        """Drop fields of disabled gates and the status of devices that are no longer allocated."""
         status, old_status = part(document, "status"), part(old, "status")
         for result in elements(allocation_rules.results(status)):
             _default_operators(result)
@@ -62,7 +62,7 @@ class ClaimStrategy(Strategy):
             ]
 
     def status_errors(self, document: Json, old: Json) -> Iterator[FieldError]:
-        """An allocation never changes, a new one keeps the rules, and so do its users."""
+        """Yield errors: an allocation is immutable; it and its consumers must be valid."""
         old_results = allocation_rules.results(part(old, "status"))
         if not _is_admin(old_results):
             for index, result in enumerate(
@@ -79,15 +79,15 @@ class ClaimStrategy(Strategy):
 
 
 class TemplateStrategy(Strategy):
-    """ResourceClaimTemplates."""
+    """Strategy of ResourceClaimTemplates."""
 
     def prepare(self, document: Json, old: Json | None) -> None:
-        """As for a claim."""
+        """Set defaults and drop fields as for a claim."""
         spec, old_spec = part(document, "spec"), part(old or {}, "spec")
         _prepare_spec(part(spec, "spec"), part(old_spec, "spec"), self.setting.gates)
 
     def errors(self, document: Json, old: Json | None) -> Iterator[FieldError]:
-        """The rules of a claim, and of the metadata that claims will get."""
+        """Yield the errors in the spec and in the metadata of the claims to be made."""
         spec = part(document, "spec")
         metadata = part(spec, "metadata")
         yield from _admin_errors(self, document, part(spec, "spec"))
@@ -99,10 +99,10 @@ class TemplateStrategy(Strategy):
 
 
 class ClassStrategy(Strategy):
-    """DeviceClasses."""
+    """Strategy of DeviceClasses."""
 
     def prepare(self, document: Json, old: Json | None) -> None:
-        """The extended resource's name goes if its gate is closed."""
+        """Drop a new extendedResourceName if its gate is disabled."""
         spec, old_spec = part(document, "spec"), part(old or {}, "spec")
         if (
             "DRAExtendedResource" not in self.setting.gates
@@ -111,7 +111,7 @@ class ClassStrategy(Strategy):
             spec.pop("extendedResourceName", None)
 
     def errors(self, document: Json, old: Json | None) -> Iterator[FieldError]:
-        """Selectors and configs; selectors that stay as they were are not compiled again."""
+        """Yield the errors in selectors and configs; unchanged selectors are not compiled again."""
         spec, old_spec = part(document, "spec"), part(old or {}, "spec")
         selectors = spec.get("selectors")
         known = old is not None and selectors == old_spec.get("selectors")
@@ -134,7 +134,7 @@ _ADMIN_TEXT: Final = (
 )
 
 
-def _prepare_spec(spec: Json, old: Json, open_gates: frozenset[str]) -> None:
+def _prepare_spec(spec: Json, old: Json, enabled_gates: frozenset[str]) -> None:
     for request in elements(part(spec, "devices").get("requests")):
         exactly = request.get("exactly")
         wanted = [exactly] if isinstance(exactly, dict) else []
@@ -144,7 +144,7 @@ def _prepare_spec(spec: Json, old: Json, open_gates: frozenset[str]) -> None:
             if devices["allocationMode"] == "ExactCount" and not devices.get("count"):
                 devices["count"] = 1
             _default_operators(devices)
-    gates.drop_from_claim(spec, old, open_gates)
+    gates.drop_from_claim(spec, old, enabled_gates)
 
 
 def _default_operators(tolerating: Json) -> None:

@@ -1,6 +1,6 @@
-"""Feature gates, and which fields the API server drops silently without them.
+"""Feature gates, and the fields that the API server silently drops while a gate is disabled.
 
-A field is kept if the object already used it, as it was written before the gate was turned off.
+An object that already used a gate's fields was written before the gate was disabled. It keeps them.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -22,9 +22,9 @@ DEFAULT_GATES: Final = frozenset(
         "DRAResourceClaimDeviceStatus",
     }
 )
-"""Those on by default in Kubernetes 1.36 that decide about fields.
+"""The gates that control fields and are enabled by default in Kubernetes 1.36.
 
-Known and off: DRAListTypeAttributes, DRANodeAllocatableResources.
+Known and disabled by default: DRAListTypeAttributes, DRANodeAllocatableResources.
 """
 
 _SLICE_FIELDS: Final = {"DRAPartitionableDevices": ("sharedCounters", "perDeviceNodeSelection")}
@@ -60,7 +60,7 @@ _Parts = Iterator[tuple[Json, Mapping[str, tuple[str, ...]]]]
 
 
 def drop_from_slice(spec: Json, old: Json, gates: Collection[str]) -> None:
-    """Takes from a slice's spec what its old one did not use and no gate allows."""
+    """Remove fields of disabled gates from a slice's spec, unless its old spec used the gate."""
     # Binding conditions also need the gate for the status that reports them.
     if "DRAResourceClaimDeviceStatus" not in gates:
         gates = set(gates) - {"DRADeviceBindingConditions"}
@@ -68,12 +68,15 @@ def drop_from_slice(spec: Json, old: Json, gates: Collection[str]) -> None:
 
 
 def drop_from_claim(spec: Json, old: Json, gates: Collection[str]) -> None:
-    """The same for the spec of a claim."""
+    """Remove fields of disabled gates from a claim's spec, unless its old spec used the gate."""
     _drop(_claim_parts(spec), _used(_claim_parts(old)), gates)
 
 
 def drop_from_status(status: Json, old: Json, old_spec: Json, gates: Collection[str]) -> None:
-    """The same for the status of a claim; what its spec uses counts as used."""
+    """Remove fields of disabled gates from a claim's status.
+
+    A gate that the old status or the spec used keeps its fields.
+    """
     used = _used(_status_parts(old)) | _used(_claim_parts(old_spec))
     _drop(_status_parts(status), used, gates)
 

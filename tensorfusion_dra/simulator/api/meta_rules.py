@@ -1,4 +1,4 @@
-"""What the API server demands of metadata (apimachinery's objectmeta validation)."""
+"""The API server's rules for metadata (apimachinery's objectmeta validation)."""
 
 import re
 from collections.abc import Iterator
@@ -22,11 +22,11 @@ _PLAIN_FINALIZERS: Final = frozenset({"kubernetes", "orphan", "foregroundDeletio
 
 
 def errors(document: Json, kind: Kind) -> Iterator[FieldError]:
-    """What is wrong with an object's metadata."""
+    """Yield the errors in an object's metadata."""
     metadata = part(document, "metadata")
     name, base = metadata.get("name"), metadata.get("generateName")
     if base:
-        # Kubernetes forgives a dash at its end, where the random letters follow, and no dot.
+        # Kubernetes allows a dash at the end, because random letters follow, but no dot.
         masked = re.sub(r".-$", "a", str(base))
         yield from name_rules.subdomain("metadata.generateName", masked)
     if not name:
@@ -67,7 +67,7 @@ def _owner_errors(owners: list[Json]) -> Iterator[FieldError]:
 
 
 def map_errors(path: str, metadata: Json) -> Iterator[FieldError]:
-    """What is wrong with labels and annotations."""
+    """Yield the errors in labels and annotations."""
     for key, value in part(metadata, "labels").items():
         yield from name_rules.label_key(f"{path}.labels", key)
         yield from name_rules.label_value(f"{path}.labels", value)
@@ -80,7 +80,7 @@ def map_errors(path: str, metadata: Json) -> Iterator[FieldError]:
 
 
 def finalizer_errors(metadata: Json, old_metadata: Json) -> Iterator[FieldError]:
-    """An object in deletion gets no new finalizers."""
+    """Yield an error if an object that is being deleted gets new finalizers."""
     if "deletionTimestamp" not in old_metadata:
         return
     new, old = metadata.get("finalizers"), old_metadata.get("finalizers")

@@ -1,4 +1,4 @@
-"""What the server itself writes into metadata."""
+"""Metadata fields that the server itself writes."""
 
 import secrets
 import uuid
@@ -32,18 +32,18 @@ _KEPT_AT_CHANGE: Final = (
 
 
 def timestamp(after_seconds: int = 0) -> str:
-    """The time as the API writes it, some seconds from now."""
+    """Return the time some seconds from now, in the API's format."""
     moment = datetime.now(UTC) + timedelta(seconds=after_seconds)
     return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def as_int(value: object) -> int:
-    """A decoded integer; 0 if it is absent."""
+    """Return a decoded integer; 0 if it is absent."""
     return value if isinstance(value, int) else 0
 
 
 def fill(metadata: Json, namespace: str) -> None:
-    """Makes the metadata of a create that of a new object; "" for outside namespaces."""
+    """Complete the metadata of a new object; the namespace of a cluster-scoped one is ""."""
     base = metadata.get("generateName")
     if not metadata.get("name") and isinstance(base, str) and base:
         suffix = "".join(secrets.choice(_SUFFIX_ALPHABET) for _ in range(_SUFFIX_LENGTH))
@@ -56,8 +56,8 @@ def fill(metadata: Json, namespace: str) -> None:
     metadata["creationTimestamp"] = timestamp()
 
 
-def may_go(metadata: Mapping[str, object]) -> bool:
-    """Whether the last finalizer of an object in deletion has gone."""
+def can_be_removed(metadata: Mapping[str, object]) -> bool:
+    """Return True if an object in deletion has neither finalizers nor a grace period left."""
     return (
         "deletionTimestamp" in metadata
         and not metadata.get("finalizers")
@@ -66,7 +66,12 @@ def may_go(metadata: Mapping[str, object]) -> bool:
 
 
 def mark(metadata: Json, grace: int, *, counts: bool) -> bool:
-    """Sets the deletion's time; False if as early a one is set already."""
+    """Mark an object as deleted; return False if it already is, with no longer a grace period.
+
+    Args:
+        grace: Seconds until the deletion time.
+        counts: Increment the generation when the object is first marked.
+    """
     marked_before = "deletionTimestamp" in metadata
     if marked_before:
         if as_int(metadata.get("deletionGracePeriodSeconds")) <= grace:
@@ -79,7 +84,7 @@ def mark(metadata: Json, grace: int, *, counts: bool) -> bool:
 
 
 def keep(new: Json, old: Mapping[str, object]) -> None:
-    """Gives the metadata of a change what of the old one no request can change."""
+    """Copy the fields that no request can change from the old metadata to the new."""
     for name in (*_NEVER_STORED, *_KEPT_AT_CHANGE):
         new.pop(name, None)
     new.update({name: old[name] for name in _KEPT_AT_CHANGE if name in old})

@@ -1,6 +1,6 @@
-"""Who set which field: server-side apply's merge, its conflicts and what it takes away.
+"""Field ownership: server-side apply's merge, its conflicts and the fields that it removes.
 
-The owners are kept beside an object and not written to metadata.managedFields.
+The owners are stored beside an object and not written to metadata.managedFields.
 """
 
 import copy
@@ -33,7 +33,7 @@ _SERVER_METADATA: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """A step of a path into a list: the values of the fields that identify the item."""
+    """A step of a path into a list, with the values of the fields that identify the item."""
 
     keys: tuple[tuple[str, object], ...]
 
@@ -48,10 +48,10 @@ Leaves = dict[Path, object]
 
 @dataclass(frozen=True, slots=True)
 class Manager:
-    """Somebody who sets fields.
+    """A field manager.
 
     Attributes:
-        applies: By server-side apply; else by create, update and the other patches.
+        applies: It writes by server-side apply; otherwise by create, update or other patches.
     """
 
     name: str
@@ -67,12 +67,12 @@ Owners = Mapping[Manager, frozenset[Path]]
 
 
 def path_text(path: Path) -> str:
-    """``.status.devices[device="gpu-0",...].data``."""
+    """Return a path as text: ``.status.devices[device="gpu-0",...].data``."""
     return "".join(str(step) if isinstance(step, Item) else f".{step}" for step in path)
 
 
 def leaves(schema: Schema, struct: str, document: Json) -> Leaves:
-    """Every path that can have an owner, and what is there; list items count themselves."""
+    """Return each path that can have an owner, with its value; a list item is a path as well."""
     return dict(_leaves(schema, struct, document, ()))
 
 
@@ -86,7 +86,7 @@ def _leaves(
         if found.shape == "struct" and found.base not in _ATOMIC and isinstance(value, dict):
             yield from _leaves(schema, found.base, value, here)
         elif found.shape == "map" and isinstance(value, dict):
-            yield from (((*here, key), held) for key, held in value.items())
+            yield from (((*here, key), entry) for key, entry in value.items())
         elif found.keys and isinstance(value, list):
             for item in elements(value):
                 step = (*here, _item(found, item))
@@ -103,7 +103,7 @@ def _item(found: Type, item: Json) -> Item:
 def after_update(
     owners: Owners, before: Leaves, after: Leaves, manager: Manager
 ) -> dict[Manager, frozenset[Path]]:
-    """The owners after a manager changed the fields that differ."""
+    """Return the owners after a manager changed the fields that differ."""
     missing = object()
     changed = {path for path, value in after.items() if before.get(path, missing) != value}
     gone = before.keys() - after.keys()
@@ -114,10 +114,10 @@ def after_update(
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """What an apply makes of an object.
+    """Result of an apply.
 
     Attributes:
-        conflicts: The fields that others own and have otherwise; none if it is forced.
+        conflicts: Fields that other managers own with another value, and these managers.
     """
 
     document: Json
@@ -128,9 +128,10 @@ class Applied:
 def applied(
     schema: Schema, struct: str, before: Json, owners: Owners, *, wanted: Json, by: Manager
 ) -> Applied:
-    """An object after somebody applied what he wants of it.
+    """Return an object after a manager applied its configuration.
 
-    What he applied before and does not any more goes, unless somebody else owns it.
+    A field that the manager applied before and no longer applies is removed, unless another manager
+    owns it.
     """
     live, mine = leaves(schema, struct, before), leaves(schema, struct, wanted)
     others = {manager: paths for manager, paths in owners.items() if manager != by}
@@ -141,14 +142,14 @@ def applied(
         for manager, paths in others.items()
         if path in paths
     )
-    lost = {path for path, _ in conflicts}
-    kept = {manager: paths - lost for manager, paths in others.items()}
-    held = frozenset().union(*kept.values()) if kept else frozenset()
+    taken = {path for path, _ in conflicts}
+    kept = {manager: paths - taken for manager, paths in others.items()}
+    owned_by_others = frozenset().union(*kept.values()) if kept else frozenset()
     document = copy.deepcopy(_merged(schema, struct, before, wanted))
-    surplus = owners.get(by, frozenset()) - mine.keys() - held
-    # The shortest first: without its key fields an item would not be found any more.
+    surplus = owners.get(by, frozenset()) - mine.keys() - owned_by_others
+    # The shortest paths first: an item without its key fields could not be found any more.
     for path in sorted(surplus, key=len):
-        if not any(other[: len(path)] == path for other in held):
+        if not any(other[: len(path)] == path for other in owned_by_others):
             _remove(document, path)
     kept[by] = frozenset(mine)
     owners_after = {manager: paths for manager, paths in kept.items() if paths}
@@ -158,14 +159,14 @@ def applied(
 def _merged(schema: Schema, struct: str, before: Json, wanted: Json) -> Json:
     result = dict(before)
     for name, value in wanted.items():
-        found, held = schema.field(struct, name), result.get(name)
+        found, current = schema.field(struct, name), result.get(name)
         if found.shape == "struct" and found.base not in _ATOMIC and isinstance(value, dict):
-            old = held if isinstance(held, dict) else {}
+            old = current if isinstance(current, dict) else {}
             result[name] = _merged(schema, found.base, old, value)
         elif found.shape == "map" and isinstance(value, dict):
-            result[name] = {**(held if isinstance(held, dict) else {}), **value}
+            result[name] = {**(current if isinstance(current, dict) else {}), **value}
         elif found.keys and isinstance(value, list):
-            items = {_item(found, item): item for item in elements(held)}
+            items = {_item(found, item): item for item in elements(current)}
             for item in elements(value):
                 step = _item(found, item)
                 items[step] = _merged(schema, found.base, items.get(step, {}), item)

@@ -1,4 +1,4 @@
-"""Creates and changes objects the way the generic registry of the API server does."""
+"""Creation and change of objects, as in the generic registry of the API server."""
 
 import copy
 from collections.abc import Callable, Mapping
@@ -9,7 +9,7 @@ from tensorfusion_dra.core.kubernetes.field_errors import FieldError, invalid
 from tensorfusion_dra.simulator.api import failures, meta_rules, ownership
 from tensorfusion_dra.simulator.api.failures import ApiError
 from tensorfusion_dra.simulator.api.kinds import Kind
-from tensorfusion_dra.simulator.api.metadata import as_int, fill, keep, may_go
+from tensorfusion_dra.simulator.api.metadata import as_int, can_be_removed, fill, keep
 from tensorfusion_dra.simulator.api.ownership import Manager, Owners
 from tensorfusion_dra.simulator.api.schema import Schema
 from tensorfusion_dra.simulator.api.store import Store, Stored
@@ -24,8 +24,8 @@ class WriteOptions:
     """The parameters of a write.
 
     Attributes:
-        manager: Who writes: its fieldManager, or the first word of its user agent.
-        force: Whether an apply takes fields from others.
+        manager: Field manager of the write: fieldManager, or the user agent up to its first slash.
+        force: An apply takes over fields that other managers own.
     """
 
     manager: str = "unknown"
@@ -34,7 +34,7 @@ class WriteOptions:
 
 
 class Registry:
-    """All writes but deletes; each is atomic."""
+    """All writes except deletes; each is atomic."""
 
     def __init__(
         self, store: Store, schema: Schema, strategies: Callable[[Kind], Strategy]
@@ -44,10 +44,10 @@ class Registry:
         self.strategies: Final = strategies
 
     def create(self, target: Target, decoded: Json, options: WriteOptions) -> Stored:
-        """The new object.
+        """Create an object.
 
         Raises:
-            ApiError: The namespace is missing, the name is taken or a field breaks a rule.
+            ApiError: The namespace does not exist, the name is taken or a field breaks a rule.
         """
         manager = Manager(options.manager, applies=False)
         return self._create(target, decoded, options, manager=manager)
@@ -89,10 +89,10 @@ class Registry:
             raise failures.not_found("namespaces", "", target.namespace)
 
     def change(self, target: Target, changed: Change, options: WriteOptions) -> Stored:
-        """The object after an update or patch; changed() gives what it shall be.
+        """Update or patch an object; changed() returns its new document.
 
         Raises:
-            ApiError: There is no such object, it changed meanwhile or a field breaks a rule.
+            ApiError: The object does not exist, it changed meanwhile or a field breaks a rule.
         """
         with self.store.lock:
             before = self._existing(target)
@@ -100,10 +100,10 @@ class Registry:
             return self._replace(target, document, before, options)
 
     def overwrite(self, target: Target, changed: Change, options: WriteOptions) -> Stored:
-        """The object after a change by the server itself, which no rule restricts.
+        """Change an object on behalf of the server itself, without checking any rule.
 
         Raises:
-            ApiError: There is no such object, or changed() refuses.
+            ApiError: The object does not exist, or changed() raises it.
         """
         with self.store.lock:
             before = self._existing(target)
@@ -111,10 +111,10 @@ class Registry:
             return self._put(target, document, before.owners, options, before=before)
 
     def apply(self, target: Target, wanted: Json, options: WriteOptions) -> tuple[Stored, bool]:
-        """The object after a server-side apply, and whether it is new.
+        """Apply an object server-side; return it, and True if it is new.
 
         Raises:
-            ApiError: Another manager owns a field and has it otherwise, or as for change().
+            ApiError: Another manager owns a field with another value, or as for change().
         """
         kind = target.kind
         manager = Manager(options.manager, applies=True, subresource=target.subresource)
@@ -149,15 +149,19 @@ class Registry:
         return found
 
     def _checked(self, target: Target, document: Json, before: Stored) -> Json:
-        """The document as it would be stored, if the rules allow the change."""
+        """Return the document as it would be stored.
+
+        Raises:
+            ApiError: The change breaks a rule.
+        """
         kind, old = target.kind, before.document
         strategy = self.strategies(kind)
         metadata, old_metadata = part(document, "metadata"), part(old, "metadata")
         target.check_identity(metadata, before)
         if target.subresource:
-            part_of_it = document.get(target.subresource)
+            subresource = document.get(target.subresource)
             document = copy.deepcopy(old)
-            document[target.subresource] = part_of_it or {}
+            document[target.subresource] = subresource or {}
             strategy.prepare_status(document, old)
             document = self.schema.stored(kind.struct, document)
             errors = list(strategy.status_errors(document, old))
@@ -198,7 +202,7 @@ class Registry:
         *,
         owners: Owners | None = None,
     ) -> Stored:
-        """Stores the document; a change of nothing keeps the version."""
+        """Store the document; a write that changes nothing keeps the version."""
         kind, old = target.kind, before.document
         metadata = part(document, "metadata")
         metadata["resourceVersion"] = str(before.version)
@@ -231,19 +235,19 @@ class Registry:
             version = before.version if before else 0
         else:
             metadata["resourceVersion"] = str(version)
-        # Once more through the schema, for the order of the fields.
+        # The schema puts the fields in order again.
         document["metadata"] = self.schema.stored("ObjectMeta", metadata)
         stored = Stored(target.namespace, target.name, version, document, owners)
         if options.dry_run:
             return stored
-        if before is not None and may_go(metadata):
+        if before is not None and can_be_removed(metadata):
             self.store.remove(target.kind.storage, stored)
             return stored
         return self.store.put(target.kind.storage, stored)
 
 
 def _own_part(wanted: Json, target: Target, strategy: Strategy) -> Json:
-    """What an apply may set: a subresource, or everything but the status."""
+    """Return the part that an apply may set: a subresource, or everything but the status."""
     if target.subresource:
         return {target.subresource: part(wanted, target.subresource)}
     hidden = {"status"} if strategy.has_status else set()

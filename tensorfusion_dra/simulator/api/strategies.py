@@ -1,4 +1,4 @@
-"""Which strategy writes which kind."""
+"""Strategy of each kind."""
 
 from collections.abc import Callable
 from typing import Final
@@ -25,7 +25,7 @@ _SLICE_IMMUTABLE: Final = ("spec.pool.name", "spec.driver", "spec.nodeName")
 
 
 def of_kinds(setting: Setting) -> Callable[[Kind], Strategy]:
-    """The strategy of each kind on a server with this setting."""
+    """Return a function that returns the strategy of a kind on a server with this setting."""
     table: dict[tuple[str, str], Strategy] = {
         ("", "namespaces"): NamespaceStrategy(setting, has_status=True),
         ("", "nodes"): NodeStrategy(setting, has_status=True),

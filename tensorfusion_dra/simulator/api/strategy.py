@@ -1,4 +1,4 @@
-"""What is special about writing a kind: its defaults, its rules, its deletion."""
+"""Rules for writes that depend on the kind: defaults, validation, deletion."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -12,11 +12,12 @@ Json = dict[str, object]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """What strategies need to know of their server.
+    """Settings of the server that strategies need.
 
     Attributes:
-        check: What is wrong with a CEL expression.
-        labels: The labels of a namespace.
+        gates: Enabled feature gates.
+        check: Returns the error in a CEL expression; None if there is none.
+        labels: Returns the labels of a namespace.
     """
 
     gates: frozenset[str] = DEFAULT_GATES
@@ -26,11 +27,11 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Strategy:
-    """Writing a kind without rules of its own.
+    """Strategy of a kind without rules of its own.
 
     Attributes:
-        has_status: Its status is written through /status alone.
-        immutable: The paths that never change.
+        has_status: The status is written only through /status.
+        immutable: Paths of the immutable fields.
     """
 
     setting: Setting
@@ -38,29 +39,29 @@ class Strategy:
     immutable: tuple[str, ...] = ()
 
     def prepare(self, document: Json, old: Json | None) -> None:
-        """Fills in defaults and drops what may not be written; old is None for a create."""
+        """Set defaults and drop fields that may not be written; old is None for a create."""
         if self.has_status:
             document.pop("status", None)
             if old is not None and "status" in old:
                 document["status"] = old["status"]
 
     def errors(self, document: Json, old: Json | None) -> Iterable[FieldError]:
-        """What is wrong with a prepared create or update."""
+        """Return the errors in a prepared create or update."""
         return ()
 
     def prepare_status(self, document: Json, old: Json) -> None:
-        """The same as prepare, for a write to /status."""
+        """Do the same as prepare for a write to /status."""
 
     def status_errors(self, document: Json, old: Json) -> Iterable[FieldError]:
-        """What is wrong with a prepared write to /status."""
+        """Return the errors in a prepared write to /status."""
         return ()
 
-    def grace_seconds(self, document: Json, asked: int | None) -> int | None:
-        """How long a deleted object stays for its kubelet; None if it knows no such grace."""
+    def grace_seconds(self, document: Json, requested: int | None) -> int | None:
+        """Return how many seconds a deleted object waits for its kubelet; None if it does not."""
         return None
 
 
 def part(document: Json, name: str) -> Json:
-    """An object inside a decoded object; an empty one that is not part of it if it is absent."""
+    """Return an object inside a decoded object; if absent, an empty one that is not part of it."""
     found = document.get(name)
     return found if isinstance(found, dict) else {}
