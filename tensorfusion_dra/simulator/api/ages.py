@@ -1,4 +1,4 @@
-"""How long ago something happened, in the few characters that `kubectl get` shows.
+"""Ages in the short form that `kubectl get` shows.
 
 apimachinery, pkg/util/duration HumanDuration, release 1.36.
 """
@@ -21,7 +21,7 @@ _STEPS: Final = (
     (2 * _YEAR, _DAY, None),
     (8 * _YEAR, _YEAR, _DAY),
 )
-"""Below how many seconds a duration is shown in which unit, and in which smaller one beside it."""
+"""Upper bound of a duration in seconds, its unit, and a smaller unit to add; None for none."""
 
 
 def age(timestamp: object) -> str:
@@ -33,7 +33,7 @@ def age(timestamp: object) -> str:
 
 def human(passed: timedelta) -> str:
     """Return a duration in two or three significant figures, such as ``5m30s`` or ``2d3h``."""
-    # Towards zero, as Go does: a clock that is 1.5 s ahead is still "0s".
+    # Truncate towards zero, as Go does: a clock that is 1.5 s ahead is still "0s".
     seconds = int(passed.total_seconds())
     if seconds < -1:
         return "<invalid>"

@@ -1,4 +1,4 @@
-"""What request bodies and parameters say, and whether they may."""
+"""Parsing and checks of request bodies and query parameters."""
 
 import json
 from collections.abc import Mapping
@@ -23,10 +23,10 @@ _YAML_TYPES: Final = {"application/yaml", "application/apply-patch+yaml"}
 
 
 def write_options(request: Request, kind: str) -> WriteOptions:
-    """The parameters of a create, update or patch; kind names them in errors.
+    """Parse the parameters of a create, update or patch; kind names them in errors.
 
     Raises:
-        ApiError: 422, as one has an unknown value.
+        ApiError: 422 if one has an unknown value or is too long.
     """
     errors = []
     dry_run = request.query.get("dryRun", "")
@@ -48,10 +48,10 @@ def write_options(request: Request, kind: str) -> WriteOptions:
 
 
 def apply_options(request: Request) -> WriteOptions:
-    """The parameters of a server-side apply.
+    """Parse the parameters of a server-side apply.
 
     Raises:
-        ApiError: 422, as one has an unknown value or it does not say who applies.
+        ApiError: 422 if fieldManager is missing, or if one has an unknown value or is too long.
     """
     if not request.query.get("fieldManager"):
         error = required("fieldManager", "is required for apply patch")
@@ -60,13 +60,13 @@ def apply_options(request: Request) -> WriteOptions:
 
 
 def check_version(text: str, latest: int | None) -> None:
-    """Nothing, if a list or watch may ask for this resourceVersion.
+    """Check that a list or watch may request this resourceVersion.
 
     Args:
-        latest: The version that is reached; None if a later one may be waited for.
+        latest: The current version; None if the request may wait for a later one.
 
     Raises:
-        ApiError: 500 for no number, 504 for one that is not reached yet.
+        ApiError: 500 if the text is not a number, 504 if the version lies in the future.
     """
     if not text:
         return
@@ -95,10 +95,10 @@ def check_version(text: str, latest: int | None) -> None:
 
 
 def document(request: Request, expected: str) -> Json:
-    """The body as a JSON object; YAML where the content type says so.
+    """Parse the body into a JSON object; it may be YAML if the content type is.
 
     Raises:
-        ApiError: 400 for what cannot be read, 415 for another content type.
+        ApiError: 400 if the body cannot be parsed, 415 for an unknown content type.
     """
     content_type = request.headers.get("content-type", "application/json").partition(";")[0]
     text = request.body.decode("utf-8", errors="replace")
@@ -133,15 +133,15 @@ def _yaml(text: str) -> object:
 def decode(
     known: Schema, request: Request, kind: Kind, version: str, *, typed_body: bool = False
 ) -> tuple[Json, tuple[str, ...]]:
-    """The object in a body, without unknown fields, and the warnings about them.
+    """Return the object in a body without unknown fields, and the warnings about these fields.
 
     Args:
-        typed_body: Whether the body is applied: it must name its apiVersion and kind, and have no
-            field that the schema does not declare.
+        typed_body: The body is applied: it must name its apiVersion and kind, and may have only
+            fields that the schema declares.
 
     Raises:
-        ApiError: 400, as it is another kind, has a wrong type or, if the request is strict, an
-            unknown field.
+        ApiError: 400 if the object is of another kind, has a value of the wrong type or, in a
+            strict request, an unknown field; 500 if an applied body has an undeclared field.
     """
     body = document(request, kind.kind)
     if typed_body and not (body.get("apiVersion") and body.get("kind")):
@@ -154,10 +154,10 @@ def decode(
 def patched(
     known: Schema, request: Request, body: Json, kind: Kind, version: str
 ) -> tuple[Json, tuple[str, ...]]:
-    """The same for what a patch made of an object.
+    """Decode the result of a patch, like decode.
 
     Raises:
-        ApiError: 422, where decode has 400.
+        ApiError: 422 where decode raises 400.
     """
     try:
         return _checked(known, request, body, kind, version)
@@ -199,10 +199,10 @@ def _checked(
 
 
 def binding_node(known: Schema, request: Request) -> str:
-    """The node to which a Binding binds its pod.
+    """Return the name of the node in a Binding.
 
     Raises:
-        ApiError: 400 or 500, as it names none.
+        ApiError: 400 if the body cannot be decoded, 500 if it names no node.
     """
     body = document(request, "Binding")
     fields = {name: value for name, value in body.items() if name not in {"apiVersion", "kind"}}
@@ -217,10 +217,10 @@ def binding_node(known: Schema, request: Request) -> str:
 
 
 def delete_options(known: Schema, request: Request) -> DeleteOptions:
-    """The DeleteOptions in the body, completed by the parameters.
+    """Parse the DeleteOptions in the body, completed by the query parameters.
 
     Raises:
-        ApiError: 400, as they cannot be read.
+        ApiError: 400 if the body cannot be decoded.
     """
     options: Json = {}
     if request.body:

@@ -1,4 +1,4 @@
-"""The columns that `kubectl get` shows of each kind.
+"""Columns that `kubectl get` shows for each kind.
 
 Names, types, formats and priorities are those of pkg/printers/internalversion/printers.go, release
 1.36; clients show columns of priority 1 with `-o wide` only. Columns of custom resources are the
@@ -24,7 +24,7 @@ _ROLE_LABEL: Final = "kubernetes.io/role"
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column, as a TableColumnDefinition of meta.k8s.io/v1 has it."""
+    """One column, with the fields of a TableColumnDefinition of meta.k8s.io/v1."""
 
     name: str
     description: str
@@ -48,8 +48,8 @@ class Columns:
     """The columns of a kind.
 
     Attributes:
-        cells: The cells of one object's row, one for each column.
-        conditions: The conditions of one object's row.
+        cells: Returns the cells of an object's row, one for each column.
+        conditions: Returns the conditions of an object's row.
     """
 
     columns: tuple[Column, ...]
@@ -261,7 +261,7 @@ _GPUPOOL: Final = Columns(
     ),
     _gpupool_cells,
 )
-# The column of a definition that names none.
+# Columns of a CustomResourceDefinition that defines none.
 _CUSTOM: Final = Columns(
     (_NAME, Column("Age", _AGE.description, type="date")), lambda found: [_name(found), _age(found)]
 )

@@ -1,4 +1,4 @@
-"""Refusals as the API server sends them: an HTTP code and a Status object."""
+"""Error responses of the API server: an HTTP code and a Status object."""
 
 from collections.abc import Iterable, Sequence
 from typing import Final
@@ -23,13 +23,13 @@ _REASONS: Final = {
 
 
 class ApiError(DriverError):
-    """A request is answered with a Status object of kind Failure.
+    """An error that is answered with a Status object of status Failure.
 
     Attributes:
         code: The HTTP code.
         reason: Status.reason, such as ``NotFound``; "" for none.
-        details: Status.details; None for none.
-        retry_after_seconds: Sent as Retry-After; None for no such header.
+        details: Status.details; None if there are none.
+        retry_after_seconds: Sent as Retry-After; None to omit the header.
         warnings: Sent as Warning headers.
     """
 
@@ -53,7 +53,7 @@ class ApiError(DriverError):
             self.details = {**(details or {}), "retryAfterSeconds": retry_after_seconds}
 
     def status(self) -> Json:
-        """The Status object that tells it."""
+        """Return the Status object of the error."""
         document: Json = {
             "kind": "Status",
             "apiVersion": "v1",
@@ -70,7 +70,7 @@ class ApiError(DriverError):
 
 
 def success(details: Json, code: int = 200) -> Json:
-    """The Status object that tells of a thing done."""
+    """Return the Status object of a success."""
     return {
         "kind": "Status",
         "apiVersion": "v1",
@@ -82,7 +82,7 @@ def success(details: Json, code: int = 200) -> Json:
 
 
 def qualified(plural_or_kind: str, group: str) -> str:
-    """``resourceslices.resource.k8s.io``, or the bare word for the core group."""
+    """Return ``resourceslices.resource.k8s.io``, or the bare word for the core group."""
     return f"{plural_or_kind}.{group}" if group else plural_or_kind
 
 
@@ -92,52 +92,56 @@ def _details(name: str, group: str, kind: str) -> Json:
 
 
 def bad_request(message: str) -> ApiError:
-    """400: the request itself is wrong."""
+    """Return 400: the request itself is wrong."""
     return ApiError(400, "BadRequest", message)
 
 
 def not_found(plural: str, group: str, name: str) -> ApiError:
-    """404: there is no such object."""
+    """Return 404: the object does not exist."""
     text = f'{qualified(plural, group)} "{name}" not found'
     return ApiError(404, "NotFound", text, details=_details(name, group, plural))
 
 
 def no_such_path() -> ApiError:
-    """404: there is no such resource at all."""
+    """Return 404: the resource does not exist."""
     text = "the server could not find the requested resource"
     return ApiError(404, "NotFound", text, details={})
 
 
 def not_allowed() -> ApiError:
-    """405: the resource is there, but takes no such request."""
+    """Return 405: the resource exists but does not support the request."""
     text = "the server does not allow this method on the requested resource"
     return ApiError(405, "MethodNotAllowed", text, details={})
 
 
 def unsupported_media(message: str) -> ApiError:
-    """415: the body's type is none that the request takes."""
+    """Return 415: the request does not accept the body's content type."""
     return ApiError(415, "UnsupportedMediaType", message, details={})
 
 
 def refused(code: int, message: str, retry_after_seconds: int | None) -> ApiError:
-    """A refusal for no reason in the request, with the reason that goes with its code."""
+    """Return an error that the request did not cause, with the usual reason of its code."""
     return ApiError(code, _REASONS.get(code, ""), message, retry_after_seconds=retry_after_seconds)
 
 
 def already_exists(plural: str, group: str, name: str) -> ApiError:
-    """409: a create met an object of the same name."""
+    """Return 409: an object of the same name exists already."""
     text = f'{qualified(plural, group)} "{name}" already exists'
     return ApiError(409, "AlreadyExists", text, details=_details(name, group, plural))
 
 
 def conflict(plural: str, group: str, name: str, why: str) -> ApiError:
-    """409: the object is not in the state that the request expects."""
+    """Return 409: the object is not in the state that the request expects."""
     text = f'Operation cannot be fulfilled on {qualified(plural, group)} "{name}": {why}'
     return ApiError(409, "Conflict", text, details=_details(name, group, plural))
 
 
 def apply_conflict(conflicts: Sequence[tuple[str, str]]) -> ApiError:
-    """409: an apply would take fields from other managers; each with its path."""
+    """Return 409: an apply would take fields from other managers.
+
+    Args:
+        conflicts: Path and manager of each field.
+    """
     causes = [
         {"reason": "FieldManagerConflict", "message": f"conflict with {manager}", "field": path}
         for path, manager in conflicts
@@ -157,7 +161,7 @@ def apply_conflict(conflicts: Sequence[tuple[str, str]]) -> ApiError:
 
 
 def modified(plural: str, group: str, name: str) -> ApiError:
-    """409: the resourceVersion in the request is not the stored one."""
+    """Return 409: the resourceVersion in the request is not the stored one."""
     why = (
         "the object has been modified; please apply your changes to the latest version"
         " and try again"
@@ -166,7 +170,7 @@ def modified(plural: str, group: str, name: str) -> ApiError:
 
 
 def invalid(kind: str, group: str, name: str, errors: Sequence[FieldError]) -> ApiError:
-    """422: fields break rules."""
+    """Return 422: fields break rules."""
     texts = _unique(str(error) for error in errors)
     listed = texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]"
     causes = [
@@ -179,19 +183,19 @@ def invalid(kind: str, group: str, name: str, errors: Sequence[FieldError]) -> A
 
 
 def unprocessable() -> ApiError:
-    """422: a patch can be read, but does not fit the object."""
+    """Return 422: a patch can be parsed but does not fit the object."""
     text = "the server rejected our request due to an error in our request"
     return ApiError(422, "Invalid", text, details={})
 
 
 def forbidden(plural: str, group: str, name: str, why: str) -> ApiError:
-    """403: not allowed."""
+    """Return 403: the request is not allowed."""
     text = f'{qualified(plural, group)} "{name}" is forbidden: {why}'
     return ApiError(403, "Forbidden", text, details=_details(name, group, plural))
 
 
 def expired(version: int, oldest: int) -> ApiError:
-    """410: the history no longer reaches back to a resourceVersion."""
+    """Return 410: the history no longer reaches back to a resourceVersion."""
     return ApiError(410, "Expired", f"too old resource version: {version} ({oldest})")
 
 

@@ -1,4 +1,4 @@
-"""Troubles that a test orders from the simulated API server."""
+"""Fault injection into the simulated API server."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,10 +13,10 @@ ANY: Final = "*"
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
-    """The request is answered with an error and not carried out.
+    """A fault that answers with an error; the request is not carried out.
 
     Attributes:
-        retry_after_seconds: Sent as Retry-After; None for no such header.
+        retry_after_seconds: Sent as Retry-After; None to omit the header.
     """
 
     code: int
@@ -26,18 +26,18 @@ class Refuse:
 
 @dataclass(frozen=True, slots=True)
 class Delay:
-    """The request is carried out, but only after some time."""
+    """A fault that delays the request and then carries it out."""
 
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """The connection is closed without an answer.
+    """A fault that closes the connection without an answer.
 
     Attributes:
-        carried_out: Whether the request was carried out first. For a watch: it answers, and is
-            cut in the middle of the first event.
+        carried_out: The request is carried out first. A watch answers and is cut in the middle of
+            its first event.
     """
 
     carried_out: bool = False
@@ -45,22 +45,22 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class HalfOpen:
-    """The connection stays open and nothing more comes; for a watch after its headers."""
+    """A fault that keeps the connection open and sends nothing; a watch still sends headers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Expire:
-    """A watch is answered 200 and with an ERROR event of code 410."""
+    """A fault that answers a watch with 200 and an ERROR event of code 410."""
 
 
 @dataclass(frozen=True, slots=True)
 class Garble:
-    """A watch sends a line that is no JSON, and ends."""
+    """A fault that makes a watch send a line that is not JSON, and end."""
 
 
 @dataclass(frozen=True, slots=True)
 class Forge:
-    """The request is answered 200 with these bytes, whatever is stored, and not carried out."""
+    """A fault that answers 200 with these bytes; the request is not carried out."""
 
     body: bytes
 
@@ -70,11 +70,11 @@ Action = Refuse | Delay | Cut | HalfOpen | Expire | Garble | Forge
 
 @dataclass(slots=True, kw_only=True)
 class Fault:
-    """An ordered trouble.
+    """An injected fault and the requests that it affects.
 
     Attributes:
-        left: How many more requests it meets; None for all until it is removed.
-        hits: How many it has met.
+        left: Number of further requests that it affects; None for all until it is removed.
+        hits: Number of requests that it has affected.
     """
 
     verb: str
@@ -84,15 +84,15 @@ class Fault:
     left: int | None
     hits: int = 0
 
-    def meets(self, verb: str, resource: str, name: str) -> bool:
-        """Whether a request is one of those it is for."""
+    def matches(self, verb: str, resource: str, name: str) -> bool:
+        """Return True if the fault affects a request."""
         pairs = ((self.verb, verb), (self.resource, resource), (self.name, name))
         return self.left != 0 and all(wanted in (ANY, found) for wanted, found in pairs)
 
 
 @dataclass(slots=True)
 class Faults:
-    """All ordered troubles; any thread may add and remove."""
+    """All injected faults; any thread may add and remove faults."""
 
     _lock: Lock = field(default_factory=Lock)
     _faults: list[Fault] = field(default_factory=list)
@@ -106,13 +106,13 @@ class Faults:
         name: str = ANY,
         times: int | None = None,
     ) -> Fault:
-        """The trouble that the next requests of this verb and resource meet.
+        """Inject a fault into the next requests of this verb and resource; return it.
 
         Args:
             verb: As in RBAC (get, list, watch, create, update, patch, delete, deletecollection),
                 or ANY.
             resource: As in RBAC, such as ``resourceclaims/status``, or ANY.
-            times: For how many requests; None until it is removed.
+            times: Number of requests to affect; None for all until the fault is removed.
         """
         fault = Fault(verb=verb, resource=resource, name=name, action=action, left=times)
         with self._lock:
@@ -120,12 +120,12 @@ class Faults:
         return fault
 
     def remove(self, fault: Fault) -> None:
-        """The trouble is over."""
+        """Remove a fault."""
         with self._lock:
             self._faults = [kept for kept in self._faults if kept is not fault]
 
     def clear(self) -> None:
-        """All troubles are over."""
+        """Remove all faults."""
         with self._lock:
             self._faults.clear()
 
@@ -133,7 +133,7 @@ class Faults:
     def during(
         self, verb: str, resource: str, action: Action, *, name: str = ANY
     ) -> Iterator[Fault]:
-        """A trouble that is over at the end of the block."""
+        """Inject a fault until the end of the block."""
         fault = self.add(verb, resource, action, name=name)
         try:
             yield fault
@@ -141,10 +141,10 @@ class Faults:
             self.remove(fault)
 
     def take(self, verb: str, resource: str, name: str) -> Action | None:
-        """What this request meets; counts it."""
+        """Return the action of the fault that affects this request, and count the hit."""
         with self._lock:
             for fault in self._faults:
-                if fault.meets(verb, resource, name):
+                if fault.matches(verb, resource, name):
                     fault.hits += 1
                     if fault.left is not None:
                         fault.left -= 1
@@ -154,26 +154,26 @@ class Faults:
 
 @dataclass(slots=True)
 class RequestCounts:
-    """How many requests came, by verb and resource as in RBAC, and which."""
+    """Requests received: their number by verb and resource as in RBAC, and the requests."""
 
     _lock: Lock = field(default_factory=Lock)
     _counts: dict[tuple[str, str], int] = field(default_factory=dict)
-    _asked: set[Asked] = field(default_factory=set)
+    _distinct: set[Asked] = field(default_factory=set)
 
     def add(self, asked: Asked) -> None:
-        """One more."""
+        """Count a request."""
         key = asked.verb, asked.resource
         with self._lock:
             self._counts[key] = self._counts.get(key, 0) + 1
-            self._asked.add(asked)
+            self._distinct.add(asked)
 
     def asked(self, agent: str) -> frozenset[Asked]:
-        """What the clients asked for that call themselves so."""
+        """Return the distinct requests of the clients with this User-Agent."""
         with self._lock:
-            return frozenset(asked for asked in self._asked if asked.agent == agent)
+            return frozenset(asked for asked in self._distinct if asked.agent == agent)
 
     def count(self, verb: str = ANY, resource: str = ANY) -> int:
-        """How many came of this verb and resource."""
+        """Return the number of requests of this verb and resource."""
         with self._lock:
             return sum(
                 number
@@ -182,18 +182,18 @@ class RequestCounts:
             )
 
     def writes(self) -> int:
-        """How many came that change something."""
+        """Return the number of requests that are not reads."""
         with self._lock:
             reads = {"get", "list", "watch"}
             return sum(number for (verb, _), number in self._counts.items() if verb not in reads)
 
     def all(self) -> dict[tuple[str, str], int]:
-        """Every count, by verb and resource."""
+        """Return every count, by verb and resource."""
         with self._lock:
             return dict(self._counts)
 
     def reset(self) -> None:
-        """From zero again."""
+        """Forget all requests."""
         with self._lock:
             self._counts.clear()
-            self._asked.clear()
+            self._distinct.clear()

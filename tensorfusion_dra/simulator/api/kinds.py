@@ -1,4 +1,4 @@
-"""The resources that the simulated API server can serve."""
+"""Resources that the simulated API server can serve."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,13 +17,13 @@ class Kind:
     """One resource.
 
     Attributes:
-        struct: Its name in the schema.
-        subresources: With the verbs that each takes.
+        struct: Name of its struct in the schema.
+        subresources: Verbs that each subresource supports.
         categories: Names of groups of kinds, such as ``all``, that clients list together.
-        selectable: The fields, beside metadata's, that a field selector may name; each by its path.
-        has_generation: Its strategy counts spec changes.
-        answers_deleted: A delete answers the object that is gone, not a Status.
-        renamed: Fields by another name than they are stored under, with that name.
+        selectable: Paths of the fields, besides metadata's, that a field selector may name.
+        has_generation: metadata.generation counts changes of the spec.
+        answers_deleted: A delete returns the deleted object, not a Status.
+        renamed: Stored name of each field that has another name in this kind.
     """
 
     group: str
@@ -42,20 +42,20 @@ class Kind:
 
     @property
     def is_custom(self) -> bool:
-        """Whether a CustomResourceDefinition defines it."""
+        """Return True if a CustomResourceDefinition defines the kind."""
         return self.struct == "CustomResource"
 
     @property
     def storage(self) -> str:
-        """Under which word its objects are stored; the events of both groups are the same."""
+        """Name under which its objects are stored; both groups of events share one."""
         return self.plural
 
     def inward(self, document: Json) -> Json:
-        """A document with its fields named as they are stored."""
+        """Return a document with its fields renamed to their stored names."""
         return {self.renamed.get(name, name): value for name, value in document.items()}
 
     def outward(self, document: Json) -> Json:
-        """A stored document with its fields named as this kind names them."""
+        """Return a stored document with its fields renamed to those of this kind."""
         names = {stored: name for name, stored in self.renamed.items()}
         return {names.get(name, name): value for name, value in document.items()}
 
@@ -220,5 +220,5 @@ KINDS: Final = (
 
 
 def api_version(group: str, version: str) -> str:
-    """``resource.k8s.io/v1``, or the bare version for the core group."""
+    """Return ``resource.k8s.io/v1``, or the bare version for the core group."""
     return f"{group}/{version}" if group else version

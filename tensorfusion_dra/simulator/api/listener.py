@@ -1,4 +1,4 @@
-"""Carries requests and answers over HTTP/1.1 on a loopback socket."""
+"""HTTP/1.1 listener of the API server on a loopback socket."""
 
 import contextlib
 import select
@@ -18,10 +18,10 @@ _POLL_SECONDS: Final = 0.05
 
 
 class Listener(ThreadingHTTPServer):
-    """The socket, and one thread for each connection.
+    """The listening socket, with one thread for each connection.
 
     Attributes:
-        stopping: Set as the server stops; whoever waits for a long time waits for this.
+        stopping: Set when the server stops; it ends every long wait.
     """
 
     daemon_threads = False
@@ -42,16 +42,16 @@ class Listener(ThreadingHTTPServer):
 
     @property
     def port(self) -> int:
-        """The port it listens on."""
+        """Port that the server listens on."""
         return int(self.server_address[1])
 
     def start(self) -> None:
-        """Connections are accepted from now on."""
+        """Start to accept connections."""
         self._thread = Thread(target=self._accept, name="apiserver")
         self._thread.start()
 
     def _accept(self) -> None:
-        # Not serve_forever, which looks only now and then whether it shall end.
+        # Not serve_forever, which checks only periodically if it should end.
         while not self.stopping.is_set():
             try:
                 connection, address = self.get_request()
@@ -63,7 +63,7 @@ class Listener(ThreadingHTTPServer):
             self.process_request(connection, address)
 
     def stop(self) -> None:
-        """All connections are closed and all threads joined."""
+        """Close all connections and join all threads."""
         self.stopping.set()
         self.service.store.close()
         with contextlib.suppress(OSError):
@@ -77,12 +77,12 @@ class Listener(ThreadingHTTPServer):
         self.server_close()
 
     def closed(self, connection: socket.socket) -> None:
-        """A connection ended."""
+        """Forget a connection that ended."""
         with self._sockets_lock:
             self._sockets.discard(connection)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A traceback on stderr, unless only the client went away."""
+        """Print a traceback to stderr, unless the client just disconnected."""
         if not isinstance(sys.exception(), OSError):
             super().handle_error(request, client_address)
 
@@ -97,7 +97,7 @@ class _Handler(BaseHTTPRequestHandler):
         super().finish()
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-        """Nothing is logged."""
+        """Log nothing."""
 
     def do_GET(self) -> None:
         self._serve()
@@ -160,7 +160,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.connection.shutdown(socket.SHUT_RDWR)
 
     def _hang(self) -> None:
-        """Says nothing more until the client goes or the server stops."""
+        """Send nothing more until the client disconnects or the server stops."""
         while not self.server.stopping.is_set() and not self._client_is_gone():
             self.server.stopping.wait(_POLL_SECONDS)
         self.close_connection = True

@@ -1,4 +1,4 @@
-"""Answers requests for the log of a container, of which there is none: nothing runs in one."""
+"""Answers to requests for container logs. There are none, because nothing runs in a container."""
 
 from typing import Final
 
@@ -13,7 +13,7 @@ _LISTS: Final = ("initContainers", "containers", "ephemeralContainers")
 
 
 def refusal(request: Request, pod: Stored) -> ApiError:
-    """Return 400 with the reason why a pod has no log to show.
+    """Return 400 with the reason why a pod has no log.
 
     The texts for wrong and waiting containers are those of pkg/registry/core/pod/strategy.go.
     """
@@ -21,13 +21,13 @@ def refusal(request: Request, pod: Stored) -> ApiError:
     spec, status = part(pod.document, "spec"), part(pod.document, "status")
     containers = [str(found.get("name")) for field in _LISTS for found in elements(spec.get(field))]
     main = [str(found.get("name")) for found in elements(spec.get("containers"))]
-    asked = request.query.get("container", "")
-    if not asked and len(main) > 1:
+    requested = request.query.get("container", "")
+    if not requested and len(main) > 1:
         return failures.bad_request(
             f"a container name must be specified for pod {name}, choose one of:"
             f" [{' '.join(containers)}]"
         )
-    container = asked or main[0]
+    container = requested or main[0]
     if container not in containers:
         return failures.bad_request(f"container {container} is not valid for pod {name}")
     for found in elements(status.get("containerStatuses")):

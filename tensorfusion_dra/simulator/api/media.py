@@ -1,7 +1,7 @@
-"""In which form a client wants its answer: the Accept header, as apiserver negotiates it.
+"""Negotiation of an answer's form from the Accept header, as in apiserver.
 
 apiserver, pkg/endpoints/handlers: negotiation/negotiate.go and response.go, release 1.36. JSON is
-the only encoding here, where a real server has YAML, CBOR and protobuf as well.
+the only encoding here; a real server also has YAML, CBOR and protobuf.
 """
 
 from collections.abc import Iterator, Mapping
@@ -24,12 +24,12 @@ _JSON: Final = ("application/json", "application/*", "*/*")
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """How an answer shows objects.
+    """Form in which an answer shows objects.
 
     Attributes:
         shape: The kind of meta.k8s.io that objects are converted to; "" for the objects themselves.
-        version: Of meta.k8s.io.
-        included: What a row of a Table has of its object.
+        version: Version of meta.k8s.io.
+        included: Part of its object that a row of a Table includes.
     """
 
     shape: Shape = ""
@@ -38,7 +38,7 @@ class Form:
 
     @property
     def api_version(self) -> str:
-        """The apiVersion of what objects are converted to."""
+        """The apiVersion of the converted objects."""
         return f"{_GROUP}/{self.version}"
 
 
@@ -47,10 +47,10 @@ AS_IT_IS: Final = Form()
 
 
 def form(request: Request) -> Form:
-    """Return the form that a request asks for: the first it accepts that can be served.
+    """Return the first form in a request's Accept header that can be served.
 
     Raises:
-        ApiError: 406 if none can be served, 400 if what a Table is to include is unknown.
+        ApiError: 406 if none can be served, 400 if a Table's includeObject is unknown.
     """
     header = request.headers.get("accept", "")
     if not header:
@@ -69,16 +69,16 @@ def form(request: Request) -> Form:
 
 
 def _clauses(header: str) -> Iterator[tuple[str, Mapping[str, str]]]:
-    """The media types with their parameters, the most wanted first."""
+    """Yield the media types with their parameters, the highest quality value first."""
     clauses = []
     for clause in header.split(","):
         media_type, *rest = (piece.strip() for piece in clause.split(";"))
         pairs = (piece.partition("=") for piece in rest)
         clauses.append((media_type, {name: value.strip('"') for name, _, value in pairs}))
-    yield from sorted(clauses, key=_wanted, reverse=True)
+    yield from sorted(clauses, key=_quality, reverse=True)
 
 
-def _wanted(clause: tuple[str, Mapping[str, str]]) -> float:
+def _quality(clause: tuple[str, Mapping[str, str]]) -> float:
     try:
         return float(clause[1].get("q", "1"))
     except ValueError:

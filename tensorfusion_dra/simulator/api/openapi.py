@@ -1,9 +1,9 @@
-"""The OpenAPI v3 documents of a server, made from its schema.
+"""OpenAPI v3 documents of a server, generated from its schema.
 
-kubectl finds there whether a kind's patches take the parameter fieldValidation (else it does not
-let the server validate), which lists a strategic merge patch merges, and what `kubectl explain`
-prints.
-Descriptions and required fields are left out: the server checks what is required.
+kubectl reads three things from them: if patches of a kind take the parameter fieldValidation
+(otherwise it does not let the server validate), which lists a strategic merge patch merges, and the
+text of `kubectl explain`. Descriptions and required fields are left out, because the server checks
+required fields itself.
 """
 
 import hashlib
@@ -47,7 +47,7 @@ _LIST_PARAMETERS: Final = ("fieldSelector", "labelSelector", "limit", "resourceV
 
 
 class OpenApi:
-    """The OpenAPI v3 index and the document of each group version."""
+    """OpenAPI v3 index, and the document of each group version."""
 
     def __init__(self, served: Served) -> None:
         self._served: Final = served
@@ -60,7 +60,7 @@ class OpenApi:
 
     @cached_property
     def _documents(self) -> dict[str, str]:
-        """The documents by the path of their group version, such as ``apis/resource.k8s.io/v1``."""
+        """Documents by the path of their group version, such as ``apis/resource.k8s.io/v1``."""
         return {
             _prefix(group, version).strip("/"): rendering.text(self._made(group, version))
             for group, versions in self._served.versions.items()
@@ -116,7 +116,7 @@ def _gvk(kind: Kind, version: str) -> Json:
 
 
 def _reached(struct: str) -> set[str]:
-    """A struct and all structs that its fields lead to."""
+    """Return a struct and all structs that its fields refer to, directly or not."""
     reached: set[str] = set()
     todo = [struct]
     while todo:
@@ -175,7 +175,7 @@ def _schema(found: Type) -> Json:
 
 
 def _item(found: Type) -> Json:
-    """An element of a list or map, which is a bare reference as in Kubernetes' own documents."""
+    """Return the schema of a list's or map's element: a bare reference, as in Kubernetes."""
     schema = _schema(found)
     references = schema.get("allOf")
     return references[0] if isinstance(references, list) else schema
@@ -201,7 +201,7 @@ def _paths(kind: Kind, version: str) -> Iterator[tuple[str, Json]]:
 
 
 class _Operations:
-    """The operations on one kind."""
+    """OpenAPI operations on one kind."""
 
     def __init__(self, kind: Kind, version: str, component: str) -> None:
         self._kind = kind
@@ -209,24 +209,24 @@ class _Operations:
         self._object: Json = {"$ref": f"#/components/schemas/{component}"}
 
     def list(self) -> Json:
-        """Return GET of a list or watch."""
+        """Return the GET operation for a list or watch."""
         return self._operation("list", _LIST_PARAMETERS, None)
 
     def read(self) -> Json:
-        """Return GET of an object."""
+        """Return the GET operation for an object."""
         return self._operation("get", (), None)
 
     def delete(self) -> Json:
-        """Return DELETE of an object."""
+        """Return the DELETE operation for an object."""
         options = {"$ref": f"#/components/schemas/{_struct_component('DeleteOptions')}"}
         return self._operation("delete", ("dryRun", "gracePeriodSeconds"), {"*/*": options})
 
     def write(self, action: str) -> Json:
-        """Return POST or PUT of an object."""
+        """Return the POST or PUT operation for an object."""
         return self._operation(action, _WRITE_PARAMETERS, {"*/*": self._object})
 
     def patch(self) -> Json:
-        """Return PATCH of an object, with the content types that the kind takes."""
+        """Return the PATCH operation for an object, with the content types that the kind takes."""
         content: Json = {name: {"type": "object"} for name in patches.types(self._kind)}
         return self._operation("patch", (*_WRITE_PARAMETERS, "force"), content)
 

@@ -1,4 +1,4 @@
-"""The kinds of PATCH: JSON patch, merge patch, strategic merge patch and server-side apply."""
+"""Kinds of PATCH: JSON patch, merge patch, strategic merge patch and server-side apply."""
 
 import copy
 import json
@@ -25,16 +25,16 @@ class Patch(Protocol):
     """A change to an object."""
 
     def applied(self, document: Json) -> Json:
-        """The object after it.
+        """Return the object after the change.
 
         Raises:
-            ApiError: It does not fit the object.
+            ApiError: The change does not fit the object.
         """
         ...
 
 
 def types(kind: Kind) -> tuple[str, ...]:
-    """The content types of the patches that a kind takes."""
+    """Return the content types of the patches that a kind takes."""
     strategic = () if kind.is_custom else (STRATEGIC_PATCH,)
     return (JSON_PATCH, MERGE_PATCH, *strategic, APPLY_PATCH)
 
@@ -43,7 +43,7 @@ def parse(request: Request, content_type: str, *, schema: Schema, kind: Kind) ->
     """Return the patch in a body; not for server-side apply, whose body is an object.
 
     Raises:
-        ApiError: 400 if the body cannot be read, 415 if the kind takes no such patch.
+        ApiError: 400 if the body cannot be parsed, 415 if the kind takes no such patch.
     """
     if content_type == STRATEGIC_PATCH and kind.is_custom:
         raise failures.unsupported_media(
@@ -67,17 +67,17 @@ def parse(request: Request, content_type: str, *, schema: Schema, kind: Kind) ->
 
 @dataclass(frozen=True, slots=True)
 class MergePatch:
-    """RFC 7386."""
+    """A JSON merge patch (RFC 7386)."""
 
     body: Mapping[str, object]
 
     def applied(self, document: Json) -> Json:
-        """The object with the fields of the patch; null removes one."""
+        """Return the object with the fields of the patch; null removes a field."""
         return merged(document, self.body)
 
 
 def merged(document: object, patch: Mapping[str, object]) -> Json:
-    """A document after a merge patch."""
+    """Return a document after a merge patch."""
     result = dict(document) if isinstance(document, dict) else {}
     for name, value in patch.items():
         if value is None:
@@ -91,10 +91,10 @@ def merged(document: object, patch: Mapping[str, object]) -> Json:
 
 @dataclass(frozen=True, slots=True)
 class StrategicPatch:
-    """A merge patch that merges some lists instead of replacing them, as the schema says.
+    """A merge patch that merges some lists instead of replacing them, as the schema defines.
 
     Attributes:
-        struct: The schema's name for the object that is patched.
+        struct: Name of the patched object's struct in the schema.
     """
 
     body: Mapping[str, object]
@@ -109,7 +109,7 @@ class StrategicPatch:
 def _strategic(
     schema: Schema, struct: str, *, document: object, patch: Mapping[str, object]
 ) -> Json:
-    """Merge a patch into an object of a struct; of "" where the schema knows no fields."""
+    """Merge a patch into an object of a struct; "" if the schema does not know its fields."""
     result = dict(document) if isinstance(document, dict) else {}
     if patch.get("$patch") == "replace":
         return {name: value for name, value in patch.items() if name != "$patch"}
@@ -126,10 +126,10 @@ def _strategic(
             inner = found.base if found.shape == "struct" else ""
             result[name] = _strategic(schema, inner, document=result.get(name), patch=value)
         elif isinstance(value, list) and found.merged and found.keys:
-            result[name] = _strategic_list(schema, found, held=result.get(name), patch=value)
+            result[name] = _strategic_list(schema, found, current=result.get(name), patch=value)
         elif isinstance(value, list) and found.merged:
-            held = _list(result.get(name))
-            result[name] = [*(item for item in value if item not in held), *held]
+            current = _list(result.get(name))
+            result[name] = [*(item for item in value if item not in current), *current]
         else:
             result[name] = value
     kept = patch.get("$retainKeys")
@@ -143,10 +143,10 @@ def _list(value: object) -> list[object]:
 
 
 def _strategic_list(
-    schema: Schema, found: Type, *, held: object, patch: list[object]
+    schema: Schema, found: Type, *, current: object, patch: list[object]
 ) -> list[object]:
     key = found.keys[0]
-    result: dict[object, object] = {item.get(key): item for item in elements(held)}
+    result: dict[object, object] = {item.get(key): item for item in elements(current)}
     for change in patch:
         if not isinstance(change, dict) or key not in change:
             raise failures.bad_request(f"map: {change} does not contain declared merge key: {key}")
@@ -160,12 +160,12 @@ def _strategic_list(
 
 @dataclass(frozen=True, slots=True)
 class JsonPatch:
-    """RFC 6902."""
+    """A JSON patch (RFC 6902)."""
 
     operations: tuple[object, ...]
 
     def applied(self, document: Json) -> Json:
-        """The object after all operations."""
+        """Return the object after all operations."""
         result = copy.deepcopy(document)
         for operation in self.operations:
             try:

@@ -1,4 +1,4 @@
-"""What `kubectl get pods` shows of a pod (pkg/printers/internalversion printPod, release 1.36)."""
+"""Row of a pod in `kubectl get pods` (pkg/printers/internalversion printPod, release 1.36)."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
@@ -50,7 +50,7 @@ def cells(pod: Json) -> list[object]:
 
 
 def conditions(pod: Json) -> list[Json]:
-    """Return the conditions of a pod's row, by which clients hide completed pods."""
+    """Return the conditions of a pod's row; clients use them to hide completed pods."""
     phase = str(part(pod, "status").get("phase", ""))
     if phase not in _COMPLETED:
         return []
@@ -65,7 +65,7 @@ def _summary(status: Json) -> str:
 
 
 def _deleted(metadata: Json, status: Json) -> str:
-    """What the status of a pod in deletion is; "" for one that is not or has ended."""
+    """Return the status of a pod in deletion; "" if it is not in deletion or has ended."""
     if "deletionTimestamp" not in metadata:
         return ""
     if status.get("reason") == "NodeLost":
@@ -74,7 +74,7 @@ def _deleted(metadata: Json, status: Json) -> str:
 
 
 def _initializing(spec: Json, status: Json, sidecars: Iterable[object]) -> str:
-    """Why the pod has not reached its main containers; "" if it has."""
+    """Return why the pod has not reached its main containers; "" if it has."""
     total = len(list(elements(spec.get("initContainers"))))
     for index, found in enumerate(elements(status.get("initContainerStatuses"))):
         state = part(found, "state")
@@ -92,7 +92,7 @@ def _initializing(spec: Json, status: Json, sidecars: Iterable[object]) -> str:
 
 
 def _reason(status: Json, statuses: list[Json]) -> str:
-    """What the first main container that has something to say says; "" if none has."""
+    """Return the reason of the first main container that has one; "" if none has."""
     reason, error, running = "", "", False
     for found in reversed(statuses):
         state = part(found, "state")
@@ -127,7 +127,7 @@ def _restarts(statuses: Iterable[Json]) -> str:
 
 
 def _ends(statuses: Iterable[Json]) -> Iterator[str]:
-    """When containers last ended before they were restarted."""
+    """Yield the times at which containers last ended before a restart."""
     for found in statuses:
         ended = part(part(found, "lastState"), "terminated").get("finishedAt")
         if isinstance(ended, str):

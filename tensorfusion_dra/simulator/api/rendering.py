@@ -1,4 +1,4 @@
-"""Stored objects as the text of answers: alone, in lists and in watch events."""
+"""Rendering of stored objects as JSON: single objects, lists and watch events."""
 
 import json
 from collections.abc import Callable, Iterable, Sequence
@@ -17,16 +17,16 @@ _INITIAL_EVENTS_END: Final = "k8s.io/initial-events-end"
 
 
 def text(document: object) -> str:
-    """A document as compact JSON."""
+    """Return a document as compact JSON."""
     return json.dumps(document, separators=(",", ":"), ensure_ascii=False)
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """How the objects of one request are shown.
+    """Representation of the objects in the answer to one request.
 
     Attributes:
-        version: Of the kind's group.
+        version: Version of the kind's group.
     """
 
     kind: Kind
@@ -34,7 +34,7 @@ class View:
     form: Form = AS_IT_IS
 
     def one(self, stored: Stored) -> str:
-        """Return one object with its kind and apiVersion, or what the form makes of it.
+        """Return one object with its kind and apiVersion, or converted to the form.
 
         Raises:
             ApiError: 406 if the form is a list.
@@ -42,7 +42,7 @@ class View:
         return self._one(stored, headers=True)
 
     def many(self, found: Iterable[Stored], latest: int) -> str:
-        """Return a list of one version; its items carry neither kind nor apiVersion.
+        """Return a list at one resourceVersion; its items have neither kind nor apiVersion.
 
         Raises:
             ApiError: 406 if the form is a single object.
@@ -63,7 +63,7 @@ class View:
         )
 
     def stream(self) -> Callable[[Stored], str]:
-        """Return what shows the objects of a watch: only the first Table has its columns."""
+        """Return a renderer of the objects of a watch; only the first Table has its columns."""
         headers = True
 
         def shown(stored: Stored) -> str:
@@ -127,17 +127,20 @@ class View:
 
 
 def _fields(stored: Stored, kind: Kind) -> str:
-    """An object's fields as JSON without the opening brace."""
+    """Return an object's fields as JSON without the opening brace."""
     return text(kind.outward(stored.document))[1:] if kind.renamed else stored.fields_text
 
 
 def event(change: str, object_text: str) -> bytes:
-    """One line of a watch."""
+    """Return one line of a watch."""
     return f'{{"type":"{change}","object":{object_text}}}\n'.encode()
 
 
 def bookmark(schema: Schema, kind: Kind, latest: int, *, first: bool) -> Stored:
-    """Return the object of a bookmark, which has a version only; the first ends initial events."""
+    """Return the object of a bookmark, which has only a resourceVersion.
+
+    The first bookmark ends the initial events.
+    """
     metadata: Json = {"resourceVersion": str(latest)}
     if first:
         metadata["annotations"] = {_INITIAL_EVENTS_END: "true"}

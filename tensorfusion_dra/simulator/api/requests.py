@@ -1,4 +1,4 @@
-"""A request as it came over HTTP, and what it asks for."""
+"""HTTP requests, and the resource and verb of each in terms of RBAC."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,8 +13,8 @@ class Request:
     """One HTTP request.
 
     Attributes:
-        query: Each parameter's last value.
-        headers: By lower-case name.
+        query: Last value of each parameter.
+        headers: Headers by lower-case name.
     """
 
     method: str
@@ -25,7 +25,7 @@ class Request:
 
     @classmethod
     def of(cls, method: str, target: str, headers: Mapping[str, str], body: bytes) -> "Request":
-        """The request with this line, these headers and this body."""
+        """Parse a request from its request line, headers and body."""
         parts = urlsplit(target)
         pairs = parse_qs(parts.query, keep_blank_values=True)
         return cls(
@@ -37,7 +37,7 @@ class Request:
         )
 
     def flag(self, name: str) -> bool:
-        """Whether a boolean parameter is set."""
+        """Return True if a boolean parameter is set."""
         return self.query.get(name, "") in {"1", "true", "True"}
 
 
@@ -46,7 +46,7 @@ class Route:
     """The resource that a path names.
 
     Attributes:
-        namespace, name, subresource: "" where the path has none.
+        namespace, name, subresource: "" if the path has none.
     """
 
     group: str
@@ -57,7 +57,7 @@ class Route:
     subresource: str = ""
 
     def verb(self, request: Request) -> str:
-        """What the request does, in the words of RBAC."""
+        """Return the RBAC verb of the request."""
         if request.method == "GET":
             if self.name:
                 return "get"
@@ -67,17 +67,17 @@ class Route:
 
     @property
     def resource(self) -> str:
-        """The resource in the words of RBAC: ``resourceclaims/status``."""
+        """The resource as in RBAC, such as ``resourceclaims/status``."""
         return f"{self.plural}/{self.subresource}" if self.subresource else self.plural
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """What a client asked for, in the words of RBAC.
+    """A client's request in terms of RBAC.
 
     Attributes:
-        agent: How the client calls itself (User-Agent); "" if it does not say.
-        namespace, name: "" where the request has none.
+        agent: User-Agent of the client; "" if it sends none.
+        namespace, name: "" if the request has none.
     """
 
     agent: str
@@ -89,7 +89,7 @@ class Asked:
 
     @classmethod
     def of(cls, request: Request, found: Route) -> "Asked":
-        """What this request for this resource asks for."""
+        """Return a request for this resource in terms of RBAC."""
         return cls(
             agent=request.headers.get("user-agent", ""),
             verb=found.verb(request),
@@ -101,7 +101,7 @@ class Asked:
 
 
 def route(path: str) -> Route | None:
-    """The resource of a path such as /apis/resource.k8s.io/v1/resourceslices; None for others."""
+    """Return the resource of a path such as /apis/resource.k8s.io/v1/resourceslices, or None."""
     parts = [unquote(part) for part in path.strip("/").split("/")]
     match parts:
         case ["api", version, *rest]:

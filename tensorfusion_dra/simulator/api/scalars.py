@@ -1,4 +1,4 @@
-"""Decodes JSON values that are neither objects nor lists."""
+"""Decoding of JSON values that are neither objects nor lists."""
 
 import re
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ from tensorfusion_dra.core.errors import DriverError
 from tensorfusion_dra.core.kubernetes import quantity
 
 _BLANKS: Final = " \x85\xa0\u1680\u202f\u205f\u3000" + "".join(map(chr, range(0x2000, 0x200B)))
-"""Quantity.UnmarshalJSON trims these; a tab or a line end stands escaped in JSON, and so stays."""
+"""Quantity.UnmarshalJSON trims these. JSON escapes a tab or a newline, which is not trimmed."""
 _QUANTITY_TEXT: Final = (
     "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
 )
@@ -27,14 +27,14 @@ _PYTHON_TYPES: Final[Mapping[str, type]] = {
 
 
 class DecodeError(DriverError):
-    """A document has a value of another JSON type than its field."""
+    """A value in a document has another JSON type than its field."""
 
 
 def scalar(name: str, value: object, path: str) -> object:
-    """Return a value of a scalar type in its canonical form; path is where it stands.
+    """Return a value of a scalar type in its canonical form; path names its field in errors.
 
     Raises:
-        DecodeError: It is of another type.
+        DecodeError: The value is of another type.
     """
     # bool is an int to Python, but not to JSON.
     is_bool = isinstance(value, bool)
@@ -77,7 +77,7 @@ def _time(value: str, *, digits: int) -> str:
 
 
 def mismatch(value: object, path: str, expected: str) -> DecodeError:
-    """Return the error for a value of another JSON type than its field, in the words of Go."""
+    """Return the error for a value of another JSON type than its field, worded as in Go."""
     names = {str: "string", bool: "bool", int: "number", float: "number", list: "array"}
     found = names.get(type(value), "null" if value is None else "object")
     return DecodeError(

@@ -1,11 +1,11 @@
-"""Decodes JSON into the shape of a Kubernetes type and tells which fields it does not know.
+"""Decoding of JSON into the shape of a Kubernetes type, with a report of unknown fields.
 
-A type is written as Go writes it, in a string: ``string``, ``int``, ``bool``, ``quantity``,
+A type is written as in Go, in a string: ``string``, ``int``, ``bool``, ``quantity``,
 ``time``, ``microtime``, ``intorstring``, ``raw`` (any JSON object, kept as it is), ``any``, a
 struct's name, ``[]T``, ``{}T`` (a map from string) and ``[key,key]T`` (a list that is a map by
-these keys). A leading ``*`` marks a Go pointer: its zero value is kept, where another field's is
-left out. A field name ending in ``!`` is written even if it is empty. ``[+key]T`` is a list that a
-strategic merge patch merges by its first key, and ``[+]T`` one that it merges by value.
+these keys). A leading ``*`` marks a Go pointer: its zero value is kept, while that of other
+fields is left out. A field name ending in ``!`` is written even if it is empty. ``[+key]T`` is a
+list that a strategic merge patch merges by its first key, and ``[+]T`` one that it merges by value.
 """
 
 from collections.abc import Iterator, Mapping
@@ -33,7 +33,7 @@ class Type:
     """One parsed type string.
 
     Attributes:
-        base: Its innermost name, or the element's for a list or map.
+        base: Its innermost name; for a list or map, the type of an element.
         keys: The fields that identify an element of a list.
         merged: A strategic merge patch merges this list, by its first key or, without keys, by
             value; it replaces other lists.
@@ -53,7 +53,7 @@ class Duplicated(dict[str, object]):
 
 
 def object_of_pairs(pairs: list[tuple[str, object]]) -> Json:
-    """The JSON object of these pairs, which remembers the names that occurred twice."""
+    """Return the JSON object of these pairs; it remembers the names that occur more than once."""
     document = dict(pairs)
     if len(document) == len(pairs):
         return document
@@ -65,10 +65,10 @@ def object_of_pairs(pairs: list[tuple[str, object]]) -> Json:
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """The structs of some API types.
+    """Structs of API types.
 
     Attributes:
-        structs: By name, each field's type.
+        structs: Types of each struct's fields, by name.
     """
 
     structs: Structs
@@ -79,9 +79,9 @@ class Schema:
             self._names[struct] = {name.rstrip("!"): name for name in fields}
 
     def decode(self, struct: str, document: Mapping[str, object]) -> tuple[Json, tuple[str, ...]]:
-        """The document without unknown fields, and what is wrong with its field names.
+        """Return the document without unknown fields, and the errors in its field names.
 
-        Quantities and times come back in their canonical form; null is left out.
+        Quantities and times are returned in their canonical form; null is left out.
 
         Raises:
             DecodeError: A value has the wrong JSON type.
@@ -91,9 +91,9 @@ class Schema:
         return decoded, tuple(complaints)
 
     def stored(self, struct: str, document: Mapping[str, object]) -> Json:
-        """A decoded document as the API server stores and sends it.
+        """Return a decoded document as the API server stores and sends it.
 
-        Empty fields are left out, except those which Go writes always.
+        Empty fields are left out, except those that Go always writes.
         """
         kept: Json = {}
         for marked, text in self.structs[struct].items():
@@ -111,22 +111,23 @@ class Schema:
         return kept
 
     def field(self, struct: str, name: str) -> Type:
-        """The type of a struct's field; ``any`` for one that is not checked."""
+        """Return the type of a struct's field; ``any`` for one that is not checked."""
         marked = self._names[struct].get(name)
         return parsed(self.structs[struct][marked]) if marked else ANY
 
     def declares(self, struct: str, name: str) -> bool:
-        """Return whether a struct has a field."""
+        """Return True if a struct has a field."""
         return name in self._names[struct]
 
     def same(self, struct: str, one: Json, other: Json) -> bool:
-        """Whether the API server sees no difference between two stored documents."""
+        """Return True if the API server sees no difference between two stored documents."""
         return one == other or self.comparable(struct, one) == self.comparable(struct, other)
 
     def comparable(self, struct: str, document: Mapping[str, object]) -> Json:
-        """A stored document in a form that is equal where the API server sees no difference.
+        """Return a form of a stored document to compare.
 
-        Quantities are equal by amount: 1Gi and 1073741824.
+        Two forms are equal if the API server sees no difference. Quantities are equal by amount,
+        for example 1Gi and 1073741824.
         """
         return {
             name: self._comparable(self.field(struct, name), value)
@@ -207,7 +208,7 @@ class Schema:
 
 @cache
 def parsed(text: str) -> Type:
-    """The type that a string stands for."""
+    """Parse a type string."""
     pointer = text.startswith("*")
     text = text.removeprefix("*")
     if text.startswith("["):
@@ -221,11 +222,11 @@ def parsed(text: str) -> Type:
 
 
 ANY: Final = parsed("any")
-"""The type of a field that is not checked."""
+"""Type of a field that is not checked."""
 
 
 def _no_null(inner: Type, item: object) -> object:
-    """An item of a list or map; null is its type's zero value there."""
+    """Return an item of a list or map; null becomes the zero value of its type."""
     if item is not None or inner.base == "any":
         return item
     return {} if inner.shape == "struct" else _ZEROS.get(inner.base, "")
@@ -236,6 +237,6 @@ def _child(path: str, name: str) -> str:
 
 
 def elements(value: object) -> Iterator[Json]:
-    """The objects in a decoded list; nothing for an absent one."""
+    """Yield the objects in a decoded list; nothing if the list is absent."""
     if isinstance(value, list):
         yield from (item for item in value if isinstance(item, dict))

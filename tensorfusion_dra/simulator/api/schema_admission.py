@@ -1,4 +1,4 @@
-"""The fields of the kinds of admissionregistration.k8s.io that name webhooks."""
+"""Fields of the webhook configurations of admissionregistration.k8s.io."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""The fields of a pod's containers in Kubernetes 1.36 (k8s.io/api/core/v1/types.go)."""
+"""Fields of a pod's containers in Kubernetes 1.36 (k8s.io/api/core/v1/types.go)."""
 
 from typing import Final
 
@@ -31,7 +31,7 @@ _CONTAINER: Final = {
     "stdinOnce": "bool",
     "tty": "bool",
 }
-"""Of containers and of ephemeral ones, which embed a copy (EphemeralContainerCommon)."""
+"""Fields of containers, and of ephemeral ones as a copy (EphemeralContainerCommon)."""
 
 CONTAINER: Final[Structs] = {
     "Container": _CONTAINER,

@@ -1,4 +1,4 @@
-"""The fields of namespaces, nodes and events in Kubernetes 1.36 (k8s.io/api/core/v1/types.go)."""
+"""Fields of namespaces, nodes and events in Kubernetes 1.36 (k8s.io/api/core/v1/types.go)."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""The fields of custom resources whose definition checks nothing and keeps everything."""
+"""Fields of custom resources whose definitions check nothing and preserve all fields."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""The fields of meta/v1 in Kubernetes 1.36 (apimachinery, pkg/apis/meta/v1/types.go)."""
+"""Fields of meta/v1 in Kubernetes 1.36 (apimachinery, pkg/apis/meta/v1/types.go)."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""The fields of resource.k8s.io/v1 in Kubernetes 1.36 (k8s.io/api/resource/v1/types.go)."""
+"""Fields of resource.k8s.io/v1 in Kubernetes 1.36 (k8s.io/api/resource/v1/types.go)."""
 
 from typing import Final
 

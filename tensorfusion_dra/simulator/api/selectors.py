@@ -12,7 +12,7 @@ Json = dict[str, object]
 Test = Callable[[Mapping[str, object]], bool]
 
 _SWITCHES: Final = frozenset({"spec.unschedulable"})
-"""Fields that are false where they are absent."""
+"""Fields that are false if they are absent."""
 
 _SET: Final = re.compile(r"(?P<key>\S+)\s+(?P<op>in|notin)\s*\((?P<values>[^)]*)\)")
 _EQUAL: Final = re.compile(r"(?P<key>[^!=\s]+)\s*(?P<op>==|!=|=)\s*(?P<value>\S*)")
@@ -21,20 +21,20 @@ _EXISTS: Final = re.compile(r"(?P<not>!?)\s*(?P<key>[A-Za-z0-9][\w./-]*)")
 
 @dataclass(frozen=True, slots=True)
 class Selector:
-    """Chooses objects; one without tests chooses all."""
+    """A selector of objects; one without tests selects all."""
 
     tests: tuple[Test, ...] = ()
 
     def chooses(self, document: Mapping[str, object]) -> bool:
-        """Whether the object is selected."""
+        """Return True if the object is selected."""
         return all(test(document) for test in self.tests)
 
 
 def parse(kind: Kind, version: str, *, fields: str, labels: str) -> Selector:
-    """The selector of a request.
+    """Parse the selectors of a request.
 
     Raises:
-        ApiError: 400, as a selector cannot be read or names a field that is not selectable.
+        ApiError: 400 if a selector cannot be parsed or names a field that is not selectable.
     """
     return Selector((*_field_tests(kind, version, fields), *_label_tests(labels)))
 
@@ -61,9 +61,9 @@ def _field_test(path: str, value: str, *, equal: bool) -> Test:
 
 
 def field_text(document: Mapping[str, object], path: str) -> str:
-    """Return a field as selectors see it: its text, or "" where it is absent."""
+    """Return a field as selectors see it: its text, or "" if it is absent."""
     if path == "source":
-        # Of Events alone: the reporter's name, in whichever of two fields it is.
+        # Only Events have it: the reporter's name, which is in one of two fields.
         return field_text(document, "source.component") or field_text(
             document, "reportingComponent"
         )
@@ -80,7 +80,7 @@ def _label_tests(text: str) -> list[Test]:
 
 
 def _split(text: str) -> list[str]:
-    """The requirements; a comma inside parentheses separates values, not requirements."""
+    """Split into requirements; a comma in parentheses separates values, not requirements."""
     return re.findall(r"(?:[^,(]|\([^)]*\))+", text)
 
 

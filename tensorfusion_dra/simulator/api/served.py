@@ -1,4 +1,4 @@
-"""Which kinds a server serves in which versions, and its discovery documents."""
+"""Kinds and versions that a server serves, and its discovery documents."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -29,23 +29,23 @@ _VERBS: Final = [
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """Which versions of which groups a server has.
+    """Group versions that a server serves.
 
     Attributes:
-        versions: By group, the preferred one first.
+        versions: Versions of each group, the preferred one first.
     """
 
     versions: Mapping[str, tuple[str, ...]]
 
     def kind(self, group: str, version: str, plural: str) -> Kind | None:
-        """The resource, or None if it is not served."""
+        """Return the resource, or None if it is not served."""
         if version not in self.versions.get(group, ()):
             return None
         found = (kind for kind in KINDS if (kind.group, kind.plural) == (group, plural))
         return next(found, None)
 
     def discovery(self, path: str) -> Json | None:
-        """The document at a path such as ``/apis/resource.k8s.io``; None if it has none."""
+        """Return the document at a path such as ``/apis/resource.k8s.io``; None if it has none."""
         document: Json | None = None
         match path.strip("/").split("/"):
             case ["version"]:

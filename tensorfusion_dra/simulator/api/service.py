@@ -1,4 +1,4 @@
-"""Answers requests to the simulated API server; knows nothing of sockets."""
+"""Handling of requests to the simulated API server, independent of sockets."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -36,7 +36,7 @@ _WATCH_SECONDS: Final = 1800.0
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A complete answer."""
+    """A complete HTTP response."""
 
     code: int
     body: bytes
@@ -45,7 +45,7 @@ class Answer:
 
 
 def answer_of(error: ApiError) -> Answer:
-    """The answer that tells of an error."""
+    """Return the response for an error."""
     headers = _warning_headers(error.warnings)
     if error.retry_after_seconds is not None:
         headers = (*headers, ("Retry-After", str(error.retry_after_seconds)))
@@ -54,7 +54,7 @@ def answer_of(error: ApiError) -> Answer:
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """The API: reads go to the store, writes through admission and the registry."""
+    """The API. Reads go to the store, writes go through admission to the registry."""
 
     store: Store
     registry: Registry
@@ -66,7 +66,7 @@ class Service:
     admitting: Admitting
 
     def answer(self, request: Request) -> Answer | Watch:
-        """What to send back; a watch goes on until its client or the server ends it."""
+        """Return the response; a watch continues until its client or the server ends it."""
         try:
             return self._answer(request)
         except ApiError as error:
@@ -259,7 +259,7 @@ def _warning_headers(warnings: Sequence[str]) -> tuple[tuple[str, str], ...]:
 
 @contextmanager
 def _warned(warnings: Sequence[str]) -> Iterator[None]:
-    """A refusal inside carries these warnings, too."""
+    """Add these warnings to an error that is raised in the block."""
     try:
         yield
     except ApiError as error:

@@ -1,4 +1,4 @@
-"""The objects of the simulated API server, their resourceVersions and the history of changes."""
+"""Objects of the simulated API server, their resourceVersions and the history of changes."""
 
 import json
 import time
@@ -24,7 +24,7 @@ class Stored:
 
     Attributes:
         document: Without kind and apiVersion, which depend on the request.
-        owners: Who set which of its fields.
+        owners: Fields that each manager owns.
     """
 
     namespace: str
@@ -34,7 +34,7 @@ class Stored:
     owners: Owners = field(default_factory=dict)
 
     def at_version(self, version: int) -> "Stored":
-        """The same object, said to be of another version."""
+        """Return the same object with another resourceVersion."""
         metadata = self.document["metadata"]
         assert isinstance(metadata, dict)
         document = {**self.document, "metadata": {**metadata, "resourceVersion": str(version)}}
@@ -42,7 +42,7 @@ class Stored:
 
     @cached_property
     def fields_text(self) -> str:
-        """The document as JSON without its opening brace."""
+        """Document as JSON without its opening brace."""
         return json.dumps(self.document, separators=(",", ":"), ensure_ascii=False)[1:]
 
 
@@ -51,7 +51,7 @@ class Event:
     """One change.
 
     Attributes:
-        before: What the object was; None if it was not.
+        before: Object before the change; None if it did not exist.
     """
 
     version: int
@@ -65,7 +65,7 @@ class _Shelf:
     """All objects of one resource, and their latest changes in order.
 
     Attributes:
-        forgotten: The version up to which changes are gone from the history.
+        forgotten: Version up to which the history has lost the changes.
     """
 
     objects: dict[tuple[str, str], Stored] = field(default_factory=dict)
@@ -74,9 +74,9 @@ class _Shelf:
 
 
 class Store:
-    """Every object, by resource, namespace and name.
+    """All objects, by resource, namespace and name.
 
-    One lock guards everything. A change and what it depends on are done in one `with store.lock`.
+    One lock guards everything. A change and the reads it depends on share one `with store.lock`.
     """
 
     def __init__(self, *, history: int) -> None:
@@ -93,12 +93,12 @@ class Store:
             return self._version
 
     def get(self, resource: str, namespace: str, name: str) -> Stored | None:
-        """The object, or None."""
+        """Return the object, or None."""
         with self.lock:
             return self._shelves[resource].objects.get((namespace, name))
 
     def listed(self, resource: str, namespace: str | None) -> tuple[list[Stored], int]:
-        """The objects of one namespace (None: of all) in order of name, and the version."""
+        """Return the objects of one namespace (None: of all), ordered by name, and the version."""
         with self.lock:
             found = [
                 stored
@@ -108,11 +108,11 @@ class Store:
             return found, self._version
 
     def next_version(self) -> int:
-        """The version that the next put or remove will have; only under the lock."""
+        """Return the version for the next put or remove; to be called under the lock."""
         return self._version + 1
 
     def put(self, resource: str, stored: Stored) -> Stored:
-        """The object as it is stored now; its version must be next_version()."""
+        """Store an object and return it; its version must be next_version()."""
         with self.lock:
             shelf = self._shelves[resource]
             key = (stored.namespace, stored.name)
@@ -124,14 +124,14 @@ class Store:
             return stored
 
     def remove(self, resource: str, stored: Stored) -> None:
-        """The object is gone; stored is its last state, with next_version()."""
+        """Remove an object; stored is its last state, with next_version()."""
         with self.lock:
             shelf = self._shelves[resource]
             before = shelf.objects.pop((stored.namespace, stored.name))
             self._record(shelf, Event(stored.version, "DELETED", stored, before))
 
     def remove_namespace(self, namespace: str) -> None:
-        """Everything in a namespace is gone."""
+        """Remove everything in a namespace."""
         with self.lock:
             for resource, shelf in self._shelves.items():
                 for stored in list(shelf.objects.values()):
@@ -148,7 +148,7 @@ class Store:
         self.lock.notify_all()
 
     def forget(self, resource: str) -> None:
-        """The history of a resource is gone, as after a compaction."""
+        """Drop the history of a resource, as after a compaction."""
         with self.lock:
             shelf = self._shelves[resource]
             shelf.forgotten = self._version
@@ -158,10 +158,10 @@ class Store:
     def events_after(
         self, resource: str, version: int, *, wait_seconds: float
     ) -> tuple[list[Event], int]:
-        """The changes since a version, and the version of now; waits a while for one.
+        """Return the changes since a version, and the current version; wait if there is no change.
 
         Raises:
-            ApiError: The history does not reach back to the version: 410.
+            ApiError: 410 if the history does not reach back to the version.
         """
         until = time.monotonic() + wait_seconds
         with self.lock:
@@ -177,17 +177,17 @@ class Store:
 
     @property
     def closed(self) -> bool:
-        """Whether nobody may wait any longer."""
+        """Return True if waiting for changes has ended."""
         with self.lock:
             return self._closed
 
     def open(self) -> None:
-        """One may wait for changes again."""
+        """Allow waiting for changes again."""
         with self.lock:
             self._closed = False
 
     def close(self) -> None:
-        """Whoever waits for changes comes back at once."""
+        """End all waits for changes at once."""
         with self.lock:
             self._closed = True
             self.lock.notify_all()

@@ -1,4 +1,4 @@
-"""All structs of the API types that are served, by the package that Kubernetes has them in."""
+"""Structs of all served API types, by their package in Kubernetes."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -28,4 +28,4 @@ KUBERNETES_NAMES: Final[Mapping[str, str]] = {
     "NodeTaint": "Taint",
     "ContainerClaim": "ResourceClaim",
 }
-"""What Kubernetes calls a struct that has another name here, as two API groups have that name."""
+"""Kubernetes' names of the structs that are renamed here because two API groups share the name."""

@@ -1,4 +1,4 @@
-"""What a request is about, and whether an object that it brings is of it."""
+"""Target of a request, and checks that an object in its body belongs to it."""
 
 from dataclasses import dataclass
 
@@ -12,10 +12,10 @@ from tensorfusion_dra.simulator.api.strategy import Json, part
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """What a request is about.
+    """Target of a request.
 
     Attributes:
-        namespace: "" for objects outside namespaces, and for lists across all.
+        namespace: "" for cluster-scoped objects, and for lists across all namespaces.
         name: "" for lists and creates.
         subresource: "" for the object itself.
     """
@@ -26,22 +26,22 @@ class Target:
     subresource: str = ""
 
     def missing(self) -> ApiError:
-        """404 for this object."""
+        """Return 404 for this object."""
         return failures.not_found(self.kind.plural, self.kind.group, self.name)
 
     def invalid(self, errors: list[FieldError]) -> ApiError:
-        """422 for this object."""
+        """Return 422 for this object."""
         return failures.invalid(self.kind.kind, self.kind.group, self.name, errors)
 
     def conflict(self, why: str) -> ApiError:
-        """409 for this object."""
+        """Return 409 for this object."""
         return failures.conflict(self.kind.plural, self.kind.group, self.name, why)
 
     def check_namespace(self, metadata: Json) -> None:
-        """Nothing, if this metadata names no other namespace than the request.
+        """Check that the metadata names no other namespace than the request.
 
         Raises:
-            ApiError: 400.
+            ApiError: 400 if it does.
         """
         if self.kind.namespaced and metadata.get("namespace", self.namespace) != self.namespace:
             raise failures.bad_request(
@@ -50,13 +50,13 @@ class Target:
             )
 
     def check_identity(self, metadata: Json, before: Stored | None) -> None:
-        """Nothing, if this metadata is of the stored object, in the version it has.
+        """Check that the metadata belongs to the stored object in its current version.
 
         Args:
-            before: None to look only at name and namespace.
+            before: Stored object; None to check only the name and the namespace.
 
         Raises:
-            ApiError: 400 or 409.
+            ApiError: 400 for another name or namespace, 409 for another UID or resourceVersion.
         """
         if metadata.get("name", self.name) != self.name:
             raise failures.bad_request(

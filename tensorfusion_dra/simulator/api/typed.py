@@ -1,6 +1,6 @@
-"""Fields of an applied object that its schema does not declare, as server-side apply words them.
+"""Check for undeclared fields in an applied object, with the errors of server-side apply.
 
-structured-merge-diff, typed/validate.go: such an apply is refused whatever fieldValidation says.
+structured-merge-diff, typed/validate.go: such an apply fails for every value of fieldValidation.
 """
 
 from collections.abc import Iterator, Mapping
@@ -14,10 +14,10 @@ from tensorfusion_dra.simulator.api.strategy import part
 
 
 def check(schema: Schema, kind: Kind, version: str, *, body: Json) -> None:
-    """Return if the schema of a kind declares all fields of an applied object.
+    """Check that the schema of a kind declares all fields of an applied object.
 
     Raises:
-        ApiError: 500, with the path of each field that it does not.
+        ApiError: 500 with the path of each undeclared field.
     """
     fields = {name: value for name, value in body.items() if name not in {"apiVersion", "kind"}}
     paths = sorted(_undeclared(schema, kind.struct, kind.inward(fields)))

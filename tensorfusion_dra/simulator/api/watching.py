@@ -1,4 +1,4 @@
-"""A watch: the lines that it sends, one after the other."""
+"""Watch requests, and the lines that they send."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -20,11 +20,11 @@ class Watch:
     """One watch request.
 
     Attributes:
-        namespace: "" for all.
-        since: The resourceVersion to go on from; None to begin with what is there.
-        seconds: After how long the server ends it.
-        bookmarks: Whether BOOKMARK events are wanted.
-        bookmark_seconds: How often; the API server sends one a minute.
+        namespace: "" for all namespaces.
+        since: resourceVersion to continue from; None to begin with the existing objects.
+        seconds: Time after which the server ends the watch.
+        bookmarks: The client wants BOOKMARK events.
+        bookmark_seconds: Interval of bookmarks; the API server sends one a minute.
     """
 
     store: Store
@@ -38,10 +38,10 @@ class Watch:
     bookmark_seconds: float
 
     def lines(self) -> Iterator[bytes]:
-        """The events as they happen; ends with the time or as the server closes.
+        """Yield the events as they happen, until the time is over or the store is closed.
 
-        An empty line says that nothing happened for a while, so that whoever sends the lines can
-        look whether the client is still there.
+        An empty line means that nothing happened for a while, so that the caller can check if the
+        client is still connected.
         """
         ends = time.monotonic() + self.seconds
         kind, show = self.view.kind, self.view.stream()
@@ -79,7 +79,7 @@ class Watch:
                 return
 
     def error_line(self, error: ApiError) -> bytes:
-        """The event that ends a watch with an error."""
+        """Return the event that ends a watch with an error."""
         return rendering.event("ERROR", rendering.text(error.status()))
 
     def _bookmark(self, latest: int, show: Callable[[Stored], str], *, first: bool) -> bytes:
@@ -87,7 +87,7 @@ class Watch:
         return rendering.event("BOOKMARK", show(stored))
 
     def _line(self, event: Event, show: Callable[[Stored], str]) -> Iterator[bytes]:
-        """The event as this selector sees it: an object that no longer fits is DELETED."""
+        """Yield the event as the selector sees it: an object that no longer matches is DELETED."""
         if self.namespace and event.stored.namespace != self.namespace:
             return
         is_chosen = event.change != "DELETED" and self.selector.chooses(event.stored.document)
