@@ -1,4 +1,4 @@
-"""Allocates for tests on node-a."""
+"""Allocation on node-a for tests."""
 
 import copy
 from collections.abc import Iterable, Sequence
@@ -17,7 +17,7 @@ def allocate(
     existing: Iterable[Json] = (),
     starts_over: bool = False,
 ) -> list[Json]:
-    """The allocations of the claims of a pod on node-a."""
+    """Return the allocations of a pod's claims on node-a."""
     cluster = allocation.cluster(
         slices=slices, classes=[device_class(), *classes], claims=[*existing, *claims]
     )
@@ -26,11 +26,11 @@ def allocate(
 
 
 def allocated(document: Json, slices: Sequence[Json], existing: Iterable[Json] = ()) -> Json:
-    """The claim with its allocation."""
+    """Return the claim with its allocation."""
     (found,) = allocate(document, slices=slices, existing=existing)
     return {**copy.deepcopy(document), "status": {"allocation": found}}
 
 
 def devices(found: Json) -> list[str]:
-    """The names of the allocated devices."""
+    """Return the names of the allocated devices."""
     return [result["device"] for result in found["devices"]["results"]]

@@ -1,4 +1,4 @@
-"""A simulated API server with what claims need."""
+"""Fixtures: a simulated API server, a client, a node and a plugin."""
 
 from collections.abc import Iterator
 
@@ -15,7 +15,7 @@ from tests.simulator.waiting import eventually
 
 @pytest.fixture
 def api() -> Iterator[ApiServer]:
-    """With the class of the driver's devices."""
+    """An API server with the class of the driver's devices."""
     with ApiServer(check_expression=cel.check_expression) as server:
         Client(server.url).create(CLASSES, objects.device_class())
         yield server
@@ -23,20 +23,20 @@ def api() -> Iterator[ApiServer]:
 
 @pytest.fixture
 def client(api: ApiServer) -> Client:
-    """Of the API server."""
+    """A client of the API server."""
     return Client(api.url)
 
 
 @pytest.fixture
 def node(api: ApiServer) -> Iterator[NodeUnderTest]:
-    """A node without a kubelet yet."""
+    """A node on which no kubelet runs yet."""
     with node_under_test(api) as made:
         yield made
 
 
 @pytest.fixture
 def plugin(node: NodeUnderTest) -> TinyPlugin:
-    """A plugin that a kubelet of the node has registered."""
+    """A plugin that is registered with a kubelet of the node."""
     node.start()
     plugin = node.plugin()
     eventually(node.is_registered)

@@ -29,7 +29,7 @@ FAST = Timings(
 
 
 class NodeUnderTest:
-    """A node's folder and runtime, which outlive its kubelets; everything ends with the test."""
+    """A node's folder and runtime, which outlive its kubelets and end with the test."""
 
     def __init__(self, api: ApiServer, folder: Path, stack: ExitStack) -> None:
         self.client = Client(api.url)
@@ -41,7 +41,7 @@ class NodeUnderTest:
         self._running: ExitStack | None = None
 
     def start(self, *, timings: Timings = FAST, wipe_at_start: bool = False) -> Kubelet:
-        """A new kubelet."""
+        """Start a new kubelet."""
         self.kubelet = Kubelet(
             self._url,
             NODE,
@@ -53,12 +53,12 @@ class NodeUnderTest:
         return self._running.enter_context(self.kubelet)
 
     def stop(self) -> None:
-        """The kubelet stops; the runtime's containers and the sockets stay."""
+        """Stop the kubelet; the runtime's containers and the sockets remain."""
         assert self._running is not None
         self._running.close()
 
     def plugin(self, name: str = "a", *, announced: bool = True) -> TinyPlugin:
-        """A plugin of the node, with its sockets if it is to be announced."""
+        """Return a plugin of the node; if announced, it serves its sockets."""
         registration = self.folder / "k" / REGISTRATION_FOLDER
         registration.mkdir(parents=True, exist_ok=True)
         plugin = TinyPlugin(self.folder, registration, name=name)
@@ -70,15 +70,15 @@ class NodeUnderTest:
         return plugin
 
     def is_registered(self) -> bool:
-        """Whether the kubelet has a plugin of the driver."""
+        """Return True if a plugin of the driver is registered with the kubelet."""
         return DRIVER in self.kubelet.registered
 
     def happened(self, event: str) -> list[Entry]:
-        """The journal's entries of this event."""
+        """Return the journal's entries of an event."""
         return [entry for entry in self.kubelet.journal if entry.event == event]
 
     def pod(self, name: str = "pod", *, claim: Json, uses: bool = True) -> Json:
-        """A pod on the node that has a claim reserved."""
+        """Create a pod on the node and reserve a claim for it."""
         made = objects.pod(name, claim_name=claim["metadata"]["name"], uses=uses)
         made = self.client.create(PODS, made)
         self.reserve(claim, made)
@@ -86,14 +86,14 @@ class NodeUnderTest:
         return made
 
     def claim(self, name: str = "claim") -> Json:
-        """A claim with a device of the node."""
+        """Create a claim and allocate a device of the node to it."""
         claim = self.client.create(CLAIMS, objects.claim(name=name))
         result = {"request": "gpu", "driver": DRIVER, "pool": NODE, "device": "gpu-0"}
         claim["status"] = {"allocation": {"devices": {"results": [result]}}}
         return self.client.replace_status(CLAIMS, claim)
 
     def reserve(self, claim: Json, pod: Json) -> None:
-        """The pod may use the claim."""
+        """Reserve the claim for the pod."""
         latest = self.client.get(CLAIMS, claim["metadata"]["name"], "default")
         names = {name: pod["metadata"][name] for name in ("name", "uid")}
         reserved = [*latest["status"].get("reservedFor", ()), {"resource": "pods", **names}]
@@ -101,25 +101,25 @@ class NodeUnderTest:
         self.client.replace_status(CLAIMS, latest)
 
     def delete(self, pod: str = "pod", *, force: bool = False) -> None:
-        """Deletes a pod as a user does."""
+        """Delete a pod as a user does."""
         conditions = Conditions(grace_seconds=0 if force else None)
         self.client.delete(PODS, pod, "default", conditions=conditions)
 
     def phase(self, pod: str = "pod") -> str:
-        """The pod's phase; "" if it is gone."""
+        """Return the pod's phase; "" if it is gone."""
         found = self.client.find(PODS, pod, "default")
         return str(found["status"]["phase"]) if found else ""
 
     def env(self, pod: str = "pod") -> dict[str, str]:
-        """What the pod's container finds in its env; empty without a container."""
+        """Return the environment of the pod's container; empty without a container."""
         containers = self.kubelet.containers("default", pod)
         return dict(containers["main"].env) if "main" in containers else {}
 
 
 @contextmanager
 def node_under_test(api: ApiServer) -> Iterator[NodeUnderTest]:
-    """A node without a kubelet yet."""
-    # Not pytest's tmp_path: a socket's path may have 107 bytes.
+    """Yield a node on which no kubelet runs yet."""
+    # Not pytest's tmp_path: a socket's path may have at most 107 bytes.
     folder = Path(tempfile.mkdtemp(dir="/tmp"))
     try:
         with ExitStack() as stack:

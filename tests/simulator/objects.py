@@ -1,4 +1,4 @@
-"""Kubernetes objects for tests, with little around what a test is about."""
+"""Kubernetes objects for tests, with few fields besides those under test."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ CLASS = "gpu"
 
 
 def attributes(**values: str | int | bool) -> Json:
-    """Attributes of a device; a text that begins with v and a digit is a version."""
+    """Attributes of a device, each of the kind of its value."""
     found: Json = {}
     for name, value in values.items():
         if isinstance(value, bool):
@@ -23,14 +23,14 @@ def attributes(**values: str | int | bool) -> Json:
 
 
 def device(name: str, **values: str | int | bool) -> Json:
-    """A device that one claim has alone."""
+    """A device for one claim at a time."""
     return {"name": name, "attributes": attributes(**values)}
 
 
 def shared(
     name: str, *, tflops: str = "100", vram: str = "40Gi", **values: str | int | bool
 ) -> Json:
-    """A device that claims share; what a claim does not name it takes whole."""
+    """A device that claims share; a claim consumes all of a capacity that it does not name."""
     return {
         **device(name, **values),
         "allowMultipleAllocations": True,

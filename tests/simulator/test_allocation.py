@@ -1,4 +1,4 @@
-"""Which devices claims get, and that never more is given than there is."""
+"""Devices that claims get; no device is ever over-allocated."""
 
 import re
 from typing import Any
@@ -28,7 +28,7 @@ from tests.support.tally import examples
 UUID4 = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 
 
-def test_the_first_device_that_matches_is_taken() -> None:
+def test_the_first_matching_device_is_allocated() -> None:
     gpus = resource_slice(device("gpu-0", model="V100"), device("gpu-1", model="A100"))
     wanted = exactly(selectors=expressions(f'device.attributes["{DRIVER}"].model == "A100"'))
 
@@ -46,7 +46,7 @@ def test_the_first_device_that_matches_is_taken() -> None:
     }
 
 
-def test_a_device_in_use_is_passed_over() -> None:
+def test_a_device_in_use_is_skipped() -> None:
     gpus = [resource_slice(device("gpu-0"), device("gpu-1"))]
     first = allocated(claim(name="first"), gpus)
 
@@ -55,7 +55,7 @@ def test_a_device_in_use_is_passed_over() -> None:
     assert devices(found) == ["gpu-1"]
 
 
-def test_without_a_free_device_the_reason_names_each() -> None:
+def test_without_a_free_device_the_error_has_a_reason_for_each() -> None:
     gpus = [resource_slice(device("gpu-0"))]
     first = allocated(claim(name="first"), gpus)
 
@@ -65,7 +65,7 @@ def test_without_a_free_device_the_reason_names_each() -> None:
     assert caught.value.devices == {f"{DRIVER}/node-a/gpu-0": "in use"}
 
 
-def test_a_share_has_an_id_of_its_own_and_says_what_it_consumes_of_everything() -> None:
+def test_a_share_has_its_own_id_and_consumes_every_capacity() -> None:
     gpus = [resource_slice(shared("gpu-0"))]
 
     (found,) = allocate(claim(exactly(capacity={"tflops": "71.2"})), slices=gpus)
@@ -75,7 +75,7 @@ def test_a_share_has_an_id_of_its_own_and_says_what_it_consumes_of_everything() 
     assert result["consumedCapacity"] == {"tflops": "71200m", "vram": "40Gi"}
 
 
-def test_shares_fill_a_device_to_the_last_unit_and_then_the_next() -> None:
+def test_shares_fill_a_device_completely_before_the_next() -> None:
     gpus = [resource_slice(shared("gpu-0"), shared("gpu-1"))]
     existing: list[Json] = []
 
@@ -88,7 +88,7 @@ def test_shares_fill_a_device_to_the_last_unit_and_then_the_next() -> None:
         allocate(claim(exactly(capacity={"tflops": "1m"})), slices=gpus, existing=existing)
 
 
-def test_a_claim_that_names_no_capacity_gets_a_card_alone() -> None:
+def test_a_claim_that_names_no_capacity_gets_a_whole_device() -> None:
     gpus = [resource_slice(shared("gpu-0"), shared("gpu-1"))]
     first = allocated(claim(exactly(capacity=HALF), name="first"), gpus)
 
@@ -98,7 +98,7 @@ def test_a_claim_that_names_no_capacity_gets_a_card_alone() -> None:
     assert found["devices"]["results"][0]["consumedCapacity"] == {"tflops": "100", "vram": "40Gi"}
 
 
-def test_a_capacity_that_no_device_has_is_refused() -> None:
+def test_a_request_for_a_capacity_that_no_device_has_is_refused() -> None:
     gpus = [resource_slice(shared("gpu-0"))]
 
     with pytest.raises(NoFitError) as caught:
@@ -107,7 +107,7 @@ def test_a_capacity_that_no_device_has_is_refused() -> None:
     assert caught.value.devices == {f"{DRIVER}/node-a/gpu-0": "has no capacity gpc"}
 
 
-def test_two_requests_may_share_a_device_but_one_request_gets_different_ones() -> None:
+def test_two_requests_can_share_a_device_but_one_request_gets_distinct_devices() -> None:
     gpus = [resource_slice(shared("gpu-0"), shared("gpu-1"))]
     two_requests = claim(exactly("a", capacity=HALF), exactly("b", capacity=HALF))
     one_request = claim(exactly(capacity=HALF, count=2))
@@ -120,14 +120,14 @@ def test_two_requests_may_share_a_device_but_one_request_gets_different_ones() -
     assert len({result["shareID"] for result in same["devices"]["results"]}) == 2
 
 
-def test_one_request_cannot_have_one_device_twice() -> None:
+def test_one_request_cannot_get_the_same_device_twice() -> None:
     gpus = [resource_slice(shared("gpu-0"))]
 
     with pytest.raises(NoFitError):
         allocate(claim(exactly(capacity=HALF, count=2)), slices=gpus)
 
 
-def test_two_requests_on_one_device_are_counted_together() -> None:
+def test_two_requests_on_one_device_add_up() -> None:
     gpus = [resource_slice(shared("gpu-0"))]
     most = {"tflops": "60", "vram": "1Gi"}
 
@@ -135,7 +135,7 @@ def test_two_requests_on_one_device_are_counted_together() -> None:
         allocate(claim(exactly("a", capacity=most), exactly("b", capacity=most)), slices=gpus)
 
 
-def test_all_claims_of_a_pod_are_allocated_or_none() -> None:
+def test_the_search_backtracks_until_all_claims_of_a_pod_fit() -> None:
     gpus = [resource_slice(device("gpu-0", model="A"), device("gpu-1", model="B"))]
     only_a = exactly(selectors=expressions(f'device.attributes["{DRIVER}"].model == "A"'))
 
@@ -144,7 +144,7 @@ def test_all_claims_of_a_pod_are_allocated_or_none() -> None:
     assert (devices(anything), devices(picky)) == (["gpu-1"], ["gpu-0"])
 
 
-def test_all_mode_takes_everything_that_matches() -> None:
+def test_all_mode_takes_every_matching_device() -> None:
     gpus = [resource_slice(device("gpu-0", model="A"), device("gpu-1"), device("gpu-2", model="A"))]
     selector = f'device.attributes["{DRIVER}"].?model.orValue("") == "A"'
 
@@ -155,7 +155,7 @@ def test_all_mode_takes_everything_that_matches() -> None:
     assert devices(found) == ["gpu-0", "gpu-2"]
 
 
-def test_all_mode_needs_every_device_free() -> None:
+def test_all_mode_fails_if_one_device_is_in_use() -> None:
     gpus = [resource_slice(device("gpu-0"), device("gpu-1"))]
     first = allocated(claim(name="first"), gpus)
 
@@ -168,7 +168,7 @@ def test_all_mode_needs_at_least_one_device() -> None:
         allocate(claim(exactly(allocationMode="All")), slices=[resource_slice()])
 
 
-def test_the_class_is_asked_before_the_request() -> None:
+def test_selectors_of_the_class_are_evaluated_before_those_of_the_request() -> None:
     gpus = [resource_slice(device("gpu-0"))]
     other = device_class("other", f'device.attributes["{DRIVER}"].model == "A100"')
     wanted = exactly(deviceClassName="other", selectors=expressions("device.driver == 'never'"))
@@ -179,7 +179,7 @@ def test_the_class_is_asked_before_the_request() -> None:
         allocate(claim(wanted), slices=gpus, classes=[other])
 
 
-def test_a_selector_that_fails_on_one_device_stops_the_scheduling() -> None:
+def test_a_selector_error_on_one_device_stops_the_scheduling() -> None:
     gpus = [resource_slice(device("gpu-0"), device("gpu-1", model="A100"))]
     wanted = exactly(selectors=expressions(f'device.attributes["{DRIVER}"].model == "A100"'))
 
@@ -194,7 +194,7 @@ def test_a_missing_class_stops_the_scheduling() -> None:
         allocate(claim(exactly(deviceClassName="none")), slices=[])
 
 
-def test_admin_access_neither_takes_a_device_nor_is_kept_from_one() -> None:
+def test_admin_access_shares_a_device_in_use_and_leaves_it_free_for_others() -> None:
     gpus = [resource_slice(device("gpu-0"))]
     owner = allocated(claim(name="owner"), gpus)
     admin = allocated(claim(exactly(adminAccess=True), name="admin"), gpus, [owner])
@@ -227,7 +227,7 @@ wanted_requests = st.lists(st.tuples(capacities, st.integers(1, 3)), min_size=1,
 
 @settings(max_examples=examples(60))
 @given(st.lists(wanted_requests, max_size=8))
-def test_no_sequence_of_claims_takes_more_of_a_device_than_there_is(
+def test_no_sequence_of_claims_exceeds_the_capacity_of_a_device(
     sequence: list[list[tuple[dict[str, str], int]]],
 ) -> None:
     gpus = [resource_slice(shared("gpu-0"), shared("gpu-1", tflops="71.2", vram="24Gi"))]

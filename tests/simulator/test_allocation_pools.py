@@ -1,4 +1,4 @@
-"""Which devices of which pools a node can have."""
+"""Pools that a node can use, and the order of their devices."""
 
 import pytest
 
@@ -37,7 +37,7 @@ def test_all_mode_waits_for_a_pool_that_is_being_updated() -> None:
         allocate(claim(exactly(allocationMode="All")), slices=gpus)
 
 
-def test_an_incomplete_pool_gives_nothing() -> None:
+def test_no_device_of_an_incomplete_pool_is_allocated() -> None:
     gpus = [resource_slice(device("gpu-0"), count=2)]
 
     with pytest.raises(NoFitError) as caught:
@@ -46,7 +46,7 @@ def test_an_incomplete_pool_gives_nothing() -> None:
     assert caught.value.devices == {f"{DRIVER}/node-a": "1 of 2 slices"}
 
 
-def test_only_the_newest_generation_of_a_pool_counts() -> None:
+def test_only_the_newest_generation_of_a_pool_is_used() -> None:
     slices = [
         resource_slice(device("old"), name="a", generation=1),
         resource_slice(device("new"), name="b", generation=2),
@@ -68,7 +68,7 @@ def test_a_newer_generation_on_another_node_hides_the_pool_here() -> None:
     assert caught.value.devices == {}
 
 
-def test_a_pool_that_has_slices_on_other_nodes_is_complete_with_them() -> None:
+def test_slices_on_other_nodes_count_towards_a_complete_pool() -> None:
     here = resource_slice(device("gpu-0"), name="a", pool="shared", count=2)
     there = resource_slice(device("gpu-1"), name="b", pool="shared", count=2)
     there["spec"]["nodeName"] = "node-b"
@@ -78,7 +78,7 @@ def test_a_pool_that_has_slices_on_other_nodes_is_complete_with_them() -> None:
     assert devices(found) == ["gpu-0"]
 
 
-def test_a_pool_with_two_devices_of_one_name_gives_nothing() -> None:
+def test_no_device_of_a_pool_with_duplicate_names_is_allocated() -> None:
     slices = [
         resource_slice(device("gpu-0"), name="a", count=2),
         resource_slice(device("gpu-0"), name="b", count=2),
@@ -106,7 +106,7 @@ def test_a_pool_with_two_devices_of_one_name_gives_nothing() -> None:
         ),
     ],
 )
-def test_devices_beyond_one_node_are_available_where_their_slice_says(
+def test_devices_of_several_nodes_are_available_where_their_slice_allows(
     selection: Json, expected: Json | None
 ) -> None:
     wide = resource_slice(device("gpu-0"))
@@ -119,7 +119,7 @@ def test_devices_beyond_one_node_are_available_where_their_slice_says(
     assert found.get("nodeSelector") == expected
 
 
-def test_devices_of_other_nodes_are_not_seen() -> None:
+def test_devices_of_other_nodes_are_not_considered() -> None:
     cluster = allocation.cluster(
         slices=[resource_slice(device("gpu-0"))], classes=[device_class()], claims=[]
     )
@@ -130,7 +130,7 @@ def test_devices_of_other_nodes_are_not_seen() -> None:
     assert caught.value.devices == {}
 
 
-def test_a_device_that_uses_an_unknown_feature_is_never_allocated() -> None:
+def test_a_device_that_uses_an_unsupported_feature_is_never_allocated() -> None:
     partition = {**device("gpu-0"), "consumesCounters": [{"counterSet": "a", "counters": {}}]}
 
     with pytest.raises(NoFitError) as caught:

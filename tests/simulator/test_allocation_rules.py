@@ -17,7 +17,7 @@ from tests.simulator.objects import (
 )
 
 
-def test_match_attribute_keeps_devices_together() -> None:
+def test_match_attribute_selects_devices_with_the_same_value() -> None:
     gpus = [
         resource_slice(device("gpu-0", numa=0), device("gpu-1", numa=1), device("gpu-2", numa=1))
     ]
@@ -28,7 +28,7 @@ def test_match_attribute_keeps_devices_together() -> None:
     assert devices(found) == ["gpu-1", "gpu-2"]
 
 
-def test_a_constraint_concerns_the_requests_that_it_names() -> None:
+def test_a_constraint_applies_only_to_the_requests_that_it_names() -> None:
     gpus = [resource_slice(device("gpu-0", numa=0), device("gpu-1", numa=1))]
     together = [{"matchAttribute": f"{DRIVER}/numa", "requests": ["a"]}]
 
@@ -68,7 +68,7 @@ def test_distinct_attribute_keeps_requests_on_different_devices() -> None:
     assert devices(found) == ["gpu-0", "gpu-1"]
 
 
-def test_all_mode_and_a_constraint_that_some_device_breaks_is_an_error() -> None:
+def test_all_mode_with_a_device_that_violates_a_constraint_is_an_error() -> None:
     gpus = [resource_slice(device("gpu-0", numa=0), device("gpu-1", numa=1))]
     together = [{"matchAttribute": f"{DRIVER}/numa"}]
 
@@ -76,7 +76,7 @@ def test_all_mode_and_a_constraint_that_some_device_breaks_is_an_error() -> None
         allocate(claim(exactly(allocationMode="All"), constraints=together), slices=gpus)
 
 
-def test_a_device_of_all_mode_breaks_a_constraint_before_it_lacks_capacity() -> None:
+def test_all_mode_checks_constraints_before_capacity() -> None:
     gpus = [resource_slice(shared("gpu-0", uuid="a"))]
     apart = [{"distinctAttribute": f"{DRIVER}/uuid"}]
     more_than_half = {"tflops": "60", "vram": "1Gi"}
@@ -92,7 +92,7 @@ def test_a_device_of_all_mode_breaks_a_constraint_before_it_lacks_capacity() -> 
         )
 
 
-def test_a_device_of_all_mode_that_lacks_capacity_stays_in_its_constraints() -> None:
+def test_all_mode_keeps_a_device_that_lacks_capacity_in_its_constraints() -> None:
     gpus = [resource_slice(shared("gpu-0", uuid="a"), shared("gpu-1", uuid="b"))]
     apart = [{"distinctAttribute": f"{DRIVER}/uuid", "requests": ["choice"]}]
     every = {**exactly("every", allocationMode="All", capacity={"tflops": "60"})["exactly"]}
@@ -110,7 +110,7 @@ def test_a_device_of_all_mode_that_lacks_capacity_stays_in_its_constraints() -> 
 
 
 def tainted(effect: str, tolerations: list[Json]) -> tuple[Json, list[Json]]:
-    """A claim with tolerations, and slices with nothing but a tainted device."""
+    """A claim with tolerations, and slices with only a tainted device."""
     sick = {**device("gpu-0"), "taints": [{"key": "sick", "value": "xid", "effect": effect}]}
     wanted = exactly(tolerations=tolerations) if tolerations else exactly()
     return claim(wanted), [resource_slice(sick)]
@@ -126,7 +126,7 @@ def tainted(effect: str, tolerations: list[Json]) -> tuple[Json, list[Json]]:
         ("NoSchedule", [{"key": "sick", "operator": "Exists", "effect": "NoExecute"}]),
     ],
 )
-def test_a_taint_keeps_a_claim_away_that_does_not_tolerate_it(
+def test_a_taint_repels_a_claim_that_does_not_tolerate_it(
     effect: str, tolerations: list[Json]
 ) -> None:
     wanted, gpus = tainted(effect, tolerations)
@@ -147,7 +147,7 @@ def test_a_taint_keeps_a_claim_away_that_does_not_tolerate_it(
         ("NoSchedule", [{"key": "sick", "value": "xid"}]),
     ],
 )
-def test_a_taint_that_is_tolerated_or_without_effect_keeps_nobody_away(
+def test_a_tolerated_taint_and_one_without_effect_repel_no_claim(
     effect: str, tolerations: list[Json]
 ) -> None:
     wanted, gpus = tainted(effect, tolerations)
@@ -158,14 +158,14 @@ def test_a_taint_that_is_tolerated_or_without_effect_keeps_nobody_away(
 
 
 def first_available(*alternatives: Json) -> Json:
-    """A request that one of these would do for."""
+    """A request with these alternatives."""
     subrequests = [
         {"name": alternative["name"], **alternative["exactly"]} for alternative in alternatives
     ]
     return {"name": "gpu", "firstAvailable": subrequests}
 
 
-def test_the_first_subrequest_that_can_be_had_is_taken() -> None:
+def test_the_first_subrequest_that_fits_is_allocated() -> None:
     gpus = [resource_slice(device("gpu-0", model="B"))]
     of_model = '{}"].model == "{}"'.format
     best = exactly("best", selectors=expressions('device.attributes["' + of_model(DRIVER, "A")))
@@ -176,7 +176,7 @@ def test_the_first_subrequest_that_can_be_had_is_taken() -> None:
     assert [result["request"] for result in found["devices"]["results"]] == ["gpu/good"]
 
 
-def test_a_smaller_subrequest_does_if_the_larger_does_not_fit_beside_the_rest() -> None:
+def test_a_smaller_subrequest_is_allocated_if_the_larger_exceeds_the_claim_limit() -> None:
     gpus = [resource_slice(*(device(f"gpu-{number}") for number in range(33)))]
     many = first_available(exactly("many", count=32), exactly("few", count=1))
 
@@ -186,7 +186,7 @@ def test_a_smaller_subrequest_does_if_the_larger_does_not_fit_beside_the_rest() 
     assert requests == ["other", "gpu/few"]
 
 
-def test_configuration_of_the_class_comes_before_the_claims_and_names_its_requests() -> None:
+def test_configuration_of_the_class_precedes_the_claims_and_names_its_requests() -> None:
     gpus = [resource_slice(device("gpu-0"), device("gpu-1"))]
     opaque = {"opaque": {"driver": DRIVER, "parameters": {"mode": "soft"}}}
     hard = {"opaque": {"driver": DRIVER, "parameters": {"mode": "hard"}}}
@@ -203,7 +203,7 @@ def test_configuration_of_the_class_comes_before_the_claims_and_names_its_reques
     ]
 
 
-def test_configuration_of_a_subrequest_that_was_not_taken_is_left_out() -> None:
+def test_configuration_of_a_subrequest_that_was_not_allocated_is_left_out() -> None:
     gpus = [resource_slice(device("gpu-0"))]
     alternatives = first_available(exactly("big", count=2), exactly("small"))
     entry: Json = {"opaque": {"driver": DRIVER, "parameters": {}}}

@@ -1,4 +1,4 @@
-"""Device selectors as the scheduler evaluates them and as the API server refuses them."""
+"""CEL selectors, as the scheduler evaluates and the API server validates them."""
 
 import pytest
 
@@ -25,8 +25,8 @@ GPU = Device(
 )
 
 
-def written(text: str) -> str:
-    """The expression, with A for our attributes and C for our capacity."""
+def expanded(text: str) -> str:
+    """Expand A to our attributes and C to our capacity in an expression."""
     text = text.replace("A.", f'device.attributes["{DRIVER}"].')
     return text.replace("C.", f'device.capacity["{DRIVER}"].')
 
@@ -73,7 +73,7 @@ def written(text: str) -> str:
     ],
 )
 def test_an_expression_matches(text: str) -> None:
-    expression = written(text)
+    expression = expanded(text)
 
     assert cel.check_expression(expression) is None
     assert cel.selector(expression).matches(GPU)
@@ -83,7 +83,7 @@ def test_an_expression_matches(text: str) -> None:
     "text", ['A.model == "H100"', "A.node_total_gpus > 8", 'C.vram.isLessThan(quantity("1Ki"))']
 )
 def test_an_expression_does_not_match(text: str) -> None:
-    assert not cel.selector(written(text)).matches(GPU)
+    assert not cel.selector(expanded(text)).matches(GPU)
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_an_expression_does_not_match(text: str) -> None:
     ],
 )
 def test_an_expression_fails_on_the_device(text: str, reason: str) -> None:
-    selector = cel.selector(written(text))
+    selector = cel.selector(expanded(text))
 
     with pytest.raises(CelRunError, match=reason):
         selector.matches(GPU)
@@ -109,7 +109,7 @@ def test_an_expression_fails_on_the_device(text: str, reason: str) -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        # The user guide's own dialect, in the words of the API server.
+        # The user guide's dialect, with the API server's error texts.
         (
             'device.attributes["model"] == "A100"',
             "found no matching overload for '_==_' applied to '(map(string, any), string)'",
@@ -135,7 +135,7 @@ def test_an_expression_fails_on_the_device(text: str, reason: str) -> None:
     ],
 )
 def test_the_api_server_refuses_an_expression(text: str, reason: str) -> None:
-    expression = written(text)
+    expression = expanded(text)
 
     assert reason in (cel.check_expression(expression) or "")
     with pytest.raises(CelCompileError):
@@ -158,14 +158,14 @@ def test_an_expression_that_costs_too_much_is_refused() -> None:
     assert cel.selector(text).matches(GPU)
 
 
-def test_a_version_that_is_none_stops_every_expression_on_its_device() -> None:
+def test_an_invalid_version_fails_every_expression_on_its_device() -> None:
     odd = Device(id=GPU.id, attributes={"cuda": Attribute("version", "12.4")})
 
     with pytest.raises(CelRunError, match="attribute cuda: parse semantic version"):
         cel.selector("true").matches(odd)
 
 
-def test_an_attribute_of_an_unknown_kind_stops_every_expression_on_its_device() -> None:
+def test_an_attribute_of_an_unsupported_kind_fails_every_expression_on_its_device() -> None:
     odd = Device(id=GPU.id, attributes={"list": Attribute("unsupported", "")})
 
     with pytest.raises(CelRunError, match="attribute list: unsupported attribute value"):

@@ -1,4 +1,4 @@
-"""Claims come from templates, go with their pods, and are released when nobody uses them."""
+"""Generation of claims from templates, their deletion with pods, and their release."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -31,13 +31,13 @@ def claim_names(client: Client) -> list[str]:
 
 
 def statuses(client: Client, pod: str) -> list[Json]:
-    """What the pod knows of its claims."""
+    """The claim statuses of the pod."""
     found: list[Json] = client.get(PODS, pod, "default")["status"].get("resourceClaimStatuses", [])
     return found
 
 
 def allocated(client: Client, *pods: Json) -> Json:
-    """The claim "claim" with an allocation that these pods use."""
+    """Allocate the claim "claim" and reserve it for these pods."""
     claim = client.get(CLAIMS, "claim", "default")
     claim["metadata"]["finalizers"] = [FINALIZER]
     claim = client.replace(CLAIMS, claim)
@@ -50,7 +50,7 @@ def allocated(client: Client, *pods: Json) -> Json:
     return client.replace_status(CLAIMS, claim)
 
 
-def test_a_claim_is_made_from_a_template_for_its_pod(client: Client) -> None:
+def test_a_claim_is_generated_from_the_template_for_its_pod(client: Client) -> None:
     spec_metadata = {"labels": {"team": "a"}, "annotations": {"note": "b"}}
     client.create(TEMPLATES, objects.template(metadata=spec_metadata))
     pod = client.create(PODS, objects.pod(template_name="template"))
@@ -82,7 +82,7 @@ def test_a_pod_gets_one_claim_however_often_it_changes(client: Client) -> None:
     always(lambda: len(claims(client)) == 1)
 
 
-def test_a_claim_that_was_deleted_is_made_again(client: Client) -> None:
+def test_a_deleted_claim_is_generated_again(client: Client) -> None:
     client.create(TEMPLATES, objects.template())
     client.create(PODS, objects.pod(template_name="template"))
     (status,) = eventually(lambda: statuses(client, "pod"))
@@ -93,7 +93,7 @@ def test_a_claim_that_was_deleted_is_made_again(client: Client) -> None:
     assert [entry["resourceClaimName"] for entry in statuses(client, "pod")] == claim_names(client)
 
 
-def test_a_missing_template_is_told_and_used_as_soon_as_it_comes(client: Client) -> None:
+def test_a_missing_template_is_reported_and_used_once_it_exists(client: Client) -> None:
     client.create(PODS, objects.pod(template_name="template"))
     (event,) = eventually(lambda: client.list(EVENTS).items)
     assert event["reason"] == "FailedResourceClaimCreation"
@@ -104,7 +104,7 @@ def test_a_missing_template_is_told_and_used_as_soon_as_it_comes(client: Client)
     assert eventually(lambda: statuses(client, "pod"))
 
 
-def test_a_generated_claim_goes_with_its_pod(client: Client) -> None:
+def test_a_generated_claim_is_deleted_with_its_pod(client: Client) -> None:
     client.create(TEMPLATES, objects.template())
     client.create(PODS, objects.pod(template_name="template"))
     eventually(lambda: statuses(client, "pod"))
@@ -114,7 +114,7 @@ def test_a_generated_claim_goes_with_its_pod(client: Client) -> None:
     eventually(lambda: not claims(client))
 
 
-def test_a_generated_claim_goes_when_its_pod_has_finished(client: Client) -> None:
+def test_a_generated_claim_is_deleted_when_its_pod_has_finished(client: Client) -> None:
     client.create(TEMPLATES, objects.template())
     pod = client.create(PODS, objects.pod(template_name="template"))
     eventually(lambda: statuses(client, "pod"))
@@ -124,7 +124,7 @@ def test_a_generated_claim_goes_when_its_pod_has_finished(client: Client) -> Non
     eventually(lambda: not claims(client))
 
 
-def test_a_claim_of_its_own_stays_and_is_freed_when_its_last_pod_has_gone(client: Client) -> None:
+def test_a_standalone_claim_is_released_but_kept_when_its_last_pod_is_gone(client: Client) -> None:
     client.create(CLAIMS, objects.claim())
     pod = client.create(PODS, objects.pod(claim_name="claim"))
     allocated(client, pod)
@@ -137,7 +137,7 @@ def test_a_claim_of_its_own_stays_and_is_freed_when_its_last_pod_has_gone(client
 
 
 def is_free(claim: dict[str, Any]) -> bool:
-    """Whether nothing of an allocation is left."""
+    """Return True if nothing of an allocation is left."""
     return not claim.get("status") and not claim["metadata"].get("finalizers")
 
 
@@ -156,7 +156,7 @@ def test_a_claim_stays_allocated_while_one_pod_uses_it(client: Client) -> None:
     eventually(lambda: users() == ["b"])
 
 
-def test_a_pod_in_deletion_on_a_node_keeps_its_claim_until_its_kubelet_lets_it_go(
+def test_a_terminating_pod_on_a_node_keeps_its_claim_until_its_kubelet_releases_it(
     client: Client,
 ) -> None:
     client.create(NODES, objects.node())
@@ -170,7 +170,7 @@ def test_a_pod_in_deletion_on_a_node_keeps_its_claim_until_its_kubelet_lets_it_g
     always(lambda: bool(claims(client)[0]["status"].get("reservedFor")))
 
 
-def test_an_allocated_claim_in_deletion_goes_when_it_is_free(client: Client) -> None:
+def test_an_allocated_claim_in_deletion_is_removed_once_it_is_released(client: Client) -> None:
     client.create(CLAIMS, objects.claim())
     pod = client.create(PODS, objects.pod(claim_name="claim"))
     allocated(client, pod)

@@ -1,4 +1,4 @@
-"""What claims consume of a shared device, and that they never consume more than there is."""
+"""Consumption of a shared device by claims, which never exceeds its capacity."""
 
 import pytest
 from hypothesis import given
@@ -15,7 +15,7 @@ Q = quantity.parse
 def ranged(
     value: str, least: str, *, most: str | None = None, step: str | None = None, default: str = ""
 ) -> Capacity:
-    """A capacity with a validRange; without another default, its whole is the default."""
+    """A capacity with a validRange; the default is all of it unless another is given."""
     policy = Policy(
         default=Q(default or value),
         least=Q(least),
@@ -51,7 +51,7 @@ PLAIN = Capacity(Q("40"))
         (STEPS, "11", "30"),
         (STEPS, "30500m", "50"),
         (FRACTION_STEPS, "100m", "200m"),
-        # Quantity.Value() rounds the range's least amount up as well.
+        # Quantity.Value() rounds the range's minimum up as well.
         (FRACTION_STEPS, "500m", "1"),
         (FRACTION_STEPS, "1500m", "2"),
         (VALUES, "1", "10"),
@@ -65,7 +65,9 @@ PLAIN = Capacity(Q("40"))
         (PLAIN, "-7", "-7"),
     ],
 )
-def test_a_request_consumes(capacity: Capacity, requested: str | None, expected: str) -> None:
+def test_a_request_consumes_the_rounded_or_the_default_amount(
+    capacity: Capacity, requested: str | None, expected: str
+) -> None:
     amounts = {} if requested is None else {"c": Q(requested)}
 
     consumed = consumable.consumed(amounts, {"c": capacity})
@@ -73,7 +75,7 @@ def test_a_request_consumes(capacity: Capacity, requested: str | None, expected:
     assert str(consumed["c"]) == expected
 
 
-def test_every_capacity_is_consumed_not_only_those_that_are_named() -> None:
+def test_every_capacity_is_consumed_and_not_only_the_named_ones() -> None:
     consumed = consumable.consumed({"tflops": Q("100")}, {"tflops": TFLOPS, "vram": VRAM})
 
     assert consumed == {"tflops": Q("100"), "vram": Q("40Gi")}
@@ -96,7 +98,7 @@ def test_every_capacity_is_consumed_not_only_those_that_are_named() -> None:
         (PLAIN, "39", "1", None),
     ],
 )
-def test_a_request_fits_or_not(
+def test_a_request_fits_or_is_refused_with_a_reason(
     capacity: Capacity, requested: str | None, taken: str, reason: str | None
 ) -> None:
     amounts = {} if requested is None else {"c": Q(requested)}
@@ -112,7 +114,7 @@ def test_a_capacity_that_the_device_lacks_is_refused() -> None:
     assert found == "has no capacity gpc"
 
 
-def test_without_a_least_amount_a_negative_request_makes_room_for_others() -> None:
+def test_without_a_minimum_a_negative_request_frees_capacity() -> None:
     taken = consumable.consumed({"c": Q("-40")}, {"c": PLAIN})
 
     assert consumable.refusal({"c": Q("80")}, {"c": PLAIN}, taken) is None
@@ -129,7 +131,7 @@ amounts = st.one_of(
 @given(
     st.lists(st.fixed_dictionaries({}, optional={"tflops": amounts, "vram": amounts}), max_size=12)
 )
-def test_admitted_claims_never_exceed_a_capacity_with_a_least_amount(
+def test_admitted_claims_never_exceed_a_capacity_with_a_minimum(
     requests: list[dict[str, Quantity | None]],
 ) -> None:
     capacity = {"tflops": TFLOPS, "vram": VRAM}

@@ -1,4 +1,4 @@
-"""A plain HTTP client for the simulated API server, and documents to send it."""
+"""A plain HTTP client for the simulated API server, and documents to send to it."""
 
 import http.client
 import json
@@ -49,12 +49,12 @@ class Reply:
 
     @property
     def causes(self) -> list[tuple[str, str]]:
-        """The refused fields with their reasons."""
+        """The invalid fields with their reasons."""
         return [(cause["field"], cause["reason"]) for cause in self.json["details"]["causes"]]
 
 
 class Client:
-    """Keeps one connection."""
+    """A client with one persistent connection."""
 
     def __init__(self, url: str) -> None:
         self.address: Final = urlsplit(url).netloc
@@ -97,7 +97,7 @@ class Client:
         return self.call("DELETE", path, body)
 
     def watch(self, path: str, accept: str = "application/json") -> "WatchLines":
-        """A watch on a connection of its own."""
+        """Start a watch on its own connection."""
         return WatchLines(self.address, path, accept)
 
     def close(self) -> None:
@@ -105,7 +105,7 @@ class Client:
 
 
 class WatchLines:
-    """The events of one watch, as they come."""
+    """The events of one watch, as they arrive."""
 
     def __init__(self, address: str, path: str, accept: str) -> None:
         self._connection = http.client.HTTPConnection(address, timeout=PATIENCE_SECONDS)
@@ -127,12 +127,12 @@ class WatchLines:
             yield json.loads(line)
 
     def next(self) -> tuple[str, str, Json]:
-        """The next event: its type, its object's name and the object."""
+        """Return the next event: its type, its object's name and the object."""
         event = json.loads(self._answer.readline())
         return event["type"], event["object"]["metadata"].get("name", ""), event["object"]
 
     def rest(self) -> list[str]:
-        """The types of all events until the server ends the watch."""
+        """Return the types of all events until the server ends the watch."""
         return [event["type"] for event in self]
 
 

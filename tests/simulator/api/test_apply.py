@@ -1,4 +1,4 @@
-"""Server-side apply: who owns which field."""
+"""Server-side apply and the ownership of fields."""
 
 import json
 
@@ -40,7 +40,7 @@ def status(*devices: Json) -> Json:
 
 @pytest.fixture
 def allocated(api: Client) -> Client:
-    """A claim with two shares."""
+    """Client of a server that has a claim with two shares."""
     other = SHARE.replace("1", "9")
     api.post(CLAIMS, claim())
     shares = allocation(result(), result(device="gpu-1", shareID=other))
@@ -67,7 +67,7 @@ def test_an_apply_merges_devices_by_driver_pool_device_and_share(allocated: Clie
     assert "allocation" in second.json["status"]
 
 
-def test_an_apply_takes_away_what_its_manager_no_longer_applies(allocated: Client) -> None:
+def test_an_apply_removes_fields_that_its_manager_no_longer_applies(allocated: Client) -> None:
     apply(allocated, STATUS, status(device_status(data={"a": 1}), SECOND))
     apply(allocated, STATUS, status(SECOND), "fieldManager=other&force=true")
 
@@ -80,7 +80,7 @@ def test_an_apply_takes_away_what_its_manager_no_longer_applies(allocated: Clien
     assert "devices" not in by_the_other.json["status"]
 
 
-def test_the_same_apply_again_changes_nothing(allocated: Client) -> None:
+def test_a_repeated_apply_changes_nothing(allocated: Client) -> None:
     first = apply(allocated, STATUS, status(device_status()))
 
     assert apply(allocated, STATUS, status(device_status())).json == first.json
@@ -107,7 +107,7 @@ def test_an_apply_takes_a_field_from_another_manager_only_by_force(allocated: Cl
     assert 'conflict with "other"' in back.message
 
 
-def test_an_apply_meets_fields_that_were_set_by_an_update(api: Client) -> None:
+def test_an_apply_conflicts_with_fields_that_a_create_has_set(api: Client) -> None:
     api.post(f"{SLICES}?fieldManager=publisher", resource_slice())
 
     wanted = resource_slice(devices=[device("gpu-1")])
@@ -120,7 +120,7 @@ def test_an_apply_meets_fields_that_were_set_by_an_update(api: Client) -> None:
     )
 
 
-def test_an_update_takes_the_fields_that_it_changes(allocated: Client) -> None:
+def test_an_update_takes_ownership_of_the_fields_that_it_changes(allocated: Client) -> None:
     apply(allocated, STATUS, status(device_status(data={"a": 1})))
     allocated.patch(STATUS, {"status": {"devices": [device_status(data={"a": 2})]}})
 
@@ -141,7 +141,7 @@ def test_an_apply_to_a_status_sets_nothing_else(allocated: Client) -> None:
     assert reply.json["spec"]["devices"]["requests"]
 
 
-def test_an_apply_creates_what_is_not_there_but_no_status(api: Client) -> None:
+def test_an_apply_creates_a_missing_object_but_not_through_its_status(api: Client) -> None:
     assert apply(api, SLICE, resource_slice()).code == 201
     assert apply(api, SLICE, resource_slice()).code == 200
     assert apply(api, STATUS, status()).code == 404

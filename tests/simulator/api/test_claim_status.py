@@ -1,4 +1,4 @@
-"""The status of a claim: its allocation, its users, the status of its devices."""
+"""Status of a claim: its allocation, its consumers, the status of its devices."""
 
 import pytest
 
@@ -24,7 +24,7 @@ USER = {"resource": "pods", "name": "pod-a", "uid": "u"}
 
 
 def write(api: Client, **status: object) -> Reply:
-    """Writes the status of a fresh claim with two requests, one of which has alternatives."""
+    """Write the status of a new claim with two requests, one of which has alternatives."""
     alternatives = [{"name": "big", "deviceClassName": "tensor-fusion.ai"}]
     requests = [request(), {"name": "any", "firstAvailable": alternatives}]
     api.post(CLAIMS, claim(requests=requests))
@@ -48,7 +48,7 @@ def test_an_allocation_is_stored_with_canonical_amounts(api: Client) -> None:
         [result(consumedCapacity={"vram": "-1"})],
     ],
 )
-def test_an_allocation_within_the_limits_is_taken(api: Client, results: list[Json]) -> None:
+def test_an_allocation_within_the_limits_is_accepted(api: Client, results: list[Json]) -> None:
     assert write(api, allocation=allocation(*results)).code == 200
 
 
@@ -127,7 +127,7 @@ def test_256_users_are_taken(api: Client) -> None:
     assert write(api, allocation=allocation(), reservedFor=users).code == 200
 
 
-def test_an_allocation_never_changes_but_may_go(api: Client) -> None:
+def test_an_allocation_can_be_removed_but_not_changed(api: Client) -> None:
     write(api, allocation=allocation())
 
     changed = api.patch(STATUS, {"status": {"allocation": allocation(result(device="gpu-1"))}})
@@ -142,7 +142,7 @@ def test_an_allocation_never_changes_but_may_go(api: Client) -> None:
     assert gone.json["status"] == {}
 
 
-def test_the_status_of_a_device_goes_with_its_allocation(api: Client) -> None:
+def test_the_status_of_a_device_is_removed_with_its_allocation(api: Client) -> None:
     write(api, allocation=allocation(), devices=[device_status()])
 
     gone = api.patch(STATUS, {"status": {"allocation": None}})
@@ -162,7 +162,7 @@ def test_a_write_to_the_status_changes_nothing_else(api: Client) -> None:
     assert len(reply.json["spec"]["devices"]["requests"]) == 2
 
 
-def test_a_claim_in_deletion_gets_no_new_users(api: Client) -> None:
+def test_a_claim_in_deletion_gets_no_new_consumers(api: Client) -> None:
     write(api, allocation=allocation(), reservedFor=[USER])
     api.patch(f"{CLAIMS}/claim-a", {"metadata": {"finalizers": ["example.com/held"]}})
     api.delete(f"{CLAIMS}/claim-a")
@@ -183,7 +183,7 @@ def test_a_claim_in_deletion_gets_no_new_users(api: Client) -> None:
         {"networkData": {"interfaceName": "e", "ips": ["10.0.0.1/24", "fd00::1/64"]}},
     ],
 )
-def test_the_status_of_an_allocated_device_is_taken(api: Client, fields: Json) -> None:
+def test_the_status_of_an_allocated_device_is_accepted(api: Client, fields: Json) -> None:
     reply = write(api, allocation=allocation(), devices=[device_status(**fields)])
 
     assert reply.code == 200
@@ -236,7 +236,7 @@ def test_the_status_of_a_device_that_breaks_a_rule_is_refused(
     assert reply.causes == [(f"status.devices[0]{cause[0]}", f"FieldValue{cause[1]}")]
 
 
-def test_without_their_gates_the_fields_of_a_status_are_dropped() -> None:
+def test_status_fields_of_disabled_gates_are_dropped() -> None:
     closed = {"DRAConsumableCapacity", "DRAResourceClaimDeviceStatus"}
     with ApiServer(gates=DEFAULT_GATES - closed) as server:
         api = Client(server.url)

@@ -1,4 +1,4 @@
-"""ResourceClaims, templates and classes: their specs."""
+"""Specs of ResourceClaims, templates and classes."""
 
 import pytest
 
@@ -40,7 +40,7 @@ def selectors(count: int, expression: str = "true") -> list[Json]:
         {"requests": [request(tolerations=[{"operator": "Exists"}] * 17)]},
     ],
 )
-def test_a_claim_within_the_limits_is_taken(api: Client, devices: Json) -> None:
+def test_a_claim_within_the_limits_is_accepted(api: Client, devices: Json) -> None:
     assert api.post(f"{CLAIMS}?fieldValidation=Strict", claim(**devices)).code == 201
 
 
@@ -124,7 +124,7 @@ def test_a_request_that_breaks_a_rule_is_refused(
     assert reply.causes == [(f"{R}.exactly.{cause[0]}", f"FieldValue{cause[1]}")]
 
 
-def test_the_spec_of_a_claim_and_of_a_template_never_changes(api: Client) -> None:
+def test_the_specs_of_claims_and_templates_are_immutable(api: Client) -> None:
     api.post(CLAIMS, claim())
     api.post(TEMPLATES, template())
 
@@ -178,7 +178,7 @@ def test_a_class_that_breaks_a_rule_is_refused(
     assert reply.causes == [(f"spec.{cause[0]}", f"FieldValue{cause[1]}")]
 
 
-def test_a_class_counts_its_generations(api: Client) -> None:
+def test_a_change_of_a_class_increments_its_generation(api: Client) -> None:
     api.post(CLASSES, device_class())
 
     changed = api.put(f"{CLASSES}/tensor-fusion.ai", device_class(selectors=selectors(1)))
@@ -186,7 +186,7 @@ def test_a_class_counts_its_generations(api: Client) -> None:
     assert changed.json["metadata"]["generation"] == 2
 
 
-def test_a_given_checker_refuses_expressions_wherever_they_stand() -> None:
+def test_a_custom_checker_refuses_expressions_in_claims_templates_and_classes() -> None:
     def check(expression: str) -> str | None:
         return "compilation failed: no such thing" if "wrong" in expression else None
 
@@ -214,7 +214,7 @@ def test_a_given_checker_refuses_expressions_wherever_they_stand() -> None:
     assert fine.code == 201
 
 
-def test_a_class_keeps_selectors_that_would_be_refused_today() -> None:
+def test_a_class_keeps_unchanged_selectors_that_would_be_refused_now() -> None:
     seen: list[str] = []
 
     def check(expression: str) -> str | None:
@@ -233,7 +233,7 @@ def test_a_class_keeps_selectors_that_would_be_refused_today() -> None:
     assert kept.code == 200
 
 
-def test_without_their_gates_the_fields_of_a_claim_are_dropped() -> None:
+def test_claim_fields_of_disabled_gates_are_dropped() -> None:
     closed = {"DRAConsumableCapacity", "DRADeviceTaints", "DRAPrioritizedList", "DRAAdminAccess"}
     wanted = claim(
         requests=[

@@ -1,4 +1,4 @@
-"""What the server makes of a body: unknown fields, types, quantities, and the guide's YAML."""
+"""Decoding of bodies: unknown fields, types, quantities, and the guide's YAML."""
 
 import json
 
@@ -35,7 +35,9 @@ def test_a_strict_write_with_unknown_fields_is_refused_with_their_paths(api: Cli
 
 
 @pytest.mark.parametrize("query", ["", "?fieldValidation=Warn"])
-def test_otherwise_unknown_fields_are_dropped_with_a_warning(api: Client, query: str) -> None:
+def test_without_strict_validation_unknown_fields_are_dropped_with_a_warning(
+    api: Client, query: str
+) -> None:
     reply = api.post(f"{SLICES}{query}", resource_slice(foo=1))
 
     assert reply.code == 201
@@ -43,14 +45,14 @@ def test_otherwise_unknown_fields_are_dropped_with_a_warning(api: Client, query:
     assert reply.headers["warning"] == ['299 - "unknown field \\"spec.foo\\""']
 
 
-def test_unknown_fields_can_be_ignored_in_silence(api: Client) -> None:
+def test_unknown_fields_can_be_ignored_silently(api: Client) -> None:
     reply = api.post(f"{SLICES}?fieldValidation=Ignore", resource_slice(foo=1))
 
     assert reply.code == 201
     assert "warning" not in reply.headers
 
 
-def test_a_refusal_carries_the_warnings_too(api: Client) -> None:
+def test_a_refusal_carries_the_warnings_as_well(api: Client) -> None:
     wrong = resource_slice()
     wrong["spec"]["devices"][0]["attributes"]["model"] = {"stringValue": "A100"}
 
@@ -98,7 +100,7 @@ def test_a_value_of_another_type_is_a_bad_request(api: Client, spec: Json, text:
 
 
 @pytest.mark.parametrize("body", ["", "{", "[]", '"text"'])
-def test_a_body_that_is_no_object_is_a_bad_request(api: Client, body: str) -> None:
+def test_a_body_that_is_not_an_object_is_a_bad_request(api: Client, body: str) -> None:
     assert api.call("POST", SLICES, body).code == 400
 
 
@@ -152,7 +154,7 @@ def test_times_are_stored_in_utc_and_whole_seconds(api: Client) -> None:
     assert made.json["spec"]["devices"][0]["taints"][0]["timeAdded"] == "2026-01-01T00:00:00Z"
 
 
-def test_null_and_empty_fields_are_left_out_and_required_ones_written(api: Client) -> None:
+def test_null_and_empty_fields_are_left_out_unless_required(api: Client) -> None:
     empty = claim(requests=[], constraints=[], config=None)
 
     made = api.post(CLAIMS, empty).json
@@ -161,7 +163,7 @@ def test_null_and_empty_fields_are_left_out_and_required_ones_written(api: Clien
     assert made["status"] == {}
 
 
-def test_the_zero_of_an_optional_attribute_is_kept(api: Client) -> None:
+def test_the_zero_value_of_an_optional_attribute_is_kept(api: Client) -> None:
     attributes = {"a": {"string": ""}, "b": {"bool": False}, "c": {"int": 0}}
 
     made = api.post(SLICES, resource_slice(devices=[device(attributes=attributes)]))
@@ -190,7 +192,7 @@ def test_an_unknown_field_anywhere_in_a_pod_is_refused(api: Client) -> None:
     assert api.get(f"{PODS}/pod-a").code == 404
 
 
-def test_the_guides_template_forms_are_refused_as_a_real_server_does(api: Client) -> None:
+def test_the_guides_template_forms_are_refused_as_by_a_real_server(api: Client) -> None:
     guide = template()
     guide["spec"]["spec"]["devices"]["requests"] = [
         {
@@ -213,7 +215,7 @@ def test_the_guides_template_forms_are_refused_as_a_real_server_does(api: Client
     )
 
 
-def test_requests_get_their_mode_and_count(api: Client) -> None:
+def test_requests_get_the_default_mode_and_count(api: Client) -> None:
     tolerations = [{"key": "a"}]
     wanted = claim(
         requests=[request(tolerations=tolerations), request("all", allocationMode="All")]

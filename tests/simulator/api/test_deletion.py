@@ -1,11 +1,11 @@
-"""Deleting objects."""
+"""Deletion of objects."""
 
 import pytest
 
 from tests.simulator.api.client import CLAIMS, NODES, SLICES, Client, claim, resource_slice
 
 
-def test_a_deleted_object_is_answered_and_gone(api: Client) -> None:
+def test_a_delete_returns_the_object_and_removes_it(api: Client) -> None:
     made = api.post(SLICES, resource_slice()).json
 
     reply = api.delete(f"{SLICES}/slice-a")
@@ -16,7 +16,7 @@ def test_a_deleted_object_is_answered_and_gone(api: Client) -> None:
     assert api.delete(f"{SLICES}/slice-a").code == 404
 
 
-def test_a_deleted_node_is_answered_with_a_status(api: Client) -> None:
+def test_a_delete_of_a_node_returns_a_status(api: Client) -> None:
     made = api.post(NODES, {"metadata": {"name": "node-a"}}).json
 
     reply = api.delete(f"{NODES}/node-a")
@@ -42,14 +42,14 @@ def test_a_delete_with_an_unmet_precondition_is_a_conflict(
     assert api.get(f"{SLICES}/slice-a").code == 200
 
 
-def test_a_delete_with_met_preconditions_is_done(api: Client) -> None:
+def test_a_delete_with_met_preconditions_succeeds(api: Client) -> None:
     metadata = api.post(SLICES, resource_slice()).json["metadata"]
     conditions = {name: metadata[name] for name in ("uid", "resourceVersion")}
 
     assert api.delete(f"{SLICES}/slice-a", {"preconditions": conditions}).code == 200
 
 
-def test_a_delete_of_a_collection_takes_what_the_selector_chooses(api: Client) -> None:
+def test_a_delete_of_a_collection_removes_the_selected_objects(api: Client) -> None:
     for name, node in (("slice-a", "node-a"), ("slice-b", "node-b"), ("slice-c", "node-a")):
         api.post(SLICES, resource_slice(name, node=node))
 
@@ -61,7 +61,7 @@ def test_a_delete_of_a_collection_takes_what_the_selector_chooses(api: Client) -
     assert [item["metadata"]["name"] for item in left] == ["slice-b"]
 
 
-def test_an_object_with_finalizers_goes_with_the_last_of_them(api: Client) -> None:
+def test_an_object_is_removed_with_its_last_finalizer(api: Client) -> None:
     held = claim()
     held["metadata"]["finalizers"] = ["example.com/a", "example.com/b"]
     api.post(CLAIMS, held)
@@ -80,7 +80,7 @@ def test_an_object_with_finalizers_goes_with_the_last_of_them(api: Client) -> No
     assert api.get(f"{CLAIMS}/claim-a").code == 404
 
 
-def test_a_namespace_goes_with_everything_in_it(api: Client) -> None:
+def test_a_namespace_is_removed_with_everything_in_it(api: Client) -> None:
     api.post("/api/v1/namespaces", {"metadata": {"name": "team"}})
     api.post(CLAIMS.replace("default", "team"), claim())
 

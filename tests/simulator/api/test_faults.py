@@ -1,4 +1,4 @@
-"""Troubles on demand."""
+"""Fault injection."""
 
 import http.client
 import json
@@ -44,7 +44,7 @@ def test_a_refused_request_is_not_carried_out(
     assert api.post(SLICES, resource_slice()).code == 201
 
 
-def test_a_refusal_may_say_when_to_come_again(api: Client, server: ApiServer) -> None:
+def test_a_refusal_can_set_retry_after(api: Client, server: ApiServer) -> None:
     server.faults.add(ANY, ANY, Refuse(429, retry_after_seconds=3), times=1)
 
     refused = api.get(SLICES)
@@ -53,7 +53,7 @@ def test_a_refusal_may_say_when_to_come_again(api: Client, server: ApiServer) ->
     assert refused.json["details"] == {"retryAfterSeconds": 3}
 
 
-def test_a_forged_answer_is_given_whatever_is_stored(api: Client, server: ApiServer) -> None:
+def test_a_forged_answer_replaces_the_stored_object(api: Client, server: ApiServer) -> None:
     api.post(SLICES, resource_slice("slice-a"))
     server.faults.add("get", "resourceslices", Forge(b'{"kind": 7}'), times=1)
 
@@ -63,7 +63,7 @@ def test_a_forged_answer_is_given_whatever_is_stored(api: Client, server: ApiSer
     assert api.get(f"{SLICES}/slice-a").json["kind"] == "ResourceSlice"
 
 
-def test_a_fault_meets_its_verb_resource_and_name_only(api: Client, server: ApiServer) -> None:
+def test_a_fault_affects_only_its_verb_resource_and_name(api: Client, server: ApiServer) -> None:
     for name in ("slice-a", "slice-b"):
         api.post(SLICES, resource_slice(name))
     fault = server.faults.add("get", "resourceslices", Refuse(403), name="slice-b")
@@ -93,7 +93,7 @@ def test_a_fault_ends_with_its_count_its_removal_or_its_block(
     assert api.get(SLICES).code == 200
 
 
-def test_a_fault_may_meet_a_subresource(api: Client, server: ApiServer) -> None:
+def test_a_fault_can_affect_a_subresource(api: Client, server: ApiServer) -> None:
     api.post(CLAIMS, claim())
     server.faults.add("patch", "resourceclaims/status", Refuse(403))
 
@@ -112,7 +112,7 @@ def test_a_delayed_request_is_carried_out_later(api: Client, server: ApiServer) 
 
 
 @pytest.mark.parametrize("carried_out", [False, True])
-def test_a_cut_connection_leaves_open_whether_the_write_was_done(
+def test_a_connection_can_be_cut_before_or_after_the_write(
     api: Client, server: ApiServer, carried_out: bool
 ) -> None:
     server.faults.add("create", "resourceslices", Cut(carried_out=carried_out), times=1)
@@ -176,7 +176,7 @@ def test_a_watch_can_be_cut_within_an_event(api: Client, server: ApiServer) -> N
         watch.next()
 
 
-def test_a_watch_can_send_what_is_no_json(api: Client, server: ApiServer) -> None:
+def test_a_watch_can_send_invalid_json(api: Client, server: ApiServer) -> None:
     server.faults.add("watch", "resourceslices", Garble(), times=1)
 
     with api.watch(SLICES) as watch, pytest.raises(json.JSONDecodeError):

@@ -29,12 +29,12 @@ GPUPOOLS: Final = "/apis/tensor-fusion.ai/v1/gpupools"
 
 
 def applied(document: Json) -> Json:
-    """Return the document with the annotation that a client-side apply gives it."""
+    """Return the document with the annotation of a client-side apply."""
     metadata = {**document["metadata"], "annotations": {LAST_APPLIED: json.dumps(document)}}
     return {**document, "metadata": metadata}
 
 
-def test_apply_creates_changes_and_leaves_alone(api: Client) -> None:
+def test_apply_creates_then_patches_and_a_repeat_changes_nothing(api: Client) -> None:
     path, wanted = f"{TEMPLATES}/template-a", template()
     missing = api.get(path)
     created = api.post(f"{TEMPLATES}?{CLIENT_SIDE}", applied(wanted))
@@ -65,7 +65,7 @@ def test_apply_of_an_unknown_field_is_refused_and_stores_nothing(api: Client) ->
 
 
 @pytest.mark.parametrize("validation", ["Strict", "Warn", "Ignore"])
-def test_server_side_apply_of_an_undeclared_field_is_refused_in_any_case(
+def test_server_side_apply_of_an_undeclared_field_is_refused_with_any_validation(
     api: Client, validation: str
 ) -> None:
     containers = [{"name": "app", "image": "app", "imagePullPolice": "Never"}]
@@ -134,7 +134,7 @@ def test_custom_resources_are_patched_but_not_strategically() -> None:
     )
 
 
-def test_pods_are_of_the_category_that_get_all_lists(api: Client) -> None:
+def test_pods_are_in_the_category_that_get_all_lists(api: Client) -> None:
     resources = api.get("/api/v1").json["resources"]
 
     assert [item["name"] for item in resources if "all" in item.get("categories", [])] == ["pods"]

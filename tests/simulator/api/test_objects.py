@@ -1,4 +1,4 @@
-"""Creating, reading and changing objects."""
+"""Creation, reads and changes of objects."""
 
 import re
 import uuid
@@ -19,7 +19,7 @@ from tests.simulator.api.client import (
 )
 
 
-def test_a_created_object_has_what_the_server_writes_into_metadata(api: Client) -> None:
+def test_a_created_object_has_the_metadata_that_the_server_sets(api: Client) -> None:
     made = api.post(SLICES, resource_slice())
 
     metadata = made.json["metadata"]
@@ -31,7 +31,7 @@ def test_a_created_object_has_what_the_server_writes_into_metadata(api: Client) 
     assert api.get(f"{SLICES}/slice-a").json == made.json
 
 
-def test_the_client_cannot_choose_uid_times_and_generation(api: Client) -> None:
+def test_the_client_cannot_set_uid_times_and_generation(api: Client) -> None:
     wanted = resource_slice()
     wanted["metadata"] |= {
         "uid": "mine",
@@ -59,7 +59,7 @@ def test_a_generated_name_has_five_random_characters_and_63_at_most(api: Client)
 
 
 @pytest.mark.parametrize(("base", "code"), [("a-", 201), ("a.b-", 201), ("a.", 422), ("-", 422)])
-def test_the_beginning_of_a_generated_name_may_end_in_a_dash_and_not_in_a_dot(
+def test_generate_name_may_end_in_a_dash_but_not_in_a_dot(
     api: Client, base: str, code: int
 ) -> None:
     wanted = resource_slice()
@@ -84,7 +84,7 @@ def test_a_missing_object_is_a_404_status(api: Client) -> None:
     }
 
 
-def test_an_object_of_the_core_group_is_missing_without_a_group(api: Client) -> None:
+def test_the_error_for_a_missing_object_of_the_core_group_names_no_group(api: Client) -> None:
     reply = api.get(f"{NODES}/nope")
 
     assert reply.message == 'nodes "nope" not found'
@@ -100,7 +100,7 @@ def test_a_second_create_of_a_name_is_a_conflict(api: Client) -> None:
     assert reply.message == 'resourceslices.resource.k8s.io "slice-a" already exists'
 
 
-def test_a_create_needs_a_name_and_no_resource_version(api: Client) -> None:
+def test_a_create_needs_a_name_and_must_not_set_a_resource_version(api: Client) -> None:
     unnamed, versioned = resource_slice(), resource_slice()
     del unnamed["metadata"]["name"]
     versioned["metadata"]["resourceVersion"] = "5"
@@ -139,7 +139,7 @@ def test_a_list_has_a_version_and_items_without_kind(api: Client) -> None:
     )
 
 
-def test_a_list_from_the_future_is_refused_with_retry_after(api: Client) -> None:
+def test_a_list_of_a_future_version_is_refused_with_retry_after(api: Client) -> None:
     reply = api.get(f"{SLICES}?resourceVersion=999999")
 
     assert (reply.code, reply.json["reason"]) == (504, "Timeout")
@@ -171,7 +171,7 @@ def test_an_update_needs_the_latest_version_or_none(api: Client) -> None:
     )
 
 
-def test_an_update_of_nothing_keeps_the_version(api: Client) -> None:
+def test_an_update_that_changes_nothing_keeps_the_version(api: Client) -> None:
     made = api.post(SLICES, resource_slice()).json
 
     assert api.put(f"{SLICES}/slice-a", made).json == made
@@ -191,7 +191,7 @@ def test_the_generation_counts_changes_of_the_spec_only(api: Client) -> None:
     assert changed["metadata"]["uid"] == made["metadata"]["uid"]
 
 
-def test_a_quantity_written_otherwise_is_no_change_of_the_spec(api: Client) -> None:
+def test_an_equal_quantity_in_another_notation_is_no_change_of_the_spec(api: Client) -> None:
     api.post(SLICES, resource_slice(devices=[device(capacity={"vram": {"value": "1Gi"}})]))
 
     same = resource_slice(devices=[device(capacity={"vram": {"value": "1073741824"}})])
@@ -212,7 +212,7 @@ def test_an_update_needs_an_object_of_its_name_and_uid(api: Client) -> None:
     assert api.put(f"{SLICES}/slice-a", replaced).code == 409
 
 
-def test_a_dry_run_answers_what_would_be_and_stores_nothing(api: Client) -> None:
+def test_a_dry_run_returns_the_result_and_stores_nothing(api: Client) -> None:
     made = api.post(f"{SLICES}?dryRun=All", resource_slice())
     missing = api.get(f"{SLICES}/slice-a")
     stored = api.post(SLICES, resource_slice()).json

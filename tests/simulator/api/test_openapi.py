@@ -1,4 +1,4 @@
-"""OpenAPI v3: what kubectl looks for before it applies, patches and explains."""
+"""OpenAPI v3 documents, which kubectl reads before it applies, patches and explains."""
 
 from collections.abc import Iterator
 from typing import Any, Final
@@ -16,7 +16,7 @@ SCHEMA: Final = "#/components/schemas/"
 
 @pytest.fixture(scope="module")
 def documents() -> dict[str, Json]:
-    """The document of each group version by its path, fetched as the index says."""
+    """The document of each group version by its path, fetched through the index."""
     with ApiServer(tensor_fusion=True) as server:
         api = Client(server.url)
         paths = api.get("/openapi/v3").json["paths"]
@@ -87,14 +87,14 @@ def test_every_kind_has_one_schema(documents: dict[str, Json], kind: Kind) -> No
 
 def references(value: Any) -> Iterator[str]:
     if isinstance(value, dict):
-        for name, held in value.items():
+        for name, entry in value.items():
             if name == "$ref":
-                yield held
+                yield entry
             else:
-                yield from references(held)
+                yield from references(entry)
     elif isinstance(value, list):
-        for held in value:
-            yield from references(held)
+        for entry in value:
+            yield from references(entry)
 
 
 def test_every_reference_leads_to_a_schema_of_the_same_document(
@@ -106,7 +106,7 @@ def test_every_reference_leads_to_a_schema_of_the_same_document(
         assert found <= {SCHEMA + name for name in document["components"]["schemas"]}
 
 
-def test_lists_say_how_a_strategic_patch_merges_them(documents: dict[str, Json]) -> None:
+def test_lists_declare_how_a_strategic_patch_merges_them(documents: dict[str, Json]) -> None:
     schemas = documents["api/v1"]["components"]["schemas"]
     core, meta = "io.k8s.api.core.v1", "io.k8s.apimachinery.pkg.apis.meta.v1"
     container = schemas[f"{core}.Container"]["properties"]

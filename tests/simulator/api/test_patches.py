@@ -40,7 +40,7 @@ def test_a_patch_needs_its_object_and_the_version_it_names(api: Client) -> None:
     assert (missing.code, stale.code, renamed.code) == (404, 409, 400)
 
 
-def test_what_a_patch_makes_is_checked(api: Client) -> None:
+def test_the_result_of_a_patch_is_validated(api: Client) -> None:
     api.post(SLICES, resource_slice())
 
     rule = api.patch(SLICE, {"spec": {"driver": ""}})
@@ -79,7 +79,7 @@ def test_a_strategic_patch_merges_the_lists_that_have_a_key(api: Client) -> None
     assert keyless.code == 400
 
 
-def test_a_strategic_patch_replaces_what_the_schema_does_not_merge(api: Client) -> None:
+def test_a_strategic_patch_replaces_lists_that_the_schema_does_not_merge(api: Client) -> None:
     ports = [{"containerPort": 80, "protocol": "TCP"}]
     api.post(PODS, pod(containers=[{"name": "app", "image": "a", "ports": ports}]))
     statuses = [{"name": "app", "ready": False}, {"name": "sidecar", "ready": False}]
@@ -119,7 +119,7 @@ def test_a_strategic_patch_merges_a_pods_conditions(api: Client) -> None:
         ([{"op": "test", "path": "/spec/nodeName", "value": "node-a"}], ["a", "b"]),
     ],
 )
-def test_a_json_patch_does_its_operations_in_order(
+def test_a_json_patch_applies_its_operations_in_order(
     api: Client, operations: list[Json], names: list[str]
 ) -> None:
     api.post(SLICES, resource_slice(devices=[{"name": "a"}, {"name": "b"}]))
@@ -167,7 +167,7 @@ def test_a_json_patch_that_does_not_fit_is_refused(api: Client, operation: Json)
         ("{}", "application/json", 415),
     ],
 )
-def test_a_patch_that_cannot_be_read_is_refused(
+def test_a_patch_that_cannot_be_parsed_is_refused(
     api: Client, body: str, kind: str, code: int
 ) -> None:
     api.post(SLICES, resource_slice())

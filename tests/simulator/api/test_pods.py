@@ -1,4 +1,4 @@
-"""Pods, nodes and events, as far as claims and drivers go."""
+"""Pods, nodes and events, limited to what claims and drivers need."""
 
 import pytest
 
@@ -82,7 +82,7 @@ def test_a_new_pod_is_pending_with_defaults(api: Client) -> None:
         ({"initContainers": [{"name": "init"}]}, ("spec.initContainers[0].image", "Required"), ""),
     ],
 )
-def test_a_pod_whose_claims_do_not_fit_is_refused(
+def test_a_pod_with_invalid_claims_or_containers_is_refused(
     api: Client, spec: Json, cause: tuple[str, str], text: str
 ) -> None:
     reply = api.post(PODS, pod(**spec))
@@ -91,7 +91,7 @@ def test_a_pod_whose_claims_do_not_fit_is_refused(
     assert text in reply.message
 
 
-def test_two_requests_of_one_claim_are_used_apart(api: Client) -> None:
+def test_a_container_can_use_two_requests_of_one_claim(api: Client) -> None:
     uses = [{"name": "gpu", "request": "a"}, {"name": "gpu", "request": "b"}]
 
     assert api.post(PODS, pod(containers=[container(*uses)])).code == 201
@@ -111,7 +111,7 @@ def test_a_binding_puts_a_pod_on_a_node_once(api: Client) -> None:
     ]
 
 
-def test_the_spec_of_a_pod_never_changes_but_for_images_and_the_like(api: Client) -> None:
+def test_a_pod_update_can_change_images_and_tolerations_but_not_claims(api: Client) -> None:
     api.post(PODS, pod())
     images = {"spec": {"containers": [{"name": "app", "image": "other"}], "tolerations": [{}]}}
     claims = {"spec": {"resourceClaims": [{"name": "gpu", "resourceClaimName": "other"}]}}
@@ -120,7 +120,7 @@ def test_the_spec_of_a_pod_never_changes_but_for_images_and_the_like(api: Client
     assert api.patch(f"{PODS}/pod-a", claims, STRATEGIC).causes == [("spec", "FieldValueForbidden")]
 
 
-def test_a_status_names_claims_of_its_pod(api: Client) -> None:
+def test_a_pod_status_may_name_only_claims_of_the_pod(api: Client) -> None:
     api.post(PODS, pod())
     status = f"{PODS}/pod-a/status"
 
@@ -133,7 +133,7 @@ def test_a_status_names_claims_of_its_pod(api: Client) -> None:
     ]
 
 
-def test_a_pod_on_a_node_stays_until_its_kubelet_lets_it_go(api: Client) -> None:
+def test_a_deleted_pod_on_a_node_stays_until_it_is_deleted_without_grace(api: Client) -> None:
     api.post(PODS, pod())
     bind(api)
 
@@ -151,7 +151,7 @@ def test_a_pod_on_a_node_stays_until_its_kubelet_lets_it_go(api: Client) -> None
     assert api.get(f"{PODS}/pod-a").code == 404
 
 
-def test_a_pod_in_deletion_is_not_bound(api: Client) -> None:
+def test_a_pod_in_deletion_cannot_be_bound(api: Client) -> None:
     waiting = pod()
     waiting["metadata"]["finalizers"] = ["example.com/held"]
     api.post(PODS, waiting)
@@ -161,7 +161,7 @@ def test_a_pod_in_deletion_is_not_bound(api: Client) -> None:
 
 
 @pytest.mark.parametrize("phase", ["", "Succeeded", "Failed"])
-def test_a_pod_that_is_on_no_node_or_done_goes_at_once(api: Client, phase: str) -> None:
+def test_a_pod_that_is_unbound_or_finished_is_removed_at_once(api: Client, phase: str) -> None:
     api.post(PODS, pod())
     if phase:
         bind(api)
@@ -172,7 +172,7 @@ def test_a_pod_that_is_on_no_node_or_done_goes_at_once(api: Client, phase: str) 
     assert api.get(f"{PODS}/pod-a").code == 404
 
 
-def test_a_node_is_created_with_its_status_and_changed_without(api: Client) -> None:
+def test_a_node_can_be_created_with_a_status_but_not_changed_with_one(api: Client) -> None:
     made = api.post(NODES, {"metadata": {"name": "n"}, "status": {"capacity": {"cpu": "1000m"}}})
     changed = api.patch(f"{NODES}/n", {"status": {"capacity": {"cpu": "2"}}}, MERGE)
     status = api.patch(f"{NODES}/n/status", {"status": {"capacity": {"cpu": "2"}}}, MERGE)
@@ -195,7 +195,7 @@ def event(name: str = "event-a", **fields: object) -> Json:
     }
 
 
-def test_an_event_lies_in_the_namespace_of_its_object(api: Client) -> None:
+def test_an_event_must_be_in_the_namespace_of_its_object(api: Client) -> None:
     elsewhere = {"kind": "Pod", "name": "pod-a", "namespace": "other"}
     node = {"kind": "Node", "name": "node-a"}
 
@@ -206,7 +206,7 @@ def test_an_event_lies_in_the_namespace_of_its_object(api: Client) -> None:
     ]
 
 
-def test_both_groups_of_events_show_the_same_events(api: Client) -> None:
+def test_both_groups_of_events_serve_the_same_events(api: Client) -> None:
     api.post(EVENTS, event())
 
     shown = api.get(f"{NEW_EVENTS}/event-a").json

@@ -1,4 +1,4 @@
-"""The server's table of fields against Kubernetes' own schemas, and documents that both judge."""
+"""The server's schema compared with Kubernetes' own, by structs and by documents."""
 
 import copy
 from collections.abc import Iterator, Mapping
@@ -59,7 +59,7 @@ def definitions() -> dict[str, Json]:
 
 
 def kubernetes_type(schema: Json) -> str:
-    """A field's type as our table writes it."""
+    """Return a field's type in the notation of our schema."""
     if "$ref" in schema:
         name: str = schema["$ref"].rpartition(".")[2]
         ours = {theirs: mine for mine, theirs in KUBERNETES_NAMES.items()}
@@ -173,7 +173,7 @@ REFUSED: Final = {
 
 
 def decodes(document: Json) -> bool:
-    """Whether a strict write of the document would be decoded."""
+    """Return True if a strict write accepts the document."""
     struct = next(kind.struct for kind in KINDS if kind.kind == document["kind"])
     fields = {name: value for name, value in document.items() if name not in {"kind", "apiVersion"}}
     try:
@@ -182,8 +182,8 @@ def decodes(document: Json) -> bool:
         return False
 
 
-def kubernetes_takes(document: Json) -> bool:
-    """Whether Kubernetes' strict schema takes the document."""
+def kubernetes_accepts(document: Json) -> bool:
+    """Return True if Kubernetes' strict schema accepts the document."""
     try:
         kubernetes_schemas.check(document)
     except kubernetes_validate.ValidationError:
@@ -192,51 +192,53 @@ def kubernetes_takes(document: Json) -> bool:
 
 
 @pytest.mark.parametrize("name", ACCEPTED)
-def test_documents_that_kubernetes_takes_are_taken(name: str) -> None:
-    assert kubernetes_takes(ACCEPTED[name])
+def test_documents_that_kubernetes_accepts_are_accepted(name: str) -> None:
+    assert kubernetes_accepts(ACCEPTED[name])
     assert decodes(ACCEPTED[name])
 
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_documents_that_kubernetes_refuses_are_refused(name: str) -> None:
-    assert not kubernetes_takes(REFUSED[name])
+    assert not kubernetes_accepts(REFUSED[name])
     assert not decodes(REFUSED[name])
 
 
 def objects(value: object) -> Iterator[dict[str, Any]]:
-    """Every JSON object within a document."""
+    """Yield every JSON object in a document."""
     if isinstance(value, Mapping):
         assert isinstance(value, dict)
         yield value
-        for held in value.values():
-            yield from objects(held)
+        for entry in value.values():
+            yield from objects(entry)
     elif isinstance(value, list):
-        for held in value:
-            yield from objects(held)
+        for entry in value:
+            yield from objects(entry)
 
 
-# Texts of times are not in Kubernetes' schema, nor that anything may be in raw JSON.
+# Kubernetes' schema states neither the format of times nor that raw JSON may hold anything.
 NOT_COMPARED: Final = frozenset({"timeAdded", "lastTransitionTime", "parameters", "data"})
 
 
 @settings(max_examples=examples(40))
 @given(data=st.data())
-def test_an_added_field_is_judged_as_kubernetes_judges_it(data: st.DataObject) -> None:
+def test_an_added_field_is_accepted_exactly_if_kubernetes_accepts_it(data: st.DataObject) -> None:
     document = copy.deepcopy(data.draw(st.sampled_from([full_slice(), full_claim()])))
     place = data.draw(st.sampled_from(list(objects(document))))
     name = data.draw(st.sampled_from(["name", "spec", "value", "capacity", "unknownField"]))
     place.setdefault(name, data.draw(st.sampled_from(["1", 1, True, []])))
 
-    assert decodes(document) == kubernetes_takes(document)
+    assert decodes(document) == kubernetes_accepts(document)
 
 
 @settings(max_examples=examples(40))
 @given(data=st.data())
-def test_a_value_of_another_type_is_judged_as_kubernetes_judges_it(data: st.DataObject) -> None:
+def test_a_value_of_another_type_is_accepted_exactly_if_kubernetes_accepts_it(
+    data: st.DataObject,
+) -> None:
     document = copy.deepcopy(data.draw(st.sampled_from([full_slice(), full_claim()])))
     places = [place for place in objects(document["spec"]) if place.keys() - NOT_COMPARED]
     place = data.draw(st.sampled_from(places))
     name = data.draw(st.sampled_from(sorted(place.keys() - NOT_COMPARED)))
     place[name] = data.draw(st.sampled_from(["1", 1, True, [1], {"a": 1}]))
 
-    assert decodes(document) == kubernetes_takes(document)
+    assert decodes(document) == kubernetes_accepts(document)

@@ -10,7 +10,7 @@ from tests.simulator.api.client import CLAIMS, NODES, PODS, SLICES, Client, pod,
 
 @pytest.fixture(scope="module")
 def api() -> Iterator[Client]:
-    """Slices, pods and nodes to choose from."""
+    """Client of a server with slices, pods and nodes to select."""
     with ApiServer() as server:
         client = Client(server.url)
         for name, node, tier in (("a", "node-a", "x"), ("b", "node-b", "y"), ("c", "node-a", "")):
@@ -54,7 +54,9 @@ def api() -> Iterator[Client]:
         (NODES, "fieldSelector=spec.unschedulable%3Dtrue", ["node-b"]),
     ],
 )
-def test_a_selector_chooses(api: Client, path: str, query: str, names: list[str] | str) -> None:
+def test_a_selector_selects_the_matching_objects(
+    api: Client, path: str, query: str, names: list[str] | str
+) -> None:
     found = api.get(f"{path}?{query}").json["items"]
 
     assert [item["metadata"]["name"] for item in found] == list(names)

@@ -1,4 +1,4 @@
-"""Discovery, versions, and the clients that people use."""
+"""Discovery, versions and the common client libraries."""
 
 import http.client
 from pathlib import Path
@@ -26,7 +26,7 @@ from tests.simulator.api.client import (
 )
 
 
-def test_the_server_is_ready_and_says_its_version(api: Client) -> None:
+def test_the_server_is_ready_and_reports_its_version(api: Client) -> None:
     assert api.get("/readyz").json["text"] == "ok"
     assert api.get("/livez").code == 200
     version = api.get("/version").json
@@ -58,7 +58,7 @@ def test_discovery_names_groups_versions_and_resources(api: Client) -> None:
     }
 
 
-def test_another_version_is_served_instead_or_as_well() -> None:
+def test_another_version_can_be_served_instead_of_v1_or_beside_it() -> None:
     old = SLICES.replace("/v1/", "/v1beta2/")
     older = {**resource_slice(), "apiVersion": "resource.k8s.io/v1beta2"}
     with ApiServer(resource_versions=("v1beta2",)) as server:
@@ -79,7 +79,7 @@ def test_another_version_is_served_instead_or_as_well() -> None:
     assert seen["apiVersion"] == "resource.k8s.io/v1beta2"
 
 
-def test_after_a_stop_the_server_comes_back_with_its_objects() -> None:
+def test_a_restarted_server_keeps_its_objects() -> None:
     server = ApiServer()
     server.start()
     api = Client(server.url)
@@ -100,7 +100,7 @@ def test_after_a_stop_the_server_comes_back_with_its_objects() -> None:
     assert event == ("DELETED", "slice-a")
 
 
-def test_one_connection_takes_many_requests_and_watches(server: ApiServer) -> None:
+def test_one_connection_serves_many_requests_and_watches(server: ApiServer) -> None:
     connection = http.client.HTTPConnection(server.url.removeprefix("http://"))
     codes = []
     for path in (SLICES, f"{SLICES}?watch=true&timeoutSeconds=0", "/nothing", NODES):
@@ -115,7 +115,7 @@ def test_one_connection_takes_many_requests_and_watches(server: ApiServer) -> No
     assert local is not None
 
 
-# The kubernetes client's own types demand models where dicts work as well, so it is Any here.
+# Any, because the kubernetes client's own types demand models although dicts work as well.
 @pytest.fixture
 def library(server: ApiServer, tmp_path: Path) -> Any:
     path = str(server.kubeconfig(tmp_path / "kubeconfig"))

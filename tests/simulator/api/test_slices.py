@@ -1,4 +1,4 @@
-"""ResourceSlices: the rules on the server, immutability, gates."""
+"""ResourceSlices: validation, immutability, feature gates."""
 
 from collections.abc import Iterator
 
@@ -43,7 +43,7 @@ def test_several_errors_are_listed(api: Client) -> None:
         ("spec.pool.name", {"pool": {"name": "p", "generation": 1, "resourceSliceCount": 1}}),
     ],
 )
-def test_driver_node_and_pool_never_change(api: Client, path: str, spec: Json) -> None:
+def test_driver_node_and_pool_are_immutable(api: Client, path: str, spec: Json) -> None:
     api.post(SLICES, resource_slice())
 
     reply = api.put(f"{SLICES}/slice-a", resource_slice(**spec))
@@ -52,7 +52,7 @@ def test_driver_node_and_pool_never_change(api: Client, path: str, spec: Json) -
     assert "field is immutable" in reply.message
 
 
-def test_a_taint_gets_the_time_at_which_it_came(api: Client) -> None:
+def test_a_taint_gets_the_time_at_which_it_was_added(api: Client) -> None:
     taint = {"key": "example.com/unhealthy", "effect": "NoExecute"}
 
     made = api.post(SLICES, resource_slice(devices=[device(taints=[taint])]))
@@ -60,7 +60,7 @@ def test_a_taint_gets_the_time_at_which_it_came(api: Client) -> None:
     assert made.json["spec"]["devices"][0]["taints"][0]["timeAdded"].endswith("Z")
 
 
-def test_devices_and_counters_are_not_in_one_slice_even_if_empty(api: Client) -> None:
+def test_devices_and_counters_cannot_be_in_one_slice_even_if_empty(api: Client) -> None:
     counters = [{"name": "memory", "counters": {"bytes": {"value": "1"}}}]
 
     both = api.post(SLICES, resource_slice(devices=[], sharedCounters=counters))
@@ -72,7 +72,7 @@ def test_devices_and_counters_are_not_in_one_slice_even_if_empty(api: Client) ->
 
 @pytest.fixture
 def without(request: pytest.FixtureRequest) -> Iterator[Client]:
-    """A server whose gates lack the parameter's."""
+    """Client of a server on which the parameter's gates are disabled."""
     with ApiServer(gates=DEFAULT_GATES - request.param) as server:
         client = Client(server.url)
         yield client
@@ -80,7 +80,7 @@ def without(request: pytest.FixtureRequest) -> Iterator[Client]:
 
 
 @pytest.mark.parametrize("without", [{"DRAConsumableCapacity"}], indirect=True)
-def test_without_its_gate_consumable_capacity_is_dropped_in_silence(without: Client) -> None:
+def test_without_its_gate_consumable_capacity_is_dropped_silently(without: Client) -> None:
     reply = without.post(f"{SLICES}?fieldValidation=Strict", resource_slice())
 
     assert reply.code == 201

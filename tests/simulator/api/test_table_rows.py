@@ -1,4 +1,4 @@
-"""The rows of Tables: what `kubectl get` shows of one object, as a real 1.36 server sums it up."""
+"""Rows of Tables, which `kubectl get` shows: the cells of a real 1.36 server."""
 
 from datetime import timedelta
 from typing import Any, Final
@@ -78,7 +78,7 @@ LONG_AGO: Final = {"terminated": {"exitCode": 1, "finishedAt": "2001-01-01T00:00
         ),
     ],
 )
-def test_a_pods_row_sums_up_its_containers(
+def test_a_pods_row_summarizes_its_containers(
     api: Client, status: Json, shown: tuple[str, str, str]
 ) -> None:
     api.post(PODS, pod(initContainers=[{"name": "init", "image": "init"}]))
@@ -96,7 +96,7 @@ def test_a_pod_with_scheduling_gates_is_shown_as_gated(api: Client) -> None:
     assert row(api, PODS)["Status"] == "SchedulingGated"
 
 
-def test_a_pods_row_says_when_a_container_was_restarted(api: Client) -> None:
+def test_a_pods_row_shows_when_a_container_was_restarted(api: Client) -> None:
     api.post(PODS, pod())
     restarted = running(restartCount=2, lastState=LONG_AGO)
     api.patch(f"{PODS}/pod-a/status", {"status": {"containerStatuses": [restarted]}})
@@ -120,7 +120,7 @@ def test_a_pod_in_deletion_is_shown_as_terminating_and_a_completed_one_is_marked
     assert (completed["type"], completed["status"]) == ("Completed", "True")
 
 
-def test_a_claims_row_says_how_far_it_is(api: Client) -> None:
+def test_a_claims_row_shows_its_state(api: Client) -> None:
     api.post(CLAIMS, claim())
     states = [row(api, CLAIMS)["State"]]
     status: Json = {"allocation": allocation()}
@@ -134,7 +134,7 @@ def test_a_claims_row_says_how_far_it_is(api: Client) -> None:
     assert states == ["pending", "allocated", "allocated,reserved", "deleted,allocated,reserved"]
 
 
-def test_rows_of_slices_and_nodes_have_their_cells(api: Client) -> None:
+def test_rows_of_slices_and_nodes_show_their_fields(api: Client) -> None:
     labels = {"node-role.kubernetes.io/gpu": "", "kubernetes.io/role": "worker"}
     status = {
         "conditions": [{"type": "Ready", "status": "False"}],

@@ -1,4 +1,4 @@
-"""Tables, which `kubectl get` asks for: the columns and cells of a real 1.36 server."""
+"""Tables, which `kubectl get` requests: the columns and cells of a real 1.36 server."""
 
 from pathlib import Path
 from typing import Final
@@ -99,7 +99,7 @@ def test_every_kind_has_the_columns_of_a_real_server(kind: Kind) -> None:
 
 
 def custom_columns(kind: Kind) -> list[tuple[str, str, str, int]]:
-    """Return what a real server makes of the printer columns of a definition."""
+    """Return the columns that a real server derives from a definition's printer columns."""
     definition = yaml.safe_load((CRDS / f"{kind.plural}.yaml").read_text(encoding="utf-8"))
     (version,) = definition["spec"]["versions"]
     age = {"name": "Age", "type": "date"}
@@ -108,7 +108,7 @@ def custom_columns(kind: Kind) -> list[tuple[str, str, str, int]]:
 
 
 @pytest.mark.parametrize("included", ["", "Metadata", "None", "Object"])
-def test_a_row_includes_of_its_object_what_is_asked_for(api: Client, included: str) -> None:
+def test_a_row_includes_the_requested_part_of_its_object(api: Client, included: str) -> None:
     made = api.post(CLASSES, device_class()).json
     partial = {"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1"}
     metadata = {**partial, "metadata": made["metadata"]}
@@ -121,7 +121,7 @@ def test_a_row_includes_of_its_object_what_is_asked_for(api: Client, included: s
     assert table["metadata"]["resourceVersion"] >= made["metadata"]["resourceVersion"]
 
 
-def test_what_a_row_cannot_include_is_refused(api: Client) -> None:
+def test_a_request_for_an_unknown_part_of_an_object_is_refused(api: Client) -> None:
     refused = api.get(f"{CLASSES}?includeObject=Name", TABLE)
 
     assert (refused.code, refused.json["reason"]) == (400, "BadRequest")

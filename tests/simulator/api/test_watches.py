@@ -1,4 +1,4 @@
-"""Watches: what they send, from where, and how they end."""
+"""Watches: their events, their start and their end."""
 
 from threading import Timer
 
@@ -36,7 +36,9 @@ def test_a_watch_sends_changes_as_they_happen(api: Client) -> None:
 
 
 @pytest.mark.parametrize("query", ["", "resourceVersion=0", "sendInitialEvents=true"])
-def test_a_watch_without_a_version_begins_with_what_is_there(api: Client, query: str) -> None:
+def test_a_watch_without_a_version_begins_with_the_existing_objects(
+    api: Client, query: str
+) -> None:
     api.post(SLICES, resource_slice("slice-b"))
     api.post(SLICES, resource_slice("slice-a"))
 
@@ -64,7 +66,7 @@ def test_a_bookmark_ends_the_initial_events(api: Client) -> None:
     assert (document["kind"], document["apiVersion"]) == ("ResourceSlice", "resource.k8s.io/v1")
 
 
-def test_bookmarks_tell_versions_of_other_resources_too() -> None:
+def test_bookmarks_report_versions_of_other_resources_as_well() -> None:
     with ApiServer(bookmark_seconds=0.02) as server:
         api = Client(server.url)
         since = version(api)
@@ -78,7 +80,7 @@ def test_bookmarks_tell_versions_of_other_resources_too() -> None:
     assert int(latest) > int(since)
 
 
-def test_without_being_asked_there_are_no_bookmarks() -> None:
+def test_a_watch_sends_no_bookmarks_unless_requested() -> None:
     with ApiServer(bookmark_seconds=0.01) as server:
         api = Client(server.url)
         with api.watch(f"{SLICES}?resourceVersion=0") as watch:
@@ -96,7 +98,7 @@ def test_a_watch_ends_after_its_timeout_with_a_last_bookmark(api: Client) -> Non
         assert watch.rest() == ["BOOKMARK"]
 
 
-def test_an_object_that_leaves_the_selection_is_deleted_to_its_watch(api: Client) -> None:
+def test_a_watch_reports_an_object_that_leaves_the_selection_as_deleted(api: Client) -> None:
     since = version(api)
     api.post(SLICES, resource_slice())
     api.patch(f"{SLICES}/slice-a", {"metadata": {"labels": {"a": "b"}}})
@@ -124,7 +126,7 @@ def test_a_watch_of_one_namespace_or_name_sees_no_other(api: Client) -> None:
     assert (name, document["metadata"]["namespace"]) == ("claim-a", "default")
 
 
-def test_a_deleted_pod_is_watched_through_its_deletion(api: Client) -> None:
+def test_a_watch_follows_a_pod_through_its_deletion(api: Client) -> None:
     api.post(PODS, pod())
     api.post(f"{PODS}/pod-a/binding", {"target": {"name": "node-a"}})
 
@@ -138,7 +140,7 @@ def test_a_deleted_pod_is_watched_through_its_deletion(api: Client) -> None:
     assert "deletionTimestamp" in events[0][2]["metadata"]
 
 
-def test_a_version_that_the_history_has_lost_is_gone() -> None:
+def test_a_watch_from_a_version_before_the_history_expires() -> None:
     with ApiServer(history=2) as server:
         api = Client(server.url)
         since = version(api)
@@ -154,7 +156,7 @@ def test_a_version_that_the_history_has_lost_is_gone() -> None:
     assert status["message"].startswith(f"too old resource version: {since} (")
 
 
-def test_a_running_watch_goes_on_beyond_the_length_of_the_history() -> None:
+def test_a_running_watch_continues_beyond_the_length_of_the_history() -> None:
     with ApiServer(history=2) as server:
         api = Client(server.url)
         with api.watch(f"{SLICES}?resourceVersion={version(api)}") as watch:
@@ -179,7 +181,7 @@ def test_a_compaction_forgets_all_history(api: Client, server: ApiServer) -> Non
         assert watch.rest() == []
 
 
-def test_a_version_that_is_no_number_is_refused(api: Client) -> None:
+def test_a_version_that_is_not_a_number_is_refused(api: Client) -> None:
     assert api.get(f"{SLICES}?watch=true&resourceVersion=abc").code == 500
 
 
@@ -197,7 +199,7 @@ def test_stopping_the_server_ends_watches_and_idle_connections_at_once() -> None
     idle.close()
 
 
-def test_a_watch_whose_client_has_gone_is_not_kept(server: ApiServer) -> None:
+def test_a_watch_ends_when_its_client_disconnects(server: ApiServer) -> None:
     api = Client(server.url)
     with api.watch(f"{SLICES}?resourceVersion={version(api)}"):
         pass

@@ -1,4 +1,4 @@
-"""A running server for each test that asks webhooks, and the desk where they answer."""
+"""Fixtures: an API server that calls webhooks, and the stub that answers the calls."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,7 +8,7 @@ import pytest
 from tensorfusion_dra.simulator import match_conditions
 from tensorfusion_dra.simulator.apiserver import ApiServer
 from tensorfusion_dra.webhook.server import Server
-from tests.simulator.api.webhooks.desk import Desk, Hooked
+from tests.simulator.api.webhooks.desk import WebhookClient, WebhookStub
 from tests.support.https import Files, serving
 
 
@@ -18,19 +18,19 @@ def files(tmp_path: Path) -> Files:
 
 
 @pytest.fixture
-def desk() -> Desk:
-    return Desk()
+def stub() -> WebhookStub:
+    return WebhookStub()
 
 
 @pytest.fixture
-def hooks(desk: Desk, files: Files) -> Iterator[Server]:
-    with serving(desk.respond, files) as server:
+def hooks(stub: WebhookStub, files: Files) -> Iterator[Server]:
+    with serving(stub.respond, files) as server:
         yield server
 
 
 @pytest.fixture
-def api(hooks: Server, files: Files) -> Iterator[Hooked]:
+def api(hooks: Server, files: Files) -> Iterator[WebhookClient]:
     with ApiServer(condition_holds=match_conditions.holds) as server:
-        client = Hooked(server.url, hooks, files)
+        client = WebhookClient(server.url, hooks, files)
         yield client
         client.close()

@@ -1,4 +1,4 @@
-"""Webhooks that the simulated API server asks, and the pods that it asks about."""
+"""Stub webhooks for the simulated API server, and the pods that they review."""
 
 import base64
 import json
@@ -16,43 +16,43 @@ VALIDATING: Final = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconf
 Rule = Callable[[Json], Json]
 
 
-class Desk:
-    """A webhook server on which each path has a rule: from a review's request to its response."""
+class WebhookStub:
+    """A webhook server whose rules, one for each path, turn a request into a response."""
 
     def __init__(self) -> None:
         self.rules: dict[str, Rule] = {}
-        self.asked: list[tuple[str, Json]] = []
+        self.calls: list[tuple[str, Json]] = []
 
     def respond(self, request: Request) -> Response:
         path = request.target.partition("?")[0]
         review = json.loads(request.body)
-        self.asked.append((path, review["request"]))
+        self.calls.append((path, review["request"]))
         response = {"uid": review["request"]["uid"], **self.rules[path](review["request"])}
         text = json.dumps({**review, "request": None, "response": response})
         return Response(status=HTTPStatus.OK, body=text.encode())
 
     @property
     def paths(self) -> list[str]:
-        return [path for path, _ in self.asked]
+        return [path for path, _ in self.calls]
 
 
 def allow(_: Json) -> Json:
-    """Has nothing against it."""
+    """Allow the request."""
     return {"allowed": True}
 
 
 def patch(*operations: Json) -> Rule:
-    """Allows it with these operations of a JSON Patch."""
+    """Allow the request with these operations of a JSON Patch."""
     text = base64.b64encode(json.dumps(operations).encode()).decode()
     return lambda _: {"allowed": True, "patchType": "JSONPatch", "patch": text}
 
 
 def labelled(name: str) -> Rule:
-    """Adds a label to whatever has labels."""
+    """Add a label to an object that has labels."""
     return patch({"op": "add", "path": f"/metadata/labels/{name}", "value": "x"})
 
 
-class Hooked(Client):
+class WebhookClient(Client):
     """A client that also registers webhooks."""
 
     def __init__(self, url: str, hooks: Server, files: Files) -> None:
@@ -61,7 +61,7 @@ class Hooked(Client):
         self._bundle = base64.b64encode(files.authority.cert_pem.bytes()).decode()
 
     def register(self, where: str, *names: str, resources: str = "pods", **fields: Any) -> None:
-        """A configuration with one webhook for each name, at the path of that name."""
+        """Create a configuration with one webhook for each name, at the path of that name."""
         kind = "MutatingWebhookConfiguration" if where == MUTATING else "Validating"
         kind = kind if where == MUTATING else "ValidatingWebhookConfiguration"
         entries = [
@@ -100,7 +100,7 @@ def pod(**metadata: Any) -> Json:
 
 
 def labels(reply: Reply) -> Json:
-    """The labels of the object that was created or changed."""
+    """Return the labels of the created or changed object."""
     assert reply.code in {200, 201}, reply.json
     found: Json = reply.json["metadata"]["labels"]
     return found

@@ -1,4 +1,4 @@
-"""What becomes of a request by a webhook's answer, and without a good one."""
+"""Outcome of a request after a valid, an invalid and a missing answer of a webhook."""
 
 import pytest
 
@@ -7,9 +7,9 @@ from tests.simulator.api.client import PODS, Json
 from tests.simulator.api.webhooks.desk import (
     MUTATING,
     VALIDATING,
-    Desk,
-    Hooked,
     Rule,
+    WebhookClient,
+    WebhookStub,
     labelled,
     patch,
     pod,
@@ -17,11 +17,11 @@ from tests.simulator.api.webhooks.desk import (
 from tests.support.https import HOST
 
 
-def test_validating_webhooks_see_what_the_mutating_ones_made_and_may_refuse_it(
-    api: Hooked, desk: Desk
+def test_validating_webhooks_see_the_mutated_object_and_can_deny_it(
+    api: WebhookClient, stub: WebhookStub
 ) -> None:
     status = {"code": 422, "reason": "Invalid", "message": "no", "details": {"name": "a"}}
-    desk.rules = {"/a": labelled("a"), "/v": lambda _: {"allowed": False, "status": status}}
+    stub.rules = {"/a": labelled("a"), "/v": lambda _: {"allowed": False, "status": status}}
     api.register(MUTATING, "a")
     api.register(VALIDATING, "v")
 
@@ -30,12 +30,12 @@ def test_validating_webhooks_see_what_the_mutating_ones_made_and_may_refuse_it(
     assert reply.code == 422
     assert reply.message == 'admission webhook "v.example.com" denied the request: no'
     assert (reply.json["reason"], reply.json["details"]) == ("Invalid", {"name": "a"})
-    assert "a" in desk.asked[1][1]["object"]["metadata"]["labels"]
+    assert "a" in stub.calls[1][1]["object"]["metadata"]["labels"]
     assert api.get(f"{PODS}/a").code == 404
 
 
-def test_a_refusal_without_a_reason_is_a_bad_request(api: Hooked, desk: Desk) -> None:
-    desk.rules = {"/a": lambda _: {"allowed": False}}
+def test_a_denial_without_a_reason_is_a_bad_request(api: WebhookClient, stub: WebhookStub) -> None:
+    stub.rules = {"/a": lambda _: {"allowed": False}}
     api.register(MUTATING, "a")
 
     reply = api.post(PODS, pod())
@@ -44,8 +44,10 @@ def test_a_refusal_without_a_reason_is_a_bad_request(api: Hooked, desk: Desk) ->
     assert reply.message.endswith("denied the request without explanation")
 
 
-def test_warnings_come_back_with_the_answer(api: Hooked, desk: Desk) -> None:
-    desk.rules = {"/a": lambda _: {"allowed": True, "warnings": ["careful"]}}
+def test_warnings_of_a_webhook_are_returned_to_the_client(
+    api: WebhookClient, stub: WebhookStub
+) -> None:
+    stub.rules = {"/a": lambda _: {"allowed": True, "warnings": ["careful"]}}
     api.register(MUTATING, "a")
 
     assert api.post(PODS, pod()).headers["warning"] == ['299 - "careful"']
@@ -60,10 +62,10 @@ def test_warnings_come_back_with_the_answer(api: Hooked, desk: Desk) -> None:
         (lambda _: {"response": 1 / 0}, "ZeroDivisionError"),
     ],
 )
-def test_a_webhook_that_gives_no_good_answer_fails_the_request_or_is_passed_by(
-    api: Hooked, desk: Desk, rule: Rule, text: str
+def test_an_invalid_answer_fails_the_request_unless_the_failure_policy_ignores_it(
+    api: WebhookClient, stub: WebhookStub, rule: Rule, text: str
 ) -> None:
-    desk.rules = {"/a": rule, "/b": rule}
+    stub.rules = {"/a": rule, "/b": rule}
     api.register(MUTATING, "a", failurePolicy="Ignore")
     ignored = api.post(PODS, pod())
     api.register(MUTATING, "b", failurePolicy="Fail")
@@ -77,7 +79,7 @@ def test_a_webhook_that_gives_no_good_answer_fails_the_request_or_is_passed_by(
     assert text in failed.message
 
 
-def test_a_webhook_that_is_not_there_fails_the_request(api: Hooked, hooks: Server) -> None:
+def test_an_unreachable_webhook_fails_the_request(api: WebhookClient, hooks: Server) -> None:
     api.register(MUTATING, "a")
     hooks.stop(grace_seconds=1)
 
@@ -96,9 +98,9 @@ def test_a_webhook_that_is_not_there_fails_the_request(api: Hooked, hooks: Serve
     ],
 )
 def test_a_patch_that_does_not_fit_fails_the_request(
-    api: Hooked, desk: Desk, operations: list[Json], text: str
+    api: WebhookClient, stub: WebhookStub, operations: list[Json], text: str
 ) -> None:
-    desk.rules = {"/a": patch(*operations)}
+    stub.rules = {"/a": patch(*operations)}
     api.register(MUTATING, "a", failurePolicy="Ignore")
 
     reply = api.post(PODS, pod())
@@ -107,9 +109,9 @@ def test_a_patch_that_does_not_fit_fails_the_request(
     assert text in reply.message
 
 
-def test_what_a_webhook_makes_has_to_keep_the_rules(api: Hooked, desk: Desk) -> None:
+def test_the_mutated_object_is_validated(api: WebhookClient, stub: WebhookStub) -> None:
     claims = {"claims": [{"name": "gone"}]}
-    desk.rules = {
+    stub.rules = {
         "/a": patch({"op": "add", "path": "/spec/containers/0/resources", "value": claims})
     }
     api.register(MUTATING, "a")

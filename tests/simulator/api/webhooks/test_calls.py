@@ -1,35 +1,43 @@
-"""The simulated API server asks admission webhooks, in the order and the words of a real one."""
+"""Calls to admission webhooks, in the order and format of a real API server."""
 
 import json
 
 from tensorfusion_dra.webhook.server import Server
 from tests.simulator.api.client import APPLY, CLASSES, PODS, STRATEGIC, Client, Json
-from tests.simulator.api.webhooks.desk import MUTATING, Desk, Hooked, allow, labelled, labels, pod
+from tests.simulator.api.webhooks.desk import (
+    MUTATING,
+    WebhookClient,
+    WebhookStub,
+    allow,
+    labelled,
+    labels,
+    pod,
+)
 
 
-def test_mutating_webhooks_come_by_name_and_each_sees_what_the_ones_before_it_made(
-    api: Hooked, desk: Desk
+def test_mutating_webhooks_are_called_by_name_and_see_earlier_changes(
+    api: WebhookClient, stub: WebhookStub
 ) -> None:
-    desk.rules = {f"/{name}": labelled(name) for name in ("a1", "a2", "b1")}
+    stub.rules = {f"/{name}": labelled(name) for name in ("a1", "a2", "b1")}
     api.register(MUTATING, "b1")
     api.register(MUTATING, "a1", "a2")
 
     reply = api.post(PODS, pod())
 
-    assert desk.paths == ["/a1", "/a2", "/b1"]
+    assert stub.paths == ["/a1", "/a2", "/b1"]
     assert list(labels(reply)) == ["app", "a1", "a2", "b1"]
-    assert list(desk.asked[2][1]["object"]["metadata"]["labels"]) == ["app", "a1", "a2"]
+    assert list(stub.calls[2][1]["object"]["metadata"]["labels"]) == ["app", "a1", "a2"]
 
 
-def test_what_a_webhook_is_told(api: Hooked, desk: Desk) -> None:
-    desk.rules = {"/a": allow}
+def test_a_review_describes_the_request(api: WebhookClient, stub: WebhookStub) -> None:
+    stub.rules = {"/a": allow}
     api.register(MUTATING, "a")
     nameless = pod(generateName="train-")
     del nameless["metadata"]["name"]
 
     api.post(PODS, nameless)
 
-    ((_, request),) = desk.asked
+    ((_, request),) = stub.calls
     assert request["operation"] == "CREATE"
     assert request["kind"] == {"group": "", "version": "v1", "kind": "Pod"}
     assert request["namespace"] == request["object"]["metadata"]["namespace"] == "default"
@@ -38,8 +46,8 @@ def test_what_a_webhook_is_told(api: Hooked, desk: Desk) -> None:
     assert request["oldObject"] is None
 
 
-def test_an_update_brings_the_old_object(api: Hooked, desk: Desk) -> None:
-    desk.rules = {"/a": labelled("seen")}
+def test_a_review_of_an_update_has_the_old_object(api: WebhookClient, stub: WebhookStub) -> None:
+    stub.rules = {"/a": labelled("seen")}
     api.post(PODS, pod())
     api.register(MUTATING, "a")
 
@@ -47,45 +55,49 @@ def test_an_update_brings_the_old_object(api: Hooked, desk: Desk) -> None:
     reply = api.patch(f"{PODS}/a", change, STRATEGIC)
 
     assert labels(reply) == {"app": "a", "new": "x", "seen": "x"}
-    ((_, request),) = desk.asked
+    ((_, request),) = stub.calls
     assert request["operation"] == "UPDATE"
     assert request["oldObject"]["metadata"]["labels"] == {"app": "a"}
 
 
-def test_a_status_is_nobodys_business(api: Hooked, desk: Desk) -> None:
+def test_a_write_to_the_status_calls_no_webhook(api: WebhookClient, stub: WebhookStub) -> None:
     api.post(PODS, pod())
     api.register(MUTATING, "a")
 
     reply = api.patch(f"{PODS}/a/status", {"status": {"phase": "Running"}})
 
     assert reply.code == 200
-    assert desk.asked == []
+    assert stub.calls == []
 
 
-def test_a_webhook_is_asked_again_if_others_changed_something_after_it(
-    api: Hooked, desk: Desk
+def test_a_webhook_is_called_again_if_a_later_one_changed_the_object(
+    api: WebhookClient, stub: WebhookStub
 ) -> None:
-    desk.rules = {"/a": labelled("a"), "/b": labelled("b")}
+    stub.rules = {"/a": labelled("a"), "/b": labelled("b")}
     api.register(MUTATING, "a", reinvocationPolicy="IfNeeded")
     api.register(MUTATING, "b", reinvocationPolicy="IfNeeded")
 
     api.post(PODS, pod())
 
-    assert desk.paths == ["/a", "/b", "/a"]
+    assert stub.paths == ["/a", "/b", "/a"]
 
 
-def test_a_webhook_that_wants_it_so_is_asked_once(api: Hooked, desk: Desk) -> None:
-    desk.rules = {"/a": labelled("a"), "/b": labelled("b")}
+def test_without_a_reinvocation_policy_a_webhook_is_called_once(
+    api: WebhookClient, stub: WebhookStub
+) -> None:
+    stub.rules = {"/a": labelled("a"), "/b": labelled("b")}
     api.register(MUTATING, "a")
     api.register(MUTATING, "b")
 
     api.post(PODS, pod())
 
-    assert desk.paths == ["/a", "/b"]
+    assert stub.paths == ["/a", "/b"]
 
 
-def test_an_apply_that_makes_an_object_is_asked_about(api: Hooked, desk: Desk) -> None:
-    desk.rules = {"/a": labelled("a")}
+def test_an_apply_that_creates_an_object_calls_webhooks(
+    api: WebhookClient, stub: WebhookStub
+) -> None:
+    stub.rules = {"/a": labelled("a")}
     api.register(MUTATING, "a", resources="deviceclasses")
     document = {
         "apiVersion": "resource.k8s.io/v1",
@@ -100,22 +112,22 @@ def test_an_apply_that_makes_an_object_is_asked_about(api: Hooked, desk: Desk) -
     assert labels(reply) == {"app": "a", "a": "x"}
 
 
-def test_an_object_that_changes_while_a_webhook_is_asked_is_admitted_again(
-    api: Hooked, desk: Desk, hooks: Server
+def test_an_object_that_changes_during_a_call_is_admitted_again(
+    api: WebhookClient, stub: WebhookStub, hooks: Server
 ) -> None:
     api.post(PODS, pod())
     api.register(MUTATING, "a")
 
     def meddle(request: Json) -> Json:
-        if len(desk.asked) == 1:
+        if len(stub.calls) == 1:
             other = Client(f"http://{api.address}")
             other.patch(f"{PODS}/a/status", {"status": {"phase": "Running"}})
             other.close()
         return {"allowed": True}
 
-    desk.rules = {"/a": meddle}
+    stub.rules = {"/a": meddle}
     reply = api.patch(f"{PODS}/a", {"metadata": {"labels": {"new": "x"}}})
 
-    assert desk.paths == ["/a", "/a"]
+    assert stub.paths == ["/a", "/a"]
     assert reply.json["status"]["phase"] == "Running"
     assert labels(reply)["new"] == "x"

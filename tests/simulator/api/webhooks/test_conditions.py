@@ -1,9 +1,9 @@
-"""Which requests a webhook is asked about: its rules, selectors and conditions."""
+"""Rules, selectors and conditions that decide if a webhook is called."""
 
 import pytest
 
 from tests.simulator.api.client import PODS, Json
-from tests.simulator.api.webhooks.desk import MUTATING, Desk, Hooked, allow, pod
+from tests.simulator.api.webhooks.desk import MUTATING, WebhookClient, WebhookStub, allow, pod
 
 NOT_DEFAULT = {
     "matchExpressions": [
@@ -13,7 +13,7 @@ NOT_DEFAULT = {
 
 
 @pytest.mark.parametrize(
-    ("fields", "is_asked"),
+    ("fields", "is_called"),
     [
         ({}, True),
         ({"resources": "nodes"}, False),
@@ -35,25 +35,25 @@ NOT_DEFAULT = {
         ),
     ],
 )
-def test_a_webhook_is_asked_about_what_it_wants_to_see(
-    api: Hooked, desk: Desk, fields: Json, *, is_asked: bool
+def test_a_webhook_is_called_only_for_matching_requests(
+    api: WebhookClient, stub: WebhookStub, fields: Json, *, is_called: bool
 ) -> None:
-    desk.rules = {"/a": allow}
+    stub.rules = {"/a": allow}
     api.register(MUTATING, "a", failurePolicy="Ignore", **fields)
 
     assert api.post(PODS, pod()).code == 201
-    assert bool(desk.asked) is is_asked
+    assert bool(stub.calls) is is_called
 
 
-def test_a_condition_that_cannot_be_evaluated_fails_the_request(api: Hooked) -> None:
+def test_a_condition_that_cannot_be_evaluated_fails_the_request(api: WebhookClient) -> None:
     expression = "object.metadata.nowhere == 1"
     api.register(MUTATING, "a", matchConditions=[{"name": "a", "expression": expression}])
 
     assert api.post(PODS, pod()).code == 500
 
 
-def test_a_condition_that_is_false_matters_more_than_one_that_cannot_be_evaluated(
-    api: Hooked,
+def test_a_false_condition_outweighs_one_that_cannot_be_evaluated(
+    api: WebhookClient,
 ) -> None:
     texts = ("object.metadata.nowhere == 1", "1 == 2")
     conditions = [{"name": f"n{n}", "expression": text} for n, text in enumerate(texts)]
