@@ -10,7 +10,7 @@ from tensorfusion_dra.simulator.allocator.devices import DeviceId
 
 
 class Usage:
-    """Devices in use. A search adds the devices that it tries and removes them again."""
+    """Devices in use. A search adds the devices that it tries, and removes them to go back."""
 
     def __init__(self) -> None:
         self._exclusive: set[DeviceId] = set()

@@ -141,7 +141,7 @@ class Faults:
             self.remove(fault)
 
     def take(self, verb: str, resource: str, name: str) -> Action | None:
-        """Return the action of the fault that affects this request, and count the hit."""
+        """Count a hit of the fault that affects this request and return its action, or None."""
         with self._lock:
             for fault in self._faults:
                 if fault.matches(verb, resource, name):
@@ -154,7 +154,7 @@ class Faults:
 
 @dataclass(slots=True)
 class RequestCounts:
-    """Requests received: their number by verb and resource as in RBAC, and the requests."""
+    """Received requests: the count by verb and resource as in RBAC, and each distinct request."""
 
     _lock: Lock = field(default_factory=Lock)
     _counts: dict[tuple[str, str], int] = field(default_factory=dict)

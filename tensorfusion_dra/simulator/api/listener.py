@@ -148,7 +148,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._flush(answer.body)
 
     def _flush(self, body: bytes) -> None:
-        """Sends headers and body in one piece, so that no delayed ACK comes in between."""
+        """Send headers and body in one piece, so that no delayed ACK comes between them."""
         self._headers_buffer: list[bytes]
         self._headers_buffer.append(b"\r\n")
         self.wfile.write(b"".join(self._headers_buffer) + body)

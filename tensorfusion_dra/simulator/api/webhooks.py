@@ -153,7 +153,10 @@ def _posted(webhook: Webhook, review: Json) -> Json:
     client = webhook.entry["clientConfig"]
     seconds = webhook.entry.get("timeoutSeconds") or _SECONDS
     if not client.get("url"):
-        raise CallError("failed to call webhook: clientConfig: found no url, expected one")
+        raise CallError(
+            "failed to call webhook: clientConfig: found no url, expected one (services are not"
+            " supported)"
+        )
     url = urlsplit(client["url"])
     target = f"{url.path or '/'}?timeout={seconds}s"
     pem = base64.b64decode(client.get("caBundle") or "").decode()
