@@ -1,5 +1,5 @@
-# The image of every verb: the DaemonSet runs node-plugin, the Deployment webhook. Any Debian 13 base will do; glibc,
-# because NVIDIA's libraries need it.
+# One image for all verbs: the DaemonSet runs node-plugin, the Deployment runs webhook. Any Debian 13 base works; NVIDIA's
+# libraries need glibc.
 ARG BASE=debian:trixie-slim
 
 FROM ${BASE} AS build
@@ -11,14 +11,15 @@ ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 PIP_NO_COMPILE=1 PIP_ONLY
 RUN python3 -m venv /build \
     && python3 -m venv --without-pip /opt/tensorfusion-dra
 COPY hack/requirements/ hack/requirements/
-# The secret is a pip.conf for machines that do not reach the public index (hack/image); without it pip's defaults hold.
+# The secret is a pip.conf for machines that cannot reach the public index (hack/image); without it pip uses its defaults.
 RUN --mount=type=secret,id=pip.conf,target=/etc/pip.conf \
     /build/bin/pip install --require-hashes --requirement hack/requirements/build.txt \
     && /build/bin/pip --python /opt/tensorfusion-dra/bin/python install --require-hashes --requirement hack/requirements/run.txt
 COPY pyproject.toml README.md LICENSE ./
 COPY tensorfusion_dra/ tensorfusion_dra/
-# The asynchronous twin of the Kubernetes client is half of it and never imported. Compiled here, because the root file
-# system is read-only later; unchecked, because nothing changes there: each start saves a second and 25 MiB.
+# kubernetes/aio, the asynchronous client, is half of the Kubernetes client and never imported. Modules are compiled here,
+# because the root file system is read-only at run time, and with unchecked hashes, because no file changes there. This
+# saves a second and 25 MiB at each start.
 RUN /build/bin/pip wheel --no-deps --no-build-isolation --wheel-dir /build/wheels . \
     && /build/bin/pip --python /opt/tensorfusion-dra/bin/python install --no-index --no-deps /build/wheels/*.whl \
     && rm -r /opt/tensorfusion-dra/lib/python3*/site-packages/kubernetes/aio \
@@ -39,13 +40,13 @@ LABEL org.opencontainers.image.title="tensorfusion-dra" \
       org.opencontainers.image.licenses="Apache-2.0" \
       org.opencontainers.image.version="${VERSION}" \
       org.opencontainers.image.revision="${REVISION}"
-# The webhook runs so. The node plugin's pod says runAsUser: 0, without capabilities: the kubelet's folders, in which its
-# sockets have to lie, are root's.
+# The webhook's user. The node plugin's pod sets runAsUser: 0, without capabilities: its sockets have to be in the
+# kubelet's folders, which belong to root.
 USER 65532:65532
-# Only for runtimes other than Kubernetes, which has probes of its own; both verbs serve /healthz there.
+# Only for runtimes other than Kubernetes, which has its own probes. Both verbs serve /healthz on this port.
 ENV TENSORFUSION_DRA_HEALTH_PORT=8081
 HEALTHCHECK --interval=30s --timeout=5s --start-period=30s CMD ["python3", "-I", "-S", "-c", \
     "import http.client, os; c = http.client.HTTPConnection('127.0.0.1', int(os.environ['TENSORFUSION_DRA_HEALTH_PORT']), timeout=4); c.request('GET', '/healthz'); raise SystemExit(c.getresponse().status != 200)"]
-# As process 1 of a container, Python would lose a SIGTERM that comes before its first line; a blocked one waits.
+# As process 1 of a container, Python would lose a SIGTERM that arrives before its first line. A blocked signal waits.
 ENTRYPOINT ["env", "--block-signal=INT,TERM", "tensorfusion-dra"]
 CMD ["node-plugin"]

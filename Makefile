@@ -3,59 +3,59 @@ SHELL := /bin/bash
 PYTHON ?= python3
 PY := .venv/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check --quiet
-# In the order of the files: by default those of few tests come last, and the longest are among them.
+# Keeps the order of the files. By default files with few tests run last, and the longest tests are among them.
 PYTEST := $(PY) -m pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder
-# Some images set it; but a process of the driver starts in half the time from compiled modules.
+# Some images set it, but a process of the driver starts in half the time from compiled modules.
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test types suite test-faults e2e bench soak image manifests protos lock clean
 
-demo: .venv/demo.stamp  ## The whole node on this machine: no GPU, no cluster.
+demo: .venv/demo.stamp  ## Run a whole node on this machine, without GPU or cluster.
 	@$(PY) -m tensorfusion_dra simulate $(ARGS)
 
-test: .venv/dev.stamp  ## Style, types, import arrows and all tests.
+test: .venv/dev.stamp  ## Check style, types and import directions, and run all tests.
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	.venv/bin/lint-imports
 	@$(MAKE) --no-print-directory --jobs=2 types suite
 
-# Beside the tests, which wait as much as they work.
+# Runs in parallel with the tests, which wait about half of their time.
 types:
 	$(PY) -m mypy
 
 suite: .venv/collected.stamp
 	$(PYTEST) $(ARGS)
 
-# Each process of the tests would compile everything anew if all of them met a new environment at once.
+# Compiles all modules once. Otherwise each test process would compile them in a new environment.
 .venv/collected.stamp: .venv/dev.stamp
-	@$(PY) -m pytest --collect-only --quiet >/dev/null || true # what fails to be collected fails again, and is shown then
+	@$(PY) -m pytest --collect-only --quiet >/dev/null || true # a failed collection fails again in `suite`, which shows it
 	@touch $@
 
 test-faults: export FAULT_EFFORT ?= 1
-test-faults: .venv/dev.stamp  ## All kills, damages and odd inputs, of which `make test` runs a fixed sample.
+test-faults: .venv/dev.stamp  ## Run all fault tests (kills, damaged files, odd inputs); `make test` runs a fixed sample.
 	$(PYTEST) tests/faults $(ARGS)
 	$(PYTEST) -m hypothesis --ignore tests/faults $(ARGS)
 
-e2e: .venv/dev.stamp  ## Everything on the real cluster that KUBECONFIG names; ARGS="--driver host" without a DaemonSet.
+e2e: .venv/dev.stamp  ## Run the tests on the real cluster that KUBECONFIG names; ARGS="--driver host" runs without a DaemonSet.
 	$(PY) -m pytest tests/e2e $(ARGS)
 
-bench: .venv/demo.stamp  ## Start time, memory, latencies and API writes of the node plugin, and its budgets.
+bench: .venv/demo.stamp  ## Measure start time, memory, latencies and API writes of the node plugin, and check its budgets.
 	@$(PY) hack/bench $(ARGS)
 	@$(PY) hack/budgets
 
-soak: .venv/demo.stamp  ## Whether the node plugin stays as it is while pods come and go.
+soak: .venv/demo.stamp  ## Check that files, threads and memory stay constant while pods come and go.
 	@$(PY) hack/soak $(ARGS)
 
-image: .venv/demo.stamp  ## The image, without a registry and without a daemon; its size, start time and memory.
+image: .venv/demo.stamp  ## Build the image without a registry or a daemon; print its size, start time and memory.
 	hack/image $(ARGS)
 
-manifests: .venv/dev.stamp  ## Every overlay and the chart, rendered and validated for Kubernetes 1.34 to 1.37.
+manifests: .venv/dev.stamp  ## Render every overlay and the chart, and validate them for Kubernetes 1.34 to 1.37.
 	@$(PY) hack/manifests
 
-protos: .venv/dev.stamp  ## The generated messages, after a change in proto/.
+protos: .venv/dev.stamp  ## Regenerate the gRPC messages after a change in proto/.
 	PYTHON=$(PY) hack/generate-protos
 
-lock: .venv/dev.stamp  ## New pins, after a change in pyproject.toml.
+lock: .venv/dev.stamp  ## Pin the packages again after a change in pyproject.toml.
 	hack/lock
 
 clean:
@@ -66,7 +66,7 @@ clean:
 		|| { echo "$(PYTHON): expected Python 3.11 or later (make PYTHON=/path/to/python3)" >&2; exit 1; }
 	@$(PYTHON) -m venv .venv
 
-# --no-compile: most modules of these packages are never imported; those that are, get compiled then.
+# --no-compile: most modules of these packages are never imported; the others are compiled when they are.
 .venv/%.stamp: hack/requirements/%.txt | .venv/bin/python
 	@echo "installing $< into .venv" >&2
 	@$(PIP) install --no-compile --require-hashes -r $<
