@@ -8,7 +8,7 @@ import pytest
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.admission.pod_warnings import READ
 from tensorfusion_dra.core.devices.device import Version
-from tensorfusion_dra.discovery import profile
+from tensorfusion_dra.discovery.simulated import profile
 from tests.support import markdown
 from tests.support.gpus import NODE, cards, published
 from tests.support.markdown import ROOT

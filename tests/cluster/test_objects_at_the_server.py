@@ -15,7 +15,7 @@ from tensorfusion_dra.core.devices import slices as planning
 from tensorfusion_dra.core.devices.device import Node, devices
 from tensorfusion_dra.core.devices.slices import Slice
 from tensorfusion_dra.core.errors import ClaimError, InputError, RetryableError
-from tensorfusion_dra.discovery import simulated
+from tensorfusion_dra.discovery.simulated import simulated_discovery
 from tensorfusion_dra.simulator.api.faults import Cut, Delay, HalfOpen, Refuse
 from tensorfusion_dra.simulator.apiserver import ApiServer
 
@@ -33,7 +33,7 @@ CLAIM = {
 
 
 def a_slice(generation: int = 1) -> Slice:
-    inventory = simulated.from_text("1xT4", node_name=NODE.name).read()
+    inventory = simulated_discovery.from_text("1xT4", node_name=NODE.name).read()
     wanted = planning.wanted(devices(inventory, NODE), NODE, node_uid="node-uid")
     (created,) = planning.plan(wanted, []).create
     spec = created["spec"]

@@ -8,7 +8,7 @@ from tensorfusion_dra.core.devices.device import Node
 from tensorfusion_dra.core.devices.oversubscription import NO_MORE, Oversubscription
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.core.kubernetes.quantity import GIB
-from tensorfusion_dra.discovery import simulated
+from tensorfusion_dra.discovery.simulated import simulated_discovery
 from tensorfusion_dra.driver.catalog import CatalogReader
 from tests.support.ports import FixedDiscovery
 
@@ -40,7 +40,7 @@ class Sizes:
 
 
 def reader(sizes: Sizes, node: Node | None) -> CatalogReader:
-    cards = simulated.from_text("1xA100-SXM4-80GB", node_name="node-01").read()
+    cards = simulated_discovery.from_text("1xA100-SXM4-80GB", node_name="node-01").read()
     return CatalogReader(FixedDiscovery(cards), node, host=sizes)
 
 

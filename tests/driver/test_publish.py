@@ -14,7 +14,7 @@ from tensorfusion_dra.core.kubernetes.slice_normal_form import (
     GATE_CONSUMABLE_CAPACITY,
     GATE_DEVICE_TAINTS,
 )
-from tensorfusion_dra.discovery import simulated
+from tensorfusion_dra.discovery.simulated import simulated_discovery
 from tensorfusion_dra.driver.catalog import CatalogReader
 from tensorfusion_dra.driver.publish import Publisher
 from tensorfusion_dra.driver.repairs import Repairs
@@ -29,14 +29,14 @@ from tests.support.ports import (
 NODE = Node(name="node-01", gpupool="default", qos="medium")
 SLICE = "tensor-fusion-resource-slice-node-01"
 XID_79 = CardEvent(
-    gpu_uuid=simulated.from_text("1xT4", node_name="node-01").read().gpus[0].uuid,
+    gpu_uuid=simulated_discovery.from_text("1xT4", node_name="node-01").read().gpus[0].uuid,
     kind=EventKind.XID,
     code=79,
 )
 
 
 def cards(text: str = "2xA100-SXM4-80GB") -> Inventory:
-    return simulated.from_text(text, node_name=NODE.name).read()
+    return simulated_discovery.from_text(text, node_name=NODE.name).read()
 
 
 class Setup:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.discovery import nvml_machine
-from tests.discovery.nvml_machine import Machine
+from tests.discovery.nvml import nvml_machine
+from tests.discovery.nvml.nvml_machine import Machine
 from tests.faults import fault_points
 from tests.faults.fault_points import FaultPoints
 from tests.faults.node import Node

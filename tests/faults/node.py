@@ -18,7 +18,7 @@ from tensorfusion_dra.simulator.api.gates import DEFAULT_GATES
 from tensorfusion_dra.simulator.apiserver import ApiServer
 from tensorfusion_dra.simulator.node import rpc
 from tensorfusion_dra.simulator.rest import CLAIMS, NODES, SLICES, Client, Json
-from tests.discovery import nvml_machine
+from tests.discovery.nvml import nvml_machine
 from tests.support.forks import Starter
 from tests.support.kubelet import PluginClient
 from tests.support.waiting import PATIENCE_SECONDS, eventually

@@ -19,12 +19,13 @@ from tensorfusion_dra.app.shared import node_settings
 from tensorfusion_dra.app.shared.node_settings import Settings
 from tensorfusion_dra.cluster.api import Api
 from tensorfusion_dra.core.errors import DriverError, InputError, RetryableError
-from tensorfusion_dra.discovery import models, profile, sysfs
-from tensorfusion_dra.discovery.driver_files import HostDriverFiles
-from tensorfusion_dra.discovery.host import HostSizes
-from tensorfusion_dra.discovery.toolkit_specs import ToolkitSpecs
-from tests.discovery import nvml_machine
-from tests.discovery.nvml_machine import Machine
+from tensorfusion_dra.discovery import models, sysfs
+from tensorfusion_dra.discovery.host.driver_files import HostDriverFiles
+from tensorfusion_dra.discovery.host.sizes import HostSizes
+from tensorfusion_dra.discovery.host.toolkit_specs import ToolkitSpecs
+from tensorfusion_dra.discovery.simulated import profile
+from tests.discovery.nvml import nvml_machine
+from tests.discovery.nvml.nvml_machine import Machine
 from tests.faults.damage import damaged
 from tests.support.tally import INPUTS_DAMAGED, Tally
 

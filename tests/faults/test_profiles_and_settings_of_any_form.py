@@ -15,7 +15,7 @@ from tensorfusion_dra.app.shared.node_settings import Settings
 from tensorfusion_dra.core.devices import slices
 from tensorfusion_dra.core.errors import InputError, RetryableError
 from tensorfusion_dra.core.kubernetes import slice_rules
-from tensorfusion_dra.discovery import simulated
+from tensorfusion_dra.discovery.simulated import simulated_discovery
 from tensorfusion_dra.driver.catalog import CatalogReader
 from tests.faults.mutations import ANYTHING, bounded, mutated
 from tests.support.gpus import NODE
@@ -55,7 +55,9 @@ def test_what_a_profile_describes_can_be_published_or_is_refused(
         file.write_text(yaml.dump(document), encoding="utf-8", errors="surrogatepass")
         tally[INPUTS_FUZZED] += 1
         with contextlib.suppress(InputError):
-            catalog = CatalogReader(simulated.from_text(str(file), node_name=NODE.name), NODE)
+            catalog = CatalogReader(
+                simulated_discovery.from_text(str(file), node_name=NODE.name), NODE
+            )
             with contextlib.suppress(RetryableError):  # the profile says: no driver yet
                 catalog.refresh()
             published.append(devices_of(catalog))

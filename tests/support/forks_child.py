@@ -33,10 +33,8 @@ import kubernetes.config  # noqa: F401 - for the forks
 
 from tensorfusion_dra import cli
 from tensorfusion_dra.app.simulate import plugin_process
-from tensorfusion_dra.discovery import (
-    models,
-    nvml,  # noqa: F401 - for the forks
-)
+from tensorfusion_dra.discovery import models
+from tensorfusion_dra.discovery.nvml import nvml_discovery  # noqa: F401 - for the forks
 from tests.support import forks
 
 _APPEND: Final = os.O_WRONLY | os.O_CREAT | os.O_APPEND

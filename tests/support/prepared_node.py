@@ -18,7 +18,7 @@ from tensorfusion_dra.core.claims.tenancy import Rules
 from tensorfusion_dra.core.devices.device import Node
 from tensorfusion_dra.core.devices.gpu import Gpu, Inventory
 from tensorfusion_dra.core.devices.sharing import Isolation
-from tensorfusion_dra.discovery import simulated
+from tensorfusion_dra.discovery.simulated import simulated_discovery
 from tensorfusion_dra.driver.catalog import CatalogReader
 from tensorfusion_dra.driver.node_offers import NodeOffers
 from tensorfusion_dra.driver.outcomes import Failure
@@ -51,7 +51,7 @@ NODE = Node(name="node-01", gpupool="default", qos="medium")
 
 @cache
 def inventory(text: str = "2xA100-SXM4-80GB") -> Inventory:
-    return simulated.from_text(text, node_name=NODE.name).read()
+    return simulated_discovery.from_text(text, node_name=NODE.name).read()
 
 
 GPU_0, GPU_1 = (gpu.uuid.lower() for gpu in inventory().gpus)

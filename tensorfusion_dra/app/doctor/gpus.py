@@ -15,7 +15,7 @@ from tensorfusion_dra.core.doctor import cards as judge
 from tensorfusion_dra.core.doctor.cards import Access
 from tensorfusion_dra.core.doctor.finding import Finding
 from tensorfusion_dra.core.errors import FatalError, RetryableError
-from tensorfusion_dra.discovery.host import HostSizes
+from tensorfusion_dra.discovery.host.sizes import HostSizes
 from tensorfusion_dra.driver.catalog import Catalog, CatalogReader
 from tensorfusion_dra.driver.ports.discovery import Discovery
 

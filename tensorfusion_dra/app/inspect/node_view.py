@@ -17,7 +17,7 @@ from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.devices.health import Sickness
 from tensorfusion_dra.core.errors import DriverError, RetryableError
-from tensorfusion_dra.discovery.host import HostSizes
+from tensorfusion_dra.discovery.host.sizes import HostSizes
 from tensorfusion_dra.driver.catalog import Catalog, CatalogReader
 from tensorfusion_dra.driver.ports.discovery import Discovery
 from tensorfusion_dra.state import ledger_reading

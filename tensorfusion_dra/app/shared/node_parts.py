@@ -11,11 +11,12 @@ from tensorfusion_dra.core.claims.enforcers.mps import Mps
 from tensorfusion_dra.core.claims.enforcers.tensor_fusion import TensorFusion
 from tensorfusion_dra.core.claims.tenancy import Rules
 from tensorfusion_dra.core.devices.device import Node
-from tensorfusion_dra.discovery import models, simulated
-from tensorfusion_dra.discovery.device_nodes import HostDeviceNodes
-from tensorfusion_dra.discovery.driver_files import HostDriverFiles
-from tensorfusion_dra.discovery.nvml import NvmlDiscovery
-from tensorfusion_dra.discovery.simulated import SimulatedDiscovery
+from tensorfusion_dra.discovery import models
+from tensorfusion_dra.discovery.host.device_nodes import HostDeviceNodes
+from tensorfusion_dra.discovery.host.driver_files import HostDriverFiles
+from tensorfusion_dra.discovery.nvml.nvml_discovery import NvmlDiscovery
+from tensorfusion_dra.discovery.simulated import simulated_discovery
+from tensorfusion_dra.discovery.simulated.simulated_discovery import SimulatedDiscovery
 from tensorfusion_dra.driver.node_offers import NodeOffers
 from tensorfusion_dra.state import boot
 
@@ -92,7 +93,7 @@ def discovery(settings: Settings, running: ExitStack) -> NvmlDiscovery | Simulat
     """
     table = models.load(Path(settings.gpu_models) if settings.gpu_models else None)
     if settings.simulated_gpus:
-        return simulated.from_text(
+        return simulated_discovery.from_text(
             settings.simulated_gpus, node_name=settings.node_name, table=table
         )
     nvml = NvmlDiscovery(

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.discovery.nvml_machine import Machine, answers, card, uuid
+from tests.discovery.nvml.nvml_machine import Machine, answers, card, uuid
 from tests.support.compiler import compiler
 from tests.support.waiting import PATIENCE_SECONDS
 

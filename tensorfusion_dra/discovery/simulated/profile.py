@@ -10,8 +10,9 @@ from typing import Final
 from tensorfusion_dra.core.errors import InputError
 from tensorfusion_dra.core.kubernetes import quantity
 from tensorfusion_dra.core.kubernetes.quantity import MIB, NANO, Quantity, QuantityError
-from tensorfusion_dra.discovery import cards, yaml_file
-from tensorfusion_dra.discovery.cards import Card
+from tensorfusion_dra.discovery import yaml_file
+from tensorfusion_dra.discovery.simulated import cards
+from tensorfusion_dra.discovery.simulated.cards import Card
 from tensorfusion_dra.discovery.yaml_file import shown
 
 MAX_GPUS: Final = 256

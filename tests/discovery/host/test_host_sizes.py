@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tensorfusion_dra.core.errors import RetryableError
-from tensorfusion_dra.discovery.host import HostSizes
+from tensorfusion_dra.discovery.host.sizes import HostSizes
 
 
 def test_memory_is_the_machines_total_in_bytes(tmp_path: Path) -> None:

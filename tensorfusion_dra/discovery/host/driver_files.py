@@ -7,8 +7,8 @@ from typing import Final
 
 from tensorfusion_dra.core.claims.mounts import Mount
 from tensorfusion_dra.core.errors import RetryableError
-from tensorfusion_dra.discovery import driver_root
-from tensorfusion_dra.discovery.toolkit_specs import ToolkitSpecs
+from tensorfusion_dra.discovery.host import driver_root
+from tensorfusion_dra.discovery.host.toolkit_specs import ToolkitSpecs
 
 _CUDA: Final = "libcuda.so.1"
 _REQUIRED: Final = (_CUDA, "libnvidia-ml.so.1")

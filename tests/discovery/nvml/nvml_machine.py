@@ -13,7 +13,7 @@ from tests.support import forks
 from tests.support.compiler import compiler
 from tests.support.waiting import PATIENCE_SECONDS
 
-_CHILD = "tests.discovery.nvml_child"
+_CHILD = "tests.discovery.nvml.nvml_child"
 SOURCE = Path(__file__).with_name("fake_nvml.c")
 
 MIB = 2**20

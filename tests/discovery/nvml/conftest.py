@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.discovery.nvml_machine import Machine, build
+from tests.discovery.nvml.nvml_machine import Machine, build
 
 
 @pytest.fixture(scope="session")

@@ -21,7 +21,7 @@ from tests.app.node_plugin.health_cluster import (
     taints,
 )
 from tests.app.node_plugin.test_node_plugin_process import cluster_with, log_lines, slice_writes
-from tests.discovery.nvml_machine import answers, card, uuid
+from tests.discovery.nvml.nvml_machine import answers, card, uuid
 
 XID, DOUBLE_BIT_ECC, FATAL_POISON, RECOVERY_ACTION = 0x8, 0x2, 0x2000, 0x8000
 GPU_0, GPU_1 = (uuid(index).lower() for index in range(2))

@@ -11,11 +11,12 @@ import pynvml
 
 from tensorfusion_dra.core.devices.gpu import Inventory
 from tensorfusion_dra.core.errors import FatalError, RetryableError
-from tensorfusion_dra.discovery import estimate, nvml_library, recording, sysfs
+from tensorfusion_dra.discovery import estimate, recording, sysfs
 from tensorfusion_dra.discovery.models import ModelTable, Rating
-from tensorfusion_dra.discovery.nvml_events import NvmlEvents
-from tensorfusion_dra.discovery.nvml_library import Loaded
-from tensorfusion_dra.discovery.own_thread import ClosedError, OverdueError, OwnThread
+from tensorfusion_dra.discovery.nvml import nvml_library
+from tensorfusion_dra.discovery.nvml.events import NvmlEvents
+from tensorfusion_dra.discovery.nvml.nvml_library import Loaded
+from tensorfusion_dra.discovery.nvml.own_thread import ClosedError, OverdueError, OwnThread
 from tensorfusion_dra.discovery.recording import GpuAnswers, Recording, Refusal
 from tensorfusion_dra.driver.ports.discovery import HungError
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.discovery.nvml_machine import MIB, Machine, answers, card, uuid
+from tests.discovery.nvml.nvml_machine import MIB, Machine, answers, card, uuid
 
 NOT_SUPPORTED = "!3"
 GPU_IS_LOST = "!15"

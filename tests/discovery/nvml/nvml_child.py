@@ -19,7 +19,7 @@ from typing import Any
 
 from tensorfusion_dra.core.errors import DriverError, RetryableError
 from tensorfusion_dra.discovery import models
-from tensorfusion_dra.discovery.nvml import NvmlDiscovery
+from tensorfusion_dra.discovery.nvml.nvml_discovery import NvmlDiscovery
 from tests.support.waiting import PATIENCE_SECONDS
 
 

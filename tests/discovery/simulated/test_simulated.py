@@ -10,15 +10,16 @@ import pytest
 from tensorfusion_dra.core.devices.gpu import Gpu, TflopsSource
 from tensorfusion_dra.core.errors import InputError, RetryableError
 from tensorfusion_dra.core.kubernetes.quantity import MIB
-from tensorfusion_dra.discovery import cards, models, profile, simulated
-from tensorfusion_dra.discovery.simulated import SimulatedDiscovery
+from tensorfusion_dra.discovery import models
+from tensorfusion_dra.discovery.simulated import cards, profile, simulated_discovery
+from tensorfusion_dra.discovery.simulated.simulated_discovery import SimulatedDiscovery
 from tensorfusion_dra.driver.ports.discovery import Discovery
 
 GIB = 2**30
 
 
 def gpus(text: str, node_name: str = "node-1") -> tuple[Gpu, ...]:
-    return simulated.from_text(text, node_name=node_name).read().gpus
+    return simulated_discovery.from_text(text, node_name=node_name).read().gpus
 
 
 def written(folder: Path, text: str) -> str:
@@ -45,7 +46,7 @@ def test_it_keeps_the_promise_of_the_port() -> None:
     def read(discovery: Discovery) -> int:
         return len(discovery.read().gpus)
 
-    assert read(simulated.from_text("1xT4", node_name="node-1")) == 1
+    assert read(simulated_discovery.from_text("1xT4", node_name="node-1")) == 1
 
 
 def test_a_shorthand_makes_that_many_cards() -> None:
@@ -141,7 +142,7 @@ def test_cards_sit_on_places_of_their_own() -> None:
 )
 def test_a_text_that_is_neither_shorthand_nor_file_is_refused(text: str, message: str) -> None:
     with pytest.raises(InputError) as caught:
-        simulated.from_text(text, node_name="node-1")
+        simulated_discovery.from_text(text, node_name="node-1")
 
     assert message in str(caught.value)
 
@@ -172,7 +173,7 @@ def test_a_profile_may_say_what_the_driver_keeps(tmp_path: Path) -> None:
     file = tmp_path / "profile.yaml"
     file.write_text("gpus: [{product: T4, reserved: 450Mi}, {product: T4}]")
 
-    found = simulated.from_text(str(file), node_name="node-01").read()
+    found = simulated_discovery.from_text(str(file), node_name="node-01").read()
 
     assert [gpu.reserved_bytes for gpu in found.gpus] == [450 * MIB, 0]
 
@@ -181,7 +182,9 @@ def test_compute_of_an_own_table_is_told_as_such(tmp_path: Path) -> None:
     own = tmp_path / "models.yaml"
     own.write_text("[{model: T4, fullModelName: Tesla T4, fp16TFlops: 60}]", encoding="utf-8")
 
-    (made,) = simulated.from_text("1xT4", node_name="n", table=models.load(own)).read().gpus
+    (made,) = (
+        simulated_discovery.from_text("1xT4", node_name="n", table=models.load(own)).read().gpus
+    )
 
     assert (made.milli_tflops, made.tflops_source) == (60_000, TflopsSource.FILE)
 
@@ -197,7 +200,7 @@ def test_compute_of_an_own_table_is_told_as_such(tmp_path: Path) -> None:
 def test_a_faulty_card_is_left_out_as_a_real_one(tmp_path: Path, fault: str, reason: str) -> None:
     text = written(tmp_path, f"gpus: [{{product: T4, fault: {fault}}}, {{product: L4}}]")
 
-    inventory = simulated.from_text(text, node_name="node-1").read()
+    inventory = simulated_discovery.from_text(text, node_name="node-1").read()
 
     assert [gpu.model for gpu in inventory.gpus] == ["L4"]
     (left,) = inventory.left_out
@@ -208,7 +211,7 @@ def test_a_faulty_card_is_left_out_as_a_real_one(tmp_path: Path, fault: str, rea
 def test_a_card_without_compute_is_left_out(tmp_path: Path) -> None:
     text = written(tmp_path, "gpus: [{product: NVIDIA X1, vram: 1Gi}]")
 
-    inventory = simulated.from_text(text, node_name="node-1").read()
+    inventory = simulated_discovery.from_text(text, node_name="node-1").read()
 
     assert inventory.gpus == ()
     assert inventory.left_out[0].reason.startswith("tflops: found 'NVIDIA X1' in no model table")
@@ -244,7 +247,7 @@ def test_the_driver_is_missing_for_its_time(tmp_path: Path) -> None:
 
 
 def test_raw_has_the_form_of_nvmls() -> None:
-    raw = json.loads(json.dumps(simulated.from_text("1xT4", node_name="node-1").raw()))
+    raw = json.loads(json.dumps(simulated_discovery.from_text("1xT4", node_name="node-1").raw()))
 
     assert raw["library"] == "simulated"
     (card,) = raw["gpus"]
@@ -294,7 +297,7 @@ def test_a_profile_that_is_wrong_is_refused(tmp_path: Path, text: str, message: 
     file = written(tmp_path, text)
 
     with pytest.raises(InputError) as caught:
-        simulated.from_text(file, node_name="node-1")
+        simulated_discovery.from_text(file, node_name="node-1")
 
     assert str(caught.value).startswith(file)
     assert message in str(caught.value)

@@ -11,9 +11,9 @@ from structlog.testing import capture_logs
 
 from tensorfusion_dra.core.devices.health import CardEvent
 from tensorfusion_dra.core.errors import InputError
-from tensorfusion_dra.discovery import simulated
-from tensorfusion_dra.discovery.live_profile import LiveProfile
-from tensorfusion_dra.discovery.simulated import SimulatedDiscovery
+from tensorfusion_dra.discovery.simulated import simulated_discovery
+from tensorfusion_dra.discovery.simulated.live_profile import LiveProfile
+from tensorfusion_dra.discovery.simulated.simulated_discovery import SimulatedDiscovery
 from tensorfusion_dra.driver.ports.discovery import HungError
 from tests.support.waiting import PATIENCE_SECONDS, eventually
 
@@ -28,7 +28,7 @@ def write(file: Path, *gpus: str, node: str = "") -> Path:
 
 
 def discovery(file: Path) -> SimulatedDiscovery:
-    return simulated.from_text(str(file), node_name="node-01")
+    return simulated_discovery.from_text(str(file), node_name="node-01")
 
 
 @contextmanager

@@ -9,8 +9,8 @@ import structlog
 
 from tensorfusion_dra.core.devices.health import CardEvent, EventKind
 from tensorfusion_dra.core.errors import InputError
-from tensorfusion_dra.discovery import profile
-from tensorfusion_dra.discovery.profile import NodeProfile
+from tensorfusion_dra.discovery.simulated import profile
+from tensorfusion_dra.discovery.simulated.profile import NodeProfile
 
 log = structlog.get_logger()
 

@@ -7,7 +7,7 @@ from typing import Final
 import pytest
 
 from tensorfusion_dra.core.errors import RetryableError
-from tensorfusion_dra.discovery.device_nodes import HostDeviceNodes
+from tensorfusion_dra.discovery.host.device_nodes import HostDeviceNodes
 
 NODES: Final = ("nvidiactl", "nvidia-uvm", "nvidia0")
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.discovery.nvml_machine import build
+from tests.discovery.nvml.nvml_machine import build
 
 
 def test_without_a_compiler_they_are_skipped(

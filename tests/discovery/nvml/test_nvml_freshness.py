@@ -1,7 +1,7 @@
 """Readings beside an open set of events: what they find, and when the set gives way."""
 
-from tests.discovery.nvml_machine import Machine, answers, card, uuid
-from tests.discovery.test_nvml_trouble import uuids
+from tests.discovery.nvml.nvml_machine import Machine, answers, card, uuid
+from tests.discovery.nvml.test_nvml_trouble import uuids
 
 
 def bind(machine: Machine, *indices: int) -> None:

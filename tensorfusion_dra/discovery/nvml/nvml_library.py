@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from tensorfusion_dra.core.errors import RetryableError
-from tensorfusion_dra.discovery.driver_root import LIBRARY_FOLDERS
+from tensorfusion_dra.discovery.host.driver_root import LIBRARY_FOLDERS
 
 SONAME: Final = "libnvidia-ml.so.1"
 

@@ -7,11 +7,12 @@ from typing import Final
 
 from tensorfusion_dra.core.devices.gpu import Inventory, TflopsSource
 from tensorfusion_dra.core.errors import RetryableError
-from tensorfusion_dra.discovery import cards, models, recording
-from tensorfusion_dra.discovery.live_profile import LiveProfile, SimulatedEvents
+from tensorfusion_dra.discovery import models, recording
 from tensorfusion_dra.discovery.models import ModelTable, Rating
-from tensorfusion_dra.discovery.profile import Fault, GpuProfile, NodeProfile
 from tensorfusion_dra.discovery.recording import GpuAnswers, Recording, Refusal
+from tensorfusion_dra.discovery.simulated import cards
+from tensorfusion_dra.discovery.simulated.live_profile import LiveProfile, SimulatedEvents
+from tensorfusion_dra.discovery.simulated.profile import Fault, GpuProfile, NodeProfile
 from tensorfusion_dra.discovery.sysfs import Place
 from tensorfusion_dra.driver.ports.discovery import HungError
 

@@ -10,7 +10,7 @@ import yaml
 from structlog.testing import capture_logs
 
 from tensorfusion_dra.core.errors import RetryableError
-from tensorfusion_dra.discovery.driver_files import HostDriverFiles
+from tensorfusion_dra.discovery.host.driver_files import HostDriverFiles
 
 UUID: Final = "GPU-8f3a0000-0000-4000-8000-00000000000A"
 VERSION: Final = "550.54.15"
