@@ -1,4 +1,4 @@
-"""What container runtimes ask of a CDI spec (container-device-interface, pkg/cdi)."""
+"""The rules by which container runtimes validate a CDI spec (CDI project, pkg/cdi)."""
 
 import re
 from collections.abc import Mapping
@@ -46,14 +46,14 @@ _HOOKS: Final = {
 
 
 class CdiError(DriverError):
-    """A CDI spec is wrong; a runtime ignores the whole file."""
+    """A CDI spec is invalid; runtimes ignore the whole file."""
 
 
 def check(spec: Mapping[str, Any]) -> None:
-    """Returns if a runtime would load the spec.
+    """Return if a runtime would load the spec.
 
     Raises:
-        CdiError: It would not; the text says why.
+        CdiError: A runtime would reject it; the text gives the reason.
     """
     _check_fields("spec", spec, _SPEC_FIELDS)
     version = _version(spec.get("cdiVersion"))
@@ -138,7 +138,7 @@ def _text(version: Version) -> str:
 
 
 def _needed_version(spec: Mapping[str, Any], device_class: str) -> tuple[Version, str]:
-    """The lowest version that allows what the spec uses, and what asks for it."""
+    """Return the lowest version that the spec can declare, and the feature that needs it."""
     devices = spec["devices"]
     edits = [spec.get("containerEdits") or {}, *(device["containerEdits"] for device in devices)]
     nodes = [node for edit in edits for node in edit.get("deviceNodes") or ()]

@@ -20,7 +20,7 @@ from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map
 MOST_ENTRIES: Final = 32
 """Attributes and capacities together."""
 MOST_VALUES: Final = 48
-"""Attribute values, each item of a list counted."""
+"""Attribute values; each item of a list counts."""
 MOST_TEXT_BYTES: Final = 64
 MOST_TAINTS: Final = 16
 MOST_CONDITIONS: Final = 4
@@ -45,11 +45,11 @@ _SEMVER: Final = re.compile(
 def device_errors(
     path: str, device: Mapping[str, object], *, per_device_nodes: bool = False
 ) -> Iterator[FieldError]:
-    """What is wrong with a device.
+    """Yield every rule violation of a device.
 
     Args:
-        path: Put before every error's path, with a dot; "" for none.
-        per_device_nodes: Whether the slice has perDeviceNodeSelection.
+        path: Prefix of every error's path, joined with a dot; "" for none.
+        per_device_nodes: True if the slice sets perDeviceNodeSelection.
     """
     at = f"{path}." if path else ""
     yield from name_rules.label(f"{at}name", device.get("name"))
@@ -79,7 +79,7 @@ def device_errors(
 
 
 def shape_errors(at: str, device: Mapping[str, object]) -> Iterator[FieldError]:
-    """Errors for containers and switches of the wrong JSON type."""
+    """Yield an error for each map, list or boolean field of the wrong JSON type."""
     for name in ("attributes", "capacity"):
         if not isinstance(device.get(name, {}), Mapping | None):
             yield wrong_type(f"{at}{name}", device[name], "an object")
@@ -92,7 +92,7 @@ def shape_errors(at: str, device: Mapping[str, object]) -> Iterator[FieldError]:
 
 
 def attribute_errors(path: str, attribute: object) -> Iterator[FieldError]:
-    """What is wrong with an attribute: exactly one value, of its type, not too long."""
+    """Yield the errors of an attribute: it needs exactly one value, of its type, not too long."""
     if not isinstance(attribute, Mapping):
         yield wrong_type(path, attribute, "an object with one of int, bool, string, version")
         return
@@ -176,7 +176,7 @@ def _consumption_errors(path: str, consumed: list[object]) -> Iterator[FieldErro
 
 
 def counters_errors(path: str, counters: object) -> Iterator[FieldError]:
-    """What is wrong with the counters of a counter set or of a consumption."""
+    """Yield the errors in the counters of a counter set or of a `consumesCounters` entry."""
     found = as_map(counters)
     if counters is not None and not isinstance(counters, Mapping):
         yield wrong_type(path, counters, "an object")
@@ -229,7 +229,7 @@ def _node_errors(
 
 
 def binding_errors(path: str, device: Mapping[str, object]) -> Iterator[FieldError]:
-    """What is wrong with the binding conditions of a device or of an allocation result."""
+    """Yield the errors in the binding conditions of a device or of an allocation result."""
     at = f"{path}." if path else ""
     lists: dict[str, list[object]] = {}
     for name in ("bindingConditions", "bindingFailureConditions"):
@@ -256,5 +256,5 @@ def binding_errors(path: str, device: Mapping[str, object]) -> Iterator[FieldErr
 
 
 def quoted(names: list[str]) -> str:
-    """The fields that are set, as the API server lists them."""
+    """Return field names in the API server's notation: {`nodeName`, `allNodes`}."""
     return "{" + ", ".join(f"`{name}`" for name in names) + "}"

@@ -1,4 +1,4 @@
-"""Findings about one field, worded as the API server words them."""
+"""Errors about single fields, worded as the API server words them."""
 
 import json
 from collections.abc import Iterable
@@ -9,7 +9,7 @@ from tensorfusion_dra.core import printable
 
 
 class Reason(StrEnum):
-    """Why a field is refused (k8s.io/apimachinery/pkg/util/validation/field)."""
+    """Reason for refusing a field (k8s.io/apimachinery/pkg/util/validation/field)."""
 
     REQUIRED = "FieldValueRequired"
     INVALID = "FieldValueInvalid"
@@ -27,7 +27,7 @@ class FieldError:
     """One refused field.
 
     Attributes:
-        path: Such as ``spec.devices[0].name``; relative to whatever was checked.
+        path: Relative to the checked object, such as ``spec.devices[0].name``.
         text: What was found and what was expected.
     """
 
@@ -36,62 +36,62 @@ class FieldError:
     text: str
 
     def __str__(self) -> str:
-        """Path and text as one printable line: a path may hold names from outside."""
+        """Return path and text as one printable line: a path may contain untrusted names."""
         return printable.one_line(f"{self.path}: {self.text}" if self.path else self.text)
 
 
 def required(path: str, expected: str = "") -> FieldError:
-    """A value is missing."""
+    """Return the error for a missing value."""
     return FieldError(path, Reason.REQUIRED, _joined("Required value", expected))
 
 
 def invalid(path: str, found: object, expected: str) -> FieldError:
-    """A value breaks a rule."""
+    """Return the error for a value that breaks a rule."""
     return FieldError(path, Reason.INVALID, f"Invalid value: {shown(found)}: {expected}")
 
 
 def wrong_type(path: str, found: object, expected: str) -> FieldError:
-    """A value has another JSON type than its field."""
+    """Return the error for a value of the wrong JSON type."""
     text = f"Invalid value: {shown(found)}: expected {expected}"
     return FieldError(path, Reason.TYPE, text)
 
 
 def not_supported(path: str, found: object, supported: Iterable[str]) -> FieldError:
-    """A value is none of a closed set."""
+    """Return the error for a value outside a closed set."""
     values = ", ".join(shown(value) for value in sorted(supported))
     text = f"Unsupported value: {shown(found)}: supported values: {values}"
     return FieldError(path, Reason.NOT_SUPPORTED, text)
 
 
 def duplicate(path: str, found: object) -> FieldError:
-    """A value occurs twice where each occurs once."""
+    """Return the error for a value that must be unique and is not."""
     return FieldError(path, Reason.DUPLICATE, f"Duplicate value: {shown(found)}")
 
 
 def forbidden(path: str, expected: str) -> FieldError:
-    """A value may not be set here."""
+    """Return the error for a field that must not be set here."""
     return FieldError(path, Reason.FORBIDDEN, _joined("Forbidden", expected))
 
 
 def too_long(path: str, most_bytes: int) -> FieldError:
-    """A text has too many bytes."""
+    """Return the error for a string of too many bytes."""
     text = f"Too long: may not be more than {most_bytes} bytes"
     return FieldError(path, Reason.TOO_LONG, text)
 
 
 def too_many(path: str, found: int, most: int) -> FieldError:
-    """A list or map has too many entries."""
+    """Return the error for a list or map with too many entries."""
     text = f"Too many: {found}: must have at most {most} items"
     return FieldError(path, Reason.TOO_MANY, text)
 
 
 def not_found(path: str, found: object) -> FieldError:
-    """A value names something that is not there."""
+    """Return the error for a reference to something that does not exist."""
     return FieldError(path, Reason.NOT_FOUND, f"Not found: {shown(found)}")
 
 
 def shown(value: object) -> str:
-    """A value as it appears inside a text: JSON, cut where it is long."""
+    """Return a value as JSON for an error text, truncated to 512 characters."""
     text = json.dumps(value, ensure_ascii=False, default=str)
     return text if len(text) <= 512 else f"{text[:509]}..."
 

@@ -7,9 +7,10 @@ Operation = dict[str, Any]
 
 
 def between(before: object, after: object) -> list[Operation]:
-    """The operations that make the second document of the first one.
+    """Return the operations that turn the first document into the second.
 
-    Lists keep the order of their elements: what was added is looked for at the end.
+    Lists are compared index by index, so additional elements are expected at the end. A list that
+    became shorter is replaced as a whole.
     """
     return list(_operations("", before, after))
 
@@ -43,7 +44,7 @@ def _of_objects(
 
 
 def _is_same(one: object, other: object) -> bool:
-    """Equal in JSON: to Python, true is 1 and 1 is 1.0 as well."""
+    """Return True if two scalars are equal in JSON; to Python, True, 1 and 1.0 are equal."""
     return type(one) is type(other) and one == other and not isinstance(one, dict | list)
 
 

@@ -1,4 +1,4 @@
-"""How Kubernetes spells names: labels, subdomains, pools, attributes, label keys, uids."""
+"""Kubernetes' syntax rules for names: labels, subdomains, pools, attributes, label keys, uids."""
 
 import re
 from collections.abc import Iterator
@@ -28,22 +28,22 @@ _UID: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a
 
 
 def size(text: str) -> int:
-    """Bytes in UTF-8; half a surrogate pair, which JSON can hold, counts as three."""
+    """Return the size in bytes of UTF-8; an unpaired surrogate, which JSON allows, counts as 3."""
     return len(text.encode(errors="surrogatepass"))
 
 
 def label(path: str, name: object) -> Iterator[FieldError]:
-    """Errors, unless it is an RFC 1123 label: devices, requests, counters."""
+    """Yield errors unless the name is an RFC 1123 label (devices, requests, counters)."""
     yield from _spelled(path, name, _LABEL, "a lowercase RFC 1123 label", _LABEL_BYTES)
 
 
 def subdomain(path: str, name: object) -> Iterator[FieldError]:
-    """Errors, unless it is an RFC 1123 subdomain: objects, nodes, device classes."""
+    """Yield errors unless the name is an RFC 1123 subdomain (objects, nodes, device classes)."""
     yield from _spelled(path, name, _SUBDOMAIN, "a lowercase RFC 1123 subdomain", _SUBDOMAIN_BYTES)
 
 
 def driver(path: str, name: object) -> Iterator[FieldError]:
-    """Errors, unless it is a driver's name; upper case passes, as it does in the API."""
+    """Yield errors unless it is a driver's name; upper case is valid, as in the API."""
     if name in (None, ""):
         yield required(path)
     elif not isinstance(name, str):
@@ -56,7 +56,7 @@ def driver(path: str, name: object) -> Iterator[FieldError]:
 
 
 def pool(path: str, name: object) -> Iterator[FieldError]:
-    """Errors, unless it is a pool's name: RFC 1123 subdomains between slashes."""
+    """Yield errors unless it is a pool's name: RFC 1123 subdomains separated by slashes."""
     if name in (None, ""):
         yield required(path)
     elif not isinstance(name, str):
@@ -69,10 +69,10 @@ def pool(path: str, name: object) -> Iterator[FieldError]:
 
 
 def qualified(path: str, name: str) -> Iterator[FieldError]:
-    """Errors, unless it is the key of an attribute or a capacity: ``[domain/]identifier``.
+    """Yield errors unless it is the key of an attribute or a capacity: ``[domain/]identifier``.
 
-    The API lets a key with more than one slash pass unchecked; here it is refused, for no
-    selector could name it.
+    The API server accepts a key with more than one slash unchecked. Here it is an error, because
+    no selector could name it.
     """
     domain, slash, identifier = name.rpartition("/")
     if slash and not domain:
@@ -89,7 +89,7 @@ def qualified(path: str, name: str) -> Iterator[FieldError]:
 
 
 def fully_qualified(path: str, name: object) -> Iterator[FieldError]:
-    """Errors, unless it is an attribute's name with its domain."""
+    """Yield errors unless it is an attribute's name with its domain."""
     if not isinstance(name, str):
         yield wrong_type(path, name, "string")
         return
@@ -101,7 +101,7 @@ def fully_qualified(path: str, name: object) -> Iterator[FieldError]:
 
 
 def label_key(path: str, key: object) -> Iterator[FieldError]:
-    """Errors, unless it is the key of a label: ``[prefix/]name``."""
+    """Yield errors unless it is the key of a label: ``[prefix/]name``."""
     if not isinstance(key, str):
         yield wrong_type(path, key, "string")
         return
@@ -114,7 +114,7 @@ def label_key(path: str, key: object) -> Iterator[FieldError]:
 
 
 def label_value(path: str, value: object) -> Iterator[FieldError]:
-    """Errors, unless it is the value of a label; empty ones are."""
+    """Yield errors unless it is the value of a label; an empty value is valid."""
     if not isinstance(value, str):
         yield wrong_type(path, value, "string")
     elif value and (size(value) > _LABEL_BYTES or not _LABEL_NAME.fullmatch(value)):
@@ -123,7 +123,7 @@ def label_value(path: str, value: object) -> Iterator[FieldError]:
 
 
 def uid(path: str, value: object) -> Iterator[FieldError]:
-    """Errors, unless it is a UUID as RFC 4122 normalises it."""
+    """Yield errors unless it is a UUID in RFC 4122 normalized form."""
     if not isinstance(value, str) or not _UID.fullmatch(value):
         yield invalid(path, value, "uid must be in RFC 4122 normalized form, in lower case")
 

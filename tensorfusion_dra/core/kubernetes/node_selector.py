@@ -1,4 +1,4 @@
-"""Which nodes a Kubernetes NodeSelector selects (component-helpers, nodeaffinity package)."""
+"""Evaluation of a NodeSelector against a node (component-helpers, nodeaffinity package)."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -14,14 +14,14 @@ _FIELD: Final = "metadata.name"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeLabels:
-    """What a selector sees of a node."""
+    """The parts of a node that a selector reads."""
 
     name: str
     labels: Mapping[str, str]
 
     @classmethod
     def of(cls, node: Mapping[str, Any]) -> "NodeLabels":
-        """What a selector sees of a Node object."""
+        """Return the name and labels of a Node object."""
         metadata = node["metadata"]
         return cls(name=str(metadata["name"]), labels=dict(metadata.get("labels") or {}))
 
@@ -33,7 +33,7 @@ class _Requirement:
     values: tuple[str, ...]
 
     def holds(self, value: str | None) -> bool:
-        """Whether it holds for this value of its key; None for a node without the key."""
+        """Return True if the value of its key satisfies it; None means the key is absent."""
         match self.operator:
             case "In":
                 return value in self.values
@@ -50,10 +50,12 @@ class _Requirement:
 
 
 def selects(selector: object, node: NodeLabels) -> bool:
-    """Whether any of the selector's terms matches; an absent selector or an empty term does not.
+    """Return True if any of the selector's terms matches.
+
+    An absent selector and an empty term match no node.
 
     Raises:
-        InputError: No term matches and some cannot be read; names everything wrong with them.
+        InputError: No term matches and at least one is malformed; the text lists all errors.
     """
     if selector is None:
         return False
@@ -126,10 +128,10 @@ def _label_error(found: _Requirement) -> str:
 
 
 def _items(parent: object, name: str, path: str, errors: list[str]) -> Sequence[object]:
-    """The list of this name; what keeps a selector from being read goes to the errors.
+    """Return the list in a field of the parent; append what is malformed to the errors.
 
-    A field that nobody knows would narrow the selection if it were understood, so it is no
-    less wrong than a value of the wrong type.
+    An unknown field is an error like a wrong type: it may be meant to narrow the selection, so
+    ignoring it could select too many nodes.
     """
     known = ("matchFields", "matchExpressions") if path else ("nodeSelectorTerms",)
     if not isinstance(parent, Mapping):

@@ -18,7 +18,7 @@ _NO_OPERATOR: Final = "not a valid selector operator"
 
 
 def errors(path: str, selector: object) -> Iterator[FieldError]:
-    """What is wrong with a node selector."""
+    """Yield every rule violation of a node selector."""
     where = f"{path}.nodeSelectorTerms"
     terms = as_map(selector).get("nodeSelectorTerms")
     if not isinstance(selector, Mapping) or not isinstance(terms, list | None):

@@ -19,15 +19,15 @@ MOST_VALID_VALUES: Final = 10
 
 
 def capacity_errors(path: str, capacity: object, *, shared: bool) -> Iterator[FieldError]:
-    """What is wrong with one capacity.
+    """Yield every rule violation of one capacity.
 
     Args:
-        shared: Whether the device allows multiple allocations.
+        shared: True if the device allows multiple allocations.
     """
     if not isinstance(capacity, Mapping):
         yield wrong_type(path, capacity, "an object with value")
         return
-    # A missing value is 0 to the API server.
+    # The API server treats a missing value as 0.
     value = capacity.get("value", "0")
     policy = capacity.get("requestPolicy")
     yield from _quantity_errors(f"{path}.value", value)
@@ -143,9 +143,12 @@ def _range_errors(
 def _step_errors(
     path: str, amounts: list[Quantity], *, least: Quantity, step: Quantity
 ) -> Iterator[FieldError]:
-    """Whole numbers only: fractions are rounded up, as Quantity.Value() does."""
+    """Yield an error for each amount that is not a whole number of steps above the least.
+
+    Fractions are rounded up first, as Quantity.Value() does in Go.
+    """
     if step.ceil() == 0:
-        # The API server divides by it and answers 500.
+        # The API server would divide by zero here and answer 500.
         yield invalid(path, str(step), "must not be zero")
         return
     for amount in amounts:

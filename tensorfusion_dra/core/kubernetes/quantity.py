@@ -1,4 +1,4 @@
-"""Kubernetes quantities, exactly: parsed without loss, printed as the API server prints them."""
+"""Kubernetes quantities: parsed without loss, printed in the API server's canonical form."""
 
 import re
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ _MAX_NANO: Final = (2**63 - 1) * NANO
 _MAX_LENGTH: Final = 64
 _MAX_EXPONENT: Final = 99
 
-# [0-9] and not \d: Python's \d also matches digits of other scripts, which Kubernetes refuses.
+# [0-9] instead of \d: Python's \d also matches digits of other scripts, which Kubernetes refuses.
 _SHAPE: Final = re.compile(
     r"(?P<sign>[+-]?)(?P<number>[0-9]+(?:\.[0-9]*)?|\.[0-9]+)"
     r"(?P<suffix>[KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]+|)",
@@ -38,16 +38,16 @@ _BINARY: Final = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
 
 
 class QuantityError(DriverError):
-    """A text is no Kubernetes quantity."""
+    """A value is not a Kubernetes quantity."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Quantity:
-    """An amount as Kubernetes holds it: a whole number of billionths.
+    """An amount as Kubernetes represents it: a whole number of billionths.
 
     Attributes:
         nano: The amount times 10**9; exact, because Kubernetes keeps no finer digits.
-        family: How it is written; 1Gi and 1073741824 are equal and differ in this alone.
+        family: Notation. Not compared: 1Gi and 1073741824 are equal and differ only in it.
     """
 
     nano: int
@@ -55,17 +55,17 @@ class Quantity:
 
     @classmethod
     def whole(cls, amount: int) -> "Quantity":
-        """The quantity of a whole number, written in decimal."""
+        """Return the quantity of a whole number, in decimal notation."""
         return cls(amount * NANO)
 
     @classmethod
     def milli(cls, amount: int) -> "Quantity":
-        """The quantity of a number of thousandths, written in decimal."""
+        """Return the quantity of a number of thousandths, in decimal notation."""
         return cls(amount * (NANO // 1000))
 
     @classmethod
     def of_bytes(cls, amount: int) -> "Quantity":
-        """The quantity of a number of bytes, written with Ki, Mi, Gi."""
+        """Return the quantity of a number of bytes, in binary notation (Ki, Mi, Gi)."""
         return cls(amount * NANO, "binary")
 
     def __add__(self, other: "Quantity") -> "Quantity":
@@ -75,13 +75,13 @@ class Quantity:
         return Quantity(self.nano - other.nano, self.family)
 
     def ceil(self) -> int:
-        """The amount as an integer, fractions rounded up, as Quantity.Value() does in Go."""
+        """Return the amount as an integer, fractions rounded up as by Go's Quantity.Value()."""
         return -(-self.nano // NANO)
 
     def __str__(self) -> str:
-        """The canonical form: no fraction digits, the largest suffix that keeps it exact.
+        """Return the canonical form: no fraction digits, the largest suffix that is exact.
 
-        A binary amount that is no whole number, or below 1024, is written in decimal.
+        A binary amount that is not a whole number, or is below 1024, is written in decimal.
         """
         if self.family == "binary" and abs(self.nano) >= 1024 * NANO and self.nano % NANO == 0:
             return _binary_text(self.nano // NANO)
@@ -89,14 +89,15 @@ class Quantity:
 
 
 def parse(text: object) -> Quantity:
-    """The quantity that a text or a JSON number stands for.
+    """Parse a string or a JSON integer into a quantity.
 
-    Beyond 2**63-1 it is capped and finer than 10**-9 it is rounded away from zero, as
-    k8s.io/apimachinery/pkg/api/resource does; there the cap is for Ki, Mi, Gi only, but nothing
-    that this driver counts comes near it.
+    An amount beyond 2**63-1 is capped, and a fraction finer than 10**-9 is rounded away from zero,
+    as in k8s.io/apimachinery/pkg/api/resource. There the cap applies to Ki, Mi, Gi only, but
+    nothing that this driver counts comes near it.
 
     Raises:
-        QuantityError: The value is no quantity, or longer than any sane one.
+        QuantityError: The value is not a quantity, is longer than 64 characters, or has an
+            exponent beyond 99.
     """
     if isinstance(text, int) and not isinstance(text, bool):
         text = str(text) if abs(text) < 10**_MAX_LENGTH else "a number of over 64 digits"

@@ -1,4 +1,4 @@
-"""AdmissionReview, admission.k8s.io/v1: what the API server asks, and what it is answered."""
+"""AdmissionReview (admission.k8s.io/v1): the API server's request and the webhook's response."""
 
 import base64
 import json
@@ -18,29 +18,30 @@ KIND: Final = "AdmissionReview"
 
 INVALID: Final = 422
 UNAVAILABLE: Final = 503
-"""The same request may pass later; who asks repeats it."""
+"""The same request may succeed later; the client retries it."""
 
 _REASONS: Final = {INVALID: "Invalid", UNAVAILABLE: "ServiceUnavailable"}
 _MOST_WARNING_CHARACTERS: Final = 256
-"""The API server cuts a longer one (apiserver's admission/plugin/webhook)."""
+"""The API server truncates a longer one (apiserver's admission/plugin/webhook)."""
 
 
 class ReviewError(DriverError):
-    """What came is no AdmissionReview that can be answered."""
+    """The body is not an AdmissionReview that can be answered."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Review:
-    """One request to the API server that is to be looked at.
+    """One request that the API server submits for admission.
 
     Attributes:
+        uid: Identifies the review; the response repeats it.
         group, kind: Of the object, such as resource.k8s.io and ResourceClaim.
         operation: CREATE, UPDATE, DELETE or CONNECT.
         subresource: "" for the object itself.
-        name: "" where the server will make one from generateName.
+        name: "" where the API server will generate one from generateName.
         document: The object; empty for a DELETE.
-        old: What is replaced or deleted; empty for a CREATE.
-        wait_seconds: For the answer.
+        old: The object that is replaced or deleted; empty for a CREATE.
+        wait_seconds: How long the API server waits for the response.
     """
 
     uid: str
@@ -62,18 +63,18 @@ class Review:
 
     @property
     def annotations(self) -> dict[str, str]:
-        """Of the object."""
+        """Annotations of the object."""
         return annotations_of(self.document)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What the API server is told.
+    """The webhook's decision on one review.
 
     Attributes:
-        changed: The object as it is to be; None leaves it as it is.
-        errors: Why the request is refused; it passes if there are none.
-        code: HTTP's, for a refusal.
+        changed: The object to store instead; None leaves it unchanged.
+        errors: Reasons for refusing the request; without any, it passes.
+        code: HTTP status code of a refusal.
     """
 
     changed: Mapping[str, Any] | None = None
@@ -86,13 +87,13 @@ PASSED: Final = Verdict()
 
 
 def parse(text: bytes, *, wait_seconds: float) -> Review:
-    """The review in a request's body.
+    """Parse a request's body into a review.
 
     Args:
-        wait_seconds: As long as the answer is waited for.
+        wait_seconds: How long the API server waits for the response.
 
     Raises:
-        ReviewError: It is none.
+        ReviewError: The body is not an AdmissionReview with a complete request.
     """
     try:
         document = json.loads(text)
@@ -121,7 +122,7 @@ def parse(text: bytes, *, wait_seconds: float) -> Review:
 
 
 def answer(review: Review, verdict: Verdict) -> Json:
-    """The AdmissionReview that tells the verdict."""
+    """Return the AdmissionReview that carries the verdict."""
     response: Json = {"uid": review.uid, "allowed": not verdict.errors}
     if verdict.warnings:
         response["warnings"] = [text[:_MOST_WARNING_CHARACTERS] for text in verdict.warnings]
@@ -137,13 +138,13 @@ def answer(review: Review, verdict: Verdict) -> Json:
 
 
 def annotations_of(document: Mapping[str, Any]) -> dict[str, str]:
-    """The annotations of any object."""
+    """Return the annotations of any object."""
     found = as_map(as_map(document.get("metadata")).get("annotations"))
     return {str(name): text for name, text in found.items() if isinstance(text, str)}
 
 
 def _status(review: Review, verdict: Verdict) -> Json:
-    """A metav1.Status; kubectl shows its causes one a line."""
+    """Return the refusal as a metav1.Status; kubectl prints each of its causes on a line."""
     causes = [
         {"reason": error.reason.value, "message": error.text, "field": error.path}
         for error in verdict.errors
@@ -170,5 +171,5 @@ def _object(holder: Mapping[str, Any], name: str, *, empty: bool = False) -> Jso
 def _text(holder: Mapping[str, Any], name: str, *, empty: bool = False) -> str:
     found = holder.get(name, "" if empty else None)
     if not isinstance(found, str) or not (found or empty):
-        raise ReviewError(f"{name}: found {str(found)[:80]!r}, expected a text")
+        raise ReviewError(f"{name}: found {str(found)[:80]!r}, expected a string")
     return found

@@ -1,4 +1,4 @@
-"""What the API server makes of devices that it stores: canonical quantities, dropped fields."""
+"""Comparison of devices with their stored form: canonical quantities, dropped fields."""
 
 from collections.abc import Mapping, Sequence
 from itertools import combinations
@@ -15,22 +15,22 @@ _GATES: Final = (GATE_CONSUMABLE_CAPACITY, GATE_DEVICE_TAINTS)
 KUBERNETES_DROPS: Final = tuple(
     frozenset(gates) for size in range(1, len(_GATES) + 1) for gates in combinations(_GATES, size)
 )
-"""Sets of gates that may be off together, the smallest first."""
+"""Sets of feature gates that may be off together, the smallest first."""
 
 Devices = Sequence[Mapping[str, Any]]
 
 
 def normal(devices: Devices) -> list[object]:
-    """Devices in a form in which equal means equal to the API server.
+    """Return the devices in a form that is equal wherever the API server sees no difference.
 
-    Quantities compare by amount (1024Mi is 1Gi), absent is the same as empty, and the time at
-    which a taint was added is the server's own.
+    Quantities become numbers, so that 1024Mi equals 1Gi. Empty fields are dropped, so that absent
+    equals empty. The `timeAdded` of taints is dropped, because the API server sets it.
     """
     return [_normal_device(device) for device in devices]
 
 
 def without(devices: Devices, gates: frozenset[str]) -> list[Mapping[str, Any]]:
-    """The devices as an API server with these feature gates off would keep them."""
+    """Return the devices as an API server with these feature gates off would store them."""
     return [_device_without(device, gates) for device in devices]
 
 
@@ -62,7 +62,7 @@ def _normal_device(device: Mapping[str, Any]) -> object:
 
 
 def _normal_amounts(value: object) -> object:
-    """The same structure with every quantity as a number of billionths."""
+    """Return the same structure with every quantity as a number of billionths."""
     if isinstance(value, Mapping):
         return {key: _normal_amounts(item) for key, item in value.items() if item is not None}
     if isinstance(value, list):

@@ -1,7 +1,8 @@
 """The API server's rules for a ResourceSlice (validation.go, Kubernetes 1.36).
 
-One bad device makes the API server refuse its whole slice, so the driver asks here before it
-writes, and leaves such a device out. The simulated API server refuses by the same rules.
+One bad device makes the API server refuse its whole slice. The driver therefore checks devices by
+these rules before it writes, and leaves bad ones out. The simulated API server applies the same
+rules.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,20 +30,20 @@ _NODE_FIELDS: Final = ("nodeName", "nodeSelector", "allNodes", "perDeviceNodeSel
 
 
 def device_violations(device: Mapping[str, object]) -> tuple[str, ...]:
-    """Why the API server would refuse a device; empty if it would not.
+    """Return the API server's reasons for refusing a device; empty if it would accept it.
 
-    The paths begin at the device: ``attributes[model].string: Too long: ...``.
+    Paths are relative to the device: ``attributes[model].string: Too long: ...``.
     """
     return tuple(str(error) for error in device_rules.device_errors("", device))
 
 
 def slice_violations(spec: Mapping[str, object]) -> tuple[str, ...]:
-    """Why the API server would refuse a ResourceSlice with this spec; empty if it would not."""
+    """Return the API server's reasons for refusing a ResourceSlice; empty if it would accept it."""
     return tuple(str(error) for error in slice_errors(spec))
 
 
 def slice_errors(spec: Mapping[str, object]) -> Iterator[FieldError]:
-    """What is wrong with the spec of a ResourceSlice."""
+    """Yield every rule violation of a ResourceSlice's spec."""
     yield from name_rules.driver("spec.driver", spec.get("driver"))
     yield from _pool_errors(spec.get("pool"))
     yield from _node_errors(spec)
@@ -53,7 +54,7 @@ def slice_errors(spec: Mapping[str, object]) -> Iterator[FieldError]:
 
 
 def most_devices(devices: Sequence[object]) -> int:
-    """How many devices a slice may have that holds these."""
+    """Return the maximum number of devices in a slice that contains these devices."""
     return MOST_DEVICES_ADVANCED if any(map(_is_advanced, devices)) else MOST_DEVICES
 
 

@@ -1,18 +1,18 @@
-"""Reads JSON of which nothing is known yet."""
+"""Accessors for JSON that has not been validated."""
 
 from collections.abc import Mapping
 
 
 def as_map(value: object) -> Mapping[str, object]:
-    """A JSON object; an empty one for anything else."""
+    """Return a JSON object as it is, and an empty one in place of any other value."""
     return value if isinstance(value, Mapping) else {}
 
 
 def as_list(value: object) -> list[object]:
-    """A JSON list; an empty one for anything else."""
+    """Return a JSON list as it is, and an empty one in place of any other value."""
     return value if isinstance(value, list) else []
 
 
 def name_of(value: object) -> str:
-    """The field `name` of a JSON object as a text; "" if it has none."""
+    """Return the field `name` of a JSON object as a string; "" if there is none."""
     return str(as_map(value).get("name", ""))

@@ -1,4 +1,4 @@
-"""The API server's rules for one device; each verdict was seen on a 1.36 API server."""
+"""The API server's rules for one device; each verdict was observed on a 1.36 API server."""
 
 from typing import Any, Final
 
@@ -13,12 +13,12 @@ SEMVER: Final = "must be a string compatible with semver.org spec 2.0.0"
 
 
 @pytest.mark.parametrize("name", ["a", "0", "a" * 63, "gpu-8f3a"])
-def test_a_device_name_is_a_label(name: str) -> None:
+def test_valid_device_name(name: str) -> None:
     assert slice_rules.device_violations(device(name)) == ()
 
 
 @pytest.mark.parametrize("name", ["", "GPU", "a" * 64, "-a", "a-", "a.b", "a_b", "é", "a\n"])
-def test_another_device_name_is_refused(name: str) -> None:
+def test_device_name_that_is_no_label_is_refused(name: str) -> None:
     (found,) = slice_rules.device_violations(device(name))
 
     assert found.startswith("name: Invalid value")
@@ -27,7 +27,7 @@ def test_another_device_name_is_refused(name: str) -> None:
 @pytest.mark.parametrize(
     "key", ["model", "_x", "A1", "a" * 32, "example.com/model", "A.b/c", "a" * 63 + "/b"]
 )
-def test_a_key_is_an_identifier_and_may_have_a_domain(key: str) -> None:
+def test_key_is_an_identifier_with_an_optional_domain(key: str) -> None:
     found = device(attributes={key: {"bool": True}}, capacity={key: {"value": "1"}})
 
     assert slice_rules.device_violations(found) == ()
@@ -36,7 +36,7 @@ def test_a_key_is_an_identifier_and_may_have_a_domain(key: str) -> None:
 @pytest.mark.parametrize(
     "key", ["", "1a", "a-b", "a" * 33, "/a", "a/", "a" * 64 + "/b", "a_b/c", "é", "a/b/c", "a\n"]
 )
-def test_another_key_is_refused(key: str) -> None:
+def test_malformed_key_is_refused(key: str) -> None:
     for field, value in (("attributes", {"int": 1}), ("capacity", {"value": "1"})):
         entry: Json = {field: {key: value}}
         found = slice_rules.device_violations(device(**entry))
@@ -62,7 +62,7 @@ def test_another_key_is_refused(key: str) -> None:
         {"int": 1, "bool": None},
     ],
 )
-def test_an_attribute_has_one_value_of_its_type(value: Json) -> None:
+def test_attribute_with_one_value_of_its_type_is_valid(value: Json) -> None:
     assert slice_rules.device_violations(device(attributes={"a": value})) == ()
 
 
@@ -91,13 +91,13 @@ def test_an_attribute_has_one_value_of_its_type(value: Json) -> None:
         ("A100", 'attributes[a]: Invalid value: "A100": expected an object'),
     ],
 )
-def test_another_attribute_is_refused(value: object, violation: str) -> None:
+def test_malformed_attribute_is_refused(value: object, violation: str) -> None:
     (found,) = slice_rules.device_violations(device(attributes={"a": value}))
 
     assert found.startswith(violation)
 
 
-def test_attributes_and_capacities_are_32_together() -> None:
+def test_at_most_32_attributes_and_capacities_together() -> None:
     fits = device(attributes=attributes(31))
     one_more = device(attributes=attributes(32))
 
@@ -107,7 +107,7 @@ def test_attributes_and_capacities_are_32_together() -> None:
     )
 
 
-def test_the_values_of_attributes_are_48_together() -> None:
+def test_at_most_48_attribute_values_together() -> None:
     lists: Json = {"a": {"ints": [1] * 24}, "b": {"strings": ["x"] * 23}, "c": {"int": 1}}
 
     fits = device(attributes=lists)
@@ -125,7 +125,7 @@ def test_the_values_of_attributes_are_48_together() -> None:
         [taint(effect="None", value="")],
     ],
 )
-def test_taints_within_the_limits_break_no_rule(taints: list[Json]) -> None:
+def test_valid_taints(taints: list[Json]) -> None:
     assert slice_rules.device_violations(device(taints=taints)) == ()
 
 
@@ -148,7 +148,7 @@ def test_taints_within_the_limits_break_no_rule(taints: list[Json]) -> None:
         ({}, "taints: Invalid value: {}: expected a list"),
     ],
 )
-def test_taints_that_break_a_rule(taints: object, violation: str) -> None:
+def test_malformed_taints_are_refused(taints: object, violation: str) -> None:
     (found,) = slice_rules.device_violations(device(taints=taints))
 
     assert found.startswith(violation)

@@ -1,4 +1,4 @@
-"""The patch between two documents makes the second one of the first, on the server's side too."""
+"""A JSON patch turns the first document into the second, also when a server applies it."""
 
 import copy
 
@@ -20,7 +20,7 @@ OBJECTS = st.dictionaries(st.text(alphabet="ab/~", max_size=3), VALUES, max_size
 
 
 @given(OBJECTS, OBJECTS)
-def test_a_patch_makes_the_second_document_of_the_first(
+def test_patch_turns_the_first_document_into_the_second(
     before: dict[str, object], after: dict[str, object]
 ) -> None:
     untouched = copy.deepcopy(before)
@@ -32,23 +32,23 @@ def test_a_patch_makes_the_second_document_of_the_first(
 
 
 @given(OBJECTS)
-def test_nothing_is_patched_between_equals(document: dict[str, object]) -> None:
+def test_equal_documents_need_no_patch(document: dict[str, object]) -> None:
     assert json_patch.between(document, copy.deepcopy(document)) == []
 
 
-def test_what_was_added_to_a_list_is_added_at_its_end() -> None:
+def test_additional_list_elements_are_appended() -> None:
     assert json_patch.between({"a": [1]}, {"a": [1, 2]}) == [
         {"op": "add", "path": "/a/-", "value": 2}
     ]
 
 
-def test_names_are_escaped() -> None:
+def test_field_names_are_escaped() -> None:
     assert json_patch.between({}, {"tensor-fusion.ai/x~y": 1}) == [
         {"op": "add", "path": "/tensor-fusion.ai~1x~0y", "value": 1}
     ]
 
 
-def test_true_is_not_one() -> None:
+def test_true_differs_from_1() -> None:
     assert json_patch.between({"a": 1}, {"a": True}) == [
         {"op": "replace", "path": "/a", "value": True}
     ]

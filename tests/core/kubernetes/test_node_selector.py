@@ -1,4 +1,4 @@
-"""A node selector selects what Kubernetes' own would."""
+"""Node selectors select the same nodes as in Kubernetes."""
 
 from typing import Any
 
@@ -49,7 +49,7 @@ def test_each_operator(found: dict[str, Any], selected: bool) -> None:
     assert node_selector.selects(expressions(found), NODE) is selected
 
 
-def test_one_term_is_enough_and_all_of_its_requirements_are_needed() -> None:
+def test_terms_are_ored_and_requirements_of_a_term_are_anded() -> None:
     prod, test = requirement("pool", "In", "prod"), requirement("pool", "In", "test")
     named = requirement("metadata.name", "In", "node-01")
 
@@ -64,7 +64,7 @@ def test_one_term_is_enough_and_all_of_its_requirements_are_needed() -> None:
 
 
 @pytest.mark.parametrize(("operator", "selected"), [("In", True), ("NotIn", False)])
-def test_a_field_selects_by_name(operator: str, selected: bool) -> None:
+def test_match_fields_select_by_node_name(operator: str, selected: bool) -> None:
     found = policy({"matchFields": [requirement("metadata.name", operator, "node-01")]})
 
     assert node_selector.selects(found, NODE) is selected
@@ -73,12 +73,12 @@ def test_a_field_selects_by_name(operator: str, selected: bool) -> None:
 @pytest.mark.parametrize(
     "found", [None, {}, policy(), policy({}), policy({"matchExpressions": [], "matchFields": None})]
 )
-def test_nothing_selects_nothing(found: Any) -> None:
+def test_absent_selector_and_empty_term_select_nothing(found: Any) -> None:
     assert not node_selector.selects(found, NODE)
 
 
 @pytest.mark.parametrize(
-    ("found", "told"),
+    ("found", "expected"),
     [
         ("prod", "nodeSelector: found 'prod', expected an object"),
         (
@@ -114,21 +114,21 @@ def test_nothing_selects_nothing(found: Any) -> None:
         ),
     ],
 )
-def test_what_cannot_be_read_is_named(found: Any, told: str) -> None:
+def test_malformed_selector_is_refused(found: Any, expected: str) -> None:
     with pytest.raises(InputError) as caught:
         node_selector.selects(found, NODE)
 
-    assert told in str(caught.value)
+    assert expected in str(caught.value)
 
 
-def test_all_that_is_wrong_is_named_at_once() -> None:
+def test_error_lists_every_malformed_part() -> None:
     found = policy({"matchExpressions": ["x"]}, {"matchFields": ["y"]})
 
     with pytest.raises(InputError, match=r"'x'.*; .*'y'"):
         node_selector.selects(found, NODE)
 
 
-def test_a_term_that_matches_wins_over_one_that_cannot_be_read() -> None:
+def test_matching_term_wins_over_a_malformed_one() -> None:
     found = policy("x", {"matchExpressions": [requirement("pool", "Exists")]})
 
     assert node_selector.selects(found, NODE)

@@ -1,4 +1,4 @@
-"""The API server's rules for capacities; each verdict was seen on a 1.36 API server."""
+"""The API server's rules for capacities; each verdict was observed on a 1.36 API server."""
 
 from typing import Any
 
@@ -13,23 +13,23 @@ Json = dict[str, Any]
 
 
 @pytest.mark.parametrize("value", ["0", "-1", "0.5", "1e3", "40Gi", 5])
-def test_a_capacity_is_any_quantity(value: object) -> None:
+def test_any_quantity_is_a_valid_capacity(value: object) -> None:
     assert slice_rules.device_violations(device(capacity={"vram": {"value": value}})) == ()
 
 
 @pytest.mark.parametrize("value", ["", "1 Gi", "abc", True, [], "1K"])
-def test_a_capacity_that_is_no_quantity_is_refused(value: object) -> None:
+def test_capacity_that_is_no_quantity_is_refused(value: object) -> None:
     (found,) = slice_rules.device_violations(device(capacity={"vram": {"value": value}}))
 
     assert found.startswith("capacity[vram].value: Invalid value")
 
 
-def test_a_capacity_without_value_is_zero() -> None:
+def test_capacity_without_value_counts_as_zero() -> None:
     assert slice_rules.device_violations(device(capacity={"vram": {}})) == ()
 
 
 @pytest.mark.parametrize("multiple", [None, False])
-def test_a_policy_needs_multiple_allocations(multiple: bool | None) -> None:
+def test_request_policy_needs_allow_multiple_allocations(multiple: bool | None) -> None:
     found = {**with_policy(default="1"), "allowMultipleAllocations": multiple}
 
     assert slice_rules.device_violations(found) == (
@@ -59,7 +59,7 @@ def test_a_policy_needs_multiple_allocations(multiple: bool | None) -> None:
         with_policy("1Gi", default="1Gi", validRange={"min": "1Mi", "step": "1Mi"}),
     ],
 )
-def test_a_policy_within_its_capacity_breaks_no_rule(fine: Json) -> None:
+def test_valid_request_policy(fine: Json) -> None:
     assert slice_rules.device_violations(fine) == ()
 
 
@@ -85,7 +85,7 @@ def test_a_policy_within_its_capacity_breaks_no_rule(fine: Json) -> None:
             '.validValues[1]: Invalid value: "1": values must be sorted in ascending order',
         ),
         (with_policy(default="2", validValues=["2", "2"]), '.validValues[1]: Duplicate value: "2"'),
-        # Duplicates are found by whole numbers, fractions rounded up.
+        # Duplicates are found among whole numbers: fractions are rounded up first.
         (
             with_policy(default="1500m", validValues=["1.1", "1.5"]),
             '.validValues[1]: Duplicate value: "2"',
@@ -124,7 +124,7 @@ def test_a_policy_within_its_capacity_breaks_no_rule(fine: Json) -> None:
         ),
     ],
 )
-def test_a_policy_that_breaks_a_rule(broken: Json, violation: str) -> None:
+def test_malformed_request_policy_is_refused(broken: Json, violation: str) -> None:
     found = slice_rules.device_violations(broken)
 
     expected = f"capacity[vram].requestPolicy{violation}"
@@ -134,7 +134,7 @@ def test_a_policy_that_breaks_a_rule(broken: Json, violation: str) -> None:
 @given(
     least=st.integers(0, 50), step=st.integers(1, 50), steps=st.integers(0, 50), off=st.integers(0)
 )
-def test_a_default_is_a_whole_number_of_steps_above_the_least(
+def test_default_is_a_whole_number_of_steps_above_the_minimum(
     least: int, step: int, steps: int, off: int
 ) -> None:
     default = least + step * steps + off % step

@@ -1,6 +1,6 @@
-"""Quantities as Kubernetes reads and prints them.
+"""Quantities are parsed and printed as in Kubernetes.
 
-The texts in KUBERNETES_PRINTS were printed by k8s.io/apimachinery/pkg/api/resource of 1.36.
+KUBERNETES_PRINTS is output of k8s.io/apimachinery/pkg/api/resource of 1.36.
 """
 
 import time
@@ -58,7 +58,7 @@ KUBERNETES_PRINTS = {
 
 
 @pytest.mark.parametrize(("text", "printed"), KUBERNETES_PRINTS.items())
-def test_a_quantity_is_printed_as_kubernetes_prints_it(text: str, printed: str) -> None:
+def test_quantity_is_printed_as_by_kubernetes(text: str, printed: str) -> None:
     assert str(quantity.parse(text)) == printed
 
 
@@ -69,7 +69,7 @@ suffixes = st.sampled_from(
 
 
 @given(numbers, suffixes)
-def test_what_is_printed_is_read_back_as_the_same_amount(number: str, suffix: str) -> None:
+def test_printed_quantity_parses_back_to_the_same_amount(number: str, suffix: str) -> None:
     amount = quantity.parse(number + suffix)
 
     printed = str(amount)
@@ -79,9 +79,7 @@ def test_what_is_printed_is_read_back_as_the_same_amount(number: str, suffix: st
 
 
 @given(st.integers(-MOST * NANO, MOST * NANO), st.sampled_from(["decimal", "binary", "exponent"]))
-def test_every_amount_in_every_notation_survives_being_printed(
-    nano: int, family: quantity.Family
-) -> None:
+def test_print_and_parse_round_trip_in_every_notation(nano: int, family: quantity.Family) -> None:
     amount = Quantity(nano, family)
 
     assert quantity.parse(str(amount)) == amount
@@ -129,13 +127,13 @@ def test_every_amount_in_every_notation_survives_being_printed(
         "9" * 65,
     ],
 )
-def test_what_is_no_quantity_is_refused_and_shown(text: str) -> None:
+def test_malformed_quantity_is_refused_and_quoted_in_the_error(text: str) -> None:
     with pytest.raises(QuantityError, match=r"found .*, expected"):
         quantity.parse(text)
 
 
 @pytest.mark.parametrize("value", [True, False, 1.5, float("nan"), None, [], {"value": "1"}, b"1"])
-def test_only_texts_and_integers_are_quantities(value: object) -> None:
+def test_only_strings_and_integers_are_quantities(value: object) -> None:
     with pytest.raises(QuantityError, match=f"found {type(value).__name__}, expected a quantity"):
         quantity.parse(value)
 
@@ -145,7 +143,7 @@ def test_a_json_integer_is_a_quantity() -> None:
     assert quantity.parse(-1) == quantity.parse("-1")
 
 
-def test_equal_amounts_are_equal_whatever_their_notation() -> None:
+def test_equality_ignores_notation() -> None:
     assert quantity.parse("1Gi") == quantity.parse("1073741824") == quantity.parse("1073741824e0")
     assert hash(quantity.parse("1Gi")) == hash(quantity.parse("1024Mi"))
     assert quantity.parse("999m") < quantity.parse("1") < quantity.parse("1001m")
@@ -160,7 +158,7 @@ def test_an_amount_beyond_63_bits_is_capped(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "whole"), [("71.2", 72), ("-71.2", -71), ("1n", 1), ("0", 0), ("3", 3), ("0.1Ki", 103)]
 )
-def test_a_fraction_is_rounded_up_to_an_integer(text: str, whole: int) -> None:
+def test_ceil_rounds_fractions_up(text: str, whole: int) -> None:
     assert quantity.parse(text).ceil() == whole
 
 
@@ -173,14 +171,14 @@ def test_sums_are_exact() -> None:
     assert total - tenth == quantity.parse("900m")
 
 
-def test_quantities_are_made_of_whole_numbers_thousandths_and_bytes() -> None:
+def test_constructors_take_whole_numbers_thousandths_and_bytes() -> None:
     assert str(Quantity.whole(312)) == "312"
     assert str(Quantity.milli(71_200)) == "71200m"
     assert str(Quantity.of_bytes(40 * GIB)) == "40Gi"
     assert str(Quantity.of_bytes(MIB + 1)) == "1048577"
 
 
-def test_hostile_texts_cost_no_time() -> None:
+def test_hostile_input_is_refused_quickly() -> None:
     hostile: list[object] = [
         "9" * 10_000_000,
         "0." + "0" * 10_000_000,

@@ -1,4 +1,4 @@
-"""AdmissionReviews, read strictly and answered as the API server expects it."""
+"""AdmissionReviews are parsed strictly and answered as the API server expects."""
 
 import base64
 import json
@@ -15,14 +15,14 @@ UID = "705ab4f5-6393-11e8-b7cc-42010a800002"
 
 
 def changed(**fields: Any) -> bytes:
-    """A review whose request has other fields; None takes one away."""
+    """Return the body of a review with these request fields changed; None removes a field."""
     document = json.loads(body(pod({})))
     request = {**document["request"], **fields}
     document["request"] = {name: value for name, value in request.items() if value is not None}
     return json.dumps(document).encode()
 
 
-def test_a_review_is_read() -> None:
+def test_parse_reads_every_field() -> None:
     found = asked(pod({"a": "b"}))
 
     assert (found.uid, found.kind, found.operation, found.namespace) == (
@@ -35,7 +35,7 @@ def test_a_review_is_read() -> None:
     assert str(found) == "team-a/train"
 
 
-def test_a_pod_of_a_controller_has_no_name_yet() -> None:
+def test_pod_of_a_controller_is_named_by_generate_name() -> None:
     nameless = pod({})
     nameless["metadata"] = {"generateName": "train-"}
 
@@ -58,23 +58,23 @@ def test_a_pod_of_a_controller_has_no_name_yet() -> None:
             b'{"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview"}',
             "request: found NoneType, expected an object",
         ),
-        (changed(uid=""), "uid: found '', expected a text"),
-        (changed(uid=7), "uid: found '7', expected a text"),
+        (changed(uid=""), "uid: found '', expected a string"),
+        (changed(uid=7), "uid: found '7', expected a string"),
         (changed(kind="Pod"), "kind: found str, expected an object"),
         (changed(object=[]), "object: found list, expected an object"),
-        (changed(operation=None), "operation: found 'None', expected a text"),
+        (changed(operation=None), "operation: found 'None', expected a string"),
     ],
 )
-def test_what_is_no_review_is_not_answered(text: bytes, error: str) -> None:
+def test_malformed_review_is_refused(text: bytes, error: str) -> None:
     with pytest.raises(ReviewError, match=error.replace("[", r"\[")):
         review.parse(text, wait_seconds=1)
 
 
-def test_what_later_versions_add_does_not_matter() -> None:
+def test_unknown_fields_are_ignored() -> None:
     assert review.parse(changed(new="field"), wait_seconds=1).uid == UID
 
 
-def test_a_pass_has_no_patch() -> None:
+def test_passed_review_has_no_patch() -> None:
     assert review.answer(asked(pod({})), PASSED) == {
         "apiVersion": "admission.k8s.io/v1",
         "kind": "AdmissionReview",
@@ -82,7 +82,7 @@ def test_a_pass_has_no_patch() -> None:
     }
 
 
-def test_a_change_is_a_json_patch() -> None:
+def test_change_is_a_json_patch_and_warnings_are_truncated() -> None:
     before = pod({})
     after = {**before, "spec": {**before["spec"], "schedulerName": "x"}}
 
@@ -97,13 +97,13 @@ def test_a_change_is_a_json_patch() -> None:
     assert response["warnings"] == ["w" * 256]
 
 
-def test_no_change_is_no_patch() -> None:
+def test_equal_document_has_no_patch() -> None:
     response = review.answer(asked(pod({})), Verdict(changed=pod({})))["response"]
 
     assert response == {"uid": UID, "allowed": True}
 
 
-def test_a_refusal_names_every_error_and_its_field() -> None:
+def test_refusal_lists_every_error_with_its_field() -> None:
     errors = [FieldError(f"a[{n}]", Reason.INVALID, f"found {n}, expected 3") for n in (1, 2)]
 
     response = review.answer(asked(pod({})), Verdict(errors=errors))["response"]
@@ -129,7 +129,7 @@ def test_a_refusal_names_every_error_and_its_field() -> None:
     }
 
 
-def test_texts_that_no_encoding_has_get_through() -> None:
+def test_unpaired_surrogates_can_be_answered() -> None:
     document = json.loads(body(pod({})))
     document["request"]["object"]["metadata"]["annotations"] = {"a": "\ud800"}
     found = review.parse(json.dumps(document).encode(), wait_seconds=1)

@@ -1,4 +1,4 @@
-"""Comparing what was sent with what an API server made of it."""
+"""Comparison of sent devices with the API server's stored form."""
 
 import copy
 from typing import Any
@@ -38,7 +38,7 @@ def test_quantities_are_compared_by_amount() -> None:
 
 
 @pytest.mark.parametrize("key", ["value", "default", "min", "step"])
-def test_another_amount_anywhere_is_a_difference(key: str) -> None:
+def test_different_amount_is_a_difference(key: str) -> None:
     kept = copy.deepcopy(sent())
     policy = kept["capacity"]["vram"]["requestPolicy"]
     places = {
@@ -54,25 +54,25 @@ def test_another_amount_anywhere_is_a_difference(key: str) -> None:
 
 
 @pytest.mark.parametrize("empty", [None, [], {}, False])
-def test_a_field_without_content_is_the_same_as_none(empty: object) -> None:
+def test_empty_field_equals_an_absent_one(empty: object) -> None:
     assert same(sent(), sent(bindsToNode=empty))
 
 
-def test_an_empty_text_and_a_false_value_are_still_values() -> None:
+def test_attribute_with_an_empty_value_differs_from_an_absent_one() -> None:
     kept = copy.deepcopy(sent())
     del kept["attributes"]["used_by"]
 
     assert not same(sent(), kept)
 
 
-def test_a_text_and_a_version_are_not_the_same() -> None:
+def test_string_differs_from_version() -> None:
     kept = copy.deepcopy(sent())
     kept["attributes"]["driver_version"] = {"string": "550.54.15"}
 
     assert not same(sent(), kept)
 
 
-def test_the_time_of_a_taint_is_the_servers() -> None:
+def test_time_added_of_a_taint_is_ignored() -> None:
     ours = sent(taints=[TAINT])
     theirs = sent(taints=[{**TAINT, "timeAdded": "2026-01-01T00:00:00Z"}])
 
@@ -81,7 +81,7 @@ def test_the_time_of_a_taint_is_the_servers() -> None:
     assert not same(ours, sent())
 
 
-def test_without_consumable_capacity_the_policy_and_the_sharing_are_gone() -> None:
+def test_without_consumable_capacity_request_policy_and_sharing_are_dropped() -> None:
     (kept,) = slice_normal_form.without([sent()], frozenset({GATE_CONSUMABLE_CAPACITY}))
 
     assert "allowMultipleAllocations" not in kept
@@ -89,13 +89,13 @@ def test_without_consumable_capacity_the_policy_and_the_sharing_are_gone() -> No
     assert kept["attributes"] == sent()["attributes"]
 
 
-def test_without_taints_only_they_are_gone() -> None:
+def test_without_device_taints_only_taints_are_dropped() -> None:
     (kept,) = slice_normal_form.without([sent(taints=[TAINT])], frozenset({GATE_DEVICE_TAINTS}))
 
     assert kept == sent()
 
 
-def test_what_is_compared_stays_as_it_was() -> None:
+def test_input_is_not_modified() -> None:
     device = sent(taints=[{**TAINT, "timeAdded": "2026-01-01T00:00:00Z"}])
     before = copy.deepcopy(device)
 

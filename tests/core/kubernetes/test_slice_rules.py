@@ -1,4 +1,4 @@
-"""The API server's rules for ResourceSlices; each verdict was seen on a 1.36 API server."""
+"""The API server's rules for ResourceSlices; each verdict was observed on a 1.36 API server."""
 
 from typing import Any, Final
 
@@ -20,14 +20,14 @@ Json = dict[str, Any]
 SEMVER: Final = "must be a string compatible with semver.org spec 2.0.0"
 
 
-def test_a_usual_device_and_slice_break_no_rule() -> None:
+def test_published_device_and_slice_are_valid() -> None:
     shared = with_policy("40Gi", default="40Gi", validRange={"min": "1Mi", "step": "1Mi"})
 
     assert slice_rules.device_violations(shared) == ()
     assert slice_rules.slice_violations(spec(devices=[shared])) == ()
 
 
-def test_a_violation_says_field_what_was_found_and_what_was_expected() -> None:
+def test_violation_gives_field_found_and_expected() -> None:
     bad = device("GPU-0", attributes={"driver": {"version": "535.104.05"}})
 
     label = 'name: Invalid value: "GPU-0": must be a lowercase RFC 1123 label'
@@ -70,7 +70,7 @@ def test_a_violation_says_field_what_was_found_and_what_was_expected() -> None:
         {"devices": [device(f"gpu-{index}", taints=[taint()]) for index in range(64)]},
     ],
 )
-def test_a_slice_within_the_limits_breaks_no_rule(fields: Json) -> None:
+def test_valid_slice(fields: Json) -> None:
     assert slice_rules.slice_violations(spec(**fields)) == ()
 
 
@@ -161,7 +161,7 @@ def test_a_slice_within_the_limits_breaks_no_rule(fields: Json) -> None:
         ),
     ],
 )
-def test_a_slice_that_breaks_a_rule(broken: Json, violation: str) -> None:
+def test_malformed_slice_is_refused(broken: Json, violation: str) -> None:
     found = slice_rules.slice_violations(broken)
 
     assert any(text.startswith(violation) for text in found), found
@@ -181,7 +181,7 @@ def test_a_slice_that_breaks_a_rule(broken: Json, violation: str) -> None:
         ({"nodeName": "Node"}, '.nodeName: Invalid value: "Node"'),
     ],
 )
-def test_devices_name_nodes_where_the_slice_leaves_it_to_them(
+def test_devices_select_nodes_with_per_device_node_selection(
     fields: Json, violation: str | None
 ) -> None:
     found = slice_rules.slice_violations(
@@ -194,7 +194,7 @@ def test_devices_name_nodes_where_the_slice_leaves_it_to_them(
         assert found[0].startswith(f"spec.devices[0]{violation}")
 
 
-def test_devices_name_no_nodes_otherwise() -> None:
+def test_devices_must_not_select_nodes_without_per_device_node_selection() -> None:
     (found,) = slice_rules.slice_violations(spec(devices=[device(nodeName="node-a")]))
 
     assert "can only be set if `perDeviceNodeSelection` is set to true" in found
