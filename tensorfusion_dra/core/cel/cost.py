@@ -1,8 +1,8 @@
-"""What the API server takes an expression to cost at worst, in CEL's own units.
+"""Estimate of an expression's worst-case cost, in CEL's own units, as the API server computes it.
 
-An estimate after cel-go's checker/cost.go: what each function costs is followed for those that
-selectors use, and for others from the length of what they read. How long an attribute may be, and
-how many there may be, is declared in dynamic-resource-allocation/cel/compile.go.
+The estimate follows cel-go's checker/cost.go. Functions that selectors use have costs of their own;
+the cost of any other function follows from the length of what it reads. The maximum length and
+number of attributes are those of dynamic-resource-allocation/cel/compile.go.
 """
 
 import math
@@ -49,12 +49,12 @@ _READS_ARGUMENT: Final = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Weight:
-    """What a part costs, and how large its value may be.
+    """Cost of a part of an expression, and the maximum size of its value.
 
     Attributes:
-        size: Characters of a string, or entries; 1 for a scalar.
-        key: Size of what a macro goes through: the items of a list, the keys of a map.
-        of: Weight of what is looked up in it by a name; None if that is not known.
+        size: Characters of a string, or number of entries; 1 for a scalar.
+        key: Size of what a macro iterates over: an item of a list, a key of a map.
+        of: Weight of an entry that is looked up by name; None if it is unknown.
     """
 
     cost: float = 0
@@ -75,7 +75,7 @@ Weights = Mapping[str, Weight]
 
 
 def estimate(node: Node) -> float:
-    """The cost of an expression at worst; infinite if it goes through what has no known end."""
+    """Return the worst-case cost; infinite if a loop iterates over a value of unknown size."""
     return _weight(node, {}).cost
 
 
@@ -145,7 +145,7 @@ def _call(node: Call, bound: Weights) -> Weight:
         return replace(result, cost=_LIST + value.cost + result.cost)
     target = _SCALAR
     if node.target is not None and (_name(node.target) in bound or not _name(node.target)):
-        target = _weight(node.target, bound)  # else it is a namespace, as in optional.of(x)
+        target = _weight(node.target, bound)  # otherwise a namespace, as in optional.of(x)
     if macros.bound(node):
         return _loop(node, target, bound)
     arguments = [_weight(argument, bound) for argument in node.arguments]
@@ -155,7 +155,7 @@ def _call(node: Call, bound: Weights) -> Weight:
 
 
 def _function(name: str, target: Weight, arguments: Sequence[Weight]) -> Weight:
-    """What a function itself costs, and the size of its result."""
+    """Return the cost of the function itself, and the size of its result."""
     first = arguments[0] if arguments else Weight(size=0)
     size = max(target.size, *(argument.size for argument in arguments), 1)
     cost: float = max(1, _read(size))
@@ -177,10 +177,10 @@ def _function(name: str, target: Weight, arguments: Sequence[Weight]) -> Weight:
 
 
 def _loop(node: Call, target: Weight, bound: Weights) -> Weight:
-    """A macro, as cel-go writes it out: a start, a test and a step for each item, a result."""
+    """Return the weight of a macro as cel-go expands it: start, test and step per item, result."""
     count = macros.bound(node)
     names = map(_name, node.arguments[:count])
-    # What an optional holds is as large as it is itself.
+    # The value of an optional has the size of the optional.
     item = target if node.name.text.startswith("opt") else Weight(size=target.key, key=target.key)
     inner = {**bound, **dict.fromkeys(names, item)}
     parts = [_weight(argument, inner) for argument in node.arguments[count:]]

@@ -1,7 +1,7 @@
-"""The user guide's way of writing selectors (user guide, 5.2 to 5.4).
+"""The user guide's dialect of CEL for selectors (user guide, 5.2 to 5.4).
 
-There an attribute is looked up by its name alone, ``device.attributes["model"]``, and an amount
-becomes a number with ``.AsApproximateFloat64()``. Kubernetes has neither.
+In the guide an attribute is looked up by its name alone, ``device.attributes["model"]``, and an
+amount is converted to a number by ``.AsApproximateFloat64()``. Kubernetes supports neither.
 """
 
 from enum import StrEnum
@@ -15,9 +15,9 @@ TO_NUMBER: Final = "AsApproximateFloat64"
 
 
 class Kind(StrEnum):
-    """What a value is, as far as the dialect asks; the values are the words for it in errors.
+    """Kind of a value, as far as the dialect distinguishes kinds; the values appear in errors.
 
-    A number is what the dialect makes of an amount; a double is one that was written as such.
+    NUMBER is the result of converting an amount; DOUBLE is a literal.
     """
 
     STRING = "a string"
@@ -60,7 +60,7 @@ ATTRIBUTES: Final = {
     names.ATTR_CUDA_DRIVER_VERSION: Kind.VERSION,
     names.ATTR_TFLOPS_SOURCE: Kind.STRING,
 }
-"""Those of the guide, and those that this driver publishes beyond it."""
+"""Attributes of the guide, and those that this driver publishes in addition."""
 
 NOT_ON_EVERY_DEVICE: Final = capacity.VIRTUAL
 """Capacities that only the devices of oversubscribing pools have."""

@@ -1,4 +1,4 @@
-"""Changes of a text by place, so that everything else stays as it is, byte for byte."""
+"""Edits of an expression by position; all other text stays the same, byte for byte."""
 
 from collections import defaultdict
 from collections.abc import Iterable
@@ -11,7 +11,7 @@ from tensorfusion_dra.core.cel.syntax import Node
 
 @dataclass(frozen=True, slots=True, order=True)
 class Edit:
-    """A part of a text, from start to end, becomes another; an empty part is an insertion."""
+    """Replacement of the text from start to end; an insertion if the two are equal."""
 
     start: int
     end: int
@@ -19,7 +19,7 @@ class Edit:
 
 
 class Edits:
-    """The changes of one expression, gathered from the inside of its parts to the outside."""
+    """Collector of the edits of one expression; inner parts are edited before outer ones."""
 
     def __init__(self, expression: str) -> None:
         self._expression = expression
@@ -28,20 +28,20 @@ class Edits:
         self._closing: defaultdict[int, str] = defaultdict(str)
 
     def replace(self, start: int, end: int, text: str) -> None:
-        """The part becomes the text; done twice, it is done once."""
+        """Replace a range of the expression; a repeated call changes nothing."""
         self._replaced[start] = Edit(start, end, text)
 
     def wrap(self, node: Node, before: str, after: str) -> None:
-        """Puts text around a node, and around what was put there before."""
+        """Insert text around a node, outside of what earlier calls inserted there."""
         self._opening[node.start] = before + self._opening[node.start]
         self._closing[node.end] += after
 
     def text(self, node: Node) -> str:
-        """The node as it was written."""
+        """Return the original text of a node."""
         return self._expression[node.start : node.end]
 
     def refuse(self, reason: str, offset: int) -> NoReturn:
-        """Ends the translation.
+        """Abort the translation.
 
         Raises:
             CelError: Always.
@@ -49,18 +49,18 @@ class Edits:
         raise CelError(reason, expression=self._expression, offset=offset)
 
     def all(self) -> tuple[Edit, ...]:
-        """The changes in the order of the text; no two at the same place."""
+        """Return the edits in the order of the text; insertions at one place are merged."""
         inserted: defaultdict[int, str] = defaultdict(str)
         for texts in (self._closing, self._opening):
             for offset, text in texts.items():
                 inserted[offset] += text
         insertions = [Edit(offset, offset, text) for offset, text in inserted.items() if text]
-        # An insertion where a replacement begins comes before it, as it sorts.
+        # An insertion at the start of a replacement sorts before it, because its end is smaller.
         return tuple(sorted([*insertions, *self._replaced.values()]))
 
 
 def applied(text: str, edits: Iterable[Edit]) -> str:
-    """The text with the changes, which are in its order."""
+    """Return the text with the edits applied; they must be in the order of the text."""
     parts, end = [], 0
     for edit in edits:
         parts += [text[end : edit.start], edit.text]

@@ -1,15 +1,15 @@
-"""What is wrong in an expression, and where."""
+"""The error of this package, with its position in the expression."""
 
 from tensorfusion_dra.core.errors import InputError
 
 
 class CelError(InputError):
-    """An expression cannot be read or translated.
+    """An expression cannot be parsed or translated.
 
     Attributes:
-        line: Of the place in the expression, from 1.
-        column: In characters, from 1, as the API server counts in its own messages.
-        offset: The same place, in characters from the expression's beginning.
+        line: Line of the error, from 1.
+        column: In characters, from 1, as in the API server's own messages.
+        offset: The same position, in characters from the start of the expression.
         reason: What was found and what was expected.
     """
 
@@ -21,6 +21,6 @@ class CelError(InputError):
 
 
 def position(text: str, offset: int) -> tuple[int, int]:
-    """The line and the column of a place in a text, both from 1."""
+    """Return the line and the column of an offset in a text, both from 1."""
     before = text[:offset]
     return before.count("\n") + 1, offset - (before.rfind("\n") + 1) + 1

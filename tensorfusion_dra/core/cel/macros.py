@@ -1,4 +1,4 @@
-"""Calls that bind names in their arguments (cel-spec macros, cel-go ext, optional types)."""
+"""Macros: calls that bind names in their arguments (cel-spec, cel-go ext, optional types)."""
 
 from typing import Final
 
@@ -31,11 +31,11 @@ _TWO_NAMES: Final = frozenset(
     }
 )
 OVER_MAPS: Final = frozenset(name for name, _ in _ONE_NAME | _TWO_NAMES if "opt" not in name)
-"""Those that go through lists and maps."""
+"""Macros that iterate over lists and maps."""
 
 
 def is_bind(call: Call) -> bool:
-    """Whether it is ``cel.bind(name, value, result)``."""
+    """Return True if the call is ``cel.bind(name, value, result)``."""
     return (
         isinstance(call.target, Name)
         and call.target.token.text == "cel"
@@ -45,14 +45,14 @@ def is_bind(call: Call) -> bool:
 
 
 def is_has(call: Call) -> bool:
-    """Whether it is ``has(field)``."""
+    """Return True if the call is ``has(field)``."""
     return call.target is None and call.name.text == "has" and len(call.arguments) == 1
 
 
 def bound(call: Call) -> int:
-    """How many of its first arguments are names that hold in the others; 0 if it is no macro.
+    """Return how many leading arguments are names bound in the others; 0 if it is no macro.
 
-    What ``cel.bind`` binds does not hold in its second argument.
+    The name of ``cel.bind`` is not bound in its second argument.
     """
     if call.target is None:
         return 0

@@ -1,7 +1,7 @@
-"""What becomes of the two sides of an operator when one of them is an amount.
+"""Translation of operators of which one operand is an amount.
 
-Kubernetes compares kinds of numbers with each other in ``<`` and its like, but not in ``==`` and
-``in``, and it does not calculate with mixed kinds: there, integers become doubles.
+Kubernetes compares numbers of different types by ``<``, ``<=``, ``>`` and ``>=``, but not by ``==``
+and ``in``, and has no arithmetic on mixed types. There, integers are translated to doubles.
 """
 
 from collections.abc import Sequence
@@ -19,14 +19,14 @@ _NUMBERS = (Kind.INT, Kind.DOUBLE, Kind.NUMBER)
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """One side of an operator."""
+    """One operand of an operator, with its kind."""
 
     node: Node
     kind: Kind
 
 
 def ordered(edits: Edits, operator: str, left: Operand, right: Operand) -> None:
-    """``left < right`` and its like."""
+    """Translate ``left < right``, or ``<=``, ``>``, ``>=``."""
     for side, other in ((left, right), (right, left)):
         _refuse_quantity(edits, operator, side)
         if side.kind is not Kind.AMOUNT:
@@ -38,7 +38,7 @@ def ordered(edits: Edits, operator: str, left: Operand, right: Operand) -> None:
 
 
 def equal(edits: Edits, operator: str, left: Operand, right: Operand) -> None:
-    """``left == right`` and ``left != right``."""
+    """Translate ``left == right`` or ``left != right``."""
     for side, other in ((left, right), (right, left)):
         if other.kind not in (Kind.QUANTITY, Kind.UNKNOWN):
             _refuse_quantity(edits, operator, side)
@@ -51,7 +51,7 @@ def equal(edits: Edits, operator: str, left: Operand, right: Operand) -> None:
 
 
 def contained(edits: Edits, left: Operand, items: Sequence[Operand]) -> None:
-    """``left in [items]``."""
+    """Translate ``left in [items]``."""
     for item in items:
         if item.kind not in (Kind.QUANTITY, Kind.UNKNOWN):
             _refuse_quantity(edits, "in", left)
@@ -59,7 +59,7 @@ def contained(edits: Edits, left: Operand, items: Sequence[Operand]) -> None:
 
 
 def calculated(edits: Edits, operator: str, left: Operand, right: Operand) -> Kind:
-    """``left + right`` and its like; the kind of the result."""
+    """Translate arithmetic such as ``left + right``; return the kind of the result."""
     for side in (left, right):
         _refuse_quantity(edits, operator, side)
     kinds = {left.kind, right.kind}
@@ -75,7 +75,7 @@ def calculated(edits: Edits, operator: str, left: Operand, right: Operand) -> Ki
 
 
 def negated(edits: Edits, operand: Operand) -> Kind:
-    """``-operand``; the kind of the result."""
+    """Translate ``-operand``; return the kind of the result."""
     _refuse_quantity(edits, "-", operand)
     if operand.kind is not Kind.AMOUNT:
         return operand.kind
@@ -84,7 +84,7 @@ def negated(edits: Edits, operand: Operand) -> Kind:
 
 
 def alike(edits: Edits, operands: Sequence[Operand]) -> Kind:
-    """Values that have to be of one kind; that kind."""
+    """Translate values that must be of one kind; return that kind."""
     kinds = {operand.kind for operand in operands}
     if Kind.NUMBER in kinds or (Kind.AMOUNT in kinds and not kinds.isdisjoint(_NUMBERS)):
         for operand in operands:
@@ -94,7 +94,7 @@ def alike(edits: Edits, operands: Sequence[Operand]) -> Kind:
 
 
 def number(edits: Edits, operand: Operand) -> None:
-    """An amount as a number."""
+    """Translate an amount to a number."""
     edits.wrap(operand.node, "quantity(", ").asApproximateFloat()")
 
 
@@ -123,7 +123,7 @@ def _amount_literal(edits: Edits, node: Literal) -> None:
 def _refuse_quantity(edits: Edits, operator: str, side: Operand) -> None:
     if side.kind is Kind.QUANTITY:
         edits.refuse(
-            f"found a Quantity beside {operator}, "
+            f"found a Quantity as operand of {operator}, "
             f"expected {edits.text(side.node)}.{dialect.TO_NUMBER}()",
             side.node.start,
         )

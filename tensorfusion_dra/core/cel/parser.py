@@ -1,4 +1,4 @@
-"""An expression read into its parts (the grammar is cel-go's, parser/gen/CEL.g4)."""
+"""Parser of CEL expressions (grammar: cel-go, parser/gen/CEL.g4)."""
 
 from collections.abc import Sized
 from dataclasses import replace
@@ -24,8 +24,8 @@ from tensorfusion_dra.core.cel.syntax import (
 from tensorfusion_dra.core.cel.tokens import MAX_INT, Token, TokenKind
 
 MAX_DEPTH: Final = 100
-"""How deep parts may lie in parts. cel-go's own limit is 250, for which Python's stack is too
-small; what people write does not come near either."""
+"""Maximum nesting. cel-go's own limit is 250, for which Python's stack is too small; no selector
+that people write comes near either."""
 
 _LEVELS: Final = {
     **dict.fromkeys(("||",), 1),
@@ -46,10 +46,10 @@ Made = TypeVar("Made", bound=Node)
 
 
 def parse(expression: str) -> Node:
-    """The expression's outermost part.
+    """Parse an expression into its syntax tree.
 
     Raises:
-        CelError: It is no CEL, or deeper than MAX_DEPTH.
+        CelError: It is not valid CEL, or nested deeper than MAX_DEPTH.
     """
     parser = _Parser(expression)
     node = parser.expression()
@@ -65,7 +65,7 @@ class _Parser:
         self._depth = 0
 
     def expression(self) -> Node:
-        """``a || b``, or ``a ? b : c``."""
+        """Parse ``a || b`` or ``a ? b : c``."""
         self._depth += 1
         if self._depth > MAX_DEPTH:
             self._refuse_depth(self._peek().start)
@@ -79,12 +79,12 @@ class _Parser:
         return node
 
     def expect_end(self) -> None:
-        """Nothing is left."""
+        """Raise CelError unless every token is consumed."""
         if self._peek().kind is not TokenKind.END:
             self._refuse("an operator or the end")
 
     def _operators(self) -> Node:
-        """A row of operands, put together by precedence."""
+        """Parse a row of operands and combine them by the precedence of their operators."""
         values, operators = [self._operand()], list[Token]()
         while self._peek().kind is TokenKind.MARK and self._peek().text in _LEVELS:
             level = _LEVELS[self._peek().text]
@@ -107,7 +107,7 @@ class _Parser:
     def _row(self, left: Node, operator: str, right: Node) -> Node:
         operands: tuple[Node, ...] = (left,)
         height = max(left.height, right.height) + 1
-        # A row in parentheses, which it spans, is an operand of its own.
+        # A row in parentheses stays a single operand; its span includes the parentheses.
         is_row = isinstance(left, Logic) and left.start == left.operands[0].start
         if is_row and isinstance(left, Logic) and left.operator == operator:
             operands = left.operands
@@ -123,7 +123,7 @@ class _Parser:
         )
 
     def _operand(self) -> Node:
-        """``!a`` or ``-a``, with what follows a: ``a.b(c)[d]``."""
+        """Parse ``!a`` or ``-a``, with the suffixes of a: ``a.b(c)[d]``."""
         signs: list[Token] = []
         while self._peek().text in ("!", "-"):
             sign = self._peek().text
@@ -252,7 +252,7 @@ class _Parser:
         return self._made(Message(start=name.start, end=end, name=name, fields=tuple(fields)))
 
     def _more(self, closing: str, found: Sized) -> bool:
-        """Whether another item of a list comes; a comma may end it, also one without items."""
+        """Return True if another item follows; a list may end with a comma, even an empty one."""
         has_comma = self._take(",")
         return self._peek().text != closing and has_comma == bool(found)
 
@@ -268,7 +268,7 @@ class _Parser:
         return index < len(self._tokens) and self._tokens[index].kind in numbers
 
     def _made(self, node: Made) -> Made:
-        """The node with its height."""
+        """Return the node with its height; refuse it if it is too deep."""
         height = 1 + max((child.height for child in syntax.children(node)), default=0)
         if height > MAX_DEPTH:
             self._refuse_depth(node.start)
@@ -300,7 +300,7 @@ class _Parser:
         self._refuse_at(f"found {token.shown()}, expected {expected}", token.start)
 
     def _refuse_depth(self, offset: int) -> NoReturn:
-        self._refuse_at(f"found parts in parts more than {MAX_DEPTH} deep, expected fewer", offset)
+        self._refuse_at(f"found nesting more than {MAX_DEPTH} levels deep, expected less", offset)
 
     def _refuse_at(self, reason: str, offset: int) -> NoReturn:
         raise CelError(reason, expression=self._text, offset=offset)

@@ -1,4 +1,4 @@
-"""What an expression says in the guide's dialect, and the changes that make it Kubernetes' CEL."""
+"""Rewriting of the guide's dialect to Kubernetes' CEL, as edits of the expression."""
 
 import re
 from collections.abc import Mapping
@@ -43,61 +43,62 @@ Names = Mapping[str, Kind]
 
 
 class Use(Enum):
-    """What is done with a value."""
+    """Use of a value by the expression around it."""
 
     MEMBER = auto()
     """Something is looked up in it, as in the attributes of a domain."""
     EITHER = auto()
-    """Both the attributes of a domain and the value of one attribute could stand there."""
+    """Both the attributes of a domain and the value of one attribute are possible."""
     VALUE = auto()
-    """The attributes of a domain could not stand there."""
+    """The attributes of a domain are not possible, only a value."""
 
 
 def edits(expression: str, parsed: Node) -> tuple[Edit, ...]:
-    """The changes of an expression, in its order; none if it is not in the dialect.
+    """Return the edits of an expression in its order; none if it is not in the dialect.
 
     Raises:
-        CelError: It is in the dialect and says what no device can answer.
+        CelError: It is in the dialect, and no device could evaluate it.
     """
     found = _Translation(Edits(expression))
-    found.condition(parsed, {}, beside=True)
+    found.condition(parsed, {}, conjunct=True)
     return found.edits.all()
 
 
 class _Translation:
-    """One walk through an expression; what is looked up tells the dialect from Kubernetes' CEL.
+    """One walk through an expression; its lookups distinguish the dialect from Kubernetes' CEL.
 
     Attributes:
-        edits: What was found so far.
+        edits: Edits found so far.
     """
 
     def __init__(self, found: Edits) -> None:
         self.edits: Final = found
-        # Of each condition around the place of the walk: capacities that a device may lack.
+        # For each condition around the current node: the capacities in it that a device may lack.
         self._lacking: list[list[str]] = []
 
-    def condition(self, node: Node, bound: Names, *, beside: bool) -> None:
-        """A part that holds or does not; it does not where a device lacks a capacity it names.
+    def condition(self, node: Node, bound: Names, *, conjunct: bool) -> None:
+        """Translate a condition, such that it is false on devices that lack one of its capacities.
 
         Args:
-            beside: It stands alone or beside ``&&``, so that one more ``&&`` needs no parentheses.
+            conjunct: True if the condition stands alone or is an operand of ``&&``, so that one
+                more ``&&`` needs no parentheses.
         """
         if isinstance(node, Ternary):
             for part in children(node):
-                self.condition(part, bound, beside=False)
+                self.condition(part, bound, conjunct=False)
             return
         self._lacking.append([])
         if isinstance(node, Call) and macros.is_bind(node):
-            self.condition(node.arguments[2], self._bind(node, bound), beside=True)
+            self.condition(node.arguments[2], self._bind(node, bound), conjunct=True)
         else:
             self.value(node, bound)
         needed = dict.fromkeys(self._lacking.pop())
         if needed:
             guard = "".join(f"has(device.capacity[{_DRIVER}].{name}) && " for name in needed)
-            self.edits.wrap(node, guard if beside else f"({guard}", "" if beside else ")")
+            self.edits.wrap(node, guard if conjunct else f"({guard}", "" if conjunct else ")")
 
     def value(self, node: Node, bound: Names, use: Use = Use.VALUE) -> Kind:
-        """A part of any kind; its kind."""
+        """Translate a part of any kind; return its kind."""
         match node:
             case Literal() | Name():
                 return _leaf(node, bound)
@@ -118,10 +119,10 @@ class _Translation:
         match node:
             case Logic(operator=operator, operands=parts):
                 for part in parts:
-                    self.condition(part, bound, beside=operator == "&&")
+                    self.condition(part, bound, conjunct=operator == "&&")
                 return Kind.BOOL
             case Unary(operator=sign, operand=operand) if sign.text == "!":
-                self.condition(operand, bound, beside=False)
+                self.condition(operand, bound, conjunct=False)
                 return Kind.BOOL
             case Unary(operand=operand):
                 kind = self.value(operand, bound)
@@ -129,7 +130,7 @@ class _Translation:
             case Binary():
                 return self._binary(node, bound)
             case Ternary(condition=condition, yes=yes, no=no):
-                self.condition(condition, bound, beside=False)
+                self.condition(condition, bound, conjunct=False)
                 return operands.alike(self.edits, self._operands((yes, no), bound, use))
 
     def _operands(self, nodes: tuple[Node, ...], bound: Names, use: Use) -> list[Operand]:
@@ -174,7 +175,7 @@ class _Translation:
         if key not in known:
             self.edits.refuse(
                 f"found {_WORDS[target]} {key!r}, expected one of {', '.join(known)}; "
-                f"others with their domain, such as {self.edits.text(node.target)}"
+                f"any other needs its domain, such as {self.edits.text(node.target)}"
                 f'["{names.DRIVER}"].{key}',
                 node.key.token.start,
             )
@@ -204,7 +205,7 @@ class _Translation:
         return Kind.BOOL
 
     def _bind(self, node: Call, bound: Names) -> Names:
-        """The names that hold in the last argument of ``cel.bind``."""
+        """Return the names that are bound in the last argument of ``cel.bind``."""
         variable, initial, _ = node.arguments
         kind = self.value(initial, bound, Use.EITHER)
         return {**bound, self.edits.text(variable): kind}
@@ -242,7 +243,7 @@ class _Translation:
 
     def _has(self, node: Call, bound: Names) -> None:
         field = node.arguments[0]
-        self._lacking.append([])  # who asks whether it is there does not need it
+        self._lacking.append([])  # has() itself needs no guard
         kind = self.value(field, bound)
         self._lacking.pop()
         is_ours = isinstance(field, Index) and kind in (*dialect.ATTRIBUTES.values(), Kind.QUANTITY)

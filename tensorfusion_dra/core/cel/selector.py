@@ -1,4 +1,4 @@
-"""The device selector that follows from a pod's annotations (user guide, 5.6)."""
+"""The device selector that is generated from a pod's annotations (user guide, 5.6)."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -12,10 +12,10 @@ _ATTRIBUTES: Final = f"device.attributes[{quoted(names.DRIVER)}]"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SelectorTerms:
-    """What a pod asks of its devices beside amounts; None asks for nothing.
+    """Conditions of a pod on its devices, other than amounts; None is no condition.
 
-    Amounts are no terms: an expression sees what a device has in all and not what is left of it,
-    so they go into the claim's ``capacity.requests``, where the scheduler counts.
+    Amounts are not part of a selector, because an expression sees a device's total capacity and not
+    what is left of it. They go into the claim's ``capacity.requests``, which the scheduler counts.
 
     Attributes:
         model: The annotation ``gpu-model``.
@@ -29,14 +29,14 @@ class SelectorTerms:
 
 
 def selector(terms: SelectorTerms) -> str:
-    """The expression that selects devices in service which have what the terms ask for.
+    """Return the expression that selects devices in phase Running which satisfy the terms.
 
     A device without one of the attributes does not match; looked up without ``.?``, it would stop
-    the scheduling of the pod. The guide's ``used_by == ""`` is not among the terms: a shared card
-    is meant to have users, and what they leave of it is what its capacity says.
+    the scheduling of the pod. The guide's ``used_by == ""`` is left out: a shared card is meant to
+    have several users, and the scheduler counts what they leave of its capacity.
 
     Raises:
-        InputError: A term cannot be written in CEL.
+        InputError: A term contains an unpaired surrogate, which no CEL string can.
     """
     wanted = (
         (names.ATTR_MODEL, terms.model),
@@ -50,6 +50,6 @@ def selector(terms: SelectorTerms) -> str:
 def _equals(attribute: str, text: str) -> str:
     literal = quoted(text)
     if len(text) > len(device.shortened(text)):
-        # The attribute was cut to what the API takes, and so has to be what is compared with it.
+        # The attribute was truncated to the API's maximum length; compare with the same prefix.
         literal = quoted(device.shortened(text))
     return f'{_ATTRIBUTES}.?{attribute}.orValue("") == {literal}'

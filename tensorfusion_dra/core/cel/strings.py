@@ -1,4 +1,4 @@
-"""Texts as CEL writes them."""
+"""CEL's string and bytes literals."""
 
 import re
 from typing import Final
@@ -6,7 +6,7 @@ from typing import Final
 from tensorfusion_dra.core.errors import InputError
 
 PREFIX: Final = re.compile(r"[bB]?[rR]?")
-"""What may stand before the quotes of a literal: b for bytes, r for no escapes."""
+"""Prefix of a literal: b for bytes, r for raw text without escapes."""
 
 _ESCAPES: Final = {
     "a": "\a",
@@ -31,10 +31,10 @@ _ESCAPE: Final = re.compile(
 
 
 class LiteralError(ValueError):
-    """A literal holds what CEL does not take.
+    """A literal contains an escape that CEL does not know.
 
     Attributes:
-        offset: Of the place, from the literal's beginning.
+        offset: Position of the escape, from the start of the literal.
     """
 
     def __init__(self, text: str, offset: int) -> None:
@@ -43,19 +43,19 @@ class LiteralError(ValueError):
 
 
 def quoted(text: str) -> str:
-    """The string literal of a text, on one line.
+    """Return the string literal of a text, on one line.
 
     Raises:
-        InputError: The text holds half of a surrogate pair, which no CEL string can.
+        InputError: The text contains an unpaired surrogate, which no CEL string can.
     """
     return '"' + "".join(map(_escaped, text)) + '"'
 
 
 def unquoted(literal: str) -> str | bytes:
-    """The value of a string or bytes literal that ends where it should.
+    """Return the value of a terminated string or bytes literal.
 
     Raises:
-        LiteralError: An escape that CEL does not know.
+        LiteralError: It contains an escape that CEL does not know.
     """
     found = PREFIX.match(literal)
     prefix = found[0].lower() if found else ""
@@ -75,7 +75,7 @@ def unquoted(literal: str) -> str | bytes:
 
 
 def _value(escape: re.Match[str], begin: int, *, is_bytes: bool) -> bytes:
-    """The UTF-8 of an escape; in bytes, \\x and octal digits are one byte each."""
+    """Return an escape as UTF-8; in bytes literals, \\x and octal escapes are one byte each."""
     octet = escape["hex"] or escape["octal"]
     if octet:
         code = int(octet, 16 if escape["hex"] else 8)
@@ -98,5 +98,5 @@ def _escaped(character: str) -> str:
         return _WRITTEN[character]
     code = ord(character)
     if 0xD800 <= code <= 0xDFFF:
-        raise InputError(f"found {character!r}, expected a character that UTF-8 can write")
+        raise InputError(f"found {character!r}, expected a character that UTF-8 can encode")
     return character if character.isprintable() else f"\\U{code:08x}"

@@ -1,6 +1,6 @@
-"""What an expression is made of.
+"""Syntax tree of a CEL expression.
 
-A node in parentheses spans them, so that text can be put around any node.
+The span of a node in parentheses includes them, so that text can be inserted around any node.
 """
 
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ class Node:
 
     Attributes:
         start, end: Offsets in the expression, in characters.
-        height: Of the tree below it; 1 for a leaf.
+        height: Height of its subtree; 1 for a leaf.
     """
 
     start: int
@@ -35,7 +35,7 @@ class Name(Node):
     """A variable.
 
     Attributes:
-        is_absolute: It begins with a dot, and so is never one of a macro.
+        is_absolute: It begins with a dot, so it never refers to a name bound by a macro.
     """
 
     token: Token
@@ -126,7 +126,7 @@ class Message(Node):
 
 
 def children(node: Node) -> Iterator[Node]:
-    """The nodes right below a node, in the order of the text."""
+    """Yield the direct children of a node, in the order of the text."""
     match node:
         case Select(target=target):
             yield target

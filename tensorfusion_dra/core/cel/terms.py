@@ -1,4 +1,4 @@
-"""An expression taken apart at its ``&&``, ``||`` and ``!``, each part an expression of its own."""
+"""Splitting of an expression at ``&&``, ``||`` and ``!`` into parts that can be evaluated alone."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ CAPACITY: Final = "capacity"
 
 @dataclass(frozen=True, slots=True)
 class Lookup:
-    """What an expression reads of a device: ``device.attributes[domain].name``.
+    """One lookup in a device: ``device.attributes[domain].name``.
 
     Attributes:
         map: ATTRIBUTES or CAPACITY.
@@ -44,20 +44,20 @@ class _Domain:
 
 
 Bound = Mapping[str, _Domain | None]
-"""What names stand for that a macro binds; None if that is no domain."""
+"""Names bound by macros, each with the domain that it stands for; None if it is no domain."""
 
 _MAPS: Final = frozenset({ATTRIBUTES, CAPACITY})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Term:
-    """Part of an expression that holds or does not.
+    """Boolean part of an expression.
 
     Attributes:
-        text: As it stands in the expression, on one line.
-        expression: By which it can be evaluated alone: what ``cel.bind`` bound is bound in it.
-        operator: What joins its parts: &&, || or !; empty without parts.
-        lookups: What it reads of a device, its parts included.
+        text: Its source, on one line.
+        expression: Its source inside every ``cel.bind`` around it, so that it evaluates alone.
+        operator: Operator that joins its parts: &&, || or !; empty without parts.
+        lookups: Its lookups in a device, those of its parts included.
     """
 
     text: str
@@ -68,20 +68,20 @@ class Term:
 
 
 def terms(expression: str) -> Term:
-    """The expression as a term of its parts.
+    """Split an expression into a tree of terms.
 
     Raises:
-        CelError: It is no CEL.
+        CelError: It is not valid CEL.
     """
-    return _Taker(expression).term(parser.parse(expression), {})
+    return _Splitter(expression).term(parser.parse(expression), {})
 
 
-class _Taker:
+class _Splitter:
     def __init__(self, expression: str) -> None:
         self._expression: Final = expression
 
     def term(self, node: Node, bound: Bound, before: str = "", after: str = "") -> Term:
-        """The term of a node; its expression needs the texts around it."""
+        """Return the term of a node, whose expression stands between the texts before and after."""
         text = self._text(node)
         operator, parts = "", tuple[Term, ...]()
         if isinstance(node, Call) and macros.is_bind(node):

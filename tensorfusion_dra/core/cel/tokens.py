@@ -1,4 +1,4 @@
-"""An expression cut into tokens (cel-spec, doc/langdef.md, Syntax)."""
+"""Lexer of CEL expressions (cel-spec, doc/langdef.md, Syntax)."""
 
 import re
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ Value = str | bytes | int | float | None
 
 
 class TokenKind(StrEnum):
-    """What a token is; the values are the words for it in errors."""
+    """Kind of a token; the values appear in errors."""
 
     NAME = "a name"
     QUOTED_NAME = "a name in backticks"
@@ -36,7 +36,7 @@ class Token:
 
     Attributes:
         start, end: Offsets in the expression, in characters.
-        value: Of a literal.
+        value: Value of a literal; None for any other token.
     """
 
     kind: TokenKind
@@ -46,11 +46,11 @@ class Token:
     value: Value = None
 
     def shown(self) -> str:
-        """The token in an error."""
+        """Return the token as errors show it."""
         return TokenKind.END.value if self.kind is TokenKind.END else self.text[:40]
 
 
-# A literal that does not end where it should is cut after its opening quotes and refused there.
+# OPEN matches only the opening quotes of an unterminated literal, which is refused there.
 _TOKEN: Final = re.compile(
     r"""
     (?P<SPACE>(?:[\t\n\f\r ]|//[^\n]*)+)
@@ -73,10 +73,10 @@ _TOKEN: Final = re.compile(
 
 
 def tokens(expression: str) -> Iterator[Token]:
-    """The tokens of an expression, without spaces and comments; the last one is its end.
+    """Yield the tokens of an expression, without whitespace and comments; the last one is END.
 
     Raises:
-        CelError: A character that begins no token, or a literal that CEL does not take.
+        CelError: A character begins no token, or a literal is not valid CEL.
     """
     offset = 0
     while offset < len(expression):
@@ -98,7 +98,7 @@ def _token(found: re.Match[str], expression: str) -> Token:
     match found.lastgroup:
         case "OPEN":
             raise CelError(
-                "found a string without its end, expected closing quotes"
+                "found an unterminated string, expected closing quotes"
                 + ("" if text[-3:] in ('"""', "'''") else " on its line"),
                 expression=expression,
                 offset=start,
@@ -112,7 +112,7 @@ def _token(found: re.Match[str], expression: str) -> Token:
                 ) from error
             except UnicodeEncodeError as error:
                 raise CelError(
-                    "found half of a surrogate pair, expected text that UTF-8 can write",
+                    "found an unpaired surrogate, expected text that UTF-8 can encode",
                     expression=expression,
                     offset=start,
                 ) from error
@@ -122,7 +122,7 @@ def _token(found: re.Match[str], expression: str) -> Token:
                 TokenKind[found.lastgroup],
                 int(text.rstrip("uU"), 0 if "x" in text else 10),
             )
-            # One more for an int: a minus may stand before it.
+            # MAX_INT + 1 is valid after a minus; the parser refuses it elsewhere.
             most = MAX_UINT if kind is TokenKind.UINT else MAX_INT + 1
             if value > most:
                 raise CelError(

@@ -1,16 +1,16 @@
-"""The guide's selectors as Kubernetes takes them.
+"""Translation of the user guide's selectors to Kubernetes' CEL.
 
 - ``device.attributes["model"]`` is looked up under the driver's domain. A key is a name of the
-  dialect if it is a C identifier with nothing looked up in it: no ``.field`` and no ``[key]``
-  follows. All else is a domain of Kubernetes' own and stays.
-- ``.AsApproximateFloat64()`` becomes Kubernetes' ``asApproximateFloat``, and amounts that devices
-  hold in strings (``node_total_vram``) are read as quantities where they are compared as numbers.
-- A condition that names a capacity which only oversubscribing pools have does not hold on other
-  devices, where it would otherwise stop the scheduling of the pod. Condition means the smallest
-  part between ``&&``, ``||`` and ``!``. Attributes need no such care: every device of this driver
-  has every one that the dialect knows.
+  dialect if it is a C identifier and nothing is looked up in its value: neither ``.field`` nor
+  ``[key]`` follows. Any other key is a domain, as in Kubernetes, and stays unchanged.
+- ``.AsApproximateFloat64()`` becomes Kubernetes' ``asApproximateFloat``. Amounts that devices
+  publish as strings (``node_total_vram``) become quantities where they are compared as numbers.
+- A condition on a capacity that only oversubscribing pools have is guarded by ``has()``, so that it
+  is false on other devices. Without the guard it would stop the scheduling of the pod. A condition
+  is the smallest part between ``&&``, ``||`` and ``!``. Attributes need no guard: every device of
+  this driver has every attribute that the dialect knows.
 
-All else, spaces and comments too, stays as it is.
+Everything else, whitespace and comments included, stays unchanged.
 """
 
 from typing import Final
@@ -24,19 +24,20 @@ MAX_EXPRESSION_BYTES: Final = 10_240
 
 
 def translate(expression: str) -> str:
-    """The expression as Kubernetes takes it; unchanged if it is that already.
+    """Translate an expression to Kubernetes' CEL; return it unchanged if it is that already.
 
     Raises:
-        CelError: It is no CEL, too long before or after, or says what no device can answer.
+        CelError: It is not valid CEL, is too long before or after its translation, or no device
+            could evaluate it.
     """
     return edits.applied(expression, changes(expression))
 
 
 def changes(expression: str) -> tuple[Edit, ...]:
-    """What `translate` changes, in the order of the expression.
+    """Return the edits that `translate` applies, in the order of the expression.
 
     Raises:
-        CelError: As `translate`.
+        CelError: As from `translate`.
     """
     _check_length(expression, expression, "")
     found = rewriting.edits(expression, parser.parse(expression))

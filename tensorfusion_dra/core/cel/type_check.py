@@ -1,16 +1,16 @@
-"""Finds what an API server would refuse in a selector because of types, without a CEL library.
+"""Type check of selectors without a CEL library.
 
-It goes through the expression as cel-go's checker does, and knows the fields of `device`, the types
-of quantities and versions, and what this driver's attributes hold. Whatever it does not know it
-takes for a value of any type, so that it never refuses what an API server would take:
+The check walks an expression as cel-go's checker does. It knows the fields of `device`, the types
+of quantities and versions, and the types of this driver's attributes. A value of which it knows
+nothing may have any type, so that no selector is refused by mistake:
 
     device.nosuch == "x"                             no such field: refused
-    device.capacity["…"].tflops >= 100               a Quantity beside >=: refused
-    device.attributes["…"].model > 5                 a string beside an integer: refused
-    device.attributes["nic.example.com"].speed > 5   not known here: taken
+    device.capacity["…"].tflops >= 100               a Quantity as operand of >=: refused
+    device.attributes["…"].model > 5                 a string compared with an integer: refused
+    device.attributes["nic.example.com"].speed > 5   unknown type: accepted
 
-An API server takes the third line, too, since it does not know what attributes hold, and then the
-scheduling of the pod fails on every device.
+An API server refuses the first two lines as well. It accepts the third, because it does not know
+the types of attributes, and then the scheduling of the pod fails on every device.
 """
 
 from collections.abc import Mapping, Sequence
@@ -53,17 +53,18 @@ _NAMESPACES: Final = frozenset(
     | {"bool", "int", "uint", "double", "string", "bytes", "list", "map", "type", "null_type"}
     | {"optional_type", "kubernetes", "ip", "cidr", "url", "dyn", "regex", "json"}
 )
-"""Names that are no variables: types, and what functions' names begin with."""
+"""Names that are not variables: types, and prefixes of function names."""
 
 
 def check(expression: str) -> None:
     """Return if the types in an expression fit, as far as they are known here.
 
     Args:
-        expression: As Kubernetes takes it, not in the guide's dialect.
+        expression: Kubernetes' CEL, not the guide's dialect.
 
     Raises:
-        CelError: It is no CEL, or has a part that no API server takes or no device can answer.
+        CelError: It is not valid CEL, or a part of it would be refused by the API server or fail on
+            every device.
     """
     checker = _Checker(expression)
     node = parser.parse(expression)
@@ -77,7 +78,7 @@ class _Checker:
         self._expression: Final = expression
 
     def type(self, node: Node, bound: Bound) -> Type:
-        """The type of a part."""
+        """Return the type of a part."""
         found = DYN
         match node:
             case Literal(token=token):
@@ -99,7 +100,7 @@ class _Checker:
         return found
 
     def refuse(self, reason: str, node: Node) -> NoReturn:
-        """Raise what is wrong with a part."""
+        """Raise CelError at the start of a part."""
         raise CelError(reason, expression=self._expression, offset=node.start)
 
     def _composed(self, node: Node, parts: Sequence[Type]) -> Type:
@@ -108,7 +109,7 @@ class _Checker:
             case Logic(operator=operator, operands=operands):
                 found = BOOL
                 for operand, part in zip(operands, parts, strict=True):
-                    self._expect(part, BOOL, f"beside {operator}", operand)
+                    self._expect(part, BOOL, f"as operand of {operator}", operand)
             case Unary(operator=operator):
                 found = parts[0]
                 if operator.text == "!":
@@ -167,7 +168,7 @@ class _Checker:
         if macros.is_has(node):
             argument = node.arguments[0]
             if not isinstance(argument, Select):
-                self.refuse("found has() of something else, expected a field: has(a.b)", node)
+                self.refuse("found has() without a field, expected has(a.b)", node)
             self.type(argument, bound)
             return BOOL
         if macros.is_bind(node):
@@ -185,7 +186,10 @@ class _Checker:
         return self._method(node, self.type(target, bound), arguments)
 
     def _comprehension(self, node: Call, bound: Bound) -> Type:
-        """A macro such as `exists`: its names hold any value, but a map's first one is a string."""
+        """Return the type of a macro such as `exists`.
+
+        A name that it binds may hold any value, except for the only one over a list: its items.
+        """
         assert node.target is not None
         over = self.type(node.target, bound)
         name, count = node.name.text, macros.bound(node)
@@ -223,7 +227,7 @@ class _Checker:
         return types.STRING_METHODS.get(name, DYN) if of.name == "string" else DYN
 
     def _of_amount(self, node: Call, of: Type, arguments: Sequence[Type]) -> Type:
-        """A method of a quantity or a version."""
+        """Return the type of a method call on a quantity or a version."""
         methods = types.QUANTITY_METHODS if of == QUANTITY else types.VERSION_METHODS
         name = node.name.text
         if name not in methods:
@@ -263,7 +267,7 @@ class _Checker:
     def _calculated(self, node: Binary, left: Type, right: Type) -> Type:
         for side, found in ((node.left, left), (node.right, right)):
             if found.name in {"Quantity", "Semver", "bool", "optional"} or found == DEVICE:
-                self.refuse(f"found {found.shown()} beside {node.operator.text}", side)
+                self.refuse(f"found {found.shown()} as operand of {node.operator.text}", side)
         if {left.name, right.name} & {"string"} and left.is_number | right.is_number:
             self._refuse_pair(node, left, right)
         return left if left.name == right.name and not left.is_attribute else DYN
@@ -288,7 +292,7 @@ class _Checker:
 
 
 def _any_entry(of: Type) -> Type:
-    """The type of an entry whose name is not known."""
+    """Return the type of an entry whose name is unknown."""
     if of.name == "attributes":
         return Type("map", DYN)
     return of.of or DYN if of.name == "map" else DYN

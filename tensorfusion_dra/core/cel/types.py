@@ -1,4 +1,4 @@
-"""Types of what selectors read, and of what Kubernetes' functions take and give.
+"""Types of the values that selectors read, and of Kubernetes' functions and methods.
 
 Sources: k8s.io/dynamic-resource-allocation/cel/compile.go for `device`, and
 k8s.io/apiserver/pkg/cel/library for quantities and versions.
@@ -15,13 +15,14 @@ from tensorfusion_dra.core.cel.dialect import Kind
 
 @dataclass(frozen=True, slots=True)
 class Type:
-    """What a value is.
+    """Type of a value.
 
     Attributes:
-        name: CEL's word for it; `dyn` if it is known only when the expression runs.
+        name: CEL's name of it; `dyn` if it is known only at run time.
         of: Type of the items of a list, the values of a map, or the value of an optional.
-        is_attribute: It is the value of an attribute of this driver. The API server does not know
-            its type when it takes the expression, and fails on every device if it does not fit.
+        is_attribute: True for the value of an attribute of this driver. The API server does not
+            know its type when it accepts an expression; if it does not fit, the expression fails
+            on every device.
     """
 
     name: str
@@ -30,16 +31,16 @@ class Type:
 
     @property
     def is_known(self) -> bool:
-        """Whether it is more than `dyn`."""
+        """Return True if it is neither `dyn` nor `null`."""
         return self.name not in {"dyn", "null"}
 
     @property
     def is_number(self) -> bool:
-        """Whether it is one of CEL's kinds of numbers."""
+        """Return True if it is one of CEL's numeric types."""
         return self.name in {"int", "uint", "double"}
 
     def shown(self) -> str:
-        """The type in an error."""
+        """Return the type as errors show it."""
         return _WORDS.get(self.name, f"a {self.name}")
 
 
@@ -120,12 +121,12 @@ FUNCTIONS: Final = {
     **dict.fromkeys(("isURL", "isIP", "isCIDR", "matches"), BOOL),
     **dict.fromkeys(("dyn", "type", "url", "ip", "cidr"), DYN),
 }
-"""What may be called without a value before it."""
+"""Functions without a target, with the types of their results."""
 READ_TEXT: Final = frozenset({"quantity", "semver", "isQuantity", "isSemver"})
 
 
 def field(of: Type, name: str) -> Type | None:
-    """The type of a value's field or entry of this name; None if it can have none."""
+    """Return the type of a field or entry of a value; None if the value cannot have it."""
     if of.name == "optional":
         inner = field(of.of or DYN, name)
         return None if inner is None else optional(inner)
@@ -140,20 +141,20 @@ def field(of: Type, name: str) -> Type | None:
 
 
 def optional(of: Type) -> Type:
-    """The type of a value that may be missing."""
+    """Return the type of a value that may be absent."""
     return of if of.name == "optional" else Type("optional", of)
 
 
 def may_be_equal(left: Type, right: Type) -> bool:
-    """Whether values of these types may be compared by == and in, and be equal."""
+    """Return True if values of these types may be compared by == and in, and may be equal."""
     if not (left.is_known and right.is_known) or left.name == right.name:
         return True
-    # Attributes are compared when the expression runs, where 1 == 1.0.
+    # Attributes are compared at run time, where 1 == 1.0 is true.
     return left.is_attribute | right.is_attribute and left.is_number and right.is_number
 
 
 def may_be_ordered(left: Type, right: Type) -> bool:
-    """Whether values of these types may be compared by < and its like."""
+    """Return True if values of these types may be compared by <, <=, > and >=."""
     for each in (left, right):
         if each.is_known and not (each.is_number or each.name in _ORDERED):
             return False

@@ -85,7 +85,7 @@ def test_what_is_no_utf8_is_bad_input(capsys: pytest.CaptureFixture[str], tmp_pa
         (
             ['device.capacity["tflops"] >= 100'],
             1,
-            ["guide's CEL 1:1: found a Quantity beside >="],
+            ["guide's CEL 1:1: found a Quantity as operand of >="],
         ),
         (["true //" + "x" * 10_240], 1, ["length 10247 of at most 10240 bytes"]),
         (

@@ -1,7 +1,7 @@
-"""Expressions in the guide's dialect, each with what it means, said in Python.
+"""Expressions in the guide's dialect, each with its meaning as a Python function.
 
-A device here is a mapping of attributes and capacities to plain values: strings, integers, and
-floats for amounts; a capacity that it lacks is missing.
+A device is a mapping of attributes and capacities to plain values: strings, integers, and floats
+for amounts. A capacity that the device lacks is missing from it.
 """
 
 import operator
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 Facts = Mapping[str, Any]
 Term = tuple[str, Callable[[Facts], Any]]
-"""A text, and its value on a device."""
+"""An expression, and the function that returns its value on a device."""
 
 STRINGS: Final = ("model", "pool_name", "phase", "used_by", "qos", "architecture")
 INTS: Final = ("node_total_gpus", "node_managed_gpus")
@@ -78,7 +78,7 @@ totals = st.sampled_from(TOTALS).map(
     )
 )
 amounts = st.sampled_from(CAPACITIES).map(capacity) | totals
-"""What is a number once converted."""
+"""Expressions that are numbers after conversion."""
 counts = st.sampled_from(INTS).map(attribute)
 sums = (
     st.builds(binary, amounts, st.sampled_from("+*-"), numbers | amounts | counts, st.just(" "))
@@ -103,7 +103,7 @@ comparisons = st.one_of(
     st.builds(binary, numbers, signs, sums, spaces),
     st.builds(binary, sums, signs, counts, spaces),
     st.builds(one_of, sums, st.just(("312", "0x50", "85899345920")), st.just(as_number)),
-    # A total beside a number or an amount is one too, also without the conversion.
+    # A total that is compared with a number or an amount is a number even without conversion.
     st.builds(binary, st.sampled_from(TOTALS).map(attribute), signs, numbers, spaces),
     st.builds(
         binary,
@@ -116,7 +116,7 @@ comparisons = st.one_of(
 
 
 def condition(term: Term) -> Term:
-    """A term that does not hold where the device lacks a capacity of it."""
+    """Return a term that is false where the device lacks one of its capacities."""
 
     def holds(facts: Facts) -> bool:
         try:

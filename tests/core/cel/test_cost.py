@@ -1,4 +1,4 @@
-"""The estimate of an expression's cost is the API server's own."""
+"""The estimated cost of an expression equals the API server's estimate."""
 
 import math
 
@@ -20,7 +20,7 @@ def nested(depth: int, inner: str) -> str:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        # As dynamic-resource-allocation/cel/compile_test.go of release 1.36 has them.
+        # Expressions and costs of dynamic-resource-allocation/cel/compile_test.go, release 1.36.
         ("true", 0),
         (f'{A}.name.isGreaterThan(quantity("0"))', 6),
         (f'{A}["name"].isGreaterThan(quantity("0"))', 6),
@@ -49,11 +49,11 @@ def nested(depth: int, inner: str) -> str:
         ("device.allowMultipleAllocations == true", 3),
     ],
 )
-def test_the_estimate_is_what_kubernetes_expects_of_its_own(text: str, expected: int) -> None:
+def test_estimate_equals_that_of_kubernetes_own_tests(text: str, expected: int) -> None:
     assert cost.estimate(parse(text)) == expected
 
 
-def test_what_the_driver_writes_is_far_from_the_limit() -> None:
+def test_generated_selector_costs_less_than_a_thousandth_of_the_limit() -> None:
     text = selector(SelectorTerms(model="A100", pool="production", qos="high"))
 
     assert cost.estimate(parse(text)) < cost.MAX_COST / 1000
@@ -71,9 +71,9 @@ def test_what_the_driver_writes_is_far_from_the_limit() -> None:
         ("[M{a: 1}, M{b: 2}].size() == 2", 90),
     ],
 )
-def test_loops_and_texts_add_up(text: str, more_than: int) -> None:
+def test_cost_grows_with_loops_and_strings(text: str, more_than: int) -> None:
     assert more_than < cost.estimate(parse(text)) < math.inf
 
 
-def test_what_has_no_known_end_costs_without_end() -> None:
+def test_loop_over_a_value_of_unknown_size_costs_infinity() -> None:
     assert math.isinf(cost.estimate(parse("{}.unknown.all(x, x)")))

@@ -1,4 +1,4 @@
-"""A translated selector means on every device what the guide's dialect means."""
+"""A translated selector has the meaning of the guide's dialect on every device."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -21,7 +21,7 @@ HOST = HostResources(memory_bytes=160 * GIB, disk_bytes=0)
 
 
 def facts(device: Device) -> Facts:
-    """The device as the dialect's meaning takes it."""
+    """Return the device as the mapping that the dialect's meaning takes."""
     found: dict[str, object] = dict(device.attributes)
     for name in TOTALS:
         found[name] = quantity.parse(found[name]).nano / NANO
@@ -47,7 +47,7 @@ nodes = st.builds(
 
 @settings(max_examples=examples(400))
 @given(expressions, cards, nodes)
-def test_a_translation_means_what_the_dialect_means(term: Term, card: Gpu, node: Node) -> None:
+def test_translation_preserves_the_meaning(term: Term, card: Gpu, node: Node) -> None:
     device = published(card, node=node, host=HOST)[0]
     text, meaning = term
 
@@ -59,7 +59,7 @@ def test_a_translation_means_what_the_dialect_means(term: Term, card: Gpu, node:
 
 
 @given(expressions)
-def test_a_translation_changes_nothing_but_lookups_and_numbers(term: Term) -> None:
+def test_translation_preserves_comments_and_lines(term: Term) -> None:
     text = term[0]
 
     comments = [line.partition("//")[1:] for line in text.splitlines() if "//" in line]

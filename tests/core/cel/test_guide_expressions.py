@@ -1,5 +1,5 @@
-"""Every expression of the user guide: translated, compiled, and evaluated on devices that match
-and on devices that do not; those that the guide warns of are refused."""
+"""Every expression of the user guide is translated, compiled, and evaluated on devices that match
+and on devices that do not. Those that the guide warns of are refused."""
 
 import textwrap
 from dataclasses import dataclass, replace
@@ -21,7 +21,7 @@ NODE = Node(name="node-01", gpupool="production", qos="high")
 
 
 def device(*, of: int = 8, node: Node = NODE, **attributes: str) -> Device:
-    """One of the equal cards of a node; model, vram and tflops are those of its card."""
+    """Return the first device of a node; model, vram (GiB) and tflops are those of its card."""
     card: dict[str, Any] = {name: attributes.pop(name) for name in ("model",) if name in attributes}
     if "vram" in attributes:
         card["vram_bytes"] = int(attributes.pop("vram")) * GIB
@@ -37,8 +37,8 @@ class Example:
     """An expression of the guide.
 
     Attributes:
-        where: Its section.
-        matches, others: What is different about devices that match, and about some that do not.
+        where: Its section in the guide.
+        matches, others: Arguments of `device` for devices that match, and for some that do not.
     """
 
     where: str
@@ -160,12 +160,12 @@ EXAMPLES = [
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.where)
-def test_an_example_selects_what_the_guide_says(example: Example) -> None:
+def test_example_selects_the_devices_that_the_guide_describes(example: Example) -> None:
     text = textwrap.dedent(example.text)
 
     translated = translate(text)
 
-    assert cel.check_expression(text) is not None, "the guide's own form is taken after all"
+    assert cel.check_expression(text) is not None, "the API server accepts the guide's own form"
     assert cel.check_expression(translated) is None
     selector = cel.selector(translated)
     assert all(selector.matches(device(**changes)) for changes in example.matches)
@@ -179,7 +179,7 @@ def test_an_example_selects_what_the_guide_says(example: Example) -> None:
         *("node_total_tflops", "node_total_vram", "node_virtual_tflops", "node_virtual_vram"),
     ],
 )
-def test_every_string_of_the_guide_can_be_selected_by(name: str) -> None:
+def test_every_string_attribute_of_the_guide_can_be_compared(name: str) -> None:
     value = str(device().attributes[name].value)
     selector = cel.selector(translate(f'device.attributes["{name}"] == "{value}"'))
 
@@ -189,7 +189,7 @@ def test_every_string_of_the_guide_can_be_selected_by(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["node_total_gpus", "node_managed_gpus"])
-def test_every_integer_of_the_guide_can_be_selected_by(name: str) -> None:
+def test_every_integer_attribute_of_the_guide_can_be_compared(name: str) -> None:
     selector = cel.selector(translate(f'device.attributes["{name}"] == 8'))
 
     assert selector.matches(device(of=8))
@@ -197,7 +197,7 @@ def test_every_integer_of_the_guide_can_be_selected_by(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["tflops", "vram", "virtual_tflops", "virtual_vram"])
-def test_every_capacity_of_the_guide_can_be_selected_by(name: str) -> None:
+def test_every_capacity_of_the_guide_can_be_compared(name: str) -> None:
     half_more = Oversubscription(tflops_percent=150, host_memory_percent=0, host_disk_percent=0)
     selector = cel.selector(translate(f'device.capacity["{name}"].AsApproximateFloat64() > 0'))
 
@@ -214,13 +214,13 @@ def test_every_capacity_of_the_guide_can_be_selected_by(name: str) -> None:
         ),
         (
             'device.capacity["tflops"] >= 100',
-            "1:1: found a Quantity beside >=, "
+            "1:1: found a Quantity as operand of >=, "
             'expected device.capacity["tflops"].AsApproximateFloat64()',
         ),
     ],
     ids=["5.7, attribute", "5.7, quantity"],
 )
-def test_what_the_guide_warns_of_is_refused(text: str, error: str) -> None:
+def test_expressions_that_the_guide_warns_of_are_refused(text: str, error: str) -> None:
     with pytest.raises(CelError) as raised:
         translate(text)
 

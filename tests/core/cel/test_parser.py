@@ -1,4 +1,4 @@
-"""Expressions are read as Google's own parser reads them, and refused with the place."""
+"""The parser accepts the same expressions as Google's own, and errors give the position."""
 
 import pytest
 from hypothesis import given
@@ -49,7 +49,7 @@ def larger(part: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
 
 
 @given(st.recursive(st.sampled_from(LEAVES), larger, max_leaves=8))
-def test_what_is_an_expression_is_what_google_takes_for_one(text: str) -> None:
+def test_parser_accepts_the_same_expressions_as_googles(text: str) -> None:
     assert is_read(text) == cel.is_syntax(text)
 
 
@@ -77,8 +77,8 @@ def is_read(text: str) -> bool:
         ("a.", "1:3: found the end, expected a field's name"),
         ("a = b", "1:3: found '=', expected a name, a literal or an operator"),
         ("a & b", "1:3: found '&', expected a name, a literal or an operator"),
-        ("'é' + 'open", "1:7: found a string without its end, expected closing quotes on its line"),
-        ('"""open', "1:1: found a string without its end, expected closing quotes"),
+        ("'é' + 'open", "1:7: found an unterminated string, expected closing quotes on its line"),
+        ('"""open', "1:1: found an unterminated string, expected closing quotes"),
         ("'\\d+'", "1:2: found the escape \\d, expected one of CEL's, such as \\n or \\x41"),
         ("b'\\u0041'", "1:3: found the escape \\u0041, expected one of CEL's"),
         ("for", "1:1: found for, which CEL reserves, expected a name"),
@@ -86,17 +86,17 @@ def is_read(text: str) -> bool:
         ("-!a", "1:2: found !, expected a value after -"),
         ("[1].all(1, true)", "1:9: all: found 1, expected a name to bind"),
         ("{1: 2, 3}", "1:9: found }, expected :"),
-        ("'\ud800'", "1:1: found half of a surrogate pair, expected text that UTF-8 can write"),
+        ("'\ud800'", "1:1: found an unpaired surrogate, expected text that UTF-8 can encode"),
     ],
 )
-def test_an_error_says_where_what_was_found_and_what_was_expected(text: str, error: str) -> None:
+def test_error_gives_position_found_and_expected(text: str, error: str) -> None:
     with pytest.raises(CelError) as raised:
         parse(text)
 
     assert str(raised.value).startswith(error)
 
 
-def test_operators_bind_as_they_should() -> None:
+def test_operator_precedence() -> None:
     node = parse("a || b && !c == d + e * f")
 
     assert isinstance(node, Logic)
@@ -109,7 +109,7 @@ def test_operators_bind_as_they_should() -> None:
     assert (equal.operator.text, equal.right.operator.text) == ("==", "+")
 
 
-def test_a_row_is_one_part_and_parentheses_make_another() -> None:
+def test_row_of_one_operator_is_one_node_and_parentheses_nest() -> None:
     row, nested = parse("a && b && c && d"), parse("(a && b) && c")
 
     assert isinstance(row, Logic)
@@ -117,7 +117,7 @@ def test_a_row_is_one_part_and_parentheses_make_another() -> None:
     assert (len(row.operands), len(nested.operands)) == (4, 2)
 
 
-def test_a_part_spans_its_parentheses() -> None:
+def test_span_of_a_node_includes_its_parentheses() -> None:
     text = "x && ( (a) ) == 1"
     node = parse(text)
 
@@ -126,7 +126,7 @@ def test_a_part_spans_its_parentheses() -> None:
     assert text[equal.start : equal.end] == "( (a) ) == 1"
 
 
-def test_choices_group_to_the_right() -> None:
+def test_ternary_is_right_associative() -> None:
     node = parse("a ? b : c ? d : e")
 
     assert isinstance(node, Ternary)
@@ -148,7 +148,7 @@ def test_choices_group_to_the_right() -> None:
         ("1.5e2", 150.0),
     ],
 )
-def test_a_literal_has_the_value_that_it_stands_for(text: str, value: object) -> None:
+def test_value_of_a_literal(text: str, value: object) -> None:
     node = parse(text)
 
     assert isinstance(node, Literal)
@@ -159,7 +159,7 @@ def test_a_literal_has_the_value_that_it_stands_for(text: str, value: object) ->
     "part",
     ["({})", "[{}]", "f({})", "!({})", "{{1: {}}}", "a[{}]", "a ? b : {}", "-({})", "x.y({})"],
 )
-def test_parts_may_lie_in_parts_only_so_deep(part: str) -> None:
+def test_nesting_is_limited(part: str) -> None:
     text = "1"
     for _ in range(MAX_DEPTH - 1):
         text = part.format(text)
@@ -170,7 +170,7 @@ def test_parts_may_lie_in_parts_only_so_deep(part: str) -> None:
         parse(deeper)
 
 
-def test_a_long_row_is_not_deep() -> None:
+def test_long_row_does_not_count_as_nesting() -> None:
     node = parse(" && ".join(["a"] * 2000))
 
     assert len(list(syntax.children(node))) == 2000

@@ -1,4 +1,4 @@
-"""The selector that is written for a pod's annotations, on the devices that nodes publish."""
+"""The selector generated from a pod's annotations, evaluated on published devices."""
 
 from dataclasses import replace
 
@@ -24,7 +24,7 @@ def selects(terms: SelectorTerms, device: Device = A100) -> bool:
     return cel.selector(expression).matches(device)
 
 
-def test_the_terms_of_the_guide_select_its_device() -> None:
+def test_device_that_satisfies_all_terms_matches() -> None:
     assert selects(ALL)
 
 
@@ -37,48 +37,48 @@ def test_the_terms_of_the_guide_select_its_device() -> None:
         replace(ALL, qos="low"),
     ],
 )
-def test_each_term_counts(terms: SelectorTerms) -> None:
+def test_device_that_fails_one_term_does_not_match(terms: SelectorTerms) -> None:
     assert not selects(terms)
 
 
-def test_no_terms_select_every_device_in_service() -> None:
+def test_without_terms_every_running_device_matches() -> None:
     pending = replace(A100, attributes={**A100.attributes, "phase": Attribute("string", "Pending")})
 
     assert selects(SelectorTerms())
     assert not selects(SelectorTerms(), pending)
 
 
-def test_a_device_without_the_attributes_does_not_match_and_stops_nothing() -> None:
+def test_device_without_the_attributes_does_not_match_and_raises_nothing() -> None:
     foreign = Device(id=DeviceId("gpu.example.com", "pool", "gpu-0"))
 
     assert not selects(ALL, foreign)
     assert not selects(SelectorTerms(), foreign)
 
 
-def test_a_pool_with_a_long_name_is_found_by_the_part_of_it_that_devices_show() -> None:
+def test_long_pool_name_matches_the_truncated_attribute() -> None:
     long = ".".join(["production"] * 12)
     device = as_scheduled(published(gpu(), node=replace(NODE, gpupool=long))[0])
 
     assert selects(SelectorTerms(pool=long), device)
 
 
-# Without NUL, at which the evaluator's C strings end.
+# Without NUL, which terminates the evaluator's C strings.
 @given(st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=16))
-def test_any_text_is_compared_as_it_is(text: str) -> None:
+def test_any_text_is_compared_literally(text: str) -> None:
     named = replace(A100, attributes={**A100.attributes, "model": Attribute("string", text)})
 
     assert selects(SelectorTerms(model=text), named)
     assert not selects(SelectorTerms(model=text + "x"), named)
 
 
-def test_a_text_cannot_end_its_literal() -> None:
+def test_text_cannot_break_out_of_its_literal() -> None:
     assert not selects(SelectorTerms(model='x" || true || "" == "'))
 
 
-def test_half_a_surrogate_pair_is_refused() -> None:
-    with pytest.raises(InputError, match="expected a character that UTF-8 can write"):
+def test_unpaired_surrogate_is_refused() -> None:
+    with pytest.raises(InputError, match="expected a character that UTF-8 can encode"):
         selector(SelectorTerms(model="\ud800"))
 
 
-def test_a_literal_stays_on_one_line() -> None:
+def test_quoted_text_stays_on_one_line() -> None:
     assert quoted('a\n"\\\u2028\x00é') == r'"a\n\"\\\U00002028\U00000000é"'

@@ -1,4 +1,4 @@
-"""An expression taken apart, and what its parts read of a device."""
+"""Splitting of an expression into terms, with their lookups in a device."""
 
 import pytest
 
@@ -12,7 +12,7 @@ def leaves(term: Term) -> list[Term]:
     return [leaf for part in term.parts for leaf in leaves(part)] if term.parts else [term]
 
 
-def test_parts_are_joined_by_the_operator_between_them() -> None:
+def test_expression_is_split_at_its_operators() -> None:
     found = terms('a && !(b || c == \n"x && y") && d')
 
     assert found.operator == "&&"
@@ -22,7 +22,7 @@ def test_parts_are_joined_by_the_operator_between_them() -> None:
     assert [leaf.text for leaf in leaves(either)] == ["b", 'c == "x && y"']
 
 
-def test_a_part_can_be_evaluated_alone_also_under_a_binding() -> None:
+def test_term_can_be_evaluated_alone_even_under_a_binding() -> None:
     text = (
         f'cel.bind(tf, {A}, tf.model == "A100" && cel.bind(n, 8, tf.node_total_gpus >= n || false))'
     )
@@ -56,5 +56,5 @@ def test_a_part_can_be_evaluated_alone_also_under_a_binding() -> None:
         (f"[1].exists(device, {A}.model == 1)", []),
     ],
 )
-def test_what_is_read_of_a_device_is_found(text: str, lookups: list[tuple[str, str, str]]) -> None:
+def test_lookups_in_a_device_are_found(text: str, lookups: list[tuple[str, str, str]]) -> None:
     assert terms(text).lookups == tuple(Lookup(*lookup) for lookup in lookups)

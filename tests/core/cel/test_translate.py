@@ -1,4 +1,4 @@
-"""What becomes of the guide's dialect, what stays as it is, and what is refused."""
+"""Translation of the guide's dialect: translated, unchanged and refused expressions."""
 
 import pytest
 
@@ -101,7 +101,7 @@ from tests.support.selecting import A, C, as_scheduled
         ),
     ],
 )
-def test_the_dialect_becomes_kubernetes_cel(text: str, translated: str) -> None:
+def test_dialect_is_translated_to_kubernetes_cel(text: str, translated: str) -> None:
     device = as_scheduled(published(gpu())[0])
 
     assert translate(text) == translated
@@ -126,9 +126,7 @@ W = f"{C}.virtual_vram.asApproximateFloat() > 5"
         ("cel.bind(x, {}, false || x)", f"{V}cel.bind(x, {W}, false || x)"),
     ],
 )
-def test_a_condition_needs_the_capacity_that_not_every_device_has(
-    text: str, translated: str
-) -> None:
+def test_condition_on_a_virtual_capacity_is_guarded(text: str, translated: str) -> None:
     dialect_text = text.format('device.capacity["virtual_vram"].AsApproximateFloat64() > 5')
     device = as_scheduled(published(gpu())[0])
 
@@ -136,7 +134,7 @@ def test_a_condition_needs_the_capacity_that_not_every_device_has(
     assert cel.selector(translated).matches(device) == text.startswith("!")
 
 
-def test_asking_whether_a_capacity_is_there_does_not_need_it() -> None:
+def test_has_of_a_virtual_capacity_needs_no_guard() -> None:
     text = 'has(device.capacity["virtual_vram"])'
 
     assert translate(text) == f"has({C}.virtual_vram)"
@@ -178,7 +176,7 @@ def test_asking_whether_a_capacity_is_there_does_not_need_it() -> None:
         "'device.attributes[\"model\"]' == r'\\d' || b'\\xff' == b'x'",
     ],
 )
-def test_what_kubernetes_takes_already_stays_byte_for_byte(text: str) -> None:
+def test_kubernetes_cel_stays_unchanged_byte_for_byte(text: str) -> None:
     assert translate(text) == text
 
 
@@ -192,20 +190,20 @@ def test_what_kubernetes_takes_already_stays_byte_for_byte(text: str) -> None:
         (
             'device.capacity["memory"].AsApproximateFloat64() > 1',
             "1:17: found capacity 'memory', expected one of tflops, vram, virtual_tflops, "
-            'virtual_vram; others with their domain, such as device.capacity["'
+            'virtual_vram; any other needs its domain, such as device.capacity["'
             f'{names.DRIVER}"].memory',
         ),
-        ('100 <= device.capacity["tflops"]', "1:8: found a Quantity beside <="),
-        ('device.capacity["tflops"] == 100', "1:1: found a Quantity beside =="),
-        ('device.capacity["vram"] / 2 > 5', "1:1: found a Quantity beside /"),
-        ('-device.capacity["vram"] < 5', "1:2: found a Quantity beside -"),
-        ('device.capacity["tflops"] in [100]', "1:1: found a Quantity beside in"),
-        ('device.capacity["vram"] >= "16Gi"', "1:1: found a Quantity beside >="),
+        ('100 <= device.capacity["tflops"]', "1:8: found a Quantity as operand of <="),
+        ('device.capacity["tflops"] == 100', "1:1: found a Quantity as operand of =="),
+        ('device.capacity["vram"] / 2 > 5', "1:1: found a Quantity as operand of /"),
+        ('-device.capacity["vram"] < 5', "1:2: found a Quantity as operand of -"),
+        ('device.capacity["tflops"] in [100]', "1:1: found a Quantity as operand of in"),
+        ('device.capacity["vram"] >= "16Gi"', "1:1: found a Quantity as operand of >="),
         (
             'device.capacity["vram"] >= quantity("16Gi")',
-            '1:1: found a Quantity beside >=, expected device.capacity["vram"].',
+            '1:1: found a Quantity as operand of >=, expected device.capacity["vram"].',
         ),
-        (f"{C}.tflops >= 100", f"1:1: found a Quantity beside >=, expected {C}.tflops.As"),
+        (f"{C}.tflops >= 100", f"1:1: found a Quantity as operand of >=, expected {C}.tflops.As"),
         (
             'device.attributes["model"].AsApproximateFloat64() > 1',
             "1:28: found AsApproximateFloat64() of a string, expected a Quantity",
@@ -233,14 +231,16 @@ def test_what_kubernetes_takes_already_stays_byte_for_byte(text: str) -> None:
         ('device.attributes["model" == "A100"', "1:36: found the end, expected ]"),
     ],
 )
-def test_what_no_device_can_answer_is_refused_with_its_place(text: str, error: str) -> None:
+def test_expression_that_no_device_could_evaluate_is_refused_with_its_position(
+    text: str, error: str
+) -> None:
     with pytest.raises(CelError) as raised:
         translate(text)
 
     assert str(raised.value).startswith(error)
 
 
-def test_the_longest_expression_passes_and_one_byte_more_does_not() -> None:
+def test_longest_expression_passes_and_one_byte_more_is_refused() -> None:
     longest = "true //" + "é" * ((MAX_EXPRESSION_BYTES - 7) // 2) + "."
 
     assert translate(longest) == longest
@@ -248,18 +248,18 @@ def test_the_longest_expression_passes_and_one_byte_more_does_not() -> None:
         translate(longest + ".")
 
 
-def test_a_translation_must_not_be_too_long_either() -> None:
+def test_translation_that_is_too_long_is_refused() -> None:
     text = " && ".join(['device.attributes["model"] == "A100"'] * 200)
 
     with pytest.raises(CelError, match="found 13596 bytes when translated, expected at most 10240"):
         translate(text)
 
 
-def test_the_limit_is_that_of_the_simulated_api_server() -> None:
+def test_length_limit_equals_that_of_the_simulated_api_server() -> None:
     assert MAX_EXPRESSION_BYTES == cel.MAX_EXPRESSION_BYTES
 
 
-def test_the_dialect_knows_what_every_device_has() -> None:
+def test_dialect_knows_every_published_attribute_and_capacity() -> None:
     device = published(gpu())[0]
     own = {name for name in device.attributes if "/" not in name}
 
@@ -274,7 +274,7 @@ def test_the_dialect_knows_what_every_device_has() -> None:
         *("[1].exists(x, {})", "cel.bind(x, {}, x)", "cel.bind(x, 1, {})", "{}.f", "(1 in [{}])"),
     ],
 )
-def test_the_deepest_expression_that_is_read_can_be_worked_on(part: str) -> None:
+def test_deepest_expression_that_parses_can_be_translated_split_and_estimated(part: str) -> None:
     text = "a"
     while True:
         deeper = part.format(text)

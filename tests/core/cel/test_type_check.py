@@ -1,4 +1,4 @@
-"""What an API server would refuse in a selector because of types is found without a CEL library."""
+"""Type errors in selectors are found without a CEL library, and nothing valid is refused."""
 
 import pytest
 from hypothesis import given, settings
@@ -24,7 +24,7 @@ def refusal(expression: str) -> str | None:
     return None
 
 
-# What an API server refuses as well.
+# Expressions that an API server refuses as well.
 REFUSED = [
     ("device.nosuch == 'x'", "1:1: found device.nosuch, expected one of its fields: driver, attr"),
     ("true &&\n  device.foo", "2:3: found device.foo, expected one of its fields"),
@@ -38,7 +38,7 @@ REFUSED = [
     ("device.driver in 'abc'", "found a string after in, expected a list or an object"),
     ("device.driver", "found a string, expected true or false"),
     ("1 + 1", "found an integer, expected true or false"),
-    ("device.driver && true", "found a string beside &&, expected a bool"),
+    ("device.driver && true", "found a string as operand of &&, expected a bool"),
     ("!device.driver", "found a string after !, expected a bool"),
     ("-device.driver == 'x'", "found a string after -, expected a number"),
     ("device.allowMultipleAllocations == 'true'", "found a bool == a string"),
@@ -52,7 +52,7 @@ REFUSED = [
     (f"{CAPACITY}.tflops.compareTo() >= 0", "found 0 arguments of compareTo(), expected 1"),
     (f"{CAPACITY}.tflops.isgreaterthan(quantity('1'))", "found a Quantity with .isgreaterthan()"),
     (f"{CAPACITY}.tflops.startsWith('1')", "found a Quantity with .startsWith(), expected one of"),
-    (f"{CAPACITY}.tflops + quantity('1') == quantity('2')", "found a Quantity beside +"),
+    (f"{CAPACITY}.tflops + quantity('1') == quantity('2')", "found a Quantity as operand of +"),
     (f"{CAPACITY}.tflops", "found a Quantity, expected true or false"),
     (f"{CAPACITY}.tflops.value > 5", "found a Quantity with .value, expected an object"),
     ("quantity(5).sign() == 1", "found an integer in quantity(), expected a string"),
@@ -71,7 +71,8 @@ REFUSED = [
     ("cel.bind(c, device.capacity, c > 5)", "found a map > an integer"),
 ]
 
-# What an API server takes, since it does not know what attributes hold; it fails on every device.
+# Expressions that an API server accepts, because it does not know the types of attributes; they
+# fail on every device.
 REFUSED_BY_ATTRIBUTES = [
     (f"{ATTRIBUTES}.model == 5", "found a string == an integer"),
     (f"{ATTRIBUTES}.model > 5", "found a string > an integer"),
@@ -124,7 +125,7 @@ TAKEN = [
 
 
 @pytest.mark.parametrize(("expression", "expected"), REFUSED)
-def test_what_does_not_fit_is_refused_with_its_place(expression: str, expected: str) -> None:
+def test_type_error_is_refused_with_its_position(expression: str, expected: str) -> None:
     found = refusal(expression)
 
     assert found is not None
@@ -133,9 +134,7 @@ def test_what_does_not_fit_is_refused_with_its_place(expression: str, expected: 
 
 
 @pytest.mark.parametrize(("expression", "expected"), REFUSED_BY_ATTRIBUTES)
-def test_what_no_device_of_this_driver_can_answer_is_refused(
-    expression: str, expected: str
-) -> None:
+def test_wrong_type_of_a_driver_attribute_is_refused(expression: str, expected: str) -> None:
     found = refusal(expression)
 
     assert found is not None
@@ -143,14 +142,14 @@ def test_what_no_device_of_this_driver_can_answer_is_refused(
 
 
 @pytest.mark.parametrize("expression", TAKEN)
-def test_what_fits_is_taken(expression: str) -> None:
+def test_valid_expression_is_accepted(expression: str) -> None:
     assert refusal(expression) is None
     assert cel.check_expression(expression) is None
 
 
 @settings(deadline=None)
 @given(expressions)
-def test_what_the_guide_s_dialect_becomes_is_taken(term: Term) -> None:
+def test_translated_dialect_is_accepted(term: Term) -> None:
     assert refusal(translate.translate(term[0])) is None
 
 
@@ -159,8 +158,8 @@ ATOMS = [
     *("device.nosuch", "nosuch", f"{CAPACITY}.tflops", "quantity('1')", "semver('1.0.0')"),
     f"{OTHER}.speed",
 ]
-# One kind for each expression: the library, unlike the API server, refuses to compare two kinds,
-# and where it does nothing else of the expression is judged.
+# Only one numeric type in each expression: unlike the API server, the library refuses to compare
+# two types, which would hide its verdict on the rest of the expression.
 NUMBERS = [
     ["1", "[1]", "size('a')", f"{CAPACITY}.tflops.sign()"],
     ["2u", "uint(1)"],
@@ -186,15 +185,15 @@ def random_expressions(numbers: list[str]) -> st.SearchStrategy[str]:
 
 @settings(max_examples=examples(600))
 @given(st.one_of(*[random_expressions(numbers) for numbers in NUMBERS]))
-def test_whatever_is_refused_an_api_server_refuses_as_well(expression: str) -> None:
+def test_every_refused_expression_is_refused_by_the_api_server_too(expression: str) -> None:
     found = refusal(expression)
 
     if found is not None:
         assert cel.check_expression(expression) is not None, found
 
 
-def test_a_field_of_the_device_may_be_optional() -> None:
-    """The library that checks the other expressions here does not know device as a value."""
+def test_fields_of_the_device_may_be_optional_or_reached_through_a_binding() -> None:
+    """The CEL library is not consulted: it does not support device as a value."""
     assert refusal("device.?driver.orValue('') == 'x' || has(device.driver)") is None
     assert refusal("cel.bind(d, device, d.driver == 'x')") is None
     assert "found device.nosuch" in str(refusal("cel.bind(d, device, d.nosuch == 'x')"))
