@@ -346,7 +346,7 @@ def test_percents_of_gpus_that_differ_are_refused_with_what_to_name() -> None:
     assert found == (
         "metadata.annotations[tensor-fusion.ai/compute-percent-request]: found T4 of 65 TFLOPS, "
         "A100 of 312 TFLOPS, expected one kind of GPU (tensor-fusion.ai/gpu-model), "
-        "or tensor-fusion.ai/tflops-request in place of the percent"
+        "or tensor-fusion.ai/tflops-request instead of a percentage"
     )
     cluster.slices.error = RetryableError("no answer")
     assert cluster.pod(dra_enabled="true", compute_percent_request="25").code == 503

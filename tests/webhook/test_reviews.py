@@ -64,7 +64,7 @@ def test_a_pod_is_answered_with_its_patch_and_warnings() -> None:
     assert found["allowed"] is True
     assert found["patchType"] == "JSONPatch"
     assert found["warnings"] == [
-        "tensor-fusion.ai/tflops-request: not named, so the pod takes all compute of its GPUs"
+        "tensor-fusion.ai/tflops-request: not set, so the pod takes all compute of its GPUs"
     ]
 
 

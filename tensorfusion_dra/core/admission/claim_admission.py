@@ -1,4 +1,4 @@
-"""Fills a claim that was made from Tensor Fusion's template with what its pod asks for.
+"""Filling of a claim that was made from Tensor Fusion's template with its pod's request.
 
 A pod's ``gpu-count: 4`` becomes four requests of one card each, and a constraint that keeps them on
 different cards:
@@ -9,8 +9,8 @@ different cards:
       distinctAttribute: tensor-fusion.ai.dra-driver/uuid
 
 One request of ``count: 4`` is not enough: the scheduler of Kubernetes 1.34 and 1.35 may give it the
-same card several times, because it begins each search at the first device and its
-``distinctAttribute`` compares a device with the latest one of each request only
+same card several times. It begins each search at the first device, and its ``distinctAttribute``
+compares a device only with the latest one of each request
 (kubernetes/kubernetes#140438; hack/adr/0019).
 """
 
@@ -34,22 +34,22 @@ _VIRTUAL: Final = {
     names.CAPACITY_VRAM: names.CAPACITY_VIRTUAL_VRAM,
 }
 _PLACEHOLDER: Final = "true"
-"""The selector of the guide's template, which stands for the one to come."""
+"""The selector in the guide's template, a placeholder for the generated one."""
 _UNIQUE: Final = f"{names.DRIVER}/{names.ATTR_UUID}"
 _UNLIMITED: Final = "0"
 
 
 def is_labelled(claim: Mapping[str, Any]) -> bool:
-    """Whether the claim is one to fill."""
+    """Return True if its label marks the claim as one to fill."""
     labels = as_map(as_map(claim.get("metadata")).get("labels"))
     return labels.get(names.LABEL_CLAIM_TEMPLATE) == "true"
 
 
 def owner(claim: Mapping[str, Any], namespace: str) -> PodRef:
-    """The pod for which the claim is made.
+    """Return the pod for which the claim was made.
 
     Raises:
-        InputError: It is made for no pod.
+        InputError: The claim has no pod as owner.
     """
     for found in as_list(as_map(claim.get("metadata")).get("ownerReferences")):
         reference = as_map(found)
@@ -60,17 +60,17 @@ def owner(claim: Mapping[str, Any], namespace: str) -> PodRef:
 
 
 def filled(claim: Mapping[str, Any], wanted: PodRequest, *, pool: str, virtual: bool) -> Json:
-    """The claim with the cards, the selector, the amounts and the limits that its pod asks for.
+    """Return the claim with the cards, selector, amounts and limits that its pod requests.
 
-    A claim that is filled already comes out as it is.
+    A claim that is already filled is returned unchanged.
 
     Args:
-        wanted: Of the claim's pod.
+        wanted: The request of the claim's pod.
         pool: The GPUPool for the generated selector; "" for any.
-        virtual: The pool's cards are divided by their virtual amounts.
+        virtual: True if the pool's cards are divided by their virtual amounts.
 
     Raises:
-        InputError: The claim has no request that can be filled, or no place for one request a card.
+        InputError: The claim has no request that can be filled, or no room for a request per card.
     """
     result = copy.deepcopy(dict(claim))
     devices = as_map(as_map(result.get("spec")).get("devices"))
@@ -102,7 +102,7 @@ def filled(claim: Mapping[str, Any], wanted: PodRequest, *, pool: str, virtual: 
 
 
 def _own_request(requests: list[object]) -> Json:
-    """The first request of our class, else the first one of any class of an administrator's."""
+    """Return the first request of this driver's class, else the first of an administrator's own."""
     exact = [r for r in requests if isinstance(r, dict) and isinstance(r.get("exactly"), dict)]
     ours = [r for r in exact if r["exactly"].get("deviceClassName") == names.DEVICE_CLASS]
     for request in (*ours, *exact):
@@ -119,7 +119,7 @@ def _expression(wanted: PodRequest, pool: str) -> str:
 
 
 def _drop_amounts(exactly: Json) -> None:
-    """Leave out the template's amounts: a claim that names none takes whole cards."""
+    """Remove the template's amounts: a claim without amounts takes whole cards."""
     capacity = as_map(exactly.get("capacity"))
     kept = {
         name: amount
@@ -131,24 +131,24 @@ def _drop_amounts(exactly: Json) -> None:
         del exactly["capacity"]
 
 
-def _selectors(held: list[object], expression: str) -> list[object]:
-    """The template's own selectors hold as well."""
+def _selectors(existing: list[object], expression: str) -> list[object]:
+    """Return the template's own selectors, without the placeholder, and the generated one."""
     ours = {"cel": {"expression": expression}}
     kept = [
         entry
-        for entry in held
+        for entry in existing
         if entry != ours and as_map(as_map(entry).get("cel")).get("expression") != _PLACEHOLDER
     ]
     return [*kept, ours]
 
 
 def _card_name(request: str, card: int) -> str:
-    """The name of a card's request: the template's, then `gpu-request-2`, `gpu-request-3`."""
+    """Return the name of a card's request: `gpu-request`, `gpu-request-2`, `gpu-request-3`."""
     return request if card == 1 else f"{request}-{card}"
 
 
 def _one_for_each(requests: list[object], first: Json, cards: Sequence[str]) -> list[object]:
-    """The requests with one for each card: the others stand right after the first.
+    """Return the requests with one for each card; the additional ones follow the first.
 
     Raises:
         InputError: A name is taken or too long, or the claim would have too many requests.
@@ -158,7 +158,7 @@ def _one_for_each(requests: list[object], first: Json, cards: Sequence[str]) -> 
     for other in others:
         name = str(other["name"])
         if taken.get(name, other) != other:
-            raise InputError(f"found another request {name!r}, expected the name to be free")
+            raise InputError(f"found another request {name!r}, expected the name to be unused")
         for error in name_rules.label("", name):
             raise InputError(f"found {name!r} for a request of one GPU: {error.text}")
     added = [other for other in others if other["name"] not in taken]
@@ -172,7 +172,7 @@ def _one_for_each(requests: list[object], first: Json, cards: Sequence[str]) -> 
 
 
 def _concerning(entry: object, cards: Sequence[str]) -> object:
-    """A constraint or configuration that concerns the first card concerns the others, too."""
+    """Extend a constraint or configuration of the first card's request to those of all cards."""
     if not isinstance(entry, dict) or cards[0] not in as_list(entry.get("requests")):
         return entry
     listed = as_list(entry["requests"])
@@ -182,9 +182,10 @@ def _concerning(entry: object, cards: Sequence[str]) -> object:
 
 
 def _keeping_apart(constraints: list[object], cards: Sequence[str]) -> list[object]:
-    """The constraints with one by which each request gets another card.
+    """Return the constraints, with one that gives each request a different card.
 
-    Shares of one card are devices too, so without it several requests could get the same card.
+    Several requests may be allocated shares of one device, so without the constraint they could all
+    get the same card.
     """
     for constraint in map(as_map, constraints):
         scope = as_list(constraint.get("requests"))
@@ -193,15 +194,18 @@ def _keeping_apart(constraints: list[object], cards: Sequence[str]) -> list[obje
     return [*constraints, {"requests": list(cards), "distinctAttribute": _UNIQUE}]
 
 
-def _annotations(held: Mapping[str, object], wanted: PodRequest) -> Json:
-    """The pod's terms over those of the template, so that the node need not read the pod."""
+def _annotations(of_template: Mapping[str, object], wanted: PodRequest) -> Json:
+    """Return the template's annotations with the pod's limits, qos and isolation over them.
+
+    With these in the claim, the node need not read the pod.
+    """
     share = wanted.share
-    said = {
+    of_pod = {
         names.ANNOTATION_TFLOPS_LIMIT: share.tflops_limit,
         names.ANNOTATION_VRAM_LIMIT: share.vram_limit,
         names.ANNOTATION_QOS: share.qos,
         names.ANNOTATION_ISOLATION: share.isolation,
     }
-    result: Json = {name: str(value) for name, value in said.items() if value is not None}
-    # A limit of 0 says nothing, but that it is there says that the pod was asked.
-    return {names.ANNOTATION_TFLOPS_LIMIT: _UNLIMITED, **held, **result}
+    result: Json = {name: str(value) for name, value in of_pod.items() if value is not None}
+    # A limit of 0 is no limit. Its presence shows the node that the pod's annotations are included.
+    return {names.ANNOTATION_TFLOPS_LIMIT: _UNLIMITED, **of_template, **result}

@@ -1,16 +1,16 @@
 """Claims that one container uses together.
 
-An enforcer that sets limits by the container's environment names a card by its index there, or not
-at all. The variables of each claim are written as if its cards were the container's only ones: the
-first one has index 0. In a container with two claims the last variable of a name wins, and a card
-can end up with the limit of the other, or with none.
+An enforcer that sets limits by environment variables identifies a card by its index in the
+container, or does not identify it. The variables of a claim are written as if its cards were the
+only ones in the container: the first card has index 0. In a container with two claims the last
+variable of each name wins, so a card can end up with the limit of the other claim, or with none.
 
-CDI gives variables to a claim's requests and not to a container. So numbering the cards across
-claims would not help: a container that uses one of the claims alone counts its cards from 0.
-Therefore a container may use one claim at most, and a second claim for it is refused.
+CDI adds variables for each request of a claim, not for each container. Numbering the cards across
+claims would therefore not help: a container that uses only one of the claims counts its cards from
+0. So a container may use at most one claim, and a second one is refused.
 
 Example: container `train` names claims `a` and `b`, container `log` names `b`. `a` is prepared,
-`b` is refused. Had `log` alone named `b`, both would be prepared.
+`b` is refused. If only `log` named `b`, both would be prepared.
 """
 
 from collections.abc import Iterator, Mapping
@@ -22,7 +22,7 @@ _KINDS: Final = ("initContainers", "containers")
 
 
 def beside(pod: Mapping[str, Any], claim_name: str) -> frozenset[str]:
-    """Names of the other claims that a container of this pod uses together with the claim.
+    """Return the names of the other claims that a container of this pod uses with the claim.
 
     Args:
         pod: As the API server stores it.
@@ -41,9 +41,9 @@ def beside(pod: Mapping[str, Any], claim_name: str) -> frozenset[str]:
 
 
 def _claim_names(pod: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Each entry of spec.resourceClaims, and the name of its ResourceClaim.
+    """Yield each entry of spec.resourceClaims with the name of its ResourceClaim.
 
-    The status names the claims that were made from templates (core/v1, PodStatus).
+    The names of claims made from templates are in the status (core/v1, PodStatus).
     """
     for entry in map(as_map, as_list(as_map(pod.get("spec")).get("resourceClaims"))):
         if isinstance(entry.get("resourceClaimName"), str):

@@ -1,9 +1,9 @@
-"""Compute as percent of a card: turned into TFLOPS, which is what devices are divided by.
+"""Conversion of compute percentages into TFLOPS, the capacity by which devices are divided.
 
-A claim asks for one amount of TFLOPS, whichever card it gets. So the percents of a pod have a
-meaning only if all cards that it can get have the same TFLOPS.
+A claim requests one amount of TFLOPS, whichever card it gets. A pod's percentages therefore have a
+definite meaning only if all cards that it can get have the same TFLOPS.
 
-Example: with A100 (312 TFLOPS) in the pool, `compute-percent-request: 25` asks for 78 TFLOPS. With
+Example: with A100 (312 TFLOPS) in the pool, `compute-percent-request: 25` requests 78 TFLOPS. With
 A100 and T4 (65 TFLOPS) it is refused, unless `gpu-model` names one of them.
 """
 
@@ -21,25 +21,25 @@ from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map
 
 Item = Mapping[str, Any]
 
-_CURE: Final = f"or {names.ANNOTATION_TFLOPS_REQUEST} in place of the percent"
+_CURE: Final = f"or {names.ANNOTATION_TFLOPS_REQUEST} instead of a percentage"
 _MOST_SHOWN: Final = 5
 
 
 def is_asked(wanted: PodRequest) -> bool:
-    """Whether the pod asks for compute as percent."""
+    """Return True if the pod requests or limits compute as a percentage."""
     return wanted.percent is not None or wanted.percent_limit is not None
 
 
 def in_tflops(wanted: PodRequest, slices: Iterable[Item], *, pool: str) -> PodRequest:
-    """What the pod asks for, with TFLOPS in place of its percents.
+    """Return the pod's request with TFLOPS in place of percentages.
 
     Args:
-        wanted: Of the pod.
+        wanted: The pod's request.
         slices: The driver's ResourceSlices.
         pool: The GPUPool that the pod's devices come from; "" for any.
 
     Raises:
-        InputError: The cards that the pod can get have not all the same TFLOPS, or there is none.
+        InputError: The cards that the pod can get differ in TFLOPS, or there is none.
     """
     found = {
         amount: model
@@ -66,7 +66,7 @@ def in_tflops(wanted: PodRequest, slices: Iterable[Item], *, pool: str) -> PodRe
 
 
 def _cards(slices: Iterable[Item], *, pool: str) -> Iterator[tuple[str, Quantity]]:
-    """Model and TFLOPS of each published device of a GPUPool."""
+    """Yield model and TFLOPS of each published device of a GPUPool; "" for any pool."""
     for item in slices:
         for entry in map(as_map, as_list(as_map(item.get("spec")).get("devices"))):
             attributes = as_map(entry.get("attributes"))
@@ -76,7 +76,7 @@ def _cards(slices: Iterable[Item], *, pool: str) -> Iterator[tuple[str, Quantity
             try:
                 yield _text(attributes, names.ATTR_MODEL), quantity.parse(tflops)
             except QuantityError:
-                continue  # an older release's device, or none of ours
+                continue  # a device of an older release, or of another driver
 
 
 def _text(attributes: Mapping[str, object], name: str) -> str:
@@ -84,5 +84,5 @@ def _text(attributes: Mapping[str, object], name: str) -> str:
 
 
 def _part(card: Quantity, percent: Quantity) -> Quantity:
-    """At least a billionth, since 0 stands for nothing said."""
+    """Return a percentage of a card's TFLOPS; at least a billionth, because 0 means unset."""
     return Quantity(max(1, card.nano * percent.nano // (100 * quantity.NANO)), card.family)

@@ -1,4 +1,4 @@
-"""What Tensor Fusion's objects say about pods: whether they use DRA, and of which amounts."""
+"""Settings of a GPUPool for its pods: use of DRA, claim template, physical or virtual amounts."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,13 +16,13 @@ Item = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DraPool:
-    """How the webhook treats the pods of a pool.
+    """A GPUPool's settings for its pods.
 
     Attributes:
-        name: Of the GPUPool; "" for pods of none.
-        enabled: Whether its pods use DRA when they do not say.
+        name: Name of the GPUPool; "" for pods without one.
+        enabled: True if its pods use DRA unless their annotations say otherwise.
         template: Name of their ResourceClaimTemplate.
-        isolations: Those that it may set for its nodes.
+        isolations: Isolation modes that the pool may set for its nodes.
     """
 
     name: str = ""
@@ -32,9 +32,9 @@ class DraPool:
 
 
 def choose(pools: Sequence[Item], name: str) -> Item | None:
-    """The pool of this name, or without a name the default one.
+    """Return the pool of this name, or the default pool if the name is "".
 
-    None if there is none to choose from: then nodes have their pools by their settings.
+    Return None if there are no GPUPools; the pools of nodes then come from their settings.
 
     Raises:
         InputError: No pool has this name; or none is named, and not exactly one is the default.
@@ -52,15 +52,16 @@ def choose(pools: Sequence[Item], name: str) -> Item | None:
         return default[0]
     if default:
         found = ", ".join(sorted(map(_name, default)))
-        raise InputError(f"found none, and {found} as defaults, expected one default GPUPool")
-    raise InputError("found none and no default GPUPool, expected the name of one")
+        raise InputError(f"found no name and the defaults {found}, expected one default GPUPool")
+    raise InputError("found no name and no default GPUPool, expected the name of a GPUPool")
 
 
 def parse(pool: Item, templates: Iterable[Item]) -> DraPool:
-    """How a GPUPool wants its pods treated.
+    """Return a GPUPool's settings for its pods.
 
-    Its own draConfig goes over the SchedulingConfigTemplate that it names. Tensor Fusion's own
-    definitions have neither field, so its API server drops them; daemonset/crds has both.
+    The pool's own draConfig takes precedence over the SchedulingConfigTemplate that it names. The
+    CRDs of Tensor Fusion have neither field, so the API server drops them; those in daemonset/crds
+    have both.
     """
     spec = as_map(pool.get("spec"))
     own = as_map(spec.get("draConfig"))
@@ -79,10 +80,10 @@ def parse(pool: Item, templates: Iterable[Item]) -> DraPool:
 
 
 def divides_virtual(pool: Item) -> bool:
-    """Whether tenants divide the virtual amounts of its cards, not the physical ones.
+    """Return True if tenants divide the virtual amounts of its cards, not the physical ones.
 
     Raises:
-        InputError: The pool cannot be read.
+        InputError: The pool has a malformed value.
     """
     return gpupool.parse(pool).oversubscription is not None
 

@@ -1,4 +1,4 @@
-"""Checks the opaque parameters for this driver where they are written: at admission."""
+"""Admission checks of opaque parameters for this driver, in claims, templates and classes."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
@@ -16,29 +16,29 @@ CONFIG_PATHS: Final[Mapping[str, tuple[str, ...]]] = {
     "ResourceClaim": ("spec", "devices", "config"),
     "ResourceClaimTemplate": ("spec", "spec", "devices", "config"),
 }
-"""Where each kind has its configurations."""
+"""Path of the configurations in each kind."""
 
 
 def errors(
     kind: str, found: Mapping[str, Any], old: Mapping[str, Any], *, enforces_hard: bool
 ) -> Iterator[FieldError]:
-    """Yield what is wrong with the parameters in an object.
+    """Yield the errors in the parameters of an object.
 
     Args:
         kind: One of CONFIG_PATHS.
-        old: What is replaced; empty for a new object. What stands there already passes, or nobody
-            could change anything else in the object.
-        enforces_hard: Whether the nodes' enforcer brings a limiter for hard isolation.
+        old: The object that is replaced; empty for a new one. Parameters that it already has pass;
+            otherwise nobody could change anything else in the object.
+        enforces_hard: True if the nodes' enforcer brings a limiter for hard isolation.
     """
     path = CONFIG_PATHS[kind]
-    held = [_parameters(config) for config in _configs(old, path)]
+    existing = [_parameters(config) for config in _configs(old, path)]
     for index, config in enumerate(_configs(found, path)):
         opaque = as_map(as_map(config).get("opaque"))
-        if opaque.get("driver") != names.DRIVER or _parameters(config) in held:
+        if opaque.get("driver") != names.DRIVER or _parameters(config) in existing:
             continue
         where = f"{'.'.join(path)}[{index}].opaque.parameters"
         try:
-            said = share_parameters.parse(opaque.get("parameters"), trusted=kind == CLASS)
+            parsed = share_parameters.parse(opaque.get("parameters"), trusted=kind == CLASS)
         except ParameterError as error:
             for text in error.errors:
                 field, _, complaint = text.partition(": ")
@@ -48,20 +48,20 @@ def errors(
         if kind == CLASS:
             continue
         chosen = f"{where}.isolation"
-        if said.isolation is Isolation.HARD and not enforces_hard:
+        if parsed.isolation is Isolation.HARD and not enforces_hard:
             text = f"found hard, expected {isolation.HARD_NEEDS}"
             yield FieldError(chosen, Reason.FORBIDDEN, text)
-        if said.isolation is Isolation.SHARED:
+        if parsed.isolation is Isolation.SHARED:
             for name in _with_amounts(_devices(found, path), as_map(config)):
                 text = f"found shared and amounts in request {name}, expected "
                 yield FieldError(chosen, Reason.FORBIDDEN, text + isolation.SHARED_NEEDS)
 
 
 def _with_amounts(devices: Mapping[str, Any], config: Mapping[str, object]) -> Iterator[str]:
-    """The requests of a configuration that ask for a part of this driver's cards.
+    """Yield the requests of a configuration that name amounts of this driver's cards.
 
-    A request without amounts takes whole cards. Amounts that are a whole card's are not known
-    here, and a claim for whole cards needs none.
+    A request without amounts takes whole cards. The size of a whole card is not known here, so any
+    amount counts as a part; a claim for whole cards needs none.
     """
     chosen = as_list(config.get("requests"))
     for request in map(as_map, as_list(devices.get("requests"))):
@@ -84,7 +84,7 @@ def _configs(document: Mapping[str, Any], path: tuple[str, ...]) -> list[object]
 
 
 def _devices(document: Mapping[str, Any], path: tuple[str, ...]) -> Mapping[str, Any]:
-    """The object that holds the configurations, and in claims the requests."""
+    """Return the object that contains the configurations and, in claims, the requests."""
     for name in path[:-1]:
         document = as_map(document.get(name))
     return document

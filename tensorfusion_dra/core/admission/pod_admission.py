@@ -1,4 +1,4 @@
-"""What becomes of a pod that asks for a share: checked, then given its claim (user guide, 1.1)."""
+"""Admission of a pod that requests a share: its checks and the added claim (user guide, 1.1)."""
 
 import copy
 from collections.abc import Iterator, Mapping
@@ -18,19 +18,19 @@ Json = dict[str, Any]
 REFUSED_ENV: Final = frozenset(
     {names.ENV_TEST_MODE, *names.ENV_BYPASSES, *names.HAMI_CORE_BYPASSES}
 )
-"""Variables by which a container would get around its limits."""
+"""Environment variables by which a container could bypass its limits."""
 
 _KINDS: Final = ("initContainers", "containers")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """Where a pod's share comes from.
+    """Source of a pod's share.
 
     Attributes:
-        pool: Its GPUPool; "" for none.
-        template: The ResourceClaimTemplate, in the pod's namespace.
-        scheduler: In place of Tensor Fusion's; "" leaves that one.
+        pool: GPUPool of the pod; "" for none.
+        template: Name of the ResourceClaimTemplate, in the pod's namespace.
+        scheduler: Scheduler that replaces Tensor Fusion's; "" keeps that one.
     """
 
     pool: str
@@ -42,16 +42,16 @@ def errors(pod: Mapping[str, Any], wanted: PodRequest, *, takes_hard: bool) -> I
     """Yield every reason for which the pod cannot have its share.
 
     Args:
-        takes_hard: Whether the pod may choose hard isolation.
+        takes_hard: True if the pod may choose hard isolation.
     """
     labels = as_map(as_map(pod.get("metadata")).get("labels"))
     if labels.get(names.LABEL_TENSOR_FUSION_ENABLED) == "true":
         yield FieldError(
             f"metadata.labels[{names.LABEL_TENSOR_FUSION_ENABLED}]",
             Reason.FORBIDDEN,
-            "found true, by which Tensor Fusion's own webhook and scheduler give the pod a GPU as "
-            f"well, expected either: remove the label, or set {names.ANNOTATION_DRA_ENABLED} to "
-            "false",
+            "found true, so Tensor Fusion's own webhook and scheduler give the pod a GPU as well, "
+            f"expected only one of the two: remove the label, or set "
+            f"{names.ANNOTATION_DRA_ENABLED} to false",
         )
     yield from _limit_errors(wanted)
     if wanted.share.isolation is Isolation.HARD and not takes_hard:
@@ -76,7 +76,7 @@ def errors(pod: Mapping[str, Any], wanted: PodRequest, *, takes_hard: bool) -> I
 
 
 def _limit_errors(wanted: PodRequest) -> Iterator[FieldError]:
-    """Limits below their requests, with which no node would prepare the claim."""
+    """Yield an error for each limit below its request: no node would prepare such a claim."""
     limits = (
         (names.ANNOTATION_TFLOPS_LIMIT, wanted.share.tflops_limit, wanted.tflops),
         (names.ANNOTATION_VRAM_LIMIT, wanted.share.vram_limit, wanted.vram),
@@ -89,23 +89,24 @@ def _limit_errors(wanted: PodRequest) -> Iterator[FieldError]:
 
 
 def _partial_use(path: str, container: Json, wanted: PodRequest) -> Iterator[FieldError]:
-    """A container that names one request of the claim would get one of several GPUs."""
+    """Yield an error for each use of a single request, by which a container would get one GPU."""
     uses = as_list(as_map(container.get("resources")).get("claims"))
     for index, use in enumerate(map(as_map, uses)):
         if wanted.count > 1 and use.get("name") == names.POD_CLAIM and use.get("request"):
             where = f"{path}.resources.claims[{index}].request"
             text = (
-                f"found {str(use['request'])[:80]!r}, expected none: of {wanted.count} GPUs each "
-                "has a request of its own, and a container gets all of them by the claim alone"
+                f"found {str(use['request'])[:80]!r}, expected none: each of the {wanted.count} "
+                "GPUs has its own request, and a container gets all of them only by the claim's name"
             )
             yield FieldError(where, Reason.INVALID, text)
 
 
 def sharing(pod: Mapping[str, Any], wanted: PodRequest) -> frozenset[str]:
-    """Names of the containers that get the share.
+    """Return the names of the containers that get the share.
 
-    Those that the pod names; else all its containers, and of its init containers those that ask
-    for whole GPUs: most only prepare something, but one that looks for a GPU is to find it.
+    If the pod names some, these do. Otherwise all its containers do, and those init containers that
+    request whole GPUs: most init containers only prepare something, but one that needs a GPU must
+    find it.
     """
     if wanted.containers:
         return frozenset(wanted.containers)
@@ -117,9 +118,9 @@ def sharing(pod: Mapping[str, Any], wanted: PodRequest) -> frozenset[str]:
 
 
 def admitted(pod: Mapping[str, Any], wanted: PodRequest, placement: Placement) -> Json:
-    """The pod with its claim, which its containers use, and its annotations in canonical form.
+    """Return the pod with its claim, which its containers use, and canonical annotations.
 
-    The same pod again comes out as it is.
+    A pod that was admitted before is returned unchanged.
     """
     result = copy.deepcopy(dict(pod))
     chosen = sharing(pod, wanted)
@@ -145,10 +146,10 @@ def admitted(pod: Mapping[str, Any], wanted: PodRequest, placement: Placement) -
 def _canonical(
     pod: Mapping[str, Any], wanted: PodRequest, placement: Placement, chosen: frozenset[str]
 ) -> dict[str, str]:
-    """What the annotations say, spelled as the hypervisor and the node read it."""
+    """Return the annotations in the spelling that the hypervisor and the node read."""
     order = [name_of(container) for _, container in _containers(pod)]
     share = wanted.share
-    said = {
+    canonical = {
         names.ANNOTATION_DRA_ENABLED: "true",
         names.ANNOTATION_GPU_COUNT: str(wanted.count),
         names.ANNOTATION_GPUPOOL: placement.pool,
@@ -158,18 +159,18 @@ def _canonical(
         names.ANNOTATION_TFLOPS_LIMIT: str(share.tflops_limit or ""),
         names.ANNOTATION_VRAM_LIMIT: str(share.vram_limit or ""),
     }
-    return {annotation: text for annotation, text in said.items() if text}
+    return {annotation: text for annotation, text in canonical.items() if text}
 
 
 def _add_named(holder: Json, field: str, entry: Json) -> None:
-    """The entry is in the list, unless one of its name is there already."""
+    """Append the entry to the list in a field, unless the list has an entry of its name."""
     listed = as_list(holder.get(field))
-    if not any(name_of(held) == entry["name"] for held in listed):
+    if not any(name_of(existing) == entry["name"] for existing in listed):
         holder[field] = [*listed, entry]
 
 
 def _made(holder: Json, field: str) -> Json:
-    """The object in a field, to be changed; made if there is none."""
+    """Return the object in a field for modification; create it if there is none."""
     found = holder.get(field)
     if not isinstance(found, dict):
         found = holder[field] = {}
@@ -177,7 +178,7 @@ def _made(holder: Json, field: str) -> Json:
 
 
 def _containers(pod: Mapping[str, Any]) -> Iterator[tuple[str, Json]]:
-    """Every container and its path, init containers first."""
+    """Yield every container with its path, init containers first."""
     spec = as_map(pod.get("spec"))
     for kind in _KINDS:
         for index, container in enumerate(as_list(spec.get(kind))):

@@ -1,4 +1,4 @@
-"""What a pod's annotations ask for (user guide, section 4), with all errors at once."""
+"""Parsing of a pod's annotations into a request (user guide, section 4)."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -19,7 +19,7 @@ from tensorfusion_dra.core.kubernetes.quantity import Quantity
 Value = TypeVar("Value")
 
 MOST_GPUS: Final = 32
-"""The devices that one claim can have (AllocationResultsMaxSize of resource.k8s.io/v1)."""
+"""Maximum number of devices in a claim (AllocationResultsMaxSize of resource.k8s.io/v1)."""
 
 ASKING: Final = (
     names.ANNOTATION_DRA_ENABLED,
@@ -32,9 +32,9 @@ ASKING: Final = (
     names.ANNOTATION_DEDICATED_GPU,
     names.ANNOTATION_CEL_EXPRESSION,
 )
-"""A pod without any of these asks for nothing, whatever else it carries."""
+"""Annotations that request a GPU. A pod without any of them requests none."""
 
-NOTHING_SAID: Final = ShareParameters()
+_NO_PARAMETERS: Final = ShareParameters()
 _COUNT: Final = re.compile(r"0*[0-9]{1,4}")
 _HUNDRED: Final = Quantity.whole(100)
 _BOOLEANS: Final = {"true": True, "false": False}
@@ -45,17 +45,19 @@ class PodRequest:
     """A pod's annotations, parsed: the share that it requests of each GPU.
 
     Attributes:
-        enabled: Whether through DRA; None leaves that to the pool.
-        tflops: Of each GPU; None where nothing is said.
-        vram: In bytes, of each GPU; None where nothing is said.
-        percent: Of each GPU's compute, in place of tflops; see core.admission.compute_percent.
-        percent_limit: The limit of compute, as percent, in place of the share's.
-        whole: Each GPU alone, whatever the amounts say: dedicated, or shared without limits.
-        count: How many GPUs.
-        model: "" for any.
-        pool: A GPUPool; "" for the default one.
-        expression: A device selector in place of the generated one; "" for none.
-        containers: Which of the pod's get the share; none named leaves that to the webhook.
+        enabled: True to use DRA, False not to; None leaves the choice to the pool.
+        tflops: TFLOPS of each GPU; None if unset.
+        vram: Bytes of each GPU; None if unset.
+        percent: Percentage of each GPU's compute, instead of tflops; see
+            core.admission.compute_percent.
+        percent_limit: Limit of compute as a percentage, instead of the share's.
+        whole: True for exclusive use of each GPU, whatever the amounts: a dedicated GPU, or
+            isolation `shared`, which has no limits.
+        count: Number of GPUs.
+        model: Model of the GPUs; "" for any.
+        pool: Name of a GPUPool; "" for the default one.
+        expression: Device selector instead of the generated one; "" for none.
+        containers: Names of the containers that get the share; empty leaves that to the webhook.
         share: Limits, isolation and level of service.
     """
 
@@ -70,46 +72,46 @@ class PodRequest:
     pool: str = ""
     expression: str = ""
     containers: tuple[str, ...] = ()
-    share: ShareParameters = NOTHING_SAID
+    share: ShareParameters = _NO_PARAMETERS
 
     @property
     def has_amounts(self) -> bool:
-        """Whether it is said how much of a GPU the pod gets."""
+        """Return True if the annotations determine how much of a GPU the pod gets."""
         return any((self.whole, self.tflops, self.vram, self.percent))
 
     def amounts(self) -> Mapping[str, Quantity]:
-        """What is asked of each GPU by capacity; what is not named is taken whole."""
+        """Return the requested amount of each capacity of a GPU; a missing one is taken whole."""
         if self.whole:
             return {}
         named = {names.CAPACITY_TFLOPS: self.tflops, names.CAPACITY_VRAM: self.vram}
         return {name: amount for name, amount in named.items() if amount}
 
 
-def is_asking(said: Mapping[str, str]) -> bool:
-    """Whether these annotations ask for a GPU through DRA, or leave that to the pool."""
-    is_off = said.get(names.ANNOTATION_DRA_ENABLED) == "false"
-    return not is_off and any(name in said for name in ASKING)
+def is_asking(pod_annotations: Mapping[str, str]) -> bool:
+    """Return True if the pod requests a GPU through DRA, or leaves the use of DRA to its pool."""
+    is_off = pod_annotations.get(names.ANNOTATION_DRA_ENABLED) == "false"
+    return not is_off and any(name in pod_annotations for name in ASKING)
 
 
 def path_of(annotation: str) -> str:
-    """Where an annotation stands in its pod."""
+    """Return the path of an annotation in its pod."""
     return f"metadata.annotations[{annotation}]"
 
 
-def parse(said: Mapping[str, str], errors: list[FieldError]) -> PodRequest:
-    """Parse annotations into what a pod asks for.
+def parse(pod_annotations: Mapping[str, str], errors: list[FieldError]) -> PodRequest:
+    """Parse a pod's annotations into its request; append all errors to the list.
 
-    What is malformed goes to the errors and counts as not said. As in Tensor Fusion, TFLOPS go
-    before percents, a limit without a request is the request as well, and isolation `shared`
-    gives whole GPUs, whatever the amounts say.
+    A malformed annotation counts as unset. As in Tensor Fusion, TFLOPS take precedence over
+    percentages, a limit without a request is the request as well, and isolation `shared` gives
+    whole GPUs, whatever the amounts.
     """
-    read = _Reader(said, errors)
+    read = _Reader(pod_annotations, errors)
     request = PodRequest(
-        # A malformed one counts as true, so that its error is seen.
+        # A malformed value counts as true, so that its error is reported.
         enabled=read.value(
             names.ANNOTATION_DRA_ENABLED,
             _boolean,
-            True if names.ANNOTATION_DRA_ENABLED in said else None,
+            True if names.ANNOTATION_DRA_ENABLED in pod_annotations else None,
         ),
         tflops=read.value(names.ANNOTATION_TFLOPS_REQUEST, _amount, None),
         vram=read.value(names.ANNOTATION_VRAM_REQUEST, _amount, None),
@@ -124,15 +126,16 @@ def parse(said: Mapping[str, str], errors: list[FieldError]) -> PodRequest:
         share=read.share(),
     )
     request = _completed(request)
-    if is_asking(said) and not (request.has_amounts or read.amounts_bad):
-        text = f"found none, expected it, {names.ANNOTATION_VRAM_REQUEST} or both"
-        where = path_of(names.ANNOTATION_TFLOPS_REQUEST)
+    if is_asking(pod_annotations) and not (request.has_amounts or read.amounts_bad):
+        tflops, vram = names.ANNOTATION_TFLOPS_REQUEST, names.ANNOTATION_VRAM_REQUEST
+        text = f"found no amount, expected {tflops}, {vram} or both"
+        where = path_of(tflops)
         errors.append(FieldError(where, Reason.REQUIRED, text))
     return request
 
 
 def _completed(request: PodRequest) -> PodRequest:
-    """Return the request with what follows from it."""
+    """Return the request with the values that follow from its other values."""
     share = request.share
     if request.whole or share.isolation is Isolation.SHARED:
         unlimited = replace(share, tflops_limit=None, vram_limit=None)
@@ -148,16 +151,16 @@ def _completed(request: PodRequest) -> PodRequest:
 
 
 class _Reader:
-    def __init__(self, said: Mapping[str, str], errors: list[FieldError]) -> None:
-        self._said = said
+    def __init__(self, pod_annotations: Mapping[str, str], errors: list[FieldError]) -> None:
+        self._annotations = pod_annotations
         self._errors = errors
         self.amounts_bad = False
 
     def value(self, annotation: str, parsed: Callable[[str], Value], default: Value) -> Value:
-        if annotation not in self._said:
+        if annotation not in self._annotations:
             return default
         try:
-            return parsed(self._said[annotation])
+            return parsed(self._annotations[annotation])
         except (ValueError, DriverError) as error:
             self._wrong(annotation, str(error))
             self.amounts_bad |= parsed in {_amount, _percent}
@@ -165,14 +168,14 @@ class _Reader:
 
     def share(self) -> ShareParameters:
         try:
-            return annotations.parameters(self._said)
+            return annotations.parameters(self._annotations)
         except ParameterError as error:
             for text in error.errors:
                 annotation, _, complaint = text.partition(": ")
                 self._wrong(annotation, complaint)
-                # It may have stood for the amounts, as a limit or a partition does.
+                # It may have implied the amounts, as a limit or a partition does.
                 self.amounts_bad |= annotation != names.ANNOTATION_QOS
-            return NOTHING_SAID
+            return _NO_PARAMETERS
 
     def _wrong(self, annotation: str, text: str) -> None:
         self._errors.append(FieldError(path_of(annotation), Reason.INVALID, text))
@@ -185,7 +188,7 @@ def _boolean(text: str) -> bool:
 
 
 def _amount(text: str) -> Quantity | None:
-    """0 says nothing: Tensor Fusion writes it where a pod names no amount."""
+    """Parse an amount; 0 is unset, because Tensor Fusion writes it if a pod names none."""
     amount = quantity.parse(text)
     if amount.nano < 0:
         raise ValueError(f"found {amount}, expected more than 0")
@@ -193,7 +196,7 @@ def _amount(text: str) -> Quantity | None:
 
 
 def _percent(text: str) -> Quantity | None:
-    """0 says nothing, as for amounts."""
+    """Parse a percentage; 0 is unset, as for amounts."""
     amount = quantity.parse(text)
     if not 0 <= amount.nano <= _HUNDRED.nano:
         raise ValueError(f"found {amount}, expected more than 0 and at most 100")
@@ -220,7 +223,7 @@ def _pool(text: str) -> str:
 
 
 def _expression(text: str) -> str:
-    """As it was written, for it is translated again for each claim."""
+    """Check an expression and return it untranslated: each claim translates it again."""
     if text.strip():
         type_check.check(translate.translate(text))
     return text.strip() and text

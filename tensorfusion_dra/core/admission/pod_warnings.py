@@ -1,4 +1,4 @@
-"""What of a pod's share would surprise whoever wrote the pod."""
+"""Warnings about a pod's share for effects that its author may not expect."""
 
 import difflib
 from collections.abc import Iterator, Mapping
@@ -30,11 +30,11 @@ READ: Final = frozenset(
     }
 )
 
-# Of Tensor Fusion's pkg/constants: what users write on pods that something else handles there.
+# Annotations of Tensor Fusion's pkg/constants that users write and that have an effect only there.
 _WITHOUT_EFFECT: Final = {
-    "workload-profile": "its amounts are not read; name them as annotations",
-    "disable-features": "features are those of the node's enforcer",
-    "vendor": "the GPUs of this driver are NVIDIA's",
+    "workload-profile": "its amounts are not read; set them as annotations",
+    "disable-features": "the node's enforcer determines the features",
+    "vendor": "this driver has NVIDIA GPUs only",
     "gpu-indices": "name a GPU by its uuid in dra-cel-expression",
     "partition-id": "cards are not partitioned",
     "container-gpu-count": "every container gets all GPUs of its pod",
@@ -48,24 +48,24 @@ _OTHERS: Final = frozenset(
         *("auto-scale-target-resource", "gpu-ids", "container-gpus", "index", "cluster"),
     }
 )
-"""What Tensor Fusion's own parts write and read; nothing to say about it."""
+"""Annotations that Tensor Fusion's own components write and read; they need no warning."""
 
 
 def warnings(
-    pod: Pod, said: Mapping[str, str], wanted: PodRequest, placement: Placement
+    pod: Pod, annotations: Mapping[str, str], wanted: PodRequest, placement: Placement
 ) -> list[str]:
-    """One line each, short enough for the API server, which cuts at 256 characters."""
+    """Return the warnings, one line each; the API server truncates them at 256 characters."""
     return [
-        *_of_names(said),
+        *_of_names(annotations),
         *_of_amounts(wanted),
         *_of_placement(pod, wanted, placement),
         *_of_containers(pod, sharing(pod, wanted)),
     ]
 
 
-def _of_names(said: Mapping[str, str]) -> Iterator[str]:
+def _of_names(annotations: Mapping[str, str]) -> Iterator[str]:
     known = {name.removeprefix(names.ANNOTATION_PREFIX) for name in READ}
-    for annotation in said:
+    for annotation in annotations:
         short = annotation.removeprefix(names.ANNOTATION_PREFIX)
         if short in {annotation, *known, *_OTHERS} or short.startswith(("gang-", "pool-")):
             continue
@@ -73,8 +73,8 @@ def _of_names(said: Mapping[str, str]) -> Iterator[str]:
             yield f"{annotation}: has no effect in DRA mode: {_WITHOUT_EFFECT[short]}"
             continue
         close = difflib.get_close_matches(short, known, n=1)
-        hint = f", is {names.ANNOTATION_PREFIX}{close[0]} meant?" if close else ""
-        yield f"{annotation[:120]}: no annotation of that name is known{hint}"
+        hint = f"; did you mean {names.ANNOTATION_PREFIX}{close[0]}?" if close else ""
+        yield f"{annotation[:120]}: unknown annotation{hint}"
 
 
 def _of_amounts(wanted: PodRequest) -> Iterator[str]:
@@ -82,7 +82,7 @@ def _of_amounts(wanted: PodRequest) -> Iterator[str]:
         if wanted.tflops or wanted.vram:
             is_shared = wanted.share.isolation is Isolation.SHARED
             reason = names.ANNOTATION_ISOLATION if is_shared else names.ANNOTATION_DEDICATED_GPU
-            yield f"{reason}: the pod gets its GPUs alone, whatever it asks"
+            yield f"{reason}: the pod gets whole GPUs; its amounts are ignored"
         return
     both = (
         (names.ANNOTATION_TFLOPS_REQUEST, wanted.tflops, "compute"),
@@ -90,30 +90,33 @@ def _of_amounts(wanted: PodRequest) -> Iterator[str]:
     )
     for annotation, amount, what in both:
         if amount is None:
-            yield f"{annotation}: not named, so the pod takes all {what} of its GPUs"
+            yield f"{annotation}: not set, so the pod takes all {what} of its GPUs"
     if wanted.vram and wanted.vram.nano < MIB * NANO:
-        yield f"{names.ANNOTATION_VRAM_REQUEST}: {wanted.vram} bytes, is {wanted.vram}Gi meant?"
+        yield f"{names.ANNOTATION_VRAM_REQUEST}: {wanted.vram} bytes; did you mean {wanted.vram}Gi?"
 
 
 def _of_placement(pod: Pod, wanted: PodRequest, placement: Placement) -> Iterator[str]:
     spec = as_map(pod.get("spec"))
     if not placement.pool and not wanted.expression:
-        yield f"{names.ANNOTATION_GPUPOOL}: not named, so GPUs of every pool fit"
+        yield f"{names.ANNOTATION_GPUPOOL}: not set, so GPUs of every pool match"
     if spec.get("schedulerName") == names.TENSOR_FUSION_SCHEDULER:
         yield (
             f"spec.schedulerName: in DRA mode {placement.scheduler} places the pod, "
             f"not {names.TENSOR_FUSION_SCHEDULER}"
             if placement.scheduler
-            else f"spec.schedulerName: {names.TENSOR_FUSION_SCHEDULER} has to be one that "
-            "allocates claims; where there is none, the pod stays Pending"
+            else f"spec.schedulerName: {names.TENSOR_FUSION_SCHEDULER} must be a scheduler that "
+            "allocates claims; otherwise the pod stays Pending"
         )
     if spec.get("nodeName"):
-        yield "spec.nodeName: the pod passes the scheduler by, and its claim is never allocated"
+        yield "spec.nodeName: the pod bypasses the scheduler, so its claim is never allocated"
     for entry in map(as_map, as_list(spec.get("resourceClaims"))):
         template = entry.get("resourceClaimTemplateName")
         if name_of(entry) == names.POD_CLAIM and template != placement.template:
             found = template or entry.get("resourceClaimName")
-            yield f"spec.resourceClaims: {names.POD_CLAIM} stays {found}, not {placement.template}"
+            yield (
+                f"spec.resourceClaims: {names.POD_CLAIM} keeps {found} instead of "
+                f"{placement.template}"
+            )
 
 
 def _of_containers(pod: Pod, chosen: frozenset[str]) -> Iterator[str]:
@@ -123,13 +126,13 @@ def _of_containers(pod: Pod, chosen: frozenset[str]) -> Iterator[str]:
             name = name_of(container)
             if name not in chosen:
                 if _asks_whole(container):
-                    yield f"container {name}: {names.NVIDIA_GPU} was removed, and it gets no share"
+                    yield f"container {name}: {names.NVIDIA_GPU} was removed, and it gets no GPU share"
                 continue
             if as_map(container.get("securityContext")).get("privileged") is True:
                 yield f"container {name}: is privileged, so it sees every GPU of its node"
             env = {name_of(each) for each in as_list(container.get("env"))}
             if names.ENV_LD_PRELOAD in env:
-                yield f"container {name}: its {names.ENV_LD_PRELOAD} gives way to the limiter's"
+                yield f"container {name}: the limiter's {names.ENV_LD_PRELOAD} replaces its own"
 
 
 def _asks_whole(container: Mapping[str, Any]) -> bool:

@@ -1,4 +1,4 @@
-"""What a claim becomes that is made for a pod from Tensor Fusion's template."""
+"""Filling of a claim that was made for a pod from Tensor Fusion's template."""
 
 import copy
 from typing import Any
@@ -44,7 +44,7 @@ def request_names(found: Json) -> list[str]:
     return [request["name"] for request in found["spec"]["devices"]["requests"]]
 
 
-def test_selector_and_amounts_are_the_pods() -> None:
+def test_selector_and_amounts_come_from_the_pod() -> None:
     found = filled(claim(), **AMOUNTS, gpu_model="A100", qos="high")
 
     assert exactly(found) == {
@@ -59,7 +59,7 @@ def test_selector_and_amounts_are_the_pods() -> None:
         assert part in expression
 
 
-def test_in_an_oversubscribing_pool_the_virtual_amounts_are_asked_for() -> None:
+def test_virtual_amounts_are_requested_in_an_oversubscribing_pool() -> None:
     found = filled(claim(), virtual=True, **AMOUNTS)
 
     assert exactly(found)["capacity"]["requests"] == {
@@ -68,12 +68,12 @@ def test_in_an_oversubscribing_pool_the_virtual_amounts_are_asked_for() -> None:
     }
 
 
-def test_an_amount_that_is_not_named_is_left_to_be_taken_whole() -> None:
+def test_unset_amount_is_not_requested_and_so_taken_whole() -> None:
     assert exactly(filled(claim(), vram_request="16Gi"))["capacity"]["requests"] == {"vram": "16Gi"}
     assert "capacity" not in exactly(filled(claim(), dedicated_gpu="true"))
 
 
-def test_an_expression_of_the_pods_own_is_translated_and_takes_the_place_of_the_generated() -> None:
+def test_pods_own_expression_is_translated_and_replaces_the_generated_one() -> None:
     found = filled(
         claim(),
         **AMOUNTS,
@@ -87,16 +87,14 @@ def test_an_expression_of_the_pods_own_is_translated_and_takes_the_place_of_the_
     assert exactly(found)["capacity"]["requests"] == {"tflops": "100", "vram": "16Gi"}
 
 
-def test_the_placeholder_goes_and_other_selectors_of_the_template_stay() -> None:
+def test_placeholder_is_removed_and_other_selectors_of_the_template_stay() -> None:
     found = filled(with_selectors("true", "device.driver != ''"), **AMOUNTS)
 
     assert len(expressions(found)) == 2
     assert expressions(found)[0] == "device.driver != ''"
 
 
-def test_each_of_several_gpus_has_a_request_and_a_constraint_keeps_them_on_different_cards() -> (
-    None
-):
+def test_each_gpu_has_its_own_request_and_a_constraint_gives_them_different_cards() -> None:
     devices = filled(claim(), **AMOUNTS, gpu_count="4")["spec"]["devices"]
 
     every = ["gpu-request", "gpu-request-2", "gpu-request-3", "gpu-request-4"]
@@ -112,22 +110,22 @@ def test_one_gpu_needs_no_constraint() -> None:
 
 
 @pytest.mark.parametrize(
-    ("held", "expected"),
+    ("constraint", "expected"),
     [
         ({"requests": ["gpu-request"], "distinctAttribute": UUID}, UNIQUE),
         ({"distinctAttribute": UUID}, {"distinctAttribute": UUID}),
     ],
 )
-def test_a_constraint_of_the_template_that_keeps_cards_apart_is_enough(
-    held: Json, expected: Json
+def test_template_constraint_for_different_cards_is_not_repeated(
+    constraint: Json, expected: Json
 ) -> None:
     found = claim()
-    found["spec"]["devices"]["constraints"] = [held]
+    found["spec"]["devices"]["constraints"] = [constraint]
 
     assert filled(found, **AMOUNTS, gpu_count="2")["spec"]["devices"]["constraints"] == [expected]
 
 
-def test_a_constraint_on_another_request_is_not_enough() -> None:
+def test_template_constraint_on_another_request_does_not_suffice() -> None:
     found = claim()
     other = {"requests": ["other"], "distinctAttribute": UUID}
     found["spec"]["devices"]["constraints"] = [other]
@@ -137,7 +135,7 @@ def test_a_constraint_on_another_request_is_not_enough() -> None:
     assert filled_in["spec"]["devices"]["constraints"] == [other, UNIQUE]
 
 
-def test_what_the_template_says_of_its_request_concerns_every_gpu() -> None:
+def test_template_constraints_and_config_of_the_request_apply_to_every_gpu() -> None:
     found = claim()
     near = {"requests": ["nic", "gpu-request"], "matchAttribute": "example.com/root"}
     parameters = {"requests": ["gpu-request"], "opaque": {"driver": "d", "parameters": {}}}
@@ -150,14 +148,14 @@ def test_what_the_template_says_of_its_request_concerns_every_gpu() -> None:
     assert devices["config"] == [{**parameters, "requests": BOTH}]
 
 
-def test_the_gpus_stand_together_before_the_templates_next_request() -> None:
+def test_requests_of_the_gpus_precede_the_next_request_of_the_template() -> None:
     found = claim()
     found["spec"]["devices"]["requests"].append(NIC)
 
     assert request_names(filled(found, **AMOUNTS, gpu_count="2")) == [*BOTH, "nic"]
 
 
-def test_a_request_of_the_template_that_has_the_name_of_another_gpu_is_refused() -> None:
+def test_template_request_with_the_name_of_an_additional_gpu_is_refused() -> None:
     found = claim()
     found["spec"]["devices"]["requests"].append({**NIC, "name": "gpu-request-2"})
 
@@ -165,7 +163,7 @@ def test_a_request_of_the_template_that_has_the_name_of_another_gpu_is_refused()
         filled(found, **AMOUNTS, gpu_count="2")
 
 
-def test_a_request_name_that_has_no_room_for_a_number_is_refused() -> None:
+def test_request_name_too_long_for_a_number_is_refused() -> None:
     found = claim()
     found["spec"]["devices"]["requests"][0]["name"] = "g" * 62
 
@@ -173,7 +171,7 @@ def test_a_request_name_that_has_no_room_for_a_number_is_refused() -> None:
         filled(found, **AMOUNTS, gpu_count="2")
 
 
-def test_as_many_gpus_as_a_claim_has_room_for_and_no_more() -> None:
+def test_claim_has_at_most_32_requests() -> None:
     found = claim()
     assert len(request_names(filled(found, **AMOUNTS, gpu_count="32"))) == 32
 
@@ -182,7 +180,7 @@ def test_as_many_gpus_as_a_claim_has_room_for_and_no_more() -> None:
         filled(found, **AMOUNTS, gpu_count="32")
 
 
-def test_the_request_of_our_class_is_filled_wherever_it_stands() -> None:
+def test_request_of_this_drivers_class_is_filled_at_any_position() -> None:
     found = claim()
     ours = found["spec"]["devices"]["requests"][0]
     found["spec"]["devices"]["requests"] = [NIC, ours]
@@ -193,7 +191,7 @@ def test_the_request_of_our_class_is_filled_wherever_it_stands() -> None:
     assert requests[1]["exactly"]["capacity"]
 
 
-def test_a_class_of_an_administrators_own_is_filled_too() -> None:
+def test_request_of_an_administrators_own_class_is_filled_too() -> None:
     found = claim()
     exactly(found)["deviceClassName"] = "large-gpus"
 
@@ -211,7 +209,7 @@ def test_a_claim_without_a_request_to_fill_is_refused(requests: Any) -> None:
         filled(found, **AMOUNTS)
 
 
-def test_what_was_filled_is_not_changed_again() -> None:
+def test_filled_claim_is_not_changed_again() -> None:
     found = with_selectors("true")
     before = copy.deepcopy(found)
     annotations: Any = {**AMOUNTS, "gpu_count": "4", "vram_limit": "32Gi", "qos": "low"}
@@ -222,7 +220,7 @@ def test_what_was_filled_is_not_changed_again() -> None:
     assert found == before
 
 
-def test_the_pods_terms_are_where_the_node_looks_for_them() -> None:
+def test_pods_limits_qos_and_isolation_are_read_from_the_claim() -> None:
     found = filled(
         claim(), **AMOUNTS, tflops_limit="200", vram_limit="32Gi", qos="high", isolation="hard"
     )
@@ -237,7 +235,7 @@ def test_the_pods_terms_are_where_the_node_looks_for_them() -> None:
     assert (share.qos, share.isolation) == ("high", "hard")
 
 
-def test_a_pod_without_terms_need_not_be_read_by_the_node() -> None:
+def test_node_need_not_read_a_pod_without_limits() -> None:
     annotations = filled(claim(), **AMOUNTS)["metadata"]["annotations"]
     stored = AllocatedClaim(ref=ref("a"), allocations=(), annotations=annotations)
 
@@ -247,7 +245,7 @@ def test_a_pod_without_terms_need_not_be_read_by_the_node() -> None:
     assert share.tflops_limit is None
 
 
-def test_the_pods_terms_go_over_the_templates() -> None:
+def test_pods_annotations_override_the_templates() -> None:
     found = claim()
     found["metadata"]["annotations"] = {
         "other": "stays",
@@ -262,14 +260,14 @@ def test_the_pods_terms_go_over_the_templates() -> None:
     }
 
 
-def test_the_owner_is_the_pod_that_the_claim_is_made_for() -> None:
+def test_owner_is_the_pod_that_the_claim_was_made_for() -> None:
     assert claim_admission.owner(claim(), "team-a") == PodRef(
         namespace="team-a", name="train", uid="uid-train"
     )
 
 
 @pytest.mark.parametrize("owners", [None, [], [{"apiVersion": "apps/v1", "kind": "Pod"}]])
-def test_a_claim_for_no_pod_has_no_owner(owners: Any) -> None:
+def test_claim_without_a_pod_as_owner_is_refused(owners: Any) -> None:
     found = claim()
     found["metadata"]["ownerReferences"] = owners
 

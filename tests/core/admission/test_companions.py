@@ -1,4 +1,4 @@
-"""Which claims one container of a pod uses together."""
+"""Claims that one container of a pod uses together."""
 
 from typing import Any
 
@@ -52,5 +52,5 @@ def pod(*containers: Json, init: tuple[Json, ...] = ()) -> Json:
         ({"spec": {"containers": [7], "resourceClaims": [None, {"name": "a"}]}}, set()),
     ],
 )
-def test_the_claims_beside_one_claim(found: Json, together: set[str]) -> None:
+def test_claims_that_share_a_container_with_one_claim(found: Json, together: set[str]) -> None:
     assert companions.beside(found, "claim-a") == together

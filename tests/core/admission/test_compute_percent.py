@@ -1,4 +1,4 @@
-"""Compute in percent of a card becomes TFLOPS where it has one meaning."""
+"""Compute percentages become TFLOPS if all possible cards have the same TFLOPS."""
 
 import pytest
 
@@ -25,7 +25,7 @@ def resolved(*slices: Json, pool: str = "default", **annotations: str) -> PodReq
         ("0.3n", "3n"),
     ],
 )
-def test_percents_are_exact(percent: str, tflops: str) -> None:
+def test_percentages_are_converted_exactly(percent: str, tflops: str) -> None:
     found = resolved(published(A100), compute_percent_request=percent)
 
     assert str(found.tflops) == tflops
@@ -42,7 +42,7 @@ def test_percents_are_exact(percent: str, tflops: str) -> None:
         ([published(A100), {"spec": {"devices": [{"capacity": {}}, 7]}}, {}], {}),
     ],
 )
-def test_the_cards_that_count_are_those_that_the_pod_can_get(
+def test_only_cards_that_the_pod_can_get_are_considered(
     slices: list[Json], annotations: dict[str, str]
 ) -> None:
     found = resolved(*slices, compute_percent_request="50", **annotations)
@@ -64,7 +64,7 @@ def test_the_cards_that_count_are_those_that_the_pod_can_get(
         ),
     ],
 )
-def test_percents_without_one_meaning_are_refused(
+def test_ambiguous_percentages_are_refused(
     slices: list[Json], annotations: dict[str, str], expected: str
 ) -> None:
     with pytest.raises(InputError) as caught:
@@ -82,7 +82,7 @@ def test_percents_without_one_meaning_are_refused(
         ({"compute_percent_request": "0", "compute_percent_limit": "50"}, "156", "156"),
     ],
 )
-def test_a_limit_alone_is_the_request_as_well(
+def test_limit_without_a_request_is_the_request_as_well(
     annotations: dict[str, str], tflops: str, limit: str
 ) -> None:
     found = resolved(published(A100), **annotations)
@@ -100,5 +100,7 @@ def test_a_limit_alone_is_the_request_as_well(
         {"vram_request": "1Gi", "compute_percent_request": "0"},
     ],
 )
-def test_percents_give_way_to_tflops_and_to_whole_gpus(annotations: dict[str, str]) -> None:
+def test_tflops_and_whole_gpus_take_precedence_over_percentages(
+    annotations: dict[str, str],
+) -> None:
     assert not compute_percent.is_asked(pod_request.parse(said(**annotations), []))

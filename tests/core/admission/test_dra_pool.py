@@ -1,4 +1,4 @@
-"""Whether the pods of a pool use DRA, by which template, and which amounts they divide."""
+"""Settings of a GPUPool for its pods: use of DRA, claim template, amounts."""
 
 from typing import Any
 
@@ -38,7 +38,7 @@ def template(name: str, **dra: Any) -> Json:
         ),
     ],
 )
-def test_a_pools_own_word_goes_over_its_template(
+def test_pools_own_setting_overrides_its_template(
     spec: Json, templates: list[Json], *, enabled: bool
 ) -> None:
     assert dra_pool.parse(gpupool("prod", **spec), templates).enabled is enabled
@@ -63,20 +63,20 @@ def test_a_pools_own_word_goes_over_its_template(
         ),
     ],
 )
-def test_the_claim_template_is_the_pools_or_the_usual_one(
+def test_claim_template_is_the_pools_or_the_default_one(
     spec: Json, templates: list[Json], name: str
 ) -> None:
     assert dra_pool.parse(gpupool("prod", **spec), templates).template == name
 
 
-def test_a_pool_is_chosen_by_name_and_else_the_default_one() -> None:
+def test_pool_is_chosen_by_name_or_else_the_default_one() -> None:
     pools = [gpupool("a"), gpupool("b", default=True)]
 
     assert dra_pool.choose(pools, "a") is pools[0]
     assert dra_pool.choose(pools, "") is pools[1]
 
 
-def test_without_pools_there_is_none_to_choose() -> None:
+def test_without_gpupools_none_is_chosen() -> None:
     assert dra_pool.choose([], "default") is None
     assert dra_pool.choose([], "") is None
 
@@ -85,20 +85,20 @@ def test_without_pools_there_is_none_to_choose() -> None:
     ("pools", "name", "error"),
     [
         ([gpupool("a")], "b", "found 'b', expected a GPUPool such as a"),
-        ([gpupool("a")], "", "found none and no default GPUPool"),
+        ([gpupool("a")], "", "found no name and no default GPUPool"),
         (
             [gpupool("b", default=True), gpupool("a", default=True)],
             "",
-            "found none, and a, b as defaults, expected one default GPUPool",
+            "found no name and the defaults a, b, expected one default GPUPool",
         ),
     ],
 )
-def test_a_pool_that_cannot_be_chosen_is_said(pools: list[Json], name: str, error: str) -> None:
+def test_ambiguous_or_unknown_pool_is_refused(pools: list[Json], name: str, error: str) -> None:
     with pytest.raises(InputError, match=error):
         dra_pool.choose(pools, name)
 
 
-def test_an_oversubscribing_pool_divides_virtual_amounts() -> None:
+def test_oversubscribing_pool_divides_virtual_amounts() -> None:
     oversubscribing = gpupool(
         "a", capacityConfig={"oversubscription": {"tflopsOversellRatio": 150}}
     )
@@ -107,7 +107,7 @@ def test_an_oversubscribing_pool_divides_virtual_amounts() -> None:
     assert dra_pool.divides_virtual(gpupool("b")) is False
 
 
-def test_a_pool_whose_ratios_cannot_be_read_divides_nobody_knows_what() -> None:
+def test_pool_with_a_malformed_ratio_is_refused() -> None:
     with pytest.raises(InputError, match="tflopsOversellRatio"):
         dra_pool.divides_virtual(
             gpupool("a", capacityConfig={"oversubscription": {"tflopsOversellRatio": 1}})

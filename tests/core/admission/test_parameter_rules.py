@@ -1,4 +1,4 @@
-"""Opaque parameters for this driver are checked where they are written."""
+"""Opaque parameters for this driver are checked at admission."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ PATHS = {kind: ".".join(path) for kind, path in parameter_rules.CONFIG_PATHS.ite
 
 
 def configured(kind: str, *parameters: Any, driver: str = "tensor-fusion.ai.dra-driver") -> Json:
-    """An object with these parameters where its kind has them."""
+    """Return an object of a kind with these parameters."""
     opaque = [{"opaque": {"driver": driver, "parameters": each}} for each in parameters]
     document: Any = opaque
     for name in reversed(parameter_rules.CONFIG_PATHS[kind]):
@@ -28,12 +28,12 @@ def errors(
 
 
 @pytest.mark.parametrize("kind", PATHS)
-def test_good_parameters_pass(kind: str) -> None:
+def test_valid_parameters_pass(kind: str) -> None:
     assert errors(kind, configured(kind, GOOD)) == []
 
 
 @pytest.mark.parametrize("kind", PATHS)
-def test_every_error_comes_with_its_path(kind: str) -> None:
+def test_every_error_has_its_path(kind: str) -> None:
     bad = {**GOOD, "qos": "best", "limits": {"vram": "-1", "gpus": 2}}
 
     found = errors(kind, configured(kind, GOOD, bad))
@@ -47,27 +47,27 @@ def test_every_error_comes_with_its_path(kind: str) -> None:
 
 
 @pytest.mark.parametrize("parameters", [None, 7, "text", []])
-def test_parameters_that_are_no_object_are_refused(parameters: Any) -> None:
+def test_parameters_that_are_not_an_object_are_refused(parameters: Any) -> None:
     found = errors("ResourceClaim", configured("ResourceClaim", parameters))
 
     where = "spec.devices.config[0].opaque.parameters"
     assert found[0] == f"{where}: found {parameters!r}, expected an object"
 
 
-def test_what_only_an_administrator_may_say_stands_in_a_class_alone() -> None:
+def test_parameters_of_administrators_are_allowed_only_in_a_class() -> None:
     trusted = {**GOOD, "limiter": False}
 
     assert errors("DeviceClass", configured("DeviceClass", trusted)) == []
     assert errors("ResourceClaim", configured("ResourceClaim", trusted)) != []
 
 
-def test_parameters_of_other_drivers_are_theirs_to_check() -> None:
+def test_parameters_of_other_drivers_are_not_checked() -> None:
     other = configured("ResourceClaim", {"kind": "Nic"}, driver="nic.example.com")
 
     assert errors("ResourceClaim", other) == []
 
 
-def test_what_is_stored_already_does_not_keep_anybody_from_changing_the_rest() -> None:
+def test_stored_parameters_are_not_checked_again() -> None:
     stored = configured("DeviceClass", {"kind": "Old"})
 
     assert errors("DeviceClass", stored, stored) == []
@@ -75,7 +75,7 @@ def test_what_is_stored_already_does_not_keep_anybody_from_changing_the_rest() -
 
 
 @pytest.mark.parametrize("spec", [None, [], {"config": {}}, {"config": [None, 1, {"opaque": 2}]}])
-def test_an_object_without_configurations_has_no_errors(spec: Any) -> None:
+def test_object_without_configurations_has_no_errors(spec: Any) -> None:
     assert errors("DeviceClass", {"spec": spec}) == []
 
 
@@ -83,7 +83,7 @@ OF_TENANTS = [kind for kind in PATHS if kind != "DeviceClass"]
 
 
 def with_requests(kind: str, parameters: Any, *requests: Json, to: list[str] | None = None) -> Json:
-    """An object with these parameters, to all its requests unless some are named."""
+    """Return an object with these parameters, for all its requests unless some are named."""
     document = configured(kind, parameters)
     devices: Any = document
     for name in parameter_rules.CONFIG_PATHS[kind][:-1]:
@@ -103,7 +103,7 @@ SHARED = {**GOOD, "isolation": "shared"}
 
 
 @pytest.mark.parametrize("kind", OF_TENANTS)
-def test_a_tenant_may_choose_hard_where_the_enforcer_brings_a_limiter_for_it(kind: str) -> None:
+def test_tenant_may_choose_hard_if_the_enforcer_brings_a_limiter_for_it(kind: str) -> None:
     assert errors(kind, configured(kind, HARD), enforces_hard=True) == []
     (found,) = errors(kind, configured(kind, HARD))
 
@@ -113,7 +113,7 @@ def test_a_tenant_may_choose_hard_where_the_enforcer_brings_a_limiter_for_it(kin
     )
 
 
-def test_a_class_may_choose_every_isolation() -> None:
+def test_class_may_choose_every_isolation() -> None:
     for parameters in (HARD, SHARED):
         assert errors("DeviceClass", configured("DeviceClass", parameters)) == []
 
@@ -133,7 +133,7 @@ def test_a_class_may_choose_every_isolation() -> None:
         ({"firstAvailable": [{"name": "a"}]}, ""),
     ],
 )
-def test_a_tenant_may_choose_shared_for_whole_cards(
+def test_tenant_may_choose_shared_only_for_whole_cards(
     kind: str, request_of_it: Json, refused: str
 ) -> None:
     found = errors(kind, with_requests(kind, SHARED, {"name": "gpu", **request_of_it}))
@@ -147,7 +147,7 @@ def test_a_tenant_may_choose_shared_for_whole_cards(
     ("to", "is_refused"),
     [(["gpu"], True), (["gpu/b"], True), (["gpu/a"], False), (["other"], False), ([], True)],
 )
-def test_shared_is_looked_at_in_the_requests_that_it_is_for(
+def test_shared_is_checked_only_for_the_requests_of_its_config(
     to: list[str], *, is_refused: bool
 ) -> None:
     request = {"name": "gpu", "firstAvailable": [{"name": "a"}, {"name": "b", **amounts(vram="1")}]}
@@ -157,7 +157,7 @@ def test_shared_is_looked_at_in_the_requests_that_it_is_for(
     assert bool(found) is is_refused
 
 
-def test_a_stored_choice_does_not_keep_anybody_from_changing_the_rest() -> None:
+def test_stored_isolation_is_not_checked_again() -> None:
     stored = with_requests("ResourceClaim", SHARED, {"name": "gpu", "exactly": amounts(vram="1")})
 
     assert errors("ResourceClaim", stored, stored) == []

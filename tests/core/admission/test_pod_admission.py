@@ -1,4 +1,4 @@
-"""A pod that asks for a share: what is added, what is taken away, and what is refused."""
+"""Admission of a pod that requests a share: additions, removals and refusals."""
 
 import copy
 from typing import Any
@@ -32,7 +32,7 @@ def refused(found: Json, *, takes_hard: bool = False) -> list[str]:
 
 
 def users(found: Json) -> list[str]:
-    """The containers that use the claim."""
+    """Return the names of the containers that use the claim."""
     spec = found["spec"]
     return [
         entry["name"]
@@ -45,7 +45,7 @@ def whole_gpu(kind: str = "limits") -> Json:
     return {"resources": {kind: {"nvidia.com/gpu": "1", "cpu": "2"}}}
 
 
-def test_the_patch_of_the_quick_start() -> None:
+def test_patch_of_the_quick_start_pod() -> None:
     quick_start = pod({**ASKED, **said(gpu_count="1")})
 
     operations = json_patch.between(quick_start, admitted(quick_start))
@@ -74,7 +74,7 @@ def test_the_patch_of_the_quick_start() -> None:
     ]
 
 
-def test_annotations_come_out_in_canonical_form() -> None:
+def test_annotations_are_rewritten_in_canonical_form() -> None:
     found = admitted(
         pod(
             said(
@@ -119,7 +119,7 @@ SHAPES = {
 
 
 @pytest.mark.parametrize("found", SHAPES.values(), ids=SHAPES)
-def test_a_pod_that_was_admitted_is_not_changed_again(found: Json) -> None:
+def test_admitted_pod_is_not_changed_again(found: Json) -> None:
     before = copy.deepcopy(found)
     once = patched(found, json_patch.between(found, admitted(found)))
 
@@ -135,7 +135,7 @@ def test_every_container_gets_the_share_unless_some_are_named() -> None:
     assert users(admitted(pod(named, *several))) == ["main", "logs"]
 
 
-def test_an_init_container_gets_the_share_if_it_asks_for_a_gpu_or_is_named() -> None:
+def test_init_container_gets_the_share_if_it_requests_a_gpu_or_is_named() -> None:
     init = [container("fetch"), container("check", **whole_gpu())]
 
     assert users(admitted(pod(ASKED, initContainers=init))) == ["check", "main"]
@@ -143,14 +143,14 @@ def test_an_init_container_gets_the_share_if_it_asks_for_a_gpu_or_is_named() -> 
     assert users(admitted(pod(named, initContainers=init))) == ["fetch"]
 
 
-def test_a_container_that_another_webhook_adds_later_gets_no_share() -> None:
+def test_container_added_later_by_another_webhook_gets_no_share() -> None:
     first = admitted(pod(ASKED))
     first["spec"]["containers"].append(container("istio-proxy"))
 
     assert users(admitted(first)) == ["main"]
 
 
-def test_whole_gpus_are_removed_everywhere_and_nothing_else() -> None:
+def test_only_whole_gpus_are_removed_from_every_container() -> None:
     found = admitted(
         pod(
             {**ASKED, **said(inject_container="main")},
@@ -165,7 +165,7 @@ def test_whole_gpus_are_removed_everywhere_and_nothing_else() -> None:
     assert side["resources"] == {"requests": {}, "limits": {"cpu": "2"}}
 
 
-def test_a_claim_that_the_pod_brings_itself_stays() -> None:
+def test_pods_own_claim_is_kept() -> None:
     own = {"name": "tensor-fusion-gpu-claim", "resourceClaimTemplateName": "mine"}
 
     found = admitted(pod(ASKED, resourceClaims=[own]))
@@ -173,7 +173,7 @@ def test_a_claim_that_the_pod_brings_itself_stays() -> None:
     assert found["spec"]["resourceClaims"] == [own]
 
 
-def test_a_container_that_uses_one_request_of_the_claim_goes_on_to() -> None:
+def test_container_that_uses_the_only_request_of_the_claim_is_kept() -> None:
     claims = [{"name": "tensor-fusion-gpu-claim", "request": "gpu-request"}]
 
     found = admitted(pod(ASKED, container(resources={"claims": claims})))
@@ -181,14 +181,14 @@ def test_a_container_that_uses_one_request_of_the_claim_goes_on_to() -> None:
     assert found["spec"]["containers"][0]["resources"]["claims"] == claims
 
 
-def test_a_container_that_would_get_one_of_several_gpus_is_refused() -> None:
+def test_container_that_would_get_only_one_of_several_gpus_is_refused() -> None:
     claims = [{"name": "tensor-fusion-gpu-claim", "request": "gpu-request"}]
     found = pod({**ASKED, **said(gpu_count="4")}, container(resources={"claims": claims}))
 
     (error,) = refused(found)
 
     assert error.startswith("spec.containers[0].resources.claims[0].request: ")
-    assert "found 'gpu-request', expected none: of 4 GPUs each has a request" in error
+    assert "found 'gpu-request', expected none: each of the 4 GPUs has its own request" in error
 
 
 @pytest.mark.parametrize(
@@ -208,7 +208,7 @@ def test_only_tensor_fusions_scheduler_is_replaced(named: str, setting: str, exp
 
 
 @pytest.mark.parametrize("switch", sorted(pod_admission.REFUSED_ENV))
-def test_a_switch_that_gets_around_the_limiter_is_refused(switch: str) -> None:
+def test_variable_that_bypasses_the_limiter_is_refused(switch: str) -> None:
     env = [{"name": "A", "value": "b"}, {"name": switch, "value": "1"}]
 
     (error,) = refused(pod(ASKED, container(), container("side", env=env)))
@@ -219,21 +219,21 @@ def test_a_switch_that_gets_around_the_limiter_is_refused(switch: str) -> None:
     )
 
 
-def test_the_test_mode_is_refused_where_it_is_empty_or_from_elsewhere() -> None:
+def test_test_mode_is_refused_even_if_empty_or_from_a_field() -> None:
     empty = {"name": "TF_SHM_FILE", "value": ""}
     elsewhere = {"name": "TF_SHM_FILE", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}
 
     assert len(refused(pod(ASKED, container(env=[empty]), container("b", env=[elsewhere])))) == 2
 
 
-def test_switches_of_containers_without_a_share_do_not_matter() -> None:
+def test_variables_of_containers_without_a_share_are_not_checked() -> None:
     env = [{"name": "TF_SHM_FILE", "value": "x"}]
     annotations = {**ASKED, **said(inject_container="main")}
 
     assert refused(pod(annotations, container(), container("side", env=env))) == []
 
 
-def test_every_named_container_has_to_be_there() -> None:
+def test_every_named_container_must_exist() -> None:
     errors = refused(pod({**ASKED, **said(inject_container="main,gone,lost")}))
 
     assert errors == [
@@ -243,7 +243,7 @@ def test_every_named_container_has_to_be_there() -> None:
     ]
 
 
-def test_the_switches_are_those_that_the_enforcers_set_empty_and_the_test_mode() -> None:
+def test_refused_variables_are_the_test_mode_and_those_that_enforcers_empty() -> None:
     assert {
         "TF_SHM_FILE",
         *names.ENV_BYPASSES,
@@ -260,14 +260,14 @@ def test_the_switches_are_those_that_the_enforcers_set_empty_and_the_test_mode()
         {"containers": [{"resources": {"limits": None, "claims": None}}], "resourceClaims": None},
     ],
 )
-def test_a_pod_that_the_api_server_will_refuse_anyway_is_no_trouble(spec: dict[str, Any]) -> None:
+def test_pod_that_the_api_server_will_refuse_raises_no_exception(spec: dict[str, Any]) -> None:
     found = {**pod(ASKED), "spec": spec}
 
     assert refused(found) == []
     assert admitted(found)["spec"]["resourceClaims"]
 
 
-def test_hard_isolation_is_refused_where_no_enforcer_brings_a_limiter_for_it() -> None:
+def test_hard_isolation_is_refused_if_no_enforcer_brings_a_limiter_for_it() -> None:
     found = pod({**ASKED, **said(isolation="hard")})
 
     (error,) = refused(found)
@@ -277,20 +277,18 @@ def test_hard_isolation_is_refused_where_no_enforcer_brings_a_limiter_for_it() -
     assert refused(found, takes_hard=True) == []
 
 
-def test_a_pod_that_tensor_fusion_s_own_webhook_changes_as_well_is_refused_with_the_cure() -> None:
+def test_pod_of_tensor_fusions_own_webhook_is_refused_with_a_remedy() -> None:
     found = pod(ASKED)
     found["metadata"]["labels"] = {"tensor-fusion.ai/enabled": "true"}
 
     (error,) = refused(found)
 
-    assert error.startswith(
-        "metadata.labels[tensor-fusion.ai/enabled]: found true, by which Tensor"
-    )
+    assert error.startswith("metadata.labels[tensor-fusion.ai/enabled]: found true, so Tensor")
     assert error.endswith("remove the label, or set tensor-fusion.ai/dra-enabled to false")
 
 
 @pytest.mark.parametrize("labels", [{}, {"tensor-fusion.ai/enabled": "false"}, {"app": "true"}])
-def test_other_labels_are_no_business_of_tensor_fusion_s_webhook(labels: Json) -> None:
+def test_other_labels_are_accepted(labels: Json) -> None:
     found = pod(ASKED)
     found["metadata"]["labels"] = labels
 
@@ -308,13 +306,11 @@ def test_other_labels_are_no_business_of_tensor_fusion_s_webhook(labels: Json) -
         ),
     ],
 )
-def test_a_limit_below_its_request_is_refused_as_a_node_would(
-    annotations: dict[str, str], expected: str
-) -> None:
+def test_limit_below_its_request_is_refused(annotations: dict[str, str], expected: str) -> None:
     (error,) = refused(pod({**ASKED, **annotations}))
 
     assert error == f"metadata.annotations[tensor-fusion.ai/{expected}"
 
 
-def test_a_limit_of_its_request_or_above_is_taken() -> None:
+def test_limit_equal_to_or_above_its_request_is_accepted() -> None:
     assert refused(pod({**ASKED, **said(tflops_limit="100", vram_limit="32Gi")})) == []

@@ -1,4 +1,4 @@
-"""What the annotations of a pod ask for, and what is said of malformed ones."""
+"""Parsing of a pod's annotations into its request, with the errors of malformed ones."""
 
 import pytest
 
@@ -26,7 +26,7 @@ def errors_of(**annotations: str) -> list[str]:
     return [str(error) for error in errors]
 
 
-def test_the_quick_start_asks_for_a_part_of_one_gpu() -> None:
+def test_quick_start_requests_a_part_of_one_gpu() -> None:
     found = read(**AMOUNTS, dra_enabled="true", gpu_count="1", gpupool="default")
 
     assert found.enabled is True
@@ -69,22 +69,22 @@ def test_every_annotation_is_read() -> None:
 
 
 @pytest.mark.parametrize("amount", ["tflops_request", "vram_request"])
-def test_one_amount_is_enough_and_the_other_is_not_named(amount: str) -> None:
+def test_one_amount_is_enough_and_the_other_stays_unset(amount: str) -> None:
     assert list(read(**{amount: "16Gi"}).amounts()) == [amount.removesuffix("_request")]
 
 
-def test_an_amount_of_zero_says_nothing() -> None:
+def test_amount_of_zero_is_unset() -> None:
     assert read(tflops_request="100", vram_request="0").vram is None
 
 
-def test_a_dedicated_gpu_needs_no_amounts_and_has_none() -> None:
+def test_dedicated_gpu_has_no_amounts() -> None:
     found = read(**AMOUNTS, dedicated_gpu="true")
 
     assert found.amounts() == {}
     assert read(dedicated_gpu="true").amounts() == {}
 
 
-def test_shared_isolation_needs_no_amounts_and_has_neither_amounts_nor_limits() -> None:
+def test_shared_isolation_has_neither_amounts_nor_limits() -> None:
     for more in ({}, AMOUNTS, {"tflops_limit": "100", "vram_limit": "8Gi"}):
         found = read(**more, isolation="shared", gpu_count="2")
 
@@ -92,7 +92,7 @@ def test_shared_isolation_needs_no_amounts_and_has_neither_amounts_nor_limits() 
         assert (found.share.tflops_limit, found.share.vram_limit) == (None, None)
 
 
-def test_a_limit_without_a_request_is_the_request_as_well() -> None:
+def test_limit_without_a_request_is_the_request_as_well() -> None:
     found = read(dra_enabled="true", tflops_limit="100", vram_limit="8Gi", vram_request="4Gi")
 
     assert {name: str(amount) for name, amount in found.amounts().items()} == {
@@ -101,7 +101,7 @@ def test_a_limit_without_a_request_is_the_request_as_well() -> None:
     }
 
 
-def test_an_empty_expression_is_none() -> None:
+def test_blank_expression_is_unset() -> None:
     assert read(**AMOUNTS, dra_cel_expression=" \n").expression == ""
 
 
@@ -133,7 +133,7 @@ def test_an_empty_expression_is_none() -> None:
         ("dra_cel_expression", 'device.capacity["vram"] > 5', "1:"),
     ],
 )
-def test_a_malformed_annotation_is_named_with_what_was_expected(
+def test_malformed_annotation_is_reported_with_the_expected_value(
     annotation: str, text: str, error: str
 ) -> None:
     (found,) = errors_of(**{**AMOUNTS, annotation: text})
@@ -142,7 +142,7 @@ def test_a_malformed_annotation_is_named_with_what_was_expected(
     assert found.startswith(f"metadata.annotations[tensor-fusion.ai/{name}]: {error}")
 
 
-def test_all_errors_come_at_once() -> None:
+def test_all_errors_are_collected() -> None:
     found = errors_of(
         dra_enabled="on", gpu_count="many", qos="best", vram_limit="x", vram_request="?"
     )
@@ -150,16 +150,17 @@ def test_all_errors_come_at_once() -> None:
     assert len(found) == 5
 
 
-def test_a_pod_has_to_name_an_amount() -> None:
+def test_pod_without_an_amount_is_refused() -> None:
     (found,) = errors_of(dra_enabled="true", gpu_model="A100")
 
     assert found == (
         "metadata.annotations[tensor-fusion.ai/tflops-request]: "
-        "found none, expected it, tensor-fusion.ai/vram-request or both"
+        "found no amount, expected tensor-fusion.ai/tflops-request, "
+        "tensor-fusion.ai/vram-request or both"
     )
 
 
-def test_a_malformed_switch_counts_as_on_so_that_its_error_is_seen() -> None:
+def test_malformed_dra_enabled_counts_as_true_so_that_its_error_is_reported() -> None:
     errors = list[FieldError]()
 
     assert pod_request.parse(said(dra_enabled="True", **AMOUNTS), errors).enabled is True
@@ -177,7 +178,7 @@ def test_a_malformed_switch_counts_as_on_so_that_its_error_is_seen() -> None:
         ({"dra_enabled": "false", "tflops_request": "100"}, False),
     ],
 )
-def test_only_some_annotations_ask_for_a_gpu(
+def test_only_some_annotations_request_a_gpu(
     annotations: dict[str, str], *, expected: bool
 ) -> None:
     assert pod_request.is_asking(said(**annotations)) is expected

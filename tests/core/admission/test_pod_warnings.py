@@ -1,4 +1,4 @@
-"""What whoever writes a pod is warned of."""
+"""Warnings to the author of a pod."""
 
 import pytest
 
@@ -17,7 +17,7 @@ def warnings(found: Json, placement: Placement = PLACE) -> list[str]:
     return pod_warnings.warnings(found, annotations, pod_request.parse(annotations, []), placement)
 
 
-def test_there_is_nothing_to_say_about_the_quick_start() -> None:
+def test_quick_start_has_no_warnings() -> None:
     assert warnings(pod({**ASKED, **said(gpu_count="1")})) == []
 
 
@@ -26,47 +26,47 @@ def test_there_is_nothing_to_say_about_the_quick_start() -> None:
     [
         (
             said(vram_request="16"),
-            "tensor-fusion.ai/vram-request: 16 bytes, is 16Gi meant?",
+            "tensor-fusion.ai/vram-request: 16 bytes; did you mean 16Gi?",
         ),
         (
             said(vram_request="0"),
-            "tensor-fusion.ai/vram-request: not named, so the pod takes all memory of its GPUs",
+            "tensor-fusion.ai/vram-request: not set, so the pod takes all memory of its GPUs",
         ),
         (
             said(tflops_request="0"),
-            "tensor-fusion.ai/tflops-request: not named, so the pod takes all compute of its GPUs",
+            "tensor-fusion.ai/tflops-request: not set, so the pod takes all compute of its GPUs",
         ),
         (
             said(dedicated_gpu="true"),
-            "tensor-fusion.ai/dedicated-gpu: the pod gets its GPUs alone, whatever it asks",
+            "tensor-fusion.ai/dedicated-gpu: the pod gets whole GPUs; its amounts are ignored",
         ),
         (
             said(isolation="shared"),
-            "tensor-fusion.ai/isolation: the pod gets its GPUs alone, whatever it asks",
+            "tensor-fusion.ai/isolation: the pod gets whole GPUs; its amounts are ignored",
         ),
         (
             said(vram_requests="16Gi"),
-            "tensor-fusion.ai/vram-requests: no annotation of that name is known, "
-            "is tensor-fusion.ai/vram-request meant?",
+            "tensor-fusion.ai/vram-requests: unknown annotation; "
+            "did you mean tensor-fusion.ai/vram-request?",
         ),
         (
             said(something="1"),
-            "tensor-fusion.ai/something: no annotation of that name is known",
+            "tensor-fusion.ai/something: unknown annotation",
         ),
         (
             said(workload_profile="large"),
             "tensor-fusion.ai/workload-profile: has no effect in DRA mode: "
-            "its amounts are not read; name them as annotations",
+            "its amounts are not read; set them as annotations",
         ),
     ],
 )
-def test_annotations_that_surprise_are_pointed_out(
+def test_annotations_with_unexpected_effects_are_warned_about(
     annotations: dict[str, str], expected: str
 ) -> None:
     assert warnings(pod({**ASKED, **annotations})) == [expected]
 
 
-def test_annotations_of_others_are_nobodys_business() -> None:
+def test_annotations_of_other_components_are_ignored() -> None:
     others = {"example.com/tflops-request": "1", "prometheus.io/scrape": "true"}
 
     assert warnings(pod({**ASKED, **others, **said(is_local_gpu="true", gang_min="2")})) == []
@@ -82,12 +82,12 @@ def test_annotations_of_others_are_nobodys_business() -> None:
         ),
         (
             {"nodeName": "node-01"},
-            "spec.nodeName: the pod passes the scheduler by, and its claim is never allocated",
+            "spec.nodeName: the pod bypasses the scheduler, so its claim is never allocated",
         ),
         (
             {"resourceClaims": [{"name": "tensor-fusion-gpu-claim", "resourceClaimName": "mine"}]},
-            "spec.resourceClaims: tensor-fusion-gpu-claim stays mine, "
-            "not tensor-fusion-gpu-template",
+            "spec.resourceClaims: tensor-fusion-gpu-claim keeps mine "
+            "instead of tensor-fusion-gpu-template",
         ),
         (
             {"containers": [container(securityContext={"privileged": True})]},
@@ -95,7 +95,7 @@ def test_annotations_of_others_are_nobodys_business() -> None:
         ),
         (
             {"containers": [container(env=[{"name": "LD_PRELOAD", "value": "x"}])]},
-            "container main: its LD_PRELOAD gives way to the limiter's",
+            "container main: the limiter's LD_PRELOAD replaces its own",
         ),
         (
             {"initContainers": [container("init", securityContext={"privileged": True})]},
@@ -103,39 +103,41 @@ def test_annotations_of_others_are_nobodys_business() -> None:
         ),
     ],
 )
-def test_pods_that_surprise_are_pointed_out(spec: Json, expected: str | None) -> None:
+def test_pod_specs_with_unexpected_effects_are_warned_about(
+    spec: Json, expected: str | None
+) -> None:
     found = pod(ASKED)
     found["spec"].update(spec)
 
     assert warnings(found) == ([expected] if expected else [])
 
 
-def test_a_scheduler_that_is_kept_has_to_allocate_claims() -> None:
+def test_kept_scheduler_must_allocate_claims() -> None:
     kept = Placement(pool="default", template=PLACE.template, scheduler="")
 
     (warning,) = warnings(pod(ASKED, schedulerName="tensor-fusion-scheduler"), kept)
 
-    assert "has to be one that allocates claims" in warning
+    assert "must be a scheduler that allocates claims" in warning
 
 
-def test_a_whole_gpu_that_is_taken_from_a_container_without_a_share_is_pointed_out() -> None:
+def test_removed_whole_gpu_of_a_container_without_a_share_is_warned_about() -> None:
     side = container("side", resources={"limits": {"nvidia.com/gpu": "1"}})
 
     (warning,) = warnings(pod({**ASKED, **said(inject_container="main")}, container(), side))
 
-    assert warning == "container side: nvidia.com/gpu was removed, and it gets no share"
+    assert warning == "container side: nvidia.com/gpu was removed, and it gets no GPU share"
 
 
-def test_without_a_pool_gpus_of_every_pool_fit() -> None:
+def test_without_a_pool_gpus_of_every_pool_match() -> None:
     nowhere = Placement(pool="", template=PLACE.template, scheduler="default-scheduler")
     annotations = said(tflops_request="1", vram_request="1Gi")
 
     assert warnings(pod(annotations), nowhere) == [
-        "tensor-fusion.ai/gpupool: not named, so GPUs of every pool fit"
+        "tensor-fusion.ai/gpupool: not set, so GPUs of every pool match"
     ]
 
 
-def test_every_warning_fits_into_what_the_api_server_shows() -> None:
+def test_every_warning_is_at_most_256_characters() -> None:
     long = {f"tensor-fusion.ai/{'x' * 63}": "1", f"tensor-fusion.ai/{'vram-request' * 5}": "1"}
     found = pod({**ASKED, **long}, schedulerName="tensor-fusion-scheduler", nodeName="n")
 
