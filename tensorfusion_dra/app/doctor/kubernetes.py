@@ -31,7 +31,7 @@ def slice_gates(context: Context) -> Iterator[Finding]:
         stored = context.probe.tried(resource_api.slices(), body)
     except StatusError as error:
         yield could_not_look(
-            "ResourceSlice written on trial",
+            "dry run of a ResourceSlice",
             str(error),
             cure="run this with the right to create ResourceSlices of this node",
         )
@@ -47,7 +47,7 @@ def claim_gates(context: Context) -> Iterator[Finding]:
     resource_api = context.resource_api
     path = f"/apis/{resource_api.api_version()}/namespaces/{segment(namespace)}/resourceclaims"
     kind = {"apiVersion": resource_api.api_version(), "kind": "ResourceClaim"}
-    looked_at = "ResourceClaim written on trial"
+    looked_at = "dry run of a ResourceClaim"
     try:
         stored = context.probe.tried(path, {**kind, **gates.trial_claim(namespace)})
     except StatusError as error:

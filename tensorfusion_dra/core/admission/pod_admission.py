@@ -96,7 +96,7 @@ def _partial_use(path: str, container: Json, wanted: PodRequest) -> Iterator[Fie
             where = f"{path}.resources.claims[{index}].request"
             text = (
                 f"found {str(use['request'])[:80]!r}, expected none: each of the {wanted.count} "
-                "GPUs has its own request, and a container gets all of them only by the claim's name"
+                "GPUs has its own request; a container gets all of them only by the claim's name"
             )
             yield FieldError(where, Reason.INVALID, text)
 

@@ -1,4 +1,4 @@
-"""Whether the cluster's Kubernetes has what the driver is built on."""
+"""Findings about the Kubernetes versions, APIs and allocations that the driver depends on."""
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -12,55 +12,57 @@ SHARES_BY_DEFAULT_MINOR: Final = 36
 """The first minor version whose feature gate DRAConsumableCapacity is on by default."""
 
 _DEADLOCKING_KUBELETS: Final = ("v1.34.0", "v1.34.1")
-"""They deadlock when a plugin was idle for 30 minutes (Kubernetes' CHANGELOG-1.34)."""
+"""These deadlock after a plugin was idle for 30 minutes (Kubernetes' CHANGELOG-1.34)."""
 
 _FIRST_CARD_MINOR: Final = 34
-"""Its allocator looks up a device by the wrong index (kubernetes/kubernetes#133705)."""
+"""Its allocator looks up devices by the wrong index (kubernetes/kubernetes#133705)."""
 
 _USABLE: Final = ("v1", "v1beta2")
 
 
 def version(answer: Mapping[str, Any]) -> Iterator[Finding]:
-    """What to think of the document at /version."""
-    told = str(answer.get("gitVersion", "")) or f"{answer.get('major')}.{answer.get('minor')}"
-    minor = minor_version(told)
+    """Judge the API server's version, the document at /version."""
+    reported = str(answer.get("gitVersion", "")) or f"{answer.get('major')}.{answer.get('minor')}"
+    minor = minor_version(reported)
     if minor is None:
-        yield note("API server", f"version {told}", expected="a Kubernetes version such as v1.36.2")
+        yield note(
+            "API server", f"version {reported}", expected="a Kubernetes version such as v1.36.2"
+        )
     elif minor < OLDEST_MINOR:
         yield problem(
             "API server",
-            f"Kubernetes {told}",
+            f"Kubernetes {reported}",
             expected=f"1.{OLDEST_MINOR} or later, which serves resource.k8s.io/v1",
             cure=f"upgrade the cluster to 1.{OLDEST_MINOR}, or to 1.{SHARES_BY_DEFAULT_MINOR}, "
             "which needs no feature gates",
         )
     else:
-        yield ok("API server", f"Kubernetes {told}")
+        yield ok("API server", f"Kubernetes {reported}")
 
 
 def scheduler(answer: Mapping[str, Any]) -> Iterator[Finding]:
-    """What to think of a scheduler that gives parts of devices.
+    """Judge the scheduler's version, if it allocates parts of devices.
 
     Args:
-        answer: The document at /version: a scheduler is as old as its API server, or older.
+        answer: The document at /version. A scheduler has the API server's version or an older one.
     """
-    told = str(answer.get("gitVersion", ""))
-    if minor_version(told) == _FIRST_CARD_MINOR:
+    reported = str(answer.get("gitVersion", ""))
+    if minor_version(reported) == _FIRST_CARD_MINOR:
         yield warning(
             "kube-scheduler",
-            f"of Kubernetes {told}, with DRAConsumableCapacity: it gives shares of the first card "
-            "of each node only, and dies of a claim for more cards than a node has",
+            f"Kubernetes {reported} with DRAConsumableCapacity: it allocates shares of only the "
+            "first card of each node, and crashes on a claim for more cards than a node has",
             expected="1.35 or later",
             cure="upgrade the control plane; until then turn DRAConsumableCapacity off, so that "
-            "claims get whole cards, or use nodes with one card and claims for one",
+            "claims get whole cards, or use only nodes with one card and claims for one card",
         )
 
 
 def served(group: Mapping[str, Any] | None) -> Iterator[Finding]:
-    """What to think of the document at /apis/resource.k8s.io.
+    """Judge the served versions of the API group resource.k8s.io.
 
     Args:
-        group: None if there is none.
+        group: The document at /apis/resource.k8s.io; None if there is none.
     """
     looked_at = "API group resource.k8s.io"
     versions = [str(item.get("version")) for item in (group or {}).get("versions") or []]
@@ -79,39 +81,39 @@ def served(group: Mapping[str, Any] | None) -> Iterator[Finding]:
 
 
 def kubelet(node: Mapping[str, Any]) -> Iterator[Finding]:
-    """What to think of the kubelet that a Node object tells of."""
+    """Judge the version of the kubelet that a Node object reports."""
     name = node["metadata"]["name"]
-    told = str(node_info(node).get("kubeletVersion", ""))
+    reported = str(node_info(node).get("kubeletVersion", ""))
     looked_at = f"kubelet of {name}"
-    minor = minor_version(told)
+    minor = minor_version(reported)
     if minor is not None and minor < OLDEST_MINOR:
         yield problem(
             looked_at,
-            told,
+            reported,
             expected=f"v1.{OLDEST_MINOR} or later, which calls DRA plugins by v1",
             cure="upgrade the kubelet of this node",
         )
-    elif told in _DEADLOCKING_KUBELETS:
+    elif reported in _DEADLOCKING_KUBELETS:
         yield warning(
             looked_at,
-            told,
+            reported,
             expected="v1.34.2 or later: this one can stop calling a plugin that was idle for "
             "30 minutes",
             cure="upgrade the kubelet; until then restart it when pods hang in ContainerCreating",
         )
     else:
-        yield ok(looked_at, told or "tells no version")
+        yield ok(looked_at, reported or "reports no version")
 
 
 def ready(node: Mapping[str, Any]) -> Iterator[Finding]:
-    """Whether pods are scheduled to a node."""
+    """Judge whether a node is Ready, so that pods are scheduled to it."""
     name = node["metadata"]["name"]
     conditions = (node.get("status") or {}).get("conditions") or []
     state: Mapping[str, Any] = next((c for c in conditions if c.get("type") == "Ready"), {})
     if state.get("status") == "True":
         yield ok(f"node {name}", "Ready")
     elif not state:
-        yield note(f"node {name}", "does not tell whether it is Ready")
+        yield note(f"node {name}", "reports no condition Ready")
     else:
         yield problem(
             f"node {name}",
@@ -122,44 +124,44 @@ def ready(node: Mapping[str, Any]) -> Iterator[Finding]:
 
 
 def node_info(node: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What a node tells of its software."""
+    """Return a Node's `status.nodeInfo`: versions of its software."""
     found: Mapping[str, Any] = (node.get("status") or {}).get("nodeInfo") or {}
     return found
 
 
 def minor_version(text: str) -> int | None:
-    """36 for v1.36.2 and 1.36+; None for what is no version of Kubernetes 1."""
+    """Return 36 for v1.36.2 and 1.36+; None if the text is not a version of Kubernetes 1."""
     found = re.match(r"v?1\.([0-9]+)", text)
     return int(found[1]) if found else None
 
 
 def shares(claims: Sequence[Mapping[str, Any]], driver: str) -> Iterator[Finding]:
-    """Whether the scheduler gave parts of devices, where claims asked for parts.
+    """Judge whether the scheduler allocated parts of devices to claims that request parts.
 
-    The API server's feature gate can be on and the scheduler's off: devices are then given whole.
+    If the feature gate is on in the API server and off in the scheduler, claims get whole devices.
 
     Args:
-        claims: ResourceClaims, of which those with devices of the driver count.
-        driver: Its name.
+        claims: ResourceClaims; only those with devices of the driver count.
+        driver: Name of the driver.
     """
-    asked = [claim for claim in claims if _asks_for_a_part(claim) and _results(claim, driver)]
+    partial = [claim for claim in claims if _requests_a_part(claim) and _results(claim, driver)]
     whole = [
         f"{claim['metadata']['namespace']}/{claim['metadata']['name']}"
-        for claim in asked
+        for claim in partial
         if not any(result.get("consumedCapacity") for result in _results(claim, driver))
     ]
-    looked_at = f"{len(asked)} allocated claims that ask for a part of a GPU"
+    looked_at = f"{len(partial)} allocated claims that request a part of a GPU"
     if whole:
         yield problem(
             looked_at,
-            f"{', '.join(whole[:5])}{' and others' if len(whole) > 5 else ''} "
+            f"{', '.join(whole[:5])}{' and more' if len(whole) > 5 else ''} "
             "got devices without consumedCapacity",
             expected="consumedCapacity in every result",
             cure="turn the feature gate DRAConsumableCapacity on in kube-scheduler, too; then "
             "delete these pods and claims, whose allocation never changes",
         )
-    elif asked:
-        yield ok(looked_at, "every one of them has its part")
+    elif partial:
+        yield ok(looked_at, "all of them got a part")
 
 
 def one_request_for_several(
@@ -167,18 +169,18 @@ def one_request_for_several(
     stored: Sequence[Mapping[str, Any]],
     classes: Collection[str],
 ) -> Iterator[Finding]:
-    """Whether a request for several GPUs can get one GPU several times.
+    """Judge requests for several GPUs, which can be allocated the same GPU several times.
 
-    For each of a request's devices, the schedulers of 1.34 and 1.35 search from the first device
-    on, and shares of one card are devices, too (kubernetes/kubernetes#140438).
+    For each device of a request, the schedulers of 1.34 and 1.35 search again from the first
+    device, which may have capacity for another share (kubernetes/kubernetes#140438).
 
     Args:
-        answer: The document at /version: a scheduler is as old as its API server, or older.
+        answer: The document at /version. A scheduler has the API server's version or an older one.
         stored: ResourceClaims and ResourceClaimTemplates.
-        classes: DeviceClasses with this driver's GPUs.
+        classes: Names of the DeviceClasses with this driver's GPUs.
     """
-    told = str(answer.get("gitVersion", ""))
-    minor = minor_version(told)
+    reported = str(answer.get("gitVersion", ""))
+    minor = minor_version(reported)
     if minor is None or minor >= SHARES_BY_DEFAULT_MINOR:
         return
     found = [
@@ -189,9 +191,9 @@ def one_request_for_several(
     if found:
         yield warning(
             "requests for several GPUs",
-            f"{', '.join(found[:5])}{' and others' if len(found) > 5 else ''}: one request has a "
-            f"count above 1, and the scheduler of Kubernetes {told} may give it one GPU several "
-            "times, even beside a distinctAttribute",
+            f"{', '.join(found[:5])}{' and more' if len(found) > 5 else ''}: one request has a "
+            f"count above 1, and the scheduler of Kubernetes {reported} may allocate the same GPU "
+            "to it several times, despite a distinctAttribute",
             expected="one request for each GPU, with one distinctAttribute "
             f"{names.DRIVER}/{names.ATTR_UUID} over all of them",
             cure="write the claim as hack/examples/four-gpus.yaml does, or use the annotation "
@@ -203,13 +205,13 @@ def _is_for_several(request: Mapping[str, Any], classes: Collection[str]) -> boo
     return request.get("deviceClassName") in classes and int(request.get("count") or 1) > 1
 
 
-def _asks_for_a_part(claim: Mapping[str, Any]) -> bool:
+def _requests_a_part(claim: Mapping[str, Any]) -> bool:
     requests = _exact_requests(claim)
     return any((request.get("capacity") or {}).get("requests") for request in requests)
 
 
 def _exact_requests(item: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """What a claim or a template asks for: its requests and their alternatives."""
+    """Return the requests of a claim or a template, with all their alternatives."""
     spec = item.get("spec") or {}
     devices = (spec.get("spec") or spec).get("devices") or {}
     requests = devices.get("requests") or []

@@ -1,4 +1,4 @@
-"""Whether the node's GPUs can be read, published and handed to containers."""
+"""Findings about the node's GPUs: readable, published, usable by containers, not shared twice."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ _PLUGINS: Final = (
     ("volcano.sh/vgpu-", "Volcano's vGPU device plugin", "nodeSelector of its DaemonSet"),
     ("aliyun.com/gpu-", "the GPU share device plugin", "nodeSelector of its DaemonSet"),
 )
-"""Beginning of its resources' names, whose they are, and how it is kept off a node."""
+"""Device plugins: prefix of the resource names, name, and means to keep it off a node."""
 _LIVE: Final = frozenset({"Pending", "Running", "Unknown"})
 _MARKS: Final = frozenset({names.ATTR_UUID, "pciBusID", "pcieBusID"})
 """Attributes by which drivers name a card, without their domain."""
@@ -30,12 +30,12 @@ _MARKS: Final = frozenset({names.ATTR_UUID, "pciBusID", "pcieBusID"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
-    """How containers get at the driver's libraries.
+    """The ways in which containers can get the NVIDIA driver's libraries.
 
     Attributes:
         toolkit_cards: UUIDs of the cards that NVIDIA's container toolkit describes.
-        libraries: How many files of the driver can be mounted instead.
-        trouble: Why they cannot; "" if they can.
+        libraries: Number of the driver's files that can be mounted instead.
+        trouble: Reason why they cannot be mounted; "" if they can.
     """
 
     toolkit_cards: frozenset[str] = frozenset()
@@ -44,7 +44,7 @@ class Access:
 
 
 def library(recording: Mapping[str, Any]) -> Iterator[Finding]:
-    """What to think of the library that answered, as a recording names it."""
+    """Report the NVML library and driver version in a recording."""
     version = recording.get("driver_version")
     if isinstance(version, Mapping):
         version = f"no version ({version.get(_RAW_ERROR)})"
@@ -52,7 +52,7 @@ def library(recording: Mapping[str, Any]) -> Iterator[Finding]:
 
 
 def unreadable(reason: str) -> Finding:
-    """Nothing is published, because the cards cannot be read."""
+    """Return the problem that NVML cannot be read, so that nothing is published."""
     return problem(
         "NVML",
         reason,
@@ -63,7 +63,7 @@ def unreadable(reason: str) -> Finding:
 
 
 def cards(gpus: Sequence[Gpu], left_out: Sequence[LeftOut]) -> Iterator[Finding]:
-    """What to think of the node's cards."""
+    """Judge the node's cards, published and left out."""
     if not gpus and not left_out:
         yield warning(
             "GPUs",
@@ -73,29 +73,30 @@ def cards(gpus: Sequence[Gpu], left_out: Sequence[LeftOut]) -> Iterator[Finding]
         )
     for gpu in gpus:
         vram_gib = gpu.vram_bytes / 2**30
-        told = f"{gpu.product_name}, {gpu.milli_tflops / 1000:g} TFLOPS, {vram_gib:.0f} GiB"
+        facts = f"{gpu.product_name}, {gpu.milli_tflops / 1000:g} TFLOPS, {vram_gib:.0f} GiB"
         if gpu.tflops_source is TflopsSource.ESTIMATE:
             yield note(
                 f"GPU {gpu.uuid}",
-                f"{told}; the TFLOPS are estimated: the model is in no table",
-                cure="name them in a file for --gpu-models",
+                f"{facts}; the TFLOPS are estimated: the model is in no table",
+                cure="set them in a file for --gpu-models",
             )
         else:
-            yield ok(f"GPU {gpu.uuid}", told)
+            yield ok(f"GPU {gpu.uuid}", facts)
     for item in left_out:
         yield warning(
             item.subject,
             f"left out: {item.reason}",
             expected="a card that can be published",
-            cure="mend what the reason says; the card is published as soon as it can be",
+            cure="fix the stated cause; the card is then published without a restart",
         )
 
 
 def expansion(ratios: Oversubscription | None, unexpanded: Sequence[str]) -> Iterator[Finding]:
-    """Judge whether the pool can add the host's memory and disk to its cards, if it wants to.
+    """Judge whether a pool that extends its cards by host memory and disk can do so.
 
     Args:
-        unexpanded: Why a size that the pool needs cannot be read.
+        ratios: Oversubscription of the pool; None if it has none.
+        unexpanded: Reason for each size that the pool needs and that cannot be read.
     """
     if ratios is None or not (ratios.host_memory_percent or ratios.host_disk_percent):
         return
@@ -114,7 +115,7 @@ def expansion(ratios: Oversubscription | None, unexpanded: Sequence[str]) -> Ite
 
 
 def access(gpus: Sequence[Gpu], found: Access) -> Iterator[Finding]:
-    """What to think of the way by which containers get the driver's libraries."""
+    """Judge how containers get the NVIDIA driver's libraries."""
     real = [gpu for gpu in gpus if not gpu.simulated]
     if not real:
         return
@@ -135,22 +136,22 @@ def access(gpus: Sequence[Gpu], found: Access) -> Iterator[Finding]:
 
 
 def device_node(path_or_trouble: str, *, found: bool) -> Finding:
-    """What to think of a device node that containers need."""
+    """Judge the device nodes that containers need."""
     if found:
         return ok("device nodes", path_or_trouble)
     return problem(
         "device nodes",
         path_or_trouble,
-        expected="a character device, or claims on this card fail",
-        cure="nvidia-modprobe -u -c 0 on the host makes them; in a pod, mount the host's /dev and "
-        "set --dev-dir",
+        expected="a character device; without it claims on this card fail",
+        cure="run nvidia-modprobe -u -c 0 on the host, which creates them; in a pod, mount the "
+        "host's /dev and set --dev-dir",
     )
 
 
 def other_plugins(node: Mapping[str, Any]) -> Iterator[Finding]:
-    """Whether a device plugin hands out the same cards, as a Node object tells it.
+    """Judge whether a device plugin allocates the same cards, by the resources of a Node.
 
-    Tensor Fusion's own, of its hypervisor, is judged by tensor_fusion_workers().
+    For the resources of Tensor Fusion's hypervisor see tensor_fusion_workers().
     """
     looked_at = f"extended resources of node {node['metadata']['name']}"
     by_hami = _HAMI_REGISTER in (node["metadata"].get("annotations") or {})
@@ -164,22 +165,22 @@ def other_plugins(node: Mapping[str, Any]) -> Iterator[Finding]:
             whose, off = "HAMi's device plugin", "remove its label gpu=on"  # noqa: PLW2901
         yield warning(
             looked_at,
-            f"{taken}: {whose} hands out cards here",
-            expected="one who hands out a card: the device plugin's pods are not counted "
-            "by this driver, nor kept within limits",
+            f"{taken}: {whose} allocates cards of this node",
+            expected="one allocator for each card: this driver neither counts the pods of the "
+            "device plugin nor limits them",
             cure=f"keep the device plugin away from this node ({off})",
         )
     if not found:
-        yield ok(looked_at, "no device plugin that hands out GPUs by itself")
+        yield ok(looked_at, "no device plugin that allocates GPUs")
 
 
 def tensor_fusion_workers(
     node: Mapping[str, Any], workers: Sequence[Mapping[str, Any]] | None
 ) -> Iterator[Finding]:
-    """Whether Tensor Fusion's scheduler hands out the same cards.
+    """Judge whether Tensor Fusion's scheduler allocates the same cards.
 
-    Its hypervisor registers the resources tensor-fusion.ai/index_0 to index_f, by which its worker
-    pods are told from each other. The hypervisor itself is welcome: it enforces soft limits.
+    Tensor Fusion's hypervisor registers the resources tensor-fusion.ai/index_0 to index_f, which
+    distinguish its worker pods. The hypervisor itself is no problem: it enforces soft limits.
 
     Args:
         node: A Node object.
@@ -190,23 +191,25 @@ def tensor_fusion_workers(
     looked_at = f"Tensor Fusion's hypervisor on node {node['metadata']['name']}"
     running = [pod for pod in workers or () if (pod.get("status") or {}).get("phase") in _LIVE]
     shown = [f"{p['metadata']['namespace']}/{p['metadata']['name']}" for p in running[:5]]
-    more = " and others" if len(running) > 5 else ""
+    more = " and more" if len(running) > 5 else ""
     what = {
-        "expected": "one scheduler for a card: neither counts what the other hands out",
-        "cure": "keep pods without dra-enabled, which Tensor Fusion's scheduler places, on the "
-        "nodes of another GPUPool",
+        "expected": "one scheduler for each card: neither counts the other's allocations",
+        "cure": "run pods without dra-enabled, which Tensor Fusion's scheduler places, on nodes "
+        "of another GPUPool",
     }
     if running:
-        text = f"{', '.join(shown)}{more} have cards here by {names.TENSOR_FUSION_SCHEDULER}"
+        text = (
+            f"{', '.join(shown)}{more} got cards of this node from {names.TENSOR_FUSION_SCHEDULER}"
+        )
         yield warning(looked_at, text, **what)
     elif workers is None:
-        yield note(looked_at, "there; its worker pods could not be looked at", **what)
+        yield note(looked_at, "present; its worker pods could not be listed", **what)
     else:
-        yield ok(looked_at, "there, without worker pods of its own scheduler")
+        yield ok(looked_at, "present, without worker pods of Tensor Fusion's scheduler")
 
 
 def _resources(node: Mapping[str, Any], prefix: str) -> str:
-    """The node's extended resources whose names begin so, with their amounts; "" for none."""
+    """Return the node's extended resources with this prefix and their amounts; "" for none."""
     capacity = (node.get("status") or {}).get("capacity") or {}
     found = [
         f"{name}: {amount}"
@@ -217,11 +220,11 @@ def _resources(node: Mapping[str, Any], prefix: str) -> str:
 
 
 def other_slices(node_name: str, slices: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
-    """Whether another DRA driver publishes cards that this driver publishes, too.
+    """Judge whether another DRA driver publishes cards that this driver publishes as well.
 
     Args:
-        node_name: Places of cards are compared within a node.
-        slices: The ResourceSlices of the node, whoever's.
+        node_name: Name of the node; PCI addresses are unique only within a node.
+        slices: The ResourceSlices of the node, of all drivers.
     """
     ours = {
         mark
@@ -237,23 +240,23 @@ def other_slices(node_name: str, slices: Sequence[Mapping[str, Any]]) -> Iterato
     for driver, devices in sorted(twice.items()):
         yield warning(
             f"ResourceSlices of {driver} on {node_name}",
-            f"publish {', '.join(sorted(devices))}, which this driver publishes, too",
-            expected="one driver for a card: neither counts the other's claims",
-            cure=f"keep {driver} away from this node, or this driver",
+            f"publish {', '.join(sorted(devices))}, which this driver publishes as well",
+            expected="one driver for each card: neither counts the other's claims",
+            cure=f"keep either {driver} or this driver away from this node",
         )
     if not twice:
         yield ok(f"other DRA drivers on {node_name}", f"{len(others)}, none with these cards")
 
 
 def _devices(slices: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Each device with its driver."""
+    """Yield each device with its driver."""
     for item in slices:
         for device in item["spec"].get("devices") or []:
             yield item["spec"]["driver"], device
 
 
 def _marks(device: Mapping[str, Any]) -> Iterator[str]:
-    """What tells a card from all others of its node."""
+    """Yield the attribute values that identify a card within its node, in lower case."""
     for name, value in (device.get("attributes") or {}).items():
         text = str(value.get("string") or "").lower()
         if text and name.rpartition("/")[2] in _MARKS:

@@ -1,4 +1,4 @@
-"""Whether claims can name this driver's GPUs."""
+"""Findings about the DeviceClass and the claim templates through which claims get GPUs."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -11,13 +11,13 @@ from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map
 
 
 def device_class(stored: Mapping[str, Any] | None) -> Iterator[Finding]:
-    """What to think of the DeviceClass; None if there is none."""
+    """Judge the DeviceClass; None if there is none."""
     looked_at = f"DeviceClass {names.DEVICE_CLASS}"
     if stored is None:
         yield problem(
             looked_at,
-            "not there",
-            expected="there: pods whose claims name it wait for it",
+            "not found",
+            expected="the DeviceClass; until then pods whose claims name it stay Pending",
             cure="apply daemonset/deviceclass.yaml",
         )
         return
@@ -49,16 +49,17 @@ def _parameters(looked_at: str, spec: Mapping[str, object]) -> Iterator[Finding]
             yield problem(
                 f"{looked_at}, config[{index}]",
                 str(error),
-                expected="parameters that the node plugin takes: every claim of the class fails",
+                expected="parameters that the node plugin accepts; until then every claim of the "
+                "class fails",
                 cure=f"kubectl edit deviceclass {names.DEVICE_CLASS}",
             )
 
 
 def templates(stored: Sequence[Mapping[str, Any]], *, classes: Sequence[str]) -> Iterator[Finding]:
-    """What to think of the claim templates of the name that the webhook puts into pods.
+    """Judge the claim templates that the webhook adds to pods.
 
     Args:
-        stored: Those of all namespaces.
+        stored: The ResourceClaimTemplates of that name, in all namespaces.
         classes: Names of the cluster's DeviceClasses.
     """
     looked_at = f"ResourceClaimTemplate {names.CLAIM_TEMPLATE}"
@@ -66,7 +67,8 @@ def templates(stored: Sequence[Mapping[str, Any]], *, classes: Sequence[str]) ->
         yield note(
             looked_at,
             "in no namespace",
-            expected="in each namespace whose pods ask by annotations, if the webhook is used",
+            expected="in each namespace whose pods request GPUs by annotations, if the webhook is "
+            "used",
             cure="kubectl apply -n NAMESPACE -f daemonset/claim-template.yaml",
         )
         return
@@ -76,13 +78,13 @@ def templates(stored: Sequence[Mapping[str, Any]], *, classes: Sequence[str]) ->
         if named:
             yield problem(
                 f"{looked_at} in {namespace}",
-                f"names DeviceClass {', '.join(named)}, which is not there",
+                f"names DeviceClass {', '.join(named)}, which does not exist",
                 expected=f"deviceClassName: {names.DEVICE_CLASS}",
                 cure=f"kubectl delete -n {namespace} resourceclaimtemplate "
                 f"{names.CLAIM_TEMPLATE}, and apply daemonset/claim-template.yaml there",
             )
         else:
-            yield ok(f"{looked_at} in {namespace}", "names classes that are there")
+            yield ok(f"{looked_at} in {namespace}", "names existing classes")
 
 
 def _classes_named(template: Mapping[str, Any]) -> set[str]:

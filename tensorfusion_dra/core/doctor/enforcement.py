@@ -1,4 +1,4 @@
-"""Whether limits can be enforced on this node."""
+"""Findings about the host files that an enforcer needs."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -19,11 +19,11 @@ _CURES: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostFile:
-    """A file that an enforcer needs, as it was found.
+    """State of a host file that an enforcer needs.
 
     Attributes:
-        trouble: Why it could not be looked at; "" if it could.
-        beginning: Its first bytes; empty for what is no plain file.
+        trouble: Reason why it could not be examined; "" if it could.
+        beginning: Its first bytes; empty if it is not a regular file.
         mode: Permission bits.
     """
 
@@ -35,11 +35,11 @@ class HostFile:
 
 
 def judged(enforcer: str, files: Sequence[HostFile]) -> Iterator[Finding]:
-    """What to think of what an enforcer needs of the host.
+    """Judge the host files that an enforcer needs.
 
     Args:
-        enforcer: As --enforcer names it.
-        files: What a share in the default isolation would need.
+        enforcer: Value of --enforcer.
+        files: The files that a share in the default isolation needs.
     """
     if not files:
         yield ok(f"enforcer {enforcer}", "needs no file for shares in the default isolation")
@@ -55,14 +55,14 @@ def _file(enforcer: str, file: HostFile) -> Iterator[Finding]:
     elif not file.exists:
         yield problem(
             looked_at,
-            "not there: every claim for a part of a real GPU fails",
-            expected="there before the first claim",
+            "not found: every claim for a part of a real GPU fails",
+            expected="the file, before the first claim",
             cure=_CURES.get(enforcer, "put it there") + "; or choose another --enforcer",
         )
     elif is_library and not file.beginning.startswith(ELF):
         yield problem(
             looked_at,
-            "no shared library",
+            "not a shared library",
             expected="an ELF file: containers that preload something else do not start",
             cure=_CURES.get(enforcer, "put the right file there"),
         )
@@ -70,8 +70,8 @@ def _file(enforcer: str, file: HostFile) -> Iterator[Finding]:
         yield warning(
             looked_at,
             f"mode {file.mode:04o}: programs that do not run as root cannot load it",
-            expected="readable by everybody",
+            expected="readable by every user",
             cure=f"chmod o+r {file.path}",
         )
     else:
-        yield ok(looked_at, "there")
+        yield ok(looked_at, "found")

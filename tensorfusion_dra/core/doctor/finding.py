@@ -1,4 +1,4 @@
-"""What a look at one thing found, what should be there, and how to get it there."""
+"""A finding of the doctor: what was found, what was expected, and how to fix it."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -7,15 +7,15 @@ from typing import Final
 
 
 class Level(StrEnum):
-    """How bad a finding is, in this order."""
+    """Severity of a finding, in ascending order."""
 
     OK = "ok"
     NOTE = "note"
-    """Nothing to do; good to know."""
+    """Information only; nothing to do."""
     WARNING = "warning"
-    """Works now; something is lost by it, or will be."""
+    """Works now, with a disadvantage now or later."""
     COULD_NOT_LOOK = "could-not-look"
-    """There may be a problem."""
+    """Not examined; there may be a problem."""
     PROBLEM = "problem"
     """Claims fail or GPUs are not published until somebody acts."""
 
@@ -29,17 +29,17 @@ EXIT_CODES: Final[Mapping[Level, int]] = {
     Level.WARNING: 3,
     Level.COULD_NOT_LOOK: 4,
 }
-"""By the worst finding; 2 is for bad input, as with every verb."""
+"""Exit code by the worst finding; 2 is bad input, as for every verb."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One thing that was looked at.
+    """Result of one examination.
 
     Attributes:
-        looked_at: The thing itself: a path, an object, a right.
-        expected: "" where what was found is what was expected.
-        cure: What to do; "" where there is nothing to do.
+        looked_at: What was examined: a path, an object, a right.
+        expected: What was expected; "" if it equals what was found.
+        cure: What to do; "" for nothing.
     """
 
     level: Level
@@ -49,7 +49,7 @@ class Finding:
     cure: str = ""
 
     def as_json(self) -> dict[str, str]:
-        """For programs; every key is always there."""
+        """Return the finding for programs; every key is always present."""
         return {
             "level": self.level.value,
             "lookedAt": self.looked_at,
@@ -60,34 +60,34 @@ class Finding:
 
 
 def ok(looked_at: str, found: str) -> Finding:
-    """All is well."""
+    """Return a finding without complaint."""
     return Finding(level=Level.OK, looked_at=looked_at, found=found)
 
 
 def note(looked_at: str, found: str, *, expected: str = "", cure: str = "") -> Finding:
-    """Good to know."""
+    """Return a finding that is information only."""
     return Finding(level=Level.NOTE, looked_at=looked_at, found=found, expected=expected, cure=cure)
 
 
 def warning(looked_at: str, found: str, *, expected: str, cure: str) -> Finding:
-    """Something is lost, or will be."""
+    """Return a finding of something that works with a disadvantage."""
     return Finding(
         level=Level.WARNING, looked_at=looked_at, found=found, expected=expected, cure=cure
     )
 
 
 def could_not_look(looked_at: str, found: str, *, cure: str = "") -> Finding:
-    """Nobody knows; found says what was in the way."""
+    """Return a finding of something that could not be examined; `found` gives the reason."""
     return Finding(level=Level.COULD_NOT_LOOK, looked_at=looked_at, found=found, cure=cure)
 
 
 def problem(looked_at: str, found: str, *, expected: str, cure: str) -> Finding:
-    """Something does not work."""
+    """Return a finding of something that does not work."""
     return Finding(
         level=Level.PROBLEM, looked_at=looked_at, found=found, expected=expected, cure=cure
     )
 
 
 def worst(findings: Iterable[Finding]) -> Level:
-    """The level that the others are better than; OK if there are none."""
+    """Return the worst level; OK if there are no findings."""
     return max((finding.level for finding in findings), key=_ORDER.index, default=Level.OK)

@@ -1,4 +1,4 @@
-"""Whether folders are what the node plugin needs."""
+"""Findings about the folders that the node plugin needs."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,16 +16,16 @@ _OVER_NETWORK: Final = frozenset({"nfs", "nfs4", "cifs", "smb3", "ceph", "fuse.g
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Folder:
-    """A path as it was found.
+    """State of a path.
 
     Attributes:
-        trouble: Why it could not be looked at; "" if it could.
-        exists: False stands for nothing there at all.
+        trouble: Reason why it could not be examined; "" if it could.
+        exists: False if there is nothing at the path.
         mode: Permission bits.
-        writable: By whom this process runs as.
-        filesystem: Its type, such as ext4; "" if unknown.
-        mount_point: Where that file system begins.
-        shared: What is mounted in it later is seen by who has it mounted.
+        writable: True if the user of this process may write to it.
+        filesystem: Type of its file system, such as ext4; "" if unknown.
+        mount_point: Mount point of that file system.
+        shared: True for a shared mount: later mounts in it propagate to other mount namespaces.
     """
 
     path: str
@@ -43,16 +43,16 @@ class Folder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Use:
-    """What a folder is for.
+    """Purpose of a folder, with its requirements.
 
     Attributes:
-        what: Such as ``registration folder``.
-        may_be_made: The node plugin makes it when it is missing.
+        what: Name of the purpose, such as ``registration folder``.
+        may_be_made: The node plugin creates it if it is missing.
         written: The node plugin writes to it.
-        keeps: What is in it has to survive a reboot.
-        of_host: It has to be the host's own, not the container's.
+        keeps: Its content must survive a reboot.
+        of_host: It must be the host's folder, not the container's.
         propagated: Pods mount it with mountPropagation.
-        missing_cure: What to do if it is not there.
+        missing_cure: What to do if it is missing; "" to create it.
     """
 
     what: str
@@ -65,22 +65,22 @@ class Use:
 
 
 def judged(folder: Folder, use: Use, *, in_pod: bool) -> Iterator[Finding]:
-    """What to think of a folder: one finding if all is well, else one for each trouble.
+    """Judge a folder: one finding if it is fine, else one for each fault.
 
     Args:
-        in_pod: The path was looked at from inside a container.
+        in_pod: True if the path was examined from inside a container.
     """
     looked_at = f"{use.what} {folder.path}"
     if folder.trouble:
         yield could_not_look(looked_at, folder.trouble, cure="run this as root on the node")
         return
     if not folder.exists and use.may_be_made:
-        yield ok(looked_at, "not there yet; the node plugin makes it")
+        yield ok(looked_at, "not created yet; the node plugin creates it")
         return
     if not folder.exists or not folder.is_folder:
         yield problem(
             looked_at,
-            "not a folder" if folder.exists else "not there",
+            "not a folder" if folder.exists else "not found",
             expected="a folder",
             cure=use.missing_cure or f"mkdir -p {folder.path}",
         )
@@ -92,12 +92,12 @@ def judged(folder: Folder, use: Use, *, in_pod: bool) -> Iterator[Finding]:
 
 
 def _placed(looked_at: str, folder: Folder, use: Use, *, in_pod: bool) -> Iterator[Finding]:
-    """Whether it is on a file system that does."""
+    """Yield faults of the file system on which the folder is."""
     found = f"on {folder.filesystem} mounted at {folder.mount_point}"
     if use.of_host and in_pod and folder.filesystem in _OF_CONTAINERS:
         yield problem(
             looked_at,
-            f"{found}: the container's own",
+            f"{found}, the container's own file system",
             expected="the host's folder, which the kubelet and the runtime see",
             cure=f"mount the host path {folder.path} at the same path into the pod",
         )
@@ -105,15 +105,15 @@ def _placed(looked_at: str, folder: Folder, use: Use, *, in_pod: bool) -> Iterat
         yield warning(
             looked_at,
             f"{found}, which is a private mount",
-            expected="a shared one, as under systemd: pods that mount it with mountPropagation, "
-            "as the DaemonSet's, do not start",
+            expected="a shared mount, as under systemd: pods that mount it with mountPropagation, "
+            "such as the DaemonSet's, do not start",
             cure="mount --make-rshared / at boot, before the runtime starts",
         )
     elif use.keeps and folder.filesystem in _IN_MEMORY:
         yield warning(
             looked_at,
             f"{found}: empty after a reboot",
-            expected="a disk: what is lost has to be rebuilt from the API server",
+            expected="a disk: lost records must be rebuilt from the API server",
             cure="put the kubelet's root folder on a disk",
         )
     elif use.keeps and folder.filesystem in _OVER_NETWORK:
@@ -126,7 +126,7 @@ def _placed(looked_at: str, folder: Folder, use: Use, *, in_pod: bool) -> Iterat
 
 
 def _used(looked_at: str, folder: Folder, use: Use) -> Iterator[Finding]:
-    """Whether the node plugin can write there, and others cannot."""
+    """Yield faults of permissions and free space: only the node plugin should write there."""
     if use.written and folder.read_only:
         yield problem(
             looked_at,
@@ -136,7 +136,9 @@ def _used(looked_at: str, folder: Folder, use: Use) -> Iterator[Finding]:
         )
     elif use.written and not folder.writable:
         yield could_not_look(
-            looked_at, "not writable by who runs this", cure="run this as root on the node"
+            looked_at,
+            "not writable by the user of this process",
+            cure="run this as root on the node",
         )
     elif use.written and folder.free_bytes < _LEAST_FREE_BYTES:
         yield problem(
@@ -148,7 +150,7 @@ def _used(looked_at: str, folder: Folder, use: Use) -> Iterator[Finding]:
     if folder.mode & _OTHERS_MAY_WRITE and not folder.mode & _STICKY:
         yield warning(
             looked_at,
-            f"mode {folder.mode:04o}: everybody on the node may write there",
-            expected="writable by root alone: a foreign file there may become part of a container",
+            f"mode {folder.mode:04o}: every user of the node may write there",
+            expected="writable only by root: another user's file may become part of a container",
             cure=f"chmod o-w {folder.path}",
         )

@@ -1,7 +1,7 @@
-"""Which feature gates the API server has, told by what it keeps of objects written on trial.
+"""Findings about the API server's feature gates, derived from dry runs.
 
-No API lists them. A gate that is off drops its fields without a word, and the object is stored
-all the same.
+No API lists the gates. If a gate is off, the API server silently drops the gate's fields and stores
+the rest of the object. A dry run returns the object as it would be stored.
 """
 
 from collections.abc import Iterator, Mapping
@@ -34,7 +34,7 @@ _EVERYWHERE: Final = (
 
 
 def trial_slice(node_name: str) -> Mapping[str, Any]:
-    """A ResourceSlice with every field that a feature gate may drop; for a write on trial."""
+    """Return a ResourceSlice for a dry run, with every field that a feature gate may drop."""
     return {
         "metadata": {"name": f"{TRIAL_NAME}-{node_name}"[:253].rstrip("-.")},
         "spec": {
@@ -47,7 +47,7 @@ def trial_slice(node_name: str) -> Mapping[str, Any]:
 
 
 def trial_claim(namespace: str) -> Mapping[str, Any]:
-    """A ResourceClaim for a part of a device; for a write on trial."""
+    """Return a ResourceClaim for a dry run, which requests a part of a device."""
     exactly = {
         "deviceClassName": names.DEVICE_CLASS,
         "capacity": {"requests": {"vram": "1Gi"}},
@@ -59,8 +59,8 @@ def trial_claim(namespace: str) -> Mapping[str, Any]:
 
 
 def kept_of_slice(sent: Mapping[str, Any], stored: Mapping[str, Any]) -> Iterator[Finding]:
-    """What to think of what the API server would have stored of a trial slice."""
-    looked_at = "ResourceSlice written on trial"
+    """Judge the API server's feature gates by the result of a dry run of a slice."""
+    looked_at = "dry run of a ResourceSlice"
     dropped = slices.dropped_gates(sent, stored)
     if GATE_CONSUMABLE_CAPACITY in dropped:
         yield problem(
@@ -73,13 +73,13 @@ def kept_of_slice(sent: Mapping[str, Any], stored: Mapping[str, Any]) -> Iterato
     if GATE_DEVICE_TAINTS in dropped:
         yield note(
             looked_at,
-            f"taints dropped: {GATE_DEVICE_TAINTS} is off, so a GPU in trouble is only told by "
-            f"its attribute {names.ATTR_PHASE}",
-            expected="taints kept, which keep new pods away from such a GPU",
+            f"taints dropped: {GATE_DEVICE_TAINTS} is off, so only its attribute "
+            f"{names.ATTR_PHASE} marks an unhealthy GPU",
+            expected="taints kept, which keep new pods away from an unhealthy GPU",
             # The scheduler of 1.34 schedules nothing before it has listed the DeviceTaintRules.
-            cure=f"turn the feature gate {GATE_DEVICE_TAINTS} on, if that is wanted; on Kubernetes "
-            "1.34 together with --runtime-config=resource.k8s.io/v1alpha3=true of kube-apiserver, "
-            "or no pod is scheduled any more",
+            cure=f"turn the feature gate {GATE_DEVICE_TAINTS} on if you want taints; on Kubernetes "
+            "1.34 set --runtime-config=resource.k8s.io/v1alpha3=true of kube-apiserver as well, "
+            "otherwise no pod is scheduled any more",
         )
     if dropped:
         return
@@ -88,7 +88,7 @@ def kept_of_slice(sent: Mapping[str, Any], stored: Mapping[str, Any]) -> Iterato
     else:
         yield warning(
             looked_at,
-            "stored otherwise than it was sent, and no feature gate explains it",
+            "stored differently than it was sent, which no feature gate explains",
             expected="every field kept",
             cure="look for an admission webhook or policy that changes ResourceSlices: "
             "kubectl get mutatingwebhookconfigurations,mutatingadmissionpolicies",
@@ -96,8 +96,8 @@ def kept_of_slice(sent: Mapping[str, Any], stored: Mapping[str, Any]) -> Iterato
 
 
 def kept_of_claim(stored: Mapping[str, Any]) -> Iterator[Finding]:
-    """What to think of what the API server would have stored of a trial claim."""
-    looked_at = "ResourceClaim written on trial"
+    """Judge the API server's feature gates by the result of a dry run of a claim."""
+    looked_at = "dry run of a ResourceClaim"
     (request,) = stored["spec"]["devices"]["requests"]
     kept = (request.get("exactly") or {}).get("capacity") or {}
     if kept.get("requests"):
@@ -106,6 +106,6 @@ def kept_of_claim(stored: Mapping[str, Any]) -> Iterator[Finding]:
         yield problem(
             looked_at,
             f"capacity dropped: {GATE_CONSUMABLE_CAPACITY} is off",
-            expected="every field kept, so that a claim gets the part it asks for",
+            expected="every field kept, so that a claim gets the part that it requests",
             cure=_EVERYWHERE,
         )

@@ -1,4 +1,4 @@
-"""What the definitions of Tensor Fusion's objects let an administrator say about DRA."""
+"""Findings about the CustomResourceDefinitions by which GPUPools can turn DRA on."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
@@ -11,11 +11,11 @@ DEFINITIONS: Final = {
     f"{names.GPUPOOLS}.{names.TENSOR_FUSION_GROUP}": "draConfig",
     f"{names.SCHEDULING_CONFIG_TEMPLATES}.{names.TENSOR_FUSION_GROUP}": "dra",
 }
-"""The field of spec that turns DRA on, by the definition's name. Tensor Fusion's own have none."""
+"""The field of spec that turns DRA on, by CRD name. Tensor Fusion's own CRDs lack it."""
 
 
 def definition(name: str, stored: Mapping[str, Any] | None) -> Iterator[Finding]:
-    """What to think of a CustomResourceDefinition; nothing if the cluster has none.
+    """Judge a CustomResourceDefinition; yield nothing if the cluster has none.
 
     Args:
         name: One of DEFINITIONS.
@@ -31,8 +31,8 @@ def definition(name: str, stored: Mapping[str, Any] | None) -> Iterator[Finding]
         return
     yield note(
         looked_at,
-        f"has no spec.{field}, so the API server drops it: no pool turns DRA on by it",
-        expected=f"pods that say so themselves, by the annotation {names.ANNOTATION_DRA_ENABLED}",
+        f"has no spec.{field}, so the API server drops it and no pool can turn DRA on by it",
+        expected=f"pods that turn DRA on by the annotation {names.ANNOTATION_DRA_ENABLED}",
         cure=f"annotate the pods, or apply daemonset/crds/{name.partition('.')[0]}.yaml, which "
         "replaces Tensor Fusion's own definition",
     )

@@ -1,4 +1,4 @@
-"""Whether what nodes publish is what a scheduler can use."""
+"""Findings about the ResourceSlices that nodes publish."""
 
 from collections.abc import Collection, Iterator, Sequence
 from typing import Final
@@ -10,24 +10,24 @@ _MOST_SHOWN: Final = 5
 
 
 def of_node(slices: Sequence[Slice], *, node_name: str) -> Iterator[Finding]:
-    """What to think of one node's slices of this driver."""
+    """Judge this driver's slices of one node."""
     if slices:
         yield from judged(slices, nodes=None)
         return
     yield problem(
         f"ResourceSlices of node {node_name}",
         "none",
-        expected="at least one: the kubelet removes those of a plugin that is gone for 30 s",
-        cure="look into the node plugin's log for publish_retried, and whether the kubelet "
+        expected="at least one: the kubelet deletes the slices of a plugin that is gone for 30 s",
+        cure="check the node plugin's log for publish_retried, and whether the kubelet "
         "registered it",
     )
 
 
 def of_cluster(slices: Sequence[Slice], *, nodes: Collection[str]) -> Iterator[Finding]:
-    """What to think of all slices of this driver.
+    """Judge this driver's slices of all nodes.
 
     Args:
-        slices: Those of all nodes.
+        slices: This driver's slices.
         nodes: The names of the cluster's nodes.
     """
     if slices:
@@ -43,7 +43,7 @@ def of_cluster(slices: Sequence[Slice], *, nodes: Collection[str]) -> Iterator[F
 
 
 def judged(slices: Sequence[Slice], *, nodes: Collection[str] | None) -> Iterator[Finding]:
-    """One finding for each trouble; one for all slices if there is none."""
+    """Yield one finding for each fault, or a single one if there is none."""
     troubles = [*_incomplete(slices), *_exclusive(slices), *_unowned(slices)]
     if nodes is not None:
         troubles += _left_behind(slices, nodes)
@@ -52,7 +52,7 @@ def judged(slices: Sequence[Slice], *, nodes: Collection[str] | None) -> Iterato
     yield from troubles or [
         ok(
             "ResourceSlices of this driver",
-            f"{len(slices)} of {len(found_on)} nodes with {devices} devices",
+            f"{len(slices)} on {len(found_on)} nodes, with {devices} devices",
         )
     ]
 
@@ -69,8 +69,8 @@ def _incomplete(slices: Sequence[Slice]) -> Iterator[Finding]:
             yield warning(
                 f"pool {name}",
                 f"{len(current)} slices of generation {generation}",
-                expected=f"{wanted}: the scheduler passes over a pool that is not complete",
-                cure="wait a moment; if it stays so, restart the node plugin of this node",
+                expected=f"{wanted}: the scheduler ignores an incomplete pool",
+                cure="wait a moment; if it persists, restart the node plugin of this node",
             )
 
 
@@ -83,7 +83,7 @@ def _exclusive(slices: Sequence[Slice]) -> Iterator[Finding]:
             f"{len(whole)} of {len(devices)} cannot be shared: {', '.join(whole[:_MOST_SHOWN])}",
             expected="allowMultipleAllocations on each, which the API server keeps with the "
             "feature gate DRAConsumableCapacity",
-            cure="turn the feature gate on; the node plugins publish anew by themselves",
+            cure="turn the feature gate on; the node plugins then publish again by themselves",
         )
 
 
@@ -100,8 +100,8 @@ def _unowned(slices: Sequence[Slice]) -> Iterator[Finding]:
         yield warning(
             "ResourceSlices of this driver",
             f"without their Node as owner: {', '.join(unowned[:_MOST_SHOWN])}",
-            expected="owned by the Node, so that they go with it",
-            cure="find out who else writes them: kubectl get resourceslice NAME -o yaml "
+            expected="owned by the Node, so that they are deleted with it",
+            cure="find the other writer: kubectl get resourceslice NAME -o yaml "
             "--show-managed-fields",
         )
 
@@ -111,7 +111,7 @@ def _left_behind(slices: Sequence[Slice], nodes: Collection[str]) -> Iterator[Fi
     if gone:
         yield warning(
             "ResourceSlices of this driver",
-            f"of nodes that are not there: {', '.join(gone[:_MOST_SHOWN])}",
+            f"of nodes that do not exist: {', '.join(gone[:_MOST_SHOWN])}",
             expected="none: the garbage collector removes them with their Node",
             cure="check kube-controller-manager, or delete them",
         )

@@ -1,4 +1,4 @@
-"""Whether the ledger and the CDI folder tell the same, and runtimes can read it."""
+"""Findings about the ledger and the CDI specs: readable, and in agreement."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,13 +12,13 @@ _LARGE_BYTES: Final = 256 * 2**20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerFacts:
-    """The ledger as it was read.
+    """State of the ledger.
 
     Attributes:
-        trouble: Why it could not be opened; "" if it could.
-        damage: What SQLite or a record says is wrong; "" if nothing is.
-        version: Of its schema.
-        claims: By UID, ``namespace/name``.
+        trouble: Reason why it could not be opened; "" if it could.
+        damage: Damage that SQLite or a malformed record shows; "" for none.
+        version: Version of its schema.
+        claims: ``namespace/name`` of its claims, by UID; None if they could not be read.
     """
 
     path: str
@@ -31,17 +31,17 @@ class LedgerFacts:
 
 
 def ledger(facts: LedgerFacts, *, version: int) -> Iterator[Finding]:
-    """What to think of the ledger.
+    """Judge the ledger.
 
     Args:
-        facts: As read.
-        version: Of the schema that this release writes.
+        facts: State of the ledger.
+        version: Version of the schema that this release writes.
     """
     looked_at = f"ledger {facts.path}"
     if facts.trouble:
         yield could_not_look(looked_at, facts.trouble, cure="run this as root on the node")
     elif not facts.exists:
-        yield note(looked_at, "not there: no node plugin ran here yet")
+        yield note(looked_at, "not found: no node plugin has run here yet")
     elif facts.version > version:
         yield problem(
             looked_at,
@@ -53,16 +53,16 @@ def ledger(facts: LedgerFacts, *, version: int) -> Iterator[Finding]:
         yield problem(
             looked_at,
             facts.damage,
-            expected="a ledger that can be read: the node plugin does not start without",
+            expected="a readable ledger; the node plugin repairs a damaged one from its copies",
             cure=f"keep a copy of {facts.path}*, and report it with the node plugin's log",
         )
     else:
-        held = len(facts.claims or ())
-        told = f"version {facts.version}, {facts.size_bytes // 1024} KiB, {held} claims"
+        count = len(facts.claims or ())
+        text = f"version {facts.version}, {facts.size_bytes // 1024} KiB, {count} claims"
         if facts.size_bytes > _LARGE_BYTES:
-            yield note(looked_at, f"{told}; large for so many")
+            yield note(looked_at, f"{text}; large for this number of claims")
         else:
-            yield ok(looked_at, told)
+            yield ok(looked_at, text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,10 +70,10 @@ class SpecFile:
     """One file of a CDI folder.
 
     Attributes:
-        trouble: Why runtimes do not load it; "" if they do.
-        kind: Such as ``nvidia.com/gpu``; "" if it cannot be read.
-        devices: Qualified names.
-        missing_paths: Host paths that it names and that are not there.
+        trouble: Reason why runtimes do not load it; "" if they do.
+        kind: Kind of its devices, such as ``nvidia.com/gpu``; "" if it cannot be read.
+        devices: Qualified names of its devices.
+        missing_paths: Host paths in it that do not exist.
     """
 
     path: str
@@ -84,23 +84,23 @@ class SpecFile:
 
     @property
     def claim_uid(self) -> str | None:
-        """The claim whose file it is by its name; None for others' files."""
+        """UID of the claim in the file's name; None if it is not this driver's file."""
         name = self.path.rpartition("/")[2]
         if not name.startswith(names.CDI_FILE_PREFIX) or not name.endswith(".json"):
             return None
         return name.removeprefix(names.CDI_FILE_PREFIX).removesuffix(".json")
 
 
-def specs(files: Sequence[SpecFile], held: Mapping[str, str] | None) -> Iterator[Finding]:
-    """What to think of the CDI folders.
+def specs(files: Sequence[SpecFile], claims: Mapping[str, str] | None) -> Iterator[Finding]:
+    """Judge the CDI specs of a node.
 
     Args:
-        files: Those of all folders in which the runtime looks.
-        held: The ledger's claims, ``namespace/name`` by UID; None if it could not be read.
+        files: The files of all folders that the runtime reads.
+        claims: The ledger's claims, ``namespace/name`` by UID; None if it could not be read.
     """
     troubles = [*_broken(files), *_clashing(files), *_dangling(files)]
-    if held is not None:
-        troubles += [*_unrecorded(files, held), *_unwritten(files, held)]
+    if claims is not None:
+        troubles += [*_unrecorded(files, claims), *_unwritten(files, claims)]
     ours = sum(file.claim_uid is not None for file in files)
     yield from troubles or [
         ok("CDI specs", f"{ours} of this driver, {len(files) - ours} of others")
@@ -116,25 +116,25 @@ def _broken(files: Sequence[SpecFile]) -> Iterator[Finding]:
             yield problem(
                 looked_at,
                 file.trouble,
-                expected="a spec that runtimes load: containers of its claim do not start",
-                cure="restart the node plugin of this node, which writes its specs anew",
+                expected="a spec that runtimes load; without one, containers of its claim fail",
+                cure="restart the node plugin of this node, which rewrites its specs",
             )
         else:
             yield warning(
                 looked_at,
                 file.trouble,
-                expected="a spec that runtimes load; its devices are unknown to them",
-                cure="mend or remove it; whoever wrote it knows",
+                expected="a spec that runtimes load; until then they do not know its devices",
+                cure="regenerate it with the tool that wrote it, or remove it",
             )
 
 
 def _clashing(files: Sequence[SpecFile]) -> Iterator[Finding]:
-    """The same device in two files of one folder: runtimes then know neither."""
+    """Yield the devices that are in two files of one folder: runtimes then ignore both."""
     for file in files:
         if file.kind == names.CDI_KIND and file.claim_uid is None:
             yield warning(
                 f"CDI spec {file.path}",
-                f"has devices of {names.CDI_KIND}, and is no file of this driver",
+                f"has devices of {names.CDI_KIND}, but is not a file of this driver",
                 expected=f"that kind only in {names.CDI_FILE_PREFIX}*.json",
                 cure="remove it, unless another release of this driver wrote it",
             )
@@ -147,7 +147,7 @@ def _clashing(files: Sequence[SpecFile]) -> Iterator[Finding]:
                 yield problem(
                     f"CDI device {device}",
                     f"in {other} and {file.path}",
-                    expected="in one file: runtimes use neither of two",
+                    expected="in one file: runtimes ignore a device that is in two",
                     cure="remove the file that is no longer needed",
                 )
 
@@ -158,32 +158,32 @@ def _dangling(files: Sequence[SpecFile]) -> Iterator[Finding]:
             shown = ", ".join(file.missing_paths[:3])
             yield warning(
                 f"CDI spec {file.path}",
-                f"names {len(file.missing_paths)} host paths that are not there: {shown}",
-                expected="every path there: containers with these devices do not start",
-                cure="write it anew, for NVIDIA's with nvidia-ctk cdi generate, as after an update "
-                "of the driver",
+                f"names {len(file.missing_paths)} host paths that do not exist: {shown}",
+                expected="existing paths only: containers with these devices do not start",
+                cure="regenerate it, as after an update of the NVIDIA driver: NVIDIA's own with "
+                "nvidia-ctk cdi generate",
             )
 
 
-def _unrecorded(files: Sequence[SpecFile], held: Mapping[str, str]) -> Iterator[Finding]:
+def _unrecorded(files: Sequence[SpecFile], claims: Mapping[str, str]) -> Iterator[Finding]:
     for file in files:
-        if file.claim_uid is not None and file.claim_uid not in held:
+        if file.claim_uid is not None and file.claim_uid not in claims:
             yield warning(
                 f"CDI spec {file.path}",
-                "of a claim that the ledger does not have",
-                expected="none without a record",
+                "of a claim that is not in the ledger",
+                expected="only specs of claims in the ledger",
                 cure="restart the node plugin of this node, which removes it",
             )
 
 
-def _unwritten(files: Sequence[SpecFile], held: Mapping[str, str]) -> Iterator[Finding]:
+def _unwritten(files: Sequence[SpecFile], claims: Mapping[str, str]) -> Iterator[Finding]:
     written = {file.claim_uid for file in files}
-    missing = sorted(name for uid, name in held.items() if uid not in written)
+    missing = sorted(name for uid, name in claims.items() if uid not in written)
     if missing:
         shown = ", ".join(missing[:5])
         yield warning(
             "CDI specs",
             f"none for {len(missing)} prepared claims: {shown}",
-            expected="one for each: a container of theirs that restarts finds no devices",
-            cure="restart the node plugin of this node, which writes them anew",
+            expected="one for each: a container of these claims that restarts gets no devices",
+            cure="restart the node plugin of this node, which rewrites them",
         )

@@ -1,4 +1,4 @@
-"""What each process asks of the API server, as RBAC writes it; manifests are held against it."""
+"""The rights of each process at the API server; tests compare the manifests with them."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -9,7 +9,7 @@ RESOURCE_GROUP: Final = "resource.k8s.io"
 EVENTS_GROUP: Final = "events.k8s.io"
 
 STATUS_PATCH: Final = "associated-node:patch"
-"""A verb of its own from 1.36 on: only for claims allocated on the node of the pod's token."""
+"""Verb from 1.36 on: it covers only claims allocated on the node of the pod's token."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,13 +17,13 @@ class Right:
     """One verb on one resource.
 
     Attributes:
-        group: "" for the core group.
+        group: API group; "" for the core group.
         resource: With its subresource, such as ``resourceclaims/status``.
-        purpose: What does not work without it.
-        name: The only object that it is needed for; "" for any.
-        namespace: The only namespace that it is needed in; "" for all.
-        vital: Without it, nodes publish nothing or claims fail.
-        since_minor: The first version of Kubernetes 1 that asks for it.
+        purpose: What it is needed for.
+        name: The only object for which it is needed; "" for all.
+        namespace: The only namespace in which it is needed; "" for all.
+        vital: True if without it nodes publish nothing or claims fail.
+        since_minor: The first minor version of Kubernetes 1 that requires it; 0 for all.
     """
 
     verb: str
@@ -39,7 +39,7 @@ class Right:
         group = f".{self.group}" if self.group else ""
         resource, _, subresource = self.resource.partition("/")
         below = f"/{subresource}" if subresource else ""
-        name = f" of the name {self.name}" if self.name else ""
+        name = f" named {self.name}" if self.name else ""
         return f"{self.verb} {resource}{group}{below}{name}"
 
 
@@ -47,7 +47,7 @@ _SLICES: Final = tuple(
     Right(verb=verb, group=RESOURCE_GROUP, resource="resourceslices", purpose=purpose)
     for verb, purpose in (
         ("list", "the node's slices are compared with its GPUs"),
-        ("watch", "a slice that somebody deletes or changes is put right"),
+        ("watch", "a slice that another client deletes or changes is repaired"),
         ("create", "the node's GPUs are published"),
         ("update", "a change of the node's GPUs is published"),
         ("delete", "a slice that is no longer needed is removed"),
@@ -58,13 +58,13 @@ _CLAIMS: Final = (
         verb="get",
         group=RESOURCE_GROUP,
         resource="resourceclaims",
-        purpose="an allocated claim is read when the kubelet asks for it",
+        purpose="an allocated claim is read when the kubelet prepares it",
     ),
     Right(
         verb="patch",
         group=RESOURCE_GROUP,
         resource="resourceclaims/status",
-        purpose="a claim's status tells its devices and limits",
+        purpose="a claim's status reports its devices and limits",
         vital=False,
     ),
     Right(
@@ -72,7 +72,7 @@ _CLAIMS: Final = (
         group=RESOURCE_GROUP,
         resource="resourceclaims/driver",
         name=names.DRIVER,
-        purpose="a claim's status tells its devices and limits, from Kubernetes 1.36 on",
+        purpose="a claim's status reports its devices and limits, from Kubernetes 1.36 on",
         vital=False,
         since_minor=36,
     ),
@@ -84,23 +84,23 @@ _PODS: Final = Right(
     verb="get",
     group="",
     resource="pods",
-    purpose="limits of claims that name none, and which claims a container uses (--read-pods)",
+    purpose="limits of claims without their own, and the claims of a container (--read-pods)",
 )
 _EVENTS: Final = Right(
     verb="create",
     group=EVENTS_GROUP,
     resource="events",
     namespace="default",
-    purpose="a GPUPool that cannot be used is told on the Node",
+    purpose="an Event on the Node reports a GPUPool that cannot be used",
     vital=False,
 )
 
 _POOL_TEMPLATES: Final = "schedulingconfigtemplates"
-_POOL_PURPOSE: Final = "the node's GPUPool is found and followed (--pool-source)"
+_POOL_PURPOSE: Final = "the node's GPUPool is found and watched (--pool-source)"
 
 
 def of_node_plugin(*, pool_source: str = "settings", read_pods: bool = True) -> tuple[Right, ...]:
-    """Every right that a node plugin with these settings uses, and no other."""
+    """Return exactly the rights that a node plugin with these settings uses."""
     rights = [_NODE, *_SLICES, *_CLAIMS]
     if read_pods:
         rights.append(_PODS)
@@ -112,16 +112,16 @@ def of_node_plugin(*, pool_source: str = "settings", read_pods: bool = True) -> 
 
 
 def of_webhook() -> tuple[Right, ...]:
-    """Every right that the webhook uses, and no other."""
-    purpose = "pods are given what their pool hands out, and only where it uses DRA"
+    """Return exactly the rights that the webhook uses."""
+    purpose = "pods get claims by the settings of their GPUPool, and only if it uses DRA"
     pods = Right(
-        verb="get", group="", resource="pods", purpose="a claim gets what its pod's annotations ask"
+        verb="get", group="", resource="pods", purpose="a claim gets what its pod requests"
     )
     slices = Right(
         verb="list",
         group="resource.k8s.io",
         resource="resourceslices",
-        purpose="compute-percent-request and -limit are percents of published GPUs",
+        purpose="compute-percent-request and -limit are percentages of published GPUs",
     )
     return (
         pods,

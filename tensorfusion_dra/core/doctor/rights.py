@@ -1,4 +1,4 @@
-"""Whether a process may do what it does."""
+"""Findings about the rights of a process at the API server."""
 
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
@@ -8,10 +8,10 @@ from tensorfusion_dra.core.doctor.required_rights import Right
 
 
 class Answer(NamedTuple):
-    """What the API server says of one right.
+    """The API server's answer about one right.
 
     Attributes:
-        reason: The authorizer's words; "" mostly.
+        reason: The authorizer's reason; usually "".
     """
 
     right: Right
@@ -20,19 +20,19 @@ class Answer(NamedTuple):
 
 
 def judged(who: str, answers: Iterable[Answer]) -> Iterator[Finding]:
-    """A finding for each right that is missing, and one for all that are there.
+    """Yield a finding for each missing right, and one for all granted rights.
 
     Args:
-        who: Whose rights they are, such as ``service account gpu/node-plugin``.
+        who: Holder of the rights, such as ``service account gpu/node-plugin``.
     """
     granted = 0
     for answer in answers:
         if answer.allowed:
             granted += 1
             continue
-        say = problem if answer.right.vital else warning
+        severity = problem if answer.right.vital else warning
         reason = f": {answer.reason}" if answer.reason else ""
-        yield say(
+        yield severity(
             f"right to {answer.right}",
             f"{who} does not have it{reason}",
             expected=f"granted: {answer.right.purpose}",
@@ -44,7 +44,7 @@ def judged(who: str, answers: Iterable[Answer]) -> Iterator[Finding]:
 
 
 def _rule(right: Right) -> str:
-    """The rule as it stands in a Role."""
+    """Return the rule in the notation of a Role."""
     named = f", resourceNames: [{right.name}]" if right.name else ""
     return (
         f'{{apiGroups: ["{right.group}"], resources: [{right.resource}], '

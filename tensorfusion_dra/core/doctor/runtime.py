@@ -1,4 +1,4 @@
-"""Whether the node's container runtime gives containers what CDI specs say."""
+"""Findings about CDI in the node's container runtime."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -12,17 +12,17 @@ _CRI: Final = "io.containerd.grpc.v1.cri"
 _CRI_FROM_2_0: Final = "io.containerd.cri.v1.runtime"
 _DEFAULT_FOLDERS: Final = ("/etc/cdi", "/var/run/cdi")
 _OLDEST_CRIO: Final = (1, 28)
-"""The first CRI-O that reads the CDI devices of the CRI, the only way by which 1.34 tells them."""
+"""The first CRI-O that reads CDI devices from the CRI, the only way by which 1.34 passes them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CdiSettings:
-    """What a runtime's configuration says of CDI.
+    """CDI settings in a runtime's configuration.
 
     Attributes:
-        path: The file that said so; where nothing was said, the first that was read.
-        enabled: None if nothing is said.
-        folders: Where specs are looked for; None if nothing is said.
+        path: The file with the settings; if no file has any, the first that was read.
+        enabled: Value of enable_cdi; None if it is not set.
+        folders: Folders of CDI specs; None if they are not set.
     """
 
     path: str
@@ -31,18 +31,18 @@ class CdiSettings:
 
 
 Document = tuple[str, Mapping[str, Any]]
-"""A configuration file's path, and what it holds."""
+"""A configuration file's path and content."""
 
 
 def containerd_settings(documents: Iterable[Document], *, release: tuple[int, int]) -> CdiSettings:
-    """What containerd's files say together.
+    """Return the settings that result from containerd's files.
 
-    Up to 1.7 an imported file that has the CRI's section replaces the whole section; from 2.0 on,
-    only what it names (containerd, server/config/config.go).
+    Up to 1.7, an imported file with the CRI's section replaces the whole section. From 2.0 on it
+    replaces only the keys that it has (containerd, server/config/config.go).
 
     Args:
-        documents: In the order in which containerd loads them, the main one first.
-        release: Major and minor.
+        documents: The files in the order in which containerd loads them, the main one first.
+        release: Major and minor version.
     """
     settings: CdiSettings | None = None
     for path, document in documents:
@@ -50,18 +50,18 @@ def containerd_settings(documents: Iterable[Document], *, release: tuple[int, in
         section = _section(document)
         if section is None:
             continue
-        said = _said(path, section)
+        found = _cdi_settings(path, section)
         if release < (2, 0):
-            settings = said
+            settings = found
             continue
-        kept = settings.enabled if said.enabled is None else said.enabled
-        folders = settings.folders if said.folders is None else said.folders
-        settings = CdiSettings(path=path, enabled=kept, folders=folders)
+        enabled = settings.enabled if found.enabled is None else found.enabled
+        folders = settings.folders if found.folders is None else found.folders
+        settings = CdiSettings(path=path, enabled=enabled, folders=folders)
     return settings or CdiSettings(path="")
 
 
 def crio_settings(documents: Iterable[Document]) -> CdiSettings:
-    """What CRI-O's files say together; a later one wins key by key."""
+    """Return the settings that result from CRI-O's files; a later file wins key by key."""
     path, folders = "", None
     for name, document in documents:
         path = path or name
@@ -71,84 +71,84 @@ def crio_settings(documents: Iterable[Document]) -> CdiSettings:
     return CdiSettings(path=path, folders=folders)
 
 
-def judged(told: str, settings: CdiSettings | None, *, cdi_dir: str) -> Iterator[Finding]:
-    """What to think of a runtime.
+def judged(reported: str, settings: CdiSettings | None, *, cdi_dir: str) -> Iterator[Finding]:
+    """Judge a node's container runtime.
 
     Args:
-        told: The node's containerRuntimeVersion, such as ``containerd://2.1.9``.
-        settings: None if its configuration is not to be seen from here.
-        cdi_dir: Where this driver writes its specs.
+        reported: The node's containerRuntimeVersion, such as ``containerd://2.1.9``.
+        settings: CDI settings; None if the configuration is not visible from here.
+        cdi_dir: Folder to which this driver writes its CDI specs.
     """
-    name, release = release_of(told)
+    name, release = release_of(reported)
     if name == "containerd":
-        yield from _containerd(told, release, settings)
+        yield from _containerd(reported, release, settings)
     elif name == "cri-o":
-        yield from _crio(told, release)
+        yield from _crio(reported, release)
     else:
         yield note(
             "container runtime",
-            told or "not told",
+            reported or "not reported",
             expected="containerd or CRI-O",
-            cure="make sure that it reads CDI specs: a pod with a claim finds TF_GPU_MEMORY_LIMIT "
+            cure="check that it reads CDI specs: a pod with a claim must have TF_GPU_MEMORY_LIMIT "
             "in its environment",
         )
     if settings is not None:
         yield from _folders(settings, cdi_dir)
 
 
-def release_of(told: str) -> tuple[str, tuple[int, int] | None]:
-    """Name, and major and minor version, of ``containerd://2.1.9``."""
-    name, _, version = told.partition("://")
+def release_of(reported: str) -> tuple[str, tuple[int, int] | None]:
+    """Return name, and major and minor version, of a text such as ``containerd://2.1.9``."""
+    name, _, version = reported.partition("://")
     found = re.match(r"v?([0-9]+)\.([0-9]+)", version)
     return name, (int(found[1]), int(found[2])) if found else None
 
 
 def _containerd(
-    told: str, release: tuple[int, int] | None, settings: CdiSettings | None
+    reported: str, release: tuple[int, int] | None, settings: CdiSettings | None
 ) -> Iterator[Finding]:
     if release is not None and release < (1, 7):
         yield problem(
             "container runtime",
-            told,
-            expected="containerd 1.7 or later, which knows CDI",
-            cure="upgrade containerd, best to 2.x, where CDI is on",
+            reported,
+            expected="containerd 1.7 or later, which supports CDI",
+            cure="upgrade containerd, preferably to 2.x, where CDI is on by default",
         )
         return
     on_by_default = release is None or release >= (2, 0)
-    looked_at = f"enable_cdi of {told}"
+    looked_at = f"enable_cdi of {reported}"
     if settings is None and not on_by_default:
         yield could_not_look(
             looked_at,
-            "its configuration is not to be seen from here, and it is off by default",
+            "off by default, and the configuration is not visible from here",
             cure="run this on the node itself, or name the file with --runtime-config",
         )
     elif settings is None:
-        yield ok(looked_at, "on by default; its configuration is not to be seen from here")
+        yield ok(looked_at, "on by default; the configuration is not visible from here")
     elif settings.enabled or (settings.enabled is None and on_by_default):
-        said = "said" if settings.enabled else "not said, and on by default,"
-        yield ok(looked_at, f"on: {said} in {settings.path}")
+        origin = "set" if settings.enabled else "the default, not set"
+        yield ok(looked_at, f"on: {origin} in {settings.path}")
     else:
-        said = "not said, and off by default" if settings.enabled is None else "false"
+        state = "not set, and off by default" if settings.enabled is None else "false"
         section = _CRI_FROM_2_0 if on_by_default else _CRI
         yield problem(
             looked_at,
-            f"{said}, in {settings.path}",
+            f"{state}, in {settings.path}",
             expected="enable_cdi = true: without it containers start without GPU and limits",
             cure=f'put enable_cdi = true under [plugins."{section}"] in {settings.path} and '
             "restart containerd",
         )
 
 
-def _crio(told: str, release: tuple[int, int] | None) -> Iterator[Finding]:
+def _crio(reported: str, release: tuple[int, int] | None) -> Iterator[Finding]:
     if release is not None and release < _OLDEST_CRIO:
         yield problem(
             "container runtime",
-            told,
+            reported,
             expected="CRI-O 1.28 or later, which takes CDI devices from the kubelet",
             cure="upgrade CRI-O to the minor version of the cluster",
         )
     else:
-        yield ok("container runtime", f"{told}, in which CDI is always on")
+        yield ok("container runtime", f"{reported}, in which CDI is always on")
 
 
 def _folders(settings: CdiSettings, cdi_dir: str) -> Iterator[Finding]:
@@ -160,7 +160,7 @@ def _folders(settings: CdiSettings, cdi_dir: str) -> Iterator[Finding]:
         yield problem(
             looked_at,
             f"{', '.join(folders) or 'none'}, in {settings.path}",
-            expected=f"{cdi_dir} among them, where this driver writes",
+            expected=f"a list with {cdi_dir}, where this driver writes",
             cure=f"add {cdi_dir} to cdi_spec_dirs and restart the runtime, or start the node "
             "plugin with --cdi-dir",
         )
@@ -174,7 +174,7 @@ def _section(document: Mapping[str, Any]) -> Mapping[str, object] | None:
     return None
 
 
-def _said(path: str, section: Mapping[str, object]) -> CdiSettings:
+def _cdi_settings(path: str, section: Mapping[str, object]) -> CdiSettings:
     enabled = section.get("enable_cdi")
     return CdiSettings(
         path=path,
@@ -188,6 +188,6 @@ def _texts(value: object) -> tuple[str, ...]:
 
 
 def _real(folder: str) -> str:
-    """/var/run is a link to /run on every current system."""
+    """Return the folder's real path: /var/run is a link to /run on every current system."""
     plain = folder.rstrip("/")
     return plain.removeprefix("/var") if plain.startswith("/var/run/") else plain

@@ -1,4 +1,4 @@
-"""Whether the kubelet finds this driver by its sockets."""
+"""Findings about the sockets by which the kubelet finds this driver."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -10,19 +10,19 @@ from tensorfusion_dra.core.doctor.finding import Finding, could_not_look, note, 
 
 _RESTART: Final = "restart the node plugin of this node; it removes what its predecessor left"
 _LOOK_FOR_REGISTRATION: Final = (
-    "look for plugin registration in the kubelet's log: journalctl -u kubelet | grep "
+    "check the kubelet's log for the plugin's registration: journalctl -u kubelet | grep "
     + names.DRIVER
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Socket:
-    """A socket as it was found.
+    """State of a socket.
 
     Attributes:
-        live: Somebody serves it; None if that cannot be told.
-        trouble: Why not; "" if it can.
-        connections: How many processes are connected; None if that is not to be seen from here.
+        live: True if a process serves it; None if that is unknown.
+        trouble: Reason why it is unknown; "" if it is known.
+        connections: Number of connections to it; None if they are not visible from here.
     """
 
     path: str
@@ -33,12 +33,12 @@ class Socket:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PluginInfo:
-    """What a registration socket answers to the kubelet.
+    """A registration socket's answer to GetInfo.
 
     Attributes:
-        socket: Which one.
-        trouble: Why it did not answer; "" if it did.
-        endpoint: The socket of the DRA service; None if there is none at the path that was told.
+        socket: Path of the registration socket.
+        trouble: Reason why it did not answer; "" if it did.
+        endpoint: The socket of the DRA service; None if there is none at `endpoint_path`.
     """
 
     socket: str
@@ -51,14 +51,14 @@ class PluginInfo:
 
 
 def is_ours(file_name: str) -> bool:
-    """Whether a registration socket is this driver's, by any of its three forms of a name."""
+    """Return True if a registration socket's name has one of this driver's three forms."""
     by_name = file_name.startswith((f"{names.DRIVER}-", f"{names.DRIVER}."))
     by_hash = file_name.startswith("dra-") and len(file_name) == len("dra-") + 22 + len("-reg.sock")
     return file_name.endswith("-reg.sock") and (by_name or by_hash)
 
 
 def registered(sockets: Sequence[Socket]) -> Iterator[Finding]:
-    """What to think of the sockets in the registration folder."""
+    """Judge the sockets in the registration folder."""
     ours = [socket for socket in sockets if is_ours(socket.path.rpartition("/")[2])]
     live = [socket for socket in ours if socket.live]
     if not live:
@@ -66,32 +66,32 @@ def registered(sockets: Sequence[Socket]) -> Iterator[Finding]:
             "registration socket",
             f"{len(ours)} of this driver, none of them served",
             expected=f"one that is served: {names.DRIVER}-reg.sock",
-            cure="start the node plugin on this node; if it runs, its log tells why it does not "
-            "serve",
+            cure="start the node plugin on this node; if it runs, its log gives the reason why it "
+            "does not serve",
         )
     elif len(live) > 1:
         yield note(
             "registration socket",
             f"{len(live)} served: {', '.join(socket.path for socket in live)}",
-            expected="one, or two while an update is rolled out",
+            expected="one, or two during a rolling update",
         )
     for socket in sockets:
         yield from _one(socket, ours=socket in ours)
 
 
-def answered(status: int, said: str) -> Finding:
-    """What to think of the node plugin's own word on whether the kubelet has taken it.
+def answered(status: int, body: str) -> Finding:
+    """Judge the registration with the kubelet by the node plugin's own readiness.
 
     Args:
-        status: Of ``/readyz``, as HTTP has it.
-        said: The body: what is wrong, if something is.
+        status: HTTP status of ``/readyz``.
+        body: Body of the response: the fault, if any.
     """
-    looked_at = "registration, as the node plugin of this pod tells it"
+    looked_at = "registration, as reported by this pod's node plugin"
     if status == HTTPStatus.OK:
         return ok(looked_at, "the kubelet has registered it")
     return problem(
         looked_at,
-        said.strip() or str(status),
+        body.strip() or str(status),
         expected="registered with the kubelet",
         cure=_LOOK_FOR_REGISTRATION,
     )
@@ -106,26 +106,26 @@ def _one(socket: Socket, *, ours: bool) -> Iterator[Finding]:
     elif ours:
         yield warning(
             looked_at,
-            "nobody serves it: its process died without removing it",
-            expected="no socket, or a served one: the kubelet keeps dialling it",
+            "not served: its process died without removing it",
+            expected="no socket, or a served one: the kubelet keeps connecting to it",
             cure=_RESTART,
         )
     else:
         yield note(
             looked_at,
-            "nobody serves it; it is another plugin's, and the kubelet keeps dialling it",
+            "not served; it is another plugin's, and the kubelet keeps connecting to it",
         )
 
 
 def told(info: PluginInfo) -> Iterator[Finding]:
-    """What to think of what a registration socket answers."""
+    """Judge a registration socket's answer to GetInfo, and the DRA socket that it names."""
     looked_at = f"GetInfo of {info.socket}"
     if info.trouble:
         yield problem(
             looked_at,
             info.trouble,
-            expected="an answer within a second, as the kubelet waits no longer",
-            cure="look into the node plugin's log, and restart it",
+            expected="an answer within a second; the kubelet waits no longer",
+            cure="check the node plugin's log, and restart it",
         )
         return
     if (info.kind, info.name) != (names.PLUGIN_TYPE, names.DRIVER):
@@ -133,7 +133,7 @@ def told(info: PluginInfo) -> Iterator[Finding]:
             looked_at,
             f"{info.kind} {info.name}",
             expected=f"{names.PLUGIN_TYPE} {names.DRIVER}",
-            cure="remove whoever else serves under this driver's file name",
+            cure="remove the other plugin that serves under this driver's file name",
         )
         return
     if not set(info.versions) & set(names.SUPPORTED_VERSIONS[:2]):
@@ -154,27 +154,25 @@ def _endpoint(info: PluginInfo) -> Iterator[Finding]:
     if socket is None:
         yield problem(
             looked_at,
-            "not there",
-            expected="the socket that the kubelet is sent to, at the same path on the host as "
-            "in the pod",
+            "not found",
+            expected="the socket to which the node plugin directs the kubelet, at the same path "
+            "on the host as in the pod",
             cure=f"mount {info.endpoint_path.rpartition('/')[0]} at the same path, and restart "
             "the node plugin",
         )
     elif socket.live is None:
         yield could_not_look(looked_at, socket.trouble, cure="run this as root on the node")
     elif not socket.live:
-        yield problem(
-            looked_at, "nobody serves it", expected="served by the node plugin", cure=_RESTART
-        )
+        yield problem(looked_at, "not served", expected="served by the node plugin", cure=_RESTART)
     elif socket.connections == 0:
         yield problem(
             looked_at,
-            "served, and nobody is connected",
+            "served, without any connection",
             expected="the kubelet's connection, which it keeps open",
             cure=_LOOK_FOR_REGISTRATION,
         )
     else:
-        seen = "who is connected is not to be seen from here"
+        seen = "its connections are not visible from here"
         if socket.connections is not None:
             seen = f"{socket.connections} connected"
         yield ok(looked_at, f"served, {seen}")

@@ -1,4 +1,4 @@
-"""Whether pods that ask by annotations reach the webhook, and come back with a claim."""
+"""Findings about the webhook, which gives claims to pods that request GPUs by annotations."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,11 +10,11 @@ from tensorfusion_dra.core.doctor.finding import Finding, note, ok, problem, war
 from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map
 
 DOMAIN: Final = "dra.tensor-fusion.ai"
-"""The end of every name of this driver's webhooks."""
+"""Domain of this driver's webhooks; the end of each of their names."""
 
 _SOON: Final = timedelta(days=14)
 _TRIAL_ANNOTATIONS: Final = {
-    # Said here, because pods of a pool without DRA are left alone.
+    # Set, because otherwise the webhook ignores pods of a pool without DRA.
     names.ANNOTATION_DRA_ENABLED: "true",
     names.ANNOTATION_TFLOPS_REQUEST: "1",
     names.ANNOTATION_VRAM_REQUEST: "1Gi",
@@ -23,7 +23,7 @@ _TRIAL_ANNOTATIONS: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Service:
-    """Where the API server calls a webhook."""
+    """The Service through which the API server calls a webhook."""
 
     namespace: str
     name: str
@@ -37,8 +37,8 @@ class Called:
     """One webhook of a configuration.
 
     Attributes:
-        service: None if it is called by a URL.
-        ca_bundle: Base64 of PEM; "" for the API server's own roots.
+        service: Its Service; None if it is called by a URL.
+        ca_bundle: CA bundle, base64 of PEM; "" for the API server's own roots.
     """
 
     name: str
@@ -48,11 +48,11 @@ class Called:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bundle:
-    """A CA bundle as it was read.
+    """State of a CA bundle.
 
     Attributes:
-        trouble: Why it cannot be used; "" if it can.
-        ends: When the first of its certificates ends; None if that is not told.
+        trouble: Reason why it cannot be used; "" if it can.
+        ends: Earliest expiry of its certificates; None if it is unknown.
     """
 
     trouble: str = ""
@@ -60,7 +60,7 @@ class Bundle:
 
 
 def ours(configurations: Sequence[Mapping[str, Any]]) -> tuple[Called, ...]:
-    """This driver's webhooks among all that are configured."""
+    """Return this driver's webhooks among all configured ones."""
     return tuple(
         _called(as_map(webhook))
         for configuration in configurations
@@ -70,7 +70,7 @@ def ours(configurations: Sequence[Mapping[str, Any]]) -> tuple[Called, ...]:
 
 
 def trial_pod(namespace: str) -> Mapping[str, Any]:
-    """A pod that asks for a share by annotations; for a write on trial."""
+    """Return a pod for a dry run, which requests a share by annotations."""
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -84,41 +84,41 @@ def trial_pod(namespace: str) -> Mapping[str, Any]:
 
 
 def installed(called: Sequence[Called]) -> Iterator[Finding]:
-    """Whether there is a webhook at all."""
+    """Judge whether a webhook is configured."""
     if called:
         yield ok("webhook configuration", ", ".join(item.name for item in called))
     else:
         yield note(
             "webhook configuration",
             f"none whose name ends with .{DOMAIN}",
-            cure="apply daemonset/webhook, if pods are to ask by annotations; those with claims "
-            "of their own do without",
+            cure="apply daemonset/webhook if pods are to request GPUs by annotations; pods with "
+            "claims of their own do not need it",
         )
 
 
 def bundle(item: Called, found: Bundle, *, now: datetime) -> Iterator[Finding]:
-    """What to think of the CA by which the API server knows a webhook."""
+    """Judge the CA bundle by which the API server verifies a webhook."""
     looked_at = f"CA bundle of webhook {item.name}"
     cure = "let cert-manager fill it in, or put the CA's certificate into clientConfig.caBundle"
     if not item.ca_bundle:
         yield problem(
             looked_at,
             "empty",
-            expected="the CA of the webhook's certificate: the API server calls nobody it does "
-            "not know",
+            expected="the CA of the webhook's certificate: the API server calls no webhook that it "
+            "cannot verify",
             cure=cure,
         )
     elif found.trouble:
         yield problem(looked_at, found.trouble, expected="certificates in PEM", cure=cure)
     elif found.ends is not None and found.ends <= now:
         yield problem(
-            looked_at, f"ended at {found.ends:%Y-%m-%d %H:%M}", expected="a valid one", cure=cure
+            looked_at, f"expired at {found.ends:%Y-%m-%d %H:%M}", expected="a valid one", cure=cure
         )
     elif found.ends is not None and found.ends <= now + _SOON:
         yield warning(
             looked_at,
-            f"ends at {found.ends:%Y-%m-%d %H:%M}",
-            expected="valid for two more weeks",
+            f"expires at {found.ends:%Y-%m-%d %H:%M}",
+            expected="valid for at least two more weeks",
             cure=cure,
         )
     else:
@@ -127,16 +127,16 @@ def bundle(item: Called, found: Bundle, *, now: datetime) -> Iterator[Finding]:
 
 
 def endpoints(service: Service, slices: Sequence[Mapping[str, Any]] | None) -> Iterator[Finding]:
-    """What to think of the pods behind a webhook's service.
+    """Judge the endpoints of a webhook's Service.
 
     Args:
-        service: Its namespace and name.
-        slices: EndpointSlices of the service; None if there is no such service.
+        service: The Service.
+        slices: EndpointSlices of the Service; None if it does not exist.
     """
     looked_at = f"service {service}"
     if slices is None:
         yield problem(
-            looked_at, "not there", expected="the webhook's", cure="apply daemonset/webhook"
+            looked_at, "not found", expected="the webhook's", cure="apply daemonset/webhook"
         )
         return
     endpoints = [e for item in slices for e in map(as_map, as_list(item.get("endpoints")))]
@@ -147,43 +147,43 @@ def endpoints(service: Service, slices: Sequence[Mapping[str, Any]] | None) -> I
         yield problem(
             looked_at,
             f"none of {len(endpoints)} endpoints is ready",
-            expected="at least one: pods that ask for a share are refused meanwhile",
+            expected="at least one; until then pods that request a share are refused",
             cure=f"kubectl describe pods -n {service.namespace} -l "
             "app.kubernetes.io/component=webhook",
         )
 
 
 def admitted(pod: Mapping[str, Any]) -> Iterator[Finding]:
-    """What to think of a trial pod as it would have been stored."""
+    """Judge the result of the dry run of a pod."""
     claims = as_list(as_map(pod.get("spec")).get("resourceClaims"))
-    looked_at = "pod written on trial"
+    looked_at = "dry run of a pod"
     if claims:
         names = ", ".join(str(as_map(claim).get("name")) for claim in claims)
-        yield ok(looked_at, f"came back with the claim {names}")
+        yield ok(looked_at, f"the webhook added the claim {names}")
     else:
         yield problem(
             looked_at,
-            "came back without a claim: it would run without a GPU",
-            expected="spec.resourceClaims and resources.claims, which the webhook adds",
-            cure="look at the namespaceSelector and matchConditions of the webhook configuration, "
-            "and into the webhook's log",
+            "the webhook added no claim: the pod would run without a GPU",
+            expected="spec.resourceClaims and resources.claims",
+            cure="check the namespaceSelector and matchConditions of the webhook configuration, "
+            "and the webhook's log",
         )
 
 
 def refused(reason: str) -> Finding:
-    """A trial pod that was not taken."""
+    """Return the finding for a refused dry run of a pod."""
     if "calling webhook" in reason:
         return problem(
-            "pod written on trial",
+            "dry run of a pod",
             reason,
             expected="an answer of the webhook to kube-apiserver",
-            cure="look at its endpoints, its certificate and the network from kube-apiserver to "
-            "pods (port 9443)",
+            cure="check its endpoints, its certificate and the network from kube-apiserver to pods "
+            "(port 9443)",
         )
     return warning(
-        "pod written on trial",
+        "dry run of a pod",
         reason,
-        expected="a pod that is taken",
+        expected="an accepted pod",
         cure="try it in another namespace with --namespace",
     )
 

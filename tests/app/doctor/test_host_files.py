@@ -199,7 +199,7 @@ def test_sockets_are_told_as_served_by_us_by_others_or_dead(folder: Path) -> Non
 
     assert of(found, f"GetInfo of {ours}").level is Level.OK
     assert of(found, "gpu.example.com").level is Level.NOTE
-    assert of(found, "DRA socket").found == "served, and nobody is connected"
+    assert of(found, "DRA socket").found == "served, without any connection"
     for server in servers:
         server.stop(grace_seconds=0)
 
@@ -215,7 +215,7 @@ def test_a_pod_does_not_take_a_kubelet_that_it_cannot_see_for_none(folder: Path)
 
     server.stop(grace_seconds=0)
     assert worst(found) is Level.OK
-    assert "not to be seen from here" in of(found, "DRA socket").found
+    assert "not visible from here" in of(found, "DRA socket").found
 
 
 @pytest.mark.parametrize("trouble", ["", "not registered with the kubelet yet"])

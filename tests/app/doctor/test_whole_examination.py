@@ -81,8 +81,8 @@ def test_a_gate_that_is_off_is_found_by_slice_and_claim() -> None:
     dropped = [item for item in told["findings"] if "DRAConsumableCapacity is off" in item["found"]]
     assert told["exitCode"] == 1
     assert [item["lookedAt"] for item in dropped] == [
-        "ResourceSlice written on trial",
-        "ResourceClaim written on trial",
+        "dry run of a ResourceSlice",
+        "dry run of a ResourceClaim",
     ]
     assert at(told, "problem") == {"kubernetes", "slices"}
 

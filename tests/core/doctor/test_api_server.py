@@ -1,4 +1,4 @@
-"""Which clusters have what the driver is built on."""
+"""Findings about a cluster's Kubernetes versions, APIs and allocations."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ def node(**info: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("told", "level"),
+    ("reported", "level"),
     [
         ("v1.33.9", Level.PROBLEM),
         ("v1.34.0", Level.OK),
@@ -29,49 +29,47 @@ def node(**info: str) -> dict[str, Any]:
         ("v2.0.0", Level.NOTE),
     ],
 )
-def test_kubernetes_before_1_34_does_not_do(told: str, level: Level) -> None:
-    (finding,) = api_server.version({"gitVersion": told})
+def test_kubernetes_before_1_34_is_a_problem(reported: str, level: Level) -> None:
+    (finding,) = api_server.version({"gitVersion": reported})
 
     assert finding.level is level
-    assert told in finding.found
+    assert reported in finding.found
 
 
-def test_a_version_without_git_is_read_from_its_numbers() -> None:
+def test_version_without_git_version_is_read_from_major_and_minor() -> None:
     (finding,) = api_server.version({"major": "1", "minor": "33+"})
 
     assert finding.level is Level.PROBLEM
 
 
-@pytest.mark.parametrize(("told", "levels"), [("v1.34.8", [Level.WARNING]), ("v1.35.0", [])])
-def test_the_scheduler_of_1_34_divides_only_first_cards(told: str, levels: list[Level]) -> None:
-    assert [finding.level for finding in api_server.scheduler({"gitVersion": told})] == levels
+@pytest.mark.parametrize(("reported", "levels"), [("v1.34.8", [Level.WARNING]), ("v1.35.0", [])])
+def test_scheduler_of_1_34_shares_only_the_first_card(reported: str, levels: list[Level]) -> None:
+    assert [finding.level for finding in api_server.scheduler({"gitVersion": reported})] == levels
 
 
 @pytest.mark.parametrize(
-    ("versions", "level", "said"),
+    ("versions", "level", "text"),
     [
         (["v1"], Level.OK, "v1 is used"),
         (["v1beta2", "v1beta1"], Level.OK, "v1beta2 is used"),
         (["v1beta1"], Level.PROBLEM, "v1beta1"),
     ],
 )
-def test_one_of_two_versions_of_the_group_has_to_be_served(
-    versions: list[str], level: Level, said: str
-) -> None:
+def test_v1_or_v1beta2_must_be_served(versions: list[str], level: Level, text: str) -> None:
     (finding,) = api_server.served({"versions": [{"version": version} for version in versions]})
 
     assert finding.level is level
-    assert said in finding.found
+    assert text in finding.found
 
 
-def test_a_group_that_is_not_served_is_a_problem() -> None:
+def test_missing_api_group_is_a_problem() -> None:
     (finding,) = api_server.served(None)
 
     assert (finding.level, finding.found) == (Level.PROBLEM, "not served")
 
 
 @pytest.mark.parametrize(
-    ("told", "level"),
+    ("reported", "level"),
     [
         ("v1.33.4", Level.PROBLEM),
         ("v1.34.0", Level.WARNING),
@@ -81,13 +79,13 @@ def test_a_group_that_is_not_served_is_a_problem() -> None:
         ("", Level.OK),
     ],
 )
-def test_a_kubelet_has_to_be_new_enough_and_not_one_that_deadlocks(told: str, level: Level) -> None:
-    (finding,) = api_server.kubelet(node(kubeletVersion=told))
+def test_kubelet_that_is_too_old_or_may_deadlock_is_reported(reported: str, level: Level) -> None:
+    (finding,) = api_server.kubelet(node(kubeletVersion=reported))
 
     assert finding.level is level
 
 
-def test_a_node_that_is_not_ready_says_why() -> None:
+def test_node_that_is_not_ready_is_reported_with_its_reason() -> None:
     healthy, broken, silent = node(), node(), node()
     broken["status"]["conditions"] = [{"type": "Ready", "status": "False", "message": "no CNI"}]
     silent["status"]["conditions"] = []
@@ -106,7 +104,7 @@ def claim(*results: dict[str, Any], asks: bool = True) -> dict[str, Any]:
     }
 
 
-def test_a_scheduler_that_gives_whole_cards_to_who_asks_for_parts_is_found_out() -> None:
+def test_claim_for_a_part_that_got_a_whole_card_is_a_problem() -> None:
     whole = claim({"driver": DRIVER})
 
     (finding,) = api_server.shares([whole], DRIVER)
@@ -116,7 +114,7 @@ def test_a_scheduler_that_gives_whole_cards_to_who_asks_for_parts_is_found_out()
     assert "kube-scheduler" in finding.cure
 
 
-def test_parts_whole_cards_by_wish_other_drivers_and_admins_are_as_they_should_be() -> None:
+def test_parts_requested_whole_cards_other_drivers_and_admin_access_are_no_problem() -> None:
     claims = [
         claim({"driver": DRIVER, "consumedCapacity": {"vram": "1Gi"}}),
         claim({"driver": DRIVER}, asks=False),
@@ -141,7 +139,7 @@ def several(
 
 
 @pytest.mark.parametrize("kind", ["ResourceClaim", "ResourceClaimTemplate"])
-def test_a_scheduler_before_1_36_may_give_one_request_a_gpu_several_times(kind: str) -> None:
+def test_request_for_several_gpus_is_warned_about_before_1_36(kind: str) -> None:
     stored = [several(4, kind=kind), several(1), several(4, device_class="other")]
 
     (found,) = api_server.one_request_for_several(
@@ -153,7 +151,7 @@ def test_a_scheduler_before_1_36_may_give_one_request_a_gpu_several_times(kind: 
     assert "one distinctAttribute tensor-fusion.ai.dra-driver/uuid over all" in found.expected
 
 
-def test_an_alternative_for_several_gpus_is_a_request_for_several() -> None:
+def test_alternative_for_several_gpus_is_warned_about_too() -> None:
     alternative = {"name": "two", "deviceClassName": "tensor-fusion.ai", "count": 2}
     claim = several(1)
     claim["spec"]["devices"]["requests"] = [{"name": "gpu", "firstAvailable": [alternative]}]
@@ -163,8 +161,10 @@ def test_an_alternative_for_several_gpus_is_a_request_for_several() -> None:
     )
 
 
-@pytest.mark.parametrize("told", ["v1.36.2", "v1.37.0", ""])
-def test_a_scheduler_since_1_36_gives_one_request_different_gpus(told: str) -> None:
+@pytest.mark.parametrize("reported", ["v1.36.2", "v1.37.0", ""])
+def test_request_for_several_gpus_is_no_problem_since_1_36(reported: str) -> None:
     assert not list(
-        api_server.one_request_for_several({"gitVersion": told}, [several(4)], {"tensor-fusion.ai"})
+        api_server.one_request_for_several(
+            {"gitVersion": reported}, [several(4)], {"tensor-fusion.ai"}
+        )
     )

@@ -1,4 +1,4 @@
-"""When the node's GPUs can be handed to containers, and who else does so."""
+"""Findings about the node's GPUs, and about other components that allocate them."""
 
 from dataclasses import replace
 from typing import Any
@@ -16,7 +16,7 @@ CARD = gpu(0)
 BUS = "0000:3a:00.0"
 
 
-def test_the_library_and_the_drivers_version_are_told() -> None:
+def test_nvml_library_and_driver_version_are_reported() -> None:
     (known,) = judge.library({"library": "/l.so.1", "driver_version": "550.54.15"})
     (refused,) = judge.library({"library": "/l.so.1", "driver_version": {"error": "NO_PERM"}})
 
@@ -24,18 +24,18 @@ def test_the_library_and_the_drivers_version_are_told() -> None:
     assert "NO_PERM" in refused.found
 
 
-def test_a_card_that_is_left_out_says_why() -> None:
+def test_card_that_is_left_out_is_reported_with_its_reason() -> None:
     whole, left = judge.cards([CARD], [LeftOut(subject="GPU 1", reason="MIG mode is on")])
 
     assert (whole.level, left.level) == (Level.OK, Level.WARNING)
     assert "MIG mode is on" in left.found
 
 
-def test_no_card_at_all_is_worth_a_warning() -> None:
+def test_node_without_cards_is_a_warning() -> None:
     assert [finding.level for finding in judge.cards([], [])] == [Level.WARNING]
 
 
-def test_estimated_compute_is_said() -> None:
+def test_estimated_compute_is_a_note() -> None:
     (finding,) = judge.cards([replace(CARD, tflops_source=TflopsSource.ESTIMATE)], [])
 
     assert finding.level is Level.NOTE
@@ -62,7 +62,7 @@ def test_simulated_cards_need_no_libraries() -> None:
     assert list(judge.access([replace(CARD, simulated=True)], Access(trouble="none"))) == []
 
 
-def test_a_device_node_is_there_or_claims_fail() -> None:
+def test_missing_device_node_is_a_problem() -> None:
     there = judge.device_node("/dev/nvidia0", found=True)
     missing = judge.device_node("device node /dev/nvidia0: No such file", found=False)
 
@@ -81,7 +81,7 @@ def test_a_device_node_is_there_or_claims_fail() -> None:
         ({"tensor-fusion.ai/index_0": "8"}, Level.OK),
     ],
 )
-def test_a_device_plugin_that_hands_out_cards_is_found_by_the_nodes_capacity(
+def test_device_plugin_that_allocates_cards_is_found_by_the_nodes_capacity(
     capacity: dict[str, str], level: Level
 ) -> None:
     node = {"metadata": {"name": "node-01"}, "status": {"capacity": capacity}}
@@ -100,7 +100,7 @@ def test_hamis_device_plugin_is_named() -> None:
 
     (finding,) = judge.other_plugins(node)
 
-    assert finding.found == "nvidia.com/gpu: 80: HAMi's device plugin hands out cards here"
+    assert finding.found == "nvidia.com/gpu: 80: HAMi's device plugin allocates cards of this node"
 
 
 def worker(phase: str) -> dict[str, Any]:
@@ -116,7 +116,7 @@ def worker(phase: str) -> dict[str, Any]:
         (None, Level.NOTE),
     ],
 )
-def test_cards_that_tensor_fusions_scheduler_hands_out_are_found_by_its_workers(
+def test_tensor_fusions_scheduler_is_found_by_its_worker_pods(
     workers: list[dict[str, Any]] | None, level: Level
 ) -> None:
     capacity = {"tensor-fusion.ai/index_0": "8", "tensor-fusion.ai/index_f": "8"}
@@ -127,7 +127,7 @@ def test_cards_that_tensor_fusions_scheduler_hands_out_are_found_by_its_workers(
     assert finding.level is level
 
 
-def test_without_tensor_fusions_hypervisor_there_is_nothing_to_say_of_its_workers() -> None:
+def test_worker_pods_are_ignored_without_tensor_fusions_hypervisor() -> None:
     node = {"metadata": {"name": "node-01"}, "status": {"capacity": {"nvidia.com/gpu": "8"}}}
 
     assert not list(judge.tensor_fusion_workers(node, [worker("Running")]))
@@ -158,7 +158,7 @@ OURS = published(
         (OURS, Level.OK),
     ],
 )
-def test_another_driver_with_the_same_card_is_found_by_its_uuid_or_its_place(
+def test_another_driver_with_the_same_card_is_found_by_uuid_or_pci_address(
     item: dict[str, Any], level: Level
 ) -> None:
     (finding,) = judge.other_slices("node-01", [OURS, item])
@@ -166,7 +166,7 @@ def test_another_driver_with_the_same_card_is_found_by_its_uuid_or_its_place(
     assert finding.level is level
 
 
-def test_an_expansion_whose_size_is_unknown_is_a_problem_with_its_cure() -> None:
+def test_expansion_of_unknown_size_is_a_problem() -> None:
     ratios = replace(NO_MORE, host_disk_percent=70)
 
     (found,) = judge.expansion(ratios, ["data disk: /nowhere: No such file or directory"])
@@ -176,7 +176,7 @@ def test_an_expansion_whose_size_is_unknown_is_a_problem_with_its_cure() -> None
     assert "data-dir" in found.cure
 
 
-def test_an_expansion_is_judged_only_where_the_pool_has_one() -> None:
+def test_expansion_is_judged_only_if_the_pool_has_one() -> None:
     assert list(judge.expansion(None, ())) == []
     assert list(judge.expansion(NO_MORE, ())) == []
     (found,) = judge.expansion(replace(NO_MORE, host_memory_percent=10), ())

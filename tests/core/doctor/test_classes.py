@@ -1,4 +1,4 @@
-"""When claims can name this driver's GPUs."""
+"""Findings about the DeviceClass and the claim templates."""
 
 from typing import Any
 
@@ -25,7 +25,7 @@ def device_class(*expressions: str, config: list[Any] | None = None) -> dict[str
         (None, Level.PROBLEM),
     ],
 )
-def test_the_class_is_there_and_selects_this_driver(
+def test_class_must_exist_and_select_this_driver(
     stored: dict[str, Any] | None, level: Level
 ) -> None:
     (finding,) = classes.device_class(stored)
@@ -33,7 +33,7 @@ def test_the_class_is_there_and_selects_this_driver(
     assert finding.level is level
 
 
-def test_parameters_that_the_node_plugin_would_refuse_are_a_problem() -> None:
+def test_malformed_parameters_are_a_problem() -> None:
     good = {"apiVersion": "tensor-fusion.ai/v1alpha1", "kind": "GpuShare", "isolation": "hard"}
     config = [
         {"opaque": {"driver": DRIVER, "parameters": good}},
@@ -55,7 +55,7 @@ def template(namespace: str, class_name: str) -> dict[str, Any]:
     return {"metadata": {"namespace": namespace}, "spec": {"spec": {"devices": devices}}}
 
 
-def test_templates_have_to_name_classes_that_are_there() -> None:
+def test_templates_must_name_existing_classes() -> None:
     stored = [template("a", "tensor-fusion.ai"), template("b", "tensor-fusion-gpu")]
 
     fine, wrong = classes.templates(stored, classes=["tensor-fusion.ai"])
@@ -64,7 +64,7 @@ def test_templates_have_to_name_classes_that_are_there() -> None:
     assert "tensor-fusion-gpu" in wrong.found
 
 
-def test_subrequests_name_classes_too() -> None:
+def test_classes_of_subrequests_are_checked_too() -> None:
     stored = template("a", "tensor-fusion.ai")
     (request,) = stored["spec"]["spec"]["devices"]["requests"]
     request["firstAvailable"] = [{"name": "x", **request.pop("exactly")}]
@@ -72,7 +72,7 @@ def test_subrequests_name_classes_too() -> None:
     assert [f.level for f in classes.templates([stored], classes=[])] == [Level.PROBLEM]
 
 
-def test_no_template_at_all_is_for_those_who_use_the_webhook() -> None:
+def test_missing_template_is_only_a_note() -> None:
     (finding,) = classes.templates([], classes=[])
 
     assert finding.level is Level.NOTE

@@ -1,4 +1,4 @@
-"""What an enforcer needs of a host, and what it means that it is not there."""
+"""Findings about the host files that an enforcer needs."""
 
 import pytest
 
@@ -23,7 +23,7 @@ LIBRARY = HostFile(path=LIMITER, beginning=ELF + b"\2")
         (HostFile(path="/run/nvidia/mps/pipe/control"), Level.OK),
     ],
 )
-def test_a_limiter_is_a_library_that_everybody_can_load(file: HostFile, level: Level) -> None:
+def test_limiter_must_be_a_library_that_every_user_can_load(file: HostFile, level: Level) -> None:
     (finding,) = enforcement.judged("tensor-fusion", [file])
 
     assert finding.level is level
@@ -31,20 +31,20 @@ def test_a_limiter_is_a_library_that_everybody_can_load(file: HostFile, level: L
 
 
 @pytest.mark.parametrize(
-    ("enforcer", "said"),
+    ("enforcer", "text"),
     [
         ("tensor-fusion", "--tensor-fusion-root"),
         ("hami-core", "--hami-core-library"),
         ("mps", "nvidia-cuda-mps-control -d"),
     ],
 )
-def test_the_cure_is_that_of_the_enforcer(enforcer: str, said: str) -> None:
+def test_cure_depends_on_the_enforcer(enforcer: str, text: str) -> None:
     (finding,) = enforcement.judged(enforcer, [HostFile(path="/x", exists=False)])
 
-    assert said in finding.cure
+    assert text in finding.cure
 
 
-def test_an_enforcer_that_needs_nothing_is_fine() -> None:
+def test_enforcer_without_files_is_fine() -> None:
     (finding,) = enforcement.judged("tensor-fusion", [])
 
     assert finding.level is Level.OK

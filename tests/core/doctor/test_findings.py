@@ -1,4 +1,4 @@
-"""How bad several findings are together."""
+"""Severity, exit codes and JSON of findings."""
 
 import pytest
 
@@ -20,20 +20,20 @@ def of(level: Level) -> Finding:
         ([Level.OK, Level.PROBLEM, Level.COULD_NOT_LOOK], Level.PROBLEM),
     ],
 )
-def test_the_worst_counts_and_what_nobody_saw_may_be_worse_than_a_warning(
+def test_worst_finding_counts_and_could_not_look_is_worse_than_a_warning(
     levels: list[Level], expected: Level
 ) -> None:
     assert finding.worst(map(of, levels)) is expected
 
 
-def test_every_level_has_an_exit_code_and_none_is_that_of_bad_input() -> None:
+def test_every_level_has_an_exit_code_other_than_that_of_bad_input() -> None:
     assert EXIT_CODES.keys() == set(Level)
     assert 2 not in EXIT_CODES.values()
     assert [EXIT_CODES[level] for level in (Level.OK, Level.NOTE)] == [0, 0]
 
 
-def test_a_finding_has_the_same_keys_whatever_it_is() -> None:
-    said = finding.warning("a", "b", expected="c", cure="d").as_json()
+def test_json_of_every_finding_has_the_same_keys() -> None:
+    document = finding.warning("a", "b", expected="c", cure="d").as_json()
 
-    assert said.keys() == finding.ok("a", "b").as_json().keys()
-    assert said["level"] == "warning"
+    assert document.keys() == finding.ok("a", "b").as_json().keys()
+    assert document["level"] == "warning"

@@ -1,4 +1,4 @@
-"""Which folders do, and which do not."""
+"""Findings about the node plugin's folders."""
 
 from typing import Any
 
@@ -17,12 +17,12 @@ def levels(use: Use, *, in_pod: bool = False, **facts: Any) -> list[Level]:
     return [finding.level for finding in folders.judged(folder, use, in_pod=in_pod)]
 
 
-def test_a_folder_on_the_hosts_disk_is_fine() -> None:
+def test_folder_on_the_hosts_disk_is_fine() -> None:
     assert levels(REGISTRY, filesystem="ext4") == [Level.OK]
     assert levels(DATA, filesystem="ext4", mode=0o700) == [Level.OK]
 
 
-def test_a_missing_folder_is_a_problem_unless_the_node_plugin_makes_it() -> None:
+def test_missing_folder_is_a_problem_unless_the_node_plugin_creates_it() -> None:
     folder = Folder(path="/r", exists=False)
 
     (finding,) = folders.judged(folder, REGISTRY, in_pod=False)
@@ -32,19 +32,19 @@ def test_a_missing_folder_is_a_problem_unless_the_node_plugin_makes_it() -> None
     assert levels(DATA, is_folder=False) == [Level.PROBLEM]
 
 
-def test_the_containers_own_file_system_is_not_the_hosts() -> None:
+def test_containers_own_file_system_is_a_problem() -> None:
     assert levels(REGISTRY, filesystem="overlay", in_pod=True) == [Level.PROBLEM]
     # On the host itself overlay is the root file system of some systems.
     assert levels(REGISTRY, filesystem="overlay", in_pod=False) == [Level.OK]
 
 
 @pytest.mark.parametrize("filesystem", ["tmpfs", "nfs4"])
-def test_what_has_to_survive_a_reboot_lies_on_a_local_disk(filesystem: str) -> None:
+def test_data_that_must_survive_a_reboot_needs_a_local_disk(filesystem: str) -> None:
     assert levels(DATA, filesystem=filesystem) == [Level.WARNING]
     assert levels(REGISTRY, filesystem=filesystem) == [Level.OK]
 
 
-def test_a_private_mount_is_of_no_use_to_pods_with_mount_propagation() -> None:
+def test_private_mount_is_a_warning_for_folders_with_mount_propagation() -> None:
     use = Use(what="hypervisor's folder", propagated=True)
 
     assert levels(use, shared=False) == [Level.WARNING]
@@ -53,19 +53,19 @@ def test_a_private_mount_is_of_no_use_to_pods_with_mount_propagation() -> None:
     assert levels(REGISTRY, shared=False) == [Level.OK]
 
 
-def test_what_is_written_has_to_be_writable_and_have_room() -> None:
+def test_written_folder_must_be_writable_and_have_free_space() -> None:
     assert levels(DATA, read_only=True, writable=False) == [Level.PROBLEM]
     assert levels(DATA, writable=False) == [Level.COULD_NOT_LOOK]
     assert levels(DATA, free_bytes=2**20) == [Level.PROBLEM]
     assert levels(Use(what="devices", written=False), read_only=True) == [Level.OK]
 
 
-def test_everybody_may_write_only_where_the_sticky_bit_keeps_files_apart() -> None:
+def test_world_writable_folder_needs_the_sticky_bit() -> None:
     assert levels(REGISTRY, mode=0o777) == [Level.WARNING]
     assert levels(REGISTRY, mode=0o1777) == [Level.OK]
 
 
-def test_what_cannot_be_looked_at_says_why() -> None:
+def test_folder_that_cannot_be_examined_is_reported_with_its_reason() -> None:
     folder = Folder(path="/r", trouble="Permission denied")
 
     (finding,) = folders.judged(folder, REGISTRY, in_pod=False)

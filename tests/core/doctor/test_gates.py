@@ -1,4 +1,4 @@
-"""What an API server's feature gates are, by what it keeps of objects on trial."""
+"""Findings about feature gates, by the fields that a dry run keeps."""
 
 import copy
 from typing import Any
@@ -17,18 +17,18 @@ def stored_slice(*dropped: str) -> Any:
     return stored
 
 
-def test_the_trial_slice_is_one_that_the_api_server_takes() -> None:
+def test_trial_slice_is_valid() -> None:
     assert slice_rules.slice_violations(gates.trial_slice("node-01")["spec"]) == ()
     assert len(gates.trial_slice("n" * 253)["metadata"]["name"]) <= 253
 
 
-def test_a_slice_that_is_kept_as_it_is_means_that_every_gate_is_on() -> None:
+def test_unchanged_slice_means_that_every_gate_is_on() -> None:
     (finding,) = gates.kept_of_slice(gates.trial_slice("node-01"), stored_slice())
 
     assert finding.level is Level.OK
 
 
-def test_without_consumable_capacity_nobody_can_share() -> None:
+def test_missing_consumable_capacity_is_a_problem() -> None:
     stored = stored_slice("allowMultipleAllocations", "requestPolicy")
 
     (finding,) = gates.kept_of_slice(gates.trial_slice("node-01"), stored)
@@ -38,14 +38,14 @@ def test_without_consumable_capacity_nobody_can_share() -> None:
     assert "kube-scheduler" in finding.cure
 
 
-def test_without_taints_the_driver_still_works() -> None:
+def test_missing_device_taints_is_only_a_note() -> None:
     (finding,) = gates.kept_of_slice(gates.trial_slice("node-01"), stored_slice("taints"))
 
     assert finding.level is Level.NOTE
     assert "DRADeviceTaints is off" in finding.found
 
 
-def test_two_gates_that_are_off_are_two_findings() -> None:
+def test_each_gate_that_is_off_is_a_finding() -> None:
     stored = stored_slice("taints", "allowMultipleAllocations", "requestPolicy")
 
     found = list(gates.kept_of_slice(gates.trial_slice("node-01"), stored))
@@ -53,20 +53,20 @@ def test_two_gates_that_are_off_are_two_findings() -> None:
     assert [finding.level for finding in found] == [Level.PROBLEM, Level.NOTE]
 
 
-def test_what_no_gate_explains_is_somebody_elses_doing() -> None:
+def test_change_that_no_gate_explains_points_to_a_webhook() -> None:
     (finding,) = gates.kept_of_slice(gates.trial_slice("node-01"), stored_slice("attributes"))
 
     assert finding.level is Level.WARNING
     assert "webhook" in finding.cure
 
 
-def test_a_claim_that_is_kept_can_ask_for_a_part() -> None:
+def test_unchanged_claim_is_fine() -> None:
     (finding,) = gates.kept_of_claim(gates.trial_claim("default"))
 
     assert finding.level is Level.OK
 
 
-def test_a_claim_that_loses_its_capacity_would_get_a_whole_card() -> None:
+def test_claim_that_loses_its_capacity_is_a_problem() -> None:
     stored: Any = copy.deepcopy(dict(gates.trial_claim("default")))
     del stored["spec"]["devices"]["requests"][0]["exactly"]["capacity"]
 

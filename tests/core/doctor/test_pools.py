@@ -1,4 +1,4 @@
-"""Whether GPUPools can turn DRA on."""
+"""Findings about the CRDs by which GPUPools turn DRA on."""
 
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ def definition(**spec: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", pools.DEFINITIONS)
-def test_the_project_s_own_definitions_keep_the_field(name: str) -> None:
+def test_projects_own_definitions_keep_the_field(name: str) -> None:
     stored = yaml.safe_load((CRDS / f"{name.partition('.')[0]}.yaml").read_text())
 
     assert stored["metadata"]["name"] == name
@@ -26,7 +26,7 @@ def test_the_project_s_own_definitions_keep_the_field(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", pools.DEFINITIONS)
-def test_a_definition_that_drops_the_field_is_a_note_with_the_cure(name: str) -> None:
+def test_definition_that_drops_the_field_is_a_note(name: str) -> None:
     (found,) = pools.definition(name, definition(properties={"qosConfig": {}}))
 
     assert found.level is Level.NOTE
@@ -34,12 +34,12 @@ def test_a_definition_that_drops_the_field_is_a_note_with_the_cure(name: str) ->
     assert "tensor-fusion.ai/dra-enabled" in found.expected
 
 
-def test_a_definition_that_keeps_everything_keeps_the_field() -> None:
+def test_definition_that_preserves_unknown_fields_keeps_the_field() -> None:
     stored = definition(**{"x-kubernetes-preserve-unknown-fields": True})
 
     for name in pools.DEFINITIONS:
         assert [found.level for found in pools.definition(name, stored)] == [Level.OK]
 
 
-def test_a_cluster_without_tensor_fusion_has_nothing_to_say() -> None:
+def test_cluster_without_tensor_fusion_has_no_findings() -> None:
     assert not [found for name in pools.DEFINITIONS for found in pools.definition(name, None)]

@@ -1,4 +1,4 @@
-"""When a scheduler can use what nodes publish."""
+"""Findings about the ResourceSlices that nodes publish."""
 
 import copy
 from typing import Any
@@ -19,14 +19,14 @@ def levels(found: list[Any], nodes: tuple[str, ...] = ("node-01",)) -> list[Leve
     return [finding.level for finding in published.of_cluster(found, nodes=nodes)]
 
 
-def test_what_the_driver_publishes_is_fine() -> None:
+def test_slices_of_the_driver_are_fine() -> None:
     (finding,) = published.of_node(stored(2), node_name="node-01")
 
-    assert (finding.level, finding.found) == (Level.OK, "1 of 1 nodes with 2 devices")
+    assert (finding.level, finding.found) == (Level.OK, "1 on 1 nodes, with 2 devices")
     assert levels(stored(130)) == [Level.OK]
 
 
-def test_nothing_published_is_a_problem_for_a_node_and_for_a_cluster() -> None:
+def test_missing_slices_are_a_problem_for_a_node_and_for_a_cluster() -> None:
     (of_node,) = published.of_node([], node_name="node-01")
 
     assert of_node.level is Level.PROBLEM
@@ -34,11 +34,11 @@ def test_nothing_published_is_a_problem_for_a_node_and_for_a_cluster() -> None:
     assert levels([]) == [Level.PROBLEM]
 
 
-def test_a_pool_that_lacks_a_slice_is_not_used() -> None:
+def test_incomplete_pool_is_a_warning() -> None:
     assert levels(stored(130)[:1]) == [Level.WARNING]
 
 
-def test_devices_that_lost_their_fields_cannot_be_shared() -> None:
+def test_devices_without_allow_multiple_allocations_are_a_problem() -> None:
     (item,) = stored(2)
     for device in item["spec"]["devices"]:
         del device["allowMultipleAllocations"]
@@ -49,7 +49,7 @@ def test_devices_that_lost_their_fields_cannot_be_shared() -> None:
     assert finding.found.startswith("2 of 2 cannot be shared")
 
 
-def test_a_slice_belongs_to_a_node_that_is_there() -> None:
+def test_slice_without_owner_or_of_a_missing_node_is_a_warning() -> None:
     (item,) = stored()
     item["metadata"]["ownerReferences"] = []
 

@@ -9,30 +9,30 @@ def verbs(table: tuple[Right, ...], resource: str) -> set[str]:
     return {right.verb for right in table if right.resource == resource}
 
 
-def test_a_node_plugin_may_do_with_slices_what_it_does_with_them() -> None:
+def test_node_plugin_has_all_verbs_on_slices_and_get_on_nodes_and_claims() -> None:
     table = rights.of_node_plugin()
 
     assert verbs(table, "resourceslices") == {"list", "watch", "create", "update", "delete"}
     assert verbs(table, "nodes") == verbs(table, "resourceclaims") == {"get"}
 
 
-def test_the_status_of_a_claim_takes_the_granular_verb_for_this_driver_alone() -> None:
+def test_status_of_a_claim_needs_the_granular_verb_for_this_driver_only() -> None:
     (granular,) = (r for r in rights.of_node_plugin() if r.resource == "resourceclaims/driver")
 
     assert (granular.verb, granular.name) == ("associated-node:patch", names.DRIVER)
     assert not granular.vital
     assert str(granular) == (
         "associated-node:patch resourceclaims.resource.k8s.io/driver "
-        "of the name tensor-fusion.ai.dra-driver"
+        "named tensor-fusion.ai.dra-driver"
     )
 
 
-def test_pods_are_read_only_where_that_is_turned_on() -> None:
+def test_get_pods_is_needed_only_with_read_pods() -> None:
     assert verbs(rights.of_node_plugin(read_pods=True), "pods") == {"get"}
     assert verbs(rights.of_node_plugin(read_pods=False), "pods") == set()
 
 
-def test_gpupools_and_nodes_are_followed_only_where_the_pool_comes_from_there() -> None:
+def test_gpupools_and_nodes_are_watched_only_if_the_pool_comes_from_them() -> None:
     settings, named, selecting = (
         rights.of_node_plugin(pool_source=source)
         for source in ("settings", "object", "node-labels")

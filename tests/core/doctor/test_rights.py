@@ -1,4 +1,4 @@
-"""What a missing right means."""
+"""Findings about granted and missing rights."""
 
 from tensorfusion_dra.core.doctor import required_rights as rights
 from tensorfusion_dra.core.doctor import rights as judge
@@ -8,13 +8,13 @@ from tensorfusion_dra.core.doctor.rights import Answer
 TABLE = rights.of_node_plugin()
 
 
-def test_rights_that_are_all_there_are_one_line() -> None:
+def test_granted_rights_are_one_finding() -> None:
     (finding,) = judge.judged("you", [Answer(right, allowed=True) for right in TABLE])
 
     assert (finding.level, finding.found) == (Level.OK, f"{len(TABLE)} granted")
 
 
-def test_a_missing_right_names_the_rule_and_what_does_not_work_without_it() -> None:
+def test_missing_right_is_a_problem_with_its_rule_and_purpose() -> None:
     right = next(r for r in TABLE if r.verb == "watch")
 
     (finding,) = judge.judged("you", [Answer(right, allowed=False, reason="no binding")])
@@ -26,7 +26,7 @@ def test_a_missing_right_names_the_rule_and_what_does_not_work_without_it() -> N
     assert 'apiGroups: ["resource.k8s.io"], resources: [resourceslices]' in finding.cure
 
 
-def test_a_right_that_only_the_status_needs_is_a_warning_with_its_resource_name() -> None:
+def test_missing_right_to_the_status_is_a_warning_with_its_resource_name() -> None:
     right = next(r for r in TABLE if r.resource == "resourceclaims/driver")
 
     (finding,) = judge.judged("you", [Answer(right, allowed=False)])

@@ -1,4 +1,4 @@
-"""Which container runtimes give containers what CDI specs say."""
+"""Findings about CDI in container runtimes."""
 
 import tomllib
 
@@ -18,11 +18,11 @@ def document(text: str, path: str = MAIN) -> Document:
     return path, tomllib.loads(text)
 
 
-def judged(told: str, *documents: Document, cdi_dir: str = "/var/run/cdi") -> list[Finding]:
-    _, release = runtime.release_of(told)
+def judged(reported: str, *documents: Document, cdi_dir: str = "/var/run/cdi") -> list[Finding]:
+    _, release = runtime.release_of(reported)
     assert release is not None
     settings = runtime.containerd_settings(documents, release=release) if documents else None
-    return list(runtime.judged(told, settings, cdi_dir=cdi_dir))
+    return list(runtime.judged(reported, settings, cdi_dir=cdi_dir))
 
 
 def worst(findings: list[Finding]) -> Level:
@@ -30,7 +30,7 @@ def worst(findings: list[Finding]) -> Level:
 
 
 @pytest.mark.parametrize(
-    ("told", "text", "level"),
+    ("reported", "text", "level"),
     [
         ("containerd://1.7.24", OLD + "enable_cdi = true\n", Level.OK),
         ("containerd://1.7.24", OLD, Level.PROBLEM),
@@ -44,13 +44,13 @@ def worst(findings: list[Finding]) -> Level:
         ("containerd://1.6.33", OLD + "enable_cdi = true\n", Level.PROBLEM),
     ],
 )
-def test_containerd_has_cdi_on_from_2_0_and_before_that_only_by_wish(
-    told: str, text: str, level: Level
+def test_containerd_has_cdi_on_by_default_only_from_2_0(
+    reported: str, text: str, level: Level
 ) -> None:
-    assert worst(judged(told, document(text))) is level
+    assert worst(judged(reported, document(text))) is level
 
 
-def test_the_cure_names_the_section_of_the_release_and_the_file() -> None:
+def test_cure_names_the_section_of_the_release_and_the_file() -> None:
     (old, _), (new, _) = (
         judged("containerd://1.7.24", document(OLD)),
         judged("containerd://2.0.0", document(NEW + "enable_cdi = false\n")),
@@ -61,7 +61,7 @@ def test_the_cure_names_the_section_of_the_release_and_the_file() -> None:
     assert MAIN in old.cure
 
 
-def test_up_to_1_7_a_drop_in_takes_the_whole_section_away() -> None:
+def test_up_to_1_7_a_drop_in_replaces_the_whole_section() -> None:
     files = (document(OLD + "enable_cdi = true\n"), document(OLD + "x = 1\n", DROP_IN))
 
     before, after = judged("containerd://1.7.24", *files), judged("containerd://2.0.1", *files)
@@ -71,7 +71,7 @@ def test_up_to_1_7_a_drop_in_takes_the_whole_section_away() -> None:
     assert worst(after) is Level.OK
 
 
-def test_a_configuration_out_of_sight_matters_only_where_cdi_is_off_by_default() -> None:
+def test_invisible_configuration_matters_only_if_cdi_is_off_by_default() -> None:
     assert [f.level for f in judged("containerd://1.7.24")] == [Level.COULD_NOT_LOOK]
     assert [f.level for f in judged("containerd://2.1.9")] == [Level.OK]
 
@@ -86,7 +86,7 @@ def test_a_configuration_out_of_sight_matters_only_where_cdi_is_off_by_default()
         ('["/opt/cdi"]', "/opt/cdi", Level.OK),
     ],
 )
-def test_the_runtime_has_to_look_where_the_driver_writes(
+def test_runtime_must_read_the_folder_to_which_the_driver_writes(
     folders: str, cdi_dir: str, level: Level
 ) -> None:
     text = f"{NEW}cdi_spec_dirs = {folders}\n"
@@ -94,7 +94,7 @@ def test_the_runtime_has_to_look_where_the_driver_writes(
     assert worst(judged("containerd://2.1.9", document(text), cdi_dir=cdi_dir)) is level
 
 
-def test_folders_of_its_own_are_a_problem_only_if_nobody_reads_them() -> None:
+def test_cdi_dir_outside_the_runtimes_default_folders_is_a_problem() -> None:
     found = judged("containerd://2.1.9", document("version = 3\n"), cdi_dir="/opt/cdi")
 
     assert worst(found) is Level.PROBLEM
@@ -118,14 +118,14 @@ def test_crio_always_has_cdi_and_later_files_win() -> None:
     )
 
 
-@pytest.mark.parametrize("told", ["docker://28.0.0", ""])
-def test_a_runtime_that_is_not_known_is_for_people_to_try(told: str) -> None:
-    (finding,) = runtime.judged(told, None, cdi_dir="/var/run/cdi")
+@pytest.mark.parametrize("reported", ["docker://28.0.0", ""])
+def test_unknown_runtime_is_only_a_note(reported: str) -> None:
+    (finding,) = runtime.judged(reported, None, cdi_dir="/var/run/cdi")
 
     assert finding.level is Level.NOTE
 
 
-def test_a_version_that_cannot_be_read_is_taken_for_a_current_one() -> None:
+def test_unreadable_version_counts_as_a_current_one() -> None:
     settings = CdiSettings(path=MAIN)
 
     assert worst(list(runtime.judged("containerd://main", settings, cdi_dir="/run/cdi"))) is (

@@ -1,4 +1,4 @@
-"""How a driver's sockets show whether the kubelet finds it."""
+"""Findings about the sockets by which the kubelet finds the driver."""
 
 from pathlib import Path
 
@@ -20,9 +20,7 @@ def levels(*found: Socket) -> list[Level]:
 
 @pytest.mark.parametrize("folder", [REGISTRY, f"/{'k' * 50}", f"/{'k' * 65}"])
 @pytest.mark.parametrize("pod_uid", ["", "5a5a5a5a-0000-4000-8000-000000000001"])
-def test_every_name_that_the_driver_gives_its_socket_is_known_as_its_own(
-    folder: str, pod_uid: str
-) -> None:
+def test_every_form_of_this_drivers_socket_name_is_recognized(folder: str, pod_uid: str) -> None:
     paths = sockets.paths(registry_folder=Path(folder), data_folder=Path("/d"), pod_uid=pod_uid)
 
     assert judge.is_ours(paths.registration.name)
@@ -31,58 +29,58 @@ def test_every_name_that_the_driver_gives_its_socket_is_known_as_its_own(
 @pytest.mark.parametrize(
     "name", ["gpu.nvidia.com-reg.sock", "csi.sock", "dra-x-reg.sock", "tensor-fusion.ai.dra-driver"]
 )
-def test_other_names_are_others(name: str) -> None:
+def test_socket_names_of_other_plugins_are_not_recognized(name: str) -> None:
     assert not judge.is_ours(name)
 
 
-def test_a_served_socket_of_ours_is_what_the_kubelet_needs() -> None:
+def test_served_socket_of_this_driver_is_fine() -> None:
     assert levels(Socket(path=OURS)) == [Level.OK]
     assert levels(Socket(path=OURS), Socket(path=f"{REGISTRY}/csi.sock")) == [Level.OK, Level.OK]
 
 
-def test_none_or_only_dead_ones_means_that_no_node_plugin_serves() -> None:
+def test_no_served_socket_of_this_driver_is_a_problem() -> None:
     assert levels() == [Level.PROBLEM]
     assert levels(Socket(path=OURS, live=False)) == [Level.PROBLEM, Level.WARNING]
 
 
-def test_a_dead_socket_of_others_is_only_good_to_know() -> None:
+def test_dead_socket_of_another_plugin_is_only_a_note() -> None:
     dead = Socket(path=f"{REGISTRY}/gpu.nvidia.com-reg.sock", live=False)
 
     assert levels(Socket(path=OURS), dead) == [Level.OK, Level.NOTE]
 
 
-def test_two_served_sockets_are_an_update_that_is_rolled_out() -> None:
+def test_two_served_sockets_are_a_note_because_of_rolling_updates() -> None:
     second = OURS.replace("-reg", "-5a5a5a5a-reg")
 
     assert levels(Socket(path=OURS), Socket(path=second))[0] is Level.NOTE
 
 
-def test_a_socket_that_may_not_be_connected_to_says_so() -> None:
+def test_socket_that_refuses_permission_could_not_be_examined() -> None:
     forbidden = Socket(path=OURS, live=None, trouble="Permission denied")
 
     assert Level.COULD_NOT_LOOK in levels(forbidden)
 
 
 @pytest.mark.parametrize(
-    ("endpoint", "level", "said"),
+    ("endpoint", "level", "text"),
     [
         (Socket(path=DRA, connections=1), Level.OK, "1 connected"),
-        (Socket(path=DRA, connections=None), Level.OK, "not to be seen"),
-        (Socket(path=DRA, connections=0), Level.PROBLEM, "nobody is connected"),
-        (Socket(path=DRA, live=False), Level.PROBLEM, "nobody serves"),
+        (Socket(path=DRA, connections=None), Level.OK, "not visible"),
+        (Socket(path=DRA, connections=0), Level.PROBLEM, "without any connection"),
+        (Socket(path=DRA, live=False), Level.PROBLEM, "not served"),
         (Socket(path=DRA, live=None, trouble="refused"), Level.COULD_NOT_LOOK, "refused"),
-        (None, Level.PROBLEM, "not there"),
+        (None, Level.PROBLEM, "not found"),
     ],
 )
-def test_the_kubelet_is_sent_to_a_socket_that_is_served_and_stays_connected(
-    endpoint: Socket | None, level: Level, said: str
+def test_dra_socket_must_be_served_and_have_a_connection(
+    endpoint: Socket | None, level: Level, text: str
 ) -> None:
     info = PluginInfo(socket=OURS, endpoint_path=DRA, endpoint=endpoint)
 
     answer, found = judge.told(info)
 
     assert answer.level is Level.OK
-    assert (found.level, said in found.found) == (level, True)
+    assert (found.level, text in found.found) == (level, True)
 
 
 @pytest.mark.parametrize(
@@ -95,7 +93,7 @@ def test_the_kubelet_is_sent_to_a_socket_that_is_served_and_stays_connected(
         PluginInfo(socket=OURS, versions=()),
     ],
 )
-def test_an_answer_that_the_kubelet_would_not_take_is_a_problem(info: PluginInfo) -> None:
+def test_answer_that_the_kubelet_would_refuse_is_a_problem(info: PluginInfo) -> None:
     (finding,) = judge.told(info)
 
     assert finding.level is Level.PROBLEM

@@ -1,4 +1,4 @@
-"""When pods that ask by annotations come back with a claim."""
+"""Findings about the webhook and a dry run of a pod."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -21,7 +21,7 @@ def configuration(*names: str, ca_bundle: str = "UEVN") -> dict[str, Any]:
     return {"webhooks": [{"name": name, "clientConfig": client} for name in names]}
 
 
-def test_this_drivers_webhooks_are_known_by_their_domain() -> None:
+def test_this_drivers_webhooks_are_recognized_by_their_domain() -> None:
     configurations = [
         configuration("vpod.kb.io", "pods.dra.tensor-fusion.ai"),
         configuration("claims.dra.tensor-fusion.ai"),
@@ -38,7 +38,7 @@ def test_this_drivers_webhooks_are_known_by_their_domain() -> None:
     assert [finding.level for finding in webhook.installed(found)] == [Level.OK]
 
 
-def test_no_webhook_is_only_good_to_know() -> None:
+def test_missing_webhook_is_only_a_note() -> None:
     assert webhook.ours([configuration("vpod.kb.io"), {"webhooks": None}]) == ()
     assert [finding.level for finding in webhook.installed(())] == [Level.NOTE]
 
@@ -54,9 +54,7 @@ def test_no_webhook_is_only_good_to_know() -> None:
         ("", Bundle(), Level.PROBLEM),
     ],
 )
-def test_the_api_server_knows_the_webhook_by_a_ca_that_is_valid(
-    text: str, found: Bundle, level: Level
-) -> None:
+def test_ca_bundle_must_be_valid_for_two_more_weeks(text: str, found: Bundle, level: Level) -> None:
     (item,) = webhook.ours([configuration("pods.dra.tensor-fusion.ai", ca_bundle=text)])
 
     (finding,) = webhook.bundle(item, found, now=NOW)
@@ -65,7 +63,7 @@ def test_the_api_server_knows_the_webhook_by_a_ca_that_is_valid(
 
 
 def endpoint_slice(*conditions: dict[str, bool]) -> dict[str, Any]:
-    return {"endpoints": [{"conditions": told} for told in conditions]}
+    return {"endpoints": [{"conditions": each} for each in conditions]}
 
 
 @pytest.mark.parametrize(
@@ -79,13 +77,15 @@ def endpoint_slice(*conditions: dict[str, bool]) -> dict[str, Any]:
         (None, Level.PROBLEM),
     ],
 )
-def test_one_endpoint_at_least_is_ready(slices: list[dict[str, Any]] | None, level: Level) -> None:
+def test_at_least_one_endpoint_must_be_ready(
+    slices: list[dict[str, Any]] | None, level: Level
+) -> None:
     (finding,) = webhook.endpoints(SERVICE, slices)
 
     assert finding.level is level
 
 
-def test_a_pod_on_trial_comes_back_with_a_claim() -> None:
+def test_dry_run_of_a_pod_must_return_a_claim() -> None:
     (unchanged,) = webhook.admitted(webhook.trial_pod("default"))
     (changed,) = webhook.admitted({"spec": {"resourceClaims": [{"name": "tensor-fusion-gpu"}]}})
 
@@ -93,7 +93,7 @@ def test_a_pod_on_trial_comes_back_with_a_claim() -> None:
     assert "tensor-fusion-gpu" in changed.found
 
 
-def test_a_refusal_because_nobody_answers_is_worse_than_one_by_a_rule() -> None:
+def test_refusal_for_lack_of_an_answer_is_a_problem_and_by_a_rule_a_warning() -> None:
     silent = webhook.refused('500: failed calling webhook "pods.dra.tensor-fusion.ai": refused')
     ruled = webhook.refused("403: exceeded quota")
 
