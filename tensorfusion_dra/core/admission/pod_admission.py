@@ -89,7 +89,7 @@ def _limit_errors(wanted: PodRequest) -> Iterator[FieldError]:
 
 
 def _partial_use(path: str, container: Json, wanted: PodRequest) -> Iterator[FieldError]:
-    """Yield an error for each use of a single request, by which a container would get one GPU."""
+    """Yield an error for each use of a single request: the container would get only one GPU."""
     uses = as_list(as_map(container.get("resources")).get("claims"))
     for index, use in enumerate(map(as_map, uses)):
         if wanted.count > 1 and use.get("name") == names.POD_CLAIM and use.get("request"):

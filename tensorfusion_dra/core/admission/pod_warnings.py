@@ -126,7 +126,7 @@ def _of_containers(pod: Pod, chosen: frozenset[str]) -> Iterator[str]:
             name = name_of(container)
             if name not in chosen:
                 if _asks_whole(container):
-                    yield f"container {name}: {names.NVIDIA_GPU} was removed, and it gets no GPU share"
+                    yield f"container {name}: {names.NVIDIA_GPU} was removed; it gets no share"
                 continue
             if as_map(container.get("securityContext")).get("privileged") is True:
                 yield f"container {name}: is privileged, so it sees every GPU of its node"

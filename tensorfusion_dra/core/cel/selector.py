@@ -50,6 +50,6 @@ def selector(terms: SelectorTerms) -> str:
 def _equals(attribute: str, text: str) -> str:
     literal = quoted(text)
     if len(text) > len(device.shortened(text)):
-        # The attribute was truncated to the API's maximum length; compare with the same prefix.
+        # The attribute was shortened to the API's maximum length; compare with the same text.
         literal = quoted(device.shortened(text))
     return f'{_ATTRIBUTES}.?{attribute}.orValue("") == {literal}'

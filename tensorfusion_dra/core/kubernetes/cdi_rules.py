@@ -1,4 +1,4 @@
-"""The rules by which container runtimes validate a CDI spec (CDI project, pkg/cdi)."""
+"""Validation rules of container runtimes for a CDI spec (container-device-interface, pkg/cdi)."""
 
 import re
 from collections.abc import Mapping

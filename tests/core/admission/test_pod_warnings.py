@@ -125,7 +125,7 @@ def test_removed_whole_gpu_of_a_container_without_a_share_is_warned_about() -> N
 
     (warning,) = warnings(pod({**ASKED, **said(inject_container="main")}, container(), side))
 
-    assert warning == "container side: nvidia.com/gpu was removed, and it gets no GPU share"
+    assert warning == "container side: nvidia.com/gpu was removed; it gets no share"
 
 
 def test_without_a_pool_gpus_of_every_pool_match() -> None:
