@@ -1,4 +1,4 @@
-"""The Kubernetes API over plain dicts: what the server said, with every field it has."""
+"""The Kubernetes API over plain dicts, so that no field of an answer is lost."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 READ_SECONDS: Final = 30.0
 _JSON: Final = "application/json"
 USER_AGENT: Final = "tensorfusion-dra"
-"""How the API server's audit log knows this driver."""
+"""Identifies this driver in the API server's audit log."""
 
 APPLY: Final = "application/apply-patch+yaml"
-"""Server-side apply; JSON is YAML as well."""
+"""Server-side apply. The body may be JSON, because JSON is a subset of YAML."""
 _UNAUTHORIZED: Final = 401
 _LONGEST_RETRY_AFTER_SECONDS: Final = 120.0
 _MOST_ERROR_BYTES: Final = 64 * 2**10
-"""A Status object has some hundreds; the rest of a longer answer is not read."""
+"""A Status object has a few hundred bytes. The rest of a longer error answer is not read."""
 
 
 class StatusError(RetryableError):
@@ -35,8 +35,9 @@ class StatusError(RetryableError):
 
     Attributes:
         status: The HTTP status.
-        details: Of its Status object, such as kind and name of an object that is not there; empty
-            if something between us and the API server answered, or it has no such path.
+        details: The details of its Status object, such as kind and name of a missing object. Empty
+            if a proxy answered instead of the API server, or if the API server does not have the
+            path.
     """
 
     def __init__(
@@ -56,10 +57,10 @@ class Api:
     """One connection pool to the API server, for all threads."""
 
     def __init__(self, kubeconfig: Path | None) -> None:
-        """Reads nothing yet.
+        """Store the settings; connect() reads the kubeconfig.
 
         Args:
-            kubeconfig: None stands for the pod's service account.
+            kubeconfig: None selects the pod's service account.
         """
         self._kubeconfig = kubeconfig
         self._connecting = Lock()  # guards all below
@@ -68,14 +69,16 @@ class Api:
         self._secrets: frozenset[str] = frozenset()
 
     def connect(self) -> "ApiClient":
-        """The client, made at the first call: its library takes a fifth of a second to load.
+        """Return the client; create it at the first call.
+
+        The creation is delayed because the client library takes a fifth of a second to load.
 
         Raises:
             InputError: The kubeconfig cannot be read, or the pod has no service account.
         """
         with self._connecting:
             if self._client is None:
-                # Imported here because the kubelet's sockets are to serve before this has loaded.
+                # Imported here so that the kubelet's sockets serve before the library has loaded.
                 from tensorfusion_dra.cluster import login  # noqa: PLC0415
 
                 self._client = login.client_of(self._kubeconfig, user_agent=USER_AGENT)
@@ -92,16 +95,16 @@ class Api:
         content_type: str = _JSON,
         wait_seconds: float = READ_SECONDS,
     ) -> dict[str, Any]:
-        """The answer's object.
+        """Send a request and return the JSON object of the answer.
 
         Args:
-            content_type: Of the body; tells the kinds of PATCH apart.
-            wait_seconds: For all of it: connection, headers and body.
+            content_type: The media type of the body. It selects the kind of PATCH.
+            wait_seconds: For the whole call: connection, headers and body.
 
         Raises:
             StatusError: The API server answered with an error.
-            UnreadableError: It answered with something that is no JSON object, or too large.
-            RetryableError: It did not answer within the time.
+            UnreadableError: The answer is not a JSON object, or is too large.
+            RetryableError: The API server did not answer within the time.
         """
         subject = f"{method} {path}"
         with _transport_errors(subject):
@@ -114,12 +117,12 @@ class Api:
                 wait_seconds=wait_seconds,
             )
             if response.status >= 400:
-                raise self._refused(subject, response)
+                raise self._status_error(subject, response)
             text = _body(response)
         try:
             answer = json_text.parsed(text)
         except ValueError as error:
-            found = error_text.one_line(_shown(text), self._secrets)
+            found = error_text.one_line(_excerpt(text), self._secrets)
             raise UnreadableError(f"{subject}: found no JSON: {found}") from error
         if not isinstance(answer, dict):
             raise UnreadableError(f"{subject}: found {type(answer).__name__}, expected an object")
@@ -129,15 +132,15 @@ class Api:
     def watch(
         self, path: str, *, query: Mapping[str, str], silent_seconds: float
     ) -> Iterator[WatchStream]:
-        """The server's watch events while the block runs.
+        """Open a watch and yield its stream of events; close it at the end of the block.
 
         Args:
-            silent_seconds: A server that sends no whole event for so long, not even a bookmark,
-                is gone.
+            silent_seconds: Time after which a server that sends no complete event, not even a
+                bookmark, counts as gone.
 
         Raises:
             StatusError: The API server refused the watch.
-            UnreadableError: An event is no JSON, or too large.
+            UnreadableError: An event is not JSON, or is too large.
             RetryableError: The connection broke.
         """
         subject = f"WATCH {path}"
@@ -147,7 +150,7 @@ class Api:
             )
             try:
                 if response.status >= 400:
-                    raise self._refused(subject, response)
+                    raise self._status_error(subject, response)
                 yield _stream(response, subject, silent_seconds)
             finally:
                 response.close()
@@ -166,7 +169,7 @@ class Api:
 
         if wait_seconds <= 0:
             raise TimeoutError
-        client = self._connected()  # what it takes to load is not the server's time
+        client = self._connected()  # the time to load the library does not count as waiting
         headers = {"Accept": _JSON}
         if body is not None:
             headers["Content-Type"] = content_type
@@ -193,16 +196,17 @@ class Api:
         except InputError as error:
             if not self._was_connected:
                 raise
-            # It was good once: somebody is just replacing the file.
+            # The kubeconfig was readable before, so it is probably being replaced right now.
             raise RetryableError(str(error)) from error
         self._was_connected = True
         return client
 
-    def _refused(self, subject: str, response: "urllib3.BaseHTTPResponse") -> StatusError:
-        """The error that the API server answered."""
+    def _status_error(self, subject: str, response: "urllib3.BaseHTTPResponse") -> StatusError:
+        """Return the error that the API server answered with."""
         if response.status == _UNAUTHORIZED:
-            # The library reads a token's file again after a minute of the clock on the wall, which
-            # may have been put back; a kubeconfig's it never reads again.
+            # A new client reads the credentials again. The library reads a service account's token
+            # file again only after a minute of wall-clock time, and that clock may be set back. It
+            # never reads a kubeconfig's token again.
             with self._connecting:
                 self._client = None
         text = _body(response, cut_at=_MOST_ERROR_BYTES)
@@ -212,9 +216,9 @@ class Api:
             answer = None
         answered = answer if isinstance(answer, dict) else {}
         details = answered.get("details")
-        said = error_text.one_line(answered.get("message", _shown(text)), self._secrets)
+        message = error_text.one_line(answered.get("message", _excerpt(text)), self._secrets)
         return StatusError(
-            f"{subject}: {response.status}: {said}",
+            f"{subject}: {response.status}: {message}",
             response.status,
             details=details if isinstance(details, dict) else {},
             after_seconds=_retry_after_seconds(response),
@@ -222,10 +226,10 @@ class Api:
 
 
 def items(listed: Mapping[str, Any], subject: str) -> list[dict[str, Any]]:
-    """The objects of a list that the API server answered.
+    """Return the objects of a list answer.
 
     Raises:
-        RetryableError: It is none; what stands between us and the server may be broken.
+        RetryableError: The answer is not a list of named objects. A proxy in between may be broken.
     """
     found = listed.get("items") or []
     if not isinstance(found, list) or not all(metadata(item).get("name") for item in found):
@@ -234,13 +238,13 @@ def items(listed: Mapping[str, Any], subject: str) -> list[dict[str, Any]]:
 
 
 def metadata(item: object) -> Mapping[str, Any]:
-    """The object's metadata; empty if it is no object or has none."""
+    """Return the object's metadata; empty if it is not an object or has none."""
     found = item.get("metadata") if isinstance(item, dict) else None
     return found if isinstance(found, dict) else {}
 
 
 def segment(name: str) -> str:
-    """A name as one segment of a path."""
+    """Return a name, quoted as one segment of a URL path."""
     return quote(name, safe="")
 
 
@@ -254,11 +258,11 @@ def _transport_errors(subject: str) -> Iterator[None]:
     try:
         yield
     except (urllib3.exceptions.HTTPError, OSError) as error:
-        said = f"{subject}: {error_text.one_line(transport.cause(error))}"
+        text = f"{subject}: {error_text.one_line(transport.cause(error))}"
         if isinstance(transport.innermost(error), transport.TooLargeError):
-            raise UnreadableError(said) from error
-        raise RetryableError(said) from error
-    except ValueError as error:  # of a response that another thread has just closed
+            raise UnreadableError(text) from error
+        raise RetryableError(text) from error
+    except ValueError as error:  # raised by a response that another thread has just closed
         raise RetryableError(f"{subject}: {error_text.one_line(error)}") from error
 
 
@@ -278,10 +282,10 @@ def _stream(
     )
 
 
-def _shown(text: bytes) -> str:
-    """What is worth a look of a body that is no JSON: enough for a line, without half a word.
+def _excerpt(text: bytes) -> str:
+    """Return the beginning of a body that is not JSON, cut between words.
 
-    A word that was cut in two may be half a secret, which would not be recognised.
+    A word cut in two could be half a secret, which the redaction would not recognise.
     """
     if len(text) >= _MOST_ERROR_BYTES:
         text = text[:_MOST_ERROR_BYTES].rpartition(b" ")[0] or text[:_MOST_ERROR_BYTES]
@@ -289,9 +293,9 @@ def _shown(text: bytes) -> str:
 
 
 def _retry_after_seconds(response: "urllib3.BaseHTTPResponse") -> float:
-    asked = response.headers.get("Retry-After", "")
-    # Kubernetes writes seconds; the other form, a date, would depend on two clocks. A number with
-    # more digits than Python converts is as good as the longest pause.
-    if not (asked.isascii() and asked.isdecimal()):
+    value = response.headers.get("Retry-After", "")
+    # Kubernetes writes seconds. The other form, a date, would compare two clocks and is ignored.
+    # Nine digits are enough: the result is capped, and Python refuses to convert very long numbers.
+    if not (value.isascii() and value.isdecimal()):
         return 0.0
-    return min(float(asked[:9]), _LONGEST_RETRY_AFTER_SECONDS)
+    return min(float(value[:9]), _LONGEST_RETRY_AFTER_SECONDS)

@@ -1,4 +1,4 @@
-"""Our devices in the status of ResourceClaims, written by server-side apply."""
+"""Entries for this driver's devices in the status of ResourceClaims, by server-side apply."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -17,28 +17,29 @@ _RIGHT_DRIVER: Final = (
     f"associated-node:patch on resourceclaims/driver with resourceNames [{names.DRIVER}]"
 )
 _RIGHT_TOKEN: Final = "a token bound to a pod on the one node that the claim is allocated for"  # noqa: S105 - says what is missing
-# In the text of the 422 by which API servers refuse from 1.36 on (registry/resource/utils.go):
-# always, and only if the claim's node is the token's.
+# API servers from 1.36 on refuse a missing right with a 422 (registry/resource/utils.go). Its text
+# always contains the first string; it contains the second one only if the claim's node is the node
+# of the token.
 _DRIVER_RESOURCE: Final = "resourceclaims/driver"
 _ASSOCIATED: Final = "associated-node:"
 
 
 class ClaimStatus:
-    """See ports.cluster.ClaimStatus."""
+    """Writer of device status into ResourceClaims; implements ports.cluster.ClaimStatus."""
 
     def __init__(self, resource_api: ResourceApi) -> None:
         self._resource_api = resource_api
 
     def write(self, ref: ClaimRef, devices: Sequence[Mapping[str, Any]]) -> bool:
-        """See ports.cluster.ClaimStatus.
+        """Apply the device entries to the claim's status; see ports.cluster.ClaimStatus.
 
-        Applied under a name of our own: entries of other drivers stay, and so do the allocation
-        and its users, which are not ours to write.
+        The field manager is this driver's own, so the apply keeps the entries of other drivers, the
+        allocation and reservedFor, none of which belong to this driver.
         """
         body = {
             "apiVersion": self._resource_api.api_version(),
             "kind": "ResourceClaim",
-            # With the UID, a new claim of the same name is refused instead of written to.
+            # With the UID, the server rejects the write if a new claim has taken the name.
             "metadata": {"name": ref.name, "namespace": ref.namespace, "uid": ref.uid},
             "status": {"devices": list(devices)},
         }
@@ -58,7 +59,7 @@ class ClaimStatus:
     def _refused(
         self, ref: ClaimRef, devices: Sequence[Mapping[str, Any]], error: StatusError
     ) -> bool:
-        """False if there is nothing to write to any more; else the error to raise."""
+        """Return False if the claim or its allocation is gone; otherwise raise the right error."""
         if error.status == 404:
             return False
         if error.status == 403:
@@ -71,7 +72,7 @@ class ClaimStatus:
         raise RetryableError(f"claim {ref}: {error}", after_seconds=error.after_seconds) from error
 
     def _has(self, ref: ClaimRef, devices: Sequence[Mapping[str, Any]]) -> bool:
-        """Whether this very claim is still there, and has these devices."""
+        """Return True if the claim with this UID still exists and is allocated these devices."""
         path = self._resource_api.claim(ref.namespace, ref.name)
         try:
             stored = self._resource_api.api.call("GET", path, wait_seconds=_WAIT_SECONDS)

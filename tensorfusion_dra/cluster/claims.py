@@ -1,4 +1,4 @@
-"""ResourceClaims, read when the kubelet asks for one."""
+"""Reads of single ResourceClaims, on behalf of the kubelet's calls."""
 
 import time
 from collections.abc import Mapping
@@ -12,19 +12,19 @@ from tensorfusion_dra.core.errors import ClaimError
 
 
 class Claims:
-    """See ports.cluster.Claims."""
+    """Reader of ResourceClaims; implements ports.cluster.Claims."""
 
     def __init__(self, resource_api: ResourceApi, *, reads: Reads | None = None) -> None:
-        """Reads nothing yet.
+        """Store the arguments; nothing is read yet.
 
         Args:
-            reads: Shared by all that the kubelet's calls wait for; None for a bound of its own.
+            reads: The bound on concurrent reads, shared by all reads that the kubelet's calls wait
+                for. None creates a bound for this reader alone.
         """
         self._resource_api = resource_api
         self._reads = reads or Reads()
 
     def fetch(self, ref: ClaimRef, *, wait_seconds: float) -> Mapping[str, Any]:
-        """See ports.cluster.Claims."""
         return self._reads.with_retries(
             f"claim {ref}",
             lambda seconds: self._fetch_once(ref, seconds),
@@ -39,8 +39,8 @@ class Claims:
             left = ends - time.monotonic()
             return self._resource_api.api.call("GET", path, wait_seconds=left)
         except StatusError as error:
-            # Only this says that the claim does not exist. A 404 without it comes from a server
-            # that does not know the path, or from something in between.
+            # Only a 404 with these details means that the claim does not exist. One without them
+            # comes from a server that does not know the path, or from a proxy.
             missing = (error.details.get("kind"), error.details.get("name"))
             if error.status == 404 and missing == ("resourceclaims", ref.name):
                 raise ClaimError(f"claim {ref}: found none at the API server") from error

@@ -1,4 +1,4 @@
-"""A look at a cluster that changes nothing: objects, rights, and writes on trial."""
+"""Read-only checks of a cluster: objects, access reviews and dry-run writes."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -14,16 +14,16 @@ _FIELD_MANAGER: Final = "tensorfusion-dra-doctor"
 
 
 class ClusterProbe:
-    """Asks the API server; for one thread."""
+    """Read-only client of the API server, for the doctor command. Use it from one thread."""
 
     def __init__(self, api: Api) -> None:
         self._api = api
 
     def find(self, path: str) -> dict[str, Any] | None:
-        """The object at a path, or None.
+        """Return the object at a path; None if there is none.
 
         Raises:
-            RetryableError: There is no answer, or no right to one.
+            RetryableError: The API server did not answer, or the right to read is missing.
         """
         try:
             return self._api.call("GET", path, wait_seconds=_WAIT_SECONDS)
@@ -33,10 +33,10 @@ class ClusterProbe:
             raise
 
     def items(self, path: str, **query: str) -> list[dict[str, Any]] | None:
-        """The objects of a collection; None if the API server does not have the kind.
+        """Return the objects of a collection; None if the API server does not have the kind.
 
         Raises:
-            RetryableError: There is no answer, or no right to one.
+            RetryableError: The API server did not answer, or the right to list is missing.
         """
         try:
             listed = self._api.call("GET", path, query=query, wait_seconds=_WAIT_SECONDS)
@@ -48,27 +48,28 @@ class ClusterProbe:
         return items
 
     def tried(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        """The object as it would have been stored; nothing is.
+        """Create an object in a dry run and return it as it would have been stored.
 
-        Unknown fields are taken as the API server takes them from old clients, since a gate that
-        is off is to be seen, and not an error about it.
+        Field validation is not strict: a field whose feature gate is off is dropped instead of
+        rejected, and the caller sees in the result that it is missing.
 
         Raises:
-            StatusError: It would not have been stored.
-            RetryableError: There is no answer.
+            StatusError: The API server would not have stored it.
+            RetryableError: The API server did not answer.
         """
         query = {"dryRun": "All", "fieldManager": _FIELD_MANAGER}
         return self._api.call("POST", path, query=query, body=body, wait_seconds=_WAIT_SECONDS)
 
     def answers(self, right: Right, *, service_account: tuple[str, str] | None) -> Answer:
-        """Whether one has a right.
+        """Return the result of an access review for a right.
 
         Args:
-            right: In all namespaces if it names none.
-            service_account: Namespace and name of whom is asked about; None for whoever asks.
+            right: A right without a namespace is reviewed for all namespaces.
+            service_account: Namespace and name of the service account to review; None reviews the
+                caller's own rights.
 
         Raises:
-            RetryableError: There is no answer, or no right to one.
+            RetryableError: The API server did not answer, or the right to review is missing.
         """
         resource, _, subresource = right.resource.partition("/")
         wanted = {
@@ -96,7 +97,7 @@ class ClusterProbe:
 
 
 def _identity(namespace: str, name: str) -> dict[str, Any]:
-    """A service account as the API server knows it."""
+    """Return the user and groups of a service account, as fields of a SubjectAccessReview spec."""
     return {
         "user": f"system:serviceaccount:{namespace}:{name}",
         "groups": [

@@ -1,4 +1,4 @@
-"""What servers and networks say, made fit for one line of a log: short, printable, no secrets."""
+"""Error texts of servers and networks, reduced to one short, printable line without secrets."""
 
 import re
 from collections.abc import Iterable
@@ -9,25 +9,25 @@ from tensorfusion_dra.core import printable
 _MAX_TEXT: Final = 300
 _HIDDEN: Final = "<hidden>"
 _LEAST_SECRET: Final = 8
-"""Characters; what is shorter is no token, and would be found in every other word."""
+"""Characters. A shorter text is not a token, and redacting it would damage ordinary words."""
 _CREDENTIAL: Final = re.compile(
     r"(?i:\b(bearer|basic)[\s:=\"']+)[^\s\"',;]+|\beyJ[\w-]{8,}\.[\w-]+(\.[\w-]*)?"
 )
 
 
 def one_line(text: object, secrets: Iterable[str] = ()) -> str:
-    """The beginning of the text.
+    """Return the beginning of the text as one line, with credentials redacted.
 
-    A server or a proxy may echo the request's headers in what it answers.
+    A server or a proxy may echo the request's headers in its answer.
 
     Args:
-        secrets: Left out wherever they stand, like whatever looks like a credential.
+        secrets: Redacted wherever they occur, in addition to text that looks like a credential.
     """
     line = " ".join(str(text).split())
     for secret in secrets:
         if len(secret) >= _LEAST_SECRET:
             line = line.replace(secret, _HIDDEN)
-    # Before it is cut: of a token that is cut in two, nothing would be recognised.
+    # Before the line is cut: the pattern would not recognise half a token.
     line = _CREDENTIAL.sub(_HIDDEN, line)
     line = printable.one_line(line)
     return line if len(line) <= _MAX_TEXT else f"{line[: _MAX_TEXT - 3]}..."

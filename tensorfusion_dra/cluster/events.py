@@ -1,4 +1,4 @@
-"""Events on the Node object, as events.k8s.io/v1 has them."""
+"""Events on the Node object, in the form of events.k8s.io/v1."""
 
 import math
 import time
@@ -17,10 +17,10 @@ from tensorfusion_dra.driver.log_throttle import LogThrottle
 log = structlog.get_logger()
 
 _PATH: Final = "/apis/events.k8s.io/v1/namespaces/default/events"
-"""Events on objects without a namespace lie in `default`."""
+"""Events about cluster-scoped objects are in the namespace `default`."""
 
 _ACTION: Final = "ServeGPUs"
-"""What this driver does with the Node; the reason says what became of it."""
+"""The event's action: what this driver does with the Node. The reason gives the outcome."""
 
 _QUIET_SECONDS: Final = 600.0
 _WAIT_SECONDS: Final = 5.0
@@ -29,7 +29,7 @@ _MAX_INSTANCE_BYTES: Final = 128
 
 
 class Events:
-    """See ports.cluster.Events. For one thread."""
+    """Writer of Events; implements ports.cluster.Events. Use it from one thread."""
 
     def __init__(
         self,
@@ -39,10 +39,10 @@ class Events:
         node_name: str,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Writes nothing yet.
+        """Store the arguments; nothing is written yet.
 
         Args:
-            clock: In seconds; for the time in which nothing is repeated.
+            clock: In seconds. It measures the time in which an event is not repeated.
         """
         self._api = api
         self._nodes = nodes
@@ -53,11 +53,9 @@ class Events:
         self._throttle = LogThrottle(clock=clock)
 
     def warn(self, reason: str, message: str) -> bool:
-        """See ports.cluster.Events."""
         return self._write("Warning", reason, message)
 
     def note(self, reason: str, message: str) -> bool:
-        """See ports.cluster.Events."""
         return self._write("Normal", reason, message)
 
     def _write(self, kind: str, reason: str, message: str) -> bool:
@@ -76,7 +74,7 @@ class Events:
             if isinstance(error, RetryableError):
                 self._paused_until = self._clock() + error.after_seconds
             if self._throttle.is_new(str(error)):
-                log.warning("event_not_written", reason=reason, error=str(error))
+                log.warning("event_write_failed", reason=reason, error=str(error))
             return False
         self._throttle.over()
         self._written[reason, message] = now

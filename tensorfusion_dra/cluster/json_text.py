@@ -1,18 +1,18 @@
-"""JSON from outside, which may nest without end."""
+"""JSON from untrusted sources, with a bound on its nesting."""
 
 import json
 from typing import Final
 
 _MOST_LEVELS: Final = 100
-"""Kubernetes' own objects nest about twenty levels deep. Code that walks through an object calls
-itself for each level, and Python ends that at a thousand."""
+"""Kubernetes' own objects nest about twenty levels deep. Code that walks an object recurses at each
+level, and Python's recursion limit is a thousand."""
 
 
 def parsed(text: bytes | str) -> object:
-    """The value of a JSON text.
+    """Return the value of a JSON text.
 
     Raises:
-        ValueError: It is no JSON, or nests too deeply.
+        ValueError: It is not JSON, or nests too deeply.
     """
     try:
         value = json.loads(text)

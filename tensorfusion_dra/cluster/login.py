@@ -1,4 +1,7 @@
-"""The Kubernetes client's own part: authentication, TLS, proxies, from a kubeconfig or a pod."""
+"""Login to the API server, from a kubeconfig or a pod's service account.
+
+The Kubernetes client library does the authentication, TLS and proxies.
+"""
 
 import ssl
 from pathlib import Path
@@ -13,10 +16,10 @@ from tensorfusion_dra.core.errors import InputError
 
 
 def client_of(kubeconfig: Path | None, *, user_agent: str) -> ApiClient:
-    """A client whose requests are bounded as transport.py says.
+    """Return a client whose requests are bounded in time and size; see transport.py.
 
     Args:
-        kubeconfig: None stands for the pod's service account.
+        kubeconfig: None selects the pod's service account.
 
     Raises:
         InputError: The kubeconfig cannot be read, or the pod has no service account.
@@ -30,7 +33,7 @@ def client_of(kubeconfig: Path | None, *, user_agent: str) -> ApiClient:
             config.load_kube_config(  # type: ignore[no-untyped-call]
                 config_file=str(kubeconfig), client_configuration=settings, persist_config=False
             )
-    # Beside its own errors the library lets out whatever its way through a damaged file meets.
+    # On a damaged file the library raises not only its own errors, but any that its code runs into.
     except (
         *(config.ConfigException, yaml.YAMLError, OSError),
         *(ValueError, TypeError, AttributeError, LookupError, ArithmeticError, RecursionError),
@@ -40,9 +43,9 @@ def client_of(kubeconfig: Path | None, *, user_agent: str) -> ApiClient:
     api_client = ApiClient(configuration=settings)
     api_client.user_agent = user_agent
     manager = api_client.rest_client.pool_manager
-    # From Python 3.13 on, certificates are held to RFC 5280 to the letter by default. Authorities
-    # of clusters need not be: every client in Go takes one without key usage, and so does this.
-    # What is verified stays: chain, names, dates.
+    # From Python 3.13 on, certificates must follow RFC 5280 strictly by default. Cluster CAs need
+    # not: every Go client accepts one without key usage, and so does this one. Chain, names and
+    # dates are still verified.
     wanted = ssl.CERT_REQUIRED if settings.verify_ssl else ssl.CERT_NONE
     context = urllib3.util.ssl_.create_urllib3_context(cert_reqs=wanted)
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
@@ -52,7 +55,7 @@ def client_of(kubeconfig: Path | None, *, user_agent: str) -> ApiClient:
 
 
 def secrets(api_client: ApiClient) -> frozenset[str]:
-    """Texts that must never be seen in a log, as far as they are known."""
+    """Return the client's known credentials, which must never appear in a log."""
     settings = api_client.configuration
     tokens = (str(value) for value in settings.api_key.values())
     bare = (token.rpartition(" ")[2] for token in tokens)

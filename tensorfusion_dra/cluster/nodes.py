@@ -1,4 +1,4 @@
-"""The Node object that owns the slices."""
+"""This node's Node object, which owns the slices."""
 
 from typing import Any
 
@@ -7,21 +7,19 @@ from tensorfusion_dra.core.errors import RetryableError
 
 
 class Nodes:
-    """See ports.cluster.Nodes and ports.cluster.NodeReadiness."""
+    """Reader of one Node; implements ports.cluster.Nodes and ports.cluster.NodeReadiness."""
 
     def __init__(self, api: Api, *, node_name: str) -> None:
         self._api = api
         self._node_name = node_name
 
     def uid(self) -> str:
-        """See ports.cluster.Nodes."""
         uid = metadata(self._fetch()).get("uid")
         if not uid:
             raise RetryableError(f"node {self._node_name}: found no UID")
         return str(uid)
 
     def is_ready(self) -> bool:
-        """See ports.cluster.NodeReadiness."""
         conditions = (self._fetch().get("status") or {}).get("conditions") or []
         return any(
             condition.get("type") == "Ready" and condition.get("status") == "True"

@@ -1,4 +1,4 @@
-"""Objects of the whole cluster, kept as a watch tells them: GPUPools, this node's Node, ..."""
+"""Caches of cluster-scoped objects, kept current by a watch: GPUPools, this node's Node, ..."""
 
 from collections.abc import Callable, Sequence
 from threading import Lock
@@ -16,15 +16,18 @@ _NODES: Final = "/api/v1/nodes"
 
 
 class ObjectCache:
-    """See ports.cluster.Objects. While the server is away, they stay as they were."""
+    """Cache of one kind of object; implements ports.cluster.Objects.
+
+    While the API server is unreachable, the cache keeps the objects as they were.
+    """
 
     def __init__(self, api: Api, path: str, *, name: str, on_change: Callable[[], None]) -> None:
-        """Watches nothing yet.
+        """Create the watch without starting it.
 
         Args:
-            path: The collection of a kind without namespaces.
-            name: Of the only object that matters; empty if all do.
-            on_change: items() would answer otherwise than before.
+            path: The collection of a cluster-scoped kind.
+            name: Keep only the object of this name; empty keeps all.
+            on_change: Called when the result of items() may have changed.
         """
         self._path = path
         self._name = name
@@ -42,15 +45,14 @@ class ObjectCache:
         )
 
     def run(self) -> None:
-        """Watches until stopped."""
+        """Watch until stopped."""
         self._watch.run()
 
     def stop(self) -> None:
-        """Ends run()."""
+        """End run()."""
         self._watch.stop()
 
     def items(self) -> Sequence[Item]:
-        """See ports.cluster.Objects."""
         with self._guard:
             if self._absent:
                 raise InputError(
@@ -79,7 +81,7 @@ class ObjectCache:
         self._on_change()
 
     def _matters(self, item: Item) -> bool:
-        # A field selector may be ignored by what stands between us and the API server.
+        # A proxy between the driver and the API server may ignore a field selector.
         return not self._name or _name(item) == self._name
 
     def _not_served(self) -> None:
@@ -89,17 +91,17 @@ class ObjectCache:
 
 
 def gpupools(api: Api, *, name: str = "", on_change: Callable[[], None]) -> ObjectCache:
-    """All GPUPools, or the one of this name."""
+    """Return a cache of all GPUPools, or of the one with this name."""
     return ObjectCache(api, _GPUPOOLS, name=name, on_change=on_change)
 
 
 def scheduling_config_templates(api: Api, *, on_change: Callable[[], None]) -> ObjectCache:
-    """All SchedulingConfigTemplates."""
+    """Return a cache of all SchedulingConfigTemplates."""
     return ObjectCache(api, _TEMPLATES, name="", on_change=on_change)
 
 
 def nodes(api: Api, *, name: str, on_change: Callable[[], None]) -> ObjectCache:
-    """The Node object of this name."""
+    """Return a cache of the Node object with this name."""
     return ObjectCache(api, _NODES, name=name, on_change=on_change)
 
 

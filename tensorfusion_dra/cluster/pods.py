@@ -1,4 +1,4 @@
-"""Pods, read for what their annotations say."""
+"""Reads of single Pods, for their annotations."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,24 +10,22 @@ from tensorfusion_dra.driver.ports.cluster import MissingRightError
 
 
 class Pods:
-    """See ports.cluster.Pods and webhook.ports.PodReader."""
+    """Reader of Pods; implements ports.cluster.Pods and webhook.ports.PodReader."""
 
     def __init__(self, api: Api, *, reads: Reads | None = None) -> None:
-        """Reads nothing yet.
+        """Store the arguments; nothing is read yet.
 
         Args:
-            reads: See Claims.
+            reads: The bound on concurrent reads; see Claims.
         """
         self._api = api
         self._reads = reads or Reads()
 
     def annotations(self, pod: PodRef, *, wait_seconds: float) -> Mapping[str, str]:
-        """See ports.cluster.Pods."""
         found = self.find(pod, wait_seconds=wait_seconds) or {}
         return (found.get("metadata") or {}).get("annotations") or {}
 
     def find(self, pod: PodRef, *, wait_seconds: float) -> Mapping[str, Any] | None:
-        """See webhook.ports.PodReader."""
         return self._reads.with_retries(
             f"pod {pod}", lambda seconds: self._read_once(pod, seconds), wait_seconds=wait_seconds
         )

@@ -1,4 +1,4 @@
-"""The driver's ResourceSlices of all nodes, read once."""
+"""One-time reads of this driver's ResourceSlices, of all nodes."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,14 +9,13 @@ from tensorfusion_dra.core import names
 
 
 class PublishedSlices:
-    """See webhook.ports.PublishedSlices."""
+    """Reader of published ResourceSlices; implements webhook.ports.PublishedSlices."""
 
     def __init__(self, resource_api: ResourceApi) -> None:
         self._resource_api = resource_api
         self._reads = Reads()
 
     def published(self, *, wait_seconds: float) -> Sequence[Mapping[str, Any]]:
-        """See webhook.ports.PublishedSlices."""
         return self._reads.with_retries(
             "ResourceSlices", self._list_once, wait_seconds=wait_seconds
         )

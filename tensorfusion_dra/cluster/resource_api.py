@@ -1,4 +1,4 @@
-"""Paths of resource.k8s.io in the version that this API server serves."""
+"""Paths of resource.k8s.io, in the version that the API server serves."""
 
 import time
 from threading import Lock
@@ -10,11 +10,11 @@ from tensorfusion_dra.core.errors import RetryableError
 _GROUP: Final = "/apis/resource.k8s.io"
 _WAIT_SECONDS: Final = 5.0
 _VERSIONS: Final = ("v1", "v1beta2")
-"""Both have the same JSON for what is used here; v1beta1 has another."""
+"""In order of preference. Both have the same JSON for the fields used here; v1beta1 differs."""
 
 
 class ResourceApi:
-    """Asks once which version there is."""
+    """Paths of resource.k8s.io; the version is requested from the API server once."""
 
     def __init__(self, api: Api) -> None:
         self.api = api
@@ -22,18 +22,18 @@ class ResourceApi:
         self._version = ""
 
     def version(self, *, wait_seconds: float = _WAIT_SECONDS) -> str:
-        """``v1`` if the server has it, else ``v1beta2``.
+        """Return ``v1`` if the API server serves it, else ``v1beta2``.
 
         Args:
-            wait_seconds: For the first call, which asks the server.
+            wait_seconds: For the first call, which sends a request to the API server.
 
         Raises:
-            RetryableError: It has neither, or gave no answer.
+            RetryableError: The API server serves neither, or did not answer.
         """
         if self._version:
             return self._version
         ends = time.monotonic() + min(wait_seconds, _WAIT_SECONDS)
-        # A call that waits behind one that gets no answer gives up as well.
+        # A call that waits for another one's answer keeps its own deadline.
         if not self._asking.acquire(timeout=max(0.0, ends - time.monotonic())):
             raise RetryableError(f"GET {_GROUP}: no answer within the time")
         try:
@@ -50,20 +50,20 @@ class ResourceApi:
             self._asking.release()
 
     def api_version(self) -> str:
-        """For the field apiVersion of objects."""
+        """Return the value of the field apiVersion in objects."""
         return f"resource.k8s.io/{self.version()}"
 
     def slices(self, name: str = "") -> str:
-        """The path of ResourceSlices, or of one."""
+        """Return the path of all ResourceSlices, or of the one with this name."""
         collection = f"{_GROUP}/{self.version()}/resourceslices"
         return f"{collection}/{segment(name)}" if name else collection
 
     def claims(self) -> str:
-        """The path of the ResourceClaims of all namespaces."""
+        """Return the path of the ResourceClaims of all namespaces."""
         return f"{_GROUP}/{self.version()}/resourceclaims"
 
     def claim(self, namespace: str, name: str) -> str:
-        """The path of one ResourceClaim."""
+        """Return the path of one ResourceClaim."""
         return (
             f"{_GROUP}/{self.version()}/namespaces/{segment(namespace)}"
             f"/resourceclaims/{segment(name)}"

@@ -1,4 +1,4 @@
-"""Reads that the kubelet waits for: a passing fault of the API server does not fail them."""
+"""Reads that survive transient faults of the API server, for calls that the kubelet waits for."""
 
 import time
 from collections.abc import Callable
@@ -13,16 +13,16 @@ from tensorfusion_dra.driver.waiting_calls import MOST_READING, WaitingCalls
 Answer = TypeVar("Answer")
 
 _ALL_SECONDS: Final = 15.0
-"""The kubelet asks again after a minute, so some patience pays. But each call that waits takes a
-worker from those that need no API server."""
+"""The kubelet repeats a failed call after a minute, so some patience pays off. But each waiting
+call takes a worker from the calls that need no API server."""
 _TRY_SECONDS: Final = 5.0
-"""A connection that died without a word answers nothing, and the next one may."""
+"""A connection that died silently never answers, but a new one may."""
 _LASTING: Final = frozenset({400, 403, 405, 406, 410, 415, 422})
-"""What the next second changes nothing about."""
+"""HTTP statuses that a quick retry does not change."""
 
 
 class Reads:
-    """Asks again after passing faults, for a bounded number of callers at a time."""
+    """Retries of reads after transient faults, for a bounded number of callers at a time."""
 
     def __init__(self, *, most: int = MOST_READING) -> None:
         self._waiting = WaitingCalls(most, reason="wait for the API server")
@@ -30,17 +30,17 @@ class Reads:
     def with_retries(
         self, subject: str, ask: Callable[[float], Answer], *, wait_seconds: float
     ) -> Answer:
-        """The answer of ask(), which is called again after a passing fault.
+        """Return the result of ask(), which is called again after a transient fault.
 
         Args:
-            subject: For errors.
-            ask: Gets the seconds that it may take.
+            subject: Prefix of error texts.
+            ask: Sends the request. Its argument is the number of seconds that it may take.
             wait_seconds: For all tries together.
 
         Raises:
             UnreadableError: The answer cannot be read.
-            RetryableError: It did not answer within the time, or refused, or too many callers
-                wait already.
+            RetryableError: The API server did not answer within the time or refused, or too many
+                callers are waiting already.
         """
         with self._waiting.one(subject):
             return _answered(subject, ask, wait_seconds=wait_seconds)

@@ -1,4 +1,4 @@
-"""This node's ResourceSlices."""
+"""This node's ResourceSlices at the API server."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -22,40 +22,41 @@ _RIGHT: Final = "get, list, watch, create, update and delete on resourceslices"
 
 
 class Slices:
-    """See ports.cluster.Slices."""
+    """Reader and writer of this node's ResourceSlices; implements ports.cluster.Slices."""
 
     def __init__(self, resource_api: ResourceApi, *, node_name: str) -> None:
         self._resource_api = resource_api
         self._node_name = node_name
         self._throttle = LogThrottle()
-        # The Node authorizer and the admission policy let a node see its own slices only.
+        # The Node authorizer and the admission policy restrict a node to its own slices.
         self.selector = f"spec.driver={names.DRIVER},spec.nodeName={node_name}"
 
     def fetch(self) -> Sequence[Slice]:
-        """See ports.cluster.Slices."""
         path = self._resource_api.slices()
         listed = self._call("GET", path, query={"fieldSelector": self.selector})
         found = api.items(listed, f"GET {path}")
         of_node = [_checked(item) for item in found if self.is_of_node(item)]
         if len(of_node) < len(found):
-            self._tell_of_others(len(found) - len(of_node))
+            self._log_foreign_slices(len(found) - len(of_node))
         return of_node
 
     def is_of_node(self, item: Slice) -> bool:
-        """Whether the slice is this driver's for this node."""
+        """Return True if the slice belongs to this driver and this node."""
         return slices.is_of_node(item, self._node_name)
 
     def create(self, item: Slice, *, trial: bool = False) -> Slice:
-        """See ports.cluster.Slices."""
         return self._write("POST", self._resource_api.slices(), item, trial=trial)
 
     def replace(self, item: Slice, *, trial: bool = False) -> Slice:
-        """See ports.cluster.Slices. Its resourceVersion turns a foreign write into a conflict."""
+        """Replace the stored slice; see ports.cluster.Slices.
+
+        The slice's resourceVersion makes the server answer with a conflict if another writer has
+        changed it since it was read.
+        """
         path = self._resource_api.slices(item["metadata"]["name"])
         return self._write("PUT", path, item, trial=trial)
 
     def delete(self, item: Slice) -> None:
-        """See ports.cluster.Slices."""
         metadata = item["metadata"]
         preconditions = {"uid": metadata["uid"], "resourceVersion": metadata["resourceVersion"]}
         try:
@@ -68,14 +69,14 @@ class Slices:
             if error.status != 404:
                 raise
 
-    def _tell_of_others(self, number: int) -> None:
-        """Says that the field selector is ignored; whatever stands between us may do so."""
-        if self._throttle.is_new("others"):
+    def _log_foreign_slices(self, number: int) -> None:
+        """Log that the field selector had no effect, as behind a proxy that drops it."""
+        if self._throttle.is_new("foreign slices"):
             log.warning(
-                "slices_of_others_listed",
+                "foreign_slices_ignored",
                 slices=number,
-                error=f"resourceslices: found slices that are not of {self.selector}, and left "
-                "them alone; expected the API server to select by these fields",
+                error=f"resourceslices: found slices that do not match {self.selector}, expected "
+                "the API server to select by these fields",
             )
 
     def _write(self, method: str, path: str, item: Slice, *, trial: bool) -> Slice:
@@ -109,10 +110,12 @@ class Slices:
 
 
 def _checked(item: Slice) -> Slice:
-    """The slice, if one can plan with it: what stands between us and the server may be broken.
+    """Return the slice unchanged if it has the fields that planning needs.
+
+    A broken proxy between the driver and the API server may have altered it.
 
     Raises:
-        RetryableError: It has not what every stored ResourceSlice has.
+        RetryableError: It lacks a field that every stored ResourceSlice has.
     """
     try:
         metadata, pool = item["metadata"], item["spec"]["pool"]

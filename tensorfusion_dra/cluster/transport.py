@@ -1,10 +1,11 @@
 """Requests to the API server, each bounded as a whole in time and in bytes.
 
-Timeouts of sockets are for one read: a server that sends a byte now and then never meets them, and
-neither does one that sends without end. So whatever reads an answer (a status line, headers, pieces
-of a body, also those of a proxy) reads through Limits, which count down over all reads:
+A socket's timeout applies to a single read. A server that sends one byte now and then never exceeds
+it, and neither does one that sends without end. Therefore everything that reads an answer (a status
+line, headers, pieces of a body, also those of a proxy) reads through Limits, which count down over
+all reads:
 
-    request sent ──> Limits(what is left of the call's seconds, bytes of an answer)
+    request sent ──> Limits(the rest of the call's seconds, bytes of an answer)
     watch stream ──> renewed for each event: seconds of silence, bytes of an event
 """
 
@@ -26,35 +27,35 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _CONNECT_SECONDS: Final = 3.05
-"""For each address of the server's name."""
+"""For each IP address that the server's name resolves to."""
 _MOST_ANSWER_BYTES: Final = 64 * 2**20
-"""The largest answers are lists of all slices of a large cluster."""
+"""The largest answer is the list of all slices of a large cluster."""
 _PIECE_BYTES: Final = 64 * 2**10
 _REPEATABLE: Final = frozenset({"GET", "PUT", "DELETE"})
-"""Methods that do no harm if the server had carried out the first try."""
+"""Methods that are safe to repeat if the server has already executed the first try."""
 
 
 class TooLargeError(OSError):
-    """An answer has more bytes than any that is meant for us."""
+    """An answer has more bytes than any valid answer."""
 
 
 class Limits:
-    """What may still be read: until when and how much. For the thread that reads."""
+    """Time and bytes left for reading an answer. Use it from the thread that reads."""
 
     def __init__(self, *, seconds: float, most_bytes: int) -> None:
         self.renew(seconds=seconds, most_bytes=most_bytes)
 
     def renew(self, *, seconds: float, most_bytes: int) -> None:
-        """Starts counting anew."""
+        """Start counting from the beginning, with these limits."""
         self._ends = time.monotonic() + seconds
         self._most_bytes = most_bytes
         self._bytes_left = most_bytes
 
     def seconds_left(self) -> float:
-        """The time for the next read.
+        """Return the time for the next read.
 
         Raises:
-            TimeoutError: It is over.
+            TimeoutError: No time is left.
         """
         left = self._ends - time.monotonic()
         if left <= 0:
@@ -62,10 +63,10 @@ class Limits:
         return left
 
     def count(self, number: int) -> None:
-        """Takes note of bytes that were read.
+        """Count bytes that were read.
 
         Raises:
-            TooLargeError: They are too many.
+            TooLargeError: More bytes were read than allowed.
         """
         self._bytes_left -= number
         if self._bytes_left < 0:
@@ -73,7 +74,7 @@ class Limits:
 
 
 class _LimitedReader(io.RawIOBase):
-    """Reads a socket within limits."""
+    """Raw reader of a socket, within limits."""
 
     def __init__(self, source: socket.socket, limits: Limits) -> None:
         self._socket = source
@@ -81,24 +82,21 @@ class _LimitedReader(io.RawIOBase):
         self._limits = limits
 
     def readable(self) -> bool:
-        """See io.RawIOBase."""
         return True
 
     def readinto(self, buffer: Any) -> int | None:
-        """See io.RawIOBase."""
         self._socket.settimeout(self._limits.seconds_left())
         number = self._raw.readinto(buffer)
         self._limits.count(number or 0)
         return number
 
     def close(self) -> None:
-        """See io.RawIOBase."""
         self._raw.close()
         super().close()
 
 
 class _Source:
-    """What http.client wants of a socket."""
+    """The part of a socket that http.client uses."""
 
     def __init__(self, reader: _LimitedReader) -> None:
         self._reader = reader
@@ -108,16 +106,20 @@ class _Source:
 
 
 class _LimitedConnection:
-    """Mixed into urllib3's connections.
+    """Mixin for urllib3's connections that makes them read within limits.
 
     Attributes:
-        limits: Of the answer that is being read.
+        limits: The limits of the answer that is being read.
     """
 
     limits: Limits
 
     def response_class(self, source: socket.socket, **more: Any) -> HTTPResponse:
-        """Called by http.client where others have a class; the socket has its timeout by then."""
+        """Return a response that reads within limits.
+
+        http.client calls this method in place of the class that it usually finds here. At that time
+        the socket's timeout is set.
+        """
         seconds = source.gettimeout() or 0.0
         self.limits = Limits(seconds=seconds, most_bytes=_MOST_ANSWER_BYTES)
         reader = _Source(_LimitedReader(source, self.limits))
@@ -125,7 +127,7 @@ class _LimitedConnection:
 
 
 def limit(manager: urllib3.PoolManager) -> None:
-    """Has all connections of a pool manager read within limits."""
+    """Make all connections of a pool manager read within limits."""
     pools = manager.pool_classes_by_scheme
     manager.pool_classes_by_scheme = {scheme: _limited(pools[scheme]) for scheme in pools}
 
@@ -139,16 +141,16 @@ def send(
     body: str | None,
     seconds: float,
 ) -> urllib3.BaseHTTPResponse:
-    """The answer, whose body is still to be read within the rest of the time.
+    """Send a request and return the response; the caller reads the body in the remaining time.
 
-    A server may just have closed a pooled connection: then there is one more try in what is left
-    of the time. What a server answers, 429 included, is for those who asked: they have a back-off
-    of their own.
+    A server may just have closed a pooled connection. Then the request is repeated once, in the
+    remaining time. Error statuses, 429 included, are returned to the caller, which has its own
+    back-off.
 
     Args:
-        manager: One that limit() has prepared.
-        seconds: For the whole request, the body of its answer included. A name with several
-            addresses that are all dead may take 3 seconds for each.
+        manager: A pool manager prepared by limit().
+        seconds: For the whole request, including the body of the answer. If the server's name has
+            several addresses that are all dead, each may take 3 seconds.
     """
     ends = time.monotonic() + seconds
 
@@ -176,32 +178,32 @@ def send(
 
 
 def body(response: urllib3.BaseHTTPResponse, *, cut_at: int | None = None) -> bytes:
-    """The answer's body, or its beginning.
+    """Return the answer's body, or its beginning.
 
     Args:
-        cut_at: Bytes after which nothing more is read; None for all of it.
+        cut_at: Stop reading after this many bytes; None reads all.
     """
     found = bytearray()
     try:
-        # Never all at once: the memory would be taken on the word of a Content-Length.
+        # In pieces: a read of the whole body would allocate whatever Content-Length claims.
         for piece in response.stream(_PIECE_BYTES, decode_content=False):
             found += piece
             if cut_at is not None and len(found) >= cut_at:
                 break
     finally:
-        response.close()  # without effect on a connection that is back in the pool
+        response.close()  # has no effect on a connection that is back in the pool
     return bytes(found[:cut_at])
 
 
 def limits_of(response: urllib3.BaseHTTPResponse) -> Limits:
-    """The limits within which the rest of an answer to send() is read."""
+    """Return the limits for reading the rest of an answer to send()."""
     limits = getattr(response.connection, "limits", None)
-    # Without a connection nothing is left to read: it is back in the pool.
+    # Without a connection nothing is left to read: the connection is back in the pool.
     return limits if isinstance(limits, Limits) else Limits(seconds=0, most_bytes=0)
 
 
 def cause(error: Exception) -> str:
-    """Why there was no answer, by its innermost cause."""
+    """Return the text of the innermost error, the reason why there was no answer."""
     found = innermost(error)
     if isinstance(found, HTTPTimeoutError | TimeoutError):
         return "no answer within the time"
@@ -211,7 +213,7 @@ def cause(error: Exception) -> str:
 
 
 def innermost(error: BaseException) -> BaseException:
-    """The error itself: the library wraps it many times."""
+    """Return the original error; urllib3 wraps it several times."""
     found = error
     for _ in range(10):
         inner = _inner(found)
@@ -224,7 +226,7 @@ def innermost(error: BaseException) -> BaseException:
 def _inner(error: BaseException) -> BaseException | None:
     if isinstance(error, MaxRetryError):
         return error.reason
-    # A connection that is refused is a kind of timeout to this library.
+    # In urllib3 a refused connection (NewConnectionError) is a subclass of a timeout.
     if isinstance(error, HTTPTimeoutError) and not isinstance(error, NewConnectionError):
         return None
     nested = (argument for argument in error.args if isinstance(argument, Exception))
@@ -232,6 +234,6 @@ def _inner(error: BaseException) -> BaseException | None:
 
 
 def _limited(pool: type[Any]) -> type[Any]:
-    """The pool class with connections that read within limits; it may be one for a proxy."""
+    """Return a subclass of the pool class, also of a proxy's, with connections that have limits."""
     connection = type("LimitedConnection", (_LimitedConnection, pool.ConnectionCls), {})
     return type("LimitedPool", (pool,), {"ConnectionCls": connection})

@@ -1,15 +1,15 @@
-"""A watch that outlives everything a server or network does to it, at a bounded rate.
+"""A watch that survives every fault of the server and the network, at a bounded request rate.
 
-A list is followed by watches; each goes on from the version that the one before it reached:
+A list is followed by watches. Each watch continues from the version that the previous one reached:
 
     list ──> watch ──ended with progress──> watch ── ... ──> list, at least twice an hour
       ^        │
       └────────┴── ended without progress, or failed: after a delay that doubles each time
 
-A watch has made progress if its events reached another version. One that ended without may have
-missed anything: the server or something in between may not deliver events at all, so what there is
-is listed again. A watch that lasted for longer than the longest delay, or that made progress,
-begins the delays anew.
+A watch has made progress if its events reached another version. One that ended without progress may
+have missed changes, because the server or a proxy may not deliver events at all. So everything is
+listed again. A watch that made progress, or lasted longer than the longest delay, resets the delays
+to the first one.
 """
 
 import math
@@ -38,18 +38,18 @@ _FIRST_DELAY_SECONDS: Final = 0.5
 _LONGEST_DELAY_SECONDS: Final = 30.0
 _WATCH_SECONDS: Final = 300
 _OVERTIME_SECONDS: Final = 60.0
-"""For a server that does not end a watch after the time that it was asked for."""
+"""Grace for a server that does not end a watch at the requested time."""
 _LIST_SECONDS: Final = 1800.0
-"""After which everything is listed again, in case that events were lost."""
+"""Interval after which everything is listed again, in case events were lost."""
 _SILENT_SECONDS: Final = 90.0
 """An API server sends a bookmark every minute."""
 _FORBIDDEN: Final = 403
 _FORBIDDEN_SECONDS: Final = 60.0
-"""A right comes when an administrator grants it."""
+"""Least delay while the right is missing: only an administrator can grant it."""
 
 
 class Watch:
-    """Lists one kind of object, then tells every change until it has to list again."""
+    """A list of one kind of object, followed by a callback for every change."""
 
     def __init__(
         self,
@@ -63,17 +63,17 @@ class Watch:
         list_limit: int | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Asks nothing yet.
+        """Store the arguments; no request is sent yet.
 
         Args:
-            path: Of the collection; may itself ask the server.
+            path: Returns the path of the collection; it may send a request itself.
             selector: A field selector; empty for all objects.
-            on_list: What there is as the watch begins, or begins again: anything may have happened
-                meanwhile, and the server may be another one.
-            on_event: ``ADDED``, ``MODIFIED`` or ``DELETED``, and the object.
-            on_absent: The server does not have this kind, which is asked for again ever more
-                rarely; without it, that is a failure like others.
-            list_limit: For a caller that needs no more objects than these in a list.
+            on_list: Called with all objects whenever the watch begins again. Anything may have
+                changed since the last event, and another server may answer.
+            on_event: Called with ``ADDED``, ``MODIFIED`` or ``DELETED``, and the object.
+            on_absent: Called if the server does not have this kind; the list is then repeated at
+                growing intervals. With None, a missing kind is a failure like any other.
+            list_limit: Largest number of objects in a list, for a caller that needs no more.
             clock: In seconds.
         """
         self._api = api
@@ -92,14 +92,14 @@ class Watch:
         self._throttle = LogThrottle()
 
     def stop(self) -> None:
-        """Ends run()."""
+        """End run()."""
         self._stop.set()
         with self._guard:
             if self._stream is not None:
                 self._stream.cut()
 
     def run(self) -> None:
-        """Watches until stopped."""
+        """Watch until stopped."""
         backoff = Backoff(
             first_seconds=_FIRST_DELAY_SECONDS, longest_seconds=_LONGEST_DELAY_SECONDS
         )
@@ -128,18 +128,18 @@ class Watch:
                     self._on_absent()
                 else:
                     delay = backoff.failed(at_least=error.after_seconds)
-                    delay = self._tell(error, delay)
+                    delay = self._log_failure(error, delay)
             self._stop.wait(delay)
 
     def _is_healthy(self, version: str, began: float) -> bool:
-        """Whether a watch that has ended was good for something, so that the next may come soon."""
+        """Return True if the watch that ended made progress or lasted long enough."""
         return self._reached != version or self._clock() - began >= _LONGEST_DELAY_SECONDS
 
-    def _tell(self, error: RetryableError, delay: float) -> float:
-        """Says once what does not pass by itself, which is asked for again more rarely."""
+    def _log_failure(self, error: RetryableError, delay: float) -> float:
+        """Log a failure unless it repeats the last one; return the delay, longer after a 403."""
         event = "watch_retried"
         if isinstance(error, StatusError) and error.status == _FORBIDDEN:
-            event, delay = "watch_not_permitted", max(delay, _FORBIDDEN_SECONDS)
+            event, delay = "watch_forbidden", max(delay, _FORBIDDEN_SECONDS)
         if not self._stop.is_set() and self._throttle.is_new(str(error)):
             log.warning(event, seconds=round(delay, 1), error=str(error))
         return delay
@@ -159,12 +159,12 @@ class Watch:
         return str(version)
 
     def _watch(self, version: str) -> None:
-        """Tells the changes since a version until the server has ended the watch.
+        """Report the changes since a version, until the server ends the watch.
 
-        The version that they reach is in _reached.
+        The version of the latest event is in _reached.
 
         Raises:
-            RetryableError: Watching from this version is not possible, or no longer.
+            RetryableError: The server cannot watch from this version, or no longer.
         """
         seconds = random.randint(_WATCH_SECONDS, 2 * _WATCH_SECONDS)  # noqa: S311 - spreads load
         ends = self._clock() + seconds + _OVERTIME_SECONDS
@@ -178,7 +178,7 @@ class Watch:
             with self._guard:
                 self._stream = stream
             try:
-                # Between the check in run() and here, stop() had no stream to cut.
+                # Checked again: between the check in run() and here, stop() had no stream to cut.
                 for event in () if self._stop.is_set() else stream:
                     self._reached = _version_of(event)
                     if event.get("type") != "BOOKMARK":
@@ -193,12 +193,12 @@ class Watch:
 def _version_of(event: Mapping[str, Any]) -> str:
     item = event.get("object") or {}
     if event.get("type") == "ERROR" and isinstance(item, dict):
-        said = error_text.one_line(item.get("message"))
-        raise StatusError(f"watch: {said}", _number(item.get("code")))
-    known = metadata(item)
-    if event.get("type") != "BOOKMARK" and not known.get("name"):
+        message = error_text.one_line(item.get("message"))
+        raise StatusError(f"watch: {message}", _number(item.get("code")))
+    found = metadata(item)
+    if event.get("type") != "BOOKMARK" and not found.get("name"):
         raise RetryableError("watch: found an event without an object, expected one with a name")
-    return str(known.get("resourceVersion") or "")
+    return str(found.get("resourceVersion") or "")
 
 
 def _number(code: object) -> int:

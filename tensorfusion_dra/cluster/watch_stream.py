@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from tensorfusion_dra.cluster.transport import Limits
 
 _MOST_EVENT_BYTES: Final = 8 * 2**20
-"""An API server takes objects of 3 MiB at most; as JSON some are a little larger."""
+"""An API server accepts objects of at most 3 MiB. As JSON, some are a little larger."""
 _PIECE_BYTES: Final = 64 * 2**10
 
 
 class WatchStream:
-    """The events of one watch; may be cut from another thread."""
+    """The events of one watch. Another thread may end it with cut()."""
 
     def __init__(
         self,
@@ -28,12 +28,12 @@ class WatchStream:
         subject: str,
         silent_seconds: float,
     ) -> None:
-        """Reads nothing yet.
+        """Store the arguments; nothing is read yet.
 
         Args:
-            limits: Of the response; renewed for each event.
-            subject: For errors.
-            silent_seconds: Until an event is here as a whole.
+            limits: The limits of the response; renewed for each event.
+            subject: Prefix of error texts.
+            silent_seconds: Longest wait for one complete event.
         """
         self._response = response
         self._limits = limits
@@ -56,9 +56,9 @@ class WatchStream:
                     yield event
 
     def cut(self) -> None:
-        """Ends the iteration, also one that waits for the server or that is just ending."""
-        # The thread that iterates closes the response when the server has ended it. Then its
-        # socket is closed already, or the response has let go of it before or within this call.
+        """End the iteration, even while it waits for the server or is just ending."""
+        # When the server ends the watch, the iterating thread closes the response. Then the socket
+        # is closed already, or the response drops it before or during this call.
         with suppress(OSError, RuntimeError, ValueError, TypeError):
             self._response.shutdown()
 
@@ -66,8 +66,8 @@ class WatchStream:
         try:
             return json_text.parsed(line)
         except ValueError as error:
-            said = error_text.one_line(error)
-            raise UnreadableError(f"{self._subject}: found no JSON: {said}") from error
+            text = error_text.one_line(error)
+            raise UnreadableError(f"{self._subject}: found no JSON: {text}") from error
 
     def _renew(self) -> None:
         self._limits.renew(seconds=self._silent_seconds, most_bytes=_MOST_EVENT_BYTES)

@@ -100,7 +100,7 @@ def test_what_cannot_be_written_is_one_line_and_may_be_written_the_next_time(
     assert setup.events.warn("GPUPoolInvalid", "a")
 
     (line,) = logs
-    assert line["event"] == "event_not_written"
+    assert line["event"] == "event_write_failed"
     assert "403" in line["error"]
     assert len(setup.written()) == 1
 
@@ -109,7 +109,7 @@ def test_without_a_node_object_nothing_is_written_and_nothing_raised(setup: Setu
     with capture_logs() as logs:
         setup.events.warn("GPUPoolInvalid", "a")
 
-    assert [line["event"] for line in logs] == ["event_not_written"]
+    assert [line["event"] for line in logs] == ["event_write_failed"]
     assert setup.written() == []
 
 

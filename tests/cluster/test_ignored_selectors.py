@@ -58,7 +58,7 @@ def test_slices_of_others_are_left_out_and_this_is_said_once(
         found = [slices.fetch(), slices.fetch()]
 
     assert found == [[OWN], [OWN]]
-    assert [line["event"] for line in logs] == ["slices_of_others_listed"]
+    assert [line["event"] for line in logs] == ["foreign_slices_ignored"]
     assert logs[0]["slices"] == len(OF_OTHERS)
 
 

@@ -149,7 +149,7 @@ def test_calls_that_last_longer_than_the_drain_are_cut_and_counted(instance: Ins
         assert answers[0].code() in {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED}
         assert instance.socket_names() == []
 
-    (line,) = [line for line in logs if line["event"] == "calls_cut"]
+    (line,) = [line for line in logs if line["event"] == "calls_cancelled"]
     assert line["calls"] == 1
 
 
@@ -232,7 +232,7 @@ def test_a_socket_of_somebody_else_in_our_place_is_left_alone_and_said_once(kept
         assert path.is_socket()
         path.unlink()
 
-    assert [line["event"] for line in logs[:1]] == ["socket_not_bound"]
+    assert [line["event"] for line in logs[:1]] == ["socket_bind_failed"]
     assert "another process serves this socket" in logs[0]["error"]
     assert eventually(path.is_socket)
 

@@ -156,7 +156,7 @@ def test_a_missing_right_is_said_once_and_the_process_lives(cluster: SimulatedCl
     started = cluster.log_file.stat().st_size
     start(cluster)
     cluster.until("said", lambda: bool(log_lines(cluster, "publish_not_permitted")))
-    cluster.until("said", lambda: bool(log_lines(cluster, "watch_not_permitted")))
+    cluster.until("said", lambda: bool(log_lines(cluster, "watch_forbidden")))
     cluster.server.requests.reset()
     time.sleep(1)
 
@@ -211,7 +211,7 @@ def test_a_kubelet_whose_plugin_folder_was_emptied_finds_the_plugin_again(
     cluster.delete("a")
     cluster.until("unprepared", lambda: not cluster.spec_files())
 
-    assert len(log_lines(cluster, "socket_bound_again")) == 1
+    assert len(log_lines(cluster, "socket_rebound")) == 1
 
 
 def test_a_registration_that_is_refused_is_logged_and_tried_again() -> None:

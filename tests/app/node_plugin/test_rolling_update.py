@@ -116,7 +116,7 @@ def test_a_second_signal_ends_a_process_that_drains(cluster: SimulatedCluster) -
     old.terminate()
     cluster.until("ended", lambda: old.exit_code is not None)
 
-    (line,) = log_lines(cluster, "calls_cut", "old")
+    (line,) = log_lines(cluster, "calls_cancelled", "old")
     assert line["calls"] == 1
     assert [path for path in cluster.folder.rglob("*") if path.is_socket()] == []
 

@@ -172,7 +172,7 @@ def test_a_renewed_certificate_is_taken_without_a_restart(webhook: SimulatedWebh
 
     assert old != new
     assert still == 200
-    assert any(line["event"] == "certificate_read" for line in webhook.logged())
+    assert any(line["event"] == "certificate_reloaded" for line in webhook.logged())
 
 
 @pytest.mark.parametrize(
