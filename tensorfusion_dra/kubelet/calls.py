@@ -1,4 +1,4 @@
-"""Counts the calls in flight, so that a process that is to end finds the moment to."""
+"""Count of calls in flight, so that a stopping process can wait until there are none."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -10,7 +10,7 @@ _POLL_SECONDS: Final = 0.1
 
 
 class CallsInFlight:
-    """Calls of all threads."""
+    """Number of calls in flight, over all threads."""
 
     def __init__(self) -> None:
         self._changed = Condition()  # guards _count
@@ -18,7 +18,7 @@ class CallsInFlight:
 
     @contextmanager
     def counted(self) -> Iterator[None]:
-        """The call is in flight during the block."""
+        """Count a call as in flight during the block."""
         with self._changed:
             self._count += 1
         try:
@@ -29,11 +29,11 @@ class CallsInFlight:
                 self._changed.notify_all()
 
     def wait_none(self, *, seconds: float, until: Callable[[], bool]) -> int:
-        """Returns at the first moment without a call in flight; how many there still are, if any.
+        """Wait until no call is in flight; return how many still are.
 
         Args:
             seconds: The longest wait.
-            until: Asked meanwhile; True ends the wait.
+            until: Polled during the wait; True ends it.
         """
         deadline = time.monotonic() + seconds
         with self._changed:

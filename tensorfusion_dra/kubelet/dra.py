@@ -1,4 +1,4 @@
-"""The DRA service, v1 and v1beta1: claims in, CDI device names out."""
+"""The DRA gRPC service, v1 and v1beta1: claims in, CDI device IDs out."""
 
 import time
 import uuid
@@ -23,20 +23,20 @@ log = structlog.get_logger()
 
 _SERVICES: Final = (
     "k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin",
-    # The same messages but for Device.share_id, a field that a v1beta1 reader skips as unknown.
+    # The same messages, except for Device.share_id, which a v1beta1 reader skips as unknown.
     "k8s.io.kubelet.pkg.apis.dra.v1beta1.DRAPlugin",
 )
 _KUBELET_SECONDS: Final = 45.0
 """The kubelet's deadline for both calls."""
 _MARGIN_SECONDS: Final = 1.0
-"""An error that arrives after the deadline is not seen by anyone."""
+"""An error must arrive before the kubelet's deadline; after it, nobody sees the error."""
 
 
 class DraService:
-    """Answers for every claim of a request, each with its devices or its own error.
+    """The DRA service: answers each claim of a request with its devices or its own error.
 
     Attributes:
-        calls: Those that are not answered yet.
+        calls: The calls that are not answered yet.
     """
 
     def __init__(self, preparer: Preparer, on_fatal: Callable[[FatalError], None]) -> None:
@@ -45,7 +45,7 @@ class DraService:
         self._on_fatal = on_fatal
 
     def services(self) -> Iterator[grpc.GenericRpcHandler]:
-        """The services for a server on the DRA socket."""
+        """Yield the gRPC services for a server on the DRA socket."""
         methods: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
             "NodePrepareResources": grpc.unary_unary_rpc_method_handler(
                 self._prepare,
@@ -84,17 +84,20 @@ class DraService:
 
     @contextmanager
     def _call(self, context: grpc.ServicerContext) -> Iterator[float]:
-        """Gives the call's deadline; a fatal error ends the call and then the process."""
+        """Count and log a call, and yield its deadline on the monotonic clock.
+
+        A fatal error ends the call and then the process.
+        """
         seconds = min(context.time_remaining(), _KUBELET_SECONDS)
         with self.calls.counted(), bound_contextvars(op_id=uuid.uuid4().hex[:8]):
             try:
                 yield time.monotonic() + seconds - _MARGIN_SECONDS
             except FatalError as error:
-                log.error("call_ended_the_process", error=str(error))
+                log.error("call_failed_fatally", error=str(error))
                 self._on_fatal(error)
                 context.abort(grpc.StatusCode.INTERNAL, str(error))
             except Exception as error:
-                # The kubelet is told, but gRPC would tell nobody here.
+                # gRPC reports the error to the kubelet, but does not log it here.
                 log.error("call_failed", error=repr(error), exc_info=True)
                 raise
 
@@ -121,5 +124,8 @@ def _prepared(outcome: PreparedClaim | Failure) -> pb.NodePrepareResourceRespons
 
 
 def _text(failure: Failure) -> str:
-    """As protobuf can carry it: an API object may hold half a surrogate pair."""
+    """Return the failure's text without lone surrogates.
+
+    API objects may contain them, but a protobuf string cannot.
+    """
     return failure.text.encode(errors="replace").decode()

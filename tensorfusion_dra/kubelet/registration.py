@@ -1,4 +1,4 @@
-"""Plugin registration: the kubelet asks who we are and says whether it takes us."""
+"""Plugin registration: the kubelet requests this plugin's info and reports the result."""
 
 from collections.abc import Callable
 from threading import Event
@@ -22,12 +22,12 @@ class Registration:
     """The Registration service of one instance."""
 
     def __init__(self, endpoint: str, *, on_asked: Callable[[], None] = lambda: None) -> None:
-        """Announce the DRA services that are served at this socket path.
+        """Prepare the plugin info for the kubelet.
 
         Args:
-            endpoint: The socket of the DRA services.
-            on_asked: Called before each answer to a kubelet that asks who this is. A kubelet that
-                was restarted does so before it calls the DRA services.
+            endpoint: The socket path of the DRA services.
+            on_asked: Called before each answer to GetInfo. A restarted kubelet calls GetInfo before
+                it calls the DRA services.
         """
         self._on_asked = on_asked
         self._plugin = pb.PluginInfo(
@@ -37,20 +37,20 @@ class Registration:
             supported_versions=list(names.SUPPORTED_VERSIONS),
         )
         self._endpoint = endpoint
-        self._asked = Event()
+        self._notified = Event()
         self._registered = False
 
     def check(self) -> None:
-        """Returns if the kubelet has taken this instance.
+        """Return if the kubelet has registered this instance.
 
         Raises:
-            RetryableError: It has not, or not any more.
+            RetryableError: It has not, or no longer.
         """
         if not self._registered:
             raise RetryableError(f"{self._endpoint}: not registered by the kubelet")
 
     def service(self) -> grpc.GenericRpcHandler:
-        """The service for a server on the registration socket."""
+        """Return the gRPC service for a server on the registration socket."""
         return grpc.method_handlers_generic_handler(
             _SERVICE,
             {
@@ -68,14 +68,14 @@ class Registration:
         )
 
     @property
-    def is_asked(self) -> bool:
-        """Whether the kubelet has ever said if it takes this instance."""
-        return self._asked.is_set()
+    def is_notified(self) -> bool:
+        """True once the kubelet has reported a result of the registration, good or bad."""
+        return self._notified.is_set()
 
     def await_kubelet(self, stopping: Event) -> None:
-        """Says in the log that the kubelet is silent, as long as it is; returns on stopping."""
+        """Log a warning every minute until the kubelet reports a result; return on stopping."""
         while not stopping.wait(_SILENCE_SECONDS):
-            if not self._asked.is_set():
+            if not self._notified.is_set():
                 log.warning("kubelet_awaited", seconds=_SILENCE_SECONDS, endpoint=self._endpoint)
 
     def _get_info(self, _request: pb.InfoRequest, _context: grpc.ServicerContext) -> pb.PluginInfo:
@@ -89,7 +89,7 @@ class Registration:
         if request.plugin_registered:
             log.info("registered", endpoint=self._endpoint)
         else:
-            # The kubelet asks again, with a growing delay, as long as the socket is there.
+            # The kubelet tries again, with a growing delay, as long as the socket exists.
             log.warning("registration_refused", error=request.error)
-        self._asked.set()
+        self._notified.set()
         return pb.RegistrationStatusResponse()

@@ -17,7 +17,7 @@ _LONGEST_CALL_SECONDS: Final = 600.0
 
 _OPTIONS: Final = (
     ("grpc.so_reuseport", 0),
-    # The kubelet's connection idles for long and pings meanwhile (Go's keepalive); by default the
+    # The kubelet's connection is idle for long and sends pings (Go's keepalive). By default the
     # server answers frequent pings without data with GOAWAY.
     ("grpc.http2.min_ping_interval_without_data_ms", 5000),
     ("grpc.keepalive_permit_without_calls", 1),
@@ -25,7 +25,7 @@ _OPTIONS: Final = (
 
 
 class UnixServer:
-    """Serves from start() to stop(); the socket exists exactly that long. For one thread."""
+    """A gRPC server whose socket exists from start() to stop(). Use it from one thread."""
 
     def __init__(
         self, path: Path, services: Sequence[grpc.GenericRpcHandler], *, workers: int
@@ -37,21 +37,22 @@ class UnixServer:
         self._bound: tuple[int, int] | None = None
 
     def start(self) -> None:
-        """Returns once the kubelet can call.
+        """Bind the socket; return once the kubelet can call.
 
         Raises:
             FatalError: The socket cannot be bound.
         """
         server = grpc.server(self._pool, options=_OPTIONS)
         server.add_generic_rpc_handlers(self._services)
-        # Under a name that the kubelet overlooks, and then renamed: so it finds a socket that
-        # already listens, with its mode. gRPC removes the path that it has bound when a server
-        # ends, which may be after the next one has bound the same.
+        # The socket is bound under a name that the kubelet ignores and then renamed, so that the
+        # kubelet finds a socket that already listens and has its mode. Also, gRPC removes the path
+        # that it has bound when a server ends. If that were the final path, it could remove the
+        # socket of a successor that has bound the same path by then.
         hidden = sockets.hidden(self._path)
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             socket_files.remove_stale(self._path)
-            # "unix:" and not "unix://": with the slashes, gRPC fits two bytes less.
+            # "unix:", not "unix://": with the slashes, gRPC accepts two bytes less of path.
             server.add_insecure_port(f"unix:{hidden}")
             hidden.chmod(_SOCKET_MODE)
             server.start()
@@ -66,7 +67,7 @@ class UnixServer:
 
     @property
     def is_reachable(self) -> bool:
-        """Whether the socket is still the one that start() made."""
+        """True if the socket file is still the one that start() created."""
         try:
             found = self._path.lstat()
         except OSError:
@@ -74,10 +75,10 @@ class UnixServer:
         return (found.st_dev, found.st_ino) == self._bound
 
     def restart(self, *, grace_seconds: float) -> None:
-        """Serves at a new socket; calls in flight at the old one may finish within the time.
+        """Serve on a new socket; calls in flight on the old one may finish within the time.
 
         Raises:
-            FatalError: The socket cannot be bound; the old one is served on.
+            FatalError: The socket cannot be bound. The old server keeps running.
         """
         old = self._server
         if self.is_reachable:
@@ -87,16 +88,16 @@ class UnixServer:
             old.stop(grace_seconds)
 
     def close(self) -> None:
-        """Takes the socket away and accepts no new calls; those in flight go on until stop()."""
+        """Remove the socket and accept no new calls; those in flight go on until stop()."""
         if self._server is None:
             return
-        # Before its listener ends, or others would take it for a dead one meanwhile.
+        # Removed before the listener ends; otherwise other instances would see a dead socket.
         if self.is_reachable:
             self._path.unlink(missing_ok=True)
         self._server.stop(_LONGEST_CALL_SECONDS)
 
     def stop(self, *, grace_seconds: float) -> None:
-        """Returns once all has ended; calls in flight may finish within the time."""
+        """Stop the server; return once it has ended. Calls in flight may finish within the time."""
         self.close()
         if self._server is not None:
             self._server.stop(grace_seconds).wait(grace_seconds + _CLOSING_SECONDS)

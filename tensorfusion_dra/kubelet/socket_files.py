@@ -1,7 +1,8 @@
-"""How sockets are bound, and how those of dead processes are told from live ones.
+"""Locking for socket files, and removal of the sockets of dead processes.
 
-Whoever binds a socket or removes a dead one holds the lock of alone() meanwhile: a socket
-that is bound but not yet listened on refuses connections just as a dead one does.
+An instance holds the lock of exclusive() while it binds a socket or removes a dead one. Without the
+lock, a socket that is bound but does not listen yet would look dead: it refuses connections as a
+dead one does.
 """
 
 import fcntl
@@ -19,19 +20,21 @@ from tensorfusion_dra.kubelet.sockets import SocketPaths
 
 LOCK_FILE: Final = "sockets.lock"
 _LOCK_SECONDS: Final = 10.0
-"""Others hold it for milliseconds; one that is stopped in there holds it until it ends."""
+"""Another instance holds the lock for milliseconds. If its process is stopped (SIGSTOP) in between,
+it holds the lock until it ends."""
 _LOCK_POLL_SECONDS: Final = 0.02
 _PROBE_SECONDS: Final = 1.0
 
 
 @contextmanager
 def exclusive(data_folder: Path, *, wait_seconds: float = _LOCK_SECONDS) -> Iterator[None]:
-    """No other instance on this node binds or removes sockets during the block.
+    """Keep other instances on this node from binding or removing sockets during the block.
 
-    The kernel gives the lock free when its holder ends, however that happens.
+    The kernel releases the lock when its holder ends, however that happens.
 
     Raises:
-        RetryableError: Another instance held it all the time, or the folder cannot be written.
+        RetryableError: Another instance held the lock all the time, or the folder cannot be
+            written.
     """
     path = data_folder / LOCK_FILE
     deadline = time.monotonic() + wait_seconds
@@ -57,10 +60,11 @@ def exclusive(data_folder: Path, *, wait_seconds: float = _LOCK_SECONDS) -> Iter
 
 
 def remove_stale(path: Path) -> None:
-    """Removes a socket that a dead process left at this path.
+    """Remove a socket that a dead process left at this path.
 
     Raises:
-        FatalError: Somebody serves there, or it is no socket; it is left alone.
+        FatalError: A live process serves the socket, or the file is not a socket. It stays as it
+            is.
     """
     try:
         if is_dead(path):
@@ -74,10 +78,10 @@ def remove_stale(path: Path) -> None:
 
 
 def is_dead(path: Path) -> bool:
-    """Whether there is a socket that nobody listens on.
+    """Return True if there is a socket at this path on which no process listens.
 
     Raises:
-        OSError: It is a socket of another kind, or may not be asked.
+        OSError: It is another kind of socket, or connecting to it is not permitted.
     """
     if path.is_symlink() or not path.is_socket():
         return False
@@ -93,13 +97,13 @@ def is_dead(path: Path) -> bool:
 
 
 def sweep(own: SocketPaths) -> tuple[Path, ...]:
-    """Removes dead sockets of other instances of this driver; those removed.
+    """Remove dead sockets of other instances of this driver and return their paths.
 
-    A process that is killed leaves its sockets behind, and the kubelet dials a registration socket
-    as long as it exists. Only names that instances of this driver take are looked at.
+    A killed process leaves its sockets behind, and the kubelet dials a registration socket as long
+    as it exists. Only files with names that instances of this driver use are examined.
 
     Raises:
-        RetryableError: Another instance is binding; or a folder cannot be read or written.
+        RetryableError: Another instance holds the lock, or a folder cannot be read or written.
     """
     folders = (
         (own.registration.parent, sockets.is_our_registration),
@@ -128,7 +132,7 @@ def _removed_dead(path: Path) -> bool:
     try:
         dead = is_dead(path)
     except OSError:
-        return False  # a socket of another kind, which is none of ours
+        return False  # another kind of socket, so not one of this driver's
     try:
         if dead:
             path.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Looks at plugin sockets as the kubelet does, without being one."""
+"""Survey of plugin sockets: connects to them and calls GetInfo as the kubelet does."""
 
 import socket
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from tensorfusion_dra.kubelet.pb import pluginregistration_v1_pb2 as pb
 
 GET_INFO: Final = "/pluginregistration.Registration/GetInfo"
 _KUBELET_SECONDS: Final = 1.0
-"""How long the kubelet waits for GetInfo."""
+"""The kubelet's deadline for GetInfo."""
 _CONNECT_SECONDS: Final = 1.0
 
 _UNIX_SOCKETS: Final = Path("/proc/net/unix")
@@ -22,9 +22,10 @@ _CONNECTED: Final = "03"
 
 
 def connections(table: Path = _UNIX_SOCKETS) -> Mapping[str, int]:
-    """How many are connected to each served socket of this network namespace, by path.
+    """Count the connections of each served socket in this network namespace, by path.
 
-    A socket that another network namespace serves is not in it. Empty if the table cannot be read.
+    A socket that is served in another network namespace is missing. The result is empty if the
+    table cannot be read.
     """
     try:
         lines = table.read_text(encoding="utf-8", errors="replace").splitlines()[1:]
@@ -45,11 +46,11 @@ def connections(table: Path = _UNIX_SOCKETS) -> Mapping[str, int]:
 
 
 def look(path: Path, connected: Mapping[str, int]) -> Socket:
-    """A socket as it is now.
+    """Connect to a socket and return its state.
 
     Args:
-        path: Of the socket.
-        connected: From connections(), read before: looking at a socket connects to it.
+        path: The path of the socket.
+        connected: The result of connections(), from before this call: this call adds a connection.
     """
     seen = _connected_to(path, connected)
     probe = socket.socket(socket.AF_UNIX)
@@ -67,22 +68,22 @@ def look(path: Path, connected: Mapping[str, int]) -> Socket:
 
 
 def plugin_info(path: Path, connected: Mapping[str, int]) -> PluginInfo:
-    """What a registration socket answers, and the socket that it sends the kubelet to.
+    """Return a registration socket's answer to GetInfo, with the state of the endpoint it names.
 
     Args:
-        path: Of the registration socket.
-        connected: From connections(), read before.
+        path: The path of the registration socket.
+        connected: The result of connections(), from before this call.
     """
     with grpc.insecure_channel(f"unix:{path}") as channel:
-        ask = channel.unary_unary(
+        get_info = channel.unary_unary(
             GET_INFO,
             request_serializer=pb.InfoRequest.SerializeToString,
             response_deserializer=pb.PluginInfo.FromString,
         )
         try:
-            answer = ask(pb.InfoRequest(), timeout=_KUBELET_SECONDS)
+            answer = get_info(pb.InfoRequest(), timeout=_KUBELET_SECONDS)
         except grpc.RpcError as error:
-            return PluginInfo(socket=str(path), trouble=_told(error))
+            return PluginInfo(socket=str(path), trouble=_status_text(error))
     # Without an endpoint the kubelet calls the registration socket itself.
     endpoint = Path(answer.endpoint or path)
     return PluginInfo(
@@ -96,19 +97,19 @@ def plugin_info(path: Path, connected: Mapping[str, int]) -> PluginInfo:
 
 
 def _connected_to(path: Path, connected: Mapping[str, int]) -> int | None:
-    """How many are connected; None if the table does not tell."""
+    """Return the number of connections; None if the table does not show it."""
     if str(path) in connected:
         return connected[str(path)]
-    # The table keeps the name under which a socket was bound, and ours get theirs afterwards. Of
-    # two instances it does not tell which is which.
+    # The table keeps the name under which a socket was bound, but this driver's sockets are renamed
+    # afterwards. With two instances, the table does not show which socket is whose.
     found = [
         count for bound, count in connected.items() if sockets.may_be_bound_as(path, Path(bound))
     ]
     return sum(found) if found else None
 
 
-def _told(error: grpc.RpcError) -> str:
-    # What a call raises is a grpc.Call as well, which the types do not say.
+def _status_text(error: grpc.RpcError) -> str:
+    # The error raised by a call is also a grpc.Call, but its type does not declare that.
     code, details = getattr(error, "code", None), getattr(error, "details", None)
     if callable(code) and callable(details):
         return f"{code().name}: {details()}"

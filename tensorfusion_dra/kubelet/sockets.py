@@ -1,4 +1,4 @@
-"""Where the two sockets of an instance lie, and under which names others know them as ours."""
+"""Paths of an instance's two sockets, and the names by which they are recognised."""
 
 import base64
 import hashlib
@@ -13,7 +13,7 @@ from tensorfusion_dra.core import names
 from tensorfusion_dra.core.errors import InputError
 
 MAX_PATH_BYTES: Final = 107
-"""sun_path holds 108 bytes with the final NUL."""
+"""sun_path holds 108 bytes, including the final NUL."""
 
 _DIGEST_BYTES: Final = 8
 _TOKEN_BYTES: Final = 3
@@ -21,22 +21,22 @@ _TOKEN_BYTES: Final = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SocketPaths:
-    """The sockets of this instance; the kubelet dials them under the same paths on the host."""
+    """The sockets of this instance. The kubelet dials them at the same paths on the host."""
 
     registration: Path
     dra: Path
 
 
 def paths(*, registry_folder: Path, data_folder: Path, pod_uid: str) -> SocketPaths:
-    """The socket paths, with the pod's UID in them if there is one.
+    """Return the socket paths, which contain the pod's UID if there is one.
 
-    Two instances of a rolling update then never share a path. Where the name with the UID is too
-    long for a socket, shorter ones with hashes follow. Kubernetes' own helper has the same first
-    two (k8s.io/dynamic-resource-allocation/kubeletplugin, 1.37); its third is one hash of driver
-    and UID together, which nobody could tell from another driver's.
+    Thus two instances of a rolling update never share a path. If the name with the UID is too long
+    for a socket, a shorter one with hashes is used. The first two names are those of Kubernetes'
+    own helper (k8s.io/dynamic-resource-allocation/kubeletplugin, 1.37). The helper's third name is
+    a single hash of driver and UID, which cannot be distinguished from another driver's name.
 
     Raises:
-        InputError: A folder is too long for any of the names.
+        InputError: A folder's path is too long for any of the names.
     """
     if not pod_uid:
         return SocketPaths(
@@ -58,9 +58,9 @@ def paths(*, registry_folder: Path, data_folder: Path, pod_uid: str) -> SocketPa
 
 
 def hidden(path: Path) -> Path:
-    """Where the socket of this path is bound before it gets its name; never a longer path.
+    """Return the temporary path under which a socket is bound before it is renamed.
 
-    The kubelet overlooks names that begin with a dot.
+    It is never longer than the final path. The kubelet ignores names that begin with a dot.
     """
     token = secrets.token_hex(_TOKEN_BYTES)
     ours = f"dra-{_OURS}-" if is_our_registration(path.name) else ""
@@ -68,7 +68,7 @@ def hidden(path: Path) -> Path:
 
 
 def may_be_bound_as(path: Path, bound: Path) -> bool:
-    """Whether the socket of this path may have been bound as the other one; see hidden()."""
+    """Return True if a socket at this path may have been bound under the other; see hidden()."""
     if bound.parent != path.parent or not bound.name.startswith("."):
         return False
     alike = (is_our_registration, is_our_dra)
@@ -76,14 +76,14 @@ def may_be_bound_as(path: Path, bound: Path) -> bool:
 
 
 def is_our_registration(name: str) -> bool:
-    """Whether an instance of this driver, of whatever pod, gives registration sockets this name."""
+    """Return True if a registration socket of this driver, from any pod, can have this name."""
     return _OUR_REGISTRATION.fullmatch(name) is not None
 
 
 def is_our_dra(name: str) -> bool:
-    """Whether an instance of this driver, of whatever pod, gives DRA sockets this name.
+    """Return True if a DRA socket of this driver, from any pod, can have this name.
 
-    For the driver's own folder, in which only its sockets are.
+    Use it only for the driver's own folder, which contains no other driver's sockets.
     """
     return _OUR_DRA.fullmatch(name) is not None
 
