@@ -1,4 +1,4 @@
-"""Decides on what the API server asks: reads pools and pods, and lets the rules in core decide."""
+"""Verdicts on admission requests: reads pools, pods and slices, and applies the rules in core."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -30,15 +30,16 @@ Item = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Admission:
-    """One method for each path; all may be called from any thread.
+    """Admission rules with one method for each webhook path, callable from any thread.
 
     Attributes:
         pools: GPUPools.
         templates: SchedulingConfigTemplates.
-        scheduler: What pods with a share get in place of Tensor Fusion's scheduler; "" leaves it.
-        slices: Of this driver.
-        virtual: Whether nodes whose pools are no objects divide virtual amounts.
-        enforces_hard: Whether the nodes' enforcer brings a limiter for hard isolation.
+        scheduler: The scheduler that replaces Tensor Fusion's in pods with a share; "" keeps
+            Tensor Fusion's.
+        slices: The published slices of this driver.
+        virtual: True if nodes whose pool has no GPUPool object divide virtual amounts.
+        enforces_hard: True if the nodes' enforcer has a limiter for hard isolation.
     """
 
     pools: Objects
@@ -49,61 +50,64 @@ class Admission:
     virtual: bool
     enforces_hard: bool = False
 
-    def pod(self, asked: Review) -> Verdict:
-        """The pod with its share, if it asks for one and DRA is on for it."""
-        if not _is_new(asked) or not pod_request.is_asking(asked.annotations):
+    def pod(self, admission_review: Review) -> Verdict:
+        """Add the share to a new pod that requests one, if DRA is enabled for it."""
+        if not _is_new(admission_review) or not pod_request.is_asking(admission_review.annotations):
             return PASSED
         try:
-            return self._with_share(asked)
+            return self._with_share(admission_review)
         except RetryableError as error:
-            return _not_now(error)
+            return _unavailable(error)
 
-    def claim(self, asked: Review) -> Verdict:
-        """The claim with what its pod asks for, if it is made from Tensor Fusion's template.
+    def claim(self, admission_review: Review) -> Verdict:
+        """Fill a new claim from Tensor Fusion's template with its pod's request.
 
-        The claim's pod exists before the claim does, so one that is not there is gone for good
-        and its claim with it: refused, which the claim controller takes as it takes any failure.
+        A pod exists before its claim does. If the pod is missing, it is gone for good and the claim
+        is not needed, so the claim is refused. The claim controller treats that like any failure.
         """
-        claim = asked.document
-        if not _is_new(asked) or not claim_admission.is_labelled(claim):
+        claim = admission_review.document
+        if not _is_new(admission_review) or not claim_admission.is_labelled(claim):
             return PASSED
         try:
-            ref = claim_admission.owner(claim, asked.namespace)
+            ref = claim_admission.owner(claim, admission_review.namespace)
         except InputError as error:
             return _refused("metadata.ownerReferences", error)
         try:
-            pod = self.pods.find(ref, wait_seconds=asked.wait_seconds)
+            pod = self.pods.find(ref, wait_seconds=admission_review.wait_seconds)
             if pod is None:
                 text = (
                     f"found no pod {ref} of UID {ref.uid}, expected the pod that the claim is for"
                 )
                 return _refused("metadata.ownerReferences", InputError(text))
-            return self._filled(claim, pod, wait_seconds=asked.wait_seconds)
+            return self._filled(claim, pod, wait_seconds=admission_review.wait_seconds)
         except RetryableError as error:
-            return _not_now(error)
+            return _unavailable(error)
         except InputError as error:
             return _refused("", InputError(f"pod {ref}: {error}"))
 
-    def parameters(self, asked: Review) -> Verdict:
-        """Whether the opaque parameters for this driver can be read."""
-        if asked.operation not in {"CREATE", "UPDATE"} or asked.subresource:
+    def parameters(self, admission_review: Review) -> Verdict:
+        """Refuse an object whose opaque parameters for this driver are invalid."""
+        if admission_review.operation not in {"CREATE", "UPDATE"} or admission_review.subresource:
             return PASSED
         found = tuple(
             parameter_rules.errors(
-                asked.kind, asked.document, asked.old, enforces_hard=self.enforces_hard
+                admission_review.kind,
+                admission_review.document,
+                admission_review.old,
+                enforces_hard=self.enforces_hard,
             )
         )
         return Verdict(errors=found) if found else PASSED
 
-    def _with_share(self, asked: Review) -> Verdict:
-        """The pod with its share, if DRA is on for it.
+    def _with_share(self, admission_review: Review) -> Verdict:
+        """Return a verdict that adds the share to the pod, if DRA is enabled for it.
 
         Raises:
-            RetryableError: The pod's pool or GPUs cannot be known now.
+            RetryableError: The pod's pool or its GPUs are not known at present.
         """
-        said = asked.annotations
+        annotations = admission_review.annotations
         errors: list[FieldError] = []
-        wanted = pod_request.parse(said, errors)
+        wanted = pod_request.parse(annotations, errors)
         pool = DraPool()
         try:
             pool = self._pool(wanted.pool)
@@ -113,10 +117,12 @@ class Admission:
         if not (pool.enabled if wanted.enabled is None else wanted.enabled):
             return PASSED
         takes_hard = self.enforces_hard or Isolation.HARD in pool.isolations
-        errors += pod_admission.errors(asked.document, wanted, takes_hard=takes_hard)
+        errors += pod_admission.errors(admission_review.document, wanted, takes_hard=takes_hard)
         if not errors:
             try:
-                wanted = self._in_tflops(wanted, pool.name, wait_seconds=asked.wait_seconds)
+                wanted = self._in_tflops(
+                    wanted, pool.name, wait_seconds=admission_review.wait_seconds
+                )
             except InputError as error:
                 where = pod_request.path_of(names.ANNOTATION_COMPUTE_PERCENT_REQUEST)
                 errors.append(FieldError(where, Reason.INVALID, str(error)))
@@ -124,22 +130,24 @@ class Admission:
             return Verdict(errors=errors)
         placement = Placement(pool=pool.name, template=pool.template, scheduler=self.scheduler)
         return Verdict(
-            changed=pod_admission.admitted(asked.document, wanted, placement),
-            warnings=pod_warnings.warnings(asked.document, said, wanted, placement),
+            changed=pod_admission.admitted(admission_review.document, wanted, placement),
+            warnings=pod_warnings.warnings(
+                admission_review.document, annotations, wanted, placement
+            ),
         )
 
     def _filled(self, claim: Mapping[str, Any], pod: Item, *, wait_seconds: float) -> Verdict:
-        """The claim with what its pod asks for.
+        """Return a verdict that fills the claim with its pod's request.
 
         Raises:
-            InputError: The pod's annotations, its pool or the claim cannot be used.
-            RetryableError: What the pod asks for cannot be known now.
+            InputError: The pod's annotations, its pool or the claim are invalid.
+            RetryableError: The pools or the slices are not known at present.
         """
-        said = review.annotations_of(pod)
-        if not pod_request.is_asking(said):
+        annotations = review.annotations_of(pod)
+        if not pod_request.is_asking(annotations):
             return PASSED
         errors: list[FieldError] = []
-        wanted = pod_request.parse(said, errors)
+        wanted = pod_request.parse(annotations, errors)
         if errors:
             raise InputError("; ".join(map(str, errors)))
         pool = dra_pool.choose(self._items(self.pools), wanted.pool)
@@ -149,7 +157,7 @@ class Admission:
         return Verdict(changed=claim_admission.filled(claim, wanted, pool=name, virtual=virtual))
 
     def _in_tflops(self, wanted: PodRequest, pool: str, *, wait_seconds: float) -> PodRequest:
-        """What a pod asks for, in TFLOPS; slices are read only for pods that ask in percent."""
+        """Return the pod's request in TFLOPS; slices are read only for requests in percent."""
         if not compute_percent.is_asked(wanted):
             return wanted
         slices = self.slices.published(wait_seconds=wait_seconds)
@@ -162,21 +170,21 @@ class Admission:
         return dra_pool.parse(pool, self._items(self.templates))
 
     def _items(self, objects: Objects) -> Sequence[Item]:
-        """None, where the cluster does not have the kind."""
+        """Return the cached objects; empty if the cluster does not have the kind."""
         try:
             return objects.items()
         except InputError:
             return ()
 
 
-def _is_new(asked: Review) -> bool:
-    return asked.operation == "CREATE" and not asked.subresource
+def _is_new(admission_review: Review) -> bool:
+    return admission_review.operation == "CREATE" and not admission_review.subresource
 
 
 def _refused(path: str, error: InputError) -> Verdict:
     return Verdict(errors=[FieldError(path, Reason.INVALID, str(error))])
 
 
-def _not_now(error: RetryableError) -> Verdict:
+def _unavailable(error: RetryableError) -> Verdict:
     found = FieldError("", Reason.INVALID, str(error))
     return Verdict(errors=[found], code=review.UNAVAILABLE)

@@ -1,4 +1,4 @@
-"""The server's certificate and key, read again whenever their files change."""
+"""The server's certificate and key, reloaded when their files change."""
 
 import ssl
 from pathlib import Path
@@ -15,54 +15,55 @@ Signature = tuple[tuple[int, int, int, int], ...]
 
 
 class Certificates:
-    """Gives each new connection what the files say; connections that are open keep theirs.
+    """Source of the TLS context for new connections; open connections keep theirs.
 
-    A Secret's files are changed by a switch of a link, cert-manager's and others' one by one: what
-    does not go together is left alone, and looked at again with the next connection.
+    The files of a Secret change together, by the switch of a symlink. Other tools, such as
+    cert-manager's, replace them one by one. While certificate and key do not match, the previous
+    pair stays in use, and the files are read again at the next connection.
     """
 
     def __init__(self, certificate: Path, key: Path) -> None:
-        """Reads the files.
+        """Read the files.
 
         Raises:
-            InputError: They cannot be used.
+            InputError: They cannot be read, or do not belong together.
         """
         self._files: Final = (certificate, key)
         self._lock: Final = Lock()  # guards all below
         self._signature, self._context = self._read()
-        self._complained_of: Signature | None = None
+        self._logged_for: Signature | None = None
 
     def context(self) -> ssl.SSLContext:
-        """For a connection that begins now."""
+        """Return the TLS context for a new connection, reloaded if the files have changed."""
         with self._lock:
             try:
                 if self._stamp() != self._signature:
                     self._signature, self._context = self._read()
-                    self._complained_of = None
-                    log.info("certificate_read", file=str(self._files[0]))
+                    self._logged_for = None
+                    log.info("certificate_reloaded", file=str(self._files[0]))
             except InputError as error:
-                self._complain(str(error))
+                self._log_failure(str(error))
             return self._context
 
-    def _complain(self, text: str) -> None:
-        """Once for each state of the files."""
+    def _log_failure(self, text: str) -> None:
+        """Log that the files cannot be used, once for each state of the files."""
         try:
             found: Signature = self._stamp()
         except InputError:
             found = ()
-        if found != self._complained_of:
-            self._complained_of = found
-            log.warning("certificate_kept", error=text)
+        if found != self._logged_for:
+            self._logged_for = found
+            log.warning("certificate_reload_failed", error=text)
 
     def _read(self) -> tuple[Signature, ssl.SSLContext]:
-        # The stamp first: files that change meanwhile are read once more.
+        # Stat the files before reading: if they change in between, the next call reads them again.
         signature = self._stamp()
         certificate, key = self._files
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.set_alpn_protocols(["http/1.1"])
         try:
-            # Without the password, OpenSSL would ask whoever sits at the terminal.
+            # Without a password argument, OpenSSL would prompt for one on the terminal.
             context.load_cert_chain(certificate, key, password="")
         except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
             raise InputError(f"{certificate}, {key}: {error}") from error

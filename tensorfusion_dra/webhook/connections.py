@@ -1,4 +1,4 @@
-"""The open connections of a server: how many, and until when each may stay as it is."""
+"""The open connections of a server, bounded in number, each with a deadline."""
 
 import contextlib
 import socket
@@ -10,11 +10,11 @@ from typing import Final
 
 @dataclass(slots=True)
 class _Connection:
-    """One connection.
+    """State of one connection.
 
     Attributes:
-        deadline: On the monotonic clock; it is cut once that has passed.
-        is_idle: Nothing of a request has come since the last answer.
+        deadline: On the monotonic clock. The connection is cut after it.
+        is_idle: True if no byte of a request has arrived since the last answer.
     """
 
     deadline: float
@@ -22,7 +22,7 @@ class _Connection:
 
 
 class Connections:
-    """Every method may be called from any thread."""
+    """The open connections; every method may be called from any thread."""
 
     def __init__(self, *, most: int) -> None:
         self._most: Final = most
@@ -31,30 +31,33 @@ class Connections:
         self._ending = False
 
     def add(self, connection: socket.socket, *, seconds: float) -> None:
-        """A connection that has to go on within the time."""
+        """Add a connection that must make progress within the time."""
         with self._changed:
             self._open[connection] = _Connection(time.monotonic() + seconds)
 
     def wrapped(self, connection: socket.socket, by: socket.socket) -> None:
-        """A connection speaks TLS from now on, through this socket."""
+        """Replace a connection's socket with the TLS socket that wraps it."""
         with self._changed:
             self._open[by] = self._open.pop(connection)
 
     def allow(self, connection: socket.socket, *, seconds: float, is_idle: bool = False) -> None:
-        """The connection may go on as it does for so long."""
+        """Set a connection's new deadline and whether it is idle.
+
+        An idle connection is cut at once if the server is stopping.
+        """
         with self._changed:
             self._open[connection] = _Connection(time.monotonic() + seconds, is_idle)
             if is_idle and self._ending:
                 _cut(connection)
 
     def remove(self, connection: socket.socket) -> None:
-        """The connection is closed."""
+        """Remove a connection that is closed."""
         with self._changed:
             self._open.pop(connection, None)
             self._changed.notify_all()
 
     def has_room(self, *, wait_seconds: float) -> bool:
-        """Whether one more may be added; if need be, the one that is idle longest is cut for it."""
+        """Return True if one more may be added, after cutting the longest idle one if necessary."""
         with self._changed:
             if len(self._open) < self._most:
                 return True
@@ -64,7 +67,7 @@ class Connections:
             return self._changed.wait_for(lambda: len(self._open) < self._most, wait_seconds)
 
     def cut_overdue(self) -> None:
-        """Ends those whose time is over."""
+        """Cut the connections whose deadline has passed."""
         now = time.monotonic()
         with self._changed:
             for connection, state in self._open.items():
@@ -72,10 +75,10 @@ class Connections:
                     _cut(connection)
 
     def end(self, *, seconds: float) -> None:
-        """Returns once there are none: idle ones end at once, others after their answer.
+        """Return once no connection is left: idle ones end at once, busy ones after their answer.
 
         Args:
-            seconds: After these, all are cut.
+            seconds: Time after which all remaining connections are cut.
         """
         with self._changed:
             self._ending = True
@@ -89,7 +92,7 @@ class Connections:
 
 
 def _cut(connection: socket.socket) -> None:
-    """Whoever reads from or writes to it comes back with an error."""
-    # Not the TLS socket's own shutdown, which takes its state away from the thread that reads.
+    """Shut a connection down; a thread that reads or writes gets an error."""
+    # Not the TLS socket's own shutdown, which discards state that the reading thread still uses.
     with contextlib.suppress(OSError):
         socket.socket.shutdown(connection, socket.SHUT_RDWR)

@@ -1,4 +1,4 @@
-"""What admission needs from outside, beside driver.ports."""
+"""Interfaces that admission needs, in addition to driver.ports."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
@@ -10,10 +10,10 @@ class PodReader(Protocol):
     """Pods at the API server."""
 
     def find(self, pod: PodRef, *, wait_seconds: float) -> Mapping[str, Any] | None:
-        """This very pod, as it is stored now; None if it is gone or replaced.
+        """Return the pod with this UID as it is stored now; None if it is gone or replaced.
 
         Raises:
-            RetryableError: The API server gave no answer within the time, or an error.
+            RetryableError: The API server answered with an error, or not within the time.
         """
         ...
 
@@ -22,9 +22,9 @@ class PublishedSlices(Protocol):
     """This driver's ResourceSlices at the API server."""
 
     def published(self, *, wait_seconds: float) -> Sequence[Mapping[str, Any]]:
-        """All of them, of every node, as they are stored now.
+        """Return the slices of all nodes as they are stored now.
 
         Raises:
-            RetryableError: The API server gave no answer within the time, or an error.
+            RetryableError: The API server answered with an error, or not within the time.
         """
         ...

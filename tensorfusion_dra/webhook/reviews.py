@@ -1,4 +1,4 @@
-"""Answers AdmissionReviews by their path."""
+"""AdmissionReviews over HTTP: each path has its rule."""
 
 import json
 import re
@@ -24,18 +24,18 @@ VALIDATE: Final = "/validate"
 
 _RESOURCE: Final = "resource.k8s.io"
 _RESOURCE_VERSIONS: Final = ("v1", "v1beta2")
-"""The same JSON; v1beta1 has requests of another shape, and the API server converts them."""
+"""Both have the same JSON. v1beta1 has requests of another shape; the API server converts them."""
 _SECONDS: Final = 5.0
 _MARGIN_SECONDS: Final = 0.5
 _TIMEOUT: Final = re.compile(r"\btimeout=([1-9][0-9]?)s\b")
-"""The API server tells the configuration's timeoutSeconds, 1 to 30, with each call."""
+"""The API server passes the configuration's timeoutSeconds, 1 to 30, as a query parameter."""
 
 
 Rule = Callable[[Review], Verdict]
 
 
 class Reviews:
-    """May be called from any thread."""
+    """Dispatcher of AdmissionReviews to their rules, callable from any thread."""
 
     def __init__(self, admission: Admission) -> None:
         claims = {(_RESOURCE, version, "ResourceClaim") for version in _RESOURCE_VERSIONS}
@@ -51,10 +51,10 @@ class Reviews:
         }
 
     def respond(self, request: Request) -> Response:
-        """The answer to a request.
+        """Return the answer to an HTTP request.
 
-        What cannot be read is no verdict but an HTTP error: then the failure policy of the
-        webhook's configuration decides.
+        A request that cannot be read gets an HTTP error instead of a verdict. Then the failure
+        policy of the webhook's configuration decides.
         """
         started = time.monotonic()
         target = urlsplit(request.target)
@@ -68,20 +68,20 @@ class Reviews:
             return _error(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, text)
         rule, kinds = self._rules[target.path]
         try:
-            asked = review.parse(request.body, wait_seconds=_seconds(target.query))
+            parsed = review.parse(request.body, wait_seconds=_wait_seconds(target.query))
         except ReviewError as error:
             return _error(HTTPStatus.BAD_REQUEST, str(error))
-        if (asked.group, asked.version, asked.kind) not in kinds:
-            text = f"{target.path}: found {asked.group}/{asked.version} {asked.kind}"
+        if (parsed.group, parsed.version, parsed.kind) not in kinds:
+            text = f"{target.path}: found {parsed.group}/{parsed.version} {parsed.kind}"
             return _error(HTTPStatus.BAD_REQUEST, text)
-        verdict = rule(asked)
-        body = json.dumps(review.answer(asked, verdict)).encode()
-        _log(asked, verdict, seconds=time.monotonic() - started)
+        verdict = rule(parsed)
+        body = json.dumps(review.answer(parsed, verdict)).encode()
+        _log(parsed, verdict, seconds=time.monotonic() - started)
         return Response(status=HTTPStatus.OK, body=body, content_type="application/json")
 
 
-def _seconds(query: str) -> float:
-    """How long the API server waits, less what the answer takes to get there."""
+def _wait_seconds(query: str) -> float:
+    """Return the API server's timeout, less a margin for the answer's way back."""
     found = _TIMEOUT.search(query)
     return (float(found[1]) if found else _SECONDS) - _MARGIN_SECONDS
 
@@ -91,8 +91,8 @@ def _error(status: HTTPStatus, text: str) -> Response:
     return Response(status=status, body=f"{text}\n".encode(errors="replace"))
 
 
-def _log(asked: Review, verdict: Verdict, *, seconds: float) -> None:
-    facts = {"kind": asked.kind, "name": str(asked), "seconds": round(seconds, 4)}
+def _log(parsed: Review, verdict: Verdict, *, seconds: float) -> None:
+    facts = {"kind": parsed.kind, "name": str(parsed), "seconds": round(seconds, 4)}
     if verdict.errors:
         error = "; ".join(map(str, verdict.errors))
         log.info("review_denied", **facts, error=error[:1000], warnings=list(verdict.warnings))

@@ -1,4 +1,4 @@
-"""HTTP/1.1 over TLS with a bounded number of connections, each with a thread and deadlines."""
+"""HTTP/1.1 server over TLS with bounded connections, each with its own thread and deadlines."""
 
 import contextlib
 import selectors
@@ -20,22 +20,23 @@ from tensorfusion_dra.webhook.connections import Connections
 log = structlog.get_logger()
 
 MOST_BODY_BYTES: Final = 6 * 2**20
-"""An object is at most 3 MiB, and an update brings the old one as well."""
+"""An object has at most 3 MiB, and an update contains the old object too."""
 _LARGE_BODY_BYTES: Final = 256 * 2**10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """How much of the server its clients can hold.
+    """Bounds on the server's resources that clients can occupy.
 
     Attributes:
-        connections: At a time.
-        large_bodies: At a time; others wait, as a large one takes a multiple of its size in memory.
-        handshake_seconds: For a connection to become a secure one.
-        request_seconds: For a request to come in whole, and again for its answer.
-        idle_seconds: Between requests; longer than the API server keeps a connection that it does
-            not use, which is 90 s.
-        look_seconds: How often these times are looked after.
+        connections: Largest number of open connections.
+        large_bodies: Number of large bodies processed at a time; further ones wait. A large body
+            takes a multiple of its size in memory.
+        handshake_seconds: Time for the TLS handshake.
+        request_seconds: Time for a complete request to arrive, and again for its answer.
+        idle_seconds: Time between requests. It is longer than the 90 s for which the API server
+            keeps an unused connection.
+        look_seconds: Interval at which the deadlines are checked.
     """
 
     connections: int = 256
@@ -51,7 +52,7 @@ USUAL: Final = Bounds()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What came.
+    """One HTTP request.
 
     Attributes:
         target: Path and query.
@@ -65,7 +66,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Response:
-    """What is answered."""
+    """The answer to a request."""
 
     status: HTTPStatus
     body: bytes
@@ -76,13 +77,14 @@ Respond = Callable[[Request], Response]
 
 
 class Server:
-    """Listens from its construction, answers while run() runs.
+    """HTTPS server that listens from its construction and answers while run() runs.
 
     Attributes:
-        bounds: Of its connections.
+        bounds: The bounds on its connections.
         port: The port it listens on.
         respond: Called from many threads at a time.
-        is_leaving: Set when clients are to look for another server; answers say so then.
+        is_leaving: Set before the server stops. Answers then carry "Connection: close", so that
+            clients connect to another server.
     """
 
     def __init__(
@@ -94,14 +96,14 @@ class Server:
         port: int,
         bounds: Bounds = USUAL,
     ) -> None:
-        """Answers nobody yet.
+        """Listen on the address; requests are answered by run().
 
         Args:
-            host: The address to listen on; all of this machine's if empty.
-            port: 0 for any free one.
+            host: The address to listen on; empty for all addresses of this machine.
+            port: 0 for any free port.
 
         Raises:
-            InputError: The address cannot be had.
+            InputError: The address cannot be bound.
         """
         self.respond: Final = respond
         self.is_leaving: Final = Event()
@@ -112,13 +114,13 @@ class Server:
         self._stopping: Final = Event()
         try:
             self._listener: Final = _listener(host, port)
-            self._listener.settimeout(0)  # a client may be gone between select and accept
+            self._listener.settimeout(0)  # a client may disconnect between select and accept
         except OSError as error:
             raise InputError(f"port {port}: {error.strerror or error}") from error
         self.port: Final = int(self._listener.getsockname()[1])
 
     def run(self) -> None:
-        """Serves until stopped."""
+        """Serve until stopped."""
         with selectors.DefaultSelector() as ready:
             ready.register(self._listener, selectors.EVENT_READ)
             while not self._stopping.is_set():
@@ -131,10 +133,10 @@ class Server:
         self._listener.close()
 
     def stop(self, *, grace_seconds: float) -> None:
-        """Accepts nobody any more; returns once every request that came is answered, or cut."""
+        """Accept no new connections; return once every request is answered or cut."""
         self.is_leaving.set()
         self._stopping.set()
-        with contextlib.suppress(OSError):  # it was stopped before
+        with contextlib.suppress(OSError):  # if it was stopped before
             self._listener.shutdown(socket.SHUT_RDWR)
         self.connections.end(seconds=grace_seconds)
 
@@ -143,9 +145,9 @@ class Server:
             connection, _ = self._listener.accept()
         except BlockingIOError:
             return
-        except OSError as error:  # such as no descriptors left
+        except OSError as error:  # for example, no file descriptors left
             if not self._stopping.is_set():
-                log.warning("connection_lost", error=str(error))
+                log.warning("accept_failed", error=str(error))
                 self._stopping.wait(0.1)
             return
         self.connections.add(connection, seconds=self.bounds.handshake_seconds)
@@ -154,19 +156,19 @@ class Server:
     def _serve(self, connection: socket.socket) -> None:
         try:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            # The handshake comes later, when the connection can be cut by its new socket.
+            # The handshake comes after wrapped(), so that the connection can be cut during it.
             secured = self._certificates.context().wrap_socket(
                 connection, server_side=True, do_handshake_on_connect=False
             )
             self.connections.wrapped(connection, secured)
             connection = secured
             secured.do_handshake()
-            _Handler(secured, ("", 0), self)  # type: ignore[arg-type] # it looks at none of a server's
+            _Handler(secured, ("", 0), self)  # type: ignore[arg-type] # uses nothing of HTTPServer
         except ssl.SSLEOFError:
             log.debug("connection_ended")  # before the handshake, as some probes do
         except ssl.SSLError as error:
-            # Such as a client that does not trust the certificate: worth a line, to both sides.
-            log.warning("handshake_refused", error=str(error))
+            # For example, a client that does not trust the certificate; both sides should log it.
+            log.warning("tls_handshake_failed", error=str(error))
         except OSError:
             log.debug("connection_ended")
         finally:
@@ -180,11 +182,11 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def handle(self) -> None:
-        self._rest()  # clients open connections that they may never use
+        self._set_idle()  # a client may open a connection and never use it
         super().handle()
 
     def parse_request(self) -> bool:
-        """The request line is there: the rest has to come soon."""
+        """Parse the headers within request_seconds, now that the request line has arrived."""
         self.server.connections.allow(self.connection, seconds=self.server.bounds.request_seconds)
         return super().parse_request()
 
@@ -209,7 +211,7 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             response = self.server.respond(request)
         except Exception as error:
-            # One odd object is no reason to answer nobody any more.
+            # One object that the rules cannot cope with must not end the connection or the server.
             log.error("request_failed", error=repr(error), exc_info=True)
             text = f"{type(error).__name__}, see the log of the webhook\n"
             response = Response(status=HTTPStatus.INTERNAL_SERVER_ERROR, body=text.encode())
@@ -218,7 +220,7 @@ class _Handler(BaseHTTPRequestHandler):
     do_GET = do_PUT = do_DELETE = do_PATCH = do_HEAD = do_POST  # noqa: N815
 
     def _length(self) -> int | None:
-        """The length of the request's body; None if the request was answered without it."""
+        """Return the length of the body; None if the request was answered with an error."""
         length = self.headers.get("Content-Length", "0")
         if "Transfer-Encoding" in self.headers or not (length.isascii() and length.isdigit()):
             self._refuse(HTTPStatus.LENGTH_REQUIRED, "expected a Content-Length")
@@ -230,7 +232,7 @@ class _Handler(BaseHTTPRequestHandler):
         return int(length)
 
     def _refuse(self, status: HTTPStatus, text: str) -> None:
-        """Answers and ends the connection, for nobody knows where the next request begins."""
+        """Answer with an error and close the connection: the next request's start is unknown."""
         self.close_connection = True
         self._answer(Response(status=status, body=f"{text}\n".encode()))
 
@@ -244,22 +246,22 @@ class _Handler(BaseHTTPRequestHandler):
         lines = [f"HTTP/1.1 {response.status.value} {response.status.phrase}"]
         lines += [f"{name}: {value}" for name, value in headers.items()]
         body = b"" if self.command == "HEAD" else response.body
-        # In one piece, so that no delayed ACK comes in between.
+        # One write, so that no delayed ACK separates headers and body.
         self.wfile.write("\r\n".join((*lines, "", "")).encode() + body)
-        self._rest()
+        self._set_idle()
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """What http.server cannot read, answered in our form."""
+        """Answer a request that http.server cannot parse, in the form of this server's errors."""
         del explain
         self.command = getattr(self, "command", None) or "GET"
         self._refuse(HTTPStatus(code), message or HTTPStatus(code).phrase)
 
-    def _rest(self) -> None:
+    def _set_idle(self) -> None:
         seconds = self.server.bounds.idle_seconds
         self.server.connections.allow(self.connection, seconds=seconds, is_idle=True)
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base's name
-        """Each review is logged by who answers it."""
+        """Log nothing here; Reviews logs each review."""
 
 
 def _listener(host: str, port: int) -> socket.socket:
