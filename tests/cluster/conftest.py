@@ -1,4 +1,4 @@
-"""An API server for each test, and one that answers every request alike."""
+"""Fixtures: a simulated API server, and a server that gives every request the same answer."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A request ends within its time and its bytes, whatever the server sends."""
+"""A request ends within its bounds of time and bytes, whatever the server sends."""
 
 import itertools
 from collections.abc import Callable, Iterable
@@ -21,7 +21,7 @@ Answer = Callable[[], Iterable[bytes]]
 
 
 def outcome_of(request: Callable[[], object]) -> object:
-    """What a request returns or raises; it must do either, in whatever time."""
+    """Return the result or the error of a request, which must end within a minute."""
     found: list[object] = []
 
     def run() -> None:
@@ -53,9 +53,7 @@ def outcome_of(request: Callable[[], object]) -> object:
     ],
     ids=["status", "header", "body", "chunks", "chunk-size", "until-closed", "error", "continue"],
 )
-def test_a_server_that_drips_bytes_does_not_outlast_the_time(
-    tmp_path: Path, answer: Answer
-) -> None:
+def test_response_that_drips_bytes_times_out(tmp_path: Path, answer: Answer) -> None:
     with served(answer, pause_seconds=0.05) as server:
         api = Api(server.kubeconfig(tmp_path))
         api.connect()
@@ -66,7 +64,7 @@ def test_a_server_that_drips_bytes_does_not_outlast_the_time(
     assert len(server.requests) == 1
 
 
-def test_a_watch_event_that_drips_does_not_outlast_the_silence(tmp_path: Path) -> None:
+def test_watch_event_that_drips_bytes_times_out(tmp_path: Path) -> None:
     pieces = itertools.chain([CHUNKED], itertools.repeat(chunk(b'{"a":')))
     with served(lambda: pieces, pause_seconds=0.05) as server:
         api = Api(server.kubeconfig(tmp_path))
@@ -81,7 +79,7 @@ def test_a_watch_event_that_drips_does_not_outlast_the_silence(tmp_path: Path) -
     assert str(outcome) == f"WATCH {SLICES_PATH}: no answer within the time"
 
 
-def test_events_may_come_for_longer_than_the_silence(tmp_path: Path) -> None:
+def test_watch_with_regular_events_outlives_the_silence_limit(tmp_path: Path) -> None:
     event = chunk(b'{"type": "BOOKMARK"}\n')
     pieces = [CHUNKED, *[event] * 20, chunk(b"")]
     with served(lambda: pieces, pause_seconds=0.15) as server:
@@ -103,7 +101,7 @@ def test_events_may_come_for_longer_than_the_silence(tmp_path: Path) -> None:
     ],
     ids=["length", "chunks", "one-chunk", "until-closed"],
 )
-def test_an_answer_without_end_is_refused_after_a_bounded_number_of_bytes(
+def test_endless_response_is_rejected_after_bounded_bytes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: Answer
 ) -> None:
     monkeypatch.setattr(transport, "_MOST_ANSWER_BYTES", MIB)
@@ -114,12 +112,12 @@ def test_an_answer_without_end_is_refused_after_a_bounded_number_of_bytes(
 
     assert isinstance(outcome, UnreadableError)
     assert str(outcome).endswith(f"answer: found more than {MIB} bytes")
-    assert server.bytes_sent < 20 * MIB  # what lies in sockets' buffers included
+    assert server.bytes_sent < 20 * MIB  # includes bytes in the sockets' buffers
     assert len(server.requests) == 1
 
 
 @pytest.mark.parametrize("size", [65536, 1])
-def test_a_watch_event_without_end_is_refused_after_a_bounded_number_of_bytes(
+def test_endless_watch_event_is_rejected_after_bounded_bytes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
 ) -> None:
     monkeypatch.setattr(watch_stream, "_MOST_EVENT_BYTES", MIB)
@@ -137,7 +135,7 @@ def test_a_watch_event_without_end_is_refused_after_a_bounded_number_of_bytes(
     assert server.bytes_sent < 20 * MIB
 
 
-def test_of_an_error_only_the_beginning_is_read(tmp_path: Path) -> None:
+def test_only_the_beginning_of_an_error_response_is_read(tmp_path: Path) -> None:
     pieces = [head(f"Content-Length: {10**13}", status=500), *[b"no! " * 16384] * 10_000]
     with served(lambda: pieces) as server:
         api = Api(server.kubeconfig(tmp_path))
@@ -148,7 +146,7 @@ def test_of_an_error_only_the_beginning_is_read(tmp_path: Path) -> None:
     assert server.bytes_sent < 20 * MIB
 
 
-def test_of_a_secret_that_is_cut_in_two_nothing_is_shown(tmp_path: Path) -> None:
+def test_secret_cut_in_two_is_not_shown(tmp_path: Path) -> None:
     text = b"said" + b" " * 65500 + b"Bearer s3cr3t-t0k3n-that-is-longer-than-the-rest-of-the-text"
     pieces = [head(f"Content-Length: {10**6}", status=500), text, b" " * 65536]
     with served(lambda: pieces) as server:
@@ -160,9 +158,7 @@ def test_of_a_secret_that_is_cut_in_two_nothing_is_shown(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("nested", [b'{"a":' * 200 + b"1" + b"}" * 200, b"[" * 100_000])
-def test_what_nests_too_deeply_is_unreadable_in_answers_and_in_events(
-    tmp_path: Path, nested: bytes
-) -> None:
+def test_deeply_nested_responses_and_events_are_unreadable(tmp_path: Path, nested: bytes) -> None:
     with served(lambda: [CHUNKED, chunk(nested + b"\n"), chunk(b"")]) as server:
         api = Api(server.kubeconfig(tmp_path))
 
@@ -175,7 +171,7 @@ def test_what_nests_too_deeply_is_unreadable_in_answers_and_in_events(
             list(stream)
 
 
-def test_a_deep_message_of_an_error_is_an_error_like_others(tmp_path: Path) -> None:
+def test_error_with_deeply_nested_message_keeps_its_status(tmp_path: Path) -> None:
     body = b'{"message": ' + b"[" * 30_000
     with served(lambda: [head(f"Content-Length: {len(body)}", status=422), body]) as server:
         api = Api(server.kubeconfig(tmp_path))

@@ -1,4 +1,4 @@
-"""The status of our devices over HTTP, as the rules of server-side apply leave it."""
+"""Device status in ResourceClaims over HTTP, under the rules of server-side apply."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -35,7 +35,7 @@ THEIRS = {"driver": "nic.example.com", "pool": "nics", "device": "nic-0"}
 
 
 def not_granted(verbs: str) -> str:
-    """What a 1.36 API server says to a plugin without the granular right."""
+    """Return the error of a 1.36 API server to a plugin without the granular right."""
     return (
         'ResourceClaim.resource.k8s.io "a" is invalid: status.devices: Forbidden: changing'
         f' status.devices requires resource="resourceclaims/driver", verb="[{verbs}]" permission:'
@@ -44,7 +44,7 @@ def not_granted(verbs: str) -> str:
 
 
 def allocated(api: Api, *, name: str = "a") -> ClaimRef:
-    """A claim with a share of our card and another driver's network card."""
+    """Create a claim with a share of our card and a network card of another driver."""
     wanted = [{"name": each, "exactly": {"deviceClassName": each}} for each in ("gpu", "nic")]
     body = {
         "apiVersion": "resource.k8s.io/v1",
@@ -89,25 +89,23 @@ def apply_theirs(api: Api, ref: ClaimRef, data: Json) -> None:
 
 
 def replaced(api: Api) -> ClaimRef:
-    """A claim that is deleted, and another one of its name is there."""
+    """Delete a claim, create another one with the same name, and return the deleted one."""
     old = allocated(api)
-    taken_back(api)
+    deallocate(api)
     api.call("DELETE", f"{CLAIMS}/a")
     allocated(api)
     return old
 
 
-def taken_back(api: Api) -> None:
-    """The claim is deallocated."""
+def deallocate(api: Api) -> None:
+    """Remove the claim's allocation."""
     stored = api.call("GET", f"{CLAIMS}/a")
     stored["status"].pop("reservedFor", None)
     stored["status"].pop("allocation")
     api.call("PUT", f"{CLAIMS}/a/status", body=stored)
 
 
-def test_the_entries_stand_in_the_status_and_the_allocation_stays(
-    api: Api, resource_api: ResourceApi
-) -> None:
+def test_write_adds_entries_and_keeps_the_allocation(api: Api, resource_api: ResourceApi) -> None:
     ref = allocated(api)
     before = stored_status(api)
 
@@ -117,7 +115,7 @@ def test_the_entries_stand_in_the_status_and_the_allocation_stays(
     assert stored_status(api) == {**before, "devices": entries()}
 
 
-def test_changed_limits_take_the_place_of_the_old_ones(api: Api, resource_api: ResourceApi) -> None:
+def test_changed_limits_replace_the_old_ones(api: Api, resource_api: ResourceApi) -> None:
     ref = allocated(api)
     claim_status = ClaimStatus(resource_api)
     claim_status.write(ref, entries(vram_gib=24))
@@ -127,7 +125,9 @@ def test_changed_limits_take_the_place_of_the_old_ones(api: Api, resource_api: R
     assert stored_status(api)["devices"] == entries(vram_gib=20)
 
 
-def test_the_same_entries_again_change_nothing(api: Api, resource_api: ResourceApi) -> None:
+def test_writing_the_same_entries_again_changes_nothing(
+    api: Api, resource_api: ResourceApi
+) -> None:
     ref = allocated(api)
     claim_status = ClaimStatus(resource_api)
     claim_status.write(ref, entries())
@@ -138,7 +138,7 @@ def test_the_same_entries_again_change_nothing(api: Api, resource_api: ResourceA
     assert api.call("GET", f"{CLAIMS}/a") == before
 
 
-def test_two_drivers_entries_stand_side_by_side(api: Api, resource_api: ResourceApi) -> None:
+def test_entries_of_two_drivers_coexist(api: Api, resource_api: ResourceApi) -> None:
     ref = allocated(api)
     claim_status = ClaimStatus(resource_api)
     claim_status.write(ref, entries())
@@ -153,9 +153,7 @@ def test_two_drivers_entries_stand_side_by_side(api: Api, resource_api: Resource
     assert by_driver["nic.example.com"]["data"] == {"mac": "02:00:00:00:00:02"}
 
 
-def test_the_entries_stay_until_the_claim_is_deallocated(
-    api: Api, resource_api: ResourceApi
-) -> None:
+def test_entries_stay_until_the_claim_is_deallocated(api: Api, resource_api: ResourceApi) -> None:
     ref = allocated(api)
     ClaimStatus(resource_api).write(ref, entries())
     stored = api.call("GET", f"{CLAIMS}/a")
@@ -163,7 +161,7 @@ def test_the_entries_stay_until_the_claim_is_deallocated(
     api.call("PUT", f"{CLAIMS}/a/status", body=stored)
     unused = stored_status(api)
 
-    taken_back(api)
+    deallocate(api)
 
     assert unused["devices"] == entries()
     assert "devices" not in stored_status(api)
@@ -176,12 +174,12 @@ def missing_claim(api: Api) -> ClaimRef:
 
 def deallocated(api: Api) -> ClaimRef:
     ref = allocated(api)
-    taken_back(api)
+    deallocate(api)
     return ref
 
 
 @pytest.mark.parametrize("lost", [missing_claim, replaced, deallocated])
-def test_a_claim_that_no_longer_has_the_devices_is_not_written(
+def test_claim_that_lost_its_devices_is_not_written(
     api: Api, resource_api: ResourceApi, lost: Callable[[Api], ClaimRef]
 ) -> None:
     ref = lost(api)
@@ -192,7 +190,7 @@ def test_a_claim_that_no_longer_has_the_devices_is_not_written(
     assert "devices" not in stored_status(api)
 
 
-def test_a_refusal_of_the_uid_as_immutable_is_no_fault_either(
+def test_rejection_of_an_immutable_uid_counts_as_claim_gone(
     server: ApiServer, api: Api, resource_api: ResourceApi
 ) -> None:
     ref = replaced(api)
@@ -213,7 +211,7 @@ def test_a_refusal_of_the_uid_as_immutable_is_no_fault_either(
         (Refuse(422, not_granted("arbitrary-node:patch")), "a token bound to a pod"),
     ],
 )
-def test_a_missing_right_is_named(
+def test_missing_right_is_named(
     server: ApiServer, api: Api, resource_api: ResourceApi, refusal: Refuse, right: str
 ) -> None:
     ref = allocated(api)
@@ -226,7 +224,7 @@ def test_a_missing_right_is_named(
 
 
 @pytest.mark.parametrize("fault", [Refuse(409), Refuse(422), Refuse(500), Refuse(429), Cut()])
-def test_any_other_fault_is_retryable(
+def test_other_faults_are_retryable(
     server: ApiServer, api: Api, resource_api: ResourceApi, fault: Refuse | Cut
 ) -> None:
     ref = allocated(api)
@@ -238,7 +236,7 @@ def test_any_other_fault_is_retryable(
     assert not isinstance(raised.value, MissingRightError)
 
 
-def test_what_the_api_server_would_never_take_is_retryable_and_said(
+def test_permanently_invalid_entries_are_retryable_and_reported(
     api: Api, resource_api: ResourceApi
 ) -> None:
     ref = allocated(api)
@@ -248,7 +246,7 @@ def test_what_the_api_server_would_never_take_is_retryable_and_said(
         ClaimStatus(resource_api).write(ref, [{**entry, "conditions": [{"type": "Ready"}]}])
 
 
-def test_a_report_to_an_api_server_that_is_away_returns_at_once_and_arrives_later(
+def test_status_report_during_an_outage_returns_at_once_and_arrives_later(
     server: ApiServer, api: Api, resource_api: ResourceApi
 ) -> None:
     ref = allocated(api)

@@ -1,4 +1,4 @@
-"""A look at a cluster asks for what it wants to know, and changes nothing."""
+"""The cluster probe reads objects, rights and feature gates without changing anything."""
 
 from pathlib import Path
 from typing import Any
@@ -25,20 +25,18 @@ DRIVER_STATUS = Right(
     purpose="",
 )
 SELF = "POST /apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
-OTHERS = "POST /apis/authorization.k8s.io/v1/subjectaccessreviews"
+SUBJECT = "POST /apis/authorization.k8s.io/v1/subjectaccessreviews"
 
 
-def test_an_object_is_there_or_not_and_a_missing_right_is_neither(
-    server: ApiServer, api: Api
-) -> None:
-    survey = ClusterProbe(api)
+def test_missing_object_is_none_and_missing_right_is_an_error(server: ApiServer, api: Api) -> None:
+    probe = ClusterProbe(api)
 
-    assert survey.find("/api/v1/namespaces/nowhere") is None
-    assert survey.items("/api/v1/namespaces") is not None
-    assert survey.items("/apis/tensor-fusion.ai/v1/gpupools") is None
+    assert probe.find("/api/v1/namespaces/nowhere") is None
+    assert probe.items("/api/v1/namespaces") is not None
+    assert probe.items("/apis/tensor-fusion.ai/v1/gpupools") is None
     server.faults.add("get", "namespaces", Refuse(403))
     with pytest.raises(StatusError, match="403"):
-        survey.find("/api/v1/namespaces/default")
+        probe.find("/api/v1/namespaces/default")
 
 
 @pytest.mark.parametrize(
@@ -50,29 +48,29 @@ def test_an_object_is_there_or_not_and_a_missing_right_is_neither(
         ({"DRAConsumableCapacity", "DRADeviceTaints"}, [Level.PROBLEM, Level.NOTE]),
     ],
 )
-def test_gates_show_in_what_would_have_been_stored_and_nothing_is_stored(
+def test_dry_run_shows_feature_gates_and_stores_nothing(
     off: set[str], levels: list[Level], tmp_path: Path
 ) -> None:
     with ApiServer(gates=DEFAULT_GATES - off) as server:
         resource_api = ResourceApi(Api(server.kubeconfig(tmp_path / "kubeconfig")))
-        survey, sent = ClusterProbe(resource_api.api), gates.trial_slice("node-01")
+        probe, sent = ClusterProbe(resource_api.api), gates.trial_slice("node-01")
         kind = {"apiVersion": resource_api.api_version(), "kind": "ResourceSlice"}
 
-        stored = survey.tried(resource_api.slices(), {**kind, **sent})
+        stored = probe.tried(resource_api.slices(), {**kind, **sent})
 
         assert [f.level for f in gates.kept_of_slice(sent, stored)] == levels
-        assert survey.items(resource_api.slices()) == []
+        assert probe.items(resource_api.slices()) == []
 
 
 def review(*, allowed: bool) -> dict[str, Any]:
     return {"status": {"allowed": allowed, "reason": "" if allowed else "no binding"}}
 
 
-def test_a_right_is_asked_for_as_rbac_names_it(tmp_path: Path) -> None:
+def test_access_review_splits_resource_and_subresource(tmp_path: Path) -> None:
     with served({SELF: review(allowed=True)}) as canned:
-        survey = ClusterProbe(Api(canned.kubeconfig(tmp_path / "kubeconfig")))
+        probe = ClusterProbe(Api(canned.kubeconfig(tmp_path / "kubeconfig")))
 
-        answer = survey.answers(DRIVER_STATUS, service_account=None)
+        answer = probe.answers(DRIVER_STATUS, service_account=None)
 
     assert answer.allowed
     ((_, body),) = canned.asked
@@ -85,11 +83,11 @@ def test_a_right_is_asked_for_as_rbac_names_it(tmp_path: Path) -> None:
     }
 
 
-def test_others_are_asked_about_by_the_name_and_groups_of_their_account(tmp_path: Path) -> None:
-    with served({OTHERS: review(allowed=False)}) as canned:
-        survey = ClusterProbe(Api(canned.kubeconfig(tmp_path / "kubeconfig")))
+def test_access_review_of_a_service_account_names_its_user_and_groups(tmp_path: Path) -> None:
+    with served({SUBJECT: review(allowed=False)}) as canned:
+        probe = ClusterProbe(Api(canned.kubeconfig(tmp_path / "kubeconfig")))
 
-        answer = survey.answers(DRIVER_STATUS, service_account=("gpu", "node-plugin"))
+        answer = probe.answers(DRIVER_STATUS, service_account=("gpu", "node-plugin"))
 
     assert (answer.allowed, answer.reason) == (False, "no binding")
     ((_, body),) = canned.asked
@@ -97,9 +95,9 @@ def test_others_are_asked_about_by_the_name_and_groups_of_their_account(tmp_path
     assert "system:serviceaccounts:gpu" in body["spec"]["groups"]
 
 
-def test_an_answer_without_a_verdict_is_none(tmp_path: Path) -> None:
+def test_access_review_without_a_verdict_is_an_error(tmp_path: Path) -> None:
     with served({SELF: {"status": {}}}) as canned:
-        survey = ClusterProbe(Api(canned.kubeconfig(tmp_path / "kubeconfig")))
+        probe = ClusterProbe(Api(canned.kubeconfig(tmp_path / "kubeconfig")))
 
         with pytest.raises(RetryableError, match=r"status\.allowed"):
-            survey.answers(DRIVER_STATUS, service_account=None)
+            probe.answers(DRIVER_STATUS, service_account=None)

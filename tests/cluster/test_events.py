@@ -1,4 +1,4 @@
-"""Events on the Node: one for each thing to say, and never in the way."""
+"""Events on the Node: no repetitions, and failures never disturb the caller."""
 
 from typing import Any
 
@@ -40,7 +40,7 @@ def setup(server: ApiServer, api: Api) -> Setup:
     return Setup(server, api)
 
 
-def test_a_warning_is_found_at_its_node(setup: Setup) -> None:
+def test_warning_is_written_about_its_node(setup: Setup) -> None:
     node = setup.create_node()
 
     assert setup.events.warn("GPUPoolInvalid", "GPUPool prod: found none of this name")
@@ -55,7 +55,7 @@ def test_a_warning_is_found_at_its_node(setup: Setup) -> None:
     assert event["reportingComponent"] == "tensor-fusion.ai.dra-driver"
 
 
-def test_good_news_is_no_warning(setup: Setup) -> None:
+def test_note_is_a_normal_event(setup: Setup) -> None:
     setup.create_node()
 
     setup.events.note("GPURecovered", "gpu-1 is healthy again")
@@ -65,7 +65,7 @@ def test_good_news_is_no_warning(setup: Setup) -> None:
     assert event["action"] == "ServeGPUs"
 
 
-def test_the_same_is_not_said_again_within_ten_minutes(setup: Setup) -> None:
+def test_same_event_is_not_repeated_within_ten_minutes(setup: Setup) -> None:
     setup.create_node()
     setup.events.warn("GPUPoolInvalid", "a")
     setup.clock.now = 599
@@ -79,7 +79,7 @@ def test_the_same_is_not_said_again_within_ten_minutes(setup: Setup) -> None:
     assert sorted(event["message"] for event in setup.written()) == ["a", "a", "b"]
 
 
-def test_a_long_message_is_cut_to_what_the_api_takes(setup: Setup) -> None:
+def test_long_message_is_cut_to_the_api_limit(setup: Setup) -> None:
     setup.create_node()
 
     setup.events.warn("GPUPoolInvalid", "x" + "ä" * 1000)
@@ -88,7 +88,7 @@ def test_a_long_message_is_cut_to_what_the_api_takes(setup: Setup) -> None:
     assert event["message"] == "x" + "ä" * 511
 
 
-def test_what_cannot_be_written_is_one_line_and_may_be_written_the_next_time(
+def test_failed_write_is_logged_once_and_retried_by_the_next_call(
     server: ApiServer, setup: Setup
 ) -> None:
     setup.create_node()
@@ -105,7 +105,7 @@ def test_what_cannot_be_written_is_one_line_and_may_be_written_the_next_time(
     assert len(setup.written()) == 1
 
 
-def test_without_a_node_object_nothing_is_written_and_nothing_raised(setup: Setup) -> None:
+def test_missing_node_object_is_logged_and_nothing_is_raised(setup: Setup) -> None:
     with capture_logs() as logs:
         setup.events.warn("GPUPoolInvalid", "a")
 
@@ -113,7 +113,7 @@ def test_without_a_node_object_nothing_is_written_and_nothing_raised(setup: Setu
     assert setup.written() == []
 
 
-def test_a_note_is_one_printable_line(setup: Setup) -> None:
+def test_message_is_one_printable_line(setup: Setup) -> None:
     setup.create_node()
 
     setup.events.warn("GPUUnhealthy", "pool a\nb \x1b[31m")
@@ -122,7 +122,7 @@ def test_a_note_is_one_printable_line(setup: Setup) -> None:
     assert event["message"] == r"pool a\nb \x1b[31m"
 
 
-def test_a_pause_that_the_server_asks_for_is_kept(server: ApiServer, setup: Setup) -> None:
+def test_retry_after_pauses_all_events(server: ApiServer, setup: Setup) -> None:
     setup.create_node()
     server.faults.add("create", "events", Refuse(429, "slow down", 60), times=1)
 

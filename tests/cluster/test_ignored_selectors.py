@@ -1,4 +1,4 @@
-"""A server, or a proxy before it, that does not know field selectors leads to nothing foreign."""
+"""Foreign objects are ignored even if the server or a proxy ignores field selectors."""
 
 import copy
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ from tests.support.canned_api import CannedApi
 
 
 def stored(name: str, **spec: Any) -> dict[str, Any]:
-    """A slice of the node, but for what spec says."""
+    """Return a stored slice of the node; the arguments replace fields of its spec."""
     item: Any = copy.deepcopy(dict(a_slice()))
     item["metadata"] |= {"name": name, "uid": f"uid-of-{name}", "resourceVersion": "5"}
     item["spec"] |= spec
@@ -28,13 +28,13 @@ def stored(name: str, **spec: Any) -> dict[str, Any]:
 
 
 OWN = stored("own")
-OF_OTHERS = [
+FOREIGN = [
     stored("of-another-driver", driver="gpu.nvidia.com"),
     stored("of-another-node", nodeName="node-99"),
     {"metadata": {"name": "of-all-nodes"}, "spec": {"driver": "x", "allNodes": True}},
     {"metadata": {"name": "of-nobody"}},
 ]
-LISTED = {"metadata": {"resourceVersion": "7"}, "items": [*OF_OTHERS, OWN]}
+LISTED = {"metadata": {"resourceVersion": "7"}, "items": [*FOREIGN, OWN]}
 
 
 @pytest.fixture
@@ -47,9 +47,7 @@ def server() -> Iterator[CannedApi]:
         yield running
 
 
-def test_slices_of_others_are_left_out_and_this_is_said_once(
-    server: CannedApi, tmp_path: Path
-) -> None:
+def test_foreign_slices_are_ignored_and_logged_once(server: CannedApi, tmp_path: Path) -> None:
     slices = Slices(
         ResourceApi(Api(server.kubeconfig(tmp_path / "kubeconfig"))), node_name=NODE.name
     )
@@ -59,10 +57,12 @@ def test_slices_of_others_are_left_out_and_this_is_said_once(
 
     assert found == [[OWN], [OWN]]
     assert [line["event"] for line in logs] == ["foreign_slices_ignored"]
-    assert logs[0]["slices"] == len(OF_OTHERS)
+    assert logs[0]["slices"] == len(FOREIGN)
 
 
-def test_events_of_others_slices_wake_nobody(server: CannedApi, tmp_path: Path) -> None:
+def test_events_of_foreign_slices_do_not_trigger_a_change(
+    server: CannedApi, tmp_path: Path
+) -> None:
     resource_api = ResourceApi(Api(server.kubeconfig(tmp_path / "kubeconfig")))
     woken: list[str] = []
     watch = SliceWatch(
@@ -73,18 +73,18 @@ def test_events_of_others_slices_wake_nobody(server: CannedApi, tmp_path: Path) 
         concerns=Slices(resource_api, node_name=NODE.name).is_of_node,
     )
 
-    for item in [*OF_OTHERS, OWN]:
+    for item in [*FOREIGN, OWN]:
         watch._on_event("MODIFIED", item)
 
     assert woken == ["changed"]
 
 
-def test_of_a_name_only_that_object_is_kept(tmp_path: Path) -> None:
+def test_cache_for_one_name_keeps_only_that_object(tmp_path: Path) -> None:
     nodes = [{"metadata": {"name": name}} for name in ("another", "mine")]
     path = "/api/v1/nodes"
-    following = ObjectCache(Api(tmp_path / "unused"), path, name="mine", on_change=lambda: None)
+    cache = ObjectCache(Api(tmp_path / "unused"), path, name="mine", on_change=lambda: None)
 
-    following._listed(nodes)
-    following._changed("MODIFIED", {"metadata": {"name": "another", "labels": {"a": "b"}}})
+    cache._listed(nodes)
+    cache._changed("MODIFIED", {"metadata": {"name": "another", "labels": {"a": "b"}}})
 
-    assert following.items() == (nodes[1],)
+    assert cache.items() == (nodes[1],)

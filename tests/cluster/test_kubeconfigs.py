@@ -1,4 +1,4 @@
-"""When a kubeconfig is read again, and what a broken one costs."""
+"""Rereading of kubeconfigs, and errors of broken ones."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from tensorfusion_dra.core.errors import InputError, RetryableError
 from tests.support.answers import SLICES_PATH, Answers, failing
 
 
-def test_a_token_that_is_refused_is_read_again(answers: Answers, tmp_path: Path) -> None:
+def test_rejected_token_is_read_again(answers: Answers, tmp_path: Path) -> None:
     api = Api(answers.kubeconfig(tmp_path, "first-token"))
     api.call("GET", SLICES_PATH)
     answers.kubeconfig(tmp_path, "second-token")
@@ -22,7 +22,7 @@ def test_a_token_that_is_refused_is_read_again(answers: Answers, tmp_path: Path)
     assert answers.tokens == ["Bearer first-token", "Bearer first-token", "Bearer second-token"]
 
 
-def test_a_kubeconfig_that_breaks_later_is_waited_for(answers: Answers, tmp_path: Path) -> None:
+def test_kubeconfig_that_breaks_later_is_retryable(answers: Answers, tmp_path: Path) -> None:
     path = answers.kubeconfig(tmp_path, "first-token")
     api = Api(path)
     api.call("GET", SLICES_PATH)
@@ -34,7 +34,7 @@ def test_a_kubeconfig_that_breaks_later_is_waited_for(answers: Answers, tmp_path
         api.call("GET", SLICES_PATH)
 
 
-def test_a_kubeconfig_that_is_broken_at_first_is_bad_input(tmp_path: Path) -> None:
+def test_kubeconfig_that_is_broken_at_first_is_an_input_error(tmp_path: Path) -> None:
     (tmp_path / "kubeconfig").write_text("{")
 
     with pytest.raises(InputError, match="kubeconfig"):

@@ -1,4 +1,4 @@
-"""What an API server or a proxy can say that is no answer, and what is told of it."""
+"""Malformed answers of an API server or a proxy are retried and logged without secrets."""
 
 import json
 from pathlib import Path
@@ -37,7 +37,7 @@ JWT = "eyJhbGciOiJSUzI1NiIsImtpZCI6IjEifQ.eyJzdWIiOiJzeXN0ZW0ifQ.c2lnbmF0dXJl"
         (b"y" * 10_000, "y" * 297 + "..."),
     ],
 )
-def test_what_a_server_says_is_one_printable_line_without_secrets(
+def test_server_error_text_is_one_printable_line_without_secrets(
     answers: Answers, tmp_path: Path, body: bytes, expected: str
 ) -> None:
     api = Api(answers.kubeconfig(tmp_path, TOKEN))
@@ -49,7 +49,7 @@ def test_what_a_server_says_is_one_printable_line_without_secrets(
 @pytest.mark.parametrize(
     "body", [b"<html>proxy</html>", b"[]", b'"text"', b"null", b"\xff", b"", b"[" * 2000]
 )
-def test_what_is_no_object_is_a_failure_that_passes(
+def test_response_that_is_not_an_object_is_retryable(
     answers: Answers, tmp_path: Path, body: bytes
 ) -> None:
     api = Api(answers.kubeconfig(tmp_path, TOKEN))
@@ -70,9 +70,7 @@ MALFORMED: list[Any] = [
 
 
 @pytest.mark.parametrize("spec", [{}, {"spec": []}, {"spec": None}])
-def test_a_slice_that_names_no_driver_is_somebody_elses(
-    answers: Answers, tmp_path: Path, spec: Any
-) -> None:
+def test_slice_without_a_driver_is_foreign(answers: Answers, tmp_path: Path, spec: Any) -> None:
     resource_api = ResourceApi(Api(answers.kubeconfig(tmp_path, TOKEN)))
     answers.body = json.dumps({"versions": [{"version": "v1"}]}).encode()
     resource_api.version()
@@ -83,7 +81,7 @@ def test_a_slice_that_names_no_driver_is_somebody_elses(
 
 
 @pytest.mark.parametrize("document", MALFORMED)
-def test_malformed_lists_are_failures_that_pass(
+def test_malformed_lists_are_retried(
     answers: Answers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, document: Any
 ) -> None:
     monkeypatch.setattr(watch, "_FIRST_DELAY_SECONDS", 0.01)
@@ -124,7 +122,7 @@ def test_malformed_lists_are_failures_that_pass(
         [],
     ],
 )
-def test_malformed_events_end_the_watch_and_not_the_process(line: Any) -> None:
+def test_malformed_events_end_the_watch_but_not_the_process(line: Any) -> None:
     try:
         version = watch._version_of(line) if isinstance(line, dict) else ""
     except RetryableError:

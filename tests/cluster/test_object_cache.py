@@ -1,4 +1,4 @@
-"""GPUPools and the Node as a watch tells them, over HTTP."""
+"""Caches of GPUPools and Nodes, filled by a watch over HTTP."""
 
 import time
 from collections.abc import Iterator
@@ -40,7 +40,7 @@ def client(server: ApiServer) -> Client:
     return Client(server.url)
 
 
-class Woken:
+class Changes:
     count = 0
 
     def wake(self) -> None:
@@ -59,58 +59,56 @@ def following(found: ObjectCache) -> Iterator[ObjectCache]:
     assert not thread.is_alive()
 
 
-def known(found: ObjectCache) -> list[str] | None:
+def cached_names(found: ObjectCache) -> list[str] | None:
     try:
         return sorted(item["metadata"]["name"] for item in found.items())
     except (RetryableError, InputError):
         return None
 
 
-def test_objects_are_added_changed_and_deleted_as_the_server_tells(
-    api: Api, client: Client
-) -> None:
+def test_cache_follows_additions_changes_and_deletions(api: Api, client: Client) -> None:
     stored = client.create(GPUPOOLS, POOL)
-    woken = Woken()
-    with following(object_cache.gpupools(api, on_change=woken.wake)) as pools:
-        assert eventually(lambda: known(pools) == ["prod"])
+    changes = Changes()
+    with following(object_cache.gpupools(api, on_change=changes.wake)) as pools:
+        assert eventually(lambda: cached_names(pools) == ["prod"])
         assert pools.items()[0]["spec"] == POOL["spec"]
         client.create(GPUPOOLS, OTHER)
-        assert eventually(lambda: known(pools) == ["other", "prod"])
+        assert eventually(lambda: cached_names(pools) == ["other", "prod"])
         client.replace(GPUPOOLS, {**stored, "spec": {"qosConfig": {"defaultQoS": "low"}}})
         assert eventually(lambda: "low" in str(pools.items()))
         client.delete(GPUPOOLS, "other")
 
-        assert eventually(lambda: known(pools) == ["prod"])
-        assert woken.count == 4
+        assert eventually(lambda: cached_names(pools) == ["prod"])
+        assert changes.count == 4
 
 
-def test_of_a_name_only_that_object_is_known(api: Api, client: Client) -> None:
+def test_cache_for_one_name_ignores_other_objects(api: Api, client: Client) -> None:
     client.create(GPUPOOLS, OTHER)
     with following(object_cache.gpupools(api, name="prod", on_change=lambda: None)) as pools:
-        assert eventually(lambda: known(pools) == [])
+        assert eventually(lambda: cached_names(pools) == [])
         client.create(GPUPOOLS, POOL)
 
-        assert eventually(lambda: known(pools) == ["prod"])
+        assert eventually(lambda: cached_names(pools) == ["prod"])
 
 
-def test_the_labels_of_a_node_are_followed(api: Api, client: Client) -> None:
+def test_node_label_changes_are_cached(api: Api, client: Client) -> None:
     node = client.create(NODES, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n"}})
     with following(object_cache.nodes(api, name="n", on_change=lambda: None)) as nodes:
-        assert eventually(lambda: known(nodes) == ["n"])
+        assert eventually(lambda: cached_names(nodes) == ["n"])
 
         client.patch(NODES, node, {"metadata": {"labels": {"pool": "prod"}}})
 
         assert eventually(lambda: nodes.items()[0]["metadata"].get("labels") == {"pool": "prod"})
 
 
-def test_nothing_is_known_before_the_server_has_answered(api: Api) -> None:
+def test_items_are_unavailable_before_the_first_list(api: Api) -> None:
     pools = object_cache.gpupools(api, on_change=lambda: None)
 
     with pytest.raises(RetryableError, match="/gpupools: not listed by the API server yet"):
         pools.items()
 
 
-def test_what_was_deleted_while_the_watch_was_broken_is_gone(
+def test_object_deleted_while_the_watch_was_broken_is_removed(
     server: ApiServer, api: Api, client: Client
 ) -> None:
     client.create(GPUPOOLS, POOL)
@@ -118,49 +116,49 @@ def test_what_was_deleted_while_the_watch_was_broken_is_gone(
     with following(object_cache.gpupools(api, on_change=lambda: None)) as pools:
         client.delete(GPUPOOLS, "prod")
 
-        assert eventually(lambda: known(pools) == [])
+        assert eventually(lambda: cached_names(pools) == [])
 
 
-def test_objects_stay_while_the_server_is_away(server: ApiServer, api: Api, client: Client) -> None:
+def test_cache_keeps_objects_while_the_server_fails(
+    server: ApiServer, api: Api, client: Client
+) -> None:
     client.create(GPUPOOLS, POOL)
     with following(object_cache.gpupools(api, on_change=lambda: None)) as pools:
-        assert eventually(lambda: known(pools) == ["prod"])
+        assert eventually(lambda: cached_names(pools) == ["prod"])
         server.faults.add("list", "gpupools", Refuse(500))
         server.faults.add("watch", "gpupools", Refuse(500))
         server.forget_history("gpupools")
         time.sleep(0.5)
 
-        assert known(pools) == ["prod"]
+        assert cached_names(pools) == ["prod"]
 
 
-def test_a_server_without_the_resource_is_asked_ever_more_rarely_and_without_warnings(
+def test_missing_resource_is_polled_with_growing_delays_and_no_warnings(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     virtual = VirtualTime(hours=6)
     monkeypatch.setattr(watch, "Event", virtual.event)
     with ApiServer() as bare, capture_logs() as logs:
         api = Api(bare.kubeconfig(tmp_path / "kubeconfig"))
-        woken = Woken()
-        pools = object_cache.gpupools(api, on_change=woken.wake)
+        changes = Changes()
+        pools = object_cache.gpupools(api, on_change=changes.wake)
 
         pools.run()
 
         with pytest.raises(InputError, match="gpupools: the API server has no such resource"):
             pools.items()
-    assert 6 * 3600 / 60 <= woken.count <= 6 * 3600 / 30 + 10
+    assert 6 * 3600 / 60 <= changes.count <= 6 * 3600 / 30 + 10
     assert logs == []
 
 
-def test_a_resource_that_appears_later_is_found(
-    server: ApiServer, api: Api, client: Client
-) -> None:
+def test_resource_that_appears_later_is_found(server: ApiServer, api: Api, client: Client) -> None:
     client.create(GPUPOOLS, POOL)
     absent = server.faults.add("list", "gpupools", Refuse(404))
-    woken = Woken()
-    with following(object_cache.gpupools(api, on_change=woken.wake)) as pools:
-        assert eventually(lambda: woken.count == 1)
-        assert known(pools) is None
+    changes = Changes()
+    with following(object_cache.gpupools(api, on_change=changes.wake)) as pools:
+        assert eventually(lambda: changes.count == 1)
+        assert cached_names(pools) is None
 
         server.faults.remove(absent)
 
-        assert eventually(lambda: known(pools) == ["prod"])
+        assert eventually(lambda: cached_names(pools) == ["prod"])

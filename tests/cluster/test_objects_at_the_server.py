@@ -1,4 +1,4 @@
-"""Claims, slices and nodes over HTTP, and how faults of the server are sorted."""
+"""Claims, slices and nodes over HTTP, and the classification of the server's faults."""
 
 from pathlib import Path
 from typing import Any
@@ -45,7 +45,7 @@ def create_claim(api: Api) -> dict[str, Any]:
     return api.call("POST", path, body=CLAIM)
 
 
-def test_a_claim_is_fetched_with_every_field_it_has(api: Api, resource_api: ResourceApi) -> None:
+def test_claim_is_fetched_with_all_fields(api: Api, resource_api: ResourceApi) -> None:
     stored = create_claim(api)
     ref = ClaimRef(namespace="default", name="a", uid=stored["metadata"]["uid"])
 
@@ -54,17 +54,17 @@ def test_a_claim_is_fetched_with_every_field_it_has(api: Api, resource_api: Reso
     assert fetched == stored
 
 
-def test_a_missing_claim_is_the_claims_error(resource_api: ResourceApi) -> None:
+def test_missing_claim_is_a_claim_error(resource_api: ResourceApi) -> None:
     ref = ClaimRef(namespace="default", name="none", uid="uid")
 
     with pytest.raises(ClaimError, match=r"claim default/none: found none"):
         Claims(resource_api).fetch(ref, wait_seconds=5)
 
 
-def test_a_404_that_names_no_claim_does_not_say_that_it_is_missing(
+def test_404_without_claim_details_does_not_mean_a_missing_claim(
     server: ApiServer, resource_api: ResourceApi
 ) -> None:
-    """Such as of an API server without resource.k8s.io, or of a proxy on the way to it."""
+    """Such a 404 comes from an API server without resource.k8s.io, or from a proxy."""
     ref = ClaimRef(namespace="default", name="none", uid="uid")
     server.faults.add("get", "resourceclaims", Refuse(404, "page not found"))
 
@@ -73,7 +73,7 @@ def test_a_404_that_names_no_claim_does_not_say_that_it_is_missing(
 
 
 @pytest.mark.parametrize("fault", [Refuse(500), Refuse(429, retry_after_seconds=1), Cut()])
-def test_a_passing_fault_does_not_fail_the_claim(
+def test_transient_fault_does_not_fail_the_claim(
     server: ApiServer, api: Api, resource_api: ResourceApi, fault: Refuse | Cut
 ) -> None:
     stored = create_claim(api)
@@ -86,7 +86,7 @@ def test_a_passing_fault_does_not_fail_the_claim(
 
 
 @pytest.mark.parametrize("fault", [Refuse(500), Refuse(403, "no right"), Cut(), HalfOpen()])
-def test_a_lasting_fault_is_retryable_and_ends_within_the_time(
+def test_lasting_fault_is_retryable_and_ends_within_the_time(
     server: ApiServer, api: Api, resource_api: ResourceApi, fault: Refuse | Cut | HalfOpen
 ) -> None:
     create_claim(api)
@@ -97,7 +97,7 @@ def test_a_lasting_fault_is_retryable_and_ends_within_the_time(
         Claims(resource_api).fetch(ref, wait_seconds=0.7)
 
 
-def test_a_slice_is_created_replaced_and_deleted(resource_api: ResourceApi) -> None:
+def test_slice_is_created_replaced_and_deleted(resource_api: ResourceApi) -> None:
     slices = Slices(resource_api, node_name=NODE.name)
     created = slices.create(a_slice())
     replaced = slices.replace({**created, "spec": a_slice(generation=2)["spec"]})
@@ -110,7 +110,7 @@ def test_a_slice_is_created_replaced_and_deleted(resource_api: ResourceApi) -> N
     assert slices.fetch() == []
 
 
-def test_a_trial_is_answered_and_not_stored(resource_api: ResourceApi) -> None:
+def test_dry_run_is_answered_but_not_stored(resource_api: ResourceApi) -> None:
     slices = Slices(resource_api, node_name=NODE.name)
 
     answer = slices.create(a_slice(), trial=True)
@@ -119,13 +119,13 @@ def test_a_trial_is_answered_and_not_stored(resource_api: ResourceApi) -> None:
     assert slices.fetch() == []
 
 
-def test_other_nodes_slices_are_not_seen(resource_api: ResourceApi) -> None:
+def test_slices_of_other_nodes_are_not_fetched(resource_api: ResourceApi) -> None:
     Slices(resource_api, node_name=NODE.name).create(a_slice())
 
     assert Slices(resource_api, node_name="node-02").fetch() == []
 
 
-def test_a_slice_that_changed_meanwhile_is_neither_replaced_nor_deleted(
+def test_slice_changed_since_the_read_is_neither_replaced_nor_deleted(
     resource_api: ResourceApi,
 ) -> None:
     slices = Slices(resource_api, node_name=NODE.name)
@@ -140,7 +140,7 @@ def test_a_slice_that_changed_meanwhile_is_neither_replaced_nor_deleted(
     assert (replaced.value.status, deleted.value.status) == (409, 409)
 
 
-def test_deleting_what_is_gone_is_fine(resource_api: ResourceApi) -> None:
+def test_deleting_a_missing_slice_succeeds(resource_api: ResourceApi) -> None:
     slices = Slices(resource_api, node_name=NODE.name)
     read = slices.create(a_slice())
     slices.delete(read)
@@ -150,7 +150,7 @@ def test_deleting_what_is_gone_is_fine(resource_api: ResourceApi) -> None:
     assert slices.fetch() == []
 
 
-def test_a_server_that_serves_v1beta2_only_is_used_in_that_version(tmp_path: Path) -> None:
+def test_v1beta2_is_used_if_the_server_has_no_v1(tmp_path: Path) -> None:
     with ApiServer(resource_versions=("v1beta2",)) as server:
         api = ResourceApi(Api(server.kubeconfig(tmp_path / "kubeconfig")))
 
@@ -159,7 +159,7 @@ def test_a_server_that_serves_v1beta2_only_is_used_in_that_version(tmp_path: Pat
     assert stored["apiVersion"] == "resource.k8s.io/v1beta2"
 
 
-def test_a_server_without_either_version_is_said_and_asked_again(tmp_path: Path) -> None:
+def test_server_without_v1_and_v1beta2_is_retryable(tmp_path: Path) -> None:
     with ApiServer(resource_versions=("v1beta1",)) as server:
         api = ResourceApi(Api(server.kubeconfig(tmp_path / "kubeconfig")))
 
@@ -167,7 +167,7 @@ def test_a_server_without_either_version_is_said_and_asked_again(tmp_path: Path)
             api.version()
 
 
-def test_the_nodes_uid_is_read_and_a_missing_node_is_retryable(api: Api) -> None:
+def test_node_uid_is_read_and_missing_node_is_retryable(api: Api) -> None:
     node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE.name}}
     stored = api.call("POST", "/api/v1/nodes", body=node)
 
@@ -176,14 +176,14 @@ def test_the_nodes_uid_is_read_and_a_missing_node_is_retryable(api: Api) -> None
         Nodes(api, node_name="node-02").uid()
 
 
-def test_an_answer_that_comes_too_late_is_retryable(server: ApiServer, api: Api) -> None:
+def test_late_response_is_retryable(server: ApiServer, api: Api) -> None:
     server.faults.add("list", "nodes", Delay(1))
 
     with pytest.raises(RetryableError, match="GET /api/v1/nodes"):
         api.call("GET", "/api/v1/nodes", wait_seconds=0.2)
 
 
-def test_a_server_that_is_away_is_retryable(server: ApiServer, api: Api) -> None:
+def test_unreachable_server_is_retryable(server: ApiServer, api: Api) -> None:
     server.stop()
 
     with pytest.raises(RetryableError, match="GET /api/v1/nodes"):
@@ -191,7 +191,7 @@ def test_a_server_that_is_away_is_retryable(server: ApiServer, api: Api) -> None
 
 
 @pytest.mark.parametrize("content", [None, "", "{", "clusters: 5", "apiVersion: v1\nkind: Config"])
-def test_a_kubeconfig_that_cannot_be_used_is_bad_input(tmp_path: Path, content: str | None) -> None:
+def test_unusable_kubeconfig_is_an_input_error(tmp_path: Path, content: str | None) -> None:
     path = tmp_path / "kubeconfig"
     if content is not None:
         path.write_text(content)
@@ -210,7 +210,7 @@ def test_a_kubeconfig_that_cannot_be_used_is_bad_input(tmp_path: Path, content: 
         ([], False),
     ],
 )
-def test_a_node_is_ready_if_its_condition_says_so(
+def test_node_readiness_follows_its_ready_condition(
     api: Api, conditions: list[dict[str, str]], ready: bool
 ) -> None:
     node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "node-01"}}
@@ -219,6 +219,6 @@ def test_a_node_is_ready_if_its_condition_says_so(
     assert Nodes(api, node_name="node-01").is_ready() is ready
 
 
-def test_a_node_that_is_not_there_is_neither_ready_nor_not(api: Api) -> None:
+def test_readiness_of_a_missing_node_is_an_error(api: Api) -> None:
     with pytest.raises(RetryableError, match="404"):
         Nodes(api, node_name="node-01").is_ready()

@@ -1,4 +1,4 @@
-"""What an API server or a network can do to a call, and what it costs."""
+"""Faults of the API server and the network: errors, retries and the load they cause."""
 
 import os
 from pathlib import Path
@@ -28,7 +28,7 @@ from tests.support.virtual_time import VirtualClock, VirtualTime
 REF = ClaimRef(namespace="default", name="a", uid="uid-a")
 
 
-def test_a_server_that_says_nothing_costs_the_time_once(server: ApiServer, api: Api) -> None:
+def test_silent_server_costs_one_timeout(server: ApiServer, api: Api) -> None:
     server.faults.add("list", "resourceslices", HalfOpen())
 
     with pytest.raises(RetryableError, match=rf"^GET {SLICES_PATH}: no answer within the time$"):
@@ -37,7 +37,7 @@ def test_a_server_that_says_nothing_costs_the_time_once(server: ApiServer, api: 
     assert server.requests.count("list", "resourceslices") == 1
 
 
-def test_a_server_that_is_not_there_is_said_in_a_few_words(server: ApiServer, api: Api) -> None:
+def test_refused_connection_is_reported_briefly(server: ApiServer, api: Api) -> None:
     server.stop()
 
     with pytest.raises(RetryableError, match=rf"^GET {SLICES_PATH}: Connection refused$"):
@@ -46,7 +46,7 @@ def test_a_server_that_is_not_there_is_said_in_a_few_words(server: ApiServer, ap
     server.start()
 
 
-def test_a_connection_that_the_server_closed_meanwhile_is_no_failure(
+def test_pooled_connection_closed_by_the_server_is_not_a_failure(
     server: ApiServer, api: Api
 ) -> None:
     api.call("GET", SLICES_PATH)
@@ -57,7 +57,7 @@ def test_a_connection_that_the_server_closed_meanwhile_is_no_failure(
 
 
 @pytest.mark.parametrize("status", [429, 503])
-def test_a_server_that_asks_for_a_pause_is_heard(server: ApiServer, api: Api, status: int) -> None:
+def test_retry_after_is_passed_to_the_caller(server: ApiServer, api: Api, status: int) -> None:
     server.faults.add("list", "resourceslices", Refuse(status, "slow down", 7))
 
     error = failing(api)
@@ -66,13 +66,13 @@ def test_a_server_that_asks_for_a_pause_is_heard(server: ApiServer, api: Api, st
     assert error.after_seconds == 7
 
 
-def test_a_pause_of_a_day_is_not_kept(server: ApiServer, api: Api) -> None:
+def test_retry_after_of_a_day_is_capped(server: ApiServer, api: Api) -> None:
     server.faults.add("list", "resourceslices", Refuse(429, "", 86400))
 
     assert failing(api).after_seconds == 120
 
 
-def test_a_claim_that_is_read_in_an_overload_waits_as_asked(
+def test_claim_read_honours_retry_after(
     server: ApiServer, resource_api: ResourceApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server.faults.add("get", "resourceclaims", Refuse(429, "", 1))
@@ -84,7 +84,7 @@ def test_a_claim_that_is_read_in_an_overload_waits_as_asked(
     assert 3 <= server.requests.count("get", "resourceclaims") <= 4
 
 
-def test_a_missing_right_is_not_waited_for(server: ApiServer, resource_api: ResourceApi) -> None:
+def test_missing_right_is_not_retried(server: ApiServer, resource_api: ResourceApi) -> None:
     server.faults.add("get", "resourceclaims", Refuse(403, "no right"))
 
     with pytest.raises(RetryableError, match=r"claim default/a: .*403"):
@@ -93,7 +93,7 @@ def test_a_missing_right_is_not_waited_for(server: ApiServer, resource_api: Reso
     assert server.requests.count("get", "resourceclaims") == 1
 
 
-def test_a_claim_is_read_on_a_new_connection_when_the_old_one_is_dead(
+def test_claim_is_read_on_a_new_connection_if_the_old_one_is_dead(
     server: ApiServer, resource_api: ResourceApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(retries, "_TRY_SECONDS", 0.5)
@@ -112,7 +112,7 @@ def test_a_claim_is_read_on_a_new_connection_when_the_old_one_is_dead(
     assert Claims(resource_api).fetch(REF, wait_seconds=10) == created
 
 
-def test_a_claim_that_cannot_be_read_fails_long_before_the_kubelet_gives_up(
+def test_unreadable_claim_fails_long_before_the_kubelet_deadline(
     server: ApiServer, resource_api: ResourceApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(retries, "time", VirtualClock())
@@ -122,27 +122,25 @@ def test_a_claim_that_cannot_be_read_fails_long_before_the_kubelet_gives_up(
     with pytest.raises(RetryableError, match="no answer within the time"):
         Claims(resource_api).fetch(REF, wait_seconds=44)
 
-    # In 15 s, of which the first four pauses take at least 1.5 s and each later one a second.
+    # Within 15 s: the first four pauses take at least 1.5 s, and each later one takes a second.
     assert server.requests.count("get", "resourceclaims") <= 19
 
 
 @pytest.mark.parametrize("body", [b'{"metadata": {', b"<html>", b"[" * 2000, b"[]"])
-def test_a_claim_that_is_unreadable_is_asked_for_once(
-    answers: Answers, tmp_path: Path, body: bytes
-) -> None:
+def test_malformed_claim_is_requested_once(answers: Answers, tmp_path: Path, body: bytes) -> None:
     resource_api = ResourceApi(Api(answers.kubeconfig(tmp_path, "token")))
     answers.body = b'{"versions": [{"version": "v1"}]}'
     resource_api.version()
     answers.body = body
-    asked = len(answers.tokens)
+    requested = len(answers.tokens)
 
     with pytest.raises(UnreadableError, match=r"^claim default/a: GET .*/resourceclaims/a: found "):
         Claims(resource_api).fetch(REF, wait_seconds=30)
 
-    assert len(answers.tokens) == asked + 1
+    assert len(answers.tokens) == requested + 1
 
 
-def test_no_request_for_a_claim_may_take_longer_than_the_call_has_left(
+def test_claim_requests_respect_the_remaining_time(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     granted: list[float] = []
@@ -161,16 +159,14 @@ def test_no_request_for_a_claim_may_take_longer_than_the_call_has_left(
     assert max(granted) <= 1.25
 
 
-def test_a_call_whose_time_is_over_sends_nothing(server: ApiServer, api: Api) -> None:
+def test_call_without_remaining_time_sends_no_request(server: ApiServer, api: Api) -> None:
     with pytest.raises(RetryableError, match="no answer within the time"):
         api.call("GET", SLICES_PATH, wait_seconds=-0.1)
 
     assert server.requests.count("list", "resourceslices") == 0
 
 
-def test_slices_that_may_not_be_written_name_the_right(
-    server: ApiServer, resource_api: ResourceApi
-) -> None:
+def test_missing_right_on_slices_is_named(server: ApiServer, resource_api: ResourceApi) -> None:
     server.faults.add("list", "resourceslices", Refuse(403, "forbidden"))
 
     with pytest.raises(MissingRightError) as caught:
@@ -180,7 +176,7 @@ def test_slices_that_may_not_be_written_name_the_right(
 
 
 @pytest.mark.parametrize("fault", [Refuse(500), Refuse(403, "no right"), Refuse(429, "", 60)])
-def test_a_server_that_fails_for_six_hours_is_asked_at_most_every_fifteen_seconds(
+def test_server_failing_for_six_hours_gets_a_request_every_15_seconds_at_most(
     server: ApiServer, resource_api: ResourceApi, monkeypatch: pytest.MonkeyPatch, fault: Refuse
 ) -> None:
     virtual = VirtualTime(hours=6)
@@ -196,8 +192,8 @@ def test_a_server_that_fails_for_six_hours_is_asked_at_most_every_fifteen_second
     assert len(logs) == 1
 
 
-@pytest.mark.parametrize("ended", ["by its socket", "by its last byte", "by who reads it"])
-def test_a_watch_that_is_just_ending_can_be_cut(server: ApiServer, ended: str) -> None:
+@pytest.mark.parametrize("ended", ["by its socket", "by its last byte", "by its reader"])
+def test_watch_that_is_just_ending_can_be_cut(server: ApiServer, ended: str) -> None:
     pool = connection_from_url(server.url)
     response = pool.urlopen("GET", SLICES_PATH, preload_content=False)
     assert isinstance(response, HTTPResponse)
@@ -210,7 +206,7 @@ def test_a_watch_that_is_just_ending_can_be_cut(server: ApiServer, ended: str) -
             os.close(response.connection.sock.detach())
         case "by its last byte":
             response.drain_conn()
-        case "by who reads it":
+        case "by its reader":
             response.close()
 
     stream.cut()

@@ -31,25 +31,25 @@ def pod(api: Api, annotations: dict[str, str] | None) -> PodRef:
     return PodRef(namespace="default", name="train", uid=stored["metadata"]["uid"])
 
 
-def test_the_annotations_of_a_pod_are_read(api: Api) -> None:
+def test_annotations_of_a_pod_are_read(api: Api) -> None:
     ref = pod(api, ANNOTATIONS)
 
     assert Pods(api).annotations(ref, wait_seconds=5) == ANNOTATIONS
 
 
-def test_a_pod_without_annotations_has_none(api: Api) -> None:
+def test_pod_without_annotations_has_none(api: Api) -> None:
     ref = pod(api, None)
 
     assert Pods(api).annotations(ref, wait_seconds=5) == {}
 
 
-def test_a_pod_that_is_gone_has_none(api: Api) -> None:
+def test_missing_pod_has_no_annotations(api: Api) -> None:
     ref = PodRef(namespace="default", name="gone", uid="uid")
 
     assert Pods(api).annotations(ref, wait_seconds=5) == {}
 
 
-def test_a_pod_that_was_replaced_has_none(api: Api) -> None:
+def test_replaced_pod_has_no_annotations(api: Api) -> None:
     pod(api, ANNOTATIONS)
     earlier = PodRef(namespace="default", name="train", uid="uid-of-the-one-before")
 
@@ -57,7 +57,7 @@ def test_a_pod_that_was_replaced_has_none(api: Api) -> None:
 
 
 @pytest.mark.parametrize("fault", [Refuse(500), Refuse(429, retry_after_seconds=1), Cut()])
-def test_a_passing_fault_is_not_seen(server: ApiServer, api: Api, fault: Refuse | Cut) -> None:
+def test_transient_fault_is_retried(server: ApiServer, api: Api, fault: Refuse | Cut) -> None:
     ref = pod(api, ANNOTATIONS)
     server.faults.add("get", "pods", fault, times=2)
 
@@ -65,7 +65,7 @@ def test_a_passing_fault_is_not_seen(server: ApiServer, api: Api, fault: Refuse 
 
 
 @pytest.mark.parametrize("fault", [Refuse(500), Refuse(401), Cut(), HalfOpen()])
-def test_a_lasting_fault_is_retryable_and_ends_within_the_time(
+def test_lasting_fault_is_retryable_and_ends_within_the_time(
     server: ApiServer, api: Api, fault: Refuse | Cut | HalfOpen
 ) -> None:
     ref = pod(api, ANNOTATIONS)
@@ -75,9 +75,7 @@ def test_a_lasting_fault_is_retryable_and_ends_within_the_time(
         Pods(api).annotations(ref, wait_seconds=0.7)
 
 
-def test_a_missing_right_is_named_with_the_setting_that_makes_it_needless(
-    server: ApiServer, api: Api
-) -> None:
+def test_missing_right_error_names_the_setting_that_avoids_it(server: ApiServer, api: Api) -> None:
     ref = pod(api, ANNOTATIONS)
     server.faults.add("get", "pods", Refuse(403, "no right"))
 

@@ -1,4 +1,4 @@
-"""The driver's slices of all nodes over HTTP."""
+"""Reads of the driver's slices of all nodes, over HTTP."""
 
 import pytest
 
@@ -27,7 +27,7 @@ def pool(node: str) -> dict[str, object]:
     return {"name": f"default/{node}", "generation": 1, "resourceSliceCount": 1}
 
 
-def test_the_slices_of_every_node_and_of_this_driver_alone_are_read(
+def test_slices_of_all_nodes_but_only_of_this_driver_are_read(
     resource_api: ResourceApi,
 ) -> None:
     create(resource_api, "a", nodeName="node-a", pool=pool("node-a"))
@@ -39,11 +39,11 @@ def test_the_slices_of_every_node_and_of_this_driver_alone_are_read(
     assert sorted(item["metadata"]["name"] for item in found) == ["a", "b"]
 
 
-def test_a_cluster_without_slices_has_none(resource_api: ResourceApi) -> None:
+def test_cluster_without_slices_gives_an_empty_list(resource_api: ResourceApi) -> None:
     assert PublishedSlices(resource_api).published(wait_seconds=5) == []
 
 
-def test_a_lasting_fault_is_retryable(server: ApiServer, resource_api: ResourceApi) -> None:
+def test_lasting_fault_is_retryable(server: ApiServer, resource_api: ResourceApi) -> None:
     server.faults.add("list", "resourceslices", Refuse(500))
 
     with pytest.raises(RetryableError, match=r"^ResourceSlices: GET /apis/resource"):

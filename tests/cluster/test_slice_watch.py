@@ -1,4 +1,4 @@
-"""A watch that outlives what servers and networks do, at a bounded rate of requests."""
+"""A watch survives faults of servers and networks, at a bounded rate of requests."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,7 +18,7 @@ from tests.support.virtual_time import VirtualTime
 from tests.support.waiting import PATIENCE_SECONDS, eventually
 
 
-class Heard:
+class Callbacks:
     def __init__(self) -> None:
         self.changes = 0
         self.returns = 0
@@ -31,77 +31,77 @@ class Heard:
 
 
 @contextmanager
-def watching(resource_api: ResourceApi) -> Iterator[Heard]:
-    heard = Heard()
+def watching(resource_api: ResourceApi) -> Iterator[Callbacks]:
+    callbacks = Callbacks()
     watch = SliceWatch(
         resource_api,
         selector=Slices(resource_api, node_name=NODE.name).selector,
-        on_change=heard.changed,
-        on_return=heard.returned,
+        on_change=callbacks.changed,
+        on_return=callbacks.returned,
     )
     thread = Thread(target=watch.run)
     thread.start()
     try:
-        assert eventually(lambda: heard.returns == 1)
-        yield heard
+        assert eventually(lambda: callbacks.returns == 1)
+        yield callbacks
     finally:
         watch.stop()
         thread.join(PATIENCE_SECONDS)
     assert not thread.is_alive()
 
 
-def unheard(resource_api: ResourceApi) -> SliceWatch:
+def watch_without_callbacks(resource_api: ResourceApi) -> SliceWatch:
     return SliceWatch(resource_api, selector="", on_change=nothing, on_return=nothing)
 
 
-def test_every_change_and_deletion_is_heard(resource_api: ResourceApi) -> None:
+def test_every_change_and_deletion_is_reported(resource_api: ResourceApi) -> None:
     slices = Slices(resource_api, node_name=NODE.name)
-    with watching(resource_api) as heard:
+    with watching(resource_api) as callbacks:
         created = slices.create(a_slice())
-        assert eventually(lambda: heard.changes == 1)
+        assert eventually(lambda: callbacks.changes == 1)
         slices.delete(created)
 
-        assert eventually(lambda: heard.changes == 2)
-        assert heard.returns == 1
+        assert eventually(lambda: callbacks.changes == 2)
+        assert callbacks.returns == 1
 
 
-def test_bookmarks_are_no_changes(resource_api: ResourceApi) -> None:
-    with watching(resource_api) as heard:
-        assert not eventually(lambda: heard.changes > 0, seconds=0.6)
+def test_bookmarks_are_not_changes(resource_api: ResourceApi) -> None:
+    with watching(resource_api) as callbacks:
+        assert not eventually(lambda: callbacks.changes > 0, seconds=0.6)
 
 
 @pytest.mark.parametrize("fault", [Cut(carried_out=True), Expire(), Garble(), Refuse(500)])
-def test_after_a_fault_it_watches_again_and_says_so(
+def test_watch_resumes_after_a_fault_and_reports_its_return(
     server: ApiServer, resource_api: ResourceApi, fault: Action
 ) -> None:
     slices = Slices(resource_api, node_name=NODE.name)
     server.faults.add("watch", "resourceslices", fault, times=1)
-    with watching(resource_api) as heard:
+    with watching(resource_api) as callbacks:
         created = slices.create(a_slice())
 
-        assert eventually(lambda: heard.returns == 2)
-        changes = heard.changes
+        assert eventually(lambda: callbacks.returns == 2)
+        changes = callbacks.changes
         slices.delete(created)
-        assert eventually(lambda: heard.changes > changes)
+        assert eventually(lambda: callbacks.changes > changes)
 
 
-def test_a_silent_connection_is_given_up(
+def test_silent_connection_is_given_up(
     server: ApiServer, resource_api: ResourceApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(watch, "_SILENT_SECONDS", 0.3)
     server.faults.add("watch", "resourceslices", HalfOpen(), times=1)
-    with watching(resource_api) as heard:
-        assert eventually(lambda: heard.returns == 2)
+    with watching(resource_api) as callbacks:
+        assert eventually(lambda: callbacks.returns == 2)
 
 
 @pytest.mark.parametrize("fault", [Refuse(500), Expire(), Cut(carried_out=True)])
-def test_a_server_that_fails_for_long_is_asked_ever_more_rarely(
+def test_watch_requests_become_rare_while_the_server_fails(
     server: ApiServer, resource_api: ResourceApi, monkeypatch: pytest.MonkeyPatch, fault: Action
 ) -> None:
     virtual = VirtualTime(hours=0.25)
     monkeypatch.setattr(watch, "Event", virtual.event)
     server.faults.add("watch", "resourceslices", fault)
 
-    unheard(resource_api).run()
+    watch_without_callbacks(resource_api).run()
 
     assert 900 / 30 <= server.requests.count("watch", "resourceslices") <= 900 / 15 + 10

@@ -1,4 +1,4 @@
-"""Which API servers are believed."""
+"""Verification of the API server's certificate."""
 
 import json
 import ssl
@@ -18,7 +18,7 @@ KEY = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-noenc")
 
 
 class Authority:
-    """A certificate authority with no more than a name: no key usage, as openssl makes it."""
+    """A certificate authority without key usage, as openssl creates it."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir()
@@ -33,7 +33,7 @@ class Authority:
         _openssl("req", "-x509", *KEY, "-subj", "/CN=cluster", "-config", str(config), *files)
 
     def context(self) -> ssl.SSLContext:
-        """That of a server at 127.0.0.1 with a certificate of this authority."""
+        """Return the TLS context of a server at 127.0.0.1, certified by this authority."""
         request, key, certificate, names = (
             self._folder / name for name in ("csr", "key", "crt", "ext")
         )
@@ -63,18 +63,18 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(b"{}")
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-        """Nothing is logged."""
+        """Log nothing."""
 
 
 @pytest.fixture(scope="module")
 def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    """The one whose certificate the API server has."""
+    """The authority that certified the API server."""
     return Authority(tmp_path_factory.mktemp("tls") / "own")
 
 
 @pytest.fixture(scope="module")
 def url(authority: Authority) -> Iterator[str]:
-    """Of an API server with TLS."""
+    """URL of an API server with TLS."""
     server = HTTPServer(("127.0.0.1", 0), _Handler)
     server.socket = authority.context().wrap_socket(server.socket, server_side=True)
     thread = Thread(target=server.serve_forever, daemon=True)
@@ -85,12 +85,12 @@ def url(authority: Authority) -> Iterator[str]:
     server.server_close()
 
 
-def api(folder: Path, url: str, believed: Authority | None) -> Api:
-    """With a kubeconfig that believes this authority, or any server if there is none."""
+def api(folder: Path, url: str, trusted: Authority | None) -> Api:
+    """Return a client that trusts this authority; None trusts any server."""
     named = {"name": "x"}
     cluster: dict[str, object] = {"server": url, "insecure-skip-tls-verify": True}
-    if believed is not None:
-        cluster = {"server": url, "certificate-authority": str(believed.certificate)}
+    if trusted is not None:
+        cluster = {"server": url, "certificate-authority": str(trusted.certificate)}
     config = {
         "apiVersion": "v1",
         "kind": "Config",
@@ -104,20 +104,20 @@ def api(folder: Path, url: str, believed: Authority | None) -> Api:
     return Api(path)
 
 
-def test_an_authority_without_key_usage_is_believed_as_by_clients_in_go(
+def test_ca_without_key_usage_is_trusted_as_by_go_clients(
     authority: Authority, url: str, tmp_path: Path
 ) -> None:
     assert api(tmp_path, url, authority).call("GET", "/api/v1/nodes/a", wait_seconds=5) == {}
 
 
-def test_a_server_of_another_authority_is_not_believed(url: str, tmp_path: Path) -> None:
+def test_server_of_another_ca_is_not_trusted(url: str, tmp_path: Path) -> None:
     other = Authority(tmp_path / "other")
 
     with pytest.raises(RetryableError, match="CERTIFICATE_VERIFY_FAILED"):
         api(tmp_path, url, other).call("GET", "/api/v1/nodes/a", wait_seconds=5)
 
 
-def test_a_server_of_another_name_is_not_believed(
+def test_server_with_another_name_is_not_trusted(
     authority: Authority, url: str, tmp_path: Path
 ) -> None:
     elsewhere = url.replace("127.0.0.1", "localhost")
@@ -126,6 +126,6 @@ def test_a_server_of_another_name_is_not_believed(
         api(tmp_path, elsewhere, authority).call("GET", "/api/v1/nodes/a", wait_seconds=5)
 
 
-def test_a_kubeconfig_may_ask_for_no_proof(url: str, tmp_path: Path) -> None:
+def test_kubeconfig_may_disable_verification(url: str, tmp_path: Path) -> None:
     with pytest.warns(match="Unverified HTTPS request"):
         assert api(tmp_path, url, None).call("GET", "/api/v1/nodes/a", wait_seconds=5) == {}

@@ -1,4 +1,4 @@
-"""How often a watch asks: hours in virtual time, with a server that a test writes down."""
+"""Request rate of a watch over hours of virtual time, against a scripted server."""
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -14,14 +14,14 @@ from tensorfusion_dra.core.errors import RetryableError
 from tests.support.virtual_time import VirtualTime
 
 Events = Iterable[tuple[float, int]]
-"""Seconds after which each bookmark comes, and its version."""
+"""For each bookmark, the seconds before it arrives and its version."""
 
 
 class ScriptedApi(Api):
-    """Answers lists at once and watches as a test says.
+    """API that answers lists at once and watches with the events of a script.
 
     Attributes:
-        lists, watches: When each was asked for, in virtual seconds.
+        lists, watches: Times of the requests, in virtual seconds.
     """
 
     def __init__(self, time: VirtualTime, events: Callable[[int], Events]) -> None:
@@ -55,7 +55,7 @@ def time(monkeypatch: pytest.MonkeyPatch) -> VirtualTime:
 
 
 def followed(time: VirtualTime, events: Callable[[int], Events]) -> ScriptedApi:
-    """The requests of six hours."""
+    """Run a watch for six virtual hours and return the API with its requests."""
     api = ScriptedApi(time, events)
     Watch(
         api,
@@ -68,7 +68,7 @@ def followed(time: VirtualTime, events: Callable[[int], Events]) -> ScriptedApi:
     return api
 
 
-def test_watches_that_end_at_once_are_asked_for_ever_more_rarely_and_each_time_after_a_list(
+def test_watches_that_end_at_once_slow_down_and_each_follows_a_list(
     time: VirtualTime,
 ) -> None:
     api = followed(time, lambda _version: [])
@@ -77,14 +77,14 @@ def test_watches_that_end_at_once_are_asked_for_ever_more_rarely_and_each_time_a
     assert api.lists == api.watches
 
 
-def test_watches_that_only_repeat_their_version_are_no_progress(time: VirtualTime) -> None:
+def test_watches_that_only_repeat_their_version_make_no_progress(time: VirtualTime) -> None:
     api = followed(time, lambda version: [(0.1, version)])
 
     assert len(api.watches) <= 6 * 3600 / 15 + 10
     assert len(api.lists) == len(api.watches)
 
 
-def test_watches_with_progress_follow_each_other_soon_with_a_list_twice_an_hour(
+def test_watches_with_progress_follow_closely_with_a_list_twice_an_hour(
     time: VirtualTime,
 ) -> None:
     api = followed(time, lambda version: [(60, version + number) for number in range(1, 6)])
@@ -93,7 +93,7 @@ def test_watches_with_progress_follow_each_other_soon_with_a_list_twice_an_hour(
     assert 9 <= len(api.lists) <= 12
 
 
-def test_a_server_that_never_ends_a_watch_is_left_after_the_time_it_was_asked_for(
+def test_watch_that_the_server_never_ends_is_closed_by_the_client(
     time: VirtualTime,
 ) -> None:
     def endless(version: int) -> Events:
@@ -105,7 +105,7 @@ def test_a_server_that_never_ends_a_watch_is_left_after_the_time_it_was_asked_fo
     assert 8 <= len(api.lists) <= 12
 
 
-def test_progress_begins_the_delays_anew(time: VirtualTime) -> None:
+def test_progress_resets_the_delays(time: VirtualTime) -> None:
     made = itertools.count()
 
     def events(version: int) -> Events:
@@ -119,7 +119,7 @@ def test_progress_begins_the_delays_anew(time: VirtualTime) -> None:
     assert after <= 0.5
 
 
-def test_a_quiet_watch_that_breaks_after_minutes_is_no_reason_for_long_delays(
+def test_quiet_watch_that_breaks_after_minutes_does_not_slow_down(
     time: VirtualTime,
 ) -> None:
     def events(version: int) -> Events:

@@ -1,4 +1,4 @@
-"""A slow API server takes no worker from the calls that do not need it."""
+"""A slow API server takes no workers from calls that do not need it."""
 
 import tempfile
 import threading
@@ -19,12 +19,12 @@ from tests.support.kubelet import PluginClient
 from tests.support.prepared_node import put, share
 from tests.support.waiting import eventually
 
-MORE = 20
-"""Calls beyond a bound."""
+EXCESS = 20
+"""Number of calls beyond a bound."""
 
 
 class SlowServer:
-    """Holds up every read of a claim until go_on is set, and counts those it holds up."""
+    """API server that delays every read of a claim until go_on is set, and counts the reads."""
 
     def __init__(self, instance: Instance) -> None:
         self._fetch = instance.setup.claims.fetch
@@ -35,13 +35,13 @@ class SlowServer:
         instance.setup.claims.fetch = self.fetch  # type: ignore[method-assign]
 
     def fetch(self, ref: ClaimRef, *, wait_seconds: float) -> Any:
-        def ask(_seconds: float) -> Any:
+        def request(_seconds: float) -> Any:
             with self._guard:
                 self.waiting += 1
             assert self.go_on.wait(60)
             return self._fetch(ref, wait_seconds=wait_seconds)
 
-        return self._reads.with_retries(f"claim {ref}", ask, wait_seconds=wait_seconds)
+        return self._reads.with_retries(f"claim {ref}", request, wait_seconds=wait_seconds)
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def instance() -> Iterator[Instance]:
 
 @contextmanager
 def calls(instance: Instance, refs: list[ClaimRef]) -> Iterator[dict[int, Any]]:
-    """A prepare for each claim at the same time; answers or errors by position, as they come."""
+    """Prepare all claims at the same time; yield answers or errors by position, as they arrive."""
     answers: dict[int, Any] = {}
 
     def call(number: int, ref: ClaimRef) -> None:
@@ -84,16 +84,16 @@ def check_that_other_calls_are_answered(instance: Instance, known: ClaimRef) -> 
     Probe(instance.paths).check()
 
 
-def test_reads_that_hang_leave_workers_to_all_other_calls(instance: Instance) -> None:
+def test_hanging_reads_leave_workers_for_other_calls(instance: Instance) -> None:
     known = put(instance.setup, "known", share())
     instance.setup.prepare(known)
     slow = SlowServer(instance)
-    new = [put(instance.setup, f"new-{number}", share()) for number in range(MOST_READING + MORE)]
+    new = [put(instance.setup, f"new-{number}", share()) for number in range(MOST_READING + EXCESS)]
 
     with calls(instance, new) as answers:
         try:
             assert eventually(lambda: slow.waiting == MOST_READING)
-            assert eventually(lambda: len(answers) == MORE)
+            assert eventually(lambda: len(answers) == EXCESS)
             refused = [answers[number].claims[new[number].uid].error for number in answers]
             check_that_other_calls_are_answered(instance, known)
         finally:
@@ -103,7 +103,7 @@ def test_reads_that_hang_leave_workers_to_all_other_calls(instance: Instance) ->
     assert all(text.endswith(expected) for text in refused)
 
 
-def test_calls_that_wait_for_one_claim_leave_workers_to_all_other_calls(
+def test_calls_waiting_for_one_claim_leave_workers_for_other_calls(
     instance: Instance,
 ) -> None:
     known = put(instance.setup, "known", share())
@@ -111,9 +111,9 @@ def test_calls_that_wait_for_one_claim_leave_workers_to_all_other_calls(
     slow = SlowServer(instance)
     shared = put(instance.setup, "shared", share())
 
-    with calls(instance, [shared] * (1 + MOST_WAITING_FOR_A_CLAIM + MORE)) as answers:
+    with calls(instance, [shared] * (1 + MOST_WAITING_FOR_A_CLAIM + EXCESS)) as answers:
         try:
-            assert eventually(lambda: len(answers) == MORE)
+            assert eventually(lambda: len(answers) == EXCESS)
             refused = [answers[number].claims[shared.uid].error for number in answers]
             check_that_other_calls_are_answered(instance, known)
         finally:
@@ -122,4 +122,4 @@ def test_calls_that_wait_for_one_claim_leave_workers_to_all_other_calls(
     expected = f"{MOST_WAITING_FOR_A_CLAIM} other calls wait for another call's claim already"
     assert all(text.endswith(expected) for text in refused)
     assert slow.waiting == 1
-    assert all(not answers[number].claims[shared.uid].error for number in list(answers)[MORE:])
+    assert all(not answers[number].claims[shared.uid].error for number in list(answers)[EXCESS:])

@@ -1,4 +1,4 @@
-"""Sockets that killed instances left are swept; nothing else is."""
+"""Sweeping of sockets removes those of killed instances and nothing else."""
 
 import os
 import socket
@@ -18,7 +18,7 @@ from tests.support.waiting import PATIENCE_SECONDS
 
 
 class Node:
-    """The two folders of a node."""
+    """The two folders of a node that contain sockets."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -43,8 +43,8 @@ def node() -> Iterator[Node]:
         yield Node(Path(root))
 
 
-def die(path: Path) -> Path:
-    """Leaves the socket of a process that was killed."""
+def leave_dead_socket(path: Path) -> Path:
+    """Create a socket at this path as a killed process leaves it."""
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(path))
         dead.listen()
@@ -54,8 +54,8 @@ def die(path: Path) -> Path:
 @pytest.mark.parametrize("pod_uid", ["", "11111111-0000-4000-8000-000000000000"])
 def test_both_sockets_of_a_killed_instance_are_removed(node: Node, pod_uid: str) -> None:
     other = node.paths(pod_uid)
-    die(other.registration)
-    die(other.dra)
+    leave_dead_socket(other.registration)
+    leave_dead_socket(other.dra)
 
     assert node.swept() == {other.registration.name, other.dra.name}
     assert not other.registration.exists()
@@ -63,7 +63,7 @@ def test_both_sockets_of_a_killed_instance_are_removed(node: Node, pod_uid: str)
 
 
 @pytest.mark.parametrize("longer", range(0, 34, 3))
-def test_the_short_names_of_long_roots_are_known_as_ours_too(node: Node, longer: int) -> None:
+def test_short_names_for_long_roots_are_recognised_as_ours(node: Node, longer: int) -> None:
     root = "/" + "k" * (20 + longer)
     other = sockets.paths(
         registry_folder=Path(root) / "plugins_registry",
@@ -75,10 +75,10 @@ def test_the_short_names_of_long_roots_are_known_as_ours_too(node: Node, longer:
     assert sockets.is_our_dra(other.dra.name)
 
 
-def test_what_a_start_that_was_killed_left_under_a_hidden_name_is_removed(node: Node) -> None:
+def test_hidden_sockets_of_a_killed_start_are_removed(node: Node) -> None:
     other = node.paths("other")
-    registration = die(sockets.hidden(other.registration))
-    dra = die(sockets.hidden(other.dra))
+    registration = leave_dead_socket(sockets.hidden(other.registration))
+    dra = leave_dead_socket(sockets.hidden(other.dra))
 
     assert node.swept() == {registration.name, dra.name}
 
@@ -96,21 +96,21 @@ def test_what_a_start_that_was_killed_left_under_a_hidden_name_is_removed(node: 
         ".abcdef",
     ],
 )
-def test_dead_sockets_of_others_stay(node: Node, name: str) -> None:
-    path = die(node.own.registration.parent / name)
+def test_dead_sockets_of_other_drivers_stay(node: Node, name: str) -> None:
+    path = leave_dead_socket(node.own.registration.parent / name)
 
     assert node.swept() == set()
     assert path.is_socket()
 
 
-def test_our_own_sockets_stay_whatever_they_are(node: Node) -> None:
-    die(node.own.registration)
-    die(node.own.dra)
+def test_own_sockets_stay_even_if_dead(node: Node) -> None:
+    leave_dead_socket(node.own.registration)
+    leave_dead_socket(node.own.dra)
 
     assert node.swept() == set()
 
 
-def test_a_live_instance_keeps_its_sockets(node: Node) -> None:
+def test_sockets_of_a_live_instance_stay(node: Node) -> None:
     other = node.paths("other")
     servers = [UnixServer(path, [], workers=1) for path in (other.registration, other.dra)]
     for server in servers:
@@ -124,7 +124,7 @@ def test_a_live_instance_keeps_its_sockets(node: Node) -> None:
     assert swept == set()
 
 
-def test_an_instance_that_is_too_busy_to_accept_keeps_its_sockets(node: Node) -> None:
+def test_sockets_of_a_busy_instance_stay(node: Node) -> None:
     path = node.paths("other").dra
     with socket.socket(socket.AF_UNIX) as live:
         live.bind(str(path))
@@ -143,11 +143,11 @@ def test_an_instance_that_is_too_busy_to_accept_keeps_its_sockets(node: Node) ->
     assert path.is_socket()
 
 
-def test_what_only_has_the_name_of_a_socket_stays(node: Node) -> None:
+def test_files_that_only_have_a_socket_name_stay(node: Node) -> None:
     folder = node.own.dra.parent
     (folder / "dra-file.sock").write_text("precious")
     (folder / "dra-folder.sock").mkdir()
-    elsewhere = die(node.root / "elsewhere.sock")
+    elsewhere = leave_dead_socket(node.root / "elsewhere.sock")
     (folder / "dra-link.sock").symlink_to(elsewhere)
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as other_kind:
         other_kind.bind(str(folder / "dra-datagram.sock"))
@@ -174,7 +174,7 @@ def test_nothing_is_swept_while_another_instance_binds(node: Node) -> None:
         assert path.is_socket()
 
 
-def test_an_instance_waits_with_binding_until_another_has_done(node: Node) -> None:
+def test_instance_waits_to_bind_until_another_is_done(node: Node) -> None:
     entered, leave, bound = Event(), Event(), Event()
 
     def other() -> None:
@@ -198,7 +198,7 @@ def test_an_instance_waits_with_binding_until_another_has_done(node: Node) -> No
         thread.join(PATIENCE_SECONDS)
 
 
-def test_the_lock_is_for_the_owner_alone(node: Node) -> None:
+def test_lock_file_is_accessible_to_its_owner_only(node: Node) -> None:
     old = os.umask(0)
     with socket_files.exclusive(node.own.dra.parent):
         pass
@@ -207,7 +207,7 @@ def test_the_lock_is_for_the_owner_alone(node: Node) -> None:
     assert (node.own.dra.parent / "sockets.lock").stat().st_mode & 0o777 == 0o600
 
 
-def test_a_socket_is_there_only_while_it_answers(node: Node) -> None:
+def test_socket_exists_only_while_it_answers(node: Node) -> None:
     path = node.own.dra
     seen_dead = []
     stop = Event()

@@ -1,4 +1,4 @@
-"""An instance's sockets: kept in their place, and taken away when nobody waits for an answer."""
+"""An instance's sockets are rebound if they vanish, and removed when no call is in flight."""
 
 import socket
 import tempfile
@@ -29,7 +29,7 @@ def fail(error: FatalError) -> None:
 
 
 class Instance:
-    """One instance on its sockets, whose claims are read slowly if a test says so."""
+    """One instance on its sockets; reads of claims wait while go_on is cleared."""
 
     def __init__(self, folder: Path) -> None:
         self.setup = Setup(folder)
@@ -80,8 +80,8 @@ BOTH = ["dra-one.sock", "tensor-fusion.ai.dra-driver-one-reg.sock"]
 
 
 @contextmanager
-def a_call_in_flight(instance: Instance, ref: ClaimRef) -> Iterator[list[Any]]:
-    """A prepare that has been received and is not answered until go_on; its answer or error."""
+def call_in_flight(instance: Instance, ref: ClaimRef) -> Iterator[list[Any]]:
+    """Keep a prepare call in flight until go_on is set; yield a list for its answer or error."""
     answers: list[Any] = []
 
     def call() -> None:
@@ -114,7 +114,7 @@ def stopping(instance: Instance, drain_seconds: float = FOREVER) -> Iterator[Thr
 
 def test_both_sockets_stay_until_the_last_call_is_answered(instance: Instance) -> None:
     ref = put(instance.setup, "a", share())
-    with a_call_in_flight(instance, ref) as answers, stopping(instance) as thread:
+    with call_in_flight(instance, ref) as answers, stopping(instance) as thread:
         thread.join(0.5)
         assert thread.is_alive()
         assert instance.socket_names() == BOTH
@@ -126,11 +126,11 @@ def test_both_sockets_stay_until_the_last_call_is_answered(instance: Instance) -
     assert instance.socket_names() == []
 
 
-def test_a_call_that_begins_during_the_drain_is_answered(instance: Instance) -> None:
+def test_call_that_begins_during_the_drain_is_answered(instance: Instance) -> None:
     first, second = put(instance.setup, "a", share()), put(instance.setup, "b", share())
     with PluginClient(instance.paths.dra) as kubelet:
         kubelet.prepare(second)
-        with a_call_in_flight(instance, first) as answers, stopping(instance) as thread:
+        with call_in_flight(instance, first) as answers, stopping(instance) as thread:
             thread.join(0.3)
 
             late = kubelet.prepare(second)
@@ -140,9 +140,9 @@ def test_a_call_that_begins_during_the_drain_is_answered(instance: Instance) -> 
     assert answers[0].claims[first.uid].error == ""
 
 
-def test_calls_that_last_longer_than_the_drain_are_cut_and_counted(instance: Instance) -> None:
+def test_calls_longer_than_the_drain_are_cancelled_and_counted(instance: Instance) -> None:
     ref = put(instance.setup, "a", share())
-    with a_call_in_flight(instance, ref) as answers, capture_logs() as logs:
+    with call_in_flight(instance, ref) as answers, capture_logs() as logs:
         instance.stop(drain_seconds=0.3)
         assert eventually(lambda: bool(answers))
 
@@ -153,9 +153,9 @@ def test_calls_that_last_longer_than_the_drain_are_cut_and_counted(instance: Ins
     assert line["calls"] == 1
 
 
-def test_a_second_signal_ends_the_drain(instance: Instance) -> None:
+def test_stop_now_ends_the_drain(instance: Instance) -> None:
     ref = put(instance.setup, "a", share())
-    with a_call_in_flight(instance, ref), stopping(instance) as thread:
+    with call_in_flight(instance, ref), stopping(instance) as thread:
         thread.join(0.3)
         assert thread.is_alive()
 
@@ -166,7 +166,7 @@ def test_a_second_signal_ends_the_drain(instance: Instance) -> None:
         assert instance.socket_names() == []
 
 
-def test_open_health_streams_do_not_hold_the_end_up(instance: Instance) -> None:
+def test_open_health_streams_do_not_delay_the_stop(instance: Instance) -> None:
     with PluginClient(instance.paths.dra) as kubelet:
         reports = kubelet.watch_health()
         next(reports)
@@ -189,7 +189,7 @@ def kept(instance: Instance, monkeypatch: pytest.MonkeyPatch) -> Iterator[Instan
     assert not keeping.is_alive()
 
 
-def test_a_registration_socket_that_vanishes_is_bound_again(kept: Instance) -> None:
+def test_vanished_registration_socket_is_bound_again(kept: Instance) -> None:
     kept.paths.registration.unlink()
     assert eventually(kept.paths.registration.is_socket)
 
@@ -197,7 +197,7 @@ def test_a_registration_socket_that_vanishes_is_bound_again(kept: Instance) -> N
         assert kubelet.plugin_info().endpoint == str(kept.paths.dra)
 
 
-def test_a_registration_folder_that_is_made_anew_gets_the_socket_again(kept: Instance) -> None:
+def test_recreated_registration_folder_gets_the_socket_again(kept: Instance) -> None:
     folder = kept.paths.registration.parent
     folder.rename(folder.with_name("old"))
     folder.mkdir()
@@ -205,9 +205,9 @@ def test_a_registration_folder_that_is_made_anew_gets_the_socket_again(kept: Ins
     assert eventually(kept.paths.registration.is_socket)
 
 
-def test_a_dra_socket_that_vanishes_is_bound_again_and_its_calls_go_on(kept: Instance) -> None:
+def test_vanished_dra_socket_is_bound_again_and_its_calls_go_on(kept: Instance) -> None:
     first, second = put(kept.setup, "a", share()), put(kept.setup, "b", share())
-    with a_call_in_flight(kept, first) as answers:
+    with call_in_flight(kept, first) as answers:
         kept.paths.dra.unlink()
         assert eventually(kept.paths.dra.is_socket)
 
@@ -220,7 +220,7 @@ def test_a_dra_socket_that_vanishes_is_bound_again_and_its_calls_go_on(kept: Ins
     assert answers[0].claims[first.uid].error == ""
 
 
-def test_a_socket_of_somebody_else_in_our_place_is_left_alone_and_said_once(kept: Instance) -> None:
+def test_foreign_socket_at_our_path_stays_and_is_logged_once(kept: Instance) -> None:
     path = kept.paths.registration
     with socket.socket(socket.AF_UNIX) as other, capture_logs() as logs:
         other.bind(str(path) + "x")
@@ -237,7 +237,7 @@ def test_a_socket_of_somebody_else_in_our_place_is_left_alone_and_said_once(kept
     assert eventually(path.is_socket)
 
 
-def test_a_kubelet_that_has_not_seen_the_socket_is_shown_a_new_one(
+def test_kubelet_that_missed_the_socket_gets_a_new_one(
     kept: Instance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = kept.paths.registration.stat().st_ino
@@ -255,7 +255,7 @@ def inode(path: Path) -> int:
     return path.stat().st_ino if path.exists() else 0
 
 
-def test_sockets_of_dead_instances_are_swept_at_start_and_later(
+def test_sockets_of_dead_instances_are_swept_periodically(
     kept: Instance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(plugin_servers, "_SWEEP_SECONDS", 0.1)

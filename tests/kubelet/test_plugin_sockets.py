@@ -1,4 +1,4 @@
-"""The services as the kubelet meets them: real gRPC over real unix sockets."""
+"""The services as the kubelet uses them: real gRPC over real unix sockets."""
 
 import itertools
 import os
@@ -31,7 +31,7 @@ from tests.support.waiting import PATIENCE_SECONDS, eventually
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """A short path: pytest's own are too long for a socket."""
+    """A folder with a short path; pytest's own paths are too long for a socket."""
     with tempfile.TemporaryDirectory(prefix="tf-") as path:
         yield Path(path)
 
@@ -66,9 +66,7 @@ def plugin(folder: Path) -> Iterator[Plugin]:
 
 
 @pytest.mark.parametrize("service", [DRA_V1, DRA_V1BETA1])
-def test_every_claim_of_a_call_is_answered_with_devices_or_its_own_error(
-    plugin: Plugin, service: str
-) -> None:
+def test_each_claim_of_a_call_gets_devices_or_its_own_error(plugin: Plugin, service: str) -> None:
     good = put(plugin.setup, "good", share(request="gpu/large"))
     bad = ClaimRef(namespace="default", name="missing", uid="uid-missing")
     with PluginClient(plugin.socket) as kubelet:
@@ -84,7 +82,7 @@ def test_every_claim_of_a_call_is_answered_with_devices_or_its_own_error(
         assert "default/missing" in answer.claims[bad.uid].error
 
 
-def test_a_v1beta1_reader_understands_the_answer(plugin: Plugin) -> None:
+def test_v1beta1_client_reads_the_answer(plugin: Plugin) -> None:
     ref = put(plugin.setup, "a", share())
     with PluginClient(plugin.socket) as kubelet:
         answer = kubelet.prepare(
@@ -94,7 +92,7 @@ def test_a_v1beta1_reader_understands_the_answer(plugin: Plugin) -> None:
         assert answer.claims[ref.uid].devices[0].device_name == GPU_0
 
 
-def test_a_device_given_alone_has_no_share_id(plugin: Plugin) -> None:
+def test_exclusively_allocated_device_has_no_share_id(plugin: Plugin) -> None:
     ref = put(plugin.setup, "a", {**share(), "shareID": None, "consumedCapacity": None})
     with PluginClient(plugin.socket) as kubelet:
         answer = kubelet.prepare(ref)
@@ -102,7 +100,7 @@ def test_a_device_given_alone_has_no_share_id(plugin: Plugin) -> None:
         assert not answer.claims[ref.uid].devices[0].HasField("share_id")
 
 
-def test_unprepare_answers_every_claim_known_or_not(plugin: Plugin) -> None:
+def test_unprepare_succeeds_for_known_and_unknown_claims(plugin: Plugin) -> None:
     known = put(plugin.setup, "a", share())
     unknown = ClaimRef(namespace="default", name="never", uid="uid-never")
     with PluginClient(plugin.socket) as kubelet:
@@ -115,7 +113,7 @@ def test_unprepare_answers_every_claim_known_or_not(plugin: Plugin) -> None:
         }
 
 
-def test_damage_to_the_ledger_fails_one_claim_of_one_call_and_is_not_fatal(
+def test_ledger_damage_fails_one_claim_of_one_call_and_is_not_fatal(
     plugin: Plugin,
 ) -> None:
     ref = put(plugin.setup, "a", share())
@@ -131,7 +129,7 @@ def test_damage_to_the_ledger_fails_one_claim_of_one_call_and_is_not_fatal(
     assert plugin.fatal == []
 
 
-def test_a_ledger_that_a_newer_release_replaced_fails_the_call_and_ends_the_process(
+def test_ledger_replaced_by_a_newer_release_fails_the_call_and_is_fatal(
     plugin: Plugin,
 ) -> None:
     ref = put(plugin.setup, "a", share())
@@ -153,7 +151,9 @@ def ledger_of(plugin: Plugin) -> Path:
 
 
 @pytest.mark.parametrize("service", ["v1.DRAResourceHealth", "v1alpha1.DRAResourceHealth"])
-def test_health_is_told_at_once_and_again_when_a_card_goes(plugin: Plugin, service: str) -> None:
+def test_health_is_reported_at_once_and_again_when_a_card_vanishes(
+    plugin: Plugin, service: str
+) -> None:
     with PluginClient(plugin.socket) as kubelet:
         reports = kubelet.watch_health(service)
         first = next(reports)
@@ -175,7 +175,7 @@ def test_health_is_told_at_once_and_again_when_a_card_goes(plugin: Plugin, servi
     assert {d.device.pool_name for d in first.devices} == {"default/node-01"}
 
 
-def test_a_reader_that_leaves_frees_its_worker_at_once(plugin: Plugin) -> None:
+def test_reader_that_disconnects_frees_its_worker_at_once(plugin: Plugin) -> None:
     for _ in range(20):  # more readers than workers
         with PluginClient(plugin.socket) as kubelet:
             reports = kubelet.watch_health()
@@ -189,7 +189,7 @@ def test_a_reader_that_leaves_frees_its_worker_at_once(plugin: Plugin) -> None:
     assert answer.claims[ref.uid].error == ""
 
 
-def test_a_stream_too_many_is_refused_and_the_others_and_claims_go_on(plugin: Plugin) -> None:
+def test_excess_stream_is_refused_while_others_and_claims_go_on(plugin: Plugin) -> None:
     ref = put(plugin.setup, "a", share())
     with PluginClient(plugin.socket) as kubelet:
         streams = [kubelet.watch_health() for _ in range(MOST_STREAMS)]
@@ -214,10 +214,10 @@ def test_stopping_ends_open_streams_and_lets_a_call_in_flight_finish(folder: Pat
     fetching, go_on = Event(), Event()
     fetch = plugin.setup.claims.fetch
 
-    def slow_fetch(asked: ClaimRef, *, wait_seconds: float) -> object:
+    def slow_fetch(requested: ClaimRef, *, wait_seconds: float) -> object:
         fetching.set()
         go_on.wait(PATIENCE_SECONDS)
-        return fetch(asked, wait_seconds=wait_seconds)
+        return fetch(requested, wait_seconds=wait_seconds)
 
     plugin.setup.claims.fetch = slow_fetch  # type: ignore[method-assign,assignment]
     answers = []
@@ -263,7 +263,7 @@ def test_registration_announces_every_service_with_v1_first(folder: Path) -> Non
     assert logs[0]["error"] == "plugin validation failed"
 
 
-def test_each_kubelet_that_asks_for_the_name_is_reported_before_its_answer(folder: Path) -> None:
+def test_get_info_calls_back_before_its_answer(folder: Path) -> None:
     path = folder / "reg.sock"
     asked: list[str] = []
     registration = Registration("/dra.sock", on_asked=lambda: asked.append("asked"))
@@ -280,7 +280,7 @@ def test_each_kubelet_that_asks_for_the_name_is_reported_before_its_answer(folde
     assert (before, after) == ([], ["asked"])
 
 
-def test_a_silent_kubelet_is_said_in_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_silent_kubelet_is_logged(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tensorfusion_dra.kubelet.registration._SILENCE_SECONDS", 0.01)
     registration = Registration("/dra.sock")
     stopping = Event()
@@ -294,7 +294,7 @@ def test_a_silent_kubelet_is_said_in_the_log(monkeypatch: pytest.MonkeyPatch) ->
     assert logs[0]["event"] == "kubelet_awaited"
 
 
-def test_the_kubelets_percent_encoded_authority_is_accepted(folder: Path) -> None:
+def test_percent_encoded_authority_of_the_kubelet_is_accepted(folder: Path) -> None:
     path = folder / "reg.sock"
     server = UnixServer(path, [Registration("/dra.sock").service()], workers=2)
     server.start()
@@ -310,7 +310,7 @@ def test_the_kubelets_percent_encoded_authority_is_accepted(folder: Path) -> Non
     server.stop(grace_seconds=0)
 
 
-def test_sockets_and_the_folders_made_for_them_are_for_the_owner_alone(folder: Path) -> None:
+def test_sockets_and_their_new_folders_are_accessible_to_the_owner_only(folder: Path) -> None:
     path = folder / "plugins" / "driver" / "dra.sock"
     old = os.umask(0)
     server = UnixServer(path, [], workers=1)
@@ -323,7 +323,7 @@ def test_sockets_and_the_folders_made_for_them_are_for_the_owner_alone(folder: P
     assert modes == (0o600, 0o700)
 
 
-def test_a_dead_socket_is_replaced_and_a_served_one_is_not(folder: Path) -> None:
+def test_dead_socket_is_replaced_but_served_one_is_not(folder: Path) -> None:
     dead = folder / "dead.sock"
     with socket.socket(socket.AF_UNIX) as leftover:
         leftover.bind(str(dead))
@@ -337,7 +337,7 @@ def test_a_dead_socket_is_replaced_and_a_served_one_is_not(folder: Path) -> None
     replaced.stop(grace_seconds=0)
 
 
-def test_a_file_where_the_socket_should_be_is_left_alone(folder: Path) -> None:
+def test_regular_file_at_the_socket_path_is_left_alone(folder: Path) -> None:
     path = folder / "dra.sock"
     path.write_text("precious")
 

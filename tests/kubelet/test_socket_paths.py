@@ -1,4 +1,4 @@
-"""Where the sockets lie: within what AF_UNIX takes, and never over somebody's live socket."""
+"""Socket paths fit into AF_UNIX addresses and never replace a live socket."""
 
 import base64
 import hashlib
@@ -41,14 +41,14 @@ def digest(text: str, size: int) -> str:
     return base64.urlsafe_b64encode(short).rstrip(b"=").decode()
 
 
-def test_without_a_pod_the_names_are_the_drivers() -> None:
+def test_names_without_a_pod_contain_only_the_driver() -> None:
     found = paths(pod_uid="")
 
     assert str(found.registration) == f"/var/lib/kubelet/plugins_registry/{DRIVER}-reg.sock"
     assert str(found.dra) == f"/var/lib/kubelet/plugins/{DRIVER}/dra.sock"
 
 
-def test_with_a_pod_the_registration_path_fits_to_the_last_byte() -> None:
+def test_registration_path_with_a_pod_uid_fits_to_the_last_byte() -> None:
     found = paths()
 
     assert str(found.registration).endswith(f"/{DRIVER}-{POD_UID}-reg.sock")
@@ -72,7 +72,7 @@ SHORTEST = f"dra-{digest(DRIVER, 8)}{digest(POD_UID, 8)}-reg.sock"
         ("/var/lib/" + "k" * 45, SHORTEST),
     ],
 )
-def test_a_longer_root_takes_the_next_shorter_name(root: str, name: str) -> None:
+def test_longer_root_gets_the_next_shorter_name(root: str, name: str) -> None:
     path = sockets.paths(
         registry_folder=Path(root) / "plugins_registry", data_folder=Path("/d"), pod_uid=POD_UID
     ).registration
@@ -81,7 +81,7 @@ def test_a_longer_root_takes_the_next_shorter_name(root: str, name: str) -> None
     assert len(str(path)) <= 107
 
 
-def test_the_dra_socket_has_a_shorter_name_too() -> None:
+def test_dra_socket_has_a_shorter_name_too() -> None:
     found = paths("/var/snap/microk8s/common/var/lib/kubelet")
 
     assert found.dra.name == f"dra-{digest(POD_UID, 8)}.sock"
@@ -89,12 +89,12 @@ def test_the_dra_socket_has_a_shorter_name_too() -> None:
 
 
 @pytest.mark.parametrize("pod_uid", ["", POD_UID])
-def test_a_root_too_long_for_every_name_is_refused_with_its_length(pod_uid: str) -> None:
+def test_root_too_long_for_every_name_is_an_error_with_its_length(pod_uid: str) -> None:
     with pytest.raises(InputError, match=r"socket /k+/.*: [0-9]+ bytes, expected at most 107"):
         paths("/" + "k" * 200, pod_uid)
 
 
-def test_bytes_count_and_not_characters() -> None:
+def test_length_is_counted_in_bytes_not_characters() -> None:
     with pytest.raises(InputError):
         paths("/" + "é" * 40)
 
@@ -113,7 +113,7 @@ def test_two_instances_never_share_a_path(one: object, other: object, length: in
     assert not first.registration.name.startswith(".")
 
 
-def test_the_longest_path_can_be_bound_and_dialled(short: Path) -> None:
+def test_longest_path_can_be_bound_and_dialled(short: Path) -> None:
     folder = short / ("k" * (107 - len(f"{short}//{DRIVER}-{POD_UID}-reg.sock")))
     folder.mkdir()
     path = sockets.paths(registry_folder=folder, data_folder=folder, pod_uid=POD_UID).registration
@@ -126,13 +126,13 @@ def test_the_longest_path_can_be_bound_and_dialled(short: Path) -> None:
     assert len(str(path)) == 107
 
 
-def test_nothing_in_the_way_is_fine(short: Path) -> None:
+def test_free_path_needs_no_removal(short: Path) -> None:
     socket_files.remove_stale(short / "a.sock")
 
     assert list(short.iterdir()) == []
 
 
-def test_the_socket_of_a_dead_process_is_removed(short: Path) -> None:
+def test_socket_of_a_dead_process_is_removed(short: Path) -> None:
     path = short / "a.sock"
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(path))
@@ -143,7 +143,7 @@ def test_the_socket_of_a_dead_process_is_removed(short: Path) -> None:
     assert not path.exists()
 
 
-def test_a_socket_that_somebody_serves_is_left_alone(short: Path) -> None:
+def test_served_socket_is_left_alone(short: Path) -> None:
     path = short / "a.sock"
     with socket.socket(socket.AF_UNIX) as live:
         live.bind(str(path))
@@ -155,7 +155,7 @@ def test_a_socket_that_somebody_serves_is_left_alone(short: Path) -> None:
         assert path.is_socket()
 
 
-def test_a_socket_of_another_kind_is_left_alone(short: Path) -> None:
+def test_datagram_socket_is_left_alone(short: Path) -> None:
     path = short / "a.sock"
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as live:
         live.bind(str(path))
@@ -166,7 +166,7 @@ def test_a_socket_of_another_kind_is_left_alone(short: Path) -> None:
         assert path.is_socket()
 
 
-def test_a_file_that_is_no_socket_is_left_alone(short: Path) -> None:
+def test_regular_file_is_left_alone(short: Path) -> None:
     path = short / "a.sock"
     path.write_text("precious")
 

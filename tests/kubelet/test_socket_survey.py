@@ -1,4 +1,4 @@
-"""Looking at plugin sockets as the kubelet does."""
+"""Survey of plugin sockets, with the kubelet's calls."""
 
 import socket
 import tempfile
@@ -28,19 +28,19 @@ def served(path: Path, endpoint: Path) -> UnixServer:
     return server
 
 
-def test_a_socket_is_served_dead_or_gone(folder: Path) -> None:
+def test_socket_is_live_dead_or_unknown(folder: Path) -> None:
     dead, live = folder / "dead.sock", folder / "live.sock"
     with socket.socket(socket.AF_UNIX) as left:
         left.bind(str(dead))
     server = served(live, folder / "dra.sock")
 
-    looked = [socket_survey.look(path, {}).live for path in (live, dead, folder / "none.sock")]
+    found = [socket_survey.look(path, {}).live for path in (live, dead, folder / "none.sock")]
 
-    assert looked == [True, False, None]
+    assert found == [True, False, None]
     server.stop(grace_seconds=0)
 
 
-def test_what_the_driver_answers_is_what_the_kubelet_needs(folder: Path) -> None:
+def test_drivers_plugin_info_satisfies_the_kubelet(folder: Path) -> None:
     registration, dra = folder / "x-reg.sock", folder / "dra.sock"
     servers = [served(registration, dra), served(dra, dra)]
     with grpc.insecure_channel(f"unix:{dra}") as kubelet:
@@ -55,7 +55,7 @@ def test_what_the_driver_answers_is_what_the_kubelet_needs(folder: Path) -> None
         server.stop(grace_seconds=0)
 
 
-def test_a_served_socket_that_nobody_uses_has_no_connections(folder: Path) -> None:
+def test_unused_served_socket_has_no_connections(folder: Path) -> None:
     server = served(folder / "dra.sock", folder / "dra.sock")
 
     connected = socket_survey.connections()
@@ -64,7 +64,7 @@ def test_a_served_socket_that_nobody_uses_has_no_connections(folder: Path) -> No
     server.stop(grace_seconds=0)
 
 
-def test_an_endpoint_that_is_not_there_is_told(folder: Path) -> None:
+def test_missing_endpoint_is_a_problem(folder: Path) -> None:
     registration = folder / "x-reg.sock"
     server = served(registration, folder / "elsewhere" / "dra.sock")
 
@@ -75,7 +75,7 @@ def test_an_endpoint_that_is_not_there_is_told(folder: Path) -> None:
     server.stop(grace_seconds=0)
 
 
-def test_a_server_that_says_nothing_is_given_up_as_the_kubelet_does(folder: Path) -> None:
+def test_silent_server_times_out(folder: Path) -> None:
     path = folder / "x-reg.sock"
     with socket.socket(socket.AF_UNIX) as silent:
         silent.bind(str(path))
@@ -86,5 +86,5 @@ def test_a_server_that_says_nothing_is_given_up_as_the_kubelet_does(folder: Path
     assert info.trouble.startswith("DEADLINE_EXCEEDED")
 
 
-def test_a_table_of_sockets_that_cannot_be_read_counts_nothing(folder: Path) -> None:
+def test_unreadable_socket_table_has_no_connections(folder: Path) -> None:
     assert socket_survey.connections(folder / "none") == {}

@@ -1,4 +1,4 @@
-"""Certificates for each test."""
+"""Fixture: a certificate and key for each test."""
 
 from pathlib import Path
 

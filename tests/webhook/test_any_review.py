@@ -1,4 +1,4 @@
-"""Whatever comes, it is answered: a verdict on what is a review, an HTTP error on what is not."""
+"""Every input is answered: a review with a verdict, anything else with an HTTP error."""
 
 import base64
 import json
@@ -44,7 +44,7 @@ PATHS = st.sampled_from(["/mutate-pods", "/mutate-resourceclaims", "/validate"])
 
 
 def deep_sets(document: Json) -> st.SearchStrategy[Json]:
-    """The document with one of its inner values replaced by junk."""
+    """Return a strategy for documents with one inner value replaced by junk."""
     paths: list[tuple[Any, ...]] = []
 
     def walk(found: object, path: tuple[Any, ...]) -> None:
@@ -96,12 +96,12 @@ def rich_claim() -> Json:
 
 
 @given(PATHS, st.binary(max_size=200))
-def test_any_bytes_are_answered(path: str, text: bytes) -> None:
+def test_any_bytes_get_an_http_error(path: str, text: bytes) -> None:
     assert respond(path, text).status == 400
 
 
 @given(PATHS, JUNK)
-def test_any_json_is_answered(path: str, document: object) -> None:
+def test_any_json_gets_an_http_error(path: str, document: object) -> None:
     assert respond(path, json.dumps(document).encode()).status == 400
 
 
@@ -117,7 +117,7 @@ def test_any_review_is_answered_with_its_uid(path: str, document: Json) -> None:
 
 
 @given(ANNOTATIONS)
-def test_any_annotations_are_taken_or_refused_and_what_was_taken_is_not_changed_again(
+def test_any_annotations_are_refused_or_admitted_idempotently(
     annotations: dict[str, str],
 ) -> None:
     document = pod({**annotations, names.ANNOTATION_DRA_ENABLED: "true"})

@@ -1,4 +1,4 @@
-"""The certificate is read again when its files change, and no connection suffers."""
+"""The certificate is reloaded when its files change, and no connection fails."""
 
 import contextlib
 import shutil
@@ -23,7 +23,7 @@ def ok(_: Request) -> Response:
 
 
 def presented(port: int, files: Files) -> bytes:
-    """The certificate that a new connection is shown."""
+    """Return the certificate that a new connection receives."""
     with (
         socket.create_connection((HOST, port), timeout=PATIENCE_SECONDS) as plain,
         files.trusting().wrap_socket(plain, server_hostname=HOST) as secured,
@@ -34,13 +34,13 @@ def presented(port: int, files: Files) -> bytes:
 
 
 def leaf(file: Path) -> bytes:
-    """The first certificate of a PEM file."""
+    """Return the first certificate of a PEM file, in DER."""
     text = file.read_text()
     end = "-----END CERTIFICATE-----"
     return ssl.PEM_cert_to_DER_cert(text[: text.index(end) + len(end)])
 
 
-def test_a_renewed_certificate_is_for_new_connections_and_old_ones_go_on(files: Files) -> None:
+def test_renewed_certificate_is_for_new_connections_and_old_ones_go_on(files: Files) -> None:
     with serving(ok, files) as server:
         before = presented(server.port, files)
         old = connection(server.port, files.trusting())
@@ -53,7 +53,7 @@ def test_a_renewed_certificate_is_for_new_connections_and_old_ones_go_on(files: 
         old.close()
 
 
-def test_a_certificate_whose_key_is_still_to_come_is_not_used_yet(files: Files) -> None:
+def test_certificate_without_its_new_key_is_not_used_yet(files: Files) -> None:
     issued = files.authority.issue_cert(HOST)
     with serving(ok, files) as server:
         before = presented(server.port, files)
@@ -66,9 +66,7 @@ def test_a_certificate_whose_key_is_still_to_come_is_not_used_yet(files: Files) 
 
 
 @pytest.mark.parametrize("damage", [Path.unlink, lambda path: path.write_text("no PEM")])
-def test_files_that_cannot_be_read_leave_the_certificate_that_there_is(
-    files: Files, damage: object
-) -> None:
+def test_unreadable_files_keep_the_previous_certificate(files: Files, damage: object) -> None:
     assert callable(damage)
     with serving(ok, files) as server:
         before = presented(server.port, files)
@@ -78,7 +76,7 @@ def test_files_that_cannot_be_read_leave_the_certificate_that_there_is(
         assert presented(server.port, files) == before
 
 
-def test_a_secrets_files_are_switched_by_a_link(tmp_path: Path) -> None:
+def test_symlink_switch_of_a_secret_is_detected(tmp_path: Path) -> None:
     mount = tmp_path / "mount"
     mount.mkdir()
     first = Files(tmp_path)
@@ -103,18 +101,18 @@ def test_a_secrets_files_are_switched_by_a_link(tmp_path: Path) -> None:
         assert presented(server.port, mounted) == leaf(mount / "tls.crt") != before
 
 
-def test_no_request_is_lost_while_the_certificate_is_renewed_again_and_again(files: Files) -> None:
+def test_no_request_is_lost_during_repeated_renewals(files: Files) -> None:
     stop = Event()
     failures: list[str] = []
     counts = [0, 0]
 
-    def ask(index: int) -> None:
+    def send_requests(index: int) -> None:
         context = files.trusting()
         client = connection(server.port, context)
         while not stop.is_set():
             try:
                 if index and counts[index] % 5 == 0:
-                    client.close()  # every fifth time with a new handshake
+                    client.close()  # so that every fifth request has a new handshake
                 status, _ = posted(client, "/", b"")
                 counts[index] += 1
                 if status != 200:
@@ -124,22 +122,22 @@ def test_no_request_is_lost_while_the_certificate_is_renewed_again_and_again(fil
         client.close()
 
     with serving(ok, files) as server:
-        askers = [Thread(target=ask, args=(index,)) for index in range(2)]
-        for asker in askers:
-            asker.start()
+        senders = [Thread(target=send_requests, args=(index,)) for index in range(2)]
+        for sender in senders:
+            sender.start()
         for _ in range(10):
             files.renew()
             presented(server.port, files)
         stop.set()
-        for asker in askers:
-            asker.join()
+        for sender in senders:
+            sender.join()
 
     assert failures == []
     assert min(counts) > 10
 
 
 @pytest.mark.parametrize("missing", ["certificate", "key"])
-def test_files_that_are_missing_at_the_start_are_said(files: Files, missing: str) -> None:
+def test_missing_file_at_start_is_an_input_error(files: Files, missing: str) -> None:
     path: Path = getattr(files, missing)
     path.unlink()
 
@@ -147,7 +145,7 @@ def test_files_that_are_missing_at_the_start_are_said(files: Files, missing: str
         Certificates(files.certificate, files.key)
 
 
-def test_a_key_of_another_certificate_is_said(files: Files) -> None:
+def test_key_of_another_certificate_is_an_input_error(files: Files) -> None:
     other = trustme.CA().issue_cert(HOST)
     files.key.write_bytes(other.private_key_pem.bytes())
 
@@ -155,7 +153,7 @@ def test_a_key_of_another_certificate_is_said(files: Files) -> None:
         Certificates(files.certificate, files.key)
 
 
-def test_a_key_that_needs_a_password_is_said_and_nobody_is_asked(files: Files) -> None:
+def test_encrypted_key_is_an_input_error_without_a_prompt(files: Files) -> None:
     text = (
         "-----BEGIN ENCRYPTED PRIVATE KEY-----\n"
         "MIGjMF8GCSqGSIb3DQEFDTBSMDEGCSqGSIb3DQEFDDAkBBBkAAAAAAAAAAAAAAAA\n"

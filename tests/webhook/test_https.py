@@ -1,4 +1,4 @@
-"""The server: HTTPS done strictly, with bounds on everything that a client decides."""
+"""The HTTPS server parses strictly and bounds everything that a client controls."""
 
 import socket
 import ssl
@@ -20,7 +20,7 @@ def echo(request: Request) -> Response:
     )
 
 
-def test_requests_are_answered_over_one_connection(files: Files) -> None:
+def test_several_requests_share_one_connection(files: Files) -> None:
     with serving(echo, files) as server:
         client = connection(server.port, files.trusting())
         answers = [posted(client, f"/{n}?timeout=5s", b"x" * n) for n in range(3)]
@@ -30,7 +30,7 @@ def test_requests_are_answered_over_one_connection(files: Files) -> None:
 
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
-def test_tls_1_2_and_later_are_spoken(files: Files, version: ssl.TLSVersion) -> None:
+def test_tls_1_2_and_later_are_accepted(files: Files, version: ssl.TLSVersion) -> None:
     context = files.trusting()
     context.minimum_version = context.maximum_version = version
 
@@ -40,7 +40,7 @@ def test_tls_1_2_and_later_are_spoken(files: Files, version: ssl.TLSVersion) -> 
         client.close()
 
 
-def test_tls_1_1_is_not_spoken(files: Files) -> None:
+def test_tls_1_1_is_rejected(files: Files) -> None:
     context = files.trusting()
     context.set_ciphers("DEFAULT:@SECLEVEL=0")
     with pytest.warns(DeprecationWarning, match="TLSv1"):
@@ -52,7 +52,7 @@ def test_tls_1_1_is_not_spoken(files: Files) -> None:
         connection(server.port, context).connect()
 
 
-def test_who_does_not_trust_the_certificate_does_not_keep_others_waiting(files: Files) -> None:
+def test_client_that_rejects_the_certificate_does_not_delay_others(files: Files) -> None:
     with serving(echo, files) as server:
         with pytest.raises(ssl.SSLCertVerificationError):
             connection(server.port, ssl.create_default_context()).connect()
@@ -63,7 +63,7 @@ def test_who_does_not_trust_the_certificate_does_not_keep_others_waiting(files: 
 
 
 def raw(port: int, files: Files, text: bytes) -> bytes:
-    """Everything that is answered to a text that may be no request."""
+    """Send a text that may not be a request; return the complete answer."""
     with (
         socket.create_connection((HOST, port), timeout=PATIENCE_SECONDS) as plain,
         files.trusting().wrap_socket(plain, server_hostname=HOST) as secured,
@@ -88,7 +88,7 @@ def raw(port: int, files: Files, text: bytes) -> bytes:
         (b"BREW / HTTP/1.1\r\nHost: a\r\n\r\n", b"501"),
     ],
 )
-def test_what_is_no_good_request_is_answered_and_ends_the_connection(
+def test_bad_request_gets_an_error_and_closes_the_connection(
     files: Files, text: bytes, status: bytes
 ) -> None:
     with serving(echo, files) as server:
@@ -98,7 +98,7 @@ def test_what_is_no_good_request_is_answered_and_ends_the_connection(
     assert b"Connection: close" in answer
 
 
-def test_a_body_of_the_most_bytes_is_taken(files: Files) -> None:
+def test_body_of_the_maximum_size_is_accepted(files: Files) -> None:
     with serving(echo, files) as server:
         client = connection(server.port, files.trusting())
         status, answer = posted(client, "/", b"x" * MOST_BODY_BYTES)
@@ -107,31 +107,31 @@ def test_a_body_of_the_most_bytes_is_taken(files: Files) -> None:
     assert (status, len(answer)) == (200, MOST_BODY_BYTES + len("POST / "))
 
 
-def test_large_bodies_wait_for_each_other_and_small_ones_for_none(files: Files) -> None:
-    came, go = Event(), Event()
+def test_large_bodies_wait_for_each_other_but_small_ones_do_not(files: Files) -> None:
+    received, go_on = Event(), Event()
 
     def respond(request: Request) -> Response:
         if request.target == "/first":
-            came.set()
-            go.wait(PATIENCE_SECONDS)
+            received.set()
+            go_on.wait(PATIENCE_SECONDS)
         return Response(status=HTTPStatus.OK, body=request.target.encode())
 
     large = b"x" * 2**20
     order: list[bytes] = []
 
-    def ask(path: str, text: bytes) -> None:
+    def send(path: str, text: bytes) -> None:
         client = connection(server.port, files.trusting())
         order.append(posted(client, path, text)[1])
         client.close()
 
     with serving(respond, files, Bounds(large_bodies=1)) as server:
-        first = Thread(target=ask, args=("/first", large))
+        first = Thread(target=send, args=("/first", large))
         first.start()
-        came.wait(PATIENCE_SECONDS)
-        second = Thread(target=ask, args=("/second", large))
+        received.wait(PATIENCE_SECONDS)
+        second = Thread(target=send, args=("/second", large))
         second.start()
-        ask("/small", b"x")
-        go.set()
+        send("/small", b"x")
+        go_on.set()
         first.join()
         second.join()
 
@@ -139,7 +139,7 @@ def test_large_bodies_wait_for_each_other_and_small_ones_for_none(files: Files) 
     assert sorted(order) == [b"/first", b"/second", b"/small"]
 
 
-def test_what_goes_wrong_with_one_request_is_an_error_of_that_request(files: Files) -> None:
+def test_exception_in_one_request_does_not_affect_the_next(files: Files) -> None:
     def respond(request: Request) -> Response:
         if request.target == "/odd":
             raise KeyError("odd")
@@ -154,7 +154,7 @@ def test_what_goes_wrong_with_one_request_is_an_error_of_that_request(files: Fil
     assert usual[0] == 200
 
 
-def test_who_says_nothing_is_cut(files: Files) -> None:
+def test_client_that_sends_nothing_is_cut(files: Files) -> None:
     bounds = Bounds(handshake_seconds=0.1, look_seconds=0.05)
 
     with (
@@ -164,7 +164,7 @@ def test_who_says_nothing_is_cut(files: Files) -> None:
         assert silent.recv(1) == b""
 
 
-def test_who_sends_half_a_request_is_cut(files: Files) -> None:
+def test_client_that_sends_half_a_request_is_cut(files: Files) -> None:
     half = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\nx"
     bounds = Bounds(request_seconds=0.2, look_seconds=0.05)
 
@@ -172,14 +172,14 @@ def test_who_sends_half_a_request_is_cut(files: Files) -> None:
         assert raw(server.port, files, half) == b""
 
 
-def test_who_does_not_come_back_is_cut(files: Files) -> None:
+def test_idle_client_is_cut(files: Files) -> None:
     with serving(echo, files, Bounds(idle_seconds=0.2, look_seconds=0.05)) as server:
         answer = raw(server.port, files, b"POST / HTTP/1.1\r\nContent-Length: 0\r\n\r\n")
 
     assert answer.startswith(b"HTTP/1.1 200 OK")
 
 
-def test_of_too_many_connections_the_one_that_is_idle_longest_gives_way(files: Files) -> None:
+def test_longest_idle_connection_is_cut_if_there_are_too_many(files: Files) -> None:
     with serving(echo, files, Bounds(connections=3)) as server:
         clients = [connection(server.port, files.trusting()) for _ in range(4)]
         statuses = [posted(client, "/", b"")[0] for client in clients]
@@ -195,34 +195,34 @@ def test_of_too_many_connections_the_one_that_is_idle_longest_gives_way(files: F
     assert again == 200
 
 
-def test_a_request_in_flight_is_answered_after_the_stop_and_its_connection_ended(
+def test_request_in_flight_at_the_stop_is_answered(
     files: Files,
 ) -> None:
-    came, go = Event(), Event()
+    received, go_on = Event(), Event()
     answers = []
 
     def respond(_: Request) -> Response:
-        came.set()
-        go.wait(PATIENCE_SECONDS)
+        received.set()
+        go_on.wait(PATIENCE_SECONDS)
         return Response(status=HTTPStatus.OK, body=b"late")
 
     with serving(respond, files) as server:
         client = connection(server.port, files.trusting())
-        asking = Thread(target=lambda: answers.append(posted(client, "/", b"")))
-        asking.start()
-        came.wait(PATIENCE_SECONDS)
+        sending = Thread(target=lambda: answers.append(posted(client, "/", b"")))
+        sending.start()
+        received.wait(PATIENCE_SECONDS)
         stopping = Thread(target=server.stop, kwargs={"grace_seconds": FOREVER})
         stopping.start()
         server.is_leaving.wait(PATIENCE_SECONDS)
-        go.set()
-        asking.join()
+        go_on.set()
+        sending.join()
         stopping.join()
         client.close()
 
     assert answers == [(200, b"late")]
 
 
-def test_clients_are_told_to_leave_while_requests_are_still_taken(files: Files) -> None:
+def test_leaving_server_closes_connections_but_still_accepts_requests(files: Files) -> None:
     with serving(echo, files) as server:
         client = connection(server.port, files.trusting())
         assert posted(client, "/", b"")[0] == 200
@@ -239,7 +239,7 @@ def test_clients_are_told_to_leave_while_requests_are_still_taken(files: Files) 
     assert status == 200
 
 
-def test_idle_connections_end_at_once_with_the_stop_used_or_not(files: Files) -> None:
+def test_stop_ends_used_and_unused_idle_connections_at_once(files: Files) -> None:
     with serving(echo, files) as server:
         used, unused = (connection(server.port, files.trusting()) for _ in range(2))
         unused.connect()
@@ -252,7 +252,7 @@ def test_idle_connections_end_at_once_with_the_stop_used_or_not(files: Files) ->
     assert ended == [b"", b""]
 
 
-def test_a_port_that_is_taken_is_said(files: Files) -> None:
+def test_port_in_use_is_an_input_error(files: Files) -> None:
     certificates = Certificates(files.certificate, files.key)
 
     with (

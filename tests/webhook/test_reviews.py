@@ -1,4 +1,4 @@
-"""AdmissionReviews by path: what is answered, and what is no review at all."""
+"""AdmissionReviews by path: verdicts for reviews, HTTP errors for other requests."""
 
 import json
 from typing import Any
@@ -12,8 +12,8 @@ from tensorfusion_dra.webhook.server import Request, Response
 from tests.support.admission import Json, ObjectsInMemory, SlicesInMemory, body, claim, pod, said
 
 
-class Waiting:
-    """Notes how long a pod is waited for."""
+class MissingPods:
+    """Pods that are all missing; records the time allowed for each read."""
 
     def __init__(self) -> None:
         self.seconds: list[float] = []
@@ -23,12 +23,12 @@ class Waiting:
         return None
 
 
-def reviews(pods: Waiting | None = None) -> Reviews:
+def reviews(pods: MissingPods | None = None) -> Reviews:
     return Reviews(
         Admission(
             pools=ObjectsInMemory(),
             templates=ObjectsInMemory(),
-            pods=pods or Waiting(),
+            pods=pods or MissingPods(),
             slices=SlicesInMemory(),
             scheduler="default-scheduler",
             virtual=False,
@@ -53,7 +53,7 @@ def response(answer: Response) -> dict[str, Any]:
     return found
 
 
-def test_a_pod_is_answered_with_its_patch_and_warnings() -> None:
+def test_pod_review_is_answered_with_patch_and_warnings() -> None:
     annotations = said(dra_enabled="true", vram_request="16Gi", gpupool="default")
 
     answer = respond("/mutate-pods?timeout=5s", body(pod(annotations)))
@@ -81,23 +81,19 @@ def test_a_pod_is_answered_with_its_patch_and_warnings() -> None:
         ("/validate", {}, 400),
     ],
 )
-def test_only_reviews_of_its_kinds_are_answered_at_a_path(
-    path: str, changes: Any, status: int
-) -> None:
+def test_each_path_accepts_only_reviews_of_its_kinds(path: str, changes: Any, status: int) -> None:
     assert respond(path, body(pod({})), **changes).status == status
 
 
 @pytest.mark.parametrize("version", ["v1", "v1beta2"])
 @pytest.mark.parametrize("kind", ["ResourceClaim", "ResourceClaimTemplate", "DeviceClass"])
-def test_parameters_are_checked_in_every_version_with_the_same_shape(
-    kind: str, version: str
-) -> None:
+def test_parameters_are_checked_in_all_versions_of_the_same_shape(kind: str, version: str) -> None:
     document = {**claim(), "kind": kind, "apiVersion": f"resource.k8s.io/{version}"}
 
     assert response(respond("/validate", body(document)))["allowed"] is True
 
 
-def test_a_version_of_another_shape_is_not_read() -> None:
+def test_version_of_another_shape_is_rejected() -> None:
     document = {**claim(), "apiVersion": "resource.k8s.io/v1beta1"}
 
     assert respond("/mutate-resourceclaims", body(document)).status == 400
@@ -107,15 +103,15 @@ def test_a_version_of_another_shape_is_not_read() -> None:
     ("query", "seconds"),
     [("?timeout=10s", 9.5), ("?timeout=1s", 0.5), ("", 4.5), ("?timeout=nan", 4.5)],
 )
-def test_a_pod_is_waited_for_as_long_as_the_api_server_waits(query: str, seconds: float) -> None:
-    pods = Waiting()
+def test_pod_read_uses_the_api_servers_timeout_less_a_margin(query: str, seconds: float) -> None:
+    pods = MissingPods()
 
     respond(f"/mutate-resourceclaims{query}", body(claim()), to=reviews(pods))
 
     assert pods.seconds == [seconds]
 
 
-def test_what_is_no_review_is_an_error_of_http() -> None:
+def test_malformed_review_is_an_http_error() -> None:
     answer = respond("/mutate-pods", b"{")
 
     assert answer.status == 400

@@ -1,0 +1,179 @@
+"""Admission of pods: DRA is enabled by pod or pool, and the errors name what is wrong."""
+
+import pytest
+
+from tensorfusion_dra.core.doctor.webhook import trial_pod
+from tensorfusion_dra.core.errors import InputError, RetryableError
+from tensorfusion_dra.core.kubernetes.review import PASSED
+from tests.support.admission import Json, asked, gpupool, pod, published, said
+from tests.webhook.admission_cluster import A100, AMOUNTS, ON, T4, Cluster, errors
+
+
+def test_pod_with_the_dra_annotation_gets_a_claim() -> None:
+    verdict = Cluster().pod(dra_enabled="true", gpupool="default", **AMOUNTS)
+
+    assert verdict.changed is not None
+    assert verdict.changed["spec"]["resourceClaims"]
+
+
+def test_doctors_trial_pod_gets_a_claim_whatever_its_pool() -> None:
+    for pools in ([], [gpupool("a", default=True)]):
+        verdict = Cluster(*pools).admission.pod(asked(dict(trial_pod("default"))))
+
+        assert verdict.changed is not None
+        assert verdict.changed["spec"]["resourceClaims"]
+
+
+@pytest.mark.parametrize(
+    ("pools", "annotations", "is_on"),
+    [
+        ([gpupool("a", **ON)], {"gpupool": "a"}, True),
+        ([gpupool("a")], {"gpupool": "a"}, False),
+        ([gpupool("a")], {"gpupool": "a", "dra_enabled": "true"}, True),
+        ([gpupool("a", **ON)], {"gpupool": "a", "dra_enabled": "false"}, False),
+        ([gpupool("a", **ON), gpupool("b", default=True)], {}, False),
+        ([gpupool("a"), gpupool("b", default=True, **ON)], {}, True),
+        ([], {}, False),
+        ([gpupool("a", **ON)], {}, False),
+        ([gpupool("a", **ON)], {"gpupool": "gone"}, False),
+    ],
+)
+def test_pods_annotation_overrides_its_pools_dra_setting(
+    pools: list[Json], annotations: dict[str, str], *, is_on: bool
+) -> None:
+    verdict = Cluster(*pools).pod(**AMOUNTS, **annotations)
+
+    assert (verdict.changed is not None) is is_on
+    assert not verdict.errors
+
+
+def test_scheduling_config_template_enables_dra_for_its_pool() -> None:
+    cluster = Cluster(gpupool("a", schedulingConfigTemplate="on"))
+    cluster.templates.told = [{"metadata": {"name": "on"}, "spec": {"dra": {"enable": True}}}]
+
+    assert cluster.pod(gpupool="a", **AMOUNTS).changed is not None
+
+
+def test_chosen_pool_is_written_into_the_pod() -> None:
+    verdict = Cluster(gpupool("b", default=True)).pod(dra_enabled="true", **AMOUNTS)
+
+    assert verdict.changed is not None
+    annotations = verdict.changed["metadata"]["annotations"]
+    assert annotations["tensor-fusion.ai/gpupool"] == "b"
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        pod({}),
+        pod({"example.com/a": "b"}),
+        pod(said(gpupool="a", qos="high")),
+        pod(said(dra_enabled="false", vram_request="nonsense")),
+    ],
+)
+def test_pod_without_a_request_passes_even_if_pools_are_unknown(
+    document: Json,
+) -> None:
+    cluster = Cluster()
+    cluster.pools.error = RetryableError("not listed yet")
+
+    assert cluster.admission.pod(asked(document)) is PASSED
+
+
+def test_all_errors_of_a_pod_are_reported_at_once() -> None:
+    cluster = Cluster(gpupool("a"))
+    document = pod(
+        said(dra_enabled="true", gpupool="b", qos="best", vram_request="x", inject_container="y")
+    )
+    document["spec"]["containers"][0]["env"] = [{"name": "TF_SHM_FILE"}]
+
+    found = errors(cluster.admission.pod(asked(document)))
+
+    assert [text.partition(":")[0] for text in found] == [
+        "metadata.annotations[tensor-fusion.ai/vram-request]",
+        "metadata.annotations[tensor-fusion.ai/qos]",
+        "metadata.annotations[tensor-fusion.ai/gpupool]",
+        "metadata.annotations[tensor-fusion.ai/inject-container]",
+    ]
+
+
+def test_missing_pool_error_names_existing_pools() -> None:
+    verdict = Cluster(gpupool("a")).pod(dra_enabled="true", gpupool="b", **AMOUNTS)
+
+    assert errors(verdict) == [
+        "metadata.annotations[tensor-fusion.ai/gpupool]: found 'b', expected a GPUPool such as a"
+    ]
+
+
+def test_errors_of_a_pod_without_dra_are_not_reported() -> None:
+    assert Cluster(gpupool("a")).pod(gpupool="a", vram_request="x") is PASSED
+
+
+def test_pod_is_unavailable_until_pools_are_listed() -> None:
+    cluster = Cluster()
+    cluster.pools.error = RetryableError("gpupools: not listed by the API server yet")
+
+    verdict = cluster.pod(dra_enabled="true", **AMOUNTS)
+
+    assert verdict.code == 503
+    assert errors(verdict) == ["gpupools: not listed by the API server yet"]
+
+
+def test_pod_may_name_its_nodes_pool_without_the_gpupool_crd() -> None:
+    cluster = Cluster()
+    cluster.pools.error = cluster.templates.error = InputError("no such resource")
+
+    verdict = cluster.pod(dra_enabled="true", gpupool="default", **AMOUNTS)
+
+    assert verdict.changed is not None
+
+
+def test_percent_of_mixed_gpus_is_refused_with_alternatives() -> None:
+    cluster = Cluster()
+    cluster.slices.slices = [published(A100, T4)]
+
+    (found,) = errors(cluster.pod(dra_enabled="true", compute_percent_request="25"))
+
+    assert found == (
+        "metadata.annotations[tensor-fusion.ai/compute-percent-request]: found T4 of 65 TFLOPS, "
+        "A100 of 312 TFLOPS, expected one kind of GPU (tensor-fusion.ai/gpu-model), "
+        "or tensor-fusion.ai/tflops-request instead of a percentage"
+    )
+    cluster.slices.error = RetryableError("no answer")
+    assert cluster.pod(dra_enabled="true", compute_percent_request="25").code == 503
+
+
+def test_partitioned_isolation_is_refused_with_alternatives() -> None:
+    (found,) = errors(Cluster().pod(dra_enabled="true", isolation="partitioned", gpu_count="1"))
+
+    assert found == (
+        "metadata.annotations[tensor-fusion.ai/isolation]: found 'partitioned', expected one of "
+        "soft, hard, shared (cards are not partitioned by this driver: soft divides a card by "
+        "limits, shared gives whole cards, and MIG devices come from NVIDIA's own driver for "
+        "Kubernetes)"
+    )
+
+
+def test_hard_isolation_is_accepted_in_a_pool_that_sets_it() -> None:
+    rules = [{"mode": "hard", "selector": {"matchLabels": {"type": "p5"}}}]
+    cluster = Cluster(gpupool("a", nodeManagerConfig={"isolationModeRules": rules}), gpupool("b"))
+    asks = {"dra_enabled": "true", "isolation": "hard", **AMOUNTS}
+
+    assert not cluster.pod(gpupool="a", **asks).errors
+    assert cluster.pod(gpupool="b", **asks).errors
+
+
+@pytest.mark.parametrize(
+    ("annotations", "is_refused"),
+    [({"dra_enabled": "true"}, True), ({"dra_enabled": "false"}, False), ({}, False)],
+)
+def test_pod_with_tensor_fusions_label_passes_unless_dra_is_on(
+    annotations: dict[str, str], *, is_refused: bool
+) -> None:
+    document = pod(said(**AMOUNTS, **annotations))
+    document["metadata"]["labels"] = {"tensor-fusion.ai/enabled": "true"}
+
+    verdict = Cluster().admission.pod(asked(document))
+
+    assert bool(verdict.errors) is is_refused
+    assert verdict.changed is None
