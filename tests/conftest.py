@@ -1,4 +1,4 @@
-"""What all tests share: the guard against this machine's paths, and counts of what was done."""
+"""Shared setup of all tests: the guard against this machine's paths, and counts of work done."""
 
 import os
 import shutil
@@ -21,7 +21,7 @@ _OUTSIDE = pytest.StashKey[list[str]]()
 
 
 class _Report:
-    """The paths outside that were used since the last look, by this process and its children."""
+    """Outside paths that this process and its children have used since the last call of new()."""
 
     def __init__(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="guard-"))
@@ -41,7 +41,7 @@ _REPORT = _Report()
 _END_TO_END = Path(__file__).parent / "e2e"
 plugin_process.spawn = forks.spawn
 
-# Neither how long an example takes nor what an earlier run found decides whether a test passes.
+# A test's result depends neither on the duration of an example nor on findings of earlier runs.
 settings.register_profile(
     "tests",
     max_examples=examples(100),
@@ -56,14 +56,14 @@ settings.load_profile("tests")
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[_TALLY] = Counter()
     config.stash[_OUTSIDE] = []
-    # A real cluster lies on some machine, and its tests have to go there.
+    # End-to-end tests use a real cluster, which is outside the allowed paths.
     folder = config.invocation_params.dir
     if not all(is_end_to_end(argument, folder) for argument in config.args):
         _guard_paths()
 
 
 def is_end_to_end(argument: str, folder: Path) -> bool:
-    """Return whether pytest's argument, given in this folder, names end-to-end tests alone."""
+    """Return True if pytest's argument, given in this folder, selects only end-to-end tests."""
     return (folder / argument.partition("::")[0]).is_relative_to(_END_TO_END)
 
 
@@ -75,7 +75,7 @@ def _guard_paths() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    # The longest files first, so that no process is left with one of them at the end.
+    # The slowest files run first, so that no worker process is left with one of them at the end.
     items.sort(key=lambda item: "tests/faults/" not in item.nodeid)
     if EFFORT > 1:
         for item in items:
@@ -84,7 +84,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(autouse=True)
 def _no_path_of_this_machine() -> Iterator[None]:
-    """Fail the test during which a path outside was used, even if its code caught the error."""
+    """Fail a test that used an outside path, even if the code under test caught the error."""
     yield
     outside = _REPORT.new()
     if outside:
@@ -93,13 +93,13 @@ def _no_path_of_this_machine() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def tally(pytestconfig: pytest.Config) -> Tally:
-    """Where tests count what they did; the closing lines of the run show it."""
+    """Counter of the tests' work, which the summary of the run shows."""
     return pytestconfig.stash[_TALLY]
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Hand counts, and paths used after the last test, to the process that began the session."""
+    """Pass counts, and paths used after the last test, to the process that started the session."""
     output = getattr(session.config, "workeroutput", None)
     counts, outside = session.config.stash[_TALLY], session.config.stash[_OUTSIDE]
     outside.append(_REPORT.new())
@@ -129,7 +129,7 @@ def pytest_terminal_summary(
         terminalreporter.write_line("".join(outside))
     counts = config.stash[_TALLY]
     if counts:
-        terminalreporter.section("what the fault tests did")
+        terminalreporter.section("work of the fault tests")
     for what, count in counts.items():
         terminalreporter.write_line(f"{count:>7} {what}")
     if counts and EFFORT < 1:

@@ -1,12 +1,12 @@
-"""Refuse to open or stat what belongs to this machine, in the tests and in every child process.
+"""Guard that refuses to open or stat paths of this machine, in tests and in all child processes.
 
 A test that reads a folder which only some machines have passes on those and fails on the next one.
-Python imports this module at the start of each process that has its folder on PYTHONPATH, which
-``environment()`` sees to. Most accesses raise an audit event (PEP 578); those that raise none, such
-as os.stat, are wrapped.
+Python imports this module at the start of each process that has its folder on PYTHONPATH, where
+``environment()`` puts it. Most accesses raise an audit event (PEP 578). The functions that raise
+none, such as os.stat, are wrapped.
 
-A refused access raises OutsideError, and its path is also written to the report, because the code
-under test may catch everything. ``tests/conftest.py`` fails the test that adds to the report.
+A refused access raises OutsideError. Its path is also written to the report, because the code under
+test may catch all errors. ``tests/conftest.py`` fails the test that adds to the report.
 """
 
 import os
@@ -33,11 +33,11 @@ ALLOWED: Final[Mapping[str, str]] = {
     "/proc": "the kernel's, present wherever Python runs",
     "/sys": "the kernel's; what a machine lacks there reads as unknown",
 }
-"""Paths that may be used, with all that lies below them, and why."""
+"""Paths that may be used, including everything below them, with the reason."""
 
 _STACK_LINES: Final = 12
 
-# The arguments of these audit events that are paths.
+# Positions of the paths among the arguments of these audit events.
 _PATHS: Final[Mapping[str, tuple[int, ...]]] = {
     "ctypes.dlopen": (0,),
     "open": (0,),
@@ -64,7 +64,7 @@ class OutsideError(RuntimeError):
 
 
 def environment(base: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return this environment, or os.environ, with what makes a Python process guard itself."""
+    """Return base, or os.environ, with the variables that make a Python process guard itself."""
     found = dict(os.environ if base is None else base)
     found[REPORT_VARIABLE] = os.environ[REPORT_VARIABLE]
     found["TMPDIR"] = os.environ["TMPDIR"]
@@ -83,8 +83,8 @@ def install() -> None:
 
 
 def is_allowed(path: str) -> bool:
-    """Return whether the tests may use this path, which may be relative."""
-    # Not resolved: a link in a temporary folder is the test's own, wherever it points.
+    """Return True if the tests may use this path, which may be relative."""
+    # Not resolved: a link in a temporary folder belongs to the test, wherever it points.
     absolute = os.path.normpath(path if path.startswith("/") else f"{_working_folder()}/{path}")
     if absolute == "/":
         return False
@@ -116,8 +116,8 @@ def _check(what: str, path: object) -> None:
         path = os.fsdecode(path)
     elif isinstance(path, os.PathLike):
         path = os.fspath(path)
-    # Numbers are open files. Abstract sockets, SQLite in memory and libraries that the loader
-    # searches by name have no path.
+    # Numbers are file descriptors. Abstract sockets, SQLite in memory and libraries that the loader
+    # finds by name have no path.
     if not isinstance(path, str) or not path or path.startswith(("\0", ":memory:", "file:")):
         return
     if (what == "ctypes.dlopen" and "/" not in path) or is_allowed(path):
@@ -158,7 +158,7 @@ def _wrap(name: str) -> None:
 
     guarded.guards = True  # type: ignore[attr-defined]
     guarded.__name__ = name
-    # The library asks in these sets what a function can do.
+    # The standard library looks up the abilities of a function in these sets.
     for known in (os.supports_dir_fd, os.supports_fd, os.supports_follow_symlinks):
         if original in known:
             known.add(guarded)

@@ -1,4 +1,4 @@
-"""What the API server sends to the webhook: pods, claims and reviews of them."""
+"""Input of the webhook: pods, claims and AdmissionReviews of them."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -15,12 +15,12 @@ PREFIX = "tensor-fusion.ai/"
 
 
 def said(**annotations: str) -> dict[str, str]:
-    """Annotations of Tensor Fusion, an underscore for each dash."""
+    """Return annotations of Tensor Fusion; underscores in the names stand for dashes."""
     return {PREFIX + name.replace("_", "-"): text for name, text in annotations.items()}
 
 
 def pod(annotations: Mapping[str, str], *containers: Json, **spec: Any) -> Json:
-    """A pod; with one container `main` unless others are given."""
+    """Return a pod, with one container `main` by default."""
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -30,12 +30,12 @@ def pod(annotations: Mapping[str, str], *containers: Json, **spec: Any) -> Json:
 
 
 def container(name: str = "main", **fields: Any) -> Json:
-    """A container of a pod."""
+    """Return a container of a pod."""
     return {"name": name, "image": "train", **fields}
 
 
 def claim(**changes: Any) -> Json:
-    """A claim of the pod `train`, as the claim controller makes it from the template."""
+    """Return a claim of the pod `train`, as the claim controller creates it from the template."""
     exactly = {"deviceClassName": "tensor-fusion.ai", "allocationMode": "ExactCount", "count": 1}
     owner = {"apiVersion": "v1", "kind": "Pod", "name": "train", "uid": "uid-train"}
     return {
@@ -52,18 +52,18 @@ def claim(**changes: Any) -> Json:
 
 
 def gpupool(name: str, *, default: bool = False, **spec: Any) -> Json:
-    """A GPUPool."""
+    """Return a GPUPool."""
     annotations = {"tensor-fusion.ai/is-default-pool": "true"} if default else {}
     return {"metadata": {"name": name, "annotations": annotations}, "spec": spec}
 
 
 def asked(document: Json, *, operation: str = "CREATE", old: Json | None = None) -> Review:
-    """The review of an object."""
+    """Return the review of an object."""
     return review.parse(body(document, operation=operation, old=old), wait_seconds=5)
 
 
 def body(document: Json, *, operation: str = "CREATE", old: Json | None = None) -> bytes:
-    """What the API server posts about an object."""
+    """Return the AdmissionReview that the API server posts for an object."""
     group, _, version = document["apiVersion"].rpartition("/")
     request = {
         "uid": "705ab4f5-6393-11e8-b7cc-42010a800002",
@@ -79,12 +79,12 @@ def body(document: Json, *, operation: str = "CREATE", old: Json | None = None) 
 
 
 def patched(document: Json, operations: Sequence[object]) -> Json:
-    """An object after a JSON patch, as the simulated API server applies it."""
+    """Apply a JSON patch to an object as the simulated API server does, and return the result."""
     return JsonPatch(tuple(operations)).applied(document)
 
 
 class ObjectsInMemory:
-    """See driver.ports.cluster.Objects; a test sets what is told."""
+    """Objects set by a test; implements driver.ports.cluster.Objects."""
 
     def __init__(self, *items: Json) -> None:
         self.told: Sequence[Json] = items
@@ -97,7 +97,7 @@ class ObjectsInMemory:
 
 
 class PodsInMemory:
-    """See webhook.ports.PodReader; pods by UID."""
+    """Pods by UID; implements webhook.ports.PodReader."""
 
     def __init__(self) -> None:
         self.stored: dict[str, Json] = {}
@@ -111,7 +111,7 @@ class PodsInMemory:
 
 
 class SlicesInMemory:
-    """See webhook.ports.PublishedSlices; a test sets what is published."""
+    """Slices set by a test; implements webhook.ports.PublishedSlices."""
 
     def __init__(self, *slices: Json) -> None:
         self.slices: Sequence[Json] = slices
@@ -127,7 +127,7 @@ class SlicesInMemory:
 
 
 def published(*devices: tuple[str, str], pool: str = "default") -> Json:
-    """A slice of devices, each by model and TFLOPS, in a GPUPool."""
+    """Return a slice of a GPUPool with devices, each given by model and TFLOPS."""
     return {
         "spec": {
             "devices": [

@@ -1,4 +1,4 @@
-"""A server that answers every request alike, and what a call for slices makes of it."""
+"""A server that gives every request the same answer, and a call for slices that it refuses."""
 
 import json
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -13,22 +13,22 @@ SLICES_PATH: Final = "/apis/resource.k8s.io/v1/resourceslices"
 
 
 def nothing() -> None:
-    """For who only watches the watch."""
+    """Do nothing: a callback for tests that need none."""
 
 
 def failing(api: Api, wait_seconds: float = 5) -> StatusError:
-    """The error of a call that is refused."""
+    """Make a call that the server refuses, and return its error."""
     with pytest.raises(StatusError) as caught:
         api.call("GET", SLICES_PATH, wait_seconds=wait_seconds)
     return caught.value
 
 
 class Answers(ThreadingHTTPServer):
-    """An HTTP server that answers every request alike.
+    """An HTTP server that gives every request the same answer.
 
     Attributes:
-        status, body: Of its answers.
-        tokens: What each request said under Authorization.
+        status, body: The status and body of its answers.
+        tokens: The Authorization header of each request so far.
     """
 
     daemon_threads = True
@@ -40,7 +40,7 @@ class Answers(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
 
     def kubeconfig(self, folder: Path, token: str) -> Path:
-        """Writes a kubeconfig for this server with a token; its path."""
+        """Write a kubeconfig for this server with a token, and return its path."""
         path = folder / "kubeconfig"
         cluster = {"server": f"http://127.0.0.1:{self.server_address[1]}"}
         document = {

@@ -1,4 +1,4 @@
-"""An HTTP server that gives the answers it is told: for what the simulated API server has not."""
+"""An HTTP server with prepared answers, for APIs that the simulated API server does not have."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -11,10 +11,11 @@ from urllib.parse import urlsplit
 
 
 class CannedApi:
-    """Answers by method and path; 404 for all else.
+    """Prepared answers by method and path; 404 for all other requests.
 
     Attributes:
-        answers: Status and body by ``GET /path``; a callable gets the request's body.
+        answers: Answers by ``GET /path``; see served(). A callable gets the request's body and
+            returns the answer.
         asked: The requests so far, as ``GET /path?query`` and body.
     """
 
@@ -24,7 +25,7 @@ class CannedApi:
         self.url = ""
 
     def kubeconfig(self, path: Path) -> Path:
-        """Writes a kubeconfig for this server; its path."""
+        """Write a kubeconfig for this server, and return its path."""
         document = {
             "clusters": [{"name": "c", "cluster": {"server": self.url}}],
             "users": [{"name": "u", "user": {}}],
@@ -35,7 +36,7 @@ class CannedApi:
         return path
 
     def answer(self, method: str, target: str, body: Any) -> tuple[int, Any]:
-        """Status and document for a request."""
+        """Return the status and document that answer a request."""
         self.asked.append((f"{method} {target}", body))
         found = self.answers.get(f"{method} {urlsplit(target).path}")
         if callable(found):
@@ -50,10 +51,10 @@ class CannedApi:
 
 @contextmanager
 def served(answers: Mapping[str, Any]) -> Iterator[CannedApi]:
-    """A server on loopback while the block runs.
+    """Run a server on loopback during the block.
 
     Args:
-        answers: By ``GET /path``: a document, or a status and the message of its refusal.
+        answers: Answers by ``GET /path``: a document, or a status and message of an error.
     """
     api = CannedApi(answers)
 
@@ -61,7 +62,7 @@ def served(answers: Mapping[str, Any]) -> Iterator[CannedApi]:
         protocol_version = "HTTP/1.1"
 
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-            """Nothing is logged."""
+            """Log nothing."""
 
         def do_GET(self) -> None:
             length = int(self.headers.get("Content-Length") or 0)

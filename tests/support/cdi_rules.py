@@ -1,7 +1,7 @@
-"""What container runtimes ask of a CDI spec (Container Device Interface, SPEC.md, and its loader).
+"""Rules of container runtimes for CDI specs (Container Device Interface, SPEC.md, and its loader).
 
-The loader refuses a spec as a whole for any of these; so a test that finds none has a spec that
-containerd and CRI-O load.
+The loader rejects a spec as a whole for any violation. Therefore containerd and CRI-O load a spec
+that has none.
 """
 
 import re
@@ -31,12 +31,15 @@ _NODE_FIELDS: Final = {
 
 
 def violations(spec: Mapping[str, Any]) -> list[str]:
-    """Why a runtime would refuse the spec; empty if it would not."""
+    """Return the reasons why a runtime would reject the spec; empty if it would not."""
     return list(_spec(spec))
 
 
 def lowest_version(spec: Mapping[str, Any]) -> str:
-    """The oldest version of CDI that has everything the spec uses, for what this driver may use."""
+    """Return the oldest CDI version with every feature that the spec uses.
+
+    Only features that this driver may use are considered.
+    """
     nodes = [node for edits in _all_edits(spec) for node in edits.get("deviceNodes", [])]
     if "annotations" in spec or "." in spec["kind"].partition("/")[2]:
         return "0.6.0"
@@ -95,9 +98,9 @@ def _edits(edits: Mapping[str, Any]) -> Iterator[str]:
 
 
 def injected(spec: Mapping[str, Any], ids: list[str]) -> list[Mapping[str, Any]]:
-    """The edits that a container gets that asks for these qualified names, in their order.
+    """Return the edits for a container that requests these qualified names, in their order.
 
-    Names of other kinds are in other files, such as that of NVIDIA's toolkit, and left out.
+    Names of other kinds are skipped; they are in other files, such as that of NVIDIA's toolkit.
 
     Raises:
         KeyError: The spec has no such device; a runtime would not start the container.
@@ -110,20 +113,20 @@ def injected(spec: Mapping[str, Any], ids: list[str]) -> list[Mapping[str, Any]]
 
 
 def environment(spec: Mapping[str, Any], ids: list[str]) -> dict[str, str]:
-    """The variables of such a container; of those that meet, the last one holds."""
+    """Return the variables of such a container; for a duplicate name the last value wins."""
     variables = [v for edits in injected(spec, ids) for v in edits.get("env", [])]
     return {name: value for name, _, value in (v.partition("=") for v in variables)}
 
 
 def spec_of(claim: PreparedClaim) -> dict[str, Any]:
-    """The claim's spec under the default enforcer."""
+    """Return the claim's CDI spec under the default enforcer."""
     spec = cdi.spec(claim, ENFORCER)
     assert spec is not None
     return spec
 
 
 def env(claim: PreparedClaim, *requests: str) -> dict[str, str]:
-    """The variables of a container that uses these requests; all of the claim if none is named."""
+    """Return the variables of a container that uses these requests; with none, all requests."""
     ids = [
         name
         for item, names in zip(claim.shares, cdi.ids_by_share(claim), strict=True)

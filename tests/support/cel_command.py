@@ -1,4 +1,4 @@
-"""The verb `cel`, in this process and in one of its own."""
+"""The verb `cel`, run in this process or in a process of its own."""
 
 import subprocess
 import sys
@@ -11,23 +11,27 @@ from tests.support import forks
 from tests.support.waiting import PATIENCE_SECONDS
 
 A100: Final = 'device.attributes["model"] == "A100"'
-"""A selector in the user guide's CEL."""
+"""A selector in the form of CEL that the user guide shows."""
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
-    """Exit code, stdout and stderr of the command."""
+    """Run the command; return its exit code, stdout and stderr."""
     code = cli.main(["cel", *arguments])
     printed = capsys.readouterr()
     return code, printed.out, printed.err
 
 
 def squeezed(out: str) -> list[str]:
-    """The lines that were printed, each without its columns' blanks."""
+    """Return the printed lines, each with runs of blanks reduced to one."""
     return [" ".join(line.split()) for line in out.splitlines()]
 
 
 def child(*arguments: str, stdin: str = "", without_cel: bool = False) -> tuple[int, str, str]:
-    """The command in a process of its own, if wanted without the extra `cel`."""
+    """Run the command in a process of its own, optionally without the extra `cel`.
+
+    Returns:
+        Exit code, stdout and stderr.
+    """
     if not without_cel:
         forked = forks.run("cel", *arguments, stdin=stdin.encode())
         return forked.returncode, forked.stdout, forked.stderr

@@ -1,4 +1,4 @@
-"""Renders the Helm chart as `helm template` does, with the functions that it uses."""
+"""Rendering of the Helm chart as by `helm template`, with the functions that the chart uses."""
 
 import base64
 import json
@@ -19,10 +19,10 @@ NAMESPACE: Final = "tensorfusion-dra"
 
 
 def render(folder: Path, values: Mapping[str, Any] | None = None) -> list[Document]:
-    """The objects of a release.
+    """Return the objects of a release.
 
     Raises:
-        ValidationError: The values are not as values.schema.json says.
+        ValidationError: The values do not match values.schema.json.
         TemplateError: A template fails.
     """
     printed = _printer(folder, values)
@@ -35,16 +35,16 @@ def render(folder: Path, values: Mapping[str, Any] | None = None) -> list[Docume
 
 
 def notes(folder: Path, values: Mapping[str, Any] | None = None) -> str:
-    """What helm says after an installation.
+    """Return the notes that helm prints after an installation.
 
     Raises:
-        ValidationError, TemplateError: As render().
+        ValidationError, TemplateError: As in render().
     """
     return _printer(folder, values)(folder / "templates" / "NOTES.txt")
 
 
 def _printer(folder: Path, values: Mapping[str, Any] | None) -> Callable[[Path], str]:
-    """Renders one file of a release."""
+    """Return a function that renders one file of a release."""
     chart = yaml_text.load((folder / "Chart.yaml").read_text(encoding="utf-8"))
     merged = merge(yaml_text.load((folder / "values.yaml").read_text(encoding="utf-8")), values)
     jsonschema.validate(merged, json.loads((folder / "values.schema.json").read_text()))
@@ -67,7 +67,7 @@ def _printer(folder: Path, values: Mapping[str, Any] | None) -> Callable[[Path],
 
 
 def merge(defaults: Mapping[str, Any], given: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Values over others: mappings key by key, all else as a whole; null removes."""
+    """Merge values over defaults: mappings key by key, other values whole; null removes a key."""
     merged = dict(defaults)
     for key, value in (given or {}).items():
         both = isinstance(value, Mapping) and isinstance(merged.get(key), Mapping)
@@ -107,7 +107,7 @@ FUNCTIONS: Final[Mapping[str, Function]] = {
     "has": lambda item, items: item in items,
     "index": lambda found, *keys: found.get(keys[0]),
     "list": lambda *items: list(items),
-    # As without a cluster: nothing is found.
+    # Finds nothing, as without a cluster.
     "lookup": lambda *_: {},
     "ne": lambda one, other: one != other,
     "nindent": lambda width, text: "\n" + _indented(width, text),

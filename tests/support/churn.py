@@ -1,4 +1,4 @@
-"""Pods that come and go on a simulated cluster without a pause."""
+"""Pods that are created and deleted on a simulated cluster without a pause."""
 
 import time
 from collections.abc import Mapping
@@ -10,20 +10,20 @@ from tensorfusion_dra.simulator.rest import PODS
 
 _POLL_SECONDS: Final = 0.05
 _END_SECONDS: Final = 120.0
-"""A kubelet whose call failed asks again after up to a minute."""
+"""A kubelet repeats a failed call after up to a minute."""
 _TROUBLE: Final = frozenset({"pod_not_prepared", "container_failed", "pod_not_unprepared"})
 
 
 class Churn:
-    """Keeps so many pods on their way: each ends as soon as it runs, and another one comes.
+    """A constant number of pods: each is deleted as soon as it runs, and another one is created.
 
     Attributes:
-        ended: How many have run and are gone.
-        slowest_seconds: From a pod's creation until it was seen to run.
+        ended: Number of pods that have run and are gone.
+        slowest_seconds: Longest time from a pod's creation until it was seen to run.
     """
 
     def __init__(self, cluster: SimulatedCluster, *, pods: int, asks: Mapping[str, str]) -> None:
-        """Begins at once."""
+        """Start at once."""
         self.ended = 0
         self.slowest_seconds = 0.0
         self._cluster: Final = cluster
@@ -37,10 +37,10 @@ class Churn:
         self._thread.start()
 
     def stop(self) -> None:
-        """Returns once all pods are gone.
+        """Create no more pods; return once all are gone.
 
         Raises:
-            TimeoutError: They do not go.
+            TimeoutError: Some pods do not end.
         """
         self._stop.set()
         self._thread.join()
@@ -48,12 +48,12 @@ class Churn:
             raise self._error
 
     def trouble(self) -> list[str]:
-        """What went wrong with a pod on its way."""
+        """Return the kubelet's failures with these pods."""
         return [str(e) for e in self._cluster.kubelet.journal if e.event in _TROUBLE]
 
     @property
     def live(self) -> int:
-        """How many pods there are now."""
+        """Number of pods at this moment."""
         return len(self._created)
 
     def _run(self) -> None:

@@ -1,6 +1,6 @@
 """Claims inside the driver: allocated by the scheduler, prepared by the node.
 
-As the API server stores them, they are in tests.support.stored_claims.
+For claims as the API server stores them, see tests.support.stored_claims.
 """
 
 from collections.abc import Iterable
@@ -32,19 +32,19 @@ DEFAULTS: Final = SharePolicy(
 
 
 def ref(name: str) -> ClaimRef:
-    """A claim in the namespace default."""
+    """Return a reference to a claim in the namespace default."""
     return ClaimRef(namespace="default", name=name, uid=f"uid-{name}")
 
 
 def share_id(number: int) -> str:
-    """A share ID as the scheduler makes them: a lower-case UUID."""
+    """Return a share ID in the scheduler's form: a lower-case UUID."""
     return f"5a5a5a5a-0000-4000-8000-{number:012x}"
 
 
 def share(
     device: str, number: int, *, tflops: str = "100", vram: str = "16Gi", **changes: Any
 ) -> Allocation:
-    """A share of a device; the number makes its share ID, changes name its other attributes."""
+    """Return a share of a device. The number sets its share ID, changes set other attributes."""
     amounts = {"tflops": quantity.parse(tflops), "vram": quantity.parse(vram)}
     given: dict[str, Any] = {
         "request": "gpu",
@@ -56,19 +56,19 @@ def share(
 
 
 def exclusive(device: str, *, request: str = "gpu", admin_access: bool = False) -> Allocation:
-    """A device without a share: given alone, or for admin access beside its users."""
+    """Return a device without a share: allocated exclusively, or for admin access."""
     return Allocation(
         request=request, pool=NODE.pool, device=device, consumed={}, admin_access=admin_access
     )
 
 
 def allocated(name: str, *allocations: Allocation, **changes: Any) -> AllocatedClaim:
-    """A claim with these results of the scheduler; changes name its other attributes."""
+    """Return a claim with these allocation results; changes set its other attributes."""
     return AllocatedClaim(ref=ref(name), allocations=allocations, **changes)
 
 
 def policy(*, tflops: str = "", vram: str = "", **changes: Any) -> SharePolicy:
-    """What holds for a share: these limits, soft isolation and the changes to other attributes."""
+    """Return a policy with these limits and soft isolation; changes set its other attributes."""
     return replace(
         DEFAULTS,
         tflops_limit=quantity.parse(tflops) if tflops else None,
@@ -80,7 +80,7 @@ def policy(*, tflops: str = "", vram: str = "", **changes: Any) -> SharePolicy:
 def node_offer(
     *gpus: Gpu, node: Node = NODE, host: HostResources = NO_HOST, rules: Rules = RULES
 ) -> NodeOffer:
-    """A node with these cards; a card without a minor number is a simulated one."""
+    """Return the offer of a node with these cards; a card without a minor number is simulated."""
     devices = {device.name: device for device in published(*gpus, node=node, host=host)}
     return NodeOffer(
         pool=NODE.pool,
@@ -111,5 +111,5 @@ def admitted(
 def prepared(
     name: str, *allocations: Allocation, on: NodeOffer, policy: SharePolicy = DEFAULTS
 ) -> PreparedClaim:
-    """The record of such a claim on a node that holds nothing else."""
+    """Return the record of a claim on a node that has no other claims."""
     return admitted(allocated(name, *allocations), on=on, policy=policy).claim

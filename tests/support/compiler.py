@@ -7,10 +7,10 @@ import pytest
 
 
 def compiler(what: str) -> str:
-    """Its path; without one the test is skipped, but on CI it fails.
+    """Return the compiler's path. Without a compiler the test is skipped, but on CI it fails.
 
     Args:
-        what: Whoever needs it, for the text.
+        what: What needs the compiler, for the message.
     """
     found = shutil.which("cc")
     if found is None and os.environ.get("CI"):

@@ -1,4 +1,4 @@
-"""A node that looks its claims up at the API server."""
+"""A node that checks at the API server whether its claims still exist."""
 
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ GONE_SECONDS = 600.0
 
 
 class ConfirmingNode(Setup):
-    """A node that looks its claims up once a minute."""
+    """A node that checks its claims once a minute."""
 
     def __init__(self, folder: Path, claims: ClaimsInMemory | None = None) -> None:
         super().__init__(folder, claims)
@@ -28,7 +28,7 @@ class ConfirmingNode(Setup):
         )
 
     def look(self, *unknown: ClaimRef) -> list[str]:
-        """One round; the claims that were asked for."""
+        """Run one round of the check; return the claims that were fetched."""
         self.now += 60
         self.claims.fetched.clear()
         self.stale_claims.look([*self.ledger.claims(), *unknown])

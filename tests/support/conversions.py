@@ -1,4 +1,4 @@
-"""Claims to convert, and what is said of what was converted."""
+"""Input and output of `convert`: claims, and the reasons given for changes."""
 
 import textwrap
 from typing import Final
@@ -17,7 +17,7 @@ spec:
 
 
 def claim(requests: str, version: str = "v1") -> str:
-    """A claim with requests, which are written without indentation."""
+    """Return a claim with these requests, which are given without indentation."""
     return (
         CLAIM.format(version=version)
         + textwrap.indent(textwrap.dedent(requests).strip(), "    ")
@@ -26,5 +26,5 @@ def claim(requests: str, version: str = "v1") -> str:
 
 
 def said(converted: Converted) -> list[str]:
-    """The reasons of all changes, each with its line."""
+    """Return the reasons for all changes, each with its line."""
     return [f"{reason.line}: {reason.text}" for reason in converted.reasons]

@@ -1,4 +1,4 @@
-"""Disks that refuse writes, for root as well."""
+"""Disks that refuse writes, even from root."""
 
 import os
 import resource
@@ -12,10 +12,10 @@ _NOBODY: Final = 65534
 
 @contextmanager
 def read_only(folder: Path) -> Iterator[None]:
-    """Nothing can be created or changed in the folder.
+    """Prevent all creations and changes in the folder during the block.
 
-    Permissions do not bind root, so root's tests are somebody else meanwhile; whoever that is
-    must be able to reach the folder.
+    Permissions do not restrict root, so a test that runs as root becomes another user during the
+    block. That user must be able to reach the folder.
     """
     mode, user = folder.stat().st_mode, os.geteuid()
     for path in (folder, *folder.iterdir()):
@@ -33,7 +33,10 @@ def read_only(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def no_room_after(size: int) -> Iterator[None]:
-    """No file of this process can grow beyond this size, in bytes; Python ignores SIGXFSZ."""
+    """Prevent files of this process from growing beyond this size in bytes.
+
+    A write beyond it fails instead of ending the process, because Python ignores SIGXFSZ.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
     try:

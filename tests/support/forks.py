@@ -1,7 +1,7 @@
-"""Processes of the command that start in milliseconds: forks of one that has imported everything.
+"""Processes of the command that start in milliseconds, as forks of one with all modules imported.
 
-See ``forks_child`` for the other end. A test that is about the start itself, or about what a
-process costs, uses ``subprocess`` instead.
+See ``forks_child`` for the forking process. A test of the start itself, or of the cost of a
+process, uses ``subprocess`` instead.
 """
 
 import atexit
@@ -26,31 +26,30 @@ ROOT: Final = Path(__file__).parents[2]
 SOCKET_VARIABLE: Final = "TEST_FORKS_SOCKET"
 Ended = subprocess.CompletedProcess[str]
 DRIVER: Final = "tensorfusion_dra"
-"""The module that is the command."""
+"""The command's module."""
 _PYTHON: Final = (sys.executable, "-m")
 
 
 class Starter(Protocol):
-    """Starts processes of the command."""
+    """A way to start processes of the command."""
 
     def start(
         self, arguments: Sequence[str], log_file: Path, environment: Mapping[str, str]
     ) -> Process:
-        """Start one whose stderr is added to the file, with this added to its environment."""
+        """Start a process that appends stderr to the file and gets additional variables."""
         ...
 
 
 class Commands:
-    """Starts each process as a pod does, by the command line."""
+    """Starter that runs the command line, as a pod does."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
-        """Environment: added to that of each process."""
+        """Store the variables to add to the environment of each process."""
         self._environment: Final = environment
 
     def start(
         self, arguments: Sequence[str], log_file: Path, environment: Mapping[str, str]
     ) -> Process:
-        """See Starter."""
         with log_file.open("ab") as log:
             return subprocess.Popen(
                 [*_PYTHON, DRIVER, *arguments],
@@ -62,10 +61,13 @@ class Commands:
 
 
 class Forks:
-    """Starts processes by forking, each with the preloaded libraries of its own environment."""
+    """Starter that forks a process which has been started with its own environment.
+
+    That environment is what LD_PRELOAD needs, since it takes effect only at the start of a process.
+    """
 
     def __init__(self, environment: Mapping[str, str] | None = None) -> None:
-        """Environment: added to that of the process which forks."""
+        """Start the process that forks, with additional variables."""
         self._folder: Final = Path(tempfile.mkdtemp(prefix="forks-"))
         self.socket: Final = self._folder / "socket"
         self._process: Final = subprocess.Popen(
@@ -81,34 +83,31 @@ class Forks:
     def start(
         self, arguments: Sequence[str], log_file: Path, environment: Mapping[str, str]
     ) -> Process:
-        """See Starter."""
         streams = (os.devnull, os.devnull, str(log_file))
         command = (DRIVER, *arguments)
         return _forked(self.socket, command, streams, {**os.environ, **environment}, ROOT)
 
     def close(self) -> None:
-        """End the process that forks; its forks have ended before."""
+        """End the process that forks. Its forks must have ended before."""
         self._process.communicate(timeout=PATIENCE_SECONDS)
         shutil.rmtree(self._folder)
 
 
 class Forked:
-    """A process that was forked; see plugin_process.Process."""
+    """A forked process; implements plugin_process.Process."""
 
     def __init__(self, server: Path, pid: int) -> None:
-        """Server: the socket of the process that forked it."""
+        """Store the process ID and the socket of the process that forked it."""
         self._server: Final = server
         self.pid: Final = pid
         self._code: int | None = None
 
     def poll(self) -> int | None:
-        """See Process."""
         if self._code is None:
             self._code = _ask(self._server, "ended", self.pid)
         return self._code
 
     def wait(self, timeout: float | None = None) -> int:
-        """See Process."""
         if self.poll() is None:
             ended = select.poll()
             file = os.pidfd_open(self.pid)
@@ -121,11 +120,9 @@ class Forked:
         return code
 
     def terminate(self) -> None:
-        """See subprocess.Popen."""
         self._signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """See subprocess.Popen."""
         self._signal(signal.SIGKILL)
 
     def _signal(self, number: signal.Signals) -> None:
@@ -134,7 +131,7 @@ class Forked:
 
 
 def spawn(command: Sequence[str], log_file: Path) -> Forked:
-    """Start this command line of the driver; its stderr is added to the file."""
+    """Start this command line of the driver; its stderr is appended to the file."""
     python, arguments = tuple(command[:2]), command[2:]
     assert python == _PYTHON
     streams = (os.devnull, os.devnull, str(log_file))
@@ -151,8 +148,8 @@ def run(
     """Run ``python -m MODULE ARGUMENTS`` to its end.
 
     Args:
-        environment: All of it; None for this process's own.
-        folder: Where it runs.
+        environment: The complete environment; None for this process's own.
+        folder: The working directory.
     """
     with tempfile.TemporaryDirectory(prefix="run-") as name:
         given, out, err = (Path(name) / stream for stream in ("stdin", "stdout", "stderr"))
@@ -173,7 +170,7 @@ def _text(file: Path) -> str:
 
 
 def _socket() -> Path:
-    """Return the socket of this process's own server, or of the one that forked this process."""
+    """Return the socket of the process that forked this one, or else of one started for it."""
     inherited = os.environ.get(SOCKET_VARIABLE)
     return Path(inherited) if inherited else _server().socket
 

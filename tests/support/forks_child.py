@@ -1,12 +1,12 @@
-"""Starts processes of the command by forking: ``python -m tests.support.forks_child SOCKET``.
+"""Server that forks processes of the command: ``python -m tests.support.forks_child SOCKET``.
 
-What the command imports takes it most of its start; here it is imported once. No thread has
-started and no library holds a connection when it forks, so that what runs in the fork is what
-would run in a process of its own. What a fork starts itself, such as the node plugin of
-`simulate`, is forked here, too.
+Imports take most of the command's start, so this process does them once. At the time of a fork, it
+has no other threads, and no library has an open connection. Therefore the fork behaves like a
+process of its own. Processes that a fork starts itself, such as the node plugin of `simulate`, are
+forked here too.
 
-It prints a line once it serves, ends with its stdin, and answers each connection's one line, a JSON
-list, with JSON:
+The server prints a line when it is ready and ends when its stdin is closed. Each connection sends
+one line, a JSON list, and gets JSON back:
 
     ["start", arguments, [stdin, stdout, stderr], environment, folder]   the process ID
     ["ended", process ID]                  Popen.returncode, or null while it runs
@@ -48,7 +48,7 @@ def main() -> None:
     for verb in cli.VERBS:
         importlib.import_module(f"tensorfusion_dra.app.{verb.folder}.command")
     models.load()
-    # What is here stays here, and the collector of a fork does not copy its pages.
+    # The garbage collector of a fork then leaves these objects alone and does not copy their pages.
     gc.freeze()
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(sys.argv[1])

@@ -1,6 +1,6 @@
-"""The part of Go's text/template that the chart uses; anything else is an error.
+"""The subset of Go's text/template that the chart uses; anything else is an error.
 
-Where helm is on PATH, `make manifests` compares what comes out with `helm template`.
+If helm is on PATH, `make manifests` compares the output with that of `helm template`.
 """
 
 import re
@@ -19,12 +19,12 @@ _OPENERS: Final = frozenset({"if", "range", "with", "define"})
 
 
 class TemplateError(Exception):
-    """The template has something that is not known here, or that is wrong."""
+    """The template is invalid, or uses a feature that is not implemented here."""
 
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """What is printed as it is."""
+    """Literal text."""
 
     text: str
 
@@ -38,10 +38,10 @@ class Action:
 
 @dataclass(slots=True)
 class Block:
-    """if, range, with or define.
+    """A block of if, range, with or define.
 
     Attributes:
-        branches: The pipeline of each branch, "" for else, and what it holds.
+        branches: The pipeline of each branch, "" for else, and the branch's nodes.
     """
 
     keyword: str
@@ -53,10 +53,10 @@ Node = Text | Action | Block
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scope:
-    """What a pipeline sees.
+    """Data and functions that a pipeline can use.
 
     Attributes:
-        variables: By name with its dollar sign; "$" is the root.
+        variables: Values by name with the dollar sign; "$" is the root.
         defined: The named templates, for `include`.
     """
 
@@ -66,16 +66,16 @@ class Scope:
     defined: Mapping[str, list[Node]]
 
     def inner(self, dot: Any, variables: Mapping[str, Any] | None = None) -> "Scope":
-        """A scope within this one; what is declared there ends with it."""
+        """Return a scope nested in this one; variables declared in it end with it."""
         return replace(self, dot=dot, variables=self.variables.new_child(dict(variables or {})))
 
     def include(self, name: str, dot: Any) -> str:
-        """What a named template prints."""
+        """Return the output of a named template."""
         return render(self.defined[name], replace(self, dot=dot, variables=ChainMap({"$": dot})))
 
 
 def definitions(text: str) -> dict[str, list[Node]]:
-    """The named templates of a file of those."""
+    """Return the named templates of a file."""
     named = {}
     for node in parse(text):
         if isinstance(node, Block) and node.keyword == "define":
@@ -85,12 +85,12 @@ def definitions(text: str) -> dict[str, list[Node]]:
 
 
 def render(nodes: list[Node], scope: Scope) -> str:
-    """What the nodes print."""
+    """Return the output of the nodes."""
     return "".join(_printed(nodes, scope))
 
 
 def parse(text: str) -> list[Node]:
-    """The nodes of a template."""
+    """Return the nodes of a template."""
     stack: list[tuple[Block | None, list[Node]]] = [(None, [])]
     for piece in _pieces(text):
         block, body = stack[-1]
@@ -179,7 +179,7 @@ def _ranged(code: str, scope: Scope) -> Iterator[Scope]:
 
 
 def evaluate(code: str, scope: Scope) -> Any:
-    """The value of a pipeline."""
+    """Return the value of a pipeline."""
     tokens = _TOKEN.findall(code)
     if "".join(tokens) != re.sub(r'\s+(?=(?:[^"]*"[^"]*")*[^"]*$)', "", code):
         raise TemplateError(f"{{{{ {code} }}}}: not known here")

@@ -1,4 +1,4 @@
-"""Cards of one node and the devices published for them."""
+"""Cards of one node, and the devices published for them."""
 
 from dataclasses import replace
 from typing import Any, Final
@@ -13,7 +13,7 @@ NO_HOST: Final = HostResources()
 
 
 def gpu(index: int = 0, **changes: Any) -> Gpu:
-    """An A100 with 80Gi and 312 TFLOPS; changes name its attributes."""
+    """Return an A100 with 80Gi and 312 TFLOPS; changes set its other attributes."""
     card = Gpu(
         uuid=f"GPU-8f3a0000-0000-4000-8000-{index:012X}",
         index=index,
@@ -36,10 +36,10 @@ def gpu(index: int = 0, **changes: Any) -> Gpu:
 
 
 def cards(count: int) -> tuple[Gpu, ...]:
-    """As many equal cards."""
+    """Return this number of equal cards."""
     return tuple(gpu(index) for index in range(count))
 
 
 def published(*gpus: Gpu, node: Node = NODE, host: HostResources = NO_HOST) -> tuple[Device, ...]:
-    """The devices of a node that has these cards and no others."""
+    """Return the devices of a node with exactly these cards."""
     return devices.devices(Inventory(gpus=gpus), node, host)

@@ -1,4 +1,4 @@
-"""The webhook's server on a loopback port, with certificates of an authority of its own."""
+"""The webhook's server on a loopback port, with certificates of a test authority."""
 
 import http.client
 import ssl
@@ -20,7 +20,7 @@ JSON: Final = {"Content-Type": "application/json"}
 
 
 class Files:
-    """A certificate and its key in files, which can be renewed."""
+    """Files with a certificate and its key, which can be renewed."""
 
     def __init__(self, folder: Path) -> None:
         self.certificate: Final = folder / "tls.crt"
@@ -29,11 +29,11 @@ class Files:
         self.renew()
 
     def renew(self) -> None:
-        """Another certificate of the same authority."""
+        """Replace the certificate and key by new ones of the same authority."""
         renew(self.authority, self.certificate, self.key)
 
     def trusting(self) -> ssl.SSLContext:
-        """What a client needs that trusts the authority alone."""
+        """Return the TLS context of a client that trusts the authority."""
         context = ssl.create_default_context()
         self.authority.configure_trust(context)
         return context
@@ -41,7 +41,7 @@ class Files:
 
 @contextmanager
 def serving(respond: Respond, files: Files, bounds: Bounds = USUAL) -> Iterator[Server]:
-    """A server that answers so while the block runs."""
+    """Run a server with this respond function during the block."""
     certificates = Certificates(files.certificate, files.key)
     server = Server(respond, certificates, host=HOST, port=0, bounds=bounds)
     thread = Thread(target=server.run, name="server")
@@ -54,12 +54,12 @@ def serving(respond: Respond, files: Files, bounds: Bounds = USUAL) -> Iterator[
 
 
 def connection(port: int, context: ssl.SSLContext) -> http.client.HTTPSConnection:
-    """A connection that is opened with its first request."""
+    """Return a connection that is opened by its first request."""
     return http.client.HTTPSConnection(HOST, port, timeout=PATIENCE_SECONDS, context=context)
 
 
 def posted(client: http.client.HTTPSConnection, path: str, body: bytes) -> tuple[int, bytes]:
-    """Status and body of the answer."""
+    """Post a request; return the status and body of the answer."""
     client.request("POST", path, body, JSON)
     answer = client.getresponse()
     return answer.status, answer.read()

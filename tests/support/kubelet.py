@@ -1,4 +1,4 @@
-"""The kubelet's calls on a plugin's sockets, as the tests make them."""
+"""The kubelet's calls to a plugin's sockets, for tests."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +18,7 @@ DRA_V1BETA1 = "k8s.io.kubelet.pkg.apis.dra.v1beta1.DRAPlugin"
 
 
 class PluginClient:
-    """A connection to one socket."""
+    """gRPC client of one socket."""
 
     def __init__(self, socket: Path) -> None:
         self._channel = grpc.insecure_channel(f"unix:{socket}")

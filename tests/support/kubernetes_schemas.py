@@ -8,10 +8,10 @@ from kubernetes_validate import utils
 
 VERSION: Final = "1.36"
 contents: Final = functools.cache(utils.schema_contents)
-"""Reads a schema file once; one of them has a megabyte, and the library reads it each time."""
+"""Cached reader of schema files: the library reads them each time, and one is a megabyte long."""
 utils.schema_contents = contents
 
 
 def check(document: Any, version: str = VERSION) -> None:
-    """Raise kubernetes_validate.ValidationError for what is against Kubernetes' strict schema."""
+    """Raise kubernetes_validate.ValidationError if Kubernetes' strict schema forbids the object."""
     kubernetes_validate.validate(document, version, strict=True)

@@ -1,6 +1,6 @@
-"""Renders the part of kustomize that the manifests use; anything else is an error.
+"""Rendering with the subset of kustomize that the manifests use; anything else is an error.
 
-Where kubectl is on PATH, `make manifests` compares this with `kubectl kustomize`.
+If kubectl is on PATH, `make manifests` compares the output with that of `kubectl kustomize`.
 """
 
 import copy
@@ -17,12 +17,12 @@ _FIELDS = frozenset({"apiVersion", "kind", "resources", "components", "patches",
 
 
 def render(folder: Path) -> list[Document]:
-    """The objects of a kustomization, in the order in which it names them."""
+    """Return the objects of a kustomization, in the order in which it lists them."""
     return _accumulate(folder, [])
 
 
 def with_components(folder: Path, *components: Path) -> list[Document]:
-    """The objects of a kustomization that an administrator has added components to."""
+    """Return the objects of a kustomization to which an administrator has added components."""
     documents = render(folder)
     for component in components:
         documents = _accumulate(component, documents)
@@ -30,7 +30,11 @@ def with_components(folder: Path, *components: Path) -> list[Document]:
 
 
 def kustomization(folder: Path) -> Document:
-    """The kustomization of a folder."""
+    """Return the kustomization of a folder.
+
+    Raises:
+        ValueError: It has a field that is not implemented here.
+    """
     loaded: Document = yaml_text.load((folder / "kustomization.yaml").read_text(encoding="utf-8"))
     unknown = loaded.keys() - _FIELDS
     if unknown:
@@ -39,7 +43,10 @@ def kustomization(folder: Path) -> Document:
 
 
 def _accumulate(folder: Path, documents: list[Document]) -> list[Document]:
-    """A kustomization starts with nothing; a component changes what is there."""
+    """Return the objects after a kustomization or component, applied to those so far.
+
+    A kustomization starts with no objects; a component changes existing ones.
+    """
     wanted = kustomization(folder)
     documents = [*documents]
     for name in wanted.get("resources", []):
@@ -61,7 +68,7 @@ def _resource(path: Path) -> list[Document]:
 
 @functools.cache
 def _objects(file: Path) -> list[Document]:
-    """Return the objects of a file, which is parsed once: most overlays have it in common."""
+    """Return the objects of a file. It is parsed once, because most overlays share their files."""
     return [item for item in yaml_text.load_all(file.read_text(encoding="utf-8")) if item]
 
 
@@ -80,7 +87,7 @@ def _patched(documents: list[Document], patch: Document, folder: Path) -> list[D
 
 
 def apply(document: Document, operations: list[Document]) -> Document:
-    """The document after a JSON patch (RFC 6902; without move and copy)."""
+    """Apply a JSON patch (RFC 6902, without move and copy) and return the new document."""
     result = copy.deepcopy(document)
     for operation in operations:
         *way, last = [
@@ -109,7 +116,7 @@ def _remove(parent: Any, key: Any, _: Document) -> None:
 
 
 def _replace(parent: Any, key: Any, operation: Document) -> None:
-    _ = parent[key]  # has to be there
+    _ = parent[key]  # fails if the value does not exist
     parent[key] = copy.deepcopy(operation["value"])
 
 
@@ -137,7 +144,7 @@ def _set_image(documents: list[Document], image: Document) -> None:
 
 
 def containers(documents: list[Document]) -> Iterator[Document]:
-    """The containers of all workloads."""
+    """Yield the containers of all workloads."""
     for item in documents:
         template = item.get("spec", {}).get("template")
         if isinstance(template, dict) and "spec" in template:

@@ -1,4 +1,4 @@
-"""Ledgers on the disk, and records to put into them."""
+"""Ledgers on disk, and records for them."""
 
 import sqlite3
 from collections.abc import Iterator
@@ -18,20 +18,20 @@ GPU_0, GPU_1 = NODE.devices
 
 @contextmanager
 def opened(folder: Path) -> Iterator[Ledger]:
-    """The ledger in this folder, closed at the end."""
+    """Open the ledger in this folder, and close it at the end."""
     with closing(Ledger(folder)) as ledger:
         yield ledger
 
 
 def existing(folder: Path, claims: int = 40) -> Path:
-    """The file of a ledger with many records, closed."""
+    """Create a ledger with many records, close it, and return its file."""
     with opened(folder) as ledger:
         put(ledger, *(record(f"{number:02}", number=number) for number in range(claims)))
     return folder / FILE_NAME
 
 
 def edited(path: Path, *statements: str) -> bytes:
-    """Changes the file as a program other than this driver might; its content then."""
+    """Change the file as another program might, and return its new content."""
     with closing(sqlite3.connect(path)) as connection:
         for statement in statements:
             connection.execute(statement)
@@ -40,29 +40,29 @@ def edited(path: Path, *statements: str) -> bytes:
 
 
 def put(ledger: Ledger, *claims: PreparedClaim) -> None:
-    """Records the claims in one step."""
+    """Record the claims in one transaction."""
     with ledger.transaction() as step:
         for claim in claims:
             step.put(claim)
 
 
 def remove(ledger: Ledger, claim_uid: str) -> None:
-    """Removes a record in a step of its own."""
+    """Remove a record in a transaction of its own."""
     with ledger.transaction() as step:
         step.remove(claim_uid)
 
 
 def record(name: str, *, device: str = GPU_0, number: int = 1) -> PreparedClaim:
-    """The record of a claim with one share; the number makes its share ID."""
+    """Return the record of a claim with one share; the number sets its share ID."""
     return prepared(name, share(device, number), on=NODE)
 
 
 def uids(ledger: Ledger) -> list[str]:
-    """The UIDs of all recorded claims."""
+    """Return the UIDs of all recorded claims."""
     return [claim.ref.uid for claim in ledger.claims()]
 
 
 def holders(ledger: Ledger, *devices: str) -> list[str]:
-    """The names of the claims that hold shares of these devices."""
+    """Return the names of the claims with shares of these devices."""
     with ledger.transaction() as step:
         return sorted(claim.ref.name for claim in step.claims_on(devices))

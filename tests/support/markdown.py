@@ -1,4 +1,4 @@
-"""The project's documents, read for what tests compare: headings, links, console blocks, tables."""
+"""Parser of the project's documents for tests: headings, links, console blocks, tables."""
 
 import re
 from collections import Counter
@@ -22,7 +22,7 @@ ELIDED: Final = "..."
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A command of a console block and the output that is shown for it."""
+    """A command of a console block, with the output shown for it."""
 
     line: str
     output: tuple[str, ...]
@@ -91,12 +91,12 @@ def table(document: str, name: str) -> list[list[str]]:
 
 
 def codes(cell: str) -> list[str]:
-    """Return what a cell has in back quotes."""
+    """Return the texts of a cell that are in back quotes."""
     return _CELL_CODE.findall(cell)
 
 
 def is_shown(shown: tuple[str, ...], printed: list[str]) -> bool:
-    """Tell whether the shown lines are the printed ones, where ``...`` stands for any lines."""
+    """Return True if the shown lines match the printed ones; ``...`` stands for any lines."""
     pattern = "".join(
         r"(?:.*\n)*?" if line == ELIDED else re.escape(line) + r"\n" for line in shown
     )

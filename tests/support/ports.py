@@ -17,7 +17,7 @@ from tensorfusion_dra.state.publishing_right import PublishingRight
 
 
 class FixedDiscovery:
-    """Cards that a test sets; None stands for a driver that is not there yet."""
+    """Discovery of cards that a test sets; None means that the NVIDIA driver is not loaded yet."""
 
     def __init__(self, inventory: Inventory | None) -> None:
         self.inventory = inventory
@@ -52,7 +52,7 @@ class ClaimsInMemory:
 
 
 class SlicesInMemory:
-    """ResourceSlices as an API server keeps them, that drops the fields of some gates."""
+    """ResourceSlices of an API server that drops the fields of disabled feature gates."""
 
     def __init__(self, gates_off: frozenset[str] = frozenset()) -> None:
         self.gates_off = gates_off
@@ -108,7 +108,7 @@ class SlicesInMemory:
 
 
 class RightInMemory(PublishingRight):
-    """The right to publish; `newer` is whether a newer instance has it."""
+    """The right to publish; `newer` is True while a newer instance holds it."""
 
     def __init__(self) -> None:
         self.newer = False
@@ -136,7 +136,10 @@ class OneNode:
 
 
 class EventsInMemory:
-    """Events by reason and message, warnings apart, unless the API server is away."""
+    """Events by reason and message: warnings in `written`, others in `noted`.
+
+    While `away` is True, the API server does not answer and nothing is written.
+    """
 
     def __init__(self) -> None:
         self.written: list[tuple[str, str]] = []
@@ -155,7 +158,7 @@ class EventsInMemory:
 
 
 class Readiness:
-    """Whether the Node is Ready."""
+    """Readiness of the Node."""
 
     def __init__(self) -> None:
         self.ready = True
@@ -165,7 +168,7 @@ class Readiness:
 
 
 class DeviceNodesInMemory:
-    """Device nodes that exist unless a test takes one away."""
+    """Device nodes that all exist unless a test adds them to `missing`."""
 
     def __init__(self) -> None:
         self.missing: set[int] = set()
@@ -180,7 +183,7 @@ class DeviceNodesInMemory:
 
 
 class DriverFilesInMemory:
-    """Libraries of the driver: by a toolkit for some cards, by mounts for the others."""
+    """Libraries of the NVIDIA driver: from a toolkit for some cards, from mounts for the rest."""
 
     def __init__(self) -> None:
         self.by_toolkit: set[str] = set()
@@ -196,7 +199,7 @@ class DriverFilesInMemory:
 
 
 class HostFilesInMemory(HostFiles):
-    """Files that an enforcer needs are there unless a test takes one away."""
+    """Files of an enforcer that all exist unless a test adds them to `missing`."""
 
     def __init__(self) -> None:
         self.missing: set[str] = set()
@@ -223,7 +226,7 @@ class HostFilesInMemory(HostFiles):
 
 
 class PodsInMemory:
-    """Annotations by pod, namespace/name; and pods as they are stored, for their containers."""
+    """Annotations of pods in `stored` and whole pods in `documents`, both by namespace/name."""
 
     def __init__(self) -> None:
         self.stored: dict[str, Mapping[str, str]] = {}

@@ -14,12 +14,12 @@ POD: Final = PodRef(namespace="team-a", name="trainer-0", uid="pod-uid-0")
 
 
 def limit(percent: int, vram_gib: int) -> Limit:
-    """A limit in whole GiB."""
+    """Return a limit in percent of compute and whole GiB."""
     return Limit(sm_percent=percent, vram_bytes=vram_gib * GIB)
 
 
 def share(card: int = 0, limit: Limit | None = None, **changes: Any) -> PreparedShare:
-    """A share of the node's nth card by PCI bus id, in soft isolation, of the request gpu."""
+    """Return a share of the node's nth card by PCI bus ID, with soft isolation and request gpu."""
     given: dict[str, Any] = {
         "request": "gpu",
         "pool": "default/node-01",
@@ -41,21 +41,21 @@ def share(card: int = 0, limit: Limit | None = None, **changes: Any) -> Prepared
 
 
 def simulated(card: int = 0, limit: Limit | None = None, **changes: Any) -> PreparedShare:
-    """A share of a card that is not there."""
+    """Return a share of a simulated card, which has no device nodes."""
     return share(card, limit, device_nodes=(), **changes)
 
 
 def for_admin(card: int = 0, request: str = "monitor") -> PreparedShare:
-    """A card that an administrator sees whole."""
+    """Return an administrator's access to a whole card."""
     return share(card, request=request, admin_access=True, consumed={})
 
 
 def claim(*shares: PreparedShare, pods: tuple[PodRef, ...] = (POD,)) -> PreparedClaim:
-    """A claim with these shares in the namespace team-a."""
+    """Return a claim with these shares in the namespace team-a."""
     ref = ClaimRef(namespace="team-a", name="a", uid="uid-a")
     return PreparedClaim(ref=ref, shares=shares, pods=pods)
 
 
 def of(values: Mapping[str, str], prefix: str) -> dict[str, str]:
-    """The variables whose names begin so."""
+    """Return the variables whose names begin with the prefix."""
     return {name: value for name, value in values.items() if name.startswith(prefix)}

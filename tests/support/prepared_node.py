@@ -1,4 +1,4 @@
-"""A node whose claims are prepared over a real ledger and real folders."""
+"""A node that prepares claims with a real ledger and real folders."""
 
 import json
 import time
@@ -58,14 +58,14 @@ GPU_0, GPU_1 = (gpu.uuid.lower() for gpu in inventory().gpus)
 
 
 class NoStatus:
-    """Takes no status: its reporter's thread does not run here."""
+    """Status writer that must not be called: the reporter's thread does not run here."""
 
     def write(self, ref: ClaimRef, devices: object) -> bool:
         raise AssertionError(f"status of {ref}: {devices}")
 
 
 class Setup:
-    """A node's preparer; restarted() gives a new one on the same disk."""
+    """A node's preparer; restarted() returns a new one on the same disk."""
 
     def __init__(
         self,
@@ -160,7 +160,7 @@ def real(card: Gpu, *, minor: int | None) -> Gpu:
 
 
 def on_real_cards(setup: Setup) -> None:
-    """The node's cards are no longer simulated: containers need their device nodes."""
+    """Replace the node's simulated cards by real ones, whose device nodes containers need."""
     cards = tuple(real(gpu, minor=gpu.index) for gpu in inventory().gpus)
     setup.discovery.inventory = Inventory(gpus=cards)
     setup.catalog.refresh()

@@ -1,4 +1,4 @@
-"""What the node node-01 publishes, and what of it is written."""
+"""Slices that the node node-01 publishes, and the writes of a plan."""
 
 import copy
 from collections.abc import Sequence
@@ -11,26 +11,26 @@ from tests.support.gpus import NODE, cards, published
 from tests.support.slice_store import applied
 
 NAME: Final = "tensor-fusion-resource-slice-node-01"
-"""Of the first slice."""
+"""Name of the first slice."""
 MANY: Final = published(*cards(129))
-"""As many devices as need three slices."""
+"""Enough devices for three slices."""
 
 
 def wanted(count: int = 2, *, node: Node = NODE, node_uid: str = "node-uid") -> tuple[Slice, ...]:
-    """The slices of so many devices as the node wants them."""
+    """Return the desired slices of a node with this number of devices."""
     return slices.wanted(MANY[:count], node, node_uid=node_uid)
 
 
 def publication(
     count: int = 2, *, node: Node = NODE, node_uid: str = "node-uid"
 ) -> list[dict[str, Any]]:
-    """The slices of so many devices as the API server holds them."""
+    """Return the slices of this number of devices as the API server stores them."""
     items = applied(slices.plan(wanted(count, node=node, node_uid=node_uid), []), [])
     return [copy.deepcopy(dict(item)) for item in items]
 
 
 def written(plan: SlicePlan) -> dict[str, list[str]]:
-    """The names of what is deleted, updated and created."""
+    """Return the names of the slices that a plan deletes, updates and creates."""
     return {
         verb: [item["metadata"]["name"] for item in getattr(plan, verb)]
         for verb in ("delete", "update", "create")
@@ -39,5 +39,5 @@ def written(plan: SlicePlan) -> dict[str, list[str]]:
 
 
 def generations(items: Sequence[Slice]) -> list[int]:
-    """The pool's generation that each slice says."""
+    """Return the pool generation of each slice."""
     return [item["spec"]["pool"]["generation"] for item in items]

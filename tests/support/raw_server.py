@@ -1,4 +1,4 @@
-"""A server on loopback that answers with bytes of a test's own, as slowly as the test says."""
+"""A server on loopback that sends the bytes of a test, as slowly as the test requires."""
 
 import json
 import socketserver
@@ -9,12 +9,12 @@ from threading import Event, Thread
 
 
 class RawServer(socketserver.ThreadingTCPServer):
-    """Sends the pieces of an answer, one after each pause, until the client hangs up.
+    """Server that sends the pieces of an answer with pauses, until the client hangs up.
 
     Attributes:
-        answer: The pieces for a request.
+        answer: Returns the pieces of the answer to a request.
         requests: The first lines of all requests so far.
-        bytes_sent: In all answers together.
+        bytes_sent: Number of bytes in all answers together.
     """
 
     daemon_threads = True
@@ -29,7 +29,7 @@ class RawServer(socketserver.ThreadingTCPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
 
     def kubeconfig(self, folder: Path) -> Path:
-        """Writes a kubeconfig for this server; its path."""
+        """Write a kubeconfig for this server, and return its path."""
         path = folder / "kubeconfig"
         host, port = self.server_address[:2]
         document = {
@@ -64,11 +64,11 @@ class _Handler(socketserver.StreamRequestHandler):
 def served(
     answer: Callable[[], Iterable[bytes]], *, pause_seconds: float = 0.0
 ) -> Iterator[RawServer]:
-    """A server while the block runs.
+    """Run a server during the block.
 
     Args:
-        answer: Called for each request.
-        pause_seconds: After each piece.
+        answer: Called for each request; returns the pieces of the answer.
+        pause_seconds: The pause after each piece.
     """
     with RawServer(answer, pause_seconds=pause_seconds) as server:
         thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
@@ -82,11 +82,11 @@ def served(
 
 
 def head(*lines: str, status: int = 200) -> bytes:
-    """Status line and headers of an answer in JSON."""
+    """Return the status line and headers of an answer in JSON."""
     all_lines = [f"HTTP/1.1 {status} X", "Content-Type: application/json", *lines, "", ""]
     return "\r\n".join(all_lines).encode()
 
 
 def chunk(content: bytes) -> bytes:
-    """One chunk of a chunked body."""
+    """Return one chunk of a chunked body."""
     return f"{len(content):x}\r\n".encode() + content + b"\r\n"

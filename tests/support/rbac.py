@@ -1,4 +1,4 @@
-"""Whether roles allow a request, as Kubernetes' RBAC authorizer decides."""
+"""Rights of roles, with the decisions of Kubernetes' RBAC authorizer."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,8 +14,8 @@ class Right:
     """One verb on one resource.
 
     Attributes:
-        namespace: Where; "" for everywhere.
-        names: The only objects; empty for all.
+        namespace: The namespace of the right; "" for all.
+        names: The objects to which the right is restricted; empty for all.
     """
 
     group: str
@@ -25,7 +25,7 @@ class Right:
     names: tuple[str, ...] = ()
 
     def allows(self, asked: Asked) -> bool:
-        """Whether this right is enough for a request."""
+        """Return True if this right allows a request."""
         return (
             (self.group, self.resource, self.verb) == (asked.group, asked.resource, asked.verb)
             and self.namespace in {"", asked.namespace}
@@ -34,7 +34,7 @@ class Right:
 
 
 def rights(documents: list[Document], account: str) -> frozenset[Right]:
-    """All rights that bindings among these objects give to a ServiceAccount."""
+    """Return all rights that bindings among these objects grant to a ServiceAccount."""
     return frozenset(
         Right(
             group=group,

@@ -1,4 +1,4 @@
-"""Published devices as selectors see them."""
+"""Published devices as CEL selectors see them."""
 
 from typing import Final
 
@@ -7,13 +7,13 @@ from tensorfusion_dra.core.devices.device import Device
 from tensorfusion_dra.simulator.allocator import devices
 
 A: Final = f'device.attributes["{names.DRIVER}"]'
-"""The driver's attributes, as Kubernetes takes them."""
+"""The driver's attributes in a selector that Kubernetes accepts."""
 C: Final = f'device.capacity["{names.DRIVER}"]'
-"""The driver's capacities."""
+"""The driver's capacities in such a selector."""
 
 
 def as_scheduled(published: Device) -> devices.Device:
-    """The device as the scheduler reads it out of the slice that lists it."""
+    """Return the device as the scheduler reads it from its slice."""
     document = {
         "metadata": {"name": "slice"},
         "spec": {

@@ -9,14 +9,14 @@ from tensorfusion_dra.core.devices.slices import Slice, SlicePlan
 
 
 def applied(plan: SlicePlan, stored: Sequence[Slice]) -> list[Slice]:
-    """What is stored after all writes of the plan."""
+    """Return the stored slices after all writes of the plan."""
     return states(plan, stored)[-1]
 
 
 def states(plan: SlicePlan, stored: Sequence[Slice]) -> list[list[Slice]]:
-    """What is stored before the plan and after each of its writes.
+    """Return the stored slices before the plan and after each of its writes.
 
-    Each write is refused, by an AssertionError, where the API server would refuse it.
+    A write that the API server would refuse raises AssertionError.
     """
     return [list(stored), *_writes(plan, {item["metadata"]["name"]: item for item in stored})]
 
@@ -51,10 +51,10 @@ def _stored(item: Slice, *, version: str) -> Slice:
 
 
 def visible(stored: Sequence[Slice], pool: str) -> list[Slice] | None:
-    """The slices of a pool that a scheduler uses; None if the pool is incomplete to it.
+    """Return the slices of a pool that a scheduler uses; None if the pool is incomplete.
 
-    It takes the highest generation and wants as many slices as each of them says
-    (k8s.io/dynamic-resource-allocation/structured, GatherPools).
+    The scheduler uses the highest generation. The pool is complete if it has as many slices as each
+    of them states (k8s.io/dynamic-resource-allocation/structured, GatherPools).
     """
     of_pool = [item for item in stored if item["spec"]["pool"]["name"] == pool]
     newest = max((item["spec"]["pool"]["generation"] for item in of_pool), default=0)
@@ -64,6 +64,6 @@ def visible(stored: Sequence[Slice], pool: str) -> list[Slice] | None:
 
 
 def listed(slices: Sequence[Slice]) -> list[str]:
-    """All devices of these slices as texts, sorted."""
+    """Return all devices of these slices as JSON texts, sorted."""
     found = (device for item in slices for device in item["spec"].get("devices") or [])
     return sorted(json.dumps(device, sort_keys=True) for device in found)

@@ -1,4 +1,4 @@
-"""Prepared claims with a share, for what is told of them in their status."""
+"""Prepared claims with a share, for tests of their status."""
 
 from typing import Any, Final
 
@@ -16,7 +16,10 @@ SHARE_ID: Final = "5a5a5a5a-0000-4000-8000-000000000001"
 
 
 def share(**changes: Any) -> PreparedShare:
-    """A share of 100 TFLOPS and 16Gi with limits of 40% and 24Gi; changes name its attributes."""
+    """Return a share of 100 TFLOPS and 16Gi with limits of 40% and 24Gi.
+
+    Changes set its other attributes.
+    """
     given: dict[str, Any] = {
         "request": "gpu",
         "pool": POOL,
@@ -38,12 +41,12 @@ def share(**changes: Any) -> PreparedShare:
 
 
 def limit(vram_gib: int) -> Limit:
-    """40% of the card's compute and so much memory."""
+    """Return a limit of 40% of the card's compute and this much memory."""
     return Limit(sm_percent=40, vram_bytes=vram_gib * GIB)
 
 
 def admin(request: str = "monitor", **changes: Any) -> PreparedShare:
-    """Admin access to the whole card beside its users."""
+    """Return admin access to the whole card, in addition to its users."""
     given: dict[str, Any] = {
         "request": request,
         "share_id": None,
@@ -56,6 +59,6 @@ def admin(request: str = "monitor", **changes: Any) -> PreparedShare:
 
 
 def claim(name: str, *shares: PreparedShare, uid: str = "") -> PreparedClaim:
-    """A claim in the namespace default with these shares, else with one."""
+    """Return a claim in the namespace default with these shares; by default with one."""
     ref = ClaimRef(namespace="default", name=name, uid=uid or f"uid-of-{name}")
     return PreparedClaim(ref=ref, shares=shares or (share(),), enforcer="tensor-fusion")

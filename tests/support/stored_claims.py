@@ -1,11 +1,11 @@
-"""ResourceClaims as the API server stores them once they are allocated."""
+"""Allocated ResourceClaims as the API server stores them."""
 
 import uuid
 from typing import Any
 
 
 def stored_claim(name: str, *results: dict[str, Any], uid: str = "") -> dict[str, Any]:
-    """An allocated claim in the namespace default."""
+    """Return an allocated claim in the namespace default."""
     return {
         "apiVersion": "resource.k8s.io/v1",
         "kind": "ResourceClaim",
@@ -30,7 +30,7 @@ def result(
     request: str = "gpu",
     pool: str = "default/node-01",
 ) -> dict[str, Any]:
-    """The scheduler's result for one share; an amount of None is missing."""
+    """Return the scheduler's result for one share; None leaves an amount out."""
     consumed = {"tflops": tflops, "vram": vram}
     return {
         "request": request,

@@ -1,4 +1,4 @@
-"""Counts of what the tests really did, for their closing lines."""
+"""Counts of the tests' actual work, for the summary of a run."""
 
 import os
 from collections import Counter
@@ -7,10 +7,11 @@ from typing import Final
 Tally = Counter[str]
 
 EFFORT: Final = float(os.environ.get("FAULT_EFFORT", "0.1"))
-"""How much the tests do of what could go on for ever.
+"""Amount of work in tests that could go on for ever.
 
-Up to 1 the share of it, the same in every run: a fixed sample for `make test`, and all of it for
-`make test-faults`. Above 1 so many times as much, and something else in each run.
+Up to 1, it is the share of the work that is done, the same in every run: a fixed sample for
+`make test`, and all of it for `make test-faults`. Above 1, it is a multiple of the work, with
+different examples in each run.
 """
 
 POINTS_KILLED: Final = "fault points killed"
@@ -26,5 +27,5 @@ def share(count: int, *, least: int = 1) -> int:
 
 
 def examples(count: int) -> int:
-    """Return how many of so many generated examples a test tries: at least half of them."""
+    """Return how many of a test's generated examples are tried: at least half of them."""
     return round(count * max(EFFORT, 0.5))

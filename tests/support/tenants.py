@@ -1,4 +1,4 @@
-"""The claims of a node and the limits they get, as a ledger would keep them."""
+"""Claims of a node and their limits, as a ledger would record them."""
 
 from collections.abc import Sequence
 
@@ -13,7 +13,7 @@ from tests.support.claims import admitted, allocated, policy
 
 
 class Card:
-    """Claims that come to a node and leave it."""
+    """Claims that are admitted to a node and released again."""
 
     def __init__(self, node: NodeOffer) -> None:
         self.node = node
@@ -27,40 +27,40 @@ class Card:
         tflops: str = "",
         isolation: Isolation = Isolation.SOFT,
     ) -> Fit:
-        """Admits a claim with these limits of memory and compute."""
-        holding = policy(vram=limit, tflops=tflops, isolation=isolation)
+        """Admit a claim with these limits of memory and compute."""
+        share_policy = policy(vram=limit, tflops=tflops, isolation=isolation)
         admission = admitted(
-            allocated(name, *allocations), on=self.node, beside=self.held(), policy=holding
+            allocated(name, *allocations), on=self.node, beside=self.held(), policy=share_policy
         )
         self.records[name] = admission.claim
         self.records.update({other.ref.name: other for other in admission.changed})
         return admission
 
     def release(self, name: str) -> None:
-        """Removes a claim, and divides what it leaves."""
+        """Remove a claim, and divide what it frees among the others."""
         del self.records[name]
         self.divide()
 
     def divide(self) -> None:
-        """Divides everything anew."""
+        """Compute all limits again."""
         regranted = tenancy.regranted(self.held(), self.node.devices, self.node.rules)
         self.records.update({record.ref.name: record for record in regranted})
 
     def held(self) -> Sequence[PreparedClaim]:
-        """The claims in the order in which they came."""
+        """Return the claims in the order of their admission."""
         return list(self.records.values())
 
     def gib(self) -> dict[str, float]:
-        """The memory limit of each claim's first share."""
+        """Return the memory limit of each claim's first share, in GiB."""
         return {name: limit_of(record).vram_bytes / GIB for name, record in self.records.items()}
 
     def percent(self) -> dict[str, int]:
-        """The compute limit of each claim's first share."""
+        """Return the compute limit of each claim's first share, in percent."""
         return {name: limit_of(record).sm_percent for name, record in self.records.items()}
 
 
 def limit_of(record: PreparedClaim) -> Limit:
-    """The limit of a claim's first share."""
+    """Return the limit of a claim's first share."""
     limit = record.shares[0].limit
     assert limit is not None
     return limit

@@ -1,13 +1,13 @@
-"""Hours that pass in a moment, for loops that wait on events."""
+"""Virtual time for loops that wait on events: hours pass in a moment."""
 
 import threading
 
 
 class VirtualTime:
-    """Waits take no time; when the hours are over, every event is set.
+    """Virtual time in which waits return at once; when the hours are over, every event is set.
 
     Attributes:
-        seconds: Waited so far.
+        seconds: The virtual time so far.
     """
 
     def __init__(self, hours: float) -> None:
@@ -16,17 +16,17 @@ class VirtualTime:
         self._events: list[threading.Event] = []
 
     def event(self) -> threading.Event:
-        """An event on which waiting is virtual."""
+        """Return an event whose waits are virtual."""
         made = _VirtualEvent(self)
         self._events.append(made)
         return made
 
     def condition(self) -> threading.Condition:
-        """A condition on which waiting is virtual, for a loop in the test's own thread."""
+        """Return a condition whose waits are virtual, for a loop in the test's own thread."""
         return _VirtualCondition(self)
 
     def passed(self, seconds: float) -> None:
-        """Somebody has waited so long."""
+        """Let virtual time pass; at the end, set every event."""
         self.seconds += seconds
         if self.seconds >= self._end:
             for event in self._events:
@@ -34,13 +34,13 @@ class VirtualTime:
 
 
 class VirtualClock:
-    """In the place of the module `time`: only what is slept passes."""
+    """Replacement of the module `time`, in which time passes only by sleeping."""
 
     def __init__(self) -> None:
         self._seconds = 0.0
 
     def monotonic(self) -> float:
-        """Return the seconds that were slept so far."""
+        """Return the seconds slept so far."""
         return self._seconds
 
     def sleep(self, seconds: float) -> None:

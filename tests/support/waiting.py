@@ -1,18 +1,18 @@
-"""Waits for what other threads and processes do."""
+"""Waits for other threads and processes."""
 
 import time
 from collections.abc import Callable
 from typing import Final
 
 PATIENCE_SECONDS: Final = 120.0
-"""How long tests wait for what must happen.
+"""Longest wait for an event that must happen.
 
-A wait ends as soon as it happens, so this only has to be longer than anything takes on the busiest
-machine.
+A wait ends as soon as the event happens, so this only has to be longer than anything takes on the
+busiest machine.
 """
 
 FOREVER: Final = 3600.0
-"""A pause, limit or interval that no test waits for: what happens, happens without it."""
+"""A pause, limit or interval that never elapses during a test."""
 
 
 def eventually(condition: Callable[[], bool], seconds: float = PATIENCE_SECONDS) -> bool:

@@ -1,4 +1,4 @@
-"""YAML that the project itself wrote, read fast: the C library takes an eighth of the time."""
+"""Fast loading of the project's own YAML: the C library takes an eighth of the time."""
 
 from typing import Any, Final
 
