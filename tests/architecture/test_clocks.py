@@ -1,4 +1,4 @@
-"""Nothing is timed by the clock on the wall, which an administrator or NTP may set at any time."""
+"""Durations never use the wall clock, which an administrator or NTP may set at any time."""
 
 import ast
 import re
@@ -18,16 +18,16 @@ WALL: Final = {
     ("datetime", "utcnow"),
 }
 TIME_OF_DAY: Final = {
-    "app/doctor/webhook.py",  # certificates end by it
-    "cluster/events.py",  # an Event's time
-    "driver/card_health_tracker.py",  # since when a card is unhealthy, kept over restarts
+    "app/doctor/webhook.py",  # expiry of certificates
+    "cluster/events.py",  # the time of an Event
+    "driver/card_health_tracker.py",  # start of a card's unhealthy state, kept over restarts
     "driver/status.py",  # lastTransitionTime of a condition
     "kubelet/health.py",  # last_updated_time, which the kubelet replaces by its own
-    "state/ledger_check.py",  # when a record was set aside
-    "state/ledger_file.py",  # the name of a ledger that was set aside
-    "state/record_copies.py",  # the name of a copy that was set aside
+    "state/ledger_check.py",  # the time at which a record was quarantined
+    "state/ledger_file.py",  # the file name of a quarantined ledger
+    "state/record_copies.py",  # the file name of a quarantined copy
 }
-"""Files that tell others the time of day, or hold it against a date that others have set."""
+"""Files that publish or store the time of day, or compare it with a date set elsewhere."""
 
 
 def readers_of_the_wall_clock() -> Iterator[str]:
@@ -39,14 +39,14 @@ def readers_of_the_wall_clock() -> Iterator[str]:
                 yield str(path.relative_to(PACKAGE))
 
 
-def test_only_what_is_told_or_set_by_others_is_read_from_the_wall_clock() -> None:
+def test_only_listed_files_read_the_wall_clock() -> None:
     found = {path for path in readers_of_the_wall_clock() if not path.startswith("simulator/")}
 
     assert found == TIME_OF_DAY
 
 
 def upper_bounds_of_time(tree: ast.AST) -> Iterator[int]:
-    """Yield the lines of asserts that something took less than a time."""
+    """Yield the lines of asserts that bound a duration from above."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Assert) and isinstance(node.test, ast.Compare):
             measured = ast.unparse(node.test.left)
@@ -68,7 +68,7 @@ def test_no_test_fails_because_the_machine_is_slow() -> None:
     assert found == []
 
 
-def test_an_upper_bound_of_time_is_found() -> None:
+def test_upper_bound_of_time_is_found() -> None:
     source = "began = time.monotonic()\nassert time.monotonic() - began < 2\nassert count < 2"
 
     assert [*upper_bounds_of_time(ast.parse(source))] == [2]

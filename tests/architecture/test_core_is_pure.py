@@ -1,4 +1,4 @@
-"""The shape of the package: what core may import, how long files are, what stays empty."""
+"""Rules for the package's structure: imports of core, length of files, empty packages."""
 
 import ast
 import sys
@@ -32,7 +32,7 @@ OUTSIDE: Final = {
     "urllib",
     "uuid",
 }
-"""Parts of the standard library that reach out of the process, or into its threads and clocks."""
+"""Modules of the standard library for I/O, threads, clocks, randomness or processes."""
 
 
 def files(folder: Path = PACKAGE) -> list[Path]:
@@ -40,7 +40,7 @@ def files(folder: Path = PACKAGE) -> list[Path]:
 
 
 def imported(path: Path) -> Iterator[str]:
-    """The modules that a file imports, wherever in it."""
+    """Yield the modules that a file imports, at any place in it."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -50,7 +50,7 @@ def imported(path: Path) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("path", files(PACKAGE / "core"), ids=lambda path: path.stem)
-def test_core_imports_the_standard_library_and_itself(path: Path) -> None:
+def test_core_imports_only_the_standard_library_and_itself(path: Path) -> None:
     foreign = [
         name
         for name in imported(path)
@@ -62,11 +62,11 @@ def test_core_imports_the_standard_library_and_itself(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", files(PACKAGE / "core"), ids=lambda path: path.stem)
-def test_core_decides_from_what_it_is_given_and_reaches_for_nothing(path: Path) -> None:
+def test_core_has_no_io_clocks_or_threads(path: Path) -> None:
     assert OUTSIDE.isdisjoint(name.partition(".")[0] for name in imported(path))
 
 
-def test_no_file_holds_more_than_one_idea_has_room_for() -> None:
+def test_no_file_is_too_long() -> None:
     lengths = {
         str(path.relative_to(PACKAGE)): len(path.read_text(encoding="utf-8").splitlines())
         for path in files()
@@ -75,13 +75,13 @@ def test_no_file_holds_more_than_one_idea_has_room_for() -> None:
     assert {name: length for name, length in lengths.items() if length > MOST_LINES} == {}
 
 
-def test_packages_begin_empty() -> None:
+def test_package_init_files_are_empty() -> None:
     written = [path for path in files() if path.name == "__init__.py" and path.stat().st_size]
 
     assert written == []
 
 
-def test_no_module_is_a_drawer_for_everything() -> None:
-    drawers = {"util", "utils", "common", "helper", "helpers", "misc"}
+def test_no_module_is_a_catch_all() -> None:
+    catch_alls = {"util", "utils", "common", "helper", "helpers", "misc"}
 
-    assert [path for path in files() if drawers & {path.stem, path.parent.name}] == []
+    assert [path for path in files() if catch_alls & {path.stem, path.parent.name}] == []

@@ -1,4 +1,4 @@
-"""The CustomResourceDefinitions say what the driver reads, and Kubernetes takes them."""
+"""The CustomResourceDefinitions match what the driver reads, and are valid for Kubernetes."""
 
 from pathlib import Path
 from typing import Any
@@ -30,12 +30,12 @@ def spec_of(name: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_kubernetes_takes_the_definition(name: str) -> None:
+def test_definition_is_valid_for_kubernetes(name: str) -> None:
     kubernetes_schemas.check(definition(name))
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_definition_is_of_tensor_fusions_group_and_cluster_wide(name: str) -> None:
+def test_definition_is_cluster_scoped_and_in_tensor_fusions_group(name: str) -> None:
     found = definition(name)
     spec = found["spec"]
 
@@ -46,7 +46,7 @@ def test_a_definition_is_of_tensor_fusions_group_and_cluster_wide(name: str) -> 
     assert [version["name"] for version in spec["versions"]] == [names.TENSOR_FUSION_VERSION]
 
 
-def test_the_ratios_have_the_drivers_defaults_and_ranges() -> None:
+def test_ratios_have_the_drivers_defaults_and_ranges() -> None:
     capacity = spec_of("gpupools.yaml")["capacityConfig"]["properties"]
     ratios = capacity["oversubscription"]["properties"]
     defaults = {name: ratio["default"] for name, ratio in ratios.items()}
@@ -60,7 +60,7 @@ def test_the_ratios_have_the_drivers_defaults_and_ranges() -> None:
                 oversubscription.parse({name: ratio[limit] + beyond})
 
 
-def test_the_levels_of_service_are_the_drivers() -> None:
+def test_qos_levels_are_those_of_the_driver() -> None:
     qos = spec_of("gpupools.yaml")["qosConfig"]["properties"]
 
     assert tuple(qos["defaultQoS"]["enum"]) == QOS_LEVELS

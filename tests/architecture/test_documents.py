@@ -1,4 +1,4 @@
-"""Links of the documents lead somewhere, the README is one page, and tables are as the code."""
+"""The documents' links work, the README is one page, and the tables agree with the code."""
 
 import re
 from pathlib import Path
@@ -28,8 +28,8 @@ LOG_EVENT = re.compile(r"[a-z]+(_[a-z]+)+")
 OPTIONAL_ATTRIBUTES = {names.ATTR_PCI_BUS_ID, names.ATTR_PCIE_ROOT, names.ATTR_NUMA_NODE}
 
 
-def broken(file: Path, target: str) -> str:
-    """Return why a link of a document leads nowhere; empty if it does not."""
+def broken_reason(file: Path, target: str) -> str:
+    """Return the reason why a link of a document is broken_reason; empty if it is not."""
     if target.startswith(("https://", "mailto:")):
         return ""
     path, _, anchor = target.partition("#")
@@ -44,10 +44,10 @@ def broken(file: Path, target: str) -> str:
 
 
 @pytest.mark.parametrize("file", DOCUMENTS, ids=lambda file: str(file.relative_to(ROOT)))
-def test_every_link_leads_to_a_file_and_every_anchor_to_a_heading(file: Path) -> None:
+def test_every_link_and_anchor_has_a_target(file: Path) -> None:
     targets = markdown.links(markdown.text(file))
 
-    assert [reason for target in targets if (reason := broken(file, target))] == []
+    assert [reason for target in targets if (reason := broken_reason(file, target))] == []
 
 
 @pytest.mark.parametrize(
@@ -60,11 +60,11 @@ def test_every_link_leads_to_a_file_and_every_anchor_to_a_heading(file: Path) ->
         ("docs/use.md#check-selectors", ""),
     ],
 )
-def test_a_link_that_leads_nowhere_is_found(target: str, reason: str) -> None:
-    assert broken(ROOT / "README.md", target) == reason
+def test_broken_link_is_found(target: str, reason: str) -> None:
+    assert broken_reason(ROOT / "README.md", target) == reason
 
 
-def test_anchors_are_those_of_github() -> None:
+def test_anchors_match_github() -> None:
     document = "# A `b-c`: d, e\n## [Link](x) 1.2\n## Same\n## Same\n## 中文 标题\n"
     fence = "```\n# no heading\n```\n"
     assert markdown.anchors(document + fence) == {
@@ -77,7 +77,7 @@ def test_anchors_are_those_of_github() -> None:
 
 
 @pytest.mark.parametrize("file", READMES, ids=lambda file: file.name)
-def test_the_readme_is_one_page(file: Path) -> None:
+def test_readme_is_one_page(file: Path) -> None:
     document = markdown.text(file)
     output = [line for each in markdown.commands(document) for line in each.output]
 
@@ -101,7 +101,7 @@ def test_every_document_of_the_folder_is_linked_from_the_readme() -> None:
     assert documents - linked == set()
 
 
-def test_the_table_of_attributes_is_what_a_device_has() -> None:
+def test_attribute_table_matches_a_device() -> None:
     rows = markdown.table(markdown.text(ROOT / "docs" / "concepts.md"), "attributes")
     (device,) = published(*cards(1), node=NODE)
     types = {
@@ -113,21 +113,21 @@ def test_the_table_of_attributes_is_what_a_device_has() -> None:
     assert {markdown.codes(row[0])[0]: row[1] for row in rows} == types
 
 
-def test_the_table_of_annotations_is_what_the_webhook_reads() -> None:
+def test_annotation_table_matches_the_webhook() -> None:
     rows = markdown.table(markdown.text(ROOT / "docs" / "use.md"), "annotations")
 
-    told = [f"{names.ANNOTATION_PREFIX}{markdown.codes(row[0])[0]}" for row in rows]
-    assert sorted(told) == sorted(READ)
+    documented = [f"{names.ANNOTATION_PREFIX}{markdown.codes(row[0])[0]}" for row in rows]
+    assert sorted(documented) == sorted(READ)
 
 
-def test_the_table_of_profile_fields_is_what_a_profile_takes() -> None:
+def test_profile_table_matches_the_profile_fields() -> None:
     rows = markdown.table(markdown.text(ROOT / "docs" / "extend.md"), "profile")
 
-    told = [code for row in rows for code in markdown.codes(row[0])]
-    assert sorted(told) == sorted((*profile.NODE_FIELDS, *profile.GPU_FIELDS))
+    documented = [code for row in rows for code in markdown.codes(row[0])]
+    assert sorted(documented) == sorted((*profile.NODE_FIELDS, *profile.GPU_FIELDS))
 
 
-def test_names_of_settings_in_the_documents_are_names_of_settings() -> None:
+def test_documents_name_only_existing_settings() -> None:
     settings = {
         markdown.codes(line)[0]
         for line in markdown.text(ROOT / "docs" / "settings.md").splitlines()
@@ -136,12 +136,12 @@ def test_names_of_settings_in_the_documents_are_names_of_settings() -> None:
     health = (ROOT / "docs" / "concepts.md").read_text().partition("## Health")[2]
     rows = [line for line in health.partition("## What holds")[0].splitlines() if line[:3] == "| `"]
 
-    told = {code for row in rows for code in markdown.codes(row.split("|")[1])}
-    assert told
-    assert told <= settings
+    documented = {code for row in rows for code in markdown.codes(row.split("|")[1])}
+    assert documented
+    assert documented <= settings
 
 
-def test_log_events_in_the_documents_are_logged_somewhere() -> None:
+def test_documents_name_only_existing_log_events() -> None:
     document = markdown.text(ROOT / "docs" / "troubleshoot.md")
     source = "".join(map(markdown.text, (ROOT / "tensorfusion_dra").rglob("*.py")))
 

@@ -1,4 +1,4 @@
-"""What users are told to apply is what Kubernetes takes, and what the guide means by it."""
+"""The examples are valid for Kubernetes and behave as the guide describes."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -45,7 +45,7 @@ def documents(file: Path) -> list[Json]:
 
 
 def definition(kind: str) -> Json:
-    """The schema that the CustomResourceDefinition of a kind has."""
+    """Return the schema in the CustomResourceDefinition of a kind."""
     for file in (ROOT / "daemonset" / "crds").iterdir():
         found = yaml.safe_load(file.read_text())
         if found["spec"]["names"]["kind"] == kind:
@@ -73,7 +73,7 @@ def test_every_example_is_valid_for_kubernetes(file: Path) -> None:
 
 
 @pytest.mark.parametrize("file", [*EXAMPLES, *MANIFESTS], ids=lambda file: file.name)
-def test_every_example_is_taken_by_a_strict_api_server(file: Path, client: Client) -> None:
+def test_strict_api_server_accepts_every_example(file: Path, client: Client) -> None:
     for document in documents(file):
         resource = KINDS[document["kind"]]
         if resource.namespaced:
@@ -83,7 +83,7 @@ def test_every_example_is_taken_by_a_strict_api_server(file: Path, client: Clien
 
 
 @pytest.mark.parametrize("file", EXAMPLES, ids=lambda file: file.name)
-def test_the_annotations_of_every_example_can_be_read(file: Path) -> None:
+def test_annotations_of_every_example_are_valid(file: Path) -> None:
     for document in documents(file):
         if document["kind"] == "Pod":
             errors = list[FieldError]()
@@ -91,8 +91,8 @@ def test_the_annotations_of_every_example_can_be_read(file: Path) -> None:
             assert errors == []
 
 
-def test_the_examples_template_is_the_one_that_comes_with_the_driver() -> None:
-    """Another one of its name could not be applied: the spec of a template never changes."""
+def test_templates_in_examples_equal_the_shipped_one() -> None:
+    """A different one with the same name could not be applied: a template's spec is immutable."""
     (shipped,) = documents(MANIFESTS[0])
     found = [
         document
@@ -105,7 +105,7 @@ def test_the_examples_template_is_the_one_that_comes_with_the_driver() -> None:
     assert all(document["spec"] == shipped["spec"] for document in found)
 
 
-def test_selectors_of_the_examples_need_no_translation() -> None:
+def test_selectors_in_examples_need_no_translation() -> None:
     for document in documents(ROOT / "hack" / "examples" / "guide-selectors.yaml"):
         (request,) = document["spec"]["spec"]["devices"]["requests"]
         (selector,) = request["exactly"]["selectors"]
@@ -113,7 +113,7 @@ def test_selectors_of_the_examples_need_no_translation() -> None:
         assert translate.translate(expression) == expression
 
 
-def test_the_administrators_example_sees_cards_in_use_and_needs_its_amounts_for_that() -> None:
+def test_admin_access_example_gets_cards_in_use_because_it_names_amounts() -> None:
     _, template, _ = documents(ROOT / "hack" / "examples" / "admin-access.yaml")
     spec = template["spec"]["spec"]
     user = share_of(publication(2)[0]["spec"]["devices"][0]["name"])
@@ -126,7 +126,7 @@ def test_the_administrators_example_sees_cards_in_use_and_needs_its_amounts_for_
 
 
 def share_of(device: str) -> Json:
-    """A claim that has a part of a device."""
+    """Return a claim with a share of a device."""
     result = {
         "driver": names.DRIVER,
         "pool": publication(1)[0]["spec"]["pool"]["name"],
@@ -139,7 +139,7 @@ def share_of(device: str) -> Json:
 
 
 def devices_for(spec: Json, *, existing: Json) -> list[str]:
-    """The devices that the scheduler of node-01, which has two, gives to a claim."""
+    """Return the devices that the scheduler allocates to a claim on node-01, which has two."""
     (device_class,) = documents(ROOT / "daemonset" / "base" / "deviceclass.yaml")
     cluster = allocation.cluster(slices=publication(2), classes=[device_class], claims=[existing])
     claim = {"metadata": {"namespace": "default", "name": "claim"}, "spec": spec}
@@ -149,7 +149,7 @@ def devices_for(spec: Json, *, existing: Json) -> list[str]:
 
 
 def rendered(block: Json, name: str) -> Json:
-    """The template that the chart llm-d-modelservice makes of an entry."""
+    """Return the template that the chart llm-d-modelservice renders from an entry."""
     wanted = {"deviceClassName": block["class"], "count": block["count"]}
     request = {"name": name, block["match"]: {**wanted, "selectors": block["selectors"]}}
     return {
@@ -160,7 +160,7 @@ def rendered(block: Json, name: str) -> Json:
     }
 
 
-def test_the_values_for_llm_d_give_a_template_of_our_class(client: Client) -> None:
+def test_llm_d_values_give_a_template_of_our_device_class(client: Client) -> None:
     (values,) = documents(LLM_D)
     old, new = values["dra"], values["accelerator"]
     (entry,) = (each for each in old["claimTemplates"] if each["name"] == old["type"])

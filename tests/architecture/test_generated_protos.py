@@ -1,4 +1,4 @@
-"""The messages in the package are those of proto/."""
+"""The generated messages in the package match proto/."""
 
 import os
 import subprocess
@@ -14,7 +14,7 @@ def generated(folder: Path) -> dict[str, str]:
     return {path.name: path.read_text() for path in folder.glob("*_pb2.py*")}
 
 
-def test_the_generated_messages_are_up_to_date(tmp_path: Path) -> None:
+def test_generated_messages_are_up_to_date(tmp_path: Path) -> None:
     subprocess.run(
         [ROOT / "hack" / "generate-protos", tmp_path],
         env={**os.environ, "PYTHON": sys.executable},

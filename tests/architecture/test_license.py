@@ -1,4 +1,4 @@
-"""The license is in the repository, and in everything that is built from it."""
+"""The license is in the repository and in everything built from it."""
 
 import re
 import tomllib

@@ -16,7 +16,7 @@ OUTSIDE = "/var/lib/kubelet"
 
 @pytest.fixture
 def report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A report of this test's own, so that what it provokes fails nothing."""
+    """A separate report for this test, so that the refused accesses do not fail it."""
     file = tmp_path / "report"
     monkeypatch.setenv(path_guard.REPORT_VARIABLE, str(file))
     return file
@@ -56,7 +56,7 @@ def run(code: str, report: Path) -> "subprocess.CompletedProcess[str]":
         "os.chdir('/tmp'); os.stat('../var/lib/kubelet')",
     ],
 )
-def test_a_child_process_is_refused_and_its_path_reported(code: str, report: Path) -> None:
+def test_access_of_a_child_process_is_refused_and_reported(code: str, report: Path) -> None:
     modules = "import ctypes, os, pathlib, socket, sqlite3"
     swallowing = f"{modules}\ntry: {code}\nexcept Exception as error: print(type(error).__name__)"
 
@@ -66,7 +66,7 @@ def test_a_child_process_is_refused_and_its_path_reported(code: str, report: Pat
     assert "/var/lib/kubelet" in report.read_text()
 
 
-def test_a_grandchild_is_guarded_too(report: Path) -> None:
+def test_grandchild_process_is_guarded(report: Path) -> None:
     inner = f"import os; os.stat('{OUTSIDE}')"
     ended = run(
         f"import subprocess, sys; subprocess.run([sys.executable, '-c', {inner!r}])", report
@@ -83,16 +83,14 @@ def test_this_process_is_guarded(report: Path) -> None:
     assert OUTSIDE in report.read_text()
 
 
-def test_a_python_process_without_the_guard_is_refused(report: Path) -> None:
+def test_python_process_without_the_guard_is_refused(report: Path) -> None:
     with pytest.raises(RuntimeError, match="without"):
         subprocess.run([sys.executable, "-c", "pass"], env={"PATH": "/usr/bin"}, check=True)
 
     assert "without" in report.read_text()
 
 
-def test_what_tests_make_and_what_every_machine_has_is_allowed(
-    report: Path, tmp_path: Path
-) -> None:
+def test_files_of_tests_and_universal_paths_are_allowed(report: Path, tmp_path: Path) -> None:
     (tmp_path / "a").write_text("b")
     assert (tmp_path / "a").exists()
     Path("/proc/meminfo").read_text()
@@ -113,5 +111,5 @@ def test_what_tests_make_and_what_every_machine_has_is_allowed(
         ("tests/e2elsewhere", False),
     ],
 )
-def test_only_the_tests_of_a_real_cluster_are_not_guarded(argument: str, unguarded: bool) -> None:
+def test_only_end_to_end_tests_are_not_guarded(argument: str, unguarded: bool) -> None:
     assert is_end_to_end(argument, path_guard.REPOSITORY) is unguarded

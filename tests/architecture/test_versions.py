@@ -1,4 +1,4 @@
-"""The version stands in pyproject.toml, and every other place agrees with it."""
+"""The version in pyproject.toml is the same in every other place."""
 
 import re
 import tomllib
@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 
-def test_a_checkout_has_the_version_of_its_pyproject_toml() -> None:
+def test_checkout_has_the_version_of_its_pyproject_toml() -> None:
     assert version.current() == PYPROJECT["version"]
 
 

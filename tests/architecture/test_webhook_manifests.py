@@ -1,4 +1,4 @@
-"""The webhook's manifests say what the webhook does, and Kubernetes takes them."""
+"""The webhook's manifests match its behaviour, and are valid for Kubernetes."""
 
 import argparse
 from pathlib import Path
@@ -30,7 +30,7 @@ def documents(file: Path) -> list[Json]:
 
 
 def webhooks() -> dict[tuple[str, str], Json]:
-    """By kind of configuration, and name without domain."""
+    """Return the webhooks by kind of configuration and name without domain."""
     return {
         (
             document["kind"].removesuffix("WebhookConfiguration"),
@@ -42,19 +42,19 @@ def webhooks() -> dict[tuple[str, str], Json]:
 
 
 def is_sent(entry: Json, document: Json) -> bool:
-    """Whether the match conditions let an object through to the webhook."""
+    """Return True if the match conditions let the API server send an object to the webhook."""
     variables = {"object": document, "oldObject": None, "request": {}}
     conditions = entry.get("matchConditions", ())
     return all(match_conditions.holds(each["expression"], variables) for each in conditions)
 
 
 @pytest.mark.parametrize("file", [*FILES, FOLDER / "claim-template.yaml"], ids=lambda f: f.name)
-def test_kubernetes_takes_the_manifests(file: Path) -> None:
+def test_manifests_are_valid_for_kubernetes(file: Path) -> None:
     for document in documents(file):
         kubernetes_schemas.check(document)
 
 
-def test_each_webhook_is_sent_to_the_path_that_answers_its_kind() -> None:
+def test_each_webhook_has_the_path_for_its_kind() -> None:
     paths = {key: entry["clientConfig"]["service"]["path"] for key, entry in webhooks().items()}
 
     assert paths == {
@@ -66,7 +66,7 @@ def test_each_webhook_is_sent_to_the_path_that_answers_its_kind() -> None:
     }
 
 
-def test_the_service_is_the_one_that_is_called() -> None:
+def test_configurations_name_the_webhooks_service() -> None:
     (service,) = documents(FOLDER / "webhook" / "service.yaml")
     (deployment,) = documents(FOLDER / "webhook" / "deployment.yaml")
     metadata, (port,) = service["metadata"], service["spec"]["ports"]
@@ -82,7 +82,7 @@ def test_the_service_is_the_one_that_is_called() -> None:
     assert service["spec"]["selector"].items() <= labels.items()
 
 
-def test_the_deployments_flags_and_probes_are_those_of_the_process() -> None:
+def test_deployment_flags_and_ports_match_the_settings() -> None:
     (deployment,) = documents(FOLDER / "webhook" / "deployment.yaml")
     (container,) = deployment["spec"]["template"]["spec"]["containers"]
     verb, *flags = container["args"]
@@ -102,7 +102,7 @@ def test_the_deployments_flags_and_probes_are_those_of_the_process() -> None:
 
 
 @pytest.mark.parametrize("annotation", pod_request.ASKING)
-def test_a_pod_with_an_annotation_that_asks_is_sent(annotation: str) -> None:
+def test_pod_with_a_request_annotation_is_sent(annotation: str) -> None:
     assert is_sent(webhooks()["Mutating", "pods"], pod({annotation: "x"}))
 
 
@@ -115,7 +115,7 @@ def test_a_pod_with_an_annotation_that_asks_is_sent(annotation: str) -> None:
         said(dra_enabled="false", vram_request="1Gi"),
     ],
 )
-def test_a_pod_that_asks_for_nothing_is_not_sent(annotations: dict[str, str]) -> None:
+def test_pod_without_a_request_is_not_sent(annotations: dict[str, str]) -> None:
     document = pod(annotations)
     if not annotations:
         del document["metadata"]["annotations"]
@@ -148,7 +148,7 @@ def test_only_objects_with_parameters_for_this_driver_are_sent(name: str, kind: 
     assert not is_sent(entry, {"spec": {"spec": {"devices": {}}, "devices": {}}})
 
 
-def test_claims_are_chosen_by_the_label_of_the_template() -> None:
+def test_claims_are_selected_by_the_templates_label() -> None:
     (template,) = documents(FOLDER / "claim-template.yaml")
     wanted = webhooks()["Mutating", "claims"]["objectSelector"]["matchLabels"]
 
@@ -158,7 +158,7 @@ def test_claims_are_chosen_by_the_label_of_the_template() -> None:
     assert claim()["metadata"]["labels"] == wanted
 
 
-def test_the_systems_own_namespaces_and_the_drivers_are_left_out() -> None:
+def test_system_and_driver_namespaces_are_excluded() -> None:
     (namespace,) = (
         document["metadata"]["namespace"]
         for document in documents(FOLDER / "webhook" / "deployment.yaml")
@@ -171,14 +171,14 @@ def test_the_systems_own_namespaces_and_the_drivers_are_left_out() -> None:
             assert {"kube-system", namespace} <= set(rule["values"])
 
 
-def test_what_would_run_without_its_gpu_waits_and_what_the_node_checks_again_does_not() -> None:
+def test_webhook_outage_blocks_pods_but_not_parameter_checks() -> None:
     policies = {key: entry["failurePolicy"] for key, entry in webhooks().items()}
 
     assert {kind for (kind, _), policy in policies.items() if policy == "Fail"} == {"Mutating"}
     assert {kind for (kind, _), policy in policies.items() if policy == "Ignore"} == {"Validating"}
 
 
-def test_it_has_the_rights_that_it_uses() -> None:
+def test_webhook_role_has_exactly_the_rights_it_needs() -> None:
     (role,) = (d for d in documents(FOLDER / "webhook" / "rbac.yaml") if d["kind"] == "ClusterRole")
     rights = {
         (group, resource): set(rule["verbs"])

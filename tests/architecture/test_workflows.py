@@ -1,4 +1,4 @@
-"""GitHub's workflows: few rights, an end in time, and every version that is supported."""
+"""GitHub workflows have few rights and time limits, and test every supported version."""
 
 import re
 import tomllib
@@ -20,11 +20,11 @@ WRITERS = {
     ("release", "chart"): {"packages", "id-token"},
     ("release", "publish-package"): {"id-token"},
 }
-"""The jobs that may write something, and what."""
+"""The jobs with write permissions, and these permissions."""
 
 
 class _Loader(yaml.SafeLoader):
-    """Leaves the key "on" a string; YAML 1.1 reads it as true."""
+    """Loader that keeps the key "on" a string; YAML 1.1 reads it as true."""
 
 
 _LETTERS_OF_BOOLEANS = "yYnNtTfFoO"
@@ -91,7 +91,7 @@ def test_every_job_has_a_time_limit(key: tuple[str, str]) -> None:
 
 
 @pytest.mark.parametrize("name", WORKFLOWS)
-def test_a_newer_push_of_a_pull_request_replaces_the_older_run(name: str) -> None:
+def test_newer_push_to_a_pull_request_cancels_the_older_run(name: str) -> None:
     concurrency = WORKFLOWS[name]["concurrency"]
 
     assert concurrency["group"] == f"{name}-${{{{ github.ref }}}}"
@@ -103,7 +103,7 @@ def test_a_newer_push_of_a_pull_request_replaces_the_older_run(name: str) -> Non
 
 
 @pytest.mark.parametrize("name", WORKFLOWS)
-def test_code_of_forks_never_runs_with_the_repositorys_secrets(name: str) -> None:
+def test_code_of_forks_never_runs_with_repository_secrets(name: str) -> None:
     assert not {"pull_request_target", "workflow_run"} & set(WORKFLOWS[name]["on"])
 
 
@@ -120,7 +120,7 @@ def test_actions_are_pinned_by_commit_and_name_their_release() -> None:
         assert re.fullmatch(r"[\w.-]+/[\w.-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", action)
 
 
-def test_an_action_has_the_same_commit_everywhere() -> None:
+def test_each_action_has_the_same_commit_everywhere() -> None:
     pins: dict[str, set[str]] = {}
     for _, step in steps():
         if "uses" in step:
@@ -130,7 +130,7 @@ def test_an_action_has_the_same_commit_everywhere() -> None:
     assert {action for action, commits in pins.items() if len(commits) > 1} == set()
 
 
-def test_scripts_get_values_as_variables_and_never_as_text() -> None:
+def test_scripts_get_values_only_through_variables() -> None:
     scripts = [(place, str(step["run"])) for place, step in steps() if "run" in step]
 
     assert scripts
@@ -144,7 +144,7 @@ def test_checkouts_keep_no_token() -> None:
         if str(step.get("uses", "")).startswith("actions/checkout@")
     ]
 
-    assert len(checkouts) == len(JOBS) - 1  # publish-package takes what another job built
+    assert len(checkouts) == len(JOBS) - 1  # publish-package uses the build of another job
     assert set(checkouts) == {"false"}
 
 
@@ -159,13 +159,13 @@ def test_tests_run_on_every_python_that_the_package_supports() -> None:
     assert declared == pythons
 
 
-def test_end_to_end_tests_run_on_every_kubernetes_that_is_supported() -> None:
+def test_end_to_end_tests_run_on_every_supported_kubernetes() -> None:
     include = JOBS["e2e", "kind"]["strategy"]["matrix"]["include"]
 
     assert [entry["kubernetes"] for entry in include] == SUPPORTED_KUBERNETES
 
 
-def test_workflows_name_only_targets_that_the_makefile_has() -> None:
+def test_workflows_name_only_existing_make_targets() -> None:
     makefile = (ROOT / "Makefile").read_text()
     targets = set(re.findall(r"^([\w-]+):", makefile, re.MULTILINE))
 
@@ -178,7 +178,7 @@ def test_workflows_name_only_targets_that_the_makefile_has() -> None:
     assert named <= targets
 
 
-def test_workflows_name_only_scripts_that_are_there() -> None:
+def test_workflows_name_only_existing_scripts() -> None:
     named = {
         script
         for _, step in steps()

@@ -1,4 +1,4 @@
-"""Kustomize and the chart give the same objects, and Kubernetes takes them."""
+"""Kustomize and the chart render the same objects, and these are valid for Kubernetes."""
 
 import functools
 import json
@@ -41,7 +41,7 @@ SAME: Mapping[str, tuple[str, tuple[str, ...], Mapping[str, Any]]] = {
         {"deviceClass": {"extendedResourceName": "tensor-fusion.ai/gpu"}},
     ),
 }
-"""Overlay, components, and the values that mean the same."""
+"""Overlay, components, and the chart's values that render the same."""
 
 
 def key(document: Document) -> tuple[str, str, str]:
@@ -52,15 +52,15 @@ def key(document: Document) -> tuple[str, str, str]:
 def by_key(documents: list[Document]) -> dict[tuple[str, str, str], Document]:
     found = {key(document): document for document in documents}
     assert len(found) == len(documents)
-    # The chart's namespace is made by `helm install --create-namespace`.
+    # The chart has no Namespace: `helm install --create-namespace` creates it.
     return {name: document for name, document in found.items() if name[0] != "Namespace"}
 
 
 @functools.cache
 def check_valid(document: str, version: str) -> None:
-    """Raise if Kubernetes would refuse the object, given as JSON.
+    """Raise an error if Kubernetes would reject the object, given as JSON.
 
-    Once for each, since most overlays have most of their objects in common.
+    Results are cached, because overlays share most of their objects.
     """
     kubernetes_schemas.check(json.loads(document), version)
 
@@ -78,7 +78,7 @@ def test_chart_and_overlay_are_equal(
     assert by_key(chart.render(CHART, values)) == by_key(overlay(name, *components))
 
 
-def test_the_charts_webhook_and_the_overlay_with_cert_manager_are_equal() -> None:
+def test_chart_webhook_and_cert_manager_overlay_are_equal() -> None:
     with_webhook = by_key(chart.render(CHART, WEBHOOK))
     without = by_key(chart.render(CHART))
 
@@ -87,7 +87,7 @@ def test_the_charts_webhook_and_the_overlay_with_cert_manager_are_equal() -> Non
     assert added == by_key(overlay("webhook"))
 
 
-def test_the_charts_webhook_knows_the_nodes_enforcer() -> None:
+def test_chart_passes_the_nodes_enforcer_to_the_webhook() -> None:
     rendered = chart.render(CHART, {**WEBHOOK, "settings": {"enforcer": "hami-core"}})
 
     (webhook,) = [item for item in rendered if item["kind"] == "Deployment"]
@@ -95,7 +95,7 @@ def test_the_charts_webhook_knows_the_nodes_enforcer() -> None:
     assert "--enforcer=hami-core" in container["args"]
 
 
-def test_the_charts_claim_template_is_the_plain_one_in_each_namespace() -> None:
+def test_chart_creates_the_plain_claim_template_in_each_namespace() -> None:
     plain = yaml.safe_load((ROOT / "claim-template.yaml").read_text())
 
     rendered = chart.render(CHART, {"claimTemplate": {"namespaces": ["team-a", "team-b"]}})
@@ -107,7 +107,7 @@ def test_the_charts_claim_template_is_the_plain_one_in_each_namespace() -> None:
     ]
 
 
-def test_a_self_signed_certificate_is_trusted_by_every_configuration() -> None:
+def test_every_configuration_trusts_the_self_signed_certificate() -> None:
     values = {"webhook": {"enabled": True, "certificate": {"source": "self-signed"}}}
 
     rendered = chart.render(CHART, values)
@@ -124,7 +124,7 @@ def test_a_self_signed_certificate_is_trusted_by_every_configuration() -> None:
     assert not [item for item in rendered if item["kind"] == "Certificate"]
 
 
-def test_the_chart_says_what_to_do_next() -> None:
+def test_chart_notes_give_the_next_steps() -> None:
     with_templates = {**WEBHOOK, "claimTemplate": {"namespaces": ["team-a", "team-b"]}}
 
     plain, without, complete = (
@@ -133,8 +133,8 @@ def test_the_chart_says_what_to_do_next() -> None:
 
     names = {(item["kind"], item["metadata"]["name"]) for item in chart.render(CHART)}
     assert ("DaemonSet", "tensorfusion-dra-node-plugin") in names
-    for said in (plain, without, complete):
-        assert f"--namespace {chart.NAMESPACE} exec daemonset/tensorfusion-dra-node-plugin" in said
+    for notes in (plain, without, complete):
+        assert f"--namespace {chart.NAMESPACE} exec daemonset/tensorfusion-dra-node-plugin" in notes
     assert "DeviceClass tensor-fusion.ai" in plain
     assert "template: none yet (claimTemplate.namespaces)" in without
     assert "template: team-a team-b\n" in complete
@@ -158,7 +158,7 @@ def test_every_component_is_valid_for_kubernetes(
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_what_only_the_chart_has_is_valid_for_kubernetes(version: str) -> None:
+def test_options_of_the_chart_alone_are_valid_for_kubernetes(version: str) -> None:
     values = {
         "imagePullSecrets": [{"name": "registry"}],
         "kubeletRoot": "/var/lib/k0s/kubelet",
@@ -184,6 +184,6 @@ def test_what_only_the_chart_has_is_valid_for_kubernetes(version: str) -> None:
         {"webhook": {"replicas": 0}},
     ],
 )
-def test_values_that_mean_nothing_are_refused(values: Mapping[str, Any]) -> None:
+def test_unknown_and_invalid_values_are_rejected(values: Mapping[str, Any]) -> None:
     with pytest.raises(jsonschema.ValidationError):
         chart.render(CHART, values)

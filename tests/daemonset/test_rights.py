@@ -1,4 +1,4 @@
-"""The roles hold what the node plugin asks of the API server, and nothing else."""
+"""The roles contain exactly the rights that the node plugin uses."""
 
 from pathlib import Path
 
@@ -16,13 +16,13 @@ from tests.support.rbac import Right
 ROOT = Path(__file__).parents[2] / "daemonset"
 ACCOUNT = "tensorfusion-dra-node-plugin"
 
-NEVER_ASKED_FOR = {
+CHECKED_BY_THE_SERVER = {
     Right(
         group="resource.k8s.io",
         resource="resourceclaims/driver",
         verb="associated-node:patch",
         names=(names.DRIVER,),
-    ): "the API server asks for it when the status of a claim is written (1.36)",
+    ): "the API server checks it when the status of a claim is written (1.36)",
 }
 
 
@@ -32,13 +32,13 @@ def allowed(documents: list[rbac.Document]) -> frozenset[Right]:
 
 @pytest.fixture(scope="module")
 def asked() -> frozenset[Asked]:
-    """What a node plugin asks for in its life, with the settings of the base."""
+    """Return all kinds of requests that a node plugin sends with the settings of the base."""
     with cluster_with() as cluster:
         start(cluster)
         cluster.submit("a", {"tflops": "100", "vram": "16Gi"})
         cluster.until("running", lambda: cluster.container_of("a") is not None)
-        cluster.until("told", lambda: status_written(cluster))
-        slices_are_changed_and_added_and_deleted(cluster)
+        cluster.until("status written", lambda: status_written(cluster))
+        change_add_and_delete_slices(cluster)
         cluster.delete("a")
         cluster.until("released", lambda: not cluster.claims())
         return cluster.server.requests.asked(USER_AGENT)
@@ -46,7 +46,7 @@ def asked() -> frozenset[Asked]:
 
 @pytest.fixture(scope="module")
 def asked_with_pools() -> frozenset[Asked]:
-    """What it asks for beside that when it follows GPUPools."""
+    """Return all kinds of requests that a node plugin sends when it follows GPUPools."""
     with cluster_with(tensor_fusion=True) as cluster:
         cluster.plugin_flags.extend(["--pool-source", "node-labels"])
         cluster.start_plugin()
@@ -56,7 +56,7 @@ def asked_with_pools() -> frozenset[Asked]:
         cluster.client.replace(
             GPUPOOLS, {**cluster.client.get(GPUPOOLS, "of-all"), "spec": pool_spec("no-such-qos")}
         )
-        cluster.until("said", lambda: bool(cluster.client.list(EVENTS).items))
+        cluster.until("event written", lambda: bool(cluster.client.list(EVENTS).items))
         return cluster.server.requests.asked(USER_AGENT)
 
 
@@ -82,8 +82,8 @@ def status_written(cluster: SimulatedCluster) -> bool:
     return any(claim["status"].get("devices") for claim in cluster.claims())
 
 
-def slices_are_changed_and_added_and_deleted(cluster: SimulatedCluster) -> None:
-    """Each is put right by the node plugin: by an update, a deletion and a creation."""
+def change_add_and_delete_slices(cluster: SimulatedCluster) -> None:
+    """Damage the slices so that the node plugin repairs them: by update, deletion and creation."""
     (before,) = cluster.slices()
     devices = before["spec"]["devices"]
     cluster.client.replace(SLICES, {**before, "spec": {**before["spec"], "devices": devices[:1]}})
@@ -97,47 +97,47 @@ def slices_are_changed_and_added_and_deleted(cluster: SimulatedCluster) -> None:
     cluster.until("created", lambda: len(cluster.slices()) == 1)
 
 
-def test_the_base_allows_whatever_the_node_plugin_asks_for(asked: frozenset[Asked]) -> None:
-    held = allowed(kustomize.render(ROOT / "base"))
+def test_base_role_allows_every_request_of_the_node_plugin(asked: frozenset[Asked]) -> None:
+    granted = allowed(kustomize.render(ROOT / "base"))
 
-    refused = [question for question in asked if not any(right.allows(question) for right in held)]
+    refused = [request for request in asked if not any(right.allows(request) for right in granted)]
 
     assert asked
     assert refused == []
 
 
-def test_the_base_allows_nothing_else(
+def test_base_role_allows_nothing_else(
     asked: frozenset[Asked], asked_with_pools: frozenset[Asked]
 ) -> None:
-    held = allowed(kustomize.render(ROOT / "base"))
-    # An Event tells trouble, and the trouble that is made here is a pool's.
-    questions = asked | asked_with_pools
+    granted = allowed(kustomize.render(ROOT / "base"))
+    # Events report problems, and the only problem in these runs is an invalid GPUPool.
+    requests = asked | asked_with_pools
 
-    unused = {right for right in held if not any(right.allows(question) for question in questions)}
+    unused = {right for right in granted if not any(right.allows(request) for request in requests)}
 
-    assert unused == set(NEVER_ASKED_FOR)
+    assert unused == set(CHECKED_BY_THE_SERVER)
 
 
-def test_the_component_for_pools_adds_exactly_the_rights_that_following_them_takes(
+def test_gpupools_component_adds_exactly_the_rights_to_follow_pools(
     asked_with_pools: frozenset[Asked],
 ) -> None:
     base = allowed(kustomize.render(ROOT / "base"))
-    held = allowed(kustomize.with_components(ROOT / "base", ROOT / "components" / "gpupools"))
+    granted = allowed(kustomize.with_components(ROOT / "base", ROOT / "components" / "gpupools"))
 
     refused = [
-        question
-        for question in asked_with_pools
-        if not any(right.allows(question) for right in held)
+        request
+        for request in asked_with_pools
+        if not any(right.allows(request) for right in granted)
     ]
     unused = {
         right
-        for right in held - base
-        if not any(right.allows(question) for question in asked_with_pools)
+        for right in granted - base
+        if not any(right.allows(request) for request in asked_with_pools)
     }
 
     assert refused == []
     assert unused == set()
-    assert {(right.resource, right.verb) for right in held - base} == {
+    assert {(right.resource, right.verb) for right in granted - base} == {
         ("gpupools", "list"),
         ("gpupools", "watch"),
         ("nodes", "list"),
@@ -145,7 +145,7 @@ def test_the_component_for_pools_adds_exactly_the_rights_that_following_them_tak
     }
 
 
-def test_nobody_may_act_on_everything_of_a_kind() -> None:
+def test_no_role_uses_wildcards() -> None:
     for folder in (ROOT / "base", ROOT / "webhook"):
         for document in kustomize.render(folder):
             for rule in document.get("rules", []):
@@ -153,6 +153,6 @@ def test_nobody_may_act_on_everything_of_a_kind() -> None:
 
 
 def test_events_may_be_created_in_one_namespace_only() -> None:
-    held = allowed(kustomize.render(ROOT / "base"))
+    granted = allowed(kustomize.render(ROOT / "base"))
 
-    assert {right.namespace for right in held if right.resource == "events"} == {"default"}
+    assert {right.namespace for right in granted if right.resource == "events"} == {"default"}

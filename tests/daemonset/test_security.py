@@ -1,4 +1,4 @@
-"""The pods have no more power than they need, and the admission policy meets its writer."""
+"""The pods have no more privileges than they need, and the policy restricts the node plugin."""
 
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ def one(documents: list[Document], kind: str, name: str = "") -> Document:
 
 
 @pytest.mark.parametrize("name", ["nvidia", "simulated", "k8s-1.34", "webhook"])
-def test_no_container_can_become_more_than_it_is(name: str) -> None:
+def test_no_container_can_escalate_privileges(name: str) -> None:
     for container in kustomize.containers(overlay(name)):
         assert container["securityContext"] == {
             "allowPrivilegeEscalation": False,
@@ -34,7 +34,7 @@ def test_no_container_can_become_more_than_it_is(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["nvidia", "simulated", "k8s-1.34", "webhook"])
-def test_no_pod_shares_the_hosts_namespaces_and_each_has_a_seccomp_profile(name: str) -> None:
+def test_no_pod_shares_host_namespaces_and_each_has_a_seccomp_profile(name: str) -> None:
     workloads = [item for item in overlay(name) if item["kind"] in {"DaemonSet", "Deployment"}]
 
     assert workloads
@@ -44,14 +44,14 @@ def test_no_pod_shares_the_hosts_namespaces_and_each_has_a_seccomp_profile(name:
         assert not {"hostNetwork", "hostPID", "hostIPC"} & pod.keys()
 
 
-def test_the_webhook_is_not_root() -> None:
+def test_webhook_does_not_run_as_root() -> None:
     pod = one(overlay("webhook"), "Deployment")["spec"]["template"]["spec"]
 
     assert pod["securityContext"]["runAsNonRoot"] is True
     assert pod["securityContext"]["runAsUser"] == 65532
 
 
-def test_only_the_drivers_own_folders_of_the_host_are_writable() -> None:
+def test_only_the_drivers_own_host_folders_are_writable() -> None:
     pod = one(overlay("nvidia"), "DaemonSet")["spec"]["template"]["spec"]
     (container,) = pod["containers"]
 
@@ -67,7 +67,7 @@ def test_only_the_drivers_own_folders_of_the_host_are_writable() -> None:
     }
 
 
-def test_every_volume_is_mounted_and_every_mount_has_a_volume() -> None:
+def test_volumes_and_mounts_match() -> None:
     for name in ("nvidia", "simulated"):
         pod = one(overlay(name), "DaemonSet")["spec"]["template"]["spec"]
         mounts = [mount["name"] for mount in pod["containers"][0]["volumeMounts"]]
@@ -75,7 +75,7 @@ def test_every_volume_is_mounted_and_every_mount_has_a_volume() -> None:
         assert sorted(mounts) == sorted(volume["name"] for volume in pod["volumes"])
 
 
-def test_the_kubelet_finds_the_sockets_under_the_same_path() -> None:
+def test_socket_folders_have_the_same_path_in_pod_and_host() -> None:
     pod = one(overlay("simulated"), "DaemonSet")["spec"]["template"]["spec"]
     paths = {volume["name"]: volume["hostPath"]["path"] for volume in pod["volumes"]}
 
@@ -83,13 +83,13 @@ def test_the_kubelet_finds_the_sockets_under_the_same_path() -> None:
         assert mount["mountPath"] == paths[mount["name"]]
 
 
-def test_the_pod_outlives_the_calls_that_it_has_to_finish() -> None:
+def test_grace_period_is_long_enough_for_calls_in_flight() -> None:
     pod = one(overlay("nvidia"), "DaemonSet")["spec"]["template"]["spec"]
 
     assert pod["terminationGracePeriodSeconds"] >= 45 + 15
 
 
-def test_the_policy_is_for_the_account_of_the_pods_and_for_nobody_else() -> None:
+def test_policy_matches_only_the_node_plugins_service_account() -> None:
     documents = overlay("nvidia")
     daemonset = one(documents, "DaemonSet")
     namespace = daemonset["metadata"]["namespace"]
@@ -102,7 +102,7 @@ def test_the_policy_is_for_the_account_of_the_pods_and_for_nobody_else() -> None
     assert one(documents, "ServiceAccount", account)["metadata"]["namespace"] == namespace
 
 
-def test_the_policy_is_bound_and_denies() -> None:
+def test_policy_is_bound_and_denies() -> None:
     documents = overlay("nvidia")
     policy = one(documents, "ValidatingAdmissionPolicy")
     binding = one(documents, "ValidatingAdmissionPolicyBinding")["spec"]
@@ -116,7 +116,7 @@ def test_the_policy_is_bound_and_denies() -> None:
     ]
 
 
-def test_the_device_class_is_the_one_that_claims_name() -> None:
+def test_device_class_has_the_name_that_claims_use() -> None:
     device_class = one(overlay("nvidia"), "DeviceClass")
 
     assert device_class["metadata"]["name"] == names.DEVICE_CLASS

@@ -1,4 +1,4 @@
-"""What is written down about the settings follows from them."""
+"""Documents, manifests and the chart agree with the settings."""
 
 import subprocess
 import sys
@@ -15,7 +15,7 @@ from tests.support.waiting import PATIENCE_SECONDS
 ROOT = Path(__file__).parents[2]
 
 
-def test_the_readmes_table_and_the_charts_schema_are_as_the_settings_are() -> None:
+def test_settings_table_and_chart_schema_match_the_settings() -> None:
     done = subprocess.run(
         [sys.executable, str(ROOT / "hack" / "settings-docs"), "--check"],
         capture_output=True,
@@ -28,7 +28,7 @@ def test_the_readmes_table_and_the_charts_schema_are_as_the_settings_are() -> No
 
 
 @pytest.mark.parametrize("overlay", ["nvidia", "simulated"])
-def test_every_variable_in_the_manifests_is_one_of_a_setting(overlay: str) -> None:
+def test_every_variable_in_the_manifests_belongs_to_a_setting(overlay: str) -> None:
     known = {setting_sources.variable(item) for item in fields(Settings)}
     documents = kustomize.render(ROOT / "daemonset" / "overlays" / overlay)
 
@@ -37,7 +37,7 @@ def test_every_variable_in_the_manifests_is_one_of_a_setting(overlay: str) -> No
         assert {name for name in named if not name.startswith("NVIDIA_")} <= known
 
 
-def test_no_variable_is_given_twice_whatever_the_chart_is_told() -> None:
+def test_chart_settings_never_duplicate_a_variable() -> None:
     settings = {"gpupool": "a", "qos": "high", "enforcer": "mps", "poll-seconds": 5}
 
     documents = chart.render(ROOT / "daemonset" / "chart", {"settings": settings})

@@ -1,4 +1,4 @@
-"""The certificate that hack/webhook-cert makes is one that an API server takes."""
+"""An API server accepts the certificate that hack/webhook-cert creates."""
 
 import base64
 import ssl
@@ -17,7 +17,7 @@ HOST = "tensorfusion-dra-webhook.tensorfusion-dra.svc"
 
 @pytest.fixture(scope="module")
 def documents(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    """The kustomization that the script makes, rendered."""
+    """The rendered objects of the kustomization that the script creates."""
     folder = tmp_path_factory.mktemp("webhook") / "made"
     subprocess.run([ROOT / "hack" / "webhook-cert", folder], check=True, timeout=PATIENCE_SECONDS)
     assert folder.stat().st_mode & 0o777 == 0o700
@@ -31,11 +31,11 @@ def trusted(documents: list[dict[str, Any]]) -> set[str]:
     return {webhook["clientConfig"]["caBundle"] for webhook in webhooks}
 
 
-def test_every_webhook_trusts_the_one_authority(documents: list[dict[str, Any]]) -> None:
+def test_all_webhooks_trust_the_same_authority(documents: list[dict[str, Any]]) -> None:
     assert len(trusted(documents)) == 1
 
 
-def test_a_client_that_trusts_it_takes_the_certificate_for_the_service(
+def test_client_that_trusts_the_authority_accepts_the_service_certificate(
     documents: list[dict[str, Any]], tmp_path: Path
 ) -> None:
     (secret,) = [item for item in documents if item["kind"] == "Secret"]
@@ -45,7 +45,7 @@ def test_a_client_that_trusts_it_takes_the_certificate_for_the_service(
     server = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     server.load_cert_chain(tmp_path / "tls.crt", tmp_path / "tls.key")
     client = ssl.create_default_context(cadata=base64.b64decode(authority).decode())
-    # What a client in Go does not ask for, but Python 3.13 does by default.
+    # Go clients do not require this, but Python 3.13 does by default.
     client.verify_flags |= ssl.VERIFY_X509_STRICT
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     ends = (

@@ -1,4 +1,4 @@
-"""What the cluster scripts would do, as far as it can be seen without doing it."""
+"""Dry runs of the cluster scripts, and their errors."""
 
 import subprocess
 import tomllib
@@ -26,7 +26,7 @@ def script(name: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
 
 
 def dry_run(*arguments: str) -> tuple[dict[str, Any], list[str]]:
-    """The configuration of kind, and the commands that would be run."""
+    """Run kind-up --dry-run; return kind's configuration and the commands that it would run."""
     ended = script("kind-up", "--dry-run", *arguments)
     assert (ended.returncode, ended.stderr) == (0, "")
     configuration, first, rest = ended.stdout.partition("kind create")
@@ -34,12 +34,12 @@ def dry_run(*arguments: str) -> tuple[dict[str, Any], list[str]]:
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
-def test_bash_understands_the_script(name: str) -> None:
+def test_script_has_valid_bash_syntax(name: str) -> None:
     subprocess.run(["bash", "-n", ROOT / "hack" / name], check=True, timeout=PATIENCE_SECONDS)
 
 
 @pytest.mark.parametrize(
-    ("name", "arguments", "said"),
+    ("name", "arguments", "expected"),
     [
         ("kind-up", ["--version", "1.30", "--dry-run"], "expected 1.34, 1.35, 1.36 or 1.37"),
         ("kind-up", ["--name"], "--name: expected a value"),
@@ -49,11 +49,13 @@ def test_bash_understands_the_script(name: str) -> None:
         ("cluster-up", ["--speed", "1"], "--speed: no such option"),
     ],
 )
-def test_bad_input_is_one_line_and_exit_code_2(name: str, arguments: list[str], said: str) -> None:
+def test_bad_input_gives_one_line_and_exit_code_2(
+    name: str, arguments: list[str], expected: str
+) -> None:
     ended = script(name, *arguments)
 
     assert ended.returncode == 2
-    assert said in ended.stderr
+    assert expected in ended.stderr
     assert ended.stderr.count("\n") == 1
 
 
@@ -66,7 +68,7 @@ def test_bad_input_is_one_line_and_exit_code_2(name: str, arguments: list[str], 
         ("1.37", None),
     ],
 )
-def test_pods_can_share_devices_in_every_version_of_kubernetes(
+def test_device_sharing_is_enabled_in_every_version_of_kubernetes(
     version: str, gates: dict[str, bool] | None
 ) -> None:
     configuration, commands = dry_run("--version", version)
@@ -77,7 +79,7 @@ def test_pods_can_share_devices_in_every_version_of_kubernetes(
 
 
 @pytest.mark.parametrize(("version", "cards"), [("1.34", ["1"]), ("1.35", []), ("1.36", [])])
-def test_nodes_of_1_34_get_one_card_because_its_scheduler_shares_only_the_first(
+def test_1_34_nodes_get_one_card_because_the_scheduler_shares_only_the_first(
     version: str, cards: list[str]
 ) -> None:
     _, commands = dry_run("--version", version)
@@ -86,7 +88,7 @@ def test_nodes_of_1_34_get_one_card_because_its_scheduler_shares_only_the_first(
     assert set_env == [f"TENSORFUSION_DRA_SIMULATED_GPUS={n}xA100-SXM4-80GB" for n in cards]
 
 
-def test_the_runtime_of_every_node_has_cdi_on() -> None:
+def test_cdi_is_enabled_in_the_runtime_of_every_node() -> None:
     configuration, _ = dry_run()
 
     (patch,) = configuration["containerdConfigPatches"]
@@ -94,7 +96,7 @@ def test_the_runtime_of_every_node_has_cdi_on() -> None:
     assert [node["role"] for node in configuration["nodes"]] == ["control-plane", "worker"]
 
 
-def test_the_image_is_loaded_before_the_daemonset_is_applied() -> None:
+def test_image_is_loaded_before_the_daemonset_is_applied() -> None:
     _, commands = dry_run("--name", "a", "--image", "x:1")
 
     assert [line.split()[:2] for line in commands] == [
@@ -117,7 +119,7 @@ def test_the_image_is_loaded_before_the_daemonset_is_applied() -> None:
         ("reboot", "docker restart a-worker"),
     ],
 )
-def test_what_only_a_node_can_do_to_itself_is_one_command(command: str, runs: str) -> None:
+def test_each_node_action_is_one_docker_command(command: str, runs: str) -> None:
     ended = script("kind-up", "--dry-run", "--name", "a", "--node", command)
 
     assert ended.stdout.strip() == runs

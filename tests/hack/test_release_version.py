@@ -22,7 +22,7 @@ FILES = (
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """A checkout of version 1.2.3, which its changelog dates."""
+    """A checkout of version 1.2.3, with a date in its changelog."""
     for name in FILES:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
@@ -33,7 +33,7 @@ def checkout(tmp_path: Path) -> Path:
 
 
 def release_version(checkout: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
-    # -S leaves installed packages out: the workflows run it before there are any.
+    # -S hides installed packages, because the workflows run the script before installing any.
     return subprocess.run(
         [sys.executable, "-S", checkout / "hack" / "release-version", *arguments],
         capture_output=True,
@@ -59,7 +59,7 @@ def test_dated_version_is_released_under_its_tag(checkout: Path) -> None:
 
 
 @pytest.mark.parametrize("tag", ["1.2.3", "v1.2.4", "v1.2.3-rc1", ""])
-def test_another_tag_is_refused(checkout: Path, tag: str) -> None:
+def test_wrong_tag_is_rejected(checkout: Path, tag: str) -> None:
     ended = release_version(checkout, "--tag", tag)
 
     assert (ended.returncode, ended.stdout) == (1, "")
@@ -67,7 +67,7 @@ def test_another_tag_is_refused(checkout: Path, tag: str) -> None:
 
 
 @pytest.mark.parametrize("heading", ["## 1.2.3 (unreleased)", "## 1.2.2 (2026-01-31)", ""])
-def test_changelog_without_a_dated_heading_is_refused(checkout: Path, heading: str) -> None:
+def test_changelog_without_a_dated_heading_is_rejected(checkout: Path, heading: str) -> None:
     (checkout / "CHANGELOG.md").write_text(f"# Changelog\n\n{heading}\n")
 
     ended = release_version(checkout, "--tag", "v1.2.3")
