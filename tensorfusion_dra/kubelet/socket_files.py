@@ -92,7 +92,7 @@ def is_dead(path: Path) -> bool:
         except ConnectionRefusedError:
             return True
         except (TimeoutError, FileNotFoundError):
-            return False  # too busy to answer, or gone meanwhile
+            return False  # too busy to answer, or removed in the meantime
     return False
 
 

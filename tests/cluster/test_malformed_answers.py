@@ -99,8 +99,8 @@ def test_malformed_lists_are_retried(
         if items:
             with pytest.raises(RetryableError):
                 Slices(resource_api, node_name="node-01").fetch()
-        asked = len(answers.tokens)
-        assert eventually(lambda: len(answers.tokens) > asked + 2)
+        requested = len(answers.tokens)
+        assert eventually(lambda: len(answers.tokens) > requested + 2)
         assert thread.is_alive()
 
         following.stop()

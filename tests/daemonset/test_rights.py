@@ -31,7 +31,7 @@ def allowed(documents: list[rbac.Document]) -> frozenset[Right]:
 
 
 @pytest.fixture(scope="module")
-def asked() -> frozenset[Asked]:
+def sent() -> frozenset[Asked]:
     """Return all kinds of requests that a node plugin sends with the settings of the base."""
     with cluster_with() as cluster:
         start(cluster)
@@ -45,7 +45,7 @@ def asked() -> frozenset[Asked]:
 
 
 @pytest.fixture(scope="module")
-def asked_with_pools() -> frozenset[Asked]:
+def sent_with_pools() -> frozenset[Asked]:
     """Return all kinds of requests that a node plugin sends when it follows GPUPools."""
     with cluster_with(tensor_fusion=True) as cluster:
         cluster.plugin_flags.extend(["--pool-source", "node-labels"])
@@ -97,21 +97,21 @@ def change_add_and_delete_slices(cluster: SimulatedCluster) -> None:
     cluster.until("created", lambda: len(cluster.slices()) == 1)
 
 
-def test_base_role_allows_every_request_of_the_node_plugin(asked: frozenset[Asked]) -> None:
+def test_base_role_allows_every_request_of_the_node_plugin(sent: frozenset[Asked]) -> None:
     granted = allowed(kustomize.render(ROOT / "base"))
 
-    refused = [request for request in asked if not any(right.allows(request) for right in granted)]
+    refused = [request for request in sent if not any(right.allows(request) for right in granted)]
 
-    assert asked
+    assert sent
     assert refused == []
 
 
 def test_base_role_allows_nothing_else(
-    asked: frozenset[Asked], asked_with_pools: frozenset[Asked]
+    sent: frozenset[Asked], sent_with_pools: frozenset[Asked]
 ) -> None:
     granted = allowed(kustomize.render(ROOT / "base"))
     # Events report problems, and the only problem in these runs is an invalid GPUPool.
-    requests = asked | asked_with_pools
+    requests = sent | sent_with_pools
 
     unused = {right for right in granted if not any(right.allows(request) for request in requests)}
 
@@ -119,20 +119,20 @@ def test_base_role_allows_nothing_else(
 
 
 def test_gpupools_component_adds_exactly_the_rights_to_follow_pools(
-    asked_with_pools: frozenset[Asked],
+    sent_with_pools: frozenset[Asked],
 ) -> None:
     base = allowed(kustomize.render(ROOT / "base"))
     granted = allowed(kustomize.with_components(ROOT / "base", ROOT / "components" / "gpupools"))
 
     refused = [
         request
-        for request in asked_with_pools
+        for request in sent_with_pools
         if not any(right.allows(request) for right in granted)
     ]
     unused = {
         right
         for right in granted - base
-        if not any(right.allows(request) for request in asked_with_pools)
+        if not any(right.allows(request) for request in sent_with_pools)
     }
 
     assert refused == []

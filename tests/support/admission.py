@@ -87,13 +87,13 @@ class ObjectsInMemory:
     """Objects set by a test; implements driver.ports.cluster.Objects."""
 
     def __init__(self, *items: Json) -> None:
-        self.told: Sequence[Json] = items
+        self.listed: Sequence[Json] = items
         self.error: Exception | None = None
 
     def items(self) -> Sequence[Json]:
         if self.error is not None:
             raise self.error
-        return self.told
+        return self.listed
 
 
 class PodsInMemory:

@@ -140,7 +140,7 @@ def _action(code: str, scope: Scope) -> str:
     assignment = re.fullmatch(r"(\$\w+)\s*(:?=)(.*)", code, re.DOTALL)
     if assignment is not None:
         name, operator, source = assignment.groups()
-        holders = [held for held in scope.variables.maps if name in held or operator == ":="]
+        holders = [each for each in scope.variables.maps if name in each or operator == ":="]
         holders[0][name] = evaluate(source, scope)
         return ""
     value = evaluate(code, scope)

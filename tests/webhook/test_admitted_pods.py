@@ -49,7 +49,7 @@ def test_pods_annotation_overrides_its_pools_dra_setting(
 
 def test_scheduling_config_template_enables_dra_for_its_pool() -> None:
     cluster = Cluster(gpupool("a", schedulingConfigTemplate="on"))
-    cluster.templates.told = [{"metadata": {"name": "on"}, "spec": {"dra": {"enable": True}}}]
+    cluster.templates.listed = [{"metadata": {"name": "on"}, "spec": {"dra": {"enable": True}}}]
 
     assert cluster.pod(gpupool="a", **AMOUNTS).changed is not None
 
