@@ -1,6 +1,7 @@
 """This node's ResourceSlices at the API server."""
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import structlog
@@ -8,6 +9,7 @@ import structlog
 from tensorfusion_dra.cluster import api
 from tensorfusion_dra.cluster.api import StatusError
 from tensorfusion_dra.cluster.resource_api import ResourceApi
+from tensorfusion_dra.cluster.watch import Watch
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.devices import slices
 from tensorfusion_dra.core.devices.slices import Slice
@@ -68,6 +70,31 @@ class Slices:
         except StatusError as error:
             if error.status != 404:
                 raise
+
+    def watch(
+        self,
+        *,
+        on_change: Callable[[], None],
+        on_return: Callable[[], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> Watch:
+        """Return a watch of this node's slices, for a reader that lists them at every change.
+
+        Args:
+            on_change: Called when a slice was added, changed or deleted.
+            on_return: Called when the watch begins, or begins again: anything may have happened
+                since, and the server may be another one.
+            clock: In seconds.
+        """
+        return Watch(
+            self._resource_api.api,
+            self._resource_api.slices,
+            selector=self.selector,
+            on_list=lambda _items: on_return(),
+            on_event=lambda _type, item: on_change() if self.is_of_node(item) else None,
+            list_limit=1,
+            clock=clock,
+        )
 
     def _log_foreign_slices(self, number: int) -> None:
         """Log that the field selector had no effect, as behind a proxy that drops it."""

@@ -125,7 +125,7 @@ class CardHealthTracker:
             self._records.save(record)
         except RetryableError as error:
             # Tried again after the next reading. Until then a restart knows less.
-            log.warning("cards_not_recorded", error=str(error))
+            log.warning("card_record_failed", error=str(error))
         else:
             self._kept = record
 

@@ -1,14 +1,30 @@
-"""Divides the cards anew among their tenants whenever the catalog changes."""
+"""The division of each card's memory and compute among the claims that share it.
 
+What a claim may use depends on the other claims on its cards: unreserved memory and compute are
+lent (core/claims/tenancy.py). So the limits of prepared claims change
+
+- when a claim on the same card is prepared or unprepared: that step of the ledger changes their
+  records too, and project() writes their files afterwards;
+- when the catalog changes, as a pool may hand out less, and once after each start, as the rules may
+  have changed: run() divides all cards anew.
+"""
+
+from collections.abc import Mapping, Sequence
 from threading import Event
 from typing import Final
 
 import structlog
 
-from tensorfusion_dra.core.errors import RetryableError
+from tensorfusion_dra.core.claims import tenancy
+from tensorfusion_dra.core.claims.prepared import PreparedClaim
+from tensorfusion_dra.core.claims.tenancy import Rules
+from tensorfusion_dra.core.devices.device import Device
+from tensorfusion_dra.core.errors import ClaimError, RetryableError
 from tensorfusion_dra.driver.backoff import Backoff
 from tensorfusion_dra.driver.catalog import Catalog, CatalogReader
-from tensorfusion_dra.driver.tenants import Tenants
+from tensorfusion_dra.driver.projection import Projection
+from tensorfusion_dra.driver.status import StatusReporter
+from tensorfusion_dra.state.ledger import Ledger, Transaction
 
 log = structlog.get_logger()
 
@@ -16,29 +32,33 @@ _WAIT_SECONDS: Final = 60.0
 
 
 class Division:
-    """A loop that keeps the limits of prepared claims what the node's cards, pool and rules give.
-
-    A claim that comes or goes divides its cards itself. But a pool may come to hand out less, rules
-    may have changed over a restart, and a claim may go before the cards were read for the first
-    time. So every new catalog, of which the first after the start is one, divides everything.
-    """
+    """Recomputes the limits of prepared claims."""
 
     def __init__(
         self,
+        ledger: Ledger,
+        projection: Projection,
         catalog: CatalogReader,
-        tenants: Tenants,
         *,
+        rules: Rules,
+        status: StatusReporter,
         retry_seconds: float = 1.0,
     ) -> None:
         """Divide nothing yet.
 
         Args:
-            catalog: Whose changes count.
-            tenants: The node's claims.
-            retry_seconds: After a first failure; longer after each further one.
+            ledger: The claims of this node.
+            projection: Writes the files of claims whose limits changed.
+            catalog: The cards; each change of it divides them anew.
+            rules: For limits above requests.
+            status: Reports claims whose limits changed.
+            retry_seconds: Wait after a first failure; longer after each further one.
         """
+        self._ledger = ledger
+        self._projection = projection
         self._catalog = catalog
-        self._tenants = tenants
+        self._rules = rules
+        self._status = status
         self._retry_seconds = retry_seconds
         self._stop = Event()
 
@@ -48,7 +68,7 @@ class Division:
         self._catalog.wake_waiting()
 
     def run(self) -> None:
-        """Divide until stopped.
+        """Divide all cards at every change of the catalog, until stopped.
 
         Raises:
             FatalError: A newer release has changed the ledger.
@@ -61,10 +81,61 @@ class Division:
             if current is None or current is seen:
                 continue
             try:
-                self._tenants.divide()
+                self.divide()
             except RetryableError as error:
-                log.warning("limits_not_recomputed", error=str(error))
+                log.warning("limits_recompute_failed", error=str(error))
                 self._stop.wait(backoff.failed())
             else:
                 backoff.succeeded()
                 seen = current
+
+    def divide(self) -> Sequence[PreparedClaim]:
+        """Recompute the limits of all claims; return those that changed, the only ones written.
+
+        Raises:
+            RetryableError: The ledger cannot be read or written now.
+            FatalError: A newer release has changed the ledger.
+        """
+        catalog = self._catalog.current()
+        if catalog is None:
+            return ()
+        devices = catalog.by_name()
+        if not self._changed(self._ledger.claims(), devices):
+            return ()
+        with self._ledger.transaction() as step:
+            changed = self._changed(step.claims_on(devices), devices)
+            for record in changed:
+                step.put(record)
+        log.info("limits_recomputed", claims=len(changed))
+        self.project(changed)
+        return changed
+
+    def regranted(self, step: Transaction, gone: PreparedClaim) -> Sequence[PreparedClaim]:
+        """Return the claims whose limits grow because another claim is gone."""
+        catalog = self._catalog.current()
+        if catalog is None:
+            return ()  # the first catalog divides all cards
+        left = {share.device for share in gone.shares}
+        devices = {name: d for name, d in catalog.by_name().items() if name in left}
+        return self._changed(step.claims_on(devices), devices)
+
+    def project(self, changed: Sequence[PreparedClaim]) -> None:
+        """Write the files of prepared claims whose limits changed."""
+        for record in changed:
+            with self._ledger.transaction() as step:
+                # By now it may be unprepared, or changed once more.
+                current = step.current(record)
+                if current is None:
+                    continue
+                try:
+                    self._projection.ensure(current)
+                    self._status.report(current, trouble="")
+                except (ClaimError, RetryableError) as error:
+                    # The claim's own next call, or recovery, writes them.
+                    log.warning("limits_update_failed", claim=str(record.ref), error=str(error))
+
+    def _changed(
+        self, claims: Sequence[PreparedClaim], devices: Mapping[str, Device]
+    ) -> Sequence[PreparedClaim]:
+        regranted = tenancy.regranted(claims, devices, self._rules)
+        return [new for new, old in zip(regranted, claims, strict=True) if new != old]

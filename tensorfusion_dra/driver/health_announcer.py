@@ -132,7 +132,7 @@ class HealthAnnouncer:
         try:
             claims = self._ledger.claims()
         except RetryableError as error:
-            log.warning("health_not_reported", error=str(error))
+            log.warning("health_report_failed", error=str(error))
             return False
         for claim in claims:
             if any(share.device in self._unreported for share in claim.shares):

@@ -1,4 +1,4 @@
-"""The cards of this node as claims get at them, today and after a reboot."""
+"""Access of prepared claims to the node's cards, today and after a reboot."""
 
 import time
 from collections.abc import Iterable
@@ -11,42 +11,44 @@ from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.driver.catalog import Catalog, CatalogReader
 from tensorfusion_dra.driver.node_offers import NodeOffers
-from tensorfusion_dra.state.ledger import Ledger, Transaction
 
 _FIRST_READ_SECONDS: Final = 10.0
 
 
+class CardsUnreadError(RetryableError):
+    """The node's cards were not read yet, and a claim cannot do without."""
+
+
 @dataclass(frozen=True, slots=True)
 class LocalCards:
-    """The catalog and the machine, for claims that are recorded in the ledger."""
+    """The node's cards as claims get access to them, today and after a reboot."""
 
     catalog: CatalogReader
     offers: NodeOffers
-    ledger: Ledger
 
     def readable(self, ref: ClaimRef, deadline: float) -> Catalog:
-        """Return the catalog; wait a moment for it after the start.
+        """Return the catalog; wait for it for some seconds after the start.
 
-        A kubelet that is refused asks again only in a minute.
+        A kubelet whose call fails repeats it only after a minute.
 
         Raises:
-            RetryableError: There is none yet.
+            CardsUnreadError: There is none yet.
         """
         seconds = min(_FIRST_READ_SECONDS, deadline - time.monotonic())
         self.catalog.wait_changed(None, seconds=max(0.0, seconds), stopped=lambda: False)
         catalog = self.catalog.current()
         if catalog is None:
-            raise RetryableError(f"claim {ref}: {self.catalog.awaited()}")
+            raise CardsUnreadError(f"claim {ref}: {self.catalog.awaited()}")
         return catalog
 
     def check_present(self, ref: ClaimRef, wanted: Iterable[str]) -> None:
-        """Return if none of the devices is known to be away.
+        """Return if none of the devices is known to be absent.
 
         An unhealthy card that answers is handed out: the claim tolerates the taint, or was
-        allocated before it. A card that is away is of no use.
+        allocated before it. An absent card is of no use.
 
         Raises:
-            RetryableError: One is away.
+            RetryableError: One is absent.
         """
         catalog = self.catalog.current()
         if catalog is None:
@@ -56,22 +58,24 @@ class LocalCards:
                 text = catalog.sick[device].worst.text
                 raise RetryableError(f"claim {ref}: {device}: {text}, expected a working GPU")
 
-    def with_todays_access(self, record: PreparedClaim, deadline: float) -> PreparedClaim:
-        """Return the record with today's device nodes and mounts, recorded if they are new.
+    def with_todays_access(self, record: PreparedClaim, catalog: Catalog | None) -> PreparedClaim:
+        """Return the record with today's device nodes and mounts.
 
         A reboot may have given a card another minor number, or the driver other files.
 
+        Args:
+            record: As in the ledger.
+            catalog: None if the cards were not read yet.
+
         Raises:
-            RetryableError: The cards are not known yet, or one of the claim's is gone.
+            CardsUnreadError: The record is of an earlier boot, and the cards were not read yet.
+            RetryableError: One of the claim's cards is gone since a reboot.
         """
         rebooted = record.boot_id != self.offers.boot_id
-        if rebooted:
-            catalog = self.readable(record.ref, deadline)
-        else:
-            known = self.catalog.current()
-            if known is None:
-                return record
-            catalog = known
+        if catalog is None:
+            if rebooted:
+                raise CardsUnreadError(f"claim {record.ref}: {self.catalog.awaited()}")
+            return record
         offer = self.offers.offer(catalog, {share.device for share in record.shares})
         missing = sorted({share.device for share in record.shares} - offer.access.keys())
         if rebooted and missing:
@@ -79,24 +83,4 @@ class LocalCards:
             raise RetryableError(f"claim {record.ref}: {', '.join(missing)}: gone since a reboot")
         if not offer.access:
             return record
-        with self.ledger.transaction() as step:
-            # Read again: another claim's step may have changed its limits meanwhile.
-            current = recorded(step, record)
-            today = access.refreshed(
-                current, offer.access, offer.shared_access, boot_id=offer.boot_id
-            )
-            if today != current:
-                step.put(today)
-        return today
-
-
-def recorded(step: Transaction, record: PreparedClaim) -> PreparedClaim:
-    """Return the record as it is now.
-
-    Raises:
-        RetryableError: Another instance unprepared the claim meanwhile.
-    """
-    current = step.get(record.ref.uid)
-    if current is None:
-        raise RetryableError(f"claim {record.ref}: it was unprepared meanwhile")
-    return current
+        return access.refreshed(record, offer.access, offer.shared_access, boot_id=offer.boot_id)

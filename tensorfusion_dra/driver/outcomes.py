@@ -1,4 +1,4 @@
-"""What became of each claim of one call by the kubelet."""
+"""The outcome of one call by the kubelet, claim by claim."""
 
 import time
 from collections.abc import Callable, Iterable
@@ -18,23 +18,24 @@ Outcome = TypeVar("Outcome")
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why one claim could not be prepared or unprepared; the kubelet shows the text."""
+    """Reason why one claim could not be prepared or unprepared; the kubelet shows the text."""
 
     text: str
 
 
 def of_each(
-    event: str, refs: Iterable[ClaimRef], step: Callable[[ClaimRef], Outcome]
+    refs: Iterable[ClaimRef], step: Callable[[ClaimRef], Outcome], *, succeeded: str, failed: str
 ) -> dict[str, Outcome | Failure]:
-    """Take a step for each claim; the outcomes by UID, with one closing line in the log for each.
+    """Take a step for each claim; return the outcomes by UID.
 
     Args:
-        event: Of the line, such as claim_prepared; of a failure it becomes claim_not_prepared.
         refs: The claims of the call.
         step: What is done for one of them.
+        succeeded: Log event that closes a step.
+        failed: Log event that closes a step which raised a DriverError.
 
     Raises:
-        FatalError: Of a step; the steps of the other claims are not taken then.
+        FatalError: Of a step; the steps of the remaining claims are not taken then.
     """
     outcomes: dict[str, Outcome | Failure] = {}
     for ref in refs:
@@ -46,11 +47,9 @@ def of_each(
                 raise
             except DriverError as error:
                 outcomes[ref.uid] = Failure(str(error))
-                log.warning(
-                    event.replace("claim_", "claim_not_"), error=str(error), seconds=_since(start)
-                )
+                log.warning(failed, error=str(error), seconds=_since(start))
             else:
-                log.info(event, seconds=_since(start))
+                log.info(succeeded, seconds=_since(start))
     return outcomes
 
 

@@ -1,6 +1,8 @@
-"""What others see of a prepared claim, all of it a function of its record."""
+"""The files of a prepared claim, all of them a function of its record."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 from tensorfusion_dra.core.claims import cdi, limits_document
 from tensorfusion_dra.core.claims import claim as claims
@@ -11,6 +13,21 @@ from tensorfusion_dra.core.devices.sharing import Isolation
 from tensorfusion_dra.core.errors import ClaimError
 from tensorfusion_dra.state.claim_files import ClaimFiles
 from tensorfusion_dra.state.host_files import HostFiles
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """Files and folders of one prepared claim.
+
+    Attributes:
+        limits: The limits document; None if the claim has none.
+        spec: The CDI spec; None if the claim has none.
+    """
+
+    claim_uid: str
+    needs: Needs = field(default_factory=Needs)
+    limits: Mapping[str, Any] | None = None
+    spec: Mapping[str, Any] | None = None
 
 
 class Projection:
@@ -28,15 +45,6 @@ class Projection:
         self._host_files = host_files
         self._enforcers = enforcers
 
-    def check(self, claim: PreparedClaim) -> None:
-        """Returns if the claim's limits can be enforced at all; touches nothing.
-
-        Raises:
-            ClaimError: Its enforcer cannot express them, or is not known.
-        """
-        if claim.shares:
-            self._enforcer(claim).needs(claim)
-
     def sets_limits_by_environment(self, claim: PreparedClaim) -> bool:
         """Whether a container of the claim takes a limit from its variables.
 
@@ -46,29 +54,48 @@ class Projection:
         fixed = frozenset(Isolation) if enforcer is None else enforcer.fixed
         return any(share.limit and share.isolation in fixed for share in claim.shares)
 
-    def ensure(self, claim: PreparedClaim) -> int:
-        """Returns once everything is as the record says; how many files had to be written.
+    def plan(self, claim: PreparedClaim) -> Plan:
+        """Return what has to be written for the claim; touch nothing.
+
+        Raises:
+            ClaimError: The claim's enforcer cannot express its limits, or is not known: settings
+                changed, or an earlier release took over.
+        """
+        if not claim.shares:
+            return Plan(claim_uid=claim.ref.uid)
+        enforcer = self._enforcer(claim)
+        return Plan(
+            claim_uid=claim.ref.uid,
+            needs=enforcer.needs(claim),
+            limits=limits_document.document(claim),
+            spec=cdi.spec(claim, enforcer),
+        )
+
+    def write(self, plan: Plan) -> int:
+        """Return once everything is as planned; the number of files that had to be written.
 
         The spec comes last: a container that starts by it finds all the rest.
 
         Raises:
-            ClaimError: The claim's enforcer cannot express its limits, or is not known: settings
-                changed, or an earlier release took over. Nothing is written then.
             RetryableError: Something that the claim's limits depend on is missing, or a folder
                 cannot be written.
         """
-        if not claim.shares:
-            return 0
-        enforcer = self._enforcer(claim)
-        self._host_files.provide(enforcer.needs(claim))
+        self._host_files.provide(plan.needs)
         written = 0
-        limits = limits_document.document(claim)
-        if limits is not None:
-            written += self._limits.ensure(claim.ref.uid, limits)
-        spec = cdi.spec(claim, enforcer)
-        if spec is not None:
-            written += self._specs.ensure(claim.ref.uid, spec)
+        if plan.limits is not None:
+            written += self._limits.ensure(plan.claim_uid, plan.limits)
+        if plan.spec is not None:
+            written += self._specs.ensure(plan.claim_uid, plan.spec)
         return written
+
+    def ensure(self, claim: PreparedClaim) -> int:
+        """Plan and write; the number of files that had to be written.
+
+        Raises:
+            ClaimError: See plan(); nothing is written then.
+            RetryableError: See write().
+        """
+        return self.write(self.plan(claim))
 
     def remove(
         self,

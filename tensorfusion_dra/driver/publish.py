@@ -163,7 +163,7 @@ class Publisher:
         """Says once what does not pass by itself, which is tried again more rarely."""
         event = "publish_retried"
         if isinstance(error, MissingRightError):
-            event, delay = "publish_not_permitted", max(delay, _NOT_PERMITTED_SECONDS)
+            event, delay = "publish_forbidden", max(delay, _NOT_PERMITTED_SECONDS)
         if self._throttle.is_new(str(error)):
             log.warning(event, seconds=round(delay, 1), error=str(error))
         return delay

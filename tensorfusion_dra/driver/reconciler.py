@@ -120,7 +120,7 @@ class Reconciler:
             except RetryableError as error:
                 errors.append(str(error))
         if errors:
-            log.warning("claims_not_refreshed", claims=len(errors), error=errors[0])
+            log.warning("claim_refresh_failed", claims=len(errors), error=errors[0])
         elif self._found.outdated:
             log.info("claims_refreshed", claims=len(self._found.outdated))
         self._found.outdated.clear()
@@ -143,12 +143,12 @@ class Reconciler:
         try:
             stale_claims.look([*self._found.claims, *self._found.unknown])
         except RetryableError as error:
-            log.warning("claims_not_confirmed", error=str(error))
+            log.warning("claim_confirmation_failed", error=str(error))
 
     def _tell(self, found: RecoveryReport, *, always: bool = False) -> None:
         for uid, trouble in found.troubles.items():
             if self._told.get(uid) != trouble:
-                log.warning("claim_not_recovered", claim_uid=uid, error=trouble)
+                log.warning("claim_recovery_failed", claim_uid=uid, error=trouble)
         self._told = found.troubles
         if always or found.files_written or found.claims_removed:
             log.info(

@@ -138,7 +138,7 @@ class StatusReporter:
                 self._changed.notify()
         if not room:
             log.warning(
-                "status_not_reported",
+                "status_dropped",
                 claim=str(claim.ref),
                 claim_uid=uid,
                 error=f"{self._most_waiting} claims wait already",
@@ -196,7 +196,7 @@ class StatusReporter:
             self._outage.succeeded()
             self._throttle.over()
             told.entries = entries
-            event = "status_reported" if written else "status_not_needed"
+            event = "status_reported" if written else "status_skipped"
             log.info(event, claim=str(ref), claim_uid=ref.uid, devices=len(entries))
 
     def _readiness(self, claim: PreparedClaim, told: _Told) -> Mapping[str, Readiness]:
@@ -219,7 +219,7 @@ class StatusReporter:
         if error.right not in self._missing_rights:
             self._missing_rights.add(error.right)
             log.error(
-                "status_not_permitted",
+                "status_forbidden",
                 error=f"expected {error.right}; claims are prepared without a status: {error}",
             )
         self._again(waiting, self._paused_until)

@@ -1,16 +1,15 @@
-"""The health streams, v1 and v1alpha1: the kubelet opens one and keeps it open for ever."""
+"""The health streams, v1 and v1alpha1: the kubelet opens one and keeps it open."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from threading import Event, Semaphore
 from typing import Final
 
 import grpc
 import structlog
 
-from tensorfusion_dra.driver import health
-from tensorfusion_dra.driver.catalog import CatalogReader
-from tensorfusion_dra.driver.health import DeviceHealth
+from tensorfusion_dra.core import printable
+from tensorfusion_dra.driver.catalog import Catalog, CatalogReader
 from tensorfusion_dra.kubelet.pb import dra_health_v1_pb2 as pb
 
 log = structlog.get_logger()
@@ -20,6 +19,11 @@ _SERVICES: Final = (
     "v1alpha1.DRAResourceHealth",  # the same messages; what a kubelet up to 1.36 calls
 )
 _TIMEOUT_SECONDS: Final = 30
+"""Age of a report after which the kubelet calls a device's health unknown."""
+HEARTBEAT_SECONDS: Final = 10.0
+"""Interval between reports without a change: a third of that time."""
+_MAX_MESSAGE: Final = 1024
+"""Characters; the kubelet cuts a longer message."""
 MOST_STREAMS: Final = 8
 """A kubelet opens one. Each takes a worker of the server for as long as it is open."""
 
@@ -28,10 +32,10 @@ class HealthService:
     """Streams the health of all devices to a few readers at a time."""
 
     def __init__(self, catalog: CatalogReader, *, most_streams: int = MOST_STREAMS) -> None:
-        """Streams nothing yet.
+        """Stream nothing yet.
 
         Args:
-            most_streams: Less than the server has workers, so that some are left to prepare.
+            most_streams: Fewer than the server has workers, so that some are left to prepare.
         """
         self._catalog = catalog
         self._most_streams = most_streams
@@ -39,7 +43,7 @@ class HealthService:
         self._stop = Event()
 
     def services(self) -> Iterator[grpc.GenericRpcHandler]:
-        """The services for a server on the DRA socket."""
+        """Yield the services for a server on the DRA socket."""
         methods = {
             "NodeWatchResources": grpc.unary_stream_rpc_method_handler(
                 self._watch,
@@ -51,7 +55,7 @@ class HealthService:
             yield grpc.method_handlers_generic_handler(service, methods)
 
     def stop(self) -> None:
-        """Ends all streams."""
+        """End all streams."""
         self._stop.set()
         self._catalog.wake_waiting()
 
@@ -70,17 +74,36 @@ class HealthService:
         try:
             # When the reader goes, its worker thread must not wait for the next heartbeat.
             context.add_callback(self._catalog.wake_waiting)
-            for report in health.reports(self._catalog, stopped):
-                yield pb.NodeWatchResourcesResponse(devices=[_message(item) for item in report])
+            yield from self._reports(stopped)
         finally:
             self._free.release()
 
+    def _reports(self, stopped: Callable[[], bool]) -> Iterator[pb.NodeWatchResourcesResponse]:
+        """Yield the list of all devices: at once, after every change and at every heartbeat.
 
-def _message(item: DeviceHealth) -> pb.DeviceHealth:
+        Ends when stopped() is true and the catalog's waiting threads are woken.
+        """
+        while not stopped():
+            seen = self._catalog.current()
+            yield pb.NodeWatchResourcesResponse(devices=_devices(seen))
+            self._catalog.wait_changed(seen, seconds=HEARTBEAT_SECONDS, stopped=stopped)
+
+
+def _devices(catalog: Catalog | None) -> list[pb.DeviceHealth]:
+    """Return the health of each device, absent ones included: their pods have to know."""
+    if catalog is None:
+        return []
+    listed = dict.fromkeys([*(device.name for device in catalog.devices), *sorted(catalog.sick)])
+    return [_device(catalog, name) for name in listed]
+
+
+def _device(catalog: Catalog, name: str) -> pb.DeviceHealth:
+    sickness = catalog.sick.get(name)
+    text = printable.one_line(sickness.worst.text) if sickness else ""
     return pb.DeviceHealth(
-        device=pb.DeviceIdentifier(pool_name=item.pool, device_name=item.device),
-        health=pb.HealthStatus.HEALTHY if item.healthy else pb.HealthStatus.UNHEALTHY,
+        device=pb.DeviceIdentifier(pool_name=catalog.node.pool, device_name=name),
+        health=pb.HealthStatus.UNHEALTHY if sickness else pb.HealthStatus.HEALTHY,
         last_updated_time=int(time.time()),
         health_check_timeout_seconds=_TIMEOUT_SECONDS,
-        message=item.message,
+        message=text.encode("ascii", "replace").decode()[:_MAX_MESSAGE],
     )

@@ -6,16 +6,21 @@ again if it vanishes, and at its end drains the calls in flight before it remove
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 from threading import Event, Lock
-from typing import Final
+from typing import Any, Final
 
+import grpc
 import structlog
 
+from tensorfusion_dra.core import names
 from tensorfusion_dra.core.errors import FatalError, RetryableError
 from tensorfusion_dra.driver.waiting_calls import MOST_READING, MOST_WAITING_FOR_A_CLAIM
 from tensorfusion_dra.kubelet import socket_files
 from tensorfusion_dra.kubelet.dra import DraService
 from tensorfusion_dra.kubelet.health import MOST_STREAMS, HealthService
+from tensorfusion_dra.kubelet.pb import dra_v1_pb2 as dra_pb
+from tensorfusion_dra.kubelet.pb import pluginregistration_v1_pb2 as registration_pb
 from tensorfusion_dra.kubelet.registration import Registration
 from tensorfusion_dra.kubelet.server import UnixServer
 from tensorfusion_dra.kubelet.sockets import SocketPaths
@@ -33,6 +38,8 @@ _SILENCE_SECONDS: Final = 60.0
 """A kubelet dials a new socket within a second or two; otherwise it has missed the socket."""
 _CALL_SECONDS: Final = 45.0
 """The kubelet's deadline for a call."""
+_CHECK_SECONDS: Final = 2.0
+"""For one call of a check; the kubelet itself gives GetInfo one second."""
 _ANSWER_SECONDS: Final = 2.0
 """Time for the last answers to arrive and for streams to end."""
 
@@ -83,6 +90,33 @@ class PluginServers:
         with socket_files.exclusive(self._paths.dra.parent):
             self._registration_server.start()
         self._announced = time.monotonic()
+
+    def check(self) -> None:
+        """Return if the kubelet could register this instance and prepare claims with it.
+
+        Calls both sockets as the kubelet does, from any thread. Each call has a new connection:
+        an open one would outlive its socket's name.
+
+        Raises:
+            RetryableError: A socket does not exist, or its service does not answer; the text has
+                the socket.
+        """
+        info = _call(
+            self._paths.registration,
+            "/pluginregistration.Registration/GetInfo",
+            registration_pb.InfoRequest(),
+            registration_pb.PluginInfo,
+        )
+        if info.name != names.DRIVER:
+            raise RetryableError(
+                f"{self._paths.registration}: found {info.name!r}, expected {names.DRIVER!r}"
+            )
+        _call(
+            self._paths.dra,
+            "/k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin/NodePrepareResources",
+            dra_pb.NodePrepareResourcesRequest(),
+            dra_pb.NodePrepareResourcesResponse,
+        )
 
     def keep(self, stopping: Event) -> None:
         """Bind sockets again that vanish, and remove those of dead instances, until stopping.
@@ -155,3 +189,18 @@ class PluginServers:
                 log.info("dead_socket_removed", socket=str(path))
         except RetryableError as error:
             log.warning("socket_sweep_failed", error=str(error))
+
+
+def _call(socket: Path, method: str, request: Any, response: Any) -> Any:
+    # No shared subchannels: two channels to one path would otherwise be one connection.
+    options = (("grpc.use_local_subchannel_pool", 1),)
+    with grpc.insecure_channel(f"unix:{socket}", options=options) as channel:
+        call = channel.unary_unary(
+            method,
+            request_serializer=type(request).SerializeToString,
+            response_deserializer=response.FromString,
+        )
+        try:
+            return call(request, timeout=_CHECK_SECONDS)
+        except grpc.RpcError as error:
+            raise RetryableError(f"{socket}: {error.code().name}: {error.details()}") from error

@@ -59,6 +59,17 @@ class Transaction:
         """Return the record of a claim, or None."""
         return ledger_queries.claim(self._connection, claim_uid)
 
+    def current(self, claim: PreparedClaim) -> PreparedClaim | None:
+        """Return the claim's record as it is now; None if it was removed.
+
+        If it has not changed since it was read or put, the given one is returned and nothing is
+        decoded.
+        """
+        found = ledger_queries.record(self._connection, claim.ref.uid)
+        if found is None or found.checksum == records.of_claim(claim).checksum:
+            return claim if found else None
+        return records.claim(found)
+
     def claims_on(self, devices: Iterable[str]) -> Sequence[PreparedClaim]:
         """Return every recorded claim that holds a share of one of these devices, each once."""
         return ledger_queries.claims_on(self._connection, devices)

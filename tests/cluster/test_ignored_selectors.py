@@ -11,7 +11,6 @@ from structlog.testing import capture_logs
 from tensorfusion_dra.cluster.api import Api
 from tensorfusion_dra.cluster.object_cache import ObjectCache
 from tensorfusion_dra.cluster.resource_api import ResourceApi
-from tensorfusion_dra.cluster.slice_watch import SliceWatch
 from tensorfusion_dra.cluster.slices import Slices
 from tests.cluster.test_objects_at_the_server import NODE, a_slice
 from tests.support import canned_api
@@ -65,12 +64,8 @@ def test_events_of_foreign_slices_do_not_trigger_a_change(
 ) -> None:
     resource_api = ResourceApi(Api(server.kubeconfig(tmp_path / "kubeconfig")))
     woken: list[str] = []
-    watch = SliceWatch(
-        resource_api,
-        selector="",
-        on_change=lambda: woken.append("changed"),
-        on_return=lambda: None,
-        concerns=Slices(resource_api, node_name=NODE.name).is_of_node,
+    watch = Slices(resource_api, node_name=NODE.name).watch(
+        on_change=lambda: woken.append("changed"), on_return=lambda: None
     )
 
     for item in [*FOREIGN, OWN]:

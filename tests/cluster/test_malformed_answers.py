@@ -11,7 +11,6 @@ from structlog.testing import capture_logs
 from tensorfusion_dra.cluster import watch
 from tensorfusion_dra.cluster.api import Api
 from tensorfusion_dra.cluster.resource_api import ResourceApi
-from tensorfusion_dra.cluster.slice_watch import SliceWatch
 from tensorfusion_dra.cluster.slices import Slices
 from tensorfusion_dra.core.errors import RetryableError
 from tests.support.answers import SLICES_PATH, Answers, failing, nothing
@@ -90,7 +89,9 @@ def test_malformed_lists_are_retried(
     answers.body = json.dumps({"versions": [{"version": "v1"}]}).encode()
     resource_api.version()
     answers.body = json.dumps(document).encode()
-    following = SliceWatch(resource_api, selector="", on_change=nothing, on_return=nothing)
+    following = Slices(resource_api, node_name="node-01").watch(
+        on_change=nothing, on_return=nothing
+    )
     thread = Thread(target=following.run)
     with capture_logs() as logs:
         thread.start()

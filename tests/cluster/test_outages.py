@@ -13,7 +13,6 @@ from tensorfusion_dra.cluster import retries, watch
 from tensorfusion_dra.cluster.api import Api
 from tensorfusion_dra.cluster.claims import Claims
 from tensorfusion_dra.cluster.resource_api import ResourceApi
-from tensorfusion_dra.cluster.slice_watch import SliceWatch
 from tensorfusion_dra.cluster.slices import Slices
 from tensorfusion_dra.cluster.transport import Limits
 from tensorfusion_dra.cluster.watch_stream import WatchStream
@@ -182,7 +181,9 @@ def test_server_failing_for_six_hours_gets_a_request_every_15_seconds_at_most(
     virtual = VirtualTime(hours=6)
     monkeypatch.setattr(watch, "Event", virtual.event)
     server.faults.add("list", "resourceslices", fault)
-    following = SliceWatch(resource_api, selector="", on_change=nothing, on_return=nothing)
+    following = Slices(resource_api, node_name="node-01").watch(
+        on_change=nothing, on_return=nothing
+    )
 
     with capture_logs() as logs:
         following.run()

@@ -8,8 +8,8 @@ import pytest
 
 from tensorfusion_dra.cluster import watch
 from tensorfusion_dra.cluster.resource_api import ResourceApi
-from tensorfusion_dra.cluster.slice_watch import SliceWatch
 from tensorfusion_dra.cluster.slices import Slices
+from tensorfusion_dra.cluster.watch import Watch
 from tensorfusion_dra.simulator.api.faults import Action, Cut, Expire, Garble, HalfOpen, Refuse
 from tensorfusion_dra.simulator.apiserver import ApiServer
 from tests.cluster.test_objects_at_the_server import NODE, a_slice
@@ -33,11 +33,8 @@ class Callbacks:
 @contextmanager
 def watching(resource_api: ResourceApi) -> Iterator[Callbacks]:
     callbacks = Callbacks()
-    watch = SliceWatch(
-        resource_api,
-        selector=Slices(resource_api, node_name=NODE.name).selector,
-        on_change=callbacks.changed,
-        on_return=callbacks.returned,
+    watch = Slices(resource_api, node_name=NODE.name).watch(
+        on_change=callbacks.changed, on_return=callbacks.returned
     )
     thread = Thread(target=watch.run)
     thread.start()
@@ -50,8 +47,9 @@ def watching(resource_api: ResourceApi) -> Iterator[Callbacks]:
     assert not thread.is_alive()
 
 
-def watch_without_callbacks(resource_api: ResourceApi) -> SliceWatch:
-    return SliceWatch(resource_api, selector="", on_change=nothing, on_return=nothing)
+def watch_without_callbacks(resource_api: ResourceApi) -> Watch:
+    slices = Slices(resource_api, node_name=NODE.name)
+    return slices.watch(on_change=nothing, on_return=nothing)
 
 
 def test_every_change_and_deletion_is_reported(resource_api: ResourceApi) -> None:

@@ -178,7 +178,7 @@ def test_a_disk_that_is_full_costs_only_the_record() -> None:
 
     setup.tracker.read(BOTH)
 
-    assert [line["event"] for line in logs] == ["cards_not_recorded"]
+    assert [line["event"] for line in logs] == ["card_record_failed"]
     assert setup.records.saves == 1
 
 

@@ -16,7 +16,6 @@ from tensorfusion_dra.core.devices.gpu import Inventory
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.core.kubernetes.quantity import GIB
 from tensorfusion_dra.driver.catalog import CatalogReader
-from tensorfusion_dra.driver.division import Division
 from tests.support.ports import FixedDiscovery
 from tests.support.prepared_node import GPU_0, NODE, Setup, inventory, put, share
 from tests.support.stored_claims import stored_claim
@@ -34,7 +33,7 @@ def node(tmp_path: Path) -> Iterator[Setup]:
 
 @contextmanager
 def dividing(node: Setup) -> Iterator[None]:
-    division = Division(node.catalog, node.preparer.tenants, retry_seconds=0.01)
+    division = node.division(retry_seconds=0.01)
     thread = Thread(target=division.run)
     thread.start()
     try:
@@ -132,7 +131,7 @@ def test_where_nothing_changes_the_records_are_read_once_and_nothing_is_written(
     for method in ("claims", "transaction"):
         monkeypatch.setattr(node.ledger, method, counted(method))
 
-    assert node.preparer.tenants.divide() == ()
+    assert node.division().divide() == ()
 
     assert asked == ["claims"]
 
@@ -154,4 +153,4 @@ def test_a_ledger_that_cannot_be_written_now_is_tried_again(
         with_memory(node, 40)
         assert eventually(lambda: gib(node, ref) == 40)
 
-    assert [line["event"] for line in logs].count("limits_not_recomputed") == 2
+    assert [line["event"] for line in logs].count("limits_recompute_failed") == 2

@@ -152,7 +152,7 @@ def test_after_a_reboot_specs_are_back_as_soon_as_the_cards_are_known(node: Node
     after = Node(node.folder, boot_id="boot-2", cards=False)
 
     with after.kept(seconds=60), capture_logs() as logs:
-        assert eventually(lambda: "claims_not_refreshed" in events(logs))
+        assert eventually(lambda: "claim_refresh_failed" in events(logs))
         assert after.spec_of(ref) is None
         after.cards.inventory = inventory()
         after.reader.refresh()
@@ -171,7 +171,7 @@ def test_a_lasting_trouble_is_one_line(node: Node) -> None:
     with capture_logs() as logs, node.kept():
         assert eventually(asked_more_often(node, 3))
 
-    assert events(logs).count("claim_not_recovered") == 1
+    assert events(logs).count("claim_recovery_failed") == 1
 
 
 def asked_more_often(node: Node, times: int) -> Callable[[], bool]:

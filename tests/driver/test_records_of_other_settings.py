@@ -136,7 +136,7 @@ def test_other_claims_come_and_go_on_its_cards_and_it_keeps_its_share(
     more = put(after, "more", share(GPU_0, tflops="1", vram="1Mi"))
 
     assert "is over" in error_of(after.prepare(more)[more.uid])
-    assert after.preparer.tenants.divide() == ()
+    assert after.division().divide() == ()
     assert after.ledger.get(ref_of(after, "two").uid) == kept
     after.ledger.close()
 
@@ -155,7 +155,7 @@ def test_after_a_reboot_it_is_refreshed_and_told_like_any_other(
 
     assert [name for name, _ in shown(after)] == ["two"] * len(shown(after))
     assert text in shown(after)[0][1]
-    assert [line["event"] for line in logs].count("claim_not_recovered") == 1
+    assert [line["event"] for line in logs].count("claim_recovery_failed") == 1
     assert {claim.boot_id for claim in after.ledger.claims()} == {"boot-1"}
     after.ledger.close()
 
@@ -194,5 +194,5 @@ def test_why_is_shown_at_the_claim_and_logged_once_and_taken_back_when_it_is_ove
         time.sleep(0.2)
 
     assert len(shown(after)) == told
-    assert [line["event"] for line in logs].count("claim_not_recovered") == 1
+    assert [line["event"] for line in logs].count("claim_recovery_failed") == 1
     after.ledger.close()

@@ -271,7 +271,7 @@ def test_a_missing_right_is_told_once_and_nothing_more_is_sent() -> None:
         assert not eventually(lambda: len(server.tries) > 1, seconds=ANSWER_SECONDS)
 
     (line,) = lines
-    assert (line["event"], line["log_level"]) == ("status_not_permitted", "error")
+    assert (line["event"], line["log_level"]) == ("status_forbidden", "error")
     assert "expected patch on resourceclaims/status" in line["error"]
 
 
@@ -286,7 +286,7 @@ def test_once_the_right_is_there_all_that_waited_is_written_without_a_restart() 
         server.lasting = None
 
         assert eventually(lambda: sorted(server.written) == ["a", "b", "c"])
-    assert [line["event"] for line in lines].count("status_not_permitted") == 1
+    assert [line["event"] for line in lines].count("status_forbidden") == 1
 
 
 def test_another_missing_right_is_told_as_well() -> None:
@@ -300,7 +300,7 @@ def test_another_missing_right_is_told_as_well() -> None:
         reporter.report(claim("a"))
 
         assert eventually(lambda: server.written == ["a"])
-    assert [line["event"] for line in lines].count("status_not_permitted") == 2
+    assert [line["event"] for line in lines].count("status_forbidden") == 2
 
 
 def test_more_claims_than_the_queue_holds_are_left_out_with_a_word() -> None:
@@ -316,9 +316,7 @@ def test_more_claims_than_the_queue_holds_are_left_out_with_a_word() -> None:
         server.open.set()
 
         assert eventually(lambda: sorted(server.written) == ["a", "b", "first"])
-    assert [line["claim"] for line in lines if line["event"] == "status_not_reported"] == [
-        "default/c"
-    ]
+    assert [line["claim"] for line in lines if line["event"] == "status_dropped"] == ["default/c"]
 
 
 def test_stopping_does_not_wait_for_a_pause_to_end() -> None:

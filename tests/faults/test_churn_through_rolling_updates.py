@@ -13,7 +13,13 @@ from tests.support.waiting import eventually
 UPDATES = max(2, round(8 * EFFORT))
 PODS = max(8, round(32 * min(1, EFFORT)))
 ASKS = {"tflops": "30", "vram": "8Gi"}
-FAILURES = ("claim_not_prepared", "claim_not_unprepared", "call_failed", "part_failed", "Traceback")
+FAILURES = (
+    "claim_prepare_failed",
+    "claim_unprepare_failed",
+    "call_failed",
+    "part_failed",
+    "Traceback",
+)
 
 
 def registered(cluster: SimulatedCluster) -> int:

@@ -13,7 +13,6 @@ import pytest
 from tensorfusion_dra.cluster.retries import Reads
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.driver.waiting_calls import MOST_READING, MOST_WAITING_FOR_A_CLAIM
-from tensorfusion_dra.kubelet.probe import Probe
 from tests.kubelet.test_plugin_servers import Instance
 from tests.support.kubelet import PluginClient
 from tests.support.prepared_node import put, share
@@ -81,7 +80,7 @@ def check_that_other_calls_are_answered(instance: Instance, known: ClaimRef) -> 
         assert next(reports).devices
         assert kubelet.prepare(known).claims[known.uid].error == ""
         assert kubelet.unprepare(known).claims[known.uid].error == ""
-    Probe(instance.paths).check()
+    instance.servers.check()
 
 
 def test_hanging_reads_leave_workers_for_other_calls(instance: Instance) -> None:

@@ -20,6 +20,7 @@ from tensorfusion_dra.core.devices.gpu import Gpu, Inventory
 from tensorfusion_dra.core.devices.sharing import Isolation
 from tensorfusion_dra.discovery.simulated import simulated_discovery
 from tensorfusion_dra.driver.catalog import CatalogReader
+from tensorfusion_dra.driver.division import Division
 from tensorfusion_dra.driver.node_offers import NodeOffers
 from tensorfusion_dra.driver.outcomes import Failure
 from tensorfusion_dra.driver.ports.cluster import Claims
@@ -124,8 +125,21 @@ class Setup:
             share_policies=SharePolicyReader(
                 isolation=Isolation.SOFT, pods=self.pods if self.reads_pods else None
             ),
+            division=self.division(catalog),
             status=self.status,
             clock=clock,
+        )
+
+    def division(
+        self, catalog: CatalogReader | None = None, *, retry_seconds: float = 1.0
+    ) -> Division:
+        return Division(
+            self.ledger,
+            self.projection,
+            catalog or self.catalog,
+            rules=self.rules,
+            status=self.status,
+            retry_seconds=retry_seconds,
         )
 
     def prepare(self, *refs: ClaimRef) -> dict[str, PreparedClaim | Failure]:

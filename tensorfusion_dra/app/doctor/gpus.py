@@ -1,7 +1,6 @@
 """The node's GPUs: read, reachable for containers, and nobody else's."""
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
@@ -23,8 +22,7 @@ from tensorfusion_dra.driver.ports.discovery import Discovery
 def cards(context: Context) -> Iterator[Finding]:
     """What NVML answers, which cards are published, and how containers get at them."""
     settings = context.settings
-    with ExitStack() as running:
-        discovery = node_parts.discovery(settings, running)
+    with node_parts.discovery(settings) as discovery:
         try:
             yield from judge.library(discovery.raw())
             catalog = _catalog(context, discovery)

@@ -3,7 +3,6 @@
 import json
 import sys
 from collections.abc import Sequence
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
 
@@ -35,8 +34,7 @@ def run(settings: Settings, *, form: str, raw: bool) -> int:
     Raises:
         InputError: A file that the settings name cannot be used.
     """
-    with ExitStack() as running:
-        discovery = node_parts.discovery(settings, running)
+    with node_parts.discovery(settings) as discovery:
         if raw:
             try:
                 recording = discovery.raw()

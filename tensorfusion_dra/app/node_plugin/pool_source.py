@@ -1,7 +1,6 @@
-"""Follows the GPUPool in the cluster, where the settings ask for that."""
+"""The GPUPool in the cluster as source of the pool's values, where the settings say so."""
 
 from collections.abc import Callable
-from contextlib import ExitStack
 
 from tensorfusion_dra.app.shared.node_settings import Settings
 from tensorfusion_dra.app.shared.supervisor import Supervisor
@@ -20,20 +19,19 @@ from tensorfusion_dra.driver.pool_follower import (
 
 
 def follows(settings: Settings) -> bool:
-    """Whether the pool's values come from the cluster, not from the settings."""
+    """Return True if the pool's values come from the cluster, not from the settings."""
     return settings.pool_source != "settings"
 
 
 def follow(
     settings: Settings,
     supervisor: Supervisor,
-    running: ExitStack,
     *,
     catalog: CatalogReader,
     api: Api,
     on_served: Callable[[], None],
 ) -> None:
-    """Starts the watches and the follower that serves the node to the catalog."""
+    """Start the watches, and the follower that sets the catalog's node."""
     name = settings.node_name
 
     def wake() -> None:
@@ -42,7 +40,6 @@ def follow(
     by_name = settings.gpupool if settings.pool_source == "object" else ""
     pools = object_cache.gpupools(api, name=by_name, on_change=wake)
     nodes = object_cache.nodes(api, name=name, on_change=wake)
-    watches = {"gpupool-watch": pools, "node-watch": nodes}
     source: PoolSource
     if by_name:
         source = NamedPool(pools=pools, nodes=nodes, gpupool=by_name, node_name=name)
@@ -56,8 +53,6 @@ def follow(
         on_served=on_served,
         expands_memory=KINDS[settings.enforcer].expands_memory,
     )
-    running.callback(follower.stop)
-    supervisor.run("gpupool", follower.run)
-    for part, watch in watches.items():
-        running.callback(watch.stop)
-        supervisor.run(part, watch.run)
+    supervisor.own("gpupool", follower)
+    supervisor.own("gpupool-watch", pools)
+    supervisor.own("node-watch", nodes)

@@ -1,7 +1,7 @@
 """Parts that several verbs build from the same settings."""
 
-from collections.abc import Mapping
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 from tensorfusion_dra.app.shared.node_settings import Settings
@@ -82,28 +82,27 @@ def device_nodes(settings: Settings) -> HostDeviceNodes:
     )
 
 
-def discovery(settings: Settings, running: ExitStack) -> NvmlDiscovery | SimulatedDiscovery:
-    """Reads real cards, or the simulated ones that the settings ask for.
-
-    Args:
-        running: Ends it when it is left.
+@contextmanager
+def discovery(settings: Settings) -> Iterator[NvmlDiscovery | SimulatedDiscovery]:
+    """Discover real GPUs, or the simulated ones that the settings name.
 
     Raises:
         InputError: The model table or the profile cannot be used.
     """
     table = models.load(Path(settings.gpu_models) if settings.gpu_models else None)
     if settings.simulated_gpus:
-        return simulated_discovery.from_text(
+        yield simulated_discovery.from_text(
             settings.simulated_gpus, node_name=settings.node_name, table=table
         )
+        return
     nvml = NvmlDiscovery(
         table,
         library=Path(settings.nvml_library) if settings.nvml_library else None,
         driver_root=Path(settings.driver_root),
         wait_seconds=settings.nvml_wait_seconds,
     )
-    running.callback(nvml.close)
-    return nvml
+    with closing(nvml):
+        yield nvml
 
 
 def _driver_root_on_host(settings: Settings) -> Path:

@@ -1,8 +1,7 @@
-"""The admission webhook's process: builds the parts, starts them in order, stops in reverse."""
+"""The admission webhook: builds its parts, starts them in order and stops them in reverse."""
 
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
@@ -33,7 +32,7 @@ _JOIN_SECONDS: Final = 5.0
 
 
 def run(settings: WebhookSettings) -> int:
-    """Serves until told to stop; the exit code.
+    """Serve until stopped; return the exit code.
 
     Raises:
         InputError: A file that the settings name, or a port, cannot be used.
@@ -42,8 +41,8 @@ def run(settings: WebhookSettings) -> int:
     supervisor = Supervisor()
     supervisor.stop_on_signals()
     try:
-        with ExitStack() as running:
-            server = _start(settings, supervisor, running, started=started)
+        with supervisor:
+            server = _start(settings, supervisor, started=started)
             cause = supervisor.wait()
             if cause is None:
                 # Requests are taken for a while, but each connection ends with its next answer.
@@ -56,9 +55,7 @@ def run(settings: WebhookSettings) -> int:
     return 1 if cause else 0
 
 
-def _start(
-    settings: WebhookSettings, supervisor: Supervisor, running: ExitStack, *, started: float
-) -> Server:
+def _start(settings: WebhookSettings, supervisor: Supervisor, *, started: float) -> Server:
     certificates = Certificates(Path(settings.tls_cert_file), Path(settings.tls_key_file))
     api = Api(Path(settings.kubeconfig) if settings.kubeconfig else None)
     api.connect()
@@ -79,11 +76,10 @@ def _start(
     server = Server(
         Reviews(admission).respond, certificates, host=settings.host, port=settings.port
     )
-    running.callback(supervisor.join, seconds=_JOIN_SECONDS)
+    supervisor.join_on_stop(seconds=_JOIN_SECONDS)
     for name, part in objects.items():
-        running.callback(part.stop)
-        supervisor.run(name, part.run)
-    running.callback(server.stop, grace_seconds=GRACE_SECONDS)
+        supervisor.own(name, part)
+    supervisor.on_stop(server.stop, grace_seconds=GRACE_SECONDS)
     supervisor.run("server", server.run)
     ready = _readiness(supervisor, tuple(objects.values()))
     health = HealthEndpoint(
@@ -91,7 +87,7 @@ def _start(
         host=settings.health_host,
         port=settings.health_port,
     )
-    running.callback(health.stop)
+    supervisor.on_stop(health.stop)
     health.start()
     log.info(
         "serving",
@@ -105,7 +101,7 @@ def _start(
 
 def _readiness(supervisor: Supervisor, objects: tuple[ObjectCache, ...]) -> Callable[[], None]:
     def check() -> None:
-        """Raises RetryableError until everything was read once, and as soon as it is over."""
+        """Raise RetryableError until everything was read once, and when the process stops."""
         if supervisor.stopping.is_set():
             raise RetryableError("told to stop")
         for each in objects:
@@ -118,4 +114,4 @@ def _readiness(supervisor: Supervisor, objects: tuple[ObjectCache, ...]) -> Call
 
 
 def _nothing() -> None:
-    """All is well."""
+    """Do nothing; as a check, succeed."""

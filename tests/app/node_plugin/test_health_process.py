@@ -153,9 +153,9 @@ def test_a_lost_card_is_not_handed_out_even_to_who_tolerates_it(tmp_path: Path) 
         cluster.until("unhealthy", lambda: "Unknown" in phases(cluster).values())
 
         cluster.submit("c", {"tflops": "10", "vram": "1Gi"})
-        cluster.until("refused", lambda: bool(log_lines(cluster, "claim_not_prepared")))
+        cluster.until("refused", lambda: bool(log_lines(cluster, "claim_prepare_failed")))
 
-        (line, *_) = log_lines(cluster, "claim_not_prepared")
+        (line, *_) = log_lines(cluster, "claim_prepare_failed")
         assert f"{device}: the GPU is lost: " in line["error"]
         assert taints(cluster) == {}
 

@@ -131,7 +131,7 @@ def test_a_prepare_that_meets_a_short_outage_succeeds_by_itself(cluster: Simulat
 
     run_pod(cluster, "a")
 
-    assert log_lines(cluster, "claim_not_prepared") == []
+    assert log_lines(cluster, "claim_prepare_failed") == []
 
 
 @pytest.mark.parametrize("fault", [Refuse(500), Refuse(429, "", 1), Cut(), Refuse(401)])
@@ -155,7 +155,7 @@ def test_a_missing_right_is_said_once_and_the_process_lives(cluster: SimulatedCl
         cluster.server.faults.add(verb, "resourceslices", Refuse(403, "no right to list slices"))
     started = cluster.log_file.stat().st_size
     start(cluster)
-    cluster.until("said", lambda: bool(log_lines(cluster, "publish_not_permitted")))
+    cluster.until("said", lambda: bool(log_lines(cluster, "publish_forbidden")))
     cluster.until("said", lambda: bool(log_lines(cluster, "watch_forbidden")))
     cluster.server.requests.reset()
     time.sleep(1)

@@ -1,0 +1,74 @@
+"""The parts of a node plugin that need neither the kubelet nor the API server."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from tensorfusion_dra.app.node_plugin import pool_source
+from tensorfusion_dra.app.shared import card_health, node_parts, providers
+from tensorfusion_dra.app.shared.node_settings import Settings
+from tensorfusion_dra.app.shared.supervisor import Supervisor
+from tensorfusion_dra.discovery.host.sizes import HostSizes
+from tensorfusion_dra.driver.catalog import CatalogReader
+from tensorfusion_dra.driver.node_offers import NodeOffers
+from tensorfusion_dra.driver.ports.discovery import CardEvents
+from tensorfusion_dra.driver.projection import Projection
+from tensorfusion_dra.driver.reconciler import Reconciler
+from tensorfusion_dra.state import claim_files
+from tensorfusion_dra.state.host_files import HostFiles
+from tensorfusion_dra.state.ledger import Ledger
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeBase:
+    """The node's claims and cards.
+
+    Attributes:
+        card_events: None if the settings turn them off.
+    """
+
+    ledger: Ledger
+    projection: Projection
+    offers: NodeOffers
+    reconciler: Reconciler
+    catalog: CatalogReader
+    card_events: CardEvents | None
+
+
+def recovered(settings: Settings, supervisor: Supervisor) -> NodeBase:
+    """Open the ledger, rebuild the files of its claims, and prepare to read the cards.
+
+    Raises:
+        InputError: A file that the settings name cannot be used.
+        RetryableError: The ledger cannot be read now.
+        FatalError: A newer release has changed the ledger.
+    """
+    ledger = Ledger(settings.data_folder)
+    supervisor.on_stop(ledger.close)
+    projection = Projection(
+        claim_files.cdi_specs(Path(settings.cdi_dir)),
+        claim_files.limits(Path(settings.tensor_fusion_root) / "claims"),
+        HostFiles(),
+        node_parts.enforcers(settings),
+    )
+    offers = node_parts.node_offers(settings)
+    reconciler = Reconciler(
+        ledger, projection, boot_id=offers.boot_id, seconds=settings.recover_seconds
+    )
+    reconciler.begin()
+    discovery = supervisor.enter(node_parts.discovery(settings))
+    catalog = CatalogReader(
+        discovery,
+        None if pool_source.follows(settings) else node_parts.node(settings),
+        host=HostSizes(settings.disk_folder),
+        providers=providers.load(),
+        tracker=card_health.tracker(settings, ledger.claims),
+        taint_effect=card_health.taint_effect(settings),
+    )
+    return NodeBase(
+        ledger=ledger,
+        projection=projection,
+        offers=offers,
+        reconciler=reconciler,
+        catalog=catalog,
+        card_events=discovery.events if settings.health_events == "true" else None,
+    )
