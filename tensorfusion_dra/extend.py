@@ -1,7 +1,7 @@
-"""The public names for driver developers: attributes of their own on every device.
+"""Public API for driver developers: additional attributes on every device.
 
-A provider is any callable of the type AttributeProvider, named in the entry point group
-``tensorfusion_dra.attributes`` of a package that is installed beside this one:
+A provider is any callable of the type AttributeProvider. A package that is installed beside this
+one names it in the entry point group ``tensorfusion_dra.attributes``:
 
     [project.entry-points."tensorfusion_dra.attributes"]
     rack = "my_package:rack_attributes"
@@ -17,14 +17,14 @@ __all__ = ["AttributeProvider", "AttributeValue", "Gpu", "Node", "TflopsSource",
 
 
 class AttributeProvider(Protocol):
-    """Adds attributes to the device of one card."""
+    """Provider of additional attributes for the device of one card."""
 
     def __call__(self, gpu: Gpu, node: Node, /) -> Mapping[str, AttributeValue]:
-        """Attributes by qualified name, best ``<your domain>/<identifier>``.
+        """Return attributes by qualified name, preferably ``<your domain>/<identifier>``.
 
-        Called whenever the node's cards are read, so it should be quick and always say the same
-        of the same card: every change is written to the API server. A name that the driver uses
-        itself, or a value that the API would refuse, is left out with a line in the log. An
-        exception costs the provider's attributes on this card and nothing else.
+        Called whenever the node's cards are read. It should be fast, and return the same attributes
+        for the same card, because every change is written to the API server. A name that the driver
+        itself uses, or a value that the API would refuse, is left out and logged. If it raises an
+        exception, only the provider's attributes on this card are missing.
         """
         ...

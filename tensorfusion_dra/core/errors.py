@@ -1,6 +1,6 @@
 """Errors, sorted by who reacts to them.
 
-A text says subject, what was found and what was expected, for example
+A text names the subject, what was found and what was expected, for example
 ``gpu-0: vram 42 of 40 bytes``.
 """
 
@@ -8,9 +8,9 @@ from tensorfusion_dra.core import printable
 
 
 class DriverError(Exception):
-    """The root of every error that this package raises on purpose.
+    """Root of every error that this package raises on purpose.
 
-    Its text is one printable line, whatever names from outside it cites.
+    Its text is one printable line, whatever external text it quotes.
     """
 
     def __init__(self, text: str = "") -> None:
@@ -18,18 +18,18 @@ class DriverError(Exception):
 
 
 class InputError(DriverError):
-    """A flag, settings file, profile or model table is wrong: one line on stderr, exit 2."""
+    """A flag, settings file, profile or model table is invalid: one line on stderr, exit code 2."""
 
 
 class ClaimError(DriverError):
-    """One claim cannot be prepared or unprepared; the kubelet shows the text and asks again."""
+    """One claim cannot be prepared or unprepared; the kubelet shows the text and calls again."""
 
 
 class RetryableError(DriverError):
-    """The same call may work later; whoever loops backs off.
+    """The same call may succeed later; a loop that gets this error backs off.
 
     Attributes:
-        after_seconds: How long the other side asks not to be called again.
+        after_seconds: Time that the other side requests before the next call; 0 if none.
     """
 
     def __init__(self, text: str, *, after_seconds: float = 0.0) -> None:
@@ -38,8 +38,8 @@ class RetryableError(DriverError):
 
 
 class NoRoomError(RetryableError):
-    """The disk is full; the same call works once there is room."""
+    """The disk is full; the same call succeeds once there is room."""
 
 
 class FatalError(DriverError):
-    """Going on could hand out devices wrongly: the process exits."""
+    """Continuing could hand out devices wrongly: the process exits."""

@@ -1,4 +1,4 @@
-"""Every string that others see: the driver, its labels, attributes, env and file names."""
+"""Strings that other systems see: driver, labels, attributes, variables and file names."""
 
 from typing import Final
 
@@ -9,7 +9,7 @@ DEVICE_CLASS: Final = "tensor-fusion.ai"
 CLAIM_TEMPLATE: Final = "tensor-fusion-gpu-template"
 """Tensor Fusion's DRAResourceClaimTemplateName."""
 LABEL_CLAIM_TEMPLATE: Final = "tensor-fusion.ai/resource-claim-template"
-"""On claims that the webhook fills, with the value true (user guide, section 6.3.1)."""
+"""On claims that the webhook completes, with the value true (user guide, section 6.3.1)."""
 POD_CLAIM: Final = "tensor-fusion-gpu-claim"
 """Name of the entry in a pod's spec.resourceClaims: Tensor Fusion's DRAClaimDefineName."""
 
@@ -20,14 +20,14 @@ TENSOR_FUSION_VERSION: Final = "v1"
 GPUPOOLS: Final = "gpupools"
 SCHEDULING_CONFIG_TEMPLATES: Final = "schedulingconfigtemplates"
 ANNOTATION_DEFAULT_POOL: Final = "tensor-fusion.ai/is-default-pool"
-"""On the GPUPool of pods that name none, with the value true."""
+"""On the GPUPool for pods that do not name one, with the value true."""
 LABEL_TENSOR_FUSION_ENABLED: Final = "tensor-fusion.ai/enabled"
 """On pods that Tensor Fusion's own webhook changes, with the value true."""
 TENSOR_FUSION_SCHEDULER: Final = "tensor-fusion-scheduler"
 TENSOR_FUSION_INDEX: Final = "tensor-fusion.ai/index_"
-"""Beginning of the extended resources of its hypervisor (pkg/constants/constants.go)."""
+"""Prefix of the extended resources of Tensor Fusion's hypervisor (pkg/constants/constants.go)."""
 TENSOR_FUSION_WORKER: Final = "tensor-fusion.ai/component=worker"
-"""The label of pods that its scheduler gives cards to, as a selector."""
+"""Label, as a selector, of pods that get their cards from Tensor Fusion's scheduler."""
 NVIDIA_GPU: Final = "nvidia.com/gpu"
 """The extended resource of NVIDIA's device plugin: whole cards."""
 
@@ -35,14 +35,14 @@ EVENT_GPUPOOL_INVALID: Final = "GPUPoolInvalid"
 """Reason of the Event on a Node whose GPUPool cannot be used."""
 
 EVENT_SLICES_CONTESTED: Final = "ResourceSlicesContested"
-"""Reason of the Event on a Node whose slices somebody else keeps changing."""
+"""Reason of the Event on a Node whose slices another writer keeps changing."""
 
 FIELD_MANAGER: Final = "tensorfusion-dra"
-"""What managedFields call this driver."""
+"""Name of this driver in managedFields."""
 
 EVENT_GPU_UNHEALTHY: Final = "GPUUnhealthy"
 EVENT_GPU_RECOVERED: Final = "GPURecovered"
-"""Reasons of the Events on a Node of which a GPU became unhealthy, and healthy again."""
+"""Reasons of the Events on a Node when one of its GPUs becomes unhealthy, and healthy again."""
 
 # --- ResourceSlice -------------------------------------------------------------------------------
 
@@ -69,7 +69,7 @@ ATTR_NODE_MANAGED_GPUS: Final = "node_managed_gpus"
 ATTR_NODE_VIRTUAL_TFLOPS: Final = "node_virtual_tflops"
 ATTR_NODE_VIRTUAL_VRAM: Final = "node_virtual_vram"
 
-# Attributes beyond the guide, on every device as well.
+# Attributes beyond the guide, also on every device.
 ATTR_PRODUCT_NAME: Final = "product_name"
 ATTR_BRAND: Final = "brand"
 ATTR_ARCHITECTURE: Final = "architecture"
@@ -78,7 +78,7 @@ ATTR_DRIVER_VERSION: Final = "driver_version"
 ATTR_CUDA_DRIVER_VERSION: Final = "cuda_driver_version"
 ATTR_TFLOPS_SOURCE: Final = "tflops_source"
 
-# Kubernetes' own attributes; absent where the node does not tell, so that matchAttribute
+# Kubernetes' own attributes; absent where the node does not report them, so that matchAttribute
 # treats the device as not matching (deviceattribute package; KEP-6072 for the NUMA node).
 ATTR_PCI_BUS_ID: Final = "resource.kubernetes.io/pciBusID"
 ATTR_PCIE_ROOT: Final = "resource.kubernetes.io/pcieRoot"
@@ -86,8 +86,8 @@ ATTR_NUMA_NODE: Final = "resource.kubernetes.io/numaNode"
 
 PHASE_RUNNING: Final = "Running"
 PHASE_UNKNOWN: Final = "Unknown"
-"""Of an unhealthy device: Tensor Fusion's phase of a GPU whose state is not known. The guide's
-selectors take Running, and Tensor Fusion's own take Running or Pending."""
+"""Phase of an unhealthy device: Tensor Fusion's phase for a GPU in an unknown state. The guide's
+selectors accept Running, and Tensor Fusion's own accept Running or Pending."""
 
 TAINT_UNHEALTHY: Final = "tensor-fusion.ai/unhealthy"
 """Key of the taint of an unhealthy device; its value is the reason."""
@@ -117,10 +117,10 @@ ANNOTATION_CEL_EXPRESSION: Final = "tensor-fusion.ai/dra-cel-expression"
 ANNOTATION_INJECT_CONTAINER: Final = "tensor-fusion.ai/inject-container"
 """The containers that get the share, separated by commas."""
 ANNOTATION_DEDICATED_GPU: Final = "tensor-fusion.ai/dedicated-gpu"
-"""The pod wants its cards alone, with the value true."""
+"""With the value true, the pod gets its cards exclusively."""
 ANNOTATION_COMPUTE_PERCENT_REQUEST: Final = "tensor-fusion.ai/compute-percent-request"
 ANNOTATION_COMPUTE_PERCENT_LIMIT: Final = "tensor-fusion.ai/compute-percent-limit"
-"""Percent of a card's compute, in place of TFLOPS (Tensor Fusion's pkg/constants)."""
+"""Percent of a card's compute, instead of TFLOPS (Tensor Fusion's pkg/constants)."""
 ANNOTATION_TFLOPS_LIMIT: Final = "tensor-fusion.ai/tflops-limit"
 ANNOTATION_VRAM_LIMIT: Final = "tensor-fusion.ai/vram-limit"
 ANNOTATION_QOS: Final = "tensor-fusion.ai/qos"
@@ -140,7 +140,7 @@ SUPPORTED_VERSIONS: Final = (
     "v1.DRAResourceHealth",
     "v1alpha1.DRAResourceHealth",
 )
-"""A kubelet takes the first entry of this list that it knows (1.34 and later)."""
+"""A kubelet uses the first entry of this list that it supports (1.34 and later)."""
 
 # --- CDI -----------------------------------------------------------------------------------------
 
@@ -149,7 +149,7 @@ CDI_FILE_PREFIX: Final = "tensor-fusion.ai-vgpu_"
 
 ENV_NVIDIA_VISIBLE_DEVICES: Final = "NVIDIA_VISIBLE_DEVICES"
 NVIDIA_VISIBLE_DEVICES_VOID: Final = "void"
-"""Keeps the legacy NVIDIA runtime hook from injecting every GPU beside ours."""
+"""Keeps NVIDIA's legacy runtime hook from injecting every GPU in addition to ours."""
 
 ENV_SM_PERCENT_LIMIT: Final = "TF_CUDA_SM_PERCENT_LIMIT"
 """Percent of the card's compute, 1 to 100 (Tensor Fusion's hypervisor)."""
@@ -162,11 +162,11 @@ ENV_UP_LIMIT_BY_UUID: Final = "TENSOR_FUSION_CUDA_UP_LIMIT"
 ENV_MEM_LIMIT_BY_UUID: Final = "TENSOR_FUSION_CUDA_MEM_LIMIT"
 """JSON object, GPU UUID to bytes."""
 ENV_SHARE_PREFIX: Final = "TENSOR_FUSION_SHARE_"
-"""One variable a share, so that a container with several shares loses none of them."""
+"""Prefix of one variable for each share, so that several shares of a container do not collide."""
 
 ENV_CUDA_DEVICE_ORDER: Final = "CUDA_DEVICE_ORDER"
 CUDA_DEVICE_ORDER_PCI: Final = "PCI_BUS_ID"
-"""Without it CUDA counts the cards by their speed, and an index means another card."""
+"""Without it CUDA orders the cards by speed, and an index means another card."""
 
 # Of Tensor Fusion's containers: internal/utils/compose.go and the limiter of NexusGPU/vgpu.rs.
 ENV_ISOLATION_MODE: Final = "TF_ISOLATION_MODE"
@@ -187,33 +187,33 @@ ENV_BYPASSES: Final = (
     "ENABLE_NVML_HOOKS",
     "ENABLE_CUDA_HOOKS",
 )
-"""Switches by which an image or a pod could get around its limits; they are set empty, which the
-limiter takes for off, or for on where off would open a way (NexusGPU/vgpu.rs).
+"""Switches by which an image or a pod could evade its limits. They are set empty, which the limiter
+takes for off, or for on where off would evade a limit (NexusGPU/vgpu.rs).
 
-TF_SHM_FILE is not among them: its mere presence, empty or not, puts the limiter in its test mode.
+TF_SHM_FILE is not among them: if it is set, even empty, the limiter runs in its test mode.
 """
 ENV_TEST_MODE: Final = "TF_SHM_FILE"
-"""Names a file of limits in place of the hypervisor's; only admission can keep it out of a pod."""
+"""Names a file of limits instead of the hypervisor's; only admission can keep it out of a pod."""
 
 # Of HAMi-core's containers: src/include/memory_limit.h, src/multiprocess/ and src/libvgpu.c of
 # Project-HAMi/HAMi-core.
 ENV_CUDA_MEMORY_LIMIT: Final = "CUDA_DEVICE_MEMORY_LIMIT"
-"""For one card its index follows, after an underscore; an m after the number means MiB."""
+"""For one card, an underscore and its index follow; an m after the number means MiB."""
 ENV_CUDA_SM_LIMIT: Final = "CUDA_DEVICE_SM_LIMIT"
-"""Percent; for one card its index follows, after an underscore."""
+"""Percent; for one card, an underscore and its index follow."""
 ENV_CUDA_SHARED_CACHE: Final = "CUDA_DEVICE_MEMORY_SHARED_CACHE"
-"""The file by which the processes of a container count together."""
+"""The file in which the processes of a container count their memory together."""
 ENV_CUDA_TASK_PRIORITY: Final = "CUDA_TASK_PRIORITY"
 CUDA_TASK_PRIORITY_LOW: Final = "1"
-"""What HAMi-core takes if the variable is unset; an empty one means 0, the high priority."""
+"""HAMi-core's value if the variable is unset; an empty value means 0, the high priority."""
 ENV_CORE_POLICY: Final = "GPU_CORE_UTILIZATION_POLICY"
 CORE_POLICY_FORCE: Final = "force"
-"""The compute limit holds also without HAMi's monitor on the node, and while a card is idle."""
+"""Applies the compute limit also without HAMi's monitor on the node, and while a card is idle."""
 HAMI_CORE_BYPASSES: Final = ("CUDA_DISABLE_CONTROL", "CUDA_REDIRECT")
-"""Switches by which an image or a pod could get around HAMi-core; they are set empty."""
+"""Switches by which an image or a pod could evade HAMi-core; they are set empty."""
 
 # Of clients of NVIDIA's Multi-Process Service (its guide, appendix on environment variables).
 ENV_MPS_THREAD_PERCENTAGE: Final = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
 ENV_MPS_MEMORY_LIMIT: Final = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
-"""Index=amount of each card, separated by commas; an M after the number means MiB."""
+"""``index=amount`` of each card, separated by commas; an M after the number means MiB."""
 ENV_MPS_PIPE_FOLDER: Final = "CUDA_MPS_PIPE_DIRECTORY"

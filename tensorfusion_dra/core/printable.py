@@ -1,14 +1,14 @@
-"""Text from outside, fit for one line of an error, a log or an Event.
+"""Escapes for external text, so that it fits in one line of an error, a log or an Event.
 
-Names of opaque fields, annotations, messages of servers: any of them may hold a newline, which
-begins a line of its own in a log, or an escape sequence, which a terminal carries out.
+Names of opaque fields, annotations and messages of servers may contain a newline, which starts a
+new line in a log, or an escape sequence, which a terminal executes.
 """
 
 
 def one_line(text: object) -> str:
-    """The text with an escape in place of each character that is not printable.
+    """Return the text with an escape in place of each character that is not printable.
 
-    A newline becomes ``\\n``, ESC ``\\x1b``, half of a surrogate pair ``\\ud800``.
+    A newline becomes ``\\n``, ESC ``\\x1b``, a lone surrogate ``\\ud800``.
     """
     line = str(text)
     if line.isprintable():

@@ -135,7 +135,7 @@ class CardHealthTracker:
         self._held = self._devices_held()
         try:
             return health_record.from_json(
-                self._kept, boot_id=self._records.boot_id, held=self._held, now=self._clock()
+                self._kept, boot_id=self._records.boot_id, claimed=self._held, now=self._clock()
             )
         except ValueError as error:
             log.warning("card_record_unusable", error=str(error))

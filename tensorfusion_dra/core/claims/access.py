@@ -1,4 +1,4 @@
-"""How a container gets at a card: device nodes, and the libraries of its driver."""
+"""Access of a container to its cards: device nodes and the libraries of the NVIDIA driver."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -9,11 +9,12 @@ from tensorfusion_dra.core.claims.prepared import PreparedClaim
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CardAccess:
-    """What one card takes; nothing for a simulated one.
+    """Access to one card; empty for a simulated card.
 
     Attributes:
         device_nodes: Paths on the host.
-        toolkit_device: Its qualified CDI device in the spec of NVIDIA's container toolkit.
+        toolkit_device: The card's qualified CDI device in the spec of NVIDIA's container toolkit;
+            None if the node has no such spec.
     """
 
     device_nodes: tuple[str, ...] = ()
@@ -22,11 +23,11 @@ class CardAccess:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharedAccess:
-    """What a container with any card takes once.
+    """Access that a container needs once, however many cards it has.
 
     Attributes:
-        device_nodes: Such as /dev/nvidiactl; paths on the host.
-        driver_mounts: Libraries of the driver, where no toolkit brings them.
+        device_nodes: Paths on the host, such as /dev/nvidiactl.
+        driver_mounts: Driver libraries; empty where NVIDIA's container toolkit mounts them.
     """
 
     device_nodes: tuple[str, ...] = ()
@@ -36,13 +37,13 @@ class SharedAccess:
 def refreshed(
     claim: PreparedClaim, cards: Mapping[str, CardAccess], shared: SharedAccess, *, boot_id: str
 ) -> PreparedClaim:
-    """The claim with today's access: a card's minor number may change at a reboot.
+    """Return the claim with the access of this boot: minor numbers may change at a reboot.
 
     Args:
-        claim: As recorded.
-        cards: By device name; a share of a device that is not in it stays as it is.
-        shared: Taken if any share has nodes.
-        boot_id: Of today's boot; the claim gets it if every share has today's access.
+        claim: The recorded claim.
+        cards: Access by device name. A share whose device is missing keeps its recorded access.
+        shared: Used only if some share has device nodes.
+        boot_id: ID of this boot. The claim gets it only if `cards` covers all its shares.
     """
     shares = tuple(
         replace(

@@ -1,4 +1,4 @@
-"""What the annotations of a claim or a pod say of its share (user guide, section 4)."""
+"""Parser of the annotations that configure a share, on claims and pods (user guide, section 4)."""
 
 from collections.abc import Iterable, Mapping
 from typing import Final, TypeVar
@@ -15,16 +15,16 @@ Choice = TypeVar("Choice", Isolation, Qos)
 
 
 def parameters(annotations: Mapping[str, str]) -> ShareParameters:
-    """The parameters in the annotations; other annotations are not looked at.
+    """Parse the annotations of a share; ignore all other annotations.
 
-    A limit of 0 says nothing: Tensor Fusion writes it where a pod has none.
+    A limit of 0 counts as absent: Tensor Fusion writes it for pods without a limit.
 
     Raises:
-        ParameterError: Names all errors at once.
+        ParameterError: Some annotations are malformed; the text lists all errors.
     """
     errors: list[str] = []
     tflops, vram = (_limit(annotations, key, errors) for key in _LIMITS)
-    said = ShareParameters(
+    parsed = ShareParameters(
         tflops_limit=tflops,
         vram_limit=vram,
         isolation=_choice(annotations, names.ANNOTATION_ISOLATION, Isolation, errors),
@@ -32,13 +32,13 @@ def parameters(annotations: Mapping[str, str]) -> ShareParameters:
     )
     if errors:
         raise ParameterError(errors)
-    return said
+    return parsed
 
 
 def smallest(several: Iterable[ShareParameters]) -> ShareParameters:
-    """What holds for a claim that several pods share: of each limit the smallest.
+    """Return the parameters of a claim that several pods share: the smallest of each limit.
 
-    Isolation and QoS are the first that is said, as they hold for the claim as a whole.
+    Isolation and QoS apply to the claim as a whole, so the first pod that sets them decides.
     """
     every = tuple(several)
     return ShareParameters(
@@ -70,6 +70,6 @@ def _choice(
     try:
         return choices(annotations[key])
     except ValueError:
-        expected = share_parameters.choices_told(choices, annotations[key])
+        expected = share_parameters.expected_choices(choices, annotations[key])
         errors.append(f"{key}: found {annotations[key][:80]!r}, expected {expected}")
         return None

@@ -1,8 +1,18 @@
-"""The CDI spec of a prepared claim: what the container runtime adds to its containers.
+"""CDI specs: what the container runtime adds to the containers of a prepared claim.
 
-Layout: one CDI device for each share (its device nodes), one for each request (its limits), and
+A spec has one CDI device for each share (its device nodes), one for each request (its limits), and
 edits of the whole spec (what every container with a card needs). Format rules: Container Device
 Interface, SPEC.md and its versions table.
+
+Example: request `gpu` of the claim with UID U has share S1 of gpu-0 and share S2 of gpu-1. The
+spec has three devices:
+
+    U-gpu-gpu-0-S1    /dev/nvidia0, and a variable that describes the share
+    U-gpu-gpu-1-S2    /dev/nvidia1, and a variable that describes the share
+    U-gpu:limits      the enforcer's variables and mounts
+
+The kubelet gets the first and the third name for share S1, and the second for S2, so a container
+that uses the request gets each of them once.
 """
 
 import json
@@ -16,11 +26,11 @@ from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
 
 _BASE_VERSION: Final = "0.3.0"
 _LATER_VERSION: Final = "0.5.0"
-"""Since this version a device name may start with a digit, and a device node has a hostPath."""
+"""First version in which a device name may start with a digit and a device node has a hostPath."""
 
 
 def spec(claim: PreparedClaim, enforcer: Enforcer) -> dict[str, Any] | None:
-    """The claim's spec; None if it holds none of our devices, since a spec needs a device."""
+    """Return the claim's spec; None if the claim has none of our devices: a spec needs a device."""
     if not claim.shares:
         return None
     devices: list[dict[str, Any]] = [
@@ -34,68 +44,72 @@ def spec(claim: PreparedClaim, enforcer: Enforcer) -> dict[str, Any] | None:
         }
         for request, shares in enforcers.enforced(claim).items()
     ]
-    everywhere: dict[str, Any] = {
+    common: dict[str, Any] = {
         "env": [
             f"{names.ENV_NVIDIA_VISIBLE_DEVICES}={names.NVIDIA_VISIBLE_DEVICES_VOID}",
             f"{names.ENV_CUDA_DEVICE_ORDER}={names.CUDA_DEVICE_ORDER_PCI}",
         ]
     }
     if claim.common_nodes:
-        everywhere["deviceNodes"] = _nodes(claim.common_nodes)
+        common["deviceNodes"] = _nodes(claim.common_nodes)
     if claim.driver_mounts:
-        everywhere["mounts"] = [mount.as_cdi() for mount in claim.driver_mounts]
-    document = {"kind": names.CDI_KIND, "devices": devices, "containerEdits": everywhere}
+        common["mounts"] = [mount.as_cdi() for mount in claim.driver_mounts]
+    document = {"kind": names.CDI_KIND, "devices": devices, "containerEdits": common}
     return {"cdiVersion": _lowest_version(document), **document}
 
 
 def ids_by_share(claim: PreparedClaim) -> tuple[tuple[str, ...], ...]:
-    """The qualified CDI device names that the kubelet passes on, in the order of the shares.
+    """Return the qualified CDI device names that the kubelet passes on, in the order of the shares.
 
-    The first is the share's own: the kubelet takes it for the device's identity in the pod's
-    health. The request's stands with the request's first share only, because the kubelet and
-    older runtimes do not remove duplicates. The last is the card's in the spec of NVIDIA's
-    container toolkit, where the node has one, with the request's first share of the card.
+    The names of one share, in order:
+
+    1. The share's own device. The kubelet uses the first name as the device's identity in the
+       pod's health.
+    2. The request's device, only with the request's first share: the kubelet and older runtimes
+       do not remove duplicates.
+    3. The card's device in the spec of NVIDIA's container toolkit, if the node has one, only with
+       the request's first share of that card.
     """
-    waiting = set(enforcers.enforced(claim))
+    remaining_requests = set(enforcers.enforced(claim))
     named: set[tuple[str, str]] = set()
-    answer = []
+    ids_of_shares = []
     for share in claim.shares:
         ids = [f"{names.CDI_KIND}={share_device(claim, share)}"]
-        if share.request in waiting:
-            waiting.remove(share.request)
+        if share.request in remaining_requests:
+            remaining_requests.remove(share.request)
             ids.append(f"{names.CDI_KIND}={request_device(claim, share.request)}")
         if share.toolkit_device and (share.request, share.toolkit_device) not in named:
             named.add((share.request, share.toolkit_device))
             ids.append(share.toolkit_device)
-        answer.append(tuple(ids))
-    return tuple(answer)
+        ids_of_shares.append(tuple(ids))
+    return tuple(ids_of_shares)
 
 
 def share_device(claim: PreparedClaim, share: PreparedShare) -> str:
-    """The CDI device name of a share, unique on the node."""
+    """Return the CDI device name of a share, unique on the node."""
     name = f"{claim.ref.uid}-{share.request}-{share.device}"
     return name if share.share_id is None else f"{name}-{share.share_id}"
 
 
 def request_device(claim: PreparedClaim, request: str) -> str:
-    """The CDI device name of a request; the colon keeps it apart from those of shares."""
+    """Return the CDI device name of a request; the colon distinguishes it from names of shares."""
     return f"{claim.ref.uid}-{request}:limits"
 
 
 def _share_edits(claim: PreparedClaim, share: PreparedShare) -> dict[str, Any]:
-    """The share's nodes, and the share itself in a variable of its own.
+    """Return the edits of a share: its device nodes, and a variable that describes the share.
 
-    The variable is also what keeps the edits of a simulated card from being empty, which a
-    runtime refuses.
+    A simulated card has no device nodes. The variable keeps its edits from being empty, which
+    runtimes refuse.
     """
     index = claim.shares.index(share)
     key = share.share_id or f"{claim.ref.uid}_{index}"
-    told: dict[str, Any] = {"uuid": share.gpu_uuid, "request": share.request}
+    description: dict[str, Any] = {"uuid": share.gpu_uuid, "request": share.request}
     if share.limit is not None:
-        told.update(share.limit.as_json())
-        told.update({name: str(amount) for name, amount in share.consumed.items()})
+        description.update(share.limit.as_json())
+        description.update({name: str(amount) for name, amount in share.consumed.items()})
     variable = names.ENV_SHARE_PREFIX + key.upper().replace("-", "_")
-    edits: dict[str, Any] = {"env": [f"{variable}={_compact(told)}"]}
+    edits: dict[str, Any] = {"env": [f"{variable}={_compact(description)}"]}
     if share.device_nodes:
         edits["deviceNodes"] = _nodes(share.device_nodes)
     return edits
@@ -109,7 +123,7 @@ def _request_edits(edits: Edits) -> dict[str, Any]:
 
 
 def _lowest_version(spec: Mapping[str, Any]) -> str:
-    """Older runtimes refuse newer versions, so none is asked for that is not needed."""
+    """Return the lowest version that allows the spec, because older runtimes refuse newer ones."""
     digit_first = any(device["name"][0].isdigit() for device in spec["devices"])
     edits = [spec["containerEdits"], *(device["containerEdits"] for device in spec["devices"])]
     elsewhere = any("hostPath" in node for each in edits for node in each.get("deviceNodes", ()))
@@ -117,7 +131,7 @@ def _lowest_version(spec: Mapping[str, Any]) -> str:
 
 
 def _nodes(paths: Iterable[str]) -> list[dict[str, str]]:
-    """Device nodes of the host, in the container always under /dev."""
+    """Return CDI device nodes of these host paths; in the container they are always under /dev."""
     nodes = []
     for host_path in paths:
         path = f"/dev/{host_path.rpartition('/')[2]}"

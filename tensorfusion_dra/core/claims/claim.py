@@ -1,4 +1,4 @@
-"""What the scheduler gave to a claim, read from its ResourceClaim."""
+"""Allocated claims: the scheduler's results, read from a ResourceClaim."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -15,13 +15,13 @@ from tensorfusion_dra.core.kubernetes.quantity import Quantity, QuantityError
 _UID: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?")
 
 _LONGEST_SHOWN: Final = 320
-"""Namespace, slash and name."""
+"""Length of a claim's ``namespace/name`` from which an error shows a question mark instead."""
 _LONGEST_TEXT: Final = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimRef:
-    """A claim as the kubelet names it."""
+    """Reference to a claim, as in the kubelet's calls."""
 
     namespace: str
     name: str
@@ -33,7 +33,7 @@ class ClaimRef:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodRef:
-    """A pod that a claim is reserved for."""
+    """Reference to a pod that a claim is reserved for."""
 
     namespace: str
     name: str
@@ -45,11 +45,11 @@ class PodRef:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpaqueConfig:
-    """Parameters for this driver, as the scheduler copied them from class and claim.
+    """Opaque parameters for this driver, copied by the scheduler from a class or the claim.
 
     Attributes:
-        trusted: They come from a DeviceClass, which an administrator writes.
-        requests: Which requests or subrequests they are for; empty for all.
+        trusted: True if they come from a DeviceClass, which an administrator writes.
+        requests: Requests or subrequests to which they apply; empty for all.
         parameters: The JSON value.
     """
 
@@ -63,12 +63,13 @@ class Allocation:
     """One result of the scheduler: a device, or a share of it, for one request of the claim.
 
     Attributes:
-        request: The claim's request, without the subrequest that a prioritized list chose: the
-            kubelet and containers know the main request only.
-        subrequest: What the prioritized list chose; None for a request without one.
-        share_id: Set if the device may be given to several claims; else the device is given alone.
-        consumed: Amount by capacity; empty if the device is given alone or for admin access.
-        admin_access: Access beside whoever uses the device; it consumes nothing.
+        request: The claim's main request. The kubelet and containers do not know the subrequest
+            that a prioritized list chose.
+        subrequest: Subrequest that the prioritized list chose; None for a request without a list.
+        share_id: Set if the device may be allocated to several claims; without it the device is
+            allocated exclusively.
+        consumed: Amounts by capacity; empty for an exclusive allocation and for admin access.
+        admin_access: Access to the device in addition to its users; consumes nothing.
     """
 
     request: str
@@ -82,11 +83,11 @@ class Allocation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllocatedClaim:
-    """A claim and what it holds of this driver's devices; other drivers' results are left out.
+    """A claim and its allocations of this driver's devices; other drivers' results are left out.
 
     Attributes:
-        configs: In the order of precedence, the lowest first: of the class, then of the claim.
-        pods: Those that the claim is reserved for.
+        configs: In order of precedence, the lowest first: the class's, then the claim's.
+        pods: Pods that the claim is reserved for.
     """
 
     ref: ClaimRef
@@ -97,15 +98,15 @@ class AllocatedClaim:
 
 
 def is_uid(text: str) -> bool:
-    """Whether it can be a claim's UID, and be part of a file's name."""
+    """Return True if the text can be a claim's UID and part of a file name."""
     return _UID.fullmatch(text) is not None
 
 
 def checked_uid(ref: ClaimRef) -> ClaimRef:
-    """The reference, its UID known to be fit for file names; all that unpreparing goes by.
+    """Return the reference if its UID is safe in file names; unprepare uses nothing but the UID.
 
     Raises:
-        ClaimError: The UID holds anything but letters, digits and dashes, or is too long.
+        ClaimError: The UID has characters other than letters, digits and dashes, or is too long.
     """
     if not is_uid(ref.uid):
         raise ClaimError(
@@ -116,10 +117,10 @@ def checked_uid(ref: ClaimRef) -> ClaimRef:
 
 
 def checked_ref(ref: ClaimRef) -> ClaimRef:
-    """The reference, all of it known to be fit for file names and for paths of the API.
+    """Return the reference if all of it is safe in file names and in API paths.
 
     Raises:
-        ClaimError: It is no name that the API server would have accepted.
+        ClaimError: UID, namespace or name is not one that the API server would have accepted.
     """
     checked_uid(ref)
     _check_name(ref, "namespace", ref.namespace, name_rules.label)
@@ -130,10 +131,10 @@ def checked_ref(ref: ClaimRef) -> ClaimRef:
 def _check_name(
     ref: ClaimRef, what: str, name: object, rule: Callable[[str, object], Iterator[FieldError]]
 ) -> None:
-    # JSON can hold halves of characters, which no rule on bytes could be asked about.
+    # JSON strings can hold lone surrogates, which the rules cannot encode as bytes.
     if not isinstance(name, str) or not name.isascii() or not name or any(rule("", name)):
         raise ClaimError(
-            f"claim {_shown(ref)}: {what}: found {str(name)[:80]!a}, expected one of Kubernetes"
+            f"claim {_shown(ref)}: {what}: found {str(name)[:80]!a}, expected a Kubernetes name"
         )
 
 
@@ -142,17 +143,17 @@ def _shown(ref: ClaimRef) -> str:
 
 
 def allocated(ref: ClaimRef, stored: Mapping[str, Any]) -> AllocatedClaim:
-    """The allocation in a stored ResourceClaim.
+    """Read the allocation of a stored ResourceClaim.
 
     Raises:
-        ClaimError: It is another claim of the same name, has no allocation, an amount in it is
-            no quantity, or it is no ResourceClaim at all.
+        ClaimError: It is another claim with the same name, it has no allocation, an amount in it
+            is not a quantity, or the object is not a ResourceClaim.
     """
     try:
         return _allocated(ref, stored)
     except (KeyError, TypeError, AttributeError) as error:
         raise ClaimError(
-            f"claim {ref}: found no ResourceClaim: {error!r}"[:_LONGEST_TEXT]
+            f"claim {ref}: found a malformed ResourceClaim: {error!r}"[:_LONGEST_TEXT]
         ) from error
 
 
@@ -189,7 +190,7 @@ def _allocated(ref: ClaimRef, stored: Mapping[str, Any]) -> AllocatedClaim:
 
 
 def _pod(ref: ClaimRef, name: object, uid: object) -> PodRef:
-    """The pod, whose name becomes part of a folder's."""
+    """Return the pod after checking its name, which becomes part of a folder name."""
     _check_name(ref, "reservedFor", name, name_rules.subdomain)
     return PodRef(namespace=ref.namespace, name=str(name), uid=str(uid))
 
@@ -212,7 +213,7 @@ def _allocation(ref: ClaimRef, result: Mapping[str, Any]) -> Allocation:
         for name, text in (result.get("consumedCapacity") or {}).items()
     }
     request, _, subrequest = result["request"].partition("/")
-    # Both become part of names of CDI devices and variables.
+    # Request and share ID become part of the names of CDI devices and variables.
     _check_name(ref, "request", request, name_rules.label)
     share_id = result.get("shareID")
     if share_id is not None and (not isinstance(share_id, str) or not _UID.fullmatch(share_id)):

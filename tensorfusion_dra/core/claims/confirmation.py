@@ -1,14 +1,17 @@
-"""Whether a record is of the allocation that its claim has at the API server.
+"""Comparison of a record with the allocation that its claim has at the API server.
 
-A claim keeps its UID while it is deallocated and allocated again, so the UID alone does not tell.
-Which record the kubelet's repeated call is answered from, and which record is freed, follows from
-two questions:
+A claim keeps its UID when it is deallocated and allocated again, so the UID does not identify an
+allocation. Two questions decide what happens to a record:
 
-- Is the record of this very allocation (``is_of``)? Only then it answers a call.
-- Does the claim hold nothing of this node any more (``why_gone``)? Only then it is freed. A claim
-  that is allocated here anew is not gone: as long as the kubelet has not asked again, a container
-  may run with the recorded share. Example: a pod was deleted by force, its claim went to another
-  pod of this node, and the kubelet, which took the claim for prepared, gave it the old devices.
+- Does the record describe the claim's present allocation (``is_of``)? Only then the driver answers
+  the kubelet's repeated call from the record.
+- Has the claim no device of this node any more (``why_gone``)? Only then the driver frees the
+  record.
+
+A claim that was allocated on this node again is not gone: until the kubelet calls again, a
+container may run with the recorded share. Example: a pod is force-deleted, and its claim goes to
+another pod on this node. The kubelet, which considers the claim prepared, gives that pod the old
+devices.
 """
 
 from collections import Counter
@@ -25,10 +28,10 @@ Json = Mapping[str, Any]
 
 
 def is_of(record: PreparedClaim, claim: AllocatedClaim) -> bool:
-    """Whether a record is of the claim's present allocation.
+    """Return True if a record describes the claim's present allocation.
 
-    The scheduler makes a new ID for every share, so equal share IDs mean the same allocation. A
-    device that is given alone has no share ID, and a claim can get the same device twice. Then the
+    The scheduler generates a new ID for every share, so equal share IDs mean the same allocation.
+    An exclusive allocation has no share ID, and a claim can get the same device twice. Then the
     pods decide: a claim is deallocated only when no pod is left in reservedFor, so a recorded pod
     that is still there proves that the allocation is the same.
     """
@@ -45,24 +48,26 @@ def is_of(record: PreparedClaim, claim: AllocatedClaim) -> bool:
     return record.pods == claim.pods or bool({*record.pods} & {*claim.pods})
 
 
-def why_gone(held: PreparedClaim | ClaimRef, stored: Json) -> str:
-    """Why the claim holds nothing of this node any more; "" if it does.
+def why_gone(recorded: PreparedClaim | ClaimRef, stored: Json) -> str:
+    """Return why the claim has no device of this node any more; "" if it has one.
 
     Args:
-        held: The record; or the claim alone, if nothing but its existence is known.
-        stored: The ResourceClaim of its namespace and name.
+        recorded: The record; or the reference, if nothing but the claim's existence is known.
+            Then a device of this driver on any node counts.
+        stored: The ResourceClaim with its namespace and name.
 
     Raises:
-        RetryableError: That is no ResourceClaim.
+        RetryableError: `stored` is not a ResourceClaim.
     """
-    ref = held.ref if isinstance(held, PreparedClaim) else held
+    ref = recorded.ref if isinstance(recorded, PreparedClaim) else recorded
     try:
-        return _why_gone(held, ref, stored)
+        return _why_gone(recorded, ref, stored)
     except (KeyError, TypeError, AttributeError) as error:
-        raise RetryableError(f"claim {ref}: found no ResourceClaim: {error!r}"[:500]) from error
+        text = f"claim {ref}: found a malformed ResourceClaim: {error!r}"
+        raise RetryableError(text[:500]) from error
 
 
-def _why_gone(held: PreparedClaim | ClaimRef, ref: ClaimRef, stored: Json) -> str:
+def _why_gone(recorded: PreparedClaim | ClaimRef, ref: ClaimRef, stored: Json) -> str:
     uid = (stored.get("metadata") or {}).get("uid")
     if not isinstance(uid, str):
         raise RetryableError(f"claim {ref}: found an answer without a UID")
@@ -75,8 +80,8 @@ def _why_gone(held: PreparedClaim | ClaimRef, ref: ClaimRef, stored: Json) -> st
     pools = {str(each.get("pool")) for each in results if each.get("driver") == names.DRIVER}
     if not pools:
         return "allocated without a device of this driver"
-    if isinstance(held, PreparedClaim):
-        here = {devices.node_name(share.pool) for share in held.shares}
+    if isinstance(recorded, PreparedClaim):
+        here = {devices.node_name(share.pool) for share in recorded.shares}
         if not here & {devices.node_name(pool) for pool in pools}:
             return f"allocated from {', '.join(sorted(pools))}, not on this node"
     return ""

@@ -1,4 +1,4 @@
-"""What a claim's status tells of our devices in it (AllocatedDeviceStatus, KEP-4817)."""
+"""Status of this driver's devices in a claim (AllocatedDeviceStatus, KEP-4817)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -24,11 +24,11 @@ Entry = dict[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Readiness:
-    """Whether a device works, and since when it does or does not.
+    """State of a device for one claim: ready or not, and since when.
 
     Attributes:
-        since: Aware of its time zone.
-        sickness: None if it works.
+        since: Time since when it has been ready or not; timezone-aware.
+        sickness: None if the device is healthy.
         trouble: Why the claim's limits cannot be enforced on it; "" if they are.
     """
 
@@ -38,27 +38,28 @@ class Readiness:
 
     @property
     def is_ready(self) -> bool:
-        """The device works, and the claim's limits are enforced."""
+        """True if the device is healthy and the claim's limits are enforced."""
         return self.sickness is None and not self.trouble
 
 
 def status(claim: PreparedClaim, readiness: Mapping[str, Readiness]) -> list[Entry]:
-    """The entries of ``status.devices`` for the claim's devices, one for each.
+    """Return the entries of ``status.devices`` for the claim's devices, one for each.
 
-    A claim may have admin access to one device by several requests. The API server tells entries
-    apart by driver, pool, device and share ID, so those have one entry in common; a share of the
-    device beside them, which has limits, is told in their place.
+    A claim may have admin access to one device by several requests. The API server identifies an
+    entry by driver, pool, device and share ID, so these requests have one entry in common. If
+    another allocation of the claim has the same key, the entry describes that one, because it has
+    limits.
 
     Args:
-        claim: As it is prepared now.
-        readiness: Of each of its devices, by name.
+        claim: The claim as it is prepared now.
+        readiness: By device name; one for each of the claim's devices.
     """
-    told: dict[tuple[str, str, str | None], PreparedShare] = {}
+    by_key: dict[tuple[str, str, str | None], PreparedShare] = {}
     for share in claim.shares:
         key = (share.pool, share.device, share.share_id)
-        if key not in told or told[key].admin_access:
-            told[key] = share
-    return [_entry(share, readiness[share.device]) for share in told.values()]
+        if key not in by_key or by_key[key].admin_access:
+            by_key[key] = share
+    return [_entry(share, readiness[share.device]) for share in by_key.values()]
 
 
 def _entry(share: PreparedShare, readiness: Readiness) -> Entry:
@@ -96,19 +97,19 @@ def _entry(share: PreparedShare, readiness: Readiness) -> Entry:
 def _data(share: PreparedShare) -> dict[str, Any]:
     if share.admin_access:
         return {"uuid": share.gpu_uuid, "adminAccess": True}
-    told: dict[str, Any] = {
+    data: dict[str, Any] = {
         "uuid": share.gpu_uuid,
         "isolation": share.isolation.value,
         "qos": share.qos.value,
         "consumed": {name: str(amount) for name, amount in share.consumed.items()},
     }
     if share.limit is not None:
-        told["limits"] = {**share.limit.as_json(), "clamped": share.clamped}
+        data["limits"] = {**share.limit.as_json(), "clamped": share.clamped}
         if share.memory_clamped:
-            told["limits"]["wantedVramBytes"] = share.wanted_vram_bytes
+            data["limits"]["wantedVramBytes"] = share.wanted_vram_bytes
         if share.compute_clamped:
-            told["limits"]["wantedSmPercent"] = share.wanted_sm_percent
-    return told
+            data["limits"]["wantedSmPercent"] = share.wanted_sm_percent
+    return data
 
 
 def _message(share: PreparedShare) -> str:
@@ -116,15 +117,18 @@ def _message(share: PreparedShare) -> str:
         return f"{share.gpu_uuid}: admin access, no limits"
     if share.limit is None:
         return f"{share.gpu_uuid}: no limits, isolation {share.isolation.value}"
-    told = f"{share.gpu_uuid}: {_limits(share.limit)}, isolation {share.isolation.value}"
+    text = f"{share.gpu_uuid}: {_limits(share.limit)}, isolation {share.isolation.value}"
     if not share.clamped:
-        return told
+        return text
     wanted = []
     if share.compute_clamped:
         wanted.append(f"{share.wanted_sm_percent}% of compute")
     if share.memory_clamped:
         wanted.append(f"{Quantity.of_bytes(share.wanted_vram_bytes)} of memory")
-    return f"{told}; {' and '.join(wanted)} were wanted, other tenants' requests leave less"
+    return (
+        f"{text}; clamped from {' and '.join(wanted)}: "
+        "the card and its other tenants' requests leave less"
+    )
 
 
 def _limits(limit: Limit) -> str:

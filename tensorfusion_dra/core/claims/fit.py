@@ -1,7 +1,25 @@
-"""The last check before a device is handed out: does this claim's share fit beside the others?
+"""The last check before a device is handed out: a claim has to fit beside the recorded claims.
 
 The scheduler decides first. But two claims can reach a node with the same share (a force-deleted
-pod, an older scheduler, a hand-written status), and here is the last place to notice.
+pod, an older scheduler, a hand-written status), and this is the last place to notice.
+
+fit() checks every allocation of the claim. If one of them fails, the whole claim is refused.
+
+1. Its pool and device are this node's.
+2. Its consumed amounts are complete and not below the minimum. An exclusive allocation consumes
+   the whole device.
+3. Its limits are at least what it consumes (see limits.py).
+4. If a tenant chose its isolation, the tenant may do so (see isolation.py).
+5. Its amounts fit into the device beside the other shares, including those that come earlier in
+   the same claim.
+6. Its isolation is compatible with that of the other shares, and the claim has a single mode.
+
+A claim that fits becomes a record with its device nodes and limits. Its request may take back what
+was lent to other claims (see tenancy.py), so the result includes their changed records.
+
+Example: on a card with 80Gi, claim A requests 20Gi with a limit of 60Gi. Claim B requests 30Gi and
+fits, because 20Gi + 30Gi is at most 80Gi. The result is B's record with a limit of 30Gi and A's
+record with a limit of 50Gi. A claim C for 31Gi is then refused.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,17 +41,17 @@ from tensorfusion_dra.core.kubernetes.quantity import MIB, NANO, Quantity
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeOffer:
-    """What this node can give.
+    """Devices and rules of this node, for the check of one claim.
 
     Attributes:
         pool: The node's resource pool.
         devices: By name.
-        access: By device name, for the devices that are asked for.
-        shared_access: What a container with any of them takes once.
-        enforcer: The name of what enforces limits.
-        enforces_hard: Whether it brings a limiter for hard isolation.
-        rules: For limits above requests.
-        boot_id: Of this boot.
+        access: By device name, for the requested devices.
+        shared_access: Access that a container with any of them needs once.
+        enforcer: Name of the node's enforcer.
+        enforces_hard: True if the enforcer brings a limiter for hard isolation.
+        rules: Rules for limits above requests.
+        boot_id: ID of this boot.
     """
 
     pool: str
@@ -48,7 +66,7 @@ class NodeOffer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fit:
-    """A claim that fits, and what that changes for others.
+    """A claim that fits, and the records of other claims that change with it.
 
     Attributes:
         claim: The claim's record.
@@ -63,23 +81,24 @@ def fit(
     claim: AllocatedClaim,
     policies: Sequence[SharePolicy],
     offer: NodeOffer,
-    held: Iterable[PreparedClaim],
+    existing: Iterable[PreparedClaim],
 ) -> Fit:
-    """The record of a claim that fits.
+    """Return the record of a claim that fits.
 
     Args:
-        claim: What the scheduler gave.
+        claim: The allocated claim.
         policies: One for each of its allocations.
-        offer: What this node can give.
-        held: Claims that hold shares of the claim's devices.
+        offer: This node.
+        existing: Recorded claims with shares of the claim's devices. A record of the claim itself
+            is ignored.
 
     Raises:
-        ClaimError: A device is not this node's, an amount is missing or too small, the shares of
-            a device would exceed it, a tenant chose an isolation that is not its to choose, or
-            the device's tenants would not be isolated alike. Nothing of the claim is admitted
-            then.
+        ClaimError: A device is not this node's, an amount is missing or too small, a limit is
+            below its request, the shares of a device would exceed it, a tenant chose an isolation
+            that it may not choose, or the device's tenants would have incompatible isolation.
+            Then no part of the claim is admitted.
     """
-    others = [other for other in held if other.ref.uid != claim.ref.uid]
+    others = [other for other in existing if other.ref.uid != claim.ref.uid]
     shares: list[PreparedShare] = []
     for allocation, policy in zip(claim.allocations, policies, strict=True):
         device = _local_device(claim.ref, allocation, offer)
@@ -164,10 +183,10 @@ def _share(
 
 
 def _consumed(ref: ClaimRef, allocation: Allocation, device: Device) -> Mapping[str, Quantity]:
-    """What the share takes of every capacity of the device.
+    """Return what the share consumes of every capacity of the device.
 
-    Without a share ID the device is given alone, and so is all of it: an API server with
-    DRAConsumableCapacity off allocates like that, whatever we publish.
+    An allocation without a share ID is exclusive and consumes the whole device: an API server with
+    DRAConsumableCapacity off allocates in this way, whatever the driver publishes.
     """
     subject = f"claim {ref}: {device.name}"
     if allocation.share_id is None:
@@ -178,14 +197,14 @@ def _consumed(ref: ClaimRef, allocation: Allocation, device: Device) -> Mapping[
     for name, entry in device.capacity.items():
         if name not in allocation.consumed and name not in capacity.VIRTUAL:
             raise ClaimError(f"{subject}: {name}: found no consumed capacity, expected one")
-        # What the pool of today calls the amount that was allocated, maybe before it oversubscribed
-        # or before it ceased to.
+        # The amount may be from before the pool started or stopped oversubscribing, and so named
+        # differently from the capacity that it counts against today.
         amount = capacity.counted(allocation.consumed, name, device.capacity)
         if capacity.is_outgrown(allocation.consumed, name, device.capacity) or _is_reserve(
             name, amount, device
         ):
             amount = min(amount, entry.value)
-        # Less than the minimum could become a limit of 0, which a limiter takes for none.
+        # An amount below the minimum could become a limit of 0, which a limiter takes for no limit.
         if amount < entry.minimum:
             raise ClaimError(
                 f"{subject}: {name}: found {amount}, expected at least {entry.minimum}"
@@ -195,9 +214,10 @@ def _consumed(ref: ClaimRef, allocation: Allocation, device: Device) -> Mapping[
 
 
 def _is_reserve(name: str, amount: Quantity, device: Device) -> bool:
-    """Whether an amount of memory is over the device by no more than what its driver keeps.
+    """Return True if an amount of memory exceeds the device by no more than the reserved part.
 
-    It was allocated by a slice of an earlier release, which published that part as well.
+    Such an amount was allocated from a slice of an earlier release, which published the memory
+    that the NVIDIA driver reserves as well.
     """
     if name not in (names.CAPACITY_VRAM, names.CAPACITY_VIRTUAL_VRAM):
         return False
@@ -213,20 +233,24 @@ def _check_fits(
 ) -> None:
     if share.admin_access:
         return
-    consuming = [(other, held) for other, held in tenants if not held.admin_access]
-    for other, held in consuming:
-        if share.exclusive or held.exclusive:
-            raise ClaimError(f"claim {ref}: {device.name} is given alone, but {other} has it")
-        if share.share_id == held.share_id:
+    consuming = [(other, existing) for other, existing in tenants if not existing.admin_access]
+    for other, existing in consuming:
+        if share.exclusive or existing.exclusive:
             raise ClaimError(
-                f"claim {ref}: {device.name}: share {share.share_id} is held by {other}"
+                f"claim {ref}: {device.name}: found {other} on the device, expected no other claim "
+                "beside an exclusive allocation"
+            )
+        if share.share_id == existing.share_id:
+            raise ClaimError(
+                f"claim {ref}: {device.name}: found share {share.share_id} in use by {other}, "
+                "expected a share of its own"
             )
     for name, entry in device.capacity.items():
-        counted = (capacity.counted(held.consumed, name, device.capacity) for _, held in consuming)
+        counted = (capacity.counted(each.consumed, name, device.capacity) for _, each in consuming)
         taken = sum((amount.nano for amount in counted), start=0)
         total = taken + share.consumed[name].nano
         if total > entry.value.nano:
             raise ClaimError(
-                f"claim {ref}: {device.name}: {name}: {share.consumed[name]} beside "
-                f"{Quantity(taken, entry.value.family)} held is over {entry.value}"
+                f"claim {ref}: {device.name}: {name}: found {share.consumed[name]} in addition to "
+                f"{Quantity(taken, entry.value.family)} in use, expected at most {entry.value}"
             )

@@ -1,17 +1,18 @@
-"""Which isolation a tenant may choose, and which isolations one card can hold.
+"""Isolation rules: which modes a tenant may choose, and which modes one card can hold.
 
-`isolation` decides whether limits are enforced, and a card holds one isolation at a time. So a
-tenant's choice could take the limits off its own container, or make the claims of others fail:
+`isolation` decides whether limits are enforced, and a card holds one isolation mode at a time. So
+a tenant's choice could remove the limits of its own container, or make other tenants' claims fail:
 
-- `soft` is open to everybody.
-- `hard` means that the limiter in the container takes its limits from the environment. It is open
-  to everybody where the node's enforcer has such a limiter. Elsewhere the image has to bring one,
-  and whether it does, only an administrator can know.
+- `soft` is open to every tenant.
+- `hard` means that the limiter in the container reads its limits from the environment. It is open
+  to every tenant if the node's enforcer brings such a limiter. Otherwise the image has to bring
+  one, and only an administrator can know whether it does.
 - `shared` means no limits at all. It is open to a tenant whose claim takes the whole card, because
-  nobody else can have a claim on that card meanwhile.
+  then no other tenant can have a claim on that card.
 
-What an administrator says holds without these conditions: a DeviceClass's parameters, the node's
-settings, its GPUPool. A tenant is whoever writes claims, templates, pods and their annotations.
+A tenant is anyone who writes claims, templates, pods and their annotations. An administrator's
+choice (a DeviceClass's parameters, the node's settings, its GPUPool) needs none of these
+conditions.
 
 Example: with Tensor Fusion's limiter, a pod annotated `isolation: hard` is refused, and one whose
 claim names a DeviceClass with `isolation: hard` runs.
@@ -48,17 +49,17 @@ def check_choice(
     device: Mapping[str, Capacity],
     enforces_hard: bool,
 ) -> None:
-    """Refuse an isolation that a tenant chose and may not choose.
+    """Refuse a tenant's choice of isolation that is reserved for administrators.
 
     Args:
         subject: Claim and device, for errors.
-        isolation: What the tenant chose.
-        consumed: What the share consumes, by capacity.
+        isolation: The tenant's choice.
+        consumed: Amounts that the share consumes, by capacity.
         device: The card's capacities.
-        enforces_hard: Whether the node's enforcer brings a limiter for hard isolation.
+        enforces_hard: True if the node's enforcer brings a limiter for hard isolation.
 
     Raises:
-        ClaimError: The choice would take limits off, or keep others off the card.
+        ClaimError: The choice would remove limits, or keep other tenants off the card.
     """
     if isolation is Isolation.HARD and not enforces_hard:
         text = f"isolation hard: found no limiter for it on this node, expected {HARD_NEEDS}"
@@ -72,12 +73,12 @@ def check_choice(
 
 
 def check_one(ref: ClaimRef, shares: Sequence[PreparedShare]) -> None:
-    """Refuse a claim of several isolations.
+    """Refuse a claim with several isolation modes.
 
     A container may use all requests of a claim, and has one environment for all its cards.
 
     Raises:
-        ClaimError: Its shares differ.
+        ClaimError: The claim's shares have different modes.
     """
     modes = {share.isolation.value for share in shares if not share.admin_access}
     if len(modes) > 1:
@@ -91,39 +92,39 @@ def check_beside(
     *,
     fixed: AbstractSet[Isolation],
 ) -> None:
-    """Refuse a share whose isolation cannot hold beside that of the card's tenants.
+    """Refuse a share whose isolation is incompatible with that of the card's other tenants.
 
-    Without limits a card has one tenant. With limits its tenants have the same isolation, as in
-    Tensor Fusion, unless the enforcer does the same for both: then `soft` and `hard` share a
-    card, and a tenant that chooses one of them keeps nobody off.
+    A card in `shared` isolation has one tenant. Otherwise all tenants of a card have the same mode,
+    as in Tensor Fusion, unless the enforcer treats `soft` and `hard` alike. Then both can share a
+    card, and a tenant that chooses one of them does not keep the other off.
 
     Args:
         tenants: The card's other shares, with their claims.
-        fixed: Isolations in which limits are set once, by the environment.
+        fixed: Modes in which limits are set once, by the environment.
 
     Raises:
-        ClaimError: The share's isolation and a tenant's exclude each other.
+        ClaimError: The share's isolation and that of another tenant exclude each other.
     """
     if share.admin_access:
         return
-    for other, held in tenants:
-        if held.admin_access:
+    for other, existing in tenants:
+        if existing.admin_access:
             continue
-        modes = {share.isolation, held.isolation}
+        modes = {share.isolation, existing.isolation}
         if Isolation.SHARED in modes:
             raise ClaimError(
-                f"claim {ref}: {share.device}: isolation {share.isolation}: {other} has the card "
-                f"in isolation {held.isolation}, expected no other tenant"
+                f"claim {ref}: {share.device}: isolation {share.isolation}: found {other} on the "
+                f"card in isolation {existing.isolation}, expected no other tenant"
             )
         if len(modes) > 1 and not modes <= fixed:
             raise ClaimError(
                 f"claim {ref}: {share.device}: isolation {share.isolation}: found the card in "
-                f"{held.isolation} by {other}, expected the same"
+                f"isolation {existing.isolation} by {other}, expected the same"
             )
 
 
 def _is_whole(consumed: Mapping[str, Quantity], device: Mapping[str, Capacity]) -> bool:
-    """Whether nothing is left of what tenants divide."""
+    """Return True if the share consumes everything that tenants of the device divide."""
     return all(
         capacity.taken(consumed, name) >= capacity.in_force(device, name).value
         for name in (names.CAPACITY_TFLOPS, names.CAPACITY_VRAM)

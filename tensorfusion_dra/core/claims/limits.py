@@ -1,4 +1,4 @@
-"""How much of a card a container may use, and how tenants divide what nobody reserved."""
+"""Limits: how much of a card a container may use, and how tenants divide unreserved amounts."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,36 +14,36 @@ from tensorfusion_dra.core.kubernetes.quantity import Quantity
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limit:
-    """The part of one card that is enforced while the container runs.
+    """The part of one card that a container may use while it runs.
 
     Attributes:
-        sm_percent: Of the card's compute, 1 to 100.
-        vram_bytes: Device memory.
+        sm_percent: Percent of the card's compute, 1 to 100.
+        vram_bytes: Device memory, in bytes.
     """
 
     sm_percent: int
     vram_bytes: int
 
     def as_json(self) -> dict[str, int]:
-        """The limit as the ledger keeps it."""
+        """Return the limit as JSON, for the ledger."""
         return {"smPercent": self.sm_percent, "vramBytes": self.vram_bytes}
 
     @classmethod
     def from_json(cls, kept: Mapping[str, Any]) -> "Limit":
-        """The limit that as_json wrote."""
+        """Return the limit that as_json() wrote."""
         return cls(sm_percent=kept["smPercent"], vram_bytes=kept["vramBytes"])
 
 
 def wanted(subject: str, gpu: Gpu, consumed: Mapping[str, Quantity], policy: SharePolicy) -> Limit:
-    """The limit that a share asks for: what its terms say, else what it consumes.
+    """Return the limit that a share wants: the limit of its policy, else what it consumes.
 
-    Compute above the card is all of it. Both may be more than is left: see granted().
+    Compute is capped at the whole card. Both amounts may be more than is left: see granted().
 
     Args:
         subject: Claim and device, for errors.
         gpu: The card.
-        consumed: What the share consumes, by capacity.
-        terms: What holds for it.
+        consumed: Amounts that the share consumes, by capacity.
+        policy: The share's policy.
 
     Raises:
         ClaimError: A limit is below what the share consumes.
@@ -64,20 +64,22 @@ def wanted(subject: str, gpu: Gpu, consumed: Mapping[str, Quantity], policy: Sha
     )
 
 
-def granted(total: int, asked: Sequence[tuple[int, int]]) -> list[int]:
-    """The limits that tenants of one card get of one amount, in the order in which they came.
+def granted(total: int, demands: Sequence[tuple[int, int]]) -> list[int]:
+    """Return the limits of a card's tenants, who are in the order in which they came.
 
-    Each gets its request, which is reserved for it. What is left is granted to those who want
-    more, first come first served. So the limits add up to no more than the card has, and a
-    later tenant's request takes back what an earlier one had beyond its own.
+    Each tenant gets its request, which is reserved for it. The rest is lent to tenants that want
+    more, first come, first served. So the limits add up to no more than the card has, and a later
+    tenant's request takes back what was lent to an earlier one.
+
+    Example: granted(80, [(20, 60), (30, 30)]) returns [50, 30].
 
     Args:
-        total: What the card hands out: bytes of memory, or percent of its compute.
-        asked: Request and wanted limit of each tenant, in the same unit.
+        total: Amount of the card that tenants divide: bytes of memory, or percent of its compute.
+        demands: Request and wanted limit of each tenant, in the same unit.
     """
-    spare = total - sum(request for request, _ in asked)
+    spare = total - sum(request for request, _ in demands)
     limits = []
-    for request, limit in asked:
+    for request, limit in demands:
         extra = max(0, min(limit - request, spare))
         spare -= extra
         limits.append(request + extra)
@@ -85,10 +87,10 @@ def granted(total: int, asked: Sequence[tuple[int, int]]) -> list[int]:
 
 
 def by_uuid(shares: Iterable[tuple[str, Limit | None]]) -> Mapping[str, Limit]:
-    """The limits of each card; several shares of one card add up.
+    """Return the limits by GPU UUID; several shares of one card add up.
 
     Args:
-        shares: GPU UUID and limit of each; those without a limit are passed over.
+        shares: GPU UUID and limit of each share; shares without a limit are skipped.
     """
     merged: dict[str, Limit] = {}
     for uuid, limit in shares:
@@ -102,6 +104,6 @@ def by_uuid(shares: Iterable[tuple[str, Limit | None]]) -> Mapping[str, Limit]:
 
 
 def percent(tflops: Quantity, gpu: Gpu) -> int:
-    """Compute as a part of the card, rounded up, 1 to 100, as Tensor Fusion's hypervisor does."""
+    """Return compute as a percentage, rounded up, 1 to 100, as Tensor Fusion's hypervisor does."""
     whole = Quantity.milli(gpu.milli_tflops)
     return min(100, max(1, -(-100 * tflops.nano // whole.nano)))

@@ -1,4 +1,4 @@
-"""What a hypervisor on the node reads of a prepared claim: every share with its limits, by UUID."""
+"""Limits document of a prepared claim, for a hypervisor on the node: its shares and limits."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -12,9 +12,9 @@ KIND: Final = "ClaimLimits"
 
 
 def document(claim: PreparedClaim) -> dict[str, Any] | None:
-    """The document; None if the claim holds none of our devices.
+    """Return the claim's document; None if the claim has none of our devices.
 
-    It is written anew whenever a limit changes, and removed with the claim.
+    The document is rewritten whenever a limit changes, and removed with the claim.
     """
     if not claim.shares:
         return None
@@ -37,7 +37,7 @@ def document(claim: PreparedClaim) -> dict[str, Any] | None:
 
 
 def claim_ref(found: object) -> ClaimRef | None:
-    """The claim that such a document is about; None if it is none."""
+    """Return the claim of a limits document; None if the value is not such a document."""
     claim = found.get("claim") if isinstance(found, Mapping) else None
     if not isinstance(claim, Mapping):
         return None
@@ -49,7 +49,7 @@ def claim_ref(found: object) -> ClaimRef | None:
 
 
 def _share(share: PreparedShare) -> dict[str, Any]:
-    told: dict[str, Any] = {
+    entry: dict[str, Any] = {
         "gpuUUID": share.gpu_uuid,
         "request": share.request,
         "shareID": share.share_id,
@@ -59,5 +59,5 @@ def _share(share: PreparedShare) -> dict[str, Any]:
         "consumed": {name: str(amount) for name, amount in share.consumed.items()},
     }
     if share.limit is not None:
-        told["limits"] = {**share.limit.as_json(), "clamped": share.clamped}
-    return told
+        entry["limits"] = {**share.limit.as_json(), "clamped": share.clamped}
+    return entry

@@ -1,4 +1,4 @@
-"""Host paths in a container."""
+"""Mounts of host paths into a container."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -6,14 +6,14 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mount:
-    """A host path in the container, bind-mounted without devices and setuid programs."""
+    """A host path that is bind-mounted into a container, without devices and setuid programs."""
 
     host_path: str
     container_path: str
     read_only: bool = True
 
     def as_cdi(self) -> dict[str, Any]:
-        """The mount of a CDI spec."""
+        """Return the mount as a CDI spec has it."""
         return {
             "hostPath": self.host_path,
             "containerPath": self.container_path,

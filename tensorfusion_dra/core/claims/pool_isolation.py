@@ -1,9 +1,11 @@
-"""Which isolation a GPUPool sets for its nodes (Tensor Fusion's internal/utils/node_isolation.go).
+"""Isolation that a GPUPool sets for its nodes (Tensor Fusion's internal/utils/node_isolation.go).
 
-`spec.nodeManagerConfig.isolationModeRules` are read in order: the first whose label selector
-selects the node says the mode; else `defaultIsolationMode` does. A pool is an administrator's, so
-its word is one: it holds for every share of the node whose class, claim and pod say nothing, in
-place of the node's setting, and a tenant may repeat it.
+`spec.nodeManagerConfig.isolationModeRules` are evaluated in order: the first rule whose label
+selector selects the node sets the mode. If none does, `defaultIsolationMode` sets it.
+
+An administrator writes the pool, so its mode counts as an administrator's choice. It replaces the
+node's setting and applies to every share of the node whose class, claim and pod set no mode. A
+tenant may name the same mode.
 """
 
 from collections.abc import Iterator, Mapping
@@ -21,15 +23,15 @@ _OPERATORS: Final = frozenset({"In", "NotIn", "Exists", "DoesNotExist"})
 
 
 def has_rules(pool: Mapping[str, Any]) -> bool:
-    """Whether the mode depends on the node's labels."""
+    """Return True if the mode depends on the node's labels."""
     return bool(as_list(_config(pool).get("isolationModeRules")))
 
 
 def of_node(pool: Mapping[str, Any], node: NodeLabels) -> Isolation | None:
-    """The isolation that the pool sets for the node; None if it sets none.
+    """Return the isolation that the pool sets for the node; None if it sets none.
 
     Raises:
-        InputError: It sets one that this driver does not have, or a rule cannot be read.
+        InputError: This driver does not have the mode, or a rule is malformed.
     """
     config = _config(pool)
     for index, rule in enumerate(map(as_map, as_list(config.get("isolationModeRules")))):
@@ -41,12 +43,12 @@ def of_node(pool: Mapping[str, Any], node: NodeLabels) -> Isolation | None:
         if matches:
             return _mode(f"{path}.mode", rule.get("mode"))
     default = config.get("defaultIsolationMode")
-    # An empty mode counts as none, as in Tensor Fusion.
+    # An empty mode counts as absent, as in Tensor Fusion.
     return _mode(f"{_PATH}.defaultIsolationMode", default) if default else None
 
 
 def modes(pool: Mapping[str, Any]) -> frozenset[Isolation]:
-    """The isolations that the pool may set for one of its nodes; unknown ones are passed over."""
+    """Return the modes that the pool may set for any of its nodes; unknown modes are skipped."""
     return frozenset(_known(_config(pool)))
 
 
@@ -63,16 +65,18 @@ def _config(pool: Mapping[str, Any]) -> Mapping[str, object]:
 
 def _mode(path: str, found: object) -> Isolation:
     if found not in set(Isolation):
-        expected = share_parameters.choices_told(Isolation, found)
+        expected = share_parameters.expected_choices(Isolation, found)
         raise InputError(f"{path}: found {found!r}, expected {expected}")
     return Isolation(str(found))
 
 
 def _selects(selector: object, node: NodeLabels) -> bool:
-    """Whether a LabelSelector (meta/v1) selects the node: an absent one none, an empty one all.
+    """Return True if a LabelSelector (meta/v1) selects the node.
+
+    An absent selector selects no node, an empty one all.
 
     Raises:
-        InputError: It cannot be read.
+        InputError: The selector is malformed.
     """
     if selector is None:
         return False

@@ -1,4 +1,4 @@
-"""A prepared claim: the ledger's record, from which its CDI spec and its answer follow."""
+"""Prepared claims: the ledger's records, from which CDI specs and answers to the kubelet follow."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -19,23 +19,23 @@ class PreparedShare:
     """One claim's part of one device (consumable capacity, KEP-5075).
 
     Attributes:
-        request: The claim's main request that it serves.
+        request: The claim's main request that the share serves.
         share_id: Set by the scheduler if the device may be allocated more than once; else None.
-        consumed: Amount by capacity that counts against the device: all of it if the device is
-            given alone, nothing for admin access.
-        exclusive: The device is given alone.
-        admin_access: The container sees the whole card, without limits.
-        device_nodes: Paths on the host; none for a simulated card.
-        isolation: How the container is kept apart from the card's other tenants.
-        qos: The level of service that the hypervisor is told.
+        consumed: Amounts by capacity that count against the device: the whole device for an
+            exclusive allocation, empty for admin access.
+        exclusive: True if the device is allocated to this claim exclusively.
+        admin_access: True if the container has the whole card without limits, beside its users.
+        device_nodes: Paths on the host; empty for a simulated card.
+        isolation: Separation of the container from the card's other tenants.
+        qos: Level of service, passed on to the hypervisor.
         toolkit_device: The card's qualified CDI device in the spec of NVIDIA's container toolkit,
-            which brings the driver's libraries; None if the node has none.
-        pci_bus_id: Orders the cards of a container; "" if unknown.
-        wanted_vram_bytes: The memory limit that was asked for; more than the limit's if that was
-            clamped to the card, or to what other tenants left of it.
-        wanted_sm_percent: The compute limit that was asked for, as wanted_vram_bytes; 0 if none.
-        limit: What the container may use; None for admin access, for a card that is shared
-            without limits, and where an administrator turned the limiter off.
+            which brings the driver's libraries; None if the node has no such spec.
+        pci_bus_id: Determines the order of a container's cards; "" if unknown.
+        wanted_vram_bytes: The memory limit that the share wants. It is more than the limit's if
+            that was clamped to the card, or to what other tenants left of it.
+        wanted_sm_percent: The compute limit that the share wants, in the same way; 0 if none.
+        limit: What the container may use; None for admin access, in `shared` isolation, and where
+            an administrator turned the limiter off.
     """
 
     request: str
@@ -57,28 +57,28 @@ class PreparedShare:
 
     @property
     def vram_request_bytes(self) -> int:
-        """What the scheduler reserved; no limit ever goes below it."""
+        """Memory that the scheduler reserved; no limit is ever lower."""
         if not self.consumed:
             return 0
         return capacity.taken(self.consumed, names.CAPACITY_VRAM).ceil()
 
     @property
     def memory_clamped(self) -> bool:
-        """The memory limit is smaller than what was asked for."""
+        """True if the memory limit is smaller than the wanted one."""
         return self.limit is not None and self.limit.vram_bytes < self.wanted_vram_bytes
 
     @property
     def compute_clamped(self) -> bool:
-        """The compute limit is smaller than what was asked for."""
+        """True if the compute limit is smaller than the wanted one."""
         return self.limit is not None and self.limit.sm_percent < self.wanted_sm_percent
 
     @property
     def clamped(self) -> bool:
-        """One of the limits is smaller than what was asked for."""
+        """True if the memory or the compute limit is smaller than the wanted one."""
         return self.memory_clamped or self.compute_clamped
 
     def as_json(self) -> dict[str, Any]:
-        """The share as the ledger keeps it."""
+        """Return the share as JSON, for the ledger."""
         return {
             "request": self.request,
             "pool": self.pool,
@@ -100,7 +100,7 @@ class PreparedShare:
 
     @classmethod
     def from_json(cls, kept: Mapping[str, Any]) -> "PreparedShare":
-        """The share that as_json wrote."""
+        """Return the share that as_json() wrote."""
         limit = None if kept["limit"] is None else Limit.from_json(kept["limit"])
         return cls(
             request=kept["request"],
@@ -118,7 +118,7 @@ class PreparedShare:
             pci_bus_id=kept["pciBusID"],
             wanted_vram_bytes=kept["wantedVramBytes"],
             limit=limit,
-            # Before compute was divided as memory is, every share got what it asked for.
+            # Records from before compute was lent lack it: then every share got what it wanted.
             wanted_sm_percent=kept.get("wantedSmPercent", limit.sm_percent if limit else 0),
         )
 
@@ -128,14 +128,14 @@ class PreparedClaim:
     """A claim that this node has prepared.
 
     Attributes:
-        sequence: Grows with every claim on the same cards: who came first is served first.
-        pods: Those that the claim was reserved for when it was prepared.
+        sequence: Increases with every claim on the same cards; the lowest one borrows first.
+        pods: Pods that the claim was reserved for when it was prepared.
         common_nodes: Device nodes that every container with a card needs, such as
             /dev/nvidiactl; paths on the host.
-        driver_mounts: Libraries of the driver, where no toolkit brings them.
-        enforcer: The name of what enforces its limits.
-        boot_id: The boot in which device nodes and mounts were last as they are here; in another
-            one they may be another card's.
+        driver_mounts: Driver libraries; empty where NVIDIA's container toolkit mounts them.
+        enforcer: Name of the enforcer of its limits.
+        boot_id: ID of the last boot in which these device nodes and mounts were right. In another
+            boot they may belong to another card.
     """
 
     ref: ClaimRef
@@ -148,7 +148,7 @@ class PreparedClaim:
     boot_id: str = ""
 
     def as_json(self) -> dict[str, Any]:
-        """The claim as the ledger keeps it."""
+        """Return the claim as JSON, for the ledger."""
         return {
             "namespace": self.ref.namespace,
             "name": self.ref.name,
@@ -164,7 +164,7 @@ class PreparedClaim:
 
     @classmethod
     def from_json(cls, kept: Mapping[str, Any]) -> "PreparedClaim":
-        """The claim that as_json wrote."""
+        """Return the claim that as_json() wrote."""
         return cls(
             ref=ClaimRef(namespace=kept["namespace"], name=kept["name"], uid=kept["uid"]),
             shares=tuple(PreparedShare.from_json(share) for share in kept["shares"]),
@@ -173,6 +173,6 @@ class PreparedClaim:
             common_nodes=tuple(kept["commonNodes"]),
             driver_mounts=tuple(Mount(**mount) for mount in kept["driverMounts"]),
             enforcer=kept["enforcer"],
-            # Records of ledger version 1 have none.
+            # Records of ledger version 1 lack it.
             boot_id=kept.get("bootID", ""),
         )

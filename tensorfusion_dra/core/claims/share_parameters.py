@@ -1,6 +1,6 @@
-"""GpuShare: what a claim or its class says of a share beyond how much it consumes.
+"""GpuShare: parameters of a share beyond the amounts that it consumes.
 
-The object stands in a claim's, template's or class's ``config[].opaque.parameters``:
+The object is ``config[].opaque.parameters`` of a claim, claim template or DeviceClass:
 
     apiVersion: tensor-fusion.ai/v1alpha1
     kind: GpuShare
@@ -11,7 +11,7 @@ The object stands in a claim's, template's or class's ``config[].opaque.paramete
     limiter: true
     overridable: false
 
-In a claim, isolation `hard` and `shared` are taken under conditions: see core.claims.isolation.
+In a claim, isolation `hard` and `shared` are subject to conditions: see core.claims.isolation.
 """
 
 from collections.abc import Iterable, Mapping
@@ -29,7 +29,7 @@ KIND: Final = "GpuShare"
 
 
 _PARTITIONED: Final = "partitioned"
-"""Tensor Fusion's fourth mode: a card is divided by its own hardware (MIG)."""
+"""Tensor Fusion's fourth mode: the card's own hardware divides it (MIG)."""
 _NOT_PARTITIONED: Final = (
     " (cards are not partitioned by this driver: soft divides a card by limits, shared gives whole "
     "cards, and MIG devices come from NVIDIA's own driver for Kubernetes)"
@@ -37,10 +37,10 @@ _NOT_PARTITIONED: Final = (
 
 
 class ParameterError(DriverError):
-    """Parameters are malformed; the text names every error with its path.
+    """Parameters are malformed; the text lists every error with its path.
 
     Attributes:
-        errors: Each of them alone.
+        errors: One text for each error.
     """
 
     def __init__(self, errors: Iterable[str]) -> None:
@@ -51,19 +51,19 @@ class ParameterError(DriverError):
 Choice = TypeVar("Choice", bound=StrEnum)
 
 
-def choices_told(choices: type[StrEnum], found: object) -> str:
-    """What is expected in place of a value that is none of the choices, for errors."""
-    told = "one of " + ", ".join(choices)
-    return told + _NOT_PARTITIONED if choices is Isolation and found == _PARTITIONED else told
+def expected_choices(choices: type[StrEnum], found: object) -> str:
+    """Return the choices for the error about a value that is none of them."""
+    text = "one of " + ", ".join(choices)
+    return text + _NOT_PARTITIONED if choices is Isolation and found == _PARTITIONED else text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShareParameters:
-    """What is asked for a share; None wherever nothing is said.
+    """Parameters of a share; each is None if it is not set.
 
     Attributes:
-        limiter: False lets the container run without a limiter.
-        overridable: False keeps what the class says, whatever the claim says.
+        limiter: False runs the container without a limiter.
+        overridable: False gives the class's parameters precedence over the claim's.
     """
 
     tflops_limit: Quantity | None = None
@@ -74,20 +74,20 @@ class ShareParameters:
     overridable: bool | None = None
 
     def over(self, lower: "ShareParameters") -> "ShareParameters":
-        """These parameters, and the lower ones wherever these say nothing."""
-        said = {f.name: getattr(self, f.name) for f in fields(self)}
-        return replace(lower, **{name: value for name, value in said.items() if value is not None})
+        """Return these parameters, with the lower ones in place of those that are not set."""
+        own = {f.name: getattr(self, f.name) for f in fields(self)}
+        return replace(lower, **{name: value for name, value in own.items() if value is not None})
 
 
 def parse(found: Any, *, trusted: bool) -> ShareParameters:
-    """The parameters in an opaque configuration.
+    """Parse the parameters of an opaque configuration.
 
     Args:
         found: The decoded JSON value.
-        trusted: It comes from a DeviceClass and may hold what only an administrator may say.
+        trusted: True if it comes from a DeviceClass, which may set what only an administrator may.
 
     Raises:
-        ParameterError: Names all errors at once.
+        ParameterError: The parameters are malformed; the text lists all errors.
     """
     reader = _Reader()
     top = reader.mapping("", found)
@@ -113,7 +113,7 @@ def parse(found: Any, *, trusted: bool) -> ShareParameters:
 
 
 class _Reader:
-    """Collects every error instead of stopping at the first."""
+    """Reader of fields that collects every error instead of stopping at the first."""
 
     def __init__(self) -> None:
         self.errors: list[str] = []
@@ -152,7 +152,7 @@ class _Reader:
         try:
             return choices(str(found))
         except ValueError:
-            self._wrong(path, found, choices_told(choices, found))
+            self._wrong(path, found, expected_choices(choices, found))
             return None
 
     def boolean(self, path: str, found: object) -> bool | None:

@@ -1,4 +1,20 @@
-"""What holds for a share: put together from class, claim, annotations and the node's defaults."""
+"""The policy of a share: its limits, isolation and QoS, merged from all sources.
+
+Each value comes from the first source that sets it:
+
+1. the claim's parameters (GpuShare);
+2. the DeviceClass's parameters, which come before the claim's if the class says
+   `overridable: false`;
+3. annotations: those of the claim, or those of its pods if the claim has none for shares;
+4. the node's defaults. A limit has no default: None means the amount that the share consumes.
+
+Only a DeviceClass can turn the limiter off.
+
+Example: the class sets a limit of 100 TFLOPS and QoS low, the claim sets QoS high, and a pod's
+annotations set isolation hard and a limit of 9Gi. The share has 100 TFLOPS, 9Gi, QoS high and
+isolation hard. The isolation is the tenant's choice, so fit() checks whether a tenant may choose
+it.
+"""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -14,14 +30,14 @@ from tensorfusion_dra.core.kubernetes.quantity import Quantity
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharePolicy:
-    """What holds for one share.
+    """The merged policy of one share.
 
     Attributes:
-        tflops_limit: None stands for what the share consumes.
-        vram_limit: None stands for what the share consumes.
-        limiter: False only if a DeviceClass says so.
-        isolation_by_tenant: The isolation is the choice of the claim or its pods, and another one
-            than the DeviceClass, or without its word the node, would have set.
+        tflops_limit: None for the amount that the share consumes.
+        vram_limit: None for the amount that the share consumes.
+        limiter: False only if a DeviceClass turns the limiter off.
+        isolation_by_tenant: True if the claim or its pods chose the isolation, and the DeviceClass
+            or, if it sets none, the node's default would have been another one.
     """
 
     isolation: Isolation
@@ -33,10 +49,10 @@ class SharePolicy:
 
 
 def annotated(claim: AllocatedClaim) -> ShareParameters | None:
-    """What the claim's own annotations say; None if they say nothing that concerns a share.
+    """Parse the claim's own annotations; None if it has no annotation for shares.
 
     Raises:
-        ClaimError: They are malformed; all errors at once.
+        ClaimError: Some annotations are malformed; the text lists all errors.
     """
     if not names.SHARE_ANNOTATIONS & claim.annotations.keys():
         return None
@@ -44,51 +60,48 @@ def annotated(claim: AllocatedClaim) -> ShareParameters | None:
 
 
 def of_pods(claim: AllocatedClaim, pods: Mapping[str, Mapping[str, str]]) -> ShareParameters:
-    """What the pods' annotations say: of several pods on one claim, the smallest limits.
+    """Parse the annotations of a claim's pods; of several pods the smallest limits count.
 
     Args:
-        claim: The claim that they are reserved for.
+        claim: The claim that is reserved for the pods.
         pods: Annotations by pod, ``namespace/name``.
 
     Raises:
-        ClaimError: Some are malformed; all errors of a pod at once.
+        ClaimError: A pod's annotations are malformed; the text lists all errors of that pod.
     """
     return annotations.smallest(
-        _of_annotations(claim, f"pod {pod}: annotation", said) for pod, said in pods.items()
+        _of_annotations(claim, f"pod {pod}: annotation", found) for pod, found in pods.items()
     )
 
 
 def of_share(
-    claim: AllocatedClaim, allocation: Allocation, said: ShareParameters, defaults: SharePolicy
+    claim: AllocatedClaim, allocation: Allocation, annotated: ShareParameters, defaults: SharePolicy
 ) -> SharePolicy:
-    """The terms of one share.
-
-    A claim's parameters go over its class's, unless the class is not overridable; both go over
-    annotations, and those over the node's defaults.
+    """Return the policy of one share, merged from all sources in the order above.
 
     Args:
-        claim: Carries the parameters of claim and class.
+        claim: The claim, with the parameters of claim and class.
         allocation: The share.
-        said: What annotations say.
-        defaults: What holds where nobody says anything.
+        annotated: Parameters from annotations.
+        defaults: The node's defaults.
 
     Raises:
-        ClaimError: Parameters are malformed; all errors at once.
+        ClaimError: Parameters are malformed; the text lists all errors of one of them.
     """
-    mine = [config for config in claim.configs if _is_for(config, allocation)]
-    of_class = _merged(claim, (config for config in mine if config.trusted))
-    of_claim = _merged(claim, (config for config in mine if not config.trusted))
+    applicable = [config for config in claim.configs if _is_for(config, allocation)]
+    of_class = _merged(claim, (config for config in applicable if config.trusted))
+    of_claim = _merged(claim, (config for config in applicable if not config.trusted))
     upper, lower = of_claim, of_class
     if of_class.overridable is False:
         upper, lower = of_class, of_claim
-    asked = upper.over(lower).over(said)
-    isolation = asked.isolation or defaults.isolation
+    merged = upper.over(lower).over(annotated)
+    isolation = merged.isolation or defaults.isolation
     return SharePolicy(
         isolation=isolation,
-        qos=asked.qos or defaults.qos,
-        tflops_limit=asked.tflops_limit,
-        vram_limit=asked.vram_limit,
-        limiter=asked.limiter is not False,
+        qos=merged.qos or defaults.qos,
+        tflops_limit=merged.tflops_limit,
+        vram_limit=merged.vram_limit,
+        limiter=merged.limiter is not False,
         isolation_by_tenant=isolation is not (of_class.isolation or defaults.isolation),
     )
 
@@ -111,9 +124,9 @@ def _merged(claim: AllocatedClaim, configs: Iterable[OpaqueConfig]) -> SharePara
 
 
 def _of_annotations(
-    claim: AllocatedClaim, subject: str, said: Mapping[str, str]
+    claim: AllocatedClaim, subject: str, found: Mapping[str, str]
 ) -> ShareParameters:
     try:
-        return annotations.parameters(said)
+        return annotations.parameters(found)
     except ParameterError as error:
         raise ClaimError(f"claim {claim.ref}: {subject} {error}") from error

@@ -1,8 +1,29 @@
-"""How the tenants of one card divide its compute and memory beyond what each has reserved.
+"""Lending: how the tenants of one card divide the compute and memory that nobody has reserved.
 
-Compute is divided as memory is. A limiter knows its own container only, and cards give busy
-containers equal parts of their time. So a tenant that may use all of a card takes from the others
-what they have reserved, whatever their own limits say.
+Every share has a request, which the scheduler reserved for it, and a limit that it wants, at least
+its request. Each share gets its request. The rest of the card is lent to shares that want more,
+first come, first served. So the limits on a card add up to no more than the card has. They are
+computed again when a claim comes or goes and when the card's capacity changes: a new request takes
+back what was lent, and what a claim leaves is lent again.
+
+Example, the memory of a card with 80Gi:
+
+    A requests 20Gi and wants 60Gi    limits: A 60Gi
+    B requests 30Gi                   limits: A 50Gi, B 30Gi
+    B ends                            limits: A 60Gi
+
+Not every limit takes part in this:
+
+- A fixed limit is read once, when the container starts, so it could not be taken back (isolation
+  `hard`, or an enforcer such as HAMi-core and MPS). It is the request. Once granted it stays, and
+  the other shares divide what it leaves.
+- A limit also stays if the claim's enforcer could not express its new limits.
+- With overcommitted limits nothing is lent or taken back. Each share gets the limit that it wants,
+  capped at the card.
+
+Compute is divided like memory. A limiter knows its own container only, and cards give busy
+containers equal parts of their time. So a tenant that may use the whole card would take from other
+tenants what they have reserved, whatever their own limits are.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,29 +47,30 @@ class Rules:
     """The node's rules for limits above requests.
 
     Attributes:
-        overcommit_limits: Limits may add up to more than the card has; no single one exceeds it.
+        overcommit_limits: True if limits may add up to more than the card has; no single limit
+            exceeds the card.
         enforcers: By name. The enforcer that a record names decides whether its limits can change
-            while containers run, whatever the node's settings say today. Limits of an enforcer
-            that is not among them never change.
+            while containers run, whatever the node's present setting is. Limits of an enforcer
+            that is missing here never change.
     """
 
     overcommit_limits: bool = False
     enforcers: Mapping[str, Enforcer] = field(default_factory=dict)
 
     def fixed(self, enforcer: str) -> frozenset[Isolation]:
-        """Isolation modes in which limits by this enforcer stay as a container started with them.
+        """Return the isolation modes in which limits of this enforcer never change once granted.
 
-        All modes for an enforcer that is not known.
+        All modes for an unknown enforcer.
         """
         known = self.enforcers.get(enforcer)
         return frozenset(Isolation) if known is None else known.fixed
 
     def is_fixed(self, claim: PreparedClaim, share: PreparedShare) -> bool:
-        """Whether the share's limit stays as it is once a container may have started with it."""
+        """Return True if the share's limit cannot change once a container may have started."""
         return share.isolation in self.fixed(claim.enforcer)
 
     def refusal(self, claim: PreparedClaim) -> str:
-        """Why the claim's enforcer cannot express its limits; "" if it can."""
+        """Return why the claim's enforcer cannot express its limits; "" if it can."""
         enforcer = self.enforcers.get(claim.enforcer)
         if enforcer is None:
             return f"enforcer {claim.enforcer!r}, expected one of {sorted(self.enforcers)}"
@@ -62,15 +84,15 @@ class Rules:
 def first_granted(
     claim: PreparedClaim, devices: Mapping[str, Device], rules: Rules
 ) -> PreparedClaim:
-    """The new claim with the limits that stay for good: those that cannot be lowered later.
+    """Return a new claim with its fixed limits granted; its other limits stay as they are.
 
-    Such a limit is the request, since more could not be taken back for a later tenant. With
-    overcommitted limits nothing is ever taken back, so it is what was asked for, within the card.
+    A fixed limit is the request, since more could not be taken back for a later tenant. With
+    overcommitted limits nothing is ever taken back, so it is the wanted limit, capped at the card.
 
     Args:
-        claim: Its limits are what it asks for.
+        claim: The new claim; its limits are the wanted ones.
         devices: By name; all of the claim's.
-        rules: The node's.
+        rules: The node's rules.
     """
     shares = []
     for share in claim.shares:
@@ -87,15 +109,15 @@ def first_granted(
 def regranted(
     claims: Sequence[PreparedClaim], devices: Mapping[str, Device], rules: Rules
 ) -> list[PreparedClaim]:
-    """The claims, in their order, with the limits that hold while all of them are there.
+    """Return the claims, in the same order, with the limits that apply while all of them exist.
 
-    A claim whose enforcer could not express its new limits keeps the old ones, and the others
+    A claim whose enforcer cannot express its new limits keeps its old ones, and the other claims
     divide what those leave.
 
     Args:
-        claims: All claims that hold shares of these devices.
-        devices: By name; shares of other devices stay as they are.
-        rules: The node's.
+        claims: All claims with shares of these devices.
+        devices: By name; limits on other devices stay as they are.
+        rules: The node's rules.
     """
     kept: set[str] = set()
     while True:
@@ -116,7 +138,7 @@ def _regranted(
     rules: Rules,
     kept: AbstractSet[str],
 ) -> list[PreparedClaim]:
-    """One division.
+    """Divide each device once.
 
     Args:
         kept: UIDs of claims whose limits stay as they are.
@@ -129,15 +151,15 @@ def _regranted(
             for index, share in enumerate(claim.shares)
             if share.device == device.name and not share.admin_access
         ]
-        asked = [
-            _kept(share, device)
+        demands = [
+            _fixed_demand(share, device)
             if claim.ref.uid in kept or rules.is_fixed(claim, share)
-            else _asked(share, device)
+            else _demand(share, device)
             for claim, _, share in tenants
         ]
-        divided = _divided(_total(device), asked)
+        divided = _divided(_total(device), demands)
         if rules.overcommit_limits:
-            divided = [_within(request, wanted, _total(device)) for request, wanted in asked]
+            divided = [_within(request, wanted, _total(device)) for request, wanted in demands]
         granted.update(
             ((claim.ref.uid, index), limit)
             for (claim, index, _), limit in zip(tenants, divided, strict=True)
@@ -145,13 +167,13 @@ def _regranted(
     return [_with_limits(claim, granted) for claim in claims]
 
 
-def _divided(total: Limit, asked: Sequence[tuple[Limit, Limit]]) -> list[Limit]:
-    """What is reserved for each, and of the rest what it wants, first come first served."""
+def _divided(total: Limit, demands: Sequence[tuple[Limit, Limit]]) -> list[Limit]:
+    """Return the limits of tenants with these requests and wanted limits, see limits.granted()."""
     compute = limits.granted(
-        total.sm_percent, [(each.sm_percent, want.sm_percent) for each, want in asked]
+        total.sm_percent, [(each.sm_percent, want.sm_percent) for each, want in demands]
     )
     memory = limits.granted(
-        total.vram_bytes, [(each.vram_bytes, want.vram_bytes) for each, want in asked]
+        total.vram_bytes, [(each.vram_bytes, want.vram_bytes) for each, want in demands]
     )
     return [
         Limit(sm_percent=part, vram_bytes=size) for part, size in zip(compute, memory, strict=True)
@@ -159,7 +181,7 @@ def _divided(total: Limit, asked: Sequence[tuple[Limit, Limit]]) -> list[Limit]:
 
 
 def _total(device: Device) -> Limit:
-    """What the device's tenants divide; more than 100 percent where its pool oversubscribes."""
+    """Return what the device's tenants divide; above 100 percent if its pool oversubscribes."""
     tflops = capacity.in_force(device.capacity, names.CAPACITY_TFLOPS).value
     vram = capacity.in_force(device.capacity, names.CAPACITY_VRAM).value
     whole = Quantity.milli(device.gpu.milli_tflops)
@@ -167,7 +189,7 @@ def _total(device: Device) -> Limit:
 
 
 def _request(share: PreparedShare, device: Device) -> Limit:
-    """What the scheduler has reserved for the share; no limit goes below it."""
+    """Return what the scheduler reserved for the share; no limit is ever lower."""
     tflops = capacity.taken(share.consumed, names.CAPACITY_TFLOPS)
     return Limit(sm_percent=limits.percent(tflops, device.gpu), vram_bytes=share.vram_request_bytes)
 
@@ -176,20 +198,23 @@ def _wanted(share: PreparedShare) -> Limit:
     return Limit(sm_percent=share.wanted_sm_percent, vram_bytes=share.wanted_vram_bytes)
 
 
-def _asked(share: PreparedShare, device: Device) -> tuple[Limit, Limit]:
-    """What is reserved for the share, and what it wants."""
+def _demand(share: PreparedShare, device: Device) -> tuple[Limit, Limit]:
+    """Return the share's request and wanted limit."""
     request = _request(share, device)
     return request, request if share.limit is None else _wanted(share)
 
 
-def _kept(share: PreparedShare, device: Device) -> tuple[Limit, Limit]:
-    """A container may use what it was once given, be it more or less than is reserved for it."""
+def _fixed_demand(share: PreparedShare, device: Device) -> tuple[Limit, Limit]:
+    """Return the share's present limit as both request and wanted limit.
+
+    Its container may use this limit, whether it is more or less than the share's request.
+    """
     limit = share.limit or _request(share, device)
     return limit, limit
 
 
 def _within(request: Limit, wanted: Limit, total: Limit) -> Limit:
-    """What is wanted, as far as the device has it, but no less than what is reserved."""
+    """Return the wanted limit, capped at what the device has, but at least the request."""
     return Limit(
         sm_percent=max(request.sm_percent, min(wanted.sm_percent, total.sm_percent)),
         vram_bytes=max(request.vram_bytes, min(wanted.vram_bytes, total.vram_bytes)),

@@ -1,4 +1,17 @@
-"""How much of a card there is to share, and what a claim that names nothing takes of it."""
+"""Capacities of a card, and what a claim consumes of them if it does not name them.
+
+Without oversubscription a device has the capacities `tflops` and `vram`. Both default to the whole
+card, so a claim that names neither gets the card exclusively.
+
+With oversubscription tenants divide `virtual_tflops` and `virtual_vram` instead, and these default
+to the whole. The physical capacities default to 0. Example: an A100 with `tflops-oversell-ratio`
+150 has `tflops: 312` and `virtual_tflops: 468`. A claim for `virtual_tflops: 156` consumes no
+`tflops`. A claim for `tflops: 100` consumes all 468 `virtual_tflops`, so it gets the card
+exclusively.
+
+A pool may start or stop oversubscribing while claims exist. Then counted() compares a claim's
+amounts with today's capacities: physical amounts count as virtual ones, or virtual as physical.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -26,12 +39,12 @@ class Capacity:
     """One consumable capacity of a device (KEP-5075).
 
     Attributes:
-        value: What all shares together may consume.
-        default: What a claim consumes that does not name this capacity. It is the whole value of
-            what is shared, so that no mix of claims can over-commit the card.
-        minimum: The smallest share. It is never left out: without it a negative request would
+        value: Amount that all shares together may consume.
+        default: Amount that a claim consumes if it does not name this capacity. For a capacity
+            that tenants divide it is the whole value, so no mix of claims can over-commit the card.
+        minimum: The smallest share. It is always published: without it a negative request would
             lower the sum and so take from other tenants (Kubernetes up to 1.36).
-        step: A share is rounded up to the minimum and a whole number of steps; None means no
+        step: A share is rounded up to the minimum plus a whole number of steps; None means no
             rounding, which keeps fractions such as 71200m.
     """
 
@@ -41,7 +54,7 @@ class Capacity:
     step: Quantity | None = None
 
     def as_api(self) -> dict[str, object]:
-        """The DeviceCapacity of resource.k8s.io/v1."""
+        """Return the DeviceCapacity of resource.k8s.io/v1."""
         valid_range = {"min": str(self.minimum)}
         if self.step is not None:
             valid_range["step"] = str(self.step)
@@ -52,10 +65,10 @@ class Capacity:
 
 
 def of_card(gpu: Gpu, virtual: Virtual | None) -> Mapping[str, Capacity]:
-    """The capacities of a card.
+    """Return the capacities of a card.
 
     Args:
-        virtual: What its pool hands out beyond the card; None if it hands out the card itself.
+        virtual: The card's virtual totals; None if its pool does not oversubscribe.
     """
     own = Virtual(
         tflops=Quantity.milli(gpu.milli_tflops), vram_bytes=oversubscription.usable_vram_bytes(gpu)
@@ -74,7 +87,7 @@ def of_card(gpu: Gpu, virtual: Virtual | None) -> Mapping[str, Capacity]:
 
 
 def taken(consumed: Mapping[str, Quantity], physical: str) -> Quantity:
-    """What a share takes of what tenants divide: the virtual amount where its pool has one.
+    """Return what a share consumes of what tenants divide: its virtual amount if it has one.
 
     Args:
         consumed: Amounts by capacity.
@@ -86,10 +99,11 @@ def taken(consumed: Mapping[str, Quantity], physical: str) -> Quantity:
 def counted(
     consumed: Mapping[str, Quantity], name: str, device: Mapping[str, Capacity]
 ) -> Quantity:
-    """What a share counts against a capacity of its device, also if the pool changed since.
+    """Return what a share counts against a capacity of its device, even if the pool changed since.
 
-    A share from before its pool oversubscribed counts its physical amounts as virtual ones; one
-    from before the pool ceased to, its virtual amounts as physical ones.
+    A share from before its pool started oversubscribing counts its physical amounts as virtual
+    ones. A share from before its pool stopped oversubscribing counts its virtual amounts as
+    physical ones.
     """
     physical = _PHYSICAL_OF.get(name)
     if physical is not None:
@@ -102,29 +116,28 @@ def counted(
 def is_outgrown(
     consumed: Mapping[str, Quantity], name: str, device: Mapping[str, Capacity]
 ) -> bool:
-    """Whether a share was allocated from more than the device has in this capacity today.
+    """Return True if a share has a virtual amount of this capacity that the device no longer has.
 
-    That is a virtual amount whose pool ceased to oversubscribe. Such a share gets what it was
-    promised as far as the card has it.
+    Its pool stopped oversubscribing. Such a share gets its amount, capped at what the card has.
     """
     virtual = _VIRTUAL_OF.get(name)
     return virtual is not None and virtual in consumed and virtual not in device
 
 
 def in_force(device: Mapping[str, Capacity], physical: str) -> Capacity:
-    """The capacity that tenants divide: the virtual one where the pool has one."""
+    """Return the capacity that tenants divide: the virtual one if the device has it."""
     return device.get(_VIRTUAL_OF[physical], device[physical])
 
 
 def _shared(total: Quantity, *, step: Quantity | None = None) -> Capacity:
-    """What tenants divide among themselves; who does not name it takes it whole."""
+    """Return a capacity that tenants divide; a claim that does not name it consumes all of it."""
     return Capacity(value=total, default=total, minimum=step or _NONE, step=step)
 
 
 def _beside(total: Quantity) -> Capacity:
-    """The physical amount of a card that is shared by its virtual one.
+    """Return a physical capacity of a card that is shared by its virtual capacity.
 
-    Who shares does not name it and takes none of it. Who names it does not name the virtual
-    amount, takes that whole, and so has the card alone.
+    It defaults to 0, so ordinary shares consume none of it. A claim that names it leaves the
+    virtual capacity at its default, the whole card, and therefore gets the card exclusively.
     """
     return Capacity(value=total, default=_NONE, minimum=_NONE)

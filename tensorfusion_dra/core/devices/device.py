@@ -1,4 +1,4 @@
-"""The devices that this node publishes: one for each card."""
+"""Devices that this node publishes: one for each card."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -32,13 +32,13 @@ AttributeValue = str | int | bool | Version
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """The node this process serves.
+    """The node of this process.
 
     Attributes:
-        gpupool: The GPUPool that the node belongs to, as users name it in ``gpupool``.
-        qos: The level that users select with ``qos``: low, medium, high or critical.
-        oversubscription: How much more than its cards the pool hands out; None for no more.
-        isolation: What the pool sets for shares that name none; None leaves it to the settings.
+        gpupool: GPUPool of the node, as users name it in ``gpupool``.
+        qos: Level of service that users select with ``qos``: low, medium, high or critical.
+        oversubscription: The pool's ratios; None if it does not oversubscribe.
+        isolation: The pool's isolation for shares that set none; None leaves it to the settings.
     """
 
     name: str
@@ -49,18 +49,21 @@ class Node:
 
     @property
     def pool(self) -> str:
-        """The resource pool. Its name holds the node, because generations count per pool name:
-        two nodes under one name would make each other's slices obsolete."""
+        """Name of the resource pool.
+
+        It contains the node's name because generations count per pool name: two nodes with the
+        same pool name would make each other's slices obsolete.
+        """
         return f"{self.gpupool}/{self.name}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Taint:
-    """Keeps away the claims that do not tolerate it.
+    """A device taint; keeps away claims that do not tolerate it.
 
     Attributes:
         effect: NoSchedule or NoExecute.
-        since: Aware of its time zone; a toleration may count from it.
+        since: Start of the taint, from which a toleration may count; timezone-aware.
     """
 
     key: str
@@ -69,7 +72,7 @@ class Taint:
     since: datetime
 
     def as_api(self) -> dict[str, object]:
-        """The DeviceTaint of resource.k8s.io/v1."""
+        """Return the DeviceTaint of resource.k8s.io/v1."""
         return {
             "key": self.key,
             "value": self.value,
@@ -81,7 +84,7 @@ class Taint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """What a slice lists for one card."""
+    """One card as a slice lists it."""
 
     name: str
     gpu: Gpu
@@ -90,7 +93,7 @@ class Device:
     taint: Taint | None = None
 
     def as_api(self) -> dict[str, object]:
-        """The Device of resource.k8s.io/v1."""
+        """Return the Device of resource.k8s.io/v1."""
         listed: dict[str, object] = {
             "name": self.name,
             "attributes": {key: _attribute(value) for key, value in self.attributes.items()},
@@ -108,7 +111,8 @@ def devices(
     """Return a device for each card of the node, in the inventory's order.
 
     Args:
-        host: Sizes of what the pool expands memory into; None if it does not.
+        host: Sizes of the host memory and disk by which the pool extends the cards' memory; None
+            if it does not.
     """
     totals: Mapping[str, Virtual] = {}
     if node.oversubscription is not None:
@@ -128,28 +132,28 @@ def devices(
 
 
 def node_name(pool: str) -> str:
-    """The node of a resource pool, see Node.pool."""
+    """Return the node's name from a resource pool's name, see Node.pool."""
     return pool.rpartition("/")[2]
 
 
 def device_name(gpu_uuid: str) -> str:
-    """The device name of a card: its UUID as a DNS label, stable over reboots."""
+    """Return the device name of a card: its UUID as a DNS label, the same after a reboot."""
     return gpu_uuid.lower()
 
 
 def with_attributes(device: Device, more: Iterable[tuple[str, AttributeValue]]) -> Device:
-    """The device with more attributes; its own are never replaced."""
+    """Return the device with additional attributes; its own attributes are never replaced."""
     return replace(device, attributes={**dict(more), **device.attributes})
 
 
 def unhealthy(device: Device, sickness: Sickness, *, effect: str) -> Device:
-    """The device as it is published while it is unhealthy.
+    """Return the device as it is published while it is unhealthy.
 
-    The phase tells it too: an API server without DRADeviceTaints drops the taint, and who selects
-    running devices means healthy ones.
+    The phase shows it as well as the taint, because an API server without DRADeviceTaints drops
+    the taint, and a selector on Running devices expects healthy ones.
 
     Args:
-        effect: Of the taint; "" for none.
+        effect: Effect of the taint; "" for no taint.
     """
     attributes = {**device.attributes, names.ATTR_PHASE: names.PHASE_UNKNOWN}
     if not effect:
@@ -164,9 +168,9 @@ def unhealthy(device: Device, sickness: Sickness, *, effect: str) -> Device:
 
 
 def semantic_version(text: str) -> Version:
-    """The version that a driver's own notation stands for; 0.0.0 if it has none.
+    """Return the semantic version of a driver's version text; 0.0.0 if the text has no number.
 
-    Leading zeros, which the API refuses, are dropped: 535.104.05 becomes 535.104.5.
+    Leading zeros are dropped because the API refuses them: 535.104.05 becomes 535.104.5.
     """
     found = [int(number) for number in re.findall(r"[0-9]{1,9}", text)]
     major, minor, patch = [*found, 0, 0, 0][:3]
@@ -174,17 +178,17 @@ def semantic_version(text: str) -> Version:
 
 
 def shortened(text: str) -> str:
-    """The text cut to what the API takes; a longer one would cost the whole device."""
+    """Return the text cut to the API's limit; a longer value would make the device invalid."""
     return text.encode(errors="replace")[:MAX_STRING_BYTES].decode(errors="ignore")
 
 
 def _node_attributes(
     inventory: Inventory, node: Node, virtual: Mapping[str, Virtual]
 ) -> dict[str, AttributeValue]:
-    """The attributes that all cards of the node share.
+    """Return the attributes that all cards of the node have in common.
 
     Args:
-        virtual: Totals by GPU UUID; empty if the pool hands out no more than its cards.
+        virtual: Virtual totals by GPU UUID; empty if the pool does not oversubscribe.
     """
     tflops = sum(Quantity.milli(gpu.milli_tflops).nano for gpu in inventory.gpus)
     vram = sum(map(oversubscription.usable_vram_bytes, inventory.gpus))
@@ -228,8 +232,11 @@ def _gpu_attributes(gpu: Gpu) -> dict[str, AttributeValue]:
 
 
 def _plain(nano: int) -> str:
-    """Billionths as a plain decimal, such as 569.6: a selector may read it with CEL's double()
-    as well as with quantity(), and double() knows no suffixes."""
+    """Return billionths as a plain decimal, such as 569.6.
+
+    A selector may read it with CEL's double() as well as with quantity(), and double() does not
+    know suffixes.
+    """
     whole, billionths = divmod(nano, quantity.NANO)
     return f"{whole}.{billionths:09}".rstrip("0").rstrip(".")
 

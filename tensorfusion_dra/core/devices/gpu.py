@@ -1,4 +1,4 @@
-"""What is known of the cards of one node, whoever read it."""
+"""Facts about the cards of one node, whatever they were read from."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class TflopsSource(StrEnum):
-    """Where a card's compute figure comes from."""
+    """Source of a card's compute figure."""
 
     TABLE = "table"
     FILE = "file"
@@ -21,20 +21,21 @@ class Gpu:
     Attributes:
         uuid: In NVML's casing, for example ``GPU-8f3a...``.
         index: NVML's index; the same as CUDA's only under CUDA_DEVICE_ORDER=PCI_BUS_ID.
-        minor: The number in /dev/nvidia<minor>; None if the driver does not tell, or simulated.
+        minor: The number in /dev/nvidia<minor>; None if the driver does not report it, and for a
+            simulated card.
         product_name: NVML's name, for example ``NVIDIA A100-SXM4-80GB``.
-        model: Its short name, as users select it, for example ``A100``.
+        model: Short name by which users select the card, for example ``A100``.
         milli_tflops: Dense FP16 compute, in thousandths of a TFLOPS.
         vram_bytes: Total memory as NVML reports it.
-        reserved_bytes: Part of it that driver and firmware keep for themselves, as NVML reports it;
-            0 if the driver does not tell. No container can allocate it.
-        compute_capability: Major and minor; (0, 0) if the driver does not tell.
-        driver_version: The kernel driver's, as NVML prints it; "" if it does not tell.
-        cuda_driver_version: Major and minor; (0, 0) if the driver does not tell.
+        reserved_bytes: Part of vram_bytes that driver and firmware reserve, as NVML reports it; 0
+            if the driver does not report it. No container can allocate it.
+        compute_capability: Major and minor; (0, 0) if the driver does not report it.
+        driver_version: Version of the kernel driver, as NVML prints it; "" if not reported.
+        cuda_driver_version: Major and minor; (0, 0) if the driver does not report it.
         pci_bus_id: ``dddd:bb:ss.f`` in lower case; None if unknown.
         pcie_root: ``pcidddd:bb`` of the root complex; None if unknown.
         numa_node: None if unknown.
-        simulated: There is no such card, and so there are no device nodes for it.
+        simulated: True if the card does not exist, so that it has no device nodes.
     """
 
     uuid: str
@@ -59,7 +60,7 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeftOut:
-    """A card or device that is there but not published, and why."""
+    """A card or device that exists but is not published, and the reason."""
 
     subject: str
     reason: str
@@ -67,13 +68,13 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LostCard:
-    """A card that the driver still counts and that answers no more.
+    """A card that the NVIDIA driver still counts but that no longer responds.
 
     Attributes:
         subject: As in LeftOut.
-        uuid: None if the driver does not tell it any more.
-        pci_bus_id: As in Gpu; None if the driver does not tell it any more.
-        text: What the driver said.
+        uuid: None if the driver no longer reports it.
+        pci_bus_id: As in Gpu; None if the driver no longer reports it.
+        text: The driver's error.
     """
 
     subject: str
@@ -84,11 +85,11 @@ class LostCard:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostResources:
-    """What the node has beside its cards, into which a pool may expand their memory.
+    """Memory and disk of the node, by which a pool may extend the cards' memory.
 
     Attributes:
-        memory_bytes: Of the machine; 0 if unknown.
-        disk_bytes: Of the data disk; 0 if unknown.
+        memory_bytes: Size of the machine's memory; 0 if unknown.
+        disk_bytes: Size of the data disk; 0 if unknown.
     """
 
     memory_bytes: int = 0
@@ -100,9 +101,9 @@ class Inventory:
     """All cards of the node at one moment, in NVML's order.
 
     Attributes:
-        lost: Those of the ones left out that have fallen off the bus.
-        recovery: By GPU UUID, the recovery that the driver asks for, in the numbers of NVML's
-            nvmlDeviceGpuRecoveryAction_t; a card is missing where the driver does not tell.
+        lost: Cards among those left out that have fallen off the bus.
+        recovery: Recovery action that the driver requests, by GPU UUID, as a number of NVML's
+            nvmlDeviceGpuRecoveryAction_t. A card is missing if the driver does not report one.
     """
 
     gpus: tuple[Gpu, ...]

@@ -1,4 +1,4 @@
-"""What a GPUPool object (tensor-fusion.ai/v1) says about the nodes that belong to it."""
+"""GPUPool objects (tensor-fusion.ai/v1): their settings, and the choice of a node's pool."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -14,15 +14,15 @@ from tensorfusion_dra.core.kubernetes.node_selector import NodeLabels
 
 QOS_LEVELS: Final = tuple(level.value for level in Qos)
 DEFAULT_QOS: Final = Qos.MEDIUM.value
-"""The level of a pool that names none, as Tensor Fusion has it."""
+"""Level of a pool that sets none, as in Tensor Fusion."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuPool:
-    """The facts of one pool.
+    """Settings of one GPUPool.
 
     Attributes:
-        oversubscription: None if it hands out no more than its cards.
+        oversubscription: None if the pool does not oversubscribe.
     """
 
     name: str
@@ -30,10 +30,10 @@ class GpuPool:
     oversubscription: Oversubscription | None
 
     def node(self, name: str) -> Node:
-        """The node of this name as a member of the pool.
+        """Return the node with this name as a member of the pool.
 
         Raises:
-            InputError: The two names together are too long for a resource pool's.
+            InputError: The two names together are too long for the name of a resource pool.
         """
         node = Node(
             name=name, gpupool=self.name, qos=self.qos, oversubscription=self.oversubscription
@@ -48,10 +48,10 @@ class GpuPool:
 
 
 def parse(pool: Mapping[str, Any]) -> GpuPool:
-    """The facts of a GPUPool object.
+    """Parse the settings of a GPUPool object.
 
     Raises:
-        InputError: Names every value that cannot be used.
+        InputError: Some values cannot be used; the text lists all of them.
     """
     errors: list[str] = []
     qos = _part(pool, ("spec", "qosConfig"), errors).get("defaultQoS")
@@ -75,10 +75,10 @@ def parse(pool: Mapping[str, Any]) -> GpuPool:
 
 
 def named(pools: Iterable[Mapping[str, Any]], name: str) -> Mapping[str, Any]:
-    """The pool of this name.
+    """Return the pool with this name.
 
     Raises:
-        InputError: There is none.
+        InputError: There is no such pool.
     """
     for pool in pools:
         if _name(pool) == name:
@@ -87,33 +87,33 @@ def named(pools: Iterable[Mapping[str, Any]], name: str) -> Mapping[str, Any]:
 
 
 def choose(pools: Iterable[Mapping[str, Any]], node: NodeLabels) -> Mapping[str, Any]:
-    """The one pool whose node selector selects the node.
+    """Return the only pool whose node selector selects the node.
 
-    A pool with a selector that cannot be read selects nothing, but if no other one does, it is
-    likely the reason.
+    A pool with a malformed selector selects nothing. If no other pool selects the node, the
+    malformed selector is the likely reason, so the error names it.
 
     Raises:
-        InputError: None selects it, or more than one does.
+        InputError: No pool selects the node, or more than one does.
     """
     selecting: list[Mapping[str, Any]] = []
-    unread: list[str] = []
+    malformed: list[str] = []
     for pool in pools:
         try:
             if _selects(pool, node):
                 selecting.append(pool)
         except InputError as error:
-            unread.append(f"GPUPool {_name(pool)}: nodeSelector: {error}")
+            malformed.append(f"GPUPool {_name(pool)}: nodeSelector: {error}")
     if len(selecting) > 1:
         names = ", ".join(sorted(map(_name, selecting)))
         raise InputError(f"node {node.name}: {names} select it, expected one GPUPool")
     if not selecting:
-        reasons = "".join(f"; {text}" for text in unread)
+        reasons = "".join(f"; {text}" for text in malformed)
         raise InputError(f"node {node.name}: no GPUPool selects it, expected one{reasons}")
     return selecting[0]
 
 
 def _selects(pool: Mapping[str, Any], node: NodeLabels) -> bool:
-    """Selectors by vendor, where a pool has them, count in place of the one for all."""
+    """Return True if the pool selects the node; selectors by vendor replace the common selector."""
     errors: list[str] = []
     config = _part(pool, ("spec", "nodeManagerConfig"), errors)
     by_vendor = _part(config, ("multiVendorNodeSelector",), errors)
@@ -131,7 +131,7 @@ def _selects(pool: Mapping[str, Any], node: NodeLabels) -> bool:
 
 
 def _part(found: Mapping[str, Any], path: tuple[str, ...], errors: list[str]) -> Mapping[str, Any]:
-    """The object at a path; empty if it is absent, or if it is none, which goes to the errors."""
+    """Return the object at a path, or an empty one; a value that is not an object adds an error."""
     for index, name in enumerate(path):
         inner = found.get(name)
         if inner is None:

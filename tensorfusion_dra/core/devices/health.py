@@ -1,7 +1,29 @@
-"""When a card counts as unhealthy, why, and when as healthy again.
+"""Health of a card: when it becomes unhealthy, why, and when it recovers.
 
-Bad news counts at once, good news only after a while: so a card that is now good and now bad is
-bad, and whoever is told of each change is told no oftener than the quiet time allows.
+A card is healthy or sick. Trouble makes it sick at once; it recovers only after a quiet time. So a
+card that keeps failing stays sick, and its taint changes no more often than the quiet time allows.
+
+What makes a healthy card sick:
+
+- a reading (`read`) that finds trouble, such as a lost card or a requested recovery action;
+- an error that the NVIDIA driver reports (`reported`), such as a critical XID;
+- several readings in a row that fail as a whole (`unread`), because a single one may be an
+  accident.
+
+A sick card becomes healthy when all of these are true:
+
+- Its reported errors are cleared. Clearing takes a sign: the driver requests no recovery, the card
+  was reset, or it was away and is back. Time alone clears an error only if `xid_clear_seconds` is
+  set.
+- `good_readings` readings in a row found no trouble.
+- The last trouble is at least `quiet_seconds` ago.
+
+While the card is sick, the reason gets worse but never better: XID 79 and then a lost card is
+"lost", until the card is healthy again.
+
+Example, with the default rules: XID 79 is reported at 0 s, so the card is sick. Readings at 60, 120
+and 180 s find no trouble, and the driver requests no recovery. The card is healthy at 180 s: the
+third good reading, and more than 120 s after the XID.
 """
 
 from dataclasses import dataclass, field, replace
@@ -13,7 +35,7 @@ from tensorfusion_dra.core.devices.xids import XidRules
 
 
 class Kind(IntEnum):
-    """What can be wrong with a card, the worst last."""
+    """Kinds of trouble with a card, the worst last."""
 
     XID = 1
     MEMORY = 2
@@ -24,7 +46,7 @@ class Kind(IntEnum):
 
 
 AWAY = frozenset({Kind.LOST, Kind.VANISHED})
-"""No container can use such a card."""
+"""Kinds of trouble with which no container can use the card."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,8 +54,8 @@ class Trouble:
     """Something that is wrong with a card.
 
     Attributes:
-        reason: A label value (Kubernetes), for taints: ``xid-79``.
-        text: For people; the same as long as the trouble is the same.
+        reason: A Kubernetes label value, for taints: ``xid-79``.
+        text: Description for people; the same as long as the trouble is the same.
     """
 
     kind: Kind
@@ -42,7 +64,7 @@ class Trouble:
 
 
 class EventKind(StrEnum):
-    """What a driver reports by itself."""
+    """Kinds of events that the NVIDIA driver reports."""
 
     XID = "xid"
     UNCORRECTABLE_ECC = "uncorrectable-ecc"
@@ -54,11 +76,11 @@ class EventKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CardEvent:
-    """One report of the driver about one card.
+    """One event that the NVIDIA driver reported about one card.
 
     Attributes:
-        gpu_uuid: None if the driver does not tell which card; then a reading has to.
-        code: The XID, or 0.
+        gpu_uuid: None if the driver does not report which card; then a reading has to find it.
+        code: The XID; 0 for other kinds.
     """
 
     gpu_uuid: str | None
@@ -68,11 +90,11 @@ class CardEvent:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """Now, on two clocks.
+    """A point in time, on two clocks.
 
     Attributes:
-        seconds: On a clock that never jumps, for durations.
-        at: On the clock on the wall, aware of its time zone.
+        seconds: Monotonic clock, for durations.
+        at: Wall clock; timezone-aware.
     """
 
     seconds: float
@@ -81,14 +103,15 @@ class Moment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HealthRules:
-    """How fast a card's health changes.
+    """Thresholds for changes of a card's health.
 
     Attributes:
-        failed_readings: Readings in a row without any answer, after which a card is unhealthy.
-        good_readings: Readings in a row without trouble, before it is healthy again.
-        quiet_seconds: The least time without trouble, before it is healthy again.
-        xid_clear_seconds: After so long a reported error counts as cleared although nothing
+        failed_readings: Failed readings in a row after which a card is unhealthy.
+        good_readings: Readings in a row without trouble before a card is healthy again.
+        quiet_seconds: Least time without trouble before a card is healthy again.
+        xid_clear_seconds: Time after which a reported error counts as cleared although nothing
             shows that the card was reset; 0 for never.
+        xids: XIDs that mark a card.
     """
 
     failed_readings: int = 2
@@ -100,13 +123,13 @@ class HealthRules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """What one reading found about a card.
+    """Result of one reading about one card.
 
     Attributes:
-        troubles: What is wrong now.
-        needs_nothing: The driver itself says that the card needs no recovery; an older one says
-            nothing about it.
-        was_reset: Something shows that the card was reset since the last reading.
+        troubles: Present troubles.
+        needs_nothing: True if the driver reports that the card needs no recovery. False for an
+            older driver, which reports nothing about it.
+        was_reset: True if there is a sign that the card was reset since the last reading.
     """
 
     troubles: tuple[Trouble, ...] = ()
@@ -116,7 +139,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sickness:
-    """Why and since when a card is unhealthy.
+    """Unhealthy state of a card: its reason and its start.
 
     Attributes:
         worst: The worst trouble since then, the first of its kind.
@@ -131,13 +154,13 @@ class CardHealth:
     """A card's health; a new card is healthy.
 
     Attributes:
-        sick: None while it is healthy.
-        reported: Errors that the driver reported and that only a reset clears.
-        reported_at: When the last of them was, in Moment.seconds.
-        trouble_at: When there last was any trouble, in Moment.seconds.
-        good_readings: In a row, up to the last one.
-        failed_readings: In a row, up to the last one.
-        was_away: It was lost or had vanished since it became sick.
+        sick: None while the card is healthy.
+        reported: Errors that the driver reported and that are not cleared yet.
+        reported_at: Time of the last reported error, in Moment.seconds.
+        trouble_at: Time of the last trouble of any kind, in Moment.seconds.
+        good_readings: Readings without trouble in a row, up to the last one.
+        failed_readings: Failed readings in a row, up to the last one.
+        was_away: True if the card was lost or had vanished since it became sick.
     """
 
     sick: Sickness | None = None
@@ -153,7 +176,7 @@ HEALTHY = CardHealth()
 
 
 def trouble_of(event: CardEvent, rules: HealthRules) -> Trouble | None:
-    """What an event means for its card; None if it says nothing against it."""
+    """Return the trouble that an event means for its card; None if it means none."""
     match event.kind:
         case EventKind.XID if rules.xids.marks_card(event.code):
             text = xids.description(event.code)
@@ -172,7 +195,7 @@ def trouble_of(event: CardEvent, rules: HealthRules) -> Trouble | None:
 
 
 def recovery_trouble(action: int) -> Trouble | None:
-    """What nvmlDeviceGpuRecoveryAction_t means for a card; None if no recovery is needed."""
+    """Return the trouble for a value of nvmlDeviceGpuRecoveryAction_t; None if it needs nothing."""
     if action == 0:
         return None
     reason, text = _RECOVERY.get(
@@ -182,14 +205,14 @@ def recovery_trouble(action: int) -> Trouble | None:
 
 
 def reported(health: CardHealth, trouble: Trouble, now: Moment) -> CardHealth:
-    """The health after the driver reported an error: sick until it is cleared."""
+    """Return the health after the driver reported an error: sick until the error is cleared."""
     known = {each.reason: each for each in (*health.reported, trouble)}
     health = replace(health, reported=tuple(known.values()), reported_at=now.seconds)
     return _troubled(health, (trouble,), now)
 
 
 def read(health: CardHealth, finding: Finding, now: Moment, rules: HealthRules) -> CardHealth:
-    """The health after a reading that told of the card."""
+    """Return the health after a reading that has a finding about the card."""
     health = replace(health, failed_readings=0)
     if finding.troubles:
         return _troubled(health, finding.troubles, now)
@@ -197,14 +220,14 @@ def read(health: CardHealth, finding: Finding, now: Moment, rules: HealthRules) 
         return health
     if health.reported and not _is_cleared(health, finding, now, rules):
         return replace(health, good_readings=0)
-    # Cleared stays cleared: what showed it may not be there at the next reading.
+    # Cleared stays cleared: the next reading may not show the sign of it any more.
     health = replace(health, reported=(), good_readings=health.good_readings + 1)
     rested = now.seconds - health.trouble_at >= rules.quiet_seconds
     return HEALTHY if rested and health.good_readings >= rules.good_readings else health
 
 
 def unread(health: CardHealth, trouble: Trouble, now: Moment, rules: HealthRules) -> CardHealth:
-    """The health after a reading that failed as a whole; a single one may be an accident."""
+    """Return the health after a reading that failed as a whole; a single one may be an accident."""
     failed = health.failed_readings + 1
     health = replace(health, failed_readings=failed, good_readings=0)
     if failed < rules.failed_readings:
@@ -215,7 +238,7 @@ def unread(health: CardHealth, trouble: Trouble, now: Moment, rules: HealthRules
 def restored(
     sick: Sickness, reported: tuple[Trouble, ...], *, was_away: bool, now: Moment
 ) -> CardHealth:
-    """The health of a card that an earlier process saw sick; its quiet time begins anew."""
+    """Return the health of a card that was sick in an earlier process; its quiet time restarts."""
     return CardHealth(
         sick=sick,
         reported=reported,
@@ -240,7 +263,7 @@ def _troubled(health: CardHealth, troubles: tuple[Trouble, ...], now: Moment) ->
 
 
 def _is_cleared(health: CardHealth, finding: Finding, now: Moment, rules: HealthRules) -> bool:
-    """Whether the errors that the driver reported hold no more."""
+    """Return True if the reported errors no longer count."""
     if finding.needs_nothing or finding.was_reset or health.was_away:
         return True
     waited = now.seconds - health.reported_at

@@ -1,4 +1,4 @@
-"""Known cards as they are kept on disk, so that a restart neither heals nor forgets a card."""
+"""Record of the known cards on disk, so that a restart neither heals nor forgets a card."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import asdict
@@ -17,10 +17,10 @@ Json = dict[str, Any]
 
 
 def as_json(known: KnownCards, *, boot_id: str) -> Json:
-    """What is worth keeping; counts of readings are not.
+    """Return the record of the known cards, without counts of readings.
 
     Args:
-        boot_id: Tells one boot of the machine from another.
+        boot_id: ID of this boot of the machine.
     """
     return {
         "version": _VERSION,
@@ -36,18 +36,18 @@ def as_json(known: KnownCards, *, boot_id: str) -> Json:
 
 
 def from_json(
-    kept: Mapping[str, Any], *, boot_id: str, held: Collection[str], now: Moment
+    kept: Mapping[str, Any], *, boot_id: str, claimed: Collection[str], now: Moment
 ) -> KnownCards:
-    """What as_json kept, as far as it still holds.
+    """Return the known cards of a record, as far as the record still applies.
 
-    A boot resets the cards, so what they had before it does not count any more. Cards that were
-    absent are remembered as long as claims hold them.
+    A reboot resets the cards, so their sickness before it no longer counts. Cards that were absent,
+    and after a reboot all cards, are remembered only while they have claims.
 
     Args:
-        held: Names of devices on which there are claims.
+        claimed: Names of devices with claims.
 
     Raises:
-        ValueError: It is nothing that as_json made.
+        ValueError: The value is not a record that as_json() wrote.
     """
     try:
         if kept["version"] != _VERSION:
@@ -61,7 +61,7 @@ def from_json(
     cards = {
         uuid: gpu
         for uuid, gpu in cards.items()
-        if (same_boot and uuid not in absent) or devices.device_name(uuid) in held
+        if (same_boot and uuid not in absent) or devices.device_name(uuid) in claimed
     }
     return KnownCards(
         cards=cards,

@@ -1,4 +1,19 @@
-"""The cards that this node has or had, with their health, and which of them others are to see."""
+"""Cards that this node has or had, with their health, and which of them are published.
+
+The node remembers every card that it has read, by UUID. A card that the last reading did not find,
+or found lost, is absent, and therefore sick. Whether a card is published depends on its health and
+on the claims that use it:
+
+- A present card is published, healthy or sick, unless the next rules leave it out.
+- An absent card is published as it was last read while it has claims, so that users can see why
+  these claims are in trouble. Without claims it is left out.
+- A card that was absent and is back is left out until it is healthy, unless it has claims. So a
+  card that appears for a moment now and then does not change the slices each time.
+
+Example: card B falls off the bus while a claim uses it. B stays in the slice as it was, sick with
+the reason "lost". When the claim ends, B leaves the slice. When B works again, it returns to the
+slice after its quiet time (see health.py).
+"""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -20,12 +35,12 @@ from tensorfusion_dra.core.devices.health import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownCards:
-    """What is remembered of the node's cards.
+    """The node's cards as remembered.
 
     Attributes:
         cards: By UUID, as they were last read.
         health: By UUID; a card that is missing here is healthy.
-        absent: UUIDs of the cards that the last reading did not find, or found lost.
+        absent: UUIDs of cards that the last reading did not find or found lost.
     """
 
     cards: Mapping[str, Gpu] = field(default_factory=dict)
@@ -33,7 +48,7 @@ class KnownCards:
     absent: frozenset[str] = frozenset()
 
     def sick(self) -> Mapping[str, Sickness]:
-        """The unhealthy cards by UUID."""
+        """Return the unhealthy cards by UUID."""
         return {
             uuid: health.sick for uuid, health in self.health.items() if health.sick is not None
         }
@@ -41,12 +56,12 @@ class KnownCards:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VisibleCards:
-    """What others are to see of the node's cards.
+    """The node's cards as they are published.
 
     Attributes:
-        inventory: With the absent cards that claims hold, as those cards last were.
-        sick: By device name, also of cards that are not in the inventory any more.
-        absent: Names of devices without a card that works.
+        inventory: Includes absent cards with claims, as they were last read.
+        sick: By device name; includes cards that are no longer in the inventory.
+        absent: Names of devices whose card is absent.
     """
 
     inventory: Inventory
@@ -57,7 +72,7 @@ class VisibleCards:
 def after_reading(
     known: KnownCards, inventory: Inventory, now: Moment, rules: HealthRules
 ) -> KnownCards:
-    """What is known after the driver told of its cards."""
+    """Return the known cards after a successful reading."""
     found = {gpu.uuid: gpu for gpu in inventory.gpus}
     findings = {
         uuid: _finding(gpu, known.cards.get(uuid), inventory) for uuid, gpu in found.items()
@@ -71,7 +86,7 @@ def after_reading(
     }
     return KnownCards(
         cards={**known.cards, **found},
-        health=_unlike_healthy(judged),
+        health=_without_healthy(judged),
         absent=frozenset(missing),
     )
 
@@ -79,35 +94,32 @@ def after_reading(
 def after_failure(
     known: KnownCards, trouble: Trouble, now: Moment, rules: HealthRules
 ) -> KnownCards:
-    """What is known after the driver told nothing at all."""
+    """Return the known cards after a reading that failed as a whole."""
     judged = {
         uuid: health.unread(known.health.get(uuid, HEALTHY), trouble, now, rules)
         for uuid in known.cards
     }
-    return replace(known, health=_unlike_healthy(judged))
+    return replace(known, health=_without_healthy(judged))
 
 
 def after_report(known: KnownCards, uuid: str, trouble: Trouble, now: Moment) -> KnownCards:
-    """What is known after the driver reported an error of one card."""
+    """Return the known cards after the driver reported an error of one card."""
     judged = health.reported(known.health.get(uuid, HEALTHY), trouble, now)
     return replace(known, health={**known.health, uuid: judged})
 
 
-def visible(known: KnownCards, inventory: Inventory, held: Collection[str]) -> VisibleCards:
-    """What others are to see, so that the claims on an absent card stay explainable.
-
-    An absent card without claims is not shown. Once it was away, it is shown again when it is
-    healthy, and not each time it comes back for a moment.
+def visible(known: KnownCards, inventory: Inventory, claimed: Collection[str]) -> VisibleCards:
+    """Return the cards to publish, by the rules above.
 
     Args:
-        inventory: As last read.
-        held: Names of devices on which there are claims.
+        inventory: The last reading.
+        claimed: Names of devices with claims.
     """
     sick = known.sick()
     hidden = {
         uuid
         for uuid, state in known.health.items()
-        if state.was_away and devices.device_name(uuid) not in held
+        if state.was_away and devices.device_name(uuid) not in claimed
     }
     gpus = [gpu for gpu in inventory.gpus if gpu.uuid not in hidden]
     waiting = tuple(
@@ -117,7 +129,7 @@ def visible(known: KnownCards, inventory: Inventory, held: Collection[str]) -> V
     )
     kept = [known.cards[uuid] for uuid in sorted(known.absent - hidden)]
     if kept:
-        # Where they were: NVML lists cards by their place on the bus.
+        # At their former position: NVML lists cards in the order of the PCI bus.
         gpus = sorted([*gpus, *kept], key=lambda gpu: gpu.pci_bus_id or "~")
     counted = {gpu.uuid for gpu in kept} | _subjects(kept, known, inventory)
     left_out = tuple(each for each in inventory.left_out if each.subject not in counted)
@@ -134,7 +146,7 @@ def _finding(gpu: Gpu, before: Gpu | None, inventory: Inventory) -> Finding:
     return Finding(
         troubles=(trouble,) if trouble else (),
         needs_nothing=action == 0,
-        # Another version of the driver was loaded, which resets the cards.
+        # Loading another version of the driver resets the cards.
         was_reset=before is not None and before.driver_version != gpu.driver_version,
     )
 
@@ -157,7 +169,10 @@ def _absences(missing: Mapping[str, Gpu], inventory: Inventory) -> Mapping[str, 
 
 
 def _matched(missing: Mapping[str, Gpu], lost: Sequence[LostCard]) -> Mapping[str, LostCard]:
-    """The lost cards by the UUID that each had: by itself, by its place, else any that is left."""
+    """Return the lost cards by UUID of the missing card.
+
+    A lost card is matched by its UUID, else by its PCI bus ID, else with any missing card left.
+    """
     found: dict[str, LostCard] = {}
     nameless: list[LostCard] = []
     places = {gpu.pci_bus_id: uuid for uuid, gpu in missing.items() if gpu.pci_bus_id}
@@ -178,5 +193,5 @@ def _subjects(kept: Sequence[Gpu], known: KnownCards, inventory: Inventory) -> s
     return {matched[gpu.uuid].subject for gpu in kept if gpu.uuid in matched}
 
 
-def _unlike_healthy(judged: Mapping[str, CardHealth]) -> Mapping[str, CardHealth]:
+def _without_healthy(judged: Mapping[str, CardHealth]) -> Mapping[str, CardHealth]:
     return {uuid: state for uuid, state in judged.items() if state != HEALTHY}

@@ -1,4 +1,12 @@
-"""How much more than its cards a pool hands out (Tensor Fusion's GPUPool capacityConfig)."""
+"""Oversubscription: what a pool offers beyond its cards (Tensor Fusion's GPUPool capacityConfig).
+
+Compute is multiplied by a ratio. Memory is extended by a part of the host's memory and disk, which
+the node's cards divide in proportion to their own memory.
+
+Example: cards with 16Gi and 48Gi, on a host with 64Gi of memory at 50 % and a disk of 320Gi at
+10 %. The host adds 32Gi + 32Gi = 64Gi, of which the cards get 16Gi and 48Gi. Their virtual memory
+is 32Gi and 96Gi.
+"""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -11,12 +19,12 @@ from tensorfusion_dra.core.kubernetes.quantity import MIB, Quantity
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Oversubscription:
-    """A pool's ratios, in percent as GPUPool has them.
+    """A pool's ratios, in percent as in the GPUPool.
 
     Attributes:
-        tflops_percent: Virtual compute, of the physical; 500 hands out five times the card.
+        tflops_percent: Virtual compute in relation to physical; 500 hands out five times the card.
         host_memory_percent: Part of the host's memory that extends the cards' memory.
-        host_disk_percent: Part of the host's data disk that extends it.
+        host_disk_percent: Part of the host's data disk that extends the cards' memory.
     """
 
     tflops_percent: int
@@ -25,12 +33,12 @@ class Oversubscription:
 
     @property
     def expands_memory(self) -> bool:
-        """Whether the cards' memory is extended by the host's."""
+        """True if the host's memory or disk extends the cards' memory."""
         return self.host_memory_percent > 0 or self.host_disk_percent > 0
 
 
 NO_MORE: Final = Oversubscription(tflops_percent=100, host_memory_percent=0, host_disk_percent=0)
-"""Hands out the cards and nothing beyond them."""
+"""Ratios that hand out the cards and nothing beyond them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,10 +58,10 @@ _FIELDS: Final = (
 
 
 def parse(found: Mapping[str, Any]) -> Oversubscription:
-    """The ratios in a GPUPool's spec.capacityConfig.oversubscription; absent ones by default.
+    """Parse a GPUPool's spec.capacityConfig.oversubscription; absent ratios get their defaults.
 
     Raises:
-        InputError: Names every value that is no whole number in its range, and its range.
+        InputError: A value is not a whole number in its range; the text lists all such values.
     """
     errors: list[str] = []
     values: dict[str, int] = {}
@@ -71,17 +79,17 @@ def parse(found: Mapping[str, Any]) -> Oversubscription:
 
 
 def usable_vram_bytes(gpu: Gpu) -> int:
-    """The memory that containers can allocate, in whole MiB, the step in which it is shared."""
+    """Return the memory that containers can allocate, in whole MiB, the step of its shares."""
     return (gpu.vram_bytes - gpu.reserved_bytes) // MIB * MIB
 
 
 def virtual(
     gpus: Iterable[Gpu], ratios: Oversubscription, host: HostResources
 ) -> Mapping[str, Virtual]:
-    """The virtual totals by GPU UUID.
+    """Return the virtual totals by GPU UUID.
 
-    Host memory and disk are shared among the cards in proportion to their own memory, rounded
-    down to whole MiB, so that the parts never add up to more than the whole.
+    The cards divide host memory and disk in proportion to their own memory, rounded down to whole
+    MiB, so that the parts never add up to more than the whole.
     """
     cards = tuple(gpus)
     own = {gpu.uuid: usable_vram_bytes(gpu) for gpu in cards}

@@ -1,10 +1,10 @@
-"""Modes in which a card is shared: values of pools, devices and shares alike."""
+"""Modes in which a card is shared, for pools, devices and shares."""
 
 from enum import StrEnum
 
 
 class Isolation(StrEnum):
-    """How a card's tenants are kept apart (Tensor Fusion's isolation modes)."""
+    """Separation of a card's tenants (Tensor Fusion's isolation modes)."""
 
     SOFT = "soft"
     HARD = "hard"

@@ -1,4 +1,22 @@
-"""Which writes bring the node's stored ResourceSlices to what they should be."""
+"""ResourceSlices of the node: the wanted ones, and the writes that replace the stored ones.
+
+A scheduler reads a resource pool as a whole: only slices of the pool's highest generation, and only
+if there are as many as `resourceSliceCount`. plan() chooses the writes so that a reader never mixes
+old and new devices:
+
+- If one slice differs, one write replaces it, and the generation stays.
+- If a slice is missing or several differ, all slices move to the next generation.
+- Obsolete slices are deleted first, the oldest generation first. If the newest generation were
+  deleted first, an older one would count again. New slices are created last.
+
+Example: a node with 65 cards has two slices of generation 4, with 64 devices and 1 device. If the
+attribute of one device changes, its slice is updated in generation 4. If the node gets 64 more
+cards, both slices are updated to generation 5, and then a third is created in generation 5.
+
+An API server with a feature gate off drops the gate's fields from what it stores. For gates that
+are known to be off, plan() does not count such fields as a difference. Otherwise it would write
+them again and again.
+"""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -14,18 +32,19 @@ _MAX_NAME: Final = 253
 _MAX_LABEL: Final = 63
 
 Slice = Mapping[str, Any]
-"""A ResourceSlice as the API writes it."""
+"""A ResourceSlice in the API's JSON form."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlicePlan:
-    """Writes in the order in which they are safe: an obsolete slice first, a new one last.
+    """Writes in a safe order: first the deletes, then the updates, then the creates.
 
     Attributes:
-        delete: Stored objects; each is deleted only if it is still the one that was read.
+        generation: The pool's generation after all writes.
+        delete: Stored objects; each is to be deleted only if it is still the one that was read.
         update: Complete objects with the resourceVersion that was read.
         create: Complete objects.
-        replaced: The stored objects for which there are updates.
+        replaced: The stored objects that the updates replace.
     """
 
     generation: int
@@ -39,12 +58,13 @@ class SlicePlan:
 
 
 def wanted(devices: Sequence[Device], node: Node, *, node_uid: str) -> tuple[Slice, ...]:
-    """The node's slices without generation; one slice without devices if there are none.
+    """Return the node's slices without generation; one empty slice if there are no devices.
 
-    The pool is then known to be empty, which a missing slice would not say.
+    The empty slice shows that the pool has no devices, which a missing slice would not.
     """
     listed = [device.as_api() for device in devices]
-    # As if each device had a taint, so that one that gets a taint moves no other to another slice.
+    # The maximum for devices with taints, even while there is none: a new taint must not move
+    # devices to another slice.
     size = slice_rules.MOST_DEVICES_ADVANCED
     chunks = [listed[start : start + size] for start in range(0, len(listed), size)] or [[]]
     return tuple(
@@ -78,7 +98,7 @@ def wanted(devices: Sequence[Device], node: Node, *, node_uid: str) -> tuple[Sli
 
 
 def slice_name(node_name: str, index: int) -> str:
-    """``tensor-fusion-resource-slice-<node>``, then ``...-1``, ``...-2``."""
+    """Return ``tensor-fusion-resource-slice-<node>``, then ``...-1``, ``...-2``."""
     suffix = f"-{index}" if index else ""
     return _fitted(names.SLICE_PREFIX + node_name, _MAX_NAME - len(suffix)) + suffix
 
@@ -86,17 +106,13 @@ def slice_name(node_name: str, index: int) -> str:
 def plan(
     wanted: Sequence[Slice], stored: Sequence[Slice], *, dropped: frozenset[str] = frozenset()
 ) -> SlicePlan:
-    """The writes that turn what is stored into what is wanted; none if nothing differs.
-
-    A pool is read as a whole and only at its highest generation. One changed slice is replaced
-    in one write and keeps the generation; as soon as two writes are needed, all slices move to
-    the next one, so that no reader mixes old and new.
+    """Return the writes that turn the stored slices into the wanted ones; empty if none differ.
 
     Args:
-        wanted: From wanted(); all of one pool.
-        stored: All ResourceSlices of this driver and node. Of these only the node's own are
-            deleted; see is_own().
-        dropped: Feature gates known to be off; fields that they drop are not missed.
+        wanted: All slices of one pool, from wanted().
+        stored: All ResourceSlices of this driver and node. Only those of them that is_own()
+            accepts are deleted.
+        dropped: Feature gates known to be off; missing fields of these gates are no difference.
     """
     pool = wanted[0]["spec"]["pool"]["name"]
     by_name = {item["metadata"]["name"]: item for item in stored}
@@ -135,17 +151,17 @@ def plan(
 
 
 def is_of_node(item: Slice, node_name: str) -> bool:
-    """Whether it is a slice of this driver for this node: a field selector may be ignored."""
+    """Return True for a slice of this driver for this node: a server may ignore field selectors."""
     spec = item.get("spec")
     found = spec if isinstance(spec, dict) else {}
     return (found.get("driver"), found.get("nodeName")) == (names.DRIVER, node_name)
 
 
 def is_own(item: Slice, node_name: str) -> bool:
-    """Whether this driver wrote it on this node, so that it may be deleted.
+    """Return True if this driver wrote the slice on this node, so that it may be deleted.
 
-    Its owner is then the Node, perhaps an earlier object of that name. Without an owner it has one
-    of the names that wanted() gives.
+    Such a slice is owned by the Node, or by an earlier Node object with the same name. A slice
+    without an owner has to have one of the names from slice_name().
     """
     metadata = item["metadata"]
     owners = metadata.get("ownerReferences") or []
@@ -158,7 +174,7 @@ def is_own(item: Slice, node_name: str) -> bool:
 
 
 def other_writers(plan: SlicePlan) -> tuple[str, ...]:
-    """The field managers but ours of the stored slices that the plan replaces, newest first."""
+    """Return the other field managers of stored slices that the plan replaces, newest first."""
     entries = [
         entry
         for item in (*plan.replaced, *plan.delete)
@@ -170,9 +186,9 @@ def other_writers(plan: SlicePlan) -> tuple[str, ...]:
 
 
 def dropped_gates(sent: Slice, stored: Slice) -> frozenset[str]:
-    """The feature gates that explain why a stored slice holds less than what was sent.
+    """Return the feature gates that explain why a stored slice has less than what was sent.
 
-    Empty if it holds everything, or if no known gate explains the whole difference.
+    Empty if it has everything, or if no known gates explain the whole difference.
     """
     kept = normal(_devices(stored))
     every = (frozenset[str](), *KUBERNETES_DROPS)
@@ -181,7 +197,7 @@ def dropped_gates(sent: Slice, stored: Slice) -> frozenset[str]:
 
 
 def loses(item: Slice, gates: frozenset[str]) -> bool:
-    """Whether an API server with these feature gates off would keep less of the slice."""
+    """Return True if an API server with these feature gates off would drop part of the slice."""
     devices = _devices(item)
     return normal(without(devices, gates)) != normal(devices)
 
@@ -198,7 +214,7 @@ def _differs(item: Slice, old: Slice, dropped: frozenset[str]) -> bool:
 
 
 def _replacing(old: Slice, item: Slice, generation: int) -> Slice:
-    """The stored object with our fields; labels and annotations that others set stay."""
+    """Return the stored object with our fields; labels and annotations of other writers stay."""
     metadata = {**old["metadata"], "ownerReferences": item["metadata"]["ownerReferences"]}
     metadata["labels"] = {**(old["metadata"].get("labels") or {}), **item["metadata"]["labels"]}
     metadata.pop("managedFields", None)
@@ -226,7 +242,7 @@ def _devices(item: Slice) -> Sequence[Mapping[str, Any]]:
 
 
 def _fitted(text: str, limit: int) -> str:
-    """The text, or its beginning and a hash of it where it is too long to be a name."""
+    """Return the text, or its beginning and a hash if it is longer than the limit."""
     if len(text) <= limit:
         return text
     digest = hashlib.sha256(text.encode()).hexdigest()[:8]

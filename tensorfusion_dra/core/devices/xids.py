@@ -1,4 +1,4 @@
-"""Which of the driver's XID errors are an application's own, and which mark the card.
+"""XID errors of the NVIDIA driver: those of an application, and those that mark the card.
 
 Source: NVIDIA's XID catalogue, column "Immediate Action"
 (docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html, releases for Ampere to Blackwell).
@@ -13,18 +13,18 @@ APPLICATION: Final = frozenset(
         *(8, 11, 13, 25, 31, 32, 39, 40, 41, 60, 68, 69, 70, 71, 72, 75, 76, 77, 80, 82, 83, 84),
         *(85, 86, 88, 89, 94, 96, 97, 98, 99, 100, 101, 102, 103, 104, 105),
         *(126, 127, 128, 129, 130, 131, 132, 133, 134, 135, 139),
-        # IGNORE: nothing has to be done about the card now.
+        # IGNORE: the card needs nothing now.
         *(14, 37, 38, 43, 44, 63, 66, 67, 92, 93, 106, 107, 108, 121, 137, 141, 152, 153, 157),
         *(160, 161),
         # The cleanup after another error, which has its own XID.
         45,
-        # That the recovery action changed; the action itself is read from the driver.
+        # The recovery action changed; the action itself is read from the driver.
         154,
-        # Power smoothing, without an action for the card.
+        # Power smoothing: no action for the card.
         *(162, 163, 164, 165),
     }
 )
-"""Every other one counts against the card, also one that is not in the catalogue yet."""
+"""Every other XID marks the card, including those that are not in the catalogue yet."""
 
 DESCRIPTIONS: Final = {
     46: "GPU stopped processing",
@@ -59,29 +59,29 @@ DESCRIPTIONS: Final = {
     171: "uncorrectable DRAM error",
     172: "uncorrectable SRAM error",
 }
-"""For people who read a taint or an Event; not every code has one."""
+"""Shown to people with a taint or an Event; not every XID has one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class XidRules:
-    """The catalogue as this node applies it.
+    """NVIDIA's catalogue with this node's exceptions.
 
     Attributes:
-        ignored: Codes that do not mark the card, whatever the catalogue says.
-        critical: Codes that mark the card, whatever the catalogue says.
+        ignored: XIDs that do not mark the card, regardless of the catalogue.
+        critical: XIDs that mark the card, regardless of the catalogue and of `ignored`.
     """
 
     ignored: frozenset[int] = frozenset()
     critical: frozenset[int] = frozenset()
 
     def marks_card(self, code: int) -> bool:
-        """Whether a card on which this error was seen is unhealthy."""
+        """Return True if a card with this error is unhealthy."""
         if code in self.critical:
             return True
         return code not in self.ignored and code not in APPLICATION
 
 
 def description(code: int) -> str:
-    """Such as ``XID 79: GPU has fallen off the bus``."""
+    """Return a text such as ``XID 79: GPU has fallen off the bus``."""
     known = DESCRIPTIONS.get(code)
     return f"XID {code}: {known}" if known else f"XID {code}"

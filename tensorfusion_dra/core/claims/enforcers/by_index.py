@@ -1,4 +1,4 @@
-"""Limits by the index that CUDA gives a card in a container, for limiters that know no UUIDs."""
+"""Limits by the index of a card in the container, for limiters that do not know GPU UUIDs."""
 
 from collections.abc import Iterable, Sequence
 
@@ -10,11 +10,12 @@ from tensorfusion_dra.core.kubernetes.quantity import MIB
 
 
 def limits(shares: Iterable[PreparedShare]) -> tuple[Limit, ...]:
-    """The limit of each card of a request's containers, at the card's index; none if none has one.
+    """Return a limit for each card of a request, at the card's index; empty if no share has one.
 
-    The cards are in the order of their PCI bus ids, because the containers count them so
-    (CUDA_DEVICE_ORDER). Several shares of a card add up. Memory is whole MiB. A card without a
-    limit beside cards with one gets the smallest: nothing in a limited container is unlimited.
+    The cards are in the order of their PCI bus IDs, because that is how CUDA numbers them in the
+    container (CUDA_DEVICE_ORDER). Several shares of a card add up. Memory is whole MiB. If only
+    some cards have a limit, the others get the smallest one: a limited container has no unlimited
+    card.
     """
     by_card: dict[str, Limit | None] = {}
     for share in sorted(shares, key=_bus):
@@ -27,7 +28,7 @@ def limits(shares: Iterable[PreparedShare]) -> tuple[Limit, ...]:
 
 
 def smallest(known: Sequence[Limit]) -> Limit:
-    """What every one of these limits allows."""
+    """Return the smallest compute and the smallest memory of these limits."""
     least = Limit(
         sm_percent=min(limit.sm_percent for limit in known),
         vram_bytes=min(limit.vram_bytes for limit in known),
@@ -36,14 +37,15 @@ def smallest(known: Sequence[Limit]) -> Limit:
 
 
 def check(claim: PreparedClaim) -> None:
-    """Refuses a claim in one of whose containers an index could mean another card's limit.
+    """Refuse a claim if an index in one of its containers could select another card's limit.
 
-    A container uses one request of its claim or all of them, and nobody says which. With all of
-    them it has every request's variables, of which the last of a name wins, and the cards of
-    the other requests shift its indexes. That is harmless only while all limits are equal. Of
-    the limits of a card in two requests such a container gets one and not the sum.
+    A container uses one request of its claim or all of them, and nothing in the claim shows which.
+    With all of them it has the variables of every request, of which the last with the same name
+    wins, and the cards of the other requests shift its indexes. That is harmless only while all
+    limits are equal. If two requests have a share of the same card, such a container gets the
+    limit of one of them, not the sum.
 
-    Two claims in one container are refused before: see core.admission.companions.
+    Two claims in one container are a separate check: see core.admission.companions.
 
     Raises:
         ClaimError: Limits differ between requests, or between cards whose order is unknown.
@@ -52,21 +54,21 @@ def check(claim: PreparedClaim) -> None:
     if len({limit for each in by_request.values() for limit in each}) < 2:
         return
     if len({share.request for share in claim.shares}) > 1:
-        told = "; ".join(f"{request}: {_told(each)}" for request, each in by_request.items())
+        shown = "; ".join(f"{request}: {_shown(each)}" for request, each in by_request.items())
         raise ClaimError(
-            f"claim {claim.ref}: found different limits in its requests ({told}), expected equal "
+            f"claim {claim.ref}: found different limits in its requests ({shown}), expected equal "
             "ones, because a container may use all requests; use one claim for each"
         )
     unknown = [share.device for share in claim.shares if not share.pci_bus_id]
     if unknown:
         raise ClaimError(
             f"claim {claim.ref}: found different limits and no PCI bus id of {unknown[0]}, "
-            "expected one of each card"
+            "expected the bus id of each card"
         )
 
 
 def _bus(share: PreparedShare) -> tuple[int, ...]:
-    """Orders bus ids as numbers: not every domain has the same number of digits."""
+    """Return a key that sorts bus IDs as numbers: domains differ in their number of digits."""
     return tuple(int(part, 16) for part in share.pci_bus_id.replace(".", ":").split(":") if part)
 
 
@@ -80,10 +82,10 @@ def _sum(first: Limit | None, second: Limit | None) -> Limit | None:
 
 
 def _whole_mib(limit: Limit) -> Limit:
-    """At least one, since limiters take 0 for no limit."""
+    """Round memory down to whole MiB, but not below 1, since limiters take 0 for no limit."""
     mib = max(1, limit.vram_bytes // MIB)
     return Limit(sm_percent=limit.sm_percent, vram_bytes=mib * MIB)
 
 
-def _told(each: Iterable[Limit]) -> str:
+def _shown(each: Iterable[Limit]) -> str:
     return ", ".join(f"{limit.sm_percent}% {limit.vram_bytes // MIB}Mi" for limit in each) or "none"

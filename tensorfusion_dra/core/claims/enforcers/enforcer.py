@@ -1,4 +1,4 @@
-"""What enforces limits inside a container: one small interface, several implementations."""
+"""Interface of enforcers: the software that keeps a container within its limits."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,10 +11,10 @@ from tensorfusion_dra.core.devices.sharing import Isolation
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Folder:
-    """A host folder that is there before the container is.
+    """A host folder that has to exist before the container starts.
 
     Attributes:
-        mode: Permission bits, set whatever the umask.
+        mode: Permission bits, set regardless of the umask.
     """
 
     path: str
@@ -23,10 +23,10 @@ class Folder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Edits:
-    """What is added to the containers of one request.
+    """Additions to the containers of one request.
 
     Attributes:
-        env: An empty value takes a variable of the image or the pod out of force.
+        env: An empty value overrides a variable of the image or the pod.
     """
 
     env: Mapping[str, str] = field(default_factory=dict)
@@ -35,11 +35,11 @@ class Edits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Needs:
-    """What must be on the host before a claim may be answered.
+    """Files and folders that have to be on the host before prepare may succeed.
 
     Attributes:
-        files: Are there already; the claim fails without them.
-        folders: Are made for the claim.
+        files: Have to exist already; the claim fails without them.
+        folders: Created for the claim.
     """
 
     files: tuple[str, ...] = ()
@@ -47,21 +47,21 @@ class Needs:
 
 
 class Enforcer(Protocol):
-    """Turns limits into what a limiter in the container understands; does nothing by itself."""
+    """Translator of limits into the variables and mounts that a limiter reads; without I/O."""
 
     @property
     def name(self) -> str:
-        """As settings name it."""
+        """Name of the enforcer in the settings."""
         ...
 
     @property
     def enforces_hard(self) -> bool:
-        """Whether it brings a limiter that takes its limits from the container's environment."""
+        """True if it brings a limiter that reads its limits from the container's environment."""
         ...
 
     @property
     def expands_memory(self) -> bool:
-        """Whether it can give a card more memory than it has, from the host's memory or disk."""
+        """True if it can extend a card's memory by the host's memory or disk."""
         ...
 
     @property
@@ -71,28 +71,32 @@ class Enforcer(Protocol):
 
     @property
     def claims_root(self) -> str:
-        """A host folder in which each claim has a folder of its own, named by its UID; "" if none.
+        """Host folder in which each claim has a folder of its own, named by its UID; "" if none.
 
-        The claim's folder goes with the claim, with all that containers put into it.
+        The claim's folder is removed with the claim, with everything that containers wrote into it.
         """
         ...
 
     def needs(self, claim: PreparedClaim) -> Needs:
-        """What the claim's containers need of the host."""
+        """Return what the claim's containers need on the host.
+
+        Raises:
+            ClaimError: The enforcer cannot express the claim's limits.
+        """
         ...
 
     def edits(self, claim: PreparedClaim, shares: Sequence[PreparedShare]) -> Edits:
-        """What a request's containers get.
+        """Return the additions to the containers of one request.
 
         Args:
             claim: The request's claim.
-            shares: The request's shares that have a limit or an isolation; at least one.
+            shares: The request's shares from enforced(); at least one.
         """
         ...
 
 
 def enforced(claim: PreparedClaim) -> Mapping[str, tuple[PreparedShare, ...]]:
-    """The shares of each request that an enforcer has to do with: all but those for admins."""
+    """Return by request the shares that an enforcer handles: all but those with admin access."""
     by_request: dict[str, tuple[PreparedShare, ...]] = {}
     for share in claim.shares:
         if not share.admin_access:
@@ -101,5 +105,5 @@ def enforced(claim: PreparedClaim) -> Mapping[str, tuple[PreparedShare, ...]]:
 
 
 def is_simulated(shares: Sequence[PreparedShare]) -> bool:
-    """None of the cards has a device node, so there is nothing to limit on this host."""
+    """Return True if no card has a device node, so that there is nothing to limit on this host."""
     return not any(share.device_nodes for share in shares)

@@ -1,17 +1,17 @@
-"""HAMi-core, a library in the container that takes its limits from the environment, once.
+"""Enforcer hami-core: a library in the container that reads its limits from the environment, once.
 
-What HAMi-core does and what follows for a container:
+How HAMi-core works, and what follows for a container:
 
-- It knows a card by its index in the container. An index without a variable takes the variable
-  without an index, which is the smallest limit here, so that no card is ever without one.
-- It loads itself a second time from a fixed path, and the dynamic linker goes on without a library
-  that it does not find. So the library is mounted at that path, and a claim fails while it is
-  not on the host.
-- Its processes count their memory in one file. The file's name stays the same at every
-  preparation, since processes that count in different files get the whole limit each. It tells
-  processes apart by their pid in the container, so one container at a time may use a request,
-  unless they share their pids.
-- The limits of a file are those of its first process, hence none can be changed later.
+- It identifies a card by its index in the container. A card without a variable for its index gets
+  the variable without an index. That one holds the smallest limit, so no card is unlimited.
+- It loads itself a second time from a fixed path, and the dynamic linker ignores a library that it
+  cannot find. So the library is mounted at that path, and a claim fails while the library is not
+  on the host.
+- Its processes count their memory in one file. The file's name is the same at every prepare,
+  because processes that count in different files would get the whole limit each. The file
+  identifies a process by its PID in the container. So only one container at a time may use a
+  request, unless the containers share a PID namespace.
+- The limits in a file are those of its first process, so a limit cannot be changed later.
 
 Source: Project-HAMi/HAMi-core, src/libvgpu.c and src/multiprocess/multiprocess_memory_limit.c.
 """
@@ -30,30 +30,30 @@ from tensorfusion_dra.core.devices.sharing import Isolation
 from tensorfusion_dra.core.kubernetes.quantity import MIB
 
 LIBRARY_IN_CONTAINER: Final = "/usr/local/vgpu/libvgpu.so"
-"""HAMi-core's own, from which it loads itself; also what an ld.so.preload file has to hold."""
+"""Path from which HAMi-core loads itself; an ld.so.preload file has to contain it too."""
 
 _PRELOAD_IN_CONTAINER: Final = "/etc/ld.so.preload"
 _CACHES_IN_CONTAINER: Final = "/usr/local/vgpu/claims"
-_LOCKS_IN_CONTAINER: Final = "/tmp/vgpulock"  # noqa: S108 - HAMi-core's, not ours to choose
+_LOCKS_IN_CONTAINER: Final = "/tmp/vgpulock"  # noqa: S108 - fixed by HAMi-core
 
 # Containers run as any user. Not sticky: where the kernel protects files in sticky folders
-# (fs.protected_regular), a process could not open the file that one of another user made.
+# (fs.protected_regular), a process could not open a file that another user created.
 _CACHES_MODE: Final = 0o777
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HamiCore:
-    """See enforcer.Enforcer.
+    """HAMi-core as an enforcer.
 
     Attributes:
         library: libvgpu.so on the host. Running containers have it mapped and crash if it is
-            overwritten, so this is a file of one version that never changes, such as
+            overwritten, so this has to be a file of one version that never changes, such as
             /usr/local/vgpu/libvgpu.so.2.8.0.
-        preload: A file on the host that holds one line, LIBRARY_IN_CONTAINER; mounted as
-            /etc/ld.so.preload. Unlike a variable it reaches processes whose program or shell sets
-            LD_PRELOAD itself, and leaves an image its own LD_PRELOAD. "" for LD_PRELOAD
-            instead, where a sandbox takes no such file (gVisor).
-        root: Folder of the claims' caches on the host.
+        preload: Host file with one line, LIBRARY_IN_CONTAINER; mounted as /etc/ld.so.preload.
+            Unlike the variable LD_PRELOAD it reaches processes whose program or shell sets
+            LD_PRELOAD itself, and it does not replace the LD_PRELOAD of an image. "" sets
+            LD_PRELOAD instead, for sandboxes that ignore such a file (gVisor).
+        root: Host folder of the claims' cache files.
     """
 
     name: ClassVar[str] = "hami-core"
@@ -66,14 +66,13 @@ class HamiCore:
 
     @property
     def claims_root(self) -> str:
-        """See enforcer.Enforcer."""
         return f"{self.root}/claims"
 
     def needs(self, claim: PreparedClaim) -> Needs:
-        """See enforcer.Enforcer.
+        """Return the library, its preload file and the folder of the claim's cache files.
 
         Raises:
-            ClaimError: Its limits cannot be told by index.
+            ClaimError: The claim's limits cannot be expressed by card index.
         """
         by_index.check(claim)
         requests = [
@@ -94,7 +93,6 @@ class HamiCore:
         )
 
     def edits(self, claim: PreparedClaim, shares: Sequence[PreparedShare]) -> Edits:
-        """See enforcer.Enforcer."""
         env = {names.ENV_ISOLATION_MODE: shares[0].isolation.value}
         limits = by_index.limits(shares)
         if not limits:
@@ -116,10 +114,10 @@ class HamiCore:
         return Edits(env={**env, names.ENV_LD_PRELOAD: LIBRARY_IN_CONTAINER}, mounts=mounts)
 
     def _mounts(self, claim: PreparedClaim) -> tuple[Mount, ...]:
-        """The library and the claim's folder, the latter a second time for the lock.
+        """Return the mounts of the library and of the claim's folder, the latter also for the lock.
 
-        Versions up to 2.8 lock a file in a folder of a fixed name while a process starts. One
-        folder for the whole node would let a tenant keep all others from starting.
+        Versions up to 2.8 lock a file in a folder with a fixed name while a process starts. With
+        one folder for the whole node a tenant could block the processes of all other tenants.
         """
         return (
             Mount(host_path=self.library, container_path=LIBRARY_IN_CONTAINER),

@@ -1,4 +1,4 @@
-"""The kinds of enforcers, by the names that settings use."""
+"""Enforcer classes by their names in the settings."""
 
 from collections.abc import Mapping
 from typing import Final

@@ -1,17 +1,17 @@
-"""NVIDIA's Multi-Process Service (MPS): the driver itself enforces limits, of each process.
+"""Enforcer mps: NVIDIA's Multi-Process Service, by which the NVIDIA driver limits each process.
 
-What that means for limits:
+What follows for limits:
 
-- They hold for every process on its own: a container of two processes may take twice its memory.
-- A process that does not reach the service's daemon runs without it, hence without limits. So a
-  claim fails while the daemon does not listen. Where tenants are not trusted, the cards have to
-  be in the compute mode EXCLUSIVE_PROCESS, in which only the service may open them.
-- A process that sees fewer cards than its memory limits name loses all of them, and launchers of
-  distributed programs show each process one card. So a claim with limits has one card, unless
-  an administrator says that programs here leave CUDA_VISIBLE_DEVICES alone.
+- Each process is limited on its own: a container with two processes may use twice its memory.
+- A process that does not reach the MPS daemon runs without MPS, and so without limits. Therefore a
+  claim fails while the daemon does not listen. Where tenants are not trusted, the cards have to be
+  in compute mode EXCLUSIVE_PROCESS, in which only MPS may open them.
+- A process that sees fewer cards than its memory limits name loses all memory limits, and launchers
+  of distributed programs show each process one card. So a claim with limits has one card, unless an
+  administrator declares that programs on the node do not change CUDA_VISIBLE_DEVICES.
 
-A container reaches the daemon through the daemon's pipe folder and needs the daemon's /dev/shm.
-It has no use for the daemon's log folder, in which other tenants' process ids are told.
+A container reaches the daemon through the daemon's pipe folder and needs the daemon's /dev/shm. It
+does not need the daemon's log folder, which shows the process IDs of other tenants.
 
 Source: Multi-Process Service guide (environment variables), nvidia-cuda-mps-control(1), NVIDIA's
 Dynamo documentation (per-GPU limits with MPS), and the mounts that NVIDIA's own drivers for
@@ -34,18 +34,18 @@ from tensorfusion_dra.core.kubernetes.quantity import MIB
 _PIPES_IN_CONTAINER: Final = "/tmp/nvidia-mps"  # noqa: S108 - the service's default
 _SHM_IN_CONTAINER: Final = "/dev/shm"  # noqa: S108 - where POSIX shared memory is
 _CONTROL: Final = "control"
-"""The daemon's end of the pipes, in its folder from its start on."""
+"""The daemon's end of the pipes; in the pipe folder since the daemon started."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mps:
-    """See enforcer.Enforcer.
+    """NVIDIA MPS as an enforcer.
 
     Attributes:
         pipes: The daemon's CUDA_MPS_PIPE_DIRECTORY on the host.
-        shm: What the daemon has as its /dev/shm, on the host. Containers get it in place of
-            their own; a tmpfs for the daemon alone keeps them out of the host's.
-        several_cards: A request may have limits on several cards.
+        shm: Host path of the daemon's /dev/shm. Containers get it in place of their own; a tmpfs
+            that only the daemon uses keeps them out of the host's /dev/shm.
+        several_cards: True if a request may have limits on several cards.
     """
 
     name: ClassVar[str] = "mps"
@@ -58,10 +58,10 @@ class Mps:
     claims_root: str = ""
 
     def needs(self, claim: PreparedClaim) -> Needs:
-        """See enforcer.Enforcer.
+        """Return the daemon's control pipe and its /dev/shm.
 
         Raises:
-            ClaimError: Some container of it could be without its limits, or have others.
+            ClaimError: A container of the claim could run without its limits or with other ones.
         """
         limited = [
             shares
@@ -76,14 +76,13 @@ class Mps:
         return Needs(files=(f"{self.pipes}/{_CONTROL}", self.shm))
 
     def edits(self, claim: PreparedClaim, shares: Sequence[PreparedShare]) -> Edits:
-        """See enforcer.Enforcer."""
         env = {names.ENV_ISOLATION_MODE: shares[0].isolation.value}
         limits = by_index.limits(shares)
         if not limits:
             return Edits(env=env)
         env |= {
             names.ENV_MPS_PIPE_FOLDER: _PIPES_IN_CONTAINER,
-            # One percentage for all cards, so the smallest.
+            # MPS has one percentage for all cards, so the smallest.
             names.ENV_MPS_THREAD_PERCENTAGE: str(by_index.smallest(limits).sm_percent),
             names.ENV_MPS_MEMORY_LIMIT: ",".join(
                 f"{index}={limit.vram_bytes // MIB}M" for index, limit in enumerate(limits)

@@ -1,10 +1,11 @@
-"""Tensor Fusion's own limiter and hypervisor.
+"""Enforcer tensor-fusion: Tensor Fusion's own limiter and hypervisor, by isolation mode.
 
-In soft isolation the limiter library in the container takes its limits from shared memory that
-the hypervisor on the node writes, so they can change while the container runs. In hard isolation
-it takes them from the environment, once; that is another limiter, which is not public and comes
-with the image of Tensor Fusion's own workers, so this enforcer brings none. In shared isolation
-there is neither.
+- `soft`: the limiter library in the container reads its limits from shared memory that the
+  hypervisor on the node writes, so they can change while the container runs.
+- `hard`: another limiter reads its limits from the environment, once. It is not public and comes
+  with the image of Tensor Fusion's own workers, so this enforcer mounts none.
+- `shared`: there is no limiter.
+
 Source: NexusGPU/tensor-fusion, internal/utils/compose.go.
 """
 
@@ -32,11 +33,11 @@ _SHM_MODE: Final = 0o755
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorFusion:
-    """See enforcer.Enforcer.
+    """Tensor Fusion's limiter as an enforcer.
 
     Attributes:
-        root: The hypervisor's folder on the host, with the limiter library in it.
-        hypervisor_ip: Where containers reach the hypervisor; "" leaves it to the pod.
+        root: The hypervisor's folder on the host, which contains the limiter library.
+        hypervisor_ip: Address at which containers reach the hypervisor; "" leaves it to the pod.
         hypervisor_port: The hypervisor's HTTP port.
     """
 
@@ -50,7 +51,6 @@ class TensorFusion:
     claims_root: str = ""
 
     def needs(self, claim: PreparedClaim) -> Needs:
-        """See enforcer.Enforcer."""
         limited = [s for shares in enforcer.enforced(claim).values() for s in shares if s.limit]
         if not any(s.isolation is Isolation.SOFT for s in limited) or enforcer.is_simulated(
             limited
@@ -62,7 +62,6 @@ class TensorFusion:
         )
 
     def edits(self, claim: PreparedClaim, shares: Sequence[PreparedShare]) -> Edits:
-        """See enforcer.Enforcer."""
         isolation = shares[0].isolation
         env = {names.ENV_ISOLATION_MODE: isolation.value, **dict.fromkeys(names.ENV_BYPASSES, "")}
         limited = [share for share in shares if share.limit is not None]
@@ -93,10 +92,10 @@ class TensorFusion:
         )
 
     def _shm_folder(self, claim: PreparedClaim) -> str:
-        """The hypervisor's folder for the pod; for a claim without one, for the claim.
+        """Return the hypervisor's folder for the pod, or for the claim if it has no pod.
 
-        Pods that share a claim share the first one's folder (hack/adr/0012): the kubelet asks no
-        driver for the later ones.
+        Pods that share a claim share the folder of the first pod (hack/adr/0012): the kubelet does
+        not call the driver for the later ones.
         """
         owner = claim.pods[0].name if claim.pods else claim.ref.uid
         return f"{self.root}/shm/{claim.ref.namespace}/{owner}"
@@ -112,15 +111,16 @@ class TensorFusion:
 
 
 def _limit_env(claim: PreparedClaim, shares: Sequence[PreparedShare]) -> dict[str, str]:
-    """The limits of one request's containers.
+    """Return the limit variables for the containers of one request.
 
-    A container may use one request of the claim or all of them, and with all of them the last
-    variable of a name wins. So every request's map by UUID names all cards of the claim, with
-    its own amounts where several requests share a card: no card is ever without a limit.
+    A container may use one request of the claim or all of them. With all of them, the last of the
+    variables with the same name wins. So the maps by UUID of every request name all cards of the
+    claim, and no card is ever without a limit. If several requests share a card, the map of each
+    request has that request's own amounts.
 
-    The scalar limits are the smallest of all cards of requests that consume the same amounts. A
-    pod's `gpu-count: 4` is four such requests; 50 TFLOPS are 17 % of one card and 77 % of another,
-    and whichever request comes last has to say 17 %.
+    The scalar limits are the smallest of all cards of requests that consume the same amounts.
+    Example: a pod's `gpu-count: 4` is four such requests. If 50 TFLOPS are 17 % of one card and
+    77 % of another, each request sets 17 %, because any of them may be the last.
     """
     own = _limits_by_uuid(shares)
     every = {**_limits_by_uuid(claim.shares), **own}
