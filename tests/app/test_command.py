@@ -119,7 +119,7 @@ def test_inspect_shows_health_and_taints_and_leaves_no_trace(tmp_path: Path) -> 
     (taint,) = found["devices"][0]["taints"]
     assert (taint["value"], taint["effect"]) == ("gpu-reset-required", "NoSchedule")
     assert "taints" not in found["devices"][1]
-    assert f"{sick['uuid']}: the driver asks for a reset of the GPU" in shown
+    assert f"{sick['uuid']}: the NVIDIA driver requests a reset of the GPU" in shown
     assert shown.count("healthy") >= 1
     assert not (tmp_path / "kubelet").exists()
 

@@ -81,8 +81,11 @@ def test_one_bad_claim_of_a_call_costs_no_other(setup: Setup) -> None:
         ([share(tflops="-100")], r"tflops: found -100, expected 0 or more"),
         ([share(vram="many")], r"vram: found 'many', expected a quantity"),
         ([share(vram=None)], r"vram: found no consumed capacity"),
-        ([share(tflops="313")], r"tflops: 313 beside 0 held is over 312"),
-        ([share(vram="48Gi"), share(vram="48Gi")], r"vram: 48Gi beside 48Gi held is over 80Gi"),
+        ([share(tflops="313")], r"tflops: found 313 plus 0 in use, expected at most 312"),
+        (
+            [share(vram="48Gi"), share(vram="48Gi")],
+            r"vram: found 48Gi plus 48Gi in use, expected at most 80Gi",
+        ),
         ([share(device=None)], r"device: found None, expected a name"),
     ],
 )
@@ -137,7 +140,7 @@ def test_the_last_unit_fits_and_one_more_does_not(setup: Setup) -> None:
     outcomes = setup.prepare(first, second, third)
 
     assert isinstance(outcomes[second.uid], PreparedClaim)
-    assert "tflops: 1m beside 312 held is over 312" in error_of(outcomes[third.uid])
+    assert "tflops: found 1m plus 312 in use, expected at most 312" in error_of(outcomes[third.uid])
 
 
 def test_a_device_given_alone_is_not_shared(setup: Setup) -> None:

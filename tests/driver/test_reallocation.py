@@ -129,7 +129,7 @@ def test_an_earlier_share_does_not_come_back_if_the_new_one_does_not_fit(node: N
 
     text = error_of(node.prepare(ref)[ref.uid])
 
-    assert "is over 312" in text
+    assert "in use, expected at most 312" in text
     assert node.ledger.get(ref.uid) is None
     assert node.spec_of(ref) is None
 

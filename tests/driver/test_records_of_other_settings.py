@@ -135,7 +135,7 @@ def test_other_claims_come_and_go_on_its_cards_and_it_keeps_its_share(
     prepared(after, put(after, "new", share(GPU_0, tflops="212", vram="64Gi")))
     more = put(after, "more", share(GPU_0, tflops="1", vram="1Mi"))
 
-    assert "is over" in error_of(after.prepare(more)[more.uid])
+    assert "in use, expected at most" in error_of(after.prepare(more)[more.uid])
     assert after.division().divide() == ()
     assert after.ledger.get(ref_of(after, "two").uid) == kept
     after.ledger.close()

@@ -91,7 +91,9 @@ def test_after_a_damaged_ledger_no_share_is_given_twice(setup: Setup) -> None:
 
     more = put(after, "more", share(tflops="300"))
 
-    assert "300 beside 300 held is over 312" in error_of(after.prepare(more)[more.uid])
+    assert "found 300 plus 300 in use, expected at most 312" in error_of(
+        after.prepare(more)[more.uid]
+    )
     after.ledger.close()
 
 

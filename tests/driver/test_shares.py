@@ -299,7 +299,9 @@ def test_one_card_holds_one_isolation_mode_at_a_time(setup: Setup) -> None:
     setup.unprepare(soft)
     again = setup.prepare(hard)[hard.uid]
 
-    assert "isolation hard: found the card in soft by default/soft" in error_of(outcomes[hard.uid])
+    assert "isolation hard: found the card in isolation soft by default/soft" in error_of(
+        outcomes[hard.uid]
+    )
     assert isinstance(again, PreparedClaim)
 
 

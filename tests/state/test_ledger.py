@@ -232,7 +232,9 @@ def test_two_processes_never_give_the_same_capacity_twice(tmp_path: Path) -> Non
     with opened(tmp_path) as ledger:
         assert sorted(admitted) == uids(ledger)
     assert len(admitted) == 16
-    assert all("vram: 5Gi beside 80Gi held is over 80Gi" in lines[-1] for lines in answers)
+    assert all(
+        "vram: found 5Gi plus 80Gi in use, expected at most 80Gi" in lines[-1] for lines in answers
+    )
 
 
 def test_two_processes_that_begin_a_ledger_at_once_both_open_it(tmp_path: Path) -> None:

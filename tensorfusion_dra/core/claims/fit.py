@@ -251,6 +251,6 @@ def _check_fits(
         total = taken + share.consumed[name].nano
         if total > entry.value.nano:
             raise ClaimError(
-                f"claim {ref}: {device.name}: {name}: found {share.consumed[name]} in addition to "
+                f"claim {ref}: {device.name}: {name}: found {share.consumed[name]} plus "
                 f"{Quantity(taken, entry.value.family)} in use, expected at most {entry.value}"
             )

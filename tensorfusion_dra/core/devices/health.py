@@ -188,7 +188,7 @@ def trouble_of(event: CardEvent, rules: HealthRules) -> Trouble | None:
         case EventKind.RETIREMENT_FAILED:
             return _memory("retirement-failed", "bad memory could not be retired")
         case EventKind.UNAVAILABLE:
-            text = "the driver reports the GPU as unavailable"
+            text = "the NVIDIA driver reports the GPU as unavailable"
             return Trouble(kind=Kind.XID, reason="unavailable", text=text)
         case _:
             return None
@@ -199,7 +199,8 @@ def recovery_trouble(action: int) -> Trouble | None:
     if action == 0:
         return None
     reason, text = _RECOVERY.get(
-        action, (f"recovery-action-{action}", f"the driver asks for recovery action {action}")
+        action,
+        (f"recovery-action-{action}", f"the NVIDIA driver requests recovery action {action}"),
     )
     return Trouble(kind=Kind.RECOVERY, reason=reason, text=text)
 
@@ -275,11 +276,11 @@ def _memory(reason: str, text: str) -> Trouble:
 
 
 _RECOVERY = {
-    1: ("gpu-reset-required", "the driver asks for a reset of the GPU"),
-    2: ("node-reboot-required", "the driver asks for a reboot of the node"),
-    3: ("drain-p2p-required", "the driver asks to drain peer-to-peer traffic"),
-    4: ("drain-and-reset-required", "the driver asks to drain and reset the GPU"),
-    5: ("recover-imex-domain-required", "the driver asks to recover the IMEX domain"),
-    6: ("bus-reset-required", "the driver asks for a reset of the GPU's bus"),
-    7: ("system-reboot-required", "the driver asks for a reboot of the system"),
+    1: ("gpu-reset-required", "the NVIDIA driver requests a reset of the GPU"),
+    2: ("node-reboot-required", "the NVIDIA driver requests a reboot of the node"),
+    3: ("drain-p2p-required", "the NVIDIA driver requests draining of peer-to-peer traffic"),
+    4: ("drain-and-reset-required", "the NVIDIA driver requests draining and a reset of the GPU"),
+    5: ("recover-imex-domain-required", "the NVIDIA driver requests recovery of the IMEX domain"),
+    6: ("bus-reset-required", "the NVIDIA driver requests a reset of the GPU's bus"),
+    7: ("system-reboot-required", "the NVIDIA driver requests a reboot of the system"),
 }

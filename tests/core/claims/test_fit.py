@@ -102,7 +102,10 @@ def test_several_shares_of_one_card_in_one_claim_are_one_sum() -> None:
 
     assert [kept.share_id for kept in record.shares] == [share_id(1), share_id(2)]
     text = refusal("a", share(GPU_0, 1, **half), share(GPU_0, 2, tflops="156.001", vram="1Mi"))
-    assert text == f"claim default/a: {GPU_0}: tflops: 156001m beside 156 held is over 312"
+    assert (
+        text
+        == f"claim default/a: {GPU_0}: tflops: found 156001m plus 156 in use, expected at most 312"
+    )
 
 
 def test_the_last_byte_fits_and_a_step_more_does_not() -> None:
@@ -111,13 +114,18 @@ def test_the_last_byte_fits_and_a_step_more_does_not() -> None:
     admit("b", share(GPU_0, 2, vram="1Mi"), beside=beside)
 
     text = refusal("b", share(GPU_0, 2, vram="2Mi"), beside=beside)
-    assert text == f"claim default/b: {GPU_0}: vram: 2Mi beside 81919Mi held is over 80Gi"
+    assert (
+        text
+        == f"claim default/b: {GPU_0}: vram: found 2Mi plus 81919Mi in use, expected at most 80Gi"
+    )
 
 
 def test_a_share_that_is_larger_than_its_card_is_refused() -> None:
     text = refusal("a", share(GPU_0, 1, tflops="1e30"))
 
-    assert re.fullmatch(rf"claim default/a: {GPU_0}: tflops: .* beside 0 held is over 312", text)
+    assert re.fullmatch(
+        rf"claim default/a: {GPU_0}: tflops: found .* plus 0 in use, expected at most 312", text
+    )
 
 
 def test_shares_of_other_cards_do_not_count() -> None:

@@ -321,8 +321,8 @@ REFUSED: Final[list[tuple[Claimed, dict[str, str], str]]] = [
     # What is claimed itself
     (one("-1"), {}, "tflops: found -1, expected at least 0"),
     (one("1", "0"), {}, "vram: found 0, expected at least 1Mi"),
-    (one("313"), {}, "tflops: 313 beside 0 held is over 312"),
-    (one(beside=("61Gi",)), {}, "vram: 20Gi beside 61Gi held is over 80Gi"),
+    (one("313"), {}, "tflops: found 313 plus 0 in use, expected at most 312"),
+    (one(beside=("61Gi",)), {}, "vram: found 20Gi plus 61Gi in use, expected at most 80Gi"),
     # What would weaken enforcement, by a tenant's own word
     (one(), HARD, NO_HARD_LIMITER),
     (one(of_claim=OF_HARD_CLASS), {}, NO_HARD_LIMITER),
@@ -343,7 +343,7 @@ REFUSED: Final[list[tuple[Claimed, dict[str, str], str]]] = [
     (
         one(of_class=OF_HARD_CLASS, beside=("1Gi",)),
         {},
-        "isolation hard: found the card in soft by default/b0",
+        "isolation hard: found the card in isolation soft by default/b0",
     ),
     (one(of_class=OF_SHARED_CLASS, beside=("1Gi",)), {}, "expected no other tenant"),
 ]

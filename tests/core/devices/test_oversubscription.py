@@ -164,14 +164,18 @@ def test_shares_fill_the_virtual_totals_to_the_last_unit_and_not_one_more() -> N
     first = taken("1", ("400", "40Gi"))
     second = taken("2", ("68", "20Gi"), [first])
 
-    with pytest.raises(ClaimError, match=r"virtual_tflops: 1n beside 468 held is over 468"):
+    with pytest.raises(
+        ClaimError, match=r"virtual_tflops: found 1n plus 468 in use, expected at most 468"
+    ):
         taken("3", ("1n", "1Mi"), [first, second])
 
 
 def test_who_names_the_physical_pair_has_the_card_alone() -> None:
     exclusive = taken("1", None)
 
-    with pytest.raises(ClaimError, match=r"virtual_tflops: 1 beside 468 held is over 468"):
+    with pytest.raises(
+        ClaimError, match=r"virtual_tflops: found 1 plus 468 in use, expected at most 468"
+    ):
         taken("2", ("1", "1Mi"), [exclusive])
 
 
@@ -187,7 +191,9 @@ def test_a_share_from_before_the_pool_oversubscribed_counts_as_it_is() -> None:
     (a100,) = before.devices
     old = prepared("old", share(a100, 9, tflops="300", vram="30Gi"), on=before)
 
-    with pytest.raises(ClaimError, match=r"virtual_tflops: 200 beside 300 held is over 468"):
+    with pytest.raises(
+        ClaimError, match=r"virtual_tflops: found 200 plus 300 in use, expected at most 468"
+    ):
         taken("1", ("200", "1Gi"), [old])
     assert taken("2", ("168", "30Gi"), [old]).shares
 
@@ -214,7 +220,9 @@ def test_a_claim_from_before_the_pool_ceased_to_oversubscribe_gets_its_amounts_o
 def test_such_claims_share_what_the_card_has_and_no_more() -> None:
     first = after("a", "78", "30Gi")
 
-    with pytest.raises(ClaimError, match="vram: 20Gi beside 30Gi held is over 40Gi"):
+    with pytest.raises(
+        ClaimError, match="vram: found 20Gi plus 30Gi in use, expected at most 40Gi"
+    ):
         after("b", "78", "20Gi", beside=[first])
     after("c", "78", "10Gi", beside=[first])
 
@@ -223,7 +231,7 @@ def test_such_a_claim_for_more_than_the_card_gets_the_card() -> None:
     record = after("a", "468", "60Gi")
 
     assert record.shares[0].limit == Limit(sm_percent=100, vram_bytes=40 * GIB)
-    with pytest.raises(ClaimError, match="tflops: 1 beside 312 held is over 312"):
+    with pytest.raises(ClaimError, match="tflops: found 1 plus 312 in use, expected at most 312"):
         after("b", "1", "1Mi", beside=[record])
 
 

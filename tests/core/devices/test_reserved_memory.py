@@ -48,10 +48,12 @@ def test_a_record_of_the_whole_total_stays_and_new_claims_fit_the_new_one() -> N
     (kept,) = tenancy.regranted([whole], NOW.devices, NOW.rules)
 
     assert kept == whole
-    with pytest.raises(ClaimError, match="is over 14910Mi"):
+    with pytest.raises(ClaimError, match="in use, expected at most 14910Mi"):
         admitted(allocated("b", share(CARD, 2, tflops="0", vram="1Mi")), on=NOW, beside=[whole])
     half = prepared("c", share(CARD, 3, tflops="1", vram="14Gi"), on=NOW)
-    with pytest.raises(ClaimError, match="vram: 1Gi beside 14Gi held is over 14910Mi"):
+    with pytest.raises(
+        ClaimError, match="vram: found 1Gi plus 14Gi in use, expected at most 14910Mi"
+    ):
         admitted(allocated("d", share(CARD, 4, tflops="1", vram="1Gi")), on=NOW, beside=[half])
 
 
@@ -63,7 +65,7 @@ def test_a_claim_for_the_old_total_that_is_prepared_now_gets_the_new_one() -> No
 
 
 def test_more_than_the_old_total_is_refused() -> None:
-    with pytest.raises(ClaimError, match="is over 14910Mi"):
+    with pytest.raises(ClaimError, match="in use, expected at most 14910Mi"):
         prepared("a", share(CARD, 1, tflops="65", vram="15361Mi"), on=NOW)
 
 
