@@ -1,4 +1,4 @@
-"""Strings that others see: held against the guide and against the rules of whoever reads them."""
+"""Strings that other systems see, compared with the guide and with the rules of their readers."""
 
 import re
 
@@ -8,7 +8,7 @@ from tensorfusion_dra.core.kubernetes import slice_rules
 from tests.support.gpus import gpu, published
 
 
-def test_the_names_of_the_guide() -> None:
+def test_names_are_those_of_the_guide() -> None:
     assert names.DRIVER == "tensor-fusion.ai.dra-driver"
     assert names.CLAIM_TEMPLATE == "tensor-fusion-gpu-template"
     assert names.SLICE_PREFIX == "tensor-fusion-resource-slice-"
@@ -16,7 +16,7 @@ def test_the_names_of_the_guide() -> None:
     assert names.LABEL_HOSTNAME == "kubernetes.io/hostname"
 
 
-def test_a_kubelet_finds_the_newest_version_of_each_service_first() -> None:
+def test_kubelet_finds_the_newest_version_of_each_service_first() -> None:
     assert names.SUPPORTED_VERSIONS == (
         "v1.DRAPlugin",
         "v1beta1.DRAPlugin",
@@ -25,7 +25,7 @@ def test_a_kubelet_finds_the_newest_version_of_each_service_first() -> None:
     )
 
 
-def test_every_attribute_has_a_name_that_the_api_takes() -> None:
+def test_every_attribute_has_a_name_that_the_api_accepts() -> None:
     attributes = [value for name, value in vars(names).items() if name.startswith("ATTR_")]
     (device,) = published(gpu())
 
@@ -35,11 +35,11 @@ def test_every_attribute_has_a_name_that_the_api_takes() -> None:
     assert slice_rules.device_violations(named) == ()
 
 
-def test_the_spec_files_are_named_after_the_kind_of_their_devices() -> None:
+def test_spec_files_are_named_after_the_kind_of_their_devices() -> None:
     assert names.CDI_KIND.replace("/", "-") + "_" == names.CDI_FILE_PREFIX
 
 
-def test_environment_variables_have_names_that_every_shell_takes() -> None:
+def test_environment_variables_have_names_that_every_shell_accepts() -> None:
     found = [value for name, value in vars(names).items() if name.startswith("ENV_")]
     variables = [value for value in found if isinstance(value, str)] + [*names.ENV_BYPASSES]
 
@@ -47,7 +47,7 @@ def test_environment_variables_have_names_that_every_shell_takes() -> None:
     assert all(re.fullmatch(r"[A-Z][A-Z0-9_]*", variable) for variable in variables)
 
 
-def test_every_annotation_is_of_tensor_fusions_domain_and_read_from_pods() -> None:
+def test_every_annotation_has_tensor_fusions_domain_and_is_read_from_pods() -> None:
     annotations = {value for name, value in vars(names).items() if name.startswith("ANNOTATION_")}
 
     of_pods = annotations - {names.ANNOTATION_PREFIX, names.ANNOTATION_DEFAULT_POOL}

@@ -1,4 +1,4 @@
-"""Errors are one printable line, whatever names from outside they cite."""
+"""Errors are one printable line, whatever external text they quote."""
 
 import pytest
 from hypothesis import given
@@ -29,11 +29,11 @@ def test_any_text_becomes_one_printable_line(text: str) -> None:
 
 
 @pytest.mark.parametrize("kind", [ClaimError, FatalError, InputError, RetryableError])
-def test_the_text_of_every_error_is_printable(kind: type[ClaimError]) -> None:
+def test_text_of_every_error_is_printable(kind: type[ClaimError]) -> None:
     assert str(kind(f"field {HOSTILE}: found 1")) == f"field {SHOWN}: found 1"
 
 
-def test_the_name_of_an_unknown_field_is_shown_as_one_line() -> None:
+def test_name_of_an_unknown_field_is_shown_as_one_line() -> None:
     found = {"apiVersion": "tensor-fusion.ai/v1alpha1", "kind": "GpuShare", HOSTILE: 1}
 
     with pytest.raises(ParameterError) as caught:
@@ -43,7 +43,7 @@ def test_the_name_of_an_unknown_field_is_shown_as_one_line() -> None:
     assert str(caught.value).isprintable()
 
 
-def test_a_path_of_a_field_error_is_shown_as_one_line() -> None:
+def test_path_of_a_field_error_is_shown_as_one_line() -> None:
     error = field_errors.forbidden(f"spec.{HOSTILE}", "expected no such field")
 
     assert str(error) == f"spec.{SHOWN}: Forbidden: expected no such field"

@@ -1,4 +1,4 @@
-"""How a container gets at its cards, and what a reboot changes of that."""
+"""Access of a container to its cards, and its changes at a reboot."""
 
 from dataclasses import replace
 
@@ -20,7 +20,7 @@ RECORD = prepared(
 MOUNT = Mount(host_path="/opt/lib/libcuda.so.1", container_path="/usr/lib/libcuda.so.1")
 
 
-def test_after_a_reboot_the_access_is_todays_and_all_else_stays() -> None:
+def test_reboot_changes_only_the_access() -> None:
     today = access.refreshed(
         RECORD,
         {
@@ -42,7 +42,7 @@ def test_after_a_reboot_the_access_is_todays_and_all_else_stays() -> None:
     assert access.refreshed(today, NODE.access, NODE.shared_access, boot_id="") == RECORD
 
 
-def test_the_boot_is_todays_only_if_every_share_has_todays_access() -> None:
+def test_boot_id_is_set_only_if_every_share_is_refreshed() -> None:
     whole = access.refreshed(RECORD, NODE.access, NODE.shared_access, boot_id="boot-2")
     part = {name: card for name, card in NODE.access.items() if name != GPU_1}
 
@@ -50,11 +50,11 @@ def test_the_boot_is_todays_only_if_every_share_has_todays_access() -> None:
     assert access.refreshed(whole, part, NODE.shared_access, boot_id="boot-3").boot_id == "boot-2"
 
 
-def test_the_same_access_gives_the_same_record() -> None:
+def test_same_access_gives_the_same_record() -> None:
     assert access.refreshed(RECORD, NODE.access, NODE.shared_access, boot_id="") == RECORD
 
 
-def test_a_toolkit_device_that_is_gone_is_no_longer_named() -> None:
+def test_removed_toolkit_device_is_removed_from_the_record() -> None:
     before = replace(RECORD, shares=(replace(RECORD.shares[0], toolkit_device="nvidia.com/gpu=0"),))
 
     (today,) = access.refreshed(before, NODE.access, NODE.shared_access, boot_id="").shares
@@ -62,7 +62,7 @@ def test_a_toolkit_device_that_is_gone_is_no_longer_named() -> None:
     assert today.toolkit_device is None
 
 
-def test_a_claim_on_simulated_cards_takes_nothing_of_the_host() -> None:
+def test_claim_on_simulated_cards_gets_no_host_access() -> None:
     simulated = gpu(minor=None)
     (device,) = published(simulated)
     record = prepared("a", share(device.name, 1), on=node_offer(simulated))

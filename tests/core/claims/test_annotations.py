@@ -1,4 +1,4 @@
-"""What annotations say of a share: read strictly, with every error at once."""
+"""Share annotations: parsed strictly, with all errors at once."""
 
 import pytest
 from hypothesis import given
@@ -15,9 +15,9 @@ QOS = "tensor-fusion.ai/qos"
 ISOLATION = "tensor-fusion.ai/isolation"
 
 
-def errors(said: dict[str, str]) -> list[str]:
+def errors(found: dict[str, str]) -> list[str]:
     with pytest.raises(ParameterError) as caught:
-        annotations.parameters(said)
+        annotations.parameters(found)
     return str(caught.value).split("; ")
 
 
@@ -25,8 +25,8 @@ def vram(text: str) -> ShareParameters:
     return ShareParameters(vram_limit=quantity.parse(text))
 
 
-def test_every_annotation_of_a_share_is_read_and_no_other() -> None:
-    said = annotations.parameters(
+def test_only_share_annotations_are_parsed() -> None:
+    parsed = annotations.parameters(
         {
             TFLOPS: "71.2",
             VRAM: "32Gi",
@@ -39,7 +39,7 @@ def test_every_annotation_of_a_share_is_read_and_no_other() -> None:
         }
     )
 
-    assert said == ShareParameters(
+    assert parsed == ShareParameters(
         tflops_limit=quantity.parse("71.2"),
         vram_limit=quantity.parse("32Gi"),
         qos=Qos.HIGH,
@@ -47,9 +47,9 @@ def test_every_annotation_of_a_share_is_read_and_no_other() -> None:
     )
 
 
-@pytest.mark.parametrize("said", [{}, {"example.com/a": "b"}, {TFLOPS: "0", VRAM: "0"}])
-def test_no_annotation_and_a_limit_of_0_say_nothing(said: dict[str, str]) -> None:
-    assert annotations.parameters(said) == ShareParameters()
+@pytest.mark.parametrize("found", [{}, {"example.com/a": "b"}, {TFLOPS: "0", VRAM: "0"}])
+def test_absent_annotations_and_limits_of_0_set_nothing(found: dict[str, str]) -> None:
+    assert annotations.parameters(found) == ShareParameters()
 
 
 @pytest.mark.parametrize("key", [TFLOPS, VRAM])
@@ -69,7 +69,7 @@ def test_no_annotation_and_a_limit_of_0_say_nothing(said: dict[str, str]) -> Non
         "-inf",
     ],
 )
-def test_a_limit_that_is_no_quantity_is_refused(key: str, text: str) -> None:
+def test_limit_that_is_not_a_quantity_is_refused(key: str, text: str) -> None:
     (error,) = errors({key: text})
 
     assert error.startswith(f"{key}: found ")
@@ -77,32 +77,32 @@ def test_a_limit_that_is_no_quantity_is_refused(key: str, text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["-1", "-1n", "-16Gi"])
-def test_a_negative_limit_is_refused(text: str) -> None:
+def test_negative_limit_is_refused(text: str) -> None:
     assert errors({VRAM: text}) == [f"{VRAM}: found {text}, expected 0 or more"]
 
 
 @pytest.mark.parametrize("text", ["", "Soft", "soft,hard", " soft"])
-def test_another_isolation_is_refused_with_those_there_are(text: str) -> None:
+def test_unknown_isolation_is_refused_with_the_known_modes(text: str) -> None:
     assert errors({ISOLATION: text}) == [
         f"{ISOLATION}: found {text!r}, expected one of soft, hard, shared"
     ]
 
 
 @pytest.mark.parametrize("text", ["", "HIGH", "best"])
-def test_another_qos_is_refused_with_those_there_are(text: str) -> None:
+def test_unknown_qos_is_refused_with_the_known_levels(text: str) -> None:
     assert errors({QOS: text}) == [
         f"{QOS}: found {text!r}, expected one of low, medium, high, critical"
     ]
 
 
-def test_every_error_is_named_at_once() -> None:
+def test_all_errors_are_reported_at_once() -> None:
     found = errors({TFLOPS: "1_000", VRAM: "-1Gi", QOS: "x" * 1000, ISOLATION: "none"})
 
     assert [error.partition(": found ")[0] for error in found] == [TFLOPS, VRAM, ISOLATION, QOS]
     assert all(len(error) < 250 for error in found)
 
 
-def test_of_several_pods_the_smallest_limits_hold() -> None:
+def test_smallest_limits_of_several_pods_apply() -> None:
     several = [
         ShareParameters(tflops_limit=quantity.parse("100"), vram_limit=quantity.parse("8Gi")),
         ShareParameters(qos=Qos.HIGH, isolation=Isolation.HARD),
@@ -122,23 +122,24 @@ def test_of_several_pods_the_smallest_limits_hold() -> None:
     )
 
 
-def test_of_no_pods_nothing_holds() -> None:
+def test_no_pods_set_no_parameters() -> None:
     assert annotations.smallest([]) == ShareParameters()
 
 
 @given(st.lists(st.integers(1, 100), max_size=5))
-def test_no_pod_has_more_than_it_said(sizes: list[int]) -> None:
+def test_no_pod_gets_more_than_its_own_limit(sizes: list[int]) -> None:
     smallest = annotations.smallest(vram(f"{size}Gi") for size in sizes)
 
     assert smallest == (vram(f"{min(sizes)}Gi") if sizes else ShareParameters())
 
 
 @given(st.dictionaries(st.sampled_from([TFLOPS, VRAM, QOS, ISOLATION]), st.text()))
-def test_whatever_is_written_is_read_or_refused(said: dict[str, str]) -> None:
+def test_any_annotation_text_is_parsed_or_refused(found: dict[str, str]) -> None:
     try:
-        found = annotations.parameters(said)
+        parsed = annotations.parameters(found)
     except ParameterError:
-        found = ShareParameters()
+        parsed = ShareParameters()
 
-    assert found.limiter is found.overridable is None
-    assert all(limit is None or limit.nano > 0 for limit in (found.tflops_limit, found.vram_limit))
+    limits = (parsed.tflops_limit, parsed.vram_limit)
+    assert parsed.limiter is parsed.overridable is None
+    assert all(limit is None or limit.nano > 0 for limit in limits)

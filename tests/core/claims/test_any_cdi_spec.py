@@ -1,4 +1,4 @@
-"""What holds for the CDI spec of every claim, whatever it has of the node's cards."""
+"""Properties of the CDI spec of every claim, whatever shares of the node's cards it has."""
 
 import json
 from dataclasses import replace
@@ -27,7 +27,7 @@ LIMITS = st.builds(
 
 @st.composite
 def claims(draw: st.DrawFn) -> PreparedClaim:
-    """Claims with shares, whole devices and admin access over several cards and requests."""
+    """Return claims with shares, whole devices and admin access, on several cards and requests."""
     requests = draw(st.lists(REQUESTS, min_size=1, max_size=3, unique=True))
     watching = draw(st.booleans())
     isolation = draw(st.sampled_from(Isolation))
@@ -40,7 +40,7 @@ def claims(draw: st.DrawFn) -> PreparedClaim:
             PreparedShare(
                 request=draw(st.sampled_from(requests)),
                 pool="default/node-01",
-                # a device given alone is on no second share
+                # no other share is on a device that is allocated exclusively
                 device=card.uuid.lower() if shared else f"gpu-{number}",
                 gpu_uuid=card.uuid if shared else f"GPU-{number}",
                 share_id=share_id(number) if shared else None,
@@ -74,7 +74,7 @@ def test_every_claim_has_a_spec_that_runtimes_load(claim: PreparedClaim) -> None
 
 @settings(max_examples=examples(50))
 @given(claims())
-def test_every_id_is_in_the_spec_and_none_is_given_twice(claim: PreparedClaim) -> None:
+def test_every_id_is_defined_in_the_spec_and_returned_once(claim: PreparedClaim) -> None:
     answer = cdi.ids_by_share(claim)
     ids = [name for names in answer for name in names]
     of_requests = [
@@ -92,7 +92,7 @@ def test_every_id_is_in_the_spec_and_none_is_given_twice(claim: PreparedClaim) -
 
 @settings(max_examples=examples(50))
 @given(claims())
-def test_no_variable_meets_itself_in_a_container_of_one_request(claim: PreparedClaim) -> None:
+def test_container_of_one_request_has_no_duplicate_variables(claim: PreparedClaim) -> None:
     for request in {item.request for item in claim.shares}:
         ids = [
             name
@@ -111,7 +111,7 @@ def test_no_variable_meets_itself_in_a_container_of_one_request(claim: PreparedC
 
 @settings(max_examples=examples(50))
 @given(claims(), st.data())
-def test_no_card_is_without_a_limit_whatever_requests_a_container_uses(
+def test_every_card_has_a_limit_for_any_requests_that_a_container_uses(
     claim: PreparedClaim, data: st.DataObject
 ) -> None:
     limited = [(item, item.limit) for item in claim.shares if item.limit]
@@ -132,13 +132,13 @@ def test_no_card_is_without_a_limit_whatever_requests_a_container_uses(
 
 @settings(max_examples=examples(50))
 @given(claims())
-def test_the_scalar_limits_of_one_request_exceed_no_card_of_it(claim: PreparedClaim) -> None:
+def test_scalar_limits_of_a_request_fit_each_of_its_cards(claim: PreparedClaim) -> None:
     for request in {item.request for item in claim.shares if item.limit}:
         variables = env(claim, request)
         uuids = {item.gpu_uuid for item in claim.shares if item.request == request}
 
         percents = json.loads(variables["TENSOR_FUSION_CUDA_UP_LIMIT"])
         amounts = json.loads(variables["TENSOR_FUSION_CUDA_MEM_LIMIT"])
-        # Below all of them where an equal request of the claim has less.
+        # Lower than all of them if an equal request of the claim has less.
         assert 1 <= int(variables["TF_CUDA_SM_PERCENT_LIMIT"]) <= min(map(percents.get, uuids))
         assert 0 < int(variables["TF_GPU_MEMORY_LIMIT"]) * MIB <= min(map(amounts.get, uuids))

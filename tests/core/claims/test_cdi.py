@@ -1,4 +1,4 @@
-"""The CDI spec of a claim: loaded by every runtime, with a limit for every card."""
+"""CDI spec of a claim: every runtime loads it, and it has a limit for every card."""
 
 import json
 from dataclasses import replace
@@ -21,12 +21,12 @@ LETTER_FIRST = ClaimRef(namespace="default", name="a", uid="fa0b0c0d-0000-4000-8
 DIGIT_FIRST = replace(LETTER_FIRST, uid="0a0b0c0d-0000-4000-8000-000000000001")
 
 
-def test_one_share_gives_its_nodes_its_limits_and_what_every_card_needs() -> None:
+def test_spec_of_one_share_has_device_nodes_limits_and_common_edits() -> None:
     claim = replace(
         prepared("a", share(GPU_0, 1, tflops="78", vram="20Gi"), on=NODE), ref=LETTER_FIRST
     )
 
-    told = (
+    description = (
         f'{{"uuid":"{UUID_0}","request":"gpu","smPercent":25,"vramBytes":21474836480,'
         '"tflops":"78","vram":"20Gi"}'
     )
@@ -38,7 +38,9 @@ def test_one_share_gives_its_nodes_its_limits_and_what_every_card_needs() -> Non
             {
                 "name": f"{LETTER_FIRST.uid}-gpu-{GPU_0}-{share_id(1)}",
                 "containerEdits": {
-                    "env": [f"TENSOR_FUSION_SHARE_5A5A5A5A_0000_4000_8000_000000000001={told}"],
+                    "env": [
+                        f"TENSOR_FUSION_SHARE_5A5A5A5A_0000_4000_8000_000000000001={description}"
+                    ],
                     "deviceNodes": [{"path": "/dev/nvidia0"}],
                 },
             },
@@ -85,7 +87,7 @@ def test_one_share_gives_its_nodes_its_limits_and_what_every_card_needs() -> Non
     }
 
 
-def test_a_claim_without_our_devices_has_no_spec_and_no_ids() -> None:
+def test_claim_without_our_devices_has_no_spec_and_no_ids() -> None:
     claim = prepared("a", on=NODE)
 
     assert cdi.spec(claim, ENFORCER) is None
@@ -93,21 +95,21 @@ def test_a_claim_without_our_devices_has_no_spec_and_no_ids() -> None:
 
 
 @pytest.mark.parametrize(("ref", "version"), [(LETTER_FIRST, "0.3.0"), (DIGIT_FIRST, "0.5.0")])
-def test_the_lowest_version_is_written_that_allows_the_names(ref: ClaimRef, version: str) -> None:
+def test_spec_has_the_lowest_version_that_allows_its_names(ref: ClaimRef, version: str) -> None:
     claim = replace(prepared("a", share(GPU_0, 1), on=NODE), ref=ref)
 
     assert spec_of(claim)["cdiVersion"] == version
     assert violations(spec_of(claim)) == []
 
 
-def test_a_device_given_alone_has_the_whole_card_as_its_limit() -> None:
+def test_exclusive_device_has_the_whole_card_as_limit() -> None:
     variables = env(prepared("a", exclusive(GPU_0), on=NODE))
 
     assert variables["TF_CUDA_SM_PERCENT_LIMIT"] == "100"
     assert variables["TF_GPU_MEMORY_LIMIT"] == "81920"
 
 
-def test_admin_access_shows_the_card_without_limits() -> None:
+def test_admin_access_gives_the_card_without_limits() -> None:
     claim = prepared("a", exclusive(GPU_0, admin_access=True), on=NODE)
 
     (ids,) = cdi.ids_by_share(claim)
@@ -116,7 +118,7 @@ def test_admin_access_shows_the_card_without_limits() -> None:
     assert injected(spec_of(claim), list(ids))[0]["deviceNodes"] == [{"path": "/dev/nvidia0"}]
 
 
-def test_a_simulated_card_has_edits_but_no_nodes() -> None:
+def test_simulated_card_has_edits_but_no_device_nodes() -> None:
     simulated = gpu(minor=None)
     (device,) = published(simulated)
     claim = prepared("a", exclusive(device.name, admin_access=True), on=node_offer(simulated))
@@ -127,7 +129,7 @@ def test_a_simulated_card_has_edits_but_no_nodes() -> None:
     assert "deviceNodes" not in json.dumps(spec)
 
 
-def test_a_container_of_one_request_sees_only_its_card_and_limits_for_all() -> None:
+def test_container_of_one_request_gets_its_own_card_and_limits_of_all_cards() -> None:
     claim = prepared(
         "a",
         share(GPU_0, 1, tflops="31.2", vram="1Gi", request="small"),
@@ -147,7 +149,7 @@ def test_a_container_of_one_request_sees_only_its_card_and_limits_for_all() -> N
     assert nodes == [[{"path": "/dev/nvidia0"}]]
 
 
-def test_several_requests_on_one_card_have_their_own_amounts() -> None:
+def test_requests_on_the_same_card_have_their_own_limits() -> None:
     claim = prepared(
         "a",
         share(GPU_0, 1, tflops="31.2", vram="1Gi", request="small"),
@@ -160,7 +162,7 @@ def test_several_requests_on_one_card_have_their_own_amounts() -> None:
     assert json.loads(env(claim, "large")["TENSOR_FUSION_CUDA_MEM_LIMIT"]) == {UUID_0: 40 * GIB}
 
 
-def test_several_shares_of_one_card_in_one_request_add_up() -> None:
+def test_shares_of_one_card_in_one_request_add_up() -> None:
     claim = prepared(
         "a",
         share(GPU_0, 1, tflops="156", vram="1Gi"),
@@ -174,7 +176,7 @@ def test_several_shares_of_one_card_in_one_request_add_up() -> None:
     assert variables["TF_GPU_MEMORY_LIMIT"] == "3072"
 
 
-def test_the_scalar_limits_of_a_request_are_those_of_its_smallest_card() -> None:
+def test_scalar_limits_of_a_request_are_those_of_its_smallest_card() -> None:
     claim = prepared(
         "a",
         share(GPU_0, 1, tflops="156", vram="1Gi"),
@@ -199,13 +201,13 @@ def test_each_share_has_a_variable_of_its_own() -> None:
         on=NODE,
     )
 
-    told = [
+    descriptions = [
         json.loads(value)
         for name, value in env(claim).items()
         if name.startswith("TENSOR_FUSION_SHARE_")
     ]
 
-    assert [(item["uuid"], item.get("vram")) for item in told] == [
+    assert [(item["uuid"], item.get("vram")) for item in descriptions] == [
         (UUID_0, "16Gi"),
         (UUID_0, "16Gi"),
         (UUID_1, "80Gi"),
@@ -213,11 +215,11 @@ def test_each_share_has_a_variable_of_its_own() -> None:
     ]
 
 
-def test_the_legacy_runtime_hook_adds_no_card() -> None:
+def test_legacy_runtime_hook_adds_no_card() -> None:
     assert env(prepared("a", share(GPU_0, 1), on=NODE))["NVIDIA_VISIBLE_DEVICES"] == "void"
 
 
-def test_the_toolkits_device_of_a_card_is_named_last_and_its_libraries_are_mounted_once() -> None:
+def test_toolkit_device_is_the_last_id_and_driver_mounts_replace_it() -> None:
     mount = Mount(host_path="/opt/lib/libcuda.so.1", container_path="/usr/lib/libcuda.so.1")
     node = replace(
         NODE,
@@ -236,7 +238,7 @@ def test_the_toolkits_device_of_a_card_is_named_last_and_its_libraries_are_mount
     assert violations(spec_of(by_mounts)) == []
 
 
-def test_device_nodes_of_another_folder_are_under_dev_in_the_container() -> None:
+def test_device_nodes_from_another_folder_are_under_dev_in_the_container() -> None:
     record = replace(
         prepared("a", share(GPU_0, 1), on=NODE), common_nodes=("/run/host/dev/nvidiactl",)
     )

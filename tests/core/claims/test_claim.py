@@ -1,4 +1,4 @@
-"""Reading the scheduler's results from a stored ResourceClaim."""
+"""Allocations, read from a stored ResourceClaim."""
 
 from dataclasses import replace
 from typing import Any
@@ -24,12 +24,12 @@ def read(*results: dict[str, Any]) -> tuple[Allocation, ...]:
 
 
 def one(**changes: Any) -> dict[str, Any]:
-    """A result for 100 TFLOPS and 16Gi; a change to None takes the field away."""
+    """Return a result for 100 TFLOPS and 16Gi; a change to None removes the field."""
     given = {**result(DEVICE, tflops="100", vram="16Gi"), **changes}
     return {name: value for name, value in given.items() if value is not None}
 
 
-def test_a_share_of_a_device_is_read_with_its_amounts() -> None:
+def test_share_of_a_device_is_read_with_its_amounts() -> None:
     given = one()
 
     (allocation,) = read(given)
@@ -43,7 +43,7 @@ def test_a_share_of_a_device_is_read_with_its_amounts() -> None:
     )
 
 
-def test_a_device_given_alone_has_neither_share_nor_amounts() -> None:
+def test_exclusive_device_has_neither_share_id_nor_amounts() -> None:
     (allocation,) = read(one(shareID=None, consumedCapacity=None))
 
     assert allocation.share_id is None
@@ -57,19 +57,19 @@ def test_admin_access_is_read() -> None:
     assert allocation.admin_access
 
 
-def test_the_choice_of_a_prioritized_list_counts_for_its_main_request() -> None:
+def test_choice_of_a_prioritized_list_is_read_as_request_and_subrequest() -> None:
     (allocation,) = read(one(request="gpu/small-one"))
 
     assert (allocation.request, allocation.subrequest) == ("gpu", "small-one")
 
 
-def test_a_request_without_a_list_has_no_subrequest() -> None:
+def test_request_without_a_list_has_no_subrequest() -> None:
     (allocation,) = read(one())
 
     assert allocation.subrequest is None
 
 
-def test_configs_for_this_driver_are_read_in_their_order_and_others_are_left_out() -> None:
+def test_only_configs_of_this_driver_are_read_in_their_order() -> None:
     claim = stored(one())
     ours = {"driver": "tensor-fusion.ai.dra-driver", "parameters": {"kind": "GpuShare"}}
     claim["status"]["allocation"]["devices"]["config"] = [
@@ -86,7 +86,7 @@ def test_configs_for_this_driver_are_read_in_their_order_and_others_are_left_out
 
 
 @pytest.mark.parametrize("source", ["FromClaim", "fromclass", "", None, "FromElsewhere"])
-def test_only_a_class_is_trusted(source: str | None) -> None:
+def test_only_configs_from_a_class_are_trusted(source: str | None) -> None:
     claim = stored(one())
     opaque = {"driver": "tensor-fusion.ai.dra-driver"}
     claim["status"]["allocation"]["devices"]["config"] = [{"source": source, "opaque": opaque}]
@@ -97,7 +97,7 @@ def test_only_a_class_is_trusted(source: str | None) -> None:
     assert config.parameters is None
 
 
-def test_pods_and_annotations_are_read_and_other_consumers_are_left_out() -> None:
+def test_pods_and_annotations_are_read_and_other_consumers_skipped() -> None:
     claim = stored(one())
     claim["metadata"]["annotations"] = {"tensor-fusion.ai/qos": "high"}
     claim["status"]["reservedFor"] += [
@@ -115,7 +115,7 @@ def test_pods_and_annotations_are_read_and_other_consumers_are_left_out() -> Non
 
 
 @pytest.mark.parametrize("nothing", [None, [], {}])
-def test_a_claim_that_nobody_said_anything_of_has_neither_configs_nor_pods(
+def test_empty_fields_mean_no_configs_pods_and_annotations(
     nothing: object,
 ) -> None:
     claim = stored(one())
@@ -129,7 +129,7 @@ def test_a_claim_that_nobody_said_anything_of_has_neither_configs_nor_pods(
     assert read_claim.annotations == {}
 
 
-def test_results_keep_their_order_and_other_drivers_are_left_out() -> None:
+def test_results_keep_their_order_and_other_drivers_are_skipped() -> None:
     found = read(
         one(request="b"),
         one(driver="nic.example.com", device="nic-0", consumedCapacity={"bandwidth": "nonsense"}),
@@ -139,20 +139,20 @@ def test_results_keep_their_order_and_other_drivers_are_left_out() -> None:
     assert [allocation.request for allocation in found] == ["b", "a"]
 
 
-def test_a_claim_without_results_of_ours_has_no_allocations() -> None:
+def test_claim_without_our_devices_has_no_allocations() -> None:
     assert read() == ()
     assert read(one(driver="nic.example.com")) == ()
 
 
 @pytest.mark.parametrize("allocation", [{"devices": {}}, {"devices": {"results": None}}])
-def test_an_allocation_without_devices_holds_none_of_ours(allocation: dict[str, Any]) -> None:
+def test_allocation_without_devices_has_no_results(allocation: dict[str, Any]) -> None:
     claim = stored()
     claim["status"]["allocation"] = {"nodeSelector": {}, **allocation}
 
     assert claims.allocated(REF, claim).allocations == ()
 
 
-def test_a_claim_that_was_replaced_is_refused_with_both_uids() -> None:
+def test_replaced_claim_is_refused_with_both_uids() -> None:
     claim = stored(one())
     claim["metadata"]["uid"] = "another-uid"
 
@@ -165,7 +165,7 @@ def test_a_claim_that_was_replaced_is_refused_with_both_uids() -> None:
 @pytest.mark.parametrize(
     "status", [None, {}, {"allocation": None}, {"allocation": {}}, {"reservedFor": []}]
 )
-def test_a_claim_that_is_not_allocated_is_refused(status: dict[str, Any] | None) -> None:
+def test_claim_that_is_not_allocated_is_refused(status: dict[str, Any] | None) -> None:
     claim = stored()
     claim["status"] = status
 
@@ -173,7 +173,7 @@ def test_a_claim_that_is_not_allocated_is_refused(status: dict[str, Any] | None)
         claims.allocated(REF, claim)
 
 
-def test_a_claim_without_status_is_refused() -> None:
+def test_claim_without_status_is_refused() -> None:
     claim = stored()
     del claim["status"]
 
@@ -182,7 +182,7 @@ def test_a_claim_without_status_is_refused() -> None:
 
 
 @pytest.mark.parametrize("amount", ["-1", "-1Mi", "-0.000000001", "-9999999999999Ei"])
-def test_a_negative_amount_is_refused(amount: str) -> None:
+def test_negative_amount_is_refused(amount: str) -> None:
     with pytest.raises(
         ClaimError, match=rf"claim default/a: {DEVICE}: vram: found -.*, expected 0 or more"
     ):
@@ -190,7 +190,7 @@ def test_a_negative_amount_is_refused(amount: str) -> None:
 
 
 @pytest.mark.parametrize("amount", ["", "NaN", "inf", "1_000", "16 Gi", "all", "1e999999999", None])
-def test_an_amount_that_is_no_quantity_is_refused(amount: object) -> None:
+def test_amount_that_is_not_a_quantity_is_refused(amount: object) -> None:
     with pytest.raises(
         ClaimError, match=rf"claim default/a: {DEVICE}: tflops: found .*, expected "
     ):
@@ -199,7 +199,7 @@ def test_an_amount_that_is_no_quantity_is_refused(amount: object) -> None:
 
 @pytest.mark.parametrize("field", ["request", "pool", "device"])
 @pytest.mark.parametrize("value", [None, 7, ["gpu"]])
-def test_a_result_without_one_of_its_names_is_refused(field: str, value: object) -> None:
+def test_result_without_one_of_its_names_is_refused(field: str, value: object) -> None:
     with pytest.raises(ClaimError, match=f"claim default/a: {field}: found .*, expected a name"):
         read(one(**{field: value}))
 
@@ -225,19 +225,19 @@ def test_a_result_without_one_of_its_names_is_refused(field: str, value: object)
         "a=b",
     ],
 )
-def test_a_uid_that_is_unfit_for_a_file_name_is_refused(uid: str) -> None:
+def test_uid_that_is_unsafe_in_a_file_name_is_refused(uid: str) -> None:
     with pytest.raises(ClaimError, match=r"claim default/a: UID .*, expected letters"):
         claims.checked_ref(replace(REF, uid=uid))
 
 
 @pytest.mark.parametrize("uid", [REF.uid, "a", "A1", "a" * 63, "0" * 32])
-def test_other_uids_are_taken(uid: str) -> None:
+def test_valid_uids_are_accepted(uid: str) -> None:
     ref = replace(REF, uid=uid)
 
     assert claims.checked_ref(ref) == ref
 
 
-def test_the_text_for_a_hostile_uid_is_short() -> None:
+def test_error_about_a_huge_uid_is_short() -> None:
     with pytest.raises(ClaimError) as caught:
         claims.checked_ref(replace(REF, uid="/" * 1_000_000))
 

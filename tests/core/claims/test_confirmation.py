@@ -1,4 +1,4 @@
-"""What the API server says of a claim, against what the node has recorded."""
+"""Comparison of a claim at the API server with the node's record."""
 
 from dataclasses import replace
 from typing import Any
@@ -41,7 +41,7 @@ def stored(*results: Any, uid: str = "uid-a") -> dict[str, Any]:
 WHOLE = stored(result(GPU_0, 1), result(GPU_1, None), result("nic-0", None, driver="other"))
 
 
-def test_a_claim_that_has_what_is_recorded_holds_it() -> None:
+def test_claim_with_the_recorded_allocation_is_not_gone() -> None:
     assert confirmation.why_gone(RECORD, WHOLE) == ""
     assert confirmation.why_gone(RECORD.ref, WHOLE) == ""
 
@@ -59,7 +59,7 @@ def test_a_claim_that_has_what_is_recorded_holds_it() -> None:
         ),
     ],
 )
-def test_a_claim_that_holds_nothing_of_this_node_is_gone(answer: dict[str, Any], why: str) -> None:
+def test_claim_without_a_device_of_this_node_is_gone(answer: dict[str, Any], why: str) -> None:
     assert why in confirmation.why_gone(RECORD, answer)
 
 
@@ -71,12 +71,12 @@ def test_a_claim_that_holds_nothing_of_this_node_is_gone(answer: dict[str, Any],
         stored({**result(GPU_1, 3), "pool": "renamed/node-01"}),
     ],
 )
-def test_a_claim_that_is_allocated_on_this_node_anew_is_not_gone(answer: dict[str, Any]) -> None:
-    """A container may run with the recorded share until the kubelet asks again."""
+def test_claim_that_is_reallocated_on_this_node_is_not_gone(answer: dict[str, Any]) -> None:
+    """A container may run with the recorded share until the kubelet calls again."""
     assert confirmation.why_gone(RECORD, answer) == ""
 
 
-def test_of_a_claim_without_a_record_any_device_of_ours_counts() -> None:
+def test_any_device_of_this_driver_counts_for_a_claim_without_a_record() -> None:
     assert confirmation.why_gone(RECORD.ref, stored(result(GPU_0, 7))) == ""
     other = ClaimRef(namespace="default", name="a", uid="uid-b")
     assert confirmation.why_gone(other, WHOLE) == "replaced by UID uid-a"
@@ -99,7 +99,7 @@ def record_of(claim: AllocatedClaim) -> PreparedClaim:
         (replace(WHOLE_CARD, pods=()), replace(WHOLE_CARD, pods=())),
     ],
 )
-def test_a_record_is_of_its_allocation_as_long_as_that_did_not_change(
+def test_record_describes_an_unchanged_allocation(
     recorded: AllocatedClaim, now: AllocatedClaim
 ) -> None:
     assert confirmation.is_of(record_of(recorded), now)
@@ -116,7 +116,7 @@ def test_a_record_is_of_its_allocation_as_long_as_that_did_not_change(
         (replace(WHOLE_CARD, pods=()), WHOLE_CARD),
     ],
 )
-def test_a_record_of_another_allocation_is_told_by_share_device_request_or_pods(
+def test_record_does_not_describe_another_share_device_request_or_pod(
     recorded: AllocatedClaim, now: AllocatedClaim
 ) -> None:
     assert not confirmation.is_of(record_of(recorded), now)
@@ -131,12 +131,12 @@ def test_a_record_of_another_allocation_is_told_by_share_device_request_or_pods(
         {"metadata": "a"},
     ],
 )
-def test_a_malformed_claim_says_nothing(answer: dict[str, Any]) -> None:
-    with pytest.raises(RetryableError, match="found no ResourceClaim"):
+def test_malformed_claim_is_an_error(answer: dict[str, Any]) -> None:
+    with pytest.raises(RetryableError, match="found a malformed ResourceClaim"):
         confirmation.why_gone(RECORD, answer)
 
 
 @pytest.mark.parametrize("answer", [{}, {"metadata": None}, {"metadata": {"uid": 7}}])
-def test_an_answer_that_is_no_claim_says_nothing(answer: dict[str, Any]) -> None:
+def test_answer_without_a_uid_is_an_error(answer: dict[str, Any]) -> None:
     with pytest.raises(RetryableError, match="without a UID"):
         confirmation.why_gone(RECORD, answer)

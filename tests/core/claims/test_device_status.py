@@ -1,4 +1,4 @@
-"""What a claim's status tells of its devices."""
+"""Status of a claim's devices."""
 
 import json
 from collections.abc import Mapping
@@ -26,17 +26,17 @@ SINCE = datetime(2026, 3, 1, 12, 30, 15, 999_999, tzinfo=UTC)
 
 
 def ready(since: datetime) -> Mapping[str, Readiness]:
-    """The device works, since then."""
+    """Return the readiness of a device that is ready since then."""
     return {DEVICE: Readiness(since=since)}
 
 
-def told(prepared: PreparedClaim) -> Entry:
+def only_entry(prepared: PreparedClaim) -> Entry:
     (entry,) = device_status.status(prepared, ready(SINCE))
     return entry
 
 
-def complaints(prepared: PreparedClaim) -> list[str]:
-    """What a 1.36 API server would say to the entries."""
+def api_errors(prepared: PreparedClaim) -> list[str]:
+    """Return the errors of a 1.36 API server for the entries."""
     entries = device_status.status(prepared, ready(SINCE))
     names = ("driver", "pool", "device", "shareID")
     results = [{name: entry[name] for name in names if name in entry} for entry in entries]
@@ -49,8 +49,8 @@ def complaints(prepared: PreparedClaim) -> list[str]:
     return [str(error) for error in allocation_rules.status_errors(stored, stored)]
 
 
-def test_a_share_is_told_with_its_limits_and_what_it_consumes() -> None:
-    assert told(claim("a")) == {
+def test_entry_shows_limits_and_consumed_amounts() -> None:
+    assert only_entry(claim("a")) == {
         "driver": "tensor-fusion.ai.dra-driver",
         "pool": POOL,
         "device": DEVICE,
@@ -74,8 +74,8 @@ def test_a_share_is_told_with_its_limits_and_what_it_consumes() -> None:
     }
 
 
-def test_a_clamped_memory_limit_is_told_with_what_was_wanted() -> None:
-    entry = told(claim("a", share(wanted_vram_bytes=32 * GIB)))
+def test_clamped_memory_limit_is_reported_with_the_wanted_one() -> None:
+    entry = only_entry(claim("a", share(wanted_vram_bytes=32 * GIB)))
 
     (condition,) = entry["conditions"]
     assert entry["data"]["limits"] == {
@@ -86,27 +86,27 @@ def test_a_clamped_memory_limit_is_told_with_what_was_wanted() -> None:
     }
     assert (condition["status"], condition["reason"]) == ("True", "MemoryLimitClamped")
     assert "24Gi of memory" in condition["message"]
-    assert "32Gi of memory were wanted" in condition["message"]
+    assert "clamped from 32Gi of memory" in condition["message"]
 
 
-def test_a_clamped_compute_limit_is_told_with_what_was_wanted() -> None:
-    entry = told(claim("a", share(wanted_sm_percent=80)))
+def test_clamped_compute_limit_is_reported_with_the_wanted_one() -> None:
+    entry = only_entry(claim("a", share(wanted_sm_percent=80)))
 
     (condition,) = entry["conditions"]
     assert entry["data"]["limits"]["wantedSmPercent"] == 80
     assert (condition["status"], condition["reason"]) == ("True", "ComputeLimitClamped")
-    assert "80% of compute were wanted" in condition["message"]
+    assert "clamped from 80% of compute" in condition["message"]
 
 
-def test_both_clamped_limits_are_told() -> None:
-    entry = told(claim("a", share(wanted_sm_percent=80, wanted_vram_bytes=32 * GIB)))
+def test_both_clamped_limits_are_reported() -> None:
+    entry = only_entry(claim("a", share(wanted_sm_percent=80, wanted_vram_bytes=32 * GIB)))
 
     (condition,) = entry["conditions"]
     assert condition["reason"] == "MemoryLimitClamped"
-    assert "80% of compute and 32Gi of memory were wanted" in condition["message"]
+    assert "clamped from 80% of compute and 32Gi of memory" in condition["message"]
 
 
-def test_limits_that_cannot_be_enforced_are_told_with_the_reason() -> None:
+def test_unenforceable_limits_are_reported_with_the_reason() -> None:
     shown = {DEVICE: Readiness(since=SINCE, trouble="claim default/a: found 2 cards")}
 
     (entry,) = device_status.status(claim("a", share()), shown)
@@ -116,23 +116,23 @@ def test_limits_that_cannot_be_enforced_are_told_with_the_reason() -> None:
     assert condition["message"].startswith("claim default/a: found 2 cards; ")
 
 
-def test_a_share_without_limits_tells_none() -> None:
-    entry = told(claim("a", share(isolation=Isolation.SHARED, limit=None)))
+def test_entry_of_a_share_without_limits_has_none() -> None:
+    entry = only_entry(claim("a", share(isolation=Isolation.SHARED, limit=None)))
 
     assert "limits" not in entry["data"]
     assert entry["data"]["isolation"] == "shared"
     assert entry["conditions"][0]["message"] == f"{GPU_UUID}: no limits, isolation shared"
 
 
-def test_a_device_given_alone_has_no_share_id() -> None:
-    entry = told(claim("a", share(share_id=None, exclusive=True)))
+def test_exclusive_device_has_no_share_id() -> None:
+    entry = only_entry(claim("a", share(share_id=None, exclusive=True)))
 
     assert "shareID" not in entry
-    assert complaints(claim("a", share(share_id=None, exclusive=True))) == []
+    assert api_errors(claim("a", share(share_id=None, exclusive=True))) == []
 
 
-def test_admin_access_tells_neither_limits_nor_isolation() -> None:
-    entry = told(claim("a", admin()))
+def test_entry_of_admin_access_has_neither_limits_nor_isolation() -> None:
+    entry = only_entry(claim("a", admin()))
 
     assert entry["data"] == {"uuid": GPU_UUID, "adminAccess": True}
     assert entry["conditions"][0]["message"] == f"{GPU_UUID}: admin access, no limits"
@@ -142,17 +142,17 @@ def test_requests_with_admin_access_to_one_device_have_one_entry() -> None:
     twice = claim("a", admin("one"), admin("two"))
 
     assert len(device_status.status(twice, ready(SINCE))) == 1
-    assert complaints(twice) == []
+    assert api_errors(twice) == []
 
 
-def test_a_device_given_alone_is_told_rather_than_admin_access_to_it() -> None:
+def test_exclusive_allocation_takes_precedence_over_admin_access() -> None:
     exclusive = share(share_id=None, exclusive=True)
 
     for both in (claim("a", admin(), exclusive), claim("a", exclusive, admin())):
-        assert told(both)["data"]["limits"]["smPercent"] == 40
+        assert only_entry(both)["data"]["limits"]["smPercent"] == 40
 
 
-def test_shares_of_one_device_are_told_apart() -> None:
+def test_shares_of_one_device_have_separate_entries() -> None:
     other = SHARE_ID.replace("1", "2")
     both = claim("a", share(), share(share_id=other, limit=limit(8), wanted_vram_bytes=8 * GIB))
 
@@ -162,13 +162,13 @@ def test_shares_of_one_device_are_told_apart() -> None:
     assert [entry["data"]["limits"]["vramBytes"] for entry in entries] == [24 * GIB, 8 * GIB]
 
 
-def test_a_claim_without_our_devices_has_no_entries() -> None:
+def test_claim_without_our_devices_has_no_entries() -> None:
     nothing = PreparedClaim(ref=claim("a").ref, shares=())
 
     assert device_status.status(nothing, ready(SINCE)) == []
 
 
-def test_the_time_is_utc_in_whole_seconds() -> None:
+def test_time_is_utc_in_whole_seconds() -> None:
     east = SINCE.astimezone(timezone(timedelta(hours=5, minutes=30)))
 
     (entry,) = device_status.status(claim("a"), ready(east))
@@ -176,10 +176,10 @@ def test_the_time_is_utc_in_whole_seconds() -> None:
     assert entry["conditions"][0]["lastTransitionTime"] == "2026-03-01T12:30:15Z"
 
 
-def test_the_api_server_takes_what_the_largest_device_consumes() -> None:
+def test_api_server_accepts_the_entry_of_the_largest_device() -> None:
     amount = quantity.parse("9223372036854775807m")
     most = {f"{'a' * 63}/{'b' * 30}{index:02}": amount for index in range(32)}
     largest = claim("a", share(consumed=most, wanted_vram_bytes=10**15))
 
-    assert complaints(largest) == []
-    assert len(json.dumps(told(largest)["data"])) < 10 * 1024
+    assert api_errors(largest) == []
+    assert len(json.dumps(only_entry(largest)["data"])) < 10 * 1024

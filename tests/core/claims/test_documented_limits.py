@@ -1,4 +1,4 @@
-"""The tables of docs/limits-and-enforcers.md are what a container gets."""
+"""The tables of docs/limits-and-enforcers.md describe what a container gets."""
 
 import re
 from typing import Final
@@ -7,7 +7,7 @@ import pytest
 
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.errors import ClaimError
-from tests.core.claims.test_what_the_container_gets import admitted, container, one, pod
+from tests.core.claims.container_cases import admitted, container, one, pod
 from tests.support import markdown
 from tests.support.markdown import ROOT
 
@@ -22,21 +22,21 @@ def claimed(row: list[str]) -> tuple[str, str]:
     return (amounts["tflops"], amounts["vram"]) if amounts else UNNAMED
 
 
-def said(row: list[str]) -> dict[str, str]:
+def annotations(row: list[str]) -> dict[str, str]:
     """Return the annotation that a row names."""
     named = [code.partition(": ") for code in markdown.codes(row[1])]
     return pod(**{name: value for name, _, value in named})
 
 
 @pytest.mark.parametrize("row", markdown.table(LIMITS, "limits"), ids=" ".join)
-def test_a_container_gets_what_the_table_says(row: list[str]) -> None:
+def test_container_gets_the_limits_of_the_documented_table(row: list[str]) -> None:
     claim = one(*claimed(row))
     if row[2].startswith("refused"):
         with pytest.raises(ClaimError, match=r"expected (at least its request|the whole card)"):
-            admitted(claim, said(row))
+            admitted(claim, annotations(row))
         return
 
-    environment, _ = container(admitted(claim, said(row)))
+    environment, _ = container(admitted(claim, annotations(row)))
 
     if row[2] == "no limit":
         assert environment.keys() & {names.ENV_SM_PERCENT_LIMIT, names.ENV_MEMORY_LIMIT} == set()
@@ -45,15 +45,16 @@ def test_a_container_gets_what_the_table_says(row: list[str]) -> None:
         assert row[3].startswith(f"{environment[names.ENV_MEMORY_LIMIT]} MiB")
 
 
-def test_the_table_of_variables_names_every_variable_that_carries_a_limit() -> None:
+def test_table_of_variables_names_every_variable_that_carries_a_limit() -> None:
     rows = markdown.table(LIMITS, "environment")
 
-    told = {code for row in rows for code in markdown.codes(row[0])}
+    documented = {code for row in rows for code in markdown.codes(row[0])}
     environment, _ = container(admitted(one()))
-    others = {
+    without_limits = {
         *names.ENV_BYPASSES,
         *(names.ENV_LD_PRELOAD, names.ENV_SHM_PATH, names.ENV_SHM_FOLDER),
         *(names.ENV_POD_NAMESPACE, names.ENV_POD_NAME),
         *(names.ENV_HYPERVISOR_IP, names.ENV_HYPERVISOR_PORT),
     }
-    assert told == {*environment.keys() - others, f"{names.ENV_SHARE_PREFIX}<share>"}
+    carrying = environment.keys() - without_limits
+    assert documented == {*carrying, f"{names.ENV_SHARE_PREFIX}<share>"}

@@ -44,7 +44,7 @@ def refusal(name: str, *allocations: Allocation, beside: Sequence[PreparedClaim]
     return str(caught.value)
 
 
-def test_a_share_becomes_a_record_with_its_limit_and_its_device_nodes() -> None:
+def test_share_becomes_a_record_with_its_limit_and_device_nodes() -> None:
     record = admit("a", share(GPU_0, 1, tflops="78", vram="20Gi"))
 
     (kept,) = record.shares
@@ -62,7 +62,7 @@ def test_a_share_becomes_a_record_with_its_limit_and_its_device_nodes() -> None:
     assert not kept.clamped
 
 
-def test_a_device_given_alone_is_recorded_as_all_of_it() -> None:
+def test_exclusive_device_is_recorded_as_the_whole_device() -> None:
     (kept,) = admit("a", exclusive(GPU_0)).shares
 
     assert kept.exclusive
@@ -81,7 +81,7 @@ def test_admin_access_consumes_nothing_and_has_no_limit() -> None:
     assert kept.device_nodes == ("/dev/nvidia0",)
 
 
-def test_a_simulated_card_needs_no_nodes() -> None:
+def test_simulated_card_has_no_device_nodes() -> None:
     simulated = gpu(minor=None)
     (device,) = published(simulated)
 
@@ -91,11 +91,11 @@ def test_a_simulated_card_needs_no_nodes() -> None:
     assert record.common_nodes == ()
 
 
-def test_a_claim_without_allocations_of_ours_holds_nothing() -> None:
+def test_claim_without_our_devices_has_no_shares() -> None:
     assert admit("a").shares == ()
 
 
-def test_several_shares_of_one_card_in_one_claim_are_one_sum() -> None:
+def test_shares_of_one_claim_on_a_card_add_up() -> None:
     half = {"tflops": "156", "vram": "40Gi"}
 
     record = admit("a", share(GPU_0, 1, **half), share(GPU_0, 2, **half, request="second"))
@@ -108,7 +108,7 @@ def test_several_shares_of_one_card_in_one_claim_are_one_sum() -> None:
     )
 
 
-def test_the_last_byte_fits_and_a_step_more_does_not() -> None:
+def test_last_byte_fits_and_a_step_more_does_not() -> None:
     beside = [prepared("a", share(GPU_0, 1, vram="81919Mi"), on=NODE)]
 
     admit("b", share(GPU_0, 2, vram="1Mi"), beside=beside)
@@ -120,7 +120,7 @@ def test_the_last_byte_fits_and_a_step_more_does_not() -> None:
     )
 
 
-def test_a_share_that_is_larger_than_its_card_is_refused() -> None:
+def test_share_that_is_larger_than_its_card_is_refused() -> None:
     text = refusal("a", share(GPU_0, 1, tflops="1e30"))
 
     assert re.fullmatch(
@@ -136,7 +136,7 @@ def test_shares_of_other_cards_do_not_count() -> None:
     assert record.shares[0].device == GPU_1
 
 
-def test_a_claims_own_record_does_not_count_against_it() -> None:
+def test_claims_own_record_does_not_count_against_it() -> None:
     record = prepared("a", share(GPU_0, 1, tflops="312", vram="80Gi"), on=NODE)
 
     again = admit("a", share(GPU_0, 1, tflops="312", vram="80Gi"), beside=[record])
@@ -144,22 +144,28 @@ def test_a_claims_own_record_does_not_count_against_it() -> None:
     assert again == record
 
 
-def test_the_same_name_with_another_uid_is_another_claim() -> None:
+def test_same_name_with_another_uid_is_another_claim() -> None:
     before = prepared("a", share(GPU_0, 1), on=NODE)
     deleted = replace(before, ref=replace(before.ref, uid="uid-before"))
 
     text = refusal("a", share(GPU_0, 1), beside=[deleted])
 
-    assert text == f"claim default/a: {GPU_0}: share {share_id(1)} is held by default/a"
+    assert text == (
+        f"claim default/a: {GPU_0}: found share {share_id(1)} in use by default/a, "
+        "expected a share of its own"
+    )
 
 
-def test_one_share_is_never_given_twice() -> None:
+def test_share_id_in_use_is_refused() -> None:
     beside = [prepared("a", share(GPU_0, 1), on=NODE)]
 
     text = refusal("b", share(GPU_0, 1), beside=beside)
 
-    assert text == f"claim default/b: {GPU_0}: share {share_id(1)} is held by default/a"
-    assert "is held by default/c" in refusal("c", share(GPU_0, 3), share(GPU_0, 3))
+    assert text == (
+        f"claim default/b: {GPU_0}: found share {share_id(1)} in use by default/a, "
+        "expected a share of its own"
+    )
+    assert "in use by default/c" in refusal("c", share(GPU_0, 3), share(GPU_0, 3))
 
 
 @pytest.mark.parametrize(
@@ -169,19 +175,22 @@ def test_one_share_is_never_given_twice() -> None:
         (exclusive(GPU_0), share(GPU_0, 1, tflops="0", vram="1Mi")),
         (share(GPU_0, 1, tflops="0", vram="1Mi"), exclusive(GPU_0)),
     ],
-    ids=["alone beside alone", "a share beside alone", "alone beside a share"],
+    ids=["exclusive beside exclusive", "share beside exclusive", "exclusive beside share"],
 )
-def test_a_device_given_alone_is_not_shared(first: Allocation, second: Allocation) -> None:
+def test_exclusive_device_is_not_shared(first: Allocation, second: Allocation) -> None:
     beside = [prepared("a", first, on=NODE)]
 
     text = refusal("b", second, beside=beside)
 
-    assert text == f"claim default/b: {GPU_0} is given alone, but default/a has it"
-    assert "is given alone, but default/c has it" in refusal("c", first, second)
+    assert text == (
+        f"claim default/b: {GPU_0}: found default/a on the device, expected no other claim "
+        "beside an exclusive allocation"
+    )
+    assert "found default/c on the device" in refusal("c", first, second)
 
 
 @pytest.mark.parametrize("other", [exclusive(GPU_0), share(GPU_0, 1, tflops="312", vram="80Gi")])
-def test_admin_access_is_given_beside_every_user_and_keeps_nobody_out(other: Allocation) -> None:
+def test_admin_access_fits_beside_every_user_and_blocks_none(other: Allocation) -> None:
     admin = exclusive(GPU_0, request="watch", admin_access=True)
 
     admit("b", admin, beside=[prepared("a", other, on=NODE)])
@@ -189,7 +198,7 @@ def test_admin_access_is_given_beside_every_user_and_keeps_nobody_out(other: All
     admit("c", admin, other)
 
 
-def test_another_nodes_pool_is_refused_with_both_pools() -> None:
+def test_pool_of_another_node_is_refused_with_both_pools() -> None:
     text = refusal("a", share(GPU_0, 1, pool="default/node-02"))
 
     assert (
@@ -198,19 +207,19 @@ def test_another_nodes_pool_is_refused_with_both_pools() -> None:
     )
 
 
-def test_a_device_that_is_not_here_is_refused_with_those_that_are() -> None:
+def test_unknown_device_is_refused_with_the_known_ones() -> None:
     text = refusal("a", share("gpu-gone", 1))
 
     assert text == f"claim default/a: device gpu-gone unknown, this node has {GPU_0}, {GPU_1}"
 
 
-def test_a_node_without_devices_says_so() -> None:
+def test_error_on_a_node_without_devices_lists_none() -> None:
     with pytest.raises(ClaimError, match="device gpu-gone unknown, this node has none"):
         admitted(allocated("a", share("gpu-gone", 1)), on=node_offer())
 
 
 @pytest.mark.parametrize("missing", ["tflops", "vram"])
-def test_a_share_without_an_amount_of_each_capacity_is_refused(missing: str) -> None:
+def test_share_without_an_amount_of_each_capacity_is_refused(missing: str) -> None:
     amounts = {"tflops": quantity.parse("1"), "vram": quantity.parse("1Gi")}
     del amounts[missing]
 
@@ -228,11 +237,11 @@ def test_a_share_without_an_amount_of_each_capacity_is_refused(missing: str) -> 
         ({"tflops": "-1"}, "tflops: found -1, expected at least 0"),
     ],
 )
-def test_a_share_below_the_smallest_one_is_refused(amounts: dict[str, str], text: str) -> None:
+def test_share_below_the_minimum_is_refused(amounts: dict[str, str], text: str) -> None:
     assert refusal("a", share(GPU_0, 1, **amounts)) == f"claim default/a: {GPU_0}: {text}"
 
 
-def test_amounts_without_a_share_are_refused() -> None:
+def test_amounts_without_a_share_id_are_refused() -> None:
     text = refusal("a", share(GPU_0, 1, share_id=None))
 
     assert text == f"claim default/a: {GPU_0}: found consumed capacity without a share ID"
@@ -264,26 +273,26 @@ SHARES = st.builds(
     TFLOPS,
     VRAM,
 )
-ALONE = st.builds(
+EXCLUSIVE = st.builds(
     lambda device, admin: exclusive(device, admin_access=admin), DEVICES, st.booleans()
 )
 CLAIMS = st.builds(
     lambda name, allocations: allocated(name, *allocations),
     st.sampled_from("abcdef"),
-    st.lists(st.one_of(SHARES, SHARES, SHARES, ALONE), min_size=1, max_size=3),
+    st.lists(st.one_of(SHARES, SHARES, SHARES, EXCLUSIVE), min_size=1, max_size=3),
 )
 
 
 def fits(claim: AllocatedClaim, others: list[PreparedClaim]) -> bool:
-    """Return whether a claim fits, by whole devices instead of single shares."""
+    """Return True if a claim fits, computed by device instead of by share."""
     for name, device in NODE.devices.items():
         mine = [item for item in claim.allocations if item.device == name]
         mine = [item for item in mine if not item.admin_access]
         theirs = [item for other in others for item in other.shares if item.device == name]
         theirs = [item for item in theirs if not item.admin_access]
         ids = [item.share_id for item in mine] + [item.share_id for item in theirs]
-        alone_here = any(number is None for number in ids)
-        if mine and ((len(ids) > 1 and alone_here) or len(set(ids)) < len(ids)):
+        exclusive_here = any(number is None for number in ids)
+        if mine and ((len(ids) > 1 and exclusive_here) or len(set(ids)) < len(ids)):
             return False
         for capacity, entry in device.capacity.items():
             taken = sum(item.consumed[capacity].nano for item in mine if item.share_id)
@@ -294,7 +303,7 @@ def fits(claim: AllocatedClaim, others: list[PreparedClaim]) -> bool:
 
 
 @given(st.lists(st.tuples(CLAIMS, st.booleans()), max_size=12))
-def test_whatever_claims_come_and_go_those_are_admitted_that_fit_and_no_others(
+def test_exactly_the_claims_that_fit_are_admitted(
     steps: list[tuple[AllocatedClaim, bool]],
 ) -> None:
     records: dict[str, PreparedClaim] = {}

@@ -1,4 +1,4 @@
-"""Which isolation a tenant may choose, and which isolations one card holds."""
+"""Isolation modes that a tenant may choose, and modes that one card can hold."""
 
 from dataclasses import replace
 from itertools import product
@@ -34,8 +34,8 @@ SOFT, HARD, SHARED = Isolation.SOFT, Isolation.HARD, Isolation.SHARED
 def admit(
     name: str, *allocations: Allocation, isolation: Isolation, beside: list[PreparedClaim]
 ) -> PreparedClaim:
-    holding = policy(isolation=isolation)
-    return admitted(allocated(name, *allocations), on=NODE, beside=beside, policy=holding).claim
+    chosen = policy(isolation=isolation)
+    return admitted(allocated(name, *allocations), on=NODE, beside=beside, policy=chosen).claim
 
 
 def refusal(
@@ -47,7 +47,7 @@ def refusal(
 
 
 @pytest.mark.parametrize("mode", Isolation)
-def test_an_idle_card_takes_every_mode(mode: Isolation) -> None:
+def test_idle_card_accepts_every_mode(mode: Isolation) -> None:
     (kept,) = admit("a", share(GPU_0, 1), isolation=mode, beside=[]).shares
 
     assert kept.isolation is mode
@@ -60,35 +60,35 @@ def test_tenants_of_one_mode_share_a_card(mode: Isolation) -> None:
     assert admit("b", share(GPU_0, 2), isolation=mode, beside=[first]).shares
 
 
-@pytest.mark.parametrize(("held", "wanted"), [(SOFT, HARD), (HARD, SOFT)])
-def test_another_mode_is_refused_with_the_one_that_is_there(
-    held: Isolation, wanted: Isolation
+@pytest.mark.parametrize(("existing", "wanted"), [(SOFT, HARD), (HARD, SOFT)])
+def test_mode_that_differs_from_the_cards_is_refused(
+    existing: Isolation, wanted: Isolation
 ) -> None:
-    first = admit("a", share(GPU_0, 1), isolation=held, beside=[])
+    first = admit("a", share(GPU_0, 1), isolation=existing, beside=[])
 
     assert refusal("b", share(GPU_0, 2), isolation=wanted, beside=[first]) == (
-        f"claim default/b: {GPU_0}: isolation {wanted}: found the card in {held} by default/a, "
-        "expected the same"
+        f"claim default/b: {GPU_0}: isolation {wanted}: found the card in isolation {existing} by "
+        "default/a, expected the same"
     )
 
 
 @pytest.mark.parametrize(
-    ("held", "wanted"),
+    ("existing", "wanted"),
     [pair for pair in product(Isolation, repeat=2) if SHARED in pair],
 )
-def test_a_card_without_limits_has_one_tenant(held: Isolation, wanted: Isolation) -> None:
-    first = admit("a", share(GPU_0, 1), isolation=held, beside=[])
+def test_card_in_shared_isolation_has_one_tenant(existing: Isolation, wanted: Isolation) -> None:
+    first = admit("a", share(GPU_0, 1), isolation=existing, beside=[])
 
     assert refusal("b", share(GPU_0, 2), isolation=wanted, beside=[first]) == (
-        f"claim default/b: {GPU_0}: isolation {wanted}: default/a has the card in isolation "
-        f"{held}, expected no other tenant"
+        f"claim default/b: {GPU_0}: isolation {wanted}: found default/a on the card in isolation "
+        f"{existing}, expected no other tenant"
     )
 
 
-def test_one_claim_has_a_card_without_limits_once() -> None:
+def test_claim_has_one_share_of_a_card_in_shared_isolation() -> None:
     text = refusal("a", share(GPU_0, 1), share(GPU_0, 2), isolation=SHARED, beside=[])
 
-    assert "default/a has the card in isolation shared, expected no other tenant" in text
+    assert "found default/a on the card in isolation shared, expected no other tenant" in text
 
 
 def test_another_card_may_be_in_another_mode() -> None:
@@ -97,7 +97,7 @@ def test_another_card_may_be_in_another_mode() -> None:
     assert admit("b", share(GPU_1, 2), isolation=HARD, beside=[first]).shares
 
 
-def test_a_card_whose_tenants_are_gone_takes_another_mode() -> None:
+def test_card_whose_tenants_are_gone_accepts_another_mode() -> None:
     first = admit("a", share(GPU_0, 1), isolation=SOFT, beside=[])
     refusal("b", share(GPU_0, 2), isolation=HARD, beside=[first])
 
@@ -105,7 +105,7 @@ def test_a_card_whose_tenants_are_gone_takes_another_mode() -> None:
 
 
 @pytest.mark.parametrize(("mode", "other"), list(product(Isolation, repeat=2)))
-def test_admin_access_is_given_beside_every_mode(mode: Isolation, other: Isolation) -> None:
+def test_admin_access_is_compatible_with_every_mode(mode: Isolation, other: Isolation) -> None:
     tenant = admit("a", share(GPU_0, 1), isolation=mode, beside=[])
     admin = admit("admin", exclusive(GPU_0, admin_access=True), isolation=other, beside=[tenant])
 
@@ -113,24 +113,27 @@ def test_admin_access_is_given_beside_every_mode(mode: Isolation, other: Isolati
 
 
 @pytest.mark.parametrize("mode", Isolation)
-def test_a_device_given_alone_may_be_in_every_mode_and_is_refused_to_others(
+def test_exclusive_device_may_have_any_mode_and_is_refused_to_other_claims(
     mode: Isolation,
 ) -> None:
     first = admit("a", exclusive(GPU_0), isolation=mode, beside=[])
 
     text = refusal("b", share(GPU_0, 1), isolation=mode, beside=[first])
 
-    assert text == f"claim default/b: {GPU_0} is given alone, but default/a has it"
+    assert text == (
+        f"claim default/b: {GPU_0}: found default/a on the device, expected no other claim "
+        "beside an exclusive allocation"
+    )
 
 
-def test_a_refused_mode_refuses_the_whole_claim() -> None:
+def test_refused_mode_refuses_the_whole_claim() -> None:
     first = admit("a", share(GPU_1, 1), isolation=SOFT, beside=[])
 
     refusal("b", share(GPU_0, 2), share(GPU_1, 3), isolation=HARD, beside=[first])
 
 
 @pytest.mark.parametrize("enforcer", [HamiCore(library="/libvgpu.so"), Mps()])
-def test_hard_and_soft_share_a_card_where_the_enforcer_does_the_same_for_both(
+def test_hard_and_soft_share_a_card_if_the_enforcer_treats_them_alike(
     enforcer: HamiCore | Mps,
 ) -> None:
     rules = replace(RULES, enforcers={enforcer.name: enforcer})
@@ -147,20 +150,20 @@ def test_hard_and_soft_share_a_card_where_the_enforcer_does_the_same_for_both(
     ("enforcer", "enforces_hard"),
     [(TensorFusion(), False), (HamiCore(library="/libvgpu.so"), True), (Mps(), True)],
 )
-def test_a_tenant_may_choose_hard_where_the_enforcer_brings_a_limiter_for_it(
+def test_enforcers_that_bring_a_limiter_for_hard_isolation(
     enforcer: Enforcer, enforces_hard: bool
 ) -> None:
     assert enforcer.enforces_hard is enforces_hard
 
 
-def test_the_isolation_of_an_admin_access_is_nobody_s_choice() -> None:
+def test_isolation_of_admin_access_is_not_a_tenants_choice() -> None:
     chosen = policy(isolation=SHARED, isolation_by_tenant=True)
     admin = allocated("admin", exclusive(GPU_0, admin_access=True))
 
     assert admitted(admin, on=NODE, policy=chosen).claim.shares
 
 
-def test_the_requests_of_one_claim_are_isolated_alike() -> None:
+def test_claim_with_two_isolation_modes_is_refused() -> None:
     claim = allocated("a", share(GPU_0, 1, request="one"), share(GPU_1, 2, request="two"))
 
     with pytest.raises(ClaimError) as caught:

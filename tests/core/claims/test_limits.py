@@ -1,4 +1,4 @@
-"""The part of a card that a container may use."""
+"""Limits of a share, and their division among the tenants of a card."""
 
 import pytest
 from hypothesis import given
@@ -15,10 +15,10 @@ from tests.support.gpus import gpu
 
 
 def limit(
-    tflops: str, vram: str, *, milli_tflops: int = 312_000, holding: SharePolicy = DEFAULTS
+    tflops: str, vram: str, *, milli_tflops: int = 312_000, share_policy: SharePolicy = DEFAULTS
 ) -> Limit:
     consumed = {"tflops": quantity.parse(tflops), "vram": quantity.parse(vram)}
-    return limits.wanted("gpu-0", gpu(milli_tflops=milli_tflops), consumed, holding)
+    return limits.wanted("gpu-0", gpu(milli_tflops=milli_tflops), consumed, share_policy)
 
 
 @pytest.mark.parametrize(
@@ -40,10 +40,10 @@ def limit(
 )
 def test_compute_is_a_percentage_rounded_up_and_within_1_to_100(tflops: str, percent: int) -> None:
     assert limit(tflops, "1Gi").sm_percent == percent
-    assert limit("0", "1Gi", holding=policy(tflops=tflops)).sm_percent == percent
+    assert limit("0", "1Gi", share_policy=policy(tflops=tflops)).sm_percent == percent
 
 
-def test_a_fractional_card_is_divided_exactly() -> None:
+def test_percentage_of_fractional_tflops_is_exact() -> None:
     assert limit("35.6", "1Gi", milli_tflops=71_200).sm_percent == 50
     assert limit("35.601", "1Gi", milli_tflops=71_200).sm_percent == 51
 
@@ -51,32 +51,32 @@ def test_a_fractional_card_is_divided_exactly() -> None:
 @pytest.mark.parametrize(
     ("vram", "vram_bytes"), [("16Gi", 17_179_869_184), ("1Mi", 1_048_576), ("19074Mi", 20000538624)]
 )
-def test_memory_is_what_was_consumed_in_bytes(vram: str, vram_bytes: int) -> None:
+def test_memory_limit_is_the_consumed_amount_in_bytes(vram: str, vram_bytes: int) -> None:
     assert limit("1", vram).vram_bytes == vram_bytes
 
 
-def test_who_names_one_limit_has_what_it_consumes_of_the_other() -> None:
-    assert limit("78", "8Gi", holding=policy(vram="16Gi")) == Limit(
+def test_limit_that_is_not_set_is_the_consumed_amount() -> None:
+    assert limit("78", "8Gi", share_policy=policy(vram="16Gi")) == Limit(
         sm_percent=25, vram_bytes=16 * GIB
     )
-    assert limit("78", "8Gi", holding=policy(tflops="156")) == Limit(
+    assert limit("78", "8Gi", share_policy=policy(tflops="156")) == Limit(
         sm_percent=50, vram_bytes=8 * GIB
     )
 
 
-def test_a_limit_that_is_its_request_holds_and_a_billionth_less_is_refused() -> None:
-    assert limit("78", "8Gi", holding=policy(tflops="78", vram="8Gi")) == limit("78", "8Gi")
+def test_limit_equal_to_its_request_is_accepted_and_a_billionth_less_refused() -> None:
+    assert limit("78", "8Gi", share_policy=policy(tflops="78", vram="8Gi")) == limit("78", "8Gi")
 
     for less, text in (
         (policy(tflops="77.999999999"), "tflops limit: found 77999999999n, expected at least its"),
         (policy(vram="8191Mi"), "vram limit: found 8191Mi, expected at least its request 8Gi"),
     ):
         with pytest.raises(ClaimError, match=f"gpu-0: {text}"):
-            limit("78", "8Gi", holding=less)
+            limit("78", "8Gi", share_policy=less)
 
 
 @given(st.integers(0, 10**9), st.integers(1, 10**7))
-def test_the_percentage_never_grants_less_than_was_consumed_nor_a_percent_more(
+def test_percentage_is_the_consumed_amount_rounded_up_by_less_than_one(
     milli_share: int, milli_card: int
 ) -> None:
     percent = limit(f"{milli_share}m", "1Mi", milli_tflops=milli_card).sm_percent
@@ -87,14 +87,14 @@ def test_the_percentage_never_grants_less_than_was_consumed_nor_a_percent_more(
 
 
 @given(st.integers(1, 100), st.integers(0, 2**50))
-def test_a_limit_survives_the_ledger(percent: int, vram_bytes: int) -> None:
+def test_limit_survives_the_ledger(percent: int, vram_bytes: int) -> None:
     kept = Limit(sm_percent=percent, vram_bytes=vram_bytes)
 
     assert Limit.from_json(kept.as_json()) == kept
 
 
 @pytest.mark.parametrize(
-    ("asked", "granted"),
+    ("demands", "granted"),
     [
         ([], []),
         ([(10, 10), (20, 20)], [10, 20]),
@@ -102,29 +102,29 @@ def test_a_limit_survives_the_ledger(percent: int, vram_bytes: int) -> None:
         ([(10, 200), (20, 200)], [80, 20]),
         ([(10, 200), (20, 30), (30, 30)], [50, 20, 30]),
         ([(60, 60), (40, 90)], [60, 40]),
-        # More is reserved than there is, after the pool shrank: nobody has more than that.
+        # More is reserved than the card has, after its pool shrank: nothing is lent.
         ([(80, 90), (40, 50)], [80, 40]),
     ],
 )
-def test_what_is_left_goes_to_whoever_came_first(
-    asked: list[tuple[int, int]], granted: list[int]
+def test_spare_amount_is_lent_first_come_first_served(
+    demands: list[tuple[int, int]], granted: list[int]
 ) -> None:
-    assert limits.granted(100, asked) == granted
+    assert limits.granted(100, demands) == granted
 
 
 @given(
     st.integers(0, 1000),
     st.lists(st.tuples(st.integers(0, 300), st.integers(0, 300)), max_size=6),
 )
-def test_what_is_granted_fits_the_card_and_is_at_least_the_request(
-    total: int, asked: list[tuple[int, int]]
+def test_granted_limits_fit_the_card_and_cover_the_requests(
+    total: int, demands: list[tuple[int, int]]
 ) -> None:
-    granted = limits.granted(total, asked)
+    granted = limits.granted(total, demands)
 
-    requests = [request for request, _ in asked]
+    requests = [request for request, _ in demands]
     assert all(size >= request for size, request in zip(granted, requests, strict=True))
-    assert all(size <= max(pair) for size, pair in zip(granted, asked, strict=True))
+    assert all(size <= max(pair) for size, pair in zip(granted, demands, strict=True))
     assert sum(granted) <= max(total, sum(requests))
-    # No byte is kept back while somebody wants it.
-    wanting = any(size < limit for size, (_, limit) in zip(granted, asked, strict=True))
+    # Nothing is left over while a tenant wants more.
+    wanting = any(size < limit for size, (_, limit) in zip(granted, demands, strict=True))
     assert not wanting or sum(granted) >= total

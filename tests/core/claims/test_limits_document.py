@@ -1,4 +1,4 @@
-"""What a hypervisor on the node reads of a claim."""
+"""Limits document of a claim, for a hypervisor on the node."""
 
 import json
 from dataclasses import replace
@@ -17,7 +17,7 @@ GPU_0, GPU_1 = NODE.devices
 UUID_0, UUID_1 = (card.uuid for card in cards(2))
 
 
-def test_it_names_the_claim_its_pods_and_every_share_with_its_limits() -> None:
+def test_document_has_claim_pods_and_every_share_with_its_limits() -> None:
     claim = replace(
         prepared(
             "a",
@@ -53,7 +53,7 @@ def test_it_names_the_claim_its_pods_and_every_share_with_its_limits() -> None:
     assert json.loads(json.dumps(document)) == document
 
 
-def test_a_clamped_limit_is_told_as_such() -> None:
+def test_clamped_limit_is_marked() -> None:
     claim = prepared("a", share(GPU_0, 1, vram="20Gi"), on=NODE, policy=policy(vram="100Gi"))
 
     document = limits_document.document(claim)
@@ -63,7 +63,7 @@ def test_a_clamped_limit_is_told_as_such() -> None:
     assert document["shares"][0]["limits"]["clamped"]
 
 
-def test_a_share_without_a_limit_has_none_in_it() -> None:
+def test_share_without_a_limit_has_no_limits_entry() -> None:
     shared = prepared("a", exclusive(GPU_0), on=NODE, policy=policy(isolation=Isolation.SHARED))
     free = prepared("b", share(GPU_0, 1), on=NODE, policy=policy(limiter=False))
     admin = prepared("c", exclusive(GPU_0, admin_access=True), on=NODE)
@@ -74,21 +74,21 @@ def test_a_share_without_a_limit_has_none_in_it() -> None:
         assert "limits" not in document["shares"][0]
 
 
-def test_every_card_of_a_claim_is_in_it_in_the_order_of_the_shares() -> None:
+def test_document_keeps_the_order_of_the_shares() -> None:
     claim = prepared("a", share(GPU_1, 1), share(GPU_0, 2, request="b"), on=NODE)
 
     document = limits_document.document(claim)
 
     assert document is not None
-    told = [(item["request"], item["gpuUUID"]) for item in document["shares"]]
-    assert told == [("gpu", UUID_1), ("b", UUID_0)]
+    listed = [(item["request"], item["gpuUUID"]) for item in document["shares"]]
+    assert listed == [("gpu", UUID_1), ("b", UUID_0)]
 
 
-def test_a_claim_without_our_devices_has_no_document() -> None:
+def test_claim_without_our_devices_has_no_document() -> None:
     assert limits_document.document(prepared("a", on=NODE)) is None
 
 
-def test_the_claim_of_a_document_is_found_in_it() -> None:
+def test_claim_ref_is_read_from_a_document() -> None:
     record = prepared("a", share(GPU_0, 1), on=NODE)
 
     assert limits_document.claim_ref(limits_document.document(record)) == record.ref
@@ -99,5 +99,5 @@ def test_the_claim_of_a_document_is_found_in_it() -> None:
     [None, [], "claim", {}, {"claim": []}, {"claim": {"namespace": "a", "name": "b"}}]
     + [{"claim": {"namespace": "a", "name": "b", "uid": uid}} for uid in (7, "", None)],
 )
-def test_what_is_no_such_document_is_about_no_claim(found: object) -> None:
+def test_other_values_have_no_claim_ref(found: object) -> None:
     assert limits_document.claim_ref(found) is None

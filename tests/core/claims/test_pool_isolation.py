@@ -1,4 +1,4 @@
-"""Which isolation a GPUPool sets for its nodes."""
+"""Isolation that a GPUPool sets for its nodes."""
 
 from typing import Any
 
@@ -46,11 +46,11 @@ def expression(key: str, operator: str, *values: str) -> Json:
         (pool("soft", ("hard", expression("zone", "DoesNotExist"))), "hard"),
         (pool("soft", ("hard", expression("zone", "Exists"))), "soft"),
         (pool(None, ("hard", labels(type="p4"))), None),
-        # What no node of this driver gets does not concern it.
+        # An unsupported mode is no error for a node that the rule does not select.
         (pool("soft", ("partitioned", labels(type="p4"))), "soft"),
     ],
 )
-def test_the_first_rule_that_selects_the_node_goes_over_the_default(
+def test_first_rule_that_selects_the_node_precedes_the_default(
     found: Json, expected: str | None
 ) -> None:
     assert pool_isolation.of_node(found, NODE) == expected
@@ -68,19 +68,19 @@ def test_the_first_rule_that_selects_the_node_goes_over_the_default(
         (pool("soft", ("hard", expression("a", "In"))), "found no values, expected some"),
     ],
 )
-def test_what_cannot_be_used_is_named_with_its_path(found: Json, expected: str) -> None:
+def test_invalid_values_are_reported_with_their_path(found: Json, expected: str) -> None:
     with pytest.raises(InputError, match=rf"^spec\.nodeManagerConfig\..*{expected}"):
         pool_isolation.of_node(found, NODE)
 
 
-def test_the_modes_of_a_pool_are_those_of_all_its_nodes() -> None:
+def test_modes_of_a_pool_are_those_of_all_its_rules() -> None:
     found = pool("soft", ("hard", labels(type="p4")), ("partitioned", {}), ("none", {}))
 
     assert pool_isolation.modes(found) == {"soft", "hard"}
     assert pool_isolation.modes(gpupool("prod")) == frozenset()
 
 
-def test_only_rules_depend_on_the_labels_of_the_node() -> None:
+def test_only_rules_depend_on_node_labels() -> None:
     assert pool_isolation.has_rules(pool("soft", ("hard", {})))
     assert not pool_isolation.has_rules(pool("hard"))
     assert not pool_isolation.has_rules(gpupool("prod"))

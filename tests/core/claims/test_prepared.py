@@ -1,4 +1,4 @@
-"""The record of a prepared claim: what the ledger keeps, and what follows from it."""
+"""Record of a prepared claim: its JSON in the ledger, and the amounts that follow from it."""
 
 import json
 from dataclasses import replace
@@ -32,11 +32,11 @@ def reread(record: PreparedClaim) -> PreparedClaim:
     return PreparedClaim.from_json(json.loads(json.dumps(record.as_json())))
 
 
-def test_shares_devices_given_alone_and_admin_access_survive_the_ledger() -> None:
+def test_shares_exclusive_devices_and_admin_access_survive_the_ledger() -> None:
     assert reread(RECORD) == RECORD
 
 
-def test_pods_access_and_terms_survive_the_ledger() -> None:
+def test_pods_mounts_and_policy_survive_the_ledger() -> None:
     first = replace(
         RECORD.shares[0],
         toolkit_device="nvidia.com/gpu=0",
@@ -55,7 +55,7 @@ def test_pods_access_and_terms_survive_the_ledger() -> None:
     assert reread(record) == record
 
 
-def test_a_claim_without_our_devices_survives_the_ledger() -> None:
+def test_claim_without_our_devices_survives_the_ledger() -> None:
     empty = PreparedClaim(ref=RECORD.ref, shares=())
 
     assert reread(empty) == empty
@@ -87,7 +87,7 @@ def test_every_amount_survives_the_ledger_to_the_last_billionth(
 @pytest.mark.parametrize(
     "field", ["namespace", "name", "uid", "shares", "sequence", "pods", "commonNodes", "enforcer"]
 )
-def test_a_record_without_one_of_its_fields_is_not_taken(field: str) -> None:
+def test_record_without_one_of_its_fields_is_refused(field: str) -> None:
     kept = RECORD.as_json()
     del kept[field]
 
@@ -95,7 +95,7 @@ def test_a_record_without_one_of_its_fields_is_not_taken(field: str) -> None:
         PreparedClaim.from_json(kept)
 
 
-def test_a_share_is_clamped_if_its_limit_is_less_than_what_was_asked_for() -> None:
+def test_share_is_clamped_if_its_limit_is_below_the_wanted_one() -> None:
     (kept,) = prepared("a", share(GPU_0, 1, vram="8Gi"), on=NODE, policy=policy(vram="16Gi")).shares
     assert kept.limit is not None
 
@@ -115,7 +115,7 @@ def test_a_share_is_clamped_if_its_limit_is_less_than_what_was_asked_for() -> No
     ],
     ids=["admin access", "physical", "virtual"],
 )
-def test_the_memory_that_is_reserved_for_a_share_is_of_what_its_pool_divides(
+def test_memory_request_is_the_virtual_amount_if_the_pool_oversubscribes(
     consumed: dict[str, str], vram_bytes: int
 ) -> None:
     amounts = {name: quantity.parse(text) for name, text in consumed.items()}

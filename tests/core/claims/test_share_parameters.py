@@ -1,4 +1,4 @@
-"""GpuShare: read strictly, with every error at once."""
+"""GpuShare parameters: parsed strictly, with all errors at once."""
 
 from typing import Any
 
@@ -42,31 +42,31 @@ def test_every_field_is_read() -> None:
 
 
 @pytest.mark.parametrize("trusted", [True, False])
-def test_a_share_that_says_nothing_is_taken(trusted: bool) -> None:
+def test_parameters_without_values_are_accepted(trusted: bool) -> None:
     assert share_parameters.parse(share(), trusted=trusted) == ShareParameters()
     assert share_parameters.parse(share(limits={}), trusted=trusted) == ShareParameters()
 
 
 @pytest.mark.parametrize("mode", ["soft", "hard", "shared"])
-def test_isolation_modes(mode: str) -> None:
-    said = share_parameters.parse(share(isolation=mode), trusted=False)
+def test_every_isolation_mode_is_read(mode: str) -> None:
+    parsed = share_parameters.parse(share(isolation=mode), trusted=False)
 
-    assert said.isolation is not None
-    assert said.isolation.value == mode
+    assert parsed.isolation is not None
+    assert parsed.isolation.value == mode
 
 
 @pytest.mark.parametrize("level", ["low", "medium", "high", "critical"])
-def test_levels_of_service(level: str) -> None:
-    said = share_parameters.parse(share(qos=level), trusted=False)
+def test_every_level_of_service_is_read(level: str) -> None:
+    parsed = share_parameters.parse(share(qos=level), trusted=False)
 
-    assert said.qos is not None
-    assert said.qos.value == level
+    assert parsed.qos is not None
+    assert parsed.qos.value == level
 
 
-def test_a_number_may_stand_for_a_quantity() -> None:
-    said = share_parameters.parse(share(limits={"tflops": 200}), trusted=False)
+def test_number_may_stand_for_a_quantity() -> None:
+    parsed = share_parameters.parse(share(limits={"tflops": 200}), trusted=False)
 
-    assert said.tflops_limit == quantity.parse("200")
+    assert parsed.tflops_limit == quantity.parse("200")
 
 
 @pytest.mark.parametrize("switch", ["limiter", "overridable"])
@@ -107,7 +107,7 @@ def test_only_a_class_may_switch_the_limiter_or_forbid_overriding(
     ],
 )
 @pytest.mark.parametrize("name", ["tflops", "vram"])
-def test_an_amount_that_is_no_quantity_is_refused_with_its_path(name: str, amount: object) -> None:
+def test_amount_that_is_not_a_quantity_is_refused_with_its_path(name: str, amount: object) -> None:
     (error,) = errors(share(limits={name: amount}))
 
     assert error.startswith(f"limits.{name}: found ")
@@ -116,20 +116,20 @@ def test_an_amount_that_is_no_quantity_is_refused_with_its_path(name: str, amoun
 
 
 @pytest.mark.parametrize("amount", ["0", "0Gi", 0, "-0", "-1", "-1n", "-16Gi", -5])
-def test_a_limit_of_nothing_or_less_is_refused(amount: object) -> None:
+def test_limit_of_0_or_less_is_refused(amount: object) -> None:
     (error,) = errors(share(limits={"vram": amount}))
 
     assert error == f"limits.vram: found '{quantity.parse(amount)}', expected more than 0"
 
 
 @pytest.mark.parametrize("value", ["Soft", "", " soft", "soft\n", 1, True, ["soft"]])
-def test_an_isolation_of_another_name_is_refused_with_those_there_are(value: object) -> None:
+def test_unknown_isolation_is_refused_with_the_known_modes(value: object) -> None:
     (error,) = errors(share(isolation=value))
 
     assert error == f"isolation: found {value!r}, expected one of soft, hard, shared"
 
 
-def test_partitioned_is_refused_with_the_ways_to_go() -> None:
+def test_partitioned_is_refused_with_the_alternatives() -> None:
     (error,) = errors(share(isolation="partitioned"))
 
     assert error.startswith(
@@ -139,7 +139,7 @@ def test_partitioned_is_refused_with_the_ways_to_go() -> None:
 
 
 @pytest.mark.parametrize("value", ["urgent", "High", "", 3, {"qos": "high"}])
-def test_a_qos_of_another_name_is_refused_with_those_there_are(value: object) -> None:
+def test_unknown_qos_is_refused_with_the_known_levels(value: object) -> None:
     (error,) = errors(share(qos=value))
 
     assert error == f"qos: found {value!r}, expected one of low, medium, high, critical"
@@ -147,21 +147,19 @@ def test_a_qos_of_another_name_is_refused_with_those_there_are(value: object) ->
 
 @pytest.mark.parametrize("value", ["true", "false", 0, 1, "", []])
 @pytest.mark.parametrize("switch", ["limiter", "overridable"])
-def test_a_switch_is_true_or_false_and_nothing_that_looks_like_it(
-    switch: str, value: object
-) -> None:
+def test_switch_accepts_only_true_and_false(switch: str, value: object) -> None:
     (error,) = errors(share(**{switch: value}), trusted=True)
 
     assert error == f"{switch}: found {value!r}, expected true or false"
 
 
 @pytest.mark.parametrize("found", [None, "", "GpuShare", 7, True, [], [share()]])
-def test_parameters_that_are_no_object_are_refused(found: object) -> None:
+def test_parameters_that_are_not_an_object_are_refused(found: object) -> None:
     assert errors(found)[0] == f"parameters: found {found!r}, expected an object"
 
 
 @pytest.mark.parametrize("found", ["32Gi", 7, ["vram"], None])
-def test_limits_that_are_no_object_are_refused(found: object) -> None:
+def test_limits_that_are_not_an_object_are_refused(found: object) -> None:
     assert errors(share(limits=found)) == [f"limits: found {found!r}, expected an object"]
 
 
@@ -181,13 +179,13 @@ def test_another_kind_or_version_is_refused(changes: dict[str, Any], text: str) 
 
 
 @pytest.mark.parametrize("field", ["Limits", "vram", "metadata", "spec", "isolation "])
-def test_an_unknown_field_is_refused(field: str) -> None:
+def test_unknown_field_is_refused(field: str) -> None:
     (error,) = errors(share(**{field: {}}))
 
     assert error.startswith(f"{field}: found this field, expected one of apiVersion, kind, ")
 
 
-def test_every_error_is_named_at_once_with_its_path() -> None:
+def test_all_errors_are_reported_at_once_with_their_paths() -> None:
     found = {
         "apiVersion": "v1",
         "limits": {"tflops": "1_000", "vram": "-1Gi", "memory": "1Gi"},
@@ -208,23 +206,23 @@ def test_every_error_is_named_at_once_with_its_path() -> None:
     ]
 
 
-def test_a_long_value_is_cut_in_the_text() -> None:
+def test_long_values_are_cut_in_errors() -> None:
     assert all(len(error) < 250 for error in errors({"kind": "x" * 9000, "apiVersion": "y" * 900}))
 
 
-def test_what_is_said_above_goes_over_what_is_said_below() -> None:
-    below = ShareParameters(vram_limit=quantity.parse("1Gi"), qos=Qos.LOW, limiter=False)
-    above = ShareParameters(qos=Qos.HIGH, isolation=Isolation.HARD, overridable=False)
+def test_upper_parameters_replace_lower_ones() -> None:
+    lower = ShareParameters(vram_limit=quantity.parse("1Gi"), qos=Qos.LOW, limiter=False)
+    upper = ShareParameters(qos=Qos.HIGH, isolation=Isolation.HARD, overridable=False)
 
-    assert above.over(below) == ShareParameters(
+    assert upper.over(lower) == ShareParameters(
         vram_limit=quantity.parse("1Gi"),
         qos=Qos.HIGH,
         isolation=Isolation.HARD,
         limiter=False,
         overridable=False,
     )
-    assert above.over(ShareParameters()) == above
-    assert ShareParameters().over(below) == below
+    assert upper.over(ShareParameters()) == upper
+    assert ShareParameters().over(lower) == lower
 
 
 JSON = st.recursive(
@@ -240,13 +238,14 @@ FIELDS = st.sampled_from(
 
 
 @given(JSON | st.dictionaries(FIELDS, JSON).map(lambda fields: share(**fields)), st.booleans())
-def test_whatever_is_found_is_read_or_refused_and_never_changed(found: Any, trusted: bool) -> None:
+def test_any_value_is_parsed_or_refused_and_never_changed(found: Any, trusted: bool) -> None:
     before = repr(found)
     try:
-        said = share_parameters.parse(found, trusted=trusted)
+        parsed = share_parameters.parse(found, trusted=trusted)
     except ParameterError:
-        said = ShareParameters()
+        parsed = ShareParameters()
 
-    assert trusted or (said.limiter, said.overridable) == (None, None)
-    assert all(limit is None or limit.nano > 0 for limit in (said.tflops_limit, said.vram_limit))
+    limits = (parsed.tflops_limit, parsed.vram_limit)
+    assert trusted or (parsed.limiter, parsed.overridable) == (None, None)
+    assert all(limit is None or limit.nano > 0 for limit in limits)
     assert repr(found) == before

@@ -1,4 +1,4 @@
-"""What holds for a share: what class, claim, annotations and pods say, put together."""
+"""Policy of a share: merged from class, claim, annotations and pods."""
 
 from typing import Any
 
@@ -28,39 +28,40 @@ def vram(text: str) -> Fields:
     return {"limits": {"vram": text}}
 
 
-def holding(*configs: OpaqueConfig, said: ShareParameters = NOTHING) -> SharePolicy:
-    return share_policy.of_share(allocated("a", SHARE, configs=configs), SHARE, said, DEFAULTS)
+def merged(*configs: OpaqueConfig, annotated: ShareParameters = NOTHING) -> SharePolicy:
+    claim = allocated("a", SHARE, configs=configs)
+    return share_policy.of_share(claim, SHARE, annotated, DEFAULTS)
 
 
-def annotated(key: str, value: str) -> dict[str, str]:
+def annotation(key: str, value: str) -> dict[str, str]:
     return {f"tensor-fusion.ai/{key}": value}
 
 
-def what_holds(
-    of_class: Fields | None, of_claim: Fields | None, annotation: str | None, pods: list[str]
+def merged_by_node(
+    of_class: Fields | None, of_claim: Fields | None, on_claim: str | None, on_pods: list[str]
 ) -> SharePolicy:
-    """Reads the claim as the node does: its annotations, else those of its pods."""
+    """Merge the policy as the node does: with the claim's annotations, else those of its pods."""
     configs = [config("class", **of_class)] if of_class is not None else []
     configs += [config("claim", **of_claim)] if of_claim is not None else []
     claim = allocated(
         "a",
         SHARE,
         configs=tuple(configs),
-        annotations={} if annotation is None else annotated("vram-limit", annotation),
+        annotations={} if on_claim is None else annotation("vram-limit", on_claim),
     )
-    said = share_policy.annotated(claim)
-    if said is None:
-        said = share_policy.of_pods(
-            claim, {f"default/{i}": annotated("vram-limit", v) for i, v in enumerate(pods)}
+    annotated = share_policy.annotated(claim)
+    if annotated is None:
+        annotated = share_policy.of_pods(
+            claim, {f"default/{i}": annotation("vram-limit", v) for i, v in enumerate(on_pods)}
         )
-    return share_policy.of_share(claim, SHARE, said, DEFAULTS)
+    return share_policy.of_share(claim, SHARE, annotated, DEFAULTS)
 
 
 FORBIDDEN = {"overridable": False}
 
 
 @pytest.mark.parametrize(
-    ("of_class", "of_claim", "annotation", "pods", "vram_limit"),
+    ("of_class", "of_claim", "on_claim", "on_pods", "vram_limit"),
     [
         (None, None, None, [], None),
         (None, None, None, ["5Gi"], "5Gi"),
@@ -76,32 +77,32 @@ FORBIDDEN = {"overridable": False}
         (vram("1Gi"), {}, None, [], "1Gi"),
         ({**vram("1Gi"), "overridable": True}, vram("2Gi"), None, [], "2Gi"),
         ({**vram("1Gi"), **FORBIDDEN}, vram("2Gi"), "3Gi", ["5Gi"], "1Gi"),
-        # What the class does not say, others may.
+        # What such a class does not set, the other sources may set.
         (FORBIDDEN, vram("2Gi"), "3Gi", ["5Gi"], "2Gi"),
         (FORBIDDEN, None, None, ["5Gi"], "5Gi"),
     ],
 )
-def test_who_is_heard_first(
+def test_first_source_that_sets_a_limit_wins(
     of_class: Fields | None,
     of_claim: Fields | None,
-    annotation: str | None,
-    pods: list[str],
+    on_claim: str | None,
+    on_pods: list[str],
     vram_limit: str | None,
 ) -> None:
-    found = what_holds(of_class, of_claim, annotation, pods)
+    found = merged_by_node(of_class, of_claim, on_claim, on_pods)
 
     assert found.vram_limit == (None if vram_limit is None else quantity.parse(vram_limit))
 
 
-def test_where_nobody_says_anything_the_nodes_defaults_hold() -> None:
-    assert holding() == DEFAULTS
+def test_node_defaults_apply_if_nothing_is_set() -> None:
+    assert merged() == DEFAULTS
 
 
-def test_each_attribute_is_taken_from_whoever_says_it_first() -> None:
-    found = holding(
+def test_each_value_comes_from_the_first_source_that_sets_it() -> None:
+    found = merged(
         config("class", limits={"tflops": "100"}, qos="low"),
         config("claim", qos="high"),
-        said=ShareParameters(isolation=Isolation.HARD, vram_limit=quantity.parse("9Gi")),
+        annotated=ShareParameters(isolation=Isolation.HARD, vram_limit=quantity.parse("9Gi")),
     )
 
     assert found == SharePolicy(
@@ -118,7 +119,7 @@ SOFT, HARD, SHARED = ({"isolation": mode.value} for mode in Isolation)
 
 
 @pytest.mark.parametrize(
-    ("of_class", "of_claim", "said", "isolation", "by_tenant"),
+    ("of_class", "of_claim", "annotated", "isolation", "by_tenant"),
     [
         (None, None, None, Isolation.SOFT, False),
         (None, None, Isolation.SOFT, Isolation.SOFT, False),
@@ -135,32 +136,32 @@ SOFT, HARD, SHARED = ({"isolation": mode.value} for mode in Isolation)
         (FORBIDDEN, None, Isolation.SHARED, Isolation.SHARED, True),
     ],
 )
-def test_whose_choice_the_isolation_is(
+def test_isolation_is_by_tenant_if_it_differs_from_the_administrators(
     of_class: Fields | None,
     of_claim: Fields | None,
-    said: Isolation | None,
+    annotated: Isolation | None,
     isolation: Isolation,
     by_tenant: bool,
 ) -> None:
     configs = [config("class", **of_class)] if of_class is not None else []
     configs += [config("claim", **of_claim)] if of_claim is not None else []
 
-    found = holding(*configs, said=ShareParameters(isolation=said))
+    found = merged(*configs, annotated=ShareParameters(isolation=annotated))
 
     assert (found.isolation, found.isolation_by_tenant) == (isolation, by_tenant)
 
 
-def test_of_several_configs_of_one_source_the_later_one_holds() -> None:
-    assert holding(config("claim", qos="low"), config("claim", qos="high")).qos is Qos.HIGH
-    assert holding(config("class", **FORBIDDEN), config("class", overridable=True, qos="low"),
-                   config("claim", qos="high")).qos is Qos.HIGH  # fmt: skip
+def test_last_config_of_a_source_wins() -> None:
+    assert merged(config("claim", qos="low"), config("claim", qos="high")).qos is Qos.HIGH
+    assert merged(config("class", **FORBIDDEN), config("class", overridable=True, qos="low"),
+                  config("claim", qos="high")).qos is Qos.HIGH  # fmt: skip
 
 
 def test_only_a_class_turns_the_limiter_off() -> None:
-    assert not holding(config("class", limiter=False)).limiter
-    assert holding(config("class", limiter=True)).limiter
+    assert not merged(config("class", limiter=False)).limiter
+    assert merged(config("class", limiter=True)).limiter
     with pytest.raises(ClaimError, match="parameters of the claim: limiter: found this field"):
-        holding(config("claim", limiter=False))
+        merged(config("claim", limiter=False))
 
 
 @pytest.mark.parametrize(
@@ -178,7 +179,7 @@ def test_only_a_class_turns_the_limiter_off() -> None:
         (("small",), "main", "small", False),
     ],
 )
-def test_the_requests_that_a_config_is_for(
+def test_config_applies_to_its_requests_and_subrequests(
     requests: tuple[str, ...], request_name: str, subrequest: str | None, is_for_it: bool
 ) -> None:
     share = claims.share("gpu-0", 1, request=request_name, subrequest=subrequest)
@@ -189,7 +190,7 @@ def test_the_requests_that_a_config_is_for(
     assert (found.qos is Qos.CRITICAL) is is_for_it
 
 
-def test_a_class_that_forbids_overriding_does_so_for_its_own_request_only() -> None:
+def test_class_that_forbids_overriding_does_so_for_its_own_request_only() -> None:
     other = claims.share("gpu-0", 2, request="other")
     configs = (config("class", "main", qos="low", **FORBIDDEN), config("claim", qos="high"))
     claim = allocated("a", SHARE, other, configs=configs)
@@ -201,7 +202,7 @@ def test_a_class_that_forbids_overriding_does_so_for_its_own_request_only() -> N
 
 def test_malformed_parameters_are_refused_with_their_source_and_every_path() -> None:
     with pytest.raises(ClaimError) as caught:
-        holding(config("claim", limits={"vram": "1_000"}, qos="best"))
+        merged(config("claim", limits={"vram": "1_000"}, qos="best"))
 
     assert str(caught.value) == (
         "claim default/a: parameters of the claim: "
@@ -209,29 +210,29 @@ def test_malformed_parameters_are_refused_with_their_source_and_every_path() -> 
         "qos: found 'best', expected one of low, medium, high, critical"
     )
     with pytest.raises(ClaimError, match="parameters of the class: isolation: found 'none'"):
-        holding(config("class", isolation="none"))
+        merged(config("class", isolation="none"))
 
 
-def test_malformed_parameters_are_refused_also_where_a_class_goes_over_them() -> None:
+def test_malformed_parameters_are_refused_even_if_a_class_replaces_them() -> None:
     with pytest.raises(ClaimError, match=r"limits\.vram"):
-        holding(config("class", **vram("1Gi"), **FORBIDDEN), config("claim", **vram("-2Gi")))
+        merged(config("class", **vram("1Gi"), **FORBIDDEN), config("claim", **vram("-2Gi")))
 
 
 def of_pods(pods: dict[str, dict[str, str]]) -> ShareParameters:
     return share_policy.of_pods(allocated("a", SHARE), pods)
 
 
-def test_malformed_annotations_are_refused_with_whose_they_are() -> None:
-    claim: AllocatedClaim = allocated("a", SHARE, annotations=annotated("qos", "best"))
+def test_malformed_annotations_are_refused_with_their_owner() -> None:
+    claim: AllocatedClaim = allocated("a", SHARE, annotations=annotation("qos", "best"))
     with pytest.raises(ClaimError, match=r"claim default/a: annotation tensor-fusion\.ai/qos: f"):
         share_policy.annotated(claim)
 
     text = r"claim default/a: pod default/p: annotation tensor-fusion\.ai/vram-limit: found '1_0'"
     with pytest.raises(ClaimError, match=text):
-        of_pods({"default/o": {}, "default/p": annotated("vram-limit", "1_0")})
+        of_pods({"default/o": {}, "default/p": annotation("vram-limit", "1_0")})
 
 
-def test_annotations_of_something_else_are_none() -> None:
+def test_annotations_that_do_not_concern_shares_are_ignored() -> None:
     claim = allocated("a", SHARE, annotations={"tensor-fusion.ai/gpu-count": "2", "a": "b"})
 
     assert share_policy.annotated(claim) is None
@@ -239,9 +240,10 @@ def test_annotations_of_something_else_are_none() -> None:
 
 
 @pytest.mark.parametrize("key", ["tflops-limit", "vram-limit", "qos", "isolation"])
-def test_each_annotation_of_a_claim_keeps_its_pods_from_being_asked(key: str) -> None:
+def test_any_share_annotation_of_a_claim_replaces_those_of_its_pods(key: str) -> None:
     value = {"qos": "low", "isolation": "hard"}.get(key, "1Gi")
 
     assert (
-        share_policy.annotated(allocated("a", SHARE, annotations=annotated(key, value))) is not None
+        share_policy.annotated(allocated("a", SHARE, annotations=annotation(key, value)))
+        is not None
     )

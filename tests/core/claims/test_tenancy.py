@@ -1,4 +1,4 @@
-"""How the tenants of one card divide its memory: nobody's limit eats another's request."""
+"""Lending of a card's memory: no tenant's limit reduces another tenant's request."""
 
 from dataclasses import replace
 
@@ -29,7 +29,7 @@ def of_card(number: int, vram: int, *, device: str = GPU_0) -> Allocation:
     return share(device, number, tflops="1", vram=f"{vram}Gi")
 
 
-def test_a_limit_above_the_request_is_granted_while_nobody_else_wants_it() -> None:
+def test_limit_above_the_request_is_granted_while_no_other_tenant_wants_it() -> None:
     card = Card(NODE)
 
     admission = card.admit("a", of_card(1, 10), limit="60Gi")
@@ -39,7 +39,7 @@ def test_a_limit_above_the_request_is_granted_while_nobody_else_wants_it() -> No
     assert admission.changed == ()
 
 
-def test_a_later_limit_is_clamped_to_what_is_left_and_keeps_what_it_asked_for() -> None:
+def test_later_limit_is_clamped_to_what_is_left_and_keeps_its_wanted_limit() -> None:
     card = Card(NODE)
     card.admit("a", of_card(1, 10), limit="60Gi")
 
@@ -52,7 +52,7 @@ def test_a_later_limit_is_clamped_to_what_is_left_and_keeps_what_it_asked_for() 
     assert admission.changed == ()
 
 
-def test_a_later_request_takes_back_what_an_earlier_one_had_beyond_its_own() -> None:
+def test_later_request_takes_back_what_was_lent() -> None:
     card = Card(NODE)
     card.admit("a", of_card(1, 10), limit="80Gi")
 
@@ -65,7 +65,7 @@ def test_a_later_request_takes_back_what_an_earlier_one_had_beyond_its_own() -> 
     assert not admission.claim.shares[0].clamped
 
 
-def test_the_last_to_come_is_the_first_to_give_back() -> None:
+def test_last_borrower_gives_back_first() -> None:
     card = Card(NODE)
     card.admit("a", of_card(1, 10), limit="30Gi")
     card.admit("b", of_card(2, 10), limit="40Gi")
@@ -77,7 +77,7 @@ def test_the_last_to_come_is_the_first_to_give_back() -> None:
     assert card.gib() == {"a": 20, "b": 10, "c": 30, "d": 20}
 
 
-def test_nobody_falls_below_its_request() -> None:
+def test_no_limit_falls_below_its_request() -> None:
     card = Card(NODE)
     for number, name in enumerate("abcd"):
         card.admit(name, of_card(number, 20), limit="80Gi")
@@ -85,7 +85,7 @@ def test_nobody_falls_below_its_request() -> None:
     assert card.gib() == dict.fromkeys("abcd", 20)
 
 
-def test_limits_grow_back_when_a_tenant_leaves_the_first_to_come_first() -> None:
+def test_limits_grow_back_in_order_of_arrival_when_a_tenant_leaves() -> None:
     card = Card(NODE)
     card.admit("a", of_card(1, 10), limit="40Gi")
     card.admit("b", of_card(2, 10), limit="50Gi")
@@ -100,7 +100,7 @@ def test_limits_grow_back_when_a_tenant_leaves_the_first_to_come_first() -> None
     assert not card.records["b"].shares[0].clamped
 
 
-def test_who_came_first_is_known_whatever_it_is_called_and_after_others_have_left() -> None:
+def test_order_of_arrival_depends_neither_on_names_nor_on_claims_that_left() -> None:
     card = Card(NODE)
     card.admit("c", of_card(1, 10), limit="20Gi")
     card.admit("b", of_card(2, 10), limit="70Gi")
@@ -112,7 +112,7 @@ def test_who_came_first_is_known_whatever_it_is_called_and_after_others_have_lef
     assert card.gib() == {"b": 70, "a": 10}
 
 
-def test_a_limit_above_the_card_is_the_card_and_is_told_as_clamped() -> None:
+def test_limit_above_the_card_is_clamped_to_the_card() -> None:
     for node in (NODE, OVERCOMMIT):
         card = Card(node)
 
@@ -122,7 +122,7 @@ def test_a_limit_above_the_card_is_the_card_and_is_told_as_clamped() -> None:
         assert card.records["a"].shares[0].clamped
 
 
-def test_each_card_is_divided_for_itself() -> None:
+def test_each_card_is_divided_separately() -> None:
     card = Card(NODE)
     card.admit("a", of_card(1, 10), of_card(2, 10, device=GPU_1), limit="80Gi")
 
@@ -142,7 +142,7 @@ def test_several_shares_of_one_claim_divide_a_card_like_several_claims() -> None
     assert (first.limit.vram_bytes, second.limit.vram_bytes) == (50 * GIB, 30 * GIB)
 
 
-def test_admin_access_and_claims_without_limits_take_no_part() -> None:
+def test_admin_access_and_claims_without_limits_borrow_nothing() -> None:
     card = Card(NODE)
     card.records["admin"] = admitted(
         allocated("admin", exclusive(GPU_0, admin_access=True)), on=NODE
@@ -158,7 +158,7 @@ def test_admin_access_and_claims_without_limits_take_no_part() -> None:
     assert limit_of(admission.claim).vram_bytes == 50 * GIB
 
 
-def test_where_limits_may_be_overcommitted_each_has_what_it_asked_for() -> None:
+def test_overcommitted_limits_are_the_wanted_ones() -> None:
     card = Card(OVERCOMMIT)
     card.admit("a", of_card(1, 10), limit="80Gi")
 
@@ -169,7 +169,7 @@ def test_where_limits_may_be_overcommitted_each_has_what_it_asked_for() -> None:
     assert not any(record.shares[0].clamped for record in card.held())
 
 
-def test_a_limit_that_could_not_be_taken_back_is_not_granted() -> None:
+def test_fixed_limit_is_not_granted_above_its_request() -> None:
     card = Card(NODE)
 
     card.admit("a", of_card(1, 10), limit="60Gi", isolation=Isolation.HARD)
@@ -180,7 +180,7 @@ def test_a_limit_that_could_not_be_taken_back_is_not_granted() -> None:
     assert not card.records["b"].shares[0].clamped
 
 
-def test_with_overcommitted_limits_also_a_fixed_one_is_granted() -> None:
+def test_overcommitted_fixed_limit_is_the_wanted_one() -> None:
     card = Card(OVERCOMMIT)
 
     card.admit("a", of_card(1, 10), limit="60Gi", isolation=Isolation.HARD)
@@ -204,7 +204,7 @@ def of_virtual(number: int, vram: int) -> Allocation:
     return share(device, number, consumed={**physical, **amounts})
 
 
-def test_an_oversubscribed_card_divides_its_virtual_memory() -> None:
+def test_oversubscribed_card_divides_its_virtual_memory() -> None:
     card = Card(OVERSUBSCRIBED)
 
     card.admit("a", of_virtual(1, 10), limit="45Gi")
@@ -214,7 +214,7 @@ def test_an_oversubscribed_card_divides_its_virtual_memory() -> None:
 
 
 @pytest.mark.parametrize("overcommit", [True, False])
-def test_when_a_pool_hands_out_less_every_tenant_keeps_its_request_and_no_more(
+def test_tenants_keep_their_requests_and_no_more_when_the_pool_shrinks(
     overcommit: bool,
 ) -> None:
     card = Card(OVERSUBSCRIBED)
@@ -229,7 +229,7 @@ def test_when_a_pool_hands_out_less_every_tenant_keeps_its_request_and_no_more(
 
 
 @pytest.mark.parametrize("rules", [RULES, replace(RULES, overcommit_limits=True)])
-def test_a_device_that_is_no_longer_here_keeps_its_limits(rules: Rules) -> None:
+def test_limits_on_a_removed_device_stay(rules: Rules) -> None:
     card = Card(NODE)
     card.admit("a", of_card(1, 10), limit="60Gi")
 
@@ -249,7 +249,7 @@ STEPS = st.lists(
 
 
 @given(STEPS, st.booleans())
-def test_whatever_comes_and_goes_every_limit_is_between_request_and_wish_within_the_card(
+def test_every_limit_is_between_request_and_wanted_limit_within_the_card(
     steps: list[tuple[str, tuple[str, ...], int, int, Isolation]], overcommit: bool
 ) -> None:
     card = Card(OVERCOMMIT if overcommit else NODE)
@@ -277,9 +277,9 @@ def assert_divided(card: Card, *, overcommit: bool) -> None:
             assert item.vram_request_bytes <= size <= min(item.wanted_vram_bytes, CARD_GIB * GIB)
             assert not overcommit or size == min(item.wanted_vram_bytes, CARD_GIB * GIB)
         assert overcommit or sum(sizes) <= CARD_GIB * GIB
-        # Nothing is left over while somebody who may have it wants it.
+        # Nothing is left over while a limit that may grow is below the wanted one.
         soft = any(item.clamped and item.isolation is Isolation.SOFT for item in shares)
         assert not soft or sum(sizes) >= CARD_GIB * GIB
-    # The records say what would hold if all were divided anew.
+    # Another division changes nothing.
     node = card.node
     assert tenancy.regranted(card.held(), node.devices, node.rules) == card.held()

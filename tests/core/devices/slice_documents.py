@@ -1,4 +1,4 @@
-"""Slices and devices as the driver writes them, to be broken by tests."""
+"""Slices and devices as the driver writes them, for tests that make them invalid."""
 
 from typing import Any
 

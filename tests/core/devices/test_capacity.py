@@ -1,4 +1,4 @@
-"""What a card offers to claims, and what the API and the scheduler make of it."""
+"""Capacities of a card: their defaults and policies, within the API's rules."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from tensorfusion_dra.core.kubernetes.quantity import GIB, MIB
 from tests.support.gpus import gpu, published
 
 
-def test_a_card_offers_its_compute_and_its_memory_with_a_policy() -> None:
+def test_card_offers_compute_and_memory_with_a_policy() -> None:
     offered = {name: entry.as_api() for name, entry in capacity.of_card(gpu(), None).items()}
 
     assert offered == {
@@ -24,7 +24,7 @@ def test_a_card_offers_its_compute_and_its_memory_with_a_policy() -> None:
     }
 
 
-def test_a_claim_that_names_nothing_takes_the_whole_card() -> None:
+def test_claim_that_names_nothing_consumes_the_whole_card() -> None:
     for entry in capacity.of_card(gpu(), None).values():
         assert entry.default == entry.value
 
@@ -34,7 +34,7 @@ def test_no_share_is_negative_because_every_capacity_has_a_minimum() -> None:
         assert entry.minimum.nano >= 0
 
 
-def test_a_fraction_of_a_tflops_is_kept() -> None:
+def test_fraction_of_a_tflops_is_kept() -> None:
     offered = capacity.of_card(gpu(milli_tflops=71_200), None)["tflops"]
 
     assert offered.as_api()["value"] == "71200m"
@@ -50,7 +50,7 @@ def test_a_fraction_of_a_tflops_is_kept() -> None:
         (16 * GIB + MIB // 2, "16Gi"),
     ],
 )
-def test_memory_is_floored_to_the_step_in_which_it_is_shared(vram_bytes: int, value: str) -> None:
+def test_memory_is_rounded_down_to_the_step_of_its_shares(vram_bytes: int, value: str) -> None:
     card = gpu(vram_bytes=vram_bytes)
 
     offered = capacity.of_card(card, None)["vram"]
@@ -64,7 +64,7 @@ def test_memory_is_floored_to_the_step_in_which_it_is_shared(vram_bytes: int, va
     [gpu(), gpu(milli_tflops=1), gpu(milli_tflops=71_200), gpu(vram_bytes=2 * MIB)],
     ids=["an A100", "hardly any compute", "a fraction", "hardly any memory"],
 )
-def test_the_api_server_takes_every_policy(card: Gpu) -> None:
+def test_api_server_accepts_every_policy(card: Gpu) -> None:
     (device,) = published(card)
 
     assert slice_rules.device_violations(device.as_api()) == ()

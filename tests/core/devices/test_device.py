@@ -1,4 +1,4 @@
-"""The device that is published for a card: the guide's attributes, within the API's limits."""
+"""Device that is published for a card: the guide's attributes, within the API's limits."""
 
 import re
 from dataclasses import replace
@@ -40,14 +40,14 @@ def attributes(card: Gpu, node: Node = NODE) -> dict[str, Any]:
     return dict(written)
 
 
-def test_every_attribute_of_the_guide_is_there_with_its_type() -> None:
+def test_every_attribute_of_the_guide_is_published_with_its_type() -> None:
     written = attributes(gpu())
 
     assert {name for name in GUIDE_STRINGS if "string" in written[name]} == GUIDE_STRINGS
     assert {name for name in GUIDE_INTEGERS if "int" in written[name]} == GUIDE_INTEGERS
 
 
-def test_a_card_about_which_nothing_is_known_has_every_attribute_but_its_place() -> None:
+def test_card_with_unknown_facts_has_every_attribute_except_its_location() -> None:
     unknown = gpu(
         model="",
         product_name="",
@@ -72,7 +72,7 @@ def test_each_attribute_has_one_value_of_one_type() -> None:
         assert value.keys() <= {"string", "int", "bool", "version"}
 
 
-def test_the_values_are_what_users_select_by() -> None:
+def test_attributes_have_the_values_that_users_select() -> None:
     written = attributes(gpu(), Node(name="node-01", gpupool="production-pool", qos="high"))
 
     assert written["model"] == {"string": "A100"}
@@ -87,7 +87,7 @@ def test_the_values_are_what_users_select_by() -> None:
     assert written["resource.kubernetes.io/numaNode"] == {"int": 0}
 
 
-def test_the_name_is_a_dns_label_and_the_uuid_keeps_its_casing() -> None:
+def test_name_is_a_dns_label_and_the_uuid_keeps_its_casing() -> None:
     card = gpu(uuid="GPU-8F3A1B2C-0000-4000-8000-00000000ABCD")
 
     (device,) = published(card)
@@ -96,7 +96,7 @@ def test_the_name_is_a_dns_label_and_the_uuid_keeps_its_casing() -> None:
     assert device.attributes["uuid"] == card.uuid
 
 
-def test_the_pool_holds_the_node_so_that_two_nodes_never_share_one() -> None:
+def test_pool_name_contains_the_node_so_that_nodes_never_share_a_pool() -> None:
     first, second = (Node(name=name, gpupool="default", qos="low") for name in ("a", "b"))
 
     assert first.pool == "default/a"
@@ -149,18 +149,18 @@ def test_devices_keep_the_order_of_the_cards() -> None:
         ("\u0663.\u0661", "0.0.0"),
     ],
 )
-def test_a_drivers_own_notation_becomes_a_semantic_version(text: str, version: str) -> None:
+def test_version_text_of_a_driver_becomes_a_semantic_version(text: str, version: str) -> None:
     assert devices.semantic_version(text) == Version(version)
 
 
 @given(st.text())
-def test_every_text_becomes_a_version_that_the_api_takes(text: str) -> None:
+def test_every_text_becomes_a_version_that_the_api_accepts(text: str) -> None:
     assert re.fullmatch(
         r"(0|[1-9][0-9]*)(\.(0|[1-9][0-9]*)){2}", devices.semantic_version(text).text
     )
 
 
-def test_a_long_text_is_cut_between_characters_at_64_bytes() -> None:
+def test_long_text_is_cut_between_characters_at_64_bytes() -> None:
     written = attributes(gpu(product_name="é" * 40, brand="x" * 65, model="é" * 31 + "xy" + "z"))
 
     assert written["product_name"] == {"string": "é" * 32}
@@ -169,7 +169,7 @@ def test_a_long_text_is_cut_between_characters_at_64_bytes() -> None:
 
 
 @given(st.text(), st.text(), st.integers(1, 10**9), st.integers(2 * 2**20, 2**50))
-def test_whatever_a_driver_says_of_its_card_the_api_takes_the_device(
+def test_api_accepts_the_device_for_any_texts_of_the_driver(
     product_name: str, driver_version: str, milli_tflops: int, vram_bytes: int
 ) -> None:
     card = gpu(
@@ -185,7 +185,7 @@ def test_whatever_a_driver_says_of_its_card_the_api_takes_the_device(
     assert slice_rules.device_violations(device.as_api()) == ()
 
 
-def test_more_attributes_are_added_with_their_types() -> None:
+def test_additional_attributes_keep_their_types() -> None:
     (device,) = published(gpu())
 
     more = devices.with_attributes(
@@ -206,7 +206,7 @@ def test_more_attributes_are_added_with_their_types() -> None:
     assert slice_rules.device_violations(more.as_api()) == ()
 
 
-def test_an_attribute_of_the_device_itself_is_never_replaced() -> None:
+def test_attribute_of_the_device_itself_is_never_replaced() -> None:
     (device,) = published(gpu())
 
     more = devices.with_attributes(device, [("model", "H100"), ("uuid", "GPU-other")])
@@ -214,19 +214,19 @@ def test_an_attribute_of_the_device_itself_is_never_replaced() -> None:
     assert more == device
 
 
-def test_a_device_is_shared() -> None:
+def test_device_allows_multiple_allocations() -> None:
     (device,) = published(gpu())
 
     assert device.as_api()["allowMultipleAllocations"] is True
 
 
-def test_the_same_card_always_gives_the_same_device() -> None:
+def test_same_card_always_gives_the_same_device() -> None:
     assert published(gpu()) == published(gpu())
     assert published(gpu()) != published(replace(gpu(), vram_bytes=2**36))
 
 
 @pytest.mark.parametrize("effect", ["NoSchedule", "NoExecute", ""])
-def test_an_unhealthy_device_says_so_by_taint_and_phase_and_is_accepted(effect: str) -> None:
+def test_unhealthy_device_has_taint_and_phase_and_is_valid(effect: str) -> None:
     (healthy,) = published(gpu())
     trouble = Trouble(kind=Kind.XID, reason="xid-79", text="XID 79: GPU has fallen off the bus")
     since = datetime(2026, 3, 1, 13, 30, 15, 999_999, tzinfo=timezone(timedelta(hours=1)))

@@ -1,4 +1,4 @@
-"""What a GPUPool says, and which one a node belongs to."""
+"""Settings of a GPUPool, and the choice of a node's pool."""
 
 from typing import Any
 
@@ -58,7 +58,7 @@ def refusal(found: dict[str, Any]) -> str:
         ),
     ],
 )
-def test_absent_values_are_tensor_fusions_own(
+def test_absent_values_have_tensor_fusions_defaults(
     found: dict[str, Any], expected: tuple[str, Oversubscription | None]
 ) -> None:
     qos, ratios = expected
@@ -66,7 +66,7 @@ def test_absent_values_are_tensor_fusions_own(
     assert gpupool.parse(found) == GpuPool(name="prod", qos=qos, oversubscription=ratios)
 
 
-def test_every_wrong_value_is_named_at_once() -> None:
+def test_all_invalid_values_are_reported_at_once() -> None:
     text = refusal(
         pool(
             qosConfig={"defaultQoS": "gold"},
@@ -86,7 +86,7 @@ def test_every_wrong_value_is_named_at_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("found", "told"),
+    ("found", "text"),
     [
         ({"metadata": {"name": "prod"}, "spec": []}, "spec: found [], expected an object"),
         (pool(qosConfig="high"), "spec.qosConfig: found 'high', expected an object"),
@@ -98,11 +98,11 @@ def test_every_wrong_value_is_named_at_once() -> None:
         (pool(qosConfig={"defaultQoS": 0}), "defaultQoS: found 0, expected one of low"),
     ],
 )
-def test_a_value_of_another_type_is_named(found: dict[str, Any], told: str) -> None:
-    assert told in refusal(found)
+def test_value_of_another_type_is_reported(found: dict[str, Any], text: str) -> None:
+    assert text in refusal(found)
 
 
-def test_the_node_is_a_member_of_its_pool() -> None:
+def test_node_is_a_member_of_its_pool() -> None:
     found = GpuPool(name="prod", qos="high", oversubscription=DEFAULTS)
 
     assert found.node("node-01") == Node(
@@ -118,13 +118,13 @@ def test_names_that_are_too_long_together_are_refused() -> None:
         found.node("n" * 53)
 
 
-def test_a_pool_is_found_by_its_name() -> None:
+def test_pool_is_found_by_its_name() -> None:
     assert gpupool.named([pool("a"), pool("b")], "b") == pool("b")
     with pytest.raises(InputError, match="GPUPool c: found none of this name"):
         gpupool.named([pool("a"), pool("b")], "c")
 
 
-def test_the_pool_that_selects_the_node_is_chosen() -> None:
+def test_pool_that_selects_the_node_is_chosen() -> None:
     prod = selecting("a", "prod")
 
     assert gpupool.choose([pool("none"), selecting("b", "test"), prod], NODE) == prod
@@ -137,7 +137,7 @@ def test_no_pool_and_two_pools_are_refused() -> None:
         gpupool.choose([selecting("b", "prod"), selecting("a", "prod")], NODE)
 
 
-def test_a_selector_that_cannot_be_read_is_named_only_if_no_other_selects() -> None:
+def test_malformed_selector_is_reported_only_if_no_other_pool_selects_the_node() -> None:
     prod, broken = selecting("a", "prod"), selecting("b", "x", "Near")
 
     assert gpupool.choose([broken, prod], NODE) == prod
@@ -162,7 +162,7 @@ def test_values_of_pools_that_do_not_select_the_node_do_not_matter() -> None:
         ({}, True),
     ],
 )
-def test_selectors_by_vendor_count_in_place_of_the_one_for_all(
+def test_selectors_by_vendor_replace_the_common_selector(
     by_vendor: dict[str, Any],
     selected: bool,
 ) -> None:

@@ -1,4 +1,4 @@
-"""How a card's health changes: at once for the worse, after a while for the better."""
+"""Changes of a card's health: sick at once, healthy again after a while."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -31,7 +31,7 @@ LOST = Trouble(kind=Kind.LOST, reason="lost", text="lost")
 RESET = Trouble(kind=Kind.RECOVERY, reason="gpu-reset-required", text="reset")
 HUNG = Trouble(kind=Kind.UNREADABLE, reason="nvml-hung", text="hung")
 GOOD = Finding(needs_nothing=True)
-SILENT = Finding()  # of a driver that says nothing about recovery
+SILENT = Finding()  # from a driver that reports nothing about recovery
 
 
 def moment(seconds: float) -> Moment:
@@ -45,14 +45,14 @@ def bad(trouble: Trouble) -> Finding:
 def after(
     *findings: Finding, every: float = 50, start: CardHealth = HEALTHY, rules: HealthRules = RULES
 ) -> CardHealth:
-    """The health after these readings, the first at 0 s."""
+    """Return the health after these readings, the first at 0 s."""
     for number, finding in enumerate(findings):
         start = health.read(start, finding, moment(number * every), rules)
     return start
 
 
 @pytest.mark.parametrize("trouble", [LOST, RESET])
-def test_trouble_that_a_reading_finds_counts_at_once(trouble: Trouble) -> None:
+def test_trouble_found_by_a_reading_makes_the_card_sick_at_once(trouble: Trouble) -> None:
     found = after(bad(trouble))
 
     assert found.sick is not None
@@ -60,7 +60,7 @@ def test_trouble_that_a_reading_finds_counts_at_once(trouble: Trouble) -> None:
     assert found.sick.since == moment(0).at
 
 
-def test_a_reported_error_counts_at_once() -> None:
+def test_reported_error_makes_the_card_sick_at_once() -> None:
     found = health.reported(HEALTHY, XID, moment(7))
 
     assert found.sick is not None
@@ -70,14 +70,14 @@ def test_a_reported_error_counts_at_once() -> None:
 @pytest.mark.parametrize(
     ("findings", "every", "is_sick"),
     [
-        ([GOOD, GOOD], 200, True),  # quiet for long enough, but seen good too rarely
+        ([GOOD, GOOD], 200, True),  # quiet for long enough, but too few good readings
         ([GOOD, GOOD, GOOD], 200, False),
-        ([GOOD, GOOD, GOOD, GOOD], 20, True),  # seen good often enough, but too soon
+        ([GOOD, GOOD, GOOD, GOOD], 20, True),  # enough good readings, but too soon
         ([GOOD] * 6, 20, False),
         ([GOOD, GOOD, bad(LOST), GOOD, GOOD], 200, True),
     ],
 )
-def test_a_card_is_healthy_again_after_quiet_time_and_good_readings(
+def test_card_recovers_after_quiet_time_and_good_readings(
     findings: Sequence[Finding], every: float, is_sick: bool
 ) -> None:
     found = after(bad(RESET), *findings, every=every)
@@ -85,7 +85,7 @@ def test_a_card_is_healthy_again_after_quiet_time_and_good_readings(
     assert (found.sick is not None) is is_sick
 
 
-def test_a_healthy_card_carries_nothing_of_what_was() -> None:
+def test_recovered_card_keeps_no_history() -> None:
     assert after(bad(LOST), GOOD, GOOD, GOOD, GOOD) == HEALTHY
 
 
@@ -97,7 +97,7 @@ def test_a_healthy_card_carries_nothing_of_what_was() -> None:
         (SILENT, False),
     ],
 )
-def test_a_reported_error_is_cleared_by_the_drivers_word_or_by_a_reset(
+def test_reported_error_is_cleared_by_the_driver_or_by_a_reset(
     finding: Finding, clears: bool
 ) -> None:
     struck = health.reported(HEALTHY, XID, moment(0))
@@ -107,13 +107,13 @@ def test_a_reported_error_is_cleared_by_the_drivers_word_or_by_a_reset(
     assert (found == HEALTHY) is clears
 
 
-def test_a_card_that_was_away_and_is_back_was_reset() -> None:
+def test_card_that_was_away_and_is_back_counts_as_reset() -> None:
     struck = health.reported(HEALTHY, XID, moment(0))
 
     assert after(bad(LOST), *[SILENT] * 4, start=struck) == HEALTHY
 
 
-def test_by_setting_a_reported_error_is_cleared_by_time() -> None:
+def test_reported_error_is_cleared_by_time_if_configured() -> None:
     struck = health.reported(HEALTHY, XID, moment(0))
     patient = replace(RULES, xid_clear_seconds=400)
 
@@ -121,7 +121,7 @@ def test_by_setting_a_reported_error_is_cleared_by_time() -> None:
     assert after(*[SILENT] * 11, start=struck, rules=patient) == HEALTHY
 
 
-def test_one_failed_reading_is_an_accident_and_two_in_a_row_are_not() -> None:
+def test_two_failed_readings_in_a_row_make_the_card_sick_and_one_does_not() -> None:
     once = health.unread(HEALTHY, HUNG, moment(0), RULES)
     again = health.unread(once, HUNG, moment(1), RULES)
     apart = health.unread(health.read(once, GOOD, moment(1), RULES), HUNG, moment(2), RULES)
@@ -131,7 +131,7 @@ def test_one_failed_reading_is_an_accident_and_two_in_a_row_are_not() -> None:
     assert again.sick.worst == HUNG
 
 
-def test_the_reason_gets_worse_but_not_better_while_a_card_is_sick() -> None:
+def test_reason_gets_worse_but_not_better_while_a_card_is_sick() -> None:
     struck = health.reported(HEALTHY, XID, moment(0))
     lost = health.read(struck, bad(LOST), moment(1), RULES)
     then = health.reported(health.read(lost, bad(RESET), moment(2), RULES), XID, moment(3))
@@ -142,7 +142,7 @@ def test_the_reason_gets_worse_but_not_better_while_a_card_is_sick() -> None:
     assert then.sick.since == moment(0).at
 
 
-def test_the_same_error_again_changes_nothing_that_is_told_but_takes_longer_to_heal() -> None:
+def test_repeated_error_keeps_the_reason_but_delays_recovery() -> None:
     once = health.reported(HEALTHY, XID, moment(0))
     again = health.reported(once, XID, moment(90))
 
@@ -163,20 +163,20 @@ def test_the_same_error_again_changes_nothing_that_is_told_but_takes_longer_to_h
         (EventKind.RECOVERY_ACTION, 0, None),
     ],
 )
-def test_what_an_event_means(kind: EventKind, code: int, reason: str | None) -> None:
+def test_trouble_of_each_kind_of_event(kind: EventKind, code: int, reason: str | None) -> None:
     trouble = health.trouble_of(CardEvent(gpu_uuid="GPU-1", kind=kind, code=code), RULES)
 
     assert (trouble.reason if trouble else None) == reason
 
 
-def test_an_ignored_xid_means_nothing() -> None:
+def test_ignored_xid_is_no_trouble() -> None:
     rules = HealthRules(xids=XidRules(ignored=frozenset({79})))
 
     assert health.trouble_of(CardEvent(gpu_uuid="a", kind=EventKind.XID, code=79), rules) is None
 
 
 @pytest.mark.parametrize("action", range(1, 12))
-def test_every_recovery_action_is_trouble_but_none(action: int) -> None:
+def test_every_recovery_action_except_none_is_trouble(action: int) -> None:
     trouble = health.recovery_trouble(action)
 
     assert health.recovery_trouble(0) is None
@@ -201,7 +201,7 @@ STEPS = st.lists(
     st.floats(0, 150),
     st.sampled_from([0.0, 10.0, 500.0]),
 )
-def test_a_card_never_flaps_faster_than_the_quiet_time(
+def test_card_never_flaps_faster_than_the_quiet_time(
     steps: Sequence[tuple[float, str]], failed: int, good: int, quiet: float, clear: float
 ) -> None:
     rules = HealthRules(

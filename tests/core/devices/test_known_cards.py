@@ -1,4 +1,4 @@
-"""Which cards are remembered, and which of them others see."""
+"""Cards that are remembered, and those of them that are published."""
 
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -27,9 +27,11 @@ def read(before: KnownCards, *gpus: Gpu, **more: Any) -> tuple[KnownCards, Inven
     return known_cards.after_reading(before, inventory, NOW, RULES), inventory
 
 
-def seen(before: KnownCards, *gpus: Gpu, held: tuple[Gpu, ...] = (), **more: Any) -> VisibleCards:
+def seen(
+    before: KnownCards, *gpus: Gpu, claimed: tuple[Gpu, ...] = (), **more: Any
+) -> VisibleCards:
     after, inventory = read(before, *gpus, **more)
-    return known_cards.visible(after, inventory, {name(each) for each in held})
+    return known_cards.visible(after, inventory, {name(each) for each in claimed})
 
 
 def name(card: Gpu) -> str:
@@ -40,13 +42,13 @@ def reason(cards: VisibleCards, card: Gpu) -> str:
     return cards.sick[name(card)].worst.reason
 
 
-def test_a_card_that_is_there_is_shown_as_it_is() -> None:
+def test_present_card_is_published_unchanged() -> None:
     shown = seen(known(A, B), A, B)
 
     assert shown == VisibleCards(inventory=Inventory(gpus=(A, B)), sick={}, absent=frozenset())
 
 
-def test_a_vanished_card_without_claims_is_not_shown_but_known_to_be_sick() -> None:
+def test_vanished_card_without_claims_is_sick_and_not_published() -> None:
     shown = seen(known(A, B), B)
 
     assert shown.inventory.gpus == (B,)
@@ -54,8 +56,8 @@ def test_a_vanished_card_without_claims_is_not_shown_but_known_to_be_sick() -> N
     assert shown.absent == {name(A)}
 
 
-def test_a_vanished_card_with_claims_is_shown_as_and_where_it_was() -> None:
-    shown = seen(known(A, B, C), A, replace(C, index=1), held=(B,))
+def test_vanished_card_with_claims_is_published_unchanged_at_its_position() -> None:
+    shown = seen(known(A, B, C), A, replace(C, index=1), claimed=(B,))
 
     assert [card.uuid for card in shown.inventory.gpus] == [A.uuid, B.uuid, C.uuid]
     assert shown.inventory.gpus[1] == B
@@ -70,10 +72,12 @@ def test_a_vanished_card_with_claims_is_shown_as_and_where_it_was() -> None:
         LostCard(subject="GPU 0", uuid=None, pci_bus_id=None, text="handle: LOST"),
     ],
 )
-def test_a_lost_card_is_recognised_by_what_it_still_tells_and_counted_once(lost: LostCard) -> None:
+def test_lost_card_is_matched_by_uuid_bus_id_or_elimination_and_counted_once(
+    lost: LostCard,
+) -> None:
     left_out = (LeftOut(subject=lost.subject, reason="lost"),)
 
-    shown = seen(known(A, B), B, held=(A,), lost=(lost,), left_out=left_out)
+    shown = seen(known(A, B), B, claimed=(A,), lost=(lost,), left_out=left_out)
 
     assert reason(shown, A) == "lost"
     assert shown.sick[name(A)].worst.text == "the GPU is lost: handle: LOST"
@@ -81,7 +85,7 @@ def test_a_lost_card_is_recognised_by_what_it_still_tells_and_counted_once(lost:
     assert shown.inventory.left_out == ()
 
 
-def test_a_lost_card_without_claims_stays_left_out() -> None:
+def test_lost_card_without_claims_stays_left_out() -> None:
     lost = LostCard(subject=A.uuid, uuid=A.uuid, pci_bus_id=None, text="LOST")
     left_out = (LeftOut(subject=A.uuid, reason="lost"),)
 
@@ -90,17 +94,17 @@ def test_a_lost_card_without_claims_stays_left_out() -> None:
     assert (shown.inventory.gpus, shown.inventory.left_out) == ((B,), left_out)
 
 
-def test_a_card_that_cannot_be_used_any_more_says_why() -> None:
+def test_card_that_became_unusable_is_published_with_the_reason() -> None:
     left_out = (LeftOut(subject=A.uuid, reason="mig_mode: found MIG on"),)
 
-    shown = seen(known(A), left_out=left_out, held=(A,))
+    shown = seen(known(A), left_out=left_out, claimed=(A,))
 
     assert reason(shown, A) == "unusable"
     assert shown.sick[name(A)].worst.text.endswith("mig_mode: found MIG on")
     assert (shown.inventory.gpus, shown.inventory.left_out) == ((A,), ())
 
 
-def test_a_card_that_comes_back_is_shown_once_it_is_healthy() -> None:
+def test_returning_card_is_published_once_it_is_healthy() -> None:
     patient = replace(RULES, good_readings=2)
     gone, _ = read(known(A, B), B)
     inventory = Inventory(gpus=(A, B))
@@ -116,19 +120,17 @@ def test_a_card_that_comes_back_is_shown_once_it_is_healthy() -> None:
 
 
 @pytest.mark.parametrize(("recovery", "is_sick"), [({}, False), ({0: 0}, False), ({0: 1}, True)])
-def test_a_recovery_that_the_driver_asks_for_is_trouble(
-    recovery: dict[int, int], is_sick: bool
-) -> None:
-    asked = {(A, B)[index].uuid: action for index, action in recovery.items()}
+def test_requested_recovery_action_is_trouble(recovery: dict[int, int], is_sick: bool) -> None:
+    actions = {(A, B)[index].uuid: action for index, action in recovery.items()}
 
-    shown = seen(known(A, B), A, B, recovery=asked)
+    shown = seen(known(A, B), A, B, recovery=actions)
 
     assert bool(shown.sick) is is_sick
     assert shown.inventory.gpus == (A, B)
     assert shown.absent == frozenset()
 
 
-def test_another_version_of_the_driver_clears_what_was_reported() -> None:
+def test_new_driver_version_clears_reported_errors() -> None:
     struck = known_cards.after_report(known(A), A.uuid, XID, NOW)
 
     same, _ = read(struck, A)
@@ -137,7 +139,7 @@ def test_another_version_of_the_driver_clears_what_was_reported() -> None:
     assert (bool(same.sick()), bool(other.sick())) == (True, False)
 
 
-def test_a_reading_that_failed_is_trouble_of_all_cards() -> None:
+def test_failed_reading_is_trouble_of_all_cards() -> None:
     hung = Trouble(kind=Kind.UNREADABLE, reason="nvml-hung", text="hung")
 
     after = known_cards.after_failure(known(A, B), hung, NOW, RULES)
@@ -150,12 +152,12 @@ def record(before: KnownCards) -> Any:
     return health_record.as_json(before, boot_id="boot-1")
 
 
-def restored(kept: Any, *, boot_id: str = "boot-1", held: tuple[Gpu, ...] = ()) -> KnownCards:
-    names = {name(card) for card in held}
-    return health_record.from_json(kept, boot_id=boot_id, held=names, now=NOW)
+def restored(kept: Any, *, boot_id: str = "boot-1", claimed: tuple[Gpu, ...] = ()) -> KnownCards:
+    names = {name(card) for card in claimed}
+    return health_record.from_json(kept, boot_id=boot_id, claimed=names, now=NOW)
 
 
-def test_a_restart_knows_cards_and_sickness_as_before() -> None:
+def test_restart_keeps_cards_and_their_sickness() -> None:
     card = gpu(5, simulated=True, minor=None, pci_bus_id=None)
     before = known_cards.after_report(known(A, card), A.uuid, XID, NOW)
 
@@ -166,18 +168,18 @@ def test_a_restart_knows_cards_and_sickness_as_before() -> None:
     assert record(after) == record(before)
 
 
-def test_a_reboot_heals_every_card_and_forgets_none_that_is_held() -> None:
+def test_reboot_heals_every_card_and_keeps_those_with_claims() -> None:
     before = known_cards.after_report(known(A, B), A.uuid, XID, NOW)
 
-    after = restored(record(before), boot_id="boot-2", held=(A,))
+    after = restored(record(before), boot_id="boot-2", claimed=(A,))
 
     assert (set(after.cards), dict(after.health)) == ({A.uuid}, {})
 
 
-def test_a_restart_forgets_an_absent_card_without_claims() -> None:
+def test_restart_forgets_an_absent_card_without_claims() -> None:
     gone, _ = read(known(A, B, C), C)
 
-    after = restored(record(gone), held=(A,))
+    after = restored(record(gone), claimed=(A,))
 
     assert set(after.cards) == {A.uuid, C.uuid}
     assert set(after.sick()) == {A.uuid}
@@ -193,6 +195,6 @@ def test_a_restart_forgets_an_absent_card_without_claims() -> None:
         {"absent": None},
     ],
 )
-def test_a_record_that_is_none_is_refused(damage: dict[str, Any]) -> None:
+def test_malformed_record_is_refused(damage: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"found|Invalid"):
         restored({**record(known(A)), **damage})

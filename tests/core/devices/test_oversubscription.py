@@ -1,4 +1,4 @@
-"""What a pool hands out beyond its cards."""
+"""Virtual capacities of a pool that oversubscribes its cards."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -40,7 +40,7 @@ def test_tenants_divide_the_virtual_totals() -> None:
     }
 
 
-def test_who_names_nothing_takes_all_that_is_shared_and_nothing_of_what_is_not() -> None:
+def test_claim_that_names_nothing_consumes_all_virtual_and_no_physical_capacity() -> None:
     (a100,) = published(gpu(vram_bytes=40 * GIB), host=HostResources(memory_bytes=40 * GIB))
 
     assert {name: str(entry.default) for name, entry in a100.capacity.items()} == {
@@ -52,7 +52,7 @@ def test_who_names_nothing_takes_all_that_is_shared_and_nothing_of_what_is_not()
     assert slice_rules.device_violations(a100.as_api()) == ()
 
 
-def test_a_pool_that_hands_out_no_more_has_no_virtual_capacity() -> None:
+def test_pool_without_oversubscription_has_no_virtual_capacity() -> None:
     (a100,) = device.devices(Inventory(gpus=(gpu(),)), NODE)
 
     assert set(a100.capacity) == {"tflops", "vram"}
@@ -64,7 +64,7 @@ def test_fractions_of_compute_stay_exact() -> None:
     assert str(card.capacity["virtual_tflops"].value) == "106800m"
 
 
-def test_the_hosts_memory_and_disk_go_to_the_cards_by_their_own_size() -> None:
+def test_cards_divide_host_memory_and_disk_in_proportion_to_their_own_memory() -> None:
     ratios = Oversubscription(tflops_percent=100, host_memory_percent=50, host_disk_percent=10)
     small, large = published(
         gpu(0, vram_bytes=16 * GIB),
@@ -77,7 +77,7 @@ def test_the_hosts_memory_and_disk_go_to_the_cards_by_their_own_size() -> None:
     assert str(large.capacity["virtual_vram"].value) == "96Gi"  # 48 + 64 x 3/4
 
 
-def test_every_device_tells_the_nodes_totals() -> None:
+def test_every_device_has_the_nodes_totals() -> None:
     (first, second) = published(
         gpu(0, vram_bytes=40 * GIB),
         gpu(1, vram_bytes=40 * GIB),
@@ -98,7 +98,7 @@ def test_every_device_tells_the_nodes_totals() -> None:
     st.integers(0, 100),
     st.integers(0, 100),
 )
-def test_the_parts_never_exceed_the_whole(
+def test_parts_never_exceed_the_whole(
     sizes: list[int], memory: int, disk: int, memory_percent: int, disk_percent: int
 ) -> None:
     ratios = Oversubscription(
@@ -117,13 +117,13 @@ def test_the_parts_never_exceed_the_whole(
         assert totals[card.uuid].vram_bytes >= oversubscription.usable_vram_bytes(card)
 
 
-def test_absent_ratios_are_those_of_the_gpupool_definition() -> None:
+def test_absent_ratios_have_the_defaults_of_the_gpupool_definition() -> None:
     assert oversubscription.parse({}) == Oversubscription(
         tflops_percent=500, host_memory_percent=50, host_disk_percent=70
     )
 
 
-def test_every_malformed_ratio_is_named_at_once() -> None:
+def test_all_malformed_ratios_are_reported_at_once() -> None:
     with pytest.raises(InputError) as caught:
         oversubscription.parse(
             {"tflopsOversellRatio": 99, "vramExpandToHostMem": "50", "vramExpandToHostDisk": True}
@@ -143,7 +143,7 @@ AMOUNTS = {"tflops": "0", "vram": "0"}
 def taken(
     name: str, virtual: tuple[str, str] | None, beside: Sequence[PreparedClaim] = ()
 ) -> PreparedClaim:
-    """A claim on one 40Gi A100 at 1.5x; None asks for the physical pair."""
+    """Return a claim on one 40Gi A100 at 1.5x; None requests the physical capacities."""
     node = node_offer(
         gpu(vram_bytes=40 * GIB), node=POOL, host=HostResources(memory_bytes=40 * GIB)
     )
@@ -170,7 +170,7 @@ def test_shares_fill_the_virtual_totals_to_the_last_unit_and_not_one_more() -> N
         taken("3", ("1n", "1Mi"), [first, second])
 
 
-def test_who_names_the_physical_pair_has_the_card_alone() -> None:
+def test_claim_for_physical_capacities_gets_the_card_exclusively() -> None:
     exclusive = taken("1", None)
 
     with pytest.raises(
@@ -186,7 +186,7 @@ def test_limits_follow_the_virtual_amounts() -> None:
     assert (kept.limit.sm_percent, kept.limit.vram_bytes) == (50, 50 * GIB)
 
 
-def test_a_share_from_before_the_pool_oversubscribed_counts_as_it_is() -> None:
+def test_share_from_before_oversubscription_counts_by_its_physical_amounts() -> None:
     before = node_offer(gpu(vram_bytes=40 * GIB))
     (a100,) = before.devices
     old = prepared("old", share(a100, 9, tflops="300", vram="30Gi"), on=before)
@@ -199,7 +199,7 @@ def test_a_share_from_before_the_pool_oversubscribed_counts_as_it_is() -> None:
 
 
 def after(name: str, tflops: str, vram: str, beside: Sequence[PreparedClaim] = ()) -> PreparedClaim:
-    """A claim that was allocated by virtual amounts and is prepared after the pool ceased to."""
+    """Return a claim with virtual amounts, prepared after its pool stopped oversubscribing."""
     node = node_offer(gpu(vram_bytes=40 * GIB))
     (card,) = node.devices
     amounts = {"tflops": "0", "vram": "0", "virtual_tflops": tflops, "virtual_vram": vram}
@@ -208,16 +208,14 @@ def after(name: str, tflops: str, vram: str, beside: Sequence[PreparedClaim] = (
     return admitted(wanted, on=node, beside=beside).claim
 
 
-def test_a_claim_from_before_the_pool_ceased_to_oversubscribe_gets_its_amounts_of_the_card() -> (
-    None
-):
+def test_claim_from_before_oversubscription_stopped_gets_its_amounts_of_the_card() -> None:
     (kept,) = after("a", "78", "10Gi").shares
 
     assert kept.consumed == {"tflops": quantity.parse("78"), "vram": quantity.parse("10Gi")}
     assert kept.limit == Limit(sm_percent=25, vram_bytes=10 * GIB)
 
 
-def test_such_claims_share_what_the_card_has_and_no_more() -> None:
+def test_claims_from_before_oversubscription_stopped_never_exceed_the_card() -> None:
     first = after("a", "78", "30Gi")
 
     with pytest.raises(
@@ -227,7 +225,7 @@ def test_such_claims_share_what_the_card_has_and_no_more() -> None:
     after("c", "78", "10Gi", beside=[first])
 
 
-def test_such_a_claim_for_more_than_the_card_gets_the_card() -> None:
+def test_claim_for_more_than_the_card_gets_the_card_after_oversubscription_stopped() -> None:
     record = after("a", "468", "60Gi")
 
     assert record.shares[0].limit == Limit(sm_percent=100, vram_bytes=40 * GIB)
@@ -235,6 +233,6 @@ def test_such_a_claim_for_more_than_the_card_gets_the_card() -> None:
         after("b", "1", "1Mi", beside=[record])
 
 
-def test_an_amount_of_nothing_is_refused_also_from_such_a_pool() -> None:
+def test_amount_of_0_is_refused_also_after_oversubscription_stopped() -> None:
     with pytest.raises(ClaimError, match="vram: found 0, expected at least 1Mi"):
         after("a", "78", "0")

@@ -1,4 +1,4 @@
-"""Memory that the driver keeps is not handed out, and claims from before keep what they have."""
+"""Memory that the NVIDIA driver reserves is not handed out; earlier claims keep what they have."""
 
 from dataclasses import replace
 
@@ -15,34 +15,34 @@ from tests.support.gpus import NODE, gpu, published
 from tests.support.tenants import limit_of
 
 T4 = gpu(vram_bytes=15360 * MIB, milli_tflops=65_000)
-KEEPING = replace(T4, reserved_bytes=450 * MIB - 1)
-BEFORE, NOW = node_offer(T4), node_offer(KEEPING)
+RESERVING = replace(T4, reserved_bytes=450 * MIB - 1)
+BEFORE, NOW = node_offer(T4), node_offer(RESERVING)
 (CARD,) = NOW.devices
 
 
-def test_capacity_is_the_total_less_what_the_driver_keeps_in_whole_mib() -> None:
-    (device,) = published(KEEPING)
+def test_capacity_is_the_total_less_the_reserved_memory_in_whole_mib() -> None:
+    (device,) = published(RESERVING)
 
     assert str(device.capacity["vram"].value) == "14910Mi"
     assert device.attributes["node_total_vram"] == "14910Mi"
 
 
-def test_virtual_memory_extends_what_can_be_handed_out() -> None:
+def test_virtual_memory_extends_the_usable_memory() -> None:
     ratios = Oversubscription(tflops_percent=100, host_memory_percent=50, host_disk_percent=0)
     pool = replace(NODE, oversubscription=ratios)
 
-    (device,) = published(KEEPING, node=pool, host=HostResources(memory_bytes=2 * GIB))
+    (device,) = published(RESERVING, node=pool, host=HostResources(memory_bytes=2 * GIB))
 
     assert str(device.capacity["virtual_vram"].value) == "15934Mi"
 
 
-def test_the_whole_card_is_what_can_be_handed_out() -> None:
+def test_exclusive_claim_gets_the_usable_memory() -> None:
     whole = prepared("a", exclusive(CARD), on=NOW)
 
     assert limit_of(whole).vram_bytes == 14910 * MIB
 
 
-def test_a_record_of_the_whole_total_stays_and_new_claims_fit_the_new_one() -> None:
+def test_record_of_the_old_total_stays_and_new_claims_have_to_fit_the_new_one() -> None:
     whole = prepared("a", share(CARD, 1, tflops="65", vram="15Gi"), on=BEFORE)
 
     (kept,) = tenancy.regranted([whole], NOW.devices, NOW.rules)
@@ -57,7 +57,7 @@ def test_a_record_of_the_whole_total_stays_and_new_claims_fit_the_new_one() -> N
         admitted(allocated("d", share(CARD, 4, tflops="1", vram="1Gi")), on=NOW, beside=[half])
 
 
-def test_a_claim_for_the_old_total_that_is_prepared_now_gets_the_new_one() -> None:
+def test_claim_for_the_old_total_that_is_prepared_now_gets_the_new_one() -> None:
     record = prepared("a", share(CARD, 1, tflops="65", vram="15Gi"), on=NOW)
 
     assert record.shares[0].consumed["vram"] == quantity.parse("14910Mi")
@@ -69,7 +69,7 @@ def test_more_than_the_old_total_is_refused() -> None:
         prepared("a", share(CARD, 1, tflops="65", vram="15361Mi"), on=NOW)
 
 
-def test_nothing_of_what_the_driver_keeps_is_lent() -> None:
+def test_reserved_memory_is_not_lent() -> None:
     record = prepared(
         "a", share(CARD, 1, tflops="1", vram="1Gi"), on=NOW, policy=policy(vram="1Ti")
     )

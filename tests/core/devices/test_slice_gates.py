@@ -1,4 +1,4 @@
-"""What a node misses of its slices where an API server has a feature gate off."""
+"""Slices at an API server that drops fields because a feature gate is off."""
 
 from collections.abc import Sequence
 
@@ -16,7 +16,7 @@ TAINTS_OFF = frozenset({GATE_DEVICE_TAINTS})
 
 
 def dropping(gates: frozenset[str], items: Sequence[Slice]) -> list[Slice]:
-    """The slices as an API server keeps them that has these gates off."""
+    """Return the slices as an API server with these gates off stores them."""
     return [
         {
             **item,
@@ -29,7 +29,7 @@ def dropping(gates: frozenset[str], items: Sequence[Slice]) -> list[Slice]:
     ]
 
 
-def test_fields_of_a_gate_that_is_off_are_missed_until_the_gate_is_known() -> None:
+def test_dropped_fields_count_as_a_difference_until_the_gate_is_known() -> None:
     kept = dropping(CONSUMABLE_OFF, publication())
 
     assert written(slices.plan(wanted(), kept)) == {"update": [NAME]}
@@ -45,11 +45,11 @@ def test_with_a_gate_off_other_changes_are_still_written() -> None:
     assert written(plan) == {"update": [NAME]}
 
 
-def test_a_gate_that_is_on_again_costs_nothing_while_it_is_still_taken_for_off() -> None:
+def test_gate_that_is_on_again_causes_no_write_while_it_counts_as_off() -> None:
     assert not slices.plan(wanted(), publication(), dropped=CONSUMABLE_OFF)
 
 
-def test_dropped_fields_name_their_gate() -> None:
+def test_dropped_fields_identify_their_gates() -> None:
     (item,) = wanted()
     devices = [{**device, "taints": [{"key": "a"}]} for device in item["spec"]["devices"]]
     tainted = {**item, "spec": {**item["spec"], "devices": devices}}
@@ -58,12 +58,12 @@ def test_dropped_fields_name_their_gate() -> None:
         assert slices.dropped_gates(tainted, dropping(gates, [tainted])[0]) == gates
 
 
-def test_nothing_dropped_names_no_gate() -> None:
+def test_complete_slice_has_no_dropped_gates() -> None:
     for item in (*wanted(0), *wanted(2)):
         assert slices.dropped_gates(item, item) == frozenset()
 
 
-def test_a_difference_that_no_gate_explains_names_none() -> None:
+def test_difference_that_no_gate_explains_has_no_dropped_gates() -> None:
     (item,) = wanted(2)
     (other,) = wanted(1)
 

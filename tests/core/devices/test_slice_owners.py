@@ -11,7 +11,7 @@ NODE_OWNER = {"apiVersion": "v1", "kind": "Node", "name": "node-01", "uid": "nod
 
 
 def stored(name: str, owners: list[dict[str, Any]] | None, **spec: Any) -> dict[str, Any]:
-    """A slice beside those that are wanted."""
+    """Return a stored slice with this name and these owners, which is not a wanted one."""
     (item,) = wanted()
     metadata = {"name": name, "uid": f"uid-of-{name}", "resourceVersion": "1"}
     if owners is not None:
@@ -30,7 +30,7 @@ def stored(name: str, owners: list[dict[str, Any]] | None, **spec: Any) -> dict[
     ],
     ids=lambda item: str(item["metadata"]["name"]),
 )
-def test_a_slice_of_the_node_that_is_not_wanted_any_more_is_deleted(own: dict[str, Any]) -> None:
+def test_own_slice_that_is_no_longer_wanted_is_deleted(own: dict[str, Any]) -> None:
     assert slices.plan(wanted(), [own]).delete == (own,)
 
 
@@ -47,5 +47,5 @@ def test_a_slice_of_the_node_that_is_not_wanted_any_more_is_deleted(own: dict[st
     ],
     ids=lambda item: str(item["metadata"]["name"]),
 )
-def test_a_slice_of_somebody_else_is_never_deleted(foreign: dict[str, Any]) -> None:
+def test_slice_of_another_owner_is_never_deleted(foreign: dict[str, Any]) -> None:
     assert slices.plan(wanted(), [foreign]).delete == ()

@@ -1,4 +1,4 @@
-"""What is stored after each write of a plan, and what a scheduler sees meanwhile."""
+"""Stored slices after each write of a plan, and the devices that a scheduler sees meanwhile."""
 
 from dataclasses import replace
 from typing import Any
@@ -14,7 +14,7 @@ from tests.support.slice_store import applied, listed, states, visible
 from tests.support.tally import examples
 
 
-def test_an_obsolete_slice_goes_before_the_rest_is_written() -> None:
+def test_obsolete_slice_is_deleted_before_other_writes() -> None:
     kept = publication(65)
 
     steps = states(slices.plan(wanted(1), kept), kept)
@@ -23,7 +23,7 @@ def test_an_obsolete_slice_goes_before_the_rest_is_written() -> None:
     assert generations(steps[-1]) == [1]
 
 
-def test_obsolete_slices_go_oldest_first_so_that_no_older_pool_comes_back() -> None:
+def test_obsolete_slices_are_deleted_oldest_first_so_that_no_older_pool_counts_again() -> None:
     (stray,), (old,) = publication(1), publication(2)
     stray["metadata"]["name"] = "a-stray"
     stray["spec"]["pool"]["generation"] = 5
@@ -40,7 +40,7 @@ def test_obsolete_slices_go_oldest_first_so_that_no_older_pool_comes_back() -> N
 
 @st.composite
 def stores(draw: st.DrawFn) -> list[Slice]:
-    """What may be stored for this driver and node, whoever wrote it."""
+    """Return slices that may be stored for this driver and node, from any writer."""
     sizes = st.sampled_from([0, 1, 2, 64, 65, 129])
     items: dict[str, Any] = {}
     for pool in draw(st.lists(st.sampled_from(["default", "old"]), max_size=2)):
@@ -63,7 +63,7 @@ def stores(draw: st.DrawFn) -> list[Slice]:
 
 @settings(max_examples=examples(40))
 @given(stores(), st.sampled_from([0, 1, 2, 65, 129]), st.sampled_from("ab"))
-def test_from_whatever_is_stored_a_plan_leads_to_the_wanted_pool_and_to_nothing_else(
+def test_plan_leads_from_any_stored_slices_to_exactly_the_wanted_pool(
     kept: list[Slice], count: int, node_uid: str
 ) -> None:
     target = wanted(count, node_uid=node_uid)
@@ -81,7 +81,7 @@ def test_from_whatever_is_stored_a_plan_leads_to_the_wanted_pool_and_to_nothing_
 
 @settings(max_examples=examples(40))
 @given(stores(), st.sampled_from([0, 1, 2, 65, 129]))
-def test_no_scheduler_ever_sees_old_and_new_devices_mixed_or_an_older_generation(
+def test_scheduler_never_sees_mixed_devices_or_an_older_generation(
     kept: list[Slice], count: int
 ) -> None:
     target = wanted(count)

@@ -1,4 +1,4 @@
-"""Which writes a node makes to its ResourceSlices, and what is in them."""
+"""Writes of a node to its ResourceSlices, and the content of the slices."""
 
 import copy
 from dataclasses import replace
@@ -17,7 +17,7 @@ from tests.support.slice_store import applied
 SINCE = datetime(2026, 3, 1, tzinfo=UTC)
 
 
-def test_a_new_node_creates_its_slice_at_generation_1() -> None:
+def test_new_node_creates_its_slice_at_generation_1() -> None:
     plan = slices.plan(wanted(), [])
 
     assert written(plan) == {"create": [NAME]}
@@ -35,7 +35,7 @@ def test_a_new_node_creates_its_slice_at_generation_1() -> None:
     ]
 
 
-def test_the_slice_belongs_to_its_node_and_says_so_as_the_guide_does() -> None:
+def test_slice_is_owned_by_its_node_and_has_the_guides_labels() -> None:
     (item,) = wanted()
 
     assert item["metadata"] == {
@@ -56,7 +56,7 @@ def test_the_slice_belongs_to_its_node_and_says_so_as_the_guide_does() -> None:
     }
 
 
-def test_a_node_without_devices_publishes_an_empty_pool() -> None:
+def test_node_without_devices_publishes_an_empty_pool() -> None:
     plan = slices.plan(slices.wanted((), NODE, node_uid="node-uid"), [])
 
     (created,) = plan.create
@@ -72,14 +72,14 @@ def test_nothing_is_written_if_nothing_changed() -> None:
     assert plan.generation == 1
 
 
-def test_an_empty_pool_may_be_stored_without_a_list_of_devices() -> None:
+def test_empty_pool_may_be_stored_without_a_list_of_devices() -> None:
     kept = publication(0)
     del kept[0]["spec"]["devices"]
 
     assert not slices.plan(wanted(0), kept)
 
 
-def test_quantities_written_in_another_way_are_no_change() -> None:
+def test_equal_quantities_in_another_notation_are_no_change() -> None:
     kept = publication()
     for device in kept[0]["spec"]["devices"]:
         device["capacity"]["vram"]["value"] = "81920Mi"
@@ -107,7 +107,7 @@ def test_one_changed_slice_of_two_keeps_the_generation() -> None:
     assert generations(plan.update) == [1]
 
 
-def test_two_changed_slices_take_the_whole_pool_to_the_next_generation() -> None:
+def test_two_changed_slices_move_the_whole_pool_to_the_next_generation() -> None:
     kept = publication(129)
     for item in kept[:2]:
         item["spec"]["devices"][0]["attributes"]["qos"] = {"string": "high"}
@@ -118,7 +118,7 @@ def test_two_changed_slices_take_the_whole_pool_to_the_next_generation() -> None
     assert generations(plan.update) == [2, 2, 2]
 
 
-def test_a_new_slice_takes_the_whole_pool_to_the_next_generation() -> None:
+def test_new_slice_moves_the_whole_pool_to_the_next_generation() -> None:
     plan = slices.plan(wanted(65), publication(64))
 
     assert written(plan) == {"update": [NAME], "create": [f"{NAME}-1"]}
@@ -126,20 +126,20 @@ def test_a_new_slice_takes_the_whole_pool_to_the_next_generation() -> None:
     assert {item["spec"]["pool"]["resourceSliceCount"] for item in plan.update} == {2}
 
 
-def test_a_slice_that_vanished_comes_back_with_the_whole_pool_at_the_next_generation() -> None:
+def test_missing_slice_moves_the_whole_pool_to_the_next_generation() -> None:
     plan = slices.plan(wanted(65), publication(65)[:1])
 
     assert written(plan) == {"update": [NAME], "create": [f"{NAME}-1"]}
     assert generations([*plan.update, *plan.create]) == [2, 2]
 
 
-def test_after_all_slices_were_wiped_generations_begin_again() -> None:
+def test_generations_start_again_after_all_slices_were_deleted() -> None:
     plan = slices.plan(wanted(), [])
 
     assert generations(plan.create) == [1]
 
 
-def test_a_slice_under_a_foreign_name_is_obsolete() -> None:
+def test_slice_with_an_unexpected_name_is_obsolete() -> None:
     stray = publication()[0]
     stray["metadata"]["name"] = "00000-tensor-fusion.ai.dra-driver-node-01-abcde"
 
@@ -148,7 +148,7 @@ def test_a_slice_under_a_foreign_name_is_obsolete() -> None:
     assert written(plan) == {"delete": [stray["metadata"]["name"]]}
 
 
-def test_a_slice_of_an_older_generation_is_replaced_by_a_new_object() -> None:
+def test_slice_of_an_older_generation_is_replaced_by_a_new_object() -> None:
     kept = publication(65)
     kept[0]["spec"]["pool"]["generation"] = 7
 
@@ -162,7 +162,7 @@ def test_a_slice_of_an_older_generation_is_replaced_by_a_new_object() -> None:
     assert generations([*plan.update, *plan.create]) == [8, 8]
 
 
-def test_another_pool_means_new_objects_because_the_pool_of_a_slice_is_immutable() -> None:
+def test_another_pool_needs_new_objects_because_the_pool_of_a_slice_is_immutable() -> None:
     moved = replace(NODE, gpupool="production")
 
     plan = slices.plan(wanted(node=moved), publication())
@@ -180,7 +180,7 @@ def test_generations_of_another_pool_do_not_count() -> None:
     assert generations(plan.create) == [1]
 
 
-def test_a_node_that_was_created_again_owns_its_slices_again() -> None:
+def test_recreated_node_becomes_the_owner_of_its_slices() -> None:
     plan = slices.plan(wanted(node_uid="new-uid"), publication(node_uid="old-uid"))
 
     assert written(plan) == {"update": [NAME]}
@@ -188,7 +188,7 @@ def test_a_node_that_was_created_again_owns_its_slices_again() -> None:
     assert owner["uid"] == "new-uid"
 
 
-def test_labels_and_annotations_of_others_are_no_change_and_stay() -> None:
+def test_labels_and_annotations_of_other_writers_are_no_change_and_stay() -> None:
     kept = publication()
     kept[0]["metadata"]["labels"]["example.com/team"] = "a"
     kept[0]["metadata"]["annotations"] = {"example.com/note": "b"}
@@ -203,7 +203,7 @@ def test_labels_and_annotations_of_others_are_no_change_and_stay() -> None:
     assert update["metadata"]["annotations"] == {"example.com/note": "b"}
 
 
-def test_what_others_change_of_ours_is_repaired() -> None:
+def test_changes_by_other_writers_are_repaired() -> None:
     def spoilt(label: str = "node-01", count: int = 1, device: str = "") -> list[Slice]:
         kept = publication()
         kept[0]["metadata"]["labels"]["tensor-fusion.ai/managed-by"] = label
@@ -219,7 +219,7 @@ def test_what_others_change_of_ours_is_repaired() -> None:
         assert not slices.plan(wanted(), applied(plan, kept))
 
 
-def test_a_missing_label_or_owner_is_repaired() -> None:
+def test_missing_label_or_owner_is_repaired() -> None:
     for missing in ("labels", "ownerReferences"):
         kept = publication()
         del kept[0]["metadata"][missing]
@@ -230,7 +230,7 @@ def test_a_missing_label_or_owner_is_repaired() -> None:
         assert not slices.plan(wanted(), applied(plan, kept))
 
 
-def test_an_update_is_the_object_that_was_read_without_its_field_owners() -> None:
+def test_update_is_the_object_that_was_read_without_managed_fields() -> None:
     kept = publication()
     kept[0]["metadata"]["managedFields"] = [{"manager": "somebody"}]
     kept[0]["metadata"]["resourceVersion"] = "17"
@@ -242,7 +242,7 @@ def test_an_update_is_the_object_that_was_read_without_its_field_owners() -> Non
     assert "managedFields" not in update["metadata"]
 
 
-def test_what_was_read_stays_as_it_was() -> None:
+def test_plan_does_not_modify_the_stored_slices() -> None:
     kept = publication(129)
     before = copy.deepcopy(kept)
 
@@ -255,7 +255,7 @@ def test_what_was_read_stays_as_it_was() -> None:
     ("count", "sizes"),
     [(0, [0]), (1, [1]), (64, [64]), (65, [64, 1]), (129, [64, 64, 1])],
 )
-def test_a_slice_holds_at_most_64_devices(count: int, sizes: list[int]) -> None:
+def test_slice_has_at_most_64_devices(count: int, sizes: list[int]) -> None:
     items = wanted(count)
 
     assert [len(item["spec"]["devices"]) for item in items] == sizes
@@ -263,7 +263,7 @@ def test_a_slice_holds_at_most_64_devices(count: int, sizes: list[int]) -> None:
     assert len({item["metadata"]["name"] for item in items}) == len(sizes)
 
 
-def test_a_taint_moves_no_device_to_another_slice() -> None:
+def test_taint_moves_no_device_to_another_slice() -> None:
     taint = Taint(key="tensor-fusion.ai/unhealthy", value="lost", effect="NoSchedule", since=SINCE)
     healthy = published(*cards(65))
     tainted = (replace(healthy[0], taint=taint), *healthy[1:])
@@ -275,7 +275,7 @@ def test_a_taint_moves_no_device_to_another_slice() -> None:
     assert slice_rules.slice_violations(slices.plan((first, last), []).create[0]["spec"]) == ()
 
 
-def test_the_api_server_takes_every_slice() -> None:
+def test_api_server_accepts_every_slice() -> None:
     for item in slices.plan(wanted(129), []).create:
         assert slice_rules.slice_violations(item["spec"]) == ()
 

@@ -1,4 +1,4 @@
-"""HAMi-core: what its containers get, and which claims it cannot limit."""
+"""Enforcer hami-core: additions to its containers, and claims that it cannot limit."""
 
 from typing import Final
 
@@ -28,7 +28,7 @@ def limits(found: Edits) -> dict[str, str]:
     return of(found.env, "CUDA_DEVICE_MEMORY_LIMIT") | of(found.env, "CUDA_DEVICE_SM_LIMIT")
 
 
-def test_a_card_is_limited_by_its_index_and_any_other_by_the_smallest() -> None:
+def test_card_is_limited_by_its_index_and_any_other_by_the_smallest_limit() -> None:
     assert limits(edits(ONE)) == {
         "CUDA_DEVICE_MEMORY_LIMIT": "16384m",
         "CUDA_DEVICE_MEMORY_LIMIT_0": "16384m",
@@ -64,22 +64,22 @@ def test_shares_of_one_card_add_up_to_at_most_the_whole_card() -> None:
     assert "CUDA_DEVICE_MEMORY_LIMIT_1" not in found
 
 
-@pytest.mark.parametrize(("size", "told"), [(2 * MIB - 1, "1m"), (MIB - 1, "1m"), (MIB, "1m")])
-def test_memory_is_rounded_down_but_never_to_none_which_would_mean_unlimited(
-    size: int, told: str
+@pytest.mark.parametrize(("size", "expected"), [(2 * MIB - 1, "1m"), (MIB - 1, "1m"), (MIB, "1m")])
+def test_memory_is_rounded_down_but_never_to_0_which_means_unlimited(
+    size: int, expected: str
 ) -> None:
     found = edits(claim(share(0, Limit(sm_percent=1, vram_bytes=size))))
 
-    assert found.env["CUDA_DEVICE_MEMORY_LIMIT_0"] == told
+    assert found.env["CUDA_DEVICE_MEMORY_LIMIT_0"] == expected
 
 
-def test_a_card_without_a_limit_beside_one_with_a_limit_gets_the_smallest() -> None:
+def test_card_without_a_limit_gets_the_smallest_limit_of_the_other_cards() -> None:
     found = edits(claim(share(0), share(1, limit(30, 16))))
 
     assert found.env["CUDA_DEVICE_MEMORY_LIMIT_0"] == "16384m"
 
 
-def test_what_would_switch_the_limits_off_is_taken_out_of_force() -> None:
+def test_variables_that_would_disable_the_limits_are_overridden() -> None:
     found = edits(ONE).env
 
     assert found["CUDA_DISABLE_CONTROL"] == ""
@@ -88,7 +88,7 @@ def test_what_would_switch_the_limits_off_is_taken_out_of_force() -> None:
     assert found["CUDA_TASK_PRIORITY"] == "1"
 
 
-def test_the_library_and_its_preload_file_are_mounted_where_hami_core_looks_for_them() -> None:
+def test_library_and_preload_file_are_mounted_where_hami_core_looks_for_them() -> None:
     found = edits(ONE)
 
     assert found.mounts == (
@@ -108,7 +108,7 @@ def test_without_a_preload_file_a_variable_loads_the_library() -> None:
     assert by.needs(ONE).files == (LIBRARY,)
 
 
-def test_a_claim_needs_the_library_and_a_folder_of_its_own_that_every_user_may_write() -> None:
+def test_claim_needs_the_library_and_a_folder_of_its_own_that_every_user_may_write() -> None:
     folder = Folder(path=CACHES, mode=0o777)
 
     assert HAMI.needs(ONE) == Needs(
@@ -116,7 +116,7 @@ def test_a_claim_needs_the_library_and_a_folder_of_its_own_that_every_user_may_w
     )
 
 
-def test_each_request_counts_in_a_file_of_its_own_and_always_in_the_same() -> None:
+def test_each_request_has_its_own_cache_file_with_a_stable_name() -> None:
     two = claim(share(0, limit(30, 16), request="a"), share(1, limit(30, 16), request="b"))
 
     caches = [
@@ -127,11 +127,11 @@ def test_each_request_counts_in_a_file_of_its_own_and_always_in_the_same() -> No
     assert caches == [f"/usr/local/vgpu/claims/{name}" for name in names]
 
 
-def test_a_claims_folder_lies_where_it_is_removed_by_the_claims_uid() -> None:
+def test_claims_folder_is_in_claims_root_under_the_claims_uid() -> None:
     assert f"{HAMI.claims_root}/{ONE.ref.uid}" == CACHES
 
 
-def test_equal_limits_in_several_requests_are_fine() -> None:
+def test_equal_limits_in_several_requests_are_accepted() -> None:
     two = claim(
         share(1, limit(30, 16), request="a"), share(0, limit(30, 16), request="b"), for_admin(2)
     )
@@ -166,7 +166,7 @@ def test_different_limits_on_cards_in_an_unknown_order_are_refused() -> None:
         HAMI.needs(claim(known, unknown))
 
 
-def test_equal_limits_on_cards_in_an_unknown_order_are_fine() -> None:
+def test_equal_limits_on_cards_in_an_unknown_order_are_accepted() -> None:
     shares = [share(card, limit(30, 16), pci_bus_id="") for card in range(2)]
 
     assert limits(edits(claim(*shares)))["CUDA_DEVICE_MEMORY_LIMIT_1"] == "16384m"
@@ -174,14 +174,14 @@ def test_equal_limits_on_cards_in_an_unknown_order_are_fine() -> None:
 
 
 @pytest.mark.parametrize("isolation", [Isolation.SHARED, Isolation.HARD])
-def test_a_share_without_a_limit_gets_nothing_but_its_isolation(isolation: Isolation) -> None:
+def test_share_without_a_limit_gets_only_its_isolation(isolation: Isolation) -> None:
     shared = claim(share(0, isolation=isolation))
 
     assert edits(shared) == Edits(env={"TF_ISOLATION_MODE": isolation.value})
     assert HAMI.needs(shared) == Needs()
 
 
-def test_hard_and_soft_isolation_limit_alike_and_for_good() -> None:
+def test_hard_and_soft_isolation_have_the_same_fixed_limits() -> None:
     hard = claim(share(0, limit(30, 16), isolation=Isolation.HARD))
 
     assert limits(edits(hard)) == limits(edits(ONE))
@@ -189,14 +189,14 @@ def test_hard_and_soft_isolation_limit_alike_and_for_good() -> None:
     assert HAMI.fixed == {Isolation.SOFT, Isolation.HARD, Isolation.SHARED}
 
 
-def test_a_simulated_card_has_limits_and_nothing_of_the_host() -> None:
+def test_simulated_card_has_limits_but_nothing_of_the_host() -> None:
     there, absent = ONE, claim(simulated(0, limit(30, 16)))
 
     assert edits(absent) == Edits(env=edits(there).env)
     assert HAMI.needs(absent) == Needs()
 
 
-def test_a_claim_without_a_pod_is_limited_as_any_other() -> None:
+def test_claim_without_a_pod_has_the_same_limits() -> None:
     orphan = claim(*ONE.shares, pods=())
 
     assert edits(orphan) == edits(ONE)

@@ -1,4 +1,4 @@
-"""NVIDIA's Multi-Process Service: what its clients get, and which claims it cannot limit."""
+"""Enforcer mps: additions to its clients, and claims that it cannot limit."""
 
 from typing import Final
 
@@ -21,7 +21,7 @@ def edits(of_claim: PreparedClaim, request: str = "gpu") -> Edits:
     return MPS.edits(of_claim, [s for s in of_claim.shares if s.request == request])
 
 
-def test_a_client_is_limited_and_finds_the_daemon() -> None:
+def test_client_gets_its_limits_and_the_daemons_pipes() -> None:
     assert edits(ONE) == Edits(
         env={
             "TF_ISOLATION_MODE": "soft",
@@ -36,7 +36,7 @@ def test_a_client_is_limited_and_finds_the_daemon() -> None:
     )
 
 
-def test_a_claim_needs_a_daemon_that_listens_because_a_client_without_one_has_no_limits() -> None:
+def test_claim_needs_a_listening_daemon_because_a_client_without_one_has_no_limits() -> None:
     assert MPS.needs(ONE) == Needs(files=("/run/mps/pipe/control", "/run/mps/shm"))
 
 
@@ -57,7 +57,7 @@ def test_shares_of_one_card_add_up() -> None:
     assert MPS.needs(both).files
 
 
-def test_several_cards_are_refused_unless_an_administrator_takes_them() -> None:
+def test_several_cards_are_refused_unless_an_administrator_allows_them() -> None:
     two = claim(share(0, limit(30, 16)), share(1, limit(30, 16)))
 
     with pytest.raises(ClaimError, match="claim team-a/a: found 2 cards, expected one"):
@@ -75,7 +75,7 @@ def test_several_cards_are_refused_unless_an_administrator_takes_them() -> None:
     ],
     ids=["limited", "unlimited", "for admins"],
 )
-def test_a_card_of_another_request_is_refused_because_its_index_has_no_limit(
+def test_card_of_another_request_is_refused_because_its_index_has_no_limit(
     shares: tuple[PreparedShare, ...],
 ) -> None:
     with pytest.raises(ClaimError, match="found 2 cards"):
@@ -90,21 +90,21 @@ def test_different_limits_of_one_card_in_two_requests_are_refused() -> None:
 
 
 @pytest.mark.parametrize("isolation", [Isolation.SHARED, Isolation.HARD])
-def test_a_share_without_a_limit_gets_nothing_but_its_isolation(isolation: Isolation) -> None:
+def test_share_without_a_limit_gets_only_its_isolation(isolation: Isolation) -> None:
     shared = claim(share(0, isolation=isolation), share(1, isolation=isolation))
 
     assert edits(shared) == Edits(env={"TF_ISOLATION_MODE": isolation.value})
     assert MPS.needs(shared) == Needs()
 
 
-def test_hard_and_soft_isolation_limit_alike_and_for_good() -> None:
+def test_hard_and_soft_isolation_have_the_same_fixed_limits() -> None:
     hard = claim(share(0, limit(30, 16), isolation=Isolation.HARD))
 
     assert of(edits(hard).env, "CUDA_") == of(edits(ONE).env, "CUDA_")
     assert MPS.fixed == set(Isolation)
 
 
-def test_a_simulated_card_has_limits_and_nothing_of_the_host() -> None:
+def test_simulated_card_has_limits_but_nothing_of_the_host() -> None:
     absent = claim(simulated(0, limit(30, 16)))
 
     assert edits(absent) == Edits(env=edits(ONE).env)

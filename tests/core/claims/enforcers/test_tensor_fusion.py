@@ -1,4 +1,4 @@
-"""Tensor Fusion's limiter and hypervisor: what containers get in each isolation mode."""
+"""Enforcer tensor-fusion: additions to containers in each isolation mode."""
 
 import json
 from typing import Final
@@ -28,7 +28,7 @@ def edits(
     return by.edits(of_claim, [s for s in of_claim.shares if s.request == request])
 
 
-def test_soft_isolation_takes_limits_from_memory_that_the_hypervisor_writes() -> None:
+def test_soft_isolation_reads_limits_from_shared_memory_of_the_hypervisor() -> None:
     found = edits(SOFT)
 
     assert found.env["TF_ISOLATION_MODE"] == "soft"
@@ -47,7 +47,7 @@ def test_soft_isolation_needs_the_limiter_and_a_folder_for_the_pod() -> None:
     )
 
 
-def test_hard_isolation_takes_limits_from_the_environment_and_needs_nothing() -> None:
+def test_hard_isolation_reads_limits_from_the_environment_and_needs_nothing() -> None:
     found = edits(HARD)
 
     assert found.mounts == ()
@@ -63,7 +63,7 @@ def test_only_hard_limits_are_fixed() -> None:
 
 
 @pytest.mark.parametrize("isolation", list(Isolation))
-def test_a_share_without_a_limit_gets_nothing_but_its_isolation(isolation: Isolation) -> None:
+def test_share_without_a_limit_gets_only_its_isolation(isolation: Isolation) -> None:
     unlimited = claim(share(0, isolation=isolation))
 
     assert edits(unlimited) == Edits(env={"TF_ISOLATION_MODE": isolation.value})
@@ -82,7 +82,7 @@ def test_a_share_without_a_limit_gets_nothing_but_its_isolation(isolation: Isola
         "ENABLE_CUDA_HOOKS",
     ],
 )
-def test_what_would_switch_the_limits_off_is_taken_out_of_force(
+def test_variables_that_would_disable_the_limits_are_overridden(
     limited: PreparedClaim, switch: str
 ) -> None:
     assert edits(limited).env[switch] == ""
@@ -107,7 +107,7 @@ def test_every_request_names_all_cards_and_its_own_smallest_limits() -> None:
     }
 
 
-def test_the_last_of_several_equal_requests_has_the_smallest_limits_of_them_all() -> None:
+def test_each_of_several_equal_requests_has_their_smallest_limits() -> None:
     cards = claim(
         share(0, limit(17, 16), request="gpu", isolation=Isolation.HARD),
         share(1, limit(77, 8), request="gpu-2", isolation=Isolation.HARD),
@@ -129,7 +129,7 @@ def test_equal_requests_on_one_card_keep_the_limit_of_one() -> None:
     assert edits(both, "a").env["TF_CUDA_SM_PERCENT_LIMIT"] == "30"
 
 
-def test_a_card_of_two_requests_has_in_each_the_amounts_of_that_request() -> None:
+def test_card_of_two_requests_has_in_each_the_limits_of_that_request() -> None:
     both = claim(share(0, limit(20, 8), request="a"), share(0, limit(50, 16), request="b"))
 
     of_a = json.loads(edits(both, "a").env["TENSOR_FUSION_CUDA_MEM_LIMIT"])
@@ -145,11 +145,11 @@ def test_shares_of_one_card_add_up_to_at_most_the_whole_card() -> None:
     assert edits(both).env["TF_GPU_MEMORY_LIMIT"] == "16384"
 
 
-def test_a_card_for_admins_needs_nothing() -> None:
+def test_admin_access_needs_nothing() -> None:
     assert TENSOR_FUSION.needs(claim(for_admin())) == Needs()
 
 
-def test_the_limiter_learns_its_pod_and_where_the_hypervisor_is() -> None:
+def test_limiter_gets_its_pod_and_the_address_of_the_hypervisor() -> None:
     by = TensorFusion(hypervisor_ip="192.0.2.7", hypervisor_port=8000)
 
     env = edits(SOFT, by=by).env
@@ -159,7 +159,7 @@ def test_the_limiter_learns_its_pod_and_where_the_hypervisor_is() -> None:
     assert "HYPERVISOR_IP" not in edits(SOFT).env
 
 
-def test_a_claim_without_a_pod_has_a_folder_of_its_own() -> None:
+def test_claim_without_a_pod_has_a_folder_of_its_own() -> None:
     orphan = claim(*SOFT.shares, pods=())
     folder = "/run/tensor-fusion/shm/team-a/uid-a"
 
@@ -168,7 +168,7 @@ def test_a_claim_without_a_pod_has_a_folder_of_its_own() -> None:
     assert "POD_NAME" not in edits(orphan).env
 
 
-def test_a_simulated_card_has_limits_and_nothing_of_the_host() -> None:
+def test_simulated_card_has_limits_but_nothing_of_the_host() -> None:
     absent = claim(simulated(0, limit(30, 16)))
 
     found = edits(absent)

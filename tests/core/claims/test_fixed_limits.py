@@ -1,4 +1,4 @@
-"""Limits that were given for good, and compute, which is divided as memory is."""
+"""Fixed limits, which cannot change once granted, and lending of compute."""
 
 from dataclasses import dataclass, replace
 
@@ -30,7 +30,7 @@ def computing(number: int, tflops: str) -> Allocation:
     return share(GPU_0, number, tflops=tflops, vram="1Gi")
 
 
-def test_a_limit_of_an_enforcer_that_reads_it_once_stays_whatever_enforces_new_claims() -> None:
+def test_fixed_limit_stays_when_the_nodes_enforcer_changes() -> None:
     """The containers of the first claim were started with 10Gi in their environment."""
     card = Card(replace(NODE, enforcer=HAMI_CORE.name))
     card.admit("fixed", of_card(1, 10), limit="60Gi")
@@ -44,8 +44,8 @@ def test_a_limit_of_an_enforcer_that_reads_it_once_stays_whatever_enforces_new_c
     assert card.gib() == {"fixed": 10}
 
 
-def test_what_a_tenant_was_given_for_good_is_not_lent_a_second_time() -> None:
-    """Limits were overcommitted when it came; its containers keep what they were started with."""
+def test_fixed_limit_above_its_request_is_not_lent_again() -> None:
+    """The limit was overcommitted when granted; the claim's containers were started with it."""
     card = Card(replace(OVERCOMMIT, enforcer=HAMI_CORE.name))
     card.admit("fixed", of_card(1, 10), limit="60Gi")
 
@@ -57,7 +57,7 @@ def test_what_a_tenant_was_given_for_good_is_not_lent_a_second_time() -> None:
     assert card.gib() == {"fixed": 60, "a": 10, "b": 30}
 
 
-def test_limits_of_an_unknown_enforcer_stay() -> None:
+def test_limits_of_an_unknown_enforcer_never_change() -> None:
     card = Card(NODE)
     card.admit("a", of_card(1, 10), limit="60Gi")
     card.records["a"] = replace(card.records["a"], enforcer="of-a-later-release")
@@ -69,7 +69,7 @@ def test_limits_of_an_unknown_enforcer_stay() -> None:
 
 @dataclass(frozen=True)
 class AtLeast20(TensorFusion):
-    """Cannot express limits below 20Gi."""
+    """An enforcer that cannot express limits below 20Gi."""
 
     def needs(self, claim: PreparedClaim) -> Needs:
         if limit_of(claim).vram_bytes < 20 * GIB:
@@ -77,7 +77,7 @@ class AtLeast20(TensorFusion):
         return Needs()
 
 
-def test_limits_that_an_enforcer_could_not_express_stay_and_the_others_divide_the_rest() -> None:
+def test_inexpressible_limits_are_not_applied_and_other_claims_divide_the_rest() -> None:
     rules = replace(RULES, enforcers={"tensor-fusion": AtLeast20()})
     card = Card(replace(NODE, rules=rules))
     card.admit("a", of_card(1, 5), limit="40Gi")
@@ -101,7 +101,7 @@ def test_two_small_requests_cannot_both_have_the_whole_compute_of_a_card() -> No
     assert all(record.shares[0].compute_clamped for record in card.held())
 
 
-def test_in_hard_isolation_compute_is_the_request() -> None:
+def test_compute_limit_in_hard_isolation_is_the_request() -> None:
     card = Card(NODE)
 
     card.admit("a", computing(1, "78"), tflops="312", isolation=Isolation.HARD)
@@ -109,7 +109,7 @@ def test_in_hard_isolation_compute_is_the_request() -> None:
     assert card.percent() == {"a": 25}
 
 
-def test_compute_above_the_request_is_lent_and_goes_to_a_later_request() -> None:
+def test_lent_compute_is_taken_back_by_a_later_request() -> None:
     card = Card(NODE)
     card.admit("a", computing(1, "31.2"), tflops="312")
     assert card.percent() == {"a": 100}
@@ -123,7 +123,7 @@ def test_compute_above_the_request_is_lent_and_goes_to_a_later_request() -> None
     assert not card.records["a"].shares[0].clamped
 
 
-def test_with_overcommitted_limits_compute_is_what_was_asked_for() -> None:
+def test_overcommitted_compute_limits_are_the_wanted_ones() -> None:
     for node in (OVERCOMMIT, replace(OVERCOMMIT, enforcer=HAMI_CORE.name)):
         card = Card(node)
         for number, name in enumerate("ab"):
@@ -132,7 +132,7 @@ def test_with_overcommitted_limits_compute_is_what_was_asked_for() -> None:
         assert card.percent() == {"a": 100, "b": 100}
 
 
-def test_requests_that_add_up_to_more_percent_by_rounding_are_kept() -> None:
+def test_requests_are_kept_if_rounding_takes_their_sum_above_100_percent() -> None:
     card = Card(NODE)
     for number, name in enumerate("abc"):
         card.admit(name, computing(number, "104"), tflops="312")
@@ -140,7 +140,7 @@ def test_requests_that_add_up_to_more_percent_by_rounding_are_kept() -> None:
     assert card.percent() == {"a": 34, "b": 34, "c": 34}
 
 
-def test_an_oversubscribed_card_lends_its_virtual_compute() -> None:
+def test_oversubscribed_card_lends_its_virtual_compute() -> None:
     ratios = Oversubscription(tflops_percent=150, host_memory_percent=0, host_disk_percent=0)
     card = Card(node_offer(gpu(), node=replace(DEFAULT_NODE, oversubscription=ratios)))
 
@@ -155,7 +155,7 @@ def test_an_oversubscribed_card_lends_its_virtual_compute() -> None:
     assert card.percent() == {"a": 100, "b": 40, "c": 10}
 
 
-def test_a_record_from_before_compute_was_divided_wants_what_it_has() -> None:
+def test_record_from_before_compute_was_lent_wants_its_present_limit() -> None:
     card = Card(OVERCOMMIT)
     card.admit("a", computing(1, "1"), tflops="312")
     card.admit("b", computing(2, "156"), tflops="312")
