@@ -150,7 +150,7 @@ def test_a_device_given_alone_is_not_shared(setup: Setup) -> None:
     outcomes = setup.prepare(exclusive, other)
 
     assert isinstance(outcomes[exclusive.uid], PreparedClaim)
-    assert "given alone, but default/alone has it" in error_of(outcomes[other.uid])
+    assert "found default/alone on the device" in error_of(outcomes[other.uid])
 
 
 def test_admin_access_stands_beside_everyone_and_takes_nothing(setup: Setup) -> None:
