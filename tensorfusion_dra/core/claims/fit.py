@@ -14,6 +14,8 @@ fit() checks every allocation of the claim. If one of them fails, the whole clai
    the same claim.
 6. Its isolation is compatible with that of the other shares, and the claim has a single mode.
 
+Admin access consumes nothing and has no limits, so only the first check applies to it.
+
 A claim that fits becomes a record with its device nodes and limits. Its request may take back what
 was lent to other claims (see tenancy.py), so the result includes their changed records.
 

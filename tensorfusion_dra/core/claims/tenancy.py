@@ -15,7 +15,7 @@ Example, the memory of a card with 80Gi:
 Not every limit takes part in this:
 
 - A fixed limit is read once, when the container starts, so it could not be taken back (isolation
-  `hard`, or an enforcer such as HAMi-core and MPS). It is the request. Once granted it stays, and
+  `hard`, or an enforcer such as HAMi-core or MPS). It is the request. Once granted it stays, and
   the other shares divide what it leaves.
 - A limit also stays if the claim's enforcer could not express its new limits.
 - With overcommitted limits nothing is lent or taken back. Each share gets the limit that it wants,
