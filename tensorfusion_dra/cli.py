@@ -1,4 +1,4 @@
-"""The command: a table of its verbs."""
+"""The command `tensorfusion-dra`: a table of its verbs."""
 
 import argparse
 import importlib
@@ -12,7 +12,7 @@ from tensorfusion_dra.core.errors import InputError, RetryableError
 
 
 class Command(Protocol):
-    """The module ``command`` in the folder of a verb."""
+    """Interface of the module ``command`` in the folder of a verb."""
 
     add_flags: Callable[[argparse.ArgumentParser], None]
     run: Callable[[argparse.Namespace], int]
@@ -23,8 +23,8 @@ class Verb:
     """One verb of the command.
 
     Attributes:
-        folder: Package in ``tensorfusion_dra.app``, with a module ``command``.
-        serves: It runs until a signal stops it.
+        folder: Package in ``tensorfusion_dra.app`` with a module ``command``.
+        serves: Whether the verb runs until a signal stops it.
     """
 
     name: str
@@ -43,7 +43,7 @@ VERBS: Final = (
     Verb(
         "webhook",
         folder="webhook",
-        help="give pods their claims and claims their contents, at admission",
+        help="serve admission: create claims for pods and fill claims from annotations",
         serves=True,
     ),
     Verb(
@@ -51,26 +51,26 @@ VERBS: Final = (
         folder="simulate",
         help="run a whole node on this machine, without GPU or cluster",
     ),
-    Verb("inspect", folder="inspect", help="show what this node has and holds"),
+    Verb("inspect", folder="inspect", help="show this node's GPUs, devices and prepared claims"),
     Verb("cel", folder="cel", help="translate, check and explain device selectors"),
     Verb(
         "convert",
         folder="convert",
-        help="the user guide's YAML as an API server of 1.34 or later takes it",
+        help="rewrite the user guide's YAML for API servers of 1.34 or later",
     ),
-    Verb("doctor", folder="doctor", help="say why it does not work here, and what to do"),
+    Verb("doctor", folder="doctor", help="find out what is wrong here and how to fix it"),
 )
 
 
 class _Parser(argparse.ArgumentParser):
-    """Parser whose error is one line, as for every other bad input."""
+    """Parser that reports an error in one line, like all other bad input."""
 
     def error(self, message: str) -> NoReturn:
         raise InputError(f"{message} (see {self.prog} --help)")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a verb; return the exit code: 2 for bad input, else the verb's own."""
+    """Run a verb and return its exit code, or 2 for bad input."""
     given = sys.argv[1:] if arguments is None else arguments
     chosen = next((verb for verb in VERBS if given[:1] == [verb.name]), None)
     if chosen is not None and chosen.serves:
@@ -89,9 +89,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser(chosen: Verb | None) -> argparse.ArgumentParser:
-    """Return the parser of the command, with the flags of the chosen verb only.
+    """Return the parser of the command, with the flags of only the chosen verb.
 
-    The other verbs are not imported: the node plugin should not load a simulator.
+    The other verbs are not imported, so that the node plugin does not load a simulator.
     """
     parser = _Parser(
         prog="tensorfusion-dra", description="Kubernetes DRA node driver for shared GPUs."

@@ -1,4 +1,4 @@
-"""`inspect`: show what this node has and holds."""
+"""The verb `inspect`: show this node's GPUs, devices and prepared claims."""
 
 import argparse
 import os
@@ -14,16 +14,16 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         dest="form",
         choices=node_view.FORMS,
         default="table",
-        help="how to show it",
+        help="output format",
     )
     parser.add_argument(
-        "--raw", action="store_true", help="print what NVML answered to each question, as JSON"
+        "--raw", action="store_true", help="print NVML's answer to each query, as JSON"
     )
     node_settings.add_flags(parser)
 
 
 def run(flags: argparse.Namespace) -> int:
-    """Print the node's GPUs, devices, prepared claims and CDI specs; 1 if a part is unknown.
+    """Print the node's GPUs, devices, prepared claims and CDI specs; return 1 if a part is unknown.
 
     Raises:
         InputError: A setting, or a file that the settings name, cannot be used.

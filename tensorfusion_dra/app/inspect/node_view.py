@@ -1,4 +1,7 @@
-"""What this node has and holds, without a word to the kubelet or the API server."""
+"""View of this node's GPUs, devices, prepared claims and CDI specs.
+
+It is read from NVML and the node's disk alone, without the kubelet or the API server.
+"""
 
 import json
 import sys
@@ -25,11 +28,11 @@ FORMS: Final = ("table", "json", "yaml")
 
 
 def run(settings: Settings, *, form: str, raw: bool) -> int:
-    """Prints the node's GPUs, devices, prepared claims and CDI specs; 1 if a part is unknown.
+    """Print the node's GPUs, devices, prepared claims and CDI specs; return 1 if a part is unknown.
 
     Args:
         form: One of FORMS.
-        raw: Print instead what the driver answered to each question, as a recording.
+        raw: Print a recording instead: the NVIDIA driver's answer to each query.
 
     Raises:
         InputError: A file that the settings name cannot be used.
@@ -43,7 +46,7 @@ def run(settings: Settings, *, form: str, raw: bool) -> int:
                 return 1
             _print(json.dumps(recording, indent=2))
             return 0
-        found, troubles = _found(settings, discovery)
+        found, troubles = _read(settings, discovery)
     if form == "json":
         _print(json.dumps(found, indent=2))
     elif form == "yaml":
@@ -55,17 +58,18 @@ def run(settings: Settings, *, form: str, raw: bool) -> int:
     return 1 if troubles else 0
 
 
-def _found(settings: Settings, cards: Discovery) -> tuple[dict[str, Any], list[str]]:
+def _read(settings: Settings, cards: Discovery) -> tuple[dict[str, Any], list[str]]:
+    """Return the view as a JSON object, and an error text for each part that is unknown."""
     troubles: list[str] = []
     found: dict[str, Any] = {"node": settings.node_name, "pool": node_parts.node(settings).pool}
     if pool_source.follows(settings):
         found["pool"] = None
         troubles.append(
-            f"pool-source {settings.pool_source}: the pool's values are at the API server, which "
-            f"is not asked here; the devices are shown with those of the settings"
+            f"pool-source {settings.pool_source}: the pool's values are in the API server, which "
+            f"inspect does not read; the devices are shown with the values of the settings"
         )
     claims = _claims(settings.data_folder, troubles)
-    # As the node plugin would, with what it has seen so far, but without a trace.
+    # The same catalog as the node plugin's, with the health records so far; nothing is written.
     reader = CatalogReader(
         cards,
         node_parts.node(settings),
@@ -186,7 +190,7 @@ def _lines(found: dict[str, Any]) -> list[str]:
 
 
 def _limits(share: dict[str, Any]) -> str:
-    """Such as soft: 33 % (of 50 % wanted), 20480 MiB (of 40960 MiB wanted)."""
+    """Return the limits as text: ``soft: 33 % (of 50 % wanted), 20480 MiB``."""
     limit = share["limit"]
     if limit is None:
         return f"{share['isolation']}: none"

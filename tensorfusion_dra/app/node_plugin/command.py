@@ -1,4 +1,4 @@
-"""`node-plugin`: serve the kubelet of this node and publish its GPUs."""
+"""The verb `node-plugin`: serve the kubelet of this node and publish its GPUs."""
 
 import argparse
 import os
@@ -18,7 +18,7 @@ def run(flags: argparse.Namespace) -> int:
         InputError: A setting, or a file that the settings name, cannot be used.
     """
     settings = node_settings.from_flags(flags, os.environ)
-    # Before the parts are imported: their log lines have the chosen form from the first.
+    # Logging is configured before the parts are imported, so that their first line has the form.
     logging.configure(level=settings.log_level, form=settings.log_format)
     from tensorfusion_dra.app.node_plugin import process  # noqa: PLC0415
 

@@ -1,4 +1,4 @@
-"""The parts that follow the cards' health, from the settings."""
+"""Construction of the parts that follow the cards' health from the settings."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -16,7 +16,7 @@ from tensorfusion_dra.state.card_records import CardRecords
 
 
 def rules(settings: Settings) -> HealthRules:
-    """How fast health changes on this node, and by which XIDs."""
+    """Return the rules by which the health of this node's cards changes."""
     return HealthRules(
         failed_readings=settings.health_failed_readings,
         good_readings=settings.health_good_readings,
@@ -32,14 +32,14 @@ def rules(settings: Settings) -> HealthRules:
 def tracker(
     settings: Settings, claims: Callable[[], Sequence[PreparedClaim]], *, keeps: bool = True
 ) -> CardHealthTracker:
-    """What earlier processes knew of the node's cards.
+    """Return a tracker that starts from the health records of earlier processes.
 
     Args:
-        claims: All prepared claims.
-        keeps: Also write what is found.
+        claims: Returns all prepared claims.
+        keeps: Whether the tracker writes new health records.
 
     Raises:
-        InputError: The machine does not tell its boot ID.
+        InputError: The boot ID cannot be read.
         FatalError: The ledger is damaged.
     """
     records = CardRecords(settings.data_folder, boot_id=boot.boot_id(Path(settings.boot_id_file)))
@@ -47,12 +47,12 @@ def tracker(
 
 
 def taint_effect(settings: Settings) -> str:
-    """Of the taint of an unhealthy device; "" for no taint."""
+    """Return the effect of the taint of an unhealthy device; "" for no taint."""
     return "" if settings.health_taint == "none" else settings.health_taint
 
 
 def events(settings: Settings, api: Api) -> Events:
-    """Events on this node's Node object, for one thread."""
+    """Return a writer of Events on this node's Node object, for use in one thread."""
     name = settings.node_name
     return Events(api, Nodes(api, node_name=name), node_name=name)
 

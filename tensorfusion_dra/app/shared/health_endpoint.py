@@ -1,9 +1,10 @@
-"""Answers probes over plain HTTP: whether this process works, and whether it may be called.
+"""HTTP endpoint for liveness and readiness probes.
 
-Anybody who reaches the port may connect, so the number of connections is bounded. A probe sends its
-request at once and gets its answer whatever others do: if there are too many connections, the one
-that has been waiting for its request longest is cut, not the newest. Besides, each has to send its
-request within five seconds in all.
+Any client that reaches the port may connect, so the number of connections is bounded. A connection
+is waiting until its request has arrived, and answered afterwards. The kubelet's probe sends its
+request at once, so it gets an answer even while other clients hold connections open: if too many
+connections wait, the one that has waited longest is closed, not the newest. A request that takes
+longer than five seconds to arrive is cut off as well.
 """
 
 import time
@@ -31,20 +32,20 @@ from tensorfusion_dra.core.errors import FatalError, RetryableError
 log = structlog.get_logger()
 
 _MOST_WAITING: Final = 32
-"""Connections whose request is not here yet."""
+"""Connections whose request has not arrived yet."""
 _MOST_ANSWERED: Final = 16
-"""Requests at a time; connections beyond are closed at once."""
+"""Requests that are answered at a time; connections beyond this limit are closed at once."""
 _REQUEST_SECONDS: Final = 5.0
 _MOST_REQUEST_BYTES: Final = 8192
 _REMEMBERED_SECONDS: Final = 1.0
-"""Nobody makes this process busy by asking often."""
+"""Time for which a result is reused, so that frequent probes cost no work."""
 
 
 class Check:
-    """Asks a question at most once a second; may be asked from any thread."""
+    """Check that runs at most once a second and reuses its result; safe for all threads."""
 
     def __init__(self, name: str, question: Callable[[], None]) -> None:
-        """Asks nothing yet.
+        """Store the question; it is not called yet.
 
         Args:
             question: Returns if all is well, else raises RetryableError.
@@ -56,7 +57,7 @@ class Check:
         self._asked = float("-inf")
 
     def trouble(self) -> str:
-        """What is wrong; empty if nothing is."""
+        """Return the text of the error; empty if all is well."""
         with self._lock:
             if self._trouble is None or time.monotonic() - self._asked > _REMEMBERED_SECONDS:
                 self._ask()
@@ -75,7 +76,7 @@ class Check:
 
 
 class HealthEndpoint(ThreadingHTTPServer):
-    """Serves each check under its path from start() to stop(): 200, or 503 with the trouble."""
+    """HTTP server that answers each check's path with 200, or with 503 and the error text."""
 
     daemon_threads = True
     allow_reuse_address = True
@@ -85,20 +86,20 @@ class HealthEndpoint(ThreadingHTTPServer):
     def __init__(
         self, checks: Mapping[str, Callable[[], None]], *, host: str = "", port: int
     ) -> None:
-        """Listens, but answers nobody yet.
+        """Listen on the port; requests are answered only after start().
 
         Args:
             checks: By path.
-            host: The address to listen on; all of this machine's if empty.
+            host: The address to listen on; all addresses if empty.
 
         Raises:
-            FatalError: The address cannot be had.
+            FatalError: The address cannot be bound.
         """
         self.checks: Final = {
             path: Check(path.strip("/"), question) for path, question in checks.items()
         }
         self._guard: Final = Lock()  # guards both below
-        self._waiting: Final[dict[socket, float]] = {}  # by connection, until when; oldest first
+        self._waiting: Final[dict[socket, float]] = {}  # deadline by connection; oldest first
         self._answered: Final[set[socket]] = set()
         self._thread: Thread | None = None
         if host:
@@ -110,31 +111,31 @@ class HealthEndpoint(ThreadingHTTPServer):
 
     @property
     def port(self) -> int:
-        """The port it listens on."""
+        """Return the port that the server listens on."""
         return int(self.server_address[1])
 
     def start(self) -> None:
-        """Answers from now on."""
+        """Answer requests in a thread of its own."""
         self._thread = Thread(target=self.serve_forever, name="health-endpoint", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """Answers nobody any more."""
+        """Stop answering and close the socket."""
         if self._thread is not None:
             self.shutdown()
             self._thread.join()
         self.server_close()
 
     def server_bind(self) -> None:
-        """See socketserver; IPv4 and IPv6 with one socket."""
+        """Bind one socket for IPv4 and IPv6."""
         if self.address_family == AF_INET6:
             self.socket.setsockopt(IPPROTO_IPV6, IPV6_V6ONLY, 0)
-        # Not HTTPServer's, which asks the name service for this machine's name.
+        # HTTPServer.server_bind() would query the name service for this machine's name.
         self.socket.bind(self.server_address)
         self.server_address = self.socket.getsockname()
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """See socketserver; makes room for the connection, or closes it."""
+        """Make room for a new connection, or close it."""
         with self._guard:
             has_room = len(self._answered) < _MOST_ANSWERED
             if has_room:
@@ -147,7 +148,7 @@ class HealthEndpoint(ThreadingHTTPServer):
             self.shutdown_request(request)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """See socketserver."""
+        """Handle one connection, and forget it when it ends."""
         try:
             super().process_request_thread(request, client_address)
         finally:
@@ -156,30 +157,30 @@ class HealthEndpoint(ThreadingHTTPServer):
                 self._answered.discard(request)
 
     def service_actions(self) -> None:
-        """See socketserver, which calls it several times a second: cuts what is overdue."""
+        """Cut connections whose request is overdue; called at least twice a second."""
         now = time.monotonic()
         with self._guard:
             for connection in [each for each, until in self._waiting.items() if until < now]:
                 self._cut(connection)
 
     def request_is_here(self, connection: socket) -> None:
-        """The connection is not cut any more: its request is answered now."""
+        """Mark a connection as answered, so that it is no longer cut."""
         with self._guard:
             if self._waiting.pop(connection, None) is not None:
                 self._answered.add(connection)
 
     def _cut(self, connection: socket) -> None:
-        """Has the thread that reads from the connection come to an end."""
+        """Shut a waiting connection down, which ends the thread that reads from it."""
         del self._waiting[connection]
         with suppress(OSError):
             connection.shutdown(SHUT_RDWR)
 
     def handle_error(self, request: socket | tuple[bytes, socket], client_address: Any) -> None:
-        """See socketserver; a client that goes away is nobody's error."""
+        """Ignore errors of one connection: a client that goes away is normal."""
 
 
 class _Request:
-    """The bytes of one request, which end where they are too many."""
+    """Reader of one request that reports the end after _MOST_REQUEST_BYTES."""
 
     def __init__(self, source: BufferedIOBase) -> None:
         self._source: Final = source
@@ -201,7 +202,7 @@ class _Handler(BaseHTTPRequestHandler):
     sys_version = ""
 
     def setup(self) -> None:
-        """See socketserver."""
+        """Limit the bytes that are read from the connection."""
         super().setup()
         self.rfile = _Request(self.rfile)  # type: ignore[assignment]
 
@@ -224,4 +225,4 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(content)
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base's name
-        """Probes come all the time; what changes is logged by the check."""
+        """Log nothing for a request: probes are frequent, and Check logs each change."""

@@ -1,4 +1,4 @@
-"""Texts that a person gives a command."""
+"""Input of a command: the text of a file or of stdin."""
 
 import sys
 from pathlib import Path
@@ -7,14 +7,14 @@ from typing import Final
 from tensorfusion_dra.core.errors import InputError
 
 STDIN: Final = "-"
-"""The name under which stdin is read."""
+"""The file name that stands for stdin."""
 
 
 def read(file: str) -> str:
-    """The text of a file, or of stdin.
+    """Return the text of a file, or of stdin.
 
     Raises:
-        InputError: It cannot be read, or is not UTF-8.
+        InputError: The text cannot be read, or is not UTF-8.
     """
     try:
         if file == STDIN:
@@ -23,4 +23,4 @@ def read(file: str) -> str:
     except OSError as error:
         raise InputError(f"{file}: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise InputError(f"{file}: found byte {error.start} that is no UTF-8") from error
+        raise InputError(f"{file}: found byte {error.start}, expected UTF-8") from error

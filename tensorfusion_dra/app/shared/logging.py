@@ -1,4 +1,4 @@
-"""One line a fact on stderr, JSON for machines or coloured for a terminal."""
+"""Configuration of the log: one line per event, as JSON or coloured for a terminal."""
 
 import logging
 import os
@@ -13,14 +13,14 @@ from tensorfusion_dra.core import printable
 
 
 class _Libraries(logging.Handler):
-    """Warnings of libraries, as lines like all others.
+    """Handler that writes warnings of libraries in the form of all other log lines.
 
-    Without a handler they would go to stderr in a form of their own. What a library says at lower
-    levels stays unsaid at any log level: the HTTP ones show headers and whole bodies there.
+    Without it they would go to stderr in a form of their own. Messages of libraries below warning
+    are dropped at every log level, because HTTP libraries log headers and whole bodies there.
     """
 
     def emit(self, record: logging.LogRecord) -> None:
-        """See logging.Handler."""
+        """Log the record as the event library_warned."""
         log = structlog.get_logger()
         log.warning(
             "library_warned",
@@ -30,30 +30,30 @@ class _Libraries(logging.Handler):
 
 
 def _printable(_logger: object, _method: str, facts: EventDict) -> EventDict:
-    """Makes each fact one printable line; a traceback, which is added later, keeps its lines."""
-    return {key: _shown(value) for key, value in facts.items()}
+    """Make each fact one printable line; a traceback is added later and keeps its lines."""
+    return {key: _escaped(value) for key, value in facts.items()}
 
 
-def _shown(value: object) -> object:
+def _escaped(value: object) -> object:
     if isinstance(value, str):
         return printable.one_line(value)
     if isinstance(value, list | tuple):
-        return [_shown(item) for item in value]
+        return [_escaped(item) for item in value]
     if isinstance(value, dict):
-        return {key: _shown(item) for key, item in value.items()}
+        return {key: _escaped(item) for key, item in value.items()}
     return value
 
 
 def configure(*, level: str, form: str, stream: TextIO | None = None) -> None:
-    """Sends all log lines of this process to the stream.
+    """Write all log lines of this process to the stream, by default stderr.
 
     Args:
-        level: The least level that is logged.
+        level: The lowest level that is logged.
         form: ``json`` or ``console``.
     """
     target = stream or sys.stderr
     logging.basicConfig(level=logging.WARNING, handlers=[_Libraries()], force=True)
-    # gRPC's C core writes to stderr by itself; it reads this as it is imported.
+    # gRPC's C core writes to stderr by itself; it reads this variable when it is imported.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     renderer: structlog.typing.Processor = structlog.processors.JSONRenderer()
     if form == "console":

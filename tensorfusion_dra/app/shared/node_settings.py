@@ -1,4 +1,4 @@
-"""The settings of a node plugin: default < file < environment < flag, checked once."""
+"""The settings of the node plugin: default < file < environment < flag, checked once."""
 
 import argparse
 import re
@@ -34,7 +34,10 @@ _MAX_POOL: Final = 253
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """All settings; the flag of each is its name with dashes, its variable stands in the table."""
+    """All settings of the node plugin.
+
+    A setting's flag is its name with dashes. Its environment variable is in docs/settings.md.
+    """
 
     node_name: str = _setting(
         "", "Name of this node's Node object; the host name if empty.", env="NODE_NAME"
@@ -86,10 +89,10 @@ class Settings:
     )
     driver_root: str = _setting("/", "Root folder of the NVIDIA driver's files.")
     driver_root_on_host: str = _setting(
-        "", "The same folder as the host knows it; the same path if empty."
+        "", "Path of the driver-root folder on the host; the same path if empty."
     )
     gpu_models: str = _setting(
-        "", "YAML or JSON file with TFLOPS by model, before the table that comes with the package."
+        "", "YAML or JSON file with TFLOPS by model; it overrides the package's own table."
     )
     boot_id_file: str = _setting(
         "/proc/sys/kernel/random/boot_id", "File that names the current boot of the host."
@@ -104,7 +107,7 @@ class Settings:
     )
     simulated_gpus: str = _setting(
         "",
-        "GPUs to pretend to have, instead of NVML's: a text such as 8xA100-SXM4-80GB, or a file.",
+        "GPUs to simulate instead of NVML's: a text such as 8xA100-SXM4-80GB, or a file.",
     )
     poll_seconds: float = _setting(30.0, "How often the GPUs are read again, in seconds.")
     nvml_wait_seconds: float = _setting(
@@ -139,12 +142,12 @@ class Settings:
         "NoSchedule", f"Effect of the taint of an unhealthy GPU: {', '.join(TAINTS)}."
     )
     drain_seconds: float = _setting(
-        45.0, "How long calls in flight may take after the process is told to stop, in seconds."
+        45.0, "How long calls in flight may take after SIGTERM or SIGINT, in seconds."
     )
     health_host: str = _setting(
-        "", "Address at which /healthz and /readyz are served over plain HTTP; all if empty."
+        "", "Address to serve /healthz and /readyz on over plain HTTP; all addresses if empty."
     )
-    health_port: int = _setting(0, "Their port; 0 for none.")
+    health_port: int = _setting(0, "Port for /healthz and /readyz; 0 for none.")
     isolation: str = _setting(
         "soft", f"Isolation of a share that names none: {', '.join(Isolation)}."
     )
@@ -236,7 +239,7 @@ class Settings:
 
     @property
     def oversubscription(self) -> Oversubscription | None:
-        """How much more than its GPUs the node hands out; None for no more."""
+        """Return the node's oversubscription; None if it hands out no more than its GPUs have."""
         ratios = Oversubscription(
             tflops_percent=self.tflops_oversell_ratio,
             host_memory_percent=self.vram_expand_to_host_mem,
@@ -251,25 +254,27 @@ class Settings:
 
     @property
     def registry_folder(self) -> Path:
-        """The folder in which the kubelet looks for plugins."""
+        """Return the folder in which the kubelet looks for plugins."""
         return Path(self.kubelet_root) / "plugins_registry"
 
     @property
     def data_folder(self) -> Path:
-        """This driver's own folder."""
+        """Return this driver's own folder."""
         return Path(self.kubelet_root) / "plugins" / names.DRIVER
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """One flag a setting, and --config."""
+    """Add one flag for each setting, and --config."""
     setting_sources.add_flags(parser, Settings)
 
 
 def from_flags(flags: argparse.Namespace, environment: Mapping[str, str]) -> Settings:
-    """The settings that flags, environment and file give together.
+    """Return the settings from flags, environment and file.
+
+    The node name defaults to the host name in lower case.
 
     Raises:
-        InputError: One of them is unknown, unreadable or out of its range.
+        InputError: A setting is unknown, unreadable or out of its range.
     """
     values = setting_sources.values(Settings, flags, environment)
     values["node_name"] = values.get("node_name") or socket.gethostname().lower()

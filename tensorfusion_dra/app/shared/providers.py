@@ -1,4 +1,4 @@
-"""Attribute providers of other packages, found by their entry points."""
+"""Loader of attribute providers, which other packages declare as entry points."""
 
 from collections.abc import Mapping
 from importlib.metadata import entry_points
@@ -12,18 +12,18 @@ log = structlog.get_logger()
 
 
 def load() -> Mapping[str, AttributeProvider]:
-    """The providers by entry point name; one that cannot be imported is left out with a line."""
+    """Return the providers by entry point name; log and skip one that cannot be used."""
     providers: dict[str, AttributeProvider] = {}
     for entry in sorted(entry_points(group=names.ATTRIBUTE_PROVIDERS), key=lambda e: e.name):
         try:
             provider = entry.load()
-        except Exception as error:  # noqa: BLE001 - somebody else's code; the driver does without
-            log.error("provider_left_out", provider=entry.name, error=repr(error))
+        except Exception as error:  # noqa: BLE001 - foreign code; the driver works without it
+            log.error("provider_skipped", provider=entry.name, error=repr(error))
             continue
         if not callable(provider):
             found = type(provider).__name__
             log.error(
-                "provider_left_out",
+                "provider_skipped",
                 provider=entry.name,
                 error=f"found {found}, expected a callable of (gpu, node)",
             )

@@ -1,4 +1,4 @@
-"""Where settings come from: default < file < environment < flag, for every verb in the same way."""
+"""Sources of settings, the same for every verb: default < file < environment < flag."""
 
 import argparse
 from collections.abc import Mapping
@@ -15,17 +15,17 @@ LOG_FORMATS: Final = ("json", "console")
 
 
 def setting(default: str | float | int, about: str, *, env: str = "") -> Any:
-    """A field of a settings class.
+    """Return a field of a settings class.
 
     Args:
-        about: For --help.
-        env: Its environment variable, if it is not the usual one.
+        about: Text for --help.
+        env: Its environment variable, if it is not TENSORFUSION_DRA_ and the name in capitals.
     """
     return field(default=default, metadata={"about": about, "env": env})
 
 
 def add_flags(parser: argparse.ArgumentParser, kind: type[Any]) -> None:
-    """One flag for each field of a settings class, and --config."""
+    """Add one flag for each field of a settings class, and --config."""
     parser.add_argument("--config", metavar="FILE", help="YAML file with settings by flag name.")
     for item in fields(kind):
         default = f" Default: {item.default}." if item.default != "" else ""
@@ -39,10 +39,12 @@ def add_flags(parser: argparse.ArgumentParser, kind: type[Any]) -> None:
 def values(
     kind: type[Any], flags: argparse.Namespace, environment: Mapping[str, str]
 ) -> dict[str, Any]:
-    """What flags, environment and file say of the fields of a settings class.
+    """Return the values of a settings class's fields from flags, environment and file.
+
+    Fields that none of them sets are left out. An empty variable counts as not set.
 
     Raises:
-        InputError: One of them is unknown or unreadable.
+        InputError: A setting is unknown or unreadable.
     """
     found: dict[str, Any] = {}
     config = flags.config or environment.get("TENSORFUSION_DRA_CONFIG")
@@ -61,30 +63,30 @@ def values(
 
 
 def variable(item: "Field[Any]") -> str:
-    """The environment variable of a setting."""
+    """Return the environment variable of a setting."""
     return item.metadata["env"] or f"TENSORFUSION_DRA_{item.name.upper()}"
 
 
 def flag(name: str) -> str:
-    """The flag of a field, without its dashes in front."""
+    """Return the flag of a field, without the leading dashes."""
     return name.replace("_", "-")
 
 
 def check_range(name: str, value: float, least: float, most: float) -> None:
-    """Nothing, if the value is in the range.
+    """Check that a value is in a range, bounds included.
 
     Raises:
-        InputError: It is not.
+        InputError: The value is outside.
     """
     if not least <= value <= most:
         raise InputError(f"{name}: found {value}, expected {least} to {most}")
 
 
 def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
-    """Nothing, if the value is one of the choices.
+    """Check that a value is one of the choices.
 
     Raises:
-        InputError: It is not.
+        InputError: The value is none of them.
     """
     if value not in choices:
         raise InputError(f"{name}: found {value!r}, expected one of {', '.join(choices)}")

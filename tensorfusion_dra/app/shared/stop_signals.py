@@ -1,9 +1,9 @@
 """Signals that ask a process to stop, kept until the process can act on them.
 
 The kernel drops a SIGTERM that process 1 of a container neither blocks nor handles, and the pod
-then waits for its whole grace period. A blocked signal stays pending until someone waits for it.
-So the image starts every verb with these signals blocked (its entrypoint), and the verbs that
-serve block them before they import anything large, which takes most of their first second.
+then waits for its whole grace period. A blocked signal stays pending until a thread waits for it.
+Therefore the image's entrypoint starts every verb with these signals blocked, and the verbs that
+serve block them before they import large modules, which takes most of their first second.
 """
 
 import signal

@@ -1,10 +1,10 @@
-"""Columns for a person's eyes."""
+"""Tables as aligned text."""
 
 from collections.abc import Iterable, Sequence
 
 
 def table(rows: Iterable[Sequence[object]], *, indent: str = "  ") -> list[str]:
-    """Lines in which every column is as wide as its widest cell."""
+    """Return the rows as lines in which every column is as wide as its widest cell."""
     texts = [[str(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*texts, strict=True)]
     return [

@@ -1,4 +1,4 @@
-"""Version of this package; pyproject.toml is where it is written down."""
+"""Version of this package, as set in pyproject.toml."""
 
 import tomllib
 from functools import cache
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 NAME: Final = "tensorfusion-dra"
-"""Of the distribution, and of the command."""
+"""Name of the distribution and of the command."""
 _PYPROJECT: Final = Path(__file__).parents[3] / "pyproject.toml"
 
 
@@ -20,7 +20,7 @@ def current() -> str:
     """
     if _PYPROJECT.exists():
         project = tomllib.loads(_PYPROJECT.read_text(encoding="utf-8")).get("project", {})
-        # In site-packages the file could be one that another package left behind.
+        # Beside an installed package the file may belong to another project.
         if project.get("name") == NAME:
             return str(project["version"])
     try:

@@ -1,4 +1,4 @@
-"""`webhook`: give pods their claims and claims their contents, at admission."""
+"""The verb `webhook`: create claims for pods and fill claims from annotations, at admission."""
 
 import argparse
 import os
@@ -19,7 +19,7 @@ def run(flags: argparse.Namespace) -> int:
         InputError: A setting, or a file that the settings name, cannot be used.
     """
     settings = webhook_settings.from_flags(flags, os.environ)
-    # Before the parts are imported: their log lines have the chosen form from the first.
+    # Logging is configured before the parts are imported, so that their first line has the form.
     logging.configure(level=settings.log_level, form=settings.log_format)
     from tensorfusion_dra.app.webhook import process  # noqa: PLC0415
 

@@ -1,4 +1,4 @@
-"""The settings of the webhook, which shares none with a node plugin but where they come from."""
+"""The settings of the webhook; they have the same sources as the node plugin's."""
 
 import argparse
 from collections.abc import Mapping
@@ -18,16 +18,16 @@ from tensorfusion_dra.core.claims.enforcers.kinds import KINDS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WebhookSettings:
-    """All settings; the flag of each is its name with dashes."""
+    """All settings of the webhook; a setting's flag is its name with dashes."""
 
-    host: str = setting("", "Address to serve AdmissionReviews at; all of this machine's if empty.")
+    host: str = setting("", "Address to serve AdmissionReviews on; all addresses if empty.")
     port: int = setting(9443, "Port for AdmissionReviews over HTTPS.")
     tls_cert_file: str = setting("/tls/tls.crt", "PEM file of the certificate and its chain.")
-    tls_key_file: str = setting("/tls/tls.key", "PEM file of its key.")
+    tls_key_file: str = setting("/tls/tls.key", "PEM file of the certificate's private key.")
     health_host: str = setting(
-        "", "Address at which /healthz and /readyz are served over plain HTTP; all if empty."
+        "", "Address to serve /healthz and /readyz on over plain HTTP; all addresses if empty."
     )
-    health_port: int = setting(8081, "Their port.")
+    health_port: int = setting(8081, "Port for /healthz and /readyz.")
     kubeconfig: str = setting(
         "", "File with access to the API server; the pod's service account if empty."
     )
@@ -38,17 +38,17 @@ class WebhookSettings:
     )
     virtual_capacity: str = setting(
         "false",
-        "Whether claims ask for virtual_tflops and virtual_vram in clusters without GPUPool "
-        "objects, because settings of the node plugins oversubscribe: true, false.",
+        "Whether claims request virtual_tflops and virtual_vram in clusters without GPUPool "
+        "objects, for node plugins whose settings oversubscribe: true, false.",
     )
     enforcer: str = setting(
         "tensor-fusion",
-        f"What enforces the limits on the nodes, as their own setting says: {', '.join(KINDS)}. "
-        "Pods and claims may ask for isolation hard where it brings a limiter for that.",
+        f"Enforcer of the limits, as in the node plugins' setting: {', '.join(KINDS)}. "
+        "Pods and claims may request isolation hard only if the enforcer supports it.",
     )
     drain_seconds: float = setting(
         5.0,
-        "How long requests are still accepted after the process is told to stop, in seconds, "
+        "How long requests are still accepted after SIGTERM or SIGINT, in seconds, "
         "because the API server learns of the stop later.",
     )
     log_level: str = setting("info", f"Lowest level that is logged: {', '.join(LOG_LEVELS)}.")
@@ -65,14 +65,14 @@ class WebhookSettings:
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """One flag a setting, and --config."""
+    """Add one flag for each setting, and --config."""
     setting_sources.add_flags(parser, WebhookSettings)
 
 
 def from_flags(flags: argparse.Namespace, environment: Mapping[str, str]) -> WebhookSettings:
-    """The settings that flags, environment and file give together.
+    """Return the settings from flags, environment and file.
 
     Raises:
-        InputError: One of them is unknown, unreadable or out of its range.
+        InputError: A setting is unknown, unreadable or out of its range.
     """
     return WebhookSettings(**setting_sources.values(WebhookSettings, flags, environment))
