@@ -1,4 +1,4 @@
-"""What the API server would say to a selector, as far as it can be known here."""
+"""Checks of a selector that the API server would make, as far as they can be made locally."""
 
 import math
 import re
@@ -14,15 +14,15 @@ _UNDECLARED: Final = re.compile(r"[0-9:]+ undeclared reference to '([A-Za-z.]+)'
 _NOT_COVERED: Final = frozenset(
     {"find", "findAll", "url", "isURL", "ip", "isIP", "cidr", "isCIDR", "sets", "includes"}
 )
-"""Functions of Kubernetes that the library here does not know."""
+"""Functions of Kubernetes that the local CEL library lacks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One check of an expression.
+    """Result of one check of an expression.
 
     Attributes:
-        is_ok: None if it was not made, or not to its end.
+        is_ok: None if the check was not made, or only in part.
     """
 
     check: str
@@ -31,10 +31,10 @@ class Finding:
 
 
 def findings(expression: str, *, as_is: bool) -> list[Finding]:
-    """All checks of an expression; those after the first that fails at reading it are left out.
+    """Return the results of all checks; the first that cannot parse or translate is the last.
 
     Args:
-        as_is: An expression in the guide's dialect is checked as it is, and not as translated.
+        as_is: Check an expression in the user guide's dialect as it is, not its translation.
     """
     try:
         size = len(expression.encode(errors="surrogatepass"))
@@ -50,7 +50,7 @@ def findings(expression: str, *, as_is: bool) -> list[Finding]:
         translated = expression
     is_dialect = translated != expression
     if is_dialect:
-        text = "it is; Kubernetes takes it only as translated"
+        text = "found; Kubernetes accepts only its translation"
         found.append(Finding(check="guide's CEL", is_ok=not as_is, text=text))
     checked = expression if as_is else translated
     size = len(checked.encode(errors="surrogatepass"))
@@ -75,7 +75,7 @@ def _cost(expression: str) -> Finding:
 
 
 def _types(expression: str) -> list[Finding]:
-    """What is known of types without a CEL library, and with it the rest."""
+    """Check the types that are known without a CEL library, and the rest with it."""
     try:
         type_check.check(expression)
     except CelError as error:
@@ -84,7 +84,7 @@ def _types(expression: str) -> list[Finding]:
         from tensorfusion_dra.simulator import cel  # noqa: PLC0415 - the extra 'cel'
     except ImportError:
         text = (
-            "ok as far as they are known here; for all of them install the extra 'cel' "
+            "ok as far as known without a CEL library; for a full check install the extra 'cel' "
             "(pip install 'tensorfusion-dra[cel]')"
         )
         return [Finding(check="types", is_ok=None, text=text)]
@@ -99,6 +99,6 @@ def _types(expression: str) -> list[Finding]:
 def _type_error(reason: str) -> Finding:
     undeclared = _UNDECLARED.fullmatch(reason)
     if undeclared and undeclared[1].partition(".")[0] in _NOT_COVERED:
-        text = f"not checked: {undeclared[1]}, which Kubernetes has and the library here has not"
+        text = f"not checked: Kubernetes has {undeclared[1]}, the local CEL library does not"
         return Finding(check="types", is_ok=None, text=text)
     return Finding(check="types", is_ok=False, text=reason)

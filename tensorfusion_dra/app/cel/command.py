@@ -1,4 +1,4 @@
-"""`cel`: translate, check and explain device selectors."""
+"""The verb `cel`: translate, check and explain device selectors."""
 
 import argparse
 import json
@@ -22,7 +22,7 @@ exit codes:
   0  translate: done; check: nothing wrong; explain: a device matches
   1  check: the API server would refuse it; explain: no device matches, or no answer from the server
   2  the expression or a flag cannot be used
-  3  check: nothing wrong was found, but without the extra 'cel' types were not checked
+  3  check: nothing wrong was found, but the types were not fully checked
 """
 _CAPACITIES: Final = (
     names.CAPACITY_TFLOPS,
@@ -39,36 +39,38 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
 
     translating = actions.add_parser(
-        "translate", help="the user guide's CEL as Kubernetes takes it"
+        "translate", help="translate the user guide's CEL for Kubernetes"
     )
-    checking = actions.add_parser("check", help="whether the API server would take it")
-    explaining = actions.add_parser("explain", help="which devices it selects, and why no others")
+    checking = actions.add_parser("check", help="check whether the API server would accept it")
+    explaining = actions.add_parser(
+        "explain", help="show which devices it selects, and what excludes each other device"
+    )
     for action in (translating, checking, explaining):
         action.add_argument("expression", nargs="?", help=f"the expression; {STDIN} for stdin")
         action.add_argument("-f", dest="file", metavar="FILE", help="read it from a file")
         action.add_argument(
-            "-o", dest="form", choices=("table", "json"), default="table", help="how to show it"
+            "-o", dest="form", choices=("table", "json"), default="table", help="output format"
         )
     checking.add_argument(
         "--as-is",
         action="store_true",
-        help="take the user guide's CEL for wrong, as Kubernetes does",
+        help="report the user guide's CEL as an error, as Kubernetes does",
     )
     explaining.add_argument(
         "--slices",
         metavar="FILE",
-        help="ResourceSlices, as kubectl get resourceslices -o yaml shows them, and ResourceClaims "
-        "that take of them; without it, those of the cluster",
+        help="ResourceSlices, as kubectl get resourceslices -o yaml prints them, and the "
+        "ResourceClaims allocated from them; by default those of the cluster",
     )
     explaining.add_argument(
-        "--kubeconfig", metavar="FILE", help="of the cluster; without it, the one kubectl takes"
+        "--kubeconfig", metavar="FILE", help="kubeconfig of the cluster; by default kubectl's"
     )
     explaining.add_argument(
         "--request",
         action="append",
         default=[],
         metavar="AMOUNTS",
-        help="what a claim asks for beside, such as tflops=100,vram=16Gi",
+        help="capacities that the claim requests as well, such as tflops=100,vram=16Gi",
     )
 
 
@@ -76,7 +78,7 @@ def run(flags: argparse.Namespace) -> int:
     """Print the answer and return the exit code.
 
     Raises:
-        InputError: The expression cannot be used, or something it needs is not there.
+        InputError: The expression or a file cannot be used, or the extra 'cel' is missing.
         RetryableError: The API server did not answer.
     """
     options = _options(flags)
@@ -115,7 +117,7 @@ def _expression(text: str | None, file: str | None) -> str:
         raise InputError(f"expression: found {found}, expected EXPR, -f FILE or {STDIN}")
     if text == STDIN:
         file = STDIN
-    # A file ends its last line; the expression does not.
+    # The line break that ends a file is not part of the expression.
     return input_text.read(file).removesuffix("\n") if file is not None else str(text)
 
 

@@ -1,4 +1,4 @@
-"""Where the devices come from that a selector is tried on."""
+"""Devices to evaluate a selector on, from a file or from the cluster."""
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
@@ -23,17 +23,17 @@ Document = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """The driver's devices, and what claims have of them."""
+    """The driver's devices, and their use by allocated claims."""
 
     devices: tuple[Device, ...]
     usage: Usage
 
 
 def from_file(file: str) -> Found:
-    """What a YAML or JSON file has of ResourceSlices and ResourceClaims, also in lists.
+    """Read the ResourceSlices and ResourceClaims of a YAML or JSON file, including Lists.
 
     Raises:
-        InputError: It cannot be read, or has no ResourceSlice.
+        InputError: The file cannot be read, or has no ResourceSlice.
     """
     try:
         documents = list(_flat(yaml.safe_load_all(input_text.read(file))))
@@ -47,14 +47,15 @@ def from_file(file: str) -> Found:
 
 
 def from_cluster(kubeconfig: str | None, *, with_claims: bool) -> Found:
-    """What the API server has.
+    """Read the ResourceSlices from the API server.
 
     Args:
-        with_claims: Also what claims have of the devices.
+        kubeconfig: None for $KUBECONFIG, or ~/.kube/config.
+        with_claims: Read the ResourceClaims, too; without them no device counts as used.
 
     Raises:
-        InputError: The kubeconfig cannot be used.
-        RetryableError: The API server did not answer, or not with what was asked.
+        InputError: The kubeconfig cannot be used, or the slices are malformed.
+        RetryableError: The API server did not answer, or refused the request.
     """
     path = kubeconfig or os.environ.get("KUBECONFIG") or _DEFAULT_KUBECONFIG
     api = Api(Path(path).expanduser())
@@ -89,7 +90,7 @@ def _found(slices: Iterable[Document], claims: Iterable[Document], *, subject: s
 
 
 def _newest(slices: Iterable[Slice]) -> Iterator[Device]:
-    """The devices of each pool's newest generation, by pool and name."""
+    """Yield the devices of each pool's newest generation, sorted by pool and name."""
     of_pool: dict[str, list[Slice]] = {}
     for item in slices:
         of_pool.setdefault(item.pool, []).append(item)

@@ -8,15 +8,15 @@ from tensorfusion_dra.core.kubernetes.quantity import Quantity
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What to do with an expression.
+    """An expression and the action to take on it.
 
     Attributes:
         action: translate, check or explain.
         form: table or json.
-        as_is: The guide's dialect counts as wrong, as an API server sees it (check).
-        slices: File with ResourceSlices; None to ask the API server (explain).
-        kubeconfig: None for the one that kubectl would take (explain).
-        requests: Amounts by capacity that a claim asks for (explain).
+        as_is: The user guide's dialect counts as an error, as in the API server (check).
+        slices: File with ResourceSlices; None reads them from the API server (explain).
+        kubeconfig: None for the one that kubectl would use (explain).
+        requests: Amounts by capacity that the claim requests (explain).
     """
 
     action: str

@@ -1,4 +1,4 @@
-"""Prints which devices a selector selects, and what keeps the others out."""
+"""Report of the devices that a selector selects, and of what excludes each other device."""
 
 import json
 import sys
@@ -19,20 +19,20 @@ from tensorfusion_dra.simulator import cel
 
 _SHOWN_VALUES: Final = 4
 _SHOWN_DEVICES: Final = 3
-_KEEPS_AWAY: Final = frozenset({"NoSchedule", "NoExecute"})
+_EXCLUDING_EFFECTS: Final = frozenset({"NoSchedule", "NoExecute"})
 
 
 def run(options: Options) -> int:
-    """Prints what becomes of each part of the selector, and of each device; 1 if none matches.
+    """Print the result of each part of the selector and for each device; return 1 if none matches.
 
     Raises:
         InputError: The selector or the slices cannot be used.
         RetryableError: The API server did not answer.
     """
     expression = translate.translate(options.expression)
-    complaint = cel.check_expression(expression)
-    if complaint is not None:
-        raise InputError(f"expression: {complaint}")
+    invalid = cel.check_expression(expression)
+    if invalid is not None:
+        raise InputError(f"expression: {invalid}")
     if options.slices is not None:
         found = candidates.from_file(options.slices)
     else:
@@ -55,7 +55,10 @@ def run(options: Options) -> int:
 
 
 def _lines(
-    translated: str, term: TriedTerm, devices: Sequence[TriedDevice], asked: Mapping[str, Quantity]
+    translated: str,
+    term: TriedTerm,
+    devices: Sequence[TriedDevice],
+    requests: Mapping[str, Quantity],
 ) -> Iterator[str]:
     if translated:
         yield "Translated"
@@ -65,7 +68,7 @@ def _lines(
     pools = len({item.device.id.pool for item in devices})
     yield f"{len(matching)} of {len(devices)} devices of {names.DRIVER} match; pools: {pools}"
     tainted = sum(
-        any(taint.effect in _KEEPS_AWAY for taint in device.taints) for device in matching
+        any(taint.effect in _EXCLUDING_EFFECTS for taint in device.taints) for device in matching
     )
     if tainted:
         yield f"{tainted} of them only for claims that tolerate their taints"
@@ -73,18 +76,18 @@ def _lines(
         return
     yield ""
     rows = [("PASS", "FOUND", "TERM"), *_rows(term)]
-    if asked:
-        text = ", ".join(f"{name}={amount}" for name, amount in asked.items())
+    if requests:
+        text = ", ".join(f"{name}={amount}" for name, amount in requests.items())
         rows.append((sum(item.refusal is None for item in devices), "", f"request {text}"))
     yield from table(rows, indent="")
     for error, count in Counter(item.error for item in devices if item.error).items():
         yield ""
-        yield f"On {count} of them the selector fails, which stops its pods everywhere: {error}"
+        yield f"On {count} of them the selector fails, so no node gets its pods: {error}"
     yield from _left_out(devices)
 
 
 def _rows(term: TriedTerm, depth: int = 0) -> Iterator[tuple[object, str, str]]:
-    """The parts of a term in the order of the text; the outermost only if it has no parts."""
+    """Yield a row for each part in the order of the text; for the whole only if it has no parts."""
     if depth or not term.parts:
         found = "; ".join(f"{name}: {_values(values)}" for name, values in term.values.items())
         text = "any of" if term.operator == "||" else term.text
@@ -100,7 +103,7 @@ def _values(values: Counter[str]) -> str:
 
 
 def _left_out(devices: Sequence[TriedDevice]) -> Iterator[str]:
-    """Devices that the same keeps out, together."""
+    """Yield the excluded devices; those of a pool with the same reasons share a line."""
     groups: dict[tuple[str, tuple[str, ...]], list[str]] = {}
     for item in devices:
         reasons = item.reasons + ((f"request: {item.refusal}",) if item.refusal else ())

@@ -1,4 +1,4 @@
-"""Tries a selector on devices, part by part, and says what keeps each device out."""
+"""Evaluation of a selector on devices, part by part, with the reasons that exclude each device."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,11 +18,11 @@ MISSING = "missing"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TriedTerm:
-    """A part of a selector.
+    """A part of a selector, evaluated on all devices.
 
     Attributes:
-        passing: How many devices it holds for.
-        values: What was read for it: by name, how often which value.
+        passing: Number of devices for which it is true.
+        values: Number of devices by value, for each attribute or capacity that it reads.
     """
 
     text: str
@@ -34,11 +34,11 @@ class TriedTerm:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TriedDevice:
-    """A device.
+    """A device, with the result of the selector.
 
     Attributes:
-        reasons: Parts of the selector that keep it out; empty if none does.
-        refusal: Why it has not the amounts that are asked for; None if it has.
+        reasons: Parts of the selector that exclude it; empty if none does.
+        refusal: Why it cannot provide the requested amounts; None if it can.
         error: Set if the selector fails on it, which stops the scheduling of the pod.
     """
 
@@ -49,12 +49,12 @@ class TriedDevice:
 
     @property
     def matches(self) -> bool:
-        """Nothing keeps it out."""
+        """Return True if nothing excludes the device."""
         return not self.reasons and self.refusal is None
 
 
 def tried_term(term: Term, devices: Sequence[Device]) -> TriedTerm:
-    """The term with what became of it on the devices."""
+    """Evaluate a term and its parts on all devices."""
     return TriedTerm(
         text=term.text,
         operator=term.operator,
@@ -70,11 +70,11 @@ def tried_term(term: Term, devices: Sequence[Device]) -> TriedTerm:
 def tried_device(
     term: Term, device: Device, *, requests: Mapping[str, Quantity], usage: Usage
 ) -> TriedDevice:
-    """The device with what keeps it out.
+    """Evaluate a term on one device.
 
     Args:
-        requests: Amounts by capacity that are asked for beside.
-        usage: What claims have of the devices.
+        requests: Amounts by capacity that the claim requests as well; none are checked if empty.
+        usage: Use of the devices by allocated claims.
     """
     result = _holds(term, device)
     return TriedDevice(
@@ -87,9 +87,9 @@ def tried_device(
 
 def _refusal(device: Device, requests: Mapping[str, Quantity], usage: Usage) -> str | None:
     if not device.is_shared:
-        return "may not be shared"
+        return "cannot be shared"
     if usage.is_alone(device.id):
-        return "a claim has it alone"
+        return "a claim has it exclusively"
     return consumable.refusal(requests, device.capacity, usage.taken(device.id))
 
 
@@ -101,7 +101,7 @@ def _holds(term: Term, device: Device) -> bool | CelRunError:
 
 
 def _reasons(term: Term, device: Device) -> Iterator[str]:
-    """The smallest parts because of which a term does not hold."""
+    """Yield the smallest parts that make a term not true."""
     result = _holds(term, device)
     if result is True:
         return

@@ -1,4 +1,4 @@
-"""`doctor`: examine everything that the driver depends on, and change nothing."""
+"""The verb `doctor`: check everything that the driver depends on, and change nothing."""
 
 import argparse
 import json
@@ -22,7 +22,7 @@ from tensorfusion_dra.app.doctor import (
     webhook,
 )
 from tensorfusion_dra.app.doctor.options import Options, Place
-from tensorfusion_dra.app.doctor.runner import Check, examined
+from tensorfusion_dra.app.doctor.runner import Check, run_checks
 from tensorfusion_dra.app.shared import logging, node_settings
 from tensorfusion_dra.core.doctor import finding as findings
 from tensorfusion_dra.core.doctor.finding import EXIT_CODES
@@ -33,28 +33,28 @@ _NODE: Final = frozenset({Place.NODE})
 _WORKSTATION: Final = frozenset({Place.WORKSTATION})
 
 CHECKS: Final = (
-    Check(theme="kubernetes", look=kubernetes.version, needs_api=True),
-    Check(theme="kubernetes", look=kubernetes.slice_gates, needs_api=True),
-    Check(theme="kubernetes", look=kubernetes.claim_gates, needs_api=True),
-    Check(theme="kubernetes", look=kubernetes.allocations, needs_api=True, places=_WORKSTATION),
-    Check(theme="kubernetes", look=kubernetes.several_gpus, needs_api=True, places=_WORKSTATION),
-    Check(theme="kubernetes", look=kubernetes.nodes, needs_api=True),
-    Check(theme="container runtime", look=runtime.cdi, needs_api=True),
-    Check(theme="folders", look=folders.folders, places=_NODE),
-    Check(theme="sockets", look=sockets.paths, places=_NODE),
-    Check(theme="sockets", look=sockets.served, places=_NODE),
-    Check(theme="sockets", look=sockets.registered, places=_NODE),
-    Check(theme="GPUs", look=gpus.cards, places=_NODE),
-    Check(theme="GPUs", look=gpus.neighbours, needs_api=True),
-    Check(theme="limits", look=limiter.files, places=_NODE),
-    Check(theme="slices", look=objects.slices, needs_api=True),
-    Check(theme="device class", look=objects.device_class, needs_api=True),
-    Check(theme="claim template", look=objects.templates, needs_api=True),
-    Check(theme="GPU pools", look=objects.definitions, needs_api=True, places=_WORKSTATION),
-    Check(theme="rights", look=rights.of_node_plugin, needs_api=True),
-    Check(theme="webhook", look=rights.of_webhook, needs_api=True, places=_WORKSTATION),
-    Check(theme="webhook", look=webhook.reachable, needs_api=True),
-    Check(theme="records", look=records.records, places=_NODE),
+    Check(theme="kubernetes", run=kubernetes.version, needs_api=True),
+    Check(theme="kubernetes", run=kubernetes.slice_gates, needs_api=True),
+    Check(theme="kubernetes", run=kubernetes.claim_gates, needs_api=True),
+    Check(theme="kubernetes", run=kubernetes.allocations, needs_api=True, places=_WORKSTATION),
+    Check(theme="kubernetes", run=kubernetes.multi_gpu, needs_api=True, places=_WORKSTATION),
+    Check(theme="kubernetes", run=kubernetes.nodes, needs_api=True),
+    Check(theme="container runtime", run=runtime.cdi, needs_api=True),
+    Check(theme="folders", run=folders.folders, places=_NODE),
+    Check(theme="sockets", run=sockets.paths, places=_NODE),
+    Check(theme="sockets", run=sockets.serving, places=_NODE),
+    Check(theme="sockets", run=sockets.registered, places=_NODE),
+    Check(theme="GPUs", run=gpus.cards, places=_NODE),
+    Check(theme="GPUs", run=gpus.competing_drivers, needs_api=True),
+    Check(theme="limits", run=limiter.files, places=_NODE),
+    Check(theme="slices", run=objects.slices, needs_api=True),
+    Check(theme="device class", run=objects.device_class, needs_api=True),
+    Check(theme="claim template", run=objects.templates, needs_api=True),
+    Check(theme="GPU pools", run=objects.crds, needs_api=True, places=_WORKSTATION),
+    Check(theme="rights", run=rights.of_node_plugin, needs_api=True),
+    Check(theme="webhook", run=rights.of_webhook, needs_api=True, places=_WORKSTATION),
+    Check(theme="webhook", run=webhook.reachable, needs_api=True),
+    Check(theme="records", run=records.records, places=_NODE),
 )
 
 
@@ -62,43 +62,42 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     """Add the doctor's own flags and the node plugin's settings."""
     parser.epilog = (
         "Exit code: 0 if nothing is worse than a note, 1 for a problem, 2 for bad input, "
-        "3 for a warning, 4 if something could not be looked at."
+        "3 for a warning, 4 if something could not be checked."
     )
-    parser.add_argument(
-        "-o", dest="form", choices=_FORMS, default="table", help="how to show what was found"
-    )
+    parser.add_argument("-o", dest="form", choices=_FORMS, default="table", help="output format")
     parser.add_argument(
         "--on",
         choices=tuple(Place),
-        help="node, or workstation, which has nothing of its own to look at; found out by default",
+        help="node, or workstation, where only the cluster is checked; detected by default",
     )
     parser.add_argument(
-        "--host-root", default="/", help="folder in which the host's root is seen. Default: /."
+        "--host-root", default="/", help="folder where the host's root is mounted. Default: /."
     )
     parser.add_argument(
-        "--runtime-config", help="configuration file of containerd or CRI-O; searched by default"
+        "--runtime-config",
+        help="configuration file of containerd or CRI-O; by default the usual paths are searched",
     )
     parser.add_argument(
-        "--namespace", default="default", help="namespace of the writes on trial. Default: default."
+        "--namespace", default="default", help="namespace of the dry-run writes. Default: default."
     )
     parser.add_argument(
         "--service-account",
         metavar="NAMESPACE/NAME",
-        help="whose rights are looked at; the DaemonSet's by default",
+        help="service account whose rights are checked; the DaemonSet's by default",
     )
     node_settings.add_flags(parser)
 
 
 def run(flags: argparse.Namespace) -> int:
-    """Print every finding; the exit code says how bad the worst is (EXIT_CODES).
+    """Print every finding and return the exit code of the worst level (EXIT_CODES).
 
     Raises:
         InputError: A flag or a setting cannot be used.
     """
     settings = node_settings.from_flags(flags, os.environ)
     logging.configure(level="critical", form="console")
-    here = context.found(settings, _options(flags), os.environ)
-    results = list(examined(CHECKS, here))
+    here = context.detect(settings, _options(flags), os.environ)
+    results = list(run_checks(CHECKS, here))
     if flags.form == "json":
         text = json.dumps(report.document(results, here), indent=2)
     else:
@@ -112,7 +111,7 @@ def _options(flags: argparse.Namespace) -> Options:
     """Return the options in the flags, checked.
 
     Raises:
-        InputError: One of them cannot be used.
+        InputError: An option cannot be used.
     """
     account = None
     if flags.service_account is not None:

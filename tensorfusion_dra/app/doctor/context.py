@@ -1,4 +1,4 @@
-"""Where the doctor was called, and what it can reach from there."""
+"""Context of the checks: where the doctor runs, and what it can reach from there."""
 
 import os
 from collections.abc import Mapping
@@ -18,10 +18,10 @@ _TOKEN: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
-    """What checks look at.
+    """Settings, options and surroundings that the checks read.
 
     Attributes:
-        in_pod: This process has a service account of its own.
+        in_pod: Whether this process runs in a pod, with a service account of its own.
         api: None if there is no kubeconfig.
     """
 
@@ -33,37 +33,41 @@ class Context:
 
     @property
     def probe(self) -> ClusterProbe:
-        """Asks the API server; only for checks that need it."""
+        """Return a reader of the API server; only for checks that need it."""
         return ClusterProbe(self.known_api)
 
     @property
     def resource_api(self) -> ResourceApi:
-        """Paths of resource.k8s.io; only for checks that need the API server."""
+        """Return the paths of resource.k8s.io; only for checks that need the API server."""
         return ResourceApi(self.known_api)
 
     @property
     def known_api(self) -> Api:
-        """The API server; only for checks that need it."""
+        """Return the API server's client; only for checks that need it."""
         assert self.api is not None
         return self.api
 
     def on_host(self, path: str) -> Path:
-        """Where a path of the host is seen from here."""
+        """Return the path under which this process sees a path of the host."""
         return self.options.host_root / path.lstrip("/")
 
     @property
     def sees_host(self) -> bool:
-        """Whether any path of the host can be looked at, not only those mounted here."""
+        """Return True if all paths of the host can be read, not only those mounted in this pod."""
         return not self.in_pod or self.options.host_root != Path("/")
 
 
-def found(settings: Settings, options: Options, environment: Mapping[str, str]) -> Context:
-    """The surroundings of this process."""
+def detect(settings: Settings, options: Options, environment: Mapping[str, str]) -> Context:
+    """Return the context of this process.
+
+    Unless the options name the place, a pod or a machine with the kubelet's registration folder
+    counts as a node, and any other machine as a workstation.
+    """
     in_pod = bool(environment.get(_IN_CLUSTER)) and _TOKEN.exists()
     place = options.place
     if place is None:
-        here = in_pod or settings.registry_folder.is_dir()
-        place = Place.NODE if here else Place.WORKSTATION
+        is_node = in_pod or settings.registry_folder.is_dir()
+        place = Place.NODE if is_node else Place.WORKSTATION
     return Context(
         settings=settings,
         options=options,
@@ -74,7 +78,10 @@ def found(settings: Settings, options: Options, environment: Mapping[str, str]) 
 
 
 def _api(settings: Settings, environment: Mapping[str, str], *, in_pod: bool) -> Api | None:
-    """By --kubeconfig, the pod's service account, KUBECONFIG or kubectl's own file."""
+    """Return a client by the first of these that is there; None if none is.
+
+    The order is --kubeconfig, the pod's service account, KUBECONFIG, ~/.kube/config.
+    """
     if settings.kubeconfig:
         return Api(Path(settings.kubeconfig))
     if in_pod:

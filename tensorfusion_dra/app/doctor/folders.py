@@ -1,4 +1,4 @@
-"""The folders that the node plugin shares with the kubelet, the runtime and the hypervisor."""
+"""Check of the folders that the node plugin shares with kubelet, runtime and hypervisor."""
 
 import os
 import stat
@@ -9,7 +9,7 @@ from typing import Final
 
 from tensorfusion_dra.app.doctor.context import Context
 from tensorfusion_dra.app.shared import node_parts
-from tensorfusion_dra.core.doctor import folders as judge
+from tensorfusion_dra.core.doctor import folders as rules
 from tensorfusion_dra.core.doctor.finding import Finding
 from tensorfusion_dra.core.doctor.folders import Folder, Use
 
@@ -22,7 +22,7 @@ _ELSEWHERE: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Mount:
-    """What is mounted where; nothing is known of it by default."""
+    """One mount; the defaults stand for an unknown one."""
 
     point: str = "/"
     filesystem: str = ""
@@ -39,7 +39,7 @@ _DEVICES: Final = Use(
 
 
 def folders(context: Context) -> Iterator[Finding]:
-    """Whether each is there, the host's, and fit for what it is used for."""
+    """Check that each folder exists, is the host's own, and suits its use."""
     settings = context.settings
     uses = [
         (settings.registry_folder, _REGISTRY),
@@ -51,14 +51,14 @@ def folders(context: Context) -> Iterator[Finding]:
         uses.append((node_parts.device_nodes(settings).folder(), _DEVICES))
     mounts = _mounts()
     for path, use in uses:
-        yield from judge.judged(look(path, mounts), use, in_pod=context.in_pod)
+        yield from rules.judged(_read_folder(path, mounts), use, in_pod=context.in_pod)
 
 
-def look(path: Path, mounts: Mapping[str, _Mount]) -> Folder:
-    """A folder as it is now.
+def _read_folder(path: Path, mounts: Mapping[str, _Mount]) -> Folder:
+    """Return the facts about a folder.
 
     Args:
-        path: Its own.
+        path: Its path.
         mounts: By mount point.
     """
     try:
@@ -83,7 +83,7 @@ def look(path: Path, mounts: Mapping[str, _Mount]) -> Folder:
 
 
 def _mounts() -> dict[str, _Mount]:
-    """By mount point; the last mount at a point is the one that counts."""
+    """Return the mounts by mount point; of several at one point, the last, which hides the rest."""
     try:
         lines = _MOUNTS.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:

@@ -1,16 +1,16 @@
-"""The node's GPUs: read, reachable for containers, and nobody else's."""
+"""Checks of the node's GPUs: readable, usable by containers, not handed out by other drivers."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
 from tensorfusion_dra.app.doctor.context import Context
-from tensorfusion_dra.app.doctor.kubernetes import looked_at_nodes
+from tensorfusion_dra.app.doctor.kubernetes import checked_nodes
 from tensorfusion_dra.app.shared import node_parts, providers
 from tensorfusion_dra.cluster.api import StatusError
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.devices.gpu import Gpu
-from tensorfusion_dra.core.doctor import cards as judge
+from tensorfusion_dra.core.doctor import cards as rules
 from tensorfusion_dra.core.doctor.cards import Access
 from tensorfusion_dra.core.doctor.finding import Finding
 from tensorfusion_dra.core.errors import FatalError, RetryableError
@@ -20,34 +20,34 @@ from tensorfusion_dra.driver.ports.discovery import Discovery
 
 
 def cards(context: Context) -> Iterator[Finding]:
-    """What NVML answers, which cards are published, and how containers get at them."""
+    """Check what NVML answers, which cards are published, and how containers access them."""
     settings = context.settings
     with node_parts.discovery(settings) as discovery:
         try:
-            yield from judge.library(discovery.raw())
+            yield from rules.library(discovery.raw())
             catalog = _catalog(context, discovery)
         except (RetryableError, FatalError) as error:
-            yield judge.unreadable(str(error))
+            yield rules.unreadable(str(error))
             return
     gpus = [device.gpu for device in catalog.devices]
-    yield from judge.cards(gpus, catalog.left_out)
-    yield from judge.expansion(node_parts.node(settings).oversubscription, catalog.unexpanded)
-    yield from _reached(context, gpus)
+    yield from rules.cards(gpus, catalog.left_out)
+    yield from rules.expansion(node_parts.node(settings).oversubscription, catalog.unexpanded)
+    yield from _access(context, gpus)
 
 
-def neighbours(context: Context) -> Iterator[Finding]:
-    """Whether device plugins or other DRA drivers hand out the same cards."""
+def competing_drivers(context: Context) -> Iterator[Finding]:
+    """Check whether device plugins or other DRA drivers hand out the same cards."""
     probe, path = context.probe, context.resource_api.slices()
-    for node in looked_at_nodes(context):
+    for node in checked_nodes(context):
         name = node["metadata"]["name"]
-        yield from judge.other_plugins(node)
-        yield from judge.tensor_fusion_workers(node, _workers(context, name))
+        yield from rules.other_plugins(node)
+        yield from rules.tensor_fusion_workers(node, _workers(context, name))
         slices = probe.items(path, fieldSelector=f"spec.nodeName={name}") or []
-        yield from judge.other_slices(name, slices)
+        yield from rules.other_slices(name, slices)
 
 
 def _workers(context: Context, node_name: str) -> list[dict[str, Any]] | None:
-    """Tensor Fusion's worker pods on a node; None without the right to list pods."""
+    """Return Tensor Fusion's worker pods on a node; None without the right to list pods."""
     try:
         return context.probe.items(
             "/api/v1/pods",
@@ -72,15 +72,15 @@ def _catalog(context: Context, discovery: Discovery) -> Catalog:
     return catalog
 
 
-def _reached(context: Context, gpus: list[Gpu]) -> Iterator[Finding]:
+def _access(context: Context, gpus: list[Gpu]) -> Iterator[Finding]:
     offers = node_parts.node_offers(context.settings)
     real = [gpu for gpu in gpus if not gpu.simulated]
     if not real:
         return
-    yield _nodes(offers.device_nodes.common)
+    yield _device_nodes(offers.device_nodes.common)
     for gpu in real:
         if gpu.minor is not None:
-            yield _nodes(partial(offers.device_nodes.of_card, gpu.minor))
+            yield _device_nodes(partial(offers.device_nodes.of_card, gpu.minor))
     libraries, trouble = 0, ""
     try:
         libraries = len(offers.driver_files.mounts())
@@ -88,11 +88,11 @@ def _reached(context: Context, gpus: list[Gpu]) -> Iterator[Finding]:
         trouble = str(error)
     described = {gpu.uuid for gpu in real if offers.driver_files.toolkit_device(gpu.uuid)}
     access = Access(toolkit_cards=frozenset(described), libraries=libraries, trouble=trouble)
-    yield from judge.access(real, access)
+    yield from rules.access(real, access)
 
 
-def _nodes(ask: Callable[[], tuple[str, ...]]) -> Finding:
+def _device_nodes(fetch: Callable[[], tuple[str, ...]]) -> Finding:
     try:
-        return judge.device_node(", ".join(ask()), found=True)
+        return rules.device_node(", ".join(fetch()), found=True)
     except RetryableError as error:
-        return judge.device_node(str(error), found=False)
+        return rules.device_node(str(error), found=False)

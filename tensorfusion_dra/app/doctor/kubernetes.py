@@ -1,4 +1,4 @@
-"""The API server, its feature gates, and the nodes."""
+"""Checks of the API server, its feature gates, and the nodes."""
 
 import json
 from collections.abc import Iterable, Iterator
@@ -15,14 +15,17 @@ from tensorfusion_dra.core.kubernetes.slice_normal_form import GATE_CONSUMABLE_C
 
 
 def version(context: Context) -> Iterator[Finding]:
-    """Kubernetes' version, and the API group that everything is built on."""
+    """Check Kubernetes' version, and that the API group resource.k8s.io is served."""
     probe = context.probe
     yield from api_server.version(probe.find("/version") or {})
     yield from api_server.served(probe.find("/apis/resource.k8s.io"))
 
 
 def slice_gates(context: Context) -> Iterator[Finding]:
-    """What the API server keeps of a slice on trial; and then whether the scheduler can share."""
+    """Check which fields the API server keeps of a ResourceSlice in a dry run.
+
+    If it keeps those of consumable capacity, check as well that the scheduler can share devices.
+    """
     node_name = context.settings.node_name
     sent = gates.trial_slice(node_name)
     resource_api = context.resource_api
@@ -42,7 +45,7 @@ def slice_gates(context: Context) -> Iterator[Finding]:
 
 
 def claim_gates(context: Context) -> Iterator[Finding]:
-    """What the API server keeps of a claim that is written on trial."""
+    """Check which fields the API server keeps of a ResourceClaim in a dry run."""
     namespace = context.options.namespace
     resource_api = context.resource_api
     path = f"/apis/{resource_api.api_version()}/namespaces/{segment(namespace)}/resourceclaims"
@@ -62,13 +65,13 @@ def claim_gates(context: Context) -> Iterator[Finding]:
 
 
 def allocations(context: Context) -> Iterator[Finding]:
-    """Whether the scheduler gives parts of devices."""
+    """Check that the scheduler allocates parts of devices to claims that request parts."""
     path = f"/apis/{context.resource_api.api_version()}/resourceclaims"
     yield from api_server.shares(context.probe.items(path) or [], names.DRIVER)
 
 
-def several_gpus(context: Context) -> Iterator[Finding]:
-    """Whether claims and templates ask for several GPUs in a way that this scheduler serves."""
+def multi_gpu(context: Context) -> Iterator[Finding]:
+    """Check for claims and templates whose request for several GPUs this scheduler mishandles."""
     probe, root = context.probe, f"/apis/{context.resource_api.api_version()}"
     stored = [
         {**item, "kind": kind}
@@ -87,11 +90,11 @@ def several_gpus(context: Context) -> Iterator[Finding]:
 
 
 def nodes(context: Context) -> Iterator[Finding]:
-    """The kubelets of the nodes that this driver is on."""
-    for node in looked_at_nodes(context):
+    """Check the Node objects and kubelets of the nodes that this driver runs on."""
+    for node in checked_nodes(context):
         yield from api_server.ready(node)
         yield from api_server.kubelet(node)
-    if context.place is Place.NODE and this_node(context) is None:
+    if context.place is Place.NODE and _this_node(context) is None:
         name = context.settings.node_name
         yield problem(
             f"node {name}",
@@ -101,10 +104,14 @@ def nodes(context: Context) -> Iterator[Finding]:
         )
 
 
-def looked_at_nodes(context: Context) -> Iterable[dict[str, Any]]:
-    """This node; on a workstation those with slices of this driver, or all if none has."""
+def checked_nodes(context: Context) -> Iterable[dict[str, Any]]:
+    """Return the Node objects that the checks cover.
+
+    That is this node. On a workstation it is the nodes with slices of this driver, or all nodes if
+    none has slices.
+    """
     if context.place is Place.NODE:
-        node = this_node(context)
+        node = _this_node(context)
         return [] if node is None else [node]
     every = context.probe.items("/api/v1/nodes") or []
     selector = f"spec.driver={names.DRIVER}"
@@ -113,6 +120,6 @@ def looked_at_nodes(context: Context) -> Iterable[dict[str, Any]]:
     return [node for node in every if node["metadata"]["name"] in publishing] or every
 
 
-def this_node(context: Context) -> dict[str, Any] | None:
-    """The Node object of this node; None if there is none."""
+def _this_node(context: Context) -> dict[str, Any] | None:
+    """Return the Node object of this node; None if there is none."""
     return context.probe.find(f"/api/v1/nodes/{segment(context.settings.node_name)}")

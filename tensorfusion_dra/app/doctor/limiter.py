@@ -1,4 +1,4 @@
-"""What the chosen enforcer needs of this host."""
+"""Check of the files that the configured enforcer needs on this host."""
 
 import stat
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.claims.limits import Limit
 from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
 from tensorfusion_dra.core.devices.sharing import Isolation, Qos
-from tensorfusion_dra.core.doctor import enforcement as judge
+from tensorfusion_dra.core.doctor import enforcement as rules
 from tensorfusion_dra.core.doctor.enforcement import ELF, HostFile
 from tensorfusion_dra.core.doctor.finding import Finding
 from tensorfusion_dra.core.kubernetes.quantity import GIB, Quantity
@@ -23,15 +23,15 @@ _REAL_NODES: Final = ("/dev/nvidia0",)
 
 
 def files(context: Context) -> Iterator[Finding]:
-    """The files that a share in the default isolation would need."""
+    """Check the files that a share in the default isolation would need."""
     settings = context.settings
     enforcer = node_parts.enforcers(settings)[settings.enforcer]
     needs = enforcer.needs(_share_of_a_card(settings))
-    yield from judge.judged(settings.enforcer, [look(Path(path)) for path in needs.files])
+    yield from rules.judged(settings.enforcer, [_read_file(Path(path)) for path in needs.files])
 
 
-def look(path: Path) -> HostFile:
-    """A file as it is now."""
+def _read_file(path: Path) -> HostFile:
+    """Return the facts about a file: whether it exists, its mode and its first bytes."""
     try:
         status = path.stat()
         beginning = b""
@@ -46,7 +46,7 @@ def look(path: Path) -> HostFile:
 
 
 def _share_of_a_card(settings: Settings) -> PreparedClaim:
-    """A claim as it would be prepared on this node."""
+    """Return an example of a prepared claim, with the settings' isolation and enforcer."""
     amount = Quantity.of_bytes(GIB)
     share = PreparedShare(
         request="gpu",

@@ -1,4 +1,4 @@
-"""What the cluster holds for this driver: slices, class, templates."""
+"""Checks of this driver's objects in the cluster: slices, DeviceClass, templates, CRDs."""
 
 from collections.abc import Iterator
 
@@ -10,7 +10,7 @@ from tensorfusion_dra.core.doctor.finding import Finding
 
 
 def slices(context: Context) -> Iterator[Finding]:
-    """Whether a scheduler can use what is published: by this node, or by all."""
+    """Check that the scheduler can use the slices of this node, or on a workstation of all."""
     probe, path = context.probe, context.resource_api.slices()
     selector = f"spec.driver={names.DRIVER}"
     if context.place is Place.NODE:
@@ -26,14 +26,14 @@ def slices(context: Context) -> Iterator[Finding]:
 
 
 def device_class(context: Context) -> Iterator[Finding]:
-    """Whether claims can name this driver's GPUs."""
+    """Check the DeviceClass by which claims select this driver's GPUs."""
     root = f"/apis/{context.resource_api.api_version()}"
     path = f"{root}/deviceclasses/{names.DEVICE_CLASS}"
     yield from classes.device_class(context.probe.find(path))
 
 
 def templates(context: Context) -> Iterator[Finding]:
-    """Whether the templates that the webhook puts into pods can be used."""
+    """Check the ResourceClaimTemplates that the webhook puts into pods."""
     root = f"/apis/{context.resource_api.api_version()}"
     probe = context.probe
     found = probe.items(f"{root}/resourceclaimtemplates") or []
@@ -44,8 +44,8 @@ def templates(context: Context) -> Iterator[Finding]:
     )
 
 
-def definitions(context: Context) -> Iterator[Finding]:
-    """Whether pools can turn DRA on for their pods."""
+def crds(context: Context) -> Iterator[Finding]:
+    """Check that Tensor Fusion's CRDs keep the fields that turn DRA on for the pods of a pool."""
     root = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
     for name in pools.DEFINITIONS:
         yield from pools.definition(name, context.probe.find(f"{root}/{name}"))

@@ -1,4 +1,4 @@
-"""Options of the verb `doctor`, beside the node plugin's settings."""
+"""Options of the verb `doctor`; it takes the node plugin's settings as well."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 class Place(StrEnum):
-    """What kind of machine this is."""
+    """Kind of machine that the doctor runs on."""
 
     NODE = "node"
     WORKSTATION = "workstation"
@@ -14,14 +14,15 @@ class Place(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """Options of one examination.
+    """Options of one run.
 
     Attributes:
-        place: None to find out.
-        host_root: Where the host's root folder is seen.
-        runtime_config: The runtime's configuration file; None searches for it.
-        namespace: For the writes on trial.
-        service_account: Namespace and name of whose rights are asked for; None to find out.
+        place: None detects it.
+        host_root: Folder where the host's root is mounted.
+        runtime_config: The runtime's configuration file; None searches the usual paths.
+        namespace: Namespace of the dry-run writes.
+        service_account: Namespace and name of the account whose rights are checked. None takes
+            the pod's own, or outside of a pod the DaemonSet's.
     """
 
     place: Place | None = None

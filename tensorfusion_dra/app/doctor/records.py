@@ -1,4 +1,4 @@
-"""The ledger, and the CDI specs that follow from it."""
+"""Check of the ledger and of the CDI specs that are derived from it."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -8,7 +8,7 @@ from typing import Any, Final
 import yaml
 
 from tensorfusion_dra.app.doctor.context import Context
-from tensorfusion_dra.core.doctor import records as judge
+from tensorfusion_dra.core.doctor import records as rules
 from tensorfusion_dra.core.doctor.finding import Finding
 from tensorfusion_dra.core.doctor.records import SpecFile
 from tensorfusion_dra.core.errors import RetryableError
@@ -21,11 +21,11 @@ _MOST_BYTES: Final = 16 * 2**20
 
 
 def records(context: Context) -> Iterator[Finding]:
-    """Whether both can be read, and tell the same."""
+    """Check that the ledger and the CDI specs can be read and agree with each other."""
     facts = ledger_reading.facts(context.settings.data_folder)
-    yield from judge.ledger(facts, version=ledger_schema.VERSION)
-    held = {} if not facts.exists else facts.claims
-    yield from judge.specs(list(_files(context)), None if facts.damage else held)
+    yield from rules.ledger(facts, version=ledger_schema.VERSION)
+    claims = {} if not facts.exists else facts.claims
+    yield from rules.specs(list(_files(context)), None if facts.damage else claims)
 
 
 def _files(context: Context) -> Iterator[SpecFile]:
@@ -65,17 +65,17 @@ def _file(context: Context, path: Path) -> SpecFile:
 
 
 def _missing(context: Context, document: Mapping[str, Any]) -> Iterator[str]:
-    """Host paths of a spec that are not there, as far as the host is seen from here."""
+    """Yield the host paths in a spec that do not exist; none if the host cannot be seen."""
     if not context.sees_host:
         return
     edits = [document.get("containerEdits") or {}]
     edits += [device["containerEdits"] for device in document["devices"]]
-    wanted: dict[str, None] = {}
+    named: dict[str, None] = {}
     for each in edits:
         for node in each.get("deviceNodes") or ():
-            wanted[str(node.get("hostPath") or node["path"])] = None
+            named[str(node.get("hostPath") or node["path"])] = None
         for mount in each.get("mounts") or ():
-            wanted[str(mount["hostPath"])] = None
-    for path in wanted:
+            named[str(mount["hostPath"])] = None
+    for path in named:
         if not context.on_host(path).exists():
             yield path

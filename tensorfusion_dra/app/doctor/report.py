@@ -1,4 +1,4 @@
-"""What was found, for a person or for a program."""
+"""Report of the findings, as text or as JSON."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -15,7 +15,7 @@ _WIDTH = max(len(level) for level in Level)
 
 
 def document(results: Sequence[Result], context: Context) -> dict[str, Any]:
-    """The report as JSON has it."""
+    """Return the report as a JSON object."""
     on_node = context.place is Place.NODE
     worst = findings.worst(f for result in results for f in result.findings)
     return {
@@ -33,12 +33,12 @@ def document(results: Sequence[Result], context: Context) -> dict[str, Any]:
 
 
 def lines(results: Sequence[Result], context: Context) -> Iterator[str]:
-    """The report as a person reads it."""
+    """Yield the lines of the report as text."""
     yield f"{version.NAME} {version.current()}"
     if context.place is Place.NODE:
         yield f"On node {context.settings.node_name}"
     else:
-        yield "On a workstation: run this on a node, too, for what only a node shows"
+        yield "On a workstation: run this on a node as well, for the checks of the node itself"
     theme = ""
     for result in results:
         if result.findings and result.theme != theme:
@@ -59,6 +59,6 @@ def _lines(found: Finding) -> Iterator[str]:
 
 
 def _summary(found: Sequence[Finding]) -> str:
-    """Such as: 1 problem, 2 warning, 20 ok."""
+    """Return the number of findings by level: ``1 problem, 2 warning, 20 ok``."""
     counts = Counter(item.level for item in found)
     return ", ".join(f"{counts[level]} {level}" for level in reversed(Level) if counts[level])

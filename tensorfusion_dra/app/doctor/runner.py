@@ -1,4 +1,4 @@
-"""Runs checks, each on its own: one that breaks costs its findings, not the others'."""
+"""Runner of the checks; a check that fails does not affect the others."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -11,23 +11,24 @@ from tensorfusion_dra.cluster.cluster_probe import ClusterProbe
 from tensorfusion_dra.core.doctor.finding import Finding, could_not_look, note, problem
 from tensorfusion_dra.core.errors import DriverError, InputError, RetryableError
 
-Look = Callable[[Context], Iterable[Finding]]
+CheckFunction = Callable[[Context], Iterable[Finding]]
 
 _EVERYWHERE: Final = frozenset(Place)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """One look at one thing.
+    """One check of the doctor.
 
     Attributes:
-        theme: The heading that its findings stand under.
-        look: Yields findings; what it raises is a finding, too.
-        needs_api: It asks the API server, and is left out if that does not answer.
+        theme: Heading of its findings in the report.
+        run: Yields findings; an exception that it raises becomes a finding, too.
+        needs_api: Whether it reads from the API server. It is skipped if that does not answer.
+        places: Kinds of machine on which it runs.
     """
 
     theme: str
-    look: Look
+    run: CheckFunction
     needs_api: bool = False
     places: frozenset[Place] = _EVERYWHERE
 
@@ -40,62 +41,62 @@ class Result:
     findings: tuple[Finding, ...]
 
 
-def examined(checks: Sequence[Check], context: Context) -> Iterator[Result]:
-    """What each check of this place found, in their order."""
-    silence = api_silence(context)
-    if silence is not None:
-        yield Result(theme="kubernetes", findings=(silence,))
+def run_checks(checks: Sequence[Check], context: Context) -> Iterator[Result]:
+    """Run the checks of this place in their order and yield their results."""
+    unreachable = _api_unreachable(context)
+    if unreachable is not None:
+        yield Result(theme="kubernetes", findings=(unreachable,))
     for check in checks:
         if context.place not in check.places:
             continue
-        if check.needs_api and silence is not None:
+        if check.needs_api and unreachable is not None:
             continue
-        yield Result(theme=check.theme, findings=tuple(_looked(check, context)))
+        yield Result(theme=check.theme, findings=tuple(_findings(check, context)))
 
 
-def api_silence(context: Context) -> Finding | None:
-    """Why the API server cannot be asked anything; None if it can."""
+def _api_unreachable(context: Context) -> Finding | None:
+    """Return the reason why the API server cannot be read; None if it can."""
     if context.api is None:
         return could_not_look(
             "API server",
-            "no kubeconfig: rights, feature gates, slices and webhook are not looked at",
+            "no kubeconfig: rights, feature gates, slices and webhook are not checked",
             cure="name one with --kubeconfig",
         )
     try:
         ClusterProbe(context.api).find("/version")
     except StatusError:
-        return None  # it answers; what it refuses is for the checks to say
+        return None  # it answers; each check reports its own refusal
     except InputError as error:
         return problem(
             "API server",
             str(error),
-            expected="a kubeconfig that can be used",
+            expected="a usable kubeconfig",
             cure="name another with --kubeconfig",
         )
     except RetryableError as error:
         return problem(
             "API server",
-            f"{error}; rights, feature gates, slices and webhook are not looked at",
+            f"{error}; rights, feature gates, slices and webhook are not checked",
             expected="an answer",
             cure="check the server of the kubeconfig, and the network from here to it",
         )
     return None
 
 
-def _looked(check: Check, context: Context) -> Iterator[Finding]:
+def _findings(check: Check, context: Context) -> Iterator[Finding]:
     try:
-        yield from check.look(context)
+        yield from check.run(context)
     except InputError as error:
         yield problem(
-            check.theme, str(error), expected="settings that can be used", cure="correct them"
+            check.theme, str(error), expected="usable settings", cure="correct the settings"
         )
     except StatusError as error:
         yield _refused(check, context, error)
     except DriverError as error:
         yield could_not_look(check.theme, str(error))
-    except Exception as error:  # noqa: BLE001 - the other checks still have something to say
+    except Exception as error:  # noqa: BLE001 - a bug in one check must not end the others
         yield could_not_look(
-            check.theme, f"the check itself broke: {error!r}", cure="report it with this line"
+            check.theme, f"error in the check itself: {error!r}", cure="report it with this line"
         )
 
 
@@ -103,7 +104,7 @@ def _refused(check: Check, context: Context, error: StatusError) -> Finding:
     if error.status == 403 and context.in_pod:
         return note(
             check.theme,
-            "not looked at: this pod's service account has no right to",
+            "not checked: this pod's service account has no right to read it",
             cure="run this from a workstation as well",
         )
     cure = ""

@@ -1,4 +1,4 @@
-"""The container runtime's CDI settings, from its own configuration files."""
+"""Check of the container runtime's CDI settings, from its own configuration files."""
 
 import tomllib
 from collections.abc import Iterator, Sequence
@@ -6,17 +6,18 @@ from pathlib import Path
 from typing import Any, Final
 
 from tensorfusion_dra.app.doctor.context import Context
-from tensorfusion_dra.app.doctor.kubernetes import looked_at_nodes
+from tensorfusion_dra.app.doctor.kubernetes import checked_nodes
 from tensorfusion_dra.app.doctor.options import Place
 from tensorfusion_dra.core.doctor import api_server
-from tensorfusion_dra.core.doctor import runtime as judge
+from tensorfusion_dra.core.doctor import runtime as rules
 from tensorfusion_dra.core.doctor.finding import Finding
 from tensorfusion_dra.core.doctor.runtime import CdiSettings, Document
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.core.kubernetes.untyped_json import as_list
 
 _CONTAINERD: Final = (
-    # Distributions with a runtime of their own first: the usual file may be a leftover there.
+    # Files of distributions with a runtime of their own come first: there the usual file may be
+    # a leftover.
     "/var/lib/rancher/k3s/agent/etc/containerd/config.toml",
     "/var/lib/rancher/rke2/agent/etc/containerd/config.toml",
     "/run/k0s/containerd-cri.toml",
@@ -30,37 +31,37 @@ _MOST_FILES: Final = 64
 
 
 def cdi(context: Context) -> Iterator[Finding]:
-    """Whether runtimes take CDI devices, and look where this driver writes them."""
-    for node in looked_at_nodes(context):
-        told = str(api_server.node_info(node).get("containerRuntimeVersion", ""))
+    """Check that runtimes use CDI, and read the folder that this driver writes specs to."""
+    for node in checked_nodes(context):
+        runtime_version = str(api_server.node_info(node).get("containerRuntimeVersion", ""))
         settings = None
         if context.place is Place.NODE and context.sees_host:
-            settings = _settings(context, told)
-        yield from judge.judged(told, settings, cdi_dir=context.settings.cdi_dir)
+            settings = _settings(context, runtime_version)
+        yield from rules.judged(runtime_version, settings, cdi_dir=context.settings.cdi_dir)
 
 
-def _settings(context: Context, told: str) -> CdiSettings | None:
-    """What the configuration says; None if there is no file, so that defaults hold."""
-    name, release = judge.release_of(told)
+def _settings(context: Context, runtime_version: str) -> CdiSettings | None:
+    """Return the CDI settings in the runtime's files; None if there is no file."""
+    name, release = rules.release_of(runtime_version)
     named = context.options.runtime_config
     if name == "cri-o":
         main = named or context.on_host(_CRIO)
         folder = context.on_host(_CRIO_FOLDER)
         files = [main, *sorted(folder.glob("*.conf"))] if folder.is_dir() else [main]
-        said = [(str(path), _read(path)) for path in files if path.is_file()]
-        return judge.crio_settings(said) if said else None
+        documents = [(str(path), _read(path)) for path in files if path.is_file()]
+        return rules.crio_settings(documents) if documents else None
     if name != "containerd":
         return None
     candidates = [named] if named else [context.on_host(path) for path in _CONTAINERD]
     for path in candidates:
         if path.is_file():
-            documents = _with_imports(path, context)
-            return judge.containerd_settings(documents, release=release or (2, 0))
+            imported = _with_imports(path, context)
+            return rules.containerd_settings(imported, release=release or (2, 0))
     return None
 
 
 def _with_imports(main: Path, context: Context) -> Iterator[Document]:
-    """The files in the order in which containerd loads them: breadth first, each once."""
+    """Yield the files in the order in which containerd loads them: breadth first, each once."""
     pending, loaded = [main], set[Path]()
     while pending and len(loaded) < _MOST_FILES:
         path = pending.pop(0)

@@ -1,4 +1,4 @@
-"""The plugin's sockets, as the kubelet finds them."""
+"""Checks of the plugin's sockets, by the means that the kubelet has."""
 
 import os
 from collections.abc import Iterator
@@ -6,7 +6,7 @@ from http.client import HTTPConnection, HTTPException
 from typing import Final
 
 from tensorfusion_dra.app.doctor.context import Context
-from tensorfusion_dra.core.doctor import sockets as judge
+from tensorfusion_dra.core.doctor import sockets as rules
 from tensorfusion_dra.core.doctor.finding import Finding, ok, problem
 from tensorfusion_dra.core.errors import InputError, RetryableError
 from tensorfusion_dra.kubelet import socket_survey, sockets
@@ -16,7 +16,7 @@ _LONGEST_ANSWER: Final = 4096
 
 
 def paths(context: Context) -> Iterator[Finding]:
-    """Whether the sockets that the node plugin would bind have room for their paths."""
+    """Check that the paths of the node plugin's sockets are not too long."""
     settings = context.settings
     try:
         found = sockets.paths(
@@ -37,35 +37,35 @@ def paths(context: Context) -> Iterator[Finding]:
     yield ok("socket paths", f"{longest} bytes at most, of {sockets.MAX_PATH_BYTES}")
 
 
-def served(context: Context) -> Iterator[Finding]:
-    """Who serves in the registration folder, and what ours answer."""
+def serving(context: Context) -> Iterator[Finding]:
+    """Check which sockets in the registration folder are served, and what this driver's answer."""
     folder = context.settings.registry_folder
-    # A connection counts where its caller is, so a pod does not see the kubelet's. The others are
-    # counted before looking, which connects as well.
+    # /proc/net/unix lists a connection in the caller's network namespace, so a pod does not see the
+    # kubelet's. Connections are counted before the survey, which connects to the sockets itself.
     connected = {} if context.in_pod else socket_survey.connections()
     try:
-        os.scandir(folder).close()  # rglob() says nothing of a folder that it may not read
+        os.scandir(folder).close()  # rglob() raises no error for a folder that it may not read
         files = sorted(path for path in folder.rglob("*") if path.is_socket())
     except OSError as error:
         raise RetryableError(f"{folder}: {error.strerror or error}") from error
     found = [socket_survey.look(path, connected) for path in files]
-    yield from judge.registered(found)
+    yield from rules.registered(found)
     for path, socket in zip(files, found, strict=True):
-        if socket.live and judge.is_ours(path.name):
-            yield from judge.told(socket_survey.plugin_info(path, connected))
+        if socket.live and rules.is_ours(path.name):
+            yield from rules.told(socket_survey.plugin_info(path, connected))
 
 
 def registered(context: Context) -> Iterator[Finding]:
-    """Whether the kubelet has taken the node plugin in whose pod this runs."""
+    """Check that the kubelet has registered the node plugin in whose pod this runs."""
     port = context.settings.health_port
     if not (context.in_pod and port):
         return
-    asked = HTTPConnection("127.0.0.1", port, timeout=_PROBE_SECONDS)
+    connection = HTTPConnection("127.0.0.1", port, timeout=_PROBE_SECONDS)
     try:
-        asked.request("GET", "/readyz")
-        answer = asked.getresponse()
-        yield judge.answered(answer.status, answer.read(_LONGEST_ANSWER).decode(errors="replace"))
+        connection.request("GET", "/readyz")
+        answer = connection.getresponse()
+        yield rules.answered(answer.status, answer.read(_LONGEST_ANSWER).decode(errors="replace"))
     except (OSError, HTTPException) as error:
         raise RetryableError(f"http://127.0.0.1:{port}/readyz: {error}") from error
     finally:
-        asked.close()
+        connection.close()

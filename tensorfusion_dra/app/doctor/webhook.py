@@ -1,4 +1,4 @@
-"""The way of a pod through the webhook."""
+"""Check of the path of a pod through the webhook."""
 
 import base64
 import binascii
@@ -9,7 +9,7 @@ from typing import Final
 
 from tensorfusion_dra.app.doctor.context import Context
 from tensorfusion_dra.cluster.api import StatusError, segment
-from tensorfusion_dra.core.doctor import webhook as judge
+from tensorfusion_dra.core.doctor import webhook as rules
 from tensorfusion_dra.core.doctor.finding import Finding
 from tensorfusion_dra.core.doctor.webhook import Bundle, Called, Service
 
@@ -18,25 +18,25 @@ _KINDS: Final = ("mutatingwebhookconfigurations", "validatingwebhookconfiguratio
 
 
 def reachable(context: Context) -> Iterator[Finding]:
-    """Configuration, certificates, endpoints, and a pod that is written on trial."""
+    """Check the webhook's configuration, CA bundles, endpoints, and the dry run of a pod."""
     probe = context.probe
-    called: list[Called] = []
+    webhooks: list[Called] = []
     for kind in _KINDS:
-        called += judge.ours(probe.items(f"{_ADMISSION}/{kind}") or [])
-    yield from judge.installed(called)
-    if not called:
+        webhooks += rules.ours(probe.items(f"{_ADMISSION}/{kind}") or [])
+    yield from rules.installed(webhooks)
+    if not webhooks:
         return
     now = datetime.now(UTC)
-    for item in called:
-        yield from judge.bundle(item, bundle(item.ca_bundle), now=now)
-    services = {item.service: None for item in called if item.service is not None}
+    for item in webhooks:
+        yield from rules.bundle(item, ca_bundle(item.ca_bundle), now=now)
+    services = {item.service: None for item in webhooks if item.service is not None}
     for service in services:
         yield from _endpoints(context, service)
-    yield from _trial(context)
+    yield from _dry_run(context)
 
 
-def bundle(text: str) -> Bundle:
-    """A caBundle as a webhook configuration has it."""
+def ca_bundle(text: str) -> Bundle:
+    """Parse the caBundle of a webhook configuration: base64 of certificates in PEM."""
     try:
         pem = base64.b64decode(text, validate=True).decode("ascii")
     except (binascii.Error, UnicodeDecodeError) as error:
@@ -46,7 +46,7 @@ def bundle(text: str) -> Bundle:
         context.load_verify_locations(cadata=pem)
     except (ssl.SSLError, ValueError) as error:
         return Bundle(trouble=str(error))
-    # A certificate that signs only itself is not listed, and so its end is not told.
+    # get_ca_certs() does not list a certificate that signs only itself, so its end stays unknown.
     ends = [
         ssl.cert_time_to_seconds(str(certificate["notAfter"]))
         for certificate in context.get_ca_certs()
@@ -63,15 +63,15 @@ def _endpoints(context: Context, service: Service) -> Iterator[Finding]:
             f"/apis/discovery.k8s.io/v1/namespaces/{namespace}/endpointslices",
             labelSelector=f"kubernetes.io/service-name={service.name}",
         )
-    yield from judge.endpoints(service, slices)
+    yield from rules.endpoints(service, slices)
 
 
-def _trial(context: Context) -> Iterator[Finding]:
+def _dry_run(context: Context) -> Iterator[Finding]:
     namespace = context.options.namespace
     path = f"/api/v1/namespaces/{segment(namespace)}/pods"
     try:
-        pod = context.probe.tried(path, judge.trial_pod(namespace))
+        pod = context.probe.tried(path, rules.trial_pod(namespace))
     except StatusError as error:
-        yield judge.refused(str(error))
+        yield rules.refused(str(error))
         return
-    yield from judge.admitted(pod)
+    yield from rules.admitted(pod)

@@ -144,7 +144,7 @@ def test_a_workstation_looks_at_the_nodes_that_publish(canned: CannedApi, here: 
         f"GET {RESOURCE}/resourceslices": {"items": [published]},
     }
 
-    found = kubernetes.looked_at_nodes(here(place=Place.WORKSTATION))
+    found = kubernetes.checked_nodes(here(place=Place.WORKSTATION))
 
     assert [node["metadata"]["name"] for node in found] == ["b"]
 
@@ -241,9 +241,9 @@ def test_without_a_webhook_nothing_is_tried(canned: CannedApi, here: Here) -> No
 def test_a_bundle_tells_when_its_first_certificate_ends(authority: str) -> None:
     once = base64.b64encode(authority.encode()).decode()
 
-    assert webhook.bundle(once).ends == datetime.datetime(2124, 1, 1, tzinfo=datetime.UTC)
-    assert "base64" in webhook.bundle("%").trouble
-    assert webhook.bundle(base64.b64encode(b"nothing").decode()).trouble
+    assert webhook.ca_bundle(once).ends == datetime.datetime(2124, 1, 1, tzinfo=datetime.UTC)
+    assert "base64" in webhook.ca_bundle("%").trouble
+    assert webhook.ca_bundle(base64.b64encode(b"nothing").decode()).trouble
 
 
 def test_claims_and_templates_for_several_gpus_are_found_on_an_old_cluster(
@@ -263,6 +263,6 @@ def test_claims_and_templates_for_several_gpus_are_found_on_an_old_cluster(
         },
     }
 
-    (found,) = kubernetes.several_gpus(here())
+    (found,) = kubernetes.multi_gpu(here())
 
     assert found.found.startswith("ResourceClaim a/train, ResourceClaimTemplate a/train: ")

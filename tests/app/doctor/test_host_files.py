@@ -195,7 +195,7 @@ def test_sockets_are_told_as_served_by_us_by_others_or_dead(folder: Path) -> Non
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(registry / "gpu.example.com-reg.sock"))
 
-    found = list(sockets.served(here))
+    found = list(sockets.serving(here))
 
     assert of(found, f"GetInfo of {ours}").level is Level.OK
     assert of(found, "gpu.example.com").level is Level.NOTE
@@ -211,7 +211,7 @@ def test_a_pod_does_not_take_a_kubelet_that_it_cannot_see_for_none(folder: Path)
     server = UnixServer(ours, [Registration(endpoint=str(ours)).service()], workers=2)
     server.start()
 
-    found = list(sockets.served(here))
+    found = list(sockets.serving(here))
 
     server.stop(grace_seconds=0)
     assert worst(found) is Level.OK
@@ -248,4 +248,4 @@ def test_an_empty_registry_means_that_nobody_serves(folder: Path) -> None:
     here = context(folder)
     here.settings.registry_folder.mkdir(parents=True)
 
-    assert worst(list(sockets.served(here))) is Level.PROBLEM
+    assert worst(list(sockets.serving(here))) is Level.PROBLEM

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tensorfusion_dra.app.doctor.command import CHECKS
-from tensorfusion_dra.app.doctor.runner import Check, examined
+from tensorfusion_dra.app.doctor.runner import Check, run_checks
 from tensorfusion_dra.app.shared import version
 from tensorfusion_dra.app.simulate.cluster import SimulatedCluster
 from tensorfusion_dra.cluster.api import Api
@@ -164,11 +164,11 @@ def test_a_check_that_breaks_costs_only_its_own_findings(tmp_path: Path) -> None
         raise ZeroDivisionError("by design")
 
     checks = [
-        Check(theme="broken", look=broken),
-        Check(theme="whole", look=lambda _: [ok("second", "fine")]),
+        Check(theme="broken", run=broken),
+        Check(theme="whole", run=lambda _: [ok("second", "fine")]),
     ]
 
-    results = list(examined(checks, context(tmp_path)))
+    results = list(run_checks(checks, context(tmp_path)))
 
     told = {result.theme: [f.level.value for f in result.findings] for result in results}
     assert told == {
@@ -181,7 +181,7 @@ def test_a_check_that_breaks_costs_only_its_own_findings(tmp_path: Path) -> None
 def test_a_kubeconfig_that_cannot_be_used_is_a_finding(tmp_path: Path) -> None:
     here = context(tmp_path, api=Api(tmp_path / "none"))
 
-    (result,) = examined([check for check in CHECKS if check.needs_api], here)
+    (result,) = run_checks([check for check in CHECKS if check.needs_api], here)
 
     assert [finding.level.value for finding in result.findings] == ["problem"]
 
