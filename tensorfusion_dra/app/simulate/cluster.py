@@ -1,4 +1,4 @@
-"""A cluster of one node on this machine: everything is simulated but the node plugin."""
+"""Simulated cluster of one node on this machine; only the node plugin is real."""
 
 import sys
 import time
@@ -34,17 +34,17 @@ _CLAIM: Final = "gpu"
 _CONTAINER: Final = "app"
 _POLL_SECONDS: Final = 0.05
 PATIENCE_SECONDS: Final = 120.0
-"""Generous, since a wait ends as soon as its condition holds or a process has ended."""
+"""Default timeout of a wait; long, because a wait ends earlier if a process ends."""
 
 
 class SimulatedCluster:
-    """API server, claim controller, scheduler and kubelet in this process, and node plugins.
+    """API server, claim controller, scheduler and kubelet in this process, with node plugins.
 
-    A node plugin is a process of its own with the flags it has in production. Several run side by
-    side on the one node if each has a pod UID, as during a rolling update.
+    A node plugin is a process of its own with its production flags. Several node plugins can run on
+    the node at the same time if each has a pod UID, as during a rolling update.
 
     Attributes:
-        plugin_flags: More flags for the next start of a node plugin.
+        plugin_flags: Additional flags for the next start of a node plugin.
     """
 
     def __init__(
@@ -56,13 +56,14 @@ class SimulatedCluster:
         gates: Collection[str] = DEFAULT_GATES,
         tensor_fusion: bool = False,
     ) -> None:
-        """A cluster that is not started yet.
+        """Store the options; start() starts the cluster.
 
         Args:
-            folder: Everything it leaves on disk; its path must be short, as it holds sockets.
-            gpus: What `--simulated-gpus` takes.
-            gates: The feature gates that are on.
-            tensor_fusion: Whether the API server has GPUPools.
+            folder: Folder for all files of the cluster. Its path must be short, because it holds
+                Unix sockets.
+            gpus: Value of the node plugin's `--simulated-gpus`.
+            gates: The enabled feature gates.
+            tensor_fusion: Whether the API server serves GPUPools.
         """
         self.folder: Final = folder
         self.node_name: Final = node_name
@@ -79,10 +80,10 @@ class SimulatedCluster:
         self._running = ExitStack()
         self._runtime: Final = Runtime([self.cdi_folder])
         self._plugins: Final[dict[str, PluginProcess]] = {}
-        self._others: Final[dict[str, PluginProcess]] = {}
+        self._extra_processes: Final[dict[str, PluginProcess]] = {}
 
     def start(self) -> None:
-        """Starts all but the node plugin; what has started ends again if the rest cannot."""
+        """Start everything but the node plugin; if a part cannot start, stop the started ones."""
         try:
             self._start()
         except BaseException:
@@ -101,16 +102,16 @@ class SimulatedCluster:
         self.start_kubelet()
 
     def stop(self) -> None:
-        """Stops all node plugins and everything else; the folder stays."""
+        """Stop all node plugins and everything else; keep the folder."""
         for pod_uid in list(self._plugins):
             self.stop_plugin(pod_uid)
         self._running.close()
 
     def start_kubelet(self, *, wipe_slices: bool = False) -> None:
-        """Starts a new kubelet on the node's folder, after `kubelet.stop()`.
+        """Start a new kubelet on the node's folder, after `kubelet.stop()`.
 
         Args:
-            wipe_slices: Whether it first deletes the node's slices, as a real one does.
+            wipe_slices: Whether it first deletes the node's slices, as a real kubelet does.
         """
         self.kubelet = Kubelet(
             self.server.url,
@@ -125,7 +126,7 @@ class SimulatedCluster:
         self.kubelet.stop()
 
     def plugin_command(self, pod_uid: str = "") -> list[str]:
-        """The command line of a node plugin."""
+        """Return the command line of a node plugin."""
         return [
             *(sys.executable, "-m", "tensorfusion_dra", "node-plugin"),
             *("--node-name", self.node_name),
@@ -136,7 +137,7 @@ class SimulatedCluster:
         ]
 
     def _host_paths(self) -> Sequence[tuple[str, Path]]:
-        """Every path of the host that a node plugin uses, so that none depends on this machine."""
+        """Return a flag for every host path of a node plugin, so that none is this machine's."""
         return (
             ("kubelet-root", self.kubelet_root),
             ("cdi-dir", self.cdi_folder),
@@ -152,34 +153,34 @@ class SimulatedCluster:
         )
 
     def start_plugin(self, pod_uid: str = "") -> int:
-        """Starts the node plugin of this pod, beside those of others; its process ID."""
+        """Start the node plugin of a pod and return its process ID; other plugins keep running."""
         plugin = PluginProcess(self.plugin_command(pod_uid), self.log_file_of(pod_uid))
         self._plugins[pod_uid] = plugin
         return plugin.pid
 
     def plugin(self, pod_uid: str = "") -> PluginProcess:
-        """The process of this pod that was started last, to be watched or to be sent a signal."""
+        """Return the process that was started last for a pod, to watch it or to signal it."""
         return self._plugins[pod_uid]
 
     def stop_plugin(self, pod_uid: str = "") -> int | None:
-        """Ends a node plugin as a pod's end does: SIGTERM, and SIGKILL if it does not go.
+        """Stop a node plugin as the kubelet stops a pod: SIGTERM, then SIGKILL after a timeout.
 
         Returns:
-            Its exit code; None if none runs.
+            Its exit code; None if the pod has no process.
         """
         plugin = self._plugins.pop(pod_uid, None)
         return plugin.stop() if plugin else None
 
     def kill_plugin(self, pod_uid: str = "") -> None:
-        """Ends a node plugin without a word; its sockets stay behind."""
+        """Kill a node plugin with SIGKILL; its sockets stay behind."""
         self._plugins.pop(pod_uid).kill()
 
     def watch_process(self, name: str, process: PluginProcess) -> None:
-        """Let the end of this process, too, end every wait; whoever started it stops it."""
-        self._others[name] = process
+        """Let waits fail if this process ends; the caller still has to stop it."""
+        self._extra_processes[name] = process
 
     def log_file_of(self, pod_uid: str) -> Path:
-        """Where the node plugins of this pod write their log."""
+        """Return the log file of a pod's node plugins."""
         return self.folder / (f"node-plugin-{pod_uid}.log" if pod_uid else "node-plugin.log")
 
     def until(
@@ -193,38 +194,38 @@ class SimulatedCluster:
         """Return once the condition holds.
 
         Args:
-            what: What is waited for, such as ``publication``.
-            explain: More lines for the error, asked for when the wait has failed.
+            what: Name of the awaited event, such as ``publication``.
+            explain: Returns additional lines for the error; called if the wait fails.
 
         Raises:
-            WaitError: The condition did not hold in time, or a process ended meanwhile.
+            WaitError: The condition did not become true in time, or a process ended.
         """
         deadline = time.monotonic() + seconds
         while not condition():
             for name, process in self._processes():
-                if process.exit_code is not None and not process.told_to_end:
+                if process.exit_code is not None and not process.is_stopping:
                     summary = f"{what}: the {name} ended with {process.exit_code}"
-                    raise WaitError(summary, (*explain(), *self._troubles()))
+                    raise WaitError(summary, (*explain(), *self._problems()))
             if time.monotonic() > deadline:
                 summary = f"{what}: not within {seconds:g} s"
-                raise WaitError(summary, (*explain(), *self._troubles()))
+                raise WaitError(summary, (*explain(), *self._problems()))
             time.sleep(_POLL_SECONDS)
 
     def _processes(self) -> Sequence[tuple[str, PluginProcess]]:
         plugins = (
             (f"node plugin {pod_uid}".rstrip(), plugin) for pod_uid, plugin in self._plugins.items()
         )
-        return (*plugins, *self._others.items())
+        return (*plugins, *self._extra_processes.items())
 
-    def _troubles(self) -> Sequence[str]:
-        """Return the last warnings and errors of each process."""
+    def _problems(self) -> Sequence[str]:
+        """Return the last warnings and errors in the log of each process."""
         found: list[str] = []
         for name, process in self._processes():
-            found += [f"{name}: {line}" for line in process.troubles()]
+            found += [f"{name}: {line}" for line in process.problems()]
         return found
 
     def slices(self) -> list[Json]:
-        """The stored ResourceSlices, by name."""
+        """Return the stored ResourceSlices, sorted by name."""
         return sorted(
             self.client.list(SLICES).items, key=lambda item: str(item["metadata"]["name"])
         )
@@ -232,42 +233,44 @@ class SimulatedCluster:
     def submit(
         self, name: str, asks: Mapping[str, str], annotations: Mapping[str, str] | None = None
     ) -> None:
-        """A pod with one container, and the template of its claim.
+        """Create a pod with one container, and the template of its claim.
 
         Args:
-            name: Of pod and template.
-            asks: Quantities by capacity; empty asks for a whole card.
-            annotations: Of the claim.
+            name: Name of the pod and of the template.
+            asks: Requested quantities by capacity; empty requests a whole card.
+            annotations: Annotations of the claim.
         """
         self.client.create(TEMPLATES, _template(name, asks, annotations or {}))
         self.client.create(PODS, _pod(name))
 
     def pod(self, name: str) -> Json:
-        """The pod as it is stored."""
+        """Return the stored pod."""
         return self.client.get(PODS, name, NAMESPACE)
 
     def container_of(self, name: str) -> Container | None:
-        """The pod's first container with devices as the runtime made it; None if there is none."""
-        made = self.kubelet.containers(NAMESPACE, name)
-        return next((made[found] for found in sorted(made) if made[found].cdi_ids), None)
+        """Return the pod's first container with devices, as the runtime created it, or None."""
+        containers = self.kubelet.containers(NAMESPACE, name)
+        return next(
+            (containers[key] for key in sorted(containers) if containers[key].cdi_ids), None
+        )
 
     def delete(self, name: str) -> None:
-        """Asks for the pod's end and removes its template."""
+        """Delete the pod and its template; the pod ends later."""
         self.client.delete(PODS, name, NAMESPACE)
         self.client.delete(TEMPLATES, name, NAMESPACE)
 
     def claim_of(self, pod: Json) -> Json | None:
-        """The claim that was generated for a pod; None if there is none yet."""
+        """Return the claim that was generated for a pod; None if there is none yet."""
         for entry in pod.get("status", {}).get("resourceClaimStatuses") or []:
             return self.client.find(CLAIMS, entry["resourceClaimName"], NAMESPACE)
         return None
 
     def claims(self) -> list[Json]:
-        """All claims."""
+        """Return all claims."""
         return self.client.list(CLAIMS).items
 
     def spec_files(self) -> list[Path]:
-        """The CDI specs of this driver."""
+        """Return the paths of this driver's CDI specs."""
         return sorted(self.cdi_folder.glob(f"{names.CDI_FILE_PREFIX}*.json"))
 
 

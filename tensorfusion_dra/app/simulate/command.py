@@ -1,4 +1,4 @@
-"""`simulate`: run a whole node on this machine, without GPU or cluster."""
+"""The verb `simulate`: run a whole node on this machine, without GPU or cluster."""
 
 import argparse
 from pathlib import Path
@@ -33,16 +33,16 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--gpus",
         default=DEFAULT_GPUS,
-        help="GPUs of the node: such as 8xA100-SXM4-80GB,1xT4, or a profile's file (%(default)s)",
+        help="GPUs of the node, such as 8xA100-SXM4-80GB,1xT4, or a profile file (%(default)s)",
     )
     parser.add_argument(
-        "--pods", type=int, default=DEFAULT_PODS, help="how many pods (%(default)s)"
+        "--pods", type=int, default=DEFAULT_PODS, help="number of pods (%(default)s)"
     )
     parser.add_argument(
         "--request",
         action="append",
-        help="what a pod asks for, such as tflops=100,vram=16Gi,vram-limit=32Gi,isolation=soft, or "
-        "whole for a card alone; given several times, the pods take turns",
+        help="what a pod requests, such as tflops=100,vram=16Gi,vram-limit=32Gi,isolation=soft, or "
+        "whole for a card of its own; if given several times, the pods take turns",
     )
     parser.add_argument(
         "--tflops-oversell-ratio",
@@ -67,7 +67,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "--qos",
         choices=QOS_LEVELS,
         default=DEFAULT_QOS,
-        help="level of service of the node's GPUs, unless a GPUPool in the file says it "
+        help="level of service of the node's GPUs, unless a GPUPool in the file sets it "
         "(%(default)s)",
     )
     parser.add_argument("--keep", action="store_true", help="leave everything running until Ctrl-C")
@@ -82,7 +82,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         dest="form",
         choices=("text", "json"),
         default="text",
-        help="how to show it; json has everything, with and without -v",
+        help="output format; json has everything, with and without -v",
     )
 
 
@@ -91,7 +91,7 @@ def run(flags: argparse.Namespace) -> int:
 
     Raises:
         InputError: A flag is malformed, or the extra 'simulate' is not installed.
-        RetryableError: Something did not happen in time; the text says what.
+        RetryableError: A step did not happen in time; the text names it.
     """
     try:
         from tensorfusion_dra.app.simulate import story  # noqa: PLC0415 - the extra 'simulate'
@@ -123,7 +123,7 @@ def _options(flags: argparse.Namespace) -> Options:
 
 
 def _share_request(text: str) -> ShareRequest:
-    """``tflops=100,vram=16Gi,vram-limit=32Gi,isolation=hard``; ``whole`` is a card alone."""
+    """Parse ``tflops=100,vram=16Gi,vram-limit=32Gi,isolation=hard``, or ``whole`` for a card."""
     amounts: dict[str, str] = {}
     annotations: dict[str, str] = {}
     for part in () if text == WHOLE else text.split(","):

@@ -1,4 +1,4 @@
-"""What `simulate -v` adds to the screen: objects and environments in full."""
+"""Sections that `simulate -v` adds to the report: objects and environments in full."""
 
 import json
 from collections.abc import Iterator
@@ -33,7 +33,7 @@ def _claim(admission: Admission) -> list[str]:
 
 
 def _container(report: Report) -> Iterator[list[str]]:
-    """The CDI spec and the environment of the first container that runs."""
+    """Yield the CDI spec and the environment of the first container that runs."""
     if report.cdi_spec is None:
         return
     pod = next(pod for pod in report.pods if pod.shares)

@@ -1,4 +1,4 @@
-"""Objects of a file, applied to a simulated cluster through the real admission webhook."""
+"""Workload from a file, applied to a simulated cluster through the real admission webhook."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -29,7 +29,7 @@ from tensorfusion_dra.simulator.rest import (
 )
 
 _APPLIED: Final = (CLASSES, SCHEDULING_CONFIG_TEMPLATES, GPUPOOLS, TEMPLATES, PODS)
-"""The kinds that a file may have, in the order in which they are created."""
+"""The kinds that a file may contain, in the order in which they are created."""
 _RESOURCES: Final = {
     (resource.api_version, resource.kind): resource
     for resource in (*_APPLIED, MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS)
@@ -38,22 +38,22 @@ _DEFAULT_POOL: Final = "default"
 
 
 class FilePods:
-    """See Workload; the pods of a file, admitted by a webhook of their own."""
+    """Workload of the pods of a file, which a webhook process admits."""
 
-    def __init__(self, chosen: Options, file: Path) -> None:
-        """Reads the file.
+    def __init__(self, options: Options, file: Path) -> None:
+        """Read the file.
 
         Raises:
-            InputError: It cannot be read, or has what a simulation does not know.
+            InputError: The file cannot be read, or contains unsupported objects.
         """
         self._objects: Final = _read(file)
-        self._chosen: Final = chosen
+        self._options: Final = options
         self._refused: Final[dict[str, str]] = {}
         self._webhook: SimulatedWebhook | None = None
 
     def prepare(self, cluster: SimulatedCluster) -> Sequence[str]:
-        """See Workload."""
-        virtual = "true" if self._chosen.is_virtual else "false"
+        """Start the webhook and create everything but the pods; return flags for the plugin."""
+        virtual = "true" if self._options.is_virtual else "false"
         flags = ("--virtual-capacity", virtual)
         self._webhook = SimulatedWebhook(cluster.folder, cluster.kubeconfig, flags)
         cluster.watch_process("webhook", self._webhook.process)
@@ -73,31 +73,31 @@ class FilePods:
                 cluster.client.create(resource, item)
         pool = self._pool()
         source = "object" if pool in self._names(GPUPOOLS) else "settings"
-        return ("--gpupool", pool, "--pool-source", source, "--qos", self._chosen.qos)
+        return ("--gpupool", pool, "--pool-source", source, "--qos", self._options.qos)
 
     def submit(self, cluster: SimulatedCluster, progress: Progress) -> Sequence[str]:
-        """See Workload."""
-        taken = []
+        """Create the pods; return the names of those that admission accepted."""
+        accepted = []
         for pod in self._objects:
             if _resource(pod) is not PODS:
                 continue
             name = pod["metadata"]["name"]
-            progress.say(f"submitting {name}")
+            progress.show(f"submitting {name}")
             try:
                 cluster.client.create(PODS, pod)
-                taken.append(name)
+                accepted.append(name)
             except ApiError as error:
                 self._refused[name] = error.message
-        return taken
+        return accepted
 
-    def asked(self, cluster: SimulatedCluster, pod: str) -> Mapping[str, str]:
-        """See Workload."""
+    def requested(self, cluster: SimulatedCluster, pod: str) -> Mapping[str, str]:
+        """Return the capacities that the first request of the pod's claim names."""
         for request in _requests(cluster, pod):
             return as_texts(as_map(request.get("capacity")).get("requests"))
         return {}
 
     def admissions(self, cluster: SimulatedCluster) -> Sequence[Admission]:
-        """See Workload."""
+        """Return the result of each pod's admission; the refused pods come first."""
         found = [Admission(pod=name, refused=text) for name, text in self._refused.items()]
         for name in sorted(self._names(PODS) - self._refused.keys()):
             pod = cluster.pod(name)
@@ -116,17 +116,17 @@ class FilePods:
         return found
 
     def delete(self, cluster: SimulatedCluster, pod: str) -> None:
-        """See Workload."""
+        """Delete a pod."""
         cluster.client.delete(PODS, pod, NAMESPACE)
 
     def stop(self) -> None:
-        """See Workload."""
+        """Stop the webhook."""
         if self._webhook is not None:
             self._webhook.process.stop()
 
     def _warnings(self, pod: str) -> tuple[str, ...]:
-        """Of the pod's admission, as the webhook logged them."""
-        assert self._webhook is not None  # it was asked
+        """Return the warnings of a pod's admission, from the webhook's log."""
+        assert self._webhook is not None  # prepare() started it
         for line in self._webhook.logged():
             if line.get("kind") == "Pod" and line.get("name") == f"{NAMESPACE}/{pod}":
                 return tuple(line["warnings"])
@@ -136,7 +136,11 @@ class FilePods:
         return {i["metadata"]["name"] for i in self._objects if _resource(i) is resource}
 
     def _pool(self) -> str:
-        """The pool that the node is to be in: the one that the pods name."""
+        """Return the node's pool: the one that the pods name, else a pool in the file.
+
+        Raises:
+            InputError: The pods name several pools.
+        """
         named = {
             annotations_of(item).get(names.ANNOTATION_GPUPOOL)
             for item in self._objects
@@ -149,19 +153,19 @@ class FilePods:
 
 
 def as_texts(found: object) -> dict[str, str]:
-    """A JSON object of texts."""
+    """Return a JSON object with its keys and values as texts; empty for anything else."""
     return {str(name): str(text) for name, text in as_map(found).items()}
 
 
 def _requests(cluster: SimulatedCluster, pod: str) -> list[Json]:
-    """The `exactly` of each request of a pod's claim; none if it has no claim."""
+    """Return the `exactly` of each request of a pod's claim; none if it has no claim."""
     claim = cluster.claim_of(cluster.pod(pod))
     requests: list[Json] = claim["spec"]["devices"].get("requests", []) if claim else []
     return [dict(request.get("exactly", {})) for request in requests]
 
 
 def _read(file: Path) -> list[dict[str, Any]]:
-    """The file's objects in the order in which they are created, each with its namespace."""
+    """Return the file's objects in the order of creation, each with its namespace."""
     try:
         found = list(yaml.safe_load_all(file.read_text(encoding="utf-8")))
     except OSError as error:
@@ -172,14 +176,14 @@ def _read(file: Path) -> list[dict[str, Any]]:
     for item in objects:
         known = ", ".join(resource.kind for resource in _APPLIED)
         if not isinstance(item, dict) or not isinstance(item.get("metadata"), dict):
-            raise InputError(f"{file}: found {str(item)[:40]!r}, expected objects")
+            raise InputError(f"{file}: found {str(item)[:40]!r}, expected an object")
         if (item.get("apiVersion"), item.get("kind")) not in _RESOURCES:
             kind = f"{item.get('kind')} of {item.get('apiVersion')}"
             raise InputError(f"{file}: found {kind}, expected one of {known}")
         if _resource(item).namespaced:
             space = item["metadata"].setdefault("namespace", NAMESPACE)
             if space != NAMESPACE:
-                raise InputError(f"{file}: namespace: found {space}, expected {NAMESPACE} alone")
+                raise InputError(f"{file}: namespace: found {space}, expected {NAMESPACE}")
     return sorted(objects, key=lambda item: _APPLIED.index(_resource(item)))
 
 

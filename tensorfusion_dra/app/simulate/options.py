@@ -7,21 +7,21 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShareRequest:
-    """What a pod asks for.
+    """Request of one pod.
 
     Attributes:
         amounts: Quantities of tflops and vram; empty for a whole card.
-        annotations: Of its claim, as the webhook copies them from the pod.
+        annotations: Annotations of the claim, which the webhook would copy from the pod.
     """
 
     amounts: Mapping[str, str]
     annotations: Mapping[str, str]
 
     def capacity(self, *, virtual: bool) -> Mapping[str, str]:
-        """The claim's capacity requests, as the webhook fills them.
+        """Return the claim's capacity requests, as the webhook would fill them.
 
         Args:
-            virtual: The pool hands out more than its cards.
+            virtual: Whether the pool oversubscribes, so that claims request virtual capacities.
         """
         prefix = "virtual_" if virtual else ""
         return {f"{prefix}{name}": text for name, text in self.amounts.items()}
@@ -29,17 +29,18 @@ class ShareRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What to simulate.
+    """Options of a simulation.
 
     Attributes:
-        gpus: As `--simulated-gpus` of the node plugin takes it.
-        requests: What the pods ask for, by turns.
-        tflops_oversell_ratio: As the node plugin takes it.
-        vram_expand_to_host_mem: As the node plugin takes it.
-        file: Objects to apply through the admission webhook, in place of the pods above; None for
-            those.
+        gpus: Value of the node plugin's `--simulated-gpus`.
+        pods: Number of pods.
+        requests: Requests of the pods, which take turns.
+        tflops_oversell_ratio: Value of the node plugin's setting, in percent.
+        vram_expand_to_host_mem: Value of the node plugin's setting, in percent.
+        file: File of objects to apply through the admission webhook instead of pods and requests;
+            None for those.
         qos: Level of service of the node's GPUs.
-        keep: Leave everything running, and on disk, until interrupted.
+        keep: Keep everything running, and on disk, until interrupted.
         verbose: Show the CDI spec, the environment and the filled claims as well.
     """
 
@@ -55,5 +56,5 @@ class Options:
 
     @property
     def is_virtual(self) -> bool:
-        """Whether the node hands out more than its GPUs."""
+        """Return True if the node oversubscribes its GPUs."""
         return (self.tflops_oversell_ratio, self.vram_expand_to_host_mem) != ("100", "0")

@@ -1,4 +1,4 @@
-"""One node plugin as a process of its own, as a container runtime starts and ends it."""
+"""Process of a node plugin or webhook, started and stopped as a container runtime does it."""
 
 import json
 import subprocess
@@ -10,18 +10,18 @@ import tensorfusion_dra
 from tensorfusion_dra.core.errors import RetryableError
 
 _STOP_SECONDS: Final = 60.0
-_TROUBLES: Final = frozenset({"warning", "error", "critical"})
-_SHOWN: Final = 10
+_PROBLEM_LEVELS: Final = frozenset({"warning", "error", "critical"})
+_MOST_SHOWN: Final = 10
 _NOT_SHOWN: Final = frozenset({"event", "level", "timestamp"})
 
 
 class WaitError(RetryableError):
-    """Something did not happen in time, or cannot happen any more.
+    """A wait that timed out, or that failed because a process ended.
 
     Attributes:
-        summary: What was waited for and why that ended, in one line.
-        details: What explains it, a line each: the last warnings and errors of every process, and
-            what the caller knows.
+        summary: One line with the awaited event and the reason.
+        details: Lines that explain it: those of the caller, then the last warnings and errors of
+            every process.
     """
 
     def __init__(self, summary: str, details: Sequence[str]) -> None:
@@ -30,24 +30,24 @@ class WaitError(RetryableError):
         self.details: Final = tuple(details)
 
     def __str__(self) -> str:
-        """Return summary and details, a line each."""
+        """Return the summary and the details, each on a line of its own."""
         return "\n  ".join((self.summary, *self.details))
 
 
 class Process(Protocol):
-    """What is needed of a subprocess.Popen."""
+    """The part of subprocess.Popen that PluginProcess uses."""
 
     @property
     def pid(self) -> int:
-        """The process ID."""
+        """Return the process ID."""
         ...
 
     def poll(self) -> int | None:
-        """Return the exit code; None while it runs."""
+        """Return the exit code; None while the process runs."""
         ...
 
     def wait(self, timeout: float | None = None) -> int:
-        """Return the exit code; raise subprocess.TimeoutExpired if there is none by then."""
+        """Wait for the exit code; raise subprocess.TimeoutExpired if there is none in time."""
         ...
 
     def terminate(self) -> None:
@@ -60,50 +60,50 @@ class Process(Protocol):
 
 
 def spawn_command(command: Sequence[str], log_file: Path) -> Process:
-    """Start a command line whose stderr is added to a file."""
+    """Start a command line whose stderr is appended to a file."""
     package_parent = Path(tensorfusion_dra.__file__).parent.parent
     with log_file.open("ab") as log:
         return subprocess.Popen(command, stderr=log, stdin=subprocess.DEVNULL, cwd=package_parent)
 
 
 spawn: Callable[[Sequence[str], Path], Process] = spawn_command
-"""Starts a command line whose stderr is added to a file.
+"""The function by which PluginProcess starts its process.
 
-Tests put in its place what starts the same without importing everything anew.
+Tests replace it by one that forks a process with all modules imported, which is faster.
 """
 
 
 class PluginProcess:
-    """Runs from its construction until stop() or kill(), or until it ends by itself.
+    """A process that runs from construction until stop() or kill(), or until it ends by itself.
 
     Attributes:
-        log_file: What it says on stderr; further starts append to it.
-        told_to_end: Whether its end is no surprise.
+        log_file: File with its stderr; further processes append to it.
+        is_stopping: Whether this object stopped it, so that its end is expected.
     """
 
     def __init__(self, command: Sequence[str], log_file: Path) -> None:
-        """Starts it."""
+        """Start the process."""
         self.log_file: Final = log_file
-        self.told_to_end = False
+        self.is_stopping = False
         self._process: Final = spawn(command, log_file)
 
     @property
     def pid(self) -> int:
-        """Its process ID."""
+        """Return the process ID."""
         return self._process.pid
 
     @property
     def exit_code(self) -> int | None:
-        """None while it runs."""
+        """Return the exit code; None while the process runs."""
         return self._process.poll()
 
     def terminate(self) -> None:
-        """Sends SIGTERM and returns at once."""
-        self.told_to_end = True
+        """Send SIGTERM and return at once."""
+        self.is_stopping = True
         self._process.terminate()
 
     def stop(self) -> int:
-        """Ends it as a pod's end does, by SIGKILL if SIGTERM is not enough; its exit code."""
+        """Send SIGTERM, then SIGKILL after a timeout, and return the exit code."""
         self.terminate()
         try:
             return self._process.wait(_STOP_SECONDS)
@@ -111,30 +111,30 @@ class PluginProcess:
             return self.kill()
 
     def kill(self) -> int:
-        """Ends it without a word, as the kernel does for want of memory; its exit code."""
-        self.told_to_end = True
+        """Send SIGKILL, as the kernel does when memory runs out, and return the exit code."""
+        self.is_stopping = True
         self._process.kill()
         return self._process.wait()
 
     def last_line(self) -> str:
-        """Return the last line of its log."""
+        """Return the last line of the log."""
         text = self._text().strip()
-        return text.rpartition("\n")[2] or "it said nothing"
+        return text.rpartition("\n")[2] or "none, the log is empty"
 
-    def troubles(self) -> tuple[str, ...]:
-        """Return its last warnings and errors, such as ``error fetch_failed: claim=a``.
+    def problems(self) -> tuple[str, ...]:
+        """Return the last warnings and errors, such as ``error fetch_failed: claim=a``.
 
         Lines that are not in the log's format, such as a traceback, are included as they are. If
-        there is neither, the one line returned says so and shows the log's last line.
+        there are none, return one line that states this and shows the log's last line.
         """
-        found = tuple(_troubles(self._text().splitlines()))[-_SHOWN:]
+        found = tuple(_problems(self._text().splitlines()))[-_MOST_SHOWN:]
         return found or (f"no warning or error; last line: {self.last_line()}",)
 
     def _text(self) -> str:
         return self.log_file.read_text(encoding="utf-8", errors="replace")
 
 
-def _troubles(lines: Sequence[str]) -> Iterator[str]:
+def _problems(lines: Sequence[str]) -> Iterator[str]:
     for line in filter(str.strip, lines):
         try:
             entry = json.loads(line)
@@ -142,6 +142,6 @@ def _troubles(lines: Sequence[str]) -> Iterator[str]:
         except (ValueError, TypeError, KeyError):
             yield line
             continue
-        if level in _TROUBLES:
+        if level in _PROBLEM_LEVELS:
             facts = (f"{key}={value}" for key, value in entry.items() if key not in _NOT_SHOWN)
             yield f"{level} {event}: {' '.join(facts)}"

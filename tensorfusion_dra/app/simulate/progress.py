@@ -1,4 +1,4 @@
-"""One line on a terminal that says what is going on; nothing where nobody looks."""
+"""Progress line on a terminal."""
 
 from typing import Final, TextIO
 
@@ -6,23 +6,23 @@ _CLEAR: Final = "\r\x1b[K"
 
 
 class Progress:
-    """A line that is written over, and gone in the end."""
+    """A line on the stream that shows the current step; nothing if that is not a terminal."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream: Final = stream
         self._live: Final = stream.isatty()
-        self._said = ""
+        self._shown = ""
 
-    def say(self, text: str) -> None:
-        """Shows the text in place of the one before."""
-        if self._live and text != self._said:
-            self._said = text
+    def show(self, text: str) -> None:
+        """Replace the line by this text."""
+        if self._live and text != self._shown:
+            self._shown = text
             self._stream.write(f"{_CLEAR}{text} ...")
             self._stream.flush()
 
     def clear(self) -> None:
-        """Leaves an empty line for whatever is written next."""
-        if self._live and self._said:
-            self._said = ""
+        """Remove the line, so that other output can be written."""
+        if self._live and self._shown:
+            self._shown = ""
             self._stream.write(_CLEAR)
             self._stream.flush()

@@ -8,9 +8,10 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Share:
-    """What a pod got of one device.
+    """A pod's share of one device.
 
     Attributes:
+        share_id: Set by the scheduler if the device can be shared; else None.
         consumed: Quantities by capacity; empty for admin access.
     """
 
@@ -24,10 +25,10 @@ class Pod:
     """One pod of the simulation.
 
     Attributes:
-        asks: Quantities by capacity, as its claim requests them; empty asks for a whole card.
-        phase: As in its status.
-        waits_for: The scheduler's words if it is not running.
-        env: Environment of its container as the runtime made it, ours and the image's.
+        asks: Quantities by capacity that its claim requests; empty requests a whole card.
+        phase: The phase in its status.
+        waits_for: The scheduler's message if its container does not run; else empty.
+        env: Environment of its container: the CDI spec's and the image's.
     """
 
     name: str
@@ -41,14 +42,14 @@ class Pod:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Admission:
-    """What the webhook made of a pod.
+    """Result of a pod's admission.
 
     Attributes:
-        refused: Why the API server did not take it; empty if it did.
-        annotations: Of the pod as it was stored.
+        refused: Why the API server refused the pod; empty if it accepted it.
+        annotations: Annotations of the stored pod.
         claim: Name of its claim; empty if it has none.
-        request: What the claim asks for, as the API has it.
-        requests: How many such requests the claim has: one for each GPU.
+        request: The claim's first request, the content of `exactly`.
+        requests: Number of such requests in the claim: one for each GPU.
     """
 
     pod: str
@@ -61,13 +62,13 @@ class Admission:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Left:
-    """What is still free of one device's capacity.
+class FreeCapacity:
+    """The free part of one capacity of one device.
 
     Attributes:
-        total: In the capacity's unit.
-        free: In the capacity's unit.
-        free_share: 0 to 1.
+        total: Quantity in the capacity's unit.
+        free: Quantity in the capacity's unit.
+        free_share: Fraction of the total, 0 to 1.
     """
 
     device: str
@@ -79,13 +80,15 @@ class Left:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """Everything that a simulation shows.
+    """Result of a simulation.
 
     Attributes:
-        slices: As the API server stores them.
-        admissions: What the webhook did, if there is one.
-        cdi_file: Path of the first pod's spec; empty if no pod ran.
-        left_behind: What the teardown should have removed and did not.
+        slices: The stored ResourceSlices.
+        cdi_file: Path of the CDI spec of the first pod that runs; empty if none runs.
+        left: Free capacities while the pods run.
+        admissions: Results of the webhook; empty without one.
+        left_behind: Claims, CDI specs and sockets that the teardown should have removed.
+        kept_in: The folder if the cluster is kept running; else empty.
         seconds: Durations by name.
     """
 
@@ -95,7 +98,7 @@ class Report:
     pods: tuple[Pod, ...]
     cdi_file: str
     cdi_spec: Mapping[str, Any] | None
-    left: tuple[Left, ...]
+    left: tuple[FreeCapacity, ...]
     admissions: tuple[Admission, ...]
     left_behind: tuple[str, ...]
     kept_in: str
@@ -103,5 +106,5 @@ class Report:
 
 
 def as_json(report: Report) -> str:
-    """Return the report for programs."""
+    """Return the report as JSON."""
     return json.dumps(asdict(report), indent=2)

@@ -1,4 +1,4 @@
-"""`simulate`: a whole node on this machine, without GPU or cluster, from discovery to teardown."""
+"""Sequence of a simulation: discovery, publication, pods, report, teardown."""
 
 import contextlib
 import json
@@ -17,7 +17,7 @@ from tensorfusion_dra.app.simulate.cluster import PATIENCE_SECONDS, SimulatedClu
 from tensorfusion_dra.app.simulate.options import Options
 from tensorfusion_dra.app.simulate.plugin_process import WaitError
 from tensorfusion_dra.app.simulate.progress import Progress
-from tensorfusion_dra.app.simulate.report import Left, Pod, Report, Share
+from tensorfusion_dra.app.simulate.report import FreeCapacity, Pod, Report, Share
 from tensorfusion_dra.app.simulate.workload import GeneratedPods, Workload
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.errors import InputError, RetryableError
@@ -26,32 +26,32 @@ from tensorfusion_dra.core.kubernetes.quantity import Quantity
 from tensorfusion_dra.simulator.rest import Json
 
 _INTERRUPTED: Final = 128 + signal.SIGINT
-"""The exit code that shells give for Ctrl-C."""
+"""The exit code that shells report for Ctrl-C."""
 
 
-def run(chosen: Options, *, form: str) -> int:
+def run(options: Options, *, form: str) -> int:
     """Simulate, print what happened, and return 1 if something was left behind.
 
     Args:
-        chosen: What to simulate.
+        options: Options of the simulation.
         form: ``text`` or ``json``.
 
     Raises:
         InputError: The GPUs are malformed.
-        RetryableError: Something did not happen in time; the text says what.
+        RetryableError: A step did not happen in time; the text names it.
     """
     progress = Progress(sys.stderr)
-    # Like Ctrl-C, SIGTERM ends the processes that were started and removes the folder.
+    # SIGTERM, like Ctrl-C, must end the started processes and remove the folder.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    # Short, because sockets lie in it.
+    # A short path, because the folder holds Unix sockets.
     folder = Path(tempfile.mkdtemp(prefix="tfdra-"))
-    cluster = SimulatedCluster(folder, gpus=chosen.gpus, tensor_fusion=chosen.file is not None)
-    workload = _workload(chosen)
+    cluster = SimulatedCluster(folder, gpus=options.gpus, tensor_fusion=options.file is not None)
+    workload = _workload(options)
     try:
-        return _shown(cluster, workload, chosen, progress, form=form)
+        return _run_and_print(cluster, workload, options, progress, form=form)
     except WaitError as error:
         progress.clear()
-        _explain(error)
+        _print_details(error)
         raise RetryableError(error.summary) from error
     except KeyboardInterrupt:
         return _INTERRUPTED
@@ -62,49 +62,49 @@ def run(chosen: Options, *, form: str) -> int:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _shown(
+def _run_and_print(
     cluster: SimulatedCluster,
     workload: Workload,
-    chosen: Options,
+    options: Options,
     progress: Progress,
     *,
     form: str,
 ) -> int:
     """Simulate and print the report; return the exit code."""
-    outcome = _simulated(cluster, workload, chosen, progress)
+    result = _simulate(cluster, workload, options, progress)
     progress.clear()
     if form == "json":
-        shown = report.as_json(outcome)
+        printed = report.as_json(result)
     else:
-        shown = text.as_text(outcome, verbose=chosen.verbose)
-    sys.stdout.write(f"{shown}\n")
+        printed = text.as_text(result, verbose=options.verbose)
+    sys.stdout.write(f"{printed}\n")
     sys.stdout.flush()
-    if chosen.keep:
-        _wait_for_interrupt(cluster, outcome)
-    return 1 if outcome.left_behind else 0
+    if options.keep:
+        _wait_for_interrupt(cluster, result)
+    return 1 if result.left_behind else 0
 
 
-def _workload(chosen: Options) -> Workload:
-    if chosen.file is None:
-        return GeneratedPods(chosen)
-    # Imported here, as only this needs what makes certificates.
+def _workload(options: Options) -> Workload:
+    if options.file is None:
+        return GeneratedPods(options)
+    # Imported here, because only this module needs the library for certificates.
     try:
         from tensorfusion_dra.app.simulate.manifest_file import FilePods  # noqa: PLC0415
     except ImportError as error:
         raise InputError(f"simulate --from needs the extra 'simulate': {error}") from error
-    return FilePods(chosen, chosen.file)
+    return FilePods(options, options.file)
 
 
-def _simulated(
-    cluster: SimulatedCluster, workload: Workload, chosen: Options, progress: Progress
+def _simulate(
+    cluster: SimulatedCluster, workload: Workload, options: Options, progress: Progress
 ) -> Report:
     started = time.monotonic()
-    progress.say("starting API server, scheduler, kubelet and node plugin")
+    progress.show("starting API server, scheduler, kubelet and node plugin")
     cluster.start()
     cluster.plugin_flags.extend(
         [
-            *("--tflops-oversell-ratio", chosen.tflops_oversell_ratio),
-            *("--vram-expand-to-host-mem", chosen.vram_expand_to_host_mem),
+            *("--tflops-oversell-ratio", options.tflops_oversell_ratio),
+            *("--vram-expand-to-host-mem", options.vram_expand_to_host_mem),
             *workload.prepare(cluster),
         ]
     )
@@ -117,26 +117,28 @@ def _simulated(
     settled = _wait_settled(cluster, pods, progress)
     ran = time.monotonic()
 
-    shown = tuple(_pod(cluster, settled[name], workload.asked(cluster, name)) for name in pods)
+    reported = tuple(
+        _pod(cluster, settled[name], workload.requested(cluster, name)) for name in pods
+    )
     admissions = tuple(workload.admissions(cluster))
     cdi_file, cdi_spec = _first_spec(cluster, settled.values())
     slices = tuple(cluster.slices())
-    left = tuple(_left(slices, cluster.claims()))
+    left = tuple(_free_capacities(slices, cluster.claims()))
     left_behind: tuple[str, ...] = ()
-    if not chosen.keep:
-        left_behind = _torn_down(cluster, workload, pods, progress)
+    if not options.keep:
+        left_behind = _tear_down(cluster, workload, pods, progress)
     ended = time.monotonic()
     return Report(
         node=cluster.node_name,
         pool=slices[0]["spec"]["pool"]["name"],
         slices=slices,
-        pods=shown,
+        pods=reported,
         admissions=admissions,
         cdi_file=cdi_file,
         cdi_spec=cdi_spec,
         left=left,
         left_behind=left_behind,
-        kept_in=str(cluster.folder) if chosen.keep else "",
+        kept_in=str(cluster.folder) if options.keep else "",
         seconds={
             "start": ready - started,
             "pods": ran - ready,
@@ -149,24 +151,25 @@ def _simulated(
 def _wait_settled(
     cluster: SimulatedCluster, pods: Sequence[str], progress: Progress
 ) -> dict[str, Json]:
-    """The pods once each of them runs or is known to wait for a card."""
+    """Wait until each pod runs or is unschedulable, and return the pods."""
     found: dict[str, Json] = {}
 
     def settled() -> bool:
         found.update({name: cluster.pod(name) for name in pods})
-        done = [pod for pod in found.values() if _phase(pod) == "Running" or _is_too_much(pod)]
-        progress.say(f"{len(done)} of {len(pods)} pods settled")
+        done = [pod for pod in found.values() if _is_settled(pod)]
+        progress.show(f"{len(done)} of {len(pods)} pods settled")
         return len(done) == len(pods)
 
     def unsettled() -> list[str]:
         return [
-            f"{name}: {_phase(pod)}; {_waits_for(pod) or 'no word of the scheduler'}"
+            f"{name}: {_phase(pod)}; {_waits_for(pod) or 'no message of the scheduler'}"
             for name, pod in found.items()
-            if _phase(pod) != "Running" and not _is_too_much(pod)
+            if not _is_settled(pod)
         ]
 
     cluster.until("pods", settled, explain=unsettled)
-    # The reason why a pod waits may be from before the last of the others got its share.
+    # The message of a waiting pod may be older than the last allocation, so the scheduler has to
+    # try it once more.
     cluster.scheduler.catch_up(seconds=PATIENCE_SECONDS)
     return {name: cluster.pod(name) for name in pods}
 
@@ -175,9 +178,12 @@ def _phase(pod: Json) -> str:
     return str(pod.get("status", {}).get("phase", "Pending"))
 
 
-def _is_too_much(pod: Json) -> bool:
-    """The scheduler has tried every node; before that, a pod only waits for its claim."""
-    return "nodes are available" in _waits_for(pod)
+def _is_settled(pod: Json) -> bool:
+    """Return True if the pod runs, or the scheduler has tried it on every node without success.
+
+    Before that, a pod only waits for its claim.
+    """
+    return _phase(pod) == "Running" or "nodes are available" in _waits_for(pod)
 
 
 def _waits_for(pod: Json) -> str:
@@ -216,7 +222,7 @@ def _shares(claim: Json | None) -> list[Share]:
 def _first_spec(
     cluster: SimulatedCluster, pods: "Sequence[Json] | Any"
 ) -> tuple[str, dict[str, Any] | None]:
-    """The CDI spec of the first pod that runs, and where it lies."""
+    """Return the path and content of the CDI spec of the first pod that has one."""
     for pod in pods:
         claim = cluster.claim_of(pod)
         uid = claim["metadata"]["uid"] if claim else ""
@@ -226,7 +232,7 @@ def _first_spec(
     return "", None
 
 
-def _left(slices: Sequence[Json], claims: Sequence[Json]) -> list[Left]:
+def _free_capacities(slices: Sequence[Json], claims: Sequence[Json]) -> list[FreeCapacity]:
     taken: dict[tuple[str, str], int] = {}
     for claim in claims:
         for share in _shares(claim):
@@ -235,11 +241,11 @@ def _left(slices: Sequence[Json], claims: Sequence[Json]) -> list[Left]:
                 taken[key] = taken.get(key, 0) + quantity.parse(amount).nano
     left = []
     for device in [device for item in slices for device in item["spec"].get("devices") or []]:
-        for name, entry in _divided(device["capacity"]).items():
+        for name, entry in _shared_capacity(device["capacity"]).items():
             total = quantity.parse(entry["value"])
             free = Quantity(total.nano - taken.get((device["name"], name), 0), total.family)
             left.append(
-                Left(
+                FreeCapacity(
                     device=device["name"],
                     capacity=name,
                     total=str(total),
@@ -250,20 +256,20 @@ def _left(slices: Sequence[Json], claims: Sequence[Json]) -> list[Left]:
     return left
 
 
-def _divided(capacity: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What tenants divide among themselves: the virtual amounts where there are any."""
+def _shared_capacity(capacity: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the capacities that tenants share: the virtual ones if there are any, else all."""
     virtual = {name: entry for name, entry in capacity.items() if name.startswith("virtual_")}
     return virtual or capacity
 
 
-def _torn_down(
+def _tear_down(
     cluster: SimulatedCluster, workload: Workload, pods: Sequence[str], progress: Progress
 ) -> tuple[str, ...]:
-    """Ends everything in order; what should be gone by then and is not."""
+    """Delete the pods and stop the node plugin; return what is left and should not be."""
     for name in pods:
-        progress.say(f"deleting {name}")
+        progress.show(f"deleting {name}")
         workload.delete(cluster, name)
-    progress.say("waiting until every claim is unprepared")
+    progress.show("waiting until every claim is unprepared")
     left: list[str] = []
     try:
         cluster.until(
@@ -272,23 +278,23 @@ def _torn_down(
         )
     except WaitError as error:
         progress.clear()
-        _explain(error)
+        _print_details(error)
         left += [f"claim {claim['metadata']['name']}" for claim in cluster.claims()]
         left += [f"CDI spec {path}" for path in cluster.spec_files()]
-    progress.say("stopping the node plugin")
+    progress.show("stopping the node plugin")
     cluster.stop_plugin()
     left += [f"socket {path}" for path in cluster.folder.rglob("*") if path.is_socket()]
     return tuple(left)
 
 
-def _explain(error: WaitError) -> None:
+def _print_details(error: WaitError) -> None:
     sys.stderr.writelines(f"{line}\n" for line in error.details)
 
 
 def _wait_for_interrupt(cluster: SimulatedCluster, report: Report) -> None:
     named = f" {report.pods[0].name}" if report.pods else "s"
     sys.stderr.write(
-        "\nThe cluster goes on until Ctrl-C. To look around in it, in another shell:\n\n"
+        "\nThe cluster runs until Ctrl-C. To look around in it from another shell:\n\n"
         f"  export KUBECONFIG={cluster.kubeconfig}\n"
         "  kubectl get pods,resourceclaims -o wide\n"
         f"  kubectl describe pod{named}\n\n"

@@ -1,4 +1,4 @@
-"""The report of a simulation for a person: one screen, and with `-v` everything behind it."""
+"""Report of a simulation as text: one screen, or with `-v` all details."""
 
 import re
 import textwrap
@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from tensorfusion_dra.app.shared.tables import table
 from tensorfusion_dra.app.simulate import details
-from tensorfusion_dra.app.simulate.report import Admission, Left, Pod, Report
+from tensorfusion_dra.app.simulate.report import Admission, FreeCapacity, Pod, Report
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.kubernetes import quantity
 from tensorfusion_dra.core.kubernetes.quantity import GIB, MIB, NANO
@@ -81,7 +81,7 @@ def _pods(report: Report, short: Mapping[str, str]) -> list[str]:
     waiting: dict[str, list[str]] = {}
     for pod in report.pods:
         got = [short.get(share.device, share.device) for share in pod.shares] or [_NOTHING]
-        rows.append((pod.name, _asked(pod), pod.phase, got[0], _limits(pod)))
+        rows.append((pod.name, _request(pod), pod.phase, got[0], _limits(pod)))
         rows += [("", "", "", more, "") for more in got[1:]]
         if pod.waits_for:
             reason = _with_short_names(pod.waits_for, report, short)
@@ -90,7 +90,7 @@ def _pods(report: Report, short: Mapping[str, str]) -> list[str]:
 
 
 def _reasons(waiting: Mapping[str, Sequence[str]]) -> list[str]:
-    """Why pods wait, each reason once and cut to a few lines."""
+    """Return the reasons why pods wait, each once and cut to a few lines."""
     lines: list[str] = []
     for reason, pods in waiting.items():
         subject = f"{pods[0]} waits" if len(pods) == 1 else f"{', '.join(pods)} wait"
@@ -124,13 +124,13 @@ def _claim(admission: Admission) -> str:
 
 
 def _cells(pod: str, verdict: str, text: str) -> list[tuple[object, ...]]:
-    """Rows of the admission table; a long text goes on in the rows below."""
+    """Return the rows of a text in the admission table; a long text continues in further rows."""
     first, *rest = textwrap.wrap(text, _WIDTH - 36) or [""]
     return [(pod, verdict, first), *(("", "", more) for more in rest)]
 
 
 def _limits_of_one(report: Report) -> list[str]:
-    """The limits in the environment of the first container that runs."""
+    """Return the limits in the environment of the first container that runs."""
     pod = next((pod for pod in report.pods if pod.env), None)
     if pod is None:
         return []
@@ -152,14 +152,14 @@ def _closing_line(report: Report, *, verbose: bool) -> list[str]:
     return [f"Torn down, nothing left behind ({seconds}{more})"]
 
 
-def _asked(pod: Pod) -> str:
-    """What a pod asks of each GPU, such as ``71.2 TFLOPS, 10Gi``."""
-    asked = {name.removeprefix("virtual_"): text for name, text in pod.asks.items()}
+def _request(pod: Pod) -> str:
+    """Return what a pod requests of each GPU, such as ``71.2 TFLOPS, 10Gi``."""
+    amounts = {name.removeprefix("virtual_"): text for name, text in pod.asks.items()}
     parts = []
-    if names.CAPACITY_TFLOPS in asked:
-        parts.append(f"{_amount(asked[names.CAPACITY_TFLOPS])} TFLOPS")
-    if names.CAPACITY_VRAM in asked:
-        parts.append(_memory(asked[names.CAPACITY_VRAM]))
+    if names.CAPACITY_TFLOPS in amounts:
+        parts.append(f"{_amount(amounts[names.CAPACITY_TFLOPS])} TFLOPS")
+    if names.CAPACITY_VRAM in amounts:
+        parts.append(_memory(amounts[names.CAPACITY_VRAM]))
     count = len({(share.device, share.share_id) for share in pod.shares})
     if not parts:
         return "a whole GPU" if count < 2 else f"{count} whole GPUs"
@@ -168,7 +168,7 @@ def _asked(pod: Pod) -> str:
 
 
 def _limits(pod: Pod) -> str:
-    """The limits in the container's environment, such as ``33 %, 16Gi, soft``."""
+    """Return the limits in the container's environment, such as ``33 %, 16Gi, soft``."""
     mode = pod.env.get(names.ENV_ISOLATION_MODE, "")
     percent, mib = pod.env.get(names.ENV_SM_PERCENT_LIMIT), pod.env.get(names.ENV_MEMORY_LIMIT)
     if percent is None or mib is None:
@@ -181,7 +181,7 @@ def _devices(report: Report) -> list[Mapping[str, Any]]:
 
 
 def _short_names(report: Report) -> dict[str, str]:
-    """Device names cut to as few digits as tell them apart, such as ``gpu-363a``."""
+    """Return each device name cut to the fewest digits that are unique, such as ``gpu-363a``."""
     every = [str(device["name"]) for device in _devices(report)]
     longest = max(map(len, every), default=0)
     for length in range(len("gpu-") + _LEAST_DIGITS, longest):
@@ -197,7 +197,7 @@ def _with_short_names(text: str, report: Report, short: Mapping[str, str]) -> st
     return re.sub(r"\b[0-9]+m\b", lambda found: _amount(found.group()), text)
 
 
-def _taken(left: Left) -> str:
+def _taken(left: FreeCapacity) -> str:
     nano = quantity.parse(left.total).nano - quantity.parse(left.free).nano
     if left.capacity in {names.CAPACITY_VRAM, names.CAPACITY_VIRTUAL_VRAM}:
         return _human_bytes(nano // NANO)
@@ -205,7 +205,7 @@ def _taken(left: Left) -> str:
 
 
 def _amount(text: str) -> str:
-    """A quantity of TFLOPS as people write it: ``71.2`` and not ``71200m``."""
+    """Return a quantity of TFLOPS as a decimal: ``71.2`` for ``71200m``."""
     return _decimal(Decimal(quantity.parse(text).nano) / NANO)
 
 
@@ -214,18 +214,18 @@ def _memory(text: str) -> str:
 
 
 def _human_bytes(amount: int) -> str:
-    """An amount of memory to a tenth of a Gi, below 1Gi in Mi."""
+    """Return an amount of memory in Gi, or in Mi below 1Gi, to a tenth."""
     if 0 < amount < GIB:
         return f"{_decimal(Decimal(amount) / MIB)}Mi"
     return f"{_decimal(Decimal(amount) / GIB)}Gi" if amount else "0"
 
 
 def _decimal(amount: Decimal) -> str:
-    """The amount with at most one digit after the point."""
+    """Return the amount with at most one digit after the point."""
     rounded = amount.quantize(Decimal("0.1"), ROUND_HALF_UP)
     return f"{rounded:f}".removesuffix(".0")
 
 
-def _bar(left: Left) -> str:
+def _bar(left: FreeCapacity) -> str:
     filled = round((1 - left.free_share) * _BAR)
     return f"[{'#' * filled}{'.' * (_BAR - filled)}]"

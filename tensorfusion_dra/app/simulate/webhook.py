@@ -1,4 +1,4 @@
-"""The webhook of a simulated cluster: the real process, with a certificate of its own."""
+"""Webhook of a simulated cluster: the real process, with a certificate of its own."""
 
 import base64
 import http.client
@@ -27,22 +27,23 @@ _READY_SECONDS: Final = 5.0
 
 
 class SimulatedWebhook:
-    """Runs from its construction until it is stopped, on loopback ports that are free.
+    """A webhook process that runs from construction until stopped, on free loopback ports.
 
     Attributes:
         url: https://127.0.0.1:<port>, without a path.
-        health_url: The same over plain HTTP, for the probes.
+        health_url: http://127.0.0.1:<port>, for the probes.
     """
 
     def __init__(self, folder: Path, kubeconfig: Path, flags: Sequence[str] = ()) -> None:
-        """Returns once it serves.
+        """Start the process and return once it serves.
 
         Args:
-            folder: For its certificate and its log.
-            flags: More than those which it needs here.
+            folder: Folder for its certificate and its log.
+            kubeconfig: Access to the simulated API server.
+            flags: Additional flags.
 
         Raises:
-            WaitError: It does not.
+            WaitError: It ended, or does not serve in time.
         """
         self.certificate: Final = folder / "webhook.crt"
         self.key: Final = folder / "webhook.key"
@@ -61,20 +62,20 @@ class SimulatedWebhook:
             folder / "webhook.log",
         )
         try:
-            served = self._served()
+            serving = self._wait_serving()
         except BaseException:
             self.process.kill()
             raise
-        self.url: Final = f"https://{_HOST}:{served['port']}"
-        self.health_url: Final = f"http://{_HOST}:{served['health_port']}"
+        self.url: Final = f"https://{_HOST}:{serving['port']}"
+        self.health_url: Final = f"http://{_HOST}:{serving['health_port']}"
 
     @property
     def ca_bundle(self) -> str:
-        """PEM of whom its clients have to trust."""
+        """Return the certificate, in PEM, of the CA that its clients have to trust."""
         return self.authority.cert_pem.bytes().decode()
 
     def is_ready(self) -> bool:
-        """Return whether it has read what it needs; a cluster sends no review to it before."""
+        """Return True if /readyz answers 200; a cluster sends no reviews to it before that."""
         address = urlsplit(self.health_url).netloc
         with closing(http.client.HTTPConnection(address, timeout=_READY_SECONDS)) as probe:
             try:
@@ -84,7 +85,7 @@ class SimulatedWebhook:
                 return False
 
     def configurations(self) -> Iterator[Json]:
-        """The configurations of daemonset/webhook, which call this process, not a service."""
+        """Yield the configurations of daemonset/webhook, with this process's URL as the target."""
         for document in documents("webhook/webhook-configuration.yaml"):
             for webhook in document["webhooks"]:
                 path = webhook["clientConfig"]["service"]["path"]
@@ -93,36 +94,37 @@ class SimulatedWebhook:
             yield document
 
     def logged(self) -> list[Json]:
-        """What it has said."""
+        """Return all lines of its log."""
         text = self.process.log_file.read_text(encoding="utf-8")
         return [json.loads(line) for line in text.splitlines() if line.startswith("{")]
 
-    def _served(self) -> Mapping[str, Any]:
+    def _wait_serving(self) -> Mapping[str, Any]:
+        """Wait for the log line `serving`, which has the ports, and return it."""
         deadline = time.monotonic() + _START_SECONDS
         while time.monotonic() < deadline:
             code = self.process.exit_code
             if code is not None:
-                raise WaitError(f"webhook: ended with {code}", self.process.troubles())
+                raise WaitError(f"webhook: ended with {code}", self.process.problems())
             for line in self.logged():
                 if line["event"] == "serving":
                     return line
             time.sleep(_POLL_SECONDS)
         summary = f"webhook: not serving within {_START_SECONDS:g} s"
-        raise WaitError(summary, self.process.troubles())
+        raise WaitError(summary, self.process.problems())
 
 
 def renew(authority: trustme.CA, certificate: Path, key: Path) -> None:
-    """A new certificate for this machine in place of the one in the files."""
+    """Replace certificate and key in the files by new ones for this machine."""
     issued = authority.issue_cert(_HOST, "localhost")
     issued.private_key_pem.write_to_path(str(key))
     certificate.write_bytes(b"".join(blob.bytes() for blob in issued.cert_chain_pems))
 
 
 def documents(name: str) -> list[Json]:
-    """The objects in a file of the repository's daemonset/.
+    """Return the objects in a file of the repository's folder daemonset/.
 
     Raises:
-        InputError: There is none, as in an installed package, which has no manifests.
+        InputError: There is no such file, as in an installed package, which has no manifests.
     """
     file = Path(tensorfusion_dra.__file__).parents[1] / "daemonset" / name
     try:

@@ -1,4 +1,4 @@
-"""The pods of a simulation, and what comes with them."""
+"""Workloads of a simulation: its pods, and the objects that they need."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final, Protocol
@@ -10,65 +10,65 @@ from tensorfusion_dra.app.simulate.report import Admission
 
 
 class Workload(Protocol):
-    """Pods that are submitted, looked at and deleted; all in the namespace default."""
+    """Interface of a source of pods; all pods are in the namespace default."""
 
     def prepare(self, cluster: SimulatedCluster) -> Sequence[str]:
-        """Sets up what has to be there first; flags for the node plugin."""
+        """Create what the pods need; return additional flags for the node plugin."""
         ...
 
     def submit(self, cluster: SimulatedCluster, progress: Progress) -> Sequence[str]:
-        """Names of the pods that the API server took."""
+        """Create the pods; return the names of those that the API server accepted."""
         ...
 
-    def asked(self, cluster: SimulatedCluster, pod: str) -> Mapping[str, str]:
-        """Quantities by capacity, of each GPU; empty asks for whole cards."""
+    def requested(self, cluster: SimulatedCluster, pod: str) -> Mapping[str, str]:
+        """Return the quantities by capacity that a pod requests of each GPU; empty for whole cards."""
         ...
 
     def admissions(self, cluster: SimulatedCluster) -> Sequence[Admission]:
-        """What the webhook did; nothing if there is none."""
+        """Return the results of the webhook; empty without a webhook."""
         ...
 
     def delete(self, cluster: SimulatedCluster, pod: str) -> None:
-        """Asks for a pod's end."""
+        """Delete a pod; it ends later."""
         ...
 
     def stop(self) -> None:
-        """Ends what it runs itself."""
+        """Stop the processes that the workload started."""
         ...
 
 
 class GeneratedPods:
-    """Pods with claims of their own, which take turns at what the options ask for."""
+    """Pods with claims of their own; they take turns at the requests in the options."""
 
-    def __init__(self, chosen: Options) -> None:
-        requests = chosen.requests
+    def __init__(self, options: Options) -> None:
+        requests = options.requests
         self._pods: Final[Mapping[str, ShareRequest]] = {
-            f"pod-{n + 1}": requests[n % len(requests)] for n in range(chosen.pods)
+            f"pod-{n + 1}": requests[n % len(requests)] for n in range(options.pods)
         }
-        self._virtual: Final = chosen.is_virtual
+        self._virtual: Final = options.is_virtual
 
     def prepare(self, cluster: SimulatedCluster) -> Sequence[str]:
-        """See Workload."""
+        """Return no flags; the pods need nothing."""
         return ()
 
     def submit(self, cluster: SimulatedCluster, progress: Progress) -> Sequence[str]:
-        """See Workload."""
+        """Create the pods and their claim templates; return the names of all pods."""
         for name, asks in self._pods.items():
-            progress.say(f"submitting {name}")
+            progress.show(f"submitting {name}")
             cluster.submit(name, asks.capacity(virtual=self._virtual), asks.annotations)
         return tuple(self._pods)
 
-    def asked(self, cluster: SimulatedCluster, pod: str) -> Mapping[str, str]:
-        """See Workload."""
+    def requested(self, cluster: SimulatedCluster, pod: str) -> Mapping[str, str]:
+        """Return the quantities of the pod's request."""
         return self._pods[pod].amounts
 
     def admissions(self, cluster: SimulatedCluster) -> Sequence[Admission]:
-        """See Workload."""
+        """Return nothing: no webhook is involved."""
         return ()
 
     def delete(self, cluster: SimulatedCluster, pod: str) -> None:
-        """See Workload."""
+        """Delete a pod and its claim template."""
         cluster.delete(pod)
 
     def stop(self) -> None:
-        """See Workload."""
+        """Do nothing: no processes were started."""

@@ -26,7 +26,7 @@ def test_a_wait_that_gives_up_shows_the_plugins_warnings() -> None:
         cluster.plugin_flags.extend(["--nvml-library", str(library), "--poll-seconds", "0.1"])
         cluster.start_plugin()
         plugin = cluster.plugin()
-        cluster.until("the warning", lambda: "gpus_awaited" in "".join(plugin.troubles()))
+        cluster.until("the warning", lambda: "gpus_awaited" in "".join(plugin.problems()))
 
         with pytest.raises(WaitError) as caught:
             cluster.until("publication", lambda: False, seconds=0, explain=lambda: ["more"])
@@ -58,7 +58,7 @@ def test_the_end_of_another_process_ends_the_wait_too() -> None:
         cluster.watch_process("webhook", process)
         cluster.until("start", lambda: "gpus_read" in process.log_file.read_text())
         cluster.kill_plugin()
-        process.told_to_end = False
+        process.is_stopping = False
 
         with pytest.raises(WaitError, match=r"^pods: the webhook ended with -9"):
             cluster.until("pods", lambda: False, seconds=FOREVER)

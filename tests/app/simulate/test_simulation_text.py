@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tensorfusion_dra.app.simulate import text
-from tensorfusion_dra.app.simulate.report import Admission, Left, Pod, Report, Share
+from tensorfusion_dra.app.simulate.report import Admission, FreeCapacity, Pod, Report, Share
 
 FIRST = "gpu-363a38f1-2650-50ff-9309-5021289a0407"
 SECOND = "gpu-363b0000-2650-50ff-9309-5021289a0407"
@@ -38,7 +38,9 @@ def report(*pods: Pod, admissions: tuple[Admission, ...] = (), **changed: Any) -
     ]
     prefix = changed.pop("prefix", "")
     left = tuple(
-        Left(device=device, capacity=f"{prefix}{name}", total=total, free=free, free_share=part)
+        FreeCapacity(
+            device=device, capacity=f"{prefix}{name}", total=total, free=free, free_share=part
+        )
         for device in (FIRST, SECOND)
         for name, total, free, part in (("tflops", "65", "12500m", 0.2), ("vram", "16Gi", "0", 0))
     )
