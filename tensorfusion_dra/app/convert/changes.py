@@ -1,4 +1,4 @@
-"""Changes of a YAML text, with the reason of each."""
+"""Changes to a YAML text, each with its reason."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,10 +13,10 @@ from tensorfusion_dra.core.cel.edits import Edit
 
 @dataclass(frozen=True, slots=True, order=True)
 class Reason:
-    """What was changed in a line, or has to be known of it.
+    """Text about one line: why it was changed, what is wrong with it, or what to know.
 
     Attributes:
-        line: From 1.
+        line: Number of the line, from 1.
     """
 
     line: int
@@ -24,14 +24,14 @@ class Reason:
 
 
 class Changes:
-    """What a pass over a text found.
+    """Changes that one pass over a text collects.
 
     Attributes:
         source: The text.
-        reasons: Of changes that were made.
-        problems: What an API server refuses and is not changed here.
-        notes: What is accepted, and does not do what it looks like.
-        moved: By change: the lines of the text, from 0, that its lines were before.
+        reasons: Reasons of the changes.
+        problems: Parts that an API server refuses and that are not changed.
+        notes: Parts that an API server accepts, but that do not have the expected effect.
+        moved: By change that moves lines: the numbers, from 0, that its lines had in the text.
     """
 
     def __init__(self, of: Source) -> None:
@@ -40,19 +40,19 @@ class Changes:
         self.problems: Final[list[Reason]] = []
         self.notes: Final[list[Reason]] = []
         self.moved: Final[dict[Edit, tuple[int, ...]]] = {}
-        # A set: a node to which an alias leads is met once more with it.
+        # A set, because a node that has an alias is visited more than once.
         self._edits: Final[set[tuple[int, Edit]]] = set()
 
     def edits(self) -> list[Edit]:
-        """The changes in the order of the text; at one place, in the order they were found."""
+        """Return the changes in the order of the text; at one place, in the order of discovery."""
         numbered = sorted(self._edits, key=lambda item: (item[1].start, item[1].end, item[0]))
         return [edit for _, edit in numbered]
 
     def edit(self, start: int, end: int, text: str, *, moved: Sequence[int] = ()) -> None:
-        """A part of the text becomes another.
+        """Replace a part of the text.
 
         Args:
-            moved: The lines that its lines were before, if it was moved.
+            moved: The numbers, from 0, that its lines had before, if it was moved.
         """
         edit = Edit(start, end, text)
         if moved:
@@ -60,43 +60,43 @@ class Changes:
         if all(known != edit for _, known in self._edits):
             self._edits.add((len(self._edits), edit))
 
-    def because(self, node: Node, reason: str) -> None:
-        """Gives the reason of a change."""
-        self.reasons.append(Reason(node.start_mark.line + 1, reason))
+    def reason(self, node: Node, text: str) -> None:
+        """Record the reason of a change."""
+        self.reasons.append(Reason(node.start_mark.line + 1, text))
 
-    def lacking(self, mapping: MappingNode, reason: str) -> None:
-        """Gives the reason of an addition: at the key whose value the mapping is."""
+    def reason_for_addition(self, mapping: MappingNode, text: str) -> None:
+        """Record the reason of an entry added to a mapping, at the line of the mapping's key."""
         line = mapping.start_mark.line
         found = source.entries(mapping)
-        if found and not source.is_flow(mapping) and self.source.leads_line(found[0].start):
+        if found and not source.is_flow(mapping) and self.source.starts_line(found[0].start):
             line = self.source.text.count("\n", 0, self.source.above(found[0])) - 1
-        self.reasons.append(Reason(line + 1, reason))
+        self.reasons.append(Reason(line + 1, text))
 
     def problem(self, node: Node, text: str) -> None:
-        """Something that is wrong and stays."""
+        """Record an error that is not corrected."""
         self.problems.append(Reason(node.start_mark.line + 1, text))
 
     def note(self, node: Node, text: str) -> None:
-        """Something to know."""
+        """Record a note."""
         self.notes.append(Reason(node.start_mark.line + 1, text))
 
     def replace(self, scalar: ScalarNode, text: str) -> None:
-        """A scalar of one line becomes another, in quotes if it was."""
+        """Replace a scalar of one line and keep its quotes."""
         quotes = scalar.style if scalar.style in ("'", '"') else ""
         end = self.source.end(scalar)
         self.edit(scalar.start_mark.index, end, f"{quotes}{text}{quotes}")
 
     def rename(self, item: Entry, key: str) -> None:
-        """An entry gets another key."""
+        """Replace the key of an entry."""
         self.replace(item.key, key)
 
     def insert(
         self, mapping: MappingNode, key: str, written: Written, *, after: Entry | None = None
     ) -> None:
-        """A mapping gets an entry.
+        """Insert an entry into a mapping.
 
         Args:
-            after: The entry that it follows; None to be the first.
+            after: The entry that it follows; None inserts it as the first.
         """
         found = source.entries(mapping)
         if source.is_flow(mapping) or not found:
@@ -118,33 +118,33 @@ class Changes:
             self.edit(end, end, indent + text)
 
     def put_first(self, first: Entry, lines: str, *, moved: Sequence[int] = ()) -> None:
-        """Lines that are indented as a block's first entry come before it.
+        """Insert lines, indented like a block's first entry, before it and its comments.
 
         Args:
-            moved: As of `edit`.
+            moved: See `edit`.
         """
-        if self.source.leads_line(first.start):
+        if self.source.starts_line(first.start):
             start = self.source.above(first)
             self.edit(start, start, lines, moved=moved)
         else:
             self.put_before(first, lines, moved=moved)
 
     def put_before(self, item: Entry, lines: str, *, moved: Sequence[int] = ()) -> None:
-        """Lines that are indented as an entry of a block come right before it.
+        """Insert lines, indented like an entry of a block, right before it.
 
         Args:
-            moved: As of `edit`.
+            moved: See `edit`.
         """
-        if self.source.leads_line(item.start):
+        if self.source.starts_line(item.start):
             start = self.source.line_start(item.start)
             self.edit(start, start, lines, moved=moved)
-        else:  # the dash of a list stands before it, and before the lines then
+        else:  # a list's dash stands before the entry; it has to stand before the lines instead
             indent = " " * item.column
             text = lines.removeprefix(indent) + indent
             self.edit(item.start, item.start, text, moved=moved)
 
     def list_of_one(self, node: Node) -> None:
-        """A mapping becomes a list that has it as its only item."""
+        """Wrap a mapping in a list, as its only item."""
         end = self.source.end(node)
         start = node.start_mark.index
         if source.is_flow(node):

@@ -1,4 +1,4 @@
-"""`convert`: rewrite the user guide's YAML into what an API server of 1.34 or later accepts."""
+"""The verb `convert`: rewrite the user guide's YAML for API servers of 1.34 or later."""
 
 import argparse
 import difflib
@@ -13,22 +13,22 @@ from tensorfusion_dra.app.shared import input_text
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `convert`."""
     parser.epilog = (
-        "exit codes: 0 converted; 1 something is refused and not converted, or, with "
-        "--check, would be converted; 2 the input cannot be read"
+        "exit codes: 0 converted; 1 a part would be refused and cannot be converted, or with "
+        "--check needs conversion; 2 the input cannot be read"
     )
     parser.add_argument(
         "-f", dest="file", metavar="FILE", required=True, help="YAML or JSON; - for stdin"
     )
-    parser.add_argument("--check", action="store_true", help="only say what would be converted")
+    parser.add_argument("--check", action="store_true", help="only print what would be converted")
 
 
 def run(flags: argparse.Namespace) -> int:
-    """Print the converted text, and on stderr the difference with its reasons; the exit code.
+    """Print the converted text, and on stderr the diff and its reasons; return the exit code.
 
     With --check no text is printed, and the exit code is 1 if there is anything to convert.
 
     Raises:
-        InputError: The file cannot be read, or is no YAML.
+        InputError: The file cannot be read, or is not YAML.
     """
     text = input_text.read(flags.file)
     converted = convert.convert(text)
@@ -36,19 +36,18 @@ def run(flags: argparse.Namespace) -> int:
     if not flags.check:
         sys.stdout.write(converted.text)
     sys.stderr.writelines(line + "\n" for line in _difference(name, text, converted))
-    is_refused = bool(converted.problems) or (flags.check and converted.text != text)
-    return 1 if is_refused else 0
+    has_failed = bool(converted.problems) or (flags.check and converted.text != text)
+    return 1 if has_failed else 0
 
 
 def _difference(name: str, text: str, converted: Converted) -> Iterator[str]:
-    difference = difflib.unified_diff(
+    yield from difflib.unified_diff(
         text.splitlines(), converted.text.splitlines(), name, f"{name}, converted", lineterm=""
     )
-    yield from difference
-    words = (
+    prefixes = (
         ("", converted.reasons),
         ("note: ", converted.notes),
         ("refused: ", converted.problems),
     )
-    for word, reasons in words:
-        yield from (f"{name}:{reason.line}: {word}{reason.text}" for reason in reasons)
+    for prefix, reasons in prefixes:
+        yield from (f"{name}:{reason.line}: {prefix}{reason.text}" for reason in reasons)

@@ -1,4 +1,11 @@
-"""A YAML text of the user guide as an API server takes it."""
+"""Conversion of the user guide's YAML for API servers of 1.34 or later.
+
+Every change is an edit of the text at a place, so comments, order and spaces stay. There are two
+passes. The first moves entries to their places in requests and devices. The second reads the text
+that results, and corrects names, values, missing entries and expressions. For example `count: 2`
+beside a request's `name` moves into `exactly` in the first pass; the second pass then adds the
+`deviceClassName` that `exactly` lacks.
+"""
 
 from dataclasses import dataclass
 
@@ -10,12 +17,13 @@ from tensorfusion_dra.core.cel import edits
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Converted:
-    """What became of a text; all lines are those of the text as it was.
+    """Result of a conversion; all line numbers are those of the original text.
 
     Attributes:
-        reasons: Of each change.
-        problems: What an API server refuses and could not be changed.
-        notes: What it accepts, and does not do what it looks like.
+        text: The converted text.
+        reasons: Reasons of the changes.
+        problems: Parts that an API server refuses and that could not be converted.
+        notes: Parts that an API server accepts, but that do not have the expected effect.
     """
 
     text: str
@@ -25,22 +33,23 @@ class Converted:
 
 
 def convert(text: str) -> Converted:
-    """The text with everything changed that an API server of 1.34 or later does not take.
+    """Convert everything in a text that an API server of 1.34 or later refuses.
 
     Raises:
-        InputError: It is no YAML.
+        InputError: The text is not YAML.
     """
     lines = list(range(1, text.count("\n") + 2))
-    said: dict[str, list[Reason]] = {"reasons": [], "problems": [], "notes": []}
+    collected: dict[str, list[Reason]] = {"reasons": [], "problems": [], "notes": []}
     for find in (_moves, _rules):
         changes = Changes(Source(text))
         find(changes)
-        for kind, placed in said.items():
+        for kind, earlier in collected.items():
             reasons: list[Reason] = getattr(changes, kind)
-            placed += [Reason(lines[reason.line - 1], reason.text) for reason in reasons]
+            earlier += [Reason(lines[reason.line - 1], reason.text) for reason in reasons]
         lines = _lines_after(changes, lines)
         text = edits.applied(text, changes.edits())
-    return Converted(text=text, **{kind: tuple(sorted(set(all_))) for kind, all_ in said.items()})
+    unique = {kind: tuple(sorted(set(reasons))) for kind, reasons in collected.items()}
+    return Converted(text=text, **unique)
 
 
 def _moves(changes: Changes) -> None:
@@ -51,7 +60,7 @@ def _moves(changes: Changes) -> None:
 
 def _rules(changes: Changes) -> None:
     for document in changes.source.documents():
-        rules.twice(document, changes)
+        rules.duplicate_keys(document, changes)
         for item in filter(kinds.is_ours, kinds.objects([document])):
             rules.find(item, changes)
             rules.hand_written(item, changes)
@@ -60,10 +69,10 @@ def _rules(changes: Changes) -> None:
 
 
 def _lines_after(changes: Changes, lines: list[int]) -> list[int]:
-    """For each line of the changed text, the line it was in the beginning.
+    """Return, for each line of the changed text, its line number in the original text.
 
     Args:
-        lines: The same for the text before these changes.
+        lines: The same list for the text before these changes.
     """
     text = changes.source.text
     after, line, end = [lines[0]], 0, 0

@@ -1,4 +1,4 @@
-"""Takes entries out of a mapping, and what they say for another place."""
+"""Cuts that remove entries from a mapping, and the text of the entries for another place."""
 
 from collections.abc import Iterator, Sequence
 from itertools import groupby
@@ -9,11 +9,11 @@ from tensorfusion_dra.app.convert import source
 from tensorfusion_dra.app.convert.source import Entry, Source
 
 Part = tuple[int, int]
-"""From where to where in the text."""
+"""Start and end of a part of the text."""
 
 
 def parts(mapping: MappingNode, gone: Sequence[Entry], of: Source) -> Iterator[Part]:
-    """What has to go so that entries are gone from their mapping; no two overlap."""
+    """Yield the parts of the text to remove for these entries of a mapping; no two overlap."""
     starts = {entry.start for entry in gone}
     found = source.entries(mapping)
     rows = [list(row) for _, row in groupby(found, key=lambda entry: entry.start in starts)]
@@ -24,8 +24,8 @@ def parts(mapping: MappingNode, gone: Sequence[Entry], of: Source) -> Iterator[P
         after = rows[index + 1][0] if index + 1 < len(rows) else None
         if source.is_flow(mapping):
             yield _in_brackets(row, before, after, of)
-        elif before is None and not of.leads_line(row[0].start):
-            # The dash of a list stands before the first one, and stays for what comes next.
+        elif before is None and not of.starts_line(row[0].start):
+            # A list's dash before the first entry stays, for the entry that follows.
             _, end = lines(row[-1], of)
             blank = len(of.text) - end - len(of.text[end:].lstrip())
             yield row[0].start, end + blank if after else of.end(row[-1].value)
@@ -40,14 +40,14 @@ def _in_brackets(row: list[Entry], before: Entry | None, after: Entry | None, of
 
 
 def lines(entry: Entry, of: Source) -> Part:
-    """The lines of an entry of a block; without what stands before it on its first one."""
-    begin = of.line_start(entry.start) if of.leads_line(entry.start) else entry.start
+    """Return the lines of a block's entry, without text before it on its first line."""
+    begin = of.line_start(entry.start) if of.starts_line(entry.start) else entry.start
     end = of.line_end(of.end(entry.value))
     return begin, end + (len(of.newline) if end < len(of.text) else 0)
 
 
 def indented(entries: Sequence[Entry], column: int, of: Source) -> tuple[str, list[int]]:
-    """The lines of entries of a block for another column, and which lines they were, from 0."""
+    """Return the lines of a block's entries, indented to a column, and their numbers from 0."""
     texts: list[str] = []
     numbers: list[int] = []
     for entry in entries:

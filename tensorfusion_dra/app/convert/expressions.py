@@ -1,4 +1,4 @@
-"""Second pass: expressions in the guide's dialect, of selectors and of annotations."""
+"""Second pass: translation of CEL in the user guide's dialect, in selectors and annotations."""
 
 from collections.abc import Iterator
 
@@ -12,7 +12,7 @@ from tensorfusion_dra.core.cel.errors import CelError
 
 
 def find(document: Node, changes: Changes) -> None:
-    """The translations in one document, be it an object or a part of one."""
+    """Collect the translations in a document, which may be an object or a part of one."""
     for item in kinds.objects([document]):
         if kinds.is_ours(item):
             for node in kinds.selecting(item):
@@ -32,7 +32,7 @@ def _selectors(node: MappingNode, changes: Changes) -> None:
 
 
 def _annotations(node: Node) -> Iterator[ScalarNode]:
-    """The expressions in the annotations of pods and of what makes pods, wherever they stand."""
+    """Yield the expressions in annotations at any depth, as of pods and of pod templates."""
     for entry in source.entries(node):
         if entry.key.value == names.ANNOTATION_CEL_EXPRESSION:
             if isinstance(entry.value, ScalarNode):
@@ -51,7 +51,7 @@ def _translate(scalar: ScalarNode, changes: Changes) -> None:
         line = scalars.line_of(offset, scalar, changes.source) + 1
         changes.problems.append(Reason(line, f"expression {error}"))
         return
-    for edit in scalars.moved(found, scalar, changes.source):
+    for edit in scalars.in_text(found, scalar, changes.source):
         changes.edit(edit.start, edit.end, edit.text)
     if found:
-        changes.because(scalar, "the user guide's CEL, as Kubernetes takes it")
+        changes.reason(scalar, "user guide's CEL, translated for Kubernetes")

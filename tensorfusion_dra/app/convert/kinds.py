@@ -1,4 +1,4 @@
-"""The objects of resource.k8s.io in a YAML text, and their parts."""
+"""Readers of the resource.k8s.io objects in a YAML text, and of their parts."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -17,7 +17,7 @@ _CLAIM_SPEC: Final = {CLAIM: ("spec",), TEMPLATE: ("spec", "spec")}
 
 
 def objects(documents: list[Node]) -> Iterator[MappingNode]:
-    """The objects of all documents, those in lists among them."""
+    """Yield the objects of all documents, including the items of Lists."""
     for document in documents:
         found = source.value(document, "items")
         if source.text(document, "kind").endswith("List") and found is not None:
@@ -27,14 +27,14 @@ def objects(documents: list[Node]) -> Iterator[MappingNode]:
 
 
 def is_ours(item: Node) -> bool:
-    """Whether it is of resource.k8s.io, and of a kind that is converted."""
+    """Return True for an object of resource.k8s.io of a kind that is converted."""
     kinds = (*_CLAIM_SPEC, SLICE, CLASS)
     group = source.text(item, "apiVersion").partition("/")[0]
     return group == GROUP and source.text(item, "kind") in kinds
 
 
 def requests(item: Node) -> Iterator[MappingNode]:
-    """The requests of a claim or a claim's template."""
+    """Yield the requests of a claim or claim template."""
     path = _CLAIM_SPEC.get(source.text(item, "kind"))
     if path is not None:
         for request in source.items(source.value(item, *path, "devices", "requests")):
@@ -43,7 +43,7 @@ def requests(item: Node) -> Iterator[MappingNode]:
 
 
 def choices(item: Node) -> Iterator[MappingNode]:
-    """Where a claim says what devices it wants: ``exactly``, and each of ``firstAvailable``."""
+    """Yield the device requests of a claim: each ``exactly``, and each of ``firstAvailable``."""
     for request in requests(item):
         exactly = source.value(request, "exactly")
         listed = list(source.items(source.value(request, "firstAvailable")))
@@ -53,7 +53,7 @@ def choices(item: Node) -> Iterator[MappingNode]:
 
 
 def selecting(item: Node) -> Iterator[MappingNode]:
-    """Everything that has selectors."""
+    """Yield each mapping that may have selectors: device requests, and a DeviceClass's spec."""
     yield from choices(item)
     spec = source.value(item, "spec")
     if source.text(item, "kind") == CLASS and isinstance(spec, MappingNode):
@@ -61,7 +61,7 @@ def selecting(item: Node) -> Iterator[MappingNode]:
 
 
 def devices(item: Node) -> Iterator[MappingNode]:
-    """The devices of a slice."""
+    """Yield the devices of a slice."""
     if source.text(item, "kind") == SLICE:
         for device in source.items(source.value(item, "spec", "devices")):
             if isinstance(device, MappingNode):

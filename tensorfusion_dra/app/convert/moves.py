@@ -1,7 +1,7 @@
-"""First pass: entries that stand in the wrong place of a request or a device.
+"""First pass: moves of entries that are in the wrong place of a request or a device.
 
-Up to v1beta1 a request said all directly and a device had its content under ``basic``; since
-v1beta2 what a request asks for is under ``exactly``.
+Up to v1beta1 a request had all its fields directly, and a device had its content under ``basic``.
+Since v1beta2 the device request is under ``exactly``, and a device has its content directly.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ _STEP: Final = 2
 
 
 def find(item: MappingNode, changes: Changes) -> None:
-    """The moves in one object of resource.k8s.io."""
+    """Collect the moves in one object of resource.k8s.io."""
     for request in kinds.requests(item):
         _request(request, changes)
     for device in kinds.devices(item):
@@ -41,12 +41,13 @@ def _request(request: MappingNode, changes: Changes) -> None:
         changes.problem(exactly, "exactly: expected a mapping")
     elif found:
         inside = exactly if isinstance(exactly, MappingNode) else None
-        _sort_out(request, found, inside, changes)
+        _into_exactly(request, found, inside, changes)
 
 
-def _sort_out(
+def _into_exactly(
     request: MappingNode, found: list[Entry], exactly: MappingNode | None, changes: Changes
 ) -> None:
+    """Move entries into ``exactly``, or drop them if it has them with the same value."""
     moving, dropped = [], []
     for entry in found:
         inside = source.entry(exactly, str(entry.key.value))
@@ -55,16 +56,16 @@ def _sort_out(
         elif _is_same(entry, inside):
             dropped.append(entry)
         else:
-            text = f"{entry.key.value} beside exactly says something else than the one in it"
+            text = f"{entry.key.value}: found one beside exactly and another in it, expected one"
             changes.problem(entry.key, text)
     if not _move(request, moving, exactly, changes):
         return
     for begin, end in cuts.parts(request, [*moving, *dropped], changes.source):
         changes.edit(begin, end, "")
     for entry in moving:
-        changes.because(entry.key, f"{entry.key.value} belongs in exactly")
+        changes.reason(entry.key, f"{entry.key.value} belongs in exactly")
     for entry in dropped:
-        changes.because(entry.key, f"{entry.key.value} is said in exactly as well")
+        changes.reason(entry.key, f"{entry.key.value} is in exactly as well")
 
 
 def _is_same(one: Entry, other: Entry) -> bool:
@@ -77,15 +78,15 @@ def _is_same(one: Entry, other: Entry) -> bool:
 def _move(
     request: MappingNode, moving: Sequence[Entry], exactly: MappingNode | None, changes: Changes
 ) -> bool:
-    """Writes entries where they belong; whether that could be done."""
+    """Write entries into ``exactly``; return False if they cannot be written there."""
     of = changes.source
     if not moving:
         return True
     if source.is_flow(request) or (exactly is not None and source.is_flow(exactly)):
         for entry in moving:
-            is_short = of.is_line(entry.value) or source.is_flow(entry.value)
+            is_short = of.is_one_line(entry.value) or source.is_flow(entry.value)
             if not is_short and not source.is_flow(request):
-                text = "expected exactly as a block, as what belongs in it is one"
+                text = f"exactly: found brackets, expected a block: {entry.key.value} is a block"
                 changes.problem(entry.key, text)
                 return False
         _into_brackets(request, moving, exactly, changes)
@@ -122,16 +123,16 @@ def _into_brackets(
 
 
 def _unwrap(device: MappingNode, basic: Entry, changes: Changes) -> None:
-    """What a device has under ``basic`` moves one level up."""
+    """Move the content of a device's ``basic`` one level up."""
     of = changes.source
     inner = source.entries(basic.value)
     if not isinstance(basic.value, MappingNode) or not inner:
-        changes.problem(basic.key, "basic: expected a mapping that says something")
+        changes.problem(basic.key, "basic: expected a mapping that is not empty")
         return
     if any(source.entry(device, str(entry.key.value)) for entry in inner):
-        changes.problem(basic.key, "basic says what the device says as well")
+        changes.problem(basic.key, "basic: found a key that the device has as well")
         return
-    changes.because(basic.key, "a device has its content directly, and not under basic")
+    changes.reason(basic.key, "a device has its content directly, not under basic")
     if source.is_flow(basic.value):
         begin, end = basic.value.start_mark.index, of.end(basic.value)
         bare = of.text[begin + 1 : end - 1].strip()
@@ -146,5 +147,5 @@ def _unwrap(device: MappingNode, basic: Entry, changes: Changes) -> None:
     shift = inner[0].column - basic.column
     kept = [line[shift:] if line[:shift].isspace() else line.lstrip() for line in lines]
     body = "".join(line + of.newline for line in kept)
-    body = body if of.leads_line(basic.start) else body.lstrip()
+    body = body if of.starts_line(basic.start) else body.lstrip()
     changes.edit(begin, end, body, moved=range(basic.line + 1, basic.line + 1 + len(kept)))

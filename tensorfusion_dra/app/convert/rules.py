@@ -1,4 +1,4 @@
-"""Second pass: names, values and what is missing, in objects whose entries are in their places."""
+"""Second pass: names, values and missing entries, in objects with all entries in their places."""
 
 from typing import Final
 
@@ -20,13 +20,14 @@ _ATTRIBUTES: Final = {
 
 
 def find(item: MappingNode, changes: Changes) -> None:
-    """The changes in one object of resource.k8s.io."""
+    """Collect the changes in one object of resource.k8s.io."""
     _version(item, changes)
     for node in kinds.selecting(item):
         _selectors(node, changes)
     for choice in kinds.choices(item):
         if source.entry(choice, "deviceClassName") is None:
-            changes.lacking(choice, f"deviceClassName is required: {names.DEVICE_CLASS}")
+            text = f"deviceClassName is required: {names.DEVICE_CLASS}"
+            changes.reason_for_addition(choice, text)
             after = source.entry(choice, "name")
             changes.insert(choice, "deviceClassName", names.DEVICE_CLASS, after=after)
     if source.text(item, "kind") == kinds.TEMPLATE:
@@ -40,7 +41,7 @@ def _version(item: MappingNode, changes: Changes) -> None:
     if not isinstance(version, ScalarNode) or version.value == VERSION:
         return
     if version.value in _OLD_VERSIONS:
-        changes.because(version, f"{version.value} is not served by default since 1.34: {VERSION}")
+        changes.reason(version, f"{version.value} is not served by default since 1.34: {VERSION}")
         changes.replace(version, VERSION)
     else:
         expected = ", ".join([VERSION, *sorted(_OLD_VERSIONS)])
@@ -54,14 +55,17 @@ def _selectors(node: MappingNode, changes: Changes) -> None:
     if source.entry(node, "selectors") is not None:
         changes.problem(found.key, "selector beside selectors: expected selectors alone")
         return
-    changes.because(found.key, "selector is unknown: selectors, a list")
+    changes.reason(found.key, "unknown field selector: renamed to selectors, a list")
     changes.rename(found, "selectors")
     if isinstance(found.value, MappingNode):
         changes.list_of_one(found.value)
 
 
 def _labels(item: MappingNode, changes: Changes) -> None:
-    """What a claim is to be found by has to be said in the template's spec: only that is copied."""
+    """Copy the label for finding claims into the template's spec.
+
+    Only labels in spec.metadata are copied to the claims.
+    """
     label = source.entry(item, "metadata", "labels", names.LABEL_CLAIM_TEMPLATE)
     spec = source.value(item, "spec")
     metadata = source.value(spec, "metadata")
@@ -69,12 +73,12 @@ def _labels(item: MappingNode, changes: Changes) -> None:
     if (
         label is None
         or not isinstance(spec, MappingNode)
-        or not changes.source.is_line(label.value)
+        or not changes.source.is_one_line(label.value)
     ):
         return
     if source.entry(labels, names.LABEL_CLAIM_TEMPLATE) is not None:
         return
-    changes.because(
+    changes.reason(
         label.key, "a template's own labels are not copied to its claims: spec.metadata.labels are"
     )
     value = changes.source.copy(label.value)
@@ -91,12 +95,12 @@ def _attributes(device: MappingNode, changes: Changes) -> None:
         for found in source.entries(attribute.value):
             new = _ATTRIBUTES.get(str(found.key.value))
             if new is not None:
-                changes.because(found.key, f"{found.key.value} is unknown: {new}")
+                changes.reason(found.key, f"unknown field {found.key.value}: renamed to {new}")
                 changes.rename(found, new)
 
 
 def hand_written(item: Node, changes: Changes) -> None:
-    """Says of a slice of this driver that it is not for people to write."""
+    """Note on a slice of this driver that the node plugin publishes such slices itself."""
     driver = source.value(item, "spec", "driver")
     is_slice = source.text(item, "kind") == kinds.SLICE
     if is_slice and isinstance(driver, ScalarNode) and driver.value == names.DRIVER:
@@ -107,8 +111,8 @@ def hand_written(item: Node, changes: Changes) -> None:
         )
 
 
-def twice(node: Node, changes: Changes) -> None:
-    """Says of keys that they are set more than once, which Kubernetes refuses."""
+def duplicate_keys(node: Node, changes: Changes) -> None:
+    """Report keys that are set more than once, which Kubernetes refuses."""
     lines: dict[str, int] = {}
     for entry in source.entries(node):
         key = str(entry.key.value)
@@ -116,6 +120,6 @@ def twice(node: Node, changes: Changes) -> None:
             text = f"{key}: found twice, expected once; first in line {lines[key]}"
             changes.problem(entry.key, text)
         lines.setdefault(key, entry.line + 1)
-        twice(entry.value, changes)
+        duplicate_keys(entry.value, changes)
     for item in source.items(node):
-        twice(item, changes)
+        duplicate_keys(item, changes)

@@ -1,4 +1,4 @@
-"""Where the characters of a scalar's value stand in the text that it was read from."""
+"""Mapping from the characters of a scalar's value to their places in the YAML text."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -9,7 +9,7 @@ from yaml.nodes import ScalarNode
 from tensorfusion_dra.app.convert.source import Source
 from tensorfusion_dra.core.cel.edits import Edit
 
-# Folding changes spaces and line breaks, so that only the characters between them are matched up.
+# Folding changes spaces and line breaks, so only the characters between them are matched.
 _SPACES: Final = " \t\r\n\x85\u2028\u2029"
 _BLOCK_HEADER: Final = re.compile(r"[|>][^\n]*\n")
 _ESCAPE: Final = re.compile(
@@ -20,10 +20,10 @@ _SPACE_ESCAPES: Final = frozenset("tnrNLP \t\r\n")
 _Place = tuple[int, int]
 
 
-def moved(edits: Iterable[Edit], scalar: ScalarNode, of: Source) -> Iterator[Edit]:
-    """Changes of a scalar's value as changes of the text that it stands in.
+def in_text(edits: Iterable[Edit], scalar: ScalarNode, of: Source) -> Iterator[Edit]:
+    """Yield edits of a scalar's value as edits of the YAML text.
 
-    Each begins and ends beside characters that are no spaces, as changes of tokens do.
+    Each edit has to begin and end beside characters that are not spaces, as edits of tokens do.
     """
     places = list(_places(scalar, of))
     before = [0]
@@ -40,7 +40,7 @@ def moved(edits: Iterable[Edit], scalar: ScalarNode, of: Source) -> Iterator[Edi
 
 
 def line_of(offset: int, scalar: ScalarNode, of: Source) -> int:
-    """The line of the text, from 0, on which a character of a scalar's value stands."""
+    """Return the line of the text, from 0, with a character of a scalar's value."""
     seen = sum(character not in _SPACES for character in scalar.value[:offset])
     places = list(_places(scalar, of))
     place = places[min(seen, len(places) - 1)][0] if places else scalar.start_mark.index
@@ -56,7 +56,7 @@ def _written(text: str, style: str | None) -> str:
 
 
 def _places(scalar: ScalarNode, of: Source) -> Iterator[_Place]:
-    """From where to where each character stands that is no space."""
+    """Yield the start and end in the text of each character that is not a space."""
     start, end = scalar.start_mark.index, of.end(scalar)
     if scalar.style in ("|", ">"):
         header = _BLOCK_HEADER.match(of.text, start)

@@ -1,4 +1,4 @@
-"""Second pass: what keeps the devices of a slice from being shared, or mixes nodes up."""
+"""Second pass: request policies and pool names, so that a slice's devices can be shared."""
 
 from typing import Final
 
@@ -17,7 +17,7 @@ _IN_STEPS: Final = frozenset({names.CAPACITY_VRAM, names.CAPACITY_VIRTUAL_VRAM})
 
 
 def find(item: MappingNode, changes: Changes) -> None:
-    """The changes in one object of resource.k8s.io."""
+    """Collect the changes in one object of resource.k8s.io."""
     _pool(item, changes)
     for device in kinds.devices(item):
         if source.text(device, "allowMultipleAllocations") in _TRUE:
@@ -28,7 +28,10 @@ def find(item: MappingNode, changes: Changes) -> None:
 
 
 def _pool(item: MappingNode, changes: Changes) -> None:
-    """A pool that several nodes name is one pool to the scheduler, and mixes their devices up."""
+    """Append the node's name to the pool's name.
+
+    The scheduler takes slices of several nodes with one pool name for one pool of all their devices.
+    """
     if source.text(item, "kind") != kinds.SLICE:
         return
     name = source.value(item, "spec", "pool", "name")
@@ -37,13 +40,16 @@ def _pool(item: MappingNode, changes: Changes) -> None:
         return
     own = f"{name.value}/{node}"
     if any(name_rules.pool("", own)):
-        return  # no name of a pool or a node, of which the API server says so
-    changes.because(name, f"a pool's name is shared with other nodes: {own}")
+        return  # an invalid name of a pool or node, which the API server reports
+    changes.reason(name, f"a pool without the node's name is one pool of several nodes: {own}")
     changes.replace(name, own)
 
 
 def _policy(entry: Entry, changes: Changes, *, is_virtual: bool) -> None:
-    """Without a policy, the first claim takes whole what it does not name: nothing is shared."""
+    """Add a request policy to a capacity.
+
+    Without one, a claim that does not name the capacity takes all of it, so nothing is shared.
+    """
     amount = source.entry(entry.value, "value")
     has_policy = source.entry(entry.value, "requestPolicy") is not None
     if amount is None or has_policy or not isinstance(entry.value, MappingNode):
@@ -53,13 +59,14 @@ def _policy(entry: Entry, changes: Changes, *, is_virtual: bool) -> None:
     except QuantityError as error:
         changes.problem(amount.value, f"{entry.key.value}: {error}")
         return
-    changes.because(entry.key, "without a requestPolicy the first claim takes all of it")
+    changes.reason(entry.key, "without a requestPolicy the first claim takes all of it")
     name = str(entry.key.value)
-    # With virtual amounts, the physical ones are beside them and nobody takes of them unasked.
-    is_beside = is_virtual and name not in capacity.VIRTUAL
+    # Beside virtual capacities the physical ones default to 0, so that only a claim that names
+    # them consumes them.
+    is_physical = is_virtual and name not in capacity.VIRTUAL
     limits: dict[str, Written] = {"min": '"0"'}
-    if name in _IN_STEPS and not is_beside and total.nano % (MIB * NANO) == 0:
+    if name in _IN_STEPS and not is_physical and total.nano % (MIB * NANO) == 0:
         limits = {"min": "1Mi", "step": "1Mi"}
-    default = Quantity.whole(0) if is_beside else total
+    default = Quantity.whole(0) if is_physical else total
     written: dict[str, Written] = {"default": f'"{default}"', "validRange": limits}
     changes.insert(entry.value, "requestPolicy", written, after=amount)

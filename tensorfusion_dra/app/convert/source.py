@@ -1,7 +1,7 @@
-"""A YAML text with the places of its parts, so that it can be changed by place.
+"""YAML text with the places of its nodes, so that it can be edited by place.
 
-PyYAML tells where every node begins and ends. Changing the text there keeps comments, order and
-spaces as they are without a library of their own for that; what is written anew is small.
+PyYAML reports where every node begins and ends. Edits of the text at these places keep comments,
+order and spaces, without a YAML library that preserves them.
 """
 
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from yaml.nodes import CollectionNode, MappingNode, Node, ScalarNode, SequenceNo
 from tensorfusion_dra.core.errors import InputError
 
 Written = str | dict[str, "Written"]
-"""What is to be written: a scalar as YAML has it, or a mapping."""
+"""A value to write: a scalar in YAML syntax, or a mapping."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,17 +26,17 @@ class Entry:
 
     @property
     def start(self) -> int:
-        """Where the key begins."""
+        """Return the offset of the key."""
         return int(self.key.start_mark.index)
 
     @property
     def column(self) -> int:
-        """Of the key, from 0."""
+        """Return the column of the key, from 0."""
         return int(self.key.start_mark.column)
 
     @property
     def line(self) -> int:
-        """Of the key, from 0."""
+        """Return the line of the key, from 0."""
         return int(self.key.start_mark.line)
 
 
@@ -48,10 +48,10 @@ class Source:
         self.newline: Final = "\r\n" if "\r\n" in text else "\n"
 
     def documents(self) -> list[Node]:
-        """The outermost node of each document.
+        """Return the outermost node of each document.
 
         Raises:
-            InputError: The text is no YAML.
+            InputError: The text is not YAML.
         """
         try:
             return list(yaml.compose_all(self.text, Loader=yaml.SafeLoader))
@@ -59,7 +59,7 @@ class Source:
             raise InputError(f"YAML: {' '.join(str(error).split())}") from error
 
     def end(self, node: Node) -> int:
-        """Where a node ends, without the empty lines and comments after it."""
+        """Return the offset where a node ends, without the empty lines and comments after it."""
         start, end = node.start_mark.index, node.end_mark.index
         if is_flow(node):
             return int(end)
@@ -68,29 +68,29 @@ class Source:
             return self.end(last[1] if isinstance(node, MappingNode) else last)
         return int(start + len(self.text[start:end].rstrip()))
 
-    def is_line(self, node: Node) -> bool:
-        """Whether it is a scalar that stands on one line."""
+    def is_one_line(self, node: Node) -> bool:
+        """Return True for a scalar on one line."""
         copy = self.copy(node)
         return isinstance(node, ScalarNode) and bool(copy) and "\n" not in copy
 
     def line_start(self, offset: int) -> int:
-        """Where the line of a place begins."""
+        """Return the offset where the line of an offset begins."""
         return self.text.rfind("\n", 0, offset) + 1
 
     def line_end(self, offset: int) -> int:
-        """Where the line of a place ends, before its line break."""
+        """Return the offset where the line of an offset ends, before its line break."""
         end = self.text.find("\n", offset)
         end = len(self.text) if end < 0 else end
         return end - 1 if end > offset and self.text[end - 1] == "\r" else end
 
-    def leads_line(self, offset: int) -> bool:
-        """Whether nothing but spaces is before a place on its line."""
+    def starts_line(self, offset: int) -> bool:
+        """Return True if only spaces stand before an offset on its line."""
         return not self.text[self.line_start(offset) : offset].strip()
 
     def above(self, first: Entry) -> int:
-        """Where the line begins of a block's first entry, or of the comments above it.
+        """Return the offset of the line of a block's first entry, or of the comments above it.
 
-        What stands above those is the key of the block itself, so that they can be of nothing else.
+        Above these comments is the key of the block, so they cannot belong to anything else.
         """
         start = self.line_start(first.start)
         while start:
@@ -101,7 +101,7 @@ class Source:
         return start
 
     def block(self, key: str, value: Written, column: int, step: int = 2) -> str:
-        """An entry as block YAML whose first line is indented already."""
+        """Return an entry as block YAML; its first line gets no indentation."""
         if isinstance(value, str):
             return f"{key}: {value}"
         inner = column + step
@@ -110,15 +110,15 @@ class Source:
         return f"{key}:{indent}{indent.join(lines)}"
 
     def copy(self, node: Node) -> str:
-        """A node as it stands."""
+        """Return the text of a node."""
         return self.text[node.start_mark.index : self.end(node)]
 
 
 def flow(key: str, value: Written, *, is_json: bool) -> str:
-    """An entry as flow YAML.
+    """Return an entry as flow YAML.
 
     Args:
-        is_json: With quotes around keys and texts, as JSON needs them.
+        is_json: Put quotes around keys and texts, as JSON requires.
     """
     name = f'"{key}"' if is_json else key
     if isinstance(value, str):
@@ -128,14 +128,14 @@ def flow(key: str, value: Written, *, is_json: bool) -> str:
 
 
 def entries(node: Node | None) -> list[Entry]:
-    """The entries of a mapping whose keys are scalars; empty for anything else."""
+    """Return the entries of a mapping whose keys are scalars; empty for anything else."""
     if not isinstance(node, MappingNode):
         return []
     return [Entry(key, value) for key, value in node.value if isinstance(key, ScalarNode)]
 
 
 def entry(node: Node | None, *path: str) -> Entry | None:
-    """The entry at a path of keys; None if there is none."""
+    """Return the entry at a path of keys; None if there is none."""
     found: Entry | None = None
     for key in path:
         found = next((item for item in entries(node) if item.key.value == key), None)
@@ -146,28 +146,28 @@ def entry(node: Node | None, *path: str) -> Entry | None:
 
 
 def value(node: Node | None, *path: str) -> Node | None:
-    """The value at a path of keys."""
+    """Return the value at a path of keys; None if there is none."""
     found = entry(node, *path)
     return None if found is None else found.value
 
 
 def text(node: Node | None, *path: str) -> str:
-    """The text of the scalar at a path of keys; empty if there is none."""
+    """Return the text of the scalar at a path of keys; empty if there is none."""
     found = value(node, *path)
     return str(found.value) if isinstance(found, ScalarNode) else ""
 
 
 def items(node: Node | None) -> Iterator[Node]:
-    """The items of a list; nothing for anything else."""
+    """Yield the items of a list; nothing for anything else."""
     if isinstance(node, SequenceNode):
         yield from node.value
 
 
 def is_flow(node: Node) -> bool:
-    """Whether it is a list or mapping in brackets."""
+    """Return True for a list or mapping in brackets (flow style)."""
     return isinstance(node, CollectionNode) and bool(node.flow_style)
 
 
 def is_json(node: MappingNode) -> bool:
-    """Whether its keys are in quotes."""
+    """Return True if a key is in double quotes, as in JSON."""
     return any(item.key.style == '"' for item in entries(node))

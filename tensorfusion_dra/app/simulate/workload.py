@@ -21,7 +21,7 @@ class Workload(Protocol):
         ...
 
     def requested(self, cluster: SimulatedCluster, pod: str) -> Mapping[str, str]:
-        """Return the quantities by capacity that a pod requests of each GPU; empty for whole cards."""
+        """Return what a pod requests of each GPU, by capacity; empty for whole GPUs."""
         ...
 
     def admissions(self, cluster: SimulatedCluster) -> Sequence[Admission]:

@@ -64,7 +64,7 @@ def test_what_is_no_utf8_is_bad_input(capsys: pytest.CaptureFixture[str], tmp_pa
 
     code, _, err = run(capsys, "translate", "-f", str(file))
 
-    assert (code, err) == (2, f"tensorfusion-dra: {file}: found byte 8 that is no UTF-8\n")
+    assert (code, err) == (2, f"tensorfusion-dra: {file}: found byte 8, expected UTF-8\n")
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_what_is_no_utf8_is_bad_input(capsys: pytest.CaptureFixture[str], tmp_pa
             0,
             ["syntax ok", "length 64 of at most 10240 bytes", "types ok"],
         ),
-        ([A100], 0, ["guide's CEL it is; Kubernetes takes it only as translated", "types ok"]),
+        ([A100], 0, ["guide's CEL found; Kubernetes accepts only its translation", "types ok"]),
         (["--as-is", A100], 1, ["types 1:1: found a map == a string"]),
         (["true &&\n  1 +"], 1, ["syntax 2:6: found the end, expected a value"]),
         (["true &&\n  device.foo"], 1, ["types 2:3: found device.foo, expected one of its"]),
@@ -96,7 +96,7 @@ def test_what_is_no_utf8_is_bad_input(capsys: pytest.CaptureFixture[str], tmp_pa
         (
             [f'{A}.model.find("A") == "A"'],
             3,
-            ["types not checked: find, which Kubernetes has and the library here has not"],
+            ["types not checked: Kubernetes has find, the local CEL library does not"],
         ),
     ],
 )
@@ -124,7 +124,7 @@ def test_check_without_the_library_says_what_it_did_not_check() -> None:
     code, out, err = child("check", "'a'.matches(5)", without_cel=True)
 
     assert (code, err) == (3, "")
-    assert "ok as far as they are known here; for all of them install the extra 'cel'" in out
+    assert "ok as far as known without a CEL library; for a full check install the extra" in out
     assert "cost" in out
 
 

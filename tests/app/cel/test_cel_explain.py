@@ -116,7 +116,7 @@ def test_explain_says_where_a_selector_fails(
     code, out, _ = run(capsys, "explain", "--slices", slices, f"{A}.rack == 1")
 
     assert code == 1
-    assert "On 4 of them the selector fails, which stops its pods everywhere: no such key" in out
+    assert "On 4 of them the selector fails, so no node gets its pods: no such key" in out
     assert f"{A}.rack == 1: no such key: rack (rack missing)" in out
 
 
@@ -149,7 +149,7 @@ def test_explain_adds_what_a_claim_asks_for(
     refusals = {item["device"]: item["refusal"] for item in json.loads(out)["devices"]}
     assert code == 0
     assert refusals[first] == "tflops 300 of 312 taken, 100 more do not fit"
-    assert refusals[second] == "a claim has it alone"
+    assert refusals[second] == "a claim has it exclusively"
     assert refusals[third] is None
 
 

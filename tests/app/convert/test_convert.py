@@ -61,7 +61,7 @@ spec:
     converted = convert(text)
 
     assert converted.text == after
-    assert "9: stringValue is unknown: string" in said(converted)
+    assert "9: unknown field stringValue: renamed to string" in said(converted)
 
 
 def test_a_template_keeps_the_metadata_that_its_spec_has() -> None:

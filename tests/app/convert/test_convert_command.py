@@ -29,7 +29,7 @@ def test_the_text_is_on_stdout_and_why_it_differs_on_stderr(
     assert lines[:2] == [f"--- {TEMPLATE}", f"+++ {TEMPLATE}, converted"]
     assert "-apiVersion: resource.k8s.io/v1beta2" in lines
     assert "+apiVersion: resource.k8s.io/v1" in lines
-    assert lines[-1] == f"{TEMPLATE}:16: selector is unknown: selectors, a list"
+    assert lines[-1] == f"{TEMPLATE}:16: unknown field selector: renamed to selectors, a list"
 
 
 def test_what_needs_no_change_is_printed_without_a_word(
@@ -45,7 +45,7 @@ def test_check_prints_no_text_and_tells_by_its_exit_code(
     code, out, err = run(capsys, "-f", str(TEMPLATE), "--check")
 
     assert (code, out) == (1, "")
-    assert f"{TEMPLATE}:16: selector is unknown" in err
+    assert f"{TEMPLATE}:16: unknown field selector" in err
 
 
 def test_what_stays_refused_is_exit_code_1(
@@ -66,7 +66,7 @@ def test_what_stays_refused_is_exit_code_1(
     ("text", "said"),
     [
         (b"a: [", "YAML: while parsing"),
-        (b"a: \xff", "found byte 3 that is no UTF-8"),
+        (b"a: \xff", "found byte 3, expected UTF-8"),
         (None, "No such file"),
     ],
 )

@@ -37,7 +37,7 @@ def problems(converted: Converted) -> list[str]:
         ),
         (
             claim("- {name: a, count: 1, exactly: {deviceClassName: x, count: 2}}"),
-            "8: count beside exactly says something else than the one in it",
+            "8: count: found one beside exactly and another in it, expected one",
         ),
         (
             claim("- {name: a, allocationMode: All, firstAvailable: []}"),
@@ -50,7 +50,7 @@ def problems(converted: Converted) -> list[str]:
         (claim("- {name: a, count: 1, exactly: }"), "8: exactly: expected a mapping"),
         (
             claim("- name: a\n  selectors:\n  - cel: {expression: x}\n  exactly: {count: 1}"),
-            "9: expected exactly as a block, as what belongs in it is one",
+            "9: exactly: found brackets, expected a block: selectors is a block",
         ),
         (
             claim("- {}", "v1alpha3"),

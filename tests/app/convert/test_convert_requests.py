@@ -203,7 +203,7 @@ def test_an_expression_is_translated_in_whatever_way_it_is_written(before: str, 
     converted = convert(claim(old))
 
     assert requests(converted) == new.strip()
-    assert said(converted) == [f"{_line(old)}: the user guide's CEL, as Kubernetes takes it"]
+    assert said(converted) == [f"{_line(old)}: user guide's CEL, translated for Kubernetes"]
 
 
 def _line(text: str) -> int:

@@ -148,7 +148,7 @@ spec:
         (6, "a template's own labels are not copied to its claims"),
         (12, "allocationMode belongs in exactly"),
         (13, "deviceClassName is required"),
-        (16, "selector is unknown"),
+        (16, "unknown field selector"),
     ]
 
 

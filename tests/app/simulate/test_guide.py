@@ -117,14 +117,14 @@ def test_a_pod_that_is_refused_is_shown_with_every_reason(tmp_path: Path) -> Non
     ("text", "error"),
     [
         ("kind: [", "while parsing"),
-        ("7", "found '7', expected objects"),
+        ("7", "found '7', expected an object"),
         (
             "{apiVersion: apps/v1, kind: Deployment, metadata: {name: a}}",
             "found Deployment of apps",
         ),
         (
             "{apiVersion: v1, kind: Pod, metadata: {name: a, namespace: b}}",
-            "namespace: found b, expected default alone",
+            "namespace: found b, expected default",
         ),
     ],
 )
