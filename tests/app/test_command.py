@@ -1,4 +1,4 @@
-"""The command's verbs, as a person calls them."""
+"""The command's verbs, called as processes."""
 
 import json
 from pathlib import Path
@@ -15,12 +15,12 @@ def command(*arguments: str, **environment: str) -> forks.Ended:
 
 
 def host_folders(root: Path) -> list[str]:
-    """Flags for the folders of the host that `inspect` looks into."""
+    """Return flags for the host folders that `inspect` reads."""
     return ["--kubelet-root", str(root / "kubelet"), "--cdi-dir", str(root / "cdi")]
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "expected"),
     [
         ([], "VERB"),
         (["fly"], "fly"),
@@ -38,17 +38,19 @@ def host_folders(root: Path) -> list[str]:
         (["simulate", "--request", "tflops=1_000"], "request 'tflops=1_000'"),
     ],
 )
-def test_bad_input_is_one_line_and_exit_code_2(arguments: list[str], said: str) -> None:
+def test_bad_input_is_a_one_line_error_with_exit_code_2(
+    arguments: list[str], expected: str
+) -> None:
     ended = command(*arguments)
 
     assert ended.returncode == 2
     assert ended.stdout == ""
     assert ended.stderr.startswith("tensorfusion-dra: ")
     assert ended.stderr.count("\n") == 1
-    assert said in ended.stderr
+    assert expected in ended.stderr
 
 
-def test_a_malformed_profile_or_table_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
+def test_a_malformed_file_is_a_one_line_error_with_exit_code_2(tmp_path: Path) -> None:
     broken = tmp_path / "broken.yaml"
     broken.write_text("gpus: [}")
 
@@ -59,7 +61,7 @@ def test_a_malformed_profile_or_table_is_one_line_and_exit_code_2(tmp_path: Path
         assert str(broken) in ended.stderr
 
 
-def test_simulate_shows_pods_their_shares_and_what_is_left() -> None:
+def test_simulate_reports_pods_shares_and_free_capacity() -> None:
     ended = command("simulate", "-o", "json")
 
     report = json.loads(ended.stdout)
@@ -93,7 +95,7 @@ def test_simulate_verbose_adds_the_cdi_spec_and_the_whole_environment() -> None:
     assert "Torn down, nothing left behind (start " in ended.stdout
 
 
-def test_inspect_shows_the_cards_and_what_the_node_holds(tmp_path: Path) -> None:
+def test_inspect_shows_cards_devices_and_claims(tmp_path: Path) -> None:
     cards = ["--simulated-gpus", "2xA100-SXM4-80GB", "--node-name", "node-01"]
     ended = command("inspect", "-o", "json", *cards, *host_folders(tmp_path))
 
@@ -105,7 +107,7 @@ def test_inspect_shows_the_cards_and_what_the_node_holds(tmp_path: Path) -> None
     assert list(tmp_path.iterdir()) == []
 
 
-def test_inspect_shows_health_and_taints_and_leaves_no_trace(tmp_path: Path) -> None:
+def test_inspect_shows_health_and_taints_and_writes_nothing(tmp_path: Path) -> None:
     profile = tmp_path / "gpus.yaml"
     profile.write_text("gpus: [{product: T4, recovery_action: 1}, {product: T4}]")
     cards = ["--simulated-gpus", str(profile), *host_folders(tmp_path)]
@@ -124,7 +126,7 @@ def test_inspect_shows_health_and_taints_and_leaves_no_trace(tmp_path: Path) -> 
     assert not (tmp_path / "kubelet").exists()
 
 
-def test_inspect_without_a_driver_says_what_it_waits_for() -> None:
+def test_inspect_without_the_nvidia_driver_names_the_missing_library() -> None:
     ended = command(
         *("inspect", "--nvml-library", "/nowhere/libnvidia-ml.so.1"),
         *host_folders(Path("/nowhere")),
@@ -135,7 +137,7 @@ def test_inspect_without_a_driver_says_what_it_waits_for() -> None:
     assert ended.stderr.count("\n") == 1
 
 
-def test_inspect_says_what_it_cannot_read_and_shows_the_rest(tmp_path: Path) -> None:
+def test_inspect_reports_a_damaged_ledger_and_shows_the_rest(tmp_path: Path) -> None:
     ledger = tmp_path / "kubelet" / "plugins" / "tensor-fusion.ai.dra-driver" / "ledger.sqlite3"
     ledger.parent.mkdir(parents=True)
     ledger.write_text("no database")
@@ -148,7 +150,7 @@ def test_inspect_says_what_it_cannot_read_and_shows_the_rest(tmp_path: Path) -> 
     assert ledger.read_text() == "no database"
 
 
-def test_inspect_raw_is_a_recording_of_every_answer() -> None:
+def test_inspect_raw_prints_a_recording_of_nvml() -> None:
     ended = command("inspect", "--raw", "--simulated-gpus", "1xT4")
 
     recording = json.loads(ended.stdout)

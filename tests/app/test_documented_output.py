@@ -1,4 +1,4 @@
-"""The output that the documents show is what the commands print."""
+"""The documents show what the commands really print."""
 
 import re
 import shlex
@@ -23,25 +23,25 @@ CLAIM = re.compile(r"-claim-[a-z0-9]{5}\b")
 
 
 def printed(*arguments: str, folder: Path = ROOT) -> tuple[list[str], list[str]]:
-    """Return what the command prints on stdout and on stderr."""
+    """Return the lines that the command prints on stdout and on stderr."""
     guarded = path_guard.environment({"PATH": "/usr/bin:/bin"})
     ended = forks.run(*arguments, environment=guarded, folder=folder)
     return ended.stdout.splitlines(), ended.stderr.splitlines()
 
 
 def masked(lines: list[str] | tuple[str, ...]) -> list[str]:
-    """Return the lines without what differs in every run: durations and the names of claims."""
+    """Return the lines with durations and generated claim names masked; they differ in each run."""
     return [CLAIM.sub("-claim-xxxxx", SECONDS.sub("N s", line)) for line in lines]
 
 
 def shown(document: str, start: str) -> Command:
-    """Return the one command of a document that begins so."""
+    """Return the only command in a document that starts with this text."""
     (found,) = [each for each in markdown.commands(document) if each.line.startswith(start)]
     return found
 
 
 def is_as_printed(command: Command, lines: list[str]) -> bool:
-    """Tell whether a command's output is as shown, but for what differs in every run."""
+    """Return True if the lines match a command's documented output, with both masked."""
     return markdown.is_shown(tuple(masked(command.output)), masked(lines))
 
 
@@ -55,7 +55,7 @@ def test_the_readme_shows_what_the_demo_prints(file: str) -> None:
     assert masked(demo.output) == masked(stdout)
 
 
-def test_the_users_page_shows_what_the_demo_prints_of_a_file() -> None:
+def test_the_users_page_shows_what_the_demo_prints_for_a_file() -> None:
     demo = shown(USE, DEMO)
     arguments = shlex.split(demo.line.removeprefix(f"{DEMO} ARGS="))
 
@@ -64,7 +64,7 @@ def test_the_users_page_shows_what_the_demo_prints_of_a_file() -> None:
     assert is_as_printed(demo, stdout)
 
 
-def test_the_users_page_shows_what_convert_says_of_the_guides_template(tmp_path: Path) -> None:
+def test_the_users_page_shows_what_convert_prints_for_the_guides_template(tmp_path: Path) -> None:
     (template,) = [
         each for each in markdown.blocks(USE, "yaml") if "resource.k8s.io/v1beta2" in each
     ]
@@ -90,7 +90,7 @@ def test_the_users_page_shows_what_cel_prints(tmp_path: Path) -> None:
     assert is_as_printed(explain, explained)
 
 
-def test_a_line_that_is_not_printed_is_found() -> None:
+def test_a_documented_line_that_is_not_printed_is_detected() -> None:
     command = Command("make demo", ("a", "...", "d 1.2 s"))
 
     assert is_as_printed(command, ["a", "b", "c", "d 3.4 s"])

@@ -30,7 +30,7 @@ def find(item: MappingNode, changes: Changes) -> None:
 def _pool(item: MappingNode, changes: Changes) -> None:
     """Append the node's name to the pool's name.
 
-    The scheduler takes slices of several nodes with one pool name for one pool of all their devices.
+    The scheduler takes slices of several nodes with the same pool name for one pool.
     """
     if source.text(item, "kind") != kinds.SLICE:
         return

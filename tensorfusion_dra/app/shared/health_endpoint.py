@@ -54,16 +54,16 @@ class Check:
         self._question: Final = question
         self._lock: Final = Lock()  # guards all below
         self._trouble: str | None = None
-        self._asked = float("-inf")
+        self._last_run = float("-inf")
 
     def trouble(self) -> str:
         """Return the text of the error; empty if all is well."""
         with self._lock:
-            if self._trouble is None or time.monotonic() - self._asked > _REMEMBERED_SECONDS:
-                self._ask()
+            if self._trouble is None or time.monotonic() - self._last_run > _REMEMBERED_SECONDS:
+                self._run()
             return self._trouble or ""
 
-    def _ask(self) -> None:
+    def _run(self) -> None:
         before = self._trouble or ""
         try:
             self._question()
@@ -72,7 +72,7 @@ class Check:
             self._trouble = str(error)
         if self._trouble != before:
             log.info("health_changed", part=self._name, error=self._trouble or None)
-        self._asked = time.monotonic()
+        self._last_run = time.monotonic()
 
 
 class HealthEndpoint(ThreadingHTTPServer):
@@ -163,7 +163,7 @@ class HealthEndpoint(ThreadingHTTPServer):
             for connection in [each for each, until in self._waiting.items() if until < now]:
                 self._cut(connection)
 
-    def request_is_here(self, connection: socket) -> None:
+    def request_arrived(self, connection: socket) -> None:
         """Mark a connection as answered, so that it is no longer cut."""
         with self._guard:
             if self._waiting.pop(connection, None) is not None:
@@ -207,7 +207,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.rfile = _Request(self.rfile)  # type: ignore[assignment]
 
     def do_GET(self) -> None:
-        self.server.request_is_here(self.connection)
+        self.server.request_arrived(self.connection)
         check = self.server.checks.get(self.path.partition("?")[0])
         if check is None:
             self._answer(HTTPStatus.NOT_FOUND, f"expected one of {', '.join(self.server.checks)}")

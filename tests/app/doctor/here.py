@@ -1,4 +1,4 @@
-"""Surroundings of a doctor in a folder of the test."""
+"""Context of a doctor whose paths are all in a folder of the test."""
 
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ def context(
     options: Options | None = None,
     **settings: Any,
 ) -> Context:
-    """A node whose folders all lie in this one; settings name those that differ."""
+    """Return a context whose folders are all in this one, except for those that settings name."""
     given: dict[str, Any] = {
         "node_name": "node-01",
         "simulated_gpus": "2xA100-SXM4-80GB",
@@ -43,5 +43,5 @@ def context(
 
 
 def worst(findings: list[Finding]) -> Level:
-    """The worst level."""
+    """Return the worst level."""
     return max((finding.level for finding in findings), key=list(Level).index)

@@ -1,4 +1,4 @@
-"""What the API server tells of rights, objects and the webhook."""
+"""Checks of rights, objects and the webhook, against canned answers of an API server."""
 
 import base64
 import datetime
@@ -50,21 +50,21 @@ def allowed(refused: str = "") -> Callable[[Any], Any]:
     return review
 
 
-def asked_for(canned: CannedApi, request: str) -> list[Any]:
+def requests_to(canned: CannedApi, request: str) -> list[Any]:
     return [body for name, body in canned.asked if name.split("?")[0] == request]
 
 
-def test_in_a_pod_the_rights_are_its_own(canned: CannedApi, here: Here) -> None:
+def test_in_a_pod_the_pods_own_rights_are_checked(canned: CannedApi, here: Here) -> None:
     canned.answers[SELF] = allowed(refused="watch")
 
     missing, granted = rights.of_node_plugin(here(in_pod=True))
 
     assert (missing.level, granted.level) == (Level.PROBLEM, Level.OK)
-    assert len(asked_for(canned, SELF)) == 10
+    assert len(requests_to(canned, SELF)) == 10
 
 
 @pytest.mark.parametrize(("version", "asked"), [("v1.35.0", 9), ("v1.36.2", 10)])
-def test_a_right_that_the_cluster_does_not_know_is_not_missed(
+def test_a_right_that_the_release_does_not_know_is_not_required(
     canned: CannedApi, here: Here, version: str, asked: int
 ) -> None:
     canned.answers |= {SELF: allowed(), "GET /version": {"gitVersion": version}}
@@ -74,7 +74,7 @@ def test_a_right_that_the_cluster_does_not_know_is_not_missed(
     assert granted.found == f"{asked} granted"
 
 
-def test_elsewhere_they_are_those_of_the_daemonset(canned: CannedApi, here: Here) -> None:
+def test_outside_of_a_pod_the_daemonsets_rights_are_checked(canned: CannedApi, here: Here) -> None:
     template = {"spec": {"serviceAccountName": "node-plugin"}}
     daemonset = {"metadata": {"namespace": "gpu"}, "spec": {"template": template}}
     canned.answers |= {DAEMONSETS: {"items": [daemonset]}, OTHERS: allowed()}
@@ -82,10 +82,10 @@ def test_elsewhere_they_are_those_of_the_daemonset(canned: CannedApi, here: Here
     (granted,) = rights.of_node_plugin(here())
 
     assert granted.looked_at == "rights of service account gpu/node-plugin"
-    assert asked_for(canned, OTHERS)[0]["spec"]["user"] == "system:serviceaccount:gpu:node-plugin"
+    assert requests_to(canned, OTHERS)[0]["spec"]["user"] == "system:serviceaccount:gpu:node-plugin"
 
 
-def test_an_account_that_is_named_is_asked_about(canned: CannedApi, here: Here) -> None:
+def test_rights_of_a_named_service_account_are_checked(canned: CannedApi, here: Here) -> None:
     canned.answers[OTHERS] = allowed()
     options = Options(service_account=("a", "b"))
 
@@ -94,17 +94,17 @@ def test_an_account_that_is_named_is_asked_about(canned: CannedApi, here: Here) 
     assert "a/b" in granted.looked_at
 
 
-def test_without_a_daemonset_they_are_those_of_the_caller_and_it_is_said(
+def test_without_a_daemonset_the_callers_rights_are_checked_with_a_note(
     canned: CannedApi, here: Here
 ) -> None:
     canned.answers |= {DAEMONSETS: {"items": []}, SELF: allowed()}
 
-    said, granted = rights.of_node_plugin(here())
+    note, granted = rights.of_node_plugin(here())
 
-    assert (said.level, granted.level) == (Level.NOTE, Level.OK)
+    assert (note.level, granted.level) == (Level.NOTE, Level.OK)
 
 
-def test_the_webhooks_rights_are_looked_at_where_it_is_installed(
+def test_the_webhooks_rights_are_checked_only_if_it_is_installed(
     canned: CannedApi, here: Here
 ) -> None:
     assert list(rights.of_webhook(here())) == []
@@ -120,7 +120,7 @@ def test_the_webhooks_rights_are_looked_at_where_it_is_installed(
     assert "get pods" in missing.looked_at
 
 
-def test_a_right_to_create_claims_is_not_missed_in_a_pod(canned: CannedApi, here: Here) -> None:
+def test_in_a_pod_a_forbidden_dry_run_of_a_claim_is_a_note(canned: CannedApi, here: Here) -> None:
     canned.answers[f"POST {RESOURCE}/namespaces/default/resourceclaims"] = (403, "forbidden")
 
     (in_pod,) = kubernetes.claim_gates(here(in_pod=True))
@@ -129,14 +129,14 @@ def test_a_right_to_create_claims_is_not_missed_in_a_pod(canned: CannedApi, here
     assert (in_pod.level, outside.level) == (Level.NOTE, Level.COULD_NOT_LOOK)
 
 
-def test_a_node_of_another_name_than_the_settings_say_is_a_problem(here: Here) -> None:
+def test_a_node_name_without_a_node_object_is_a_problem(here: Here) -> None:
     (finding,) = kubernetes.nodes(here())
 
     assert finding.level is Level.PROBLEM
     assert "--node-name" in finding.cure
 
 
-def test_a_workstation_looks_at_the_nodes_that_publish(canned: CannedApi, here: Here) -> None:
+def test_a_workstation_checks_the_nodes_that_publish_slices(canned: CannedApi, here: Here) -> None:
     nodes = [{"metadata": {"name": name}, "status": {}} for name in ("a", "b")]
     published = {"spec": {"nodeName": "b", "driver": "tensor-fusion.ai.dra-driver"}}
     canned.answers |= {
@@ -149,7 +149,9 @@ def test_a_workstation_looks_at_the_nodes_that_publish(canned: CannedApi, here: 
     assert [node["metadata"]["name"] for node in found] == ["b"]
 
 
-def test_slices_of_this_node_or_of_all(canned: CannedApi, here: Here) -> None:
+def test_slices_of_this_node_or_on_a_workstation_of_all_are_checked(
+    canned: CannedApi, here: Here
+) -> None:
     canned.answers |= {
         "GET /api/v1/nodes": {"items": []},
         f"GET {RESOURCE}/resourceslices": {"items": []},
@@ -165,7 +167,9 @@ def test_slices_of_this_node_or_of_all(canned: CannedApi, here: Here) -> None:
     assert "nodeName" not in asked[1]
 
 
-def test_class_and_template_are_read_from_the_cluster(canned: CannedApi, here: Here) -> None:
+def test_a_missing_class_and_a_template_that_names_it_are_problems(
+    canned: CannedApi, here: Here
+) -> None:
     template = {
         "metadata": {"name": "tensor-fusion-gpu-template", "namespace": "a"},
         "spec": {"spec": {"devices": {"requests": [{"exactly": {"deviceClassName": "gone"}}]}}},
@@ -185,7 +189,7 @@ def test_class_and_template_are_read_from_the_cluster(canned: CannedApi, here: H
 
 @pytest.fixture(scope="session")
 def authority() -> str:
-    """The certificate of a CA in PEM; it ends in the year 2124."""
+    """Return the certificate of a CA in PEM; it ends in the year 2124."""
     return (Path(__file__).parent / "authority.pem").read_text()
 
 
@@ -203,16 +207,16 @@ def configured(canned: CannedApi, bundle: str) -> None:
     }
 
 
-def reached(here: Context) -> list[Finding]:
+def webhook_findings(here: Context) -> list[Finding]:
     return list(webhook.reachable(here))
 
 
-def test_a_webhook_that_answers_gives_the_pod_on_trial_a_claim(
+def test_a_healthy_webhook_gives_the_dry_run_pod_a_claim(
     canned: CannedApi, here: Here, authority: str
 ) -> None:
     configured(canned, base64.b64encode(authority.encode()).decode())
 
-    found = reached(here())
+    found = webhook_findings(here())
 
     assert worst(found) is Level.OK
     assert len(found) == 4
@@ -221,24 +225,26 @@ def test_a_webhook_that_answers_gives_the_pod_on_trial_a_claim(
     assert pod["metadata"]["annotations"]["tensor-fusion.ai/vram-request"] == "1Gi"
 
 
-def test_a_webhook_without_ca_endpoints_or_answer_is_three_problems(
+def test_missing_ca_endpoints_and_answer_of_a_webhook_are_three_problems(
     canned: CannedApi, here: Here
 ) -> None:
     configured(canned, "")
     canned.answers[ENDPOINTS] = {"items": []}
     canned.answers[PODS] = (500, 'failed calling webhook "pods.dra.tensor-fusion.ai"')
 
-    assert [finding.level for finding in reached(here())] == [Level.OK] + 3 * [Level.PROBLEM]
+    assert [finding.level for finding in webhook_findings(here())] == [Level.OK] + 3 * [
+        Level.PROBLEM
+    ]
 
 
-def test_without_a_webhook_nothing_is_tried(canned: CannedApi, here: Here) -> None:
-    (finding,) = reached(here())
+def test_without_a_webhook_no_pod_is_created_as_a_dry_run(canned: CannedApi, here: Here) -> None:
+    (finding,) = webhook_findings(here())
 
     assert finding.level is Level.NOTE
-    assert asked_for(canned, PODS) == []
+    assert requests_to(canned, PODS) == []
 
 
-def test_a_bundle_tells_when_its_first_certificate_ends(authority: str) -> None:
+def test_a_ca_bundle_ends_with_its_first_certificate(authority: str) -> None:
     once = base64.b64encode(authority.encode()).decode()
 
     assert webhook.ca_bundle(once).ends == datetime.datetime(2124, 1, 1, tzinfo=datetime.UTC)
@@ -246,7 +252,7 @@ def test_a_bundle_tells_when_its_first_certificate_ends(authority: str) -> None:
     assert webhook.ca_bundle(base64.b64encode(b"nothing").decode()).trouble
 
 
-def test_claims_and_templates_for_several_gpus_are_found_on_an_old_cluster(
+def test_multi_gpu_claims_and_templates_are_reported_on_an_old_cluster(
     canned: CannedApi, here: Here
 ) -> None:
     exactly = {"deviceClassName": "large", "count": 2}

@@ -1,4 +1,4 @@
-"""Folders, limiter files, ledger and CDI specs, as they are on a disk."""
+"""Checks of folders, limiter files, ledger, CDI specs and sockets on a disk."""
 
 import json
 import socket
@@ -22,7 +22,7 @@ from tests.support.prepared_node import Setup, put, share
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """A short path, as it holds sockets."""
+    """Yield a folder with a short path, because it holds Unix sockets."""
     with tempfile.TemporaryDirectory(prefix="tfd-") as made:
         yield Path(made)
 
@@ -32,7 +32,9 @@ def of(findings: list[Finding], text: str) -> Finding:
     return found
 
 
-def test_the_kubelets_folder_has_to_be_there_and_ours_are_made(folder: Path) -> None:
+def test_a_missing_registration_folder_is_a_problem_and_a_missing_data_folder_is_not(
+    folder: Path,
+) -> None:
     without = list(folders.folders(context(folder)))
     (folder / "kubelet" / "plugins_registry").mkdir(parents=True)
     with_it = list(folders.folders(context(folder)))
@@ -43,7 +45,7 @@ def test_the_kubelets_folder_has_to_be_there_and_ours_are_made(folder: Path) -> 
     assert not (folder / "cdi").exists()
 
 
-def test_a_folder_that_everybody_may_write_to_is_told(folder: Path) -> None:
+def test_a_world_writable_cdi_folder_is_a_warning(folder: Path) -> None:
     (folder / "kubelet" / "plugins_registry").mkdir(parents=True)
     (folder / "cdi").mkdir()
     (folder / "cdi").chmod(0o777)
@@ -61,7 +63,7 @@ def test_a_file_where_a_folder_should_be_is_a_problem(folder: Path) -> None:
     assert (found.level, found.found) == (Level.PROBLEM, "not a folder")
 
 
-def test_the_limiter_is_asked_for_where_there_are_real_cards(folder: Path) -> None:
+def test_the_limiters_library_is_required_only_for_real_cards(folder: Path) -> None:
     here = context(folder, simulated_gpus="")
     limiter_file = folder / "tensor-fusion" / "libcuda_limiter.so"
 
@@ -77,7 +79,7 @@ def test_the_limiter_is_asked_for_where_there_are_real_cards(folder: Path) -> No
 
 
 @pytest.mark.parametrize("enforcer", ["tensor-fusion", "hami-core", "mps"])
-def test_every_enforcer_can_be_asked_what_it_needs(enforcer: str, folder: Path) -> None:
+def test_missing_files_of_every_enforcer_are_a_problem(enforcer: str, folder: Path) -> None:
     here = context(
         folder,
         simulated_gpus="",
@@ -91,7 +93,7 @@ def test_every_enforcer_can_be_asked_what_it_needs(enforcer: str, folder: Path) 
 
 
 def prepared(folder: Path) -> Setup:
-    """A node that holds one claim, whose folders the doctor looks at."""
+    """Prepare one claim on a node whose folders the doctor's context names."""
     setup = Setup(folder)
     setup.prepare(put(setup, "a", share()))
     setup.ledger.close()
@@ -101,7 +103,7 @@ def prepared(folder: Path) -> Setup:
     return setup
 
 
-def test_a_node_that_holds_a_claim_has_its_record_and_its_spec(folder: Path) -> None:
+def test_a_prepared_claim_with_its_record_and_spec_is_ok(folder: Path) -> None:
     prepared(folder)
 
     ledger, specs = records.records(context(folder))
@@ -111,7 +113,7 @@ def test_a_node_that_holds_a_claim_has_its_record_and_its_spec(folder: Path) -> 
     assert specs.found == "1 of this driver, 0 of others"
 
 
-def test_a_spec_that_went_missing_or_was_left_behind_is_told(folder: Path) -> None:
+def test_a_missing_spec_and_a_leftover_spec_are_warnings(folder: Path) -> None:
     prepared(folder)
     (spec,) = (folder / "cdi").iterdir()
     spec.rename(spec.with_name("tensor-fusion.ai-vgpu_other.json"))
@@ -123,7 +125,7 @@ def test_a_spec_that_went_missing_or_was_left_behind_is_told(folder: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "said"),
+    ("name", "text", "expected"),
     [
         ("a.json", "{", "Expecting"),
         ("a.json", "[]", "expected a CDI spec"),
@@ -131,8 +133,8 @@ def test_a_spec_that_went_missing_or_was_left_behind_is_told(folder: Path) -> No
         ("a.yaml", "cdiVersion: 0.5.0\nkind: nvidia.com/gpu\n", "no devices"),
     ],
 )
-def test_what_runtimes_do_not_load_is_told_with_the_reason(
-    name: str, text: str, said: str, folder: Path
+def test_a_spec_that_runtimes_do_not_load_is_a_warning_with_the_reason(
+    name: str, text: str, expected: str, folder: Path
 ) -> None:
     (folder / "cdi").mkdir()
     (folder / "cdi" / name).write_text(text)
@@ -140,7 +142,7 @@ def test_what_runtimes_do_not_load_is_told_with_the_reason(
     ledger, spec = records.records(context(folder))
 
     assert (ledger.level, spec.level) == (Level.NOTE, Level.WARNING)
-    assert said in spec.found
+    assert expected in spec.found
 
 
 def toolkit(*host_paths: str) -> dict[str, Any]:
@@ -154,7 +156,7 @@ def toolkit(*host_paths: str) -> dict[str, Any]:
     }
 
 
-def test_paths_of_the_host_that_a_spec_names_are_looked_for_under_the_hosts_root(
+def test_host_paths_in_a_spec_are_checked_under_the_host_root(
     folder: Path,
 ) -> None:
     cdi = folder / "host" / "etc" / "cdi"
@@ -173,14 +175,14 @@ def test_paths_of_the_host_that_a_spec_names_are_looked_for_under_the_hosts_root
     assert fresh.level is Level.OK
 
 
-def test_paths_that_leave_no_room_for_a_socket_are_a_problem(folder: Path) -> None:
+def test_a_kubelet_root_too_long_for_socket_paths_is_a_problem(folder: Path) -> None:
     (fits,) = sockets.paths(context(folder))
     (too_long,) = sockets.paths(context(folder, kubelet_root=f"/{'k' * 80}"))
 
     assert (fits.level, too_long.level) == (Level.OK, Level.PROBLEM)
 
 
-def test_sockets_are_told_as_served_by_us_by_others_or_dead(folder: Path) -> None:
+def test_registration_sockets_are_reported_as_ours_foreign_or_unconnected(folder: Path) -> None:
     here = context(folder)
     registry = here.settings.registry_folder
     registry.mkdir(parents=True)
@@ -204,7 +206,7 @@ def test_sockets_are_told_as_served_by_us_by_others_or_dead(folder: Path) -> Non
         server.stop(grace_seconds=0)
 
 
-def test_a_pod_does_not_take_a_kubelet_that_it_cannot_see_for_none(folder: Path) -> None:
+def test_in_a_pod_the_kubelets_invisible_connection_is_no_problem(folder: Path) -> None:
     here = context(folder, in_pod=True)
     ours = here.settings.registry_folder / "tensor-fusion.ai.dra-driver-reg.sock"
     ours.parent.mkdir(parents=True)
@@ -219,9 +221,7 @@ def test_a_pod_does_not_take_a_kubelet_that_it_cannot_see_for_none(folder: Path)
 
 
 @pytest.mark.parametrize("trouble", ["", "not registered with the kubelet yet"])
-def test_a_pod_asks_its_node_plugin_whether_the_kubelet_has_taken_it(
-    folder: Path, trouble: str
-) -> None:
+def test_in_a_pod_registration_is_checked_by_readyz(folder: Path, trouble: str) -> None:
     def ready() -> None:
         if trouble:
             raise RetryableError(trouble)
@@ -236,7 +236,7 @@ def test_a_pod_asks_its_node_plugin_whether_the_kubelet_has_taken_it(
     assert trouble in found.found
 
 
-def test_a_node_plugin_that_answers_no_probe_is_not_known_to_be_registered(folder: Path) -> None:
+def test_a_readyz_probe_without_an_answer_is_an_error(folder: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
 
@@ -244,7 +244,7 @@ def test_a_node_plugin_that_answers_no_probe_is_not_known_to_be_registered(folde
         list(sockets.registered(context(folder, in_pod=True, health_port=port)))
 
 
-def test_an_empty_registry_means_that_nobody_serves(folder: Path) -> None:
+def test_a_registration_folder_without_sockets_is_a_problem(folder: Path) -> None:
     here = context(folder)
     here.settings.registry_folder.mkdir(parents=True)
 

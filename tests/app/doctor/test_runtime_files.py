@@ -1,4 +1,4 @@
-"""The container runtime's configuration is found and read as the runtime reads it."""
+"""Check of the container runtime's configuration, which is read as the runtime reads it."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,10 +29,12 @@ def write(folder: Path, path: str, text: str) -> None:
     file.write_text(text)
 
 
-def looked(canned: CannedApi, folder: Path, told: str, *, in_pod: bool = False) -> list[Finding]:
+def cdi_findings(
+    canned: CannedApi, folder: Path, version: str, *, in_pod: bool = False
+) -> list[Finding]:
     canned.answers[NODE] = {
         "metadata": {"name": "node-01"},
-        "status": {"nodeInfo": {"containerRuntimeVersion": told}},
+        "status": {"nodeInfo": {"containerRuntimeVersion": version}},
     }
     api = Api(canned.kubeconfig(folder / "kubeconfig"))
     options = Options() if in_pod else Options(host_root=folder / "host")
@@ -40,7 +42,7 @@ def looked(canned: CannedApi, folder: Path, told: str, *, in_pod: bool = False) 
     return list(runtime.cdi(here))
 
 
-def test_imports_are_followed_relative_absolute_and_by_pattern(
+def test_relative_absolute_and_pattern_imports_of_containerd_are_read(
     canned: CannedApi, tmp_path: Path
 ) -> None:
     main = 'imports = ["conf.d/*.toml", "/etc/more.toml", "/etc/containerd/config.toml"]\n'
@@ -48,50 +50,50 @@ def test_imports_are_followed_relative_absolute_and_by_pattern(
     write(tmp_path, "etc/containerd/conf.d/cdi.toml", CRI + "enable_cdi = true\n")
     write(tmp_path, "etc/more.toml", "version = 2\n")
 
-    enabled, _ = looked(canned, tmp_path, "containerd://1.7.24")
+    enabled, _ = cdi_findings(canned, tmp_path, "containerd://1.7.24")
 
     assert enabled.level is Level.OK
     assert "conf.d/cdi.toml" in enabled.found
 
 
-def test_without_cdi_in_its_files_an_old_containerd_is_a_problem(
+def test_an_old_containerd_without_enable_cdi_is_a_problem(
     canned: CannedApi, tmp_path: Path
 ) -> None:
     write(tmp_path, "etc/containerd/config.toml", "version = 2\n")
 
-    assert worst(looked(canned, tmp_path, "containerd://1.7.24")) is Level.PROBLEM
+    assert worst(cdi_findings(canned, tmp_path, "containerd://1.7.24")) is Level.PROBLEM
 
 
-def test_the_file_of_a_distribution_goes_before_the_usual_one(
+def test_a_distributions_own_file_takes_precedence_over_the_usual_one(
     canned: CannedApi, tmp_path: Path
 ) -> None:
     write(tmp_path, "etc/containerd/config.toml", CRI + "enable_cdi = false\n")
     k3s = "var/lib/rancher/k3s/agent/etc/containerd/config.toml"
     write(tmp_path, k3s, CRI + "enable_cdi = true\n")
 
-    assert worst(looked(canned, tmp_path, "containerd://1.7.24")) is Level.OK
+    assert worst(cdi_findings(canned, tmp_path, "containerd://1.7.24")) is Level.OK
 
 
-def test_crio_reads_its_folder_as_well(canned: CannedApi, tmp_path: Path) -> None:
+def test_crio_drop_in_files_are_read(canned: CannedApi, tmp_path: Path) -> None:
     write(tmp_path, "etc/crio/crio.conf", '[crio.runtime]\ncdi_spec_dirs = ["/run/cdi"]\n')
     write(tmp_path, "etc/crio/crio.conf.d/9.conf", '[crio.runtime]\ncdi_spec_dirs = ["/x"]\n')
 
-    found = looked(canned, tmp_path, "cri-o://1.34.0")
+    found = cdi_findings(canned, tmp_path, "cri-o://1.34.0")
 
     assert worst(found) is Level.PROBLEM
     assert "9.conf" in found[-1].found
 
 
-def test_in_a_pod_the_hosts_files_are_not_mistaken_for_the_images(
+def test_in_a_pod_the_images_files_are_not_taken_for_the_hosts(
     canned: CannedApi, tmp_path: Path
 ) -> None:
-    (finding,) = looked(canned, tmp_path, "containerd://1.7.24", in_pod=True)
+    (finding,) = cdi_findings(canned, tmp_path, "containerd://1.7.24", in_pod=True)
 
     assert finding.level is Level.COULD_NOT_LOOK
 
 
-def test_a_file_that_is_no_toml_is_told_with_its_path(canned: CannedApi, tmp_path: Path) -> None:
+def test_invalid_toml_is_an_error_with_the_files_path(canned: CannedApi, tmp_path: Path) -> None:
     write(tmp_path, "etc/containerd/config.toml", "version = = 2")
 
     with pytest.raises(RetryableError, match=r"config\.toml: .*expected TOML"):
-        looked(canned, tmp_path, "containerd://2.1.9")
+        cdi_findings(canned, tmp_path, "containerd://2.1.9")

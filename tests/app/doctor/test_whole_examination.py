@@ -1,4 +1,4 @@
-"""The doctor on a simulated node that is healthy or broken, and without a cluster."""
+"""The verb `doctor` on a simulated node that is healthy or broken, and without a cluster."""
 
 import json
 import tempfile
@@ -36,7 +36,7 @@ def node(**options: Any) -> Iterator[SimulatedCluster]:
 
 
 def flags(cluster: SimulatedCluster) -> list[str]:
-    """The node plugin's own, for the doctor beside it."""
+    """Return the node plugin's flags, for a doctor on the same node."""
     own = cluster.plugin_command()
     return own[own.index("node-plugin") + 1 :]
 
@@ -44,17 +44,17 @@ def flags(cluster: SimulatedCluster) -> list[str]:
 def report(cluster: SimulatedCluster, *more: str) -> dict[str, Any]:
     ended = command("doctor", "-o", "json", *flags(cluster), *more)
     assert ended.stderr == ""
-    told: dict[str, Any] = json.loads(ended.stdout)
-    assert ended.returncode == told["exitCode"]
-    return told
+    output: dict[str, Any] = json.loads(ended.stdout)
+    assert ended.returncode == output["exitCode"]
+    return output
 
 
-def at(told: dict[str, Any], level: str) -> set[str]:
-    """Return the themes with a finding of this level, but for what temporary folders lie on."""
+def themes(output: dict[str, Any], level: str) -> set[str]:
+    """Return the themes with findings of a level, except findings about a temporary folder's mount."""
     of_the_machine = ("which is a private mount", "empty after a reboot")
     found = [
         item
-        for item in told["findings"]
+        for item in output["findings"]
         if not any(words in item["found"] for words in of_the_machine)
     ]
     return {item["theme"] for item in found if item["level"] == level}
@@ -65,39 +65,41 @@ def test_a_healthy_node_has_no_problem_anywhere() -> None:
         cluster.submit("a", {"tflops": "100", "vram": "16Gi"})
         cluster.until("running", lambda: cluster.container_of("a") is not None)
 
-        told = report(cluster)
+        output = report(cluster)
 
-    assert (told["place"], told["version"]) == ("node", version.current())
-    assert at(told, "problem") == at(told, "warning") == set()
+    assert (output["place"], output["version"]) == ("node", version.current())
+    assert themes(output, "problem") == themes(output, "warning") == set()
     # The simulated API server authorises nobody, so nobody can ask it about rights.
-    assert at(told, "could-not-look") == {"rights"}
-    assert {"folders", "sockets", "GPUs", "limits", "slices", "records"} <= at(told, "ok")
+    assert themes(output, "could-not-look") == {"rights"}
+    assert {"folders", "sockets", "GPUs", "limits", "slices", "records"} <= themes(output, "ok")
 
 
-def test_a_gate_that_is_off_is_found_by_slice_and_claim() -> None:
+def test_a_disabled_gate_is_found_by_dry_runs_of_slice_and_claim() -> None:
     with node(gates=DEFAULT_GATES - {"DRAConsumableCapacity"}) as cluster:
-        told = report(cluster)
+        output = report(cluster)
 
-    dropped = [item for item in told["findings"] if "DRAConsumableCapacity is off" in item["found"]]
-    assert told["exitCode"] == 1
+    dropped = [
+        item for item in output["findings"] if "DRAConsumableCapacity is off" in item["found"]
+    ]
+    assert output["exitCode"] == 1
     assert [item["lookedAt"] for item in dropped] == [
         "dry run of a ResourceSlice",
         "dry run of a ResourceClaim",
     ]
-    assert at(told, "problem") == {"kubernetes", "slices"}
+    assert themes(output, "problem") == {"kubernetes", "slices"}
 
 
-def test_a_node_plugin_that_was_killed_is_found_by_its_socket() -> None:
+def test_a_killed_node_plugin_is_found_by_its_dead_socket() -> None:
     with node() as cluster:
         cluster.kill_plugin()
 
-        told = report(cluster)
+        output = report(cluster)
 
-    assert at(told, "problem") == {"sockets"}
-    assert at(told, "warning") == {"sockets"}
+    assert themes(output, "problem") == {"sockets"}
+    assert themes(output, "warning") == {"sockets"}
 
 
-def test_looking_changes_nothing() -> None:
+def test_doctor_changes_neither_files_nor_objects() -> None:
     with node() as cluster:
         before = sorted(cluster.folder.rglob("*"))
         slices = cluster.slices()
@@ -110,7 +112,7 @@ def test_looking_changes_nothing() -> None:
         assert sorted(cluster.folder.rglob("*")) == before
 
 
-def test_without_a_kubeconfig_the_node_itself_is_still_looked_at(tmp_path: Path) -> None:
+def test_without_a_kubeconfig_the_node_itself_is_still_checked(tmp_path: Path) -> None:
     ended = command(
         *("doctor", "-o", "json", "--on", "node", "--simulated-gpus", "1xT4"),
         *("--kubelet-root", str(tmp_path), "--cdi-dir", str(tmp_path / "cdi")),
@@ -118,13 +120,13 @@ def test_without_a_kubeconfig_the_node_itself_is_still_looked_at(tmp_path: Path)
         HOME=str(tmp_path),
     )
 
-    told = json.loads(ended.stdout)
+    output = json.loads(ended.stdout)
     assert ended.returncode == 1  # no folder of a kubelet
-    assert at(told, "could-not-look") == {"kubernetes", "sockets"}
-    assert "GPUs" in at(told, "ok")
+    assert themes(output, "could-not-look") == {"kubernetes", "sockets"}
+    assert "GPUs" in themes(output, "ok")
 
 
-def test_an_api_server_that_does_not_answer_is_one_problem_and_not_one_a_check(
+def test_an_unreachable_api_server_is_one_problem_and_not_one_per_check(
     tmp_path: Path,
 ) -> None:
     kubeconfig = tmp_path / "kubeconfig"
@@ -132,12 +134,12 @@ def test_an_api_server_that_does_not_answer_is_one_problem_and_not_one_a_check(
         kubeconfig.write_text((cluster.folder / "kubeconfig").read_text())
     ended = command("doctor", "-o", "json", "--on", "workstation", "--kubeconfig", str(kubeconfig))
 
-    told = json.loads(ended.stdout)
+    output = json.loads(ended.stdout)
     assert ended.returncode == 1
-    assert [item["lookedAt"] for item in told["findings"]] == ["API server"]
+    assert [item["lookedAt"] for item in output["findings"]] == ["API server"]
 
 
-def test_for_a_person_every_trouble_has_its_cure() -> None:
+def test_the_text_report_has_a_cure_and_a_summary() -> None:
     with node(gates=DEFAULT_GATES - {"DRAConsumableCapacity"}) as cluster:
         ended = command("doctor", *flags(cluster))
 
@@ -148,17 +150,17 @@ def test_for_a_person_every_trouble_has_its_cure() -> None:
     assert ended.stdout.splitlines()[-1].startswith("3 problem")
 
 
-def test_what_may_not_be_read_is_said_and_the_rest_is_looked_at() -> None:
+def test_a_check_without_permission_is_reported_and_the_rest_is_checked() -> None:
     with node() as cluster:
         cluster.server.faults.add(ANY, "resourceslices", Refuse(403))
 
-        told = report(cluster)
+        output = report(cluster)
 
-    assert {"kubernetes", "slices", "GPUs"} <= at(told, "could-not-look")
-    assert "device class" in at(told, "ok")
+    assert {"kubernetes", "slices", "GPUs"} <= themes(output, "could-not-look")
+    assert "device class" in themes(output, "ok")
 
 
-def test_a_check_that_breaks_costs_only_its_own_findings(tmp_path: Path) -> None:
+def test_a_check_that_raises_loses_only_its_own_findings(tmp_path: Path) -> None:
     def broken(_: object) -> Any:
         yield ok("first", "fine")
         raise ZeroDivisionError("by design")
@@ -170,15 +172,15 @@ def test_a_check_that_breaks_costs_only_its_own_findings(tmp_path: Path) -> None
 
     results = list(run_checks(checks, context(tmp_path)))
 
-    told = {result.theme: [f.level.value for f in result.findings] for result in results}
-    assert told == {
+    output = {result.theme: [f.level.value for f in result.findings] for result in results}
+    assert output == {
         "kubernetes": ["could-not-look"],
         "broken": ["ok", "could-not-look"],
         "whole": ["ok"],
     }
 
 
-def test_a_kubeconfig_that_cannot_be_used_is_a_finding(tmp_path: Path) -> None:
+def test_an_unusable_kubeconfig_is_a_problem(tmp_path: Path) -> None:
     here = context(tmp_path, api=Api(tmp_path / "none"))
 
     (result,) = run_checks([check for check in CHECKS if check.needs_api], here)
@@ -187,7 +189,7 @@ def test_a_kubeconfig_that_cannot_be_used_is_a_finding(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "expected"),
     [
         (["--service-account", "a"], "service-account: found 'a'"),
         (["--runtime-config", "/nowhere"], "runtime-config: /nowhere"),
@@ -195,8 +197,8 @@ def test_a_kubeconfig_that_cannot_be_used_is_a_finding(tmp_path: Path) -> None:
         (["--enforcer", "none"], "enforcer: found 'none'"),
     ],
 )
-def test_bad_input_is_one_line_and_exit_code_2(arguments: list[str], said: str) -> None:
+def test_bad_input_is_one_line_and_exit_code_2(arguments: list[str], expected: str) -> None:
     ended = command("doctor", *arguments)
 
     assert (ended.returncode, ended.stdout) == (2, "")
-    assert said in ended.stderr
+    assert expected in ended.stderr

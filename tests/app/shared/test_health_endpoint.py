@@ -1,4 +1,4 @@
-"""What probes are answered over HTTP."""
+"""Answers of the health endpoint to probes over HTTP."""
 
 import http.client
 import socket
@@ -17,14 +17,14 @@ from tests.support.waiting import PATIENCE_SECONDS, eventually
 
 
 class Question:
-    """Answers as it is told, and counts how often it was asked."""
+    """A check that fails with `trouble` if it is set, and counts its calls."""
 
     def __init__(self) -> None:
         self.trouble = ""
-        self.asked = 0
+        self.calls = 0
 
     def __call__(self) -> None:
-        self.asked += 1
+        self.calls += 1
         if self.trouble:
             raise RetryableError(self.trouble)
 
@@ -54,34 +54,34 @@ def free_port() -> int:
         return int(taken.getsockname()[1])
 
 
-def test_a_probe_is_answered_200_while_all_is_well() -> None:
+def test_a_healthy_check_answers_200() -> None:
     with serving(Question()) as endpoint:
         assert get(endpoint.port, "/healthz") == (200, "ok")
 
 
-def test_a_probe_is_answered_503_with_what_is_wrong() -> None:
+def test_a_failing_check_answers_503_with_the_error() -> None:
     question = Question()
     question.trouble = "dra.sock: UNAVAILABLE"
     with serving(question) as endpoint:
         assert get(endpoint.port, "/healthz") == (503, "dra.sock: UNAVAILABLE")
 
 
-def test_a_path_that_is_no_check_is_not_found() -> None:
+def test_an_unknown_path_answers_404() -> None:
     with serving(Question()) as endpoint:
         assert get(endpoint.port, "/metrics") == (404, "expected one of /healthz")
 
 
-def test_many_probes_a_second_ask_once() -> None:
+def test_many_probes_in_a_second_run_the_check_once() -> None:
     question = Question()
     check = Check("healthz", question)
 
     for _ in range(100):
         assert check.trouble() == ""
 
-    assert question.asked == 1
+    assert question.calls == 1
 
 
-def test_a_probe_gets_through_at_once_while_silent_connections_hold_all_places() -> None:
+def test_a_probe_is_answered_while_silent_connections_fill_all_slots() -> None:
     with serving(Question()) as endpoint, ExitStack() as silent:
         for _ in range(health_endpoint._MOST_WAITING + 10):
             silent.enter_context(connected(endpoint))
@@ -89,7 +89,9 @@ def test_a_probe_gets_through_at_once_while_silent_connections_hold_all_places()
         assert get(endpoint.port, "/healthz") == (200, "ok")
 
 
-def test_a_connection_that_drips_its_request_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_connection_that_sends_its_request_too_slowly_is_cut(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(health_endpoint, "_REQUEST_SECONDS", 0.5)
     with serving(Question()) as endpoint, connected(endpoint) as slow:
         slow.sendall(b"GET /healthz HTTP/1.1\r\nX: ")
@@ -104,7 +106,7 @@ def test_a_connection_that_drips_its_request_is_cut(monkeypatch: pytest.MonkeyPa
         assert eventually(is_cut)
 
 
-def test_a_request_without_end_is_not_read_to_the_end() -> None:
+def test_an_endless_request_is_cut_off() -> None:
     with serving(Question()) as endpoint, connected(endpoint) as flooding:
         line = b"X: " + b"x" * 1000 + b"\r\n"
         with suppress(OSError):  # the server hangs up
@@ -118,11 +120,11 @@ def test_a_request_without_end_is_not_read_to_the_end() -> None:
         assert eventually(lambda: not endpoint._waiting)
 
 
-def test_a_request_that_is_being_answered_is_not_cut_for_newer_connections() -> None:
-    question, asked, go_on = Question(), Event(), Event()
+def test_a_request_in_progress_is_not_cut_for_newer_connections() -> None:
+    question, called, go_on = Question(), Event(), Event()
 
     def slow_question() -> None:
-        asked.set()
+        called.set()
         assert go_on.wait(PATIENCE_SECONDS)
         question()
 
@@ -130,7 +132,7 @@ def test_a_request_that_is_being_answered_is_not_cut_for_newer_connections() -> 
         answers: list[tuple[int, str]] = []
         probing = Thread(target=lambda: answers.append(get(endpoint.port, "/healthz")))
         probing.start()
-        assert asked.wait(PATIENCE_SECONDS)
+        assert called.wait(PATIENCE_SECONDS)
         for _ in range(health_endpoint._MOST_WAITING + 10):
             silent.enter_context(connected(endpoint))
         go_on.set()
@@ -143,7 +145,7 @@ def connected(endpoint: HealthEndpoint) -> socket.socket:
     return socket.create_connection(("127.0.0.1", endpoint.port))
 
 
-def test_a_port_that_is_taken_is_a_fatal_error() -> None:
+def test_a_port_in_use_is_a_fatal_error() -> None:
     with (
         socket.create_server(("127.0.0.1", 0)) as taken,
         pytest.raises(FatalError, match=r"^health-port [0-9]+: Address already in use$"),
@@ -151,7 +153,7 @@ def test_a_port_that_is_taken_is_a_fatal_error() -> None:
         HealthEndpoint({}, host="127.0.0.1", port=taken.getsockname()[1])
 
 
-def test_the_node_plugin_is_ready_once_the_kubelet_has_taken_it() -> None:
+def test_the_node_plugin_is_ready_once_the_kubelet_has_registered_it() -> None:
     port = free_port()
     with cluster_with() as cluster:
         cluster.plugin_flags.extend(["--health-host", "127.0.0.1", "--health-port", str(port)])
@@ -162,7 +164,7 @@ def test_the_node_plugin_is_ready_once_the_kubelet_has_taken_it() -> None:
         cluster.until("ready", lambda: get(port, "/readyz") == (200, "ok"))
 
 
-def test_the_node_plugin_is_alive_but_not_ready_before_the_kubelet_has_taken_it() -> None:
+def test_the_node_plugin_is_alive_but_not_ready_before_registration() -> None:
     port = free_port()
     with cluster_with() as cluster:
         cluster.plugin_flags.extend(["--health-host", "127.0.0.1", "--health-port", str(port)])
@@ -176,7 +178,7 @@ def test_the_node_plugin_is_alive_but_not_ready_before_the_kubelet_has_taken_it(
         assert text.endswith("dra.sock: not registered by the kubelet")
 
 
-def test_a_socket_whose_name_is_gone_is_unhealthy() -> None:
+def test_a_deleted_socket_file_makes_the_node_plugin_unhealthy() -> None:
     port = free_port()
     with cluster_with() as cluster:
         cluster.plugin_flags.extend(["--health-host", "127.0.0.1", "--health-port", str(port)])

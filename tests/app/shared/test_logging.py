@@ -1,4 +1,4 @@
-"""Every line of the log has the one form, whoever has something to say."""
+"""The log has one form for all lines, those of libraries included."""
 
 import io
 import json
@@ -15,7 +15,7 @@ from tensorfusion_dra.app.shared import logging as app_logging
 
 @pytest.fixture
 def stream() -> Iterator[io.StringIO]:
-    """What a process logs that was configured for JSON at the level debug."""
+    """Yield the log of a process that logs JSON at level debug."""
     written = io.StringIO()
     root = logging.getLogger()
     handlers, level, settings = root.handlers[:], root.level, structlog.get_config()
@@ -29,7 +29,7 @@ def lines(stream: io.StringIO) -> list[dict[str, Any]]:
     return [json.loads(line) for line in stream.getvalue().splitlines()]
 
 
-def test_a_librarys_warning_is_a_line_like_others(stream: io.StringIO) -> None:
+def test_a_librarys_warning_has_the_form_of_all_lines(stream: io.StringIO) -> None:
     logging.getLogger("urllib3.connectionpool").warning("Retrying (%s) after\nthis", "1")
 
     (line,) = lines(stream)
@@ -37,7 +37,7 @@ def test_a_librarys_warning_is_a_line_like_others(stream: io.StringIO) -> None:
     assert line["error"] == "Retrying (1) after this"
 
 
-def test_what_libraries_say_of_requests_is_never_logged(stream: io.StringIO) -> None:
+def test_messages_of_libraries_below_warning_are_never_logged(stream: io.StringIO) -> None:
     for name in ("urllib3.connectionpool", "kubernetes.client.rest", "http.client"):
         logging.getLogger(name).debug("Authorization: Bearer s3cr3t-t0k3n")
         logging.getLogger(name).info("Authorization: Bearer s3cr3t-t0k3n")
@@ -45,14 +45,14 @@ def test_what_libraries_say_of_requests_is_never_logged(stream: io.StringIO) -> 
     assert lines(stream) == []
 
 
-def test_a_token_in_a_librarys_warning_is_left_out(stream: io.StringIO) -> None:
+def test_a_token_in_a_librarys_warning_is_hidden(stream: io.StringIO) -> None:
     logging.getLogger("kubernetes").warning("sent Authorization: Bearer s3cr3t-t0k3n")
 
     (line,) = lines(stream)
     assert line["error"] == "sent Authorization: <hidden>"
 
 
-def test_warnings_filters_are_left_alone(stream: io.StringIO) -> None:
+def test_python_warnings_are_not_captured_by_the_log(stream: io.StringIO) -> None:
     with pytest.warns(UserWarning, match="hello"):
         warnings.warn("hello", UserWarning, stacklevel=1)
 

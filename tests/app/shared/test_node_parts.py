@@ -1,4 +1,4 @@
-"""Parts as the settings describe them."""
+"""Parts of the node that are built from the settings."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from tensorfusion_dra.app.shared import node_parts
 from tensorfusion_dra.app.shared.node_settings import Settings
 
 
-def test_device_nodes_of_a_driver_container_are_named_as_the_host_knows_them(
+def test_device_nodes_of_a_driver_container_have_their_paths_on_the_host(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "dev").mkdir()
@@ -25,7 +25,7 @@ def test_device_nodes_of_a_driver_container_are_named_as_the_host_knows_them(
     assert nodes.of_card(0) == ("/run/nvidia/driver/dev/nvidia0",)
 
 
-def test_device_nodes_are_taken_from_the_folder_that_the_settings_name(tmp_path: Path) -> None:
+def test_device_nodes_come_from_the_configured_folder(tmp_path: Path) -> None:
     (tmp_path / "nvidia0").symlink_to("/dev/null")
     settings = Settings(node_name="node-01", dev_dir=str(tmp_path))
 
@@ -37,7 +37,7 @@ def test_device_nodes_are_taken_from_the_folder_that_the_settings_name(tmp_path:
 @pytest.mark.parametrize(
     ("enforcer", "enforces_hard"), [("tensor-fusion", False), ("hami-core", True), ("mps", True)]
 )
-def test_the_host_knows_whether_its_enforcer_brings_a_limiter_for_hard_isolation(
+def test_node_offers_state_whether_the_enforcer_supports_hard_isolation(
     tmp_path: Path, enforcer: str, *, enforces_hard: bool
 ) -> None:
     (tmp_path / "boot_id").write_text("boot-1\n")

@@ -1,4 +1,4 @@
-"""Settings: default < file < environment < flag, and a clear word for every wrong one."""
+"""Settings: default < file < environment < flag, and a clear error for every wrong value."""
 
 import argparse
 import re
@@ -35,11 +35,11 @@ def config(folder: Path, text: str) -> str:
     return f"--config={path}"
 
 
-def test_the_node_name_is_all_that_is_needed() -> None:
+def test_only_the_node_name_is_required() -> None:
     assert given() == Settings(node_name="node-01")
 
 
-def test_the_defaults_are_those_of_a_kubelet_and_the_guide() -> None:
+def test_the_defaults_follow_the_kubelet_and_the_user_guide() -> None:
     chosen = given()
 
     assert chosen.gpupool == "default"
@@ -49,13 +49,13 @@ def test_the_defaults_are_those_of_a_kubelet_and_the_guide() -> None:
     assert str(chosen.data_folder) == "/var/lib/kubelet/plugins/tensor-fusion.ai.dra-driver"
 
 
-def test_the_data_disk_is_the_kubelets_unless_another_is_named() -> None:
+def test_the_data_disk_defaults_to_the_kubelets() -> None:
     assert str(given("--kubelet-root=/k").disk_folder) == "/k"
     assert str(given("--kubelet-root=/k", "--data-dir=/big").disk_folder) == "/big"
 
 
 @pytest.mark.parametrize("env", [{}, {"NODE_NAME": ""}])
-def test_without_a_node_name_the_host_name_is_taken(
+def test_the_node_name_defaults_to_the_host_name(
     env: Mapping[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(socket, "gethostname", lambda: "GPU-Host.Example.com")
@@ -65,7 +65,7 @@ def test_without_a_node_name_the_host_name_is_taken(
     assert given(config(tmp_path, "node-name: ''"), env=env).node_name == "gpu-host.example.com"
 
 
-def test_a_flag_wins_over_the_environment_and_that_over_the_file(tmp_path: Path) -> None:
+def test_flags_override_the_environment_which_overrides_the_file(tmp_path: Path) -> None:
     file = config(tmp_path, "gpupool: from-file\nqos: low\ncdi-dir: /file\n")
     env = {**NAMED, "TENSORFUSION_DRA_GPUPOOL": "from-env", "TENSORFUSION_DRA_QOS": "high"}
 
@@ -77,13 +77,13 @@ def test_a_flag_wins_over_the_environment_and_that_over_the_file(tmp_path: Path)
     assert chosen.driver_root == "/"
 
 
-def test_an_empty_variable_is_the_same_as_none(tmp_path: Path) -> None:
+def test_an_empty_variable_counts_as_unset(tmp_path: Path) -> None:
     file = config(tmp_path, "qos: low")
 
     assert given(file, env={**NAMED, "TENSORFUSION_DRA_QOS": ""}).qos == "low"
 
 
-def test_the_file_can_be_named_by_a_variable_and_the_flag_wins(tmp_path: Path) -> None:
+def test_the_file_can_be_named_by_a_variable_that_the_flag_overrides(tmp_path: Path) -> None:
     by_variable = tmp_path / "variable.yaml"
     by_variable.write_text("qos: low")
     env = {**NAMED, "TENSORFUSION_DRA_CONFIG": str(by_variable)}
@@ -92,7 +92,7 @@ def test_the_file_can_be_named_by_a_variable_and_the_flag_wins(tmp_path: Path) -
     assert given(config(tmp_path, "qos: high"), env=env).qos == "high"
 
 
-def test_the_downward_api_gives_node_and_pod() -> None:
+def test_node_name_and_pod_uid_come_from_the_downward_api() -> None:
     chosen = given(env={"NODE_NAME": "node-02", "POD_UID": "8f3a1b2c-0000"})
 
     assert chosen.node_name == "node-02"
@@ -138,7 +138,7 @@ def test_the_enforcer_has_a_flag_a_variable_and_a_key_in_the_file(tmp_path: Path
     assert by_variable.enforcer == "mps"
 
 
-def test_help_tells_each_flag_with_its_default_and_its_variable() -> None:
+def test_help_lists_each_flag_with_its_default_and_variable() -> None:
     parser = argparse.ArgumentParser()
     node_settings.add_flags(parser)
 
@@ -146,10 +146,10 @@ def test_help_tells_each_flag_with_its_default_and_its_variable() -> None:
 
     for item in fields(Settings):
         flag = "--" + item.name.replace("_", "-")
-        told = re.search(rf"{flag} [A-Z]+ (.*?)Variable: (\w+)\.", text)
-        assert told is not None
-        assert told[2] == setting_sources.variable(item)
-        assert item.default == "" or f"Default: {item.default}." in told[1]
+        help_text = re.search(rf"{flag} [A-Z]+ (.*?)Variable: (\w+)\.", text)
+        assert help_text is not None
+        assert help_text[2] == setting_sources.variable(item)
+        assert item.default == "" or f"Default: {item.default}." in help_text[1]
 
 
 @pytest.mark.parametrize("text", ["12.5", "12", "1e1"])
@@ -159,9 +159,7 @@ def test_seconds_may_have_fractions(text: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["2024", "1.5", "'2024'"])
-def test_a_number_in_the_file_is_taken_as_text_where_text_is_wanted(
-    text: str, tmp_path: Path
-) -> None:
+def test_a_number_in_the_file_is_accepted_for_a_text_setting(text: str, tmp_path: Path) -> None:
     assert given(config(tmp_path, f"gpupool: {text}")).gpupool == text.strip("'")
 
 
@@ -203,9 +201,7 @@ def test_a_number_in_the_file_is_taken_as_text_where_text_is_wanted(
         ("--health-events=no", "health-events: found 'no', expected one of true, false"),
     ],
 )
-def test_a_wrong_value_is_refused_with_its_flag_what_was_found_and_what_is_expected(
-    flag: str, text: str
-) -> None:
+def test_a_wrong_value_is_an_error_with_flag_found_and_expected(flag: str, text: str) -> None:
     assert refusal(flag).startswith(text)
 
 
@@ -227,16 +223,16 @@ def test_a_wrong_value_is_refused_with_its_flag_what_was_found_and_what_is_expec
         ("? [a]\n: b", ".*found unhashable key"),
     ],
 )
-def test_a_wrong_file_is_refused_in_one_line(tmp_path: Path, text: str, expected: str) -> None:
+def test_a_wrong_file_is_a_one_line_error(tmp_path: Path, text: str, expected: str) -> None:
     flag = config(tmp_path, text)
 
-    told = refusal(flag)
+    error = refusal(flag)
 
-    assert "\n" not in told
-    assert re.match(f"config {tmp_path}/settings.yaml: {expected}", told)
+    assert "\n" not in error
+    assert re.match(f"config {tmp_path}/settings.yaml: {expected}", error)
 
 
-def test_a_file_that_cannot_be_read_is_refused_with_its_path(tmp_path: Path) -> None:
+def test_an_unreadable_file_is_an_error_with_its_path(tmp_path: Path) -> None:
     (tmp_path / "latin.yaml").write_bytes(b"qos: \xe9")
 
     assert refusal(f"--config={tmp_path}/missing.yaml").endswith(
@@ -246,7 +242,7 @@ def test_a_file_that_cannot_be_read_is_refused_with_its_path(tmp_path: Path) -> 
     assert "unexpected end of data" in refusal(f"--config={tmp_path}/latin.yaml")
 
 
-def test_the_rules_of_health_follow_from_the_settings() -> None:
+def test_health_rules_follow_from_the_settings() -> None:
     chosen = given(
         *("--health-ignored-xids", "79,119", "--health-critical-xids", "13"),
         *("--health-good-readings", "5", "--health-quiet-seconds", "60"),
@@ -262,13 +258,15 @@ def test_the_rules_of_health_follow_from_the_settings() -> None:
 @pytest.mark.parametrize(
     ("taint", "effect"), [("NoSchedule", "NoSchedule"), ("NoExecute", "NoExecute"), ("none", "")]
 )
-def test_the_taint_has_the_effect_of_the_settings(taint: str, effect: str) -> None:
+def test_the_taint_has_the_configured_effect(taint: str, effect: str) -> None:
     assert card_health.taint_effect(given("--health-taint", taint)) == effect
 
 
 @pytest.mark.parametrize("enforcer", ["hami-core", "mps"])
 @pytest.mark.parametrize("expansion", ["--vram-expand-to-host-mem", "--vram-expand-to-host-disk"])
-def test_memory_is_not_expanded_with_an_enforcer_that_cannot(enforcer: str, expansion: str) -> None:
+def test_memory_expansion_is_refused_for_enforcers_that_cannot_expand(
+    enforcer: str, expansion: str
+) -> None:
     expected = f"enforcer: found {enforcer}, which cannot expand a GPU's memory, expected tensor-f"
 
     assert refusal(f"--enforcer={enforcer}", f"{expansion}=1").startswith(expected)

@@ -1,4 +1,4 @@
-"""A stop that is asked for before the process can act on it."""
+"""Stop signals that arrive before the process can act on them."""
 
 import signal
 import subprocess
@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[3]
 
 Ended = subprocess.CompletedProcess[str]
 
-# The first import that main() makes for its verb is where the signal arrives.
+# The signal arrives during the first import that main() makes for its verb.
 STOPPED_WHILE_IMPORTING = """
 import importlib.abc, os, signal, sys
 from tensorfusion_dra import cli
@@ -33,13 +33,13 @@ sys.exit(cli.main(sys.argv[1:]))
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """Short, since it holds sockets."""
+    """Yield a folder with a short path, because it holds Unix sockets."""
     with tempfile.TemporaryDirectory(prefix="tfs-") as path:
         yield Path(path)
 
 
 def node_plugin(folder: Path) -> list[str]:
-    """A node plugin before an API server that does not answer."""
+    """Return the arguments of a node plugin whose API server does not answer."""
     kubeconfig = folder / "kubeconfig"
     kubeconfig.write_text(
         "{apiVersion: v1, kind: Config, current-context: a, users: [{name: a, user: {}}],"
@@ -54,11 +54,11 @@ def node_plugin(folder: Path) -> list[str]:
     ]
 
 
-def ended(command: list[str], number: signal.Signals | None = None) -> Ended:
-    """Run a Python process to its end.
+def run(command: list[str], number: signal.Signals | None = None) -> Ended:
+    """Run a Python process until it ends.
 
     Args:
-        number: A signal that is pending, and blocked, when the process begins.
+        number: A signal that is pending and blocked when the process starts.
     """
     python = [sys.executable, *command]
     if number is not None:
@@ -69,24 +69,24 @@ def ended(command: list[str], number: signal.Signals | None = None) -> Ended:
     )
 
 
-def test_a_stop_during_the_imports_ends_a_node_plugin_in_order(folder: Path) -> None:
-    process = ended(["-c", STOPPED_WHILE_IMPORTING, *node_plugin(folder)])
+def test_a_stop_signal_during_imports_ends_a_node_plugin_in_order(folder: Path) -> None:
+    process = run(["-c", STOPPED_WHILE_IMPORTING, *node_plugin(folder)])
 
     assert process.returncode == 0, process.stderr
     assert '"stop_requested"' in process.stderr
     assert '"stopped"' in process.stderr
 
 
-def test_a_stop_before_pythons_first_line_is_seen_if_the_entrypoint_blocks_it(
+def test_a_stop_signal_before_python_starts_is_kept_if_the_entrypoint_blocks_it(
     folder: Path,
 ) -> None:
-    process = ended(["-m", "tensorfusion_dra", *node_plugin(folder)], signal.SIGTERM)
+    process = run(["-m", "tensorfusion_dra", *node_plugin(folder)], signal.SIGTERM)
 
     assert process.returncode == 0, process.stderr
     assert '"stop_requested"' in process.stderr
 
 
-def test_the_images_entrypoint_blocks_what_stops_a_process() -> None:
+def test_the_images_entrypoint_blocks_all_stop_signals() -> None:
     (line,) = [
         line
         for line in (ROOT / "Dockerfile").read_text().splitlines()
@@ -98,10 +98,10 @@ def test_the_images_entrypoint_blocks_what_stops_a_process() -> None:
 
 
 @pytest.mark.parametrize("number", sorted(stop_signals.STOP_SIGNALS))
-def test_verbs_that_serve_nothing_end_at_once_even_under_that_entrypoint(
+def test_a_stop_signal_ends_other_verbs_at_once_under_that_entrypoint(
     number: signal.Signals,
 ) -> None:
-    process = ended(["-m", "tensorfusion_dra", "cel", "translate", "true"], number)
+    process = run(["-m", "tensorfusion_dra", "cel", "translate", "true"], number)
 
     assert process.returncode == -number, process.stderr
     assert process.stdout == ""

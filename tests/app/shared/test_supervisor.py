@@ -1,4 +1,4 @@
-"""The process lives as long as all of its parts."""
+"""The supervisor ends the process when one of its parts ends."""
 
 import signal
 import subprocess
@@ -30,7 +30,7 @@ def until(event: Event) -> Callable[[], None]:
     return part
 
 
-def test_a_part_that_dies_stops_all_others_and_is_the_reason(supervisor: Supervisor) -> None:
+def test_a_part_that_raises_stops_the_other_parts_and_is_the_cause(supervisor: Supervisor) -> None:
     error = FatalError("ledger: damaged")
 
     def dies() -> None:
@@ -48,7 +48,7 @@ def test_a_part_that_dies_stops_all_others_and_is_the_reason(supervisor: Supervi
     assert "ledger: damaged" in line["error"]
 
 
-def test_a_part_that_ends_by_itself_is_dead_too(supervisor: Supervisor) -> None:
+def test_a_part_that_returns_early_stops_the_process(supervisor: Supervisor) -> None:
     supervisor.run("publish", lambda: None)
 
     cause = supervisor.wait()
@@ -57,14 +57,14 @@ def test_a_part_that_ends_by_itself_is_dead_too(supervisor: Supervisor) -> None:
     assert str(cause) == "publish ended by itself"
 
 
-def test_a_part_that_ends_the_interpreter_is_dead_too(supervisor: Supervisor) -> None:
+def test_a_part_that_calls_sys_exit_stops_the_process(supervisor: Supervisor) -> None:
     with capture_logs():
         supervisor.run("publish", sys.exit)
 
         assert isinstance(supervisor.wait(), SystemExit)
 
 
-def test_a_part_that_ends_when_it_should_is_no_reason(supervisor: Supervisor) -> None:
+def test_a_part_that_ends_while_stopping_is_not_a_cause(supervisor: Supervisor) -> None:
     ended = Event()
 
     def part() -> None:
@@ -79,7 +79,7 @@ def test_a_part_that_ends_when_it_should_is_no_reason(supervisor: Supervisor) ->
     assert supervisor.wait() is None
 
 
-def test_the_first_reason_counts(supervisor: Supervisor) -> None:
+def test_the_first_error_is_the_cause(supervisor: Supervisor) -> None:
     first, second = FatalError("first"), FatalError("second")
 
     supervisor.fail(first)
@@ -121,7 +121,7 @@ lock(mutex)
 
 
 def output_after(script: str, number: signal.Signals) -> str:
-    """What a process prints once it has said that it waits and was sent the signal."""
+    """Run a script, send it a signal once it waits, and return its further output."""
     command = [sys.executable, "-c", script]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -136,7 +136,7 @@ def output_after(script: str, number: signal.Signals) -> str:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_stops_in_order_and_without_a_reason(number: signal.Signals) -> None:
+def test_a_signal_stops_in_order_without_a_cause(number: signal.Signals) -> None:
     lines = output_after(WAITS, number).splitlines()
 
     assert lines[-1] == "cause None"
@@ -157,37 +157,37 @@ print("stop_now", supervisor.stop_now, flush=True)
 """
 
 
-def test_a_second_signal_says_that_nothing_is_worth_waiting_for() -> None:
+def test_a_second_signal_sets_stop_now() -> None:
     command = [sys.executable, "-c", HURRIES]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         process.stdout.readline()
         process.send_signal(signal.SIGTERM)
-        said = ""
-        while not said.startswith("stop_now"):
-            said = process.stdout.readline()
-            assert said, "the process has ended"
+        line = ""
+        while not line.startswith("stop_now"):
+            line = process.stdout.readline()
+            assert line, "the process has ended"
 
         process.send_signal(signal.SIGTERM)
         output, _ = process.communicate(timeout=PATIENCE_SECONDS)
 
-    assert said == "stop_now False\n"
+    assert line == "stop_now False\n"
     assert output.splitlines()[-1] == "stop_now True"
 
 
-def test_a_signal_is_seen_while_the_main_thread_cannot_run_python() -> None:
+def test_a_signal_is_handled_while_the_main_thread_cannot_run_python() -> None:
     output = output_after(NEVER_BACK_IN_PYTHON, signal.SIGTERM)
 
     assert output.splitlines()[-1] == "stopping"
 
 
-def test_nothing_stops_before_there_is_a_reason(supervisor: Supervisor) -> None:
+def test_the_supervisor_does_not_stop_without_a_cause(supervisor: Supervisor) -> None:
     supervisor.run("publish", until(supervisor.stopping))
 
     assert not supervisor.stopping.is_set()
 
 
-def test_a_part_that_does_not_end_is_left_behind_with_a_word(supervisor: Supervisor) -> None:
+def test_a_part_that_does_not_end_is_left_behind_with_a_warning(supervisor: Supervisor) -> None:
     stuck = Event()
     supervisor.run("stuck", until(stuck))
     supervisor.stopping.set()

@@ -1,4 +1,4 @@
-"""Which version runs: in a checkout, as an installed package, as a bare copy of its folder."""
+"""Version of the running code: a checkout, an installed package, a bare copy of the folder."""
 
 import shutil
 import subprocess

@@ -1,4 +1,4 @@
-"""The webhook as a process: what it needs to start, when it is ready, and how it ends."""
+"""The webhook's process: start, readiness, reviews, and stop."""
 
 import http.client
 import ssl
@@ -23,7 +23,7 @@ from tests.support.admission import body, claim, pod, said
 from tests.support.https import Files, connection, posted
 from tests.support.waiting import PATIENCE_SECONDS, eventually
 
-ASKED = said(dra_enabled="true", vram_request="16Gi", tflops_request="100")
+ANNOTATIONS = said(dra_enabled="true", vram_request="16Gi", tflops_request="100")
 
 
 @pytest.fixture
@@ -66,10 +66,10 @@ def ready(webhook: SimulatedWebhook) -> int:
         return error.code
 
 
-def test_it_answers_reviews_and_ends_in_order(webhook: SimulatedWebhook) -> None:
+def test_the_webhook_answers_reviews_and_stops_in_order(webhook: SimulatedWebhook) -> None:
     client = client_of(webhook)
 
-    status, answer = posted(client, "/mutate-pods?timeout=5s", body(pod(ASKED)))
+    status, answer = posted(client, "/mutate-pods?timeout=5s", body(pod(ANNOTATIONS)))
     client.close()
 
     assert status == 200
@@ -81,7 +81,7 @@ def test_it_answers_reviews_and_ends_in_order(webhook: SimulatedWebhook) -> None
     assert lines[-1]["event"] == "stopped"
 
 
-def test_a_pool_that_turns_dra_on_is_known_at_once(
+def test_a_new_pool_that_enables_dra_takes_effect_without_a_restart(
     webhook: SimulatedWebhook, server: ApiServer
 ) -> None:
     pool = {
@@ -90,20 +90,20 @@ def test_a_pool_that_turns_dra_on_is_known_at_once(
         "metadata": {"name": "prod"},
         "spec": {"draConfig": {"enable": True}},
     }
-    asked = body(pod(said(gpupool="prod", vram_request="1Gi")))
+    review = body(pod(said(gpupool="prod", vram_request="1Gi")))
     client = client_of(webhook)
-    assert b"patch" not in posted(client, "/mutate-pods", asked)[1]
+    assert b"patch" not in posted(client, "/mutate-pods", review)[1]
 
     Client(server.url).create(GPUPOOLS, pool)
 
-    assert eventually(lambda: b"patch" in posted(client, "/mutate-pods", asked)[1])
+    assert eventually(lambda: b"patch" in posted(client, "/mutate-pods", review)[1])
     client.close()
 
 
-def test_a_claim_is_filled_from_its_pod_at_the_api_server(
+def test_a_claim_is_filled_from_its_pod_in_the_api_server(
     webhook: SimulatedWebhook, server: ApiServer
 ) -> None:
-    document = pod(ASKED)
+    document = pod(ANNOTATIONS)
     document["metadata"]["namespace"] = "default"
     stored = Client(server.url).create(PODS, document)
     made = claim()
@@ -117,7 +117,7 @@ def test_a_claim_is_filled_from_its_pod_at_the_api_server(
     assert b'"patchType": "JSONPatch"' in answer
 
 
-def test_it_is_ready_once_pools_were_read(server: ApiServer, folder: Path) -> None:
+def test_the_webhook_is_ready_once_it_has_read_the_pools(server: ApiServer, folder: Path) -> None:
     server.faults.add("list", "gpupools", Refuse(500))
     webhook = SimulatedWebhook(folder, server.kubeconfig(folder / "kubeconfig"))
 
@@ -129,7 +129,7 @@ def test_it_is_ready_once_pools_were_read(server: ApiServer, folder: Path) -> No
     webhook.process.stop()
 
 
-def test_it_is_ready_where_there_are_no_pools_at_all(folder: Path) -> None:
+def test_the_webhook_is_ready_in_a_cluster_without_gpupools(folder: Path) -> None:
     with ApiServer() as without_tensor_fusion:
         kubeconfig = without_tensor_fusion.kubeconfig(folder / "kubeconfig")
         webhook = SimulatedWebhook(folder, kubeconfig)
@@ -138,35 +138,35 @@ def test_it_is_ready_where_there_are_no_pools_at_all(folder: Path) -> None:
         webhook.process.stop()
 
 
-def test_it_takes_requests_for_a_while_after_it_was_told_to_stop(
-    server: ApiServer, folder: Path
-) -> None:
+def test_the_webhook_accepts_requests_while_it_drains(server: ApiServer, folder: Path) -> None:
     kubeconfig = server.kubeconfig(folder / "kubeconfig")
     webhook = SimulatedWebhook(folder, kubeconfig, ["--drain-seconds", "2"])
     assert eventually(lambda: ready(webhook) == 200)
 
     webhook.process.terminate()
-    told = eventually(lambda: ready(webhook) == 503)
+    is_unready = eventually(lambda: ready(webhook) == 503)
     client = client_of(webhook)
-    client.request("POST", "/mutate-pods", body(pod(ASKED)), {"Content-Type": "application/json"})
+    client.request(
+        "POST", "/mutate-pods", body(pod(ANNOTATIONS)), {"Content-Type": "application/json"}
+    )
     answer = client.getresponse()
     answer.read()
     client.close()
 
-    assert told
+    assert is_unready
     assert (answer.status, answer.getheader("Connection")) == (200, "close")
     assert webhook.process.stop() == 0
 
 
-def test_a_renewed_certificate_is_taken_without_a_restart(webhook: SimulatedWebhook) -> None:
+def test_a_renewed_certificate_is_served_without_a_restart(webhook: SimulatedWebhook) -> None:
     client = client_of(webhook)
-    posted(client, "/mutate-pods", body(pod(ASKED)))
+    posted(client, "/mutate-pods", body(pod(ANNOTATIONS)))
 
     renew(webhook.authority, webhook.certificate, webhook.key)
     later = client_of(webhook)
-    posted(later, "/mutate-pods", body(pod(ASKED)))
+    posted(later, "/mutate-pods", body(pod(ANNOTATIONS)))
     old, new = (found.sock.getpeercert(binary_form=True) for found in (client, later))
-    still = posted(client, "/mutate-pods", body(pod(ASKED)))[0]
+    still = posted(client, "/mutate-pods", body(pod(ANNOTATIONS)))[0]
     client.close()
     later.close()
 
@@ -186,7 +186,9 @@ def test_a_renewed_certificate_is_taken_without_a_restart(webhook: SimulatedWebh
         (["--node-name", "x"], "unrecognized arguments: --node-name x"),
     ],
 )
-def test_a_bad_setting_is_one_line_and_exit_2(folder: Path, flags: list[str], text: str) -> None:
+def test_a_bad_setting_is_a_one_line_error_with_exit_code_2(
+    folder: Path, flags: list[str], text: str
+) -> None:
     files = Files(folder)
     given = ["--tls-cert-file", str(files.certificate), "--tls-key-file", str(files.key)]
 
@@ -197,7 +199,7 @@ def test_a_bad_setting_is_one_line_and_exit_2(folder: Path, flags: list[str], te
     assert text in ended.stderr
 
 
-def test_it_loads_nothing_of_a_node_plugin() -> None:
+def test_the_webhook_imports_no_library_of_the_node_plugin() -> None:
     code = (
         "import sys, tensorfusion_dra.app.webhook.process, kubernetes.client;"
         "print(sorted({'grpc', 'pynvml', 'sqlite3', 'google.protobuf'} & set(sys.modules)))"
