@@ -1,4 +1,4 @@
-"""The verb `cel`, as a person calls it: translations, checks and bad input."""
+"""The verb `cel`: translations, checks and bad input."""
 
 import json
 from pathlib import Path
@@ -27,14 +27,14 @@ def test_translate_reads_stdin() -> None:
     assert child("translate", "-f", "-", stdin="true") == (0, "true\n", "")
 
 
-def test_translate_is_for_programs_too(capsys: pytest.CaptureFixture[str]) -> None:
+def test_translate_prints_json(capsys: pytest.CaptureFixture[str]) -> None:
     _, out, _ = run(capsys, "translate", "-o", "json", A100)
 
     assert json.loads(out) == {"expression": f'{A}.model == "A100"', "changed": True}
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "expected"),
     [
         (["translate"], "expression: found none"),
         (["translate", "true", "-f", "x"], "expression: found one, and a file"),
@@ -48,17 +48,17 @@ def test_translate_is_for_programs_too(capsys: pytest.CaptureFixture[str]) -> No
         (["explain", "true", "--request", "vram=1 Gi"], "request: vram: found '1 Gi'"),
     ],
 )
-def test_bad_input_is_one_line_and_exit_code_2(
-    capsys: pytest.CaptureFixture[str], arguments: list[str], said: str
+def test_bad_input_is_a_one_line_error_with_exit_code_2(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], expected: str
 ) -> None:
     code, out, err = run(capsys, *arguments)
 
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert err.startswith("tensorfusion-dra: ")
-    assert said in err
+    assert expected in err
 
 
-def test_what_is_no_utf8_is_bad_input(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_invalid_utf8_is_bad_input(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     file = tmp_path / "selector.cel"
     file.write_bytes(b"true // \xff")
 
@@ -100,7 +100,7 @@ def test_what_is_no_utf8_is_bad_input(capsys: pytest.CaptureFixture[str], tmp_pa
         ),
     ],
 )
-def test_check_says_what_the_api_server_would(
+def test_check_reports_the_errors_of_the_api_server(
     capsys: pytest.CaptureFixture[str], arguments: list[str], code: int, lines: list[str]
 ) -> None:
     ended, out, err = run(capsys, "check", *arguments)
@@ -112,7 +112,7 @@ def test_check_says_what_the_api_server_would(
         assert any(line in one for one in shown), out
 
 
-def test_check_is_for_programs_too(capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_prints_json(capsys: pytest.CaptureFixture[str]) -> None:
     _, out, _ = run(capsys, "check", "-o", "json", "1 +")
 
     assert json.loads(out) == {
@@ -120,7 +120,7 @@ def test_check_is_for_programs_too(capsys: pytest.CaptureFixture[str]) -> None:
     }
 
 
-def test_check_without_the_library_says_what_it_did_not_check() -> None:
+def test_check_without_the_cel_library_reports_that_types_are_unchecked() -> None:
     code, out, err = child("check", "'a'.matches(5)", without_cel=True)
 
     assert (code, err) == (3, "")
@@ -129,7 +129,7 @@ def test_check_without_the_library_says_what_it_did_not_check() -> None:
 
 
 @pytest.mark.parametrize("verb", ["check", "translate"])
-def test_a_field_that_devices_do_not_have_is_refused_without_the_library(verb: str) -> None:
+def test_an_unknown_field_is_refused_even_without_the_cel_library(verb: str) -> None:
     code, out, err = child(verb, "device.nosuch == 'x'", without_cel=True)
 
     assert code == (1 if verb == "check" else 2)

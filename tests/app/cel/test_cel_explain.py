@@ -1,4 +1,4 @@
-"""The verb `cel explain`: what each part of a selector matches, in a file and in a cluster."""
+"""The verb `cel explain`: matches of each part of a selector, for a file and for a cluster."""
 
 import json
 from dataclasses import replace
@@ -36,7 +36,7 @@ def resource_slice(node: str, devices: tuple[Device, ...], *, generation: int = 
 
 
 def two_nodes() -> list[Json]:
-    """Three A100 on a node of level medium, and a T4 on one of level high."""
+    """Return the slices of a node with three A100 and QoS medium, and of one with a T4 and high."""
     t4 = gpu(7, model="T4", milli_tflops=65_000, vram_bytes=16 * GIB)
     high = replace(NODE, name="node-02", qos="high")
     return [
@@ -71,14 +71,14 @@ def slices(tmp_path: Path) -> str:
     return str(file)
 
 
-def test_explain_without_the_library_says_so(slices: str) -> None:
+def test_explain_needs_the_extra_cel(slices: str) -> None:
     code, out, err = child("explain", "true", "--slices", slices, without_cel=True)
 
     assert (code, out) == (2, "")
     assert "cel explain needs the extra 'cel'" in err
 
 
-def test_explain_shows_each_part_and_what_was_found(
+def test_explain_shows_each_part_with_the_values_found(
     capsys: pytest.CaptureFixture[str], slices: str
 ) -> None:
     text = f'({A100} || device.attributes["model"] == "H100") && device.attributes["qos"] == "high"'
@@ -98,7 +98,7 @@ def test_explain_shows_each_part_and_what_was_found(
     assert left_out[4:] == [f'{A}.model == "A100" (model T4)', f'{A}.model == "H100" (model T4)']
 
 
-def test_explain_tells_a_match_by_its_exit_code(
+def test_explain_exits_with_0_if_a_device_matches(
     capsys: pytest.CaptureFixture[str], slices: str
 ) -> None:
     code, out, _ = run(capsys, "explain", "--slices", slices, "-o", "json", A100)
@@ -110,7 +110,7 @@ def test_explain_tells_a_match_by_its_exit_code(
     assert document["term"]["values"] == {"model": {"A100": 3, "T4": 1}}
 
 
-def test_explain_says_where_a_selector_fails(
+def test_explain_reports_devices_on_which_the_selector_fails(
     capsys: pytest.CaptureFixture[str], slices: str
 ) -> None:
     code, out, _ = run(capsys, "explain", "--slices", slices, f"{A}.rack == 1")
@@ -120,7 +120,7 @@ def test_explain_says_where_a_selector_fails(
     assert f"{A}.rack == 1: no such key: rack (rack missing)" in out
 
 
-def test_explain_goes_into_negations_and_bindings(
+def test_explain_splits_negations_and_bindings(
     capsys: pytest.CaptureFixture[str], slices: str
 ) -> None:
     text = f'cel.bind(a, {A}, !(a.model == "A100") && a.node_total_gpus >= 3)'
@@ -134,7 +134,7 @@ def test_explain_goes_into_negations_and_bindings(
     assert '!(a.model == "A100") (model A100)' in shown
 
 
-def test_explain_adds_what_a_claim_asks_for(
+def test_explain_checks_requested_amounts_against_free_capacity(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     first, second, third = (device.name for device in published(*cards(3)))
@@ -178,7 +178,7 @@ def test_explain_mentions_taints(capsys: pytest.CaptureFixture[str], tmp_path: P
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "expected"),
     [
         ("kind: Pod", "found no ResourceSlice"),
         ("{", "slices "),
@@ -186,7 +186,7 @@ def test_explain_mentions_taints(capsys: pytest.CaptureFixture[str], tmp_path: P
     ],
 )
 def test_a_file_without_usable_slices_is_bad_input(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, text: str, said: str
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, text: str, expected: str
 ) -> None:
     file = tmp_path / "slices.yaml"
     file.write_text(text)
@@ -194,10 +194,10 @@ def test_a_file_without_usable_slices_is_bad_input(
     code, _, err = run(capsys, "explain", "true", "--slices", str(file))
 
     assert (code, err.count("\n")) == (2, 1)
-    assert said in err
+    assert expected in err
 
 
-def test_explain_asks_the_cluster(
+def test_explain_reads_slices_from_the_cluster(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with ApiServer() as server:
@@ -214,7 +214,7 @@ def test_explain_asks_the_cluster(
     assert "request tflops=100, vram=16Gi" in out
 
 
-def test_a_cluster_that_does_not_answer_is_one_line(
+def test_an_unreachable_cluster_is_a_one_line_error(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     with ApiServer() as server:

@@ -1,4 +1,4 @@
-"""Whatever a YAML text says, converting it ends well, and once is enough."""
+"""Property test: any YAML text can be converted, and a second conversion changes nothing."""
 
 from typing import Any
 
@@ -99,7 +99,7 @@ def written(listed: list[tuple[Any, str]], *, flow: bool | None, indent: int) ->
 
 @settings(max_examples=examples(300))
 @given(LISTED, st.sampled_from([True, False, None]), st.sampled_from([2, 4]))
-def test_converting_ends_well_and_once_is_enough(
+def test_any_yaml_is_converted_and_a_second_conversion_changes_nothing(
     listed: list[tuple[Any, str]], flow: bool | None, indent: int
 ) -> None:
     text = written(listed, flow=flow, indent=indent)

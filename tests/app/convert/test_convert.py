@@ -1,4 +1,4 @@
-"""What is converted, form by form."""
+"""Conversions, one by one."""
 
 import json
 
@@ -22,7 +22,7 @@ def test_older_versions_become_v1(version: str, quotes: str) -> None:
     ]
 
 
-def test_a_device_of_v1beta1_loses_its_wrapping() -> None:
+def test_the_basic_of_a_v1beta1_device_is_unwrapped() -> None:
     text = """\
 apiVersion: resource.k8s.io/v1beta1
 kind: ResourceSlice
@@ -64,7 +64,7 @@ spec:
     assert "9: unknown field stringValue: renamed to string" in said(converted)
 
 
-def test_a_template_keeps_the_metadata_that_its_spec_has() -> None:
+def test_a_templates_label_is_added_to_the_metadata_in_its_spec() -> None:
     text = """\
 apiVersion: resource.k8s.io/v1
 kind: ResourceClaimTemplate
@@ -91,7 +91,7 @@ spec:
         ("name: prod/node-01", "name: prod/node-01"),
     ],
 )
-def test_a_pool_is_of_one_node(pool: str, after: str) -> None:
+def test_the_node_is_appended_to_a_pools_name(pool: str, after: str) -> None:
     text = (
         "apiVersion: resource.k8s.io/v1\nkind: ResourceSlice\n"
         f"spec: {{nodeName: node-01, pool: {{{pool}}}}}\n"
@@ -108,7 +108,7 @@ def test_a_pool_is_of_one_node(pool: str, after: str) -> None:
         ("tflops: {value: 71200m}", '{default: "71200m", validRange: {min: "0"}}'),
     ],
 )
-def test_a_shared_device_has_a_policy_for_each_capacity(capacity: str, policy: str) -> None:
+def test_each_capacity_of_a_shared_device_gets_a_request_policy(capacity: str, policy: str) -> None:
     text = (
         "apiVersion: resource.k8s.io/v1\nkind: ResourceSlice\nspec:\n  devices:\n  - name: a\n"
         f"    allowMultipleAllocations: true\n    capacity: {{{capacity}}}\n"
@@ -163,7 +163,7 @@ def test_json_stays_json() -> None:
         ]
 
 
-def test_line_breaks_of_windows_stay() -> None:
+def test_windows_line_breaks_are_kept() -> None:
     text = claim("- name: gpu\n  count: 1\n  selector:\n    cel: {expression: 'true'}", "v1beta1")
 
     converted = convert(text.replace("\n", "\r\n"))
@@ -171,7 +171,7 @@ def test_line_breaks_of_windows_stay() -> None:
     assert converted.text == convert(text).text.replace("\n", "\r\n")
 
 
-def test_pods_that_others_make_are_found_too() -> None:
+def test_annotations_in_pod_templates_are_converted() -> None:
     text = """\
 kind: Deployment
 spec:

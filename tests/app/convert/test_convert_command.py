@@ -1,4 +1,4 @@
-"""The verb `convert`, as a person calls it."""
+"""The verb `convert`: output, exit codes and bad input."""
 
 from pathlib import Path
 
@@ -19,7 +19,7 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, 
     return code, printed.out, printed.err
 
 
-def test_the_text_is_on_stdout_and_why_it_differs_on_stderr(
+def test_the_text_is_on_stdout_and_the_diff_with_reasons_on_stderr(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     code, out, err = run(capsys, "-f", str(TEMPLATE))
@@ -32,14 +32,14 @@ def test_the_text_is_on_stdout_and_why_it_differs_on_stderr(
     assert lines[-1] == f"{TEMPLATE}:16: unknown field selector: renamed to selectors, a list"
 
 
-def test_what_needs_no_change_is_printed_without_a_word(
+def test_a_text_without_changes_is_printed_without_a_diff(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert run(capsys, "-f", str(POD)) == (0, POD.read_text(), "")
     assert run(capsys, "-f", str(POD), "--check") == (0, "", "")
 
 
-def test_check_prints_no_text_and_tells_by_its_exit_code(
+def test_check_prints_no_text_and_exits_with_1_if_there_are_changes(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     code, out, err = run(capsys, "-f", str(TEMPLATE), "--check")
@@ -48,7 +48,7 @@ def test_check_prints_no_text_and_tells_by_its_exit_code(
     assert f"{TEMPLATE}:16: unknown field selector" in err
 
 
-def test_what_stays_refused_is_exit_code_1(
+def test_an_error_that_cannot_be_converted_is_exit_code_1(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     file = tmp_path / "pod.yaml"
@@ -63,15 +63,15 @@ def test_what_stays_refused_is_exit_code_1(
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "expected"),
     [
         (b"a: [", "YAML: while parsing"),
         (b"a: \xff", "found byte 3, expected UTF-8"),
         (None, "No such file"),
     ],
 )
-def test_bad_input_is_one_line_and_exit_code_2(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, text: bytes | None, said: str
+def test_bad_input_is_a_one_line_error_with_exit_code_2(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, text: bytes | None, expected: str
 ) -> None:
     file = tmp_path / "pod.yaml"
     if text is not None:
@@ -80,10 +80,10 @@ def test_bad_input_is_one_line_and_exit_code_2(
     code, out, err = run(capsys, "-f", str(file))
 
     assert (code, out, err.count("\n")) == (2, "", 1)
-    assert said in err
+    assert expected in err
 
 
-def test_stdin_is_read_and_every_byte_of_it_comes_back() -> None:
+def test_stdin_is_printed_byte_for_byte() -> None:
     text = POD.read_bytes().replace(b"\n", b"\r\n") + "# é".encode()
 
     ended = forks.run("convert", "-f", "-", stdin=text)

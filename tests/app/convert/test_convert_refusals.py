@@ -1,4 +1,4 @@
-"""What is refused, with its line, and what stays as it is."""
+"""Errors that cannot be converted, with their lines, and texts that stay unchanged."""
 
 import pytest
 
@@ -63,7 +63,9 @@ def problems(converted: Converted) -> list[str]:
         ),
     ],
 )
-def test_what_cannot_be_converted_is_refused_with_its_line(text: str, problem: str) -> None:
+def test_an_error_that_cannot_be_converted_is_reported_with_its_line(
+    text: str, problem: str
+) -> None:
     found = problems(convert(text))
 
     assert len(found) == 1
@@ -71,7 +73,7 @@ def test_what_cannot_be_converted_is_refused_with_its_line(text: str, problem: s
 
 
 @pytest.mark.parametrize("text", ["a: [", "a: b: c", "\t- a", "a: \x00", "*nothing"])
-def test_what_is_no_yaml_is_bad_input(text: str) -> None:
+def test_invalid_yaml_is_bad_input(text: str) -> None:
     with pytest.raises(InputError, match="YAML: "):
         convert(text)
 
@@ -79,5 +81,5 @@ def test_what_is_no_yaml_is_bad_input(text: str) -> None:
 @pytest.mark.parametrize(
     "text", ["", "# only a comment\n", "---\n---\n", "text", "- a\n- {b: c}\n", "1: {2: 3}"]
 )
-def test_what_is_no_object_stays(text: str) -> None:
+def test_documents_that_are_not_objects_stay_unchanged(text: str) -> None:
     assert convert(text) == Converted(text=text, reasons=(), problems=(), notes=())

@@ -1,4 +1,4 @@
-"""What becomes of a claim's requests and of the expressions in them, however they are written."""
+"""Conversion of a claim's requests and their expressions, in every style of YAML."""
 
 import textwrap
 
@@ -11,7 +11,7 @@ from tests.support.selecting import A
 
 
 def requests(converted: Converted) -> str:
-    """The requests of a claim, without indentation."""
+    """Return the requests of a claim, without indentation."""
     return textwrap.dedent(converted.text.partition("requests:\n")[2]).strip()
 
 
@@ -163,7 +163,7 @@ def requests(converted: Converted) -> str:
         ),
     ],
 )
-def test_a_request_is_put_in_order(before: str, after: str) -> None:
+def test_a_requests_entries_are_moved_and_completed(before: str, after: str) -> None:
     converted = convert(claim(before))
 
     assert requests(converted) == textwrap.dedent(after).strip()
@@ -185,7 +185,7 @@ def test_a_request_is_put_in_order(before: str, after: str) -> None:
         ("expression: '{0} ||\n  ''a'' == \"b\"'", "expression: '{1} ||\n  ''a'' == \"b\"'"),
     ],
 )
-def test_an_expression_is_translated_in_whatever_way_it_is_written(before: str, after: str) -> None:
+def test_an_expression_is_translated_in_every_scalar_style(before: str, after: str) -> None:
     request = """
     - name: gpu
       exactly:
@@ -243,7 +243,7 @@ def _expressions(text: str) -> list[str]:
     ]
 
 
-def test_what_an_alias_leads_to_is_changed_once() -> None:
+def test_a_node_with_an_alias_is_changed_once() -> None:
     text = claim(
         """
         - name: a

@@ -1,4 +1,4 @@
-"""Every YAML of the user guide: refused by the API server as it is, accepted once converted."""
+"""Every YAML of the user guide: the API server refuses it as it is and accepts it converted."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -53,7 +53,7 @@ def client() -> Iterator[Client]:
 
 
 def apply(client: Client, text: str) -> list[Json]:
-    """All objects of a text, as they were stored."""
+    """Create all objects of a text and return them as stored."""
     stored = []
     for document in yaml.safe_load_all(text):
         resource = RESOURCES.get(document.get("kind"))
@@ -65,7 +65,7 @@ def apply(client: Client, text: str) -> list[Json]:
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
-def test_what_is_converted_is_accepted(client: Client, file: Path) -> None:
+def test_converted_yaml_is_accepted_by_the_api_server(client: Client, file: Path) -> None:
     converted = convert(file.read_text())
 
     stored = apply(client, converted.text)
@@ -76,9 +76,7 @@ def test_what_is_converted_is_accepted(client: Client, file: Path) -> None:
 
 
 @pytest.mark.parametrize("file", OURS, ids=lambda file: file.stem)
-def test_it_is_refused_as_the_guide_has_it_even_in_a_version_that_is_served(
-    client: Client, file: Path
-) -> None:
+def test_the_guides_yaml_is_refused_even_in_a_served_version(client: Client, file: Path) -> None:
     served = file.read_text().replace("resource.k8s.io/v1beta2", "resource.k8s.io/v1")
 
     for text in (file.read_text(), served):
@@ -87,7 +85,7 @@ def test_it_is_refused_as_the_guide_has_it_even_in_a_version_that_is_served(
 
 
 @pytest.mark.parametrize("file", UNCHANGED, ids=lambda file: file.stem)
-def test_what_the_api_server_takes_stays_byte_for_byte(file: Path) -> None:
+def test_accepted_yaml_stays_byte_for_byte(file: Path) -> None:
     converted = convert(file.read_text())
 
     assert converted.text == file.read_text()
@@ -103,14 +101,14 @@ def test_converting_again_changes_nothing(file: Path) -> None:
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
-def test_comments_and_order_stay(file: Path) -> None:
+def test_comments_and_their_order_stay(file: Path) -> None:
     def comments(text: str) -> list[str]:
         return [line.partition("#")[2] for line in text.splitlines() if "#" in line]
 
     assert comments(convert(file.read_text()).text) == comments(file.read_text())
 
 
-def test_the_template_of_the_guide_is_what_it_should_be() -> None:
+def test_the_guides_template_is_converted_completely() -> None:
     converted = convert((FOLDER / "6.3.2-template.yaml").read_text())
 
     assert (
@@ -152,7 +150,7 @@ spec:
     ]
 
 
-def test_the_slice_of_the_guide_can_be_shared_and_belongs_to_its_node(client: Client) -> None:
+def test_the_guides_slice_becomes_shareable_and_belongs_to_its_node(client: Client) -> None:
     converted = convert((FOLDER / "6.2.1-slice.yaml").read_text())
 
     (stored,) = apply(client, converted.text)
@@ -179,7 +177,7 @@ def test_the_slice_of_the_guide_can_be_shared_and_belongs_to_its_node(client: Cl
 
 
 @pytest.mark.parametrize("name", ["4.2.4-fragment", "appendix-2"])
-def test_the_expression_of_an_annotation_is_translated(name: str) -> None:
+def test_an_expression_in_an_annotation_is_translated(name: str) -> None:
     def expression(text: str) -> str:
         loaded = yaml.safe_load(text)
         annotations = loaded.get("metadata", loaded)["annotations"]

@@ -63,15 +63,15 @@ def test_in_a_pod_the_pods_own_rights_are_checked(canned: CannedApi, here: Here)
     assert len(requests_to(canned, SELF)) == 10
 
 
-@pytest.mark.parametrize(("version", "asked"), [("v1.35.0", 9), ("v1.36.2", 10)])
+@pytest.mark.parametrize(("version", "count"), [("v1.35.0", 9), ("v1.36.2", 10)])
 def test_a_right_that_the_release_does_not_know_is_not_required(
-    canned: CannedApi, here: Here, version: str, asked: int
+    canned: CannedApi, here: Here, version: str, count: int
 ) -> None:
     canned.answers |= {SELF: allowed(), "GET /version": {"gitVersion": version}}
 
     (granted,) = rights.of_node_plugin(here(in_pod=True))
 
-    assert granted.found == f"{asked} granted"
+    assert granted.found == f"{count} granted"
 
 
 def test_outside_of_a_pod_the_daemonsets_rights_are_checked(canned: CannedApi, here: Here) -> None:
@@ -162,9 +162,9 @@ def test_slices_of_this_node_or_on_a_workstation_of_all_are_checked(
 
     assert (of_node.level, of_cluster.level) == (Level.PROBLEM, Level.PROBLEM)
     assert "node-01" in of_node.looked_at
-    asked = [name for name, _ in canned.asked if "resourceslices" in name]
-    assert "spec.nodeName%3Dnode-01" in asked[0]
-    assert "nodeName" not in asked[1]
+    first, second = (name for name, _ in canned.asked if "resourceslices" in name)
+    assert "spec.nodeName%3Dnode-01" in first
+    assert "nodeName" not in second
 
 
 def test_a_missing_class_and_a_template_that_names_it_are_problems(

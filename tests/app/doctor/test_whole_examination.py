@@ -50,7 +50,7 @@ def report(cluster: SimulatedCluster, *more: str) -> dict[str, Any]:
 
 
 def themes(output: dict[str, Any], level: str) -> set[str]:
-    """Return the themes with findings of a level, except findings about a temporary folder's mount."""
+    """Return the themes with findings of a level, except those due to a temporary folder."""
     of_the_machine = ("which is a private mount", "empty after a reboot")
     found = [
         item
@@ -69,7 +69,7 @@ def test_a_healthy_node_has_no_problem_anywhere() -> None:
 
     assert (output["place"], output["version"]) == ("node", version.current())
     assert themes(output, "problem") == themes(output, "warning") == set()
-    # The simulated API server authorises nobody, so nobody can ask it about rights.
+    # The simulated API server has no authorization, so rights cannot be checked.
     assert themes(output, "could-not-look") == {"rights"}
     assert {"folders", "sockets", "GPUs", "limits", "slices", "records"} <= themes(output, "ok")
 

@@ -1,4 +1,4 @@
-"""A simulated cluster whose node plugin follows the health of its cards fast enough for a test."""
+"""Simulated cluster whose node plugin follows the cards' health fast enough for a test."""
 
 import json
 from collections.abc import Iterator
@@ -20,16 +20,16 @@ FAST = (
     *("--health-good-readings", "2"),
 )
 NO_POLL = ("--poll-seconds", "3600")
-"""So that what happens follows from a report."""
+"""Flags without polling: changes follow from the driver's reports alone."""
 SHORT_WAIT = ("--nvml-wait-seconds", "1")
-"""For a driver that hangs."""
+"""Flags for a driver that hangs."""
 SHARE = {"tflops": "100", "vram": "16Gi"}
 SERVICES = ("v1.DRAResourceHealth", "v1alpha1.DRAResourceHealth")
 
 
 @dataclass
 class Profile:
-    """The simulated cards, in a file that the node plugin reads again when it changes."""
+    """Simulated cards, in a file that the node plugin reads again when it changes."""
 
     file: Path
     gpus: list[dict[str, Any]] = field(default_factory=lambda: [{}, {}])
@@ -42,12 +42,12 @@ class Profile:
         fresh.replace(self.file)
 
     def make(self, index: int, **faults: Any) -> None:
-        """Gives one card these faults and no others."""
+        """Give one card exactly these faults."""
         self.gpus[index] = faults
         self.write()
 
     def make_node(self, **fields: Any) -> None:
-        """Gives the node these fields and no others."""
+        """Give the node exactly these fields."""
         self.node = fields
         self.write()
 
@@ -56,7 +56,7 @@ class Profile:
 def sick_cluster(
     folder: Path, *flags: str, **options: Any
 ) -> Iterator[tuple[SimulatedCluster, Profile]]:
-    """A cluster that has published its two cards, and their profile."""
+    """Yield a cluster that has published its two cards, and their profile."""
     profile = Profile(folder / "gpus.yaml")
     profile.write()
     with cluster_with(str(profile.file), **options) as cluster:
@@ -78,7 +78,7 @@ def restart(cluster: SimulatedCluster) -> None:
 
 
 def devices(cluster: SimulatedCluster) -> dict[str, Json]:
-    """The published devices by name."""
+    """Return the published devices by name."""
     return {
         device["name"]: device
         for item in cluster.slices()
@@ -87,7 +87,7 @@ def devices(cluster: SimulatedCluster) -> dict[str, Json]:
 
 
 def taints(cluster: SimulatedCluster) -> dict[str, Json]:
-    """Each device's taint, of the devices that have one."""
+    """Return the taint of each tainted device."""
     found = {}
     for name, device in devices(cluster).items():
         for taint in device.get("taints") or ():
@@ -107,7 +107,7 @@ def phases(cluster: SimulatedCluster) -> dict[str, str]:
 
 
 def streamed(cluster: SimulatedCluster, service: str) -> dict[str, tuple[str, str]]:
-    """What a new reader of a health stream is told first: status and message by device."""
+    """Return the first message to a new reader of a health stream: status and text by device."""
     socket = cluster.kubelet_root / "plugins" / names.DRIVER / "dra.sock"
     with PluginClient(socket) as kubelet:
         first = next(kubelet.watch_health(service))
@@ -118,7 +118,7 @@ def streamed(cluster: SimulatedCluster, service: str) -> dict[str, tuple[str, st
 
 
 def device_of(cluster: SimulatedCluster, pod: str) -> str:
-    """The device that a running pod has."""
+    """Return the device of a running pod."""
     claim = cluster.claim_of(cluster.pod(pod))
     assert claim is not None
     (result,) = claim["status"]["allocation"]["devices"]["results"]
@@ -126,7 +126,7 @@ def device_of(cluster: SimulatedCluster, pod: str) -> str:
 
 
 def ready(cluster: SimulatedCluster, pod: str) -> tuple[str, str]:
-    """Status and reason of the Ready condition of the only device in a pod's claim."""
+    """Return status and reason of the Ready condition of the only device in a pod's claim."""
     claim = cluster.claim_of(cluster.pod(pod)) or {}
     for entry in claim.get("status", {}).get("devices") or ():
         (condition,) = entry["conditions"]

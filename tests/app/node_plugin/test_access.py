@@ -1,4 +1,4 @@
-"""What the process lets others see: of its files, and of what it knows in its log."""
+"""The node plugin's process exposes neither its private files nor secrets in its log."""
 
 import json
 import stat
@@ -22,7 +22,7 @@ ECHO = f"GET / HTTP/1.1 Authorization: Bearer {TOKEN} Accept: application/json t
 
 @pytest.fixture
 def cluster() -> Iterator[SimulatedCluster]:
-    """A cluster whose node plugin has a token and says all it ever says."""
+    """Yield a cluster whose node plugin has a token and logs at level debug."""
     with cluster_with() as running:
         kubeconfig = running.folder / "kubeconfig"
         document = json.loads(kubeconfig.read_text())
@@ -45,7 +45,7 @@ def run_pod(cluster: SimulatedCluster, name: str) -> ClaimRef:
 
 
 def modes(folder: Path) -> dict[str, str]:
-    """By relative path, which ends in a slash for folders."""
+    """Return the mode of each file by relative path; paths of folders end in a slash."""
     return {
         f"{path.relative_to(folder)}{'/' if path.is_dir() else ''}": oct(
             stat.S_IMODE(path.lstat().st_mode)
@@ -54,7 +54,7 @@ def modes(folder: Path) -> dict[str, str]:
     }
 
 
-def test_only_what_others_must_read_can_be_read_by_others(cluster: SimulatedCluster) -> None:
+def test_only_cdi_specs_and_limits_are_readable_by_other_users(cluster: SimulatedCluster) -> None:
     ref = run_pod(cluster, "a")
 
     private = modes(cluster.kubelet_root / "plugins")
@@ -74,7 +74,7 @@ def test_only_what_others_must_read_can_be_read_by_others(cluster: SimulatedClus
     assert limits == {f"{ref.uid}.json": "0o444"}
 
 
-def test_neither_tokens_nor_whole_objects_reach_the_log(cluster: SimulatedCluster) -> None:
+def test_neither_tokens_nor_whole_objects_are_logged(cluster: SimulatedCluster) -> None:
     ref = run_pod(cluster, "a")
     stored = cluster.client.get(CLAIMS, ref.name, "default")
     faults = cluster.server.faults
@@ -94,21 +94,21 @@ def test_neither_tokens_nor_whole_objects_reach_the_log(cluster: SimulatedCluste
     cluster.kubelet.stop()
     cluster.start_kubelet(wipe_slices=True)
     log_file = cluster.log_file_of("pod-1")
-    cluster.until("said", lambda: log_file.read_text().count("<hidden>") >= 3)
+    cluster.until("refusals logged", lambda: log_file.read_text().count("<hidden>") >= 3)
     faults.clear()
     cluster.until("back", lambda: bool(cluster.slices()))
     cluster.delete("a")
     cluster.until("unprepared", lambda: not cluster.spec_files())
     cluster.stop_plugin("pod-1")
 
-    said = log_file.read_text()
+    log = log_file.read_text()
 
-    assert TOKEN not in said
-    assert "s3cr3t" not in said
+    assert TOKEN not in log
+    assert "s3cr3t" not in log
     assert stored["metadata"]["resourceVersion"] != ""
     for part in ("managedFields", "apiVersion", "consumedCapacity", "resourceVersion"):
-        assert part not in said
-    for line in said.splitlines():
+        assert part not in log
+    for line in log.splitlines():
         assert isinstance(json.loads(line), dict)
         assert len(line) < 2000
         assert line.isprintable()

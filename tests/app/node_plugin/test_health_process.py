@@ -1,4 +1,4 @@
-"""The real node-plugin process and its simulated cards, sick and well again without a restart."""
+"""The real node-plugin process with simulated cards that become unhealthy and recover."""
 
 import time
 from pathlib import Path
@@ -24,7 +24,7 @@ from tests.app.node_plugin.health_cluster import (
 from tests.app.node_plugin.test_node_plugin_process import log_lines, slice_writes
 
 
-def test_an_xid_is_a_taint_and_unhealthy_on_both_streams_before_the_next_poll(
+def test_an_xid_taints_the_device_and_reaches_both_streams_before_the_next_poll(
     tmp_path: Path,
 ) -> None:
     with sick_cluster(tmp_path, *NO_POLL) as (cluster, profile):
@@ -42,11 +42,11 @@ def test_an_xid_is_a_taint_and_unhealthy_on_both_streams_before_the_next_poll(
                 first: ("UNHEALTHY", "XID 79: GPU has fallen off the bus"),
                 second: ("HEALTHY", ""),
             }
-        cluster.until("told", lambda: bool(events(cluster, "GPUUnhealthy")))
+        cluster.until("event", lambda: bool(events(cluster, "GPUUnhealthy")))
         assert events(cluster, "GPUUnhealthy") == [f"{first}: XID 79: GPU has fallen off the bus"]
 
 
-def test_a_card_without_further_trouble_recovers_with_two_writes_in_all(tmp_path: Path) -> None:
+def test_a_card_recovers_after_the_quiet_time_with_two_slice_writes_in_all(tmp_path: Path) -> None:
     with sick_cluster(tmp_path) as (cluster, profile):
         first, second = devices(cluster)
         cluster.server.requests.reset()
@@ -61,10 +61,10 @@ def test_a_card_without_further_trouble_recovers_with_two_writes_in_all(tmp_path
         assert phases(cluster) == {first: "Running", second: "Running"}
         assert slice_writes(cluster) == 2
         assert streamed(cluster, SERVICES[0])[first] == ("HEALTHY", "")
-        cluster.until("told", lambda: bool(events(cluster, "GPURecovered")))
+        cluster.until("event", lambda: bool(events(cluster, "GPURecovered")))
 
 
-def test_an_applications_own_error_leaves_the_card_alone(tmp_path: Path) -> None:
+def test_an_application_error_leaves_the_card_healthy(tmp_path: Path) -> None:
     with sick_cluster(tmp_path) as (cluster, profile):
         cluster.server.requests.reset()
 
@@ -78,7 +78,7 @@ def test_an_applications_own_error_leaves_the_card_alone(tmp_path: Path) -> None
         assert events(cluster, "GPUUnhealthy") == []
 
 
-def test_settings_decide_otherwise_about_an_xid_and_about_the_taint(tmp_path: Path) -> None:
+def test_settings_override_xids_and_the_effect_of_the_taint(tmp_path: Path) -> None:
     flags = ("--health-critical-xids", "31", "--health-ignored-xids", "79")
     with sick_cluster(tmp_path, *flags, "--health-taint", "NoExecute") as (cluster, profile):
         first, second = devices(cluster)
@@ -93,7 +93,7 @@ def test_settings_decide_otherwise_about_an_xid_and_about_the_taint(tmp_path: Pa
         assert phases(cluster)[second] == "Running"
 
 
-def test_a_recovery_that_the_driver_asks_for_lasts_until_it_asks_no_more(tmp_path: Path) -> None:
+def test_a_card_stays_tainted_while_the_driver_requests_a_reset(tmp_path: Path) -> None:
     with sick_cluster(tmp_path) as (cluster, profile):
         first, _ = devices(cluster)
 
@@ -106,11 +106,11 @@ def test_a_recovery_that_the_driver_asks_for_lasts_until_it_asks_no_more(tmp_pat
         cluster.until("well", lambda: not taints(cluster))
 
 
-def test_an_xid_and_when_it_was_outlast_a_restart_that_writes_nothing(tmp_path: Path) -> None:
+def test_an_xid_and_its_time_survive_a_restart_that_writes_nothing(tmp_path: Path) -> None:
     with sick_cluster(tmp_path, "--health-quiet-seconds", "600") as (cluster, profile):
         profile.make(0, xid=79)
         cluster.until("tainted", lambda: bool(taints(cluster)))
-        cluster.until("told", lambda: bool(events(cluster, "GPUUnhealthy")))
+        cluster.until("event", lambda: bool(events(cluster, "GPUUnhealthy")))
         before = cluster.slices()
         cluster.server.requests.reset()
 
@@ -123,7 +123,7 @@ def test_an_xid_and_when_it_was_outlast_a_restart_that_writes_nothing(tmp_path: 
         assert len(events(cluster, "GPUUnhealthy")) == 1
 
 
-def test_a_lost_card_stays_for_its_claim_and_says_so_everywhere(tmp_path: Path) -> None:
+def test_a_lost_card_with_a_claim_stays_listed_and_is_reported_everywhere(tmp_path: Path) -> None:
     with sick_cluster(tmp_path) as (cluster, profile):
         cluster.submit("a", SHARE)
         cluster.until("ready", lambda: ready(cluster, "a")[0] == "True")
@@ -143,7 +143,7 @@ def test_a_lost_card_stays_for_its_claim_and_says_so_everywhere(tmp_path: Path) 
         cluster.until("untainted", lambda: taints(cluster) == {})
 
 
-def test_a_lost_card_is_not_handed_out_even_to_who_tolerates_it(tmp_path: Path) -> None:
+def test_a_lost_card_is_not_prepared_even_without_a_taint(tmp_path: Path) -> None:
     with sick_cluster(tmp_path, "--health-taint", "none") as (cluster, profile):
         for name in ("a", "b"):
             cluster.submit(name, {"tflops": "300", "vram": "16Gi"})
@@ -160,7 +160,7 @@ def test_a_lost_card_is_not_handed_out_even_to_who_tolerates_it(tmp_path: Path) 
         assert taints(cluster) == {}
 
 
-def test_a_vanished_card_without_claims_disappears_and_comes_back_when_it_is_well(
+def test_a_vanished_card_without_claims_is_removed_until_it_returns(
     tmp_path: Path,
 ) -> None:
     with sick_cluster(tmp_path) as (cluster, profile):
@@ -178,7 +178,7 @@ def test_a_vanished_card_without_claims_disappears_and_comes_back_when_it_is_wel
         cluster.until("back", lambda: devices(cluster) == before)
 
 
-def test_a_vanished_card_with_a_claim_stays_explainable_also_after_a_restart(
+def test_a_vanished_card_with_a_claim_stays_listed_after_a_restart(
     tmp_path: Path,
 ) -> None:
     with sick_cluster(tmp_path) as (cluster, profile):
@@ -204,7 +204,7 @@ def test_a_vanished_card_with_a_claim_stays_explainable_also_after_a_restart(
         cluster.until("gone", lambda: device not in devices(cluster))
 
 
-def test_a_driver_that_hangs_holds_up_no_claim(tmp_path: Path) -> None:
+def test_a_hanging_nvidia_driver_delays_no_claim(tmp_path: Path) -> None:
     with sick_cluster(tmp_path, *SHORT_WAIT, "--health-taint", "none") as (cluster, profile):
         cluster.submit("a", SHARE)
         cluster.until("running", lambda: cluster.container_of("a") is not None)
@@ -216,13 +216,13 @@ def test_a_driver_that_hangs_holds_up_no_claim(tmp_path: Path) -> None:
         cluster.delete("a")
         cluster.until("unprepared", lambda: len(cluster.spec_files()) == 1)
 
-        (told,) = set(streamed(cluster, SERVICES[0]).values())
-        assert told == ("UNHEALTHY", "the NVIDIA driver does not answer: simulated call")
+        (status,) = set(streamed(cluster, SERVICES[0]).values())
+        assert status == ("UNHEALTHY", "the NVIDIA driver does not answer: simulated call")
         profile.make_node()
         cluster.until("well", lambda: set(phases(cluster).values()) == {"Running"})
 
 
-def test_another_version_of_the_driver_is_published_without_a_restart(tmp_path: Path) -> None:
+def test_a_new_nvidia_driver_version_is_published_without_a_restart(tmp_path: Path) -> None:
     with sick_cluster(tmp_path) as (cluster, profile):
         profile.make_node(driver_version="590.44.01")
 
@@ -235,15 +235,17 @@ def test_another_version_of_the_driver_is_published_without_a_restart(tmp_path: 
         assert len(log_lines(cluster, "serving")) == 1
 
 
-def test_where_taints_are_dropped_the_phase_says_it_and_nothing_loops(tmp_path: Path) -> None:
+def test_without_the_taint_gate_the_phase_is_published_and_writes_do_not_loop(
+    tmp_path: Path,
+) -> None:
     gates = DEFAULT_GATES - {"DRADeviceTaints"}
     with sick_cluster(tmp_path, "--health-quiet-seconds", "3", gates=gates) as (cluster, profile):
         first, second = devices(cluster)
         cluster.server.requests.reset()
 
         profile.make(0, xid=79)
-        cluster.until("told", lambda: phases(cluster)[first] == "Unknown")
-        cluster.until("said", lambda: bool(log_lines(cluster, "slice_fields_dropped")))
+        cluster.until("phase", lambda: phases(cluster)[first] == "Unknown")
+        cluster.until("logged", lambda: bool(log_lines(cluster, "slice_fields_dropped")))
         time.sleep(1)
 
         (line,) = log_lines(cluster, "slice_fields_dropped")

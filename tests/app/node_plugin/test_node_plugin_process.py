@@ -1,4 +1,4 @@
-"""The real node-plugin process, under the simulated cluster, over sockets and HTTP."""
+"""The real node-plugin process in a simulated cluster, over sockets and HTTP."""
 
 import json
 import tempfile
@@ -34,7 +34,7 @@ def cluster_with(gpus: str = "2xA100-SXM4-80GB", **options: Any) -> Iterator[Sim
 
 @pytest.fixture
 def cluster() -> Iterator[SimulatedCluster]:
-    """A cluster whose node plugin has registered and published."""
+    """Yield a cluster whose node plugin has registered and published."""
     with cluster_with() as running:
         start(running)
         yield running
@@ -58,7 +58,7 @@ def slice_writes(cluster: SimulatedCluster) -> int:
     return sum(cluster.server.requests.count(verb, "resourceslices") for verb in verbs)
 
 
-def test_a_pod_finds_its_share_in_its_environment(cluster: SimulatedCluster) -> None:
+def test_a_pods_share_is_in_its_environment(cluster: SimulatedCluster) -> None:
     cluster.submit("a", {"tflops": "100", "vram": "16Gi"})
     cluster.until("running", lambda: cluster.container_of("a") is not None)
 
@@ -73,7 +73,7 @@ def test_a_pod_finds_its_share_in_its_environment(cluster: SimulatedCluster) -> 
     assert next(iter(limits)).startswith("GPU-")
 
 
-def test_a_pods_end_leaves_neither_spec_nor_record(cluster: SimulatedCluster) -> None:
+def test_the_end_of_a_pod_removes_spec_and_claim(cluster: SimulatedCluster) -> None:
     cluster.submit("a", {"tflops": "100", "vram": "16Gi"})
     cluster.until("running", lambda: cluster.container_of("a") is not None)
     assert len(cluster.spec_files()) == 1
@@ -106,7 +106,7 @@ def test_a_restart_keeps_claims_and_slices_and_writes_nothing(cluster: Simulated
     assert spec.read_bytes() == content
 
 
-def test_stopping_removes_the_sockets_and_keeps_the_slice(cluster: SimulatedCluster) -> None:
+def test_a_stop_removes_the_sockets_and_keeps_the_slice(cluster: SimulatedCluster) -> None:
     code = cluster.stop_plugin()
 
     assert code == 0
@@ -123,7 +123,7 @@ def test_a_deleted_slice_is_written_again(cluster: SimulatedCluster) -> None:
     assert cluster.slices()[0]["spec"]["devices"] == before["spec"]["devices"]
 
 
-def test_a_foreign_change_is_undone(cluster: SimulatedCluster) -> None:
+def test_a_foreign_change_of_a_slice_is_reverted(cluster: SimulatedCluster) -> None:
     (before,) = cluster.slices()
     devices = before["spec"]["devices"]
     cluster.client.replace(SLICES, {**before, "spec": {**before["spec"], "devices": devices[:1]}})
@@ -131,36 +131,36 @@ def test_a_foreign_change_is_undone(cluster: SimulatedCluster) -> None:
     cluster.until("undone", lambda: cluster.slices()[0]["spec"]["devices"] == devices)
 
 
-def test_the_kubelet_is_served_while_the_api_server_is_away() -> None:
+def test_the_plugin_registers_while_the_api_server_is_unavailable() -> None:
     with cluster_with() as cluster:
         fault = cluster.server.faults.add(ANY, "resourceslices", Refuse(503))
         cluster.start_plugin()
         cluster.until("registered", lambda: bool(cluster.kubelet.registered))
-        cluster.until("said", lambda: bool(log_lines(cluster, "publish_retried")))
+        cluster.until("logged", lambda: bool(log_lines(cluster, "publish_retried")))
 
         cluster.server.faults.remove(fault)
 
         cluster.until("published", lambda: bool(cluster.slices()))
 
 
-def test_gpus_that_appear_later_are_published_and_awaited_until_then(tmp_path: Path) -> None:
+def test_gpus_that_appear_later_are_awaited_and_then_published(tmp_path: Path) -> None:
     profile = tmp_path / "profile.yaml"
     profile.write_text("driver_missing_for_seconds: 2\ngpus:\n- {product: A100-SXM4-80GB}\n")
     with cluster_with(str(profile)) as cluster:
         cluster.plugin_flags.extend(["--poll-seconds", "0.2"])
         cluster.start_plugin()
         cluster.until("registered", lambda: bool(cluster.kubelet.registered))
-        cluster.until("said", lambda: bool(log_lines(cluster, "gpus_awaited")))
+        cluster.until("logged", lambda: bool(log_lines(cluster, "gpus_awaited")))
 
         cluster.until("published", lambda: bool(cluster.slices()))
 
         assert len(log_lines(cluster, "gpus_awaited")) == 1
 
 
-def test_a_gate_that_is_off_is_named_once_and_nothing_loops() -> None:
+def test_a_disabled_gate_is_logged_once_and_writes_do_not_loop() -> None:
     with cluster_with(gates=DEFAULT_GATES - {"DRAConsumableCapacity"}) as cluster:
         start(cluster)
-        cluster.until("said", lambda: bool(log_lines(cluster, "slice_fields_dropped")))
+        cluster.until("logged", lambda: bool(log_lines(cluster, "slice_fields_dropped")))
         cluster.server.requests.reset()
         time.sleep(1)
 
@@ -174,7 +174,7 @@ def test_memory_stays_within_the_budget(
 ) -> None:
     cluster.stop_plugin()
     cluster.until("deregistered", lambda: not cluster.kubelet.registered)
-    # A fork would have in memory what the one that forks has imported.
+    # A forked process would share the memory of all modules that the test process has imported.
     monkeypatch.setattr(plugin_process, "spawn", plugin_process.spawn_command)
     pid = start(cluster)
     cluster.until("watching", lambda: cluster.server.requests.count("watch") > 0)
@@ -186,11 +186,11 @@ def test_memory_stays_within_the_budget(
     assert rss_kib < 80 * 1024
 
 
-def test_the_log_says_which_version_serves(cluster: SimulatedCluster) -> None:
+def test_the_log_line_serving_has_the_version(cluster: SimulatedCluster) -> None:
     assert log_lines(cluster, "serving")[-1]["version"] == version.current()
 
 
-def test_the_plugin_is_known_by_its_driver_name(cluster: SimulatedCluster) -> None:
+def test_the_plugin_registers_its_driver_name_and_service(cluster: SimulatedCluster) -> None:
     (plugin,) = cluster.kubelet.registered[names.DRIVER]
 
     assert plugin.service == "v1.DRAPlugin"

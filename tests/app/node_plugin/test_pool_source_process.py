@@ -1,4 +1,4 @@
-"""The real node-plugin process follows its GPUPool, under the simulated cluster."""
+"""The real node-plugin process follows its GPUPool in a simulated cluster."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,7 +20,7 @@ SELECTOR = {
 
 @contextmanager
 def following(source: str = "object", **options: Any) -> Iterator[SimulatedCluster]:
-    """A cluster whose node plugin is not started yet."""
+    """Yield a cluster whose node plugin follows a GPUPool and is not started yet."""
     with cluster_with("1xA100-SXM4-80GB", **{"tensor_fusion": True, **options}) as cluster:
         flags = ["--pool-source", source, "--gpupool", "prod", "--qos", "critical"]
         cluster.plugin_flags.extend([*flags, "--tflops-oversell-ratio", "900"])
@@ -55,7 +55,7 @@ def change(cluster: SimulatedCluster, qos: str = "low", **spec: Any) -> None:
 
 
 def published(cluster: SimulatedCluster) -> Json:
-    """Pool, level of service and names of capacities of the only device; empty if there is none."""
+    """Return pool, level of service and virtual compute of the only device; empty without one."""
     for item in cluster.slices():
         (device,) = item["spec"]["devices"]
         return {
@@ -88,7 +88,7 @@ def test_a_change_of_the_pool_is_published() -> None:
         assert warnings(cluster) == []
 
 
-def test_a_status_that_changes_writes_nothing() -> None:
+def test_a_change_of_the_pools_status_writes_nothing() -> None:
     with following() as cluster:
         create_pool(cluster)
         start(cluster)
@@ -103,7 +103,7 @@ def test_a_status_that_changes_writes_nothing() -> None:
         assert slice_writes(cluster) == 1
 
 
-def test_values_that_cannot_be_used_keep_the_last_good_ones_with_one_event() -> None:
+def test_invalid_values_keep_the_last_valid_ones_and_cause_one_event() -> None:
     with following() as cluster:
         create_pool(cluster, "high", **oversold())
         start(cluster)
@@ -111,7 +111,7 @@ def test_values_that_cannot_be_used_keep_the_last_good_ones_with_one_event() -> 
         cluster.server.requests.reset()
 
         change(cluster, "gold", **oversold(tflopsOversellRatio=50))
-        cluster.until("said", lambda: bool(warnings(cluster)))
+        cluster.until("warned", lambda: bool(warnings(cluster)))
         change(cluster, "gold", **oversold(tflopsOversellRatio=50), more="of no interest")
         change(cluster, "medium")
         await_published(cluster, qos="medium")
@@ -123,12 +123,12 @@ def test_values_that_cannot_be_used_keep_the_last_good_ones_with_one_event() -> 
         assert slice_writes(cluster) == 1
 
 
-def test_without_the_definition_it_says_so_once_and_publishes_nothing() -> None:
+def test_without_the_gpupool_crd_one_warning_is_written_and_nothing_published() -> None:
     with following(tensor_fusion=False) as cluster:
         start(cluster)
-        cluster.until("said", lambda: bool(warnings(cluster)))
-        asked = cluster.server.requests
-        cluster.until("asked again", lambda: asked.count("list", "gpupools") >= 3)
+        cluster.until("warned", lambda: bool(warnings(cluster)))
+        requests = cluster.server.requests
+        cluster.until("listed again", lambda: requests.count("list", "gpupools") >= 3)
 
         assert cluster.slices() == []
         assert len(warnings(cluster)) == 1
@@ -139,10 +139,10 @@ def test_without_the_definition_it_says_so_once_and_publishes_nothing() -> None:
         assert log_lines(cluster, "watch_retried") == []
 
 
-def test_without_the_pool_nothing_is_published_until_it_is_there() -> None:
+def test_nothing_is_published_until_the_pool_exists() -> None:
     with following() as cluster:
         start(cluster)
-        cluster.until("said", lambda: bool(warnings(cluster)))
+        cluster.until("warned", lambda: bool(warnings(cluster)))
         assert cluster.slices() == []
 
         create_pool(cluster)
@@ -164,7 +164,7 @@ def test_a_restart_without_the_pool_keeps_slices_and_prepared_claims() -> None:
         cluster.client.delete(GPUPOOLS, "prod")
 
         start(cluster)
-        cluster.until("said", lambda: bool(warnings(cluster)))
+        cluster.until("warned", lambda: bool(warnings(cluster)))
         kept = cluster.slices()
         cluster.delete("a")
 
@@ -172,19 +172,19 @@ def test_a_restart_without_the_pool_keeps_slices_and_prepared_claims() -> None:
         assert kept == before == cluster.slices()
 
 
-def test_the_nodes_labels_choose_the_pool_and_may_choose_another() -> None:
+def test_node_labels_select_the_pool_and_can_select_another_later() -> None:
     with following("node-labels") as cluster:
         prod: Json = {"nodeManagerConfig": {"nodeSelector": SELECTOR}}
         create_pool(cluster, "high", **prod)
         start(cluster)
-        cluster.until("said", lambda: bool(warnings(cluster)))
+        cluster.until("warned", lambda: bool(warnings(cluster)))
         assert "node-01: no GPUPool selects it" in warnings(cluster)[0]
         node = cluster.client.get(NODES, "node-01")
         cluster.client.patch(NODES, node, {"metadata": {"labels": {"tier": "prod"}}})
         await_published(cluster, qos="high")
 
         cluster.client.create(GPUPOOLS, pool("second", **prod))
-        cluster.until("said", lambda: len(warnings(cluster)) == 2)
+        cluster.until("warned", lambda: len(warnings(cluster)) == 2)
         assert published(cluster)["pool"] == "prod/node-01"
         cluster.client.delete(GPUPOOLS, "prod")
 
@@ -192,7 +192,7 @@ def test_the_nodes_labels_choose_the_pool_and_may_choose_another() -> None:
 
 
 @pytest.mark.parametrize("source", ["object", "node-labels"])
-def test_a_following_process_ends_in_order(source: str) -> None:
+def test_a_process_that_follows_a_pool_stops_in_order(source: str) -> None:
     with following(source) as cluster:
         start(cluster)
 

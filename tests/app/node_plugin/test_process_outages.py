@@ -1,4 +1,4 @@
-"""The real node-plugin process while the API server, the network or the kubelet has trouble."""
+"""The real node-plugin process during failures of the API server, the network or the kubelet."""
 
 import shutil
 import time
@@ -36,7 +36,7 @@ def is_connected(cluster: SimulatedCluster) -> bool:
 
 
 def stop(cluster: SimulatedCluster) -> None:
-    """Stop the node plugin; return once the kubelet no longer has it, either."""
+    """Stop the node plugin and return once the kubelet has deregistered it."""
     cluster.stop_plugin()
     cluster.until("deregistered", lambda: not cluster.kubelet.registered)
 
@@ -54,7 +54,7 @@ def as_the_kubelet(cluster: SimulatedCluster) -> PluginClient:
     return PluginClient(cluster.kubelet_root / "plugins" / names.DRIVER / "dra.sock")
 
 
-def test_without_any_api_server_the_process_starts_rebuilds_specs_and_unprepares(
+def test_without_an_api_server_the_process_starts_and_rebuilds_specs_and_unprepares(
     cluster: SimulatedCluster,
 ) -> None:
     ref = run_pod(cluster, "a")
@@ -75,10 +75,10 @@ def test_without_any_api_server_the_process_starts_rebuilds_specs_and_unprepares
     assert cluster.spec_files() == []
 
 
-def test_a_claim_whose_record_may_be_old_waits_for_the_api_server_and_others_do_not(
+def test_after_a_kubelet_restart_a_record_is_compared_with_the_api_server(
     cluster: SimulatedCluster,
 ) -> None:
-    """A restarted kubelet reads each claim before it asks for it, and so does the driver."""
+    """Like a restarted kubelet, the driver then reads each claim before it prepares it."""
     ref = run_pod(cluster, "a")
     with as_the_kubelet(cluster) as kubelet:
         before = kubelet.prepare(ref)
@@ -100,7 +100,7 @@ def test_a_claim_whose_record_may_be_old_waits_for_the_api_server_and_others_do_
     assert after == before
 
 
-def test_a_claim_that_is_new_during_an_outage_fails_in_time_and_others_are_not_held_up(
+def test_a_new_claim_fails_in_time_during_an_outage_and_delays_no_other(
     cluster: SimulatedCluster,
 ) -> None:
     known = run_pod(cluster, "a")
@@ -111,20 +111,20 @@ def test_a_claim_that_is_new_during_an_outage_fails_in_time_and_others_are_not_h
         as_the_kubelet(cluster) as kubelet,
         ThreadPoolExecutor(1) as other,
     ):
-        # An hour, so that it is the driver that gives up.
-        asking = other.submit(waiting.prepare, new, seconds=3600)
-        cluster.until("asked", lambda: outage.hits > 0)
+        # The call may take an hour, so that the driver gives up first.
+        pending = other.submit(waiting.prepare, new, seconds=3600)
+        cluster.until("read", lambda: outage.hits > 0)
 
         answer = kubelet.prepare(known)
-        was_waiting = not asking.done()
-        answers = asking.result()
+        was_waiting = not pending.done()
+        answers = pending.result()
 
     assert answer.claims[known.uid].error == ""
     assert was_waiting
     assert "no answer within the time" in answers.claims[new.uid].error
 
 
-def test_a_prepare_that_meets_a_short_outage_succeeds_by_itself(cluster: SimulatedCluster) -> None:
+def test_a_prepare_call_succeeds_in_spite_of_a_short_outage(cluster: SimulatedCluster) -> None:
     cluster.server.faults.add("get", "resourceclaims", Delay(0.01), times=1)  # the kubelet's own
     cluster.server.faults.add("get", "resourceclaims", Refuse(503), times=3)
     cluster.server.faults.add("get", "resourceclaims", Cut(), times=2)
@@ -135,7 +135,7 @@ def test_a_prepare_that_meets_a_short_outage_succeeds_by_itself(cluster: Simulat
 
 
 @pytest.mark.parametrize("fault", [Refuse(500), Refuse(429, "", 1), Cut(), Refuse(401)])
-def test_slices_are_back_once_the_trouble_is_over(
+def test_slices_are_written_again_after_an_outage(
     cluster: SimulatedCluster, fault: Refuse | Cut
 ) -> None:
     for verb in ("watch", "create"):
@@ -149,25 +149,27 @@ def test_slices_are_back_once_the_trouble_is_over(
     assert cluster.plugin().exit_code is None
 
 
-def test_a_missing_right_is_said_once_and_the_process_lives(cluster: SimulatedCluster) -> None:
+def test_a_missing_right_is_logged_once_and_the_process_keeps_running(
+    cluster: SimulatedCluster,
+) -> None:
     stop(cluster)
     for verb in ("list", "watch"):
         cluster.server.faults.add(verb, "resourceslices", Refuse(403, "no right to list slices"))
     started = cluster.log_file.stat().st_size
     start(cluster)
-    cluster.until("said", lambda: bool(log_lines(cluster, "publish_forbidden")))
-    cluster.until("said", lambda: bool(log_lines(cluster, "watch_forbidden")))
+    cluster.until("logged", lambda: bool(log_lines(cluster, "publish_forbidden")))
+    cluster.until("logged", lambda: bool(log_lines(cluster, "watch_forbidden")))
     cluster.server.requests.reset()
     time.sleep(1)
 
-    said = cluster.log_file.read_bytes()[started:].decode()
+    logged = cluster.log_file.read_bytes()[started:].decode()
 
-    assert said.count("no right to list slices") == 2
+    assert logged.count("no right to list slices") == 2
     assert cluster.server.requests.count("list", "resourceslices") == 0
     assert is_connected(cluster)
 
 
-def test_nobody_answers_for_a_while_and_the_log_says_so_in_few_lines(
+def test_a_long_outage_is_logged_in_few_lines(
     cluster: SimulatedCluster,
 ) -> None:
     cluster.server.faults.add(ANY, "resourceslices", Refuse(500))
@@ -175,16 +177,16 @@ def test_nobody_answers_for_a_while_and_the_log_says_so_in_few_lines(
     cluster.start_kubelet(wipe_slices=True)
     stop(cluster)
     start(cluster)
-    asked = cluster.server.requests
-    asked.reset()
-    cluster.until("asked often", lambda: asked.count(ANY, "resourceslices") >= 10)
+    requests = cluster.server.requests
+    requests.reset()
+    cluster.until("many requests", lambda: requests.count(ANY, "resourceslices") >= 10)
 
-    said = len(log_lines(cluster, "publish_retried")) + len(log_lines(cluster, "watch_retried"))
+    lines = len(log_lines(cluster, "publish_retried")) + len(log_lines(cluster, "watch_retried"))
 
-    assert 2 <= said <= 4
+    assert 2 <= lines <= 4
 
 
-def test_after_a_kubelet_restart_that_wipes_slices_they_are_back(
+def test_slices_are_written_again_after_a_kubelet_restart_that_wipes_them(
     cluster: SimulatedCluster,
 ) -> None:
     run_pod(cluster, "a")
@@ -199,7 +201,7 @@ def test_after_a_kubelet_restart_that_wipes_slices_they_are_back(
     cluster.until("registered", lambda: is_connected(cluster))
 
 
-def test_a_kubelet_whose_plugin_folder_was_emptied_finds_the_plugin_again(
+def test_the_socket_is_bound_again_after_the_registration_folder_was_deleted(
     cluster: SimulatedCluster,
 ) -> None:
     run_pod(cluster, "a")
@@ -214,14 +216,14 @@ def test_a_kubelet_whose_plugin_folder_was_emptied_finds_the_plugin_again(
     assert len(log_lines(cluster, "socket_rebound")) == 1
 
 
-def test_a_registration_that_is_refused_is_logged_and_tried_again() -> None:
+def test_a_refused_registration_is_logged_and_retried() -> None:
     with cluster_with() as cluster:
         plugins = cluster.kubelet._plugins
         endpoint = str(cluster.kubelet_root / "plugins" / names.DRIVER / "dra.sock")
-        plugins.register(names.DRIVER, endpoint, ["v1.DRAPlugin"])  # whose it was before
+        plugins.register(names.DRIVER, endpoint, ["v1.DRAPlugin"])  # its earlier instance
 
         cluster.start_plugin()
-        cluster.until("said", lambda: bool(log_lines(cluster, "registration_refused")))
+        cluster.until("logged", lambda: bool(log_lines(cluster, "registration_refused")))
         plugins.deregister(names.DRIVER, endpoint)
 
         cluster.until("registered", lambda: bool(log_lines(cluster, "registered")))

@@ -1,4 +1,4 @@
-"""The real node-plugin process after damage, after a boot, and beside a kubelet that forgot."""
+"""The real node-plugin process after ledger damage, a reboot, and a missing Unprepare call."""
 
 import json
 import tempfile
@@ -18,7 +18,7 @@ ASKS = {"tflops": "100", "vram": "16Gi"}
 
 @pytest.fixture
 def cluster() -> Iterator[SimulatedCluster]:
-    """A cluster without its node plugin, which looks everything through each second."""
+    """Yield a cluster whose node plugin, not started yet, reconciles each second."""
     with tempfile.TemporaryDirectory(prefix="tft-") as folder:
         running = SimulatedCluster(Path(folder), gpus="1xA100-SXM4-80GB")
         boot = running.folder / "boot_id"
@@ -61,7 +61,7 @@ def quarantined(cluster: SimulatedCluster) -> list[Json]:
     return [event for event in events if event["reason"] == "LedgerSetAside"]
 
 
-def test_a_damaged_ledger_costs_no_pod_anything_and_is_an_event_at_the_node(
+def test_a_damaged_ledger_affects_no_pod_and_causes_an_event_on_the_node(
     cluster: SimulatedCluster,
 ) -> None:
     start(cluster)
@@ -72,7 +72,7 @@ def test_a_damaged_ledger_costs_no_pod_anything_and_is_an_event_at_the_node(
     ledger_file(cluster).write_bytes(b"\xa5" * 50_000)
 
     start(cluster)
-    cluster.until("told", lambda: bool(quarantined(cluster)))
+    cluster.until("event", lambda: bool(quarantined(cluster)))
 
     (event,) = quarantined(cluster)
     assert event["type"] == "Warning"
@@ -85,7 +85,7 @@ def test_a_damaged_ledger_costs_no_pod_anything_and_is_an_event_at_the_node(
     cluster.until("unprepared", lambda: not spec.exists())
 
 
-def test_the_ledger_of_a_newer_release_is_refused_with_both_versions(
+def test_the_ledger_of_a_newer_release_stops_the_start_with_both_versions(
     cluster: SimulatedCluster,
 ) -> None:
     start(cluster)
@@ -93,7 +93,7 @@ def test_the_ledger_of_a_newer_release_is_refused_with_both_versions(
     before = edited(ledger_file(cluster), "PRAGMA user_version = 7")
 
     cluster.start_plugin()
-    cluster.until("said", lambda: bool(logged(cluster, "start_failed")))
+    cluster.until("logged", lambda: bool(logged(cluster, "start_failed")))
 
     (line,) = logged(cluster, "start_failed")
     assert "found version 7, expected at most 2" in line["error"]
@@ -101,7 +101,7 @@ def test_the_ledger_of_a_newer_release_is_refused_with_both_versions(
     assert ledger_file(cluster).read_bytes() == before
 
 
-def test_after_a_boot_everything_is_written_again_and_the_log_says_so(
+def test_after_a_reboot_specs_are_written_again_and_logged(
     cluster: SimulatedCluster,
 ) -> None:
     start(cluster)
@@ -120,7 +120,7 @@ def test_after_a_boot_everything_is_written_again_and_the_log_says_so(
     assert len(logged(cluster, "claims_refreshed")) == 1
 
 
-def test_a_claim_that_no_kubelet_unprepares_is_freed_once_it_stays_gone(
+def test_a_deleted_claim_is_released_without_a_call_of_the_kubelet(
     cluster: SimulatedCluster,
 ) -> None:
     cluster.plugin_flags.extend(["--gone-seconds", "1"])
@@ -134,6 +134,6 @@ def test_a_claim_that_no_kubelet_unprepares_is_freed_once_it_stays_gone(
     cluster.until("gone", lambda: not cluster.claims())
     cluster.until("freed", lambda: not cluster.spec_files())
 
-    cluster.until("said", lambda: bool(logged(cluster, "claim_released")))
+    cluster.until("logged", lambda: bool(logged(cluster, "claim_released")))
     (line,) = logged(cluster, "claim_released")
     assert "found none at the API server" in line["error"]

@@ -1,4 +1,4 @@
-"""Two node-plugin processes on one node: an update that no pod notices."""
+"""Rolling update: two node-plugin processes on one node, without effect on pods."""
 
 import time
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ SHARE = {"tflops": "50", "vram": "8Gi"}
 
 @pytest.fixture
 def cluster() -> Iterator[SimulatedCluster]:
-    """A cluster whose node plugin of pod `old` has registered and published."""
+    """Yield a cluster whose node plugin of pod `old` has registered and published."""
     with cluster_with() as running:
         start(running, "old")
         running.until("published", lambda: bool(running.slices()))
@@ -29,7 +29,7 @@ def start(cluster: SimulatedCluster, pod_uid: str) -> None:
 
 
 def registered(cluster: SimulatedCluster) -> int:
-    """How many instances the kubelet knows and is connected to."""
+    """Return the number of instances that the kubelet is connected to."""
     return sum(plugin.is_connected for plugin in cluster.kubelet.registered.get(names.DRIVER, ()))
 
 
@@ -44,25 +44,27 @@ def end_pod(cluster: SimulatedCluster, name: str) -> None:
     cluster.until(f"{name} ends", lambda: len(cluster.spec_files()) == specs - 1)
 
 
-def until_said(cluster: SimulatedCluster, event: str, pod_uid: str) -> None:
-    """Returns once the instance has said so: the line follows the deed."""
+def wait_logged(cluster: SimulatedCluster, event: str, pod_uid: str) -> None:
+    """Wait until the instance has logged the event; the line follows the action."""
     cluster.until(event, lambda: len(log_lines(cluster, event, pod_uid)) == 1)
 
 
-def test_what_the_old_instance_prepared_the_new_one_unprepares(cluster: SimulatedCluster) -> None:
+def test_the_new_instance_unprepares_claims_of_the_old_one(cluster: SimulatedCluster) -> None:
     run_pod(cluster, "a")
     start(cluster, "new")
 
     run_pod(cluster, "b")
     end_pod(cluster, "a")
 
-    until_said(cluster, "claim_prepared", "new")
-    until_said(cluster, "claim_unprepared", "new")
+    wait_logged(cluster, "claim_prepared", "new")
+    wait_logged(cluster, "claim_unprepared", "new")
     assert len(log_lines(cluster, "claim_prepared", "old")) == 1
     assert log_lines(cluster, "claim_unprepared", "old") == []
 
 
-def test_the_old_instance_goes_on_when_the_new_one_is_withdrawn(cluster: SimulatedCluster) -> None:
+def test_the_old_instance_serves_again_when_the_new_one_is_stopped(
+    cluster: SimulatedCluster,
+) -> None:
     start(cluster, "new")
     run_pod(cluster, "a")
 
@@ -70,10 +72,12 @@ def test_the_old_instance_goes_on_when_the_new_one_is_withdrawn(cluster: Simulat
     cluster.until("withdrawn", lambda: registered(cluster) == 1)
     end_pod(cluster, "a")
 
-    until_said(cluster, "claim_unprepared", "old")
+    wait_logged(cluster, "claim_unprepared", "old")
 
 
-def test_the_old_instance_goes_on_when_the_new_one_is_killed(cluster: SimulatedCluster) -> None:
+def test_the_old_instance_serves_again_when_the_new_one_is_killed(
+    cluster: SimulatedCluster,
+) -> None:
     start(cluster, "new")
     run_pod(cluster, "a")
 
@@ -81,17 +85,17 @@ def test_the_old_instance_goes_on_when_the_new_one_is_killed(cluster: SimulatedC
     cluster.until("lost", lambda: registered(cluster) == 1)
     end_pod(cluster, "a")
 
-    until_said(cluster, "claim_unprepared", "old")
+    wait_logged(cluster, "claim_unprepared", "old")
 
 
-def test_a_prepare_in_flight_at_the_old_instance_ends_well_while_it_stops(
+def test_the_old_instance_completes_a_prepare_call_while_it_stops(
     cluster: SimulatedCluster,
 ) -> None:
     cluster.server.faults.add("get", "resourceclaims", Delay(0.05), times=1)  # the kubelet's own
     cluster.server.faults.add("get", "resourceclaims", Delay(3), times=1)
     cluster.submit("a", SHARE)
     gets = cluster.server.requests
-    cluster.until("asked", lambda: gets.count("get", "resourceclaims") >= 2)
+    cluster.until("read", lambda: gets.count("get", "resourceclaims") >= 2)
     start(cluster, "new")
 
     code = cluster.stop_plugin("old")
@@ -102,15 +106,15 @@ def test_a_prepare_in_flight_at_the_old_instance_ends_well_while_it_stops(
     assert log_lines(cluster, "claim_prepared", "new") == []
 
 
-def test_a_second_signal_ends_a_process_that_drains(cluster: SimulatedCluster) -> None:
+def test_a_second_signal_ends_the_drain(cluster: SimulatedCluster) -> None:
     cluster.server.faults.add("get", "resourceclaims", Delay(0.05), times=1)
     cluster.server.faults.add("get", "resourceclaims", HalfOpen(), times=1)
     cluster.submit("a", SHARE)
     gets = cluster.server.requests
-    cluster.until("asked", lambda: gets.count("get", "resourceclaims") >= 2)
+    cluster.until("read", lambda: gets.count("get", "resourceclaims") >= 2)
     old = cluster.plugin("old")
     old.terminate()
-    until_said(cluster, "stop_requested", "old")
+    wait_logged(cluster, "stop_requested", "old")
     assert old.exit_code is None
 
     old.terminate()
@@ -121,7 +125,7 @@ def test_a_second_signal_ends_a_process_that_drains(cluster: SimulatedCluster) -
     assert [path for path in cluster.folder.rglob("*") if path.is_socket()] == []
 
 
-def test_the_sockets_of_a_killed_instance_go_when_the_next_one_starts(
+def test_the_next_instance_removes_the_sockets_of_a_killed_one(
     cluster: SimulatedCluster,
 ) -> None:
     run_pod(cluster, "a")
@@ -139,7 +143,7 @@ def test_the_sockets_of_a_killed_instance_go_when_the_next_one_starts(
     assert all("old" not in name for name in found)
 
 
-def test_after_a_kubelet_restart_both_instances_are_back(cluster: SimulatedCluster) -> None:
+def test_after_a_kubelet_restart_both_instances_register_again(cluster: SimulatedCluster) -> None:
     start(cluster, "new")
     run_pod(cluster, "a")
 
@@ -152,7 +156,7 @@ def test_after_a_kubelet_restart_both_instances_are_back(cluster: SimulatedClust
     assert cluster.spec_files() == []
 
 
-def test_a_rolling_update_that_changes_nothing_writes_no_slice(cluster: SimulatedCluster) -> None:
+def test_a_rolling_update_without_changes_writes_no_slice(cluster: SimulatedCluster) -> None:
     run_pod(cluster, "a")
     before = cluster.slices()
     cluster.server.requests.reset()
@@ -168,7 +172,9 @@ def test_a_rolling_update_that_changes_nothing_writes_no_slice(cluster: Simulate
     assert slice_writes(cluster) == 0
 
 
-def test_releases_that_publish_otherwise_do_not_undo_each_other(cluster: SimulatedCluster) -> None:
+def test_instances_with_different_settings_do_not_overwrite_each_other(
+    cluster: SimulatedCluster,
+) -> None:
     cluster.plugin_flags.extend(["--qos", "critical"])
     cluster.server.requests.reset()
 
@@ -186,9 +192,7 @@ def test_releases_that_publish_otherwise_do_not_undo_each_other(cluster: Simulat
 
 
 @pytest.mark.parametrize("ending", ["stop_plugin", "kill_plugin"])
-def test_an_update_that_is_taken_back_costs_one_write(
-    cluster: SimulatedCluster, ending: str
-) -> None:
+def test_a_rolled_back_update_costs_one_slice_write(cluster: SimulatedCluster, ending: str) -> None:
     cluster.plugin_flags.extend(["--qos", "critical"])
     start(cluster, "new")
     cluster.until("new", lambda: published_qos(cluster) == "critical")
@@ -201,7 +205,7 @@ def test_an_update_that_is_taken_back_costs_one_write(
     assert slice_writes(cluster) == 1
 
 
-def test_slices_that_are_wiped_while_both_run_are_written_by_one(cluster: SimulatedCluster) -> None:
+def test_slices_wiped_while_both_run_are_written_by_one_instance(cluster: SimulatedCluster) -> None:
     cluster.plugin_flags.extend(["--qos", "critical"])
     start(cluster, "new")
     cluster.until("new", lambda: published_qos(cluster) == "critical")

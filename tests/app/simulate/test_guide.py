@@ -1,4 +1,4 @@
-"""The user guide's examples from admission to the container, on a simulated cluster."""
+"""The user guide's examples on a simulated cluster, from admission to the container."""
 
 import json
 from pathlib import Path
@@ -14,7 +14,7 @@ EIGHT = ("--gpus", "8xA100-SXM4-80GB")
 
 
 def simulated(file: Path, *flags: str) -> dict[str, Any]:
-    """The report of `simulate --from`."""
+    """Return the report of `simulate --from`."""
     ended = forks.run("simulate", "-o", "json", "--from", str(file), *flags)
     assert ended.returncode == 0, ended.stderr
     report: dict[str, Any] = json.loads(ended.stdout)
@@ -36,7 +36,7 @@ def written(tmp_path: Path, text: str) -> Path:
         ("guide-appendix-2", EIGHT, 4, 65),
     ],
 )
-def test_the_guides_pod_runs_and_its_container_holds_its_devices(
+def test_the_guides_pod_runs_with_its_devices_and_limits(
     name: str, flags: tuple[str, ...], gpus: int, percent: int
 ) -> None:
     report = simulated(EXAMPLES / f"{name}.yaml", *flags)
@@ -50,7 +50,7 @@ def test_the_guides_pod_runs_and_its_container_holds_its_devices(
     assert report["left_behind"] == []
 
 
-def test_what_is_only_said_in_annotations_reaches_the_container(tmp_path: Path) -> None:
+def test_parameters_in_annotations_reach_the_container(tmp_path: Path) -> None:
     report = simulated(EXAMPLES / "guide-annotations.yaml", *EIGHT, "--qos", "high")
 
     pod, other = report["pods"]
@@ -62,7 +62,7 @@ def test_what_is_only_said_in_annotations_reaches_the_container(tmp_path: Path) 
     assert (admitted["requests"], admitted["request"]["count"]) == (4, 1)
 
 
-def test_a_pod_of_an_oversubscribing_pool_gets_a_part_of_the_virtual_amounts(
+def test_a_pod_of_an_oversubscribed_pool_gets_virtual_capacity(
     tmp_path: Path,
 ) -> None:
     file = written(
@@ -95,7 +95,7 @@ spec:
     assert pod["shares"][0]["consumed"]["virtual_tflops"] == "400"
 
 
-def test_a_pod_that_is_refused_is_shown_with_every_reason(tmp_path: Path) -> None:
+def test_a_refused_pod_is_reported_with_every_reason(tmp_path: Path) -> None:
     text = (EXAMPLES / "guide-quick-start.yaml").read_text()
     wrong = text.replace('"100"', "many").replace("16Gi", "lots")
     expression = "    tensor-fusion.ai/dra-cel-expression: device.nosuch == 'x'\n"
@@ -128,7 +128,7 @@ def test_a_pod_that_is_refused_is_shown_with_every_reason(tmp_path: Path) -> Non
         ),
     ],
 )
-def test_a_file_that_cannot_be_simulated_is_one_line(tmp_path: Path, text: str, error: str) -> None:
+def test_an_unusable_file_is_a_one_line_error(tmp_path: Path, text: str, error: str) -> None:
     ended = forks.run("simulate", "--from", str(written(tmp_path, text)))
 
     assert ended.returncode == 2

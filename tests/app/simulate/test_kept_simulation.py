@@ -1,4 +1,4 @@
-"""`simulate --keep` says how to look around in the cluster that it keeps."""
+"""`simulate --keep` prints how to access the running cluster."""
 
 import re
 import signal
@@ -10,20 +10,20 @@ from tensorfusion_dra.simulator.rest import PODS, Client
 from tests.support.waiting import PATIENCE_SECONDS
 
 
-def test_the_printed_kubeconfig_leads_to_the_running_cluster(tmp_path: Path) -> None:
+def test_the_printed_kubeconfig_gives_access_to_the_running_cluster(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tensorfusion_dra", "simulate", "--pods", "1", "--keep"]
     with (
         (tmp_path / "out").open("wb") as out,
         subprocess.Popen(command, stdout=out, stderr=subprocess.PIPE, text=True) as process,
     ):
         assert process.stderr is not None
-        said = ""
+        printed = ""
         try:
             for line in process.stderr:
-                said += line
+                printed += line
                 if "Log of the node plugin" in line:
                     break
-            (kubeconfig,) = re.findall(r"^  export KUBECONFIG=(\S+)$", said, re.MULTILINE)
+            (kubeconfig,) = re.findall(r"^  export KUBECONFIG=(\S+)$", printed, re.MULTILINE)
             (url,) = re.findall(r'"server": "(\S+)"', Path(kubeconfig).read_text(encoding="utf-8"))
             pods = [pod["metadata"]["name"] for pod in Client(url).list(PODS).items]
         finally:
@@ -31,7 +31,7 @@ def test_the_printed_kubeconfig_leads_to_the_running_cluster(tmp_path: Path) -> 
             process.communicate(timeout=PATIENCE_SECONDS)
 
     assert pods == ["pod-1"]
-    assert "  kubectl get pods,resourceclaims -o wide\n" in said
-    assert "  kubectl describe pod pod-1\n" in said
+    assert "  kubectl get pods,resourceclaims -o wide\n" in printed
+    assert "  kubectl describe pod pod-1\n" in printed
     assert process.returncode == 0
     assert not Path(kubeconfig).exists()

@@ -1,4 +1,4 @@
-"""What a simulation says when something that it waits for does not happen."""
+"""Errors of a simulation when an awaited event does not happen."""
 
 import argparse
 import contextlib
@@ -20,7 +20,7 @@ from tests.guard import sitecustomize as path_guard
 FOREVER = 3600.0
 
 
-def test_a_wait_that_gives_up_shows_the_plugins_warnings() -> None:
+def test_a_wait_that_times_out_shows_the_plugins_warnings() -> None:
     with cluster_with(gpus="") as cluster:
         library = cluster.folder / "libnvidia-ml.so.1"
         cluster.plugin_flags.extend(["--nvml-library", str(library), "--poll-seconds", "0.1"])
@@ -39,7 +39,7 @@ def test_a_wait_that_gives_up_shows_the_plugins_warnings() -> None:
     ), caught.value.details
 
 
-def test_the_end_of_the_plugin_ends_the_wait_and_shows_its_last_words() -> None:
+def test_the_end_of_the_plugin_ends_the_wait_and_shows_its_log() -> None:
     with cluster_with() as cluster:
         cluster.plugin_flags.extend(["--poll-seconds", "0"])
         cluster.start_plugin()
@@ -64,7 +64,7 @@ def test_the_end_of_another_process_ends_the_wait_too() -> None:
             cluster.until("pods", lambda: False, seconds=FOREVER)
 
 
-def test_simulate_that_gives_up_prints_why_and_then_what_it_waited_for() -> None:
+def test_a_failed_simulation_prints_the_details_and_then_the_awaited_event() -> None:
     ended = command("simulate", "--tflops-oversell-ratio", "1")
 
     *details, last = ended.stderr.splitlines()
@@ -73,7 +73,7 @@ def test_simulate_that_gives_up_prints_why_and_then_what_it_waited_for() -> None
     assert any("tflops-oversell-ratio: found 1" in line for line in details)
 
 
-def test_a_simulated_node_uses_no_path_of_this_machine_but_its_boot_id() -> None:
+def test_a_simulated_node_uses_no_path_of_this_machine_except_the_boot_id() -> None:
     with cluster_with() as cluster:
         command_line = cluster.plugin_command()
         parser = argparse.ArgumentParser()

@@ -1,4 +1,4 @@
-"""The report of a simulation as text: what a person reads on one screen."""
+"""The report of a simulation as text, on one screen."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -64,7 +64,7 @@ def screen(found: Report) -> str:
     return text.as_text(found, verbose=False)
 
 
-def test_devices_go_by_as_few_digits_as_tell_them_apart() -> None:
+def test_devices_are_named_by_the_fewest_digits_that_are_unique() -> None:
     shown = screen(report(running("a", {"tflops": "100"}, SECOND, env=limits())))
 
     assert "  gpu-363a  Tesla T4  [########..]   52.5 of 65 TFLOPS" in shown
@@ -81,7 +81,7 @@ def test_devices_go_by_as_few_digits_as_tell_them_apart() -> None:
         ({}, "a whole GPU "),
     ],
 )
-def test_amounts_are_written_as_people_write_them(asks: Mapping[str, str], text: str) -> None:
+def test_amounts_are_written_as_decimals_with_units(asks: Mapping[str, str], text: str) -> None:
     shown = screen(report(running("a", asks, FIRST, env=limits())))
 
     assert f"  a    {text}" in shown
@@ -95,7 +95,7 @@ def test_a_pod_with_several_gpus_shows_each_of_them() -> None:
     assert (second.strip(), second.index("gpu-363b")) == ("gpu-363b", first.index("gpu-363a"))
 
 
-def test_pods_that_wait_for_the_same_reason_share_a_line() -> None:
+def test_pods_with_the_same_reason_to_wait_share_a_line() -> None:
     reason = f"tensor-fusion.ai.dra-driver/{POOL}/{FIRST}: tflops 271200m of 312 taken"
 
     shown = screen(report(waiting("a", reason), waiting("b", reason), waiting("c", "no node")))
@@ -125,7 +125,7 @@ def test_the_screen_shows_the_limits_of_one_container_and_no_other_variable() ->
     assert "PATH=" not in shown
 
 
-def test_an_oversubscribing_pool_is_called_so() -> None:
+def test_an_oversubscribed_pool_is_described_as_such() -> None:
     shown = screen(report(prefix="virtual_"))
 
     assert "GPUs of node-01, in the resource pool default/node-01, which hands out more" in shown
