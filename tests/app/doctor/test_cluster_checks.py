@@ -162,9 +162,9 @@ def test_slices_of_this_node_or_on_a_workstation_of_all_are_checked(
 
     assert (of_node.level, of_cluster.level) == (Level.PROBLEM, Level.PROBLEM)
     assert "node-01" in of_node.looked_at
-    first, second = (name for name, _ in canned.asked if "resourceslices" in name)
-    assert "spec.nodeName%3Dnode-01" in first
-    assert "nodeName" not in second
+    requests = [name for name, _ in canned.asked if "resourceslices" in name]
+    assert "spec.nodeName%3Dnode-01" in requests[0]
+    assert "nodeName" not in requests[1]
 
 
 def test_a_missing_class_and_a_template_that_names_it_are_problems(

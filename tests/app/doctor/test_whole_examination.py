@@ -197,7 +197,9 @@ def test_an_unusable_kubeconfig_is_a_problem(tmp_path: Path) -> None:
         (["--enforcer", "none"], "enforcer: found 'none'"),
     ],
 )
-def test_bad_input_is_one_line_and_exit_code_2(arguments: list[str], expected: str) -> None:
+def test_bad_input_is_a_one_line_error_with_exit_code_2(
+    arguments: list[str], expected: str
+) -> None:
     ended = command("doctor", *arguments)
 
     assert (ended.returncode, ended.stdout) == (2, "")
