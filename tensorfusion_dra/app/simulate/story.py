@@ -168,8 +168,7 @@ def _wait_settled(
         ]
 
     cluster.until("pods", settled, explain=unsettled)
-    # The message of a waiting pod may be older than the last allocation, so the scheduler has to
-    # try it once more.
+    # The message of a waiting pod may be older than the last allocation of another pod.
     cluster.scheduler.catch_up(seconds=PATIENCE_SECONDS)
     return {name: cluster.pod(name) for name in pods}
 
@@ -179,10 +178,7 @@ def _phase(pod: Json) -> str:
 
 
 def _is_settled(pod: Json) -> bool:
-    """Return True if the pod runs, or the scheduler has tried it on every node without success.
-
-    Before that, a pod only waits for its claim.
-    """
+    """Return True if the pod runs, or if no node fits it; until then it waits for its claim."""
     return _phase(pod) == "Running" or "nodes are available" in _waits_for(pod)
 
 
