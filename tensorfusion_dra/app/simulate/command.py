@@ -90,11 +90,11 @@ def run(flags: argparse.Namespace) -> int:
     """Simulate, print what happened, and return 1 if something was left behind.
 
     Raises:
-        InputError: A flag is malformed, or the extra 'simulate' is not installed.
+        InputError: A flag is malformed, or a required extra is not installed.
         RetryableError: A step did not happen in time; the text names it.
     """
     try:
-        from tensorfusion_dra.app.simulate import story  # noqa: PLC0415 - the extra 'simulate'
+        from tensorfusion_dra.app.simulate import story  # noqa: PLC0415 - the extra 'cel'
     except ImportError as error:
         raise InputError(f"simulate needs the extra 'cel': {error}") from error
 
