@@ -1,8 +1,8 @@
 """Reads the cards again and again, and at once when the driver reports something."""
 
+import math
 import time
 from collections.abc import Callable
-from threading import Event
 from typing import Final
 
 import structlog
@@ -10,7 +10,9 @@ import structlog
 from tensorfusion_dra.core.devices.health import CardEvent
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.driver.catalog import CatalogReader
+from tensorfusion_dra.driver.log_throttle import LogThrottle
 from tensorfusion_dra.driver.ports.discovery import CardEvents, HungError
+from tensorfusion_dra.driver.wakeup import Wakeup
 
 log = structlog.get_logger()
 
@@ -40,14 +42,12 @@ class CardWatch:
         self._events = events
         self._poll_seconds = poll_seconds
         self._on_change = on_change
-        self._woken = Event()
-        self._stop = Event()
-        self._told_waiting = ""
+        self._wakeup = Wakeup()
+        self._throttle = LogThrottle(quiet_seconds=math.inf)
 
     def stop(self) -> None:
         """Ends run() and run_events()."""
-        self._stop.set()
-        self._woken.set()
+        self._wakeup.stop()
         if self._events is not None:
             self._events.stop()
 
@@ -57,18 +57,17 @@ class CardWatch:
         Raises:
             FatalError: The driver was replaced; only a new process can load its library.
         """
-        while not self._stop.is_set():
+        while self._wakeup.next_round():
             began = time.monotonic()
-            self._woken.clear()
             self.read()
-            self._woken.wait(self._poll_seconds)
-            self._stop.wait(max(0.0, began + self._pause_seconds() - time.monotonic()))
+            self._wakeup.wait(self._poll_seconds)
+            self._wakeup.pause(began + self._pause_seconds() - time.monotonic())
 
     def run_events(self) -> None:
         """Takes in what the driver reports, until stopped."""
         if self._events is not None:
             self._events.run(self._take)
-        self._stop.wait()
+        self._wakeup.wait_stopped()
 
     def read(self) -> None:
         """Reads the cards once."""
@@ -78,11 +77,10 @@ class CardWatch:
         except RetryableError as error:
             # A call that hangs grows older with every reading, and is told once.
             waiting = error.question if isinstance(error, HungError) else str(error)
-            if waiting != self._told_waiting:
-                self._told_waiting = waiting
+            if self._throttle.is_new(waiting):
                 log.warning("gpus_awaited", error=str(error))
         else:
-            self._told_waiting = ""
+            self._throttle.over()
             if self._events is not None:
                 self._events.watch(self._healthy())
         if self._catalog.current() is not before:
@@ -92,7 +90,7 @@ class CardWatch:
         if self._catalog.report(event):
             self._on_change()
         # The driver may ask for a recovery now, or a card may be lost.
-        self._woken.set()
+        self._wakeup.wake()
 
     def _healthy(self) -> frozenset[str]:
         catalog = self._catalog.current()

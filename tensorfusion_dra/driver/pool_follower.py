@@ -1,8 +1,8 @@
 """Keeps the node what its GPUPool in the cluster says it is."""
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from threading import Event
 from typing import Any, Final, Protocol
 
 import structlog
@@ -14,7 +14,9 @@ from tensorfusion_dra.core.devices.device import Node
 from tensorfusion_dra.core.errors import InputError, RetryableError
 from tensorfusion_dra.core.kubernetes.node_selector import NodeLabels
 from tensorfusion_dra.driver.catalog import CatalogReader
+from tensorfusion_dra.driver.log_throttle import LogThrottle
 from tensorfusion_dra.driver.ports.cluster import Events, Objects
+from tensorfusion_dra.driver.wakeup import Wakeup
 
 log = structlog.get_logger()
 
@@ -122,30 +124,24 @@ class PoolFollower:
         self._events = events
         self._on_served = on_served
         self._expands_memory = expands_memory
-        self._woken = Event()
-        self._stop = Event()
+        self._wakeup = Wakeup()
         self._served: Node | None = None
-        self._told = ""
+        self._throttle = LogThrottle(quiet_seconds=math.inf)
 
     def wake(self) -> None:
         """Something changed: look now."""
-        self._woken.set()
+        self._wakeup.wake()
 
     def stop(self) -> None:
         """Ends run()."""
-        self._stop.set()
-        self._woken.set()
+        self._wakeup.stop()
 
     def run(self) -> None:
         """Follows until stopped."""
-        self._woken.wait(_FIRST_ANSWER_SECONDS)
-        while True:
-            self._woken.clear()
-            # After the clearing, which may have taken stop()'s own wake-up.
-            if self._stop.is_set():
-                return
+        self._wakeup.wait(_FIRST_ANSWER_SECONDS)
+        while self._wakeup.next_round():
             self.follow()
-            self._woken.wait()
+            self._wakeup.wait()
 
     def follow(self) -> None:
         """Reads the pool once and serves what it says."""
@@ -156,9 +152,8 @@ class PoolFollower:
             self._tell(error)
             return
         changed = node != self._served
-        if changed or self._told:
+        if self._throttle.over() or changed:
             log.info("gpupool_read", pool=node.pool, qos=node.qos)
-        self._told = ""
         self._served = node
         if changed and self._catalog.set_node(node):
             self._on_served()
@@ -175,14 +170,14 @@ class PoolFollower:
 
     def _tell(self, error: InputError | RetryableError) -> None:
         """Says so once, also to whoever looks at the Node if it does not pass by itself."""
-        if str(error) == self._told:
+        text = str(error)
+        if not self._throttle.is_new(text):
             return
-        self._told = str(error)
         if self._served is None:
-            log.warning("gpupool_awaited", error=self._told)
+            log.warning("gpupool_awaited", error=text)
             consequence = "no GPU of this node is published until this is put right"
         else:
-            log.warning("gpupool_unusable", pool=self._served.pool, error=self._told)
+            log.warning("gpupool_unusable", pool=self._served.pool, error=text)
             consequence = "the node's GPUs stay published as before"
         if isinstance(error, InputError):
-            self._events.warn(names.EVENT_GPUPOOL_INVALID, f"{self._told}; {consequence}")
+            self._events.warn(names.EVENT_GPUPOOL_INVALID, f"{text}; {consequence}")

@@ -17,6 +17,7 @@ from tensorfusion_dra.driver.catalog import CatalogReader
 from tensorfusion_dra.driver.log_throttle import LogThrottle
 from tensorfusion_dra.driver.ports.cluster import Events, MissingRightError, Nodes, Slices
 from tensorfusion_dra.driver.repairs import Repairs
+from tensorfusion_dra.driver.wakeup import Wakeup
 from tensorfusion_dra.state.publishing_right import PublishingRight
 
 log = structlog.get_logger()
@@ -53,8 +54,7 @@ class Publisher:
         self._slices = slices_at_server
         self._nodes = nodes
         self._right = right
-        self._woken = Event()
-        self._stop = Event()
+        self._wakeup = Wakeup()
         self._recheck_gates = Event()
         self._dropped: frozenset[str] = frozenset()
         self._told_dropped: frozenset[str] = frozenset()
@@ -63,33 +63,27 @@ class Publisher:
 
     def wake(self) -> None:
         """The catalog or the stored slices may have changed: look at them now."""
-        self._woken.set()
+        self._wakeup.wake()
 
     def slices_changed(self) -> None:
         """Somebody may have changed the stored slices: look as soon as they may be repaired."""
         # run() looks by itself once that time has come.
         if not self._repairs.seconds_left():
-            self._woken.set()
+            self._wakeup.wake()
 
     def server_returned(self) -> None:
         """The API server may be another one now: look again, also at what it drops."""
         self._recheck_gates.set()
-        self._woken.set()
+        self._wakeup.wake()
 
     def stop(self) -> None:
         """Ends run(). The slices stay: the kubelet removes them if nobody comes back."""
-        self._stop.set()
-        self._woken.set()
+        self._wakeup.stop()
 
     def run(self) -> None:
         """Publishes until stopped, whenever the right to do so is this instance's."""
         backoff = Backoff(first_seconds=0.2, longest_seconds=30)
-        while True:
-            self._woken.clear()
-            # After the clearing, which may have taken stop()'s own wake-up.
-            if self._stop.is_set():
-                self._right.release()
-                return
+        while self._wakeup.next_round():
             delay: float | None = None
             try:
                 # Who has no right looks at all of it once it has the right again.
@@ -98,13 +92,14 @@ class Publisher:
             except RetryableError as error:
                 delay = self._tell(error, backoff.failed(at_least=error.after_seconds))
                 if error.after_seconds:
-                    self._stop.wait(delay)  # whoever wakes us, the server asked for a pause
+                    self._wakeup.pause(delay)  # the server asked for it
                     continue
             else:
                 backoff.succeeded()
                 self._throttle.over()
                 delay = self._repairs.seconds_left() or None
             self._wait(delay)
+        self._right.release()
 
     def publish(self) -> SlicePlan | None:
         """Writes what differs from the stored slices; None if nothing does.
@@ -180,9 +175,9 @@ class Publisher:
         deadline = None if seconds is None else time.monotonic() + seconds
         while not self._told_right:
             left = _RIGHT_SECONDS if deadline is None else deadline - time.monotonic()
-            if left <= 0 or self._woken.wait(min(left, _RIGHT_SECONDS)) or self._right.held():
+            if left <= 0 or self._wakeup.wait(min(left, _RIGHT_SECONDS)) or self._right.held():
                 return
-        self._woken.wait(seconds)
+        self._wakeup.wait(seconds)
 
     def _server_drops(
         self, plan: SlicePlan, wanted: Sequence[Slice], stored: Sequence[Slice]

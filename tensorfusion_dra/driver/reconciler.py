@@ -1,5 +1,6 @@
 """Keeps the ledger, and all that follows from it, right while the node runs."""
 
+import math
 import random
 import time
 from threading import Event
@@ -10,6 +11,7 @@ import structlog
 from tensorfusion_dra.core.errors import ClaimError, RetryableError
 from tensorfusion_dra.driver import recover
 from tensorfusion_dra.driver.backoff import Backoff
+from tensorfusion_dra.driver.log_throttle import LogThrottle
 from tensorfusion_dra.driver.ports.cluster import Events
 from tensorfusion_dra.driver.prepare import Preparer
 from tensorfusion_dra.driver.projection import Projection
@@ -44,7 +46,7 @@ class Reconciler:
         self._stop = Event()
         # Of one thread at a time, first the starting one and then run()'s:
         self._found = RecoveryReport()
-        self._told: dict[str, str] = {}
+        self._throttle = LogThrottle(quiet_seconds=math.inf)
         self._untold: list[str] = []
         self._shown: set[str] = set()  # UIDs of claims whose status shows a trouble
 
@@ -147,9 +149,9 @@ class Reconciler:
 
     def _tell(self, found: RecoveryReport, *, always: bool = False) -> None:
         for uid, trouble in found.troubles.items():
-            if self._told.get(uid) != trouble:
+            if self._throttle.is_new(trouble, key=uid):
                 log.warning("claim_recovery_failed", claim_uid=uid, error=trouble)
-        self._told = found.troubles
+        self._throttle.keep_only(found.troubles)
         if always or found.files_written or found.claims_removed:
             log.info(
                 "recovered",

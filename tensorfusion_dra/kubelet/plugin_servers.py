@@ -4,6 +4,7 @@ The instance serves the DRA socket, announces itself with the registration socke
 again if it vanishes, and at its end drains the calls in flight before it removes both sockets.
 """
 
+import math
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +16,7 @@ import structlog
 
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.errors import FatalError, RetryableError
+from tensorfusion_dra.driver.log_throttle import LogThrottle
 from tensorfusion_dra.driver.waiting_calls import MOST_READING, MOST_WAITING_FOR_A_CLAIM
 from tensorfusion_dra.kubelet import socket_files
 from tensorfusion_dra.kubelet.dra import DraService
@@ -125,18 +127,17 @@ class PluginServers:
         go on running, but the kubelet would never find it again.
         """
         swept = time.monotonic()
-        logged = ""
+        throttle = LogThrottle(quiet_seconds=math.inf)
         while not stopping.wait(_LOOK_SECONDS):
             try:
                 with self._guard:
                     if not self._ended:
                         self._bind_what_vanished()
-                logged = ""
+                throttle.over()
             except (FatalError, RetryableError) as error:
                 # No reason to end the process: open connections still work.
-                if str(error) != logged:
+                if throttle.is_new(str(error)):
                     log.warning("socket_bind_failed", error=str(error))
-                logged = str(error)
             if time.monotonic() - swept >= _SWEEP_SECONDS:
                 self._sweep()
                 swept = time.monotonic()
