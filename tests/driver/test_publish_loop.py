@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 
 from tensorfusion_dra.core.devices.slices import Slice
 from tensorfusion_dra.core.errors import RetryableError
-from tensorfusion_dra.driver import publish
+from tensorfusion_dra.driver import publish, wakeup
 from tensorfusion_dra.driver.ports.cluster import MissingRightError
 from tensorfusion_dra.driver.repairs import Repairs
 from tests.driver.test_publish import SLICE, Setup, cards
@@ -118,7 +118,7 @@ def test_an_outage_of_six_hours_costs_few_requests_and_one_line(
     monkeypatch: pytest.MonkeyPatch, error: RetryableError, least_seconds: float
 ) -> None:
     virtual = VirtualTime(hours=6)
-    monkeypatch.setattr(publish, "Event", virtual.event)
+    monkeypatch.setattr(wakeup, "Event", virtual.event)
     setup = Setup()
     setup.catalog.refresh()
     asked = []
@@ -169,7 +169,7 @@ def test_a_second_writer_is_answered_once_a_minute_and_named_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     virtual = VirtualTime(hours=6)
-    monkeypatch.setattr(publish, "Event", virtual.event)
+    monkeypatch.setattr(wakeup, "Event", virtual.event)
     setup = Setup(repairs=Repairs(clock=lambda: virtual.seconds))
     setup.catalog.refresh()
     OtherWriter(setup, manager="kubectl\n-edit")
@@ -189,7 +189,7 @@ def test_a_contest_whose_event_was_not_written_is_told_with_the_next_repair(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     virtual = VirtualTime(hours=1)
-    monkeypatch.setattr(publish, "Event", virtual.event)
+    monkeypatch.setattr(wakeup, "Event", virtual.event)
     setup = Setup(repairs=Repairs(clock=lambda: virtual.seconds))
     setup.catalog.refresh()
     OtherWriter(setup, manager="other")
