@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from tensorfusion_dra.core.errors import DriverError
-from tensorfusion_dra.simulator import allocation, podclaims
-from tensorfusion_dra.simulator.allocation import NoFitError, SchedulingError
-from tensorfusion_dra.simulator.allocator import node_selectors
+from tensorfusion_dra.scheduling import allocation, node_selectors
+from tensorfusion_dra.scheduling.allocation import NoFitError, SchedulingError
+from tensorfusion_dra.simulator import podclaims
 from tensorfusion_dra.simulator.answers import RestError
 from tensorfusion_dra.simulator.events import Recorder, SeriesStyle
 from tensorfusion_dra.simulator.loop import Loop, Watched

@@ -13,7 +13,7 @@ from tensorfusion_dra.core.admission import pod_request
 from tensorfusion_dra.core.cel import translate
 from tensorfusion_dra.core.kubernetes import name_rules
 from tensorfusion_dra.core.kubernetes.field_errors import FieldError
-from tensorfusion_dra.simulator import allocation, cel
+from tensorfusion_dra.scheduling import allocation, cel_evaluation
 from tensorfusion_dra.simulator.apiserver import ApiServer
 from tensorfusion_dra.simulator.rest import (
     CLASSES,
@@ -56,7 +56,7 @@ def definition(kind: str) -> Json:
 
 @pytest.fixture
 def client() -> Iterator[Client]:
-    with ApiServer(tensor_fusion=True, check_expression=cel.check_expression) as server:
+    with ApiServer(tensor_fusion=True, check_expression=cel_evaluation.check_expression) as server:
         yield Client(server.url)
 
 

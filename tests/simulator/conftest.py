@@ -4,19 +4,19 @@ from collections.abc import Iterator
 
 import pytest
 
-from tensorfusion_dra.simulator import cel
+from tensorfusion_dra.scheduling import cel_evaluation
 from tensorfusion_dra.simulator.apiserver import ApiServer
 from tensorfusion_dra.simulator.rest import CLASSES, Client
-from tests.simulator import objects
 from tests.simulator.kubelets import NodeUnderTest, node_under_test
 from tests.simulator.tiny_plugin import TinyPlugin
 from tests.simulator.waiting import eventually
+from tests.support import objects
 
 
 @pytest.fixture
 def api() -> Iterator[ApiServer]:
     """An API server with the class of the driver's devices."""
-    with ApiServer(check_expression=cel.check_expression) as server:
+    with ApiServer(check_expression=cel_evaluation.check_expression) as server:
         Client(server.url).create(CLASSES, objects.device_class())
         yield server
 

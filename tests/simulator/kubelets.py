@@ -12,9 +12,9 @@ from tensorfusion_dra.simulator.node.journal import Entry
 from tensorfusion_dra.simulator.node.timings import Timings
 from tensorfusion_dra.simulator.rest import CLAIMS, PODS, Client, Conditions
 from tensorfusion_dra.simulator.runtime import Runtime
-from tests.simulator import objects
-from tests.simulator.objects import DRIVER, NODE, Json
 from tests.simulator.tiny_plugin import TinyPlugin
+from tests.support import objects
+from tests.support.objects import DRIVER, NODE, Json
 
 FAST = Timings(
     socket_poll_seconds=0.02,

@@ -9,9 +9,9 @@ from tensorfusion_dra.simulator.apiserver import ApiServer
 from tensorfusion_dra.simulator.claim_controller import ClaimController, generated_claim
 from tensorfusion_dra.simulator.podclaims import FINALIZER, POD_CLAIM_ANNOTATION
 from tensorfusion_dra.simulator.rest import CLAIMS, EVENTS, NODES, PODS, TEMPLATES, Client
-from tests.simulator import objects
-from tests.simulator.objects import Json
 from tests.simulator.waiting import always, eventually
+from tests.support import objects
+from tests.support.objects import Json
 
 
 @pytest.fixture(autouse=True)

@@ -9,11 +9,11 @@ from tensorfusion_dra.simulator.claim_controller import ClaimController
 from tensorfusion_dra.simulator.events import CoreStyle, Recorder, SeriesStyle, Style
 from tensorfusion_dra.simulator.rest import EVENTS, NEW_EVENTS, NODES, PODS, Client
 from tensorfusion_dra.simulator.scheduler import Scheduler
-from tests.simulator import objects
 from tests.simulator.kubelets import NodeUnderTest
-from tests.simulator.objects import NODE, Json
 from tests.simulator.tiny_plugin import TinyPlugin
 from tests.simulator.waiting import eventually
+from tests.support import objects
+from tests.support.objects import NODE, Json
 
 PATH: Final = "spec.containers{main}"
 STYLES: Final = [CoreStyle("kubelet", NODE), SeriesStyle("default-scheduler")]

@@ -1,11 +1,11 @@
 """Claims of pods: prepared before the containers start, unprepared after they stop."""
 
 from tensorfusion_dra.simulator.rest import CLAIMS, EVENTS, PODS
-from tests.simulator import objects
 from tests.simulator.kubelets import NodeUnderTest
-from tests.simulator.objects import NODE
 from tests.simulator.tiny_plugin import TinyPlugin
 from tests.simulator.waiting import always, eventually
+from tests.support import objects
+from tests.support.objects import NODE
 
 
 def event(node: NodeUnderTest, reason: str) -> str:

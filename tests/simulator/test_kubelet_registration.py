@@ -8,8 +8,8 @@ import pytest
 from tensorfusion_dra.simulator.node import plugins
 from tensorfusion_dra.simulator.node.plugin import PluginError
 from tests.simulator.kubelets import FAST, NodeUnderTest
-from tests.simulator.objects import DRIVER
 from tests.simulator.waiting import always, eventually
+from tests.support.objects import DRIVER
 
 
 def service(node: NodeUnderTest) -> str:

@@ -5,9 +5,9 @@ from pathlib import Path
 
 from tensorfusion_dra.simulator.runtime import Runtime
 from tests.simulator.kubelets import NodeUnderTest
-from tests.simulator.objects import Json
 from tests.simulator.tiny_plugin import TinyPlugin
 from tests.simulator.waiting import eventually
+from tests.support.objects import Json
 
 
 def test_running_pod_survives_a_restart_and_is_unprepared_when_deleted(

@@ -6,10 +6,10 @@ import pytest
 
 from tensorfusion_dra.kubelet.pb import dra_health_v1alpha1_pb2 as pb
 from tensorfusion_dra.simulator.rest import SLICES
-from tests.simulator import objects
 from tests.simulator.kubelets import FAST, NodeUnderTest
-from tests.simulator.objects import DRIVER, NODE, Json
 from tests.simulator.waiting import always, eventually
+from tests.support import objects
+from tests.support.objects import DRIVER, NODE, Json
 
 
 def slices(node: NodeUnderTest) -> list[str]:

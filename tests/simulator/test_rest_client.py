@@ -8,7 +8,7 @@ import pytest
 from tensorfusion_dra.simulator.answers import ApiError, UnreachableError
 from tensorfusion_dra.simulator.apiserver import ApiServer
 from tensorfusion_dra.simulator.rest import CLASSES, PODS, SLICES, Client, Conditions
-from tests.simulator import objects
+from tests.support import objects
 
 
 def test_object_is_created_read_listed_patched_and_deleted(client: Client) -> None:

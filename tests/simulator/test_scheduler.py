@@ -17,9 +17,9 @@ from tensorfusion_dra.simulator.rest import (
     Conditions,
 )
 from tensorfusion_dra.simulator.scheduler import Scheduler
-from tests.simulator import objects
-from tests.simulator.objects import DRIVER, NODE, Json
 from tests.simulator.waiting import always, eventually
+from tests.support import objects
+from tests.support.objects import DRIVER, NODE, Json
 
 
 @pytest.fixture

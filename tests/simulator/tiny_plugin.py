@@ -15,8 +15,8 @@ from tensorfusion_dra.kubelet.pb import (
     dra_v1beta1_pb2,
     pluginregistration_v1_pb2,
 )
-from tests.simulator.objects import DRIVER
 from tests.simulator.waiting import eventually
+from tests.support.objects import DRIVER
 
 _PACKAGE = "k8s.io.kubelet.pkg.apis.dra"
 

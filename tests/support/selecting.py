@@ -4,7 +4,7 @@ from typing import Final
 
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.devices.device import Device
-from tensorfusion_dra.simulator.allocator import devices
+from tensorfusion_dra.scheduling import devices
 
 A: Final = f'device.attributes["{names.DRIVER}"]'
 """The driver's attributes in a selector that Kubernetes accepts."""

@@ -81,7 +81,7 @@ def _types(expression: str) -> list[Finding]:
     except CelError as error:
         return [Finding(check="types", is_ok=False, text=str(error))]
     try:
-        from tensorfusion_dra.simulator import cel  # noqa: PLC0415 - the extra 'cel'
+        from tensorfusion_dra.scheduling import cel_evaluation  # noqa: PLC0415 - the extra 'cel'
     except ImportError:
         text = (
             "ok as far as known without a CEL library; for a full check install the extra 'cel' "
@@ -89,8 +89,8 @@ def _types(expression: str) -> list[Finding]:
         )
         return [Finding(check="types", is_ok=None, text=text)]
     try:
-        cel.selector(expression)
-    except cel.CelCompileError as error:
+        cel_evaluation.selector(expression)
+    except cel_evaluation.CelCompileError as error:
         reasons = _PLACED.findall(str(error)) or [str(error)]
         return [_type_error(reason) for reason in reasons]
     return [Finding(check="types", is_ok=True, text="ok")]

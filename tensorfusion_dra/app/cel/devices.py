@@ -13,9 +13,9 @@ from tensorfusion_dra.cluster.api import Api
 from tensorfusion_dra.cluster.resource_api import ResourceApi
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.errors import DriverError, InputError
-from tensorfusion_dra.simulator.allocator import devices, usage
-from tensorfusion_dra.simulator.allocator.devices import Device, Slice
-from tensorfusion_dra.simulator.allocator.usage import Usage
+from tensorfusion_dra.scheduling import devices, usage
+from tensorfusion_dra.scheduling.devices import Device, Slice
+from tensorfusion_dra.scheduling.usage import Usage
 
 _DEFAULT_KUBECONFIG: Final = "~/.kube/config"
 Document = Mapping[str, Any]

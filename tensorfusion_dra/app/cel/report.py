@@ -15,7 +15,7 @@ from tensorfusion_dra.core import names
 from tensorfusion_dra.core.cel import terms, translate
 from tensorfusion_dra.core.errors import InputError
 from tensorfusion_dra.core.kubernetes.quantity import Quantity
-from tensorfusion_dra.simulator import cel
+from tensorfusion_dra.scheduling import cel_evaluation
 
 _SHOWN_VALUES: Final = 4
 _SHOWN_DEVICES: Final = 3
@@ -30,7 +30,7 @@ def run(options: Options) -> int:
         RetryableError: The API server did not answer.
     """
     expression = translate.translate(options.expression)
-    invalid = cel.check_expression(expression)
+    invalid = cel_evaluation.check_expression(expression)
     if invalid is not None:
         raise InputError(f"expression: {invalid}")
     if options.slices is not None:

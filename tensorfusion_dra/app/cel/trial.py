@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from tensorfusion_dra.core.cel import terms
 from tensorfusion_dra.core.cel.terms import Lookup, Term
 from tensorfusion_dra.core.kubernetes.quantity import Quantity
-from tensorfusion_dra.simulator import cel
-from tensorfusion_dra.simulator.allocator import consumable
-from tensorfusion_dra.simulator.allocator.devices import Device
-from tensorfusion_dra.simulator.allocator.usage import Usage
-from tensorfusion_dra.simulator.cel import CelRunError
+from tensorfusion_dra.scheduling import cel_evaluation, consumable_capacity
+from tensorfusion_dra.scheduling.cel_evaluation import CelRunError
+from tensorfusion_dra.scheduling.devices import Device
+from tensorfusion_dra.scheduling.usage import Usage
 
 MISSING = "missing"
 
@@ -90,12 +89,12 @@ def _refusal(device: Device, requests: Mapping[str, Quantity], usage: Usage) -> 
         return "cannot be shared"
     if usage.is_alone(device.id):
         return "a claim has it exclusively"
-    return consumable.refusal(requests, device.capacity, usage.taken(device.id))
+    return consumable_capacity.refusal(requests, device.capacity, usage.taken(device.id))
 
 
 def _holds(term: Term, device: Device) -> bool | CelRunError:
     try:
-        return cel.selector(term.expression).matches(device)
+        return cel_evaluation.selector(term.expression).matches(device)
     except CelRunError as error:
         return error
 

@@ -9,7 +9,8 @@ from typing import Any, Final
 
 from tensorfusion_dra.app.simulate.plugin_process import PluginProcess, WaitError
 from tensorfusion_dra.core import names
-from tensorfusion_dra.simulator import cel, match_conditions
+from tensorfusion_dra.scheduling import cel_evaluation
+from tensorfusion_dra.simulator import match_conditions
 from tensorfusion_dra.simulator.api.gates import DEFAULT_GATES
 from tensorfusion_dra.simulator.apiserver import ApiServer
 from tensorfusion_dra.simulator.claim_controller import ClaimController
@@ -74,7 +75,7 @@ class SimulatedCluster:
         self.server: Final = ApiServer(
             gates=gates,
             tensor_fusion=tensor_fusion,
-            check_expression=cel.check_expression,
+            check_expression=cel_evaluation.check_expression,
             condition_holds=match_conditions.holds,
         )
         self._running = ExitStack()

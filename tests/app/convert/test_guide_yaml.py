@@ -9,7 +9,7 @@ import yaml
 
 from tensorfusion_dra.app.convert.convert import convert
 from tensorfusion_dra.core.cel.translate import translate
-from tensorfusion_dra.simulator import cel
+from tensorfusion_dra.scheduling import cel_evaluation
 from tensorfusion_dra.simulator.answers import ApiError
 from tensorfusion_dra.simulator.apiserver import ApiServer
 from tensorfusion_dra.simulator.rest import (
@@ -46,7 +46,7 @@ Json = dict[str, Any]
 
 @pytest.fixture
 def client() -> Iterator[Client]:
-    with ApiServer(tensor_fusion=True, check_expression=cel.check_expression) as server:
+    with ApiServer(tensor_fusion=True, check_expression=cel_evaluation.check_expression) as server:
         found = Client(server.url)
         found.create(NODES, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "node-01"}})
         yield found
@@ -188,7 +188,7 @@ def test_an_expression_in_an_annotation_is_translated(name: str) -> None:
     translated = expression(convert(text).text)
 
     assert translated == translate(expression(text))
-    assert cel.check_expression(translated) is None
+    assert cel_evaluation.check_expression(translated) is None
 
 
 def test_a_key_that_is_set_twice_is_refused() -> None:

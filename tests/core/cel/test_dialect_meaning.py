@@ -10,7 +10,7 @@ from tensorfusion_dra.core.devices.gpu import Gpu, HostResources
 from tensorfusion_dra.core.devices.oversubscription import Oversubscription
 from tensorfusion_dra.core.kubernetes import quantity
 from tensorfusion_dra.core.kubernetes.quantity import GIB, NANO
-from tensorfusion_dra.simulator import cel
+from tensorfusion_dra.scheduling import cel_evaluation
 from tests.core.cel.dialect_terms import TOTALS, Facts, Term, expressions
 from tests.support.gpus import gpu, published
 from tests.support.selecting import as_scheduled
@@ -53,8 +53,10 @@ def test_translation_preserves_the_meaning(term: Term, card: Gpu, node: Node) ->
 
     translated = translate(text)
 
-    assert cel.check_expression(translated) is None, translated
-    assert cel.selector(translated).matches(as_scheduled(device)) == meaning(facts(device))
+    assert cel_evaluation.check_expression(translated) is None, translated
+    assert cel_evaluation.selector(translated).matches(as_scheduled(device)) == meaning(
+        facts(device)
+    )
     assert translate(translated) == translated
 
 

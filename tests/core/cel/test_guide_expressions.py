@@ -12,8 +12,8 @@ from tensorfusion_dra.core.cel.translate import translate
 from tensorfusion_dra.core.devices.device import Node
 from tensorfusion_dra.core.devices.oversubscription import Oversubscription
 from tensorfusion_dra.core.kubernetes.quantity import GIB
-from tensorfusion_dra.simulator import cel
-from tensorfusion_dra.simulator.allocator.devices import Attribute, Device
+from tensorfusion_dra.scheduling import cel_evaluation
+from tensorfusion_dra.scheduling.devices import Attribute, Device
 from tests.support.gpus import cards, gpu, published
 from tests.support.selecting import as_scheduled
 
@@ -165,9 +165,11 @@ def test_example_selects_the_devices_that_the_guide_describes(example: Example) 
 
     translated = translate(text)
 
-    assert cel.check_expression(text) is not None, "the API server accepts the guide's own form"
-    assert cel.check_expression(translated) is None
-    selector = cel.selector(translated)
+    assert cel_evaluation.check_expression(text) is not None, (
+        "the API server accepts the guide's own form"
+    )
+    assert cel_evaluation.check_expression(translated) is None
+    selector = cel_evaluation.selector(translated)
     assert all(selector.matches(device(**changes)) for changes in example.matches)
     assert not any(selector.matches(device(**changes)) for changes in example.others)
 
@@ -181,7 +183,7 @@ def test_example_selects_the_devices_that_the_guide_describes(example: Example) 
 )
 def test_every_string_attribute_of_the_guide_can_be_compared(name: str) -> None:
     value = str(device().attributes[name].value)
-    selector = cel.selector(translate(f'device.attributes["{name}"] == "{value}"'))
+    selector = cel_evaluation.selector(translate(f'device.attributes["{name}"] == "{value}"'))
 
     assert selector.matches(device())
     different: dict[str, Any] = {name: "other"}
@@ -190,7 +192,7 @@ def test_every_string_attribute_of_the_guide_can_be_compared(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["node_total_gpus", "node_managed_gpus"])
 def test_every_integer_attribute_of_the_guide_can_be_compared(name: str) -> None:
-    selector = cel.selector(translate(f'device.attributes["{name}"] == 8'))
+    selector = cel_evaluation.selector(translate(f'device.attributes["{name}"] == 8'))
 
     assert selector.matches(device(of=8))
     assert not selector.matches(device(of=7))
@@ -199,7 +201,9 @@ def test_every_integer_attribute_of_the_guide_can_be_compared(name: str) -> None
 @pytest.mark.parametrize("name", ["tflops", "vram", "virtual_tflops", "virtual_vram"])
 def test_every_capacity_of_the_guide_can_be_compared(name: str) -> None:
     half_more = Oversubscription(tflops_percent=150, host_memory_percent=0, host_disk_percent=0)
-    selector = cel.selector(translate(f'device.capacity["{name}"].AsApproximateFloat64() > 0'))
+    selector = cel_evaluation.selector(
+        translate(f'device.capacity["{name}"].AsApproximateFloat64() > 0')
+    )
 
     assert selector.matches(device(node=replace(NODE, oversubscription=half_more)))
     assert selector.matches(device()) == (not name.startswith("virtual"))

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from tensorfusion_dra.core.cel.selector import SelectorTerms, selector
 from tensorfusion_dra.core.cel.strings import quoted
 from tensorfusion_dra.core.errors import InputError
-from tensorfusion_dra.simulator import cel
-from tensorfusion_dra.simulator.allocator.devices import Attribute, Device, DeviceId
+from tensorfusion_dra.scheduling import cel_evaluation
+from tensorfusion_dra.scheduling.devices import Attribute, Device, DeviceId
 from tests.support.gpus import NODE, gpu, published
 from tests.support.selecting import as_scheduled
 
@@ -20,8 +20,8 @@ A100 = as_scheduled(published(gpu(), node=replace(NODE, gpupool="prod-pool", qos
 
 def selects(terms: SelectorTerms, device: Device = A100) -> bool:
     expression = selector(terms)
-    assert cel.check_expression(expression) is None
-    return cel.selector(expression).matches(device)
+    assert cel_evaluation.check_expression(expression) is None
+    return cel_evaluation.selector(expression).matches(device)
 
 
 def test_device_that_satisfies_all_terms_matches() -> None:

@@ -4,7 +4,7 @@ import pytest
 
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.cel.terms import Lookup, Term, terms
-from tensorfusion_dra.simulator import cel
+from tensorfusion_dra.scheduling import cel_evaluation
 from tests.support.selecting import A, C
 
 
@@ -35,7 +35,7 @@ def test_term_can_be_evaluated_alone_even_under_a_binding() -> None:
         f"cel.bind(tf, {A}, cel.bind(n, 8, tf.node_total_gpus >= n))",
         f"cel.bind(tf, {A}, cel.bind(n, 8, false))",
     ]
-    assert all(cel.check_expression(leaf.expression) is None for leaf in leaves(found))
+    assert all(cel_evaluation.check_expression(leaf.expression) is None for leaf in leaves(found))
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from tensorfusion_dra.core.cel.errors import CelError
 from tensorfusion_dra.core.cel.parser import parse
 from tensorfusion_dra.core.cel.terms import terms
 from tensorfusion_dra.core.cel.translate import MAX_EXPRESSION_BYTES, translate
-from tensorfusion_dra.simulator import cel
+from tensorfusion_dra.scheduling import cel_evaluation
 from tests.support.gpus import gpu, published
 from tests.support.selecting import A, C, as_scheduled
 
@@ -105,8 +105,8 @@ def test_dialect_is_translated_to_kubernetes_cel(text: str, translated: str) -> 
     device = as_scheduled(published(gpu())[0])
 
     assert translate(text) == translated
-    assert cel.check_expression(translated) is None
-    cel.selector(translated).matches(device)  # raises if anything fails at run time
+    assert cel_evaluation.check_expression(translated) is None
+    cel_evaluation.selector(translated).matches(device)  # raises if anything fails at run time
 
 
 V = f"has({C}.virtual_vram) && "
@@ -131,7 +131,7 @@ def test_condition_on_a_virtual_capacity_is_guarded(text: str, translated: str) 
     device = as_scheduled(published(gpu())[0])
 
     assert translate(dialect_text) == translated
-    assert cel.selector(translated).matches(device) == text.startswith("!")
+    assert cel_evaluation.selector(translated).matches(device) == text.startswith("!")
 
 
 def test_has_of_a_virtual_capacity_needs_no_guard() -> None:
@@ -256,7 +256,7 @@ def test_translation_that_is_too_long_is_refused() -> None:
 
 
 def test_length_limit_equals_that_of_the_simulated_api_server() -> None:
-    assert MAX_EXPRESSION_BYTES == cel.MAX_EXPRESSION_BYTES
+    assert MAX_EXPRESSION_BYTES == cel_evaluation.MAX_EXPRESSION_BYTES
 
 
 def test_dialect_knows_every_published_attribute_and_capacity() -> None:

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from tensorfusion_dra.core.cel import translate, type_check
 from tensorfusion_dra.core.cel.errors import CelError
-from tensorfusion_dra.simulator import cel
+from tensorfusion_dra.scheduling import cel_evaluation
 from tests.core.cel.dialect_terms import Term, expressions
 from tests.support.tally import examples
 
@@ -130,7 +130,7 @@ def test_type_error_is_refused_with_its_position(expression: str, expected: str)
 
     assert found is not None
     assert expected in found
-    assert cel.check_expression(expression) is not None
+    assert cel_evaluation.check_expression(expression) is not None
 
 
 @pytest.mark.parametrize(("expression", "expected"), REFUSED_BY_ATTRIBUTES)
@@ -144,7 +144,7 @@ def test_wrong_type_of_a_driver_attribute_is_refused(expression: str, expected: 
 @pytest.mark.parametrize("expression", TAKEN)
 def test_valid_expression_is_accepted(expression: str) -> None:
     assert refusal(expression) is None
-    assert cel.check_expression(expression) is None
+    assert cel_evaluation.check_expression(expression) is None
 
 
 @settings(deadline=None)
@@ -189,7 +189,7 @@ def test_every_refused_expression_is_refused_by_the_api_server_too(expression: s
     found = refusal(expression)
 
     if found is not None:
-        assert cel.check_expression(expression) is not None, found
+        assert cel_evaluation.check_expression(expression) is not None, found
 
 
 def test_fields_of_the_device_may_be_optional_or_reached_through_a_binding() -> None:

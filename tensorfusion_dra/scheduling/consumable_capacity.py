@@ -6,7 +6,7 @@ dynamic-resource-allocation/structured/internal/incubating/consumable_capacity.g
 from collections.abc import Mapping
 
 from tensorfusion_dra.core.kubernetes.quantity import Quantity
-from tensorfusion_dra.simulator.allocator.devices import Capacity, Policy
+from tensorfusion_dra.scheduling.devices import Capacity, Policy
 
 Amounts = Mapping[str, Quantity]
 

@@ -3,9 +3,9 @@
 import pytest
 
 from tensorfusion_dra.core.kubernetes import quantity
-from tensorfusion_dra.simulator import cel
-from tensorfusion_dra.simulator.allocator.devices import Attribute, Capacity, Device, DeviceId
-from tensorfusion_dra.simulator.cel import CelCompileError, CelRunError
+from tensorfusion_dra.scheduling import cel_evaluation
+from tensorfusion_dra.scheduling.cel_evaluation import CelCompileError, CelRunError
+from tensorfusion_dra.scheduling.devices import Attribute, Capacity, Device, DeviceId
 
 DRIVER = "gpu.example.com"
 GPU = Device(
@@ -75,15 +75,15 @@ def expanded(text: str) -> str:
 def test_an_expression_matches(text: str) -> None:
     expression = expanded(text)
 
-    assert cel.check_expression(expression) is None
-    assert cel.selector(expression).matches(GPU)
+    assert cel_evaluation.check_expression(expression) is None
+    assert cel_evaluation.selector(expression).matches(GPU)
 
 
 @pytest.mark.parametrize(
     "text", ['A.model == "H100"', "A.node_total_gpus > 8", 'C.vram.isLessThan(quantity("1Ki"))']
 )
 def test_an_expression_does_not_match(text: str) -> None:
-    assert not cel.selector(expanded(text)).matches(GPU)
+    assert not cel_evaluation.selector(expanded(text)).matches(GPU)
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_an_expression_does_not_match(text: str) -> None:
     ],
 )
 def test_an_expression_fails_on_the_device(text: str, reason: str) -> None:
-    selector = cel.selector(expanded(text))
+    selector = cel_evaluation.selector(expanded(text))
 
     with pytest.raises(CelRunError, match=reason):
         selector.matches(GPU)
@@ -137,16 +137,16 @@ def test_an_expression_fails_on_the_device(text: str, reason: str) -> None:
 def test_the_api_server_refuses_an_expression(text: str, reason: str) -> None:
     expression = expanded(text)
 
-    assert reason in (cel.check_expression(expression) or "")
+    assert reason in (cel_evaluation.check_expression(expression) or "")
     with pytest.raises(CelCompileError):
-        cel.selector(expression)
+        cel_evaluation.selector(expression)
 
 
 def test_the_longest_expression_passes_and_one_byte_more_does_not() -> None:
     longest = "true" + " " * (10240 - 4)
 
-    assert cel.check_expression(longest) is None
-    assert cel.check_expression(longest + " ") == "may not be more than 10240 bytes"
+    assert cel_evaluation.check_expression(longest) is None
+    assert cel_evaluation.check_expression(longest + " ") == "may not be more than 10240 bytes"
 
 
 def test_an_expression_that_costs_too_much_is_refused() -> None:
@@ -154,19 +154,19 @@ def test_an_expression_that_costs_too_much_is_refused() -> None:
     for name in "abcd":
         text = f'device.attributes["{DRIVER}"].all({name}, {text})'
 
-    assert cel.check_expression(text) == "too complex, exceeds cost limit"
-    assert cel.selector(text).matches(GPU)
+    assert cel_evaluation.check_expression(text) == "too complex, exceeds cost limit"
+    assert cel_evaluation.selector(text).matches(GPU)
 
 
 def test_an_invalid_version_fails_every_expression_on_its_device() -> None:
     odd = Device(id=GPU.id, attributes={"cuda": Attribute("version", "12.4")})
 
     with pytest.raises(CelRunError, match="attribute cuda: parse semantic version"):
-        cel.selector("true").matches(odd)
+        cel_evaluation.selector("true").matches(odd)
 
 
 def test_an_attribute_of_an_unsupported_kind_fails_every_expression_on_its_device() -> None:
     odd = Device(id=GPU.id, attributes={"list": Attribute("unsupported", "")})
 
     with pytest.raises(CelRunError, match="attribute list: unsupported attribute value"):
-        cel.selector("true").matches(odd)
+        cel_evaluation.selector("true").matches(odd)

@@ -7,7 +7,7 @@ from typing import Any
 from tensorfusion_dra.core.errors import DriverError
 from tensorfusion_dra.core.kubernetes import quantity
 from tensorfusion_dra.core.kubernetes.quantity import Quantity
-from tensorfusion_dra.simulator.allocator.devices import Taint
+from tensorfusion_dra.scheduling.devices import Taint
 
 
 class SchedulingError(DriverError):

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tensorfusion_dra.simulator.allocator import node_selectors
-from tensorfusion_dra.simulator.allocator.devices import Device, Slice
+from tensorfusion_dra.scheduling import node_selectors
+from tensorfusion_dra.scheduling.devices import Device, Slice
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,18 +21,12 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from tensorfusion_dra.core.kubernetes.quantity import Quantity
-from tensorfusion_dra.simulator import cel
-from tensorfusion_dra.simulator.allocator import constraints, consumable
-from tensorfusion_dra.simulator.allocator.devices import Device, DeviceId
-from tensorfusion_dra.simulator.allocator.pools import Pool
-from tensorfusion_dra.simulator.allocator.requests import (
-    ClaimSpec,
-    DeviceClass,
-    SchedulingError,
-    Wanted,
-)
-from tensorfusion_dra.simulator.allocator.usage import Usage
-from tensorfusion_dra.simulator.cel import CelCompileError, CelRunError
+from tensorfusion_dra.scheduling import cel_evaluation, constraints, consumable_capacity
+from tensorfusion_dra.scheduling.cel_evaluation import CelCompileError, CelRunError
+from tensorfusion_dra.scheduling.devices import Device, DeviceId
+from tensorfusion_dra.scheduling.pools import Pool
+from tensorfusion_dra.scheduling.requests import ClaimSpec, DeviceClass, SchedulingError, Wanted
+from tensorfusion_dra.scheduling.usage import Usage
 
 MAX_RESULTS: Final = 32
 """Maximum number of devices of one claim (AllocationResultsMaxSize)."""
@@ -235,7 +229,11 @@ class Search:
             self.reasons[device.id] = reason
             return None
 
-        amounts = consumable.consumed(wanted.amounts, device.capacity) if device.is_shared else None
+        amounts = (
+            consumable_capacity.consumed(wanted.amounts, device.capacity)
+            if device.is_shared
+            else None
+        )
         pick = Pick(wanted=wanted, device=device, consumed=amounts)
         self._picks[place.claim].append(pick)
         if amounts is None:
@@ -263,7 +261,9 @@ class Search:
         return "in use" if tried or self._usage.is_alone(device.id) else None
 
     def _refusal(self, wanted: Wanted, device: Device) -> str | None:
-        return consumable.refusal(wanted.amounts, device.capacity, self._usage.taken(device.id))
+        return consumable_capacity.refusal(
+            wanted.amounts, device.capacity, self._usage.taken(device.id)
+        )
 
     def _join(self, claim: int, wanted: Wanted, device: Device) -> bool:
         """Add the device to all constraints and return True if every one allows it."""
@@ -295,7 +295,7 @@ class Search:
 def _match(whose: str, expressions: Sequence[str], device: Device) -> bool:
     for index, expression in enumerate(expressions):
         try:
-            if not cel.selector(expression).matches(device):
+            if not cel_evaluation.selector(expression).matches(device):
                 return False
         except CelCompileError as error:
             raise SchedulingError(

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from tensorfusion_dra.core.kubernetes import quantity
 from tensorfusion_dra.core.kubernetes.quantity import Quantity
-from tensorfusion_dra.simulator.allocation import NoFitError, SchedulingError
-from tests.simulator.allocating import HALF, allocate, allocated, devices
-from tests.simulator.objects import (
+from tensorfusion_dra.scheduling.allocation import NoFitError, SchedulingError
+from tests.scheduling.allocating import HALF, allocate, allocated, devices
+from tests.support.objects import (
     DRIVER,
     NODE,
     Json,

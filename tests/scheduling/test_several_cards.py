@@ -8,9 +8,17 @@ from tensorfusion_dra.core import names
 from tensorfusion_dra.core.admission import claim_admission
 from tensorfusion_dra.core.admission.pod_request import PodRequest
 from tensorfusion_dra.core.kubernetes.quantity import Quantity
-from tests.simulator.allocating import allocate, devices
-from tests.simulator.objects import CLASS, DRIVER, Json, claim, exactly, resource_slice, shared
+from tests.scheduling.allocating import allocate, devices
 from tests.support import admission
+from tests.support.objects import (
+    CLASS,
+    DRIVER,
+    Json,
+    claim,
+    exactly,
+    resource_slice,
+    shared,
+)
 
 CARDS: Final = [resource_slice(*(shared(f"gpu-{name}", uuid=name) for name in "abcd"))]
 OTHER_CARD: Final = {"distinctAttribute": f"{DRIVER}/uuid"}

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from tensorfusion_dra.core.errors import DriverError
-from tensorfusion_dra.simulator.allocator import devices, pools, requests, results, usage
-from tensorfusion_dra.simulator.allocator.devices import Slice
-from tensorfusion_dra.simulator.allocator.requests import DeviceClass, SchedulingError
-from tensorfusion_dra.simulator.allocator.search import Search
+from tensorfusion_dra.scheduling import devices, pools, requests, results, usage
+from tensorfusion_dra.scheduling.devices import Slice
+from tensorfusion_dra.scheduling.requests import DeviceClass, SchedulingError
+from tensorfusion_dra.scheduling.search import Search
 
 Document = Mapping[str, Any]
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from tensorfusion_dra.simulator.allocation import NoFitError, SchedulingError
-from tests.simulator.allocating import HALF, allocate, devices
-from tests.simulator.objects import (
+from tensorfusion_dra.scheduling.allocation import NoFitError, SchedulingError
+from tests.scheduling.allocating import HALF, allocate, devices
+from tests.support.objects import (
     DRIVER,
     Json,
     claim,

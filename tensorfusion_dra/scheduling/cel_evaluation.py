@@ -15,8 +15,8 @@ from cel_expr_python.ext import ext_bindings, ext_optional, ext_strings
 from tensorfusion_dra.core.cel import cost, parser
 from tensorfusion_dra.core.cel.errors import CelError
 from tensorfusion_dra.core.errors import DriverError
-from tensorfusion_dra.simulator import cel_library
-from tensorfusion_dra.simulator.allocator.devices import Attribute, Device
+from tensorfusion_dra.scheduling import cel_library
+from tensorfusion_dra.scheduling.devices import Attribute, Device
 
 MAX_EXPRESSION_BYTES: Final = 10240
 

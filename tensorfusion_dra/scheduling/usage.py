@@ -5,8 +5,8 @@ from typing import Any
 
 from tensorfusion_dra.core.kubernetes import quantity
 from tensorfusion_dra.core.kubernetes.quantity import Quantity
-from tensorfusion_dra.simulator.allocator.consumable import Amounts
-from tensorfusion_dra.simulator.allocator.devices import DeviceId
+from tensorfusion_dra.scheduling.consumable_capacity import Amounts
+from tensorfusion_dra.scheduling.devices import DeviceId
 
 
 class Usage:

@@ -4,8 +4,8 @@ import copy
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from tensorfusion_dra.simulator import allocation
-from tests.simulator.objects import Json, device_class, node
+from tensorfusion_dra.scheduling import allocation
+from tests.support.objects import Json, device_class, node
 
 HALF = {"tflops": "50", "vram": "20Gi"}
 

@@ -7,8 +7,8 @@ constraint.go, release 1.36.
 from collections.abc import Mapping
 from typing import Any, Final, Protocol
 
-from tensorfusion_dra.simulator.allocator.devices import Attribute, Device
-from tensorfusion_dra.simulator.allocator.requests import Wanted
+from tensorfusion_dra.scheduling.devices import Attribute, Device
+from tensorfusion_dra.scheduling.requests import Wanted
 
 
 class Constraint(Protocol):

@@ -2,10 +2,10 @@
 
 import pytest
 
-from tensorfusion_dra.simulator import allocation
-from tensorfusion_dra.simulator.allocation import NoFitError, SchedulingError
-from tests.simulator.allocating import allocate, devices
-from tests.simulator.objects import (
+from tensorfusion_dra.scheduling import allocation
+from tensorfusion_dra.scheduling.allocation import NoFitError, SchedulingError
+from tests.scheduling.allocating import allocate, devices
+from tests.support.objects import (
     DRIVER,
     Json,
     claim,
