@@ -7,8 +7,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tensorfusion_dra.scheduling import node_selectors
+from tensorfusion_dra.core.errors import InputError
+from tensorfusion_dra.core.kubernetes import node_selector
+from tensorfusion_dra.core.kubernetes.node_selector import NodeLabels
 from tensorfusion_dra.scheduling.devices import Device, Slice
+from tensorfusion_dra.scheduling.requests import SchedulingError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +38,9 @@ def gather(slices: Sequence[Slice], node: Mapping[str, Any]) -> list[Pool]:
     """Return the node's pools in the order in which the search tries them: by driver, then by name.
 
     A pool that is incomplete on this node is left out if other nodes have a newer generation of it.
+
+    Raises:
+        SchedulingError: The nodeSelector of a slice is malformed.
     """
     newest: dict[tuple[str, str], list[Slice]] = {}
     for candidate in slices:
@@ -50,13 +56,25 @@ def gather(slices: Sequence[Slice], node: Mapping[str, Any]) -> list[Pool]:
     return sorted(filter(None, pools), key=lambda pool: (pool.driver, pool.name))
 
 
+def selects_node(selector: Mapping[str, Any] | None, node: Mapping[str, Any]) -> bool:
+    """Return True if a NodeSelector of a slice or an allocation selects the node.
+
+    Raises:
+        SchedulingError: The selector is malformed: the API server accepts ``Gt`` and ``Lt`` with a
+            value that is not a number.
+    """
+    try:
+        return node_selector.selects(selector, NodeLabels.of(node))
+    except InputError as error:
+        raise SchedulingError(f"node selector: {error}") from error
+
+
 def _reaches(candidate: Slice, node: Mapping[str, Any]) -> bool:
     if candidate.node_name:
         return bool(candidate.node_name == node["metadata"]["name"])
     if candidate.all_nodes:
         return True
-    selector = candidate.node_selector
-    return selector is not None and node_selectors.matches(selector, node)
+    return selects_node(candidate.node_selector, node)
 
 
 def _pool(found: list[Slice], everywhere: Iterable[Slice]) -> Pool | None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from tensorfusion_dra.core.errors import DriverError
-from tensorfusion_dra.scheduling import allocation, node_selectors
+from tensorfusion_dra.scheduling import allocation, pools
 from tensorfusion_dra.scheduling.allocation import NoFitError, SchedulingError
 from tensorfusion_dra.simulator import podclaims
 from tensorfusion_dra.simulator.answers import RestError
@@ -229,7 +229,11 @@ def _placement(
 
 
 def _unfit_reason(pod: Document, claims: Sequence[Json], node: Document) -> str | None:
-    """Return the reason why a node is unfit apart from its free devices; None if it is fit."""
+    """Return the reason why a node is unfit apart from its free devices; None if it is fit.
+
+    Raises:
+        SchedulingError: The nodeSelector of a claim's allocation is malformed.
+    """
     if (node.get("spec") or {}).get("unschedulable"):
         return "node(s) were unschedulable"
     labels = node["metadata"].get("labels") or {}
@@ -239,6 +243,6 @@ def _unfit_reason(pod: Document, claims: Sequence[Json], node: Document) -> str 
     for claim in claims:
         allocated = (claim.get("status") or {}).get("allocation") or {}
         selector = allocated.get("nodeSelector")
-        if selector is not None and not node_selectors.matches(selector, node):
+        if selector is not None and not pools.selects_node(selector, node):
             return "resourceclaim not available on the node"
     return None

@@ -119,6 +119,16 @@ def test_devices_of_several_nodes_are_available_where_their_slice_allows(
     assert found.get("nodeSelector") == expected
 
 
+def test_a_bound_that_is_not_a_number_stops_the_scheduling() -> None:
+    wide = resource_slice(device("gpu-0"))
+    del wide["spec"]["nodeName"]
+    bound = {"key": "cards", "operator": "Gt", "values": ["many"]}
+    wide["spec"]["nodeSelector"] = {"nodeSelectorTerms": [{"matchExpressions": [bound]}]}
+
+    with pytest.raises(SchedulingError, match=r"'many'.*expected one whole number"):
+        allocate(claim(), slices=[wide])
+
+
 def test_devices_of_other_nodes_are_not_considered() -> None:
     cluster = allocation.cluster(
         slices=[resource_slice(device("gpu-0"))], classes=[device_class()], claims=[]
