@@ -25,12 +25,14 @@ class Verb:
     Attributes:
         folder: Package in ``tensorfusion_dra.app`` with a module ``command``.
         serves: Whether the verb runs until a signal stops it.
+        extra: The extra that installs the verb; "" if the base distribution has it.
     """
 
     name: str
     folder: str
     help: str
     serves: bool = False
+    extra: str = ""
 
 
 VERBS: Final = (
@@ -50,6 +52,7 @@ VERBS: Final = (
         "simulate",
         folder="simulate",
         help="run a whole node on this machine, without GPU or cluster",
+        extra="simulate",
     ),
     Verb("inspect", folder="inspect", help="show this node's GPUs, devices and prepared claims"),
     Verb("cel", folder="cel", help="translate, check and explain device selectors"),
@@ -103,9 +106,26 @@ def _parser(chosen: Verb | None) -> argparse.ArgumentParser:
     for verb in VERBS:
         flags = verbs.add_parser(verb.name, help=verb.help)
         if verb is chosen:
-            command: Command = importlib.import_module(
-                f"tensorfusion_dra.app.{verb.folder}.command"
-            )
+            command = _command(verb)
             command.add_flags(flags)
             flags.set_defaults(run=command.run)
     return parser
+
+
+def _command(verb: Verb) -> Command:
+    """Import the module of a verb.
+
+    Raises:
+        InputError: The extra that installs the verb is missing.
+    """
+    package = f"tensorfusion_dra.app.{verb.folder}"
+    try:
+        command: Command = importlib.import_module(f"{package}.command")
+    except ModuleNotFoundError as error:
+        if verb.extra and (error.name or "").startswith(package):
+            raise InputError(
+                f"{verb.name} needs the extra '{verb.extra}' "
+                f"(pip install '{version.NAME}[{verb.extra}]')"
+            ) from error
+        raise
+    return command

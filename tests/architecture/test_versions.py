@@ -33,6 +33,15 @@ def test_image_tag_is_the_packages_version() -> None:
     assert f" IMAGE=tensorfusion-dra:{PYPROJECT['version']} " in kind_up
 
 
+def test_the_simulators_distribution_has_the_packages_version() -> None:
+    simulator = tomllib.loads((ROOT / "hack/simulator/pyproject.toml").read_text())["project"]
+
+    assert simulator["version"] == PYPROJECT["version"]
+    assert simulator["dependencies"] == [f"tensorfusion-dra[cel]=={PYPROJECT['version']}"]
+    extra = PYPROJECT["optional-dependencies"]["simulate"]
+    assert f"tensorfusion-dra-simulator=={PYPROJECT['version']}" in extra
+
+
 def test_changelog_starts_with_the_packages_version() -> None:
     headings = re.findall(r"^## (.+)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
 

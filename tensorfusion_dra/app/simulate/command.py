@@ -94,9 +94,9 @@ def run(flags: argparse.Namespace) -> int:
         RetryableError: A step did not happen in time; the text names it.
     """
     try:
-        from tensorfusion_dra.app.simulate import story  # noqa: PLC0415 - the extra 'cel'
+        from tensorfusion_dra.app.simulate import story  # noqa: PLC0415 - the extra 'simulate'
     except ImportError as error:
-        raise InputError(f"simulate needs the extra 'cel': {error}") from error
+        raise InputError(f"simulate needs the extra 'simulate': {error}") from error
 
     return story.run(_options(flags), form=flags.form)
 
