@@ -123,6 +123,14 @@ def test_a_body_may_be_yaml_or_lack_its_kind(api: Client) -> None:
     assert api.call("POST", NODES, yaml, kind="text/html").code == 415
 
 
+def test_a_protobuf_body_is_refused(api: Client) -> None:
+    envelope = "k8s\0\n\x02v1"
+
+    refused = api.call("POST", NODES, envelope, kind="application/vnd.kubernetes.protobuf")
+
+    assert (refused.code, refused.json["reason"]) == (415, "UnsupportedMediaType")
+
+
 @pytest.mark.parametrize(
     ("sent", "stored"),
     [
