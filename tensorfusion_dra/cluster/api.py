@@ -21,9 +21,8 @@ READ_SECONDS: Final = 30.0
 _JSON: Final = "application/json"
 USER_AGENT: Final = "tensorfusion-dra"
 """Identifies this driver in the API server's audit log."""
-
 APPLY: Final = "application/apply-patch+yaml"
-"""Server-side apply. The body may be JSON, because JSON is a subset of YAML."""
+"""Server-side apply. Its body may be JSON."""
 _UNAUTHORIZED: Final = 401
 _LONGEST_RETRY_AFTER_SECONDS: Final = 120.0
 _MOST_ERROR_BYTES: Final = 64 * 2**10

@@ -4,8 +4,8 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from tensorfusion_dra.scheduling.picks import Pick
 from tensorfusion_dra.scheduling.requests import ClaimSpec, DeviceClass, Wanted
-from tensorfusion_dra.scheduling.search import Pick
 
 Json = dict[str, Any]
 

@@ -64,13 +64,7 @@ class ApiServer:
             condition_holds: Evaluates match conditions of admission webhooks.
             port: Port to listen on; 0 for any free port.
         """
-        versions: dict[str, tuple[str, ...]] = {
-            **dict.fromkeys(("", "events.k8s.io", ADMISSION_GROUP), ("v1",)),
-            RESOURCE_GROUP: resource_versions,
-        }
-        if tensor_fusion:
-            versions[TENSOR_FUSION_GROUP] = (TENSOR_FUSION_VERSION,)
-        served = Served(versions)
+        served = Served(_versions(resource_versions, tensor_fusion=tensor_fusion))
         schema = Schema(STRUCTS)
         self.faults: Final = Faults()
         self.requests: Final = RequestCounts()
@@ -146,3 +140,16 @@ class ApiServer:
     def forget_history(self, resource: str) -> None:
         """End watches from before now with 410 Gone, as after a compaction of etcd."""
         self._store.forget(resource)
+
+
+def _versions(
+    resource_versions: tuple[str, ...], *, tensor_fusion: bool
+) -> dict[str, tuple[str, ...]]:
+    """Return the served versions by API group, the preferred one first."""
+    versions: dict[str, tuple[str, ...]] = {
+        **dict.fromkeys(("", "events.k8s.io", ADMISSION_GROUP), ("v1",)),
+        RESOURCE_GROUP: resource_versions,
+    }
+    if tensor_fusion:
+        versions[TENSOR_FUSION_GROUP] = (TENSOR_FUSION_VERSION,)
+    return versions

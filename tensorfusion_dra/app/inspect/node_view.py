@@ -26,6 +26,11 @@ from tensorfusion_dra.state import ledger_reading
 
 FORMS: Final = ("table", "json", "yaml")
 
+_GPU_COLUMNS: Final = (
+    *("INDEX", "UUID", "MODEL", "TFLOPS", "VRAM MiB", "RESERVED MiB", "NAME", "HEALTH"),
+)
+_CLAIM_COLUMNS: Final = ("CLAIM", "UID", "REQUEST", "DEVICE", "TAKES", "LIMITS")
+
 
 def run(settings: Settings, *, form: str, raw: bool) -> int:
     """Print the node's GPUs, devices, prepared claims and CDI specs; return 1 if a part is unknown.
@@ -142,51 +147,58 @@ def _specs(folder: Path) -> list[str]:
 
 
 def _lines(found: dict[str, Any]) -> list[str]:
-    lines = [f"Node {found['node']}, pool {found['pool']}", "", "GPUs"]
-    lines += table(
-        [
-            ("INDEX", "UUID", "MODEL", "TFLOPS", "VRAM MiB", "RESERVED MiB", "NAME", "HEALTH"),
-            *(
-                (
-                    gpu["index"],
-                    gpu["uuid"],
-                    gpu["model"],
-                    f"{gpu['tflops']:g} ({gpu['tflopsSource']})",
-                    gpu["vramBytes"] // 2**20,
-                    -(-gpu["reservedBytes"] // 2**20),
-                    gpu["productName"],
-                    gpu["health"].get("reason", "healthy"),
-                )
-                for gpu in found["gpus"]
-            ),
-        ]
-    )
-    lines += [
-        f"  unhealthy since {gpu['health']['since']}: {gpu['uuid']}: {gpu['health']['message']}"
-        for gpu in found["gpus"]
-        if not gpu["health"]["healthy"]
+    return [
+        f"Node {found['node']}, pool {found['pool']}",
+        "",
+        "GPUs",
+        *table([_GPU_COLUMNS, *map(_gpu_row, found["gpus"])]),
+        *(
+            f"  unhealthy since {gpu['health']['since']}: {gpu['uuid']}: {gpu['health']['message']}"
+            for gpu in found["gpus"]
+            if not gpu["health"]["healthy"]
+        ),
+        *(f"  left out: {item['subject']}: {item['reason']}" for item in found["leftOut"]),
+        "",
+        "Prepared claims",
+        *table(
+            [
+                _CLAIM_COLUMNS,
+                *(
+                    _claim_row(claim, share)
+                    for claim in found.get("claims", [])
+                    for share in claim["shares"]
+                ),
+            ]
+        ),
+        "",
+        "CDI specs",
+        *(f"  {path}" for path in found["cdiSpecs"]),
     ]
-    lines += [f"  left out: {item['subject']}: {item['reason']}" for item in found["leftOut"]]
-    lines += ["", "Prepared claims"]
-    lines += table(
-        [
-            ("CLAIM", "UID", "REQUEST", "DEVICE", "TAKES", "LIMITS"),
-            *(
-                (
-                    f"{claim['namespace']}/{claim['name']}",
-                    claim["uid"],
-                    share["request"],
-                    share["device"],
-                    ", ".join(f"{v} {k}" for k, v in share["consumed"].items()) or "admin access",
-                    _limits(share),
-                )
-                for claim in found.get("claims", [])
-                for share in claim["shares"]
-            ),
-        ]
+
+
+def _gpu_row(gpu: dict[str, Any]) -> tuple[object, ...]:
+    return (
+        gpu["index"],
+        gpu["uuid"],
+        gpu["model"],
+        f"{gpu['tflops']:g} ({gpu['tflopsSource']})",
+        gpu["vramBytes"] // 2**20,
+        -(-gpu["reservedBytes"] // 2**20),
+        gpu["productName"],
+        gpu["health"].get("reason", "healthy"),
     )
-    lines += ["", "CDI specs", *(f"  {path}" for path in found["cdiSpecs"])]
-    return lines
+
+
+def _claim_row(claim: dict[str, Any], share: dict[str, Any]) -> tuple[object, ...]:
+    consumed = ", ".join(f"{amount} {name}" for name, amount in share["consumed"].items())
+    return (
+        f"{claim['namespace']}/{claim['name']}",
+        claim["uid"],
+        share["request"],
+        share["device"],
+        consumed or "admin access",
+        _limits(share),
+    )
 
 
 def _limits(share: dict[str, Any]) -> str:

@@ -30,6 +30,25 @@ _SUBDOMAIN: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0
 _XIDS: Final = re.compile(r"([0-9]{1,9}(,[0-9]{1,9})*)?")
 _POD_UID: Final = re.compile(r"[A-Za-z0-9-]{0,63}")
 _MAX_POOL: Final = 253
+_FOLDERS: Final = ("kubelet_root", "cdi_dir", "static_cdi_dir", "driver_root", "tensor_fusion_root")
+_OPTIONAL_FOLDERS: Final = ("dev_dir", "driver_root_on_host", "data_dir")
+_RANGES: Final = {
+    "hypervisor_port": (1, 65535),
+    "health_port": (0, 65535),
+    "health_failed_readings": (1, 1000),
+    "health_good_readings": (1, 1000),
+    "tflops_oversell_ratio": (100, 100_000),
+    "vram_expand_to_host_mem": (0, 100),
+    "vram_expand_to_host_disk": (0, 100),
+    "recover_seconds": (1, 86_400),
+    "gone_seconds": (1, 1_000_000),
+    "poll_seconds": (0.1, 86_400),
+    "nvml_wait_seconds": (0.1, 600),
+    "health_quiet_seconds": (0, 86_400),
+    "health_xid_clear_seconds": (0, 31_536_000),
+    "drain_seconds": (0, 600),
+}
+"""Least and greatest value of each number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,22 +196,28 @@ class Settings:
     log_format: str = _setting("json", f"Format of log lines: {', '.join(LOG_FORMATS)}.")
 
     def __post_init__(self) -> None:
+        self._check_choices()
+        self._check_names()
+        self._check_folders()
+        for name, (least, most) in _RANGES.items():
+            _check_range(_flag(name), getattr(self, name), least, most)
+        _check_xids("health-ignored-xids", self.health_ignored_xids)
+        _check_xids("health-critical-xids", self.health_critical_xids)
+        self._check_expansion()
+
+    def _check_choices(self) -> None:
         _check_choice("pool-source", self.pool_source, POOL_SOURCES)
         _check_choice("qos", self.qos, QOS_LEVELS)
         _check_choice("isolation", self.isolation, tuple(Isolation))
         _check_choice("enforcer", self.enforcer, ENFORCERS)
         _check_choice("overcommit-limits", self.overcommit_limits, BOOLEANS)
         _check_choice("read-pods", self.read_pods, BOOLEANS)
-        _check_range("hypervisor-port", self.hypervisor_port, 1, 65535)
-        _check_range("health-port", self.health_port, 0, 65535)
         _check_choice("health-events", self.health_events, BOOLEANS)
         _check_choice("health-taint", self.health_taint, TAINTS)
-        _check_range("health-failed-readings", self.health_failed_readings, 1, 1000)
-        _check_range("health-good-readings", self.health_good_readings, 1, 1000)
-        _check_xids("health-ignored-xids", self.health_ignored_xids)
-        _check_xids("health-critical-xids", self.health_critical_xids)
         _check_choice("log-level", self.log_level, LOG_LEVELS)
         _check_choice("log-format", self.log_format, LOG_FORMATS)
+
+    def _check_names(self) -> None:
         _check_subdomain("node-name", self.node_name)
         _check_subdomain("gpupool", self.gpupool)
         if len(f"{self.gpupool}/{self.node_name}") > _MAX_POOL:
@@ -202,31 +227,13 @@ class Settings:
             )
         if _POD_UID.fullmatch(self.pod_uid) is None:
             raise InputError(f"pod-uid: found {self.pod_uid!r}, expected letters, digits, dashes")
-        for name in (
-            "kubelet_root",
-            "cdi_dir",
-            "static_cdi_dir",
-            "dev_dir",
-            "driver_root",
-            "driver_root_on_host",
-            "data_dir",
-            "tensor_fusion_root",
-        ):
+
+    def _check_folders(self) -> None:
+        for name in (*_FOLDERS, *_OPTIONAL_FOLDERS):
             found = getattr(self, name)
-            unset = not found and name in {"data_dir", "dev_dir", "driver_root_on_host"}
+            unset = not found and name in _OPTIONAL_FOLDERS
             if not unset and not Path(found).is_absolute():
                 raise InputError(f"{_flag(name)}: found {found!r}, expected an absolute path")
-        _check_range("tflops-oversell-ratio", self.tflops_oversell_ratio, 100, 100_000)
-        _check_range("vram-expand-to-host-mem", self.vram_expand_to_host_mem, 0, 100)
-        _check_range("vram-expand-to-host-disk", self.vram_expand_to_host_disk, 0, 100)
-        self._check_expansion()
-        _check_range("recover-seconds", self.recover_seconds, 1, 86_400)
-        _check_range("gone-seconds", self.gone_seconds, 1, 1_000_000)
-        _check_range("poll-seconds", self.poll_seconds, 0.1, 86_400)
-        _check_range("nvml-wait-seconds", self.nvml_wait_seconds, 0.1, 600)
-        _check_range("health-quiet-seconds", self.health_quiet_seconds, 0, 86_400)
-        _check_range("health-xid-clear-seconds", self.health_xid_clear_seconds, 0, 31_536_000)
-        _check_range("drain-seconds", self.drain_seconds, 0, 600)
 
     def _check_expansion(self) -> None:
         ratios = self.oversubscription

@@ -5,8 +5,10 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
+from tensorfusion_dra.app.simulate import objects
+from tensorfusion_dra.app.simulate.objects import NAMESPACE
 from tensorfusion_dra.app.simulate.plugin_process import PluginProcess, WaitError
 from tensorfusion_dra.core import names
 from tensorfusion_dra.scheduling import cel_evaluation
@@ -19,7 +21,6 @@ from tensorfusion_dra.simulator.rest import (
     CLAIMS,
     CLASSES,
     PODS,
-    RESOURCE_V1,
     SLICES,
     TEMPLATES,
     Client,
@@ -28,11 +29,6 @@ from tensorfusion_dra.simulator.rest import (
 from tensorfusion_dra.simulator.runtime import Container, Runtime
 from tensorfusion_dra.simulator.scheduler import Scheduler
 
-NAMESPACE: Final = "default"
-IMAGE_ENV: Final = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
-
-_CLAIM: Final = "gpu"
-_CONTAINER: Final = "app"
 _POLL_SECONDS: Final = 0.05
 PATIENCE_SECONDS: Final = 120.0
 """Default timeout of a wait; long, because a wait ends earlier if a process ends."""
@@ -96,7 +92,7 @@ class SimulatedCluster:
         self._running.enter_context(self.server)
         self.client = Client(self.server.url)
         self.kubeconfig = self.server.kubeconfig(self.folder / "kubeconfig")
-        self.client.create(CLASSES, _device_class())
+        self.client.create(CLASSES, objects.device_class())
         self._running.enter_context(ClaimController(self.server.url))
         self.scheduler = self._running.enter_context(Scheduler(self.server.url))
         self._running.callback(self._stop_kubelet)
@@ -241,8 +237,8 @@ class SimulatedCluster:
             asks: Requested quantities by capacity; empty requests a whole card.
             annotations: Annotations of the claim.
         """
-        self.client.create(TEMPLATES, _template(name, asks, annotations or {}))
-        self.client.create(PODS, _pod(name))
+        self.client.create(TEMPLATES, objects.template(name, asks, annotations or {}))
+        self.client.create(PODS, objects.pod(name))
 
     def pod(self, name: str) -> Json:
         """Return the stored pod."""
@@ -273,45 +269,3 @@ class SimulatedCluster:
     def spec_files(self) -> list[Path]:
         """Return the paths of this driver's CDI specs."""
         return sorted(self.cdi_folder.glob(f"{names.CDI_FILE_PREFIX}*.json"))
-
-
-def _object(api_version: str, kind: str, name: str, namespace: str = "") -> Json:
-    metadata = {"name": name, **({"namespace": namespace} if namespace else {})}
-    return {"apiVersion": api_version, "kind": kind, "metadata": metadata}
-
-
-def _device_class() -> Json:
-    selector = {"cel": {"expression": f'device.driver == "{names.DRIVER}"'}}
-    return {
-        **_object(RESOURCE_V1, "DeviceClass", names.DEVICE_CLASS),
-        "spec": {"selectors": [selector]},
-    }
-
-
-def _template(name: str, asks: Mapping[str, str], annotations: Mapping[str, str]) -> Json:
-    exactly: dict[str, Any] = {"deviceClassName": names.DEVICE_CLASS}
-    if asks:
-        exactly["capacity"] = {"requests": dict(asks)}
-    requests = [{"name": _CLAIM, "exactly": exactly}]
-    return {
-        **_object(RESOURCE_V1, "ResourceClaimTemplate", name, NAMESPACE),
-        "spec": {
-            "metadata": {"annotations": dict(annotations)},
-            "spec": {"devices": {"requests": requests}},
-        },
-    }
-
-
-def _pod(name: str) -> Json:
-    environment = [{"name": key, "value": value} for key, value in IMAGE_ENV.items()]
-    container = {
-        "name": _CONTAINER,
-        "image": "app",
-        "env": environment,
-        "resources": {"claims": [{"name": _CLAIM}]},
-    }
-    claims: Sequence[Json] = [{"name": _CLAIM, "resourceClaimTemplateName": name}]
-    return {
-        **_object("v1", "Pod", name, NAMESPACE),
-        "spec": {"resourceClaims": claims, "containers": [container]},
-    }

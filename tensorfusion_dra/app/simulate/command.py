@@ -30,19 +30,23 @@ _ANNOTATIONS: Final = {
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `simulate`."""
+    _add_node_flags(parser)
+    _add_pod_flags(parser)
+    _add_output_flags(parser)
+
+
+def _add_node_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--gpus",
         default=DEFAULT_GPUS,
         help="GPUs of the node, such as 8xA100-SXM4-80GB,1xT4, or a profile file (%(default)s)",
     )
     parser.add_argument(
-        "--pods", type=int, default=DEFAULT_PODS, help="number of pods (%(default)s)"
-    )
-    parser.add_argument(
-        "--request",
-        action="append",
-        help="what a pod requests, such as tflops=100,vram=16Gi,vram-limit=32Gi,isolation=soft, or "
-        "whole for a card of its own; if given several times, the pods take turns",
+        "--qos",
+        choices=QOS_LEVELS,
+        default=DEFAULT_QOS,
+        help="level of service of the node's GPUs, unless a GPUPool in the file sets it "
+        "(%(default)s)",
     )
     parser.add_argument(
         "--tflops-oversell-ratio",
@@ -56,6 +60,18 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         metavar="PERCENT",
         help="part of this machine's memory by which the GPUs' is expanded (%(default)s)",
     )
+
+
+def _add_pod_flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--pods", type=int, default=DEFAULT_PODS, help="number of pods (%(default)s)"
+    )
+    parser.add_argument(
+        "--request",
+        action="append",
+        help="what a pod requests, such as tflops=100,vram=16Gi,vram-limit=32Gi,isolation=soft, or "
+        "whole for a card of its own; if given several times, the pods take turns",
+    )
     parser.add_argument(
         "--from",
         dest="file",
@@ -63,13 +79,9 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         help="YAML file with pods, GPUPools and claim templates, which are applied through the "
         "webhook in place of --pods and --request",
     )
-    parser.add_argument(
-        "--qos",
-        choices=QOS_LEVELS,
-        default=DEFAULT_QOS,
-        help="level of service of the node's GPUs, unless a GPUPool in the file sets it "
-        "(%(default)s)",
-    )
+
+
+def _add_output_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--keep", action="store_true", help="leave everything running until Ctrl-C")
     parser.add_argument(
         "-v",
@@ -94,11 +106,11 @@ def run(flags: argparse.Namespace) -> int:
         RetryableError: A step did not happen in time; the text names it.
     """
     try:
-        from tensorfusion_dra.app.simulate import story  # noqa: PLC0415 - the extra 'simulate'
+        from tensorfusion_dra.app.simulate import sequence  # noqa: PLC0415 - the extra 'simulate'
     except ImportError as error:
         raise InputError(f"simulate needs the extra 'simulate': {error}") from error
 
-    return story.run(_options(flags), form=flags.form)
+    return sequence.run(_options(flags), form=flags.form)
 
 
 def _options(flags: argparse.Namespace) -> Options:

@@ -6,7 +6,8 @@ from typing import Any, Final
 
 import yaml
 
-from tensorfusion_dra.app.simulate.cluster import NAMESPACE, SimulatedCluster
+from tensorfusion_dra.app.simulate.cluster import SimulatedCluster
+from tensorfusion_dra.app.simulate.objects import NAMESPACE
 from tensorfusion_dra.app.simulate.options import Options
 from tensorfusion_dra.app.simulate.progress import Progress
 from tensorfusion_dra.app.simulate.report import Admission

@@ -24,16 +24,9 @@ from tensorfusion_dra.core.cel.syntax import (
 from tensorfusion_dra.core.cel.tokens import MAX_INT, Token, TokenKind
 
 MAX_DEPTH: Final = 100
-"""Maximum nesting. cel-go's own limit is 250, for which Python's stack is too small; no selector
-that people write comes near either."""
-
-_LEVELS: Final = {
-    **dict.fromkeys(("||",), 1),
-    **dict.fromkeys(("&&",), 2),
-    **dict.fromkeys(("==", "!=", "<", "<=", ">", ">=", "in"), 3),
-    **dict.fromkeys(("+", "-"), 4),
-    **dict.fromkeys(("*", "/", "%"), 5),
-}
+"""Maximum nesting. cel-go's own limit is 250, for which Python's stack is too small."""
+_ROWS: Final = ("||", "&&", "== != < <= > >= in", "+ -", "* / %")
+_LEVELS: Final = {operator: level for level, row in enumerate(_ROWS) for operator in row.split()}
 _LITERALS: Final = frozenset(
     {TokenKind.INT, TokenKind.UINT, TokenKind.DOUBLE, TokenKind.STRING, TokenKind.BYTES}
 )

@@ -104,18 +104,7 @@ def _token(found: re.Match[str], expression: str) -> Token:
                 offset=start,
             )
         case "RAW" | "TEXT":
-            try:
-                value: Value = strings.unquoted(text)
-            except LiteralError as error:
-                raise CelError(
-                    str(error), expression=expression, offset=start + error.offset
-                ) from error
-            except UnicodeEncodeError as error:
-                raise CelError(
-                    "found an unpaired surrogate, expected text that UTF-8 can encode",
-                    expression=expression,
-                    offset=start,
-                ) from error
+            value: Value = _unquoted(text, expression, start)
             kind = TokenKind.BYTES if isinstance(value, bytes) else TokenKind.STRING
         case "INT" | "UINT":
             kind, value = (
@@ -135,3 +124,16 @@ def _token(found: re.Match[str], expression: str) -> Token:
         case group:
             kind, value = TokenKind[str(group)], None
     return Token(kind, text, start, found.end(), value)
+
+
+def _unquoted(text: str, expression: str, start: int) -> str | bytes:
+    try:
+        return strings.unquoted(text)
+    except LiteralError as error:
+        raise CelError(str(error), expression=expression, offset=start + error.offset) from error
+    except UnicodeEncodeError as error:
+        raise CelError(
+            "found an unpaired surrogate, expected text that UTF-8 can encode",
+            expression=expression,
+            offset=start,
+        ) from error

@@ -159,7 +159,7 @@ class _Checker:
                 self._expect(key, STRING, "in []", node.key)
             value = node.key.token.value if isinstance(node.key, Literal) else None
             named = types.field(inner, value) if isinstance(value, str) else None
-            found = named or _any_entry(inner)
+            found = named or types.any_entry(inner)
         elif inner.is_known:
             self.refuse(f"found {inner.shown()} with [], expected an object or a list", node)
         return types.optional(found) if node.is_optional or inner is not of else found
@@ -215,7 +215,7 @@ class _Checker:
     def _method(self, node: Call, of: Type, arguments: Sequence[Type]) -> Type:
         name = node.name.text
         if of.name == "optional":
-            return _of_optional(of, name)
+            return types.of_optional(of, name)
         if of.name in {"Quantity", "Semver"}:
             return self._of_amount(node, of, arguments)
         wrong = of.name in _SCALARS and name in _OF_QUANTITIES
@@ -289,16 +289,3 @@ class _Checker:
 
     def _text(self, node: Node) -> str:
         return self._expression[node.start : node.end]
-
-
-def _any_entry(of: Type) -> Type:
-    """Return the type of an entry whose name is unknown."""
-    if of.name == "attributes":
-        return Type("map", DYN)
-    return of.of or DYN if of.name == "map" else DYN
-
-
-def _of_optional(of: Type, name: str) -> Type:
-    if name in {"orValue", "value"}:
-        return of.of or DYN
-    return BOOL if name == "hasValue" else of

@@ -161,3 +161,17 @@ def may_be_ordered(left: Type, right: Type) -> bool:
     if not (left.is_known and right.is_known) or left.name == right.name:
         return True
     return left.is_number and right.is_number
+
+
+def any_entry(of: Type) -> Type:
+    """Return the type of an entry whose name is unknown."""
+    if of.name == "attributes":
+        return Type("map", DYN)
+    return of.of or DYN if of.name == "map" else DYN
+
+
+def of_optional(of: Type, name: str) -> Type:
+    """Return the type of a method of an optional value."""
+    if name in {"orValue", "value"}:
+        return of.of or DYN
+    return BOOL if name == "hasValue" else of

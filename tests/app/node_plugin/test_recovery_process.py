@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from tensorfusion_dra.app.simulate.cluster import NAMESPACE, SimulatedCluster
+from tensorfusion_dra.app.simulate.cluster import SimulatedCluster
+from tensorfusion_dra.app.simulate.objects import NAMESPACE
 from tensorfusion_dra.core import names
 from tensorfusion_dra.simulator.rest import EVENTS, PODS, Conditions, Json
 from tests.support.ledgers import edited

@@ -1,28 +1,25 @@
 """Sequence of a simulation: discovery, publication, pods, report, teardown."""
 
 import contextlib
-import json
 import shutil
 import signal
 import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from threading import Event
-from typing import Any, Final
+from typing import Final
 
-from tensorfusion_dra.app.simulate import report, text
+from tensorfusion_dra.app.simulate import observed, report, text
 from tensorfusion_dra.app.simulate.cluster import PATIENCE_SECONDS, SimulatedCluster
 from tensorfusion_dra.app.simulate.options import Options
 from tensorfusion_dra.app.simulate.plugin_process import WaitError
 from tensorfusion_dra.app.simulate.progress import Progress
-from tensorfusion_dra.app.simulate.report import FreeCapacity, Pod, Report, Share
+from tensorfusion_dra.app.simulate.report import Report
 from tensorfusion_dra.app.simulate.workload import GeneratedPods, Workload
-from tensorfusion_dra.core import names
 from tensorfusion_dra.core.errors import InputError, RetryableError
-from tensorfusion_dra.core.kubernetes import quantity
-from tensorfusion_dra.core.kubernetes.quantity import Quantity
 from tensorfusion_dra.simulator.rest import Json
 
 _INTERRUPTED: Final = 128 + signal.SIGINT
@@ -99,6 +96,35 @@ def _simulate(
     cluster: SimulatedCluster, workload: Workload, options: Options, progress: Progress
 ) -> Report:
     started = time.monotonic()
+    _start(cluster, workload, options, progress)
+    ready = time.monotonic()
+
+    pods = workload.submit(cluster, progress)
+    settled = _wait_settled(cluster, pods, progress)
+    ran = time.monotonic()
+
+    result = _result(cluster, workload, settled)
+    left_behind: tuple[str, ...] = ()
+    if not options.keep:
+        left_behind = _tear_down(cluster, workload, pods, progress)
+    ended = time.monotonic()
+    return replace(
+        result,
+        left_behind=left_behind,
+        kept_in=str(cluster.folder) if options.keep else "",
+        seconds={
+            "start": ready - started,
+            "pods": ran - ready,
+            "teardown": ended - ran,
+            "all": ended - started,
+        },
+    )
+
+
+def _start(
+    cluster: SimulatedCluster, workload: Workload, options: Options, progress: Progress
+) -> None:
+    """Start the cluster with one node plugin; return once the node's slices are published."""
     progress.show("starting API server, scheduler, kubelet and node plugin")
     cluster.start()
     cluster.plugin_flags.extend(
@@ -111,40 +137,27 @@ def _simulate(
     cluster.start_plugin()
     cluster.until("registration", lambda: bool(cluster.kubelet.registered))
     cluster.until("publication", lambda: bool(cluster.slices()))
-    ready = time.monotonic()
 
-    pods = workload.submit(cluster, progress)
-    settled = _wait_settled(cluster, pods, progress)
-    ran = time.monotonic()
 
-    reported = tuple(
-        _pod(cluster, settled[name], workload.requested(cluster, name)) for name in pods
-    )
-    admissions = tuple(workload.admissions(cluster))
-    cdi_file, cdi_spec = _first_spec(cluster, settled.values())
+def _result(cluster: SimulatedCluster, workload: Workload, settled: Mapping[str, Json]) -> Report:
+    """Return the report of the settled pods, without teardown and times."""
+    cdi_file, cdi_spec = observed.first_spec(cluster, list(settled.values()))
     slices = tuple(cluster.slices())
-    left = tuple(_free_capacities(slices, cluster.claims()))
-    left_behind: tuple[str, ...] = ()
-    if not options.keep:
-        left_behind = _tear_down(cluster, workload, pods, progress)
-    ended = time.monotonic()
     return Report(
         node=cluster.node_name,
         pool=slices[0]["spec"]["pool"]["name"],
         slices=slices,
-        pods=reported,
-        admissions=admissions,
+        pods=tuple(
+            observed.pod_report(cluster, pod, workload.requested(cluster, name))
+            for name, pod in settled.items()
+        ),
+        admissions=tuple(workload.admissions(cluster)),
         cdi_file=cdi_file,
         cdi_spec=cdi_spec,
-        left=left,
-        left_behind=left_behind,
-        kept_in=str(cluster.folder) if options.keep else "",
-        seconds={
-            "start": ready - started,
-            "pods": ran - ready,
-            "teardown": ended - ran,
-            "all": ended - started,
-        },
+        left=tuple(observed.free_capacities(slices, cluster.claims())),
+        left_behind=(),
+        kept_in="",
+        seconds={},
     )
 
 
@@ -156,106 +169,22 @@ def _wait_settled(
 
     def settled() -> bool:
         found.update({name: cluster.pod(name) for name in pods})
-        done = [pod for pod in found.values() if _is_settled(pod)]
+        done = [pod for pod in found.values() if observed.is_settled(pod)]
         progress.show(f"{len(done)} of {len(pods)} pods settled")
         return len(done) == len(pods)
 
     def unsettled() -> list[str]:
         return [
-            f"{name}: {_phase(pod)}; {_waits_for(pod) or 'no message of the scheduler'}"
+            f"{name}: {observed.phase(pod)}; "
+            f"{observed.waits_for(pod) or 'no message of the scheduler'}"
             for name, pod in found.items()
-            if not _is_settled(pod)
+            if not observed.is_settled(pod)
         ]
 
     cluster.until("pods", settled, explain=unsettled)
     # The message of a waiting pod may be older than the last allocation of another pod.
     cluster.scheduler.catch_up(seconds=PATIENCE_SECONDS)
     return {name: cluster.pod(name) for name in pods}
-
-
-def _phase(pod: Json) -> str:
-    return str(pod.get("status", {}).get("phase", "Pending"))
-
-
-def _is_settled(pod: Json) -> bool:
-    """Return True if the pod runs, or if no node fits it; until then it waits for its claim."""
-    return _phase(pod) == "Running" or "nodes are available" in _waits_for(pod)
-
-
-def _waits_for(pod: Json) -> str:
-    for condition in pod.get("status", {}).get("conditions") or []:
-        if condition["type"] == "PodScheduled" and condition["status"] == "False":
-            return str(condition.get("message", ""))
-    return ""
-
-
-def _pod(cluster: SimulatedCluster, pod: Json, asks: Mapping[str, str]) -> Pod:
-    name = pod["metadata"]["name"]
-    container = cluster.container_of(name)
-    return Pod(
-        name=name,
-        asks=asks,
-        phase=_phase(pod),
-        waits_for="" if container else _waits_for(pod),
-        shares=tuple(_shares(cluster.claim_of(pod))),
-        env=dict(container.env) if container else {},
-        cdi_ids=container.cdi_ids if container else (),
-    )
-
-
-def _shares(claim: Json | None) -> list[Share]:
-    allocation = ((claim or {}).get("status") or {}).get("allocation") or {}
-    return [
-        Share(
-            device=result["device"],
-            share_id=result.get("shareID"),
-            consumed=result.get("consumedCapacity") or {},
-        )
-        for result in allocation.get("devices", {}).get("results", [])
-    ]
-
-
-def _first_spec(
-    cluster: SimulatedCluster, pods: "Sequence[Json] | Any"
-) -> tuple[str, dict[str, Any] | None]:
-    """Return the path and content of the CDI spec of the first pod that has one."""
-    for pod in pods:
-        claim = cluster.claim_of(pod)
-        uid = claim["metadata"]["uid"] if claim else ""
-        for file in cluster.spec_files():
-            if uid and file.name == f"{names.CDI_FILE_PREFIX}{uid}.json":
-                return str(file), json.loads(file.read_text(encoding="utf-8"))
-    return "", None
-
-
-def _free_capacities(slices: Sequence[Json], claims: Sequence[Json]) -> list[FreeCapacity]:
-    taken: dict[tuple[str, str], int] = {}
-    for claim in claims:
-        for share in _shares(claim):
-            for name, amount in share.consumed.items():
-                key = (share.device, name)
-                taken[key] = taken.get(key, 0) + quantity.parse(amount).nano
-    left = []
-    for device in [device for item in slices for device in item["spec"].get("devices") or []]:
-        for name, entry in _shared_capacity(device["capacity"]).items():
-            total = quantity.parse(entry["value"])
-            free = Quantity(total.nano - taken.get((device["name"], name), 0), total.family)
-            left.append(
-                FreeCapacity(
-                    device=device["name"],
-                    capacity=name,
-                    total=str(total),
-                    free=str(free),
-                    free_share=free.nano / total.nano,
-                )
-            )
-    return left
-
-
-def _shared_capacity(capacity: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the capacities that tenants share: the virtual ones if there are any, else all."""
-    virtual = {name: entry for name, entry in capacity.items() if name.startswith("virtual_")}
-    return virtual or capacity
 
 
 def _tear_down(
