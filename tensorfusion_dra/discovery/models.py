@@ -10,6 +10,7 @@ from typing import Final
 
 from tensorfusion_dra.core.devices.gpu import TflopsSource
 from tensorfusion_dra.core.errors import InputError
+from tensorfusion_dra.core.kubernetes.untyped_json import is_number
 from tensorfusion_dra.discovery import model_names, yaml_file
 from tensorfusion_dra.discovery.yaml_file import shown
 
@@ -143,11 +144,7 @@ def _row(entry: Mapping[object, object], where: str) -> ModelRow:
         names.append(name)
     tflops = entry.get("fp16TFlops")
     # NaN is neither above nor below anything, so it fails this too.
-    if (
-        isinstance(tflops, bool)
-        or not isinstance(tflops, int | float)
-        or not 0.001 <= tflops <= MAX_TFLOPS
-    ):
+    if not is_number(tflops) or not 0.001 <= tflops <= MAX_TFLOPS:
         raise InputError(
             f"{where} ({shown(names[0])}): fp16TFlops: found {shown(tflops)}, "
             f"expected a number from 0.001 to {MAX_TFLOPS}"

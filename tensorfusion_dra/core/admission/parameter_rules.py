@@ -38,12 +38,11 @@ def errors(
             continue
         where = f"{'.'.join(path)}[{index}].opaque.parameters"
         try:
-            parsed = share_parameters.parse(opaque.get("parameters"), trusted=kind == CLASS)
+            parsed = share_parameters.parse(
+                opaque.get("parameters"), trusted=kind == CLASS, path=where
+            )
         except ParameterError as error:
-            for text in error.errors:
-                field, _, complaint = text.partition(": ")
-                inner = "" if field == "parameters" else f".{field}"
-                yield FieldError(f"{where}{inner}", Reason.INVALID, complaint)
+            yield from error.errors
             continue
         if kind == CLASS:
             continue

@@ -1,22 +1,20 @@
 """Parsing of a pod's annotations into a request (user guide, section 4)."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Final, TypeVar
+from typing import Final
 
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.cel import selector, translate, type_check
 from tensorfusion_dra.core.cel.selector import SelectorTerms
 from tensorfusion_dra.core.claims import annotations
-from tensorfusion_dra.core.claims.share_parameters import ParameterError, ShareParameters
+from tensorfusion_dra.core.claims.share_parameters import ShareParameters
 from tensorfusion_dra.core.devices.sharing import Isolation
-from tensorfusion_dra.core.errors import DriverError
 from tensorfusion_dra.core.kubernetes import name_rules, quantity
 from tensorfusion_dra.core.kubernetes.field_errors import FieldError, Reason
+from tensorfusion_dra.core.kubernetes.field_reader import Fields
 from tensorfusion_dra.core.kubernetes.quantity import Quantity
-
-Value = TypeVar("Value")
 
 MOST_GPUS: Final = 32
 """Maximum number of devices in a claim (AllocationResultsMaxSize of resource.k8s.io/v1)."""
@@ -34,6 +32,17 @@ ASKING: Final = (
 )
 """Annotations that request a GPU. A pod without any of them requests none."""
 
+_IMPLYING_AMOUNTS: Final = (
+    names.ANNOTATION_TFLOPS_REQUEST,
+    names.ANNOTATION_VRAM_REQUEST,
+    names.ANNOTATION_COMPUTE_PERCENT_REQUEST,
+    names.ANNOTATION_COMPUTE_PERCENT_LIMIT,
+    names.ANNOTATION_TFLOPS_LIMIT,
+    names.ANNOTATION_VRAM_LIMIT,
+    names.ANNOTATION_ISOLATION,
+)
+"""Annotations that determine how much of a GPU the pod gets; a malformed one is error enough."""
+_PATH: Final = "metadata.annotations"
 _NO_PARAMETERS: Final = ShareParameters()
 _COUNT: Final = re.compile(r"0*[0-9]{1,4}")
 _HUNDRED: Final = Quantity.whole(100)
@@ -95,7 +104,7 @@ def is_asking(pod_annotations: Mapping[str, str]) -> bool:
 
 def path_of(annotation: str) -> str:
     """Return the path of an annotation in its pod."""
-    return f"metadata.annotations[{annotation}]"
+    return f"{_PATH}[{annotation}]"
 
 
 def parse(pod_annotations: Mapping[str, str], errors: list[FieldError]) -> PodRequest:
@@ -105,28 +114,30 @@ def parse(pod_annotations: Mapping[str, str], errors: list[FieldError]) -> PodRe
     percentages, a limit without a request is the request as well, and isolation `shared` gives
     whole GPUs, whatever the amounts.
     """
-    read = _Reader(pod_annotations, errors)
+    fields = Fields(pod_annotations, path=_PATH, errors=errors)
     request = PodRequest(
         # A malformed value counts as true, so that its error is reported.
-        enabled=read.value(
+        enabled=fields.read(
             names.ANNOTATION_DRA_ENABLED,
             _boolean,
             True if names.ANNOTATION_DRA_ENABLED in pod_annotations else None,
         ),
-        tflops=read.value(names.ANNOTATION_TFLOPS_REQUEST, _amount, None),
-        vram=read.value(names.ANNOTATION_VRAM_REQUEST, _amount, None),
-        percent=read.value(names.ANNOTATION_COMPUTE_PERCENT_REQUEST, _percent, None),
-        percent_limit=read.value(names.ANNOTATION_COMPUTE_PERCENT_LIMIT, _percent, None),
-        whole=read.value(names.ANNOTATION_DEDICATED_GPU, _boolean, default=False),
-        count=read.value(names.ANNOTATION_GPU_COUNT, _count, 1),
-        model=read.value(names.ANNOTATION_GPU_MODEL, _model, ""),
-        pool=read.value(names.ANNOTATION_GPUPOOL, _pool, ""),
-        expression=read.value(names.ANNOTATION_CEL_EXPRESSION, _expression, ""),
-        containers=read.value(names.ANNOTATION_INJECT_CONTAINER, _containers, ()),
-        share=read.share(),
+        tflops=fields.read(names.ANNOTATION_TFLOPS_REQUEST, _amount, None),
+        vram=fields.read(names.ANNOTATION_VRAM_REQUEST, _amount, None),
+        percent=fields.read(names.ANNOTATION_COMPUTE_PERCENT_REQUEST, _percent, None),
+        percent_limit=fields.read(names.ANNOTATION_COMPUTE_PERCENT_LIMIT, _percent, None),
+        whole=fields.read(names.ANNOTATION_DEDICATED_GPU, _boolean, default=False),
+        count=fields.read(names.ANNOTATION_GPU_COUNT, _count, 1),
+        model=fields.read(names.ANNOTATION_GPU_MODEL, _model, ""),
+        pool=fields.read(names.ANNOTATION_GPUPOOL, _pool, ""),
+        expression=fields.read(names.ANNOTATION_CEL_EXPRESSION, _expression, ""),
+        containers=fields.read(names.ANNOTATION_INJECT_CONTAINER, _containers, ()),
+        share=annotations.read(fields),
     )
     request = _completed(request)
-    if is_asking(pod_annotations) and not (request.has_amounts or read.amounts_bad):
+    malformed = {error.path for error in errors}
+    amounts_malformed = not malformed.isdisjoint(map(path_of, _IMPLYING_AMOUNTS))
+    if is_asking(pod_annotations) and not (request.has_amounts or amounts_malformed):
         tflops, vram = names.ANNOTATION_TFLOPS_REQUEST, names.ANNOTATION_VRAM_REQUEST
         text = f"found no amount, expected {tflops}, {vram} or both"
         where = path_of(tflops)
@@ -148,37 +159,6 @@ def _completed(request: PodRequest) -> PodRequest:
         percent=None if tflops else request.percent or request.percent_limit,
         percent_limit=None if share.tflops_limit else request.percent_limit,
     )
-
-
-class _Reader:
-    def __init__(self, pod_annotations: Mapping[str, str], errors: list[FieldError]) -> None:
-        self._annotations = pod_annotations
-        self._errors = errors
-        self.amounts_bad = False
-
-    def value(self, annotation: str, parsed: Callable[[str], Value], default: Value) -> Value:
-        if annotation not in self._annotations:
-            return default
-        try:
-            return parsed(self._annotations[annotation])
-        except (ValueError, DriverError) as error:
-            self._wrong(annotation, str(error))
-            self.amounts_bad |= parsed in {_amount, _percent}
-            return default
-
-    def share(self) -> ShareParameters:
-        try:
-            return annotations.parameters(self._annotations)
-        except ParameterError as error:
-            for text in error.errors:
-                annotation, _, complaint = text.partition(": ")
-                self._wrong(annotation, complaint)
-                # It may have implied the amounts, as a limit or a partition does.
-                self.amounts_bad |= annotation != names.ANNOTATION_QOS
-            return _NO_PARAMETERS
-
-    def _wrong(self, annotation: str, text: str) -> None:
-        self._errors.append(FieldError(path_of(annotation), Reason.INVALID, text))
 
 
 def _boolean(text: str) -> bool:

@@ -1,38 +1,39 @@
 """Parser of the annotations that configure a share, on claims and pods (user guide, section 4)."""
 
 from collections.abc import Iterable, Mapping
-from typing import Final, TypeVar
 
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims import share_parameters
 from tensorfusion_dra.core.claims.share_parameters import ParameterError, ShareParameters
-from tensorfusion_dra.core.devices.sharing import Isolation, Qos
 from tensorfusion_dra.core.kubernetes import quantity
-from tensorfusion_dra.core.kubernetes.quantity import Quantity, QuantityError
-
-_LIMITS: Final = (names.ANNOTATION_TFLOPS_LIMIT, names.ANNOTATION_VRAM_LIMIT)
-Choice = TypeVar("Choice", Isolation, Qos)
+from tensorfusion_dra.core.kubernetes.field_reader import Fields
+from tensorfusion_dra.core.kubernetes.quantity import Quantity
 
 
 def parameters(annotations: Mapping[str, str]) -> ShareParameters:
     """Parse the annotations of a share; ignore all other annotations.
 
-    A limit of 0 counts as absent: Tensor Fusion writes it for pods without a limit.
-
     Raises:
         ParameterError: Some annotations are malformed; the text lists all errors.
     """
-    errors: list[str] = []
-    tflops, vram = (_limit(annotations, key, errors) for key in _LIMITS)
-    parsed = ShareParameters(
-        tflops_limit=tflops,
-        vram_limit=vram,
-        isolation=_choice(annotations, names.ANNOTATION_ISOLATION, Isolation, errors),
-        qos=_choice(annotations, names.ANNOTATION_QOS, Qos, errors),
-    )
-    if errors:
-        raise ParameterError(errors)
+    fields = Fields(annotations)
+    parsed = read(fields)
+    if fields.errors:
+        raise ParameterError(fields.errors)
     return parsed
+
+
+def read(annotations: Fields) -> ShareParameters:
+    """Read the annotations of a share; the errors are left in the reader.
+
+    A limit of 0 counts as absent: Tensor Fusion writes it for pods without a limit.
+    """
+    return ShareParameters(
+        tflops_limit=annotations.read(names.ANNOTATION_TFLOPS_LIMIT, _limit, None),
+        vram_limit=annotations.read(names.ANNOTATION_VRAM_LIMIT, _limit, None),
+        isolation=annotations.read(names.ANNOTATION_ISOLATION, share_parameters.isolation, None),
+        qos=annotations.read(names.ANNOTATION_QOS, share_parameters.qos, None),
+    )
 
 
 def smallest(several: Iterable[ShareParameters]) -> ShareParameters:
@@ -49,27 +50,8 @@ def smallest(several: Iterable[ShareParameters]) -> ShareParameters:
     )
 
 
-def _limit(annotations: Mapping[str, str], key: str, errors: list[str]) -> Quantity | None:
-    if key not in annotations:
-        return None
-    try:
-        amount = quantity.parse(annotations[key])
-    except QuantityError as error:
-        errors.append(f"{key}: {error}")
-        return None
+def _limit(text: str) -> Quantity | None:
+    amount = quantity.parse(text)
     if amount.nano < 0:
-        errors.append(f"{key}: found {amount}, expected 0 or more")
-    return amount if amount.nano > 0 else None
-
-
-def _choice(
-    annotations: Mapping[str, str], key: str, choices: type[Choice], errors: list[str]
-) -> Choice | None:
-    if key not in annotations:
-        return None
-    try:
-        return choices(annotations[key])
-    except ValueError:
-        expected = share_parameters.expected_choices(choices, annotations[key])
-        errors.append(f"{key}: found {annotations[key][:80]!r}, expected {expected}")
-        return None
+        raise ValueError(f"found {amount}, expected 0 or more")
+    return amount if amount.nano else None

@@ -55,7 +55,7 @@ def modes(pool: Mapping[str, Any]) -> frozenset[Isolation]:
 def _known(config: Mapping[str, object]) -> Iterator[Isolation]:
     rules = map(as_map, as_list(config.get("isolationModeRules")))
     for mode in (config.get("defaultIsolationMode"), *(rule.get("mode") for rule in rules)):
-        if mode in set(Isolation):
+        if mode in tuple(Isolation):
             yield Isolation(str(mode))
 
 
@@ -64,10 +64,10 @@ def _config(pool: Mapping[str, Any]) -> Mapping[str, object]:
 
 
 def _mode(path: str, found: object) -> Isolation:
-    if found not in set(Isolation):
-        expected = share_parameters.expected_choices(Isolation, found)
-        raise InputError(f"{path}: found {found!r}, expected {expected}")
-    return Isolation(str(found))
+    try:
+        return share_parameters.isolation(found)
+    except ValueError as error:
+        raise InputError(f"{path}: {error}") from error
 
 
 def _selects(selector: object, node: NodeLabels) -> bool:

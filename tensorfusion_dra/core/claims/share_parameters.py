@@ -16,13 +16,14 @@ In a claim, isolation `hard` and `shared` are subject to conditions: see core.cl
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
-from enum import StrEnum
-from typing import Any, Final, TypeVar
+from typing import Final
 
 from tensorfusion_dra.core.devices.sharing import Isolation, Qos
 from tensorfusion_dra.core.errors import DriverError
-from tensorfusion_dra.core.kubernetes import quantity
-from tensorfusion_dra.core.kubernetes.quantity import Quantity, QuantityError
+from tensorfusion_dra.core.kubernetes import field_reader, quantity
+from tensorfusion_dra.core.kubernetes.field_errors import FieldError
+from tensorfusion_dra.core.kubernetes.field_reader import Fields, boolean
+from tensorfusion_dra.core.kubernetes.quantity import Quantity
 
 API_VERSION: Final = "tensor-fusion.ai/v1alpha1"
 KIND: Final = "GpuShare"
@@ -40,21 +41,12 @@ class ParameterError(DriverError):
     """Parameters are malformed; the text lists every error with its path.
 
     Attributes:
-        errors: One text for each error.
+        errors: Every error with its path.
     """
 
-    def __init__(self, errors: Iterable[str]) -> None:
+    def __init__(self, errors: Iterable[FieldError]) -> None:
         self.errors: Final = tuple(errors)
-        super().__init__("; ".join(self.errors))
-
-
-Choice = TypeVar("Choice", bound=StrEnum)
-
-
-def expected_choices(choices: type[StrEnum], found: object) -> str:
-    """Return the choices for the error about a value that is none of them."""
-    text = "one of " + ", ".join(choices)
-    return text + _NOT_PARTITIONED if choices is Isolation and found == _PARTITIONED else text
+        super().__init__("; ".join(map(str, self.errors)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,88 +71,63 @@ class ShareParameters:
         return replace(lower, **{name: value for name, value in own.items() if value is not None})
 
 
-def parse(found: Any, *, trusted: bool) -> ShareParameters:
+def parse(found: object, *, trusted: bool, path: str = "") -> ShareParameters:
     """Parse the parameters of an opaque configuration.
 
     Args:
         found: The decoded JSON value.
         trusted: True if it comes from a DeviceClass, which may set what only an administrator may.
+        path: Prefix of every error's path, joined with a dot; "" for none.
 
     Raises:
         ParameterError: The parameters are malformed; the text lists all errors.
     """
-    reader = _Reader()
-    top = reader.mapping("", found)
+    if not isinstance(found, Mapping):
+        raise ParameterError([field_reader.wrong(path or "parameters", found, "an object")])
+    top = Fields(found, path=path)
     allowed = ["apiVersion", "kind", "limits", "isolation", "qos"]
     if trusted:
         allowed += ["limiter", "overridable"]
-    reader.only("", top, allowed)
-    reader.constant("apiVersion", top.get("apiVersion"), API_VERSION)
-    reader.constant("kind", top.get("kind"), KIND)
-    limits = reader.mapping("limits", top.get("limits", {}))
-    reader.only("limits.", limits, ["tflops", "vram"])
+    top.refuse_others(allowed)
+    top.expect("apiVersion", API_VERSION)
+    top.expect("kind", KIND)
+    # An absent object has no limits; null is an error.
+    limits = Fields(found.get("limits", {}), path=top.path_of("limits"), errors=top.errors)
+    limits.refuse_others(["tflops", "vram"])
     parameters = ShareParameters(
-        tflops_limit=reader.amount("limits.tflops", limits.get("tflops")),
-        vram_limit=reader.amount("limits.vram", limits.get("vram")),
-        isolation=reader.choice("isolation", top.get("isolation"), Isolation),
-        qos=reader.choice("qos", top.get("qos"), Qos),
-        limiter=reader.boolean("limiter", top.get("limiter")) if trusted else None,
-        overridable=reader.boolean("overridable", top.get("overridable")) if trusted else None,
+        tflops_limit=limits.read("tflops", _limit, None),
+        vram_limit=limits.read("vram", _limit, None),
+        isolation=top.read("isolation", isolation, None),
+        qos=top.read("qos", qos, None),
+        limiter=top.read("limiter", boolean, None) if trusted else None,
+        overridable=top.read("overridable", boolean, None) if trusted else None,
     )
-    if reader.errors:
-        raise ParameterError(reader.errors)
+    if top.errors:
+        raise ParameterError(top.errors)
     return parameters
 
 
-class _Reader:
-    """Reader of fields that collects every error instead of stopping at the first."""
+def isolation(found: object) -> Isolation:
+    """Return the isolation with this name.
 
-    def __init__(self) -> None:
-        self.errors: list[str] = []
+    Raises:
+        ValueError: There is none; about Tensor Fusion's fourth mode the text says more.
+    """
+    hint = _NOT_PARTITIONED if found == _PARTITIONED else ""
+    return field_reader.choice(found, Isolation, hint=hint)
 
-    def mapping(self, path: str, found: object) -> Mapping[str, Any]:
-        if isinstance(found, Mapping):
-            return found
-        self._wrong(path or "parameters", found, "an object")
-        return {}
 
-    def only(self, prefix: str, found: Mapping[str, Any], allowed: list[str]) -> None:
-        for key in found:
-            if key not in allowed:
-                self._wrong(f"{prefix}{key}", "this field", f"one of {', '.join(allowed)}")
+def qos(found: object) -> Qos:
+    """Return the level of service with this name.
 
-    def constant(self, path: str, found: object, expected: str) -> None:
-        if found != expected:
-            self._wrong(path, found, expected)
+    Raises:
+        ValueError: There is none.
+    """
+    return field_reader.choice(found, Qos)
 
-    def amount(self, path: str, found: object) -> Quantity | None:
-        if found is None:
-            return None
-        try:
-            amount = quantity.parse(found)
-        except QuantityError as error:
-            self.errors.append(f"{path}: {error}")
-            return None
-        if amount.nano <= 0:
-            self._wrong(path, str(amount), "more than 0")
-            return None
-        return amount
 
-    def choice(self, path: str, found: object, choices: type[Choice]) -> Choice | None:
-        if found is None:
-            return None
-        try:
-            return choices(str(found))
-        except ValueError:
-            self._wrong(path, found, expected_choices(choices, found))
-            return None
-
-    def boolean(self, path: str, found: object) -> bool | None:
-        if found is None or isinstance(found, bool):
-            return found
-        self._wrong(path, found, "true or false")
-        return None
-
-    def _wrong(self, path: str, found: object, expected: str) -> None:
-        shown = found if isinstance(found, str) and found == "this field" else repr(found)[:80]
-        self.errors.append(f"{path}: found {shown}, expected {expected}")
+def _limit(found: object) -> Quantity:
+    amount = quantity.parse(found)
+    if amount.nano <= 0:
+        raise ValueError(f"found {str(amount)!r}, expected more than 0")
+    return amount

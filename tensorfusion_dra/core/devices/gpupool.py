@@ -9,7 +9,8 @@ from tensorfusion_dra.core.devices.device import Node
 from tensorfusion_dra.core.devices.oversubscription import NO_MORE, Oversubscription
 from tensorfusion_dra.core.devices.sharing import Qos
 from tensorfusion_dra.core.errors import InputError
-from tensorfusion_dra.core.kubernetes import name_rules, node_selector
+from tensorfusion_dra.core.kubernetes import field_reader, name_rules, node_selector
+from tensorfusion_dra.core.kubernetes.field_reader import Fields
 from tensorfusion_dra.core.kubernetes.node_selector import NodeLabels
 
 QOS_LEVELS: Final = tuple(level.value for level in Qos)
@@ -53,25 +54,27 @@ def parse(pool: Mapping[str, Any]) -> GpuPool:
     Raises:
         InputError: Some values cannot be used; the text lists all of them.
     """
-    errors: list[str] = []
-    qos = _part(pool, ("spec", "qosConfig"), errors).get("defaultQoS")
-    if qos is None or qos == "":
-        qos = DEFAULT_QOS
-    if qos not in QOS_LEVELS:
-        levels = ", ".join(QOS_LEVELS)
-        errors.append(f"spec.qosConfig.defaultQoS: found {qos!r}, expected one of {levels}")
+    spec = Fields(pool).inner("spec")
+    qos = spec.inner("qosConfig").read("defaultQoS", _qos, DEFAULT_QOS)
+    capacity = spec.inner("capacityConfig")
+    found = capacity.inner("oversubscription").found
+    errors = [str(error) for error in spec.errors]
     ratios: Oversubscription | None = None
-    capacity = _part(pool, ("spec", "capacityConfig"), errors)
-    if capacity.get("oversubscription") is not None:
+    if capacity.found.get("oversubscription") is not None:
         try:
-            ratios = oversubscription.parse(_part(capacity, ("oversubscription",), errors))
+            ratios = oversubscription.parse(found)
         except InputError as error:
             errors.append(f"spec.capacityConfig.{error}")
     if errors:
-        raise InputError(f"GPUPool {_name(pool)}: {'; '.join(dict.fromkeys(errors))}")
+        raise InputError(f"GPUPool {_name(pool)}: {'; '.join(errors)}")
     return GpuPool(
         name=_name(pool), qos=qos, oversubscription=None if ratios == NO_MORE else ratios
     )
+
+
+def _qos(found: object) -> str:
+    """Return the name of a level; an empty one counts as absent, as in Tensor Fusion."""
+    return DEFAULT_QOS if found == "" else field_reader.choice(found, Qos).value
 
 
 def named(pools: Iterable[Mapping[str, Any]], name: str) -> Mapping[str, Any]:
@@ -114,12 +117,12 @@ def choose(pools: Iterable[Mapping[str, Any]], node: NodeLabels) -> Mapping[str,
 
 def _selects(pool: Mapping[str, Any], node: NodeLabels) -> bool:
     """Return True if the pool selects the node; selectors by vendor replace the common selector."""
-    errors: list[str] = []
-    config = _part(pool, ("spec", "nodeManagerConfig"), errors)
-    by_vendor = _part(config, ("multiVendorNodeSelector",), errors)
+    config = Fields(pool).inner("spec").inner("nodeManagerConfig")
+    by_vendor = config.inner("multiVendorNodeSelector")
+    errors = [str(error) for error in config.errors]
     if errors:
         raise InputError("; ".join(errors))
-    for selector in list(by_vendor.values()) or [config.get("nodeSelector")]:
+    for selector in list(by_vendor.found.values()) or [config.found.get("nodeSelector")]:
         try:
             if node_selector.selects(selector, node):
                 return True
@@ -128,20 +131,6 @@ def _selects(pool: Mapping[str, Any], node: NodeLabels) -> bool:
     if errors:
         raise InputError("; ".join(errors))
     return False
-
-
-def _part(found: Mapping[str, Any], path: tuple[str, ...], errors: list[str]) -> Mapping[str, Any]:
-    """Return the object at a path, or an empty one; a value that is not an object adds an error."""
-    for index, name in enumerate(path):
-        inner = found.get(name)
-        if inner is None:
-            return {}
-        if not isinstance(inner, Mapping):
-            where = ".".join(path[: index + 1])
-            errors.append(f"{where}: found {inner!r}, expected an object")
-            return {}
-        found = inner
-    return found
 
 
 def _name(pool: Mapping[str, Any]) -> str:

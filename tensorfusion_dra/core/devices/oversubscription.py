@@ -10,10 +10,12 @@ is 32Gi and 96Gi.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from tensorfusion_dra.core.devices.gpu import Gpu, HostResources
 from tensorfusion_dra.core.errors import InputError
+from tensorfusion_dra.core.kubernetes.field_reader import Fields, whole_number
 from tensorfusion_dra.core.kubernetes.quantity import MIB, Quantity
 
 
@@ -63,18 +65,13 @@ def parse(found: Mapping[str, Any]) -> Oversubscription:
     Raises:
         InputError: A value is not a whole number in its range; the text lists all such values.
     """
-    errors: list[str] = []
-    values: dict[str, int] = {}
-    for field, key, default, least, most in _FIELDS:
-        value = found.get(key)
-        if value is None:
-            value = default
-        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-            errors.append(f"{key}: found {value!r}, expected a whole number {least} to {most}")
-        else:
-            values[field] = value
-    if errors:
-        raise InputError("oversubscription: " + "; ".join(errors))
+    ratios = Fields(found)
+    values = {
+        field: ratios.read(key, partial(whole_number, least=least, most=most), default)
+        for field, key, default, least, most in _FIELDS
+    }
+    if ratios.errors:
+        raise InputError("oversubscription: " + "; ".join(map(str, ratios.errors)))
     return Oversubscription(**values)
 
 

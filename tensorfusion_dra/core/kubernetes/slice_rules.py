@@ -6,7 +6,7 @@ rules.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Final, TypeGuard
+from typing import Final
 
 from tensorfusion_dra.core.kubernetes import device_rules, name_rules, node_selector_rules
 from tensorfusion_dra.core.kubernetes.device_rules import quoted
@@ -18,7 +18,7 @@ from tensorfusion_dra.core.kubernetes.field_errors import (
     too_many,
     wrong_type,
 )
-from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map
+from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map, is_whole_number
 
 MOST_DEVICES: Final = 128
 MOST_DEVICES_ADVANCED: Final = 64
@@ -73,15 +73,11 @@ def _pool_errors(pool: object) -> Iterator[FieldError]:
         yield wrong_type("spec.pool", pool, "an object")
     yield from name_rules.pool("spec.pool.name", found.get("name"))
     count, generation = found.get("resourceSliceCount", 0), found.get("generation", 0)
-    if not _is_int(count) or count <= 0:
+    if not is_whole_number(count) or count <= 0:
         yield invalid("spec.pool.resourceSliceCount", count, "must be greater than zero")
-    if not _is_int(generation) or generation < 0:
+    if not is_whole_number(generation) or generation < 0:
         text = "must be greater than or equal to zero"
         yield invalid("spec.pool.generation", generation, text)
-
-
-def _is_int(value: object) -> TypeGuard[int]:
-    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _node_errors(spec: Mapping[str, object]) -> Iterator[FieldError]:

@@ -10,6 +10,7 @@ from typing import Final
 from tensorfusion_dra.core.errors import InputError
 from tensorfusion_dra.core.kubernetes import quantity
 from tensorfusion_dra.core.kubernetes.quantity import MIB, NANO, Quantity, QuantityError
+from tensorfusion_dra.core.kubernetes.untyped_json import is_number, is_whole_number
 from tensorfusion_dra.discovery import yaml_file
 from tensorfusion_dra.discovery.simulated import cards
 from tensorfusion_dra.discovery.simulated.cards import Card
@@ -145,7 +146,7 @@ def from_file(file: Path) -> NodeProfile:
 def _gpus(entry: object, where: str) -> Sequence[GpuProfile]:
     fields = _mapping(entry, GPU_FIELDS, where)
     count = fields.get("count", 1)
-    if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count <= MAX_GPUS:
+    if not is_whole_number(count) or not 0 <= count <= MAX_GPUS:
         raise InputError(f"{where}: count: found {shown(count)}, expected 0 to {MAX_GPUS}")
     uuid = fields.get("uuid")
     if uuid is not None and (not isinstance(uuid, str) or not _UUID.fullmatch(uuid)):
@@ -229,18 +230,14 @@ def _fault(value: object, where: str) -> Fault | None:
 
 def _number(fields: Mapping[str, object], name: str, where: str) -> int:
     value = fields.get(name, 0)
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _MAX_NUMBER:
+    if not is_whole_number(value) or not 0 <= value <= _MAX_NUMBER:
         raise InputError(f"{where}: {name}: found {shown(value)}, expected a number from 0")
     return value
 
 
 def _seconds(fields: Mapping[str, object], name: str, where: str) -> float:
     value = fields.get(name, 0)
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, int | float)
-        or not 0 <= value <= _MAX_SECONDS
-    ):
+    if not is_number(value) or not 0 <= value <= _MAX_SECONDS:
         raise InputError(
             f"{where}: {name}: found {shown(value)}, expected 0 to {_MAX_SECONDS} seconds"
         )

@@ -1,0 +1,74 @@
+"""Fields of an object of unknown form are read with every error and its path."""
+
+from enum import StrEnum
+from functools import partial
+from typing import Any
+
+import pytest
+
+from tensorfusion_dra.core.kubernetes import field_reader
+from tensorfusion_dra.core.kubernetes.field_reader import Fields, boolean, whole_number
+
+
+class Level(StrEnum):
+    LOW = "low"
+    HIGH = "high"
+
+
+level = partial(field_reader.choice, choices=Level)
+up_to_3 = partial(whole_number, least=0, most=3)
+
+
+def texts(fields: Fields) -> list[str]:
+    return [str(error) for error in fields.errors]
+
+
+def test_errors_of_an_object_and_those_inside_it_are_collected_in_order() -> None:
+    fields = Fields({"level": "best", "inner": {"on": 1, "count": 4}, "name": "x"}, path="spec")
+    inner = fields.inner("inner")
+
+    assert fields.read("level", level, None) is None
+    assert inner.read("on", boolean, default=False) is False
+    assert inner.read("count", up_to_3, 2) == 2
+    fields.refuse_others(["level", "inner"])
+    fields.expect("kind", "Pool")
+    assert texts(fields) == [
+        "spec.level: found 'best', expected one of low, high",
+        "spec.inner.on: found 1, expected true or false",
+        "spec.inner.count: found 4, expected a whole number 0 to 3",
+        "spec.name: found this field, expected one of level, inner",
+        "spec.kind: found None, expected Pool",
+    ]
+    assert inner.errors is fields.errors
+
+
+def test_valid_fields_are_read_without_errors() -> None:
+    fields = Fields({"level": "high", "on": True, "count": 3, "inner": None})
+
+    assert fields.read("level", level, None) is Level.HIGH
+    assert fields.read("on", boolean, None) is True
+    assert fields.read("count", up_to_3, 0) == 3
+    assert fields.read("absent", up_to_3, 1) == 1
+    assert fields.inner("inner").found == fields.inner("absent").found == {}
+    assert fields.errors == []
+
+
+@pytest.mark.parametrize("found", [None, [], "text", 7])
+def test_value_that_is_not_an_object_is_an_error_and_reads_as_empty(found: Any) -> None:
+    fields = Fields(found, path="spec")
+
+    assert fields.read("level", level, None) is None
+    assert texts(fields) == [f"spec: found {found!r}, expected an object"]
+
+
+@pytest.mark.parametrize("found", [True, 1.0, "1", -1, 4, [1]])
+def test_only_a_whole_number_in_the_range_is_one(found: Any) -> None:
+    with pytest.raises(ValueError, match="expected a whole number 0 to 3"):
+        up_to_3(found)
+
+
+def test_key_that_is_no_plain_name_stands_in_brackets() -> None:
+    assert Fields({}, path="metadata.annotations").path_of("example.com/a") == (
+        "metadata.annotations[example.com/a]"
+    )
+    assert Fields({}).path_of("example.com/a") == "example.com/a"
