@@ -13,6 +13,9 @@ LABEL_CLAIM_TEMPLATE: Final = "tensor-fusion.ai/resource-claim-template"
 POD_CLAIM: Final = "tensor-fusion-gpu-claim"
 """Name of the entry in a pod's spec.resourceClaims: Tensor Fusion's DRAClaimDefineName."""
 
+RESOURCE_GROUP: Final = "resource.k8s.io"
+"""API group of claims, their templates, DeviceClasses and ResourceSlices."""
+
 # --- Tensor Fusion's own objects -----------------------------------------------------------------
 
 TENSOR_FUSION_GROUP: Final = "tensor-fusion.ai"

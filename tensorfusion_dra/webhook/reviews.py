@@ -13,6 +13,7 @@ import structlog
 from tensorfusion_dra.core.admission import parameter_rules
 from tensorfusion_dra.core.kubernetes import review
 from tensorfusion_dra.core.kubernetes.review import Review, ReviewError, Verdict
+from tensorfusion_dra.core.names import RESOURCE_GROUP
 from tensorfusion_dra.webhook.admission import Admission
 from tensorfusion_dra.webhook.server import Request, Response
 
@@ -22,7 +23,6 @@ MUTATE_PODS: Final = "/mutate-pods"
 MUTATE_CLAIMS: Final = "/mutate-resourceclaims"
 VALIDATE: Final = "/validate"
 
-_RESOURCE: Final = "resource.k8s.io"
 _RESOURCE_VERSIONS: Final = ("v1", "v1beta2")
 """Both have the same JSON. v1beta1 has requests of another shape; the API server converts them."""
 _SECONDS: Final = 5.0
@@ -38,9 +38,9 @@ class Reviews:
     """Dispatcher of AdmissionReviews to their rules, callable from any thread."""
 
     def __init__(self, admission: Admission) -> None:
-        claims = {(_RESOURCE, version, "ResourceClaim") for version in _RESOURCE_VERSIONS}
+        claims = {(RESOURCE_GROUP, version, "ResourceClaim") for version in _RESOURCE_VERSIONS}
         checked = {
-            (_RESOURCE, version, kind)
+            (RESOURCE_GROUP, version, kind)
             for version in _RESOURCE_VERSIONS
             for kind in parameter_rules.CONFIG_PATHS
         }

@@ -6,8 +6,8 @@ from typing import Final
 from yaml.nodes import MappingNode, Node
 
 from tensorfusion_dra.app.convert import source
+from tensorfusion_dra.core import names
 
-GROUP: Final = "resource.k8s.io"
 CLAIM: Final = "ResourceClaim"
 TEMPLATE: Final = "ResourceClaimTemplate"
 SLICE: Final = "ResourceSlice"
@@ -30,7 +30,7 @@ def is_ours(item: Node) -> bool:
     """Return True for an object of resource.k8s.io of a kind that is converted."""
     kinds = (*_CLAIM_SPEC, SLICE, CLASS)
     group = source.text(item, "apiVersion").partition("/")[0]
-    return group == GROUP and source.text(item, "kind") in kinds
+    return group == names.RESOURCE_GROUP and source.text(item, "kind") in kinds
 
 
 def requests(item: Node) -> Iterator[MappingNode]:

@@ -8,9 +8,11 @@ from tensorfusion_dra.app.convert import kinds, source
 from tensorfusion_dra.app.convert.changes import Changes
 from tensorfusion_dra.core import names
 
-VERSION: Final = f"{kinds.GROUP}/v1"
+VERSION: Final = f"{names.RESOURCE_GROUP}/v1"
 
-_OLD_VERSIONS: Final = frozenset({f"{kinds.GROUP}/v1beta1", f"{kinds.GROUP}/v1beta2"})
+_OLD_VERSIONS: Final = frozenset(
+    {f"{names.RESOURCE_GROUP}/v1beta1", f"{names.RESOURCE_GROUP}/v1beta2"}
+)
 _ATTRIBUTES: Final = {
     "stringValue": "string",
     "intValue": "int",

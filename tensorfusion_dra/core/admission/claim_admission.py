@@ -23,16 +23,13 @@ from tensorfusion_dra.core.admission.pod_request import MOST_GPUS, PodRequest
 from tensorfusion_dra.core.cel import selector, translate
 from tensorfusion_dra.core.cel.selector import SelectorTerms
 from tensorfusion_dra.core.claims.claim import PodRef
+from tensorfusion_dra.core.devices.capacity import VIRTUAL_OF
 from tensorfusion_dra.core.errors import InputError
 from tensorfusion_dra.core.kubernetes import name_rules
 from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map, name_of
 
 Json = dict[str, Any]
 
-_VIRTUAL: Final = {
-    names.CAPACITY_TFLOPS: names.CAPACITY_VIRTUAL_TFLOPS,
-    names.CAPACITY_VRAM: names.CAPACITY_VIRTUAL_VRAM,
-}
 _PLACEHOLDER: Final = "true"
 """The selector in the guide's template, a placeholder for the generated one."""
 _UNIQUE: Final = f"{names.DRIVER}/{names.ATTR_UUID}"
@@ -80,7 +77,7 @@ def filled(claim: Mapping[str, Any], wanted: PodRequest, *, pool: str, virtual: 
     exactly["count"] = 1
     exactly["selectors"] = _selectors(as_list(exactly.get("selectors")), _expression(wanted, pool))
     amounts = {
-        _VIRTUAL[name] if virtual else name: str(amount)
+        VIRTUAL_OF[name] if virtual else name: str(amount)
         for name, amount in wanted.amounts().items()
     }
     if amounts:

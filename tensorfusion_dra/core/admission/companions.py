@@ -14,11 +14,10 @@ Example: container `train` names claims `a` and `b`, container `log` names `b`. 
 """
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from typing import Any
 
+from tensorfusion_dra.core.admission import pod_containers
 from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map, name_of
-
-_KINDS: Final = ("initContainers", "containers")
 
 
 def beside(pod: Mapping[str, Any], claim_name: str) -> frozenset[str]:
@@ -30,13 +29,11 @@ def beside(pod: Mapping[str, Any], claim_name: str) -> frozenset[str]:
     """
     names = dict(_claim_names(pod))
     together: set[str] = set()
-    spec = as_map(pod.get("spec"))
-    for kind in _KINDS:
-        for container in map(as_map, as_list(spec.get(kind))):
-            entries = as_list(as_map(container.get("resources")).get("claims"))
-            used = {names[name_of(entry)] for entry in entries if name_of(entry) in names}
-            if claim_name in used:
-                together |= used
+    for _, container in pod_containers.with_paths(pod):
+        entries = as_list(as_map(container.get("resources")).get("claims"))
+        used = {names[name_of(entry)] for entry in entries if name_of(entry) in names}
+        if claim_name in used:
+            together |= used
     return frozenset(together - {claim_name})
 
 

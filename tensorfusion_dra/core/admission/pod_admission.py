@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.admission import pod_request
+from tensorfusion_dra.core.admission import pod_containers, pod_request
+from tensorfusion_dra.core.admission.pod_containers import requests_whole_gpus
 from tensorfusion_dra.core.admission.pod_request import PodRequest
 from tensorfusion_dra.core.claims import isolation
 from tensorfusion_dra.core.devices.sharing import Isolation
@@ -19,8 +20,6 @@ REFUSED_ENV: Final = frozenset(
     {names.ENV_TEST_MODE, *names.ENV_BYPASSES, *names.HAMI_CORE_BYPASSES}
 )
 """Environment variables by which a container could bypass its limits."""
-
-_KINDS: Final = ("initContainers", "containers")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,14 +56,14 @@ def errors(pod: Mapping[str, Any], wanted: PodRequest, *, takes_hard: bool) -> I
     if wanted.share.isolation is Isolation.HARD and not takes_hard:
         where = pod_request.path_of(names.ANNOTATION_ISOLATION)
         yield FieldError(where, Reason.FORBIDDEN, f"found hard, expected {isolation.HARD_NEEDS}")
-    every = [name_of(container) for _, container in _containers(pod)]
+    every = [name_of(container) for _, container in pod_containers.with_paths(pod)]
     for name in wanted.containers:
         if name not in every:
             text = f"found {name!r}, expected one of {', '.join(every)}"
             where = pod_request.path_of(names.ANNOTATION_INJECT_CONTAINER)
             yield FieldError(where, Reason.INVALID, text)
     chosen = sharing(pod, wanted)
-    for path, container in _containers(pod):
+    for path, container in pod_containers.with_paths(pod):
         if name_of(container) not in chosen:
             continue
         yield from _partial_use(path, container, wanted)
@@ -112,8 +111,8 @@ def sharing(pod: Mapping[str, Any], wanted: PodRequest) -> frozenset[str]:
         return frozenset(wanted.containers)
     return frozenset(
         name_of(container)
-        for path, container in _containers(pod)
-        if path.startswith("spec.containers") or _whole_gpus(container)
+        for path, container in pod_containers.with_paths(pod)
+        if path.startswith("spec.containers") or requests_whole_gpus(container)
     )
 
 
@@ -134,8 +133,8 @@ def admitted(pod: Mapping[str, Any], wanted: PodRequest, placement: Placement) -
         "resourceClaims",
         {"name": names.POD_CLAIM, "resourceClaimTemplateName": placement.template},
     )
-    for _, container in _containers(result):
-        if _whole_gpus(container):
+    for _, container in pod_containers.with_paths(result):
+        if requests_whole_gpus(container):
             for kind in ("requests", "limits"):
                 _made(_made(container, "resources"), kind).pop(names.NVIDIA_GPU, None)
         if name_of(container) in chosen:
@@ -147,7 +146,7 @@ def _canonical(
     pod: Mapping[str, Any], wanted: PodRequest, placement: Placement, chosen: frozenset[str]
 ) -> dict[str, str]:
     """Return the annotations in the spelling that the hypervisor and the node read."""
-    order = [name_of(container) for _, container in _containers(pod)]
+    order = [name_of(container) for _, container in pod_containers.with_paths(pod)]
     share = wanted.share
     canonical = {
         names.ANNOTATION_DRA_ENABLED: "true",
@@ -175,17 +174,3 @@ def _made(holder: Json, field: str) -> Json:
     if not isinstance(found, dict):
         found = holder[field] = {}
     return found
-
-
-def _containers(pod: Mapping[str, Any]) -> Iterator[tuple[str, Json]]:
-    """Yield every container with its path, init containers first."""
-    spec = as_map(pod.get("spec"))
-    for kind in _KINDS:
-        for index, container in enumerate(as_list(spec.get(kind))):
-            if isinstance(container, dict):
-                yield f"spec.{kind}[{index}]", container
-
-
-def _whole_gpus(container: Mapping[str, Any]) -> bool:
-    resources = as_map(container.get("resources"))
-    return any(names.NVIDIA_GPU in as_map(resources.get(kind)) for kind in ("requests", "limits"))

@@ -5,8 +5,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from tensorfusion_dra.core import names
+from tensorfusion_dra.core.admission import pod_containers
 from tensorfusion_dra.core.admission.pod_admission import Placement, sharing
-from tensorfusion_dra.core.admission.pod_request import PodRequest
+from tensorfusion_dra.core.admission.pod_request import ASKING, PodRequest
 from tensorfusion_dra.core.devices.sharing import Isolation
 from tensorfusion_dra.core.kubernetes.quantity import MIB, NANO
 from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map, name_of
@@ -15,17 +16,9 @@ Pod = Mapping[str, Any]
 
 READ: Final = frozenset(
     {
-        names.ANNOTATION_DRA_ENABLED,
-        names.ANNOTATION_TFLOPS_REQUEST,
-        names.ANNOTATION_VRAM_REQUEST,
-        names.ANNOTATION_COMPUTE_PERCENT_REQUEST,
-        names.ANNOTATION_COMPUTE_PERCENT_LIMIT,
-        names.ANNOTATION_GPU_COUNT,
-        names.ANNOTATION_GPU_MODEL,
+        *ASKING,
         names.ANNOTATION_GPUPOOL,
-        names.ANNOTATION_CEL_EXPRESSION,
         names.ANNOTATION_INJECT_CONTAINER,
-        names.ANNOTATION_DEDICATED_GPU,
         *names.SHARE_ANNOTATIONS,
     }
 )
@@ -120,21 +113,14 @@ def _of_placement(pod: Pod, wanted: PodRequest, placement: Placement) -> Iterato
 
 
 def _of_containers(pod: Pod, chosen: frozenset[str]) -> Iterator[str]:
-    spec = as_map(pod.get("spec"))
-    for kind in ("initContainers", "containers"):
-        for container in map(as_map, as_list(spec.get(kind))):
-            name = name_of(container)
-            if name not in chosen:
-                if _asks_whole(container):
-                    yield f"container {name}: {names.NVIDIA_GPU} was removed; it gets no share"
-                continue
-            if as_map(container.get("securityContext")).get("privileged") is True:
-                yield f"container {name}: is privileged, so it sees every GPU of its node"
-            env = {name_of(each) for each in as_list(container.get("env"))}
-            if names.ENV_LD_PRELOAD in env:
-                yield f"container {name}: the limiter's {names.ENV_LD_PRELOAD} replaces its own"
-
-
-def _asks_whole(container: Mapping[str, Any]) -> bool:
-    resources = as_map(container.get("resources"))
-    return any(names.NVIDIA_GPU in as_map(resources.get(kind)) for kind in ("requests", "limits"))
+    for _, container in pod_containers.with_paths(pod):
+        name = name_of(container)
+        if name not in chosen:
+            if pod_containers.requests_whole_gpus(container):
+                yield f"container {name}: {names.NVIDIA_GPU} was removed; it gets no share"
+            continue
+        if as_map(container.get("securityContext")).get("privileged") is True:
+            yield f"container {name}: is privileged, so it sees every GPU of its node"
+        env = {name_of(each) for each in as_list(container.get("env"))}
+        if names.ENV_LD_PRELOAD in env:
+            yield f"container {name}: the limiter's {names.ENV_LD_PRELOAD} replaces its own"

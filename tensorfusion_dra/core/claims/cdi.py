@@ -109,7 +109,8 @@ def _share_edits(claim: PreparedClaim, share: PreparedShare) -> dict[str, Any]:
         description.update(share.limit.as_json())
         description.update({name: str(amount) for name, amount in share.consumed.items()})
     variable = names.ENV_SHARE_PREFIX + key.upper().replace("-", "_")
-    edits: dict[str, Any] = {"env": [f"{variable}={_compact(description)}"]}
+    text = json.dumps(description, separators=(",", ":"))
+    edits: dict[str, Any] = {"env": [f"{variable}={text}"]}
     if share.device_nodes:
         edits["deviceNodes"] = _nodes(share.device_nodes)
     return edits
@@ -137,7 +138,3 @@ def _nodes(paths: Iterable[str]) -> list[dict[str, str]]:
         path = f"/dev/{host_path.rpartition('/')[2]}"
         nodes.append({"path": path} if path == host_path else {"path": path, "hostPath": host_path})
     return nodes
-
-
-def _compact(value: Mapping[str, object]) -> str:
-    return json.dumps(value, separators=(",", ":"))

@@ -23,13 +23,14 @@ from tensorfusion_dra.core.devices.gpu import Gpu
 from tensorfusion_dra.core.devices.oversubscription import Virtual
 from tensorfusion_dra.core.kubernetes.quantity import MIB, Quantity
 
-_VIRTUAL_OF: Final = {
+VIRTUAL_OF: Final = {
     names.CAPACITY_TFLOPS: names.CAPACITY_VIRTUAL_TFLOPS,
     names.CAPACITY_VRAM: names.CAPACITY_VIRTUAL_VRAM,
 }
-VIRTUAL: Final = frozenset(_VIRTUAL_OF.values())
+"""The virtual capacity of each physical one."""
+VIRTUAL: Final = frozenset(VIRTUAL_OF.values())
 
-_PHYSICAL_OF: Final = {virtual: physical for physical, virtual in _VIRTUAL_OF.items()}
+_PHYSICAL_OF: Final = {virtual: physical for physical, virtual in VIRTUAL_OF.items()}
 _NONE: Final = Quantity.whole(0)
 _MIB: Final = Quantity.of_bytes(MIB)
 
@@ -93,7 +94,7 @@ def taken(consumed: Mapping[str, Quantity], physical: str) -> Quantity:
         consumed: Amounts by capacity.
         physical: CAPACITY_TFLOPS or CAPACITY_VRAM.
     """
-    return consumed.get(_VIRTUAL_OF[physical], consumed[physical])
+    return consumed.get(VIRTUAL_OF[physical], consumed[physical])
 
 
 def counted(
@@ -109,7 +110,7 @@ def counted(
     if physical is not None:
         return consumed.get(name, consumed[physical])
     if is_outgrown(consumed, name, device):
-        return max(consumed[name], consumed[_VIRTUAL_OF[name]])
+        return max(consumed[name], consumed[VIRTUAL_OF[name]])
     return consumed[name]
 
 
@@ -120,13 +121,13 @@ def is_outgrown(
 
     Its pool stopped oversubscribing. Such a share gets its amount, capped at what the card has.
     """
-    virtual = _VIRTUAL_OF.get(name)
+    virtual = VIRTUAL_OF.get(name)
     return virtual is not None and virtual in consumed and virtual not in device
 
 
 def in_force(device: Mapping[str, Capacity], physical: str) -> Capacity:
     """Return the capacity that tenants divide: the virtual one if the device has it."""
-    return device.get(_VIRTUAL_OF[physical], device[physical])
+    return device.get(VIRTUAL_OF[physical], device[physical])
 
 
 def _shared(total: Quantity, *, step: Quantity | None = None) -> Capacity:

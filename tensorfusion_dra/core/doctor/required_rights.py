@@ -5,9 +5,6 @@ from typing import Final
 
 from tensorfusion_dra.core import names
 
-RESOURCE_GROUP: Final = "resource.k8s.io"
-EVENTS_GROUP: Final = "events.k8s.io"
-
 STATUS_PATCH: Final = "associated-node:patch"
 """Verb from 1.36 on: it covers only claims allocated on the node of the pod's token."""
 
@@ -44,7 +41,7 @@ class Right:
 
 
 _SLICES: Final = tuple(
-    Right(verb=verb, group=RESOURCE_GROUP, resource="resourceslices", purpose=purpose)
+    Right(verb=verb, group=names.RESOURCE_GROUP, resource="resourceslices", purpose=purpose)
     for verb, purpose in (
         ("list", "the node's slices are compared with its GPUs"),
         ("watch", "a slice that another client deletes or changes is repaired"),
@@ -56,20 +53,20 @@ _SLICES: Final = tuple(
 _CLAIMS: Final = (
     Right(
         verb="get",
-        group=RESOURCE_GROUP,
+        group=names.RESOURCE_GROUP,
         resource="resourceclaims",
         purpose="an allocated claim is read when the kubelet prepares it",
     ),
     Right(
         verb="patch",
-        group=RESOURCE_GROUP,
+        group=names.RESOURCE_GROUP,
         resource="resourceclaims/status",
         purpose="a claim's status reports its devices and limits",
         vital=False,
     ),
     Right(
         verb=STATUS_PATCH,
-        group=RESOURCE_GROUP,
+        group=names.RESOURCE_GROUP,
         resource="resourceclaims/driver",
         name=names.DRIVER,
         purpose="a claim's status reports its devices and limits, from Kubernetes 1.36 on",
@@ -88,14 +85,13 @@ _PODS: Final = Right(
 )
 _EVENTS: Final = Right(
     verb="create",
-    group=EVENTS_GROUP,
+    group="events.k8s.io",
     resource="events",
     namespace="default",
     purpose="an Event on the Node reports a GPUPool that cannot be used",
     vital=False,
 )
 
-_POOL_TEMPLATES: Final = "schedulingconfigtemplates"
 _POOL_PURPOSE: Final = "the node's GPUPool is found and watched (--pool-source)"
 
 
@@ -119,7 +115,7 @@ def of_webhook() -> tuple[Right, ...]:
     )
     slices = Right(
         verb="list",
-        group="resource.k8s.io",
+        group=names.RESOURCE_GROUP,
         resource="resourceslices",
         purpose="compute-percent-request and -limit are percentages of published GPUs",
     )
@@ -127,7 +123,7 @@ def of_webhook() -> tuple[Right, ...]:
         pods,
         slices,
         *_followed(names.TENSOR_FUSION_GROUP, names.GPUPOOLS, purpose),
-        *_followed(names.TENSOR_FUSION_GROUP, _POOL_TEMPLATES, purpose),
+        *_followed(names.TENSOR_FUSION_GROUP, names.SCHEDULING_CONFIG_TEMPLATES, purpose),
     )
 
 
