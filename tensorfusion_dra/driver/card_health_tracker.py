@@ -11,7 +11,7 @@ from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.devices import health, health_record, known_cards
 from tensorfusion_dra.core.devices.gpu import Inventory
 from tensorfusion_dra.core.devices.health import CardEvent, HealthRules, Kind, Moment, Trouble
-from tensorfusion_dra.core.devices.known_cards import KnownCards, VisibleCards
+from tensorfusion_dra.core.devices.known_cards import KnownCards, PublishedCards
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.driver.ports.discovery import HungError
 from tensorfusion_dra.state.card_records import CardRecords
@@ -89,7 +89,7 @@ class CardHealthTracker:
         self._know(known_cards.after_report(self._known, uuid, trouble, self._clock()))
         return True
 
-    def visible(self) -> VisibleCards | None:
+    def visible(self) -> PublishedCards | None:
         """What others are to see; None as long as nothing is certain enough to be shown."""
         inventory = self._inventory
         if inventory is None:
@@ -100,7 +100,7 @@ class CardHealthTracker:
             inventory = Inventory(gpus=tuple(self._known.cards.values()))
         if any(state.was_away for state in self._known.health.values()):
             self._held = self._devices_held()
-        return known_cards.visible(self._known, inventory, self._held)
+        return known_cards.published(self._known, inventory, self._held)
 
     def _log(self, event: CardEvent, *, counts: bool) -> None:
         """One line for a storm of equal reports, which a broken program can cause at will."""

@@ -11,7 +11,7 @@ from tensorfusion_dra.core.devices import device as devices
 from tensorfusion_dra.core.devices.device import AttributeValue, Device, Node
 from tensorfusion_dra.core.devices.gpu import Gpu, HostResources, LeftOut, TflopsSource
 from tensorfusion_dra.core.devices.health import CardEvent, Sickness
-from tensorfusion_dra.core.devices.known_cards import VisibleCards
+from tensorfusion_dra.core.devices.known_cards import PublishedCards
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.core.kubernetes import slice_rules
 from tensorfusion_dra.driver.card_health_tracker import CardHealthTracker
@@ -162,7 +162,7 @@ class CatalogReader:
             self._changed.notify_all()
         return True
 
-    def _catalog(self, cards: VisibleCards, node: Node) -> Catalog:
+    def _catalog(self, cards: PublishedCards, node: Node) -> Catalog:
         valid: list[Device] = []
         left_out = list(cards.inventory.left_out)
         for device in devices.devices(cards.inventory, node, self._added):

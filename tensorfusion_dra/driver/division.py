@@ -17,7 +17,7 @@ import structlog
 
 from tensorfusion_dra.core.claims import tenancy
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
-from tensorfusion_dra.core.claims.tenancy import Rules
+from tensorfusion_dra.core.claims.tenancy import LendingRules
 from tensorfusion_dra.core.devices.device import Device
 from tensorfusion_dra.core.errors import ClaimError, RetryableError
 from tensorfusion_dra.driver.backoff import Backoff
@@ -40,7 +40,7 @@ class Division:
         projection: Projection,
         catalog: CatalogReader,
         *,
-        rules: Rules,
+        rules: LendingRules,
         status: StatusReporter,
         retry_seconds: float = 1.0,
     ) -> None:
@@ -137,5 +137,5 @@ class Division:
     def _changed(
         self, claims: Sequence[PreparedClaim], devices: Mapping[str, Device]
     ) -> Sequence[PreparedClaim]:
-        regranted = tenancy.regranted(claims, devices, self._rules)
+        regranted = tenancy.with_divided_limits(claims, devices, self._rules)
         return [new for new, old in zip(regranted, claims, strict=True) if new != old]

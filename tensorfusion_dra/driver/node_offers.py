@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from tensorfusion_dra.core.claims.access import CardAccess, SharedAccess
 from tensorfusion_dra.core.claims.fit import NodeOffer
-from tensorfusion_dra.core.claims.tenancy import Rules
+from tensorfusion_dra.core.claims.tenancy import LendingRules
 from tensorfusion_dra.core.devices.device import Device
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.driver.catalog import Catalog
@@ -26,7 +26,7 @@ class NodeOffers:
     device_nodes: DeviceNodes
     driver_files: DriverFiles
     enforcer: str
-    rules: Rules
+    rules: LendingRules
     boot_id: str
     enforces_hard: bool = False
 

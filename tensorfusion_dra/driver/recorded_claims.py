@@ -96,7 +96,7 @@ class RecordedClaims:
             record = step.get(ref.uid)
             if record is None:
                 return None
-            is_current = claim is None or confirmation.is_of(record, claim)
+            is_current = claim is None or confirmation.describes(record, claim)
             if is_current:
                 if needs_present_cards:
                     self._cards.check_present(ref, (share.device for share in record.shares))

@@ -160,7 +160,7 @@ class StaleClaimCollector:
             stored = self._claims.fetch(_ref(each), wait_seconds=_READ_SECONDS)
         except ClaimError as error:
             return str(error)
-        return confirmation.why_gone(each, stored)
+        return confirmation.reason_gone(each, stored)
 
     def _forget_all_but(self, claim_uids: set[str]) -> None:
         self._first &= claim_uids

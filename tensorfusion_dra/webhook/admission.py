@@ -52,7 +52,9 @@ class Admission:
 
     def pod(self, admission_review: Review) -> Verdict:
         """Add the share to a new pod that requests one, if DRA is enabled for it."""
-        if not _is_new(admission_review) or not pod_request.is_asking(admission_review.annotations):
+        if not _is_new(admission_review) or not pod_request.requests_gpu(
+            admission_review.annotations
+        ):
             return PASSED
         try:
             return self._with_share(admission_review)
@@ -144,7 +146,7 @@ class Admission:
             RetryableError: The pools or the slices are not known at present.
         """
         annotations = review.annotations_of(pod)
-        if not pod_request.is_asking(annotations):
+        if not pod_request.requests_gpu(annotations):
             return PASSED
         errors: list[FieldError] = []
         wanted = pod_request.parse(annotations, errors)
@@ -158,7 +160,7 @@ class Admission:
 
     def _in_tflops(self, wanted: PodRequest, pool: str, *, wait_seconds: float) -> PodRequest:
         """Return the pod's request in TFLOPS; slices are read only for requests in percent."""
-        if not compute_percent.is_asked(wanted):
+        if not compute_percent.has_percentages(wanted):
             return wanted
         slices = self.slices.published(wait_seconds=wait_seconds)
         return compute_percent.in_tflops(wanted, slices, pool=pool)

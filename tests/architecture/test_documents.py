@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.admission.pod_warnings import READ
+from tensorfusion_dra.core.admission.pod_warnings import KNOWN_ANNOTATIONS
 from tensorfusion_dra.core.devices.device import Version
 from tensorfusion_dra.discovery.simulated import profile
 from tests.support import markdown
@@ -117,7 +117,7 @@ def test_annotation_table_matches_the_webhook() -> None:
     rows = markdown.table(markdown.text(ROOT / "docs" / "use.md"), "annotations")
 
     documented = [f"{names.ANNOTATION_PREFIX}{markdown.codes(row[0])[0]}" for row in rows]
-    assert sorted(documented) == sorted(READ)
+    assert sorted(documented) == sorted(KNOWN_ANNOTATIONS)
 
 
 def test_profile_table_matches_the_profile_fields() -> None:

@@ -101,7 +101,7 @@ def test_deployment_flags_and_ports_match_the_settings() -> None:
     assert settings.drain_seconds + process.GRACE_SECONDS < grace
 
 
-@pytest.mark.parametrize("annotation", pod_request.ASKING)
+@pytest.mark.parametrize("annotation", pod_request.REQUESTING_ANNOTATIONS)
 def test_pod_with_a_request_annotation_is_sent(annotation: str) -> None:
     assert is_sent(webhooks()["Mutating", "pods"], pod({annotation: "x"}))
 
@@ -121,7 +121,7 @@ def test_pod_without_a_request_is_not_sent(annotations: dict[str, str]) -> None:
         del document["metadata"]["annotations"]
 
     assert not is_sent(webhooks()["Mutating", "pods"], document)
-    assert not pod_request.is_asking(annotations)
+    assert not pod_request.requests_gpu(annotations)
 
 
 @pytest.mark.parametrize(

@@ -51,6 +51,6 @@ def test_every_annotation_has_tensor_fusions_domain_and_is_read_from_pods() -> N
     annotations = {value for name, value in vars(names).items() if name.startswith("ANNOTATION_")}
 
     of_pods = annotations - {names.ANNOTATION_PREFIX, names.ANNOTATION_DEFAULT_POOL}
-    assert of_pods == pod_warnings.READ
+    assert of_pods == pod_warnings.KNOWN_ANNOTATIONS
     assert all(name.startswith(names.ANNOTATION_PREFIX) for name in annotations)
     assert of_pods > names.SHARE_ANNOTATIONS

@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.devices.gpu import Inventory
 from tensorfusion_dra.core.devices.health import CardEvent, EventKind, HealthRules, Moment
-from tensorfusion_dra.core.devices.known_cards import VisibleCards
+from tensorfusion_dra.core.devices.known_cards import PublishedCards
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.driver.card_health_tracker import CardHealthTracker
 from tensorfusion_dra.driver.ports.discovery import HungError
@@ -65,7 +65,7 @@ class Setup:
     def restarted(self) -> "Setup":
         return Setup(self.records, held=self.held)
 
-    def visible(self) -> VisibleCards:
+    def visible(self) -> PublishedCards:
         found = self.tracker.visible()
         assert found is not None
         return found

@@ -15,7 +15,7 @@ from tensorfusion_dra.core.claims.enforcers.tensor_fusion import TensorFusion
 from tensorfusion_dra.core.claims.fit import Fit, NodeOffer
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.claims.share_policy import SharePolicy
-from tensorfusion_dra.core.claims.tenancy import Rules
+from tensorfusion_dra.core.claims.tenancy import LendingRules
 from tensorfusion_dra.core.devices.device import Node
 from tensorfusion_dra.core.devices.gpu import Gpu, HostResources
 from tensorfusion_dra.core.devices.sharing import Isolation, Qos
@@ -25,7 +25,7 @@ from tests.support.gpus import NO_HOST, NODE, published
 COMMON_NODES: Final = ("/dev/nvidiactl", "/dev/nvidia-uvm")
 ENFORCER: Final = TensorFusion()
 HAMI_CORE: Final = HamiCore(library="/usr/local/vgpu/libvgpu.so.2.8.0")
-RULES: Final = Rules(enforcers={each.name: each for each in (ENFORCER, HAMI_CORE)})
+RULES: Final = LendingRules(enforcers={each.name: each for each in (ENFORCER, HAMI_CORE)})
 DEFAULTS: Final = SharePolicy(
     isolation=Isolation.SOFT, qos=Qos.MEDIUM, tflops_limit=None, vram_limit=None, limiter=True
 )
@@ -78,7 +78,7 @@ def policy(*, tflops: str = "", vram: str = "", **changes: Any) -> SharePolicy:
 
 
 def node_offer(
-    *gpus: Gpu, node: Node = NODE, host: HostResources = NO_HOST, rules: Rules = RULES
+    *gpus: Gpu, node: Node = NODE, host: HostResources = NO_HOST, rules: LendingRules = RULES
 ) -> NodeOffer:
     """Return the offer of a node with these cards; a card without a minor number is simulated."""
     devices = {device.name: device for device in published(*gpus, node=node, host=host)}

@@ -14,7 +14,7 @@ from tensorfusion_dra.core.claims.enforcers.hami_core import HamiCore
 from tensorfusion_dra.core.claims.enforcers.mps import Mps
 from tensorfusion_dra.core.claims.enforcers.tensor_fusion import TensorFusion
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
-from tensorfusion_dra.core.claims.tenancy import Rules
+from tensorfusion_dra.core.claims.tenancy import LendingRules
 from tensorfusion_dra.core.devices.device import Node
 from tensorfusion_dra.core.devices.gpu import Gpu, Inventory
 from tensorfusion_dra.core.devices.sharing import Isolation
@@ -85,7 +85,7 @@ class Setup:
         self.limits_folder = folder / "claims"
         self.host_files = HostFilesInMemory()
         self.enforcers = dict(ENFORCERS)
-        self.rules = Rules(enforcers=self.enforcers)
+        self.rules = LendingRules(enforcers=self.enforcers)
         self.projection = Projection(
             claim_files.cdi_specs(self.cdi_folder),
             claim_files.limits(self.limits_folder),

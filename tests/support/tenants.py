@@ -43,7 +43,7 @@ class Card:
 
     def divide(self) -> None:
         """Compute all limits again."""
-        regranted = tenancy.regranted(self.held(), self.node.devices, self.node.rules)
+        regranted = tenancy.with_divided_limits(self.held(), self.node.devices, self.node.rules)
         self.records.update({record.ref.name: record for record in regranted})
 
     def held(self) -> Sequence[PreparedClaim]:

@@ -38,7 +38,9 @@ TEXTS = st.sampled_from(
     ]
 ) | st.text(max_size=12)
 ANNOTATIONS = st.dictionaries(
-    st.sampled_from(sorted(pod_warnings.READ)) | st.text(max_size=20), TEXTS, max_size=8
+    st.sampled_from(sorted(pod_warnings.KNOWN_ANNOTATIONS)) | st.text(max_size=20),
+    TEXTS,
+    max_size=8,
 )
 PATHS = st.sampled_from(["/mutate-pods", "/mutate-resourceclaims", "/validate"])
 
@@ -72,7 +74,9 @@ def deep_sets(document: Json) -> st.SearchStrategy[Json]:
 
 
 def rich_pod() -> Json:
-    annotations = dict.fromkeys(pod_warnings.READ, "1") | {names.ANNOTATION_QOS: "high"}
+    annotations = dict.fromkeys(pod_warnings.KNOWN_ANNOTATIONS, "1") | {
+        names.ANNOTATION_QOS: "high"
+    }
     annotations |= {names.ANNOTATION_DRA_ENABLED: "true", names.ANNOTATION_ISOLATION: "soft"}
     annotations |= {names.ANNOTATION_DEDICATED_GPU: "false"}
     annotations |= {names.ANNOTATION_INJECT_CONTAINER: "main"}

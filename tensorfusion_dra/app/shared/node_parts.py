@@ -9,7 +9,7 @@ from tensorfusion_dra.core.claims.enforcers.enforcer import Enforcer
 from tensorfusion_dra.core.claims.enforcers.hami_core import HamiCore
 from tensorfusion_dra.core.claims.enforcers.mps import Mps
 from tensorfusion_dra.core.claims.enforcers.tensor_fusion import TensorFusion
-from tensorfusion_dra.core.claims.tenancy import Rules
+from tensorfusion_dra.core.claims.tenancy import LendingRules
 from tensorfusion_dra.core.devices.device import Node
 from tensorfusion_dra.discovery import models
 from tensorfusion_dra.discovery.host.device_nodes import HostDeviceNodes
@@ -65,7 +65,7 @@ def node_offers(settings: Settings) -> NodeOffers:
         ),
         enforcer=enforcer.name,
         enforces_hard=enforcer.enforces_hard,
-        rules=Rules(
+        rules=LendingRules(
             overcommit_limits=settings.overcommit_limits == "true",
             enforcers=enforcers(settings),
         ),

@@ -25,7 +25,7 @@ _CURE: Final = f"or {names.ANNOTATION_TFLOPS_REQUEST} instead of a percentage"
 _MOST_SHOWN: Final = 5
 
 
-def is_asked(wanted: PodRequest) -> bool:
+def has_percentages(wanted: PodRequest) -> bool:
     """Return True if the pod requests or limits compute as a percentage."""
     return wanted.percent is not None or wanted.percent_limit is not None
 

@@ -19,7 +19,7 @@ from tensorfusion_dra.core.kubernetes.quantity import Quantity
 MOST_GPUS: Final = 32
 """Maximum number of devices in a claim (AllocationResultsMaxSize of resource.k8s.io/v1)."""
 
-ASKING: Final = (
+REQUESTING_ANNOTATIONS: Final = (
     names.ANNOTATION_DRA_ENABLED,
     names.ANNOTATION_TFLOPS_REQUEST,
     names.ANNOTATION_VRAM_REQUEST,
@@ -96,10 +96,10 @@ class PodRequest:
         return {name: amount for name, amount in named.items() if amount}
 
 
-def is_asking(pod_annotations: Mapping[str, str]) -> bool:
+def requests_gpu(pod_annotations: Mapping[str, str]) -> bool:
     """Return True if the pod requests a GPU through DRA, or leaves the use of DRA to its pool."""
     is_off = pod_annotations.get(names.ANNOTATION_DRA_ENABLED) == "false"
-    return not is_off and any(name in pod_annotations for name in ASKING)
+    return not is_off and any(name in pod_annotations for name in REQUESTING_ANNOTATIONS)
 
 
 def path_of(annotation: str) -> str:
@@ -137,7 +137,7 @@ def parse(pod_annotations: Mapping[str, str], errors: list[FieldError]) -> PodRe
     request = _completed(request)
     malformed = {error.path for error in errors}
     amounts_malformed = not malformed.isdisjoint(map(path_of, _IMPLYING_AMOUNTS))
-    if is_asking(pod_annotations) and not (request.has_amounts or amounts_malformed):
+    if requests_gpu(pod_annotations) and not (request.has_amounts or amounts_malformed):
         tflops, vram = names.ANNOTATION_TFLOPS_REQUEST, names.ANNOTATION_VRAM_REQUEST
         text = f"found no amount, expected {tflops}, {vram} or both"
         where = path_of(tflops)

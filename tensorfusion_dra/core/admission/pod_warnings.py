@@ -7,16 +7,16 @@ from typing import Any, Final
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.admission import pod_containers
 from tensorfusion_dra.core.admission.pod_admission import Placement, sharing
-from tensorfusion_dra.core.admission.pod_request import ASKING, PodRequest
+from tensorfusion_dra.core.admission.pod_request import REQUESTING_ANNOTATIONS, PodRequest
 from tensorfusion_dra.core.devices.sharing import Isolation
 from tensorfusion_dra.core.kubernetes.quantity import MIB, NANO
 from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map, name_of
 
 Pod = Mapping[str, Any]
 
-READ: Final = frozenset(
+KNOWN_ANNOTATIONS: Final = frozenset(
     {
-        *ASKING,
+        *REQUESTING_ANNOTATIONS,
         names.ANNOTATION_GPUPOOL,
         names.ANNOTATION_INJECT_CONTAINER,
         *names.SHARE_ANNOTATIONS,
@@ -57,7 +57,7 @@ def warnings(
 
 
 def _of_names(annotations: Mapping[str, str]) -> Iterator[str]:
-    known = {name.removeprefix(names.ANNOTATION_PREFIX) for name in READ}
+    known = {name.removeprefix(names.ANNOTATION_PREFIX) for name in KNOWN_ANNOTATIONS}
     for annotation in annotations:
         short = annotation.removeprefix(names.ANNOTATION_PREFIX)
         if short in {annotation, *known, *_OTHERS} or short.startswith(("gang-", "pool-")):

@@ -3,9 +3,9 @@
 A claim keeps its UID when it is deallocated and allocated again, so the UID does not identify an
 allocation. Two questions decide what happens to a record:
 
-- Does the record describe the claim's present allocation (``is_of``)? Only then the driver answers
-  the kubelet's repeated call from the record.
-- Has the claim no device of this node any more (``why_gone``)? Only then the driver frees the
+- Does the record describe the claim's present allocation (``describes``)? Only then the driver
+  answers the kubelet's repeated call from the record.
+- Has the claim no device of this node any more (``reason_gone``)? Only then the driver frees the
   record.
 
 A claim that was allocated on this node again is not gone: until the kubelet calls again, a
@@ -27,7 +27,7 @@ from tensorfusion_dra.core.errors import RetryableError
 Json = Mapping[str, Any]
 
 
-def is_of(record: PreparedClaim, claim: AllocatedClaim) -> bool:
+def describes(record: PreparedClaim, claim: AllocatedClaim) -> bool:
     """Return True if a record describes the claim's present allocation.
 
     The scheduler generates a new ID for every share, so equal share IDs mean the same allocation.
@@ -48,7 +48,7 @@ def is_of(record: PreparedClaim, claim: AllocatedClaim) -> bool:
     return record.pods == claim.pods or bool({*record.pods} & {*claim.pods})
 
 
-def why_gone(recorded: PreparedClaim | ClaimRef, stored: Json) -> str:
+def reason_gone(recorded: PreparedClaim | ClaimRef, stored: Json) -> str:
     """Return why the claim has no device of this node any more; "" if it has one.
 
     Args:
@@ -61,13 +61,13 @@ def why_gone(recorded: PreparedClaim | ClaimRef, stored: Json) -> str:
     """
     ref = recorded.ref if isinstance(recorded, PreparedClaim) else recorded
     try:
-        return _why_gone(recorded, ref, stored)
+        return _reason_gone(recorded, ref, stored)
     except (KeyError, TypeError, AttributeError) as error:
         text = f"claim {ref}: found a malformed ResourceClaim: {error!r}"
         raise RetryableError(text[:500]) from error
 
 
-def _why_gone(recorded: PreparedClaim | ClaimRef, ref: ClaimRef, stored: Json) -> str:
+def _reason_gone(recorded: PreparedClaim | ClaimRef, ref: ClaimRef, stored: Json) -> str:
     uid = (stored.get("metadata") or {}).get("uid")
     if not isinstance(uid, str):
         raise RetryableError(f"claim {ref}: found an answer without a UID")

@@ -33,7 +33,7 @@ from tensorfusion_dra.core.claims.access import CardAccess, SharedAccess
 from tensorfusion_dra.core.claims.claim import AllocatedClaim, Allocation, ClaimRef
 from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
 from tensorfusion_dra.core.claims.share_policy import SharePolicy
-from tensorfusion_dra.core.claims.tenancy import Rules
+from tensorfusion_dra.core.claims.tenancy import LendingRules
 from tensorfusion_dra.core.devices import capacity
 from tensorfusion_dra.core.devices.device import Device
 from tensorfusion_dra.core.devices.sharing import Isolation
@@ -62,7 +62,7 @@ class NodeOffer:
     shared_access: SharedAccess
     enforcer: str
     enforces_hard: bool = False
-    rules: Rules = field(default_factory=Rules)
+    rules: LendingRules = field(default_factory=LendingRules)
     boot_id: str = ""
 
 
@@ -130,8 +130,8 @@ def fit(
     )
     record = access.refreshed(record, offer.access, offer.shared_access, boot_id=offer.boot_id)
     involved = {share.device: offer.devices[share.device] for share in shares}
-    record = tenancy.first_granted(record, involved, offer.rules)
-    *changed, record = tenancy.regranted([*others, record], involved, offer.rules)
+    record = tenancy.with_first_grant(record, involved, offer.rules)
+    *changed, record = tenancy.with_divided_limits([*others, record], involved, offer.rules)
     return Fit(
         claim=record,
         changed=tuple(new for new, old in zip(changed, others, strict=True) if new != old),
@@ -201,7 +201,7 @@ def _consumed(ref: ClaimRef, allocation: Allocation, device: Device) -> Mapping[
             raise ClaimError(f"{subject}: {name}: found no consumed capacity, expected one")
         # The amount may be from before the pool started or stopped oversubscribing, and so named
         # differently from the capacity that it counts against today.
-        amount = capacity.counted(allocation.consumed, name, device.capacity)
+        amount = capacity.counted_amount(allocation.consumed, name, device.capacity)
         if capacity.is_outgrown(allocation.consumed, name, device.capacity) or _is_reserve(
             name, amount, device
         ):
@@ -248,7 +248,9 @@ def _check_fits(
                 "expected a share of its own"
             )
     for name, entry in device.capacity.items():
-        counted = (capacity.counted(each.consumed, name, device.capacity) for _, each in consuming)
+        counted = (
+            capacity.counted_amount(each.consumed, name, device.capacity) for _, each in consuming
+        )
         taken = sum((amount.nano for amount in counted), start=0)
         total = taken + share.consumed[name].nano
         if total > entry.value.nano:

@@ -66,7 +66,8 @@ def check_choice(
         raise ClaimError(f"{subject}: {text}")
     if isolation is Isolation.SHARED and not _is_whole(consumed, device):
         found = " and ".join(
-            f"{capacity.taken(consumed, name)} of {capacity.in_force(device, name).value} {name}"
+            f"{capacity.consumed_amount(consumed, name)} of "
+            f"{capacity.divided_capacity(device, name).value} {name}"
             for name in (names.CAPACITY_TFLOPS, names.CAPACITY_VRAM)
         )
         raise ClaimError(f"{subject}: isolation shared: found {found}, expected {SHARED_NEEDS}")
@@ -126,6 +127,6 @@ def check_beside(
 def _is_whole(consumed: Mapping[str, Quantity], device: Mapping[str, Capacity]) -> bool:
     """Return True if the share consumes everything that tenants of the device divide."""
     return all(
-        capacity.taken(consumed, name) >= capacity.in_force(device, name).value
+        capacity.consumed_amount(consumed, name) >= capacity.divided_capacity(device, name).value
         for name in (names.CAPACITY_TFLOPS, names.CAPACITY_VRAM)
     )

@@ -48,8 +48,8 @@ def wanted(subject: str, gpu: Gpu, consumed: Mapping[str, Quantity], policy: Sha
     Raises:
         ClaimError: A limit is below what the share consumes.
     """
-    tflops = capacity.taken(consumed, names.CAPACITY_TFLOPS)
-    vram = capacity.taken(consumed, names.CAPACITY_VRAM)
+    tflops = capacity.consumed_amount(consumed, names.CAPACITY_TFLOPS)
+    vram = capacity.consumed_amount(consumed, names.CAPACITY_VRAM)
     for name, limit, request in (
         (names.CAPACITY_TFLOPS, policy.tflops_limit, tflops),
         (names.CAPACITY_VRAM, policy.vram_limit, vram),

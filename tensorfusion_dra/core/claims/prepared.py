@@ -60,7 +60,7 @@ class PreparedShare:
         """Memory that the scheduler reserved; no limit is ever lower."""
         if not self.consumed:
             return 0
-        return capacity.taken(self.consumed, names.CAPACITY_VRAM).ceil()
+        return capacity.consumed_amount(self.consumed, names.CAPACITY_VRAM).ceil()
 
     @property
     def memory_clamped(self) -> bool:

@@ -43,7 +43,7 @@ from tensorfusion_dra.core.kubernetes.quantity import Quantity
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rules:
+class LendingRules:
     """The node's rules for limits above requests.
 
     Attributes:
@@ -81,8 +81,8 @@ class Rules:
         return ""
 
 
-def first_granted(
-    claim: PreparedClaim, devices: Mapping[str, Device], rules: Rules
+def with_first_grant(
+    claim: PreparedClaim, devices: Mapping[str, Device], rules: LendingRules
 ) -> PreparedClaim:
     """Return a new claim with its fixed limits granted; its other limits stay as they are.
 
@@ -106,8 +106,8 @@ def first_granted(
     return replace(claim, shares=tuple(shares))
 
 
-def regranted(
-    claims: Sequence[PreparedClaim], devices: Mapping[str, Device], rules: Rules
+def with_divided_limits(
+    claims: Sequence[PreparedClaim], devices: Mapping[str, Device], rules: LendingRules
 ) -> list[PreparedClaim]:
     """Return the claims, in the same order, with the limits that apply while all of them exist.
 
@@ -121,7 +121,7 @@ def regranted(
     """
     kept: set[str] = set()
     while True:
-        granted = _regranted(claims, devices, rules, kept)
+        granted = _divided_once(claims, devices, rules, kept)
         refused = {
             new.ref.uid
             for new, old in zip(granted, claims, strict=True)
@@ -132,10 +132,10 @@ def regranted(
         kept |= refused
 
 
-def _regranted(
+def _divided_once(
     claims: Sequence[PreparedClaim],
     devices: Mapping[str, Device],
-    rules: Rules,
+    rules: LendingRules,
     kept: AbstractSet[str],
 ) -> list[PreparedClaim]:
     """Divide each device once.
@@ -182,15 +182,15 @@ def _divided(total: Limit, demands: Sequence[tuple[Limit, Limit]]) -> list[Limit
 
 def _total(device: Device) -> Limit:
     """Return what the device's tenants divide; above 100 percent if its pool oversubscribes."""
-    tflops = capacity.in_force(device.capacity, names.CAPACITY_TFLOPS).value
-    vram = capacity.in_force(device.capacity, names.CAPACITY_VRAM).value
+    tflops = capacity.divided_capacity(device.capacity, names.CAPACITY_TFLOPS).value
+    vram = capacity.divided_capacity(device.capacity, names.CAPACITY_VRAM).value
     whole = Quantity.milli(device.gpu.milli_tflops)
     return Limit(sm_percent=100 * tflops.nano // whole.nano, vram_bytes=vram.ceil())
 
 
 def _request(share: PreparedShare, device: Device) -> Limit:
     """Return what the scheduler reserved for the share; no limit is ever lower."""
-    tflops = capacity.taken(share.consumed, names.CAPACITY_TFLOPS)
+    tflops = capacity.consumed_amount(share.consumed, names.CAPACITY_TFLOPS)
     return Limit(sm_percent=limits.percent(tflops, device.gpu), vram_bytes=share.vram_request_bytes)
 
 

@@ -9,8 +9,9 @@ to the whole. The physical capacities default to 0. Example: an A100 with `tflop
 `tflops`. A claim for `tflops: 100` consumes all 468 `virtual_tflops`, so it gets the card
 exclusively.
 
-A pool may start or stop oversubscribing while claims exist. Then counted() compares a claim's
-amounts with today's capacities: physical amounts count as virtual ones, or virtual as physical.
+A pool may start or stop oversubscribing while claims exist. Then counted_amount() compares a
+claim's amounts with today's capacities: physical amounts count as virtual ones, or virtual as
+physical.
 """
 
 from collections.abc import Mapping
@@ -87,7 +88,7 @@ def of_card(gpu: Gpu, virtual: Virtual | None) -> Mapping[str, Capacity]:
     }
 
 
-def taken(consumed: Mapping[str, Quantity], physical: str) -> Quantity:
+def consumed_amount(consumed: Mapping[str, Quantity], physical: str) -> Quantity:
     """Return what a share consumes of what tenants divide: its virtual amount if it has one.
 
     Args:
@@ -97,7 +98,7 @@ def taken(consumed: Mapping[str, Quantity], physical: str) -> Quantity:
     return consumed.get(VIRTUAL_OF[physical], consumed[physical])
 
 
-def counted(
+def counted_amount(
     consumed: Mapping[str, Quantity], name: str, device: Mapping[str, Capacity]
 ) -> Quantity:
     """Return what a share counts against a capacity of its device, even if the pool changed since.
@@ -125,7 +126,7 @@ def is_outgrown(
     return virtual is not None and virtual in consumed and virtual not in device
 
 
-def in_force(device: Mapping[str, Capacity], physical: str) -> Capacity:
+def divided_capacity(device: Mapping[str, Capacity], physical: str) -> Capacity:
     """Return the capacity that tenants divide: the virtual one if the device has it."""
     return device.get(VIRTUAL_OF[physical], device[physical])
 

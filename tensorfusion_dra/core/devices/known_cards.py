@@ -55,7 +55,7 @@ class KnownCards:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class VisibleCards:
+class PublishedCards:
     """The node's cards as they are published.
 
     Attributes:
@@ -108,7 +108,7 @@ def after_report(known: KnownCards, uuid: str, trouble: Trouble, now: Moment) ->
     return replace(known, health={**known.health, uuid: judged})
 
 
-def visible(known: KnownCards, inventory: Inventory, claimed: Collection[str]) -> VisibleCards:
+def published(known: KnownCards, inventory: Inventory, claimed: Collection[str]) -> PublishedCards:
     """Return the cards to publish, by the rules above.
 
     Args:
@@ -133,7 +133,7 @@ def visible(known: KnownCards, inventory: Inventory, claimed: Collection[str]) -
         gpus = sorted([*gpus, *kept], key=lambda gpu: gpu.pci_bus_id or "~")
     counted = {gpu.uuid for gpu in kept} | _subjects(kept, known, inventory)
     left_out = tuple(each for each in inventory.left_out if each.subject not in counted)
-    return VisibleCards(
+    return PublishedCards(
         inventory=replace(inventory, gpus=tuple(gpus), left_out=(*left_out, *waiting)),
         sick={devices.device_name(uuid): sickness for uuid, sickness in sick.items()},
         absent=frozenset(map(devices.device_name, known.absent)),

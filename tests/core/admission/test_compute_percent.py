@@ -29,7 +29,7 @@ def test_percentages_are_converted_exactly(percent: str, tflops: str) -> None:
     found = resolved(published(A100), compute_percent_request=percent)
 
     assert str(found.tflops) == tflops
-    assert not compute_percent.is_asked(found)
+    assert not compute_percent.has_percentages(found)
 
 
 @pytest.mark.parametrize(
@@ -103,4 +103,4 @@ def test_limit_without_a_request_is_the_request_as_well(
 def test_tflops_and_whole_gpus_take_precedence_over_percentages(
     annotations: dict[str, str],
 ) -> None:
-    assert not compute_percent.is_asked(pod_request.parse(said(**annotations), []))
+    assert not compute_percent.has_percentages(pod_request.parse(said(**annotations), []))

@@ -181,4 +181,4 @@ def test_malformed_dra_enabled_counts_as_true_so_that_its_error_is_reported() ->
 def test_only_some_annotations_request_a_gpu(
     annotations: dict[str, str], *, expected: bool
 ) -> None:
-    assert pod_request.is_asking(said(**annotations)) is expected
+    assert pod_request.requests_gpu(said(**annotations)) is expected

@@ -42,8 +42,8 @@ WHOLE = stored(result(GPU_0, 1), result(GPU_1, None), result("nic-0", None, driv
 
 
 def test_claim_with_the_recorded_allocation_is_not_gone() -> None:
-    assert confirmation.why_gone(RECORD, WHOLE) == ""
-    assert confirmation.why_gone(RECORD.ref, WHOLE) == ""
+    assert confirmation.reason_gone(RECORD, WHOLE) == ""
+    assert confirmation.reason_gone(RECORD.ref, WHOLE) == ""
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_claim_with_the_recorded_allocation_is_not_gone() -> None:
     ],
 )
 def test_claim_without_a_device_of_this_node_is_gone(answer: dict[str, Any], why: str) -> None:
-    assert why in confirmation.why_gone(RECORD, answer)
+    assert why in confirmation.reason_gone(RECORD, answer)
 
 
 @pytest.mark.parametrize(
@@ -73,13 +73,13 @@ def test_claim_without_a_device_of_this_node_is_gone(answer: dict[str, Any], why
 )
 def test_claim_that_is_reallocated_on_this_node_is_not_gone(answer: dict[str, Any]) -> None:
     """A container may run with the recorded share until the kubelet calls again."""
-    assert confirmation.why_gone(RECORD, answer) == ""
+    assert confirmation.reason_gone(RECORD, answer) == ""
 
 
 def test_any_device_of_this_driver_counts_for_a_claim_without_a_record() -> None:
-    assert confirmation.why_gone(RECORD.ref, stored(result(GPU_0, 7))) == ""
+    assert confirmation.reason_gone(RECORD.ref, stored(result(GPU_0, 7))) == ""
     other = ClaimRef(namespace="default", name="a", uid="uid-b")
-    assert confirmation.why_gone(other, WHOLE) == "replaced by UID uid-a"
+    assert confirmation.reason_gone(other, WHOLE) == "replaced by UID uid-a"
 
 
 ONE_SHARE = allocated("a", share(GPU_0, 1), pods=(POD_A,))
@@ -102,7 +102,7 @@ def record_of(claim: AllocatedClaim) -> PreparedClaim:
 def test_record_describes_an_unchanged_allocation(
     recorded: AllocatedClaim, now: AllocatedClaim
 ) -> None:
-    assert confirmation.is_of(record_of(recorded), now)
+    assert confirmation.describes(record_of(recorded), now)
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_record_describes_an_unchanged_allocation(
 def test_record_does_not_describe_another_share_device_request_or_pod(
     recorded: AllocatedClaim, now: AllocatedClaim
 ) -> None:
-    assert not confirmation.is_of(record_of(recorded), now)
+    assert not confirmation.describes(record_of(recorded), now)
 
 
 @pytest.mark.parametrize(
@@ -133,10 +133,10 @@ def test_record_does_not_describe_another_share_device_request_or_pod(
 )
 def test_malformed_claim_is_an_error(answer: dict[str, Any]) -> None:
     with pytest.raises(RetryableError, match="found a malformed ResourceClaim"):
-        confirmation.why_gone(RECORD, answer)
+        confirmation.reason_gone(RECORD, answer)
 
 
 @pytest.mark.parametrize("answer", [{}, {"metadata": None}, {"metadata": {"uid": 7}}])
 def test_answer_without_a_uid_is_an_error(answer: dict[str, Any]) -> None:
     with pytest.raises(RetryableError, match="without a UID"):
-        confirmation.why_gone(RECORD, answer)
+        confirmation.reason_gone(RECORD, answer)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tensorfusion_dra.core.claims import tenancy
 from tensorfusion_dra.core.claims.claim import Allocation
-from tensorfusion_dra.core.claims.tenancy import Rules
+from tensorfusion_dra.core.claims.tenancy import LendingRules
 from tensorfusion_dra.core.devices.gpu import HostResources
 from tensorfusion_dra.core.devices.oversubscription import Oversubscription
 from tensorfusion_dra.core.devices.sharing import Isolation
@@ -229,11 +229,11 @@ def test_tenants_keep_their_requests_and_no_more_when_the_pool_shrinks(
 
 
 @pytest.mark.parametrize("rules", [RULES, replace(RULES, overcommit_limits=True)])
-def test_limits_on_a_removed_device_stay(rules: Rules) -> None:
+def test_limits_on_a_removed_device_stay(rules: LendingRules) -> None:
     card = Card(NODE)
     card.admit("a", of_card(1, 10), limit="60Gi")
 
-    assert tenancy.regranted(card.held(), {}, rules) == card.held()
+    assert tenancy.with_divided_limits(card.held(), {}, rules) == card.held()
 
 
 STEPS = st.lists(
@@ -282,4 +282,4 @@ def assert_divided(card: Card, *, overcommit: bool) -> None:
         assert not soft or sum(sizes) >= CARD_GIB * GIB
     # Another division changes nothing.
     node = card.node
-    assert tenancy.regranted(card.held(), node.devices, node.rules) == card.held()
+    assert tenancy.with_divided_limits(card.held(), node.devices, node.rules) == card.held()

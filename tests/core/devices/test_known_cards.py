@@ -9,7 +9,7 @@ import pytest
 from tensorfusion_dra.core.devices import health_record, known_cards
 from tensorfusion_dra.core.devices.gpu import Gpu, Inventory, LeftOut, LostCard
 from tensorfusion_dra.core.devices.health import HealthRules, Kind, Moment, Trouble
-from tensorfusion_dra.core.devices.known_cards import KnownCards, VisibleCards
+from tensorfusion_dra.core.devices.known_cards import KnownCards, PublishedCards
 from tests.support.gpus import cards, gpu
 
 NOW = Moment(1000.0, datetime(2026, 3, 1, tzinfo=UTC))
@@ -29,23 +29,23 @@ def read(before: KnownCards, *gpus: Gpu, **more: Any) -> tuple[KnownCards, Inven
 
 def seen(
     before: KnownCards, *gpus: Gpu, claimed: tuple[Gpu, ...] = (), **more: Any
-) -> VisibleCards:
+) -> PublishedCards:
     after, inventory = read(before, *gpus, **more)
-    return known_cards.visible(after, inventory, {name(each) for each in claimed})
+    return known_cards.published(after, inventory, {name(each) for each in claimed})
 
 
 def name(card: Gpu) -> str:
     return card.uuid.lower()
 
 
-def reason(cards: VisibleCards, card: Gpu) -> str:
+def reason(cards: PublishedCards, card: Gpu) -> str:
     return cards.sick[name(card)].worst.reason
 
 
 def test_present_card_is_published_unchanged() -> None:
     shown = seen(known(A, B), A, B)
 
-    assert shown == VisibleCards(inventory=Inventory(gpus=(A, B)), sick={}, absent=frozenset())
+    assert shown == PublishedCards(inventory=Inventory(gpus=(A, B)), sick={}, absent=frozenset())
 
 
 def test_vanished_card_without_claims_is_sick_and_not_published() -> None:
@@ -112,11 +112,11 @@ def test_returning_card_is_published_once_it_is_healthy() -> None:
     back = known_cards.after_reading(gone, inventory, NOW, patient)
     well = known_cards.after_reading(back, inventory, NOW, patient)
 
-    first = known_cards.visible(back, inventory, ())
+    first = known_cards.published(back, inventory, ())
     assert first.inventory.gpus == (B,)
     assert [each.subject for each in first.inventory.left_out] == [A.uuid]
-    assert known_cards.visible(back, inventory, {name(A)}).inventory.gpus == (A, B)
-    assert known_cards.visible(well, inventory, ()).inventory == inventory
+    assert known_cards.published(back, inventory, {name(A)}).inventory.gpus == (A, B)
+    assert known_cards.published(well, inventory, ()).inventory == inventory
 
 
 @pytest.mark.parametrize(("recovery", "is_sick"), [({}, False), ({0: 0}, False), ({0: 1}, True)])

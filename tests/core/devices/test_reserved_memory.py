@@ -45,7 +45,7 @@ def test_exclusive_claim_gets_the_usable_memory() -> None:
 def test_record_of_the_old_total_stays_and_new_claims_have_to_fit_the_new_one() -> None:
     whole = prepared("a", share(CARD, 1, tflops="65", vram="15Gi"), on=BEFORE)
 
-    (kept,) = tenancy.regranted([whole], NOW.devices, NOW.rules)
+    (kept,) = tenancy.with_divided_limits([whole], NOW.devices, NOW.rules)
 
     assert kept == whole
     with pytest.raises(ClaimError, match="in use, expected at most 14910Mi"):
