@@ -19,7 +19,6 @@ from tensorfusion_dra.core.errors import ClaimError
 from tensorfusion_dra.driver import outcomes
 from tensorfusion_dra.driver.catalog import CatalogReader
 from tensorfusion_dra.driver.claim_locks import ClaimLocks
-from tensorfusion_dra.driver.companions import Companions
 from tensorfusion_dra.driver.division import Division
 from tensorfusion_dra.driver.local_cards import LocalCards
 from tensorfusion_dra.driver.node_offers import NodeOffers
@@ -29,6 +28,7 @@ from tensorfusion_dra.driver.projection import Projection
 from tensorfusion_dra.driver.recent_reads import RecentReads
 from tensorfusion_dra.driver.recorded_claims import RecordedClaims
 from tensorfusion_dra.driver.share_policies import SharePolicyReader
+from tensorfusion_dra.driver.shared_containers import Companions
 from tensorfusion_dra.driver.status import StatusReporter
 from tensorfusion_dra.driver.withdraw import Withdrawal
 from tensorfusion_dra.state.ledger import Ledger

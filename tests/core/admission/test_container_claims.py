@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tensorfusion_dra.core.admission import companions
+from tensorfusion_dra.core.admission import container_claims
 
 Json = dict[str, Any]
 
@@ -53,4 +53,4 @@ def pod(*containers: Json, init: tuple[Json, ...] = ()) -> Json:
     ],
 )
 def test_claims_that_share_a_container_with_one_claim(found: Json, together: set[str]) -> None:
-    assert companions.beside(found, "claim-a") == together
+    assert container_claims.beside(found, "claim-a") == together

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from tensorfusion_dra.core.admission import companions
+from tensorfusion_dra.core.admission import container_claims
 from tensorfusion_dra.core.claims.claim import AllocatedClaim
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.claims.share_policy import SharePolicy
@@ -63,7 +63,7 @@ class Companions:
         for pod in claim.pods:
             stored = self.pods.find(pod, wait_seconds=wait_seconds)
             if stored is not None:
-                found |= companions.beside(stored, claim.ref.name)
+                found |= container_claims.beside(stored, claim.ref.name)
         return Together(frozenset(found))
 
     def check(self, claim: PreparedClaim, together: Together, step: Transaction) -> None:
