@@ -28,7 +28,7 @@ from tensorfusion_dra.driver.projection import Projection
 from tensorfusion_dra.driver.recent_reads import RecentReads
 from tensorfusion_dra.driver.recorded_claims import RecordedClaims
 from tensorfusion_dra.driver.share_policies import SharePolicyReader
-from tensorfusion_dra.driver.shared_containers import Companions
+from tensorfusion_dra.driver.shared_containers import SharedContainers
 from tensorfusion_dra.driver.status import StatusReporter
 from tensorfusion_dra.driver.withdraw import Withdrawal
 from tensorfusion_dra.state.ledger import Ledger
@@ -66,7 +66,7 @@ class Preparer:
         self._share_policies = share_policies
         self._division = division
         self._status = status
-        self._companions = Companions(
+        self._shared_containers = SharedContainers(
             projection=projection,
             fixed=offers.rules.fixed(offers.enforcer),
             pods=share_policies.pods,
@@ -191,12 +191,14 @@ class Preparer:
         policies = self._share_policies.of_claim(
             claim, node=catalog.node, wait_seconds=deadline - time.monotonic()
         )
-        together = self._companions.read(claim, policies, wait_seconds=deadline - time.monotonic())
+        together = self._shared_containers.read(
+            claim, policies, wait_seconds=deadline - time.monotonic()
+        )
         offer = self._offers.offer(catalog, {allocation.device for allocation in claim.allocations})
         with self._ledger.transaction() as step:
             fitting = fit(claim, policies, offer, step.claims_on(offer.access))
             plan = self._projection.plan(fitting.claim)
-            self._companions.check(fitting.claim, together, step)
+            self._shared_containers.check(fitting.claim, together, step)
             for record in (fitting.claim, *fitting.changed):
                 step.put(record)
         _log_admitted(fitting.claim)

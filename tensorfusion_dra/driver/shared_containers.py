@@ -31,7 +31,7 @@ class Together:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Companions:
+class SharedContainers:
     """Finds the other claims of a claim's containers.
 
     Attributes:
@@ -63,7 +63,7 @@ class Companions:
         for pod in claim.pods:
             stored = self.pods.find(pod, wait_seconds=wait_seconds)
             if stored is not None:
-                found |= container_claims.beside(stored, claim.ref.name)
+                found |= container_claims.claims_sharing_a_container(stored, claim.ref.name)
         return Together(frozenset(found))
 
     def check(self, claim: PreparedClaim, together: Together, step: Transaction) -> None:

@@ -50,7 +50,7 @@ def test_drivers_plugin_info_satisfies_the_kubelet(folder: Path) -> None:
 
     assert info.endpoint is not None
     assert info.endpoint.connections == 1
-    assert [finding.level for finding in judge.told(info)] == [Level.OK, Level.OK]
+    assert [finding.level for finding in judge.plugin_info(info)] == [Level.OK, Level.OK]
     for server in servers:
         server.stop(grace_seconds=0)
 
@@ -71,7 +71,7 @@ def test_missing_endpoint_is_a_problem(folder: Path) -> None:
     info = socket_survey.plugin_info(registration, {})
 
     assert info.endpoint is None
-    assert [finding.level for finding in judge.told(info)] == [Level.OK, Level.PROBLEM]
+    assert [finding.level for finding in judge.plugin_info(info)] == [Level.OK, Level.PROBLEM]
     server.stop(grace_seconds=0)
 
 

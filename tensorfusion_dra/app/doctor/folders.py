@@ -51,7 +51,7 @@ def folders(context: Context) -> Iterator[Finding]:
         uses.append((node_parts.device_nodes(settings).folder(), _DEVICES))
     mounts = _mounts()
     for path, use in uses:
-        yield from rules.judged(_read_folder(path, mounts), use, in_pod=context.in_pod)
+        yield from rules.findings(_read_folder(path, mounts), use, in_pod=context.in_pod)
 
 
 def _read_folder(path: Path, mounts: Mapping[str, _Mount]) -> Folder:

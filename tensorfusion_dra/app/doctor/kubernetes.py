@@ -10,7 +10,7 @@ from tensorfusion_dra.cluster.api import StatusError, segment
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.devices import slices
 from tensorfusion_dra.core.doctor import api_server, gates
-from tensorfusion_dra.core.doctor.finding import Finding, could_not_look, note, problem
+from tensorfusion_dra.core.doctor.finding import Finding, not_checked, note, problem
 from tensorfusion_dra.core.kubernetes.slice_normal_form import GATE_CONSUMABLE_CAPACITY
 
 
@@ -33,7 +33,7 @@ def slice_gates(context: Context) -> Iterator[Finding]:
     try:
         stored = context.probe.tried(resource_api.slices(), body)
     except StatusError as error:
-        yield could_not_look(
+        yield not_checked(
             "dry run of a ResourceSlice",
             str(error),
             cure="run this with the right to create ResourceSlices of this node",
@@ -50,16 +50,14 @@ def claim_gates(context: Context) -> Iterator[Finding]:
     resource_api = context.resource_api
     path = f"/apis/{resource_api.api_version()}/namespaces/{segment(namespace)}/resourceclaims"
     kind = {"apiVersion": resource_api.api_version(), "kind": "ResourceClaim"}
-    looked_at = "dry run of a ResourceClaim"
+    subject = "dry run of a ResourceClaim"
     try:
         stored = context.probe.tried(path, {**kind, **gates.trial_claim(namespace)})
     except StatusError as error:
         if error.status == 403 and context.in_pod:
-            yield note(looked_at, "not tried: a node plugin has no right to create claims")
+            yield note(subject, "not tried: a node plugin has no right to create claims")
         else:
-            yield could_not_look(
-                looked_at, str(error), cure="run this with the right to create claims"
-            )
+            yield not_checked(subject, str(error), cure="run this with the right to create claims")
         return
     yield from gates.kept_of_claim(stored)
 

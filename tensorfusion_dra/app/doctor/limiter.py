@@ -27,7 +27,7 @@ def files(context: Context) -> Iterator[Finding]:
     settings = context.settings
     enforcer = node_parts.enforcers(settings)[settings.enforcer]
     needs = enforcer.needs(_share_of_a_card(settings))
-    yield from rules.judged(settings.enforcer, [_read_file(Path(path)) for path in needs.files])
+    yield from rules.findings(settings.enforcer, [_read_file(Path(path)) for path in needs.files])
 
 
 def _read_file(path: Path) -> HostFile:

@@ -52,7 +52,7 @@ def lines(results: Sequence[Result], context: Context) -> Iterator[str]:
 
 
 def _lines(found: Finding) -> Iterator[str]:
-    yield f"  {found.level:{_WIDTH}}  {found.looked_at}: {found.found}"
+    yield f"  {found.level:{_WIDTH}}  {found.subject}: {found.found}"
     for name, text in (("expected", found.expected), ("cure", found.cure)):
         if text:
             yield f"  {'':{_WIDTH}}    {name + ':':9} {text}"

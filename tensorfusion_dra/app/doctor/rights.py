@@ -41,7 +41,7 @@ def of_node_plugin(context: Context) -> Iterator[Finding]:
     wanted = table.of_node_plugin(
         pool_source=settings.pool_source, read_pods=settings.read_pods == "true"
     )
-    yield from rules.judged(subject, _answers(context, wanted, account))
+    yield from rules.findings(subject, _answers(context, wanted, account))
 
 
 def of_webhook(context: Context) -> Iterator[Finding]:
@@ -49,7 +49,7 @@ def of_webhook(context: Context) -> Iterator[Finding]:
     account = _account(context, _DEPLOYMENTS, _WEBHOOK)
     if account is not None:
         answers = _answers(context, table.of_webhook(), account)
-        yield from rules.judged(f"service account {'/'.join(account)}", answers)
+        yield from rules.findings(f"service account {'/'.join(account)}", answers)
 
 
 def _answers(

@@ -8,7 +8,7 @@ from tensorfusion_dra.app.doctor.context import Context
 from tensorfusion_dra.app.doctor.options import Place
 from tensorfusion_dra.cluster.api import StatusError
 from tensorfusion_dra.cluster.cluster_probe import ClusterProbe
-from tensorfusion_dra.core.doctor.finding import Finding, could_not_look, note, problem
+from tensorfusion_dra.core.doctor.finding import Finding, not_checked, note, problem
 from tensorfusion_dra.core.errors import DriverError, InputError, RetryableError
 
 CheckFunction = Callable[[Context], Iterable[Finding]]
@@ -57,7 +57,7 @@ def run_checks(checks: Sequence[Check], context: Context) -> Iterator[Result]:
 def _api_unreachable(context: Context) -> Finding | None:
     """Return the reason why the API server cannot be read; None if it can."""
     if context.api is None:
-        return could_not_look(
+        return not_checked(
             "API server",
             "no kubeconfig: rights, feature gates, slices and webhook are not checked",
             cure="name one with --kubeconfig",
@@ -93,9 +93,9 @@ def _findings(check: Check, context: Context) -> Iterator[Finding]:
     except StatusError as error:
         yield _refused(check, context, error)
     except DriverError as error:
-        yield could_not_look(check.theme, str(error))
+        yield not_checked(check.theme, str(error))
     except Exception as error:  # noqa: BLE001 - a bug in one check must not end the others
-        yield could_not_look(
+        yield not_checked(
             check.theme, f"error in the check itself: {error!r}", cure="report it with this line"
         )
 
@@ -110,4 +110,4 @@ def _refused(check: Check, context: Context, error: StatusError) -> Finding:
     cure = ""
     if error.status in {401, 403}:
         cure = "run this with a kubeconfig that may read it, such as an administrator's"
-    return could_not_look(check.theme, str(error), cure=cure)
+    return not_checked(check.theme, str(error), cure=cure)

@@ -37,7 +37,7 @@ def cdi(context: Context) -> Iterator[Finding]:
         settings = None
         if context.place is Place.NODE and context.sees_host:
             settings = _settings(context, runtime_version)
-        yield from rules.judged(runtime_version, settings, cdi_dir=context.settings.cdi_dir)
+        yield from rules.findings(runtime_version, settings, cdi_dir=context.settings.cdi_dir)
 
 
 def _settings(context: Context, runtime_version: str) -> CdiSettings | None:

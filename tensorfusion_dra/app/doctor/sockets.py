@@ -52,7 +52,7 @@ def serving(context: Context) -> Iterator[Finding]:
     yield from rules.registered(found)
     for path, socket in zip(files, found, strict=True):
         if socket.live and rules.is_ours(path.name):
-            yield from rules.told(socket_survey.plugin_info(path, connected))
+            yield from rules.plugin_info(socket_survey.plugin_info(path, connected))
 
 
 def registered(context: Context) -> Iterator[Finding]:

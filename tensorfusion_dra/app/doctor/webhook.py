@@ -11,7 +11,7 @@ from tensorfusion_dra.app.doctor.context import Context
 from tensorfusion_dra.cluster.api import StatusError, segment
 from tensorfusion_dra.core.doctor import webhook as rules
 from tensorfusion_dra.core.doctor.finding import Finding
-from tensorfusion_dra.core.doctor.webhook import Bundle, Called, Service
+from tensorfusion_dra.core.doctor.webhook import Bundle, CalledWebhook, Service
 
 _ADMISSION: Final = "/apis/admissionregistration.k8s.io/v1"
 _KINDS: Final = ("mutatingwebhookconfigurations", "validatingwebhookconfigurations")
@@ -20,7 +20,7 @@ _KINDS: Final = ("mutatingwebhookconfigurations", "validatingwebhookconfiguratio
 def reachable(context: Context) -> Iterator[Finding]:
     """Check the webhook's configuration, CA bundles, endpoints, and the dry run of a pod."""
     probe = context.probe
-    webhooks: list[Called] = []
+    webhooks: list[CalledWebhook] = []
     for kind in _KINDS:
         webhooks += rules.ours(probe.items(f"{_ADMISSION}/{kind}") or [])
     yield from rules.installed(webhooks)

@@ -20,7 +20,7 @@ from tensorfusion_dra.core.admission import pod_containers
 from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map, name_of
 
 
-def beside(pod: Mapping[str, Any], claim_name: str) -> frozenset[str]:
+def claims_sharing_a_container(pod: Mapping[str, Any], claim_name: str) -> frozenset[str]:
     """Return the names of the other claims that a container of this pod uses with the claim.
 
     Args:

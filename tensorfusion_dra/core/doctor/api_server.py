@@ -64,14 +64,14 @@ def served(group: Mapping[str, Any] | None) -> Iterator[Finding]:
     Args:
         group: The document at /apis/resource.k8s.io; None if there is none.
     """
-    looked_at = "API group resource.k8s.io"
+    subject = "API group resource.k8s.io"
     versions = [str(item.get("version")) for item in (group or {}).get("versions") or []]
     usable = [found for found in _USABLE if found in versions]
     if usable:
-        yield ok(looked_at, f"{', '.join(versions)}; {usable[0]} is used")
+        yield ok(subject, f"{', '.join(versions)}; {usable[0]} is used")
     else:
         yield problem(
-            looked_at,
+            subject,
             ", ".join(versions) or "not served",
             expected=" or ".join(_USABLE),
             cure="upgrade the cluster, or start kube-apiserver with "
@@ -84,25 +84,25 @@ def kubelet(node: Mapping[str, Any]) -> Iterator[Finding]:
     """Judge the version of the kubelet that a Node object reports."""
     name = node["metadata"]["name"]
     reported = str(node_info(node).get("kubeletVersion", ""))
-    looked_at = f"kubelet of {name}"
+    subject = f"kubelet of {name}"
     minor = minor_version(reported)
     if minor is not None and minor < OLDEST_MINOR:
         yield problem(
-            looked_at,
+            subject,
             reported,
             expected=f"v1.{OLDEST_MINOR} or later, which calls DRA plugins by v1",
             cure="upgrade the kubelet of this node",
         )
     elif reported in _DEADLOCKING_KUBELETS:
         yield warning(
-            looked_at,
+            subject,
             reported,
             expected="v1.34.2 or later: this one can stop calling a plugin that was idle for "
             "30 minutes",
             cure="upgrade the kubelet; until then restart it when pods hang in ContainerCreating",
         )
     else:
-        yield ok(looked_at, reported or "reports no version")
+        yield ok(subject, reported or "reports no version")
 
 
 def ready(node: Mapping[str, Any]) -> Iterator[Finding]:
@@ -150,10 +150,10 @@ def shares(claims: Sequence[Mapping[str, Any]], driver: str) -> Iterator[Finding
         for claim in partial
         if not any(result.get("consumedCapacity") for result in _results(claim, driver))
     ]
-    looked_at = f"{len(partial)} allocated claims that request a part of a GPU"
+    subject = f"{len(partial)} allocated claims that request a part of a GPU"
     if whole:
         yield problem(
-            looked_at,
+            subject,
             f"{', '.join(whole[:5])}{' and more' if len(whole) > 5 else ''} "
             "got devices without consumedCapacity",
             expected="consumedCapacity in every result",
@@ -161,7 +161,7 @@ def shares(claims: Sequence[Mapping[str, Any]], driver: str) -> Iterator[Finding
             "delete these pods and claims, whose allocation never changes",
         )
     elif partial:
-        yield ok(looked_at, "all of them got a part")
+        yield ok(subject, "all of them got a part")
 
 
 def one_request_for_several(

@@ -153,7 +153,7 @@ def other_plugins(node: Mapping[str, Any]) -> Iterator[Finding]:
 
     For the resources of Tensor Fusion's hypervisor see tensor_fusion_workers().
     """
-    looked_at = f"extended resources of node {node['metadata']['name']}"
+    subject = f"extended resources of node {node['metadata']['name']}"
     by_hami = _HAMI_REGISTER in (node["metadata"].get("annotations") or {})
     found = False
     for prefix, whose, off in _PLUGINS:
@@ -164,14 +164,14 @@ def other_plugins(node: Mapping[str, Any]) -> Iterator[Finding]:
         if prefix == _NVIDIA and by_hami:
             whose, off = "HAMi's device plugin", "remove its label gpu=on"  # noqa: PLW2901
         yield warning(
-            looked_at,
+            subject,
             f"{taken}: {whose} allocates cards of this node",
             expected="one allocator for each card: this driver neither counts the pods of the "
             "device plugin nor limits them",
             cure=f"keep the device plugin away from this node ({off})",
         )
     if not found:
-        yield ok(looked_at, "no device plugin that allocates GPUs")
+        yield ok(subject, "no device plugin that allocates GPUs")
 
 
 def tensor_fusion_workers(
@@ -188,7 +188,7 @@ def tensor_fusion_workers(
     """
     if not _resources(node, names.TENSOR_FUSION_INDEX):
         return
-    looked_at = f"Tensor Fusion's hypervisor on node {node['metadata']['name']}"
+    subject = f"Tensor Fusion's hypervisor on node {node['metadata']['name']}"
     running = [pod for pod in workers or () if (pod.get("status") or {}).get("phase") in _LIVE]
     shown = [f"{p['metadata']['namespace']}/{p['metadata']['name']}" for p in running[:5]]
     more = " and more" if len(running) > 5 else ""
@@ -201,11 +201,11 @@ def tensor_fusion_workers(
         text = (
             f"{', '.join(shown)}{more} got cards of this node from {names.TENSOR_FUSION_SCHEDULER}"
         )
-        yield warning(looked_at, text, **what)
+        yield warning(subject, text, **what)
     elif workers is None:
-        yield note(looked_at, "present; its worker pods could not be listed", **what)
+        yield note(subject, "present; its worker pods could not be listed", **what)
     else:
-        yield ok(looked_at, "present, without worker pods of Tensor Fusion's scheduler")
+        yield ok(subject, "present, without worker pods of Tensor Fusion's scheduler")
 
 
 def _resources(node: Mapping[str, Any], prefix: str) -> str:

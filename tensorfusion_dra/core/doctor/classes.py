@@ -12,10 +12,10 @@ from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map
 
 def device_class(stored: Mapping[str, Any] | None) -> Iterator[Finding]:
     """Judge the DeviceClass; None if there is none."""
-    looked_at = f"DeviceClass {names.DEVICE_CLASS}"
+    subject = f"DeviceClass {names.DEVICE_CLASS}"
     if stored is None:
         yield problem(
-            looked_at,
+            subject,
             "not found",
             expected="the DeviceClass; until then pods whose claims name it stay Pending",
             cure="apply daemonset/deviceclass.yaml",
@@ -27,18 +27,18 @@ def device_class(stored: Mapping[str, Any] | None) -> Iterator[Finding]:
         for selector in as_list(spec.get("selectors"))
     ]
     if any(f'"{names.DRIVER}"' in text or f"'{names.DRIVER}'" in text for text in expressions):
-        yield ok(looked_at, f"selects by {' and '.join(expressions)}")
+        yield ok(subject, f"selects by {' and '.join(expressions)}")
     else:
         yield warning(
-            looked_at,
+            subject,
             f"selectors {expressions or 'none'} do not name this driver",
             expected=f'device.driver == "{names.DRIVER}"',
             cure="apply daemonset/deviceclass.yaml",
         )
-    yield from _parameters(looked_at, spec)
+    yield from _parameters(subject, spec)
 
 
-def _parameters(looked_at: str, spec: Mapping[str, object]) -> Iterator[Finding]:
+def _parameters(subject: str, spec: Mapping[str, object]) -> Iterator[Finding]:
     for index, config in enumerate(as_list(spec.get("config"))):
         opaque = as_map(as_map(config).get("opaque"))
         if opaque.get("driver") != names.DRIVER:
@@ -47,7 +47,7 @@ def _parameters(looked_at: str, spec: Mapping[str, object]) -> Iterator[Finding]
             share_parameters.parse(opaque.get("parameters"), trusted=True)
         except ParameterError as error:
             yield problem(
-                f"{looked_at}, config[{index}]",
+                f"{subject}, config[{index}]",
                 str(error),
                 expected="parameters that the node plugin accepts; until then every claim of the "
                 "class fails",
@@ -62,10 +62,10 @@ def templates(stored: Sequence[Mapping[str, Any]], *, classes: Sequence[str]) ->
         stored: The ResourceClaimTemplates of that name, in all namespaces.
         classes: Names of the cluster's DeviceClasses.
     """
-    looked_at = f"ResourceClaimTemplate {names.CLAIM_TEMPLATE}"
+    subject = f"ResourceClaimTemplate {names.CLAIM_TEMPLATE}"
     if not stored:
         yield note(
-            looked_at,
+            subject,
             "in no namespace",
             expected="in each namespace whose pods request GPUs by annotations, if the webhook is "
             "used",
@@ -77,14 +77,14 @@ def templates(stored: Sequence[Mapping[str, Any]], *, classes: Sequence[str]) ->
         named = sorted(_classes_named(template) - set(classes))
         if named:
             yield problem(
-                f"{looked_at} in {namespace}",
+                f"{subject} in {namespace}",
                 f"names DeviceClass {', '.join(named)}, which does not exist",
                 expected=f"deviceClassName: {names.DEVICE_CLASS}",
                 cure=f"kubectl delete -n {namespace} resourceclaimtemplate "
                 f"{names.CLAIM_TEMPLATE}, and apply daemonset/claim-template.yaml there",
             )
         else:
-            yield ok(f"{looked_at} in {namespace}", "names existing classes")
+            yield ok(f"{subject} in {namespace}", "names existing classes")
 
 
 def _classes_named(template: Mapping[str, Any]) -> set[str]:

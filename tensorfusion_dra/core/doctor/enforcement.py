@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from tensorfusion_dra.core.doctor.finding import Finding, could_not_look, ok, problem, warning
+from tensorfusion_dra.core.doctor.finding import Finding, not_checked, ok, problem, warning
 
 ELF: Final = b"\x7fELF"
 
@@ -34,7 +34,7 @@ class HostFile:
     mode: int = 0o755
 
 
-def judged(enforcer: str, files: Sequence[HostFile]) -> Iterator[Finding]:
+def findings(enforcer: str, files: Sequence[HostFile]) -> Iterator[Finding]:
     """Judge the host files that an enforcer needs.
 
     Args:
@@ -48,30 +48,30 @@ def judged(enforcer: str, files: Sequence[HostFile]) -> Iterator[Finding]:
 
 
 def _file(enforcer: str, file: HostFile) -> Iterator[Finding]:
-    looked_at = f"{file.path} of enforcer {enforcer}"
+    subject = f"{file.path} of enforcer {enforcer}"
     is_library = ".so" in file.path.rpartition("/")[2]
     if file.trouble:
-        yield could_not_look(looked_at, file.trouble, cure="run this as root on the node")
+        yield not_checked(subject, file.trouble, cure="run this as root on the node")
     elif not file.exists:
         yield problem(
-            looked_at,
+            subject,
             "not found: every claim for a part of a real GPU fails",
             expected="the file, before the first claim",
             cure=_CURES.get(enforcer, "put it there") + "; or choose another --enforcer",
         )
     elif is_library and not file.beginning.startswith(ELF):
         yield problem(
-            looked_at,
+            subject,
             "not a shared library",
             expected="an ELF file: containers that preload something else do not start",
             cure=_CURES.get(enforcer, "put the right file there"),
         )
     elif is_library and not file.mode & 0o004:
         yield warning(
-            looked_at,
+            subject,
             f"mode {file.mode:04o}: programs that do not run as root cannot load it",
             expected="readable by every user",
             cure=f"chmod o+r {file.path}",
         )
     else:
-        yield ok(looked_at, "found")
+        yield ok(subject, "found")

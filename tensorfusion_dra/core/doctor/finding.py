@@ -37,13 +37,13 @@ class Finding:
     """Result of one examination.
 
     Attributes:
-        looked_at: What was examined: a path, an object, a right.
+        subject: What was examined: a path, an object, a right.
         expected: What was expected; "" if it equals what was found.
         cure: What to do; "" for nothing.
     """
 
     level: Level
-    looked_at: str
+    subject: str
     found: str
     expected: str = ""
     cure: str = ""
@@ -52,40 +52,36 @@ class Finding:
         """Return the finding for programs; every key is always present."""
         return {
             "level": self.level.value,
-            "lookedAt": self.looked_at,
+            "lookedAt": self.subject,
             "found": self.found,
             "expected": self.expected,
             "cure": self.cure,
         }
 
 
-def ok(looked_at: str, found: str) -> Finding:
+def ok(subject: str, found: str) -> Finding:
     """Return a finding without complaint."""
-    return Finding(level=Level.OK, looked_at=looked_at, found=found)
+    return Finding(level=Level.OK, subject=subject, found=found)
 
 
-def note(looked_at: str, found: str, *, expected: str = "", cure: str = "") -> Finding:
+def note(subject: str, found: str, *, expected: str = "", cure: str = "") -> Finding:
     """Return a finding that is information only."""
-    return Finding(level=Level.NOTE, looked_at=looked_at, found=found, expected=expected, cure=cure)
+    return Finding(level=Level.NOTE, subject=subject, found=found, expected=expected, cure=cure)
 
 
-def warning(looked_at: str, found: str, *, expected: str, cure: str) -> Finding:
+def warning(subject: str, found: str, *, expected: str, cure: str) -> Finding:
     """Return a finding of something that works with a disadvantage."""
-    return Finding(
-        level=Level.WARNING, looked_at=looked_at, found=found, expected=expected, cure=cure
-    )
+    return Finding(level=Level.WARNING, subject=subject, found=found, expected=expected, cure=cure)
 
 
-def could_not_look(looked_at: str, found: str, *, cure: str = "") -> Finding:
+def not_checked(subject: str, found: str, *, cure: str = "") -> Finding:
     """Return a finding of something that could not be examined; `found` gives the reason."""
-    return Finding(level=Level.COULD_NOT_LOOK, looked_at=looked_at, found=found, cure=cure)
+    return Finding(level=Level.COULD_NOT_LOOK, subject=subject, found=found, cure=cure)
 
 
-def problem(looked_at: str, found: str, *, expected: str, cure: str) -> Finding:
+def problem(subject: str, found: str, *, expected: str, cure: str) -> Finding:
     """Return a finding of something that does not work."""
-    return Finding(
-        level=Level.PROBLEM, looked_at=looked_at, found=found, expected=expected, cure=cure
-    )
+    return Finding(level=Level.PROBLEM, subject=subject, found=found, expected=expected, cure=cure)
 
 
 def worst(findings: Iterable[Finding]) -> Level:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from tensorfusion_dra.core.doctor.finding import Finding, could_not_look, ok, problem, warning
+from tensorfusion_dra.core.doctor.finding import Finding, not_checked, ok, problem, warning
 
 _LEAST_FREE_BYTES: Final = 16 * 2**20
 _OTHERS_MAY_WRITE: Final = 0o002
@@ -64,46 +64,46 @@ class Use:
     missing_cure: str = ""
 
 
-def judged(folder: Folder, use: Use, *, in_pod: bool) -> Iterator[Finding]:
+def findings(folder: Folder, use: Use, *, in_pod: bool) -> Iterator[Finding]:
     """Judge a folder: one finding if it is fine, else one for each fault.
 
     Args:
         in_pod: True if the path was examined from inside a container.
     """
-    looked_at = f"{use.what} {folder.path}"
+    subject = f"{use.what} {folder.path}"
     if folder.trouble:
-        yield could_not_look(looked_at, folder.trouble, cure="run this as root on the node")
+        yield not_checked(subject, folder.trouble, cure="run this as root on the node")
         return
     if not folder.exists and use.may_be_made:
-        yield ok(looked_at, "not created yet; the node plugin creates it")
+        yield ok(subject, "not created yet; the node plugin creates it")
         return
     if not folder.exists or not folder.is_folder:
         yield problem(
-            looked_at,
+            subject,
             "not a folder" if folder.exists else "not found",
             expected="a folder",
             cure=use.missing_cure or f"mkdir -p {folder.path}",
         )
         return
-    troubles = [*_placed(looked_at, folder, use, in_pod=in_pod), *_used(looked_at, folder, use)]
+    troubles = [*_placed(subject, folder, use, in_pod=in_pod), *_used(subject, folder, use)]
     yield from troubles or [
-        ok(looked_at, f"mode {folder.mode:04o}, on {folder.filesystem or 'a file system'}")
+        ok(subject, f"mode {folder.mode:04o}, on {folder.filesystem or 'a file system'}")
     ]
 
 
-def _placed(looked_at: str, folder: Folder, use: Use, *, in_pod: bool) -> Iterator[Finding]:
+def _placed(subject: str, folder: Folder, use: Use, *, in_pod: bool) -> Iterator[Finding]:
     """Yield faults of the file system on which the folder is."""
     found = f"on {folder.filesystem} mounted at {folder.mount_point}"
     if use.of_host and in_pod and folder.filesystem in _OF_CONTAINERS:
         yield problem(
-            looked_at,
+            subject,
             f"{found}, the container's own file system",
             expected="the host's folder, which the kubelet and the runtime see",
             cure=f"mount the host path {folder.path} at the same path into the pod",
         )
     elif use.propagated and not folder.shared and not in_pod:
         yield warning(
-            looked_at,
+            subject,
             f"{found}, which is a private mount",
             expected="a shared mount, as under systemd: pods that mount it with mountPropagation, "
             "such as the DaemonSet's, do not start",
@@ -111,45 +111,45 @@ def _placed(looked_at: str, folder: Folder, use: Use, *, in_pod: bool) -> Iterat
         )
     elif use.keeps and folder.filesystem in _IN_MEMORY:
         yield warning(
-            looked_at,
+            subject,
             f"{found}: empty after a reboot",
             expected="a disk: lost records must be rebuilt from the API server",
             cure="put the kubelet's root folder on a disk",
         )
     elif use.keeps and folder.filesystem in _OVER_NETWORK:
         yield warning(
-            looked_at,
+            subject,
             found,
             expected="a local disk: SQLite's locks and shared memory need one",
             cure="put the kubelet's root folder on a local disk",
         )
 
 
-def _used(looked_at: str, folder: Folder, use: Use) -> Iterator[Finding]:
+def _used(subject: str, folder: Folder, use: Use) -> Iterator[Finding]:
     """Yield faults of permissions and free space: only the node plugin should write there."""
     if use.written and folder.read_only:
         yield problem(
-            looked_at,
+            subject,
             "mounted read-only",
             expected="writable",
             cure="take readOnly from its volumeMount, or mount the file system writable",
         )
     elif use.written and not folder.writable:
-        yield could_not_look(
-            looked_at,
+        yield not_checked(
+            subject,
             "not writable by the user of this process",
             cure="run this as root on the node",
         )
     elif use.written and folder.free_bytes < _LEAST_FREE_BYTES:
         yield problem(
-            looked_at,
+            subject,
             f"{folder.free_bytes // 2**20} MiB free",
             expected=f"at least {_LEAST_FREE_BYTES // 2**20} MiB",
             cure="make room; claims fail on a full disk",
         )
     if folder.mode & _OTHERS_MAY_WRITE and not folder.mode & _STICKY:
         yield warning(
-            looked_at,
+            subject,
             f"mode {folder.mode:04o}: every user of the node may write there",
             expected="writable only by root: another user's file may become part of a container",
             cure=f"chmod o-w {folder.path}",

@@ -60,11 +60,11 @@ def trial_claim(namespace: str) -> Mapping[str, Any]:
 
 def kept_of_slice(sent: Mapping[str, Any], stored: Mapping[str, Any]) -> Iterator[Finding]:
     """Judge the API server's feature gates by the result of a dry run of a slice."""
-    looked_at = "dry run of a ResourceSlice"
+    subject = "dry run of a ResourceSlice"
     dropped = slices.dropped_gates(sent, stored)
     if GATE_CONSUMABLE_CAPACITY in dropped:
         yield problem(
-            looked_at,
+            subject,
             f"allowMultipleAllocations and requestPolicy dropped: {GATE_CONSUMABLE_CAPACITY} "
             "is off",
             expected="every field kept, so that pods can share a GPU",
@@ -72,7 +72,7 @@ def kept_of_slice(sent: Mapping[str, Any], stored: Mapping[str, Any]) -> Iterato
         )
     if GATE_DEVICE_TAINTS in dropped:
         yield note(
-            looked_at,
+            subject,
             f"taints dropped: {GATE_DEVICE_TAINTS} is off, so only its attribute "
             f"{names.ATTR_PHASE} marks an unhealthy GPU",
             expected="taints kept, which keep new pods away from an unhealthy GPU",
@@ -84,10 +84,10 @@ def kept_of_slice(sent: Mapping[str, Any], stored: Mapping[str, Any]) -> Iterato
     if dropped:
         return
     if normal(sent["spec"]["devices"]) == normal(stored["spec"].get("devices") or []):
-        yield ok(looked_at, "every field kept")
+        yield ok(subject, "every field kept")
     else:
         yield warning(
-            looked_at,
+            subject,
             "stored differently than it was sent, which no feature gate explains",
             expected="every field kept",
             cure="look for an admission webhook or policy that changes ResourceSlices: "
@@ -97,14 +97,14 @@ def kept_of_slice(sent: Mapping[str, Any], stored: Mapping[str, Any]) -> Iterato
 
 def kept_of_claim(stored: Mapping[str, Any]) -> Iterator[Finding]:
     """Judge the API server's feature gates by the result of a dry run of a claim."""
-    looked_at = "dry run of a ResourceClaim"
+    subject = "dry run of a ResourceClaim"
     (request,) = stored["spec"]["devices"]["requests"]
     kept = (request.get("exactly") or {}).get("capacity") or {}
     if kept.get("requests"):
-        yield ok(looked_at, "capacity kept")
+        yield ok(subject, "capacity kept")
     else:
         yield problem(
-            looked_at,
+            subject,
             f"capacity dropped: {GATE_CONSUMABLE_CAPACITY} is off",
             expected="every field kept, so that a claim gets the part that it requests",
             cure=_EVERYWHERE,

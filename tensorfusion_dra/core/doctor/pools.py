@@ -23,14 +23,14 @@ def definition(name: str, stored: Mapping[str, Any] | None) -> Iterator[Finding]
     if stored is None:
         return
     field = DEFINITIONS[name]
-    looked_at = f"CustomResourceDefinition {name}"
+    subject = f"CustomResourceDefinition {name}"
     if all(
         _keeps(version, field) for version in as_list(as_map(stored.get("spec")).get("versions"))
     ):
-        yield ok(looked_at, f"keeps spec.{field}")
+        yield ok(subject, f"keeps spec.{field}")
         return
     yield note(
-        looked_at,
+        subject,
         f"has no spec.{field}, so the API server drops it and no pool can turn DRA on by it",
         expected=f"pods that turn DRA on by the annotation {names.ANNOTATION_DRA_ENABLED}",
         cure=f"annotate the pods, or apply daemonset/crds/{name.partition('.')[0]}.yaml, which "

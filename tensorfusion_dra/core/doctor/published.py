@@ -12,7 +12,7 @@ _MOST_SHOWN: Final = 5
 def of_node(slices: Sequence[Slice], *, node_name: str) -> Iterator[Finding]:
     """Judge this driver's slices of one node."""
     if slices:
-        yield from judged(slices, nodes=None)
+        yield from findings(slices, nodes=None)
         return
     yield problem(
         f"ResourceSlices of node {node_name}",
@@ -31,7 +31,7 @@ def of_cluster(slices: Sequence[Slice], *, nodes: Collection[str]) -> Iterator[F
         nodes: The names of the cluster's nodes.
     """
     if slices:
-        yield from judged(slices, nodes=nodes)
+        yield from findings(slices, nodes=nodes)
         return
     yield problem(
         "ResourceSlices of this driver",
@@ -42,7 +42,7 @@ def of_cluster(slices: Sequence[Slice], *, nodes: Collection[str]) -> Iterator[F
     )
 
 
-def judged(slices: Sequence[Slice], *, nodes: Collection[str] | None) -> Iterator[Finding]:
+def findings(slices: Sequence[Slice], *, nodes: Collection[str] | None) -> Iterator[Finding]:
     """Yield one finding for each fault, or a single one if there is none."""
     troubles = [*_incomplete(slices), *_exclusive(slices), *_unowned(slices)]
     if nodes is not None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.doctor.finding import Finding, could_not_look, note, ok, problem, warning
+from tensorfusion_dra.core.doctor.finding import Finding, not_checked, note, ok, problem, warning
 
 _LARGE_BYTES: Final = 256 * 2**20
 
@@ -37,21 +37,21 @@ def ledger(facts: LedgerFacts, *, version: int) -> Iterator[Finding]:
         facts: State of the ledger.
         version: Version of the schema that this release writes.
     """
-    looked_at = f"ledger {facts.path}"
+    subject = f"ledger {facts.path}"
     if facts.trouble:
-        yield could_not_look(looked_at, facts.trouble, cure="run this as root on the node")
+        yield not_checked(subject, facts.trouble, cure="run this as root on the node")
     elif not facts.exists:
-        yield note(looked_at, "not found: no node plugin has run here yet")
+        yield note(subject, "not found: no node plugin has run here yet")
     elif facts.version > version:
         yield problem(
-            looked_at,
+            subject,
             f"version {facts.version}",
             expected=f"version {version} at most: a newer release wrote it",
             cure="run that release or a later one on this node",
         )
     elif facts.damage:
         yield problem(
-            looked_at,
+            subject,
             facts.damage,
             expected="a readable ledger; the node plugin repairs a damaged one from its copies",
             cure=f"keep a copy of {facts.path}*, and report it with the node plugin's log",
@@ -60,9 +60,9 @@ def ledger(facts: LedgerFacts, *, version: int) -> Iterator[Finding]:
         count = len(facts.claims or ())
         text = f"version {facts.version}, {facts.size_bytes // 1024} KiB, {count} claims"
         if facts.size_bytes > _LARGE_BYTES:
-            yield note(looked_at, f"{text}; large for this number of claims")
+            yield note(subject, f"{text}; large for this number of claims")
         else:
-            yield ok(looked_at, text)
+            yield ok(subject, text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,17 +111,17 @@ def _broken(files: Sequence[SpecFile]) -> Iterator[Finding]:
     for file in files:
         if not file.trouble:
             continue
-        looked_at = f"CDI spec {file.path}"
+        subject = f"CDI spec {file.path}"
         if file.claim_uid is not None:
             yield problem(
-                looked_at,
+                subject,
                 file.trouble,
                 expected="a spec that runtimes load; without one, containers of its claim fail",
                 cure="restart the node plugin of this node, which rewrites its specs",
             )
         else:
             yield warning(
-                looked_at,
+                subject,
                 file.trouble,
                 expected="a spec that runtimes load; until then they do not know its devices",
                 cure="regenerate it with the tool that wrote it, or remove it",

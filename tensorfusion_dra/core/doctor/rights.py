@@ -19,7 +19,7 @@ class Answer(NamedTuple):
     reason: str = ""
 
 
-def judged(who: str, answers: Iterable[Answer]) -> Iterator[Finding]:
+def findings(who: str, answers: Iterable[Answer]) -> Iterator[Finding]:
     """Yield a finding for each missing right, and one for all granted rights.
 
     Args:

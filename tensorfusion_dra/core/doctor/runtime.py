@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tensorfusion_dra.core.doctor.finding import Finding, could_not_look, note, ok, problem
+from tensorfusion_dra.core.doctor.finding import Finding, not_checked, note, ok, problem
 from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map
 
 _CRI: Final = "io.containerd.grpc.v1.cri"
@@ -71,7 +71,7 @@ def crio_settings(documents: Iterable[Document]) -> CdiSettings:
     return CdiSettings(path=path, folders=folders)
 
 
-def judged(reported: str, settings: CdiSettings | None, *, cdi_dir: str) -> Iterator[Finding]:
+def findings(reported: str, settings: CdiSettings | None, *, cdi_dir: str) -> Iterator[Finding]:
     """Judge a node's container runtime.
 
     Args:
@@ -115,23 +115,23 @@ def _containerd(
         )
         return
     on_by_default = release is None or release >= (2, 0)
-    looked_at = f"enable_cdi of {reported}"
+    subject = f"enable_cdi of {reported}"
     if settings is None and not on_by_default:
-        yield could_not_look(
-            looked_at,
+        yield not_checked(
+            subject,
             "off by default, and the configuration is not visible from here",
             cure="run this on the node itself, or name the file with --runtime-config",
         )
     elif settings is None:
-        yield ok(looked_at, "on by default; the configuration is not visible from here")
+        yield ok(subject, "on by default; the configuration is not visible from here")
     elif settings.enabled or (settings.enabled is None and on_by_default):
         origin = "set" if settings.enabled else "the default, not set"
-        yield ok(looked_at, f"on: {origin} in {settings.path}")
+        yield ok(subject, f"on: {origin} in {settings.path}")
     else:
         state = "not set, and off by default" if settings.enabled is None else "false"
         section = _CRI_FROM_2_0 if on_by_default else _CRI
         yield problem(
-            looked_at,
+            subject,
             f"{state}, in {settings.path}",
             expected="enable_cdi = true: without it containers start without GPU and limits",
             cure=f'put enable_cdi = true under [plugins."{section}"] in {settings.path} and '
@@ -153,12 +153,12 @@ def _crio(reported: str, release: tuple[int, int] | None) -> Iterator[Finding]:
 
 def _folders(settings: CdiSettings, cdi_dir: str) -> Iterator[Finding]:
     folders = _DEFAULT_FOLDERS if settings.folders is None else settings.folders
-    looked_at = "cdi_spec_dirs of the container runtime"
+    subject = "cdi_spec_dirs of the container runtime"
     if _real(cdi_dir) in map(_real, folders):
-        yield ok(looked_at, f"{', '.join(folders)}; this driver writes to {cdi_dir}")
+        yield ok(subject, f"{', '.join(folders)}; this driver writes to {cdi_dir}")
     else:
         yield problem(
-            looked_at,
+            subject,
             f"{', '.join(folders) or 'none'}, in {settings.path}",
             expected=f"a list with {cdi_dir}, where this driver writes",
             cure=f"add {cdi_dir} to cdi_spec_dirs and restart the runtime, or start the node "

@@ -6,7 +6,7 @@ from http import HTTPStatus
 from typing import Final
 
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.doctor.finding import Finding, could_not_look, note, ok, problem, warning
+from tensorfusion_dra.core.doctor.finding import Finding, not_checked, note, ok, problem, warning
 
 _RESTART: Final = "restart the node plugin of this node; it removes what its predecessor left"
 _LOOK_FOR_REGISTRATION: Final = (
@@ -86,11 +86,11 @@ def answered(status: int, body: str) -> Finding:
         status: HTTP status of ``/readyz``.
         body: Body of the response: the fault, if any.
     """
-    looked_at = "registration, as reported by this pod's node plugin"
+    subject = "registration, as reported by this pod's node plugin"
     if status == HTTPStatus.OK:
-        return ok(looked_at, "the kubelet has registered it")
+        return ok(subject, "the kubelet has registered it")
     return problem(
-        looked_at,
+        subject,
         body.strip() or str(status),
         expected="registered with the kubelet",
         cure=_LOOK_FOR_REGISTRATION,
@@ -98,31 +98,31 @@ def answered(status: int, body: str) -> Finding:
 
 
 def _one(socket: Socket, *, ours: bool) -> Iterator[Finding]:
-    looked_at = f"socket {socket.path}"
+    subject = f"socket {socket.path}"
     if socket.live is None:
-        yield could_not_look(looked_at, socket.trouble, cure="run this as root on the node")
+        yield not_checked(subject, socket.trouble, cure="run this as root on the node")
     elif socket.live:
-        yield ok(looked_at, "served" if ours else "served by another plugin")
+        yield ok(subject, "served" if ours else "served by another plugin")
     elif ours:
         yield warning(
-            looked_at,
+            subject,
             "not served: its process died without removing it",
             expected="no socket, or a served one: the kubelet keeps connecting to it",
             cure=_RESTART,
         )
     else:
         yield note(
-            looked_at,
+            subject,
             "not served; it is another plugin's, and the kubelet keeps connecting to it",
         )
 
 
-def told(info: PluginInfo) -> Iterator[Finding]:
+def plugin_info(info: PluginInfo) -> Iterator[Finding]:
     """Judge a registration socket's answer to GetInfo, and the DRA socket that it names."""
-    looked_at = f"GetInfo of {info.socket}"
+    subject = f"GetInfo of {info.socket}"
     if info.trouble:
         yield problem(
-            looked_at,
+            subject,
             info.trouble,
             expected="an answer within a second; the kubelet waits no longer",
             cure="check the node plugin's log, and restart it",
@@ -130,7 +130,7 @@ def told(info: PluginInfo) -> Iterator[Finding]:
         return
     if (info.kind, info.name) != (names.PLUGIN_TYPE, names.DRIVER):
         yield problem(
-            looked_at,
+            subject,
             f"{info.kind} {info.name}",
             expected=f"{names.PLUGIN_TYPE} {names.DRIVER}",
             cure="remove the other plugin that serves under this driver's file name",
@@ -138,22 +138,22 @@ def told(info: PluginInfo) -> Iterator[Finding]:
         return
     if not set(info.versions) & set(names.SUPPORTED_VERSIONS[:2]):
         yield problem(
-            looked_at,
+            subject,
             f"serves {', '.join(info.versions) or 'nothing'}",
             expected=f"one of {', '.join(names.SUPPORTED_VERSIONS[:2])}",
             cure="update the node plugin",
         )
         return
-    yield ok(looked_at, f"{info.name}, {', '.join(info.versions)}")
+    yield ok(subject, f"{info.name}, {', '.join(info.versions)}")
     yield from _endpoint(info)
 
 
 def _endpoint(info: PluginInfo) -> Iterator[Finding]:
-    looked_at = f"DRA socket {info.endpoint_path}"
+    subject = f"DRA socket {info.endpoint_path}"
     socket = info.endpoint
     if socket is None:
         yield problem(
-            looked_at,
+            subject,
             "not found",
             expected="the socket to which the node plugin directs the kubelet, at the same path "
             "on the host as in the pod",
@@ -161,12 +161,12 @@ def _endpoint(info: PluginInfo) -> Iterator[Finding]:
             "the node plugin",
         )
     elif socket.live is None:
-        yield could_not_look(looked_at, socket.trouble, cure="run this as root on the node")
+        yield not_checked(subject, socket.trouble, cure="run this as root on the node")
     elif not socket.live:
-        yield problem(looked_at, "not served", expected="served by the node plugin", cure=_RESTART)
+        yield problem(subject, "not served", expected="served by the node plugin", cure=_RESTART)
     elif socket.connections == 0:
         yield problem(
-            looked_at,
+            subject,
             "served, without any connection",
             expected="the kubelet's connection, which it keeps open",
             cure=_LOOK_FOR_REGISTRATION,
@@ -175,4 +175,4 @@ def _endpoint(info: PluginInfo) -> Iterator[Finding]:
         seen = "its connections are not visible from here"
         if socket.connections is not None:
             seen = f"{socket.connections} connected"
-        yield ok(looked_at, f"served, {seen}")
+        yield ok(subject, f"served, {seen}")

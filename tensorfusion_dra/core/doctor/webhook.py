@@ -33,7 +33,7 @@ class Service:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Called:
+class CalledWebhook:
     """One webhook of a configuration.
 
     Attributes:
@@ -59,7 +59,7 @@ class Bundle:
     ends: datetime | None = None
 
 
-def ours(configurations: Sequence[Mapping[str, Any]]) -> tuple[Called, ...]:
+def ours(configurations: Sequence[Mapping[str, Any]]) -> tuple[CalledWebhook, ...]:
     """Return this driver's webhooks among all configured ones."""
     return tuple(
         _called(as_map(webhook))
@@ -83,7 +83,7 @@ def trial_pod(namespace: str) -> Mapping[str, Any]:
     }
 
 
-def installed(called: Sequence[Called]) -> Iterator[Finding]:
+def installed(called: Sequence[CalledWebhook]) -> Iterator[Finding]:
     """Judge whether a webhook is configured."""
     if called:
         yield ok("webhook configuration", ", ".join(item.name for item in called))
@@ -96,34 +96,34 @@ def installed(called: Sequence[Called]) -> Iterator[Finding]:
         )
 
 
-def bundle(item: Called, found: Bundle, *, now: datetime) -> Iterator[Finding]:
+def bundle(item: CalledWebhook, found: Bundle, *, now: datetime) -> Iterator[Finding]:
     """Judge the CA bundle by which the API server verifies a webhook."""
-    looked_at = f"CA bundle of webhook {item.name}"
+    subject = f"CA bundle of webhook {item.name}"
     cure = "let cert-manager fill it in, or put the CA's certificate into clientConfig.caBundle"
     if not item.ca_bundle:
         yield problem(
-            looked_at,
+            subject,
             "empty",
             expected="the CA of the webhook's certificate: the API server calls no webhook that it "
             "cannot verify",
             cure=cure,
         )
     elif found.trouble:
-        yield problem(looked_at, found.trouble, expected="certificates in PEM", cure=cure)
+        yield problem(subject, found.trouble, expected="certificates in PEM", cure=cure)
     elif found.ends is not None and found.ends <= now:
         yield problem(
-            looked_at, f"expired at {found.ends:%Y-%m-%d %H:%M}", expected="a valid one", cure=cure
+            subject, f"expired at {found.ends:%Y-%m-%d %H:%M}", expected="a valid one", cure=cure
         )
     elif found.ends is not None and found.ends <= now + _SOON:
         yield warning(
-            looked_at,
+            subject,
             f"expires at {found.ends:%Y-%m-%d %H:%M}",
             expected="valid for at least two more weeks",
             cure=cure,
         )
     else:
         until = f", valid until {found.ends:%Y-%m-%d}" if found.ends else ""
-        yield ok(looked_at, f"in PEM{until}")
+        yield ok(subject, f"in PEM{until}")
 
 
 def endpoints(service: Service, slices: Sequence[Mapping[str, Any]] | None) -> Iterator[Finding]:
@@ -133,19 +133,19 @@ def endpoints(service: Service, slices: Sequence[Mapping[str, Any]] | None) -> I
         service: The Service.
         slices: EndpointSlices of the Service; None if it does not exist.
     """
-    looked_at = f"service {service}"
+    subject = f"service {service}"
     if slices is None:
         yield problem(
-            looked_at, "not found", expected="the webhook's", cure="apply daemonset/webhook"
+            subject, "not found", expected="the webhook's", cure="apply daemonset/webhook"
         )
         return
     endpoints = [e for item in slices for e in map(as_map, as_list(item.get("endpoints")))]
     ready = [e for e in endpoints if as_map(e.get("conditions")).get("ready") is not False]
     if ready:
-        yield ok(looked_at, f"{len(ready)} of {len(endpoints)} endpoints are ready")
+        yield ok(subject, f"{len(ready)} of {len(endpoints)} endpoints are ready")
     else:
         yield problem(
-            looked_at,
+            subject,
             f"none of {len(endpoints)} endpoints is ready",
             expected="at least one; until then pods that request a share are refused",
             cure=f"kubectl describe pods -n {service.namespace} -l "
@@ -156,13 +156,13 @@ def endpoints(service: Service, slices: Sequence[Mapping[str, Any]] | None) -> I
 def admitted(pod: Mapping[str, Any]) -> Iterator[Finding]:
     """Judge the result of the dry run of a pod."""
     claims = as_list(as_map(pod.get("spec")).get("resourceClaims"))
-    looked_at = "dry run of a pod"
+    subject = "dry run of a pod"
     if claims:
         names = ", ".join(str(as_map(claim).get("name")) for claim in claims)
-        yield ok(looked_at, f"the webhook added the claim {names}")
+        yield ok(subject, f"the webhook added the claim {names}")
     else:
         yield problem(
-            looked_at,
+            subject,
             "the webhook added no claim: the pod would run without a GPU",
             expected="spec.resourceClaims and resources.claims",
             cure="check the namespaceSelector and matchConditions of the webhook configuration, "
@@ -188,10 +188,10 @@ def refused(reason: str) -> Finding:
     )
 
 
-def _called(webhook: Mapping[str, object]) -> Called:
+def _called(webhook: Mapping[str, object]) -> CalledWebhook:
     client = as_map(webhook.get("clientConfig"))
     service = as_map(client.get("service"))
-    return Called(
+    return CalledWebhook(
         name=str(webhook.get("name")),
         service=Service(namespace=str(service.get("namespace")), name=str(service.get("name")))
         if service

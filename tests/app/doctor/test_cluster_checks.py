@@ -81,7 +81,7 @@ def test_outside_of_a_pod_the_daemonsets_rights_are_checked(canned: CannedApi, h
 
     (granted,) = rights.of_node_plugin(here())
 
-    assert granted.looked_at == "rights of service account gpu/node-plugin"
+    assert granted.subject == "rights of service account gpu/node-plugin"
     assert requests_to(canned, OTHERS)[0]["spec"]["user"] == "system:serviceaccount:gpu:node-plugin"
 
 
@@ -91,7 +91,7 @@ def test_rights_of_a_named_service_account_are_checked(canned: CannedApi, here: 
 
     (granted,) = rights.of_node_plugin(here(options=options))
 
-    assert "a/b" in granted.looked_at
+    assert "a/b" in granted.subject
 
 
 def test_without_a_daemonset_the_callers_rights_are_checked_with_a_note(
@@ -117,7 +117,7 @@ def test_the_webhooks_rights_are_checked_only_if_it_is_installed(
     missing, granted = rights.of_webhook(here())
 
     assert (missing.level, granted.level) == (Level.PROBLEM, Level.OK)
-    assert "get pods" in missing.looked_at
+    assert "get pods" in missing.subject
 
 
 def test_in_a_pod_a_forbidden_dry_run_of_a_claim_is_a_note(canned: CannedApi, here: Here) -> None:
@@ -161,7 +161,7 @@ def test_slices_of_this_node_or_on_a_workstation_of_all_are_checked(
     (of_cluster,) = objects.slices(here(place=Place.WORKSTATION))
 
     assert (of_node.level, of_cluster.level) == (Level.PROBLEM, Level.PROBLEM)
-    assert "node-01" in of_node.looked_at
+    assert "node-01" in of_node.subject
     requests = [name for name, _ in canned.asked if "resourceslices" in name]
     assert "spec.nodeName%3Dnode-01" in requests[0]
     assert "nodeName" not in requests[1]

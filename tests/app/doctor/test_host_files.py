@@ -28,7 +28,7 @@ def folder() -> Iterator[Path]:
 
 
 def of(findings: list[Finding], text: str) -> Finding:
-    (found,) = (finding for finding in findings if text in finding.looked_at)
+    (found,) = (finding for finding in findings if text in finding.subject)
     return found
 
 
@@ -75,7 +75,7 @@ def test_the_limiters_library_is_required_only_for_real_cards(folder: Path) -> N
     (simulated,) = limiter.files(context(folder))
 
     assert (missing.level, there.level, simulated.level) == (Level.PROBLEM, Level.OK, Level.OK)
-    assert str(limiter_file) in missing.looked_at
+    assert str(limiter_file) in missing.subject
 
 
 @pytest.mark.parametrize("enforcer", ["tensor-fusion", "hami-core", "mps"])

@@ -53,4 +53,4 @@ def pod(*containers: Json, init: tuple[Json, ...] = ()) -> Json:
     ],
 )
 def test_claims_that_share_a_container_with_one_claim(found: Json, together: set[str]) -> None:
-    assert container_claims.beside(found, "claim-a") == together
+    assert container_claims.claims_sharing_a_container(found, "claim-a") == together

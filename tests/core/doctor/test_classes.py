@@ -45,7 +45,7 @@ def test_malformed_parameters_are_a_problem() -> None:
     fine, wrong = classes.device_class(stored)
 
     assert (fine.level, wrong.level) == (Level.OK, Level.PROBLEM)
-    assert "config[2]" in wrong.looked_at
+    assert "config[2]" in wrong.subject
     assert "hardest" in wrong.found
 
 

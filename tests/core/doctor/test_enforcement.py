@@ -24,10 +24,10 @@ LIBRARY = HostFile(path=LIMITER, beginning=ELF + b"\2")
     ],
 )
 def test_limiter_must_be_a_library_that_every_user_can_load(file: HostFile, level: Level) -> None:
-    (finding,) = enforcement.judged("tensor-fusion", [file])
+    (finding,) = enforcement.findings("tensor-fusion", [file])
 
     assert finding.level is level
-    assert file.path in finding.looked_at
+    assert file.path in finding.subject
 
 
 @pytest.mark.parametrize(
@@ -39,12 +39,12 @@ def test_limiter_must_be_a_library_that_every_user_can_load(file: HostFile, leve
     ],
 )
 def test_cure_depends_on_the_enforcer(enforcer: str, text: str) -> None:
-    (finding,) = enforcement.judged(enforcer, [HostFile(path="/x", exists=False)])
+    (finding,) = enforcement.findings(enforcer, [HostFile(path="/x", exists=False)])
 
     assert text in finding.cure
 
 
 def test_enforcer_without_files_is_fine() -> None:
-    (finding,) = enforcement.judged("tensor-fusion", [])
+    (finding,) = enforcement.findings("tensor-fusion", [])
 
     assert finding.level is Level.OK

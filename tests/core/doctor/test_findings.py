@@ -7,7 +7,7 @@ from tensorfusion_dra.core.doctor.finding import EXIT_CODES, Finding, Level
 
 
 def of(level: Level) -> Finding:
-    return Finding(level=level, looked_at="a", found="b")
+    return Finding(level=level, subject="a", found="b")
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ DATA = Use(what="data folder", may_be_made=True, keeps=True)
 
 def levels(use: Use, *, in_pod: bool = False, **facts: Any) -> list[Level]:
     folder = Folder(path="/var/lib/kubelet/x", **facts)
-    return [finding.level for finding in folders.judged(folder, use, in_pod=in_pod)]
+    return [finding.level for finding in folders.findings(folder, use, in_pod=in_pod)]
 
 
 def test_folder_on_the_hosts_disk_is_fine() -> None:
@@ -25,7 +25,7 @@ def test_folder_on_the_hosts_disk_is_fine() -> None:
 def test_missing_folder_is_a_problem_unless_the_node_plugin_creates_it() -> None:
     folder = Folder(path="/r", exists=False)
 
-    (finding,) = folders.judged(folder, REGISTRY, in_pod=False)
+    (finding,) = folders.findings(folder, REGISTRY, in_pod=False)
 
     assert (finding.level, finding.cure) == (Level.PROBLEM, "--kubelet-root")
     assert levels(DATA, exists=False) == [Level.OK]
@@ -68,6 +68,6 @@ def test_world_writable_folder_needs_the_sticky_bit() -> None:
 def test_folder_that_cannot_be_examined_is_reported_with_its_reason() -> None:
     folder = Folder(path="/r", trouble="Permission denied")
 
-    (finding,) = folders.judged(folder, REGISTRY, in_pod=False)
+    (finding,) = folders.findings(folder, REGISTRY, in_pod=False)
 
     assert (finding.level, finding.found) == (Level.COULD_NOT_LOOK, "Permission denied")

@@ -30,7 +30,7 @@ def test_missing_slices_are_a_problem_for_a_node_and_for_a_cluster() -> None:
     (of_node,) = published.of_node([], node_name="node-01")
 
     assert of_node.level is Level.PROBLEM
-    assert "node-01" in of_node.looked_at
+    assert "node-01" in of_node.subject
     assert levels([]) == [Level.PROBLEM]
 
 

@@ -9,7 +9,7 @@ TABLE = rights.of_node_plugin()
 
 
 def test_granted_rights_are_one_finding() -> None:
-    (finding,) = judge.judged("you", [Answer(right, allowed=True) for right in TABLE])
+    (finding,) = judge.findings("you", [Answer(right, allowed=True) for right in TABLE])
 
     assert (finding.level, finding.found) == (Level.OK, f"{len(TABLE)} granted")
 
@@ -17,10 +17,10 @@ def test_granted_rights_are_one_finding() -> None:
 def test_missing_right_is_a_problem_with_its_rule_and_purpose() -> None:
     right = next(r for r in TABLE if r.verb == "watch")
 
-    (finding,) = judge.judged("you", [Answer(right, allowed=False, reason="no binding")])
+    (finding,) = judge.findings("you", [Answer(right, allowed=False, reason="no binding")])
 
     assert finding.level is Level.PROBLEM
-    assert finding.looked_at == "right to watch resourceslices.resource.k8s.io"
+    assert finding.subject == "right to watch resourceslices.resource.k8s.io"
     assert "no binding" in finding.found
     assert right.purpose in finding.expected
     assert 'apiGroups: ["resource.k8s.io"], resources: [resourceslices]' in finding.cure
@@ -29,7 +29,7 @@ def test_missing_right_is_a_problem_with_its_rule_and_purpose() -> None:
 def test_missing_right_to_the_status_is_a_warning_with_its_resource_name() -> None:
     right = next(r for r in TABLE if r.resource == "resourceclaims/driver")
 
-    (finding,) = judge.judged("you", [Answer(right, allowed=False)])
+    (finding,) = judge.findings("you", [Answer(right, allowed=False)])
 
     assert finding.level is Level.WARNING
     assert "resourceNames: [tensor-fusion.ai.dra-driver]" in finding.cure

@@ -18,15 +18,15 @@ def document(text: str, path: str = MAIN) -> Document:
     return path, tomllib.loads(text)
 
 
-def judged(reported: str, *documents: Document, cdi_dir: str = "/var/run/cdi") -> list[Finding]:
+def findings(reported: str, *documents: Document, cdi_dir: str = "/var/run/cdi") -> list[Finding]:
     _, release = runtime.release_of(reported)
     assert release is not None
     settings = runtime.containerd_settings(documents, release=release) if documents else None
-    return list(runtime.judged(reported, settings, cdi_dir=cdi_dir))
+    return list(runtime.findings(reported, settings, cdi_dir=cdi_dir))
 
 
-def worst(findings: list[Finding]) -> Level:
-    return max((finding.level for finding in findings), key=list(Level).index)
+def worst(found: list[Finding]) -> Level:
+    return max((finding.level for finding in found), key=list(Level).index)
 
 
 @pytest.mark.parametrize(
@@ -47,13 +47,13 @@ def worst(findings: list[Finding]) -> Level:
 def test_containerd_has_cdi_on_by_default_only_from_2_0(
     reported: str, text: str, level: Level
 ) -> None:
-    assert worst(judged(reported, document(text))) is level
+    assert worst(findings(reported, document(text))) is level
 
 
 def test_cure_names_the_section_of_the_release_and_the_file() -> None:
     (old, _), (new, _) = (
-        judged("containerd://1.7.24", document(OLD)),
-        judged("containerd://2.0.0", document(NEW + "enable_cdi = false\n")),
+        findings("containerd://1.7.24", document(OLD)),
+        findings("containerd://2.0.0", document(NEW + "enable_cdi = false\n")),
     )
 
     assert 'plugins."io.containerd.grpc.v1.cri"' in old.cure
@@ -64,7 +64,7 @@ def test_cure_names_the_section_of_the_release_and_the_file() -> None:
 def test_up_to_1_7_a_drop_in_replaces_the_whole_section() -> None:
     files = (document(OLD + "enable_cdi = true\n"), document(OLD + "x = 1\n", DROP_IN))
 
-    before, after = judged("containerd://1.7.24", *files), judged("containerd://2.0.1", *files)
+    before, after = findings("containerd://1.7.24", *files), findings("containerd://2.0.1", *files)
 
     assert worst(before) is Level.PROBLEM
     assert DROP_IN in before[0].found
@@ -72,8 +72,8 @@ def test_up_to_1_7_a_drop_in_replaces_the_whole_section() -> None:
 
 
 def test_invisible_configuration_matters_only_if_cdi_is_off_by_default() -> None:
-    assert [f.level for f in judged("containerd://1.7.24")] == [Level.COULD_NOT_LOOK]
-    assert [f.level for f in judged("containerd://2.1.9")] == [Level.OK]
+    assert [f.level for f in findings("containerd://1.7.24")] == [Level.COULD_NOT_LOOK]
+    assert [f.level for f in findings("containerd://2.1.9")] == [Level.OK]
 
 
 @pytest.mark.parametrize(
@@ -91,11 +91,11 @@ def test_runtime_must_read_the_folder_to_which_the_driver_writes(
 ) -> None:
     text = f"{NEW}cdi_spec_dirs = {folders}\n"
 
-    assert worst(judged("containerd://2.1.9", document(text), cdi_dir=cdi_dir)) is level
+    assert worst(findings("containerd://2.1.9", document(text), cdi_dir=cdi_dir)) is level
 
 
 def test_cdi_dir_outside_the_runtimes_default_folders_is_a_problem() -> None:
-    found = judged("containerd://2.1.9", document("version = 3\n"), cdi_dir="/opt/cdi")
+    found = findings("containerd://2.1.9", document("version = 3\n"), cdi_dir="/opt/cdi")
 
     assert worst(found) is Level.PROBLEM
     assert "--cdi-dir" in found[-1].cure
@@ -109,18 +109,18 @@ def test_crio_always_has_cdi_and_later_files_win() -> None:
     )
     settings = runtime.crio_settings(files)
 
-    found = list(runtime.judged("cri-o://1.34.1", settings, cdi_dir="/var/run/cdi"))
+    found = list(runtime.findings("cri-o://1.34.1", settings, cdi_dir="/var/run/cdi"))
 
     assert settings.path == "/etc/crio/crio.conf.d/10.conf"
     assert worst(found) is Level.OK
-    assert worst(list(runtime.judged("cri-o://1.27.0", None, cdi_dir="/var/run/cdi"))) is (
+    assert worst(list(runtime.findings("cri-o://1.27.0", None, cdi_dir="/var/run/cdi"))) is (
         Level.PROBLEM
     )
 
 
 @pytest.mark.parametrize("reported", ["docker://28.0.0", ""])
 def test_unknown_runtime_is_only_a_note(reported: str) -> None:
-    (finding,) = runtime.judged(reported, None, cdi_dir="/var/run/cdi")
+    (finding,) = runtime.findings(reported, None, cdi_dir="/var/run/cdi")
 
     assert finding.level is Level.NOTE
 
@@ -128,6 +128,6 @@ def test_unknown_runtime_is_only_a_note(reported: str) -> None:
 def test_unreadable_version_counts_as_a_current_one() -> None:
     settings = CdiSettings(path=MAIN)
 
-    assert worst(list(runtime.judged("containerd://main", settings, cdi_dir="/run/cdi"))) is (
+    assert worst(list(runtime.findings("containerd://main", settings, cdi_dir="/run/cdi"))) is (
         Level.OK
     )

@@ -77,7 +77,7 @@ def test_dra_socket_must_be_served_and_have_a_connection(
 ) -> None:
     info = PluginInfo(socket=OURS, endpoint_path=DRA, endpoint=endpoint)
 
-    answer, found = judge.told(info)
+    answer, found = judge.plugin_info(info)
 
     assert answer.level is Level.OK
     assert (found.level, text in found.found) == (level, True)
@@ -94,6 +94,6 @@ def test_dra_socket_must_be_served_and_have_a_connection(
     ],
 )
 def test_answer_that_the_kubelet_would_refuse_is_a_problem(info: PluginInfo) -> None:
-    (finding,) = judge.told(info)
+    (finding,) = judge.plugin_info(info)
 
     assert finding.level is Level.PROBLEM
