@@ -77,9 +77,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = sys.argv[1:] if arguments is None else arguments
     chosen = next((verb for verb in VERBS if given[:1] == [verb.name]), None)
     if chosen is not None and chosen.serves:
-        stop_signals.hold()
+        stop_signals.block()
     else:
-        stop_signals.release()
+        stop_signals.unblock()
     try:
         flags = _parser(chosen).parse_args(given)
         return int(flags.run(flags))

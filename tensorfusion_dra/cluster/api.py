@@ -119,7 +119,7 @@ class Api:
                 raise self._status_error(subject, response)
             text = _body(response)
         try:
-            answer = json_text.parsed(text)
+            answer = json_text.parse(text)
         except ValueError as error:
             found = error_text.one_line(_excerpt(text), self._secrets)
             raise UnreadableError(f"{subject}: found no JSON: {found}") from error
@@ -210,7 +210,7 @@ class Api:
                 self._client = None
         text = _body(response, cut_at=_MOST_ERROR_BYTES)
         try:
-            answer = json_text.parsed(text)
+            answer = json_text.parse(text)
         except ValueError:
             answer = None
         answered = answer if isinstance(answer, dict) else {}

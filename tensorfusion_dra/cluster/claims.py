@@ -6,7 +6,7 @@ from typing import Any
 
 from tensorfusion_dra.cluster.api import StatusError
 from tensorfusion_dra.cluster.resource_api import ResourceApi
-from tensorfusion_dra.cluster.retries import Reads
+from tensorfusion_dra.cluster.retries import RetriedReads
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.errors import ClaimError
 
@@ -14,7 +14,7 @@ from tensorfusion_dra.core.errors import ClaimError
 class Claims:
     """Reader of ResourceClaims; implements ports.cluster.Claims."""
 
-    def __init__(self, resource_api: ResourceApi, *, reads: Reads | None = None) -> None:
+    def __init__(self, resource_api: ResourceApi, *, reads: RetriedReads | None = None) -> None:
         """Store the arguments; nothing is read yet.
 
         Args:
@@ -22,7 +22,7 @@ class Claims:
                 for. None creates a bound for this reader alone.
         """
         self._resource_api = resource_api
-        self._reads = reads or Reads()
+        self._reads = reads or RetriedReads()
 
     def fetch(self, ref: ClaimRef, *, wait_seconds: float) -> Mapping[str, Any]:
         return self._reads.with_retries(

@@ -47,7 +47,7 @@ class ClusterProbe:
         items: list[dict[str, Any]] = listed.get("items") or []
         return items
 
-    def tried(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+    def dry_run(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
         """Create an object in a dry run and return it as it would have been stored.
 
         Field validation is not strict: a field whose feature gate is off is dropped instead of
@@ -60,7 +60,7 @@ class ClusterProbe:
         query = {"dryRun": "All", "fieldManager": _FIELD_MANAGER}
         return self._api.call("POST", path, query=query, body=body, wait_seconds=_WAIT_SECONDS)
 
-    def answers(self, right: Right, *, service_account: tuple[str, str] | None) -> Answer:
+    def review_access(self, right: Right, *, service_account: tuple[str, str] | None) -> Answer:
         """Return the result of an access review for a right.
 
         Args:

@@ -8,7 +8,7 @@ _MOST_LEVELS: Final = 100
 level, and Python's recursion limit is a thousand."""
 
 
-def parsed(text: bytes | str) -> object:
+def parse(text: bytes | str) -> object:
     """Return the value of a JSON text.
 
     Raises:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tensorfusion_dra.cluster.api import Api, StatusError, segment
-from tensorfusion_dra.cluster.retries import Reads
+from tensorfusion_dra.cluster.retries import RetriedReads
 from tensorfusion_dra.core.claims.claim import PodRef
 from tensorfusion_dra.driver.ports.cluster import MissingRightError
 
@@ -12,14 +12,14 @@ from tensorfusion_dra.driver.ports.cluster import MissingRightError
 class Pods:
     """Reader of Pods; implements ports.cluster.Pods and webhook.ports.PodReader."""
 
-    def __init__(self, api: Api, *, reads: Reads | None = None) -> None:
+    def __init__(self, api: Api, *, reads: RetriedReads | None = None) -> None:
         """Store the arguments; nothing is read yet.
 
         Args:
             reads: The bound on concurrent reads; see Claims.
         """
         self._api = api
-        self._reads = reads or Reads()
+        self._reads = reads or RetriedReads()
 
     def annotations(self, pod: PodRef, *, wait_seconds: float) -> Mapping[str, str]:
         found = self.find(pod, wait_seconds=wait_seconds) or {}

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tensorfusion_dra.cluster.resource_api import ResourceApi
-from tensorfusion_dra.cluster.retries import Reads
+from tensorfusion_dra.cluster.retries import RetriedReads
 from tensorfusion_dra.core import names
 
 
@@ -13,7 +13,7 @@ class PublishedSlices:
 
     def __init__(self, resource_api: ResourceApi) -> None:
         self._resource_api = resource_api
-        self._reads = Reads()
+        self._reads = RetriedReads()
 
     def published(self, *, wait_seconds: float) -> Sequence[Mapping[str, Any]]:
         return self._reads.with_retries(

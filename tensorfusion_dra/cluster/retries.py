@@ -21,7 +21,7 @@ _LASTING: Final = frozenset({400, 403, 405, 406, 410, 415, 422})
 """HTTP statuses that a quick retry does not change."""
 
 
-class Reads:
+class RetriedReads:
     """Retries of reads after transient faults, for a bounded number of callers at a time."""
 
     def __init__(self, *, most: int = MOST_READING) -> None:

@@ -64,7 +64,7 @@ class WatchStream:
 
     def _event(self, line: bytes) -> object:
         try:
-            return json_text.parsed(line)
+            return json_text.parse(line)
         except ValueError as error:
             text = error_text.one_line(error)
             raise UnreadableError(f"{self._subject}: found no JSON: {text}") from error

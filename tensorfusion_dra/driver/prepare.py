@@ -76,8 +76,8 @@ class Preparer:
         self._locks = ClaimLocks()
         self._reads = RecentReads(clock=clock)
 
-    def kubelet_asked(self) -> None:
-        """Note that a kubelet asked who this is: it may have been restarted, see RecentReads."""
+    def forget_recent_reads(self) -> None:
+        """Read every claim again: the kubelet may have been restarted, see RecentReads."""
         self._reads.forget_all()
 
     def prepare(

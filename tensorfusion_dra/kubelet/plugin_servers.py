@@ -50,7 +50,7 @@ class PluginServers:
     """The servers on both sockets: served before announced, withdrawn when no call is in flight.
 
     Attributes:
-        calls_cut: Number of calls still in flight at the end of the drain.
+        calls_cancelled: Number of calls still in flight at the end of the drain.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class PluginServers:
             paths.registration, [registration.service()], workers=_REGISTRATION_WORKERS
         )
         self._announced = 0.0
-        self.calls_cut = 0
+        self.calls_cancelled = 0
 
     def serve(self) -> None:
         """Start answering calls; the kubelet does not know the socket yet.
@@ -164,11 +164,11 @@ class PluginServers:
         self._dra_server.close()
         # A call may have arrived just before the close.
         left_seconds = started + drain_seconds - time.monotonic()
-        self.calls_cut = calls.wait_none(seconds=left_seconds, until=stop_now)
-        if self.calls_cut:
+        self.calls_cancelled = calls.wait_none(seconds=left_seconds, until=stop_now)
+        if self.calls_cancelled:
             spent = round(time.monotonic() - started, 1)
-            log.warning("calls_cancelled", calls=self.calls_cut, seconds=spent)
-        self._dra_server.stop(grace_seconds=0.0 if self.calls_cut else _ANSWER_SECONDS)
+            log.warning("calls_cancelled", calls=self.calls_cancelled, seconds=spent)
+        self._dra_server.stop(grace_seconds=0.0 if self.calls_cancelled else _ANSWER_SECONDS)
         self._registration_server.stop(grace_seconds=0)
 
     def _bind_what_vanished(self) -> None:

@@ -21,15 +21,15 @@ _SILENCE_SECONDS: Final = 60.0
 class Registration:
     """The Registration service of one instance."""
 
-    def __init__(self, endpoint: str, *, on_asked: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, endpoint: str, *, on_get_info: Callable[[], None] = lambda: None) -> None:
         """Prepare the plugin info for the kubelet.
 
         Args:
             endpoint: The socket path of the DRA services.
-            on_asked: Called before each answer to GetInfo. A restarted kubelet calls GetInfo before
-                it calls the DRA services.
+            on_get_info: Called before each answer to GetInfo. A restarted kubelet calls GetInfo
+                before it calls the DRA services.
         """
-        self._on_asked = on_asked
+        self._on_get_info = on_get_info
         self._plugin = pb.PluginInfo(
             type=names.PLUGIN_TYPE,
             name=names.DRIVER,
@@ -79,7 +79,7 @@ class Registration:
                 log.warning("kubelet_awaited", seconds=_SILENCE_SECONDS, endpoint=self._endpoint)
 
     def _get_info(self, _request: pb.InfoRequest, _context: grpc.ServicerContext) -> pb.PluginInfo:
-        self._on_asked()
+        self._on_get_info()
         return self._plugin
 
     def _notify(

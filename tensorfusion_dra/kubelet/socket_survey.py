@@ -45,7 +45,7 @@ def connections(table: Path = _UNIX_SOCKETS) -> Mapping[str, int]:
     return found
 
 
-def look(path: Path, connected: Mapping[str, int]) -> Socket:
+def inspect_socket(path: Path, connected: Mapping[str, int]) -> Socket:
     """Connect to a socket and return its state.
 
     Args:
@@ -92,7 +92,7 @@ def plugin_info(path: Path, connected: Mapping[str, int]) -> PluginInfo:
         name=answer.name,
         versions=tuple(answer.supported_versions),
         endpoint_path=str(endpoint),
-        endpoint=look(endpoint, connected) if endpoint.is_socket() else None,
+        endpoint=inspect_socket(endpoint, connected) if endpoint.is_socket() else None,
     )
 
 

@@ -56,7 +56,7 @@ def test_dry_run_shows_feature_gates_and_stores_nothing(
         probe, sent = ClusterProbe(resource_api.api), gates.trial_slice("node-01")
         kind = {"apiVersion": resource_api.api_version(), "kind": "ResourceSlice"}
 
-        stored = probe.tried(resource_api.slices(), {**kind, **sent})
+        stored = probe.dry_run(resource_api.slices(), {**kind, **sent})
 
         assert [f.level for f in gates.kept_of_slice(sent, stored)] == levels
         assert probe.items(resource_api.slices()) == []
@@ -70,7 +70,7 @@ def test_access_review_splits_resource_and_subresource(tmp_path: Path) -> None:
     with served({SELF: review(allowed=True)}) as canned:
         probe = ClusterProbe(Api(canned.kubeconfig(tmp_path / "kubeconfig")))
 
-        answer = probe.answers(DRIVER_STATUS, service_account=None)
+        answer = probe.review_access(DRIVER_STATUS, service_account=None)
 
     assert answer.allowed
     ((_, body),) = canned.asked
@@ -87,7 +87,7 @@ def test_access_review_of_a_service_account_names_its_user_and_groups(tmp_path: 
     with served({SUBJECT: review(allowed=False)}) as canned:
         probe = ClusterProbe(Api(canned.kubeconfig(tmp_path / "kubeconfig")))
 
-        answer = probe.answers(DRIVER_STATUS, service_account=("gpu", "node-plugin"))
+        answer = probe.review_access(DRIVER_STATUS, service_account=("gpu", "node-plugin"))
 
     assert (answer.allowed, answer.reason) == (False, "no binding")
     ((_, body),) = canned.asked
@@ -100,4 +100,4 @@ def test_access_review_without_a_verdict_is_an_error(tmp_path: Path) -> None:
         probe = ClusterProbe(Api(canned.kubeconfig(tmp_path / "kubeconfig")))
 
         with pytest.raises(RetryableError, match=r"status\.allowed"):
-            probe.answers(DRIVER_STATUS, service_account=None)
+            probe.review_access(DRIVER_STATUS, service_account=None)

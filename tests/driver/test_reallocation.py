@@ -74,7 +74,7 @@ def test_a_claim_allocated_anew_while_the_kubelet_was_away_gets_its_new_card_sha
     node.prepare(ref)
     new = share(GPU_1, vram="8Gi")
     reallocated(node, ref, new)
-    node.preparer.kubelet_asked()
+    node.preparer.forget_recent_reads()
 
     with capture_logs() as logs:
         record = node.prepared(ref)
@@ -110,7 +110,7 @@ def test_the_share_of_the_earlier_allocation_is_free_and_others_get_what_it_left
     other = node.claims.put(beside)
     node.prepare(ref, other)
     reallocated(node, ref, share(GPU_1))
-    node.preparer.kubelet_asked()
+    node.preparer.forget_recent_reads()
 
     node.prepared(ref)
 
@@ -125,7 +125,7 @@ def test_an_earlier_share_does_not_come_back_if_the_new_one_does_not_fit(node: N
     node.prepare(ref)
     node.prepared(put(node, "whole", share(GPU_1, tflops="312", vram="80Gi")))
     reallocated(node, ref, share(GPU_1))
-    node.preparer.kubelet_asked()
+    node.preparer.forget_recent_reads()
 
     text = error_of(node.prepare(ref)[ref.uid])
 
@@ -139,7 +139,7 @@ def test_a_device_given_alone_to_the_next_pod_is_prepared_for_that_pod(node: Nod
     ref = put(node, "a", whole)
     node.prepare(ref)
     reallocated(node, ref, whole)
-    node.preparer.kubelet_asked()
+    node.preparer.forget_recent_reads()
 
     assert pods_of(node.prepared(ref)) == ["other"]
 
@@ -149,7 +149,7 @@ def test_a_claim_whose_first_pod_has_gone_is_prepared_for_those_that_share_it(no
     ref = put(node, "a", *results)
     first = node.prepared(ref)
     reallocated(node, ref, *results)
-    node.preparer.kubelet_asked()
+    node.preparer.forget_recent_reads()
 
     record = node.prepared(ref)
 
@@ -175,7 +175,7 @@ def test_after_a_restart_of_the_kubelet_one_read_is_enough(node: Node) -> None:
     ref = put(node, "a", share())
     before = node.prepared(ref)
     node.reads()
-    node.preparer.kubelet_asked()
+    node.preparer.forget_recent_reads()
 
     assert [node.prepared(ref) for _ in range(3)] == [before] * 3
 
@@ -200,7 +200,7 @@ def test_a_read_that_ran_while_the_kubelet_restarted_does_not_count(node: Node) 
 
     def interrupted(ref: ClaimRef, *, wait_seconds: float) -> Any:
         found = fetch(ref, wait_seconds=wait_seconds)
-        node.preparer.kubelet_asked()
+        node.preparer.forget_recent_reads()
         return found
 
     node.claims.fetch = interrupted  # type: ignore[method-assign]
@@ -229,7 +229,7 @@ def test_a_claim_that_is_not_allocated_any_more_gets_no_answer_and_keeps_its_rec
     ref = put(node, "a", share())
     record = node.prepared(ref)
     node.claims.put({**stored_claim("a", uid=ref.uid), "status": status})
-    node.preparer.kubelet_asked()
+    node.preparer.forget_recent_reads()
 
     assert "found no allocation" in error_of(node.prepare(ref)[ref.uid])
     assert node.ledger.get(ref.uid) == record
@@ -239,7 +239,7 @@ def test_without_an_answer_of_the_api_server_a_record_that_may_be_old_waits(node
     ref = put(node, "a", share())
     record = node.prepared(ref)
     spec = node.spec_of(ref)
-    node.preparer.kubelet_asked()
+    node.preparer.forget_recent_reads()
     node.claims.away = True
 
     text = error_of(node.prepare(ref)[ref.uid])

@@ -131,7 +131,7 @@ class World(RuleBasedStateMachine):
 
     @rule()
     def the_kubelet_restarts(self) -> None:
-        self.preparer.kubelet_asked()
+        self.preparer.forget_recent_reads()
         self.read.clear()
 
     @precondition(lambda self: self.stored)

@@ -10,7 +10,7 @@ from typing import Any
 import grpc
 import pytest
 
-from tensorfusion_dra.cluster.retries import Reads
+from tensorfusion_dra.cluster.retries import RetriedReads
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.driver.waiting_calls import MOST_READING, MOST_WAITING_FOR_A_CLAIM
 from tests.kubelet.test_plugin_servers import Instance
@@ -27,7 +27,7 @@ class SlowServer:
 
     def __init__(self, instance: Instance) -> None:
         self._fetch = instance.setup.claims.fetch
-        self._reads = Reads()
+        self._reads = RetriedReads()
         self._guard = threading.Lock()  # guards waiting
         self.waiting = 0
         self.go_on = threading.Event()

@@ -266,7 +266,7 @@ def test_registration_announces_every_service_with_v1_first(folder: Path) -> Non
 def test_get_info_calls_back_before_its_answer(folder: Path) -> None:
     path = folder / "reg.sock"
     asked: list[str] = []
-    registration = Registration("/dra.sock", on_asked=lambda: asked.append("asked"))
+    registration = Registration("/dra.sock", on_get_info=lambda: asked.append("asked"))
     server = UnixServer(path, [registration.service()], workers=2)
     server.start()
 

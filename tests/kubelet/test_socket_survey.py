@@ -34,7 +34,9 @@ def test_socket_is_live_dead_or_unknown(folder: Path) -> None:
         left.bind(str(dead))
     server = served(live, folder / "dra.sock")
 
-    found = [socket_survey.look(path, {}).live for path in (live, dead, folder / "none.sock")]
+    found = [
+        socket_survey.inspect_socket(path, {}).live for path in (live, dead, folder / "none.sock")
+    ]
 
     assert found == [True, False, None]
     server.stop(grace_seconds=0)
@@ -60,7 +62,7 @@ def test_unused_served_socket_has_no_connections(folder: Path) -> None:
 
     connected = socket_survey.connections()
 
-    assert socket_survey.look(folder / "dra.sock", connected).connections == 0
+    assert socket_survey.inspect_socket(folder / "dra.sock", connected).connections == 0
     server.stop(grace_seconds=0)
 
 

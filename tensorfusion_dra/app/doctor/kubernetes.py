@@ -31,7 +31,7 @@ def slice_gates(context: Context) -> Iterator[Finding]:
     resource_api = context.resource_api
     body = {"apiVersion": resource_api.api_version(), "kind": "ResourceSlice", **sent}
     try:
-        stored = context.probe.tried(resource_api.slices(), body)
+        stored = context.probe.dry_run(resource_api.slices(), body)
     except StatusError as error:
         yield not_checked(
             "dry run of a ResourceSlice",
@@ -52,7 +52,7 @@ def claim_gates(context: Context) -> Iterator[Finding]:
     kind = {"apiVersion": resource_api.api_version(), "kind": "ResourceClaim"}
     subject = "dry run of a ResourceClaim"
     try:
-        stored = context.probe.tried(path, {**kind, **gates.trial_claim(namespace)})
+        stored = context.probe.dry_run(path, {**kind, **gates.trial_claim(namespace)})
     except StatusError as error:
         if error.status == 403 and context.in_pod:
             yield note(subject, "not tried: a node plugin has no right to create claims")

@@ -59,7 +59,7 @@ def _answers(
     version = str((probe.find("/version") or {}).get("gitVersion", ""))
     minor = api_server.minor_version(version)
     return [
-        probe.answers(right, service_account=account)
+        probe.review_access(right, service_account=account)
         for right in wanted
         if minor is None or minor >= right.since_minor
     ]

@@ -48,7 +48,7 @@ def serving(context: Context) -> Iterator[Finding]:
         files = sorted(path for path in folder.rglob("*") if path.is_socket())
     except OSError as error:
         raise RetryableError(f"{folder}: {error.strerror or error}") from error
-    found = [socket_survey.look(path, connected) for path in files]
+    found = [socket_survey.inspect_socket(path, connected) for path in files]
     yield from rules.registered(found)
     for path, socket in zip(files, found, strict=True):
         if socket.live and rules.is_ours(path.name):

@@ -70,7 +70,7 @@ def _dry_run(context: Context) -> Iterator[Finding]:
     namespace = context.options.namespace
     path = f"/api/v1/namespaces/{segment(namespace)}/pods"
     try:
-        pod = context.probe.tried(path, rules.trial_pod(namespace))
+        pod = context.probe.dry_run(path, rules.trial_pod(namespace))
     except StatusError as error:
         yield rules.refused(str(error))
         return

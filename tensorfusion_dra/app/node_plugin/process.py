@@ -27,7 +27,7 @@ from tensorfusion_dra.cluster.events import Events
 from tensorfusion_dra.cluster.nodes import Nodes
 from tensorfusion_dra.cluster.pods import Pods
 from tensorfusion_dra.cluster.resource_api import ResourceApi
-from tensorfusion_dra.cluster.retries import Reads
+from tensorfusion_dra.cluster.retries import RetriedReads
 from tensorfusion_dra.cluster.slices import Slices
 from tensorfusion_dra.core.devices.sharing import Isolation
 from tensorfusion_dra.core.errors import FatalError, RetryableError
@@ -88,7 +88,7 @@ def run(settings: Settings) -> int:
         return 1
     log.info("stopped", error=str(cause) if cause else None)
     code = 1 if cause else 0
-    if servers.calls_cut:
+    if servers.calls_cancelled:
         # They may wait for the API server for half a minute more, in threads that the interpreter
         # would join.
         sys.stderr.flush()
@@ -132,7 +132,7 @@ def _preparing(
         rules=base.offers.rules,
         status=status,
     )
-    reads = Reads()
+    reads = RetriedReads()
     preparer = Preparer(
         Claims(resource_api, reads=reads),
         base.ledger,
@@ -158,7 +158,7 @@ def _served(
         data_folder=settings.data_folder,
         pod_uid=settings.pod_uid,
     )
-    registration = Registration(endpoint=str(paths.dra), on_asked=preparer.kubelet_asked)
+    registration = Registration(endpoint=str(paths.dra), on_get_info=preparer.forget_recent_reads)
     servers = PluginServers(
         paths, registration, DraService(preparer, supervisor.fail), HealthService(catalog)
     )

@@ -12,11 +12,11 @@ from typing import Final
 STOP_SIGNALS: Final = frozenset({signal.SIGTERM, signal.SIGINT})
 
 
-def hold() -> None:
+def block() -> None:
     """Keep stop signals pending in this thread and the threads that it starts."""
     signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
 
 
-def release() -> None:
+def unblock() -> None:
     """Let stop signals end the process, as they do by default."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)

@@ -101,7 +101,7 @@ class Supervisor:
         # Not a handler: Python runs it in the main thread once that comes back to bytecode, and a
         # signal that arrives just before the main thread blocks is not seen until the next one.
         # New threads inherit the mask, so that the kernel keeps the signal for sigwait.
-        stop_signals.hold()
+        stop_signals.block()
 
         def stop() -> None:
             for event in (self._stop, self._stop_now):
