@@ -168,6 +168,11 @@ class Ledger:
         with self._alone() as connection:
             return ledger_queries.claim(connection, claim_uid)
 
+    def has(self, claim_uid: str) -> bool:
+        """Return True if the claim has a record, without decoding it."""
+        with self._alone() as connection:
+            return ledger_queries.has(connection, claim_uid)
+
     def claims(self) -> Sequence[PreparedClaim]:
         """Return every recorded claim."""
         with self._alone() as connection:

@@ -18,6 +18,12 @@ _COLUMNS: Final = "CAST(uid AS BLOB), CAST(record AS BLOB), CAST(seal AS BLOB)"
 """What is damaged need not be text."""
 
 
+def has(connection: sqlite3.Connection, claim_uid: str) -> bool:
+    """Return True if the claim has a record."""
+    row = connection.execute("SELECT 1 FROM claims WHERE uid = ?", (claim_uid,)).fetchone()
+    return row is not None
+
+
 def record(connection: sqlite3.Connection, claim_uid: str) -> Record | None:
     """The record of a claim, or None."""
     row = connection.execute(
