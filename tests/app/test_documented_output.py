@@ -12,7 +12,8 @@ from tests.app.cel.test_cel_explain import two_nodes
 from tests.app.test_command import host_folders
 from tests.guard import sitecustomize as path_guard
 from tests.support import forks, markdown
-from tests.support.gpus import NODE, gpu
+from tests.support.builders.devices import NODE
+from tests.support.builders.gpus import gpu
 from tests.support.markdown import ROOT, Command
 
 USE = markdown.text(ROOT / "docs" / "use.md")

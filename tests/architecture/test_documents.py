@@ -10,7 +10,8 @@ from tensorfusion_dra.core.admission.pod_warnings import KNOWN_ANNOTATIONS
 from tensorfusion_dra.core.devices.device import Version
 from tensorfusion_dra.discovery.simulated import profile
 from tests.support import markdown
-from tests.support.gpus import NODE, cards, published
+from tests.support.builders.devices import NODE, published_devices
+from tests.support.builders.gpus import gpus
 from tests.support.markdown import ROOT
 
 READMES = (ROOT / "README.md", ROOT / "README.zh-CN.md")
@@ -103,7 +104,7 @@ def test_every_document_of_the_folder_is_linked_from_the_readme() -> None:
 
 def test_attribute_table_matches_a_device() -> None:
     rows = markdown.table(markdown.text(ROOT / "docs" / "concepts.md"), "attributes")
-    (device,) = published(*cards(1), node=NODE)
+    (device,) = published_devices(*gpus(1), node=NODE)
     types = {
         name: API_TYPES[type(value)]
         for name, value in device.attributes.items()

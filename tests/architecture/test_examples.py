@@ -25,7 +25,7 @@ from tensorfusion_dra.simulator.rest import (
     Resource,
 )
 from tests.support import kubernetes_schemas
-from tests.support.publications import publication
+from tests.support.builders.slices import stored_slices
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted((ROOT / "hack" / "examples").glob("*.yaml"))
@@ -116,7 +116,7 @@ def test_selectors_in_examples_need_no_translation() -> None:
 def test_admin_access_example_gets_cards_in_use_because_it_names_amounts() -> None:
     _, template, _ = documents(ROOT / "hack" / "examples" / "admin-access.yaml")
     spec = template["spec"]["spec"]
-    user = share_of(publication(2)[0]["spec"]["devices"][0]["name"])
+    user = share_of(stored_slices(2)[0]["spec"]["devices"][0]["name"])
 
     seen = devices_for(spec, existing=user)
     del spec["devices"]["requests"][0]["exactly"]["capacity"]
@@ -129,7 +129,7 @@ def share_of(device: str) -> Json:
     """Return a claim with a share of a device."""
     result = {
         "driver": names.DRIVER,
-        "pool": publication(1)[0]["spec"]["pool"]["name"],
+        "pool": stored_slices(1)[0]["spec"]["pool"]["name"],
         "device": device,
         "shareID": "5a5a5a5a-0000-4000-8000-000000000001",
         "consumedCapacity": {"tflops": "100", "vram": "16Gi"},
@@ -141,7 +141,7 @@ def share_of(device: str) -> Json:
 def devices_for(spec: Json, *, existing: Json) -> list[str]:
     """Return the devices that the scheduler allocates to a claim on node-01, which has two."""
     (device_class,) = documents(ROOT / "daemonset" / "base" / "deviceclass.yaml")
-    cluster = allocation.cluster(slices=publication(2), classes=[device_class], claims=[existing])
+    cluster = allocation.cluster(slices=stored_slices(2), classes=[device_class], claims=[existing])
     claim = {"metadata": {"namespace": "default", "name": "claim"}, "spec": spec}
     node = {"metadata": {"name": "node-01"}}
     (found,) = allocation.allocate([claim], cluster, node)

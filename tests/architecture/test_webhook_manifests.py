@@ -14,7 +14,8 @@ from tensorfusion_dra.core.admission import parameter_rules, pod_request
 from tensorfusion_dra.simulator import match_conditions
 from tensorfusion_dra.webhook import reviews
 from tests.support import kubernetes_schemas
-from tests.support.admission import claim, pod, said
+from tests.support.builders.pods import pod_annotations, pod_document
+from tests.support.builders.stored_claims import template_claim
 
 FOLDER = Path(__file__).parents[2] / "daemonset"
 FILES = sorted(
@@ -103,7 +104,7 @@ def test_deployment_flags_and_ports_match_the_settings() -> None:
 
 @pytest.mark.parametrize("annotation", pod_request.REQUESTING_ANNOTATIONS)
 def test_pod_with_a_request_annotation_is_sent(annotation: str) -> None:
-    assert is_sent(webhooks()["Mutating", "pods"], pod({annotation: "x"}))
+    assert is_sent(webhooks()["Mutating", "pods"], pod_document({annotation: "x"}))
 
 
 @pytest.mark.parametrize(
@@ -111,12 +112,12 @@ def test_pod_with_a_request_annotation_is_sent(annotation: str) -> None:
     [
         {},
         {"example.com/a": "b"},
-        said(gpupool="a", qos="high", vram_limit="1Gi"),
-        said(dra_enabled="false", vram_request="1Gi"),
+        pod_annotations(gpupool="a", qos="high", vram_limit="1Gi"),
+        pod_annotations(dra_enabled="false", vram_request="1Gi"),
     ],
 )
 def test_pod_without_a_request_is_not_sent(annotations: dict[str, str]) -> None:
-    document = pod(annotations)
+    document = pod_document(annotations)
     if not annotations:
         del document["metadata"]["annotations"]
 
@@ -155,7 +156,7 @@ def test_claims_are_selected_by_the_templates_label() -> None:
     assert wanted == {names.LABEL_CLAIM_TEMPLATE: "true"}
     assert template["metadata"]["labels"] == template["spec"]["metadata"]["labels"] == wanted
     assert template["metadata"]["name"] == names.CLAIM_TEMPLATE
-    assert claim()["metadata"]["labels"] == wanted
+    assert template_claim()["metadata"]["labels"] == wanted
 
 
 def test_system_and_driver_namespaces_are_excluded() -> None:

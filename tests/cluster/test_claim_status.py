@@ -19,7 +19,14 @@ from tensorfusion_dra.driver.ports.cluster import MissingRightError
 from tensorfusion_dra.driver.status import StatusReporter
 from tensorfusion_dra.simulator.api.faults import Cut, Refuse
 from tensorfusion_dra.simulator.apiserver import ApiServer
-from tests.support.status_claims import DEVICE, POOL, SHARE_ID, claim, limit, share
+from tests.support.builders.reported_claims import (
+    DEVICE,
+    POOL,
+    SHARE_ID,
+    reported_claim,
+    reported_limit,
+    reported_share,
+)
 from tests.support.waiting import PATIENCE_SECONDS, eventually
 
 Json = dict[str, Any]
@@ -43,7 +50,7 @@ def not_granted(verbs: str) -> str:
     )
 
 
-def allocated(api: Api, *, name: str = "a") -> ClaimRef:
+def create_allocated_claim(api: Api, *, name: str = "a") -> ClaimRef:
     """Create a claim with a share of our card and a network card of another driver."""
     wanted = [{"name": each, "exactly": {"deviceClassName": each}} for each in ("gpu", "nic")]
     body = {
@@ -63,7 +70,7 @@ def allocated(api: Api, *, name: str = "a") -> ClaimRef:
 
 
 def entries(*, vram_gib: int = 24) -> list[Json]:
-    prepared = claim("a", share(limit=limit(vram_gib)))
+    prepared = reported_claim("a", reported_share(limit=reported_limit(vram_gib)))
     since = Readiness(since=datetime(2026, 3, 1, tzinfo=UTC))
     return device_status.status(prepared, {prepared.shares[0].device: since})
 
@@ -88,12 +95,12 @@ def apply_theirs(api: Api, ref: ClaimRef, data: Json) -> None:
     )
 
 
-def replaced(api: Api) -> ClaimRef:
+def replace_claim(api: Api) -> ClaimRef:
     """Delete a claim, create another one with the same name, and return the deleted one."""
-    old = allocated(api)
+    old = create_allocated_claim(api)
     deallocate(api)
     api.call("DELETE", f"{CLAIMS}/a")
-    allocated(api)
+    create_allocated_claim(api)
     return old
 
 
@@ -106,7 +113,7 @@ def deallocate(api: Api) -> None:
 
 
 def test_write_adds_entries_and_keeps_the_allocation(api: Api, resource_api: ResourceApi) -> None:
-    ref = allocated(api)
+    ref = create_allocated_claim(api)
     before = stored_status(api)
 
     written = ClaimStatus(resource_api).write(ref, entries())
@@ -116,7 +123,7 @@ def test_write_adds_entries_and_keeps_the_allocation(api: Api, resource_api: Res
 
 
 def test_changed_limits_replace_the_old_ones(api: Api, resource_api: ResourceApi) -> None:
-    ref = allocated(api)
+    ref = create_allocated_claim(api)
     claim_status = ClaimStatus(resource_api)
     claim_status.write(ref, entries(vram_gib=24))
 
@@ -128,7 +135,7 @@ def test_changed_limits_replace_the_old_ones(api: Api, resource_api: ResourceApi
 def test_writing_the_same_entries_again_changes_nothing(
     api: Api, resource_api: ResourceApi
 ) -> None:
-    ref = allocated(api)
+    ref = create_allocated_claim(api)
     claim_status = ClaimStatus(resource_api)
     claim_status.write(ref, entries())
     before = api.call("GET", f"{CLAIMS}/a")
@@ -139,7 +146,7 @@ def test_writing_the_same_entries_again_changes_nothing(
 
 
 def test_entries_of_two_drivers_coexist(api: Api, resource_api: ResourceApi) -> None:
-    ref = allocated(api)
+    ref = create_allocated_claim(api)
     claim_status = ClaimStatus(resource_api)
     claim_status.write(ref, entries())
     apply_theirs(api, ref, {"mac": "02:00:00:00:00:01"})
@@ -154,7 +161,7 @@ def test_entries_of_two_drivers_coexist(api: Api, resource_api: ResourceApi) -> 
 
 
 def test_entries_stay_until_the_claim_is_deallocated(api: Api, resource_api: ResourceApi) -> None:
-    ref = allocated(api)
+    ref = create_allocated_claim(api)
     ClaimStatus(resource_api).write(ref, entries())
     stored = api.call("GET", f"{CLAIMS}/a")
     stored["status"].pop("reservedFor")
@@ -167,18 +174,18 @@ def test_entries_stay_until_the_claim_is_deallocated(api: Api, resource_api: Res
     assert "devices" not in stored_status(api)
 
 
-def missing_claim(api: Api) -> ClaimRef:
-    ref = allocated(api)
+def ref_of_missing_claim(api: Api) -> ClaimRef:
+    ref = create_allocated_claim(api)
     return ClaimRef(namespace="default", name="none", uid=ref.uid)
 
 
-def deallocated(api: Api) -> ClaimRef:
-    ref = allocated(api)
+def create_deallocated_claim(api: Api) -> ClaimRef:
+    ref = create_allocated_claim(api)
     deallocate(api)
     return ref
 
 
-@pytest.mark.parametrize("lost", [missing_claim, replaced, deallocated])
+@pytest.mark.parametrize("lost", [ref_of_missing_claim, replace_claim, create_deallocated_claim])
 def test_claim_that_lost_its_devices_is_not_written(
     api: Api, resource_api: ResourceApi, lost: Callable[[Api], ClaimRef]
 ) -> None:
@@ -193,7 +200,7 @@ def test_claim_that_lost_its_devices_is_not_written(
 def test_rejection_of_an_immutable_uid_counts_as_claim_gone(
     server: ApiServer, api: Api, resource_api: ResourceApi
 ) -> None:
-    ref = replaced(api)
+    ref = replace_claim(api)
     refusal = Refuse(422, 'metadata.uid: Invalid value: "x": field is immutable')
     server.faults.add("patch", "resourceclaims/status", refusal)
 
@@ -214,7 +221,7 @@ def test_rejection_of_an_immutable_uid_counts_as_claim_gone(
 def test_missing_right_is_named(
     server: ApiServer, api: Api, resource_api: ResourceApi, refusal: Refuse, right: str
 ) -> None:
-    ref = allocated(api)
+    ref = create_allocated_claim(api)
     server.faults.add("patch", "resourceclaims/status", refusal)
 
     with pytest.raises(MissingRightError, match=r"claim default/a: PATCH .*") as refused:
@@ -227,7 +234,7 @@ def test_missing_right_is_named(
 def test_other_faults_are_retryable(
     server: ApiServer, api: Api, resource_api: ResourceApi, fault: Refuse | Cut
 ) -> None:
-    ref = allocated(api)
+    ref = create_allocated_claim(api)
     server.faults.add("patch", "resourceclaims/status", fault)
 
     with pytest.raises(RetryableError) as raised:
@@ -239,7 +246,7 @@ def test_other_faults_are_retryable(
 def test_permanently_invalid_entries_are_retryable_and_reported(
     api: Api, resource_api: ResourceApi
 ) -> None:
-    ref = allocated(api)
+    ref = create_allocated_claim(api)
     (entry,) = entries()
 
     with pytest.raises(RetryableError, match="422"):
@@ -249,13 +256,13 @@ def test_permanently_invalid_entries_are_retryable_and_reported(
 def test_status_report_during_an_outage_returns_at_once_and_arrives_later(
     server: ApiServer, api: Api, resource_api: ResourceApi
 ) -> None:
-    ref = allocated(api)
+    ref = create_allocated_claim(api)
     reporter = StatusReporter(ClaimStatus(resource_api), retry_seconds=0.1)
     thread = Thread(target=reporter.run)
     thread.start()
     try:
         server.stop()
-        reporter.report(replace(claim("a"), ref=ref))
+        reporter.report(replace(reported_claim("a"), ref=ref))
         server.start()
 
         assert eventually(lambda: "devices" in stored_status(api))

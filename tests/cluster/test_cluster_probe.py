@@ -73,7 +73,7 @@ def test_access_review_splits_resource_and_subresource(tmp_path: Path) -> None:
         answer = probe.review_access(DRIVER_STATUS, service_account=None)
 
     assert answer.allowed
-    ((_, body),) = canned.asked
+    ((_, body),) = canned.requests
     assert body["spec"]["resourceAttributes"] == {
         "verb": "associated-node:patch",
         "group": "resource.k8s.io",
@@ -90,7 +90,7 @@ def test_access_review_of_a_service_account_names_its_user_and_groups(tmp_path: 
         answer = probe.review_access(DRIVER_STATUS, service_account=("gpu", "node-plugin"))
 
     assert (answer.allowed, answer.reason) == (False, "no binding")
-    ((_, body),) = canned.asked
+    ((_, body),) = canned.requests
     assert body["spec"]["user"] == "system:serviceaccount:gpu:node-plugin"
     assert "system:serviceaccounts:gpu" in body["spec"]["groups"]
 

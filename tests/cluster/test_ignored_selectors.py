@@ -12,24 +12,24 @@ from tensorfusion_dra.cluster.api import Api
 from tensorfusion_dra.cluster.object_cache import ObjectCache
 from tensorfusion_dra.cluster.resource_api import ResourceApi
 from tensorfusion_dra.cluster.slices import Slices
-from tests.cluster.test_objects_at_the_server import NODE, a_slice
+from tests.cluster.test_objects_at_the_server import NODE, t4_slice
 from tests.support import canned_api
 from tests.support.answers import SLICES_PATH
 from tests.support.canned_api import CannedApi
 
 
-def stored(name: str, **spec: Any) -> dict[str, Any]:
+def stored_slice(name: str, **spec: Any) -> dict[str, Any]:
     """Return a stored slice of the node; the arguments replace fields of its spec."""
-    item: Any = copy.deepcopy(dict(a_slice()))
+    item: Any = copy.deepcopy(dict(t4_slice()))
     item["metadata"] |= {"name": name, "uid": f"uid-of-{name}", "resourceVersion": "5"}
     item["spec"] |= spec
     return dict(item)
 
 
-OWN = stored("own")
+OWN = stored_slice("own")
 FOREIGN = [
-    stored("of-another-driver", driver="gpu.nvidia.com"),
-    stored("of-another-node", nodeName="node-99"),
+    stored_slice("of-another-driver", driver="gpu.nvidia.com"),
+    stored_slice("of-another-node", nodeName="node-99"),
     {"metadata": {"name": "of-all-nodes"}, "spec": {"driver": "x", "allNodes": True}},
     {"metadata": {"name": "of-nobody"}},
 ]

@@ -32,7 +32,7 @@ CLAIM = {
 }
 
 
-def a_slice(generation: int = 1) -> Slice:
+def t4_slice(generation: int = 1) -> Slice:
     inventory = simulated_discovery.from_text("1xT4", node_name=NODE.name).read()
     wanted = planning.wanted(devices(inventory, NODE), NODE, node_uid="node-uid")
     (created,) = planning.plan(wanted, []).create
@@ -99,8 +99,8 @@ def test_lasting_fault_is_retryable_and_ends_within_the_time(
 
 def test_slice_is_created_replaced_and_deleted(resource_api: ResourceApi) -> None:
     slices = Slices(resource_api, node_name=NODE.name)
-    created = slices.create(a_slice())
-    replaced = slices.replace({**created, "spec": a_slice(generation=2)["spec"]})
+    created = slices.create(t4_slice())
+    replaced = slices.replace({**created, "spec": t4_slice(generation=2)["spec"]})
 
     (listed,) = slices.fetch()
     slices.delete(listed)
@@ -113,14 +113,14 @@ def test_slice_is_created_replaced_and_deleted(resource_api: ResourceApi) -> Non
 def test_dry_run_is_answered_but_not_stored(resource_api: ResourceApi) -> None:
     slices = Slices(resource_api, node_name=NODE.name)
 
-    answer = slices.create(a_slice(), trial=True)
+    answer = slices.create(t4_slice(), trial=True)
 
     assert answer["spec"]["devices"]
     assert slices.fetch() == []
 
 
 def test_slices_of_other_nodes_are_not_fetched(resource_api: ResourceApi) -> None:
-    Slices(resource_api, node_name=NODE.name).create(a_slice())
+    Slices(resource_api, node_name=NODE.name).create(t4_slice())
 
     assert Slices(resource_api, node_name="node-02").fetch() == []
 
@@ -129,11 +129,11 @@ def test_slice_changed_since_the_read_is_neither_replaced_nor_deleted(
     resource_api: ResourceApi,
 ) -> None:
     slices = Slices(resource_api, node_name=NODE.name)
-    read = slices.create(a_slice())
-    slices.replace({**read, "spec": a_slice(generation=2)["spec"]})
+    read = slices.create(t4_slice())
+    slices.replace({**read, "spec": t4_slice(generation=2)["spec"]})
 
     with pytest.raises(StatusError) as replaced:
-        slices.replace({**read, "spec": a_slice(generation=3)["spec"]})
+        slices.replace({**read, "spec": t4_slice(generation=3)["spec"]})
     with pytest.raises(StatusError) as deleted:
         slices.delete(read)
 
@@ -142,7 +142,7 @@ def test_slice_changed_since_the_read_is_neither_replaced_nor_deleted(
 
 def test_deleting_a_missing_slice_succeeds(resource_api: ResourceApi) -> None:
     slices = Slices(resource_api, node_name=NODE.name)
-    read = slices.create(a_slice())
+    read = slices.create(t4_slice())
     slices.delete(read)
 
     slices.delete(read)
@@ -154,7 +154,7 @@ def test_v1beta2_is_used_if_the_server_has_no_v1(tmp_path: Path) -> None:
     with ApiServer(resource_versions=("v1beta2",)) as server:
         api = ResourceApi(Api(server.kubeconfig(tmp_path / "kubeconfig")))
 
-        stored = Slices(api, node_name=NODE.name).create(a_slice())
+        stored = Slices(api, node_name=NODE.name).create(t4_slice())
 
     assert stored["apiVersion"] == "resource.k8s.io/v1beta2"
 

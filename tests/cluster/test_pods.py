@@ -14,7 +14,7 @@ from tensorfusion_dra.simulator.apiserver import ApiServer
 ANNOTATIONS = {"tensor-fusion.ai/vram-limit": "8Gi", "example.com/other": "x"}
 
 
-def pod(api: Api, annotations: dict[str, str] | None) -> PodRef:
+def create_pod(api: Api, annotations: dict[str, str] | None) -> PodRef:
     metadata: dict[str, Any] = {"name": "train", "namespace": "default"}
     if annotations is not None:
         metadata["annotations"] = annotations
@@ -32,13 +32,13 @@ def pod(api: Api, annotations: dict[str, str] | None) -> PodRef:
 
 
 def test_annotations_of_a_pod_are_read(api: Api) -> None:
-    ref = pod(api, ANNOTATIONS)
+    ref = create_pod(api, ANNOTATIONS)
 
     assert Pods(api).annotations(ref, wait_seconds=5) == ANNOTATIONS
 
 
 def test_pod_without_annotations_has_none(api: Api) -> None:
-    ref = pod(api, None)
+    ref = create_pod(api, None)
 
     assert Pods(api).annotations(ref, wait_seconds=5) == {}
 
@@ -50,7 +50,7 @@ def test_missing_pod_has_no_annotations(api: Api) -> None:
 
 
 def test_replaced_pod_has_no_annotations(api: Api) -> None:
-    pod(api, ANNOTATIONS)
+    create_pod(api, ANNOTATIONS)
     earlier = PodRef(namespace="default", name="train", uid="uid-of-the-one-before")
 
     assert Pods(api).annotations(earlier, wait_seconds=5) == {}
@@ -58,7 +58,7 @@ def test_replaced_pod_has_no_annotations(api: Api) -> None:
 
 @pytest.mark.parametrize("fault", [Refuse(500), Refuse(429, retry_after_seconds=1), Cut()])
 def test_transient_fault_is_retried(server: ApiServer, api: Api, fault: Refuse | Cut) -> None:
-    ref = pod(api, ANNOTATIONS)
+    ref = create_pod(api, ANNOTATIONS)
     server.faults.add("get", "pods", fault, times=2)
 
     assert Pods(api).annotations(ref, wait_seconds=5) == ANNOTATIONS
@@ -68,7 +68,7 @@ def test_transient_fault_is_retried(server: ApiServer, api: Api, fault: Refuse |
 def test_lasting_fault_is_retryable_and_ends_within_the_time(
     server: ApiServer, api: Api, fault: Refuse | Cut | HalfOpen
 ) -> None:
-    ref = pod(api, ANNOTATIONS)
+    ref = create_pod(api, ANNOTATIONS)
     server.faults.add("get", "pods", fault)
 
     with pytest.raises(RetryableError, match=r"^pod default/train: GET /api/v1"):
@@ -76,7 +76,7 @@ def test_lasting_fault_is_retryable_and_ends_within_the_time(
 
 
 def test_missing_right_error_names_the_setting_that_avoids_it(server: ApiServer, api: Api) -> None:
-    ref = pod(api, ANNOTATIONS)
+    ref = create_pod(api, ANNOTATIONS)
     server.faults.add("get", "pods", Refuse(403, "no right"))
 
     with pytest.raises(RetryableError, match=r"pod default/train: .*get pods.*--read-pods.*403"):

@@ -7,7 +7,7 @@ from tensorfusion_dra.cluster.resource_api import ResourceApi
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.simulator.api.faults import Refuse
 from tensorfusion_dra.simulator.apiserver import ApiServer
-from tests.core.devices.slice_documents import device, spec
+from tests.core.devices.slice_documents import plain_device, slice_spec
 
 
 def create(resource_api: ResourceApi, name: str, **fields: object) -> None:
@@ -18,21 +18,21 @@ def create(resource_api: ResourceApi, name: str, **fields: object) -> None:
             "apiVersion": resource_api.api_version(),
             "kind": "ResourceSlice",
             "metadata": {"name": name},
-            "spec": spec(**fields),
+            "spec": slice_spec(**fields),
         },
     )
 
 
-def pool(node: str) -> dict[str, object]:
+def slice_pool(node: str) -> dict[str, object]:
     return {"name": f"default/{node}", "generation": 1, "resourceSliceCount": 1}
 
 
 def test_slices_of_all_nodes_but_only_of_this_driver_are_read(
     resource_api: ResourceApi,
 ) -> None:
-    create(resource_api, "a", nodeName="node-a", pool=pool("node-a"))
-    create(resource_api, "b", nodeName="node-b", pool=pool("node-b"))
-    create(resource_api, "nic", driver="nic.example.com", devices=[device("nic-0")])
+    create(resource_api, "a", nodeName="node-a", pool=slice_pool("node-a"))
+    create(resource_api, "b", nodeName="node-b", pool=slice_pool("node-b"))
+    create(resource_api, "nic", driver="nic.example.com", devices=[plain_device("nic-0")])
 
     found = PublishedSlices(resource_api).published(wait_seconds=5)
 

@@ -12,7 +12,7 @@ from tensorfusion_dra.cluster.slices import Slices
 from tensorfusion_dra.cluster.watch import Watch
 from tensorfusion_dra.simulator.api.faults import Action, Cut, Expire, Garble, HalfOpen, Refuse
 from tensorfusion_dra.simulator.apiserver import ApiServer
-from tests.cluster.test_objects_at_the_server import NODE, a_slice
+from tests.cluster.test_objects_at_the_server import NODE, t4_slice
 from tests.support.answers import nothing
 from tests.support.virtual_time import VirtualTime
 from tests.support.waiting import PATIENCE_SECONDS, eventually
@@ -55,7 +55,7 @@ def watch_without_callbacks(resource_api: ResourceApi) -> Watch:
 def test_every_change_and_deletion_is_reported(resource_api: ResourceApi) -> None:
     slices = Slices(resource_api, node_name=NODE.name)
     with watching(resource_api) as callbacks:
-        created = slices.create(a_slice())
+        created = slices.create(t4_slice())
         assert eventually(lambda: callbacks.changes == 1)
         slices.delete(created)
 
@@ -75,7 +75,7 @@ def test_watch_resumes_after_a_fault_and_reports_its_return(
     slices = Slices(resource_api, node_name=NODE.name)
     server.faults.add("watch", "resourceslices", fault, times=1)
     with watching(resource_api) as callbacks:
-        created = slices.create(a_slice())
+        created = slices.create(t4_slice())
 
         assert eventually(lambda: callbacks.returns == 2)
         changes = callbacks.changes

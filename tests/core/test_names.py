@@ -5,7 +5,8 @@ import re
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.admission import pod_warnings
 from tensorfusion_dra.core.kubernetes import slice_rules
-from tests.support.gpus import gpu, published
+from tests.support.builders.devices import published_devices
+from tests.support.builders.gpus import gpu
 
 
 def test_names_are_those_of_the_guide() -> None:
@@ -27,7 +28,7 @@ def test_kubelet_finds_the_newest_version_of_each_service_first() -> None:
 
 def test_every_attribute_has_a_name_that_the_api_accepts() -> None:
     attributes = [value for name, value in vars(names).items() if name.startswith("ATTR_")]
-    (device,) = published(gpu())
+    (device,) = published_devices(gpu())
 
     named = {**device.as_api(), "attributes": {name: {"string": ""} for name in attributes}}
 

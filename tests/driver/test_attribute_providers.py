@@ -1,4 +1,4 @@
-"""Attributes that other packages add to the devices."""
+"""Attributes that other packages add to devices."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,19 +10,20 @@ from tensorfusion_dra.core.devices.device import AttributeValue, Device, Node, V
 from tensorfusion_dra.core.devices.gpu import Gpu
 from tensorfusion_dra.driver.catalog import CatalogReader
 from tensorfusion_dra.extend import AttributeProvider
-from tests.driver.test_publish import NODE, cards
+from tests.support.builders.devices import NODE
 from tests.support.ports import FixedDiscovery
+from tests.support.prepared_node import simulated_inventory
 
 
 def devices_with(providers: Mapping[str, AttributeProvider]) -> tuple[Device, ...]:
-    reader = CatalogReader(FixedDiscovery(cards()), NODE, providers=providers)
+    reader = CatalogReader(FixedDiscovery(simulated_inventory()), NODE, providers=providers)
     reader.refresh()
     catalog = reader.current()
     assert catalog is not None
     return catalog.devices
 
 
-def test_a_provider_sees_one_card_and_the_node() -> None:
+def test_provider_gets_one_card_and_the_node() -> None:
     def rack(gpu: Gpu, node: Node) -> Mapping[str, AttributeValue]:
         return {"example.com/rack": f"{node.name}-{gpu.index}", "example.com/fan": Version("1.2.3")}
 
@@ -33,7 +34,7 @@ def test_a_provider_sees_one_card_and_the_node() -> None:
     assert first.as_api()["attributes"]["example.com/fan"] == {"version": "1.2.3"}  # type: ignore[index]
 
 
-def test_a_provider_that_fails_costs_its_attributes_on_that_card_only() -> None:
+def test_failing_provider_loses_its_attributes_on_that_card_only() -> None:
     def rack(gpu: Gpu, _node: Node) -> Mapping[str, AttributeValue]:
         if gpu.index == 0:
             raise ValueError("no rack")
@@ -58,7 +59,7 @@ def test_a_provider_that_fails_costs_its_attributes_on_that_card_only() -> None:
         ("x" * 33, "x"),
     ],
 )
-def test_a_name_or_value_that_cannot_be_published_is_left_out_alone(key: str, value: Any) -> None:
+def test_unpublishable_attribute_is_the_only_one_left_out(key: str, value: Any) -> None:
     def provider(_gpu: Gpu, _node: Node) -> Mapping[str, AttributeValue]:
         return {key: value, "example.com/fine": True}
 
@@ -71,7 +72,7 @@ def test_a_name_or_value_that_cannot_be_published_is_left_out_alone(key: str, va
     assert {line["attribute"] for line in logs if line["event"] == "attribute_left_out"} == {key}
 
 
-def test_more_attributes_than_a_device_can_carry_leave_the_device_published() -> None:
+def test_device_with_too_many_attributes_is_published_with_the_maximum() -> None:
     def many(_gpu: Gpu, _node: Node) -> Mapping[str, AttributeValue]:
         return {f"example.com/a{number}": number for number in range(40)}
 

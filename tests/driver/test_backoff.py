@@ -1,9 +1,9 @@
-"""How long a loop waits after failures."""
+"""Delays of a loop after failures."""
 
 from tensorfusion_dra.driver.backoff import Backoff
 
 
-def test_delays_double_up_to_the_longest_and_begin_again_after_a_success() -> None:
+def test_delays_double_up_to_the_longest_and_restart_after_a_success() -> None:
     backoff = Backoff(first_seconds=1, longest_seconds=8)
 
     delays = [backoff.failed() for _ in range(6)]
@@ -14,7 +14,7 @@ def test_delays_double_up_to_the_longest_and_begin_again_after_a_success() -> No
     assert backoff.failed() <= 1
 
 
-def test_what_the_other_side_asks_for_is_waited_at_least() -> None:
+def test_delay_is_at_least_the_one_that_the_server_requests() -> None:
     backoff = Backoff(first_seconds=0.1, longest_seconds=30)
 
     delays = [backoff.failed(at_least=20) for _ in range(50)]
@@ -24,7 +24,7 @@ def test_what_the_other_side_asks_for_is_waited_at_least() -> None:
     assert len(set(delays)) > 1
 
 
-def test_a_failure_for_a_year_does_not_overflow() -> None:
+def test_failures_for_a_year_do_not_overflow() -> None:
     backoff = Backoff(first_seconds=0.2, longest_seconds=30)
 
     assert max(backoff.failed() for _ in range(5000)) <= 30

@@ -1,7 +1,6 @@
-"""What the driver remembers of its cards, and what it makes of readings that fail."""
+"""Health of the node's cards: kept over restarts and failed readings."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -16,16 +15,16 @@ from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.driver.card_health_tracker import CardHealthTracker
 from tensorfusion_dra.driver.ports.discovery import HungError
 from tensorfusion_dra.state.card_records import CardRecords
-from tests.support.gpus import cards
-from tests.support.status_claims import claim, share
+from tests.support.builders.gpus import gpus
+from tests.support.builders.reported_claims import reported_claim, reported_share
 
-A, B = cards(2)
+A, B = gpus(2)
 BOTH = Inventory(gpus=(A, B))
 XID_79 = CardEvent(gpu_uuid=A.uuid, kind=EventKind.XID, code=79)
 
 
 class RecordsInMemory(CardRecords):
-    """A record that outlives the memory, unless the disk is full."""
+    """Card record on a disk, which a test can fill up."""
 
     def __init__(self, record: Mapping[str, Any] | None = None, boot_id: str = "boot-1") -> None:
         self.boot_id = boot_id
@@ -44,12 +43,16 @@ class RecordsInMemory(CardRecords):
 
 
 class Setup:
-    """A memory, and what it stands on; restarted() gives the next one."""
+    """A tracker with its record; restarted() returns a new one with the same record.
 
-    def __init__(self, records: RecordsInMemory | None = None, *, held: str = "") -> None:
+    Attributes:
+        claimed: The device with a prepared claim, `?` if the ledger is locked, or empty.
+    """
+
+    def __init__(self, records: RecordsInMemory | None = None, *, claimed: str = "") -> None:
         self.seconds = 0.0
         self.records = records or RecordsInMemory()
-        self.held = held
+        self.claimed = claimed
         self.tracker = CardHealthTracker(
             HealthRules(), records=self.records, claims=self.claims, clock=self.now
         )
@@ -58,12 +61,14 @@ class Setup:
         return Moment(self.seconds, datetime(2026, 3, 1, tzinfo=UTC))
 
     def claims(self) -> list[PreparedClaim]:
-        if self.held == "?":
+        if self.claimed == "?":
             raise RetryableError("ledger: locked")
-        return [claim("a", replace(share(), device=self.held))] if self.held else []
+        if not self.claimed:
+            return []
+        return [reported_claim("a", reported_share(device=self.claimed))]
 
     def restarted(self) -> "Setup":
-        return Setup(self.records, held=self.held)
+        return Setup(self.records, claimed=self.claimed)
 
     def visible(self) -> PublishedCards:
         found = self.tracker.visible()
@@ -82,7 +87,7 @@ def test_nothing_is_visible_before_the_first_reading() -> None:
     assert setup.tracker.visible() is None
 
 
-def test_readings_that_bring_nothing_new_write_nothing() -> None:
+def test_unchanged_readings_write_nothing() -> None:
     setup = Setup()
     for _ in range(5):
         setup.tracker.read(BOTH)
@@ -90,7 +95,7 @@ def test_readings_that_bring_nothing_new_write_nothing() -> None:
     assert setup.records.saves == 1
 
 
-def test_a_storm_of_one_error_is_recorded_and_logged_once() -> None:
+def test_repeated_error_is_recorded_and_logged_once() -> None:
     setup = Setup()
     setup.tracker.read(BOTH)
 
@@ -103,7 +108,7 @@ def test_a_storm_of_one_error_is_recorded_and_logged_once() -> None:
     assert setup.reasons() == ["xid-79"]
 
 
-def test_a_restart_remembers_who_is_sick() -> None:
+def test_restart_remembers_sick_cards() -> None:
     setup = Setup()
     setup.tracker.read(BOTH)
     setup.tracker.reported(XID_79)
@@ -123,7 +128,7 @@ def test_a_restart_remembers_who_is_sick() -> None:
         CardEvent(gpu_uuid=A.uuid, kind=EventKind.XID, code=13),
     ],
 )
-def test_what_counts_against_no_known_card_changes_nothing(event: CardEvent) -> None:
+def test_event_that_affects_no_known_card_changes_nothing(event: CardEvent) -> None:
     setup = Setup()
     setup.tracker.read(BOTH)
 
@@ -131,7 +136,7 @@ def test_what_counts_against_no_known_card_changes_nothing(event: CardEvent) -> 
     assert setup.reasons() == []
 
 
-def test_a_driver_that_hangs_is_named_and_one_that_is_away_too() -> None:
+def test_hanging_and_missing_drivers_have_different_reasons() -> None:
     hung, away = Setup(), Setup()
     for setup in (hung, away):
         setup.tracker.read(BOTH)
@@ -144,7 +149,7 @@ def test_a_driver_that_hangs_is_named_and_one_that_is_away_too() -> None:
     assert hung.visible().inventory == BOTH
 
 
-def test_after_a_restart_without_a_driver_the_cards_are_shown_as_they_were() -> None:
+def test_cards_are_visible_as_recorded_after_a_restart_without_a_driver() -> None:
     setup = Setup()
     setup.tracker.read(BOTH)
     after = setup.restarted()
@@ -158,18 +163,18 @@ def test_after_a_restart_without_a_driver_the_cards_are_shown_as_they_were() -> 
     assert after.reasons() == ["unreadable", "unreadable"]
 
 
-def test_a_ledger_that_is_locked_for_a_moment_hides_no_card() -> None:
-    setup = Setup(held=A.uuid.lower())
+def test_locked_ledger_hides_no_card() -> None:
+    setup = Setup(claimed=A.uuid.lower())
     setup.tracker.read(BOTH)
     setup.tracker.read(Inventory(gpus=(B,)))
     assert setup.visible().inventory.gpus == (A, B)
 
-    setup.held = "?"
+    setup.claimed = "?"
 
     assert setup.visible().inventory.gpus == (A, B)
 
 
-def test_a_disk_that_is_full_costs_only_the_record() -> None:
+def test_full_disk_affects_only_the_record() -> None:
     setup = Setup()
     setup.records.full = True
     with capture_logs() as logs:
@@ -182,7 +187,7 @@ def test_a_disk_that_is_full_costs_only_the_record() -> None:
     assert setup.records.saves == 1
 
 
-def test_a_record_of_another_kind_is_put_aside_with_a_line() -> None:
+def test_unusable_record_is_ignored_with_a_log_line() -> None:
     with capture_logs() as logs:
         setup = Setup(RecordsInMemory({"version": 9}))
     setup.tracker.read(BOTH)

@@ -1,4 +1,4 @@
-"""The loop that reads the cards: how often, and who hears of it."""
+"""The loop that reads the cards: its pace, its triggers and its callbacks."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,14 +14,15 @@ from tensorfusion_dra.driver import card_watch
 from tensorfusion_dra.driver.card_watch import CardWatch
 from tensorfusion_dra.driver.catalog import CatalogReader
 from tensorfusion_dra.driver.ports.discovery import HungError
-from tests.support.gpus import NODE, cards
+from tests.support.builders.devices import NODE
+from tests.support.builders.gpus import gpus
 from tests.support.waiting import FOREVER, PATIENCE_SECONDS, eventually
 
-A, B = cards(2)
+A, B = gpus(2)
 
 
 class CountingDiscovery:
-    """Cards, with a count of how often they were read, and errors on demand."""
+    """Discovery that counts its readings and raises an error set by a test."""
 
     def __init__(self) -> None:
         self.reads = 0
@@ -36,7 +37,7 @@ class CountingDiscovery:
 
 
 class EventsOnDemand:
-    """Hands over what a test reports."""
+    """Event source that passes on the events of a test."""
 
     def __init__(self) -> None:
         self.watched: frozenset[str] = frozenset()
@@ -83,14 +84,14 @@ class Setup:
         assert not any(thread.is_alive() for thread in threads)
 
 
-def xid(code: int) -> CardEvent:
+def xid_event(code: int) -> CardEvent:
     return CardEvent(gpu_uuid=A.uuid, kind=EventKind.XID, code=code)
 
 
-def test_a_report_is_told_at_once_and_has_the_cards_read_again() -> None:
+def test_reported_error_takes_effect_at_once_and_the_cards_are_read_again() -> None:
     setup = Setup()
     with setup.running() as report:
-        report(xid(79))
+        report(xid_event(79))
 
         assert setup.changes == 2
         assert list(setup.catalog.sick()) == [A.uuid.lower()]
@@ -98,20 +99,20 @@ def test_a_report_is_told_at_once_and_has_the_cards_read_again() -> None:
         assert eventually(lambda: setup.events.watched == {B.uuid})
 
 
-def test_a_storm_of_reports_reads_the_cards_once_in_the_least_time_between_readings(
+def test_many_reports_cause_one_reading_per_shortest_interval(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(card_watch, "_LEAST_SECONDS", FOREVER)
     setup = Setup(poll_seconds=FOREVER)
     with setup.running() as report:
         for _ in range(10_000):
-            report(xid(13))
+            report(xid_event(13))
 
         assert setup.discovery.reads == 1
         assert setup.changes == 1
 
 
-def test_what_is_waited_for_is_told_once_however_old_it_grows() -> None:
+def test_hanging_call_is_logged_once_for_any_age() -> None:
     setup = Setup()
     with capture_logs() as logs:
         for age in range(3):
@@ -121,7 +122,7 @@ def test_what_is_waited_for_is_told_once_however_old_it_grows() -> None:
     assert [line["event"] for line in logs] == ["gpus_awaited"]
 
 
-def test_a_driver_that_was_replaced_ends_the_loop() -> None:
+def test_replaced_driver_ends_the_loop() -> None:
     setup = Setup()
     setup.discovery.error = FatalError("replaced")
 
@@ -129,7 +130,7 @@ def test_a_driver_that_was_replaced_ends_the_loop() -> None:
         setup.watch.run()
 
 
-def test_without_events_the_cards_are_read_all_the_same() -> None:
+def test_cards_are_read_without_an_event_source() -> None:
     setup = Setup()
     watch = CardWatch(setup.catalog, None, poll_seconds=60, on_change=setup._changed)
 

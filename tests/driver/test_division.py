@@ -1,4 +1,4 @@
-"""Limits follow the cards, the pool and the rules, also when no claim comes or goes."""
+"""Division of cards: limits follow the cards, the pool and the rules without any call."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,9 +16,10 @@ from tensorfusion_dra.core.devices.gpu import Inventory
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.core.kubernetes.quantity import GIB
 from tensorfusion_dra.driver.catalog import CatalogReader
+from tests.support.builders.devices import NODE
+from tests.support.builders.stored_claims import stored_claim
 from tests.support.ports import FixedDiscovery
-from tests.support.prepared_node import GPU_0, NODE, Setup, inventory, put, share
-from tests.support.stored_claims import stored_claim
+from tests.support.prepared_node import GPU_0, Setup, put_claim, share_result, simulated_inventory
 from tests.support.waiting import PATIENCE_SECONDS, eventually
 
 LIMIT = "tensor-fusion.ai/vram-limit"
@@ -32,7 +33,7 @@ def node(tmp_path: Path) -> Iterator[Setup]:
 
 
 @contextmanager
-def dividing(node: Setup) -> Iterator[None]:
+def running_division(node: Setup) -> Iterator[None]:
     division = node.division(retry_seconds=0.01)
     thread = Thread(target=division.run)
     thread.start()
@@ -44,15 +45,15 @@ def dividing(node: Setup) -> Iterator[None]:
         assert not thread.is_alive()
 
 
-def wanting(node: Setup, name: str, limit: str, **amounts: Any) -> ClaimRef:
-    claim = stored_claim(name, share(GPU_0, **amounts))
+def prepare_with_limit(node: Setup, name: str, limit: str, **amounts: Any) -> ClaimRef:
+    claim = stored_claim(name, share_result(GPU_0, **amounts))
     claim["metadata"]["annotations"] = {LIMIT: limit}
     ref = node.claims.put(claim)
     assert isinstance(node.prepare(ref)[ref.uid], PreparedClaim)
     return ref
 
 
-def gib(node: Setup, ref: ClaimRef) -> float:
+def limit_gib(node: Setup, ref: ClaimRef) -> float:
     record = node.ledger.get(ref.uid)
     assert record is not None
     (limit,) = [each.limit for each in record.shares]
@@ -60,70 +61,70 @@ def gib(node: Setup, ref: ClaimRef) -> float:
     return limit.vram_bytes / GIB
 
 
-def with_memory(node: Setup, vram_gib: int) -> None:
-    """The same cards, of which there is less or more to hand out."""
-    cards = tuple(replace(gpu, vram_bytes=vram_gib * GIB) for gpu in inventory().gpus)
+def set_card_memory(node: Setup, vram_gib: int) -> None:
+    """Change the memory of the node's cards."""
+    cards = tuple(replace(gpu, vram_bytes=vram_gib * GIB) for gpu in simulated_inventory().gpus)
     node.discovery.inventory = Inventory(gpus=cards)
     node.catalog.refresh()
 
 
-def test_limits_shrink_with_the_capacity_and_grow_with_it(node: Setup) -> None:
-    ref = wanting(node, "a", "80Gi", vram="10Gi")
+def test_limits_shrink_and_grow_with_the_capacity(node: Setup) -> None:
+    ref = prepare_with_limit(node, "a", "80Gi", vram="10Gi")
 
-    with dividing(node):
-        with_memory(node, 40)
-        assert eventually(lambda: gib(node, ref) == 40)
+    with running_division(node):
+        set_card_memory(node, 40)
+        assert eventually(lambda: limit_gib(node, ref) == 40)
         assert eventually(lambda: "=40960" in str(node.spec_of(ref)))
-        with_memory(node, 80)
-        assert eventually(lambda: gib(node, ref) == 80)
+        set_card_memory(node, 80)
+        assert eventually(lambda: limit_gib(node, ref) == 80)
 
 
-def test_a_claim_that_went_before_the_cards_were_known_leaves_its_share_to_the_others(
+def test_memory_of_a_claim_unprepared_before_the_first_reading_is_lent_later(
     node: Setup,
 ) -> None:
-    first = wanting(node, "a", "80Gi", vram="10Gi")
-    second = put(node, "b", share(GPU_0, tflops="1", vram="60Gi"))
+    first = prepare_with_limit(node, "a", "80Gi", vram="10Gi")
+    second = put_claim(node, "b", share_result(GPU_0, tflops="1", vram="60Gi"))
     node.prepare(second)
-    assert gib(node, first) == 20
+    assert limit_gib(node, first) == 20
     after = node.restarted()
     after.discovery.inventory = None
     after.catalog = CatalogReader(FixedDiscovery(None), NODE)
     after.preparer = after.with_claims(after.claims)
 
     after.unprepare(second)
-    before = gib(after, first)
-    after.catalog._discovery = FixedDiscovery(inventory())
-    with dividing(after):
+    before = limit_gib(after, first)
+    after.catalog._discovery = FixedDiscovery(simulated_inventory())
+    with running_division(after):
         after.catalog.refresh()
-        assert eventually(lambda: gib(after, first) == 80)
+        assert eventually(lambda: limit_gib(after, first) == 80)
 
     assert before == 20
     after.ledger.close()
 
 
-def test_rules_that_changed_over_a_restart_hold_for_claims_that_were_there(node: Setup) -> None:
+def test_rules_changed_over_a_restart_apply_to_existing_claims(node: Setup) -> None:
     node.rules = replace(node.rules, overcommit_limits=True)
     node.preparer = node.with_claims(node.claims)
-    refs = [wanting(node, name, "80Gi", vram="10Gi") for name in "ab"]
-    assert [gib(node, ref) for ref in refs] == [80, 80]
+    refs = [prepare_with_limit(node, name, "80Gi", vram="10Gi") for name in "ab"]
+    assert [limit_gib(node, ref) for ref in refs] == [80, 80]
 
     after = node.restarted()
-    with dividing(after):
-        assert eventually(lambda: [gib(after, ref) for ref in refs] == [70, 10])
+    with running_division(after):
+        assert eventually(lambda: [limit_gib(after, ref) for ref in refs] == [70, 10])
     after.ledger.close()
 
 
-def test_where_nothing_changes_the_records_are_read_once_and_nothing_is_written(
+def test_unchanged_limits_are_read_once_and_not_written(
     node: Setup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wanting(node, "a", "40Gi", vram="10Gi")
-    asked: list[str] = []
+    prepare_with_limit(node, "a", "40Gi", vram="10Gi")
+    calls: list[str] = []
 
     def counted(method: str) -> Any:
         original = getattr(node.ledger, method)
 
         def call() -> Any:
-            asked.append(method)
+            calls.append(method)
             return original()
 
         return call
@@ -133,13 +134,13 @@ def test_where_nothing_changes_the_records_are_read_once_and_nothing_is_written(
 
     assert node.division().divide() == ()
 
-    assert asked == ["claims"]
+    assert calls == ["claims"]
 
 
-def test_a_ledger_that_cannot_be_written_now_is_tried_again(
+def test_failed_write_to_the_ledger_is_retried(
     node: Setup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ref = wanting(node, "a", "80Gi", vram="10Gi")
+    ref = prepare_with_limit(node, "a", "80Gi", vram="10Gi")
     failures = iter([RetryableError("the disk is full")] * 2)
     transaction = node.ledger.transaction
 
@@ -149,8 +150,8 @@ def test_a_ledger_that_cannot_be_written_now_is_tried_again(
         return transaction()
 
     monkeypatch.setattr(node.ledger, "transaction", failing)
-    with capture_logs() as logs, dividing(node):
-        with_memory(node, 40)
-        assert eventually(lambda: gib(node, ref) == 40)
+    with capture_logs() as logs, running_division(node):
+        set_card_memory(node, 40)
+        assert eventually(lambda: limit_gib(node, ref) == 40)
 
     assert [line["event"] for line in logs].count("limits_recompute_failed") == 2

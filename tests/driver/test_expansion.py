@@ -1,4 +1,4 @@
-"""Memory that a pool adds to its cards from the host, and what happens if its size is unknown."""
+"""Memory that a pool adds to its cards from the host, including memory of unknown size."""
 
 from dataclasses import replace
 
@@ -19,12 +19,12 @@ COMPUTE_ONLY = replace(NODE, oversubscription=replace(NO_MORE, tflops_percent=20
 
 
 class Sizes:
-    """A host whose sizes a test sets; None for one that cannot be read."""
+    """Memory and disk sizes set by a test; None for a size that cannot be read."""
 
     def __init__(self, *, memory_gib: int | None = None, disk_gib: int | None = None) -> None:
         self.memory_gib = memory_gib
         self.disk_gib = disk_gib
-        self.asked: list[str] = []
+        self.reads: list[str] = []
 
     def memory_bytes(self) -> int:
         return self._size("memory", self.memory_gib)
@@ -33,13 +33,13 @@ class Sizes:
         return self._size("disk", self.disk_gib)
 
     def _size(self, what: str, gib: int | None) -> int:
-        self.asked.append(what)
+        self.reads.append(what)
         if gib is None:
             raise RetryableError(f"{what}: No such file or directory")
         return gib * GIB
 
 
-def reader(sizes: Sizes, node: Node | None) -> CatalogReader:
+def catalog_reader(sizes: Sizes, node: Node | None) -> CatalogReader:
     cards = simulated_discovery.from_text("1xA100-SXM4-80GB", node_name="node-01").read()
     return CatalogReader(FixedDiscovery(cards), node, host=sizes)
 
@@ -56,32 +56,32 @@ def unexpanded(catalog: CatalogReader) -> tuple[str, ...]:
     return current.unexpanded
 
 
-def test_a_pool_that_expands_nothing_asks_for_no_size() -> None:
+def test_sizes_are_not_read_for_a_pool_without_memory_expansion() -> None:
     for node in (NODE, COMPUTE_ONLY):
         sizes = Sizes()
-        catalog = reader(sizes, node)
+        catalog = catalog_reader(sizes, node)
 
         catalog.refresh()
 
         current = catalog.current()
-        assert sizes.asked == []
+        assert sizes.reads == []
         assert current is not None
         assert (len(current.devices), current.unexpanded) == (1, ())
 
 
-def test_a_pool_that_expands_to_memory_does_not_look_at_the_disk() -> None:
+def test_disk_size_is_not_read_for_a_pool_that_expands_to_memory() -> None:
     sizes = Sizes(memory_gib=40)
-    catalog = reader(sizes, TO_MEMORY)
+    catalog = catalog_reader(sizes, TO_MEMORY)
 
     catalog.refresh()
 
-    assert sizes.asked == ["memory"]
+    assert sizes.reads == ["memory"]
     assert virtual_vram(catalog) == ["100Gi"]
 
 
-def test_an_unknown_disk_costs_its_expansion_and_no_card() -> None:
+def test_unknown_disk_size_disables_its_expansion_but_no_card() -> None:
     sizes = Sizes()
-    catalog = reader(sizes, TO_DISK)
+    catalog = catalog_reader(sizes, TO_DISK)
 
     with capture_logs() as logs:
         catalog.refresh()
@@ -92,9 +92,9 @@ def test_an_unknown_disk_costs_its_expansion_and_no_card() -> None:
     assert [line["event"] for line in logs].count("expansion_size_unknown") == 1
 
 
-def test_a_disk_that_appears_is_added_at_the_next_reading() -> None:
+def test_disk_that_appears_is_added_at_the_next_reading() -> None:
     sizes = Sizes()
-    catalog = reader(sizes, TO_DISK)
+    catalog = catalog_reader(sizes, TO_DISK)
     catalog.refresh()
 
     sizes.disk_gib = 100
@@ -105,9 +105,9 @@ def test_a_disk_that_appears_is_added_at_the_next_reading() -> None:
     assert unexpanded(catalog) == ()
 
 
-def test_a_disk_that_cannot_be_read_any_more_keeps_its_last_size() -> None:
+def test_unreadable_disk_keeps_its_last_size() -> None:
     sizes = Sizes(disk_gib=100)
-    catalog = reader(sizes, TO_DISK)
+    catalog = catalog_reader(sizes, TO_DISK)
     catalog.refresh()
 
     sizes.disk_gib = None
@@ -117,9 +117,9 @@ def test_a_disk_that_cannot_be_read_any_more_keeps_its_last_size() -> None:
     assert unexpanded(catalog) == ("disk: No such file or directory",)
 
 
-def test_a_pool_that_begins_to_expand_asks_at_once() -> None:
+def test_size_is_read_at_once_when_the_pool_begins_to_expand() -> None:
     sizes = Sizes(disk_gib=100)
-    catalog = reader(sizes, NODE)
+    catalog = catalog_reader(sizes, NODE)
     catalog.refresh()
 
     catalog.set_node(TO_DISK)
@@ -127,10 +127,10 @@ def test_a_pool_that_begins_to_expand_asks_at_once() -> None:
     assert virtual_vram(catalog) == ["130Gi"]
 
 
-def test_both_sizes_add_up() -> None:
+def test_memory_and_disk_sizes_add_up() -> None:
     ratios = Oversubscription(tflops_percent=100, host_memory_percent=50, host_disk_percent=10)
     sizes = Sizes(memory_gib=40, disk_gib=100)
-    catalog = reader(sizes, replace(NODE, oversubscription=ratios))
+    catalog = catalog_reader(sizes, replace(NODE, oversubscription=ratios))
 
     catalog.refresh()
 

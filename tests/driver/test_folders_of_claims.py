@@ -1,4 +1,4 @@
-"""Folders on the host go with the last claim that uses them, and not before."""
+"""Folders on the host, which are removed with the last claim that uses them."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,11 +13,11 @@ from tensorfusion_dra.driver.projection import Projection
 from tensorfusion_dra.driver.recover import recover
 from tensorfusion_dra.state import claim_files
 from tensorfusion_dra.state.host_files import HostFiles
-from tests.support.prepared_node import GPU_0, GPU_1, Setup, on_real_cards, put, share
+from tests.support.prepared_node import GPU_0, GPU_1, Setup, put_claim, share_result, use_real_cards
 
 
 class Node(Setup):
-    """A node whose host's folders are real ones."""
+    """A node with real folders for its enforcers."""
 
     def __init__(self, folder: Path, enforcer: str) -> None:
         super().__init__(folder)
@@ -38,11 +38,11 @@ class Node(Setup):
             HostFiles(),
             self.enforcers,
         )
-        on_real_cards(self)
+        use_real_cards(self)
         self.preparer = self.with_claims(self.claims)
 
-    def of_pod(self, name: str, pod: str, device: str = GPU_0) -> ClaimRef:
-        ref = put(self, name, share(device, tflops="1", vram="1Gi"))
+    def prepare_for_pod(self, name: str, pod: str, device: str = GPU_0) -> ClaimRef:
+        ref = put_claim(self, name, share_result(device, tflops="1", vram="1Gi"))
         reserved = [{"resource": "pods", "name": pod, "uid": f"uid-of-{pod}"}]
         self.claims.stored[str(ref)]["status"]["reservedFor"] = reserved
         assert isinstance(self.prepare(ref)[ref.uid], PreparedClaim)
@@ -64,11 +64,14 @@ def hami(tmp_path: Path) -> Iterator[Node]:
 
 
 @pytest.mark.parametrize("device", [GPU_0, GPU_1])
-def test_a_pods_shared_memory_stays_until_its_last_claim_is_unprepared(
+def test_pods_shared_memory_is_kept_until_its_last_claim_is_unprepared(
     node: Node, device: str
 ) -> None:
-    first, second = node.of_pod("a", "trainer-0"), node.of_pod("b", "trainer-0", device)
-    other = node.of_pod("c", "trainer-01")
+    first, second = (
+        node.prepare_for_pod("a", "trainer-0"),
+        node.prepare_for_pod("b", "trainer-0", device),
+    )
+    other = node.prepare_for_pod("c", "trainer-01")
     folder = node.root / "shm" / "default" / "trainer-0"
 
     node.unprepare(first)
@@ -81,22 +84,22 @@ def test_a_pods_shared_memory_stays_until_its_last_claim_is_unprepared(
     node.unprepare(other)
 
 
-def caches(node: Node, ref: ClaimRef) -> Path:
+def cache_folder(node: Node, ref: ClaimRef) -> Path:
     return node.root / "hami-core" / "claims" / ref.uid
 
 
-def test_a_claims_own_folder_goes_with_everything_that_containers_left_in_it(hami: Node) -> None:
-    first, second = hami.of_pod("a", "trainer-0"), hami.of_pod("b", "trainer-0")
-    (caches(hami, first) / "mine" / "deep").mkdir(parents=True)
-    (caches(hami, first) / "core.1234").write_text("left by a tenant")
+def test_claims_folder_is_removed_with_all_files_that_containers_left(hami: Node) -> None:
+    first, second = hami.prepare_for_pod("a", "trainer-0"), hami.prepare_for_pod("b", "trainer-0")
+    (cache_folder(hami, first) / "mine" / "deep").mkdir(parents=True)
+    (cache_folder(hami, first) / "core.1234").write_text("left by a tenant")
 
     hami.unprepare(first)
 
-    assert list(caches(hami, first).parent.iterdir()) == [caches(hami, second)]
+    assert list(cache_folder(hami, first).parent.iterdir()) == [cache_folder(hami, second)]
 
 
-def test_a_folder_whose_claim_has_no_record_any_more_goes_with_the_next_look(hami: Node) -> None:
-    lost, held = hami.of_pod("a", "trainer-0"), hami.of_pod("b", "trainer-1")
+def test_recovery_removes_the_folder_of_a_claim_without_a_record(hami: Node) -> None:
+    lost, kept = hami.prepare_for_pod("a", "trainer-0"), hami.prepare_for_pod("b", "trainer-1")
     with hami.ledger.transaction() as step:
         step.remove(lost.uid)
     for folder in (hami.cdi_folder, hami.limits_folder):
@@ -106,17 +109,17 @@ def test_a_folder_whose_claim_has_no_record_any_more_goes_with_the_next_look(ham
     found = recover(hami.ledger, hami.projection, boot_id=hami.boot_id)
 
     assert found.claims_removed == 1
-    assert list(caches(hami, held).parent.iterdir()) == [caches(hami, held)]
+    assert list(cache_folder(hami, kept).parent.iterdir()) == [cache_folder(hami, kept)]
 
 
-def test_what_is_left_of_a_large_folder_goes_with_later_looks(hami: Node) -> None:
-    ref = hami.of_pod("a", "trainer-0")
+def test_recovery_removes_the_rest_of_a_large_folder(hami: Node) -> None:
+    ref = hami.prepare_for_pod("a", "trainer-0")
     for number in range(2500):
-        (caches(hami, ref) / f"{number}").touch()
+        (cache_folder(hami, ref) / f"{number}").touch()
 
     hami.unprepare(ref)
-    assert not caches(hami, ref).exists()
+    assert not cache_folder(hami, ref).exists()
     for _ in range(3):
         recover(hami.ledger, hami.projection, boot_id=hami.boot_id)
 
-    assert list(caches(hami, ref).parent.iterdir()) == []
+    assert list(cache_folder(hami, ref).parent.iterdir()) == []

@@ -1,4 +1,4 @@
-"""Names that come from outside never lead anywhere on disk, whatever they are."""
+"""Names from outside, such as UIDs and pod names, which may hold anything."""
 
 import copy
 from dataclasses import replace
@@ -14,8 +14,8 @@ from tensorfusion_dra.core.claims import claim as claims
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.errors import ClaimError
 from tensorfusion_dra.driver.outcomes import Failure
-from tests.support.prepared_node import Setup, put, share
-from tests.support.stored_claims import stored_claim
+from tests.support.builders.stored_claims import stored_claim
+from tests.support.prepared_node import Setup, put_claim, share_result
 from tests.support.tally import examples
 
 HOSTILE = st.one_of(
@@ -25,8 +25,8 @@ HOSTILE = st.one_of(
 )
 
 
-def files(folder: Path) -> set[str]:
-    """Everything under the folder, but for the ledger's own files."""
+def paths_under(folder: Path) -> set[str]:
+    """Return the relative paths under the folder, except those of the ledger."""
     found = {str(path.relative_to(folder)) for path in folder.rglob("*")}
     return {path for path in found if "ledger" not in path}
 
@@ -38,13 +38,13 @@ def setup(tmp_path_factory: pytest.TempPathFactory) -> Setup:
 
 @given(namespace=HOSTILE, name=HOSTILE, uid=HOSTILE)
 @settings(max_examples=examples(300))
-def test_no_reference_makes_or_removes_a_file(
+def test_no_reference_creates_or_removes_a_file(
     setup: Setup, namespace: str, name: str, uid: str
 ) -> None:
     root = setup.folder.parent.parent
     victim = root / "victim.json"
     victim.write_text("precious")
-    before = files(root)
+    before = paths_under(root)
     ref = ClaimRef(namespace=namespace, name=name, uid=uid)
 
     prepared = setup.prepare(ref)
@@ -52,13 +52,13 @@ def test_no_reference_makes_or_removes_a_file(
 
     assert isinstance(prepared[uid], Failure)
     assert unprepared == {uid: None}
-    assert files(root) == before
+    assert paths_under(root) == before
 
 
 @given(pod=HOSTILE)
 @settings(max_examples=examples(200))
-def test_no_pod_name_in_a_claims_status_leads_out_of_the_folder(setup: Setup, pod: str) -> None:
-    stored = stored_claim("reserved", share())
+def test_no_pod_name_leads_out_of_the_folder(setup: Setup, pod: str) -> None:
+    stored = stored_claim("reserved", share_result())
     stored["status"]["reservedFor"][0]["name"] = pod
     ref = setup.claims.put(stored)
     setup.host_files.folders.clear()
@@ -71,8 +71,8 @@ def test_no_pod_name_in_a_claims_status_leads_out_of_the_folder(setup: Setup, po
 
 
 @pytest.mark.parametrize("pod", ["..", "../../etc", "a/b", "a\0b", ""])
-def test_a_pod_name_that_is_none_fails_the_claim(setup: Setup, pod: str) -> None:
-    stored = stored_claim("reserved", share())
+def test_invalid_pod_name_fails_the_claim(setup: Setup, pod: str) -> None:
+    stored = stored_claim("reserved", share_result())
     stored["status"]["reservedFor"][0]["name"] = pod
     ref = setup.claims.put(stored)
 
@@ -83,8 +83,8 @@ def test_a_pod_name_that_is_none_fails_the_claim(setup: Setup, pod: str) -> None
 
 
 @pytest.mark.parametrize("share_id", ["../x", "a b", "", "a=b", 5, ["x"]])
-def test_a_share_id_that_is_none_fails_the_claim(setup: Setup, share_id: Any) -> None:
-    ref = put(setup, "shared", {**share(), "shareID": share_id})
+def test_invalid_share_id_fails_the_claim(setup: Setup, share_id: Any) -> None:
+    ref = put_claim(setup, "shared", {**share_result(), "shareID": share_id})
 
     outcome = setup.prepare(ref)[ref.uid]
 
@@ -93,8 +93,8 @@ def test_a_share_id_that_is_none_fails_the_claim(setup: Setup, share_id: Any) ->
 
 
 @pytest.mark.parametrize("request_name", ["../x", "a b", "", "A", "a=b"])
-def test_a_request_name_that_is_none_fails_the_claim(setup: Setup, request_name: str) -> None:
-    ref = put(setup, "requested", share(request=request_name))
+def test_invalid_request_name_fails_the_claim(setup: Setup, request_name: str) -> None:
+    ref = put_claim(setup, "requested", share_result(request=request_name))
 
     outcome = setup.prepare(ref)[ref.uid]
 
@@ -102,8 +102,8 @@ def test_a_request_name_that_is_none_fails_the_claim(setup: Setup, request_name:
     assert "request" in outcome.text
 
 
-def test_a_claim_is_unprepared_by_its_uid_whatever_its_name_is_said_to_be(setup: Setup) -> None:
-    ref = put(setup, "known", share())
+def test_claim_is_unprepared_by_its_uid_even_with_another_name(setup: Setup) -> None:
+    ref = put_claim(setup, "known", share_result())
     setup.prepare(ref)
     assert setup.spec_of(ref)
 
@@ -113,8 +113,8 @@ def test_a_claim_is_unprepared_by_its_uid_whatever_its_name_is_said_to_be(setup:
     assert setup.spec_of(ref) is None
 
 
-def damaged(stored: Any) -> st.SearchStrategy[Any]:
-    """The document with one of its values replaced by something else."""
+def damaged_documents(stored: Any) -> st.SearchStrategy[Any]:
+    """Generate copies of a document with one value replaced by junk."""
     paths = list(_paths(stored, ()))
     junk = st.sampled_from([None, [], {}, "x", 5, [None], {"a": None}, True])
     return st.builds(
@@ -149,28 +149,28 @@ CONFIG = {
         },
     },
 }
-CLAIM = stored_claim("damaged", share(request="gpu"))
+CLAIM = stored_claim("damaged", share_result(request="gpu"))
 CLAIM["status"]["allocation"]["devices"]["config"] = [CONFIG]
 CLAIM["metadata"]["annotations"] = {"tensor-fusion.ai/qos": "low"}
 REF = ClaimRef(namespace="default", name="damaged", uid=CLAIM["metadata"]["uid"])
 
 
-@given(document=damaged(CLAIM))
+@given(document=damaged_documents(CLAIM))
 @settings(max_examples=examples(400))
-def test_a_damaged_claim_is_an_error_of_this_claim_or_none(document: Any) -> None:
-    said = ""
+def test_damaged_claim_raises_only_a_claim_error(document: Any) -> None:
+    text = ""
     try:
         claims.allocated(REF, document)
     except ClaimError as error:
-        said = str(error)
+        text = str(error)
 
-    assert len(said) < 1000
+    assert len(text) < 1000
 
 
-@given(document=damaged(CLAIM))
+@given(document=damaged_documents(CLAIM))
 @settings(max_examples=examples(200))
-def test_a_damaged_claim_costs_no_other_claim_of_the_call(setup: Setup, document: Any) -> None:
-    good = put(setup, "good", share())
+def test_damaged_claim_does_not_fail_other_claims_of_the_call(setup: Setup, document: Any) -> None:
+    good = put_claim(setup, "good", share_result())
     setup.claims.stored["default/damaged"] = document
 
     outcomes = setup.prepare(REF, good)
@@ -180,6 +180,6 @@ def test_a_damaged_claim_costs_no_other_claim_of_the_call(setup: Setup, document
     assert not isinstance(outcomes[good.uid], Failure)
 
 
-def test_a_reference_cannot_turn_a_path_of_the_api() -> None:
+def test_names_are_escaped_in_api_paths() -> None:
     assert segment("../../x") == "..%2F..%2Fx"
     assert segment("a/../b?c#d") == "a%2F..%2Fb%3Fc%23d"

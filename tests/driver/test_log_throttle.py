@@ -1,4 +1,4 @@
-"""What fails for hours is said now and then."""
+"""Throttling of log lines about lasting failures."""
 
 from tensorfusion_dra.driver.log_throttle import LogThrottle
 
@@ -11,25 +11,25 @@ class Clock:
         return self.now
 
 
-def test_the_same_is_said_again_only_after_ten_minutes() -> None:
+def test_same_text_is_new_again_after_ten_minutes() -> None:
     clock = Clock()
     throttle = LogThrottle(clock=clock)
-    said = []
+    logged_at = []
 
     for clock.now in range(0, 3600, 30):
         if throttle.is_new("Connection refused"):
-            said.append(clock.now)
+            logged_at.append(clock.now)
 
-    assert said == [0, 600, 1200, 1800, 2400, 3000]
+    assert logged_at == [0, 600, 1200, 1800, 2400, 3000]
 
 
-def test_something_else_is_said_at_once() -> None:
+def test_different_text_is_new_at_once() -> None:
     throttle = LogThrottle(clock=Clock())
 
     assert [throttle.is_new(text) for text in ("a", "a", "b", "a")] == [True, False, True, True]
 
 
-def test_after_it_was_over_it_is_said_again() -> None:
+def test_same_text_is_new_after_the_failure_is_over() -> None:
     throttle = LogThrottle(clock=Clock())
     throttle.is_new("a")
 

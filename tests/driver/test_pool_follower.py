@@ -1,4 +1,4 @@
-"""The node follows its GPUPool, and nothing that cannot be used changes it."""
+"""Following of the node's GPUPool; an unusable pool changes nothing."""
 
 from collections.abc import Mapping, Sequence
 from threading import Thread
@@ -12,7 +12,8 @@ from tensorfusion_dra.core.devices.oversubscription import Oversubscription
 from tensorfusion_dra.core.errors import InputError, RetryableError
 from tensorfusion_dra.driver.catalog import CatalogReader
 from tensorfusion_dra.driver.pool_follower import NamedPool, PoolFollower, SelectingPool
-from tests.support.gpus import gpu
+from tests.support.builders.gpupools import gpupool_document
+from tests.support.builders.gpus import gpu
 from tests.support.ports import EventsInMemory, FixedDiscovery
 from tests.support.waiting import PATIENCE_SECONDS
 
@@ -21,7 +22,7 @@ RATIOS = {"tflopsOversellRatio": 200, "vramExpandToHostMem": 0, "vramExpandToHos
 
 
 class ObjectsInMemory:
-    """Objects that a test sets, or the error that there is in their place."""
+    """Objects set by a test, or the error of reading them."""
 
     def __init__(self, *found: Mapping[str, Any]) -> None:
         self.found: Sequence[Mapping[str, Any]] | InputError | RetryableError = found
@@ -62,11 +63,11 @@ class Setup:
         return str(current.devices[0].attributes["qos"]) if current else None
 
 
-def pool(qos: str = "high", name: str = "prod", **spec: Any) -> dict[str, Any]:
-    return {"metadata": {"name": name}, "spec": {"qosConfig": {"defaultQoS": qos}, **spec}}
+def pool_with_qos(qos: str = "high", name: str = "prod", **spec: Any) -> dict[str, Any]:
+    return gpupool_document(name, qosConfig={"defaultQoS": qos}, **spec)
 
 
-def test_there_is_no_catalog_before_the_pool_is_known() -> None:
+def test_no_catalog_exists_before_the_pool_is_known() -> None:
     setup = Setup()
     setup.pools.found = RetryableError("gpupools: not listed yet")
 
@@ -78,8 +79,8 @@ def test_there_is_no_catalog_before_the_pool_is_known() -> None:
     assert setup.events.written == []
 
 
-def test_the_pool_makes_the_catalog_of_the_cards_last_read() -> None:
-    setup = Setup(pool(capacityConfig={"oversubscription": RATIOS}))
+def test_pool_gives_the_catalog_of_the_cards_read_last() -> None:
+    setup = Setup(pool_with_qos(capacityConfig={"oversubscription": RATIOS}))
     setup.catalog.refresh()
 
     setup.follower.follow()
@@ -92,8 +93,8 @@ def test_the_pool_makes_the_catalog_of_the_cards_last_read() -> None:
     assert setup.served == 1
 
 
-def test_cards_that_are_read_later_belong_to_the_pool_too() -> None:
-    setup = Setup(pool())
+def test_cards_read_later_belong_to_the_pool_too() -> None:
+    setup = Setup(pool_with_qos())
     setup.follower.follow()
     assert setup.catalog.awaited() == "this node's GPUs could not be read yet"
 
@@ -102,11 +103,11 @@ def test_cards_that_are_read_later_belong_to_the_pool_too() -> None:
     assert setup.qos() == "high"
 
 
-def test_nothing_happens_while_the_pool_says_the_same() -> None:
-    setup = Setup(pool())
+def test_unchanged_pool_has_no_effect() -> None:
+    setup = Setup(pool_with_qos())
     setup.catalog.refresh()
     setup.follower.follow()
-    setup.pools.found = [{**pool(), "status": {"phase": "Running"}}]
+    setup.pools.found = [{**pool_with_qos(), "status": {"phase": "Running"}}]
 
     setup.follower.follow()
 
@@ -114,17 +115,17 @@ def test_nothing_happens_while_the_pool_says_the_same() -> None:
 
 
 @pytest.mark.parametrize(
-    ("found", "told"),
+    ("found", "problem"),
     [
         ((), "GPUPool prod: found none of this name"),
-        ((pool("gold"),), "GPUPool prod: spec.qosConfig.defaultQoS: found 'gold'"),
+        ((pool_with_qos("gold"),), "GPUPool prod: spec.qosConfig.defaultQoS: found 'gold'"),
         (InputError("gpupools: no such resource"), "gpupools: no such resource"),
     ],
 )
-def test_the_last_good_values_stay_with_one_line_and_one_event_a_reason(
-    found: Sequence[Mapping[str, Any]] | InputError, told: str
+def test_unusable_pool_keeps_the_last_good_values_with_one_log_line_and_event(
+    found: Sequence[Mapping[str, Any]] | InputError, problem: str
 ) -> None:
-    setup = Setup(pool())
+    setup = Setup(pool_with_qos())
     setup.catalog.refresh()
     setup.follower.follow()
     setup.pools.found = found
@@ -137,14 +138,14 @@ def test_the_last_good_values_stay_with_one_line_and_one_event_a_reason(
     assert setup.served == 1
     ((reason, message),) = setup.events.written
     assert reason == "GPUPoolInvalid"
-    assert message.startswith(told)
+    assert message.startswith(problem)
     assert message.endswith("; the node's GPUs stay published as before")
     (line,) = logs
     assert line["event"] == "gpupool_unusable"
-    assert line["error"].startswith(told)
+    assert line["error"].startswith(problem)
 
 
-def test_before_the_first_good_values_the_event_says_that_nothing_is_published() -> None:
+def test_event_states_that_nothing_is_published_before_the_first_usable_pool() -> None:
     setup = Setup()
     setup.catalog.refresh()
 
@@ -156,10 +157,10 @@ def test_before_the_first_good_values_the_event_says_that_nothing_is_published()
     assert message.endswith("; no GPU of this node is published until this is put right")
 
 
-def test_a_reason_that_returns_after_good_values_is_told_again() -> None:
+def test_reason_is_reported_again_after_good_values_in_between() -> None:
     setup = Setup()
     setup.follower.follow()
-    setup.pools.found = [pool()]
+    setup.pools.found = [pool_with_qos()]
     setup.follower.follow()
     setup.pools.found = []
 
@@ -168,10 +169,10 @@ def test_a_reason_that_returns_after_good_values_is_told_again() -> None:
     assert len(setup.events.written) == 2
 
 
-def test_labels_of_the_node_choose_the_pool() -> None:
+def test_nodes_labels_select_the_pool() -> None:
     requirement = {"key": "tier", "operator": "Exists"}
     selector = {"nodeSelectorTerms": [{"matchExpressions": [requirement]}]}
-    pools = ObjectsInMemory(pool("low", nodeManagerConfig={"nodeSelector": selector}))
+    pools = ObjectsInMemory(pool_with_qos("low", nodeManagerConfig={"nodeSelector": selector}))
     nodes = ObjectsInMemory()
     source = SelectingPool(pools=pools, nodes=nodes, node_name="node-01")
 
@@ -184,8 +185,8 @@ def test_labels_of_the_node_choose_the_pool() -> None:
     assert source.read().qos == "low"
 
 
-def test_the_loop_follows_at_every_wake_and_ends_when_stopped() -> None:
-    setup = Setup(pool())
+def test_loop_follows_the_pool_at_every_wake_until_it_is_stopped() -> None:
+    setup = Setup(pool_with_qos())
     setup.catalog.refresh()
     thread = Thread(target=setup.follower.run)
     thread.start()
@@ -194,7 +195,7 @@ def test_the_loop_follows_at_every_wake_and_ends_when_stopped() -> None:
         setup.catalog.wait_changed(None, seconds=PATIENCE_SECONDS, stopped=lambda: False)
         assert setup.qos() == "high"
         seen = setup.catalog.current()
-        setup.pools.found = [pool("low")]
+        setup.pools.found = [pool_with_qos("low")]
         setup.follower.wake()
         setup.catalog.wait_changed(seen, seconds=PATIENCE_SECONDS, stopped=lambda: False)
 
@@ -206,9 +207,11 @@ def test_the_loop_follows_at_every_wake_and_ends_when_stopped() -> None:
 
 
 @pytest.mark.parametrize("expansion", ["vramExpandToHostMem", "vramExpandToHostDisk"])
-def test_a_pool_that_expands_memory_is_refused_where_the_enforcer_cannot(expansion: str) -> None:
+def test_pool_that_expands_memory_is_refused_if_the_enforcer_cannot_expand_it(
+    expansion: str,
+) -> None:
     ratios = {**RATIOS, expansion: 50}
-    setup = Setup(pool(capacityConfig={"oversubscription": ratios}), expands_memory=False)
+    setup = Setup(pool_with_qos(capacityConfig={"oversubscription": ratios}), expands_memory=False)
     setup.catalog.refresh()
 
     setup.follower.follow()
@@ -220,8 +223,8 @@ def test_a_pool_that_expands_memory_is_refused_where_the_enforcer_cannot(expansi
     assert "expected 0 for both: this node's enforcer cannot expand a GPU's memory" in message
 
 
-def test_a_pool_that_hands_out_more_compute_needs_no_expansion() -> None:
-    setup = Setup(pool(capacityConfig={"oversubscription": RATIOS}), expands_memory=False)
+def test_pool_that_oversubscribes_only_compute_is_accepted_without_expansion() -> None:
+    setup = Setup(pool_with_qos(capacityConfig={"oversubscription": RATIOS}), expands_memory=False)
     setup.catalog.refresh()
 
     setup.follower.follow()
@@ -240,8 +243,8 @@ def isolation(setup: Setup) -> str | None:
     return current.node.isolation
 
 
-def test_the_pool_s_isolation_is_the_node_s() -> None:
-    setup = Setup(pool(nodeManagerConfig={"defaultIsolationMode": "shared"}))
+def test_node_gets_the_isolation_of_its_pool() -> None:
+    setup = Setup(pool_with_qos(nodeManagerConfig={"defaultIsolationMode": "shared"}))
     setup.nodes.found = RetryableError("nodes: not listed yet")
     setup.catalog.refresh()
 
@@ -250,9 +253,9 @@ def test_the_pool_s_isolation_is_the_node_s() -> None:
     assert isolation(setup) == "shared"
 
 
-def test_the_pool_s_rules_go_by_the_labels_that_the_node_has_now() -> None:
+def test_pools_rules_use_the_current_labels_of_the_node() -> None:
     config = {"defaultIsolationMode": "soft", "isolationModeRules": [RULE]}
-    setup = Setup(pool(nodeManagerConfig=config))
+    setup = Setup(pool_with_qos(nodeManagerConfig=config))
     setup.catalog.refresh()
     setup.nodes.found = [{"metadata": {"name": "node-01"}}]
 
@@ -264,8 +267,8 @@ def test_the_pool_s_rules_go_by_the_labels_that_the_node_has_now() -> None:
     assert (before, isolation(setup)) == ("soft", "hard")
 
 
-def test_a_pool_that_partitions_its_cards_is_refused_with_the_ways_to_go() -> None:
-    setup = Setup(pool(nodeManagerConfig={"defaultIsolationMode": "partitioned"}))
+def test_pool_with_partitioned_cards_is_refused_with_the_allowed_modes() -> None:
+    setup = Setup(pool_with_qos(nodeManagerConfig={"defaultIsolationMode": "partitioned"}))
     setup.catalog.refresh()
 
     setup.follower.follow()

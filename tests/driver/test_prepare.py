@@ -1,4 +1,4 @@
-"""From the kubelet's call to record, spec and answer, with a real ledger and CDI directory."""
+"""Preparation of claims: record, CDI spec and answer, with a real ledger and CDI folder."""
 
 import re
 import time
@@ -11,14 +11,14 @@ import pytest
 from tensorfusion_dra.core.claims import cdi
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
+from tests.support.builders.stored_claims import stored_claim
 from tests.support.ports import ClaimsInMemory
-from tests.support.prepared_node import GPU_0, Setup, error_of, put, share, spec_file
-from tests.support.stored_claims import stored_claim
+from tests.support.prepared_node import GPU_0, Setup, error_of, put_claim, share_result, spec_file
 from tests.support.waiting import PATIENCE_SECONDS
 
 
-def test_an_allocated_claim_is_recorded_and_gets_a_spec_with_its_limits(setup: Setup) -> None:
-    ref = put(setup, "a", share())
+def test_allocated_claim_is_recorded_and_gets_a_spec_with_its_limits(setup: Setup) -> None:
+    ref = put_claim(setup, "a", share_result())
 
     outcome = setup.prepare(ref)[ref.uid]
 
@@ -29,8 +29,8 @@ def test_an_allocated_claim_is_recorded_and_gets_a_spec_with_its_limits(setup: S
     assert "TF_GPU_MEMORY_LIMIT=16384" in limits["containerEdits"]["env"]
 
 
-def test_a_prepared_claim_is_answered_again_without_the_api_server(setup: Setup) -> None:
-    ref = put(setup, "a", share())
+def test_repeated_call_is_answered_without_the_api_server(setup: Setup) -> None:
+    ref = put_claim(setup, "a", share_result())
     first = setup.prepare(ref)
     setup.claims.away = True
 
@@ -40,8 +40,8 @@ def test_a_prepared_claim_is_answered_again_without_the_api_server(setup: Setup)
     assert setup.claims.fetched == ["default/a"]
 
 
-def test_a_spec_that_vanished_is_written_again_by_the_next_call(setup: Setup) -> None:
-    ref = put(setup, "a", share())
+def test_vanished_spec_is_written_again_by_the_next_call(setup: Setup) -> None:
+    ref = put_claim(setup, "a", share_result())
     setup.prepare(ref)
     spec = setup.spec_of(ref)
     (setup.cdi_folder / spec_file(ref.uid)).unlink()
@@ -52,7 +52,7 @@ def test_a_spec_that_vanished_is_written_again_by_the_next_call(setup: Setup) ->
 
 
 def test_unprepare_removes_spec_and_record_and_may_be_repeated(setup: Setup) -> None:
-    ref = put(setup, "a", share())
+    ref = put_claim(setup, "a", share_result())
     setup.prepare(ref)
     setup.claims.away = True
 
@@ -63,8 +63,8 @@ def test_unprepare_removes_spec_and_record_and_may_be_repeated(setup: Setup) -> 
     assert setup.spec_of(ref) is None
 
 
-def test_one_bad_claim_of_a_call_costs_no_other(setup: Setup) -> None:
-    good = put(setup, "good", share())
+def test_bad_claim_does_not_fail_other_claims_of_the_call(setup: Setup) -> None:
+    good = put_claim(setup, "good", share_result())
     bad = ClaimRef(namespace="default", name="missing", uid="uid-missing")
 
     outcomes = setup.prepare(bad, good)
@@ -76,23 +76,26 @@ def test_one_bad_claim_of_a_call_costs_no_other(setup: Setup) -> None:
 @pytest.mark.parametrize(
     ("results", "expected"),
     [
-        ([share(pool="default/node-02")], r"pool default/node-02, this node's is default/node-01"),
-        ([share("gpu-unknown")], rf"device gpu-unknown unknown, this node has .*{GPU_0}"),
-        ([share(tflops="-100")], r"tflops: found -100, expected 0 or more"),
-        ([share(vram="many")], r"vram: found 'many', expected a quantity"),
-        ([share(vram=None)], r"vram: found no consumed capacity"),
-        ([share(tflops="313")], r"tflops: found 313 plus 0 in use, expected at most 312"),
         (
-            [share(vram="48Gi"), share(vram="48Gi")],
+            [share_result(pool="default/node-02")],
+            r"pool default/node-02, this node's is default/node-01",
+        ),
+        ([share_result("gpu-unknown")], rf"device gpu-unknown unknown, this node has .*{GPU_0}"),
+        ([share_result(tflops="-100")], r"tflops: found -100, expected 0 or more"),
+        ([share_result(vram="many")], r"vram: found 'many', expected a quantity"),
+        ([share_result(vram=None)], r"vram: found no consumed capacity"),
+        ([share_result(tflops="313")], r"tflops: found 313 plus 0 in use, expected at most 312"),
+        (
+            [share_result(vram="48Gi"), share_result(vram="48Gi")],
             r"vram: found 48Gi plus 48Gi in use, expected at most 80Gi",
         ),
-        ([share(device=None)], r"device: found None, expected a name"),
+        ([share_result(device=None)], r"device: found None, expected a name"),
     ],
 )
-def test_what_cannot_be_given_is_refused_and_leaves_nothing(
+def test_impossible_allocation_is_refused_and_leaves_no_record_or_spec(
     setup: Setup, results: list[dict[str, Any]], expected: str
 ) -> None:
-    ref = put(setup, "bad", *results)
+    ref = put_claim(setup, "bad", *results)
 
     text = error_of(setup.prepare(ref)[ref.uid])
 
@@ -102,8 +105,8 @@ def test_what_cannot_be_given_is_refused_and_leaves_nothing(
     assert setup.spec_of(ref) is None
 
 
-def test_a_replaced_claim_is_refused(setup: Setup) -> None:
-    put(setup, "a", share(), uid="uid-new")
+def test_replaced_claim_is_refused(setup: Setup) -> None:
+    put_claim(setup, "a", share_result(), uid="uid-new")
     old = ClaimRef(namespace="default", name="a", uid="uid-old")
 
     text = error_of(setup.prepare(old)["uid-old"])
@@ -111,8 +114,8 @@ def test_a_replaced_claim_is_refused(setup: Setup) -> None:
     assert text == "claim default/a: found UID uid-new, expected uid-old: it was replaced"
 
 
-def test_a_claim_without_allocation_is_refused(setup: Setup) -> None:
-    claim = stored_claim("a", share())
+def test_claim_without_an_allocation_is_refused(setup: Setup) -> None:
+    claim = stored_claim("a", share_result())
     claim["status"] = {}
     ref = setup.claims.put(claim)
 
@@ -120,7 +123,7 @@ def test_a_claim_without_allocation_is_refused(setup: Setup) -> None:
 
 
 @pytest.mark.parametrize("uid", ["../../etc/cron.d/x", "a/b", "", "x" * 64, "ümlaut", "a\n"])
-def test_a_uid_that_is_no_file_name_is_refused_and_unprepared_as_unknown(
+def test_uid_that_is_no_file_name_is_refused_and_unprepared_as_unknown(
     setup: Setup, uid: str
 ) -> None:
     ref = ClaimRef(namespace="default", name="a", uid=uid)
@@ -132,10 +135,10 @@ def test_a_uid_that_is_no_file_name_is_refused_and_unprepared_as_unknown(
     assert setup.unprepare(ref) == {uid: None}
 
 
-def test_the_last_unit_fits_and_one_more_does_not(setup: Setup) -> None:
-    first = put(setup, "a", share(tflops="211999m", vram="1Gi"))
-    second = put(setup, "b", share(tflops="100001m", vram="1Gi"))
-    third = put(setup, "c", share(tflops="1m", vram="1Gi"))
+def test_last_unit_fits_and_one_more_does_not(setup: Setup) -> None:
+    first = put_claim(setup, "a", share_result(tflops="211999m", vram="1Gi"))
+    second = put_claim(setup, "b", share_result(tflops="100001m", vram="1Gi"))
+    third = put_claim(setup, "c", share_result(tflops="1m", vram="1Gi"))
 
     outcomes = setup.prepare(first, second, third)
 
@@ -143,9 +146,11 @@ def test_the_last_unit_fits_and_one_more_does_not(setup: Setup) -> None:
     assert "tflops: found 1m plus 312 in use, expected at most 312" in error_of(outcomes[third.uid])
 
 
-def test_a_device_given_alone_is_not_shared(setup: Setup) -> None:
-    exclusive = put(setup, "alone", {**share(), "shareID": None, "consumedCapacity": None})
-    other = put(setup, "other", share())
+def test_exclusively_allocated_device_is_not_shared(setup: Setup) -> None:
+    exclusive = put_claim(
+        setup, "alone", {**share_result(), "shareID": None, "consumedCapacity": None}
+    )
+    other = put_claim(setup, "other", share_result())
 
     outcomes = setup.prepare(exclusive, other)
 
@@ -153,9 +158,9 @@ def test_a_device_given_alone_is_not_shared(setup: Setup) -> None:
     assert "found default/alone on the device" in error_of(outcomes[other.uid])
 
 
-def test_admin_access_stands_beside_everyone_and_takes_nothing(setup: Setup) -> None:
-    whole = put(setup, "whole", share(tflops="312", vram="80Gi"))
-    admin = put(setup, "admin", {**share(), "adminAccess": True})
+def test_admin_access_coexists_with_other_claims_and_consumes_nothing(setup: Setup) -> None:
+    whole = put_claim(setup, "whole", share_result(tflops="312", vram="80Gi"))
+    admin = put_claim(setup, "admin", {**share_result(), "adminAccess": True})
 
     outcomes = setup.prepare(whole, admin)
 
@@ -163,8 +168,10 @@ def test_admin_access_stands_beside_everyone_and_takes_nothing(setup: Setup) -> 
     assert [d["name"].endswith(":limits") for d in setup.spec_of(admin)["devices"]] == [False]
 
 
-def test_two_shares_of_one_card_in_one_claim_have_two_identities(setup: Setup) -> None:
-    ref = put(setup, "two", share(request="small"), share(request="large", tflops="200"))
+def test_two_shares_of_one_card_in_one_claim_have_different_ids(setup: Setup) -> None:
+    ref = put_claim(
+        setup, "two", share_result(request="small"), share_result(request="large", tflops="200")
+    )
 
     outcome = setup.prepare(ref)[ref.uid]
 
@@ -174,22 +181,22 @@ def test_two_shares_of_one_card_in_one_claim_have_two_identities(setup: Setup) -
     assert all(len(each) == 2 for each in ids)
 
 
-def test_results_of_other_drivers_are_left_to_them(setup: Setup) -> None:
-    foreign = {**share("nic-0"), "driver": "nic.example.com"}
-    mixed = put(setup, "mixed", foreign, share())
-    none_of_ours = put(setup, "foreign", foreign)
+def test_results_of_other_drivers_are_ignored(setup: Setup) -> None:
+    foreign = {**share_result("nic-0"), "driver": "nic.example.com"}
+    mixed = put_claim(setup, "mixed", foreign, share_result())
+    none_of_ours = put_claim(setup, "foreign", foreign)
 
     outcomes = setup.prepare(mixed, none_of_ours)
 
     ours = outcomes[mixed.uid]
     assert isinstance(ours, PreparedClaim)
-    assert [held.device for held in ours.shares] == [GPU_0]
+    assert [item.device for item in ours.shares] == [GPU_0]
     assert outcomes[none_of_ours.uid] == PreparedClaim(ref=none_of_ours, shares=())
     assert setup.spec_of(none_of_ours) is None
 
 
-def test_a_prioritized_lists_choice_answers_for_the_main_request(setup: Setup) -> None:
-    ref = put(setup, "a", share(request="gpu/large"))
+def test_chosen_subrequest_is_recorded_under_its_main_request(setup: Setup) -> None:
+    ref = put_claim(setup, "a", share_result(request="gpu/large"))
 
     outcome = setup.prepare(ref)[ref.uid]
 
@@ -197,21 +204,21 @@ def test_a_prioritized_lists_choice_answers_for_the_main_request(setup: Setup) -
     assert outcome.shares[0].request == "gpu"
 
 
-def test_a_call_for_a_claim_waits_for_the_one_before_until_its_deadline(setup: Setup) -> None:
-    ref = put(setup, "a", share())
-    asked, answer = Event(), Event()
+def test_call_waits_for_an_earlier_call_of_the_same_claim_until_its_deadline(setup: Setup) -> None:
+    ref = put_claim(setup, "a", share_result())
+    requested, answer = Event(), Event()
     fetch = setup.claims.fetch
 
     class SlowClaims(ClaimsInMemory):
         def fetch(self, ref: ClaimRef, *, wait_seconds: float) -> Any:
-            asked.set()
+            requested.set()
             answer.wait(PATIENCE_SECONDS)
             return fetch(ref, wait_seconds=wait_seconds)
 
     slow = setup.with_claims(SlowClaims())
     with ThreadPoolExecutor(1) as pool:
         first = pool.submit(slow.prepare, [ref], deadline=time.monotonic() + PATIENCE_SECONDS)
-        asked.wait(PATIENCE_SECONDS)
+        requested.wait(PATIENCE_SECONDS)
 
         second = slow.prepare([ref], deadline=time.monotonic() + 0.1)[ref.uid]
         answer.set()
@@ -220,8 +227,8 @@ def test_a_call_for_a_claim_waits_for_the_one_before_until_its_deadline(setup: S
         assert isinstance(first.result()[ref.uid], PreparedClaim)
 
 
-def test_many_calls_at_once_never_admit_more_than_the_card(setup: Setup) -> None:
-    refs = [put(setup, f"c{n}", share(tflops="50", vram="1Gi")) for n in range(16)]
+def test_concurrent_calls_never_admit_more_than_the_card_has(setup: Setup) -> None:
+    refs = [put_claim(setup, f"c{n}", share_result(tflops="50", vram="1Gi")) for n in range(16)]
 
     with ThreadPoolExecutor(16) as pool:
         outcomes = list(pool.map(lambda ref: setup.prepare(ref)[ref.uid], refs))

@@ -1,4 +1,4 @@
-"""What the publisher writes, and above all what it does not."""
+"""Publication of slices: few writes, and none without a change."""
 
 from dataclasses import replace
 
@@ -6,7 +6,6 @@ import pytest
 from structlog.testing import capture_logs
 
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.devices.device import Node
 from tensorfusion_dra.core.devices.gpu import Inventory
 from tensorfusion_dra.core.devices.health import CardEvent, EventKind
 from tensorfusion_dra.core.errors import RetryableError
@@ -14,10 +13,10 @@ from tensorfusion_dra.core.kubernetes.slice_normal_form import (
     GATE_CONSUMABLE_CAPACITY,
     GATE_DEVICE_TAINTS,
 )
-from tensorfusion_dra.discovery.simulated import simulated_discovery
 from tensorfusion_dra.driver.catalog import CatalogReader
 from tensorfusion_dra.driver.publish import Publisher
 from tensorfusion_dra.driver.repairs import Repairs
+from tests.support.builders.devices import NODE
 from tests.support.ports import (
     EventsInMemory,
     FixedDiscovery,
@@ -25,22 +24,18 @@ from tests.support.ports import (
     RightInMemory,
     SlicesInMemory,
 )
+from tests.support.prepared_node import simulated_inventory
 
-NODE = Node(name="node-01", gpupool="default", qos="medium")
 SLICE = "tensor-fusion-resource-slice-node-01"
 XID_79 = CardEvent(
-    gpu_uuid=simulated_discovery.from_text("1xT4", node_name="node-01").read().gpus[0].uuid,
+    gpu_uuid=simulated_inventory("1xT4").gpus[0].uuid,
     kind=EventKind.XID,
     code=79,
 )
 
 
-def cards(text: str = "2xA100-SXM4-80GB") -> Inventory:
-    return simulated_discovery.from_text(text, node_name=NODE.name).read()
-
-
 class Setup:
-    """A publisher and everything around it; a restart is a new one on the same slices."""
+    """A publisher with its ports; another Setup with the same slices is a restart."""
 
     def __init__(
         self,
@@ -49,7 +44,7 @@ class Setup:
         *,
         repairs: Repairs | None = None,
     ) -> None:
-        self.discovery = FixedDiscovery(inventory or cards())
+        self.discovery = FixedDiscovery(inventory or simulated_inventory())
         self.slices = slices or SlicesInMemory()
         self.node = OneNode()
         self.catalog = CatalogReader(self.discovery, NODE)
@@ -69,7 +64,7 @@ class Setup:
         self.publisher.publish()
 
 
-def test_the_first_publication_creates_one_slice_of_generation_1() -> None:
+def test_first_publication_creates_one_slice_of_generation_1() -> None:
     setup = Setup()
 
     setup.publish()
@@ -80,7 +75,7 @@ def test_the_first_publication_creates_one_slice_of_generation_1() -> None:
     assert len(spec["devices"]) == 2
 
 
-def test_nothing_changed_means_no_write() -> None:
+def test_unchanged_slices_are_not_written() -> None:
     setup = Setup()
     setup.publish()
 
@@ -89,7 +84,7 @@ def test_nothing_changed_means_no_write() -> None:
     assert setup.slices.writes == [f"create {SLICE}"]
 
 
-def test_a_restart_writes_nothing() -> None:
+def test_restart_writes_nothing() -> None:
     before = Setup()
     before.publish()
 
@@ -99,7 +94,7 @@ def test_a_restart_writes_nothing() -> None:
     assert before.slices.trials == 0
 
 
-def test_a_deleted_slice_comes_back() -> None:
+def test_deleted_slice_is_created_again() -> None:
     setup = Setup()
     setup.publish()
     setup.slices.items.clear()
@@ -109,7 +104,7 @@ def test_a_deleted_slice_comes_back() -> None:
     assert list(setup.slices.items) == [SLICE]
 
 
-def test_a_foreign_change_is_undone_in_one_write_of_the_same_generation() -> None:
+def test_change_by_another_writer_is_undone_in_one_write_of_the_same_generation() -> None:
     setup = Setup()
     setup.publish()
     changed = dict(setup.slices.items[SLICE])
@@ -123,7 +118,7 @@ def test_a_foreign_change_is_undone_in_one_write_of_the_same_generation() -> Non
     assert len(setup.slices.items[SLICE]["spec"]["devices"]) == 2
 
 
-def test_a_recreated_node_object_becomes_the_owner() -> None:
+def test_recreated_node_object_becomes_the_owner() -> None:
     setup = Setup()
     setup.publish()
     setup.node.current = "node-uid-2"
@@ -134,7 +129,7 @@ def test_a_recreated_node_object_becomes_the_owner() -> None:
     assert owner["uid"] == "node-uid-2"
 
 
-def test_cards_that_cannot_be_read_leave_the_slices_alone() -> None:
+def test_slices_are_kept_while_the_cards_cannot_be_read() -> None:
     before = Setup()
     before.publish()
     after = Setup(before.slices)
@@ -147,7 +142,7 @@ def test_cards_that_cannot_be_read_leave_the_slices_alone() -> None:
     assert before.slices.writes == [f"create {SLICE}"]
 
 
-def test_a_node_without_cards_gets_no_slice() -> None:
+def test_node_without_cards_has_no_slice() -> None:
     setup = Setup(inventory=Inventory(gpus=()))
 
     setup.publish()
@@ -155,7 +150,7 @@ def test_a_node_without_cards_gets_no_slice() -> None:
     assert setup.slices.writes == []
 
 
-def test_cards_that_vanish_leave_an_empty_slice_behind() -> None:
+def test_slice_is_emptied_if_all_cards_vanish() -> None:
     setup = Setup()
     setup.publish()
     setup.discovery.inventory = Inventory(gpus=())
@@ -165,8 +160,8 @@ def test_cards_that_vanish_leave_an_empty_slice_behind() -> None:
     assert setup.slices.items[SLICE]["spec"]["devices"] == []
 
 
-def test_a_card_that_the_api_would_refuse_is_left_out_and_the_others_go() -> None:
-    inventory = cards()
+def test_card_that_the_api_would_refuse_is_left_out_and_the_others_are_published() -> None:
+    inventory = simulated_inventory()
     broken = replace(inventory.gpus[0], uuid="GPU-not a DNS label")
     setup = Setup(inventory=replace(inventory, gpus=(broken, inventory.gpus[1])))
 
@@ -179,7 +174,7 @@ def test_a_card_that_the_api_would_refuse_is_left_out_and_the_others_go() -> Non
     ]
 
 
-def test_dropped_fields_are_reported_once_with_their_gate_and_not_written_again() -> None:
+def test_dropped_fields_are_logged_once_with_their_gate_and_not_written_again() -> None:
     setup = Setup(SlicesInMemory(gates_off=frozenset({GATE_CONSUMABLE_CAPACITY})))
 
     with capture_logs() as logs:
@@ -191,7 +186,7 @@ def test_dropped_fields_are_reported_once_with_their_gate_and_not_written_again(
     assert [line["feature_gates"] for line in reports] == [["DRAConsumableCapacity"]]
 
 
-def test_a_restart_with_the_gate_off_writes_nothing_but_tries() -> None:
+def test_restart_with_the_gate_off_makes_only_a_dry_run() -> None:
     before = Setup(SlicesInMemory(gates_off=frozenset({GATE_CONSUMABLE_CAPACITY})))
     before.publish()
     after = Setup(before.slices)
@@ -205,7 +200,7 @@ def test_a_restart_with_the_gate_off_writes_nothing_but_tries() -> None:
     assert "slice_fields_dropped" in [line["event"] for line in logs]
 
 
-def test_a_gate_that_was_turned_on_is_used_once_the_server_returns() -> None:
+def test_gate_that_was_turned_on_is_used_once_the_server_returns() -> None:
     setup = Setup(SlicesInMemory(gates_off=frozenset({GATE_CONSUMABLE_CAPACITY})))
     setup.publish()
     setup.slices.gates_off = frozenset()
@@ -217,7 +212,7 @@ def test_a_gate_that_was_turned_on_is_used_once_the_server_returns() -> None:
     assert setup.slices.items[SLICE]["spec"]["devices"][0]["allowMultipleAllocations"] is True
 
 
-def test_an_unhealthy_card_is_tainted_in_one_write_and_not_again_at_each_reading() -> None:
+def test_unhealthy_card_is_tainted_in_one_write() -> None:
     setup = Setup()
     setup.publish()
     setup.catalog.report(XID_79)
@@ -234,11 +229,11 @@ def test_an_unhealthy_card_is_tainted_in_one_write_and_not_again_at_each_reading
     assert "taints" not in second
 
 
-def test_dropped_taints_are_found_beside_other_dropped_fields_and_written_once() -> None:
+def test_dropped_taints_are_found_among_other_dropped_fields_and_written_once() -> None:
     gates = frozenset({GATE_CONSUMABLE_CAPACITY, GATE_DEVICE_TAINTS})
-    setup = Setup(SlicesInMemory(gates_off=gates), inventory=cards("66xT4"))
+    setup = Setup(SlicesInMemory(gates_off=gates), inventory=simulated_inventory("66xT4"))
     setup.publish()
-    setup.catalog.report(replace(XID_79, gpu_uuid=cards("66xT4").gpus[0].uuid))
+    setup.catalog.report(replace(XID_79, gpu_uuid=simulated_inventory("66xT4").gpus[0].uuid))
 
     with capture_logs() as logs:
         for _ in range(3):
@@ -249,9 +244,9 @@ def test_dropped_taints_are_found_beside_other_dropped_fields_and_written_once()
     assert setup.slices.writes[2:] == [f"replace {SLICE}"]
 
 
-def test_a_restart_with_dropped_taints_writes_nothing_whichever_slice_has_them() -> None:
+def test_restart_with_dropped_taints_in_any_slice_writes_nothing() -> None:
     slices = SlicesInMemory(gates_off=frozenset({GATE_DEVICE_TAINTS}))
-    inventory = cards("130xT4")
+    inventory = simulated_inventory("130xT4")
     last_two = [replace(XID_79, gpu_uuid=inventory.gpus[index].uuid) for index in (65, 129)]
     written = []
     for _ in range(2):
@@ -266,8 +261,8 @@ def test_a_restart_with_dropped_taints_writes_nothing_whichever_slice_has_them()
     assert slices.trials == 1
 
 
-def test_more_than_64_cards_are_split_over_slices_of_one_generation() -> None:
-    setup = Setup(inventory=cards("130xT4"))
+def test_more_than_64_cards_are_split_into_slices_of_one_generation() -> None:
+    setup = Setup(inventory=simulated_inventory("130xT4"))
 
     setup.publish()
 

@@ -1,4 +1,4 @@
-"""The publisher's own thread: what wakes it, and how it waits when it cannot write."""
+"""The publisher's thread: its wake-ups, and its delays after failures."""
 
 import copy
 from collections.abc import Iterator
@@ -14,13 +14,14 @@ from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.driver import publish, wakeup
 from tensorfusion_dra.driver.ports.cluster import MissingRightError
 from tensorfusion_dra.driver.repairs import Repairs
-from tests.driver.test_publish import SLICE, Setup, cards
+from tests.driver.test_publish import SLICE, Setup
+from tests.support.prepared_node import simulated_inventory
 from tests.support.virtual_time import VirtualTime
 from tests.support.waiting import PATIENCE_SECONDS, eventually
 
 
 @contextmanager
-def running(setup: Setup) -> Iterator[None]:
+def running_publisher(setup: Setup) -> Iterator[None]:
     if setup.discovery.inventory is not None:
         setup.catalog.refresh()
     thread = Thread(target=setup.publisher.run)
@@ -33,9 +34,9 @@ def running(setup: Setup) -> Iterator[None]:
     assert not thread.is_alive()
 
 
-def test_a_wake_brings_a_deleted_slice_back_at_once() -> None:
+def test_wake_creates_a_deleted_slice_at_once() -> None:
     setup = Setup()
-    with running(setup):
+    with running_publisher(setup):
         assert eventually(lambda: SLICE in setup.slices.items)
         setup.slices.items.clear()
 
@@ -44,10 +45,10 @@ def test_a_wake_brings_a_deleted_slice_back_at_once() -> None:
         assert eventually(lambda: SLICE in setup.slices.items)
 
 
-def test_an_api_server_that_is_away_is_asked_again_until_it_answers() -> None:
+def test_publication_is_retried_until_the_api_server_answers() -> None:
     setup = Setup()
     setup.slices.away = True
-    with running(setup):
+    with running_publisher(setup):
         assert not eventually(lambda: bool(setup.slices.items), seconds=0.5)
 
         setup.slices.away = False
@@ -58,9 +59,9 @@ def test_an_api_server_that_is_away_is_asked_again_until_it_answers() -> None:
 def test_cards_that_appear_later_are_published() -> None:
     setup = Setup()
     setup.discovery.inventory = None
-    with running(setup):
+    with running_publisher(setup):
         assert not eventually(lambda: bool(setup.slices.items), seconds=0.2)
-        setup.discovery.inventory = cards()
+        setup.discovery.inventory = simulated_inventory()
         setup.catalog.refresh()
 
         setup.publisher.wake()
@@ -68,12 +69,12 @@ def test_cards_that_appear_later_are_published() -> None:
         assert eventually(lambda: SLICE in setup.slices.items)
 
 
-def test_while_a_newer_instance_publishes_nothing_is_read_or_written(
+def test_nothing_is_read_or_written_while_a_newer_instance_publishes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(publish, "_RIGHT_SECONDS", 0.02)
     setup = Setup()
-    with running(setup), capture_logs() as logs:
+    with running_publisher(setup), capture_logs() as logs:
         assert eventually(lambda: SLICE in setup.slices.items)
         setup.right.newer = True
         setup.slices.items.clear()
@@ -90,13 +91,13 @@ def test_while_a_newer_instance_publishes_nothing_is_read_or_written(
     assert setup.right.released
 
 
-def test_the_right_is_taken_only_once_there_is_something_to_publish() -> None:
+def test_publishing_right_is_taken_only_if_there_is_something_to_publish() -> None:
     setup = Setup()
     setup.discovery.inventory = None
-    with running(setup):
+    with running_publisher(setup):
         assert not eventually(lambda: setup.right.taken > 0, seconds=0.2)
         setup.slices.away = True
-        setup.discovery.inventory = cards()
+        setup.discovery.inventory = simulated_inventory()
         setup.catalog.refresh()
         setup.publisher.wake()
         assert not eventually(lambda: setup.right.taken > 0, seconds=0.2)
@@ -114,17 +115,17 @@ def test_the_right_is_taken_only_once_there_is_something_to_publish() -> None:
         (RetryableError("429: slow down", after_seconds=40), 40),
     ],
 )
-def test_an_outage_of_six_hours_costs_few_requests_and_one_line(
+def test_six_hour_outage_costs_few_requests_and_one_log_line(
     monkeypatch: pytest.MonkeyPatch, error: RetryableError, least_seconds: float
 ) -> None:
     virtual = VirtualTime(hours=6)
     monkeypatch.setattr(wakeup, "Event", virtual.event)
     setup = Setup()
     setup.catalog.refresh()
-    asked = []
+    fetches = []
 
     def fetch() -> list[Slice]:
-        asked.append(virtual.seconds)
+        fetches.append(virtual.seconds)
         raise error
 
     monkeypatch.setattr(setup.slices, "fetch", fetch)
@@ -132,13 +133,13 @@ def test_an_outage_of_six_hours_costs_few_requests_and_one_line(
     with capture_logs() as logs:
         setup.publisher.run()
 
-    assert len(asked) <= 6 * 3600 / least_seconds + 10
+    assert len(fetches) <= 6 * 3600 / least_seconds + 10
     assert [line["error"] for line in logs if "error" in line] == [str(error)]
     assert setup.right.released
 
 
 class OtherWriter:
-    """Changes the node's slice whenever it was published, under a name of its own."""
+    """Writer that changes the node's slice after each publication, under its own manager name."""
 
     def __init__(self, setup: Setup, *, manager: str) -> None:
         self._setup = setup
@@ -165,7 +166,7 @@ class OtherWriter:
         return stored
 
 
-def test_a_second_writer_is_answered_once_a_minute_and_named_once(
+def test_changes_of_another_writer_are_undone_once_a_minute_and_reported_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     virtual = VirtualTime(hours=6)
@@ -185,7 +186,7 @@ def test_a_second_writer_is_answered_once_a_minute_and_named_once(
     assert "found them written by kubectl\n-edit again and again" in text
 
 
-def test_a_contest_whose_event_was_not_written_is_told_with_the_next_repair(
+def test_failed_event_about_another_writer_is_repeated_with_the_next_repair(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     virtual = VirtualTime(hours=1)
@@ -208,7 +209,7 @@ def test_a_contest_whose_event_was_not_written_is_told_with_the_next_repair(
     assert len(setup.events.written) == 1
 
 
-def test_a_change_of_our_own_is_written_at_once_in_the_middle_of_a_contest() -> None:
+def test_own_change_is_written_at_once_while_another_writer_interferes() -> None:
     setup = Setup(repairs=Repairs(clock=lambda: 1000.0))
     setup.publish()
     OtherWriter(setup, manager="other")
@@ -217,13 +218,13 @@ def test_a_change_of_our_own_is_written_at_once_in_the_middle_of_a_contest() -> 
     setup.publish()
     assert len(setup.slices.writes) == 2  # the second repair waits
 
-    setup.discovery.inventory = cards("3xA100-SXM4-80GB")
+    setup.discovery.inventory = simulated_inventory("3xA100-SXM4-80GB")
     setup.publish()
 
     assert len(setup.slices.writes) == 3
 
 
-def test_slices_that_were_left_alone_for_long_are_repaired_at_once_again() -> None:
+def test_slices_unchanged_for_long_are_repaired_at_once_again() -> None:
     now = [0.0]
     setup = Setup(repairs=Repairs(clock=lambda: now[0]))
     setup.publish()

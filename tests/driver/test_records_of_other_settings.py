@@ -1,4 +1,4 @@
-"""Records that the settings or the release of today cannot enforce cost their own claims only."""
+"""Records that the current settings or release cannot enforce: only their own claims fail."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -18,12 +18,20 @@ from tensorfusion_dra.driver.recover import recover
 from tensorfusion_dra.driver.stale_claims import StaleClaimCollector
 from tensorfusion_dra.driver.status import StatusReporter
 from tests.support.ports import EventsInMemory, Readiness
-from tests.support.prepared_node import GPU_0, GPU_1, Setup, error_of, put, share, spec_file
+from tests.support.prepared_node import (
+    GPU_0,
+    GPU_1,
+    Setup,
+    error_of,
+    put_claim,
+    share_result,
+    spec_file,
+)
 from tests.support.waiting import PATIENCE_SECONDS, eventually
 
 
-class Shown(StatusReporter):
-    """Takes down what is shown at claims."""
+class RecordingReporter(StatusReporter):
+    """Reporter that only records the troubles of claims."""
 
     def __init__(self) -> None:
         super().__init__(claim_status=None)  # type: ignore[arg-type]
@@ -34,29 +42,29 @@ class Shown(StatusReporter):
             self.troubles.append((claim.ref.name, trouble))
 
 
-def with_mps(node: Setup, *, several_cards: bool) -> Setup:
-    """The node with MPS for new claims, and today's word on claims for several cards."""
+def use_mps(node: Setup, *, several_cards: bool) -> Setup:
+    """Let the node use MPS for new claims, with or without claims for several cards."""
     node.enforcer = node.enforcers["mps"] = Mps(several_cards=several_cards)
-    node.status = Shown()
+    node.status = RecordingReporter()
     node.preparer = node.with_claims(node.claims)
     return node
 
 
-def after_a_restart(node: Setup, *, several_cards: bool) -> Setup:
-    return with_mps(node.restarted(), several_cards=several_cards)
+def restarted_with_mps(node: Setup, *, several_cards: bool) -> Setup:
+    return use_mps(node.restarted(), several_cards=several_cards)
 
 
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[Setup]:
-    """Prepared are "two" with two cards under MPS, and "one" with one."""
-    setup = with_mps(Setup(tmp_path), several_cards=True)
-    prepared(setup, put(setup, "two", share(GPU_0), share(GPU_1)))
-    prepared(setup, put(setup, "one", share(GPU_0, tflops="1")))
+    """A node with two claims under MPS: `two` with two cards and `one` with one."""
+    setup = use_mps(Setup(tmp_path), several_cards=True)
+    prepare_claim(setup, put_claim(setup, "two", share_result(GPU_0), share_result(GPU_1)))
+    prepare_claim(setup, put_claim(setup, "one", share_result(GPU_0, tflops="1")))
     yield setup
     setup.ledger.close()
 
 
-def prepared(node: Setup, ref: ClaimRef) -> PreparedClaim:
+def prepare_claim(node: Setup, ref: ClaimRef) -> PreparedClaim:
     outcome = node.prepare(ref)[ref.uid]
     assert isinstance(outcome, PreparedClaim), outcome
     return outcome
@@ -66,30 +74,33 @@ def ref_of(node: Setup, name: str) -> ClaimRef:
     return next(claim.ref for claim in node.ledger.claims() if claim.ref.name == name)
 
 
-def of_a_later_release(node: Setup) -> Setup:
-    """The record of "two" names an enforcer that this release does not have."""
+def with_record_of_a_later_release(node: Setup) -> Setup:
+    """Restart the node with a record of `two` that names an unknown enforcer."""
     record = node.ledger.get(ref_of(node, "two").uid)
     assert record is not None
     with node.ledger.transaction() as step:
         step.put(replace(record, enforcer="of-a-later-release"))
-    return after_a_restart(node, several_cards=True)
+    return restarted_with_mps(node, several_cards=True)
 
 
 def without_several_cards(node: Setup) -> Setup:
-    return after_a_restart(node, several_cards=False)
+    return restarted_with_mps(node, several_cards=False)
 
 
 CHANGES = pytest.mark.parametrize(
     ("change", "text"),
     [
         (without_several_cards, "found 2 cards, expected one"),
-        (of_a_later_release, "found the enforcer 'of-a-later-release', expected one of"),
+        (
+            with_record_of_a_later_release,
+            "found the enforcer 'of-a-later-release', expected one of",
+        ),
     ],
 )
 
 
 @CHANGES
-def test_a_start_and_every_look_after_it_go_on_and_put_the_others_right(
+def test_recovery_skips_the_unenforceable_claim_and_repairs_the_others(
     node: Setup, change: Callable[[Setup], Setup], text: str
 ) -> None:
     after = change(node)
@@ -109,14 +120,14 @@ def test_a_start_and_every_look_after_it_go_on_and_put_the_others_right(
 
 
 @CHANGES
-def test_such_a_claim_gets_no_answer_and_can_be_unprepared(
+def test_unenforceable_claim_cannot_be_prepared_but_can_be_unprepared(
     node: Setup, change: Callable[[Setup], Setup], text: str
 ) -> None:
     after = change(node)
     one, two = ref_of(after, "one"), ref_of(after, "two")
 
     assert text in error_of(after.prepare(two)[two.uid])
-    prepared(after, one)
+    prepare_claim(after, one)
     assert after.unprepare(two) == {two.uid: None}
     assert after.spec_of(two) is None
     assert [claim.ref for claim in after.ledger.claims()] == [one]
@@ -124,7 +135,7 @@ def test_such_a_claim_gets_no_answer_and_can_be_unprepared(
 
 
 @CHANGES
-def test_other_claims_come_and_go_on_its_cards_and_it_keeps_its_share(
+def test_unenforceable_claim_keeps_its_share_while_other_claims_come_and_go(
     node: Setup, change: Callable[[Setup], Setup], text: str
 ) -> None:
     after = change(node)
@@ -132,8 +143,8 @@ def test_other_claims_come_and_go_on_its_cards_and_it_keeps_its_share(
     assert text
 
     after.unprepare(ref_of(after, "one"))
-    prepared(after, put(after, "new", share(GPU_0, tflops="212", vram="64Gi")))
-    more = put(after, "more", share(GPU_0, tflops="1", vram="1Mi"))
+    prepare_claim(after, put_claim(after, "new", share_result(GPU_0, tflops="212", vram="64Gi")))
+    more = put_claim(after, "more", share_result(GPU_0, tflops="1", vram="1Mi"))
 
     assert "in use, expected at most" in error_of(after.prepare(more)[more.uid])
     assert after.division().divide() == ()
@@ -142,7 +153,7 @@ def test_other_claims_come_and_go_on_its_cards_and_it_keeps_its_share(
 
 
 @CHANGES
-def test_after_a_reboot_it_is_refreshed_and_told_like_any_other(
+def test_unenforceable_claim_is_refreshed_and_reported_after_a_reboot(
     node: Setup, change: Callable[[Setup], Setup], text: str
 ) -> None:
     after = change(node)
@@ -150,24 +161,24 @@ def test_after_a_reboot_it_is_refreshed_and_told_like_any_other(
         for claim in step.claims_on([GPU_0, GPU_1]):
             step.put(replace(claim, boot_id="boot-0"))
 
-    with kept_up(after), capture_logs() as logs:
-        assert eventually(lambda: len(shown(after)) > 0)
+    with reconciling(after), capture_logs() as logs:
+        assert eventually(lambda: len(reported_troubles(after)) > 0)
 
-    assert [name for name, _ in shown(after)] == ["two"] * len(shown(after))
-    assert text in shown(after)[0][1]
+    assert [name for name, _ in reported_troubles(after)] == ["two"] * len(reported_troubles(after))
+    assert text in reported_troubles(after)[0][1]
     assert [line["event"] for line in logs].count("claim_recovery_failed") == 1
     assert {claim.boot_id for claim in after.ledger.claims()} == {"boot-1"}
     after.ledger.close()
 
 
-def shown(node: Setup) -> list[tuple[str, str]]:
-    assert isinstance(node.status, Shown)
+def reported_troubles(node: Setup) -> list[tuple[str, str]]:
+    assert isinstance(node.status, RecordingReporter)
     return node.status.troubles
 
 
 @contextmanager
-def kept_up(node: Setup) -> Iterator[None]:
-    """Run reconciler inside the block."""
+def reconciling(node: Setup) -> Iterator[None]:
+    """Run the reconciler during the block."""
     reconciler = Reconciler(node.ledger, node.projection, boot_id=node.boot_id, seconds=0.05)
     stale_claims = StaleClaimCollector(node.claims, Readiness(), node.preparer, gone_seconds=600)
     thread = Thread(target=reconciler.run, args=(node.preparer, stale_claims, EventsInMemory()))
@@ -181,18 +192,18 @@ def kept_up(node: Setup) -> Iterator[None]:
         assert not thread.is_alive()
 
 
-def test_why_is_shown_at_the_claim_and_logged_once_and_taken_back_when_it_is_over(
+def test_reason_is_reported_while_it_lasts_logged_once_and_then_withdrawn(
     node: Setup,
 ) -> None:
     after = without_several_cards(node)
 
-    with capture_logs() as logs, kept_up(after):
-        assert eventually(lambda: len(shown(after)) > 3)
+    with capture_logs() as logs, reconciling(after):
+        assert eventually(lambda: len(reported_troubles(after)) > 3)
         after.enforcers["mps"] = Mps(several_cards=True)
-        assert eventually(lambda: shown(after)[-1] == ("two", ""))
-        told = len(shown(after))
+        assert eventually(lambda: reported_troubles(after)[-1] == ("two", ""))
+        reports = len(reported_troubles(after))
         time.sleep(0.2)
 
-    assert len(shown(after)) == told
+    assert len(reported_troubles(after)) == reports
     assert [line["event"] for line in logs].count("claim_recovery_failed") == 1
     after.ledger.close()

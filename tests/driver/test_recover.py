@@ -1,4 +1,4 @@
-"""Files are made to follow from the records: after crashes, beside other instances, after boots."""
+"""Recovery of files from the ledger: after crashes, beside other instances, after reboots."""
 
 import time
 from collections.abc import Sequence
@@ -17,21 +17,21 @@ from tests.support.prepared_node import (
     GPU_0,
     Setup,
     error_of,
-    inventory,
-    put,
-    real,
-    share,
+    put_claim,
+    real_gpu,
+    share_result,
+    simulated_inventory,
     spec_file,
 )
 from tests.support.waiting import PATIENCE_SECONDS
 
 
-def recovered(node: Setup) -> RecoveryReport:
+def recover_node(node: Setup) -> RecoveryReport:
     return recover(node.ledger, node.projection, boot_id=node.boot_id)
 
 
-def files(node: Setup) -> dict[str, bytes]:
-    """Everything that others see of claims."""
+def claim_files(node: Setup) -> dict[str, bytes]:
+    """Return the content of all CDI specs and limits documents by file name."""
     return {
         path.name: path.read_bytes()
         for folder in (node.cdi_folder, node.limits_folder)
@@ -39,89 +39,91 @@ def files(node: Setup) -> dict[str, bytes]:
     }
 
 
-def damaged_ledger(node: Setup) -> Setup:
+def restarted_with_damaged_ledger(node: Setup) -> Setup:
     node.ledger.close()
     (node.folder / "plugin" / "ledger.sqlite3").write_bytes(b"garbage")
     return Setup(node.folder, node.claims, boot_id=node.boot_id)
 
 
-def test_a_look_at_sound_files_writes_nothing(setup: Setup) -> None:
-    setup.prepare(put(setup, "a", share()), put(setup, "b", share()))
+def test_recovery_of_intact_files_writes_nothing(setup: Setup) -> None:
+    setup.prepare(put_claim(setup, "a", share_result()), put_claim(setup, "b", share_result()))
 
-    found = recovered(setup)
+    found = recover_node(setup)
 
     assert len(found.claims) == 2
     assert (found.files_written, found.claims_removed, found.troubles) == (0, 0, {})
 
 
-def test_missing_and_damaged_files_are_byte_for_byte_what_they_were(setup: Setup) -> None:
-    a, b = put(setup, "a", share()), put(setup, "b", share())
+def test_missing_and_damaged_files_are_restored_byte_for_byte(setup: Setup) -> None:
+    a, b = put_claim(setup, "a", share_result()), put_claim(setup, "b", share_result())
     setup.prepare(a, b)
-    before = files(setup)
+    before = claim_files(setup)
     (setup.cdi_folder / spec_file(a.uid)).unlink()
     limits = setup.limits_folder / f"{b.uid}.json"
     limits.chmod(0o644)
     limits.write_bytes(before[limits.name][:20])
 
-    found = recovered(setup)
+    found = recover_node(setup)
 
     assert found.files_written == 2
-    assert files(setup) == before
+    assert claim_files(setup) == before
 
 
-def test_after_a_damaged_ledger_every_file_stays_as_it_was(setup: Setup) -> None:
-    setup.prepare(*(put(setup, f"c{n}", share(tflops="10", vram="1Gi")) for n in range(5)))
-    before = files(setup)
+def test_files_are_unchanged_after_a_damaged_ledger(setup: Setup) -> None:
+    setup.prepare(
+        *(put_claim(setup, f"c{n}", share_result(tflops="10", vram="1Gi")) for n in range(5))
+    )
+    before = claim_files(setup)
     setup.claims.away = True
 
-    after = damaged_ledger(setup)
-    found = recovered(after)
+    after = restarted_with_damaged_ledger(setup)
+    found = recover_node(after)
 
     assert len(found.claims) == 5
     assert found.files_written == found.claims_removed == 0
-    assert files(after) == before
+    assert claim_files(after) == before
     after.ledger.close()
 
 
-def test_after_a_damaged_ledger_no_share_is_given_twice(setup: Setup) -> None:
-    held = put(setup, "held", share(tflops="300"))
-    setup.prepare(held)
-    after = damaged_ledger(setup)
-    recovered(after)
+def test_no_share_is_given_twice_after_a_damaged_ledger(setup: Setup) -> None:
+    first = put_claim(setup, "held", share_result(tflops="300"))
+    setup.prepare(first)
+    after = restarted_with_damaged_ledger(setup)
+    recover_node(after)
 
-    more = put(after, "more", share(tflops="300"))
+    second = put_claim(after, "more", share_result(tflops="300"))
 
     assert "found 300 plus 300 in use, expected at most 312" in error_of(
-        after.prepare(more)[more.uid]
+        after.prepare(second)[second.uid]
     )
     after.ledger.close()
 
 
 class LateReader(Ledger):
-    """Another instance's ledger, whose list of claims is older than what the others do."""
+    """Ledger of another instance, whose list of claims is that of its start."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
-        self._seen = super().claims()
+        self._claims_at_start = super().claims()
 
     def claims(self) -> Sequence[PreparedClaim]:
-        return self._seen
+        return self._claims_at_start
 
 
-def test_a_file_of_a_claim_that_another_instance_prepares_is_no_orphan(setup: Setup) -> None:
+def test_file_of_a_claim_prepared_by_another_instance_is_kept(setup: Setup) -> None:
     with closing(LateReader(setup.folder / "plugin")) as late:
-        ref = put(setup, "a", share())
+        ref = put_claim(setup, "a", share_result())
         setup.prepare(ref)
-        before = files(setup)
+        before = claim_files(setup)
 
         found = recover(late, setup.projection, boot_id=setup.boot_id)
 
     assert (found.claims, found.claims_removed) == ([], 0)
-    assert files(setup) == before != {}
+    assert claim_files(setup) == before != {}
 
 
-def test_a_claim_that_another_instance_unprepares_leaves_nothing(setup: Setup) -> None:
-    ref = put(setup, "a", share())
+def test_claim_unprepared_by_another_instance_leaves_no_files(setup: Setup) -> None:
+    ref = put_claim(setup, "a", share_result())
     setup.prepare(ref)
     with closing(LateReader(setup.folder / "plugin")) as late:
         setup.unprepare(ref)
@@ -129,11 +131,11 @@ def test_a_claim_that_another_instance_unprepares_leaves_nothing(setup: Setup) -
         found = recover(late, setup.projection, boot_id=setup.boot_id)
 
     assert (len(found.claims), found.files_written) == (1, 0)
-    assert files(setup) == {}
+    assert claim_files(setup) == {}
 
 
-def test_files_without_a_record_go_unless_they_name_a_claim_to_ask_for(setup: Setup) -> None:
-    ref = put(setup, "a", share())
+def test_files_without_a_record_are_removed_unless_they_name_a_claim_to_fetch(setup: Setup) -> None:
+    ref = put_claim(setup, "a", share_result())
     setup.prepare(ref)
     with setup.ledger.transaction() as step:
         step.remove(ref.uid)
@@ -141,34 +143,34 @@ def test_files_without_a_record_go_unless_they_name_a_claim_to_ask_for(setup: Se
     (setup.limits_folder / "uid-other.json").write_text('{"claim": {"uid": "uid-else"}}')
     (setup.limits_folder / "uid-more.json").write_text("[")
 
-    found = recovered(setup)
+    found = recover_node(setup)
 
     assert found.unknown == [ref]
     assert found.claims_removed == 3
-    assert sorted(files(setup)) == sorted([spec_file(ref.uid), f"{ref.uid}.json"])
+    assert sorted(claim_files(setup)) == sorted([spec_file(ref.uid), f"{ref.uid}.json"])
 
 
-def test_what_a_crash_left_of_a_write_is_removed(setup: Setup) -> None:
-    setup.prepare(put(setup, "a", share()))
-    left = setup.cdi_folder / f".{spec_file('uid-b')}.x1y2z3a4.tmp"
-    left.touch()
+def test_temporary_file_of_an_interrupted_write_is_removed(setup: Setup) -> None:
+    setup.prepare(put_claim(setup, "a", share_result()))
+    temporary = setup.cdi_folder / f".{spec_file('uid-b')}.x1y2z3a4.tmp"
+    temporary.touch()
 
-    recovered(setup)
+    recover_node(setup)
 
-    assert not left.exists()
+    assert not temporary.exists()
 
 
-def test_one_claim_that_cannot_be_put_right_costs_no_other(setup: Setup) -> None:
-    a = put(setup, "a", share())
-    b = put(setup, "b", share())
+def test_failed_recovery_of_one_claim_does_not_stop_the_others(setup: Setup) -> None:
+    a = put_claim(setup, "a", share_result())
+    b = put_claim(setup, "b", share_result())
     setup.prepare(a, b)
-    before = files(setup)
+    before = claim_files(setup)
     for ref in (a, b):
         (setup.cdi_folder / spec_file(ref.uid)).unlink()
-    # An empty folder would be moved out of the way.
+    # Recovery would move an empty folder away.
     (setup.cdi_folder / spec_file(a.uid) / "full").mkdir(parents=True)
 
-    found = recovered(setup)
+    found = recover_node(setup)
 
     assert list(found.troubles) == [a.uid]
     assert "Directory not empty" in found.troubles[a.uid]
@@ -176,83 +178,85 @@ def test_one_claim_that_cannot_be_put_right_costs_no_other(setup: Setup) -> None
     assert before[spec_file(b.uid)] == (setup.cdi_folder / spec_file(b.uid)).read_bytes()
 
 
-def rebooted(setup: Setup, *, minors: tuple[int, int]) -> Setup:
-    """The same disk in another boot, with empty folders under /run."""
+def reboot(setup: Setup, *, minors: tuple[int, int]) -> Setup:
+    """Return a node on the same disk in another boot, with empty folders under /run."""
     setup.ledger.close()
     for folder in (setup.cdi_folder, setup.limits_folder):
         for path in folder.iterdir():
             path.unlink()
     after = Setup(setup.folder, setup.claims, boot_id="boot-2")
-    with_minors(after, minors)
+    set_minor_numbers(after, minors)
     return after
 
 
-def with_minors(node: Setup, minors: tuple[int, int]) -> None:
-    cards = [real(card, minor=m) for card, m in zip(inventory().gpus, minors, strict=True)]
+def set_minor_numbers(node: Setup, minors: tuple[int, int]) -> None:
+    cards = [
+        real_gpu(card, minor=m) for card, m in zip(simulated_inventory().gpus, minors, strict=True)
+    ]
     node.discovery.inventory = Inventory(gpus=tuple(cards))
     node.catalog.refresh()
 
 
 @pytest.fixture
 def prepared_ref(setup: Setup) -> ClaimRef:
-    """A claim on a real card, /dev/nvidia0."""
-    with_minors(setup, (0, 1))
-    ref = put(setup, "a", share(GPU_0))
+    """Return a prepared claim on a real card, /dev/nvidia0."""
+    set_minor_numbers(setup, (0, 1))
+    ref = put_claim(setup, "a", share_result(GPU_0))
     assert isinstance(setup.prepare(ref)[ref.uid], PreparedClaim)
     return ref
 
 
-def nodes_of(node: Setup, ref: ClaimRef) -> set[str]:
+def device_nodes_of(node: Setup, ref: ClaimRef) -> set[str]:
     spec = node.spec_of(ref)
     edits = [spec["containerEdits"], *(device["containerEdits"] for device in spec["devices"])]
     return {each["path"] for edit in edits for each in edit.get("deviceNodes", ())}
 
 
-def test_a_restart_in_the_same_boot_needs_no_cards(setup: Setup, prepared_ref: ClaimRef) -> None:
-    before = files(setup)
+def test_restart_in_the_same_boot_needs_no_cards(setup: Setup, prepared_ref: ClaimRef) -> None:
+    before = claim_files(setup)
     after = setup.restarted()
     (after.cdi_folder / spec_file(prepared_ref.uid)).unlink()
 
-    found = recovered(after)
+    found = recover_node(after)
 
     assert found.outdated == []
-    assert files(after) == before
+    assert claim_files(after) == before
     after.ledger.close()
 
 
-def test_after_a_reboot_no_spec_is_written_by_yesterdays_nodes(
+def test_after_a_reboot_no_spec_has_device_nodes_of_the_earlier_boot(
     setup: Setup, prepared_ref: ClaimRef
 ) -> None:
-    after = rebooted(setup, minors=(1, 0))
+    after = reboot(setup, minors=(1, 0))
 
-    found = recovered(after)
+    found = recover_node(after)
 
     assert found.outdated == [prepared_ref]
-    assert files(after) == {}
+    assert claim_files(after) == {}
 
     after.preparer.refresh(prepared_ref, deadline=time.monotonic() + PATIENCE_SECONDS)
 
-    assert {"/dev/nvidia1"} <= nodes_of(after, prepared_ref)
-    assert "/dev/nvidia0" not in nodes_of(after, prepared_ref)
-    assert recovered(after).outdated == []
+    assert {"/dev/nvidia1"} <= device_nodes_of(after, prepared_ref)
+    assert "/dev/nvidia0" not in device_nodes_of(after, prepared_ref)
+    assert recover_node(after).outdated == []
     after.ledger.close()
 
 
-def test_a_refresh_that_was_interrupted_is_done_again(setup: Setup, prepared_ref: ClaimRef) -> None:
-    after = rebooted(setup, minors=(1, 0))
+def test_interrupted_refresh_is_repeated(setup: Setup, prepared_ref: ClaimRef) -> None:
+    after = reboot(setup, minors=(1, 0))
     after.device_nodes.missing.add(1)
 
     with pytest.raises(RetryableError, match="nvidia1"):
         after.preparer.refresh(prepared_ref, deadline=time.monotonic() + PATIENCE_SECONDS)
 
-    assert recovered(after).outdated == [prepared_ref]
+    assert recover_node(after).outdated == [prepared_ref]
     after.ledger.close()
 
 
-def test_a_card_that_a_reboot_took_away_is_not_given_by_its_old_number(
+def test_card_missing_after_a_reboot_is_not_given_by_its_old_minor_number(
     setup: Setup, prepared_ref: ClaimRef
 ) -> None:
-    after = rebooted(setup, minors=(1, 0))
+    after = reboot(setup, minors=(1, 0))
     inventory_left = after.discovery.inventory
     assert inventory_left is not None
     after.discovery.inventory = Inventory(gpus=inventory_left.gpus[1:])
@@ -261,16 +265,14 @@ def test_a_card_that_a_reboot_took_away_is_not_given_by_its_old_number(
     outcome = after.prepare(prepared_ref)[prepared_ref.uid]
 
     assert f"{GPU_0}: the GPU is gone from the node" in error_of(outcome)
-    assert files(after) == {}
+    assert claim_files(after) == {}
     after.ledger.close()
 
 
-def test_refreshing_a_claim_that_is_unprepared_by_now_does_nothing(
-    setup: Setup, prepared_ref: ClaimRef
-) -> None:
+def test_refresh_of_an_unprepared_claim_does_nothing(setup: Setup, prepared_ref: ClaimRef) -> None:
     setup.unprepare(prepared_ref)
 
     setup.preparer.refresh(prepared_ref, deadline=time.monotonic() + PATIENCE_SECONDS)
 
-    assert files(setup) == {}
+    assert claim_files(setup) == {}
     assert setup.ledger.claims() == []

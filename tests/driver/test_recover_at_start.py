@@ -1,14 +1,14 @@
-"""What a restart finds of the claims that were prepared, and what it puts right."""
+"""Recovery of prepared claims at start."""
 
 import pytest
 
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.driver.recover import recover
-from tests.support.prepared_node import Setup, put, share, spec_file
+from tests.support.prepared_node import Setup, put_claim, share_result, spec_file
 
 
-def test_a_restart_finds_every_claim_and_rebuilds_the_specs_after_a_reboot(setup: Setup) -> None:
-    ref = put(setup, "a", share())
+def test_restart_keeps_every_claim_and_rebuilds_its_spec_after_a_reboot(setup: Setup) -> None:
+    ref = put_claim(setup, "a", share_result())
     first = setup.prepare(ref)
     spec = setup.spec_of(ref)
     (setup.cdi_folder / spec_file(ref.uid)).unlink()
@@ -27,8 +27,8 @@ def test_a_restart_finds_every_claim_and_rebuilds_the_specs_after_a_reboot(setup
     after.ledger.close()
 
 
-def test_a_damaged_spec_is_replaced_at_start(setup: Setup) -> None:
-    ref = put(setup, "a", share())
+def test_damaged_spec_is_replaced_at_start(setup: Setup) -> None:
+    ref = put_claim(setup, "a", share_result())
     setup.prepare(ref)
     spec = setup.spec_of(ref)
     (setup.cdi_folder / spec_file(ref.uid)).write_text('{"cdiVersion": "0.3')
@@ -38,8 +38,8 @@ def test_a_damaged_spec_is_replaced_at_start(setup: Setup) -> None:
     assert setup.spec_of(ref) == spec
 
 
-def test_recovery_goes_on_when_the_cdi_folder_cannot_be_written(setup: Setup) -> None:
-    ref = put(setup, "a", share())
+def test_recovery_continues_if_the_cdi_folder_cannot_be_written(setup: Setup) -> None:
+    ref = put_claim(setup, "a", share_result())
     setup.prepare(ref)
     (setup.cdi_folder / spec_file(ref.uid)).unlink()
     setup.cdi_folder.rmdir()

@@ -1,4 +1,4 @@
-"""Claims that the kubelet forgot are freed, and no claim is freed that may still be used."""
+"""Release of claims that the kubelet forgot, but of none that may still be in use."""
 
 import copy
 import uuid
@@ -12,10 +12,10 @@ from structlog.testing import capture_logs
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.driver.stale_claims import MOST_PER_ROUND
-from tests.support.confirming_node import GONE_SECONDS, deleted
+from tests.support.confirming_node import GONE_SECONDS, delete_claim
 from tests.support.confirming_node import ConfirmingNode as Node
 from tests.support.ports import ClaimsInMemory
-from tests.support.prepared_node import GPU_1, put, share
+from tests.support.prepared_node import GPU_1, put_claim, share_result
 
 
 @pytest.fixture
@@ -25,15 +25,15 @@ def node(tmp_path: Path) -> Iterator[Node]:
     setup.ledger.close()
 
 
-def replaced(claims: ClaimsInMemory, ref: ClaimRef) -> None:
+def replace_claim(claims: ClaimsInMemory, ref: ClaimRef) -> None:
     _change(claims, ref)["metadata"]["uid"] = "uid-of-another"
 
 
-def deallocated(claims: ClaimsInMemory, ref: ClaimRef) -> None:
+def deallocate_claim(claims: ClaimsInMemory, ref: ClaimRef) -> None:
     _change(claims, ref)["status"] = {}
 
 
-def reallocated(claims: ClaimsInMemory, ref: ClaimRef) -> None:
+def reallocate_to_another_node(claims: ClaimsInMemory, ref: ClaimRef) -> None:
     results = _change(claims, ref)["status"]["allocation"]["devices"]["results"]
     results[0]["pool"] = "default/node-02"
 
@@ -43,199 +43,206 @@ def _change(claims: ClaimsInMemory, ref: ClaimRef) -> Any:
     return claims.stored[str(ref)]
 
 
-@pytest.mark.parametrize("lose", [deleted, replaced, deallocated, reallocated])
-def test_a_claim_that_stays_gone_is_freed_with_all_its_files(
-    node: Node, lose: Callable[[ClaimsInMemory, ClaimRef], None]
+@pytest.mark.parametrize(
+    "remove", [delete_claim, replace_claim, deallocate_claim, reallocate_to_another_node]
+)
+def test_claim_that_stays_gone_is_released_with_all_its_files(
+    node: Node, remove: Callable[[ClaimsInMemory, ClaimRef], None]
 ) -> None:
-    ref = node.prepared("a")
-    node.prepared("b")
-    lose(node.claims, ref)
+    ref = node.prepare_new("a")
+    node.prepare_new("b")
+    remove(node.claims, ref)
 
-    node.look_for(GONE_SECONDS)
-    before = node.held()
+    node.run_rounds_for(GONE_SECONDS)
+    before = node.recorded_names()
     with capture_logs() as logs:
-        node.look_for(120)
+        node.run_rounds_for(120)
 
     assert before == ["a", "b"]
-    assert node.held() == ["b"]
+    assert node.recorded_names() == ["b"]
     assert node.spec_of(ref) is None
     (line,) = (each for each in logs if each["event"] == "claim_released")
     assert line["claim_uid"] == ref.uid
 
 
-def test_what_was_lent_to_others_is_theirs_once_a_claim_is_freed(tmp_path: Path) -> None:
+def test_memory_of_a_released_claim_is_lent_to_other_tenants(tmp_path: Path) -> None:
     node = Node(tmp_path)
-    first, second = put(node, "a", share(vram="60Gi")), put(node, "b", share(vram="20Gi"))
+    first, second = (
+        put_claim(node, "a", share_result(vram="60Gi")),
+        put_claim(node, "b", share_result(vram="20Gi")),
+    )
     node.claims.stored[str(second)]["metadata"]["annotations"] = {
         "tensor-fusion.ai/vram-limit": "40Gi"
     }
     node.prepare(first, second)
-    deleted(node.claims, first)
+    delete_claim(node.claims, first)
 
-    node.look_for(GONE_SECONDS + 120)
+    node.run_rounds_for(GONE_SECONDS + 120)
 
-    (left,) = node.ledger.claims()
-    assert left.shares[0].limit is not None
-    assert left.shares[0].limit.vram_bytes == 40 * 2**30
+    (kept,) = node.ledger.claims()
+    assert kept.shares[0].limit is not None
+    assert kept.shares[0].limit.vram_bytes == 40 * 2**30
     node.ledger.close()
 
 
-def test_a_claim_that_comes_back_was_never_gone(node: Node) -> None:
-    ref = node.prepared()
+def test_claim_that_exists_again_restarts_the_gone_time(node: Node) -> None:
+    ref = node.prepare_new()
     stored = node.claims.stored[str(ref)]
-    deleted(node.claims, ref)
-    node.look_for(GONE_SECONDS)
+    delete_claim(node.claims, ref)
+    node.run_rounds_for(GONE_SECONDS)
 
     node.claims.put(stored)
-    node.look()
-    deleted(node.claims, ref)
-    node.look_for(GONE_SECONDS)
+    node.run_round()
+    delete_claim(node.claims, ref)
+    node.run_rounds_for(GONE_SECONDS)
 
-    assert node.held() == ["a"]
+    assert node.recorded_names() == ["a"]
 
 
-def test_an_api_server_without_an_answer_frees_nothing(node: Node) -> None:
-    ref = node.prepared()
-    deleted(node.claims, ref)
-    node.look_for(GONE_SECONDS)
+def test_unanswered_reads_release_nothing(node: Node) -> None:
+    ref = node.prepare_new()
+    delete_claim(node.claims, ref)
+    node.run_rounds_for(GONE_SECONDS)
     node.claims.away = True
 
     for _ in range(3):
         with pytest.raises(RetryableError):
-            node.look()
+            node.run_round()
 
-    assert node.held() == ["a"]
+    assert node.recorded_names() == ["a"]
 
 
-def test_time_in_which_the_node_was_not_ready_does_not_count(node: Node) -> None:
-    """The kubelet may be away, and the containers of a pod that was deleted by force run on."""
-    ref = node.prepared()
-    deleted(node.claims, ref)
-    node.look_for(GONE_SECONDS)
+def test_time_while_the_node_is_not_ready_does_not_count(node: Node) -> None:
+    """The kubelet may be down while the containers of a force-deleted pod still run."""
+    ref = node.prepare_new()
+    delete_claim(node.claims, ref)
+    node.run_rounds_for(GONE_SECONDS)
     node.readiness.ready = False
-    node.look_for(GONE_SECONDS * 10)
+    node.run_rounds_for(GONE_SECONDS * 10)
     node.readiness.ready = True
 
-    node.look_for(GONE_SECONDS)
-    assert node.held() == ["a"]
+    node.run_rounds_for(GONE_SECONDS)
+    assert node.recorded_names() == ["a"]
 
-    node.look_for(120)
-    assert node.held() == []
+    node.run_rounds_for(120)
+    assert node.recorded_names() == []
 
 
-def test_the_kubelets_own_call_comes_first_and_nothing_is_freed_twice(node: Node) -> None:
-    ref = node.prepared()
-    deleted(node.claims, ref)
-    node.look_for(120)
+def test_claim_that_the_kubelet_unprepares_is_not_released_again(node: Node) -> None:
+    ref = node.prepare_new()
+    delete_claim(node.claims, ref)
+    node.run_rounds_for(120)
 
     node.unprepare(ref)
 
     with capture_logs() as logs:
-        node.look_for(GONE_SECONDS * 2)
+        node.run_rounds_for(GONE_SECONDS * 2)
     assert [line["event"] for line in logs] == []
 
 
-def test_a_claim_that_is_allocated_again_in_the_last_moment_stays(node: Node) -> None:
-    ref = node.prepared()
-    held = node.ledger.claims()
+def test_claim_reallocated_just_before_its_release_is_kept(node: Node) -> None:
+    ref = node.prepare_new()
+    before = node.ledger.claims()
 
     released = node.preparer.release(ref, lambda: False, deadline=node.now + 1e9)
 
     assert not released
-    assert node.ledger.claims() == held
+    assert node.ledger.claims() == before
 
 
-def allocated_here_anew(node: Node, ref: ClaimRef) -> None:
+def reallocate_on_this_node(node: Node, ref: ClaimRef) -> None:
     results = _change(node.claims, ref)["status"]["allocation"]["devices"]["results"]
     results[0] |= {"device": GPU_1, "shareID": str(uuid.uuid4())}
 
 
-def test_a_claim_that_is_allocated_on_this_node_anew_is_never_freed(node: Node) -> None:
+def test_claim_reallocated_on_this_node_is_never_released(node: Node) -> None:
     """The kubelet may have given the recorded share to the next pod without a call."""
-    ref = node.prepared()
-    allocated_here_anew(node, ref)
+    ref = node.prepare_new()
+    reallocate_on_this_node(node, ref)
 
-    node.look_for(GONE_SECONDS * 3)
+    node.run_rounds_for(GONE_SECONDS * 3)
 
-    assert node.held() == ["a"]
+    assert node.recorded_names() == ["a"]
     assert node.spec_of(ref) is not None
 
 
-def test_a_thousand_claims_are_asked_for_a_few_at_a_time_and_each_in_turn(node: Node) -> None:
-    refs = [node.prepared(f"c{number:03}") for number in range(100)]
+def test_many_claims_are_fetched_a_few_at_a_time_and_each_in_turn(node: Node) -> None:
+    refs = [node.prepare_new(f"c{number:03}") for number in range(100)]
 
-    rounds = [node.look() for _ in range(60)]
+    rounds = [node.run_round() for _ in range(60)]
 
     assert max(map(len, rounds)) == MOST_PER_ROUND
-    assert {len(asked) for asked in rounds[10:]} == {4}
-    assert sorted(name for asked in rounds[:10] for name in asked) == [str(ref) for ref in refs]
-    assert sorted(name for asked in rounds[10:35] for name in asked) == [str(ref) for ref in refs]
+    assert {len(fetched) for fetched in rounds[10:]} == {4}
+    assert sorted(name for fetched in rounds[:10] for name in fetched) == [str(ref) for ref in refs]
+    assert sorted(name for fetched in rounds[10:35] for name in fetched) == [
+        str(ref) for ref in refs
+    ]
 
 
-def test_claims_that_come_and_go_are_not_asked_for_just_because_they_are_new(node: Node) -> None:
-    node.prepared("a")
-    node.look()
+def test_new_claims_are_not_fetched_earlier_than_known_ones(node: Node) -> None:
+    node.prepare_new("a")
+    node.run_round()
 
     for number in range(8):
-        node.prepared(f"new-{number}")
+        node.prepare_new(f"new-{number}")
 
-    assert node.look() == ["default/a"]
+    assert node.run_round() == ["default/a"]
 
 
-def test_what_seems_gone_is_asked_for_beside_the_others(node: Node) -> None:
-    refs = [node.prepared(f"c{number}") for number in range(4)]
-    node.look()
+def test_claims_that_seem_gone_are_fetched_in_addition_to_the_others(node: Node) -> None:
+    refs = [node.prepare_new(f"c{number}") for number in range(4)]
+    node.run_round()
     for ref in refs[:2]:
-        deleted(node.claims, ref)
-    node.look_for(60 * 4)
+        delete_claim(node.claims, ref)
+    node.run_rounds_for(60 * 4)
 
-    asked = node.look()
+    fetched = node.run_round()
 
-    assert {str(ref) for ref in refs[:2]} < set(asked)
-    assert len(asked) == 3
+    assert {str(ref) for ref in refs[:2]} < set(fetched)
+    assert len(fetched) == 3
 
 
-def test_rebuilt_claims_come_before_the_others(node: Node) -> None:
-    refs = [node.prepared(f"c{number:03}") for number in range(100)]
+def test_rebuilt_claims_are_fetched_first(node: Node) -> None:
+    refs = [node.prepare_new(f"c{number:03}") for number in range(100)]
     rebuilt = refs[80:]
     for _ in range(10):
-        node.look()
+        node.run_round()
     node.stale_claims.ask_first(ref.uid for ref in rebuilt)
 
-    asked = node.look()
+    fetched = node.run_round()
 
-    assert sorted(asked[:20]) == [str(ref) for ref in rebuilt]
-    assert len(asked) == 24
-    assert len(node.look()) == 4
+    assert sorted(fetched[:20]) == [str(ref) for ref in rebuilt]
+    assert len(fetched) == 24
+    assert len(node.run_round()) == 4
 
 
-def without_record(node: Node, ref: ClaimRef) -> None:
+def remove_record(node: Node, ref: ClaimRef) -> None:
     with node.ledger.transaction() as step:
         step.remove(ref.uid)
 
 
-def test_a_claim_that_only_files_are_left_of_is_prepared_again_if_it_is_ours(node: Node) -> None:
-    ref = node.prepared()
+def test_allocated_claim_with_files_but_no_record_is_prepared_again(node: Node) -> None:
+    ref = node.prepare_new()
     (before,) = node.ledger.claims()
     spec = node.spec_of(ref)
-    without_record(node, ref)
+    remove_record(node, ref)
 
-    node.look(ref)
+    node.run_round(ref)
 
     assert node.ledger.claims() == [before]
     assert node.spec_of(ref) == spec
 
 
-def test_a_claim_that_only_files_are_left_of_loses_them_once_it_stays_gone(node: Node) -> None:
-    ref = node.prepared()
-    without_record(node, ref)
-    deleted(node.claims, ref)
+def test_files_without_a_record_are_removed_once_their_claim_stays_gone(node: Node) -> None:
+    ref = node.prepare_new()
+    remove_record(node, ref)
+    delete_claim(node.claims, ref)
 
     for _ in range(10):
-        node.look(ref)
+        node.run_round(ref)
     assert node.spec_of(ref) is not None
 
     for _ in range(2):
-        node.look(ref)
+        node.run_round(ref)
     assert node.spec_of(ref) is None
     assert node.projection.claim_uids() == frozenset()

@@ -1,4 +1,4 @@
-"""Statuses and Events outlive an outage of hours, at the cost of a handful of requests."""
+"""Statuses and Events during an outage of hours: none is lost, and few requests are sent."""
 
 import itertools
 from collections.abc import Mapping, Sequence
@@ -17,9 +17,10 @@ from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.driver import status
 from tensorfusion_dra.driver.health_announcer import HealthAnnouncer
 from tensorfusion_dra.driver.status import StatusReporter
+from tests.support.builders.reported_claims import reported_claim
 from tests.support.ports import EventsInMemory
-from tests.support.prepared_node import GPU_0, GPU_1, NoStatus, Setup, put, share
-from tests.support.status_claims import claim
+from tests.support.prepared_node import GPU_0, GPU_1, NoStatus, put_claim, share_result
+from tests.support.prepared_node import Setup as Node
 from tests.support.virtual_time import VirtualTime
 
 HOUR = 3600.0
@@ -28,10 +29,10 @@ NOW = Sickness(worst=LOST, since=datetime.now(UTC) + timedelta(hours=1))
 
 
 class Outage:
-    """An API server that answers no write for six hours; then all claims are written.
+    """An API server that fails every write for six hours and accepts all later ones.
 
     Attributes:
-        tries: When each write was tried, in virtual seconds.
+        tries: Virtual time of each write, in seconds.
     """
 
     def __init__(self, time: VirtualTime, error: RetryableError) -> None:
@@ -55,14 +56,14 @@ class Outage:
     "error",
     [RetryableError("no answer within the time"), RetryableError("429", after_seconds=100)],
 )
-def test_a_hundred_statuses_outlive_six_hours_with_one_request_in_some_minutes(
+def test_statuses_of_100_claims_survive_a_six_hour_outage_with_few_requests(
     monkeypatch: pytest.MonkeyPatch, error: RetryableError
 ) -> None:
     time = VirtualTime(hours=100)
     monkeypatch.setattr(status, "Condition", time.condition)
     outage = Outage(time, error)
     for number in range(100):
-        outage.reporter.report(claim(f"claim-{number}"))
+        outage.reporter.report(reported_claim(f"claim-{number}"))
 
     with capture_logs() as logs:
         outage.reporter.run()
@@ -74,14 +75,14 @@ def test_a_hundred_statuses_outlive_six_hours_with_one_request_in_some_minutes(
     assert [line["event"] for line in logs].count("status_retried") <= 6 * 6 + 1
 
 
-def test_a_pause_that_the_server_asks_for_is_kept_by_every_claim(
+def test_all_claims_wait_for_the_pause_that_the_server_requests(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     time = VirtualTime(hours=100)
     monkeypatch.setattr(status, "Condition", time.condition)
     outage = Outage(time, RetryableError("429", after_seconds=100))
     for number in range(100):
-        outage.reporter.report(claim(f"claim-{number}"))
+        outage.reporter.report(reported_claim(f"claim-{number}"))
 
     outage.reporter.run()
 
@@ -89,8 +90,8 @@ def test_a_pause_that_the_server_asks_for_is_kept_by_every_claim(
     assert all(later - at >= 100 for at, later in itertools.pairwise(during))
 
 
-class Noted(StatusReporter):
-    """Notes the names of claims that are to be reported, in place of reporting them."""
+class RecordingReporter(StatusReporter):
+    """Reporter that only records the names of the reported claims."""
 
     def __init__(self, names: list[str]) -> None:
         super().__init__(NoStatus())
@@ -100,15 +101,15 @@ class Noted(StatusReporter):
         self.names.append(claim.ref.name)
 
 
-class Newsroom:
-    """Health news of a node, whose API server a test takes away."""
+class Setup:
+    """A node's health announcer, with an API server that a test can stop."""
 
     def __init__(self, folder: Path) -> None:
         self.now = 0.0
-        self.node = Setup(folder)
+        self.node = Node(folder)
         self.reported: list[str] = []
-        self.events = Away()
-        reporter = Noted(self.reported)
+        self.events = CountedEvents()
+        reporter = RecordingReporter(self.reported)
         self.ledger = self.node.ledger
         self.announcer = HealthAnnouncer(
             self.node.catalog, self.ledger, reporter, self.events, clock=lambda: self.now
@@ -121,8 +122,8 @@ class Newsroom:
             self.announcer.retry()
 
 
-class Away(EventsInMemory):
-    """Counts what is tried."""
+class CountedEvents(EventsInMemory):
+    """Events with a count of the attempts to write them."""
 
     tried = 0
 
@@ -132,65 +133,65 @@ class Away(EventsInMemory):
 
 
 @pytest.fixture
-def newsroom(tmp_path: Path) -> Newsroom:
-    return Newsroom(tmp_path)
+def setup(tmp_path: Path) -> Setup:
+    return Setup(tmp_path)
 
 
-def test_the_news_of_a_sick_card_outlives_six_hours_with_a_handful_of_requests(
-    newsroom: Newsroom,
+def test_events_of_sick_cards_survive_a_six_hour_outage_with_few_requests(
+    setup: Setup,
 ) -> None:
-    newsroom.events.away = True
-    newsroom.announcer.tell({}, {GPU_0: NOW, GPU_1: NOW})
+    setup.events.away = True
+    setup.announcer.tell({}, {GPU_0: NOW, GPU_1: NOW})
 
-    newsroom.pass_hours(6)
-    tried = newsroom.events.tried
-    newsroom.events.away = False
-    newsroom.pass_hours(0.25)
+    setup.pass_hours(6)
+    tried = setup.events.tried
+    setup.events.away = False
+    setup.pass_hours(0.25)
 
     assert tried <= 6 * HOUR / 300 + 15
-    assert newsroom.events.written == [
+    assert setup.events.written == [
         ("GPUUnhealthy", f"{name}: the GPU is lost") for name in sorted((GPU_0, GPU_1))
     ]
 
 
-def test_of_a_card_that_recovered_in_an_outage_only_the_last_news_is_told(
-    newsroom: Newsroom,
+def test_only_the_recovery_is_reported_of_a_card_that_recovered_during_an_outage(
+    setup: Setup,
 ) -> None:
-    newsroom.events.away = True
-    newsroom.announcer.tell({}, {GPU_0: NOW})
-    newsroom.announcer.tell({GPU_0: NOW}, {})
+    setup.events.away = True
+    setup.announcer.tell({}, {GPU_0: NOW})
+    setup.announcer.tell({GPU_0: NOW}, {})
 
-    newsroom.events.away = False
-    newsroom.pass_hours(0.25)
+    setup.events.away = False
+    setup.pass_hours(0.25)
 
-    assert newsroom.events.written == []
-    assert newsroom.events.noted == [("GPURecovered", f"{GPU_0} is healthy again")]
-
-
-def test_news_during_a_long_outage_is_tried_at_once(newsroom: Newsroom) -> None:
-    newsroom.events.away = True
-    newsroom.announcer.tell({}, {GPU_0: NOW})
-    newsroom.pass_hours(6)
-    newsroom.events.away = False
-
-    newsroom.announcer.tell({GPU_0: NOW}, {GPU_0: NOW, GPU_1: replace(NOW)})
-
-    assert len(newsroom.events.written) == 2
+    assert setup.events.written == []
+    assert setup.events.noted == [("GPURecovered", f"{GPU_0} is healthy again")]
 
 
-def test_claims_are_reported_once_the_ledger_can_be_read_again(
-    newsroom: Newsroom, monkeypatch: pytest.MonkeyPatch
+def test_new_event_during_a_long_outage_is_sent_at_once(setup: Setup) -> None:
+    setup.events.away = True
+    setup.announcer.tell({}, {GPU_0: NOW})
+    setup.pass_hours(6)
+    setup.events.away = False
+
+    setup.announcer.tell({GPU_0: NOW}, {GPU_0: NOW, GPU_1: replace(NOW)})
+
+    assert len(setup.events.written) == 2
+
+
+def test_claims_are_reported_once_the_ledger_is_readable_again(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    newsroom.node.prepare(put(newsroom.node, "a", share(GPU_0)))
+    setup.node.prepare(put_claim(setup.node, "a", share_result(GPU_0)))
     with monkeypatch.context() as patched:
-        patched.setattr(newsroom.ledger, "claims", unreadable)
-        newsroom.announcer.tell({}, {GPU_0: NOW})
-        assert newsroom.reported == []
+        patched.setattr(setup.ledger, "claims", raise_ledger_error)
+        setup.announcer.tell({}, {GPU_0: NOW})
+        assert setup.reported == []
 
-    newsroom.pass_hours(0.25)
+    setup.pass_hours(0.25)
 
-    assert newsroom.reported == ["a"]
+    assert setup.reported == ["a"]
 
 
-def unreadable() -> Sequence[Any]:
+def raise_ledger_error() -> Sequence[Any]:
     raise RetryableError("ledger: disk I/O error")

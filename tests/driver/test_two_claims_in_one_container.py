@@ -1,4 +1,7 @@
-"""Limits by variables cannot tell two claims of one container apart, so the second is refused."""
+"""Two claims in one container: refused if the enforcer sets limits by environment variables.
+
+Such variables cannot hold the limits of two claims.
+"""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,6 +13,7 @@ from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.claims.enforcers.enforcer import Enforcer
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.driver.outcomes import Failure
+from tests.support.builders.stored_claims import stored_claim
 from tests.support.prepared_node import (
     GPU_0,
     GPU_1,
@@ -18,9 +22,8 @@ from tests.support.prepared_node import (
     TENSOR_FUSION,
     Setup,
     error_of,
-    share,
+    share_result,
 )
-from tests.support.stored_claims import stored_claim
 
 Node = Callable[[Enforcer], Setup]
 
@@ -32,24 +35,26 @@ IN_TWO = (("a",), ("b",))
 def node(tmp_path: Path) -> Iterator[Node]:
     opened: list[Setup] = []
 
-    def made(enforcer: Enforcer) -> Setup:
+    def new_node(enforcer: Enforcer) -> Setup:
         opened.append(Setup(tmp_path, enforcer=enforcer))
         return opened[-1]
 
-    yield made
+    yield new_node
     for setup in opened:
         setup.ledger.close()
 
 
-def of_pod(setup: Setup, name: str, device: str, *, pod: str = "p", **more: Any) -> ClaimRef:
-    """A claim that is reserved for the pod."""
-    claim = stored_claim(name, share(device, **more))
+def put_claim_of_pod(
+    setup: Setup, name: str, device: str, *, pod: str = "p", **more: Any
+) -> ClaimRef:
+    """Store a claim that is reserved for the pod, and return its reference."""
+    claim = stored_claim(name, share_result(device, **more))
     claim["status"]["reservedFor"] = [{"resource": "pods", "name": pod, "uid": f"uid-of-{pod}"}]
     return setup.claims.put(claim)
 
 
-def with_containers(setup: Setup, *uses: tuple[str, ...], pod: str = "p") -> None:
-    """The pod has a container for each of these groups of claims."""
+def put_pod_with_containers(setup: Setup, *uses: tuple[str, ...], pod: str = "p") -> None:
+    """Store a pod with one container for each of these groups of claims."""
     names = sorted({name for group in uses for name in group})
     setup.pods.documents[f"default/{pod}"] = {
         "spec": {
@@ -64,12 +69,15 @@ def with_containers(setup: Setup, *uses: tuple[str, ...], pod: str = "p") -> Non
 
 @pytest.mark.parametrize("enforcer", [HAMI_CORE, MPS])
 @pytest.mark.parametrize("device", [GPU_0, GPU_1], ids=["one card", "two cards"])
-def test_the_second_claim_of_a_container_is_refused_with_the_first_and_the_cure(
+def test_second_claim_of_a_container_is_refused_with_the_first_claim_and_a_remedy(
     node: Node, enforcer: Enforcer, device: str
 ) -> None:
     setup = node(enforcer)
-    first, second = of_pod(setup, "a", GPU_0), of_pod(setup, "b", device, vram="8Gi")
-    with_containers(setup, *IN_ONE)
+    first, second = (
+        put_claim_of_pod(setup, "a", GPU_0),
+        put_claim_of_pod(setup, "b", device, vram="8Gi"),
+    )
+    put_pod_with_containers(setup, *IN_ONE)
 
     outcomes = setup.prepare(first, second)
 
@@ -83,117 +91,117 @@ def test_the_second_claim_of_a_container_is_refused_with_the_first_and_the_cure(
 
 
 @pytest.mark.parametrize("enforcer", [HAMI_CORE, MPS])
-def test_each_container_may_have_a_claim_of_its_own(node: Node, enforcer: Enforcer) -> None:
+def test_each_container_may_have_its_own_claim(node: Node, enforcer: Enforcer) -> None:
     setup = node(enforcer)
-    refs = of_pod(setup, "a", GPU_0), of_pod(setup, "b", GPU_1)
-    with_containers(setup, *IN_TWO)
+    refs = put_claim_of_pod(setup, "a", GPU_0), put_claim_of_pod(setup, "b", GPU_1)
+    put_pod_with_containers(setup, *IN_TWO)
 
     outcomes = setup.prepare(*refs)
 
     assert all(isinstance(outcome, PreparedClaim) for outcome in outcomes.values())
 
 
-def test_limits_that_the_hypervisor_tells_by_card_need_no_look_at_the_pod(node: Node) -> None:
+def test_pod_is_not_read_if_the_hypervisor_enforces_limits_by_card(node: Node) -> None:
     setup = node(TENSOR_FUSION)
-    refs = of_pod(setup, "a", GPU_0), of_pod(setup, "b", GPU_1)
-    with_containers(setup, *IN_ONE)
+    refs = put_claim_of_pod(setup, "a", GPU_0), put_claim_of_pod(setup, "b", GPU_1)
+    put_pod_with_containers(setup, *IN_ONE)
 
     outcomes = setup.prepare(*refs)
 
     assert all(isinstance(outcome, PreparedClaim) for outcome in outcomes.values())
-    assert setup.pods.found == []
+    assert setup.pods.pods_read == []
 
 
-def test_a_card_without_limits_is_counted_by_the_container_as_well(node: Node) -> None:
+def test_card_without_limits_counts_as_a_claim_of_the_container(node: Node) -> None:
     setup = node(MPS)
-    limited = of_pod(setup, "a", GPU_0)
-    whole = stored_claim("b", share(GPU_1, tflops="312", vram="80Gi"))
+    limited = put_claim_of_pod(setup, "a", GPU_0)
+    whole = stored_claim("b", share_result(GPU_1, tflops="312", vram="80Gi"))
     whole["status"]["reservedFor"] = [{"resource": "pods", "name": "p", "uid": "uid-of-p"}]
     whole["metadata"]["annotations"] = {"tensor-fusion.ai/isolation": "shared"}
     second = setup.claims.put(whole)
-    with_containers(setup, *IN_ONE)
+    put_pod_with_containers(setup, *IN_ONE)
 
     assert "found claim default/a in the same container" in error_of(
         setup.prepare(limited, second)[second.uid]
     )
 
 
-def test_claims_without_limits_may_be_together(node: Node) -> None:
+def test_container_may_use_several_claims_without_limits(node: Node) -> None:
     setup = node(HAMI_CORE)
     refs = []
     for name, device in (("a", GPU_0), ("b", GPU_1)):
-        claim = stored_claim(name, share(device, tflops="312", vram="80Gi"))
+        claim = stored_claim(name, share_result(device, tflops="312", vram="80Gi"))
         claim["metadata"]["annotations"] = {"tensor-fusion.ai/isolation": "shared"}
         claim["status"]["reservedFor"] = [{"resource": "pods", "name": "p", "uid": "uid-of-p"}]
         refs.append(setup.claims.put(claim))
-    with_containers(setup, *IN_ONE)
+    put_pod_with_containers(setup, *IN_ONE)
 
     outcomes = setup.prepare(*refs)
 
     assert all(isinstance(outcome, PreparedClaim) for outcome in outcomes.values())
 
 
-def test_the_refusal_survives_a_restart_and_ends_with_the_first_claim(node: Node) -> None:
+def test_refusal_survives_a_restart_and_ends_with_the_first_claim(node: Node) -> None:
     setup = node(HAMI_CORE)
-    first, second = of_pod(setup, "a", GPU_0), of_pod(setup, "b", GPU_1)
-    with_containers(setup, *IN_ONE)
+    first, second = put_claim_of_pod(setup, "a", GPU_0), put_claim_of_pod(setup, "b", GPU_1)
+    put_pod_with_containers(setup, *IN_ONE)
     setup.prepare(first, second)
 
-    later = setup.restarted()
-    later.pods = setup.pods
-    later.preparer = later.with_claims(later.claims)
-    refused = later.prepare(second)[second.uid]
-    repeated = later.prepare(first)[first.uid]
-    later.unprepare(second)
-    later.unprepare(first)
-    exclusive = later.prepare(second)[second.uid]
-    later.ledger.close()
+    after = setup.restarted()
+    after.pods = setup.pods
+    after.preparer = after.with_claims(after.claims)
+    refused = after.prepare(second)[second.uid]
+    repeated = after.prepare(first)[first.uid]
+    after.unprepare(second)
+    after.unprepare(first)
+    exclusive = after.prepare(second)[second.uid]
+    after.ledger.close()
 
     assert isinstance(refused, Failure)
     assert isinstance(repeated, PreparedClaim)
     assert isinstance(exclusive, PreparedClaim)
 
 
-def test_two_claims_that_an_older_release_prepared_stay_as_they_are(node: Node) -> None:
+def test_two_claims_prepared_by_an_older_release_stay_prepared(node: Node) -> None:
     setup = node(HAMI_CORE)
-    refs = of_pod(setup, "a", GPU_0), of_pod(setup, "b", GPU_1)
-    with_containers(setup, *IN_TWO)
+    refs = put_claim_of_pod(setup, "a", GPU_0), put_claim_of_pod(setup, "b", GPU_1)
+    put_pod_with_containers(setup, *IN_TWO)
     setup.prepare(*refs)
-    with_containers(setup, *IN_ONE)
+    put_pod_with_containers(setup, *IN_ONE)
 
-    later = setup.restarted()
-    later.pods = setup.pods
-    later.preparer = later.with_claims(later.claims)
-    outcomes = later.prepare(*refs)
-    later.ledger.close()
+    after = setup.restarted()
+    after.pods = setup.pods
+    after.preparer = after.with_claims(after.claims)
+    outcomes = after.prepare(*refs)
+    after.ledger.close()
 
     assert all(isinstance(outcome, PreparedClaim) for outcome in outcomes.values())
 
 
-def test_a_claim_of_several_pods_counts_in_the_containers_of_each(node: Node) -> None:
-    """The record of `a` names the pod for which it was prepared, and not those that came later."""
+def test_shared_claim_counts_in_the_containers_of_each_of_its_pods(node: Node) -> None:
+    """The record of `a` names the pod for which it was prepared, but not later pods."""
     setup = node(HAMI_CORE)
-    first = of_pod(setup, "a", GPU_0, pod="earlier")
-    with_containers(setup, ("a",), pod="earlier")
+    first = put_claim_of_pod(setup, "a", GPU_0, pod="earlier")
+    put_pod_with_containers(setup, ("a",), pod="earlier")
     setup.prepare(first)
-    second = of_pod(setup, "b", GPU_1, pod="later")
-    with_containers(setup, *IN_ONE, pod="later")
+    second = put_claim_of_pod(setup, "b", GPU_1, pod="later")
+    put_pod_with_containers(setup, *IN_ONE, pod="later")
 
     assert "found claim default/a in the same container" in error_of(
         setup.prepare(second)[second.uid]
     )
 
 
-def test_without_the_right_to_read_pods_a_pod_has_one_claim(node: Node) -> None:
+def test_pod_may_have_one_claim_if_pods_cannot_be_read(node: Node) -> None:
     setup = node(HAMI_CORE)
     setup.reads_pods = False
     setup.preparer = setup.with_claims(setup.claims)
-    first, second = of_pod(setup, "a", GPU_0), of_pod(setup, "b", GPU_1)
-    of_another = of_pod(setup, "c", GPU_1, pod="q")
+    first, second = put_claim_of_pod(setup, "a", GPU_0), put_claim_of_pod(setup, "b", GPU_1)
+    of_another_pod = put_claim_of_pod(setup, "c", GPU_1, pod="q")
 
-    outcomes = setup.prepare(first, second, of_another)
+    outcomes = setup.prepare(first, second, of_another_pod)
 
-    assert isinstance(outcomes[of_another.uid], PreparedClaim)
+    assert isinstance(outcomes[of_another_pod.uid], PreparedClaim)
     assert "found claim default/a for the same pod, expected one claim for each pod" in error_of(
         outcomes[second.uid]
     )

@@ -1,4 +1,4 @@
-"""A claim that cannot be read costs no other claim its turn."""
+"""Checks of claims at the API server when some of them cannot be read."""
 
 from contextlib import suppress
 from pathlib import Path
@@ -6,12 +6,12 @@ from typing import Any
 
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.errors import RetryableError
-from tests.support.confirming_node import ConfirmingNode, deleted
+from tests.support.confirming_node import ConfirmingNode, delete_claim
 from tests.support.ports import ClaimsInMemory
 
 
-class Unreadable(ClaimsInMemory):
-    """Claims of which some give no answer that can be read."""
+class PartlyUnreadableClaims(ClaimsInMemory):
+    """Claims of which some are answered with invalid JSON."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -24,56 +24,56 @@ class Unreadable(ClaimsInMemory):
         return found
 
 
-def unreadable(folder: Path, *names: str) -> ConfirmingNode:
-    claims = Unreadable()
+def node_with_unreadable_claims(folder: Path, *names: str) -> ConfirmingNode:
+    claims = PartlyUnreadableClaims()
     node = ConfirmingNode(folder, claims)
     for name in ("a", "b", *names):
-        node.prepared(name)
+        node.prepare_new(name)
     claims.unreadable = {*names}
     return node
 
 
-def test_a_claim_that_cannot_be_read_keeps_no_other_from_being_freed(tmp_path: Path) -> None:
-    node = unreadable(tmp_path, "unreadable-1", "unreadable-2")
+def test_unreadable_claims_do_not_prevent_the_release_of_others(tmp_path: Path) -> None:
+    node = node_with_unreadable_claims(tmp_path, "unreadable-1", "unreadable-2")
     refs = {claim.ref.name: claim.ref for claim in node.ledger.claims()}
-    deleted(node.claims, refs["b"])
+    delete_claim(node.claims, refs["b"])
     node.stale_claims.ask_first([refs["unreadable-1"].uid, refs["unreadable-2"].uid])
 
     for _ in range(30):
         with suppress(RetryableError):
-            node.look()
+            node.run_round()
 
-    assert node.held() == ["a", "unreadable-1", "unreadable-2"]
+    assert node.recorded_names() == ["a", "unreadable-1", "unreadable-2"]
     node.ledger.close()
 
 
-def test_a_round_ends_when_several_claims_cannot_be_read_and_all_get_their_turn(
+def test_round_ends_after_several_unreadable_claims_and_later_rounds_fetch_the_rest(
     tmp_path: Path,
 ) -> None:
     names = [f"unreadable-{number}" for number in range(8)]
-    node = unreadable(tmp_path, *names)
-    asked: list[str] = []
+    node = node_with_unreadable_claims(tmp_path, *names)
+    fetched: list[str] = []
 
     for _ in range(15):
         with suppress(RetryableError):
-            node.look()
+            node.run_round()
         failed = [name for name in node.claims.fetched if "unreadable" in name]
         assert len(failed) <= 3
-        asked += node.claims.fetched
+        fetched += node.claims.fetched
 
-    assert {f"default/{name}" for name in ("a", "b", *names)} == {*asked}
+    assert {f"default/{name}" for name in ("a", "b", *names)} == {*fetched}
     node.ledger.close()
 
 
-def test_a_claim_that_is_no_claim_keeps_no_other_from_being_freed(tmp_path: Path) -> None:
+def test_malformed_claim_does_not_prevent_the_release_of_others(tmp_path: Path) -> None:
     node = ConfirmingNode(tmp_path)
-    broken, gone = node.prepared("a"), node.prepared("b")
+    broken, gone = node.prepare_new("a"), node.prepare_new("b")
     node.claims.stored[str(broken)] = {"metadata": {"uid": broken.uid}, "status": "allocated"}
-    deleted(node.claims, gone)
+    delete_claim(node.claims, gone)
 
     for _ in range(20):
         with suppress(RetryableError):
-            node.look()
+            node.run_round()
 
-    assert node.held() == ["a"]
+    assert node.recorded_names() == ["a"]
     node.ledger.close()

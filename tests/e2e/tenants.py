@@ -74,7 +74,7 @@ class Tenants:
 
     def run(self, name: str, capacity: Mapping[str, str]) -> dict[str, str]:
         """Run a pod with one share and return its container's environment."""
-        self.template(name, request("gpu", capacity))
+        self.template(name, capacity_request("gpu", capacity))
         self.pod(name, template=name)
         self.wait_until_running(name)
         return self.env(name)
@@ -208,7 +208,7 @@ class Tenants:
         }
 
 
-def request(name: str, capacity: Mapping[str, str], **exactly: Any) -> Json:
+def capacity_request(name: str, capacity: Mapping[str, str], **exactly: Any) -> Json:
     """Return a request of a claim; without capacity it is for a whole card."""
     wanted: Json = {"deviceClassName": names.DEVICE_CLASS, **exactly}
     if capacity:

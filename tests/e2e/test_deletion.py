@@ -6,7 +6,7 @@ import pytest
 
 from tests.e2e.cluster import Cluster, Json
 from tests.e2e.drivers import Driver
-from tests.e2e.tenants import Tenants, request
+from tests.e2e.tenants import Tenants, capacity_request
 
 Slices = Callable[[], list[Json]]
 
@@ -19,7 +19,7 @@ def test_cards_of_force_deleted_pods_are_free_again(tenants: Tenants, slices: Sl
     for wave in ("old", "new"):
         pods = [f"{wave}-{number}" for number in range(cards)]
         for name in pods:
-            tenants.template(name, request("gpu", {}))
+            tenants.template(name, capacity_request("gpu", {}))
             tenants.pod(name, template=name)
         for name in pods:
             tenants.wait_until_running(name, seconds=120)

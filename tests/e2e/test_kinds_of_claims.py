@@ -10,7 +10,7 @@ from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims.share_parameters import API_VERSION, KIND
 from tensorfusion_dra.core.doctor import webhook
 from tests.e2e.cluster import RESOURCE, Cluster, Json
-from tests.e2e.tenants import Tenants, request
+from tests.e2e.tenants import Tenants, capacity_request
 
 SMALL = {"tflops": "10", "vram": "1Gi"}
 SMALLEST = {"tflops": "0", "vram": "1Mi"}
@@ -24,7 +24,7 @@ def test_admin_access_includes_cards_in_use_and_has_no_limit(
     tenants.run("user", SMALL)
     # The scheduler counts capacity for admin access, too. By default that is all of a card, so
     # cards in use would not match. With the smallest share, every card has enough left.
-    everything = request("gpu", SMALLEST, adminAccess=True, allocationMode="All")
+    everything = capacity_request("gpu", SMALLEST, adminAccess=True, allocationMode="All")
     tenants.template("watch", everything)
     tenants.pod("watch", template="watch")
     tenants.wait_until_running("watch")
@@ -39,7 +39,7 @@ def test_admin_access_includes_cards_in_use_and_has_no_limit(
 
 def test_first_alternative_that_fits_is_allocated(tenants: Tenants) -> None:
     def alternative(name: str, capacity: dict[str, str]) -> dict[str, Any]:
-        exactly = request(name, capacity)["exactly"]
+        exactly = capacity_request(name, capacity)["exactly"]
         return {"name": name, **exactly}
 
     tenants.template(
@@ -67,7 +67,7 @@ def test_parameters_of_a_claim_set_its_limits(tenants: Tenants) -> None:
         "limits": {"vram": "3Gi"},
     }
     config = {"opaque": {"driver": names.DRIVER, "parameters": parameters}}
-    tenants.template("limited", request("gpu", SMALL), config=[config])
+    tenants.template("limited", capacity_request("gpu", SMALL), config=[config])
     tenants.pod("limited", template="limited")
     tenants.wait_until_running("limited")
 
@@ -101,7 +101,9 @@ def test_hard_isolation_ignores_a_memory_limit_above_the_request(
 ) -> None:
     parameters = {"apiVersion": API_VERSION, "kind": KIND, "limits": {"vram": "3Gi"}}
     config = {"opaque": {"driver": names.DRIVER, "parameters": parameters}}
-    tenants.template("hard", request("gpu", SMALL, deviceClassName=hard_class), config=[config])
+    tenants.template(
+        "hard", capacity_request("gpu", SMALL, deviceClassName=hard_class), config=[config]
+    )
     tenants.pod("hard", template="hard")
     tenants.wait_until_running("hard")
 
@@ -116,7 +118,7 @@ def test_invalid_parameters_are_rejected_at_creation_or_reported_as_event(
 ) -> None:
     parameters = {"apiVersion": API_VERSION, "kind": KIND, "isolation": "hardest"}
     config = {"opaque": {"driver": names.DRIVER, "parameters": parameters}}
-    wrong = request("gpu", SMALL)
+    wrong = capacity_request("gpu", SMALL)
 
     if webhook.ours(cluster.objects("ValidatingWebhookConfiguration")):
         with pytest.raises(StatusError) as rejected:
@@ -136,7 +138,7 @@ def test_pods_can_share_a_claim_without_template(tenants: Tenants, cluster: Clus
             "apiVersion": RESOURCE,
             "kind": "ResourceClaim",
             "metadata": {"name": "common", "namespace": tenants.namespace},
-            "spec": {"devices": {"requests": [request("gpu", SMALL)]}},
+            "spec": {"devices": {"requests": [capacity_request("gpu", SMALL)]}},
         }
     )
     for name in ("a", "b"):
@@ -158,7 +160,7 @@ def test_pods_can_share_a_claim_without_template(tenants: Tenants, cluster: Clus
 
 @pytest.mark.parametrize("amount", ["-1", "-100"])
 def test_negative_request_does_not_add_capacity(tenants: Tenants, amount: str) -> None:
-    tenants.template("negative", request("gpu", {"tflops": amount, "vram": "1Gi"}))
+    tenants.template("negative", capacity_request("gpu", {"tflops": amount, "vram": "1Gi"}))
     tenants.pod("negative", template="negative")
     tenants.wait_until_running("negative")
 

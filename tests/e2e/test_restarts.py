@@ -12,7 +12,7 @@ from tensorfusion_dra.core.kubernetes import quantity
 from tests.e2e.cluster import Cluster, Json
 from tests.e2e.conftest import NodeCommand
 from tests.e2e.drivers import Driver
-from tests.e2e.tenants import Tenants, request
+from tests.e2e.tenants import Tenants, capacity_request
 
 Slices = Callable[[], list[Json]]
 
@@ -86,7 +86,7 @@ def test_killed_driver_serves_again_and_keeps_its_claims(
 def test_pod_created_while_the_driver_is_away_runs_once_it_is_back(
     tenants: Tenants, driver: Driver
 ) -> None:
-    tenants.template("a", request("gpu", SMALL))
+    tenants.template("a", capacity_request("gpu", SMALL))
     driver.uninstall()
     try:
         tenants.pod("a", template="a")
@@ -102,7 +102,7 @@ def test_pod_created_while_the_driver_is_away_runs_once_it_is_back(
 def test_pods_come_and_go_while_the_driver_is_killed_or_upgraded(
     tenants: Tenants, driver: Driver, slices: Slices, disruption: str
 ) -> None:
-    tenants.template("share", request("gpu", {"tflops": "30", "vram": "4Gi"}))
+    tenants.template("share", capacity_request("gpu", {"tflops": "30", "vram": "4Gi"}))
     with _repeated(getattr(driver, disruption), times=3) as done:
         wave = 0
         while not done.is_set() or wave < 3:

@@ -10,7 +10,7 @@ from tensorfusion_dra.core.kubernetes import quantity
 from tensorfusion_dra.core.kubernetes.quantity import GIB, MIB
 from tests.e2e.cluster import Cluster, Json
 from tests.e2e.drivers import Driver
-from tests.e2e.tenants import Tenants, request
+from tests.e2e.tenants import Tenants, capacity_request
 
 Slices = Callable[[], list[Json]]
 
@@ -63,12 +63,12 @@ def test_cards_can_be_filled_to_the_last_unit_and_not_beyond(
     cards = total(slices, "tflops")
     thirds = {"tflops": f"{cards[0] // 3}n", "vram": "1Gi"}
     for number in range(3 * len(cards)):
-        tenants.template(f"third-{number}", request("gpu", thirds))
+        tenants.template(f"third-{number}", capacity_request("gpu", thirds))
         tenants.pod(f"third-{number}", template=f"third-{number}")
     for number in range(3 * len(cards)):
         tenants.wait_until_running(f"third-{number}")
 
-    tenants.template("more", request("gpu", {"tflops": "1", "vram": "1Mi"}))
+    tenants.template("more", capacity_request("gpu", {"tflops": "1", "vram": "1Mi"}))
     tenants.pod("more", template="more")
     tenants.wait_until_unschedulable("more")
     taken: dict[str, int] = {}
@@ -92,18 +92,20 @@ def test_oversell_ratio_150_allocates_half_as_much_again_and_no_more(
         cluster.until("virtual capacity", lambda: virtual_tflops(slices), seconds=60)
         virtual = virtual_tflops(slices)
         third = {"virtual_tflops": f"{virtual[0] // 3}n", "virtual_vram": "1Gi"}
-        tenants.template("third", request("gpu", third))
+        tenants.template("third", capacity_request("gpu", third))
         pods = [f"third-{number}" for number in range(3 * len(virtual))]
         for name in pods:
             tenants.pod(name, template="third")
         for name in pods:
             tenants.wait_until_running(name)
 
-        tenants.template("more", request("gpu", {"virtual_tflops": "1", "virtual_vram": "1Mi"}))
+        tenants.template(
+            "more", capacity_request("gpu", {"virtual_tflops": "1", "virtual_vram": "1Mi"})
+        )
         tenants.pod("more", template="more")
         tenants.wait_until_unschedulable("more")
         # A card that tenants share cannot be allocated exclusively.
-        tenants.template("exclusive", request("gpu", {"tflops": "1", "vram": "1Gi"}))
+        tenants.template("exclusive", capacity_request("gpu", {"tflops": "1", "vram": "1Gi"}))
         tenants.pod("exclusive", template="exclusive")
         tenants.wait_until_unschedulable("exclusive")
         taken: dict[str, int] = {}
@@ -124,14 +126,14 @@ def test_oversell_ratio_150_allocates_half_as_much_again_and_no_more(
 def test_request_without_amounts_gets_a_whole_card(tenants: Tenants, slices: Slices) -> None:
     cards = len(total(slices, "vram"))
     for number in range(cards):
-        tenants.template(f"whole-{number}", request("gpu", {}))
+        tenants.template(f"whole-{number}", capacity_request("gpu", {}))
         tenants.pod(f"whole-{number}", template=f"whole-{number}")
     devices = set()
     for number in range(cards):
         tenants.wait_until_running(f"whole-{number}")
         devices |= {result["device"] for result in tenants.results(f"whole-{number}")}
 
-    tenants.template("part", request("gpu", {"tflops": "1", "vram": "1Gi"}))
+    tenants.template("part", capacity_request("gpu", {"tflops": "1", "vram": "1Gi"}))
     tenants.pod("part", template="part")
 
     assert tenants.wait_until_unschedulable("part")
@@ -141,8 +143,8 @@ def test_request_without_amounts_gets_a_whole_card(tenants: Tenants, slices: Sli
 def test_two_shares_of_one_pod_keep_their_own_limits(tenants: Tenants) -> None:
     tenants.template(
         "two",
-        request("small", {"tflops": "10", "vram": "1Gi"}),
-        request("large", {"tflops": "20", "vram": "2Gi"}),
+        capacity_request("small", {"tflops": "10", "vram": "1Gi"}),
+        capacity_request("large", {"tflops": "20", "vram": "2Gi"}),
     )
     tenants.pod("two", template="two", containers=("small", "large", None))
     tenants.wait_until_running("two")
@@ -160,7 +162,7 @@ def test_several_gpus_of_a_pod_are_different_cards(tenants: Tenants, slices: Sli
     cards = len(total(slices, "vram"))
     assert cards > 1, "the node has one card: choose another with --node"
     distinct = {"distinctAttribute": f"{names.DRIVER}/{names.ATTR_UUID}"}
-    requests = [request(f"gpu-{number}", QUARTER) for number in range(cards)]
+    requests = [capacity_request(f"gpu-{number}", QUARTER) for number in range(cards)]
     tenants.template("many", *requests, constraints=[distinct])
     tenants.pod("many", template="many")
     tenants.wait_until_running("many")

@@ -15,7 +15,7 @@ def damaged(content: bytes, *, flips: int = 200, cuts: int = 40) -> Iterator[byt
         flips: Copies with flipped bits at full effort, and four times those with moved parts.
         cuts: Copies that are cut off, at full effort.
     """
-    flips, cuts = tally.share(flips, least=8), tally.share(cuts, least=4)
+    flips, cuts = tally.portion(flips, least=8), tally.portion(cuts, least=4)
     yield from (b"", b"\0" * len(content), b"\xff" * 64, b"\xff\xfe" + content, content + b"\0")
     chance = random.Random(SEED)
     for size in sorted({len(content) * number // cuts for number in range(cuts)}):

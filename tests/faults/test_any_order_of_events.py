@@ -45,12 +45,13 @@ from tensorfusion_dra.state.publishing_right import PublishingRight
 from tests.faults import invariants
 from tests.faults.mutations import bounded
 from tests.faults.node import published
+from tests.support.builders.devices import NODE
 from tests.support.ports import EventsInMemory
-from tests.support.prepared_node import NODE, Setup, inventory, share
+from tests.support.prepared_node import Setup, share_result, simulated_inventory
 from tests.support.tally import STEPS_IN_ANY_ORDER, Tally
 from tests.support.waiting import PATIENCE_SECONDS
 
-EVERY_CARD: Final = inventory().gpus
+EVERY_CARD: Final = simulated_inventory().gpus
 DEVICES: Final = [f"gpu-{card.uuid.removeprefix('GPU-').lower()}" for card in EVERY_CARD]
 CARD_GIB: Final = 80
 NAMES: Final = "abcdefgh"
@@ -236,7 +237,7 @@ class World(RuleBasedStateMachine):
 
     def allocate(self, claim: dict[str, Any], device: str, vram_gib: int | None) -> None:
         name, uid = claim["metadata"]["name"], claim["metadata"]["uid"]
-        result = share(device, tflops="1", vram=f"{vram_gib}Gi")
+        result = share_result(device, tflops="1", vram=f"{vram_gib}Gi")
         if vram_gib is None:
             result = {key: result[key] for key in ("request", "driver", "pool", "device")}
         # A device that is given alone has no share ID; its pod tells one allocation from the next.

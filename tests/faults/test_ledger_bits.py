@@ -9,10 +9,10 @@ import pytest
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.errors import FatalError
 from tensorfusion_dra.state.ledger_file import FILE_NAME
-from tests.support.ledgers import GPU_0, holders, opened, put, record
+from tests.support.ledgers import GPU_0, holders, opened, put, recorded_claim
 from tests.support.tally import EFFORT
 
-CLAIMS = [record(f"{number:02}", number=number) for number in range(8)]
+CLAIMS = [recorded_claim(f"{number:02}", number=number) for number in range(8)]
 HEADER_BYTES = 100
 VERSION_BYTES = range(60, 64)
 """Of the header: user_version. A later one is another release's, which is refused."""

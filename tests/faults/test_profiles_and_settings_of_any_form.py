@@ -18,7 +18,7 @@ from tensorfusion_dra.core.kubernetes import slice_rules
 from tensorfusion_dra.discovery.simulated import simulated_discovery
 from tensorfusion_dra.driver.catalog import CatalogReader
 from tests.faults.mutations import ANYTHING, bounded, mutated
-from tests.support.gpus import NODE
+from tests.support.builders.devices import NODE
 from tests.support.tally import INPUTS_FUZZED, Tally
 
 PROFILE = {

@@ -15,7 +15,7 @@ from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.driver.waiting_calls import MOST_READING, MOST_WAITING_FOR_A_CLAIM
 from tests.kubelet.test_plugin_servers import Instance
 from tests.support.kubelet import PluginClient
-from tests.support.prepared_node import put, share
+from tests.support.prepared_node import put_claim, share_result
 from tests.support.waiting import eventually
 
 EXCESS = 20
@@ -84,10 +84,13 @@ def check_that_other_calls_are_answered(instance: Instance, known: ClaimRef) -> 
 
 
 def test_hanging_reads_leave_workers_for_other_calls(instance: Instance) -> None:
-    known = put(instance.setup, "known", share())
+    known = put_claim(instance.setup, "known", share_result())
     instance.setup.prepare(known)
     slow = SlowServer(instance)
-    new = [put(instance.setup, f"new-{number}", share()) for number in range(MOST_READING + EXCESS)]
+    new = [
+        put_claim(instance.setup, f"new-{number}", share_result())
+        for number in range(MOST_READING + EXCESS)
+    ]
 
     with calls(instance, new) as answers:
         try:
@@ -105,10 +108,10 @@ def test_hanging_reads_leave_workers_for_other_calls(instance: Instance) -> None
 def test_calls_waiting_for_one_claim_leave_workers_for_other_calls(
     instance: Instance,
 ) -> None:
-    known = put(instance.setup, "known", share())
+    known = put_claim(instance.setup, "known", share_result())
     instance.setup.prepare(known)
     slow = SlowServer(instance)
-    shared = put(instance.setup, "shared", share())
+    shared = put_claim(instance.setup, "shared", share_result())
 
     with calls(instance, [shared] * (1 + MOST_WAITING_FOR_A_CLAIM + EXCESS)) as answers:
         try:

@@ -20,7 +20,7 @@ from tensorfusion_dra.kubelet.health import HealthService
 from tensorfusion_dra.kubelet.plugin_servers import PluginServers
 from tensorfusion_dra.kubelet.registration import Registration
 from tests.support.kubelet import PluginClient
-from tests.support.prepared_node import Setup, put, share
+from tests.support.prepared_node import Setup, put_claim, share_result
 from tests.support.waiting import FOREVER, PATIENCE_SECONDS, eventually
 
 
@@ -113,7 +113,7 @@ def stopping(instance: Instance, drain_seconds: float = FOREVER) -> Iterator[Thr
 
 
 def test_both_sockets_stay_until_the_last_call_is_answered(instance: Instance) -> None:
-    ref = put(instance.setup, "a", share())
+    ref = put_claim(instance.setup, "a", share_result())
     with call_in_flight(instance, ref) as answers, stopping(instance) as thread:
         thread.join(0.5)
         assert thread.is_alive()
@@ -127,7 +127,10 @@ def test_both_sockets_stay_until_the_last_call_is_answered(instance: Instance) -
 
 
 def test_call_that_begins_during_the_drain_is_answered(instance: Instance) -> None:
-    first, second = put(instance.setup, "a", share()), put(instance.setup, "b", share())
+    first, second = (
+        put_claim(instance.setup, "a", share_result()),
+        put_claim(instance.setup, "b", share_result()),
+    )
     with PluginClient(instance.paths.dra) as kubelet:
         kubelet.prepare(second)
         with call_in_flight(instance, first) as answers, stopping(instance) as thread:
@@ -141,7 +144,7 @@ def test_call_that_begins_during_the_drain_is_answered(instance: Instance) -> No
 
 
 def test_calls_longer_than_the_drain_are_cancelled_and_counted(instance: Instance) -> None:
-    ref = put(instance.setup, "a", share())
+    ref = put_claim(instance.setup, "a", share_result())
     with call_in_flight(instance, ref) as answers, capture_logs() as logs:
         instance.stop(drain_seconds=0.3)
         assert eventually(lambda: bool(answers))
@@ -154,7 +157,7 @@ def test_calls_longer_than_the_drain_are_cancelled_and_counted(instance: Instanc
 
 
 def test_stop_now_ends_the_drain(instance: Instance) -> None:
-    ref = put(instance.setup, "a", share())
+    ref = put_claim(instance.setup, "a", share_result())
     with call_in_flight(instance, ref), stopping(instance) as thread:
         thread.join(0.3)
         assert thread.is_alive()
@@ -206,7 +209,10 @@ def test_recreated_registration_folder_gets_the_socket_again(kept: Instance) -> 
 
 
 def test_vanished_dra_socket_is_bound_again_and_its_calls_go_on(kept: Instance) -> None:
-    first, second = put(kept.setup, "a", share()), put(kept.setup, "b", share())
+    first, second = (
+        put_claim(kept.setup, "a", share_result()),
+        put_claim(kept.setup, "b", share_result()),
+    )
     with call_in_flight(kept, first) as answers:
         kept.paths.dra.unlink()
         assert eventually(kept.paths.dra.is_socket)

@@ -25,7 +25,7 @@ from tensorfusion_dra.kubelet.server import UnixServer
 from tensorfusion_dra.state.ledger_file import FILE_NAME
 from tests.support.kubelet import DRA_V1, DRA_V1BETA1, PluginClient
 from tests.support.ledgers import edited
-from tests.support.prepared_node import GPU_0, GPU_1, Setup, put, share
+from tests.support.prepared_node import GPU_0, GPU_1, Setup, put_claim, share_result
 from tests.support.waiting import PATIENCE_SECONDS, eventually
 
 
@@ -67,7 +67,7 @@ def plugin(folder: Path) -> Iterator[Plugin]:
 
 @pytest.mark.parametrize("service", [DRA_V1, DRA_V1BETA1])
 def test_each_claim_of_a_call_gets_devices_or_its_own_error(plugin: Plugin, service: str) -> None:
-    good = put(plugin.setup, "good", share(request="gpu/large"))
+    good = put_claim(plugin.setup, "good", share_result(request="gpu/large"))
     bad = ClaimRef(namespace="default", name="missing", uid="uid-missing")
     with PluginClient(plugin.socket) as kubelet:
         answer = kubelet.prepare(good, bad, service=service)
@@ -83,7 +83,7 @@ def test_each_claim_of_a_call_gets_devices_or_its_own_error(plugin: Plugin, serv
 
 
 def test_v1beta1_client_reads_the_answer(plugin: Plugin) -> None:
-    ref = put(plugin.setup, "a", share())
+    ref = put_claim(plugin.setup, "a", share_result())
     with PluginClient(plugin.socket) as kubelet:
         answer = kubelet.prepare(
             ref, service=DRA_V1BETA1, answer=dra_v1beta1_pb2.NodePrepareResourcesResponse
@@ -93,7 +93,9 @@ def test_v1beta1_client_reads_the_answer(plugin: Plugin) -> None:
 
 
 def test_exclusively_allocated_device_has_no_share_id(plugin: Plugin) -> None:
-    ref = put(plugin.setup, "a", {**share(), "shareID": None, "consumedCapacity": None})
+    ref = put_claim(
+        plugin.setup, "a", {**share_result(), "shareID": None, "consumedCapacity": None}
+    )
     with PluginClient(plugin.socket) as kubelet:
         answer = kubelet.prepare(ref)
 
@@ -101,7 +103,7 @@ def test_exclusively_allocated_device_has_no_share_id(plugin: Plugin) -> None:
 
 
 def test_unprepare_succeeds_for_known_and_unknown_claims(plugin: Plugin) -> None:
-    known = put(plugin.setup, "a", share())
+    known = put_claim(plugin.setup, "a", share_result())
     unknown = ClaimRef(namespace="default", name="never", uid="uid-never")
     with PluginClient(plugin.socket) as kubelet:
         kubelet.prepare(known)
@@ -116,7 +118,7 @@ def test_unprepare_succeeds_for_known_and_unknown_claims(plugin: Plugin) -> None
 def test_ledger_damage_fails_one_claim_of_one_call_and_is_not_fatal(
     plugin: Plugin,
 ) -> None:
-    ref = put(plugin.setup, "a", share())
+    ref = put_claim(plugin.setup, "a", share_result())
     with PluginClient(plugin.socket) as kubelet:
         first = kubelet.prepare(ref)
         edited(ledger_of(plugin), "UPDATE claims SET record = '{'")
@@ -132,7 +134,7 @@ def test_ledger_damage_fails_one_claim_of_one_call_and_is_not_fatal(
 def test_ledger_replaced_by_a_newer_release_fails_the_call_and_is_fatal(
     plugin: Plugin,
 ) -> None:
-    ref = put(plugin.setup, "a", share())
+    ref = put_claim(plugin.setup, "a", share_result())
     with PluginClient(plugin.socket) as kubelet:
         kubelet.prepare(ref)
         for file in ledger_of(plugin).parent.glob(f"{FILE_NAME}*"):
@@ -181,7 +183,7 @@ def test_reader_that_disconnects_frees_its_worker_at_once(plugin: Plugin) -> Non
             reports = kubelet.watch_health()
             next(reports)
             reports.close()  # type: ignore[attr-defined]
-    ref = put(plugin.setup, "a", share())
+    ref = put_claim(plugin.setup, "a", share_result())
 
     with PluginClient(plugin.socket) as kubelet:
         answer = kubelet.prepare(ref)
@@ -190,7 +192,7 @@ def test_reader_that_disconnects_frees_its_worker_at_once(plugin: Plugin) -> Non
 
 
 def test_excess_stream_is_refused_while_others_and_claims_go_on(plugin: Plugin) -> None:
-    ref = put(plugin.setup, "a", share())
+    ref = put_claim(plugin.setup, "a", share_result())
     with PluginClient(plugin.socket) as kubelet:
         streams = [kubelet.watch_health() for _ in range(MOST_STREAMS)]
         for stream in streams:
@@ -210,7 +212,7 @@ def test_excess_stream_is_refused_while_others_and_claims_go_on(plugin: Plugin) 
 
 def test_stopping_ends_open_streams_and_lets_a_call_in_flight_finish(folder: Path) -> None:
     plugin = Plugin(folder)
-    ref = put(plugin.setup, "a", share())
+    ref = put_claim(plugin.setup, "a", share_result())
     fetching, go_on = Event(), Event()
     fetch = plugin.setup.claims.fetch
 

@@ -9,7 +9,7 @@ from tensorfusion_dra.core.admission import claim_admission
 from tensorfusion_dra.core.admission.pod_request import PodRequest
 from tensorfusion_dra.core.kubernetes.quantity import Quantity
 from tests.scheduling.allocating import allocate, devices
-from tests.support import admission
+from tests.support.builders.stored_claims import template_claim
 from tests.support.objects import (
     CLASS,
     DRIVER,
@@ -50,7 +50,7 @@ def test_claim_filled_by_the_webhook_gets_as_many_cards_as_its_pod_requests(
     count: int, *, starts_over: bool
 ) -> None:
     wanted = PodRequest(count=count, tflops=Quantity.whole(1), vram=Quantity.whole(2**30))
-    made = admission.claim()
+    made = template_claim()
     made["metadata"]["name"] = "train"
     made["spec"]["devices"]["requests"][0]["exactly"]["deviceClassName"] = CLASS
     filled = claim_admission.filled(made, wanted, pool="", virtual=False)

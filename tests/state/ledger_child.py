@@ -9,8 +9,10 @@ from pathlib import Path
 
 from tensorfusion_dra.core.errors import ClaimError, RetryableError
 from tensorfusion_dra.state.ledger import Ledger
-from tests.support.claims import admitted, allocated, node_offer, prepared, share
-from tests.support.gpus import gpu
+from tests.support.builders.allocations import allocation
+from tests.support.builders.claims import allocated_claim, claim_fit, fitted_claim
+from tests.support.builders.gpus import gpu
+from tests.support.builders.nodes import node_offer
 
 NODE = node_offer(gpu())
 (DEVICE,) = NODE.devices
@@ -29,7 +31,7 @@ def main() -> None:
 def record(ledger: Ledger, name: str) -> None:
     """Records claims for ever; the UID of each is said once it is recorded."""
     for number in itertools.count():
-        claim = prepared(f"{name}-{number}", share(DEVICE, number), on=NODE)
+        claim = fitted_claim(f"{name}-{number}", allocation(DEVICE, number), on=NODE)
         with ledger.transaction() as step:
             step.put(claim)
         tell(claim.ref.uid)
@@ -40,11 +42,11 @@ def admit(ledger: Ledger, name: str) -> None:
     tell("ready")
     sys.stdin.readline()
     for number in itertools.count():
-        wanted = share(DEVICE, ord(name) * 1000 + number, tflops="1", vram="5Gi")
-        claim = allocated(f"{name}-{number}", wanted)
+        wanted = allocation(DEVICE, ord(name) * 1000 + number, tflops="1", vram="5Gi")
+        claim = allocated_claim(f"{name}-{number}", wanted)
         try:
             with ledger.transaction() as step:
-                step.put(admitted(claim, on=NODE, beside=step.claims_on([DEVICE])).claim)
+                step.put(claim_fit(claim, on=NODE, beside=step.claims_on([DEVICE])).claim)
         except ClaimError as error:
             tell(str(error))
             return
@@ -68,7 +70,7 @@ def begin(folder: Path) -> None:
 def hold(ledger: Ledger, name: str) -> None:
     """Stays in a transaction until a line comes."""
     with ledger.transaction() as step:
-        step.put(prepared(name, share(DEVICE, 1), on=NODE))
+        step.put(fitted_claim(name, allocation(DEVICE, 1), on=NODE))
         tell("held")
         sys.stdin.readline()
     tell("released")

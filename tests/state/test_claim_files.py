@@ -12,9 +12,11 @@ import pytest
 from tensorfusion_dra.core.claims import cdi, limits_document
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.state import claim_files
-from tests.support.claims import ENFORCER, node_offer, prepared, share
+from tests.support.builders.allocations import allocation
+from tests.support.builders.claims import fitted_claim
+from tests.support.builders.gpus import gpu
+from tests.support.builders.nodes import ENFORCER, node_offer
 from tests.support.disk import no_room_after, read_only
-from tests.support.gpus import gpu
 
 NODE = node_offer(gpu())
 (DEVICE,) = NODE.devices
@@ -30,7 +32,7 @@ def narrow_umask() -> Iterator[None]:
 
 
 def spec(number: int = 1) -> dict[str, Any]:
-    found = cdi.spec(prepared("a", share(DEVICE, number), on=NODE), ENFORCER)
+    found = cdi.spec(fitted_claim("a", allocation(DEVICE, number), on=NODE), ENFORCER)
     assert found is not None
     return found
 
@@ -59,7 +61,7 @@ def test_the_file_of_a_claim_is_found_again_by_its_name(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("narrow_umask")
 def test_limits_can_be_read_by_everybody_and_written_by_nobody(tmp_path: Path) -> None:
-    document = limits_document.document(prepared("a", share(DEVICE, 1), on=NODE))
+    document = limits_document.document(fitted_claim("a", allocation(DEVICE, 1), on=NODE))
     assert document is not None
     folder = tmp_path / "limits"
     limits = claim_files.limits(folder)

@@ -15,7 +15,8 @@ from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.errors import ClaimError, RetryableError
 from tensorfusion_dra.state.ledger import Ledger
 from tensorfusion_dra.state.ledger_file import FILE_NAME
-from tests.support.claims import admitted, allocated, exclusive, prepared, share
+from tests.support.builders.allocations import allocation, exclusive_allocation
+from tests.support.builders.claims import allocated_claim, claim_fit, fitted_claim
 from tests.support.disk import no_room_after, read_only
 from tests.support.ledgers import (
     GPU_0,
@@ -24,7 +25,7 @@ from tests.support.ledgers import (
     holders,
     opened,
     put,
-    record,
+    recorded_claim,
     remove,
     uids,
 )
@@ -63,13 +64,13 @@ def proceed(process: subprocess.Popen[str]) -> None:
 def put_and_admit(ledger: Ledger, known: PreparedClaim, claim: AllocatedClaim) -> None:
     with ledger.transaction() as step:
         step.put(known)
-        step.put(admitted(claim, on=NODE, beside=step.claims_on([GPU_0, GPU_1])).claim)
+        step.put(claim_fit(claim, on=NODE, beside=step.claims_on([GPU_0, GPU_1])).claim)
 
 
 def remove_and_admit(ledger: Ledger, claim_uid: str, claim: AllocatedClaim) -> None:
     with ledger.transaction() as step:
         step.remove(claim_uid)
-        step.put(admitted(claim, on=NODE).claim)
+        step.put(claim_fit(claim, on=NODE).claim)
 
 
 def durable(folder: Path) -> dict[str, bytes]:
@@ -86,7 +87,7 @@ def test_a_new_ledger_is_empty(tmp_path: Path) -> None:
 
 
 def test_records_survive_a_restart(tmp_path: Path) -> None:
-    a, b = record("a"), record("b", device=GPU_1)
+    a, b = recorded_claim("a"), recorded_claim("b", device=GPU_1)
     with opened(tmp_path) as ledger:
         put(ledger, a)
         put(ledger, b)
@@ -100,7 +101,7 @@ def test_records_survive_a_restart(tmp_path: Path) -> None:
 
 def test_a_removed_record_stays_removed(tmp_path: Path) -> None:
     with opened(tmp_path) as ledger:
-        put(ledger, record("a"), record("b", number=2))
+        put(ledger, recorded_claim("a"), recorded_claim("b", number=2))
         remove(ledger, "uid-a")
 
     with opened(tmp_path) as ledger:
@@ -110,7 +111,7 @@ def test_a_removed_record_stays_removed(tmp_path: Path) -> None:
 
 def test_removing_an_unknown_claim_is_fine_and_writes_nothing(tmp_path: Path) -> None:
     with opened(tmp_path) as ledger:
-        put(ledger, record("a"))
+        put(ledger, recorded_claim("a"))
         before = durable(tmp_path)
 
         remove(ledger, "uid-unknown")
@@ -120,9 +121,9 @@ def test_removing_an_unknown_claim_is_fine_and_writes_nothing(tmp_path: Path) ->
 
 def test_a_record_takes_the_place_of_an_older_one_with_all_it_held(tmp_path: Path) -> None:
     with opened(tmp_path) as ledger:
-        put(ledger, prepared("a", share(GPU_0, 1), share(GPU_1, 2), on=NODE))
+        put(ledger, fitted_claim("a", allocation(GPU_0, 1), allocation(GPU_1, 2), on=NODE))
 
-        put(ledger, record("a", device=GPU_1))
+        put(ledger, recorded_claim("a", device=GPU_1))
 
         assert uids(ledger) == ["uid-a"]
         assert holders(ledger, GPU_0) == []
@@ -133,8 +134,10 @@ def test_every_claim_on_a_device_is_found_once_and_no_other(tmp_path: Path) -> N
     with opened(tmp_path) as ledger:
         put(
             ledger,
-            prepared("a", share(GPU_0, 1), share(GPU_0, 2), share(GPU_1, 3), on=NODE),
-            prepared("b", exclusive(GPU_1, admin_access=True), on=NODE),
+            fitted_claim(
+                "a", allocation(GPU_0, 1), allocation(GPU_0, 2), allocation(GPU_1, 3), on=NODE
+            ),
+            fitted_claim("b", exclusive_allocation(GPU_1, admin_access=True), on=NODE),
         )
 
         assert holders(ledger, GPU_0, GPU_0) == ["a"]
@@ -144,7 +147,7 @@ def test_every_claim_on_a_device_is_found_once_and_no_other(tmp_path: Path) -> N
 
 
 def test_a_transaction_sees_what_it_has_put_and_removed(tmp_path: Path) -> None:
-    a, b = record("a"), record("b", number=2)
+    a, b = recorded_claim("a"), recorded_claim("b", number=2)
     with opened(tmp_path) as ledger:
         put(ledger, a)
 
@@ -160,10 +163,10 @@ def test_a_transaction_sees_what_it_has_put_and_removed(tmp_path: Path) -> None:
 
 def test_a_transaction_that_fails_takes_nothing_away(tmp_path: Path) -> None:
     with opened(tmp_path) as ledger:
-        put(ledger, record("a"))
+        put(ledger, recorded_claim("a"))
 
         with pytest.raises(ClaimError):
-            remove_and_admit(ledger, "uid-a", allocated("b", share("gpu-gone", 1)))
+            remove_and_admit(ledger, "uid-a", allocated_claim("b", allocation("gpu-gone", 1)))
 
         assert uids(ledger) == ["uid-a"]
         assert holders(ledger, GPU_0) == ["a"]
@@ -171,19 +174,23 @@ def test_a_transaction_that_fails_takes_nothing_away(tmp_path: Path) -> None:
 
 def test_a_transaction_that_fails_leaves_nothing(tmp_path: Path) -> None:
     with opened(tmp_path) as ledger:
-        put(ledger, record("a"))
+        put(ledger, recorded_claim("a"))
 
         with pytest.raises(ClaimError):
-            put_and_admit(ledger, record("b", number=2), allocated("c", exclusive(GPU_0)))
+            put_and_admit(
+                ledger,
+                recorded_claim("b", number=2),
+                allocated_claim("c", exclusive_allocation(GPU_0)),
+            )
 
         assert uids(ledger) == ["uid-a"]
-        put(ledger, record("b", number=2))
+        put(ledger, recorded_claim("b", number=2))
         assert uids(ledger) == ["uid-a", "uid-b"]
 
 
 def test_all_threads_may_use_it_at_once(tmp_path: Path) -> None:
     with opened(tmp_path) as ledger, ThreadPoolExecutor(8) as threads:
-        claims = [record(f"{number:02}", number=number) for number in range(40)]
+        claims = [recorded_claim(f"{number:02}", number=number) for number in range(40)]
 
         list(threads.map(lambda claim: put(ledger, claim), claims))
 
@@ -212,7 +219,7 @@ def test_what_was_recorded_is_on_the_disk_and_not_in_the_process(tmp_path: Path)
     rebooted = tmp_path / "rebooted"
     rebooted.mkdir()
     with opened(tmp_path / "running") as ledger:
-        put(ledger, record("a"))
+        put(ledger, recorded_claim("a"))
 
         for name, content in durable(tmp_path / "running").items():
             (rebooted / name).write_bytes(content)
@@ -253,7 +260,7 @@ def test_a_ledger_that_another_process_holds_can_be_read_and_refuses_changes(
     tmp_path: Path,
 ) -> None:
     with opened(tmp_path) as ledger:
-        put(ledger, record("a"))
+        put(ledger, recorded_claim("a"))
     with opened(tmp_path) as ledger, child("hold", tmp_path) as other:
         assert line(other) == "held"
         assert uids(ledger) == ["uid-a"]
@@ -269,7 +276,7 @@ def test_a_ledger_that_another_process_holds_can_be_read_and_refuses_changes(
 def test_a_folder_that_is_read_only_can_become_writable(reachable: Path) -> None:
     folder = reachable / "plugin"
     with opened(folder) as ledger:
-        put(ledger, record("a"))
+        put(ledger, recorded_claim("a"))
 
     with read_only(folder), pytest.raises(RetryableError, match=str(folder / FILE_NAME)):
         Ledger(folder)
@@ -302,7 +309,7 @@ def fill(ledger: Ledger, folder: Path) -> int:
 
 def put_one_by_one(ledger: Ledger, count: int) -> None:
     for number in range(count):
-        put(ledger, record(f"{number:04}", number=number))
+        put(ledger, recorded_claim(f"{number:04}", number=number))
 
 
 def test_files_that_cannot_grow_refuse_records_until_they_can(tmp_path: Path) -> None:
@@ -310,7 +317,7 @@ def test_files_that_cannot_grow_refuse_records_until_they_can(tmp_path: Path) ->
         with no_room_after(100_000):
             recorded = fill(ledger, tmp_path)
 
-        put(ledger, record("last", device=GPU_1))
+        put(ledger, recorded_claim("last", device=GPU_1))
 
     with opened(tmp_path) as ledger:
         assert len(uids(ledger)) == recorded + 1 > 1
@@ -323,7 +330,7 @@ def test_a_full_disk_refuses_records_until_there_is_room(tiny_disk: Path) -> Non
         recorded = fill(ledger, tiny_disk)
 
         ballast.unlink()
-        put(ledger, record("last", device=GPU_1))
+        put(ledger, recorded_claim("last", device=GPU_1))
 
     with opened(tiny_disk) as ledger:
         assert len(uids(ledger)) == recorded + 1 > 1

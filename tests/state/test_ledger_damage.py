@@ -22,7 +22,7 @@ from tests.support.ledgers import (
     holders,
     opened,
     put,
-    record,
+    recorded_claim,
     remove,
     uids,
 )
@@ -106,7 +106,7 @@ def test_a_file_that_is_lost_is_made_anew(tmp_path: Path) -> None:
 
 def test_the_end_of_the_log_may_be_lost(tmp_path: Path) -> None:
     with opened(tmp_path / "running") as ledger:
-        put(ledger, record("a"), record("b", number=2))
+        put(ledger, recorded_claim("a"), recorded_claim("b", number=2))
         (tmp_path / "cut").mkdir()
         shutil.copytree(tmp_path / "running" / "records", tmp_path / "cut" / "records")
         log = (tmp_path / "running" / f"{FILE_NAME}-wal").read_bytes()
@@ -149,8 +149,8 @@ def test_another_instance_goes_on_with_the_new_file(tmp_path: Path) -> None:
         path.write_bytes(b"garbage")
 
         with opened(tmp_path) as new:
-            put(old, record("by-old", device=GPU_1))
-            put(new, record("by-new", device=GPU_1))
+            put(old, recorded_claim("by-old", device=GPU_1))
+            put(new, recorded_claim("by-new", device=GPU_1))
 
             assert holders(old, GPU_1) == holders(new, GPU_1) == ["by-new", "by-old"]
 
@@ -183,7 +183,7 @@ def test_a_damaged_record_comes_back_and_costs_no_other(tmp_path: Path, damaged:
     edited(path, f"UPDATE claims SET record = {damaged} WHERE uid = 'uid-07'")
 
     with opened(tmp_path) as ledger:
-        assert ledger.get("uid-07") == record("07", number=7)
+        assert ledger.get("uid-07") == recorded_claim("07", number=7)
         assert uids(ledger) == ALL
         assert len(holders(ledger, GPU_0)) == 40
         (told,) = ledger.damage()
@@ -200,7 +200,7 @@ def test_a_record_that_is_damaged_while_it_runs_costs_one_call(tmp_path: Path) -
         with pytest.raises(RetryableError, match="another text than was written"):
             ledger.get("uid-07")
 
-        assert ledger.get("uid-07") == record("07", number=7)
+        assert ledger.get("uid-07") == recorded_claim("07", number=7)
         assert len(ledger.claims()) == 40
 
 
@@ -286,7 +286,7 @@ def test_the_database_of_another_program_is_set_aside_for_it(tmp_path: Path) -> 
 
 def test_what_a_step_takes_back_is_taken_back_from_the_copies(tmp_path: Path) -> None:
     with opened(tmp_path) as ledger:
-        put(ledger, record("a"))
+        put(ledger, recorded_claim("a"))
         before = copy_of(tmp_path, "uid-a").read_bytes()
 
         with pytest.raises(KeyError):
@@ -301,13 +301,13 @@ def test_what_a_step_takes_back_is_taken_back_from_the_copies(tmp_path: Path) ->
 def change_and_fail(ledger: Ledger) -> None:
     with ledger.transaction() as step:
         step.remove("uid-a")
-        step.put(record("b", number=2))
+        step.put(recorded_claim("b", number=2))
         raise KeyError
 
 
 def test_a_removed_claim_does_not_come_back(tmp_path: Path) -> None:
     with opened(tmp_path) as ledger:
-        put(ledger, record("a"), record("b", number=2))
+        put(ledger, recorded_claim("a"), recorded_claim("b", number=2))
         remove(ledger, "uid-a")
     (tmp_path / FILE_NAME).write_bytes(b"garbage")
 
@@ -369,7 +369,7 @@ def test_what_is_no_file_in_place_of_a_copy_is_set_aside(tmp_path: Path, kind: s
         assert not os.path.lexists(copy_of(tmp_path, "uid-02"))
 
         in_place_of(copy_of(tmp_path, "uid-03"), kind)
-        put(ledger, record("03"))
+        put(ledger, recorded_claim("03"))
         assert copy_of(tmp_path, "uid-03").is_file()
 
 

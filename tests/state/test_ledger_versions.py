@@ -21,7 +21,7 @@ from tests.support.ledgers import (
     holders,
     opened,
     put,
-    record,
+    recorded_claim,
     uids,
 )
 
@@ -50,7 +50,7 @@ def of_version_1(folder: Path, names: str) -> Path:
 
 def put_as_version_1(connection: sqlite3.Connection, name: str, number: int) -> None:
     """Statement by statement what the first release does."""
-    kept = record(name, number=number).as_json()
+    kept = recorded_claim(name, number=number).as_json()
     del kept["bootID"]
     connection.execute("DELETE FROM claims WHERE uid = ?", (kept["uid"],))
     connection.execute(
@@ -68,10 +68,10 @@ def test_a_ledger_of_version_1_is_brought_to_version_2_with_all_it_has(tmp_path:
     path = of_version_1(tmp_path, "abc")
 
     with opened(tmp_path) as ledger:
-        assert ledger.claims() == [record(n, number=i) for i, n in enumerate("abc")]
+        assert ledger.claims() == [recorded_claim(n, number=i) for i, n in enumerate("abc")]
         assert holders(ledger, GPU_0) == ["a", "b", "c"]
         assert ledger.damage() == []
-        put(ledger, record("d", device=GPU_1))
+        put(ledger, recorded_claim("d", device=GPU_1))
 
     assert version_of(path) == 2
     assert len(list((tmp_path / "records").iterdir())) == 4
@@ -117,7 +117,7 @@ def test_an_instance_of_version_1_that_still_runs_goes_on_beside_the_new_one(
     path = of_version_1(tmp_path, "ab")
     with closing(sqlite3.connect(path, isolation_level=None)) as old, opened(tmp_path) as new:
         put_as_version_1(old, "c", 2)
-        put(new, record("d", number=3))
+        put(new, recorded_claim("d", number=3))
 
         assert uids(new) == ["uid-a", "uid-b", "uid-c", "uid-d"]
         seen = [json.loads(row[0])["uid"] for row in old.execute("SELECT record FROM claims")]

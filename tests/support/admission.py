@@ -1,7 +1,7 @@
-"""Input of the webhook: pods, claims and AdmissionReviews of them."""
+"""AdmissionReviews, and the objects that the webhook reads."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from tensorfusion_dra.core.claims.claim import PodRef
@@ -11,58 +11,13 @@ from tensorfusion_dra.simulator.api.patches import JsonPatch
 
 Json = dict[str, Any]
 
-PREFIX = "tensor-fusion.ai/"
 
-
-def said(**annotations: str) -> dict[str, str]:
-    """Return annotations of Tensor Fusion; underscores in the names stand for dashes."""
-    return {PREFIX + name.replace("_", "-"): text for name, text in annotations.items()}
-
-
-def pod(annotations: Mapping[str, str], *containers: Json, **spec: Any) -> Json:
-    """Return a pod, with one container `main` by default."""
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": "train", "namespace": "team-a", "annotations": dict(annotations)},
-        "spec": {"containers": list(containers) or [container()], **spec},
-    }
-
-
-def container(name: str = "main", **fields: Any) -> Json:
-    """Return a container of a pod."""
-    return {"name": name, "image": "train", **fields}
-
-
-def claim(**changes: Any) -> Json:
-    """Return a claim of the pod `train`, as the claim controller creates it from the template."""
-    exactly = {"deviceClassName": "tensor-fusion.ai", "allocationMode": "ExactCount", "count": 1}
-    owner = {"apiVersion": "v1", "kind": "Pod", "name": "train", "uid": "uid-train"}
-    return {
-        "apiVersion": "resource.k8s.io/v1",
-        "kind": "ResourceClaim",
-        "metadata": {
-            "generateName": "train-tensor-fusion-gpu-claim-",
-            "namespace": "team-a",
-            "labels": {"tensor-fusion.ai/resource-claim-template": "true"},
-            "ownerReferences": [{**owner, "controller": True}],
-        },
-        "spec": {"devices": {"requests": [{"name": "gpu-request", "exactly": exactly}]}, **changes},
-    }
-
-
-def gpupool(name: str, *, default: bool = False, **spec: Any) -> Json:
-    """Return a GPUPool."""
-    annotations = {"tensor-fusion.ai/is-default-pool": "true"} if default else {}
-    return {"metadata": {"name": name, "annotations": annotations}, "spec": spec}
-
-
-def asked(document: Json, *, operation: str = "CREATE", old: Json | None = None) -> Review:
+def review_of(document: Json, *, operation: str = "CREATE", old: Json | None = None) -> Review:
     """Return the review of an object."""
-    return review.parse(body(document, operation=operation, old=old), wait_seconds=5)
+    return review.parse(review_body(document, operation=operation, old=old), wait_seconds=5)
 
 
-def body(document: Json, *, operation: str = "CREATE", old: Json | None = None) -> bytes:
+def review_body(document: Json, *, operation: str = "CREATE", old: Json | None = None) -> bytes:
     """Return the AdmissionReview that the API server posts for an object."""
     group, _, version = document["apiVersion"].rpartition("/")
     request = {
@@ -124,19 +79,3 @@ class SlicesInMemory:
         if self.error is not None:
             raise self.error
         return self.slices
-
-
-def published(*devices: tuple[str, str], pool: str = "default") -> Json:
-    """Return a slice of a GPUPool with devices, each given by model and TFLOPS."""
-    return {
-        "spec": {
-            "devices": [
-                {
-                    "name": f"gpu-{index}",
-                    "attributes": {"model": {"string": model}, "pool_name": {"string": pool}},
-                    "capacity": {"tflops": {"value": tflops}, "vram": {"value": "80Gi"}},
-                }
-                for index, (model, tflops) in enumerate(devices)
-            ]
-        }
-    }

@@ -16,12 +16,12 @@ class CannedApi:
     Attributes:
         answers: Answers by ``GET /path``; see served(). A callable gets the request's body and
             returns the answer.
-        asked: The requests so far, as ``GET /path?query`` and body.
+        requests: The requests so far, as ``GET /path?query`` and body.
     """
 
     def __init__(self, answers: Mapping[str, Any]) -> None:
         self.answers = dict(answers)
-        self.asked: list[tuple[str, Any]] = []
+        self.requests: list[tuple[str, Any]] = []
         self.url = ""
 
     def kubeconfig(self, path: Path) -> Path:
@@ -37,7 +37,7 @@ class CannedApi:
 
     def answer(self, method: str, target: str, body: Any) -> tuple[int, Any]:
         """Return the status and document that answer a request."""
-        self.asked.append((f"{method} {target}", body))
+        self.requests.append((f"{method} {target}", body))
         found = self.answers.get(f"{method} {urlsplit(target).path}")
         if callable(found):
             found = found(body)

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from tensorfusion_dra.core.claims import cdi
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
-from tests.support.claims import ENFORCER
+from tests.support.builders.nodes import ENFORCER
 
 _VENDOR_OR_CLASS: Final = re.compile(r"[A-Za-z]([A-Za-z0-9_.-]*[A-Za-z0-9])?")
 _DEVICE: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.:-]*[A-Za-z0-9])?")
@@ -134,3 +134,8 @@ def env(claim: PreparedClaim, *requests: str) -> dict[str, str]:
         if item.request in requests or not requests
     ]
     return environment(spec_of(claim), ids)
+
+
+def variables_with_prefix(variables: Mapping[str, str], prefix: str) -> dict[str, str]:
+    """Return the variables whose names begin with the prefix."""
+    return {name: value for name, value in variables.items() if name.startswith(prefix)}

@@ -7,7 +7,7 @@ from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.driver.stale_claims import StaleClaimCollector
 from tests.support.ports import ClaimsInMemory, Readiness
-from tests.support.prepared_node import Setup, put, share
+from tests.support.prepared_node import Setup, put_claim, share_result
 
 GONE_SECONDS = 600.0
 
@@ -27,25 +27,25 @@ class ConfirmingNode(Setup):
             clock=lambda: self.now,
         )
 
-    def look(self, *unknown: ClaimRef) -> list[str]:
-        """Run one round of the check; return the claims that were fetched."""
+    def run_round(self, *unknown: ClaimRef) -> list[str]:
+        """Run one round of the check a minute later; return the claims that were fetched."""
         self.now += 60
         self.claims.fetched.clear()
         self.stale_claims.look([*self.ledger.claims(), *unknown])
         return list(self.claims.fetched)
 
-    def look_for(self, seconds: float) -> None:
+    def run_rounds_for(self, seconds: float) -> None:
         for _ in range(int(seconds / 60)):
-            self.look()
+            self.run_round()
 
-    def prepared(self, name: str = "a", **more: Any) -> ClaimRef:
-        ref = put(self, name, share(tflops="0.1", vram="1Mi", **more))
+    def prepare_new(self, name: str = "a", **more: Any) -> ClaimRef:
+        ref = put_claim(self, name, share_result(tflops="0.1", vram="1Mi", **more))
         assert isinstance(self.prepare(ref)[ref.uid], PreparedClaim)
         return ref
 
-    def held(self) -> list[str]:
+    def recorded_names(self) -> list[str]:
         return sorted(claim.ref.name for claim in self.ledger.claims())
 
 
-def deleted(claims: ClaimsInMemory, ref: ClaimRef) -> None:
+def delete_claim(claims: ClaimsInMemory, ref: ClaimRef) -> None:
     del claims.stored[str(ref)]

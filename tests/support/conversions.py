@@ -16,7 +16,7 @@ spec:
 """
 
 
-def claim(requests: str, version: str = "v1") -> str:
+def claim_text(requests: str, version: str = "v1") -> str:
     """Return a claim with these requests, which are given without indentation."""
     return (
         CLAIM.format(version=version)
@@ -25,6 +25,6 @@ def claim(requests: str, version: str = "v1") -> str:
     )
 
 
-def said(converted: Converted) -> list[str]:
+def reasons_with_lines(converted: Converted) -> list[str]:
     """Return the reasons for all changes, each with its line."""
     return [f"{reason.line}: {reason.text}" for reason in converted.reasons]

@@ -9,10 +9,12 @@ from typing import Final
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.state.ledger import Ledger
 from tensorfusion_dra.state.ledger_file import FILE_NAME
-from tests.support.claims import node_offer, prepared, share
-from tests.support.gpus import cards
+from tests.support.builders.allocations import allocation
+from tests.support.builders.claims import fitted_claim
+from tests.support.builders.gpus import gpus
+from tests.support.builders.nodes import node_offer
 
-NODE: Final = node_offer(*cards(2))
+NODE: Final = node_offer(*gpus(2))
 GPU_0, GPU_1 = NODE.devices
 
 
@@ -26,7 +28,7 @@ def opened(folder: Path) -> Iterator[Ledger]:
 def existing(folder: Path, claims: int = 40) -> Path:
     """Create a ledger with many records, close it, and return its file."""
     with opened(folder) as ledger:
-        put(ledger, *(record(f"{number:02}", number=number) for number in range(claims)))
+        put(ledger, *(recorded_claim(f"{number:02}", number=number) for number in range(claims)))
     return folder / FILE_NAME
 
 
@@ -52,9 +54,9 @@ def remove(ledger: Ledger, claim_uid: str) -> None:
         step.remove(claim_uid)
 
 
-def record(name: str, *, device: str = GPU_0, number: int = 1) -> PreparedClaim:
+def recorded_claim(name: str, *, device: str = GPU_0, number: int = 1) -> PreparedClaim:
     """Return the record of a claim with one share; the number sets its share ID."""
-    return prepared(name, share(device, number), on=NODE)
+    return fitted_claim(name, allocation(device, number), on=NODE)
 
 
 def uids(ledger: Ledger) -> list[str]:

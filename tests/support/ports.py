@@ -17,7 +17,7 @@ from tensorfusion_dra.state.publishing_right import PublishingRight
 
 
 class FixedDiscovery:
-    """Discovery of cards that a test sets; None means that the NVIDIA driver is not loaded yet."""
+    """Discovery of cards set by a test; None means that the NVIDIA driver is not loaded yet."""
 
     def __init__(self, inventory: Inventory | None) -> None:
         self.inventory = inventory
@@ -230,16 +230,16 @@ class PodsInMemory:
 
     def __init__(self) -> None:
         self.stored: dict[str, Mapping[str, str]] = {}
-        self.asked: list[str] = []
+        self.annotations_read: list[str] = []
         self.documents: dict[str, Mapping[str, Any]] = {}
-        self.found: list[str] = []
+        self.pods_read: list[str] = []
 
     def annotations(self, pod: PodRef, *, wait_seconds: float) -> Mapping[str, str]:
         assert wait_seconds > 0
-        self.asked.append(str(pod))
+        self.annotations_read.append(str(pod))
         return self.stored.get(str(pod), {})
 
     def find(self, pod: PodRef, *, wait_seconds: float) -> Mapping[str, Any] | None:
         assert wait_seconds > 0
-        self.found.append(str(pod))
+        self.pods_read.append(str(pod))
         return self.documents.get(str(pod))

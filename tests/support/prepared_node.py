@@ -15,7 +15,6 @@ from tensorfusion_dra.core.claims.enforcers.mps import Mps
 from tensorfusion_dra.core.claims.enforcers.tensor_fusion import TensorFusion
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.claims.tenancy import LendingRules
-from tensorfusion_dra.core.devices.device import Node
 from tensorfusion_dra.core.devices.gpu import Gpu, Inventory
 from tensorfusion_dra.core.devices.sharing import Isolation
 from tensorfusion_dra.discovery.simulated import simulated_discovery
@@ -30,6 +29,8 @@ from tensorfusion_dra.driver.share_policies import SharePolicyReader
 from tensorfusion_dra.driver.status import StatusReporter
 from tensorfusion_dra.state import claim_files
 from tensorfusion_dra.state.ledger import Ledger
+from tests.support.builders.devices import NODE
+from tests.support.builders.stored_claims import allocation_result, stored_claim
 from tests.support.ports import (
     ClaimsInMemory,
     DeviceNodesInMemory,
@@ -38,7 +39,6 @@ from tests.support.ports import (
     HostFilesInMemory,
     PodsInMemory,
 )
-from tests.support.stored_claims import result, stored_claim
 from tests.support.waiting import PATIENCE_SECONDS
 
 TENSOR_FUSION: Final = TensorFusion()
@@ -47,15 +47,14 @@ MPS: Final = Mps()
 ENFORCERS: Final[dict[str, Enforcer]] = {
     each.name: each for each in (TENSOR_FUSION, HAMI_CORE, MPS)
 }
-NODE = Node(name="node-01", gpupool="default", qos="medium")
 
 
 @cache
-def inventory(text: str = "2xA100-SXM4-80GB") -> Inventory:
+def simulated_inventory(text: str = "2xA100-SXM4-80GB") -> Inventory:
     return simulated_discovery.from_text(text, node_name=NODE.name).read()
 
 
-GPU_0, GPU_1 = (gpu.uuid.lower() for gpu in inventory().gpus)
+GPU_0, GPU_1 = (gpu.uuid.lower() for gpu in simulated_inventory().gpus)
 
 
 class NoStatus:
@@ -92,7 +91,7 @@ class Setup:
             self.host_files,
             self.enforcers,
         )
-        self.discovery = FixedDiscovery(inventory())
+        self.discovery = FixedDiscovery(simulated_inventory())
         self.catalog = CatalogReader(self.discovery, NODE)
         self.catalog.refresh()
         self.device_nodes = DeviceNodesInMemory()
@@ -157,25 +156,38 @@ class Setup:
         return Setup(self.folder, self.claims, boot_id=self.boot_id, enforcer=self.enforcer)
 
 
-def put(setup: Setup, name: str, *results: dict[str, Any], uid: str = "") -> ClaimRef:
+def put_claim(setup: Setup, name: str, *results: dict[str, Any], uid: str = "") -> ClaimRef:
     return setup.claims.put(stored_claim(name, *results, uid=uid))
 
 
-def share(device: str | None = GPU_0, **more: Any) -> Any:
-    return result(device, **{"tflops": "100", "vram": "16Gi", **more})
+def put_annotated_claim(
+    setup: Setup, name: str, annotations: dict[str, str], **amounts: Any
+) -> ClaimRef:
+    claim = stored_claim(name, share_result(**amounts))
+    claim["metadata"]["annotations"] = annotations
+    return setup.claims.put(claim)
+
+
+def limits_of(setup: Setup, ref: ClaimRef) -> Any:
+    document = json.loads((setup.limits_folder / f"{ref.uid}.json").read_text())
+    return [each.get("limits") for each in document["shares"]]
+
+
+def share_result(device: str | None = GPU_0, **more: Any) -> Any:
+    return allocation_result(device, **{"tflops": "100", "vram": "16Gi", **more})
 
 
 def spec_file(claim_uid: str) -> str:
     return f"tensor-fusion.ai-vgpu_{claim_uid}.json"
 
 
-def real(card: Gpu, *, minor: int | None) -> Gpu:
+def real_gpu(card: Gpu, *, minor: int | None) -> Gpu:
     return replace(card, minor=minor, simulated=False)
 
 
-def on_real_cards(setup: Setup) -> None:
+def use_real_cards(setup: Setup) -> None:
     """Replace the node's simulated cards by real ones, whose device nodes containers need."""
-    cards = tuple(real(gpu, minor=gpu.index) for gpu in inventory().gpus)
+    cards = tuple(real_gpu(gpu, minor=gpu.index) for gpu in simulated_inventory().gpus)
     setup.discovery.inventory = Inventory(gpus=cards)
     setup.catalog.refresh()
 

@@ -24,12 +24,13 @@ class Right:
     namespace: str = ""
     names: tuple[str, ...] = ()
 
-    def allows(self, asked: Asked) -> bool:
+    def allows(self, request: Asked) -> bool:
         """Return True if this right allows a request."""
         return (
-            (self.group, self.resource, self.verb) == (asked.group, asked.resource, asked.verb)
-            and self.namespace in {"", asked.namespace}
-            and (not self.names or asked.name in self.names)
+            (self.group, self.resource, self.verb)
+            == (request.group, request.resource, request.verb)
+            and self.namespace in {"", request.namespace}
+            and (not self.names or request.name in self.names)
         )
 
 

@@ -67,3 +67,17 @@ def listed(slices: Sequence[Slice]) -> list[str]:
     """Return all devices of these slices as JSON texts, sorted."""
     found = (device for item in slices for device in item["spec"].get("devices") or [])
     return sorted(json.dumps(device, sort_keys=True) for device in found)
+
+
+def writes_by_verb(plan: SlicePlan) -> dict[str, list[str]]:
+    """Return the names of the slices that a plan deletes, updates and creates."""
+    return {
+        verb: [item["metadata"]["name"] for item in getattr(plan, verb)]
+        for verb in ("delete", "update", "create")
+        if getattr(plan, verb)
+    }
+
+
+def pool_generations(items: Sequence[Slice]) -> list[int]:
+    """Return the pool generation of each slice."""
+    return [item["spec"]["pool"]["generation"] for item in items]

@@ -21,7 +21,7 @@ STEPS_IN_ANY_ORDER: Final = "steps in any order"
 PODS_CHURNED: Final = "pods churned through rolling updates"
 
 
-def share(count: int, *, least: int = 1) -> int:
+def portion(count: int, *, least: int = 1) -> int:
     """Return the effort's share of a count, up to the count itself."""
     return min(count, max(least, round(count * EFFORT)))
 

@@ -9,7 +9,8 @@ from tensorfusion_dra.core.claims.limits import Limit
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.devices.sharing import Isolation
 from tensorfusion_dra.core.kubernetes.quantity import GIB
-from tests.support.claims import admitted, allocated, policy
+from tests.support.builders.claims import allocated_claim, claim_fit
+from tests.support.builders.policies import share_policy
 
 
 class Card:
@@ -28,25 +29,28 @@ class Card:
         isolation: Isolation = Isolation.SOFT,
     ) -> Fit:
         """Admit a claim with these limits of memory and compute."""
-        share_policy = policy(vram=limit, tflops=tflops, isolation=isolation)
-        admission = admitted(
-            allocated(name, *allocations), on=self.node, beside=self.held(), policy=share_policy
+        policy = share_policy(vram=limit, tflops=tflops, isolation=isolation)
+        admission = claim_fit(
+            allocated_claim(name, *allocations),
+            on=self.node,
+            beside=self.claims(),
+            policy=policy,
         )
         self.records[name] = admission.claim
         self.records.update({other.ref.name: other for other in admission.changed})
         return admission
 
     def release(self, name: str) -> None:
-        """Remove a claim, and divide what it frees among the others."""
+        """Remove a claim, and lend the memory that it frees to the other claims."""
         del self.records[name]
         self.divide()
 
     def divide(self) -> None:
         """Compute all limits again."""
-        regranted = tenancy.with_divided_limits(self.held(), self.node.devices, self.node.rules)
+        regranted = tenancy.with_divided_limits(self.claims(), self.node.devices, self.node.rules)
         self.records.update({record.ref.name: record for record in regranted})
 
-    def held(self) -> Sequence[PreparedClaim]:
+    def claims(self) -> Sequence[PreparedClaim]:
         """Return the claims in the order of their admission."""
         return list(self.records.values())
 

@@ -4,16 +4,9 @@ from typing import Any
 
 from tensorfusion_dra.core.kubernetes.review import Verdict
 from tensorfusion_dra.webhook.admission import Admission
-from tests.support.admission import (
-    Json,
-    ObjectsInMemory,
-    PodsInMemory,
-    SlicesInMemory,
-    asked,
-    claim,
-    pod,
-    said,
-)
+from tests.support.admission import Json, ObjectsInMemory, PodsInMemory, SlicesInMemory, review_of
+from tests.support.builders.pods import pod_annotations, pod_document
+from tests.support.builders.stored_claims import template_claim
 
 AMOUNTS: Any = {"tflops_request": "100", "vram_request": "16Gi"}
 ON: Any = {"draConfig": {"enable": True}}
@@ -39,11 +32,11 @@ class Cluster:
         )
 
     def pod(self, **annotations: str) -> Verdict:
-        return self.admission.pod(asked(pod(said(**annotations))))
+        return self.admission.pod(review_of(pod_document(pod_annotations(**annotations))))
 
     def claim(self, **annotations: str) -> Verdict:
-        self.pods.stored["uid-train"] = pod(said(**annotations))
-        return self.admission.claim(asked(claim()))
+        self.pods.stored["uid-train"] = pod_document(pod_annotations(**annotations))
+        return self.admission.claim(review_of(template_claim()))
 
 
 def errors(verdict: Verdict) -> list[str]:

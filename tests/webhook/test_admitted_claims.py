@@ -4,18 +4,22 @@ import pytest
 
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.core.kubernetes.review import PASSED
-from tests.support.admission import Json, asked, claim, gpupool, pod, published, said
+from tests.support.admission import Json, review_of
+from tests.support.builders.gpupools import gpupool_document
+from tests.support.builders.pods import pod_annotations, pod_document
+from tests.support.builders.slices import slice_of_models
+from tests.support.builders.stored_claims import template_claim
 from tests.webhook.admission_cluster import A100, AMOUNTS, T4, Cluster, errors, requests
 
 
 @pytest.mark.parametrize("operation", ["UPDATE", "DELETE", "CONNECT"])
 def test_only_new_pods_and_claims_are_mutated(operation: str) -> None:
     cluster = Cluster()
-    cluster.pods.stored["uid-train"] = pod(said(**AMOUNTS))
-    document = pod(said(dra_enabled="true", **AMOUNTS))
+    cluster.pods.stored["uid-train"] = pod_document(pod_annotations(**AMOUNTS))
+    document = pod_document(pod_annotations(dra_enabled="true", **AMOUNTS))
 
-    assert cluster.admission.pod(asked(document, operation=operation)) is PASSED
-    assert cluster.admission.claim(asked(claim(), operation=operation)) is PASSED
+    assert cluster.admission.pod(review_of(document, operation=operation)) is PASSED
+    assert cluster.admission.claim(review_of(template_claim(), operation=operation)) is PASSED
 
 
 def test_claim_is_filled_with_its_pods_request() -> None:
@@ -29,8 +33,8 @@ def test_claim_is_filled_with_its_pods_request() -> None:
     [
         ([], False, "vram"),
         ([], True, "virtual_vram"),
-        ([gpupool("a")], True, "vram"),
-        ([gpupool("a", capacityConfig={"oversubscription": {}})], False, "virtual_vram"),
+        ([gpupool_document("a")], True, "vram"),
+        ([gpupool_document("a", capacityConfig={"oversubscription": {}})], False, "virtual_vram"),
     ],
 )
 def test_claim_requests_virtual_amounts_if_the_pool_divides_them(
@@ -46,14 +50,14 @@ def test_claim_of_a_pod_without_annotations_is_unchanged() -> None:
 
 
 def test_claim_without_the_label_is_unchanged() -> None:
-    document = claim()
+    document = template_claim()
     document["metadata"]["labels"] = {}
 
-    assert Cluster().admission.claim(asked(document)) is PASSED
+    assert Cluster().admission.claim(review_of(document)) is PASSED
 
 
 def test_claim_of_a_missing_pod_is_refused() -> None:
-    verdict = Cluster().admission.claim(asked(claim()))
+    verdict = Cluster().admission.claim(review_of(template_claim()))
 
     assert errors(verdict) == [
         "metadata.ownerReferences: found no pod team-a/train of UID uid-train, "
@@ -62,10 +66,10 @@ def test_claim_of_a_missing_pod_is_refused() -> None:
 
 
 def test_claim_without_an_owner_pod_is_refused() -> None:
-    document = claim()
+    document = template_claim()
     document["metadata"]["ownerReferences"] = []
 
-    (error,) = errors(Cluster().admission.claim(asked(document)))
+    (error,) = errors(Cluster().admission.claim(review_of(document)))
 
     assert error.startswith("metadata.ownerReferences: found no owner of kind Pod")
 
@@ -74,16 +78,20 @@ def test_claim_is_unavailable_until_its_pod_is_readable() -> None:
     cluster = Cluster()
     cluster.pods.error = RetryableError("pod team-a/train: no answer")
 
-    assert cluster.admission.claim(asked(claim())).code == 503
+    assert cluster.admission.claim(review_of(template_claim())).code == 503
 
 
 @pytest.mark.parametrize(
     ("pool", "annotations", "error"),
     [
-        (gpupool("a"), {"vram_request": "x"}, "pod team-a/train: metadata.annotations["),
-        (gpupool("a"), {"gpupool": "b", **AMOUNTS}, "pod team-a/train: found 'b', expected"),
+        (gpupool_document("a"), {"vram_request": "x"}, "pod team-a/train: metadata.annotations["),
         (
-            gpupool("a", qosConfig={"defaultQoS": "best"}),
+            gpupool_document("a"),
+            {"gpupool": "b", **AMOUNTS},
+            "pod team-a/train: found 'b', expected",
+        ),
+        (
+            gpupool_document("a", qosConfig={"defaultQoS": "best"}),
             {"gpupool": "a", **AMOUNTS},
             "pod team-a/train: GPUPool a: spec.qosConfig.defaultQoS",
         ),
@@ -99,13 +107,13 @@ def test_claim_that_cannot_be_filled_is_refused_with_the_reason(
 
 def test_parameters_are_checked_on_create_and_on_change() -> None:
     opaque = {"driver": "tensor-fusion.ai.dra-driver", "parameters": {"kind": "GpuShare"}}
-    document = claim()
+    document = template_claim()
     document["spec"]["devices"]["config"] = [{"opaque": opaque}]
     admission = Cluster().admission
 
-    created = admission.parameters(asked(document))
-    changed = admission.parameters(asked(document, operation="UPDATE", old=claim()))
-    kept = admission.parameters(asked(document, operation="UPDATE", old=document))
+    created = admission.parameters(review_of(document))
+    changed = admission.parameters(review_of(document, operation="UPDATE", old=template_claim()))
+    kept = admission.parameters(review_of(document, operation="UPDATE", old=document))
 
     assert len(created.errors) == len(changed.errors) == 1
     assert kept is PASSED
@@ -124,7 +132,7 @@ def test_hard_isolation_is_accepted_if_the_enforcer_has_a_limiter_for_it(
     config = [{"opaque": {"driver": "tensor-fusion.ai.dra-driver", "parameters": parameters}}]
 
     of_pod = cluster.pod(dra_enabled="true", isolation="hard", **AMOUNTS)
-    of_claim = cluster.admission.parameters(asked(claim(devices={"config": config})))
+    of_claim = cluster.admission.parameters(review_of(template_claim(devices={"config": config})))
 
     assert [bool(verdict.errors) for verdict in (of_pod, of_claim)] == [not enforces_hard] * 2
 
@@ -132,7 +140,7 @@ def test_hard_isolation_is_accepted_if_the_enforcer_has_a_limiter_for_it(
 @pytest.mark.parametrize("virtual", [False, True])
 def test_compute_percent_becomes_tflops_of_the_pools_gpus(*, virtual: bool) -> None:
     cluster = Cluster(virtual=virtual)
-    cluster.slices.slices = [published(A100, pool="a"), published(T4, pool="b")]
+    cluster.slices.slices = [slice_of_models(A100, pool="a"), slice_of_models(T4, pool="b")]
     percents = {"compute_percent_request": "25", "compute_percent_limit": "50"}
 
     of_pod = cluster.pod(dra_enabled="true", gpupool="a", vram_request="8Gi", **percents)
@@ -148,14 +156,14 @@ def test_compute_percent_becomes_tflops_of_the_pools_gpus(*, virtual: bool) -> N
 
 def test_claim_of_an_admitted_pod_needs_no_slices() -> None:
     cluster = Cluster()
-    cluster.slices.slices = [published(A100)]
+    cluster.slices.slices = [slice_of_models(A100)]
     of_pod = cluster.pod(dra_enabled="true", compute_percent_request="25")
     assert of_pod.changed is not None
-    cluster.slices.slices = [published(A100, T4)]
+    cluster.slices.slices = [slice_of_models(A100, T4)]
 
-    again = cluster.admission.pod(asked(dict(of_pod.changed)))
+    again = cluster.admission.pod(review_of(dict(of_pod.changed)))
     cluster.pods.stored["uid-train"] = dict(of_pod.changed)
-    of_claim = cluster.admission.claim(asked(claim()))
+    of_claim = cluster.admission.claim(review_of(template_claim()))
 
     assert again.changed == of_pod.changed
     assert requests(of_claim) == {"tflops": "78"}
@@ -174,13 +182,15 @@ def test_slices_are_read_only_for_requests_in_percent() -> None:
 
 def test_shared_isolation_needs_no_amounts_and_gives_whole_gpus() -> None:
     cluster = Cluster()
-    found = claim()
+    found = template_claim()
     capacity = {"requests": {"vram": "1Gi", "tensor-fusion.ai.dra-driver/tflops": "1"}}
     found["spec"]["devices"]["requests"][0]["exactly"]["capacity"] = capacity
 
     of_pod = cluster.pod(dra_enabled="true", isolation="shared", gpu_count="1")
-    cluster.pods.stored["uid-train"] = pod(said(dra_enabled="true", isolation="shared"))
-    of_claim = cluster.admission.claim(asked(found))
+    cluster.pods.stored["uid-train"] = pod_document(
+        pod_annotations(dra_enabled="true", isolation="shared")
+    )
+    of_claim = cluster.admission.claim(review_of(found))
 
     assert not of_pod.errors
     assert of_claim.changed is not None

@@ -5,7 +5,10 @@ import pytest
 from tensorfusion_dra.core.doctor.webhook import trial_pod
 from tensorfusion_dra.core.errors import InputError, RetryableError
 from tensorfusion_dra.core.kubernetes.review import PASSED
-from tests.support.admission import Json, asked, gpupool, pod, published, said
+from tests.support.admission import Json, review_of
+from tests.support.builders.gpupools import gpupool_document
+from tests.support.builders.pods import pod_annotations, pod_document
+from tests.support.builders.slices import slice_of_models
 from tests.webhook.admission_cluster import A100, AMOUNTS, ON, T4, Cluster, errors
 
 
@@ -17,8 +20,8 @@ def test_pod_with_the_dra_annotation_gets_a_claim() -> None:
 
 
 def test_doctors_trial_pod_gets_a_claim_whatever_its_pool() -> None:
-    for pools in ([], [gpupool("a", default=True)]):
-        verdict = Cluster(*pools).admission.pod(asked(dict(trial_pod("default"))))
+    for pools in ([], [gpupool_document("a", default=True)]):
+        verdict = Cluster(*pools).admission.pod(review_of(dict(trial_pod("default"))))
 
         assert verdict.changed is not None
         assert verdict.changed["spec"]["resourceClaims"]
@@ -27,15 +30,15 @@ def test_doctors_trial_pod_gets_a_claim_whatever_its_pool() -> None:
 @pytest.mark.parametrize(
     ("pools", "annotations", "is_on"),
     [
-        ([gpupool("a", **ON)], {"gpupool": "a"}, True),
-        ([gpupool("a")], {"gpupool": "a"}, False),
-        ([gpupool("a")], {"gpupool": "a", "dra_enabled": "true"}, True),
-        ([gpupool("a", **ON)], {"gpupool": "a", "dra_enabled": "false"}, False),
-        ([gpupool("a", **ON), gpupool("b", default=True)], {}, False),
-        ([gpupool("a"), gpupool("b", default=True, **ON)], {}, True),
+        ([gpupool_document("a", **ON)], {"gpupool": "a"}, True),
+        ([gpupool_document("a")], {"gpupool": "a"}, False),
+        ([gpupool_document("a")], {"gpupool": "a", "dra_enabled": "true"}, True),
+        ([gpupool_document("a", **ON)], {"gpupool": "a", "dra_enabled": "false"}, False),
+        ([gpupool_document("a", **ON), gpupool_document("b", default=True)], {}, False),
+        ([gpupool_document("a"), gpupool_document("b", default=True, **ON)], {}, True),
         ([], {}, False),
-        ([gpupool("a", **ON)], {}, False),
-        ([gpupool("a", **ON)], {"gpupool": "gone"}, False),
+        ([gpupool_document("a", **ON)], {}, False),
+        ([gpupool_document("a", **ON)], {"gpupool": "gone"}, False),
     ],
 )
 def test_pods_annotation_overrides_its_pools_dra_setting(
@@ -48,14 +51,14 @@ def test_pods_annotation_overrides_its_pools_dra_setting(
 
 
 def test_scheduling_config_template_enables_dra_for_its_pool() -> None:
-    cluster = Cluster(gpupool("a", schedulingConfigTemplate="on"))
+    cluster = Cluster(gpupool_document("a", schedulingConfigTemplate="on"))
     cluster.templates.listed = [{"metadata": {"name": "on"}, "spec": {"dra": {"enable": True}}}]
 
     assert cluster.pod(gpupool="a", **AMOUNTS).changed is not None
 
 
 def test_chosen_pool_is_written_into_the_pod() -> None:
-    verdict = Cluster(gpupool("b", default=True)).pod(dra_enabled="true", **AMOUNTS)
+    verdict = Cluster(gpupool_document("b", default=True)).pod(dra_enabled="true", **AMOUNTS)
 
     assert verdict.changed is not None
     annotations = verdict.changed["metadata"]["annotations"]
@@ -65,10 +68,10 @@ def test_chosen_pool_is_written_into_the_pod() -> None:
 @pytest.mark.parametrize(
     "document",
     [
-        pod({}),
-        pod({"example.com/a": "b"}),
-        pod(said(gpupool="a", qos="high")),
-        pod(said(dra_enabled="false", vram_request="nonsense")),
+        pod_document({}),
+        pod_document({"example.com/a": "b"}),
+        pod_document(pod_annotations(gpupool="a", qos="high")),
+        pod_document(pod_annotations(dra_enabled="false", vram_request="nonsense")),
     ],
 )
 def test_pod_without_a_request_passes_even_if_pools_are_unknown(
@@ -77,17 +80,19 @@ def test_pod_without_a_request_passes_even_if_pools_are_unknown(
     cluster = Cluster()
     cluster.pools.error = RetryableError("not listed yet")
 
-    assert cluster.admission.pod(asked(document)) is PASSED
+    assert cluster.admission.pod(review_of(document)) is PASSED
 
 
 def test_all_errors_of_a_pod_are_reported_at_once() -> None:
-    cluster = Cluster(gpupool("a"))
-    document = pod(
-        said(dra_enabled="true", gpupool="b", qos="best", vram_request="x", inject_container="y")
+    cluster = Cluster(gpupool_document("a"))
+    document = pod_document(
+        pod_annotations(
+            dra_enabled="true", gpupool="b", qos="best", vram_request="x", inject_container="y"
+        )
     )
     document["spec"]["containers"][0]["env"] = [{"name": "TF_SHM_FILE"}]
 
-    found = errors(cluster.admission.pod(asked(document)))
+    found = errors(cluster.admission.pod(review_of(document)))
 
     assert [text.partition(":")[0] for text in found] == [
         "metadata.annotations[tensor-fusion.ai/vram-request]",
@@ -98,7 +103,7 @@ def test_all_errors_of_a_pod_are_reported_at_once() -> None:
 
 
 def test_missing_pool_error_names_existing_pools() -> None:
-    verdict = Cluster(gpupool("a")).pod(dra_enabled="true", gpupool="b", **AMOUNTS)
+    verdict = Cluster(gpupool_document("a")).pod(dra_enabled="true", gpupool="b", **AMOUNTS)
 
     assert errors(verdict) == [
         "metadata.annotations[tensor-fusion.ai/gpupool]: found 'b', expected a GPUPool such as a"
@@ -106,7 +111,7 @@ def test_missing_pool_error_names_existing_pools() -> None:
 
 
 def test_errors_of_a_pod_without_dra_are_not_reported() -> None:
-    assert Cluster(gpupool("a")).pod(gpupool="a", vram_request="x") is PASSED
+    assert Cluster(gpupool_document("a")).pod(gpupool="a", vram_request="x") is PASSED
 
 
 def test_pod_is_unavailable_until_pools_are_listed() -> None:
@@ -130,7 +135,7 @@ def test_pod_may_name_its_nodes_pool_without_the_gpupool_crd() -> None:
 
 def test_percent_of_mixed_gpus_is_refused_with_alternatives() -> None:
     cluster = Cluster()
-    cluster.slices.slices = [published(A100, T4)]
+    cluster.slices.slices = [slice_of_models(A100, T4)]
 
     (found,) = errors(cluster.pod(dra_enabled="true", compute_percent_request="25"))
 
@@ -156,7 +161,10 @@ def test_partitioned_isolation_is_refused_with_alternatives() -> None:
 
 def test_hard_isolation_is_accepted_in_a_pool_that_sets_it() -> None:
     rules = [{"mode": "hard", "selector": {"matchLabels": {"type": "p5"}}}]
-    cluster = Cluster(gpupool("a", nodeManagerConfig={"isolationModeRules": rules}), gpupool("b"))
+    cluster = Cluster(
+        gpupool_document("a", nodeManagerConfig={"isolationModeRules": rules}),
+        gpupool_document("b"),
+    )
     asks = {"dra_enabled": "true", "isolation": "hard", **AMOUNTS}
 
     assert not cluster.pod(gpupool="a", **asks).errors
@@ -170,10 +178,10 @@ def test_hard_isolation_is_accepted_in_a_pool_that_sets_it() -> None:
 def test_pod_with_tensor_fusions_label_passes_unless_dra_is_on(
     annotations: dict[str, str], *, is_refused: bool
 ) -> None:
-    document = pod(said(**AMOUNTS, **annotations))
+    document = pod_document(pod_annotations(**AMOUNTS, **annotations))
     document["metadata"]["labels"] = {"tensor-fusion.ai/enabled": "true"}
 
-    verdict = Cluster().admission.pod(asked(document))
+    verdict = Cluster().admission.pod(review_of(document))
 
     assert bool(verdict.errors) is is_refused
     assert verdict.changed is None

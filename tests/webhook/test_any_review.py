@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.admission import pod_warnings
-from tests.support.admission import Json, body, claim, patched, pod
+from tests.support.admission import Json, patched, review_body
+from tests.support.builders.pods import pod_document
+from tests.support.builders.stored_claims import template_claim
 from tests.webhook.test_reviews import respond
 
 JUNK = st.recursive(
@@ -88,12 +90,12 @@ def rich_pod() -> Json:
         "resources": {"limits": {"nvidia.com/gpu": "1"}, "claims": [{"name": "nic"}]},
         "securityContext": {"privileged": True},
     }
-    return pod(annotations, full, initContainers=[full], resourceClaims=[{"name": "nic"}])
+    return pod_document(annotations, full, initContainers=[full], resourceClaims=[{"name": "nic"}])
 
 
 def rich_claim() -> Json:
     opaque = {"driver": names.DRIVER, "parameters": {"kind": "GpuShare", "limits": {"vram": "1"}}}
-    document = claim()
+    document = template_claim()
     document["spec"]["devices"]["config"] = [{"opaque": opaque}]
     document["spec"]["devices"]["constraints"] = [{"distinctAttribute": "a/b", "requests": []}]
     return document
@@ -109,7 +111,11 @@ def test_any_json_gets_an_http_error(path: str, document: object) -> None:
     assert respond(path, json.dumps(document).encode()).status == 400
 
 
-@given(PATHS, deep_sets(json.loads(body(rich_pod()))) | deep_sets(json.loads(body(rich_claim()))))
+@given(
+    PATHS,
+    deep_sets(json.loads(review_body(rich_pod())))
+    | deep_sets(json.loads(review_body(rich_claim()))),
+)
 def test_any_review_is_answered_with_its_uid(path: str, document: Json) -> None:
     answer = respond(path, json.dumps(document).encode())
 
@@ -124,13 +130,13 @@ def test_any_review_is_answered_with_its_uid(path: str, document: Json) -> None:
 def test_any_annotations_are_refused_or_admitted_idempotently(
     annotations: dict[str, str],
 ) -> None:
-    document = pod({**annotations, names.ANNOTATION_DRA_ENABLED: "true"})
+    document = pod_document({**annotations, names.ANNOTATION_DRA_ENABLED: "true"})
 
-    first = json.loads(respond("/mutate-pods", body(document)).body)["response"]
+    first = json.loads(respond("/mutate-pods", review_body(document)).body)["response"]
 
     if first["allowed"]:
         admitted = patched(document, json.loads(base64.b64decode(first["patch"])))
-        again = json.loads(respond("/mutate-pods", body(admitted)).body)["response"]
+        again = json.loads(respond("/mutate-pods", review_body(admitted)).body)["response"]
         assert again["allowed"] is True
         assert "patch" not in again
     else:

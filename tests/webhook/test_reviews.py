@@ -9,7 +9,9 @@ from tensorfusion_dra.core.claims.claim import PodRef
 from tensorfusion_dra.webhook.admission import Admission
 from tensorfusion_dra.webhook.reviews import Reviews
 from tensorfusion_dra.webhook.server import Request, Response
-from tests.support.admission import Json, ObjectsInMemory, SlicesInMemory, body, claim, pod, said
+from tests.support.admission import Json, ObjectsInMemory, SlicesInMemory, review_body
+from tests.support.builders.pods import pod_annotations, pod_document
+from tests.support.builders.stored_claims import template_claim
 
 
 class MissingPods:
@@ -54,9 +56,9 @@ def response(answer: Response) -> dict[str, Any]:
 
 
 def test_pod_review_is_answered_with_patch_and_warnings() -> None:
-    annotations = said(dra_enabled="true", vram_request="16Gi", gpupool="default")
+    annotations = pod_annotations(dra_enabled="true", vram_request="16Gi", gpupool="default")
 
-    answer = respond("/mutate-pods?timeout=5s", body(pod(annotations)))
+    answer = respond("/mutate-pods?timeout=5s", review_body(pod_document(annotations)))
 
     assert answer.status == 200
     assert answer.content_type == "application/json"
@@ -82,21 +84,21 @@ def test_pod_review_is_answered_with_patch_and_warnings() -> None:
     ],
 )
 def test_each_path_accepts_only_reviews_of_its_kinds(path: str, changes: Any, status: int) -> None:
-    assert respond(path, body(pod({})), **changes).status == status
+    assert respond(path, review_body(pod_document({})), **changes).status == status
 
 
 @pytest.mark.parametrize("version", ["v1", "v1beta2"])
 @pytest.mark.parametrize("kind", ["ResourceClaim", "ResourceClaimTemplate", "DeviceClass"])
 def test_parameters_are_checked_in_all_versions_of_the_same_shape(kind: str, version: str) -> None:
-    document = {**claim(), "kind": kind, "apiVersion": f"resource.k8s.io/{version}"}
+    document = {**template_claim(), "kind": kind, "apiVersion": f"resource.k8s.io/{version}"}
 
-    assert response(respond("/validate", body(document)))["allowed"] is True
+    assert response(respond("/validate", review_body(document)))["allowed"] is True
 
 
 def test_version_of_another_shape_is_rejected() -> None:
-    document = {**claim(), "apiVersion": "resource.k8s.io/v1beta1"}
+    document = {**template_claim(), "apiVersion": "resource.k8s.io/v1beta1"}
 
-    assert respond("/mutate-resourceclaims", body(document)).status == 400
+    assert respond("/mutate-resourceclaims", review_body(document)).status == 400
 
 
 @pytest.mark.parametrize(
@@ -106,7 +108,7 @@ def test_version_of_another_shape_is_rejected() -> None:
 def test_pod_read_uses_the_api_servers_timeout_less_a_margin(query: str, seconds: float) -> None:
     pods = MissingPods()
 
-    respond(f"/mutate-resourceclaims{query}", body(claim()), to=reviews(pods))
+    respond(f"/mutate-resourceclaims{query}", review_body(template_claim()), to=reviews(pods))
 
     assert pods.seconds == [seconds]
 

@@ -13,14 +13,15 @@ from tensorfusion_dra.core.devices.device import Device
 from tensorfusion_dra.core.kubernetes.quantity import GIB
 from tensorfusion_dra.simulator.apiserver import ApiServer
 from tensorfusion_dra.simulator.rest import SLICES, Client
+from tests.support.builders.devices import NODE, published_devices
+from tests.support.builders.gpus import gpu, gpus
 from tests.support.cel_command import A100, child, run, squeezed
-from tests.support.gpus import NODE, cards, gpu, published
 from tests.support.selecting import A
 
 Json = dict[str, Any]
 
 
-def resource_slice(node: str, devices: tuple[Device, ...], *, generation: int = 1) -> Json:
+def slice_of_devices(node: str, devices: tuple[Device, ...], *, generation: int = 1) -> Json:
     pool = {"name": f"default/{node}", "generation": generation, "resourceSliceCount": 1}
     return {
         "apiVersion": "resource.k8s.io/v1",
@@ -40,12 +41,12 @@ def two_nodes() -> list[Json]:
     t4 = gpu(7, model="T4", milli_tflops=65_000, vram_bytes=16 * GIB)
     high = replace(NODE, name="node-02", qos="high")
     return [
-        resource_slice("node-01", published(*cards(3))),
-        resource_slice("node-02", published(t4, node=high)),
+        slice_of_devices("node-01", published_devices(*gpus(3))),
+        slice_of_devices("node-02", published_devices(t4, node=high)),
     ]
 
 
-def claim(device: str, consumed: dict[str, str] | None = None) -> Json:
+def claim_on_device(device: str, consumed: dict[str, str] | None = None) -> Json:
     result: Json = {
         "request": "gpu",
         "driver": names.DRIVER,
@@ -137,8 +138,8 @@ def test_explain_splits_negations_and_bindings(
 def test_explain_checks_requested_amounts_against_free_capacity(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    first, second, third = (device.name for device in published(*cards(3)))
-    taken = [claim(first, {"tflops": "300", "vram": "1Gi"}), claim(second)]
+    first, second, third = (device.name for device in published_devices(*gpus(3)))
+    taken = [claim_on_device(first, {"tflops": "300", "vram": "1Gi"}), claim_on_device(second)]
     file = tmp_path / "cluster.yaml"
     file.write_text(yaml.safe_dump_all([*two_nodes(), *taken]))
 
@@ -156,8 +157,8 @@ def test_explain_checks_requested_amounts_against_free_capacity(
 def test_explain_counts_the_newest_generation_only(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    old = resource_slice("node-01", published(*cards(3)))
-    new = resource_slice("node-01", published(*cards(1)), generation=2)
+    old = slice_of_devices("node-01", published_devices(*gpus(3)))
+    new = slice_of_devices("node-01", published_devices(*gpus(1)), generation=2)
     file = tmp_path / "slices.json"
     file.write_text(json.dumps({"kind": "List", "items": [old, new]}))
 
@@ -167,7 +168,7 @@ def test_explain_counts_the_newest_generation_only(
 
 
 def test_explain_mentions_taints(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    tainted = resource_slice("node-01", published(gpu()))
+    tainted = slice_of_devices("node-01", published_devices(gpu()))
     tainted["spec"]["devices"][0]["taints"] = [{"key": "broken", "effect": "NoSchedule"}]
     file = tmp_path / "slices.yaml"
     file.write_text(yaml.safe_dump(tainted))

@@ -62,24 +62,24 @@ REQUEST = st.dictionaries(KEYS, ANYTHING, max_size=6)
 DEVICE = st.dictionaries(KEYS, ANYTHING, max_size=5)
 
 
-def claim(requests: Any) -> dict[str, Any]:
+def any_claim(requests: Any) -> dict[str, Any]:
     return {"kind": "ResourceClaim", "spec": {"devices": {"requests": requests}}}
 
 
-def template(requests: Any, labels: Any) -> dict[str, Any]:
+def any_template(requests: Any, labels: Any) -> dict[str, Any]:
     spec = {"spec": {"devices": {"requests": requests}}}
     return {"kind": "ResourceClaimTemplate", "metadata": {"labels": labels}, "spec": spec}
 
 
-def resource_slice(devices: Any, pool: Any, node: Any) -> dict[str, Any]:
+def any_slice(devices: Any, pool: Any, node: Any) -> dict[str, Any]:
     spec = {"driver": "tensor-fusion.ai.dra-driver", "devices": devices, "pool": pool}
     return {"kind": "ResourceSlice", "spec": {**spec, "nodeName": node}}
 
 
 OBJECTS = st.one_of(
-    st.builds(claim, st.lists(REQUEST, max_size=2) | ANYTHING),
-    st.builds(template, st.lists(REQUEST, max_size=2), REQUEST),
-    st.builds(resource_slice, st.lists(DEVICE, max_size=2), REQUEST, SCALARS),
+    st.builds(any_claim, st.lists(REQUEST, max_size=2) | ANYTHING),
+    st.builds(any_template, st.lists(REQUEST, max_size=2), REQUEST),
+    st.builds(any_slice, st.lists(DEVICE, max_size=2), REQUEST, SCALARS),
     ANYTHING.map(lambda spec: {"kind": "DeviceClass", "spec": spec}),
     ANYTHING,
 )

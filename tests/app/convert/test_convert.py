@@ -5,7 +5,7 @@ import json
 import pytest
 
 from tensorfusion_dra.app.convert.convert import convert
-from tests.support.conversions import claim, said
+from tests.support.conversions import claim_text, reasons_with_lines
 from tests.support.selecting import A
 
 
@@ -17,7 +17,7 @@ def test_older_versions_become_v1(version: str, quotes: str) -> None:
     converted = convert(text)
 
     assert converted.text == text.replace(version, "v1")
-    assert said(converted) == [
+    assert reasons_with_lines(converted) == [
         f"2: resource.k8s.io/{version} is not served by default since 1.34: resource.k8s.io/v1"
     ]
 
@@ -61,7 +61,7 @@ spec:
     converted = convert(text)
 
     assert converted.text == after
-    assert "9: unknown field stringValue: renamed to string" in said(converted)
+    assert "9: unknown field stringValue: renamed to string" in reasons_with_lines(converted)
 
 
 def test_a_templates_label_is_added_to_the_metadata_in_its_spec() -> None:
@@ -164,7 +164,9 @@ def test_json_stays_json() -> None:
 
 
 def test_windows_line_breaks_are_kept() -> None:
-    text = claim("- name: gpu\n  count: 1\n  selector:\n    cel: {expression: 'true'}", "v1beta1")
+    text = claim_text(
+        "- name: gpu\n  count: 1\n  selector:\n    cel: {expression: 'true'}", "v1beta1"
+    )
 
     converted = convert(text.replace("\n", "\r\n"))
 

@@ -4,7 +4,7 @@ import pytest
 
 from tensorfusion_dra.app.convert.convert import Converted, convert
 from tensorfusion_dra.core.errors import InputError
-from tests.support.conversions import claim
+from tests.support.conversions import claim_text
 
 
 def problems(converted: Converted) -> list[str]:
@@ -15,13 +15,13 @@ def problems(converted: Converted) -> list[str]:
     ("text", "problem"),
     [
         (
-            claim(
+            claim_text(
                 "- {name: a, exactly: {deviceClassName: x, selectors: [{cel: {expression: a =}}]}}"
             ),
             "8: expression 1:3: found '='",
         ),
         (
-            claim(
+            claim_text(
                 """
                 - name: a
                   exactly:
@@ -36,24 +36,24 @@ def problems(converted: Converted) -> list[str]:
             "15: expression 2:19: found attribute 'quota'",
         ),
         (
-            claim("- {name: a, count: 1, exactly: {deviceClassName: x, count: 2}}"),
+            claim_text("- {name: a, count: 1, exactly: {deviceClassName: x, count: 2}}"),
             "8: count: found one beside exactly and another in it, expected one",
         ),
         (
-            claim("- {name: a, allocationMode: All, firstAvailable: []}"),
+            claim_text("- {name: a, allocationMode: All, firstAvailable: []}"),
             "8: allocationMode beside firstAvailable: expected it in each of its entries",
         ),
         (
-            claim("- {name: a, exactly: {deviceClassName: x, selector: {}, selectors: []}}"),
+            claim_text("- {name: a, exactly: {deviceClassName: x, selector: {}, selectors: []}}"),
             "8: selector beside selectors: expected selectors alone",
         ),
-        (claim("- {name: a, count: 1, exactly: }"), "8: exactly: expected a mapping"),
+        (claim_text("- {name: a, count: 1, exactly: }"), "8: exactly: expected a mapping"),
         (
-            claim("- name: a\n  selectors:\n  - cel: {expression: x}\n  exactly: {count: 1}"),
+            claim_text("- name: a\n  selectors:\n  - cel: {expression: x}\n  exactly: {count: 1}"),
             "9: exactly: found brackets, expected a block: selectors is a block",
         ),
         (
-            claim("- {}", "v1alpha3"),
+            claim_text("- {}", "v1alpha3"),
             "1: apiVersion: found resource.k8s.io/v1alpha3, expected one of resource.k8s.io/v1",
         ),
         (

@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from tensorfusion_dra.app.convert.convert import Converted, convert
-from tests.support.conversions import CLAIM, claim, said
+from tests.support.conversions import CLAIM, claim_text, reasons_with_lines
 from tests.support.selecting import A
 
 
@@ -164,7 +164,7 @@ def requests(converted: Converted) -> str:
     ],
 )
 def test_a_requests_entries_are_moved_and_completed(before: str, after: str) -> None:
-    converted = convert(claim(before))
+    converted = convert(claim_text(before))
 
     assert requests(converted) == textwrap.dedent(after).strip()
     assert converted.problems == ()
@@ -200,10 +200,12 @@ def test_an_expression_is_translated_in_every_scalar_style(before: str, after: s
         for text in (before, after)
     )
 
-    converted = convert(claim(old))
+    converted = convert(claim_text(old))
 
     assert requests(converted) == new.strip()
-    assert said(converted) == [f"{_line(old)}: user guide's CEL, translated for Kubernetes"]
+    assert reasons_with_lines(converted) == [
+        f"{_line(old)}: user guide's CEL, translated for Kubernetes"
+    ]
 
 
 def _line(text: str) -> int:
@@ -219,7 +221,7 @@ def _line(text: str) -> int:
     ],
 )
 def test_an_expression_in_double_quotes_keeps_its_escapes(escaped: str) -> None:
-    text = claim(
+    text = claim_text(
         "- name: g\n  exactly:\n    deviceClassName: x\n    selectors:\n    - cel:\n"
         f'        expression: "{escaped}"'.replace("\\60", "0")
     )
@@ -244,7 +246,7 @@ def _expressions(text: str) -> list[str]:
 
 
 def test_a_node_with_an_alias_is_changed_once() -> None:
-    text = claim(
+    text = claim_text(
         """
         - name: a
           exactly: &one

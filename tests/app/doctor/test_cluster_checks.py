@@ -51,7 +51,7 @@ def allowed(refused: str = "") -> Callable[[Any], Any]:
 
 
 def requests_to(canned: CannedApi, request: str) -> list[Any]:
-    return [body for name, body in canned.asked if name.split("?")[0] == request]
+    return [body for name, body in canned.requests if name.split("?")[0] == request]
 
 
 def test_in_a_pod_the_pods_own_rights_are_checked(canned: CannedApi, here: Here) -> None:
@@ -162,7 +162,7 @@ def test_slices_of_this_node_or_on_a_workstation_of_all_are_checked(
 
     assert (of_node.level, of_cluster.level) == (Level.PROBLEM, Level.PROBLEM)
     assert "node-01" in of_node.subject
-    requests = [name for name, _ in canned.asked if "resourceslices" in name]
+    requests = [name for name, _ in canned.requests if "resourceslices" in name]
     assert "spec.nodeName%3Dnode-01" in requests[0]
     assert "nodeName" not in requests[1]
 
@@ -220,7 +220,7 @@ def test_a_healthy_webhook_gives_the_dry_run_pod_a_claim(
 
     assert worst(found) is Level.OK
     assert len(found) == 4
-    ((request, pod),) = [(name, body) for name, body in canned.asked if name.startswith("POST")]
+    ((request, pod),) = [(name, body) for name, body in canned.requests if name.startswith("POST")]
     assert "dryRun=All" in request
     assert pod["metadata"]["annotations"]["tensor-fusion.ai/vram-request"] == "1Gi"
 

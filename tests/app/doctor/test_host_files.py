@@ -17,7 +17,7 @@ from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.kubelet.registration import Registration
 from tensorfusion_dra.kubelet.server import UnixServer
 from tests.app.doctor.here import context, worst
-from tests.support.prepared_node import Setup, put, share
+from tests.support.prepared_node import Setup, put_claim, share_result
 
 
 @pytest.fixture
@@ -95,7 +95,7 @@ def test_missing_files_of_every_enforcer_are_a_problem(enforcer: str, folder: Pa
 def prepared(folder: Path) -> Setup:
     """Prepare one claim on a node whose folders the doctor's context names."""
     setup = Setup(folder)
-    setup.prepare(put(setup, "a", share()))
+    setup.prepare(put_claim(setup, "a", share_result()))
     setup.ledger.close()
     ours = folder / "kubelet" / "plugins" / "tensor-fusion.ai.dra-driver"
     ours.parent.mkdir(parents=True)

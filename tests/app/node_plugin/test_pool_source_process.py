@@ -9,6 +9,7 @@ import pytest
 from tensorfusion_dra.app.simulate.cluster import SimulatedCluster
 from tensorfusion_dra.simulator.rest import EVENTS, GPUPOOLS, NODES, Json
 from tests.app.node_plugin.test_node_plugin_process import cluster_with, log_lines, slice_writes
+from tests.support.builders.gpupools import gpupool_document
 
 RATIOS = {"tflopsOversellRatio": 200, "vramExpandToHostMem": 0, "vramExpandToHostDisk": 0}
 SELECTOR = {
@@ -33,16 +34,11 @@ def start(cluster: SimulatedCluster) -> None:
 
 
 def create_pool(cluster: SimulatedCluster, qos: str = "low", **spec: Any) -> Json:
-    return cluster.client.create(GPUPOOLS, pool("prod", qos, **spec))
+    return cluster.client.create(GPUPOOLS, pool_with_qos("prod", qos, **spec))
 
 
-def pool(name: str, qos: str = "low", **spec: Any) -> Json:
-    return {
-        "apiVersion": "tensor-fusion.ai/v1",
-        "kind": "GPUPool",
-        "metadata": {"name": name},
-        "spec": {"qosConfig": {"defaultQoS": qos}, **spec},
-    }
+def pool_with_qos(name: str, qos: str = "low", **spec: Any) -> Json:
+    return gpupool_document(name, qosConfig={"defaultQoS": qos}, **spec)
 
 
 def oversold(**ratios: Any) -> Json:
@@ -51,10 +47,10 @@ def oversold(**ratios: Any) -> Json:
 
 def change(cluster: SimulatedCluster, qos: str = "low", **spec: Any) -> None:
     stored = cluster.client.get(GPUPOOLS, "prod")
-    cluster.client.replace(GPUPOOLS, {**stored, "spec": pool("prod", qos, **spec)["spec"]})
+    cluster.client.replace(GPUPOOLS, {**stored, "spec": pool_with_qos("prod", qos, **spec)["spec"]})
 
 
-def published(cluster: SimulatedCluster) -> Json:
+def published_facts(cluster: SimulatedCluster) -> Json:
     """Return pool, level of service and virtual compute of the only device; empty without one."""
     for item in cluster.slices():
         (device,) = item["spec"]["devices"]
@@ -68,7 +64,7 @@ def published(cluster: SimulatedCluster) -> Json:
 
 def await_published(cluster: SimulatedCluster, **expected: Any) -> None:
     wanted = {"pool": "prod/node-01", "qos": "low", "virtual_tflops": None, **expected}
-    cluster.until(f"{wanted}", lambda: published(cluster) == wanted)
+    cluster.until(f"{wanted}", lambda: published_facts(cluster) == wanted)
 
 
 def warnings(cluster: SimulatedCluster) -> list[str]:
@@ -183,9 +179,9 @@ def test_node_labels_select_the_pool_and_can_select_another_later() -> None:
         cluster.client.patch(NODES, node, {"metadata": {"labels": {"tier": "prod"}}})
         await_published(cluster, qos="high")
 
-        cluster.client.create(GPUPOOLS, pool("second", **prod))
+        cluster.client.create(GPUPOOLS, pool_with_qos("second", **prod))
         cluster.until("warned", lambda: len(warnings(cluster)) == 2)
-        assert published(cluster)["pool"] == "prod/node-01"
+        assert published_facts(cluster)["pool"] == "prod/node-01"
         cluster.client.delete(GPUPOOLS, "prod")
 
         await_published(cluster, pool="second/node-01")

@@ -19,11 +19,13 @@ from tensorfusion_dra.simulator.api.faults import Refuse
 from tensorfusion_dra.simulator.apiserver import ApiServer
 from tensorfusion_dra.simulator.rest import GPUPOOLS, PODS, Client
 from tests.support import forks
-from tests.support.admission import body, claim, pod, said
+from tests.support.admission import review_body
+from tests.support.builders.pods import pod_annotations, pod_document
+from tests.support.builders.stored_claims import template_claim
 from tests.support.https import Files, connection, posted
 from tests.support.waiting import PATIENCE_SECONDS, eventually
 
-ANNOTATIONS = said(dra_enabled="true", vram_request="16Gi", tflops_request="100")
+ANNOTATIONS = pod_annotations(dra_enabled="true", vram_request="16Gi", tflops_request="100")
 
 
 @pytest.fixture
@@ -69,7 +71,9 @@ def ready(webhook: SimulatedWebhook) -> int:
 def test_the_webhook_answers_reviews_and_stops_in_order(webhook: SimulatedWebhook) -> None:
     client = client_of(webhook)
 
-    status, answer = posted(client, "/mutate-pods?timeout=5s", body(pod(ANNOTATIONS)))
+    status, answer = posted(
+        client, "/mutate-pods?timeout=5s", review_body(pod_document(ANNOTATIONS))
+    )
     client.close()
 
     assert status == 200
@@ -90,7 +94,7 @@ def test_a_new_pool_that_enables_dra_takes_effect_without_a_restart(
         "metadata": {"name": "prod"},
         "spec": {"draConfig": {"enable": True}},
     }
-    review = body(pod(said(gpupool="prod", vram_request="1Gi")))
+    review = review_body(pod_document(pod_annotations(gpupool="prod", vram_request="1Gi")))
     client = client_of(webhook)
     assert b"patch" not in posted(client, "/mutate-pods", review)[1]
 
@@ -103,15 +107,15 @@ def test_a_new_pool_that_enables_dra_takes_effect_without_a_restart(
 def test_a_claim_is_filled_from_its_pod_in_the_api_server(
     webhook: SimulatedWebhook, server: ApiServer
 ) -> None:
-    document = pod(ANNOTATIONS)
+    document = pod_document(ANNOTATIONS)
     document["metadata"]["namespace"] = "default"
     stored = Client(server.url).create(PODS, document)
-    made = claim()
+    made = template_claim()
     made["metadata"]["namespace"] = "default"
     made["metadata"]["ownerReferences"][0]["uid"] = stored["metadata"]["uid"]
     client = client_of(webhook)
 
-    _, answer = posted(client, "/mutate-resourceclaims", body(made))
+    _, answer = posted(client, "/mutate-resourceclaims", review_body(made))
     client.close()
 
     assert b'"patchType": "JSONPatch"' in answer
@@ -147,7 +151,10 @@ def test_the_webhook_accepts_requests_while_it_drains(server: ApiServer, folder:
     is_unready = eventually(lambda: ready(webhook) == 503)
     client = client_of(webhook)
     client.request(
-        "POST", "/mutate-pods", body(pod(ANNOTATIONS)), {"Content-Type": "application/json"}
+        "POST",
+        "/mutate-pods",
+        review_body(pod_document(ANNOTATIONS)),
+        {"Content-Type": "application/json"},
     )
     answer = client.getresponse()
     answer.read()
@@ -160,13 +167,13 @@ def test_the_webhook_accepts_requests_while_it_drains(server: ApiServer, folder:
 
 def test_a_renewed_certificate_is_served_without_a_restart(webhook: SimulatedWebhook) -> None:
     client = client_of(webhook)
-    posted(client, "/mutate-pods", body(pod(ANNOTATIONS)))
+    posted(client, "/mutate-pods", review_body(pod_document(ANNOTATIONS)))
 
     renew(webhook.authority, webhook.certificate, webhook.key)
     later = client_of(webhook)
-    posted(later, "/mutate-pods", body(pod(ANNOTATIONS)))
+    posted(later, "/mutate-pods", review_body(pod_document(ANNOTATIONS)))
     old, new = (found.sock.getpeercert(binary_form=True) for found in (client, later))
-    still = posted(client, "/mutate-pods", body(pod(ANNOTATIONS)))[0]
+    still = posted(client, "/mutate-pods", review_body(pod_document(ANNOTATIONS)))[0]
     client.close()
     later.close()
 

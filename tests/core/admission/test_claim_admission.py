@@ -10,8 +10,10 @@ from tensorfusion_dra.core.claims import share_policy
 from tensorfusion_dra.core.claims.claim import AllocatedClaim, PodRef
 from tensorfusion_dra.core.errors import InputError
 from tensorfusion_dra.core.kubernetes import json_patch
-from tests.support.admission import Json, claim, said
-from tests.support.claims import ref
+from tests.support.admission import Json
+from tests.support.builders.claims import claim_ref
+from tests.support.builders.pods import pod_annotations
+from tests.support.builders.stored_claims import template_claim
 
 UUID = "tensor-fusion.ai.dra-driver/uuid"
 BOTH = ["gpu-request", "gpu-request-2"]
@@ -21,7 +23,7 @@ AMOUNTS: Any = {"tflops_request": "100", "vram_request": "16Gi"}
 
 
 def filled(found: Json, *, pool: str = "prod", virtual: bool = False, **annotations: str) -> Json:
-    wanted = pod_request.parse(said(**annotations), [])
+    wanted = pod_request.parse(pod_annotations(**annotations), [])
     return claim_admission.filled(found, wanted, pool=pool, virtual=virtual)
 
 
@@ -35,7 +37,7 @@ def expressions(found: Json) -> list[str]:
 
 
 def with_selectors(*texts: str) -> Json:
-    found = claim()
+    found = template_claim()
     exactly(found)["selectors"] = [{"cel": {"expression": text}} for text in texts]
     return found
 
@@ -45,7 +47,7 @@ def request_names(found: Json) -> list[str]:
 
 
 def test_selector_and_amounts_come_from_the_pod() -> None:
-    found = filled(claim(), **AMOUNTS, gpu_model="A100", qos="high")
+    found = filled(template_claim(), **AMOUNTS, gpu_model="A100", qos="high")
 
     assert exactly(found) == {
         "deviceClassName": "tensor-fusion.ai",
@@ -60,7 +62,7 @@ def test_selector_and_amounts_come_from_the_pod() -> None:
 
 
 def test_virtual_amounts_are_requested_in_an_oversubscribing_pool() -> None:
-    found = filled(claim(), virtual=True, **AMOUNTS)
+    found = filled(template_claim(), virtual=True, **AMOUNTS)
 
     assert exactly(found)["capacity"]["requests"] == {
         "virtual_tflops": "100",
@@ -69,13 +71,15 @@ def test_virtual_amounts_are_requested_in_an_oversubscribing_pool() -> None:
 
 
 def test_unset_amount_is_not_requested_and_so_taken_whole() -> None:
-    assert exactly(filled(claim(), vram_request="16Gi"))["capacity"]["requests"] == {"vram": "16Gi"}
-    assert "capacity" not in exactly(filled(claim(), dedicated_gpu="true"))
+    assert exactly(filled(template_claim(), vram_request="16Gi"))["capacity"]["requests"] == {
+        "vram": "16Gi"
+    }
+    assert "capacity" not in exactly(filled(template_claim(), dedicated_gpu="true"))
 
 
 def test_pods_own_expression_is_translated_and_replaces_the_generated_one() -> None:
     found = filled(
-        claim(),
+        template_claim(),
         **AMOUNTS,
         gpu_model="A100",
         dra_cel_expression='device.attributes["model"] == "H100"\n',
@@ -95,7 +99,7 @@ def test_placeholder_is_removed_and_other_selectors_of_the_template_stay() -> No
 
 
 def test_each_gpu_has_its_own_request_and_a_constraint_gives_them_different_cards() -> None:
-    devices = filled(claim(), **AMOUNTS, gpu_count="4")["spec"]["devices"]
+    devices = filled(template_claim(), **AMOUNTS, gpu_count="4")["spec"]["devices"]
 
     every = ["gpu-request", "gpu-request-2", "gpu-request-3", "gpu-request-4"]
     assert [request["name"] for request in devices["requests"]] == every
@@ -106,7 +110,7 @@ def test_each_gpu_has_its_own_request_and_a_constraint_gives_them_different_card
 
 
 def test_one_gpu_needs_no_constraint() -> None:
-    assert "constraints" not in filled(claim(), **AMOUNTS)["spec"]["devices"]
+    assert "constraints" not in filled(template_claim(), **AMOUNTS)["spec"]["devices"]
 
 
 @pytest.mark.parametrize(
@@ -119,14 +123,14 @@ def test_one_gpu_needs_no_constraint() -> None:
 def test_template_constraint_for_different_cards_is_not_repeated(
     constraint: Json, expected: Json
 ) -> None:
-    found = claim()
+    found = template_claim()
     found["spec"]["devices"]["constraints"] = [constraint]
 
     assert filled(found, **AMOUNTS, gpu_count="2")["spec"]["devices"]["constraints"] == [expected]
 
 
 def test_template_constraint_on_another_request_does_not_suffice() -> None:
-    found = claim()
+    found = template_claim()
     other = {"requests": ["other"], "distinctAttribute": UUID}
     found["spec"]["devices"]["constraints"] = [other]
 
@@ -136,7 +140,7 @@ def test_template_constraint_on_another_request_does_not_suffice() -> None:
 
 
 def test_template_constraints_and_config_of_the_request_apply_to_every_gpu() -> None:
-    found = claim()
+    found = template_claim()
     near = {"requests": ["nic", "gpu-request"], "matchAttribute": "example.com/root"}
     parameters = {"requests": ["gpu-request"], "opaque": {"driver": "d", "parameters": {}}}
     found["spec"]["devices"] |= {"constraints": [near], "config": [parameters]}
@@ -149,14 +153,14 @@ def test_template_constraints_and_config_of_the_request_apply_to_every_gpu() -> 
 
 
 def test_requests_of_the_gpus_precede_the_next_request_of_the_template() -> None:
-    found = claim()
+    found = template_claim()
     found["spec"]["devices"]["requests"].append(NIC)
 
     assert request_names(filled(found, **AMOUNTS, gpu_count="2")) == [*BOTH, "nic"]
 
 
 def test_template_request_with_the_name_of_an_additional_gpu_is_refused() -> None:
-    found = claim()
+    found = template_claim()
     found["spec"]["devices"]["requests"].append({**NIC, "name": "gpu-request-2"})
 
     with pytest.raises(InputError, match="found another request 'gpu-request-2', expected"):
@@ -164,7 +168,7 @@ def test_template_request_with_the_name_of_an_additional_gpu_is_refused() -> Non
 
 
 def test_request_name_too_long_for_a_number_is_refused() -> None:
-    found = claim()
+    found = template_claim()
     found["spec"]["devices"]["requests"][0]["name"] = "g" * 62
 
     with pytest.raises(InputError, match="must be no more than 63 bytes"):
@@ -172,7 +176,7 @@ def test_request_name_too_long_for_a_number_is_refused() -> None:
 
 
 def test_claim_has_at_most_32_requests() -> None:
-    found = claim()
+    found = template_claim()
     assert len(request_names(filled(found, **AMOUNTS, gpu_count="32"))) == 32
 
     found["spec"]["devices"]["requests"].append(NIC)
@@ -181,7 +185,7 @@ def test_claim_has_at_most_32_requests() -> None:
 
 
 def test_request_of_this_drivers_class_is_filled_at_any_position() -> None:
-    found = claim()
+    found = template_claim()
     ours = found["spec"]["devices"]["requests"][0]
     found["spec"]["devices"]["requests"] = [NIC, ours]
 
@@ -192,7 +196,7 @@ def test_request_of_this_drivers_class_is_filled_at_any_position() -> None:
 
 
 def test_request_of_an_administrators_own_class_is_filled_too() -> None:
-    found = claim()
+    found = template_claim()
     exactly(found)["deviceClassName"] = "large-gpus"
 
     assert exactly(filled(found, **AMOUNTS))["capacity"]
@@ -202,7 +206,7 @@ def test_request_of_an_administrators_own_class_is_filled_too() -> None:
     "requests", [None, [], [{"name": "gpu", "firstAvailable": [{"name": "a"}]}]]
 )
 def test_a_claim_without_a_request_to_fill_is_refused(requests: Any) -> None:
-    found = claim()
+    found = template_claim()
     found["spec"]["devices"]["requests"] = requests
 
     with pytest.raises(InputError, match="found no request with `exactly`"):
@@ -222,10 +226,15 @@ def test_filled_claim_is_not_changed_again() -> None:
 
 def test_pods_limits_qos_and_isolation_are_read_from_the_claim() -> None:
     found = filled(
-        claim(), **AMOUNTS, tflops_limit="200", vram_limit="32Gi", qos="high", isolation="hard"
+        template_claim(),
+        **AMOUNTS,
+        tflops_limit="200",
+        vram_limit="32Gi",
+        qos="high",
+        isolation="hard",
     )
     stored = AllocatedClaim(
-        ref=ref("a"), allocations=(), annotations=found["metadata"]["annotations"]
+        ref=claim_ref("a"), allocations=(), annotations=found["metadata"]["annotations"]
     )
 
     share = share_policy.annotated(stored)
@@ -236,8 +245,8 @@ def test_pods_limits_qos_and_isolation_are_read_from_the_claim() -> None:
 
 
 def test_node_need_not_read_a_pod_without_limits() -> None:
-    annotations = filled(claim(), **AMOUNTS)["metadata"]["annotations"]
-    stored = AllocatedClaim(ref=ref("a"), allocations=(), annotations=annotations)
+    annotations = filled(template_claim(), **AMOUNTS)["metadata"]["annotations"]
+    stored = AllocatedClaim(ref=claim_ref("a"), allocations=(), annotations=annotations)
 
     share = share_policy.annotated(stored)
 
@@ -246,29 +255,29 @@ def test_node_need_not_read_a_pod_without_limits() -> None:
 
 
 def test_pods_annotations_override_the_templates() -> None:
-    found = claim()
+    found = template_claim()
     found["metadata"]["annotations"] = {
         "other": "stays",
-        **said(qos="low", vram_limit="8Gi", tflops_limit="50"),
+        **pod_annotations(qos="low", vram_limit="8Gi", tflops_limit="50"),
     }
 
     annotations = filled(found, **AMOUNTS, qos="high")["metadata"]["annotations"]
 
     assert annotations == {
         "other": "stays",
-        **said(qos="high", vram_limit="8Gi", tflops_limit="50"),
+        **pod_annotations(qos="high", vram_limit="8Gi", tflops_limit="50"),
     }
 
 
 def test_owner_is_the_pod_that_the_claim_was_made_for() -> None:
-    assert claim_admission.owner(claim(), "team-a") == PodRef(
+    assert claim_admission.owner(template_claim(), "team-a") == PodRef(
         namespace="team-a", name="train", uid="uid-train"
     )
 
 
 @pytest.mark.parametrize("owners", [None, [], [{"apiVersion": "apps/v1", "kind": "Pod"}]])
 def test_claim_without_a_pod_as_owner_is_refused(owners: Any) -> None:
-    found = claim()
+    found = template_claim()
     found["metadata"]["ownerReferences"] = owners
 
     with pytest.raises(InputError, match="found no owner of kind Pod"):
@@ -276,8 +285,8 @@ def test_claim_without_a_pod_as_owner_is_refused(owners: Any) -> None:
 
 
 def test_only_labelled_claims_are_filled() -> None:
-    other = claim()
+    other = template_claim()
     other["metadata"]["labels"] = {"tensor-fusion.ai/resource-claim-template": "false"}
 
-    assert claim_admission.is_labelled(claim()) is True
+    assert claim_admission.is_labelled(template_claim()) is True
     assert claim_admission.is_labelled(other) is False

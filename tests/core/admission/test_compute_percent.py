@@ -5,13 +5,17 @@ import pytest
 from tensorfusion_dra.core.admission import compute_percent, pod_request
 from tensorfusion_dra.core.admission.pod_request import PodRequest
 from tensorfusion_dra.core.errors import InputError
-from tests.support.admission import Json, published, said
+from tests.support.admission import Json
+from tests.support.builders.pods import pod_annotations
+from tests.support.builders.slices import slice_of_models
 
 A100, T4 = ("A100", "312"), ("T4", "65")
 
 
 def resolved(*slices: Json, pool: str = "default", **annotations: str) -> PodRequest:
-    return compute_percent.in_tflops(pod_request.parse(said(**annotations), []), slices, pool=pool)
+    return compute_percent.in_tflops(
+        pod_request.parse(pod_annotations(**annotations), []), slices, pool=pool
+    )
 
 
 @pytest.mark.parametrize(
@@ -26,7 +30,7 @@ def resolved(*slices: Json, pool: str = "default", **annotations: str) -> PodReq
     ],
 )
 def test_percentages_are_converted_exactly(percent: str, tflops: str) -> None:
-    found = resolved(published(A100), compute_percent_request=percent)
+    found = resolved(slice_of_models(A100), compute_percent_request=percent)
 
     assert str(found.tflops) == tflops
     assert not compute_percent.has_percentages(found)
@@ -35,11 +39,11 @@ def test_percentages_are_converted_exactly(percent: str, tflops: str) -> None:
 @pytest.mark.parametrize(
     ("slices", "annotations"),
     [
-        ([published(A100, A100)], {}),
-        ([published(A100), published(T4, pool="other")], {}),
-        ([published(A100, T4)], {"gpu_model": "A100"}),
-        ([published(A100), published(A100)], {"dra_cel_expression": "true"}),
-        ([published(A100), {"spec": {"devices": [{"capacity": {}}, 7]}}, {}], {}),
+        ([slice_of_models(A100, A100)], {}),
+        ([slice_of_models(A100), slice_of_models(T4, pool="other")], {}),
+        ([slice_of_models(A100, T4)], {"gpu_model": "A100"}),
+        ([slice_of_models(A100), slice_of_models(A100)], {"dra_cel_expression": "true"}),
+        ([slice_of_models(A100), {"spec": {"devices": [{"capacity": {}}, 7]}}, {}], {}),
     ],
 )
 def test_only_cards_that_the_pod_can_get_are_considered(
@@ -54,11 +58,23 @@ def test_only_cards_that_the_pod_can_get_are_considered(
     ("slices", "annotations", "expected"),
     [
         ([], {}, "found no published GPU of any model in pool default, expected one, or tensor"),
-        ([published(A100, pool="other")], {}, "found no published GPU of any model in pool def"),
-        ([published(A100)], {"gpu_model": "H100"}, "found no published GPU H100 in pool default"),
-        ([published(A100, T4)], {}, "found T4 of 65 TFLOPS, A100 of 312 TFLOPS, expected one k"),
         (
-            [published(A100), published(T4, pool="other")],
+            [slice_of_models(A100, pool="other")],
+            {},
+            "found no published GPU of any model in pool def",
+        ),
+        (
+            [slice_of_models(A100)],
+            {"gpu_model": "H100"},
+            "found no published GPU H100 in pool default",
+        ),
+        (
+            [slice_of_models(A100, T4)],
+            {},
+            "found T4 of 65 TFLOPS, A100 of 312 TFLOPS, expected one k",
+        ),
+        (
+            [slice_of_models(A100), slice_of_models(T4, pool="other")],
             {"dra_cel_expression": "true"},
             "found T4 of 65 TFLOPS, A100 of 312",
         ),
@@ -85,7 +101,7 @@ def test_ambiguous_percentages_are_refused(
 def test_limit_without_a_request_is_the_request_as_well(
     annotations: dict[str, str], tflops: str, limit: str
 ) -> None:
-    found = resolved(published(A100), **annotations)
+    found = resolved(slice_of_models(A100), **annotations)
 
     assert (str(found.tflops), str(found.share.tflops_limit)) == (tflops, limit)
 
@@ -103,4 +119,6 @@ def test_limit_without_a_request_is_the_request_as_well(
 def test_tflops_and_whole_gpus_take_precedence_over_percentages(
     annotations: dict[str, str],
 ) -> None:
-    assert not compute_percent.has_percentages(pod_request.parse(said(**annotations), []))
+    assert not compute_percent.has_percentages(
+        pod_request.parse(pod_annotations(**annotations), [])
+    )

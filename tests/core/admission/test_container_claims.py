@@ -15,12 +15,12 @@ A, B, MADE = (
 )
 
 
-def container(*claims: str, request: str = "") -> Json:
+def container_with_claims(*claims: str, request: str = "") -> Json:
     extra = {"request": request} if request else {}
     return {"name": "c", "resources": {"claims": [{"name": name, **extra} for name in claims]}}
 
 
-def pod(*containers: Json, init: tuple[Json, ...] = ()) -> Json:
+def pod_with_claims(*containers: Json, init: tuple[Json, ...] = ()) -> Json:
     return {
         "spec": {
             "resourceClaims": [A, B, MADE],
@@ -39,15 +39,27 @@ def pod(*containers: Json, init: tuple[Json, ...] = ()) -> Json:
 @pytest.mark.parametrize(
     ("found", "together"),
     [
-        (pod(container("a"), container("b")), set()),
-        (pod(container("a", "b")), {"claim-b"}),
-        (pod(container("a", request="x"), container("b", "a", request="y")), {"claim-b"}),
-        (pod(container("a", "made")), {"train-made-x7k2p"}),
-        (pod(container("a", "b"), container("a", "made")), {"claim-b", "train-made-x7k2p"}),
-        (pod(container("a"), init=(container("a", "b"),)), {"claim-b"}),
-        (pod(container("b", "made")), set()),
-        (pod(container("a", "a")), set()),
-        (pod(container("a", "unknown")), set()),
+        (pod_with_claims(container_with_claims("a"), container_with_claims("b")), set()),
+        (pod_with_claims(container_with_claims("a", "b")), {"claim-b"}),
+        (
+            pod_with_claims(
+                container_with_claims("a", request="x"),
+                container_with_claims("b", "a", request="y"),
+            ),
+            {"claim-b"},
+        ),
+        (pod_with_claims(container_with_claims("a", "made")), {"train-made-x7k2p"}),
+        (
+            pod_with_claims(container_with_claims("a", "b"), container_with_claims("a", "made")),
+            {"claim-b", "train-made-x7k2p"},
+        ),
+        (
+            pod_with_claims(container_with_claims("a"), init=(container_with_claims("a", "b"),)),
+            {"claim-b"},
+        ),
+        (pod_with_claims(container_with_claims("b", "made")), set()),
+        (pod_with_claims(container_with_claims("a", "a")), set()),
+        (pod_with_claims(container_with_claims("a", "unknown")), set()),
         ({}, set()),
         ({"spec": {"containers": [7], "resourceClaims": [None, {"name": "a"}]}}, set()),
     ],

@@ -6,10 +6,11 @@ import pytest
 
 from tensorfusion_dra.core.admission import dra_pool
 from tensorfusion_dra.core.errors import InputError
-from tests.support.admission import Json, gpupool
+from tests.support.admission import Json
+from tests.support.builders.gpupools import gpupool_document
 
 
-def template(name: str, **dra: Any) -> Json:
+def scheduling_template(name: str, **dra: Any) -> Json:
     return {"metadata": {"name": name}, "spec": {"dra": dra}}
 
 
@@ -17,23 +18,23 @@ def template(name: str, **dra: Any) -> Json:
     ("spec", "templates", "enabled"),
     [
         ({}, [], False),
-        ({"schedulingConfigTemplate": "on"}, [template("on", enable=True)], True),
-        ({"schedulingConfigTemplate": "on"}, [template("other", enable=True)], False),
-        ({"schedulingConfigTemplate": "off"}, [template("off", enable=False)], False),
+        ({"schedulingConfigTemplate": "on"}, [scheduling_template("on", enable=True)], True),
+        ({"schedulingConfigTemplate": "on"}, [scheduling_template("other", enable=True)], False),
+        ({"schedulingConfigTemplate": "off"}, [scheduling_template("off", enable=False)], False),
         ({"draConfig": {"enable": True}}, [], True),
         (
             {"schedulingConfigTemplate": "on", "draConfig": {"enable": False}},
-            [template("on", enable=True)],
+            [scheduling_template("on", enable=True)],
             False,
         ),
         (
             {"schedulingConfigTemplate": "off", "draConfig": {"enable": True}},
-            [template("off", enable=False)],
+            [scheduling_template("off", enable=False)],
             True,
         ),
         (
             {"schedulingConfigTemplate": "on", "draConfig": {"resourceClaimTemplateName": "x"}},
-            [template("on", enable=True)],
+            [scheduling_template("on", enable=True)],
             True,
         ),
     ],
@@ -41,7 +42,7 @@ def template(name: str, **dra: Any) -> Json:
 def test_pools_own_setting_overrides_its_template(
     spec: Json, templates: list[Json], *, enabled: bool
 ) -> None:
-    assert dra_pool.parse(gpupool("prod", **spec), templates).enabled is enabled
+    assert dra_pool.parse(gpupool_document("prod", **spec), templates).enabled is enabled
 
 
 @pytest.mark.parametrize(
@@ -50,7 +51,7 @@ def test_pools_own_setting_overrides_its_template(
         ({}, [], "tensor-fusion-gpu-template"),
         (
             {"schedulingConfigTemplate": "t"},
-            [template("t", resourceClaimTemplateName="theirs")],
+            [scheduling_template("t", resourceClaimTemplateName="theirs")],
             "theirs",
         ),
         (
@@ -58,7 +59,7 @@ def test_pools_own_setting_overrides_its_template(
                 "schedulingConfigTemplate": "t",
                 "draConfig": {"resourceClaimTemplateName": "own"},
             },
-            [template("t", resourceClaimTemplateName="theirs")],
+            [scheduling_template("t", resourceClaimTemplateName="theirs")],
             "own",
         ),
     ],
@@ -66,11 +67,11 @@ def test_pools_own_setting_overrides_its_template(
 def test_claim_template_is_the_pools_or_the_default_one(
     spec: Json, templates: list[Json], name: str
 ) -> None:
-    assert dra_pool.parse(gpupool("prod", **spec), templates).template == name
+    assert dra_pool.parse(gpupool_document("prod", **spec), templates).template == name
 
 
 def test_pool_is_chosen_by_name_or_else_the_default_one() -> None:
-    pools = [gpupool("a"), gpupool("b", default=True)]
+    pools = [gpupool_document("a"), gpupool_document("b", default=True)]
 
     assert dra_pool.choose(pools, "a") is pools[0]
     assert dra_pool.choose(pools, "") is pools[1]
@@ -84,10 +85,10 @@ def test_without_gpupools_none_is_chosen() -> None:
 @pytest.mark.parametrize(
     ("pools", "name", "error"),
     [
-        ([gpupool("a")], "b", "found 'b', expected a GPUPool such as a"),
-        ([gpupool("a")], "", "found no name and no default GPUPool"),
+        ([gpupool_document("a")], "b", "found 'b', expected a GPUPool such as a"),
+        ([gpupool_document("a")], "", "found no name and no default GPUPool"),
         (
-            [gpupool("b", default=True), gpupool("a", default=True)],
+            [gpupool_document("b", default=True), gpupool_document("a", default=True)],
             "",
             "found no name and the defaults a, b, expected one default GPUPool",
         ),
@@ -99,16 +100,16 @@ def test_ambiguous_or_unknown_pool_is_refused(pools: list[Json], name: str, erro
 
 
 def test_oversubscribing_pool_divides_virtual_amounts() -> None:
-    oversubscribing = gpupool(
+    oversubscribing = gpupool_document(
         "a", capacityConfig={"oversubscription": {"tflopsOversellRatio": 150}}
     )
 
     assert dra_pool.divides_virtual(oversubscribing) is True
-    assert dra_pool.divides_virtual(gpupool("b")) is False
+    assert dra_pool.divides_virtual(gpupool_document("b")) is False
 
 
 def test_pool_with_a_malformed_ratio_is_refused() -> None:
     with pytest.raises(InputError, match="tflopsOversellRatio"):
         dra_pool.divides_virtual(
-            gpupool("a", capacityConfig={"oversubscription": {"tflopsOversellRatio": 1}})
+            gpupool_document("a", capacityConfig={"oversubscription": {"tflopsOversellRatio": 1}})
         )

@@ -10,24 +10,27 @@ from tensorfusion_dra.core.admission import pod_admission, pod_request
 from tensorfusion_dra.core.admission.pod_admission import Placement
 from tensorfusion_dra.core.admission.pod_request import PodRequest
 from tensorfusion_dra.core.kubernetes import json_patch
-from tests.support.admission import Json, container, patched, pod, said
+from tests.support.admission import Json, patched
+from tests.support.builders.pods import container_document, pod_annotations, pod_document
 
 PLACE = Placement(
     pool="default", template="tensor-fusion-gpu-template", scheduler="default-scheduler"
 )
-ASKED = said(dra_enabled="true", tflops_request="100", vram_request="16Gi", gpupool="default")
+ASKED = pod_annotations(
+    dra_enabled="true", tflops_request="100", vram_request="16Gi", gpupool="default"
+)
 
 
-def wanted(found: Json) -> PodRequest:
+def parsed_request(found: Json) -> PodRequest:
     return pod_request.parse(found["metadata"]["annotations"], [])
 
 
-def admitted(found: Json, placement: Placement = PLACE) -> Json:
-    return pod_admission.admitted(found, wanted(found), placement)
+def admitted_pod(found: Json, placement: Placement = PLACE) -> Json:
+    return pod_admission.admitted(found, parsed_request(found), placement)
 
 
 def refused(found: Json, *, takes_hard: bool = False) -> list[str]:
-    errors = pod_admission.errors(found, wanted(found), takes_hard=takes_hard)
+    errors = pod_admission.errors(found, parsed_request(found), takes_hard=takes_hard)
     return [str(error) for error in errors]
 
 
@@ -46,9 +49,9 @@ def whole_gpu(kind: str = "limits") -> Json:
 
 
 def test_patch_of_the_quick_start_pod() -> None:
-    quick_start = pod({**ASKED, **said(gpu_count="1")})
+    quick_start = pod_document({**ASKED, **pod_annotations(gpu_count="1")})
 
-    operations = json_patch.between(quick_start, admitted(quick_start))
+    operations = json_patch.between(quick_start, admitted_pod(quick_start))
 
     assert operations == [
         {
@@ -75,9 +78,9 @@ def test_patch_of_the_quick_start_pod() -> None:
 
 
 def test_annotations_are_rewritten_in_canonical_form() -> None:
-    found = admitted(
-        pod(
-            said(
+    found = admitted_pod(
+        pod_document(
+            pod_annotations(
                 tflops_request="0.5",
                 vram_request="1024Mi",
                 vram_limit="2048Mi",
@@ -87,7 +90,7 @@ def test_annotations_are_rewritten_in_canonical_form() -> None:
         )
     )
 
-    assert found["metadata"]["annotations"] == said(
+    assert found["metadata"]["annotations"] == pod_annotations(
         dra_enabled="true",
         gpu_count="1",
         gpupool="default",
@@ -101,19 +104,25 @@ def test_annotations_are_rewritten_in_canonical_form() -> None:
 
 
 SHAPES = {
-    "one container": pod(ASKED),
-    "whole GPUs": pod(ASKED, container(**whole_gpu()), container("side", **whole_gpu("requests"))),
-    "init containers": pod(ASKED, initContainers=[container("init", **whole_gpu())]),
-    "other claims": pod(
+    "one container": pod_document(ASKED),
+    "whole GPUs": pod_document(
         ASKED,
-        container(resources={"claims": [{"name": "nic"}]}),
+        container_document(**whole_gpu()),
+        container_document("side", **whole_gpu("requests")),
+    ),
+    "init containers": pod_document(
+        ASKED, initContainers=[container_document("init", **whole_gpu())]
+    ),
+    "other claims": pod_document(
+        ASKED,
+        container_document(resources={"claims": [{"name": "nic"}]}),
         resourceClaims=[{"name": "nic", "resourceClaimName": "nic"}],
     ),
-    "scheduler": pod(ASKED, schedulerName="tensor-fusion-scheduler"),
-    "everything": pod(
-        {**ASKED, **said(gpu_count="2", qos="low", isolation="hard", vram_limit="32Gi")},
-        container(),
-        container("side"),
+    "scheduler": pod_document(ASKED, schedulerName="tensor-fusion-scheduler"),
+    "everything": pod_document(
+        {**ASKED, **pod_annotations(gpu_count="2", qos="low", isolation="hard", vram_limit="32Gi")},
+        container_document(),
+        container_document("side"),
     ),
 }
 
@@ -121,41 +130,43 @@ SHAPES = {
 @pytest.mark.parametrize("found", SHAPES.values(), ids=SHAPES)
 def test_admitted_pod_is_not_changed_again(found: Json) -> None:
     before = copy.deepcopy(found)
-    once = patched(found, json_patch.between(found, admitted(found)))
+    once = patched(found, json_patch.between(found, admitted_pod(found)))
 
-    assert json_patch.between(once, admitted(once)) == []
+    assert json_patch.between(once, admitted_pod(once)) == []
     assert found == before
 
 
 def test_every_container_gets_the_share_unless_some_are_named() -> None:
-    several = [container(), container("side"), container("logs")]
+    several = [container_document(), container_document("side"), container_document("logs")]
 
-    assert users(admitted(pod(ASKED, *several))) == ["main", "side", "logs"]
-    named = {**ASKED, **said(inject_container="logs,main")}
-    assert users(admitted(pod(named, *several))) == ["main", "logs"]
+    assert users(admitted_pod(pod_document(ASKED, *several))) == ["main", "side", "logs"]
+    named = {**ASKED, **pod_annotations(inject_container="logs,main")}
+    assert users(admitted_pod(pod_document(named, *several))) == ["main", "logs"]
 
 
 def test_init_container_gets_the_share_if_it_requests_a_gpu_or_is_named() -> None:
-    init = [container("fetch"), container("check", **whole_gpu())]
+    init = [container_document("fetch"), container_document("check", **whole_gpu())]
 
-    assert users(admitted(pod(ASKED, initContainers=init))) == ["check", "main"]
-    named = {**ASKED, **said(inject_container="fetch")}
-    assert users(admitted(pod(named, initContainers=init))) == ["fetch"]
+    assert users(admitted_pod(pod_document(ASKED, initContainers=init))) == ["check", "main"]
+    named = {**ASKED, **pod_annotations(inject_container="fetch")}
+    assert users(admitted_pod(pod_document(named, initContainers=init))) == ["fetch"]
 
 
 def test_container_added_later_by_another_webhook_gets_no_share() -> None:
-    first = admitted(pod(ASKED))
-    first["spec"]["containers"].append(container("istio-proxy"))
+    first = admitted_pod(pod_document(ASKED))
+    first["spec"]["containers"].append(container_document("istio-proxy"))
 
-    assert users(admitted(first)) == ["main"]
+    assert users(admitted_pod(first)) == ["main"]
 
 
 def test_only_whole_gpus_are_removed_from_every_container() -> None:
-    found = admitted(
-        pod(
-            {**ASKED, **said(inject_container="main")},
-            container(resources={"requests": {"nvidia.com/gpu": 1}, "limits": {"cpu": "2"}}),
-            container("side", **whole_gpu()),
+    found = admitted_pod(
+        pod_document(
+            {**ASKED, **pod_annotations(inject_container="main")},
+            container_document(
+                resources={"requests": {"nvidia.com/gpu": 1}, "limits": {"cpu": "2"}}
+            ),
+            container_document("side", **whole_gpu()),
         )
     )
 
@@ -168,7 +179,7 @@ def test_only_whole_gpus_are_removed_from_every_container() -> None:
 def test_pods_own_claim_is_kept() -> None:
     own = {"name": "tensor-fusion-gpu-claim", "resourceClaimTemplateName": "mine"}
 
-    found = admitted(pod(ASKED, resourceClaims=[own]))
+    found = admitted_pod(pod_document(ASKED, resourceClaims=[own]))
 
     assert found["spec"]["resourceClaims"] == [own]
 
@@ -176,14 +187,17 @@ def test_pods_own_claim_is_kept() -> None:
 def test_container_that_uses_the_only_request_of_the_claim_is_kept() -> None:
     claims = [{"name": "tensor-fusion-gpu-claim", "request": "gpu-request"}]
 
-    found = admitted(pod(ASKED, container(resources={"claims": claims})))
+    found = admitted_pod(pod_document(ASKED, container_document(resources={"claims": claims})))
 
     assert found["spec"]["containers"][0]["resources"]["claims"] == claims
 
 
 def test_container_that_would_get_only_one_of_several_gpus_is_refused() -> None:
     claims = [{"name": "tensor-fusion-gpu-claim", "request": "gpu-request"}]
-    found = pod({**ASKED, **said(gpu_count="4")}, container(resources={"claims": claims}))
+    found = pod_document(
+        {**ASKED, **pod_annotations(gpu_count="4")},
+        container_document(resources={"claims": claims}),
+    )
 
     (error,) = refused(found)
 
@@ -202,7 +216,7 @@ def test_container_that_would_get_only_one_of_several_gpus_is_refused() -> None:
 def test_only_tensor_fusions_scheduler_is_replaced(named: str, setting: str, expected: str) -> None:
     placement = Placement(pool="", template="t", scheduler=setting)
 
-    found = admitted(pod(ASKED, schedulerName=named), placement)
+    found = admitted_pod(pod_document(ASKED, schedulerName=named), placement)
 
     assert found["spec"]["schedulerName"] == expected
 
@@ -211,7 +225,9 @@ def test_only_tensor_fusions_scheduler_is_replaced(named: str, setting: str, exp
 def test_variable_that_bypasses_the_limiter_is_refused(switch: str) -> None:
     env = [{"name": "A", "value": "b"}, {"name": switch, "value": "1"}]
 
-    (error,) = refused(pod(ASKED, container(), container("side", env=env)))
+    (error,) = refused(
+        pod_document(ASKED, container_document(), container_document("side", env=env))
+    )
 
     assert error == (
         f"spec.containers[1].env[1].name: found {switch}, "
@@ -223,18 +239,32 @@ def test_test_mode_is_refused_even_if_empty_or_from_a_field() -> None:
     empty = {"name": "TF_SHM_FILE", "value": ""}
     elsewhere = {"name": "TF_SHM_FILE", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}
 
-    assert len(refused(pod(ASKED, container(env=[empty]), container("b", env=[elsewhere])))) == 2
+    assert (
+        len(
+            refused(
+                pod_document(
+                    ASKED, container_document(env=[empty]), container_document("b", env=[elsewhere])
+                )
+            )
+        )
+        == 2
+    )
 
 
 def test_variables_of_containers_without_a_share_are_not_checked() -> None:
     env = [{"name": "TF_SHM_FILE", "value": "x"}]
-    annotations = {**ASKED, **said(inject_container="main")}
+    annotations = {**ASKED, **pod_annotations(inject_container="main")}
 
-    assert refused(pod(annotations, container(), container("side", env=env))) == []
+    assert (
+        refused(
+            pod_document(annotations, container_document(), container_document("side", env=env))
+        )
+        == []
+    )
 
 
 def test_every_named_container_must_exist() -> None:
-    errors = refused(pod({**ASKED, **said(inject_container="main,gone,lost")}))
+    errors = refused(pod_document({**ASKED, **pod_annotations(inject_container="main,gone,lost")}))
 
     assert errors == [
         "metadata.annotations[tensor-fusion.ai/inject-container]: "
@@ -261,14 +291,14 @@ def test_refused_variables_are_the_test_mode_and_those_that_enforcers_empty() ->
     ],
 )
 def test_pod_that_the_api_server_will_refuse_raises_no_exception(spec: dict[str, Any]) -> None:
-    found = {**pod(ASKED), "spec": spec}
+    found = {**pod_document(ASKED), "spec": spec}
 
     assert refused(found) == []
-    assert admitted(found)["spec"]["resourceClaims"]
+    assert admitted_pod(found)["spec"]["resourceClaims"]
 
 
 def test_hard_isolation_is_refused_if_no_enforcer_brings_a_limiter_for_it() -> None:
-    found = pod({**ASKED, **said(isolation="hard")})
+    found = pod_document({**ASKED, **pod_annotations(isolation="hard")})
 
     (error,) = refused(found)
 
@@ -278,7 +308,7 @@ def test_hard_isolation_is_refused_if_no_enforcer_brings_a_limiter_for_it() -> N
 
 
 def test_pod_of_tensor_fusions_own_webhook_is_refused_with_a_remedy() -> None:
-    found = pod(ASKED)
+    found = pod_document(ASKED)
     found["metadata"]["labels"] = {"tensor-fusion.ai/enabled": "true"}
 
     (error,) = refused(found)
@@ -289,7 +319,7 @@ def test_pod_of_tensor_fusions_own_webhook_is_refused_with_a_remedy() -> None:
 
 @pytest.mark.parametrize("labels", [{}, {"tensor-fusion.ai/enabled": "false"}, {"app": "true"}])
 def test_other_labels_are_accepted(labels: Json) -> None:
-    found = pod(ASKED)
+    found = pod_document(ASKED)
     found["metadata"]["labels"] = labels
 
     assert refused(found) == []
@@ -298,19 +328,30 @@ def test_other_labels_are_accepted(labels: Json) -> None:
 @pytest.mark.parametrize(
     ("annotations", "expected"),
     [
-        (said(tflops_limit="50"), "tflops-limit]: found 50, expected at least the request of 100"),
-        (said(vram_limit="8Gi"), "vram-limit]: found 8Gi, expected at least the request of 16Gi"),
         (
-            said(tflops_request="0", compute_percent_request="50", compute_percent_limit="25"),
+            pod_annotations(tflops_limit="50"),
+            "tflops-limit]: found 50, expected at least the request of 100",
+        ),
+        (
+            pod_annotations(vram_limit="8Gi"),
+            "vram-limit]: found 8Gi, expected at least the request of 16Gi",
+        ),
+        (
+            pod_annotations(
+                tflops_request="0", compute_percent_request="50", compute_percent_limit="25"
+            ),
             "compute-percent-limit]: found 25, expected at least the request of 50",
         ),
     ],
 )
 def test_limit_below_its_request_is_refused(annotations: dict[str, str], expected: str) -> None:
-    (error,) = refused(pod({**ASKED, **annotations}))
+    (error,) = refused(pod_document({**ASKED, **annotations}))
 
     assert error == f"metadata.annotations[tensor-fusion.ai/{expected}"
 
 
 def test_limit_equal_to_or_above_its_request_is_accepted() -> None:
-    assert refused(pod({**ASKED, **said(tflops_limit="100", vram_limit="32Gi")})) == []
+    assert (
+        refused(pod_document({**ASKED, **pod_annotations(tflops_limit="100", vram_limit="32Gi")}))
+        == []
+    )

@@ -8,26 +8,26 @@ from tensorfusion_dra.core.claims.share_parameters import ShareParameters
 from tensorfusion_dra.core.devices.sharing import Isolation, Qos
 from tensorfusion_dra.core.kubernetes import quantity
 from tensorfusion_dra.core.kubernetes.field_errors import FieldError
-from tests.support.admission import said
+from tests.support.builders.pods import pod_annotations
 
 AMOUNTS = {"tflops_request": "100", "vram_request": "16Gi"}
 
 
-def read(**annotations: str) -> PodRequest:
+def parsed_request(**annotations: str) -> PodRequest:
     errors = list[FieldError]()
-    found = pod_request.parse(said(**annotations), errors)
+    found = pod_request.parse(pod_annotations(**annotations), errors)
     assert errors == []
     return found
 
 
 def errors_of(**annotations: str) -> list[str]:
     errors = list[FieldError]()
-    pod_request.parse(said(**annotations), errors)
+    pod_request.parse(pod_annotations(**annotations), errors)
     return [str(error) for error in errors]
 
 
 def test_quick_start_requests_a_part_of_one_gpu() -> None:
-    found = read(**AMOUNTS, dra_enabled="true", gpu_count="1", gpupool="default")
+    found = parsed_request(**AMOUNTS, dra_enabled="true", gpu_count="1", gpupool="default")
 
     assert found.enabled is True
     assert found.amounts() == {"tflops": quantity.parse("100"), "vram": quantity.parse("16Gi")}
@@ -35,7 +35,7 @@ def test_quick_start_requests_a_part_of_one_gpu() -> None:
 
 
 def test_every_annotation_is_read() -> None:
-    found = read(
+    found = parsed_request(
         dra_enabled="true",
         tflops_request="71200m",
         vram_request="16Gi",
@@ -70,30 +70,32 @@ def test_every_annotation_is_read() -> None:
 
 @pytest.mark.parametrize("amount", ["tflops_request", "vram_request"])
 def test_one_amount_is_enough_and_the_other_stays_unset(amount: str) -> None:
-    assert list(read(**{amount: "16Gi"}).amounts()) == [amount.removesuffix("_request")]
+    assert list(parsed_request(**{amount: "16Gi"}).amounts()) == [amount.removesuffix("_request")]
 
 
 def test_amount_of_zero_is_unset() -> None:
-    assert read(tflops_request="100", vram_request="0").vram is None
+    assert parsed_request(tflops_request="100", vram_request="0").vram is None
 
 
 def test_dedicated_gpu_has_no_amounts() -> None:
-    found = read(**AMOUNTS, dedicated_gpu="true")
+    found = parsed_request(**AMOUNTS, dedicated_gpu="true")
 
     assert found.amounts() == {}
-    assert read(dedicated_gpu="true").amounts() == {}
+    assert parsed_request(dedicated_gpu="true").amounts() == {}
 
 
 def test_shared_isolation_has_neither_amounts_nor_limits() -> None:
     for more in ({}, AMOUNTS, {"tflops_limit": "100", "vram_limit": "8Gi"}):
-        found = read(**more, isolation="shared", gpu_count="2")
+        found = parsed_request(**more, isolation="shared", gpu_count="2")
 
         assert (found.whole, found.amounts(), found.count) == (True, {}, 2)
         assert (found.share.tflops_limit, found.share.vram_limit) == (None, None)
 
 
 def test_limit_without_a_request_is_the_request_as_well() -> None:
-    found = read(dra_enabled="true", tflops_limit="100", vram_limit="8Gi", vram_request="4Gi")
+    found = parsed_request(
+        dra_enabled="true", tflops_limit="100", vram_limit="8Gi", vram_request="4Gi"
+    )
 
     assert {name: str(amount) for name, amount in found.amounts().items()} == {
         "tflops": "100",
@@ -102,7 +104,7 @@ def test_limit_without_a_request_is_the_request_as_well() -> None:
 
 
 def test_blank_expression_is_unset() -> None:
-    assert read(**AMOUNTS, dra_cel_expression=" \n").expression == ""
+    assert parsed_request(**AMOUNTS, dra_cel_expression=" \n").expression == ""
 
 
 @pytest.mark.parametrize(
@@ -163,7 +165,7 @@ def test_pod_without_an_amount_is_refused() -> None:
 def test_malformed_dra_enabled_counts_as_true_so_that_its_error_is_reported() -> None:
     errors = list[FieldError]()
 
-    assert pod_request.parse(said(dra_enabled="True", **AMOUNTS), errors).enabled is True
+    assert pod_request.parse(pod_annotations(dra_enabled="True", **AMOUNTS), errors).enabled is True
     assert len(errors) == 1
 
 
@@ -181,4 +183,4 @@ def test_malformed_dra_enabled_counts_as_true_so_that_its_error_is_reported() ->
 def test_only_some_annotations_request_a_gpu(
     annotations: dict[str, str], *, expected: bool
 ) -> None:
-    assert pod_request.requests_gpu(said(**annotations)) is expected
+    assert pod_request.requests_gpu(pod_annotations(**annotations)) is expected

@@ -4,12 +4,15 @@ import pytest
 
 from tensorfusion_dra.core.admission import pod_request, pod_warnings
 from tensorfusion_dra.core.admission.pod_admission import Placement
-from tests.support.admission import Json, container, pod, said
+from tests.support.admission import Json
+from tests.support.builders.pods import container_document, pod_annotations, pod_document
 
 PLACE = Placement(
     pool="default", template="tensor-fusion-gpu-template", scheduler="default-scheduler"
 )
-ASKED = said(dra_enabled="true", tflops_request="100", vram_request="16Gi", gpupool="default")
+ASKED = pod_annotations(
+    dra_enabled="true", tflops_request="100", vram_request="16Gi", gpupool="default"
+)
 
 
 def warnings(found: Json, placement: Placement = PLACE) -> list[str]:
@@ -18,43 +21,43 @@ def warnings(found: Json, placement: Placement = PLACE) -> list[str]:
 
 
 def test_quick_start_has_no_warnings() -> None:
-    assert warnings(pod({**ASKED, **said(gpu_count="1")})) == []
+    assert warnings(pod_document({**ASKED, **pod_annotations(gpu_count="1")})) == []
 
 
 @pytest.mark.parametrize(
     ("annotations", "expected"),
     [
         (
-            said(vram_request="16"),
+            pod_annotations(vram_request="16"),
             "tensor-fusion.ai/vram-request: 16 bytes; did you mean 16Gi?",
         ),
         (
-            said(vram_request="0"),
+            pod_annotations(vram_request="0"),
             "tensor-fusion.ai/vram-request: not set, so the pod takes all memory of its GPUs",
         ),
         (
-            said(tflops_request="0"),
+            pod_annotations(tflops_request="0"),
             "tensor-fusion.ai/tflops-request: not set, so the pod takes all compute of its GPUs",
         ),
         (
-            said(dedicated_gpu="true"),
+            pod_annotations(dedicated_gpu="true"),
             "tensor-fusion.ai/dedicated-gpu: the pod gets whole GPUs; its amounts are ignored",
         ),
         (
-            said(isolation="shared"),
+            pod_annotations(isolation="shared"),
             "tensor-fusion.ai/isolation: the pod gets whole GPUs; its amounts are ignored",
         ),
         (
-            said(vram_requests="16Gi"),
+            pod_annotations(vram_requests="16Gi"),
             "tensor-fusion.ai/vram-requests: unknown annotation; "
             "did you mean tensor-fusion.ai/vram-request?",
         ),
         (
-            said(something="1"),
+            pod_annotations(something="1"),
             "tensor-fusion.ai/something: unknown annotation",
         ),
         (
-            said(workload_profile="large"),
+            pod_annotations(workload_profile="large"),
             "tensor-fusion.ai/workload-profile: has no effect in DRA mode: "
             "its amounts are not read; set them as annotations",
         ),
@@ -63,13 +66,18 @@ def test_quick_start_has_no_warnings() -> None:
 def test_annotations_with_unexpected_effects_are_warned_about(
     annotations: dict[str, str], expected: str
 ) -> None:
-    assert warnings(pod({**ASKED, **annotations})) == [expected]
+    assert warnings(pod_document({**ASKED, **annotations})) == [expected]
 
 
 def test_annotations_of_other_components_are_ignored() -> None:
     others = {"example.com/tflops-request": "1", "prometheus.io/scrape": "true"}
 
-    assert warnings(pod({**ASKED, **others, **said(is_local_gpu="true", gang_min="2")})) == []
+    assert (
+        warnings(
+            pod_document({**ASKED, **others, **pod_annotations(is_local_gpu="true", gang_min="2")})
+        )
+        == []
+    )
 
 
 @pytest.mark.parametrize(
@@ -90,15 +98,15 @@ def test_annotations_of_other_components_are_ignored() -> None:
             "instead of tensor-fusion-gpu-template",
         ),
         (
-            {"containers": [container(securityContext={"privileged": True})]},
+            {"containers": [container_document(securityContext={"privileged": True})]},
             "container main: is privileged, so it sees every GPU of its node",
         ),
         (
-            {"containers": [container(env=[{"name": "LD_PRELOAD", "value": "x"}])]},
+            {"containers": [container_document(env=[{"name": "LD_PRELOAD", "value": "x"}])]},
             "container main: the limiter's LD_PRELOAD replaces its own",
         ),
         (
-            {"initContainers": [container("init", securityContext={"privileged": True})]},
+            {"initContainers": [container_document("init", securityContext={"privileged": True})]},
             None,
         ),
     ],
@@ -106,7 +114,7 @@ def test_annotations_of_other_components_are_ignored() -> None:
 def test_pod_specs_with_unexpected_effects_are_warned_about(
     spec: Json, expected: str | None
 ) -> None:
-    found = pod(ASKED)
+    found = pod_document(ASKED)
     found["spec"].update(spec)
 
     assert warnings(found) == ([expected] if expected else [])
@@ -115,31 +123,35 @@ def test_pod_specs_with_unexpected_effects_are_warned_about(
 def test_kept_scheduler_must_allocate_claims() -> None:
     kept = Placement(pool="default", template=PLACE.template, scheduler="")
 
-    (warning,) = warnings(pod(ASKED, schedulerName="tensor-fusion-scheduler"), kept)
+    (warning,) = warnings(pod_document(ASKED, schedulerName="tensor-fusion-scheduler"), kept)
 
     assert "must be a scheduler that allocates claims" in warning
 
 
 def test_removed_whole_gpu_of_a_container_without_a_share_is_warned_about() -> None:
-    side = container("side", resources={"limits": {"nvidia.com/gpu": "1"}})
+    side = container_document("side", resources={"limits": {"nvidia.com/gpu": "1"}})
 
-    (warning,) = warnings(pod({**ASKED, **said(inject_container="main")}, container(), side))
+    (warning,) = warnings(
+        pod_document(
+            {**ASKED, **pod_annotations(inject_container="main")}, container_document(), side
+        )
+    )
 
     assert warning == "container side: nvidia.com/gpu was removed; it gets no share"
 
 
 def test_without_a_pool_gpus_of_every_pool_match() -> None:
     nowhere = Placement(pool="", template=PLACE.template, scheduler="default-scheduler")
-    annotations = said(tflops_request="1", vram_request="1Gi")
+    annotations = pod_annotations(tflops_request="1", vram_request="1Gi")
 
-    assert warnings(pod(annotations), nowhere) == [
+    assert warnings(pod_document(annotations), nowhere) == [
         "tensor-fusion.ai/gpupool: not set, so GPUs of every pool match"
     ]
 
 
 def test_every_warning_is_at_most_256_characters() -> None:
     long = {f"tensor-fusion.ai/{'x' * 63}": "1", f"tensor-fusion.ai/{'vram-request' * 5}": "1"}
-    found = pod({**ASKED, **long}, schedulerName="tensor-fusion-scheduler", nodeName="n")
+    found = pod_document({**ASKED, **long}, schedulerName="tensor-fusion-scheduler", nodeName="n")
 
     assert len(warnings(found)) == 4
     assert all(len(text) <= 256 for text in warnings(found))

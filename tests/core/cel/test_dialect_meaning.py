@@ -12,7 +12,8 @@ from tensorfusion_dra.core.kubernetes import quantity
 from tensorfusion_dra.core.kubernetes.quantity import GIB, NANO
 from tensorfusion_dra.scheduling import cel_evaluation
 from tests.core.cel.dialect_terms import TOTALS, Facts, Term, expressions
-from tests.support.gpus import gpu, published
+from tests.support.builders.devices import published_devices
+from tests.support.builders.gpus import gpu
 from tests.support.selecting import as_scheduled
 from tests.support.tally import examples
 
@@ -48,7 +49,7 @@ nodes = st.builds(
 @settings(max_examples=examples(400))
 @given(expressions, cards, nodes)
 def test_translation_preserves_the_meaning(term: Term, card: Gpu, node: Node) -> None:
-    device = published(card, node=node, host=HOST)[0]
+    device = published_devices(card, node=node, host=HOST)[0]
     text, meaning = term
 
     translated = translate(text)

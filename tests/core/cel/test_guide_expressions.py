@@ -14,20 +14,21 @@ from tensorfusion_dra.core.devices.oversubscription import Oversubscription
 from tensorfusion_dra.core.kubernetes.quantity import GIB
 from tensorfusion_dra.scheduling import cel_evaluation
 from tensorfusion_dra.scheduling.devices import Attribute, Device
-from tests.support.gpus import cards, gpu, published
+from tests.support.builders.devices import published_devices
+from tests.support.builders.gpus import gpu, gpus
 from tests.support.selecting import as_scheduled
 
 NODE = Node(name="node-01", gpupool="production", qos="high")
 
 
-def device(*, of: int = 8, node: Node = NODE, **attributes: str) -> Device:
+def scheduled_device(*, of: int = 8, node: Node = NODE, **attributes: str) -> Device:
     """Return the first device of a node; model, vram (GiB) and tflops are those of its card."""
     card: dict[str, Any] = {name: attributes.pop(name) for name in ("model",) if name in attributes}
     if "vram" in attributes:
         card["vram_bytes"] = int(attributes.pop("vram")) * GIB
     if "tflops" in attributes:
         card["milli_tflops"] = int(attributes.pop("tflops")) * 1000
-    listed = as_scheduled(published(gpu(**card), *cards(of)[1:], node=node)[0])
+    listed = as_scheduled(published_devices(gpu(**card), *gpus(of)[1:], node=node)[0])
     more = {name: Attribute("string", text) for name, text in attributes.items()}
     return replace(listed, attributes={**listed.attributes, **more})
 
@@ -170,8 +171,8 @@ def test_example_selects_the_devices_that_the_guide_describes(example: Example) 
     )
     assert cel_evaluation.check_expression(translated) is None
     selector = cel_evaluation.selector(translated)
-    assert all(selector.matches(device(**changes)) for changes in example.matches)
-    assert not any(selector.matches(device(**changes)) for changes in example.others)
+    assert all(selector.matches(scheduled_device(**changes)) for changes in example.matches)
+    assert not any(selector.matches(scheduled_device(**changes)) for changes in example.others)
 
 
 @pytest.mark.parametrize(
@@ -182,20 +183,20 @@ def test_example_selects_the_devices_that_the_guide_describes(example: Example) 
     ],
 )
 def test_every_string_attribute_of_the_guide_can_be_compared(name: str) -> None:
-    value = str(device().attributes[name].value)
+    value = str(scheduled_device().attributes[name].value)
     selector = cel_evaluation.selector(translate(f'device.attributes["{name}"] == "{value}"'))
 
-    assert selector.matches(device())
+    assert selector.matches(scheduled_device())
     different: dict[str, Any] = {name: "other"}
-    assert not selector.matches(device(**different))
+    assert not selector.matches(scheduled_device(**different))
 
 
 @pytest.mark.parametrize("name", ["node_total_gpus", "node_managed_gpus"])
 def test_every_integer_attribute_of_the_guide_can_be_compared(name: str) -> None:
     selector = cel_evaluation.selector(translate(f'device.attributes["{name}"] == 8'))
 
-    assert selector.matches(device(of=8))
-    assert not selector.matches(device(of=7))
+    assert selector.matches(scheduled_device(of=8))
+    assert not selector.matches(scheduled_device(of=7))
 
 
 @pytest.mark.parametrize("name", ["tflops", "vram", "virtual_tflops", "virtual_vram"])
@@ -205,8 +206,8 @@ def test_every_capacity_of_the_guide_can_be_compared(name: str) -> None:
         translate(f'device.capacity["{name}"].AsApproximateFloat64() > 0')
     )
 
-    assert selector.matches(device(node=replace(NODE, oversubscription=half_more)))
-    assert selector.matches(device()) == (not name.startswith("virtual"))
+    assert selector.matches(scheduled_device(node=replace(NODE, oversubscription=half_more)))
+    assert selector.matches(scheduled_device()) == (not name.startswith("virtual"))
 
 
 @pytest.mark.parametrize(

@@ -11,11 +11,14 @@ from tensorfusion_dra.core.cel.strings import quoted
 from tensorfusion_dra.core.errors import InputError
 from tensorfusion_dra.scheduling import cel_evaluation
 from tensorfusion_dra.scheduling.devices import Attribute, Device, DeviceId
-from tests.support.gpus import NODE, gpu, published
+from tests.support.builders.devices import NODE, published_devices
+from tests.support.builders.gpus import gpu
 from tests.support.selecting import as_scheduled
 
 ALL = SelectorTerms(model="A100", pool="prod-pool", qos="high")
-A100 = as_scheduled(published(gpu(), node=replace(NODE, gpupool="prod-pool", qos="high"))[0])
+A100 = as_scheduled(
+    published_devices(gpu(), node=replace(NODE, gpupool="prod-pool", qos="high"))[0]
+)
 
 
 def selects(terms: SelectorTerms, device: Device = A100) -> bool:
@@ -57,7 +60,7 @@ def test_device_without_the_attributes_does_not_match_and_raises_nothing() -> No
 
 def test_long_pool_name_matches_the_truncated_attribute() -> None:
     long = ".".join(["production"] * 12)
-    device = as_scheduled(published(gpu(), node=replace(NODE, gpupool=long))[0])
+    device = as_scheduled(published_devices(gpu(), node=replace(NODE, gpupool=long))[0])
 
     assert selects(SelectorTerms(pool=long), device)
 

@@ -9,7 +9,8 @@ from tensorfusion_dra.core.cel.parser import parse
 from tensorfusion_dra.core.cel.terms import terms
 from tensorfusion_dra.core.cel.translate import MAX_EXPRESSION_BYTES, translate
 from tensorfusion_dra.scheduling import cel_evaluation
-from tests.support.gpus import gpu, published
+from tests.support.builders.devices import published_devices
+from tests.support.builders.gpus import gpu
 from tests.support.selecting import A, C, as_scheduled
 
 
@@ -102,7 +103,7 @@ from tests.support.selecting import A, C, as_scheduled
     ],
 )
 def test_dialect_is_translated_to_kubernetes_cel(text: str, translated: str) -> None:
-    device = as_scheduled(published(gpu())[0])
+    device = as_scheduled(published_devices(gpu())[0])
 
     assert translate(text) == translated
     assert cel_evaluation.check_expression(translated) is None
@@ -128,7 +129,7 @@ W = f"{C}.virtual_vram.asApproximateFloat() > 5"
 )
 def test_condition_on_a_virtual_capacity_is_guarded(text: str, translated: str) -> None:
     dialect_text = text.format('device.capacity["virtual_vram"].AsApproximateFloat64() > 5')
-    device = as_scheduled(published(gpu())[0])
+    device = as_scheduled(published_devices(gpu())[0])
 
     assert translate(dialect_text) == translated
     assert cel_evaluation.selector(translated).matches(device) == text.startswith("!")
@@ -260,7 +261,7 @@ def test_length_limit_equals_that_of_the_simulated_api_server() -> None:
 
 
 def test_dialect_knows_every_published_attribute_and_capacity() -> None:
-    device = published(gpu())[0]
+    device = published_devices(gpu())[0]
     own = {name for name in device.attributes if "/" not in name}
 
     assert set(dialect.ATTRIBUTES) == own

@@ -12,14 +12,19 @@ from tensorfusion_dra.core.devices.gpu import HostResources
 from tensorfusion_dra.core.devices.oversubscription import Oversubscription
 from tensorfusion_dra.core.kubernetes import quantity
 from tensorfusion_dra.core.kubernetes.quantity import GIB
+from tests.support.builders.allocations import allocation
+from tests.support.builders.claims import allocated_claim, fitted_claim
+from tests.support.builders.devices import NODE
+from tests.support.builders.gpus import gpu, gpus
+from tests.support.builders.nodes import RULES, node_offer
+from tests.support.builders.pods import pod_annotations
+from tests.support.builders.policies import DEFAULTS
 from tests.support.cdi_rules import environment, injected, violations
-from tests.support.claims import DEFAULTS, RULES, allocated, node_offer, prepared, share
-from tests.support.gpus import NODE, cards, gpu
 
 ENFORCER: Final = TensorFusion(hypervisor_ip="192.0.2.7")
 POD: Final = PodRef(namespace="default", name="p", uid="uid-of-p")
 
-TWO_A100: Final = node_offer(*cards(2))  # 312 TFLOPS and 80Gi each
+TWO_A100: Final = node_offer(*gpus(2))  # 312 TFLOPS and 80Gi each
 WITH_HARD_LIMITER: Final = replace(TWO_A100, enforces_hard=True)
 OVERCOMMITTED: Final = replace(TWO_A100, rules=replace(RULES, overcommit_limits=True))
 OVERSUBSCRIBED: Final = node_offer(  # 312 TFLOPS and 80Gi, handed out as 468 and 120Gi
@@ -71,37 +76,32 @@ class Claimed:
             for trusted, fields in ((True, self.of_class), (False, self.of_claim))
             if fields is not None
         ]
-        return allocated("a", *shares, configs=tuple(configs), pods=(POD,))
+        return allocated_claim("a", *shares, configs=tuple(configs), pods=(POD,))
 
     def existing(self) -> list[PreparedClaim]:
         """Return the other claims, which have shares of the first card already."""
         device = next(iter(self.node.devices))
         return [
-            prepared(f"b{n}", _share(self.node, device, 50 + n, ("1", vram)), on=self.node)
+            fitted_claim(f"b{n}", _share(self.node, device, 50 + n, ("1", vram)), on=self.node)
             for n, vram in enumerate(self.beside)
         ]
 
 
 def _share(node: NodeOffer, device: str, number: int, amounts: tuple[str, str]) -> Any:
     if node is not OVERSUBSCRIBED:
-        return share(device, number, tflops=amounts[0], vram=amounts[1])
+        return allocation(device, number, tflops=amounts[0], vram=amounts[1])
     names = ("tflops", "vram", "virtual_tflops", "virtual_vram")
     values = dict(zip(names, ("0", "0", *amounts), strict=True))
-    return share(
+    return allocation(
         device, number, consumed={key: quantity.parse(text) for key, text in values.items()}
     )
 
 
-def one(tflops: str = "78", vram: str = "20Gi", **more: Any) -> Claimed:
+def one_card(tflops: str = "78", vram: str = "20Gi", **more: Any) -> Claimed:
     return Claimed(cards=((tflops, vram),), **more)
 
 
-def pod(**annotations: str) -> dict[str, str]:
-    """Return a pod's annotations; each name without the prefix and with underscores."""
-    return {f"tensor-fusion.ai/{key.replace('_', '-')}": text for key, text in annotations.items()}
-
-
-def admitted(claimed: Claimed, *pods: dict[str, str]) -> PreparedClaim:
+def admitted_claim(claimed: Claimed, *pods: dict[str, str]) -> PreparedClaim:
     claim = claimed.claim()
     annotated = share_policy.of_pods(claim, {f"default/p{n}": pod for n, pod in enumerate(pods)})
     policies = [
@@ -110,7 +110,7 @@ def admitted(claimed: Claimed, *pods: dict[str, str]) -> PreparedClaim:
     return fit.fit(claim, policies, claimed.node, claimed.existing()).claim
 
 
-def container(claim: PreparedClaim) -> tuple[dict[str, str], dict[str, str]]:
+def container_edits(claim: PreparedClaim) -> tuple[dict[str, str], dict[str, str]]:
     """Return the environment of the claim's container, and the mode of its mounts by path.
 
     The variables that describe shares are left out.
@@ -126,8 +126,8 @@ def container(claim: PreparedClaim) -> tuple[dict[str, str], dict[str, str]]:
 
 
 TWO: Final = Claimed(cards=(("78", "20Gi"), ("156", "10Gi")))
-HARD: Final = pod(isolation="hard")
-SHARED: Final = pod(isolation="shared")
+HARD: Final = pod_annotations(isolation="hard")
+SHARED: Final = pod_annotations(isolation="shared")
 OF_HARD_CLASS: Final = {"isolation": "hard"}
 OF_SHARED_CLASS: Final = {"isolation": "shared"}
-WHOLE: Final = one("312", "80Gi")
+WHOLE: Final = one_card("312", "80Gi")

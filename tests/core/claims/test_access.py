@@ -5,16 +5,19 @@ from dataclasses import replace
 from tensorfusion_dra.core.claims import access
 from tensorfusion_dra.core.claims.access import CardAccess, SharedAccess
 from tensorfusion_dra.core.claims.mounts import Mount
-from tests.support.claims import COMMON_NODES, exclusive, node_offer, prepared, share
-from tests.support.gpus import cards, gpu, published
+from tests.support.builders.allocations import allocation, exclusive_allocation
+from tests.support.builders.claims import fitted_claim
+from tests.support.builders.devices import published_devices
+from tests.support.builders.gpus import gpu, gpus
+from tests.support.builders.nodes import COMMON_NODES, node_offer
 
-NODE = node_offer(*cards(3))
+NODE = node_offer(*gpus(3))
 GPU_0, GPU_1, GPU_2 = NODE.devices
-RECORD = prepared(
+RECORD = fitted_claim(
     "a",
-    share(GPU_0, 1, request="main"),
-    exclusive(GPU_1, request="whole"),
-    exclusive(GPU_2, request="watch", admin_access=True),
+    allocation(GPU_0, 1, request="main"),
+    exclusive_allocation(GPU_1, request="whole"),
+    exclusive_allocation(GPU_2, request="watch", admin_access=True),
     on=NODE,
 )
 MOUNT = Mount(host_path="/opt/lib/libcuda.so.1", container_path="/usr/lib/libcuda.so.1")
@@ -64,8 +67,8 @@ def test_removed_toolkit_device_is_removed_from_the_record() -> None:
 
 def test_claim_on_simulated_cards_gets_no_host_access() -> None:
     simulated = gpu(minor=None)
-    (device,) = published(simulated)
-    record = prepared("a", share(device.name, 1), on=node_offer(simulated))
+    (device,) = published_devices(simulated)
+    record = fitted_claim("a", allocation(device.name, 1), on=node_offer(simulated))
     shared = SharedAccess(device_nodes=COMMON_NODES, driver_mounts=(MOUNT,))
 
     today = access.refreshed(record, {device.name: CardAccess()}, shared, boot_id="")

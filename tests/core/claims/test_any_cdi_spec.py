@@ -12,9 +12,9 @@ from tensorfusion_dra.core.claims.limits import Limit
 from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
 from tensorfusion_dra.core.devices.sharing import Isolation, Qos
 from tensorfusion_dra.core.kubernetes.quantity import MIB, Quantity
+from tests.support.builders.allocations import share_id
+from tests.support.builders.gpus import gpu
 from tests.support.cdi_rules import env, injected, spec_of, violations
-from tests.support.claims import share_id
-from tests.support.gpus import gpu
 from tests.support.tally import examples
 
 REQUESTS = st.from_regex(r"[a-z0-9]([-a-z0-9]{0,8}[a-z0-9])?", fullmatch=True)

@@ -10,20 +10,23 @@ from tensorfusion_dra.core.claims.access import CardAccess
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.claims.mounts import Mount
 from tensorfusion_dra.core.kubernetes.quantity import GIB
+from tests.support.builders.allocations import allocation, exclusive_allocation, share_id
+from tests.support.builders.claims import fitted_claim
+from tests.support.builders.devices import published_devices
+from tests.support.builders.gpus import gpu, gpus
+from tests.support.builders.nodes import ENFORCER, node_offer
 from tests.support.cdi_rules import env, injected, spec_of, violations
-from tests.support.claims import ENFORCER, exclusive, node_offer, prepared, share, share_id
-from tests.support.gpus import cards, gpu, published
 
-NODE = node_offer(*cards(3))
+NODE = node_offer(*gpus(3))
 GPU_0, GPU_1, GPU_2 = NODE.devices
-UUID_0, UUID_1, UUID_2 = (card.uuid for card in cards(3))
+UUID_0, UUID_1, UUID_2 = (card.uuid for card in gpus(3))
 LETTER_FIRST = ClaimRef(namespace="default", name="a", uid="fa0b0c0d-0000-4000-8000-000000000001")
 DIGIT_FIRST = replace(LETTER_FIRST, uid="0a0b0c0d-0000-4000-8000-000000000001")
 
 
 def test_spec_of_one_share_has_device_nodes_limits_and_common_edits() -> None:
     claim = replace(
-        prepared("a", share(GPU_0, 1, tflops="78", vram="20Gi"), on=NODE), ref=LETTER_FIRST
+        fitted_claim("a", allocation(GPU_0, 1, tflops="78", vram="20Gi"), on=NODE), ref=LETTER_FIRST
     )
 
     description = (
@@ -88,7 +91,7 @@ def test_spec_of_one_share_has_device_nodes_limits_and_common_edits() -> None:
 
 
 def test_claim_without_our_devices_has_no_spec_and_no_ids() -> None:
-    claim = prepared("a", on=NODE)
+    claim = fitted_claim("a", on=NODE)
 
     assert cdi.spec(claim, ENFORCER) is None
     assert cdi.ids_by_share(claim) == ()
@@ -96,21 +99,21 @@ def test_claim_without_our_devices_has_no_spec_and_no_ids() -> None:
 
 @pytest.mark.parametrize(("ref", "version"), [(LETTER_FIRST, "0.3.0"), (DIGIT_FIRST, "0.5.0")])
 def test_spec_has_the_lowest_version_that_allows_its_names(ref: ClaimRef, version: str) -> None:
-    claim = replace(prepared("a", share(GPU_0, 1), on=NODE), ref=ref)
+    claim = replace(fitted_claim("a", allocation(GPU_0, 1), on=NODE), ref=ref)
 
     assert spec_of(claim)["cdiVersion"] == version
     assert violations(spec_of(claim)) == []
 
 
 def test_exclusive_device_has_the_whole_card_as_limit() -> None:
-    variables = env(prepared("a", exclusive(GPU_0), on=NODE))
+    variables = env(fitted_claim("a", exclusive_allocation(GPU_0), on=NODE))
 
     assert variables["TF_CUDA_SM_PERCENT_LIMIT"] == "100"
     assert variables["TF_GPU_MEMORY_LIMIT"] == "81920"
 
 
 def test_admin_access_gives_the_card_without_limits() -> None:
-    claim = prepared("a", exclusive(GPU_0, admin_access=True), on=NODE)
+    claim = fitted_claim("a", exclusive_allocation(GPU_0, admin_access=True), on=NODE)
 
     (ids,) = cdi.ids_by_share(claim)
     assert len(ids) == 1
@@ -120,8 +123,10 @@ def test_admin_access_gives_the_card_without_limits() -> None:
 
 def test_simulated_card_has_edits_but_no_device_nodes() -> None:
     simulated = gpu(minor=None)
-    (device,) = published(simulated)
-    claim = prepared("a", exclusive(device.name, admin_access=True), on=node_offer(simulated))
+    (device,) = published_devices(simulated)
+    claim = fitted_claim(
+        "a", exclusive_allocation(device.name, admin_access=True), on=node_offer(simulated)
+    )
 
     spec = spec_of(claim)
 
@@ -130,10 +135,10 @@ def test_simulated_card_has_edits_but_no_device_nodes() -> None:
 
 
 def test_container_of_one_request_gets_its_own_card_and_limits_of_all_cards() -> None:
-    claim = prepared(
+    claim = fitted_claim(
         "a",
-        share(GPU_0, 1, tflops="31.2", vram="1Gi", request="small"),
-        share(GPU_1, 2, tflops="156", vram="40Gi", request="large"),
+        allocation(GPU_0, 1, tflops="31.2", vram="1Gi", request="small"),
+        allocation(GPU_1, 2, tflops="156", vram="40Gi", request="large"),
         on=NODE,
     )
 
@@ -150,10 +155,10 @@ def test_container_of_one_request_gets_its_own_card_and_limits_of_all_cards() ->
 
 
 def test_requests_on_the_same_card_have_their_own_limits() -> None:
-    claim = prepared(
+    claim = fitted_claim(
         "a",
-        share(GPU_0, 1, tflops="31.2", vram="1Gi", request="small"),
-        share(GPU_0, 2, tflops="156", vram="40Gi", request="large"),
+        allocation(GPU_0, 1, tflops="31.2", vram="1Gi", request="small"),
+        allocation(GPU_0, 2, tflops="156", vram="40Gi", request="large"),
         on=NODE,
     )
 
@@ -163,10 +168,10 @@ def test_requests_on_the_same_card_have_their_own_limits() -> None:
 
 
 def test_shares_of_one_card_in_one_request_add_up() -> None:
-    claim = prepared(
+    claim = fitted_claim(
         "a",
-        share(GPU_0, 1, tflops="156", vram="1Gi"),
-        share(GPU_0, 2, tflops="155.9", vram="2Gi"),
+        allocation(GPU_0, 1, tflops="156", vram="1Gi"),
+        allocation(GPU_0, 2, tflops="155.9", vram="2Gi"),
         on=NODE,
     )
 
@@ -177,10 +182,10 @@ def test_shares_of_one_card_in_one_request_add_up() -> None:
 
 
 def test_scalar_limits_of_a_request_are_those_of_its_smallest_card() -> None:
-    claim = prepared(
+    claim = fitted_claim(
         "a",
-        share(GPU_0, 1, tflops="156", vram="1Gi"),
-        share(GPU_1, 2, tflops="31.2", vram="40Gi"),
+        allocation(GPU_0, 1, tflops="156", vram="1Gi"),
+        allocation(GPU_1, 2, tflops="31.2", vram="40Gi"),
         on=NODE,
     )
 
@@ -192,12 +197,12 @@ def test_scalar_limits_of_a_request_are_those_of_its_smallest_card() -> None:
 
 
 def test_each_share_has_a_variable_of_its_own() -> None:
-    claim = prepared(
+    claim = fitted_claim(
         "a",
-        share(GPU_0, 1),
-        share(GPU_0, 2),
-        exclusive(GPU_1),
-        exclusive(GPU_2, request="watch", admin_access=True),
+        allocation(GPU_0, 1),
+        allocation(GPU_0, 2),
+        exclusive_allocation(GPU_1),
+        exclusive_allocation(GPU_2, request="watch", admin_access=True),
         on=NODE,
     )
 
@@ -216,7 +221,7 @@ def test_each_share_has_a_variable_of_its_own() -> None:
 
 
 def test_legacy_runtime_hook_adds_no_card() -> None:
-    assert env(prepared("a", share(GPU_0, 1), on=NODE))["NVIDIA_VISIBLE_DEVICES"] == "void"
+    assert env(fitted_claim("a", allocation(GPU_0, 1), on=NODE))["NVIDIA_VISIBLE_DEVICES"] == "void"
 
 
 def test_toolkit_device_is_the_last_id_and_driver_mounts_replace_it() -> None:
@@ -225,8 +230,8 @@ def test_toolkit_device_is_the_last_id_and_driver_mounts_replace_it() -> None:
         NODE,
         access={**NODE.access, GPU_0: CardAccess(toolkit_device=f"nvidia.com/gpu={UUID_0}")},
     )
-    by_toolkit = prepared("a", share(GPU_0, 1), on=node)
-    by_mounts = replace(prepared("a", share(GPU_0, 1), on=NODE), driver_mounts=(mount,))
+    by_toolkit = fitted_claim("a", allocation(GPU_0, 1), on=node)
+    by_mounts = replace(fitted_claim("a", allocation(GPU_0, 1), on=NODE), driver_mounts=(mount,))
 
     assert [name.partition("=")[0] for name in cdi.ids_by_share(by_toolkit)[0]] == [
         "tensor-fusion.ai/vgpu",
@@ -240,7 +245,7 @@ def test_toolkit_device_is_the_last_id_and_driver_mounts_replace_it() -> None:
 
 def test_device_nodes_from_another_folder_are_under_dev_in_the_container() -> None:
     record = replace(
-        prepared("a", share(GPU_0, 1), on=NODE), common_nodes=("/run/host/dev/nvidiactl",)
+        fitted_claim("a", allocation(GPU_0, 1), on=NODE), common_nodes=("/run/host/dev/nvidiactl",)
     )
 
     document = cdi.spec(record, ENFORCER)

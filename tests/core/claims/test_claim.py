@@ -9,30 +9,30 @@ from tensorfusion_dra.core.claims import claim as claims
 from tensorfusion_dra.core.claims.claim import Allocation, ClaimRef, OpaqueConfig, PodRef
 from tensorfusion_dra.core.errors import ClaimError
 from tensorfusion_dra.core.kubernetes import quantity
-from tests.support.stored_claims import result, stored_claim
+from tests.support.builders.stored_claims import allocation_result, stored_claim
 
 REF = ClaimRef(namespace="default", name="a", uid="0a0b0c0d-0000-4000-8000-000000000001")
 DEVICE = "gpu-8f3a"
 
 
-def stored(*results: dict[str, Any]) -> dict[str, Any]:
+def stored_claim_a(*results: dict[str, Any]) -> dict[str, Any]:
     return stored_claim("a", *results, uid=REF.uid)
 
 
-def read(*results: dict[str, Any]) -> tuple[Allocation, ...]:
-    return claims.allocated(REF, stored(*results)).allocations
+def read_allocations(*results: dict[str, Any]) -> tuple[Allocation, ...]:
+    return claims.allocated(REF, stored_claim_a(*results)).allocations
 
 
-def one(**changes: Any) -> dict[str, Any]:
+def full_result(**changes: Any) -> dict[str, Any]:
     """Return a result for 100 TFLOPS and 16Gi; a change to None removes the field."""
-    given = {**result(DEVICE, tflops="100", vram="16Gi"), **changes}
+    given = {**allocation_result(DEVICE, tflops="100", vram="16Gi"), **changes}
     return {name: value for name, value in given.items() if value is not None}
 
 
 def test_share_of_a_device_is_read_with_its_amounts() -> None:
-    given = one()
+    given = full_result()
 
-    (allocation,) = read(given)
+    (allocation,) = read_allocations(given)
 
     assert allocation == Allocation(
         request="gpu",
@@ -44,7 +44,7 @@ def test_share_of_a_device_is_read_with_its_amounts() -> None:
 
 
 def test_exclusive_device_has_neither_share_id_nor_amounts() -> None:
-    (allocation,) = read(one(shareID=None, consumedCapacity=None))
+    (allocation,) = read_allocations(full_result(shareID=None, consumedCapacity=None))
 
     assert allocation.share_id is None
     assert allocation.consumed == {}
@@ -52,25 +52,27 @@ def test_exclusive_device_has_neither_share_id_nor_amounts() -> None:
 
 
 def test_admin_access_is_read() -> None:
-    (allocation,) = read(one(shareID=None, consumedCapacity=None, adminAccess=True))
+    (allocation,) = read_allocations(
+        full_result(shareID=None, consumedCapacity=None, adminAccess=True)
+    )
 
     assert allocation.admin_access
 
 
 def test_choice_of_a_prioritized_list_is_read_as_request_and_subrequest() -> None:
-    (allocation,) = read(one(request="gpu/small-one"))
+    (allocation,) = read_allocations(full_result(request="gpu/small-one"))
 
     assert (allocation.request, allocation.subrequest) == ("gpu", "small-one")
 
 
 def test_request_without_a_list_has_no_subrequest() -> None:
-    (allocation,) = read(one())
+    (allocation,) = read_allocations(full_result())
 
     assert allocation.subrequest is None
 
 
 def test_only_configs_of_this_driver_are_read_in_their_order() -> None:
-    claim = stored(one())
+    claim = stored_claim_a(full_result())
     ours = {"driver": "tensor-fusion.ai.dra-driver", "parameters": {"kind": "GpuShare"}}
     claim["status"]["allocation"]["devices"]["config"] = [
         {"source": "FromClass", "opaque": ours},
@@ -87,7 +89,7 @@ def test_only_configs_of_this_driver_are_read_in_their_order() -> None:
 
 @pytest.mark.parametrize("source", ["FromClaim", "fromclass", "", None, "FromElsewhere"])
 def test_only_configs_from_a_class_are_trusted(source: str | None) -> None:
-    claim = stored(one())
+    claim = stored_claim_a(full_result())
     opaque = {"driver": "tensor-fusion.ai.dra-driver"}
     claim["status"]["allocation"]["devices"]["config"] = [{"source": source, "opaque": opaque}]
 
@@ -98,7 +100,7 @@ def test_only_configs_from_a_class_are_trusted(source: str | None) -> None:
 
 
 def test_pods_and_annotations_are_read_and_other_consumers_skipped() -> None:
-    claim = stored(one())
+    claim = stored_claim_a(full_result())
     claim["metadata"]["annotations"] = {"tensor-fusion.ai/qos": "high"}
     claim["status"]["reservedFor"] += [
         {"apiGroup": "example.com", "resource": "jobs", "name": "j", "uid": "uid-of-j"},
@@ -118,7 +120,7 @@ def test_pods_and_annotations_are_read_and_other_consumers_skipped() -> None:
 def test_empty_fields_mean_no_configs_pods_and_annotations(
     nothing: object,
 ) -> None:
-    claim = stored(one())
+    claim = stored_claim_a(full_result())
     claim["metadata"]["annotations"] = nothing
     claim["status"]["reservedFor"] = nothing
     claim["status"]["allocation"]["devices"]["config"] = nothing
@@ -130,30 +132,32 @@ def test_empty_fields_mean_no_configs_pods_and_annotations(
 
 
 def test_results_keep_their_order_and_other_drivers_are_skipped() -> None:
-    found = read(
-        one(request="b"),
-        one(driver="nic.example.com", device="nic-0", consumedCapacity={"bandwidth": "nonsense"}),
-        one(request="a"),
+    found = read_allocations(
+        full_result(request="b"),
+        full_result(
+            driver="nic.example.com", device="nic-0", consumedCapacity={"bandwidth": "nonsense"}
+        ),
+        full_result(request="a"),
     )
 
     assert [allocation.request for allocation in found] == ["b", "a"]
 
 
 def test_claim_without_our_devices_has_no_allocations() -> None:
-    assert read() == ()
-    assert read(one(driver="nic.example.com")) == ()
+    assert read_allocations() == ()
+    assert read_allocations(full_result(driver="nic.example.com")) == ()
 
 
 @pytest.mark.parametrize("allocation", [{"devices": {}}, {"devices": {"results": None}}])
 def test_allocation_without_devices_has_no_results(allocation: dict[str, Any]) -> None:
-    claim = stored()
+    claim = stored_claim_a()
     claim["status"]["allocation"] = {"nodeSelector": {}, **allocation}
 
     assert claims.allocated(REF, claim).allocations == ()
 
 
 def test_replaced_claim_is_refused_with_both_uids() -> None:
-    claim = stored(one())
+    claim = stored_claim_a(full_result())
     claim["metadata"]["uid"] = "another-uid"
 
     with pytest.raises(
@@ -166,7 +170,7 @@ def test_replaced_claim_is_refused_with_both_uids() -> None:
     "status", [None, {}, {"allocation": None}, {"allocation": {}}, {"reservedFor": []}]
 )
 def test_claim_that_is_not_allocated_is_refused(status: dict[str, Any] | None) -> None:
-    claim = stored()
+    claim = stored_claim_a()
     claim["status"] = status
 
     with pytest.raises(ClaimError, match="claim default/a: found no allocation, expected one"):
@@ -174,7 +178,7 @@ def test_claim_that_is_not_allocated_is_refused(status: dict[str, Any] | None) -
 
 
 def test_claim_without_status_is_refused() -> None:
-    claim = stored()
+    claim = stored_claim_a()
     del claim["status"]
 
     with pytest.raises(ClaimError, match="claim default/a: found no allocation"):
@@ -186,7 +190,7 @@ def test_negative_amount_is_refused(amount: str) -> None:
     with pytest.raises(
         ClaimError, match=rf"claim default/a: {DEVICE}: vram: found -.*, expected 0 or more"
     ):
-        read(one(consumedCapacity={"tflops": "1", "vram": amount}))
+        read_allocations(full_result(consumedCapacity={"tflops": "1", "vram": amount}))
 
 
 @pytest.mark.parametrize("amount", ["", "NaN", "inf", "1_000", "16 Gi", "all", "1e999999999", None])
@@ -194,14 +198,14 @@ def test_amount_that_is_not_a_quantity_is_refused(amount: object) -> None:
     with pytest.raises(
         ClaimError, match=rf"claim default/a: {DEVICE}: tflops: found .*, expected "
     ):
-        read(one(consumedCapacity={"tflops": amount}))
+        read_allocations(full_result(consumedCapacity={"tflops": amount}))
 
 
 @pytest.mark.parametrize("field", ["request", "pool", "device"])
 @pytest.mark.parametrize("value", [None, 7, ["gpu"]])
 def test_result_without_one_of_its_names_is_refused(field: str, value: object) -> None:
     with pytest.raises(ClaimError, match=f"claim default/a: {field}: found .*, expected a name"):
-        read(one(**{field: value}))
+        read_allocations(full_result(**{field: value}))
 
 
 @pytest.mark.parametrize(

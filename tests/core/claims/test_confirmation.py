@@ -9,36 +9,38 @@ from tensorfusion_dra.core.claims import confirmation
 from tensorfusion_dra.core.claims.claim import AllocatedClaim, ClaimRef, PodRef
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.errors import RetryableError
-from tests.support.claims import (
-    admitted,
-    allocated,
-    exclusive,
-    node_offer,
-    prepared,
-    share,
-    share_id,
-)
-from tests.support.gpus import cards
+from tests.support.builders.allocations import allocation, exclusive_allocation, share_id
+from tests.support.builders.claims import allocated_claim, claim_fit, fitted_claim
+from tests.support.builders.gpus import gpus
+from tests.support.builders.nodes import node_offer
 
-NODE = node_offer(*cards(2))
+NODE = node_offer(*gpus(2))
 GPU_0, GPU_1 = NODE.devices
 POD_A, POD_B, POD_C = (PodRef(namespace="default", name=n, uid=f"uid-{n}") for n in "abc")
-RECORD = prepared("a", share(GPU_0, 1), exclusive(GPU_1, request="whole"), on=NODE)
+RECORD = fitted_claim(
+    "a", allocation(GPU_0, 1), exclusive_allocation(GPU_1, request="whole"), on=NODE
+)
 
 
-def result(device: str, number: int | None, driver: str = "tensor-fusion.ai.dra-driver") -> Any:
+def confirmed_result(
+    device: str, number: int | None, driver: str = "tensor-fusion.ai.dra-driver"
+) -> Any:
     found = {"request": "gpu", "driver": driver, "pool": "default/node-01", "device": device}
     return found if number is None else {**found, "shareID": share_id(number)}
 
 
-def stored(*results: Any, uid: str = "uid-a") -> dict[str, Any]:
+def fetched_claim(*results: Any, uid: str = "uid-a") -> dict[str, Any]:
     return {
         "metadata": {"namespace": "default", "name": "a", "uid": uid},
         "status": {"allocation": {"devices": {"results": list(results)}}},
     }
 
 
-WHOLE = stored(result(GPU_0, 1), result(GPU_1, None), result("nic-0", None, driver="other"))
+WHOLE = fetched_claim(
+    confirmed_result(GPU_0, 1),
+    confirmed_result(GPU_1, None),
+    confirmed_result("nic-0", None, driver="other"),
+)
 
 
 def test_claim_with_the_recorded_allocation_is_not_gone() -> None:
@@ -49,12 +51,18 @@ def test_claim_with_the_recorded_allocation_is_not_gone() -> None:
 @pytest.mark.parametrize(
     ("answer", "why"),
     [
-        (stored(result(GPU_0, 1), result(GPU_1, None), uid="uid-b"), "replaced by UID uid-b"),
+        (
+            fetched_claim(confirmed_result(GPU_0, 1), confirmed_result(GPU_1, None), uid="uid-b"),
+            "replaced by UID uid-b",
+        ),
         ({"metadata": {"uid": "uid-a"}}, "not allocated"),
         ({"metadata": {"uid": "uid-a"}, "status": {"reservedFor": []}}, "not allocated"),
-        (stored(result("nic-0", None, driver="other")), "without a device of this driver"),
         (
-            stored({**result(GPU_0, 2), "pool": "default/node-02"}),
+            fetched_claim(confirmed_result("nic-0", None, driver="other")),
+            "without a device of this driver",
+        ),
+        (
+            fetched_claim({**confirmed_result(GPU_0, 2), "pool": "default/node-02"}),
             "allocated from default/node-02, not on this node",
         ),
     ],
@@ -66,9 +74,9 @@ def test_claim_without_a_device_of_this_node_is_gone(answer: dict[str, Any], why
 @pytest.mark.parametrize(
     "answer",
     [
-        stored(result(GPU_0, 1)),
-        stored(result(GPU_0, 2), result(GPU_1, None)),
-        stored({**result(GPU_1, 3), "pool": "renamed/node-01"}),
+        fetched_claim(confirmed_result(GPU_0, 1)),
+        fetched_claim(confirmed_result(GPU_0, 2), confirmed_result(GPU_1, None)),
+        fetched_claim({**confirmed_result(GPU_1, 3), "pool": "renamed/node-01"}),
     ],
 )
 def test_claim_that_is_reallocated_on_this_node_is_not_gone(answer: dict[str, Any]) -> None:
@@ -77,17 +85,17 @@ def test_claim_that_is_reallocated_on_this_node_is_not_gone(answer: dict[str, An
 
 
 def test_any_device_of_this_driver_counts_for_a_claim_without_a_record() -> None:
-    assert confirmation.reason_gone(RECORD.ref, stored(result(GPU_0, 7))) == ""
+    assert confirmation.reason_gone(RECORD.ref, fetched_claim(confirmed_result(GPU_0, 7))) == ""
     other = ClaimRef(namespace="default", name="a", uid="uid-b")
     assert confirmation.reason_gone(other, WHOLE) == "replaced by UID uid-a"
 
 
-ONE_SHARE = allocated("a", share(GPU_0, 1), pods=(POD_A,))
-WHOLE_CARD = allocated("a", exclusive(GPU_0), pods=(POD_A, POD_B))
+ONE_SHARE = allocated_claim("a", allocation(GPU_0, 1), pods=(POD_A,))
+WHOLE_CARD = allocated_claim("a", exclusive_allocation(GPU_0), pods=(POD_A, POD_B))
 
 
 def record_of(claim: AllocatedClaim) -> PreparedClaim:
-    return admitted(claim, on=NODE).claim
+    return claim_fit(claim, on=NODE).claim
 
 
 @pytest.mark.parametrize(
@@ -108,10 +116,10 @@ def test_record_describes_an_unchanged_allocation(
 @pytest.mark.parametrize(
     ("recorded", "now"),
     [
-        (ONE_SHARE, replace(ONE_SHARE, allocations=(share(GPU_0, 2),))),
-        (ONE_SHARE, replace(ONE_SHARE, allocations=(share(GPU_1, 1),))),
-        (ONE_SHARE, replace(ONE_SHARE, allocations=(share(GPU_0, 1, request="b"),))),
-        (ONE_SHARE, replace(ONE_SHARE, allocations=(share(GPU_0, 1), share(GPU_1, 3)))),
+        (ONE_SHARE, replace(ONE_SHARE, allocations=(allocation(GPU_0, 2),))),
+        (ONE_SHARE, replace(ONE_SHARE, allocations=(allocation(GPU_1, 1),))),
+        (ONE_SHARE, replace(ONE_SHARE, allocations=(allocation(GPU_0, 1, request="b"),))),
+        (ONE_SHARE, replace(ONE_SHARE, allocations=(allocation(GPU_0, 1), allocation(GPU_1, 3)))),
         (WHOLE_CARD, replace(WHOLE_CARD, pods=(POD_C,))),
         (replace(WHOLE_CARD, pods=()), WHOLE_CARD),
     ],

@@ -21,13 +21,15 @@ from tests.core.claims.container_cases import (
     WHOLE,
     WITH_HARD_LIMITER,
     Claimed,
-    admitted,
-    container,
-    one,
-    pod,
+    admitted_claim,
+    container_edits,
+    one_card,
 )
-from tests.support.claims import exclusive, node_offer, prepared
-from tests.support.gpus import cards, gpu
+from tests.support.builders.allocations import exclusive_allocation
+from tests.support.builders.claims import fitted_claim
+from tests.support.builders.gpus import gpu, gpus
+from tests.support.builders.nodes import node_offer
+from tests.support.builders.pods import pod_annotations
 
 BYPASSES_EMPTIED: Final = {
     "DISABLE_GPU_LIMITER": "",
@@ -52,7 +54,7 @@ LIMITER_MOUNTS: Final = {
 }
 COMMON: Final = {"NVIDIA_VISIBLE_DEVICES": "void", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
 
-UUIDS: Final = [card.uuid for card in cards(2)]
+UUIDS: Final = [card.uuid for card in gpus(2)]
 NO_POD: Final[tuple[dict[str, str], ...]] = ()
 
 
@@ -88,96 +90,144 @@ def no_limits(mode: str) -> tuple[dict[str, str], dict[str, str]]:
 # Claim, annotations of its pods, environment and mounts of the container.
 TABLE: Final[list[tuple[Claimed, tuple[dict[str, str], ...], Any]]] = [
     # Soft isolation
-    (one(), NO_POD, soft(20480, (25, 20))),
-    (one(), (pod(),), soft(20480, (25, 20))),
-    (one(), (pod(isolation="soft"),), soft(20480, (25, 20))),
-    (one(), (pod(qos="critical"),), soft(20480, (25, 20))),
-    (one(), (pod(tflops_limit="156"),), soft(20480, (50, 20))),
-    (one(), (pod(vram_limit="30Gi"),), soft(30720, (25, 30))),
-    (one(), (pod(tflops_limit="156.001", vram_limit="30Gi"),), soft(30720, (51, 30))),
-    (one("0", "1Mi"), NO_POD, soft(1, (1, 1 / 1024))),
-    (one("312", "80Gi"), NO_POD, soft(81920, (100, 80))),
+    (one_card(), NO_POD, soft(20480, (25, 20))),
+    (one_card(), (pod_annotations(),), soft(20480, (25, 20))),
+    (one_card(), (pod_annotations(isolation="soft"),), soft(20480, (25, 20))),
+    (one_card(), (pod_annotations(qos="critical"),), soft(20480, (25, 20))),
+    (one_card(), (pod_annotations(tflops_limit="156"),), soft(20480, (50, 20))),
+    (one_card(), (pod_annotations(vram_limit="30Gi"),), soft(30720, (25, 30))),
+    (
+        one_card(),
+        (pod_annotations(tflops_limit="156.001", vram_limit="30Gi"),),
+        soft(30720, (51, 30)),
+    ),
+    (one_card("0", "1Mi"), NO_POD, soft(1, (1, 1 / 1024))),
+    (one_card("312", "80Gi"), NO_POD, soft(81920, (100, 80))),
     # A limit equal to its request; 0 counts as absent; the smallest limit of several pods
-    (one(), (pod(tflops_limit="78", vram_limit="20Gi"),), soft(20480, (25, 20))),
-    (one(), (pod(tflops_limit="0", vram_limit="0"),), soft(20480, (25, 20))),
-    (one(), (pod(vram_limit="40Gi"), pod(vram_limit="30Gi"), pod()), soft(30720, (25, 30))),
+    (one_card(), (pod_annotations(tflops_limit="78", vram_limit="20Gi"),), soft(20480, (25, 20))),
+    (one_card(), (pod_annotations(tflops_limit="0", vram_limit="0"),), soft(20480, (25, 20))),
+    (
+        one_card(),
+        (pod_annotations(vram_limit="40Gi"), pod_annotations(vram_limit="30Gi"), pod_annotations()),
+        soft(30720, (25, 30)),
+    ),
     # Several cards
     (TWO, NO_POD, soft(10240, (25, 20), (50, 10))),
-    (TWO, (pod(vram_limit="30Gi"),), soft(30720, (25, 30), (50, 30))),
-    (TWO, (pod(tflops_limit="312"),), soft(10240, (100, 20), (100, 10))),
+    (TWO, (pod_annotations(vram_limit="30Gi"),), soft(30720, (25, 30), (50, 30))),
+    (TWO, (pod_annotations(tflops_limit="312"),), soft(10240, (100, 20), (100, 10))),
     # Above the card
-    (one(), (pod(tflops_limit="1000"),), soft(20480, (100, 20))),
-    (one(), (pod(vram_limit="100Gi"),), soft(81920, (25, 80))),
+    (one_card(), (pod_annotations(tflops_limit="1000"),), soft(20480, (100, 20))),
+    (one_card(), (pod_annotations(vram_limit="100Gi"),), soft(81920, (25, 80))),
     # Clamped to what other tenants left, never below the request
-    (one(beside=("30Gi",)), (pod(vram_limit="60Gi"),), soft(51200, (25, 50))),
-    (one(beside=("30Gi", "30Gi")), (pod(vram_limit="60Gi"),), soft(20480, (25, 20))),
-    (one(beside=("30Gi",), node=OVERCOMMITTED), (pod(vram_limit="60Gi"),), soft(61440, (25, 60))),
-    # Oversubscription: percentages are of the physical card
-    (one(node=OVERSUBSCRIBED), NO_POD, soft(20480, (25, 20))),
-    (one("400", "100Gi", node=OVERSUBSCRIBED), NO_POD, soft(102400, (100, 100))),
-    (one(node=OVERSUBSCRIBED), (pod(vram_limit="110Gi"),), soft(112640, (25, 110))),
-    (one(node=OVERSUBSCRIBED), (pod(vram_limit="200Gi"),), soft(122880, (25, 120))),
+    (one_card(beside=("30Gi",)), (pod_annotations(vram_limit="60Gi"),), soft(51200, (25, 50))),
     (
-        one(node=OVERSUBSCRIBED, beside=("50Gi",)),
-        (pod(vram_limit="200Gi"),),
+        one_card(beside=("30Gi", "30Gi")),
+        (pod_annotations(vram_limit="60Gi"),),
+        soft(20480, (25, 20)),
+    ),
+    (
+        one_card(beside=("30Gi",), node=OVERCOMMITTED),
+        (pod_annotations(vram_limit="60Gi"),),
+        soft(61440, (25, 60)),
+    ),
+    # Oversubscription: percentages are of the physical card
+    (one_card(node=OVERSUBSCRIBED), NO_POD, soft(20480, (25, 20))),
+    (one_card("400", "100Gi", node=OVERSUBSCRIBED), NO_POD, soft(102400, (100, 100))),
+    (
+        one_card(node=OVERSUBSCRIBED),
+        (pod_annotations(vram_limit="110Gi"),),
+        soft(112640, (25, 110)),
+    ),
+    (
+        one_card(node=OVERSUBSCRIBED),
+        (pod_annotations(vram_limit="200Gi"),),
+        soft(122880, (25, 120)),
+    ),
+    (
+        one_card(node=OVERSUBSCRIBED, beside=("50Gi",)),
+        (pod_annotations(vram_limit="200Gi"),),
         soft(71680, (25, 70)),
     ),
     # Claim and class precede the pod
-    (one(of_claim={"limits": {"vram": "25Gi"}}), (pod(vram_limit="30Gi"),), soft(25600, (25, 25))),
     (
-        one(of_class={"limits": {"vram": "25Gi"}, "overridable": False}),
-        (pod(vram_limit="30Gi"),),
+        one_card(of_claim={"limits": {"vram": "25Gi"}}),
+        (pod_annotations(vram_limit="30Gi"),),
         soft(25600, (25, 25)),
     ),
-    (one(of_class={"isolation": "soft"}), (HARD,), soft(20480, (25, 20))),
-    # Hard isolation by a tenant, where the node's enforcer brings a limiter for it
-    (one(node=WITH_HARD_LIMITER), (HARD,), hard(20480, (25, 20))),
-    (one(of_claim=OF_HARD_CLASS, node=WITH_HARD_LIMITER), NO_POD, hard(20480, (25, 20))),
-    # Hard isolation by a class: a limit that could not be taken back is the request
-    (one(of_class=OF_HARD_CLASS), NO_POD, hard(20480, (25, 20))),
-    (one(of_class=OF_HARD_CLASS), (HARD,), hard(20480, (25, 20))),
-    (one(of_class=OF_HARD_CLASS), (pod(tflops_limit="156"),), hard(20480, (25, 20))),
     (
-        one(of_class=OF_HARD_CLASS, node=OVERCOMMITTED),
-        (pod(tflops_limit="156"),),
+        one_card(of_class={"limits": {"vram": "25Gi"}, "overridable": False}),
+        (pod_annotations(vram_limit="30Gi"),),
+        soft(25600, (25, 25)),
+    ),
+    (one_card(of_class={"isolation": "soft"}), (HARD,), soft(20480, (25, 20))),
+    # Hard isolation by a tenant, where the node's enforcer brings a limiter for it
+    (one_card(node=WITH_HARD_LIMITER), (HARD,), hard(20480, (25, 20))),
+    (one_card(of_claim=OF_HARD_CLASS, node=WITH_HARD_LIMITER), NO_POD, hard(20480, (25, 20))),
+    # Hard isolation by a class: a limit that could not be taken back is the request
+    (one_card(of_class=OF_HARD_CLASS), NO_POD, hard(20480, (25, 20))),
+    (one_card(of_class=OF_HARD_CLASS), (HARD,), hard(20480, (25, 20))),
+    (
+        one_card(of_class=OF_HARD_CLASS),
+        (pod_annotations(tflops_limit="156"),),
+        hard(20480, (25, 20)),
+    ),
+    (
+        one_card(of_class=OF_HARD_CLASS, node=OVERCOMMITTED),
+        (pod_annotations(tflops_limit="156"),),
         hard(20480, (50, 20)),
     ),
-    (one(of_class=OF_HARD_CLASS), (pod(vram_limit="30Gi"),), hard(20480, (25, 20))),
     (
-        one(of_class=OF_HARD_CLASS, node=OVERCOMMITTED),
-        (pod(vram_limit="30Gi"),),
+        one_card(of_class=OF_HARD_CLASS),
+        (pod_annotations(vram_limit="30Gi"),),
+        hard(20480, (25, 20)),
+    ),
+    (
+        one_card(of_class=OF_HARD_CLASS, node=OVERCOMMITTED),
+        (pod_annotations(vram_limit="30Gi"),),
         hard(30720, (25, 30)),
     ),
     (replace(TWO, of_class=OF_HARD_CLASS), NO_POD, hard(10240, (25, 20), (50, 10))),
     (
-        one("400", "100Gi", of_class=OF_HARD_CLASS, node=OVERSUBSCRIBED),
+        one_card("400", "100Gi", of_class=OF_HARD_CLASS, node=OVERSUBSCRIBED),
         NO_POD,
         hard(102400, (100, 100)),
     ),
     # The claim's mode precedes that of its class, the pod's does not
-    (one(of_class=OF_HARD_CLASS), (pod(isolation="soft"),), hard(20480, (25, 20))),
-    (one(of_class=OF_HARD_CLASS, of_claim={"isolation": "soft"}), NO_POD, soft(20480, (25, 20))),
+    (one_card(of_class=OF_HARD_CLASS), (pod_annotations(isolation="soft"),), hard(20480, (25, 20))),
+    (
+        one_card(of_class=OF_HARD_CLASS, of_claim={"isolation": "soft"}),
+        NO_POD,
+        soft(20480, (25, 20)),
+    ),
     # Shared isolation, without limits: a tenant may choose it for whole cards
     (WHOLE, (SHARED,), no_limits("shared")),
-    (replace(WHOLE, of_claim=OF_SHARED_CLASS), (pod(isolation="soft"),), no_limits("shared")),
+    (
+        replace(WHOLE, of_claim=OF_SHARED_CLASS),
+        (pod_annotations(isolation="soft"),),
+        no_limits("shared"),
+    ),
     (replace(TWO, cards=(("312", "80Gi"),) * 2), (SHARED,), no_limits("shared")),
-    (one("468", "120Gi", node=OVERSUBSCRIBED), (SHARED,), no_limits("shared")),
+    (one_card("468", "120Gi", node=OVERSUBSCRIBED), (SHARED,), no_limits("shared")),
     # Shared isolation by a class, for any amounts
-    (one(of_class=OF_SHARED_CLASS), NO_POD, no_limits("shared")),
-    (one(of_class=OF_SHARED_CLASS), (SHARED,), no_limits("shared")),
-    (one(of_class=OF_SHARED_CLASS), (pod(vram_limit="30Gi"),), no_limits("shared")),
+    (one_card(of_class=OF_SHARED_CLASS), NO_POD, no_limits("shared")),
+    (one_card(of_class=OF_SHARED_CLASS), (SHARED,), no_limits("shared")),
+    (
+        one_card(of_class=OF_SHARED_CLASS),
+        (pod_annotations(vram_limit="30Gi"),),
+        no_limits("shared"),
+    ),
     (replace(TWO, of_class=OF_SHARED_CLASS), NO_POD, no_limits("shared")),
     # A class that is not overridable precedes a tenant's choice
     (
-        one(of_class={"isolation": "soft", "overridable": False}, of_claim=OF_HARD_CLASS),
+        one_card(of_class={"isolation": "soft", "overridable": False}, of_claim=OF_HARD_CLASS),
         (SHARED,),
         soft(20480, (25, 20)),
     ),
     # Only an administrator's class turns the limiter off
-    (one(of_class={"limiter": False}), NO_POD, no_limits("soft")),
+    (one_card(of_class={"limiter": False}), NO_POD, no_limits("soft")),
     (
-        one(of_class={"limiter": False, "isolation": "hard"}),
-        (pod(vram_limit="30Gi"),),
+        one_card(of_class={"limiter": False, "isolation": "hard"}),
+        (pod_annotations(vram_limit="30Gi"),),
         no_limits("hard"),
     ),
 ]
@@ -189,11 +239,11 @@ def test_container_gets_environment_and_mounts(
     pods: tuple[dict[str, str], ...],
     expected: tuple[dict[str, str], dict[str, str]],
 ) -> None:
-    assert container(admitted(claimed, *pods)) == expected
+    assert container_edits(admitted_claim(claimed, *pods)) == expected
 
 
 def test_soft_claim_needs_the_host_paths_of_its_mounts() -> None:
-    claim = admitted(one())
+    claim = admitted_claim(one_card())
     spec = cdi.spec(claim, ENFORCER)
     assert spec is not None
 
@@ -207,23 +257,27 @@ def test_soft_claim_needs_the_host_paths_of_its_mounts() -> None:
 
 @pytest.mark.parametrize(
     ("claimed", "annotations"),
-    [(one(of_class=OF_HARD_CLASS), {}), (WHOLE, SHARED), (one(of_class={"limiter": False}), {})],
+    [
+        (one_card(of_class=OF_HARD_CLASS), {}),
+        (WHOLE, SHARED),
+        (one_card(of_class={"limiter": False}), {}),
+    ],
     ids=["hard", "shared", "no limiter"],
 )
 def test_claim_without_a_limiter_needs_nothing_on_the_host(
     claimed: Claimed, annotations: dict[str, str]
 ) -> None:
-    needs = ENFORCER.needs(admitted(claimed, annotations))
+    needs = ENFORCER.needs(admitted_claim(claimed, annotations))
 
     assert (needs.files, needs.folders) == ((), ())
 
 
 def test_simulated_card_has_limits_but_nothing_of_the_host() -> None:
-    claimed = one(node=node_offer(gpu(0, minor=None)))
+    claimed = one_card(node=node_offer(gpu(0, minor=None)))
 
-    claim = admitted(claimed)
+    claim = admitted_claim(claimed)
 
-    env, mounts = container(claim)
+    env, mounts = container_edits(claim)
     assert env["TF_GPU_MEMORY_LIMIT"] == "20480"
     assert "LD_PRELOAD" not in env
     assert mounts == {}
@@ -231,7 +285,9 @@ def test_simulated_card_has_limits_but_nothing_of_the_host() -> None:
 
 
 def test_admin_access_has_no_limits() -> None:
-    claim = prepared("a", exclusive(next(iter(TWO_A100.devices)), admin_access=True), on=TWO_A100)
+    claim = fitted_claim(
+        "a", exclusive_allocation(next(iter(TWO_A100.devices)), admin_access=True), on=TWO_A100
+    )
 
-    assert container(claim) == (COMMON, {})
+    assert container_edits(claim) == (COMMON, {})
     assert ENFORCER.needs(claim).files == ()

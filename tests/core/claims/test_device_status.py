@@ -11,15 +11,15 @@ from tensorfusion_dra.core.devices.sharing import Isolation
 from tensorfusion_dra.core.kubernetes import quantity
 from tensorfusion_dra.core.kubernetes.quantity import GIB
 from tensorfusion_dra.simulator.api import allocation_rules
-from tests.support.status_claims import (
+from tests.support.builders.reported_claims import (
     DEVICE,
     GPU_UUID,
     POOL,
     SHARE_ID,
-    admin,
-    claim,
-    limit,
-    share,
+    reported_admin_share,
+    reported_claim,
+    reported_limit,
+    reported_share,
 )
 
 SINCE = datetime(2026, 3, 1, 12, 30, 15, 999_999, tzinfo=UTC)
@@ -50,7 +50,7 @@ def api_errors(prepared: PreparedClaim) -> list[str]:
 
 
 def test_entry_shows_limits_and_consumed_amounts() -> None:
-    assert only_entry(claim("a")) == {
+    assert only_entry(reported_claim("a")) == {
         "driver": "tensor-fusion.ai.dra-driver",
         "pool": POOL,
         "device": DEVICE,
@@ -75,7 +75,7 @@ def test_entry_shows_limits_and_consumed_amounts() -> None:
 
 
 def test_clamped_memory_limit_is_reported_with_the_wanted_one() -> None:
-    entry = only_entry(claim("a", share(wanted_vram_bytes=32 * GIB)))
+    entry = only_entry(reported_claim("a", reported_share(wanted_vram_bytes=32 * GIB)))
 
     (condition,) = entry["conditions"]
     assert entry["data"]["limits"] == {
@@ -90,7 +90,7 @@ def test_clamped_memory_limit_is_reported_with_the_wanted_one() -> None:
 
 
 def test_clamped_compute_limit_is_reported_with_the_wanted_one() -> None:
-    entry = only_entry(claim("a", share(wanted_sm_percent=80)))
+    entry = only_entry(reported_claim("a", reported_share(wanted_sm_percent=80)))
 
     (condition,) = entry["conditions"]
     assert entry["data"]["limits"]["wantedSmPercent"] == 80
@@ -99,7 +99,9 @@ def test_clamped_compute_limit_is_reported_with_the_wanted_one() -> None:
 
 
 def test_both_clamped_limits_are_reported() -> None:
-    entry = only_entry(claim("a", share(wanted_sm_percent=80, wanted_vram_bytes=32 * GIB)))
+    entry = only_entry(
+        reported_claim("a", reported_share(wanted_sm_percent=80, wanted_vram_bytes=32 * GIB))
+    )
 
     (condition,) = entry["conditions"]
     assert condition["reason"] == "MemoryLimitClamped"
@@ -109,7 +111,7 @@ def test_both_clamped_limits_are_reported() -> None:
 def test_unenforceable_limits_are_reported_with_the_reason() -> None:
     shown = {DEVICE: Readiness(since=SINCE, trouble="claim default/a: found 2 cards")}
 
-    (entry,) = device_status.status(claim("a", share()), shown)
+    (entry,) = device_status.status(reported_claim("a", reported_share()), shown)
 
     (condition,) = entry["conditions"]
     assert (condition["status"], condition["reason"]) == ("False", "LimitsNotEnforceable")
@@ -117,7 +119,7 @@ def test_unenforceable_limits_are_reported_with_the_reason() -> None:
 
 
 def test_entry_of_a_share_without_limits_has_none() -> None:
-    entry = only_entry(claim("a", share(isolation=Isolation.SHARED, limit=None)))
+    entry = only_entry(reported_claim("a", reported_share(isolation=Isolation.SHARED, limit=None)))
 
     assert "limits" not in entry["data"]
     assert entry["data"]["isolation"] == "shared"
@@ -125,36 +127,43 @@ def test_entry_of_a_share_without_limits_has_none() -> None:
 
 
 def test_exclusive_device_has_no_share_id() -> None:
-    entry = only_entry(claim("a", share(share_id=None, exclusive=True)))
+    entry = only_entry(reported_claim("a", reported_share(share_id=None, exclusive=True)))
 
     assert "shareID" not in entry
-    assert api_errors(claim("a", share(share_id=None, exclusive=True))) == []
+    assert api_errors(reported_claim("a", reported_share(share_id=None, exclusive=True))) == []
 
 
 def test_entry_of_admin_access_has_neither_limits_nor_isolation() -> None:
-    entry = only_entry(claim("a", admin()))
+    entry = only_entry(reported_claim("a", reported_admin_share()))
 
     assert entry["data"] == {"uuid": GPU_UUID, "adminAccess": True}
     assert entry["conditions"][0]["message"] == f"{GPU_UUID}: admin access, no limits"
 
 
 def test_requests_with_admin_access_to_one_device_have_one_entry() -> None:
-    twice = claim("a", admin("one"), admin("two"))
+    twice = reported_claim("a", reported_admin_share("one"), reported_admin_share("two"))
 
     assert len(device_status.status(twice, ready(SINCE))) == 1
     assert api_errors(twice) == []
 
 
 def test_exclusive_allocation_takes_precedence_over_admin_access() -> None:
-    exclusive = share(share_id=None, exclusive=True)
+    exclusive = reported_share(share_id=None, exclusive=True)
 
-    for both in (claim("a", admin(), exclusive), claim("a", exclusive, admin())):
+    for both in (
+        reported_claim("a", reported_admin_share(), exclusive),
+        reported_claim("a", exclusive, reported_admin_share()),
+    ):
         assert only_entry(both)["data"]["limits"]["smPercent"] == 40
 
 
 def test_shares_of_one_device_have_separate_entries() -> None:
     other = SHARE_ID.replace("1", "2")
-    both = claim("a", share(), share(share_id=other, limit=limit(8), wanted_vram_bytes=8 * GIB))
+    both = reported_claim(
+        "a",
+        reported_share(),
+        reported_share(share_id=other, limit=reported_limit(8), wanted_vram_bytes=8 * GIB),
+    )
 
     entries = device_status.status(both, ready(SINCE))
 
@@ -163,7 +172,7 @@ def test_shares_of_one_device_have_separate_entries() -> None:
 
 
 def test_claim_without_our_devices_has_no_entries() -> None:
-    nothing = PreparedClaim(ref=claim("a").ref, shares=())
+    nothing = PreparedClaim(ref=reported_claim("a").ref, shares=())
 
     assert device_status.status(nothing, ready(SINCE)) == []
 
@@ -171,7 +180,7 @@ def test_claim_without_our_devices_has_no_entries() -> None:
 def test_time_is_utc_in_whole_seconds() -> None:
     east = SINCE.astimezone(timezone(timedelta(hours=5, minutes=30)))
 
-    (entry,) = device_status.status(claim("a"), ready(east))
+    (entry,) = device_status.status(reported_claim("a"), ready(east))
 
     assert entry["conditions"][0]["lastTransitionTime"] == "2026-03-01T12:30:15Z"
 
@@ -179,7 +188,7 @@ def test_time_is_utc_in_whole_seconds() -> None:
 def test_api_server_accepts_the_entry_of_the_largest_device() -> None:
     amount = quantity.parse("9223372036854775807m")
     most = {f"{'a' * 63}/{'b' * 30}{index:02}": amount for index in range(32)}
-    largest = claim("a", share(consumed=most, wanted_vram_bytes=10**15))
+    largest = reported_claim("a", reported_share(consumed=most, wanted_vram_bytes=10**15))
 
     assert api_errors(largest) == []
     assert len(json.dumps(only_entry(largest)["data"])) < 10 * 1024

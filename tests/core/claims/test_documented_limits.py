@@ -7,8 +7,9 @@ import pytest
 
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.errors import ClaimError
-from tests.core.claims.container_cases import admitted, container, one, pod
+from tests.core.claims.container_cases import admitted_claim, container_edits, one_card
 from tests.support import markdown
+from tests.support.builders.pods import pod_annotations
 from tests.support.markdown import ROOT
 
 LIMITS: Final = markdown.text(ROOT / "docs" / "limits-and-enforcers.md")
@@ -25,18 +26,18 @@ def claimed(row: list[str]) -> tuple[str, str]:
 def annotations(row: list[str]) -> dict[str, str]:
     """Return the annotation that a row names."""
     named = [code.partition(": ") for code in markdown.codes(row[1])]
-    return pod(**{name: value for name, _, value in named})
+    return pod_annotations(**{name: value for name, _, value in named})
 
 
 @pytest.mark.parametrize("row", markdown.table(LIMITS, "limits"), ids=" ".join)
 def test_container_gets_the_limits_of_the_documented_table(row: list[str]) -> None:
-    claim = one(*claimed(row))
+    claim = one_card(*claimed(row))
     if row[2].startswith("refused"):
         with pytest.raises(ClaimError, match=r"expected (at least its request|the whole card)"):
-            admitted(claim, annotations(row))
+            admitted_claim(claim, annotations(row))
         return
 
-    environment, _ = container(admitted(claim, annotations(row)))
+    environment, _ = container_edits(admitted_claim(claim, annotations(row)))
 
     if row[2] == "no limit":
         assert environment.keys() & {names.ENV_SM_PERCENT_LIMIT, names.ENV_MEMORY_LIMIT} == set()
@@ -49,7 +50,7 @@ def test_table_of_variables_names_every_variable_that_carries_a_limit() -> None:
     rows = markdown.table(LIMITS, "environment")
 
     documented = {code for row in rows for code in markdown.codes(row[0])}
-    environment, _ = container(admitted(one()))
+    environment, _ = container_edits(admitted_claim(one_card()))
     without_limits = {
         *names.ENV_BYPASSES,
         *(names.ENV_LD_PRELOAD, names.ENV_SHM_PATH, names.ENV_SHM_FOLDER),

@@ -14,28 +14,20 @@ from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.errors import ClaimError
 from tensorfusion_dra.core.kubernetes import quantity
 from tensorfusion_dra.core.kubernetes.quantity import GIB
-from tests.support.claims import (
-    COMMON_NODES,
-    ENFORCER,
-    admitted,
-    allocated,
-    exclusive,
-    node_offer,
-    prepared,
-    ref,
-    share,
-    share_id,
-)
-from tests.support.gpus import cards, gpu, published
+from tests.support.builders.allocations import allocation, exclusive_allocation, share_id
+from tests.support.builders.claims import allocated_claim, claim_fit, claim_ref, fitted_claim
+from tests.support.builders.devices import published_devices
+from tests.support.builders.gpus import gpu, gpus
+from tests.support.builders.nodes import COMMON_NODES, ENFORCER, node_offer
 
-NODE = node_offer(*cards(2))
+NODE = node_offer(*gpus(2))
 GPU_0, GPU_1 = NODE.devices
 
 
 def admit(
     name: str, *allocations: Allocation, beside: Sequence[PreparedClaim] = ()
 ) -> PreparedClaim:
-    return admitted(allocated(name, *allocations), on=NODE, beside=beside).claim
+    return claim_fit(allocated_claim(name, *allocations), on=NODE, beside=beside).claim
 
 
 def refusal(name: str, *allocations: Allocation, beside: Sequence[PreparedClaim] = ()) -> str:
@@ -45,10 +37,10 @@ def refusal(name: str, *allocations: Allocation, beside: Sequence[PreparedClaim]
 
 
 def test_share_becomes_a_record_with_its_limit_and_device_nodes() -> None:
-    record = admit("a", share(GPU_0, 1, tflops="78", vram="20Gi"))
+    record = admit("a", allocation(GPU_0, 1, tflops="78", vram="20Gi"))
 
     (kept,) = record.shares
-    assert record.ref == ref("a")
+    assert record.ref == claim_ref("a")
     assert record.common_nodes == COMMON_NODES
     assert record.enforcer == ENFORCER.name
     assert kept.request == "gpu"
@@ -63,7 +55,7 @@ def test_share_becomes_a_record_with_its_limit_and_device_nodes() -> None:
 
 
 def test_exclusive_device_is_recorded_as_the_whole_device() -> None:
-    (kept,) = admit("a", exclusive(GPU_0)).shares
+    (kept,) = admit("a", exclusive_allocation(GPU_0)).shares
 
     assert kept.exclusive
     assert kept.share_id is None
@@ -72,7 +64,7 @@ def test_exclusive_device_is_recorded_as_the_whole_device() -> None:
 
 
 def test_admin_access_consumes_nothing_and_has_no_limit() -> None:
-    (kept,) = admit("a", exclusive(GPU_0, admin_access=True)).shares
+    (kept,) = admit("a", exclusive_allocation(GPU_0, admin_access=True)).shares
 
     assert kept.admin_access
     assert not kept.exclusive
@@ -83,9 +75,9 @@ def test_admin_access_consumes_nothing_and_has_no_limit() -> None:
 
 def test_simulated_card_has_no_device_nodes() -> None:
     simulated = gpu(minor=None)
-    (device,) = published(simulated)
+    (device,) = published_devices(simulated)
 
-    record = prepared("a", share(device.name, 1), on=node_offer(simulated))
+    record = fitted_claim("a", allocation(device.name, 1), on=node_offer(simulated))
 
     assert record.shares[0].device_nodes == ()
     assert record.common_nodes == ()
@@ -98,10 +90,14 @@ def test_claim_without_our_devices_has_no_shares() -> None:
 def test_shares_of_one_claim_on_a_card_add_up() -> None:
     half = {"tflops": "156", "vram": "40Gi"}
 
-    record = admit("a", share(GPU_0, 1, **half), share(GPU_0, 2, **half, request="second"))
+    record = admit(
+        "a", allocation(GPU_0, 1, **half), allocation(GPU_0, 2, **half, request="second")
+    )
 
     assert [kept.share_id for kept in record.shares] == [share_id(1), share_id(2)]
-    text = refusal("a", share(GPU_0, 1, **half), share(GPU_0, 2, tflops="156.001", vram="1Mi"))
+    text = refusal(
+        "a", allocation(GPU_0, 1, **half), allocation(GPU_0, 2, tflops="156.001", vram="1Mi")
+    )
     assert (
         text
         == f"claim default/a: {GPU_0}: tflops: found 156001m plus 156 in use, expected at most 312"
@@ -109,11 +105,11 @@ def test_shares_of_one_claim_on_a_card_add_up() -> None:
 
 
 def test_last_byte_fits_and_a_step_more_does_not() -> None:
-    beside = [prepared("a", share(GPU_0, 1, vram="81919Mi"), on=NODE)]
+    beside = [fitted_claim("a", allocation(GPU_0, 1, vram="81919Mi"), on=NODE)]
 
-    admit("b", share(GPU_0, 2, vram="1Mi"), beside=beside)
+    admit("b", allocation(GPU_0, 2, vram="1Mi"), beside=beside)
 
-    text = refusal("b", share(GPU_0, 2, vram="2Mi"), beside=beside)
+    text = refusal("b", allocation(GPU_0, 2, vram="2Mi"), beside=beside)
     assert (
         text
         == f"claim default/b: {GPU_0}: vram: found 2Mi plus 81919Mi in use, expected at most 80Gi"
@@ -121,7 +117,7 @@ def test_last_byte_fits_and_a_step_more_does_not() -> None:
 
 
 def test_share_that_is_larger_than_its_card_is_refused() -> None:
-    text = refusal("a", share(GPU_0, 1, tflops="1e30"))
+    text = refusal("a", allocation(GPU_0, 1, tflops="1e30"))
 
     assert re.fullmatch(
         rf"claim default/a: {GPU_0}: tflops: found .* plus 0 in use, expected at most 312", text
@@ -129,26 +125,26 @@ def test_share_that_is_larger_than_its_card_is_refused() -> None:
 
 
 def test_shares_of_other_cards_do_not_count() -> None:
-    beside = [prepared("a", share(GPU_0, 1, tflops="312", vram="80Gi"), on=NODE)]
+    beside = [fitted_claim("a", allocation(GPU_0, 1, tflops="312", vram="80Gi"), on=NODE)]
 
-    record = admit("b", share(GPU_1, 2, tflops="312", vram="80Gi"), beside=beside)
+    record = admit("b", allocation(GPU_1, 2, tflops="312", vram="80Gi"), beside=beside)
 
     assert record.shares[0].device == GPU_1
 
 
 def test_claims_own_record_does_not_count_against_it() -> None:
-    record = prepared("a", share(GPU_0, 1, tflops="312", vram="80Gi"), on=NODE)
+    record = fitted_claim("a", allocation(GPU_0, 1, tflops="312", vram="80Gi"), on=NODE)
 
-    again = admit("a", share(GPU_0, 1, tflops="312", vram="80Gi"), beside=[record])
+    again = admit("a", allocation(GPU_0, 1, tflops="312", vram="80Gi"), beside=[record])
 
     assert again == record
 
 
 def test_same_name_with_another_uid_is_another_claim() -> None:
-    before = prepared("a", share(GPU_0, 1), on=NODE)
+    before = fitted_claim("a", allocation(GPU_0, 1), on=NODE)
     deleted = replace(before, ref=replace(before.ref, uid="uid-before"))
 
-    text = refusal("a", share(GPU_0, 1), beside=[deleted])
+    text = refusal("a", allocation(GPU_0, 1), beside=[deleted])
 
     assert text == (
         f"claim default/a: {GPU_0}: found share {share_id(1)} in use by default/a, "
@@ -157,28 +153,28 @@ def test_same_name_with_another_uid_is_another_claim() -> None:
 
 
 def test_share_id_in_use_is_refused() -> None:
-    beside = [prepared("a", share(GPU_0, 1), on=NODE)]
+    beside = [fitted_claim("a", allocation(GPU_0, 1), on=NODE)]
 
-    text = refusal("b", share(GPU_0, 1), beside=beside)
+    text = refusal("b", allocation(GPU_0, 1), beside=beside)
 
     assert text == (
         f"claim default/b: {GPU_0}: found share {share_id(1)} in use by default/a, "
         "expected a share of its own"
     )
-    assert "in use by default/c" in refusal("c", share(GPU_0, 3), share(GPU_0, 3))
+    assert "in use by default/c" in refusal("c", allocation(GPU_0, 3), allocation(GPU_0, 3))
 
 
 @pytest.mark.parametrize(
     ("first", "second"),
     [
-        (exclusive(GPU_0), exclusive(GPU_0)),
-        (exclusive(GPU_0), share(GPU_0, 1, tflops="0", vram="1Mi")),
-        (share(GPU_0, 1, tflops="0", vram="1Mi"), exclusive(GPU_0)),
+        (exclusive_allocation(GPU_0), exclusive_allocation(GPU_0)),
+        (exclusive_allocation(GPU_0), allocation(GPU_0, 1, tflops="0", vram="1Mi")),
+        (allocation(GPU_0, 1, tflops="0", vram="1Mi"), exclusive_allocation(GPU_0)),
     ],
     ids=["exclusive beside exclusive", "share beside exclusive", "exclusive beside share"],
 )
 def test_exclusive_device_is_not_shared(first: Allocation, second: Allocation) -> None:
-    beside = [prepared("a", first, on=NODE)]
+    beside = [fitted_claim("a", first, on=NODE)]
 
     text = refusal("b", second, beside=beside)
 
@@ -189,17 +185,19 @@ def test_exclusive_device_is_not_shared(first: Allocation, second: Allocation) -
     assert "found default/c on the device" in refusal("c", first, second)
 
 
-@pytest.mark.parametrize("other", [exclusive(GPU_0), share(GPU_0, 1, tflops="312", vram="80Gi")])
+@pytest.mark.parametrize(
+    "other", [exclusive_allocation(GPU_0), allocation(GPU_0, 1, tflops="312", vram="80Gi")]
+)
 def test_admin_access_fits_beside_every_user_and_blocks_none(other: Allocation) -> None:
-    admin = exclusive(GPU_0, request="watch", admin_access=True)
+    admin = exclusive_allocation(GPU_0, request="watch", admin_access=True)
 
-    admit("b", admin, beside=[prepared("a", other, on=NODE)])
-    admit("a", other, beside=[prepared("b", admin, on=NODE)])
+    admit("b", admin, beside=[fitted_claim("a", other, on=NODE)])
+    admit("a", other, beside=[fitted_claim("b", admin, on=NODE)])
     admit("c", admin, other)
 
 
 def test_pool_of_another_node_is_refused_with_both_pools() -> None:
-    text = refusal("a", share(GPU_0, 1, pool="default/node-02"))
+    text = refusal("a", allocation(GPU_0, 1, pool="default/node-02"))
 
     assert (
         text
@@ -208,14 +206,14 @@ def test_pool_of_another_node_is_refused_with_both_pools() -> None:
 
 
 def test_unknown_device_is_refused_with_the_known_ones() -> None:
-    text = refusal("a", share("gpu-gone", 1))
+    text = refusal("a", allocation("gpu-gone", 1))
 
     assert text == f"claim default/a: device gpu-gone unknown, this node has {GPU_0}, {GPU_1}"
 
 
 def test_error_on_a_node_without_devices_lists_none() -> None:
     with pytest.raises(ClaimError, match="device gpu-gone unknown, this node has none"):
-        admitted(allocated("a", share("gpu-gone", 1)), on=node_offer())
+        claim_fit(allocated_claim("a", allocation("gpu-gone", 1)), on=node_offer())
 
 
 @pytest.mark.parametrize("missing", ["tflops", "vram"])
@@ -223,7 +221,7 @@ def test_share_without_an_amount_of_each_capacity_is_refused(missing: str) -> No
     amounts = {"tflops": quantity.parse("1"), "vram": quantity.parse("1Gi")}
     del amounts[missing]
 
-    text = refusal("a", share(GPU_0, 1, consumed=amounts))
+    text = refusal("a", allocation(GPU_0, 1, consumed=amounts))
 
     assert text == f"claim default/a: {GPU_0}: {missing}: found no consumed capacity, expected one"
 
@@ -238,11 +236,11 @@ def test_share_without_an_amount_of_each_capacity_is_refused(missing: str) -> No
     ],
 )
 def test_share_below_the_minimum_is_refused(amounts: dict[str, str], text: str) -> None:
-    assert refusal("a", share(GPU_0, 1, **amounts)) == f"claim default/a: {GPU_0}: {text}"
+    assert refusal("a", allocation(GPU_0, 1, **amounts)) == f"claim default/a: {GPU_0}: {text}"
 
 
 def test_amounts_without_a_share_id_are_refused() -> None:
-    text = refusal("a", share(GPU_0, 1, share_id=None))
+    text = refusal("a", allocation(GPU_0, 1, share_id=None))
 
     assert text == f"claim default/a: {GPU_0}: found consumed capacity without a share ID"
 
@@ -251,33 +249,33 @@ def test_amounts_of_capacities_that_the_device_lacks_are_not_recorded() -> None:
     amounts = {name: quantity.parse("1Gi") for name in ("tflops", "vram", "bandwidth")}
 
     with pytest.raises(ClaimError, match="tflops"):
-        admit("a", share(GPU_0, 1, consumed=amounts))
+        admit("a", allocation(GPU_0, 1, consumed=amounts))
     (kept,) = admit(
-        "a", share(GPU_0, 1, consumed={**amounts, "tflops": quantity.parse("1")})
+        "a", allocation(GPU_0, 1, consumed={**amounts, "tflops": quantity.parse("1")})
     ).shares
 
     assert kept.consumed.keys() == {"tflops", "vram"}
 
 
 def test_one_bad_allocation_refuses_the_whole_claim() -> None:
-    assert "gpu-gone" in refusal("a", share(GPU_0, 1), share("gpu-gone", 2))
+    assert "gpu-gone" in refusal("a", allocation(GPU_0, 1), allocation("gpu-gone", 2))
 
 
 VRAM = st.integers(1, 90).map(lambda gib: f"{gib}Gi")
 TFLOPS = st.integers(0, 330_000).map(lambda milli: f"{milli}m")
 DEVICES = st.sampled_from([GPU_0, GPU_1])
 SHARES = st.builds(
-    lambda device, number, tflops, vram: share(device, number, tflops=tflops, vram=vram),
+    lambda device, number, tflops, vram: allocation(device, number, tflops=tflops, vram=vram),
     DEVICES,
     st.integers(0, 9),
     TFLOPS,
     VRAM,
 )
 EXCLUSIVE = st.builds(
-    lambda device, admin: exclusive(device, admin_access=admin), DEVICES, st.booleans()
+    lambda device, admin: exclusive_allocation(device, admin_access=admin), DEVICES, st.booleans()
 )
 CLAIMS = st.builds(
-    lambda name, allocations: allocated(name, *allocations),
+    lambda name, allocations: allocated_claim(name, *allocations),
     st.sampled_from("abcdef"),
     st.lists(st.one_of(SHARES, SHARES, SHARES, EXCLUSIVE), min_size=1, max_size=3),
 )
@@ -310,7 +308,7 @@ def test_exactly_the_claims_that_fit_are_admitted(
     for claim, leaves in steps:
         others = [record for uid, record in records.items() if uid != claim.ref.uid]
         try:
-            records[claim.ref.uid] = admitted(claim, on=NODE, beside=records.values()).claim
+            records[claim.ref.uid] = claim_fit(claim, on=NODE, beside=records.values()).claim
             fitted = True
         except ClaimError:
             fitted = False

@@ -11,23 +11,24 @@ from tensorfusion_dra.core.devices.sharing import Isolation
 from tensorfusion_dra.core.errors import ClaimError
 from tensorfusion_dra.core.kubernetes import quantity
 from tensorfusion_dra.core.kubernetes.quantity import GIB
-from tests.support.claims import HAMI_CORE, RULES, node_offer, share
-from tests.support.gpus import NODE as DEFAULT_NODE
-from tests.support.gpus import cards, gpu
+from tests.support.builders.allocations import allocation
+from tests.support.builders.devices import NODE as DEFAULT_NODE
+from tests.support.builders.gpus import gpu, gpus
+from tests.support.builders.nodes import HAMI_CORE, RULES, node_offer
 from tests.support.tenants import Card, limit_of
 
-NODE = node_offer(*cards(2))
+NODE = node_offer(*gpus(2))
 GPU_0, GPU_1 = NODE.devices
 OVERCOMMIT = replace(NODE, rules=replace(RULES, overcommit_limits=True))
 HAMI_NODE = replace(NODE, enforcer=HAMI_CORE.name)
 
 
 def of_card(number: int, vram: int) -> Allocation:
-    return share(GPU_0, number, tflops="1", vram=f"{vram}Gi")
+    return allocation(GPU_0, number, tflops="1", vram=f"{vram}Gi")
 
 
 def computing(number: int, tflops: str) -> Allocation:
-    return share(GPU_0, number, tflops=tflops, vram="1Gi")
+    return allocation(GPU_0, number, tflops=tflops, vram="1Gi")
 
 
 def test_fixed_limit_stays_when_the_nodes_enforcer_changes() -> None:
@@ -98,7 +99,7 @@ def test_two_small_requests_cannot_both_have_the_whole_compute_of_a_card() -> No
         card.admit(name, computing(number, "1"), tflops="312")
 
     assert card.percent() == {"a": 1, "b": 1}
-    assert all(record.shares[0].compute_clamped for record in card.held())
+    assert all(record.shares[0].compute_clamped for record in card.claims())
 
 
 def test_compute_limit_in_hard_isolation_is_the_request() -> None:
@@ -116,7 +117,7 @@ def test_lent_compute_is_taken_back_by_a_later_request() -> None:
 
     card.admit("b", computing(2, "156"), tflops="312")
     assert card.percent() == {"a": 50, "b": 50}
-    assert [record.shares[0].compute_clamped for record in card.held()] == [True, True]
+    assert [record.shares[0].compute_clamped for record in card.claims()] == [True, True]
 
     card.release("b")
     assert card.percent() == {"a": 100}
@@ -146,11 +147,11 @@ def test_oversubscribed_card_lends_its_virtual_compute() -> None:
 
     for number, name in enumerate("abc"):
         consumed = {
-            **share(GPU_0, number, tflops="0", vram="0").consumed,
+            **allocation(GPU_0, number, tflops="0", vram="0").consumed,
             "virtual_tflops": quantity.parse("31.2"),
             "virtual_vram": quantity.parse("1Gi"),
         }
-        card.admit(name, share(GPU_0, number, consumed=consumed), tflops="312")
+        card.admit(name, allocation(GPU_0, number, consumed=consumed), tflops="312")
 
     assert card.percent() == {"a": 100, "b": 40, "c": 10}
 

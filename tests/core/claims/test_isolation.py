@@ -14,19 +14,13 @@ from tensorfusion_dra.core.claims.enforcers.tensor_fusion import TensorFusion
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.devices.sharing import Isolation
 from tensorfusion_dra.core.errors import ClaimError
-from tests.support.claims import (
-    RULES,
-    admitted,
-    allocated,
-    exclusive,
-    node_offer,
-    policy,
-    prepared,
-    share,
-)
-from tests.support.gpus import cards
+from tests.support.builders.allocations import allocation, exclusive_allocation
+from tests.support.builders.claims import allocated_claim, claim_fit, fitted_claim
+from tests.support.builders.gpus import gpus
+from tests.support.builders.nodes import RULES, node_offer
+from tests.support.builders.policies import share_policy
 
-NODE = node_offer(*cards(2))
+NODE = node_offer(*gpus(2))
 GPU_0, GPU_1 = NODE.devices
 SOFT, HARD, SHARED = Isolation.SOFT, Isolation.HARD, Isolation.SHARED
 
@@ -34,8 +28,10 @@ SOFT, HARD, SHARED = Isolation.SOFT, Isolation.HARD, Isolation.SHARED
 def admit(
     name: str, *allocations: Allocation, isolation: Isolation, beside: list[PreparedClaim]
 ) -> PreparedClaim:
-    chosen = policy(isolation=isolation)
-    return admitted(allocated(name, *allocations), on=NODE, beside=beside, policy=chosen).claim
+    chosen = share_policy(isolation=isolation)
+    return claim_fit(
+        allocated_claim(name, *allocations), on=NODE, beside=beside, policy=chosen
+    ).claim
 
 
 def refusal(
@@ -48,25 +44,25 @@ def refusal(
 
 @pytest.mark.parametrize("mode", Isolation)
 def test_idle_card_accepts_every_mode(mode: Isolation) -> None:
-    (kept,) = admit("a", share(GPU_0, 1), isolation=mode, beside=[]).shares
+    (kept,) = admit("a", allocation(GPU_0, 1), isolation=mode, beside=[]).shares
 
     assert kept.isolation is mode
 
 
 @pytest.mark.parametrize("mode", [SOFT, HARD])
 def test_tenants_of_one_mode_share_a_card(mode: Isolation) -> None:
-    first = admit("a", share(GPU_0, 1), isolation=mode, beside=[])
+    first = admit("a", allocation(GPU_0, 1), isolation=mode, beside=[])
 
-    assert admit("b", share(GPU_0, 2), isolation=mode, beside=[first]).shares
+    assert admit("b", allocation(GPU_0, 2), isolation=mode, beside=[first]).shares
 
 
 @pytest.mark.parametrize(("existing", "wanted"), [(SOFT, HARD), (HARD, SOFT)])
 def test_mode_that_differs_from_the_cards_is_refused(
     existing: Isolation, wanted: Isolation
 ) -> None:
-    first = admit("a", share(GPU_0, 1), isolation=existing, beside=[])
+    first = admit("a", allocation(GPU_0, 1), isolation=existing, beside=[])
 
-    assert refusal("b", share(GPU_0, 2), isolation=wanted, beside=[first]) == (
+    assert refusal("b", allocation(GPU_0, 2), isolation=wanted, beside=[first]) == (
         f"claim default/b: {GPU_0}: isolation {wanted}: found the card in isolation {existing} by "
         "default/a, expected the same"
     )
@@ -77,48 +73,50 @@ def test_mode_that_differs_from_the_cards_is_refused(
     [pair for pair in product(Isolation, repeat=2) if SHARED in pair],
 )
 def test_card_in_shared_isolation_has_one_tenant(existing: Isolation, wanted: Isolation) -> None:
-    first = admit("a", share(GPU_0, 1), isolation=existing, beside=[])
+    first = admit("a", allocation(GPU_0, 1), isolation=existing, beside=[])
 
-    assert refusal("b", share(GPU_0, 2), isolation=wanted, beside=[first]) == (
+    assert refusal("b", allocation(GPU_0, 2), isolation=wanted, beside=[first]) == (
         f"claim default/b: {GPU_0}: isolation {wanted}: found default/a on the card in isolation "
         f"{existing}, expected no other tenant"
     )
 
 
 def test_claim_has_one_share_of_a_card_in_shared_isolation() -> None:
-    text = refusal("a", share(GPU_0, 1), share(GPU_0, 2), isolation=SHARED, beside=[])
+    text = refusal("a", allocation(GPU_0, 1), allocation(GPU_0, 2), isolation=SHARED, beside=[])
 
     assert "found default/a on the card in isolation shared, expected no other tenant" in text
 
 
 def test_another_card_may_be_in_another_mode() -> None:
-    first = admit("a", share(GPU_0, 1), isolation=SHARED, beside=[])
+    first = admit("a", allocation(GPU_0, 1), isolation=SHARED, beside=[])
 
-    assert admit("b", share(GPU_1, 2), isolation=HARD, beside=[first]).shares
+    assert admit("b", allocation(GPU_1, 2), isolation=HARD, beside=[first]).shares
 
 
 def test_card_whose_tenants_are_gone_accepts_another_mode() -> None:
-    first = admit("a", share(GPU_0, 1), isolation=SOFT, beside=[])
-    refusal("b", share(GPU_0, 2), isolation=HARD, beside=[first])
+    first = admit("a", allocation(GPU_0, 1), isolation=SOFT, beside=[])
+    refusal("b", allocation(GPU_0, 2), isolation=HARD, beside=[first])
 
-    assert admit("b", share(GPU_0, 2), isolation=HARD, beside=[]).shares
+    assert admit("b", allocation(GPU_0, 2), isolation=HARD, beside=[]).shares
 
 
 @pytest.mark.parametrize(("mode", "other"), list(product(Isolation, repeat=2)))
 def test_admin_access_is_compatible_with_every_mode(mode: Isolation, other: Isolation) -> None:
-    tenant = admit("a", share(GPU_0, 1), isolation=mode, beside=[])
-    admin = admit("admin", exclusive(GPU_0, admin_access=True), isolation=other, beside=[tenant])
+    tenant = admit("a", allocation(GPU_0, 1), isolation=mode, beside=[])
+    admin = admit(
+        "admin", exclusive_allocation(GPU_0, admin_access=True), isolation=other, beside=[tenant]
+    )
 
-    assert admit("a", share(GPU_0, 1), isolation=mode, beside=[admin]).shares
+    assert admit("a", allocation(GPU_0, 1), isolation=mode, beside=[admin]).shares
 
 
 @pytest.mark.parametrize("mode", Isolation)
 def test_exclusive_device_may_have_any_mode_and_is_refused_to_other_claims(
     mode: Isolation,
 ) -> None:
-    first = admit("a", exclusive(GPU_0), isolation=mode, beside=[])
+    first = admit("a", exclusive_allocation(GPU_0), isolation=mode, beside=[])
 
-    text = refusal("b", share(GPU_0, 1), isolation=mode, beside=[first])
+    text = refusal("b", allocation(GPU_0, 1), isolation=mode, beside=[first])
 
     assert text == (
         f"claim default/b: {GPU_0}: found default/a on the device, expected no other claim "
@@ -127,9 +125,9 @@ def test_exclusive_device_may_have_any_mode_and_is_refused_to_other_claims(
 
 
 def test_refused_mode_refuses_the_whole_claim() -> None:
-    first = admit("a", share(GPU_1, 1), isolation=SOFT, beside=[])
+    first = admit("a", allocation(GPU_1, 1), isolation=SOFT, beside=[])
 
-    refusal("b", share(GPU_0, 2), share(GPU_1, 3), isolation=HARD, beside=[first])
+    refusal("b", allocation(GPU_0, 2), allocation(GPU_1, 3), isolation=HARD, beside=[first])
 
 
 @pytest.mark.parametrize("enforcer", [HamiCore(library="/libvgpu.so"), Mps()])
@@ -138,10 +136,10 @@ def test_hard_and_soft_share_a_card_if_the_enforcer_treats_them_alike(
 ) -> None:
     rules = replace(RULES, enforcers={enforcer.name: enforcer})
     node = replace(NODE, enforcer=enforcer.name, rules=rules)
-    soft = prepared("a", share(GPU_0, 1), on=node, policy=policy(isolation=SOFT))
-    hard = allocated("b", share(GPU_0, 2))
+    soft = fitted_claim("a", allocation(GPU_0, 1), on=node, policy=share_policy(isolation=SOFT))
+    hard = allocated_claim("b", allocation(GPU_0, 2))
 
-    kept = admitted(hard, on=node, beside=[soft], policy=policy(isolation=HARD))
+    kept = claim_fit(hard, on=node, beside=[soft], policy=share_policy(isolation=HARD))
 
     assert [each.isolation for each in kept.claim.shares] == [HARD]
 
@@ -157,16 +155,18 @@ def test_enforcers_that_bring_a_limiter_for_hard_isolation(
 
 
 def test_isolation_of_admin_access_is_not_a_tenants_choice() -> None:
-    chosen = policy(isolation=SHARED, isolation_by_tenant=True)
-    admin = allocated("admin", exclusive(GPU_0, admin_access=True))
+    chosen = share_policy(isolation=SHARED, isolation_by_tenant=True)
+    admin = allocated_claim("admin", exclusive_allocation(GPU_0, admin_access=True))
 
-    assert admitted(admin, on=NODE, policy=chosen).claim.shares
+    assert claim_fit(admin, on=NODE, policy=chosen).claim.shares
 
 
 def test_claim_with_two_isolation_modes_is_refused() -> None:
-    claim = allocated("a", share(GPU_0, 1, request="one"), share(GPU_1, 2, request="two"))
+    claim = allocated_claim(
+        "a", allocation(GPU_0, 1, request="one"), allocation(GPU_1, 2, request="two")
+    )
 
     with pytest.raises(ClaimError) as caught:
-        fit.fit(claim, [policy(isolation=SOFT), policy(isolation=HARD)], NODE, [])
+        fit.fit(claim, [share_policy(isolation=SOFT), share_policy(isolation=HARD)], NODE, [])
 
     assert str(caught.value) == "claim default/a: isolation: found hard, soft, expected one"

@@ -9,21 +9,24 @@ from tensorfusion_dra.core.claims import limits_document
 from tensorfusion_dra.core.claims.claim import PodRef
 from tensorfusion_dra.core.devices.sharing import Isolation, Qos
 from tensorfusion_dra.core.kubernetes.quantity import GIB
-from tests.support.claims import exclusive, node_offer, policy, prepared, share, share_id
-from tests.support.gpus import cards
+from tests.support.builders.allocations import allocation, exclusive_allocation, share_id
+from tests.support.builders.claims import fitted_claim
+from tests.support.builders.gpus import gpus
+from tests.support.builders.nodes import node_offer
+from tests.support.builders.policies import share_policy
 
-NODE = node_offer(*cards(2))
+NODE = node_offer(*gpus(2))
 GPU_0, GPU_1 = NODE.devices
-UUID_0, UUID_1 = (card.uuid for card in cards(2))
+UUID_0, UUID_1 = (card.uuid for card in gpus(2))
 
 
 def test_document_has_claim_pods_and_every_share_with_its_limits() -> None:
     claim = replace(
-        prepared(
+        fitted_claim(
             "a",
-            share(GPU_0, 1, tflops="78", vram="20Gi"),
+            allocation(GPU_0, 1, tflops="78", vram="20Gi"),
             on=NODE,
-            policy=policy(tflops="156", vram="30Gi", qos=Qos.HIGH),
+            policy=share_policy(tflops="156", vram="30Gi", qos=Qos.HIGH),
         ),
         pods=(PodRef(namespace="default", name="p", uid="uid-of-p"),),
     )
@@ -54,7 +57,9 @@ def test_document_has_claim_pods_and_every_share_with_its_limits() -> None:
 
 
 def test_clamped_limit_is_marked() -> None:
-    claim = prepared("a", share(GPU_0, 1, vram="20Gi"), on=NODE, policy=policy(vram="100Gi"))
+    claim = fitted_claim(
+        "a", allocation(GPU_0, 1, vram="20Gi"), on=NODE, policy=share_policy(vram="100Gi")
+    )
 
     document = limits_document.document(claim)
 
@@ -64,9 +69,11 @@ def test_clamped_limit_is_marked() -> None:
 
 
 def test_share_without_a_limit_has_no_limits_entry() -> None:
-    shared = prepared("a", exclusive(GPU_0), on=NODE, policy=policy(isolation=Isolation.SHARED))
-    free = prepared("b", share(GPU_0, 1), on=NODE, policy=policy(limiter=False))
-    admin = prepared("c", exclusive(GPU_0, admin_access=True), on=NODE)
+    shared = fitted_claim(
+        "a", exclusive_allocation(GPU_0), on=NODE, policy=share_policy(isolation=Isolation.SHARED)
+    )
+    free = fitted_claim("b", allocation(GPU_0, 1), on=NODE, policy=share_policy(limiter=False))
+    admin = fitted_claim("c", exclusive_allocation(GPU_0, admin_access=True), on=NODE)
 
     for claim in (shared, free, admin):
         document = limits_document.document(claim)
@@ -75,7 +82,7 @@ def test_share_without_a_limit_has_no_limits_entry() -> None:
 
 
 def test_document_keeps_the_order_of_the_shares() -> None:
-    claim = prepared("a", share(GPU_1, 1), share(GPU_0, 2, request="b"), on=NODE)
+    claim = fitted_claim("a", allocation(GPU_1, 1), allocation(GPU_0, 2, request="b"), on=NODE)
 
     document = limits_document.document(claim)
 
@@ -85,11 +92,11 @@ def test_document_keeps_the_order_of_the_shares() -> None:
 
 
 def test_claim_without_our_devices_has_no_document() -> None:
-    assert limits_document.document(prepared("a", on=NODE)) is None
+    assert limits_document.document(fitted_claim("a", on=NODE)) is None
 
 
 def test_claim_ref_is_read_from_a_document() -> None:
-    record = prepared("a", share(GPU_0, 1), on=NODE)
+    record = fitted_claim("a", allocation(GPU_0, 1), on=NODE)
 
     assert limits_document.claim_ref(limits_document.document(record)) == record.ref
 

@@ -13,16 +13,19 @@ from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.devices.sharing import Isolation, Qos
 from tensorfusion_dra.core.kubernetes import quantity
 from tensorfusion_dra.core.kubernetes.quantity import GIB
-from tests.support.claims import exclusive, node_offer, policy, prepared, share
-from tests.support.gpus import cards
+from tests.support.builders.allocations import allocation, exclusive_allocation
+from tests.support.builders.claims import fitted_claim
+from tests.support.builders.gpus import gpus
+from tests.support.builders.nodes import node_offer
+from tests.support.builders.policies import share_policy
 
-NODE = node_offer(*cards(3))
+NODE = node_offer(*gpus(3))
 GPU_0, GPU_1, GPU_2 = NODE.devices
-RECORD = prepared(
+RECORD = fitted_claim(
     "a",
-    share(GPU_0, 1, tflops="71.2", request="main"),
-    exclusive(GPU_1, request="whole"),
-    exclusive(GPU_2, request="watch", admin_access=True),
+    allocation(GPU_0, 1, tflops="71.2", request="main"),
+    exclusive_allocation(GPU_1, request="whole"),
+    exclusive_allocation(GPU_2, request="watch", admin_access=True),
     on=NODE,
 )
 MOUNT = Mount(host_path="/opt/lib/libcuda.so.1", container_path="/usr/lib/libcuda.so.1")
@@ -96,7 +99,9 @@ def test_record_without_one_of_its_fields_is_refused(field: str) -> None:
 
 
 def test_share_is_clamped_if_its_limit_is_below_the_wanted_one() -> None:
-    (kept,) = prepared("a", share(GPU_0, 1, vram="8Gi"), on=NODE, policy=policy(vram="16Gi")).shares
+    (kept,) = fitted_claim(
+        "a", allocation(GPU_0, 1, vram="8Gi"), on=NODE, policy=share_policy(vram="16Gi")
+    ).shares
     assert kept.limit is not None
 
     smaller = replace(kept, limit=replace(kept.limit, vram_bytes=16 * GIB - 1))

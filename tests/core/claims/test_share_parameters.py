@@ -12,7 +12,7 @@ from tensorfusion_dra.core.devices.sharing import Isolation, Qos
 from tensorfusion_dra.core.kubernetes import quantity
 
 
-def share(**fields: Any) -> dict[str, Any]:
+def gpu_share(**fields: Any) -> dict[str, Any]:
     return {"apiVersion": "tensor-fusion.ai/v1alpha1", "kind": "GpuShare", **fields}
 
 
@@ -23,7 +23,7 @@ def errors(found: object, *, trusted: bool = False) -> list[str]:
 
 
 def test_every_field_is_read() -> None:
-    found = share(
+    found = gpu_share(
         limits={"tflops": "71.2", "vram": "32Gi"},
         isolation="hard",
         qos="critical",
@@ -43,13 +43,13 @@ def test_every_field_is_read() -> None:
 
 @pytest.mark.parametrize("trusted", [True, False])
 def test_parameters_without_values_are_accepted(trusted: bool) -> None:
-    assert share_parameters.parse(share(), trusted=trusted) == ShareParameters()
-    assert share_parameters.parse(share(limits={}), trusted=trusted) == ShareParameters()
+    assert share_parameters.parse(gpu_share(), trusted=trusted) == ShareParameters()
+    assert share_parameters.parse(gpu_share(limits={}), trusted=trusted) == ShareParameters()
 
 
 @pytest.mark.parametrize("mode", ["soft", "hard", "shared"])
 def test_every_isolation_mode_is_read(mode: str) -> None:
-    parsed = share_parameters.parse(share(isolation=mode), trusted=False)
+    parsed = share_parameters.parse(gpu_share(isolation=mode), trusted=False)
 
     assert parsed.isolation is not None
     assert parsed.isolation.value == mode
@@ -57,14 +57,14 @@ def test_every_isolation_mode_is_read(mode: str) -> None:
 
 @pytest.mark.parametrize("level", ["low", "medium", "high", "critical"])
 def test_every_level_of_service_is_read(level: str) -> None:
-    parsed = share_parameters.parse(share(qos=level), trusted=False)
+    parsed = share_parameters.parse(gpu_share(qos=level), trusted=False)
 
     assert parsed.qos is not None
     assert parsed.qos.value == level
 
 
 def test_number_may_stand_for_a_quantity() -> None:
-    parsed = share_parameters.parse(share(limits={"tflops": 200}), trusted=False)
+    parsed = share_parameters.parse(gpu_share(limits={"tflops": 200}), trusted=False)
 
     assert parsed.tflops_limit == quantity.parse("200")
 
@@ -74,7 +74,7 @@ def test_number_may_stand_for_a_quantity() -> None:
 def test_only_a_class_may_switch_the_limiter_or_forbid_overriding(
     switch: str, value: bool | None
 ) -> None:
-    found = share(**{switch: value})
+    found = gpu_share(**{switch: value})
 
     assert getattr(share_parameters.parse(found, trusted=True), switch) is value
     assert errors(found, trusted=False) == [
@@ -108,7 +108,7 @@ def test_only_a_class_may_switch_the_limiter_or_forbid_overriding(
 )
 @pytest.mark.parametrize("name", ["tflops", "vram"])
 def test_amount_that_is_not_a_quantity_is_refused_with_its_path(name: str, amount: object) -> None:
-    (error,) = errors(share(limits={name: amount}))
+    (error,) = errors(gpu_share(limits={name: amount}))
 
     assert error.startswith(f"limits.{name}: found ")
     assert ", expected " in error
@@ -117,20 +117,20 @@ def test_amount_that_is_not_a_quantity_is_refused_with_its_path(name: str, amoun
 
 @pytest.mark.parametrize("amount", ["0", "0Gi", 0, "-0", "-1", "-1n", "-16Gi", -5])
 def test_limit_of_0_or_less_is_refused(amount: object) -> None:
-    (error,) = errors(share(limits={"vram": amount}))
+    (error,) = errors(gpu_share(limits={"vram": amount}))
 
     assert error == f"limits.vram: found '{quantity.parse(amount)}', expected more than 0"
 
 
 @pytest.mark.parametrize("value", ["Soft", "", " soft", "soft\n", 1, True, ["soft"]])
 def test_unknown_isolation_is_refused_with_the_known_modes(value: object) -> None:
-    (error,) = errors(share(isolation=value))
+    (error,) = errors(gpu_share(isolation=value))
 
     assert error == f"isolation: found {value!r}, expected one of soft, hard, shared"
 
 
 def test_partitioned_is_refused_with_the_alternatives() -> None:
-    (error,) = errors(share(isolation="partitioned"))
+    (error,) = errors(gpu_share(isolation="partitioned"))
 
     assert error.startswith(
         "isolation: found 'partitioned', expected one of soft, hard, shared (cards are not "
@@ -140,7 +140,7 @@ def test_partitioned_is_refused_with_the_alternatives() -> None:
 
 @pytest.mark.parametrize("value", ["urgent", "High", "", 3, {"qos": "high"}])
 def test_unknown_qos_is_refused_with_the_known_levels(value: object) -> None:
-    (error,) = errors(share(qos=value))
+    (error,) = errors(gpu_share(qos=value))
 
     assert error == f"qos: found {value!r}, expected one of low, medium, high, critical"
 
@@ -148,19 +148,19 @@ def test_unknown_qos_is_refused_with_the_known_levels(value: object) -> None:
 @pytest.mark.parametrize("value", ["true", "false", 0, 1, "", []])
 @pytest.mark.parametrize("switch", ["limiter", "overridable"])
 def test_switch_accepts_only_true_and_false(switch: str, value: object) -> None:
-    (error,) = errors(share(**{switch: value}), trusted=True)
+    (error,) = errors(gpu_share(**{switch: value}), trusted=True)
 
     assert error == f"{switch}: found {value!r}, expected true or false"
 
 
-@pytest.mark.parametrize("found", [None, "", "GpuShare", 7, True, [], [share()]])
+@pytest.mark.parametrize("found", [None, "", "GpuShare", 7, True, [], [gpu_share()]])
 def test_parameters_that_are_not_an_object_are_refused(found: object) -> None:
     assert errors(found)[0] == f"parameters: found {found!r}, expected an object"
 
 
 @pytest.mark.parametrize("found", ["32Gi", 7, ["vram"], None])
 def test_limits_that_are_not_an_object_are_refused(found: object) -> None:
-    assert errors(share(limits=found)) == [f"limits: found {found!r}, expected an object"]
+    assert errors(gpu_share(limits=found)) == [f"limits: found {found!r}, expected an object"]
 
 
 @pytest.mark.parametrize(
@@ -173,14 +173,14 @@ def test_limits_that_are_not_an_object_are_refused(found: object) -> None:
     ],
 )
 def test_another_kind_or_version_is_refused(changes: dict[str, Any], text: str) -> None:
-    (error,) = errors({**share(), **changes})
+    (error,) = errors({**gpu_share(), **changes})
 
     assert error.startswith(text)
 
 
 @pytest.mark.parametrize("field", ["Limits", "vram", "metadata", "spec", "isolation "])
 def test_unknown_field_is_refused(field: str) -> None:
-    (error,) = errors(share(**{field: {}}))
+    (error,) = errors(gpu_share(**{field: {}}))
 
     assert error.startswith(f"{field}: found this field, expected one of apiVersion, kind, ")
 
@@ -237,7 +237,7 @@ FIELDS = st.sampled_from(
 )
 
 
-@given(JSON | st.dictionaries(FIELDS, JSON).map(lambda fields: share(**fields)), st.booleans())
+@given(JSON | st.dictionaries(FIELDS, JSON).map(lambda fields: gpu_share(**fields)), st.booleans())
 def test_any_value_is_parsed_or_refused_and_never_changed(found: Any, trusted: bool) -> None:
     before = repr(found)
     try:

@@ -11,10 +11,11 @@ from tensorfusion_dra.core.claims.share_policy import SharePolicy
 from tensorfusion_dra.core.devices.sharing import Isolation, Qos
 from tensorfusion_dra.core.errors import ClaimError
 from tensorfusion_dra.core.kubernetes import quantity
-from tests.support import claims
-from tests.support.claims import DEFAULTS, allocated
+from tests.support.builders.allocations import allocation
+from tests.support.builders.claims import allocated_claim
+from tests.support.builders.policies import DEFAULTS
 
-SHARE = claims.share("gpu-0", 1, request="main")
+SHARE = allocation("gpu-0", 1, request="main")
 NOTHING = ShareParameters()
 Fields = dict[str, Any]
 
@@ -29,7 +30,7 @@ def vram(text: str) -> Fields:
 
 
 def merged(*configs: OpaqueConfig, annotated: ShareParameters = NOTHING) -> SharePolicy:
-    claim = allocated("a", SHARE, configs=configs)
+    claim = allocated_claim("a", SHARE, configs=configs)
     return share_policy.of_share(claim, SHARE, annotated, DEFAULTS)
 
 
@@ -43,7 +44,7 @@ def merged_by_node(
     """Merge the policy as the node does: with the claim's annotations, else those of its pods."""
     configs = [config("class", **of_class)] if of_class is not None else []
     configs += [config("claim", **of_claim)] if of_claim is not None else []
-    claim = allocated(
+    claim = allocated_claim(
         "a",
         SHARE,
         configs=tuple(configs),
@@ -182,8 +183,8 @@ def test_only_a_class_turns_the_limiter_off() -> None:
 def test_config_applies_to_its_requests_and_subrequests(
     requests: tuple[str, ...], request_name: str, subrequest: str | None, is_for_it: bool
 ) -> None:
-    share = claims.share("gpu-0", 1, request=request_name, subrequest=subrequest)
-    claim = allocated("a", share, configs=(config("claim", *requests, qos="critical"),))
+    share = allocation("gpu-0", 1, request=request_name, subrequest=subrequest)
+    claim = allocated_claim("a", share, configs=(config("claim", *requests, qos="critical"),))
 
     found = share_policy.of_share(claim, share, NOTHING, DEFAULTS)
 
@@ -191,9 +192,9 @@ def test_config_applies_to_its_requests_and_subrequests(
 
 
 def test_class_that_forbids_overriding_does_so_for_its_own_request_only() -> None:
-    other = claims.share("gpu-0", 2, request="other")
+    other = allocation("gpu-0", 2, request="other")
     configs = (config("class", "main", qos="low", **FORBIDDEN), config("claim", qos="high"))
-    claim = allocated("a", SHARE, other, configs=configs)
+    claim = allocated_claim("a", SHARE, other, configs=configs)
 
     found = [share_policy.of_share(claim, share, NOTHING, DEFAULTS).qos for share in (SHARE, other)]
 
@@ -219,11 +220,11 @@ def test_malformed_parameters_are_refused_even_if_a_class_replaces_them() -> Non
 
 
 def of_pods(pods: dict[str, dict[str, str]]) -> ShareParameters:
-    return share_policy.of_pods(allocated("a", SHARE), pods)
+    return share_policy.of_pods(allocated_claim("a", SHARE), pods)
 
 
 def test_malformed_annotations_are_refused_with_their_owner() -> None:
-    claim: AllocatedClaim = allocated("a", SHARE, annotations=annotation("qos", "best"))
+    claim: AllocatedClaim = allocated_claim("a", SHARE, annotations=annotation("qos", "best"))
     with pytest.raises(ClaimError, match=r"claim default/a: annotation tensor-fusion\.ai/qos: f"):
         share_policy.annotated(claim)
 
@@ -233,7 +234,7 @@ def test_malformed_annotations_are_refused_with_their_owner() -> None:
 
 
 def test_annotations_that_do_not_concern_shares_are_ignored() -> None:
-    claim = allocated("a", SHARE, annotations={"tensor-fusion.ai/gpu-count": "2", "a": "b"})
+    claim = allocated_claim("a", SHARE, annotations={"tensor-fusion.ai/gpu-count": "2", "a": "b"})
 
     assert share_policy.annotated(claim) is None
     assert of_pods({"default/p": {"a": "b"}}) == NOTHING
@@ -244,6 +245,6 @@ def test_any_share_annotation_of_a_claim_replaces_those_of_its_pods(key: str) ->
     value = {"qos": "low", "isolation": "hard"}.get(key, "1Gi")
 
     assert (
-        share_policy.annotated(allocated("a", SHARE, annotations=annotation(key, value)))
+        share_policy.annotated(allocated_claim("a", SHARE, annotations=annotation(key, value)))
         is not None
     )

@@ -14,19 +14,22 @@ from tensorfusion_dra.core.devices.oversubscription import Oversubscription
 from tensorfusion_dra.core.devices.sharing import Isolation
 from tensorfusion_dra.core.errors import ClaimError
 from tensorfusion_dra.core.kubernetes.quantity import GIB
-from tests.support.claims import RULES, admitted, allocated, exclusive, node_offer, policy, share
-from tests.support.gpus import NODE as DEFAULT_NODE
-from tests.support.gpus import cards, gpu
+from tests.support.builders.allocations import allocation, exclusive_allocation
+from tests.support.builders.claims import allocated_claim, claim_fit
+from tests.support.builders.devices import NODE as DEFAULT_NODE
+from tests.support.builders.gpus import gpu, gpus
+from tests.support.builders.nodes import RULES, node_offer
+from tests.support.builders.policies import share_policy
 from tests.support.tenants import Card, limit_of
 
-NODE = node_offer(*cards(2))
+NODE = node_offer(*gpus(2))
 GPU_0, GPU_1 = NODE.devices
 OVERCOMMIT = replace(NODE, rules=replace(RULES, overcommit_limits=True))
 CARD_GIB = 80
 
 
 def of_card(number: int, vram: int, *, device: str = GPU_0) -> Allocation:
-    return share(device, number, tflops="1", vram=f"{vram}Gi")
+    return allocation(device, number, tflops="1", vram=f"{vram}Gi")
 
 
 def test_limit_above_the_request_is_granted_while_no_other_tenant_wants_it() -> None:
@@ -144,11 +147,13 @@ def test_several_shares_of_one_claim_divide_a_card_like_several_claims() -> None
 
 def test_admin_access_and_claims_without_limits_borrow_nothing() -> None:
     card = Card(NODE)
-    card.records["admin"] = admitted(
-        allocated("admin", exclusive(GPU_0, admin_access=True)), on=NODE
+    card.records["admin"] = claim_fit(
+        allocated_claim("admin", exclusive_allocation(GPU_0, admin_access=True)), on=NODE
     ).claim
-    free = admitted(
-        allocated("free", of_card(9, 30)), on=NODE, policy=policy(vram="80Gi", limiter=False)
+    free = claim_fit(
+        allocated_claim("free", of_card(9, 30)),
+        on=NODE,
+        policy=share_policy(vram="80Gi", limiter=False),
     )
     card.records["free"] = free.claim
 
@@ -166,7 +171,7 @@ def test_overcommitted_limits_are_the_wanted_ones() -> None:
 
     assert card.gib() == {"a": 80, "b": 70}
     assert admission.changed == ()
-    assert not any(record.shares[0].clamped for record in card.held())
+    assert not any(record.shares[0].clamped for record in card.claims())
 
 
 def test_fixed_limit_is_not_granted_above_its_request() -> None:
@@ -198,10 +203,10 @@ OVERSUBSCRIBED = node_offer(
 
 def of_virtual(number: int, vram: int) -> Allocation:
     (device,) = OVERSUBSCRIBED.devices
-    physical = share(device, number, tflops="0", vram="0").consumed
-    virtual = share(device, number, tflops="1", vram=f"{vram}Gi").consumed
+    physical = allocation(device, number, tflops="0", vram="0").consumed
+    virtual = allocation(device, number, tflops="1", vram=f"{vram}Gi").consumed
     amounts = {f"virtual_{key}": amount for key, amount in virtual.items()}
-    return share(device, number, consumed={**physical, **amounts})
+    return allocation(device, number, consumed={**physical, **amounts})
 
 
 def test_oversubscribed_card_divides_its_virtual_memory() -> None:
@@ -233,7 +238,7 @@ def test_limits_on_a_removed_device_stay(rules: LendingRules) -> None:
     card = Card(NODE)
     card.admit("a", of_card(1, 10), limit="60Gi")
 
-    assert tenancy.with_divided_limits(card.held(), {}, rules) == card.held()
+    assert tenancy.with_divided_limits(card.claims(), {}, rules) == card.claims()
 
 
 STEPS = st.lists(
@@ -270,7 +275,9 @@ def test_every_limit_is_between_request_and_wanted_limit_within_the_card(
 
 def assert_divided(card: Card, *, overcommit: bool) -> None:
     for device in (GPU_0, GPU_1):
-        shares = [item for record in card.held() for item in record.shares if item.device == device]
+        shares = [
+            item for record in card.claims() for item in record.shares if item.device == device
+        ]
         sizes = [item.limit.vram_bytes for item in shares if item.limit]
         assert len(sizes) == len(shares)
         for item, size in zip(shares, sizes, strict=True):
@@ -282,4 +289,4 @@ def assert_divided(card: Card, *, overcommit: bool) -> None:
         assert not soft or sum(sizes) >= CARD_GIB * GIB
     # Another division changes nothing.
     node = card.node
-    assert tenancy.with_divided_limits(card.held(), node.devices, node.rules) == card.held()
+    assert tenancy.with_divided_limits(card.claims(), node.devices, node.rules) == card.claims()

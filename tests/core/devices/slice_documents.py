@@ -5,7 +5,7 @@ from typing import Any
 Json = dict[str, Any]
 
 
-def device(name: str = "gpu-0", **fields: object) -> Json:
+def plain_device(name: str = "gpu-0", **fields: object) -> Json:
     return {
         "name": name,
         "allowMultipleAllocations": True,
@@ -15,29 +15,29 @@ def device(name: str = "gpu-0", **fields: object) -> Json:
     }
 
 
-def spec(**fields: object) -> Json:
+def slice_spec(**fields: object) -> Json:
     return {
         "driver": "tensor-fusion.ai.dra-driver",
         "pool": {"name": "pool-a/node-a", "generation": 1, "resourceSliceCount": 1},
         "nodeName": "node-a",
-        "devices": [device()],
+        "devices": [plain_device()],
         **fields,
     }
 
 
-def pool(**fields: object) -> Json:
-    return spec(pool={"name": "p", "generation": 0, "resourceSliceCount": 1, **fields})
+def spec_with_pool(**fields: object) -> Json:
+    return slice_spec(pool={"name": "p", "generation": 0, "resourceSliceCount": 1, **fields})
 
 
-def with_policy(value: str = "100", **policy: object) -> Json:
-    return device(capacity={"vram": {"value": value, "requestPolicy": policy}})
+def device_with_policy(value: str = "100", **policy: object) -> Json:
+    return plain_device(capacity={"vram": {"value": value, "requestPolicy": policy}})
 
 
-def with_range(default: str = "10", **valid_range: str) -> Json:
-    return with_policy(default=default, validRange=valid_range)
+def device_with_range(default: str = "10", **valid_range: str) -> Json:
+    return device_with_policy(default=default, validRange=valid_range)
 
 
-def attributes(count: int) -> Json:
+def int_attributes(count: int) -> Json:
     return {f"a{index}": {"int": index} for index in range(count)}
 
 

@@ -6,7 +6,8 @@ from tensorfusion_dra.core.devices import capacity, oversubscription
 from tensorfusion_dra.core.devices.gpu import Gpu
 from tensorfusion_dra.core.kubernetes import quantity, slice_rules
 from tensorfusion_dra.core.kubernetes.quantity import GIB, MIB
-from tests.support.gpus import gpu, published
+from tests.support.builders.devices import published_devices
+from tests.support.builders.gpus import gpu
 
 
 def test_card_offers_compute_and_memory_with_a_policy() -> None:
@@ -65,6 +66,6 @@ def test_memory_is_rounded_down_to_the_step_of_its_shares(vram_bytes: int, value
     ids=["an A100", "hardly any compute", "a fraction", "hardly any memory"],
 )
 def test_api_server_accepts_every_policy(card: Gpu) -> None:
-    (device,) = published(card)
+    (device,) = published_devices(card)
 
     assert slice_rules.device_violations(device.as_api()) == ()

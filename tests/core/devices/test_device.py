@@ -15,7 +15,8 @@ from tensorfusion_dra.core.devices.device import Node, Version
 from tensorfusion_dra.core.devices.gpu import Gpu, Inventory, LeftOut
 from tensorfusion_dra.core.devices.health import Kind, Sickness, Trouble
 from tensorfusion_dra.core.kubernetes import slice_rules
-from tests.support.gpus import NODE, cards, gpu, published
+from tests.support.builders.devices import NODE, published_devices
+from tests.support.builders.gpus import gpu, gpus
 
 GUIDE_STRINGS = {
     "model",
@@ -35,7 +36,7 @@ GUIDE_INTEGERS = {"node_total_gpus", "node_managed_gpus"}
 
 
 def attributes(card: Gpu, node: Node = NODE) -> dict[str, Any]:
-    (device,) = published(card, node=node)
+    (device,) = published_devices(card, node=node)
     written: Any = device.as_api()["attributes"]
     return dict(written)
 
@@ -90,7 +91,7 @@ def test_attributes_have_the_values_that_users_select() -> None:
 def test_name_is_a_dns_label_and_the_uuid_keeps_its_casing() -> None:
     card = gpu(uuid="GPU-8F3A1B2C-0000-4000-8000-00000000ABCD")
 
-    (device,) = published(card)
+    (device,) = published_devices(card)
 
     assert device.name == "gpu-8f3a1b2c-0000-4000-8000-00000000abcd"
     assert device.attributes["uuid"] == card.uuid
@@ -104,7 +105,7 @@ def test_pool_name_contains_the_node_so_that_nodes_never_share_a_pool() -> None:
 
 
 def test_totals_count_the_cards_of_the_node() -> None:
-    inventory = Inventory(gpus=cards(8), left_out=(LeftOut(subject="GPU-9", reason="lost"),))
+    inventory = Inventory(gpus=gpus(8), left_out=(LeftOut(subject="GPU-9", reason="lost"),))
 
     written = devices.devices(inventory, NODE)
 
@@ -122,14 +123,14 @@ def test_totals_count_the_cards_of_the_node() -> None:
 def test_total_compute_is_a_plain_decimal_which_cel_reads_as_a_double(
     milli_tflops: int, total: str
 ) -> None:
-    written = published(*(gpu(index, milli_tflops=milli_tflops) for index in range(8)))
+    written = published_devices(*(gpu(index, milli_tflops=milli_tflops) for index in range(8)))
 
     assert written[0].attributes["node_total_tflops"] == total
     assert written[0].attributes["node_virtual_tflops"] == total
 
 
 def test_devices_keep_the_order_of_the_cards() -> None:
-    written = published(*reversed(cards(3)))
+    written = published_devices(*reversed(gpus(3)))
 
     assert [device.gpu.index for device in written] == [2, 1, 0]
 
@@ -180,13 +181,13 @@ def test_api_accepts_the_device_for_any_texts_of_the_driver(
         vram_bytes=vram_bytes,
     )
 
-    (device,) = published(card)
+    (device,) = published_devices(card)
 
     assert slice_rules.device_violations(device.as_api()) == ()
 
 
 def test_additional_attributes_keep_their_types() -> None:
-    (device,) = published(gpu())
+    (device,) = published_devices(gpu())
 
     more = devices.with_attributes(
         device,
@@ -207,7 +208,7 @@ def test_additional_attributes_keep_their_types() -> None:
 
 
 def test_attribute_of_the_device_itself_is_never_replaced() -> None:
-    (device,) = published(gpu())
+    (device,) = published_devices(gpu())
 
     more = devices.with_attributes(device, [("model", "H100"), ("uuid", "GPU-other")])
 
@@ -215,19 +216,19 @@ def test_attribute_of_the_device_itself_is_never_replaced() -> None:
 
 
 def test_device_allows_multiple_allocations() -> None:
-    (device,) = published(gpu())
+    (device,) = published_devices(gpu())
 
     assert device.as_api()["allowMultipleAllocations"] is True
 
 
 def test_same_card_always_gives_the_same_device() -> None:
-    assert published(gpu()) == published(gpu())
-    assert published(gpu()) != published(replace(gpu(), vram_bytes=2**36))
+    assert published_devices(gpu()) == published_devices(gpu())
+    assert published_devices(gpu()) != published_devices(replace(gpu(), vram_bytes=2**36))
 
 
 @pytest.mark.parametrize("effect", ["NoSchedule", "NoExecute", ""])
 def test_unhealthy_device_has_taint_and_phase_and_is_valid(effect: str) -> None:
-    (healthy,) = published(gpu())
+    (healthy,) = published_devices(gpu())
     trouble = Trouble(kind=Kind.XID, reason="xid-79", text="XID 79: GPU has fallen off the bus")
     since = datetime(2026, 3, 1, 13, 30, 15, 999_999, tzinfo=timezone(timedelta(hours=1)))
 

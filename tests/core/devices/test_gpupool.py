@@ -10,17 +10,18 @@ from tensorfusion_dra.core.devices.gpupool import GpuPool
 from tensorfusion_dra.core.devices.oversubscription import Oversubscription
 from tensorfusion_dra.core.errors import InputError
 from tensorfusion_dra.core.kubernetes.node_selector import NodeLabels
+from tests.support.builders.gpupools import gpupool_document
 
 NODE = NodeLabels.of({"metadata": {"name": "node-01", "labels": {"pool": "prod"}}})
 DEFAULTS = Oversubscription(tflops_percent=500, host_memory_percent=50, host_disk_percent=70)
 
 
-def pool(name: str = "prod", /, **spec: Any) -> dict[str, Any]:
-    return {"metadata": {"name": name}, "spec": spec}
+def prod_pool(name: str = "prod", /, **spec: Any) -> dict[str, Any]:
+    return gpupool_document(name, **spec)
 
 
 def selecting(name: str, value: str, operator: str = "In") -> dict[str, Any]:
-    return pool(name, nodeManagerConfig={"nodeSelector": selector(value, operator)})
+    return prod_pool(name, nodeManagerConfig={"nodeSelector": selector(value, operator)})
 
 
 def selector(value: str, operator: str = "In") -> dict[str, Any]:
@@ -38,14 +39,14 @@ def refusal(found: dict[str, Any]) -> str:
     ("found", "expected"),
     [
         ({"metadata": {"name": "prod"}}, ("medium", None)),
-        (pool(), ("medium", None)),
-        (pool(qosConfig={}, capacityConfig={}), ("medium", None)),
-        (pool(qosConfig={"defaultQoS": ""}), ("medium", None)),
-        (pool(qosConfig={"defaultQoS": "critical", "pricing": []}), ("critical", None)),
-        (pool(capacityConfig={"oversubscription": None}), ("medium", None)),
-        (pool(capacityConfig={"oversubscription": {}}), ("medium", DEFAULTS)),
+        (prod_pool(), ("medium", None)),
+        (prod_pool(qosConfig={}, capacityConfig={}), ("medium", None)),
+        (prod_pool(qosConfig={"defaultQoS": ""}), ("medium", None)),
+        (prod_pool(qosConfig={"defaultQoS": "critical", "pricing": []}), ("critical", None)),
+        (prod_pool(capacityConfig={"oversubscription": None}), ("medium", None)),
+        (prod_pool(capacityConfig={"oversubscription": {}}), ("medium", DEFAULTS)),
         (
-            pool(
+            prod_pool(
                 capacityConfig={
                     "oversubscription": {
                         "tflopsOversellRatio": 100,
@@ -68,7 +69,7 @@ def test_absent_values_have_tensor_fusions_defaults(
 
 def test_all_invalid_values_are_reported_at_once() -> None:
     text = refusal(
-        pool(
+        prod_pool(
             qosConfig={"defaultQoS": "gold"},
             capacityConfig={
                 "oversubscription": {"tflopsOversellRatio": 99, "vramExpandToHostMem": "half"}
@@ -89,13 +90,13 @@ def test_all_invalid_values_are_reported_at_once() -> None:
     ("found", "text"),
     [
         ({"metadata": {"name": "prod"}, "spec": []}, "spec: found [], expected an object"),
-        (pool(qosConfig="high"), "spec.qosConfig: found 'high', expected an object"),
-        (pool(capacityConfig=7), "spec.capacityConfig: found 7, expected an object"),
+        (prod_pool(qosConfig="high"), "spec.qosConfig: found 'high', expected an object"),
+        (prod_pool(capacityConfig=7), "spec.capacityConfig: found 7, expected an object"),
         (
-            pool(capacityConfig={"oversubscription": 7}),
+            prod_pool(capacityConfig={"oversubscription": 7}),
             "oversubscription: found 7, expected an object",
         ),
-        (pool(qosConfig={"defaultQoS": 0}), "defaultQoS: found 0, expected one of low"),
+        (prod_pool(qosConfig={"defaultQoS": 0}), "defaultQoS: found 0, expected one of low"),
     ],
 )
 def test_value_of_another_type_is_reported(found: dict[str, Any], text: str) -> None:
@@ -119,15 +120,15 @@ def test_names_that_are_too_long_together_are_refused() -> None:
 
 
 def test_pool_is_found_by_its_name() -> None:
-    assert gpupool.named([pool("a"), pool("b")], "b") == pool("b")
+    assert gpupool.named([prod_pool("a"), prod_pool("b")], "b") == prod_pool("b")
     with pytest.raises(InputError, match="GPUPool c: found none of this name"):
-        gpupool.named([pool("a"), pool("b")], "c")
+        gpupool.named([prod_pool("a"), prod_pool("b")], "c")
 
 
 def test_pool_that_selects_the_node_is_chosen() -> None:
     prod = selecting("a", "prod")
 
-    assert gpupool.choose([pool("none"), selecting("b", "test"), prod], NODE) == prod
+    assert gpupool.choose([prod_pool("none"), selecting("b", "test"), prod], NODE) == prod
 
 
 def test_no_pool_and_two_pools_are_refused() -> None:
@@ -148,7 +149,7 @@ def test_malformed_selector_is_reported_only_if_no_other_pool_selects_the_node()
 def test_values_of_pools_that_do_not_select_the_node_do_not_matter() -> None:
     prod = selecting("a", "prod")
 
-    assert gpupool.choose([pool("b", qosConfig=7, nodeManagerConfig={}), prod], NODE) == prod
+    assert gpupool.choose([prod_pool("b", qosConfig=7, nodeManagerConfig={}), prod], NODE) == prod
 
 
 @pytest.mark.parametrize(
@@ -167,7 +168,7 @@ def test_selectors_by_vendor_replace_the_common_selector(
     selected: bool,
 ) -> None:
     config = {"nodeSelector": selector("prod"), "multiVendorNodeSelector": by_vendor}
-    found = pool(nodeManagerConfig=config)
+    found = prod_pool(nodeManagerConfig=config)
 
     if selected:
         assert gpupool.choose([found], NODE) == found

@@ -10,11 +10,11 @@ from tensorfusion_dra.core.devices import health_record, known_cards
 from tensorfusion_dra.core.devices.gpu import Gpu, Inventory, LeftOut, LostCard
 from tensorfusion_dra.core.devices.health import HealthRules, Kind, Moment, Trouble
 from tensorfusion_dra.core.devices.known_cards import KnownCards, PublishedCards
-from tests.support.gpus import cards, gpu
+from tests.support.builders.gpus import gpu, gpus
 
 NOW = Moment(1000.0, datetime(2026, 3, 1, tzinfo=UTC))
 RULES = HealthRules(quiet_seconds=0, good_readings=1, failed_readings=1)
-A, B, C = cards(3)
+A, B, C = gpus(3)
 XID = Trouble(kind=Kind.XID, reason="xid-79", text="XID 79")
 
 

@@ -16,21 +16,26 @@ from tensorfusion_dra.core.devices.oversubscription import Oversubscription
 from tensorfusion_dra.core.errors import ClaimError, InputError
 from tensorfusion_dra.core.kubernetes import quantity, slice_rules
 from tensorfusion_dra.core.kubernetes.quantity import GIB, MIB
-from tests.support.claims import admitted, allocated, node_offer, prepared, share
-from tests.support.gpus import NODE, gpu
+from tests.support.builders.allocations import allocation
+from tests.support.builders.claims import allocated_claim, claim_fit, fitted_claim
+from tests.support.builders.devices import NODE
+from tests.support.builders.gpus import gpu
+from tests.support.builders.nodes import node_offer
 
 HALF_MORE = Oversubscription(tflops_percent=150, host_memory_percent=50, host_disk_percent=0)
 POOL = replace(NODE, oversubscription=HALF_MORE)
 
 
-def published(
+def oversubscribed_devices(
     *cards: Gpu, host: HostResources, ratios: Oversubscription = HALF_MORE
 ) -> tuple[Device, ...]:
     return device.devices(Inventory(gpus=cards), replace(NODE, oversubscription=ratios), host)
 
 
 def test_tenants_divide_the_virtual_totals() -> None:
-    (a100,) = published(gpu(vram_bytes=40 * GIB), host=HostResources(memory_bytes=40 * GIB))
+    (a100,) = oversubscribed_devices(
+        gpu(vram_bytes=40 * GIB), host=HostResources(memory_bytes=40 * GIB)
+    )
 
     assert {name: str(entry.value) for name, entry in a100.capacity.items()} == {
         "tflops": "312",
@@ -41,7 +46,9 @@ def test_tenants_divide_the_virtual_totals() -> None:
 
 
 def test_claim_that_names_nothing_consumes_all_virtual_and_no_physical_capacity() -> None:
-    (a100,) = published(gpu(vram_bytes=40 * GIB), host=HostResources(memory_bytes=40 * GIB))
+    (a100,) = oversubscribed_devices(
+        gpu(vram_bytes=40 * GIB), host=HostResources(memory_bytes=40 * GIB)
+    )
 
     assert {name: str(entry.default) for name, entry in a100.capacity.items()} == {
         "tflops": "0",
@@ -59,14 +66,14 @@ def test_pool_without_oversubscription_has_no_virtual_capacity() -> None:
 
 
 def test_fractions_of_compute_stay_exact() -> None:
-    (card,) = published(gpu(milli_tflops=71_200), host=HostResources())
+    (card,) = oversubscribed_devices(gpu(milli_tflops=71_200), host=HostResources())
 
     assert str(card.capacity["virtual_tflops"].value) == "106800m"
 
 
 def test_cards_divide_host_memory_and_disk_in_proportion_to_their_own_memory() -> None:
     ratios = Oversubscription(tflops_percent=100, host_memory_percent=50, host_disk_percent=10)
-    small, large = published(
+    small, large = oversubscribed_devices(
         gpu(0, vram_bytes=16 * GIB),
         gpu(1, vram_bytes=48 * GIB),
         host=HostResources(memory_bytes=64 * GIB, disk_bytes=320 * GIB),
@@ -78,7 +85,7 @@ def test_cards_divide_host_memory_and_disk_in_proportion_to_their_own_memory() -
 
 
 def test_every_device_has_the_nodes_totals() -> None:
-    (first, second) = published(
+    (first, second) = oversubscribed_devices(
         gpu(0, vram_bytes=40 * GIB),
         gpu(1, vram_bytes=40 * GIB),
         host=HostResources(memory_bytes=80 * GIB),
@@ -140,7 +147,7 @@ def test_all_malformed_ratios_are_reported_at_once() -> None:
 AMOUNTS = {"tflops": "0", "vram": "0"}
 
 
-def taken(
+def oversubscribed_claim(
     name: str, virtual: tuple[str, str] | None, beside: Sequence[PreparedClaim] = ()
 ) -> PreparedClaim:
     """Return a claim on one 40Gi A100 at 1.5x; None requests the physical capacities."""
@@ -153,34 +160,34 @@ def taken(
         amounts = {**consumed, "virtual_vram": "60Gi"}
     else:
         amounts = {**AMOUNTS, "virtual_tflops": virtual[0], "virtual_vram": virtual[1]}
-    allocation = replace(
-        share(a100, int(name)),
+    share = replace(
+        allocation(a100, int(name)),
         consumed={key: quantity.parse(text) for key, text in amounts.items()},
     )
-    return admitted(allocated(f"claim-{name}", allocation), on=node, beside=beside).claim
+    return claim_fit(allocated_claim(f"claim-{name}", share), on=node, beside=beside).claim
 
 
 def test_shares_fill_the_virtual_totals_to_the_last_unit_and_not_one_more() -> None:
-    first = taken("1", ("400", "40Gi"))
-    second = taken("2", ("68", "20Gi"), [first])
+    first = oversubscribed_claim("1", ("400", "40Gi"))
+    second = oversubscribed_claim("2", ("68", "20Gi"), [first])
 
     with pytest.raises(
         ClaimError, match=r"virtual_tflops: found 1n plus 468 in use, expected at most 468"
     ):
-        taken("3", ("1n", "1Mi"), [first, second])
+        oversubscribed_claim("3", ("1n", "1Mi"), [first, second])
 
 
 def test_claim_for_physical_capacities_gets_the_card_exclusively() -> None:
-    exclusive = taken("1", None)
+    exclusive = oversubscribed_claim("1", None)
 
     with pytest.raises(
         ClaimError, match=r"virtual_tflops: found 1 plus 468 in use, expected at most 468"
     ):
-        taken("2", ("1", "1Mi"), [exclusive])
+        oversubscribed_claim("2", ("1", "1Mi"), [exclusive])
 
 
 def test_limits_follow_the_virtual_amounts() -> None:
-    (kept,) = taken("1", ("156", "50Gi")).shares
+    (kept,) = oversubscribed_claim("1", ("156", "50Gi")).shares
 
     assert kept.limit is not None
     assert (kept.limit.sm_percent, kept.limit.vram_bytes) == (50, 50 * GIB)
@@ -189,50 +196,52 @@ def test_limits_follow_the_virtual_amounts() -> None:
 def test_share_from_before_oversubscription_counts_by_its_physical_amounts() -> None:
     before = node_offer(gpu(vram_bytes=40 * GIB))
     (a100,) = before.devices
-    old = prepared("old", share(a100, 9, tflops="300", vram="30Gi"), on=before)
+    old = fitted_claim("old", allocation(a100, 9, tflops="300", vram="30Gi"), on=before)
 
     with pytest.raises(
         ClaimError, match=r"virtual_tflops: found 200 plus 300 in use, expected at most 468"
     ):
-        taken("1", ("200", "1Gi"), [old])
-    assert taken("2", ("168", "30Gi"), [old]).shares
+        oversubscribed_claim("1", ("200", "1Gi"), [old])
+    assert oversubscribed_claim("2", ("168", "30Gi"), [old]).shares
 
 
-def after(name: str, tflops: str, vram: str, beside: Sequence[PreparedClaim] = ()) -> PreparedClaim:
+def claim_after_oversubscription(
+    name: str, tflops: str, vram: str, beside: Sequence[PreparedClaim] = ()
+) -> PreparedClaim:
     """Return a claim with virtual amounts, prepared after its pool stopped oversubscribing."""
     node = node_offer(gpu(vram_bytes=40 * GIB))
     (card,) = node.devices
     amounts = {"tflops": "0", "vram": "0", "virtual_tflops": tflops, "virtual_vram": vram}
     consumed = {capacity: quantity.parse(text) for capacity, text in amounts.items()}
-    wanted = allocated(name, share(card, ord(name), consumed=consumed))
-    return admitted(wanted, on=node, beside=beside).claim
+    wanted = allocated_claim(name, allocation(card, ord(name), consumed=consumed))
+    return claim_fit(wanted, on=node, beside=beside).claim
 
 
 def test_claim_from_before_oversubscription_stopped_gets_its_amounts_of_the_card() -> None:
-    (kept,) = after("a", "78", "10Gi").shares
+    (kept,) = claim_after_oversubscription("a", "78", "10Gi").shares
 
     assert kept.consumed == {"tflops": quantity.parse("78"), "vram": quantity.parse("10Gi")}
     assert kept.limit == Limit(sm_percent=25, vram_bytes=10 * GIB)
 
 
 def test_claims_from_before_oversubscription_stopped_never_exceed_the_card() -> None:
-    first = after("a", "78", "30Gi")
+    first = claim_after_oversubscription("a", "78", "30Gi")
 
     with pytest.raises(
         ClaimError, match="vram: found 20Gi plus 30Gi in use, expected at most 40Gi"
     ):
-        after("b", "78", "20Gi", beside=[first])
-    after("c", "78", "10Gi", beside=[first])
+        claim_after_oversubscription("b", "78", "20Gi", beside=[first])
+    claim_after_oversubscription("c", "78", "10Gi", beside=[first])
 
 
 def test_claim_for_more_than_the_card_gets_the_card_after_oversubscription_stopped() -> None:
-    record = after("a", "468", "60Gi")
+    record = claim_after_oversubscription("a", "468", "60Gi")
 
     assert record.shares[0].limit == Limit(sm_percent=100, vram_bytes=40 * GIB)
     with pytest.raises(ClaimError, match="tflops: found 1 plus 312 in use, expected at most 312"):
-        after("b", "1", "1Mi", beside=[record])
+        claim_after_oversubscription("b", "1", "1Mi", beside=[record])
 
 
 def test_amount_of_0_is_refused_also_after_oversubscription_stopped() -> None:
     with pytest.raises(ClaimError, match="vram: found 0, expected at least 1Mi"):
-        after("a", "78", "0")
+        claim_after_oversubscription("a", "78", "0")

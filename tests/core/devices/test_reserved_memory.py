@@ -10,8 +10,12 @@ from tensorfusion_dra.core.devices.oversubscription import Oversubscription
 from tensorfusion_dra.core.errors import ClaimError
 from tensorfusion_dra.core.kubernetes import quantity
 from tensorfusion_dra.core.kubernetes.quantity import GIB, MIB
-from tests.support.claims import admitted, allocated, exclusive, node_offer, policy, prepared, share
-from tests.support.gpus import NODE, gpu, published
+from tests.support.builders.allocations import allocation, exclusive_allocation
+from tests.support.builders.claims import allocated_claim, claim_fit, fitted_claim
+from tests.support.builders.devices import NODE, published_devices
+from tests.support.builders.gpus import gpu
+from tests.support.builders.nodes import node_offer
+from tests.support.builders.policies import share_policy
 from tests.support.tenants import limit_of
 
 T4 = gpu(vram_bytes=15360 * MIB, milli_tflops=65_000)
@@ -21,7 +25,7 @@ BEFORE, NOW = node_offer(T4), node_offer(RESERVING)
 
 
 def test_capacity_is_the_total_less_the_reserved_memory_in_whole_mib() -> None:
-    (device,) = published(RESERVING)
+    (device,) = published_devices(RESERVING)
 
     assert str(device.capacity["vram"].value) == "14910Mi"
     assert device.attributes["node_total_vram"] == "14910Mi"
@@ -31,34 +35,40 @@ def test_virtual_memory_extends_the_usable_memory() -> None:
     ratios = Oversubscription(tflops_percent=100, host_memory_percent=50, host_disk_percent=0)
     pool = replace(NODE, oversubscription=ratios)
 
-    (device,) = published(RESERVING, node=pool, host=HostResources(memory_bytes=2 * GIB))
+    (device,) = published_devices(RESERVING, node=pool, host=HostResources(memory_bytes=2 * GIB))
 
     assert str(device.capacity["virtual_vram"].value) == "15934Mi"
 
 
 def test_exclusive_claim_gets_the_usable_memory() -> None:
-    whole = prepared("a", exclusive(CARD), on=NOW)
+    whole = fitted_claim("a", exclusive_allocation(CARD), on=NOW)
 
     assert limit_of(whole).vram_bytes == 14910 * MIB
 
 
 def test_record_of_the_old_total_stays_and_new_claims_have_to_fit_the_new_one() -> None:
-    whole = prepared("a", share(CARD, 1, tflops="65", vram="15Gi"), on=BEFORE)
+    whole = fitted_claim("a", allocation(CARD, 1, tflops="65", vram="15Gi"), on=BEFORE)
 
     (kept,) = tenancy.with_divided_limits([whole], NOW.devices, NOW.rules)
 
     assert kept == whole
     with pytest.raises(ClaimError, match="in use, expected at most 14910Mi"):
-        admitted(allocated("b", share(CARD, 2, tflops="0", vram="1Mi")), on=NOW, beside=[whole])
-    half = prepared("c", share(CARD, 3, tflops="1", vram="14Gi"), on=NOW)
+        claim_fit(
+            allocated_claim("b", allocation(CARD, 2, tflops="0", vram="1Mi")),
+            on=NOW,
+            beside=[whole],
+        )
+    half = fitted_claim("c", allocation(CARD, 3, tflops="1", vram="14Gi"), on=NOW)
     with pytest.raises(
         ClaimError, match="vram: found 1Gi plus 14Gi in use, expected at most 14910Mi"
     ):
-        admitted(allocated("d", share(CARD, 4, tflops="1", vram="1Gi")), on=NOW, beside=[half])
+        claim_fit(
+            allocated_claim("d", allocation(CARD, 4, tflops="1", vram="1Gi")), on=NOW, beside=[half]
+        )
 
 
 def test_claim_for_the_old_total_that_is_prepared_now_gets_the_new_one() -> None:
-    record = prepared("a", share(CARD, 1, tflops="65", vram="15Gi"), on=NOW)
+    record = fitted_claim("a", allocation(CARD, 1, tflops="65", vram="15Gi"), on=NOW)
 
     assert record.shares[0].consumed["vram"] == quantity.parse("14910Mi")
     assert limit_of(record).vram_bytes == 14910 * MIB
@@ -66,12 +76,12 @@ def test_claim_for_the_old_total_that_is_prepared_now_gets_the_new_one() -> None
 
 def test_more_than_the_old_total_is_refused() -> None:
     with pytest.raises(ClaimError, match="in use, expected at most 14910Mi"):
-        prepared("a", share(CARD, 1, tflops="65", vram="15361Mi"), on=NOW)
+        fitted_claim("a", allocation(CARD, 1, tflops="65", vram="15361Mi"), on=NOW)
 
 
 def test_reserved_memory_is_not_lent() -> None:
-    record = prepared(
-        "a", share(CARD, 1, tflops="1", vram="1Gi"), on=NOW, policy=policy(vram="1Ti")
+    record = fitted_claim(
+        "a", allocation(CARD, 1, tflops="1", vram="1Gi"), on=NOW, policy=share_policy(vram="1Ti")
     )
 
     assert limit_of(record).vram_bytes == 14910 * MIB

@@ -10,17 +10,18 @@ from tensorfusion_dra.core.devices import slices
 from tensorfusion_dra.core.devices.device import Node, Taint
 from tensorfusion_dra.core.devices.slices import Slice
 from tensorfusion_dra.core.kubernetes import slice_rules
-from tests.support.gpus import NODE, cards, published
-from tests.support.publications import MANY, NAME, generations, publication, wanted, written
-from tests.support.slice_store import applied
+from tests.support.builders.devices import NODE, published_devices
+from tests.support.builders.gpus import gpus
+from tests.support.builders.slices import MANY, NAME, stored_slices, wanted_slices
+from tests.support.slice_store import applied, pool_generations, writes_by_verb
 
 SINCE = datetime(2026, 3, 1, tzinfo=UTC)
 
 
 def test_new_node_creates_its_slice_at_generation_1() -> None:
-    plan = slices.plan(wanted(), [])
+    plan = slices.plan(wanted_slices(), [])
 
-    assert written(plan) == {"create": [NAME]}
+    assert writes_by_verb(plan) == {"create": [NAME]}
     (created,) = plan.create
     assert created["kind"] == "ResourceSlice"
     assert created["spec"]["driver"] == "tensor-fusion.ai.dra-driver"
@@ -36,7 +37,7 @@ def test_new_node_creates_its_slice_at_generation_1() -> None:
 
 
 def test_slice_is_owned_by_its_node_and_has_the_guides_labels() -> None:
-    (item,) = wanted()
+    (item,) = wanted_slices()
 
     assert item["metadata"] == {
         "name": NAME,
@@ -65,136 +66,136 @@ def test_node_without_devices_publishes_an_empty_pool() -> None:
 
 
 def test_nothing_is_written_if_nothing_changed() -> None:
-    plan = slices.plan(wanted(65), publication(65))
+    plan = slices.plan(wanted_slices(65), stored_slices(65))
 
     assert not plan
-    assert written(plan) == {}
+    assert writes_by_verb(plan) == {}
     assert plan.generation == 1
 
 
 def test_empty_pool_may_be_stored_without_a_list_of_devices() -> None:
-    kept = publication(0)
+    kept = stored_slices(0)
     del kept[0]["spec"]["devices"]
 
-    assert not slices.plan(wanted(0), kept)
+    assert not slices.plan(wanted_slices(0), kept)
 
 
 def test_equal_quantities_in_another_notation_are_no_change() -> None:
-    kept = publication()
+    kept = stored_slices()
     for device in kept[0]["spec"]["devices"]:
         device["capacity"]["vram"]["value"] = "81920Mi"
         device["capacity"]["tflops"]["value"] = "312e0"
 
-    assert not slices.plan(wanted(), kept)
+    assert not slices.plan(wanted_slices(), kept)
 
 
 def test_one_changed_slice_keeps_the_generation() -> None:
-    kept = publication(2)
+    kept = stored_slices(2)
 
-    plan = slices.plan(wanted(3), kept)
+    plan = slices.plan(wanted_slices(3), kept)
 
-    assert written(plan) == {"update": [NAME]}
-    assert generations(plan.update) == [1]
+    assert writes_by_verb(plan) == {"update": [NAME]}
+    assert pool_generations(plan.update) == [1]
 
 
 def test_one_changed_slice_of_two_keeps_the_generation() -> None:
-    kept = publication(65)
+    kept = stored_slices(65)
     kept[1]["spec"]["devices"][0]["attributes"]["qos"] = {"string": "high"}
 
-    plan = slices.plan(wanted(65), kept)
+    plan = slices.plan(wanted_slices(65), kept)
 
-    assert written(plan) == {"update": [f"{NAME}-1"]}
-    assert generations(plan.update) == [1]
+    assert writes_by_verb(plan) == {"update": [f"{NAME}-1"]}
+    assert pool_generations(plan.update) == [1]
 
 
 def test_two_changed_slices_move_the_whole_pool_to_the_next_generation() -> None:
-    kept = publication(129)
+    kept = stored_slices(129)
     for item in kept[:2]:
         item["spec"]["devices"][0]["attributes"]["qos"] = {"string": "high"}
 
-    plan = slices.plan(wanted(129), kept)
+    plan = slices.plan(wanted_slices(129), kept)
 
-    assert written(plan) == {"update": [NAME, f"{NAME}-1", f"{NAME}-2"]}
-    assert generations(plan.update) == [2, 2, 2]
+    assert writes_by_verb(plan) == {"update": [NAME, f"{NAME}-1", f"{NAME}-2"]}
+    assert pool_generations(plan.update) == [2, 2, 2]
 
 
 def test_new_slice_moves_the_whole_pool_to_the_next_generation() -> None:
-    plan = slices.plan(wanted(65), publication(64))
+    plan = slices.plan(wanted_slices(65), stored_slices(64))
 
-    assert written(plan) == {"update": [NAME], "create": [f"{NAME}-1"]}
-    assert generations([*plan.update, *plan.create]) == [2, 2]
+    assert writes_by_verb(plan) == {"update": [NAME], "create": [f"{NAME}-1"]}
+    assert pool_generations([*plan.update, *plan.create]) == [2, 2]
     assert {item["spec"]["pool"]["resourceSliceCount"] for item in plan.update} == {2}
 
 
 def test_missing_slice_moves_the_whole_pool_to_the_next_generation() -> None:
-    plan = slices.plan(wanted(65), publication(65)[:1])
+    plan = slices.plan(wanted_slices(65), stored_slices(65)[:1])
 
-    assert written(plan) == {"update": [NAME], "create": [f"{NAME}-1"]}
-    assert generations([*plan.update, *plan.create]) == [2, 2]
+    assert writes_by_verb(plan) == {"update": [NAME], "create": [f"{NAME}-1"]}
+    assert pool_generations([*plan.update, *plan.create]) == [2, 2]
 
 
 def test_generations_start_again_after_all_slices_were_deleted() -> None:
-    plan = slices.plan(wanted(), [])
+    plan = slices.plan(wanted_slices(), [])
 
-    assert generations(plan.create) == [1]
+    assert pool_generations(plan.create) == [1]
 
 
 def test_slice_with_an_unexpected_name_is_obsolete() -> None:
-    stray = publication()[0]
+    stray = stored_slices()[0]
     stray["metadata"]["name"] = "00000-tensor-fusion.ai.dra-driver-node-01-abcde"
 
-    plan = slices.plan(wanted(), [*publication(), stray])
+    plan = slices.plan(wanted_slices(), [*stored_slices(), stray])
 
-    assert written(plan) == {"delete": [stray["metadata"]["name"]]}
+    assert writes_by_verb(plan) == {"delete": [stray["metadata"]["name"]]}
 
 
 def test_slice_of_an_older_generation_is_replaced_by_a_new_object() -> None:
-    kept = publication(65)
+    kept = stored_slices(65)
     kept[0]["spec"]["pool"]["generation"] = 7
 
-    plan = slices.plan(wanted(65), kept)
+    plan = slices.plan(wanted_slices(65), kept)
 
-    assert written(plan) == {
+    assert writes_by_verb(plan) == {
         "delete": [f"{NAME}-1"],
         "update": [NAME],
         "create": [f"{NAME}-1"],
     }
-    assert generations([*plan.update, *plan.create]) == [8, 8]
+    assert pool_generations([*plan.update, *plan.create]) == [8, 8]
 
 
 def test_another_pool_needs_new_objects_because_the_pool_of_a_slice_is_immutable() -> None:
     moved = replace(NODE, gpupool="production")
 
-    plan = slices.plan(wanted(node=moved), publication())
+    plan = slices.plan(wanted_slices(node=moved), stored_slices())
 
-    assert written(plan) == {"delete": [NAME], "create": [NAME]}
+    assert writes_by_verb(plan) == {"delete": [NAME], "create": [NAME]}
     assert plan.create[0]["spec"]["pool"]["name"] == "production/node-01"
 
 
 def test_generations_of_another_pool_do_not_count() -> None:
-    kept = publication()
+    kept = stored_slices()
     kept[0]["spec"]["pool"]["generation"] = 41
 
-    plan = slices.plan(wanted(node=replace(NODE, gpupool="production")), kept)
+    plan = slices.plan(wanted_slices(node=replace(NODE, gpupool="production")), kept)
 
-    assert generations(plan.create) == [1]
+    assert pool_generations(plan.create) == [1]
 
 
 def test_recreated_node_becomes_the_owner_of_its_slices() -> None:
-    plan = slices.plan(wanted(node_uid="new-uid"), publication(node_uid="old-uid"))
+    plan = slices.plan(wanted_slices(node_uid="new-uid"), stored_slices(node_uid="old-uid"))
 
-    assert written(plan) == {"update": [NAME]}
+    assert writes_by_verb(plan) == {"update": [NAME]}
     (owner,) = plan.update[0]["metadata"]["ownerReferences"]
     assert owner["uid"] == "new-uid"
 
 
 def test_labels_and_annotations_of_other_writers_are_no_change_and_stay() -> None:
-    kept = publication()
+    kept = stored_slices()
     kept[0]["metadata"]["labels"]["example.com/team"] = "a"
     kept[0]["metadata"]["annotations"] = {"example.com/note": "b"}
 
-    assert not slices.plan(wanted(), kept)
-    (update,) = slices.plan(wanted(3), kept).update
+    assert not slices.plan(wanted_slices(), kept)
+    (update,) = slices.plan(wanted_slices(3), kept).update
     assert update["metadata"]["labels"] == {
         "example.com/team": "a",
         "tensor-fusion.ai/managed-by": "node-01",
@@ -205,7 +206,7 @@ def test_labels_and_annotations_of_other_writers_are_no_change_and_stay() -> Non
 
 def test_changes_by_other_writers_are_repaired() -> None:
     def spoilt(label: str = "node-01", count: int = 1, device: str = "") -> list[Slice]:
-        kept = publication()
+        kept = stored_slices()
         kept[0]["metadata"]["labels"]["tensor-fusion.ai/managed-by"] = label
         kept[0]["spec"]["pool"]["resourceSliceCount"] = count
         if device:
@@ -213,29 +214,29 @@ def test_changes_by_other_writers_are_repaired() -> None:
         return list(kept)
 
     for kept in (spoilt(label="other"), spoilt(count=2), spoilt(device="gpu-other")):
-        plan = slices.plan(wanted(), kept)
+        plan = slices.plan(wanted_slices(), kept)
 
-        assert written(plan) == {"update": [NAME]}
-        assert not slices.plan(wanted(), applied(plan, kept))
+        assert writes_by_verb(plan) == {"update": [NAME]}
+        assert not slices.plan(wanted_slices(), applied(plan, kept))
 
 
 def test_missing_label_or_owner_is_repaired() -> None:
     for missing in ("labels", "ownerReferences"):
-        kept = publication()
+        kept = stored_slices()
         del kept[0]["metadata"][missing]
 
-        plan = slices.plan(wanted(), kept)
+        plan = slices.plan(wanted_slices(), kept)
 
-        assert written(plan) == {"update": [NAME]}
-        assert not slices.plan(wanted(), applied(plan, kept))
+        assert writes_by_verb(plan) == {"update": [NAME]}
+        assert not slices.plan(wanted_slices(), applied(plan, kept))
 
 
 def test_update_is_the_object_that_was_read_without_managed_fields() -> None:
-    kept = publication()
+    kept = stored_slices()
     kept[0]["metadata"]["managedFields"] = [{"manager": "somebody"}]
     kept[0]["metadata"]["resourceVersion"] = "17"
 
-    (update,) = slices.plan(wanted(3), kept).update
+    (update,) = slices.plan(wanted_slices(3), kept).update
 
     assert update["metadata"]["uid"] == kept[0]["metadata"]["uid"]
     assert update["metadata"]["resourceVersion"] == "17"
@@ -243,10 +244,10 @@ def test_update_is_the_object_that_was_read_without_managed_fields() -> None:
 
 
 def test_plan_does_not_modify_the_stored_slices() -> None:
-    kept = publication(129)
+    kept = stored_slices(129)
     before = copy.deepcopy(kept)
 
-    slices.plan(wanted(66, node_uid="other"), kept)
+    slices.plan(wanted_slices(66, node_uid="other"), kept)
 
     assert kept == before
 
@@ -256,7 +257,7 @@ def test_plan_does_not_modify_the_stored_slices() -> None:
     [(0, [0]), (1, [1]), (64, [64]), (65, [64, 1]), (129, [64, 64, 1])],
 )
 def test_slice_has_at_most_64_devices(count: int, sizes: list[int]) -> None:
-    items = wanted(count)
+    items = wanted_slices(count)
 
     assert [len(item["spec"]["devices"]) for item in items] == sizes
     assert {item["spec"]["pool"]["resourceSliceCount"] for item in items} == {len(sizes)}
@@ -265,7 +266,7 @@ def test_slice_has_at_most_64_devices(count: int, sizes: list[int]) -> None:
 
 def test_taint_moves_no_device_to_another_slice() -> None:
     taint = Taint(key="tensor-fusion.ai/unhealthy", value="lost", effect="NoSchedule", since=SINCE)
-    healthy = published(*cards(65))
+    healthy = published_devices(*gpus(65))
     tainted = (replace(healthy[0], taint=taint), *healthy[1:])
 
     first, last = slices.wanted(tainted, NODE, node_uid="node-uid")
@@ -276,13 +277,13 @@ def test_taint_moves_no_device_to_another_slice() -> None:
 
 
 def test_api_server_accepts_every_slice() -> None:
-    for item in slices.plan(wanted(129), []).create:
+    for item in slices.plan(wanted_slices(129), []).create:
         assert slice_rules.slice_violations(item["spec"]) == ()
 
 
 def test_long_node_names_give_valid_and_different_names_and_labels() -> None:
     long_names = ["n" * 63 + "." + "n" * 63 + "." + end * 63 + ".example" * 7 for end in "ab"]
-    items = [wanted(node=Node(name=name, gpupool="p", qos="low"))[0] for name in long_names]
+    items = [wanted_slices(node=Node(name=name, gpupool="p", qos="low"))[0] for name in long_names]
 
     for item in items:
         assert len(item["metadata"]["name"]) <= 253

@@ -10,7 +10,7 @@ from tensorfusion_dra.core.doctor.finding import Level
 DRIVER = "tensor-fusion.ai.dra-driver"
 
 
-def node(**info: str) -> dict[str, Any]:
+def node_with_info(**info: str) -> dict[str, Any]:
     ready = {"type": "Ready", "status": "True"}
     return {
         "metadata": {"name": "node-01"},
@@ -80,13 +80,13 @@ def test_missing_api_group_is_a_problem() -> None:
     ],
 )
 def test_kubelet_that_is_too_old_or_may_deadlock_is_reported(reported: str, level: Level) -> None:
-    (finding,) = api_server.kubelet(node(kubeletVersion=reported))
+    (finding,) = api_server.kubelet(node_with_info(kubeletVersion=reported))
 
     assert finding.level is level
 
 
 def test_node_that_is_not_ready_is_reported_with_its_reason() -> None:
-    healthy, broken, silent = node(), node(), node()
+    healthy, broken, silent = node_with_info(), node_with_info(), node_with_info()
     broken["status"]["conditions"] = [{"type": "Ready", "status": "False", "message": "no CNI"}]
     silent["status"]["conditions"] = []
 
@@ -95,7 +95,7 @@ def test_node_that_is_not_ready_is_reported_with_its_reason() -> None:
     assert [f.level for f in api_server.ready(silent)] == [Level.NOTE]
 
 
-def claim(*results: dict[str, Any], asks: bool = True) -> dict[str, Any]:
+def claim_for_a_part(*results: dict[str, Any], asks: bool = True) -> dict[str, Any]:
     exactly = {"capacity": {"requests": {"vram": "1Gi"}}} if asks else {}
     return {
         "metadata": {"namespace": "default", "name": "a"},
@@ -105,7 +105,7 @@ def claim(*results: dict[str, Any], asks: bool = True) -> dict[str, Any]:
 
 
 def test_claim_for_a_part_that_got_a_whole_card_is_a_problem() -> None:
-    whole = claim({"driver": DRIVER})
+    whole = claim_for_a_part({"driver": DRIVER})
 
     (finding,) = api_server.shares([whole], DRIVER)
 
@@ -116,10 +116,10 @@ def test_claim_for_a_part_that_got_a_whole_card_is_a_problem() -> None:
 
 def test_parts_requested_whole_cards_other_drivers_and_admin_access_are_no_problem() -> None:
     claims = [
-        claim({"driver": DRIVER, "consumedCapacity": {"vram": "1Gi"}}),
-        claim({"driver": DRIVER}, asks=False),
-        claim({"driver": "gpu.example.com"}),
-        claim({"driver": DRIVER, "adminAccess": True}),
+        claim_for_a_part({"driver": DRIVER, "consumedCapacity": {"vram": "1Gi"}}),
+        claim_for_a_part({"driver": DRIVER}, asks=False),
+        claim_for_a_part({"driver": "gpu.example.com"}),
+        claim_for_a_part({"driver": DRIVER, "adminAccess": True}),
     ]
 
     (finding,) = api_server.shares(claims, DRIVER)

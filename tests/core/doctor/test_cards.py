@@ -10,7 +10,7 @@ from tensorfusion_dra.core.devices.oversubscription import NO_MORE
 from tensorfusion_dra.core.doctor import cards as judge
 from tensorfusion_dra.core.doctor.cards import Access
 from tensorfusion_dra.core.doctor.finding import Level
-from tests.support.gpus import gpu
+from tests.support.builders.gpus import gpu
 
 CARD = gpu(0)
 BUS = "0000:3a:00.0"
@@ -103,15 +103,15 @@ def test_hamis_device_plugin_is_named() -> None:
     assert finding.found == "nvidia.com/gpu: 80: HAMi's device plugin allocates cards of this node"
 
 
-def worker(phase: str) -> dict[str, Any]:
+def worker_pod(phase: str) -> dict[str, Any]:
     return {"metadata": {"namespace": "a", "name": "w"}, "status": {"phase": phase}}
 
 
 @pytest.mark.parametrize(
     ("workers", "level"),
     [
-        ([worker("Running")], Level.WARNING),
-        ([worker("Succeeded")], Level.OK),
+        ([worker_pod("Running")], Level.WARNING),
+        ([worker_pod("Succeeded")], Level.OK),
         ([], Level.OK),
         (None, Level.NOTE),
     ],
@@ -130,10 +130,10 @@ def test_tensor_fusions_scheduler_is_found_by_its_worker_pods(
 def test_worker_pods_are_ignored_without_tensor_fusions_hypervisor() -> None:
     node = {"metadata": {"name": "node-01"}, "status": {"capacity": {"nvidia.com/gpu": "8"}}}
 
-    assert not list(judge.tensor_fusion_workers(node, [worker("Running")]))
+    assert not list(judge.tensor_fusion_workers(node, [worker_pod("Running")]))
 
 
-def published(driver: str, **attributes: str) -> dict[str, Any]:
+def slice_with_attributes(driver: str, **attributes: str) -> dict[str, Any]:
     device = {
         "name": "gpu-0",
         "attributes": {name: {"string": text} for name, text in attributes.items()},
@@ -141,7 +141,7 @@ def published(driver: str, **attributes: str) -> dict[str, Any]:
     return {"spec": {"driver": driver, "devices": [device]}}
 
 
-OURS = published(
+OURS = slice_with_attributes(
     "tensor-fusion.ai.dra-driver", uuid=CARD.uuid, **{"resource.kubernetes.io/pciBusID": BUS}
 )
 
@@ -149,12 +149,15 @@ OURS = published(
 @pytest.mark.parametrize(
     ("item", "level"),
     [
-        (published("gpu.nvidia.com", uuid=CARD.uuid), Level.WARNING),
-        (published("gpu.nvidia.com", uuid=CARD.uuid.lower()), Level.WARNING),
-        (published("gpu.nvidia.com", **{"resource.kubernetes.io/pciBusID": BUS}), Level.WARNING),
-        (published("gpu.nvidia.com", uuid="GPU-other"), Level.OK),
-        (published("nic.example.com", model=BUS), Level.OK),
-        (published("nic.example.com"), Level.OK),
+        (slice_with_attributes("gpu.nvidia.com", uuid=CARD.uuid), Level.WARNING),
+        (slice_with_attributes("gpu.nvidia.com", uuid=CARD.uuid.lower()), Level.WARNING),
+        (
+            slice_with_attributes("gpu.nvidia.com", **{"resource.kubernetes.io/pciBusID": BUS}),
+            Level.WARNING,
+        ),
+        (slice_with_attributes("gpu.nvidia.com", uuid="GPU-other"), Level.OK),
+        (slice_with_attributes("nic.example.com", model=BUS), Level.OK),
+        (slice_with_attributes("nic.example.com"), Level.OK),
         (OURS, Level.OK),
     ],
 )

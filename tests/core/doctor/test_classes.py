@@ -10,7 +10,7 @@ from tensorfusion_dra.core.doctor.finding import Level
 DRIVER = "tensor-fusion.ai.dra-driver"
 
 
-def device_class(*expressions: str, config: list[Any] | None = None) -> dict[str, Any]:
+def class_with_selectors(*expressions: str, config: list[Any] | None = None) -> dict[str, Any]:
     selectors = [{"cel": {"expression": text}} for text in expressions]
     return {"spec": {"selectors": selectors, "config": config or []}}
 
@@ -18,10 +18,10 @@ def device_class(*expressions: str, config: list[Any] | None = None) -> dict[str
 @pytest.mark.parametrize(
     ("stored", "level"),
     [
-        (device_class(f'device.driver == "{DRIVER}"'), Level.OK),
-        (device_class("true", f"device.driver=='{DRIVER}'"), Level.OK),
-        (device_class('device.driver == "gpu.nvidia.com"'), Level.WARNING),
-        (device_class(), Level.WARNING),
+        (class_with_selectors(f'device.driver == "{DRIVER}"'), Level.OK),
+        (class_with_selectors("true", f"device.driver=='{DRIVER}'"), Level.OK),
+        (class_with_selectors('device.driver == "gpu.nvidia.com"'), Level.WARNING),
+        (class_with_selectors(), Level.WARNING),
         (None, Level.PROBLEM),
     ],
 )
@@ -40,7 +40,7 @@ def test_malformed_parameters_are_a_problem() -> None:
         {"opaque": {"driver": "gpu.nvidia.com", "parameters": {"any": 1}}},
         {"opaque": {"driver": DRIVER, "parameters": {**good, "isolation": "hardest"}}},
     ]
-    stored = device_class(f'device.driver == "{DRIVER}"', config=config)
+    stored = class_with_selectors(f'device.driver == "{DRIVER}"', config=config)
 
     fine, wrong = classes.device_class(stored)
 
@@ -49,14 +49,17 @@ def test_malformed_parameters_are_a_problem() -> None:
     assert "hardest" in wrong.found
 
 
-def template(namespace: str, class_name: str) -> dict[str, Any]:
+def template_for_class(namespace: str, class_name: str) -> dict[str, Any]:
     exactly = {"deviceClassName": class_name}
     devices = {"requests": [{"name": "gpu-request", "exactly": exactly}]}
     return {"metadata": {"namespace": namespace}, "spec": {"spec": {"devices": devices}}}
 
 
 def test_templates_must_name_existing_classes() -> None:
-    stored = [template("a", "tensor-fusion.ai"), template("b", "tensor-fusion-gpu")]
+    stored = [
+        template_for_class("a", "tensor-fusion.ai"),
+        template_for_class("b", "tensor-fusion-gpu"),
+    ]
 
     fine, wrong = classes.templates(stored, classes=["tensor-fusion.ai"])
 
@@ -65,7 +68,7 @@ def test_templates_must_name_existing_classes() -> None:
 
 
 def test_classes_of_subrequests_are_checked_too() -> None:
-    stored = template("a", "tensor-fusion.ai")
+    stored = template_for_class("a", "tensor-fusion.ai")
     (request,) = stored["spec"]["spec"]["devices"]["requests"]
     request["firstAvailable"] = [{"name": "x", **request.pop("exactly")}]
 

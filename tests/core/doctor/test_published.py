@@ -6,12 +6,13 @@ from typing import Any
 from tensorfusion_dra.core.devices import slices
 from tensorfusion_dra.core.doctor import published
 from tensorfusion_dra.core.doctor.finding import Level
-from tests.support.gpus import NODE, cards
-from tests.support.gpus import published as devices
+from tests.support.builders.devices import NODE
+from tests.support.builders.devices import published_devices as devices
+from tests.support.builders.gpus import gpus
 
 
 def stored(count: int = 1) -> list[Any]:
-    wanted = slices.wanted(devices(*cards(count)), NODE, node_uid="uid")
+    wanted = slices.wanted(devices(*gpus(count)), NODE, node_uid="uid")
     return [copy.deepcopy(dict(item)) for item in slices.plan(wanted, ()).create]
 
 

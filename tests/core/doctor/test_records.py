@@ -33,7 +33,7 @@ def test_ledger_must_be_readable_and_of_a_known_version(
     assert finding.level is level
 
 
-def spec(path: str = OURS, **facts: Any) -> SpecFile:
+def found_spec(path: str = OURS, **facts: Any) -> SpecFile:
     return SpecFile(path=path, **facts)
 
 
@@ -42,8 +42,8 @@ def levels(*files: SpecFile, claims: dict[str, str] | None) -> list[Level]:
 
 
 def test_one_spec_for_each_record_is_fine() -> None:
-    ours = spec(kind="tensor-fusion.ai/vgpu", devices=("tensor-fusion.ai/vgpu=uid-a-gpu",))
-    toolkit = spec(TOOLKIT, kind="nvidia.com/gpu", devices=("nvidia.com/gpu=0",))
+    ours = found_spec(kind="tensor-fusion.ai/vgpu", devices=("tensor-fusion.ai/vgpu=uid-a-gpu",))
+    toolkit = found_spec(TOOLKIT, kind="nvidia.com/gpu", devices=("nvidia.com/gpu=0",))
 
     (finding,) = records.specs([ours, toolkit], CLAIMS)
 
@@ -51,7 +51,7 @@ def test_one_spec_for_each_record_is_fine() -> None:
 
 
 def test_spec_without_a_record_and_record_without_a_spec_are_warnings() -> None:
-    assert levels(spec(), claims={}) == [Level.WARNING]
+    assert levels(found_spec(), claims={}) == [Level.WARNING]
     (missing,) = records.specs([], CLAIMS)
 
     assert missing.level is Level.WARNING
@@ -59,32 +59,34 @@ def test_spec_without_a_record_and_record_without_a_spec_are_warnings() -> None:
 
 
 def test_specs_are_not_compared_with_an_unreadable_ledger() -> None:
-    assert levels(spec(), claims=None) == [Level.OK]
+    assert levels(found_spec(), claims=None) == [Level.OK]
 
 
 def test_broken_spec_is_a_problem_if_it_is_this_drivers_else_a_warning() -> None:
-    broken, foreign = spec(trouble="no devices"), spec(TOOLKIT, trouble="no devices")
+    broken, foreign = found_spec(trouble="no devices"), found_spec(TOOLKIT, trouble="no devices")
 
     assert levels(broken, claims=CLAIMS) == [Level.PROBLEM]
-    assert levels(spec(), foreign, claims=CLAIMS) == [Level.WARNING]
+    assert levels(found_spec(), foreign, claims=CLAIMS) == [Level.WARNING]
 
 
 def test_this_drivers_kind_in_a_foreign_file_is_a_warning() -> None:
-    foreign = spec("/var/run/cdi/old.json", kind="tensor-fusion.ai/vgpu")
+    foreign = found_spec("/var/run/cdi/old.json", kind="tensor-fusion.ai/vgpu")
 
-    assert levels(spec(), foreign, claims=CLAIMS) == [Level.WARNING]
+    assert levels(found_spec(), foreign, claims=CLAIMS) == [Level.WARNING]
 
 
 def test_device_in_two_files_of_a_folder_is_a_problem() -> None:
-    one, two = (spec(f"/var/run/cdi/{name}.json", kind="v/c", devices=("v/c=a",)) for name in "ab")
-    elsewhere = spec("/etc/cdi/a.json", kind="v/c", devices=("v/c=a",))
+    one, two = (
+        found_spec(f"/var/run/cdi/{name}.json", kind="v/c", devices=("v/c=a",)) for name in "ab"
+    )
+    elsewhere = found_spec("/etc/cdi/a.json", kind="v/c", devices=("v/c=a",))
 
     assert levels(one, two, claims={}) == [Level.PROBLEM]
     assert levels(one, elsewhere, claims={}) == [Level.OK]
 
 
 def test_spec_with_missing_host_paths_is_a_warning() -> None:
-    stale = spec(TOOLKIT, missing_paths=("/usr/lib/libcuda.so.550",))
+    stale = found_spec(TOOLKIT, missing_paths=("/usr/lib/libcuda.so.550",))
 
     (finding,) = records.specs([stale], {})
 

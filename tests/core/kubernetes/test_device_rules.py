@@ -5,7 +5,7 @@ from typing import Any, Final
 import pytest
 
 from tensorfusion_dra.core.kubernetes import slice_rules
-from tests.core.devices.slice_documents import attributes, counters, device, taint
+from tests.core.devices.slice_documents import counters, int_attributes, plain_device, taint
 
 Json = dict[str, Any]
 
@@ -14,12 +14,12 @@ SEMVER: Final = "must be a string compatible with semver.org spec 2.0.0"
 
 @pytest.mark.parametrize("name", ["a", "0", "a" * 63, "gpu-8f3a"])
 def test_valid_device_name(name: str) -> None:
-    assert slice_rules.device_violations(device(name)) == ()
+    assert slice_rules.device_violations(plain_device(name)) == ()
 
 
 @pytest.mark.parametrize("name", ["", "GPU", "a" * 64, "-a", "a-", "a.b", "a_b", "é", "a\n"])
 def test_device_name_that_is_no_label_is_refused(name: str) -> None:
-    (found,) = slice_rules.device_violations(device(name))
+    (found,) = slice_rules.device_violations(plain_device(name))
 
     assert found.startswith("name: Invalid value")
 
@@ -28,7 +28,7 @@ def test_device_name_that_is_no_label_is_refused(name: str) -> None:
     "key", ["model", "_x", "A1", "a" * 32, "example.com/model", "A.b/c", "a" * 63 + "/b"]
 )
 def test_key_is_an_identifier_with_an_optional_domain(key: str) -> None:
-    found = device(attributes={key: {"bool": True}}, capacity={key: {"value": "1"}})
+    found = plain_device(attributes={key: {"bool": True}}, capacity={key: {"value": "1"}})
 
     assert slice_rules.device_violations(found) == ()
 
@@ -39,7 +39,7 @@ def test_key_is_an_identifier_with_an_optional_domain(key: str) -> None:
 def test_malformed_key_is_refused(key: str) -> None:
     for field, value in (("attributes", {"int": 1}), ("capacity", {"value": "1"})):
         entry: Json = {field: {key: value}}
-        found = slice_rules.device_violations(device(**entry))
+        found = slice_rules.device_violations(plain_device(**entry))
 
         assert found
         assert all(text.startswith(f"{field}: ") for text in found)
@@ -63,7 +63,7 @@ def test_malformed_key_is_refused(key: str) -> None:
     ],
 )
 def test_attribute_with_one_value_of_its_type_is_valid(value: Json) -> None:
-    assert slice_rules.device_violations(device(attributes={"a": value})) == ()
+    assert slice_rules.device_violations(plain_device(attributes={"a": value})) == ()
 
 
 @pytest.mark.parametrize(
@@ -92,14 +92,14 @@ def test_attribute_with_one_value_of_its_type_is_valid(value: Json) -> None:
     ],
 )
 def test_malformed_attribute_is_refused(value: object, violation: str) -> None:
-    (found,) = slice_rules.device_violations(device(attributes={"a": value}))
+    (found,) = slice_rules.device_violations(plain_device(attributes={"a": value}))
 
     assert found.startswith(violation)
 
 
 def test_at_most_32_attributes_and_capacities_together() -> None:
-    fits = device(attributes=attributes(31))
-    one_more = device(attributes=attributes(32))
+    fits = plain_device(attributes=int_attributes(31))
+    one_more = plain_device(attributes=int_attributes(32))
 
     assert slice_rules.device_violations(fits) == ()
     assert str(slice_rules.device_violations(one_more)) == (
@@ -110,8 +110,8 @@ def test_at_most_32_attributes_and_capacities_together() -> None:
 def test_at_most_48_attribute_values_together() -> None:
     lists: Json = {"a": {"ints": [1] * 24}, "b": {"strings": ["x"] * 23}, "c": {"int": 1}}
 
-    fits = device(attributes=lists)
-    one_more = device(attributes={**lists, "d": {"bool": True}})
+    fits = plain_device(attributes=lists)
+    one_more = plain_device(attributes={**lists, "d": {"bool": True}})
 
     assert slice_rules.device_violations(fits) == ()
     assert "must not exceed 48" in slice_rules.device_violations(one_more)[0]
@@ -126,7 +126,7 @@ def test_at_most_48_attribute_values_together() -> None:
     ],
 )
 def test_valid_taints(taints: list[Json]) -> None:
-    assert slice_rules.device_violations(device(taints=taints)) == ()
+    assert slice_rules.device_violations(plain_device(taints=taints)) == ()
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,7 @@ def test_valid_taints(taints: list[Json]) -> None:
     ],
 )
 def test_malformed_taints_are_refused(taints: object, violation: str) -> None:
-    (found,) = slice_rules.device_violations(device(taints=taints))
+    (found,) = slice_rules.device_violations(plain_device(taints=taints))
 
     assert found.startswith(violation)
 
@@ -174,7 +174,7 @@ def test_malformed_taints_are_refused(taints: object, violation: str) -> None:
     ],
 )
 def test_consumed_counters(consumed: object, violation: str | None) -> None:
-    found = slice_rules.device_violations(device(consumesCounters=consumed))
+    found = slice_rules.device_violations(plain_device(consumesCounters=consumed))
 
     if violation is None:
         assert found == ()
@@ -200,7 +200,7 @@ def test_binding_conditions(
     conditions: list[str] | None, failures: list[str] | None, violation: str | None
 ) -> None:
     found = slice_rules.device_violations(
-        device(bindingConditions=conditions, bindingFailureConditions=failures)
+        plain_device(bindingConditions=conditions, bindingFailureConditions=failures)
     )
 
     if violation is None:

@@ -9,21 +9,22 @@ import pytest
 from tensorfusion_dra.core.kubernetes import review
 from tensorfusion_dra.core.kubernetes.field_errors import FieldError, Reason
 from tensorfusion_dra.core.kubernetes.review import PASSED, ReviewError, Verdict
-from tests.support.admission import asked, body, pod
+from tests.support.admission import review_body, review_of
+from tests.support.builders.pods import pod_document
 
 UID = "705ab4f5-6393-11e8-b7cc-42010a800002"
 
 
 def changed(**fields: Any) -> bytes:
     """Return the body of a review with these request fields changed; None removes a field."""
-    document = json.loads(body(pod({})))
+    document = json.loads(review_body(pod_document({})))
     request = {**document["request"], **fields}
     document["request"] = {name: value for name, value in request.items() if value is not None}
     return json.dumps(document).encode()
 
 
 def test_parse_reads_every_field() -> None:
-    found = asked(pod({"a": "b"}))
+    found = review_of(pod_document({"a": "b"}))
 
     assert (found.uid, found.kind, found.operation, found.namespace) == (
         UID,
@@ -36,10 +37,10 @@ def test_parse_reads_every_field() -> None:
 
 
 def test_pod_of_a_controller_is_named_by_generate_name() -> None:
-    nameless = pod({})
+    nameless = pod_document({})
     nameless["metadata"] = {"generateName": "train-"}
 
-    assert str(asked(nameless)) == "train-*"
+    assert str(review_of(nameless)) == "train-*"
 
 
 @pytest.mark.parametrize(
@@ -75,7 +76,7 @@ def test_unknown_fields_are_ignored() -> None:
 
 
 def test_passed_review_has_no_patch() -> None:
-    assert review.answer(asked(pod({})), PASSED) == {
+    assert review.answer(review_of(pod_document({})), PASSED) == {
         "apiVersion": "admission.k8s.io/v1",
         "kind": "AdmissionReview",
         "response": {"uid": UID, "allowed": True},
@@ -83,10 +84,10 @@ def test_passed_review_has_no_patch() -> None:
 
 
 def test_change_is_a_json_patch_and_warnings_are_truncated() -> None:
-    before = pod({})
+    before = pod_document({})
     after = {**before, "spec": {**before["spec"], "schedulerName": "x"}}
 
-    response = review.answer(asked(before), Verdict(changed=after, warnings=["w" * 300]))[
+    response = review.answer(review_of(before), Verdict(changed=after, warnings=["w" * 300]))[
         "response"
     ]
 
@@ -98,7 +99,9 @@ def test_change_is_a_json_patch_and_warnings_are_truncated() -> None:
 
 
 def test_equal_document_has_no_patch() -> None:
-    response = review.answer(asked(pod({})), Verdict(changed=pod({})))["response"]
+    response = review.answer(review_of(pod_document({})), Verdict(changed=pod_document({})))[
+        "response"
+    ]
 
     assert response == {"uid": UID, "allowed": True}
 
@@ -106,7 +109,7 @@ def test_equal_document_has_no_patch() -> None:
 def test_refusal_lists_every_error_with_its_field() -> None:
     errors = [FieldError(f"a[{n}]", Reason.INVALID, f"found {n}, expected 3") for n in (1, 2)]
 
-    response = review.answer(asked(pod({})), Verdict(errors=errors))["response"]
+    response = review.answer(review_of(pod_document({})), Verdict(errors=errors))["response"]
 
     assert response["allowed"] is False
     assert response["status"] == {
@@ -130,7 +133,7 @@ def test_refusal_lists_every_error_with_its_field() -> None:
 
 
 def test_unpaired_surrogates_can_be_answered() -> None:
-    document = json.loads(body(pod({})))
+    document = json.loads(review_body(pod_document({})))
     document["request"]["object"]["metadata"]["annotations"] = {"a": "\ud800"}
     found = review.parse(json.dumps(document).encode(), wait_seconds=1)
 

@@ -10,13 +10,14 @@ from tensorfusion_dra.core.kubernetes.slice_normal_form import (
     GATE_CONSUMABLE_CAPACITY,
     GATE_DEVICE_TAINTS,
 )
-from tests.support.gpus import gpu, published
+from tests.support.builders.devices import published_devices
+from tests.support.builders.gpus import gpu
 
 TAINT = {"key": "tensor-fusion.ai/lost", "effect": "NoSchedule"}
 
 
 def sent(**changes: Any) -> dict[str, Any]:
-    (device,) = published(gpu())
+    (device,) = published_devices(gpu())
     return {**device.as_api(), **changes}
 
 

@@ -1,4 +1,4 @@
-"""A plain HTTP client for the simulated API server, and documents to send to it."""
+"""A plain HTTP client for the simulated API server."""
 
 import http.client
 import json
@@ -31,8 +31,6 @@ TABLE: Final = (
     "application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json"
 )
 """The Accept header of `kubectl get`, release 1.36."""
-
-SHARE: Final = "11111111-2222-3333-4444-555555555555"
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,128 +132,3 @@ class WatchLines:
     def rest(self) -> list[str]:
         """Return the types of all events until the server ends the watch."""
         return [event["type"] for event in self]
-
-
-def device(name: str = "gpu-0", **fields: object) -> Json:
-    """A shared GPU."""
-    policy = {"default": "40Gi", "validRange": {"min": "1Mi", "step": "1Mi"}}
-    return {
-        "name": name,
-        "allowMultipleAllocations": True,
-        "attributes": {"model": {"string": "A100"}, "driver_version": {"version": "550.54.15"}},
-        "capacity": {"vram": {"value": "40Gi", "requestPolicy": policy}},
-        **fields,
-    }
-
-
-def resource_slice(name: str = "slice-a", *, node: str = "node-a", **spec: object) -> Json:
-    """A slice with one device."""
-    return {
-        "apiVersion": "resource.k8s.io/v1",
-        "kind": "ResourceSlice",
-        "metadata": {"name": name},
-        "spec": {
-            "driver": "tensor-fusion.ai.dra-driver",
-            "pool": {"name": f"pool-a/{node}", "generation": 1, "resourceSliceCount": 1},
-            "nodeName": node,
-            "devices": [device()],
-            **spec,
-        },
-    }
-
-
-def claim(name: str = "claim-a", **devices: object) -> Json:
-    """A claim for one device."""
-    return {
-        "apiVersion": "resource.k8s.io/v1",
-        "kind": "ResourceClaim",
-        "metadata": {"name": name},
-        "spec": {"devices": {"requests": [request()], **devices}},
-    }
-
-
-def request(name: str = "gpu", **exactly: object) -> Json:
-    """A request for exactly one device."""
-    return {"name": name, "exactly": {"deviceClassName": "tensor-fusion.ai", **exactly}}
-
-
-def template(name: str = "template-a", /, **metadata: object) -> Json:
-    """A template for claims that get this metadata."""
-    return {
-        "apiVersion": "resource.k8s.io/v1",
-        "kind": "ResourceClaimTemplate",
-        "metadata": {"name": name},
-        "spec": {"metadata": metadata, "spec": claim()["spec"]},
-    }
-
-
-def device_class(name: str = "tensor-fusion.ai", **spec: object) -> Json:
-    """A class that selects this driver's devices."""
-    expression = 'device.driver == "tensor-fusion.ai.dra-driver"'
-    return {
-        "apiVersion": "resource.k8s.io/v1",
-        "kind": "DeviceClass",
-        "metadata": {"name": name},
-        "spec": {"selectors": [{"cel": {"expression": expression}}], **spec},
-    }
-
-
-def result(**fields: object) -> Json:
-    """An allocation result: one share of one device."""
-    return {
-        "request": "gpu",
-        "driver": "tensor-fusion.ai.dra-driver",
-        "pool": "pool-a/node-a",
-        "device": "gpu-0",
-        "shareID": SHARE,
-        "consumedCapacity": {"vram": "1024Mi"},
-        **fields,
-    }
-
-
-def allocation(*results: Json, **devices: object) -> Json:
-    """An allocation on one node."""
-    policy = [{"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["node-a"]}]}]
-    return {
-        "devices": {"results": list(results) or [result()], **devices},
-        "nodeSelector": {"nodeSelectorTerms": policy},
-    }
-
-
-def device_status(**fields: object) -> Json:
-    """The status of the device in result()."""
-    return {
-        "driver": "tensor-fusion.ai.dra-driver",
-        "pool": "pool-a/node-a",
-        "device": "gpu-0",
-        "shareID": SHARE,
-        **fields,
-    }
-
-
-def condition(**fields: object) -> Json:
-    """A condition that is true."""
-    return {
-        "type": "Ready",
-        "status": "True",
-        "reason": "Prepared",
-        "message": "",
-        "lastTransitionTime": "2026-01-01T00:00:00Z",
-        **fields,
-    }
-
-
-def pod(name: str = "pod-a", **spec: object) -> Json:
-    """A pod with a claim that its container uses."""
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": name},
-        "spec": {
-            "containers": [
-                {"name": "app", "image": "app", "resources": {"claims": [{"name": "gpu"}]}}
-            ],
-            "resourceClaims": [{"name": "gpu", "resourceClaimName": "claim-a"}],
-            **spec,
-        },
-    }

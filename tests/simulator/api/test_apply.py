@@ -4,21 +4,16 @@ import json
 
 import pytest
 
-from tests.simulator.api.client import (
-    APPLY,
-    CLAIMS,
+from tests.simulator.api.client import APPLY, CLAIMS, SLICES, Client, Json, Reply
+from tests.support.builders.documents import (
     SHARE,
-    SLICES,
-    Client,
-    Json,
-    Reply,
-    allocation,
-    claim,
+    allocation_document,
+    claim_document,
     condition,
-    device,
+    device_document,
     device_status,
-    resource_slice,
-    result,
+    result_document,
+    slice_document,
 )
 
 SLICE = f"{SLICES}/slice-a"
@@ -42,8 +37,8 @@ def status(*devices: Json) -> Json:
 def allocated(api: Client) -> Client:
     """Client of a server that has a claim with two shares."""
     other = SHARE.replace("1", "9")
-    api.post(CLAIMS, claim())
-    shares = allocation(result(), result(device="gpu-1", shareID=other))
+    api.post(CLAIMS, claim_document())
+    shares = allocation_document(result_document(), result_document(device="gpu-1", shareID=other))
     assert api.patch(STATUS, {"status": {"allocation": shares}}).code == 200
     return api
 
@@ -108,9 +103,9 @@ def test_an_apply_takes_a_field_from_another_manager_only_by_force(allocated: Cl
 
 
 def test_an_apply_conflicts_with_fields_that_a_create_has_set(api: Client) -> None:
-    api.post(f"{SLICES}?fieldManager=publisher", resource_slice())
+    api.post(f"{SLICES}?fieldManager=publisher", slice_document())
 
-    wanted = resource_slice(devices=[device("gpu-1")])
+    wanted = slice_document(devices=[device_document("gpu-1")])
     wanted["spec"]["pool"]["generation"] = 2
     reply = apply(api, SLICE, wanted)
 
@@ -142,25 +137,25 @@ def test_an_apply_to_a_status_sets_nothing_else(allocated: Client) -> None:
 
 
 def test_an_apply_creates_a_missing_object_but_not_through_its_status(api: Client) -> None:
-    assert apply(api, SLICE, resource_slice()).code == 201
-    assert apply(api, SLICE, resource_slice()).code == 200
+    assert apply(api, SLICE, slice_document()).code == 201
+    assert apply(api, SLICE, slice_document()).code == 200
     assert apply(api, STATUS, status()).code == 404
 
 
 def test_an_apply_may_be_yaml(api: Client) -> None:
-    text = json.dumps(resource_slice()).replace('"kind": "ResourceSlice", ', "")
+    text = json.dumps(slice_document()).replace('"kind": "ResourceSlice", ', "")
     yaml = f"# a comment\n{{kind: ResourceSlice, {text[1:]}"
 
     assert api.call("PATCH", f"{SLICE}?fieldManager=m", yaml, kind=APPLY).code == 201
 
 
 def test_an_apply_needs_a_manager_a_kind_and_no_managed_fields(api: Client) -> None:
-    untyped = resource_slice()
-    managed = resource_slice()
+    untyped = slice_document()
+    managed = slice_document()
     del untyped["kind"]
     managed["metadata"]["managedFields"] = [{}]
 
-    assert apply(api, SLICE, resource_slice(), "").causes == [
+    assert apply(api, SLICE, slice_document(), "").causes == [
         ("fieldManager", "FieldValueRequired")
     ]
     assert apply(api, SLICE, untyped).message == "invalid object type: /, Kind="

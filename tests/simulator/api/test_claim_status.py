@@ -4,18 +4,15 @@ import pytest
 
 from tensorfusion_dra.simulator.api.gates import DEFAULT_GATES
 from tensorfusion_dra.simulator.apiserver import ApiServer
-from tests.simulator.api.client import (
-    CLAIMS,
+from tests.simulator.api.client import CLAIMS, Client, Json, Reply
+from tests.support.builders.documents import (
     SHARE,
-    Client,
-    Json,
-    Reply,
-    allocation,
-    claim,
+    allocation_document,
+    claim_document,
     condition,
     device_status,
-    request,
-    result,
+    request_document,
+    result_document,
 )
 
 STATUS = f"{CLAIMS}/claim-a/status"
@@ -26,13 +23,13 @@ USER = {"resource": "pods", "name": "pod-a", "uid": "u"}
 def write(api: Client, **status: object) -> Reply:
     """Write the status of a new claim with two requests, one of which has alternatives."""
     alternatives = [{"name": "big", "deviceClassName": "tensor-fusion.ai"}]
-    requests = [request(), {"name": "any", "firstAvailable": alternatives}]
-    api.post(CLAIMS, claim(requests=requests))
+    requests = [request_document(), {"name": "any", "firstAvailable": alternatives}]
+    api.post(CLAIMS, claim_document(requests=requests))
     return api.patch(STATUS, {"status": status})
 
 
 def test_an_allocation_is_stored_with_canonical_amounts(api: Client) -> None:
-    stored = write(api, allocation=allocation(), reservedFor=[USER]).json["status"]
+    stored = write(api, allocation=allocation_document(), reservedFor=[USER]).json["status"]
 
     assert stored["allocation"]["devices"]["results"][0]["consumedCapacity"] == {"vram": "1Gi"}
     assert stored["reservedFor"] == [USER]
@@ -41,15 +38,15 @@ def test_an_allocation_is_stored_with_canonical_amounts(api: Client) -> None:
 @pytest.mark.parametrize(
     "results",
     [
-        [result(device=f"gpu-{index}") for index in range(32)],
-        [result(request="any/big")],
-        [result(request="any", shareID=None, consumedCapacity=None)],
-        [result(bindingConditions=["a"], bindingFailureConditions=["b"])],
-        [result(consumedCapacity={"vram": "-1"})],
+        [result_document(device=f"gpu-{index}") for index in range(32)],
+        [result_document(request="any/big")],
+        [result_document(request="any", shareID=None, consumedCapacity=None)],
+        [result_document(bindingConditions=["a"], bindingFailureConditions=["b"])],
+        [result_document(consumedCapacity={"vram": "-1"})],
     ],
 )
 def test_an_allocation_within_the_limits_is_accepted(api: Client, results: list[Json]) -> None:
-    assert write(api, allocation=allocation(*results)).code == 200
+    assert write(api, allocation=allocation_document(*results)).code == 200
 
 
 @pytest.mark.parametrize(
@@ -69,7 +66,7 @@ def test_an_allocation_within_the_limits_is_accepted(api: Client, results: list[
 def test_a_result_that_breaks_a_rule_is_refused(
     api: Client, fields: Json, cause: tuple[str, str]
 ) -> None:
-    reply = write(api, allocation=allocation(result(**fields)))
+    reply = write(api, allocation=allocation_document(result_document(**fields)))
 
     path = f"status.allocation.devices.results[0].{cause[0]}"
     assert reply.causes == [(path, f"FieldValue{cause[1]}")]
@@ -79,35 +76,35 @@ def test_a_result_that_breaks_a_rule_is_refused(
     ("status", "cause"),
     [
         (
-            {"allocation": allocation(*[result()] * 33)},
+            {"allocation": allocation_document(*[result_document()] * 33)},
             ("allocation.devices.results", "TooMany"),
         ),
         (
-            {"allocation": allocation(config=[CONFIG] * 65)},
+            {"allocation": allocation_document(config=[CONFIG] * 65)},
             ("allocation.devices.config", "TooMany"),
         ),
         (
-            {"allocation": allocation(config=[{**CONFIG, "source": "FromPod"}])},
+            {"allocation": allocation_document(config=[{**CONFIG, "source": "FromPod"}])},
             ("allocation.devices.config[0].source", "NotSupported"),
         ),
         (
-            {"allocation": {**allocation(), "nodeSelector": {}}},
+            {"allocation": {**allocation_document(), "nodeSelector": {}}},
             ("allocation.nodeSelector.nodeSelectorTerms", "Required"),
         ),
         ({"reservedFor": [USER]}, ("reservedFor", "Forbidden")),
         (
             {
-                "allocation": allocation(),
+                "allocation": allocation_document(),
                 "reservedFor": [{**USER, "uid": f"u{index}"} for index in range(257)],
             },
             ("reservedFor", "TooMany"),
         ),
         (
-            {"allocation": allocation(), "reservedFor": [USER, USER]},
+            {"allocation": allocation_document(), "reservedFor": [USER, USER]},
             ("reservedFor[1]", "Duplicate"),
         ),
         (
-            {"allocation": allocation(), "reservedFor": [{**USER, "name": ""}]},
+            {"allocation": allocation_document(), "reservedFor": [{**USER, "name": ""}]},
             ("reservedFor[0].name", "Required"),
         ),
         ({"devices": [device_status()]}, ("devices[0]", "Invalid")),
@@ -124,18 +121,22 @@ def test_a_status_that_breaks_a_rule_is_refused(
 def test_256_users_are_taken(api: Client) -> None:
     users = [{**USER, "uid": f"u{index}"} for index in range(256)]
 
-    assert write(api, allocation=allocation(), reservedFor=users).code == 200
+    assert write(api, allocation=allocation_document(), reservedFor=users).code == 200
 
 
 def test_an_allocation_can_be_removed_but_not_changed(api: Client) -> None:
-    write(api, allocation=allocation())
+    write(api, allocation=allocation_document())
 
-    changed = api.patch(STATUS, {"status": {"allocation": allocation(result(device="gpu-1"))}})
+    changed = api.patch(
+        STATUS, {"status": {"allocation": allocation_document(result_document(device="gpu-1"))}}
+    )
     stamped = {"allocation": {"allocationTimestamp": "2026-01-01T00:00:00Z"}}
     completed = api.patch(STATUS, {"status": stamped})
-    same = api.patch(STATUS, {"status": {"allocation": allocation()}})
+    same = api.patch(STATUS, {"status": {"allocation": allocation_document()}})
     gone = api.patch(STATUS, {"status": {"allocation": None}})
-    other = api.patch(STATUS, {"status": {"allocation": allocation(result(device="gpu-1"))}})
+    other = api.patch(
+        STATUS, {"status": {"allocation": allocation_document(result_document(device="gpu-1"))}}
+    )
 
     assert changed.causes == completed.causes == [("status.allocation", "FieldValueInvalid")]
     assert same.code == gone.code == other.code == 200
@@ -143,7 +144,7 @@ def test_an_allocation_can_be_removed_but_not_changed(api: Client) -> None:
 
 
 def test_the_status_of_a_device_is_removed_with_its_allocation(api: Client) -> None:
-    write(api, allocation=allocation(), devices=[device_status()])
+    write(api, allocation=allocation_document(), devices=[device_status()])
 
     gone = api.patch(STATUS, {"status": {"allocation": None}})
 
@@ -152,10 +153,10 @@ def test_the_status_of_a_device_is_removed_with_its_allocation(api: Client) -> N
 
 def test_a_write_to_the_status_changes_nothing_else(api: Client) -> None:
     write(api)
-    body = claim(requests=[])
+    body = claim_document(requests=[])
     body["metadata"]["labels"] = {"a": "b"}
 
-    reply = api.put(STATUS, {**body, "status": {"allocation": allocation()}})
+    reply = api.put(STATUS, {**body, "status": {"allocation": allocation_document()}})
 
     assert reply.code == 200
     assert "labels" not in reply.json["metadata"]
@@ -163,7 +164,7 @@ def test_a_write_to_the_status_changes_nothing_else(api: Client) -> None:
 
 
 def test_a_claim_in_deletion_gets_no_new_consumers(api: Client) -> None:
-    write(api, allocation=allocation(), reservedFor=[USER])
+    write(api, allocation=allocation_document(), reservedFor=[USER])
     api.patch(f"{CLAIMS}/claim-a", {"metadata": {"finalizers": ["example.com/held"]}})
     api.delete(f"{CLAIMS}/claim-a")
 
@@ -184,7 +185,7 @@ def test_a_claim_in_deletion_gets_no_new_consumers(api: Client) -> None:
     ],
 )
 def test_the_status_of_an_allocated_device_is_accepted(api: Client, fields: Json) -> None:
-    reply = write(api, allocation=allocation(), devices=[device_status(**fields)])
+    reply = write(api, allocation=allocation_document(), devices=[device_status(**fields)])
 
     assert reply.code == 200
     expected = {"conditions": None, **device_status(**fields)}
@@ -231,7 +232,7 @@ def test_the_status_of_an_allocated_device_is_accepted(api: Client, fields: Json
 def test_the_status_of_a_device_that_breaks_a_rule_is_refused(
     api: Client, fields: Json, cause: tuple[str, str]
 ) -> None:
-    reply = write(api, allocation=allocation(), devices=[device_status(**fields)])
+    reply = write(api, allocation=allocation_document(), devices=[device_status(**fields)])
 
     assert reply.causes == [(f"status.devices[0]{cause[0]}", f"FieldValue{cause[1]}")]
 
@@ -240,7 +241,9 @@ def test_status_fields_of_disabled_gates_are_dropped() -> None:
     closed = {"DRAConsumableCapacity", "DRAResourceClaimDeviceStatus"}
     with ApiServer(gates=DEFAULT_GATES - closed) as server:
         api = Client(server.url)
-        stored = write(api, allocation=allocation(), devices=[device_status()]).json["status"]
+        stored = write(api, allocation=allocation_document(), devices=[device_status()]).json[
+            "status"
+        ]
         api.close()
 
     assert set(stored) == {"allocation"}

@@ -4,16 +4,12 @@ import pytest
 
 from tensorfusion_dra.simulator.api.gates import DEFAULT_GATES
 from tensorfusion_dra.simulator.apiserver import ApiServer
-from tests.simulator.api.client import (
-    CLAIMS,
-    CLASSES,
-    TEMPLATES,
-    Client,
-    Json,
-    claim,
-    device_class,
-    request,
-    template,
+from tests.simulator.api.client import CLAIMS, CLASSES, TEMPLATES, Client, Json
+from tests.support.builders.documents import (
+    claim_document,
+    class_document,
+    request_document,
+    template_document,
 )
 
 SUB = {"name": "big", "deviceClassName": "tensor-fusion.ai"}
@@ -28,30 +24,33 @@ def selectors(count: int, expression: str = "true") -> list[Json]:
 @pytest.mark.parametrize(
     "devices",
     [
-        {"requests": [request(f"r{index}") for index in range(32)]},
-        {"requests": [request(allocationMode="All")]},
-        {"requests": [request(count=7, selectors=selectors(32))]},
-        {"requests": [request(selectors=selectors(1, "true" + " " * 10_236))]},
+        {"requests": [request_document(f"r{index}") for index in range(32)]},
+        {"requests": [request_document(allocationMode="All")]},
+        {"requests": [request_document(count=7, selectors=selectors(32))]},
+        {"requests": [request_document(selectors=selectors(1, "true" + " " * 10_236))]},
         {"requests": [{"name": "gpu", "firstAvailable": [SUB]}]},
-        {"requests": [request(capacity={"requests": {"vram": "-5", "no such": "1"}})]},
+        {"requests": [request_document(capacity={"requests": {"vram": "-5", "no such": "1"}})]},
         {"constraints": [{"matchAttribute": "example.com/numa", "requests": ["gpu"]}]},
         {"constraints": [{"distinctAttribute": "example.com/numa"}]},
         {"config": [{"requests": ["gpu"], "opaque": OPAQUE}] * 32},
-        {"requests": [request(tolerations=[{"operator": "Exists"}] * 17)]},
+        {"requests": [request_document(tolerations=[{"operator": "Exists"}] * 17)]},
     ],
 )
 def test_a_claim_within_the_limits_is_accepted(api: Client, devices: Json) -> None:
-    assert api.post(f"{CLAIMS}?fieldValidation=Strict", claim(**devices)).code == 201
+    assert api.post(f"{CLAIMS}?fieldValidation=Strict", claim_document(**devices)).code == 201
 
 
 @pytest.mark.parametrize(
     ("devices", "cause"),
     [
-        ({"requests": [request(f"r{i}") for i in range(33)]}, ("requests", "TooMany")),
-        ({"requests": [request(), request()]}, ("requests[1]", "Duplicate")),
+        ({"requests": [request_document(f"r{i}") for i in range(33)]}, ("requests", "TooMany")),
+        ({"requests": [request_document(), request_document()]}, ("requests[1]", "Duplicate")),
         ({"requests": [{"name": "gpu"}]}, ("requests[0]", "Required")),
-        ({"requests": [{**request(), "firstAvailable": [SUB]}]}, ("requests[0]", "Invalid")),
-        ({"requests": [request("GPU")]}, ("requests[0].name", "Invalid")),
+        (
+            {"requests": [{**request_document(), "firstAvailable": [SUB]}]},
+            ("requests[0]", "Invalid"),
+        ),
+        ({"requests": [request_document("GPU")]}, ("requests[0].name", "Invalid")),
         (
             {"requests": [{"name": "a", "firstAvailable": [SUB] * 9}]},
             ("requests[0].firstAvailable", "TooMany"),
@@ -89,7 +88,7 @@ def test_a_claim_within_the_limits_is_accepted(api: Client, devices: Json) -> No
 def test_a_claim_beyond_a_limit_is_refused(
     api: Client, devices: Json, cause: tuple[str, str]
 ) -> None:
-    reply = api.post(CLAIMS, claim(**devices))
+    reply = api.post(CLAIMS, claim_document(**devices))
 
     assert reply.causes == [(f"spec.devices.{cause[0]}", f"FieldValue{cause[1]}")]
 
@@ -119,18 +118,18 @@ def test_a_claim_beyond_a_limit_is_refused(
 def test_a_request_that_breaks_a_rule_is_refused(
     api: Client, exactly: Json, cause: tuple[str, str]
 ) -> None:
-    reply = api.post(CLAIMS, claim(requests=[request(**exactly)]))
+    reply = api.post(CLAIMS, claim_document(requests=[request_document(**exactly)]))
 
     assert reply.causes == [(f"{R}.exactly.{cause[0]}", f"FieldValue{cause[1]}")]
 
 
 def test_the_specs_of_claims_and_templates_are_immutable(api: Client) -> None:
-    api.post(CLAIMS, claim())
-    api.post(TEMPLATES, template())
+    api.post(CLAIMS, claim_document())
+    api.post(TEMPLATES, template_document())
 
-    other = [request("other")]
+    other = [request_document("other")]
     replies = [
-        api.put(f"{CLAIMS}/claim-a", claim(requests=other)),
+        api.put(f"{CLAIMS}/claim-a", claim_document(requests=other)),
         api.patch(f"{TEMPLATES}/template-a", {"spec": {"spec": {"devices": {"requests": other}}}}),
     ]
 
@@ -139,7 +138,7 @@ def test_the_specs_of_claims_and_templates_are_immutable(api: Client) -> None:
 
 
 def test_admin_access_needs_the_label_of_its_namespace(api: Client) -> None:
-    admin = claim(requests=[request(adminAccess=True)])
+    admin = claim_document(requests=[request_document(adminAccess=True)])
 
     refused = api.post(CLAIMS, admin)
     label = {"metadata": {"labels": {"resource.kubernetes.io/admin-access": "true"}}}
@@ -150,8 +149,8 @@ def test_admin_access_needs_the_label_of_its_namespace(api: Client) -> None:
 
 
 def test_a_template_sets_only_labels_and_annotations_of_its_claims(api: Client) -> None:
-    taken = api.post(TEMPLATES, template(labels={"a": "b"}, annotations={"c": "d"}))
-    refused = api.post(TEMPLATES, template("template-b", name="x", labels={"a": "b c"}))
+    taken = api.post(TEMPLATES, template_document(labels={"a": "b"}, annotations={"c": "d"}))
+    refused = api.post(TEMPLATES, template_document("template-b", name="x", labels={"a": "b c"}))
 
     assert taken.json["spec"]["metadata"] == {"labels": {"a": "b"}, "annotations": {"c": "d"}}
     assert refused.causes == [
@@ -173,15 +172,15 @@ def test_a_template_sets_only_labels_and_annotations_of_its_claims(api: Client) 
 def test_a_class_that_breaks_a_rule_is_refused(
     api: Client, spec: Json, cause: tuple[str, str]
 ) -> None:
-    reply = api.post(CLASSES, device_class(**spec))
+    reply = api.post(CLASSES, class_document(**spec))
 
     assert reply.causes == [(f"spec.{cause[0]}", f"FieldValue{cause[1]}")]
 
 
 def test_a_change_of_a_class_increments_its_generation(api: Client) -> None:
-    api.post(CLASSES, device_class())
+    api.post(CLASSES, class_document())
 
-    changed = api.put(f"{CLASSES}/tensor-fusion.ai", device_class(selectors=selectors(1)))
+    changed = api.put(f"{CLASSES}/tensor-fusion.ai", class_document(selectors=selectors(1)))
 
     assert changed.json["metadata"]["generation"] == 2
 
@@ -191,17 +190,17 @@ def test_a_custom_checker_refuses_expressions_in_claims_templates_and_classes() 
         return "compilation failed: no such thing" if "wrong" in expression else None
 
     wrong = selectors(1, "wrong")
-    claimed = claim(requests=[request(selectors=wrong)])
-    templated = template()
+    claimed = claim_document(requests=[request_document(selectors=wrong)])
+    templated = template_document()
     templated["spec"]["spec"] = claimed["spec"]
     with ApiServer(check_expression=check) as server:
         api = Client(server.url)
         replies = [
             api.post(CLAIMS, claimed),
             api.post(TEMPLATES, templated),
-            api.post(CLASSES, device_class(selectors=wrong)),
+            api.post(CLASSES, class_document(selectors=wrong)),
         ]
-        fine = api.post(CLASSES, device_class())
+        fine = api.post(CLASSES, class_document())
         api.close()
 
     expression = f"{R}.exactly.selectors[0].cel.expression"
@@ -223,10 +222,10 @@ def test_a_class_keeps_unchanged_selectors_that_would_be_refused_now() -> None:
 
     with ApiServer(check_expression=check) as server:
         api = Client(server.url)
-        api.post(CLASSES, device_class(selectors=selectors(1)))
+        api.post(CLASSES, class_document(selectors=selectors(1)))
         config = [{"opaque": OPAQUE}]
         kept = api.put(
-            f"{CLASSES}/tensor-fusion.ai", device_class(selectors=selectors(1), config=config)
+            f"{CLASSES}/tensor-fusion.ai", class_document(selectors=selectors(1), config=config)
         )
         api.close()
 
@@ -235,9 +234,9 @@ def test_a_class_keeps_unchanged_selectors_that_would_be_refused_now() -> None:
 
 def test_claim_fields_of_disabled_gates_are_dropped() -> None:
     closed = {"DRAConsumableCapacity", "DRADeviceTaints", "DRAPrioritizedList", "DRAAdminAccess"}
-    wanted = claim(
+    wanted = claim_document(
         requests=[
-            request(
+            request_document(
                 capacity={"requests": {"vram": "1Gi"}},
                 tolerations=[{"operator": "Exists"}],
                 adminAccess=True,
@@ -248,7 +247,7 @@ def test_claim_fields_of_disabled_gates_are_dropped() -> None:
     with ApiServer(gates=DEFAULT_GATES - closed) as server:
         api = Client(server.url)
         made = api.post(CLAIMS, wanted).json["spec"]["devices"]
-        alternatives = claim("b", requests=[{"name": "gpu", "firstAvailable": [SUB]}])
+        alternatives = claim_document("b", requests=[{"name": "gpu", "firstAvailable": [SUB]}])
         refused = api.post(CLAIMS, alternatives)
         api.close()
 

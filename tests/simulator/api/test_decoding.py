@@ -4,25 +4,19 @@ import json
 
 import pytest
 
-from tests.simulator.api.client import (
-    CLAIMS,
-    NODES,
-    PODS,
-    SLICES,
-    TEMPLATES,
-    Client,
-    Json,
-    claim,
-    device,
-    pod,
-    request,
-    resource_slice,
-    template,
+from tests.simulator.api.client import CLAIMS, NODES, PODS, SLICES, TEMPLATES, Client, Json
+from tests.support.builders.documents import (
+    claim_document,
+    device_document,
+    pod_with_claim,
+    request_document,
+    slice_document,
+    template_document,
 )
 
 
 def test_a_strict_write_with_unknown_fields_is_refused_with_their_paths(api: Client) -> None:
-    wrong = resource_slice(foo=1)
+    wrong = slice_document(foo=1)
     wrong["spec"]["devices"][0]["attributes"]["model"] = {"stringValue": "A100"}
 
     reply = api.post(f"{SLICES}?fieldValidation=Strict", wrong)
@@ -38,7 +32,7 @@ def test_a_strict_write_with_unknown_fields_is_refused_with_their_paths(api: Cli
 def test_without_strict_validation_unknown_fields_are_dropped_with_a_warning(
     api: Client, query: str
 ) -> None:
-    reply = api.post(f"{SLICES}{query}", resource_slice(foo=1))
+    reply = api.post(f"{SLICES}{query}", slice_document(foo=1))
 
     assert reply.code == 201
     assert "foo" not in reply.json["spec"]
@@ -46,14 +40,14 @@ def test_without_strict_validation_unknown_fields_are_dropped_with_a_warning(
 
 
 def test_unknown_fields_can_be_ignored_silently(api: Client) -> None:
-    reply = api.post(f"{SLICES}?fieldValidation=Ignore", resource_slice(foo=1))
+    reply = api.post(f"{SLICES}?fieldValidation=Ignore", slice_document(foo=1))
 
     assert reply.code == 201
     assert "warning" not in reply.headers
 
 
 def test_a_refusal_carries_the_warnings_as_well(api: Client) -> None:
-    wrong = resource_slice()
+    wrong = slice_document()
     wrong["spec"]["devices"][0]["attributes"]["model"] = {"stringValue": "A100"}
 
     reply = api.post(SLICES, wrong)
@@ -64,7 +58,7 @@ def test_a_refusal_carries_the_warnings_as_well(api: Client) -> None:
 
 
 def test_a_strict_write_refuses_a_field_that_occurs_twice(api: Client) -> None:
-    text = json.dumps(resource_slice()).replace('"driver":', '"driver": "a", "driver":')
+    text = json.dumps(slice_document()).replace('"driver":', '"driver": "a", "driver":')
 
     reply = api.call("POST", f"{SLICES}?fieldValidation=Strict", text)
 
@@ -93,7 +87,7 @@ def test_a_strict_write_refuses_a_field_that_occurs_twice(api: Client) -> None:
     ],
 )
 def test_a_value_of_another_type_is_a_bad_request(api: Client, spec: Json, text: str) -> None:
-    reply = api.post(SLICES, resource_slice(**spec))
+    reply = api.post(SLICES, slice_document(**spec))
 
     assert (reply.code, reply.json["reason"]) == (400, "BadRequest")
     assert text in reply.message
@@ -105,7 +99,7 @@ def test_a_body_that_is_not_an_object_is_a_bad_request(api: Client, body: str) -
 
 
 def test_a_body_of_another_kind_or_version_is_a_bad_request(api: Client) -> None:
-    kind, version = resource_slice(), resource_slice()
+    kind, version = slice_document(), slice_document()
     kind["kind"] = "Slice"
     version["apiVersion"] = "resource.k8s.io/v1beta2"
 
@@ -114,7 +108,7 @@ def test_a_body_of_another_kind_or_version_is_a_bad_request(api: Client) -> None
 
 
 def test_a_body_may_be_yaml_or_lack_its_kind(api: Client) -> None:
-    bare = resource_slice()
+    bare = slice_document()
     del bare["kind"], bare["apiVersion"]
     yaml = "apiVersion: v1\nkind: Node\nmetadata: {name: node-a}\n"
 
@@ -149,7 +143,9 @@ def test_a_protobuf_body_is_refused(api: Client) -> None:
 def test_quantities_are_stored_in_canonical_form(
     api: Client, sent: str | float | None, stored: str
 ) -> None:
-    made = api.post(SLICES, resource_slice(devices=[device(capacity={"vram": {"value": sent}})]))
+    made = api.post(
+        SLICES, slice_document(devices=[device_document(capacity={"vram": {"value": sent}})])
+    )
 
     assert made.json["spec"]["devices"][0]["capacity"]["vram"]["value"] == stored
 
@@ -157,13 +153,13 @@ def test_quantities_are_stored_in_canonical_form(
 def test_times_are_stored_in_utc_and_whole_seconds(api: Client) -> None:
     taint = {"key": "a", "effect": "NoSchedule", "timeAdded": "2026-01-01T01:00:00.9+01:00"}
 
-    made = api.post(SLICES, resource_slice(devices=[device(taints=[taint])]))
+    made = api.post(SLICES, slice_document(devices=[device_document(taints=[taint])]))
 
     assert made.json["spec"]["devices"][0]["taints"][0]["timeAdded"] == "2026-01-01T00:00:00Z"
 
 
 def test_null_and_empty_fields_are_left_out_unless_required(api: Client) -> None:
-    empty = claim(requests=[], constraints=[], config=None)
+    empty = claim_document(requests=[], constraints=[], config=None)
 
     made = api.post(CLAIMS, empty).json
 
@@ -174,7 +170,7 @@ def test_null_and_empty_fields_are_left_out_unless_required(api: Client) -> None
 def test_the_zero_value_of_an_optional_attribute_is_kept(api: Client) -> None:
     attributes = {"a": {"string": ""}, "b": {"bool": False}, "c": {"int": 0}}
 
-    made = api.post(SLICES, resource_slice(devices=[device(attributes=attributes)]))
+    made = api.post(SLICES, slice_document(devices=[device_document(attributes=attributes)]))
 
     assert made.json["spec"]["devices"][0]["attributes"] == attributes
 
@@ -184,7 +180,7 @@ def test_an_unknown_field_anywhere_in_a_pod_is_refused(api: Client) -> None:
     containers = [{"name": "app", "image": "app", "imagePullPolice": "Always"}]
 
     replies = [
-        api.post(f"{PODS}?fieldValidation=Strict", pod(**spec))
+        api.post(f"{PODS}?fieldValidation=Strict", pod_with_claim(**spec))
         for spec in (
             {"nodeSelektor": {"a": "b"}},
             {"containers": containers},
@@ -201,7 +197,7 @@ def test_an_unknown_field_anywhere_in_a_pod_is_refused(api: Client) -> None:
 
 
 def test_the_guides_template_forms_are_refused_as_by_a_real_server(api: Client) -> None:
-    guide = template()
+    guide = template_document()
     guide["spec"]["spec"]["devices"]["requests"] = [
         {
             "name": "gpu",
@@ -225,8 +221,11 @@ def test_the_guides_template_forms_are_refused_as_by_a_real_server(api: Client) 
 
 def test_requests_get_the_default_mode_and_count(api: Client) -> None:
     tolerations = [{"key": "a"}]
-    wanted = claim(
-        requests=[request(tolerations=tolerations), request("all", allocationMode="All")]
+    wanted = claim_document(
+        requests=[
+            request_document(tolerations=tolerations),
+            request_document("all", allocationMode="All"),
+        ]
     )
 
     made = api.post(CLAIMS, wanted).json["spec"]["devices"]["requests"]

@@ -2,11 +2,12 @@
 
 import pytest
 
-from tests.simulator.api.client import CLAIMS, NODES, SLICES, Client, claim, resource_slice
+from tests.simulator.api.client import CLAIMS, NODES, SLICES, Client
+from tests.support.builders.documents import claim_document, slice_document
 
 
 def test_a_delete_returns_the_object_and_removes_it(api: Client) -> None:
-    made = api.post(SLICES, resource_slice()).json
+    made = api.post(SLICES, slice_document()).json
 
     reply = api.delete(f"{SLICES}/slice-a")
 
@@ -33,7 +34,7 @@ def test_a_delete_of_a_node_returns_a_status(api: Client) -> None:
 def test_a_delete_with_an_unmet_precondition_is_a_conflict(
     api: Client, precondition: dict[str, str]
 ) -> None:
-    api.post(SLICES, resource_slice())
+    api.post(SLICES, slice_document())
 
     reply = api.delete(f"{SLICES}/slice-a", {"preconditions": precondition})
 
@@ -43,7 +44,7 @@ def test_a_delete_with_an_unmet_precondition_is_a_conflict(
 
 
 def test_a_delete_with_met_preconditions_succeeds(api: Client) -> None:
-    metadata = api.post(SLICES, resource_slice()).json["metadata"]
+    metadata = api.post(SLICES, slice_document()).json["metadata"]
     conditions = {name: metadata[name] for name in ("uid", "resourceVersion")}
 
     assert api.delete(f"{SLICES}/slice-a", {"preconditions": conditions}).code == 200
@@ -51,7 +52,7 @@ def test_a_delete_with_met_preconditions_succeeds(api: Client) -> None:
 
 def test_a_delete_of_a_collection_removes_the_selected_objects(api: Client) -> None:
     for name, node in (("slice-a", "node-a"), ("slice-b", "node-b"), ("slice-c", "node-a")):
-        api.post(SLICES, resource_slice(name, node=node))
+        api.post(SLICES, slice_document(name, node=node))
 
     reply = api.delete(f"{SLICES}?fieldSelector=spec.nodeName%3Dnode-a")
 
@@ -62,7 +63,7 @@ def test_a_delete_of_a_collection_removes_the_selected_objects(api: Client) -> N
 
 
 def test_an_object_is_removed_with_its_last_finalizer(api: Client) -> None:
-    held = claim()
+    held = claim_document()
     held["metadata"]["finalizers"] = ["example.com/a", "example.com/b"]
     api.post(CLAIMS, held)
 
@@ -82,7 +83,7 @@ def test_an_object_is_removed_with_its_last_finalizer(api: Client) -> None:
 
 def test_a_namespace_is_removed_with_everything_in_it(api: Client) -> None:
     api.post("/api/v1/namespaces", {"metadata": {"name": "team"}})
-    api.post(CLAIMS.replace("default", "team"), claim())
+    api.post(CLAIMS.replace("default", "team"), claim_document())
 
     api.delete("/api/v1/namespaces/team")
 

@@ -17,7 +17,8 @@ from tensorfusion_dra.simulator.api.faults import (
     Refuse,
 )
 from tensorfusion_dra.simulator.apiserver import ApiServer
-from tests.simulator.api.client import CLAIMS, SLICES, Client, claim, resource_slice
+from tests.simulator.api.client import CLAIMS, SLICES, Client
+from tests.support.builders.documents import claim_document, slice_document
 from tests.support.waiting import PATIENCE_SECONDS
 
 
@@ -38,10 +39,10 @@ def test_a_refused_request_is_not_carried_out(
 ) -> None:
     server.faults.add("create", "resourceslices", Refuse(code), times=1)
 
-    refused = api.post(SLICES, resource_slice())
+    refused = api.post(SLICES, slice_document())
 
     assert (refused.code, refused.json["reason"], refused.json["code"]) == (code, reason, code)
-    assert api.post(SLICES, resource_slice()).code == 201
+    assert api.post(SLICES, slice_document()).code == 201
 
 
 def test_a_refusal_can_set_retry_after(api: Client, server: ApiServer) -> None:
@@ -54,7 +55,7 @@ def test_a_refusal_can_set_retry_after(api: Client, server: ApiServer) -> None:
 
 
 def test_a_forged_answer_replaces_the_stored_object(api: Client, server: ApiServer) -> None:
-    api.post(SLICES, resource_slice("slice-a"))
+    api.post(SLICES, slice_document("slice-a"))
     server.faults.add("get", "resourceslices", Forge(b'{"kind": 7}'), times=1)
 
     forged = api.get(f"{SLICES}/slice-a")
@@ -65,7 +66,7 @@ def test_a_forged_answer_replaces_the_stored_object(api: Client, server: ApiServ
 
 def test_a_fault_affects_only_its_verb_resource_and_name(api: Client, server: ApiServer) -> None:
     for name in ("slice-a", "slice-b"):
-        api.post(SLICES, resource_slice(name))
+        api.post(SLICES, slice_document(name))
     fault = server.faults.add("get", "resourceslices", Refuse(403), name="slice-b")
 
     codes = [api.get(path).code for path in (f"{SLICES}/slice-a", f"{SLICES}/slice-b", SLICES)]
@@ -94,7 +95,7 @@ def test_a_fault_ends_with_its_count_its_removal_or_its_block(
 
 
 def test_a_fault_can_affect_a_subresource(api: Client, server: ApiServer) -> None:
-    api.post(CLAIMS, claim())
+    api.post(CLAIMS, claim_document())
     server.faults.add("patch", "resourceclaims/status", Refuse(403))
 
     assert api.patch(f"{CLAIMS}/claim-a/status", {}).code == 403
@@ -105,7 +106,7 @@ def test_a_delayed_request_is_carried_out_later(api: Client, server: ApiServer) 
     server.faults.add("create", "resourceslices", Delay(0.05), times=1)
 
     began = time.monotonic()
-    code = api.post(SLICES, resource_slice()).code
+    code = api.post(SLICES, slice_document()).code
 
     assert code == 201
     assert time.monotonic() - began >= 0.05
@@ -118,7 +119,7 @@ def test_a_connection_can_be_cut_before_or_after_the_write(
     server.faults.add("create", "resourceslices", Cut(carried_out=carried_out), times=1)
 
     with pytest.raises(http.client.RemoteDisconnected):
-        api.post(SLICES, resource_slice())
+        api.post(SLICES, slice_document())
 
     assert len(api.get(SLICES).json["items"]) == carried_out
 
@@ -147,7 +148,7 @@ def test_a_half_open_watch_sends_headers_and_then_nothing(server: ApiServer) -> 
     answer = connection.getresponse()
     assert connection.sock is not None
     connection.sock.settimeout(0.1)
-    api.post(SLICES, resource_slice())
+    api.post(SLICES, slice_document())
 
     with pytest.raises(TimeoutError):
         answer.readline()
@@ -169,7 +170,7 @@ def test_a_watch_can_expire_as_an_event_or_as_an_answer(api: Client, server: Api
 
 
 def test_a_watch_can_be_cut_within_an_event(api: Client, server: ApiServer) -> None:
-    api.post(SLICES, resource_slice())
+    api.post(SLICES, slice_document())
     server.faults.add("watch", "resourceslices", Cut(carried_out=True), times=1)
 
     with api.watch(SLICES) as watch, pytest.raises((http.client.IncompleteRead, ValueError)):

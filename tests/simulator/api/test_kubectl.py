@@ -18,10 +18,8 @@ from tests.simulator.api.client import (
     TEMPLATES,
     Client,
     Json,
-    claim,
-    pod,
-    template,
 )
+from tests.support.builders.documents import claim_document, pod_with_claim, template_document
 
 LAST_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
 CLIENT_SIDE: Final = "fieldManager=kubectl-client-side-apply&fieldValidation=Strict"
@@ -35,10 +33,10 @@ def applied(document: Json) -> Json:
 
 
 def test_apply_creates_then_patches_and_a_repeat_changes_nothing(api: Client) -> None:
-    path, wanted = f"{TEMPLATES}/template-a", template()
+    path, wanted = f"{TEMPLATES}/template-a", template_document()
     missing = api.get(path)
     created = api.post(f"{TEMPLATES}?{CLIENT_SIDE}", applied(wanted))
-    changed = template()
+    changed = template_document()
     changed["metadata"]["labels"] = {"tier": "one"}
 
     patch = {"metadata": {**applied(changed)["metadata"]}}
@@ -52,7 +50,7 @@ def test_apply_creates_then_patches_and_a_repeat_changes_nothing(api: Client) ->
 
 
 def test_apply_of_an_unknown_field_is_refused_and_stores_nothing(api: Client) -> None:
-    wrong = claim(request=[])
+    wrong = claim_document(request=[])
 
     refused = api.post(f"{CLAIMS}?{CLIENT_SIDE}", applied(wrong))
 
@@ -70,9 +68,11 @@ def test_server_side_apply_of_an_undeclared_field_is_refused_with_any_validation
 ) -> None:
     containers = [{"name": "app", "image": "app", "imagePullPolice": "Never"}]
     query = f"fieldManager=kubectl&fieldValidation={validation}&force=false"
-    wrong = claim(requests=[{"name": "gpu", "exactlyy": {}}])
+    wrong = claim_document(requests=[{"name": "gpu", "exactlyy": {}}])
 
-    of_pod = api.patch(f"{PODS}/pod-a?{query}", pod(containers=containers, nodeSelektor={}), APPLY)
+    of_pod = api.patch(
+        f"{PODS}/pod-a?{query}", pod_with_claim(containers=containers, nodeSelektor={}), APPLY
+    )
     of_claim = api.patch(f"{CLAIMS}/claim-a?{query}", wrong, APPLY)
 
     assert (of_pod.code, of_claim.code) == (500, 500)
@@ -99,7 +99,7 @@ def test_server_side_apply_of_an_undeclared_field_is_refused_with_any_validation
 def test_a_patch_with_an_unknown_field_is_refused_and_stores_nothing(
     api: Client, kind: str, patch: object
 ) -> None:
-    before = api.post(PODS, pod()).json
+    before = api.post(PODS, pod_with_claim()).json
 
     query = "fieldManager=kubectl-patch&fieldValidation=Strict"
     refused = api.patch(f"{PODS}/pod-a?{query}", patch, kind)
@@ -110,7 +110,7 @@ def test_a_patch_with_an_unknown_field_is_refused_and_stores_nothing(
 
 
 def test_a_dry_run_shows_what_would_be_stored_and_stores_nothing(api: Client) -> None:
-    created = api.post(f"{TEMPLATES}?dryRun=All&{CLIENT_SIDE}", applied(template()))
+    created = api.post(f"{TEMPLATES}?dryRun=All&{CLIENT_SIDE}", applied(template_document()))
 
     assert created.code == 201
     assert created.json["spec"]["spec"]["devices"]["requests"]
@@ -162,7 +162,7 @@ def test_pods_are_in_the_category_that_get_all_lists(api: Client) -> None:
     ],
 )
 def test_a_log_is_refused_with_the_reason(api: Client, query: str, status: Json, why: str) -> None:
-    api.post(PODS, pod())
+    api.post(PODS, pod_with_claim())
     api.patch(f"{PODS}/pod-a/status", {"status": status})
 
     refused = api.get(f"{PODS}/pod-a/log?{query}")
@@ -171,7 +171,9 @@ def test_a_log_is_refused_with_the_reason(api: Client, query: str, status: Json,
 
 
 def test_a_log_of_a_pod_with_several_containers_needs_the_name_of_one(api: Client) -> None:
-    api.post(PODS, pod(containers=[{"name": name, "image": "app"} for name in ("a", "b")]))
+    api.post(
+        PODS, pod_with_claim(containers=[{"name": name, "image": "app"} for name in ("a", "b")])
+    )
 
     assert "choose one of: [a b]" in api.get(f"{PODS}/pod-a/log").message
     assert api.get(f"{PODS}/pod-b/log").code == 404

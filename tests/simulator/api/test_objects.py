@@ -6,21 +6,12 @@ import uuid
 import pytest
 
 from tensorfusion_dra.simulator.apiserver import ApiServer
-from tests.simulator.api.client import (
-    CLAIMS,
-    MERGE,
-    NODES,
-    PODS,
-    SLICES,
-    Client,
-    claim,
-    device,
-    resource_slice,
-)
+from tests.simulator.api.client import CLAIMS, MERGE, NODES, PODS, SLICES, Client
+from tests.support.builders.documents import claim_document, device_document, slice_document
 
 
 def test_a_created_object_has_the_metadata_that_the_server_sets(api: Client) -> None:
-    made = api.post(SLICES, resource_slice())
+    made = api.post(SLICES, slice_document())
 
     metadata = made.json["metadata"]
     assert made.code == 201
@@ -32,7 +23,7 @@ def test_a_created_object_has_the_metadata_that_the_server_sets(api: Client) -> 
 
 
 def test_the_client_cannot_set_uid_times_and_generation(api: Client) -> None:
-    wanted = resource_slice()
+    wanted = slice_document()
     wanted["metadata"] |= {
         "uid": "mine",
         "generation": 7,
@@ -49,7 +40,7 @@ def test_the_client_cannot_set_uid_times_and_generation(api: Client) -> None:
 
 
 def test_a_generated_name_has_five_random_characters_and_63_at_most(api: Client) -> None:
-    wanted = resource_slice()
+    wanted = slice_document()
     wanted["metadata"] = {"generateName": "a" * 100}
 
     names = {api.post(SLICES, wanted).json["metadata"]["name"] for _ in range(5)}
@@ -62,7 +53,7 @@ def test_a_generated_name_has_five_random_characters_and_63_at_most(api: Client)
 def test_generate_name_may_end_in_a_dash_but_not_in_a_dot(
     api: Client, base: str, code: int
 ) -> None:
-    wanted = resource_slice()
+    wanted = slice_document()
     wanted["metadata"] = {"generateName": base}
 
     assert api.post(SLICES, wanted).code == code
@@ -92,16 +83,16 @@ def test_the_error_for_a_missing_object_of_the_core_group_names_no_group(api: Cl
 
 
 def test_a_second_create_of_a_name_is_a_conflict(api: Client) -> None:
-    api.post(SLICES, resource_slice())
+    api.post(SLICES, slice_document())
 
-    reply = api.post(SLICES, resource_slice())
+    reply = api.post(SLICES, slice_document())
 
     assert (reply.code, reply.json["reason"]) == (409, "AlreadyExists")
     assert reply.message == 'resourceslices.resource.k8s.io "slice-a" already exists'
 
 
 def test_a_create_needs_a_name_and_must_not_set_a_resource_version(api: Client) -> None:
-    unnamed, versioned = resource_slice(), resource_slice()
+    unnamed, versioned = slice_document(), slice_document()
     del unnamed["metadata"]["name"]
     versioned["metadata"]["resourceVersion"] = "5"
 
@@ -110,13 +101,13 @@ def test_a_create_needs_a_name_and_must_not_set_a_resource_version(api: Client) 
 
 
 def test_a_create_needs_its_namespace(api: Client) -> None:
-    reply = api.post(CLAIMS.replace("default", "nowhere"), claim())
+    reply = api.post(CLAIMS.replace("default", "nowhere"), claim_document())
 
     assert (reply.code, reply.message) == (404, 'namespaces "nowhere" not found')
 
 
 def test_a_body_of_another_namespace_is_refused(api: Client) -> None:
-    wanted = claim()
+    wanted = claim_document()
     wanted["metadata"]["namespace"] = "kube-system"
 
     reply = api.post(CLAIMS, wanted)
@@ -126,8 +117,8 @@ def test_a_body_of_another_namespace_is_refused(api: Client) -> None:
 
 
 def test_a_list_has_a_version_and_items_without_kind(api: Client) -> None:
-    api.post(SLICES, resource_slice("slice-b"))
-    api.post(SLICES, resource_slice("slice-a"))
+    api.post(SLICES, slice_document("slice-b"))
+    api.post(SLICES, slice_document("slice-a"))
 
     found = api.get(SLICES).json
 
@@ -148,17 +139,17 @@ def test_a_list_of_a_future_version_is_refused_with_retry_after(api: Client) -> 
 
 def test_claims_of_all_namespaces_can_be_listed_but_not_created(api: Client) -> None:
     everywhere = "/apis/resource.k8s.io/v1/resourceclaims"
-    api.post(CLAIMS, claim())
-    api.post(CLAIMS.replace("default", "kube-system"), claim())
+    api.post(CLAIMS, claim_document())
+    api.post(CLAIMS.replace("default", "kube-system"), claim_document())
 
     assert len(api.get(everywhere).json["items"]) == 2
     assert len(api.get(CLAIMS).json["items"]) == 1
-    assert api.post(everywhere, claim()).code == 405
+    assert api.post(everywhere, claim_document()).code == 405
 
 
 def test_an_update_needs_the_latest_version_or_none(api: Client) -> None:
-    first = api.post(SLICES, resource_slice()).json
-    second = resource_slice(devices=[device("gpu-1")])
+    first = api.post(SLICES, slice_document()).json
+    second = slice_document(devices=[device_document("gpu-1")])
 
     accepted = api.put(f"{SLICES}/slice-a", second)
     stale = api.put(f"{SLICES}/slice-a", first)
@@ -172,14 +163,14 @@ def test_an_update_needs_the_latest_version_or_none(api: Client) -> None:
 
 
 def test_an_update_that_changes_nothing_keeps_the_version(api: Client) -> None:
-    made = api.post(SLICES, resource_slice()).json
+    made = api.post(SLICES, slice_document()).json
 
     assert api.put(f"{SLICES}/slice-a", made).json == made
-    assert api.put(f"{SLICES}/slice-a", resource_slice()).json == made
+    assert api.put(f"{SLICES}/slice-a", slice_document()).json == made
 
 
 def test_the_generation_counts_changes_of_the_spec_only(api: Client) -> None:
-    made = api.post(SLICES, resource_slice()).json
+    made = api.post(SLICES, slice_document()).json
     made["metadata"]["labels"] = {"a": "b"}
 
     labelled = api.put(f"{SLICES}/slice-a", made).json
@@ -192,9 +183,9 @@ def test_the_generation_counts_changes_of_the_spec_only(api: Client) -> None:
 
 
 def test_an_equal_quantity_in_another_notation_is_no_change_of_the_spec(api: Client) -> None:
-    api.post(SLICES, resource_slice(devices=[device(capacity={"vram": {"value": "1Gi"}})]))
+    api.post(SLICES, slice_document(devices=[device_document(capacity={"vram": {"value": "1Gi"}})]))
 
-    same = resource_slice(devices=[device(capacity={"vram": {"value": "1073741824"}})])
+    same = slice_document(devices=[device_document(capacity={"vram": {"value": "1073741824"}})])
     changed = api.put(f"{SLICES}/slice-a", same).json
 
     assert changed["spec"]["devices"][0]["capacity"]["vram"]["value"] == "1073741824"
@@ -202,21 +193,23 @@ def test_an_equal_quantity_in_another_notation_is_no_change_of_the_spec(api: Cli
 
 
 def test_an_update_needs_an_object_of_its_name_and_uid(api: Client) -> None:
-    api.post(SLICES, resource_slice())
-    replaced = resource_slice()
+    api.post(SLICES, slice_document())
+    replaced = slice_document()
     replaced["metadata"]["uid"] = "other"
 
-    assert api.put(f"{SLICES}/nope", resource_slice("nope")).code == 404
-    other = api.put(f"{SLICES}/slice-a", resource_slice("slice-b"))
+    assert api.put(f"{SLICES}/nope", slice_document("nope")).code == 404
+    other = api.put(f"{SLICES}/slice-a", slice_document("slice-b"))
     assert (other.code, "does not match the name on the URL" in other.message) == (400, True)
     assert api.put(f"{SLICES}/slice-a", replaced).code == 409
 
 
 def test_a_dry_run_returns_the_result_and_stores_nothing(api: Client) -> None:
-    made = api.post(f"{SLICES}?dryRun=All", resource_slice())
+    made = api.post(f"{SLICES}?dryRun=All", slice_document())
     missing = api.get(f"{SLICES}/slice-a")
-    stored = api.post(SLICES, resource_slice()).json
-    would_be = api.put(f"{SLICES}/slice-a?dryRun=All", resource_slice(devices=[device("gpu-1")]))
+    stored = api.post(SLICES, slice_document()).json
+    would_be = api.put(
+        f"{SLICES}/slice-a?dryRun=All", slice_document(devices=[device_document("gpu-1")])
+    )
     would_go = api.delete(f"{SLICES}/slice-a?dryRun=All")
 
     assert made.code == 201
@@ -230,14 +223,14 @@ def test_a_dry_run_returns_the_result_and_stores_nothing(api: Client) -> None:
 
 def test_unknown_options_are_refused(api: Client) -> None:
     for query in ("dryRun=Some", "fieldValidation=Lax", f"fieldManager={'m' * 129}"):
-        reply = api.post(f"{SLICES}?{query}", resource_slice())
+        reply = api.post(f"{SLICES}?{query}", slice_document())
 
         assert reply.code == 422
         assert reply.causes[0][0] == query.partition("=")[0]
 
 
 def test_names_labels_and_owners_are_checked(api: Client) -> None:
-    wrong = resource_slice("Upper")
+    wrong = slice_document("Upper")
     wrong["metadata"] |= {
         "labels": {"a": "b c"},
         "annotations": {"a b": "c"},
@@ -259,7 +252,7 @@ def test_names_labels_and_owners_are_checked(api: Client) -> None:
 
 
 def test_a_status_cannot_be_set_through_the_object_itself(api: Client) -> None:
-    wanted = claim()
+    wanted = claim_document()
     wanted["status"] = {"reservedFor": [{"resource": "pods", "name": "p", "uid": "u"}]}
 
     made = api.post(CLAIMS, wanted).json
@@ -274,15 +267,15 @@ def test_paths_that_are_not_served_are_404_or_405(api: Client) -> None:
     assert api.get("/apis/nothing/v1/things").json["text"] == "404 page not found\n"
     assert api.get("/api/v1/namespaces/default/nodes").code == 404
     assert api.get(f"{SLICES}/slice-a/status").code == 404
-    assert api.post(f"{SLICES}/slice-a", resource_slice()).code == 405
+    assert api.post(f"{SLICES}/slice-a", slice_document()).code == 405
     assert api.patch(SLICES, {}).code == 405
     assert api.delete("/api/v1/pods").code == 405
-    assert api.post(f"{CLAIMS}/claim-a/status", claim()).code == 405
+    assert api.post(f"{CLAIMS}/claim-a/status", claim_document()).code == 405
     assert api.get(f"{PODS}/pod-a/binding").code == 405
 
 
 def test_requests_are_counted_by_verb_and_resource(api: Client, server: ApiServer) -> None:
-    api.post(CLAIMS, claim())
+    api.post(CLAIMS, claim_document())
     api.get(CLAIMS)
     api.patch(f"{CLAIMS}/claim-a/status", {"status": {}})
     api.delete(CLAIMS)

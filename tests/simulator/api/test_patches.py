@@ -11,16 +11,15 @@ from tests.simulator.api.client import (
     STRATEGIC,
     Client,
     Json,
-    pod,
-    resource_slice,
 )
+from tests.support.builders.documents import pod_with_claim, slice_document
 
 SLICE = f"{SLICES}/slice-a"
 STATUS = f"{CLAIMS}/claim-a/status"
 
 
 def test_a_merge_patch_sets_fields_and_null_removes_them(api: Client) -> None:
-    api.post(SLICES, resource_slice())
+    api.post(SLICES, slice_document())
 
     api.patch(SLICE, {"metadata": {"labels": {"a": "1", "b": "2"}}})
     patched = api.patch(SLICE, {"metadata": {"labels": {"a": None}}, "spec": {"devices": None}})
@@ -31,7 +30,7 @@ def test_a_merge_patch_sets_fields_and_null_removes_them(api: Client) -> None:
 
 
 def test_a_patch_needs_its_object_and_the_version_it_names(api: Client) -> None:
-    api.post(SLICES, resource_slice())
+    api.post(SLICES, slice_document())
 
     missing = api.patch(f"{SLICES}/nope", {})
     stale = api.patch(SLICE, {"metadata": {"resourceVersion": "1"}})
@@ -41,7 +40,7 @@ def test_a_patch_needs_its_object_and_the_version_it_names(api: Client) -> None:
 
 
 def test_the_result_of_a_patch_is_validated(api: Client) -> None:
-    api.post(SLICES, resource_slice())
+    api.post(SLICES, slice_document())
 
     rule = api.patch(SLICE, {"spec": {"driver": ""}})
     kind = api.patch(SLICE, {"spec": {"devices": "none"}})
@@ -55,7 +54,7 @@ def test_the_result_of_a_patch_is_validated(api: Client) -> None:
 
 
 def test_a_strategic_patch_merges_the_lists_that_have_a_key(api: Client) -> None:
-    made = resource_slice()
+    made = slice_document()
     owner = {"apiVersion": "v1", "kind": "Node", "name": "node-a", "uid": "u"}
     made["metadata"] |= {"ownerReferences": [owner], "finalizers": ["a.b/c"]}
     api.post(SLICES, made)
@@ -81,7 +80,7 @@ def test_a_strategic_patch_merges_the_lists_that_have_a_key(api: Client) -> None
 
 def test_a_strategic_patch_replaces_lists_that_the_schema_does_not_merge(api: Client) -> None:
     ports = [{"containerPort": 80, "protocol": "TCP"}]
-    api.post(PODS, pod(containers=[{"name": "app", "image": "a", "ports": ports}]))
+    api.post(PODS, pod_with_claim(containers=[{"name": "app", "image": "a", "ports": ports}]))
     statuses = [{"name": "app", "ready": False}, {"name": "sidecar", "ready": False}]
     api.patch(f"{PODS}/pod-a/status", {"status": {"containerStatuses": statuses}}, MERGE)
 
@@ -92,7 +91,7 @@ def test_a_strategic_patch_replaces_lists_that_the_schema_does_not_merge(api: Cl
 
 
 def test_a_strategic_patch_merges_a_pods_conditions(api: Client) -> None:
-    api.post(PODS, pod())
+    api.post(PODS, pod_with_claim())
     for kind in ("Ready", "Initialized"):
         patch = {"status": {"conditions": [{"type": kind, "status": "True"}]}}
         api.patch(f"{PODS}/pod-a/status", patch, STRATEGIC)
@@ -122,7 +121,7 @@ def test_a_strategic_patch_merges_a_pods_conditions(api: Client) -> None:
 def test_a_json_patch_applies_its_operations_in_order(
     api: Client, operations: list[Json], names: list[str]
 ) -> None:
-    api.post(SLICES, resource_slice(devices=[{"name": "a"}, {"name": "b"}]))
+    api.post(SLICES, slice_document(devices=[{"name": "a"}, {"name": "b"}]))
 
     reply = api.patch(SLICE, operations, JSON_PATCH)
 
@@ -130,7 +129,7 @@ def test_a_json_patch_applies_its_operations_in_order(
 
 
 def test_a_json_pointer_escapes_slash_and_tilde(api: Client) -> None:
-    api.post(SLICES, resource_slice())
+    api.post(SLICES, slice_document())
     labels = {"op": "add", "path": "/metadata/labels", "value": {}}
 
     path = "/metadata/labels/example.com~1a"
@@ -152,7 +151,7 @@ def test_a_json_pointer_escapes_slash_and_tilde(api: Client) -> None:
     ],
 )
 def test_a_json_patch_that_does_not_fit_is_refused(api: Client, operation: Json) -> None:
-    made = api.post(SLICES, resource_slice()).json
+    made = api.post(SLICES, slice_document()).json
 
     assert api.patch(SLICE, [operation], JSON_PATCH).code == 422
     assert api.get(SLICE).json == made
@@ -170,6 +169,6 @@ def test_a_json_patch_that_does_not_fit_is_refused(api: Client, operation: Json)
 def test_a_patch_that_cannot_be_parsed_is_refused(
     api: Client, body: str, kind: str, code: int
 ) -> None:
-    api.post(SLICES, resource_slice())
+    api.post(SLICES, slice_document())
 
     assert api.call("PATCH", SLICE, body, kind=kind).code == code

@@ -11,8 +11,8 @@ from tests.simulator.api.client import (
     STRATEGIC,
     Client,
     Json,
-    pod,
 )
+from tests.support.builders.documents import pod_with_claim
 
 
 def container(*claims: Json, name: str = "app") -> Json:
@@ -25,7 +25,7 @@ def bind(api: Client, node: str = "node-a") -> int:
 
 
 def test_a_new_pod_is_pending_with_defaults(api: Client) -> None:
-    wanted = pod()
+    wanted = pod_with_claim()
     wanted["status"] = {"phase": "Running"}
 
     made = api.post(PODS, wanted).json
@@ -85,7 +85,7 @@ def test_a_new_pod_is_pending_with_defaults(api: Client) -> None:
 def test_a_pod_with_invalid_claims_or_containers_is_refused(
     api: Client, spec: Json, cause: tuple[str, str], text: str
 ) -> None:
-    reply = api.post(PODS, pod(**spec))
+    reply = api.post(PODS, pod_with_claim(**spec))
 
     assert reply.causes == [(cause[0], f"FieldValue{cause[1]}")]
     assert text in reply.message
@@ -94,11 +94,11 @@ def test_a_pod_with_invalid_claims_or_containers_is_refused(
 def test_a_container_can_use_two_requests_of_one_claim(api: Client) -> None:
     uses = [{"name": "gpu", "request": "a"}, {"name": "gpu", "request": "b"}]
 
-    assert api.post(PODS, pod(containers=[container(*uses)])).code == 201
+    assert api.post(PODS, pod_with_claim(containers=[container(*uses)])).code == 201
 
 
 def test_a_binding_puts_a_pod_on_a_node_once(api: Client) -> None:
-    api.post(PODS, pod())
+    api.post(PODS, pod_with_claim())
 
     codes = [bind(api), bind(api, "node-b"), bind(api, "")]
     bound = api.get(f"{PODS}/pod-a").json
@@ -112,7 +112,7 @@ def test_a_binding_puts_a_pod_on_a_node_once(api: Client) -> None:
 
 
 def test_a_pod_update_can_change_images_and_tolerations_but_not_claims(api: Client) -> None:
-    api.post(PODS, pod())
+    api.post(PODS, pod_with_claim())
     images = {"spec": {"containers": [{"name": "app", "image": "other"}], "tolerations": [{}]}}
     claims = {"spec": {"resourceClaims": [{"name": "gpu", "resourceClaimName": "other"}]}}
 
@@ -121,7 +121,7 @@ def test_a_pod_update_can_change_images_and_tolerations_but_not_claims(api: Clie
 
 
 def test_a_pod_status_may_name_only_claims_of_the_pod(api: Client) -> None:
-    api.post(PODS, pod())
+    api.post(PODS, pod_with_claim())
     status = f"{PODS}/pod-a/status"
 
     fine = {"status": {"resourceClaimStatuses": [{"name": "gpu", "resourceClaimName": "x"}]}}
@@ -134,7 +134,7 @@ def test_a_pod_status_may_name_only_claims_of_the_pod(api: Client) -> None:
 
 
 def test_a_deleted_pod_on_a_node_stays_until_it_is_deleted_without_grace(api: Client) -> None:
-    api.post(PODS, pod())
+    api.post(PODS, pod_with_claim())
     bind(api)
 
     marked = api.delete(f"{PODS}/pod-a").json["metadata"]
@@ -152,7 +152,7 @@ def test_a_deleted_pod_on_a_node_stays_until_it_is_deleted_without_grace(api: Cl
 
 
 def test_a_pod_in_deletion_cannot_be_bound(api: Client) -> None:
-    waiting = pod()
+    waiting = pod_with_claim()
     waiting["metadata"]["finalizers"] = ["example.com/held"]
     api.post(PODS, waiting)
     api.delete(f"{PODS}/pod-a")
@@ -162,7 +162,7 @@ def test_a_pod_in_deletion_cannot_be_bound(api: Client) -> None:
 
 @pytest.mark.parametrize("phase", ["", "Succeeded", "Failed"])
 def test_a_pod_that_is_unbound_or_finished_is_removed_at_once(api: Client, phase: str) -> None:
-    api.post(PODS, pod())
+    api.post(PODS, pod_with_claim())
     if phase:
         bind(api)
         api.patch(f"{PODS}/pod-a/status", {"status": {"phase": phase}})

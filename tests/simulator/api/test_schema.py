@@ -13,20 +13,20 @@ from tensorfusion_dra.simulator.api.kinds import KINDS
 from tensorfusion_dra.simulator.api.scalars import DecodeError
 from tensorfusion_dra.simulator.api.schema import Schema, parsed
 from tensorfusion_dra.simulator.api.structs import KUBERNETES_NAMES, PACKAGES, STRUCTS
-from tests.simulator.api.client import (
-    Json,
-    allocation,
-    claim,
-    condition,
-    device,
-    device_class,
-    device_status,
-    pod,
-    request,
-    resource_slice,
-    template,
-)
+from tests.simulator.api.client import Json
 from tests.support import kubernetes_schemas
+from tests.support.builders.documents import (
+    allocation_document,
+    claim_document,
+    class_document,
+    condition,
+    device_document,
+    device_status,
+    pod_with_claim,
+    request_document,
+    slice_document,
+    template_document,
+)
 from tests.support.tally import examples
 
 VERSION: Final = kubernetes_schemas.VERSION
@@ -102,9 +102,9 @@ def test_every_struct_has_the_fields_and_types_of_kubernetes(
 
 def full_slice() -> Json:
     taint = {"key": "a", "value": "b", "effect": "NoSchedule", "timeAdded": "2026-01-01T00:00:00Z"}
-    return resource_slice(
+    return slice_document(
         devices=[
-            device(
+            device_document(
                 taints=[taint],
                 consumesCounters=[{"counterSet": "c", "counters": {"m": {"value": "1"}}}],
                 bindsToNode=True,
@@ -118,9 +118,9 @@ def full_slice() -> Json:
 def full_claim() -> Json:
     toleration = {"key": "a", "operator": "Equal", "value": "b", "effect": "NoExecute"}
     selectors = [{"cel": {"expression": "true"}}]
-    document = claim(
+    document = claim_document(
         requests=[
-            request(
+            request_document(
                 selectors=selectors,
                 count=1,
                 tolerations=[{**toleration, "tolerationSeconds": 5}],
@@ -133,7 +133,7 @@ def full_claim() -> Json:
     )
     config = [{"source": "FromClaim", "opaque": {"driver": "d", "parameters": {}}}]
     document["status"] = {
-        "allocation": allocation(config=config),
+        "allocation": allocation_document(config=config),
         "reservedFor": [{"resource": "pods", "name": "p", "uid": "u"}],
         "devices": [
             device_status(
@@ -147,28 +147,30 @@ def full_claim() -> Json:
 ACCEPTED: Final = {
     "slice": full_slice(),
     "claim": full_claim(),
-    "template": template(labels={"a": "b"}),
-    "class": device_class(extendedResourceName="example.com/gpu"),
-    "pod": pod(),
+    "template": template_document(labels={"a": "b"}),
+    "class": class_document(extendedResourceName="example.com/gpu"),
+    "pod": pod_with_claim(),
     "node": {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n"}, "spec": {}},
 }
 
 REFUSED: Final = {
-    "stringValue": resource_slice(
+    "stringValue": slice_document(
         devices=[{"name": "a", "attributes": {"m": {"stringValue": ""}}}]
     ),
-    "basic": resource_slice(devices=[{"name": "a", "basic": {}}]),
-    "policy": resource_slice(
+    "basic": slice_document(devices=[{"name": "a", "basic": {}}]),
+    "policy": slice_document(
         devices=[{"name": "a", "capacity": {"v": {"value": "1", "policy": {}}}}]
     ),
-    "selector": claim(requests=[request(selector={"cel": {"expression": "true"}})]),
-    "mode": claim(requests=[{**request(), "allocationMode": "ExactCount"}]),
-    "class on request": claim(requests=[{"name": "gpu", "deviceClassName": "c"}]),
-    "count as text": claim(requests=[request(count="1")]),
-    "flag as text": resource_slice(allNodes="true"),
-    "number as name": resource_slice(driver=5),
-    "list as map": resource_slice(devices={"a": {}}),
-    "claim of a pod": pod(resourceClaims=[{"name": "gpu", "source": {}}]),
+    "selector": claim_document(
+        requests=[request_document(selector={"cel": {"expression": "true"}})]
+    ),
+    "mode": claim_document(requests=[{**request_document(), "allocationMode": "ExactCount"}]),
+    "class on request": claim_document(requests=[{"name": "gpu", "deviceClassName": "c"}]),
+    "count as text": claim_document(requests=[request_document(count="1")]),
+    "flag as text": slice_document(allNodes="true"),
+    "number as name": slice_document(driver=5),
+    "list as map": slice_document(devices={"a": {}}),
+    "claim of a pod": pod_with_claim(resourceClaims=[{"name": "gpu", "source": {}}]),
 }
 
 

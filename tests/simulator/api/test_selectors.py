@@ -5,7 +5,8 @@ from collections.abc import Iterator
 import pytest
 
 from tensorfusion_dra.simulator.apiserver import ApiServer
-from tests.simulator.api.client import CLAIMS, NODES, PODS, SLICES, Client, pod, resource_slice
+from tests.simulator.api.client import CLAIMS, NODES, PODS, SLICES, Client
+from tests.support.builders.documents import pod_with_claim, slice_document
 
 
 @pytest.fixture(scope="module")
@@ -14,13 +15,13 @@ def api() -> Iterator[Client]:
     with ApiServer() as server:
         client = Client(server.url)
         for name, node, tier in (("a", "node-a", "x"), ("b", "node-b", "y"), ("c", "node-a", "")):
-            found = resource_slice(name, node=node)
+            found = slice_document(name, node=node)
             found["metadata"]["labels"] = {"tier": tier} if tier else {}
             client.post(SLICES, found)
-        everywhere = resource_slice("d", nodeName=None, allNodes=True, driver="other.example.com")
+        everywhere = slice_document("d", nodeName=None, allNodes=True, driver="other.example.com")
         client.post(SLICES, everywhere)
-        client.post(PODS, pod("waiting"))
-        client.post(PODS, pod("bound", nodeName="node-a"))
+        client.post(PODS, pod_with_claim("waiting"))
+        client.post(PODS, pod_with_claim("bound", nodeName="node-a"))
         client.post(NODES, {"metadata": {"name": "node-a"}})
         client.post(NODES, {"metadata": {"name": "node-b"}, "spec": {"unschedulable": True}})
         yield client

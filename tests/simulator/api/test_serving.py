@@ -11,18 +11,14 @@ from kubernetes.client.exceptions import ApiException
 from kubernetes.watch import Watch
 
 from tensorfusion_dra.simulator.apiserver import ApiServer
-from tests.simulator.api.client import (
-    APPLY,
-    NODES,
-    RESOURCE,
-    SLICES,
-    Client,
-    allocation,
-    claim,
-    device,
+from tests.simulator.api.client import APPLY, NODES, RESOURCE, SLICES, Client
+from tests.support.builders.documents import (
+    allocation_document,
+    claim_document,
+    device_document,
     device_status,
-    pod,
-    resource_slice,
+    pod_with_claim,
+    slice_document,
 )
 
 
@@ -60,16 +56,16 @@ def test_discovery_names_groups_versions_and_resources(api: Client) -> None:
 
 def test_another_version_can_be_served_instead_of_v1_or_beside_it() -> None:
     old = SLICES.replace("/v1/", "/v1beta2/")
-    older = {**resource_slice(), "apiVersion": "resource.k8s.io/v1beta2"}
+    older = {**slice_document(), "apiVersion": "resource.k8s.io/v1beta2"}
     with ApiServer(resource_versions=("v1beta2",)) as server:
         api = Client(server.url)
-        refused = api.post(SLICES, resource_slice())
+        refused = api.post(SLICES, slice_document())
         made = api.post(old, older)
         versions = api.get("/apis/resource.k8s.io").json["versions"]
         api.close()
     with ApiServer(resource_versions=("v1", "v1beta2")) as server:
         both = Client(server.url)
-        both.post(SLICES, resource_slice())
+        both.post(SLICES, slice_document())
         seen = both.get(f"{old}/slice-a").json
         both.close()
 
@@ -83,7 +79,7 @@ def test_a_restarted_server_keeps_its_objects() -> None:
     server = ApiServer()
     server.start()
     api = Client(server.url)
-    made = api.post(SLICES, resource_slice()).json
+    made = api.post(SLICES, slice_document()).json
     server.stop()
     with pytest.raises(ConnectionError):
         api.get(SLICES)
@@ -135,9 +131,9 @@ def test_the_kubernetes_client_creates_lists_replaces_and_deletes(
     custom: Any,
 ) -> None:
     made = custom.create_cluster_custom_object(
-        *SLICE_ARGS, resource_slice(), field_validation="Strict"
+        *SLICE_ARGS, slice_document(), field_validation="Strict"
     )
-    made["spec"]["devices"].append(device("gpu-1"))
+    made["spec"]["devices"].append(device_document("gpu-1"))
     replaced = custom.replace_cluster_custom_object(*SLICE_ARGS, "slice-a", made)
     found = custom.list_cluster_custom_object(*SLICE_ARGS, field_selector="spec.nodeName=node-a")
     with pytest.raises(ApiException) as stale:
@@ -153,9 +149,9 @@ def test_the_kubernetes_client_creates_lists_replaces_and_deletes(
 
 
 def test_the_kubernetes_client_applies_a_status(custom: Any) -> None:
-    custom.create_namespaced_custom_object(*CLAIM_ARGS, claim())
+    custom.create_namespaced_custom_object(*CLAIM_ARGS, claim_document())
     custom.patch_namespaced_custom_object_status(
-        *CLAIM_ARGS, "claim-a", {"status": {"allocation": allocation()}}
+        *CLAIM_ARGS, "claim-a", {"status": {"allocation": allocation_document()}}
     )
 
     applied = custom.patch_namespaced_custom_object_status(
@@ -176,7 +172,7 @@ def test_the_kubernetes_client_applies_a_status(custom: Any) -> None:
 
 
 def test_the_kubernetes_client_watches(custom: Any) -> None:
-    custom.create_cluster_custom_object(*SLICE_ARGS, resource_slice())
+    custom.create_cluster_custom_object(*SLICE_ARGS, slice_document())
 
     watch: Any = Watch()  # type: ignore[no-untyped-call]
     events = [
@@ -192,9 +188,9 @@ def test_the_typed_clients_work_as_well(library: Any) -> None:
     resource: Any = kubernetes_client.ResourceV1Api(library)
 
     core.create_node({"metadata": {"name": "node-a"}})
-    core.create_namespaced_pod("default", pod())
+    core.create_namespaced_pod("default", pod_with_claim())
     core.patch_namespaced_pod("pod-a", "default", {"metadata": {"labels": {"a": "b"}}})
-    resource.create_resource_slice(resource_slice())
+    resource.create_resource_slice(slice_document())
 
     assert core.read_node("node-a").metadata.uid
     assert core.read_namespaced_pod("pod-a", "default").metadata.labels == {"a": "b"}

@@ -6,13 +6,14 @@ import pytest
 
 from tensorfusion_dra.simulator.api.gates import DEFAULT_GATES
 from tensorfusion_dra.simulator.apiserver import ApiServer
-from tests.simulator.api.client import SLICES, Client, Json, device, resource_slice
+from tests.simulator.api.client import SLICES, Client, Json
+from tests.support.builders.documents import device_document, slice_document
 
 
 def test_one_bad_device_makes_the_whole_slice_invalid(api: Client) -> None:
-    bad = device("gpu-1", attributes={"driver_version": {"version": "535.104.05"}})
+    bad = device_document("gpu-1", attributes={"driver_version": {"version": "535.104.05"}})
 
-    reply = api.post(SLICES, resource_slice(devices=[device(), bad]))
+    reply = api.post(SLICES, slice_document(devices=[device_document(), bad]))
 
     assert (reply.code, reply.json["reason"]) == (422, "Invalid")
     assert reply.message == (
@@ -23,7 +24,7 @@ def test_one_bad_device_makes_the_whole_slice_invalid(api: Client) -> None:
 
 
 def test_several_errors_are_listed(api: Client) -> None:
-    reply = api.post(SLICES, resource_slice(driver="", nodeName=None))
+    reply = api.post(SLICES, slice_document(driver="", nodeName=None))
 
     assert reply.causes == [
         ("spec.driver", "FieldValueRequired"),
@@ -44,9 +45,9 @@ def test_several_errors_are_listed(api: Client) -> None:
     ],
 )
 def test_driver_node_and_pool_are_immutable(api: Client, path: str, spec: Json) -> None:
-    api.post(SLICES, resource_slice())
+    api.post(SLICES, slice_document())
 
-    reply = api.put(f"{SLICES}/slice-a", resource_slice(**spec))
+    reply = api.put(f"{SLICES}/slice-a", slice_document(**spec))
 
     assert reply.causes == [(path, "FieldValueInvalid")]
     assert "field is immutable" in reply.message
@@ -55,7 +56,7 @@ def test_driver_node_and_pool_are_immutable(api: Client, path: str, spec: Json) 
 def test_a_taint_gets_the_time_at_which_it_was_added(api: Client) -> None:
     taint = {"key": "example.com/unhealthy", "effect": "NoExecute"}
 
-    made = api.post(SLICES, resource_slice(devices=[device(taints=[taint])]))
+    made = api.post(SLICES, slice_document(devices=[device_document(taints=[taint])]))
 
     assert made.json["spec"]["devices"][0]["taints"][0]["timeAdded"].endswith("Z")
 
@@ -63,8 +64,8 @@ def test_a_taint_gets_the_time_at_which_it_was_added(api: Client) -> None:
 def test_devices_and_counters_cannot_be_in_one_slice_even_if_empty(api: Client) -> None:
     counters = [{"name": "memory", "counters": {"bytes": {"value": "1"}}}]
 
-    both = api.post(SLICES, resource_slice(devices=[], sharedCounters=counters))
-    one = api.post(SLICES, resource_slice(devices=None, sharedCounters=counters))
+    both = api.post(SLICES, slice_document(devices=[], sharedCounters=counters))
+    one = api.post(SLICES, slice_document(devices=None, sharedCounters=counters))
 
     assert both.causes == [("spec", "FieldValueInvalid")]
     assert one.code == 201
@@ -81,7 +82,7 @@ def without(request: pytest.FixtureRequest) -> Iterator[Client]:
 
 @pytest.mark.parametrize("without", [{"DRAConsumableCapacity"}], indirect=True)
 def test_without_its_gate_consumable_capacity_is_dropped_silently(without: Client) -> None:
-    reply = without.post(f"{SLICES}?fieldValidation=Strict", resource_slice())
+    reply = without.post(f"{SLICES}?fieldValidation=Strict", slice_document())
 
     assert reply.code == 201
     assert "warning" not in reply.headers
@@ -94,7 +95,7 @@ def test_without_its_gate_consumable_capacity_is_dropped_silently(without: Clien
 def test_without_its_gate_taints_are_dropped(without: Client) -> None:
     taints = [{"key": "a", "effect": "NoSchedule"}]
 
-    made = without.post(SLICES, resource_slice(devices=[device(taints=taints)]))
+    made = without.post(SLICES, slice_document(devices=[device_document(taints=taints)]))
 
     assert "taints" not in made.json["spec"]["devices"][0]
 
@@ -105,7 +106,9 @@ def test_without_its_gate_partitions_are_dropped(without: Client) -> None:
 
     made = without.post(
         SLICES,
-        resource_slice(perDeviceNodeSelection=True, devices=[device(consumesCounters=consumed)]),
+        slice_document(
+            perDeviceNodeSelection=True, devices=[device_document(consumesCounters=consumed)]
+        ),
     )
 
     assert "consumesCounters" not in made.json["spec"]["devices"][0]
@@ -116,25 +119,27 @@ def test_without_its_gate_partitions_are_dropped(without: Client) -> None:
 def test_binding_conditions_need_the_gate_of_the_status_as_well(without: Client) -> None:
     conditions: Json = {"bindingConditions": ["a"], "bindingFailureConditions": ["b"]}
 
-    made = without.post(SLICES, resource_slice(devices=[device(bindsToNode=True, **conditions)]))
+    made = without.post(
+        SLICES, slice_document(devices=[device_document(bindsToNode=True, **conditions)])
+    )
 
     assert not {"bindsToNode", *conditions} & set(made.json["spec"]["devices"][0])
 
 
 def test_list_attributes_are_dropped_by_default_and_then_lack_a_value(api: Client) -> None:
-    listed = device(attributes={"links": {"strings": ["a", "b"]}})
+    listed = device_document(attributes={"links": {"strings": ["a", "b"]}})
 
-    reply = api.post(SLICES, resource_slice(devices=[listed]))
+    reply = api.post(SLICES, slice_document(devices=[listed]))
 
     assert reply.causes == [("spec.devices[0].attributes[links]", "FieldValueInvalid")]
 
 
 def test_list_attributes_are_kept_with_their_gate() -> None:
-    listed = device(attributes={"links": {"strings": ["a", "b"]}})
+    listed = device_document(attributes={"links": {"strings": ["a", "b"]}})
     with ApiServer(gates={*DEFAULT_GATES, "DRAListTypeAttributes"}) as server:
         api = Client(server.url)
 
-        reply = api.post(SLICES, resource_slice(devices=[listed]))
+        reply = api.post(SLICES, slice_document(devices=[listed]))
         api.close()
 
     assert reply.json["spec"]["devices"][0]["attributes"] == {"links": {"strings": ["a", "b"]}}

@@ -18,10 +18,12 @@ from tests.simulator.api.client import (
     TABLE,
     Client,
     Json,
-    allocation,
-    claim,
-    pod,
-    resource_slice,
+)
+from tests.support.builders.documents import (
+    allocation_document,
+    claim_document,
+    pod_with_claim,
+    slice_document,
 )
 
 
@@ -81,7 +83,7 @@ LONG_AGO: Final = {"terminated": {"exitCode": 1, "finishedAt": "2001-01-01T00:00
 def test_a_pods_row_summarizes_its_containers(
     api: Client, status: Json, shown: tuple[str, str, str]
 ) -> None:
-    api.post(PODS, pod(initContainers=[{"name": "init", "image": "init"}]))
+    api.post(PODS, pod_with_claim(initContainers=[{"name": "init", "image": "init"}]))
     api.patch(f"{PODS}/pod-a/status", {"status": status})
 
     found = row(api, PODS)
@@ -91,13 +93,13 @@ def test_a_pods_row_summarizes_its_containers(
 
 
 def test_a_pod_with_scheduling_gates_is_shown_as_gated(api: Client) -> None:
-    api.post(PODS, pod(schedulingGates=[{"name": "example.com/gate"}]))
+    api.post(PODS, pod_with_claim(schedulingGates=[{"name": "example.com/gate"}]))
 
     assert row(api, PODS)["Status"] == "SchedulingGated"
 
 
 def test_a_pods_row_shows_when_a_container_was_restarted(api: Client) -> None:
-    api.post(PODS, pod())
+    api.post(PODS, pod_with_claim())
     restarted = running(restartCount=2, lastState=LONG_AGO)
     api.patch(f"{PODS}/pod-a/status", {"status": {"containerStatuses": [restarted]}})
 
@@ -107,8 +109,8 @@ def test_a_pods_row_shows_when_a_container_was_restarted(api: Client) -> None:
 def test_a_pod_in_deletion_is_shown_as_terminating_and_a_completed_one_is_marked(
     api: Client,
 ) -> None:
-    api.post(PODS, pod(nodeName="node-a"))
-    api.post(PODS, pod("pod-b"))
+    api.post(PODS, pod_with_claim(nodeName="node-a"))
+    api.post(PODS, pod_with_claim("pod-b"))
     api.patch(f"{PODS}/pod-b/status", {"status": {"phase": "Succeeded"}})
     api.delete(f"{PODS}/pod-a")
 
@@ -121,9 +123,9 @@ def test_a_pod_in_deletion_is_shown_as_terminating_and_a_completed_one_is_marked
 
 
 def test_a_claims_row_shows_its_state(api: Client) -> None:
-    api.post(CLAIMS, claim())
+    api.post(CLAIMS, claim_document())
     states = [row(api, CLAIMS)["State"]]
-    status: Json = {"allocation": allocation()}
+    status: Json = {"allocation": allocation_document()}
     for more in ({}, {"reservedFor": [{"resource": "pods", "name": "pod-a", "uid": "u"}]}):
         api.patch(f"{CLAIMS}/claim-a/status", {"status": status | more}, MERGE)
         states.append(row(api, CLAIMS)["State"])
@@ -142,7 +144,7 @@ def test_rows_of_slices_and_nodes_show_their_fields(api: Client) -> None:
         "addresses": [{"type": "InternalIP", "address": "192.0.2.1"}],
     }
     node = {"metadata": {"name": "node-a", "labels": labels}, "spec": {"unschedulable": True}}
-    api.post(SLICES, resource_slice())
+    api.post(SLICES, slice_document())
     api.post(NODES, {**node, "status": status})
 
     of_slice, of_node = row(api, SLICES), row(api, NODES)

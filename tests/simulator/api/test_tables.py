@@ -8,13 +8,8 @@ import yaml
 
 from tensorfusion_dra.simulator.api.kinds import KINDS, Kind
 from tensorfusion_dra.simulator.apiserver import ApiServer
-from tests.simulator.api.client import (
-    CLASSES,
-    TABLE,
-    Client,
-    Json,
-    device_class,
-)
+from tests.simulator.api.client import CLASSES, TABLE, Client, Json
+from tests.support.builders.documents import class_document
 
 CRDS: Final = Path(__file__).parents[3] / "daemonset" / "crds"
 
@@ -109,7 +104,7 @@ def custom_columns(kind: Kind) -> list[tuple[str, str, str, int]]:
 
 @pytest.mark.parametrize("included", ["", "Metadata", "None", "Object"])
 def test_a_row_includes_the_requested_part_of_its_object(api: Client, included: str) -> None:
-    made = api.post(CLASSES, device_class()).json
+    made = api.post(CLASSES, class_document()).json
     partial = {"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1"}
     metadata = {**partial, "metadata": made["metadata"]}
 
@@ -129,7 +124,7 @@ def test_a_request_for_an_unknown_part_of_an_object_is_refused(api: Client) -> N
 
 
 def test_a_single_object_is_a_table_with_one_row(api: Client) -> None:
-    made = api.post(CLASSES, device_class()).json
+    made = api.post(CLASSES, class_document()).json
 
     table = api.get(f"{CLASSES}/tensor-fusion.ai", TABLE).json
 
@@ -139,11 +134,11 @@ def test_a_single_object_is_a_table_with_one_row(api: Client) -> None:
 
 
 def test_only_the_first_event_of_a_watch_has_the_columns(api: Client) -> None:
-    api.post(CLASSES, device_class("a"))
+    api.post(CLASSES, class_document("a"))
 
     with api.watch(f"{CLASSES}?includeObject=None", TABLE) as watch:
         events: list[Json] = [next(iter(watch))]
-        api.post(CLASSES, device_class("b"))
+        api.post(CLASSES, class_document("b"))
         events.append(next(iter(watch)))
 
     assert [event["type"] for event in events] == ["ADDED", "ADDED"]
@@ -153,7 +148,7 @@ def test_only_the_first_event_of_a_watch_has_the_columns(api: Client) -> None:
 
 
 def test_a_bookmark_of_a_watch_is_a_table_that_still_ends_the_initial_events(api: Client) -> None:
-    api.post(CLASSES, device_class("a"))
+    api.post(CLASSES, class_document("a"))
     query = "sendInitialEvents=true&allowWatchBookmarks=true&includeObject=None"
 
     with api.watch(f"{CLASSES}?{query}", TABLE) as watch:
@@ -183,7 +178,7 @@ def test_a_bookmark_of_a_watch_is_a_table_that_still_ends_the_initial_events(api
 def test_an_answer_has_the_first_form_that_can_be_served(
     api: Client, accept: str, shape: str
 ) -> None:
-    api.post(CLASSES, device_class())
+    api.post(CLASSES, class_document())
 
     found = api.get(CLASSES, accept)
 

@@ -5,7 +5,8 @@ from threading import Timer
 import pytest
 
 from tensorfusion_dra.simulator.apiserver import ApiServer
-from tests.simulator.api.client import CLAIMS, PODS, SLICES, Client, claim, pod, resource_slice
+from tests.simulator.api.client import CLAIMS, PODS, SLICES, Client
+from tests.support.builders.documents import claim_document, pod_with_claim, slice_document
 
 
 def version(api: Client) -> str:
@@ -14,7 +15,7 @@ def version(api: Client) -> str:
 
 def test_a_watch_sends_changes_since_a_version(api: Client) -> None:
     since = version(api)
-    made = api.post(SLICES, resource_slice()).json
+    made = api.post(SLICES, slice_document()).json
     changed = api.patch(f"{SLICES}/slice-a", {"metadata": {"labels": {"a": "b"}}}).json
     api.delete(f"{SLICES}/slice-a")
 
@@ -30,7 +31,7 @@ def test_a_watch_sends_changes_since_a_version(api: Client) -> None:
 
 def test_a_watch_sends_changes_as_they_happen(api: Client) -> None:
     with api.watch(f"{SLICES}?resourceVersion={version(api)}") as watch:
-        api.post(SLICES, resource_slice())
+        api.post(SLICES, slice_document())
 
         assert watch.next()[:2] == ("ADDED", "slice-a")
 
@@ -39,8 +40,8 @@ def test_a_watch_sends_changes_as_they_happen(api: Client) -> None:
 def test_a_watch_without_a_version_begins_with_the_existing_objects(
     api: Client, query: str
 ) -> None:
-    api.post(SLICES, resource_slice("slice-b"))
-    api.post(SLICES, resource_slice("slice-a"))
+    api.post(SLICES, slice_document("slice-b"))
+    api.post(SLICES, slice_document("slice-a"))
 
     with api.watch(f"{SLICES}?{query}") as watch:
         there = [watch.next()[:2], watch.next()[:2]]
@@ -52,7 +53,7 @@ def test_a_watch_without_a_version_begins_with_the_existing_objects(
 
 
 def test_a_bookmark_ends_the_initial_events(api: Client) -> None:
-    api.post(SLICES, resource_slice())
+    api.post(SLICES, slice_document())
 
     with api.watch(f"{SLICES}?allowWatchBookmarks=true") as watch:
         watch.next()
@@ -71,7 +72,7 @@ def test_bookmarks_report_versions_of_other_resources_as_well() -> None:
         api = Client(server.url)
         since = version(api)
         with api.watch(f"{SLICES}?resourceVersion={since}&allowWatchBookmarks=true") as watch:
-            api.post(CLAIMS, claim())
+            api.post(CLAIMS, claim_document())
             latest = version(api)
             while (event := watch.next())[2]["metadata"]["resourceVersion"] != latest:
                 assert event[0] == "BOOKMARK"
@@ -100,7 +101,7 @@ def test_a_watch_ends_after_its_timeout_with_a_last_bookmark(api: Client) -> Non
 
 def test_a_watch_reports_an_object_that_leaves_the_selection_as_deleted(api: Client) -> None:
     since = version(api)
-    api.post(SLICES, resource_slice())
+    api.post(SLICES, slice_document())
     api.patch(f"{SLICES}/slice-a", {"metadata": {"labels": {"a": "b"}}})
     left = api.patch(f"{SLICES}/slice-a", {"metadata": {"labels": {"a": "c"}}}).json
     api.patch(f"{SLICES}/slice-a", {"metadata": {"labels": {"a": "b"}}})
@@ -115,9 +116,9 @@ def test_a_watch_reports_an_object_that_leaves_the_selection_as_deleted(api: Cli
 
 def test_a_watch_of_one_namespace_or_name_sees_no_other(api: Client) -> None:
     since = version(api)
-    api.post(CLAIMS.replace("default", "kube-system"), claim())
-    api.post(CLAIMS, claim("claim-b"))
-    api.post(CLAIMS, claim("claim-a"))
+    api.post(CLAIMS.replace("default", "kube-system"), claim_document())
+    api.post(CLAIMS, claim_document("claim-b"))
+    api.post(CLAIMS, claim_document("claim-a"))
 
     query = f"resourceVersion={since}&fieldSelector=metadata.name%3Dclaim-a"
     with api.watch(f"{CLAIMS}?{query}") as watch:
@@ -127,7 +128,7 @@ def test_a_watch_of_one_namespace_or_name_sees_no_other(api: Client) -> None:
 
 
 def test_a_watch_follows_a_pod_through_its_deletion(api: Client) -> None:
-    api.post(PODS, pod())
+    api.post(PODS, pod_with_claim())
     api.post(f"{PODS}/pod-a/binding", {"target": {"name": "node-a"}})
 
     with api.watch(f"{PODS}?fieldSelector=spec.nodeName%3Dnode-a") as watch:
@@ -145,7 +146,7 @@ def test_a_watch_from_a_version_before_the_history_expires() -> None:
         api = Client(server.url)
         since = version(api)
         for name in ("a", "b", "c"):
-            api.post(SLICES, resource_slice(name))
+            api.post(SLICES, slice_document(name))
         with api.watch(f"{SLICES}?resourceVersion={since}") as watch:
             kind, _, status = watch.next()
             rest = watch.rest()
@@ -162,7 +163,7 @@ def test_a_running_watch_continues_beyond_the_length_of_the_history() -> None:
         with api.watch(f"{SLICES}?resourceVersion={version(api)}") as watch:
             names = []
             for name in ("a", "b", "c", "d"):
-                api.post(SLICES, resource_slice(name))
+                api.post(SLICES, slice_document(name))
                 names.append(watch.next()[1])
         api.close()
 
@@ -171,7 +172,7 @@ def test_a_running_watch_continues_beyond_the_length_of_the_history() -> None:
 
 def test_a_compaction_forgets_all_history(api: Client, server: ApiServer) -> None:
     since = version(api)
-    api.post(SLICES, resource_slice())
+    api.post(SLICES, slice_document())
 
     server.forget_history("resourceslices")
 
@@ -203,7 +204,7 @@ def test_a_watch_ends_when_its_client_disconnects(server: ApiServer) -> None:
     api = Client(server.url)
     with api.watch(f"{SLICES}?resourceVersion={version(api)}"):
         pass
-    api.post(SLICES, resource_slice())
+    api.post(SLICES, slice_document())
     api.close()
 
     server.stop()

@@ -12,12 +12,19 @@ from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
 from tensorfusion_dra.core.devices.sharing import Isolation
 from tensorfusion_dra.core.errors import ClaimError
 from tensorfusion_dra.core.kubernetes.quantity import MIB
-from tests.support.prepared_claims import claim, for_admin, limit, of, share, simulated
+from tests.support.builders.prepared_claims import (
+    admin_share,
+    limit,
+    prepared_claim,
+    prepared_share,
+    simulated_share,
+)
+from tests.support.cdi_rules import variables_with_prefix
 
 LIBRARY: Final = "/usr/local/vgpu/libvgpu.so.2.8.0"
 HAMI: Final = HamiCore(library=LIBRARY)
 CACHES: Final = "/run/tensor-fusion/hami-core/claims/uid-a"
-ONE: Final = claim(share(0, limit(30, 16)))
+ONE: Final = prepared_claim(prepared_share(0, limit(30, 16)))
 
 
 def edits(of_claim: PreparedClaim, request: str = "gpu", *, by: HamiCore = HAMI) -> Edits:
@@ -25,7 +32,9 @@ def edits(of_claim: PreparedClaim, request: str = "gpu", *, by: HamiCore = HAMI)
 
 
 def limits(found: Edits) -> dict[str, str]:
-    return of(found.env, "CUDA_DEVICE_MEMORY_LIMIT") | of(found.env, "CUDA_DEVICE_SM_LIMIT")
+    return variables_with_prefix(found.env, "CUDA_DEVICE_MEMORY_LIMIT") | variables_with_prefix(
+        found.env, "CUDA_DEVICE_SM_LIMIT"
+    )
 
 
 def test_card_is_limited_by_its_index_and_any_other_by_the_smallest_limit() -> None:
@@ -38,11 +47,11 @@ def test_card_is_limited_by_its_index_and_any_other_by_the_smallest_limit() -> N
 
 
 def test_indexes_follow_the_pci_bus_and_not_the_order_of_the_scheduler() -> None:
-    late = share(0, limit(70, 4), pci_bus_id="0001:01:00.0")
-    middle = share(1, limit(20, 8), pci_bus_id="0000:c1:00.0")
-    early = share(2, limit(50, 16), pci_bus_id="0000:9:00.0")
+    late = prepared_share(0, limit(70, 4), pci_bus_id="0001:01:00.0")
+    middle = prepared_share(1, limit(20, 8), pci_bus_id="0000:c1:00.0")
+    early = prepared_share(2, limit(50, 16), pci_bus_id="0000:9:00.0")
 
-    assert limits(edits(claim(late, middle, early))) == {
+    assert limits(edits(prepared_claim(late, middle, early))) == {
         "CUDA_DEVICE_MEMORY_LIMIT": "4096m",
         "CUDA_DEVICE_MEMORY_LIMIT_0": "16384m",
         "CUDA_DEVICE_MEMORY_LIMIT_1": "8192m",
@@ -55,7 +64,9 @@ def test_indexes_follow_the_pci_bus_and_not_the_order_of_the_scheduler() -> None
 
 
 def test_shares_of_one_card_add_up_to_at_most_the_whole_card() -> None:
-    both = claim(share(0, limit(60, 8), share_id="a"), share(0, limit(60, 8), share_id="b"))
+    both = prepared_claim(
+        prepared_share(0, limit(60, 8), share_id="a"), prepared_share(0, limit(60, 8), share_id="b")
+    )
 
     found = edits(both).env
 
@@ -68,13 +79,13 @@ def test_shares_of_one_card_add_up_to_at_most_the_whole_card() -> None:
 def test_memory_is_rounded_down_but_never_to_0_which_means_unlimited(
     size: int, expected: str
 ) -> None:
-    found = edits(claim(share(0, Limit(sm_percent=1, vram_bytes=size))))
+    found = edits(prepared_claim(prepared_share(0, Limit(sm_percent=1, vram_bytes=size))))
 
     assert found.env["CUDA_DEVICE_MEMORY_LIMIT_0"] == expected
 
 
 def test_card_without_a_limit_gets_the_smallest_limit_of_the_other_cards() -> None:
-    found = edits(claim(share(0), share(1, limit(30, 16))))
+    found = edits(prepared_claim(prepared_share(0), prepared_share(1, limit(30, 16))))
 
     assert found.env["CUDA_DEVICE_MEMORY_LIMIT_0"] == "16384m"
 
@@ -117,7 +128,9 @@ def test_claim_needs_the_library_and_a_folder_of_its_own_that_every_user_may_wri
 
 
 def test_each_request_has_its_own_cache_file_with_a_stable_name() -> None:
-    two = claim(share(0, limit(30, 16), request="a"), share(1, limit(30, 16), request="b"))
+    two = prepared_claim(
+        prepared_share(0, limit(30, 16), request="a"), prepared_share(1, limit(30, 16), request="b")
+    )
 
     caches = [
         edits(two, request).env["CUDA_DEVICE_MEMORY_SHARED_CACHE"] for request in ("a", "b", "a")
@@ -132,8 +145,10 @@ def test_claims_folder_is_in_claims_root_under_the_claims_uid() -> None:
 
 
 def test_equal_limits_in_several_requests_are_accepted() -> None:
-    two = claim(
-        share(1, limit(30, 16), request="a"), share(0, limit(30, 16), request="b"), for_admin(2)
+    two = prepared_claim(
+        prepared_share(1, limit(30, 16), request="a"),
+        prepared_share(0, limit(30, 16), request="b"),
+        admin_share(2),
     )
 
     assert limits(edits(two, "a")) == limits(edits(two, "b"))
@@ -143,12 +158,28 @@ def test_equal_limits_in_several_requests_are_accepted() -> None:
 @pytest.mark.parametrize(
     "shares",
     [
-        (share(0, limit(30, 16), request="a"), share(1, limit(30, 8), request="b")),
-        (share(0, limit(30, 16), request="a"), share(1, limit(40, 16), request="b")),
-        (share(0, limit(30, 16), request="a"), share(0, limit(30, 8), request="b")),
-        (share(0, limit(30, 16)), share(1, limit(30, 8)), for_admin(2)),
-        (share(0, limit(30, 16)), share(1, limit(30, 8)), share(2, request="whole")),
-        (simulated(0, limit(30, 16), request="a"), simulated(1, limit(30, 8), request="b")),
+        (
+            prepared_share(0, limit(30, 16), request="a"),
+            prepared_share(1, limit(30, 8), request="b"),
+        ),
+        (
+            prepared_share(0, limit(30, 16), request="a"),
+            prepared_share(1, limit(40, 16), request="b"),
+        ),
+        (
+            prepared_share(0, limit(30, 16), request="a"),
+            prepared_share(0, limit(30, 8), request="b"),
+        ),
+        (prepared_share(0, limit(30, 16)), prepared_share(1, limit(30, 8)), admin_share(2)),
+        (
+            prepared_share(0, limit(30, 16)),
+            prepared_share(1, limit(30, 8)),
+            prepared_share(2, request="whole"),
+        ),
+        (
+            simulated_share(0, limit(30, 16), request="a"),
+            simulated_share(1, limit(30, 8), request="b"),
+        ),
     ],
     ids=["memory", "compute", "one card", "admin shifts", "unlimited shifts", "simulated"],
 )
@@ -156,33 +187,36 @@ def test_different_limits_in_a_claim_of_several_requests_are_refused(
     shares: tuple[PreparedShare, ...],
 ) -> None:
     with pytest.raises(ClaimError, match=r"claim team-a/a: found different limits .*16384Mi"):
-        HAMI.needs(claim(*shares))
+        HAMI.needs(prepared_claim(*shares))
 
 
 def test_different_limits_on_cards_in_an_unknown_order_are_refused() -> None:
-    known, unknown = share(0, limit(30, 16)), share(1, limit(30, 8), pci_bus_id="")
+    known, unknown = (
+        prepared_share(0, limit(30, 16)),
+        prepared_share(1, limit(30, 8), pci_bus_id=""),
+    )
 
     with pytest.raises(ClaimError, match="no PCI bus id of gpu-1"):
-        HAMI.needs(claim(known, unknown))
+        HAMI.needs(prepared_claim(known, unknown))
 
 
 def test_equal_limits_on_cards_in_an_unknown_order_are_accepted() -> None:
-    shares = [share(card, limit(30, 16), pci_bus_id="") for card in range(2)]
+    shares = [prepared_share(card, limit(30, 16), pci_bus_id="") for card in range(2)]
 
-    assert limits(edits(claim(*shares)))["CUDA_DEVICE_MEMORY_LIMIT_1"] == "16384m"
-    assert HAMI.needs(claim(*shares)).files
+    assert limits(edits(prepared_claim(*shares)))["CUDA_DEVICE_MEMORY_LIMIT_1"] == "16384m"
+    assert HAMI.needs(prepared_claim(*shares)).files
 
 
 @pytest.mark.parametrize("isolation", [Isolation.SHARED, Isolation.HARD])
 def test_share_without_a_limit_gets_only_its_isolation(isolation: Isolation) -> None:
-    shared = claim(share(0, isolation=isolation))
+    shared = prepared_claim(prepared_share(0, isolation=isolation))
 
     assert edits(shared) == Edits(env={"TF_ISOLATION_MODE": isolation.value})
     assert HAMI.needs(shared) == Needs()
 
 
 def test_hard_and_soft_isolation_have_the_same_fixed_limits() -> None:
-    hard = claim(share(0, limit(30, 16), isolation=Isolation.HARD))
+    hard = prepared_claim(prepared_share(0, limit(30, 16), isolation=Isolation.HARD))
 
     assert limits(edits(hard)) == limits(edits(ONE))
     assert edits(hard).mounts == edits(ONE).mounts
@@ -190,14 +224,14 @@ def test_hard_and_soft_isolation_have_the_same_fixed_limits() -> None:
 
 
 def test_simulated_card_has_limits_but_nothing_of_the_host() -> None:
-    there, absent = ONE, claim(simulated(0, limit(30, 16)))
+    there, absent = ONE, prepared_claim(simulated_share(0, limit(30, 16)))
 
     assert edits(absent) == Edits(env=edits(there).env)
     assert HAMI.needs(absent) == Needs()
 
 
 def test_claim_without_a_pod_has_the_same_limits() -> None:
-    orphan = claim(*ONE.shares, pods=())
+    orphan = prepared_claim(*ONE.shares, pods=())
 
     assert edits(orphan) == edits(ONE)
     assert HAMI.needs(orphan) == HAMI.needs(ONE)

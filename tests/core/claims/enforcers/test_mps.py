@@ -10,11 +10,18 @@ from tensorfusion_dra.core.claims.mounts import Mount
 from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
 from tensorfusion_dra.core.devices.sharing import Isolation
 from tensorfusion_dra.core.errors import ClaimError
-from tests.support.prepared_claims import claim, for_admin, limit, of, share, simulated
+from tests.support.builders.prepared_claims import (
+    admin_share,
+    limit,
+    prepared_claim,
+    prepared_share,
+    simulated_share,
+)
+from tests.support.cdi_rules import variables_with_prefix
 
 MPS: Final = Mps(pipes="/run/mps/pipe", shm="/run/mps/shm")
 SEVERAL: Final = Mps(several_cards=True)
-ONE: Final = claim(share(0, limit(30, 16)))
+ONE: Final = prepared_claim(prepared_share(0, limit(30, 16)))
 
 
 def edits(of_claim: PreparedClaim, request: str = "gpu") -> Edits:
@@ -41,16 +48,18 @@ def test_claim_needs_a_listening_daemon_because_a_client_without_one_has_no_limi
 
 
 def test_several_cards_are_numbered_along_the_pci_bus_and_share_the_smallest_percentage() -> None:
-    two = claim(share(1, limit(20, 8)), share(0, limit(50, 16)))
+    two = prepared_claim(prepared_share(1, limit(20, 8)), prepared_share(0, limit(50, 16)))
 
-    found = of(edits(two).env, "CUDA_MPS_")
+    found = variables_with_prefix(edits(two).env, "CUDA_MPS_")
 
     assert found["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == "0=16384M,1=8192M"
     assert found["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "20"
 
 
 def test_shares_of_one_card_add_up() -> None:
-    both = claim(share(0, limit(30, 8), share_id="a"), share(0, limit(30, 8), share_id="b"))
+    both = prepared_claim(
+        prepared_share(0, limit(30, 8), share_id="a"), prepared_share(0, limit(30, 8), share_id="b")
+    )
 
     assert edits(both).env["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == "0=16384M"
     assert edits(both).env["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "60"
@@ -58,7 +67,7 @@ def test_shares_of_one_card_add_up() -> None:
 
 
 def test_several_cards_are_refused_unless_an_administrator_allows_them() -> None:
-    two = claim(share(0, limit(30, 16)), share(1, limit(30, 16)))
+    two = prepared_claim(prepared_share(0, limit(30, 16)), prepared_share(1, limit(30, 16)))
 
     with pytest.raises(ClaimError, match="claim team-a/a: found 2 cards, expected one"):
         MPS.needs(two)
@@ -69,9 +78,12 @@ def test_several_cards_are_refused_unless_an_administrator_allows_them() -> None
 @pytest.mark.parametrize(
     "shares",
     [
-        (share(0, limit(30, 16), request="a"), share(1, limit(30, 16), request="b")),
-        (share(0, limit(30, 16)), share(1, request="whole")),
-        (share(0, limit(30, 16)), for_admin(1)),
+        (
+            prepared_share(0, limit(30, 16), request="a"),
+            prepared_share(1, limit(30, 16), request="b"),
+        ),
+        (prepared_share(0, limit(30, 16)), prepared_share(1, request="whole")),
+        (prepared_share(0, limit(30, 16)), admin_share(1)),
     ],
     ids=["limited", "unlimited", "for admins"],
 )
@@ -79,11 +91,13 @@ def test_card_of_another_request_is_refused_because_its_index_has_no_limit(
     shares: tuple[PreparedShare, ...],
 ) -> None:
     with pytest.raises(ClaimError, match="found 2 cards"):
-        SEVERAL.needs(claim(*shares))
+        SEVERAL.needs(prepared_claim(*shares))
 
 
 def test_different_limits_of_one_card_in_two_requests_are_refused() -> None:
-    two = claim(share(0, limit(30, 16), request="a"), share(0, limit(30, 8), request="b"))
+    two = prepared_claim(
+        prepared_share(0, limit(30, 16), request="a"), prepared_share(0, limit(30, 8), request="b")
+    )
 
     with pytest.raises(ClaimError, match="found different limits"):
         MPS.needs(two)
@@ -91,21 +105,25 @@ def test_different_limits_of_one_card_in_two_requests_are_refused() -> None:
 
 @pytest.mark.parametrize("isolation", [Isolation.SHARED, Isolation.HARD])
 def test_share_without_a_limit_gets_only_its_isolation(isolation: Isolation) -> None:
-    shared = claim(share(0, isolation=isolation), share(1, isolation=isolation))
+    shared = prepared_claim(
+        prepared_share(0, isolation=isolation), prepared_share(1, isolation=isolation)
+    )
 
     assert edits(shared) == Edits(env={"TF_ISOLATION_MODE": isolation.value})
     assert MPS.needs(shared) == Needs()
 
 
 def test_hard_and_soft_isolation_have_the_same_fixed_limits() -> None:
-    hard = claim(share(0, limit(30, 16), isolation=Isolation.HARD))
+    hard = prepared_claim(prepared_share(0, limit(30, 16), isolation=Isolation.HARD))
 
-    assert of(edits(hard).env, "CUDA_") == of(edits(ONE).env, "CUDA_")
+    assert variables_with_prefix(edits(hard).env, "CUDA_") == variables_with_prefix(
+        edits(ONE).env, "CUDA_"
+    )
     assert MPS.fixed == set(Isolation)
 
 
 def test_simulated_card_has_limits_but_nothing_of_the_host() -> None:
-    absent = claim(simulated(0, limit(30, 16)))
+    absent = prepared_claim(simulated_share(0, limit(30, 16)))
 
     assert edits(absent) == Edits(env=edits(ONE).env)
     assert MPS.needs(absent) == Needs()

@@ -12,14 +12,20 @@ from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.devices.sharing import Isolation
 from tensorfusion_dra.core.kubernetes import quantity
 from tensorfusion_dra.core.kubernetes.quantity import GIB
-from tests.support.prepared_claims import claim, for_admin, limit, share, simulated
+from tests.support.builders.prepared_claims import (
+    admin_share,
+    limit,
+    prepared_claim,
+    prepared_share,
+    simulated_share,
+)
 
 TENSOR_FUSION: Final = TensorFusion()
 LIMITER: Final = "/run/tensor-fusion/libcuda_limiter.so"
 SHM: Final = "/run/tensor-fusion/shm/team-a/trainer-0"
 SMALL: Final = {"tflops": quantity.parse("10"), "vram": quantity.parse("1Gi")}
-SOFT: Final = claim(share(0, limit(30, 16)))
-HARD: Final = claim(share(0, limit(30, 16), isolation=Isolation.HARD))
+SOFT: Final = prepared_claim(prepared_share(0, limit(30, 16)))
+HARD: Final = prepared_claim(prepared_share(0, limit(30, 16), isolation=Isolation.HARD))
 
 
 def edits(
@@ -64,7 +70,7 @@ def test_only_hard_limits_are_fixed() -> None:
 
 @pytest.mark.parametrize("isolation", list(Isolation))
 def test_share_without_a_limit_gets_only_its_isolation(isolation: Isolation) -> None:
-    unlimited = claim(share(0, isolation=isolation))
+    unlimited = prepared_claim(prepared_share(0, isolation=isolation))
 
     assert edits(unlimited) == Edits(env={"TF_ISOLATION_MODE": isolation.value})
     assert TENSOR_FUSION.needs(unlimited) == Needs()
@@ -89,10 +95,10 @@ def test_variables_that_would_disable_the_limits_are_overridden(
 
 
 def test_every_request_names_all_cards_and_its_own_smallest_limits() -> None:
-    both = claim(
-        share(1, limit(20, 8), request="a", consumed=SMALL),
-        share(0, limit(50, 16), request="b"),
-        share(2, limit(40, 32), request="b"),
+    both = prepared_claim(
+        prepared_share(1, limit(20, 8), request="a", consumed=SMALL),
+        prepared_share(0, limit(50, 16), request="b"),
+        prepared_share(2, limit(40, 32), request="b"),
     )
 
     env = edits(both, "b").env
@@ -108,10 +114,10 @@ def test_every_request_names_all_cards_and_its_own_smallest_limits() -> None:
 
 
 def test_each_of_several_equal_requests_has_their_smallest_limits() -> None:
-    cards = claim(
-        share(0, limit(17, 16), request="gpu", isolation=Isolation.HARD),
-        share(1, limit(77, 8), request="gpu-2", isolation=Isolation.HARD),
-        share(2, limit(5, 1), request="other", isolation=Isolation.HARD, consumed=SMALL),
+    cards = prepared_claim(
+        prepared_share(0, limit(17, 16), request="gpu", isolation=Isolation.HARD),
+        prepared_share(1, limit(77, 8), request="gpu-2", isolation=Isolation.HARD),
+        prepared_share(2, limit(5, 1), request="other", isolation=Isolation.HARD, consumed=SMALL),
     )
 
     for request in ("gpu", "gpu-2"):
@@ -121,16 +127,18 @@ def test_each_of_several_equal_requests_has_their_smallest_limits() -> None:
 
 
 def test_equal_requests_on_one_card_keep_the_limit_of_one() -> None:
-    both = claim(
-        share(0, limit(30, 8), request="a", share_id="1"),
-        share(0, limit(30, 8), request="b", share_id="2"),
+    both = prepared_claim(
+        prepared_share(0, limit(30, 8), request="a", share_id="1"),
+        prepared_share(0, limit(30, 8), request="b", share_id="2"),
     )
 
     assert edits(both, "a").env["TF_CUDA_SM_PERCENT_LIMIT"] == "30"
 
 
 def test_card_of_two_requests_has_in_each_the_limits_of_that_request() -> None:
-    both = claim(share(0, limit(20, 8), request="a"), share(0, limit(50, 16), request="b"))
+    both = prepared_claim(
+        prepared_share(0, limit(20, 8), request="a"), prepared_share(0, limit(50, 16), request="b")
+    )
 
     of_a = json.loads(edits(both, "a").env["TENSOR_FUSION_CUDA_MEM_LIMIT"])
     of_b = json.loads(edits(both, "b").env["TENSOR_FUSION_CUDA_MEM_LIMIT"])
@@ -139,14 +147,16 @@ def test_card_of_two_requests_has_in_each_the_limits_of_that_request() -> None:
 
 
 def test_shares_of_one_card_add_up_to_at_most_the_whole_card() -> None:
-    both = claim(share(0, limit(60, 8), share_id="a"), share(0, limit(60, 8), share_id="b"))
+    both = prepared_claim(
+        prepared_share(0, limit(60, 8), share_id="a"), prepared_share(0, limit(60, 8), share_id="b")
+    )
 
     assert edits(both).env["TF_CUDA_SM_PERCENT_LIMIT"] == "100"
     assert edits(both).env["TF_GPU_MEMORY_LIMIT"] == "16384"
 
 
 def test_admin_access_needs_nothing() -> None:
-    assert TENSOR_FUSION.needs(claim(for_admin())) == Needs()
+    assert TENSOR_FUSION.needs(prepared_claim(admin_share())) == Needs()
 
 
 def test_limiter_gets_its_pod_and_the_address_of_the_hypervisor() -> None:
@@ -160,7 +170,7 @@ def test_limiter_gets_its_pod_and_the_address_of_the_hypervisor() -> None:
 
 
 def test_claim_without_a_pod_has_a_folder_of_its_own() -> None:
-    orphan = claim(*SOFT.shares, pods=())
+    orphan = prepared_claim(*SOFT.shares, pods=())
     folder = "/run/tensor-fusion/shm/team-a/uid-a"
 
     assert edits(orphan).mounts[1].host_path == folder
@@ -169,7 +179,7 @@ def test_claim_without_a_pod_has_a_folder_of_its_own() -> None:
 
 
 def test_simulated_card_has_limits_but_nothing_of_the_host() -> None:
-    absent = claim(simulated(0, limit(30, 16)))
+    absent = prepared_claim(simulated_share(0, limit(30, 16)))
 
     found = edits(absent)
 

@@ -91,7 +91,7 @@ class WebhookClient(Client):
         assert reply.code == 201, reply.json
 
 
-def pod(**metadata: Any) -> Json:
+def labelled_pod(**metadata: Any) -> Json:
     """A pod with a label; more metadata by name."""
     return {
         "metadata": {"name": "a", "labels": {"app": "a"}, **metadata},

@@ -11,8 +11,8 @@ from tests.simulator.api.webhooks.desk import (
     WebhookClient,
     WebhookStub,
     labelled,
+    labelled_pod,
     patch,
-    pod,
 )
 from tests.support.https import HOST
 
@@ -25,7 +25,7 @@ def test_validating_webhooks_see_the_mutated_object_and_can_deny_it(
     api.register(MUTATING, "a")
     api.register(VALIDATING, "v")
 
-    reply = api.post(PODS, pod())
+    reply = api.post(PODS, labelled_pod())
 
     assert reply.code == 422
     assert reply.message == 'admission webhook "v.example.com" denied the request: no'
@@ -38,7 +38,7 @@ def test_a_denial_without_a_reason_is_a_bad_request(api: WebhookClient, stub: We
     stub.rules = {"/a": lambda _: {"allowed": False}}
     api.register(MUTATING, "a")
 
-    reply = api.post(PODS, pod())
+    reply = api.post(PODS, labelled_pod())
 
     assert reply.code == 400
     assert reply.message.endswith("denied the request without explanation")
@@ -50,7 +50,7 @@ def test_warnings_of_a_webhook_are_returned_to_the_client(
     stub.rules = {"/a": lambda _: {"allowed": True, "warnings": ["careful"]}}
     api.register(MUTATING, "a")
 
-    assert api.post(PODS, pod()).headers["warning"] == ['299 - "careful"']
+    assert api.post(PODS, labelled_pod()).headers["warning"] == ['299 - "careful"']
 
 
 @pytest.mark.parametrize(
@@ -67,9 +67,9 @@ def test_an_invalid_answer_fails_the_request_unless_the_failure_policy_ignores_i
 ) -> None:
     stub.rules = {"/a": rule, "/b": rule}
     api.register(MUTATING, "a", failurePolicy="Ignore")
-    ignored = api.post(PODS, pod())
+    ignored = api.post(PODS, labelled_pod())
     api.register(MUTATING, "b", failurePolicy="Fail")
-    failed = api.post(PODS, pod(name="b"))
+    failed = api.post(PODS, labelled_pod(name="b"))
 
     assert ignored.code == 201
     assert failed.code == 500
@@ -83,7 +83,7 @@ def test_an_unreachable_webhook_fails_the_request(api: WebhookClient, hooks: Ser
     api.register(MUTATING, "a")
     hooks.stop(grace_seconds=1)
 
-    reply = api.post(PODS, pod())
+    reply = api.post(PODS, labelled_pod())
 
     assert reply.code == 500
     assert f'Post "https://{HOST}:{hooks.port}/a": ' in reply.message
@@ -103,7 +103,7 @@ def test_a_patch_that_does_not_fit_fails_the_request(
     stub.rules = {"/a": patch(*operations)}
     api.register(MUTATING, "a", failurePolicy="Ignore")
 
-    reply = api.post(PODS, pod())
+    reply = api.post(PODS, labelled_pod())
 
     assert reply.code == 500
     assert text in reply.message
@@ -116,6 +116,6 @@ def test_the_mutated_object_is_validated(api: WebhookClient, stub: WebhookStub) 
     }
     api.register(MUTATING, "a")
 
-    reply = api.post(PODS, pod())
+    reply = api.post(PODS, labelled_pod())
 
     assert reply.causes == [("spec.containers[0].resources.claims[0]", "FieldValueNotFound")]

@@ -10,8 +10,8 @@ from tests.simulator.api.webhooks.desk import (
     WebhookStub,
     allow,
     labelled,
+    labelled_pod,
     labels,
-    pod,
 )
 
 
@@ -22,7 +22,7 @@ def test_mutating_webhooks_are_called_by_name_and_see_earlier_changes(
     api.register(MUTATING, "b1")
     api.register(MUTATING, "a1", "a2")
 
-    reply = api.post(PODS, pod())
+    reply = api.post(PODS, labelled_pod())
 
     assert stub.paths == ["/a1", "/a2", "/b1"]
     assert list(labels(reply)) == ["app", "a1", "a2", "b1"]
@@ -32,7 +32,7 @@ def test_mutating_webhooks_are_called_by_name_and_see_earlier_changes(
 def test_a_review_describes_the_request(api: WebhookClient, stub: WebhookStub) -> None:
     stub.rules = {"/a": allow}
     api.register(MUTATING, "a")
-    nameless = pod(generateName="train-")
+    nameless = labelled_pod(generateName="train-")
     del nameless["metadata"]["name"]
 
     api.post(PODS, nameless)
@@ -48,7 +48,7 @@ def test_a_review_describes_the_request(api: WebhookClient, stub: WebhookStub) -
 
 def test_a_review_of_an_update_has_the_old_object(api: WebhookClient, stub: WebhookStub) -> None:
     stub.rules = {"/a": labelled("seen")}
-    api.post(PODS, pod())
+    api.post(PODS, labelled_pod())
     api.register(MUTATING, "a")
 
     change = {"metadata": {"labels": {"new": "x"}}}
@@ -61,7 +61,7 @@ def test_a_review_of_an_update_has_the_old_object(api: WebhookClient, stub: Webh
 
 
 def test_a_write_to_the_status_calls_no_webhook(api: WebhookClient, stub: WebhookStub) -> None:
-    api.post(PODS, pod())
+    api.post(PODS, labelled_pod())
     api.register(MUTATING, "a")
 
     reply = api.patch(f"{PODS}/a/status", {"status": {"phase": "Running"}})
@@ -77,7 +77,7 @@ def test_a_webhook_is_called_again_if_a_later_one_changed_the_object(
     api.register(MUTATING, "a", reinvocationPolicy="IfNeeded")
     api.register(MUTATING, "b", reinvocationPolicy="IfNeeded")
 
-    api.post(PODS, pod())
+    api.post(PODS, labelled_pod())
 
     assert stub.paths == ["/a", "/b", "/a"]
 
@@ -89,7 +89,7 @@ def test_without_a_reinvocation_policy_a_webhook_is_called_once(
     api.register(MUTATING, "a")
     api.register(MUTATING, "b")
 
-    api.post(PODS, pod())
+    api.post(PODS, labelled_pod())
 
     assert stub.paths == ["/a", "/b"]
 
@@ -115,7 +115,7 @@ def test_an_apply_that_creates_an_object_calls_webhooks(
 def test_an_object_that_changes_during_a_call_is_admitted_again(
     api: WebhookClient, stub: WebhookStub, hooks: Server
 ) -> None:
-    api.post(PODS, pod())
+    api.post(PODS, labelled_pod())
     api.register(MUTATING, "a")
 
     def meddle(request: Json) -> Json:

@@ -3,7 +3,13 @@
 import pytest
 
 from tests.simulator.api.client import PODS, Json
-from tests.simulator.api.webhooks.desk import MUTATING, WebhookClient, WebhookStub, allow, pod
+from tests.simulator.api.webhooks.desk import (
+    MUTATING,
+    WebhookClient,
+    WebhookStub,
+    allow,
+    labelled_pod,
+)
 
 NOT_DEFAULT = {
     "matchExpressions": [
@@ -41,7 +47,7 @@ def test_a_webhook_is_called_only_for_matching_requests(
     stub.rules = {"/a": allow}
     api.register(MUTATING, "a", failurePolicy="Ignore", **fields)
 
-    assert api.post(PODS, pod()).code == 201
+    assert api.post(PODS, labelled_pod()).code == 201
     assert bool(stub.calls) is is_called
 
 
@@ -49,7 +55,7 @@ def test_a_condition_that_cannot_be_evaluated_fails_the_request(api: WebhookClie
     expression = "object.metadata.nowhere == 1"
     api.register(MUTATING, "a", matchConditions=[{"name": "a", "expression": expression}])
 
-    assert api.post(PODS, pod()).code == 500
+    assert api.post(PODS, labelled_pod()).code == 500
 
 
 def test_a_false_condition_outweighs_one_that_cannot_be_evaluated(
@@ -59,4 +65,4 @@ def test_a_false_condition_outweighs_one_that_cannot_be_evaluated(
     conditions = [{"name": f"n{n}", "expression": text} for n, text in enumerate(texts)]
     api.register(MUTATING, "a", matchConditions=conditions)
 
-    assert api.post(PODS, pod()).code == 201
+    assert api.post(PODS, labelled_pod()).code == 201

@@ -1,15 +1,10 @@
-"""Cards of one node, and the devices published for them."""
+"""Cards of a node."""
 
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any
 
-from tensorfusion_dra.core.devices import device as devices
-from tensorfusion_dra.core.devices.device import Device, Node
-from tensorfusion_dra.core.devices.gpu import Gpu, HostResources, Inventory, TflopsSource
+from tensorfusion_dra.core.devices.gpu import Gpu, TflopsSource
 from tensorfusion_dra.core.kubernetes.quantity import GIB
-
-NODE: Final = Node(name="node-01", gpupool="default", qos="medium")
-NO_HOST: Final = HostResources()
 
 
 def gpu(index: int = 0, **changes: Any) -> Gpu:
@@ -35,11 +30,6 @@ def gpu(index: int = 0, **changes: Any) -> Gpu:
     return replace(card, **changes)
 
 
-def cards(count: int) -> tuple[Gpu, ...]:
+def gpus(count: int) -> tuple[Gpu, ...]:
     """Return this number of equal cards."""
     return tuple(gpu(index) for index in range(count))
-
-
-def published(*gpus: Gpu, node: Node = NODE, host: HostResources = NO_HOST) -> tuple[Device, ...]:
-    """Return the devices of a node with exactly these cards."""
-    return devices.devices(Inventory(gpus=gpus), node, host)

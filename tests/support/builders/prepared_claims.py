@@ -1,6 +1,5 @@
 """Records of prepared claims, built without a node or a scheduler."""
 
-from collections.abc import Mapping
 from typing import Any, Final
 
 from tensorfusion_dra.core.claims.claim import ClaimRef, PodRef
@@ -18,7 +17,7 @@ def limit(percent: int, vram_gib: int) -> Limit:
     return Limit(sm_percent=percent, vram_bytes=vram_gib * GIB)
 
 
-def share(card: int = 0, limit: Limit | None = None, **changes: Any) -> PreparedShare:
+def prepared_share(card: int = 0, limit: Limit | None = None, **changes: Any) -> PreparedShare:
     """Return a share of the node's nth card by PCI bus ID, with soft isolation and request gpu."""
     given: dict[str, Any] = {
         "request": "gpu",
@@ -40,22 +39,20 @@ def share(card: int = 0, limit: Limit | None = None, **changes: Any) -> Prepared
     return PreparedShare(**{**given, **changes})
 
 
-def simulated(card: int = 0, limit: Limit | None = None, **changes: Any) -> PreparedShare:
+def simulated_share(card: int = 0, limit: Limit | None = None, **changes: Any) -> PreparedShare:
     """Return a share of a simulated card, which has no device nodes."""
-    return share(card, limit, device_nodes=(), **changes)
+    return prepared_share(card, limit, device_nodes=(), **changes)
 
 
-def for_admin(card: int = 0, request: str = "monitor") -> PreparedShare:
+def admin_share(card: int = 0, request: str = "monitor") -> PreparedShare:
     """Return an administrator's access to a whole card."""
-    return share(card, request=request, admin_access=True, consumed={})
+    return prepared_share(card, request=request, admin_access=True, consumed={})
 
 
-def claim(*shares: PreparedShare, pods: tuple[PodRef, ...] = (POD,)) -> PreparedClaim:
-    """Return a claim with these shares in the namespace team-a."""
+def prepared_claim(*shares: PreparedShare, **changes: Any) -> PreparedClaim:
+    """Return a claim of a pod in the namespace team-a with these shares.
+
+    Changes set its other attributes.
+    """
     ref = ClaimRef(namespace="team-a", name="a", uid="uid-a")
-    return PreparedClaim(ref=ref, shares=shares, pods=pods)
-
-
-def of(values: Mapping[str, str], prefix: str) -> dict[str, str]:
-    """Return the variables whose names begin with the prefix."""
-    return {name: value for name, value in values.items() if name.startswith(prefix)}
+    return PreparedClaim(**{"ref": ref, "shares": shares, "pods": (POD,), **changes})

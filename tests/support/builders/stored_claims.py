@@ -1,4 +1,4 @@
-"""Allocated ResourceClaims as the API server stores them."""
+"""ResourceClaims as the API server stores them."""
 
 import uuid
 from typing import Any
@@ -22,7 +22,7 @@ def stored_claim(name: str, *results: dict[str, Any], uid: str = "") -> dict[str
     }
 
 
-def result(
+def allocation_result(
     device: str | None,
     *,
     tflops: str | None,
@@ -39,4 +39,24 @@ def result(
         "device": device,
         "shareID": str(uuid.uuid4()),
         "consumedCapacity": {name: text for name, text in consumed.items() if text is not None},
+    }
+
+
+def template_claim(**changes: Any) -> dict[str, Any]:
+    """Return a claim of the pod `train`, as the claim controller creates it from the template.
+
+    The claim is not allocated yet; changes set other fields of its spec.
+    """
+    exactly = {"deviceClassName": "tensor-fusion.ai", "allocationMode": "ExactCount", "count": 1}
+    owner = {"apiVersion": "v1", "kind": "Pod", "name": "train", "uid": "uid-train"}
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaim",
+        "metadata": {
+            "generateName": "train-tensor-fusion-gpu-claim-",
+            "namespace": "team-a",
+            "labels": {"tensor-fusion.ai/resource-claim-template": "true"},
+            "ownerReferences": [{**owner, "controller": True}],
+        },
+        "spec": {"devices": {"requests": [{"name": "gpu-request", "exactly": exactly}]}, **changes},
     }

@@ -1,0 +1,42 @@
+"""Claims inside the driver: allocated by the scheduler, and fitted to a node by the driver.
+
+For claims as the API server stores them, see tests.support.builders.stored_claims.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+from tensorfusion_dra.core.claims import fit
+from tensorfusion_dra.core.claims.claim import AllocatedClaim, Allocation, ClaimRef
+from tensorfusion_dra.core.claims.fit import Fit, NodeOffer
+from tensorfusion_dra.core.claims.prepared import PreparedClaim
+from tensorfusion_dra.core.claims.share_policy import SharePolicy
+from tests.support.builders.policies import DEFAULTS
+
+
+def claim_ref(name: str) -> ClaimRef:
+    """Return a reference to a claim in the namespace default."""
+    return ClaimRef(namespace="default", name=name, uid=f"uid-{name}")
+
+
+def allocated_claim(name: str, *allocations: Allocation, **changes: Any) -> AllocatedClaim:
+    """Return a claim with these allocation results; changes set its other attributes."""
+    return AllocatedClaim(ref=claim_ref(name), allocations=allocations, **changes)
+
+
+def claim_fit(
+    claim: AllocatedClaim,
+    *,
+    on: NodeOffer,
+    beside: Iterable[PreparedClaim] = (),
+    policy: SharePolicy = DEFAULTS,
+) -> Fit:
+    """Return the fit of a claim with the same policy for every share of the claim."""
+    return fit.fit(claim, [policy] * len(claim.allocations), on, beside)
+
+
+def fitted_claim(
+    name: str, *allocations: Allocation, on: NodeOffer, policy: SharePolicy = DEFAULTS
+) -> PreparedClaim:
+    """Return the record of a claim on a node that has no other claims."""
+    return claim_fit(allocated_claim(name, *allocations), on=on, policy=policy).claim

@@ -1,0 +1,37 @@
+"""Offer of a node: the facts with which a claim is fitted to it."""
+
+from typing import Final
+
+from tensorfusion_dra.core.claims.access import CardAccess, SharedAccess
+from tensorfusion_dra.core.claims.enforcers.hami_core import HamiCore
+from tensorfusion_dra.core.claims.enforcers.tensor_fusion import TensorFusion
+from tensorfusion_dra.core.claims.fit import NodeOffer
+from tensorfusion_dra.core.claims.tenancy import LendingRules
+from tensorfusion_dra.core.devices.device import Node
+from tensorfusion_dra.core.devices.gpu import Gpu, HostResources
+from tests.support.builders.devices import NO_HOST, NODE, published_devices
+
+COMMON_NODES: Final = ("/dev/nvidiactl", "/dev/nvidia-uvm")
+ENFORCER: Final = TensorFusion()
+HAMI_CORE: Final = HamiCore(library="/usr/local/vgpu/libvgpu.so.2.8.0")
+RULES: Final = LendingRules(enforcers={each.name: each for each in (ENFORCER, HAMI_CORE)})
+
+
+def node_offer(
+    *gpus: Gpu, node: Node = NODE, host: HostResources = NO_HOST, rules: LendingRules = RULES
+) -> NodeOffer:
+    """Return the offer of a node with these cards; a card without a minor number is simulated."""
+    devices = {device.name: device for device in published_devices(*gpus, node=node, host=host)}
+    return NodeOffer(
+        pool=NODE.pool,
+        devices=devices,
+        access={
+            name: CardAccess(
+                device_nodes=() if device.gpu.minor is None else (f"/dev/nvidia{device.gpu.minor}",)
+            )
+            for name, device in devices.items()
+        },
+        shared_access=SharedAccess(device_nodes=COMMON_NODES),
+        enforcer=ENFORCER.name,
+        rules=rules,
+    )

@@ -1,0 +1,22 @@
+"""Share policies: how a share is isolated and limited."""
+
+from dataclasses import replace
+from typing import Any, Final
+
+from tensorfusion_dra.core.claims.share_policy import SharePolicy
+from tensorfusion_dra.core.devices.sharing import Isolation, Qos
+from tensorfusion_dra.core.kubernetes import quantity
+
+DEFAULTS: Final = SharePolicy(
+    isolation=Isolation.SOFT, qos=Qos.MEDIUM, tflops_limit=None, vram_limit=None, limiter=True
+)
+
+
+def share_policy(*, tflops: str = "", vram: str = "", **changes: Any) -> SharePolicy:
+    """Return a policy with these limits and soft isolation; changes set its other attributes."""
+    return replace(
+        DEFAULTS,
+        tflops_limit=quantity.parse(tflops) if tflops else None,
+        vram_limit=quantity.parse(vram) if vram else None,
+        **changes,
+    )

@@ -1,0 +1,47 @@
+"""ResourceSlices of the node node-01: as it wants them, and as the API server stores them."""
+
+import copy
+from typing import Any, Final
+
+from tensorfusion_dra.core.devices import slices
+from tensorfusion_dra.core.devices.device import Node
+from tensorfusion_dra.core.devices.slices import Slice
+from tests.support.builders.devices import NODE, published_devices
+from tests.support.builders.gpus import gpus
+from tests.support.slice_store import applied
+
+NAME: Final = "tensor-fusion-resource-slice-node-01"
+"""Name of the first slice."""
+MANY: Final = published_devices(*gpus(129))
+"""Enough devices for three slices."""
+
+
+def wanted_slices(
+    count: int = 2, *, node: Node = NODE, node_uid: str = "node-uid"
+) -> tuple[Slice, ...]:
+    """Return the desired slices of a node with this number of devices."""
+    return slices.wanted(MANY[:count], node, node_uid=node_uid)
+
+
+def stored_slices(
+    count: int = 2, *, node: Node = NODE, node_uid: str = "node-uid"
+) -> list[dict[str, Any]]:
+    """Return the slices of this number of devices as the API server stores them."""
+    items = applied(slices.plan(wanted_slices(count, node=node, node_uid=node_uid), []), [])
+    return [copy.deepcopy(dict(item)) for item in items]
+
+
+def slice_of_models(*devices: tuple[str, str], pool: str = "default") -> dict[str, Any]:
+    """Return a slice of a GPUPool with devices, each given by model and TFLOPS."""
+    return {
+        "spec": {
+            "devices": [
+                {
+                    "name": f"gpu-{index}",
+                    "attributes": {"model": {"string": model}, "pool_name": {"string": pool}},
+                    "capacity": {"tflops": {"value": tflops}, "vram": {"value": "80Gi"}},
+                }
+                for index, (model, tflops) in enumerate(devices)
+            ]
+        }
+    }
