@@ -1,4 +1,4 @@
-"""Files that are either the old or the new one for every reader, also after a power cut."""
+"""Atomic file replacement: a reader sees the old or the new file, even after a power cut."""
 
 import errno
 import os
@@ -8,26 +8,27 @@ from pathlib import Path
 from typing import Final
 
 NO_FILE: Final = frozenset({errno.EISDIR, errno.ELOOP})
-"""What the system says where a folder, or a loop of links, is in the place of a file."""
+"""Errors of opening a path at which there is a folder, or a loop of links, instead of a file."""
 
 _SUFFIX: Final = ".tmp"
 
 
 def write(path: Path, content: bytes, *, mode: int, durable: bool = True) -> None:
-    """Replaces the file in one step.
+    """Replace the file in one step.
 
-    The temporary file lies in the same folder, because a rename from another one is a creation
-    to inotify, which container runtimes do not read CDI specs upon. Its name ends in .tmp, which
-    they ignore, and begins with the file's own, by which unfinished() finds it after a crash.
+    The temporary file is in the same folder: inotify reports a rename from another folder as a
+    creation, and container runtimes do not read CDI specs on creations. Its name ends in .tmp,
+    which runtimes ignore, and starts with the name of the file, so that unfinished() finds it
+    after a crash.
 
     Args:
-        durable: Returns only once the new file would survive a power cut. Without it a power cut
-            may leave a part of the file; a crash of this process leaves the old or the new one.
+        durable: Return only once the new file would survive a power cut. If False, a power cut
+            may leave a partial file; a crash of this process leaves the old or the new one.
 
     Raises:
-        OSError: The old file, or none, is still there, and nothing else.
+        OSError: The path is unchanged: it has the old file or none. No temporary file remains.
     """
-    temporary = staged(path, content, mode=mode, durable=durable)
+    temporary = stage(path, content, mode=mode, durable=durable)
     try:
         temporary.rename(path)
     except BaseException:
@@ -37,11 +38,11 @@ def write(path: Path, content: bytes, *, mode: int, durable: bool = True) -> Non
         sync_folder(path.parent)
 
 
-def staged(path: Path, content: bytes, *, mode: int, durable: bool = True) -> Path:
-    """A temporary file beside the path with this content: renamed to it, it replaces it at once.
+def stage(path: Path, content: bytes, *, mode: int, durable: bool = True) -> Path:
+    """Write a temporary file next to the path; a rename to the path then replaces the file.
 
     Raises:
-        OSError: It is not there.
+        OSError: The file cannot be written; no temporary file remains.
     """
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=_SUFFIX)
     temporary = Path(name)
@@ -59,7 +60,7 @@ def staged(path: Path, content: bytes, *, mode: int, durable: bool = True) -> Pa
 
 
 def unfinished(folder: Path, *, prefix: str, suffix: str) -> Iterator[Path]:
-    """The temporary files of writes, running or cut off, to files of such names.
+    """Yield the temporary files of writes, in progress or interrupted, to files of such names.
 
     Raises:
         OSError: The folder cannot be read.
@@ -71,7 +72,7 @@ def unfinished(folder: Path, *, prefix: str, suffix: str) -> Iterator[Path]:
 
 
 def remove(path: Path) -> bool:
-    """Removes the file for good; False if there was none.
+    """Remove the file durably; return False if there was none.
 
     Raises:
         OSError: It is still there.
@@ -85,7 +86,7 @@ def remove(path: Path) -> bool:
 
 
 def sync_folder(folder: Path) -> None:
-    """Returns once the folder's entries would survive a power cut."""
+    """Return once the folder's entries would survive a power cut."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)

@@ -1,4 +1,4 @@
-"""Which boot of the machine this is."""
+"""The ID of the machine's current boot."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ from tensorfusion_dra.core.errors import InputError
 
 
 def boot_id(file: Path) -> str:
-    """The boot's ID, the same until the machine is booted again (random(4)).
+    """Return the boot ID, which stays the same until the machine reboots (random(4)).
 
     Raises:
         InputError: The file cannot be read, or is empty.

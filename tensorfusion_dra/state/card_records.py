@@ -1,4 +1,4 @@
-"""One JSON file with what is known of the node's cards."""
+"""The JSON file with the health records of the node's cards."""
 
 import json
 from collections.abc import Mapping
@@ -17,21 +17,21 @@ _MODE: Final = 0o600
 
 
 class CardRecords:
-    """A record of the node's cards that outlives the process.
+    """Store of the card records; they survive a restart of the process.
 
-    Two instances on one node write the same content; the last write stays.
+    Two instances on one node write the same content; the last write wins.
 
     Attributes:
         boot_id: Identifies this boot of the machine.
     """
 
     def __init__(self, folder: Path, *, boot_id: str) -> None:
-        """Reads nothing yet."""
+        """Read nothing yet."""
         self._file = folder / FILE_NAME
         self.boot_id = boot_id
 
     def load(self) -> Mapping[str, Any] | None:
-        """Return what was saved last; None if nothing was, or nothing that can be read."""
+        """Return the record that was saved last; None if there is none or it cannot be read."""
         try:
             found = json.loads(self._file.read_bytes())
         except FileNotFoundError:
@@ -45,7 +45,7 @@ class CardRecords:
         """Return once the record would survive a power cut.
 
         Raises:
-            RetryableError: The old record, or none, is still there.
+            RetryableError: The record cannot be written; the old one, if any, is unchanged.
         """
         try:
             self._file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -1,4 +1,4 @@
-"""One file a claim for others to read: a CDI spec for the runtime, limits for a hypervisor."""
+"""Files that other programs read, one per claim: CDI specs (runtime) and limits (hypervisor)."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -20,8 +20,8 @@ class ClaimFiles:
         RetryableError: The folder is full, read-only or missing.
 
     Attributes:
-        what: What a file is, for errors.
-        prefix: Of every file name; the claim's UID and .json follow.
+        what: Kind of the files, for error texts: ``CDI spec`` or ``limits``.
+        prefix: Start of every file name; the claim's UID and .json follow.
         mode: Permission bits of every file.
     """
 
@@ -31,7 +31,7 @@ class ClaimFiles:
     mode: int
 
     def ensure(self, claim_uid: str, document: Mapping[str, Any]) -> bool:
-        """Return once a reader would find this document; True if it had to be written.
+        """Write the claim's file unless it has this content; return True if it was written.
 
         A reader sees the old file or the new one, never a part of one.
         """
@@ -46,14 +46,14 @@ class ClaimFiles:
         return True
 
     def remove(self, claim_uid: str) -> None:
-        """Return once no reader would find the claim's file; do nothing if there is none."""
+        """Remove the claim's file; do nothing if there is none."""
         path = self._path(claim_uid)
         with self._errors(path):
             _clear(path)
             atomic.remove(path)
 
     def remove_unfinished(self) -> None:
-        """Remove the temporary files of a crash; call it only while nothing is written."""
+        """Remove temporary files that a crash left; call it only while no file is being written."""
         with self._errors(self.folder):
             if self.folder.is_dir():
                 for path in atomic.unfinished(self.folder, prefix=self.prefix, suffix=".json"):
@@ -92,12 +92,12 @@ class ClaimFiles:
 
 
 def cdi_specs(folder: Path) -> ClaimFiles:
-    """The CDI directory."""
+    """Return the CDI specs in the CDI directory."""
     return ClaimFiles(folder=folder, what="CDI spec", prefix=names.CDI_FILE_PREFIX, mode=0o644)
 
 
 def limits(folder: Path) -> ClaimFiles:
-    """The limits documents, which nobody but this driver changes."""
+    """Return the limits documents in this folder; only this driver may change them."""
     return ClaimFiles(folder=folder, what="limits", prefix="", mode=0o444)
 
 
@@ -113,10 +113,10 @@ def _content(path: Path) -> bytes | None:
 
 
 def _clear(path: Path) -> None:
-    """Removes an empty folder in the file's place, as a mount of a missing file leaves it.
+    """Remove an empty folder at the file's path; a mount of a missing file creates such a folder.
 
     Raises:
-        OSError: There is something in it.
+        OSError: The folder is not empty.
     """
     if path.is_dir() and not path.is_symlink():
         path.rmdir()

@@ -1,4 +1,4 @@
-"""A lock that processes share, and that ends with whoever holds it."""
+"""A file lock between processes, which the kernel releases when its holder ends."""
 
 import fcntl
 import os
@@ -12,16 +12,16 @@ _POLL_SECONDS: Final = 0.002
 
 
 class FileLock:
-    """A lock on a file; one thread at a time."""
+    """A lock on a file; one thread of a process may use it at a time."""
 
     def __init__(self, path: Path, *, wait_seconds: float) -> None:
-        """Locks nothing yet.
+        """Open the file; lock nothing yet.
 
         Args:
-            wait_seconds: For whoever has it.
+            wait_seconds: Longest wait for another process that holds the lock.
 
         Raises:
-            OSError: The file can be neither opened nor made.
+            OSError: The file can be neither opened nor created.
         """
         self._path = path
         self._wait_seconds = wait_seconds
@@ -29,35 +29,35 @@ class FileLock:
 
     @contextmanager
     def shared(self) -> Iterator[None]:
-        """Others may hold it shared at the same time.
+        """Hold the lock for the block; other processes may hold it shared at the same time.
 
         Raises:
-            TimeoutError: Another process held it alone for too long.
+            TimeoutError: Another process held the lock exclusively for too long.
         """
-        with self._held(fcntl.LOCK_SH):
+        with self._locked(fcntl.LOCK_SH):
             yield
 
     @contextmanager
     def exclusive(self) -> Iterator[None]:
-        """Nobody else holds it.
+        """Hold the lock for the block; no other process holds it, shared or exclusive.
 
         Raises:
-            TimeoutError: Another process held it for too long.
+            TimeoutError: Another process held the lock for too long.
         """
-        with self._held(fcntl.LOCK_EX):
+        with self._locked(fcntl.LOCK_EX):
             yield
 
     def close(self) -> None:
-        """Ends the use of the file; may be repeated."""
+        """Close the file; further calls do nothing."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
 
     @contextmanager
-    def _held(self, kind: int) -> Iterator[None]:
+    def _locked(self, kind: int) -> Iterator[None]:
         deadline = time.monotonic() + self._wait_seconds
-        # Not a blocking call: it would wait as long as another process likes.
-        while not self._taken(kind):
+        # Polling, because a blocking flock() has no timeout.
+        while not self._try_lock(kind):
             if time.monotonic() > deadline:
                 raise TimeoutError(f"{self._path}: held by another process")
             time.sleep(_POLL_SECONDS)
@@ -66,7 +66,7 @@ class FileLock:
         finally:
             fcntl.flock(self._descriptor, fcntl.LOCK_UN)
 
-    def _taken(self, kind: int) -> bool:
+    def _try_lock(self, kind: int) -> bool:
         try:
             fcntl.flock(self._descriptor, kind | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -1,4 +1,4 @@
-"""Files and folders of the host that containers of a claim depend on."""
+"""Files and folders of the host that the containers of a claim need."""
 
 import errno
 import stat
@@ -12,22 +12,22 @@ from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.state import folders, removal
 
 _MOST_AT_ONCE: Final = 1000
-"""Files and folders of a claim that are removed while other claims wait for the ledger."""
+"""Files and folders of a claim to remove in one go, while other claims wait for the ledger."""
 _NOT_EMPTY: Final = frozenset({errno.ENOTEMPTY, errno.EEXIST})
 
 
 class HostFiles:
-    """Files and folders of the host that an enforcer needs, by the same paths as on the host.
+    """Files and folders of the host that an enforcer needs, under the same paths as on the host.
 
-    A folder is never made or removed through a symbolic link in its own place: containers write
-    into these folders, and a link would lead that elsewhere on the host.
+    A folder is never created or removed through a symbolic link at its own path: containers write
+    into these folders, and a link would redirect those writes to another place on the host.
     """
 
     def provide(self, needs: Needs) -> None:
-        """Return once every file is there and every folder has its mode.
+        """Check that every file exists, create the folders and set their modes.
 
         Raises:
-            RetryableError: A file is missing, or a folder cannot be made; the text has its path.
+            RetryableError: A file is missing, or a folder cannot be created; the text has its path.
         """
         for file in needs.files:
             with _errors(file):
@@ -37,7 +37,7 @@ class HostFiles:
                 _make(Path(folder.path), folder.mode)
 
     def withdraw(self, needs: Needs) -> None:
-        """Remove the folders if they are empty; a hypervisor may have put something in them.
+        """Remove the folders that are empty; a hypervisor may have written into the others.
 
         Raises:
             RetryableError: A folder cannot be removed; the text has its path.
@@ -47,31 +47,32 @@ class HostFiles:
                 _remove(folder)
 
     def remove(self, folder: str) -> None:
-        """Remove a folder, whatever containers put in it; do nothing if there is none.
+        """Remove a folder with everything that containers wrote; do nothing if there is none.
 
-        Returns once the folder is out of its place; remove_unfinished() removes what is left.
+        Return once the folder is no longer at its path. A large one is moved away first, and
+        remove_unfinished() removes the rest of it.
 
         Raises:
-            RetryableError: It is still in its place.
+            RetryableError: The folder is still at its path.
         """
         with _errors(folder):
-            aside = removal.quarantine(Path(folder))
-            if aside is not None:
-                removal.clear(aside, most=_MOST_AT_ONCE)
+            moved = removal.quarantine(Path(folder))
+            if moved is not None:
+                removal.clear(moved, most=_MOST_AT_ONCE)
 
     def remove_unfinished(self, root: str) -> None:
-        """Remove a part of what remove() left in this folder.
+        """Continue the removals that remove() left unfinished in this folder, a part per call.
 
         Raises:
             RetryableError: Something cannot be removed now.
         """
         with _errors(root):
-            for aside in removal.left_in(Path(root)):
-                if not removal.clear(aside, most=_MOST_AT_ONCE):
+            for folder in removal.quarantined_in(Path(root)):
+                if not removal.clear(folder, most=_MOST_AT_ONCE):
                     return
 
     def names(self, root: str) -> frozenset[str]:
-        """Return the names of the folders in this one; none if it does not exist.
+        """Return the names of the folders in this folder; none if it does not exist.
 
         Raises:
             RetryableError: It cannot be read.
@@ -85,12 +86,12 @@ class HostFiles:
 
 def _make(path: Path, mode: int) -> None:
     folders.make(path.parent)
-    # Another thread may have made it meanwhile; what is there then is checked below.
+    # Another thread may create it in the meantime; the check below covers that.
     if not path.is_symlink():
         path.mkdir(exist_ok=True)
     found = path.lstat().st_mode
     if not stat.S_ISDIR(found):
-        raise RetryableError(f"{path}: found no folder in this place, expected one")
+        raise RetryableError(f"{path}: found something else, expected a folder")
     if stat.S_IMODE(found) != mode:
         path.chmod(mode)
 

@@ -1,4 +1,10 @@
-"""The ledger of prepared claims: one SQLite file that survives crashes and serves two instances."""
+"""The ledger of prepared claims: a SQLite file that survives crashes and serves two instances.
+
+Every claim has a record in the database, which is authoritative, and a copy of it in its own file.
+Damage found during a call fails that call with a RetryableError and is repaired at once from the
+copies, so that the next call works. If the database as a whole is damaged, it is quarantined and a
+new one is built; another instance notices the new inode at the path and opens the new file.
+"""
 
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
@@ -13,11 +19,11 @@ from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.errors import DriverError, FatalError, NoRoomError, RetryableError
 from tensorfusion_dra.state import ledger_check, ledger_file, ledger_queries, records
 from tensorfusion_dra.state.file_lock import FileLock
-from tensorfusion_dra.state.ledger_check import Found
+from tensorfusion_dra.state.ledger_check import RepairReport
 from tensorfusion_dra.state.ledger_file import FILE_NAME, WAIT_SECONDS, Opened
 from tensorfusion_dra.state.record_copies import FOLDER_NAME, RecordCopies
 from tensorfusion_dra.state.records import DamageError
-from tensorfusion_dra.state.reserve import Reserve
+from tensorfusion_dra.state.reserve import DiskReserve
 
 LOCK_NAME: Final = "ledger.lock"
 
@@ -28,7 +34,7 @@ class LedgerDamage:
 
     Attributes:
         quarantined: Path to which the damaged file was moved; "" if single records were damaged.
-        reason: What was wrong with that file.
+        reason: Damage of that file; "" if no file was moved.
         rebuilt: UIDs of claims whose records were restored from their copies.
         lost: UIDs of claims whose records could not be restored.
     """
@@ -40,13 +46,14 @@ class LedgerDamage:
 
 
 class Transaction:
-    """One step in the ledger; no other thread or process takes one at the same time.
+    """A transaction on the ledger; no other thread or process runs one at the same time.
 
-    Copies are written before the commit, which a full disk can then still refuse, but count only
-    after it: a copy without a record is taken for a record that was lost, so one of a step that
-    never was would be given room that others still have. For the same reason the copies of removed
-    records go before the commit. A crash in between leaves a copy that is older than its record,
-    or one too few; the next check finds it.
+    Copies are written to temporary files before the commit, so that a full disk still fails the
+    transaction. They are renamed after the commit, because a copy without a record counts as a
+    lost record: the copy of a transaction that never committed would restore a claim whose room
+    other claims may have. For the same reason, copies of removed records are deleted before the
+    commit. A crash in between leaves a copy that is older than its record, or a missing copy; the
+    next check repairs both.
     """
 
     def __init__(self, connection: sqlite3.Connection, copies: RecordCopies) -> None:
@@ -60,10 +67,10 @@ class Transaction:
         return ledger_queries.claim(self._connection, claim_uid)
 
     def current(self, claim: PreparedClaim) -> PreparedClaim | None:
-        """Return the claim's record as it is now; None if it was removed.
+        """Return the claim's current record; None if it was removed.
 
-        If it has not changed since it was read or put, the given one is returned and nothing is
-        decoded.
+        If the record has not changed since it was read or put, return the given claim without
+        decoding anything.
         """
         found = ledger_queries.record(self._connection, claim.ref.uid)
         if found is None or found.checksum == records.of_claim(claim).checksum:
@@ -75,18 +82,18 @@ class Transaction:
         return ledger_queries.claims_on(self._connection, devices)
 
     def claims(self) -> Sequence[PreparedClaim]:
-        """Return every recorded claim of this node; slow with many, so for rare cases."""
+        """Return every recorded claim of this node; slow if there are many, so use it rarely."""
         return ledger_queries.claims(self._connection)
 
     def claims_of_pods(self, pods: Iterable[PodRef]) -> Sequence[PreparedClaim]:
-        """Return every recorded claim for a pod with the namespace and name of one of these."""
+        """Return every recorded claim of a pod with the namespace and name of one of these."""
         return ledger_queries.claims_of_pods(self._connection, pods)
 
     def put(self, claim: PreparedClaim) -> None:
-        """Add the record, in place of an older one of the same UID."""
+        """Add the record; replace an older one of the same UID."""
         record = records.of_claim(claim)
         self._discard(record.uid)
-        self._staged[record.uid] = self._copies.staged(record)
+        self._staged[record.uid] = self._copies.stage(record)
         self._connection.execute("DELETE FROM claims WHERE uid = ?", (record.uid,))
         self._connection.execute(
             "INSERT INTO claims (uid, record, seal) VALUES (?, ?, ?)",
@@ -104,13 +111,13 @@ class Transaction:
         self._connection.execute("DELETE FROM claims WHERE uid = ?", (claim_uid,))
         self._copies.remove(claim_uid)
 
-    def committed(self) -> None:
-        """After the commit: the copies follow the records."""
+    def commit_copies(self) -> None:
+        """Make the staged copies valid; call it after the commit."""
         for uid, file in self._staged.items():
-            self._copies.keep(uid, file)
+            self._copies.commit(uid, file)
 
-    def take_back(self) -> None:
-        """After a rollback: the copies follow the records again, as far as that is possible now."""
+    def roll_back_copies(self) -> None:
+        """Restore the copies as far as possible; call it after a rollback."""
         for uid in list(self._staged):
             with suppress(OSError):
                 self._discard(uid)
@@ -129,32 +136,32 @@ class Transaction:
 class Ledger:
     """Every prepared claim of this node, in one SQLite database; safe for all threads.
 
-    Damage is repaired where it is noticed, at startup or later: a single record from its copy, a
-    damaged database by a new one that is filled from all copies.
+    Damage is repaired as soon as it is noticed, at startup or later: a damaged record from its
+    copy, a damaged database by a new one that is filled from all copies.
 
     Every method raises:
         NoRoomError: The disk is full.
         RetryableError: The disk is read-only, another process holds the ledger, or damage was
-            found and is repaired now.
-        FatalError: A newer release has changed it.
+            found and has been repaired.
+        FatalError: A newer release has changed the ledger.
     """
 
     def __init__(self, folder: Path) -> None:
-        """Opens the ledger in this folder, or begins one.
+        """Open the ledger in this folder, or create one.
 
         Raises:
             RetryableError: The folder is read-only or full, or the file is locked.
-            FatalError: A newer release wrote the file; it is left as it is.
+            FatalError: A newer release wrote the file; it is left unchanged.
         """
         self._path = folder / FILE_NAME
         self._copies = RecordCopies(folder / FOLDER_NAME)
-        self._reserve = Reserve(folder)
-        self._using = Lock()  # guards all below
+        self._reserve = DiskReserve(folder)
+        self._mutex = Lock()  # guards all below
         self._damage: list[LedgerDamage] = []
         self._opened: Opened | None = None
         with ledger_file.errors(self._path):
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            # Held shared by whoever uses the file, and alone by whoever may replace it.
+            # Shared to use the database, exclusive to open or replace it.
             self._lock = FileLock(folder / LOCK_NAME, wait_seconds=WAIT_SECONDS)
         try:
             self._open_with_room()
@@ -165,7 +172,7 @@ class Ledger:
 
     def get(self, claim_uid: str) -> PreparedClaim | None:
         """Return the record of a claim, or None."""
-        with self._alone() as connection:
+        with self._locked_connection() as connection:
             return ledger_queries.claim(connection, claim_uid)
 
     def has(self, claim_uid: str) -> bool:
@@ -175,78 +182,78 @@ class Ledger:
 
     def claims(self) -> Sequence[PreparedClaim]:
         """Return every recorded claim."""
-        with self._alone() as connection:
+        with self._locked_connection() as connection:
             return ledger_queries.claims(connection)
 
     @contextmanager
     def transaction(self) -> Iterator[Transaction]:
-        """Run a step: on leaving, its changes survive a power cut; on an error, none is made."""
-        with self._alone() as connection:
+        """Run a block in a transaction: its changes survive a power cut; an error undoes them."""
+        with self._locked_connection() as connection:
             step = Transaction(connection, self._copies)
             try:
                 with ledger_file.writing(connection):
                     yield step
             except BaseException:
-                step.take_back()
+                step.roll_back_copies()
                 raise
-            step.committed()
+            step.commit_copies()
 
     def check(self) -> None:
-        """Look for damage and repair it; return once all that can be repaired is repaired."""
-        with self._alone() as connection:
+        """Search the whole ledger for damage and repair what can be repaired."""
+        with self._locked_connection() as connection:
             ledger_file.check_pages(self._path)
             with ledger_file.writing(connection):
-                found = ledger_check.repair(connection, self._copies)
-            self._note(found)
+                repairs = ledger_check.repair(connection, self._copies)
+            self._note_damage(repairs)
         self._reserve.ensure()
 
     def make_room(self) -> None:
-        """Free space on a full disk for the removal of a record.
+        """Free space on a full disk, so that a record can be removed.
 
         Raises:
             NoRoomError: No space could be freed.
         """
-        with self._alone() as connection:
+        with self._locked_connection() as connection:
             released = self._reserve.release()
             if not ledger_file.reuse_log(connection) and not released:
                 raise NoRoomError(f"ledger {self._path}: the disk is full")
 
     def damage(self) -> Sequence[LedgerDamage]:
         """Return the damage that was found and repaired since the last call."""
-        with self._using:
+        with self._mutex:
             noted, self._damage = self._damage, []
             return noted
 
     def close(self) -> None:
-        """Ends the use of the file; what was committed is in it."""
-        with self._using:
+        """Close the file; it has everything that was committed."""
+        with self._mutex:
             self._close()
-            self._reserve.ensure()  # of the room of SQLite's log, which is removed by now
+            self._reserve.ensure()  # now, in the space of SQLite's log, which closing has removed
             self._lock.close()
 
     @contextmanager
-    def _alone(self) -> Iterator[sqlite3.Connection]:
-        # Whoever waits behind a step that itself waits for another process gives up as well,
-        # or a queue of calls would outlast the kubelet's deadline.
-        if not self._using.acquire(timeout=WAIT_SECONDS):
+    def _locked_connection(self) -> Iterator[sqlite3.Connection]:
+        # With a timeout: the thread that holds the mutex may itself wait for another process, and a
+        # queue of such waits would exceed the kubelet's deadline.
+        if not self._mutex.acquire(timeout=WAIT_SECONDS):
             raise RetryableError(f"ledger {self._path}: busy for {WAIT_SECONDS} s")
         try:
-            with ledger_file.errors(self._path), self._present() as connection:
+            with ledger_file.errors(self._path), self._current_connection() as connection:
                 yield connection
         except DamageError as damage:
-            raise self._repaired(damage) from damage
+            raise self._repair(damage) from damage
         finally:
-            self._using.release()
+            self._mutex.release()
 
     @contextmanager
-    def _present(self) -> Iterator[sqlite3.Connection]:
-        """The connection to the file that lies at the path now; it stays there meanwhile."""
+    def _current_connection(self) -> Iterator[sqlite3.Connection]:
+        """Connect to the file that is at the path now; no process replaces it during the block."""
         while True:
             with self._lock.shared():
                 if self._opened and self._opened.inode == ledger_file.inode(self._path):
                     yield self._opened.connection
                     return
-            # Another instance set the file aside, or it is closed since a repair failed.
+            # Another instance quarantined the file, or a repair failed and the file is closed.
             self._open()
 
     def _open(self) -> None:
@@ -256,43 +263,43 @@ class Ledger:
                 self._opened = ledger_file.opened(self._path, self._copies)
         except DamageError as damage:
             raise FatalError(
-                f"ledger {self._path}: {damage}: a new one is damaged as well"
+                f"ledger {self._path}: {damage}: found this damage in a new ledger as well"
             ) from damage
-        self._note(self._opened.found, self._opened)
+        self._note_damage(self._opened.repairs, self._opened)
 
     def _open_with_room(self) -> None:
         try:
             self._open()
-        except RetryableError:  # on a full disk SQLite may say that it cannot open a file
+        except RetryableError:  # on a full disk SQLite may report that it cannot open a file
             if not self._reserve.release():
                 raise
             self._open()
 
     def _close(self) -> None:
         if self._opened is not None:
-            # SQLite leaves the files alone that another instance has put in this one's place.
+            # SQLite does not touch the new files that another instance has created at this path.
             self._opened.connection.close()
             self._opened = None
 
-    def _repaired(self, damage: DamageError) -> DriverError:
-        """What to tell the caller whose step met damage."""
+    def _repair(self, damage: DamageError) -> DriverError:
+        """Repair the ledger and return the error for the caller whose call found the damage."""
         before = (self._opened and self._opened.inode, len(self._damage))
         try:
             self._open()
         except DriverError as error:
             return error
         if (self._opened and self._opened.inode, len(self._damage)) == before:
-            return FatalError(f"ledger {self._path}: {damage}, but nothing to put right")
-        return RetryableError(f"ledger {self._path}: {damage}; it is put right now")
+            return FatalError(f"ledger {self._path}: {damage}, but found nothing to repair")
+        return RetryableError(f"ledger {self._path}: {damage}; it has been repaired")
 
-    def _note(self, found: Found, opened: Opened | None = None) -> None:
-        aside = opened.quarantined if opened else None
-        if found or aside:
+    def _note_damage(self, repairs: RepairReport, opened: Opened | None = None) -> None:
+        new_path = opened.quarantined if opened else None
+        if repairs or new_path:
             self._damage.append(
                 LedgerDamage(
-                    quarantined=str(aside or ""),
+                    quarantined=str(new_path or ""),
                     reason=opened.reason if opened else "",
-                    rebuilt=tuple(found.rebuilt),
-                    lost=tuple(found.lost),
+                    rebuilt=tuple(repairs.rebuilt),
+                    lost=tuple(repairs.lost),
                 )
             )

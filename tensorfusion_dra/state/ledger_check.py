@@ -1,4 +1,9 @@
-"""What is damaged in a ledger is found and put right from the copies of its records."""
+"""Detection and repair of damage inside a ledger, from the copies of its records.
+
+Repair applies three rules. A sound record stays, and its copy is written again if it differs. A
+damaged record moves to the table ``set_aside``, and its copy takes its place. A copy without a
+record becomes a record. A claim is lost only if both its record and its copy are damaged.
+"""
 
 import sqlite3
 from dataclasses import dataclass, field
@@ -14,16 +19,16 @@ from tensorfusion_dra.state.records import DamageError, Record
 log = structlog.get_logger()
 
 _UID_BYTES: Final = "coalesce(CAST(uid AS BLOB), x'')"
-"""What is damaged need not be text, and may even be missing."""
+"""As bytes, because a damaged UID need not be valid text, and may even be NULL."""
 
 
 @dataclass(slots=True)
-class Found:
-    """What was not as it should be.
+class RepairReport:
+    """Result of a repair; false if there was no damage.
 
     Attributes:
-        rebuilt: UIDs of claims whose records come from their copies now.
-        lost: UIDs of claims whose records are damaged, and so are their copies.
+        rebuilt: UIDs of claims whose records were restored from their copies.
+        lost: UIDs of claims whose records and copies are both damaged.
     """
 
     rebuilt: list[str] = field(default_factory=list)
@@ -34,27 +39,27 @@ class Found:
 
 
 def check_pages(connection: sqlite3.Connection) -> None:
-    """Returns if the file is a sound database.
+    """Check the integrity of the database file.
 
     Raises:
-        DamageError: It is not.
+        DamageError: The file is not a sound database.
     """
-    (said,) = connection.execute("PRAGMA integrity_check(1)").fetchone()
-    if said != "ok":
-        raise DamageError(str(said))
+    (result,) = connection.execute("PRAGMA integrity_check(1)").fetchone()
+    if result != "ok":
+        raise DamageError(str(result))
 
 
-def repair(connection: sqlite3.Connection, copies: RecordCopies) -> Found:
-    """Makes every record readable and the same as its copy; inside a transaction.
+def repair(connection: sqlite3.Connection, copies: RecordCopies) -> RepairReport:
+    """Make every record readable and equal to its copy; call it inside a transaction.
 
-    A record wins over its copy. A copy without a record was recorded once, and the end of the
-    database's log is lost or all of it; or it was about to be recorded when the process was killed.
-    Then the kubelet asks for its claim again, to prepare or to unprepare it.
+    A record wins over its copy. A copy without a record has one of two causes: the end of the
+    database's log, or all of it, is lost; or the process was killed just before it committed the
+    record. In the second case the kubelet calls again, to prepare or to unprepare the claim.
 
     Raises:
         OSError: The copies cannot be read or written.
     """
-    found = Found()
+    found = RepairReport()
     sound = _sound_records(connection, copies, found)
     for uid in sorted(copies.uids() - sound.keys()):
         copy = _copy(copies, uid)
@@ -70,7 +75,7 @@ def repair(connection: sqlite3.Connection, copies: RecordCopies) -> Found:
 
 
 def repair_holdings(connection: sqlite3.Connection) -> None:
-    """Has every device held by those claims whose records say so; inside a transaction.
+    """Rebuild the table holdings from the records if it differs; call it inside a transaction.
 
     Raises:
         DamageError: A record cannot be read.
@@ -88,24 +93,24 @@ def repair_holdings(connection: sqlite3.Connection) -> None:
         "INSERT INTO holdings (device, uid) VALUES (?, ?)",
         [(device.decode(), uid.decode()) for device, uid in wanted],
     )
-    log.error("holdings_damaged")
+    log.error("holdings_rebuilt")
 
 
 def devices(record: Record) -> set[str]:
-    """The devices that a record's claim holds shares of."""
+    """Return the devices of which the record's claim holds shares."""
     return {share.device for share in records.claim(record).shares}
 
 
 def _sound_records(
-    connection: sqlite3.Connection, copies: RecordCopies, found: Found
+    connection: sqlite3.Connection, copies: RecordCopies, found: RepairReport
 ) -> dict[str, Record]:
-    """The records that can be read, by UID; the others are set aside. Each has its copy."""
+    """Return the readable records by UID, write their copies, and quarantine damaged records."""
     sound: dict[str, Record] = {}
     for uid, text, checksum in _rows(connection):
         try:
             record = records.read(uid, text, checksum)
         except DamageError as error:
-            log.warning("record_set_aside", error=str(error))
+            log.warning("record_quarantined", error=str(error))
             _quarantine(connection, uid, text)
             found.lost.append(uid.decode(errors="replace"))
             continue
@@ -119,11 +124,11 @@ def _sound_records(
 
 
 def _copy(copies: RecordCopies, uid: str) -> Record | None:
-    """The copy of a record that is not in the ledger; a damaged one is set aside."""
+    """Return the copy of a record that is not in the ledger; quarantine a damaged copy."""
     try:
         return copies.get(uid)
     except DamageError as error:
-        log.warning("record_copy_set_aside", error=str(error))
+        log.warning("record_copy_quarantined", error=str(error))
         copies.quarantine(uid, moment=datetime.now(UTC))
         return None
 

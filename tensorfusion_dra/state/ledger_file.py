@@ -1,4 +1,8 @@
-"""The database of the ledger on the disk: opened, checked, and set aside if it is damaged."""
+"""The ledger's database file: opened, checked, and quarantined if it is damaged.
+
+Quarantine renames ``ledger.sqlite3`` and SQLite's files next to it to
+``ledger-damaged-<time>.sqlite3``. Then a new ledger is created and filled from the record copies.
+"""
 
 import errno
 import os
@@ -15,7 +19,7 @@ import structlog
 
 from tensorfusion_dra.core.errors import NoRoomError, RetryableError
 from tensorfusion_dra.state import atomic, ledger_check, ledger_schema
-from tensorfusion_dra.state.ledger_check import Found
+from tensorfusion_dra.state.ledger_check import RepairReport
 from tensorfusion_dra.state.record_copies import RecordCopies
 from tensorfusion_dra.state.records import DamageError
 
@@ -23,13 +27,13 @@ log = structlog.get_logger()
 
 FILE_NAME: Final = "ledger.sqlite3"
 WAIT_SECONDS: Final = 5.0
-"""How long a step waits for another instance; well below the kubelet's 45 s."""
+"""Longest wait for another instance; well below the kubelet's 45 s."""
 
 _MAGIC: Final = b"SQLite format 3\0"
 _LOG: Final = "-wal"
 _BESIDE: Final = (_LOG, "-shm", "")
-"""What SQLite appends to the names of its files. The log goes first: without its database it is
-nothing, while a database is opened with whatever log lies beside it."""
+"""Suffixes of SQLite's files. The log is first in the order of renames: a log without its database
+is harmless, but SQLite opens a database together with any log next to it."""
 
 _NO_FILE: Final = (0, 0)
 
@@ -46,7 +50,7 @@ _PASSING: Final = frozenset(
         sqlite3.SQLITE_PROTOCOL,
     }
 )
-"""Errors whose cause can go away; any other means that the file is not what it should be."""
+"""Errors whose cause can go away; every other error means that the file is damaged."""
 
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
@@ -56,52 +60,52 @@ class Opened:
     """A sound ledger.
 
     Attributes:
-        inode: By which it is known that the path still leads to it.
-        found: What had to be put right.
-        quarantined: Where a damaged file lies now; None if there was none.
-        reason: What was wrong with that.
+        inode: Device and inode of the file, to notice when the path leads to another one.
+        repairs: Damage that was repaired when the ledger was opened.
+        quarantined: New path of a damaged file; None if there was none.
+        reason: Damage of that file.
     """
 
     connection: sqlite3.Connection
     inode: tuple[int, int]
-    found: Found
+    repairs: RepairReport
     quarantined: Path | None = None
     reason: str = ""
 
 
 def opened(path: Path, copies: RecordCopies) -> Opened:
-    """The ledger of this path, put right; a new one if there is none or it is damaged.
+    """Open and repair the ledger at this path; create a new one if it is missing or damaged.
 
-    For those who hold the folder's lock alone: no other process may use the file meanwhile.
+    The caller holds the folder's lock exclusively, so that no other process uses the file.
 
     Raises:
         RetryableError: The folder is read-only or full, or an older release holds the file.
-        FatalError: A newer release wrote it; it is left as it is.
-        DamageError: The new one is damaged as well.
+        FatalError: A newer release wrote the file; it is left unchanged.
+        DamageError: The new ledger is damaged as well.
     """
     try:
         return _checked(path, copies)
     except _QuarantinedError as error:
-        log.error("ledger_set_aside", path=str(error.aside), error=str(error))
+        log.error("ledger_quarantined", path=str(error.new_path), error=str(error))
         damage = error
     again = _checked(path, copies)
-    return replace(again, quarantined=damage.aside, reason=str(damage))
+    return replace(again, quarantined=damage.new_path, reason=str(damage))
 
 
 def check_pages(path: Path) -> None:
-    """Returns if the file on the disk is a sound database.
+    """Check the integrity of the file on the disk.
 
     Raises:
         RetryableError: It cannot be read now.
-        DamageError: It is not.
+        DamageError: It is not a sound database.
     """
-    # A connection of its own: one that is in use knows pages as they were when it read them.
+    # A new connection, because one in use has pages cached as they were when it read them.
     with errors(path), closing(sqlite3.connect(path, timeout=WAIT_SECONDS)) as connection:
         ledger_check.check_pages(connection)
 
 
 def inode(path: Path) -> tuple[int, int] | None:
-    """Which file lies there; None for none."""
+    """Return device and inode of the file at the path; None if there is no file."""
     try:
         found = path.stat()
     except FileNotFoundError:
@@ -115,8 +119,8 @@ def inode(path: Path) -> tuple[int, int] | None:
 
 @contextmanager
 def writing(connection: sqlite3.Connection) -> Iterator[None]:
-    """A transaction around the block."""
-    # IMMEDIATE takes the write lock at once: what is read inside cannot change under us.
+    """Run the block in a transaction: commit at its end, roll back on an error."""
+    # IMMEDIATE takes the write lock at once, so that no other process changes what the block reads.
     connection.execute("BEGIN IMMEDIATE")
     try:
         yield
@@ -128,7 +132,7 @@ def writing(connection: sqlite3.Connection) -> Iterator[None]:
 
 
 def reuse_log(connection: sqlite3.Connection) -> bool:
-    """Puts the log into the database, so that its room is used again; False if that fails now."""
+    """Checkpoint the log, so that its space is reused; return False if that is impossible now."""
     try:
         (busy, _, _) = connection.execute("PRAGMA wal_checkpoint(RESTART)").fetchone()
     except sqlite3.Error:
@@ -138,35 +142,35 @@ def reuse_log(connection: sqlite3.Connection) -> bool:
 
 @contextmanager
 def errors(path: Path) -> Iterator[None]:
-    """Sorts what SQLite and the file system say by who can react."""
+    """Translate errors of SQLite and the file system into the driver's errors."""
     try:
         yield
     except sqlite3.Error as error:
-        # The low byte is the kind of the error; what the module itself raises has none.
+        # The low byte is the kind of the error; errors that the module itself raises have none.
         kind = getattr(error, "sqlite_errorcode", 0) & 0xFF
         if kind in _PASSING:
             sort = NoRoomError if kind == sqlite3.SQLITE_FULL else RetryableError
             raise sort(f"ledger {path}: {error}") from error
         raise DamageError(str(error)) from error
     except UnicodeError as error:
-        # From the module as well: SQLite's text about damaged text need not be text.
+        # The sqlite3 module raises this too, if SQLite's message quotes damaged text.
         raise DamageError(str(error)) from error
     except OSError as error:
-        beside = f"{error.filename}: " if str(error.filename or path) != str(path) else ""
+        other = f"{error.filename}: " if str(error.filename or path) != str(path) else ""
         sort = NoRoomError if error.errno in _FULL else RetryableError
-        raise sort(f"ledger {path}: {beside}{error.strerror or error}") from error
+        raise sort(f"ledger {path}: {other}{error.strerror or error}") from error
 
 
 class _QuarantinedError(DamageError):
-    """The file is damaged, and out of the way now.
+    """The file was damaged and has been quarantined.
 
     Attributes:
-        aside: Its new path.
+        new_path: Path to which the file was moved.
     """
 
-    def __init__(self, damage: DamageError, aside: Path) -> None:
+    def __init__(self, damage: DamageError, new_path: Path) -> None:
         super().__init__(str(damage))
-        self.aside = aside
+        self.new_path = new_path
 
 
 def _checked(path: Path, copies: RecordCopies) -> Opened:
@@ -178,20 +182,20 @@ def _checked(path: Path, copies: RecordCopies) -> Opened:
             )
             on_error.callback(connection.close)
             with errors(path):
-                found = _repair(connection, path, copies)
+                repairs = _repair(connection, path, copies)
         except DamageError as damage:
-            # While it is open: SQLite leaves a file alone that was moved, and its log as well.
-            # Otherwise closing it would write the log into it.
+            # Before the connection is closed: SQLite leaves a moved file and its log unchanged, but
+            # closing a connection to a file in place would write the log into the file.
             raise _QuarantinedError(damage, _quarantine(path)) from damage
         on_error.pop_all()
-        return Opened(connection=connection, inode=inode(path) or _NO_FILE, found=found)
+        return Opened(connection=connection, inode=inode(path) or _NO_FILE, repairs=repairs)
 
 
 def _check_beginning(path: Path) -> None:
-    """Returns if SQLite can be given the file, and would not delete the log beside it.
+    """Check that SQLite can open the file, and would not delete the log next to it.
 
     Raises:
-        DamageError: It cannot; or something else is in the place of one of SQLite's files.
+        DamageError: It is not a database, or one of SQLite's files is not a regular file.
     """
     for end in _BESIDE:
         _check_kind(path.with_name(path.name + end))
@@ -215,10 +219,12 @@ def _check_kind(path: Path) -> None:
             raise DamageError(f"{path.name}: {error.strerror}") from error
         raise
     if not stat.S_ISREG(kind):
-        raise DamageError(f"{path.name}: found no regular file, expected one or none")
+        raise DamageError(
+            f"{path.name}: found another kind of file, expected a regular file or none"
+        )
 
 
-def _repair(connection: sqlite3.Connection, path: Path, copies: RecordCopies) -> Found:
+def _repair(connection: sqlite3.Connection, path: Path, copies: RecordCopies) -> RepairReport:
     ledger_schema.check_tables(connection, path)  # before anything is written
     connection.execute("PRAGMA journal_mode = WAL")
     # FULL: a commit returns once it would survive a power cut.
@@ -228,19 +234,19 @@ def _repair(connection: sqlite3.Connection, path: Path, copies: RecordCopies) ->
     copies.remove_unfinished()
     with writing(connection):
         ledger_schema.migrate(connection, path)
-        found = ledger_check.repair(connection, copies)
+        repairs = ledger_check.repair(connection, copies)
         ledger_check.repair_holdings(connection)
-    return found
+    return repairs
 
 
 def _quarantine(path: Path) -> Path:
-    """Renames the database and what belongs to it; the database's new path."""
+    """Rename the database and the files that belong to it; return the database's new path."""
     moment = datetime.now(UTC)
-    aside = path.with_name(f"{path.stem}-damaged-{moment:%Y%m%dT%H%M%S.%fZ}{path.suffix}")
+    new_path = path.with_name(f"{path.stem}-damaged-{moment:%Y%m%dT%H%M%S.%fZ}{path.suffix}")
     with errors(path):
         for end in _BESIDE:
             old = path.with_name(path.name + end)
             if os.path.lexists(old):
-                old.rename(aside.with_name(aside.name + end))
+                old.rename(new_path.with_name(new_path.name + end))
         atomic.sync_folder(path.parent)
-    return aside
+    return new_path

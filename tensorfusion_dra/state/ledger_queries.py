@@ -1,7 +1,7 @@
-"""What is read from the ledger's tables.
+"""Queries on the ledger's tables.
 
-Each function raises DamageError if a record is not what was written, and sqlite3.Error if the file
-cannot be read.
+Every function raises DamageError if a record differs from what was written, and sqlite3.Error if
+the file cannot be read.
 """
 
 import json
@@ -15,7 +15,7 @@ from tensorfusion_dra.state import records
 from tensorfusion_dra.state.records import Record
 
 _COLUMNS: Final = "CAST(uid AS BLOB), CAST(record AS BLOB), CAST(seal AS BLOB)"
-"""What is damaged need not be text."""
+"""As bytes, because a damaged value need not be valid text."""
 
 
 def has(connection: sqlite3.Connection, claim_uid: str) -> bool:
@@ -25,7 +25,7 @@ def has(connection: sqlite3.Connection, claim_uid: str) -> bool:
 
 
 def record(connection: sqlite3.Connection, claim_uid: str) -> Record | None:
-    """The record of a claim, or None."""
+    """Return the record of a claim; None if there is none."""
     row = connection.execute(
         f"SELECT {_COLUMNS} FROM claims WHERE uid = ?",  # noqa: S608
         (claim_uid,),
@@ -34,19 +34,19 @@ def record(connection: sqlite3.Connection, claim_uid: str) -> Record | None:
 
 
 def claim(connection: sqlite3.Connection, claim_uid: str) -> PreparedClaim | None:
-    """The claim in its record, or None."""
+    """Return the claim from its record; None if there is none."""
     found = record(connection, claim_uid)
     return None if found is None else records.claim(found)
 
 
 def claims(connection: sqlite3.Connection) -> list[PreparedClaim]:
-    """All claims, by UID."""
+    """Return all claims, sorted by UID."""
     rows = connection.execute(f"SELECT {_COLUMNS} FROM claims ORDER BY uid").fetchall()  # noqa: S608
     return [_claim(row) for row in rows]
 
 
 def claims_on(connection: sqlite3.Connection, devices: Iterable[str]) -> list[PreparedClaim]:
-    """The claims that hold a share of one of these devices, each once."""
+    """Return the claims that hold a share of one of these devices, each once."""
     found: dict[str, PreparedClaim] = {}
     query = f"SELECT {_COLUMNS} FROM holdings JOIN claims USING (uid) WHERE device = ?"  # noqa: S608
     for device in dict.fromkeys(devices):
@@ -56,9 +56,9 @@ def claims_on(connection: sqlite3.Connection, devices: Iterable[str]) -> list[Pr
 
 
 def claims_of_pods(connection: sqlite3.Connection, pods: Iterable[PodRef]) -> list[PreparedClaim]:
-    """The claims for a pod of the namespace and name of one of these, each once."""
+    """Return the claims of pods with the namespace and name of one of these, each once."""
     found: dict[str, PreparedClaim] = {}
-    # Finds the name anywhere in a record, which is looked at more closely then.
+    # Finds the name anywhere in the record text; the loop then compares the pods of the claim.
     query = f"SELECT {_COLUMNS} FROM claims WHERE instr(record, ?)"  # noqa: S608
     for pod in pods:
         for each in map(_claim, connection.execute(query, (json.dumps(pod.name),))):

@@ -20,7 +20,7 @@ _DAMAGED: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 
 
 def claims(folder: Path) -> Sequence[PreparedClaim]:
-    """Return the claims in this folder's ledger; damage is reported and not repaired.
+    """Return the claims in this folder's ledger; report damage, but do not repair it.
 
     Raises:
         RetryableError: The ledger cannot be read, or is damaged.
@@ -36,12 +36,12 @@ def claims(folder: Path) -> Sequence[PreparedClaim]:
                 return ledger_queries.claims(connection)
     except DamageError as damage:
         raise RetryableError(
-            f"ledger {path}: {damage}; the node plugin puts it right when it starts"
+            f"ledger {path}: {damage}; the node plugin repairs it when it starts"
         ) from damage
 
 
 def facts(folder: Path) -> LedgerFacts:
-    """Return what `doctor` reports of the ledger in this folder; also of a damaged one."""
+    """Return what `doctor` reports about the ledger in this folder, even if it is damaged."""
     file = folder / FILE_NAME
     try:
         size = file.stat().st_size
@@ -71,7 +71,7 @@ def _facts(file: Path, size: int, connection: sqlite3.Connection) -> LedgerFacts
         "SELECT count(*) FROM sqlite_master WHERE name = 'claims'"
     ).fetchone()
     if not tables:
-        damage = damage or "found a database that is no ledger"
+        damage = damage or "found a database without the table claims, expected a ledger"
         return LedgerFacts(path=str(file), damage=damage, version=version, size_bytes=size)
     for uid, record in connection.execute("SELECT uid, record FROM claims"):
         try:
@@ -85,7 +85,7 @@ def _facts(file: Path, size: int, connection: sqlite3.Connection) -> LedgerFacts
 
 @contextmanager
 def _opened(file: Path) -> Iterator[sqlite3.Connection]:
-    # Read-only, and not immutable: the node plugin may write meanwhile.
+    # Read-only but not immutable, because the node plugin may write at the same time.
     connection = sqlite3.connect(f"{file.as_uri()}?mode=ro", uri=True, timeout=_WAIT_SECONDS)
     with closing(connection):
         connection.execute("PRAGMA query_only = ON")

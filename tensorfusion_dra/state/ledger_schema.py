@@ -1,4 +1,4 @@
-"""The tables of the ledger, and how one version of them becomes the next."""
+"""Tables of the ledger, and the migration from one version of them to the next."""
 
 import sqlite3
 from functools import cache
@@ -10,8 +10,8 @@ from tensorfusion_dra.state.records import DamageError
 VERSION: Final = 2
 
 _STEPS: Final = (
-    # Version 1. holdings finds the claims on a device without reading every record; the records
-    # are the truth.
+    # Version 1. The table holdings is an index: it finds the claims on a device without reading
+    # every record. The records are authoritative.
     """
     CREATE TABLE claims (uid TEXT PRIMARY KEY, record TEXT NOT NULL) WITHOUT ROWID;
     CREATE TABLE holdings (
@@ -21,41 +21,41 @@ _STEPS: Final = (
     ) WITHOUT ROWID;
     CREATE INDEX holdings_by_claim ON holdings (uid);
     """,
-    # Version 2. A column is added and none is changed, so that an instance of version 1 that
-    # still runs during a rolling update goes on with the file. Its records have no seal (NULL).
+    # Version 2. It adds a column and changes none, so that an instance of version 1 that still runs
+    # during a rolling update can use the file. Records that it writes have no seal (NULL).
     """
     ALTER TABLE claims ADD COLUMN seal TEXT;
     CREATE TABLE set_aside (uid BLOB NOT NULL, record BLOB, moment TEXT NOT NULL);
     """,
 )
-"""What makes version n of version n - 1; a new ledger takes all steps, so that its tables are the
-very same as those of an old one."""
+"""Statements that turn version n - 1 into version n. A new ledger runs all of them, so that its
+tables are identical to those of a migrated one."""
 
 
 def check_tables(connection: sqlite3.Connection, path: object) -> int:
-    """The version of an empty, an older or a present ledger; nothing is written.
+    """Return the version of an empty, an older or a current ledger; write nothing.
 
     Raises:
         FatalError: A newer release wrote it.
-        DamageError: It is not what this version, or an older one, makes.
+        DamageError: Its tables are not those of its version.
     """
-    # In this order: tables and version are committed together, and maybe just now.
+    # In this order, because another instance may commit tables and version together right now.
     (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
     found = version(connection)
     check_version(found, path)
     if found < 0 or (found == 0 and tables):
         raise DamageError(f"found {tables} tables under version {found}")
     if _tables(connection) != _tables_of(found):
-        raise DamageError(f"found other tables than those of version {found}")
+        raise DamageError(f"tables: found a different schema, expected that of version {found}")
     return found
 
 
 def migrate(connection: sqlite3.Connection, path: object) -> None:
-    """Brings an empty or an older ledger to this version, inside a transaction.
+    """Migrate an empty or an older ledger to this version; call it inside a transaction.
 
     Raises:
         FatalError: A newer release wrote it.
-        DamageError: It is not what this version, or an older one, makes.
+        DamageError: Its tables are not those of its version.
     """
     found = check_tables(connection, path)
     if found < VERSION:
@@ -63,30 +63,30 @@ def migrate(connection: sqlite3.Connection, path: object) -> None:
 
 
 def version(connection: sqlite3.Connection) -> int:
-    """The version that the file says it has; 0 if nothing was ever written to it."""
+    """Return the version stored in the file; 0 if nothing was ever written to it."""
     (found,) = connection.execute("PRAGMA user_version").fetchone()
     return int(found)
 
 
 def check_version(found: int, path: object) -> None:
-    """Returns if this release may know the version.
+    """Check that this release knows the version.
 
     Raises:
-        FatalError: It is a later one.
+        FatalError: The version is a later one.
     """
     if found > VERSION:
         raise FatalError(
             f"ledger {path}: found version {found}, expected at most {VERSION}: a newer release "
-            "of this driver wrote it, and the file is left to that"
+            "of this driver wrote the file, so it is left unchanged"
         )
 
 
 def check_current(connection: sqlite3.Connection, path: object) -> None:
-    """Returns if the file has this very version.
+    """Check that the file has the current version.
 
     Raises:
-        FatalError: It has a later one.
-        DamageError: It has an earlier one.
+        FatalError: It has a later version.
+        DamageError: It has an earlier version.
     """
     found = version(connection)
     check_version(found, path)
@@ -112,8 +112,8 @@ def _tables_of(version_wanted: int) -> tuple[tuple[object, ...], ...]:
 
 
 def _tables(connection: sqlite3.Connection) -> tuple[tuple[object, ...], ...]:
-    # As bytes: a damaged name need not be text. SQLite's own tables, such as statistics, are
-    # nobody's concern, and neither is how a statement was broken into lines.
+    # As bytes, because a damaged name need not be valid text. SQLite's own tables, such as
+    # statistics, do not matter, and neither do line breaks in the statements.
     rows = connection.execute(
         "SELECT type, CAST(name AS BLOB), CAST(sql AS BLOB) FROM sqlite_master"
         " WHERE name NOT LIKE 'sqlite^_%' ESCAPE '^' ORDER BY 2"

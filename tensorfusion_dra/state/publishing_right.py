@@ -1,4 +1,4 @@
-"""Which of several instances on a node publishes: the newest that was ever able to and lives."""
+"""Election of the publishing instance on a node: the newest live one that was able to publish."""
 
 import fcntl
 import os
@@ -17,22 +17,24 @@ _NAME: Final = re.compile(r"publisher-([0-9]{1,18})\.lock")
 class PublishingRight:
     """The right to publish this node's devices; for one thread.
 
-    During a rolling update two releases may make different devices of the same cards, and each
-    would undo what the other writes. So the newest instance publishes, from the moment it is able
-    to: an update that cannot publish leaves the right with the old instance.
+    During a rolling update, two releases may describe the same cards differently, and each would
+    overwrite the slices of the other. So only the newest instance publishes, as soon as it is able
+    to. An update that cannot publish leaves the right with the old instance.
 
-    Each instance that takes the right opens a file with the next higher number and keeps its lock,
-    which the kernel gives free when the process ends, however that happens.
+    Each instance that takes the right creates a file with the next higher number and locks it.
+    The kernel releases the lock when the process ends, even after a crash. Example: the old
+    instance holds publisher-1.lock; the new one creates publisher-2.lock, and from then on held()
+    is False in the old one. If the new one dies, its lock is free and held() is True again.
     """
 
     def __init__(self, folder: Path) -> None:
-        """Takes nothing yet; the folder is the one that all instances of the node share."""
+        """Take nothing yet; all instances of the node share this folder."""
         self._folder = folder
         self._number = 0
         self._descriptor: int | None = None
 
     def take(self) -> None:
-        """Return once this instance is the newest; do nothing from the second call on.
+        """Become the newest instance; further calls do nothing.
 
         Raises:
             RetryableError: Another instance is taking the right now, or the disk is full or
@@ -48,9 +50,9 @@ class PublishingRight:
             raise RetryableError(f"{subject}: {error.strerror or error}") from error
 
     def held(self) -> bool:
-        """Return False while an instance lives that took the right after this one.
+        """Return False while an instance is alive that took the right after this one.
 
-        Returns True if that cannot be found out: two publishers are better than none.
+        Also return True if that cannot be determined: two publishers are better than none.
         """
         if self._descriptor is None:
             return True
@@ -59,14 +61,14 @@ class PublishingRight:
             if not newer:
                 return True
             with self._guarded():
-                return not any(self._is_held(number) for number in newer)
+                return not any(self._is_alive(number) for number in newer)
         except BlockingIOError:
             return False
         except OSError:
-            return True  # two that publish are better than none
+            return True
 
     def release(self) -> None:
-        """Pass the right to the newest other instance; for an instance that stops."""
+        """Pass the right to the newest other instance; call it when this instance stops."""
         if self._descriptor is not None:
             self._path(self._number).unlink(missing_ok=True)
             os.close(self._descriptor)
@@ -75,7 +77,7 @@ class PublishingRight:
     def _take(self) -> None:
         numbers = self._numbers()
         for number in numbers:
-            self._is_held(number)
+            self._is_alive(number)
         number = max(numbers, default=0) + 1
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         descriptor = os.open(self._path(number), flags, 0o600)
@@ -86,8 +88,8 @@ class PublishingRight:
         found = (_NAME.fullmatch(path.name) for path in self._folder.iterdir())
         return sorted(int(match[1]) for match in found if match)
 
-    def _is_held(self, number: int) -> bool:
-        """Whether the instance of this number lives; if not, its file is removed."""
+    def _is_alive(self, number: int) -> bool:
+        """Return True if the instance of this number is alive; otherwise remove its file."""
         path = self._path(number)
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
@@ -108,7 +110,7 @@ class PublishingRight:
 
     @contextmanager
     def _guarded(self) -> Iterator[None]:
-        """Nobody else opens or removes one of the files: between the two steps of take(), too."""
+        """Keep other instances from opening and removing these files, also inside _take()."""
         descriptor = os.open(
             self._folder / _GUARD_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600
         )

@@ -1,4 +1,4 @@
-"""A copy of each record in a file of its own, from which a damaged ledger is rebuilt."""
+"""Copies of the records, one file each, from which a damaged ledger is rebuilt."""
 
 import os
 from dataclasses import dataclass
@@ -17,33 +17,34 @@ _MODE: Final = 0o600
 
 @dataclass(frozen=True, slots=True)
 class RecordCopies:
-    """Two lines a file: the seal, and the text that the ledger has.
+    """Folder of record copies. A file has two lines: the checksum, and the text as in the ledger.
 
-    A copy is written without waiting for the disk. It is there for containers that run while the
-    ledger is damaged, and after a power cut none runs: the kubelet asks for its claims anew.
+    A copy is written without waiting for the disk (no fsync). Copies protect claims whose
+    containers run while the ledger is damaged. After a power cut no container runs, and the kubelet
+    prepares its claims again.
 
-    Raises, each method:
+    Every method raises:
         OSError: The folder is full, read-only or unreadable.
     """
 
     folder: Path
 
     def put(self, record: Record) -> None:
-        """Writes the record's copy, in place of an older one."""
-        self.keep(record.uid, self.staged(record))
+        """Write the copy of the record; replace an older one."""
+        self.commit(record.uid, self.stage(record))
 
-    def staged(self, record: Record) -> Path:
-        """A file that becomes the record's copy by keep(), and until then is none."""
+    def stage(self, record: Record) -> Path:
+        """Write a temporary file for the copy; it counts only after commit()."""
         path = self._path(record.uid)
         try:
-            return atomic.staged(path, _content(record), mode=_MODE, durable=False)
+            return atomic.stage(path, _content(record), mode=_MODE, durable=False)
         except (FileNotFoundError, NotADirectoryError):
             self._clear_folder()
             self.folder.mkdir(parents=True, exist_ok=True)
-            return atomic.staged(path, _content(record), mode=_MODE, durable=False)
+            return atomic.stage(path, _content(record), mode=_MODE, durable=False)
 
-    def keep(self, uid: str, file: Path) -> None:
-        """Makes a staged file the copy, in place of an older one."""
+    def commit(self, uid: str, file: Path) -> None:
+        """Make a staged file the copy; replace an older one."""
         try:
             file.rename(self._path(uid))
         except IsADirectoryError:
@@ -51,7 +52,7 @@ class RecordCopies:
             file.rename(self._path(uid))
 
     def ensure(self, record: Record) -> bool:
-        """Writes the record's copy unless it is there as it should be; True if it was written."""
+        """Write the copy unless it exists and is correct; return True if it was written."""
         try:
             if self._read(record.uid) == _content(record):
                 return False
@@ -61,14 +62,14 @@ class RecordCopies:
         return True
 
     def remove(self, uid: str) -> None:
-        """Removes the copy; fine if there is none."""
+        """Remove the copy; do nothing if there is none."""
         try:
             self._path(uid).unlink(missing_ok=True)
         except IsADirectoryError:
             self.quarantine(uid, moment=datetime.now(UTC))
 
     def uids(self) -> frozenset[str]:
-        """The claims that have a copy."""
+        """Return the UIDs of the claims that have a copy."""
         try:
             found = [path.name for path in self.folder.iterdir()]
         except FileNotFoundError:
@@ -77,10 +78,10 @@ class RecordCopies:
         return frozenset(name for name in names if claims.is_uid(name))
 
     def get(self, uid: str) -> Record | None:
-        """The record, if there is a copy of it.
+        """Return the record from its copy; None if there is no copy.
 
         Raises:
-            DamageError: The copy is not what was written.
+            DamageError: The copy differs from what was written.
         """
         content = self._read(uid)
         if content is None:
@@ -91,19 +92,19 @@ class RecordCopies:
         return record
 
     def quarantine(self, uid: str, *, moment: datetime) -> None:
-        """Puts a damaged copy out of the way."""
+        """Rename a damaged copy to ``<uid>-damaged-<time>``."""
         path = self._path(uid)
         path.rename(path.with_name(f"{uid}-damaged-{moment:%Y%m%dT%H%M%S.%fZ}"))
 
     def remove_unfinished(self) -> None:
-        """Removes what a crash left of a write; call it only while nobody writes."""
+        """Remove temporary files that a crash left; call it only while no copy is being written."""
         self._clear_folder()
         if self.folder.is_dir():
             for path in atomic.unfinished(self.folder, prefix="", suffix=_SUFFIX):
                 path.unlink(missing_ok=True)
 
     def _read(self, uid: str) -> bytes | None:
-        # A damaged ledger may name anything.
+        # A damaged ledger may contain any text as UID, even a path.
         if not claims.is_uid(uid):
             return None
         try:
@@ -116,11 +117,11 @@ class RecordCopies:
             raise
 
     def _clear_folder(self) -> None:
-        """Puts what is no folder out of the folder's way."""
+        """Rename a file or link that is in the place of the folder."""
         if os.path.lexists(self.folder) and not self.folder.is_dir():
             moment = datetime.now(UTC)
-            aside = f"{self.folder.name}-damaged-{moment:%Y%m%dT%H%M%S.%fZ}"
-            self.folder.rename(self.folder.with_name(aside))
+            name = f"{self.folder.name}-damaged-{moment:%Y%m%dT%H%M%S.%fZ}"
+            self.folder.rename(self.folder.with_name(name))
 
     def _path(self, uid: str) -> Path:
         return self.folder / f"{uid}{_SUFFIX}"

@@ -1,4 +1,4 @@
-"""Records as they lie on the disk: a text, and the seal by which damage to it is noticed."""
+"""Records as stored on disk: a JSON text and a checksum that reveals damage to it."""
 
 import hashlib
 import json
@@ -9,7 +9,7 @@ from tensorfusion_dra.core.kubernetes.quantity import QuantityError
 
 
 class DamageError(Exception):
-    """What was read is not what was written; caught where the ledger is put right."""
+    """Stored data differs from what was written; caught where the ledger is repaired."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,7 +18,7 @@ class Record:
 
     Attributes:
         text: JSON.
-        seal: Over UID and text.
+        checksum: SHA-256 over UID and text, in hex; the database column is named ``seal``.
     """
 
     uid: str
@@ -27,29 +27,29 @@ class Record:
 
 
 def of_claim(claim: PreparedClaim) -> Record:
-    """The record of a claim."""
+    """Return the record of a claim."""
     return checksummed(claim.ref.uid, json.dumps(claim.as_json()))
 
 
 def checksummed(uid: str, text: str) -> Record:
-    """The record with the seal that belongs to it."""
+    """Return the record of this text, with its checksum."""
     return Record(uid=uid, text=text, checksum=_checksum(uid.encode(), text.encode()))
 
 
 def read(uid: bytes, text: bytes | None, checksum: bytes | None) -> Record:
-    """The record that was written.
+    """Return the record after comparing it with its checksum.
 
     Args:
-        seal: None for a record of version 1, which had none; only what it says vouches for it.
+        checksum: None for a record of version 1, which has none; then the text is parsed instead.
 
     Raises:
-        DamageError: It is not what was written.
+        DamageError: The record is missing or differs from what was written.
     """
     if text is None:
         raise DamageError(f"record of {uid!r}: found none")
     expected = _checksum(uid, text)
     if checksum is not None and checksum != expected.encode():
-        raise DamageError(f"record of {uid!r}: found another text than was written")
+        raise DamageError(f"record of {uid!r}: found a text that does not match its checksum")
     try:
         found = Record(uid=uid.decode(), text=text.decode(), checksum=expected)
     except UnicodeDecodeError as error:
@@ -60,17 +60,19 @@ def read(uid: bytes, text: bytes | None, checksum: bytes | None) -> Record:
 
 
 def claim(record: Record) -> PreparedClaim:
-    """The claim in a record.
+    """Return the claim in a record.
 
     Raises:
-        DamageError: There is none in it, or another one.
+        DamageError: The text is not a claim, or has another UID.
     """
     try:
         found = PreparedClaim.from_json(json.loads(record.text))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, QuantityError) as e:
         raise DamageError(f"record of {record.uid!r}: {record.text[:80]!r}: {e!r}") from e
     if found.ref.uid != record.uid:
-        raise DamageError(f"record of {record.uid!r}: found the UID {found.ref.uid!r} in it")
+        raise DamageError(
+            f"record of {record.uid!r}: found UID {found.ref.uid!r}, expected the same one"
+        )
     return found
 
 

@@ -1,8 +1,12 @@
-"""Remove folders into which containers wrote, whatever they put there.
+"""Removal of folders into which containers wrote, whatever the content.
 
-A container may still have the folder mounted, and change it meanwhile. So every name is used once,
-relative to an open folder, and a symbolic link is never followed. Trees may be deeper than paths
-and open files allow: folders inside are moved up to the top, and are emptied there.
+A container may still have the folder mounted and change it during the removal. So every name is
+used only once, relative to an open folder, and symbolic links are never followed. A tree may be
+deeper than the limits on path length and open files allow, so inner folders are first moved up to
+the top folder and emptied there.
+
+First the folder is quarantined, that is renamed within its parent: ``uid-a`` becomes
+``.uid-a.<random>.removed``. Then it is cleared, in several calls if it is large.
 """
 
 import errno
@@ -17,43 +21,43 @@ _SUFFIX: Final = ".removed"
 
 
 def quarantine(path: Path) -> Path | None:
-    """Put a folder out of its place, where only root gets at it; None if there is none.
+    """Rename a folder so that only root can enter it; return its new path, None if there is none.
 
     Raises:
-        OSError: It cannot be moved.
+        OSError: It cannot be renamed.
     """
-    aside = path.with_name(f".{path.name}.{secrets.token_hex(8)}{_SUFFIX}")
+    moved = path.with_name(f".{path.name}.{secrets.token_hex(8)}{_SUFFIX}")
     try:
         if not stat.S_ISDIR(path.lstat().st_mode):
             return None
-        path.rename(aside)
+        path.rename(moved)
     except FileNotFoundError:
         return None
-    aside.chmod(0o700)
-    return aside
+    moved.chmod(0o700)
+    return moved
 
 
-def left_in(folder: Path) -> list[Path]:
-    """Return the folders that were set aside here and are not removed yet.
+def quarantined_in(folder: Path) -> list[Path]:
+    """Return the folders that were quarantined here and are not removed yet.
 
     Raises:
         OSError: The folder cannot be read.
     """
     try:
-        return sorted(path for path in folder.iterdir() if _is_aside(path.name))
+        return sorted(path for path in folder.iterdir() if _is_quarantined(path.name))
     except FileNotFoundError:
         return []
 
 
 def clear(folder: Path, *, most: int) -> bool:
-    """Remove a folder with all that is in it; False if that takes more steps.
+    """Remove a folder with its content; return False if more calls are needed.
 
     Args:
-        folder: Set aside before.
-        most: Entries to remove or move at the most, so that nobody waits long for it.
+        folder: A quarantined folder.
+        most: Maximum number of entries to remove or move, so that the caller does not wait long.
 
     Raises:
-        OSError: Something of it cannot be removed.
+        OSError: A part of it cannot be removed.
     """
     try:
         top = os.open(folder, _FOLDER)
@@ -78,7 +82,7 @@ class _Steps:
         self.left = most
 
     def take(self) -> bool:
-        """Whether there is a step left, which is taken then."""
+        """Use one step up; return False if none is left."""
         if not self.left:
             return False
         self.left -= 1
@@ -86,7 +90,7 @@ class _Steps:
 
 
 def _remove(name: str, top: int, steps: _Steps) -> None:
-    """Remove an entry of the top folder; what is in it is moved up if it is a folder itself."""
+    """Remove an entry of the top folder; move the subfolders of a folder to the top first."""
     try:
         os.unlink(name, dir_fd=top)
     except IsADirectoryError:
@@ -118,5 +122,5 @@ def _names(folder: int, most: int) -> list[str]:
         return [entry.name for entry, _ in zip(entries, range(most), strict=False)]
 
 
-def _is_aside(name: str) -> bool:
+def _is_quarantined(name: str) -> bool:
     return name.startswith(".") and name.endswith(_SUFFIX)

@@ -1,8 +1,8 @@
-"""Room on the disk that is kept for removing records.
+"""Disk space that is reserved for removing records.
 
-A removal is written to SQLite's log before anything is freed, and so is the first page after a
-start: on a full disk neither would work. The reserve is a file of the size that both take. It is
-removed to make room, and made again as soon as the disk has some.
+SQLite writes a removal to its log before it frees anything, and it also writes to the log at
+startup. On a full disk both would fail. The reserve is a file as large as both need together. It is
+deleted to make room, and created again as soon as the disk has room.
 """
 
 import os
@@ -12,24 +12,24 @@ from typing import Final
 
 FILE_NAME: Final = "ledger.reserve"
 _BYTES: Final = 256 * 1024
-"""SQLite's index of the log takes 32 KiB, a removal 20 to 60 KiB of the log."""
+"""SQLite's index of the log takes 32 KiB; a removal takes 20 to 60 KiB of the log."""
 
 
 @dataclass(frozen=True, slots=True)
-class Reserve:
-    """The reserve of one ledger; may be used by several processes."""
+class DiskReserve:
+    """The disk reserve of one ledger; several processes may use it."""
 
     folder: Path
 
     def ensure(self) -> bool:
-        """Makes the reserve unless it is there; False if the disk has no room for it now."""
+        """Create the reserve unless it exists; return False if the disk has no room for it now."""
         try:
             if self._path.stat().st_size == _BYTES:
                 return True
         except OSError:
             pass
         try:
-            # Not zeros: a file system that compresses would keep no room for them.
+            # Random bytes: a compressing file system would reserve no room for zeros.
             self._path.write_bytes(os.urandom(_BYTES))
         except OSError:
             self.release()
@@ -37,7 +37,7 @@ class Reserve:
         return True
 
     def release(self) -> bool:
-        """Gives the room back; False if there was none to give."""
+        """Delete the reserve to free its space; return False if there was none."""
         try:
             self._path.unlink()
         except OSError:

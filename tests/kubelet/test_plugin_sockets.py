@@ -126,7 +126,7 @@ def test_ledger_damage_fails_one_claim_of_one_call_and_is_not_fatal(
         failed = kubelet.prepare(ref)
         again = kubelet.prepare(ref)
 
-    assert "it is put right now" in failed.claims[ref.uid].error
+    assert "it has been repaired" in failed.claims[ref.uid].error
     assert again == first
     assert plugin.fatal == []
 

@@ -93,7 +93,7 @@ def test_a_link_in_the_place_of_a_folder_is_refused_and_not_followed(tmp_path: P
     (tmp_path / "elsewhere").mkdir(mode=0o700)
     (tmp_path / "claim").symlink_to("elsewhere")
 
-    with pytest.raises(RetryableError, match="claim: found no folder in this place"):
+    with pytest.raises(RetryableError, match="claim: found something else, expected a folder"):
         FILES.provide(folder(tmp_path / "claim"))
     FILES.withdraw(folder(tmp_path / "claim"))
 

@@ -64,5 +64,5 @@ def test_another_database_and_an_unreadable_record_are_damage(tmp_path: Path) ->
         connection.execute("UPDATE claims SET record = '{}' WHERE uid = 'a'")
     connection.close()
 
-    assert "no ledger" in ledger_reading.facts(other).damage
+    assert "without the table claims" in ledger_reading.facts(other).damage
     assert "claim a" in ledger_reading.facts(broken).damage

@@ -160,7 +160,7 @@ def test_looking_at_a_ledger_that_is_not_sound_says_who_puts_it_right(
         edited(path, "UPDATE claims SET record = '{'")
     before = path.read_bytes()
 
-    with pytest.raises(RetryableError, match="the node plugin puts it right when it starts"):
+    with pytest.raises(RetryableError, match="the node plugin repairs it when it starts"):
         ledger_reading.claims(tmp_path)
 
     assert path.read_bytes() == before

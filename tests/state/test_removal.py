@@ -91,7 +91,7 @@ def test_many_files_go_in_several_rounds_and_none_is_in_its_place_after_the_firs
     (left,) = root.iterdir()
     mode = stat.S_IMODE(left.stat().st_mode)
     rounds = 0
-    while removal.left_in(root):
+    while removal.quarantined_in(root):
         FILES.remove_unfinished(str(root))
         rounds += 1
 
@@ -109,7 +109,7 @@ def test_a_folder_of_the_same_name_can_be_taken_away_while_one_is_being_removed(
             (root / "uid-a" / f"{number}").touch()
         taken_away(root / "uid-a")
 
-    assert len(removal.left_in(root)) == 2
+    assert len(removal.quarantined_in(root)) == 2
 
 
 def test_what_is_being_removed_is_no_claims_folder(root: Path) -> None:
@@ -119,8 +119,8 @@ def test_what_is_being_removed_is_no_claims_folder(root: Path) -> None:
 
     assert FILES.names(str(root)) == {"uid-a", ".uid-b.0123.removed"}
     assert FILES.names(str(root / "none")) == frozenset()
-    assert removal.left_in(root) == [root / ".uid-b.0123.removed"]
-    assert removal.left_in(root / "none") == []
+    assert removal.quarantined_in(root) == [root / ".uid-b.0123.removed"]
+    assert removal.quarantined_in(root / "none") == []
 
 
 def test_a_place_that_cannot_be_read_is_told_by_its_path(root: Path) -> None:
