@@ -1,4 +1,4 @@
-"""Folders on disks with a flaw."""
+"""Folders that other users can reach, and a tiny disk."""
 
 import shutil
 import subprocess
@@ -11,7 +11,7 @@ import pytest
 
 @pytest.fixture
 def reachable() -> Iterator[Path]:
-    """A folder that every user can reach; pytest's own are for this user alone."""
+    """A folder that every user can reach; pytest's own folders are private to this user."""
     folder = Path(tempfile.mkdtemp())
     folder.chmod(0o755)
     yield folder

@@ -1,6 +1,7 @@
 """A second process on the same ledger: ``python -m tests.state.ledger_child VERB FOLDER NAME``.
 
-It says what it did line by line, and waits for a line where a test has to come first.
+It reports each action on a line of stdout. Where a test has to act first, it waits for a line on
+stdin.
 """
 
 import itertools
@@ -29,17 +30,17 @@ def main() -> None:
 
 
 def record(ledger: Ledger, name: str) -> None:
-    """Records claims for ever; the UID of each is said once it is recorded."""
+    """Record claims for ever; report the UID of each once it is recorded."""
     for number in itertools.count():
         claim = fitted_claim(f"{name}-{number}", allocation(DEVICE, number), on=NODE)
         with ledger.transaction() as step:
             step.put(claim)
-        tell(claim.ref.uid)
+        report(claim.ref.uid)
 
 
 def admit(ledger: Ledger, name: str) -> None:
-    """Admits claims for a sixteenth of the card until one is refused."""
-    tell("ready")
+    """Admit claims for a sixteenth of the card until one is refused."""
+    report("ready")
     sys.stdin.readline()
     for number in itertools.count():
         wanted = allocation(DEVICE, ord(name) * 1000 + number, tflops="1", vram="5Gi")
@@ -48,35 +49,35 @@ def admit(ledger: Ledger, name: str) -> None:
             with ledger.transaction() as step:
                 step.put(claim_fit(claim, on=NODE, beside=step.claims_on([DEVICE])).claim)
         except ClaimError as error:
-            tell(str(error))
+            report(str(error))
             return
-        tell(claim.ref.uid)
+        report(claim.ref.uid)
 
 
 def begin(folder: Path) -> None:
-    """Begins one further ledger after the other, each when a line comes."""
-    tell("ready")
+    """Create one new ledger for each line on stdin."""
+    report("ready")
     for number in itertools.count():
         if not sys.stdin.readline():
             return
         try:
             Ledger(folder / str(number)).close()
         except RetryableError as error:
-            tell(str(error))
+            report(str(error))
         else:
-            tell("opened")
+            report("opened")
 
 
 def hold(ledger: Ledger, name: str) -> None:
-    """Stays in a transaction until a line comes."""
+    """Stay in a transaction until there is a line on stdin."""
     with ledger.transaction() as step:
         step.put(fitted_claim(name, allocation(DEVICE, 1), on=NODE))
-        tell("held")
+        report("held")
         sys.stdin.readline()
-    tell("released")
+    report("released")
 
 
-def tell(line: str) -> None:
+def report(line: str) -> None:
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
 

@@ -1,4 +1,4 @@
-"""A process that takes the right to publish and keeps it until it is killed."""
+"""A process that takes the publishing right and keeps it until it is killed."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Files that are either the old or the new one, whatever happens in between."""
+"""Atomic file replacement, through crashes and on full or read-only disks."""
 
 import os
 import signal
@@ -28,7 +28,7 @@ def content(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
 
 
-def test_a_file_is_made_and_replaced(tmp_path: Path) -> None:
+def test_file_is_created_and_replaced(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
 
     atomic.write(path, b"old", mode=0o644)
@@ -38,7 +38,7 @@ def test_a_file_is_made_and_replaced(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", [0o600, 0o640, 0o644])
-def test_the_mode_is_exact_whatever_the_umask_and_the_old_file(
+def test_mode_does_not_depend_on_the_umask_or_the_old_file(
     tmp_path: Path, umask: int, mode: int
 ) -> None:
     path = tmp_path / "a.json"
@@ -50,7 +50,9 @@ def test_the_mode_is_exact_whatever_the_umask_and_the_old_file(
     assert stat.S_IMODE(path.stat().st_mode) == mode
 
 
-def test_until_the_new_file_is_whole_it_is_no_spec_to_a_runtime(tmp_path: Path) -> None:
+def test_interrupted_write_keeps_the_old_file_and_leaves_only_an_ignored_one(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "a.json"
     path.write_bytes(b"old")
 
@@ -69,7 +71,7 @@ def test_until_the_new_file_is_whole_it_is_no_spec_to_a_runtime(tmp_path: Path) 
     assert path.read_bytes() == b"newer"
 
 
-def test_a_reader_never_sees_a_part(tmp_path: Path) -> None:
+def test_reader_never_sees_a_partial_file(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     whole = {bytes([letter]) * 100_000 for letter in b"ab"}
     atomic.write(path, b"a" * 100_000, mode=0o644)
@@ -91,7 +93,7 @@ def test_a_reader_never_sees_a_part(tmp_path: Path) -> None:
     assert seen <= whole
 
 
-def test_a_full_disk_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
+def test_file_size_limit_leaves_only_the_old_file(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     atomic.write(path, b"old", mode=0o644)
 
@@ -101,7 +103,7 @@ def test_a_full_disk_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> Non
     assert content(tmp_path) == {"a.json": b"old"}
 
 
-def test_a_disk_without_room_leaves_the_old_file_and_nothing_else(tiny_disk: Path) -> None:
+def test_full_disk_leaves_only_the_old_file(tiny_disk: Path) -> None:
     path = tiny_disk / "a.json"
     atomic.write(path, b"old", mode=0o644)
 
@@ -111,7 +113,7 @@ def test_a_disk_without_room_leaves_the_old_file_and_nothing_else(tiny_disk: Pat
     assert content(tiny_disk) == {"a.json": b"old"}
 
 
-def test_a_target_that_cannot_be_replaced_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_failed_replacement_leaves_no_temporary_file(tmp_path: Path) -> None:
     (tmp_path / "a.json").mkdir()
 
     with pytest.raises(IsADirectoryError):
@@ -120,7 +122,7 @@ def test_a_target_that_cannot_be_replaced_leaves_nothing_behind(tmp_path: Path) 
     assert [path.name for path in tmp_path.iterdir()] == ["a.json"]
 
 
-def test_a_read_only_folder_refuses(reachable: Path) -> None:
+def test_read_only_folder_refuses_writes_and_removals(reachable: Path) -> None:
     path = reachable / "a.json"
     path.write_bytes(b"old")
 
@@ -133,7 +135,7 @@ def test_a_read_only_folder_refuses(reachable: Path) -> None:
     assert content(reachable) == {"a.json": b"old"}
 
 
-def test_a_link_is_replaced_and_what_it_points_to_stays(tmp_path: Path) -> None:
+def test_link_is_replaced_but_not_its_target(tmp_path: Path) -> None:
     (tmp_path / "target").write_bytes(b"target")
     (tmp_path / "a.json").symlink_to(tmp_path / "target")
 
@@ -143,7 +145,7 @@ def test_a_link_is_replaced_and_what_it_points_to_stays(tmp_path: Path) -> None:
     assert content(tmp_path) == {"a.json": b"new", "target": b"target"}
 
 
-def test_removing_says_whether_there_was_a_file(tmp_path: Path) -> None:
+def test_removal_reports_if_there_was_a_file(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     path.write_bytes(b"old")
 
@@ -152,5 +154,5 @@ def test_removing_says_whether_there_was_a_file(tmp_path: Path) -> None:
     assert not path.exists()
 
 
-def test_removing_from_a_folder_that_is_not_there_is_fine(tmp_path: Path) -> None:
+def test_removal_in_a_missing_folder_does_nothing(tmp_path: Path) -> None:
     assert not atomic.remove(tmp_path / "missing" / "a.json")

@@ -1,4 +1,4 @@
-"""The file with what is known of the cards."""
+"""The file with the records of the cards."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.state.card_records import FILE_NAME, CardRecords
 
 
-def test_what_was_saved_is_loaded_by_the_next_process(tmp_path: Path) -> None:
+def test_saved_record_is_loaded_by_the_next_process(tmp_path: Path) -> None:
     first = CardRecords(tmp_path / "new", boot_id="0d4a-boot")
     assert first.load() is None
 
@@ -21,13 +21,13 @@ def test_what_was_saved_is_loaded_by_the_next_process(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff\xfe", b"[" * 100_000])
-def test_a_damaged_file_is_none(tmp_path: Path, content: bytes) -> None:
+def test_damaged_file_counts_as_none(tmp_path: Path, content: bytes) -> None:
     (tmp_path / FILE_NAME).write_bytes(content)
 
     assert CardRecords(tmp_path, boot_id="0d4a-boot").load() is None
 
 
-def test_a_disk_that_takes_nothing_is_tried_again_later(tmp_path: Path) -> None:
+def test_failed_write_is_a_retryable_error(tmp_path: Path) -> None:
     folder = tmp_path / "folder"
     folder.write_text("a file", encoding="ascii")
     records = CardRecords(folder, boot_id="0d4a-boot")

@@ -1,4 +1,4 @@
-"""The folders of CDI specs and of limits: one file a claim, beside those of others."""
+"""The folders of CDI specs and limits: one file per claim, next to files of other programs."""
 
 import json
 import os
@@ -41,7 +41,7 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_a_spec_is_written_under_the_claims_name(tmp_path: Path) -> None:
+def test_spec_is_written_under_the_claims_uid(tmp_path: Path) -> None:
     specs = claim_files.cdi_specs(tmp_path)
 
     assert specs.ensure(UID, spec())
@@ -51,7 +51,7 @@ def test_a_spec_is_written_under_the_claims_name(tmp_path: Path) -> None:
     assert specs.claim_uids() == {UID}
 
 
-def test_the_file_of_a_claim_is_found_again_by_its_name(tmp_path: Path) -> None:
+def test_claim_uids_are_derived_from_file_names(tmp_path: Path) -> None:
     others = ["nvidia.yaml", FILE.replace("json", "yaml"), f"{FILE}.tmp", f".{FILE}"]
     for name in (FILE, "tensor-fusion.ai-other_uid-1.json", ".json", *others):
         (tmp_path / name).touch()
@@ -60,7 +60,7 @@ def test_the_file_of_a_claim_is_found_again_by_its_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("narrow_umask")
-def test_limits_can_be_read_by_everybody_and_written_by_nobody(tmp_path: Path) -> None:
+def test_limits_are_readable_for_all_and_writable_for_none(tmp_path: Path) -> None:
     document = limits_document.document(fitted_claim("a", allocation(DEVICE, 1), on=NODE))
     assert document is not None
     folder = tmp_path / "limits"
@@ -78,14 +78,14 @@ def test_limits_can_be_read_by_everybody_and_written_by_nobody(tmp_path: Path) -
     assert limits.claim_uids() == frozenset()
 
 
-def test_limits_that_cannot_be_written_are_told_as_such(tmp_path: Path) -> None:
+def test_limits_that_cannot_be_written_are_an_error_with_the_path(tmp_path: Path) -> None:
     (tmp_path / "limits").write_text("")
 
     with pytest.raises(RetryableError, match=r"limits .*uid-a\.json"):
         claim_files.limits(tmp_path / "limits").ensure(UID, {})
 
 
-def test_a_spec_that_is_there_is_not_written_again(tmp_path: Path) -> None:
+def test_unchanged_spec_is_not_written_again(tmp_path: Path) -> None:
     specs = claim_files.cdi_specs(tmp_path)
     specs.ensure(UID, spec())
     before = (tmp_path / FILE).stat()
@@ -97,7 +97,7 @@ def test_a_spec_that_is_there_is_not_written_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("found", [b"", b"{}", b"{", b"\xff\xfe", b"\0" * 100])
-def test_a_damaged_spec_is_written_again(tmp_path: Path, found: bytes) -> None:
+def test_damaged_spec_is_written_again(tmp_path: Path, found: bytes) -> None:
     specs = claim_files.cdi_specs(tmp_path)
     (tmp_path / FILE).write_bytes(found)
 
@@ -106,7 +106,7 @@ def test_a_damaged_spec_is_written_again(tmp_path: Path, found: bytes) -> None:
     assert json.loads((tmp_path / FILE).read_text()) == spec()
 
 
-def test_a_spec_of_another_content_is_replaced(tmp_path: Path) -> None:
+def test_spec_with_different_content_is_replaced(tmp_path: Path) -> None:
     specs = claim_files.cdi_specs(tmp_path)
     specs.ensure(UID, spec(1))
 
@@ -117,7 +117,7 @@ def test_a_spec_of_another_content_is_replaced(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("narrow_umask")
-def test_a_folder_that_is_missing_is_made_and_runtimes_may_read_it(tmp_path: Path) -> None:
+def test_missing_folder_is_created_readable_for_runtimes(tmp_path: Path) -> None:
     folder = tmp_path / "cdi"
     specs = claim_files.cdi_specs(folder)
     assert specs.claim_uids() == frozenset()
@@ -129,7 +129,7 @@ def test_a_folder_that_is_missing_is_made_and_runtimes_may_read_it(tmp_path: Pat
 
 
 @pytest.mark.usefixtures("narrow_umask")
-def test_a_folder_that_is_there_keeps_its_mode(tmp_path: Path) -> None:
+def test_existing_folder_keeps_its_mode(tmp_path: Path) -> None:
     tmp_path.chmod(0o750)
 
     claim_files.cdi_specs(tmp_path).ensure(UID, spec())
@@ -137,7 +137,7 @@ def test_a_folder_that_is_there_keeps_its_mode(tmp_path: Path) -> None:
     assert stat.S_IMODE(tmp_path.stat().st_mode) == 0o750
 
 
-def test_a_removed_spec_is_gone_and_removing_it_again_is_fine(tmp_path: Path) -> None:
+def test_spec_may_be_removed_twice(tmp_path: Path) -> None:
     specs = claim_files.cdi_specs(tmp_path)
     specs.ensure(UID, spec())
 
@@ -148,7 +148,7 @@ def test_a_removed_spec_is_gone_and_removing_it_again_is_fine(tmp_path: Path) ->
     claim_files.cdi_specs(tmp_path / "missing").remove(UID)
 
 
-def test_files_of_others_are_neither_counted_nor_touched(tmp_path: Path) -> None:
+def test_files_of_other_programs_are_neither_counted_nor_touched(tmp_path: Path) -> None:
     foreign = ["nvidia.yaml", "tensor-fusion.ai-other_x.json", ".abc.tmp", "uid-a.json"]
     for name in foreign:
         (tmp_path / name).write_text(name)
@@ -162,7 +162,7 @@ def test_files_of_others_are_neither_counted_nor_touched(tmp_path: Path) -> None
     assert all((tmp_path / name).read_text() == name for name in foreign)
 
 
-def test_what_a_crash_left_of_a_write_is_removed_and_nothing_else(tmp_path: Path) -> None:
+def test_only_our_temporary_files_of_a_crash_are_removed(tmp_path: Path) -> None:
     left = f".{FILE}.x1y2z3a4.tmp"
     others = [FILE, ".nvidia.json.x1y2z3a4.tmp", f".{FILE}.swp", f"{FILE}.tmp", ".tmp"]
     for name in (left, *others):
@@ -174,7 +174,7 @@ def test_what_a_crash_left_of_a_write_is_removed_and_nothing_else(tmp_path: Path
     assert names(tmp_path) == sorted(others)
 
 
-def test_a_read_only_folder_can_become_writable(reachable: Path) -> None:
+def test_read_only_folder_fails_until_it_is_writable(reachable: Path) -> None:
     specs = claim_files.cdi_specs(reachable)
     specs.ensure(UID, spec(1))
 
@@ -188,7 +188,7 @@ def test_a_read_only_folder_can_become_writable(reachable: Path) -> None:
     assert specs.ensure(UID, spec(2))
 
 
-def test_a_full_disk_leaves_the_old_spec_and_can_be_tried_again(tmp_path: Path) -> None:
+def test_full_disk_keeps_the_old_spec_and_a_retry_works(tmp_path: Path) -> None:
     specs = claim_files.cdi_specs(tmp_path)
     specs.ensure(UID, spec(1))
 
@@ -200,7 +200,7 @@ def test_a_full_disk_leaves_the_old_spec_and_can_be_tried_again(tmp_path: Path) 
     assert specs.ensure(UID, spec(2))
 
 
-def test_a_file_in_place_of_the_folder_is_told_by_every_call(tmp_path: Path) -> None:
+def test_file_in_place_of_the_folder_fails_every_call_with_the_path(tmp_path: Path) -> None:
     (tmp_path / "cdi").write_text("")
     specs = claim_files.cdi_specs(tmp_path / "cdi")
 
@@ -214,7 +214,7 @@ def test_a_file_in_place_of_the_folder_is_told_by_every_call(tmp_path: Path) -> 
 
 
 @pytest.mark.usefixtures("narrow_umask")
-def test_everybody_can_go_through_the_folders_that_are_made(tmp_path: Path) -> None:
+def test_created_parent_folders_are_accessible_for_all(tmp_path: Path) -> None:
     folder = tmp_path / "run" / "tensor-fusion" / "claims"
 
     claim_files.limits(folder).ensure("a", {})
@@ -224,7 +224,7 @@ def test_everybody_can_go_through_the_folders_that_are_made(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("kind", ["empty folder", "loop"])
-def test_what_is_no_file_in_place_of_one_makes_way(tmp_path: Path, kind: str) -> None:
+def test_empty_folder_or_link_loop_at_the_path_is_replaced(tmp_path: Path, kind: str) -> None:
     specs = claim_files.cdi_specs(tmp_path)
     specs.ensure("a", {})
     (file,) = tmp_path.iterdir()
@@ -236,7 +236,7 @@ def test_what_is_no_file_in_place_of_one_makes_way(tmp_path: Path, kind: str) ->
         assert file.is_file() or not list(tmp_path.iterdir())
 
 
-def test_a_folder_with_something_in_it_is_told_by_its_path(tmp_path: Path) -> None:
+def test_non_empty_folder_at_the_path_is_an_error_with_the_path(tmp_path: Path) -> None:
     specs = claim_files.cdi_specs(tmp_path)
     specs.ensure("a", {})
     (file,) = tmp_path.iterdir()

@@ -1,4 +1,4 @@
-"""Files that have to be on the host, and folders that are made there for a claim."""
+"""Files that must exist on the host, and folders that are created there for a claim."""
 
 import os
 import stat
@@ -32,16 +32,14 @@ def mode(path: Path) -> int:
 
 @pytest.mark.usefixtures("umask")
 @pytest.mark.parametrize("wanted", [0o755, 0o777, 0o1777, 0o700])
-def test_a_folder_gets_its_very_mode_and_its_parents_are_readable(
-    tmp_path: Path, wanted: int
-) -> None:
+def test_folder_gets_its_exact_mode_and_readable_parents(tmp_path: Path, wanted: int) -> None:
     FILES.provide(folder(tmp_path / "a" / "b" / "c", wanted))
 
     assert mode(tmp_path / "a" / "b" / "c") == wanted
     assert mode(tmp_path / "a") == mode(tmp_path / "a" / "b") == 0o755
 
 
-def test_a_folder_that_is_there_keeps_its_content_and_gets_its_mode(tmp_path: Path) -> None:
+def test_existing_folder_keeps_its_content_and_gets_its_mode(tmp_path: Path) -> None:
     (tmp_path / "claim").mkdir(mode=0o700)
     (tmp_path / "claim" / "gpu.cache").write_text("kept")
 
@@ -52,7 +50,7 @@ def test_a_folder_that_is_there_keeps_its_content_and_gets_its_mode(tmp_path: Pa
     assert (tmp_path / "claim" / "gpu.cache").read_text() == "kept"
 
 
-def test_parents_that_are_there_keep_their_mode(tmp_path: Path) -> None:
+def test_existing_parents_keep_their_mode(tmp_path: Path) -> None:
     (tmp_path / "root").mkdir()
     (tmp_path / "root").chmod(0o711)
 
@@ -61,7 +59,7 @@ def test_parents_that_are_there_keep_their_mode(tmp_path: Path) -> None:
     assert mode(tmp_path / "root") == 0o711
 
 
-def test_files_of_any_kind_that_are_there_are_enough(tmp_path: Path) -> None:
+def test_required_files_may_be_of_any_kind(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "control")
     (tmp_path / "library").write_bytes(b"")
     (tmp_path / "link").symlink_to("library")
@@ -72,7 +70,7 @@ def test_files_of_any_kind_that_are_there_are_enough(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["control", "library", "link"]
 
 
-def test_a_missing_file_is_told_by_its_path_and_no_folder_is_made(tmp_path: Path) -> None:
+def test_missing_file_is_an_error_with_its_path_and_creates_no_folder(tmp_path: Path) -> None:
     missing = tmp_path / "libvgpu.so.1"
     needs = Needs(files=(str(missing),), folders=folder(tmp_path / "claim").folders)
 
@@ -82,14 +80,14 @@ def test_a_missing_file_is_told_by_its_path_and_no_folder_is_made(tmp_path: Path
     assert not (tmp_path / "claim").exists()
 
 
-def test_a_link_to_nothing_is_no_file(tmp_path: Path) -> None:
+def test_dangling_link_counts_as_missing(tmp_path: Path) -> None:
     (tmp_path / "library").symlink_to(tmp_path / "old")
 
     with pytest.raises(RetryableError, match="library: No such file"):
         FILES.provide(Needs(files=(str(tmp_path / "library"),)))
 
 
-def test_a_link_in_the_place_of_a_folder_is_refused_and_not_followed(tmp_path: Path) -> None:
+def test_link_in_place_of_a_folder_is_refused_and_not_followed(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir(mode=0o700)
     (tmp_path / "claim").symlink_to("elsewhere")
 
@@ -102,7 +100,7 @@ def test_a_link_in_the_place_of_a_folder_is_refused_and_not_followed(tmp_path: P
 
 
 @pytest.mark.parametrize("place", ["claim", "claim/deeper"])
-def test_a_file_in_the_place_of_a_folder_is_refused_and_kept(tmp_path: Path, place: str) -> None:
+def test_file_in_place_of_a_folder_is_refused_and_kept(tmp_path: Path, place: str) -> None:
     (tmp_path / "claim").write_text("kept")
 
     with pytest.raises(RetryableError, match="claim"):
@@ -112,7 +110,7 @@ def test_a_file_in_the_place_of_a_folder_is_refused_and_kept(tmp_path: Path, pla
     assert (tmp_path / "claim").read_text() == "kept"
 
 
-def test_a_disk_that_is_read_only_can_become_writable(reachable: Path) -> None:
+def test_read_only_disk_fails_until_it_is_writable(reachable: Path) -> None:
     with read_only(reachable), pytest.raises(RetryableError, match=f"{reachable}.*denied"):
         FILES.provide(folder(reachable / "claim"))
 
@@ -121,7 +119,7 @@ def test_a_disk_that_is_read_only_can_become_writable(reachable: Path) -> None:
     assert (reachable / "claim").is_dir()
 
 
-def test_an_empty_folder_is_removed_and_its_parents_stay(tmp_path: Path) -> None:
+def test_empty_folder_is_removed_but_not_its_parents(tmp_path: Path) -> None:
     needs = folder(tmp_path / "root" / "claim")
     FILES.provide(needs)
 
@@ -131,7 +129,7 @@ def test_an_empty_folder_is_removed_and_its_parents_stay(tmp_path: Path) -> None
     assert list(tmp_path.rglob("*")) == [tmp_path / "root"]
 
 
-def test_a_shared_folder_with_something_in_it_is_left(tmp_path: Path) -> None:
+def test_non_empty_folder_is_kept(tmp_path: Path) -> None:
     needs = folder(tmp_path / "claim")
     FILES.provide(needs)
     (tmp_path / "claim" / "hypervisor").write_text("kept")

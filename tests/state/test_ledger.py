@@ -1,4 +1,4 @@
-"""The ledger on a real disk: crashes, second processes, full and damaged files."""
+"""The ledger on a real disk: crashes, concurrent processes, full and read-only disks."""
 
 import signal
 import subprocess
@@ -35,7 +35,7 @@ ROOT = Path(__file__).parents[2]
 
 @contextmanager
 def child(verb: str, folder: Path, name: str = "child") -> Iterator[subprocess.Popen[str]]:
-    """Another process on the ledger; it is gone when the block is left."""
+    """Run another process on the ledger; kill it at the end of the block."""
     process = subprocess.Popen(
         [sys.executable, "-m", "tests.state.ledger_child", verb, str(folder), name],
         cwd=ROOT,
@@ -55,7 +55,7 @@ def line(process: subprocess.Popen[str]) -> str:
     return process.stdout.readline().strip()
 
 
-def proceed(process: subprocess.Popen[str]) -> None:
+def resume(process: subprocess.Popen[str]) -> None:
     assert process.stdin is not None
     process.stdin.write("\n")
     process.stdin.flush()
@@ -74,12 +74,12 @@ def remove_and_admit(ledger: Ledger, claim_uid: str, claim: AllocatedClaim) -> N
 
 
 def durable(folder: Path) -> dict[str, bytes]:
-    """What a power cut leaves: neither the index that processes share in memory, nor copies."""
+    """Return the files that survive a power cut: without SQLite's shared memory and the copies."""
     paths = (path for path in folder.iterdir() if path.is_file())
     return {path.name: path.read_bytes() for path in paths if not path.name.endswith("-shm")}
 
 
-def test_a_new_ledger_is_empty(tmp_path: Path) -> None:
+def test_new_ledger_is_empty(tmp_path: Path) -> None:
     with opened(tmp_path / "plugins" / "driver") as ledger:
         assert ledger.claims() == []
         assert ledger.get("uid-a") is None
@@ -99,7 +99,7 @@ def test_records_survive_a_restart(tmp_path: Path) -> None:
         assert holders(ledger, GPU_1) == ["b"]
 
 
-def test_a_removed_record_stays_removed(tmp_path: Path) -> None:
+def test_removed_record_stays_removed_after_a_restart(tmp_path: Path) -> None:
     with opened(tmp_path) as ledger:
         put(ledger, recorded_claim("a"), recorded_claim("b", number=2))
         remove(ledger, "uid-a")
@@ -109,7 +109,7 @@ def test_a_removed_record_stays_removed(tmp_path: Path) -> None:
         assert holders(ledger, GPU_0) == ["b"]
 
 
-def test_removing_an_unknown_claim_is_fine_and_writes_nothing(tmp_path: Path) -> None:
+def test_removing_an_unknown_claim_writes_nothing(tmp_path: Path) -> None:
     with opened(tmp_path) as ledger:
         put(ledger, recorded_claim("a"))
         before = durable(tmp_path)
@@ -119,7 +119,7 @@ def test_removing_an_unknown_claim_is_fine_and_writes_nothing(tmp_path: Path) ->
         assert durable(tmp_path) == before
 
 
-def test_a_record_takes_the_place_of_an_older_one_with_all_it_held(tmp_path: Path) -> None:
+def test_record_replaces_an_older_one_and_its_holdings(tmp_path: Path) -> None:
     with opened(tmp_path) as ledger:
         put(ledger, fitted_claim("a", allocation(GPU_0, 1), allocation(GPU_1, 2), on=NODE))
 
@@ -130,7 +130,7 @@ def test_a_record_takes_the_place_of_an_older_one_with_all_it_held(tmp_path: Pat
         assert holders(ledger, GPU_1) == ["a"]
 
 
-def test_every_claim_on_a_device_is_found_once_and_no_other(tmp_path: Path) -> None:
+def test_claims_on_devices_are_found_once_each(tmp_path: Path) -> None:
     with opened(tmp_path) as ledger:
         put(
             ledger,
@@ -146,7 +146,7 @@ def test_every_claim_on_a_device_is_found_once_and_no_other(tmp_path: Path) -> N
         assert holders(ledger, "gpu-other") == []
 
 
-def test_a_transaction_sees_what_it_has_put_and_removed(tmp_path: Path) -> None:
+def test_transaction_sees_its_own_changes(tmp_path: Path) -> None:
     a, b = recorded_claim("a"), recorded_claim("b", number=2)
     with opened(tmp_path) as ledger:
         put(ledger, a)
@@ -161,7 +161,7 @@ def test_a_transaction_sees_what_it_has_put_and_removed(tmp_path: Path) -> None:
             assert step.claims_on([GPU_0]) == [b]
 
 
-def test_a_transaction_that_fails_takes_nothing_away(tmp_path: Path) -> None:
+def test_failed_transaction_removes_nothing(tmp_path: Path) -> None:
     with opened(tmp_path) as ledger:
         put(ledger, recorded_claim("a"))
 
@@ -172,7 +172,7 @@ def test_a_transaction_that_fails_takes_nothing_away(tmp_path: Path) -> None:
         assert holders(ledger, GPU_0) == ["a"]
 
 
-def test_a_transaction_that_fails_leaves_nothing(tmp_path: Path) -> None:
+def test_failed_transaction_adds_nothing(tmp_path: Path) -> None:
     with opened(tmp_path) as ledger:
         put(ledger, recorded_claim("a"))
 
@@ -188,7 +188,7 @@ def test_a_transaction_that_fails_leaves_nothing(tmp_path: Path) -> None:
         assert uids(ledger) == ["uid-a", "uid-b"]
 
 
-def test_all_threads_may_use_it_at_once(tmp_path: Path) -> None:
+def test_threads_may_use_the_ledger_concurrently(tmp_path: Path) -> None:
     with opened(tmp_path) as ledger, ThreadPoolExecutor(8) as threads:
         claims = [recorded_claim(f"{number:02}", number=number) for number in range(40)]
 
@@ -199,23 +199,23 @@ def test_all_threads_may_use_it_at_once(tmp_path: Path) -> None:
         assert ledger.claims() == []
 
 
-def test_a_killed_process_loses_nothing_that_it_had_said(tmp_path: Path) -> None:
+def test_killed_process_loses_no_record_that_it_reported(tmp_path: Path) -> None:
     with child("record", tmp_path) as process:
-        said = [line(process) for _ in range(25)]
+        reported = [line(process) for _ in range(25)]
         process.send_signal(signal.SIGKILL)
         assert process.wait() == -signal.SIGKILL
         assert process.stdout is not None
-        said += process.stdout.read().split()
+        reported += process.stdout.read().split()
 
     with opened(tmp_path) as ledger:
         recorded = uids(ledger)
         held = holders(ledger, GPU_0)
-    assert set(said) <= set(recorded)
-    assert len(recorded) <= len(said) + 1
+    assert set(reported) <= set(recorded)
+    assert len(recorded) <= len(reported) + 1
     assert len(held) == len(recorded)
 
 
-def test_what_was_recorded_is_on_the_disk_and_not_in_the_process(tmp_path: Path) -> None:
+def test_records_survive_a_power_cut(tmp_path: Path) -> None:
     rebooted = tmp_path / "rebooted"
     rebooted.mkdir()
     with opened(tmp_path / "running") as ledger:
@@ -228,11 +228,11 @@ def test_what_was_recorded_is_on_the_disk_and_not_in_the_process(tmp_path: Path)
         assert uids(ledger) == ["uid-a"]
 
 
-def test_two_processes_never_give_the_same_capacity_twice(tmp_path: Path) -> None:
+def test_two_processes_never_allocate_the_same_capacity_twice(tmp_path: Path) -> None:
     with child("admit", tmp_path, "x") as x, child("admit", tmp_path, "y") as y:
         assert line(x) == line(y) == "ready"
-        proceed(x)
-        proceed(y)
+        resume(x)
+        resume(y)
         answers = [process.communicate()[0].splitlines() for process in (x, y)]
 
     admitted = [uid for lines in answers for uid in lines[:-1]]
@@ -244,19 +244,19 @@ def test_two_processes_never_give_the_same_capacity_twice(tmp_path: Path) -> Non
     )
 
 
-def test_two_processes_that_begin_a_ledger_at_once_both_open_it(tmp_path: Path) -> None:
+def test_two_processes_may_create_a_ledger_at_the_same_time(tmp_path: Path) -> None:
     answers = []
     with child("begin", tmp_path, "x") as x, child("begin", tmp_path, "y") as y:
         assert line(x) == line(y) == "ready"
         for _ in range(60):
-            proceed(x)
-            proceed(y)
+            resume(x)
+            resume(y)
             answers += [line(x), line(y)]
 
     assert answers == ["opened"] * 120
 
 
-def test_a_ledger_that_another_process_holds_can_be_read_and_refuses_changes(
+def test_ledger_locked_by_another_process_is_readable_but_refuses_changes(
     tmp_path: Path,
 ) -> None:
     with opened(tmp_path) as ledger:
@@ -267,13 +267,13 @@ def test_a_ledger_that_another_process_holds_can_be_read_and_refuses_changes(
         with pytest.raises(RetryableError, match=r"ledger\.sqlite3: database is locked"):
             remove(ledger, "uid-a")
 
-        proceed(other)
+        resume(other)
         assert line(other) == "released"
         remove(ledger, "uid-a")
         assert uids(ledger) == ["uid-child"]
 
 
-def test_a_folder_that_is_read_only_can_become_writable(reachable: Path) -> None:
+def test_ledger_in_a_read_only_folder_opens_once_it_is_writable(reachable: Path) -> None:
     folder = reachable / "plugin"
     with opened(folder) as ledger:
         put(ledger, recorded_claim("a"))
@@ -285,7 +285,7 @@ def test_a_folder_that_is_read_only_can_become_writable(reachable: Path) -> None
         assert uids(ledger) == ["uid-a"]
 
 
-def test_a_folder_that_cannot_be_made_yet_can_be_made_later(reachable: Path) -> None:
+def test_folder_that_cannot_be_created_yet_is_created_later(reachable: Path) -> None:
     with read_only(reachable), pytest.raises(RetryableError, match="Permission denied"):
         Ledger(reachable / "plugin")
 
@@ -293,7 +293,7 @@ def test_a_folder_that_cannot_be_made_yet_can_be_made_later(reachable: Path) -> 
         assert ledger.claims() == []
 
 
-def test_a_file_in_place_of_the_folder_is_told(tmp_path: Path) -> None:
+def test_file_in_place_of_the_folder_is_an_error_with_its_path(tmp_path: Path) -> None:
     (tmp_path / "plugin").write_text("")
 
     with pytest.raises(RetryableError, match=r"plugin.*File exists"):
@@ -301,7 +301,7 @@ def test_a_file_in_place_of_the_folder_is_told(tmp_path: Path) -> None:
 
 
 def fill(ledger: Ledger, folder: Path) -> int:
-    """Records claims until there is no room; how many were recorded."""
+    """Record claims until there is no room; return how many were recorded."""
     with pytest.raises(RetryableError, match=str(folder / FILE_NAME)):
         put_one_by_one(ledger, 10_000)
     return len(uids(ledger))
@@ -312,7 +312,7 @@ def put_one_by_one(ledger: Ledger, count: int) -> None:
         put(ledger, recorded_claim(f"{number:04}", number=number))
 
 
-def test_files_that_cannot_grow_refuse_records_until_they_can(tmp_path: Path) -> None:
+def test_file_size_limit_refuses_records_until_it_is_lifted(tmp_path: Path) -> None:
     with opened(tmp_path) as ledger:
         with no_room_after(100_000):
             recorded = fill(ledger, tmp_path)
@@ -323,7 +323,7 @@ def test_files_that_cannot_grow_refuse_records_until_they_can(tmp_path: Path) ->
         assert len(uids(ledger)) == recorded + 1 > 1
 
 
-def test_a_full_disk_refuses_records_until_there_is_room(tiny_disk: Path) -> None:
+def test_full_disk_refuses_records_until_there_is_room(tiny_disk: Path) -> None:
     ballast = tiny_disk / "ballast"
     ballast.write_bytes(b"\0" * 100_000)
     with opened(tiny_disk) as ledger:

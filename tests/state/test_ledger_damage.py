@@ -1,7 +1,6 @@
-"""Damage to the ledger: what is sound stays, and the rest comes back from the records' copies."""
+"""Damage to the ledger's database: it is quarantined and rebuilt from the record copies."""
 
 import os
-import re
 import shutil
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +13,7 @@ from structlog.testing import capture_logs
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.state.ledger import Ledger
 from tensorfusion_dra.state.ledger_file import FILE_NAME
+from tests.state.damage import ALL_UIDS, obstruct, quarantined
 from tests.support.ledgers import (
     GPU_0,
     GPU_1,
@@ -26,17 +26,6 @@ from tests.support.ledgers import (
     remove,
     uids,
 )
-
-ALL = [f"uid-{number:02}" for number in range(40)]
-ASIDE = re.compile(r"ledger-damaged-\d{8}T\d{6}\.\d{6}Z\.sqlite3")
-
-
-def aside(folder: Path) -> list[Path]:
-    return [path for path in folder.iterdir() if ASIDE.fullmatch(path.name)]
-
-
-def copy_of(folder: Path, claim_uid: str) -> Path:
-    return folder / "records" / f"{claim_uid}.record"
 
 
 @pytest.mark.parametrize(
@@ -52,7 +41,7 @@ def copy_of(folder: Path, claim_uid: str) -> Path:
     ],
     ids=["few bytes", "text", "zeros", "no header", "cut in half", "one page", "first page whole"],
 )
-def test_a_damaged_file_is_set_aside_and_every_claim_is_back(
+def test_damaged_database_is_quarantined_and_rebuilt_with_every_claim(
     tmp_path: Path, damage: Callable[[bytes], bytes]
 ) -> None:
     path = existing(tmp_path)
@@ -60,30 +49,30 @@ def test_a_damaged_file_is_set_aside_and_every_claim_is_back(
     path.write_bytes(damaged)
 
     with opened(tmp_path) as ledger:
-        assert uids(ledger) == ALL
+        assert uids(ledger) == ALL_UIDS
         assert len(holders(ledger, GPU_0)) == 40
-        (told,) = ledger.damage()
+        (report,) = ledger.damage()
         assert ledger.damage() == []
 
-    assert [file.read_bytes() for file in aside(tmp_path)] == [damaged]
-    assert told.quarantined == str(aside(tmp_path)[0])
-    assert (list(told.rebuilt), told.lost) == (ALL, ())
+    assert [file.read_bytes() for file in quarantined(tmp_path)] == [damaged]
+    assert report.quarantined == str(quarantined(tmp_path)[0])
+    assert (list(report.rebuilt), report.lost) == (ALL_UIDS, ())
     with opened(tmp_path) as ledger:
         assert ledger.damage() == []
 
 
-def test_what_belongs_to_a_damaged_file_goes_with_it(tmp_path: Path) -> None:
+def test_log_of_a_damaged_database_is_quarantined_with_it(tmp_path: Path) -> None:
     existing(tmp_path).write_bytes(b"garbage")
     (tmp_path / f"{FILE_NAME}-wal").write_bytes(b"its log")
 
     with opened(tmp_path) as ledger:
-        assert uids(ledger) == ALL
+        assert uids(ledger) == ALL_UIDS
 
-    (file,) = aside(tmp_path)
+    (file,) = quarantined(tmp_path)
     assert file.with_name(f"{file.name}-wal").read_bytes() == b"its log"
 
 
-def test_rebuilt_records_are_the_very_same(tmp_path: Path) -> None:
+def test_rebuilt_records_equal_the_original_ones(tmp_path: Path) -> None:
     existing(tmp_path)
     with opened(tmp_path) as ledger:
         before = ledger.claims()
@@ -93,18 +82,18 @@ def test_rebuilt_records_are_the_very_same(tmp_path: Path) -> None:
         assert ledger.claims() == before
 
 
-def test_a_file_that_is_lost_is_made_anew(tmp_path: Path) -> None:
+def test_missing_database_is_rebuilt_from_the_copies(tmp_path: Path) -> None:
     existing(tmp_path).unlink()
 
     with opened(tmp_path) as ledger:
-        assert uids(ledger) == ALL
-        (told,) = ledger.damage()
+        assert uids(ledger) == ALL_UIDS
+        (report,) = ledger.damage()
 
-    assert told.quarantined == ""
-    assert list(told.rebuilt) == ALL
+    assert report.quarantined == ""
+    assert list(report.rebuilt) == ALL_UIDS
 
 
-def test_the_end_of_the_log_may_be_lost(tmp_path: Path) -> None:
+def test_truncated_log_loses_no_claim(tmp_path: Path) -> None:
     with opened(tmp_path / "running") as ledger:
         put(ledger, recorded_claim("a"), recorded_claim("b", number=2))
         (tmp_path / "cut").mkdir()
@@ -116,7 +105,7 @@ def test_the_end_of_the_log_may_be_lost(tmp_path: Path) -> None:
         assert uids(ledger) == ["uid-a", "uid-b"]
 
 
-def test_damage_while_it_runs_costs_one_call_and_nothing_else(tmp_path: Path) -> None:
+def test_damage_at_runtime_fails_one_call_and_loses_no_claim(tmp_path: Path) -> None:
     path = existing(tmp_path)
     with opened(tmp_path) as ledger:
         assert len(uids(ledger)) == 40
@@ -126,10 +115,10 @@ def test_damage_while_it_runs_costs_one_call_and_nothing_else(tmp_path: Path) ->
             holders(ledger, GPU_0)
 
         assert len(holders(ledger, GPU_0)) == 40
-        assert len(aside(tmp_path)) == 1
+        assert len(quarantined(tmp_path)) == 1
 
 
-def test_the_look_at_all_of_it_finds_damage_before_a_call_does(tmp_path: Path) -> None:
+def test_check_finds_and_repairs_damage_before_any_call_fails(tmp_path: Path) -> None:
     path = existing(tmp_path)
     whole = path.read_bytes()
     with opened(tmp_path) as ledger:
@@ -139,10 +128,10 @@ def test_the_look_at_all_of_it_finds_damage_before_a_call_does(tmp_path: Path) -
             ledger.check()
 
         ledger.check()
-        assert uids(ledger) == ALL
+        assert uids(ledger) == ALL_UIDS
 
 
-def test_another_instance_goes_on_with_the_new_file(tmp_path: Path) -> None:
+def test_other_instance_continues_with_the_new_database(tmp_path: Path) -> None:
     path = existing(tmp_path)
     with opened(tmp_path) as old:
         assert len(uids(old)) == 40
@@ -158,7 +147,7 @@ def test_another_instance_goes_on_with_the_new_file(tmp_path: Path) -> None:
         assert len(uids(ledger)) == 42
 
 
-def test_two_instances_that_find_the_damage_at_once_set_one_file_aside(tmp_path: Path) -> None:
+def test_two_instances_starting_on_a_damaged_database_quarantine_it_once(tmp_path: Path) -> None:
     for number in range(10):
         folder = tmp_path / str(number)
         existing(folder).write_bytes(b"garbage")
@@ -167,92 +156,11 @@ def test_two_instances_that_find_the_damage_at_once_set_one_file_aside(tmp_path:
             ledgers = list(threads.map(Ledger, [folder, folder]))
             for ledger in ledgers:
                 running.callback(ledger.close)
-            told = [each for ledger in ledgers for each in ledger.damage()]
+            reports = [each for ledger in ledgers for each in ledger.damage()]
 
-            assert [uids(ledger) for ledger in ledgers] == [ALL, ALL]
-        assert len(told) == 1
-        assert len(aside(folder)) == 1
-
-
-@pytest.mark.parametrize(
-    "damaged",
-    ["'{}'", "'[]'", "'null'", "'{'", "''", "x'ff00'", "CAST(x'ff00' AS TEXT)", "7"],
-)
-def test_a_damaged_record_comes_back_and_costs_no_other(tmp_path: Path, damaged: str) -> None:
-    path = existing(tmp_path)
-    edited(path, f"UPDATE claims SET record = {damaged} WHERE uid = 'uid-07'")
-
-    with opened(tmp_path) as ledger:
-        assert ledger.get("uid-07") == recorded_claim("07", number=7)
-        assert uids(ledger) == ALL
-        assert len(holders(ledger, GPU_0)) == 40
-        (told,) = ledger.damage()
-
-    assert (told.quarantined, told.rebuilt, told.lost) == ("", ("uid-07",), ())
-    assert aside(tmp_path) == []
-
-
-def test_a_record_that_is_damaged_while_it_runs_costs_one_call(tmp_path: Path) -> None:
-    path = existing(tmp_path)
-    with opened(tmp_path) as ledger:
-        edited(path, "UPDATE claims SET record = replace(record, '16Gi', '1Gi')")
-
-        with pytest.raises(RetryableError, match="does not match its checksum"):
-            ledger.get("uid-07")
-
-        assert ledger.get("uid-07") == recorded_claim("07", number=7)
-        assert len(ledger.claims()) == 40
-
-
-def test_a_record_whose_copy_is_damaged_as_well_is_lost_and_told(tmp_path: Path) -> None:
-    path = existing(tmp_path)
-    edited(path, "UPDATE claims SET record = 'x' WHERE uid = 'uid-07'")
-    copy_of(tmp_path, "uid-07").write_text("y")
-
-    with opened(tmp_path) as ledger:
-        assert uids(ledger) == [uid for uid in ALL if uid != "uid-07"]
-        (told,) = ledger.damage()
-        ledger.check()
-        assert ledger.damage() == []
-
-    assert told.lost == ("uid-07",)
-    kept = [file.read_text() for file in (tmp_path / "records").glob("uid-07-damaged-*")]
-    assert kept == ["y"]
-
-
-@pytest.mark.parametrize("content", ["", "y", "seal\n{}\n"])
-def test_a_damaged_copy_is_made_anew_from_its_record(tmp_path: Path, content: str) -> None:
-    existing(tmp_path)
-    whole = copy_of(tmp_path, "uid-07").read_bytes()
-    copy_of(tmp_path, "uid-07").write_text(content)
-    copy_of(tmp_path, "uid-08").unlink()
-
-    with opened(tmp_path) as ledger:
-        assert copy_of(tmp_path, "uid-07").read_bytes() == whole
-        copy_of(tmp_path, "uid-07").write_text(content)
-
-        ledger.check()
-
-        assert ledger.damage() == []
-
-    assert copy_of(tmp_path, "uid-07").read_bytes() == whole
-    assert copy_of(tmp_path, "uid-08").exists()
-
-
-@pytest.mark.parametrize(
-    "statement",
-    [
-        "DELETE FROM holdings WHERE uid = 'uid-07'",
-        "UPDATE holdings SET device = 'gpu-other' WHERE uid = 'uid-07'",
-        "INSERT INTO holdings (device, uid) VALUES ('gpu-other', 'uid-07')",
-    ],
-)
-def test_every_device_is_held_by_whom_the_records_say(tmp_path: Path, statement: str) -> None:
-    edited(existing(tmp_path), statement)
-
-    with opened(tmp_path) as ledger:
-        assert len(holders(ledger, GPU_0)) == 40
-        assert holders(ledger, "gpu-other") == []
+            assert [uids(ledger) for ledger in ledgers] == [ALL_UIDS, ALL_UIDS]
+        assert len(reports) == 1
+        assert len(quarantined(folder)) == 1
 
 
 @pytest.mark.parametrize(
@@ -266,46 +174,27 @@ def test_every_device_is_held_by_whom_the_records_say(tmp_path: Path, statement:
         ["PRAGMA user_version = -5"],
     ],
 )
-def test_other_tables_under_our_version_are_damage(tmp_path: Path, statements: list[str]) -> None:
+def test_tables_that_differ_from_the_version_count_as_damage(
+    tmp_path: Path, statements: list[str]
+) -> None:
     edited(existing(tmp_path), *statements)
 
     with opened(tmp_path) as ledger:
-        assert uids(ledger) == ALL
+        assert uids(ledger) == ALL_UIDS
 
-    assert len(aside(tmp_path)) == 1
+    assert len(quarantined(tmp_path)) == 1
 
 
-def test_the_database_of_another_program_is_set_aside_for_it(tmp_path: Path) -> None:
+def test_foreign_database_is_quarantined_unchanged(tmp_path: Path) -> None:
     before = edited(tmp_path / FILE_NAME, "CREATE TABLE claims (anything)")
 
     with opened(tmp_path) as ledger:
         assert uids(ledger) == []
 
-    assert [file.read_bytes() for file in aside(tmp_path)] == [before]
+    assert [file.read_bytes() for file in quarantined(tmp_path)] == [before]
 
 
-def test_what_a_step_takes_back_is_taken_back_from_the_copies(tmp_path: Path) -> None:
-    with opened(tmp_path) as ledger:
-        put(ledger, recorded_claim("a"))
-        before = copy_of(tmp_path, "uid-a").read_bytes()
-
-        with pytest.raises(KeyError):
-            change_and_fail(ledger)
-
-        assert copy_of(tmp_path, "uid-a").read_bytes() == before
-        assert not copy_of(tmp_path, "uid-b").exists()
-        ledger.check()
-        assert ledger.damage() == []
-
-
-def change_and_fail(ledger: Ledger) -> None:
-    with ledger.transaction() as step:
-        step.remove("uid-a")
-        step.put(recorded_claim("b", number=2))
-        raise KeyError
-
-
-def test_a_removed_claim_does_not_come_back(tmp_path: Path) -> None:
+def test_removed_claim_does_not_return_with_a_rebuild(tmp_path: Path) -> None:
     with opened(tmp_path) as ledger:
         put(ledger, recorded_claim("a"), recorded_claim("b", number=2))
         remove(ledger, "uid-a")
@@ -315,89 +204,39 @@ def test_a_removed_claim_does_not_come_back(tmp_path: Path) -> None:
         assert uids(ledger) == ["uid-b"]
 
 
-def test_damage_is_one_line_in_the_log_with_the_place_of_the_file(tmp_path: Path) -> None:
+def test_quarantine_is_logged_once_with_the_new_path_and_the_reason(tmp_path: Path) -> None:
     existing(tmp_path).write_bytes(b"garbage")
 
     with capture_logs() as logs, opened(tmp_path):
         pass
 
-    (line,) = (each for each in logs if each["event"] == "ledger_set_aside")
-    assert line["path"] == str(aside(tmp_path)[0])
+    (line,) = (each for each in logs if each["event"] == "ledger_quarantined")
+    assert line["path"] == str(quarantined(tmp_path)[0])
     assert line["error"] == "file is not a database"
     assert line["log_level"] == "error"
 
 
 @pytest.mark.parametrize("what", [FILE_NAME, f"{FILE_NAME}-wal", f"{FILE_NAME}-shm"])
 @pytest.mark.parametrize("kind", ["folder", "full folder", "loop", "pipe"])
-def test_what_is_no_file_is_set_aside_and_every_claim_is_back(
+def test_non_file_at_a_database_path_is_quarantined_and_every_claim_restored(
     tmp_path: Path, what: str, kind: str
 ) -> None:
     existing(tmp_path)
-    in_place_of(tmp_path / what, kind)
+    obstruct(tmp_path / what, kind)
 
     with opened(tmp_path) as ledger:
-        assert uids(ledger) == ALL
-        (told,) = ledger.damage()
+        assert uids(ledger) == ALL_UIDS
+        (report,) = ledger.damage()
 
-    assert told.quarantined == str(tmp_path / told.quarantined)
-    assert os.path.lexists(told.quarantined + what.removeprefix(FILE_NAME))
+    assert report.quarantined == str(tmp_path / report.quarantined)
+    assert os.path.lexists(report.quarantined + what.removeprefix(FILE_NAME))
 
 
 @pytest.mark.parametrize("kind", ["folder", "loop"])
-def test_a_ledger_that_becomes_something_else_while_it_is_used_is_set_aside(
-    tmp_path: Path, kind: str
-) -> None:
+def test_database_replaced_by_a_non_file_at_runtime_is_rebuilt(tmp_path: Path, kind: str) -> None:
     path = existing(tmp_path)
 
     with opened(tmp_path) as ledger:
-        in_place_of(path, kind)
+        obstruct(path, kind)
 
-        assert uids(ledger) == ALL
-
-
-@pytest.mark.parametrize("kind", ["folder", "full folder", "loop"])
-def test_what_is_no_file_in_place_of_a_copy_is_set_aside(tmp_path: Path, kind: str) -> None:
-    existing(tmp_path)
-    in_place_of(copy_of(tmp_path, "uid-01"), kind)
-
-    with opened(tmp_path) as ledger:
-        assert uids(ledger) == ALL
-        assert copy_of(tmp_path, "uid-01").is_file()
-
-        in_place_of(copy_of(tmp_path, "uid-02"), kind)
-        remove(ledger, "uid-02")
-        assert not os.path.lexists(copy_of(tmp_path, "uid-02"))
-
-        in_place_of(copy_of(tmp_path, "uid-03"), kind)
-        put(ledger, recorded_claim("03"))
-        assert copy_of(tmp_path, "uid-03").is_file()
-
-
-@pytest.mark.parametrize("kind", ["file", "loop"])
-def test_what_is_no_folder_in_place_of_the_copies_is_set_aside(tmp_path: Path, kind: str) -> None:
-    existing(tmp_path)
-    in_place_of(tmp_path / "records", kind)
-
-    with opened(tmp_path) as ledger:
-        assert uids(ledger) == ALL
-
-    assert copy_of(tmp_path, "uid-01").is_file()
-
-
-def in_place_of(path: Path, kind: str) -> None:
-    """Put something else where a file or folder is."""
-    if path.is_dir():
-        shutil.rmtree(path)
-    path.unlink(missing_ok=True)
-    match kind:
-        case "folder":
-            path.mkdir()
-        case "full folder":
-            path.mkdir()
-            (path / "something").touch()
-        case "loop":
-            path.symlink_to(path)
-        case "pipe":
-            os.mkfifo(path)
-        case _:
-            path.touch()
+        assert uids(ledger) == ALL_UIDS

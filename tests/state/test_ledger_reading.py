@@ -1,4 +1,4 @@
-"""Reading a ledger that a node plugin may be writing."""
+"""Read-only access to a ledger that a node plugin may be writing."""
 
 import sqlite3
 from pathlib import Path
@@ -17,16 +17,16 @@ def record(uid: str) -> PreparedClaim:
 
 def written(folder: Path) -> Ledger:
     ledger = Ledger(folder)
-    with ledger.transaction() as held:
-        held.put(record("a"))
-        held.put(record("b"))
+    with ledger.transaction() as step:
+        step.put(record("a"))
+        step.put(record("b"))
     return ledger
 
 
-def test_a_ledger_in_use_is_read_beside_its_writer(tmp_path: Path) -> None:
+def test_ledger_is_readable_while_its_owner_writes(tmp_path: Path) -> None:
     ledger = written(tmp_path)
-    with ledger.transaction() as held:
-        held.put(record("c"))
+    with ledger.transaction() as step:
+        step.put(record("c"))
 
         facts = ledger_reading.facts(tmp_path)
 
@@ -36,14 +36,14 @@ def test_a_ledger_in_use_is_read_beside_its_writer(tmp_path: Path) -> None:
     assert facts.size_bytes > 0
 
 
-def test_a_ledger_that_is_not_there_is_not_begun(tmp_path: Path) -> None:
+def test_reading_a_missing_ledger_creates_none(tmp_path: Path) -> None:
     facts = ledger_reading.facts(tmp_path / "none")
 
     assert not facts.exists
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_is_no_database_is_damage_and_stays_as_it_is(tmp_path: Path) -> None:
+def test_file_that_is_no_database_is_damage_and_stays_unchanged(tmp_path: Path) -> None:
     file = tmp_path / FILE_NAME
     file.write_text("no database, " * 100)
 
@@ -53,7 +53,7 @@ def test_what_is_no_database_is_damage_and_stays_as_it_is(tmp_path: Path) -> Non
     assert file.read_text().startswith("no database")
 
 
-def test_another_database_and_an_unreadable_record_are_damage(tmp_path: Path) -> None:
+def test_foreign_database_and_unreadable_record_are_damage(tmp_path: Path) -> None:
     other, broken = tmp_path / "other", tmp_path / "broken"
     other.mkdir()
     with sqlite3.connect(other / FILE_NAME) as connection:

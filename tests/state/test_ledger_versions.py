@@ -1,4 +1,4 @@
-"""A ledger of another release: an older one is brought up to date, a newer one is left alone."""
+"""Ledgers of other releases: an older one is migrated, a newer one is left unchanged."""
 
 import json
 import sqlite3
@@ -49,14 +49,14 @@ def of_version_1(folder: Path, names: str) -> Path:
 
 
 def put_as_version_1(connection: sqlite3.Connection, name: str, number: int) -> None:
-    """Statement by statement what the first release does."""
-    kept = recorded_claim(name, number=number).as_json()
-    del kept["bootID"]
-    connection.execute("DELETE FROM claims WHERE uid = ?", (kept["uid"],))
+    """Write a record with exactly the statements of the first release."""
+    document = recorded_claim(name, number=number).as_json()
+    del document["bootID"]
+    connection.execute("DELETE FROM claims WHERE uid = ?", (document["uid"],))
     connection.execute(
-        "INSERT INTO claims (uid, record) VALUES (?, ?)", (kept["uid"], json.dumps(kept))
+        "INSERT INTO claims (uid, record) VALUES (?, ?)", (document["uid"], json.dumps(document))
     )
-    connection.execute("INSERT INTO holdings (device, uid) VALUES (?, ?)", (GPU_0, kept["uid"]))
+    connection.execute("INSERT INTO holdings (device, uid) VALUES (?, ?)", (GPU_0, document["uid"]))
 
 
 def version_of(path: Path) -> int:
@@ -64,7 +64,7 @@ def version_of(path: Path) -> int:
         return int(connection.execute("PRAGMA user_version").fetchone()[0])
 
 
-def test_a_ledger_of_version_1_is_brought_to_version_2_with_all_it_has(tmp_path: Path) -> None:
+def test_version_1_ledger_is_migrated_with_all_its_claims(tmp_path: Path) -> None:
     path = of_version_1(tmp_path, "abc")
 
     with opened(tmp_path) as ledger:
@@ -79,14 +79,14 @@ def test_a_ledger_of_version_1_is_brought_to_version_2_with_all_it_has(tmp_path:
         assert uids(ledger) == ["uid-a", "uid-b", "uid-c", "uid-d"]
 
 
-def test_a_claim_of_version_1_is_of_no_boot(tmp_path: Path) -> None:
+def test_version_1_claim_has_no_boot_id(tmp_path: Path) -> None:
     of_version_1(tmp_path, "a")
 
     with opened(tmp_path) as ledger:
         assert [claim.boot_id for claim in ledger.claims()] == [""]
 
 
-def test_an_interrupted_migration_has_changed_nothing(reachable: Path) -> None:
+def test_interrupted_migration_changes_nothing(reachable: Path) -> None:
     path = of_version_1(reachable, "abc")
     copies = reachable / "records"
     copies.mkdir(exist_ok=True)
@@ -101,17 +101,17 @@ def test_an_interrupted_migration_has_changed_nothing(reachable: Path) -> None:
         assert uids(ledger) == ["uid-a", "uid-b", "uid-c"]
 
 
-def test_a_damaged_record_of_version_1_costs_no_other(tmp_path: Path) -> None:
+def test_damaged_version_1_record_affects_no_other(tmp_path: Path) -> None:
     edited(of_version_1(tmp_path, "abc"), "UPDATE claims SET record = '{' WHERE uid = 'uid-b'")
 
     with opened(tmp_path) as ledger:
         assert uids(ledger) == ["uid-a", "uid-c"]
-        (told,) = ledger.damage()
+        (report,) = ledger.damage()
 
-    assert told.lost == ("uid-b",)
+    assert report.lost == ("uid-b",)
 
 
-def test_an_instance_of_version_1_that_still_runs_goes_on_beside_the_new_one(
+def test_running_version_1_instance_continues_next_to_the_new_one(
     tmp_path: Path,
 ) -> None:
     path = of_version_1(tmp_path, "ab")
@@ -128,7 +128,7 @@ def test_an_instance_of_version_1_that_still_runs_goes_on_beside_the_new_one(
 
 @pytest.mark.parametrize("journal", ["wal", "delete"])
 @pytest.mark.parametrize("newer", [3, 99, 2**31 - 1])
-def test_the_ledger_of_a_newer_release_is_left_to_it(
+def test_ledger_of_a_newer_release_is_refused_and_left_unchanged(
     tmp_path: Path, journal: str, newer: int
 ) -> None:
     path = existing(tmp_path)
@@ -141,7 +141,7 @@ def test_the_ledger_of_a_newer_release_is_left_to_it(
     assert sorted(p.name for p in tmp_path.glob("ledger*")) == ["ledger.lock", RESERVE, FILE_NAME]
 
 
-def test_looking_at_a_ledger_changes_nothing(tmp_path: Path) -> None:
+def test_reading_a_ledger_changes_nothing(tmp_path: Path) -> None:
     path = existing(tmp_path)
     before = path.read_bytes()
 
@@ -152,9 +152,7 @@ def test_looking_at_a_ledger_changes_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_looking_at_a_ledger_that_is_not_sound_says_who_puts_it_right(
-    tmp_path: Path, version: int
-) -> None:
+def test_reading_a_damaged_ledger_reports_who_repairs_it(tmp_path: Path, version: int) -> None:
     path = of_version_1(tmp_path, "a") if version == 1 else existing(tmp_path)
     if version == 2:
         edited(path, "UPDATE claims SET record = '{'")

@@ -1,4 +1,4 @@
-"""Of several instances on a node, the newest that lives publishes."""
+"""The newest live instance on a node holds the publishing right."""
 
 import fcntl
 import subprocess
@@ -16,7 +16,7 @@ from tests.support.waiting import PATIENCE_SECONDS
 
 @contextmanager
 def another_process(folder: Path) -> Iterator["subprocess.Popen[str]"]:
-    """One that has taken the right."""
+    """Run a process that has taken the right; kill it at the end of the block."""
     command = [sys.executable, "-m", "tests.state.publisher_child", str(folder)]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -35,7 +35,7 @@ def taken(folder: Path) -> PublishingRight:
     return right
 
 
-def test_an_instance_alone_has_the_right_before_and_after_it_takes_it(tmp_path: Path) -> None:
+def test_single_instance_holds_the_right_before_and_after_taking_it(tmp_path: Path) -> None:
     right = PublishingRight(tmp_path)
 
     assert right.held()
@@ -45,14 +45,16 @@ def test_an_instance_alone_has_the_right_before_and_after_it_takes_it(tmp_path: 
     assert len(list(tmp_path.glob("publisher-*"))) == 1
 
 
-def test_the_newer_of_two_has_it(tmp_path: Path) -> None:
+def test_newer_of_two_instances_holds_the_right(tmp_path: Path) -> None:
     old, new = taken(tmp_path), taken(tmp_path)
 
     assert not old.held()
     assert new.held()
 
 
-def test_a_new_instance_that_cannot_publish_leaves_the_old_one_its_right(tmp_path: Path) -> None:
+def test_new_instance_that_has_not_taken_the_right_leaves_it_with_the_old_one(
+    tmp_path: Path,
+) -> None:
     old = taken(tmp_path)
 
     PublishingRight(tmp_path)
@@ -60,7 +62,7 @@ def test_a_new_instance_that_cannot_publish_leaves_the_old_one_its_right(tmp_pat
     assert old.held()
 
 
-def test_taking_it_again_makes_nobody_newer(tmp_path: Path) -> None:
+def test_taking_the_right_again_does_not_make_an_instance_newer(tmp_path: Path) -> None:
     old, new = taken(tmp_path), taken(tmp_path)
 
     old.take()
@@ -69,7 +71,7 @@ def test_taking_it_again_makes_nobody_newer(tmp_path: Path) -> None:
     assert new.held()
 
 
-def test_the_old_one_has_it_again_when_the_new_one_releases_it(tmp_path: Path) -> None:
+def test_right_returns_to_the_old_instance_when_the_new_one_releases_it(tmp_path: Path) -> None:
     old, new = taken(tmp_path), taken(tmp_path)
 
     new.release()
@@ -77,7 +79,7 @@ def test_the_old_one_has_it_again_when_the_new_one_releases_it(tmp_path: Path) -
     assert old.held()
 
 
-def test_the_old_one_has_it_again_when_the_new_process_is_killed(tmp_path: Path) -> None:
+def test_right_returns_to_the_old_instance_when_the_new_process_is_killed(tmp_path: Path) -> None:
     old = taken(tmp_path)
     with another_process(tmp_path) as new:
         assert not old.held()
@@ -89,7 +91,7 @@ def test_the_old_one_has_it_again_when_the_new_process_is_killed(tmp_path: Path)
         assert len(list(tmp_path.glob("publisher-*"))) == 1
 
 
-def test_killed_processes_leave_no_files_for_ever(tmp_path: Path) -> None:
+def test_files_of_killed_processes_are_removed(tmp_path: Path) -> None:
     for _ in range(3):
         with another_process(tmp_path):
             pass
@@ -100,7 +102,7 @@ def test_killed_processes_leave_no_files_for_ever(tmp_path: Path) -> None:
     assert len(list(tmp_path.glob("publisher-*"))) == 1
 
 
-def test_the_middle_one_of_three_has_it_when_the_newest_goes(tmp_path: Path) -> None:
+def test_second_newest_holds_the_right_when_the_newest_releases_it(tmp_path: Path) -> None:
     first, second, third = (taken(tmp_path) for _ in range(3))
 
     third.release()
@@ -109,7 +111,7 @@ def test_the_middle_one_of_three_has_it_when_the_newest_goes(tmp_path: Path) -> 
     assert second.held()
 
 
-def test_a_full_or_missing_folder_is_an_error_of_a_kind_that_passes(tmp_path: Path) -> None:
+def test_missing_folder_is_a_retryable_error(tmp_path: Path) -> None:
     right = PublishingRight(tmp_path / "missing")
 
     with pytest.raises(RetryableError, match="No such file or directory"):
@@ -118,7 +120,7 @@ def test_a_full_or_missing_folder_is_an_error_of_a_kind_that_passes(tmp_path: Pa
     assert right.held()
 
 
-def test_while_another_one_takes_it_nobody_else_does(tmp_path: Path) -> None:
+def test_only_one_instance_takes_the_right_at_a_time(tmp_path: Path) -> None:
     old, new = taken(tmp_path), PublishingRight(tmp_path)
     with (tmp_path / "publishers.lock").open("w") as guard:
         fcntl.flock(guard, fcntl.LOCK_EX)
@@ -130,7 +132,7 @@ def test_while_another_one_takes_it_nobody_else_does(tmp_path: Path) -> None:
     assert not old.held()
 
 
-def test_the_files_are_for_the_owner_alone(tmp_path: Path) -> None:
+def test_files_are_private_to_the_owner(tmp_path: Path) -> None:
     right = taken(tmp_path)
 
     assert {path.stat().st_mode & 0o777 for path in tmp_path.iterdir()} == {0o600}

@@ -1,4 +1,4 @@
-"""A claim's own folder goes with the claim, whatever containers put into it."""
+"""Removal of a claim's folder, whatever containers put into it."""
 
 import os
 import stat
@@ -20,11 +20,11 @@ def root(tmp_path: Path) -> Path:
     return path
 
 
-def taken_away(folder: Path) -> None:
+def remove(folder: Path) -> None:
     FILES.remove(str(folder))
 
 
-def test_files_folders_and_links_go_and_what_links_point_to_stays(
+def test_files_folders_and_links_are_removed_but_not_the_targets_of_links(
     root: Path, tmp_path: Path
 ) -> None:
     elsewhere = tmp_path / "elsewhere"
@@ -38,29 +38,29 @@ def test_files_folders_and_links_go_and_what_links_point_to_stays(
     (claim / "deep" / "link").symlink_to(elsewhere)
     os.mkfifo(claim / "pipe")
 
-    taken_away(claim)
+    remove(claim)
 
     assert list(root.iterdir()) == []
     assert (elsewhere / "kept").read_text() == "kept"
 
 
-def test_a_folder_that_is_not_there_is_fine(root: Path) -> None:
-    taken_away(root / "uid-a")
-    taken_away(root / "none" / "uid-a")
+def test_removing_a_missing_folder_does_nothing(root: Path) -> None:
+    remove(root / "uid-a")
+    remove(root / "none" / "uid-a")
 
     assert list(root.iterdir()) == []
 
 
-def test_a_link_in_the_place_of_the_folder_is_not_followed(root: Path, tmp_path: Path) -> None:
+def test_link_in_place_of_the_folder_is_not_followed(root: Path, tmp_path: Path) -> None:
     (tmp_path / "kept").mkdir()
     (root / "uid-a").symlink_to(tmp_path / "kept")
 
-    taken_away(root / "uid-a")
+    remove(root / "uid-a")
 
     assert (tmp_path / "kept").is_dir()
 
 
-def test_a_tree_that_is_deeper_than_any_path_goes(root: Path) -> None:
+def test_tree_deeper_than_the_path_limit_is_removed(root: Path) -> None:
     claim = root / "uid-a"
     claim.mkdir()
     here = os.open(claim, os.O_RDONLY)
@@ -71,14 +71,14 @@ def test_a_tree_that_is_deeper_than_any_path_goes(root: Path) -> None:
         here = inner
     os.close(here)
 
-    taken_away(claim)
+    remove(claim)
     for _ in range(20):
         FILES.remove_unfinished(str(root))
 
     assert list(root.iterdir()) == []
 
 
-def test_many_files_go_in_several_rounds_and_none_is_in_its_place_after_the_first(
+def test_large_folder_leaves_its_path_at_once_and_is_removed_in_several_rounds(
     root: Path,
 ) -> None:
     claim = root / "uid-a"
@@ -87,7 +87,7 @@ def test_many_files_go_in_several_rounds_and_none_is_in_its_place_after_the_firs
         (claim / f"{number}").touch()
         (claim / "deep" / f"{number}").touch()
 
-    taken_away(claim)
+    remove(claim)
     (left,) = root.iterdir()
     mode = stat.S_IMODE(left.stat().st_mode)
     rounds = 0
@@ -100,19 +100,19 @@ def test_many_files_go_in_several_rounds_and_none_is_in_its_place_after_the_firs
     assert 2 <= rounds <= 5
 
 
-def test_a_folder_of_the_same_name_can_be_taken_away_while_one_is_being_removed(
+def test_folder_of_the_same_name_can_be_removed_during_an_unfinished_removal(
     root: Path,
 ) -> None:
     for _ in range(2):
         (root / "uid-a").mkdir()
         for number in range(1500):
             (root / "uid-a" / f"{number}").touch()
-        taken_away(root / "uid-a")
+        remove(root / "uid-a")
 
     assert len(removal.quarantined_in(root)) == 2
 
 
-def test_what_is_being_removed_is_no_claims_folder(root: Path) -> None:
+def test_quarantined_folders_are_recognised_by_name(root: Path) -> None:
     for name in ("uid-a", ".uid-b.0123.removed"):
         (root / name).mkdir()
     (root / "file").touch()
@@ -123,7 +123,7 @@ def test_what_is_being_removed_is_no_claims_folder(root: Path) -> None:
     assert removal.quarantined_in(root / "none") == []
 
 
-def test_a_place_that_cannot_be_read_is_told_by_its_path(root: Path) -> None:
+def test_unreadable_root_is_an_error_with_its_path(root: Path) -> None:
     (root / "file").touch()
 
     with pytest.raises(RetryableError, match="file"):

@@ -1,4 +1,4 @@
-"""A process whose power is cut in the middle of a write: ``... FILE CONTENT``."""
+"""A process that is killed in the middle of a write; arguments: ``FILE CONTENT``."""
 
 import os
 import signal
