@@ -1,58 +1,58 @@
-"""The names of cards: how two of them are compared and what users call a card."""
+"""Names of cards: the form for comparisons, and the short name that users select by."""
 
 import re
 from itertools import zip_longest
 from typing import Final
 
 LAPTOP_SUFFIX: Final = " laptop gpu"
-"""NVML's ending for the mobile card of a name, in lower case."""
+"""End of NVML's names of mobile cards, in lower case."""
 
 MAX_MODEL_BYTES: Final = 64
-"""The longest string attribute of a ResourceSlice (resource.k8s.io/v1)."""
+"""Longest string attribute that a ResourceSlice allows (resource.k8s.io/v1)."""
 
 _VENDOR_PREFIX: Final = re.compile(r"(?:nvidia\s+)?(?:tesla\s+)?", re.IGNORECASE)
 
-# Words that do not tell one model from another: who makes it, how it is mounted and cooled, which
-# memory it has. Memory and compute have capacities of their own to select by.
+# Words that do not distinguish models: vendor, form factor, cooling, memory. To select by memory or
+# compute, users name capacities.
 _DROPPED: Final = re.compile(
     r"nvidia|tesla|geforce|generation|edition|workstation|server|with|design|laptop|gpu"
     r"|sxm[0-9]*|pcie|nvl|ac|lc|hbm[0-9]\w*|[0-9]+gb?",
     re.IGNORECASE,
 )
-# `A100-SXM4-80GB` is an A100; `A100-40C` is a part of one, given by a hypervisor.
+# `A100-SXM4-80GB` is an A100; `A100-40C` is a vGPU, a part of an A100 from a hypervisor.
 _CHIP_AND_BOARD: Final = re.compile(r"([A-Za-z]{1,3}[0-9]+[A-Za-z]{0,2})-.+")
 _VGPU: Final = re.compile(r".+-[0-9]+[ABCQ](?:ME)?")
 _AMPERE_WORKSTATION: Final = re.compile(r"A[0-9]{3,4}")
 
 
 def key(name: str) -> str:
-    """The form in which two names of one card are equal.
+    """Return the form of a name in which all names of one card are equal.
 
-    Older drivers leave out ``NVIDIA``, other tools write ``NVIDIA Tesla``, and people mix cases.
+    Older drivers omit ``NVIDIA``, other tools write ``NVIDIA Tesla``, and people mix cases.
     """
     words = " ".join(name.split())
     return words[_vendor_length(words) :].lower()
 
 
 def is_laptop(name: str) -> bool:
-    """Whether NVML's name is that of a mobile card."""
+    """Return True if NVML's name is that of a mobile card."""
     return key(name).endswith(LAPTOP_SUFFIX)
 
 
 def desktop_name(name: str) -> str:
-    """A mobile card's name without its ending."""
+    """Return the name of a mobile card without its laptop suffix."""
     return " ".join(name.split())[: -len(LAPTOP_SUFFIX)]
 
 
 def short_model(product_name: str) -> str:
-    """What users select a card by: ``A100``, ``H100``, ``RTX4090``, ``RTX4070TiS``, ``A6000``.
+    """Return the name that users select by: ``A100``, ``H100``, ``RTX4090``, ``RTX4070TiS``.
 
-    Never empty and at most 64 bytes. A mobile card ends in ``Laptop``, and one of lower power in
-    ``MaxQ``, so that neither is taken for its desktop namesake.
+    It is never empty and has at most 64 bytes. A mobile card ends in ``Laptop`` and a low-power one
+    in ``MaxQ``, so that selectors for the desktop card of this name match neither.
     """
     words = [_ascii(word) for word in product_name.split()]
     kept = [_chip(word) for word in words if word and not _DROPPED.fullmatch(word)]
-    # "RTX A6000" is known as A6000; every other RTX is not known without it.
+    # "RTX A6000" is commonly called A6000; all other RTX cards keep the word.
     kept = [
         word
         for word, after in zip_longest(kept, kept[1:], fillvalue="")

@@ -1,4 +1,4 @@
-"""The table of known models and the compute that each of them has."""
+"""The table of known models with their compute."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from tensorfusion_dra.discovery.yaml_file import shown
 PACKAGED_TABLE: Final = "gpu_models.yaml"
 
 MAX_TFLOPS: Final = 1_000_000
-"""Beyond any card; what is larger is a mistake of units."""
+"""More than any card has; a larger figure is an error of units."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,9 +37,9 @@ class ModelRow:
     """One line of a table.
 
     Attributes:
-        model: A short name; where it is what users select the card by (``A10``, ``RTX4090``), it
-            stands for every card of that name.
-        full_name: NVML's name.
+        model: Short name. If users select the card by it (``A10``, ``RTX4090``), the row applies to
+            every card of that short name.
+        full_name: Name that NVML reports.
         milli_tflops: Dense FP16, in thousandths of a TFLOPS.
     """
 
@@ -50,17 +50,17 @@ class ModelRow:
 
 @dataclass(frozen=True)
 class ModelTable:
-    """The packaged rows, and over them an administrator's own."""
+    """The packaged rows, and an administrator's own rows, which take precedence."""
 
     packaged: tuple[ModelRow, ...]
     own: tuple[ModelRow, ...] = ()
 
     def lookup(self, product_name: str) -> Rating | None:
-        """The compute of the card with NVML's name; None if no row is about it.
+        """Return the compute of the card with this NVML name; None if no row applies.
 
-        An own row wins over a packaged one, and a row of the very name over one of the short
-        name. A mobile card without a row has three quarters of its desktop namesake's compute
-        (Tensor Fusion's rule, cmd/nodediscovery).
+        An own row wins over a packaged one, and a row for the full name wins over one for the short
+        name. A mobile card without a row has three quarters of the compute of the desktop card of
+        the same name (Tensor Fusion's rule, cmd/nodediscovery).
         """
         found = self._find(product_name)
         if found is None and model_names.is_laptop(product_name):
@@ -93,13 +93,13 @@ class ModelTable:
 
 
 def load(own: Path | None = None) -> ModelTable:
-    """The packaged table, with the rows of an administrator's file over it.
+    """Load the packaged table and the rows of an administrator's file.
 
-    The file has the form of Tensor Fusion's gpu-info.yaml: a list of {model, fullModelName,
-    vendor, fp16TFlops}. Rows of other vendors and further fields are passed over.
+    The file has the format of Tensor Fusion's gpu-info.yaml: a list of {model, fullModelName,
+    vendor, fp16TFlops}. Rows of other vendors and additional fields are ignored.
 
     Raises:
-        InputError: The file cannot be read or is not of that form; the text names the entry.
+        InputError: The file cannot be read or has another format; the text names the entry.
     """
     return ModelTable(packaged=_packaged(), own=() if own is None else rows(own))
 
@@ -113,10 +113,10 @@ def _packaged() -> tuple[ModelRow, ...]:
 
 
 def rows(file: Path) -> tuple[ModelRow, ...]:
-    """The NVIDIA cards of one file.
+    """Return the rows of NVIDIA cards in a file.
 
     Raises:
-        InputError: As load().
+        InputError: The file cannot be read or has another format; the text names the entry.
     """
     entries = yaml_file.content(file)
     if not isinstance(entries, list):
@@ -143,13 +143,13 @@ def _row(entry: Mapping[object, object], where: str) -> ModelRow:
             raise InputError(f"{where}: {field}: found {shown(name)}, expected a name")
         names.append(name)
     tflops = entry.get("fp16TFlops")
-    # NaN is neither above nor below anything, so it fails this too.
+    # NaN fails the range check too, because every comparison with it is false.
     if not is_number(tflops) or not 0.001 <= tflops <= MAX_TFLOPS:
         raise InputError(
             f"{where} ({shown(names[0])}): fp16TFlops: found {shown(tflops)}, "
             f"expected a number from 0.001 to {MAX_TFLOPS}"
         )
-    # str() gives back the digits that were written, which the binary fraction has not.
+    # str() returns the digits as written; the binary fraction is not exact.
     milli = int(Decimal(str(tflops)) * 1000)
     return ModelRow(model=names[0], full_name=names[1], milli_tflops=milli)
 

@@ -1,4 +1,8 @@
-"""What NVML answered, question by question, and the cards that follow from it."""
+"""NVML's answers, query by query, and the inventory derived from them.
+
+Real and simulated discovery both produce a recording. inventory() applies the same rules to it, so
+that a simulated card is published or left out exactly like a real one.
+"""
 
 import dataclasses
 import re
@@ -10,19 +14,19 @@ from tensorfusion_dra.core.devices.gpu import Gpu, Inventory, LeftOut, LostCard
 from tensorfusion_dra.core.kubernetes.quantity import MIB
 from tensorfusion_dra.discovery import model_names
 from tensorfusion_dra.discovery.models import Rating
-from tensorfusion_dra.discovery.sysfs import Place
+from tensorfusion_dra.discovery.sysfs import PciPlace
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """NVML's error in place of an answer, for example ``NVML_ERROR_NOT_SUPPORTED``."""
+    """Error that NVML returned instead of an answer, such as ``NVML_ERROR_NOT_SUPPORTED``."""
 
     error: str
 
 
 LOST: Final = frozenset({"NVML_ERROR_GPU_IS_LOST", "NVML_ERROR_RESET_REQUIRED"})
 
-# nvml.h, nvmlBrandType_t and nvmlDeviceArchitecture_t; spelled as NVIDIA's own DRA driver does.
+# nvmlBrandType_t and nvmlDeviceArchitecture_t of nvml.h, in the spelling of NVIDIA's DRA driver.
 BRANDS: Final = {
     1: "Quadro",
     2: "Tesla",
@@ -63,18 +67,18 @@ _BUS_ID = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuAnswers:
-    """NVML's answers about one card, untranslated.
+    """NVML's raw answers about one card.
 
     Attributes:
-        handle: Refused if the card could not be opened; then nothing else was asked.
-        memory_bytes: Total, of nvmlDeviceGetMemoryInfo_v2 or, where it is missing, of the first.
-        reserved_bytes: Part of it that driver and firmware keep; of the second alone.
+        handle: A refusal if the card could not be opened; then all other fields are refusals too.
+        memory_bytes: Total, from nvmlDeviceGetMemoryInfo_v2 or, if it is missing, from version 1.
+        reserved_bytes: Part of the total that driver and firmware reserve; from version 2 only.
         bus_id: ``00000000:3B:00.0``.
         brand: nvmlBrandType_t.
         architecture: nvmlDeviceArchitecture_t.
-        mig_mode: Current and pending; 1 is on.
-        cores: CUDA cores.
-        recovery_action: nvmlDeviceGpuRecoveryAction_t; older drivers do not tell.
+        mig_mode: Current and pending mode; 1 is on.
+        cores: Number of CUDA cores.
+        recovery_action: nvmlDeviceGpuRecoveryAction_t; older drivers do not report it.
     """
 
     index: int
@@ -99,8 +103,8 @@ class Recording:
     """One reading of all cards.
 
     Attributes:
-        library: The file that answered.
-        cuda_driver_version: 12040 is CUDA 12.4.
+        library: Path of the library that answered.
+        cuda_driver_version: 12040 for CUDA 12.4.
     """
 
     library: str
@@ -109,7 +113,7 @@ class Recording:
     gpus: tuple[GpuAnswers, ...]
 
     def as_json(self) -> dict[str, object]:
-        """The recording in types that json knows; a refused question is ``{"error": name}``."""
+        """Return the recording in JSON types; a refusal is ``{"error": name}``."""
         return dataclasses.asdict(self)
 
 
@@ -117,15 +121,15 @@ def inventory(
     recording: Recording,
     *,
     rate: Callable[[GpuAnswers], Rating | None],
-    place: Callable[[str], Place],
+    place: Callable[[str], PciPlace],
     simulated: bool = False,
 ) -> Inventory:
-    """The cards that can be published, and for every other one the reason why not.
+    """Return the cards that can be published, and the reason for each card that cannot.
 
     Args:
-        rate: The card's compute; None if nothing tells it.
-        place: Where the card with this PCI bus id (``dddd:bb:ss.f``) sits.
-        simulated: The recording is made up.
+        rate: Returns the compute of a card; None if it is unknown.
+        place: Returns the place of the card with this PCI bus ID (``dddd:bb:ss.f``).
+        simulated: True if the recording is of simulated cards.
     """
     gpus: list[Gpu] = []
     left_out: list[LeftOut] = []
@@ -187,7 +191,7 @@ def _usable_bytes(answers: GpuAnswers) -> int:
 def _lost(answers: GpuAnswers) -> str | None:
     for field in dataclasses.fields(answers):
         answer = getattr(answers, field.name)
-        # A lost card still answers some questions from NVML's memory; one refusal is enough.
+        # A lost card still answers some queries from NVML's cache; one such refusal is enough.
         if isinstance(answer, Refusal) and answer.error in LOST:
             return f"{field.name}: found {answer.error}, expected a working card"
     return None
@@ -203,10 +207,10 @@ def _lost_card(answers: GpuAnswers, text: str) -> LostCard:
 
 
 def _gpu(
-    answers: GpuAnswers, recording: Recording, rating: Rating, place: Callable[[str], Place]
+    answers: GpuAnswers, recording: Recording, rating: Rating, place: Callable[[str], PciPlace]
 ) -> Gpu:
     bus_id = bus_id_in_sysfs(_text(answers.bus_id))
-    where = Place() if bus_id is None else place(bus_id)
+    where = PciPlace() if bus_id is None else place(bus_id)
     name = _text(answers.name)
     cuda = _number(recording.cuda_driver_version) or 0
     capability = answers.compute_capability
@@ -232,7 +236,7 @@ def _gpu(
 
 
 def bus_id_in_sysfs(bus_id: str) -> str | None:
-    """NVML's bus id as Linux writes it: NVML pads the domain to eight digits, in upper case."""
+    """Return NVML's bus ID in Linux' form; NVML pads the domain to eight digits, in upper case."""
     match = _BUS_ID.fullmatch(bus_id)
     if match is None:
         return None

@@ -1,4 +1,4 @@
-"""Where a PCI device sits, from sysfs."""
+"""Places of PCI devices in the machine, from sysfs."""
 
 import re
 from dataclasses import dataclass
@@ -11,30 +11,30 @@ _BUS_ID: Final = re.compile(r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """A device's position in the machine.
+class PciPlace:
+    """Place of a PCI device in the machine.
 
     Attributes:
-        pcie_root: ``pcidddd:bb`` of the root complex; None if the node does not tell.
-        numa_node: None if the node does not tell or has only one.
+        pcie_root: ``pcidddd:bb`` of the root complex; None if sysfs does not have it.
+        numa_node: None if sysfs does not have it, or if the machine has only one.
     """
 
     pcie_root: str | None = None
     numa_node: int | None = None
 
 
-def place(sysfs: Path, bus_id: str) -> Place:
-    """The place of the device ``dddd:bb:ss.f``; what cannot be read is None.
+def place(sysfs: Path, bus_id: str) -> PciPlace:
+    """Return the place of the device ``dddd:bb:ss.f``; a field that cannot be read is None.
 
-    The root is found as Kubernetes' deviceattribute package finds it: the first root complex on
-    the way to the device that /sys/bus/pci/devices links to.
+    The root is found as in Kubernetes' deviceattribute package: the first root complex in the path
+    of the device to which /sys/bus/pci/devices links.
     """
     link = sysfs / "bus" / "pci" / "devices" / bus_id
-    return Place(pcie_root=_pcie_root(link), numa_node=_numa_node(link / "numa_node"))
+    return PciPlace(pcie_root=_pcie_root(link), numa_node=_numa_node(link / "numa_node"))
 
 
 def bound(sysfs: Path, driver: str = "nvidia") -> frozenset[str]:
-    """The bus ids of the devices that a driver has now; none if that cannot be read."""
+    """Return the bus IDs of the devices bound to a driver; none if they cannot be read."""
     try:
         names = [entry.name for entry in (sysfs / "bus" / "pci" / "drivers" / driver).iterdir()]
     except OSError:

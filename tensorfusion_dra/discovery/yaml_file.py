@@ -1,4 +1,4 @@
-"""A small YAML file that an administrator wrote."""
+"""Reader of a small YAML file that an administrator wrote."""
 
 from pathlib import Path
 from typing import Final
@@ -11,10 +11,10 @@ MAX_BYTES: Final = 2**20
 
 
 def content(file: Path) -> object:
-    """What the file says, in plain Python types; JSON is read too, since it is YAML.
+    """Return the content in plain Python types; JSON works too, because it is YAML.
 
     Raises:
-        InputError: The file cannot be read, is longer than 1 MiB or is no YAML.
+        InputError: The file cannot be read, is longer than 1 MiB or is not YAML.
     """
     try:
         with file.open("rb") as stream:
@@ -26,13 +26,13 @@ def content(file: Path) -> object:
         raise InputError(f"{file}: found over {MAX_BYTES} bytes, expected a small YAML file")
     try:
         return yaml.safe_load(text)
-    # Beside its own errors PyYAML lets out those of int(), of date() and of too deep a nesting.
+    # PyYAML also lets errors of int(), date() and too deep nesting pass through.
     except (yaml.YAMLError, ValueError, OverflowError, RecursionError) as error:
         raise InputError(f"{file}: {_one_line(error)}, expected YAML") from error
 
 
 def shown(value: object) -> str:
-    """A value as an error text shows it: on one line and not too long."""
+    """Return a value in the form for error texts: one line, not too long."""
     if isinstance(value, dict | list | tuple | set):
         return f"a {type(value).__name__} of {len(value)}"
     if isinstance(value, int) and value.bit_length() > 64:

@@ -20,7 +20,7 @@ from tensorfusion_dra.state.ledger import Ledger
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeBase:
-    """The node's claims and cards.
+    """Parts for the node's claims and cards.
 
     Attributes:
         card_events: None if the settings turn them off.

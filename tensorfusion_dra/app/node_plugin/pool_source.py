@@ -1,4 +1,4 @@
-"""The GPUPool in the cluster as source of the pool's values, where the settings say so."""
+"""The cluster's GPUPool as source of the pool's values, if the settings select it."""
 
 from collections.abc import Callable
 
@@ -31,7 +31,7 @@ def follow(
     api: Api,
     on_served: Callable[[], None],
 ) -> None:
-    """Start the watches, and the follower that sets the catalog's node."""
+    """Start the watches, and the follower that updates the node in the catalog."""
     name = settings.node_name
 
     def wake() -> None:

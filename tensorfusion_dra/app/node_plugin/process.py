@@ -1,8 +1,8 @@
 """The node plugin: builds its parts, starts them in order and stops them in reverse.
 
-The order is a promise to the kubelet and to the pods: the ledger is recovered before a call can
-come, the DRA socket serves before the kubelet can find it, and what needs the API server waits
-until the kubelet is served.
+The order matters to the kubelet and to pods: the ledger is recovered before any call arrives, the
+DRA socket serves before the kubelet can find it, and the parts that need the API server start only
+after that socket serves.
 """
 
 import os
@@ -55,7 +55,7 @@ _JOIN_SECONDS: Final = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Preparing:
-    """The prepare path, and what follows its claims."""
+    """The prepare path, and the parts that follow up on prepared claims."""
 
     preparer: Preparer
     division: Division
@@ -69,7 +69,7 @@ def run(settings: Settings) -> int:
         InputError: A file that the settings name cannot be used.
     """
     started = time.monotonic()
-    # Sockets and the ledger are for this process only; files that others read get their modes.
+    # Sockets and ledger are private to this user; files for other programs get an explicit mode.
     os.umask(0o077)
     supervisor = Supervisor()
     supervisor.stop_on_signals()
@@ -89,15 +89,15 @@ def run(settings: Settings) -> int:
     log.info("stopped", error=str(cause) if cause else None)
     code = 1 if cause else 0
     if servers.calls_cancelled:
-        # They may wait for the API server for half a minute more, in threads that the interpreter
-        # would join.
+        # The cancelled calls may wait for the API server for another half minute, in threads that the
+        # interpreter would join.
         sys.stderr.flush()
         os._exit(code)
     return code
 
 
 def _start(settings: Settings, supervisor: Supervisor) -> PluginServers:
-    """Start everything; the supervisor stops it in reverse. Slices are not deleted."""
+    """Start all parts; the supervisor stops them in reverse order. Slices are not deleted."""
     base = node_base.recovered(settings, supervisor)
     api = Api(Path(settings.kubeconfig) if settings.kubeconfig else None)
     resource_api = ResourceApi(api)
@@ -109,7 +109,7 @@ def _start(settings: Settings, supervisor: Supervisor) -> PluginServers:
     _reconcile(settings, supervisor, base.reconciler, preparing.preparer, resource_api)
     publisher = _publish(settings, supervisor, base.catalog, resource_api)
     _follow_cards(settings, supervisor, base, preparing, publisher=publisher, api=api)
-    # Only now may the kubelet find us: it can call at once.
+    # Last, because the kubelet may call as soon as it finds the sockets.
     servers.announce()
     supervisor.run("sockets", lambda: servers.keep(supervisor.stopping))
     supervisor.run("registration", lambda: registration.await_kubelet(supervisor.stopping))
@@ -152,7 +152,7 @@ def _preparing(
 def _served(
     settings: Settings, supervisor: Supervisor, preparer: Preparer, catalog: CatalogReader
 ) -> tuple[Registration, PluginServers]:
-    """Serve the DRA socket; the kubelet does not know of it yet."""
+    """Serve the DRA socket, before the kubelet knows of it."""
     paths = sockets.paths(
         registry_folder=settings.registry_folder,
         data_folder=settings.data_folder,
@@ -237,8 +237,8 @@ def _answer_probes(
 ) -> None:
     """Answer liveness and readiness probes.
 
-    The process is alive if it answers on its sockets; neither GPUs nor the API server count. It is
-    ready if it is registered as well: a rolling update ends the old instance then.
+    The process is live if it answers on its sockets, whatever the state of GPUs and API server. It
+    is ready if it is also registered; then a rolling update stops the old instance.
     """
     if not settings.health_port:
         return

@@ -1,4 +1,4 @@
-"""Parts that several verbs build from the same settings."""
+"""Parts that several commands build from the same settings."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
@@ -22,7 +22,7 @@ from tensorfusion_dra.state import boot
 
 
 def node(settings: Settings) -> Node:
-    """The node that the settings name."""
+    """Return the node that the settings describe."""
     return Node(
         name=settings.node_name,
         gpupool=settings.gpupool,
@@ -32,7 +32,7 @@ def node(settings: Settings) -> Node:
 
 
 def enforcers(settings: Settings) -> Mapping[str, Enforcer]:
-    """Every enforcer by name: claims prepared under another one keep theirs."""
+    """Return every enforcer by name; a claim keeps the enforcer it was prepared with."""
     every: tuple[Enforcer, ...] = (
         TensorFusion(
             root=settings.tensor_fusion_root,
@@ -50,7 +50,7 @@ def enforcers(settings: Settings) -> Mapping[str, Enforcer]:
 
 
 def node_offers(settings: Settings) -> NodeOffers:
-    """The machine as the settings describe it.
+    """Return the node facts for granting cards to containers, from the settings.
 
     Raises:
         InputError: The boot's ID cannot be read.
@@ -74,7 +74,7 @@ def node_offers(settings: Settings) -> NodeOffers:
 
 
 def device_nodes(settings: Settings) -> HostDeviceNodes:
-    """The nodes of the cards, where the settings say that they are."""
+    """Return the device nodes of the cards, in the folder from the settings."""
     return HostDeviceNodes(
         Path(settings.dev_dir) if settings.dev_dir else None,
         driver_root=Path(settings.driver_root),
@@ -84,7 +84,7 @@ def device_nodes(settings: Settings) -> HostDeviceNodes:
 
 @contextmanager
 def discovery(settings: Settings) -> Iterator[NvmlDiscovery | SimulatedDiscovery]:
-    """Discover real GPUs, or the simulated ones that the settings name.
+    """Discover real GPUs, or the simulated ones from the settings.
 
     Raises:
         InputError: The model table or the profile cannot be used.

@@ -1,6 +1,6 @@
 """Owner of the process's threads: when one of them dies, the process ends.
 
-Half a driver is worse than none.
+A driver with missing threads would look healthy and do only a part of its work.
 """
 
 import signal
@@ -33,10 +33,11 @@ class Part(Protocol):
 
 
 class Supervisor:
-    """The process's threads, in the order of their start, and the reason to stop.
+    """The process's threads in the order of their start, and the reason to stop.
 
-    As a context manager it stops everything on leaving, in reverse order: what own() and on_stop()
-    were given, and only then the threads are joined at the place of join_on_stop().
+    As a context manager, it stops everything on leaving, in reverse order of registration: it stops
+    the parts of own() and calls the callbacks of on_stop(). join_on_stop() sets the point in this
+    order at which the threads are joined.
     """
 
     def __init__(self) -> None:
@@ -62,7 +63,7 @@ class Supervisor:
         return self._stack.enter_context(context)
 
     def join_on_stop(self, *, seconds: float) -> None:
-        """Join all threads on leaving, once every part that is owned from now on is stopped.
+        """Join all threads on leaving, once the parts that are registered after this call stopped.
 
         Args:
             seconds: The longest wait for each thread.
@@ -75,7 +76,7 @@ class Supervisor:
         self.run(name, part.run)
 
     def run(self, name: str, part: Callable[[], None]) -> None:
-        """Run a function in a thread of its own; if it ends too early, so does the process."""
+        """Run a function in a thread of its own; if it ends too early, the whole process stops."""
         thread = Thread(target=self._supervised, args=(name, part), name=name, daemon=True)
         self._threads.append(thread)
         thread.start()
@@ -88,19 +89,19 @@ class Supervisor:
 
     @property
     def stopping(self) -> Event:
-        """Event that is set as soon as it is time to stop."""
+        """Event that is set when it is time to stop."""
         return self._stop
 
     @property
     def stop_now(self) -> bool:
-        """True after a second stop signal: nothing is worth waiting for any more."""
+        """True after a second stop signal: stop without waiting for anything."""
         return self._stop_now.is_set()
 
     def stop_on_signals(self) -> None:
-        """End the process in order on SIGTERM and SIGINT; call it before any thread starts."""
-        # Not a handler: Python runs it in the main thread once that comes back to bytecode, and a
-        # signal that arrives just before the main thread blocks is not seen until the next one.
-        # New threads inherit the mask, so that the kernel keeps the signal for sigwait.
+        """Stop the process in order on SIGTERM and SIGINT; call it before any thread starts."""
+        # Not a Python handler: it runs in the main thread, and only once that executes bytecode
+        # again. A signal that arrives just before the main thread blocks would go unnoticed until
+        # the next one. New threads inherit the mask, so the kernel keeps the signal for sigwait().
         stop_signals.block()
 
         def stop() -> None:
@@ -112,7 +113,7 @@ class Supervisor:
         Thread(target=stop, name="signals", daemon=True).start()
 
     def wait(self) -> BaseException | None:
-        """Return once it is time to stop: the error that made it necessary, or None."""
+        """Wait until it is time to stop; return the error that caused it, or None."""
         self._stop.wait()
         with self._guard:
             return self._cause
@@ -127,7 +128,9 @@ class Supervisor:
     def _supervised(self, name: str, part: Callable[[], None]) -> None:
         try:
             part()
-        except BaseException as error:  # a thread that calls sys.exit() would end unseen
+        except (
+            BaseException
+        ) as error:  # otherwise a thread that calls sys.exit() would end unnoticed
             log.error("part_failed", part=name, error=repr(error), exc_info=True)
             self.fail(error)
         else:

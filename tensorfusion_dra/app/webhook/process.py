@@ -27,7 +27,7 @@ from tensorfusion_dra.webhook.server import Server
 log = structlog.get_logger()
 
 GRACE_SECONDS: Final = 10.0
-"""For requests in flight."""
+"""Time for requests in flight to finish."""
 _JOIN_SECONDS: Final = 5.0
 
 
@@ -45,7 +45,7 @@ def run(settings: WebhookSettings) -> int:
             server = _start(settings, supervisor, started=started)
             cause = supervisor.wait()
             if cause is None:
-                # Requests are taken for a while, but each connection ends with its next answer.
+                # Accept requests a while longer, but close each connection after its next answer.
                 server.is_leaving.set()
                 time.sleep(settings.drain_seconds)
     except FatalError as error:
@@ -101,14 +101,14 @@ def _start(settings: WebhookSettings, supervisor: Supervisor, *, started: float)
 
 def _readiness(supervisor: Supervisor, objects: tuple[ObjectCache, ...]) -> Callable[[], None]:
     def check() -> None:
-        """Raise RetryableError until everything was read once, and when the process stops."""
+        """Raise RetryableError until all objects were read once, and while the process stops."""
         if supervisor.stopping.is_set():
-            raise RetryableError("told to stop")
+            raise RetryableError("the process is stopping")
         for each in objects:
             try:
                 each.items()
             except InputError:
-                continue  # without Tensor Fusion's definitions there is nothing to wait for
+                continue  # no CRDs of Tensor Fusion, so there is nothing to wait for
 
     return check
 

@@ -1,4 +1,4 @@
-"""The NVIDIA device nodes of the host, checked before a container is promised them."""
+"""The NVIDIA device nodes of the host, checked before a container gets them."""
 
 import stat
 from dataclasses import dataclass
@@ -10,22 +10,22 @@ from tensorfusion_dra.core.errors import RetryableError
 _DEV: Final = Path("/dev")
 _CONTROL: Final = "nvidiactl"
 _REQUIRED: Final = (_CONTROL, "nvidia-uvm")
-"""No CUDA program starts without these."""
+"""Nodes without which no CUDA program starts."""
 _OPTIONAL: Final = ("nvidia-uvm-tools", "nvidia-modeset")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Folder:
-    """One folder, as this process and as the container runtime sees it."""
+    """A folder, under its path in this process and its path on the host."""
 
     here: Path
     on_host: Path
 
     def required(self, name: str) -> str:
-        """The path on the host of a node that has to be there.
+        """Return the path on the host of a required node.
 
         Raises:
-            RetryableError: It is missing or no character device.
+            RetryableError: The node is missing or not a character device.
         """
         path = self.here / name
         try:
@@ -33,16 +33,18 @@ class _Folder:
         except OSError as error:
             raise RetryableError(f"device node {path}: {error.strerror}") from error
         if not stat.S_ISCHR(mode):
-            raise RetryableError(f"device node {path}: found no character device, expected one")
+            raise RetryableError(
+                f"device node {path}: found another kind of file, expected a character device"
+            )
         return str(self.on_host / name)
 
 
 class HostDeviceNodes:
-    """See ports.discovery.DeviceNodes.
+    """Device nodes in the host's /dev, or in the dev folder of the driver root.
 
-    NVIDIA's driver container makes the nodes in a /dev of its own, which its root folder holds,
-    and often there are none in the host's. NVIDIA's device plugin and container toolkit take those
-    below the driver root, too.
+    NVIDIA's driver container creates the nodes in its own /dev, below its root folder, and the
+    host's /dev often has none. NVIDIA's device plugin and container toolkit also use the nodes
+    below the driver root.
     """
 
     def __init__(
@@ -52,34 +54,42 @@ class HostDeviceNodes:
         driver_root: Path = Path("/"),
         root_on_host: Path | None = None,
     ) -> None:
-        """Looks at nothing yet.
+        """Read nothing yet.
 
         Args:
-            folder: Of the nodes, here and on the host; None for the driver root's dev as long as
-                it has the control device, and else /dev.
-            driver_root: The driver's root folder, as this process sees it.
-            root_on_host: As the container runtime sees it; the same if None.
+            folder: Folder of the nodes, here and on the host. None means the dev folder of the
+                driver root while it has the control device, and /dev otherwise.
+            driver_root: Root folder of the driver in this process.
+            root_on_host: Path of that folder on the host; the same path if None.
         """
         self._chosen: Final = folder
         self._driver_root: Final = driver_root
         self._root_on_host: Final = root_on_host or driver_root
 
     def folder(self) -> Path:
-        """Where the nodes are now, as this process sees it."""
-        return self._look().here
+        """Return the folder that has the nodes now, under its path in this process."""
+        return self._current().here
 
     def of_card(self, minor: int) -> tuple[str, ...]:
-        """See ports.discovery.DeviceNodes."""
-        return (self._look().required(f"nvidia{minor}"),)
+        """Return the paths on the host of a card's own nodes.
+
+        Raises:
+            RetryableError: A node is missing or not a character device.
+        """
+        return (self._current().required(f"nvidia{minor}"),)
 
     def common(self) -> tuple[str, ...]:
-        """See ports.discovery.DeviceNodes."""
-        folder = self._look()
+        """Return the paths on the host of the nodes that every container with a card needs.
+
+        Raises:
+            RetryableError: A node that every CUDA program needs is missing.
+        """
+        folder = self._current()
         required = tuple(folder.required(name) for name in _REQUIRED)
         optional = (name for name in _OPTIONAL if (folder.here / name).is_char_device())
         return (*required, *(str(folder.on_host / name) for name in optional))
 
-    def _look(self) -> _Folder:
+    def _current(self) -> _Folder:
         if self._chosen is not None:
             return _Folder(here=self._chosen, on_host=self._chosen)
         of_driver = self._driver_root / "dev"

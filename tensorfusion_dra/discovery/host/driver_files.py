@@ -1,4 +1,4 @@
-"""The NVIDIA driver's libraries for containers: from NVIDIA's toolkit, or mounted one by one."""
+"""The NVIDIA driver's libraries for containers: by NVIDIA's toolkit, or mounted one by one."""
 
 import platform
 from collections.abc import Iterator, Sequence
@@ -24,25 +24,25 @@ _OPTIONAL: Final = (
     "libnvidia-ptxjitcompiler.so.1",
 )
 _VERSIONED: Final = ("libnvidia-compiler", "libnvidia-gpucomp", "libnvidia-nvvm70")
-"""Libraries that others load by the driver's version, without a shorter name."""
+"""Libraries that the driver's other libraries load under a name with the driver's version."""
 
 _ALIASES: Final = {_CUDA: ("libcuda.so",)}
-"""Names without a version that programs open; a driver alone, without toolkit, lacks them."""
+"""Names without a version that programs open; a driver without the toolkit lacks them."""
 
 _PROGRAM: Final = "nvidia-smi"
 
 
 class HostDriverFiles:
-    """See ports.discovery.DriverFiles.
+    """Libraries below the driver root, and cards in the CDI specs of NVIDIA's container toolkit.
 
-    Without NVIDIA's toolkit nobody runs ldconfig in a container, so the loader finds a library
-    only in the folders that are built into it: /usr/lib/<machine>-linux-gnu for Debian's, and
-    /usr/lib64 for others'. Which of the two an image has is unknown, so each library is mounted
-    in both; the runtime makes the folder that is missing. LD_LIBRARY_PATH would do with one
-    folder, but take away the image's own.
+    Without NVIDIA's toolkit nothing runs ldconfig in a container, so the loader finds a library
+    only in the folders that are compiled into it: /usr/lib/<machine>-linux-gnu on Debian and
+    /usr/lib64 on other distributions. The driver does not know which one an image uses, so it
+    mounts each library into both; the runtime creates a missing folder. With LD_LIBRARY_PATH one
+    folder would be enough, but it would replace the image's own value.
 
-    Each is mounted under its soname, by which programs load it, and under its file's name,
-    by which the driver's libraries load each other: a bind mount has no symbolic links.
+    Each library is mounted under its soname, which programs load, and under its file name, which
+    the driver's other libraries load: bind mounts cannot reproduce the symbolic links.
     """
 
     def __init__(
@@ -53,13 +53,13 @@ class HostDriverFiles:
         cdi_folders: Sequence[Path],
         machine: str | None = None,
     ) -> None:
-        """Reads nothing yet.
+        """Read nothing yet.
 
         Args:
-            root: The driver's root folder, as this process sees it.
-            root_on_host: As the container runtime sees it; the same if None.
-            cdi_folders: Where the toolkit's specs may be.
-            machine: Of the containers, as uname names it; this one's if None.
+            root: Root folder of the driver in this process.
+            root_on_host: Path of that folder on the host; the same path if None.
+            cdi_folders: Folders that may have specs of NVIDIA's toolkit.
+            machine: Machine name (uname) of the containers; that of this process if None.
         """
         self._root: Final = root
         self._root_on_host: Final = root_on_host or root
@@ -68,11 +68,15 @@ class HostDriverFiles:
         self._folders: Final = (f"/usr/lib/{triplet}", "/usr/lib64")
 
     def toolkit_device(self, gpu_uuid: str) -> str | None:
-        """See ports.discovery.DriverFiles."""
+        """Return the card's qualified CDI device of NVIDIA's toolkit; None if it has none."""
         return self._specs.device(gpu_uuid)
 
     def mounts(self) -> tuple[Mount, ...]:
-        """See ports.discovery.DriverFiles."""
+        """Return the mounts of the libraries and of nvidia-smi.
+
+        Raises:
+            RetryableError: A library that every CUDA program needs is missing.
+        """
         files = dict(self._libraries())
         mounts = [
             self._mount(file, f"{folder}/{name}")
@@ -85,7 +89,7 @@ class HostDriverFiles:
         return tuple(mounts)
 
     def _libraries(self) -> Iterator[tuple[str, Path]]:
-        """Each library by each of its names."""
+        """Yield every library under each of its names."""
         found = {soname: self._required(soname) for soname in _REQUIRED}
         for soname in _OPTIONAL:
             file = self._library(soname)
@@ -114,7 +118,7 @@ class HostDriverFiles:
         return self._find(name, driver_root.LIBRARY_FOLDERS)
 
     def _find(self, name: str, folders: Sequence[str]) -> Path | None:
-        """The file itself: a link that a package update turns elsewhere must not be mounted."""
+        """Return the target file, because a package update may redirect a link; None if missing."""
         files = (driver_root.target(self._root / folder / name, self._root) for folder in folders)
         return next((file for file in files if file is not None), None)
 

@@ -1,10 +1,10 @@
-"""Where the NVIDIA driver keeps its files, from its root folder on."""
+"""Folders below the root of an NVIDIA driver, and links within that root."""
 
 from pathlib import Path
 from typing import Final
 
-# 64-bit folders first, because /usr/lib holds 32-bit libraries on some distributions. The last
-# ones: Talos, GKE's driver installer, WSL.
+# 64-bit folders first, because /usr/lib has 32-bit libraries on some distributions. The last three
+# are for Talos, GKE's driver installer and WSL.
 LIBRARY_FOLDERS: Final = (
     "usr/lib64",
     "usr/lib/x86_64-linux-gnu",
@@ -21,13 +21,13 @@ LIBRARY_FOLDERS: Final = (
 PROGRAM_FOLDERS: Final = ("usr/bin", "usr/local/bin", "bin", "home/kubernetes/bin/nvidia/bin")
 
 _MOST_LINKS: Final = 40
-"""As many as the kernel follows."""
+"""The kernel's limit."""
 
 
 def target(path: Path, root: Path) -> Path | None:
-    """The file that a path means to whoever has this root; None if there is no such file.
+    """Return the file at a path with links resolved within this root; None if there is none.
 
-    An absolute link, such as one to /etc/alternatives, would otherwise lead out of the root.
+    Otherwise an absolute link, such as one to /etc/alternatives, would lead out of the root.
     """
     for _ in range(_MOST_LINKS):
         if not path.is_symlink():

@@ -11,7 +11,7 @@ _MEMORY: Final = re.compile(r"^MemTotal: +([0-9]+) kB$", re.MULTILINE)
 
 
 class HostSizes:
-    """See ports.discovery.HostSizes."""
+    """Reader of /proc/meminfo and of the data disk's file system."""
 
     def __init__(self, data_folder: Path, *, proc: Path = Path("/proc")) -> None:
         """Read nothing yet.
@@ -24,7 +24,11 @@ class HostSizes:
         self._proc: Final = proc
 
     def memory_bytes(self) -> int:
-        """See ports.discovery.HostSizes."""
+        """Return the machine's memory, regardless of this container's limit.
+
+        Raises:
+            RetryableError: It cannot be read; the text names the file.
+        """
         file = self._proc / "meminfo"
         try:
             found = _MEMORY.search(file.read_text(encoding="ascii", errors="replace"))
@@ -35,7 +39,11 @@ class HostSizes:
         return int(found[1]) * 1024
 
     def disk_bytes(self) -> int:
-        """See ports.discovery.HostSizes."""
+        """Return the size of the data disk's file system, used or not.
+
+        Raises:
+            RetryableError: It cannot be read; the text names the folder.
+        """
         try:
             disk = os.statvfs(self._data_folder)
         except OSError as error:

@@ -1,4 +1,4 @@
-"""The cards that NVIDIA's container toolkit describes to container runtimes."""
+"""The cards in the CDI specs of NVIDIA's container toolkit."""
 
 import json
 import os
@@ -17,19 +17,19 @@ from tensorfusion_dra.discovery import yaml_file
 log = structlog.get_logger()
 
 KIND: Final = "nvidia.com/gpu"
-"""nvidia-ctk's. The device plugin's own kind is left alone: its specs go when it goes."""
+"""Kind of nvidia-ctk's specs. The device plugin's kind is not used: its specs go when it goes."""
 
 _SUFFIXES: Final = (".json", ".yaml")
-"""Runtimes read no others."""
+"""Suffixes of the files that runtimes read."""
 
 _Version = tuple[int, ...]
 
 
 class ToolkitSpecs:
-    """The device names in all specs of the toolkit; may be asked from any thread.
+    """Index of the device names in all specs of the toolkit; safe for all threads.
 
-    Files are read again when they change. Asking costs a look at each file's status, so it is
-    fine in every preparation.
+    A file is read again when it changes. A lookup costs one stat() per file, so every preparation
+    can afford it.
     """
 
     def __init__(self, folders: Sequence[Path]) -> None:
@@ -40,7 +40,7 @@ class ToolkitSpecs:
         self._unreadable: dict[Path, str] = {}
 
     def device(self, name: str) -> str | None:
-        """The qualified CDI name of the toolkit's device of exactly this name, if there is one."""
+        """Return the qualified CDI name of the device with exactly this name; None if missing."""
         with self._lock:
             self._refresh()
             known = any(name in devices for _, devices in self._devices.values())
@@ -60,7 +60,7 @@ class ToolkitSpecs:
             with os.scandir(folder) as entries:
                 candidates = [entry for entry in entries if _is_spec(entry)]
             for entry in candidates:
-                # Drivers like this one remove their claims' specs at any time.
+                # DRA drivers remove specs of their claims at any time.
                 with suppress(FileNotFoundError):
                     yield Path(entry.path), _version(entry.stat())
         except FileNotFoundError:
@@ -73,7 +73,7 @@ class ToolkitSpecs:
 
 
 def _is_spec(entry: os.DirEntry[str]) -> bool:
-    """A spec of somebody else: our own, one a claim, may be many."""
+    """Return True for specs of other programs; our own may be many, one per claim."""
     ours = entry.name.startswith(names.CDI_FILE_PREFIX)
     return entry.name.endswith(_SUFFIXES) and not ours and entry.is_file()
 
@@ -100,10 +100,10 @@ def _json(path: Path) -> object:
 
 
 def _named(document: object) -> frozenset[str]:
-    """The names of a spec's devices; none if it is of another kind.
+    """Return the names of a spec's devices; none if it is of another kind.
 
     Raises:
-        ValueError: It is no spec.
+        ValueError: The document is not a CDI spec.
     """
     if not isinstance(document, Mapping):
         raise ValueError(f"found {yaml_file.shown(document)}, expected a CDI spec")  # noqa: TRY004

@@ -1,9 +1,15 @@
-"""What the NVIDIA driver reports of its cards, by NVML's events.
+"""Events of the cards, such as XIDs, that the NVIDIA driver reports through NVML.
 
-NVML may be called from several threads, but one event set only from one. While a set is open the
-driver cannot be unloaded, the cards in it cannot be reset, and NVML counts its cards as it did when
-it was started. So a card that is not to be watched is not in the set, and a reading that has to
-find something new takes place while the set is closed.
+Theory of operation. NVML may be called from several threads, but one event set only from one. While
+a set is open, the driver cannot be unloaded, the cards in the set cannot be reset, and NVML keeps
+the number of cards that it found when it was initialised. Two rules follow:
+
+- Only watched cards are in the set. When the watched cards change, run() closes the set and opens
+  another one.
+- A reading that has to find new cards closes the set for its duration; see paused().
+
+Example: GPU 0 gets an XID. The tracker stops watching it, run() opens a set without it, and an
+administrator can reset the card. Once it is healthy, it is watched again.
 """
 
 import ctypes
@@ -30,49 +36,48 @@ _KINDS: Final[Mapping[int, EventKind]] = {
 }
 _EVERY_KIND: Final = sum(_KINDS)
 _WAIT_MS: Final = 250
-"""How long a change of what is watched may go unseen."""
+"""Longest delay until run() notices that the watched cards changed."""
 _CLOSE_SECONDS: Final = 3.0
 
 _Cards = Mapping[int | None, str]
-"""UUIDs by the address that an event carries."""
-
+"""UUIDs by the address in an event."""
 
 _NO_EVENTS: Final = (pynvml.NVMLError_NotSupported, pynvml.NVMLError_FunctionNotFound)
 
 
 class NvmlEvents:
-    """See ports.discovery.CardEvents. NVML is loaded and tried by readings; see found()."""
+    """Source of card events. It relies on readings to load NVML; see update_indices()."""
 
     def __init__(self) -> None:
         self._changed = Condition()  # guards all below
         self._wanted: frozenset[str] = frozenset()
-        self._silent: frozenset[str] = frozenset()  # of these, no card has events
+        self._eventless: frozenset[str] = frozenset()  # a set of cards of which none has events
         self._indices: Mapping[str, int] = {}
         self._is_paused = False
         self._is_open = False
         self._stopping = False
-        self._told: set[str] = set()  # of run()'s thread alone
+        self._logged: set[str] = set()  # used by run()'s thread only
 
     def watch(self, gpu_uuids: frozenset[str]) -> None:
-        """See ports.discovery.CardEvents."""
+        """Wait for events of these cards, and of no others, from now on."""
         self._set(_wanted=gpu_uuids)
 
     def stop(self) -> None:
-        """See ports.discovery.CardEvents."""
+        """End run()."""
         self._set(_stopping=True)
 
-    def found(self, indices: Mapping[str, int]) -> None:
-        """What the last reading found: NVML's indices by UUID; nothing if it failed."""
+    def update_indices(self, indices: Mapping[str, int]) -> None:
+        """Set NVML's indices by UUID from the last reading; empty if it failed."""
         self._set(_indices=indices)
 
     def watched(self) -> frozenset[str]:
-        """The cards that are waited for."""
+        """Return the cards whose events are waited for."""
         with self._changed:
             return self._wanted
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Inside, no card is kept open and NVML is not started; waits a few seconds for that."""
+        """Keep the event set closed during the block; wait at most a few seconds for its end."""
         with self._changed:
             self._is_paused = True
             self._changed.notify_all()
@@ -83,20 +88,20 @@ class NvmlEvents:
             self._set(_is_paused=False)
 
     def run(self, on_event: Callable[[CardEvent], None]) -> None:
-        """See ports.discovery.CardEvents."""
+        """Wait for events and pass each one on, until stopped."""
         backoff = Backoff(first_seconds=1, longest_seconds=60)
-        while (wanted := self._turn()) is not None:
+        while (wanted := self._next_session()) is not None:
             seconds = 0.0
             try:
                 self._session(wanted, on_event)
             except _NO_EVENTS as error:
-                self._tell("card_events_missing", str(error))
-                self._set(_silent=wanted)
+                self._log_once("card_events_unavailable", str(error))
+                self._set(_eventless=wanted)
             except pynvml.NVMLError as error:
                 seconds = backoff.failed()
                 log.warning("card_events_retried", seconds=round(seconds, 1), error=str(error))
                 if error.value == pynvml.NVML_ERROR_GPU_IS_LOST:
-                    # NVML does not say which; the next reading does.
+                    # NVML does not report which card; the next reading does.
                     on_event(CardEvent(gpu_uuid=None, kind=EventKind.UNAVAILABLE))
             else:
                 backoff.succeeded()
@@ -111,8 +116,8 @@ class NvmlEvents:
                 setattr(self, name, value)
             self._changed.notify_all()
 
-    def _turn(self) -> frozenset[str] | None:
-        """The cards to wait for, once there are some; None when it is time to stop."""
+    def _next_session(self) -> frozenset[str] | None:
+        """Wait until a set may be opened; return its cards, or None when it is time to stop."""
         with self._changed:
             self._changed.wait_for(lambda: self._stopping or self._may_open())
             if self._stopping:
@@ -122,17 +127,17 @@ class NvmlEvents:
 
     def _may_open(self) -> bool:
         wanted = self._wanted & self._indices.keys()
-        return bool(wanted) and self._wanted != self._silent and not self._is_paused
+        return bool(wanted) and self._wanted != self._eventless and not self._is_paused
 
-    def _goes_on(self, wanted: frozenset[str]) -> bool:
+    def _continues(self, wanted: frozenset[str]) -> bool:
         with self._changed:
             return wanted == self._wanted and self._may_open() and not self._stopping
 
     def _session(self, wanted: frozenset[str], on_event: Callable[[CardEvent], None]) -> None:
-        """Waits until something else is wanted.
+        """Pass on the events of one set, until another set is needed.
 
         Raises:
-            pynvml.NVMLError: The set is of no use any more.
+            pynvml.NVMLError: The set cannot be used any longer.
         """
         pynvml.nvmlInitWithFlags(pynvml.NVML_INIT_FLAG_NO_GPUS)
         try:
@@ -140,8 +145,8 @@ class NvmlEvents:
             try:
                 cards = self._registered(events, wanted)
                 if not cards:
-                    self._set(_silent=wanted)
-                while self._goes_on(wanted):
+                    self._set(_eventless=wanted)
+                while self._continues(wanted):
                     event = _next(events, cards)
                     if event is not None:
                         on_event(event)
@@ -153,10 +158,10 @@ class NvmlEvents:
                 pynvml.nvmlShutdown()
 
     def _registered(self, events: Any, wanted: frozenset[str]) -> _Cards:
-        """The cards that are in the set now; none if none of them has events.
+        """Register the cards' events and return the registered cards; none if none has events.
 
         Raises:
-            pynvml.NVMLError: None of them is in the set, and that may change.
+            pynvml.NVMLError: No card could be registered, and a retry may succeed.
         """
         with self._changed:
             indices = {uuid: self._indices[uuid] for uuid in wanted & self._indices.keys()}
@@ -166,31 +171,31 @@ class NvmlEvents:
             try:
                 cards[_register(events, index, uuid)] = uuid
             except pynvml.NVMLError as error:
-                self._tell("card_only_polled", str(error), device=uuid)
+                self._log_once("card_only_polled", str(error), device=uuid)
                 if not isinstance(error, _NO_EVENTS):
                     failed = error
         if failed is not None and not cards:
             raise failed
         return cards
 
-    def _tell(self, event: str, error: str, **facts: str) -> None:
-        """Says it once: a set is opened again whenever another card is to be watched."""
-        told = f"{event} {facts} {error}"
-        if told not in self._told:
-            self._told.add(told)
-            log.warning(event, error=f"{error}; such a GPU's health is only polled", **facts)
+    def _log_once(self, event: str, error: str, **facts: str) -> None:
+        """Log a warning the first time only, because every new set runs into the same error."""
+        line = f"{event} {facts} {error}"
+        if line not in self._logged:
+            self._logged.add(line)
+            log.warning(event, error=f"{error}; GPU health is only polled", **facts)
 
 
 def _register(events: Any, index: int, uuid: str) -> int | None:
-    """The address of the card, whose events are in the set from now on.
+    """Add a card's events to the set; return the card's address in events.
 
     Raises:
-        pynvml.NVMLError: They are not.
+        pynvml.NVMLError: The events could not be added.
     """
-    # By index, because NVML opens other cards too in search of a UUID.
+    # By index, because NVML also opens other cards when it searches for a UUID.
     handle = pynvml.nvmlDeviceGetHandleByIndex(index)
     if pynvml.nvmlDeviceGetUUID(handle) != uuid:
-        raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_FOUND)  # the next reading tells where it is
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_FOUND)  # the next reading finds its index
     types = pynvml.nvmlDeviceGetSupportedEventTypes(handle) & _EVERY_KIND
     if not types:
         raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
@@ -199,10 +204,10 @@ def _register(events: Any, index: int, uuid: str) -> int | None:
 
 
 def _next(events: Any, cards: _Cards) -> CardEvent | None:
-    """What is reported next; None if nothing is for a moment.
+    """Return the next event; None if there is none within a moment.
 
     Raises:
-        pynvml.NVMLError: The set is of no use any more.
+        pynvml.NVMLError: The set cannot be used any longer.
     """
     try:
         found = pynvml.nvmlEventSetWait_v2(events, _WAIT_MS)

@@ -1,4 +1,4 @@
-"""The cards of this node, asked of NVIDIA's driver through NVML."""
+"""Discovery of the node's cards through NVML."""
 
 import contextlib
 import functools
@@ -15,7 +15,7 @@ from tensorfusion_dra.discovery import estimate, recording, sysfs
 from tensorfusion_dra.discovery.models import ModelTable, Rating
 from tensorfusion_dra.discovery.nvml import nvml_library
 from tensorfusion_dra.discovery.nvml.events import NvmlEvents
-from tensorfusion_dra.discovery.nvml.nvml_library import Loaded
+from tensorfusion_dra.discovery.nvml.nvml_library import LoadedLibrary
 from tensorfusion_dra.discovery.nvml.own_thread import ClosedError, OverdueError, OwnThread
 from tensorfusion_dra.discovery.recording import GpuAnswers, Recording, Refusal
 from tensorfusion_dra.driver.ports.discovery import HungError
@@ -23,10 +23,10 @@ from tensorfusion_dra.driver.ports.discovery import HungError
 T = TypeVar("T")
 
 WAIT_SECONDS: Final = 30.0
-"""Opening a card takes seconds while the driver initialises it."""
+"""Longest reading. Opening a card takes seconds while the driver initialises it."""
 
-_FRESH_SECONDS: Final = 600.0
-"""So late at most a card is found that appeared where /sys does not tell it."""
+_RESTART_SECONDS: Final = 600.0
+"""Longest delay until a new card is found on a machine whose /sys does not show it."""
 
 _ERROR_NAMES: Final[dict[int, str]] = {
     value: name for name, value in vars(pynvml).items() if name.startswith("NVML_ERROR_")
@@ -35,12 +35,12 @@ _DRIVER_NOT_LOADED: Final = "NVML_ERROR_DRIVER_NOT_LOADED"
 _VERSION_MISMATCH: Final = "NVML_ERROR_LIB_RM_VERSION_MISMATCH"
 _UNINITIALIZED: Final = "NVML_ERROR_UNINITIALIZED"
 
-# Whichever card was asked about, these concern NVML as a whole.
-_NO_ANSWER_AT_ALL: Final = frozenset({_DRIVER_NOT_LOADED, _VERSION_MISMATCH, _UNINITIALIZED})
+# Errors that concern NVML as a whole, even as the answer to a query about one card.
+_UNAVAILABLE: Final = frozenset({_DRIVER_NOT_LOADED, _VERSION_MISMATCH, _UNINITIALIZED})
 
 _WAITED_FOR: Final = {
     _DRIVER_NOT_LOADED: "the NVIDIA kernel driver to be loaded",
-    _VERSION_MISMATCH: "library and kernel driver of one version",
+    _VERSION_MISMATCH: "library and kernel driver of the same version",
     "NVML_ERROR_NO_PERMISSION": "access to /dev/nvidiactl",
     "NVML_ERROR_FUNCTION_NOT_FOUND": "a newer NVIDIA driver",
 }
@@ -49,13 +49,13 @@ _WAITED_FOR: Final = {
 class NvmlDiscovery:
     """Discovery through the NVIDIA driver of this machine.
 
-    NVML is started and shut down again at every reading, so that a card is found that appeared
-    since, and a driver that was replaced. Between readings no device file is open but for events.
+    NVML is initialised and shut down at every reading, so that a reading finds new cards and a
+    replaced driver. Between readings, device files are open only for events.
 
-    A process has room for one: pynvml keeps the functions of the first library it called.
+    A process can have only one, because pynvml caches the functions of the first library.
 
     Attributes:
-        events: What the same driver reports by itself.
+        events: Events of the same driver.
     """
 
     def __init__(
@@ -67,14 +67,14 @@ class NvmlDiscovery:
         sysfs_root: Path = Path("/sys"),
         wait_seconds: float = WAIT_SECONDS,
     ) -> None:
-        """Loads and asks nothing yet.
+        """Load nothing yet.
 
         Args:
-            models: Compute by name; for a card that it lacks, it is estimated.
-            library: libnvidia-ml.so.1 itself; None searches for it.
-            driver_root: Searched first, for example /run/nvidia/driver; then the loader's path.
-            sysfs_root: Where the node's /sys is.
-            wait_seconds: The longest that a reading may take.
+            models: Compute by name; the compute of other cards is estimated.
+            library: Path of libnvidia-ml.so.1; None searches for it.
+            driver_root: Searched before the loader's path, for example /run/nvidia/driver.
+            sysfs_root: The node's /sys.
+            wait_seconds: Longest time for a reading.
         """
         self._models = models
         self._sysfs = sysfs_root
@@ -84,53 +84,53 @@ class NvmlDiscovery:
         self.events: Final = NvmlEvents()
         self._last: Inventory | None = None
         self._bound: frozenset[str] = frozenset()
-        self._fresh_at = 0.0
+        self._restarted_at = 0.0
 
     def read(self) -> Inventory:
-        """Every card of the node as it is now.
+        """Return every card of the node as it is now.
 
         Raises:
             HungError: A call has been running for too long.
-            RetryableError: There is no answer yet (no library, driver not loaded); the text says
-                what is waited for.
-            FatalError: The library was replaced under this process; only a new one can load it.
+            RetryableError: NVML is not available yet (no library, driver not loaded); the text
+                names what is missing.
+            FatalError: The library was replaced; only a new process can load the new one.
         """
         bound = sysfs.bound(self._sysfs)
         last, self._last = self._last, None
-        if last is None or bound != self._bound or self._is_to_be_fresh(last):
+        if last is None or bound != self._bound or self._needs_restart(last):
             with self.events.paused():
                 found = self._inventory()
-            self._fresh_at = time.monotonic()
+            self._restarted_at = time.monotonic()
         else:
             found = self._inventory()
         self._last, self._bound = found, bound
-        self.events.found({gpu.uuid: gpu.index for gpu in found.gpus})
+        self.events.update_indices({gpu.uuid: gpu.index for gpu in found.gpus})
         return found
 
     def raw(self) -> dict[str, object]:
-        """What NVML answers to every question, for json; a refusal is ``{"error": name}``.
+        """Return NVML's answer to every query, in JSON types; a refusal is ``{"error": name}``.
 
         Raises:
-            RetryableError: As read().
-            FatalError: As read().
+            RetryableError: As in read().
+            FatalError: As in read().
         """
         return self._recording().as_json()
 
     def close(self, *, wait_seconds: float = 5.0) -> None:
-        """Ends the thread; one that hangs in the driver is left to the end of the process."""
+        """End the thread; one that hangs in the driver stays until the process ends."""
         self._thread.close(wait_seconds=wait_seconds)
 
-    def _is_to_be_fresh(self, last: Inventory) -> bool:
-        """Whether NVML is to start anew, because a card is not to stay open, or after a while."""
+    def _needs_restart(self, last: Inventory) -> bool:
+        """Return True if NVML has to be initialised again: a card is not watched, or it is time."""
         if last.lost or {gpu.uuid for gpu in last.gpus} != self.events.watched():
             return True
-        return time.monotonic() - self._fresh_at >= _FRESH_SECONDS
+        return time.monotonic() - self._restarted_at >= _RESTART_SECONDS
 
     def _inventory(self) -> Inventory:
         try:
             made = self._recording()
         except (RetryableError, FatalError):
-            self.events.found({})
+            self.events.update_indices({})
             raise
         return recording.inventory(
             made, rate=self._rate, place=lambda bus: sysfs.place(self._sysfs, bus)
@@ -140,12 +140,11 @@ class NvmlDiscovery:
         try:
             return self._thread.run(self._reader.record, wait_seconds=self._wait_seconds)
         except OverdueError as error:
-            question, seconds = self._reader.open_question()
+            query, seconds = self._reader.pending_query()
             raise HungError(
-                f"NVML: {question}, asked {seconds:.0f} s ago, is without an answer, in a reading "
-                f"that began {error.age_seconds:.0f} s ago, expected it within "
-                f"{self._wait_seconds:g} s",
-                question,
+                f"NVML: {query}: found no answer after {seconds:.0f} s, in a reading that began "
+                f"{error.age_seconds:.0f} s ago, expected one within {self._wait_seconds:g} s",
+                query,
             ) from error
         except ClosedError as error:
             raise RetryableError("NVML: closed, expected to be open") from error
@@ -154,43 +153,43 @@ class NvmlDiscovery:
         name = "" if isinstance(answers.name, Refusal) else answers.name
         return self._models.lookup(name) or estimate.rating(
             name,
-            cores=_told(answers.cores),
-            max_sm_clock_mhz=_told(answers.max_sm_clock_mhz),
-            compute_capability=_told(answers.compute_capability),
+            cores=_or_none(answers.cores),
+            max_sm_clock_mhz=_or_none(answers.max_sm_clock_mhz),
+            compute_capability=_or_none(answers.compute_capability),
         )
 
 
 class _Reader:
-    """Everything that calls NVML; used in one thread, but for open_question()."""
+    """All calls of NVML, for use in one thread; other threads may call pending_query() only."""
 
     def __init__(self, library: Path | None, driver_root: Path) -> None:
         self._candidates = functools.partial(nvml_library.candidates, library, driver_root)
-        self._loaded: Loaded | None = None
-        self._open: tuple[str, float] | None = None  # other threads read it; replaced as a whole
+        self._loaded: LoadedLibrary | None = None
+        self._pending: tuple[str, float] | None = None  # read by other threads; replaced as a whole
 
-    def open_question(self) -> tuple[str, float]:
-        """The call that NVML is in, and for how many seconds."""
-        question = self._open
-        if question is None:
-            return "it", 0.0
-        return question[0], time.monotonic() - question[1]
+    def pending_query(self) -> tuple[str, float]:
+        """Return the current call into NVML and its duration in seconds."""
+        pending = self._pending
+        if pending is None:
+            return "a call", 0.0
+        return pending[0], time.monotonic() - pending[1]
 
     def record(self) -> Recording:
-        """One reading, from start to shutdown of NVML.
+        """Take one reading, from initialisation to shutdown of NVML.
 
         Raises:
-            RetryableError: NVML cannot be loaded or started, or stopped answering.
+            RetryableError: NVML cannot be loaded or initialised, or became unavailable.
             FatalError: The library was replaced after this process loaded it.
         """
         library = self._load()
-        # With this flag a node that has lost its cards is one with none, not one without driver.
-        self._demand("nvmlInitWithFlags", pynvml.nvmlInitWithFlags, pynvml.NVML_INIT_FLAG_NO_GPUS)
+        # With this flag, a node whose cards are all lost counts zero cards instead of failing.
+        self._require("nvmlInitWithFlags", pynvml.nvmlInitWithFlags, pynvml.NVML_INIT_FLAG_NO_GPUS)
         try:
-            count = self._demand("nvmlDeviceGetCount", pynvml.nvmlDeviceGetCount)
+            count = self._require("nvmlDeviceGetCount", pynvml.nvmlDeviceGetCount)
             return Recording(
                 library=library.name,
-                driver_version=self._ask("driver version", pynvml.nvmlSystemGetDriverVersion),
-                cuda_driver_version=self._ask(
+                driver_version=self._query("driver version", pynvml.nvmlSystemGetDriverVersion),
+                cuda_driver_version=self._query(
                     "CUDA driver version", pynvml.nvmlSystemGetCudaDriverVersion_v2
                 ),
                 gpus=tuple(self._gpu(index) for index in range(count)),
@@ -199,87 +198,87 @@ class _Reader:
             self._shut_down()
 
     def _gpu(self, index: int) -> GpuAnswers:
-        handle = self._ask(f"handle of GPU {index}", pynvml.nvmlDeviceGetHandleByIndex, index)
+        handle = self._query(f"handle of GPU {index}", pynvml.nvmlDeviceGetHandleByIndex, index)
 
-        def ask(what: str, function: Callable[[Any], Any]) -> Any:
+        def get(field: str, function: Callable[[Any], Any]) -> Any:
             if isinstance(handle, Refusal):
                 return handle
-            return self._ask(f"{what} of GPU {index}", function, handle)
+            return self._query(f"{field} of GPU {index}", function, handle)
 
-        memory = ask("memory", _memory_bytes)
+        memory = get("memory", _memory_bytes)
         total, reserved = (memory, memory) if isinstance(memory, Refusal) else memory
         return GpuAnswers(
             index=index,
             handle=handle if isinstance(handle, Refusal) else "open",
-            uuid=ask("uuid", pynvml.nvmlDeviceGetUUID),
-            name=ask("name", pynvml.nvmlDeviceGetName),
+            uuid=get("uuid", pynvml.nvmlDeviceGetUUID),
+            name=get("name", pynvml.nvmlDeviceGetName),
             memory_bytes=total,
             reserved_bytes=reserved,
-            bus_id=ask("PCI bus id", lambda card: pynvml.nvmlDeviceGetPciInfo(card).busId),
-            minor=ask("minor number", pynvml.nvmlDeviceGetMinorNumber),
-            brand=ask("brand", pynvml.nvmlDeviceGetBrand),
-            architecture=ask("architecture", pynvml.nvmlDeviceGetArchitecture),
-            compute_capability=ask("compute capability", pynvml.nvmlDeviceGetCudaComputeCapability),
-            mig_mode=ask("MIG mode", lambda card: tuple(pynvml.nvmlDeviceGetMigMode(card))),
-            cores=ask("cores", pynvml.nvmlDeviceGetNumGpuCores),
-            max_sm_clock_mhz=ask(
+            bus_id=get("PCI bus id", lambda card: pynvml.nvmlDeviceGetPciInfo(card).busId),
+            minor=get("minor number", pynvml.nvmlDeviceGetMinorNumber),
+            brand=get("brand", pynvml.nvmlDeviceGetBrand),
+            architecture=get("architecture", pynvml.nvmlDeviceGetArchitecture),
+            compute_capability=get("compute capability", pynvml.nvmlDeviceGetCudaComputeCapability),
+            mig_mode=get("MIG mode", lambda card: tuple(pynvml.nvmlDeviceGetMigMode(card))),
+            cores=get("cores", pynvml.nvmlDeviceGetNumGpuCores),
+            max_sm_clock_mhz=get(
                 "clock", lambda card: pynvml.nvmlDeviceGetMaxClockInfo(card, pynvml.NVML_CLOCK_SM)
             ),
-            recovery_action=ask("recovery action", _recovery_action),
+            recovery_action=get("recovery action", _recovery_action),
         )
 
-    def _ask(self, question: str, function: Callable[..., Any], *args: object) -> Any:
-        """The answer, or NVML's refusal; raises only if NVML as a whole is gone."""
+    def _query(self, query: str, function: Callable[..., Any], *args: object) -> Any:
+        """Return the answer or NVML's refusal; raise only if NVML as a whole is unavailable."""
         try:
-            with self._asking(question):
+            with self._tracked(query):
                 return function(*args)
         except pynvml.NVMLError as error:
             refusal = Refusal(_ERROR_NAMES.get(error.value, f"NVML_ERROR_{error.value}"))
-            if refusal.error in _NO_ANSWER_AT_ALL:
-                raise self._gone(question, refusal) from error
+            if refusal.error in _UNAVAILABLE:
+                raise self._unavailable(query, refusal) from error
             return refusal
         except UnicodeDecodeError:
             return Refusal("not UTF-8")
 
     @contextlib.contextmanager
-    def _asking(self, question: str) -> Iterator[None]:
-        self._open = (question, time.monotonic())
+    def _tracked(self, query: str) -> Iterator[None]:
+        self._pending = (query, time.monotonic())
         try:
             yield
         finally:
-            self._open = None
+            self._pending = None
 
-    def _demand(self, question: str, function: Callable[..., Any], *args: object) -> Any:
-        answer = self._ask(question, function, *args)
+    def _require(self, query: str, function: Callable[..., Any], *args: object) -> Any:
+        answer = self._query(query, function, *args)
         if isinstance(answer, Refusal):
-            raise self._gone(question, answer)
+            raise self._unavailable(query, answer)
         return answer
 
-    def _gone(self, question: str, refusal: Refusal) -> RetryableError | FatalError:
+    def _unavailable(self, query: str, refusal: Refusal) -> RetryableError | FatalError:
         loaded = self._load()
-        found = f"NVML: {question}: {loaded.name} answered {refusal.error}"
+        found = f"NVML: {query}: {loaded.name} answered {refusal.error}"
         if refusal.error == _VERSION_MISMATCH and loaded.is_replaced():
-            return FatalError(f"{found}; it was replaced since, expected a new process to load it")
+            return FatalError(f"{found}; the library was replaced, only a new process can load it")
         waited_for = _WAITED_FOR.get(refusal.error, "NVML to answer")
         return RetryableError(f"{found}, waiting for {waited_for}")
 
     def _shut_down(self) -> None:
-        # What cannot be shut down is already gone or is counted once too often; both are harmless.
-        with self._asking("nvmlShutdown"), contextlib.suppress(pynvml.NVMLError):
+        # Errors are harmless: NVML is already shut down, or stays initialised once too often.
+        with self._tracked("nvmlShutdown"), contextlib.suppress(pynvml.NVMLError):
             pynvml.nvmlShutdown()
 
-    def _load(self) -> Loaded:
-        """The library of this process, which pynvml calls from now on."""
+    def _load(self) -> LoadedLibrary:
+        """Return the library of this process, and make pynvml call it."""
         if self._loaded is None:
-            with self._asking("loading the library"):
+            with self._tracked("loading the library"):
                 self._loaded = nvml_library.load(self._candidates())
-            # pynvml itself would take what the loader's path has.
+            # Otherwise pynvml would load the library from the loader's path.
             pynvml.nvmlLib = self._loaded.calls
         return self._loaded
 
 
 def _memory_bytes(card: Any) -> tuple[int, int | Refusal]:
-    """Total and reserved memory; drivers before 510 do not tell the latter apart."""
+    """Return total and reserved memory; drivers before 510 do not report the reserved part."""
     try:
         memory = pynvml.nvmlDeviceGetMemoryInfo(card, version=pynvml.nvmlMemory_v2)
     except pynvml.NVMLError as error:
@@ -296,5 +295,5 @@ def _recovery_action(card: Any) -> int:
     return int(answer.value.uiVal)
 
 
-def _told(answer: T | Refusal) -> T | None:
+def _or_none(answer: T | Refusal) -> T | None:
     return None if isinstance(answer, Refusal) else answer

@@ -1,4 +1,4 @@
-"""NVIDIA's libnvidia-ml.so.1: where it is, and how it is loaded."""
+"""Search and loading of NVIDIA's libnvidia-ml.so.1."""
 
 import ctypes
 from collections.abc import Iterable
@@ -13,12 +13,12 @@ SONAME: Final = "libnvidia-ml.so.1"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Loaded:
-    """A library in this process, and the file that it came from.
+class LoadedLibrary:
+    """A library in this process, and the file from which it was loaded.
 
     Attributes:
-        name: Its path, also if the loader found it, as far as /proc tells.
-        version: Tells one file at that path from another; None if its path is not known.
+        name: Its path; the soname if the loader found it and /proc does not show its path.
+        version: Identity of the file at that path; None if the path is unknown.
     """
 
     name: str
@@ -26,26 +26,26 @@ class Loaded:
     version: tuple[int, int, int] | None
 
     def is_replaced(self) -> bool:
-        """Whether the path now leads to another file, or to none.
+        """Return True if the path now leads to another file, or to none.
 
-        The loader never takes the new one into a process that has the old one.
+        The loader never loads the new file into a process that has the old one.
         """
         return self.version is not None and self.version != _version(self.name)
 
 
 def candidates(library: Path | None, driver_root: Path) -> tuple[str, ...]:
-    """The library that was asked for; else those under the root, and then the loader's own."""
+    """Return the given library; otherwise those below the root, then the soname for the loader."""
     if library is not None:
         return (str(library),)
     files = (driver_root / folder / SONAME for folder in LIBRARY_FOLDERS)
     return (*(str(file) for file in files if file.is_file()), SONAME)
 
 
-def load(names: Iterable[str]) -> Loaded:
-    """The first of them that is an NVML library.
+def load(names: Iterable[str]) -> LoadedLibrary:
+    """Load the first of these that is an NVML library.
 
     Raises:
-        RetryableError: None of them is; the text says why for each.
+        RetryableError: None of them is; the text has the reason for each.
     """
     reasons: list[str] = []
     for name in names:
@@ -57,15 +57,15 @@ def load(names: Iterable[str]) -> Loaded:
             continue
         if hasattr(calls, "nvmlInitWithFlags"):
             if "/" in name:
-                return Loaded(name=name, calls=calls, version=version)
+                return LoadedLibrary(name=name, calls=calls, version=version)
             path = _mapped(name)
-            return Loaded(name=path, calls=calls, version=_version(path))
+            return LoadedLibrary(name=path, calls=calls, version=_version(path))
         reasons.append(f"{name}: found no function nvmlInitWithFlags, expected NVML")
     raise RetryableError(f"NVML: {'; '.join(reasons)}; waiting for the NVIDIA driver's {SONAME}")
 
 
 def _mapped(soname: str) -> str:
-    """The path under which the loader found a library; its name alone if /proc does not tell."""
+    """Return the path of a library that the loader found; its soname if /proc lacks it."""
     try:
         maps = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace")
     except OSError:

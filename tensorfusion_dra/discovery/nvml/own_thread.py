@@ -1,4 +1,4 @@
-"""One thread that runs one call at a time, so that a call which hangs costs no more than itself."""
+"""A thread that runs one call at a time, so that a call that hangs blocks only this thread."""
 
 import queue
 import threading
@@ -11,10 +11,10 @@ T = TypeVar("T")
 
 
 class OverdueError(Exception):
-    """A call has not come back in time; it is still running.
+    """A call has not returned in time and is still running.
 
     Attributes:
-        age_seconds: How long the running call has been running.
+        age_seconds: Time for which the call has been running.
     """
 
     def __init__(self, age_seconds: float) -> None:
@@ -23,52 +23,52 @@ class OverdueError(Exception):
 
 
 class ClosedError(Exception):
-    """The thread takes no more calls."""
+    """The thread accepts no more calls."""
 
 
 class OwnThread:
-    """Runs calls in one thread of its own, in the order they come, never two at once.
+    """A thread that runs calls in the order of their arrival, never two at the same time.
 
-    A call into a driver cannot be cancelled. So the caller leaves when its patience ends, the
-    thread stays in the call, and nobody starts another thread beside it. It is a daemon thread and
-    no ThreadPoolExecutor, because the interpreter waits at exit for an executor's threads.
+    A call into a driver cannot be cancelled. So the caller returns after its timeout, the thread
+    stays in the call, and no second thread is started. It is a daemon thread and not a
+    ThreadPoolExecutor, because the interpreter waits at exit for the threads of an executor.
     """
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._free = threading.Semaphore(1)  # held from handing a call over until it is done
+        self._free = threading.Semaphore(1)  # taken from the hand-over of a call until its end
         self._calls: queue.SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None]
         self._calls = queue.SimpleQueue()
         self._lock = threading.Lock()  # guards _thread, _closed
         self._thread: threading.Thread | None = None
         self._closed = False
-        self._since: float | None = None  # when the running call began; written by the thread
+        self._since: float | None = None  # start of the running call; written by the thread
 
     def run(self, function: Callable[[], T], *, wait_seconds: float) -> T:
-        """What the function returns; what it raises is raised here.
+        """Run the function in the thread; return its result or raise its error.
 
         Raises:
-            OverdueError: It, or an earlier call, has been running for longer than that.
-            ClosedError: close() came first.
+            OverdueError: This call or an earlier one has been running for longer than the wait.
+            ClosedError: close() was called first.
         """
         self._start()
-        # An earlier call gets what is left of its own time: one that is known to hang is not
-        # waited for again.
+        # An earlier call gets only the rest of its own time, so that callers do not wait again for
+        # one that is known to hang.
         since = self._since
-        patience = wait_seconds if since is None else since + wait_seconds - time.monotonic()
-        if not self._free.acquire(timeout=max(0.0, patience)):
+        timeout = wait_seconds if since is None else since + wait_seconds - time.monotonic()
+        if not self._free.acquire(timeout=max(0.0, timeout)):
             raise OverdueError(self._age())
         answer: Future[T] = Future()
         self._hand_over(function, answer)
         try:
             return answer.result(timeout=wait_seconds)
         except TimeoutError:
-            if answer.done():  # it came at the last moment, or the call itself raised this
+            if answer.done():  # done at the last moment, or raised by the function itself
                 return answer.result()
             raise OverdueError(self._age()) from None
 
     def close(self, *, wait_seconds: float) -> None:
-        """Ends the thread after the call it is in, and waits for that as long as given."""
+        """End the thread after its current call; wait at most this long for it."""
         with self._lock:
             self._closed = True
             self._calls.put(None)
@@ -86,7 +86,7 @@ class OwnThread:
 
     def _hand_over(self, function: Callable[[], T], answer: Future[T]) -> None:
         with self._lock:
-            if self._closed:  # behind the end mark nobody would take it
+            if self._closed:  # after the end mark in the queue the call would never run
                 self._free.release()
                 raise ClosedError
             self._calls.put((function, answer))

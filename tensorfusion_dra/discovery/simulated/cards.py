@@ -11,11 +11,11 @@ from tensorfusion_dra.discovery import model_names
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Card:
-    """What NVML tells of a model.
+    """NVML's data of a card model.
 
     Attributes:
         product_name: NVML's name.
-        vram_bytes: As NVML reports it, so mostly a little below the size in the name.
+        vram_bytes: As NVML reports it, usually a little less than the size in the name.
         compute_capability: (0, 0) if it is not known.
     """
 
@@ -68,14 +68,15 @@ CARDS: Final = (
     _card("NVIDIA RTX PRO 6000 Blackwell Server Edition", 97887, (12, 0)),
 )
 
-# nvmlDeviceArchitecture_t by the major compute capability; (7, 5) and (8, 9) stand apart.
+# nvmlDeviceArchitecture_t by the major compute capability; (7, 5) and (8, 9) are exceptions.
 _ARCHITECTURES: Final = {6: 4, 7: 5, 8: 7, 9: 9, 10: 10, 12: 10}
 
 
 def named(name: str) -> Card | None:
-    """The card of that name: NVML's, with or without ``NVIDIA``, or a short one if only one has it.
+    """Return the card of that name; None if there is none, or several with the same short name.
 
-    Blanks, dashes and case make no difference, so that ``H100-80GB-HBM3`` can stand in a shorthand.
+    The name is NVML's, with or without ``NVIDIA``, or the short one. Blanks, dashes and case do not
+    matter, so that a shorthand may use ``H100-80GB-HBM3``.
     """
     wanted = _squeezed(name)
     exact = [card for card in CARDS if _squeezed(card.product_name) == wanted]
@@ -84,8 +85,8 @@ def named(name: str) -> Card | None:
     return found[0] if len(found) == 1 else None
 
 
-def near(name: str) -> tuple[str, ...]:
-    """A few names that may have been meant, in the form that a shorthand takes."""
+def similar_names(name: str) -> tuple[str, ...]:
+    """Return a few similar names, in the form for a shorthand."""
     wanted = _squeezed(name)
     spellings = {_squeezed(card.product_name): card for card in CARDS}
     close = difflib.get_close_matches(wanted, spellings, n=4, cutoff=0.5)
@@ -94,7 +95,7 @@ def near(name: str) -> tuple[str, ...]:
 
 
 def brand(product_name: str) -> int:
-    """nvmlBrandType_t of a card with that name."""
+    """Return the nvmlBrandType_t of a card with that name."""
     words = product_name.upper().split()
     if "GEFORCE" in words:
         return 5
@@ -104,7 +105,7 @@ def brand(product_name: str) -> int:
 
 
 def architecture(compute_capability: tuple[int, int]) -> int | None:
-    """nvmlDeviceArchitecture_t; None for a capability that is not known."""
+    """Return the nvmlDeviceArchitecture_t; None for an unknown capability."""
     if compute_capability == (7, 5):
         return 6
     if compute_capability == (8, 9):

@@ -1,4 +1,4 @@
-"""A profile that may change while it is in use: cards become sick and well again."""
+"""A profile that may change while it is in use, so that cards become sick and recover."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -14,29 +14,29 @@ from tensorfusion_dra.discovery.simulated.profile import NodeProfile
 
 log = structlog.get_logger()
 
-_LOOK_SECONDS: Final = 0.1
+_POLL_SECONDS: Final = 0.1
 
 
 class LiveProfile:
-    """The profile of a text, read again whenever the file that the text names has changed."""
+    """The profile of a shorthand or file; a file is read again whenever it has changed."""
 
     def __init__(self, text: str) -> None:
-        """Reads it for the first time.
+        """Read the profile for the first time.
 
         Raises:
-            InputError: The text is neither shorthand nor file, or something in it is not known.
+            InputError: The text is neither a shorthand nor a file, or contains an unknown name.
         """
         self._text = text
         self._lock = Lock()  # guards all below
-        self._seen = self._version()
+        self._read_version = self._version()
         self._profile = profile.from_text(text)
 
     def current(self) -> NodeProfile:
-        """The profile as it is now; the last good one if it cannot be read any more."""
+        """Return the current profile; the last valid one if the file has become unusable."""
         with self._lock:
             version = self._version()
-            if version != self._seen:
-                self._seen = version
+            if version != self._read_version:
+                self._read_version = version
                 try:
                     self._profile = profile.from_text(self._text)
                 except InputError as error:
@@ -52,32 +52,32 @@ class LiveProfile:
 
 
 class SimulatedEvents:
-    """See ports.discovery.CardEvents: XIDs that a profile begins to name while somebody waits."""
+    """Source of simulated events: the XIDs that appear in a profile while run() waits."""
 
-    def __init__(self, named: Callable[[], Mapping[str, int]]) -> None:
-        """What the profile names from the beginning is never reported.
+    def __init__(self, xids: Callable[[], Mapping[str, int]]) -> None:
+        """Take the XIDs that are in the profile now as known; they are never reported.
 
         Args:
-            named: The XIDs that the profile names now, by GPU UUID.
+            xids: Returns the XIDs that are in the profile now, by GPU UUID.
         """
-        self._named = named
-        self._before = named()
+        self._xids = xids
+        self._known = xids()
         self._watched: frozenset[str] = frozenset()  # replaced as a whole
         self._stop = Event()
 
     def watch(self, gpu_uuids: frozenset[str]) -> None:
-        """See ports.discovery.CardEvents."""
+        """Report events of these cards, and of no others, from now on."""
         self._watched = gpu_uuids
 
     def stop(self) -> None:
-        """See ports.discovery.CardEvents."""
+        """End run()."""
         self._stop.set()
 
     def run(self, on_event: Callable[[CardEvent], None]) -> None:
-        """See ports.discovery.CardEvents."""
-        while not self._stop.wait(_LOOK_SECONDS):
-            now = self._named()
+        """Wait for new XIDs and pass each one on, until stopped."""
+        while not self._stop.wait(_POLL_SECONDS):
+            now = self._xids()
             for uuid in sorted(self._watched & now.keys()):
-                if now[uuid] != self._before.get(uuid):
+                if now[uuid] != self._known.get(uuid):
                     on_event(CardEvent(gpu_uuid=uuid, kind=EventKind.XID, code=now[uuid]))
-            self._before = now
+            self._known = now

@@ -1,4 +1,4 @@
-"""What a simulated node has: from a shorthand such as ``8xA100-SXM4-80GB`` or from a YAML file."""
+"""Profiles of simulated nodes, from a shorthand such as ``8xA100-SXM4-80GB`` or a YAML file."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -42,7 +42,7 @@ _MAX_NUMBER: Final = 2**31 - 1
 
 
 class Fault(StrEnum):
-    """What is wrong with a simulated card."""
+    """Fault of a simulated card."""
 
     MIG = "mig"
     NO_MEMORY = "no-memory"
@@ -55,11 +55,11 @@ class GpuProfile:
     """One simulated card.
 
     Attributes:
-        reserved_bytes: What the driver keeps of the card's memory.
-        milli_tflops: None takes it from the model table.
+        reserved_bytes: Memory that the driver reserves for itself.
+        milli_tflops: None takes the compute from the model table.
         uuid: None derives it from the node's name and the card's position.
-        xid: Is reported at the moment when the profile begins to name it; None for nothing.
-        recovery_action: What the driver asks for (nvmlDeviceGpuRecoveryAction_t).
+        xid: XID that is reported when it appears in the profile; None for none.
+        recovery_action: Recovery action that the driver requires (nvmlDeviceGpuRecoveryAction_t).
         appears_after_seconds: Counted from the start of the simulation.
     """
 
@@ -78,7 +78,7 @@ class NodeProfile:
     """The cards and the driver of one simulated node.
 
     Attributes:
-        hangs: The driver does not come back from a call.
+        hangs: True if calls into the driver do not return.
     """
 
     gpus: tuple[GpuProfile, ...]
@@ -88,19 +88,19 @@ class NodeProfile:
 
 
 def from_text(text: str) -> NodeProfile:
-    """The profile that a shorthand or a YAML file describes.
+    """Return the profile of a shorthand or of the YAML file at this path.
 
     Raises:
-        InputError: The text is neither, or a field or a name in it is not known.
+        InputError: The text is neither, or contains an unknown field or name.
     """
     return from_file(Path(text)) if _PATH.search(text) else from_shorthand(text)
 
 
 def from_shorthand(text: str) -> NodeProfile:
-    """The profile of ``<count>x<card>[,<count>x<card>...]``.
+    """Return the profile of ``<count>x<card>[,<count>x<card>...]``.
 
     Raises:
-        InputError: A part is not of that form, or its card is not known.
+        InputError: A part has another form, or its card is unknown.
     """
     gpus: list[GpuProfile] = []
     for part in text.split(","):
@@ -115,10 +115,10 @@ def from_shorthand(text: str) -> NodeProfile:
 
 
 def from_file(file: Path) -> NodeProfile:
-    """The profile in a YAML file.
+    """Return the profile in a YAML file.
 
     Raises:
-        InputError: The file cannot be read, or has a field or a value that is not known.
+        InputError: The file cannot be read, or has an unknown field or an invalid value.
     """
     fields = _mapping(yaml_file.content(file), NODE_FIELDS, str(file))
     entries = fields.get("gpus")
@@ -130,7 +130,7 @@ def from_file(file: Path) -> NodeProfile:
     version = fields.get("driver_version", DRIVER_VERSION)
     if not isinstance(version, str) or not _VERSION.fullmatch(version):
         raise InputError(
-            f"{file}: driver_version: found {shown(version)}, expected a text as '580.95.05'"
+            f"{file}: driver_version: found {shown(version)}, expected a text such as '580.95.05'"
         )
     hangs = fields.get("hangs", False)
     if not isinstance(hangs, bool):
@@ -199,9 +199,9 @@ def _reserved(reserved: object, card: Card, where: str) -> int:
 def _card(name: str, where: str) -> Card:
     card = cards.named(name)
     if card is None:
-        near = ", ".join(cards.near(name)) or "A100-SXM4-80GB"
+        similar = ", ".join(cards.similar_names(name)) or "A100-SXM4-80GB"
         raise InputError(
-            f"{where}: found no card {shown(name)}, expected one like {near}, "
+            f"{where}: found no card {shown(name)}, expected one like {similar}, "
             f"or a profile that gives its vram"
         )
     return card
@@ -215,7 +215,7 @@ def _milli(tflops: object, where: str) -> int:
 
 
 def _quantity(value: object, where: str) -> Quantity:
-    # A YAML fraction is a float; str() gives back the digits that were written.
+    # A YAML fraction is a float; str() returns the digits as written.
     try:
         return quantity.parse(str(value) if isinstance(value, float) else value)
     except QuantityError as error:
@@ -258,5 +258,7 @@ def _checked(gpus: Sequence[GpuProfile], where: str) -> tuple[GpuProfile, ...]:
         raise InputError(f"{where}: found {len(gpus)} cards, expected at most {MAX_GPUS}")
     uuids = [gpu.uuid for gpu in gpus if gpu.uuid is not None]
     if len(set(uuids)) < len(uuids):
-        raise InputError(f"{where}: uuid: found one for several cards, expected each once")
+        raise InputError(
+            f"{where}: uuid: found the same UUID on several cards, expected unique ones"
+        )
     return tuple(gpus)

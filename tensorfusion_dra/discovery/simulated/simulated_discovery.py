@@ -1,4 +1,4 @@
-"""Cards that are not there, for trying the driver out and for its tests."""
+"""Discovery of simulated cards, for demos and tests."""
 
 import time
 import uuid
@@ -13,7 +13,7 @@ from tensorfusion_dra.discovery.recording import GpuAnswers, Recording, Refusal
 from tensorfusion_dra.discovery.simulated import cards
 from tensorfusion_dra.discovery.simulated.live_profile import LiveProfile, SimulatedEvents
 from tensorfusion_dra.discovery.simulated.profile import Fault, GpuProfile, NodeProfile
-from tensorfusion_dra.discovery.sysfs import Place
+from tensorfusion_dra.discovery.sysfs import PciPlace
 from tensorfusion_dra.driver.ports.discovery import HungError
 
 CUDA_DRIVER_VERSION: Final = 13000
@@ -24,12 +24,12 @@ _LOST: Final = Refusal("NVML_ERROR_GPU_IS_LOST")
 
 
 class SimulatedDiscovery:
-    """Discovery that makes up NVML's answers, and judges them as those of real cards.
+    """Discovery that makes up NVML's answers and evaluates them like those of real cards.
 
-    Simulated cards have no minor number, so no device nodes.
+    Simulated cards have no minor number and therefore no device nodes.
 
     Attributes:
-        events: What the simulated driver reports by itself.
+        events: Events of the simulated driver.
     """
 
     def __init__(
@@ -39,33 +39,33 @@ class SimulatedDiscovery:
         node_name: str,
         table: ModelTable,
         clock: Callable[[], float] = time.monotonic,
-        again: Callable[[], NodeProfile] | None = None,
+        reload: Callable[[], NodeProfile] | None = None,
     ) -> None:
-        """Starts the simulation's time.
+        """Start the clock of the simulation.
 
         Args:
-            node: What the node has.
-            node_name: Makes the UUIDs; the same node has the same ones after a restart.
-            table: Compute of the cards whose profile gives none.
-            clock: Seconds, from any beginning.
-            again: What the node has later; None if that never changes.
+            node: Profile of the node at the start.
+            node_name: Seed of the UUIDs, so that a node has the same ones after a restart.
+            table: Compute of the cards for which the profile has none.
+            clock: Returns seconds from an arbitrary origin.
+            reload: Returns the current profile; None if the profile never changes.
         """
         self._node = node
         self._node_name = node_name
         self._table = table
         self._clock = clock
         self._start = clock()
-        self._again = again or (lambda: node)
-        self.events: Final = SimulatedEvents(self._reported)
+        self._reload = reload or (lambda: node)
+        self.events: Final = SimulatedEvents(self._xids)
 
     def read(self) -> Inventory:
-        """Every card of the node as it is now.
+        """Return every card of the node as it is now.
 
         Raises:
-            HungError: The profile says that the driver hangs.
-            RetryableError: The profile says that there is no driver yet.
+            HungError: The driver hangs according to the profile.
+            RetryableError: The driver is not loaded yet according to the profile.
         """
-        self._node = self._again()
+        self._node = self._reload()
         if self._node.hangs:
             raise HungError("simulated GPUs: the driver hangs", "simulated call")
         present = self._present()
@@ -76,21 +76,21 @@ class SimulatedDiscovery:
                 return Rating(milli_tflops=gpu.milli_tflops, source=TflopsSource.PROFILE)
             return self._table.lookup(gpu.card.product_name)
 
-        seats = {_bus_id(position): _place(position) for position in present}
+        places = {_bus_id(position): _place(position) for position in present}
         return recording.inventory(
-            self._recording(present), rate=rate, place=seats.__getitem__, simulated=True
+            self._recording(present), rate=rate, place=places.__getitem__, simulated=True
         )
 
     def raw(self) -> dict[str, object]:
-        """The made-up answers, in the form of NvmlDiscovery.raw().
+        """Return the made-up answers in the form of NvmlDiscovery.raw().
 
         Raises:
-            RetryableError: As read().
+            RetryableError: The driver is not loaded yet according to the profile.
         """
         return self._recording(self._present()).as_json()
 
     def _present(self) -> tuple[int, ...]:
-        """The positions in the profile of the cards that have appeared."""
+        """Return the positions in the profile of the cards that have appeared."""
         elapsed = self._clock() - self._start
         missing = self._node.driver_missing_for_seconds - elapsed
         if missing > 0:
@@ -138,41 +138,41 @@ class SimulatedDiscovery:
     def _uuid(self, position: int, gpu: GpuProfile) -> str:
         return gpu.uuid or f"GPU-{uuid.uuid5(_NAMESPACE, f'{self._node_name}/{position}')}"
 
-    def _reported(self) -> Mapping[str, int]:
-        """The XIDs that the profile names now, by the UUIDs of their cards."""
+    def _xids(self) -> Mapping[str, int]:
+        """Return the XIDs in the current profile, by the UUIDs of their cards."""
         return {
             self._uuid(position, gpu): gpu.xid
-            for position, gpu in enumerate(self._again().gpus)
+            for position, gpu in enumerate(self._reload().gpus)
             if gpu.xid is not None
         }
 
 
 def from_text(text: str, *, node_name: str, table: ModelTable | None = None) -> SimulatedDiscovery:
-    """The cards of a shorthand (``2xA100-SXM4-80GB,1xT4``) or of a profile in a YAML file.
+    """Return the discovery of a shorthand (``2xA100-SXM4-80GB,1xT4``) or of a YAML profile.
 
     Args:
-        text: The shorthand, or the file's path.
-        node_name: Makes the UUIDs.
-        table: Compute by name; None takes the packaged one.
+        text: The shorthand, or the path of the file.
+        node_name: Seed of the UUIDs.
+        table: Compute by name; None uses the packaged one.
 
     Raises:
-        InputError: The text is neither, or a field or a name in it is not known.
+        InputError: The text is neither, or contains an unknown field or name.
     """
     live = LiveProfile(text)
     return SimulatedDiscovery(
-        live.current(), node_name=node_name, table=table or models.load(), again=live.current
+        live.current(), node_name=node_name, table=table or models.load(), reload=live.current
     )
 
 
-# As in an eight-card server: two cards on one root complex, four on one NUMA node. A domain holds
-# sixteen, further ones go on.
+# As in an eight-card server: two cards per root complex, four per NUMA node. Each PCI domain has
+# sixteen cards.
 def _bus_id(position: int) -> str:
     return f"{position // 16:04x}:{_bus(position):02x}:00.0"
 
 
-def _place(position: int) -> Place:
+def _place(position: int) -> PciPlace:
     root_complex = f"pci{position // 16:04x}:{_bus(position) & 0xF0:02x}"
-    return Place(pcie_root=root_complex, numa_node=position % 8 // 4)
+    return PciPlace(pcie_root=root_complex, numa_node=position % 8 // 4)
 
 
 def _bus(position: int) -> int:

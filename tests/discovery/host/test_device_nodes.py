@@ -77,7 +77,9 @@ def test_a_missing_node_and_a_plain_file_in_its_place_are_told(tmp_path: Path) -
 
     with pytest.raises(RetryableError, match=r"device node .*/dev/nvidia0: No such file"):
         nodes.of_card(0)
-    with pytest.raises(RetryableError, match=r"device node .*/dev/nvidia1: found no character"):
+    with pytest.raises(
+        RetryableError, match=r"device node .*/dev/nvidia1: found another kind of file"
+    ):
         nodes.of_card(1)
     with pytest.raises(RetryableError, match=r"device node .*/dev/nvidia-uvm: No such file"):
         nodes.common()

@@ -209,14 +209,14 @@ def test_events_that_cannot_be_had_for_a_moment_are_asked_for_again(
 
 def test_a_driver_without_any_events_is_polled(driver: Driver, eventless_library: Path) -> None:
     with node(driver, eventless_library) as cluster:
-        cluster.until("said", lambda: bool(log_lines(cluster, "card_events_missing")))
+        cluster.until("said", lambda: bool(log_lines(cluster, "card_events_unavailable")))
         driver.answers(card(0, recovery="1"), card(1))
 
         cluster.until("tainted", lambda: bool(taints(cluster)))
         driver.answers(card(0), card(1))
         cluster.until("well", lambda: not taints(cluster))
 
-        assert len(log_lines(cluster, "card_events_missing")) == 1
+        assert len(log_lines(cluster, "card_events_unavailable")) == 1
 
 
 def test_a_driver_of_another_version_is_followed_and_counts_as_a_reset(

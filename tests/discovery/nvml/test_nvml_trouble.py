@@ -97,7 +97,7 @@ def test_a_library_that_appears_later_is_loaded_then(machine: Machine) -> None:
     [
         (DRIVER_NOT_LOADED, "waiting for the NVIDIA kernel driver to be loaded"),
         (NO_PERMISSION, "waiting for access to /dev/nvidiactl"),
-        (LIB_RM_VERSION_MISMATCH, "waiting for library and kernel driver of one version"),
+        (LIB_RM_VERSION_MISMATCH, "waiting for library and kernel driver of the same version"),
         ("!77", "answered NVML_ERROR_77, waiting for NVML to answer"),
     ],
 )
@@ -170,7 +170,7 @@ def test_a_driver_that_was_replaced_needs_a_new_process(machine: Machine) -> Non
 
     assert uuids(first) == [uuid(0)]
     assert error["error"] == "FatalError"
-    assert "it was replaced since, expected a new process" in error["text"]
+    assert "the library was replaced, only a new process can load it" in error["text"]
 
 
 def test_a_library_that_the_loader_found_is_known_by_its_file_when_it_is_replaced(
@@ -202,8 +202,8 @@ def test_a_call_that_hangs_ends_the_reading_and_is_named(machine: Machine) -> No
     )
 
     assert first["error"] == second["error"] == "HungError"
-    assert re.match(r"NVML: uuid of GPU 1, asked \d+ s ago, is without an answer", first["text"])
-    assert "expected it within 0.3 s" in first["text"]
+    assert re.match(r"NVML: uuid of GPU 1: found no answer after \d+ s", first["text"])
+    assert "expected one within 0.3 s" in first["text"]
     assert threads == ["nvml"]
 
 

@@ -289,7 +289,7 @@ def test_a_node_may_be_without_cards(tmp_path: Path) -> None:
         ("gpus: [{product: T4, fault: [mig]}]", "fault: found a list of 1, expected one of"),
         (
             "gpus: [{product: T4, count: 2, uuid: GPU-01234567-89ab-cdef-0123-456789abcdef}]",
-            "uuid: found one for several cards, expected each once",
+            "uuid: found the same UUID on several cards, expected unique ones",
         ),
     ],
 )
