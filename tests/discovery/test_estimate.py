@@ -1,4 +1,4 @@
-"""Compute of cards that no table knows."""
+"""Estimated compute of cards that are in no table."""
 
 import pytest
 
@@ -31,7 +31,7 @@ from tensorfusion_dra.discovery import estimate, models
         ("NVIDIA RTX PRO 6000 Blackwell Workstation Edition", 24064, 2617, (12, 0)),
     ],
 )
-def test_at_the_datasheets_clock_it_is_the_datasheets_figure(
+def test_estimate_at_the_datasheet_clock_equals_the_datasheet_figure(
     product_name: str,
     cores: int,
     boost_clock_mhz: int,
@@ -53,7 +53,7 @@ def test_at_the_datasheets_clock_it_is_the_datasheets_figure(
 
 
 @pytest.mark.parametrize("compute_capability", [None, (3, 7), (13, 0)])
-def test_of_an_architecture_that_is_not_known_every_core_counts_one_fma(
+def test_unknown_architecture_counts_one_fma_per_core_and_clock(
     compute_capability: tuple[int, int] | None,
 ) -> None:
     estimated = estimate.rating(
@@ -70,7 +70,7 @@ def test_of_an_architecture_that_is_not_known_every_core_counts_one_fma(
 @pytest.mark.parametrize(
     ("cores", "clock"), [(None, 1500), (1000, None), (0, 1500), (1000, 0), (-1, -1), (1, 1)]
 )
-def test_without_cores_or_clock_there_is_none(cores: int | None, clock: int | None) -> None:
+def test_no_estimate_without_cores_or_clock(cores: int | None, clock: int | None) -> None:
     estimated = estimate.rating(
         "NVIDIA X1", cores=cores, max_sm_clock_mhz=clock, compute_capability=(8, 0)
     )

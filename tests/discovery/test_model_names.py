@@ -1,4 +1,4 @@
-"""What users call a card."""
+"""Short names of cards, and their form for comparisons."""
 
 import pytest
 from hypothesis import given
@@ -53,12 +53,12 @@ from tensorfusion_dra.discovery import model_names, models
         ("日本語", "unknown"),
     ],
 )
-def test_the_short_name_is_what_users_select_by(product_name: str, short: str) -> None:
+def test_short_name_of_known_products(product_name: str, short: str) -> None:
     assert model_names.short_model(product_name) == short
 
 
 @given(st.text(max_size=200))
-def test_any_name_has_a_short_one_of_at_most_64_bytes(product_name: str) -> None:
+def test_every_short_name_has_1_to_64_ascii_bytes(product_name: str) -> None:
     short = model_names.short_model(product_name)
 
     assert 1 <= len(short.encode()) <= 64
@@ -67,14 +67,14 @@ def test_any_name_has_a_short_one_of_at_most_64_bytes(product_name: str) -> None
 
 
 @given(st.text(max_size=100))
-def test_a_mobile_card_is_never_called_as_its_desktop_namesake(product_name: str) -> None:
+def test_mobile_card_never_has_the_short_name_of_the_desktop_card(product_name: str) -> None:
     mobile = model_names.short_model(f"{product_name} Laptop GPU")
 
     assert mobile != model_names.short_model(product_name)
 
 
 @pytest.mark.parametrize("row", models.load().packaged, ids=lambda row: row.full_name)
-def test_every_known_card_and_its_mobile_form_have_different_short_names(
+def test_mobile_form_of_every_known_card_ends_in_laptop(
     row: models.ModelRow,
 ) -> None:
     short = model_names.short_model(row.full_name)
@@ -84,7 +84,7 @@ def test_every_known_card_and_its_mobile_form_have_different_short_names(
 
 
 @given(st.text(max_size=100))
-def test_the_form_for_comparing_stays_as_it_is(name: str) -> None:
+def test_comparison_key_is_lower_case_and_ignores_the_vendor(name: str) -> None:
     key = model_names.key(name)
 
     assert key == key.lower()

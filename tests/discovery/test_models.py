@@ -1,4 +1,4 @@
-"""Which compute a card's name stands for."""
+"""Compute by a card's name, from the packaged table and from own files."""
 
 import json
 from collections.abc import Callable
@@ -47,7 +47,7 @@ def own(folder: Path, **row: object) -> ModelTable:
     ],
     ids=["as it is", "upper", "lower", "no NVIDIA", "NVIDIA", "NVIDIA Tesla", "blanks"],
 )
-def test_every_packaged_card_is_found_in_every_spelling(spelling: Callable[[str], str]) -> None:
+def test_packaged_cards_are_found_in_every_spelling(spelling: Callable[[str], str]) -> None:
     for row in PACKAGED.packaged:
         assert milli(spelling(row.full_name)) == row.milli_tflops
         assert milli(spelling(row.model)) == row.milli_tflops
@@ -81,7 +81,7 @@ def test_every_packaged_card_is_found_in_every_spelling(spelling: Callable[[str]
         ("NVIDIA GB200", 2_500_000),
     ],
 )
-def test_names_as_nvml_prints_them_are_known(product_name: str, expected: int) -> None:
+def test_names_as_nvml_reports_them_are_known(product_name: str, expected: int) -> None:
     assert PACKAGED.lookup(product_name) == Rating(milli_tflops=expected, source=TflopsSource.TABLE)
 
 
@@ -89,11 +89,11 @@ def test_names_as_nvml_prints_them_are_known(product_name: str, expected: int) -
     "product_name",
     ["", "NVIDIA", "Tesla", "NVIDIA A999", "NVIDIA A100-40C", "NVIDIA A10-24Q", "RTX", "A100"],
 )
-def test_a_name_that_no_row_is_about_has_no_compute(product_name: str) -> None:
+def test_name_without_a_row_has_no_compute(product_name: str) -> None:
     assert PACKAGED.lookup(product_name) is None
 
 
-def test_a_short_name_never_stands_for_cards_that_differ() -> None:
+def test_short_name_never_applies_to_cards_with_different_compute() -> None:
     shorts = {model_names.key(row.model): row for row in PACKAGED.packaged}
     for row in PACKAGED.packaged:
         named = shorts.get(model_names.key(model_names.short_model(row.full_name)))
@@ -101,19 +101,19 @@ def test_a_short_name_never_stands_for_cards_that_differ() -> None:
         assert named is None or named.milli_tflops == row.milli_tflops, row.full_name
 
 
-def test_every_packaged_model_is_there_once() -> None:
+def test_packaged_models_are_unique() -> None:
     names = [row.model for row in PACKAGED.packaged]
 
     assert len(set(names)) == len(names)
 
 
-def test_a_mobile_card_has_three_quarters_of_its_desktop_namesake() -> None:
+def test_mobile_card_has_three_quarters_of_the_desktop_card() -> None:
     assert milli("NVIDIA GeForce RTX 4090 Laptop GPU") == 165_160 * 3 // 4
     assert milli("geforce rtx 4090 laptop gpu") == 165_160 * 3 // 4
     assert milli("NVIDIA A999 Laptop GPU") is None
 
 
-def test_an_own_row_wins_over_a_packaged_one(tmp_path: Path) -> None:
+def test_own_row_wins_over_a_packaged_one(tmp_path: Path) -> None:
     table = own(tmp_path, model="anything", fullModelName="NVIDIA A100-SXM4-80GB", fp16TFlops=300)
 
     assert table.lookup("NVIDIA A100-SXM4-80GB") == Rating(
@@ -124,7 +124,7 @@ def test_an_own_row_wins_over_a_packaged_one(tmp_path: Path) -> None:
     )
 
 
-def test_an_own_row_of_a_short_name_is_about_every_such_card(tmp_path: Path) -> None:
+def test_own_row_for_a_short_name_applies_to_all_cards_of_that_name(tmp_path: Path) -> None:
     table = own(tmp_path, model="A100", fullModelName="our A100", fp16TFlops=300)
 
     assert milli("NVIDIA A100-SXM4-80GB", table) == 300_000
@@ -132,13 +132,13 @@ def test_an_own_row_of_a_short_name_is_about_every_such_card(tmp_path: Path) -> 
     assert milli("NVIDIA A100X", table) is None
 
 
-def test_an_own_row_of_a_mobile_card_wins_over_the_rule(tmp_path: Path) -> None:
+def test_own_row_for_a_mobile_card_wins_over_the_three_quarters_rule(tmp_path: Path) -> None:
     name = "NVIDIA GeForce RTX 4090 Laptop GPU"
 
     assert milli(name, own(tmp_path, fullModelName=name, fp16TFlops=100)) == 100_000
 
 
-def test_a_mobile_card_follows_its_namesakes_own_row(tmp_path: Path) -> None:
+def test_mobile_card_follows_the_own_row_of_the_desktop_card(tmp_path: Path) -> None:
     table = own(tmp_path, model="RTX4090", fullModelName="x", fp16TFlops=100)
 
     assert table.lookup("NVIDIA GeForce RTX 4090 Laptop GPU") == Rating(
@@ -150,7 +150,7 @@ def test_a_mobile_card_follows_its_namesakes_own_row(tmp_path: Path) -> None:
     ("tflops", "expected"),
     [("71.2", 71_200), ("165.16", 165_160), ("0.101", 101), ("7", 7_000), ("0.0019", 1)],
 )
-def test_decimals_are_exact_and_finer_ones_are_dropped(
+def test_decimals_are_exact_down_to_a_thousandth(
     tmp_path: Path, tflops: str, expected: int
 ) -> None:
     file = written(tmp_path, f"[{{model: X1, fullModelName: NVIDIA X1, fp16TFlops: {tflops}}}]")
@@ -158,7 +158,7 @@ def test_decimals_are_exact_and_finer_ones_are_dropped(
     assert milli("NVIDIA X1", models.load(file)) == expected
 
 
-def test_tensor_fusions_own_fields_and_vendors_are_passed_over(tmp_path: Path) -> None:
+def test_other_vendors_and_additional_fields_are_ignored(tmp_path: Path) -> None:
     file = written(
         tmp_path,
         "- {model: M1, fullModelName: Apple M1, vendor: Apple, costPerHour: 0.1, fp16TFlops: 4}\n"
@@ -186,7 +186,7 @@ def test_tensor_fusions_own_fields_and_vendors_are_passed_over(tmp_path: Path) -
         ("!!python/object:os.system {}", "line 1: could not determine a constructor"),
     ],
 )
-def test_a_file_of_another_form_is_refused(tmp_path: Path, text: str, message: str) -> None:
+def test_file_of_another_format_is_refused(tmp_path: Path, text: str, message: str) -> None:
     file = written(tmp_path, text)
 
     with pytest.raises(InputError) as caught:
@@ -213,7 +213,7 @@ def test_a_file_of_another_form_is_refused(tmp_path: Path, text: str, message: s
         ("0x" + "f" * 5000, "a number of over 64 bits"),
     ],
 )
-def test_a_figure_that_is_none_is_refused(tmp_path: Path, tflops: str, found: str) -> None:
+def test_invalid_tflops_are_refused(tmp_path: Path, tflops: str, found: str) -> None:
     file = written(tmp_path, f"[{{model: X1, fullModelName: NVIDIA X1, fp16TFlops: {tflops}}}]")
 
     with pytest.raises(InputError) as caught:
@@ -225,7 +225,7 @@ def test_a_figure_that_is_none_is_refused(tmp_path: Path, tflops: str, found: st
     )
 
 
-def test_a_vendor_that_is_no_name_is_refused(tmp_path: Path) -> None:
+def test_vendor_that_is_not_a_name_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="entry 1: vendor: found 7, expected a name"):
         own(tmp_path, vendor=7)
 
@@ -241,17 +241,17 @@ def test_two_figures_for_one_name_are_refused(tmp_path: Path) -> None:
         models.load(file)
 
 
-def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
+def test_missing_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="No such file or directory, expected a readable YAML"):
         models.load(tmp_path / "none.yaml")
 
 
-def test_a_folder_is_refused(tmp_path: Path) -> None:
+def test_folder_in_place_of_the_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="Is a directory, expected a readable YAML file"):
         models.load(tmp_path)
 
 
-def test_a_file_beyond_all_measure_is_refused(tmp_path: Path) -> None:
+def test_file_over_1_mib_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="found over 1048576 bytes"):
         models.load(written(tmp_path, "#" * (2**20 + 1)))
 
@@ -265,7 +265,7 @@ def refusal_or_rows(file: Path) -> str | tuple[ModelRow, ...]:
 
 @given(content=st.binary(max_size=200))
 @settings(max_examples=examples(200))
-def test_any_bytes_are_a_table_or_refused_in_one_line(
+def test_arbitrary_bytes_are_read_or_refused_in_one_line(
     content: bytes, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     file = tmp_path_factory.getbasetemp() / "fuzzed.yaml"
@@ -280,7 +280,7 @@ _FIELDS = st.sampled_from(["model", "fullModelName", "vendor", "fp16TFlops"])
 
 @given(entries=st.lists(st.dictionaries(_FIELDS, _VALUES) | _VALUES, max_size=3))
 @settings(max_examples=examples(200))
-def test_any_entries_are_a_table_or_refused_in_one_line(
+def test_arbitrary_entries_are_read_or_refused_in_one_line(
     entries: list[object], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     file = tmp_path_factory.getbasetemp() / "fuzzed.yaml"

@@ -1,4 +1,4 @@
-"""Device nodes: on a host with the driver, and where NVIDIA's driver container has its own."""
+"""Device nodes: in the host's /dev, and in that of NVIDIA's driver container."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,14 +13,14 @@ NODES: Final = ("nvidiactl", "nvidia-uvm", "nvidia0")
 
 
 def make_nodes(folder: Path, names: Sequence[str] = NODES) -> Path:
-    """A folder with these, each of which is a character device."""
+    """Create a folder with these nodes, all of them character devices."""
     folder.mkdir(parents=True, exist_ok=True)
     for name in names:
         (folder / name).symlink_to("/dev/null")
     return folder
 
 
-def test_nodes_of_a_card_and_of_all_are_paths_of_the_host(tmp_path: Path) -> None:
+def test_nodes_have_their_paths_on_the_host(tmp_path: Path) -> None:
     dev = make_nodes(tmp_path / "dev", (*NODES, "nvidia-uvm-tools"))
 
     nodes = HostDeviceNodes(dev)
@@ -31,7 +31,7 @@ def test_nodes_of_a_card_and_of_all_are_paths_of_the_host(tmp_path: Path) -> Non
     )
 
 
-def test_nodes_of_the_driver_container_have_the_paths_that_the_host_knows(tmp_path: Path) -> None:
+def test_nodes_of_the_driver_container_have_their_paths_on_the_host(tmp_path: Path) -> None:
     make_nodes(tmp_path / "dev")
 
     nodes = HostDeviceNodes(driver_root=tmp_path, root_on_host=Path("/run/nvidia/driver"))
@@ -44,7 +44,7 @@ def test_nodes_of_the_driver_container_have_the_paths_that_the_host_knows(tmp_pa
     assert nodes.folder() == tmp_path / "dev"
 
 
-def test_a_driver_root_without_the_control_device_leaves_the_hosts_folder(tmp_path: Path) -> None:
+def test_driver_root_without_the_control_device_falls_back_to_dev(tmp_path: Path) -> None:
     (tmp_path / "dev").mkdir()
 
     nodes = HostDeviceNodes(driver_root=tmp_path)
@@ -52,7 +52,7 @@ def test_a_driver_root_without_the_control_device_leaves_the_hosts_folder(tmp_pa
     assert nodes.folder() == Path("/dev")
 
 
-def test_the_driver_container_may_come_later(tmp_path: Path) -> None:
+def test_driver_container_may_start_later(tmp_path: Path) -> None:
     nodes = HostDeviceNodes(driver_root=tmp_path)
     before = nodes.folder()
 
@@ -61,7 +61,7 @@ def test_the_driver_container_may_come_later(tmp_path: Path) -> None:
     assert (before, nodes.folder()) == (Path("/dev"), tmp_path / "dev")
 
 
-def test_a_folder_that_is_named_goes_first(tmp_path: Path) -> None:
+def test_configured_folder_takes_precedence(tmp_path: Path) -> None:
     named = make_nodes(tmp_path / "named")
     make_nodes(tmp_path / "driver" / "dev")
 
@@ -70,7 +70,7 @@ def test_a_folder_that_is_named_goes_first(tmp_path: Path) -> None:
     assert nodes.of_card(0) == (f"{named}/nvidia0",)
 
 
-def test_a_missing_node_and_a_plain_file_in_its_place_are_told(tmp_path: Path) -> None:
+def test_missing_node_and_plain_file_are_errors_with_the_path(tmp_path: Path) -> None:
     dev = make_nodes(tmp_path / "dev", ("nvidiactl",))
     (dev / "nvidia1").touch()
     nodes = HostDeviceNodes(dev)

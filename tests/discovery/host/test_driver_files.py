@@ -1,4 +1,4 @@
-"""The driver's libraries for containers: those that NVIDIA's toolkit brings, and mounts."""
+"""The driver's libraries for containers: devices of NVIDIA's toolkit, and mounts."""
 
 import json
 import threading
@@ -37,7 +37,7 @@ def driver(root: Path, *cdi_folders: Path, on_host: Path | None = None) -> HostD
 
 
 def library(root: Path, soname: str, *, folder: str = DEBIAN) -> Path:
-    """A library as packages install it: a file of the driver's version and a link to it."""
+    """Create a library as packages install it: a file with the version, and a link to it."""
     file = root / folder / f"{soname.partition('.so')[0]}.so.{VERSION}"
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_bytes(b"\x7fELF")
@@ -59,7 +59,7 @@ def mounted(files: HostDriverFiles) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("name", ["nvidia.yaml", "nvidia.json"])
-def test_a_card_that_the_toolkit_names_by_its_uuid_has_a_toolkit_device(
+def test_card_named_by_uuid_in_a_toolkit_spec_has_a_toolkit_device(
     tmp_path: Path, cdi: Path, name: str
 ) -> None:
     document = spec("0", UUID, "all")
@@ -81,7 +81,7 @@ def test_a_card_that_the_toolkit_names_by_its_uuid_has_a_toolkit_device(
     ],
     ids=["by index", "lower case", "shorter", "device plugin", "management", "mig"],
 )
-def test_other_names_and_other_kinds_are_no_toolkit_device(
+def test_other_device_names_and_spec_kinds_are_ignored(
     tmp_path: Path, cdi: Path, document: dict[str, Any]
 ) -> None:
     (cdi / "nvidia.json").write_text(json.dumps(document))
@@ -93,7 +93,7 @@ def test_other_names_and_other_kinds_are_no_toolkit_device(
 
 
 @pytest.mark.parametrize("name", ["nvidia.yml", "nvidia.json.tmp", "tensor-fusion.ai-vgpu_a.json"])
-def test_files_that_runtimes_do_not_read_and_our_own_are_not_read(
+def test_files_that_runtimes_ignore_and_our_own_specs_are_not_read(
     tmp_path: Path, cdi: Path, name: str
 ) -> None:
     (cdi / name).write_text(json.dumps(spec(UUID)))
@@ -101,7 +101,7 @@ def test_files_that_runtimes_do_not_read_and_our_own_are_not_read(
     assert driver(tmp_path, cdi).toolkit_device(UUID) is None
 
 
-def test_specs_that_come_change_and_go_are_noticed(tmp_path: Path, cdi: Path) -> None:
+def test_new_changed_and_removed_specs_are_noticed(tmp_path: Path, cdi: Path) -> None:
     files, path = driver(tmp_path, cdi), cdi / "nvidia.json"
     seen = [files.toolkit_device(UUID)]
 
@@ -130,7 +130,7 @@ def test_specs_that_come_change_and_go_are_noticed(tmp_path: Path, cdi: Path) ->
         ("a.yaml", b""),
     ],
 )
-def test_a_malformed_spec_costs_one_line_in_the_log_and_no_other_spec(
+def test_malformed_spec_is_logged_once_and_does_not_affect_others(
     tmp_path: Path, cdi: Path, name: str, content: bytes
 ) -> None:
     (cdi / name).write_bytes(content)
@@ -138,38 +138,38 @@ def test_a_malformed_spec_costs_one_line_in_the_log_and_no_other_spec(
     files = driver(tmp_path, cdi)
 
     with capture_logs() as logs:
-        asked = {files.toolkit_device(UUID) for _ in range(3)}
+        found = {files.toolkit_device(UUID) for _ in range(3)}
 
-    assert asked == {f"nvidia.com/gpu={UUID}"}
+    assert found == {f"nvidia.com/gpu={UUID}"}
     assert [(line["event"], line["log_level"]) for line in logs] == [
         ("toolkit_spec_skipped", "warning")
     ]
     assert str(cdi / name) in logs[0]["error"]
 
 
-def test_devices_without_a_name_are_passed_over(tmp_path: Path, cdi: Path) -> None:
+def test_devices_without_a_name_are_skipped(tmp_path: Path, cdi: Path) -> None:
     document = {**spec(UUID), "devices": [None, {}, {"name": 7}, {"name": UUID}]}
     (cdi / "nvidia.json").write_text(json.dumps(document))
 
     assert driver(tmp_path, cdi).toolkit_device(UUID) == f"nvidia.com/gpu={UUID}"
 
 
-def test_a_file_in_place_of_the_folder_costs_one_line_in_the_log(tmp_path: Path) -> None:
+def test_file_in_place_of_the_folder_is_logged_once(tmp_path: Path) -> None:
     (tmp_path / "cdi").write_text("")
     files = driver(tmp_path, tmp_path / "cdi")
 
     with capture_logs() as logs:
-        asked = {files.toolkit_device(UUID) for _ in range(3)}
+        found = {files.toolkit_device(UUID) for _ in range(3)}
 
-    assert asked == {None}
+    assert found == {None}
     assert [line["event"] for line in logs] == ["toolkit_specs_unreadable"]
 
 
-def test_many_threads_may_ask_while_specs_of_others_come_and_go(tmp_path: Path, cdi: Path) -> None:
+def test_threads_may_look_up_devices_while_other_specs_change(tmp_path: Path, cdi: Path) -> None:
     (cdi / "nvidia.json").write_text(json.dumps(spec(UUID)))
     files, answers = driver(tmp_path, cdi), []
 
-    def ask(number: int) -> None:
+    def look_up(number: int) -> None:
         other = cdi / f"k8s.other_{number}.json"
         for _ in range(20):
             other.write_text(json.dumps(spec("0", kind="k8s.other/claim")))
@@ -177,7 +177,7 @@ def test_many_threads_may_ask_while_specs_of_others_come_and_go(tmp_path: Path, 
             other.unlink()
 
     with capture_logs():
-        threads = [threading.Thread(target=ask, args=(number,)) for number in range(4)]
+        threads = [threading.Thread(target=look_up, args=(number,)) for number in range(4)]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -186,7 +186,7 @@ def test_many_threads_may_ask_while_specs_of_others_come_and_go(tmp_path: Path, 
     assert answers == [f"nvidia.com/gpu={UUID}"] * 80
 
 
-def test_each_library_is_mounted_by_every_name_in_the_folders_that_loaders_know(
+def test_libraries_are_mounted_under_every_name_in_both_loader_folders(
     tmp_path: Path,
 ) -> None:
     required(tmp_path)
@@ -207,7 +207,7 @@ def test_each_library_is_mounted_by_every_name_in_the_folders_that_loaders_know(
     }
 
 
-def test_libraries_beyond_the_required_ones_and_the_program_come_if_they_are_there(
+def test_optional_libraries_and_nvidia_smi_are_mounted_if_present(
     tmp_path: Path,
 ) -> None:
     required(tmp_path)
@@ -225,7 +225,9 @@ def test_libraries_beyond_the_required_ones_and_the_program_come_if_they_are_the
 
 
 @pytest.mark.parametrize("folder", ["usr/lib64", "usr/lib", "home/kubernetes/bin/nvidia/lib64"])
-def test_libraries_are_found_wherever_systems_keep_them(tmp_path: Path, folder: str) -> None:
+def test_libraries_are_found_in_the_folders_of_all_distributions(
+    tmp_path: Path, folder: str
+) -> None:
     required(tmp_path, folder=folder)
 
     found = mounted(driver(tmp_path))
@@ -233,7 +235,7 @@ def test_libraries_are_found_wherever_systems_keep_them(tmp_path: Path, folder: 
     assert found["/usr/lib64/libcuda.so.1"] == str(tmp_path / folder / f"libcuda.so.{VERSION}")
 
 
-def test_absolute_links_lead_within_the_drivers_root(tmp_path: Path) -> None:
+def test_absolute_links_are_resolved_within_the_driver_root(tmp_path: Path) -> None:
     required(tmp_path, folder="usr/lib/nvidia/current")
     for soname in ("libcuda.so.1", "libnvidia-ml.so.1"):
         (tmp_path / "etc/alternatives").mkdir(parents=True, exist_ok=True)
@@ -249,7 +251,7 @@ def test_absolute_links_lead_within_the_drivers_root(tmp_path: Path) -> None:
     assert found["/usr/lib64/libcuda.so.1"] == str(cuda)
 
 
-def test_the_runtime_is_given_paths_of_the_host(tmp_path: Path) -> None:
+def test_mounts_have_paths_on_the_host(tmp_path: Path) -> None:
     required(tmp_path)
 
     found = mounted(driver(tmp_path, on_host=Path("/run/nvidia/driver")))
@@ -258,9 +260,7 @@ def test_the_runtime_is_given_paths_of_the_host(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("soname", ["libcuda.so.1", "libnvidia-ml.so.1"])
-def test_a_library_that_no_program_can_do_without_is_told_by_its_name(
-    tmp_path: Path, soname: str
-) -> None:
+def test_missing_required_library_is_an_error_with_its_name(tmp_path: Path, soname: str) -> None:
     required(tmp_path)
     (tmp_path / DEBIAN / soname).unlink()
 
@@ -268,7 +268,7 @@ def test_a_library_that_no_program_can_do_without_is_told_by_its_name(
         driver(tmp_path).mounts()
 
 
-def test_links_to_nothing_and_in_circles_are_no_libraries(tmp_path: Path) -> None:
+def test_dangling_and_circular_links_are_skipped(tmp_path: Path) -> None:
     required(tmp_path)
     (tmp_path / DEBIAN / "libnvidia-nvvm.so.4").symlink_to("libnvidia-nvvm.so.gone")
     (tmp_path / DEBIAN / "libnvcuvid.so.1").symlink_to("libnvcuvid.so.1")

@@ -9,23 +9,23 @@ from tests.discovery.nvml.nvml_machine import Machine, build
 
 @pytest.fixture(scope="session")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A library with every function that discovery calls."""
+    """Build a library with every function that discovery calls."""
     return build(tmp_path_factory.mktemp("nvml") / "now")
 
 
 @pytest.fixture(scope="session")
 def old_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A library without the functions that older drivers lack."""
+    """Build a library without the functions that older drivers lack."""
     return build(tmp_path_factory.mktemp("nvml") / "old", "-DOLD_DRIVER")
 
 
 @pytest.fixture(scope="session")
 def eventless_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A library without the functions for events."""
+    """Build a library without the functions for events."""
     return build(tmp_path_factory.mktemp("nvml") / "eventless", "-DNO_EVENTS")
 
 
 @pytest.fixture
 def machine(tmp_path: Path, library: Path) -> Machine:
-    """A machine with that library and two A100."""
+    """Return a machine with the full library; a test supplies the answers."""
     return Machine(folder=tmp_path, library=library)

@@ -1,29 +1,29 @@
 /*
- * A libnvidia-ml.so.1 for tests: it answers what a text file says.
+ * A libnvidia-ml.so.1 for tests, which answers from a text file.
  *
- * The environment variable FAKE_NVML names the file; it is read at every nvmlInitWithFlags, so a
- * test changes the machine between two readings. One line is one answer:
+ * The environment variable FAKE_NVML names the file. It is read at every nvmlInitWithFlags, so that
+ * a test can change the machine between two readings. Each line is one answer:
  *
- *     <scope> <question> <answer>
+ *     <scope> <query> <answer>
  *
- * scope is the index of a card, `*` for every card, or `system`. The last line that fits counts;
- * without one the question is NVML_ERROR_NOT_SUPPORTED. An answer is
+ * scope is the index of a card, `*` for every card, or `system`. The last matching line counts;
+ * without one the answer is NVML_ERROR_NOT_SUPPORTED. An answer is
  *
- *     a text or a number     given as it is, several numbers with blanks between them
+ *     a text or a number     returned as it is; several numbers have blanks between them
  *     !<number>              that nvmlReturn_t
- *     ~<path> <answer>       does not return until the path exists, then gives the answer
+ *     ~<path> <answer>       blocks until the path exists, then returns the answer
  *
- * How many cards there are is counted when NVML is started, and not again before it is shut down
- * as often, as the real one does.
+ * As in the real library, the cards are counted when NVML is initialised, and not again until it is
+ * shut down as often as it was initialised.
  *
- * Events are the lines of the file $FAKE_NVML.events, `<card> <type> <data>`, that are added while
- * an event set waits. The question `events` of a card is the mask of types that it supports;
- * `system event_wait` is asked before each wait.
+ * Events are the lines `<card> <type> <data>` that are added to the file $FAKE_NVML.events while an
+ * event set waits. The query `events` of a card is the mask of types that it supports;
+ * `system event_wait` is queried before each wait.
  *
  * The file $FAKE_NVML.open has the indices of the cards that the process keeps open.
  *
- * All calls must come from two threads; one from a third is answered with NVML_ERROR_UNKNOWN.
- * -DOLD_DRIVER leaves out the functions that drivers before 510 lack, and -DNO_EVENTS events.
+ * At most two threads may call; calls from a third return NVML_ERROR_UNKNOWN. -DOLD_DRIVER omits the
+ * functions that drivers before 510 lack, and -DNO_EVENTS those for events.
  *
  * Layouts and numbers: nvml.h.
  */
@@ -119,7 +119,7 @@ static void write_open(void)
         fclose(file);
 }
 
-/* Copies what the last fitting line says. */
+/* Copies the answer of the last matching line. */
 static int find(const char *scope, const char *question, char *answer)
 {
     char line_scope[16], line_question[32], value[MAX_ANSWER];
@@ -371,7 +371,7 @@ Return nvmlDeviceGetSupportedEventTypes(Device device, unsigned long long *types
     return result;
 }
 
-/* The lines that are there already happened before. */
+/* Lines that are in the file already are past events. */
 static FILE *open_events(EventSet set)
 {
     char path[4096];

@@ -1,10 +1,10 @@
-"""A process with discovery in it: takes steps as JSON on stdin, prints what each one gave.
+"""A process with NVML discovery: reads steps as JSON from stdin, prints the result of each.
 
-``["read"]``, ``["raw"]``, ``["close"]`` call it, ``["read again"]`` until there is an answer;
-``["write", path, text]`` writes a file, ``["link", path, target]`` links to one and
-``["replace", path, text]`` puts a new one in its place; ``["threads"]`` lists NVML's threads;
-``["events", uuid]`` waits for a card's events in the background and comes back once NVML does,
-and ``["reopened"]`` comes back once it does again.
+``["read"]``, ``["raw"]`` and ``["close"]`` call the discovery; ``["read again"]`` repeats until a
+reading succeeds. ``["write", path, text]`` writes a file, ``["link", path, target]`` creates a link
+and ``["replace", path, text]`` replaces a file. ``["threads"]`` lists NVML's threads.
+``["events", uuid]`` waits for a card's events in the background and returns once NVML has opened
+the card; ``["reopened"]`` returns once NVML has opened it again.
 """
 
 import dataclasses

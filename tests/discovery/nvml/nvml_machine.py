@@ -1,4 +1,4 @@
-"""A machine with cards for the tests: what the fake NVML answers, and a process that asks it."""
+"""A machine for tests: answers of the fake NVML, and a process with discovery."""
 
 import json
 import os
@@ -35,7 +35,7 @@ SYSTEM: Mapping[str, str] = {"driver": "550.54.15", "cuda": "12040"}
 
 
 def build(folder: Path, *flags: str) -> Path:
-    """The library, compiled."""
+    """Compile the fake library and return its path."""
     folder.mkdir()
     library = folder / "libnvidia-ml.so.1"
     strict = ["-Wall", "-Wextra", "-Werror"]
@@ -50,26 +50,26 @@ def uuid(index: int) -> str:
 
 
 def card(index: int, **answers: str) -> dict[str, str]:
-    """An A100 with the differences given; an answer ``!3`` is that NVML error."""
+    """Return the answers of an A100 with these changes; the answer ``!3`` is that NVML error."""
     own = {"uuid": uuid(index), "minor": str(index), "pci": f"00000000:{0x3A + index:02X}:00.0"}
     return {**A100, **own, **answers}
 
 
 def answers(*cards: Mapping[str, str], **system: str) -> str:
-    """The file that the fake library reads."""
+    """Return the content of the file that the fake library reads."""
     lines = [
         f"{index} {question} {answer}"
         for index, card in enumerate(cards)
         for question, answer in card.items()
     ]
-    said = {"count": str(len(cards)), **SYSTEM, **system}
-    lines += [f"system {question} {answer}" for question, answer in said.items()]
+    fields = {"count": str(len(cards)), **SYSTEM, **system}
+    lines += [f"system {question} {answer}" for question, answer in fields.items()]
     return "\n".join(lines) + "\n"
 
 
 @dataclass(kw_only=True)
 class Machine:
-    """Runs discovery in a process of its own, because pynvml keeps a library for good."""
+    """Discovery in a process of its own, because pynvml never unloads a library."""
 
     folder: Path
     library: Path | None
@@ -82,8 +82,8 @@ class Machine:
         return self.folder / "answers"
 
     def run(self, first: str, *steps: list[Any]) -> list[Any]:
-        """What the process printed for each step; see nvml_child for the steps."""
-        # A lone surrogate in a text stands for a byte that is no UTF-8.
+        """Run the steps in a process and return their results; see nvml_child for the steps."""
+        # A lone surrogate in a text stands for a byte that is not UTF-8.
         self.answers_file.write_bytes(first.encode("utf-8", "surrogateescape"))
         script = {
             "library": None if self.library is None else str(self.library),
@@ -101,7 +101,7 @@ class Machine:
         environment = {**os.environ, "FAKE_NVML": str(self.answers_file)}
         if not self.loader_path:
             return forks.run(module=_CHILD, stdin=script, environment=environment)
-        # The loader reads its path once, when a process starts.
+        # A new process, because the loader reads its path only when a process starts.
         ended = subprocess.run(
             [sys.executable, "-m", _CHILD],
             input=script,
@@ -115,15 +115,15 @@ class Machine:
         return forks.Ended(ended.args, ended.returncode, out, err)
 
     def read(self, first: str) -> Any:
-        """The inventory of one reading, or the error that it ended with."""
+        """Return the inventory of one reading, or its error."""
         return self.run(first, ["read"])[0]
 
     def rewrite(self, text: str) -> list[Any]:
-        """A step that changes the machine before the next reading."""
+        """Return a step that changes the machine before the next reading."""
         return ["write", str(self.answers_file), text]
 
     def put_in_sysfs(self, bus_id: str, device: str, *, numa_node: str | None) -> None:
-        """A PCI device in the machine's /sys, at this path under /sys/devices."""
+        """Add a PCI device to the machine's /sys, at this path under /sys/devices."""
         real = self.folder / "sys" / "devices" / device
         real.mkdir(parents=True)
         if numa_node is not None:

@@ -1,4 +1,4 @@
-"""When the tests against the fake library may be passed over."""
+"""Skipping of the NVML tests on machines without a C compiler."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ import pytest
 from tests.discovery.nvml.nvml_machine import build
 
 
-def test_without_a_compiler_they_are_skipped(
+def test_nvml_tests_are_skipped_without_a_compiler(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", "")
@@ -17,7 +17,7 @@ def test_without_a_compiler_they_are_skipped(
         build(tmp_path / "library")
 
 
-def test_without_a_compiler_they_fail_on_ci(
+def test_nvml_tests_fail_without_a_compiler_on_ci(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", "")

@@ -1,25 +1,25 @@
-"""Readings beside an open set of events: what they find, and when the set gives way."""
+"""Readings while an event set is open: the cards they find, and when the set is closed."""
 
 from tests.discovery.nvml.nvml_machine import Machine, answers, card, uuid
 from tests.discovery.nvml.test_nvml_trouble import uuids
 
 
 def bind(machine: Machine, *indices: int) -> None:
-    """The kernel driver has these cards."""
+    """Bind these cards to the kernel driver."""
     driver = machine.folder / "sys" / "bus" / "pci" / "drivers" / "nvidia"
     driver.mkdir(parents=True, exist_ok=True)
     for index in indices:
         (driver / f"0000:{0x3A + index:02x}:00.0").touch()
 
 
-def bound(machine: Machine, index: int) -> list[str]:
-    """A step that binds another card."""
+def bind_step(machine: Machine, index: int) -> list[str]:
+    """Return a step that binds another card."""
     driver = machine.folder / "sys" / "bus" / "pci" / "drivers" / "nvidia"
     return ["write", f"{driver}/0000:{0x3A + index:02x}:00.0", ""]
 
 
-def test_while_events_are_waited_for_nvml_counts_no_new_card(machine: Machine) -> None:
-    """Not what is wanted, but what makes the next test worth something."""
+def test_nvml_finds_no_new_card_while_an_event_set_is_open(machine: Machine) -> None:
+    """This is a limitation of NVML; it shows that the next test is not trivial."""
     bind(machine, 0)
     _, _, _, again = machine.run(
         answers(card(0)),
@@ -32,14 +32,14 @@ def test_while_events_are_waited_for_nvml_counts_no_new_card(machine: Machine) -
     assert uuids(again) == [uuid(0)]
 
 
-def test_a_card_that_the_kernel_driver_got_is_found_at_once(machine: Machine) -> None:
+def test_card_newly_bound_to_the_kernel_driver_is_found_at_once(machine: Machine) -> None:
     bind(machine, 0)
     _, _, _, _, again, events = machine.run(
         answers(card(0)),
         ["read"],
         ["events", uuid(0)],
         machine.rewrite(answers(card(0), card(1))),
-        bound(machine, 1),
+        bind_step(machine, 1),
         ["read"],
         ["reopened"],
     )
@@ -48,7 +48,7 @@ def test_a_card_that_the_kernel_driver_got_is_found_at_once(machine: Machine) ->
     assert events is True
 
 
-def test_beside_a_card_that_is_not_watched_every_reading_is_fresh(machine: Machine) -> None:
+def test_every_reading_finds_new_cards_while_a_card_is_not_watched(machine: Machine) -> None:
     _, _, _, again = machine.run(
         answers(card(0), card(1)),
         ["read"],
@@ -60,7 +60,7 @@ def test_beside_a_card_that_is_not_watched_every_reading_is_fresh(machine: Machi
     assert uuids(again) == [uuid(0), uuid(1), uuid(2)]
 
 
-def test_a_lost_card_is_told_with_what_it_still_says(machine: Machine) -> None:
+def test_lost_card_is_reported_with_the_fields_that_it_still_answers(machine: Machine) -> None:
     (found,) = machine.run(answers(card(0, memory="!15"), card(1, handle="!15")), ["read"])
 
     assert found["gpus"] == []
@@ -70,7 +70,7 @@ def test_a_lost_card_is_told_with_what_it_still_says(machine: Machine) -> None:
     ]
 
 
-def test_a_driver_that_does_not_know_recovery_actions_is_not_taken_for_one_that_needs_none(
+def test_unsupported_recovery_action_is_not_reported_as_none(
     machine: Machine,
 ) -> None:
     (found,) = machine.run(

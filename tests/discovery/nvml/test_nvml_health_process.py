@@ -29,7 +29,7 @@ NOT_SUPPORTED, GPU_IS_LOST = "!3", "!15"
 
 
 class Driver:
-    """What the fake library answers and reports to a process that is running."""
+    """Answers and events of the fake library for a running process."""
 
     def __init__(self, folder: Path) -> None:
         self.file = folder / "answers"
@@ -46,13 +46,13 @@ class Driver:
             file.write(f"{index} {kind} {code}\n")
 
     def opened(self) -> set[int]:
-        """The cards that the process keeps open."""
+        """Return the indices of the cards that the process keeps open."""
         return {int(index) for index in self.file.with_suffix(".open").read_text().split()}
 
 
 @contextmanager
 def node(driver: Driver, library: Path, *flags: str, **system: str) -> Iterator[SimulatedCluster]:
-    """A cluster whose node plugin has published two real cards and waits for events."""
+    """Run a cluster whose node plugin has published two NVML cards and waits for events."""
     if not driver.file.exists():
         driver.answers(card(0), card(1), **system)
     with cluster_with() as cluster:
@@ -72,17 +72,17 @@ def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Driver:
 def await_reported(
     cluster: SimulatedCluster, driver: Driver, index: int, kind: int, code: int = 0
 ) -> None:
-    """Reports until it is heard: nobody is told when the driver begins to be listened to."""
+    """Report the event until it is logged, because the start of the wait is not observable."""
 
-    def told() -> bool:
+    def is_logged() -> bool:
         driver.report(index, kind, code)
         lines = log_lines(cluster, "card_event")
         return any((line["device"], line["code"]) == (uuid(index), code) for line in lines)
 
-    cluster.until("heard", told)
+    cluster.until("logged", is_logged)
 
 
-def test_an_xid_is_a_taint_and_on_both_streams_before_the_next_poll(
+def test_xid_taints_the_device_and_reaches_both_streams_before_the_next_poll(
     driver: Driver, library: Path
 ) -> None:
     with node(driver, library, *NO_POLL) as cluster:
@@ -101,14 +101,16 @@ def test_an_xid_is_a_taint_and_on_both_streams_before_the_next_poll(
 @pytest.mark.parametrize(
     ("kind", "reason"), [(DOUBLE_BIT_ECC, "uncorrectable-ecc"), (FATAL_POISON, "fatal-poison")]
 )
-def test_a_memory_error_is_a_taint(driver: Driver, library: Path, kind: int, reason: str) -> None:
+def test_memory_error_taints_the_device(
+    driver: Driver, library: Path, kind: int, reason: str
+) -> None:
     with node(driver, library) as cluster:
         await_reported(cluster, driver, 0, kind)
 
         cluster.until("tainted", lambda: reasons(cluster) == {GPU_0: reason})
 
 
-def test_an_xid_stays_where_the_driver_does_not_tell_that_no_reset_is_needed(
+def test_xid_stays_until_a_reset_if_the_driver_reports_no_recovery_action(
     driver: Driver, library: Path
 ) -> None:
     old = {"recovery": NOT_SUPPORTED}
@@ -126,9 +128,7 @@ def test_an_xid_stays_where_the_driver_does_not_tell_that_no_reset_is_needed(
         assert taints(cluster) == {}
 
 
-def test_a_recovery_action_is_read_at_once_when_the_driver_reports_one(
-    driver: Driver, library: Path
-) -> None:
+def test_reported_recovery_action_is_read_at_once(driver: Driver, library: Path) -> None:
     with node(driver, library, *NO_POLL) as cluster:
         driver.answers(card(0), card(1, recovery="2"))
         await_reported(cluster, driver, 1, RECOVERY_ACTION)
@@ -136,20 +136,20 @@ def test_a_recovery_action_is_read_at_once_when_the_driver_reports_one(
         cluster.until("tainted", lambda: reasons(cluster) == {GPU_1: "node-reboot-required"})
 
 
-def test_a_lost_card_takes_no_other_card_with_it(driver: Driver, library: Path) -> None:
+def test_lost_card_does_not_affect_the_others(driver: Driver, library: Path) -> None:
     with node(driver, library) as cluster:
         driver.answers(card(0), card(1, handle=GPU_IS_LOST), event_wait=GPU_IS_LOST)
 
         cluster.until("lost", lambda: list(devices(cluster)) == [GPU_0])
 
         assert taints(cluster) == {}
-        told = streamed(cluster, SERVICES[0])
-        assert told[GPU_0][0] == "HEALTHY"
-        assert told[GPU_1][0] == "UNHEALTHY"
-        assert told[GPU_1][1].startswith("the GPU is lost: handle: found NVML_ERROR_GPU_IS_LOST")
+        health = streamed(cluster, SERVICES[0])
+        assert health[GPU_0][0] == "HEALTHY"
+        assert health[GPU_1][0] == "UNHEALTHY"
+        assert health[GPU_1][1].startswith("the GPU is lost: handle: found NVML_ERROR_GPU_IS_LOST")
 
 
-def test_a_call_that_hangs_is_the_health_of_all_cards_until_it_comes_back(
+def test_hanging_call_makes_all_cards_unhealthy_until_it_returns(
     driver: Driver, library: Path, tmp_path: Path
 ) -> None:
     with node(driver, library, *SHORT_WAIT) as cluster:
@@ -167,7 +167,7 @@ def test_a_call_that_hangs_is_the_health_of_all_cards_until_it_comes_back(
         assert set(phases(cluster).values()) == {"Running"}
 
 
-def test_a_process_stops_in_order_while_the_driver_hangs(
+def test_process_stops_in_order_while_the_driver_hangs(
     driver: Driver, library: Path, tmp_path: Path
 ) -> None:
     with node(driver, library, *SHORT_WAIT) as cluster:
@@ -177,14 +177,14 @@ def test_a_process_stops_in_order_while_the_driver_hangs(
         assert cluster.stop_plugin() == 0
 
 
-def test_without_events_the_cards_are_polled_and_that_is_said_once(
+def test_card_without_events_is_polled_and_this_is_logged_once(
     driver: Driver, library: Path
 ) -> None:
-    silent = {"events": NOT_SUPPORTED}
-    driver.answers(card(0, **silent), card(1))
+    eventless = {"events": NOT_SUPPORTED}
+    driver.answers(card(0, **eventless), card(1))
     with node(driver, library) as cluster:
         await_reported(cluster, driver, 1, XID, 31)
-        driver.answers(card(0, **silent, recovery="1"), card(1))
+        driver.answers(card(0, **eventless, recovery="1"), card(1))
 
         cluster.until("tainted", lambda: bool(taints(cluster)))
 
@@ -193,12 +193,10 @@ def test_without_events_the_cards_are_polled_and_that_is_said_once(
         assert line["device"] == uuid(0)
 
 
-def test_events_that_cannot_be_had_for_a_moment_are_asked_for_again(
-    driver: Driver, library: Path
-) -> None:
+def test_failed_event_registration_is_retried(driver: Driver, library: Path) -> None:
     driver.answers(card(0, events="!999"), card(1, events="0"))
     with node(driver, library) as cluster:
-        cluster.until("said", lambda: bool(log_lines(cluster, "card_events_retried")))
+        cluster.until("logged", lambda: bool(log_lines(cluster, "card_events_retried")))
 
         driver.answers(card(0), card(1))
 
@@ -207,9 +205,9 @@ def test_events_that_cannot_be_had_for_a_moment_are_asked_for_again(
         cluster.until("well", lambda: not taints(cluster))
 
 
-def test_a_driver_without_any_events_is_polled(driver: Driver, eventless_library: Path) -> None:
+def test_driver_without_events_is_polled(driver: Driver, eventless_library: Path) -> None:
     with node(driver, eventless_library) as cluster:
-        cluster.until("said", lambda: bool(log_lines(cluster, "card_events_unavailable")))
+        cluster.until("logged", lambda: bool(log_lines(cluster, "card_events_unavailable")))
         driver.answers(card(0, recovery="1"), card(1))
 
         cluster.until("tainted", lambda: bool(taints(cluster)))
@@ -219,7 +217,7 @@ def test_a_driver_without_any_events_is_polled(driver: Driver, eventless_library
         assert len(log_lines(cluster, "card_events_unavailable")) == 1
 
 
-def test_a_driver_of_another_version_is_followed_and_counts_as_a_reset(
+def test_driver_of_another_version_is_published_and_counts_as_a_reset(
     driver: Driver, library: Path
 ) -> None:
     old = {"recovery": NOT_SUPPORTED}
@@ -238,7 +236,7 @@ def test_a_driver_of_another_version_is_followed_and_counts_as_a_reset(
         assert versions == ["580.95.5", "580.95.5"]
 
 
-def test_a_driver_that_is_away_for_long_makes_the_cards_unhealthy(
+def test_driver_that_stays_unloaded_makes_the_cards_unhealthy(
     driver: Driver, library: Path
 ) -> None:
     with node(driver, library) as cluster:
@@ -253,7 +251,7 @@ def test_a_driver_that_is_away_for_long_makes_the_cards_unhealthy(
         assert slice_writes(cluster) == 2
 
 
-def test_a_card_that_is_sick_is_kept_open_by_nobody(driver: Driver, library: Path) -> None:
+def test_sick_card_is_not_kept_open(driver: Driver, library: Path) -> None:
     with node(driver, library, "--health-quiet-seconds", "60") as cluster:
         await_reported(cluster, driver, 0, XID, 79)
         cluster.until("tainted", lambda: bool(taints(cluster)))

@@ -51,13 +51,13 @@ def test_every_field_of_a_card_is_read(machine: Machine) -> None:
     assert inventory["left_out"] == []
 
 
-def test_cards_come_in_nvmls_order(machine: Machine) -> None:
+def test_cards_are_in_the_order_of_nvml(machine: Machine) -> None:
     inventory = machine.read(answers(card(0, minor="3"), card(1, minor="0"), card(2)))
 
     assert [(gpu["index"], gpu["minor"]) for gpu in inventory["gpus"]] == [(0, 3), (1, 0), (2, 2)]
 
 
-def test_a_node_without_cards_is_empty_and_no_error(machine: Machine) -> None:
+def test_node_without_cards_has_an_empty_inventory(machine: Machine) -> None:
     inventory = machine.read(answers())
 
     assert (inventory["gpus"], inventory["left_out"]) == ([], [])
@@ -76,7 +76,7 @@ def test_a_node_without_cards_is_empty_and_no_error(machine: Machine) -> None:
         ("clock", "milli_tflops", 312_000),
     ],
 )
-def test_what_one_card_does_not_support_costs_that_field_alone(
+def test_unsupported_query_affects_only_its_field_and_card(
     machine: Machine, question: str, field: str, value: object
 ) -> None:
     inventory = machine.read(answers(card(0, **{question: NOT_SUPPORTED}), card(1)))
@@ -85,16 +85,14 @@ def test_what_one_card_does_not_support_costs_that_field_alone(
     assert [gpu["uuid"] for gpu in inventory["gpus"]] == [uuid(0), uuid(1)]
 
 
-def test_what_the_driver_does_not_tell_of_itself_is_empty(machine: Machine) -> None:
+def test_unsupported_version_queries_leave_the_versions_empty(machine: Machine) -> None:
     inventory = machine.read(answers(card(0), driver=NOT_SUPPORTED, cuda=NOT_SUPPORTED))
 
     assert inventory["gpus"][0]["driver_version"] == ""
     assert inventory["gpus"][0]["cuda_driver_version"] == [0, 0]
 
 
-def test_a_library_that_lacks_newer_functions_is_read_all_the_same(
-    machine: Machine, old_library: Path
-) -> None:
+def test_library_without_newer_functions_works(machine: Machine, old_library: Path) -> None:
     machine.library = old_library
 
     (gpu,) = machine.read(answers(card(0)))["gpus"]
@@ -107,7 +105,7 @@ def test_a_library_that_lacks_newer_functions_is_read_all_the_same(
 @pytest.mark.parametrize(
     ("reserved", "expected"), [(str(450 * MIB + 7), 450 * MIB + 7), ("0", 0), (NOT_SUPPORTED, 0)]
 )
-def test_what_the_driver_keeps_of_the_memory_is_read_where_it_tells(
+def test_reserved_memory_is_read_if_the_driver_reports_it(
     machine: Machine, reserved: str, expected: int
 ) -> None:
     (gpu,) = machine.read(answers(card(0, reserved=reserved)))["gpus"]
@@ -115,7 +113,7 @@ def test_what_the_driver_keeps_of_the_memory_is_read_where_it_tells(
     assert (gpu["vram_bytes"], gpu["reserved_bytes"]) == (81920 * MIB, expected)
 
 
-def test_a_library_without_the_second_memory_question_keeps_nothing(
+def test_library_without_memory_info_v2_reports_no_reserved_memory(
     machine: Machine, old_library: Path
 ) -> None:
     machine.library = old_library
@@ -125,14 +123,14 @@ def test_a_library_without_the_second_memory_question_keeps_nothing(
     assert (gpu["vram_bytes"], gpu["reserved_bytes"]) == (81920 * MIB, 0)
 
 
-def test_a_card_of_which_nothing_is_left_is_left_out(machine: Machine) -> None:
+def test_card_without_usable_memory_is_left_out(machine: Machine) -> None:
     inventory = machine.read(answers(card(0, reserved=str(81920 * MIB)), card(1)))
 
     assert subjects(inventory) == [uuid(0)]
     assert "are reserved, expected at least 1 MiB to hand out" in reason(inventory)
 
 
-def test_a_card_in_mig_mode_is_left_out(machine: Machine) -> None:
+def test_card_in_mig_mode_is_left_out(machine: Machine) -> None:
     inventory = machine.read(answers(card(0, mig="1 1"), card(1)))
 
     assert subjects(inventory) == [uuid(0)]
@@ -140,12 +138,12 @@ def test_a_card_in_mig_mode_is_left_out(machine: Machine) -> None:
     assert [gpu["uuid"] for gpu in inventory["gpus"]] == [uuid(1)]
 
 
-def test_a_card_whose_mig_mode_is_only_pending_is_still_whole(machine: Machine) -> None:
+def test_card_with_pending_mig_mode_is_listed(machine: Machine) -> None:
     assert len(machine.read(answers(card(0, mig="0 1")))["gpus"]) == 1
 
 
 @pytest.mark.parametrize("memory", [NOT_SUPPORTED, "0"])
-def test_a_card_without_a_memory_size_is_left_out(machine: Machine, memory: str) -> None:
+def test_card_without_a_memory_size_is_left_out(machine: Machine, memory: str) -> None:
     inventory = machine.read(answers(card(0, memory=memory), card(1)))
 
     assert subjects(inventory) == [uuid(0)]
@@ -153,7 +151,7 @@ def test_a_card_without_a_memory_size_is_left_out(machine: Machine, memory: str)
     assert len(inventory["gpus"]) == 1
 
 
-def test_a_card_that_cannot_be_opened_costs_no_other_card(machine: Machine) -> None:
+def test_card_that_cannot_be_opened_does_not_affect_others(machine: Machine) -> None:
     inventory = machine.read(answers(card(0, handle=NO_PERMISSION), card(1)))
 
     assert subjects(inventory) == ["GPU 0"]
@@ -163,7 +161,7 @@ def test_a_card_that_cannot_be_opened_costs_no_other_card(machine: Machine) -> N
     assert inventory["gpus"][0]["index"] == 1
 
 
-def test_a_card_without_a_uuid_is_left_out(machine: Machine) -> None:
+def test_card_without_a_uuid_is_left_out(machine: Machine) -> None:
     inventory = machine.read(answers(card(0, uuid="!999"), card(1)))
 
     assert subjects(inventory) == ["GPU 0"]
@@ -171,7 +169,7 @@ def test_a_card_without_a_uuid_is_left_out(machine: Machine) -> None:
 
 
 @pytest.mark.parametrize("question", ["handle", "uuid", "memory", "clock"])
-def test_a_lost_card_is_left_out_even_if_it_answers_most_questions(
+def test_lost_card_is_left_out_even_if_it_answers_most_queries(
     machine: Machine, question: str
 ) -> None:
     inventory = machine.read(answers(card(0, **{question: GPU_IS_LOST}), card(1)))
@@ -180,39 +178,39 @@ def test_a_lost_card_is_left_out_even_if_it_answers_most_questions(
     assert [gpu["uuid"] for gpu in inventory["gpus"]] == [uuid(1)]
 
 
-def test_an_error_number_that_pynvml_does_not_know_is_shown_as_it_is(machine: Machine) -> None:
+def test_error_number_unknown_to_pynvml_is_shown_as_a_number(machine: Machine) -> None:
     inventory = machine.read(answers(card(0, uuid="!77")))
 
     assert reason(inventory) == "uuid: found NVML_ERROR_77, expected GPU-..."
 
 
-def test_an_unknown_model_is_estimated_from_its_cores_and_clock(machine: Machine) -> None:
+def test_unknown_model_is_estimated_from_cores_and_clock(machine: Machine) -> None:
     (gpu,) = machine.read(answers(card(0, name="NVIDIA A999")))["gpus"]
 
     assert gpu["tflops_source"] == "estimate"
     assert gpu["milli_tflops"] == 6912 * 1410 * 32 // 1000
 
 
-def test_an_unknown_model_that_cannot_be_estimated_is_left_out(machine: Machine) -> None:
+def test_unknown_model_that_cannot_be_estimated_is_left_out(machine: Machine) -> None:
     inventory = machine.read(answers(card(0, name="NVIDIA A999", cores=NOT_SUPPORTED)))
 
     assert reason(inventory).startswith("tflops: found 'NVIDIA A999' in no model table")
 
 
-def test_a_name_that_is_no_text_is_no_name(machine: Machine) -> None:
+def test_name_that_is_not_utf_8_is_empty(machine: Machine) -> None:
     (gpu,) = machine.read(answers(card(0, name="NVIDIA \udcff")))["gpus"]
 
     assert (gpu["product_name"], gpu["model"]) == ("", "unknown")
     assert gpu["tflops_source"] == "estimate"
 
 
-def test_a_card_above_the_first_pci_domain_keeps_its_domain(machine: Machine) -> None:
+def test_pci_domain_above_16_bits_is_kept(machine: Machine) -> None:
     (gpu,) = machine.read(answers(card(0, pci="00010000:E1:00.0")))["gpus"]
 
     assert gpu["pci_bus_id"] == "10000:e1:00.0"
 
 
-def test_the_root_complex_is_the_first_on_the_way_to_the_card(machine: Machine) -> None:
+def test_root_complex_is_the_first_in_the_device_path(machine: Machine) -> None:
     machine.put_in_sysfs(
         "0000:3a:00.0",
         "pci0000:39/0000:39:0e.0/pci10000:e0/10000:e0:06.0/0000:3a:00.0",
@@ -225,13 +223,13 @@ def test_the_root_complex_is_the_first_on_the_way_to_the_card(machine: Machine) 
     assert gpu["numa_node"] is None
 
 
-def test_a_card_that_sysfs_does_not_show_has_no_place(machine: Machine) -> None:
+def test_card_that_is_missing_in_sysfs_has_no_place(machine: Machine) -> None:
     (gpu,) = machine.read(answers(card(0)))["gpus"]
 
     assert (gpu["pcie_root"], gpu["numa_node"]) == (None, None)
 
 
-def test_raw_shows_what_every_question_answered(machine: Machine) -> None:
+def test_raw_has_the_answer_to_every_query(machine: Machine) -> None:
     text = answers(card(0, brand=NOT_SUPPORTED, mig="1 1"), card(1, handle=GPU_IS_LOST))
 
     (raw,) = machine.run(text, ["raw"])

@@ -1,4 +1,4 @@
-"""Libraries that are missing, drivers that go and come, calls that hang."""
+"""Missing libraries, drivers that are unloaded or replaced, and calls that hang."""
 
 import re
 import shutil
@@ -21,7 +21,7 @@ def uuids(inventory: Any) -> list[str]:
     return [gpu["uuid"] for gpu in inventory["gpus"]]
 
 
-def test_a_missing_library_is_waited_for_by_its_path(machine: Machine) -> None:
+def test_missing_library_is_a_retryable_error_with_its_path(machine: Machine) -> None:
     machine.library = Path("/nowhere/libnvidia-ml.so.1")
 
     error = machine.read(answers())
@@ -31,7 +31,7 @@ def test_a_missing_library_is_waited_for_by_its_path(machine: Machine) -> None:
     assert error["text"].endswith("waiting for the NVIDIA driver's libnvidia-ml.so.1")
 
 
-def test_without_a_library_under_the_driver_root_the_loader_is_asked(machine: Machine) -> None:
+def test_loader_searches_if_the_driver_root_has_no_library(machine: Machine) -> None:
     machine.library, machine.driver_root = None, machine.folder
 
     error = machine.read(answers())
@@ -41,7 +41,7 @@ def test_without_a_library_under_the_driver_root_the_loader_is_asked(machine: Ma
 
 
 @pytest.mark.parametrize("folder", ["usr/lib64", "usr/lib/x86_64-linux-gnu", "lib"])
-def test_the_library_is_found_under_the_driver_root(machine: Machine, folder: str) -> None:
+def test_library_is_found_under_the_driver_root(machine: Machine, folder: str) -> None:
     assert machine.library is not None
     found = machine.folder / "root" / folder / "libnvidia-ml.so.1"
     found.parent.mkdir(parents=True)
@@ -53,7 +53,7 @@ def test_the_library_is_found_under_the_driver_root(machine: Machine, folder: st
     assert raw["library"] == str(found)
 
 
-def test_a_file_that_is_no_library_is_passed_over(machine: Machine) -> None:
+def test_file_that_is_not_a_library_is_skipped(machine: Machine) -> None:
     assert machine.library is not None
     root = machine.folder / "root"
     for folder in ("usr/lib64", "lib64"):
@@ -67,7 +67,7 @@ def test_a_file_that_is_no_library_is_passed_over(machine: Machine) -> None:
     assert raw["library"] == str(root / "lib64/libnvidia-ml.so.1")
 
 
-def test_a_library_that_is_not_nvml_is_said_to_be_none(machine: Machine) -> None:
+def test_library_without_nvml_functions_is_refused(machine: Machine) -> None:
     library = machine.folder / "libother.so.1"
     build = ["-shared", "-o", str(library), "-x", "c", "/dev/null"]
     subprocess.run([compiler("the NVML tests"), *build], check=True, timeout=PATIENCE_SECONDS)
@@ -79,7 +79,7 @@ def test_a_library_that_is_not_nvml_is_said_to_be_none(machine: Machine) -> None
     assert f"{library}: found no function nvmlInitWithFlags, expected NVML" in error["text"]
 
 
-def test_a_library_that_appears_later_is_loaded_then(machine: Machine) -> None:
+def test_library_that_appears_later_is_loaded(machine: Machine) -> None:
     assert machine.library is not None
     later = machine.folder / "libnvidia-ml.so.1"
     built, machine.library = machine.library, later
@@ -101,7 +101,7 @@ def test_a_library_that_appears_later_is_loaded_then(machine: Machine) -> None:
         ("!77", "answered NVML_ERROR_77, waiting for NVML to answer"),
     ],
 )
-def test_nvml_that_does_not_start_is_waited_for(
+def test_failed_initialisation_is_a_retryable_error_with_its_cause(
     machine: Machine, init: str, waited_for: str
 ) -> None:
     error = machine.read(answers(card(0), init=init))
@@ -111,7 +111,7 @@ def test_nvml_that_does_not_start_is_waited_for(
     assert error["text"].endswith(waited_for)
 
 
-def test_a_driver_that_is_loaded_later_is_found_at_the_next_reading(machine: Machine) -> None:
+def test_driver_that_is_loaded_later_is_found_by_the_next_reading(machine: Machine) -> None:
     waiting, _, inventory = machine.run(
         answers(card(0), init=DRIVER_NOT_LOADED),
         ["read"],
@@ -123,7 +123,7 @@ def test_a_driver_that_is_loaded_later_is_found_at_the_next_reading(machine: Mac
     assert uuids(inventory) == [uuid(0)]
 
 
-def test_a_driver_that_goes_in_the_middle_of_a_reading_leaves_no_card_out(
+def test_driver_unloaded_during_a_reading_fails_the_whole_reading(
     machine: Machine,
 ) -> None:
     gone, _, inventory = machine.run(
@@ -138,14 +138,14 @@ def test_a_driver_that_goes_in_the_middle_of_a_reading_leaves_no_card_out(
     assert uuids(inventory) == [uuid(0), uuid(1)]
 
 
-def test_nvml_that_does_not_count_its_cards_is_waited_for(machine: Machine) -> None:
+def test_failed_device_count_is_a_retryable_error(machine: Machine) -> None:
     error = machine.read(answers(card(0), count="!999"))
 
     assert error["error"] == "RetryableError"
     assert "nvmlDeviceGetCount" in error["text"]
 
 
-def test_cards_that_appear_later_are_in_the_next_reading(machine: Machine) -> None:
+def test_new_cards_are_in_the_next_reading(machine: Machine) -> None:
     before, _, after = machine.run(
         answers(card(0)), ["read"], machine.rewrite(answers(card(0), card(1))), ["read"]
     )
@@ -154,7 +154,7 @@ def test_cards_that_appear_later_are_in_the_next_reading(machine: Machine) -> No
     assert uuids(after) == [uuid(0), uuid(1)]
 
 
-def test_a_driver_that_was_replaced_needs_a_new_process(machine: Machine) -> None:
+def test_replaced_library_is_a_fatal_error(machine: Machine) -> None:
     assert machine.library is not None
     installed = machine.folder / "libnvidia-ml.so.1"
     shutil.copy(machine.library, installed)
@@ -173,7 +173,7 @@ def test_a_driver_that_was_replaced_needs_a_new_process(machine: Machine) -> Non
     assert "the library was replaced, only a new process can load it" in error["text"]
 
 
-def test_a_library_that_the_loader_found_is_known_by_its_file_when_it_is_replaced(
+def test_replacement_of_a_library_found_by_the_loader_is_noticed(
     machine: Machine,
 ) -> None:
     assert machine.library is not None
@@ -193,7 +193,7 @@ def test_a_library_that_the_loader_found_is_known_by_its_file_when_it_is_replace
     assert error["error"] == "FatalError"
 
 
-def test_a_call_that_hangs_ends_the_reading_and_is_named(machine: Machine) -> None:
+def test_hanging_call_ends_the_reading_with_an_error_that_names_it(machine: Machine) -> None:
     machine.wait_seconds = 0.3
     hang = f"~{machine.folder}/go {uuid(1)}"
 
@@ -207,7 +207,7 @@ def test_a_call_that_hangs_ends_the_reading_and_is_named(machine: Machine) -> No
     assert threads == ["nvml"]
 
 
-def test_once_the_call_comes_back_the_cards_are_read_again(machine: Machine) -> None:
+def test_readings_work_again_after_a_hanging_call_returns(machine: Machine) -> None:
     machine.wait_seconds = 2.0
     hang = f"~{machine.folder}/go {uuid(0)}"
 
@@ -232,7 +232,7 @@ def test_close_ends_the_thread(machine: Machine) -> None:
     assert error == {"error": "RetryableError", "text": "NVML: closed, expected to be open"}
 
 
-def test_close_does_not_wait_for_a_call_that_hangs(machine: Machine) -> None:
+def test_close_does_not_wait_for_a_hanging_call(machine: Machine) -> None:
     machine.wait_seconds = 0.2
     hang = f"~{machine.folder}/go {uuid(0)}"
 

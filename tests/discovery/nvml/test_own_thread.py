@@ -1,4 +1,4 @@
-"""One call at a time in one thread, whatever the calls do."""
+"""A thread that runs one call at a time, even if calls raise or hang."""
 
 import threading
 from collections.abc import Iterator
@@ -17,12 +17,12 @@ def thread() -> Iterator[OwnThread]:
     own.close(wait_seconds=FOREVER)
 
 
-def test_what_the_call_returns_comes_back(thread: OwnThread) -> None:
+def test_result_of_the_call_is_returned(thread: OwnThread) -> None:
     assert thread.run(lambda: 42, wait_seconds=FOREVER) == 42
 
 
 @pytest.mark.parametrize("error", [ValueError("wrong"), TimeoutError("its own")])
-def test_what_the_call_raises_is_raised_to_its_caller(thread: OwnThread, error: Exception) -> None:
+def test_error_of_the_call_is_raised_in_the_caller(thread: OwnThread, error: Exception) -> None:
     def call() -> None:
         raise error
 
@@ -41,12 +41,12 @@ def test_all_callers_share_one_thread(thread: OwnThread) -> None:
     assert seen[0] != threading.get_ident()
 
 
-def test_two_calls_never_run_at_once(thread: OwnThread) -> None:
+def test_calls_never_run_concurrently(thread: OwnThread) -> None:
     inside = threading.Lock()
 
     def call() -> bool:
         exclusive = inside.acquire(blocking=False)
-        threading.Event().wait(0.001)  # long enough for another one to come in
+        threading.Event().wait(0.001)  # long enough for another call to start
         if exclusive:
             inside.release()
         return exclusive
@@ -57,7 +57,7 @@ def test_two_calls_never_run_at_once(thread: OwnThread) -> None:
     assert all(exclusive)
 
 
-def test_a_call_that_hangs_is_left_behind_and_no_thread_joins_it(thread: OwnThread) -> None:
+def test_hanging_call_times_out_and_starts_no_second_thread(thread: OwnThread) -> None:
     go = threading.Event()
     before = threading.active_count()
 
@@ -70,18 +70,18 @@ def test_a_call_that_hangs_is_left_behind_and_no_thread_joins_it(thread: OwnThre
     assert thread.run(lambda: "free", wait_seconds=FOREVER) == "free"
 
 
-def test_a_call_that_is_known_to_hang_is_not_waited_for_again(
+def test_callers_do_not_wait_again_for_a_call_known_to_hang(
     thread: OwnThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     go = threading.Event()
     with pytest.raises(OverdueError):
         thread.run(go.wait, wait_seconds=0.05)
     assert eventually(lambda: thread._age() > 0.05)
-    waited = []
+    timeouts = []
     acquire = thread._free.acquire
 
     def counted(*, timeout: float) -> bool:
-        waited.append(timeout)
+        timeouts.append(timeout)
         return acquire(timeout=timeout)
 
     monkeypatch.setattr(thread._free, "acquire", counted)
@@ -90,10 +90,10 @@ def test_a_call_that_is_known_to_hang_is_not_waited_for_again(
             thread.run(go.wait, wait_seconds=0.05)
     go.set()
 
-    assert waited == [0] * 20
+    assert timeouts == [0] * 20
 
 
-def test_the_age_of_a_call_that_hangs_grows(thread: OwnThread) -> None:
+def test_age_of_a_hanging_call_grows(thread: OwnThread) -> None:
     go = threading.Event()
 
     ages = []
@@ -103,11 +103,11 @@ def test_the_age_of_a_call_that_hangs_grows(thread: OwnThread) -> None:
         ages.append(caught.value.age_seconds)
     go.set()
 
-    # Not from 0.1 on: on a loaded machine the call begins later than its caller's patience.
+    # Not at least 0.1: on a busy machine the call may start only after the caller's timeout.
     assert 0 <= ages[0] < ages[1]
 
 
-def test_a_closed_thread_takes_no_call(thread: OwnThread) -> None:
+def test_closed_thread_refuses_calls(thread: OwnThread) -> None:
     thread.run(lambda: None, wait_seconds=FOREVER)
 
     thread.close(wait_seconds=FOREVER)
@@ -126,7 +126,7 @@ def test_close_before_the_first_call_starts_no_thread(thread: OwnThread) -> None
     assert threading.active_count() == before
 
 
-def test_closing_twice_is_closing_once(thread: OwnThread) -> None:
+def test_closing_twice_is_harmless(thread: OwnThread) -> None:
     thread.run(lambda: None, wait_seconds=FOREVER)
 
     thread.close(wait_seconds=FOREVER)

@@ -19,7 +19,7 @@ from tests.support.waiting import PATIENCE_SECONDS, eventually
 
 
 def write(file: Path, *gpus: str, node: str = "") -> Path:
-    """A profile with these fields of each card; never the same age twice."""
+    """Write a profile with these fields for each card; its modification time always changes."""
     entries = ", ".join(f"{{product: T4{gpu}}}" for gpu in gpus)
     version = file.stat().st_mtime_ns if file.exists() else 0
     file.write_text(f"gpus: [{entries}]\n{node}", encoding="utf-8")
@@ -32,20 +32,20 @@ def discovery(file: Path) -> SimulatedDiscovery:
 
 
 @contextmanager
-def listening(cards: SimulatedDiscovery) -> Iterator[list[CardEvent]]:
-    heard: list[CardEvent] = []
-    thread = Thread(target=lambda: cards.events.run(heard.append))
+def collected_events(cards: SimulatedDiscovery) -> Iterator[list[CardEvent]]:
+    events: list[CardEvent] = []
+    thread = Thread(target=lambda: cards.events.run(events.append))
     cards.events.watch(frozenset(gpu.uuid for gpu in cards.read().gpus))
     thread.start()
     try:
-        yield heard
+        yield events
     finally:
         cards.events.stop()
         thread.join(PATIENCE_SECONDS)
     assert not thread.is_alive()
 
 
-def test_a_profile_is_read_again_when_its_file_changes(tmp_path: Path) -> None:
+def test_profile_is_reloaded_when_its_file_changes(tmp_path: Path) -> None:
     file = write(tmp_path / "p.yaml", "", "")
     cards = discovery(file)
     before = cards.read()
@@ -57,7 +57,7 @@ def test_a_profile_is_read_again_when_its_file_changes(tmp_path: Path) -> None:
     assert left.driver_version == "590.1"
 
 
-def test_a_profile_that_cannot_be_used_any_more_leaves_the_last_good_one(tmp_path: Path) -> None:
+def test_profile_that_becomes_invalid_keeps_the_last_valid_one(tmp_path: Path) -> None:
     file = write(tmp_path / "p.yaml", "")
     live = LiveProfile(str(file))
     good = live.current()
@@ -70,13 +70,13 @@ def test_a_profile_that_cannot_be_used_any_more_leaves_the_last_good_one(tmp_pat
     assert [line["event"] for line in logs] == ["profile_unusable"]
 
 
-def test_a_shorthand_never_changes() -> None:
+def test_shorthand_never_changes() -> None:
     live = LiveProfile("2xT4")
 
     assert live.current() is live.current()
 
 
-def test_a_driver_that_hangs_and_comes_back(tmp_path: Path) -> None:
+def test_hanging_driver_may_recover(tmp_path: Path) -> None:
     file = write(tmp_path / "p.yaml", "", node="hangs: true")
     cards = discovery(file)
 
@@ -87,7 +87,7 @@ def test_a_driver_that_hangs_and_comes_back(tmp_path: Path) -> None:
     assert len(cards.read().gpus) == 1
 
 
-def test_a_lost_card_and_a_recovery_are_told_as_by_nvml(tmp_path: Path) -> None:
+def test_lost_card_and_recovery_action_are_reported_as_by_nvml(tmp_path: Path) -> None:
     cards = discovery(write(tmp_path / "p.yaml", ", fault: lost", ", recovery_action: 2"))
 
     found = cards.read()
@@ -96,34 +96,34 @@ def test_a_lost_card_and_a_recovery_are_told_as_by_nvml(tmp_path: Path) -> None:
     assert found.recovery == {found.lost[0].uuid: 0, found.gpus[0].uuid: 2}
 
 
-def test_an_xid_is_reported_when_the_profile_begins_to_name_it(tmp_path: Path) -> None:
+def test_xid_is_reported_when_it_appears_in_the_profile(tmp_path: Path) -> None:
     file = write(tmp_path / "p.yaml", ", xid: 13", "")
     cards = discovery(file)
     first, second = (gpu.uuid for gpu in cards.read().gpus)
-    with listening(cards) as heard:
+    with collected_events(cards) as events:
         write(file, ", xid: 13", ", xid: 79")
-        assert eventually(lambda: len(heard) == 1)
+        assert eventually(lambda: len(events) == 1)
         write(file, "", ", xid: 79")
         write(file, ", xid: 48", ", xid: 79")
-        assert eventually(lambda: len(heard) == 2)
+        assert eventually(lambda: len(events) == 2)
 
-    assert [(event.gpu_uuid, event.code) for event in heard] == [(second, 79), (first, 48)]
+    assert [(event.gpu_uuid, event.code) for event in events] == [(second, 79), (first, 48)]
 
 
-def test_a_card_that_is_not_watched_is_not_heard(tmp_path: Path) -> None:
+def test_events_of_unwatched_cards_are_not_reported(tmp_path: Path) -> None:
     file = write(tmp_path / "p.yaml", "", "")
     cards = discovery(file)
     second = cards.read().gpus[1].uuid
-    with listening(cards) as heard:
+    with collected_events(cards) as events:
         cards.events.watch(frozenset({second}))
         write(file, ", xid: 79", ", xid: 48")
-        assert eventually(lambda: bool(heard))
+        assert eventually(lambda: bool(events))
 
-    assert [event.gpu_uuid for event in heard] == [second]
+    assert [event.gpu_uuid for event in events] == [second]
 
 
 @pytest.mark.parametrize(
-    ("gpu", "node", "said"),
+    ("gpu", "node", "message"),
     [
         (", xid: many", "", "xid: found 'many', expected a number"),
         (", xid: -1", "", "xid: found -1, expected a number"),
@@ -131,6 +131,6 @@ def test_a_card_that_is_not_watched_is_not_heard(tmp_path: Path) -> None:
         ("", "hangs: maybe", "hangs: found 'maybe', expected true or false"),
     ],
 )
-def test_a_fault_that_is_none_is_refused(tmp_path: Path, gpu: str, node: str, said: str) -> None:
-    with pytest.raises(InputError, match=said):
+def test_invalid_fault_is_refused(tmp_path: Path, gpu: str, node: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
         discovery(write(tmp_path / "p.yaml", gpu, node=node))

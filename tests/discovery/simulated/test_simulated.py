@@ -1,4 +1,4 @@
-"""Cards that are made up."""
+"""Simulated cards, from shorthands and profiles."""
 
 import dataclasses
 import json
@@ -42,14 +42,14 @@ def over_time(text: str, clock: Clock) -> SimulatedDiscovery:
     )
 
 
-def test_it_keeps_the_promise_of_the_port() -> None:
+def test_simulated_discovery_satisfies_the_port() -> None:
     def read(discovery: Discovery) -> int:
         return len(discovery.read().gpus)
 
     assert read(simulated_discovery.from_text("1xT4", node_name="node-1")) == 1
 
 
-def test_a_shorthand_makes_that_many_cards() -> None:
+def test_shorthand_gives_number_and_model_of_cards() -> None:
     made = gpus("8xA100-SXM4-80GB")
 
     assert [gpu.index for gpu in made] == list(range(8))
@@ -61,7 +61,7 @@ def test_a_shorthand_makes_that_many_cards() -> None:
     }
 
 
-def test_a_card_tells_what_a_real_one_tells_but_has_no_device_node() -> None:
+def test_simulated_card_has_every_field_but_a_minor_number() -> None:
     (made,) = gpus("1xA100-SXM4-80GB")
 
     assert dataclasses.replace(made, uuid="") == Gpu(
@@ -86,7 +86,7 @@ def test_a_card_tells_what_a_real_one_tells_but_has_no_device_node() -> None:
 
 
 @pytest.mark.parametrize("card", cards.CARDS, ids=lambda card: card.product_name)
-def test_every_card_that_can_be_named_has_its_compute_and_architecture(card: cards.Card) -> None:
+def test_every_named_card_has_compute_and_architecture(card: cards.Card) -> None:
     (made,) = gpus(f"1x{card.product_name}")
 
     assert made.product_name == card.product_name
@@ -96,7 +96,7 @@ def test_every_card_that_can_be_named_has_its_compute_and_architecture(card: car
     assert made.architecture
 
 
-def test_a_node_may_mix_cards() -> None:
+def test_node_may_mix_card_models() -> None:
     made = gpus("2xA100-SXM4-80GB, 1xH100-80GB-HBM3,1xRTX4090")
 
     assert [gpu.model for gpu in made] == ["A100", "A100", "H100", "RTX4090"]
@@ -105,11 +105,11 @@ def test_a_node_may_mix_cards() -> None:
 @pytest.mark.parametrize(
     "text", ["1xH100-80GB-HBM3", "1xNVIDIA H100 80GB HBM3", "1xh100_80gb_hbm3", " 1xH100 80GB-HBM3"]
 )
-def test_blanks_dashes_and_case_make_no_difference(text: str) -> None:
+def test_blanks_dashes_and_case_of_names_do_not_matter(text: str) -> None:
     assert gpus(text)[0].product_name == "NVIDIA H100 80GB HBM3"
 
 
-def test_uuids_stay_the_same_and_differ_between_nodes_and_cards() -> None:
+def test_uuids_are_stable_and_differ_between_nodes_and_cards() -> None:
     first, again, elsewhere = gpus("2xT4"), gpus("2xT4"), gpus("2xT4", "node-2")
 
     assert [gpu.uuid for gpu in first] == [gpu.uuid for gpu in again]
@@ -118,7 +118,7 @@ def test_uuids_stay_the_same_and_differ_between_nodes_and_cards() -> None:
     assert all(re.fullmatch(r"GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", u) for u in uuids)
 
 
-def test_cards_sit_on_places_of_their_own() -> None:
+def test_cards_have_different_pci_places() -> None:
     made = gpus("20xT4")
 
     assert len({gpu.pci_bus_id for gpu in made}) == 20
@@ -140,14 +140,14 @@ def test_cards_sit_on_places_of_their_own() -> None:
         ("/nowhere/node.yaml", "No such file or directory, expected a readable YAML file"),
     ],
 )
-def test_a_text_that_is_neither_shorthand_nor_file_is_refused(text: str, message: str) -> None:
+def test_text_that_is_neither_shorthand_nor_file_is_refused(text: str, message: str) -> None:
     with pytest.raises(InputError) as caught:
         simulated_discovery.from_text(text, node_name="node-1")
 
     assert message in str(caught.value)
 
 
-def test_a_profile_names_every_card_by_itself(tmp_path: Path) -> None:
+def test_profile_describes_each_card(tmp_path: Path) -> None:
     text = """
         driver_version: "570.1"
         gpus:
@@ -169,7 +169,7 @@ def test_a_profile_names_every_card_by_itself(tmp_path: Path) -> None:
     assert {gpu.driver_version for gpu in made} == {"570.1"}
 
 
-def test_a_profile_may_say_what_the_driver_keeps(tmp_path: Path) -> None:
+def test_profile_may_set_the_reserved_memory(tmp_path: Path) -> None:
     file = tmp_path / "profile.yaml"
     file.write_text("gpus: [{product: T4, reserved: 450Mi}, {product: T4}]")
 
@@ -178,7 +178,7 @@ def test_a_profile_may_say_what_the_driver_keeps(tmp_path: Path) -> None:
     assert [gpu.reserved_bytes for gpu in found.gpus] == [450 * MIB, 0]
 
 
-def test_compute_of_an_own_table_is_told_as_such(tmp_path: Path) -> None:
+def test_compute_from_an_own_table_has_source_file(tmp_path: Path) -> None:
     own = tmp_path / "models.yaml"
     own.write_text("[{model: T4, fullModelName: Tesla T4, fp16TFlops: 60}]", encoding="utf-8")
 
@@ -197,7 +197,7 @@ def test_compute_of_an_own_table_is_told_as_such(tmp_path: Path) -> None:
         ("lost", "memory_bytes: found NVML_ERROR_GPU_IS_LOST"),
     ],
 )
-def test_a_faulty_card_is_left_out_as_a_real_one(tmp_path: Path, fault: str, reason: str) -> None:
+def test_faulty_card_is_left_out_like_a_real_one(tmp_path: Path, fault: str, reason: str) -> None:
     text = written(tmp_path, f"gpus: [{{product: T4, fault: {fault}}}, {{product: L4}}]")
 
     inventory = simulated_discovery.from_text(text, node_name="node-1").read()
@@ -208,7 +208,7 @@ def test_a_faulty_card_is_left_out_as_a_real_one(tmp_path: Path, fault: str, rea
     assert left.reason.startswith(reason)
 
 
-def test_a_card_without_compute_is_left_out(tmp_path: Path) -> None:
+def test_card_without_compute_is_left_out(tmp_path: Path) -> None:
     text = written(tmp_path, "gpus: [{product: NVIDIA X1, vram: 1Gi}]")
 
     inventory = simulated_discovery.from_text(text, node_name="node-1").read()
@@ -217,7 +217,7 @@ def test_a_card_without_compute_is_left_out(tmp_path: Path) -> None:
     assert inventory.left_out[0].reason.startswith("tflops: found 'NVIDIA X1' in no model table")
 
 
-def test_a_card_appears_in_its_time_and_keeps_its_uuid(tmp_path: Path) -> None:
+def test_card_that_appears_later_changes_no_uuid(tmp_path: Path) -> None:
     clock = Clock()
     text = "gpus: [{product: T4, appears_after_seconds: 5}, {product: L4}]"
     discovery = over_time(written(tmp_path, text), clock)
@@ -232,7 +232,7 @@ def test_a_card_appears_in_its_time_and_keeps_its_uuid(tmp_path: Path) -> None:
     assert late[1].pci_bus_id == early.pci_bus_id
 
 
-def test_the_driver_is_missing_for_its_time(tmp_path: Path) -> None:
+def test_driver_is_missing_for_the_configured_time(tmp_path: Path) -> None:
     clock = Clock()
     text = "{driver_missing_for_seconds: 2.5, gpus: [{product: T4}]}"
     discovery = over_time(written(tmp_path, text), clock)
@@ -246,7 +246,7 @@ def test_the_driver_is_missing_for_its_time(tmp_path: Path) -> None:
     assert len(discovery.read().gpus) == 1
 
 
-def test_raw_has_the_form_of_nvmls() -> None:
+def test_raw_has_the_form_of_real_discovery() -> None:
     raw = json.loads(json.dumps(simulated_discovery.from_text("1xT4", node_name="node-1").raw()))
 
     assert raw["library"] == "simulated"
@@ -255,7 +255,7 @@ def test_raw_has_the_form_of_nvmls() -> None:
     assert card["minor"] == {"error": "NVML_ERROR_NOT_SUPPORTED"}
 
 
-def test_a_node_may_be_without_cards(tmp_path: Path) -> None:
+def test_node_may_have_no_cards(tmp_path: Path) -> None:
     assert gpus("0xT4") == ()
     assert gpus(written(tmp_path, "gpus: []")) == ()
 
@@ -293,7 +293,7 @@ def test_a_node_may_be_without_cards(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_profile_that_is_wrong_is_refused(tmp_path: Path, text: str, message: str) -> None:
+def test_invalid_profile_is_refused(tmp_path: Path, text: str, message: str) -> None:
     file = written(tmp_path, text)
 
     with pytest.raises(InputError) as caught:
