@@ -1,4 +1,4 @@
-"""Node plugins that start at once and can be killed at every step."""
+"""Fixtures of the fault tests: node plugins that start quickly and can be killed at every step."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
@@ -16,15 +16,16 @@ from tests.support.forks import Forks
 from tests.support.tally import EFFORT
 
 _LANES = 2 if EFFORT >= 1 else 1
-"""A start is bound by the processor; two of them at once suit the smallest machines.
+"""Number of node plugins that run side by side.
 
-For a sample a second lane would cost more to set up than it saves.
+A start is CPU-bound, so two at a time suit the smallest machines. For a sample, a second lane would
+cost more to set up than it saves.
 """
 
 
 @pytest.fixture(scope="session")
 def lanes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sequence[Lane]]:
-    """What starts and kills node plugins side by side."""
+    """Return the lanes that start and kill node plugins side by side."""
     folder = tmp_path_factory.mktemp("fault-points")
     library = fault_points.build(folder)
     every = [FaultPoints(folder / f"page-{number}", library) for number in range(_LANES)]
@@ -35,24 +36,24 @@ def lanes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sequence[Lane]]:
 
 @pytest.fixture
 def points(lanes: Sequence[Lane]) -> FaultPoints:
-    """The points of the fixture node's plugins."""
+    """Return the fault points of the plugins on the fixture `node`."""
     return lanes[0].points
 
 
 @pytest.fixture(scope="session")
 def nvml(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The fake NVML library."""
+    """Build the fake NVML library and return its path."""
     return nvml_machine.build(tmp_path_factory.mktemp("nvml") / "library")
 
 
 @pytest.fixture
 def node(lanes: Sequence[Lane], nvml: Path) -> Iterator[Node]:
-    """A node on which nothing runs yet."""
+    """Return a node without a running plugin."""
     with ExitStack() as until:
         yield node_on(lanes[0], nvml, until)
 
 
 @pytest.fixture
 def machine(tmp_path: Path, nvml: Path) -> Machine:
-    """A machine whose NVML says what a test lets it say."""
+    """Return a machine with the fake NVML; a test supplies the answers."""
     return Machine(folder=tmp_path, library=nvml)

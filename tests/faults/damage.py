@@ -1,4 +1,4 @@
-"""Damaged copies of a file: cut off, with flipped bits, overwritten."""
+"""Damaged copies of a file: truncated, with flipped bits, overwritten."""
 
 import random
 from collections.abc import Iterator
@@ -9,11 +9,12 @@ SEED = 20260101
 
 
 def damaged(content: bytes, *, flips: int = 200, cuts: int = 40) -> Iterator[bytes]:
-    """Yield the content with every kind of damage that disks and editors do, always the same.
+    """Yield the content with every kind of damage by disks and editors, the same in every run.
 
     Args:
-        flips: Copies with flipped bits at full effort, and four times those with moved parts.
-        cuts: Copies that are cut off, at full effort.
+        flips: Copies with flipped bits at full effort; a quarter as many have an inserted part,
+            and a quarter as many an overwritten part.
+        cuts: Truncated copies at full effort.
     """
     flips, cuts = tally.portion(flips, least=8), tally.portion(cuts, least=4)
     yield from (b"", b"\0" * len(content), b"\xff" * 64, b"\xff\xfe" + content, content + b"\0")

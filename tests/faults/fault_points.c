@@ -1,13 +1,14 @@
-/* Preloaded into the node plugin: names every durable step that it takes, and ends it there.
+/* A library that is preloaded into the node plugin: it traces every durable step, and kills the
+ * process there.
  *
- * A point lies before and after each call that changes a file below a folder, and before and after
- * each request that writes to the API server. What to do at points, and from when on, stands in a
- * page that the test shares with the process (fault_points.py has the same layout):
+ * There is a point before and after each call that changes a file below a folder, and before and
+ * after each request that writes to the API server. A page that the test shares with the process
+ * sets the action at points (fault_points.py has the same layout):
  *
- *   mode 1   each point's name is a line of the trace
- *   mode 2   the process kills itself at the wanted occurrence of one point
- *   error    calls that would change something below another folder fail with this errno; on a
- *            full disk those that need more room than was made on it since
+ *   mode 1   write the name of each point as a line of the trace
+ *   mode 2   kill the process at the given occurrence of one point
+ *   error    calls that change something below another folder fail with this errno; on a full disk
+ *            only calls that need more room than has been freed on it since
  *
  * Names are the same in every run: UIDs and the names of hidden files are left out.
  */
@@ -36,7 +37,7 @@ struct control {
     int wanted; /* which occurrence of the point, from 1 */
     int passed; /* occurrences so far */
     int error;
-    long room; /* bytes that a full disk still has: what was removed since it is full */
+    long room; /* bytes left on a full disk: the size of what was removed since it is full */
     char root[512];
     char broken[512];
     char point[1024];
@@ -46,7 +47,7 @@ struct control {
 
 static struct control *control;
 static char trace_path[600];
-static char pending[CONNECTIONS][512]; /* by connection, the write whose answer has not come */
+static char pending[CONNECTIONS][512]; /* by connection, the write request without an answer yet */
 
 #define REAL(name) static __typeof__(&name) real; if (!real) real = dlsym(RTLD_NEXT, #name)
 
@@ -71,7 +72,7 @@ static int below(const char *path, const char *folder)
     return size && !strncmp(path, folder, size) && (path[size] == '/' || path[size] == '\0');
 }
 
-/* The path of an open file; "" for what is no file. */
+/* Returns the path of an open file; "" if it is not a file. */
 static const char *path_of(int file, char *buffer, size_t size)
 {
     char link[64];
@@ -130,7 +131,7 @@ static void pass(const char *when, const char *step, const char *subject)
     }
 }
 
-/* What two processes share in memory alone is no durable step. */
+/* Changes of memory that two processes share are not durable steps. */
 static int is_counted(const char *path)
 {
     size_t size = strlen(path);
@@ -149,7 +150,7 @@ static void file_point(const char *when, const char *step, const char *path)
 
 #define BLOCK 4096
 
-static __thread long growth = BLOCK; /* of a file by the next step of this thread, in bytes */
+static __thread long growth = BLOCK; /* bytes that the next step of this thread adds to a file */
 
 #define GROWING(file, end)                       \
     do {                                         \
@@ -165,7 +166,7 @@ static long grown(int file, off_t end)
     return (end + BLOCK - 1) / BLOCK * BLOCK - (found.st_size + BLOCK - 1) / BLOCK * BLOCK;
 }
 
-/* What is removed from a full disk leaves room on it. */
+/* Removals make room on a full disk. */
 static void freed(const char *path)
 {
     struct stat found;
@@ -174,7 +175,7 @@ static void freed(const char *path)
         control->room += found.st_size / BLOCK * BLOCK;
 }
 
-/* A full disk takes what needs no more room than it has; a read-only one takes nothing. */
+/* A full disk accepts steps that fit into its room; a read-only disk accepts none. */
 static int is_refused(const char *step, const char *path)
 {
     static const char *const need_room[] = {"create", "write", "truncate", "mkdir", "bind"};
@@ -213,7 +214,7 @@ static int is_refused(const char *step, const char *path)
         ON_PATH(type, step, path, call);                                 \
     } while (0)
 
-/* A file that is there is opened, whatever the flags; one that is not is a step if it is made. */
+/* Opening an existing file is no step, whatever the flags; creating a file is one. */
 #define OPEN(folder, ...)                                                               \
     do {                                                                                \
         int mode = 0;                                                                   \
@@ -348,7 +349,7 @@ int bind(int file, const struct sockaddr *address, socklen_t size)
     ON_PATH(int, "bind", path, real(file, address, size));
 }
 
-/* Verb and path of a request that writes; "" for anything else. */
+/* Verb and path of a write request; "" for anything else. */
 static void request_of(char *out, size_t size, const char *content, size_t length)
 {
     static const char *const verbs[] = {"POST /", "PUT /", "PATCH /", "DELETE /"};

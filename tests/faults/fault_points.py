@@ -1,4 +1,9 @@
-"""The steps of a process at which it can be killed, and the disks that it can be refused."""
+"""Fault points: durable steps of a process at which it can be killed, and injected disk errors.
+
+The process runs with a preloaded library (fault_points.c) and shares a page of memory with the
+test. A first run is traced and lists the points that it passes, such as ``before rename to
+/cdi/UID.json``. Each further run is killed at one of them.
+"""
 
 import ctypes
 import errno
@@ -19,7 +24,7 @@ _SOURCE: Final = Path(__file__).with_suffix(".c")
 
 
 class _Page(ctypes.Structure):
-    """The shared page, as fault_points.c has it."""
+    """The shared page; the layout is that of fault_points.c."""
 
     _fields_ = (
         ("mode", ctypes.c_int),
@@ -41,11 +46,11 @@ _OFF, _TRACE, _KILL = range(3)
 
 @dataclass(frozen=True, slots=True, order=True)
 class Point:
-    """A step, before or after which a process is killed.
+    """A point before or after a durable step of a process.
 
     Attributes:
-        name: Such as ``before rename to /cdi/UID.json``.
-        occurrence: From 1, if a process takes the same step several times.
+        name: For example ``before rename to /cdi/UID.json``.
+        occurrence: Counts the passes of a point with this name, from 1.
     """
 
     name: str
@@ -53,12 +58,12 @@ class Point:
 
     @property
     def is_before(self) -> bool:
-        """Whether the step has not been taken yet."""
+        """True if the point is before its step."""
         return self.name.startswith("before ")
 
     @property
     def kind(self) -> str:
-        """What the step does, such as ``rename``, ``request`` or ``write of the ledger``."""
+        """Kind of the step, such as ``rename``, ``request`` or ``write of the ledger``."""
         _, verb, *subject = self.name.split(" ")
         return f"{verb} of the ledger" if LEDGER in subject[-1] else verb
 
@@ -67,10 +72,11 @@ class Point:
 
 
 def sample(points: Sequence[Point], *, share: float) -> Sequence[Point]:
-    """Return a fixed sample: the first point of each kind, and others that are evenly spread.
+    """Return a fixed sample: the first point of each kind, and more points, evenly spread.
 
     Args:
-        share: Of the points, of which there are no fewer than `FEWEST_POINTS`; 1 for all.
+        share: Size of the sample as a share of the points, from 0 to 1; it has at least
+            `FEWEST_POINTS`.
     """
     size = max(FEWEST_POINTS, round(len(points) * share))
     chosen = {[point.kind for point in points].index(kind) for kind in {p.kind for p in points}}
@@ -81,7 +87,7 @@ def sample(points: Sequence[Point], *, share: float) -> Sequence[Point]:
 
 
 def build(folder: Path) -> Path:
-    """The library to preload, compiled."""
+    """Compile the library to preload and return its path."""
     library = folder / "fault_points.so"
     strict = ["-Wall", "-Wextra", "-Werror"]
     shared = ["-shared", "-fPIC", "-o", str(library), str(_SOURCE), "-ldl"]
@@ -92,14 +98,14 @@ def build(folder: Path) -> Path:
 
 
 class FaultPoints:
-    """What happens at the points of the processes that share this page.
+    """Control of the fault points of all processes that share this page.
 
     Attributes:
-        environment: Variables with which such a process is started.
+        environment: Environment variables for starting such a process.
     """
 
     def __init__(self, page: Path, library: Path) -> None:
-        """Nothing happens yet."""
+        """Create the page with all points disarmed."""
         page.write_bytes(bytes(ctypes.sizeof(_Page)))
         with page.open("r+b") as file:
             self._memory = mmap.mmap(file.fileno(), 0)
@@ -108,14 +114,14 @@ class FaultPoints:
         self.environment: Final = {"LD_PRELOAD": str(library), "FAULT_POINTS": str(page)}
 
     def watch(self, root: Path) -> None:
-        """Counts what changes below this folder as steps, beside writes to the API server."""
+        """Count changes below this folder as steps, in addition to writes to the API server."""
         self._page.root = str(root).encode()
 
     @contextmanager
     def traced(self) -> Iterator[list[Point]]:
-        """The points that are passed, in their order, once the block has been left.
+        """Yield a list that has, after the block, all points that were passed, in their order.
 
-        It is left when nothing has happened for a moment.
+        The trace ends when no point has been passed for a moment.
         """
         self._trace.unlink(missing_ok=True)
         found: list[Point] = []
@@ -137,26 +143,26 @@ class FaultPoints:
             time.sleep(_QUIET_SECONDS)
 
     def kill_at(self, point: Point) -> None:
-        """The process that comes to this point next ends there, and no other one does."""
+        """Kill the process that passes this point next, and no other one."""
         self._page.mode = _OFF
         self._page.point = point.name.encode()
         self._page.wanted = point.occurrence
         self._page.passed = 0
         self._page.mode = _KILL
 
-    def off(self) -> None:
-        """Nothing happens at any point any more."""
+    def disarm(self) -> None:
+        """Let processes pass all points again."""
         self._page.mode = _OFF
 
     @contextmanager
     def full(self, folder: Path) -> Iterator[None]:
-        """There is no room below this folder but what is made there by removing files."""
+        """Simulate a full disk below this folder; only removing files there makes room."""
         with self._refusing(folder, errno.ENOSPC):
             yield
 
     @contextmanager
     def read_only(self, folder: Path) -> Iterator[None]:
-        """Nothing can be changed below this folder."""
+        """Simulate a read-only disk below this folder."""
         with self._refusing(folder, errno.EROFS):
             yield
 

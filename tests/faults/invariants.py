@@ -1,4 +1,4 @@
-"""What holds on a node at every moment at which its plugin serves."""
+"""Invariants of a node at every moment at which its plugin serves."""
 
 import json
 from collections import Counter
@@ -15,26 +15,26 @@ from tensorfusion_dra.state.ledger import Ledger
 
 
 class Disk(Protocol):
-    """Where a node keeps what follows from its records."""
+    """Folders of a node with its ledger and the files derived from it."""
 
     @property
     def data_folder(self) -> Path:
-        """The ledger's."""
+        """Folder of the ledger."""
         ...
 
     @property
     def cdi_folder(self) -> Path:
-        """Of the specs."""
+        """Folder of the CDI specs."""
         ...
 
     @property
     def limits_folder(self) -> Path:
-        """Of the limits documents."""
+        """Folder of the limits documents."""
         ...
 
     @property
     def tensor_fusion_root(self) -> Path:
-        """The hypervisor's, as the specs name it."""
+        """Folder of the hypervisor, as in the specs."""
         ...
 
 
@@ -43,7 +43,7 @@ _TFLOPS: Final = 312 * NANO
 
 
 def records(data_folder: Path) -> dict[str, PreparedClaim]:
-    """What the ledger holds, by UID."""
+    """Return the recorded claims by UID."""
     ledger = Ledger(data_folder)
     try:
         return {claim.ref.uid: claim for claim in ledger.claims()}
@@ -52,7 +52,7 @@ def records(data_folder: Path) -> dict[str, PreparedClaim]:
 
 
 def violations(node: Disk) -> list[str]:
-    """What does not hold of records and files; empty if all does."""
+    """Return the violated invariants of records and files; empty if there are none."""
     return list(_violations(node, records(node.data_folder)))
 
 
@@ -70,13 +70,13 @@ def _violations(node: Disk, held: Mapping[str, PreparedClaim]) -> Iterator[str]:
     limits = {uid: limits_document.document(claim) for uid, claim in held.items()}
     yield from _differences(
         node.limits_folder,
-        {f"{uid}.json": _as_file(told) for uid, told in limits.items() if told is not None},
+        {f"{uid}.json": _as_file(found) for uid, found in limits.items() if found is not None},
     )
     yield from over_capacity(held)
 
 
 def _differences(folder: Path, expected: Mapping[str, bytes]) -> Iterator[str]:
-    """Every file of the folder, hidden ones too, is one of these with this very content."""
+    """Yield the differences between a folder, with hidden files, and its expected content."""
     found = {path.name: path.read_bytes() for path in folder.iterdir()} if folder.exists() else {}
     for name in sorted(found.keys() | expected.keys()):
         if name not in expected:
@@ -84,11 +84,11 @@ def _differences(folder: Path, expected: Mapping[str, bytes]) -> Iterator[str]:
         elif name not in found:
             yield f"{folder.name}: missing: {name}"
         elif found[name] != expected[name]:
-            yield f"{folder.name}: not what follows from the record: {name}"
+            yield f"{folder.name}: differs from the record: {name}"
 
 
 def over_capacity(held: Mapping[str, PreparedClaim]) -> Iterator[str]:
-    """Cards of 312 TFLOPS and 80Gi that are given out more than once, or lent beyond their size."""
+    """Yield cards (312 TFLOPS, 80Gi) with more shares, or higher limits, than their size."""
     vram: Counter[str] = Counter()
     tflops: Counter[str] = Counter()
     lent: Counter[str] = Counter()
@@ -107,7 +107,7 @@ def _as_file(document: Mapping[str, Any]) -> bytes:
 
 
 def leftovers(node: Disk) -> list[str]:
-    """What is there of claims after all of them were unprepared."""
+    """Return the files and records that remain after all claims were unprepared."""
     shm = node.tensor_fusion_root / "shm" / "default"
     left = [*node.cdi_folder.iterdir(), *(shm.iterdir() if shm.exists() else ())]
     if node.limits_folder.exists():

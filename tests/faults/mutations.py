@@ -1,4 +1,4 @@
-"""JSON documents that are almost right."""
+"""Generated JSON documents that are almost valid."""
 
 import copy
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from tests.support.tally import EFFORT
 
 
 def bounded(examples: int, *, least: int = 5) -> settings:
-    """Return the settings for the effort's share of so many examples."""
+    """Return settings with the effort's share of this number of examples."""
     return settings(max_examples=max(least, round(examples * EFFORT)))
 
 
@@ -42,7 +42,7 @@ _Path = tuple[str | int, ...]
 
 @st.composite
 def mutated(draw: st.DrawFn, document: dict[str, Any]) -> dict[str, Any]:
-    """The document with one to three places changed, removed or there twice."""
+    """Draw the document with one to three values replaced, removed or duplicated."""
     changed = copy.deepcopy(document)
     for _ in range(draw(st.integers(min_value=1, max_value=3))):
         *above, last = draw(st.sampled_from(sorted(_paths(changed), key=str)))

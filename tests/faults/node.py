@@ -1,4 +1,4 @@
-"""A node plugin on real files, with cards by a fake NVML, before a simulated API server."""
+"""A node plugin with real files, cards of a fake NVML, and a simulated API server."""
 
 import contextlib
 import os
@@ -31,23 +31,23 @@ POOL: Final = f"default/{NODE_NAME}"
 CARDS: Final = 2
 
 Answer = dict[str, str | list[tuple[str, ...]]]
-"""By claim UID an error, or of each device what the kubelet keeps of it."""
+"""By claim UID: an error, or for each device the fields that the kubelet keeps."""
 
 
 def device(card: int) -> str:
-    """The name of the node's nth card."""
+    """Return the device name of the node's nth card."""
     return f"gpu-{nvml_machine.uuid(card).removeprefix('GPU-')}"
 
 
 class Node:
-    """One node: its disk, its API server, and a node plugin that is there or not."""
+    """One node: its disk, its API server, and its node plugin, which may not run."""
 
     def __init__(self, folder: Path, starter: Starter, nvml: Path) -> None:
-        """A node on which nothing runs yet.
+        """Create the node without starting its plugin.
 
         Args:
-            folder: Short, since it holds sockets.
-            nvml: The fake library.
+            folder: Has a short path, because sockets are below it.
+            nvml: Path of the fake NVML library.
         """
         self.root: Final = folder / "n"
         self.kubelet_root: Final = self.root / "k"
@@ -66,7 +66,7 @@ class Node:
             NODES, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE_NAME}}
         )
         self.nvml_answers: Final = folder / "nvml"
-        self.give_cards(CARDS)
+        self.set_cards(CARDS)
         self._build_disk(folder)
         self.flags: Final = [
             *("--node-name", NODE_NAME),
@@ -79,7 +79,7 @@ class Node:
             *("--nvml-library", str(nvml)),
             *("--data-dir", str(folder)),
             *("--static-cdi-dir", str(folder / "static-cdi")),
-            # A look at everything, at a moment drawn by chance, would add its steps to any test.
+            # No periodic reconciliation: at a random moment, it would add its steps to any test.
             *("--recover-seconds", "86400"),
         ]
 
@@ -95,43 +95,43 @@ class Node:
             (libraries / library).touch()
 
     def close(self) -> None:
-        """Ends what runs here."""
+        """Stop the node plugin and the API server."""
         if self._process is not None:
             self.end(signal.SIGKILL)
         self.server.stop()
 
-    def give_cards(self, count: int) -> None:
-        """NVML tells of so many cards from the next reading on."""
+    def set_cards(self, count: int) -> None:
+        """Let NVML report this number of cards from the next reading on."""
         cards = (nvml_machine.card(index) for index in range(count))
         self.nvml_answers.write_text(nvml_machine.answers(*cards), encoding="utf-8")
 
     # The process
 
     def launch(self) -> None:
-        """Starts the node plugin; it may die at any step."""
+        """Start the node plugin without waiting; it may die at any step."""
         environment = {"FAKE_NVML": str(self.nvml_answers)}
         arguments = ("node-plugin", *self.flags)
         self._process = self._starter.start(arguments, self.log_file, environment)
 
     def start(self) -> None:
-        """Returns once the node plugin serves the kubelet."""
+        """Start the node plugin and return once it serves the kubelet."""
         self.launch()
         assert eventually(self.is_served), self.log()
 
     def is_served(self) -> bool:
-        """Whether somebody answers on the registration socket, which comes last."""
+        """Return True if the registration socket, which is created last, answers."""
         path = self.registration_socket
         return path.is_socket() and rpc.is_served(str(path))
 
     def is_alive(self) -> bool:
-        """Whether the node plugin has not ended; it may be about to."""
+        """Return True if the node plugin has not ended; it may be about to."""
         _, _, fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")
         return fields.split()[0] != "Z"
 
     def wait(self, *, seconds: float = PATIENCE_SECONDS) -> int | None:
-        """The exit code of the node plugin once it has ended; negative for a signal.
+        """Wait for the end of the node plugin; return its exit code, negative for a signal.
 
-        None if it does not end: then it is killed.
+        If it does not end in time, kill it and return None.
         """
         assert self._process is not None
         code: int | None = None
@@ -144,51 +144,51 @@ class Node:
         return code
 
     def end(self, number: signal.Signals = signal.SIGTERM) -> int | None:
-        """The exit code of the node plugin after this signal; None if it did not end."""
+        """Send this signal and return the exit code; None if the node plugin did not end."""
         os.kill(self.pid, number)
         return self.wait()
 
     @property
-    def runs(self) -> bool:
-        """Whether there is a node plugin, dead or alive."""
+    def has_process(self) -> bool:
+        """True if there is a node plugin, dead or alive."""
         return self._process is not None
 
     @property
     def pid(self) -> int:
-        """Of the node plugin that runs."""
+        """Process ID of the running node plugin."""
         assert self._process is not None
         return self._process.pid
 
     @property
     def registration_socket(self) -> Path:
-        """Where the kubelet registers it."""
+        """Socket on which the kubelet registers the plugin."""
         return self.kubelet_root / "plugins_registry" / f"{names.DRIVER}-reg.sock"
 
     @property
     def dra_socket(self) -> Path:
-        """Where the kubelet calls it."""
+        """Socket on which the kubelet calls the plugin."""
         return self.data_folder / "dra.sock"
 
     def log(self) -> str:
-        """The end of what it has logged."""
+        """Return the end of the plugin's log."""
         return self.log_file.read_text()[-4000:] if self.log_file.exists() else "nothing logged"
 
     # The disk
 
-    def keep(self) -> None:
-        """The disk as it is now can be brought back; nothing runs meanwhile."""
+    def take_snapshot(self) -> None:
+        """Save the disk; call it only while no plugin runs."""
         shutil.rmtree(self._snapshot, ignore_errors=True)
         shutil.copytree(self.root, self._snapshot, symlinks=True)
 
-    def bring_back(self) -> None:
-        """The disk is what it was at keep()."""
+    def restore_snapshot(self) -> None:
+        """Restore the disk as saved by take_snapshot()."""
         shutil.rmtree(self.root)
         shutil.copytree(self._snapshot, self.root, symlinks=True)
 
     # The kubelet's calls
 
     def prepare(self, *refs: ClaimRef) -> Answer | None:
-        """The answer; None if there was none, because the process ended."""
+        """Prepare the claims; return the answer, or None if the process ended without one."""
         with PluginClient(self.dra_socket) as kubelet:
             try:
                 response = kubelet.prepare(*refs)
@@ -197,7 +197,7 @@ class Node:
         return {uid: _answer(entry) for uid, entry in response.claims.items()}
 
     def unprepare(self, *refs: ClaimRef) -> Mapping[str, str] | None:
-        """The errors by UID, "" for none; None if there was no answer."""
+        """Unprepare the claims; return errors by UID ("" for none), or None without an answer."""
         with PluginClient(self.dra_socket) as kubelet:
             try:
                 response = kubelet.unprepare(*refs)
@@ -210,7 +210,7 @@ class Node:
     def claim(
         self, name: str, card: int, *, vram: str, vram_limit: str = "", tflops: str = "50"
     ) -> ClaimRef:
-        """An allocated claim for a share of the card."""
+        """Create an allocated claim for a share of the card."""
         limit = {names.ANNOTATION_VRAM_LIMIT: vram_limit} if vram_limit else {}
         requests = [{"name": "gpu", "exactly": {"deviceClassName": names.DEVICE_CLASS}}]
         stored = self.client.create(
@@ -235,13 +235,13 @@ class Node:
         return ClaimRef(namespace="default", name=name, uid=stored["metadata"]["uid"])
 
     def slices(self) -> list[Json]:
-        """The stored slices by name."""
+        """Return the stored slices, sorted by name."""
         return sorted(
             self.client.list(SLICES).items, key=lambda item: str(item["metadata"]["name"])
         )
 
     def put_slices(self, specs: Mapping[str, Json]) -> None:
-        """These are the stored slices, by name."""
+        """Replace the stored slices by these, given by name."""
         for item in self.slices():
             self.client.delete(SLICES, item["metadata"]["name"])
         for name, slice_ in specs.items():
@@ -259,14 +259,14 @@ def _answer(entry: Any) -> str | list[tuple[str, ...]]:
 
 @contextlib.contextmanager
 def running(node: Node) -> Iterator[Node]:
-    """The node with a plugin that serves; it is stopped in order at the end."""
+    """Run the plugin for the block; at its end, stop it in order."""
     node.start()
     yield node
     assert node.end() == 0, node.log()
 
 
 def published(slices: Sequence[Json]) -> list[str]:
-    """The devices of the newest, complete pool; none if the pool is incomplete."""
+    """Return the devices of the newest pool generation; none if it is incomplete."""
     newest = max((item["spec"]["pool"]["generation"] for item in slices), default=0)
     found = [item for item in slices if item["spec"]["pool"]["generation"] == newest]
     if any(item["spec"]["pool"]["resourceSliceCount"] != len(found) for item in found):

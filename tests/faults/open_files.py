@@ -1,4 +1,4 @@
-"""What a process has open, before and after something that is to leave nothing open."""
+"""Check for leaked files and threads of a node plugin."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -12,14 +12,14 @@ from tests.support.kubelet import PluginClient
 from tests.support.waiting import eventually
 
 _OTHER_WORKERS: Final = 32 - MOST_STREAMS
-"""Threads that serve calls beside the streams; each is started when all others are busy."""
-_LOOKS: Final = 15
-"""That find the same, before it is believed."""
+"""Threads that serve calls other than streams; a new one starts when all are busy."""
+_SAME_READINGS: Final = 15
+"""Number of equal readings in a row that count as settled."""
 
 
 @contextmanager
 def nothing_left_open(node: Node) -> Iterator[None]:
-    """After the block the plugin has as many files open, and no threads but workers more."""
+    """Check that the block leaves the number of open files equal and adds only worker threads."""
     with ExitStack() as kubelets:
         streams = [
             kubelets.enter_context(PluginClient(node.dra_socket)).watch_health()
@@ -37,23 +37,24 @@ def nothing_left_open(node: Node) -> Iterator[None]:
 
 
 def _settled(node: Node) -> tuple[frozenset[str], int]:
-    """Open files and how many threads, once connections that were closed are gone."""
+    """Return open files and number of threads, once closed connections are gone."""
     seen: list[tuple[frozenset[str], int]] = []
 
     def is_settled() -> bool:
         seen.append((_files(node.pid), len([*Path(f"/proc/{node.pid}/task").iterdir()])))
-        return len(seen) > _LOOKS and len(set(seen[-_LOOKS:])) == 1
+        return len(seen) > _SAME_READINGS and len(set(seen[-_SAME_READINGS:])) == 1
 
     assert eventually(is_settled), seen
     return seen[-1]
 
 
 def _files(pid: int) -> frozenset[str]:
-    """Each open file as descriptor and target.
+    """Return each open file as descriptor and target.
 
-    Without connections to the API server: a pool keeps as many as were once used at once. And
-    with the ledger once: the check of its pages opens it a second time, and SQLite keeps that
-    descriptor for the next check, because closing it would end the locks of the first.
+    Connections to the API server are left out, because a pool keeps as many as were ever in use at
+    the same time. The ledger counts once: the check of its pages opens it a second time, and SQLite
+    keeps that descriptor for the next check, because closing it would release the locks of the
+    first one.
     """
     process = Path(f"/proc/{pid}")
     tcp = (process / "net" / "tcp").read_text().splitlines()[1:]
@@ -70,7 +71,7 @@ def _files(pid: int) -> frozenset[str]:
 
 
 def _target(link: Path) -> str:
-    """What an open file is; "" if it was closed meanwhile."""
+    """Return the target of an open file; "" if it was closed in the meantime."""
     try:
         return str(link.readlink())
     except FileNotFoundError:

@@ -1,4 +1,9 @@
-"""An operation of a node plugin, told once for each step at which it can be killed."""
+"""Stories: an operation of a node plugin, run once for each fault point and killed there.
+
+A story is arranged once, and its disk saved. A first run is traced to find the fault points. For
+each point, the disk is restored, the operation runs again and is killed at the point. Then the
+plugin is restarted and the invariants are checked.
+"""
 
 import signal
 import tempfile
@@ -20,13 +25,13 @@ from tests.support.waiting import eventually
 
 _TRIES: Final = 5
 _MISSED_SECONDS: Final = 10.0
-"""A process that has not come to a point so long after its operation will not come to it."""
+"""A process that has not passed a point so long after its operation never passes it."""
 EVERY_DEVICE: Final = sorted(device(card) for card in range(CARDS))
 
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """Node plugins one after the other; several lanes run side by side."""
+    """A sequence of node plugins, one at a time; several lanes run side by side."""
 
     points: FaultPoints
     starter: Starter
@@ -34,16 +39,16 @@ class Lane:
 
 @dataclass(kw_only=True)
 class Story:
-    """One operation on one node, from the same beginning as often as wanted.
+    """One operation on one node, which can be repeated from the same initial state.
 
     Attributes:
         refs: All claims of the story.
-        before: Brings the node to where the operation begins; the plugin runs meanwhile.
-        disturb: Changes the disk afterwards, while nothing runs.
-        reset: Changes the API server before each telling.
-        act: The operation, with prepare() and unprepare() or beside them; None for a start.
-        acknowledged: What the kubelet was answered for claims that it holds prepared.
-        gone: Claims that it was told to be unprepared.
+        before: Brings the node to the initial state, while the plugin runs.
+        disturb: Changes the disk afterwards, while no plugin runs.
+        reset: Changes the API server before each run.
+        act: The operation; it may call prepare() and unprepare(). None for a start of the plugin.
+        acknowledged: Answers to the kubelet for claims that it regards as prepared.
+        gone: UIDs of claims whose unprepare call succeeded.
     """
 
     node: Node
@@ -57,31 +62,31 @@ class Story:
     gone: set[str] = field(default_factory=set)
 
     def prepare(self, *refs: ClaimRef) -> None:
-        """The kubelet's call; what is answered is acknowledged."""
+        """Call NodePrepareResources; prepared claims in the answer count as acknowledged."""
         answer = self.node.prepare(*refs) or {}
         self.acknowledged |= {uid: got for uid, got in answer.items() if not isinstance(got, str)}
 
     def unprepare(self, *refs: ClaimRef) -> None:
-        """The kubelet's call; from now on nothing is expected of these claims."""
+        """Call NodeUnprepareResources; these claims are no longer acknowledged."""
         for ref in refs:
             self.acknowledged.pop(ref.uid, None)
         answer = self.node.unprepare(*refs) or {}
         self.gone |= {uid for uid, error in answer.items() if not error}
 
     def arrange(self) -> None:
-        """Does once what each telling begins with."""
+        """Create the initial state and save the disk; call it once."""
         with running(self.node):
             self._settle()
             self.before()
         self.disturb()
-        self.node.keep()
-        self._beginning = dict(self.acknowledged)
+        self.node.take_snapshot()
+        self._initially_acknowledged = dict(self.acknowledged)
 
     def every_point(self) -> list[Point]:
-        """The points of the operation.
+        """Return the points of the operation at which a kill makes a difference.
 
-        What lies after a step and right before the next one is one and the same state, so the
-        first of the two is left out.
+        The point after a step and the point before the next one are the same state, so the first
+        of the two is left out.
         """
         found = self.steps()
         return [
@@ -91,7 +96,7 @@ class Story:
         ]
 
     def steps(self) -> list[Point]:
-        """What the operation passes, in its order, when nobody disturbs it."""
+        """Run the operation without a kill; return the points that it passes, in their order."""
         self._begin()
         with self.points.traced() as found:
             if self.act is None:
@@ -99,14 +104,14 @@ class Story:
                 self._settle()
             else:
                 self.act()
-        if self.node.runs:
+        if self.node.has_process:
             self.node.end(signal.SIGKILL)
         return found
 
     def killed_at(self, point: Point) -> Sequence[str]:
-        """What does not hold after a kill at this point and a restart; () if all does."""
+        """Kill the operation at this point and restart; return the violations, () if none."""
         code: int | None = None
-        # Which of two threads comes first to a step may differ from run to run.
+        # Repeated, because the order of steps in two threads may differ from run to run.
         for _ in range(_TRIES):
             self._begin()
             self.points.kill_at(point)
@@ -116,7 +121,7 @@ class Story:
             else:
                 self.act()
             code = self.node.wait(seconds=_MISSED_SECONDS)
-            self.points.off()
+            self.points.disarm()
             if code == -signal.SIGKILL:
                 with running(self.node):
                     self._settle()
@@ -124,16 +129,16 @@ class Story:
         return (f"ended with {code}, expected a kill: {self.node.log()}",)
 
     def _begin(self) -> None:
-        self.node.bring_back()
+        self.node.restore_snapshot()
         self.reset()
-        self.acknowledged = dict(self._beginning)
+        self.acknowledged = dict(self._initially_acknowledged)
         self.gone = set()
         if self.act is not None:
             self.node.start()
             self._settle()
 
     def _settle(self) -> None:
-        """Returns once this plugin has published: what follows is the operation's alone."""
+        """Wait until this plugin has published, so that later steps are only the operation's."""
         assert eventually(self._is_published), self.node.log()
 
     def _has_ended_or_started(self) -> bool:
@@ -157,33 +162,33 @@ class Story:
                 yield f"{ref}: answered {answer}, before {self.acknowledged[ref.uid]}"
         yield from invariants.violations(node)
         if node.unprepare(*self.refs) != {ref.uid: "" for ref in self.refs}:
-            yield "not all could be unprepared"
+            yield "not all claims could be unprepared"
         yield from invariants.leftovers(node)
 
 
 def killed(
-    lanes: Sequence[Lane], nvml: Path, tell: Callable[[Node, FaultPoints], Story]
+    lanes: Sequence[Lane], nvml: Path, story_of: Callable[[Node, FaultPoints], Story]
 ) -> Mapping[Point, Sequence[str]]:
-    """Return what does not hold after a kill, by point of the story or of a sample of them."""
+    """Kill a story at all points, or a sample of them; return the violations by point."""
     with ExitStack() as until:
-        stories = [tell(node_on(lane, nvml, until), lane.points) for lane in lanes]
+        stories = [story_of(node_on(lane, nvml, until), lane.points) for lane in lanes]
         with ThreadPoolExecutor(len(stories)) as side_by_side:
             list(side_by_side.map(Story.arrange, stories))
             chosen = fault_points.sample(stories[0].every_point(), share=EFFORT)
             parts = [chosen[number :: len(stories)] for number in range(len(stories))]
-            found = side_by_side.map(_told, stories, parts)
+            found = side_by_side.map(_run_at, stories, parts)
             return {point: broken for part in found for point, broken in part.items()}
 
 
-def _told(story: Story, points: Sequence[Point]) -> Mapping[Point, Sequence[str]]:
+def _run_at(story: Story, points: Sequence[Point]) -> Mapping[Point, Sequence[str]]:
     return {point: story.killed_at(point) for point in points}
 
 
 def node_on(lane: Lane, nvml: Path, until: ExitStack) -> Node:
-    """A node on which nothing runs yet; it is gone when the stack is left."""
+    """Return a node without a running plugin; closing the stack removes it."""
     folder = until.enter_context(tempfile.TemporaryDirectory(prefix="tff-"))
     node = Node(Path(folder), lane.starter, nvml)
     lane.points.watch(node.root)
     until.callback(node.close)
-    until.callback(lane.points.off)
+    until.callback(lane.points.disarm)
     return node

@@ -1,4 +1,4 @@
-"""Whatever comes through the sockets: an answer of the protocol, and a process that goes on."""
+"""Arbitrary input on the sockets: the plugin answers by the protocol and continues to serve."""
 
 import itertools
 import random
@@ -55,7 +55,7 @@ CALLS: Final[dict[str, tuple[Message, type[Message]]]] = {
 STREAMS: Final = ("v1.DRAResourceHealth", "v1alpha1.DRAResourceHealth")
 
 NOT_UNDERSTOOD: Final = {grpc.StatusCode.INTERNAL, grpc.StatusCode.RESOURCE_EXHAUSTED}
-"""What gRPC itself says of bytes that are no message; UNKNOWN is an exception of ours."""
+"""Codes that gRPC returns for bytes that are no message; UNKNOWN would be our own exception."""
 
 
 @pytest.fixture
@@ -75,7 +75,7 @@ def socket_of(node: Node, method: str) -> Path:
 
 
 def answered(channel: grpc.Channel, method: str, content: bytes) -> bytes | grpc.StatusCode | None:
-    """The answer to these bytes, undecoded, or why there is none."""
+    """Return the undecoded answer to these bytes, or the error code."""
     call: Callable[..., bytes] = channel.unary_unary(f"/{method}")
     try:
         return call(content, timeout=PATIENCE_SECONDS)
@@ -83,21 +83,21 @@ def answered(channel: grpc.Channel, method: str, content: bytes) -> bytes | grpc
         return rpc.rpc_code(error)
 
 
-def first_told(
+def first_message(
     channel: grpc.Channel, service: str, content: bytes
 ) -> list[str] | grpc.StatusCode | None:
-    """The devices in the first message of a health stream, or why there is none."""
+    """Return the devices in the first message of a health stream, or the error code."""
     watch: Callable[..., Any] = channel.unary_stream(f"/{service}/NodeWatchResources")
     stream = watch(content, timeout=PATIENCE_SECONDS)
     try:
-        told = health_pb.NodeWatchResourcesResponse.FromString(next(stream))
+        message = health_pb.NodeWatchResourcesResponse.FromString(next(stream))
     except grpc.RpcError as error:
         return rpc.rpc_code(error)
     stream.cancel()
-    return sorted(item.device.device_name for item in told.devices)
+    return sorted(item.device.device_name for item in message.devices)
 
 
-def test_bytes_of_any_kind_are_answered_or_not_understood(served: Node, tally: Tally) -> None:
+def test_arbitrary_bytes_get_an_answer_or_a_grpc_error(served: Node, tally: Tally) -> None:
     chance = random.Random(SEED)
     for method, (request, response) in CALLS.items():
         contents = [*damaged(request.SerializeToString() or b"\x00", flips=60, cuts=20)]
@@ -117,16 +117,16 @@ def test_bytes_of_any_kind_are_answered_or_not_understood(served: Node, tally: T
 
 
 def check_answer(request: type[Message], content: bytes, answer: Message) -> None:
-    """Every claim of the request is answered, and no other; none of these can be prepared."""
+    """Check that exactly the claims of the request are answered, and all with an error."""
     if not hasattr(answer, "claims"):
         return
-    asked = {claim.uid for claim in request.FromString(content).claims}  # type: ignore[attr-defined]
-    assert set(answer.claims) == asked
+    requested = {claim.uid for claim in request.FromString(content).claims}  # type: ignore[attr-defined]
+    assert set(answer.claims) == requested
     if request is dra_pb.NodePrepareResourcesRequest:
         assert all(entry.error for entry in answer.claims.values())
 
 
-def test_claims_with_any_names_are_answered_each(served: Node, tally: Tally) -> None:
+def test_claims_with_arbitrary_names_are_answered_one_by_one(served: Node, tally: Tally) -> None:
     parts = st.text(max_size=70) | st.sampled_from(["default", "a", "..", "../..", "%2e%2e", "a/b"])
     names = st.builds(ClaimRef, namespace=parts, name=parts, uid=parts)
 
@@ -144,25 +144,28 @@ def test_claims_with_any_names_are_answered_each(served: Node, tally: Tally) -> 
     check()
 
 
-def test_health_is_streamed_whatever_the_request_holds(served: Node, tally: Tally) -> None:
+def test_health_is_streamed_for_arbitrary_requests(served: Node, tally: Tally) -> None:
     chance = random.Random(SEED)
     contents = [b"", *(chance.randbytes(chance.randrange(1, 60)) for _ in range(40))]
     devices = [device(card) for card in range(CARDS)]
     with grpc.insecure_channel(f"unix:{served.dra_socket}") as channel:
         for service, content in itertools.product(STREAMS, contents):
-            told = first_told(channel, service, content)
-            assert told == devices or told in NOT_UNDERSTOOD, (content, served.log())
+            devices_or_code = first_message(channel, service, content)
+            assert devices_or_code == devices or devices_or_code in NOT_UNDERSTOOD, (
+                content,
+                served.log(),
+            )
             tally[INPUTS_FUZZED] += 1
 
 
-def test_methods_that_do_not_exist_are_told_so(served: Node) -> None:
+def test_unknown_methods_are_unimplemented(served: Node) -> None:
     for path in (served.dra_socket, served.registration_socket):
         with grpc.insecure_channel(f"unix:{path}") as channel:
             for method in (f"{DRA_V1}/NodeResources", "v1.DRAPlugin/NodePrepareResources", "a/b"):
                 assert answered(channel, method, b"") is grpc.StatusCode.UNIMPLEMENTED
 
 
-def test_what_is_no_http_at_all_disturbs_nobody(served: Node, tally: Tally) -> None:
+def test_bytes_that_are_not_http_2_do_not_disturb_other_clients(served: Node, tally: Tally) -> None:
     chance = random.Random(SEED)
     preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
     for path in (served.dra_socket, served.registration_socket):

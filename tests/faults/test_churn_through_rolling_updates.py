@@ -1,4 +1,4 @@
-"""Pods come and go all the time while one instance after the other takes over."""
+"""Rolling updates while pods come and go all the time."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from tests.support.waiting import eventually
 
 UPDATES = max(2, round(8 * EFFORT))
 PODS = max(8, round(32 * min(1, EFFORT)))
-ASKS = {"tflops": "30", "vram": "8Gi"}
+REQUEST = {"tflops": "30", "vram": "8Gi"}
 FAILURES = (
     "claim_prepare_failed",
     "claim_unprepare_failed",
@@ -38,16 +38,16 @@ def failures(log_files: list[Path]) -> list[str]:
 
 
 def await_more(churn: Churn) -> None:
-    """Return once as many pods more as there are at a time have run and are gone."""
+    """Wait until another PODS pods have run and ended."""
     ended = churn.ended
     assert eventually(lambda: churn.ended >= ended + PODS), churn.trouble()
 
 
-def test_no_pod_notices_any_of_the_updates(tally: Tally) -> None:
+def test_pods_do_not_notice_rolling_updates(tally: Tally) -> None:
     with cluster_with("8xA100-SXM4-80GB") as cluster:
         start(cluster, "pod-0")
         cluster.until("published", lambda: bool(cluster.slices()))
-        churn = Churn(cluster, pods=PODS, asks=ASKS)
+        churn = Churn(cluster, pods=PODS, asks=REQUEST)
         for update in range(UPDATES):
             await_more(churn)
             start(cluster, f"pod-{update + 1}")

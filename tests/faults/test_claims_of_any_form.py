@@ -1,4 +1,4 @@
-"""Whatever the API server says of a claim: devices or an error, and nothing kept of an error."""
+"""Generated claims from the API server: each one is prepared, or refused without a trace."""
 
 import json
 from collections.abc import Iterator
@@ -37,7 +37,7 @@ REF = ClaimRef(namespace="default", name="a", uid="1f0e0000-0000-4000-8000-00000
 
 
 def stored() -> dict[str, Any]:
-    """A claim with two shares, parameters, annotations and a pod, all of it in order."""
+    """Return a valid claim with two shares, parameters, annotations and a pod."""
     results = [
         {
             "request": f"gpu/{card}",
@@ -90,7 +90,7 @@ def served(node: Node) -> Iterator[Node]:
 
 
 def check_answered(node: Node, claim: object) -> bool:
-    """The claim is prepared or refused, and is unprepared again; True if it was prepared."""
+    """Prepare and unprepare the claim; check both answers; return True if it was prepared."""
     body = json.dumps(claim).encode()
     with node.server.faults.during("get", CLAIMS.plural, Forge(body), name=REF.name):
         answer = node.prepare(REF)
@@ -102,7 +102,7 @@ def check_answered(node: Node, claim: object) -> bool:
         assert error.startswith(f"claim {REF}: ") or "device node" in error, error
         assert held == {}
     else:
-        # Who holds devices of other drivers alone needs no record here.
+        # A claim with devices of other drivers only needs no record here.
         assert held.keys() == ({REF.uid} if error else set())
         for file in node.cdi_folder.iterdir():
             assert cdi_rules.violations(json.loads(file.read_text())) == []
@@ -111,7 +111,7 @@ def check_answered(node: Node, claim: object) -> bool:
     return not isinstance(error, str)
 
 
-def test_any_change_of_a_claim_is_prepared_or_refused(served: Node, tally: Tally) -> None:
+def test_mutated_claim_is_prepared_or_refused(served: Node, tally: Tally) -> None:
     outcomes = set()
 
     @bounded(300)
@@ -125,7 +125,7 @@ def test_any_change_of_a_claim_is_prepared_or_refused(served: Node, tally: Tally
     assert outcomes == {True, False}
 
 
-def test_any_parameters_are_taken_or_refused(served: Node, tally: Tally) -> None:
+def test_generated_parameters_are_used_or_refused(served: Node, tally: Tally) -> None:
     @bounded(150)
     @given(mutated(PARAMETERS) | ANYTHING)
     def check(parameters: object) -> None:
@@ -135,7 +135,7 @@ def test_any_parameters_are_taken_or_refused(served: Node, tally: Tally) -> None
     check()
 
 
-def test_any_annotations_are_taken_or_refused(served: Node, tally: Tally) -> None:
+def test_generated_annotations_are_used_or_refused(served: Node, tally: Tally) -> None:
     @bounded(150)
     @given(mutated(ANNOTATIONS) | st.dictionaries(st.sampled_from([*ANNOTATIONS]), SCALARS))
     def check(annotations: object) -> None:
@@ -145,7 +145,7 @@ def test_any_annotations_are_taken_or_refused(served: Node, tally: Tally) -> Non
     check()
 
 
-def test_what_is_no_claim_at_all_is_an_error_that_says_what_was_found(
+def test_response_that_is_not_a_claim_is_an_error_that_names_what_was_found(
     served: Node, tally: Tally
 ) -> None:
     for body in (b"", b"{", b"[]", b"null", b"7", b"\xff", b"[" * 5000):

@@ -1,6 +1,6 @@
-"""Every file that the driver reads, damaged: a clear error or a usable answer, never a crash.
+"""Damage to every file that the driver reads: a clear error or a usable result, never a crash.
 
-The ledger and the files of claims have tests of their own.
+The tests for the ledger and the files of claims are elsewhere.
 """
 
 import argparse
@@ -73,7 +73,7 @@ Read = Callable[[Path], Any]
 
 
 def refusal(read: Read, file: Path, errors: type[DriverError]) -> str | None:
-    """Why the file is refused; None if it is read."""
+    """Read the file; return the text of the refusal, None if there is none."""
     try:
         read(file)
     except errors as error:
@@ -125,7 +125,7 @@ def kubeconfig() -> str:
     ],
     ids=["settings", "profile", "models", "kubeconfig", "meminfo"],
 )
-def test_a_damaged_file_is_read_or_refused(
+def test_damaged_file_is_read_or_refused(
     tmp_path: Path, tally: Tally, content: str, read: Read, errors: type[DriverError]
 ) -> None:
     file = tmp_path / ("meminfo" if read is read_meminfo else "file.yaml")
@@ -134,9 +134,9 @@ def test_a_damaged_file_is_read_or_refused(
     for damage in damaged(content.encode()):
         file.write_bytes(damage)
 
-        told = refusal(read, file, errors)
+        error = refusal(read, file, errors)
 
-        assert told is None or len(told) < 1000, damage
+        assert error is None or len(error) < 1000, damage
         tally[INPUTS_DAMAGED] += 1
 
 
@@ -145,7 +145,7 @@ def test_a_damaged_file_is_read_or_refused(
     [("nvidia.json", json.dumps(TOOLKIT)), ("nvidia.yaml", yaml.safe_dump(TOOLKIT))],
     ids=["json", "yaml"],
 )
-def test_a_damaged_spec_of_the_toolkit_is_none(
+def test_damaged_toolkit_spec_is_read_or_ignored(
     tmp_path: Path, tally: Tally, name: str, content: str
 ) -> None:
     file = tmp_path / name
@@ -157,7 +157,7 @@ def test_a_damaged_spec_of_the_toolkit_is_none(
         tally[INPUTS_DAMAGED] += 1
 
 
-def test_a_damaged_value_in_sysfs_is_a_number_or_unknown(tmp_path: Path, tally: Tally) -> None:
+def test_damaged_numa_node_is_a_number_or_unknown(tmp_path: Path, tally: Tally) -> None:
     device = tmp_path / "devices" / "pci0000:3a" / "0000:3b:00.0"
     device.mkdir(parents=True)
     links = tmp_path / "bus" / "pci" / "devices"
@@ -205,23 +205,21 @@ def test_a_damaged_value_in_sysfs_is_a_number_or_unknown(tmp_path: Path, tally: 
     ],
     ids=["settings", "profile", "models", "kubeconfig", "toolkit"],
 )
-def test_yaml_that_no_editor_writes_is_refused(
-    tmp_path: Path, tally: Tally, read: Read, text: str
-) -> None:
+def test_pathological_yaml_is_refused(tmp_path: Path, tally: Tally, read: Read, text: str) -> None:
     file = tmp_path / "odd.yaml"
     file.write_text(text)
 
-    told = refusal(read, file, InputError)
+    error = refusal(read, file, InputError)
 
     if read is not read_toolkit_spec:
-        assert told is not None
-        assert str(file) in told or re.match("[a-z-]+: found", told)
-        assert len(told) < 1500
+        assert error is not None
+        assert str(file) in error or re.match("[a-z-]+: found", error)
+        assert len(error) < 1500
     tally[INPUTS_DAMAGED] += 1
 
 
 def put(path: Path, what: str) -> None:
-    """Something that is not the library it should be."""
+    """Create an object of this kind at the path of a library."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if what == "a loop of links":
         path.symlink_to(path.name)
@@ -251,7 +249,7 @@ def put(path: Path, what: str) -> None:
     ],
 )
 @pytest.mark.parametrize("library", ["libcuda.so.1", "libnvidia-ml.so.1", "libnvcuvid.so.1"])
-def test_an_odd_driver_root_is_mounted_as_text_or_refused(
+def test_odd_driver_root_gives_valid_mounts_or_an_error(
     tmp_path: Path, tally: Tally, library: str, what: str
 ) -> None:
     folder = tmp_path / "usr" / "lib64"
@@ -259,9 +257,9 @@ def test_an_odd_driver_root_is_mounted_as_text_or_refused(
         put(folder / name, "a file")
     put(folder / library, what)
 
-    told = refusal(mounts, tmp_path, RetryableError)
+    error = refusal(mounts, tmp_path, RetryableError)
 
-    assert told is None or str(tmp_path) in told
+    assert error is None or str(tmp_path) in error
     tally[INPUTS_DAMAGED] += 1
 
 
@@ -271,7 +269,7 @@ def mounts(root: Path) -> None:
     json.dumps([mount.as_cdi() for mount in found]).encode()
 
 
-def test_damaged_answers_of_nvml_leave_a_card_out_or_are_waited_out(
+def test_damaged_nvml_answers_give_an_inventory_or_a_retryable_error(
     machine: Machine, tally: Tally
 ) -> None:
     whole = nvml_machine.answers(nvml_machine.card(0), nvml_machine.card(1))

@@ -1,7 +1,7 @@
 """Full and read-only disks under the ledger, the CDI specs and the limits.
 
-Each case runs with the answers of such a disk injected below the C library, for every user; and for
-root, who may mount disks, on a real one as well.
+Every case runs with disk errors that are injected below the C library, which any user can do. For
+root, who may mount disks, it also runs on a real disk.
 """
 
 import os
@@ -36,13 +36,13 @@ def folder_of(node: Node, what: str) -> Path:
 
 @pytest.fixture(params=["full", "read_only"])
 def injected(request: pytest.FixtureRequest, points: FaultPoints) -> Break:
-    """What makes a folder's disk take nothing while a block runs."""
+    """Return a context manager that makes a folder's disk full or read-only."""
     return points.full if request.param == "full" else points.read_only
 
 
 @contextmanager
 def mounted(folder: Path) -> Iterator[None]:
-    """A small disk of its own in place of the folder."""
+    """Mount a small disk at the folder."""
     folder.mkdir(parents=True, exist_ok=True)
     mount = ["mount", "-t", "tmpfs", "-o", "size=512k", "tmpfs", str(folder)]
     subprocess.run(mount, check=True)
@@ -54,7 +54,7 @@ def mounted(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def filled(folder: Path) -> Iterator[None]:
-    """No room is left on the folder's disk."""
+    """Fill the folder's disk up for the block."""
     ballast = folder / "ballast"
     with ballast.open("wb", buffering=0) as file:
         for size in (4096, 1):
@@ -71,7 +71,7 @@ def filled(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def write_protected(folder: Path) -> Iterator[None]:
-    """The folder's disk is mounted for reading only."""
+    """Make the folder's disk read-only for the block."""
     subprocess.run(["mount", "-o", "remount,ro", str(folder)], check=True)
     try:
         yield
@@ -79,8 +79,8 @@ def write_protected(folder: Path) -> Iterator[None]:
         subprocess.run(["mount", "-o", "remount,rw", str(folder)], check=True)
 
 
-def check_claims_wait_for_the_disk(node: Node, what: str, broken: Break) -> None:
-    """While the disk takes nothing, claims fail one by one, and then nothing is lost or left."""
+def check_claims_fail_until_the_disk_works(node: Node, what: str, broken: Break) -> None:
+    """Check that claims fail one by one on a broken disk, and that nothing is lost or left over."""
     folder = folder_of(node, what)
     a = node.claim("a", 0, vram="16Gi", vram_limit="60Gi")
     others = [node.claim(name, 0, vram="10Gi") for name in "bc"]
@@ -109,28 +109,28 @@ def check_claims_wait_for_the_disk(node: Node, what: str, broken: Break) -> None
 
 
 @pytest.mark.parametrize("what", ["ledger", "CDI spec", "limits"])
-def test_claims_fail_with_the_path_until_the_disk_takes_them(
+def test_claims_fail_with_the_path_until_an_injected_disk_error_ends(
     node: Node, what: str, injected: Break
 ) -> None:
-    check_claims_wait_for_the_disk(node, what, injected)
+    check_claims_fail_until_the_disk_works(node, what, injected)
 
 
 @only_root
 @pytest.mark.parametrize("what", ["ledger", "CDI spec", "limits"])
 def test_claims_fail_with_the_path_until_a_real_disk_has_room(node: Node, what: str) -> None:
     with mounted(folder_of(node, what)):
-        check_claims_wait_for_the_disk(node, what, filled)
+        check_claims_fail_until_the_disk_works(node, what, filled)
 
 
 @only_root
 @pytest.mark.parametrize("what", ["CDI spec", "limits"])
 def test_claims_fail_with_the_path_until_a_real_disk_is_writable(node: Node, what: str) -> None:
     with mounted(folder_of(node, what)):
-        check_claims_wait_for_the_disk(node, what, write_protected)
+        check_claims_fail_until_the_disk_works(node, what, write_protected)
 
 
-def check_claims_are_freed_without_a_byte_to_spare(node: Node, full: Break) -> None:
-    """Unprepare works on a full disk, for one claim after the other and across a restart."""
+def check_claims_are_freed_on_a_full_disk(node: Node, full: Break) -> None:
+    """Check that unprepare works on a full disk, for several claims and across a restart."""
     refs = [node.claim(name, 0, vram="8Gi", vram_limit="60Gi") for name in "abcdef"]
     with running(node):
         assert node.prepare(*refs) is not None
@@ -146,19 +146,17 @@ def check_claims_are_freed_without_a_byte_to_spare(node: Node, full: Break) -> N
     assert invariants.leftovers(node) == []
 
 
-def test_claims_are_freed_without_a_byte_to_spare(node: Node, points: FaultPoints) -> None:
-    check_claims_are_freed_without_a_byte_to_spare(node, points.full)
+def test_claims_are_freed_on_a_disk_injected_as_full(node: Node, points: FaultPoints) -> None:
+    check_claims_are_freed_on_a_full_disk(node, points.full)
 
 
 @only_root
-def test_claims_are_freed_without_a_byte_to_spare_on_a_real_disk(node: Node) -> None:
+def test_claims_are_freed_on_a_real_full_disk(node: Node) -> None:
     with mounted(node.data_folder):
-        check_claims_are_freed_without_a_byte_to_spare(node, filled)
+        check_claims_are_freed_on_a_full_disk(node, filled)
 
 
-def test_room_that_was_used_for_removing_is_kept_again_once_there_is_some(
-    node: Node, points: FaultPoints
-) -> None:
+def test_disk_reserve_is_restored_once_the_disk_has_room(node: Node, points: FaultPoints) -> None:
     reserve = node.data_folder / "ledger.reserve"
     a = node.claim("a", 0, vram="8Gi")
     with running(node):
@@ -171,7 +169,9 @@ def test_room_that_was_used_for_removing_is_kept_again_once_there_is_some(
     assert reserve.stat().st_size == kept
 
 
-def test_a_start_without_a_ledger_says_why_and_ends(node: Node, points: FaultPoints) -> None:
+def test_start_fails_with_the_reason_if_the_ledger_cannot_be_opened(
+    node: Node, points: FaultPoints
+) -> None:
     with running(node):
         pass
 
@@ -187,7 +187,7 @@ def test_a_start_without_a_ledger_says_why_and_ends(node: Node, points: FaultPoi
 
 
 @pytest.mark.parametrize("what", ["CDI spec", "limits"])
-def test_a_start_without_room_for_files_serves_and_writes_them_when_they_are_asked_for(
+def test_start_without_room_for_files_serves_and_writes_them_at_the_next_prepare(
     node: Node, what: str, injected: Break
 ) -> None:
     a = node.claim("a", 0, vram="16Gi")

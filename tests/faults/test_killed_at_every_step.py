@@ -1,8 +1,8 @@
-"""kill -9 of the node plugin at every durable step that it takes, one run for each step.
+"""kill -9 of the node plugin at every durable step, one run for each step.
 
-After the restart every claim that was acknowledged is recorded, every record has exactly its files,
-nothing else is there, no card is given out twice, the slices are published, and whatever the
-kubelet repeats is answered as before.
+After the restart, every acknowledged claim is recorded, every record has exactly its files, no
+other files exist, no card is over-committed, the slices are published, and repeated calls of the
+kubelet get the same answers as before.
 """
 
 import copy
@@ -28,7 +28,7 @@ SLICE = "tensor-fusion-resource-slice-node-01"
 
 
 def first_start(node: Node, points: FaultPoints) -> Story:
-    """Nothing is there: neither ledger nor sockets nor slices."""
+    """Start without ledger, sockets and slices."""
     untouched = node.root.parent / "untouched"
 
     def disturb() -> None:
@@ -41,7 +41,7 @@ def first_start(node: Node, points: FaultPoints) -> Story:
 
 
 def start_that_recovers(node: Node, points: FaultPoints) -> Story:
-    """A boot, a crash and somebody's hand left files, records and slices that do not match."""
+    """Start with files, records and slices that do not match, as after a reboot and a crash."""
     story = Story(node=node, points=points)
     a = node.claim("a", 0, vram="16Gi", vram_limit="60Gi")
     b = node.claim("b", 0, vram="30Gi")
@@ -60,7 +60,7 @@ def start_that_recovers(node: Node, points: FaultPoints) -> Story:
         (node.tensor_fusion_root / "shm" / "default" / a.uid).rmdir()
 
     def reset() -> None:
-        """One of the cards in a slice of old, and a slice that nobody needs any more."""
+        """Store an old slice with one of the cards, and a slice that is no longer needed."""
         (stored,) = (item for item in node.slices() if item["metadata"]["name"] == SLICE)
         old = copy.deepcopy(stored)
         for field in ("uid", "resourceVersion", "creationTimestamp", "generation", "managedFields"):
@@ -76,7 +76,7 @@ def start_that_recovers(node: Node, points: FaultPoints) -> Story:
 
 
 def prepare(node: Node, points: FaultPoints) -> Story:
-    """The request of the second claim takes from what was lent to the first one."""
+    """Prepare a second claim, whose request takes back memory lent to the first one."""
     story = Story(node=node, points=points)
     a = node.claim("a", 0, vram="16Gi", vram_limit="60Gi")
     b = node.claim("b", 0, vram="30Gi")
@@ -87,7 +87,7 @@ def prepare(node: Node, points: FaultPoints) -> Story:
 
 
 def prepare_again(node: Node, points: FaultPoints) -> Story:
-    """The files of a prepared claim vanished while the plugin ran."""
+    """Prepare a claim again whose files were deleted while the plugin ran."""
     story = Story(node=node, points=points)
     a = node.claim("a", 0, vram="16Gi")
     story.refs = (a,)
@@ -103,7 +103,7 @@ def prepare_again(node: Node, points: FaultPoints) -> Story:
 
 
 def unprepare(node: Node, points: FaultPoints) -> Story:
-    """What the second claim had goes back to the first one."""
+    """Unprepare the second claim, whose memory is lent to the first one again."""
     story = Story(node=node, points=points)
     a = node.claim("a", 0, vram="16Gi", vram_limit="60Gi")
     b = node.claim("b", 0, vram="30Gi")
@@ -114,7 +114,7 @@ def unprepare(node: Node, points: FaultPoints) -> Story:
 
 
 def stop(node: Node, points: FaultPoints) -> Story:
-    """The pod's end is asked for, and then its patience ends."""
+    """Stop the plugin with SIGTERM; it is killed during its shutdown."""
     story = Story(node=node, points=points)
     a = node.claim("a", 0, vram="16Gi")
     story.refs = (a,)
@@ -124,20 +124,20 @@ def stop(node: Node, points: FaultPoints) -> Story:
 
 
 @pytest.mark.parametrize(
-    "tell",
+    "story_of",
     [first_start, start_that_recovers, prepare, prepare_again, unprepare, stop],
-    ids=lambda tell: str(tell.__name__),
+    ids=lambda story_of: str(story_of.__name__),
 )
-def test_a_kill_at_any_step_loses_nothing_and_leaves_nothing(
-    tell: Callable[[Node, FaultPoints], Story], lanes: Sequence[Lane], nvml: Path, tally: Tally
+def test_kill_at_any_step_loses_nothing_and_leaves_nothing_behind(
+    story_of: Callable[[Node, FaultPoints], Story], lanes: Sequence[Lane], nvml: Path, tally: Tally
 ) -> None:
-    found = killed(lanes, nvml, tell)
+    found = killed(lanes, nvml, story_of)
 
     assert {str(point): broken for point, broken in found.items() if broken} == {}
     tally[POINTS_KILLED] += len(found)
 
 
-def test_a_plugin_started_by_its_command_line_takes_the_same_steps_and_recovers_alike(
+def test_plugin_started_by_its_command_line_takes_the_same_steps_and_recovers(
     lanes: Sequence[Lane], nvml: Path, tally: Tally
 ) -> None:
     forking = lanes[0]
@@ -157,21 +157,23 @@ def test_a_plugin_started_by_its_command_line_takes_the_same_steps_and_recovers_
             tally[POINTS_KILLED] += 1
 
 
-@pytest.mark.parametrize("tell", [prepare, unprepare], ids=lambda tell: str(tell.__name__))
-def test_what_is_answered_would_survive_a_power_cut(
-    tell: Callable[[Node, FaultPoints], Story], lanes: Sequence[Lane], nvml: Path
+@pytest.mark.parametrize(
+    "story_of", [prepare, unprepare], ids=lambda story_of: str(story_of.__name__)
+)
+def test_acknowledged_changes_would_survive_a_power_cut(
+    story_of: Callable[[Node, FaultPoints], Story], lanes: Sequence[Lane], nvml: Path
 ) -> None:
     with ExitStack() as until:
-        story = tell(node_on(lanes[0], nvml, until), lanes[0].points)
+        story = story_of(node_on(lanes[0], nvml, until), lanes[0].points)
         story.arrange()
-        # Another thread reports what was recorded to the API server meanwhile.
+        # Without requests: another thread reports to the API server at the same time.
         names = [point.name for point in story.steps() if " request " not in point.name]
 
     changed = [index for index, name in enumerate(names) if CHANGE.fullmatch(name)]
     assert changed
     for index in changed:
         path = names[index].split(" ")[-1]
-        # A file's content is made durable by itself, its name by its folder.
+        # A sync of the file makes its content durable, a sync of the folder its name.
         synced = path if names[index].startswith("after write") else str(Path(path).parent)
         assert f"after sync {synced}" in names[index:], names[index]
     renamed = [index for index, name in enumerate(names) if RENAMED.fullmatch(name)]

@@ -1,4 +1,4 @@
-"""Any bit of the ledger's files may flip, and any end be missing: no claim with a copy is lost."""
+"""Flipped bits and truncation in all files of the ledger: no claim with a sound copy is lost."""
 
 import random
 import shutil
@@ -15,13 +15,13 @@ from tests.support.tally import EFFORT
 CLAIMS = [recorded_claim(f"{number:02}", number=number) for number in range(8)]
 HEADER_BYTES = 100
 VERSION_BYTES = range(60, 64)
-"""Of the header: user_version. A later one is another release's, which is refused."""
+"""Field user_version of the header. A higher version is that of a newer release: refused."""
 SAMPLES = 120
 
 
 @pytest.fixture(scope="module")
 def closed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A ledger whose log is in its file."""
+    """Create a closed ledger, whose log is merged into its file."""
     folder = tmp_path_factory.mktemp("closed")
     with opened(folder) as ledger:
         put(ledger, *CLAIMS)
@@ -29,8 +29,8 @@ def closed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def cut(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A ledger after a power cut: half of its claims are in the log alone."""
+def after_power_cut(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Create a ledger as after a power cut: half of its claims are only in the log."""
     running = tmp_path_factory.mktemp("running")
     with opened(running) as ledger:
         put(ledger, *CLAIMS[:4])
@@ -44,10 +44,7 @@ def cut(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def sampled(content: bytes, whole: int, seed: int) -> list[int]:
-    """Return offsets: all of the first bytes, and one in each region of the others.
-
-    Of these the effort's share, evenly spread.
-    """
+    """Return the effort's share of these offsets: all first bytes, and one in each later region."""
     chance = random.Random(seed)
     width = max(1, (len(content) - whole) // SAMPLES)
     regions = range(whole, len(content), width)
@@ -56,7 +53,7 @@ def sampled(content: bytes, whole: int, seed: int) -> list[int]:
 
 
 def claims_after(damaged: Path, name: str, content: bytes, scratch: Path) -> list[PreparedClaim]:
-    """What a ledger has whose one file has this content."""
+    """Return the claims of a copy of the ledger in which this file has this content."""
     shutil.rmtree(scratch, ignore_errors=True)
     shutil.copytree(damaged, scratch)
     (scratch / name).write_bytes(content)
@@ -71,7 +68,9 @@ def flipped(content: bytes, offset: int, mask: int) -> bytes:
 
 
 @pytest.mark.parametrize("mask", [0x01, 0x80, 0xFF])
-def test_no_bit_of_the_database_costs_a_claim(closed: Path, tmp_path: Path, mask: int) -> None:
+def test_flipped_bit_in_the_database_loses_no_claim(
+    closed: Path, tmp_path: Path, mask: int
+) -> None:
     content = (closed / FILE_NAME).read_bytes()
 
     for offset in sampled(content, HEADER_BYTES, seed=mask):
@@ -85,26 +84,28 @@ def test_no_bit_of_the_database_costs_a_claim(closed: Path, tmp_path: Path, mask
             assert found == CLAIMS, f"byte {offset}"
 
 
-def test_no_bit_of_the_log_costs_a_claim(cut: Path, tmp_path: Path) -> None:
+def test_flipped_bit_in_the_log_loses_no_claim(after_power_cut: Path, tmp_path: Path) -> None:
     name = f"{FILE_NAME}-wal"
-    content = (cut / name).read_bytes()
+    content = (after_power_cut / name).read_bytes()
 
     for offset in sampled(content, 56, seed=1):
         damaged = flipped(content, offset, 0x10)
-        assert claims_after(cut, name, damaged, tmp_path / "ledger") == CLAIMS, f"byte {offset}"
+        assert claims_after(after_power_cut, name, damaged, tmp_path / "ledger") == CLAIMS, (
+            f"byte {offset}"
+        )
 
 
 @pytest.mark.parametrize("end", ["", "-wal"], ids=["database", "log"])
-def test_no_missing_end_costs_a_claim(cut: Path, tmp_path: Path, end: str) -> None:
+def test_truncation_loses_no_claim(after_power_cut: Path, tmp_path: Path, end: str) -> None:
     name = FILE_NAME + end
-    content = (cut / name).read_bytes()
+    content = (after_power_cut / name).read_bytes()
 
     for length in sampled(content, 33, seed=2):
-        found = claims_after(cut, name, content[:length], tmp_path / "ledger")
+        found = claims_after(after_power_cut, name, content[:length], tmp_path / "ledger")
         assert found == CLAIMS, f"{length} bytes"
 
 
-def test_no_bit_and_no_missing_end_of_a_copy_costs_a_claim(closed: Path, tmp_path: Path) -> None:
+def test_damaged_copy_loses_no_claim_and_is_rewritten(closed: Path, tmp_path: Path) -> None:
     name = "records/uid-03.record"
     content = (closed / name).read_bytes()
 
@@ -114,7 +115,7 @@ def test_no_bit_and_no_missing_end_of_a_copy_costs_a_claim(closed: Path, tmp_pat
             assert (tmp_path / "ledger" / name).read_bytes() == content
 
 
-def test_a_damaged_copy_beside_a_damaged_database_costs_its_claim_alone(
+def test_damaged_copy_and_damaged_database_lose_only_the_claim_of_the_copy(
     closed: Path, tmp_path: Path
 ) -> None:
     ledger = tmp_path / "ledger"

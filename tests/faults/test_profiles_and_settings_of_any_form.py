@@ -1,4 +1,4 @@
-"""Profiles and settings that are almost right: used, or refused in one line."""
+"""Generated profiles and settings that are almost valid: they are used or refused."""
 
 import argparse
 import contextlib
@@ -43,9 +43,7 @@ SETTINGS = {
 FLAGS: dict[str, str | None] = {item.name: None for item in fields(Settings)}
 
 
-def test_what_a_profile_describes_can_be_published_or_is_refused(
-    tmp_path: Path, tally: Tally
-) -> None:
+def test_generated_profile_is_published_or_refused(tmp_path: Path, tally: Tally) -> None:
     file = tmp_path / "gpus.yaml"
     published = []
 
@@ -58,17 +56,19 @@ def test_what_a_profile_describes_can_be_published_or_is_refused(
             catalog = CatalogReader(
                 simulated_discovery.from_text(str(file), node_name=NODE.name), NODE
             )
-            with contextlib.suppress(RetryableError):  # the profile says: no driver yet
+            with contextlib.suppress(
+                RetryableError
+            ):  # the driver is not loaded yet in this profile
                 catalog.refresh()
-            published.append(devices_of(catalog))
+            published.append(count_devices(catalog))
 
     check()
 
     assert max(published) > 3
 
 
-def devices_of(catalog: CatalogReader) -> int:
-    """How many devices there are, in slices that an API server takes."""
+def count_devices(catalog: CatalogReader) -> int:
+    """Return the number of devices; check that an API server would accept their slices."""
     current = catalog.current()
     if current is None:
         return 0
@@ -78,7 +78,7 @@ def devices_of(catalog: CatalogReader) -> int:
     return len(current.devices)
 
 
-def test_settings_of_any_form_are_used_or_refused(tmp_path: Path, tally: Tally) -> None:
+def test_generated_settings_file_is_used_or_refused(tmp_path: Path, tally: Tally) -> None:
     file = tmp_path / "settings.yaml"
     flags = argparse.Namespace(config=str(file), **FLAGS)
 
@@ -93,7 +93,7 @@ def test_settings_of_any_form_are_used_or_refused(tmp_path: Path, tally: Tally) 
     check()
 
 
-def test_variables_of_any_form_are_used_or_refused(tally: Tally) -> None:
+def test_generated_environment_variables_are_used_or_refused(tally: Tally) -> None:
     flags = argparse.Namespace(config=None, **FLAGS)
     variables = [setting_sources.variable(item) for item in fields(Settings)]
     texts = st.text(max_size=300) | ANYTHING.map(str)

@@ -1,4 +1,4 @@
-"""Which of the points `make test` kills at: few, always the same, and some of every kind."""
+"""The sample of fault points in `make test`: few, always the same, some of every kind."""
 
 import itertools
 
@@ -17,7 +17,7 @@ POINTS = [
 ]
 
 
-def test_a_sample_has_the_first_point_of_every_kind() -> None:
+def test_sample_has_the_first_point_of_every_kind() -> None:
     chosen = fault_points.sample(POINTS, share=0.0)
 
     assert [(point.kind, point.occurrence) for point in chosen] == [
@@ -31,7 +31,7 @@ def test_a_sample_has_the_first_point_of_every_kind() -> None:
 
 
 @pytest.mark.parametrize("share", [0.15, 0.5])
-def test_the_other_points_of_a_sample_are_evenly_spread(share: float) -> None:
+def test_remaining_points_of_a_sample_are_evenly_spread(share: float) -> None:
     places = [POINTS.index(point) for point in fault_points.sample(POINTS, share=share)]
 
     assert len(places) == round(len(POINTS) * share)
@@ -39,7 +39,7 @@ def test_the_other_points_of_a_sample_are_evenly_spread(share: float) -> None:
     assert max(b - a for a, b in itertools.pairwise(places)) <= 2 / share
 
 
-def test_a_sample_has_no_fewer_points_than_the_least() -> None:
+def test_sample_has_at_least_the_minimum_of_points() -> None:
     same = [Point("before request PUT /api", n) for n in range(1, 40)]
 
     assert len(fault_points.sample(same, share=0.01)) == FEWEST_POINTS
@@ -47,5 +47,5 @@ def test_a_sample_has_no_fewer_points_than_the_least() -> None:
 
 
 @pytest.mark.parametrize("share", [1.0, 20.0])
-def test_the_whole_effort_has_every_point(share: float) -> None:
+def test_full_effort_has_every_point(share: float) -> None:
     assert fault_points.sample(POINTS, share=share) == POINTS

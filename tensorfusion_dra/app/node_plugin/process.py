@@ -89,8 +89,8 @@ def run(settings: Settings) -> int:
     log.info("stopped", error=str(cause) if cause else None)
     code = 1 if cause else 0
     if servers.calls_cancelled:
-        # The cancelled calls may wait for the API server for another half minute, in threads that the
-        # interpreter would join.
+        # The cancelled calls may wait for the API server for another half minute, in threads that
+        # the interpreter would join.
         sys.stderr.flush()
         os._exit(code)
     return code

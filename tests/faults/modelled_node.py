@@ -1,0 +1,262 @@
+"""A node with a model beside it that predicts the answer to every call of the kubelet.
+
+Ledger, files, preparer and publisher are real, and so are the requests to a simulated API server in
+this process. The model is a few dictionaries. It predicts one of these outcomes for a prepare call:
+
+- ``new``: the claim is admitted, because it is current and fits on its card;
+- ``as before``: the claim has a record, and the answer equals the earlier one;
+- ``refused``: for example because the card is full or away, or the API server is away;
+- ``as before or refused``: the card is back, but has to stay healthy for a while first.
+"""
+
+import itertools
+import shutil
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from tensorfusion_dra.cluster.api import Api
+from tensorfusion_dra.cluster.claims import Claims
+from tensorfusion_dra.cluster.nodes import Nodes
+from tensorfusion_dra.cluster.resource_api import ResourceApi
+from tensorfusion_dra.cluster.slices import Slices
+from tensorfusion_dra.core import names
+from tensorfusion_dra.core.claims import cdi
+from tensorfusion_dra.core.claims.claim import ClaimRef
+from tensorfusion_dra.core.claims.prepared import PreparedClaim
+from tensorfusion_dra.core.devices.gpu import Inventory
+from tensorfusion_dra.driver.outcomes import Failure
+from tensorfusion_dra.driver.prepare import Preparer
+from tensorfusion_dra.driver.publish import Publisher
+from tensorfusion_dra.driver.recover import recover
+from tensorfusion_dra.driver.repairs import Repairs
+from tensorfusion_dra.simulator.apiserver import ApiServer
+from tensorfusion_dra.simulator.rest import CLAIMS, NODES, Client
+from tensorfusion_dra.state.publishing_right import PublishingRight
+from tests.support.builders.devices import NODE
+from tests.support.ports import EventsInMemory
+from tests.support.prepared_node import Setup, share_result, simulated_inventory
+from tests.support.waiting import PATIENCE_SECONDS
+
+EVERY_CARD: Final = simulated_inventory().gpus
+DEVICES: Final = [f"gpu-{card.uuid.removeprefix('GPU-').lower()}" for card in EVERY_CARD]
+CARD_GIB: Final = 80
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelledClaim:
+    """An allocated claim that the API server has, or had.
+
+    Attributes:
+        vram_gib: None stands for the whole card.
+    """
+
+    ref: ClaimRef
+    device: str
+    vram_gib: int | None
+
+
+class ModelledNode:
+    """One node, its API server, and the model of both.
+
+    Attributes:
+        present: Cards that the node has now.
+        stored: Claims that the API server has now, by name.
+        known: All claims that there ever were, by UID.
+        answered: By UID, the answer to each claim that is prepared.
+        recorded: Claims that have a record, by UID.
+        read: UIDs of claims that were read since the plugin or the kubelet was started.
+    """
+
+    def __init__(self) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="tff-"))
+        self.server = ApiServer()
+        self.server.start()
+        self.is_up = True
+        self.client = Client(self.server.url)
+        node: dict[str, Any] = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE.name}}
+        self.client.create(NODES, node)
+        self.present = list(EVERY_CARD)
+        self.setup = Setup(self.folder)
+        self.preparer, self.publisher = self._build()
+        self._pods = itertools.count()
+        self.stored: dict[str, ModelledClaim] = {}
+        self.known: dict[str, ModelledClaim] = {}
+        self.answered: dict[str, object] = {}
+        self.recorded: dict[str, ModelledClaim] = {}
+        self.read: set[str] = set()
+
+    def close(self) -> None:
+        """Stop everything and remove the disk."""
+        self.setup.ledger.close()
+        if self.is_up:
+            self.server.stop()
+        shutil.rmtree(self.folder)
+
+    def stop_api_server(self) -> None:
+        """Stop the API server; its objects stay."""
+        self.server.stop()
+        self.is_up = False
+
+    def start_api_server(self) -> None:
+        """Start the API server again."""
+        self.server.start()
+        self.is_up = True
+
+    def create(self, name: str, device: str, vram_gib: int | None) -> None:
+        """Create and allocate a claim."""
+        requests = [{"name": "gpu", "exactly": {"deviceClassName": names.DEVICE_CLASS}}]
+        created = self.client.create(
+            CLAIMS,
+            {
+                "apiVersion": "resource.k8s.io/v1",
+                "kind": "ResourceClaim",
+                "metadata": {"name": name, "namespace": "default"},
+                "spec": {"devices": {"requests": requests}},
+            },
+        )
+        self.allocate(created, device, vram_gib)
+
+    def allocate(self, claim: dict[str, Any], device: str, vram_gib: int | None) -> None:
+        """Write an allocation into the claim; it may be more than the card has left."""
+        name, uid = claim["metadata"]["name"], claim["metadata"]["uid"]
+        result = share_result(device, tflops="1", vram=f"{vram_gib}Gi")
+        if vram_gib is None:
+            result = {key: result[key] for key in ("request", "driver", "pool", "device")}
+        # An exclusive device has no share ID, so the pod distinguishes this allocation from others.
+        pod = {"resource": "pods", "name": name, "uid": f"pod-{next(self._pods)}"}
+        claim["status"] = {
+            "allocation": {"devices": {"results": [result]}},
+            "reservedFor": [pod],
+        }
+        self.client.replace_status(CLAIMS, claim)
+        ref = ClaimRef(namespace="default", name=name, uid=uid)
+        modelled = ModelledClaim(ref=ref, device=device, vram_gib=vram_gib)
+        self.stored[name] = self.known[ref.uid] = modelled
+
+    def prepare(self, claim: ModelledClaim) -> None:
+        """Prepare the claim and compare the answer with the prediction."""
+        uid = claim.ref.uid
+        is_current = self.stored[claim.ref.name] is claim
+        was_read = uid in self.read
+        if self.is_up and is_current and not was_read and self.recorded.get(uid) is not claim:
+            self._forget(uid)  # a record of an earlier allocation is removed before anything else
+        expected = self.expected(claim)
+        # Do not wait long for an API server that is known to be away.
+        in_vain = expected == "refused" and not self.is_up
+        deadline = time.monotonic() + (0.1 if in_vain else PATIENCE_SECONDS)
+
+        outcome = self.preparer.prepare([claim.ref], deadline=deadline)[claim.ref.uid]
+
+        if expected == "refused" or ("refused" in expected and isinstance(outcome, Failure)):
+            assert isinstance(outcome, Failure), outcome
+            assert str(claim.ref) in outcome.text
+        else:
+            assert isinstance(outcome, PreparedClaim), outcome
+            assert self.answered.setdefault(uid, _answer(outcome)) == _answer(outcome)
+            self.recorded.setdefault(uid, claim)
+        if self.is_up and is_current:
+            self.read.add(uid)
+
+    def unprepare(self, claim: ModelledClaim) -> None:
+        """Unprepare the claim, which always works."""
+        outcome = self.preparer.unprepare([claim.ref], deadline=time.monotonic() + PATIENCE_SECONDS)
+
+        assert outcome == {claim.ref.uid: None}
+        self._forget(claim.ref.uid)
+
+    def _forget(self, uid: str) -> None:
+        self.answered.pop(uid, None)
+        self.recorded.pop(uid, None)
+        self.read.discard(uid)
+
+    def expected(self, claim: ModelledClaim) -> str:
+        """Return the predicted outcome of a prepare call."""
+        is_there = EVERY_CARD[DEVICES.index(claim.device)] in self.present
+        is_current = self.stored[claim.ref.name] is claim
+        if claim.ref.uid not in self.read and not (self.is_up and is_current):
+            return "refused"
+        if claim.device in self.recovering():
+            return "as before or refused" if claim.ref.uid in self.answered else "refused"
+        if claim.ref.uid in self.answered:
+            return "as before" if is_there else "refused"
+        others = [other for other in self.recorded.values() if other.device == claim.device]
+        taken = sum(other.vram_gib or CARD_GIB for other in others)
+        shared = None not in (claim.vram_gib, *(other.vram_gib for other in others))
+        fits = (shared or not others) and taken + (claim.vram_gib or CARD_GIB) <= CARD_GIB
+        return "new" if self.is_up and is_current and is_there and fits else "refused"
+
+    def answered_on_working_cards(self) -> list[str]:
+        """Return the UIDs of prepared claims whose next prepare call is not refused."""
+        return [
+            uid for uid in sorted(self.answered) if self.expected(self.known[uid]) == "as before"
+        ]
+
+    def recovering(self) -> set[str]:
+        """Return the devices of cards that were away and have to stay healthy for a while."""
+        seen = self.setup.catalog.current()
+        return {item.subject.lower() for item in seen.left_out} if seen else set()
+
+    def read_cards(self) -> None:
+        """Read the cards that are present now."""
+        self.setup.discovery.inventory = Inventory(gpus=tuple(self.present))
+        self.setup.catalog.refresh()
+
+    def recover(self) -> None:
+        """Rebuild the files from the ledger."""
+        recover(self.setup.ledger, self.setup.projection, boot_id=self.setup.boot_id)
+
+    def restart_kubelet(self) -> None:
+        """Let the kubelet register the plugin again, which ends the trust in earlier reads."""
+        self.preparer.kubelet_asked()
+        self.read.clear()
+
+    def restart_plugin(self) -> None:
+        """Start a new plugin on the same disk."""
+        self.setup = self.setup.restarted()
+        self.read_cards()
+        self.recover()
+        self.preparer, self.publisher = self._build()
+        self.read.clear()
+
+    def _build(self) -> tuple[Preparer, Publisher]:
+        api = ResourceApi(Api(self.server.kubeconfig(self.folder / "kubeconfig")))
+        publisher = Publisher(
+            self.setup.catalog,
+            Slices(api, node_name=NODE.name),
+            Nodes(api.api, node_name=NODE.name),
+            EventsInMemory(),
+            right=PublishingRight(self.data_folder),
+            repairs=Repairs(
+                clock=itertools.count(step=3600).__next__
+            ),  # each reading is an hour later
+        )
+        return self.setup.with_claims(Claims(api)), publisher
+
+    @property
+    def data_folder(self) -> Path:
+        """Folder of the ledger."""
+        return self.folder / "plugin"
+
+    @property
+    def cdi_folder(self) -> Path:
+        """Folder of the CDI specs."""
+        return self.setup.cdi_folder
+
+    @property
+    def limits_folder(self) -> Path:
+        """Folder of the limits documents."""
+        return self.setup.limits_folder
+
+    @property
+    def tensor_fusion_root(self) -> Path:
+        """Folder of the hypervisor, as in the specs."""
+        return Path("/run/tensor-fusion")
+
+
+def _answer(claim: PreparedClaim) -> object:
+    """Return the part of an answer that the kubelet keeps."""
+    given = [(each.pool, each.device, each.share_id) for each in claim.shares]
+    return given, cdi.ids_by_share(claim)
