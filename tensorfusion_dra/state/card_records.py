@@ -1,4 +1,4 @@
-"""The JSON file with the health records of the node's cards."""
+"""The JSON file with the records of the node's cards."""
 
 import json
 from collections.abc import Mapping
