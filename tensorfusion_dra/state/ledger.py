@@ -177,7 +177,7 @@ class Ledger:
 
     def has(self, claim_uid: str) -> bool:
         """Return True if the claim has a record, without decoding it."""
-        with self._alone() as connection:
+        with self._locked_connection() as connection:
             return ledger_queries.has(connection, claim_uid)
 
     def claims(self) -> Sequence[PreparedClaim]:

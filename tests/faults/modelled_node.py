@@ -210,7 +210,7 @@ class ModelledNode:
 
     def restart_kubelet(self) -> None:
         """Let the kubelet register the plugin again, which ends the trust in earlier reads."""
-        self.preparer.kubelet_asked()
+        self.preparer.forget_recent_reads()
         self.read.clear()
 
     def restart_plugin(self) -> None:

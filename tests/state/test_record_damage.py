@@ -15,7 +15,7 @@ from tests.support.ledgers import (
     holders,
     opened,
     put,
-    record,
+    recorded_claim,
     remove,
     uids,
 )
@@ -30,7 +30,7 @@ def test_damaged_record_is_restored_and_affects_no_other(tmp_path: Path, damaged
     edited(path, f"UPDATE claims SET record = {damaged} WHERE uid = 'uid-07'")
 
     with opened(tmp_path) as ledger:
-        assert ledger.get("uid-07") == record("07", number=7)
+        assert ledger.get("uid-07") == recorded_claim("07", number=7)
         assert uids(ledger) == ALL_UIDS
         assert len(holders(ledger, GPU_0)) == 40
         (report,) = ledger.damage()
@@ -47,7 +47,7 @@ def test_record_damaged_at_runtime_fails_one_call(tmp_path: Path) -> None:
         with pytest.raises(RetryableError, match="does not match its checksum"):
             ledger.get("uid-07")
 
-        assert ledger.get("uid-07") == record("07", number=7)
+        assert ledger.get("uid-07") == recorded_claim("07", number=7)
         assert len(ledger.claims()) == 40
 
 
@@ -106,7 +106,7 @@ def test_holdings_are_rebuilt_from_the_records(tmp_path: Path, statement: str) -
 
 def test_rollback_also_restores_the_copies(tmp_path: Path) -> None:
     with opened(tmp_path) as ledger:
-        put(ledger, record("a"))
+        put(ledger, recorded_claim("a"))
         before = copy_of(tmp_path, "uid-a").read_bytes()
 
         with pytest.raises(KeyError):
@@ -121,7 +121,7 @@ def test_rollback_also_restores_the_copies(tmp_path: Path) -> None:
 def change_and_fail(ledger: Ledger) -> None:
     with ledger.transaction() as step:
         step.remove("uid-a")
-        step.put(record("b", number=2))
+        step.put(recorded_claim("b", number=2))
         raise KeyError
 
 
@@ -139,7 +139,7 @@ def test_non_file_at_the_path_of_a_copy_is_moved_away(tmp_path: Path, kind: str)
         assert not os.path.lexists(copy_of(tmp_path, "uid-02"))
 
         obstruct(copy_of(tmp_path, "uid-03"), kind)
-        put(ledger, record("03"))
+        put(ledger, recorded_claim("03"))
         assert copy_of(tmp_path, "uid-03").is_file()
 
 
