@@ -1,4 +1,4 @@
-"""What is read from the simulated cluster for the report."""
+"""Observations of the simulated cluster that go into the report."""
 
 import json
 from collections.abc import Mapping, Sequence
