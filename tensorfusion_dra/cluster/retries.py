@@ -42,7 +42,7 @@ class RetriedReads:
             RetryableError: The API server did not answer within the time or refused, or too many
                 callers are waiting already.
         """
-        with self._waiting.one(subject):
+        with self._waiting.slot(subject):
             return _answered(subject, ask, wait_seconds=wait_seconds)
 
 

@@ -1,10 +1,10 @@
-"""Waiting longer after each failure, and never in step with other nodes."""
+"""Delays between retries: they grow with each failure, and jitter keeps nodes out of step."""
 
 import random
 
 
 class Backoff:
-    """Delays that double from a first to a longest one, with jitter."""
+    """Delays that double with each failure up to a maximum, with jitter."""
 
     def __init__(self, *, first_seconds: float, longest_seconds: float) -> None:
         self._first = first_seconds
@@ -12,10 +12,11 @@ class Backoff:
         self._failures = 0
 
     def failed(self, *, at_least: float = 0.0) -> float:
-        """Seconds to wait after one more failure, between half and all of the doubled delay.
+        """Count one more failure; return the seconds to wait: 50 to 100 percent of the delay.
 
         Args:
-            at_least: What the other side asked for, and a little more for each node of many.
+            at_least: Seconds that the other side requested. The wait is one to one and a half times
+                as long, so that many nodes do not return at the same moment.
         """
         delay = min(self._longest, self._first * float(2 ** min(self._failures, 30)))
         self._failures += 1
@@ -23,5 +24,5 @@ class Backoff:
         return max(delay * spread, at_least * (spread + 0.5))
 
     def succeeded(self) -> None:
-        """The next failure waits the first delay again."""
+        """Start again with the first delay."""
         self._failures = 0

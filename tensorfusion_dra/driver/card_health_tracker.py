@@ -1,4 +1,23 @@
-"""Remembers the node's cards and their health, over restarts too."""
+"""The node's cards and their health, kept in memory and on disk.
+
+Three inputs change what is known, by the rules of core/devices/known_cards.py and health.py:
+
+- note_reading(): a reading of all cards succeeded.
+- note_failure(): a reading failed as a whole.
+- note_event(): the NVIDIA driver reported an event.
+
+visible() returns the cards to publish. It returns None as long as too little is known: before the
+first successful reading, unless so many readings failed that the remembered cards count as sick.
+
+Each change is saved, and a new process starts from the saved record. So a restart neither heals a
+sick card nor forgets a card that is missing. A record that cannot be saved is saved after a later
+reading.
+
+Example, with the default rules: card B is sick with XID 79, and the node plugin is restarted. The
+new process knows from the record that B is sick, so the slices stay as they are. If NVML hangs in
+the new process, the first failed reading shows nothing, and the stored slices stay. After the
+second, all remembered cards are published as sick, with the reason `nvml-hung`.
+"""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -19,16 +38,16 @@ from tensorfusion_dra.state.card_records import CardRecords
 log = structlog.get_logger()
 
 _QUIET_SECONDS: Final = 60.0
-"""In which the same report is not logged again."""
+"""Time in which the same event is not logged again."""
 
 
 def now() -> Moment:
-    """The time by this process's clocks."""
+    """Return the present time on both clocks."""
     return Moment(time.monotonic(), datetime.now(UTC))
 
 
 class CardHealthTracker:
-    """What is known of the cards after each reading and report; for one thread at a time."""
+    """Tracker of the node's cards and their health; for one thread at a time."""
 
     def __init__(
         self,
@@ -37,15 +56,16 @@ class CardHealthTracker:
         records: CardRecords | None = None,
         claims: Callable[[], Sequence[PreparedClaim]] = tuple,
         clock: Callable[[], Moment] = now,
-        keeps: bool = True,
+        saves: bool = True,
     ) -> None:
-        """Starts with what an earlier process knew.
+        """Load the record of earlier processes.
 
         Args:
-            rules: How fast health changes; None for the defaults.
-            records: Where it is kept; None forgets at the end of the process.
-            claims: All prepared claims, as the ledger has them.
-            keeps: False only reads the records.
+            rules: Thresholds for changes of health; None for the defaults.
+            records: The record on disk; None keeps everything in memory only.
+            claims: Returns all prepared claims of the ledger.
+            clock: Returns the present time.
+            saves: False to read the record without writing it.
 
         Raises:
             FatalError: The ledger is damaged.
@@ -54,56 +74,57 @@ class CardHealthTracker:
         self._records = records
         self._claims = claims
         self._clock = clock
-        self._keeps = keeps
+        self._saves = saves
         self._inventory: Inventory | None = None
         self._failures = 0
         self._logged: dict[CardEvent, float] = {}
-        self._held: frozenset[str] = frozenset()
-        self._kept: Mapping[str, Any] | None = records.load() if records else None
+        self._claimed: frozenset[str] = frozenset()
+        self._saved_record: Mapping[str, Any] | None = records.load() if records else None
         self._known = self._loaded()
 
-    def read(self, inventory: Inventory) -> None:
-        """The driver told of its cards."""
+    def note_reading(self, inventory: Inventory) -> None:
+        """Take in a successful reading."""
         self._failures = 0
         self._inventory = inventory
-        self._know(known_cards.after_reading(self._known, inventory, self._clock(), self._rules))
+        known = known_cards.after_reading(self._known, inventory, self._clock(), self._rules)
+        self._remember(known)
 
-    def failed(self, error: RetryableError) -> None:
-        """The driver told nothing."""
+    def note_failure(self, error: RetryableError) -> None:
+        """Take in a reading that failed as a whole."""
         self._failures += 1
         if isinstance(error, HungError):
-            reason, text = "nvml-hung", f"the NVIDIA driver does not answer: {error.question}"
+            reason, text = "nvml-hung", f"the NVIDIA driver does not answer: {error.call}"
         else:
             reason, text = "unreadable", f"the GPU cannot be read: {error}"
         trouble = Trouble(kind=Kind.UNREADABLE, reason=reason, text=text)
-        self._know(known_cards.after_failure(self._known, trouble, self._clock(), self._rules))
+        self._remember(known_cards.after_failure(self._known, trouble, self._clock(), self._rules))
 
-    def reported(self, event: CardEvent) -> bool:
-        """The driver reported something; True if it counts against a card."""
+    def note_event(self, event: CardEvent) -> bool:
+        """Take in an event of the NVIDIA driver; return True if it makes a card sick."""
         trouble = health.trouble_of(event, self._rules)
         uuid = event.gpu_uuid
         counts = trouble is not None and uuid in self._known.cards
-        self._log(event, counts=counts)
+        self._log_event(event, counts=counts)
         if trouble is None or uuid is None or not counts:
             return False
-        self._know(known_cards.after_report(self._known, uuid, trouble, self._clock()))
+        self._remember(known_cards.after_report(self._known, uuid, trouble, self._clock()))
         return True
 
     def visible(self) -> PublishedCards | None:
-        """What others are to see; None as long as nothing is certain enough to be shown."""
+        """Return the cards to publish; None as long as too little is known."""
         inventory = self._inventory
         if inventory is None:
-            # The driver never answered this process. Long enough, and what is known of an
-            # earlier one says more than nothing.
+            # No reading of this process has succeeded. Once as many have failed as make a card
+            # sick, the cards that an earlier process read are published, as sick.
             if self._failures < self._rules.failed_readings or not self._known.cards:
                 return None
             inventory = Inventory(gpus=tuple(self._known.cards.values()))
         if any(state.was_away for state in self._known.health.values()):
-            self._held = self._devices_held()
-        return known_cards.published(self._known, inventory, self._held)
+            self._claimed = self._claimed_devices()
+        return known_cards.published(self._known, inventory, self._claimed)
 
-    def _log(self, event: CardEvent, *, counts: bool) -> None:
-        """One line for a storm of equal reports, which a broken program can cause at will."""
+    def _log_event(self, event: CardEvent, *, counts: bool) -> None:
+        """Log an event, but not each of a storm of equal ones, which a broken program can cause."""
         seconds = self._clock().seconds
         if seconds - self._logged.get(event, -_QUIET_SECONDS) < _QUIET_SECONDS:
             return
@@ -114,37 +135,41 @@ class CardHealthTracker:
         kind = event.kind.value
         log.info("card_event", device=event.gpu_uuid, kind=kind, code=event.code, counts=counts)
 
-    def _know(self, known: KnownCards) -> None:
+    def _remember(self, known: KnownCards) -> None:
         self._known = known
-        if self._records is None or not self._keeps:
+        if self._records is None or not self._saves:
             return
         record = health_record.as_json(known, boot_id=self._records.boot_id)
-        if record == self._kept:
+        if record == self._saved_record:
             return
         try:
             self._records.save(record)
         except RetryableError as error:
-            # Tried again after the next reading. Until then a restart knows less.
-            log.warning("card_record_failed", error=str(error))
+            # Saved after the next reading. A restart before that knows an older state.
+            log.warning("card_record_write_failed", error=str(error))
         else:
-            self._kept = record
+            self._saved_record = record
 
     def _loaded(self) -> KnownCards:
-        if self._records is None or self._kept is None:
+        if self._records is None or self._saved_record is None:
             return KnownCards()
-        self._held = self._devices_held()
+        self._claimed = self._claimed_devices()
         try:
             return health_record.from_json(
-                self._kept, boot_id=self._records.boot_id, claimed=self._held, now=self._clock()
+                self._saved_record,
+                boot_id=self._records.boot_id,
+                claimed=self._claimed,
+                now=self._clock(),
             )
         except ValueError as error:
             log.warning("card_record_unusable", error=str(error))
             return KnownCards()
 
-    def _devices_held(self) -> frozenset[str]:
+    def _claimed_devices(self) -> frozenset[str]:
         try:
             claims = self._claims()
         except RetryableError as error:
-            log.warning("held_devices_unknown", error=str(error))
-            return self._held  # as it was: a card is rather shown for too long
+            log.warning("claimed_devices_unknown", error=str(error))
+            # The last known ones: better to publish a missing card for too long.
+            return self._claimed
         return frozenset(share.device for claim in claims for share in claim.shares)

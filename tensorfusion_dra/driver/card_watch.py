@@ -1,4 +1,4 @@
-"""Reads the cards again and again, and at once when the driver reports something."""
+"""Periodic readings of the cards, and one more at once when the NVIDIA driver reports an event."""
 
 import math
 import time
@@ -17,11 +17,11 @@ from tensorfusion_dra.driver.wakeup import Wakeup
 log = structlog.get_logger()
 
 _LEAST_SECONDS: Final = 1.0
-"""Between two readings, however much is reported."""
+"""Least time between two readings, however many events are reported."""
 
 
 class CardWatch:
-    """A loop of its own, because a reading can hang: nothing else may wait for it."""
+    """Loop that reads the cards; it does nothing else, because a reading can hang."""
 
     def __init__(
         self,
@@ -31,12 +31,13 @@ class CardWatch:
         poll_seconds: float,
         on_change: Callable[[], None],
     ) -> None:
-        """Reads nothing yet.
+        """Read nothing yet.
 
         Args:
-            events: None if nothing is waited for.
-            poll_seconds: How often the cards are read without a report.
-            on_change: The catalog is another one now.
+            catalog: Refreshed by each reading.
+            events: Source of the NVIDIA driver's events; None to poll only.
+            poll_seconds: Time between two readings if no event is reported.
+            on_change: Called when the catalog has changed.
         """
         self._catalog = catalog
         self._events = events
@@ -46,16 +47,17 @@ class CardWatch:
         self._throttle = LogThrottle(quiet_seconds=math.inf)
 
     def stop(self) -> None:
-        """Ends run() and run_events()."""
+        """End run() and run_events()."""
         self._wakeup.stop()
         if self._events is not None:
             self._events.stop()
 
     def run(self) -> None:
-        """Reads until stopped.
+        """Read the cards until stopped.
 
         Raises:
-            FatalError: The driver was replaced; only a new process can load its library.
+            FatalError: The NVIDIA driver was replaced; only a new process can load its library. Or
+                the ledger is damaged.
         """
         while self._wakeup.next_round():
             began = time.monotonic()
@@ -64,20 +66,25 @@ class CardWatch:
             self._wakeup.pause(began + self._pause_seconds() - time.monotonic())
 
     def run_events(self) -> None:
-        """Takes in what the driver reports, until stopped."""
+        """Handle the events that the NVIDIA driver reports, until stopped."""
         if self._events is not None:
-            self._events.run(self._take)
+            self._events.run(self._note_event)
         self._wakeup.wait_stopped()
 
     def read(self) -> None:
-        """Reads the cards once."""
+        """Read the cards once.
+
+        Raises:
+            FatalError: See run().
+        """
         before = self._catalog.current()
         try:
             self._catalog.refresh()
         except RetryableError as error:
-            # A call that hangs grows older with every reading, and is told once.
-            waiting = error.question if isinstance(error, HungError) else str(error)
-            if self._throttle.is_new(waiting):
+            # The text of a hanging call has its age, so it is different after each reading. The
+            # call itself is not, so that it is logged once.
+            cause = error.call if isinstance(error, HungError) else str(error)
+            if self._throttle.is_new(cause):
                 log.warning("gpus_awaited", error=str(error))
         else:
             self._throttle.over()
@@ -86,10 +93,10 @@ class CardWatch:
         if self._catalog.current() is not before:
             self._on_change()
 
-    def _take(self, event: CardEvent) -> None:
-        if self._catalog.report(event):
+    def _note_event(self, event: CardEvent) -> None:
+        if self._catalog.note_event(event):
             self._on_change()
-        # The driver may ask for a recovery now, or a card may be lost.
+        # Read at once: the NVIDIA driver may require a recovery now, or a card may be lost.
         self._wakeup.wake()
 
     def _healthy(self) -> frozenset[str]:

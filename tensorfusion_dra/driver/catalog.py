@@ -1,4 +1,25 @@
-"""The devices of this node as they were last read: what is published, prepared and watched."""
+"""The catalog: this node's devices and their health, as last read.
+
+A catalog is made of four inputs:
+
+- the cards and their health, from readings and from events of the NVIDIA driver
+  (card_health_tracker.py decides which cards are in it);
+- the node as a member of its pool, from the settings or from a GPUPool (pool_follower.py);
+- the sizes of the host's memory and disk, if the pool expands VRAM into them (expansion.py);
+- attribute providers of other packages (extend.py).
+
+There is no catalog until both the cards and the node are known. From then on there always is one.
+It is replaced as a whole, and only if the new one differs, so an unchanged object means that
+nothing changed. A new one makes the publisher, the health streams, the health announcer and the
+division of cards act; calls of the kubelet use the present one.
+
+A device that breaks a rule of the API is left out with a reason, since the API server would refuse
+the whole slice. A provider that fails costs only its own attributes.
+
+Example: refresh() reads two cards while the GPUPool is unknown, so current() is None. set_node()
+then makes the first catalog, with two devices. XID 79 on the first card makes the second catalog,
+in which its device is sick and has a taint. A reading that finds no change makes none.
+"""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -31,9 +52,11 @@ class Catalog:
     Attributes:
         devices: Each of them passes the API's rules.
         left_out: Cards and devices that are not published, with the reason.
-        sick: By device name, also of devices that are not published any more.
-        absent: Names of devices without a card that works, published or not.
-        unexpanded: Why virtual memory lacks what the pool adds from the host; empty if it does not.
+        sick: By device name; includes devices that are no longer published.
+        absent: Names of devices whose card the last reading did not find or found lost, published
+            or not.
+        host_size_errors: One text for each size of the host that the pool needs and that cannot be
+            read, so that virtual VRAM lacks that part; empty if there is none.
     """
 
     node: Node
@@ -41,15 +64,15 @@ class Catalog:
     left_out: tuple[LeftOut, ...] = ()
     sick: Mapping[str, Sickness] = field(default_factory=dict)
     absent: frozenset[str] = frozenset()
-    unexpanded: tuple[str, ...] = ()
+    host_size_errors: tuple[str, ...] = ()
 
     def by_name(self) -> Mapping[str, Device]:
-        """The devices by their name."""
+        """Return the devices by name."""
         return {device.name: device for device in self.devices}
 
 
 class CatalogReader:
-    """Reads the catalog and tells whoever waits when it changed; safe for all threads."""
+    """Builder of the catalog, which wakes waiting threads when it changes; safe for all threads."""
 
     def __init__(
         self,
@@ -61,20 +84,22 @@ class CatalogReader:
         tracker: CardHealthTracker | None = None,
         taint_effect: str = NO_SCHEDULE,
     ) -> None:
-        """Reads nothing yet.
+        """Read nothing yet.
 
         Args:
-            node: None if serve() tells later which; until then there is no catalog.
-            host: Asked only if the pool expands memory into the host; None adds nothing.
-            memory: What is known of the cards; None for one that forgets.
-            taint_effect: Of an unhealthy device's taint; "" for no taint.
+            discovery: Reads the cards.
+            node: None if set_node() provides it later; until then there is no catalog.
+            host: Sizes of the host, read only if the pool expands VRAM into it; None adds nothing.
+            providers: Attribute providers by name.
+            tracker: Decides on the cards' health; None for one without a record on disk.
+            taint_effect: Effect of an unhealthy device's taint; "" for no taint.
         """
         self._discovery = discovery
         self._providers = dict(providers or {})
         self._taint_effect = taint_effect
         self._expansion = Expansion(host)
         self._added = HostResources()
-        # Guards _node, _memory, _expansion and _added; one catalog is built at a time.
+        # Guards _node, _tracker, _expansion and _added; one catalog is built at a time.
         self._building = Lock()
         self._node = node
         self._tracker = tracker or CardHealthTracker()
@@ -82,73 +107,80 @@ class CatalogReader:
         self._current: Catalog | None = None
 
     def current(self) -> Catalog | None:
-        """The catalog as last read; None if there was none yet, see awaited()."""
+        """Return the present catalog; None if there is none yet (see reason_missing())."""
         with self._changed:
             return self._current
 
     def sick(self) -> Mapping[str, Sickness]:
-        """The unhealthy devices by name; none as long as there is no catalog."""
+        """Return the unhealthy devices by name; none as long as there is no catalog."""
         catalog = self.current()
         return catalog.sick if catalog else {}
 
     def refresh(self) -> bool:
-        """Reads the cards; True if the catalog changed.
+        """Read the cards; return True if the catalog changed.
 
         Raises:
-            RetryableError: They cannot be read now; the devices stay as they were, and become
-                unhealthy if that goes on.
-            FatalError: The driver was replaced, or the ledger is damaged.
+            RetryableError: The cards cannot be read now. The devices stay as they were, and become
+                unhealthy if further readings fail.
+            FatalError: The NVIDIA driver was replaced, or the ledger is damaged.
         """
         try:
             inventory = self._discovery.read()
         except RetryableError as error:
             with self._building:
-                self._tracker.failed(error)
+                self._tracker.note_failure(error)
                 self._rebuild()
             raise
         with self._building:
-            self._tracker.read(inventory)
+            self._tracker.note_reading(inventory)
             self._expand()
             return self._rebuild()
 
-    def report(self, event: CardEvent) -> bool:
-        """Takes in what the driver reported of a card; True if the catalog changed."""
+    def note_event(self, event: CardEvent) -> bool:
+        """Take in an event of the NVIDIA driver; return True if the catalog changed."""
         with self._building:
-            return self._tracker.reported(event) and self._rebuild()
+            return self._tracker.note_event(event) and self._rebuild()
 
     def set_node(self, node: Node) -> bool:
-        """The cards as last read belong to this node from now on; True if the catalog changed."""
+        """Use this node, with the cards as last read; return True if the catalog changed."""
         with self._building:
             self._node = node
             self._expand()
             return self._rebuild()
 
-    def awaited(self) -> str:
-        """Why there is no catalog yet."""
+    def reason_missing(self) -> str:
+        """Return why there is no catalog yet, for error texts."""
         with self._building:
             unread = self._tracker.visible() is None
-        what = "GPUs could not be read" if unread else "GPUPool is not known"
-        return f"this node's {what} yet"
+        reason = "GPUs could not be read" if unread else "GPUPool is not known"
+        return f"this node's {reason} yet"
 
     def wait_changed(
         self, seen: Catalog | None, *, seconds: float, stopped: Callable[[], bool]
     ) -> None:
-        """Returns when the catalog is another than the one seen, after the time, or if stopped."""
+        """Wait until the catalog differs from a seen one, but no longer than a time.
+
+        Args:
+            seen: The catalog that the caller knows; None if it knows none.
+            seconds: Longest wait.
+            stopped: Ends the wait when it returns True; called at every change and after
+                wake_waiting().
+        """
         with self._changed:
             self._changed.wait_for(lambda: self._current != seen or stopped(), timeout=seconds)
 
     def wake_waiting(self) -> None:
-        """Lets every waiting thread ask whether it is stopped."""
+        """Make every thread in wait_changed() call its `stopped` function."""
         with self._changed:
             self._changed.notify_all()
 
     def _expand(self) -> None:
-        """Read again what the pool adds from the host; the caller holds _building."""
+        """Read the host's sizes again; the caller holds _building."""
         if self._node is not None:
             self._added = self._expansion.read(self._node.oversubscription)
 
     def _rebuild(self) -> bool:
-        """Makes the catalog of what is known; for those who hold _building."""
+        """Build the catalog; return True if it changed. The caller holds _building."""
         cards = self._tracker.visible()
         if self._node is None or cards is None:
             return False
@@ -182,22 +214,22 @@ class CatalogReader:
             left_out=tuple(left_out),
             sick=cards.sick,
             absent=cards.absent,
-            unexpanded=self._expansion.missing,
+            host_size_errors=self._expansion.missing,
         )
 
     def _with_provided(self, device: Device, node: Node) -> Device:
         for name, provider in self._providers.items():
-            asked = _ask(provider, device.gpu, node, name=name)
-            device = devices.with_attributes(device, _valid(name, device, asked))
+            provided = _provided(provider, device.gpu, node, name=name)
+            device = devices.with_attributes(device, _valid(name, device, provided))
         return device
 
 
-def _ask(
+def _provided(
     provider: AttributeProvider, gpu: Gpu, node: Node, *, name: str
 ) -> Mapping[str, AttributeValue]:
     try:
         return dict(provider(gpu, node))
-    except Exception as error:  # noqa: BLE001 - somebody else's code; it costs its attributes only
+    except Exception as error:  # noqa: BLE001 - code of another package; only its attributes are lost
         log.warning("attributes_left_out", provider=name, device=gpu.uuid, error=repr(error))
         return {}
 
@@ -205,7 +237,7 @@ def _ask(
 def _valid(
     provider: str, device: Device, attributes: Mapping[str, AttributeValue]
 ) -> Iterable[tuple[str, AttributeValue]]:
-    """The attributes that the device can carry, each checked by itself."""
+    """Yield the attributes that the device can have; each is checked on its own."""
     accepted: Device = device
     for key, value in attributes.items():
         reason = _refusal(accepted, key, value)
@@ -226,16 +258,16 @@ def _refusal(device: Device, key: object, value: object) -> str | None:
     if not isinstance(key, str) or not isinstance(value, str | int | bool | devices.Version):
         return f"found {type(value).__name__}, expected a string, int, bool or Version"
     if key in device.attributes:
-        return "this name is taken"
+        return "the device already has an attribute of this name"
     trial: dict[str, Any] = devices.with_attributes(device, [(key, value)]).as_api()
     return "; ".join(slice_rules.device_violations(trial)) or None
 
 
 def _log_change(catalog: Catalog, known: Catalog | None) -> None:
     log.info("gpus_read", devices=len(catalog.devices), left_out=len(catalog.left_out))
-    told = known.left_out if known else ()
+    logged = known.left_out if known else ()
     for item in catalog.left_out:
-        if item not in told:
+        if item not in logged:
             log.warning("gpu_left_out", device=item.subject, error=item.reason)
     before = [device.gpu for device in known.devices] if known else []
     for device in catalog.devices:

@@ -1,4 +1,4 @@
-"""What a pool adds to its cards' memory from the host."""
+"""Sizes of the host's memory and disk, for pools that expand virtual VRAM into them."""
 
 from collections.abc import Callable
 
@@ -14,34 +14,39 @@ log = structlog.get_logger()
 
 
 class Expansion:
-    """Reads the host's sizes, each only if the pool expands memory into it.
+    """Reader of the host's sizes; it reads a size only if the pool expands VRAM into it.
 
-    A size that cannot be read never costs a card: the last known size counts, or 0 if there is
-    none, until it can be read.
+    A size that cannot be read does not keep a card from being published: until it can be read, its
+    last known value counts, or 0 if there is none.
 
     Attributes:
-        missing: One text for each size that the pool needs and that was not read last time.
+        missing: One error text for each size that the pool needs and that the last read() did not
+            get.
     """
 
     def __init__(self, sizes: HostSizes | None) -> None:
-        """Read nothing yet; without sizes, the pool adds nothing."""
+        """Read nothing yet; None as the source of sizes makes them all 0."""
         self._sizes = sizes
         self._known = HostResources()
         self._throttle = LogThrottle()
         self.missing: tuple[str, ...] = ()
 
     def read(self, ratios: Oversubscription | None) -> HostResources:
-        """Return the host's sizes as this pool needs them; 0 for one that it does not use."""
+        """Return the host's sizes for a pool; 0 for a size that the pool does not use.
+
+        Args:
+            ratios: The pool's ratios; None if it does not oversubscribe.
+        """
         if self._sizes is None or ratios is None:
             self.missing = ()
             return HostResources()
         missing: list[str] = []
 
-        def size(percent: int, ask: Callable[[], int], known: int) -> int:
+        def size(percent: int, read: Callable[[], int], known: int) -> int:
             if not percent:
                 return 0
             try:
-                return ask()
+                return read()
             except RetryableError as error:
                 missing.append(str(error))
                 return known

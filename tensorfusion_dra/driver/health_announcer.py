@@ -1,4 +1,8 @@
-"""Tells the Node and the claims that a GPU became unhealthy, or healthy again."""
+"""Announcements of GPUs that become unhealthy or healthy again, to the Node and to their claims.
+
+A change of a GPU's health becomes a log line, an Event on the Node, and a new status of each claim
+that has a share of the GPU.
+"""
 
 import math
 import time
@@ -25,10 +29,10 @@ _LONGEST_RETRY_SECONDS: Final = 600.0
 
 
 class HealthAnnouncer:
-    """A loop of its own, because an Event may wait for the API server.
+    """Loop that announces changes of health, in its own thread because it waits for the API server.
 
-    What could not be told is told later, ever more rarely tried, and for each device only what was
-    last heard of it.
+    An announcement that fails is retried with growing delays. Of several changes of one device that
+    could not be announced, only the last one is.
     """
 
     def __init__(
@@ -40,10 +44,14 @@ class HealthAnnouncer:
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Tells nothing yet; what an earlier process saw was told by that one.
+        """Announce nothing yet. Sickness from before this moment was announced by another process.
 
         Args:
-            clock: In seconds; for the time of the next try.
+            catalog: Source of the health of the devices.
+            ledger: The claims of this node.
+            status: Writes the status of claims.
+            events: Of this loop's thread alone.
+            clock: In seconds; for the time of the next retry.
         """
         self._catalog = catalog
         self._ledger = ledger
@@ -54,18 +62,18 @@ class HealthAnnouncer:
             first_seconds=_FIRST_RETRY_SECONDS, longest_seconds=_LONGEST_RETRY_SECONDS
         )
         self._retry_at = math.inf
-        self._untold: dict[str, Sickness | None] = {}  # Events by device; None if it is healthy
-        self._unreported: set[str] = set()  # devices whose claims are to be reported
+        self._pending_events: dict[str, Sickness | None] = {}  # by device; None if it is healthy
+        self._pending_devices: set[str] = set()  # devices whose claims need a new status
         self._stop = Event()
         self._began = utc_now()
 
     def stop(self) -> None:
-        """Ends run()."""
+        """End run()."""
         self._stop.set()
         self._catalog.wake_waiting()
 
     def run(self) -> None:
-        """Tells until stopped.
+        """Announce every change until stopped.
 
         Raises:
             FatalError: The ledger is damaged.
@@ -76,12 +84,12 @@ class HealthAnnouncer:
             self._catalog.wait_changed(seen, seconds=seconds, stopped=self._stop.is_set)
             current = self._catalog.current()
             if current is not None and current is not seen:
-                self.tell(seen.sick if seen else {}, current.sick)
+                self.announce(seen.sick if seen else {}, current.sick)
                 seen = current
             self.retry()
 
-    def tell(self, before: Mapping[str, Sickness], now: Mapping[str, Sickness]) -> None:
-        """Tells how the two differ."""
+    def announce(self, before: Mapping[str, Sickness], now: Mapping[str, Sickness]) -> None:
+        """Announce the differences between two states, given as sick devices by name."""
         changed = {name for name in {*before, *now} if before.get(name) != now.get(name)}
         changed -= {name for name in changed - before.keys() if now[name].since < self._began}
         for name in sorted(changed):
@@ -91,30 +99,30 @@ class HealthAnnouncer:
             else:
                 text, reason = sickness.worst.text, sickness.worst.reason
                 log.warning("gpu_unhealthy", device=name, reason=reason, error=text)
-            self._untold.pop(name, None)  # what happened last is told last
-            self._untold[name] = sickness
+            self._pending_events.pop(name, None)  # Events keep the order of the changes
+            self._pending_events[name] = sickness
         if changed:
-            self._unreported |= changed
+            self._pending_devices |= changed
             self._backoff.succeeded()
-            self._tell_all()
+            self._announce_pending()
 
     def retry(self) -> None:
-        """Tells what could not be told before, once it is time to."""
+        """Announce what is still pending, if the delay since the last failure is over."""
         if self._clock() >= self._retry_at:
-            self._tell_all()
+            self._announce_pending()
 
-    def _tell_all(self) -> None:
-        is_reported = self._report_claims()
-        is_told = self._write_events()
-        if is_reported and is_told:
+    def _announce_pending(self) -> None:
+        all_reported = self._report_claims()
+        all_written = self._write_events()
+        if all_reported and all_written:
             self._backoff.succeeded()
             self._retry_at = math.inf
         else:
             self._retry_at = self._clock() + self._backoff.failed()
 
     def _write_events(self) -> bool:
-        """True once nothing is untold; stops at the first Event that cannot be written."""
-        for name, sickness in list(self._untold.items()):
+        """Write pending Events up to the first failure; return True if none is left."""
+        for name, sickness in list(self._pending_events.items()):
             if sickness is None:
                 written = self._events.note(names.EVENT_GPU_RECOVERED, f"{name} is healthy again")
             else:
@@ -122,12 +130,12 @@ class HealthAnnouncer:
                 written = self._events.warn(names.EVENT_GPU_UNHEALTHY, text)
             if not written:
                 return False
-            del self._untold[name]
+            del self._pending_events[name]
         return True
 
     def _report_claims(self) -> bool:
-        """True once the claims of all changed devices are with the status reporter."""
-        if not self._unreported:
+        """Have the claims of changed devices reported; False if the ledger cannot be read."""
+        if not self._pending_devices:
             return True
         try:
             claims = self._ledger.claims()
@@ -135,7 +143,7 @@ class HealthAnnouncer:
             log.warning("health_report_failed", error=str(error))
             return False
         for claim in claims:
-            if any(share.device in self._unreported for share in claim.shares):
+            if any(share.device in self._pending_devices for share in claim.shares):
                 self._status.report(claim)
-        self._unreported.clear()
+        self._pending_devices.clear()
         return True

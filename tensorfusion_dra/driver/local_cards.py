@@ -1,4 +1,4 @@
-"""Access of prepared claims to the node's cards, today and after a reboot."""
+"""Cards of this node as claims use them: present or absent, and their device nodes in this boot."""
 
 import time
 from collections.abc import Iterable
@@ -16,70 +16,87 @@ _FIRST_READ_SECONDS: Final = 10.0
 
 
 class CardsUnreadError(RetryableError):
-    """The node's cards were not read yet, and a claim cannot do without."""
+    """A claim needs the node's cards, which have not been read yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class LocalCards:
-    """The node's cards as claims get access to them, today and after a reboot."""
+    """The node's cards, for claims that are prepared or refreshed.
+
+    Attributes:
+        catalog: Lists the cards and their health.
+        offers: Finds the device nodes and driver files of a card.
+    """
 
     catalog: CatalogReader
     offers: NodeOffers
 
-    def readable(self, ref: ClaimRef, deadline: float) -> Catalog:
-        """Return the catalog; wait for it for some seconds after the start.
+    def wait_for_catalog(self, ref: ClaimRef, deadline: float) -> Catalog:
+        """Return the catalog; wait up to 10 seconds for the first one.
 
-        A kubelet whose call fails repeats it only after a minute.
+        After a failed call the kubelet waits for a minute or more before it calls again, so a short
+        wait at startup saves a pod that minute.
+
+        Args:
+            ref: The claim, for the error text.
+            deadline: On time.monotonic()'s clock; shortens the wait.
 
         Raises:
-            CardsUnreadError: There is none yet.
+            CardsUnreadError: There is still none.
         """
         seconds = min(_FIRST_READ_SECONDS, deadline - time.monotonic())
         self.catalog.wait_changed(None, seconds=max(0.0, seconds), stopped=lambda: False)
         catalog = self.catalog.current()
         if catalog is None:
-            raise CardsUnreadError(f"claim {ref}: {self.catalog.awaited()}")
+            raise CardsUnreadError(f"claim {ref}: {self.catalog.reason_missing()}")
         return catalog
 
-    def check_present(self, ref: ClaimRef, wanted: Iterable[str]) -> None:
-        """Return if none of the devices is known to be absent.
+    def check_present(self, ref: ClaimRef, devices: Iterable[str]) -> None:
+        """Check that none of the devices is known to be absent.
 
-        An unhealthy card that answers is handed out: the claim tolerates the taint, or was
-        allocated before it. An absent card is of no use.
+        An unhealthy card that is present passes: the claim tolerates the taint, or was allocated
+        before it. No container can use an absent card.
+
+        Args:
+            ref: The claim, for the error text.
+            devices: Their names.
 
         Raises:
-            RetryableError: One is absent.
+            RetryableError: One of the devices is absent.
         """
         catalog = self.catalog.current()
         if catalog is None:
             return
-        for device in wanted:
+        for device in devices:
             if device in catalog.absent:
                 text = catalog.sick[device].worst.text
                 raise RetryableError(f"claim {ref}: {device}: {text}, expected a working GPU")
 
     def with_todays_access(self, record: PreparedClaim, catalog: Catalog | None) -> PreparedClaim:
-        """Return the record with today's device nodes and mounts.
+        """Return the record with the device nodes and mounts that its cards have now.
 
-        A reboot may have given a card another minor number, or the driver other files.
+        After a reboot a card may have another minor number, or the NVIDIA driver other files.
 
         Args:
             record: As in the ledger.
-            catalog: None if the cards were not read yet.
+            catalog: None if the cards have not been read yet; then a record of this boot is
+                returned as it is.
 
         Raises:
-            CardsUnreadError: The record is of an earlier boot, and the cards were not read yet.
-            RetryableError: One of the claim's cards is gone since a reboot.
+            CardsUnreadError: The record is of an earlier boot, and the cards have not been read
+                yet.
+            RetryableError: One of the claim's cards is missing since a reboot, or a device node or
+                driver file is missing.
         """
         rebooted = record.boot_id != self.offers.boot_id
         if catalog is None:
             if rebooted:
-                raise CardsUnreadError(f"claim {record.ref}: {self.catalog.awaited()}")
+                raise CardsUnreadError(f"claim {record.ref}: {self.catalog.reason_missing()}")
             return record
         offer = self.offers.offer(catalog, {share.device for share in record.shares})
         missing = sorted({share.device for share in record.shares} - offer.access.keys())
         if rebooted and missing:
-            # The nodes in the record may be another card's by now.
+            # The device nodes in the record may be another card's by now.
             raise RetryableError(f"claim {record.ref}: {', '.join(missing)}: gone since a reboot")
         if not offer.access:
             return record

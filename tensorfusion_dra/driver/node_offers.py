@@ -1,4 +1,4 @@
-"""The machine, as far as a card of it is handed out."""
+"""Node facts needed to grant a container access to a card: device nodes, driver files, boot ID."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,13 +14,15 @@ from tensorfusion_dra.driver.ports.discovery import DeviceNodes, DriverFiles
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeOffers:
-    """What the driver needs of the machine to hand out a card.
+    """Collector of the node facts that fit() needs to grant access to devices.
 
     Attributes:
-        enforcer: The name of what enforces the limits of new claims.
-        enforces_hard: Whether it brings a limiter for hard isolation.
-        rules: For limits above requests.
-        boot_id: Of this boot.
+        device_nodes: Finds the device nodes of cards.
+        driver_files: Finds the libraries of the NVIDIA driver.
+        enforcer: Name of the enforcer for new claims.
+        rules: Rules for limits above requests.
+        boot_id: ID of this boot.
+        enforces_hard: True if the enforcer brings a limiter for hard isolation.
     """
 
     device_nodes: DeviceNodes
@@ -31,10 +33,15 @@ class NodeOffers:
     enforces_hard: bool = False
 
     def offer(self, catalog: Catalog, wanted: set[str]) -> NodeOffer:
-        """What this node can give, with the access to the devices that are wanted.
+        """Return what this node offers to a claim.
+
+        Args:
+            catalog: The node's devices.
+            wanted: Names of the claim's devices; access is looked up for these only.
 
         Raises:
-            RetryableError: Something that a container with one of them needs is missing.
+            RetryableError: A device node or library that a container with these devices needs is
+                missing.
         """
         cards = [device for device in catalog.devices if device.name in wanted]
         return NodeOffer(
@@ -52,19 +59,19 @@ class NodeOffers:
         if device.gpu.simulated:
             return CardAccess()
         if device.gpu.minor is None:
-            raise RetryableError(f"{device.name}: the driver tells no minor number, expected one")
+            raise RetryableError(f"{device.name}: found no minor number, expected one from NVML")
         return CardAccess(
             device_nodes=self.device_nodes.of_card(device.gpu.minor),
             toolkit_device=self.driver_files.toolkit_device(device.gpu.uuid),
         )
 
     def _shared_access(self, cards: Sequence[Device]) -> SharedAccess:
-        """What every container with one of these cards needs besides the card's own nodes."""
+        """Return what a container with any of these cards needs besides each card's own nodes."""
         real = [device for device in cards if not device.gpu.simulated]
         if not real:
             return SharedAccess()
-        # Either NVIDIA's toolkit brings the driver's libraries, or mounts do; a container with
-        # neither could not use its card, and this fails.
+        # The driver's libraries come from NVIDIA's toolkit if it has every card, else from mounts.
+        # A container with neither could not use its card, so mounts() raises if they are missing.
         by_toolkit = all(self.driver_files.toolkit_device(d.gpu.uuid) for d in real)
         return SharedAccess(
             device_nodes=self.device_nodes.common(),

@@ -1,4 +1,4 @@
-"""Keeps the node what its GPUPool in the cluster says it is."""
+"""Membership of the node in a GPUPool, kept as the objects in the cluster define it."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -21,28 +21,28 @@ from tensorfusion_dra.driver.wakeup import Wakeup
 log = structlog.get_logger()
 
 _FIRST_ANSWER_SECONDS: Final = 5.0
-"""An API server that answers in time is not worth a line about waiting for it."""
+"""Wait for the first lists, so that an API server that answers in time causes no warning."""
 
 
 class PoolSource(Protocol):
-    """Tells what the node is now."""
+    """Source of the node's membership in a GPUPool."""
 
     def read(self) -> Node:
-        """The node as a member of its pool.
+        """Return the node as a member of its pool.
 
         Raises:
-            RetryableError: Not known yet.
-            InputError: Somebody has to put the pool right.
+            RetryableError: The pool or the Node object is not known yet.
+            InputError: There is no such pool, or it has to be corrected by an administrator.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamedPool:
-    """The pool that the settings name.
+    """Membership in the pool that the settings name.
 
     Attributes:
-        nodes: The Node object of this node alone; asked only if the pool has rules for labels.
+        nodes: Cache of this node's Node object; read only if the pool has rules for node labels.
     """
 
     pools: Objects
@@ -51,7 +51,6 @@ class NamedPool:
     node_name: str
 
     def read(self) -> Node:
-        """See PoolSource."""
         found = gpupool.named(self.pools.items(), self.gpupool)
         labels = NodeLabels(name=self.node_name, labels={})
         if pool_isolation.has_rules(found):
@@ -61,10 +60,10 @@ class NamedPool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SelectingPool:
-    """The pool whose node selector selects the node.
+    """Membership in the pool whose node selector matches the node.
 
     Attributes:
-        nodes: The Node object of this node alone.
+        nodes: Cache of this node's Node object.
     """
 
     pools: Objects
@@ -72,7 +71,6 @@ class SelectingPool:
     node_name: str
 
     def read(self) -> Node:
-        """See PoolSource."""
         pools = self.pools.items()
         labels = _labels(self.nodes, self.node_name)
         return _member(gpupool.choose(pools, labels), labels)
@@ -85,10 +83,10 @@ def _labels(nodes: Objects, node_name: str) -> NodeLabels:
 
 
 def _member(pool: Mapping[str, Any], labels: NodeLabels) -> Node:
-    """The node as a member of the pool.
+    """Return the node as a member of the pool.
 
     Raises:
-        InputError: The pool cannot be read.
+        InputError: The pool has a value that cannot be used.
     """
     node = gpupool.parse(pool).node(labels.name)
     try:
@@ -98,10 +96,10 @@ def _member(pool: Mapping[str, Any], labels: NodeLabels) -> Node:
 
 
 class PoolFollower:
-    """One loop that is woken when a pool or the Node object changed.
+    """Loop that reads the pool when a pool or the Node object has changed.
 
-    What cannot be used changes nothing: the last good values stay, and before the first ones
-    there is no catalog.
+    A pool that cannot be used changes nothing: the last usable values stay in effect. Without any
+    so far, there is no catalog and nothing is published.
     """
 
     def __init__(
@@ -110,53 +108,56 @@ class PoolFollower:
         catalog: CatalogReader,
         events: Events,
         *,
-        on_served: Callable[[], None],
+        on_change: Callable[[], None],
         expands_memory: bool,
     ) -> None:
-        """Follows nothing yet.
+        """Read nothing yet.
 
         Args:
-            on_served: The catalog is another one now.
-            expands_memory: Whether the node's enforcer can give a card more memory than it has.
+            source: Read at each round.
+            catalog: Gets the node of the pool.
+            events: Of this loop's thread alone.
+            on_change: Called when the catalog has changed.
+            expands_memory: True if the node's enforcer can give a card more memory than it has.
         """
         self._source = source
         self._catalog = catalog
         self._events = events
-        self._on_served = on_served
+        self._on_change = on_change
         self._expands_memory = expands_memory
         self._wakeup = Wakeup()
-        self._served: Node | None = None
+        self._node: Node | None = None  # as last read
         self._throttle = LogThrottle(quiet_seconds=math.inf)
 
     def wake(self) -> None:
-        """Something changed: look now."""
+        """Read the pool now, because a pool or the Node object may have changed."""
         self._wakeup.wake()
 
     def stop(self) -> None:
-        """Ends run()."""
+        """End run()."""
         self._wakeup.stop()
 
     def run(self) -> None:
-        """Follows until stopped."""
+        """Read the pool after every change, until stopped."""
         self._wakeup.wait(_FIRST_ANSWER_SECONDS)
         while self._wakeup.next_round():
             self.follow()
             self._wakeup.wait()
 
     def follow(self) -> None:
-        """Reads the pool once and serves what it says."""
+        """Read the pool once and pass the node to the catalog."""
         try:
             node = self._source.read()
             self._check(node)
         except (InputError, RetryableError) as error:
-            self._tell(error)
+            self._report(error)
             return
-        changed = node != self._served
+        changed = node != self._node
         if self._throttle.over() or changed:
             log.info("gpupool_read", pool=node.pool, qos=node.qos)
-        self._served = node
+        self._node = node
         if changed and self._catalog.set_node(node):
-            self._on_served()
+            self._on_change()
 
     def _check(self, node: Node) -> None:
         ratios = node.oversubscription
@@ -168,16 +169,16 @@ class PoolFollower:
                 "expand a GPU's memory"
             )
 
-    def _tell(self, error: InputError | RetryableError) -> None:
-        """Says so once, also to whoever looks at the Node if it does not pass by itself."""
+    def _report(self, error: InputError | RetryableError) -> None:
+        """Log an error once; if an administrator has to act, also write an Event on the Node."""
         text = str(error)
         if not self._throttle.is_new(text):
             return
-        if self._served is None:
+        if self._node is None:
             log.warning("gpupool_awaited", error=text)
-            consequence = "no GPU of this node is published until this is put right"
+            consequence = "no GPU of this node is published until this is corrected"
         else:
-            log.warning("gpupool_unusable", pool=self._served.pool, error=text)
+            log.warning("gpupool_unusable", pool=self._node.pool, error=text)
             consequence = "the node's GPUs stay published as before"
         if isinstance(error, InputError):
             self._events.warn(names.EVENT_GPUPOOL_INVALID, f"{text}; {consequence}")

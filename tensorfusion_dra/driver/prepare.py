@@ -127,7 +127,7 @@ class Preparer:
                 call for the claim is running.
             FatalError: A newer release has changed the ledger.
         """
-        with self._locks.held(ref, deadline):
+        with self._locks.locked(ref, deadline):
             self._recorded.use(ref, None, deadline, needs_present_cards=False)
 
     def release(self, ref: ClaimRef, is_gone: Callable[[], bool], *, deadline: float) -> bool:
@@ -142,7 +142,7 @@ class Preparer:
             RetryableError: It cannot be found out or done now.
             FatalError: A newer release has changed the ledger.
         """
-        with self._locks.held(ref, deadline):
+        with self._locks.locked(ref, deadline):
             gone = is_gone()
             if gone:
                 self._withdraw(ref)
@@ -154,7 +154,7 @@ class Preparer:
 
     def _prepare_one(self, ref: ClaimRef, deadline: float) -> PreparedClaim:
         claims.checked_ref(ref)
-        with self._locks.held(ref, deadline):
+        with self._locks.locked(ref, deadline):
             record = None
             if self._reads.covers(ref.uid):
                 record = self._recorded.use(ref, None, deadline)
@@ -184,7 +184,7 @@ class Preparer:
     def _admitted(self, claim: AllocatedClaim, deadline: float) -> PreparedClaim:
         if not claim.allocations:
             return PreparedClaim(ref=claim.ref, shares=())
-        catalog = self._cards.readable(claim.ref, deadline)
+        catalog = self._cards.wait_for_catalog(claim.ref, deadline)
         self._cards.check_present(
             claim.ref, (allocation.device for allocation in claim.allocations)
         )
@@ -211,7 +211,7 @@ class Preparer:
         except ClaimError:
             return  # nothing was ever prepared under such a UID
         self._reads.forget(ref.uid)
-        with self._locks.held(ref, deadline):
+        with self._locks.locked(ref, deadline):
             self._withdraw(ref)
 
     def _withdraw(self, ref: ClaimRef) -> None:

@@ -1,4 +1,7 @@
-"""The files of a prepared claim, all of them a function of its record."""
+"""Files of prepared claims: CDI specs, limits documents, and folders for the enforcer.
+
+They depend on the claim's record alone, so they can be rebuilt from it at any time.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,6 +23,7 @@ class Plan:
     """Files and folders of one prepared claim.
 
     Attributes:
+        needs: Files and folders on the host that the claim's enforcer needs.
         limits: The limits document; None if the claim has none.
         spec: The CDI spec; None if the claim has none.
     """
@@ -31,7 +35,7 @@ class Plan:
 
 
 class Projection:
-    """A claim's CDI spec, its limits document and the folders its enforcer needs."""
+    """Writer of the claims' CDI specs, limits documents and folders for their enforcers."""
 
     def __init__(
         self,
@@ -46,20 +50,20 @@ class Projection:
         self._enforcers = enforcers
 
     def sets_limits_by_environment(self, claim: PreparedClaim) -> bool:
-        """Whether a container of the claim takes a limit from its variables.
+        """Return True if a container of the claim gets a limit from its environment variables.
 
-        It may, if the claim's enforcer is not known.
+        Also True for a claim with limits whose enforcer is unknown, because it may be such a one.
         """
         enforcer = self._enforcers.get(claim.enforcer)
         fixed = frozenset(Isolation) if enforcer is None else enforcer.fixed
         return any(share.limit and share.isolation in fixed for share in claim.shares)
 
     def plan(self, claim: PreparedClaim) -> Plan:
-        """Return what has to be written for the claim; touch nothing.
+        """Return the files and folders of the claim, without writing any.
 
         Raises:
-            ClaimError: The claim's enforcer cannot express its limits, or is not known: settings
-                changed, or an earlier release took over.
+            ClaimError: The claim's enforcer cannot express its limits or is unknown, because
+                settings changed or an earlier release took over.
         """
         if not claim.shares:
             return Plan(claim_uid=claim.ref.uid)
@@ -72,13 +76,13 @@ class Projection:
         )
 
     def write(self, plan: Plan) -> int:
-        """Return once everything is as planned; the number of files that had to be written.
+        """Write what is missing or different; return the number of files written.
 
-        The spec comes last: a container that starts by it finds all the rest.
+        The CDI spec is written last, so that a container that starts with it finds all the rest.
 
         Raises:
-            RetryableError: Something that the claim's limits depend on is missing, or a folder
-                cannot be written.
+            RetryableError: A file that the claim's limits depend on is missing, or a folder cannot
+                be written.
         """
         self._host_files.provide(plan.needs)
         written = 0
@@ -89,10 +93,10 @@ class Projection:
         return written
 
     def ensure(self, claim: PreparedClaim) -> int:
-        """Plan and write; the number of files that had to be written.
+        """Plan and write; return the number of files written.
 
         Raises:
-            ClaimError: See plan(); nothing is written then.
+            ClaimError: See plan(). Nothing is written.
             RetryableError: See write().
         """
         return self.write(self.plan(claim))
@@ -104,13 +108,13 @@ class Projection:
         *,
         of_same_pods: Callable[[], Sequence[PreparedClaim]] = tuple,
     ) -> None:
-        """Return once nothing of the claim is seen any more.
+        """Remove the claim's files, and its folders unless another claim of its pods needs them.
 
         Args:
-            claim_uid: The claim's.
-            claim: Its record; None if there is none.
-            of_same_pods: Asked for the recorded claims of the claim's pods if folders are to go
-                that these may use as well.
+            claim_uid: UID of the claim.
+            claim: The claim's record; None if there is none.
+            of_same_pods: Returns the recorded claims of the claim's pods; called only if there are
+                folders that these claims may use as well.
 
         Raises:
             RetryableError: A folder cannot be written.
@@ -127,7 +131,7 @@ class Projection:
             self._host_files.remove(f"{root}/{claim_uid}")
 
     def remove_unfinished(self) -> None:
-        """Removes what crashes left of writes; call it only while nobody writes.
+        """Remove temporary files of crashed writes; call it only while nothing is written.
 
         Raises:
             RetryableError: A folder cannot be read or written.
@@ -138,7 +142,7 @@ class Projection:
             self._host_files.remove_unfinished(root)
 
     def claim_ref(self, claim_uid: str) -> ClaimRef | None:
-        """The claim that something is seen of; None if nothing readable names it.
+        """Return the claim with this UID, as its limits document names it; None if none does.
 
         Raises:
             RetryableError: A folder cannot be read.
@@ -147,7 +151,7 @@ class Projection:
         return ref if ref is not None and ref.uid == claim_uid else None
 
     def claim_uids(self) -> frozenset[str]:
-        """The claims that something is seen of.
+        """Return the UIDs of all claims that have a file or a folder.
 
         Raises:
             RetryableError: A folder cannot be read.
@@ -157,7 +161,7 @@ class Projection:
         return self._specs.claim_uids() | self._limits.claim_uids() | uids
 
     def _needs(self, claim: PreparedClaim) -> Needs:
-        """What is provided for the claim; nothing if it can not be said any more."""
+        """Return the needs of the claim's enforcer; none if the enforcer is unknown by now."""
         if not claim.shares:
             return Needs()
         try:
@@ -172,7 +176,7 @@ class Projection:
     def _enforcer(self, claim: PreparedClaim) -> Enforcer:
         enforcer = self._enforcers.get(claim.enforcer)
         if enforcer is None:
-            # A later release wrote the record. It costs this claim only.
+            # A later release may have written the record; only this claim fails.
             raise ClaimError(
                 f"claim {claim.ref}: found the enforcer {claim.enforcer!r}, "
                 f"expected one of {sorted(self._enforcers)}"

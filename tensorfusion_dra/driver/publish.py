@@ -1,4 +1,30 @@
-"""Keeps the node's ResourceSlices what its devices are."""
+"""Publication of the node's devices: one loop that keeps the stored ResourceSlices up to date.
+
+Each round compares the slices that follow from the catalog with the stored ones, and writes the
+difference (core/devices/slices.py chooses the writes). If there is no difference, nothing is
+written. A round begins when
+
+- the catalog changed (wake()),
+- another writer changed or deleted a slice (slices_changed()),
+- the watch has listed all slices again, since events may have been lost (server_returned()),
+- a delay is over: after an error, or before a repair.
+
+Three rules restrict the writes:
+
+- **The publishing right.** During a rolling update two instances share the node, and the newest
+  that is able to publish has the right (state/publishing_right.py). An instance without it skips
+  its rounds. Once a second it checks whether it has the right again; then it reads all slices.
+- **The pace of repairs.** If the wanted slices have not changed since they were last stored, a
+  difference is the work of another writer, and writing it is a repair. The first repair is made at
+  once, further ones with growing delays (repairs.py).
+- **Dropped fields.** An API server with a feature gate off drops the gate's fields from what it
+  stores. These gates are remembered, and the missing fields then count as no difference. After a
+  restart they are found out by a dry run instead of a write.
+
+Example: the kubelet restarts and deletes the slices. The watch reports it, and the slices are
+created again at once. Then a script changes a slice every few seconds. Its changes are repaired
+too, at intervals that grow to a minute, and an Event on the Node names the script's field manager.
+"""
 
 import time
 from collections.abc import Sequence
@@ -23,13 +49,13 @@ from tensorfusion_dra.state.publishing_right import PublishingRight
 log = structlog.get_logger()
 
 _RIGHT_SECONDS: Final = 1.0
-"""How soon an instance notices that the newer one has gone."""
+"""Interval at which an instance without the publishing right checks whether it has it again."""
 _NOT_PERMITTED_SECONDS: Final = 60.0
-"""A right comes when an administrator grants it."""
+"""Least delay after a refusal by RBAC, which lasts until an administrator grants the permission."""
 
 
 class Publisher:
-    """One loop that everything else only wakes: a changed card, a changed or deleted slice."""
+    """Loop that publishes the node's devices; other threads only wake it."""
 
     def __init__(
         self,
@@ -41,58 +67,66 @@ class Publisher:
         right: PublishingRight,
         repairs: Repairs | None = None,
     ) -> None:
-        """Publishes nothing yet.
+        """Publish nothing yet.
 
         Args:
-            events: For one thread, this one.
-            repairs: None for a pace of its own.
+            catalog: The devices to publish.
+            slices_at_server: This node's slices.
+            nodes: Gives the UID of the Node, which owns the slices.
+            events: Of this loop's thread alone.
+            right: The right to publish, which instances on this node pass on.
+            repairs: The pace of repairs; None for the default.
         """
         self._events = events
         self._repairs = repairs or Repairs()
-        self._confirmed: Sequence[Slice] = ()  # as last seen at the server
+        self._confirmed: Sequence[Slice] = ()  # wanted slices that were last stored
         self._catalog = catalog
         self._slices = slices_at_server
         self._nodes = nodes
         self._right = right
         self._wakeup = Wakeup()
         self._recheck_gates = Event()
-        self._dropped: frozenset[str] = frozenset()
-        self._told_dropped: frozenset[str] = frozenset()
-        self._told_right = True
+        self._dropped: frozenset[str] = frozenset()  # feature gates that the server has off
+        self._logged_dropped: frozenset[str] = frozenset()
+        self._had_right = True
         self._throttle = LogThrottle()
 
     def wake(self) -> None:
-        """The catalog or the stored slices may have changed: look at them now."""
+        """Begin a round now, because the catalog or the stored slices may have changed."""
         self._wakeup.wake()
 
     def slices_changed(self) -> None:
-        """Somebody may have changed the stored slices: look as soon as they may be repaired."""
-        # run() looks by itself once that time has come.
+        """Begin a round as soon as a repair may be made, because a stored slice has changed."""
+        # If a repair has to wait, run() begins a round by itself when the wait is over.
         if not self._repairs.seconds_left():
             self._wakeup.wake()
 
     def server_returned(self) -> None:
-        """The API server may be another one now: look again, also at what it drops."""
+        """Begin a round, and find out again which fields the API server drops.
+
+        It may be another server now, or the same one with other feature gates.
+        """
         self._recheck_gates.set()
         self._wakeup.wake()
 
     def stop(self) -> None:
-        """Ends run(). The slices stay: the kubelet removes them if nobody comes back."""
+        """End run(). The slices stay; the kubelet deletes them if no instance comes back."""
         self._wakeup.stop()
 
     def run(self) -> None:
-        """Publishes until stopped, whenever the right to do so is this instance's."""
+        """Publish until stopped, as long as this instance has the publishing right."""
         backoff = Backoff(first_seconds=0.2, longest_seconds=30)
         while self._wakeup.next_round():
             delay: float | None = None
             try:
-                # Who has no right looks at all of it once it has the right again.
+                # Without the right the round is skipped. Nothing is missed, because a round reads
+                # everything once the right is back.
                 if self._has_right():
                     self.publish()
             except RetryableError as error:
-                delay = self._tell(error, backoff.failed(at_least=error.after_seconds))
+                delay = self._log_failure(error, backoff.failed(at_least=error.after_seconds))
                 if error.after_seconds:
-                    self._wakeup.pause(delay)  # the server asked for it
+                    self._wakeup.pause(delay)  # the server requested it, so no wake() may end it
                     continue
             else:
                 backoff.succeeded()
@@ -102,12 +136,12 @@ class Publisher:
         self._right.release()
 
     def publish(self) -> SlicePlan | None:
-        """Writes what differs from the stored slices; None if nothing does.
+        """Write what differs from the stored slices; return the writes.
 
-        None as well if others have changed them and it is too early to repair that again.
+        Returns None if nothing differs, or if it is too early for another repair.
 
         Raises:
-            RetryableError: Something may not have been written.
+            RetryableError: A write may not have been made.
         """
         current = self._catalog.current()
         if current is None:
@@ -127,8 +161,8 @@ class Publisher:
         if not plan or (is_repair and self._repairs.seconds_left()):
             self._confirmed = wanted
             return None
-        if is_repair and self._repairs.made():
-            self._tell_of_contest(plan)
+        if is_repair and self._repairs.record():
+            self._report_contest(plan)
         self._confirmed = ()
         self._apply(plan)
         self._confirmed = wanted
@@ -142,8 +176,8 @@ class Publisher:
         )
         return plan
 
-    def _tell_of_contest(self, plan: SlicePlan) -> None:
-        """Says once who else writes the slices, also to an administrator who looks at the Node."""
+    def _report_contest(self, plan: SlicePlan) -> None:
+        """Log the other writers of the slices, and name them in an Event on the Node."""
         writers = ", ".join(slices.other_writers(plan))
         found = f"found them written by {writers}" if writers else "found them deleted or written"
         error = (
@@ -152,10 +186,10 @@ class Publisher:
         )
         log.warning("slices_contested", writers=writers, error=error)
         if self._events.warn(names.EVENT_SLICES_CONTESTED, error):
-            self._repairs.told()
+            self._repairs.mark_reported()
 
-    def _tell(self, error: RetryableError, delay: float) -> float:
-        """Says once what does not pass by itself, which is tried again more rarely."""
+    def _log_failure(self, error: RetryableError, delay: float) -> float:
+        """Log an error once; return the delay, which is longer if a permission is missing."""
         event = "publish_retried"
         if isinstance(error, MissingRightError):
             event, delay = "publish_forbidden", max(delay, _NOT_PERMITTED_SECONDS)
@@ -164,16 +198,16 @@ class Publisher:
         return delay
 
     def _has_right(self) -> bool:
-        held = self._right.held()
-        if held != self._told_right:
-            self._told_right = held
-            log.info("publishing_resumed" if held else "publishing_left_to_newer_instance")
-        return held
+        has_right = self._right.held()
+        if has_right != self._had_right:
+            self._had_right = has_right
+            log.info("publishing_resumed" if has_right else "publishing_left_to_newer_instance")
+        return has_right
 
     def _wait(self, seconds: float | None) -> None:
-        """Returns when woken, when the right has come back, or after the time if there is one."""
+        """Wait until woken or until the publishing right is back; None sets no time limit."""
         deadline = None if seconds is None else time.monotonic() + seconds
-        while not self._told_right:
+        while not self._had_right:
             left = _RIGHT_SECONDS if deadline is None else deadline - time.monotonic()
             if left <= 0 or self._wakeup.wait(min(left, _RIGHT_SECONDS)) or self._right.held():
                 return
@@ -182,17 +216,17 @@ class Publisher:
     def _server_drops(
         self, plan: SlicePlan, wanted: Sequence[Slice], stored: Sequence[Slice]
     ) -> bool:
-        """True if all that is missing is what this API server drops, found out without a write.
+        """Return True if the stored slices lack only fields that this API server drops.
 
-        After a restart the stored slices lack what was dropped from them before. Writing them
-        again would change nothing and wake every watcher, so one of them is written on trial.
+        That is the case after a restart. Writing the slices again would change nothing and wake
+        every watcher, so one of them is sent as a dry run.
         """
         if plan.create or plan.delete:
             return False
         for gates in KUBERNETES_DROPS:
             if slices.plan(wanted, stored, dropped=gates):
                 continue
-            # One that has such fields: not every slice has a device with a taint.
+            # One that has such fields, because not every slice has a device with a taint.
             sent = next(item for item in plan.update if slices.loses(item, gates))
             if slices.dropped_gates(sent, self._slices.replace(sent, trial=True)) != gates:
                 return False
@@ -214,10 +248,10 @@ class Publisher:
             self._note_dropped(gates)
 
     def _note_dropped(self, gates: frozenset[str]) -> None:
-        # Together: a slice without a taint does not show that taints are dropped.
+        # Added to the known ones: a slice without a taint does not show that taints are dropped.
         self._dropped |= gates
-        if self._dropped != self._told_dropped:
-            self._told_dropped = self._dropped
+        if self._dropped != self._logged_dropped:
+            self._logged_dropped = self._dropped
             log.error(
                 "slice_fields_dropped",
                 feature_gates=sorted(self._dropped),

@@ -1,19 +1,19 @@
-"""Which claims the kubelet may ask for again without another read of the claim.
+"""Recent reads of claims: those whose record may answer a repeated call without another read.
 
 The kubelet calls NodePrepareResources only before it creates a pod's sandbox, and only for a
 claim that this process of the kubelet has not seen prepared yet. So it repeats a call for one of
 two reasons (pkg/kubelet/cm/dra/manager.go of Kubernetes 1.36):
 
 1. The first answer did not count: it was late, or another claim or driver of the pod failed. The
-   pod still waits in reservedFor, therefore its claim cannot have been deallocated. The kubelet
-   asks again every 60 to 90 seconds.
-2. The kubelet was restarted and has forgotten what was prepared, or its checkpoint was lost. In
-   between, the pod may have been deleted by force and the claim allocated anew.
+   pod is still in reservedFor, so its claim cannot have been deallocated. The kubelet calls again
+   every 60 to 90 seconds.
+2. The kubelet was restarted and does not know what was prepared, or its checkpoint was lost. In
+   the meantime, the pod may have been force-deleted and the claim allocated again.
 
-A restarted kubelet asks every plugin for its name (GetInfo) before it calls it, which forgets all
-reads here. A time limit covers what remains of the first case: a pod that was deleted by force
-before it started, whose claim reaches the next pod of this node before the kubelet has unprepared
-it.
+In the second case the reads are forgotten in time: a restarted kubelet requests every plugin's name
+(GetInfo) before it calls the plugin, and that call forgets all reads. In the first case one risk
+remains, which a time limit covers: a pod is force-deleted before it starts, and its claim gets
+another pod on this node before the kubelet has unprepared it.
 """
 
 import time
@@ -22,32 +22,32 @@ from threading import Lock
 from typing import Final
 
 SECONDS: Final = 300.0
-"""At least three tries of the kubelet."""
+"""How long a read counts: at least three calls of the kubelet."""
 _MOST: Final = 4096
-"""Claims; a node runs a fraction of that in pods."""
+"""Number of claims after which old reads are dropped; a node runs far fewer pods."""
 
 
 class RecentReads:
-    """Claims whose allocation was read from the API server lately; safe for all threads."""
+    """Claims whose allocation was read from the API server recently; safe for all threads."""
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
-        """Nothing was read yet.
+        """Start without any read.
 
         Args:
             clock: In seconds; must not go back.
         """
         self._clock = clock
         self._lock = Lock()  # guards all below
-        self._kubelet = 0
+        self._kubelet = 0  # number of times that the kubelet may have been restarted
         self._read_at: dict[str, float] = {}  # by claim UID
 
     def begin(self) -> tuple[int, float]:
-        """Mark the moment before a read; note() takes the mark after it."""
+        """Return a mark for the start of a read, to pass to note() once the read is done."""
         with self._lock:
             return self._kubelet, self._clock()
 
     def note(self, claim_uid: str, began: tuple[int, float]) -> None:
-        """Remember a read, unless the kubelet was restarted while it ran."""
+        """Remember a read, unless the kubelet may have been restarted while it ran."""
         kubelet, at = began
         with self._lock:
             if kubelet != self._kubelet:
@@ -57,23 +57,23 @@ class RecentReads:
             self._read_at[claim_uid] = at
 
     def covers(self, claim_uid: str) -> bool:
-        """Whether the claim was read within the time, and by the kubelet that runs now."""
+        """Return True if the claim was read recently, on behalf of the present kubelet."""
         with self._lock:
             at = self._read_at.get(claim_uid)
             return at is not None and self._clock() - at < SECONDS
 
     def forget(self, claim_uid: str) -> None:
-        """The claim is unprepared, or is about to be."""
+        """Forget the read of a claim that is unprepared or about to be."""
         with self._lock:
             self._read_at.pop(claim_uid, None)
 
     def forget_all(self) -> None:
-        """The kubelet may be another process now."""
+        """Forget all reads, because the kubelet may have been restarted."""
         with self._lock:
             self._kubelet += 1
             self._read_at.clear()
 
     def _forget_old(self) -> None:
-        """Make room; for callers that hold the lock."""
+        """Drop the reads that no longer count; the caller holds the lock."""
         now = self._clock()
         self._read_at = {uid: at for uid, at in self._read_at.items() if now - at < SECONDS}

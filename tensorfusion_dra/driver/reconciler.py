@@ -1,4 +1,26 @@
-"""Keeps the ledger, and all that follows from it, right while the node runs."""
+"""Reconciliation of the ledger with the claims' files and with the API server, while the node runs.
+
+The ledger is the truth for the files: CDI specs and limits documents are rebuilt from the records.
+The API server is the truth for the claims: a record whose claim is gone is released.
+
+begin() runs the first recovery, before the kubelet can call and without the API server. Then run()
+repeats these steps:
+
+1. Show in the status of each claim whether its limits can be enforced by the present settings.
+2. Refresh the records of an earlier boot: their cards may have other device nodes now. That needs
+   the cards, so it is retried with growing delays until they have been read.
+3. Once per interval, or at once after damage to the ledger: write the Events that are due and
+   collect stale claims (stale_claims.py). Only this step needs the API server.
+4. Wait, then check the ledger for damage and run the next recovery (recover.py).
+
+A step that fails is logged and repeated in the next round.
+
+Example: a node reboots with the claim `a` prepared. The CDI folder is empty now, and the record of
+`a` has the boot ID of the earlier boot. begin() therefore writes no spec for `a`, since its device
+nodes may be another card's. Three seconds later NVML has listed the cards. The next refresh stores
+the new device nodes in the record and writes the spec. If the kubelet prepares `a` earlier, that
+call does the same.
+"""
 
 import math
 import random
@@ -22,103 +44,111 @@ from tensorfusion_dra.state.ledger import Ledger
 log = structlog.get_logger()
 
 LEDGER_SET_ASIDE: Final = "LedgerSetAside"
-"""Reason of the Event that says so."""
+"""Reason of the Event about a damaged ledger file that was quarantined."""
 
 _FIRST_RETRY_SECONDS: Final = 1.0
-"""After a reboot the cards are known within seconds."""
+"""First delay of a refresh; after a reboot the cards can be read within seconds."""
 
 
 class Reconciler:
-    """Looks at everything at the start and at times after it."""
+    """Loop that reconciles ledger, files and API server."""
 
     def __init__(
         self, ledger: Ledger, projection: Projection, *, boot_id: str, seconds: float
     ) -> None:
-        """Looks at nothing yet.
+        """Do nothing yet.
 
         Args:
-            seconds: Between two looks.
+            ledger: The claims of this node.
+            projection: Writes and removes the claims' files.
+            boot_id: ID of this boot.
+            seconds: Interval between two rounds.
         """
         self._ledger = ledger
         self._projection = projection
         self._boot_id = boot_id
         self._seconds = seconds
         self._stop = Event()
-        # Of one thread at a time, first the starting one and then run()'s:
+        # Used by one thread at a time: first the one that calls begin(), then run()'s.
         self._found = RecoveryReport()
         self._throttle = LogThrottle(quiet_seconds=math.inf)
-        self._untold: list[str] = []
-        self._shown: set[str] = set()  # UIDs of claims whose status shows a trouble
+        self._pending_events: list[str] = []  # texts about damage to the ledger
+        self._troubled: set[str] = set()  # UIDs of claims whose status shows a trouble
 
     def begin(self) -> None:
-        """The look at the start, before the kubelet can call; without the API server.
+        """Run the first recovery, before the kubelet can call; without the API server.
 
         Raises:
             RetryableError: The ledger cannot be read now.
             FatalError: A newer release has changed the ledger.
         """
         self._found = recover.recover(self._ledger, self._projection, boot_id=self._boot_id)
-        self._tell(self._found, always=True)
+        self._log_recovery(self._found, always=True)
 
     def stop(self) -> None:
-        """Ends run()."""
+        """End run()."""
         self._stop.set()
 
     def run(self, preparer: Preparer, stale_claims: StaleClaimCollector, events: Events) -> None:
-        """Looks until stopped.
+        """Reconcile until stopped.
 
         Args:
-            events: Of this thread alone.
+            preparer: Refreshes records and shows troubles in claim statuses.
+            stale_claims: Of this loop's thread alone.
+            events: Of this loop's thread alone.
 
         Raises:
             FatalError: A newer release has changed the ledger.
         """
         backoff = Backoff(first_seconds=_FIRST_RETRY_SECONDS, longest_seconds=self._seconds)
-        # After a rolling update not all nodes ask at the same moment.
-        ask_at = time.monotonic() + random.uniform(0, self._seconds)  # noqa: S311 - spreads load
+        # Random, so that not all nodes call the API server at the same moment after an update.
+        collect_at = time.monotonic() + random.uniform(0, self._seconds)  # noqa: S311 - spreads load
         while True:
-            self._show(preparer)
+            self._show_troubles(preparer)
             outdated = self._refresh(preparer)
             damaged = self._note_damage(stale_claims)
-            if damaged or time.monotonic() >= ask_at:
-                self._ask(stale_claims, events)
-                ask_at = time.monotonic() + self._seconds
+            if damaged or time.monotonic() >= collect_at:
+                self._collect(stale_claims, events)
+                collect_at = time.monotonic() + self._seconds
             wait_seconds = self._seconds
             if outdated:
                 wait_seconds = backoff.failed()
             else:
                 backoff.succeeded()
-            if self._stop.wait(min(wait_seconds, max(0.0, ask_at - time.monotonic()))):
+            if self._stop.wait(min(wait_seconds, max(0.0, collect_at - time.monotonic()))):
                 return
-            self._look()
+            self._recover()
 
-    def _look(self) -> None:
+    def _recover(self) -> None:
         try:
             self._ledger.check()
             self._found = recover.recover(self._ledger, self._projection, boot_id=self._boot_id)
         except RetryableError as error:
             log.warning("recovery_retried", error=str(error))
             return
-        self._tell(self._found)
+        self._log_recovery(self._found)
 
-    def _show(self, preparer: Preparer) -> None:
-        """Show at each claim why its limits cannot be enforced, and take it back once they can."""
+    def _show_troubles(self, preparer: Preparer) -> None:
+        """Show in each claim's status why its limits are not enforced; clear it once they are."""
         unenforceable = {record.ref.uid: record for record in self._found.unenforceable}
         for uid, record in unenforceable.items():
             preparer.show_trouble(record, self._found.troubles[uid])
         for record in self._found.claims:
-            if record.ref.uid in self._shown - unenforceable.keys():
+            if record.ref.uid in self._troubled - unenforceable.keys():
                 preparer.show_trouble(record, "")
-        self._shown = set(unenforceable)
+        self._troubled = set(unenforceable)
 
     def _refresh(self, preparer: Preparer) -> list[str]:
-        """Redoes what a reboot undid; why it cannot be done yet, for each such claim."""
+        """Refresh the records of an earlier boot; return an error text for each that cannot be yet.
+
+        A claim whose limits cannot be enforced has its new device nodes, so it is not retried.
+        """
         errors = []
         for ref in self._found.outdated:
             try:
                 preparer.refresh(ref, deadline=time.monotonic())
             except ClaimError:
-                continue  # it has today's access now, and the next round says what is wrong
+                continue  # the next recovery reports it
             except RetryableError as error:
                 errors.append(str(error))
         if errors:
@@ -129,25 +159,29 @@ class Reconciler:
         return errors
 
     def _note_damage(self, stale_claims: StaleClaimCollector) -> bool:
+        """Queue an Event and early checks if the ledger was damaged; return True if it was."""
         damage = self._ledger.damage()
         for each in damage:
-            stale_claims.ask_first(each.rebuilt)
+            stale_claims.check_first(each.rebuilt)
             if each.quarantined:
-                self._untold.append(
-                    f"the ledger of prepared claims was damaged ({each.reason}) and lies as "
-                    f"{each.quarantined}; a new one has the {len(each.rebuilt)} claims of which "
-                    f"there were copies; copies that were damaged: {len(each.lost)}"
+                self._pending_events.append(
+                    f"the ledger of prepared claims was damaged ({each.reason}) and moved to "
+                    f"{each.quarantined}; claims restored from copies: {len(each.rebuilt)}; "
+                    f"claims that could not be restored: {len(each.lost)}"
                 )
         return bool(damage)
 
-    def _ask(self, stale_claims: StaleClaimCollector, events: Events) -> None:
-        self._untold = [text for text in self._untold if not events.warn(LEDGER_SET_ASIDE, text)]
+    def _collect(self, stale_claims: StaleClaimCollector, events: Events) -> None:
+        """Write the pending Events and collect stale claims."""
+        self._pending_events = [
+            text for text in self._pending_events if not events.warn(LEDGER_SET_ASIDE, text)
+        ]
         try:
-            stale_claims.look([*self._found.claims, *self._found.unknown])
+            stale_claims.collect([*self._found.claims, *self._found.unknown])
         except RetryableError as error:
-            log.warning("claim_confirmation_failed", error=str(error))
+            log.warning("stale_claim_check_failed", error=str(error))
 
-    def _tell(self, found: RecoveryReport, *, always: bool = False) -> None:
+    def _log_recovery(self, found: RecoveryReport, *, always: bool = False) -> None:
         for uid, trouble in found.troubles.items():
             if self._throttle.is_new(trouble, key=uid):
                 log.warning("claim_recovery_failed", claim_uid=uid, error=trouble)

@@ -61,7 +61,7 @@ class RecordedClaims:
         try:
             return used(self._cards.catalog.current())
         except CardsUnreadError:
-            return used(self._cards.readable(ref, deadline))  # slow, so outside the step
+            return used(self._cards.wait_for_catalog(ref, deadline))  # slow, so outside the step
 
     def project(self, record: PreparedClaim, plan: Plan | None = None) -> PreparedClaim:
         """Write the files of the claim's newest record, and return that record.

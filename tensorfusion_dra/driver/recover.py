@@ -1,4 +1,4 @@
-"""Rebuild the files derived from the ledger (CDI specs, limits documents) at start and later."""
+"""Recovery of the files derived from the ledger: CDI specs and limits documents."""
 
 from dataclasses import dataclass, field
 
@@ -11,17 +11,19 @@ from tensorfusion_dra.state.ledger import Ledger
 
 @dataclass(slots=True, kw_only=True)
 class RecoveryReport:
-    """What one look at every claim found.
+    """Result of one round of recovery.
 
     Attributes:
-        claims: The records.
-        files_written: Files that were missing or damaged.
-        claims_removed: Claims without a record, of which files were left.
-        outdated: Claims whose access is of another boot, and that are not projected therefore.
-        unknown: Claims without a record of which files name the claim: these may be right.
-        troubles: What could not be done now, by claim UID; "" for none in particular.
-        unenforceable: Records whose limits the settings of today cannot enforce; each of them has
-            its text among the troubles.
+        claims: All records.
+        files_written: Number of files that were missing or damaged.
+        claims_removed: Number of claims without a record whose leftover files were removed.
+        outdated: Claims whose record has the device nodes of another boot. Their files are left
+            alone until the record is refreshed.
+        unknown: Claims without a record whose files name the claim. The files are left alone: the
+            claim may still be allocated to this node.
+        troubles: Error texts by claim UID; an error of no single claim has the key "".
+        unenforceable: Records whose limits the present settings cannot enforce; the error of each
+            is among the troubles.
     """
 
     claims: list[PreparedClaim] = field(default_factory=list)
@@ -34,11 +36,11 @@ class RecoveryReport:
 
 
 def recover(ledger: Ledger, projection: Projection, *, boot_id: str) -> RecoveryReport:
-    """Rebuilds missing or damaged files from the records and removes those of no claim.
+    """Write missing or damaged files from the records; remove files without a record.
 
-    The folders are empty after a reboot, and a crash can leave a file or a record alone. Every
-    claim is looked at in a step of the ledger, since other instances prepare and unprepare claims
-    at the same time. The API server is not asked.
+    The folders are empty after a reboot, and a crash can leave a record without files or files
+    without a record. Every claim has its own step of the ledger, because another instance may
+    prepare and unprepare claims at the same time. The API server is not needed.
 
     Raises:
         RetryableError: The ledger cannot be read now.
@@ -48,7 +50,7 @@ def recover(ledger: Ledger, projection: Projection, *, boot_id: str) -> Recovery
     for record in found.claims:
         _repair(record, ledger, projection, boot_id=boot_id, found=found)
     try:
-        # Files are written in a step of the ledger, so in ours nobody is writing any.
+        # Files are only written within a step of the ledger, so during this one none is.
         with ledger.transaction():
             projection.remove_unfinished()
         for uid in sorted(projection.claim_uids() - {record.ref.uid for record in found.claims}):
@@ -72,13 +74,13 @@ def _repair(
         if current is None:
             return
         if current.boot_id != boot_id:
-            # Its device nodes may be another card's by now.
+            # Its device nodes may be another card's by now, so its files must not name them.
             found.outdated.append(current.ref)
             return
         try:
             found.files_written += projection.ensure(current)
         except ClaimError as error:
-            # The files stay as they are: containers that run were started by them.
+            # The files stay as they are: running containers were started with them.
             found.troubles[uid] = str(error)
             found.unenforceable.append(current)
         except RetryableError as error:

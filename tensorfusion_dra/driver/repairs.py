@@ -1,9 +1,9 @@
-"""How often slices are written again that somebody else has changed or deleted.
+"""The pace of repairs: how soon slices that another writer changed or deleted are written again.
 
-The first repair is made at once: a kubelet that restarts deletes the slices of its drivers. If what
-was repaired is changed again, each repair waits twice as long as the one before, up to a minute:
-two writers that undo each other's writes would otherwise do so many times a second. After ten quiet
-minutes the next repair is a first one again.
+The first repair is made at once, because a kubelet that restarts deletes the slices of its drivers.
+If another writer changes the slices again, each repair waits twice as long as the one before, up to
+a minute. Otherwise two writers could undo each other's writes many times a second. After ten
+minutes without a repair, the next one is again made at once.
 """
 
 import time
@@ -17,35 +17,41 @@ _QUIET_SECONDS: Final = 600.0
 
 
 class Repairs:
-    """The pace of repairs. For one thread, but for seconds_left()."""
+    """The pace of one publisher's repairs.
+
+    seconds_left() is safe for all threads, the other methods are for one thread.
+    """
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
-        """No repair was made yet.
+        """Start without any repair.
 
         Args:
-            clock: In seconds.
+            clock: In seconds; must not go back.
         """
         self._clock = clock
         self._backoff = Backoff(first_seconds=1, longest_seconds=_LONGEST_SECONDS)
-        self._made_at = -_QUIET_SECONDS
+        self._repaired_at = -_QUIET_SECONDS
         self._next_at = 0.0
-        self._is_told = False
+        self._is_reported = False
 
     def seconds_left(self) -> float:
-        """Until the next repair may be made; 0 if it may be made now."""
+        """Return the time until the next repair may be made; 0 if it may be made now."""
         return max(0.0, self._next_at - self._clock())
 
-    def made(self) -> bool:
-        """Takes note of a repair; whether it is one of several, of which nobody was told yet."""
+    def record(self) -> bool:
+        """Record a repair; return True if the repeated repairs should be reported.
+
+        That is from the second repair in a row on, until mark_reported() is called.
+        """
         now = self._clock()
-        is_first = now - self._made_at >= _QUIET_SECONDS
+        is_first = now - self._repaired_at >= _QUIET_SECONDS
         if is_first:
             self._backoff.succeeded()
-            self._is_told = False
-        self._made_at = now
+            self._is_reported = False
+        self._repaired_at = now
         self._next_at = now + self._backoff.failed()
-        return not is_first and not self._is_told
+        return not is_first and not self._is_reported
 
-    def told(self) -> None:
-        """Somebody was told of the other writer; nobody is told again before a quiet time."""
-        self._is_told = True
+    def mark_reported(self) -> None:
+        """Record that the other writer was reported; ends with the next quiet time."""
+        self._is_reported = True

@@ -1,4 +1,4 @@
-"""Asks whoever may say something about a claim's shares: claim, class and pods."""
+"""Policies of a claim's shares, merged from the claim, its DeviceClass, its pods and the node."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,11 +17,11 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharePolicyReader:
-    """Reads the terms of each allocation of a claim.
+    """Reader of the policy of each share of a claim.
 
     Attributes:
-        isolation: What holds where nobody says anything, not even the node's pool.
-        pods: None if pods are not to be read, for lack of the right to.
+        isolation: Default for shares whose isolation no source sets, not even the node's pool.
+        pods: None if the driver has no permission to read pods.
     """
 
     isolation: Isolation
@@ -30,20 +30,21 @@ class SharePolicyReader:
     def of_claim(
         self, claim: AllocatedClaim, *, node: Node, wait_seconds: float
     ) -> Sequence[SharePolicy]:
-        """The terms of the claim's allocations, in their order.
+        """Return the policies of the claim's allocations, in the same order.
 
         Args:
             claim: As allocated.
-            node: Tells what its pool sets for shares that name no level and no isolation.
-            wait_seconds: For each pod that has to be read.
+            node: Its pool sets the level of service and the isolation of shares that name none.
+            wait_seconds: Timeout for each pod that has to be read.
 
         Raises:
-            ClaimError: Somebody's parameters or annotations are malformed.
+            ClaimError: The parameters or annotations of the claim, its class or a pod are
+                malformed.
             RetryableError: A pod cannot be read now.
         """
-        said = share_policy.annotated(claim)
-        if said is None:
-            said = share_policy.of_pods(claim, self._annotations(claim, wait_seconds))
+        annotated = share_policy.annotated(claim)
+        if annotated is None:
+            annotated = share_policy.of_pods(claim, self._annotations(claim, wait_seconds))
         defaults = SharePolicy(
             isolation=node.isolation or self.isolation,
             qos=Qos(node.qos),
@@ -51,12 +52,18 @@ class SharePolicyReader:
             vram_limit=None,
             limiter=True,
         )
-        return [share_policy.of_share(claim, each, said, defaults) for each in claim.allocations]
+        return [
+            share_policy.of_share(claim, allocation, annotated, defaults)
+            for allocation in claim.allocations
+        ]
 
     def _annotations(
         self, claim: AllocatedClaim, wait_seconds: float
     ) -> Mapping[str, Mapping[str, str]]:
-        """By pod; the webhook copies them to the claim, so this is for clusters without it."""
+        """Return the annotations of the claim's pods, by pod.
+
+        With the webhook they are in the claim already, so pods are read only without it.
+        """
         if self.pods is None:
             return {}
         if len(claim.pods) > 1:

@@ -1,4 +1,21 @@
-"""Refuses a claim whose container would mix up its limits with those of another claim."""
+"""Refusal of a claim whose limits would mix with those of another claim in the same container.
+
+Enforcers that set limits by environment variables cannot keep two claims of one container apart
+(core/admission/container_claims.py explains why). So of two such claims, the one that is prepared
+second is refused. The check has two steps:
+
+1. read() finds out which other claims the containers of the claim's pods use. It reads the pods
+   from the API server, which may be slow, so it runs before the step of the ledger.
+2. check() looks for a prepared claim among them. It runs inside the step that records the claim, so
+   that of two claims that are prepared at the same time one is refused.
+
+Without the permission to read pods, it is unknown which containers use which claims. Then every
+prepared claim of the same pod counts as a claim of the same container.
+
+Example: container `train` uses the claims `a` and `b`, and the enforcer is HAMi-core. `a` is
+prepared. For `b`, read() returns `a`, check() finds its record, and `b` is refused. If only the
+container `log` used `b`, read() would return nothing, and both would be prepared.
+"""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -19,11 +36,11 @@ _WHY: Final = "limits by variables cannot tell two claims apart"
 
 @dataclass(frozen=True, slots=True)
 class Together:
-    """What is known of the containers of a claim's pods.
+    """Claims that share a container with a claim.
 
     Attributes:
         names: Claims of the same namespace that a container uses together with the claim.
-        is_known: False if the pods may not be read: every claim of the pods counts then.
+        is_known: False if the driver may not read pods; then every claim of the pods counts.
     """
 
     names: frozenset[str] = frozenset()
@@ -32,12 +49,12 @@ class Together:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharedContainers:
-    """Finds the other claims of a claim's containers.
+    """Check for other claims in a claim's containers.
 
     Attributes:
-        projection: Knows what the enforcer of each record does.
-        fixed: Isolations in which the configured enforcer sets limits by the environment.
-        pods: None if pods are not to be read, for lack of the right to.
+        projection: Knows how the enforcer of each record sets its limits.
+        fixed: Isolations in which the configured enforcer sets limits by environment variables.
+        pods: None if the driver has no permission to read pods.
     """
 
     projection: Projection
@@ -47,10 +64,14 @@ class SharedContainers:
     def read(
         self, claim: AllocatedClaim, policies: Sequence[SharePolicy], *, wait_seconds: float
     ) -> Together:
-        """Read from the claim's pods which claims its containers use.
+        """Return the claims that share a container with this claim, as its pods list them.
 
-        Nothing is read where limits do not depend on it. Read before the ledger's step, as the
-        API server may be slow.
+        No pod is read if none of the claim's limits is set by environment variables.
+
+        Args:
+            claim: As allocated.
+            policies: Of the claim's allocations.
+            wait_seconds: Timeout for each pod.
 
         Raises:
             RetryableError: A pod cannot be read now.
@@ -67,10 +88,10 @@ class SharedContainers:
         return Together(frozenset(found))
 
     def check(self, claim: PreparedClaim, together: Together, step: Transaction) -> None:
-        """Return if the claim's containers use no other claim with which limits would mix.
+        """Check that no prepared claim shares a container with this one, so that limits would mix.
 
         Raises:
-            ClaimError: One of them does, or it cannot be known.
+            ClaimError: A prepared claim does, or may do so because pods cannot be read.
         """
         if together.is_known and not together.names:
             return
@@ -92,7 +113,7 @@ class SharedContainers:
     def _others(
         self, claim: PreparedClaim, records: Iterable[PreparedClaim]
     ) -> Iterable[PreparedClaim]:
-        """The claims of the namespace whose limits would mix with the claim's."""
+        """Yield the records of the namespace whose limits would mix in the same container."""
         is_fixed = self.projection.sets_limits_by_environment(claim)
         for other in records:
             if other.ref.uid == claim.ref.uid or other.ref.namespace != claim.ref.namespace:

@@ -1,4 +1,29 @@
-"""Tells in each claim's status what its containers really got."""
+"""Reports of what the containers of each claim got, written into the claim's status.
+
+A thread of its own writes the reports, so a status neither delays nor fails a prepare. A claim's
+report is in one of these states:
+
+- waiting: report() queued the claim's record. A newer record replaces it.
+- written: the entries are stored in the claim's status. A report with the same entries is not sent.
+- waiting again: a write failed. No record is given up, so that the report of a sick GPU outlives an
+  outage of hours.
+
+forget() ends all of them when the claim is unprepared.
+
+Two delays follow a failed write. Each claim has its own, which grows with its failures, so a claim
+whose writes always fail is retried ever more rarely. A pause for all claims grows with failures in
+a row of any claims; a success ends it. So during an outage one request at a time is sent, not one
+for each claim. If the API server requests a pause, it holds for all claims.
+
+A missing permission is logged once. Nothing is sent for ten minutes then, because every claim would
+be refused alike. The records are kept, so a ClusterRole that is applied later than the DaemonSet
+needs no restart.
+
+Example: the API server is unavailable while ten claims are prepared. The first write fails. Then
+one write is tried after 0.5 s, 1 s, 2 s, ... and at last every ten minutes, with jitter. Meanwhile
+the limits of one claim change, and its newer record replaces the waiting one. After the first write
+that succeeds, the other nine follow within ten minutes.
+"""
 
 import time
 from collections.abc import Callable, Mapping
@@ -21,23 +46,24 @@ from tensorfusion_dra.driver.ports.cluster import ClaimStatus, MissingRightError
 log = structlog.get_logger()
 
 MOST_WAITING: Final = 1024
-"""Claims; a node runs a tenth of that in pods."""
+"""Number of claims that may wait; a node runs a tenth of that in pods."""
 _FIRST_PAUSE_SECONDS: Final = 0.5
 _LONGEST_PAUSE_SECONDS: Final = 600.0
-"""An outage of hours costs a handful of requests; what waits is written ten minutes after it."""
+"""An outage of hours costs few requests, and ten minutes after it everything is written."""
 
 
 def utc_now() -> datetime:
-    """The time of the clock on the wall."""
+    """Return the present time."""
     return datetime.now(UTC)
 
 
 @dataclass(slots=True, kw_only=True)
 class _Waiting:
-    """A record to be told.
+    """A record whose status has to be written.
 
     Attributes:
-        due: On the reporter's clock.
+        due: Time of the next write, on the reporter's clock.
+        backoff: The claim's own delays.
     """
 
     claim: PreparedClaim
@@ -46,13 +72,14 @@ class _Waiting:
 
 
 @dataclass(slots=True, kw_only=True)
-class _Told:
-    """What is known of a claim's status.
+class _KnownStatus:
+    """State of a claim's status, as far as this process knows it.
 
     Attributes:
-        since: When the claim was first reported here.
-        readiness: By device, as last told: limits change, and that is no transition.
-        entries: As last written; None if a write may or may not have changed them.
+        since: Time of the claim's first report in this process.
+        readiness: By device, as last reported. Kept for lastTransitionTime: a change of limits is
+            no transition.
+        entries: As last written; None if nothing was, or if a write may or may not have been made.
         trouble: Why the claim's limits are not enforced; "" if they are.
     """
 
@@ -63,18 +90,7 @@ class _Told:
 
 
 class StatusReporter:
-    """Writes behind the driver's back, in a thread of its own: a status never fails a prepare.
-
-    A missing right is told once. Then nothing is sent for a while, since every claim would be
-    refused alike; the records are kept and told when it is over, so that a ClusterRole that came
-    later than the DaemonSet needs no restart. One request in ten minutes costs nothing.
-
-    Other failures delay twice, and no record is given up, so that the news of a sick GPU outlives
-    an outage of hours. Each claim has a delay of its own: one whose writes always fail is tried
-    ever more rarely. Failures in a row, of whatever claims, also delay all: in an outage one
-    request at a time is sent, ever more rarely, and not one for each claim. Any success ends that.
-    A pause that the API server asks for is kept by all claims.
-    """
+    """Writer of claim statuses; report() and forget() are safe for all threads."""
 
     def __init__(
         self,
@@ -87,15 +103,15 @@ class StatusReporter:
         most_waiting: int = MOST_WAITING,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """A reporter that is not running yet.
+        """Write nothing yet.
 
         Args:
-            claim_status: Where to write.
-            sick: The unhealthy devices by name, at the moment of the call.
-            now: For lastTransitionTime.
-            retry_seconds: After a first failure; longer after each further one.
-            pause_seconds: How long nothing is sent after a right was missing.
-            most_waiting: Claims that the queue holds; more are left out.
+            claim_status: Stores the entries.
+            sick: Returns the unhealthy devices by name.
+            now: Returns the wall clock's time, for lastTransitionTime.
+            retry_seconds: A claim's delay after a first failure; it doubles with each further one.
+            pause_seconds: Pause after a missing permission.
+            most_waiting: Claims that may wait; the reports of more are dropped.
             clock: In seconds; for delays.
         """
         self._claim_status = claim_status
@@ -105,25 +121,23 @@ class StatusReporter:
         self._pause_seconds = pause_seconds
         self._most_waiting = most_waiting
         self._clock = clock
-        # Of run()'s thread alone:
-        self._outage = Backoff(
-            first_seconds=min(retry_seconds, _FIRST_PAUSE_SECONDS),
-            longest_seconds=_LONGEST_PAUSE_SECONDS,
-        )
+        # Used by run()'s thread alone:
+        first_seconds = min(retry_seconds, _FIRST_PAUSE_SECONDS)
+        self._outage = Backoff(first_seconds=first_seconds, longest_seconds=_LONGEST_PAUSE_SECONDS)
         self._throttle = LogThrottle(clock=clock)
         self._paused_until = 0.0
         self._missing_rights: set[str] = set()
         self._changed = Condition()  # guards all below
         self._stopping = False
-        self._waiting: dict[str, _Waiting] = {}  # by claim UID, as the next one
-        self._told: dict[str, _Told] = {}
+        self._waiting: dict[str, _Waiting] = {}  # by claim UID
+        self._known: dict[str, _KnownStatus] = {}  # by claim UID
 
     def report(self, claim: PreparedClaim, *, trouble: str | None = None) -> None:
         """Have the claim's status written soon; return at once, whatever the API server does.
 
         Args:
             claim: As it is prepared now.
-            trouble: Why its limits are not enforced, "" if they are; None leaves what was said.
+            trouble: Why its limits are not enforced, "" if they are; None keeps the last value.
         """
         if not claim.shares:
             return
@@ -132,8 +146,8 @@ class StatusReporter:
         with self._changed:
             room = uid in self._waiting or len(self._waiting) < self._most_waiting
             if room:
-                told = self._told.setdefault(uid, _Told(since=self._now()))
-                told.trouble = told.trouble if trouble is None else trouble
+                known = self._known.setdefault(uid, _KnownStatus(since=self._now()))
+                known.trouble = known.trouble if trouble is None else trouble
                 self._waiting[uid] = _Waiting(claim=claim, due=self._clock(), backoff=backoff)
                 self._changed.notify()
         if not room:
@@ -141,28 +155,28 @@ class StatusReporter:
                 "status_dropped",
                 claim=str(claim.ref),
                 claim_uid=uid,
-                error=f"{self._most_waiting} claims wait already",
+                error=f"found {self._most_waiting} waiting claims, expected fewer",
             )
 
     def forget(self, claim_uid: str) -> None:
-        """Nothing more is told of an unprepared claim; its status goes when it is deallocated."""
+        """Drop an unprepared claim; the API server clears its status when it is deallocated."""
         with self._changed:
             self._waiting.pop(claim_uid, None)
-            self._told.pop(claim_uid, None)
+            self._known.pop(claim_uid, None)
 
     def stop(self) -> None:
-        """Ends run(). What still waits is told when the kubelet asks for its claim again."""
+        """End run(). A record that still waits is reported when its claim is prepared again."""
         with self._changed:
             self._stopping = True
             self._changed.notify()
 
     def run(self) -> None:
-        """Writes until stopped."""
+        """Write statuses until stopped."""
         while (waiting := self._next()) is not None:
-            self._tell(waiting)
+            self._write(waiting)
 
     def _next(self) -> _Waiting | None:
-        """The record that is due, once one is; None when it is time to stop."""
+        """Wait for the next record that is due and return it; None once stopped."""
         with self._changed:
             while not self._stopping:
                 first = min(self._waiting.values(), key=lambda each: each.due, default=None)
@@ -175,46 +189,46 @@ class StatusReporter:
                 self._changed.wait(seconds)
         return None
 
-    def _tell(self, waiting: _Waiting) -> None:
+    def _write(self, waiting: _Waiting) -> None:
         ref = waiting.claim.ref
         with self._changed:
-            told = self._told.get(ref.uid)
-        if told is None:
+            known = self._known.get(ref.uid)
+        if known is None:
             return
-        told.readiness = self._readiness(waiting.claim, told)
-        entries = device_status.status(waiting.claim, told.readiness)
-        if entries == told.entries:
+        known.readiness = self._readiness(waiting.claim, known)
+        entries = device_status.status(waiting.claim, known.readiness)
+        if entries == known.entries:
             return
-        told.entries = None
+        known.entries = None
         try:
             written = self._claim_status.write(ref, entries)
         except MissingRightError as error:
-            self._missing(waiting, error)
+            self._pause_for_permission(waiting, error)
         except RetryableError as error:
-            self._failed(waiting, error)
+            self._retry_later(waiting, error)
         else:
             self._outage.succeeded()
             self._throttle.over()
-            told.entries = entries
+            known.entries = entries
             event = "status_reported" if written else "status_skipped"
             log.info(event, claim=str(ref), claim_uid=ref.uid, devices=len(entries))
 
-    def _readiness(self, claim: PreparedClaim, told: _Told) -> Mapping[str, Readiness]:
+    def _readiness(self, claim: PreparedClaim, known: _KnownStatus) -> Mapping[str, Readiness]:
+        """Return the readiness of the claim's devices; `since` changes only with a transition."""
         sick = self._sick()
         readiness = {}
         for device in {share.device for share in claim.shares}:
-            before = told.readiness.get(device, Readiness(since=told.since))
+            before = known.readiness.get(device, Readiness(since=known.since))
             sickness = sick.get(device)
             since = before.since
             if sickness is not None:
                 since = sickness.since
-            elif before.is_ready == bool(told.trouble) or before.sickness is not None:
+            elif before.is_ready == bool(known.trouble) or before.sickness is not None:
                 since = self._now()
-            before = Readiness(since=since, sickness=sickness, trouble=told.trouble)
-            readiness[device] = before
+            readiness[device] = Readiness(since=since, sickness=sickness, trouble=known.trouble)
         return readiness
 
-    def _missing(self, waiting: _Waiting, error: MissingRightError) -> None:
+    def _pause_for_permission(self, waiting: _Waiting, error: MissingRightError) -> None:
         self._paused_until = self._clock() + self._pause_seconds
         if error.right not in self._missing_rights:
             self._missing_rights.add(error.right)
@@ -222,13 +236,13 @@ class StatusReporter:
                 "status_forbidden",
                 error=f"expected {error.right}; claims are prepared without a status: {error}",
             )
-        self._again(waiting, self._paused_until)
+        self._requeue(waiting, self._paused_until)
 
-    def _failed(self, waiting: _Waiting, error: RetryableError) -> None:
+    def _retry_later(self, waiting: _Waiting, error: RetryableError) -> None:
         now = self._clock()
         self._paused_until = now + self._outage.failed(at_least=error.after_seconds)
         due = max(self._paused_until, now + waiting.backoff.failed())
-        self._again(waiting, due)
+        self._requeue(waiting, due)
         ref = waiting.claim.ref
         if self._throttle.is_new(str(error)):
             log.warning(
@@ -239,10 +253,10 @@ class StatusReporter:
                 error=str(error),
             )
 
-    def _again(self, waiting: _Waiting, due: float) -> None:
-        """Has the record tried again, unless the claim is forgotten or has a newer record."""
+    def _requeue(self, waiting: _Waiting, due: float) -> None:
+        """Queue the record again, unless the claim was forgotten or a newer record waits."""
         waiting.due = due
         uid = waiting.claim.ref.uid
         with self._changed:
-            if uid in self._told:
+            if uid in self._known:
                 self._waiting.setdefault(uid, waiting)

@@ -1,7 +1,7 @@
-"""How many of the kubelet's calls may wait at a time: each keeps a worker of the server meanwhile.
+"""A bound on the kubelet's calls that wait at the same time, since each occupies a gRPC worker.
 
-Workers are kept for the calls that wait for nothing (a prepare that is answered from its record, an
-unprepare, the liveness probe), however many others wait for a slow API server.
+However many calls wait for a slow API server, workers remain for calls that wait for nothing: a
+prepare that its record answers, an unprepare, the liveness probe.
 """
 
 from collections.abc import Iterator
@@ -12,39 +12,39 @@ from typing import Final
 from tensorfusion_dra.core.errors import RetryableError
 
 MOST_READING: Final = 64
-"""Calls that read objects of the API server. A node starts fewer pods at once, and with an API
-server that answers in time each takes some milliseconds."""
+"""Calls that read from the API server. A node starts fewer pods at once, and each read takes some
+milliseconds while the API server answers in time."""
 MOST_WAITING_FOR_A_CLAIM: Final = 64
-"""Calls that wait for another call for the same claim: pods that share a claim start together."""
+"""Calls that wait for another call for the same claim. Pods that share a claim start together."""
 
 
 class WaitingCalls:
-    """A bound that refuses at once; the kubelet repeats the call by itself."""
+    """A bound that refuses further calls at once; the kubelet repeats them by itself."""
 
     def __init__(self, most: int, *, reason: str) -> None:
-        """No call waits yet.
+        """Start with all slots free.
 
         Args:
-            most: Calls at a time.
-            reason: Why they wait, for errors: ``wait for the API server``.
+            most: Number of slots.
+            reason: Why calls wait, for error texts: ``wait for the API server``.
         """
         self._most = most
         self._reason = reason
-        self._room = Semaphore(most)
+        self._free = Semaphore(most)
 
     @contextmanager
-    def one(self, subject: str) -> Iterator[None]:
-        """Counts a call as waiting inside the block.
+    def slot(self, subject: str) -> Iterator[None]:
+        """Occupy a slot inside the block.
 
         Args:
-            subject: For errors.
+            subject: What the call is about, for the error text: ``claim default/a``.
 
         Raises:
-            RetryableError: Too many wait already.
+            RetryableError: All slots are occupied.
         """
-        if not self._room.acquire(blocking=False):
+        if not self._free.acquire(blocking=False):
             raise RetryableError(f"{subject}: {self._most} other calls {self._reason} already")
         try:
             yield
         finally:
-            self._room.release()
+            self._free.release()

@@ -53,7 +53,7 @@ def virtual_vram(catalog: CatalogReader) -> list[str]:
 def unexpanded(catalog: CatalogReader) -> tuple[str, ...]:
     current = catalog.current()
     assert current is not None
-    return current.unexpanded
+    return current.host_size_errors
 
 
 def test_sizes_are_not_read_for_a_pool_without_memory_expansion() -> None:
@@ -66,7 +66,7 @@ def test_sizes_are_not_read_for_a_pool_without_memory_expansion() -> None:
         current = catalog.current()
         assert sizes.reads == []
         assert current is not None
-        assert (len(current.devices), current.unexpanded) == (1, ())
+        assert (len(current.devices), current.host_size_errors) == (1, ())
 
 
 def test_disk_size_is_not_read_for_a_pool_that_expands_to_memory() -> None:

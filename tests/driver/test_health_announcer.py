@@ -46,7 +46,7 @@ def setup(tmp_path: Path) -> Setup:
 
 
 def test_sick_card_causes_a_warning_event_on_the_node(setup: Setup) -> None:
-    setup.announcer.tell({}, {GPU_0: NOW})
+    setup.announcer.announce({}, {GPU_0: NOW})
 
     assert setup.events.written == [("GPUUnhealthy", f"{GPU_0}: the GPU is lost")]
     assert setup.events.noted == []
@@ -55,21 +55,21 @@ def test_sick_card_causes_a_warning_event_on_the_node(setup: Setup) -> None:
 def test_worse_reason_is_reported_again_and_the_same_one_is_not(setup: Setup) -> None:
     xid = replace(NOW, worst=Trouble(kind=Kind.XID, reason="xid-79", text="XID 79"))
 
-    setup.announcer.tell({GPU_0: xid}, {GPU_0: xid})
-    setup.announcer.tell({GPU_0: xid}, {GPU_0: NOW})
+    setup.announcer.announce({GPU_0: xid}, {GPU_0: xid})
+    setup.announcer.announce({GPU_0: xid}, {GPU_0: NOW})
 
     assert len(setup.events.written) == 1
 
 
 def test_recovered_card_causes_a_normal_event(setup: Setup) -> None:
-    setup.announcer.tell({GPU_0: NOW}, {})
+    setup.announcer.announce({GPU_0: NOW}, {})
 
     assert setup.events.written == []
     assert setup.events.noted == [("GPURecovered", f"{GPU_0} is healthy again")]
 
 
 def test_sickness_found_by_an_earlier_process_is_not_reported_again(setup: Setup) -> None:
-    setup.announcer.tell({}, {GPU_0: LONG_AGO})
+    setup.announcer.announce({}, {GPU_0: LONG_AGO})
 
     assert setup.events.written == []
 
@@ -79,6 +79,6 @@ def test_only_claims_on_the_sick_card_are_reported(setup: Setup) -> None:
     on_other_card = put_claim(setup.node, "b", share_result(GPU_1))
     setup.node.prepare(on_card, on_other_card)
 
-    setup.announcer.tell({}, {GPU_0: NOW})
+    setup.announcer.announce({}, {GPU_0: NOW})
 
     assert setup.reports.names == [str(on_card)]

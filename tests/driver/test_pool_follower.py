@@ -51,7 +51,7 @@ class Setup:
             source,
             self.catalog,
             self.events,
-            on_served=self._count_served,
+            on_change=self._count_served,
             expands_memory=expands_memory,
         )
 
@@ -75,7 +75,7 @@ def test_no_catalog_exists_before_the_pool_is_known() -> None:
     setup.follower.follow()
 
     assert setup.catalog.current() is None
-    assert setup.catalog.awaited() == "this node's GPUPool is not known yet"
+    assert setup.catalog.reason_missing() == "this node's GPUPool is not known yet"
     assert setup.events.written == []
 
 
@@ -96,7 +96,7 @@ def test_pool_gives_the_catalog_of_the_cards_read_last() -> None:
 def test_cards_read_later_belong_to_the_pool_too() -> None:
     setup = Setup(pool_with_qos())
     setup.follower.follow()
-    assert setup.catalog.awaited() == "this node's GPUs could not be read yet"
+    assert setup.catalog.reason_missing() == "this node's GPUs could not be read yet"
 
     assert setup.catalog.refresh()
 
@@ -154,7 +154,7 @@ def test_event_states_that_nothing_is_published_before_the_first_usable_pool() -
 
     assert [line["event"] for line in logs] == ["gpupool_awaited"]
     ((_, message),) = setup.events.written
-    assert message.endswith("; no GPU of this node is published until this is put right")
+    assert message.endswith("; no GPU of this node is published until this is corrected")
 
 
 def test_reason_is_reported_again_after_good_values_in_between() -> None:

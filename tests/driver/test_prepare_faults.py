@@ -49,7 +49,7 @@ def test_claim_of_a_real_card_without_a_minor_number_fails(setup: Setup) -> None
     setup.catalog.refresh()
     ref = put_claim(setup, "a", share_result())
 
-    assert "tells no minor number" in error_of(setup.prepare(ref)[ref.uid])
+    assert "found no minor number" in error_of(setup.prepare(ref)[ref.uid])
 
 
 def test_changed_minor_number_gives_the_new_device_node(setup: Setup) -> None:
@@ -111,7 +111,7 @@ def test_claim_on_a_sick_but_present_card_is_prepared(
 ) -> None:
     ref = put_claim(setup, "a", share_result())
     uuid = simulated_inventory().gpus[0].uuid
-    setup.catalog.report(CardEvent(gpu_uuid=uuid, kind=EventKind.XID, code=79))
+    setup.catalog.note_event(CardEvent(gpu_uuid=uuid, kind=EventKind.XID, code=79))
 
     assert list(setup.catalog.sick()) == [GPU_0]
     assert isinstance(setup.prepare(ref)[ref.uid], PreparedClaim)

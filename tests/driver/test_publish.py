@@ -215,7 +215,7 @@ def test_gate_that_was_turned_on_is_used_once_the_server_returns() -> None:
 def test_unhealthy_card_is_tainted_in_one_write() -> None:
     setup = Setup()
     setup.publish()
-    setup.catalog.report(XID_79)
+    setup.catalog.note_event(XID_79)
 
     for _ in range(3):
         setup.publish()
@@ -233,7 +233,7 @@ def test_dropped_taints_are_found_among_other_dropped_fields_and_written_once() 
     gates = frozenset({GATE_CONSUMABLE_CAPACITY, GATE_DEVICE_TAINTS})
     setup = Setup(SlicesInMemory(gates_off=gates), inventory=simulated_inventory("66xT4"))
     setup.publish()
-    setup.catalog.report(replace(XID_79, gpu_uuid=simulated_inventory("66xT4").gpus[0].uuid))
+    setup.catalog.note_event(replace(XID_79, gpu_uuid=simulated_inventory("66xT4").gpus[0].uuid))
 
     with capture_logs() as logs:
         for _ in range(3):
@@ -253,7 +253,7 @@ def test_restart_with_dropped_taints_in_any_slice_writes_nothing() -> None:
         setup = Setup(slices, inventory=inventory)
         setup.catalog.refresh()
         for event in last_two:
-            setup.catalog.report(event)
+            setup.catalog.note_event(event)
         setup.publisher.publish()
         written.append(len(slices.writes))
 

@@ -114,7 +114,7 @@ def test_quarantined_ledger_causes_an_event_and_its_claims_are_fetched(
     assert reason == "LedgerSetAside"
     assert "file is not a database" in message
     assert str(after.folder / "plugin" / "ledger-damaged-") in message
-    assert "the 3 claims of which there were copies" in message
+    assert "claims restored from copies: 3;" in message
     assert [claim.ref for claim in after.ledger.claims()] == sorted(refs, key=lambda r: r.uid)
     after.ledger.close()
 

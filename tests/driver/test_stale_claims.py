@@ -207,7 +207,7 @@ def test_rebuilt_claims_are_fetched_first(node: Node) -> None:
     rebuilt = refs[80:]
     for _ in range(10):
         node.run_round()
-    node.stale_claims.ask_first(ref.uid for ref in rebuilt)
+    node.stale_claims.check_first(ref.uid for ref in rebuilt)
 
     fetched = node.run_round()
 

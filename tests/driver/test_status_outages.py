@@ -141,7 +141,7 @@ def test_events_of_sick_cards_survive_a_six_hour_outage_with_few_requests(
     setup: Setup,
 ) -> None:
     setup.events.away = True
-    setup.announcer.tell({}, {GPU_0: NOW, GPU_1: NOW})
+    setup.announcer.announce({}, {GPU_0: NOW, GPU_1: NOW})
 
     setup.pass_hours(6)
     tried = setup.events.tried
@@ -158,8 +158,8 @@ def test_only_the_recovery_is_reported_of_a_card_that_recovered_during_an_outage
     setup: Setup,
 ) -> None:
     setup.events.away = True
-    setup.announcer.tell({}, {GPU_0: NOW})
-    setup.announcer.tell({GPU_0: NOW}, {})
+    setup.announcer.announce({}, {GPU_0: NOW})
+    setup.announcer.announce({GPU_0: NOW}, {})
 
     setup.events.away = False
     setup.pass_hours(0.25)
@@ -170,11 +170,11 @@ def test_only_the_recovery_is_reported_of_a_card_that_recovered_during_an_outage
 
 def test_new_event_during_a_long_outage_is_sent_at_once(setup: Setup) -> None:
     setup.events.away = True
-    setup.announcer.tell({}, {GPU_0: NOW})
+    setup.announcer.announce({}, {GPU_0: NOW})
     setup.pass_hours(6)
     setup.events.away = False
 
-    setup.announcer.tell({GPU_0: NOW}, {GPU_0: NOW, GPU_1: replace(NOW)})
+    setup.announcer.announce({GPU_0: NOW}, {GPU_0: NOW, GPU_1: replace(NOW)})
 
     assert len(setup.events.written) == 2
 
@@ -185,7 +185,7 @@ def test_claims_are_reported_once_the_ledger_is_readable_again(
     setup.node.prepare(put_claim(setup.node, "a", share_result(GPU_0)))
     with monkeypatch.context() as patched:
         patched.setattr(setup.ledger, "claims", raise_ledger_error)
-        setup.announcer.tell({}, {GPU_0: NOW})
+        setup.announcer.announce({}, {GPU_0: NOW})
         assert setup.reported == []
 
     setup.pass_hours(0.25)

@@ -37,7 +37,7 @@ def test_unreadable_claims_do_not_prevent_the_release_of_others(tmp_path: Path) 
     node = node_with_unreadable_claims(tmp_path, "unreadable-1", "unreadable-2")
     refs = {claim.ref.name: claim.ref for claim in node.ledger.claims()}
     delete_claim(node.claims, refs["b"])
-    node.stale_claims.ask_first([refs["unreadable-1"].uid, refs["unreadable-2"].uid])
+    node.stale_claims.check_first([refs["unreadable-1"].uid, refs["unreadable-2"].uid])
 
     for _ in range(30):
         with suppress(RetryableError):

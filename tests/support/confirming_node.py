@@ -31,7 +31,7 @@ class ConfirmingNode(Setup):
         """Run one round of the check a minute later; return the claims that were fetched."""
         self.now += 60
         self.claims.fetched.clear()
-        self.stale_claims.look([*self.ledger.claims(), *unknown])
+        self.stale_claims.collect([*self.ledger.claims(), *unknown])
         return list(self.claims.fetched)
 
     def run_rounds_for(self, seconds: float) -> None:

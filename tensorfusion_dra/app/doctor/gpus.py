@@ -31,7 +31,7 @@ def cards(context: Context) -> Iterator[Finding]:
             return
     gpus = [device.gpu for device in catalog.devices]
     yield from rules.cards(gpus, catalog.left_out)
-    yield from rules.expansion(node_parts.node(settings).oversubscription, catalog.unexpanded)
+    yield from rules.expansion(node_parts.node(settings).oversubscription, catalog.host_size_errors)
     yield from _access(context, gpus)
 
 

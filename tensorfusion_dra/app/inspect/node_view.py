@@ -80,7 +80,7 @@ def _read(settings: Settings, cards: Discovery) -> tuple[dict[str, Any], list[st
         node_parts.node(settings),
         host=HostSizes(settings.disk_folder),
         providers=providers.load(),
-        tracker=card_health.tracker(settings, lambda: claims or (), keeps=False),
+        tracker=card_health.tracker(settings, lambda: claims or (), saves=False),
         taint_effect=card_health.taint_effect(settings),
     )
     try:
@@ -88,7 +88,7 @@ def _read(settings: Settings, cards: Discovery) -> tuple[dict[str, Any], list[st
     except RetryableError as error:
         troubles.append(str(error))
     catalog = reader.current()
-    troubles += catalog.unexpanded if catalog else ()
+    troubles += catalog.host_size_errors if catalog else ()
     found["gpus"] = _gpus(catalog) if catalog else []
     found["leftOut"] = [
         {"subject": item.subject, "reason": item.reason}

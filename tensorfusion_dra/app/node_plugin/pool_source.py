@@ -29,7 +29,7 @@ def follow(
     *,
     catalog: CatalogReader,
     api: Api,
-    on_served: Callable[[], None],
+    on_change: Callable[[], None],
 ) -> None:
     """Start the watches, and the follower that updates the node in the catalog."""
     name = settings.node_name
@@ -50,7 +50,7 @@ def follow(
         source,
         catalog,
         events,
-        on_served=on_served,
+        on_change=on_change,
         expands_memory=KINDS[settings.enforcer].expands_memory,
     )
     supervisor.own("gpupool", follower)

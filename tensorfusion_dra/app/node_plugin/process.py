@@ -205,7 +205,7 @@ def _publish(
         slices.watch(on_change=publisher.slices_changed, on_return=publisher.server_returned),
     )
     if pool_source.follows(settings):
-        pool_source.follow(settings, supervisor, catalog=catalog, api=api, on_served=publisher.wake)
+        pool_source.follow(settings, supervisor, catalog=catalog, api=api, on_change=publisher.wake)
     return publisher
 
 

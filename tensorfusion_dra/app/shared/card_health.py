@@ -30,20 +30,20 @@ def rules(settings: Settings) -> HealthRules:
 
 
 def tracker(
-    settings: Settings, claims: Callable[[], Sequence[PreparedClaim]], *, keeps: bool = True
+    settings: Settings, claims: Callable[[], Sequence[PreparedClaim]], *, saves: bool = True
 ) -> CardHealthTracker:
     """Return a tracker that starts from the health records of earlier processes.
 
     Args:
         claims: Returns all prepared claims.
-        keeps: Whether the tracker writes new health records.
+        saves: False to read the health records without writing them.
 
     Raises:
         InputError: The boot ID cannot be read.
         FatalError: The ledger is damaged.
     """
     records = CardRecords(settings.data_folder, boot_id=boot.boot_id(Path(settings.boot_id_file)))
-    return CardHealthTracker(rules(settings), records=records, claims=claims, keeps=keeps)
+    return CardHealthTracker(rules(settings), records=records, claims=claims, saves=saves)
 
 
 def taint_effect(settings: Settings) -> str:

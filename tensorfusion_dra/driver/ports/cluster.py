@@ -1,4 +1,4 @@
-"""What the driver needs from the API server, and what it is promised."""
+"""Interfaces to the API server: what the driver calls, and what each call promises."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
@@ -9,116 +9,134 @@ from tensorfusion_dra.core.errors import RetryableError
 
 
 class Claims(Protocol):
-    """ResourceClaims at the API server."""
+    """Reader of ResourceClaims."""
 
     def fetch(self, ref: ClaimRef, *, wait_seconds: float) -> Mapping[str, Any]:
-        """The stored ResourceClaim of this namespace and name, whatever its UID.
+        """Return the stored ResourceClaim with this namespace and name, whatever its UID.
 
         Raises:
-            ClaimError: There is none.
-            RetryableError: The API server gave no answer within the time, or an error.
+            ClaimError: There is no such claim.
+            RetryableError: The API server did not answer in time, or answered with an error.
         """
         ...
 
 
 class Slices(Protocol):
-    """This node's ResourceSlices at the API server."""
+    """Reader and writer of this node's ResourceSlices."""
 
     def fetch(self) -> Sequence[Slice]:
-        """All slices of this driver and node, in any pool.
+        """Return all slices of this driver and node, in any pool.
 
         Raises:
-            RetryableError: The API server gave no answer, or an error.
+            MissingRightError: The driver has no permission to list slices.
+            RetryableError: The API server did not answer in time, or answered with an error.
         """
         ...
 
     def create(self, item: Slice, *, trial: bool = False) -> Slice:
-        """The slice as the API server stored it, or with trial would have stored it.
+        """Create the slice; return it as the API server stored it.
+
+        Args:
+            item: The complete object.
+            trial: True for a dry run, which returns the slice as it would be stored.
 
         Raises:
-            RetryableError: It was not stored; after a conflict, what was read is outdated.
+            MissingRightError: The driver has no permission to create slices.
+            RetryableError: It may not have been stored. After a conflict, what was read before is
+                outdated.
         """
         ...
 
     def replace(self, item: Slice, *, trial: bool = False) -> Slice:
-        """The slice as the API server stored it, or with trial would have stored it.
+        """Replace the stored slice if it is unchanged since it was read; return it as stored.
+
+        Args:
+            item: The complete object, with the resourceVersion that was read.
+            trial: True for a dry run, which returns the slice as it would be stored.
 
         Raises:
-            RetryableError: It was not stored; after a conflict, what was read is outdated.
+            MissingRightError: The driver has no permission to update slices.
+            RetryableError: It may not have been stored. After a conflict, what was read before is
+                outdated.
         """
         ...
 
     def delete(self, item: Slice) -> None:
-        """Returns once this very object, unchanged since it was read, is gone.
+        """Delete this very object if it is unchanged since it was read; return once it is gone.
 
         Raises:
-            RetryableError: It may still be there.
+            MissingRightError: The driver has no permission to delete slices.
+            RetryableError: The object may still exist.
         """
         ...
 
 
 class Nodes(Protocol):
-    """Node objects at the API server."""
+    """Reader of this node's Node object."""
 
     def uid(self) -> str:
-        """The UID of this node's Node object.
+        """Return the UID of this node's Node object.
 
         Raises:
-            RetryableError: There is no such object, or no answer.
+            RetryableError: There is no such object, or the API server did not answer.
         """
         ...
 
 
 class NodeReadiness(Protocol):
-    """What the control plane says of this node."""
+    """Reader of this node's condition Ready."""
 
     def is_ready(self) -> bool:
-        """Whether the Node is Ready: its kubelet was heard of within the last minute.
+        """Return True if the Node is Ready: its kubelet has sent heartbeats within the last minute.
 
         Raises:
-            RetryableError: There is no such object, or no answer.
+            RetryableError: There is no such object, or the API server did not answer.
         """
         ...
 
 
 class Objects(Protocol):
-    """Objects of one kind, followed at the API server."""
+    """Cache of the objects of one kind, kept current by a watch."""
 
     def items(self) -> Sequence[Mapping[str, Any]]:
-        """All of them, as the API server last told.
+        """Return all objects as the API server last sent them.
 
         Raises:
-            RetryableError: It has told nothing yet.
-            InputError: It does not have this kind.
+            RetryableError: The API server has not listed them yet.
+            InputError: The API server does not serve this kind.
         """
         ...
 
 
 class Pods(Protocol):
-    """Pods at the API server."""
+    """Reader of pods."""
 
     def annotations(self, pod: PodRef, *, wait_seconds: float) -> Mapping[str, str]:
-        """The annotations of this very pod; none if it is gone or replaced.
+        """Return the annotations of the pod with this UID; none if it is gone or replaced.
 
         Raises:
-            RetryableError: The API server gave no answer, or an error.
+            MissingRightError: The driver has no permission to read pods.
+            RetryableError: The API server did not answer in time, or answered with an error.
         """
         ...
 
     def find(self, pod: PodRef, *, wait_seconds: float) -> Mapping[str, Any] | None:
-        """This very pod, as it is stored now; None if it is gone or replaced.
+        """Return the stored pod with this UID; None if it is gone or replaced.
 
         Raises:
-            RetryableError: The API server gave no answer within the time, or an error.
+            MissingRightError: The driver has no permission to read pods.
+            RetryableError: The API server did not answer in time, or answered with an error.
         """
         ...
 
 
 class MissingRightError(RetryableError):
-    """The API server refuses for lack of a right, until an administrator grants it.
+    """The API server refuses a call because the driver lacks a permission.
+
+    It does so until an administrator grants the permission.
 
     Attributes:
-        right: What is missing, the same text for every object that it is missing for.
+        right: The missing permission; the same text for all objects that it applies to.
     """
 
     def __init__(self, text: str, right: str) -> None:
@@ -127,39 +145,42 @@ class MissingRightError(RetryableError):
 
 
 class UnreadableError(RetryableError):
-    """The API server answers, but not with an object that can be read.
+    """The API server's answer is not an object that can be read.
 
-    Asking again at once changes nothing about it; other objects may be readable.
+    An immediate retry would get the same answer; other objects may be readable.
     """
 
 
 class ClaimStatus(Protocol):
-    """What ResourceClaims at the API server tell of this driver's devices."""
+    """Writer of this driver's entries in the `status.devices` of ResourceClaims."""
 
     def write(self, ref: ClaimRef, devices: Sequence[Mapping[str, Any]]) -> bool:
-        """True once these entries, and no others of ours, stand in this very claim's status.
+        """Store the entries in the status of the claim with this UID; return True once stored.
 
-        False if the claim is gone, was replaced by another one of its name, or no longer has
-        these devices: nothing was written then, and nothing ever will be.
+        They replace all entries of this driver; those of other drivers stay.
+
+        Return False if the claim is gone, was replaced by another claim of its name, or no longer
+        has these devices. Nothing was written then, and a retry would not write anything either.
 
         Raises:
-            MissingRightError: The API server does not let us.
-            RetryableError: They may not have been written.
+            MissingRightError: The driver has no permission to write the status.
+            RetryableError: The entries may not have been written.
         """
         ...
 
 
 class Events(Protocol):
-    """Events on this node's Node object, for those who look there first."""
+    """Writer of Events on this node's Node object."""
 
     def warn(self, reason: str, message: str) -> bool:
-        """Writes a warning, but not the same one again within ten minutes; True if it is written.
+        """Write an Event of type Warning; return True if it is written.
 
-        Never raises: what cannot be written is logged. Nothing is sent in a pause for which the
-        API server has asked.
+        The same Event is not written again within ten minutes; True is returned for it. An Event
+        that cannot be written is logged and raises nothing. Nothing is sent during a pause that the
+        API server requested.
         """
         ...
 
     def note(self, reason: str, message: str) -> bool:
-        """Writes what is no reason to worry; else as warn()."""
+        """Write an Event of type Normal; otherwise like warn()."""
         ...

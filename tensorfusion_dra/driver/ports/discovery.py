@@ -1,4 +1,4 @@
-"""What the driver needs to know of the machine and its cards, and what it is promised."""
+"""Interfaces to the machine and its cards: what the driver calls, and what each call promises."""
 
 from collections.abc import Callable
 from typing import Protocol
@@ -10,37 +10,37 @@ from tensorfusion_dra.core.errors import RetryableError
 
 
 class HungError(RetryableError):
-    """A call into the driver does not come back; it cannot be ended either.
+    """A call into the NVIDIA driver does not return; it cannot be cancelled either.
 
     Attributes:
-        question: What was asked, the same text as long as it is the same call.
+        call: Description of the call; the same text for the same call, however old it is.
     """
 
-    def __init__(self, text: str, question: str) -> None:
+    def __init__(self, text: str, call: str) -> None:
         super().__init__(text)
-        self.question = question
+        self.call = call
 
 
 class Discovery(Protocol):
-    """Reads the node's GPUs."""
+    """Reader of the node's GPUs."""
 
     def read(self) -> Inventory:
-        """Every card of the node as it is now.
+        """Return every card of the node as it is now.
 
         Raises:
-            HungError: A call has been running for too long.
-            RetryableError: There is no answer yet (no library, driver not loaded); the text says
-                what is waited for.
-            FatalError: The driver was replaced; only a new process can load its library.
+            HungError: A call into the NVIDIA driver has been running for too long.
+            RetryableError: The cards cannot be read yet; the text names what is missing, such as
+                the library or the loaded driver.
+            FatalError: The NVIDIA driver was replaced; only a new process can load its library.
         """
         ...
 
 
 class HostSizes(Protocol):
-    """Sizes of what a pool may expand its cards' memory into."""
+    """Sizes of the host's memory and disk, into which a pool may expand VRAM."""
 
     def memory_bytes(self) -> int:
-        """Return the machine's memory, whatever part of it this container may use.
+        """Return the size of the machine's memory, regardless of this container's own limit.
 
         Raises:
             RetryableError: It cannot be read; the text names the file.
@@ -48,7 +48,7 @@ class HostSizes(Protocol):
         ...
 
     def disk_bytes(self) -> int:
-        """Return the size of the data disk's file system, used or not.
+        """Return the size of the data disk's file system, including used space.
 
         Raises:
             RetryableError: It cannot be read; the text names the folder.
@@ -57,55 +57,55 @@ class HostSizes(Protocol):
 
 
 class CardEvents(Protocol):
-    """What the driver reports of the node's cards by itself."""
+    """Source of the events that the NVIDIA driver reports about the node's cards."""
 
     def watch(self, gpu_uuids: frozenset[str]) -> None:
-        """These cards, and no others, are waited for from now on.
+        """Wait for events of these cards only, from now on.
 
-        Of the others nothing is kept open, so that they can be reset.
+        Other cards are not kept open, so that they can be reset.
         """
         ...
 
     def run(self, on_event: Callable[[CardEvent], None]) -> None:
-        """Waits until stopped, and hands over what is reported."""
+        """Call `on_event` for each event, until stopped."""
         ...
 
     def stop(self) -> None:
-        """Ends run()."""
+        """End run()."""
         ...
 
 
 class DeviceNodes(Protocol):
-    """The device nodes of the host, by the paths that the container runtime knows them by."""
+    """Finder of the host's device nodes; all paths are as the container runtime sees them."""
 
     def of_card(self, minor: int) -> tuple[str, ...]:
-        """Paths of a card's own nodes.
+        """Return the paths of a card's own nodes, by its minor number.
 
         Raises:
-            RetryableError: One is missing or no character device.
+            RetryableError: A node is missing or is no character device.
         """
         ...
 
     def common(self) -> tuple[str, ...]:
-        """Paths of the nodes that every container with a card needs.
+        """Return the paths of the nodes that every container with a card needs.
 
         Raises:
-            RetryableError: One that no CUDA program can do without is missing.
+            RetryableError: A node without which no CUDA program starts is missing.
         """
         ...
 
 
 class DriverFiles(Protocol):
-    """The NVIDIA driver's libraries, as a container can get them."""
+    """Finder of the NVIDIA driver's libraries for containers."""
 
     def toolkit_device(self, gpu_uuid: str) -> str | None:
-        """The card's qualified CDI device in the spec of NVIDIA's container toolkit, if any."""
+        """Return the card's qualified CDI device name from NVIDIA's container toolkit, or None."""
         ...
 
     def mounts(self) -> tuple[Mount, ...]:
-        """The libraries found under the driver's root.
+        """Return mounts of the libraries found under the driver root.
 
         Raises:
-            RetryableError: Those that no CUDA program can do without are missing.
+            RetryableError: A library without which no CUDA program starts is missing.
         """
         ...

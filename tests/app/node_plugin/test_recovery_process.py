@@ -77,7 +77,7 @@ def test_a_damaged_ledger_affects_no_pod_and_causes_an_event_on_the_node(
 
     (event,) = quarantined(cluster)
     assert event["type"] == "Warning"
-    assert "a new one has the 1 claims of which there were copies" in event["message"]
+    assert "claims restored from copies: 1;" in event["message"]
     assert (spec.read_bytes(), spec.stat().st_mtime_ns) == (content, modified)
     (aside,) = ledger_file(cluster).parent.glob("ledger-damaged-*.sqlite3")
     assert aside.read_bytes() == b"\xa5" * 50_000
