@@ -43,6 +43,8 @@ EVENT_SLICES_CONTESTED: Final = "ResourceSlicesContested"
 FIELD_MANAGER: Final = "tensorfusion-dra"
 """Name of this driver in managedFields."""
 
+EVENT_LEDGER_QUARANTINED: Final = "LedgerQuarantined"
+"""Reason of the Event on the Node for a damaged ledger that was moved and rebuilt."""
 EVENT_GPU_UNHEALTHY: Final = "GPUUnhealthy"
 EVENT_GPU_RECOVERED: Final = "GPURecovered"
 """Reasons of the Events on a Node when one of its GPUs becomes unhealthy, and healthy again."""

@@ -30,6 +30,7 @@ from typing import Final
 
 import structlog
 
+from tensorfusion_dra.core import names
 from tensorfusion_dra.core.errors import ClaimError, RetryableError
 from tensorfusion_dra.driver import recover
 from tensorfusion_dra.driver.backoff import Backoff
@@ -42,9 +43,6 @@ from tensorfusion_dra.driver.stale_claims import StaleClaimCollector
 from tensorfusion_dra.state.ledger import Ledger
 
 log = structlog.get_logger()
-
-LEDGER_SET_ASIDE: Final = "LedgerSetAside"
-"""Reason of the Event about a damaged ledger file that was quarantined."""
 
 _FIRST_RETRY_SECONDS: Final = 1.0
 """First delay of a refresh; after a reboot the cards can be read within seconds."""
@@ -174,7 +172,9 @@ class Reconciler:
     def _collect(self, stale_claims: StaleClaimCollector, events: Events) -> None:
         """Write the pending Events and collect stale claims."""
         self._pending_events = [
-            text for text in self._pending_events if not events.warn(LEDGER_SET_ASIDE, text)
+            text
+            for text in self._pending_events
+            if not events.warn(names.EVENT_LEDGER_QUARANTINED, text)
         ]
         try:
             stale_claims.collect([*self._found.claims, *self._found.unknown])

@@ -111,7 +111,7 @@ def test_quarantined_ledger_causes_an_event_and_its_claims_are_fetched(
         assert eventually(lambda: len(after.claims.fetched) == 3)
 
     ((reason, message),) = after.events.written
-    assert reason == "LedgerSetAside"
+    assert reason == "LedgerQuarantined"
     assert "file is not a database" in message
     assert str(after.folder / "plugin" / "ledger-damaged-") in message
     assert "claims restored from copies: 3;" in message

@@ -59,7 +59,7 @@ def logged(cluster: SimulatedCluster, event: str) -> list[dict[str, Any]]:
 
 def quarantined(cluster: SimulatedCluster) -> list[Json]:
     events = cluster.client.list(EVENTS).items
-    return [event for event in events if event["reason"] == "LedgerSetAside"]
+    return [event for event in events if event["reason"] == "LedgerQuarantined"]
 
 
 def test_a_damaged_ledger_affects_no_pod_and_causes_an_event_on_the_node(
