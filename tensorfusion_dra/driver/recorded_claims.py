@@ -55,8 +55,8 @@ class RecordedClaims:
             RetryableError: The cards are not known yet, or one of the claim's is gone.
             FatalError: A newer release has changed the ledger.
         """
-        if not self._ledger.has(ref.uid):
-            return None
+        if claim is not None and not self._ledger.has(ref.uid):
+            return None  # as for most claims that were just read: without a step of the ledger
         used = partial(self._used, ref, claim, needs_present_cards=needs_present_cards)
         try:
             return used(self._cards.catalog.current())
