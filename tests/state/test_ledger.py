@@ -1,23 +1,16 @@
-"""The ledger on a real disk: crashes, concurrent processes, full and read-only disks."""
+"""The ledger of one process on a real disk: records, transactions and restarts."""
 
-import signal
-import subprocess
-import sys
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from tensorfusion_dra.core.claims.claim import AllocatedClaim
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
-from tensorfusion_dra.core.errors import ClaimError, RetryableError
+from tensorfusion_dra.core.errors import ClaimError
 from tensorfusion_dra.state.ledger import Ledger
-from tensorfusion_dra.state.ledger_file import FILE_NAME
 from tests.support.builders.allocations import allocation, exclusive_allocation
 from tests.support.builders.claims import allocated_claim, claim_fit, fitted_claim
-from tests.support.disk import no_room_after, read_only
 from tests.support.ledgers import (
     GPU_0,
     GPU_1,
@@ -29,36 +22,6 @@ from tests.support.ledgers import (
     remove,
     uids,
 )
-
-ROOT = Path(__file__).parents[2]
-
-
-@contextmanager
-def child(verb: str, folder: Path, name: str = "child") -> Iterator[subprocess.Popen[str]]:
-    """Run another process on the ledger; kill it at the end of the block."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "tests.state.ledger_child", verb, str(folder), name],
-        cwd=ROOT,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    with process:
-        try:
-            yield process
-        finally:
-            process.kill()
-
-
-def line(process: subprocess.Popen[str]) -> str:
-    assert process.stdout is not None
-    return process.stdout.readline().strip()
-
-
-def resume(process: subprocess.Popen[str]) -> None:
-    assert process.stdin is not None
-    process.stdin.write("\n")
-    process.stdin.flush()
 
 
 def put_and_admit(ledger: Ledger, known: PreparedClaim, claim: AllocatedClaim) -> None:
@@ -199,22 +162,6 @@ def test_threads_may_use_the_ledger_concurrently(tmp_path: Path) -> None:
         assert ledger.claims() == []
 
 
-def test_killed_process_loses_no_record_that_it_reported(tmp_path: Path) -> None:
-    with child("record", tmp_path) as process:
-        reported = [line(process) for _ in range(25)]
-        process.send_signal(signal.SIGKILL)
-        assert process.wait() == -signal.SIGKILL
-        assert process.stdout is not None
-        reported += process.stdout.read().split()
-
-    with opened(tmp_path) as ledger:
-        recorded = uids(ledger)
-        held = holders(ledger, GPU_0)
-    assert set(reported) <= set(recorded)
-    assert len(recorded) <= len(reported) + 1
-    assert len(held) == len(recorded)
-
-
 def test_records_survive_a_power_cut(tmp_path: Path) -> None:
     rebooted = tmp_path / "rebooted"
     rebooted.mkdir()
@@ -226,111 +173,3 @@ def test_records_survive_a_power_cut(tmp_path: Path) -> None:
 
     with opened(rebooted) as ledger:
         assert uids(ledger) == ["uid-a"]
-
-
-def test_two_processes_never_allocate_the_same_capacity_twice(tmp_path: Path) -> None:
-    with child("admit", tmp_path, "x") as x, child("admit", tmp_path, "y") as y:
-        assert line(x) == line(y) == "ready"
-        resume(x)
-        resume(y)
-        answers = [process.communicate()[0].splitlines() for process in (x, y)]
-
-    admitted = [uid for lines in answers for uid in lines[:-1]]
-    with opened(tmp_path) as ledger:
-        assert sorted(admitted) == uids(ledger)
-    assert len(admitted) == 16
-    assert all(
-        "vram: found 5Gi plus 80Gi in use, expected at most 80Gi" in lines[-1] for lines in answers
-    )
-
-
-def test_two_processes_may_create_a_ledger_at_the_same_time(tmp_path: Path) -> None:
-    answers = []
-    with child("begin", tmp_path, "x") as x, child("begin", tmp_path, "y") as y:
-        assert line(x) == line(y) == "ready"
-        for _ in range(60):
-            resume(x)
-            resume(y)
-            answers += [line(x), line(y)]
-
-    assert answers == ["opened"] * 120
-
-
-def test_ledger_locked_by_another_process_is_readable_but_refuses_changes(
-    tmp_path: Path,
-) -> None:
-    with opened(tmp_path) as ledger:
-        put(ledger, recorded_claim("a"))
-    with opened(tmp_path) as ledger, child("hold", tmp_path) as other:
-        assert line(other) == "held"
-        assert uids(ledger) == ["uid-a"]
-        with pytest.raises(RetryableError, match=r"ledger\.sqlite3: database is locked"):
-            remove(ledger, "uid-a")
-
-        resume(other)
-        assert line(other) == "released"
-        remove(ledger, "uid-a")
-        assert uids(ledger) == ["uid-child"]
-
-
-def test_ledger_in_a_read_only_folder_opens_once_it_is_writable(reachable: Path) -> None:
-    folder = reachable / "plugin"
-    with opened(folder) as ledger:
-        put(ledger, recorded_claim("a"))
-
-    with read_only(folder), pytest.raises(RetryableError, match=str(folder / FILE_NAME)):
-        Ledger(folder)
-
-    with opened(folder) as ledger:
-        assert uids(ledger) == ["uid-a"]
-
-
-def test_folder_that_cannot_be_created_yet_is_created_later(reachable: Path) -> None:
-    with read_only(reachable), pytest.raises(RetryableError, match="Permission denied"):
-        Ledger(reachable / "plugin")
-
-    with opened(reachable / "plugin") as ledger:
-        assert ledger.claims() == []
-
-
-def test_file_in_place_of_the_folder_is_an_error_with_its_path(tmp_path: Path) -> None:
-    (tmp_path / "plugin").write_text("")
-
-    with pytest.raises(RetryableError, match=r"plugin.*File exists"):
-        Ledger(tmp_path / "plugin")
-
-
-def fill(ledger: Ledger, folder: Path) -> int:
-    """Record claims until there is no room; return how many were recorded."""
-    with pytest.raises(RetryableError, match=str(folder / FILE_NAME)):
-        put_one_by_one(ledger, 10_000)
-    return len(uids(ledger))
-
-
-def put_one_by_one(ledger: Ledger, count: int) -> None:
-    for number in range(count):
-        put(ledger, recorded_claim(f"{number:04}", number=number))
-
-
-def test_file_size_limit_refuses_records_until_it_is_lifted(tmp_path: Path) -> None:
-    with opened(tmp_path) as ledger:
-        with no_room_after(100_000):
-            recorded = fill(ledger, tmp_path)
-
-        put(ledger, recorded_claim("last", device=GPU_1))
-
-    with opened(tmp_path) as ledger:
-        assert len(uids(ledger)) == recorded + 1 > 1
-
-
-def test_full_disk_refuses_records_until_there_is_room(tiny_disk: Path) -> None:
-    ballast = tiny_disk / "ballast"
-    ballast.write_bytes(b"\0" * 100_000)
-    with opened(tiny_disk) as ledger:
-        recorded = fill(ledger, tiny_disk)
-
-        ballast.unlink()
-        put(ledger, recorded_claim("last", device=GPU_1))
-
-    with opened(tiny_disk) as ledger:
-        assert len(uids(ledger)) == recorded + 1 > 1
