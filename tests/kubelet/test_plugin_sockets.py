@@ -1,9 +1,6 @@
 """The services as the kubelet uses them: real gRPC over real unix sockets."""
 
 import itertools
-import os
-import socket
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from threading import Event, Thread
@@ -20,21 +17,12 @@ from tensorfusion_dra.kubelet.dra import DraService
 from tensorfusion_dra.kubelet.health import HealthService
 from tensorfusion_dra.kubelet.pb import dra_v1beta1_pb2
 from tensorfusion_dra.kubelet.pb.dra_health_v1_pb2 import HEALTHY, UNHEALTHY
-from tensorfusion_dra.kubelet.registration import Registration
 from tensorfusion_dra.kubelet.server import UnixServer
 from tensorfusion_dra.state.ledger_file import FILE_NAME
 from tests.support.kubelet import DRA_V1, DRA_V1BETA1, PluginClient
 from tests.support.ledgers import edited
 from tests.support.prepared_node import GPU_0, GPU_1, Setup, put_claim, share_result
 from tests.support.waiting import PATIENCE_SECONDS, eventually
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    """A folder with a short path; pytest's own paths are too long for a socket."""
-    with tempfile.TemporaryDirectory(prefix="tf-") as path:
-        yield Path(path)
-
 
 MOST_STREAMS = 3
 
@@ -239,111 +227,3 @@ def test_stopping_ends_open_streams_and_lets_a_call_in_flight_finish(folder: Pat
     assert rest == []
     assert answers[0].claims[ref.uid].error == ""
     assert not plugin.socket.exists()
-
-
-def test_registration_announces_every_service_with_v1_first(folder: Path) -> None:
-    path = folder / "reg.sock"
-    registration = Registration("/var/lib/kubelet/plugins/x/dra.sock")
-    server = UnixServer(path, [registration.service()], workers=2)
-    server.start()
-
-    with PluginClient(path) as kubelet, capture_logs() as logs:
-        info = kubelet.plugin_info()
-        kubelet.notify(registered=False, error="plugin validation failed")
-        kubelet.notify(registered=True)
-    server.stop(grace_seconds=0)
-
-    assert (info.type, info.name) == ("DRAPlugin", "tensor-fusion.ai.dra-driver")
-    assert info.endpoint == "/var/lib/kubelet/plugins/x/dra.sock"
-    assert list(info.supported_versions) == [
-        "v1.DRAPlugin",
-        "v1beta1.DRAPlugin",
-        "v1.DRAResourceHealth",
-        "v1alpha1.DRAResourceHealth",
-    ]
-    assert [line["event"] for line in logs] == ["registration_refused", "registered"]
-    assert logs[0]["error"] == "plugin validation failed"
-
-
-def test_get_info_calls_back_before_its_answer(folder: Path) -> None:
-    path = folder / "reg.sock"
-    asked: list[str] = []
-    registration = Registration("/dra.sock", on_get_info=lambda: asked.append("asked"))
-    server = UnixServer(path, [registration.service()], workers=2)
-    server.start()
-
-    with PluginClient(path) as kubelet:
-        kubelet.notify(registered=True)
-        before = list(asked)
-        kubelet.plugin_info()
-        after = list(asked)
-    server.stop(grace_seconds=0)
-
-    assert (before, after) == ([], ["asked"])
-
-
-def test_silent_kubelet_is_logged(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tensorfusion_dra.kubelet.registration._SILENCE_SECONDS", 0.01)
-    registration = Registration("/dra.sock")
-    stopping = Event()
-    with capture_logs() as logs:
-        waiting = Thread(target=registration.await_kubelet, args=(stopping,))
-        waiting.start()
-        assert eventually(lambda: bool(logs))
-        stopping.set()
-        waiting.join(PATIENCE_SECONDS)
-
-    assert logs[0]["event"] == "kubelet_awaited"
-
-
-def test_percent_encoded_authority_of_the_kubelet_is_accepted(folder: Path) -> None:
-    path = folder / "reg.sock"
-    server = UnixServer(path, [Registration("/dra.sock").service()], workers=2)
-    server.start()
-    authority = str(path).replace("/", "%2F")
-    channel = grpc.insecure_channel(f"unix:{path}", [("grpc.default_authority", authority)])
-
-    call: grpc.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(
-        "/pluginregistration.Registration/GetInfo"
-    )
-
-    assert names.DRIVER.encode() in call(b"", timeout=PATIENCE_SECONDS)
-    channel.close()
-    server.stop(grace_seconds=0)
-
-
-def test_sockets_and_their_new_folders_are_accessible_to_the_owner_only(folder: Path) -> None:
-    path = folder / "plugins" / "driver" / "dra.sock"
-    old = os.umask(0)
-    server = UnixServer(path, [], workers=1)
-    server.start()
-    os.umask(old)
-
-    modes = (path.stat().st_mode & 0o777, path.parent.stat().st_mode & 0o777)
-
-    server.stop(grace_seconds=0)
-    assert modes == (0o600, 0o700)
-
-
-def test_dead_socket_is_replaced_but_served_one_is_not(folder: Path) -> None:
-    dead = folder / "dead.sock"
-    with socket.socket(socket.AF_UNIX) as leftover:
-        leftover.bind(str(dead))
-    replaced = UnixServer(dead, [], workers=1)
-    replaced.start()
-
-    with pytest.raises(FatalError, match="another process serves this socket"):
-        UnixServer(dead, [], workers=1).start()
-
-    assert dead.is_socket()
-    replaced.stop(grace_seconds=0)
-
-
-def test_regular_file_at_the_socket_path_is_left_alone(folder: Path) -> None:
-    path = folder / "dra.sock"
-    path.write_text("precious")
-
-    with pytest.raises(FatalError, match="found a file that is no socket"):
-        UnixServer(path, [], workers=1).start()
-
-    assert path.read_text() == "precious"

@@ -1,12 +1,9 @@
 """Survey of plugin sockets, with the kubelet's calls."""
 
 import socket
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import grpc
-import pytest
 
 from tensorfusion_dra.core.doctor import sockets as judge
 from tensorfusion_dra.core.doctor.finding import Level
@@ -14,12 +11,6 @@ from tensorfusion_dra.kubelet import socket_survey
 from tensorfusion_dra.kubelet.registration import Registration
 from tensorfusion_dra.kubelet.server import UnixServer
 from tests.support.waiting import PATIENCE_SECONDS
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="tfp-") as made:
-        yield Path(made)
 
 
 def served(path: Path, endpoint: Path) -> UnixServer:
