@@ -195,7 +195,17 @@ def test_excess_stream_is_refused_while_others_and_claims_go_on(plugin: Plugin) 
         assert kubelet.prepare(ref).claims[ref.uid].error == ""
         for stream in streams:
             stream.close()  # type: ignore[attr-defined]
-        assert eventually(lambda: bool(list(itertools.islice(kubelet.watch_health(), 1))))
+        assert eventually(lambda: gets_a_stream(kubelet))
+
+
+def gets_a_stream(kubelet: PluginClient) -> bool:
+    """Return True if a new stream of health reports; False if too many are open."""
+    try:
+        return bool(list(itertools.islice(kubelet.watch_health(), 1)))
+    except grpc.RpcError as error:
+        if error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED:
+            return False
+        raise
 
 
 def test_stopping_ends_open_streams_and_lets_a_call_in_flight_finish(folder: Path) -> None:
