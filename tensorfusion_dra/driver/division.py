@@ -24,7 +24,8 @@ from tensorfusion_dra.driver.backoff import Backoff
 from tensorfusion_dra.driver.catalog import Catalog, CatalogReader
 from tensorfusion_dra.driver.projection import Projection
 from tensorfusion_dra.driver.status import StatusReporter
-from tensorfusion_dra.state.ledger import Ledger, Transaction
+from tensorfusion_dra.state.ledger import Ledger
+from tensorfusion_dra.state.ledger_transaction import Transaction
 
 log = structlog.get_logger()
 

@@ -29,7 +29,7 @@ from tensorfusion_dra.core.devices.sharing import Isolation
 from tensorfusion_dra.core.errors import ClaimError
 from tensorfusion_dra.driver.ports.cluster import Pods
 from tensorfusion_dra.driver.projection import Projection
-from tensorfusion_dra.state.ledger import Transaction
+from tensorfusion_dra.state.ledger_transaction import Transaction
 
 _WHY: Final = "limits by variables cannot tell two claims apart"
 

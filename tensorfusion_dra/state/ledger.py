@@ -7,20 +7,20 @@ new one is built; another instance notices the new inode at the path and opens t
 """
 
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
 from typing import Final
 
-from tensorfusion_dra.core.claims.claim import PodRef
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.errors import DriverError, FatalError, NoRoomError, RetryableError
-from tensorfusion_dra.state import ledger_check, ledger_file, ledger_queries, records
+from tensorfusion_dra.state import ledger_check, ledger_file, ledger_queries
 from tensorfusion_dra.state.file_lock import FileLock
 from tensorfusion_dra.state.ledger_check import RepairReport
 from tensorfusion_dra.state.ledger_file import FILE_NAME, WAIT_SECONDS, Opened
+from tensorfusion_dra.state.ledger_transaction import Transaction
 from tensorfusion_dra.state.record_copies import FOLDER_NAME, RecordCopies
 from tensorfusion_dra.state.records import DamageError
 from tensorfusion_dra.state.reserve import DiskReserve
@@ -43,94 +43,6 @@ class LedgerDamage:
     reason: str
     rebuilt: tuple[str, ...]
     lost: tuple[str, ...]
-
-
-class Transaction:
-    """A transaction on the ledger; no other thread or process runs one at the same time.
-
-    Copies are written to temporary files before the commit, so that a full disk still fails the
-    transaction. They are renamed after the commit, because a copy without a record counts as a
-    lost record: the copy of a transaction that never committed would restore a claim whose room
-    other claims may have. For the same reason, copies of removed records are deleted before the
-    commit. A crash in between leaves a copy that is older than its record, or a missing copy; the
-    next check repairs both.
-    """
-
-    def __init__(self, connection: sqlite3.Connection, copies: RecordCopies) -> None:
-        self._connection = connection
-        self._copies = copies
-        self._staged: dict[str, Path] = {}
-        self._removed: set[str] = set()
-
-    def get(self, claim_uid: str) -> PreparedClaim | None:
-        """Return the record of a claim, or None."""
-        return ledger_queries.claim(self._connection, claim_uid)
-
-    def current(self, claim: PreparedClaim) -> PreparedClaim | None:
-        """Return the claim's current record; None if it was removed.
-
-        If the record has not changed since it was read or put, return the given claim without
-        decoding anything.
-        """
-        found = ledger_queries.record(self._connection, claim.ref.uid)
-        if found is None or found.checksum == records.of_claim(claim).checksum:
-            return claim if found else None
-        return records.claim(found)
-
-    def claims_on(self, devices: Iterable[str]) -> Sequence[PreparedClaim]:
-        """Return every recorded claim that holds a share of one of these devices, each once."""
-        return ledger_queries.claims_on(self._connection, devices)
-
-    def claims(self) -> Sequence[PreparedClaim]:
-        """Return every recorded claim of this node; slow if there are many, so use it rarely."""
-        return ledger_queries.claims(self._connection)
-
-    def claims_of_pods(self, pods: Iterable[PodRef]) -> Sequence[PreparedClaim]:
-        """Return every recorded claim of a pod with the namespace and name of one of these."""
-        return ledger_queries.claims_of_pods(self._connection, pods)
-
-    def put(self, claim: PreparedClaim) -> None:
-        """Add the record; replace an older one of the same UID."""
-        record = records.of_claim(claim)
-        self._discard(record.uid)
-        self._staged[record.uid] = self._copies.stage(record)
-        self._connection.execute("DELETE FROM claims WHERE uid = ?", (record.uid,))
-        self._connection.execute(
-            "INSERT INTO claims (uid, record, seal) VALUES (?, ?, ?)",
-            (record.uid, record.text, record.checksum),
-        )
-        self._connection.executemany(
-            "INSERT INTO holdings (device, uid) VALUES (?, ?)",
-            [(device, record.uid) for device in {share.device for share in claim.shares}],
-        )
-
-    def remove(self, claim_uid: str) -> None:
-        """Remove the record; do nothing if there is none."""
-        self._discard(claim_uid)
-        self._removed.add(claim_uid)
-        self._connection.execute("DELETE FROM claims WHERE uid = ?", (claim_uid,))
-        self._copies.remove(claim_uid)
-
-    def commit_copies(self) -> None:
-        """Make the staged copies valid; call it after the commit."""
-        for uid, file in self._staged.items():
-            self._copies.commit(uid, file)
-
-    def roll_back_copies(self) -> None:
-        """Restore the copies as far as possible; call it after a rollback."""
-        for uid in list(self._staged):
-            with suppress(OSError):
-                self._discard(uid)
-        for uid in self._removed:
-            with suppress(OSError, sqlite3.Error, DamageError):
-                record = ledger_queries.record(self._connection, uid)
-                if record is not None:
-                    self._copies.put(record)
-
-    def _discard(self, uid: str) -> None:
-        file = self._staged.pop(uid, None)
-        if file is not None:
-            file.unlink(missing_ok=True)
 
 
 class Ledger:
