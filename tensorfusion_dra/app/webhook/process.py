@@ -64,15 +64,7 @@ def _start(settings: WebhookSettings, supervisor: Supervisor, *, started: float)
         "template-watch": object_cache.scheduling_config_templates(api, on_change=_nothing),
     }
     pools, templates = objects.values()
-    admission = Admission(
-        pools=pools,
-        templates=templates,
-        pods=Pods(api),
-        slices=PublishedSlices(ResourceApi(api)),
-        scheduler=settings.scheduler_name,
-        virtual=settings.virtual_capacity == "true",
-        enforces_hard=KINDS[settings.enforcer].enforces_hard,
-    )
+    admission = _admission(settings, api, pools=pools, templates=templates)
     server = Server(
         Reviews(admission).respond, certificates, host=settings.host, port=settings.port
     )
@@ -97,6 +89,20 @@ def _start(settings: WebhookSettings, supervisor: Supervisor, *, started: float)
         seconds=round(time.monotonic() - started, 3),
     )
     return server
+
+
+def _admission(
+    settings: WebhookSettings, api: Api, *, pools: ObjectCache, templates: ObjectCache
+) -> Admission:
+    return Admission(
+        pools=pools,
+        templates=templates,
+        pods=Pods(api),
+        slices=PublishedSlices(ResourceApi(api)),
+        scheduler=settings.scheduler_name,
+        virtual=settings.virtual_capacity == "true",
+        enforces_hard=KINDS[settings.enforcer].enforces_hard,
+    )
 
 
 def _readiness(supervisor: Supervisor, objects: tuple[ObjectCache, ...]) -> Callable[[], None]:

@@ -106,13 +106,7 @@ def fit(
         device = _local_device(claim.ref, allocation, offer)
         share = _share(claim.ref, allocation, device, policy)
         if policy.isolation_by_tenant and not share.admin_access:
-            isolation.check_choice(
-                f"claim {claim.ref}: {device.name}",
-                share.isolation,
-                consumed=share.consumed,
-                device=device.capacity,
-                enforces_hard=offer.enforces_hard,
-            )
+            _check_isolation_choice(claim.ref, share, device, offer)
         tenants = [
             *((other.ref, s) for other in others for s in other.shares if s.device == device.name),
             *((claim.ref, own) for own in shares if own.device == device.name),
@@ -225,6 +219,18 @@ def _is_reserve(name: str, amount: Quantity, device: Device) -> bool:
         return False
     reserved = -(-device.gpu.reserved_bytes // MIB) * MIB
     return 0 < amount.nano - device.capacity[name].value.nano <= reserved * NANO
+
+
+def _check_isolation_choice(
+    ref: ClaimRef, share: PreparedShare, device: Device, offer: NodeOffer
+) -> None:
+    isolation.check_choice(
+        f"claim {ref}: {device.name}",
+        share.isolation,
+        consumed=share.consumed,
+        device=device.capacity,
+        enforces_hard=offer.enforces_hard,
+    )
 
 
 def _check_fits(
