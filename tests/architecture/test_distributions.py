@@ -25,7 +25,7 @@ def loaded(folder: Path) -> dict[str, Any]:
 
 
 def wheel(folder: Path) -> dict[str, Any]:
-    """What a pyproject.toml says of its wheel."""
+    """The wheel that a pyproject.toml describes."""
     found: dict[str, Any] = loaded(folder)["tool"]["hatch"]["build"]["targets"]["wheel"]
     return found
 
