@@ -33,13 +33,13 @@ class Cluster:
 
     Attributes:
         claims: All ResourceClaims, including those without an allocation.
-        starts_over: Search as the schedulers of 1.34 and 1.35 do; see Search.
+        tries_all_candidates: Search as the schedulers of 1.34 and 1.35 do; see Search.
     """
 
     slices: tuple[Slice, ...]
     classes: Mapping[str, DeviceClass]
     claims: tuple[Document, ...]
-    starts_over: bool = False
+    tries_all_candidates: bool = False
 
 
 def cluster(
@@ -75,7 +75,7 @@ def allocate(claims: Sequence[Document], found: Cluster, node: Document) -> list
         reachable,
         classes=found.classes,
         usage=usage.of_claims(found.claims),
-        starts_over=found.starts_over,
+        tries_all_candidates=found.tries_all_candidates,
     )
     picks = search.run()
     if picks is None:

@@ -64,7 +64,7 @@ class Search:
         *,
         classes: Mapping[str, DeviceClass],
         usage: Usage,
-        starts_over: bool = False,
+        tries_all_candidates: bool = False,
     ) -> None:
         """Prepare a search.
 
@@ -73,7 +73,7 @@ class Search:
             pools: The pools that the node can reach.
             classes: Device classes by name.
             usage: Devices and shares of other claims.
-            starts_over: Try all candidates for each device of a request, from the first one on, as
+            tries_all_candidates: Start from the first candidate for each device of a request, as
                 the schedulers of 1.34 and 1.35 do. One request may then get a shared device several
                 times (kubernetes/kubernetes#140438).
         """
@@ -82,7 +82,7 @@ class Search:
         self._pools: Final = pools
         self._classes: Final = classes
         self._usage: Final = usage
-        self._starts_over: Final = starts_over
+        self._tries_all_candidates: Final = tries_all_candidates
         self._candidates: Final = [device for pool in pools for device in pool.devices]
         self._selectable: Final[dict[tuple[int, str, DeviceId], bool]] = {}
         self._all: Final[dict[tuple[int, str], list[Device]]] = {}
@@ -189,7 +189,7 @@ class Search:
             return False
         done = False
         try:
-            start = 0 if self._starts_over else place.start + 1
+            start = 0 if self._tries_all_candidates else place.start + 1
             done = self._fill(place._replace(number=place.number + 1, start=start))
         finally:
             if not done:
@@ -243,7 +243,7 @@ class Search:
         tried = self._tried.get(device.id, set())
         if wanted.is_admin:
             return "in use by the same claim" if claim in tried else None
-        return "in use" if tried or self._usage.is_alone(device.id) else None
+        return "in use" if tried or self._usage.is_exclusive(device.id) else None
 
     def _refusal(self, wanted: Wanted, device: Device) -> str | None:
         return consumable_capacity.refusal(

@@ -16,7 +16,7 @@ class Usage:
         self._exclusive: set[DeviceId] = set()
         self._taken: dict[DeviceId, dict[str, Quantity]] = {}
 
-    def is_alone(self, device: DeviceId) -> bool:
+    def is_exclusive(self, device: DeviceId) -> bool:
         """Return True if a claim has the device exclusively."""
         return device in self._exclusive
 
@@ -24,11 +24,11 @@ class Usage:
         """Return the sum of all shares of the device, by capacity."""
         return self._taken.get(device, {})
 
-    def take_alone(self, device: DeviceId) -> None:
+    def take_exclusive(self, device: DeviceId) -> None:
         """Mark the device as allocated exclusively."""
         self._exclusive.add(device)
 
-    def give_back_alone(self, device: DeviceId) -> None:
+    def release_exclusive(self, device: DeviceId) -> None:
         """Free a device that was allocated exclusively."""
         self._exclusive.discard(device)
 
@@ -56,7 +56,7 @@ def of_claims(claims: Iterable[Mapping[str, Any]]) -> Usage:
                 continue
             device = DeviceId(result["driver"], result["pool"], result["device"])
             if not result.get("shareID"):
-                usage.take_alone(device)
+                usage.take_exclusive(device)
                 continue
             amounts = result.get("consumedCapacity") or {}
             usage.take(device, {name: quantity.parse(text) for name, text in amounts.items()})

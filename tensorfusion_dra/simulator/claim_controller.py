@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from tensorfusion_dra.simulator import podclaims
-from tensorfusion_dra.simulator.answers import ApiError, RestError
 from tensorfusion_dra.simulator.events import CoreStyle, Recorder
 from tensorfusion_dra.simulator.loop import Loop, Watched
 from tensorfusion_dra.simulator.podclaims import FINALIZER, POD_CLAIM_ANNOTATION
+from tensorfusion_dra.simulator.responses import ApiError, RestError
 from tensorfusion_dra.simulator.rest import CLAIMS, PODS, TEMPLATES, Client, Conditions, Json
 
 Document = Mapping[str, Any]

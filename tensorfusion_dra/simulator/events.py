@@ -11,8 +11,8 @@ from datetime import UTC, datetime
 from threading import Lock
 from typing import Any, Final, Protocol
 
-from tensorfusion_dra.simulator.answers import ApiError, RestError
-from tensorfusion_dra.simulator.rest import EVENTS, NEW_EVENTS, Client, Json, Resource
+from tensorfusion_dra.simulator.responses import ApiError, RestError
+from tensorfusion_dra.simulator.rest import EVENTS, EVENTS_V1, Client, Json, Resource
 
 Document = Mapping[str, Any]
 
@@ -70,7 +70,7 @@ class CoreStyle:
 class SeriesStyle:
     """Style of the Events of events.k8s.io, with a series once they are repeated."""
 
-    resource: Final = NEW_EVENTS
+    resource: Final = EVENTS_V1
 
     def __init__(self, component: str) -> None:
         self._reporter: Final = {

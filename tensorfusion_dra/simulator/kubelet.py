@@ -4,16 +4,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from tensorfusion_dra.simulator.answers import ApiError
 from tensorfusion_dra.simulator.node import node_status
 from tensorfusion_dra.simulator.node.journal import Entry, Journal, Listener
+from tensorfusion_dra.simulator.node.kubelet_context import KubeletContext
 from tensorfusion_dra.simulator.node.plugin import DeviceHealth, Plugin
 from tensorfusion_dra.simulator.node.plugin_sockets import PluginSockets
 from tensorfusion_dra.simulator.node.plugins import Plugins
 from tensorfusion_dra.simulator.node.pods import Pods
 from tensorfusion_dra.simulator.node.preparation import Preparation
-from tensorfusion_dra.simulator.node.setting import Setting
 from tensorfusion_dra.simulator.node.timings import Timings
+from tensorfusion_dra.simulator.responses import ApiError
 from tensorfusion_dra.simulator.rest import NODES, Client
 from tensorfusion_dra.simulator.runtime import Container, Runtime
 
@@ -61,7 +61,7 @@ class Kubelet:
                 short, because the length of socket paths is limited.
         """
         options = options or Options()
-        self._setting: Final = Setting(
+        self._setting: Final = KubeletContext(
             node_name=node_name,
             client=Client(url),
             timings=options.timings,

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from threading import Condition, Event, Lock, Thread
 from typing import Final
 
-from tensorfusion_dra.simulator.answers import RestError, Watch
+from tensorfusion_dra.simulator.responses import RestError, Watch
 from tensorfusion_dra.simulator.rest import Client, Json, Resource
 
 _RETRY_SECONDS: Final = 0.2

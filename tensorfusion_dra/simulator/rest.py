@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import urlencode, urlsplit
 
-from tensorfusion_dra.simulator import answers
-from tensorfusion_dra.simulator.answers import ApiError, Watch
+from tensorfusion_dra.simulator import responses
+from tensorfusion_dra.simulator.responses import ApiError, Watch
 
 Json = dict[str, Any]
 
@@ -42,7 +42,7 @@ class Resource:
 RESOURCE_V1: Final = "resource.k8s.io/v1"
 PODS: Final = Resource(api_version="v1", plural="pods", kind="Pod")
 EVENTS: Final = Resource(api_version="v1", plural="events", kind="Event")
-NEW_EVENTS: Final = Resource(api_version="events.k8s.io/v1", plural="events", kind="Event")
+EVENTS_V1: Final = Resource(api_version="events.k8s.io/v1", plural="events", kind="Event")
 NODES: Final = Resource(api_version="v1", plural="nodes", kind="Node", namespaced=False)
 CLAIMS: Final = Resource(api_version=RESOURCE_V1, plural="resourceclaims", kind="ResourceClaim")
 TEMPLATES: Final = Resource(
@@ -216,7 +216,7 @@ class Client:
         )
         connection = self._connection(_WATCH_SECONDS + self._timeout_seconds)
         try:
-            response = answers.response(connection, "GET", resource.path(None) + query)
+            response = responses.response(connection, "GET", resource.path(None) + query)
             return Watch(connection, response)
         except BaseException:
             connection.close()
@@ -231,13 +231,13 @@ class Client:
         path: str,
         *,
         body: Mapping[str, Any] | None = None,
-        content_type: str = answers.JSON_TYPE,
+        content_type: str = responses.JSON_TYPE,
     ) -> Json:
         text = None if body is None else json.dumps(body).encode()
         with contextlib.closing(self._connection(self._timeout_seconds)) as connection:
             headers = {"Content-Type": content_type} if text else {}
-            response = answers.response(connection, method, path, body=text, headers=headers)
-            return answers.document(response)
+            response = responses.response(connection, method, path, body=text, headers=headers)
+            return responses.document(response)
 
 
 _STRICT: Final = "?fieldValidation=Strict"

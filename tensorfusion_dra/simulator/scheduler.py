@@ -13,10 +13,10 @@ from tensorfusion_dra.core.errors import DriverError
 from tensorfusion_dra.scheduling import allocation, pools
 from tensorfusion_dra.scheduling.allocation import NoFitError, SchedulingError
 from tensorfusion_dra.simulator import podclaims
-from tensorfusion_dra.simulator.answers import RestError
 from tensorfusion_dra.simulator.events import Recorder, SeriesStyle
 from tensorfusion_dra.simulator.loop import Loop, Watched
 from tensorfusion_dra.simulator.podclaims import FINALIZER, ClaimNotCreatedError
+from tensorfusion_dra.simulator.responses import RestError
 from tensorfusion_dra.simulator.rest import CLAIMS, CLASSES, NODES, PODS, SLICES, Client, Json
 
 Document = Mapping[str, Any]

@@ -15,13 +15,13 @@ def allocate(
     slices: Sequence[Json],
     classes: Iterable[Json] = (),
     existing: Iterable[Json] = (),
-    starts_over: bool = False,
+    tries_all_candidates: bool = False,
 ) -> list[Json]:
     """Return the allocations of a pod's claims on node-a."""
     cluster = allocation.cluster(
         slices=slices, classes=[device_class(), *classes], claims=[*existing, *claims]
     )
-    cluster = replace(cluster, starts_over=starts_over)
+    cluster = replace(cluster, tries_all_candidates=tries_all_candidates)
     return allocation.allocate(claims, cluster, node())
 
 

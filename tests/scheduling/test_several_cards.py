@@ -25,14 +25,17 @@ OTHER_CARD: Final = {"distinctAttribute": f"{DRIVER}/uuid"}
 SMALL: Final = {"tflops": "1", "vram": "1Gi"}
 
 
-def allocated_cards(found: Json, *, starts_over: bool) -> str:
+def allocated_cards(found: Json, *, tries_all_candidates: bool) -> str:
     """Return the cards in the order of the results, such as `abcd`."""
-    (allocation,) = allocate(found, slices=CARDS, starts_over=starts_over)
+    (allocation,) = allocate(found, slices=CARDS, tries_all_candidates=tries_all_candidates)
     return "".join(name.removeprefix("gpu-") for name in devices(allocation))
 
 
 def test_one_request_of_four_gets_four_cards_since_1_36() -> None:
-    assert allocated_cards(claim(exactly(count=4, capacity=SMALL)), starts_over=False) == "abcd"
+    assert (
+        allocated_cards(claim(exactly(count=4, capacity=SMALL)), tries_all_candidates=False)
+        == "abcd"
+    )
 
 
 @pytest.mark.parametrize(("constraints", "cards"), [([], "aaaa"), ([OTHER_CARD], "abab")])
@@ -41,13 +44,13 @@ def test_one_request_of_four_gets_a_card_several_times_before_1_36(
 ) -> None:
     four = claim(exactly(count=4, capacity=SMALL), constraints=constraints)
 
-    assert allocated_cards(four, starts_over=True) == cards
+    assert allocated_cards(four, tries_all_candidates=True) == cards
 
 
-@pytest.mark.parametrize("starts_over", [True, False], ids=["1.35", "1.36"])
+@pytest.mark.parametrize("tries_all_candidates", [True, False], ids=["1.35", "1.36"])
 @pytest.mark.parametrize("count", [2, 3, 4])
 def test_claim_filled_by_the_webhook_gets_as_many_cards_as_its_pod_requests(
-    count: int, *, starts_over: bool
+    count: int, *, tries_all_candidates: bool
 ) -> None:
     wanted = PodRequest(count=count, tflops=Quantity.whole(1), vram=Quantity.whole(2**30))
     made = template_claim()
@@ -60,4 +63,4 @@ def test_claim_filled_by_the_webhook_gets_as_many_cards_as_its_pod_requests(
     assert constraint["distinctAttribute"] == f"{names.DRIVER}/{names.ATTR_UUID}"
     constraint["distinctAttribute"] = f"{DRIVER}/uuid"
 
-    assert allocated_cards(filled, starts_over=starts_over) == "abcd"[:count]
+    assert allocated_cards(filled, tries_all_candidates=tries_all_candidates) == "abcd"[:count]

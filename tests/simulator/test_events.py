@@ -7,7 +7,7 @@ import pytest
 from tensorfusion_dra.simulator.apiserver import ApiServer
 from tensorfusion_dra.simulator.claim_controller import ClaimController
 from tensorfusion_dra.simulator.events import CoreStyle, Recorder, SeriesStyle, Style
-from tensorfusion_dra.simulator.rest import EVENTS, NEW_EVENTS, NODES, PODS, Client
+from tensorfusion_dra.simulator.rest import EVENTS, EVENTS_V1, NODES, PODS, Client
 from tensorfusion_dra.simulator.scheduler import Scheduler
 from tests.simulator.kubelets import NodeUnderTest
 from tests.simulator.tiny_plugin import TinyPlugin
@@ -129,7 +129,7 @@ def test_scheduler_events_match_those_of_kube_scheduler(api: ApiServer, client: 
         assert event["reportingComponent"] == "default-scheduler"
         assert event["eventTime"]
         assert event["firstTimestamp"] is None
-    assert len(client.list(NEW_EVENTS).items) == 2
+    assert len(client.list(EVENTS_V1).items) == 2
 
 
 def test_claim_controller_counts_repeated_failures(api: ApiServer, client: Client) -> None:

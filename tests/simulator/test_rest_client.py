@@ -5,8 +5,8 @@ from contextlib import closing
 
 import pytest
 
-from tensorfusion_dra.simulator.answers import ApiError, UnreachableError
 from tensorfusion_dra.simulator.apiserver import ApiServer
+from tensorfusion_dra.simulator.responses import ApiError, UnreachableError
 from tensorfusion_dra.simulator.rest import CLASSES, PODS, SLICES, Client, Conditions
 from tests.support import objects
 

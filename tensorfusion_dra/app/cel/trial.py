@@ -87,7 +87,7 @@ def tried_device(
 def _refusal(device: Device, requests: Mapping[str, Quantity], usage: Usage) -> str | None:
     if not device.is_shared:
         return "cannot be shared"
-    if usage.is_alone(device.id):
+    if usage.is_exclusive(device.id):
         return "a claim has it exclusively"
     return consumable_capacity.refusal(requests, device.capacity, usage.taken(device.id))
 

@@ -16,7 +16,7 @@ from tensorfusion_dra.core import names
 from tensorfusion_dra.core.errors import InputError
 from tensorfusion_dra.core.kubernetes.review import annotations_of
 from tensorfusion_dra.core.kubernetes.untyped_json import as_map
-from tensorfusion_dra.simulator.answers import ApiError
+from tensorfusion_dra.simulator.responses import ApiError
 from tensorfusion_dra.simulator.rest import (
     CLASSES,
     GPUPOOLS,

@@ -16,10 +16,10 @@ from urllib.parse import quote
 import grpc
 
 from tensorfusion_dra.kubelet.pb import pluginregistration_v1_pb2 as pb
+from tensorfusion_dra.simulator.node.kubelet_context import KubeletContext
 from tensorfusion_dra.simulator.node.plugin import BACKOFFS, PluginError
 from tensorfusion_dra.simulator.node.plugins import Plugins, chosen_services
 from tensorfusion_dra.simulator.node.rpc import rpc_code, rpc_text
-from tensorfusion_dra.simulator.node.setting import Setting
 
 Identity = tuple[int, int]
 
@@ -53,7 +53,7 @@ class _Socket:
 class PluginSockets:
     """Watcher of one folder; a thread scans it, and each socket has one registration at a time."""
 
-    def __init__(self, folder: Path, plugins: Plugins, *, setting: Setting) -> None:
+    def __init__(self, folder: Path, plugins: Plugins, *, setting: KubeletContext) -> None:
         self._folder: Final = folder
         self._plugins: Final = plugins
         self._timings: Final = setting.timings

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from threading import Condition, Thread
 from typing import Final
 
-from tensorfusion_dra.simulator.answers import RestError
+from tensorfusion_dra.simulator.node.kubelet_context import KubeletContext
 from tensorfusion_dra.simulator.node.plugin import (
     DRA_SERVICES,
     HEALTH_SERVICES,
@@ -16,7 +16,7 @@ from tensorfusion_dra.simulator.node.plugin import (
     Plugin,
     PluginError,
 )
-from tensorfusion_dra.simulator.node.setting import Setting
+from tensorfusion_dra.simulator.responses import RestError
 from tensorfusion_dra.simulator.rest import SLICES
 
 HEALTH_OF_1_36: Final = "v1alpha1.DRAResourceHealth"
@@ -29,7 +29,7 @@ _EVERY_DRIVER: Final = ""
 class Plugins:
     """Plugins by driver; several instances of a driver overlap during its update."""
 
-    def __init__(self, setting: Setting) -> None:
+    def __init__(self, setting: KubeletContext) -> None:
         self._client: Final = setting.client
         self._node_name: Final = setting.node_name
         self._timings: Final = setting.timings

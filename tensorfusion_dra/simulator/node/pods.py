@@ -9,12 +9,12 @@ from threading import Lock
 from typing import Any, Final
 
 from tensorfusion_dra.simulator import podclaims
-from tensorfusion_dra.simulator.answers import ApiError, RestError
 from tensorfusion_dra.simulator.events import CoreStyle, Recorder
 from tensorfusion_dra.simulator.loop import Loop, Watched
 from tensorfusion_dra.simulator.node import pod_status
+from tensorfusion_dra.simulator.node.kubelet_context import KubeletContext
 from tensorfusion_dra.simulator.node.preparation import Preparation, PreparationError
-from tensorfusion_dra.simulator.node.setting import Setting
+from tensorfusion_dra.simulator.responses import ApiError, RestError
 from tensorfusion_dra.simulator.rest import PODS, Conditions, Json
 from tensorfusion_dra.simulator.runtime import ContainerError, Runtime
 
@@ -79,7 +79,9 @@ class _Pod:
 class Pods:
     """Pods of one node; at most one worker at a time has a job for a pod."""
 
-    def __init__(self, setting: Setting, *, preparation: Preparation, runtime: Runtime) -> None:
+    def __init__(
+        self, setting: KubeletContext, *, preparation: Preparation, runtime: Runtime
+    ) -> None:
         client = setting.client
         self._client: Final = client
         self._selector: Final = f"spec.nodeName={setting.node_name}"

@@ -12,9 +12,9 @@ from typing import Any, Final
 
 from tensorfusion_dra.core.errors import DriverError
 from tensorfusion_dra.simulator import podclaims
-from tensorfusion_dra.simulator.answers import RestError
 from tensorfusion_dra.simulator.node.plugin import ClaimRef, PluginError, PreparedDevice
 from tensorfusion_dra.simulator.node.plugins import Plugins
+from tensorfusion_dra.simulator.responses import RestError
 from tensorfusion_dra.simulator.rest import CLAIMS, Client, Json
 
 Document = Mapping[str, Any]

@@ -10,8 +10,8 @@ import yaml
 from tensorfusion_dra.app.convert.convert import convert
 from tensorfusion_dra.core.cel.translate import translate
 from tensorfusion_dra.scheduling import cel_evaluation
-from tensorfusion_dra.simulator.answers import ApiError
 from tensorfusion_dra.simulator.apiserver import ApiServer
+from tensorfusion_dra.simulator.responses import ApiError
 from tensorfusion_dra.simulator.rest import (
     CLAIMS,
     CLASSES,

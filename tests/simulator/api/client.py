@@ -19,7 +19,7 @@ TEMPLATES: Final = f"{RESOURCE}/namespaces/default/resourceclaimtemplates"
 PODS: Final = "/api/v1/namespaces/default/pods"
 NODES: Final = "/api/v1/nodes"
 EVENTS: Final = "/api/v1/namespaces/default/events"
-NEW_EVENTS: Final = "/apis/events.k8s.io/v1/namespaces/default/events"
+EVENTS_V1: Final = "/apis/events.k8s.io/v1/namespaces/default/events"
 
 MERGE: Final = "application/merge-patch+json"
 STRATEGIC: Final = "application/strategic-merge-patch+json"

@@ -4,8 +4,8 @@ import pytest
 
 from tests.simulator.api.client import (
     EVENTS,
+    EVENTS_V1,
     MERGE,
-    NEW_EVENTS,
     NODES,
     PODS,
     STRATEGIC,
@@ -209,7 +209,7 @@ def test_an_event_must_be_in_the_namespace_of_its_object(api: Client) -> None:
 def test_both_groups_of_events_serve_the_same_events(api: Client) -> None:
     api.post(EVENTS, event())
 
-    shown = api.get(f"{NEW_EVENTS}/event-a").json
+    shown = api.get(f"{EVENTS_V1}/event-a").json
 
     assert shown["apiVersion"] == "events.k8s.io/v1"
     assert (shown["note"], shown["regarding"]["name"]) == ("ready", "pod-a")
@@ -229,16 +229,16 @@ def test_a_new_event_needs_time_reporter_and_action(api: Client) -> None:
         "reportingInstance": "node-a",
     }
 
-    assert api.post(NEW_EVENTS, old).causes == [("eventTime", "FieldValueRequired")]
-    made = api.post(NEW_EVENTS, new)
+    assert api.post(EVENTS_V1, old).causes == [("eventTime", "FieldValueRequired")]
+    made = api.post(EVENTS_V1, new)
     assert (made.code, made.json["eventTime"]) == (201, new["eventTime"])
     assert api.get(f"{EVENTS}/e").json["reportingComponent"] == "tensor-fusion.ai/dra-driver"
-    lacking = api.post(NEW_EVENTS, {**new, "action": "", "metadata": {"name": "f"}})
+    lacking = api.post(EVENTS_V1, {**new, "action": "", "metadata": {"name": "f"}})
     assert lacking.causes == [("action", "FieldValueRequired")]
 
 
 def test_a_field_of_the_other_group_is_unknown(api: Client) -> None:
-    strict = f"{NEW_EVENTS}?fieldValidation=Strict"
+    strict = f"{EVENTS_V1}?fieldValidation=Strict"
 
     reply = api.post(strict, {"metadata": {"name": "e"}, "message": "old name"})
 

@@ -10,8 +10,8 @@ from tensorfusion_dra.simulator.apiserver import ApiServer
 from tests.simulator.api.client import (
     CLAIMS,
     EVENTS,
+    EVENTS_V1,
     MERGE,
-    NEW_EVENTS,
     NODES,
     PODS,
     SLICES,
@@ -174,7 +174,7 @@ def test_an_events_row_counts_and_names_its_source(api: Client) -> None:
 
     found = row(api, EVENTS)
 
-    assert found == row(api, NEW_EVENTS)
+    assert found == row(api, EVENTS_V1)
     assert (found["Object"], found["Subobject"]) == ("pod/pod-a", "spec.a")
     assert (found["Source"], found["Count"]) == ("kubelet, node-a", 3)
     assert found["Message"] == "no card"

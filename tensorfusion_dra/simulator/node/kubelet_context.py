@@ -8,7 +8,7 @@ from tensorfusion_dra.simulator.rest import Client
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
+class KubeletContext:
     """Node, API client, timings and journal of one kubelet."""
 
     node_name: str
