@@ -1,5 +1,6 @@
 """Fault injection into the simulated API server."""
 
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -159,6 +160,8 @@ class RequestCounts:
     _lock: Lock = field(default_factory=Lock)
     _counts: dict[tuple[str, str], int] = field(default_factory=dict)
     _distinct: set[Asked] = field(default_factory=set)
+    _received: Counter[str] = field(default_factory=Counter)  # by User-Agent, as is the next one
+    _answered: Counter[str] = field(default_factory=Counter)
 
     def add(self, asked: Asked) -> None:
         """Count a request."""
@@ -166,6 +169,22 @@ class RequestCounts:
         with self._lock:
             self._counts[key] = self._counts.get(key, 0) + 1
             self._distinct.add(asked)
+            self._received[asked.agent] += 1
+
+    def add_answered(self, asked: Asked) -> None:
+        """Count a request that is being answered; watches are not counted here."""
+        with self._lock:
+            self._answered[asked.agent] += 1
+
+    def received(self, agent: str) -> int:
+        """Return the number of requests of the clients with this User-Agent."""
+        with self._lock:
+            return self._received[agent]
+
+    def answered(self, agent: str) -> int:
+        """Return the number of these requests that have an answer, without watches."""
+        with self._lock:
+            return self._answered[agent]
 
     def asked(self, agent: str) -> frozenset[Asked]:
         """Return the distinct requests of the clients with this User-Agent."""
@@ -197,3 +216,5 @@ class RequestCounts:
         with self._lock:
             self._counts.clear()
             self._distinct.clear()
+            self._received.clear()
+            self._answered.clear()

@@ -110,10 +110,10 @@ class _Handler(BaseHTTPRequestHandler):
         request = Request.of(self.command, self.path, dict(self.headers.items()), body)
         found = route(request.path)
         action: Action | None = None
-        if found is not None:
-            verb = found.verb(request)
-            self.server.counts.add(Asked.of(request, found))
-            action = self.server.faults.take(verb, found.resource, found.name)
+        asked = None if found is None else Asked.of(request, found)
+        if asked is not None:
+            self.server.counts.add(asked)
+            action = self.server.faults.take(asked.verb, asked.resource, asked.name)
         match action:
             case faults.Refuse(code, message, retry_after):
                 self._send(answer_of(failures.refused(code, message, retry_after)))
@@ -137,6 +137,8 @@ class _Handler(BaseHTTPRequestHandler):
         elif isinstance(action, faults.Cut):
             self._cut()
         else:
+            if asked is not None:
+                self.server.counts.add_answered(asked)
             self._send(answer)
 
     def _send(self, answer: Answer) -> None:
