@@ -1,0 +1,158 @@
+"""Work of the node plugin for one claim: flushes, API requests, transactions and so on.
+
+The real process runs under the simulated API server, with counters (counters.py). Claims are held
+on a card; one more claim after the other is prepared on it, prepared again and unprepared, one call
+at a time. The work of a call is all that happens until the process is quiet again: also what it
+does after its answer, such as the write of the claim's status. An idle process does little, and the
+counts include that too.
+
+The API server delays each of its answers, so `api_requests_before_answer` are the requests for
+which the driver waited: a request that it sends beside its answer has none yet.
+"""
+
+import ctypes
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from typing import Final
+
+from benchmark import counters, node, target
+from benchmark.counters import Counters
+from benchmark.node import BareNode
+from benchmark.target import Claims
+from tensorfusion_dra.cluster.api import USER_AGENT
+from tensorfusion_dra.simulator.api.faults import ANY, Delay
+from tensorfusion_dra.simulator.node.plugin import ClaimRef, Plugin
+
+FIGURES: Final = (
+    "flushes",
+    "api_requests_before_answer",
+    "api_requests",
+    "transactions",
+    "records_decoded",
+    "files_written",
+    "cpu_ms",
+)
+CALLS: Final = ("prepare", "again", "unprepare")
+_GPUS: Final = "1xA100-SXM4-80GB"
+_API_SECONDS: Final = 0.02
+_QUIET_SECONDS: Final = 0.1
+_MOST_SECONDS: Final = 10.0
+_POLL_SECONDS: Final = 0.01
+_SETTLE_SECONDS: Final = 2.0
+
+Counts = Mapping[str, float]
+
+
+class Meter:
+    """Everything that is counted of one node plugin."""
+
+    def __init__(self, cluster: BareNode, page: Counters, pid: int) -> None:
+        self._requests = cluster.server.requests
+        self._page = page
+        self._clock = _cpu_clock(pid)
+
+    def read(self) -> dict[str, float]:
+        """Return each figure since the start of the process."""
+        work = asdict(self._page.work())
+        return {
+            **work,
+            "api_requests_before_answer": self._requests.answered(USER_AGENT),
+            "api_requests": self._requests.received(USER_AGENT),
+            "cpu_ms": time.clock_gettime(self._clock) * 1000,
+        }
+
+    def call(self, act: Callable[[], object], is_over: Callable[[], bool]) -> Counts:
+        """Return the work of a call.
+
+        Args:
+            is_over: Polled after the call; True as soon as the work that is known to follow it is
+                done.
+        """
+        before = self.read()
+        act()
+        at_answer = self.read()["api_requests_before_answer"]
+        self.wait_quiet(is_over)
+        after = {**self.read(), "api_requests_before_answer": at_answer}
+        return {name: after[name] - before[name] for name in FIGURES}
+
+    def wait_quiet(self, is_over: Callable[[], bool] = lambda: True) -> None:
+        """Return once nothing has been counted for a moment, or after some seconds."""
+        deadline = time.monotonic() + _MOST_SECONDS
+        while not is_over() and time.monotonic() < deadline:
+            time.sleep(_POLL_SECONDS)
+        known, since = self._events(), time.monotonic()
+        while time.monotonic() < min(since + _QUIET_SECONDS, deadline):
+            time.sleep(_POLL_SECONDS)
+            if (found := self._events()) != known:
+                known, since = found, time.monotonic()
+
+    def _events(self) -> Sequence[float]:
+        return [value for name, value in self.read().items() if name != "cpu_ms"]
+
+
+def measured(*, claims: int, held: int) -> Mapping[str, Counts]:
+    """Return the counts of each call, as means over the claims.
+
+    Args:
+        claims: Claims that are measured.
+        held: Claims that are prepared on the same card all the time.
+
+    Raises:
+        CompilerError: There is no C compiler.
+    """
+    with node.running(_GPUS) as cluster:
+        page = cluster.folder / "counters"
+        inside = Counters(page)
+        library = counters.build(cluster.folder)
+        with node.counted_plugins({"LD_PRELOAD": str(library), counters.VARIABLE: str(page)}):
+            pid = cluster.start_plugin()
+        cluster.server.faults.add(ANY, ANY, Delay(_API_SECONDS))
+        written = Claims(target.api_of(cluster.kubeconfig), cluster.target)
+        plugin = target.connected(cluster.target)
+        try:
+            for ref in written.create(held):
+                plugin.prepare([ref])
+            time.sleep(_SETTLE_SECONDS)  # until the imports and first readings of a start are over
+            meter = Meter(cluster, inside, pid)
+            meter.wait_quiet()
+            each = [_cycle(meter, plugin, written, ref) for ref in written.create(claims)]
+        finally:
+            plugin.close()
+    return {name: mean([cycle[name] for cycle in each]) for name in CALLS}
+
+
+def _cycle(meter: Meter, plugin: Plugin, written: Claims, ref: ClaimRef) -> Mapping[str, Counts]:
+    return {
+        "prepare": meter.call(lambda: plugin.prepare([ref]), lambda: written.has_status(ref)),
+        "again": meter.call(lambda: plugin.prepare([ref]), lambda: True),
+        "unprepare": meter.call(lambda: plugin.unprepare([ref]), lambda: True),
+    }
+
+
+def mean(each: Sequence[Counts]) -> Counts:
+    """Return the mean of each figure; a whole number as an int."""
+    means = {}
+    for name in FIGURES:
+        value = round(sum(counts[name] for counts in each) / len(each), 2)
+        means[name] = value if name == "cpu_ms" or value != int(value) else int(value)
+    return means
+
+
+def text(counts: Mapping[str, Counts]) -> str:
+    """Return a table with a line for each figure and a column for each call."""
+    width = max(map(len, FIGURES))
+    lines = [f"{'per claim':{width}}" + "".join(f"{call:>11}" for call in CALLS)]
+    for name in FIGURES:
+        values = "".join(f"{counts[call][name]:>11g}" for call in CALLS)
+        lines.append(f"{name.replace('_', ' '):{width}}{values}")
+    return "\n".join(lines)
+
+
+def _cpu_clock(pid: int) -> int:
+    """Return the clock of the CPU time of a process, with all its threads."""
+    clock = ctypes.c_int()
+    error = ctypes.CDLL(None).clock_getcpuclockid(pid, ctypes.byref(clock))
+    if error:
+        raise ProcessLookupError(error, f"process {pid}: no CPU clock")
+    return clock.value

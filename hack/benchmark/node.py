@@ -1,0 +1,101 @@
+"""A node plugin on a simulated node without scheduler and kubelet, whose work would disturb."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Final
+
+from benchmark.target import Target
+from tensorfusion_dra.app.simulate import objects, plugin_process
+from tensorfusion_dra.app.simulate.cluster import SimulatedCluster
+from tensorfusion_dra.app.simulate.plugin_process import Process
+from tensorfusion_dra.core import names
+from tensorfusion_dra.simulator.node.rpc import is_served
+from tensorfusion_dra.simulator.rest import CLASSES, NODES, Client
+
+CAPACITY: Final[Mapping[str, str]] = {"tflops": "1", "vram": "16Mi"}
+"""What each claim consumes, so little that thousands fit on a card."""
+COUNTED: Final = "benchmark.counted_plugin"
+
+_HACK: Final = Path(__file__).resolve().parents[1]
+_START_SECONDS: Final = 30
+
+
+class BareNode(SimulatedCluster):
+    """Simulated API server and node plugins; the bench does the part of scheduler and kubelet."""
+
+    def start(self) -> None:
+        """Start the API server."""
+        self.cdi_folder.mkdir()
+        self.server.start()
+        self.client = Client(self.server.url)
+        self.kubeconfig = self.server.kubeconfig(self.folder / "kubeconfig")
+        self.client.create(CLASSES, objects.device_class())
+        metadata = {"name": self.node_name}
+        self.client.create(NODES, {"apiVersion": "v1", "kind": "Node", "metadata": metadata})
+
+    def stop(self) -> None:
+        """Stop the node plugin and the API server."""
+        self.stop_plugin()
+        self.server.stop()
+
+    @property
+    def target(self) -> Target:
+        """The node plugin."""
+        return Target(
+            socket=self.kubelet_root / "plugins" / names.DRIVER / "dra.sock",
+            driver=names.DRIVER,
+            device_class=names.DEVICE_CLASS,
+            capacity=CAPACITY,
+        )
+
+    def start_plugin(self, pod_uid: str = "") -> int:
+        """Start the node plugin and return its process ID once it serves and has published."""
+        pid = super().start_plugin(pod_uid)
+        self.until("serving", lambda: is_served(str(self.target.socket)), seconds=_START_SECONDS)
+        self.until("published", lambda: bool(self.slices()), seconds=_START_SECONDS)
+        return pid
+
+
+@contextmanager
+def running(gpus: str) -> Iterator[BareNode]:
+    """Yield a simulated node with these simulated GPUs, without a node plugin."""
+    with TemporaryDirectory(prefix="tfb-") as folder:
+        node = BareNode(Path(folder), gpus=gpus)
+        node.start()
+        try:
+            yield node
+        finally:
+            node.stop()
+
+
+@contextmanager
+def counted_plugins(environment: Mapping[str, str]) -> Iterator[None]:
+    """Start node plugins with counters during the block, with these additional variables."""
+    paths = [str(_HACK), str(_HACK.parent), os.environ.get("PYTHONPATH", "")]
+    variables = {
+        **os.environ,
+        **environment,
+        "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+    }
+
+    def spawn(command: Sequence[str], log_file: Path) -> Process:
+        verb = command.index("node-plugin")
+        with log_file.open("ab") as log:
+            return subprocess.Popen(
+                [sys.executable, "-m", COUNTED, *command[verb:]],
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+                cwd=_HACK.parent,
+                env=variables,
+            )
+
+    usual, plugin_process.spawn = plugin_process.spawn, spawn
+    try:
+        yield
+    finally:
+        plugin_process.spawn = usual
