@@ -18,6 +18,7 @@ from typing import Final
 
 from benchmark import counters, node, target
 from benchmark.counters import Counters
+from benchmark.figures import CALLS
 from benchmark.node import BareNode
 from benchmark.target import Claims
 from tensorfusion_dra.cluster.api import USER_AGENT
@@ -33,7 +34,6 @@ FIGURES: Final = (
     "files_written",
     "cpu_ms",
 )
-CALLS: Final = ("prepare", "again", "unprepare")
 _GPUS: Final = "1xA100-SXM4-80GB"
 _API_SECONDS: Final = 0.02
 _QUIET_SECONDS: Final = 0.1

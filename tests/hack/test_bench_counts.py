@@ -7,9 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from benchmark import counts
 from benchmark.counters import Counters
-
+from benchmark.figures import CALLS
 from tests.guard import sitecustomize as path_guard
 from tests.support.compiler import compiler
 from tests.support.waiting import PATIENCE_SECONDS
@@ -74,7 +75,7 @@ def test_mean_of_equal_counts_is_an_integer_and_of_others_a_ratio() -> None:
 def test_table_has_a_line_for_each_figure() -> None:
     each = dict.fromkeys(counts.FIGURES, 2)
 
-    lines = counts.text(dict.fromkeys(counts.CALLS, each)).splitlines()
+    lines = counts.text(dict.fromkeys(CALLS, each)).splitlines()
 
     assert lines[0].split() == ["per", "claim", "prepare", "again", "unprepare"]
     assert lines[2].split() == ["api", "requests", "before", "answer", "2", "2", "2"]

@@ -1,0 +1,113 @@
+"""Statistics of measured calls."""
+
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+CALLS: Final = ("prepare", "again", "unprepare")
+"""The calls of a claim: its first prepare, the same prepare again, and its unprepare."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """Measured calls of one kind.
+
+    Attributes:
+        milliseconds: Of each call that succeeded.
+        seconds: From the start of the first call to the end of the last.
+        claims: Claims of the calls that succeeded.
+        errors: Text of each call that failed.
+    """
+
+    milliseconds: Sequence[float]
+    seconds: float
+    claims: int
+    errors: Sequence[str] = ()
+
+
+def joined(samples: Iterable[Sample]) -> Sample:
+    """Return all calls of samples that were taken one after the other."""
+    each = list(samples)
+    return Sample(
+        milliseconds=[value for sample in each for value in sample.milliseconds],
+        seconds=sum(sample.seconds for sample in each),
+        claims=sum(sample.claims for sample in each),
+        errors=[error for sample in each for error in sample.errors],
+    )
+
+
+def summary(sample: Sample) -> dict[str, Any]:
+    """Return the figures of a sample; percentiles are None if every call failed."""
+    cuts = {f"p{percent}_ms": percentile(sample.milliseconds, percent) for percent in (50, 95, 99)}
+    found: dict[str, Any] = {
+        **cuts,
+        "claims_per_s": round(sample.claims / sample.seconds, 1) if sample.seconds else 0.0,
+        "calls": len(sample.milliseconds),
+        "errors": len(sample.errors),
+    }
+    if sample.errors:
+        found["first_error"] = sample.errors[0][:300]
+    return found
+
+
+def percentile(values: Sequence[float], percent: float) -> float | None:
+    """Return the percentile, interpolated between its two neighbours; None of no values."""
+    if not values:
+        return None
+    ordered = sorted(values)
+    place = (len(ordered) - 1) * percent / 100
+    low = int(place)
+    high = min(low + 1, len(ordered) - 1)
+    return round(ordered[low] + (ordered[high] - ordered[low]) * (place - low), 3)
+
+
+def ratios(
+    first: Sequence[Mapping[str, Any]], second: Sequence[Mapping[str, Any]], figure: str
+) -> dict[str, float] | None:
+    """Return median, lowest and highest of the ratios first / second, pair by pair.
+
+    None if a figure is missing or 0.
+    """
+    pairs = [(one.get(figure), other.get(figure)) for one, other in zip(first, second, strict=True)]
+    if not pairs or not all(one and other for one, other in pairs):
+        return None
+    each = [float(one) / float(other) for one, other in pairs if one and other]
+    return {
+        "median": round(statistics.median(each), 3),
+        "min": round(min(each), 3),
+        "max": round(max(each), 3),
+    }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Series:
+    """A figure of one call of one driver by the number of claims held.
+
+    Attributes:
+        label: The driver, and the other settings that differ between series.
+        points: Number of claims held and figure, ascending.
+    """
+
+    label: str
+    call: str
+    points: Sequence[tuple[int, float]]
+
+
+def series(rows: Sequence[Mapping[str, Any]], figure: str) -> Sequence[Series]:
+    """Return every series of these rows, call by call."""
+    settings = [name for name in rows[0] if name not in {"held", "figures", "ratios"}]
+    varying = [name for name in settings if len({row[name] for row in rows}) > 1]
+    points: dict[tuple[str, str], list[tuple[int, float]]] = {}
+    for call in CALLS:
+        for row in rows:
+            for driver, figures in row["figures"].items():
+                others = [f"{name.replace('_', ' ')} {row[name]:g}" for name in varying]
+                value = figures[call][figure]
+                if value is not None:
+                    key = call, ", ".join((driver, *others))
+                    points.setdefault(key, []).append((row["held"], value))
+    return [
+        Series(label=label, call=call, points=sorted(found))
+        for (call, label), found in points.items()
+    ]

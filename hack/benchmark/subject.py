@@ -1,0 +1,180 @@
+"""Drivers under measurement: one at a socket, or the node plugin under the simulator."""
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from benchmark import node, target
+from benchmark.cells import Cell
+from benchmark.figures import CALLS, Sample, joined
+from benchmark.node import BareNode
+from benchmark.target import Claims, Target, TargetError
+from tensorfusion_dra.cluster.api import Api
+from tensorfusion_dra.simulator.api.faults import ANY, Delay
+from tensorfusion_dra.simulator.node.plugin import ClaimRef, Plugin, PluginError
+
+_CALLERS: Final = 8
+_FEWEST_CALLS: Final = 10
+_CALLS_OF_EACH: Final = 4
+
+
+class Subject(Protocol):
+    """A driver that can be measured.
+
+    Attributes:
+        name: For tables.
+        facts: What is needed to repeat the measurement with it.
+    """
+
+    name: str
+    facts: dict[str, Any]
+
+    def measure(self, cell: Cell, calls: int) -> Mapping[str, Sample]:
+        """Return the sample of each of CALLS."""
+        ...
+
+
+class Live:
+    """A driver that serves a socket; implements Subject."""
+
+    def __init__(
+        self, name: str, at: Target, api: Api, *, claims: Claims, cluster: BareNode | None = None
+    ) -> None:
+        """Connect.
+
+        Args:
+            cluster: The simulated node of the driver; None with a real API server.
+        """
+        self.name = name
+        self.facts: dict[str, Any] = {
+            "socket": str(at.socket),
+            "driver": at.driver,
+            "class": at.device_class,
+            "capacity": dict(at.capacity),
+            "service": at.service,
+            "devices": claims.device_count,
+            "api_server": "simulated" if cluster else api.call("GET", "/version").get("gitVersion"),
+        }
+        self._claims = claims
+        self._cluster = cluster
+        self._plugin: Plugin = target.connected(at)
+        self._held: list[ClaimRef] = []
+
+    def measure(self, cell: Cell, calls: int) -> Mapping[str, Sample]:
+        """See Subject.
+
+        Few calls at a time are prepared, prepared again and unprepared, so that the number of
+        claims held hardly changes meanwhile.
+        """
+        self._hold(cell.held)
+        refs = self._claims.create(calls * cell.claims_per_call, devices=cell.devices)
+        size = cell.claims_per_call
+        groups = [refs[start : start + size] for start in range(0, len(refs), size)]
+        block = max(_FEWEST_CALLS, _CALLS_OF_EACH * cell.at_a_time)
+        try:
+            with self._latency(cell.api_ms / 1000):
+                each = [
+                    self._measure_block(groups[start : start + block], cell.at_a_time)
+                    for start in range(0, len(groups), block)
+                ]
+        except BaseException:
+            timed(self._plugin.unprepare, groups, at_a_time=_CALLERS)
+            raise
+        finally:
+            self._claims.delete(refs)
+        return {name: joined(samples[name] for samples in each) for name in CALLS}
+
+    def _measure_block(
+        self, groups: Sequence[Sequence[ClaimRef]], at_a_time: int
+    ) -> Mapping[str, Sample]:
+        acts = (self._plugin.prepare, self._plugin.prepare, self._plugin.unprepare)
+        return {
+            name: timed(act, groups, at_a_time=at_a_time)
+            for name, act in zip(CALLS, acts, strict=True)
+        }
+
+    def release(self) -> None:
+        """Unprepare and delete the claims that are held."""
+        timed(self._plugin.unprepare, [[ref] for ref in self._held], at_a_time=_CALLERS)
+        self._claims.delete(self._held)
+
+    def close(self) -> None:
+        """Close the connection to the driver."""
+        self._plugin.close()
+
+    def _hold(self, count: int) -> None:
+        new = self._claims.create(max(0, count - len(self._held)))
+        self._held += new
+        failed = timed(self._plugin.prepare, [[ref] for ref in new], at_a_time=_CALLERS).errors
+        if failed:
+            raise TargetError(f"{self.name}: {len(failed)} of {count} to hold: {failed[0]}")
+
+    def _latency(self, seconds: float) -> AbstractContextManager[object]:
+        if not seconds:
+            return nullcontext()
+        if self._cluster is None:
+            raise TargetError(f"{self.name}: --api-ms needs the simulated API server")
+        return self._cluster.server.faults.during(ANY, ANY, Delay(seconds))
+
+
+def timed(
+    act: Callable[[Sequence[ClaimRef]], object],
+    groups: Sequence[Sequence[ClaimRef]],
+    *,
+    at_a_time: int,
+) -> Sample:
+    """Call once with each group and return the times."""
+    times: list[float] = []
+    errors: list[str] = []
+
+    def call(group: Sequence[ClaimRef]) -> int:
+        start = time.perf_counter()
+        try:
+            act(group)
+        except PluginError as error:
+            errors.append(str(error))
+            return 0
+        times.append((time.perf_counter() - start) * 1000)
+        return len(group)
+
+    start = time.perf_counter()
+    if at_a_time == 1:
+        claims = sum(map(call, groups))
+    else:
+        with ThreadPoolExecutor(at_a_time) as callers:
+            claims = sum(callers.map(call, groups))
+    seconds = time.perf_counter() - start
+    return Sample(milliseconds=times, seconds=seconds, claims=claims, errors=errors)
+
+
+@contextmanager
+def at_socket(at: Target, kubeconfig: Path, *, namespace: str, with_pods: bool) -> Iterator[Live]:
+    """Yield the driver at a socket; its claims are in this kubeconfig's API server."""
+    if not at.socket.is_socket():
+        raise TargetError(f"{at.socket}: found no socket, expected the driver's")
+    api = target.api_of(kubeconfig)
+    claims = Claims(api, at, namespace=namespace, with_pods=with_pods)
+    live = Live(at.driver, at, api, claims=claims)
+    try:
+        yield live
+    finally:
+        live.release()
+        live.close()
+
+
+@contextmanager
+def simulated(gpus: str, *, with_pods: bool) -> Iterator[Live]:
+    """Yield the node plugin of this checkout, under the simulated API server."""
+    with node.running(gpus) as cluster:
+        cluster.start_plugin()
+        api = target.api_of(cluster.kubeconfig)
+        claims = Claims(api, cluster.target, with_pods=with_pods)
+        live = Live("simulated", cluster.target, api, claims=claims, cluster=cluster)
+        live.facts["gpus"] = gpus
+        try:
+            yield live
+        finally:
+            live.close()

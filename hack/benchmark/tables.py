@@ -1,0 +1,80 @@
+"""Figures as tables and bars for a terminal."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from benchmark.figures import CALLS, series
+
+_SETTINGS: Final = (
+    ("held", "held"),
+    ("api_ms", "API ms"),
+    ("devices", "devices"),
+    ("claims_per_call", "claims"),
+    ("at_a_time", "at a time"),
+)
+_FIGURES: Final = ("p50_ms", "p95_ms", "p99_ms", "claims_per_s")
+_BAR: Final = 50
+
+Row = Mapping[str, Any]
+
+
+def latencies(rows: Sequence[Row]) -> str:
+    """Return a table with a line for each driver, setting and call."""
+    drivers = [name for row in rows for name in row["figures"]]
+    width = max(map(len, (*drivers, "driver")))
+    lines = [
+        "".join(f"{title:>11}" for _, title in _SETTINGS)
+        + f"   {'driver':{width}}  {'call':10}"
+        + f"{'p50 ms':>9}{'p95 ms':>9}{'p99 ms':>9}{'claims/s':>10}{'errors':>8}"
+    ]
+    for row in rows:
+        settings = "".join(f"{row[name]:>11g}" for name, _ in _SETTINGS)
+        for driver, figures in row["figures"].items():
+            for call in CALLS:
+                values = [_number(figures[call][name]) for name in _FIGURES]
+                cells = "".join(f"{value:>9}" for value in values[:3]) + f"{values[3]:>10}"
+                errors = f"{figures[call]['errors']:>8}"
+                lines.append(f"{settings}   {driver:{width}}  {call:10}{cells}{errors}")
+    return "\n".join(lines)
+
+
+def comparison(rows: Sequence[Row]) -> str:
+    """Return a table of the ratios of the first driver to the second, with their range."""
+    first, second = rows[0]["figures"]
+    lines = [
+        f"{first} / {second}: median (lowest to highest) of the pairs",
+        "".join(f"{title:>11}" for _, title in _SETTINGS)
+        + f"   {'call':10}{'p50':>24}{'p95':>24}{'p99':>24}{'claims/s':>24}",
+    ]
+    for row in rows:
+        settings = "".join(f"{row[name]:>11g}" for name, _ in _SETTINGS)
+        for call in CALLS:
+            cells = "".join(f"{_ratio(row['ratios'][call][name]):>24}" for name in _FIGURES)
+            lines.append(f"{settings}   {call:10}{cells}")
+    return "\n".join(lines)
+
+
+def bars(rows: Sequence[Row], figure: str = "p50_ms") -> str:
+    """Return a bar for each number of claims held; the bars of one call have the same scale."""
+    lines: list[str] = []
+    every = series(rows, figure)
+    for call in CALLS:
+        of_call = [each for each in every if each.call == call]
+        highest = max((value for each in of_call for _, value in each.points), default=0.0) or 1.0
+        for each in of_call:
+            lines.append(f"{call}, {figure.replace('_', ' ')} by claims held: {each.label}")
+            for held, value in each.points:
+                bar = "#" * max(1, round(value / highest * _BAR))
+                lines.append(f"{held:>8}  {bar} {value:g}")
+            lines.append("")
+    return "\n".join(lines).rstrip()
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}"
+
+
+def _ratio(ratio: Mapping[str, float] | None) -> str:
+    if ratio is None:
+        return "-"
+    return f"{ratio['median']:.2f} ({ratio['min']:.2f} to {ratio['max']:.2f})"
