@@ -105,7 +105,8 @@ def measured(*, claims: int, held: int) -> Mapping[str, Counts]:
         page = cluster.folder / "counters"
         inside = Counters(page)
         library = counters.build(cluster.folder)
-        with node.counted_plugins({"LD_PRELOAD": str(library), counters.VARIABLE: str(page)}):
+        environment = {"LD_PRELOAD": str(library), counters.VARIABLE: str(page)}
+        with node.plugins_as("benchmark.counted_plugin", environment):
             pid = cluster.start_plugin()
         cluster.server.faults.add(ANY, ANY, Delay(_API_SECONDS))
         written = Claims(target.api_of(cluster.kubeconfig), cluster.target)

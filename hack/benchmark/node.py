@@ -19,7 +19,6 @@ from tensorfusion_dra.simulator.rest import CLASSES, NODES, Client
 
 CAPACITY: Final[Mapping[str, str]] = {"tflops": "1", "vram": "16Mi"}
 """What each claim consumes, so little that thousands fit on a card."""
-COUNTED: Final = "benchmark.counted_plugin"
 
 _HACK: Final = Path(__file__).resolve().parents[1]
 _START_SECONDS: Final = 30
@@ -74,8 +73,8 @@ def running(gpus: str) -> Iterator[BareNode]:
 
 
 @contextmanager
-def counted_plugins(environment: Mapping[str, str]) -> Iterator[None]:
-    """Start node plugins with counters during the block, with these additional variables."""
+def plugins_as(module: str, environment: Mapping[str, str]) -> Iterator[None]:
+    """Start node plugins by another module during the block, with these additional variables."""
     paths = [str(_HACK), str(_HACK.parent), os.environ.get("PYTHONPATH", "")]
     variables = {
         **os.environ,
@@ -87,7 +86,7 @@ def counted_plugins(environment: Mapping[str, str]) -> Iterator[None]:
         verb = command.index("node-plugin")
         with log_file.open("ab") as log:
             return subprocess.Popen(
-                [sys.executable, "-m", COUNTED, *command[verb:]],
+                [sys.executable, "-m", module, *command[verb:]],
                 stderr=log,
                 stdin=subprocess.DEVNULL,
                 cwd=_HACK.parent,

@@ -7,10 +7,11 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from benchmark import node, target
+from benchmark import node, stages, target
 from benchmark.cells import Cell
 from benchmark.figures import CALLS, Sample, joined
 from benchmark.node import BareNode
+from benchmark.stages import Marks, Span
 from benchmark.target import Claims, Target, TargetError
 from tensorfusion_dra.cluster.api import Api
 from tensorfusion_dra.simulator.api.faults import ANY, Delay
@@ -41,12 +42,20 @@ class Live:
     """A driver that serves a socket; implements Subject."""
 
     def __init__(
-        self, name: str, at: Target, api: Api, *, claims: Claims, cluster: BareNode | None = None
+        self,
+        name: str,
+        at: Target,
+        api: Api,
+        *,
+        claims: Claims,
+        cluster: BareNode | None = None,
+        marks: Marks | None = None,
     ) -> None:
         """Connect.
 
         Args:
             cluster: The simulated node of the driver; None with a real API server.
+            marks: The stages of its calls; None if they are not measured.
         """
         self.name = name
         self.facts: dict[str, Any] = {
@@ -60,13 +69,14 @@ class Live:
         }
         self._claims = claims
         self._cluster = cluster
+        self._marks = marks
         self._plugin: Plugin = target.connected(at)
         self._held: list[ClaimRef] = []
 
     def measure(self, cell: Cell, calls: int) -> Mapping[str, Sample]:
-        """See Subject.
+        """Return the sample of each call.
 
-        Few calls at a time are prepared, prepared again and unprepared, so that the number of
+        A few calls at a time are prepared, prepared again and unprepared, so that the number of
         claims held hardly changes meanwhile.
         """
         self._hold(cell.held)
@@ -92,7 +102,7 @@ class Live:
     ) -> Mapping[str, Sample]:
         acts = (self._plugin.prepare, self._plugin.prepare, self._plugin.unprepare)
         return {
-            name: timed(act, groups, at_a_time=at_a_time)
+            name: timed(act, groups, at_a_time=at_a_time, marks=self._marks)
             for name, act in zip(CALLS, acts, strict=True)
         }
 
@@ -125,29 +135,37 @@ def timed(
     groups: Sequence[Sequence[ClaimRef]],
     *,
     at_a_time: int,
+    marks: Marks | None = None,
 ) -> Sample:
     """Call once with each group and return the times."""
-    times: list[float] = []
+    spans: list[Span] = []
     errors: list[str] = []
 
     def call(group: Sequence[ClaimRef]) -> int:
-        start = time.perf_counter()
+        began = time.monotonic()
         try:
             act(group)
         except PluginError as error:
             errors.append(str(error))
             return 0
-        times.append((time.perf_counter() - start) * 1000)
+        spans.append(Span(uid=group[0].uid, began=began, ended=time.monotonic()))
         return len(group)
 
-    start = time.perf_counter()
+    if marks:
+        marks.skip()
+    start = time.monotonic()
     if at_a_time == 1:
         claims = sum(map(call, groups))
     else:
         with ThreadPoolExecutor(at_a_time) as callers:
             claims = sum(callers.map(call, groups))
-    seconds = time.perf_counter() - start
-    return Sample(milliseconds=times, seconds=seconds, claims=claims, errors=errors)
+    return Sample(
+        milliseconds=[(span.ended - span.began) * 1000 for span in spans],
+        seconds=time.monotonic() - start,
+        claims=claims,
+        errors=errors,
+        stages=marks.take(spans) if marks else {},
+    )
 
 
 @contextmanager
@@ -166,13 +184,17 @@ def at_socket(at: Target, kubeconfig: Path, *, namespace: str, with_pods: bool) 
 
 
 @contextmanager
-def simulated(gpus: str, *, with_pods: bool) -> Iterator[Live]:
+def simulated(gpus: str, *, with_pods: bool, with_stages: bool) -> Iterator[Live]:
     """Yield the node plugin of this checkout, under the simulated API server."""
     with node.running(gpus) as cluster:
-        cluster.start_plugin()
+        file = cluster.folder / "stages"
+        started = node.plugins_as("benchmark.staged_plugin", {stages.VARIABLE: str(file)})
+        with started if with_stages else nullcontext():
+            cluster.start_plugin()
         api = target.api_of(cluster.kubeconfig)
         claims = Claims(api, cluster.target, with_pods=with_pods)
-        live = Live("simulated", cluster.target, api, claims=claims, cluster=cluster)
+        marks = Marks(file) if with_stages else None
+        live = Live("simulated", cluster.target, api, claims=claims, cluster=cluster, marks=marks)
         live.facts["gpus"] = gpus
         try:
             yield live

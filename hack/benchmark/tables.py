@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from benchmark.figures import CALLS, series
+from benchmark.stages import NAMES
 
 _SETTINGS: Final = (
     ("held", "held"),
@@ -36,6 +37,23 @@ def latencies(rows: Sequence[Row]) -> str:
                 errors = f"{figures[call]['errors']:>8}"
                 lines.append(f"{settings}   {driver:{width}}  {call:10}{cells}{errors}")
     return "\n".join(lines)
+
+
+def stages(rows: Sequence[Row]) -> str:
+    """Return a table with a line for each call and a column for each stage; "" if not measured."""
+    lines = [
+        "".join(f"{title:>11}" for _, title in _SETTINGS)
+        + f"   {'p50/p95/p99 ms':15}"
+        + "".join(f"{name:>24}" for name in NAMES)
+    ]
+    for row in rows:
+        settings = "".join(f"{row[name]:>11g}" for name, _ in _SETTINGS)
+        for figures in row["figures"].values():
+            for call in CALLS:
+                found = figures[call].get("stages") or {}
+                cells = "".join(f"{_percentiles(found[name]):>24}" for name in NAMES if found)
+                lines += [f"{settings}   {call:15}{cells}"] if found else []
+    return "\n".join(lines) if len(lines) > 1 else ""
 
 
 def comparison(rows: Sequence[Row]) -> str:
@@ -72,6 +90,10 @@ def bars(rows: Sequence[Row], figure: str = "p50_ms") -> str:
 
 def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:.2f}"
+
+
+def _percentiles(stage: Mapping[str, float | None]) -> str:
+    return "/".join(map(_number, stage.values()))
 
 
 def _ratio(ratio: Mapping[str, float] | None) -> str:

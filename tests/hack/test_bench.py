@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
-from benchmark import cells, compare, figures, plot, tables, target
+from benchmark import cells, compare, figures, plot, stages, tables, target
 from benchmark.cells import Cell
 from benchmark.figures import CALLS, Sample
 from benchmark.plot import PlotError
 from benchmark.recorded import Recorded
+from benchmark.stages import Marks, Span
 from benchmark.target import TargetError
 from tests.guard import sitecustomize as path_guard
 from tests.support.waiting import PATIENCE_SECONDS
@@ -215,11 +216,62 @@ def test_plot_without_matplotlib_is_an_error_that_names_the_group(
         plot.check_installed()
 
 
+def test_stages_of_a_claim_are_read_call_by_call(tmp_path: Path) -> None:
+    marks = Marks(tmp_path / "marks")
+    lines = [
+        {"uid": "a", "began": 0.5, "ended": 0.9},
+        {"uid": "b", "began": 2.0, "ended": 3.0, "api": 0.25},
+        {"uid": "a", "began": 5.0, "ended": 6.0, "ledger": 0.5, "other": 0.5},
+    ]
+    (tmp_path / "marks").write_text("".join(json.dumps(line) + "\n" for line in lines[:1]))
+    marks.skip()
+    with (tmp_path / "marks").open("a") as file:
+        file.writelines(json.dumps(line) + "\n" for line in lines[1:])
+
+    found = marks.take(
+        [Span(uid="a", began=4.5, ended=8.0), Span(uid="b", began=1.75, ended=3.125)]
+    )
+
+    assert found == {
+        "queue": [500.0, 250.0],
+        "api": [0.0, 250.0],
+        "ledger": [500.0, 0.0],
+        "cdi": [0.0, 0.0],
+        "other": [500.0, 0.0],
+        "answer": [2000.0, 125.0],
+    }
+
+
+def test_joined_samples_keep_their_stages() -> None:
+    one = Sample(milliseconds=[1.0], seconds=1.0, claims=1, stages={"api": [1.0]})
+    other = Sample(milliseconds=[3.0], seconds=1.0, claims=1, stages={"api": [2.0]})
+
+    found = figures.summary(figures.joined([one, other]))
+
+    assert found["stages"] == {"api": {"p50_ms": 1.5, "p95_ms": 1.95, "p99_ms": 1.99}}
+    assert found["claims_per_s"] == 1.0
+
+
+def test_stages_of_another_driver_are_not_measured() -> None:
+    ended = subprocess.run(
+        [sys.executable, ROOT / "hack" / "bench", "--socket", "/nowhere/dra.sock", "--stages"],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_SECONDS,
+        check=False,
+        env=path_guard.environment(),
+    )
+
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert "--stages: found /nowhere/dra.sock, expected simulated" in ended.stderr
+
+
 def test_node_plugin_is_compared_with_itself_under_the_simulator() -> None:
     ended = subprocess.run(
         [
             *(sys.executable, ROOT / "hack" / "bench", "--compare", "simulated", "simulated"),
             *("--held", "1", "--calls", "2", "--rounds", "2", "--at-a-time", "2", "-o", "json"),
+            "--stages",
         ],
         capture_output=True,
         text=True,
@@ -237,4 +289,7 @@ def test_node_plugin_is_compared_with_itself_under_the_simulator() -> None:
     for each in row["figures"].values():
         assert all(each[call]["calls"] == 2 for call in CALLS)
         assert all(each[call]["errors"] == 0 for call in CALLS)
+        assert all(tuple(each[call]["stages"]) == stages.NAMES for call in CALLS)
+        assert each["again"]["stages"]["api"]["p99_ms"] == 0
+        assert all(each["prepare"]["stages"][name]["p50_ms"] > 0 for name in stages.NAMES)
     assert all(row["ratios"][call]["p50_ms"]["median"] > 0 for call in CALLS)
