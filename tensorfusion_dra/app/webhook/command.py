@@ -19,7 +19,7 @@ def run(flags: argparse.Namespace) -> int:
         InputError: A setting, or a file that the settings name, cannot be used.
     """
     settings = webhook_settings.from_flags(flags, os.environ)
-    # Logging is configured before the parts are imported, so that their first line has the form.
+    # Logging is configured before the imports, so that their first log line has the right format.
     logging.configure(level=settings.log_level, form=settings.log_format)
     from tensorfusion_dra.app.webhook import process  # noqa: PLC0415
 
