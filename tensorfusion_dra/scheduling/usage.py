@@ -28,10 +28,6 @@ class Usage:
         """Mark the device as allocated exclusively."""
         self._exclusive.add(device)
 
-    def release_exclusive(self, device: DeviceId) -> None:
-        """Free a device that was allocated exclusively."""
-        self._exclusive.discard(device)
-
     def take(self, device: DeviceId, amounts: Amounts) -> None:
         """Add a share of the device."""
         sums = self._taken.setdefault(device, {})
