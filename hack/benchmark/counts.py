@@ -11,13 +11,12 @@ driver waited: a request that it sends beside its answer has none yet. Such requ
 those take longest, so that a busy machine does not change the count.
 """
 
-import ctypes
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Final
 
-from benchmark import counters, node, target
+from benchmark import counters, node, process, target
 from benchmark.counters import Counters
 from benchmark.figures import CALLS
 from benchmark.node import BareNode
@@ -54,7 +53,7 @@ class Meter:
     def __init__(self, cluster: BareNode, page: Counters, pid: int) -> None:
         self._requests = cluster.server.requests
         self._page = page
-        self._clock = _cpu_clock(pid)
+        self._clock = process.cpu_clock(pid)
 
     def read(self) -> dict[str, float]:
         """Return each figure since the start of the process."""
@@ -156,12 +155,3 @@ def text(counts: Mapping[str, Counts]) -> str:
         values = "".join(f"{counts[call][name]:>11g}" for call in CALLS)
         lines.append(f"{name.replace('_', ' '):{width}}{values}")
     return "\n".join(lines)
-
-
-def _cpu_clock(pid: int) -> int:
-    """Return the clock of the CPU time of a process, with all its threads."""
-    clock = ctypes.c_int()
-    error = ctypes.CDLL(None).clock_getcpuclockid(pid, ctypes.byref(clock))
-    if error:
-        raise ProcessLookupError(error, f"process {pid}: no CPU clock")
-    return clock.value

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from benchmark import process
 from tensorfusion_dra.app.simulate.cluster import SimulatedCluster
 from tensorfusion_dra.app.simulate.objects import NAMESPACE
 from tensorfusion_dra.core import names
@@ -52,7 +53,7 @@ def _measured(
     time.sleep(4)  # until imports and first readings are over; the memory left is the idle memory
     figures: dict[str, Any] = {
         "start_to_registered_s": spread(start_times),
-        "rss_idle_mib": rss_mib(pid),
+        "rss_idle_mib": process.rss_mib(pid),
         "levels": [],
     }
     plugin = connected(cluster)
@@ -67,7 +68,7 @@ def _measured(
             figures["levels"].append({"held": level, **latencies(cluster, plugin, calls)})
     finally:
         plugin.close()
-    figures["rss_end_mib"] = rss_mib(pid)
+    figures["rss_end_mib"] = process.rss_mib(pid)
     cluster.stop_plugin()
     cluster.server.requests.reset()
     figures["restart_with_claims_s"] = start_seconds(cluster, stop=False)
@@ -155,12 +156,6 @@ def spread(values: list[float]) -> dict[str, float]:
         "median": round(statistics.median(values), 3),
         "max": round(max(values), 3),
     }
-
-
-def rss_mib(pid: int) -> float:
-    status = Path(f"/proc/{pid}/status").read_text()
-    line = next(line for line in status.splitlines() if line.startswith("VmRSS:"))
-    return round(int(line.split()[1]) / 1024, 1)
 
 
 def plugin_writes(cluster: SimulatedCluster) -> int:
