@@ -9,12 +9,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from benchmark.cells import Cell
-from benchmark.figures import CALLS, Sample, joined, ratios, summary
+from benchmark.figures import CALLS, PROCESS, Measured, joined, process_summary, ratios, summary
 from benchmark.recorded import Recorded
 from benchmark.subject import Subject
 
 COMPARED: Final = ("p50_ms", "p95_ms", "p99_ms", "claims_per_s")
-"""Figures of which ratios are shown."""
+"""Figures of a call of which ratios are shown."""
+COMPARED_PROCESS: Final = ("cpu_ms_per_claim", "rss_mib")
+"""Figures of a process of which ratios are shown."""
 
 Row = dict[str, Any]
 Progress = Callable[[str], None]
@@ -44,36 +46,40 @@ def rows(
 def row(subjects: Sequence[Subject | Recorded], cell: Cell, *, calls: int, rounds: int) -> Row:
     """Return the figures of one combination of settings, and the ratios of two subjects."""
     live = [each for each in subjects if not isinstance(each, Recorded)]
-    samples: dict[str, list[Mapping[str, Sample]]] = {each.name: [] for each in live}
+    measured: dict[str, list[Measured]] = {each.name: [] for each in live}
     for number in range(rounds):
         for each in live if number % 2 == 0 else reversed(live):
-            samples[each.name].append(each.measure(cell, max(1, calls // rounds)))
+            measured[each.name].append(each.measure(cell, max(1, calls // rounds)))
     figures = {
         each.name: each.figures(cell)
         if isinstance(each, Recorded)
-        else {name: summary(joined(one[name] for one in samples[each.name])) for name in CALLS}
+        else _figures(measured[each.name])
         for each in subjects
     }
     found: Row = {**cell.as_json(), "figures": figures}
     if len(subjects) > 1:
-        pairs = [_each(subject, figures, samples, len(live)) for subject in subjects]
-        found["ratios"] = {
-            name: {
-                figure: ratios([one[name] for one in pairs[0]], [o[name] for o in pairs[1]], figure)
-                for figure in COMPARED
-            }
-            for name in CALLS
-        }
+        first, second = (
+            [_figures([one]) for one in measured[each.name]]
+            if len(live) > 1
+            else [figures[each.name]]
+            for each in subjects
+        )
+        found["ratios"] = {name: _ratios(first, second, name) for name in (*CALLS, PROCESS)}
     return found
 
 
-def _each(
-    subject: Subject | Recorded,
-    figures: Mapping[str, Mapping[str, Any]],
-    samples: Mapping[str, Sequence[Mapping[str, Sample]]],
-    live: int,
-) -> Sequence[Mapping[str, Any]]:
-    """Return the figures of each round; of the whole row if the other subject is a file."""
-    if live < 2:
-        return [figures[subject.name]]
-    return [{name: summary(one[name]) for name in CALLS} for one in samples[subject.name]]
+def _figures(measured: Sequence[Measured]) -> dict[str, Any]:
+    calls = {name: summary(joined(one.calls[name] for one in measured)) for name in CALLS}
+    return {**calls, PROCESS: process_summary(measured)}
+
+
+def _ratios(
+    first: Sequence[Mapping[str, Any]], second: Sequence[Mapping[str, Any]], name: str
+) -> dict[str, Any]:
+    """Return the ratios of the figures of one call, or of the process, round by round.
+
+    If one subject is a file, its whole row counts as one round. An old file has no process.
+    """
+    of_first, of_second = ([one.get(name, {}) for one in rounds] for rounds in (first, second))
+    compared = COMPARED_PROCESS if name == PROCESS else COMPARED
+    return {figure: ratios(of_first, of_second, figure) for figure in compared}

@@ -7,6 +7,8 @@ from typing import Any, Final
 
 CALLS: Final = ("prepare", "again", "unprepare")
 """The calls of a claim: its first prepare, the same prepare again, and its unprepare."""
+PROCESS: Final = "process"
+"""Name of the figures of a driver's process, beside those of each of CALLS."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +28,22 @@ class Sample:
     claims: int
     errors: Sequence[str] = ()
     stages: Mapping[str, Sequence[float]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """One measurement of a driver.
+
+    Attributes:
+        calls: The sample of each of CALLS.
+        cpu_seconds: CPU time of the driver's process for these calls, with what it did after its
+            answers; None if not known.
+        rss_mib: Memory of the driver's process after these calls; None if not known.
+    """
+
+    calls: Mapping[str, Sample]
+    cpu_seconds: float | None = None
+    rss_mib: float | None = None
 
 
 def joined(samples: Iterable[Sample]) -> Sample:
@@ -57,6 +75,18 @@ def summary(sample: Sample) -> dict[str, Any]:
     if sample.stages:
         found["stages"] = {name: _percentiles(values) for name, values in sample.stages.items()}
     return found
+
+
+def process_summary(measurements: Sequence[Measured]) -> dict[str, float | None]:
+    """Return the figures of a driver's process over measurements; None where one is not known."""
+    claims = sum(each.calls["prepare"].claims for each in measurements)
+    cpu = [each.cpu_seconds for each in measurements if each.cpu_seconds is not None]
+    memory = [each.rss_mib for each in measurements if each.rss_mib is not None]
+    known = len(cpu) == len(memory) == len(measurements)
+    return {
+        "cpu_ms_per_claim": round(sum(cpu) / claims * 1000, 2) if known and claims else None,
+        "rss_mib": round(statistics.median(memory), 1) if known else None,
+    }
 
 
 def _percentiles(milliseconds: Sequence[float]) -> dict[str, float | None]:

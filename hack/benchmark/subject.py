@@ -7,10 +7,11 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from benchmark import node, stages, target
+from benchmark import node, process, stages, target
 from benchmark.cells import Cell
-from benchmark.figures import CALLS, Sample, joined
+from benchmark.figures import CALLS, Measured, Sample, joined
 from benchmark.node import BareNode
+from benchmark.process import Usage
 from benchmark.stages import Marks, Span
 from benchmark.target import Claims, Target, TargetError
 from tensorfusion_dra.cluster.api import Api
@@ -33,8 +34,8 @@ class Subject(Protocol):
     name: str
     facts: dict[str, Any]
 
-    def measure(self, cell: Cell, calls: int) -> Mapping[str, Sample]:
-        """Return the sample of each of CALLS."""
+    def measure(self, cell: Cell, calls: int) -> Measured:
+        """Return the samples, each of this number of calls."""
         ...
 
 
@@ -70,11 +71,12 @@ class Live:
         self._claims = claims
         self._cluster = cluster
         self._marks = marks
+        self._socket = at.socket
         self._plugin: Plugin = target.connected(at)
         self._held: list[ClaimRef] = []
 
-    def measure(self, cell: Cell, calls: int) -> Mapping[str, Sample]:
-        """Return the sample of each call.
+    def measure(self, cell: Cell, calls: int) -> Measured:
+        """Return the samples, once the driver is at rest again.
 
         A few calls at a time are prepared, prepared again and unprepared, so that the number of
         claims held hardly changes meanwhile.
@@ -84,18 +86,24 @@ class Live:
         size = cell.claims_per_call
         groups = [refs[start : start + size] for start in range(0, len(refs), size)]
         block = max(_FEWEST_CALLS, _CALLS_OF_EACH * cell.at_a_time)
+        before = process.usage_at_rest(self._socket)
         try:
             with self._latency(cell.api_ms / 1000):
                 each = [
                     self._measure_block(groups[start : start + block], cell.at_a_time)
                     for start in range(0, len(groups), block)
                 ]
+            after = process.usage_at_rest(self._socket)
         except BaseException:
             timed(self._plugin.unprepare, groups, at_a_time=_CALLERS)
             raise
         finally:
             self._claims.delete(refs)
-        return {name: joined(samples[name] for samples in each) for name in CALLS}
+        return Measured(
+            calls={name: joined(samples[name] for samples in each) for name in CALLS},
+            cpu_seconds=_cpu_seconds(before, after),
+            rss_mib=after.rss_mib if after else None,
+        )
 
     def _measure_block(
         self, groups: Sequence[Sequence[ClaimRef]], at_a_time: int
@@ -128,6 +136,13 @@ class Live:
         if self._cluster is None:
             raise TargetError(f"{self.name}: --api-ms needs the simulated API server")
         return self._cluster.server.faults.during(ANY, ANY, Delay(seconds))
+
+
+def _cpu_seconds(before: Usage | None, after: Usage | None) -> float | None:
+    """Return the CPU time between two moments; None if the process is not the same."""
+    if before is None or after is None or before.pid != after.pid:
+        return None
+    return after.cpu_seconds - before.cpu_seconds
 
 
 def timed(

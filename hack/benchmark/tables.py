@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from benchmark.figures import CALLS, series
+from benchmark.figures import CALLS, PROCESS, series
 from benchmark.stages import NAMES
 
 _SETTINGS: Final = (
@@ -37,6 +37,33 @@ def latencies(rows: Sequence[Row]) -> str:
                 errors = f"{figures[call]['errors']:>8}"
                 lines.append(f"{settings}   {driver:{width}}  {call:10}{cells}{errors}")
     return "\n".join(lines)
+
+
+def processes(rows: Sequence[Row]) -> str:
+    """Return a table of CPU time and memory with a line for each driver and setting.
+
+    Two drivers have a third line with the ratios of the first to the second. "" if not measured.
+    """
+    drivers = [name for row in rows for name in row["figures"]]
+    width = max(map(len, (*drivers, "driver")))
+    lines = [
+        "".join(f"{title:>11}" for _, title in _SETTINGS)
+        + f"   {'driver':{width}}{'CPU ms a claim':>24}{'RSS MiB':>24}"
+    ]
+    for row in rows:
+        found = {
+            driver: [_number(value) for value in figures.get(PROCESS, {}).values()]
+            for driver, figures in row["figures"].items()
+        }
+        if ratios := row.get("ratios", {}).get(PROCESS):
+            found["ratio"] = [_ratio(ratio) for ratio in ratios.values()]
+        settings = "".join(f"{row[name]:>11g}" for name, _ in _SETTINGS)
+        for name, values in found.items():
+            if set(values) - {"-"}:
+                lines.append(
+                    f"{settings}   {name:{width}}{''.join(f'{each:>24}' for each in values)}"
+                )
+    return "\n".join(lines) if len(lines) > 1 else ""
 
 
 def stages(rows: Sequence[Row]) -> str:

@@ -4,7 +4,6 @@ import argparse
 import json
 import subprocess
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import pytest
 
 from benchmark import cells, compare, figures, plot, stages, tables, target
 from benchmark.cells import Cell
-from benchmark.figures import CALLS, Sample
+from benchmark.figures import CALLS, PROCESS, Measured, Sample
 from benchmark.plot import PlotError
 from benchmark.recorded import Recorded
 from benchmark.target import TargetError
@@ -41,9 +40,13 @@ class Fixed:
         self._milliseconds = milliseconds
         self._log = log
 
-    def measure(self, cell: Cell, calls: int) -> Mapping[str, Sample]:
+    def measure(self, cell: Cell, calls: int) -> Measured:
         self._log.append(f"{self.name} {cell.held} {calls}")
-        return dict.fromkeys(CALLS, sample(*[self._milliseconds] * calls))
+        return Measured(
+            calls=dict.fromkeys(CALLS, sample(*[self._milliseconds] * calls)),
+            cpu_seconds=self._milliseconds * calls / 1000,
+            rss_mib=self._milliseconds * 10,
+        )
 
 
 def flags(*arguments: str) -> argparse.Namespace:
@@ -150,6 +153,23 @@ def test_two_drivers_take_turns_and_the_order_changes_each_round() -> None:
     assert log == ["a 10 3", "b 10 3", "b 10 3", "a 10 3", "a 10 3", "b 10 3"]
     assert found["figures"]["a"]["prepare"]["calls"] == 9
     assert found["ratios"]["prepare"]["p50_ms"] == {"median": 1.5, "min": 1.5, "max": 1.5}
+    assert found["figures"]["a"][PROCESS] == {"cpu_ms_per_claim": 3.0, "rss_mib": 30.0}
+    assert found["ratios"][PROCESS]["rss_mib"] == {"median": 1.5, "min": 1.5, "max": 1.5}
+
+
+def test_file_of_an_older_bench_has_no_process_and_still_compares(tmp_path: Path) -> None:
+    recorded(tmp_path / "old.json", 4.0, 10)
+    content = json.loads((tmp_path / "old.json").read_text(encoding="utf-8"))
+    del content["rows"][0]["figures"]["old"][PROCESS]
+    (tmp_path / "old.json").write_text(json.dumps(content), encoding="utf-8")
+    old = Recorded(tmp_path / "old.json")
+
+    found = compare.row([Fixed("new", 1.0, []), old], old.cells[0], calls=2, rounds=1)
+
+    assert found["ratios"]["again"]["p50_ms"]["median"] == 0.25
+    assert found["ratios"][PROCESS] == {"cpu_ms_per_claim": None, "rss_mib": None}
+    (line,) = tables.processes([found]).splitlines()[1:]
+    assert line.split()[-3:] == ["new", "1.00", "10.00"]
 
 
 def recorded(file: Path, milliseconds: float, *held: int) -> Recorded:
@@ -190,6 +210,9 @@ def test_tables_show_every_row_ratio_and_bar() -> None:
 
     assert len(tables.latencies(rows).splitlines()) == 1 + 2 * 2 * len(CALLS)
     assert "1.50 (1.50 to 1.50)" in tables.comparison(rows)
+    assert [line.split()[5] for line in tables.processes(rows).splitlines()[1:4]] == [
+        *("a", "b", "ratio")
+    ]
     bars = tables.bars(rows).splitlines()
     assert bars[0] == "prepare, p50 ms by claims held: a"
     assert bars[1] == f"{10:>8}  {'#' * 50} 3"
@@ -255,4 +278,5 @@ def test_node_plugin_is_compared_with_itself_under_the_simulator() -> None:
         assert all(tuple(each[call]["stages"]) == stages.NAMES for call in CALLS)
         assert each["again"]["stages"]["api"]["p99_ms"] == 0
         assert all(each["prepare"]["stages"][name]["p50_ms"] > 0 for name in stages.NAMES)
+        assert all(value > 0 for value in each[PROCESS].values())
     assert all(row["ratios"][call]["p50_ms"]["median"] > 0 for call in CALLS)
