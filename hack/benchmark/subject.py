@@ -115,9 +115,9 @@ class Live:
         }
 
     def release(self) -> None:
-        """Unprepare and delete the claims that are held."""
+        """Unprepare the claims that are held, and delete all claims that are left."""
         timed(self._plugin.unprepare, [[ref] for ref in self._held], at_a_time=_CALLERS)
-        self._claims.delete(self._held)
+        self._claims.delete_rest()
 
     def close(self) -> None:
         """Close the connection to the driver."""

@@ -115,6 +115,7 @@ class Claims:
         if not self._devices:
             raise TargetError(f"{target.driver}: found no devices in ResourceSlices, expected some")
         self._next = 0
+        self._names: set[str] = set()  # of all claims and pods that were not deleted yet
 
     @property
     def device_count(self) -> int:
@@ -134,8 +135,11 @@ class Claims:
 
     def delete(self, refs: Iterable[ClaimRef]) -> None:
         """Delete claims and their pods; the claims are no longer prepared."""
-        with ThreadPoolExecutor(_WRITERS) as writers:
-            list(writers.map(self._delete, refs))
+        self._delete_each([ref.name for ref in refs])
+
+    def delete_rest(self) -> None:
+        """Delete what is left: the claims that were created by a call that failed."""
+        self._delete_each(list(self._names))
 
     def has_status(self, ref: ClaimRef) -> bool:
         """Return True if the driver has reported its devices in the claim's status."""
@@ -144,6 +148,7 @@ class Claims:
 
     def _create(self, start: int, count: int) -> ClaimRef:
         name = f"bench-{uuid4().hex[:12]}"
+        self._names.add(name)
         chosen = [self._devices[n % len(self._devices)] for n in range(start, start + count)]
         requests = [
             {"name": f"gpu-{n}", "exactly": {"deviceClassName": self._target.device_class}}
@@ -186,13 +191,18 @@ class Claims:
             result["consumedCapacity"] = consumed(device, self._target.capacity)
         return result
 
-    def _delete(self, ref: ClaimRef) -> None:
+    def _delete_each(self, names: Sequence[str]) -> None:
+        with ThreadPoolExecutor(_WRITERS) as writers:
+            list(writers.map(self._delete, names))
+
+    def _delete(self, name: str) -> None:
         for plural in ("resourceclaims", *(("pods",) if self._with_pods else ())):
             try:
-                self._api.call("DELETE", f"{self._path(plural)}/{ref.name}")
+                self._api.call("DELETE", f"{self._path(plural)}/{name}")
             except StatusError as error:
                 if error.status != _NOT_FOUND:
                     raise
+        self._names.discard(name)
 
     def _path(self, plural: str) -> str:
         root = "/api/v1" if plural == "pods" else _RESOURCES
