@@ -17,8 +17,8 @@ from tensorfusion_dra.core import names
 from tensorfusion_dra.simulator.node.rpc import is_served
 from tensorfusion_dra.simulator.rest import CLASSES, NODES, Client
 
-CAPACITY: Final[Mapping[str, str]] = {"tflops": "1", "vram": "16Mi"}
-"""What each claim consumes, so little that thousands fit on a card."""
+CAPACITY: Final[Mapping[str, str]] = {"tflops": "10m", "vram": "4Mi"}
+"""What each claim consumes, so little that 10,000 fit on a card."""
 
 _HACK: Final = Path(__file__).resolve().parents[1]
 _START_SECONDS: Final = 30

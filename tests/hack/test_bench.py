@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
-from benchmark import cells, compare, figures, plot, stages, tables, target
+from benchmark import cells, compare, figures, node, plot, stages, tables, target
 from benchmark.cells import Cell
 from benchmark.figures import CALLS, PROCESS, Measured, Sample
 from benchmark.plot import PlotError
 from benchmark.recorded import Recorded
 from benchmark.target import TargetError
+from tensorfusion_dra.core.kubernetes import quantity
 from tests.guard import sitecustomize as path_guard
 from tests.support.waiting import PATIENCE_SECONDS
 
@@ -74,6 +75,13 @@ def test_every_combination_of_settings_is_a_cell_with_held_claims_ascending() ->
 def test_setting_out_of_range_is_rejected(flag: str, value: str, expected: str) -> None:
     with pytest.raises(ValueError, match=expected):
         cells.of_flags(flags(flag, value))
+
+
+def test_as_many_claims_as_can_be_held_fit_on_one_card() -> None:
+    card = {"tflops": "312", "vram": "80Gi"}  # of the simulated A100
+
+    for name, amount in node.CAPACITY.items():
+        assert quantity.parse(amount).nano * cells.MOST["held"] < quantity.parse(card[name]).nano
 
 
 def test_driver_of_a_socket_is_the_name_of_its_folder() -> None:
