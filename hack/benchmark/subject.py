@@ -19,6 +19,7 @@ from tensorfusion_dra.simulator.api.faults import ANY, Delay
 from tensorfusion_dra.simulator.node.plugin import ClaimRef, Plugin, PluginError
 
 _CALLERS: Final = 8
+_TRIES: Final = 3
 _FEWEST_CALLS: Final = 10
 _CALLS_OF_EACH: Final = 4
 
@@ -116,7 +117,7 @@ class Live:
 
     def release(self) -> None:
         """Unprepare the claims that are held, and delete all claims that are left."""
-        timed(self._plugin.unprepare, [[ref] for ref in self._held], at_a_time=_CALLERS)
+        tried(self._plugin.unprepare, self._held)
         self._claims.delete_rest()
 
     def close(self) -> None:
@@ -126,7 +127,7 @@ class Live:
     def _hold(self, count: int) -> None:
         new = self._claims.create(max(0, count - len(self._held)))
         self._held += new
-        failed = timed(self._plugin.prepare, [[ref] for ref in new], at_a_time=_CALLERS).errors
+        failed = tried(self._plugin.prepare, new)
         if failed:
             raise TargetError(f"{self.name}: {len(failed)} of {count} to hold: {failed[0]}")
 
@@ -181,6 +182,28 @@ def timed(
         errors=errors,
         stages=marks.take(spans) if marks else {},
     )
+
+
+def tried(act: Callable[[Sequence[ClaimRef]], object], refs: Sequence[ClaimRef]) -> Sequence[str]:
+    """Call once with each claim, several at a time, and again if it failed, as the kubelet does.
+
+    Returns:
+        The last error of each claim whose calls all failed.
+    """
+
+    def call(ref: ClaimRef) -> str:
+        text = ""
+        for _ in range(_TRIES):
+            try:
+                act([ref])
+            except PluginError as error:
+                text = str(error)
+            else:
+                return ""
+        return text
+
+    with ThreadPoolExecutor(_CALLERS) as callers:
+        return [text for text in callers.map(call, refs) if text]
 
 
 @contextmanager

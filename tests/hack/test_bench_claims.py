@@ -1,15 +1,16 @@
 """Claims that hack/bench creates, as a scheduler allocates them."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
-from benchmark import target
+from benchmark import subject, target
 from benchmark.target import Claims, Target
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.simulator.api.faults import Refuse
 from tensorfusion_dra.simulator.apiserver import ApiServer
+from tensorfusion_dra.simulator.node.plugin import ClaimRef, PluginError
 from tensorfusion_dra.simulator.rest import CLAIMS, PODS, SLICES, Client
 from tests.support import objects
 
@@ -57,3 +58,18 @@ def test_claims_of_a_creation_that_failed_are_deleted_with_the_rest(
     claims.delete_rest()
 
     assert stored(server) == 0
+
+
+def test_calls_that_fail_are_repeated_and_the_errors_of_the_rest_returned() -> None:
+    calls: list[str] = []
+
+    def act(refs: Sequence[ClaimRef]) -> None:
+        (ref,) = refs
+        calls.append(ref.name)
+        if ref.name == "never" or calls.count(ref.name) == 1:
+            raise PluginError(f"{ref.name}: refused")
+
+    found = subject.tried(act, [ClaimRef("default", name, name) for name in ("later", "never")])
+
+    assert found == ["never: refused"]
+    assert sorted(calls) == ["later", "later", "never", "never", "never"]
