@@ -24,6 +24,7 @@ from tensorfusion_dra.driver.backoff import Backoff
 from tensorfusion_dra.driver.catalog import Catalog, CatalogReader
 from tensorfusion_dra.driver.projection import Projection
 from tensorfusion_dra.driver.status import StatusReporter
+from tensorfusion_dra.driver.tenant_index import TenantIndex
 from tensorfusion_dra.state.ledger import Ledger
 from tensorfusion_dra.state.ledger_transaction import Transaction
 
@@ -33,7 +34,11 @@ _WAIT_SECONDS: Final = 60.0
 
 
 class Division:
-    """Recomputes the limits of prepared claims."""
+    """Recomputes the limits of prepared claims.
+
+    Attributes:
+        index: The sums over the recorded claims.
+    """
 
     def __init__(
         self,
@@ -55,6 +60,7 @@ class Division:
             status: Reports claims whose limits changed.
             retry_seconds: Wait after a first failure; longer after each further one.
         """
+        self.index: Final = TenantIndex(rules)
         self._ledger = ledger
         self._projection = projection
         self._catalog = catalog
@@ -101,24 +107,41 @@ class Division:
         if catalog is None:
             return ()
         devices = catalog.by_name()
-        if not self._changed(self._ledger.claims(), devices):
-            return ()
         with self._ledger.transaction() as step:
-            changed = self._changed(step.claims_on(devices), devices)
+            if self.index.at(step, catalog).are_divided:
+                return ()
+            changed = [new for _, new in self._changed(step.claims_on(devices), devices)]
             for record in changed:
                 step.put(record)
         log.info("limits_recomputed", claims=len(changed))
         self.project(changed)
         return changed
 
-    def regranted(self, step: Transaction, gone: PreparedClaim) -> Sequence[PreparedClaim]:
-        """Return the claims whose limits grow because another claim is gone."""
-        catalog = self._catalog.current()
-        if catalog is None:
-            return ()  # the first catalog divides all cards
+    def remove(self, step: Transaction, gone: PreparedClaim) -> Sequence[PreparedClaim]:
+        """Remove a claim from the ledger; return the claims whose limits grow by that.
+
+        Their new records are put, but their files are not written yet.
+        """
+        catalog = self._catalog.current()  # if there is none, the first one divides all cards
+        tenants = self.index.at(step, catalog)
+        step.remove(gone.ref.uid)
+        self.index.note(step, removed=[gone])
+        if not tenants.can_lend(gone):
+            return ()
         left = {share.device for share in gone.shares}
-        devices = {name: d for name, d in catalog.by_name().items() if name in left}
-        return self._changed(step.claims_on(devices), devices)
+        devices = {name: card.device for name, card in tenants.cards.items() if name in left}
+        changed = self._changed(step.claims_on(devices), devices)
+        grown = [new for _, new in changed]
+        for record in grown:
+            step.put(record)
+        self.index.note(step, added=grown, removed=[old for old, _ in changed])
+        tenants.mark_divided(gone)
+        return grown
+
+    def of_same_pods(self, step: Transaction, claim: PreparedClaim) -> Sequence[PreparedClaim]:
+        """Return the recorded claims of the claim's pods, itself included."""
+        tenants = self.index.at(step, self._catalog.current())
+        return [record for record in map(step.get, tenants.uids_of_pods(claim.pods)) if record]
 
     def project(self, changed: Sequence[PreparedClaim]) -> None:
         """Write the files of prepared claims whose limits changed."""
@@ -137,6 +160,7 @@ class Division:
 
     def _changed(
         self, claims: Sequence[PreparedClaim], devices: Mapping[str, Device]
-    ) -> Sequence[PreparedClaim]:
+    ) -> Sequence[tuple[PreparedClaim, PreparedClaim]]:
+        """Return the old and the new record of each claim whose limits change."""
         regranted = tenancy.with_divided_limits(claims, devices, self._rules)
-        return [new for new, old in zip(regranted, claims, strict=True) if new != old]
+        return [(old, new) for old, new in zip(claims, regranted, strict=True) if new != old]

@@ -13,10 +13,10 @@ import structlog
 
 from tensorfusion_dra.core.claims import claim as claims
 from tensorfusion_dra.core.claims.claim import AllocatedClaim, ClaimRef
-from tensorfusion_dra.core.claims.fit import fit
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.errors import ClaimError
 from tensorfusion_dra.driver import outcomes
+from tensorfusion_dra.driver.admission import Admission
 from tensorfusion_dra.driver.catalog import CatalogReader
 from tensorfusion_dra.driver.claim_locks import ClaimLocks
 from tensorfusion_dra.driver.division import Division
@@ -59,8 +59,6 @@ class Preparer:
             clock: In seconds, for the age of what was read of claims.
         """
         self._claims = claims_at_server
-        self._ledger = ledger
-        self._projection = projection
         self._cards = LocalCards(catalog, offers)
         self._offers = offers
         self._share_policies = share_policies
@@ -70,6 +68,12 @@ class Preparer:
             projection=projection,
             fixed=offers.rules.fixed(offers.enforcer),
             pods=share_policies.pods,
+        )
+        self._admission = Admission(
+            ledger=ledger,
+            index=division.index,
+            projection=projection,
+            shared_containers=self._shared_containers,
         )
         self._withdrawal = Withdrawal(ledger, projection, division=division, status=status)
         self._recorded = RecordedClaims(ledger, projection, self._cards, self._withdrawal)
@@ -195,15 +199,10 @@ class Preparer:
             claim, policies, wait_seconds=deadline - time.monotonic()
         )
         offer = self._offers.offer(catalog, {allocation.device for allocation in claim.allocations})
-        with self._ledger.transaction() as step:
-            fitting = fit(claim, policies, offer, step.claims_on(offer.access))
-            plan = self._projection.plan(fitting.claim)
-            self._shared_containers.check(fitting.claim, together, step)
-            for record in (fitting.claim, *fitting.changed):
-                step.put(record)
-        _log_admitted(fitting.claim)
-        self._division.project(fitting.changed)
-        return self._recorded.project(fitting.claim, plan)
+        admitted = self._admission.admit(claim, policies, together, catalog=catalog, offer=offer)
+        _log_admitted(admitted.claim)
+        self._division.project(admitted.changed)
+        return self._recorded.write_files(admitted)
 
     def _unprepare_one(self, ref: ClaimRef, deadline: float) -> None:
         try:

@@ -92,6 +92,19 @@ class Projection:
             written += self._specs.ensure(plan.claim_uid, plan.spec)
         return written
 
+    def is_written(self, claim: PreparedClaim) -> bool:
+        """Return True if all files of the claim are as planned; write nothing but missing folders.
+
+        Raises:
+            ClaimError: See plan().
+            RetryableError: See write().
+        """
+        plan = self.plan(claim)
+        self._host_files.provide(plan.needs)
+        return (plan.limits is None or self._limits.has(plan.claim_uid, plan.limits)) and (
+            plan.spec is None or self._specs.has(plan.claim_uid, plan.spec)
+        )
+
     def ensure(self, claim: PreparedClaim) -> int:
         """Plan and write; return the number of files written.
 

@@ -14,9 +14,10 @@ from tensorfusion_dra.core.claims import confirmation
 from tensorfusion_dra.core.claims.claim import AllocatedClaim, ClaimRef
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.errors import RetryableError
+from tensorfusion_dra.driver.admission import Admitted
 from tensorfusion_dra.driver.catalog import Catalog
 from tensorfusion_dra.driver.local_cards import CardsUnreadError, LocalCards
-from tensorfusion_dra.driver.projection import Plan, Projection
+from tensorfusion_dra.driver.projection import Projection
 from tensorfusion_dra.driver.withdraw import Withdrawal
 from tensorfusion_dra.state.ledger import Ledger
 
@@ -55,36 +56,73 @@ class RecordedClaims:
             RetryableError: The cards are not known yet, or one of the claim's is gone.
             FatalError: A newer release has changed the ledger.
         """
-        if claim is not None and not self._ledger.has(ref.uid):
-            return None  # as for most claims that were just read: without a step of the ledger
+        record = self._ledger.get(ref.uid)
+        if record is None:
+            return None
+        if self._answers(record, claim, needs_present_cards=needs_present_cards):
+            return record
         used = partial(self._used, ref, claim, needs_present_cards=needs_present_cards)
         try:
             return used(self._cards.catalog.current())
         except CardsUnreadError:
             return used(self._cards.wait_for_catalog(ref, deadline))  # slow, so outside the step
 
-    def project(self, record: PreparedClaim, plan: Plan | None = None) -> PreparedClaim:
-        """Write the files of the claim's newest record, and return that record.
+    def write_files(self, admitted: Admitted) -> PreparedClaim:
+        """Write the files of a claim that was just recorded; return its newest record.
 
-        Another claim's step may have changed it since it was put.
-
-        Args:
-            record: As put.
-            plan: For this record; None makes one.
+        They are written outside a step of the ledger, so that other claims do not wait for them.
+        Meanwhile a step may change the record and write its files: another claim's, or one of
+        another instance. Therefore the record is compared afterwards. If it is another one by then,
+        the files are written again, inside a step. So the last files are those of the last record.
 
         Raises:
             RetryableError: Another instance unprepared the claim meanwhile, or a file cannot be
                 written.
         """
+        try:
+            self._projection.write(admitted.plan)
+            if self._ledger.has(admitted.stored):
+                return admitted.claim
+        except RetryableError:
+            pass  # also if another instance's recovery removed a file that was half written
+        return self._project(admitted.claim)
+
+    def _project(self, record: PreparedClaim) -> PreparedClaim:
+        """Write the files of the claim's newest record inside a step, and return that record.
+
+        Raises:
+            RetryableError: See write_files().
+        """
         with self._ledger.transaction() as step:
             current = step.current(record)
             if current is None:
+                self._projection.remove(record.ref.uid, record)
                 raise RetryableError(f"claim {record.ref}: it was unprepared meanwhile")
-            if current is record and plan is not None:
-                self._projection.write(plan)
-            else:
-                self._projection.ensure(current)
+            self._projection.ensure(current)
         return current
+
+    def _answers(
+        self,
+        record: PreparedClaim,
+        claim: AllocatedClaim | None,
+        *,
+        needs_present_cards: bool,
+    ) -> bool:
+        """Return True if the record and its files are as they should be, without changing any.
+
+        Raises:
+            ClaimError: See use().
+            RetryableError: See use().
+        """
+        if claim is not None and not confirmation.describes(record, claim):
+            return False
+        if needs_present_cards:
+            self._cards.check_present(record.ref, (share.device for share in record.shares))
+        catalog = self._cards.catalog.current()
+        if catalog is None:
+            return False
+        today = self._cards.with_todays_access(_reserved(record, claim), catalog)
+        return today == record and self._projection.is_written(record)
 
     def _used(
         self,
@@ -109,7 +147,7 @@ class RecordedClaims:
                 step.put(today)
                 record = today
         if is_current:
-            return self.project(record)
+            return self._project(record)
         log.warning("claim_reallocated", devices=[share.device for share in record.shares])
         self._withdrawal.withdraw(ref)
         return None

@@ -1,6 +1,7 @@
 """The end of a prepared claim: its files, its record, and the shares that it gives back."""
 
 from collections.abc import Sequence
+from functools import partial
 
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
@@ -44,11 +45,10 @@ class Withdrawal:
             # Inside the step, so that no other one writes the files again meanwhile. A crash after
             # it leaves a record without files, which is prepared or unprepared again; files
             # without a record would be orphans.
-            pods = record.pods if record else ()
-            self._projection.remove(ref.uid, record, of_same_pods=lambda: step.claims_of_pods(pods))
             if record is None:
+                self._projection.remove(ref.uid, None)
                 return ()
-            step.remove(ref.uid)
-            for other in (changed := self._division.regranted(step, record)):
-                step.put(other)
-        return changed
+            self._projection.remove(
+                ref.uid, record, of_same_pods=partial(self._division.of_same_pods, step, record)
+            )
+            return self._division.remove(step, record)

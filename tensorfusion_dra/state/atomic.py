@@ -1,8 +1,9 @@
 """Atomic file replacement: a reader sees the old or the new file, even after a power cut."""
 
 import errno
+import itertools
 import os
-import tempfile
+import secrets
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -11,6 +12,9 @@ NO_FILE: Final = frozenset({errno.EISDIR, errno.ELOOP})
 """Errors of opening a path at which there is a folder, or a loop of links, instead of a file."""
 
 _SUFFIX: Final = ".tmp"
+_INSTANCE: Final = secrets.token_hex(4)
+"""Part of the names of temporary files: two instances in two pods may have equal process IDs."""
+_numbers: Final = itertools.count()
 
 
 def write(path: Path, content: bytes, *, mode: int, durable: bool = True) -> None:
@@ -44,15 +48,17 @@ def stage(path: Path, content: bytes, *, mode: int, durable: bool = True) -> Pat
     Raises:
         OSError: The file cannot be written; no temporary file remains.
     """
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=_SUFFIX)
-    temporary = Path(name)
+    unique = f"{_INSTANCE}-{os.getpid()}-{next(_numbers)}"
+    temporary = path.with_name(f".{path.name}.{unique}{_SUFFIX}")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fchmod(file.fileno(), mode)
+        try:
+            _write_all(descriptor, content)
+            os.fchmod(descriptor, mode)
             if durable:
-                os.fsync(file.fileno())
+                os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
@@ -83,6 +89,12 @@ def remove(path: Path) -> bool:
         return False
     sync_folder(path.parent)
     return True
+
+
+def _write_all(descriptor: int, content: bytes) -> None:
+    rest = memoryview(content)
+    while rest:
+        rest = rest[os.write(descriptor, rest) :]
 
 
 def sync_folder(folder: Path) -> None:

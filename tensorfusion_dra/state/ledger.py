@@ -6,9 +6,8 @@ copies, so that the next call works. If the database as a whole is damaged, it i
 new one is built; another instance notices the new inode at the path and opens the new file.
 """
 
-import sqlite3
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
@@ -22,7 +21,7 @@ from tensorfusion_dra.state.ledger_check import RepairReport
 from tensorfusion_dra.state.ledger_file import FILE_NAME, WAIT_SECONDS, Opened
 from tensorfusion_dra.state.ledger_transaction import Transaction
 from tensorfusion_dra.state.record_copies import FOLDER_NAME, RecordCopies
-from tensorfusion_dra.state.records import DamageError
+from tensorfusion_dra.state.records import DamageError, Record
 from tensorfusion_dra.state.reserve import DiskReserve
 
 LOCK_NAME: Final = "ledger.lock"
@@ -71,6 +70,8 @@ class Ledger:
         self._mutex = Lock()  # guards all below
         self._damage: list[LedgerDamage] = []
         self._opened: Opened | None = None
+        self._openings = 0
+        self._failures = 0  # number of transactions that failed
         with ledger_file.errors(self._path):
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             # Shared to use the database, exclusive to open or replace it.
@@ -84,39 +85,53 @@ class Ledger:
 
     def get(self, claim_uid: str) -> PreparedClaim | None:
         """Return the record of a claim, or None."""
-        with self._locked_connection() as connection:
-            return ledger_queries.claim(connection, claim_uid)
+        with self._locked_database() as database:
+            return ledger_queries.claim(database.connection, claim_uid)
 
-    def has(self, claim_uid: str) -> bool:
-        """Return True if the claim has a record, without decoding it."""
-        with self._locked_connection() as connection:
-            return ledger_queries.has(connection, claim_uid)
+    def has(self, record: Record) -> bool:
+        """Return True if this is its claim's present record."""
+        with self._locked_database() as database:
+            return ledger_queries.has(database.connection, record)
 
     def claims(self) -> Sequence[PreparedClaim]:
         """Return every recorded claim."""
-        with self._locked_connection() as connection:
-            return ledger_queries.claims(connection)
+        with self._locked_database() as database:
+            return ledger_queries.claims(database.connection)
 
     @contextmanager
     def transaction(self) -> Iterator[Transaction]:
-        """Run a block in a transaction: its changes survive a power cut; an error undoes them."""
-        with self._locked_connection() as connection:
-            step = Transaction(connection, self._copies)
+        """Run a block in a transaction: its changes survive a power cut; an error undoes them.
+
+        Other transactions may run as soon as this one is committed, while it is flushed to the
+        disk. Concurrent ones share a flush; one that changes nothing needs none.
+        """
+        with self._locked_database() as database:
+            step = Transaction(
+                database.connection, self._copies, epoch=(self._openings, self._failures)
+            )
+            before = database.connection.total_changes
             try:
-                with ledger_file.writing(connection):
+                with ledger_file.writing(database.connection):
                     yield step
             except BaseException:
+                self._failures += 1
                 step.roll_back_copies()
                 raise
             step.commit_copies()
+            if database.connection.total_changes == before:
+                return
+            commit = database.log_flush.count_commit()
+        self._wait_durable(database, commit)
 
     def check(self) -> None:
         """Search the whole ledger for damage and repair what can be repaired."""
-        with self._locked_connection() as connection:
+        with self._locked_database() as database:
             ledger_file.check_pages(self._path)
-            with ledger_file.writing(connection):
-                repairs = ledger_check.repair(connection, self._copies)
+            with ledger_file.writing(database.connection):
+                repairs = ledger_check.repair(database.connection, self._copies)
             self._note_damage(repairs)
+            commit = database.log_flush.count_commit() if repairs else 0
+        self._wait_durable(database, commit)
         self._reserve.ensure()
 
     def make_room(self) -> None:
@@ -125,9 +140,9 @@ class Ledger:
         Raises:
             NoRoomError: No space could be freed.
         """
-        with self._locked_connection() as connection:
+        with self._locked_database() as database:
             released = self._reserve.release()
-            if not ledger_file.reuse_log(connection) and not released:
+            if not ledger_file.reuse_log(database.connection) and not released:
                 raise NoRoomError(f"ledger {self._path}: the disk is full")
 
     def damage(self) -> Sequence[LedgerDamage]:
@@ -144,26 +159,26 @@ class Ledger:
             self._lock.close()
 
     @contextmanager
-    def _locked_connection(self) -> Iterator[sqlite3.Connection]:
+    def _locked_database(self) -> Iterator[Opened]:
         # With a timeout: the thread that holds the mutex may itself wait for another process, and a
         # queue of such waits would exceed the kubelet's deadline.
         if not self._mutex.acquire(timeout=WAIT_SECONDS):
             raise RetryableError(f"ledger {self._path}: busy for {WAIT_SECONDS} s")
         try:
-            with ledger_file.errors(self._path), self._current_connection() as connection:
-                yield connection
+            with ledger_file.errors(self._path), self._current_database() as database:
+                yield database
         except DamageError as damage:
             raise self._repair(damage) from damage
         finally:
             self._mutex.release()
 
     @contextmanager
-    def _current_connection(self) -> Iterator[sqlite3.Connection]:
-        """Connect to the file that is at the path now; no process replaces it during the block."""
+    def _current_database(self) -> Iterator[Opened]:
+        """Open the file that is at the path now; no process replaces it during the block."""
         while True:
             with self._lock.shared():
                 if self._opened and self._opened.inode == ledger_file.inode(self._path):
-                    yield self._opened.connection
+                    yield self._opened
                     return
             # Another instance quarantined the file, or a repair failed and the file is closed.
             self._open()
@@ -177,6 +192,7 @@ class Ledger:
             raise FatalError(
                 f"ledger {self._path}: {damage}: found this damage in a new ledger as well"
             ) from damage
+        self._openings += 1
         self._note_damage(self._opened.repairs, self._opened)
 
     def _open_with_room(self) -> None:
@@ -188,10 +204,28 @@ class Ledger:
             self._open()
 
     def _close(self) -> None:
-        if self._opened is not None:
-            # SQLite does not touch the new files that another instance has created at this path.
-            self._opened.connection.close()
-            self._opened = None
+        if self._opened is None:
+            return
+        opened, self._opened = self._opened, None
+        with suppress(OSError):  # the threads that wait for this flush raise the error
+            opened.log_flush.close()
+        # SQLite does not touch the new files that another instance has created at this path.
+        opened.connection.close()
+
+    def _wait_durable(self, database: Opened, commit: int) -> None:
+        """Return once the commit would survive a power cut; the caller does not hold the mutex.
+
+        After a failed flush the database is closed, so that the next call checks all of it. Closing
+        writes the commits from the log into the database, and flushes that.
+        """
+        try:
+            with ledger_file.errors(self._path):
+                database.log_flush.wait_durable(commit)
+        except RetryableError:
+            with self._mutex:
+                if self._opened is database:
+                    self._close()
+            raise
 
     def _repair(self, damage: DamageError) -> DriverError:
         """Repair the ledger and return the error for the caller whose call found the damage."""

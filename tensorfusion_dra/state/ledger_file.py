@@ -20,6 +20,7 @@ import structlog
 from tensorfusion_dra.core.errors import NoRoomError, RetryableError
 from tensorfusion_dra.state import atomic, ledger_check, ledger_schema
 from tensorfusion_dra.state.ledger_check import RepairReport
+from tensorfusion_dra.state.log_flush import LogFlush
 from tensorfusion_dra.state.record_copies import RecordCopies
 from tensorfusion_dra.state.records import DamageError
 
@@ -60,6 +61,7 @@ class Opened:
     """A sound ledger.
 
     Attributes:
+        log_flush: Makes its commits durable.
         inode: Device and inode of the file, to notice when the path leads to another one.
         repairs: Damage that was repaired when the ledger was opened.
         quarantined: New path of a damaged file; None if there was none.
@@ -67,6 +69,7 @@ class Opened:
     """
 
     connection: sqlite3.Connection
+    log_flush: LogFlush
     inode: tuple[int, int]
     repairs: RepairReport
     quarantined: Path | None = None
@@ -187,8 +190,14 @@ def _checked(path: Path, copies: RecordCopies) -> Opened:
             # Before the connection is closed: SQLite leaves a moved file and its log unchanged, but
             # closing a connection to a file in place would write the log into the file.
             raise _QuarantinedError(damage, _quarantine(path)) from damage
+        log_flush = LogFlush(path.with_name(path.name + _LOG))
         on_error.pop_all()
-        return Opened(connection=connection, inode=inode(path) or _NO_FILE, repairs=repairs)
+        return Opened(
+            connection=connection,
+            log_flush=log_flush,
+            inode=inode(path) or _NO_FILE,
+            repairs=repairs,
+        )
 
 
 def _check_beginning(path: Path) -> None:
@@ -227,8 +236,8 @@ def _check_kind(path: Path) -> None:
 def _repair(connection: sqlite3.Connection, path: Path, copies: RecordCopies) -> RepairReport:
     ledger_schema.check_tables(connection, path)  # before anything is written
     connection.execute("PRAGMA journal_mode = WAL")
-    # FULL: a commit returns once it would survive a power cut.
-    connection.execute("PRAGMA synchronous = FULL")
+    # NORMAL: a commit is not flushed. LogFlush does that, once for several commits.
+    connection.execute("PRAGMA synchronous = NORMAL")
     connection.execute("PRAGMA foreign_keys = ON")
     ledger_check.check_pages(connection)
     copies.remove_unfinished()

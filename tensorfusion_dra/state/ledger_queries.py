@@ -18,9 +18,11 @@ _COLUMNS: Final = "CAST(uid AS BLOB), CAST(record AS BLOB), CAST(seal AS BLOB)"
 """As bytes, because a damaged value need not be valid text."""
 
 
-def has(connection: sqlite3.Connection, claim_uid: str) -> bool:
-    """Return True if the claim has a record."""
-    row = connection.execute("SELECT 1 FROM claims WHERE uid = ?", (claim_uid,)).fetchone()
+def has(connection: sqlite3.Connection, record: Record) -> bool:
+    """Return True if this is its claim's present record."""
+    row = connection.execute(
+        "SELECT 1 FROM claims WHERE uid = ? AND seal = ?", (record.uid, record.checksum)
+    ).fetchone()
     return row is not None
 
 

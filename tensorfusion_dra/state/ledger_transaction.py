@@ -1,7 +1,7 @@
 """A transaction on the ledger: changes of records and of their copies."""
 
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -9,7 +9,7 @@ from tensorfusion_dra.core.claims.claim import PodRef
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.state import ledger_queries, records
 from tensorfusion_dra.state.record_copies import RecordCopies
-from tensorfusion_dra.state.records import DamageError
+from tensorfusion_dra.state.records import DamageError, Record
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,11 +26,28 @@ class Transaction:
     next check repairs both.
     """
 
-    def __init__(self, connection: sqlite3.Connection, copies: RecordCopies) -> None:
+    def __init__(
+        self, connection: sqlite3.Connection, copies: RecordCopies, *, epoch: Hashable
+    ) -> None:
+        """Begin nothing; the caller begins and ends the transaction.
+
+        Args:
+            epoch: Differs after the database was opened anew and after a failed transaction.
+        """
         self._connection = connection
         self._copies = copies
+        self._epoch = epoch
         self._staged: dict[str, Path] = {}
         self._removed: set[str] = set()
+
+    def version(self) -> Hashable:
+        """Return a value that changes with every change of a record, by this or another process.
+
+        It may also change with a transaction that failed. Equal values mean equal records, so what
+        was derived from all records can be kept between transactions.
+        """
+        (others,) = self._connection.execute("PRAGMA data_version").fetchone()
+        return self._epoch, others, self._connection.total_changes
 
     def get(self, claim_uid: str) -> PreparedClaim | None:
         """Return the record of a claim, or None."""
@@ -59,8 +76,8 @@ class Transaction:
         """Return every recorded claim of a pod with the namespace and name of one of these."""
         return ledger_queries.claims_of_pods(self._connection, pods)
 
-    def put(self, claim: PreparedClaim) -> None:
-        """Add the record; replace an older one of the same UID."""
+    def put(self, claim: PreparedClaim) -> Record:
+        """Add the record, or replace an older one of the same UID; return it as stored."""
         record = records.of_claim(claim)
         self._discard(record.uid)
         self._staged[record.uid] = self._copies.stage(record)
@@ -73,6 +90,7 @@ class Transaction:
             "INSERT INTO holdings (device, uid) VALUES (?, ?)",
             [(device, record.uid) for device in {share.device for share in claim.shares}],
         )
+        return record
 
     def remove(self, claim_uid: str) -> None:
         """Remove the record; do nothing if there is none."""

@@ -24,6 +24,18 @@ class Limit:
     sm_percent: int
     vram_bytes: int
 
+    def __add__(self, other: "Limit") -> "Limit":
+        return Limit(
+            sm_percent=self.sm_percent + other.sm_percent,
+            vram_bytes=self.vram_bytes + other.vram_bytes,
+        )
+
+    def __sub__(self, other: "Limit") -> "Limit":
+        return Limit(
+            sm_percent=self.sm_percent - other.sm_percent,
+            vram_bytes=self.vram_bytes - other.vram_bytes,
+        )
+
     def as_json(self) -> dict[str, int]:
         """Return the limit as JSON, for the ledger."""
         return {"smPercent": self.sm_percent, "vramBytes": self.vram_bytes}

@@ -100,7 +100,7 @@ def with_first_grant(
             device = devices[share.device]
             limit = _request(share, device)
             if rules.overcommit_limits:
-                limit = _within(limit, _wanted(share), _total(device))
+                limit = within(limit, _wanted(share), total(device))
             share = replace(share, limit=limit)  # noqa: PLW2901
         shares.append(share)
     return replace(claim, shares=tuple(shares))
@@ -132,6 +132,32 @@ def with_divided_limits(
         kept |= refused
 
 
+def total(device: Device) -> Limit:
+    """Return what the device's tenants divide; above 100 percent if its pool oversubscribes."""
+    tflops = capacity.divided_capacity(device.capacity, names.CAPACITY_TFLOPS).value
+    vram = capacity.divided_capacity(device.capacity, names.CAPACITY_VRAM).value
+    whole = Quantity.milli(device.gpu.milli_tflops)
+    return Limit(sm_percent=100 * tflops.nano // whole.nano, vram_bytes=vram.ceil())
+
+
+def demand(
+    claim: PreparedClaim, share: PreparedShare, device: Device, rules: LendingRules
+) -> tuple[Limit, Limit]:
+    """Return the share's request and wanted limit; a fixed limit is both."""
+    if rules.is_fixed(claim, share):
+        return _fixed_demand(share, device)
+    request = _request(share, device)
+    return request, request if share.limit is None else _wanted(share)
+
+
+def within(request: Limit, wanted: Limit, whole: Limit) -> Limit:
+    """Return the wanted limit, capped at what the device has, but at least the request."""
+    return Limit(
+        sm_percent=max(request.sm_percent, min(wanted.sm_percent, whole.sm_percent)),
+        vram_bytes=max(request.vram_bytes, min(wanted.vram_bytes, whole.vram_bytes)),
+    )
+
+
 def _divided_once(
     claims: Sequence[PreparedClaim],
     devices: Mapping[str, Device],
@@ -153,13 +179,13 @@ def _divided_once(
         ]
         demands = [
             _fixed_demand(share, device)
-            if claim.ref.uid in kept or rules.is_fixed(claim, share)
-            else _demand(share, device)
+            if claim.ref.uid in kept
+            else demand(claim, share, device, rules)
             for claim, _, share in tenants
         ]
-        divided = _divided(_total(device), demands)
+        divided = _divided(total(device), demands)
         if rules.overcommit_limits:
-            divided = [_within(request, wanted, _total(device)) for request, wanted in demands]
+            divided = [within(request, wanted, total(device)) for request, wanted in demands]
         granted.update(
             ((claim.ref.uid, index), limit)
             for (claim, index, _), limit in zip(tenants, divided, strict=True)
@@ -167,25 +193,17 @@ def _divided_once(
     return [_with_limits(claim, granted) for claim in claims]
 
 
-def _divided(total: Limit, demands: Sequence[tuple[Limit, Limit]]) -> list[Limit]:
+def _divided(whole: Limit, demands: Sequence[tuple[Limit, Limit]]) -> list[Limit]:
     """Return the limits of tenants with these requests and wanted limits, see limits.granted()."""
     compute = limits.granted(
-        total.sm_percent, [(each.sm_percent, want.sm_percent) for each, want in demands]
+        whole.sm_percent, [(each.sm_percent, want.sm_percent) for each, want in demands]
     )
     memory = limits.granted(
-        total.vram_bytes, [(each.vram_bytes, want.vram_bytes) for each, want in demands]
+        whole.vram_bytes, [(each.vram_bytes, want.vram_bytes) for each, want in demands]
     )
     return [
         Limit(sm_percent=part, vram_bytes=size) for part, size in zip(compute, memory, strict=True)
     ]
-
-
-def _total(device: Device) -> Limit:
-    """Return what the device's tenants divide; above 100 percent if its pool oversubscribes."""
-    tflops = capacity.divided_capacity(device.capacity, names.CAPACITY_TFLOPS).value
-    vram = capacity.divided_capacity(device.capacity, names.CAPACITY_VRAM).value
-    whole = Quantity.milli(device.gpu.milli_tflops)
-    return Limit(sm_percent=100 * tflops.nano // whole.nano, vram_bytes=vram.ceil())
 
 
 def _request(share: PreparedShare, device: Device) -> Limit:
@@ -198,12 +216,6 @@ def _wanted(share: PreparedShare) -> Limit:
     return Limit(sm_percent=share.wanted_sm_percent, vram_bytes=share.wanted_vram_bytes)
 
 
-def _demand(share: PreparedShare, device: Device) -> tuple[Limit, Limit]:
-    """Return the share's request and wanted limit."""
-    request = _request(share, device)
-    return request, request if share.limit is None else _wanted(share)
-
-
 def _fixed_demand(share: PreparedShare, device: Device) -> tuple[Limit, Limit]:
     """Return the share's present limit as both request and wanted limit.
 
@@ -211,14 +223,6 @@ def _fixed_demand(share: PreparedShare, device: Device) -> tuple[Limit, Limit]:
     """
     limit = share.limit or _request(share, device)
     return limit, limit
-
-
-def _within(request: Limit, wanted: Limit, total: Limit) -> Limit:
-    """Return the wanted limit, capped at what the device has, but at least the request."""
-    return Limit(
-        sm_percent=max(request.sm_percent, min(wanted.sm_percent, total.sm_percent)),
-        vram_bytes=max(request.vram_bytes, min(wanted.vram_bytes, total.vram_bytes)),
-    )
 
 
 def _with_limits(claim: PreparedClaim, granted: Mapping[tuple[str, int], Limit]) -> PreparedClaim:

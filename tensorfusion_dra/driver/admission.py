@@ -1,0 +1,88 @@
+"""Admission of an allocated claim: its record, put into the ledger beside those of other claims."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tensorfusion_dra.core.claims.claim import AllocatedClaim
+from tensorfusion_dra.core.claims.fit import NodeOffer, fit
+from tensorfusion_dra.core.claims.prepared import PreparedClaim
+from tensorfusion_dra.core.claims.quick_fit import quick_fit
+from tensorfusion_dra.core.claims.share_policy import SharePolicy
+from tensorfusion_dra.driver.catalog import Catalog
+from tensorfusion_dra.driver.projection import Plan, Projection
+from tensorfusion_dra.driver.shared_containers import SharedContainers, Together
+from tensorfusion_dra.driver.tenant_index import TenantIndex
+from tensorfusion_dra.state.ledger import Ledger
+from tensorfusion_dra.state.records import Record
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Admitted:
+    """A claim that was admitted.
+
+    Attributes:
+        claim: The claim's record.
+        stored: The record as the ledger has it.
+        plan: The claim's files; none of them is written yet.
+        changed: Other claims whose limits shrank in favour of its request.
+    """
+
+    claim: PreparedClaim
+    stored: Record
+    plan: Plan
+    changed: Sequence[PreparedClaim]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Admission:
+    """Admits claims in one step of the ledger each."""
+
+    ledger: Ledger
+    index: TenantIndex
+    projection: Projection
+    shared_containers: SharedContainers
+
+    def admit(
+        self,
+        claim: AllocatedClaim,
+        policies: Sequence[SharePolicy],
+        together: Together,
+        *,
+        catalog: Catalog,
+        offer: NodeOffer,
+    ) -> Admitted:
+        """Record the claim, and the changes that it causes to other claims.
+
+        Args:
+            claim: The allocated claim.
+            policies: One for each of its allocations.
+            together: Claims that share a container with it.
+            catalog: The node's cards.
+            offer: The node, made of this catalog.
+
+        Raises:
+            ClaimError: The claim does not fit, or its limits cannot be enforced. Nothing changes.
+            RetryableError: The ledger cannot be read or written now.
+            FatalError: A newer release has changed the ledger.
+        """
+        with self.ledger.transaction() as step:
+            tenants = self.index.at(step, catalog)
+            # A record from another instance, which prepared the claim at the same time.
+            is_recorded = tenants.has(claim.ref)
+            record = None if is_recorded else quick_fit(claim, policies, offer, tenants)
+            changed: Sequence[PreparedClaim] = ()
+            before: dict[str, PreparedClaim] = {}
+            if record is None:
+                before = {each.ref.uid: each for each in step.claims_on(offer.access)}
+                fitting = fit(claim, policies, offer, before.values())
+                record, changed = fitting.claim, fitting.changed
+            plan = self.projection.plan(record)
+            self.shared_containers.check(record, together, step, tenants)
+            stored = step.put(record)
+            for other in changed:
+                step.put(other)
+            if not is_recorded:
+                replaced = [before[other.ref.uid] for other in changed]
+                self.index.note(step, added=[record, *changed], removed=replaced)
+                tenants.mark_divided(record)
+        return Admitted(claim=record, stored=stored, plan=plan, changed=changed)
