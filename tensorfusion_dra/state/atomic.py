@@ -5,6 +5,7 @@ import itertools
 import os
 import secrets
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -34,22 +35,24 @@ def write(path: Path, content: bytes, *, mode: int, durable: bool = True) -> Non
     """
     temporary = stage(path, content, mode=mode, durable=durable)
     try:
-        temporary.rename(path)
+        move(temporary, path)
     except BaseException:
-        temporary.unlink(missing_ok=True)
+        discard(temporary)
         raise
     if durable:
         sync_folder(path.parent)
 
 
-def stage(path: Path, content: bytes, *, mode: int, durable: bool = True) -> Path:
+def stage(path: Path, content: bytes, *, mode: int, durable: bool = True) -> str:
     """Write a temporary file next to the path; a rename to the path then replaces the file.
+
+    Paths are strings here: a path object costs more than the system calls.
 
     Raises:
         OSError: The file cannot be written; no temporary file remains.
     """
-    unique = f"{_INSTANCE}-{os.getpid()}-{next(_numbers)}"
-    temporary = path.with_name(f".{path.name}.{unique}{_SUFFIX}")
+    folder, name = os.path.split(path)
+    temporary = f"{folder}/.{name}.{_INSTANCE}-{os.getpid()}-{next(_numbers)}{_SUFFIX}"
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
         try:
@@ -60,9 +63,20 @@ def stage(path: Path, content: bytes, *, mode: int, durable: bool = True) -> Pat
         finally:
             os.close(descriptor)
     except BaseException:
-        temporary.unlink(missing_ok=True)
+        discard(temporary)
         raise
     return temporary
+
+
+def move(temporary: str, path: Path) -> None:
+    """Replace the file by a temporary one."""
+    os.rename(temporary, path)  # noqa: PTH104 - see stage()
+
+
+def discard(temporary: str) -> None:
+    """Remove a temporary file, if it is still there."""
+    with suppress(FileNotFoundError):
+        os.unlink(temporary)  # noqa: PTH108 - see stage()
 
 
 def unfinished(folder: Path, *, prefix: str, suffix: str) -> Iterator[Path]:

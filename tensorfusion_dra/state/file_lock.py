@@ -27,15 +27,17 @@ class FileLock:
         self._wait_seconds = wait_seconds
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
-    @contextmanager
-    def shared(self) -> Iterator[None]:
-        """Hold the lock for the block; other processes may hold it shared at the same time.
+    def acquire_shared(self) -> None:
+        """Take the lock until release(); other processes may hold it shared at the same time.
 
         Raises:
             TimeoutError: Another process held the lock exclusively for too long.
         """
-        with self._locked(fcntl.LOCK_SH):
-            yield
+        self._acquire(fcntl.LOCK_SH)
+
+    def release(self) -> None:
+        """Give the lock back."""
+        fcntl.flock(self._descriptor, fcntl.LOCK_UN)
 
     @contextmanager
     def exclusive(self) -> Iterator[None]:
@@ -44,8 +46,11 @@ class FileLock:
         Raises:
             TimeoutError: Another process held the lock for too long.
         """
-        with self._locked(fcntl.LOCK_EX):
+        self._acquire(fcntl.LOCK_EX)
+        try:
             yield
+        finally:
+            self.release()
 
     def close(self) -> None:
         """Close the file; further calls do nothing."""
@@ -53,18 +58,15 @@ class FileLock:
             os.close(self._descriptor)
             self._descriptor = -1
 
-    @contextmanager
-    def _locked(self, kind: int) -> Iterator[None]:
+    def _acquire(self, kind: int) -> None:
+        if self._try_lock(kind):
+            return
         deadline = time.monotonic() + self._wait_seconds
         # Polling, because a blocking flock() has no timeout.
         while not self._try_lock(kind):
             if time.monotonic() > deadline:
                 raise TimeoutError(f"{self._path}: held by another process")
             time.sleep(_POLL_SECONDS)
-        try:
-            yield
-        finally:
-            fcntl.flock(self._descriptor, fcntl.LOCK_UN)
 
     def _try_lock(self, kind: int) -> bool:
         try:

@@ -165,21 +165,30 @@ class Ledger:
         if not self._mutex.acquire(timeout=WAIT_SECONDS):
             raise RetryableError(f"ledger {self._path}: busy for {WAIT_SECONDS} s")
         try:
-            with ledger_file.errors(self._path), self._current_database() as database:
-                yield database
+            try:
+                database = self._lock_current()
+                try:
+                    yield database
+                finally:
+                    self._lock.release()
+            except ledger_file.FOREIGN as error:
+                raise ledger_file.translated(error, self._path) from error
         except DamageError as damage:
             raise self._repair(damage) from damage
         finally:
             self._mutex.release()
 
-    @contextmanager
-    def _current_database(self) -> Iterator[Opened]:
-        """Open the file that is at the path now; no process replaces it during the block."""
+    def _lock_current(self) -> Opened:
+        """Return the database at the path, locked, so that no process replaces it meanwhile."""
         while True:
-            with self._lock.shared():
+            self._lock.acquire_shared()
+            try:
                 if self._opened and self._opened.inode == ledger_file.inode(self._path):
-                    yield self._opened
-                    return
+                    return self._opened
+            except BaseException:
+                self._lock.release()
+                raise
+            self._lock.release()
             # Another instance quarantined the file, or a repair failed and the file is closed.
             self._open()
 

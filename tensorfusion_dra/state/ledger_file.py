@@ -53,6 +53,9 @@ _PASSING: Final = frozenset(
 )
 """Errors whose cause can go away; every other error means that the file is damaged."""
 
+FOREIGN: Final = (sqlite3.Error, OSError, UnicodeError)
+"""Errors of SQLite and of the file system."""
+
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
@@ -148,20 +151,25 @@ def errors(path: Path) -> Iterator[None]:
     """Translate errors of SQLite and the file system into the driver's errors."""
     try:
         yield
-    except sqlite3.Error as error:
+    except FOREIGN as error:
+        raise translated(error, path) from error
+
+
+def translated(error: Exception, path: Path) -> DamageError | RetryableError:
+    """Return the driver's error for an error of SQLite or of the file system; see FOREIGN."""
+    if isinstance(error, sqlite3.Error):
         # The low byte is the kind of the error; errors that the module itself raises have none.
         kind = getattr(error, "sqlite_errorcode", 0) & 0xFF
         if kind in _PASSING:
             sort = NoRoomError if kind == sqlite3.SQLITE_FULL else RetryableError
-            raise sort(f"ledger {path}: {error}") from error
-        raise DamageError(str(error)) from error
-    except UnicodeError as error:
-        # The sqlite3 module raises this too, if SQLite's message quotes damaged text.
-        raise DamageError(str(error)) from error
-    except OSError as error:
+            return sort(f"ledger {path}: {error}")
+        return DamageError(str(error))
+    if isinstance(error, OSError):
         other = f"{error.filename}: " if str(error.filename or path) != str(path) else ""
         sort = NoRoomError if error.errno in _FULL else RetryableError
-        raise sort(f"ledger {path}: {other}{error.strerror or error}") from error
+        return sort(f"ledger {path}: {other}{error.strerror or error}")
+    # The sqlite3 module raises a UnicodeError if SQLite's message quotes damaged text.
+    return DamageError(str(error))
 
 
 class _QuarantinedError(DamageError):

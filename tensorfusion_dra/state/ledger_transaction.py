@@ -3,16 +3,12 @@
 import sqlite3
 from collections.abc import Hashable, Iterable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 from tensorfusion_dra.core.claims.claim import PodRef
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
-from tensorfusion_dra.state import ledger_queries, records
+from tensorfusion_dra.state import atomic, ledger_queries, records
 from tensorfusion_dra.state.record_copies import RecordCopies
 from tensorfusion_dra.state.records import DamageError, Record
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 class Transaction:
@@ -37,8 +33,9 @@ class Transaction:
         self._connection = connection
         self._copies = copies
         self._epoch = epoch
-        self._staged: dict[str, Path] = {}
+        self._staged: dict[str, str] = {}  # temporary file by UID
         self._removed: set[str] = set()
+        self._others: int | None = None  # SQLite's number of the other connections' changes
 
     def version(self) -> Hashable:
         """Return a value that changes with every change of a record, by this or another process.
@@ -46,8 +43,9 @@ class Transaction:
         It may also change with a transaction that failed. Equal values mean equal records, so what
         was derived from all records can be kept between transactions.
         """
-        (others,) = self._connection.execute("PRAGMA data_version").fetchone()
-        return self._epoch, others, self._connection.total_changes
+        if self._others is None:  # it cannot change before the end of this transaction
+            (self._others,) = self._connection.execute("PRAGMA data_version").fetchone()
+        return self._epoch, self._others, self._connection.total_changes
 
     def get(self, claim_uid: str) -> PreparedClaim | None:
         """Return the record of a claim, or None."""
@@ -118,4 +116,4 @@ class Transaction:
     def _discard(self, uid: str) -> None:
         file = self._staged.pop(uid, None)
         if file is not None:
-            file.unlink(missing_ok=True)
+            atomic.discard(file)

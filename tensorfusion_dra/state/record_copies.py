@@ -33,7 +33,7 @@ class RecordCopies:
         """Write the copy of the record; replace an older one."""
         self.commit(record.uid, self.stage(record))
 
-    def stage(self, record: Record) -> Path:
+    def stage(self, record: Record) -> str:
         """Write a temporary file for the copy; it counts only after commit()."""
         path = self._path(record.uid)
         try:
@@ -43,13 +43,13 @@ class RecordCopies:
             self.folder.mkdir(parents=True, exist_ok=True)
             return atomic.stage(path, _content(record), mode=_MODE, durable=False)
 
-    def commit(self, uid: str, file: Path) -> None:
+    def commit(self, uid: str, file: str) -> None:
         """Make a staged file the copy; replace an older one."""
         try:
-            file.rename(self._path(uid))
+            atomic.move(file, self._path(uid))
         except IsADirectoryError:
             self.quarantine(uid, moment=datetime.now(UTC))
-            file.rename(self._path(uid))
+            atomic.move(file, self._path(uid))
 
     def ensure(self, record: Record) -> bool:
         """Write the copy unless it exists and is correct; return True if it was written."""

@@ -155,7 +155,9 @@ class PreparedClaim:
             "uid": self.ref.uid,
             "shares": [share.as_json() for share in self.shares],
             "sequence": self.sequence,
-            "pods": [asdict(pod) for pod in self.pods],
+            "pods": [
+                {"namespace": pod.namespace, "name": pod.name, "uid": pod.uid} for pod in self.pods
+            ],
             "commonNodes": list(self.common_nodes),
             "driverMounts": [asdict(mount) for mount in self.driver_mounts],
             "enforcer": self.enforcer,
