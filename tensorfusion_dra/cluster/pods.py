@@ -1,4 +1,4 @@
-"""Reads of single Pods, for their annotations."""
+"""Reads of single Pods."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -20,10 +20,6 @@ class Pods:
         """
         self._api = api
         self._reads = reads or RetriedReads()
-
-    def annotations(self, pod: PodRef, *, wait_seconds: float) -> Mapping[str, str]:
-        found = self.find(pod, wait_seconds=wait_seconds) or {}
-        return (found.get("metadata") or {}).get("annotations") or {}
 
     def find(self, pod: PodRef, *, wait_seconds: float) -> Mapping[str, Any] | None:
         return self._reads.with_retries(

@@ -4,8 +4,9 @@ The kubelet may repeat a call while its first try is still running.
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from threading import Lock
 
 from tensorfusion_dra.core.claims.claim import ClaimRef
@@ -13,8 +14,22 @@ from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.driver.waiting_calls import MOST_WAITING_FOR_A_CLAIM, WaitingCalls
 
 
+@dataclass(slots=True)
+class _Entry:
+    """A claim's lock.
+
+    Attributes:
+        users: Calls that hold the lock, wait for it, or count its turns.
+        turns: How often the lock was taken.
+    """
+
+    lock: Lock = field(default_factory=Lock)
+    users: int = 0
+    turns: int = 0
+
+
 class ClaimLocks:
-    """Locks by claim UID; a lock exists only while a call holds it or waits for it.
+    """Locks by claim UID; a lock exists only while a call uses it.
 
     The call that holds a lock may be waiting for a slow API server, so the number of calls that
     wait for locks is bounded.
@@ -22,12 +37,12 @@ class ClaimLocks:
 
     def __init__(self, *, most_waiting: int = MOST_WAITING_FOR_A_CLAIM) -> None:
         self._waiting = WaitingCalls(most_waiting, reason="wait for another call's claim")
-        self._guard = Lock()  # guards _locks
-        self._locks: dict[str, tuple[Lock, int]] = {}  # with the number of calls that use it
+        self._guard = Lock()  # guards _entries
+        self._entries: dict[str, _Entry] = {}
 
     @contextmanager
-    def locked(self, ref: ClaimRef, deadline: float) -> Iterator[None]:
-        """Hold the claim's lock inside the block.
+    def locked(self, ref: ClaimRef, deadline: float) -> Iterator[int]:
+        """Hold the claim's lock inside the block; yield the number of this turn, see counted().
 
         Args:
             ref: The claim; its UID selects the lock.
@@ -37,21 +52,46 @@ class ClaimLocks:
             RetryableError: Another call for the claim held the lock until the deadline, or too many
                 calls are waiting for locks.
         """
-        with self._guard:
-            lock, users = self._locks.get(ref.uid, (Lock(), 0))
-            self._locks[ref.uid] = (lock, users + 1)
+        entry = self._entered(ref.uid)
         try:
             # Only calls that have to wait count against the bound.
-            if not lock.acquire(blocking=False):
+            if not entry.lock.acquire(blocking=False):
                 with self._waiting.slot(f"claim {ref}"):
-                    if not lock.acquire(timeout=max(0.0, deadline - time.monotonic())):
+                    if not entry.lock.acquire(timeout=max(0.0, deadline - time.monotonic())):
                         raise RetryableError(f"claim {ref}: another call for it is still running")
             try:
-                yield
+                entry.turns += 1
+                yield entry.turns
             finally:
-                lock.release()
+                entry.lock.release()
         finally:
-            with self._guard:
-                lock, users = self._locks.pop(ref.uid)
-                if users > 1:
-                    self._locks[ref.uid] = (lock, users - 1)
+            self._leave(ref.uid)
+
+    @contextmanager
+    def counted(self, refs: Iterable[ClaimRef]) -> Iterator[Mapping[str, int]]:
+        """Yield the number of each claim's next turn, by UID, if no turn is running now.
+
+        If one is running, the number is that of no turn. During the block the numbers go on.
+        """
+        uids = [ref.uid for ref in refs]
+        entries = {uid: self._entered(uid) for uid in uids}
+        try:
+            yield {
+                uid: 0 if entry.lock.locked() else entry.turns + 1 for uid, entry in entries.items()
+            }
+        finally:
+            for uid in uids:
+                self._leave(uid)
+
+    def _entered(self, uid: str) -> _Entry:
+        with self._guard:
+            entry = self._entries.setdefault(uid, _Entry())
+            entry.users += 1
+            return entry
+
+    def _leave(self, uid: str) -> None:
+        with self._guard:
+            entry = self._entries[uid]
+            entry.users -= 1
+            if not entry.users:
+                del self._entries[uid]

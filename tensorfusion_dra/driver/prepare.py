@@ -19,11 +19,13 @@ from tensorfusion_dra.driver import outcomes
 from tensorfusion_dra.driver.admission import Admission
 from tensorfusion_dra.driver.catalog import CatalogReader
 from tensorfusion_dra.driver.claim_locks import ClaimLocks
+from tensorfusion_dra.driver.claim_pods import ClaimPods
 from tensorfusion_dra.driver.division import Division
 from tensorfusion_dra.driver.local_cards import LocalCards
 from tensorfusion_dra.driver.node_offers import NodeOffers
 from tensorfusion_dra.driver.outcomes import Failure
 from tensorfusion_dra.driver.ports.cluster import Claims
+from tensorfusion_dra.driver.prefetch import Prefetch, Prefetched
 from tensorfusion_dra.driver.projection import Projection
 from tensorfusion_dra.driver.recent_reads import RecentReads
 from tensorfusion_dra.driver.recorded_claims import RecordedClaims
@@ -67,7 +69,6 @@ class Preparer:
         self._shared_containers = SharedContainers(
             projection=projection,
             fixed=offers.rules.fixed(offers.enforcer),
-            pods=share_policies.pods,
         )
         self._admission = Admission(
             ledger=ledger,
@@ -79,6 +80,7 @@ class Preparer:
         self._recorded = RecordedClaims(ledger, projection, self._cards, self._withdrawal)
         self._locks = ClaimLocks()
         self._reads = RecentReads(clock=clock)
+        self._prefetch = Prefetch(self._fetched, self._locks, self._reads)
 
     def forget_recent_reads(self) -> None:
         """Read every claim again: the kubelet may have been restarted, see RecentReads."""
@@ -95,12 +97,14 @@ class Preparer:
         Raises:
             FatalError: A newer release has changed the ledger.
         """
-        return outcomes.of_each(
-            refs,
-            lambda ref: self._prepare_one(ref, deadline),
-            succeeded="claim_prepared",
-            failed="claim_prepare_failed",
-        )
+        wanted = list(refs)
+        with self._prefetch.of(wanted, deadline) as prefetched:
+            return outcomes.of_each(
+                wanted,
+                lambda ref: self._prepare_one(ref, prefetched.get(ref.uid), deadline),
+                succeeded="claim_prepared",
+                failed="claim_prepare_failed",
+            )
 
     def unprepare(
         self, refs: Iterable[ClaimRef], *, deadline: float
@@ -156,15 +160,19 @@ class Preparer:
         """Show in the claim's status why its limits are not enforced; "" removes the text."""
         self._status.report(record, trouble=text)
 
-    def _prepare_one(self, ref: ClaimRef, deadline: float) -> PreparedClaim:
+    def _prepare_one(
+        self, ref: ClaimRef, prefetched: Prefetched | None, deadline: float
+    ) -> PreparedClaim:
         claims.checked_ref(ref)
-        with self._locks.locked(ref, deadline):
+        with self._locks.locked(ref, deadline) as turn:
             record = None
             if self._reads.covers(ref.uid):
                 record = self._recorded.use(ref, None, deadline)
             if record is None:
-                began = self._reads.begin()
-                claim = self._fetched(ref, deadline)
+                if prefetched is not None and prefetched.turn == turn:
+                    began, claim = prefetched.began, prefetched.claim()
+                else:
+                    began, claim = self._reads.begin(), self._fetched(ref, deadline)
                 record = self._recorded.use(ref, claim, deadline)
                 # Only now: if a record of an earlier allocation could not be withdrawn, it must
                 # not answer the next call.
@@ -192,12 +200,9 @@ class Preparer:
         self._cards.check_present(
             claim.ref, (allocation.device for allocation in claim.allocations)
         )
-        policies = self._share_policies.of_claim(
-            claim, node=catalog.node, wait_seconds=deadline - time.monotonic()
-        )
-        together = self._shared_containers.read(
-            claim, policies, wait_seconds=deadline - time.monotonic()
-        )
+        pods = ClaimPods(self._share_policies.pods, claim, deadline=deadline)
+        policies = self._share_policies.of_claim(claim, pods, node=catalog.node)
+        together = self._shared_containers.read(claim, policies, pods)
         offer = self._offers.offer(catalog, {allocation.device for allocation in claim.allocations})
         admitted = self._admission.admit(claim, policies, together, catalog=catalog, offer=offer)
         _log_admitted(admitted.claim)

@@ -26,6 +26,9 @@ SECONDS: Final = 300.0
 _MOST: Final = 4096
 """Number of claims after which old reads are dropped; a node runs far fewer pods."""
 
+ReadMark = tuple[int, float]
+"""Start of a read: how often the kubelet may have been restarted, and the time."""
+
 
 class RecentReads:
     """Claims whose allocation was read from the API server recently; safe for all threads."""
@@ -41,12 +44,12 @@ class RecentReads:
         self._kubelet = 0  # number of times that the kubelet may have been restarted
         self._read_at: dict[str, float] = {}  # by claim UID
 
-    def begin(self) -> tuple[int, float]:
+    def begin(self) -> ReadMark:
         """Return a mark for the start of a read, to pass to note() once the read is done."""
         with self._lock:
             return self._kubelet, self._clock()
 
-    def note(self, claim_uid: str, began: tuple[int, float]) -> None:
+    def note(self, claim_uid: str, began: ReadMark) -> None:
         """Remember a read, unless the kubelet may have been restarted while it ran."""
         kubelet, at = began
         with self._lock:

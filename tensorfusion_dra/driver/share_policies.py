@@ -7,9 +7,11 @@ import structlog
 
 from tensorfusion_dra.core.claims import share_policy
 from tensorfusion_dra.core.claims.claim import AllocatedClaim
+from tensorfusion_dra.core.claims.share_parameters import ShareParameters
 from tensorfusion_dra.core.claims.share_policy import SharePolicy
 from tensorfusion_dra.core.devices.device import Node
 from tensorfusion_dra.core.devices.sharing import Isolation, Qos
+from tensorfusion_dra.driver.claim_pods import ClaimPods
 from tensorfusion_dra.driver.ports.cluster import Pods
 
 log = structlog.get_logger()
@@ -28,14 +30,15 @@ class SharePolicyReader:
     pods: Pods | None
 
     def of_claim(
-        self, claim: AllocatedClaim, *, node: Node, wait_seconds: float
+        self, claim: AllocatedClaim, pods: ClaimPods, *, node: Node
     ) -> Sequence[SharePolicy]:
         """Return the policies of the claim's allocations, in the same order.
 
         Args:
             claim: As allocated.
+            pods: The claim's pods. They are read only if a value of some share is set neither by
+                parameters nor by the claim's annotations.
             node: Its pool sets the level of service and the isolation of shares that name none.
-            wait_seconds: Timeout for each pod that has to be read.
 
         Raises:
             ClaimError: The parameters or annotations of the claim, its class or a pod are
@@ -43,8 +46,8 @@ class SharePolicyReader:
             RetryableError: A pod cannot be read now.
         """
         annotated = share_policy.annotated(claim)
-        if annotated is None:
-            annotated = share_policy.of_pods(claim, self._annotations(claim, wait_seconds))
+        if annotated is None and share_policy.leaves_values_open(claim):
+            annotated = share_policy.of_pods(claim, _annotations(claim, pods))
         defaults = SharePolicy(
             isolation=node.isolation or self.isolation,
             qos=Qos(node.qos),
@@ -53,23 +56,19 @@ class SharePolicyReader:
             limiter=True,
         )
         return [
-            share_policy.of_share(claim, allocation, annotated, defaults)
+            share_policy.of_share(claim, allocation, annotated or ShareParameters(), defaults)
             for allocation in claim.allocations
         ]
 
-    def _annotations(
-        self, claim: AllocatedClaim, wait_seconds: float
-    ) -> Mapping[str, Mapping[str, str]]:
-        """Return the annotations of the claim's pods, by pod.
 
-        With the webhook they are in the claim already, so pods are read only without it.
-        """
-        if self.pods is None:
-            return {}
-        if len(claim.pods) > 1:
-            log.info(
-                "shared_claim_uses_smallest_limits", claim=str(claim.ref), pods=len(claim.pods)
-            )
-        return {
-            str(pod): self.pods.annotations(pod, wait_seconds=wait_seconds) for pod in claim.pods
-        }
+def _annotations(claim: AllocatedClaim, pods: ClaimPods) -> Mapping[str, Mapping[str, str]]:
+    """Return the annotations of the claim's pods, by pod.
+
+    With the webhook they are in the claim already, so pods are read only without it.
+    """
+    if pods.can_be_read and len(claim.pods) > 1:
+        log.info("shared_claim_uses_smallest_limits", claim=str(claim.ref), pods=len(claim.pods))
+    return {
+        name: (stored.get("metadata") or {}).get("annotations") or {}
+        for name, stored in pods.stored.items()
+    }

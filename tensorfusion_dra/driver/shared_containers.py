@@ -28,7 +28,7 @@ from tensorfusion_dra.core.claims.share_policy import SharePolicy
 from tensorfusion_dra.core.claims.tenants import NodeTenants
 from tensorfusion_dra.core.devices.sharing import Isolation
 from tensorfusion_dra.core.errors import ClaimError
-from tensorfusion_dra.driver.ports.cluster import Pods
+from tensorfusion_dra.driver.claim_pods import ClaimPods
 from tensorfusion_dra.driver.projection import Projection
 from tensorfusion_dra.state.ledger_transaction import Transaction
 
@@ -55,15 +55,13 @@ class SharedContainers:
     Attributes:
         projection: Knows how the enforcer of each record sets its limits.
         fixed: Isolations in which the configured enforcer sets limits by environment variables.
-        pods: None if the driver has no permission to read pods.
     """
 
     projection: Projection
     fixed: frozenset[Isolation]
-    pods: Pods | None
 
     def read(
-        self, claim: AllocatedClaim, policies: Sequence[SharePolicy], *, wait_seconds: float
+        self, claim: AllocatedClaim, policies: Sequence[SharePolicy], pods: ClaimPods
     ) -> Together:
         """Return the claims that share a container with this claim, as its pods list them.
 
@@ -72,20 +70,18 @@ class SharedContainers:
         Args:
             claim: As allocated.
             policies: Of the claim's allocations.
-            wait_seconds: Timeout for each pod.
+            pods: The claim's pods.
 
         Raises:
             RetryableError: A pod cannot be read now.
         """
         if not any(each.isolation in self.fixed for each in policies):
             return Together()
-        if self.pods is None:
+        if not pods.can_be_read:
             return Together(is_known=False)
         found: set[str] = set()
-        for pod in claim.pods:
-            stored = self.pods.find(pod, wait_seconds=wait_seconds)
-            if stored is not None:
-                found |= container_claims.claims_sharing_a_container(stored, claim.ref.name)
+        for stored in filter(None, pods.stored.values()):
+            found |= container_claims.claims_sharing_a_container(stored, claim.ref.name)
         return Together(frozenset(found))
 
     def check(

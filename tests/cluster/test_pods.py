@@ -1,5 +1,6 @@
-"""Pods' annotations over HTTP."""
+"""Pods over HTTP."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -31,29 +32,34 @@ def create_pod(api: Api, annotations: dict[str, str] | None) -> PodRef:
     return PodRef(namespace="default", name="train", uid=stored["metadata"]["uid"])
 
 
+def annotations(pod: Mapping[str, Any] | None) -> Any:
+    assert pod is not None
+    return pod["metadata"].get("annotations", {})
+
+
 def test_annotations_of_a_pod_are_read(api: Api) -> None:
     ref = create_pod(api, ANNOTATIONS)
 
-    assert Pods(api).annotations(ref, wait_seconds=5) == ANNOTATIONS
+    assert annotations(Pods(api).find(ref, wait_seconds=5)) == ANNOTATIONS
 
 
 def test_pod_without_annotations_has_none(api: Api) -> None:
     ref = create_pod(api, None)
 
-    assert Pods(api).annotations(ref, wait_seconds=5) == {}
+    assert annotations(Pods(api).find(ref, wait_seconds=5)) == {}
 
 
-def test_missing_pod_has_no_annotations(api: Api) -> None:
+def test_missing_pod_is_not_found(api: Api) -> None:
     ref = PodRef(namespace="default", name="gone", uid="uid")
 
-    assert Pods(api).annotations(ref, wait_seconds=5) == {}
+    assert Pods(api).find(ref, wait_seconds=5) is None
 
 
 def test_replaced_pod_has_no_annotations(api: Api) -> None:
     create_pod(api, ANNOTATIONS)
     earlier = PodRef(namespace="default", name="train", uid="uid-of-the-one-before")
 
-    assert Pods(api).annotations(earlier, wait_seconds=5) == {}
+    assert Pods(api).find(earlier, wait_seconds=5) is None
 
 
 @pytest.mark.parametrize("fault", [Refuse(500), Refuse(429, retry_after_seconds=1), Cut()])
@@ -61,7 +67,7 @@ def test_transient_fault_is_retried(server: ApiServer, api: Api, fault: Refuse |
     ref = create_pod(api, ANNOTATIONS)
     server.faults.add("get", "pods", fault, times=2)
 
-    assert Pods(api).annotations(ref, wait_seconds=5) == ANNOTATIONS
+    assert annotations(Pods(api).find(ref, wait_seconds=5)) == ANNOTATIONS
 
 
 @pytest.mark.parametrize("fault", [Refuse(500), Refuse(401), Cut(), HalfOpen()])
@@ -72,7 +78,7 @@ def test_lasting_fault_is_retryable_and_ends_within_the_time(
     server.faults.add("get", "pods", fault)
 
     with pytest.raises(RetryableError, match=r"^pod default/train: GET /api/v1"):
-        Pods(api).annotations(ref, wait_seconds=0.7)
+        Pods(api).find(ref, wait_seconds=0.7)
 
 
 def test_missing_right_error_names_the_setting_that_avoids_it(server: ApiServer, api: Api) -> None:
@@ -80,4 +86,4 @@ def test_missing_right_error_names_the_setting_that_avoids_it(server: ApiServer,
     server.faults.add("get", "pods", Refuse(403, "no right"))
 
     with pytest.raises(RetryableError, match=r"pod default/train: .*get pods.*--read-pods.*403"):
-        Pods(api).annotations(ref, wait_seconds=5)
+        Pods(api).find(ref, wait_seconds=5)

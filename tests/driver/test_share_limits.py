@@ -55,7 +55,7 @@ def test_pod_is_not_read_if_the_claim_has_annotations(setup: Setup) -> None:
     setup.prepare(ref)
 
     assert vram_gib(setup, ref) == 20
-    assert setup.pods.annotations_read == []
+    assert setup.pods.pods_read == []
 
 
 def test_pods_of_one_claim_get_the_smallest_limits_with_a_log_line(

@@ -104,6 +104,9 @@ def test_each_container_may_have_its_own_claim(node: Node, enforcer: Enforcer) -
 def test_pod_is_not_read_if_the_hypervisor_enforces_limits_by_card(node: Node) -> None:
     setup = node(TENSOR_FUSION)
     refs = put_claim_of_pod(setup, "a", GPU_0), put_claim_of_pod(setup, "b", GPU_1)
+    for ref in refs:
+        annotations = {"tensor-fusion.ai/qos": "low"}  # so the pod's are not needed
+        setup.claims.stored[str(ref)]["metadata"]["annotations"] = annotations
     put_pod_with_containers(setup, *IN_ONE)
 
     outcomes = setup.prepare(*refs)

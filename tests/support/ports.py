@@ -226,20 +226,17 @@ class HostFilesInMemory(HostFiles):
 
 
 class PodsInMemory:
-    """Annotations of pods in `stored` and whole pods in `documents`, both by namespace/name."""
+    """Annotations of pods in `stored` and the rest of pods in `documents`, by namespace/name."""
 
     def __init__(self) -> None:
         self.stored: dict[str, Mapping[str, str]] = {}
-        self.annotations_read: list[str] = []
         self.documents: dict[str, Mapping[str, Any]] = {}
         self.pods_read: list[str] = []
-
-    def annotations(self, pod: PodRef, *, wait_seconds: float) -> Mapping[str, str]:
-        assert wait_seconds > 0
-        self.annotations_read.append(str(pod))
-        return self.stored.get(str(pod), {})
 
     def find(self, pod: PodRef, *, wait_seconds: float) -> Mapping[str, Any] | None:
         assert wait_seconds > 0
         self.pods_read.append(str(pod))
-        return self.documents.get(str(pod))
+        if str(pod) not in {*self.documents, *self.stored}:
+            return None
+        metadata = {"annotations": self.stored.get(str(pod), {})}
+        return {"metadata": metadata, **self.documents.get(str(pod), {})}

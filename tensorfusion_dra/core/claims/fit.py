@@ -25,7 +25,7 @@ record with a limit of 50Gi. A claim C for 31Gi is then refused.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims import access, isolation, limits, tenancy
@@ -183,13 +183,20 @@ def _local_device(ref: ClaimRef, allocation: Allocation, offer: NodeOffer) -> De
 def _share(
     ref: ClaimRef, allocation: Allocation, device: Device, policy: SharePolicy
 ) -> PreparedShare:
-    share = PreparedShare(
+    consumed: Mapping[str, Quantity] = {}
+    wanted = limit = None
+    if not allocation.admin_access:
+        consumed = _consumed(ref, allocation, device)
+        wanted = limits.wanted(f"claim {ref}: {device.name}", device.gpu, consumed, policy)
+        unlimited = policy.isolation is Isolation.SHARED or not policy.limiter
+        limit = None if unlimited else wanted
+    return PreparedShare(
         request=allocation.request,
         pool=allocation.pool,
         device=device.name,
         gpu_uuid=device.gpu.uuid,
         share_id=allocation.share_id,
-        consumed={},
+        consumed=consumed,
         exclusive=allocation.share_id is None and not allocation.admin_access,
         admin_access=allocation.admin_access,
         device_nodes=(),
@@ -197,20 +204,9 @@ def _share(
         qos=policy.qos,
         toolkit_device=None,
         pci_bus_id=device.gpu.pci_bus_id or "",
-        wanted_vram_bytes=0,
-        limit=None,
-    )
-    if allocation.admin_access:
-        return share
-    consumed = _consumed(ref, allocation, device)
-    limit = limits.wanted(f"claim {ref}: {device.name}", device.gpu, consumed, policy)
-    unlimited = policy.isolation is Isolation.SHARED or not policy.limiter
-    return replace(
-        share,
-        consumed=consumed,
-        wanted_vram_bytes=limit.vram_bytes,
-        wanted_sm_percent=limit.sm_percent,
-        limit=None if unlimited else limit,
+        wanted_vram_bytes=wanted.vram_bytes if wanted else 0,
+        wanted_sm_percent=wanted.sm_percent if wanted else 0,
+        limit=limit,
     )
 
 

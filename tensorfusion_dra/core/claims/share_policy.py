@@ -59,6 +59,19 @@ def annotated(claim: AllocatedClaim) -> ShareParameters | None:
     return _of_annotations(claim, "annotation", claim.annotations)
 
 
+def leaves_values_open(claim: AllocatedClaim) -> bool:
+    """Return True if the parameters of the claim and its class leave a value of some share open.
+
+    Raises:
+        ClaimError: Parameters are malformed.
+    """
+    for allocation in claim.allocations:
+        found = _merged(claim, (each for each in claim.configs if _is_for(each, allocation)))
+        if None in (found.tflops_limit, found.vram_limit, found.isolation, found.qos):
+            return True
+    return False
+
+
 def of_pods(claim: AllocatedClaim, pods: Mapping[str, Mapping[str, str]]) -> ShareParameters:
     """Parse the annotations of a claim's pods; of several pods the smallest limits count.
 

@@ -94,6 +94,8 @@ def with_first_grant(
         devices: By name; all of the claim's.
         rules: The node's rules.
     """
+    if not any(share.limit is not None and rules.is_fixed(claim, share) for share in claim.shares):
+        return claim
     shares = []
     for share in claim.shares:
         if share.limit is not None and rules.is_fixed(claim, share):

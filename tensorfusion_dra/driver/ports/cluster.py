@@ -111,15 +111,6 @@ class Objects(Protocol):
 class Pods(Protocol):
     """Reader of pods."""
 
-    def annotations(self, pod: PodRef, *, wait_seconds: float) -> Mapping[str, str]:
-        """Return the annotations of the pod with this UID; none if it is gone or replaced.
-
-        Raises:
-            MissingRightError: The driver has no permission to read pods.
-            RetryableError: The API server did not answer in time, or answered with an error.
-        """
-        ...
-
     def find(self, pod: PodRef, *, wait_seconds: float) -> Mapping[str, Any] | None:
         """Return the stored pod with this UID; None if it is gone or replaced.
 
