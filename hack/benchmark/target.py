@@ -8,6 +8,7 @@ from typing import Any, Final
 from uuid import uuid4
 
 from tensorfusion_dra.cluster.api import Api, StatusError
+from tensorfusion_dra.core import names
 from tensorfusion_dra.simulator.node.plugin import ClaimRef, Plugin
 from tensorfusion_dra.simulator.node.timings import Timings
 
@@ -92,6 +93,10 @@ def api_of(kubeconfig: Path) -> Api:
     return api
 
 
+_FILLED: Final = {names.ANNOTATION_TFLOPS_LIMIT: "0"}
+"""Marks a claim as filled by the webhook, so that the node plugin need not read its pod."""
+
+
 class Claims:
     """Claims that are written with their allocation, as a scheduler does."""
 
@@ -158,6 +163,7 @@ class Claims:
             **_object(_RESOURCE_V1, "ResourceClaim", name, self._namespace),
             "spec": {"devices": {"requests": requests}},
         }
+        body["metadata"]["annotations"] = _FILLED
         stored = self._api.call("POST", self._path("resourceclaims"), body=body)
         results = [self._result(f"gpu-{n}", *device) for n, device in enumerate(chosen)]
         stored["status"] = {"allocation": {"devices": {"results": results}}}
