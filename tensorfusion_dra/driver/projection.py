@@ -92,6 +92,18 @@ class Projection:
             written += self._specs.ensure(plan.claim_uid, plan.spec)
         return written
 
+    def put(self, plan: Plan) -> None:
+        """Write the files of a claim that has none yet, in the order of write().
+
+        Raises:
+            RetryableError: See write().
+        """
+        self._host_files.provide(plan.needs)
+        if plan.limits is not None:
+            self._limits.put(plan.claim_uid, plan.limits)
+        if plan.spec is not None:
+            self._specs.put(plan.claim_uid, plan.spec)
+
     def is_written(self, claim: PreparedClaim) -> bool:
         """Return True if all files of the claim are as planned; write nothing but missing folders.
 

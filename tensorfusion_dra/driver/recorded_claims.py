@@ -80,7 +80,7 @@ class RecordedClaims:
                 written.
         """
         try:
-            self._projection.write(admitted.plan)
+            self._projection.put(admitted.plan)
             if self._ledger.has(admitted.stored):
                 return admitted.claim
         except RetryableError:

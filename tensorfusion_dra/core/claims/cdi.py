@@ -15,11 +15,10 @@ The kubelet gets the first and the third name for share S1, and the second for S
 that uses the request gets each of them once.
 """
 
-import json
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from tensorfusion_dra.core import names
+from tensorfusion_dra.core import compact_json, names
 from tensorfusion_dra.core.claims.enforcers import enforcer as enforcers
 from tensorfusion_dra.core.claims.enforcers.enforcer import Edits, Enforcer
 from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
@@ -109,7 +108,7 @@ def _share_edits(claim: PreparedClaim, share: PreparedShare) -> dict[str, Any]:
         description.update(share.limit.as_json())
         description.update({name: str(amount) for name, amount in share.consumed.items()})
     variable = names.ENV_SHARE_PREFIX + key.upper().replace("-", "_")
-    text = json.dumps(description, separators=(",", ":"))
+    text = compact_json.text(description)
     edits: dict[str, Any] = {"env": [f"{variable}={text}"]}
     if share.device_nodes:
         edits["deviceNodes"] = _nodes(share.device_nodes)

@@ -107,12 +107,14 @@ def by_uuid(shares: Iterable[tuple[str, Limit | None]]) -> Mapping[str, Limit]:
     merged: dict[str, Limit] = {}
     for uuid, limit in shares:
         if limit is not None:
-            before = merged.get(uuid, Limit(sm_percent=0, vram_bytes=0))
-            merged[uuid] = Limit(
-                sm_percent=min(100, before.sm_percent + limit.sm_percent),
-                vram_bytes=before.vram_bytes + limit.vram_bytes,
-            )
-    return merged
+            merged[uuid] = merged[uuid] + limit if uuid in merged else limit
+    return {uuid: _within_card(limit) for uuid, limit in merged.items()}
+
+
+def _within_card(limit: Limit) -> Limit:
+    if limit.sm_percent <= 100:
+        return limit
+    return Limit(sm_percent=100, vram_bytes=limit.vram_bytes)
 
 
 def percent(tflops: Quantity, gpu: Gpu) -> int:

@@ -9,12 +9,11 @@
 Source: NexusGPU/tensor-fusion, internal/utils/compose.go.
 """
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
-from tensorfusion_dra.core import names
+from tensorfusion_dra.core import compact_json, names
 from tensorfusion_dra.core.claims import limits
 from tensorfusion_dra.core.claims.enforcers import enforcer
 from tensorfusion_dra.core.claims.enforcers.enforcer import Edits, Folder, Needs
@@ -135,10 +134,10 @@ def _limit_env(claim: PreparedClaim, shares: Sequence[PreparedShare]) -> dict[st
         names.ENV_SM_PERCENT_LIMIT: str(min(limit.sm_percent for limit in alike)),
         names.ENV_MEMORY_LIMIT: str(memory_mib),
         names.ENV_MEMORY_LIMIT_OLD: str(memory_mib),
-        names.ENV_UP_LIMIT_BY_UUID: _compact(
+        names.ENV_UP_LIMIT_BY_UUID: compact_json.text(
             {uuid: limit.sm_percent for uuid, limit in every.items()}
         ),
-        names.ENV_MEM_LIMIT_BY_UUID: _compact(
+        names.ENV_MEM_LIMIT_BY_UUID: compact_json.text(
             {uuid: limit.vram_bytes for uuid, limit in every.items()}
         ),
     }
@@ -146,7 +145,3 @@ def _limit_env(claim: PreparedClaim, shares: Sequence[PreparedShare]) -> dict[st
 
 def _limits_by_uuid(shares: Iterable[PreparedShare]) -> Mapping[str, Limit]:
     return limits.by_uuid((share.gpu_uuid, share.limit) for share in shares)
-
-
-def _compact(value: Mapping[str, object]) -> str:
-    return json.dumps(value, separators=(",", ":"))
