@@ -29,7 +29,7 @@ from tensorfusion_dra.state.ledger import Ledger
 STAGES: Final[tuple[tuple[str, type, tuple[str, ...]], ...]] = (
     ("api", Api, ("call",)),
     ("ledger", Ledger, ("get", "has", "claims", "make_room")),
-    ("cdi", Projection, ("write", "remove")),
+    ("cdi", Projection, ("put", "write", "is_written", "remove")),
 )
 """Name of each stage, and the methods in which it happens; Ledger.transaction() comes on top."""
 

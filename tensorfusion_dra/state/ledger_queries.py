@@ -4,12 +4,10 @@ Every function raises DamageError if a record differs from what was written, and
 the file cannot be read.
 """
 
-import json
 import sqlite3
 from collections.abc import Iterable
 from typing import Final
 
-from tensorfusion_dra.core.claims.claim import PodRef
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.state import records
 from tensorfusion_dra.state.records import Record
@@ -54,18 +52,6 @@ def claims_on(connection: sqlite3.Connection, devices: Iterable[str]) -> list[Pr
     for device in dict.fromkeys(devices):
         for each in map(_claim, connection.execute(query, (device,))):
             found[each.ref.uid] = each
-    return list(found.values())
-
-
-def claims_of_pods(connection: sqlite3.Connection, pods: Iterable[PodRef]) -> list[PreparedClaim]:
-    """Return the claims of pods with the namespace and name of one of these, each once."""
-    found: dict[str, PreparedClaim] = {}
-    # Finds the name anywhere in the record text; the loop then compares the pods of the claim.
-    query = f"SELECT {_COLUMNS} FROM claims WHERE instr(record, ?)"  # noqa: S608
-    for pod in pods:
-        for each in map(_claim, connection.execute(query, (json.dumps(pod.name),))):
-            if str(pod) in map(str, each.pods):
-                found[each.ref.uid] = each
     return list(found.values())
 
 

@@ -4,7 +4,6 @@ import sqlite3
 from collections.abc import Hashable, Iterable, Sequence
 from contextlib import suppress
 
-from tensorfusion_dra.core.claims.claim import PodRef
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.state import atomic, ledger_queries, records
 from tensorfusion_dra.state.record_copies import RecordCopies
@@ -69,10 +68,6 @@ class Transaction:
     def claims(self) -> Sequence[PreparedClaim]:
         """Return every recorded claim of this node; slow if there are many, so use it rarely."""
         return ledger_queries.claims(self._connection)
-
-    def claims_of_pods(self, pods: Iterable[PodRef]) -> Sequence[PreparedClaim]:
-        """Return every recorded claim of a pod with the namespace and name of one of these."""
-        return ledger_queries.claims_of_pods(self._connection, pods)
 
     def put(self, claim: PreparedClaim) -> Record:
         """Add the record, or replace an older one of the same UID; return it as stored."""
