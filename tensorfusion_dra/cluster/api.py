@@ -8,7 +8,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
-from tensorfusion_dra.cluster import error_text, json_text
+from tensorfusion_dra.cluster import error_text, json_text, limits
 from tensorfusion_dra.cluster.watch_stream import WatchStream
 from tensorfusion_dra.core.errors import InputError, RetryableError
 from tensorfusion_dra.driver.ports.cluster import UnreadableError
@@ -258,7 +258,7 @@ def _transport_errors(subject: str) -> Iterator[None]:
         yield
     except (urllib3.exceptions.HTTPError, OSError) as error:
         text = f"{subject}: {error_text.one_line(transport.cause(error))}"
-        if isinstance(transport.innermost(error), transport.TooLargeError):
+        if isinstance(transport.innermost(error), limits.TooLargeError):
             raise UnreadableError(text) from error
         raise RetryableError(text) from error
     except ValueError as error:  # raised by a response that another thread has just closed

@@ -1,12 +1,6 @@
 """Requests to the API server, each bounded as a whole in time and in bytes.
 
-A socket's timeout applies to a single read. A server that sends one byte now and then never exceeds
-it, and neither does one that sends without end. Therefore everything that reads an answer (a status
-line, headers, pieces of a body, also those of a proxy) reads through Limits, which count down over
-all reads:
-
-    request sent ──> Limits(the rest of the call's seconds, bytes of an answer)
-    watch stream ──> renewed for each event: seconds of silence, bytes of an event
+Everything that reads an answer, also that of a proxy, reads within limits.py.
 """
 
 import io
@@ -23,6 +17,8 @@ from urllib3.exceptions import (
 )
 from urllib3.exceptions import TimeoutError as HTTPTimeoutError
 
+from tensorfusion_dra.cluster.limits import Limits, TooLargeError
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -33,44 +29,6 @@ _MOST_ANSWER_BYTES: Final = 64 * 2**20
 _PIECE_BYTES: Final = 64 * 2**10
 _REPEATABLE: Final = frozenset({"GET", "PUT", "DELETE"})
 """Methods that are safe to repeat if the server has already executed the first try."""
-
-
-class TooLargeError(OSError):
-    """An answer has more bytes than any valid answer."""
-
-
-class Limits:
-    """Time and bytes left for reading an answer. Use it from the thread that reads."""
-
-    def __init__(self, *, seconds: float, most_bytes: int) -> None:
-        self.renew(seconds=seconds, most_bytes=most_bytes)
-
-    def renew(self, *, seconds: float, most_bytes: int) -> None:
-        """Start counting from the beginning, with these limits."""
-        self._ends = time.monotonic() + seconds
-        self._most_bytes = most_bytes
-        self._bytes_left = most_bytes
-
-    def seconds_left(self) -> float:
-        """Return the time for the next read.
-
-        Raises:
-            TimeoutError: No time is left.
-        """
-        left = self._ends - time.monotonic()
-        if left <= 0:
-            raise TimeoutError
-        return left
-
-    def count(self, number: int) -> None:
-        """Count bytes that were read.
-
-        Raises:
-            TooLargeError: More bytes were read than allowed.
-        """
-        self._bytes_left -= number
-        if self._bytes_left < 0:
-            raise TooLargeError(f"answer: found more than {self._most_bytes} bytes")
 
 
 class _LimitedReader(io.RawIOBase):

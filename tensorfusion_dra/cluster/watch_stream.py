@@ -10,7 +10,7 @@ from tensorfusion_dra.driver.ports.cluster import UnreadableError
 if TYPE_CHECKING:
     import urllib3
 
-    from tensorfusion_dra.cluster.transport import Limits
+    from tensorfusion_dra.cluster.limits import Limits
 
 _MOST_EVENT_BYTES: Final = 8 * 2**20
 """An API server accepts objects of at most 3 MiB. As JSON, some are a little larger."""

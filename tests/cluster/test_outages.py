@@ -12,9 +12,9 @@ from urllib3.connection import HTTPConnection
 from tensorfusion_dra.cluster import retries, watch
 from tensorfusion_dra.cluster.api import Api
 from tensorfusion_dra.cluster.claims import Claims
+from tensorfusion_dra.cluster.limits import Limits
 from tensorfusion_dra.cluster.resource_api import ResourceApi
 from tensorfusion_dra.cluster.slices import Slices
-from tensorfusion_dra.cluster.transport import Limits
 from tensorfusion_dra.cluster.watch_stream import WatchStream
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.errors import ClaimError, RetryableError
