@@ -88,9 +88,7 @@ def connected(target: Target) -> Plugin:
 
 def api_of(kubeconfig: Path) -> Api:
     """Return the bench's own connections to the API server."""
-    api = Api(kubeconfig)
-    api.connect().user_agent = AGENT
-    return api
+    return Api(kubeconfig, user_agent=AGENT)
 
 
 _FILLED: Final = {names.ANNOTATION_TFLOPS_LIMIT: "0"}

@@ -8,14 +8,15 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
-from tensorfusion_dra.cluster import error_text, json_text, limits
+from tensorfusion_dra.cluster import error_text, json_text
+from tensorfusion_dra.cluster.http_answer import Answer
+from tensorfusion_dra.cluster.limits import TooLargeError
 from tensorfusion_dra.cluster.watch_stream import WatchStream
 from tensorfusion_dra.core.errors import InputError, RetryableError
 from tensorfusion_dra.driver.ports.cluster import UnreadableError
 
 if TYPE_CHECKING:
-    import urllib3
-    from kubernetes.client import ApiClient
+    from tensorfusion_dra.cluster.transport import Transport
 
 READ_SECONDS: Final = 30.0
 _JSON: Final = "application/json"
@@ -53,36 +54,40 @@ class StatusError(RetryableError):
 
 
 class Api:
-    """One connection pool to the API server, for all threads."""
+    """The connections to one API server, for all threads."""
 
-    def __init__(self, kubeconfig: Path | None) -> None:
+    def __init__(self, kubeconfig: Path | None, *, user_agent: str = USER_AGENT) -> None:
         """Store the settings; connect() reads the kubeconfig.
 
         Args:
             kubeconfig: None selects the pod's service account.
+            user_agent: Identifies the sender in the API server's audit log.
         """
         self._kubeconfig = kubeconfig
-        self._connecting = Lock()  # guards all below
-        self._client: ApiClient | None = None
+        self._user_agent = user_agent
+        self._connecting = Lock()  # guards changes of all below
+        self._transport: Transport | None = None
         self._was_connected = False
-        self._secrets: frozenset[str] = frozenset()
+        self._old_secrets: frozenset[str] = frozenset()
 
-    def connect(self) -> "ApiClient":
-        """Return the client; create it at the first call.
+    def connect(self) -> "Transport":
+        """Return the transport; create it at the first call.
 
-        The creation is delayed because the client library takes a fifth of a second to load.
+        The creation is delayed because the libraries take a fifth of a second to load.
 
         Raises:
             InputError: The kubeconfig cannot be read, or the pod has no service account.
         """
+        transport = self._transport
+        if transport is not None:
+            return transport
         with self._connecting:
-            if self._client is None:
+            if self._transport is None:
                 # Imported here so that the kubelet's sockets serve before the library has loaded.
                 from tensorfusion_dra.cluster import login  # noqa: PLC0415
 
-                self._client = login.client_of(self._kubeconfig, user_agent=USER_AGENT)
-                self._secrets |= login.secrets(self._client)
-            return self._client
+                self._transport = login.transport_of(self._kubeconfig, user_agent=self._user_agent)
+            return self._transport
 
     def call(
         self,
@@ -106,8 +111,8 @@ class Api:
             RetryableError: The API server did not answer within the time.
         """
         subject = f"{method} {path}"
-        with _transport_errors(subject):
-            response = self._send(
+        try:
+            transport, answer = self._send(
                 method,
                 path,
                 query=query,
@@ -115,17 +120,19 @@ class Api:
                 content_type=content_type,
                 wait_seconds=wait_seconds,
             )
-            if response.status >= 400:
-                raise self._status_error(subject, response)
-            text = _body(response)
+            if answer.status >= 400:
+                raise self._status_error(subject, answer, transport)
+            text = answer.body()
+        except (OSError, ValueError) as error:
+            raise self._unanswered(subject, error) from error
         try:
-            answer = json_text.parse(text)
+            found = json_text.parse(text)
         except ValueError as error:
-            found = error_text.one_line(_excerpt(text), self._secrets)
-            raise UnreadableError(f"{subject}: found no JSON: {found}") from error
-        if not isinstance(answer, dict):
-            raise UnreadableError(f"{subject}: found {type(answer).__name__}, expected an object")
-        return answer
+            excerpt = error_text.one_line(_excerpt(text), self._secrets())
+            raise UnreadableError(f"{subject}: found no JSON: {excerpt}") from error
+        if not isinstance(found, dict):
+            raise UnreadableError(f"{subject}: found {type(found).__name__}, expected an object")
+        return found
 
     @contextmanager
     def watch(
@@ -143,16 +150,18 @@ class Api:
             RetryableError: The connection broke.
         """
         subject = f"WATCH {path}"
-        with _transport_errors(subject):
-            response = self._send(
+        try:
+            transport, answer = self._send(
                 "GET", path, query={**query, "watch": "true"}, wait_seconds=silent_seconds
             )
             try:
-                if response.status >= 400:
-                    raise self._status_error(subject, response)
-                yield _stream(response, subject, silent_seconds)
+                if answer.status >= 400:
+                    raise self._status_error(subject, answer, transport)
+                yield WatchStream(answer, subject=subject, silent_seconds=silent_seconds)
             finally:
-                response.close()
+                answer.close()
+        except (OSError, ValueError) as error:
+            raise self._unanswered(subject, error) from error
 
     def _send(
         self,
@@ -163,65 +172,72 @@ class Api:
         body: Mapping[str, Any] | None = None,
         content_type: str = _JSON,
         wait_seconds: float,
-    ) -> "urllib3.BaseHTTPResponse":
-        from tensorfusion_dra.cluster import transport  # noqa: PLC0415 - as in connect()
-
+    ) -> "tuple[Transport, Answer]":
         if wait_seconds <= 0:
             raise TimeoutError
-        client = self._connected()  # the time to load the library does not count as waiting
-        headers = {"Accept": _JSON}
-        if body is not None:
-            headers["Content-Type"] = content_type
-        method, url, headers, content, _ = client.param_serialize(
+        transport = self._connected()
+        answer = transport.send(
             method,
             path,
-            query_params=list((query or {}).items()),
-            header_params=headers,
-            body=body,
-            auth_settings=["BearerToken"],
+            query=query,
+            content=None if body is None else json.dumps(body).encode(),
+            content_type=content_type,
+            seconds=wait_seconds,  # without the time to load the library
         )
-        return transport.send(
-            client.rest_client.pool_manager,
-            method,
-            url,
-            headers=headers,
-            body=None if content is None else json.dumps(content),
-            seconds=wait_seconds,
-        )
+        return transport, answer
 
-    def _connected(self) -> "ApiClient":
+    def _connected(self) -> "Transport":
         try:
-            client = self.connect()
+            transport = self.connect()
         except InputError as error:
             if not self._was_connected:
                 raise
             # The kubeconfig was readable before, so it is probably being replaced right now.
             raise RetryableError(str(error)) from error
         self._was_connected = True
-        return client
+        return transport
 
-    def _status_error(self, subject: str, response: "urllib3.BaseHTTPResponse") -> StatusError:
+    def _status_error(self, subject: str, answer: Answer, transport: "Transport") -> StatusError:
         """Return the error that the API server answered with."""
-        if response.status == _UNAUTHORIZED:
-            # A new client reads the credentials again. The library reads a service account's token
-            # file again only after a minute of wall-clock time, and that clock may be set back. It
-            # never reads a kubeconfig's token again.
-            with self._connecting:
-                self._client = None
-        text = _body(response, cut_at=_MOST_ERROR_BYTES)
+        secrets = self._secrets() | transport.secrets()
+        if answer.status == _UNAUTHORIZED:
+            self._log_in_again(transport)
+        text = answer.body(cut_at=_MOST_ERROR_BYTES)
         try:
-            answer = json_text.parse(text)
+            found = json_text.parse(text)
         except ValueError:
-            answer = None
-        answered = answer if isinstance(answer, dict) else {}
+            found = None
+        answered = found if isinstance(found, dict) else {}
         details = answered.get("details")
-        message = error_text.one_line(answered.get("message", _excerpt(text)), self._secrets)
+        message = error_text.one_line(answered.get("message", _excerpt(text)), secrets)
         return StatusError(
-            f"{subject}: {response.status}: {message}",
-            response.status,
+            f"{subject}: {answer.status}: {message}",
+            answer.status,
             details=details if isinstance(details, dict) else {},
-            after_seconds=_retry_after_seconds(response),
+            after_seconds=_retry_after_seconds(answer),
         )
+
+    def _log_in_again(self, rejected: "Transport") -> None:
+        """Make the next request read the credentials again.
+
+        The library reads a service account's token file again only after a minute of wall-clock
+        time, and that clock may be set back. It never reads a kubeconfig's token again.
+        """
+        with self._connecting:
+            if self._transport is rejected:
+                self._transport = None
+                self._old_secrets = rejected.secrets()
+        rejected.close()
+
+    def _unanswered(self, subject: str, error: Exception) -> RetryableError:
+        """Return the error of a request that has no complete answer."""
+        text = f"{subject}: {error_text.one_line(error_text.cause(error), self._secrets())}"
+        return UnreadableError(text) if isinstance(error, TooLargeError) else RetryableError(text)
+
+    def _secrets(self) -> frozenset[str]:
+        """Return the known credentials, which must never appear in a log."""
+        transport = self._transport
+        return self._old_secrets | (transport.secrets() if transport else frozenset())
 
 
 def items(listed: Mapping[str, Any], subject: str) -> list[dict[str, Any]]:
@@ -247,40 +263,6 @@ def segment(name: str) -> str:
     return quote(name, safe="")
 
 
-@contextmanager
-def _transport_errors(subject: str) -> Iterator[None]:
-    # As in connect().
-    import urllib3  # noqa: PLC0415
-
-    from tensorfusion_dra.cluster import transport  # noqa: PLC0415
-
-    try:
-        yield
-    except (urllib3.exceptions.HTTPError, OSError) as error:
-        text = f"{subject}: {error_text.one_line(transport.cause(error))}"
-        if isinstance(transport.innermost(error), limits.TooLargeError):
-            raise UnreadableError(text) from error
-        raise RetryableError(text) from error
-    except ValueError as error:  # raised by a response that another thread has just closed
-        raise RetryableError(f"{subject}: {error_text.one_line(error)}") from error
-
-
-def _body(response: "urllib3.BaseHTTPResponse", *, cut_at: int | None = None) -> bytes:
-    from tensorfusion_dra.cluster import transport  # noqa: PLC0415 - as in connect()
-
-    return transport.body(response, cut_at=cut_at)
-
-
-def _stream(
-    response: "urllib3.BaseHTTPResponse", subject: str, silent_seconds: float
-) -> WatchStream:
-    from tensorfusion_dra.cluster import transport  # noqa: PLC0415 - as in connect()
-
-    return WatchStream(
-        response, transport.limits_of(response), subject=subject, silent_seconds=silent_seconds
-    )
-
-
 def _excerpt(text: bytes) -> str:
     """Return the beginning of a body that is not JSON, cut between words.
 
@@ -291,8 +273,8 @@ def _excerpt(text: bytes) -> str:
     return text.decode(errors="replace")
 
 
-def _retry_after_seconds(response: "urllib3.BaseHTTPResponse") -> float:
-    value = response.headers.get("Retry-After", "")
+def _retry_after_seconds(answer: Answer) -> float:
+    value = answer.headers.get("retry-after", "")
     # Kubernetes writes seconds. The other form, a date, would compare two clocks and is ignored.
     # Nine digits are enough: the result is capped, and Python refuses to convert very long numbers.
     if not (value.isascii() and value.isdecimal()):

@@ -31,3 +31,12 @@ def one_line(text: object, secrets: Iterable[str] = ()) -> str:
     line = _CREDENTIAL.sub(_HIDDEN, line)
     line = printable.one_line(line)
     return line if len(line) <= _MAX_TEXT else f"{line[: _MAX_TEXT - 3]}..."
+
+
+def cause(error: BaseException) -> str:
+    """Return the text of an error that left a request without an answer."""
+    if isinstance(error, TimeoutError):
+        return "no answer within the time"
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return str(error) or type(error).__name__

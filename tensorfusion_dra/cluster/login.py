@@ -1,22 +1,32 @@
 """Login to the API server, from a kubeconfig or a pod's service account.
 
-The Kubernetes client library does the authentication, TLS and proxies.
+The Kubernetes client library reads the credentials and renews them, and makes the settings for TLS
+and proxies of them.
 """
 
-import ssl
 from pathlib import Path
+from typing import Any, Final
 
-import urllib3
 import yaml
 from kubernetes import client, config
-from kubernetes.client import ApiClient
+from kubernetes.client.rest import RESTClientObject
 
-from tensorfusion_dra.cluster import transport
-from tensorfusion_dra.core.errors import InputError
+from tensorfusion_dra.cluster import error_text
+from tensorfusion_dra.cluster.connections import Connections
+from tensorfusion_dra.cluster.credentials import Credentials
+from tensorfusion_dra.cluster.tls import Tls
+from tensorfusion_dra.cluster.transport import Transport
+from tensorfusion_dra.core.errors import InputError, RetryableError
+
+_FAILURES: Final = (
+    *(config.ConfigException, yaml.YAMLError, OSError, ValueError, TypeError),
+    *(AttributeError, LookupError, ArithmeticError, RecursionError),
+)
+"""On a damaged file the library raises not only its own errors, but any that its code runs into."""
 
 
-def client_of(kubeconfig: Path | None, *, user_agent: str) -> ApiClient:
-    """Return a client whose requests are bounded in time and size; see transport.py.
+def transport_of(kubeconfig: Path | None, *, user_agent: str) -> Transport:
+    """Return a transport with the login; its requests are bounded in time and size.
 
     Args:
         kubeconfig: None selects the pod's service account.
@@ -33,30 +43,32 @@ def client_of(kubeconfig: Path | None, *, user_agent: str) -> ApiClient:
             config.load_kube_config(  # type: ignore[no-untyped-call]
                 config_file=str(kubeconfig), client_configuration=settings, persist_config=False
             )
-    # On a damaged file the library raises not only its own errors, but any that its code runs into.
-    except (
-        *(config.ConfigException, yaml.YAMLError, OSError),
-        *(ValueError, TypeError, AttributeError, LookupError, ArithmeticError, RecursionError),
-    ) as error:
+        manager = RESTClientObject(settings).pool_manager
+        return Transport(
+            settings.host,
+            Connections(manager, settings.host, _tls(settings)),
+            Credentials(lambda: _header(settings)),
+            user_agent=user_agent,
+        )
+    except _FAILURES as error:
         subject = f"kubeconfig {kubeconfig}" if kubeconfig else "in-cluster configuration"
         raise InputError(f"{subject}: {error}") from error
-    api_client = ApiClient(configuration=settings)
-    api_client.user_agent = user_agent
-    manager = api_client.rest_client.pool_manager
-    # From Python 3.13 on, certificates must follow RFC 5280 strictly by default. Cluster CAs need
-    # not: every Go client accepts one without key usage, and so does this one. Chain, names and
-    # dates are still verified.
-    wanted = ssl.CERT_REQUIRED if settings.verify_ssl else ssl.CERT_NONE
-    context = urllib3.util.ssl_.create_urllib3_context(cert_reqs=wanted)
-    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
-    manager.connection_pool_kw["ssl_context"] = context
-    transport.limit(manager)
-    return api_client
 
 
-def secrets(api_client: ApiClient) -> frozenset[str]:
-    """Return the client's known credentials, which must never appear in a log."""
-    settings = api_client.configuration
-    tokens = (str(value) for value in settings.api_key.values())
-    bare = (token.rpartition(" ")[2] for token in tokens)
-    return frozenset(secret for secret in (*bare, settings.password or "") if secret)
+def _tls(settings: Any) -> Tls:
+    return Tls(
+        authority=settings.ca_cert_data,
+        authority_file=settings.ssl_ca_cert,
+        certificate_file=settings.cert_file,
+        key_file=settings.key_file,
+        verifies=settings.verify_ssl,
+    )
+
+
+def _header(settings: Any) -> str | None:
+    """Return the value of the header Authorization, of a renewed token if one is due."""
+    try:
+        found = settings.auth_settings().get("BearerToken")
+    except _FAILURES as error:
+        raise RetryableError(f"credentials: {error_text.one_line(error)}") from error
+    return found["value"] if found else None

@@ -6,13 +6,10 @@ from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
-from urllib3 import HTTPResponse, connection_from_url
-from urllib3.connection import HTTPConnection
 
 from tensorfusion_dra.cluster import retries, watch
 from tensorfusion_dra.cluster.api import Api
 from tensorfusion_dra.cluster.claims import Claims
-from tensorfusion_dra.cluster.limits import Limits
 from tensorfusion_dra.cluster.resource_api import ResourceApi
 from tensorfusion_dra.cluster.slices import Slices
 from tensorfusion_dra.cluster.watch_stream import WatchStream
@@ -194,22 +191,20 @@ def test_server_failing_for_six_hours_gets_a_request_every_15_seconds_at_most(
 
 
 @pytest.mark.parametrize("ended", ["by its socket", "by its last byte", "by its reader"])
-def test_watch_that_is_just_ending_can_be_cut(server: ApiServer, ended: str) -> None:
-    pool = connection_from_url(server.url)
-    response = pool.urlopen("GET", SLICES_PATH, preload_content=False)
-    assert isinstance(response, HTTPResponse)
-    assert isinstance(response.connection, HTTPConnection)
-    assert response.connection.sock is not None
-    limits = Limits(seconds=10, most_bytes=1000)
-    stream = WatchStream(response, limits, subject="WATCH", silent_seconds=10)
+def test_watch_that_is_just_ending_can_be_cut(server: ApiServer, api: Api, ended: str) -> None:
+    answer = api.connect().send(
+        "GET", SLICES_PATH, query=None, content=None, content_type="", seconds=10
+    )
+    stream = WatchStream(answer, subject="WATCH", silent_seconds=10)
     match ended:
         case "by its socket":
-            os.close(response.connection.sock.detach())
+            os.close(answer._incoming.source.detach())  # type: ignore[attr-defined]
         case "by its last byte":
-            response.drain_conn()
+            assert b"".join(answer.pieces())
         case "by its reader":
-            response.close()
+            answer.close()
 
     stream.cut()
 
-    pool.close()
+    answer.close()
+    assert api.call("GET", SLICES_PATH)["items"] == []

@@ -5,7 +5,11 @@ import socketserver
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from threading import Event, Thread
+from threading import Event, Lock, Thread
+from typing import Final
+
+HANG_UP: Final = b""
+"""As a piece of an answer: the server closes the connection."""
 
 
 class RawServer(socketserver.ThreadingTCPServer):
@@ -14,7 +18,9 @@ class RawServer(socketserver.ThreadingTCPServer):
     Attributes:
         answer: Returns the pieces of the answer to a request.
         requests: The first lines of all requests so far.
+        headers: The headers of the last request, by name in lower case.
         bytes_sent: Number of bytes in all answers together.
+        accepted, connected: Number of connections so far, and of those that are open.
     """
 
     daemon_threads = True
@@ -24,6 +30,9 @@ class RawServer(socketserver.ThreadingTCPServer):
         self.answer = answer
         self.pause_seconds = pause_seconds
         self.requests: list[str] = []
+        self.headers: dict[str, str] = {}
+        self.accepted = self.connected = 0
+        self.counting = Lock()  # guards accepted and connected
         self.bytes_sent = 0
         self.closing = Event()
         super().__init__(("127.0.0.1", 0), _Handler)
@@ -45,13 +54,30 @@ class RawServer(socketserver.ThreadingTCPServer):
 class _Handler(socketserver.StreamRequestHandler):
     server: RawServer
 
+    def setup(self) -> None:
+        super().setup()
+        with self.server.counting:
+            self.server.accepted += 1
+            self.server.connected += 1
+
+    def finish(self) -> None:
+        super().finish()
+        with self.server.counting:
+            self.server.connected -= 1
+
     def handle(self) -> None:
         while line := self.rfile.readline().strip():
+            headers = {}
+            while header := self.rfile.readline().strip():
+                name, _, value = header.decode().partition(": ")
+                headers[name.lower()] = value
+            self.rfile.read(int(headers.get("content-length", "0")))
+            self.server.headers = headers
             self.server.requests.append(line.decode())
-            while self.rfile.readline().strip():
-                pass
             try:
                 for piece in self.server.answer():
+                    if piece == HANG_UP:
+                        return
                     self.wfile.write(piece)
                     self.server.bytes_sent += len(piece)
                     if self.server.closing.wait(self.server.pause_seconds):

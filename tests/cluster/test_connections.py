@@ -1,0 +1,187 @@
+"""Connections to the API server: used again, shared by threads, and replaced when they end."""
+
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Barrier
+
+import pytest
+
+from tensorfusion_dra.cluster import connections
+from tensorfusion_dra.cluster.api import Api
+from tensorfusion_dra.core.errors import RetryableError
+from tests.support.answers import SLICES_PATH, failing
+from tests.support.raw_server import HANG_UP, head, served
+from tests.support.waiting import PATIENCE_SECONDS, eventually
+
+EMPTY = head("Content-Length: 2") + b"{}"
+
+
+def call_at_a_time(api: Api, number: int) -> None:
+    """Send this number of requests, each in a thread of its own."""
+    with ThreadPoolExecutor(number) as threads:
+        assert list(threads.map(lambda _: api.call("GET", SLICES_PATH), range(number))) == (
+            [{}] * number
+        )
+
+
+def together(number: int) -> Callable[[], Iterable[bytes]]:
+    """Return a server's answer that waits until this number of requests has arrived."""
+    arrived = Barrier(number, timeout=PATIENCE_SECONDS)
+
+    def answer() -> Iterable[bytes]:
+        arrived.wait()
+        return [EMPTY]
+
+    return answer
+
+
+def dropped(api: Api) -> Callable[[], bool]:
+    """Return whether the client would see that the server closed its idle connection."""
+    return api.connect()._connections._idle[0].is_dropped
+
+
+def test_requests_use_one_connection(tmp_path: Path) -> None:
+    with served(lambda: [EMPTY]) as server:
+        api = Api(server.kubeconfig(tmp_path), user_agent="agent/1")
+        for _ in range(5):
+            api.call("GET", SLICES_PATH, query={"fieldSelector": "spec.driver=a b,c!=d"})
+
+        assert server.accepted == 1
+        assert (
+            server.requests
+            == [f"GET {SLICES_PATH}?fieldSelector=spec.driver%3Da%20b%2Cc%21%3Dd HTTP/1.1"] * 5
+        )
+        host = f"127.0.0.1:{server.server_address[1]}"
+        assert server.headers == {
+            "host": host,
+            "user-agent": "agent/1",
+            "accept": "application/json",
+            "accept-encoding": "identity",
+        }
+
+
+@pytest.mark.parametrize(("number", "opened_again"), [(64, 0), (70, 6)])
+def test_requests_at_a_time_keep_64_connections(
+    tmp_path: Path, number: int, opened_again: int
+) -> None:
+    with served(together(number)) as server:
+        api = Api(server.kubeconfig(tmp_path))
+        call_at_a_time(api, number)
+        assert server.accepted == number
+
+        call_at_a_time(api, number)
+
+        assert server.accepted == number + opened_again
+
+
+def test_connections_of_a_burst_are_closed_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with served(together(8)) as server:
+        api = Api(server.kubeconfig(tmp_path))
+        call_at_a_time(api, 8)
+        server.answer = lambda: [EMPTY]
+        monkeypatch.setattr(connections, "_IDLE_SECONDS", 0.0)
+
+        for _ in range(8):
+            api.call("GET", SLICES_PATH)
+
+        assert eventually(lambda: server.connected == 0)
+        assert server.accepted == 8
+
+
+def test_login_that_was_rejected_leaves_no_connections(tmp_path: Path) -> None:
+    with served(together(4)) as server:
+        api = Api(server.kubeconfig(tmp_path))
+        call_at_a_time(api, 4)
+        server.answer = lambda: [head("Content-Length: 2", status=401), b"{}"]
+
+        failing(api)
+
+        assert eventually(lambda: server.connected == 0)
+
+
+@pytest.mark.parametrize("method", ["GET", "PATCH"])
+def test_connection_that_ended_while_idle_is_not_used(tmp_path: Path, method: str) -> None:
+    with served(lambda: [EMPTY, HANG_UP]) as server:
+        api = Api(server.kubeconfig(tmp_path))
+        for _ in range(3):
+            assert api.call(method, SLICES_PATH, body={"a": "b"}) == {}
+            assert eventually(dropped(api))
+
+        assert server.accepted == len(server.requests) == 3
+        assert server.headers["content-type"] == "application/json"
+
+
+@pytest.mark.parametrize(("method", "tries"), [("GET", 2), ("DELETE", 2), ("POST", 1)])
+def test_request_without_an_answer_is_repeated_once_if_it_may_be(
+    tmp_path: Path, method: str, tries: int
+) -> None:
+    with served(lambda: [HANG_UP]) as server:
+        api = Api(server.kubeconfig(tmp_path))
+
+        with pytest.raises(RetryableError, match="connection closed before the end of the answer"):
+            api.call(method, SLICES_PATH)
+
+        assert len(server.requests) == tries
+
+
+def test_body_that_ends_early_is_an_error(tmp_path: Path) -> None:
+    with served(lambda: [head("Content-Length: 3"), b"{}", HANG_UP]) as server:
+        api = Api(server.kubeconfig(tmp_path))
+
+        with pytest.raises(RetryableError, match="connection closed before the end of the answer"):
+            api.call("GET", SLICES_PATH)
+
+        assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        [EMPTY + b"HTTP/1.1 200 OK\r\n"],
+        [head("Content-Length: 2", "Connection: close"), b"{}"],
+        [head(), b"{}", HANG_UP],
+    ],
+    ids=["surplus", "close", "until-closed"],
+)
+def test_connection_without_a_clear_end_of_the_answer_is_not_used_again(
+    tmp_path: Path, answer: list[bytes]
+) -> None:
+    with served(lambda: answer) as server:
+        api = Api(server.kubeconfig(tmp_path))
+        for _ in range(3):
+            assert api.call("GET", SLICES_PATH) == {}
+
+        assert server.accepted == 3
+
+
+def test_malformed_answer_is_retryable_and_requested_once(tmp_path: Path) -> None:
+    with served(lambda: [b"SSH-2.0-OpenSSH\r\n\r\n"]) as server:
+        api = Api(server.kubeconfig(tmp_path))
+
+        with pytest.raises(RetryableError, match=r"found 'SSH-2.0-OpenSSH', expected an HTTP"):
+            api.call("GET", SLICES_PATH)
+
+        assert (server.accepted, len(server.requests)) == (1, 1)
+
+
+def test_path_with_a_line_break_is_not_sent(tmp_path: Path) -> None:
+    with served(lambda: [EMPTY]) as server:
+        api = Api(server.kubeconfig(tmp_path))
+
+        with pytest.raises(RetryableError, match="expected a path without spaces"):
+            api.call("GET", "/a HTTP/1.1\r\nHost: b")
+
+        assert server.accepted == 0
+
+
+def test_interim_answers_are_skipped(tmp_path: Path) -> None:
+    def answer() -> Iterable[bytes]:
+        return [b"HTTP/1.1 100 Continue\r\n\r\n", EMPTY]
+
+    with served(answer) as server:
+        api = Api(server.kubeconfig(tmp_path))
+
+        assert api.call("POST", SLICES_PATH, body={}) == {}
