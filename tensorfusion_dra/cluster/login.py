@@ -5,24 +5,15 @@ and proxies of them.
 """
 
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
-import yaml
-from kubernetes import client, config
-from kubernetes.client.rest import RESTClientObject
-
-from tensorfusion_dra.cluster import error_text
+from tensorfusion_dra.cluster import client_library, error_text
+from tensorfusion_dra.cluster.client_library import Library
 from tensorfusion_dra.cluster.connections import Connections
 from tensorfusion_dra.cluster.credentials import Credentials
 from tensorfusion_dra.cluster.tls import Tls
 from tensorfusion_dra.cluster.transport import Transport
 from tensorfusion_dra.core.errors import InputError, RetryableError
-
-_FAILURES: Final = (
-    *(config.ConfigException, yaml.YAMLError, OSError, ValueError, TypeError),
-    *(AttributeError, LookupError, ArithmeticError, RecursionError),
-)
-"""On a damaged file the library raises not only its own errors, but any that its code runs into."""
 
 
 def transport_of(kubeconfig: Path | None, *, user_agent: str) -> Transport:
@@ -34,23 +25,28 @@ def transport_of(kubeconfig: Path | None, *, user_agent: str) -> Transport:
     Raises:
         InputError: The kubeconfig cannot be read, or the pod has no service account.
     """
-    settings = client.Configuration()
+    library = (
+        client_library.for_kubeconfig(kubeconfig)
+        if kubeconfig
+        else client_library.for_service_account()
+    )
+    settings = library.configuration()
     settings.keep_alive = True
     try:
         if kubeconfig is None:
-            config.load_incluster_config(client_configuration=settings)  # type: ignore[no-untyped-call]
+            library.load_service_account(client_configuration=settings)
         else:
-            config.load_kube_config(  # type: ignore[no-untyped-call]
+            library.load_kubeconfig(
                 config_file=str(kubeconfig), client_configuration=settings, persist_config=False
             )
-        manager = RESTClientObject(settings).pool_manager
+        manager = library.rest_client(settings).pool_manager
         return Transport(
             settings.host,
             Connections(manager, settings.host, _tls(settings)),
-            Credentials(lambda: _header(settings)),
+            Credentials(lambda: _header(library, settings)),
             user_agent=user_agent,
         )
-    except _FAILURES as error:
+    except library.failures as error:
         subject = f"kubeconfig {kubeconfig}" if kubeconfig else "in-cluster configuration"
         raise InputError(f"{subject}: {error}") from error
 
@@ -65,10 +61,10 @@ def _tls(settings: Any) -> Tls:
     )
 
 
-def _header(settings: Any) -> str | None:
+def _header(library: Library, settings: Any) -> str | None:
     """Return the value of the header Authorization, of a renewed token if one is due."""
     try:
         found = settings.auth_settings().get("BearerToken")
-    except _FAILURES as error:
+    except library.failures as error:
         raise RetryableError(f"credentials: {error_text.one_line(error)}") from error
     return found["value"] if found else None
