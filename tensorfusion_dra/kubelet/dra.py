@@ -14,9 +14,9 @@ from tensorfusion_dra.core.claims import cdi
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.errors import FatalError
+from tensorfusion_dra.driver.calls_in_flight import CallsInFlight
 from tensorfusion_dra.driver.outcomes import Failure
 from tensorfusion_dra.driver.prepare import Preparer
-from tensorfusion_dra.kubelet.calls import CallsInFlight
 from tensorfusion_dra.kubelet.pb import dra_v1_pb2 as pb
 
 log = structlog.get_logger()
