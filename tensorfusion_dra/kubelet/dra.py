@@ -39,8 +39,10 @@ class DraService:
         calls: The calls that are not answered yet.
     """
 
-    def __init__(self, preparer: Preparer, on_fatal: Callable[[FatalError], None]) -> None:
-        self.calls: Final = CallsInFlight()
+    def __init__(
+        self, preparer: Preparer, calls: CallsInFlight, on_fatal: Callable[[FatalError], None]
+    ) -> None:
+        self.calls: Final = calls
         self._preparer = preparer
         self._on_fatal = on_fatal
 
@@ -89,7 +91,7 @@ class DraService:
         A fatal error ends the call and then the process.
         """
         seconds = min(context.time_remaining(), _KUBELET_SECONDS)
-        with self.calls.counted(), bound_contextvars(op_id=uuid.uuid4().hex[:8]):
+        with self.calls, bound_contextvars(op_id=uuid.uuid4().hex[:8]):
             try:
                 yield time.monotonic() + seconds - _MARGIN_SECONDS
             except FatalError as error:

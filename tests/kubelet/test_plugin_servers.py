@@ -14,6 +14,7 @@ from structlog.testing import capture_logs
 
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.errors import FatalError
+from tensorfusion_dra.driver.calls_in_flight import CallsInFlight
 from tensorfusion_dra.kubelet import plugin_servers, sockets
 from tensorfusion_dra.kubelet.dra import DraService
 from tensorfusion_dra.kubelet.health import HealthService
@@ -40,7 +41,7 @@ class Instance:
         self.servers = PluginServers(
             self.paths,
             self.registration,
-            DraService(self.setup.preparer, fail),
+            DraService(self.setup.preparer, CallsInFlight(), fail),
             HealthService(self.setup.catalog),
         )
         self.stop_now = Event()

@@ -13,6 +13,7 @@ from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.devices.gpu import Inventory
 from tensorfusion_dra.core.errors import FatalError
+from tensorfusion_dra.driver.calls_in_flight import CallsInFlight
 from tensorfusion_dra.kubelet.dra import DraService
 from tensorfusion_dra.kubelet.health import HealthService
 from tensorfusion_dra.kubelet.pb import dra_v1beta1_pb2
@@ -34,7 +35,7 @@ class Plugin:
         self.setup = Setup(folder)
         self.fatal: list[FatalError] = []
         self.health = HealthService(self.setup.catalog, most_streams=MOST_STREAMS)
-        dra = DraService(self.setup.preparer, self.fatal.append)
+        dra = DraService(self.setup.preparer, CallsInFlight(), self.fatal.append)
         services = (*dra.services(), *self.health.services())
         self.socket = folder / "dra.sock"
         self.server = UnixServer(self.socket, services, workers=8)

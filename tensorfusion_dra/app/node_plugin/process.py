@@ -31,6 +31,7 @@ from tensorfusion_dra.cluster.retries import RetriedReads
 from tensorfusion_dra.cluster.slices import Slices
 from tensorfusion_dra.core.devices.sharing import Isolation
 from tensorfusion_dra.core.errors import FatalError, RetryableError
+from tensorfusion_dra.driver.calls_in_flight import CallsInFlight
 from tensorfusion_dra.driver.card_watch import CardWatch
 from tensorfusion_dra.driver.catalog import CatalogReader
 from tensorfusion_dra.driver.division import Division
@@ -60,6 +61,7 @@ class _Preparing:
     preparer: Preparer
     division: Division
     status: StatusReporter
+    calls: CallsInFlight
 
 
 def run(settings: Settings) -> int:
@@ -104,7 +106,7 @@ def _start(settings: Settings, supervisor: Supervisor) -> PluginServers:
     supervisor.join_on_stop(seconds=_JOIN_SECONDS)
 
     preparing = _preparing(settings, supervisor, base, resource_api)
-    registration, servers = _served(settings, supervisor, preparing.preparer, base.catalog)
+    registration, servers = _served(settings, supervisor, preparing, base.catalog)
 
     _reconcile(settings, supervisor, base.reconciler, preparing.preparer, resource_api)
     publisher = _publish(settings, supervisor, base.catalog, resource_api)
@@ -123,6 +125,7 @@ def _preparing(
     base: NodeBase,
     resource_api: ResourceApi,
 ) -> _Preparing:
+    calls = CallsInFlight()
     status = StatusReporter(ClaimStatus(resource_api), sick=base.catalog.sick)
     supervisor.own("status", status)
     division = Division(
@@ -146,11 +149,11 @@ def _preparing(
         division=division,
         status=status,
     )
-    return _Preparing(preparer=preparer, division=division, status=status)
+    return _Preparing(preparer=preparer, division=division, status=status, calls=calls)
 
 
 def _served(
-    settings: Settings, supervisor: Supervisor, preparer: Preparer, catalog: CatalogReader
+    settings: Settings, supervisor: Supervisor, preparing: _Preparing, catalog: CatalogReader
 ) -> tuple[Registration, PluginServers]:
     """Serve the DRA socket, before the kubelet knows of it."""
     paths = sockets.paths(
@@ -158,10 +161,11 @@ def _served(
         data_folder=settings.data_folder,
         pod_uid=settings.pod_uid,
     )
-    registration = Registration(endpoint=str(paths.dra), on_get_info=preparer.forget_recent_reads)
-    servers = PluginServers(
-        paths, registration, DraService(preparer, supervisor.fail), HealthService(catalog)
+    registration = Registration(
+        endpoint=str(paths.dra), on_get_info=preparing.preparer.forget_recent_reads
     )
+    dra = DraService(preparing.preparer, preparing.calls, supervisor.fail)
+    servers = PluginServers(paths, registration, dra, HealthService(catalog))
     supervisor.on_stop(
         servers.stop, drain_seconds=settings.drain_seconds, stop_now=lambda: supervisor.stop_now
     )
