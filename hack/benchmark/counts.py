@@ -38,7 +38,8 @@ _GPUS: Final = "1xA100-SXM4-80GB"
 _READ_SECONDS: Final = 0.02
 _WRITE_SECONDS: Final = 0.5
 _WRITES: Final = ("create", "update", "patch", "delete")
-_QUIET_SECONDS: Final = 0.1
+_QUIET_SECONDS: Final = 0.3
+"""Longer than the wait of a status for a moment without calls."""
 _MOST_SECONDS: Final = 10.0
 _POLL_SECONDS: Final = 0.01
 _SETTLE_SECONDS: Final = 2.0

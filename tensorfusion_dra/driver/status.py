@@ -1,14 +1,17 @@
 """Reports of what the containers of each claim got, written into the claim's status.
 
-A thread of its own writes the reports, so a status neither delays nor fails a prepare. A claim's
-report is in one of these states:
+A thread of its own writes the reports, each by one request and one after the other, so a status
+neither delays nor fails a prepare. It waits for a moment without calls of the kubelet
+(write_pace.py). A claim's report is in one of these states:
 
-- waiting: report() queued the claim's record. A newer record replaces it.
+- waiting: report() queued the claim's record. A newer record replaces it, and one whose GPU's
+  health changed goes before the others.
 - written: the entries are stored in the claim's status. A report with the same entries is not sent.
 - waiting again: a write failed. No record is given up, so that the report of a sick GPU outlives an
   outage of hours.
 
-forget() ends all of them when the claim is unprepared.
+forget() ends all of them when the claim is unprepared: if that comes before the write, there is no
+request at all. A repeated prepare that changes nothing does not even wake the thread.
 
 Two delays follow a failed write. Each claim has its own, which grows with its failures, so a claim
 whose writes always fail is retried ever more rarely. A pause for all claims grows with failures in
@@ -19,15 +22,18 @@ A missing permission is logged once. Nothing is sent for ten minutes then, becau
 be refused alike. The records are kept, so a ClusterRole that is applied later than the DaemonSet
 needs no restart.
 
+A new process knows of no earlier report. So a process that is stopped first writes what it has
+not tried yet, for up to two seconds, unless the API server is unavailable.
+
 Example: the API server is unavailable while ten claims are prepared. The first write fails. Then
 one write is tried after 0.5 s, 1 s, 2 s, ... and at last every ten minutes, with jitter. Meanwhile
 the limits of one claim change, and its newer record replaces the waiting one. After the first write
 that succeeds, the other nine follow within ten minutes.
 """
 
+import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from threading import Condition
 from typing import Final
@@ -35,21 +41,25 @@ from typing import Final
 import structlog
 
 from tensorfusion_dra.core.claims import device_status
-from tensorfusion_dra.core.claims.device_status import Entry, Readiness
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.devices.health import Sickness
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.driver.backoff import Backoff
+from tensorfusion_dra.driver.calls_in_flight import CallsInFlight
+from tensorfusion_dra.driver.known_status import KnownStatus
 from tensorfusion_dra.driver.log_throttle import LogThrottle
 from tensorfusion_dra.driver.ports.cluster import ClaimStatus, MissingRightError
+from tensorfusion_dra.driver.status_queue import StatusQueue, Waiting
+from tensorfusion_dra.driver.write_pace import IDLE_SECONDS, WritePace
 
 log = structlog.get_logger()
 
-MOST_WAITING: Final = 1024
-"""Number of claims that may wait; a node runs a tenth of that in pods."""
+MOST_WAITING: Final = 4096
+"""Number of claims that may wait; a node runs far fewer."""
 _FIRST_PAUSE_SECONDS: Final = 0.5
 _LONGEST_PAUSE_SECONDS: Final = 600.0
 """An outage of hours costs few requests, and ten minutes after it everything is written."""
+_LAST_WRITES_SECONDS: Final = 2.0
 
 
 def utc_now() -> datetime:
@@ -57,45 +67,14 @@ def utc_now() -> datetime:
     return datetime.now(UTC)
 
 
-@dataclass(slots=True, kw_only=True)
-class _Waiting:
-    """A record whose status has to be written.
-
-    Attributes:
-        due: Time of the next write, on the reporter's clock.
-        backoff: The claim's own delays.
-    """
-
-    claim: PreparedClaim
-    due: float
-    backoff: Backoff
-
-
-@dataclass(slots=True, kw_only=True)
-class _KnownStatus:
-    """State of a claim's status, as far as this process knows it.
-
-    Attributes:
-        since: Time of the claim's first report in this process.
-        readiness: By device, as last reported. Kept for lastTransitionTime: a change of limits is
-            no transition.
-        entries: As last written; None if nothing was, or if a write may or may not have been made.
-        trouble: Why the claim's limits are not enforced; "" if they are.
-    """
-
-    since: datetime
-    readiness: Mapping[str, Readiness] = field(default_factory=dict)
-    entries: list[Entry] | None = None
-    trouble: str = ""
-
-
 class StatusReporter:
-    """Writer of claim statuses; report() and forget() are safe for all threads."""
+    """Writer of claim statuses; the methods for reports are safe for all threads."""
 
     def __init__(
         self,
         claim_status: ClaimStatus,
         *,
+        calls: CallsInFlight | None = None,
         sick: Callable[[], Mapping[str, Sickness]] = dict,
         now: Callable[[], datetime] = utc_now,
         retry_seconds: float = 0.5,
@@ -107,6 +86,7 @@ class StatusReporter:
 
         Args:
             claim_status: Stores the entries.
+            calls: The kubelet's calls; writes avoid them. None if this process answers none.
             sick: Returns the unhealthy devices by name.
             now: Returns the wall clock's time, for lastTransitionTime.
             retry_seconds: A claim's delay after a first failure; it doubles with each further one.
@@ -125,49 +105,40 @@ class StatusReporter:
         first_seconds = min(retry_seconds, _FIRST_PAUSE_SECONDS)
         self._outage = Backoff(first_seconds=first_seconds, longest_seconds=_LONGEST_PAUSE_SECONDS)
         self._throttle = LogThrottle(clock=clock)
+        self._pace = WritePace(calls or CallsInFlight(), clock=clock)
         self._paused_until = 0.0
         self._missing_rights: set[str] = set()
         self._changed = Condition()  # guards all below
-        self._stopping = False
-        self._waiting: dict[str, _Waiting] = {}  # by claim UID
-        self._known: dict[str, _KnownStatus] = {}  # by claim UID
+        self._ends: float | None = None  # time of the last write; None until stop()
+        self._wakes_for_new = False
+        self._queue = StatusQueue()
+        self._known: dict[str, KnownStatus] = {}  # by claim UID
 
-    def report(self, claim: PreparedClaim, *, trouble: str | None = None) -> None:
+    def report(self, claim: PreparedClaim, *, trouble: str = "") -> None:
         """Have the claim's status written soon; return at once, whatever the API server does.
+
+        Nothing happens if the same shares were reported last, with the same trouble.
 
         Args:
             claim: As it is prepared now.
-            trouble: Why its limits are not enforced, "" if they are; None keeps the last value.
+            trouble: Why its limits are not enforced; "" if they are.
         """
-        if not claim.shares:
-            return
-        uid = claim.ref.uid
-        backoff = Backoff(first_seconds=self._retry_seconds, longest_seconds=_LONGEST_PAUSE_SECONDS)
-        with self._changed:
-            room = uid in self._waiting or len(self._waiting) < self._most_waiting
-            if room:
-                known = self._known.setdefault(uid, _KnownStatus(since=self._now()))
-                known.trouble = known.trouble if trouble is None else trouble
-                self._waiting[uid] = _Waiting(claim=claim, due=self._clock(), backoff=backoff)
-                self._changed.notify()
-        if not room:
-            log.warning(
-                "status_dropped",
-                claim=str(claim.ref),
-                claim_uid=uid,
-                error=f"found {self._most_waiting} waiting claims, expected fewer",
-            )
+        self._report(claim, trouble)
+
+    def report_health(self, claim: PreparedClaim) -> None:
+        """Have the claim's status written, before others: the health of a GPU of it has changed."""
+        self._report(claim, None)
 
     def forget(self, claim_uid: str) -> None:
         """Drop an unprepared claim; the API server clears its status when it is deallocated."""
         with self._changed:
-            self._waiting.pop(claim_uid, None)
+            self._queue.drop(claim_uid)
             self._known.pop(claim_uid, None)
 
     def stop(self) -> None:
-        """End run(). A record that still waits is reported when its claim is prepared again."""
+        """End run() once what waits is written, or after two seconds."""
         with self._changed:
-            self._stopping = True
+            self._ends = self._clock() + _LAST_WRITES_SECONDS
             self._changed.notify()
 
     def run(self) -> None:
@@ -175,31 +146,72 @@ class StatusReporter:
         while (waiting := self._next()) is not None:
             self._write(waiting)
 
-    def _next(self) -> _Waiting | None:
-        """Wait for the next record that is due and return it; None once stopped."""
+    def _report(self, claim: PreparedClaim, trouble: str | None) -> None:
+        """Queue a record; None keeps the last trouble, and has the status written in any case."""
+        if not claim.shares:
+            return
+        uid = claim.ref.uid
         with self._changed:
-            while not self._stopping:
-                first = min(self._waiting.values(), key=lambda each: each.due, default=None)
-                if first is None:
-                    self._changed.wait()
-                    continue
-                seconds = max(first.due, self._paused_until) - self._clock()
-                if seconds <= 0:
-                    return self._waiting.pop(first.claim.ref.uid)
-                self._changed.wait(seconds)
-        return None
+            known = self._known.get(uid)
+            if known and known.is_same(claim, trouble):
+                return
+            has_room = len(self._queue) < self._most_waiting or uid in self._queue
+            if has_room:
+                if known is None:
+                    known = self._known[uid] = KnownStatus(since=self._now())
+                known.trouble = known.trouble if trouble is None else trouble
+                known.shares = None
+                self._queue.put(claim, now=self._clock(), urgent=trouble is None)
+                if self._wakes_for_new:
+                    self._wakes_for_new = False
+                    self._changed.notify()
+        if not has_room:
+            log.warning(
+                "status_dropped",
+                claim=str(claim.ref),
+                claim_uid=uid,
+                error=f"found {self._most_waiting} waiting claims, expected fewer",
+            )
 
-    def _write(self, waiting: _Waiting) -> None:
+    def _next(self) -> Waiting | None:
+        """Wait until a record may be written, and return it; None once stopped."""
+        with self._changed:
+            while self._ends is None and (seconds := self._seconds_to_first()) > 0:
+                # A shorter wait ends before a new record could be written anyway.
+                pause_seconds = max(0.0, self._paused_until - self._clock())
+                self._wakes_for_new = seconds > pause_seconds + IDLE_SECONDS
+                self._changed.wait(None if seconds == math.inf else seconds)
+            waiting = self._queue.first() if self._ends is None else self._last(self._ends)
+            if waiting is not None:
+                uid = waiting.claim.ref.uid
+                self._queue.drop(uid)
+                self._known[uid].shares = device_status.fingerprint(waiting.claim)
+            return waiting
+
+    def _seconds_to_first(self) -> float:
+        first = self._queue.first()
+        if first is None:
+            return math.inf
+        return self._pace.seconds_left(max(first.due, self._paused_until))
+
+    def _last(self, ends: float) -> Waiting | None:
+        """Return a record to write after stop(); None to end."""
+        is_over = not self._paused_until <= self._clock() < ends
+        return None if is_over else self._queue.first_new()
+
+    def _write(self, waiting: Waiting) -> None:
         ref = waiting.claim.ref
         with self._changed:
             known = self._known.get(ref.uid)
         if known is None:
             return
-        known.readiness = self._readiness(waiting.claim, known)
-        entries = device_status.status(waiting.claim, known.readiness)
-        if entries == known.entries:
+        readiness = known.update_readiness(waiting.claim, self._sick(), self._now)
+        entries = device_status.status(waiting.claim, readiness)
+        hashed = hash(str(entries))
+        if hashed == known.entries:
             return
         known.entries = None
+        self._pace.begin()
         try:
             written = self._claim_status.write(ref, entries)
         except MissingRightError as error:
@@ -209,26 +221,11 @@ class StatusReporter:
         else:
             self._outage.succeeded()
             self._throttle.over()
-            known.entries = entries
+            known.entries = hashed
             event = "status_reported" if written else "status_skipped"
             log.info(event, claim=str(ref), claim_uid=ref.uid, devices=len(entries))
 
-    def _readiness(self, claim: PreparedClaim, known: _KnownStatus) -> Mapping[str, Readiness]:
-        """Return the readiness of the claim's devices; `since` changes only with a transition."""
-        sick = self._sick()
-        readiness = {}
-        for device in {share.device for share in claim.shares}:
-            before = known.readiness.get(device, Readiness(since=known.since))
-            sickness = sick.get(device)
-            since = before.since
-            if sickness is not None:
-                since = sickness.since
-            elif before.is_ready == bool(known.trouble) or before.sickness is not None:
-                since = self._now()
-            readiness[device] = Readiness(since=since, sickness=sickness, trouble=known.trouble)
-        return readiness
-
-    def _pause_for_permission(self, waiting: _Waiting, error: MissingRightError) -> None:
+    def _pause_for_permission(self, waiting: Waiting, error: MissingRightError) -> None:
         self._paused_until = self._clock() + self._pause_seconds
         if error.right not in self._missing_rights:
             self._missing_rights.add(error.right)
@@ -238,8 +235,11 @@ class StatusReporter:
             )
         self._requeue(waiting, self._paused_until)
 
-    def _retry_later(self, waiting: _Waiting, error: RetryableError) -> None:
+    def _retry_later(self, waiting: Waiting, error: RetryableError) -> None:
         now = self._clock()
+        waiting.backoff = waiting.backoff or Backoff(
+            first_seconds=self._retry_seconds, longest_seconds=_LONGEST_PAUSE_SECONDS
+        )
         self._paused_until = now + self._outage.failed(at_least=error.after_seconds)
         due = max(self._paused_until, now + waiting.backoff.failed())
         self._requeue(waiting, due)
@@ -253,10 +253,9 @@ class StatusReporter:
                 error=str(error),
             )
 
-    def _requeue(self, waiting: _Waiting, due: float) -> None:
+    def _requeue(self, waiting: Waiting, due: float) -> None:
         """Queue the record again, unless the claim was forgotten or a newer record waits."""
         waiting.due = due
-        uid = waiting.claim.ref.uid
         with self._changed:
-            if uid in self._known:
-                self._waiting.setdefault(uid, waiting)
+            if waiting.claim.ref.uid in self._known:
+                self._queue.put_back(waiting)

@@ -37,9 +37,8 @@ class RecordingReporter(StatusReporter):
         super().__init__(claim_status=None)  # type: ignore[arg-type]
         self.troubles: list[tuple[str, str]] = []
 
-    def report(self, claim: PreparedClaim, *, trouble: str | None = None) -> None:
-        if trouble is not None:
-            self.troubles.append((claim.ref.name, trouble))
+    def report(self, claim: PreparedClaim, *, trouble: str = "") -> None:
+        self.troubles.append((claim.ref.name, trouble))
 
 
 def use_mps(node: Setup, *, several_cards: bool) -> Setup:

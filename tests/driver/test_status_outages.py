@@ -97,7 +97,10 @@ class RecordingReporter(StatusReporter):
         super().__init__(NoStatus())
         self.names = names
 
-    def report(self, claim: PreparedClaim, *, trouble: str | None = None) -> None:
+    def report(self, claim: PreparedClaim, *, trouble: str = "") -> None:
+        """Record nothing: the node's own calls report here too."""
+
+    def report_health(self, claim: PreparedClaim) -> None:
         self.names.append(claim.ref.name)
 
 

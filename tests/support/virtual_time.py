@@ -3,15 +3,25 @@
 import threading
 
 
+def nobody_ends_the_wait() -> None:
+    """Fail: a loop would wait forever."""
+    raise AssertionError("nobody would end this wait")
+
+
 class VirtualTime:
     """Virtual time in which waits return at once; when the hours are over, every event is set.
 
     Attributes:
         seconds: The virtual time so far.
+        wakes: Number of times that a loop was woken by a condition so far.
+        at_rest: Called when a loop waits on a condition without limit; it has to give the loop
+            something to do, or end it.
     """
 
     def __init__(self, hours: float) -> None:
         self.seconds = 0.0
+        self.wakes = 0
+        self.at_rest = nobody_ends_the_wait
         self._end = hours * 3600
         self._events: list[threading.Event] = []
 
@@ -64,6 +74,12 @@ class _VirtualCondition(threading.Condition):
         self._clock = clock
 
     def wait(self, timeout: float | None = None) -> bool:
-        assert timeout is not None, "nobody would end this wait"
-        self._clock.passed(timeout)
+        if timeout is None:
+            self._clock.at_rest()
+        else:
+            self._clock.passed(timeout)
         return True
+
+    def notify(self, n: int = 1) -> None:
+        self._clock.wakes += 1
+        super().notify(n)

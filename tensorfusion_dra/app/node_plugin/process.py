@@ -126,7 +126,7 @@ def _preparing(
     resource_api: ResourceApi,
 ) -> _Preparing:
     calls = CallsInFlight()
-    status = StatusReporter(ClaimStatus(resource_api), sick=base.catalog.sick)
+    status = StatusReporter(ClaimStatus(resource_api), calls=calls, sick=base.catalog.sick)
     supervisor.own("status", status)
     division = Division(
         base.ledger,

@@ -3,11 +3,14 @@
 import json
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
+
+import pytest
 
 from tensorfusion_dra.core.claims import device_status
 from tensorfusion_dra.core.claims.device_status import Entry, Readiness
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
-from tensorfusion_dra.core.devices.sharing import Isolation
+from tensorfusion_dra.core.devices.sharing import Isolation, Qos
 from tensorfusion_dra.core.kubernetes import quantity
 from tensorfusion_dra.core.kubernetes.quantity import GIB
 from tensorfusion_dra.simulator.api import allocation_rules
@@ -192,3 +195,38 @@ def test_api_server_accepts_the_entry_of_the_largest_device() -> None:
 
     assert api_errors(largest) == []
     assert len(json.dumps(only_entry(largest)["data"])) < 10 * 1024
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"pool": "default/node-02"},
+        {"device": "gpu-1"},
+        {"gpu_uuid": "GPU-1"},
+        {"share_id": None},
+        {"consumed": {"tflops": quantity.parse("100"), "vram": quantity.parse("17Gi")}},
+        {"admin_access": True},
+        {"isolation": Isolation.SHARED},
+        {"qos": Qos.LOW},
+        {"wanted_vram_bytes": 25 * GIB},
+        {"wanted_sm_percent": 41},
+        {"limit": reported_limit(20)},
+        {"limit": None},
+    ],
+)
+def test_fingerprint_differs_with_everything_that_the_status_shows(changes: dict[str, Any]) -> None:
+    before = reported_claim("a")
+
+    after = reported_claim("a", reported_share(**changes))
+
+    either_ready = {DEVICE: Readiness(since=SINCE), "gpu-1": Readiness(since=SINCE)}
+    assert device_status.status(before, ready(SINCE)) != device_status.status(after, either_ready)
+    assert device_status.fingerprint(before) != device_status.fingerprint(after)
+
+
+def test_fingerprint_of_a_record_that_was_read_again_is_the_same() -> None:
+    claim = reported_claim("a")
+
+    read = PreparedClaim.from_json(json.loads(json.dumps(claim.as_json())))
+
+    assert device_status.fingerprint(read) == device_status.fingerprint(claim)
