@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 import structlog
-from structlog.contextvars import bound_contextvars
+from structlog.contextvars import bind_contextvars, reset_contextvars
 
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.errors import DriverError, FatalError
@@ -40,16 +40,19 @@ def of_each(
     outcomes: dict[str, Outcome | Failure] = {}
     for ref in refs:
         start = time.monotonic()
-        with bound_contextvars(claim=str(ref), claim_uid=ref.uid):
-            try:
-                outcomes[ref.uid] = step(ref)
-            except FatalError:
-                raise
-            except DriverError as error:
-                outcomes[ref.uid] = Failure(str(error))
-                log.warning(failed, error=str(error), seconds=_since(start))
-            else:
-                log.info(succeeded, seconds=_since(start))
+        # Less than half of the cost of bound_contextvars(), which copies the context.
+        bound = bind_contextvars(claim=str(ref), claim_uid=ref.uid)
+        try:
+            outcomes[ref.uid] = step(ref)
+        except FatalError:
+            raise
+        except DriverError as error:
+            outcomes[ref.uid] = Failure(str(error))
+            log.warning(failed, error=str(error), seconds=_since(start))
+        else:
+            log.info(succeeded, seconds=_since(start))
+        finally:
+            reset_contextvars(**bound)
     return outcomes
 
 

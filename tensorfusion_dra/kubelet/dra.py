@@ -1,14 +1,14 @@
 """The DRA gRPC service, v1 and v1beta1: claims in, CDI device IDs out."""
 
+import random
 import time
-import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
 import grpc
 import structlog
-from structlog.contextvars import bound_contextvars
+from structlog.contextvars import bind_contextvars, reset_contextvars
 
 from tensorfusion_dra.core.claims import cdi
 from tensorfusion_dra.core.claims.claim import ClaimRef
@@ -91,7 +91,8 @@ class DraService:
         A fatal error ends the call and then the process.
         """
         seconds = min(context.time_remaining(), _KUBELET_SECONDS)
-        with self.calls, bound_contextvars(op_id=uuid.uuid4().hex[:8]):
+        with self.calls:
+            bound = bind_contextvars(op_id=_op_id())
             try:
                 yield time.monotonic() + seconds - _MARGIN_SECONDS
             except FatalError as error:
@@ -102,6 +103,12 @@ class DraService:
                 # gRPC reports the error to the kubelet, but does not log it here.
                 log.error("call_failed", error=repr(error), exc_info=True)
                 raise
+            finally:
+                reset_contextvars(**bound)
+
+
+def _op_id() -> str:
+    return f"{random.getrandbits(32):08x}"
 
 
 def _refs(claims: Iterable[pb.Claim]) -> list[ClaimRef]:

@@ -5,6 +5,7 @@ import json
 import logging
 import warnings
 from collections.abc import Iterator
+from pathlib import PurePosixPath
 from typing import Any
 
 import pytest
@@ -72,3 +73,10 @@ def test_every_fact_is_one_printable_line(form: str, stream: io.StringIO) -> Non
     assert text.rstrip("\n").isprintable()
     shown = text.replace("\\\\", "\\")
     assert all(each in shown for each in (r"a\nb", r"\x1b[31mred", r"c\rd", r"\u202e"))
+
+
+def test_fact_that_json_does_not_know_is_shown_by_its_repr(stream: io.StringIO) -> None:
+    structlog.get_logger().info("found", path=PurePosixPath("/a"), seconds=0.5, device=None)
+
+    (line,) = lines(stream)
+    assert (line["path"], line["seconds"], line["device"]) == ("PurePosixPath('/a')", 0.5, None)
