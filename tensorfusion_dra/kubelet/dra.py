@@ -68,21 +68,21 @@ class DraService:
     ) -> pb.NodePrepareResourcesResponse:
         with self._call(context) as deadline:
             outcomes = self._preparer.prepare(_refs(request.claims), deadline=deadline)
-        return pb.NodePrepareResourcesResponse(
-            claims={uid: _prepared(outcome) for uid, outcome in outcomes.items()}
-        )
+        # Filled in place: messages that are passed to a constructor are copied.
+        response = pb.NodePrepareResourcesResponse()
+        for uid, outcome in outcomes.items():
+            _set_prepared(response.claims[uid], outcome)
+        return response
 
     def _unprepare(
         self, request: pb.NodeUnprepareResourcesRequest, context: grpc.ServicerContext
     ) -> pb.NodeUnprepareResourcesResponse:
         with self._call(context) as deadline:
             outcomes = self._preparer.unprepare(_refs(request.claims), deadline=deadline)
-        return pb.NodeUnprepareResourcesResponse(
-            claims={
-                uid: pb.NodeUnprepareResourceResponse(error=_text(failure) if failure else "")
-                for uid, failure in outcomes.items()
-            }
-        )
+        response = pb.NodeUnprepareResourcesResponse()
+        for uid, failure in outcomes.items():
+            response.claims[uid].error = _text(failure) if failure else ""
+        return response
 
     @contextmanager
     def _call(self, context: grpc.ServicerContext) -> Iterator[float]:
@@ -115,21 +115,20 @@ def _refs(claims: Iterable[pb.Claim]) -> list[ClaimRef]:
     return [ClaimRef(namespace=c.namespace, name=c.name, uid=c.uid) for c in claims]
 
 
-def _prepared(outcome: PreparedClaim | Failure) -> pb.NodePrepareResourceResponse:
+def _set_prepared(
+    response: pb.NodePrepareResourceResponse, outcome: PreparedClaim | Failure
+) -> None:
     if isinstance(outcome, Failure):
-        return pb.NodePrepareResourceResponse(error=_text(outcome))
-    return pb.NodePrepareResourceResponse(
-        devices=[
-            pb.Device(
-                request_names=[share.request],
-                pool_name=share.pool,
-                device_name=share.device,
-                cdi_device_ids=ids,
-                share_id=share.share_id,
-            )
-            for share, ids in zip(outcome.shares, cdi.ids_by_share(outcome), strict=True)
-        ]
-    )
+        response.error = _text(outcome)
+        return
+    for share, ids in zip(outcome.shares, cdi.ids_by_share(outcome), strict=True):
+        response.devices.add(
+            request_names=[share.request],
+            pool_name=share.pool,
+            device_name=share.device,
+            cdi_device_ids=ids,
+            share_id=share.share_id,
+        )
 
 
 def _text(failure: Failure) -> str:

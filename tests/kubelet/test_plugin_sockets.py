@@ -91,6 +91,16 @@ def test_exclusively_allocated_device_has_no_share_id(plugin: Plugin) -> None:
         assert not answer.claims[ref.uid].devices[0].HasField("share_id")
 
 
+def test_claim_without_devices_of_this_driver_is_answered_too(plugin: Plugin) -> None:
+    ref = put_claim(plugin.setup, "a", {**share_result(), "driver": "another.example.com"})
+    with PluginClient(plugin.socket) as kubelet:
+        answer = kubelet.prepare(ref)
+
+        assert [*answer.claims] == [ref.uid]
+        assert not answer.claims[ref.uid].devices
+        assert not answer.claims[ref.uid].error
+
+
 def test_unprepare_succeeds_for_known_and_unknown_claims(plugin: Plugin) -> None:
     known = put_claim(plugin.setup, "a", share_result())
     unknown = ClaimRef(namespace="default", name="never", uid="uid-never")
