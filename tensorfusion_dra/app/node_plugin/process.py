@@ -2,12 +2,13 @@
 
 The order matters to the kubelet and to pods: the ledger is recovered before any call arrives, the
 DRA socket serves before the kubelet can find it, and the parts that need the API server start only
-after that socket serves.
+after the kubelet can, because loading the client takes longer than everything before it.
 """
 
 import os
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -107,14 +108,23 @@ def _start(settings: Settings, supervisor: Supervisor) -> PluginServers:
 
     preparing = _preparing(settings, supervisor, base, resource_api)
     registration, servers = _served(settings, supervisor, preparing, base.catalog)
-
-    _reconcile(settings, supervisor, base.reconciler, preparing.preparer, resource_api)
-    publisher = _publish(settings, supervisor, base.catalog, resource_api)
-    _follow_cards(settings, supervisor, base, preparing, publisher=publisher, api=api)
-    # Last, because the kubelet may call as soon as it finds the sockets.
-    servers.announce()
+    slices = Slices(resource_api, node_name=settings.node_name)
+    publisher = _publisher(settings, base.catalog, slices, api)
+    _follow_cards(settings, supervisor, base, on_change=publisher.wake)
+    servers.announce()  # the kubelet may call as soon as it finds the sockets
     supervisor.run("sockets", lambda: servers.keep(supervisor.stopping))
     supervisor.run("registration", lambda: registration.await_kubelet(supervisor.stopping))
+
+    api.connect()
+    _reconcile(settings, supervisor, base.reconciler, preparing.preparer, resource_api)
+    _publish(supervisor, publisher, slices)
+    if pool_source.follows(settings):
+        pool_source.follow(
+            settings, supervisor, catalog=base.catalog, api=api, on_change=publisher.wake
+        )
+    _report_health(settings, supervisor, base, preparing, api)
+    # After the client: a new instance that cannot log in never becomes ready, so that a rolling
+    # update keeps the old one.
     _answer_probes(settings, supervisor, servers, registration)
     return servers
 
@@ -189,49 +199,42 @@ def _reconcile(
     supervisor.run("reconciler", lambda: reconciler.run(preparer, stale_claims, events))
 
 
-def _publish(
-    settings: Settings, supervisor: Supervisor, catalog: CatalogReader, resource_api: ResourceApi
-) -> Publisher:
-    api = resource_api.api
-    api.connect()
-    slices = Slices(resource_api, node_name=settings.node_name)
+def _publisher(settings: Settings, catalog: CatalogReader, slices: Slices, api: Api) -> Publisher:
     nodes = Nodes(api, node_name=settings.node_name)
-    publisher = Publisher(
+    return Publisher(
         catalog,
         slices,
         nodes,
         Events(api, nodes, node_name=settings.node_name),
         right=PublishingRight(settings.data_folder),
     )
+
+
+def _publish(supervisor: Supervisor, publisher: Publisher, slices: Slices) -> None:
     supervisor.own("publish", publisher)
     supervisor.own(
         "slice-watch",
         slices.watch(on_change=publisher.slices_changed, on_return=publisher.server_returned),
     )
-    if pool_source.follows(settings):
-        pool_source.follow(settings, supervisor, catalog=catalog, api=api, on_change=publisher.wake)
-    return publisher
 
 
 def _follow_cards(
-    settings: Settings,
-    supervisor: Supervisor,
-    base: NodeBase,
-    preparing: _Preparing,
-    *,
-    publisher: Publisher,
-    api: Api,
+    settings: Settings, supervisor: Supervisor, base: NodeBase, *, on_change: Callable[[], None]
 ) -> None:
+    """Read the cards; prepares wait for the first reading."""
     watch = CardWatch(
-        base.catalog,
-        base.card_events,
-        poll_seconds=settings.poll_seconds,
-        on_change=publisher.wake,
+        base.catalog, base.card_events, poll_seconds=settings.poll_seconds, on_change=on_change
     )
-    events = card_health.events(settings, api)
-    announcer = HealthAnnouncer(base.catalog, base.ledger, preparing.status, events)
     supervisor.own("cards", watch)
     supervisor.run("card-events", watch.run_events)
+
+
+def _report_health(
+    settings: Settings, supervisor: Supervisor, base: NodeBase, preparing: _Preparing, api: Api
+) -> None:
+    """Act on what changes about the cards: Events, the claims' status, their shares."""
+    events = card_health.events(settings, api)
+    announcer = HealthAnnouncer(base.catalog, base.ledger, preparing.status, events)
     supervisor.own("health-announcer", announcer)
     supervisor.own("division", preparing.division)
 
