@@ -4,17 +4,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import cache, cached_property
-from importlib import resources
 from pathlib import Path
 from typing import Final
 
 from tensorfusion_dra.core.devices.gpu import TflopsSource
 from tensorfusion_dra.core.errors import InputError
 from tensorfusion_dra.core.kubernetes.untyped_json import is_number
-from tensorfusion_dra.discovery import model_names, yaml_file
+from tensorfusion_dra.discovery import gpu_models, model_names, yaml_file
 from tensorfusion_dra.discovery.yaml_file import shown
-
-PACKAGED_TABLE: Final = "gpu_models.yaml"
 
 MAX_TFLOPS: Final = 1_000_000
 """More than any card has; a larger figure is an error of units."""
@@ -106,10 +103,10 @@ def load(own: Path | None = None) -> ModelTable:
 
 @cache
 def _packaged() -> tuple[ModelRow, ...]:
-    with resources.as_file(
-        resources.files("tensorfusion_dra.discovery") / PACKAGED_TABLE
-    ) as packaged:
-        return rows(packaged)
+    return tuple(
+        ModelRow(model=model, full_name=full_name, milli_tflops=_milli(tflops))
+        for model, full_name, tflops in gpu_models.PACKAGED
+    )
 
 
 def rows(file: Path) -> tuple[ModelRow, ...]:
@@ -149,9 +146,13 @@ def _row(entry: Mapping[object, object], where: str) -> ModelRow:
             f"{where} ({shown(names[0])}): fp16TFlops: found {shown(tflops)}, "
             f"expected a number from 0.001 to {MAX_TFLOPS}"
         )
+    return ModelRow(model=names[0], full_name=names[1], milli_tflops=_milli(tflops))
+
+
+def _milli(tflops: float) -> int:
+    """Return thousandths of a TFLOPS."""
     # str() returns the digits as written; the binary fraction is not exact.
-    milli = int(Decimal(str(tflops)) * 1000)
-    return ModelRow(model=names[0], full_name=names[1], milli_tflops=milli)
+    return int(Decimal(str(tflops)) * 1000)
 
 
 def _refuse_contradictions(table: Iterable[ModelRow], file: Path) -> None:
