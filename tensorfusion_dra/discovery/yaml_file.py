@@ -3,8 +3,6 @@
 from pathlib import Path
 from typing import Final
 
-import yaml
-
 from tensorfusion_dra.core.errors import InputError
 
 MAX_BYTES: Final = 2**20
@@ -16,6 +14,9 @@ def content(file: Path) -> object:
     Raises:
         InputError: The file cannot be read, is longer than 1 MiB or is not YAML.
     """
+    # Imported here, because a node plugin whose settings name no file reads no YAML.
+    import yaml  # noqa: PLC0415
+
     try:
         with file.open("rb") as stream:
             text = stream.read(MAX_BYTES + 1)
@@ -41,6 +42,7 @@ def shown(value: object) -> str:
 
 
 def _one_line(error: Exception) -> str:
-    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
-        return f"line {error.problem_mark.line + 1}: {error.problem or 'not understood'}"
+    mark = getattr(error, "problem_mark", None)  # of yaml.MarkedYAMLError
+    if mark is not None:
+        return f"line {mark.line + 1}: {getattr(error, 'problem', None) or 'not understood'}"
     return " ".join(str(error).split())

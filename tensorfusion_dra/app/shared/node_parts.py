@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tensorfusion_dra.app.shared.node_settings import Settings
 from tensorfusion_dra.core.claims.enforcers.enforcer import Enforcer
@@ -14,11 +15,12 @@ from tensorfusion_dra.core.devices.device import Node
 from tensorfusion_dra.discovery import models
 from tensorfusion_dra.discovery.host.device_nodes import HostDeviceNodes
 from tensorfusion_dra.discovery.host.driver_files import HostDriverFiles
-from tensorfusion_dra.discovery.nvml.nvml_discovery import NvmlDiscovery
-from tensorfusion_dra.discovery.simulated import simulated_discovery
-from tensorfusion_dra.discovery.simulated.simulated_discovery import SimulatedDiscovery
 from tensorfusion_dra.driver.node_offers import NodeOffers
 from tensorfusion_dra.state import boot
+
+if TYPE_CHECKING:
+    from tensorfusion_dra.discovery.nvml.nvml_discovery import NvmlDiscovery
+    from tensorfusion_dra.discovery.simulated.simulated_discovery import SimulatedDiscovery
 
 
 def node(settings: Settings) -> Node:
@@ -83,18 +85,24 @@ def device_nodes(settings: Settings) -> HostDeviceNodes:
 
 
 @contextmanager
-def discovery(settings: Settings) -> Iterator[NvmlDiscovery | SimulatedDiscovery]:
+def discovery(settings: Settings) -> "Iterator[NvmlDiscovery | SimulatedDiscovery]":
     """Discover real GPUs, or the simulated ones from the settings.
+
+    Only the chosen one is imported, so that a simulation does not load pynvml.
 
     Raises:
         InputError: The model table or the profile cannot be used.
     """
     table = models.load(Path(settings.gpu_models) if settings.gpu_models else None)
     if settings.simulated_gpus:
+        from tensorfusion_dra.discovery.simulated import simulated_discovery  # noqa: PLC0415
+
         yield simulated_discovery.from_text(
             settings.simulated_gpus, node_name=settings.node_name, table=table
         )
         return
+    from tensorfusion_dra.discovery.nvml.nvml_discovery import NvmlDiscovery  # noqa: PLC0415
+
     nvml = NvmlDiscovery(
         table,
         library=Path(settings.nvml_library) if settings.nvml_library else None,

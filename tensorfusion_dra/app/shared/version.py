@@ -1,6 +1,5 @@
 """Version of this package, as set in pyproject.toml."""
 
-import tomllib
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -19,6 +18,8 @@ def current() -> str:
     the same environment. Everywhere else it is the version that the package was installed with.
     """
     if _PYPROJECT.exists():
+        import tomllib  # noqa: PLC0415 - the image has no such file
+
         project = tomllib.loads(_PYPROJECT.read_text(encoding="utf-8")).get("project", {})
         # Beside an installed package the file may belong to another project.
         if project.get("name") == NAME:

@@ -1,6 +1,7 @@
 """The order in which a node plugin starts, and what a start may load, with the real process."""
 
 import json
+import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -13,6 +14,7 @@ from tensorfusion_dra.app.simulate.plugin_process import Process, WaitError, spa
 from tensorfusion_dra.core import names
 from tests.app.node_plugin.test_node_plugin_process import cluster_with
 from tests.support import import_witness
+from tests.support.waiting import PATIENCE_SECONDS
 
 
 @pytest.fixture
@@ -54,3 +56,20 @@ def test_an_unreadable_kubeconfig_ends_the_process_and_removes_its_sockets(
 
     assert cluster.plugin().last_line().startswith("tensorfusion-dra: kubeconfig ")
     assert not list(cluster.kubelet_root.rglob("*.sock"))
+
+
+def test_importing_the_node_plugin_loads_no_library_that_only_some_nodes_use() -> None:
+    code = (
+        "import sys, tensorfusion_dra.cli, tensorfusion_dra.app.node_plugin.process;"
+        "print(sorted({'kubernetes', 'urllib3', 'pynvml', 'yaml', 'tomllib'} & set(sys.modules)))"
+    )
+
+    ended = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_SECONDS,
+        check=True,
+    )
+
+    assert ended.stdout == "[]\n"
