@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, NoReturn, Protocol
 
-from tensorfusion_dra.app.shared import stop_signals, version
+from tensorfusion_dra.app.shared import process_memory, stop_signals, version
 from tensorfusion_dra.core.errors import InputError, RetryableError
 
 
@@ -78,6 +78,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = next((verb for verb in VERBS if given[:1] == [verb.name]), None)
     if chosen is not None and chosen.serves:
         stop_signals.block()
+        process_memory.prepare_start()
     else:
         stop_signals.unblock()
     try:

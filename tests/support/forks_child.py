@@ -35,6 +35,7 @@ from tensorfusion_dra import cli
 from tensorfusion_dra.app.simulate import plugin_process
 from tensorfusion_dra.discovery import models
 from tensorfusion_dra.discovery.nvml import nvml_discovery  # noqa: F401 - for the forks
+from tensorfusion_dra.discovery.simulated import simulated_discovery  # noqa: F401 - for the forks
 from tests.support import forks
 
 _APPEND: Final = os.O_WRONLY | os.O_CREAT | os.O_APPEND

@@ -17,7 +17,7 @@ import structlog
 
 from tensorfusion_dra.app.node_plugin import node_base, pool_source
 from tensorfusion_dra.app.node_plugin.node_base import NodeBase
-from tensorfusion_dra.app.shared import card_health, version
+from tensorfusion_dra.app.shared import card_health, process_memory, version
 from tensorfusion_dra.app.shared.health_endpoint import HealthEndpoint
 from tensorfusion_dra.app.shared.node_settings import Settings
 from tensorfusion_dra.app.shared.supervisor import Supervisor
@@ -116,6 +116,7 @@ def _start(settings: Settings, supervisor: Supervisor) -> PluginServers:
     supervisor.run("registration", lambda: registration.await_kubelet(supervisor.stopping))
 
     api.connect()
+    process_memory.finish_start()
     _reconcile(settings, supervisor, base.reconciler, preparing.preparer, resource_api)
     _publish(supervisor, publisher, slices)
     if pool_source.follows(settings):

@@ -7,7 +7,7 @@ from typing import Final
 
 import structlog
 
-from tensorfusion_dra.app.shared import version
+from tensorfusion_dra.app.shared import process_memory, version
 from tensorfusion_dra.app.shared.health_endpoint import HealthEndpoint
 from tensorfusion_dra.app.shared.supervisor import Supervisor
 from tensorfusion_dra.app.webhook.settings import WebhookSettings
@@ -59,6 +59,7 @@ def _start(settings: WebhookSettings, supervisor: Supervisor, *, started: float)
     certificates = Certificates(Path(settings.tls_cert_file), Path(settings.tls_key_file))
     api = Api(Path(settings.kubeconfig) if settings.kubeconfig else None)
     api.connect()
+    process_memory.finish_start()
     objects = {
         "gpupool-watch": object_cache.gpupools(api, on_change=_nothing),
         "template-watch": object_cache.scheduling_config_templates(api, on_change=_nothing),
