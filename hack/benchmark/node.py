@@ -73,8 +73,14 @@ def running(gpus: str) -> Iterator[BareNode]:
 
 
 @contextmanager
-def plugins_as(module: str, environment: Mapping[str, str]) -> Iterator[None]:
-    """Start node plugins by another module during the block, with these additional variables."""
+def plugins_as(
+    module: str, environment: Mapping[str, str], *, python: str = sys.executable
+) -> Iterator[None]:
+    """Start node plugins by another module during the block, with these additional variables.
+
+    Args:
+        python: Their interpreter.
+    """
     paths = [str(_HACK), str(_HACK.parent), os.environ.get("PYTHONPATH", "")]
     variables = {
         **os.environ,
@@ -86,7 +92,7 @@ def plugins_as(module: str, environment: Mapping[str, str]) -> Iterator[None]:
         verb = command.index("node-plugin")
         with log_file.open("ab") as log:
             return subprocess.Popen(
-                [sys.executable, "-m", module, *command[verb:]],
+                [python, "-m", module, *command[verb:]],
                 stderr=log,
                 stdin=subprocess.DEVNULL,
                 cwd=_HACK.parent,

@@ -1,0 +1,240 @@
+"""Memory of the node plugin: by import, by moment of its life, and by kind of mapping.
+
+Two node plugins run under the simulator, one after the other. The first weighs its imports
+(weighed_plugin.py); the second is measured as it is, when it is idle and after claims were
+prepared, prepared again and unprepared.
+
+RSS counts pages of libraries that other processes of the node share; private memory does not.
+"""
+
+import json
+import re
+import subprocess
+import sys
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Final
+
+import tensorfusion_dra
+from benchmark import node, target, weighed_plugin
+from benchmark.node import BareNode
+from benchmark.target import Claims
+from tensorfusion_dra.simulator.node.plugin import Plugin
+
+CLIENT: Final = "tensorfusion_dra.cluster.login"
+"""The module whose import loads the Kubernetes client, after the kubelet can call."""
+
+_PACKAGE: Final = "tensorfusion_dra"
+_AT_A_TIME: Final = (1, 8, 64)
+_SETTLE_SECONDS: Final = 4.0
+_SHOWN_KIB: Final = 200
+_ARENA_BYTES: Final = 64 * 2**20
+_STACK: Final = "thread stacks"
+
+Figures = dict[str, Any]
+
+
+def measured(*, gpus: str, claims: int, held: int, python: str) -> Figures:
+    """Run both node plugins and return the figures.
+
+    Args:
+        python: Interpreter of the node plugins. In an environment with more packages than the
+            image's they weigh more: some libraries load optional ones that they find.
+        claims: Claims that are prepared, prepared again and unprepared in each row.
+        held: Claims that stay prepared meanwhile.
+    """
+    package = Path(tensorfusion_dra.__file__).parent
+    subprocess.run([python, "-m", "compileall", "-q", package], check=True)
+    lines = _weights(gpus, python)
+    with node.running(gpus) as cluster:
+        with node.plugins_as(_PACKAGE, {}, python=python):
+            pid = _started(cluster)
+        moments: dict[str, Figures] = {"idle": memory(pid)}
+        written = Claims(target.api_of(cluster.kubeconfig), cluster.target)
+        plugin = target.connected(cluster.target)
+        try:
+            for ref in written.create(held):
+                plugin.prepare([ref])
+            for callers in _AT_A_TIME:
+                _cycle(plugin, written, claims, callers)
+                moments[f"after {claims} claims, {callers} at a time"] = memory(pid)
+        finally:
+            plugin.close()
+        kinds, threads = mappings(pid), thread_names(pid)
+    return {
+        "memory": {
+            "starts": start(lines),
+            "imports": by_package(lines),
+            "moments": moments,
+            "mappings": kinds,
+            "threads": threads,
+        }
+    }
+
+
+def _weights(gpus: str, python: str) -> Sequence[Figures]:
+    with node.running(gpus) as cluster:
+        file = cluster.folder / "weights"
+        environment = {weighed_plugin.VARIABLE: str(file)}
+        with node.plugins_as("benchmark.weighed_plugin", environment, python=python):
+            _started(cluster)
+        return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+
+
+def _started(cluster: BareNode) -> int:
+    pid = cluster.start_plugin()
+    time.sleep(_SETTLE_SECONDS)  # until the imports and first readings of a start are over
+    return pid
+
+
+def _cycle(plugin: Plugin, written: Claims, count: int, callers: int) -> None:
+    refs = written.create(count)
+    with ThreadPoolExecutor(callers) as pool:
+        for act in (plugin.prepare, plugin.prepare, plugin.unprepare):
+            list(pool.map(act, [[ref] for ref in refs]))
+    written.delete(refs)
+
+
+def start(lines: Sequence[Mapping[str, Any]]) -> Figures:
+    """Return the memory and CPU time of a start until its first import and until the client's."""
+    client = next(line for line in lines if line["module"] == CLIENT)
+    first = min(lines, key=lambda line: line["began_ms"])
+    return {
+        "interpreter": {"rss_kib": first["began_kib"], "cpu_ms": first["began_ms"]},
+        "the kubelet can call": {"rss_kib": client["began_kib"], "cpu_ms": client["began_ms"]},
+    }
+
+
+def by_package(lines: Iterable[Mapping[str, Any]]) -> Sequence[Figures]:
+    """Return the weight of each top-level package, and of each of ours, heaviest first."""
+    found: dict[str, Figures] = {}
+    modules: dict[str, set[str]] = defaultdict(set)
+    for line in lines:
+        name = package(line["module"])
+        row = found.setdefault(name, {"package": name, "kib": 0, "ms": 0.0, "importer": ""})
+        row["kib"] += line["kib"]
+        row["ms"] += line["ms"]
+        modules[name].add(line["module"])
+        if package(line["importer"]) != name:
+            row["importer"] = row["importer"] or line["importer"]
+    for name, row in found.items():
+        row["modules"] = len(modules[name])
+        row["ms"] = round(row["ms"], 1)
+        row["standard_library"] = name in sys.stdlib_module_names
+    return sorted(found.values(), key=lambda row: (-row["kib"], row["package"]))
+
+
+def package(module: str) -> str:
+    """Return the top-level package of a module; for a module of ours also the folder."""
+    parts = module.split(".")
+    return ".".join(parts[:2]) if parts[0] == _PACKAGE else parts[0]
+
+
+def memory(pid: int) -> Figures:
+    """Return the memory and CPU time of a process."""
+    found = _fields(Path(f"/proc/{pid}/smaps_rollup"))
+    status = _fields(Path(f"/proc/{pid}/status"))
+    return {
+        "rss_kib": found["Rss"],
+        "pss_kib": found["Pss"],
+        "private_dirty_kib": found["Private_Dirty"],
+        "anonymous_kib": status["RssAnon"],
+        "files_kib": status["RssFile"],
+        "threads": status["Threads"],
+    }
+
+
+def mappings(pid: int) -> Mapping[str, int]:
+    """Return the resident KiB of each kind of mapping, largest first."""
+    kinds: Counter[str] = Counter()
+    kind = ""
+    for line in Path(f"/proc/{pid}/smaps").read_text(encoding="utf-8").splitlines():
+        if head := _HEAD.match(line):
+            kind = kind_of(int(head[1], 16), int(head[2], 16), head[3])
+        elif line.startswith("Rss:"):
+            kinds[kind] += int(line.split()[1])
+    return dict(kinds.most_common())
+
+
+_HEAD: Final = re.compile(r"([0-9a-f]+)-([0-9a-f]+) \S+ \S+ \S+ \S+\s*(.*)$")
+
+
+def kind_of(begin: int, end: int, name: str) -> str:
+    """Return the kind of a mapping: a file's name, or what allocated the memory."""
+    if name == "[heap]":
+        return "malloc, main arena"
+    if name:
+        return Path(name).name
+    if begin % _ARENA_BYTES == 0 and end - begin < _ARENA_BYTES:
+        return "malloc, other arenas"
+    if 7 * 2**20 <= end - begin <= 9 * 2**20:
+        return _STACK
+    return "Python objects"
+
+
+def thread_names(pid: int) -> Mapping[str, int]:
+    """Return the number of threads of each name; Python's have the program's before 3.14."""
+    tasks = Path(f"/proc/{pid}/task").iterdir()
+    return dict(Counter((task / "comm").read_text().strip() for task in tasks).most_common())
+
+
+def _fields(file: Path) -> Mapping[str, int]:
+    """Return the fields of a file in /proc that are a number, in KiB if they have a unit."""
+    pairs = (line.partition(":") for line in file.read_text(encoding="utf-8").splitlines())
+    words = {name: value.split() for name, _, value in pairs}
+    return {name: int(value[0]) for name, value in words.items() if value and value[0].isdigit()}
+
+
+def text(figures: Figures) -> str:
+    """Return the tables of all figures."""
+    found = figures["memory"]
+    return "\n\n".join(
+        (_starts(found["starts"]), _imports(found["imports"]), _moments(found), _kinds(found))
+    )
+
+
+def _starts(rows: Mapping[str, Mapping[str, float]]) -> str:
+    lines = [f"{'start until':<26}{'RSS MB':>8}{'CPU ms':>9}"]
+    for name, row in rows.items():
+        lines.append(f"{name:<26}{row['rss_kib'] / 1024:>8.1f}{row['cpu_ms']:>9.0f}")
+    return "\n".join(lines)
+
+
+def _imports(rows: Sequence[Figures]) -> str:
+    lines = [f"{'import':<28}{'modules':>8}{'RSS KB':>8}{'CPU ms':>8}  first imported by"]
+    for row in [row for row in rows if row["kib"] >= _SHOWN_KIB]:
+        lines.append(
+            f"{row['package']:<28}{row['modules']:>8}{row['kib']:>8}{row['ms']:>8.1f}"
+            f"  {row['importer']}"
+        )
+    rest = [row for row in rows if row["kib"] < _SHOWN_KIB]
+    for name, part in ((f"{len(rest)} smaller ones", rest), ("all", rows)):
+        sums = [sum(row[key] for row in part) for key in ("modules", "kib", "ms")]
+        lines.append(f"{name:<28}{sums[0]:>8}{sums[1]:>8}{sums[2]:>8.1f}")
+    return "\n".join(lines)
+
+
+def _moments(found: Figures) -> str:
+    names = ("rss", "pss", "private_dirty", "anonymous", "files")
+    width = max(map(len, found["moments"])) + 2
+    heads = "".join(f"{name.replace('_', ' '):>15}" for name in names)
+    lines = [f"{'MB':<{width}}{heads}{'threads':>9}"]
+    for moment, row in found["moments"].items():
+        values = "".join(f"{row[f'{name}_kib'] / 1024:>15.1f}" for name in names)
+        lines.append(f"{moment:<{width}}{values}{row['threads']:>9}")
+    return "\n".join(lines)
+
+
+def _kinds(found: Figures) -> str:
+    shown = {
+        name: kib for name, kib in found["mappings"].items() if kib >= _SHOWN_KIB or name == _STACK
+    }
+    width = max(map(len, shown)) + 2
+    lines = [f"{'at the end, resident KB':<{width}}"]
+    lines += [f"{name:<{width}}{kib:>8}" for name, kib in shown.items()]
+    count = sum(found["threads"].values())
+    named = ", ".join(f"{number} {name}" for name, number in found["threads"].items())
+    return "\n".join([*lines, f"{count} threads: {named}"])
