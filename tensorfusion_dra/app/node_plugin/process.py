@@ -15,7 +15,7 @@ from typing import Final
 
 import structlog
 
-from tensorfusion_dra.app.node_plugin import node_base, pool_source
+from tensorfusion_dra.app.node_plugin import node_base, publishing
 from tensorfusion_dra.app.node_plugin.node_base import NodeBase
 from tensorfusion_dra.app.shared import card_health, process_memory, version
 from tensorfusion_dra.app.shared.health_endpoint import HealthEndpoint
@@ -29,7 +29,6 @@ from tensorfusion_dra.cluster.nodes import Nodes
 from tensorfusion_dra.cluster.pods import Pods
 from tensorfusion_dra.cluster.resource_api import ResourceApi
 from tensorfusion_dra.cluster.retries import RetriedReads
-from tensorfusion_dra.cluster.slices import Slices
 from tensorfusion_dra.core.devices.sharing import Isolation
 from tensorfusion_dra.core.errors import FatalError, RetryableError
 from tensorfusion_dra.driver.calls_in_flight import CallsInFlight
@@ -38,7 +37,6 @@ from tensorfusion_dra.driver.catalog import CatalogReader
 from tensorfusion_dra.driver.division import Division
 from tensorfusion_dra.driver.health_announcer import HealthAnnouncer
 from tensorfusion_dra.driver.prepare import Preparer
-from tensorfusion_dra.driver.publish import Publisher
 from tensorfusion_dra.driver.reconciler import Reconciler
 from tensorfusion_dra.driver.share_policies import SharePolicyReader
 from tensorfusion_dra.driver.stale_claims import StaleClaimCollector
@@ -48,7 +46,6 @@ from tensorfusion_dra.kubelet.dra import DraService
 from tensorfusion_dra.kubelet.health import HealthService
 from tensorfusion_dra.kubelet.plugin_servers import PluginServers
 from tensorfusion_dra.kubelet.registration import Registration
-from tensorfusion_dra.state.publishing_right import PublishingRight
 
 log = structlog.get_logger()
 
@@ -108,9 +105,8 @@ def _start(settings: Settings, supervisor: Supervisor) -> PluginServers:
 
     preparing = _preparing(settings, supervisor, base, resource_api)
     registration, servers = _served(settings, supervisor, preparing, base.catalog)
-    slices = Slices(resource_api, node_name=settings.node_name)
-    publisher = _publisher(settings, base.catalog, slices, api)
-    _follow_cards(settings, supervisor, base, on_change=publisher.wake)
+    publish = publishing.constructed(settings, base.catalog, resource_api)
+    _follow_cards(settings, supervisor, base, on_change=publish.publisher.wake)
     servers.announce()  # the kubelet may call as soon as it finds the sockets
     supervisor.run("sockets", lambda: servers.keep(supervisor.stopping))
     supervisor.run("registration", lambda: registration.await_kubelet(supervisor.stopping))
@@ -118,11 +114,7 @@ def _start(settings: Settings, supervisor: Supervisor) -> PluginServers:
     api.connect()
     process_memory.finish_start()
     _reconcile(settings, supervisor, base.reconciler, preparing.preparer, resource_api)
-    _publish(supervisor, publisher, slices)
-    if pool_source.follows(settings):
-        pool_source.follow(
-            settings, supervisor, catalog=base.catalog, api=api, on_change=publisher.wake
-        )
+    publish.start(settings, supervisor, base.catalog, resource_api)
     _report_health(settings, supervisor, base, preparing, api)
     # After the client: a new instance that cannot log in never becomes ready, so that a rolling
     # update keeps the old one.
@@ -198,25 +190,6 @@ def _reconcile(
     events = Events(resource_api.api, nodes, node_name=settings.node_name)
     supervisor.on_stop(reconciler.stop)
     supervisor.run("reconciler", lambda: reconciler.run(preparer, stale_claims, events))
-
-
-def _publisher(settings: Settings, catalog: CatalogReader, slices: Slices, api: Api) -> Publisher:
-    nodes = Nodes(api, node_name=settings.node_name)
-    return Publisher(
-        catalog,
-        slices,
-        nodes,
-        Events(api, nodes, node_name=settings.node_name),
-        right=PublishingRight(settings.data_folder),
-    )
-
-
-def _publish(supervisor: Supervisor, publisher: Publisher, slices: Slices) -> None:
-    supervisor.own("publish", publisher)
-    supervisor.own(
-        "slice-watch",
-        slices.watch(on_change=publisher.slices_changed, on_return=publisher.server_returned),
-    )
 
 
 def _follow_cards(
