@@ -63,7 +63,7 @@ class ObjectCache:
                 raise RetryableError(f"{self._path}: not listed by the API server yet")
             return tuple(self._items.values())
 
-    def _listed(self, items: Sequence[Item]) -> None:
+    def _listed(self, items: Sequence[Item], _version: str) -> None:
         with self._guard:
             self._absent = False
             self._items = {_name(item): item for item in items if self._matters(item)}

@@ -90,9 +90,9 @@ class Slices:
             self._resource_api.api,
             self._resource_api.slices,
             selector=self.selector,
-            on_list=lambda _items: on_return(),
+            on_list=lambda _items, _version: on_return(),
             on_event=lambda _type, item: on_change() if self.is_of_node(item) else None,
-            list_limit=1,
+            on_resume=on_return,
             clock=clock,
         )
 

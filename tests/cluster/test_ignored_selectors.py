@@ -79,7 +79,7 @@ def test_cache_for_one_name_keeps_only_that_object(tmp_path: Path) -> None:
     path = "/api/v1/nodes"
     cache = ObjectCache(Api(tmp_path / "unused"), path, name="mine", on_change=lambda: None)
 
-    cache._listed(nodes)
+    cache._listed(nodes, "7")
     cache._changed("MODIFIED", {"metadata": {"name": "another", "labels": {"a": "b"}}})
 
     assert cache.items() == (nodes[1],)

@@ -109,8 +109,9 @@ def test_items_are_unavailable_before_the_first_list(api: Api) -> None:
 
 
 def test_object_deleted_while_the_watch_was_broken_is_removed(
-    server: ApiServer, api: Api, client: Client
+    server: ApiServer, api: Api, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(watch, "_RETURN_SECONDS", 0.2)
     client.create(GPUPOOLS, POOL)
     server.faults.add("watch", "gpupools", Cut(carried_out=True), times=1)
     with following(object_cache.gpupools(api, on_change=lambda: None)) as pools:

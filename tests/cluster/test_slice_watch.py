@@ -30,6 +30,11 @@ class Callbacks:
         self.returns += 1
 
 
+@pytest.fixture(autouse=True)
+def quick_return(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watch, "_RETURN_SECONDS", 0.2)
+
+
 @contextmanager
 def watching(resource_api: ResourceApi) -> Iterator[Callbacks]:
     callbacks = Callbacks()

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tensorfusion_dra.cluster import watch
-from tensorfusion_dra.cluster.api import Api
+from tensorfusion_dra.cluster.api import Api, StatusError
 from tensorfusion_dra.cluster.watch import Watch
 from tensorfusion_dra.core.errors import RetryableError
 from tests.support.virtual_time import VirtualTime
@@ -22,6 +22,8 @@ class ScriptedApi(Api):
 
     Attributes:
         lists, watches: Times of the requests, in virtual seconds.
+        versions: What each list may be as old as, as in its resourceVersion.
+        refusals: Errors of the next lists.
     """
 
     def __init__(self, time: VirtualTime, events: Callable[[int], Events]) -> None:
@@ -30,9 +32,16 @@ class ScriptedApi(Api):
         self._events = events
         self.lists: list[float] = []
         self.watches: list[float] = []
+        self.versions: list[str] = []
+        self.refusals: list[RetryableError] = []
 
-    def call(self, *_args: Any, **_more: Any) -> dict[str, Any]:
+    def call(
+        self, *_args: Any, query: Mapping[str, str] | None = None, **_more: Any
+    ) -> dict[str, Any]:
         self.lists.append(self._time.seconds)
+        self.versions.append((query or {})["resourceVersion"])
+        if self.refusals:
+            raise self.refusals.pop(0)
         return {"metadata": {"resourceVersion": "1"}, "items": []}
 
     @contextmanager
@@ -55,17 +64,21 @@ def time(monkeypatch: pytest.MonkeyPatch) -> VirtualTime:
 
 
 def followed(time: VirtualTime, events: Callable[[int], Events]) -> ScriptedApi:
-    """Run a watch for six virtual hours and return the API with its requests."""
+    """Run a watch until the virtual time is over and return the API with its requests."""
     api = ScriptedApi(time, events)
+    run(api, time)
+    return api
+
+
+def run(api: ScriptedApi, time: VirtualTime) -> None:
     Watch(
         api,
         lambda: "/path",
         selector="",
-        on_list=lambda _items: None,
+        on_list=lambda _items, _version: None,
         on_event=lambda _type, _item: None,
         clock=lambda: time.seconds,
     ).run()
-    return api
 
 
 def test_watches_that_end_at_once_slow_down_and_each_follows_a_list(
@@ -84,13 +97,40 @@ def test_watches_that_only_repeat_their_version_make_no_progress(time: VirtualTi
     assert len(api.lists) == len(api.watches)
 
 
-def test_watches_with_progress_follow_closely_with_a_list_twice_an_hour(
+def watched(seconds: float, version: int) -> Events:
+    """Events of a watch that a server ends after a time, with a bookmark each minute."""
+    minutes = int(seconds // 60)
+    yield from ((60, version + number) for number in range(1, minutes + 1))
+    yield seconds - 60 * minutes, version + minutes + 1
+
+
+def test_quiet_hour_costs_the_renewals_of_one_watch_and_no_list(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    virtual = VirtualTime(hours=1)
+    monkeypatch.setattr(watch, "Event", virtual.event)
+    asked: list[int] = []
+
+    def drawn(least: int, most: int) -> int:
+        asked.append((least + most) // 2)
+        return asked[-1]
+
+    monkeypatch.setattr("tensorfusion_dra.cluster.watch.random.randint", drawn)
+
+    api = followed(virtual, lambda version: watched(asked[-1], version))
+
+    assert asked[0] == 450
+    assert len(api.watches) == 8
+    assert len(api.lists) == 1
+
+
+def test_watches_with_progress_follow_closely_with_a_list_a_few_times_a_day(
     time: VirtualTime,
 ) -> None:
-    api = followed(time, lambda version: [(60, version + number) for number in range(1, 6)])
+    api = followed(time, lambda version: watched(300, version))
 
-    assert len(api.watches) >= 6 * 3600 / 301
-    assert 9 <= len(api.lists) <= 12
+    assert len(api.watches) >= 6 * 3600 / 311
+    assert 1 <= len(api.lists) <= 2
 
 
 def test_watch_that_the_server_never_ends_is_closed_by_the_client(
@@ -102,10 +142,11 @@ def test_watch_that_the_server_never_ends_is_closed_by_the_client(
     api = followed(time, endless)
 
     assert 6 * 3600 / 730 <= len(api.watches) <= 6 * 3600 / 360 + 1
-    assert 8 <= len(api.lists) <= 12
+    assert 1 <= len(api.lists) <= 2
 
 
-def test_progress_resets_the_delays(time: VirtualTime) -> None:
+def test_progress_resets_the_delays(time: VirtualTime, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watch, "_RETURN_SECONDS", 0)
     made = itertools.count()
 
     def events(version: int) -> Events:
@@ -114,9 +155,9 @@ def test_progress_resets_the_delays(time: VirtualTime) -> None:
     api = followed(time, events)
 
     before = api.watches[20] - api.watches[19]
-    after = api.watches[21] - api.watches[20]
+    after = api.watches[22] - api.watches[21]
     assert before >= 15
-    assert after <= 0.5
+    assert after <= 1
 
 
 def test_quiet_watch_that_breaks_after_minutes_does_not_slow_down(
@@ -128,4 +169,79 @@ def test_quiet_watch_that_breaks_after_minutes_does_not_slow_down(
 
     api = followed(time, events)
 
-    assert len(api.watches) >= 6 * 3600 / 122
+    assert len(api.watches) >= 6 * 3600 / 130
+
+
+@pytest.mark.parametrize("age_seconds", [1, 100])
+def test_watches_that_a_server_ends_together_begin_again_over_ten_seconds(
+    monkeypatch: pytest.MonkeyPatch, age_seconds: float
+) -> None:
+    """Each of the nodes had its watch open for this long when the server was stopped."""
+    returns = []
+    for _ in range(200):
+        virtual = VirtualTime(hours=0.05)
+        monkeypatch.setattr(watch, "Event", virtual.event)
+        api = followed(virtual, lambda version: watched(age_seconds, version))
+        returns.append(api.watches[1] - age_seconds)
+        assert len(api.lists) == 1
+
+    assert min(returns) < 1
+    assert 9 < max(returns) <= 10
+    assert max(sum(at <= each < at + 1 for each in returns) for at in returns) <= 45
+
+
+def test_watch_that_broke_continues_from_the_version_that_it_reached(time: VirtualTime) -> None:
+    since: list[int] = []
+
+    def events(version: int) -> Events:
+        since.append(version)
+        yield 60, version + 1
+        raise RetryableError("connection reset")
+
+    api = followed(time, events)
+
+    assert since[:3] == [1, 2, 3]
+    assert len(api.lists) == 1
+
+
+def test_lists_are_as_old_as_what_is_known_and_newest_after_a_refusal(time: VirtualTime) -> None:
+    reached = itertools.count(5)
+
+    def events(_version: int) -> Events:
+        yield 60, next(reached)
+        raise StatusError("watch: too old resource version", 410)
+
+    api = ScriptedApi(time, events)
+    api.refusals = [StatusError("429", 429, after_seconds=1), StatusError("too large", 504)]
+    run(api, time)
+
+    assert api.versions[:5] == ["0", "0", "", "5", "6"]
+
+
+def test_right_that_a_restarted_server_does_not_know_yet_is_asked_for_again_soon(
+    time: VirtualTime,
+) -> None:
+    forbidden = StatusError("403", 403)
+
+    def events(version: int) -> Events:
+        api.refusals = [forbidden] * 3 if version == 1 else []
+        yield 60, version + 1
+        raise StatusError("watch: too old resource version", 410)
+
+    api = ScriptedApi(time, events)
+    run(api, time)
+
+    first, *_, last = api.lists[1:5]
+    assert last - first < 10
+
+
+def test_right_that_was_withdrawn_is_asked_for_once_a_minute(time: VirtualTime) -> None:
+    def events(_version: int) -> Events:
+        api.refusals = [StatusError("403", 403)] * 10_000
+        yield 60, 2
+        raise StatusError("watch: forbidden", 403)
+
+    api = ScriptedApi(time, events)
+    run(api, time)
+
+    assert len(api.lists) <= 6 * 60 + 10
