@@ -2,18 +2,19 @@
 
 Each round compares the slices that follow from the catalog with the stored ones, and writes the
 difference (core/devices/slices.py chooses the writes). If there is no difference, nothing is
-written. A round begins when
+written. The stored slices are known from a watch and from the answers to own writes, and the Node's
+UID is kept. So a round sends no request but its writes. A round begins when
 
 - the catalog changed (wake()),
 - another writer changed or deleted a slice (slices_changed()),
-- the watch has listed all slices again, since events may have been lost (server_returned()),
+- the watch has begun again, perhaps at another server (server_returned()),
 - a delay is over: after an error, or before a repair.
 
 Three rules restrict the writes:
 
 - **The publishing right.** During a rolling update two instances share the node, and the newest
   that is able to publish has the right (state/publishing_right.py). An instance without it skips
-  its rounds. Once a second it checks whether it has the right again; then it reads all slices.
+  its rounds. Once a second it checks whether it has the right again; then it compares all slices.
 - **The pace of repairs.** If the wanted slices have not changed since they were last stored, a
   difference is the work of another writer, and writing it is a repair. The first repair is made at
   once, further ones with growing delays (repairs.py).
@@ -72,7 +73,9 @@ class Publisher:
         Args:
             catalog: The devices to publish.
             slices_at_server: This node's slices.
-            nodes: Gives the UID of the Node, which owns the slices.
+            nodes: Gives the UID of the Node, which owns the slices. It is read once, and again
+                after a change of another writer: if the Node was created anew, Kubernetes' garbage
+                collector deletes the slices of the old one.
             events: Of this loop's thread alone.
             right: The right to publish, which instances on this node pass on.
             repairs: The pace of repairs; None for the default.
@@ -86,17 +89,21 @@ class Publisher:
         self._right = right
         self._wakeup = Wakeup()
         self._recheck_gates = Event()
+        self._recheck_node = Event()
+        self._recheck_node.set()
+        self._node_uid = ""
         self._dropped: frozenset[str] = frozenset()  # feature gates that the server has off
         self._logged_dropped: frozenset[str] = frozenset()
         self._had_right = True
         self._throttle = LogThrottle()
 
     def wake(self) -> None:
-        """Begin a round now, because the catalog or the stored slices may have changed."""
+        """Begin a round now, because the catalog may have changed."""
         self._wakeup.wake()
 
     def slices_changed(self) -> None:
-        """Begin a round as soon as a repair may be made, because a stored slice has changed."""
+        """Begin a round as soon as a repair may be made: another writer has changed a slice."""
+        self._recheck_node.set()
         # If a repair has to wait, run() begins a round by itself when the wait is over.
         if not self._repairs.seconds_left():
             self._wakeup.wake()
@@ -119,11 +126,12 @@ class Publisher:
         while self._wakeup.next_round():
             delay: float | None = None
             try:
-                # Without the right the round is skipped. Nothing is missed, because a round reads
-                # everything once the right is back.
+                # Without the right the round is skipped. Nothing is missed, because a round
+                # compares everything once the right is back.
                 if self._has_right():
                     self.publish()
             except RetryableError as error:
+                self._recheck_node.set()
                 delay = self._log_failure(error, backoff.failed(at_least=error.after_seconds))
                 if error.after_seconds:
                     self._wakeup.pause(delay)  # the server requested it, so no wake() may end it
@@ -138,7 +146,8 @@ class Publisher:
     def publish(self) -> SlicePlan | None:
         """Write what differs from the stored slices; return the writes.
 
-        Returns None if nothing differs, or if it is too early for another repair.
+        Returns None if nothing differs, if the stored slices are not known yet, or if it is too
+        early for another repair.
 
         Raises:
             RetryableError: A write may not have been made.
@@ -147,9 +156,9 @@ class Publisher:
         if current is None:
             return None
         stored = self._slices.fetch()
-        if not current.devices and not stored:
+        if stored is None or not (current.devices or stored):
             return None
-        wanted = slices.wanted(current.devices, current.node, node_uid=self._nodes.uid())
+        wanted = slices.wanted(current.devices, current.node, node_uid=self._owner())
         self._right.take()
         if self._recheck_gates.is_set():
             self._recheck_gates.clear()
@@ -175,6 +184,17 @@ class Publisher:
             deleted=len(plan.delete),
         )
         return plan
+
+    def _owner(self) -> str:
+        """Return the UID of the Node; read it if it is not known or may have changed."""
+        if self._recheck_node.is_set():
+            self._recheck_node.clear()
+            try:
+                self._node_uid = self._nodes.uid()
+            except RetryableError:
+                self._recheck_node.set()
+                raise
+        return self._node_uid
 
     def _report_contest(self, plan: SlicePlan) -> None:
         """Log the other writers of the slices, and name them in an Event on the Node."""

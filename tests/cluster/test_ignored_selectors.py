@@ -68,6 +68,8 @@ def test_events_of_foreign_slices_do_not_trigger_a_change(
         on_change=lambda: woken.append("changed"), on_return=lambda: None
     )
 
+    watch._on_list([], "1")
+
     for item in [*FOREIGN, OWN]:
         watch._on_event("MODIFIED", item)
 

@@ -76,7 +76,7 @@ def test_slice_without_a_driver_is_foreign(answers: Answers, tmp_path: Path, spe
     items = [{"metadata": {"name": "a"}, **spec}]
     answers.body = json.dumps({"metadata": {"resourceVersion": "1"}, "items": items}).encode()
 
-    assert list(Slices(resource_api, node_name="node-01").fetch()) == []
+    assert Slices(resource_api, node_name="node-01").fetch() == []
 
 
 @pytest.mark.parametrize("document", MALFORMED)

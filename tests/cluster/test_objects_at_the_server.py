@@ -102,7 +102,7 @@ def test_slice_is_created_replaced_and_deleted(resource_api: ResourceApi) -> Non
     created = slices.create(t4_slice())
     replaced = slices.replace({**created, "spec": t4_slice(generation=2)["spec"]})
 
-    (listed,) = slices.fetch()
+    (listed,) = slices.fetch() or ()
     slices.delete(listed)
 
     assert replaced["metadata"]["uid"] == created["metadata"]["uid"]

@@ -118,10 +118,12 @@ def test_change_by_another_writer_is_undone_in_one_write_of_the_same_generation(
     assert len(setup.slices.items[SLICE]["spec"]["devices"]) == 2
 
 
-def test_recreated_node_object_becomes_the_owner() -> None:
+def test_recreated_node_object_becomes_the_owner_once_its_slices_are_collected() -> None:
     setup = Setup()
     setup.publish()
     setup.node.current = "node-uid-2"
+    setup.slices.items.clear()
+    setup.publisher.slices_changed()
 
     setup.publish()
 

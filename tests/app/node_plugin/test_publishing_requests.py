@@ -1,0 +1,214 @@
+"""The requests of one node's publishing parts, counted at the simulated API server."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tensorfusion_dra.app.node_plugin import node_base, publishing
+from tensorfusion_dra.app.shared.node_settings import Settings
+from tensorfusion_dra.app.shared.supervisor import Supervisor
+from tensorfusion_dra.cluster import watch
+from tensorfusion_dra.cluster.api import Api
+from tensorfusion_dra.cluster.resource_api import ResourceApi
+from tensorfusion_dra.core.devices.health import CardEvent, EventKind
+from tensorfusion_dra.driver.catalog import CatalogReader
+from tensorfusion_dra.driver.publish import Publisher
+from tensorfusion_dra.simulator.api.faults import Refuse
+from tensorfusion_dra.simulator.apiserver import ApiServer
+from tensorfusion_dra.simulator.rest import GPUPOOLS, NODES, SLICES, Client, Json
+from tests.daemonset.test_rights import pool
+from tests.support.waiting import PATIENCE_SECONDS, eventually
+
+NODE = "node-01"
+WATCHING = {("list", "resourceslices"): 1, ("watch", "resourceslices"): 1}
+
+
+@dataclass
+class Node:
+    """The publishing parts of a node."""
+
+    catalog: CatalogReader
+    publisher: Publisher
+
+    def make_unhealthy(self, *indexes: int) -> None:
+        """Have the NVIDIA driver report an XID for these cards."""
+        catalog = self.catalog.current()
+        assert catalog is not None
+        for index in indexes:
+            uuid = catalog.devices[index].gpu.uuid
+            self.catalog.note_event(CardEvent(gpu_uuid=uuid, kind=EventKind.XID, code=79))
+        self.publisher.wake()
+
+
+@pytest.fixture
+def server() -> Iterator[ApiServer]:
+    with ApiServer(tensor_fusion=True, bookmark_seconds=0.1) as running:
+        metadata = {"name": NODE, "labels": {"kubernetes.io/hostname": NODE}}
+        node = {"apiVersion": "v1", "kind": "Node", "metadata": metadata}
+        Client(running.url).create(NODES, node)
+        running.requests.reset()
+        yield running
+
+
+@contextmanager
+def publishing_node(
+    server: ApiServer, folder: Path, *, gpus: str = "2xT4", pool_source: str = "settings"
+) -> Iterator[Node]:
+    """Start the parts of a node that publish it; return once it watches and has published."""
+    folder.mkdir(exist_ok=True)
+    settings = Settings(
+        node_name=NODE,
+        kubeconfig=str(server.kubeconfig(folder / "kubeconfig")),
+        kubelet_root=str(folder),
+        cdi_dir=str(folder),
+        tensor_fusion_root=str(folder / "tensor-fusion"),
+        simulated_gpus=gpus,
+        pool_source=pool_source,
+    )
+    with Supervisor() as supervisor:
+        base = node_base.recovered(settings, supervisor)
+        supervisor.join_on_stop(seconds=PATIENCE_SECONDS)
+        base.catalog.refresh()
+        resource_api = ResourceApi(Api(Path(settings.kubeconfig)))
+        publisher = publishing.start(settings, supervisor, base.catalog, resource_api)
+        assert eventually(lambda: server.requests.count("watch", "resourceslices") > 0)
+        assert eventually(lambda: bool(stored(server)))
+        yield Node(base.catalog, publisher)
+
+
+def stored(server: ApiServer) -> list[Json]:
+    """Return the stored slices without a counted request."""
+    return [each.document for each in server._store.listed("resourceslices", None)[0]]
+
+
+def taints(server: ApiServer) -> int:
+    devices = (device for item in stored(server) for device in item["spec"]["devices"])
+    return sum(len(device.get("taints") or []) for device in devices)
+
+
+def quiet(server: ApiServer) -> dict[tuple[str, str], int]:
+    """Return the requests so far, once bookmarks have arrived without a further request."""
+    time.sleep(0.5)
+    return server.requests.all()
+
+
+@pytest.mark.parametrize(("cards", "slices"), [(16, 1), (128, 2)])
+def test_start_costs_one_list_one_watch_and_a_write_for_each_slice(
+    server: ApiServer, tmp_path: Path, cards: int, slices: int
+) -> None:
+    with publishing_node(server, tmp_path, gpus=f"{cards}xT4"):
+        assert eventually(lambda: len(stored(server)) == slices)
+
+        assert quiet(server) == {
+            **WATCHING,
+            ("get", "nodes"): 1,
+            ("create", "resourceslices"): slices,
+        }
+
+
+@pytest.mark.parametrize("cards", [16, 128])
+def test_health_change_of_a_card_costs_one_write_and_no_read(
+    server: ApiServer, tmp_path: Path, cards: int
+) -> None:
+    with publishing_node(server, tmp_path, gpus=f"{cards}xT4") as node:
+        quiet(server)
+        generations = {item["spec"]["pool"]["generation"] for item in stored(server)}
+        server.requests.reset()
+
+        node.make_unhealthy(cards - 1)
+        assert eventually(lambda: taints(server) == 1)
+
+        assert quiet(server) == {("update", "resourceslices"): 1}
+        assert generations == {1}
+        assert {item["spec"]["pool"]["generation"] for item in stored(server)} == {1}
+
+
+def test_health_changes_of_cards_in_two_slices_cost_a_write_of_each_slice(
+    server: ApiServer, tmp_path: Path
+) -> None:
+    with publishing_node(server, tmp_path, gpus="128xT4") as node:
+        quiet(server)
+        server.requests.reset()
+
+        node.make_unhealthy(0, 127)
+        assert eventually(lambda: taints(server) == 2)
+
+        assert quiet(server) == {("update", "resourceslices"): 2}
+        assert {item["spec"]["pool"]["generation"] for item in stored(server)} == {2}
+
+
+def test_restart_without_changes_costs_one_list_and_one_watch_and_the_nodes_uid(
+    server: ApiServer, tmp_path: Path
+) -> None:
+    with publishing_node(server, tmp_path):
+        quiet(server)
+    server.requests.reset()
+
+    with publishing_node(server, tmp_path):
+        assert quiet(server) == {**WATCHING, ("get", "nodes"): 1}
+
+
+def test_node_that_follows_gpupools_also_lists_and_watches_pools_and_its_node(
+    server: ApiServer, tmp_path: Path
+) -> None:
+    Client(server.url).create(GPUPOOLS, pool("of-all", qos="medium"))
+    server.requests.reset()
+
+    with publishing_node(server, tmp_path, pool_source="node-labels"):
+        assert quiet(server) == {
+            **WATCHING,
+            **dict.fromkeys([("list", "gpupools"), ("watch", "gpupools")], 1),
+            **dict.fromkeys([("list", "nodes"), ("watch", "nodes")], 1),
+            ("get", "nodes"): 1,
+            ("create", "resourceslices"): 1,
+        }
+
+
+def test_slice_deleted_by_the_kubelet_costs_one_write_and_the_nodes_uid(
+    server: ApiServer, tmp_path: Path
+) -> None:
+    with publishing_node(server, tmp_path):
+        quiet(server)
+        (before,) = stored(server)
+        Client(server.url).delete(SLICES, before["metadata"]["name"])
+        server.requests.reset()
+
+        assert eventually(lambda: bool(stored(server)))
+        assert quiet(server) == {("create", "resourceslices"): 1, ("get", "nodes"): 1}
+
+
+def test_write_that_another_writer_overtook_is_repeated_after_one_list(
+    server: ApiServer, tmp_path: Path
+) -> None:
+    with publishing_node(server, tmp_path) as node:
+        quiet(server)
+        server.requests.reset()
+        server.faults.add("update", "resourceslices", Refuse(409, "conflict"), times=1)
+
+        node.make_unhealthy(0)
+        assert eventually(lambda: taints(server) == 1)
+
+        assert quiet(server) == {
+            ("update", "resourceslices"): 2,
+            ("list", "resourceslices"): 1,
+            ("get", "nodes"): 1,
+        }
+
+
+def test_server_that_restarts_is_asked_for_a_watch_and_nothing_else(
+    server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It remembers the changes since the last bookmark, as another API server does."""
+    monkeypatch.setattr(watch, "_RETURN_SECONDS", 0.5)
+    with publishing_node(server, tmp_path):
+        quiet(server)
+        server.stop()
+        server.requests.reset()
+        server.start()
+
+        assert eventually(lambda: server.requests.count("watch", "resourceslices") == 1)
+        assert quiet(server) == {("watch", "resourceslices"): 1}
