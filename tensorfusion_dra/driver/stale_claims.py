@@ -16,16 +16,21 @@ containers, and the kubelet must have been there to do so: whenever the Node is 
 of all claims that are gone starts again. A check that gets no answer changes nothing. A claim that
 is present again was never gone. As a rule, the kubelet's own call comes first.
 
-Each round checks only some of the claims, so that a thousand claims cause no more requests than
-twenty: first those that were rebuilt after damage to the ledger, then those that are gone, then
-those whose last check is the oldest. Up to 300 claims are all checked within thirty rounds.
+A check is one request, so a fleet must not make many of them. Each claim is checked once in
+`check_seconds` (6 hours), at a random time of its own. A claim that is gone is checked in every
+round. All claims are checked within the next rounds, ten in a round, if a claim was refused: the
+record of a claim that is gone may take the room. Records that were rebuilt after damage to the
+ledger, and claims of which only files are left, are checked first.
 
 Example, with a round each minute and `gone_seconds` 600: claim `a` is deleted, and the kubelet has
-lost its checkpoint. Minute 3 finds it gone; from then on it is checked each minute. In minute 8 the
-Node is not Ready, so the time starts again in minute 9, and `a` is released in minute 19.
+lost its checkpoint. Nobody misses its share for three hours. Then claim `b` is refused, because `a`
+is recorded on its card. The next round, in minute 0, finds `a` gone; from then on it is checked
+each minute. In minute 5 the Node is not Ready, so the time starts again in minute 6. Minute 16
+releases `a`, and the kubelet's next call for `b` succeeds.
 """
 
 import math
+import random
 import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
@@ -43,12 +48,16 @@ log = structlog.get_logger()
 
 MOST_PER_ROUND: Final = 10
 """Claims that a round checks, besides rebuilt ones."""
+_LEAST_PART: Final = 0.5
+"""Part of check_seconds that passes at least between two checks of a claim."""
 _MOST_FIRST: Final = 50
 """Rebuilt claims that a round checks in addition."""
 _MOST_FAILURES: Final = 3
 """Failed checks after which a round ends, because the API server seems to be unavailable."""
-_ROUNDS_FOR_ALL: Final = 30
-"""Rounds in which up to 300 claims are checked once each."""
+_FRESH_SECONDS: Final = 600.0
+"""Age up to which a check need not be repeated, whatever was refused."""
+_RETRY_SECONDS: Final = 600.0
+"""Time after which a claim that could not be read is checked again."""
 _READ_SECONDS: Final = 5.0
 _CALL_SECONDS: Final = 30.0
 
@@ -66,6 +75,7 @@ class StaleClaimCollector:
         preparer: Preparer,
         *,
         gone_seconds: float,
+        check_seconds: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Check nothing yet.
@@ -75,23 +85,33 @@ class StaleClaimCollector:
             node: Reports whether this node's Node is Ready.
             preparer: Releases claims that are stale.
             gone_seconds: How long a claim has to be gone before it is released.
+            check_seconds: Longest time between two checks of a claim that is present.
             clock: In seconds; must not go back.
         """
         self._claims = claims
         self._node = node
         self._preparer = preparer
         self._gone_seconds = gone_seconds
+        self._check_seconds = check_seconds
         self._clock = clock
-        self._seen: set[str] | None = None  # UIDs of the last round; None before the first
+        self._is_first_round = True
         self._ready: bool | None = None  # in this round; None if not read yet
         self._rebuilt: set[str] = set()  # UIDs that check_first() got and that are not checked yet
-        self._checked_at: dict[str, float] = {}  # by UID
+        self._due_at: dict[str, float] = {}  # by UID, for all claims
+        self._tried_at: dict[str, float] = {}  # by UID: the last check, even if it failed
         self._gone_since: dict[str, float] = {}  # by UID
         self._unread: set[str] = set()  # UIDs of claims whose last check failed
 
     def check_first(self, claim_uids: Iterable[str]) -> None:
         """Check these claims before all others, because their records were rebuilt from copies."""
         self._rebuilt.update(claim_uids)
+
+    def check_soon(self) -> None:
+        """Check all claims within the next rounds, but for those that were checked just now."""
+        now = self._clock()
+        for uid in self._due_at:
+            if now - self._tried_at.get(uid, -math.inf) >= _FRESH_SECONDS:
+                self._due_at[uid] = min(self._due_at[uid], now)
 
     def collect(self, recorded: Sequence[Recorded]) -> None:
         """Run a round: check some of the claims and release those that are stale.
@@ -105,13 +125,11 @@ class StaleClaimCollector:
                 other claims of the round were checked, unless several failed.
             FatalError: A newer release has changed the ledger.
         """
-        uids = {_ref(each).uid for each in recorded}
-        self._keep_only(uids)
-        if self._seen is not None:
-            # Claims prepared since the last round count as checked: prepare has just read them.
-            prepared = {each.ref.uid for each in recorded if isinstance(each, PreparedClaim)}
-            self._checked_at |= dict.fromkeys(prepared - self._seen, self._clock())
-        self._seen = uids
+        self._keep_only({_ref(each).uid for each in recorded})
+        for each in recorded:
+            if _ref(each).uid not in self._due_at:
+                self._note_new(each)
+        self._is_first_round = False
         self._ready = None
         failures: list[RetryableError] = []
         for each in self._due(recorded):
@@ -119,9 +137,7 @@ class StaleClaimCollector:
                 self._check(each)
             except RetryableError as error:
                 failures.append(error)
-                # Counts as its turn: a claim that can never be read must not come first each time.
-                self._unread.add(_ref(each).uid)
-                self._checked_at[_ref(each).uid] = self._clock()
+                self._note_unread(_ref(each).uid)
             else:
                 self._unread.discard(_ref(each).uid)
             if len(failures) >= _MOST_FAILURES:
@@ -129,28 +145,55 @@ class StaleClaimCollector:
         if failures:
             raise failures[0]
 
+    def _note_new(self, each: Recorded) -> None:
+        """Choose the time of a claim's first check."""
+        now, uid = self._clock(), _ref(each).uid
+        if isinstance(each, ClaimRef):
+            self._due_at[uid] = now
+        elif self._is_first_round:
+            # All nodes may have started together.
+            self._due_at[uid] = now + random.uniform(0, self._check_seconds)  # noqa: S311 - spreads load
+        else:
+            self._note_checked(uid)  # prepare has just read it
+
+    def _note_checked(self, uid: str) -> None:
+        self._tried_at[uid] = self._clock()
+        part = random.uniform(_LEAST_PART, 1)  # noqa: S311 - spreads load
+        self._due_at[uid] = self._tried_at[uid] + part * self._check_seconds
+
+    def _note_unread(self, uid: str) -> None:
+        """Have a claim whose check failed checked again: soon if it may be stale, but not first.
+
+        Otherwise a claim that can never be read would keep others from being checked.
+        """
+        self._unread.add(uid)
+        self._tried_at[uid] = self._clock()
+        may_be_stale = uid in self._gone_since or uid in self._rebuilt
+        wait = 0.0 if may_be_stale else min(_RETRY_SECONDS, self._check_seconds)
+        self._due_at[uid] = self._tried_at[uid] + wait
+
     def _due(self, recorded: Sequence[Recorded]) -> list[Recorded]:
         """Return the claims of this round, in the order of their checks."""
+        now = self._clock()
+        urgent = (self._rebuilt | self._gone_since.keys()) - self._unread
+
+        def is_due(each: Recorded) -> bool:
+            uid = _ref(each).uid
+            return uid in urgent or self._due_at[uid] <= now
 
         def order(each: Recorded) -> tuple[bool, bool, float]:
             uid = _ref(each).uid
-            in_turn = uid in self._unread  # no precedence after a failure
-            return (
-                in_turn or uid not in self._rebuilt,
-                in_turn or uid not in self._gone_since,
-                self._checked_at.get(uid, -math.inf),
-            )
+            first = uid in urgent and uid in self._rebuilt
+            return not first, uid not in urgent, self._tried_at.get(uid, -math.inf)
 
-        all_checked = len(self._checked_at) == len(recorded)
-        in_turn = math.ceil(len(recorded) / _ROUNDS_FOR_ALL) if all_checked else MOST_PER_ROUND
-        most = min(in_turn + len(self._gone_since), MOST_PER_ROUND)
-        return sorted(recorded, key=order)[: most + min(len(self._rebuilt), _MOST_FIRST)]
+        most = MOST_PER_ROUND + min(len(self._rebuilt), _MOST_FIRST)
+        return sorted(filter(is_due, recorded), key=order)[:most]
 
     def _check(self, each: Recorded) -> None:
         ref = _ref(each)
         why = self._why_gone(each)
         now = self._clock()
-        self._checked_at[ref.uid] = now
+        self._note_checked(ref.uid)
         self._rebuilt.discard(ref.uid)
         if not why:
             self._gone_since.pop(ref.uid, None)
@@ -158,6 +201,8 @@ class StaleClaimCollector:
                 self._preparer.prepare([ref], deadline=time.monotonic() + _CALL_SECONDS)
             return
         if not self._node_is_ready():
+            # Their time starts again, with the checks of the next round.
+            self._due_at.update(dict.fromkeys((*self._gone_since, ref.uid), now))
             self._gone_since.clear()
             return
         if ref.uid not in self._gone_since:
@@ -189,7 +234,7 @@ class StaleClaimCollector:
     def _keep_only(self, claim_uids: set[str]) -> None:
         self._rebuilt &= claim_uids
         self._unread &= claim_uids
-        for known in (self._checked_at, self._gone_since):
+        for known in (self._due_at, self._tried_at, self._gone_since):
             for uid in known.keys() - claim_uids:
                 del known[uid]
 

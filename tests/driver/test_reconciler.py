@@ -41,7 +41,9 @@ class Node(Setup):
         reconciler = Reconciler(self.ledger, self.projection, boot_id=self.boot_id, seconds=seconds)
         reconciler.begin()
         preparer = self.with_claims(self.claims, self.reader)
-        stale_claims = StaleClaimCollector(self.claims, Readiness(), preparer, gone_seconds=0.1)
+        stale_claims = StaleClaimCollector(
+            self.claims, Readiness(), preparer, gone_seconds=0.1, check_seconds=0.05
+        )
         thread = Thread(target=reconciler.run, args=(preparer, stale_claims, self.events))
         thread.start()
         try:

@@ -179,7 +179,9 @@ def reported_troubles(node: Setup) -> list[tuple[str, str]]:
 def reconciling(node: Setup) -> Iterator[None]:
     """Run the reconciler during the block."""
     reconciler = Reconciler(node.ledger, node.projection, boot_id=node.boot_id, seconds=0.05)
-    stale_claims = StaleClaimCollector(node.claims, Readiness(), node.preparer, gone_seconds=600)
+    stale_claims = StaleClaimCollector(
+        node.claims, Readiness(), node.preparer, gone_seconds=600, check_seconds=600
+    )
     thread = Thread(target=reconciler.run, args=(node.preparer, stale_claims, EventsInMemory()))
     reconciler.begin()
     thread.start()

@@ -2,7 +2,7 @@
 
 import copy
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +10,14 @@ import pytest
 from structlog.testing import capture_logs
 
 from tensorfusion_dra.core.claims.claim import ClaimRef
+from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.errors import RetryableError
-from tensorfusion_dra.driver.stale_claims import MOST_PER_ROUND
 from tests.support.confirming_node import GONE_SECONDS, delete_claim
 from tests.support.confirming_node import ConfirmingNode as Node
 from tests.support.ports import ClaimsInMemory
 from tests.support.prepared_node import GPU_1, put_claim, share_result
+
+HOUR = 3600.0
 
 
 @pytest.fixture
@@ -166,54 +168,90 @@ def test_claim_reallocated_on_this_node_is_never_released(node: Node) -> None:
     assert node.spec_of(ref) is not None
 
 
-def test_many_claims_are_fetched_a_few_at_a_time_and_each_in_turn(node: Node) -> None:
-    refs = [node.prepare_new(f"c{number:03}") for number in range(100)]
+def test_hundred_claims_are_fetched_once_in_six_hours_and_evenly_over_that_time(
+    tmp_path: Path,
+) -> None:
+    node = Node(tmp_path, check_seconds=6 * HOUR)
+    names = {str(node.prepare_new(f"c{number:03}")) for number in range(100)}
+    recorded = node.ledger.claims()
 
-    rounds = [node.run_round() for _ in range(60)]
+    hours = [fetched_in_an_hour(node, recorded) for _ in range(28)]
 
-    assert max(map(len, rounds)) == MOST_PER_ROUND
-    assert {len(fetched) for fetched in rounds[10:]} == {4}
-    assert sorted(name for fetched in rounds[:10] for name in fetched) == [str(ref) for ref in refs]
-    assert sorted(name for fetched in rounds[10:35] for name in fetched) == [
-        str(ref) for ref in refs
+    # Seven hours, because a claim waits for the round after its time.
+    parts = [
+        {name for hour in hours[start : start + 7] for name in hour} for start in (0, 7, 14, 21)
     ]
+    assert parts == [names] * 4
+    # 22 in an hour are expected, as some claims are fetched again after only three hours.
+    assert max(map(len, hours)) <= 50
 
 
-def test_new_claims_are_not_fetched_earlier_than_known_ones(node: Node) -> None:
-    node.prepare_new("a")
+def fetched_in_an_hour(node: Node, recorded: Sequence[PreparedClaim]) -> list[str]:
+    node.claims.fetched.clear()
+    for _ in range(60):
+        node.now += 60
+        node.stale_claims.collect(recorded)
+    return list(node.claims.fetched)
+
+
+def test_refused_claim_has_all_others_fetched_within_the_next_rounds(tmp_path: Path) -> None:
+    node = Node(tmp_path, check_seconds=1e6)
+    refs = [node.prepare_new(f"c{number:03}") for number in range(25)]
+    assert node.run_round() == []
+
+    node.stale_claims.check_soon()
+    rounds = [node.run_round() for _ in range(3)]
+    node.stale_claims.check_soon()
+    again = node.run_round()
+
+    assert [len(fetched) for fetched in rounds] == [10, 10, 5]
+    assert sorted(name for fetched in rounds for name in fetched) == [str(ref) for ref in refs]
+    assert again == []
+    node.ledger.close()
+
+
+def test_new_claims_are_not_fetched_soon(tmp_path: Path) -> None:
+    node = Node(tmp_path, check_seconds=6 * HOUR)
     node.run_round()
 
     for number in range(8):
         node.prepare_new(f"new-{number}")
 
-    assert node.run_round() == ["default/a"]
+    assert node.run_rounds_for(3 * HOUR - 60) == []
+    assert len({*node.run_rounds_for(3 * HOUR + 180)}) == 8
+    node.ledger.close()
 
 
-def test_claims_that_seem_gone_are_fetched_in_addition_to_the_others(node: Node) -> None:
+def test_claims_that_seem_gone_are_fetched_in_every_round(tmp_path: Path) -> None:
+    node = Node(tmp_path, check_seconds=1e6)
     refs = [node.prepare_new(f"c{number}") for number in range(4)]
-    node.run_round()
     for ref in refs[:2]:
         delete_claim(node.claims, ref)
-    node.run_rounds_for(60 * 4)
+    node.stale_claims.check_soon()
+    node.run_round()
+    node.stale_claims.check_soon()
+    node.run_round()
 
-    fetched = node.run_round()
+    rounds = [sorted(node.run_round()) for _ in range(5)]
 
-    assert {str(ref) for ref in refs[:2]} < set(fetched)
-    assert len(fetched) == 3
+    assert rounds == [[str(ref) for ref in refs[:2]]] * 5
+    node.ledger.close()
 
 
-def test_rebuilt_claims_are_fetched_first(node: Node) -> None:
+def test_rebuilt_claims_are_fetched_first(tmp_path: Path) -> None:
+    node = Node(tmp_path, check_seconds=1e6)
     refs = [node.prepare_new(f"c{number:03}") for number in range(100)]
     rebuilt = refs[80:]
-    for _ in range(10):
-        node.run_round()
+    node.run_round()
+    node.stale_claims.check_soon()
     node.stale_claims.check_first(ref.uid for ref in rebuilt)
 
     fetched = node.run_round()
 
     assert sorted(fetched[:20]) == [str(ref) for ref in rebuilt]
-    assert len(fetched) == 24
-    assert len(node.run_round()) == 4
+    assert len(fetched) == 30
+    assert len(node.run_round()) == 10
+    node.ledger.close()
 
 
 def remove_record(node: Node, ref: ClaimRef) -> None:

@@ -13,9 +13,11 @@ GONE_SECONDS = 600.0
 
 
 class ConfirmingNode(Setup):
-    """A node that checks its claims once a minute."""
+    """A node with a round each minute, in which it checks all claims unless told otherwise."""
 
-    def __init__(self, folder: Path, claims: ClaimsInMemory | None = None) -> None:
+    def __init__(
+        self, folder: Path, claims: ClaimsInMemory | None = None, *, check_seconds: float = 60
+    ) -> None:
         super().__init__(folder, claims)
         self.readiness = Readiness()
         self.now = 0.0
@@ -24,6 +26,7 @@ class ConfirmingNode(Setup):
             self.readiness,
             self.preparer,
             gone_seconds=GONE_SECONDS,
+            check_seconds=check_seconds,
             clock=lambda: self.now,
         )
 
@@ -34,9 +37,9 @@ class ConfirmingNode(Setup):
         self.stale_claims.collect([*self.ledger.claims(), *unknown])
         return list(self.claims.fetched)
 
-    def run_rounds_for(self, seconds: float) -> None:
-        for _ in range(int(seconds / 60)):
-            self.run_round()
+    def run_rounds_for(self, seconds: float) -> list[str]:
+        """Run a round each minute for some time; return the claims that were fetched."""
+        return [name for _ in range(int(seconds / 60)) for name in self.run_round()]
 
     def prepare_new(self, name: str = "a", **more: Any) -> ClaimRef:
         ref = put_claim(self, name, share_result(tflops="0.1", vram="1Mi", **more))

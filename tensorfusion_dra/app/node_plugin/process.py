@@ -185,7 +185,11 @@ def _reconcile(
 ) -> None:
     nodes = Nodes(resource_api.api, node_name=settings.node_name)
     stale_claims = StaleClaimCollector(
-        Claims(resource_api), nodes, preparer, gone_seconds=settings.gone_seconds
+        Claims(resource_api),
+        nodes,
+        preparer,
+        gone_seconds=settings.gone_seconds,
+        check_seconds=settings.check_seconds,
     )
     events = Events(resource_api.api, nodes, node_name=settings.node_name)
     supervisor.on_stop(reconciler.stop)

@@ -42,6 +42,7 @@ _RANGES: Final = {
     "vram_expand_to_host_disk": (0, 100),
     "recover_seconds": (1, 86_400),
     "gone_seconds": (1, 1_000_000),
+    "check_seconds": (1, 1_000_000),
     "poll_seconds": (0.1, 86_400),
     "nvml_wait_seconds": (0.1, 600),
     "health_quiet_seconds": (0, 86_400),
@@ -123,6 +124,9 @@ class Settings:
         600.0,
         "How long a claim must be gone from the API server, while the Node is Ready, before its "
         "share is freed without a call of the kubelet, in seconds.",
+    )
+    check_seconds: float = _setting(
+        21600.0, "Longest time between two looks at whether a claim still exists, in seconds."
     )
     simulated_gpus: str = _setting(
         "",
@@ -220,11 +224,9 @@ class Settings:
     def _check_names(self) -> None:
         _check_subdomain("node-name", self.node_name)
         _check_subdomain("gpupool", self.gpupool)
-        if len(f"{self.gpupool}/{self.node_name}") > _MAX_POOL:
-            raise InputError(
-                f"gpupool/node-name: {len(f'{self.gpupool}/{self.node_name}')} characters, "
-                f"expected at most {_MAX_POOL}"
-            )
+        size = len(f"{self.gpupool}/{self.node_name}")
+        if size > _MAX_POOL:
+            raise InputError(f"gpupool/node-name: {size} characters, expected at most {_MAX_POOL}")
         if _POD_UID.fullmatch(self.pod_uid) is None:
             raise InputError(f"pod-uid: found {self.pod_uid!r}, expected letters, digits, dashes")
 

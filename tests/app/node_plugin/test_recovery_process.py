@@ -124,7 +124,7 @@ def test_after_a_reboot_specs_are_written_again_and_logged(
 def test_a_deleted_claim_is_released_without_a_call_of_the_kubelet(
     cluster: SimulatedCluster,
 ) -> None:
-    cluster.plugin_flags.extend(["--gone-seconds", "1"])
+    cluster.plugin_flags.extend(["--gone-seconds", "1", "--check-seconds", "1"])
     start(cluster)
     run_pod(cluster, "a")
     assert len(cluster.spec_files()) == 1
