@@ -1,13 +1,15 @@
 """Admission of an allocated claim: its record, put into the ledger beside those of other claims."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from threading import Event
 
 from tensorfusion_dra.core.claims.claim import AllocatedClaim
-from tensorfusion_dra.core.claims.fit import NodeOffer, fit
+from tensorfusion_dra.core.claims.fit import Fit, NodeOffer, fit
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.claims.quick_fit import quick_fit
 from tensorfusion_dra.core.claims.share_policy import SharePolicy
+from tensorfusion_dra.core.errors import ClaimError
 from tensorfusion_dra.driver.catalog import Catalog
 from tensorfusion_dra.driver.projection import Plan, Projection
 from tensorfusion_dra.driver.shared_containers import SharedContainers, Together
@@ -35,12 +37,17 @@ class Admitted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Admission:
-    """Admits claims in one step of the ledger each."""
+    """Admits claims in one step of the ledger each.
+
+    Attributes:
+        refused: Set when a claim does not fit, perhaps because of a record whose claim is gone.
+    """
 
     ledger: Ledger
     index: TenantIndex
     projection: Projection
     shared_containers: SharedContainers
+    refused: Event = field(default_factory=Event)
 
     def admit(
         self,
@@ -74,7 +81,7 @@ class Admission:
             before: dict[str, PreparedClaim] = {}
             if record is None:
                 before = {each.ref.uid: each for each in step.claims_on(offer.access)}
-                fitting = fit(claim, policies, offer, before.values())
+                fitting = self._fitted(claim, policies, offer, before.values())
                 record, changed = fitting.claim, fitting.changed
             plan = self.projection.plan(record)
             self.shared_containers.check(record, together, step, tenants)
@@ -86,3 +93,16 @@ class Admission:
                 self.index.note(step, added=[record, *changed], removed=replaced)
                 tenants.mark_divided(record)
         return Admitted(claim=record, stored=stored, plan=plan, changed=changed)
+
+    def _fitted(
+        self,
+        claim: AllocatedClaim,
+        policies: Sequence[SharePolicy],
+        offer: NodeOffer,
+        existing: Iterable[PreparedClaim],
+    ) -> Fit:
+        try:
+            return fit(claim, policies, offer, existing)
+        except ClaimError:
+            self.refused.set()
+            raise

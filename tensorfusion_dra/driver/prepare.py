@@ -86,6 +86,12 @@ class Preparer:
         """Read every claim again: the kubelet may have been restarted, see RecentReads."""
         self._reads.forget_all()
 
+    def take_refusal(self) -> bool:
+        """Return True if since the last call a claim did not fit beside the recorded ones."""
+        was_refused = self._admission.refused.is_set()
+        self._admission.refused.clear()
+        return was_refused
+
     def prepare(
         self, refs: Iterable[ClaimRef], *, deadline: float
     ) -> Mapping[str, PreparedClaim | Failure]:

@@ -130,6 +130,8 @@ class StaleClaimCollector:
             if _ref(each).uid not in self._due_at:
                 self._note_new(each)
         self._is_first_round = False
+        if self._preparer.take_refusal():
+            self.check_soon()
         self._ready = None
         failures: list[RetryableError] = []
         for each in self._due(recorded):

@@ -15,7 +15,7 @@ from tensorfusion_dra.core.errors import RetryableError
 from tests.support.confirming_node import GONE_SECONDS, delete_claim
 from tests.support.confirming_node import ConfirmingNode as Node
 from tests.support.ports import ClaimsInMemory
-from tests.support.prepared_node import GPU_1, put_claim, share_result
+from tests.support.prepared_node import GPU_1, error_of, put_claim, share_result
 
 HOUR = 3600.0
 
@@ -207,6 +207,23 @@ def test_refused_claim_has_all_others_fetched_within_the_next_rounds(tmp_path: P
     assert [len(fetched) for fetched in rounds] == [10, 10, 5]
     assert sorted(name for fetched in rounds for name in fetched) == [str(ref) for ref in refs]
     assert again == []
+    node.ledger.close()
+
+
+def test_stale_claim_that_takes_the_room_of_another_is_released(tmp_path: Path) -> None:
+    node = Node(tmp_path, check_seconds=1e6)
+    stale = put_claim(node, "stale", share_result(vram="60Gi"))
+    node.prepare(stale)
+    delete_claim(node.claims, stale)
+    assert node.run_rounds_for(HOUR) == []
+    waiting = put_claim(node, "waiting", share_result(vram="40Gi"))
+
+    refused = node.prepare(waiting)[waiting.uid]
+    node.run_rounds_for(GONE_SECONDS + 120)
+    prepared = node.prepare(waiting)[waiting.uid]
+
+    assert "40Gi plus 60Gi in use" in error_of(refused)
+    assert isinstance(prepared, PreparedClaim)
     node.ledger.close()
 
 
