@@ -25,6 +25,8 @@ apiserver_longrunning_requests{resource="nodes",verb="WATCH"} 2
 apiserver_watch_events_sizes_sum{resource="resourceslices"} 700
 apiserver_odd{text="a \\"quoted\\" } value"} 1
 process_cpu_seconds_total 3.25
+process_resident_memory_bytes 4.194304e+06
+go_goroutines 12
 """
 
 
@@ -42,7 +44,7 @@ def test_metrics_are_summed_by_labels() -> None:
     assert found.sum("missing") == 0
 
 
-def test_counters_and_open_watches_are_those_of_the_api_server() -> None:
+def test_counters_and_gauges_are_those_of_the_api_server() -> None:
     found = Metrics(TEXT)
 
     assert metrics.counters(found) == {
@@ -54,7 +56,13 @@ def test_counters_and_open_watches_are_those_of_the_api_server() -> None:
         "etcd_requests": 0,
         "cpu_seconds": 3.25,
     }
-    assert metrics.open_watches(found) == {"watches": 5, "slice_watches": 3}
+    assert metrics.gauges(found) == {
+        "watches": 5,
+        "slice_watches": 3,
+        "goroutines": 12,
+        "heap_mib": 0,
+        "rss_mib": 4,
+    }
 
 
 @pytest.mark.parametrize(

@@ -123,14 +123,8 @@ class ControlPlane:
         return metrics.counters(Metrics(self._get("/metrics")))
 
     def gauges(self) -> Mapping[str, float]:
-        """Return the watches that are open at the API server, and its resident memory."""
-        assert self._server is not None
-        status = Path(f"/proc/{self._server.pid}/status").read_text(encoding="ascii")
-        kib = next(line.split()[1] for line in status.splitlines() if line.startswith("VmRSS"))
-        return {
-            **metrics.open_watches(Metrics(self._get("/metrics"))),
-            "rss_mib": int(kib) / 1024,
-        }
+        """Return the API server's present state."""
+        return metrics.gauges(Metrics(self._get("/metrics")))
 
     def create_from(self, *files: str) -> None:
         """Create the objects of manifests."""

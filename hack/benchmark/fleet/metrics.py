@@ -61,11 +61,14 @@ def counters(metrics: Metrics) -> dict[str, float]:
     }
 
 
-def open_watches(metrics: Metrics) -> dict[str, float]:
-    """Return the number of open watches, the server's own included, and of those of slices."""
+def gauges(metrics: Metrics) -> dict[str, float]:
+    """Return the server's present state, its own watches included. The heap is without garbage."""
     watches = {"verb": "WATCH"}
     name = "apiserver_longrunning_requests"
     return {
         "watches": metrics.sum(name, **watches),
         "slice_watches": metrics.sum(name, **watches, resource="resourceslices"),
+        "goroutines": metrics.sum("go_goroutines"),
+        "heap_mib": metrics.sum("go_gc_heap_live_bytes") / 2**20,
+        "rss_mib": metrics.sum("process_resident_memory_bytes") / 2**20,
     }

@@ -21,6 +21,8 @@ _SERVER = (
     ("etcd_requests", "to etcd"),
     ("cpu_seconds", "CPU s"),
     ("watches", "watches"),
+    ("goroutines", "goroutines"),
+    ("heap_mib", "heap MiB"),
     ("rss_mib", "RSS MiB"),
 )
 
