@@ -4,7 +4,6 @@ import json
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
-from urllib.parse import urlencode
 
 from tensorfusion_dra.cluster.api import APPLY, Api, StatusError, segment
 from tensorfusion_dra.core.errors import RetryableError
@@ -168,13 +167,20 @@ class Cluster:
             time.sleep(_POLL_SECONDS)
 
     def _text(self, path: str, query: Mapping[str, str]) -> str:
-        client = self.api.connect()
-        target = f"{path}?{urlencode(query)}" if query else path
-        serialized = client.param_serialize("GET", target, auth_settings=["BearerToken"])
-        response = client.call_api(*serialized, _request_timeout=(3.0, _READ_SECONDS))
-        text = bytes(response.response.data).decode(errors="replace")
-        if response.status >= 400:
-            raise RetryableError(f"GET {path}: {response.status}: {text[:200]}")
+        try:
+            answer = self.api.connect().send(
+                "GET",
+                path,
+                query=query,
+                content=None,
+                content_type="application/json",
+                seconds=_READ_SECONDS,
+            )
+            text = answer.body().decode(errors="replace")
+        except OSError as error:
+            raise RetryableError(f"GET {path}: {error}") from error
+        if answer.status >= 400:
+            raise RetryableError(f"GET {path}: {answer.status}: {text[:200]}")
         return text
 
 

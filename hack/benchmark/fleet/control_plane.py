@@ -86,8 +86,7 @@ class ControlPlane:
             *("--initial-cluster", f"default={peer}"),
         )
         self.start_api_server()
-        self.api = Api(self.kubeconfig("admin", certificate="admin"))
-        self.api.connect().user_agent = AGENT
+        self.api = Api(self.kubeconfig("admin", certificate="admin"), user_agent=AGENT)
         self.create_from("base/namespace.yaml", "base/rbac.yaml", "base/slice-policy.yaml")
 
     def stop(self) -> None:

@@ -74,8 +74,10 @@ def serve(node: NodeSettings, commands: Connection) -> None:
         while (command := commands.recv()) != "stop":
             answer: Report | None = None
             if command == "publish":
-                publisher = publishing.start(settings, supervisor, base.catalog, ResourceApi(api))
-                wake = publisher.wake
+                resource_api = ResourceApi(api)
+                publish = publishing.constructed(settings, base.catalog, resource_api)
+                publish.start(settings, supervisor, base.catalog, resource_api)
+                wake = publish.publisher.wake
             elif command == "sicken":
                 card = next(iter(base.catalog.current().devices)).gpu  # type: ignore[union-attr]
                 event = CardEvent(gpu_uuid=card.uuid, kind=EventKind.XID, code=XID)

@@ -33,8 +33,7 @@ class SimulatedControlPlane:
     def start(self) -> None:
         """Have the server serve."""
         self.start_api_server()
-        self.api = Api(self._kubeconfig)
-        self.api.connect().user_agent = AGENT
+        self.api = Api(self._kubeconfig, user_agent=AGENT)
 
     def stop(self) -> None:
         """End the process."""

@@ -74,10 +74,11 @@ def publishing_node(
         supervisor.join_on_stop(seconds=PATIENCE_SECONDS)
         base.catalog.refresh()
         resource_api = ResourceApi(Api(Path(settings.kubeconfig)))
-        publisher = publishing.start(settings, supervisor, base.catalog, resource_api)
+        publish = publishing.constructed(settings, base.catalog, resource_api)
+        publish.start(settings, supervisor, base.catalog, resource_api)
         assert eventually(lambda: server.requests.count("watch", "resourceslices") > 0)
         assert eventually(lambda: bool(stored(server)))
-        yield Node(base.catalog, publisher)
+        yield Node(base.catalog, publish.publisher)
 
 
 def stored(server: ApiServer) -> list[Json]:
