@@ -16,7 +16,6 @@ import trustme
 
 from tensorfusion_dra.cluster.api import Api
 from tensorfusion_dra.core.errors import RetryableError
-from tensorfusion_dra.driver.ports.cluster import UnreadableError
 from tests.support.answers import SLICES_PATH
 from tests.support.raw_server import RawServer, head, served
 
@@ -210,25 +209,23 @@ def test_tunnel_through_a_proxy_with_tls(
 
 
 @pytest.mark.parametrize(
-    ("answer", "error", "found"),
+    ("answer", "found"),
     [
-        (b"HTTP/1.1 407 Proxy Authentication Required\r\n\r\n", RetryableError, "407"),
-        (b"HTTP/1.1 200 OK\r\nA: " + b"x" * 70_000, RetryableError, "header line|more than 65536"),
-        (b"HTTP/1.1 200 OK\r\n" + b"A: b\r\n" * 20_000, UnreadableError, "more than 65536 bytes"),
-        (b"nonsense\r\n\r\n", RetryableError, "nonsense"),
-        (b"", RetryableError, "."),
+        (b"HTTP/1.1 407 Proxy Authentication Required\r\n\r\n", "407"),
+        (b"HTTP/1.1 200 OK\r\nA: " + b"x" * 70_000, "header line|more than 65536"),
+        (b"HTTP/1.1 200 OK\r\n" + b"A: b\r\n" * 20_000, "more than (65536 bytes|100 headers)"),
+        (b"nonsense\r\n\r\n", "nonsense"),
+        (b"", "."),
     ],
     ids=["refused", "long-line", "long-head", "nonsense", "closed"],
 )
-def test_refusal_of_a_proxy_is_reported(
-    tmp_path: Path, answer: bytes, error: type[RetryableError], found: str
-) -> None:
+def test_refusal_of_a_proxy_is_reported(tmp_path: Path, answer: bytes, found: str) -> None:
     proxy = TunnelProxy(("127.0.0.1", 1), answer)
     with running(proxy):
         settings = {"server": "https://cluster.example:6443", "proxy-url": url(proxy)}
         api = Api(kubeconfig(tmp_path, **settings))
 
-        with pytest.raises(error, match=rf"^GET {SLICES_PATH}: .*({found})"):
+        with pytest.raises(RetryableError, match=rf"^GET {SLICES_PATH}: .*({found})"):
             api.call("GET", SLICES_PATH)
 
 
