@@ -103,7 +103,7 @@ def over_capacity(held: Mapping[str, PreparedClaim]) -> Iterator[str]:
 
 
 def _as_file(document: Mapping[str, Any]) -> bytes:
-    return (json.dumps(document, indent=2) + "\n").encode()
+    return (json.dumps(document) + "\n").encode()
 
 
 def leftovers(node: Disk) -> list[str]:
