@@ -9,11 +9,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
+import grpc
+
 from benchmark.target import Target
 from tensorfusion_dra.app.simulate import objects, plugin_process
 from tensorfusion_dra.app.simulate.cluster import SimulatedCluster
 from tensorfusion_dra.app.simulate.plugin_process import Process
 from tensorfusion_dra.core import names
+from tensorfusion_dra.kubelet.pb import pluginregistration_v1_pb2 as pb
 from tensorfusion_dra.simulator.node.rpc import is_served
 from tensorfusion_dra.simulator.rest import CLASSES, NODES, Client
 
@@ -53,11 +56,28 @@ class BareNode(SimulatedCluster):
         )
 
     def start_plugin(self, pod_uid: str = "") -> int:
-        """Start the node plugin and return its process ID once it serves and has published."""
+        """Start and register the node plugin; return its process ID once it has published."""
         pid = super().start_plugin(pod_uid)
         self.until("serving", lambda: is_served(str(self.target.socket)), seconds=_START_SECONDS)
         self.until("published", lambda: bool(self.slices()), seconds=_START_SECONDS)
+        for socket in (self.kubelet_root / "plugins_registry").glob("*.sock"):
+            _notify_registered(socket)
         return pid
+
+
+def _notify_registered(socket: Path) -> None:
+    """Report success as the kubelet does; else the node plugin binds its socket again each minute.
+
+    Raises:
+        RpcError: There is no answer in time.
+    """
+    with grpc.insecure_channel(f"unix:{socket}") as channel:
+        notify = channel.unary_unary(
+            "/pluginregistration.Registration/NotifyRegistrationStatus",
+            request_serializer=pb.RegistrationStatus.SerializeToString,
+            response_deserializer=pb.RegistrationStatusResponse.FromString,
+        )
+        notify(pb.RegistrationStatus(plugin_registered=True), timeout=_START_SECONDS)
 
 
 @contextmanager

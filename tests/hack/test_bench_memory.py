@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from benchmark import growth, memory
+from benchmark import growth, memory, node
 from tests.guard import sitecustomize as path_guard
 from tests.support.waiting import PATIENCE_SECONDS
 
@@ -123,3 +123,11 @@ def test_growth_of_the_real_process_has_a_sample_for_every_hundredth() -> None:
 
     assert [sample["prepares"] for sample in found["samples"]] == [*range(2, 201, 2)]
     assert set(found["growth"]) == set(growth.FIGURES)
+
+
+def test_node_plugin_of_the_bench_is_registered_and_keeps_its_socket() -> None:
+    with node.running("1xT4") as cluster:
+        cluster.start_plugin()
+        log = cluster.log_file_of("").read_text(encoding="utf-8")
+
+    assert "registered" in [json.loads(line)["event"] for line in log.splitlines()]
