@@ -59,6 +59,7 @@ _LIST_SECONDS: Final = 6 * 3600.0
 """Interval after which everything is listed again, in case events were lost."""
 _SILENT_SECONDS: Final = 90.0
 """An API server sends a bookmark every minute."""
+_TOO_LARGE_VERSION: Final = 504
 _FORBIDDEN: Final = 403
 _FORBIDDEN_SECONDS: Final = 60.0
 """Least delay while the right is missing: only an administrator can grant it."""
@@ -145,15 +146,14 @@ class Watch:
                 error = failure
             progressed = self._reached != start
             is_healthy = progressed or self._clock() - began >= _LONGEST_DELAY_SECONDS
-            if self._is_open or isinstance(error, StatusError):
+            if self._is_open or _is_refusal(error):
                 self._must_list = self._may_have_missed(error, progressed=progressed)
             self._stop.wait(self._delay(error, is_healthy=is_healthy))
 
     def _may_have_missed(self, error: RetryableError | None, *, progressed: bool) -> bool:
         """Return True if the watch cannot continue from the version that it reached."""
-        refused = isinstance(error, StatusError)
         is_due = self._clock() >= self._list_at
-        return refused or is_due or not progressed or not self._reached
+        return _is_refusal(error) or is_due or not progressed or not self._reached
 
     def _delay(self, error: RetryableError | None, *, is_healthy: bool) -> float:
         """Return the seconds to wait after a watch has ended; report the error that ended it."""
@@ -193,7 +193,7 @@ class Watch:
             listed = self._api.call("GET", path, query=query)
         except StatusError as error:
             # A server restored from a backup lacks the version. One that is only busy has it.
-            if not error.after_seconds:
+            if error.status == _TOO_LARGE_VERSION or not error.after_seconds:
                 self._not_older_than = ""
             raise
         version = metadata(listed).get("resourceVersion")
@@ -245,6 +245,11 @@ class Watch:
         self._reached = self._not_older_than = _version_of(event)
         if event.get("type") != "BOOKMARK":
             self._on_event(str(event.get("type")), event.get("object") or {})
+
+
+def _is_refusal(error: RetryableError | None) -> bool:
+    """Return True if the server answered with an error, but for one that asks for patience."""
+    return isinstance(error, StatusError) and not error.after_seconds
 
 
 def _version_of(event: Mapping[str, Any]) -> str:

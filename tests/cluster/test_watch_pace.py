@@ -212,10 +212,27 @@ def test_lists_are_as_old_as_what_is_known_and_newest_after_a_refusal(time: Virt
         raise StatusError("watch: too old resource version", 410)
 
     api = ScriptedApi(time, events)
-    api.refusals = [StatusError("429", 429, after_seconds=1), StatusError("too large", 504)]
+    api.refusals = [
+        StatusError("too many requests", 429, after_seconds=1),
+        StatusError("too large resource version", 504, after_seconds=1),
+    ]
     run(api, time)
 
     assert api.versions[:5] == ["0", "0", "", "5", "6"]
+
+
+def test_watch_that_a_busy_server_refuses_continues_without_a_list(time: VirtualTime) -> None:
+    opened = itertools.count()
+
+    def events(version: int) -> Events:
+        if next(opened) % 2:
+            raise StatusError("too many requests", 429, after_seconds=1)
+        return [(60, version + 1)]
+
+    api = followed(time, events)
+
+    assert len(api.watches) > 100
+    assert len(api.lists) <= 2
 
 
 def test_right_that_a_restarted_server_does_not_know_yet_is_asked_for_again_soon(
