@@ -156,7 +156,7 @@ class Projection:
             self._host_files.remove(f"{root}/{claim_uid}")
 
     def remove_unfinished(self) -> None:
-        """Remove temporary files of crashed writes; call it only while nothing is written.
+        """Remove temporary files of crashed writes; a write that is running starts again.
 
         Raises:
             RetryableError: A folder cannot be read or written.

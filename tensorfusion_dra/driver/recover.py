@@ -50,7 +50,8 @@ def recover(ledger: Ledger, projection: Projection, *, boot_id: str) -> Recovery
     for record in found.claims:
         _repair(record, ledger, projection, boot_id=boot_id, found=found)
     try:
-        # Files are only written within a step of the ledger, so during this one none is.
+        # Within a step, since most files are written in one. A new claim's files are not; if a
+        # temporary file of theirs is removed here, they are written again.
         with ledger.transaction():
             projection.remove_unfinished()
         for uid in sorted(projection.claim_uids() - {record.ref.uid for record in found.claims}):

@@ -62,7 +62,7 @@ class ClaimFiles:
             path.unlink(missing_ok=True)
 
     def remove_unfinished(self) -> None:
-        """Remove temporary files that a crash left; call it only while no file is being written."""
+        """Remove temporary files that a crash left; a write that is running starts again."""
         with self._errors(self.folder):
             if self.folder.is_dir():
                 for path in atomic.unfinished(self.folder, prefix=self.prefix, suffix=".json"):
@@ -94,6 +94,7 @@ class ClaimFiles:
         try:
             atomic.write(path, content, mode=self.mode, durable=False)
         except (FileNotFoundError, IsADirectoryError):
+            # There is no folder yet, or remove_unfinished() took the temporary file away.
             folders.make(self.folder)
             _clear(path)
             atomic.write(path, content, mode=self.mode, durable=False)

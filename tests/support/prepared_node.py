@@ -74,6 +74,7 @@ class Setup:
         *,
         boot_id: str = "boot-1",
         enforcer: Enforcer = TENSOR_FUSION,
+        host_files: HostFilesInMemory | None = None,
     ) -> None:
         self.folder = folder
         self.boot_id = boot_id
@@ -82,7 +83,7 @@ class Setup:
         self.ledger = Ledger(folder / "plugin")
         self.cdi_folder = folder / "cdi"
         self.limits_folder = folder / "claims"
-        self.host_files = HostFilesInMemory()
+        self.host_files = host_files or HostFilesInMemory()
         self.enforcers = dict(ENFORCERS)
         self.rules = LendingRules(enforcers=self.enforcers)
         self.projection = Projection(
