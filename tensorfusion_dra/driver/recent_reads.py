@@ -17,14 +17,13 @@ another pod on this node before the kubelet has unprepared it.
 """
 
 import time
+from collections import OrderedDict
 from collections.abc import Callable
 from threading import Lock
 from typing import Final
 
 SECONDS: Final = 300.0
 """How long a read counts: at least three calls of the kubelet."""
-_MOST: Final = 4096
-"""Number of claims after which old reads are dropped; a node runs far fewer pods."""
 
 ReadMark = tuple[int, float]
 """Start of a read: how often the kubelet may have been restarted, and the time."""
@@ -42,7 +41,7 @@ class RecentReads:
         self._clock = clock
         self._lock = Lock()  # guards all below
         self._kubelet = 0  # number of times that the kubelet may have been restarted
-        self._read_at: dict[str, float] = {}  # by claim UID
+        self._read_at: OrderedDict[str, float] = OrderedDict()  # by claim UID, the oldest first
 
     def begin(self) -> ReadMark:
         """Return a mark for the start of a read, to pass to note() once the read is done."""
@@ -55,9 +54,9 @@ class RecentReads:
         with self._lock:
             if kubelet != self._kubelet:
                 return
-            if len(self._read_at) >= _MOST:
-                self._forget_old()
             self._read_at[claim_uid] = at
+            self._read_at.move_to_end(claim_uid)
+            self._forget_old()
 
     def covers(self, claim_uid: str) -> bool:
         """Return True if the claim was read recently, on behalf of the present kubelet."""
@@ -79,4 +78,5 @@ class RecentReads:
     def _forget_old(self) -> None:
         """Drop the reads that no longer count; the caller holds the lock."""
         now = self._clock()
-        self._read_at = {uid: at for uid, at in self._read_at.items() if now - at < SECONDS}
+        while self._read_at and now - next(iter(self._read_at.values())) >= SECONDS:
+            self._read_at.popitem(last=False)
