@@ -18,7 +18,8 @@ that uses the request gets each of them once.
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from tensorfusion_dra.core import compact_json, names
+from tensorfusion_dra.core import names
+from tensorfusion_dra.core.claims import compact_json
 from tensorfusion_dra.core.claims.enforcers import enforcer as enforcers
 from tensorfusion_dra.core.claims.enforcers.enforcer import Edits, Enforcer
 from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
-from tensorfusion_dra.core import compact_json, names
-from tensorfusion_dra.core.claims import limits
+from tensorfusion_dra.core import names
+from tensorfusion_dra.core.claims import compact_json, limits
 from tensorfusion_dra.core.claims.enforcers import enforcer
 from tensorfusion_dra.core.claims.enforcers.enforcer import Edits, Folder, Needs
 from tensorfusion_dra.core.claims.limits import Limit
