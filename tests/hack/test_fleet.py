@@ -50,7 +50,7 @@ def test_counters_and_gauges_are_those_of_the_api_server() -> None:
     assert metrics.counters(found) == {
         "requests": 21,
         "rejected": 0,
-        "answer_bytes": 0,
+        "read_bytes": 0,
         "slice_events": 0,
         "slice_event_bytes": 700,
         "etcd_requests": 0,

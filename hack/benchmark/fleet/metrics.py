@@ -47,13 +47,14 @@ class Metrics:
 def counters(metrics: Metrics) -> dict[str, float]:
     """Return what the server has done since its start.
 
-    The bytes are those of bodies, uncompressed and without TLS.
+    The bytes are those of bodies, uncompressed and without TLS. The server counts those of answers
+    only for reads.
     """
     slices = {"resource": "resourceslices"}
     return {
         "requests": metrics.sum("apiserver_request_total"),
         "rejected": metrics.sum("apiserver_flowcontrol_rejected_requests_total"),
-        "answer_bytes": metrics.sum("apiserver_response_sizes_sum"),
+        "read_bytes": metrics.sum("apiserver_response_sizes_sum"),
         "slice_events": metrics.sum("apiserver_watch_events_sizes_count", **slices),
         "slice_event_bytes": metrics.sum("apiserver_watch_events_sizes_sum", **slices),
         "etcd_requests": metrics.sum("etcd_requests_total"),

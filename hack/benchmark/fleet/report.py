@@ -17,6 +17,7 @@ _CLIENTS = (
 _SERVER = (
     ("requests", "requests"),
     ("rejected", "rejected"),
+    ("read_bytes", "B of reads"),
     ("slice_events", "events"),
     ("etcd_requests", "to etcd"),
     ("cpu_seconds", "CPU s"),
