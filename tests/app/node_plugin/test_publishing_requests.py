@@ -1,5 +1,6 @@
 """The requests of one node's publishing parts, counted at the simulated API server."""
 
+import itertools
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,7 +13,7 @@ from tensorfusion_dra.app.node_plugin import node_base, publishing
 from tensorfusion_dra.app.shared.node_settings import Settings
 from tensorfusion_dra.app.shared.supervisor import Supervisor
 from tensorfusion_dra.cluster import watch
-from tensorfusion_dra.cluster.api import Api
+from tensorfusion_dra.cluster.api import USER_AGENT, Api
 from tensorfusion_dra.cluster.resource_api import ResourceApi
 from tensorfusion_dra.core.devices.health import CardEvent, EventKind
 from tensorfusion_dra.driver.catalog import CatalogReader
@@ -109,6 +110,33 @@ def test_start_costs_one_list_one_watch_and_a_write_for_each_slice(
             ("get", "nodes"): 1,
             ("create", "resourceslices"): slices,
         }
+
+
+def test_node_at_rest_sends_nothing_but_the_renewal_of_its_watches(
+    server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With bookmarks ten times a second and a renewal each second; an hour has 8 renewals.
+
+    Other objects change meanwhile, as in every cluster. So the bookmarks have new versions.
+    """
+    monkeypatch.setattr(watch, "_WATCH_SECONDS", 1)
+    client = Client(server.url)
+    client.create(GPUPOOLS, pool("of-all", qos="medium"))
+    numbers = itertools.count()
+    with publishing_node(server, tmp_path, pool_source="node-labels"):
+        quiet(server)
+        server.requests.reset()
+
+        renewed = [("watch", kind) for kind in ("resourceslices", "gpupools", "nodes")]
+
+        def are_renewed() -> bool:
+            client.create(NODES, {"metadata": {"name": f"other-{next(numbers)}"}})
+            return all(server.requests.count(*each) >= 3 for each in renewed)
+
+        assert eventually(are_renewed)
+
+        sent = {(asked.verb, asked.resource) for asked in server.requests.asked(USER_AGENT)}
+        assert sent == {*renewed}
 
 
 @pytest.mark.parametrize("cards", [16, 128])
