@@ -11,6 +11,7 @@ import pytest
 
 from tensorfusion_dra.app.shared import health_endpoint
 from tensorfusion_dra.app.shared.health_endpoint import Check, HealthEndpoint
+from tensorfusion_dra.app.simulate.cluster import SimulatedCluster
 from tensorfusion_dra.core.errors import FatalError, RetryableError
 from tests.app.node_plugin.test_node_plugin_process import cluster_with, log_lines
 from tests.support.waiting import PATIENCE_SECONDS, eventually
@@ -47,6 +48,15 @@ def get(port: int, path: str) -> tuple[int, str]:
         return response.status, response.read().decode().strip()
     finally:
         connection.close()
+
+
+def wait_registered(cluster: SimulatedCluster) -> None:
+    """Wait until the kubelet has registered the plugin, which also answers probes by then.
+
+    The kubelet may register it before that: the sockets come first.
+    """
+    cluster.until("registered", lambda: bool(log_lines(cluster, "registered")))
+    cluster.until("serving", lambda: bool(log_lines(cluster, "serving")))
 
 
 def free_port() -> int:
@@ -158,7 +168,7 @@ def test_the_node_plugin_is_ready_once_the_kubelet_has_registered_it() -> None:
     with cluster_with() as cluster:
         cluster.plugin_flags.extend(["--health-host", "127.0.0.1", "--health-port", str(port)])
         cluster.start_plugin()
-        cluster.until("registered", lambda: bool(log_lines(cluster, "registered")))
+        wait_registered(cluster)
 
         assert get(port, "/healthz") == (200, "ok")
         cluster.until("ready", lambda: get(port, "/readyz") == (200, "ok"))
@@ -183,7 +193,7 @@ def test_a_deleted_socket_file_makes_the_node_plugin_unhealthy() -> None:
     with cluster_with() as cluster:
         cluster.plugin_flags.extend(["--health-host", "127.0.0.1", "--health-port", str(port)])
         cluster.start_plugin()
-        cluster.until("registered", lambda: bool(log_lines(cluster, "registered")))
+        wait_registered(cluster)
         socket_path = next(iter(Path(cluster.kubelet_root).rglob("dra.sock")))
 
         socket_path.unlink()
