@@ -3,7 +3,7 @@
 They depend on the claim's record alone, so they can be rebuilt from it at any time.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -85,12 +85,7 @@ class Projection:
                 be written.
         """
         self._host_files.provide(plan.needs)
-        written = 0
-        if plan.limits is not None:
-            written += self._limits.ensure(plan.claim_uid, plan.limits)
-        if plan.spec is not None:
-            written += self._specs.ensure(plan.claim_uid, plan.spec)
-        return written
+        return sum(files.ensure(plan.claim_uid, each) for files, each in self._documents(plan))
 
     def put(self, plan: Plan) -> None:
         """Write the files of a claim that has none yet, in the order of write().
@@ -99,10 +94,8 @@ class Projection:
             RetryableError: See write().
         """
         self._host_files.provide(plan.needs)
-        if plan.limits is not None:
-            self._limits.put(plan.claim_uid, plan.limits)
-        if plan.spec is not None:
-            self._specs.put(plan.claim_uid, plan.spec)
+        for files, each in self._documents(plan):
+            files.put(plan.claim_uid, each)
 
     def is_written(self, claim: PreparedClaim) -> bool:
         """Return True if all files of the claim are as planned; write nothing but missing folders.
@@ -113,9 +106,7 @@ class Projection:
         """
         plan = self.plan(claim)
         self._host_files.provide(plan.needs)
-        return (plan.limits is None or self._limits.has(plan.claim_uid, plan.limits)) and (
-            plan.spec is None or self._specs.has(plan.claim_uid, plan.spec)
-        )
+        return all(files.has(plan.claim_uid, each) for files, each in self._documents(plan))
 
     def ensure(self, claim: PreparedClaim) -> int:
         """Plan and write; return the number of files written.
@@ -184,6 +175,12 @@ class Projection:
         folders = [self._host_files.names(root) for root in self._claims_roots()]
         uids = {name for names in folders for name in names if claims.is_uid(name)}
         return self._specs.claim_uids() | self._limits.claim_uids() | uids
+
+    def _documents(self, plan: Plan) -> Iterator[tuple[ClaimFiles, Mapping[str, Any]]]:
+        """Yield the plan's documents with their folders, in the order in which they are written."""
+        for files, document in ((self._limits, plan.limits), (self._specs, plan.spec)):
+            if document is not None:
+                yield files, document
 
     def _needs(self, claim: PreparedClaim) -> Needs:
         """Return the needs of the claim's enforcer; none if the enforcer is unknown by now."""

@@ -116,13 +116,28 @@ class RecordedClaims:
         """
         if claim is not None and not confirmation.describes(record, claim):
             return False
-        if needs_present_cards:
-            self._cards.check_present(record.ref, (share.device for share in record.shares))
         catalog = self._cards.catalog.current()
         if catalog is None:
             return False
-        today = self._cards.with_todays_access(_reserved(record, claim), catalog)
+        today = self._today(record, claim, catalog, needs_present_cards=needs_present_cards)
         return today == record and self._projection.is_written(record)
+
+    def _today(
+        self,
+        record: PreparedClaim,
+        claim: AllocatedClaim | None,
+        catalog: Catalog | None,
+        *,
+        needs_present_cards: bool,
+    ) -> PreparedClaim:
+        """Return the record for the claim's present pods, with its cards' access of today.
+
+        Raises:
+            RetryableError: The cards are not known yet, or one of the claim's is gone.
+        """
+        if needs_present_cards:
+            self._cards.check_present(record.ref, (share.device for share in record.shares))
+        return self._cards.with_todays_access(_reserved(record, claim), catalog)
 
     def _used(
         self,
@@ -138,9 +153,7 @@ class RecordedClaims:
                 return None
             is_current = claim is None or confirmation.describes(record, claim)
             if is_current:
-                if needs_present_cards:
-                    self._cards.check_present(ref, (share.device for share in record.shares))
-                today = self._cards.with_todays_access(_reserved(record, claim), catalog)
+                today = self._today(record, claim, catalog, needs_present_cards=needs_present_cards)
                 if today == record:
                     self._projection.ensure(record)
                     return record

@@ -236,8 +236,7 @@ class NodeTenants:
 
     def uids_named(self, namespace: str, names: Iterable[str]) -> set[str]:
         """Return the UIDs of the claims with one of these names."""
-        refs = (ClaimRef(namespace=namespace, name=name, uid="") for name in names)
-        return {uid for ref in refs for uid in self._by_name.get(str(ref), ())}
+        return {uid for name in names for uid in self._by_name.get(f"{namespace}/{name}", ())}
 
     def _mark(self, record: PreparedClaim, *, is_divided: bool) -> None:
         for share in record.shares:
