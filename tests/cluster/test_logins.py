@@ -80,28 +80,28 @@ def plugin(folder: Path, **status: str) -> dict[str, Any]:
     return {"exec": {"apiVersion": answer["apiVersion"], "command": str(script)}}
 
 
-def test_plugin_runs_again_when_its_token_expires(
-    answers: Answers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("expires", "tokens"),
+    [
+        ("2020-01-01T00:00:00Z", ["Bearer token-2", "Bearer token-3"]),
+        ("2999-01-01T00:00:00Z", ["Bearer token-1", "Bearer token-1"]),
+    ],
+    ids=["expired", "lasting"],
+)
+def test_plugin_runs_again_only_when_its_token_has_expired(
+    answers: Answers,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    expires: str,
+    tokens: list[str],
 ) -> None:
     monkeypatch.setattr(credentials, "_ASK_SECONDS", 0.0)
-    user = plugin(tmp_path, expirationTimestamp="2020-01-01T00:00:00Z")
+    user = plugin(tmp_path, expirationTimestamp=expires)
     api = Api(kubeconfig(tmp_path, answers, user))
-    for _ in range(2):
+    for _ in tokens:
         api.call("GET", SLICES_PATH)
 
-    assert answers.tokens == ["Bearer token-2", "Bearer token-3"]
-
-
-def test_plugin_runs_once_for_a_lasting_token(
-    answers: Answers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(credentials, "_ASK_SECONDS", 0.0)
-    user = plugin(tmp_path, expirationTimestamp="2999-01-01T00:00:00Z")
-    api = Api(kubeconfig(tmp_path, answers, user))
-    for _ in range(3):
-        api.call("GET", SLICES_PATH)
-
-    assert answers.tokens == ["Bearer token-1"] * 3
+    assert answers.tokens == tokens
 
 
 def test_late_rejection_of_an_old_login_leaves_the_new_one(tmp_path: Path) -> None:
