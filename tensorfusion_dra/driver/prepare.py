@@ -24,7 +24,7 @@ from tensorfusion_dra.driver.division import Division
 from tensorfusion_dra.driver.local_cards import LocalCards
 from tensorfusion_dra.driver.node_offers import NodeOffers
 from tensorfusion_dra.driver.outcomes import Failure
-from tensorfusion_dra.driver.ports.cluster import Claims
+from tensorfusion_dra.driver.ports.cluster import Claims, Pods
 from tensorfusion_dra.driver.prefetch import Prefetch, Prefetched
 from tensorfusion_dra.driver.projection import Projection
 from tensorfusion_dra.driver.recent_reads import RecentReads
@@ -50,6 +50,7 @@ class Preparer:
         *,
         offers: NodeOffers,
         share_policies: SharePolicyReader,
+        pods: Pods | None,
         division: Division,
         status: StatusReporter,
         clock: Callable[[], float] = time.monotonic,
@@ -57,6 +58,7 @@ class Preparer:
         """Prepare nothing yet.
 
         Args:
+            pods: None if the driver has no permission to read pods.
             division: Recomputes the limits of the other claims on a claim's cards.
             clock: In seconds, for the age of what was read of claims.
         """
@@ -64,6 +66,7 @@ class Preparer:
         self._cards = LocalCards(catalog, offers)
         self._offers = offers
         self._share_policies = share_policies
+        self._pods = pods
         self._division = division
         self._status = status
         self._shared_containers = SharedContainers(
@@ -206,7 +209,7 @@ class Preparer:
         self._cards.check_present(
             claim.ref, (allocation.device for allocation in claim.allocations)
         )
-        pods = ClaimPods(self._share_policies.pods, claim, deadline=deadline)
+        pods = ClaimPods(self._pods, claim, deadline=deadline)
         policies = self._share_policies.of_claim(claim, pods, node=catalog.node)
         together = self._shared_containers.read(claim, policies, pods)
         offer = self._offers.offer(catalog, {allocation.device for allocation in claim.allocations})

@@ -12,7 +12,6 @@ from tensorfusion_dra.core.claims.share_policy import SharePolicy
 from tensorfusion_dra.core.devices.device import Node
 from tensorfusion_dra.core.devices.sharing import Isolation, Qos
 from tensorfusion_dra.driver.claim_pods import ClaimPods
-from tensorfusion_dra.driver.ports.cluster import Pods
 
 log = structlog.get_logger()
 
@@ -23,11 +22,9 @@ class SharePolicyReader:
 
     Attributes:
         isolation: Default for shares whose isolation no source sets, not even the node's pool.
-        pods: None if the driver has no permission to read pods.
     """
 
     isolation: Isolation
-    pods: Pods | None
 
     def of_claim(
         self, claim: AllocatedClaim, pods: ClaimPods, *, node: Node

@@ -122,9 +122,8 @@ class Setup:
                 rules=self.rules,
                 boot_id=self.boot_id,
             ),
-            share_policies=SharePolicyReader(
-                isolation=Isolation.SOFT, pods=self.pods if self.reads_pods else None
-            ),
+            share_policies=SharePolicyReader(isolation=Isolation.SOFT),
+            pods=self.pods if self.reads_pods else None,
             division=self.division(catalog),
             status=self.status,
             clock=clock,

@@ -145,10 +145,8 @@ def _preparing(
         base.projection,
         base.catalog,
         offers=base.offers,
-        share_policies=SharePolicyReader(
-            isolation=Isolation(settings.isolation),
-            pods=Pods(resource_api.api, reads=reads) if settings.read_pods == "true" else None,
-        ),
+        share_policies=SharePolicyReader(isolation=Isolation(settings.isolation)),
+        pods=Pods(resource_api.api, reads=reads) if settings.read_pods == "true" else None,
         division=division,
         status=status,
     )
