@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.errors import FatalError
 from tensorfusion_dra.driver.calls_in_flight import CallsInFlight
-from tensorfusion_dra.kubelet import plugin_servers, sockets
+from tensorfusion_dra.kubelet import plugin_servers, socket_files, sockets
 from tensorfusion_dra.kubelet.dra import DraService
 from tensorfusion_dra.kubelet.health import HealthService
 from tensorfusion_dra.kubelet.plugin_servers import PluginServers
@@ -252,14 +252,26 @@ def test_kubelet_that_missed_the_socket_gets_a_new_one(
 
     assert eventually(lambda: inode(kept.paths.registration) not in (0, before))
 
-    with PluginClient(kept.paths.registration) as kubelet:
+    # The lock of those who bind: the socket is not replaced under the kubelet's call.
+    with (
+        socket_files.exclusive(kept.paths.dra.parent),
+        PluginClient(kept.paths.registration) as kubelet,
+    ):
         kubelet.notify(registered=True)
-    after = kept.paths.registration.stat().st_ino
-    assert not eventually(lambda: inode(kept.paths.registration) != after, seconds=0.5)
+    # A replacement may have waited for the lock; there is none after it.
+    assert eventually(lambda: stays(kept.paths.registration))
+
+
+def stays(path: Path) -> bool:
+    now = inode(path)
+    return now != 0 and not eventually(lambda: inode(path) != now, seconds=0.5)
 
 
 def inode(path: Path) -> int:
-    return path.stat().st_ino if path.exists() else 0
+    try:
+        return path.stat().st_ino
+    except FileNotFoundError:
+        return 0
 
 
 def test_sockets_of_dead_instances_are_swept_periodically(
