@@ -16,7 +16,7 @@ _CREDENTIALS: Final = struct.Struct("3i")
 """The kernel's struct ucred: process, user and group."""
 _PERIOD_SECONDS: Final = 0.2
 _SHARE_AT_REST: Final = 0.02
-_MOST_SECONDS: Final = 60.0
+_MOST_SECONDS: Final = 600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
