@@ -23,6 +23,7 @@ from tensorfusion_dra.core.errors import InputError, RetryableError
 from tensorfusion_dra.simulator.rest import Json
 
 _INTERRUPTED: Final = 128 + signal.SIGINT
+_TURN_SECONDS: Final = 1.0
 """The exit code that shells report for Ctrl-C."""
 
 
@@ -226,5 +227,8 @@ def _wait_for_interrupt(cluster: SimulatedCluster, report: Report) -> None:
         f"Log of the node plugin: {cluster.log_file}\n"
     )
     sys.stderr.flush()
+    never = Event()
     with contextlib.suppress(KeyboardInterrupt):
-        Event().wait()
+        # In turns: a signal just before a wait without end would only be handled after it.
+        while not never.wait(_TURN_SECONDS):
+            pass
