@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from tensorfusion_dra.core.claims.enforcement.signs import Places
 from tensorfusion_dra.core.claims.mounts import Mount
 from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
 from tensorfusion_dra.core.devices.sharing import Isolation
@@ -83,6 +84,10 @@ class Enforcer(Protocol):
         Raises:
             ClaimError: The enforcer cannot express the claim's limits.
         """
+        ...
+
+    def places(self, claim: PreparedClaim) -> Places:
+        """Return where signs show whether the claim's limits hold; empty for a simulated card."""
         ...
 
     def edits(self, claim: PreparedClaim, shares: Sequence[PreparedShare]) -> Edits:

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from tensorfusion_dra.core import names
+from tensorfusion_dra.core.claims.enforcement.signs import Places
 from tensorfusion_dra.core.claims.enforcers import by_index, enforcer
 from tensorfusion_dra.core.claims.enforcers.enforcer import Edits, Folder, Needs
 from tensorfusion_dra.core.claims.limits import Limit
@@ -90,6 +91,20 @@ class HamiCore:
                     mode=_CACHES_MODE,
                 ),
             ),
+        )
+
+    def places(self, claim: PreparedClaim) -> Places:
+        limited = [
+            request
+            for request, shares in enforcer.enforced(claim).items()
+            if by_index.limits(shares) and not enforcer.is_simulated(shares)
+        ]
+        if not limited:
+            return Places()
+        folder = self._caches(claim)
+        return Places(
+            files=(self.library, self.preload) if self.preload else (self.library,),
+            caches={request: f"{folder}/{_cache_file(request)}" for request in limited},
         )
 
     def edits(self, claim: PreparedClaim, shares: Sequence[PreparedShare]) -> Edits:

@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from tensorfusion_dra.core import names
+from tensorfusion_dra.core.claims.enforcement.signs import Places
 from tensorfusion_dra.core.claims.enforcers import by_index, enforcer
 from tensorfusion_dra.core.claims.enforcers.enforcer import Edits, Needs
 from tensorfusion_dra.core.claims.mounts import Mount
@@ -74,6 +75,12 @@ class Mps:
         if all(enforcer.is_simulated(shares) for shares in limited):
             return Needs()
         return Needs(files=(f"{self.pipes}/{_CONTROL}", self.shm))
+
+    def places(self, claim: PreparedClaim) -> Places:
+        limited = [share for share in claim.shares if share.limit]
+        if not limited or enforcer.is_simulated(limited):
+            return Places()
+        return Places(socket=f"{self.pipes}/{_CONTROL}")
 
     def edits(self, claim: PreparedClaim, shares: Sequence[PreparedShare]) -> Edits:
         env = {names.ENV_ISOLATION_MODE: shares[0].isolation.value}

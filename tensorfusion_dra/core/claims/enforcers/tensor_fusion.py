@@ -15,6 +15,7 @@ from typing import ClassVar, Final
 
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims import compact_json, limits
+from tensorfusion_dra.core.claims.enforcement.signs import Places
 from tensorfusion_dra.core.claims.enforcers import enforcer
 from tensorfusion_dra.core.claims.enforcers.enforcer import Edits, Folder, Needs
 from tensorfusion_dra.core.claims.limits import Limit
@@ -24,6 +25,8 @@ from tensorfusion_dra.core.devices.sharing import Isolation
 from tensorfusion_dra.core.kubernetes.quantity import MIB
 
 LIMITER_FILE: Final = "libcuda_limiter.so"
+SHM_FILE: Final = "shm"
+"""The hypervisor's file in the folder of a pod."""
 
 _LIMITER_IN_CONTAINER: Final = f"/tensor-fusion-limiter/{LIMITER_FILE}"
 _SHM_IN_CONTAINER: Final = "/run/tensor-fusion/shm"
@@ -60,6 +63,12 @@ class TensorFusion:
             folders=(Folder(path=self._shm_folder(claim), mode=_SHM_MODE),),
         )
 
+    def places(self, claim: PreparedClaim) -> Places:
+        needs = self.needs(claim)
+        if not needs.folders:
+            return Places()
+        return Places(files=needs.files, shared_memory=f"{self._shm_folder(claim)}/{SHM_FILE}")
+
     def edits(self, claim: PreparedClaim, shares: Sequence[PreparedShare]) -> Edits:
         isolation = shares[0].isolation
         env = {names.ENV_ISOLATION_MODE: isolation.value, **dict.fromkeys(names.ENV_BYPASSES, "")}
@@ -70,7 +79,7 @@ class TensorFusion:
         if isolation is not Isolation.SOFT:
             return Edits(env=env)
         env |= {
-            names.ENV_SHM_PATH: f"{_SHM_IN_CONTAINER}/shm",
+            names.ENV_SHM_PATH: f"{_SHM_IN_CONTAINER}/{SHM_FILE}",
             names.ENV_SHM_FOLDER: _SHM_IN_CONTAINER,
             **self._pod_env(claim),
         }

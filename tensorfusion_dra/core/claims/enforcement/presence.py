@@ -1,0 +1,61 @@
+"""Verdict about a node: would a claim that is prepared now be enforced?
+
+It is given before a container runs, so it rests on less than the verdict about a share: the
+enforcer shows that it is alive, or it does not. A library has no life of its own; whether it is
+loaded shows only once a process runs.
+"""
+
+from typing import Final
+
+from tensorfusion_dra.core.claims.enforcement import verdict
+from tensorfusion_dra.core.claims.enforcement.signs import NodeSigns
+from tensorfusion_dra.core.claims.enforcement.verdict import State, Verdict
+from tensorfusion_dra.core.claims.enforcement.verdicts import without_signs
+from tensorfusion_dra.core.claims.enforcers.mps import Mps
+from tensorfusion_dra.core.claims.enforcers.tensor_fusion import TensorFusion
+from tensorfusion_dra.core.claims.prepared import PreparedClaim
+
+_START_HYPERVISOR: Final = (
+    "run Tensor Fusion's hypervisor on this node, or choose another --enforcer"
+)
+
+
+def of_node(enforcer: str, signs: NodeSigns) -> Verdict:
+    """Return the verdict about shares with limits in the default isolation."""
+    missing = [f"{file.path}: {file.trouble}" for file in signs.files if file.trouble]
+    if missing:
+        return verdict.not_enforced(verdict.LIMITER_MISSING, missing[0])
+    if enforcer == TensorFusion.name:
+        if signs.hypervisor:
+            return verdict.enforced(verdict.ENFORCER_ALIVE, signs.hypervisor)
+        return verdict.not_enforced(
+            verdict.HYPERVISOR_MISSING,
+            f"no sign of a hypervisor ({'; '.join(signs.asked)}); {_START_HYPERVISOR}",
+        )
+    if enforcer == Mps.name and signs.daemon is not None:
+        if signs.daemon.trouble:
+            return verdict.not_enforced(
+                verdict.DAEMON_SILENT,
+                f"{signs.daemon.path}: {signs.daemon.trouble}; start nvidia-cuda-mps-control -d "
+                "on this node",
+            )
+        return verdict.enforced(
+            verdict.ENFORCER_ALIVE, f"the MPS daemon answers at {signs.daemon.path}"
+        )
+    return verdict.unknown(
+        verdict.LIBRARY_INSTALLED,
+        "the library is there; whether it works shows only in a running container",
+    )
+
+
+def needs_enforcer(claim: PreparedClaim) -> bool:
+    """Return True if a share of the claim is enforced by something on the node."""
+    return any(without_signs(claim, share) is None for share in claim.shares)
+
+
+def refusal(claim: PreparedClaim, signs: NodeSigns) -> str:
+    """Return why a claim would not be enforced on this node; "" if nothing speaks against it."""
+    if not needs_enforcer(claim):
+        return ""
+    found = of_node(claim.enforcer, signs)
+    return found.text if found.state is State.NOT_ENFORCED else ""

@@ -1,0 +1,147 @@
+"""Live signs of enforcers: where they are on the host, and what was read there.
+
+A file that is only installed, such as a library, is a sign of nothing but itself: it shows that a
+container could start with a limiter, never that one is working.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from tensorfusion_dra.core.claims.limits import Limit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Places:
+    """Host paths at which an enforcer leaves signs of one claim; "" or empty if there are none.
+
+    Attributes:
+        files: What a limiter needs to be loaded, such as its library.
+        shared_memory: File in which Tensor Fusion's hypervisor keeps the limits of the pod.
+        caches: Files in which HAMi-core counts, by request.
+        socket: Control socket of the MPS daemon.
+    """
+
+    files: tuple[str, ...] = ()
+    shared_memory: str = ""
+    caches: Mapping[str, str] = field(default_factory=dict)
+    socket: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileSign:
+    """A file that a limiter needs.
+
+    Attributes:
+        trouble: Why it could not be examined, or what is wrong with it; "" if it is as it should
+            be.
+    """
+
+    path: str
+    trouble: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedMemory:
+    """The shared memory of a pod, as Tensor Fusion's hypervisor writes it and its limiter reads it.
+
+    Attributes:
+        found: False if there is no such file.
+        trouble: Why it could not be read; "" if it could.
+        heartbeat: Time of the hypervisor's last visit, in seconds since 1970; 0 for none.
+        limits: By GPU UUID, in the hypervisor's spelling.
+        processes: Number of processes that registered. A hypervisor need not remove those that
+            ended.
+    """
+
+    path: str
+    found: bool = True
+    trouble: str = ""
+    heartbeat: int = 0
+    limits: Mapping[str, Limit] = field(default_factory=dict)
+    processes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cache:
+    """The file in which the processes of one request under HAMi-core count their memory.
+
+    Attributes:
+        found: False if there is no such file.
+        trouble: Why it could not be read; "" if it could.
+        limits: By the index of a card in the container; 0 means no limit. Empty while no process
+            has initialized the file.
+        processes: Number of processes that are registered.
+    """
+
+    path: str
+    found: bool = True
+    trouble: str = ""
+    limits: tuple[Limit, ...] = ()
+    processes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Daemon:
+    """The control socket of a daemon.
+
+    Attributes:
+        trouble: Why it accepts no connection; "" if it does.
+    """
+
+    path: str
+    trouble: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Signs:
+    """What was read at the places of one claim; None or empty where there is no such place.
+
+    Attributes:
+        read_at: Time of the reading, in seconds since 1970.
+    """
+
+    read_at: float
+    files: tuple[FileSign, ...] = ()
+    shared_memory: SharedMemory | None = None
+    caches: Mapping[str, Cache] = field(default_factory=dict)
+    daemon: Daemon | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodePlaces:
+    """Where an enforcer leaves signs of itself on a node, whatever claims there are.
+
+    Attributes:
+        enforcer: Name of the enforcer.
+        files: What a limiter needs to be loaded.
+        shared_memory: Folder with a folder for each namespace, with one for each pod.
+        sockets: Pattern of the hypervisor's device plugin sockets.
+        http: Host and port of the hypervisor; None if the node does not know its address.
+        socket: Control socket of the MPS daemon.
+    """
+
+    enforcer: str
+    files: tuple[str, ...] = ()
+    shared_memory: str = ""
+    sockets: str = ""
+    http: tuple[str, int] | None = None
+    socket: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeSigns:
+    """What was read at the places of a node.
+
+    Attributes:
+        read_at: Time of the reading, in seconds since 1970.
+        hypervisor: A description of the first sign of life of Tensor Fusion's hypervisor; "" if
+            there is none.
+        asked: Where a sign of the hypervisor was looked for, with what was found instead.
+        daemon: The MPS daemon's socket; None for other enforcers.
+    """
+
+    read_at: float
+    files: tuple[FileSign, ...] = ()
+    hypervisor: str = ""
+    asked: tuple[str, ...] = ()
+    daemon: Daemon | None = None

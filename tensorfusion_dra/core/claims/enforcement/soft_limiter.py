@@ -1,0 +1,122 @@
+"""Verdict under Tensor Fusion's soft limiter: a hypervisor on the node and a library in the pod.
+
+The hypervisor makes a file of shared memory for each pod that it serves. It writes the limits into
+it once, and a heartbeat twice a second. The library in the container refuses what exceeds these
+limits, and only while the heartbeat is at most two seconds old: with an older one it lets every
+allocation pass (vgpu.rs, cuda-limiter/src/detour/mem.rs). So a file without a heartbeat is no
+limit, and neither is a heartbeat without a process: only a registered process has loaded the
+library.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+from tensorfusion_dra.core.claims.enforcement import verdict
+from tensorfusion_dra.core.claims.enforcement.signs import SharedMemory, Signs
+from tensorfusion_dra.core.claims.enforcement.verdict import Verdict
+from tensorfusion_dra.core.claims.limits import Limit
+from tensorfusion_dra.core.kubernetes.quantity import Quantity
+
+FRESH_SECONDS: Final = 5.0
+"""Greatest age of a heartbeat. The limiter wants two seconds; the rest is for whole seconds in the
+file and for a busy node."""
+_EARLY_SECONDS: Final = 2.0
+"""Time by which a heartbeat may be ahead, since two clocks are read one after the other."""
+_CURE: Final = "check that Tensor Fusion's hypervisor runs on this node and serves this pod"
+
+
+def is_fresh(memory: SharedMemory, read_at: float) -> bool:
+    """Return True if a hypervisor was at this shared memory a moment ago."""
+    return memory.heartbeat > 0 and -_EARLY_SECONDS <= read_at - memory.heartbeat <= FRESH_SECONDS
+
+
+def judge(gpu_uuid: str, expected: Limit, signs: Signs, *, is_new: bool) -> Verdict:
+    """Return the verdict about one card of a pod.
+
+    Args:
+        gpu_uuid: The card.
+        expected: The pod's limit on this card: that of all its shares of it together.
+        signs: What was read.
+        is_new: The limits were set a moment ago, so the hypervisor may still be about to write.
+    """
+    memory = signs.shared_memory
+    assert memory is not None
+    if memory.trouble:
+        return verdict.unknown(verdict.UNREADABLE, f"{memory.path}: {memory.trouble}")
+    trouble = _trouble(gpu_uuid, expected, memory, signs.read_at)
+    if trouble is not None:
+        return _starting(trouble) if is_new else trouble
+    if memory.processes:
+        return verdict.enforced(
+            verdict.LIMITER_ACTIVE,
+            f"hypervisor alive, limits in {memory.path} as in the claim, "
+            f"registered processes: {memory.processes}",
+        )
+    missing = [f"{file.path}: {file.trouble}" for file in signs.files if file.trouble]
+    if missing:
+        return verdict.not_enforced(
+            verdict.LIMITER_MISSING,
+            f"{missing[0]}: the hypervisor is alive, but no container can load the limiter; "
+            "put the limiter there",
+        )
+    return verdict.unknown(
+        verdict.NO_PROCESS,
+        "hypervisor alive, limits as in the claim, but no process has registered: none has used "
+        "the GPU yet, or it runs without the limiter",
+    )
+
+
+def _trouble(
+    gpu_uuid: str, expected: Limit, memory: SharedMemory, read_at: float
+) -> Verdict | None:
+    """Return why the hypervisor does not keep this limit; None if it does."""
+    if not memory.found:
+        return verdict.not_enforced(
+            verdict.SHARED_MEMORY_MISSING,
+            f"{memory.path}: not found: no hypervisor keeps the limits of this pod; {_CURE}",
+        )
+    if not is_fresh(memory, read_at):
+        return verdict.not_enforced(
+            verdict.HEARTBEAT_STALE,
+            f"{memory.path}: {_age(memory, read_at)}, expected one of the last "
+            f"{FRESH_SECONDS:g} s: the limiter lets everything pass; {_CURE}",
+        )
+    found = _by_plain_uuid(memory.limits).get(_plain(gpu_uuid))
+    if found is None:
+        known = ", ".join(sorted(memory.limits)) or "no GPU"
+        return verdict.not_enforced(
+            verdict.DEVICE_MISSING, f"{memory.path}: found {known}, expected {gpu_uuid}; {_CURE}"
+        )
+    if found.sm_percent > expected.sm_percent or found.vram_bytes > expected.vram_bytes:
+        return verdict.not_enforced(
+            verdict.LIMITS_DIFFER,
+            f"{memory.path}: {gpu_uuid}: found {shown(found)}, expected {shown(expected)}; {_CURE}",
+        )
+    return None
+
+
+def shown(limit: Limit) -> str:
+    """Return a limit as text: ``25% of compute, 20Gi of memory``."""
+    return f"{limit.sm_percent}% of compute, {Quantity.of_bytes(limit.vram_bytes)} of memory"
+
+
+def _starting(trouble: Verdict) -> Verdict:
+    return verdict.unknown(verdict.STARTING, f"the limits were set a moment ago; {trouble.text}")
+
+
+def _age(memory: SharedMemory, read_at: float) -> str:
+    if not memory.heartbeat:
+        return "no heartbeat"
+    seconds = round(read_at - memory.heartbeat)
+    if seconds < 0:
+        return f"a heartbeat {-seconds} s ahead of this node's clock"
+    return f"the last heartbeat is {seconds} s old"
+
+
+def _by_plain_uuid(limits: Mapping[str, Limit]) -> Mapping[str, Limit]:
+    return {_plain(uuid): limit for uuid, limit in limits.items()}
+
+
+def _plain(uuid: str) -> str:
+    """Return a UUID without its prefix, in lower case: upstream's parts spell it in three ways."""
+    return uuid.lower().removeprefix("gpu-")

@@ -1,0 +1,76 @@
+"""Verdict about the limits of one share: whether they hold now, and why."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+
+class State(StrEnum):
+    """Whether the limits of a share hold at this moment."""
+
+    ENFORCED = "Enforced"
+    """Live signs show it, or the share has no limit."""
+    NOT_ENFORCED = "NotEnforced"
+    """A container with this share can exceed its limits."""
+    UNKNOWN = "Unknown"
+    """Nothing on this node shows either."""
+
+
+LIMITER_ACTIVE: Final = "LimiterActive"
+NO_LIMIT: Final = "NoLimit"
+
+SHARED_MEMORY_MISSING: Final = "SharedMemoryMissing"
+HEARTBEAT_STALE: Final = "HeartbeatStale"
+DEVICE_MISSING: Final = "DeviceMissing"
+LIMITS_DIFFER: Final = "LimitsDiffer"
+LIMITER_MISSING: Final = "LimiterMissing"
+DAEMON_SILENT: Final = "DaemonSilent"
+
+STARTING: Final = "Starting"
+NO_PROCESS: Final = "NoProcessYet"
+LIMITER_IN_IMAGE: Final = "LimiterInImage"
+CLIENTS_HIDDEN: Final = "ClientsNotVisible"
+SIMULATED: Final = "SimulatedGPU"
+UNREADABLE: Final = "SignsUnreadable"
+UNKNOWN_ENFORCER: Final = "UnknownEnforcer"
+
+ENFORCER_ALIVE: Final = "EnforcerAlive"
+HYPERVISOR_MISSING: Final = "HypervisorMissing"
+LIBRARY_INSTALLED: Final = "LibraryInstalled"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """Whether the limits of one share hold.
+
+    Attributes:
+        reason: In CamelCase, for programs; one of the constants of this module.
+        text: What was seen and, if there is something to do, what.
+    """
+
+    state: State
+    reason: str
+    text: str
+
+    def is_same(self, other: "Verdict") -> bool:
+        """Return True if state and reason are equal; texts differ in ages and counts."""
+        return (self.state, self.reason) == (other.state, other.reason)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the verdict as JSON."""
+        return {"state": self.state.value, "reason": self.reason, "message": self.text}
+
+
+def enforced(reason: str, text: str) -> Verdict:
+    """Return a verdict that the limits hold."""
+    return Verdict(state=State.ENFORCED, reason=reason, text=text)
+
+
+def not_enforced(reason: str, text: str) -> Verdict:
+    """Return a verdict that the limits do not hold."""
+    return Verdict(state=State.NOT_ENFORCED, reason=reason, text=text)
+
+
+def unknown(reason: str, text: str) -> Verdict:
+    """Return a verdict that nothing shows whether the limits hold."""
+    return Verdict(state=State.UNKNOWN, reason=reason, text=text)

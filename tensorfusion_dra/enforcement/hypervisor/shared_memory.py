@@ -1,0 +1,77 @@
+"""Reader of the shared memory that Tensor Fusion's hypervisor keeps for each pod.
+
+Layout, version 2, little-endian, 35504 bytes (NexusGPU/tensor-fusion,
+pkg/hypervisor/worker/state/soft_limiter_shm.go; NexusGPU/vgpu.rs,
+crates/utils/src/shared_memory/mod.rs):
+
+    offset  content
+    0       u32 version minus one: 1; 4 bytes unused
+    8       16 entries of 136 bytes: UUID (64 bytes, ends with NUL), u32 compute limit in percent,
+            4 bytes unused, u64 memory limit in bytes, 48 bytes of counters, u32 active, 4 unused
+    2184    u32 number of GPUs; 4 bytes unused
+    2192    u64 heartbeat, in seconds since 1970
+    2200    u64 lock, 2048 u64 process IDs, 2048 u64 bitmap
+    34976   u64 number of process IDs
+    34984   u64 process ID of the lock's owner, 512 bytes unused
+
+The file is read while the hypervisor writes it. Each value is aligned, so none is half written.
+"""
+
+import os
+import struct
+from typing import Final
+
+from tensorfusion_dra.core.claims.enforcement.signs import SharedMemory
+from tensorfusion_dra.core.claims.limits import Limit
+from tensorfusion_dra.enforcement import written_files
+
+SIZE: Final = 35_504
+_BEGINNING: Final = 2_200
+_VERSION: Final = struct.Struct("<I")
+_VERSION_2: Final = 1
+_ENTRIES_AT: Final = 8
+_ENTRIES: Final = 16
+_ENTRY: Final = struct.Struct("<64sI4xQ48xI4x")
+_HEARTBEAT: Final = struct.Struct("<Q")
+_HEARTBEAT_AT: Final = 2_192
+_COUNT: Final = struct.Struct("<Q")
+_COUNT_AT: Final = 34_976
+_MOST_PROCESSES: Final = 2_048
+
+
+def read(path: str) -> SharedMemory:
+    """Return what is in the shared memory at this path; never raises."""
+    try:
+        with written_files.opened(path) as (descriptor, size):
+            if size != SIZE:
+                return SharedMemory(path=path, trouble=f"found {size} bytes, expected {SIZE}")
+            beginning = os.pread(descriptor, _BEGINNING, 0)
+            count = os.pread(descriptor, _COUNT.size, _COUNT_AT)
+    except FileNotFoundError:
+        return SharedMemory(path=path, found=False)
+    except OSError as error:
+        return SharedMemory(path=path, trouble=error.strerror or str(error))
+    if len(beginning) < _BEGINNING or len(count) < _COUNT.size:
+        return SharedMemory(path=path, trouble="it became shorter while it was read")
+    (version,) = _VERSION.unpack_from(beginning)
+    if version != _VERSION_2:
+        return SharedMemory(path=path, trouble=f"found version {version + 1}, expected 2")
+    (heartbeat,) = _HEARTBEAT.unpack_from(beginning, _HEARTBEAT_AT)
+    (processes,) = _COUNT.unpack(count)
+    return SharedMemory(
+        path=path,
+        heartbeat=heartbeat,
+        limits=_limits(beginning),
+        processes=min(processes, _MOST_PROCESSES),
+    )
+
+
+def _limits(content: bytes) -> dict[str, Limit]:
+    found = {}
+    for index in range(_ENTRIES):
+        at = _ENTRIES_AT + index * _ENTRY.size
+        uuid, percent, vram_bytes, active = _ENTRY.unpack_from(content, at)
+        if active:
+            name = uuid.partition(b"\0")[0].decode("ascii", errors="replace")
+            found[name] = Limit(sm_percent=percent, vram_bytes=vram_bytes)
+    return found

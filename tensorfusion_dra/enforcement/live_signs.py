@@ -1,0 +1,108 @@
+"""Reader of the live signs of all enforcers; implements ports.enforcement.LiveSigns."""
+
+import os
+import stat
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+from tensorfusion_dra.core.claims.enforcement import soft_limiter
+from tensorfusion_dra.core.claims.enforcement.signs import (
+    Daemon,
+    FileSign,
+    NodePlaces,
+    NodeSigns,
+    Places,
+    Signs,
+)
+from tensorfusion_dra.enforcement import hami_cache, sockets
+from tensorfusion_dra.enforcement.hypervisor import shared_memory
+
+_ELF: Final = b"\x7fELF"
+_HEALTHZ: Final = "/healthz"
+
+
+class LiveSigns:
+    """Reader of the signs at one node's places."""
+
+    def __init__(self, places: NodePlaces, *, now: Callable[[], float] = time.time) -> None:
+        """Read nothing yet.
+
+        Args:
+            places: Where this node's enforcer leaves signs.
+            now: Returns the wall clock's time in seconds since 1970, as heartbeats have it.
+        """
+        self._places = places
+        self._now = now
+
+    def of_claim(self, places: Places) -> Signs:
+        memory = shared_memory.read(places.shared_memory) if places.shared_memory else None
+        return Signs(
+            # After the reading of the heartbeat, so that it is not in the future.
+            read_at=self._now(),
+            files=tuple(map(_file, places.files)),
+            shared_memory=memory,
+            caches={request: hami_cache.read(path) for request, path in places.caches.items()},
+            daemon=_daemon(places.socket),
+        )
+
+    def of_node(self) -> NodeSigns:
+        hypervisor, asked = "", []
+        if self._places.shared_memory:
+            for sign, trouble in self._hypervisor():
+                if not trouble:
+                    hypervisor = sign
+                    break
+                asked.append(f"{sign}: {trouble}")
+        return NodeSigns(
+            read_at=self._now(),
+            files=tuple(map(_file, self._places.files)),
+            hypervisor=hypervisor,
+            asked=tuple(asked),
+            daemon=_daemon(self._places.socket),
+        )
+
+    def _hypervisor(self) -> Iterator[tuple[str, str]]:
+        """Yield each sign of the hypervisor's life and what speaks against it; cheap ones first."""
+        root = self._places.shared_memory
+        pods = 0
+        for path in Path(root).glob("*/*/shm"):
+            pods += 1
+            if soft_limiter.is_fresh(shared_memory.read(str(path)), self._now()):
+                yield f"fresh heartbeat in {path}", ""
+        yield f"shared memory of {pods} pods in {root}", "no fresh heartbeat"
+        if self._places.sockets:
+            pattern = Path(self._places.sockets)
+            found = min(pattern.parent.glob(pattern.name), default=pattern)
+            trouble = sockets.trouble_of_unix(str(found))
+            yield f"device plugin {found}{'' if trouble else ' answers'}", trouble
+        if self._places.http:
+            host, port = self._places.http
+            trouble = sockets.trouble_of_http(host, port, _HEALTHZ)
+            yield f"http://{host}:{port}{_HEALTHZ}{'' if trouble else ' answers'}", trouble
+
+
+def _daemon(path: str) -> Daemon | None:
+    return Daemon(path=path, trouble=sockets.trouble_of_unix(path)) if path else None
+
+
+def _file(path: str) -> FileSign:
+    return FileSign(path=path, trouble=_trouble(Path(path)))
+
+
+def _trouble(path: Path) -> str:
+    """Return what is wrong with a file that a limiter needs; "" if nothing is."""
+    try:
+        found = path.stat()
+        if not stat.S_ISREG(found.st_mode):
+            return "found something else, expected a file"
+        if ".so" not in path.name or path.name.endswith(".preload"):
+            return "" if found.st_size else "found an empty file"
+        with path.open("rb") as file:
+            beginning = os.read(file.fileno(), len(_ELF))
+    except FileNotFoundError:
+        return "not found"
+    except OSError as error:
+        return error.strerror or str(error)
+    return "" if beginning == _ELF else "found no shared library"

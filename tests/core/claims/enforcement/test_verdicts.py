@@ -1,0 +1,271 @@
+"""Verdicts about shares, by what the enforcer's live signs say."""
+
+from dataclasses import replace
+from typing import Any, Final
+
+import pytest
+
+from tensorfusion_dra.core.claims.claim import ClaimRef
+from tensorfusion_dra.core.claims.enforcement import verdicts
+from tensorfusion_dra.core.claims.enforcement.signs import (
+    Cache,
+    Daemon,
+    FileSign,
+    SharedMemory,
+    Signs,
+)
+from tensorfusion_dra.core.claims.enforcement.verdict import State, Verdict
+from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
+from tensorfusion_dra.core.devices.sharing import Isolation
+from tests.support.builders.prepared_claims import (
+    admin_share,
+    limit,
+    prepared_claim,
+    prepared_share,
+    simulated_share,
+)
+
+NOW: Final = 1_700_000_000.5
+ALIVE: Final = SharedMemory(
+    path="/shm", heartbeat=1_700_000_000, limits={"0": limit(25, 20)}, processes=1
+)
+LIMITER: Final = FileSign(path="/libcuda_limiter.so")
+CACHE: Final = Cache(path="/gpu.cache", limits=(limit(25, 20),) * 16, processes=1)
+
+
+def soft(*shares: PreparedShare, **changes: Any) -> PreparedClaim:
+    shares = shares or (prepared_share(0, limit(25, 20)),)
+    return prepared_claim(*shares, **{"enforcer": "tensor-fusion", **changes})
+
+
+def hami(*shares: PreparedShare) -> PreparedClaim:
+    return soft(*shares, enforcer="hami-core")
+
+
+def memory(*, limiter: FileSign = LIMITER, **changes: Any) -> Signs:
+    return Signs(read_at=NOW, files=(limiter,), shared_memory=replace(ALIVE, **changes))
+
+
+def caches(**by_request: Cache) -> Signs:
+    return Signs(read_at=NOW, files=(LIMITER,), caches=by_request)
+
+
+def judged(claim: PreparedClaim, signs: Signs, *, is_new: bool = False) -> Verdict:
+    (verdict, *others) = verdicts.of_claim(claim, signs, is_new=is_new)
+    assert not others
+    return verdict
+
+
+def outcome(verdict: Verdict) -> tuple[str, str]:
+    return verdict.state.value, verdict.reason
+
+
+def test_live_hypervisor_with_the_claims_limits_and_a_process_enforces() -> None:
+    assert outcome(judged(soft(), memory())) == ("Enforced", "LimiterActive")
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason", "text"),
+    [
+        ({"found": False}, "SharedMemoryMissing", "/shm: not found"),
+        ({"heartbeat": 0}, "HeartbeatStale", "no heartbeat"),
+        ({"heartbeat": 1_699_999_900}, "HeartbeatStale", "heartbeat is 100 s old"),
+        ({"heartbeat": 1_700_000_100}, "HeartbeatStale", "100 s ahead of this node's clock"),
+        ({"limits": {"1": limit(25, 20)}}, "DeviceMissing", "found 1, expected GPU-0"),
+        ({"limits": {}}, "DeviceMissing", "found no GPU, expected GPU-0"),
+        ({"limits": {"0": limit(26, 20)}}, "LimitsDiffer", "found 26% of compute, 20Gi"),
+        ({"limits": {"0": limit(25, 21)}}, "LimitsDiffer", "expected 25% of compute, 20Gi"),
+    ],
+)
+def test_soft_limits_do_not_hold(changes: dict[str, Any], reason: str, text: str) -> None:
+    found = judged(soft(), memory(**changes))
+
+    assert outcome(found) == ("NotEnforced", reason)
+    assert text in found.text
+
+
+@pytest.mark.parametrize("changes", [{"found": False}, {"heartbeat": 0}, {"limits": {}}])
+def test_missing_signs_mean_nothing_right_after_new_limits(changes: dict[str, Any]) -> None:
+    assert outcome(judged(soft(), memory(**changes), is_new=True)) == ("Unknown", "Starting")
+
+
+@pytest.mark.parametrize(
+    ("age_seconds", "state"), [(5, State.ENFORCED), (6, State.NOT_ENFORCED), (-2, State.ENFORCED)]
+)
+def test_heartbeat_is_fresh_for_five_seconds(age_seconds: int, state: State) -> None:
+    signs = replace(memory(heartbeat=1_700_000_000), read_at=1_700_000_000.0 + age_seconds)
+
+    assert judged(soft(), signs).state is state
+
+
+@pytest.mark.parametrize("spelling", ["GPU-AB-1", "gpu-ab-1", "AB-1", "ab-1"])
+def test_spelling_of_a_uuid_does_not_matter(spelling: str) -> None:
+    claim = soft(prepared_share(0, limit(25, 20), gpu_uuid="GPU-ab-1"))
+
+    assert judged(claim, memory(limits={spelling: limit(25, 20)})).state is State.ENFORCED
+
+
+def test_smaller_limit_than_the_claims_holds() -> None:
+    assert judged(soft(), memory(limits={"0": limit(20, 19)})).state is State.ENFORCED
+
+
+def test_no_registered_process_shows_nothing() -> None:
+    assert outcome(judged(soft(), memory(processes=0))) == ("Unknown", "NoProcessYet")
+
+
+def test_without_the_limiter_on_the_node_no_process_can_register() -> None:
+    gone = FileSign(path="/libcuda_limiter.so", trouble="not found")
+
+    found = judged(soft(), memory(processes=0, limiter=gone))
+
+    assert outcome(found) == ("NotEnforced", "LimiterMissing")
+    assert found.text.startswith("/libcuda_limiter.so: not found")
+
+
+def test_running_container_has_its_own_reference_to_the_limiter() -> None:
+    gone = FileSign(path="/libcuda_limiter.so", trouble="not found")
+
+    assert judged(soft(), memory(limiter=gone)).state is State.ENFORCED
+
+
+def test_unreadable_shared_memory_shows_nothing() -> None:
+    found = judged(soft(), memory(trouble="found 3 bytes, expected 35504"))
+
+    assert outcome(found) == ("Unknown", "SignsUnreadable")
+
+
+def test_claims_of_one_pod_share_its_limits() -> None:
+    first = soft()
+    second = replace(first, ref=ClaimRef(namespace="team-a", name="b", uid="uid-b"))
+    signs = memory(limits={"0": limit(50, 40)})
+
+    (alone,) = verdicts.of_claim(first, signs, is_new=False)
+    (beside,) = verdicts.of_claim(first, signs, is_new=False, beside=[second])
+
+    assert (alone.reason, beside.reason) == ("LimitsDiffer", "LimiterActive")
+
+
+def test_hard_limiter_in_the_image_leaves_no_sign() -> None:
+    claim = soft(prepared_share(0, limit(25, 20), isolation=Isolation.HARD))
+
+    assert outcome(judged(claim, Signs(read_at=NOW))) == ("Unknown", "LimiterInImage")
+
+
+@pytest.mark.parametrize("enforcer", ["tensor-fusion", "hami-core", "mps"])
+def test_simulated_gpu_has_nothing_to_enforce(enforcer: str) -> None:
+    claim = soft(simulated_share(0, limit(25, 20)), enforcer=enforcer)
+
+    assert outcome(judged(claim, Signs(read_at=NOW))) == ("Unknown", "SimulatedGPU")
+
+
+@pytest.mark.parametrize(
+    ("share", "text"),
+    [
+        (admin_share(), "no limit to enforce: admin access"),
+        (
+            prepared_share(0, isolation=Isolation.SHARED),
+            "no limit to enforce: isolation shared",
+        ),
+        (prepared_share(0), "no limit to enforce: isolation soft"),
+    ],
+    ids=["admin access", "shared", "limiter off"],
+)
+def test_share_without_a_limit_cannot_exceed_it(share: PreparedShare, text: str) -> None:
+    found = judged(soft(share), Signs(read_at=NOW))
+
+    assert (*outcome(found), found.text) == ("Enforced", "NoLimit", text)
+
+
+def test_each_share_has_its_own_verdict() -> None:
+    claim = soft(prepared_share(0, limit(25, 20)), prepared_share(1, limit(25, 20)), admin_share(2))
+
+    found = verdicts.of_claim(claim, memory(), is_new=False)
+
+    assert [each.reason for each in found] == ["LimiterActive", "DeviceMissing", "NoLimit"]
+
+
+def test_hami_core_with_the_claims_limits_and_a_process_enforces() -> None:
+    assert outcome(judged(hami(), caches(gpu=CACHE))) == ("Enforced", "LimiterActive")
+
+
+@pytest.mark.parametrize(
+    "cache",
+    [Cache(path="/gpu.cache", found=False), replace(CACHE, processes=0), Cache(path="/gpu.cache")],
+    ids=["no file", "no process", "not initialized"],
+)
+def test_hami_core_before_the_first_process_shows_nothing(cache: Cache) -> None:
+    assert outcome(judged(hami(), caches(gpu=cache))) == ("Unknown", "NoProcessYet")
+
+
+@pytest.mark.parametrize(
+    "other", [limit(26, 20), limit(25, 21), limit(25, 0), limit(0, 20)], ids=str
+)
+def test_hami_core_with_higher_limits_or_none_does_not_enforce(other: Any) -> None:
+    found = judged(hami(), caches(gpu=replace(CACHE, limits=(other,) * 16)))
+
+    assert outcome(found) == ("NotEnforced", "LimitsDiffer")
+
+
+def test_limits_of_the_second_card_count_too() -> None:
+    claim = hami(prepared_share(0, limit(25, 20)), prepared_share(1, limit(25, 20)))
+    cache = replace(CACHE, limits=(limit(25, 20), limit(25, 30)))
+
+    found = verdicts.of_claim(claim, caches(gpu=cache), is_new=False)
+
+    assert {each.reason for each in found} == {"LimitsDiffer"}
+    assert "card 1: found 25% of compute, 30Gi" in found[0].text
+
+
+def test_container_that_uses_all_requests_counts_in_the_file_of_one() -> None:
+    claim = hami(
+        prepared_share(0, limit(25, 20), request="a"), prepared_share(1, limit(25, 20), request="b")
+    )
+
+    found = verdicts.of_claim(
+        claim, caches(a=Cache(path="/a.cache", found=False), b=CACHE), is_new=False
+    )
+
+    assert [each.reason for each in found] == ["LimiterActive", "LimiterActive"]
+
+
+def test_hami_core_that_is_gone_from_the_node_is_not_loaded() -> None:
+    gone = FileSign(path="/libvgpu.so.1", trouble="not found")
+    signs = replace(caches(gpu=Cache(path="/gpu.cache", found=False)), files=(gone,))
+
+    assert outcome(judged(hami(), signs)) == ("NotEnforced", "LimiterMissing")
+
+
+def test_file_of_another_version_shows_nothing() -> None:
+    signs = caches(gpu=Cache(path="/gpu.cache", trouble="found version 1.1, expected 1.2"))
+
+    assert outcome(judged(hami(), signs)) == ("Unknown", "SignsUnreadable")
+
+
+def test_dead_mps_daemon_does_not_enforce() -> None:
+    signs = Signs(read_at=NOW, daemon=Daemon(path="/pipe/control", trouble="nobody listens"))
+
+    found = judged(soft(enforcer="mps"), signs)
+
+    assert outcome(found) == ("NotEnforced", "DaemonSilent")
+    assert found.text.startswith("/pipe/control: nobody listens")
+
+
+def test_live_mps_daemon_does_not_show_its_clients() -> None:
+    signs = Signs(read_at=NOW, daemon=Daemon(path="/pipe/control"))
+
+    assert outcome(judged(soft(enforcer="mps"), signs)) == ("Unknown", "ClientsNotVisible")
+
+
+def test_enforcer_of_a_later_release_is_unknown() -> None:
+    assert judged(soft(enforcer="other"), Signs(read_at=NOW)).reason == "UnknownEnforcer"
+
+
+def test_file_alone_never_enforces() -> None:
+    """Only files, of every enforcer: nothing of them lives."""
+    for enforcer, signs in (
+        ("tensor-fusion", memory(processes=0)),
+        ("tensor-fusion", memory(heartbeat=0)),
+        ("hami-core", caches(gpu=Cache(path="/gpu.cache", found=False))),
+        ("mps", Signs(read_at=NOW, daemon=Daemon(path="/c", trouble="nobody listens"))),
+    ):
+        assert judged(soft(enforcer=enforcer), signs).state is not State.ENFORCED
