@@ -9,6 +9,9 @@ from pathlib import Path
 from typing import Final
 
 from tensorfusion_dra.app.shared import setting_sources
+from tensorfusion_dra.app.shared.setting_forms import LONGEST_POOL as _LONGEST_POOL
+from tensorfusion_dra.app.shared.setting_forms import check_subdomain as _check_subdomain
+from tensorfusion_dra.app.shared.setting_forms import check_xids as _check_xids
 from tensorfusion_dra.app.shared.setting_sources import LOG_FORMATS, LOG_LEVELS
 from tensorfusion_dra.app.shared.setting_sources import check_choice as _check_choice
 from tensorfusion_dra.app.shared.setting_sources import check_range as _check_range
@@ -26,10 +29,7 @@ ENFORCERS: Final = tuple(KINDS)
 POOL_SOURCES: Final = ("settings", "object", "node-labels")
 TAINTS: Final = ("NoSchedule", "NoExecute", "none")
 
-_SUBDOMAIN: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
-_XIDS: Final = re.compile(r"([0-9]{1,9}(,[0-9]{1,9})*)?")
 _POD_UID: Final = re.compile(r"[A-Za-z0-9-]{0,63}")
-_MAX_POOL: Final = 253
 _FOLDERS: Final = ("kubelet_root", "cdi_dir", "static_cdi_dir", "driver_root", "tensor_fusion_root")
 _OPTIONAL_FOLDERS: Final = ("dev_dir", "driver_root_on_host", "data_dir")
 _RANGES: Final = {
@@ -225,8 +225,10 @@ class Settings:
         _check_subdomain("node-name", self.node_name)
         _check_subdomain("gpupool", self.gpupool)
         size = len(f"{self.gpupool}/{self.node_name}")
-        if size > _MAX_POOL:
-            raise InputError(f"gpupool/node-name: {size} characters, expected at most {_MAX_POOL}")
+        if size > _LONGEST_POOL:
+            raise InputError(
+                f"gpupool/node-name: {size} characters, expected at most {_LONGEST_POOL}"
+            )
         if _POD_UID.fullmatch(self.pod_uid) is None:
             raise InputError(f"pod-uid: found {self.pod_uid!r}, expected letters, digits, dashes")
 
@@ -288,13 +290,3 @@ def from_flags(flags: argparse.Namespace, environment: Mapping[str, str]) -> Set
     values = setting_sources.values(Settings, flags, environment)
     values["node_name"] = values.get("node_name") or socket.gethostname().lower()
     return Settings(**values)
-
-
-def _check_xids(name: str, value: str) -> None:
-    if _XIDS.fullmatch(value) is None:
-        raise InputError(f"{name}: found {value!r}, expected numbers with commas, as 13,31")
-
-
-def _check_subdomain(name: str, value: str) -> None:
-    if len(value) > _MAX_POOL or _SUBDOMAIN.fullmatch(value) is None:
-        raise InputError(f"{name}: found {value!r}, expected a DNS subdomain in lower case")
