@@ -1,26 +1,33 @@
-"""Events on the Node object, in the form of events.k8s.io/v1."""
+"""Events on the Node object and on its pods, in the form of events.k8s.io/v1."""
 
 import math
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
+from http import HTTPStatus
 from typing import Any, Final
 
 import structlog
 
-from tensorfusion_dra.cluster.api import Api
+from tensorfusion_dra.cluster.api import Api, StatusError
 from tensorfusion_dra.cluster.nodes import Nodes
 from tensorfusion_dra.core import names, printable
+from tensorfusion_dra.core.claims.claim import PodRef
 from tensorfusion_dra.core.errors import DriverError, RetryableError
 from tensorfusion_dra.driver.log_throttle import LogThrottle
 
 log = structlog.get_logger()
 
-_PATH: Final = "/apis/events.k8s.io/v1/namespaces/default/events"
+_NODES_NAMESPACE: Final = "default"
 """Events about cluster-scoped objects are in the namespace `default`."""
 
 _ACTION: Final = "ServeGPUs"
-"""The event's action: what this driver does with the Node. The reason gives the outcome."""
+"""The event's action: what this driver does with the object. The reason gives the outcome."""
+
+_TERMINATING: Final = "being terminated"
+"""Part of the text by which the API server refuses objects in a namespace that is deleted."""
+
+_RIGHT: Final = "create on events in all namespaces"
 
 _QUIET_SECONDS: Final = 600.0
 _WAIT_SECONDS: Final = 5.0
@@ -48,28 +55,28 @@ class Events:
         self._nodes = nodes
         self._node_name = node_name
         self._clock = clock
-        self._written: dict[tuple[str, str], float] = {}
+        self._written: dict[tuple[str, str, PodRef | None], float] = {}
         self._paused_until = -math.inf
+        self._may_name_pods = True
         self._throttle = LogThrottle(clock=clock)
 
-    def warn(self, reason: str, message: str) -> bool:
-        return self._write("Warning", reason, message)
+    def warn(self, reason: str, message: str, *, pod: PodRef | None = None) -> bool:
+        return self._write("Warning", reason, message, pod)
 
-    def note(self, reason: str, message: str) -> bool:
-        return self._write("Normal", reason, message)
+    def note(self, reason: str, message: str, *, pod: PodRef | None = None) -> bool:
+        return self._write("Normal", reason, message, pod)
 
-    def _write(self, kind: str, reason: str, message: str) -> bool:
+    def _write(self, kind: str, reason: str, message: str, pod: PodRef | None) -> bool:
         now = self._clock()
         self._written = {
             event: at for event, at in self._written.items() if now - at < _QUIET_SECONDS
         }
-        if (reason, message) in self._written:
+        if (reason, message, pod) in self._written:
             return True
         if now < self._paused_until:
             return False
         try:
-            event = self._event(kind, reason, message, node_uid=self._nodes.uid())
-            self._api.call("POST", _PATH, body=event, wait_seconds=_WAIT_SECONDS)
+            self._send(kind, reason, message, pod)
         except DriverError as error:
             if isinstance(error, RetryableError):
                 self._paused_until = self._clock() + error.after_seconds
@@ -77,22 +84,53 @@ class Events:
                 log.warning("event_write_failed", reason=reason, error=str(error))
             return False
         self._throttle.over()
-        self._written[reason, message] = now
+        self._written[reason, message, pod] = now
         return True
 
-    def _event(self, kind: str, reason: str, message: str, *, node_uid: str) -> dict[str, Any]:
-        note = printable.one_line(message)
-        moment = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    def _send(self, kind: str, reason: str, message: str, pod: PodRef | None) -> None:
+        """Create the Event; about the Node if this driver may not write any about pods."""
+        if pod is not None and self._may_name_pods:
+            regarding = {
+                "apiVersion": "v1",
+                "kind": "Pod",
+                "namespace": pod.namespace,
+                "name": pod.name,
+                "uid": pod.uid,
+            }
+            try:
+                self._create(pod.namespace, self._event(kind, reason, message, regarding))
+            except StatusError as error:
+                if error.status == HTTPStatus.NOT_FOUND or _TERMINATING in str(error):
+                    return  # the namespace goes, and the pod with it
+                if error.status != HTTPStatus.FORBIDDEN:
+                    raise
+                self._may_name_pods = False
+                log.warning("pod_events_forbidden", error=f"expected {_RIGHT}: {error}")
+            else:
+                return
         regarding = {
             "apiVersion": "v1",
             "kind": "Node",
             "name": self._node_name,
-            "uid": node_uid,
+            "uid": self._nodes.uid(),
         }
+        text = message if pod is None else f"pod {pod}: {message}"
+        self._create(_NODES_NAMESPACE, self._event(kind, reason, text, regarding))
+
+    def _create(self, namespace: str, event: dict[str, Any]) -> None:
+        event["metadata"]["namespace"] = namespace
+        path = f"/apis/events.k8s.io/v1/namespaces/{namespace}/events"
+        self._api.call("POST", path, body=event, wait_seconds=_WAIT_SECONDS)
+
+    def _event(
+        self, kind: str, reason: str, message: str, regarding: dict[str, str]
+    ) -> dict[str, Any]:
+        note = printable.one_line(message)
+        moment = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         return {
             "apiVersion": "events.k8s.io/v1",
             "kind": "Event",
-            "metadata": {"generateName": f"{names.DRIVER}-", "namespace": "default"},
+            "metadata": {"generateName": f"{names.DRIVER}-"},
             "eventTime": moment,
             "reportingController": names.DRIVER,
             "reportingInstance": self._node_name[:_MAX_INSTANCE_BYTES],

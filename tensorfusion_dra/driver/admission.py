@@ -5,11 +5,13 @@ from dataclasses import dataclass, field
 from threading import Event
 
 from tensorfusion_dra.core.claims.claim import AllocatedClaim
+from tensorfusion_dra.core.claims.enforcement import presence
+from tensorfusion_dra.core.claims.enforcement.signs import NodeSigns
 from tensorfusion_dra.core.claims.fit import Fit, NodeOffer, fit
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.claims.quick_fit import quick_fit
 from tensorfusion_dra.core.claims.share_policy import SharePolicy
-from tensorfusion_dra.core.errors import ClaimError
+from tensorfusion_dra.core.errors import ClaimError, RetryableError
 from tensorfusion_dra.driver.catalog import Catalog
 from tensorfusion_dra.driver.projection import Plan, Projection
 from tensorfusion_dra.driver.shared_containers import SharedContainers, Together
@@ -57,6 +59,7 @@ class Admission:
         *,
         catalog: Catalog,
         offer: NodeOffer,
+        signs: NodeSigns | None = None,
     ) -> Admitted:
         """Record the claim, and the changes that it causes to other claims.
 
@@ -66,10 +69,11 @@ class Admission:
             together: Claims that share a container with it.
             catalog: The node's cards.
             offer: The node, made of this catalog.
+            signs: Signs of the enforcer that has to be alive; None if none has to be.
 
         Raises:
             ClaimError: The claim does not fit, or its limits cannot be enforced. Nothing changes.
-            RetryableError: The ledger cannot be read or written now.
+            RetryableError: The ledger cannot be read or written now, or the enforcer is not alive.
             FatalError: A newer release has changed the ledger.
         """
         with self.ledger.transaction() as step:
@@ -83,6 +87,7 @@ class Admission:
                 before = {each.ref.uid: each for each in step.claims_on(offer.access)}
                 fitting = self._fitted(claim, policies, offer, before.values())
                 record, changed = fitting.claim, fitting.changed
+            _check_enforcer(record, signs)
             plan = self.projection.plan(record)
             self.shared_containers.check(record, together, step, tenants)
             stored = step.put(record)
@@ -106,3 +111,16 @@ class Admission:
         except ClaimError:
             self.refused.set()
             raise
+
+
+def _check_enforcer(record: PreparedClaim, signs: NodeSigns | None) -> None:
+    """Refuse a claim whose limits nothing on this node would enforce.
+
+    Raises:
+        RetryableError: It would not be enforced now; the kubelet asks again.
+    """
+    trouble = presence.refusal(record, signs) if signs else ""
+    if trouble:
+        raise RetryableError(
+            f"claim {record.ref}: nothing would enforce its limits (require-enforcement): {trouble}"
+        )

@@ -25,6 +25,7 @@ from tensorfusion_dra.driver.local_cards import LocalCards
 from tensorfusion_dra.driver.node_offers import NodeOffers
 from tensorfusion_dra.driver.outcomes import Failure
 from tensorfusion_dra.driver.ports.cluster import Claims, Pods
+from tensorfusion_dra.driver.ports.enforcement import LiveSigns
 from tensorfusion_dra.driver.prefetch import Prefetch, Prefetched
 from tensorfusion_dra.driver.projection import Projection
 from tensorfusion_dra.driver.recent_reads import RecentReads
@@ -53,6 +54,7 @@ class Preparer:
         pods: Pods | None,
         division: Division,
         status: StatusReporter,
+        required: LiveSigns | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Prepare nothing yet.
@@ -60,6 +62,8 @@ class Preparer:
         Args:
             pods: None if the driver has no permission to read pods.
             division: Recomputes the limits of the other claims on a claim's cards.
+            required: Reads the signs of the enforcer without which a claim is refused; None if
+                claims are prepared whether or not something enforces their limits.
             clock: In seconds, for the age of what was read of claims.
         """
         self._claims = claims_at_server
@@ -69,6 +73,7 @@ class Preparer:
         self._pods = pods
         self._division = division
         self._status = status
+        self._required = required
         self._shared_containers = SharedContainers(
             projection=projection,
             fixed=offers.rules.fixed(offers.enforcer),
@@ -213,7 +218,11 @@ class Preparer:
         policies = self._share_policies.of_claim(claim, pods, node=catalog.node)
         together = self._shared_containers.read(claim, policies, pods)
         offer = self._offers.offer(catalog, {allocation.device for allocation in claim.allocations})
-        admitted = self._admission.admit(claim, policies, together, catalog=catalog, offer=offer)
+        # Slow if the enforcer is dead, so before the step of the ledger.
+        signs = self._required.of_node() if self._required else None
+        admitted = self._admission.admit(
+            claim, policies, together, catalog=catalog, offer=offer, signs=signs
+        )
         _log_admitted(admitted.claim)
         self._division.project(admitted.changed)
         return self._recorded.write_files(admitted)

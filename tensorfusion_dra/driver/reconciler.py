@@ -25,12 +25,14 @@ call does the same.
 import math
 import random
 import time
+from collections.abc import Callable, Sequence
 from threading import Event
 from typing import Final
 
 import structlog
 
 from tensorfusion_dra.core import names
+from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.errors import ClaimError, RetryableError
 from tensorfusion_dra.driver import recover
 from tensorfusion_dra.driver.backoff import Backoff
@@ -87,17 +89,26 @@ class Reconciler:
         """End run()."""
         self._stop.set()
 
-    def run(self, preparer: Preparer, stale_claims: StaleClaimCollector, events: Events) -> None:
+    def run(
+        self,
+        preparer: Preparer,
+        stale_claims: StaleClaimCollector,
+        events: Events,
+        *,
+        on_recovered: Callable[[Sequence[PreparedClaim]], object] = len,
+    ) -> None:
         """Reconcile until stopped.
 
         Args:
             preparer: Refreshes records and shows troubles in claim statuses.
             stale_claims: Of this loop's thread alone.
             events: Of this loop's thread alone.
+            on_recovered: Called with all records after each reading of them.
 
         Raises:
             FatalError: A newer release has changed the ledger.
         """
+        on_recovered(self._found.claims)
         backoff = Backoff(first_seconds=_FIRST_RETRY_SECONDS, longest_seconds=self._seconds)
         # Random, so that not all nodes call the API server at the same moment after an update.
         collect_at = time.monotonic() + random.uniform(0, self._seconds)  # noqa: S311 - spreads load
@@ -115,16 +126,19 @@ class Reconciler:
                 backoff.succeeded()
             if self._stop.wait(min(wait_seconds, max(0.0, collect_at - time.monotonic()))):
                 return
-            self._recover()
+            if self._recover():
+                on_recovered(self._found.claims)
 
-    def _recover(self) -> None:
+    def _recover(self) -> bool:
+        """Run the next recovery; return True if it could read the ledger."""
         try:
             self._ledger.check()
             self._found = recover.recover(self._ledger, self._projection, boot_id=self._boot_id)
         except RetryableError as error:
             log.warning("recovery_retried", error=str(error))
-            return
+            return False
         self._log_recovery(self._found)
+        return True
 
     def _show_troubles(self, preparer: Preparer) -> None:
         """Show in each claim's status why its limits are not enforced; clear it once they are."""

@@ -46,6 +46,7 @@ from tensorfusion_dra.core.devices.health import Sickness
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.driver.backoff import Backoff
 from tensorfusion_dra.driver.calls_in_flight import CallsInFlight
+from tensorfusion_dra.driver.enforcement_watch import EnforcementWatch
 from tensorfusion_dra.driver.known_status import KnownStatus
 from tensorfusion_dra.driver.log_throttle import LogThrottle
 from tensorfusion_dra.driver.ports.cluster import ClaimStatus, MissingRightError
@@ -76,6 +77,7 @@ class StatusReporter:
         *,
         calls: CallsInFlight | None = None,
         sick: Callable[[], Mapping[str, Sickness]] = dict,
+        enforcement: EnforcementWatch | None = None,
         now: Callable[[], datetime] = utc_now,
         retry_seconds: float = 0.5,
         pause_seconds: float = _LONGEST_PAUSE_SECONDS,
@@ -88,6 +90,8 @@ class StatusReporter:
             claim_status: Stores the entries.
             calls: The kubelet's calls; writes avoid them. None if this process answers none.
             sick: Returns the unhealthy devices by name.
+            enforcement: Knows whether limits hold, and is told which claims there are; None leaves
+                this out of the statuses.
             now: Returns the wall clock's time, for lastTransitionTime.
             retry_seconds: A claim's delay after a first failure; it doubles with each further one.
             pause_seconds: Pause after a missing permission.
@@ -96,6 +100,7 @@ class StatusReporter:
         """
         self._claim_status = claim_status
         self._sick = sick
+        self._enforcement = enforcement
         self._now = now
         self._retry_seconds = retry_seconds
         self._pause_seconds = pause_seconds
@@ -121,16 +126,24 @@ class StatusReporter:
 
         Args:
             claim: As it is prepared now.
-            trouble: Why its limits are not enforced; "" if they are.
+            trouble: Why its limits cannot be enforced; "" if they can be.
         """
+        if self._enforcement is not None:
+            self._enforcement.note(claim)
         self._report(claim, trouble)
 
     def report_health(self, claim: PreparedClaim) -> None:
         """Have the claim's status written, before others: the health of a GPU of it has changed."""
         self._report(claim, None)
 
+    def report_enforcement(self, claim: PreparedClaim) -> None:
+        """Have the claim's status written, before others: its limits hold now, or no longer do."""
+        self._report(claim, None)
+
     def forget(self, claim_uid: str) -> None:
         """Drop an unprepared claim; the API server clears its status when it is deallocated."""
+        if self._enforcement is not None:
+            self._enforcement.forget(claim_uid)
         with self._changed:
             self._queue.drop(claim_uid)
             self._known.pop(claim_uid, None)
@@ -206,7 +219,8 @@ class StatusReporter:
         if known is None:
             return
         readiness = known.update_readiness(waiting.claim, self._sick(), self._now)
-        entries = device_status.status(waiting.claim, readiness)
+        standing = self._enforcement.standing(waiting.claim) if self._enforcement else ()
+        entries = device_status.status(waiting.claim, readiness, standing)
         hashed = hash(str(entries))
         if hashed == known.entries:
             return

@@ -10,7 +10,10 @@ from tensorfusion_dra.cluster.events import Events
 from tensorfusion_dra.cluster.nodes import Nodes
 from tensorfusion_dra.simulator.api.faults import Refuse
 from tensorfusion_dra.simulator.apiserver import ApiServer
-from tensorfusion_dra.simulator.rest import EVENTS, NODES, Client, Json
+from tensorfusion_dra.simulator.rest import EVENTS, NODES, Client, Json, Resource
+from tests.support.builders.prepared_claims import POD
+
+NAMESPACES = Resource(api_version="v1", plural="namespaces", kind="Namespace", namespaced=False)
 
 
 class Clock:
@@ -30,6 +33,10 @@ class Setup:
     def create_node(self) -> Json:
         document = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "node-01"}}
         return self.client.create(NODES, document)
+
+    def create_namespace(self) -> Json:
+        document = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": POD.namespace}}
+        return self.client.create(NAMESPACES, document)
 
     def written(self) -> list[dict[str, Any]]:
         return self.client.list(EVENTS).items
@@ -63,6 +70,57 @@ def test_note_is_a_normal_event(setup: Setup) -> None:
     (event,) = setup.written()
     assert (event["type"], event["reason"]) == ("Normal", "GPURecovered")
     assert event["action"] == "ServeGPUs"
+
+
+def test_event_about_a_pod_is_in_its_namespace(setup: Setup) -> None:
+    setup.create_namespace()
+
+    assert setup.events.warn("LimitsNotEnforced", "claim a: not found", pod=POD)
+    assert setup.events.warn("LimitsNotEnforced", "claim a: not found", pod=POD)
+
+    (event,) = setup.written()
+    assert event["metadata"]["namespace"] == "team-a"
+    assert event["message"] == "claim a: not found"
+    assert event["involvedObject"] == {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "namespace": "team-a",
+        "name": "trainer-0",
+        "uid": "pod-uid-0",
+    }
+
+
+def test_without_the_right_events_about_pods_are_about_the_node(
+    server: ApiServer, setup: Setup
+) -> None:
+    setup.create_node()
+    server.faults.add("create", "events", Refuse(403), times=1)
+
+    with capture_logs() as logs:
+        assert setup.events.warn("LimitsNotEnforced", "first", pod=POD)
+        assert setup.events.note("LimitsEnforced", "second", pod=POD)
+
+    assert [line["event"] for line in logs] == ["pod_events_forbidden"]
+    assert {(event["metadata"]["namespace"], event["message"]) for event in setup.written()} == {
+        ("default", "pod team-a/trainer-0: first"),
+        ("default", "pod team-a/trainer-0: second"),
+    }
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [Refuse(404), Refuse(403, "unable to create new content because it is being terminated")],
+)
+def test_event_about_a_pod_of_a_deleted_namespace_is_dropped(
+    server: ApiServer, setup: Setup, fault: Refuse
+) -> None:
+    setup.create_namespace()
+    server.faults.add("create", "events", fault, times=1)
+
+    assert setup.events.warn("LimitsNotEnforced", "first", pod=POD)
+    assert setup.events.warn("LimitsNotEnforced", "second", pod=POD)
+
+    assert [event["message"] for event in setup.written()] == ["second"]
 
 
 def test_same_event_is_not_repeated_within_ten_minutes(setup: Setup) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from tensorfusion_dra.core.claims.claim import ClaimRef
+from tensorfusion_dra.core.claims.claim import ClaimRef, PodRef
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.devices.health import Kind, Sickness, Trouble
 from tensorfusion_dra.core.errors import RetryableError
@@ -130,9 +130,9 @@ class CountedEvents(EventsInMemory):
 
     tried = 0
 
-    def warn(self, reason: str, message: str) -> bool:
+    def warn(self, reason: str, message: str, *, pod: PodRef | None = None) -> bool:
         self.tried += 1
-        return super().warn(reason, message)
+        return super().warn(reason, message, pod=pod)
 
 
 @pytest.fixture

@@ -138,22 +138,29 @@ class OneNode:
 class EventsInMemory:
     """Events by reason and message: warnings in `written`, others in `noted`.
 
+    The pods that they are about are in `pods`, in the order of all Events.
+
     While `away` is True, the API server does not answer and nothing is written.
     """
 
     def __init__(self) -> None:
         self.written: list[tuple[str, str]] = []
         self.noted: list[tuple[str, str]] = []
+        self.pods: list[PodRef | None] = []
         self.away = False
 
-    def warn(self, reason: str, message: str) -> bool:
-        if not self.away:
-            self.written.append((reason, message))
-        return not self.away
+    def warn(self, reason: str, message: str, *, pod: PodRef | None = None) -> bool:
+        return self._write(self.written, reason, message, pod)
 
-    def note(self, reason: str, message: str) -> bool:
+    def note(self, reason: str, message: str, *, pod: PodRef | None = None) -> bool:
+        return self._write(self.noted, reason, message, pod)
+
+    def _write(
+        self, events: list[tuple[str, str]], reason: str, message: str, pod: PodRef | None
+    ) -> bool:
         if not self.away:
-            self.noted.append((reason, message))
+            events.append((reason, message))
+            self.pods.append(pod)
         return not self.away
 
 

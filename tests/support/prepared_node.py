@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.claims.enforcers.enforcer import Enforcer
@@ -40,6 +40,9 @@ from tests.support.ports import (
     PodsInMemory,
 )
 from tests.support.waiting import PATIENCE_SECONDS
+
+if TYPE_CHECKING:
+    from tensorfusion_dra.driver.ports.enforcement import LiveSigns
 
 TENSOR_FUSION: Final = TensorFusion()
 HAMI_CORE: Final = HamiCore(library="/libvgpu.so.1")
@@ -99,6 +102,7 @@ class Setup:
         self.driver_files = DriverFilesInMemory()
         self.pods = PodsInMemory()
         self.reads_pods = True
+        self.required: LiveSigns | None = None
         self.status = StatusReporter(NoStatus())
         self.preparer = self.with_claims(self.claims)
 
@@ -126,6 +130,7 @@ class Setup:
             pods=self.pods if self.reads_pods else None,
             division=self.division(catalog),
             status=self.status,
+            required=self.required,
             clock=clock,
         )
 

@@ -15,7 +15,7 @@ from typing import Final
 
 import structlog
 
-from tensorfusion_dra.app.node_plugin import node_base, publishing
+from tensorfusion_dra.app.node_plugin import enforcement, node_base, publishing
 from tensorfusion_dra.app.node_plugin.node_base import NodeBase
 from tensorfusion_dra.app.shared import card_health, process_memory, version
 from tensorfusion_dra.app.shared.health_endpoint import HealthEndpoint
@@ -35,6 +35,7 @@ from tensorfusion_dra.driver.calls_in_flight import CallsInFlight
 from tensorfusion_dra.driver.card_watch import CardWatch
 from tensorfusion_dra.driver.catalog import CatalogReader
 from tensorfusion_dra.driver.division import Division
+from tensorfusion_dra.driver.enforcement_watch import EnforcementWatch
 from tensorfusion_dra.driver.health_announcer import HealthAnnouncer
 from tensorfusion_dra.driver.prepare import Preparer
 from tensorfusion_dra.driver.reconciler import Reconciler
@@ -60,6 +61,7 @@ class _Preparing:
     division: Division
     status: StatusReporter
     calls: CallsInFlight
+    enforcement: EnforcementWatch
 
 
 def run(settings: Settings) -> int:
@@ -113,7 +115,7 @@ def _start(settings: Settings, supervisor: Supervisor) -> PluginServers:
 
     api.connect()
     process_memory.finish_start()
-    _reconcile(settings, supervisor, base.reconciler, preparing.preparer, resource_api)
+    _reconcile(settings, supervisor, base.reconciler, preparing, resource_api)
     publish.start(settings, supervisor, base.catalog, resource_api)
     _report_health(settings, supervisor, base, preparing, api)
     # After the client: a new instance that cannot log in never becomes ready, so that a rolling
@@ -129,7 +131,10 @@ def _preparing(
     resource_api: ResourceApi,
 ) -> _Preparing:
     calls = CallsInFlight()
-    status = StatusReporter(ClaimStatus(resource_api), calls=calls, sick=base.catalog.sick)
+    watch = enforcement.watch(settings)
+    status = StatusReporter(
+        ClaimStatus(resource_api), calls=calls, sick=base.catalog.sick, enforcement=watch
+    )
     supervisor.own("status", status)
     division = Division(
         base.ledger,
@@ -149,8 +154,11 @@ def _preparing(
         pods=Pods(resource_api.api, reads=reads) if settings.read_pods == "true" else None,
         division=division,
         status=status,
+        required=enforcement.required_signs(settings),
     )
-    return _Preparing(preparer=preparer, division=division, status=status, calls=calls)
+    return _Preparing(
+        preparer=preparer, division=division, status=status, calls=calls, enforcement=watch
+    )
 
 
 def _served(
@@ -178,9 +186,10 @@ def _reconcile(
     settings: Settings,
     supervisor: Supervisor,
     reconciler: Reconciler,
-    preparer: Preparer,
+    preparing: _Preparing,
     resource_api: ResourceApi,
 ) -> None:
+    preparer = preparing.preparer
     nodes = Nodes(resource_api.api, node_name=settings.node_name)
     stale_claims = StaleClaimCollector(
         Claims(resource_api),
@@ -191,7 +200,12 @@ def _reconcile(
     )
     events = Events(resource_api.api, nodes, node_name=settings.node_name)
     supervisor.on_stop(reconciler.stop)
-    supervisor.run("reconciler", lambda: reconciler.run(preparer, stale_claims, events))
+    supervisor.run(
+        "reconciler",
+        lambda: reconciler.run(
+            preparer, stale_claims, events, on_recovered=preparing.enforcement.follow
+        ),
+    )
 
 
 def _follow_cards(
@@ -208,11 +222,14 @@ def _follow_cards(
 def _report_health(
     settings: Settings, supervisor: Supervisor, base: NodeBase, preparing: _Preparing, api: Api
 ) -> None:
-    """Act on what changes about the cards: Events, the claims' status, their shares."""
+    """Act on what changes about cards and limits: Events, the claims' status, their shares."""
     events = card_health.events(settings, api)
     announcer = HealthAnnouncer(base.catalog, base.ledger, preparing.status, events)
     supervisor.own("health-announcer", announcer)
     supervisor.own("division", preparing.division)
+    enforcement.start(
+        preparing.enforcement, supervisor, preparing.status, card_health.events(settings, api)
+    )
 
 
 def _answer_probes(

@@ -175,6 +175,10 @@ class Settings:
         "soft", f"Isolation of a share that names none: {', '.join(Isolation)}."
     )
     enforcer: str = _setting("tensor-fusion", f"What enforces the limits: {', '.join(ENFORCERS)}.")
+    require_enforcement: str = _setting(
+        "false",
+        "Whether to refuse claims whose limits nothing on this node would enforce: true, false.",
+    )
     overcommit_limits: str = _setting(
         "false", "Whether memory limits may add up to more than a card has: true, false."
     )
@@ -214,6 +218,7 @@ class Settings:
         _check_choice("qos", self.qos, QOS_LEVELS)
         _check_choice("isolation", self.isolation, tuple(Isolation))
         _check_choice("enforcer", self.enforcer, ENFORCERS)
+        _check_choice("require-enforcement", self.require_enforcement, BOOLEANS)
         _check_choice("overcommit-limits", self.overcommit_limits, BOOLEANS)
         _check_choice("read-pods", self.read_pods, BOOLEANS)
         _check_choice("health-events", self.health_events, BOOLEANS)

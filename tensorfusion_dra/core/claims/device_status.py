@@ -1,12 +1,13 @@
 """Status of this driver's devices in a claim (AllocatedDeviceStatus, KEP-4817)."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from operator import attrgetter
 from typing import Any, Final
 
 from tensorfusion_dra.core import names
+from tensorfusion_dra.core.claims.enforcement.verdict import Standing, State
 from tensorfusion_dra.core.claims.limits import Limit
 from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
 from tensorfusion_dra.core.devices.health import Sickness
@@ -18,7 +19,9 @@ REASON_CLAMPED: Final = "MemoryLimitClamped"
 REASON_COMPUTE_CLAMPED: Final = "ComputeLimitClamped"
 REASON_UNHEALTHY: Final = "GPUUnhealthy"
 REASON_NOT_ENFORCED: Final = "LimitsNotEnforceable"
+CONDITION_ENFORCED: Final = "LimitsEnforced"
 _MOST_MESSAGE: Final = 4096
+_STATUS: Final = {State.ENFORCED: "True", State.NOT_ENFORCED: "False", State.UNKNOWN: "Unknown"}
 
 Entry = dict[str, Any]
 
@@ -57,7 +60,11 @@ def fingerprint(claim: PreparedClaim) -> int:
     return hash(tuple((_of_share(share), *share.consumed.items()) for share in claim.shares))
 
 
-def status(claim: PreparedClaim, readiness: Mapping[str, Readiness]) -> list[Entry]:
+def status(
+    claim: PreparedClaim,
+    readiness: Mapping[str, Readiness],
+    standing: Sequence[Standing] = (),
+) -> list[Entry]:
     """Return the entries of ``status.devices`` for the claim's devices, one for each.
 
     A claim may have admin access to one device by several requests. The API server identifies an
@@ -68,16 +75,17 @@ def status(claim: PreparedClaim, readiness: Mapping[str, Readiness]) -> list[Ent
     Args:
         claim: The claim as it is prepared now.
         readiness: By device name; one for each of the claim's devices.
+        standing: Whether the limits of each of the claim's shares hold; empty to leave this out.
     """
-    by_key: dict[tuple[str, str, str | None], PreparedShare] = {}
-    for share in claim.shares:
+    by_key: dict[tuple[str, str, str | None], tuple[PreparedShare, Standing | None]] = {}
+    for index, share in enumerate(claim.shares):
         key = (share.pool, share.device, share.share_id)
-        if key not in by_key or by_key[key].admin_access:
-            by_key[key] = share
-    return [_entry(share, readiness[share.device]) for share in by_key.values()]
+        if key not in by_key or by_key[key][0].admin_access:
+            by_key[key] = (share, standing[index] if standing else None)
+    return [_entry(share, readiness[share.device], holds) for share, holds in by_key.values()]
 
 
-def _entry(share: PreparedShare, readiness: Readiness) -> Entry:
+def _entry(share: PreparedShare, readiness: Readiness, standing: Standing | None) -> Entry:
     reason = REASON_PREPARED
     if share.clamped:
         reason = REASON_CLAMPED if share.memory_clamped else REASON_COMPUTE_CLAMPED
@@ -94,19 +102,42 @@ def _entry(share: PreparedShare, readiness: Readiness) -> Entry:
         "device": share.device,
         "data": _data(share),
         "conditions": [
-            {
-                "type": CONDITION_READY,
-                "status": "True" if readiness.is_ready else "False",
-                "reason": reason,
-                "message": message,
-                # metav1.Time has no fractions of a second.
-                "lastTransitionTime": f"{readiness.since.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}",
-            }
+            _condition(
+                CONDITION_READY,
+                "True" if readiness.is_ready else "False",
+                reason,
+                message,
+                since=readiness.since,
+            )
         ],
     }
+    if standing is not None:
+        found = standing.verdict
+        entry["conditions"].append(
+            _condition(
+                CONDITION_ENFORCED,
+                _STATUS[found.state],
+                found.reason,
+                found.text[:_MOST_MESSAGE],
+                since=standing.since,
+            )
+        )
     if share.share_id is not None:
         entry["shareID"] = share.share_id
     return entry
+
+
+def _condition(
+    kind: str, status: str, reason: str, message: str, *, since: datetime
+) -> dict[str, str]:
+    return {
+        "type": kind,
+        "status": status,
+        "reason": reason,
+        "message": message,
+        # metav1.Time has no fractions of a second.
+        "lastTransitionTime": f"{since.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}",
+    }
 
 
 def _data(share: PreparedShare) -> dict[str, Any]:

@@ -91,13 +91,20 @@ _EVENTS: Final = Right(
     purpose="an Event on the Node reports a GPUPool that cannot be used",
     vital=False,
 )
+_POD_EVENTS: Final = Right(
+    verb="create",
+    group="events.k8s.io",
+    resource="events",
+    purpose="an Event on a pod reports that its limits do not hold; without it, on the Node",
+    vital=False,
+)
 
 _POOL_PURPOSE: Final = "the node's GPUPool is found and watched (--pool-source)"
 
 
 def of_node_plugin(*, pool_source: str = "settings", read_pods: bool = True) -> tuple[Right, ...]:
     """Return exactly the rights that a node plugin with these settings uses."""
-    rights = [_NODE, *_SLICES, *_CLAIMS]
+    rights = [_NODE, *_SLICES, *_CLAIMS, _POD_EVENTS]
     if read_pods:
         rights.append(_PODS)
     if pool_source != "settings":

@@ -164,17 +164,23 @@ class ClaimStatus(Protocol):
 
 
 class Events(Protocol):
-    """Writer of Events on this node's Node object."""
+    """Writer of Events on this node's Node object and on its pods."""
 
-    def warn(self, reason: str, message: str) -> bool:
+    def warn(self, reason: str, message: str, *, pod: PodRef | None = None) -> bool:
         """Write an Event of type Warning; return True if it is written.
 
         The same Event is not written again within ten minutes; True is returned for it. An Event
         that cannot be written is logged and raises nothing. Nothing is sent during a pause that the
         API server requested.
+
+        Args:
+            reason: In CamelCase, for programs.
+            message: For people.
+            pod: The pod that it is about; None for the Node. Without the right to write Events
+                about pods, it is written about the Node.
         """
         ...
 
-    def note(self, reason: str, message: str) -> bool:
+    def note(self, reason: str, message: str, *, pod: PodRef | None = None) -> bool:
         """Write an Event of type Normal; otherwise like warn()."""
         ...

@@ -111,6 +111,7 @@ def test_every_setting_has_a_flag_a_variable_and_a_key_in_the_file(tmp_path: Pat
         # The only one with which every other setting can have another value than its default.
         "enforcer": "tensor-fusion",
         "overcommit_limits": "true",
+        "require_enforcement": "true",
         "read_pods": "false",
         "dev_dir": "/x",
         "driver_root_on_host": "/x",

@@ -9,6 +9,7 @@ import pytest
 
 from tensorfusion_dra.core.claims import device_status
 from tensorfusion_dra.core.claims.device_status import Entry, Readiness
+from tensorfusion_dra.core.claims.enforcement.verdict import Standing, State, Verdict
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.devices.sharing import Isolation, Qos
 from tensorfusion_dra.core.kubernetes import quantity
@@ -230,3 +231,39 @@ def test_fingerprint_of_a_record_that_was_read_again_is_the_same() -> None:
     read = PreparedClaim.from_json(json.loads(json.dumps(claim.as_json())))
 
     assert device_status.fingerprint(read) == device_status.fingerprint(claim)
+
+
+@pytest.mark.parametrize(
+    ("state", "status"),
+    [(State.ENFORCED, "True"), (State.NOT_ENFORCED, "False"), (State.UNKNOWN, "Unknown")],
+)
+def test_condition_shows_whether_the_limits_hold(state: State, status: str) -> None:
+    claim = reported_claim("a")
+    verdict = Verdict(state=state, reason="HeartbeatStale", text="an hour old")
+
+    (entry,) = device_status.status(
+        claim, ready(SINCE), [Standing(verdict=verdict, since=SINCE + timedelta(hours=1))]
+    )
+
+    assert entry["conditions"][1] == {
+        "type": "LimitsEnforced",
+        "status": status,
+        "reason": "HeartbeatStale",
+        "message": "an hour old",
+        "lastTransitionTime": "2026-03-01T13:30:15Z",
+    }
+    assert entry["conditions"][0]["type"] == "Ready"
+
+
+def test_shared_entry_shows_the_limits_of_the_share_that_has_some() -> None:
+    claim = reported_claim("a", reported_admin_share(share_id=SHARE_ID), reported_share())
+    verdicts = [
+        Verdict(state=State.ENFORCED, reason="NoLimit", text=""),
+        Verdict(state=State.UNKNOWN, reason="NoProcessYet", text=""),
+    ]
+
+    (entry,) = device_status.status(
+        claim, ready(SINCE), [Standing(verdict=each, since=SINCE) for each in verdicts]
+    )
+
+    assert entry["conditions"][1]["reason"] == "NoProcessYet"

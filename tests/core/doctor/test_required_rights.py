@@ -38,16 +38,24 @@ def test_gpupools_and_nodes_are_watched_only_if_the_pool_comes_from_them() -> No
         for source in ("settings", "object", "node-labels")
     )
 
-    assert verbs(settings, "gpupools") == verbs(settings, "events") == set()
+    assert verbs(settings, "gpupools") == set()
     assert verbs(named, "gpupools") == {"list", "watch"}
     assert verbs(settings, "nodes") == {"get"}
     assert verbs(named, "nodes") == verbs(selecting, "nodes") == {"get", "list", "watch"}
 
 
+def test_without_a_right_to_events_claims_are_prepared_all_the_same() -> None:
+    events = [
+        right for right in rights.of_node_plugin(pool_source="object") if right.resource == "events"
+    ]
+
+    assert [(right.namespace, right.vital) for right in events] == [("", False), ("default", False)]
+
+
 def test_no_right_is_listed_twice() -> None:
     table = rights.of_node_plugin(pool_source="node-labels")
 
-    assert len({(r.verb, r.group, r.resource) for r in table}) == len(table)
+    assert len({(r.verb, r.group, r.resource, r.namespace) for r in table}) == len(table)
 
 
 def test_the_webhook_reads_pools_and_pods_and_writes_nothing() -> None:

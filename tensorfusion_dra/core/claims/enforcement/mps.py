@@ -8,7 +8,8 @@ from tensorfusion_dra.core.claims.enforcement.verdict import Verdict
 def judge(signs: Signs) -> Verdict:
     """Return the verdict about all cards of a claim."""
     daemon = signs.daemon
-    assert daemon is not None
+    if daemon is None:
+        return verdict.unknown(verdict.UNREADABLE, "its daemon was not looked for")
     if daemon.trouble:
         return verdict.not_enforced(
             verdict.DAEMON_SILENT,

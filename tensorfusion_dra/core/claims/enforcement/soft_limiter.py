@@ -40,7 +40,8 @@ def judge(gpu_uuid: str, expected: Limit, signs: Signs, *, is_new: bool) -> Verd
         is_new: The limits were set a moment ago, so the hypervisor may still be about to write.
     """
     memory = signs.shared_memory
-    assert memory is not None
+    if memory is None:
+        return verdict.unknown(verdict.UNREADABLE, "its shared memory was not looked for")
     if memory.trouble:
         return verdict.unknown(verdict.UNREADABLE, f"{memory.path}: {memory.trouble}")
     trouble = _trouble(gpu_uuid, expected, memory, signs.read_at)

@@ -1,6 +1,8 @@
 """Verdict about the limits of one share: whether they hold now, and why."""
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from enum import StrEnum
 from typing import Any, Final
 
@@ -59,6 +61,50 @@ class Verdict:
     def as_json(self) -> dict[str, Any]:
         """Return the verdict as JSON."""
         return {"state": self.state.value, "reason": self.reason, "message": self.text}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """A verdict that stands, and the time since when its state has been the same.
+
+    Attributes:
+        since: Timezone-aware.
+    """
+
+    verdict: Verdict
+    since: datetime
+
+    def after(self, newer: Verdict, now: datetime) -> "Standing":
+        """Return what stands after a newer verdict; its text only counts if the rest differs."""
+        if newer.is_same(self.verdict):
+            return self
+        since = self.since if newer.state is self.verdict.state else now
+        return Standing(verdict=newer, since=since)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the standing verdict as JSON."""
+        return {**self.verdict.as_json(), "since": self.since.isoformat()}
+
+    @classmethod
+    def from_json(cls, kept: Mapping[str, Any]) -> "Standing":
+        """Return the standing verdict that as_json() wrote.
+
+        Raises:
+            ValueError: It did not write this.
+            KeyError: It did not write this.
+        """
+        return cls(
+            verdict=Verdict(
+                state=State(kept["state"]), reason=str(kept["reason"]), text=str(kept["message"])
+            ),
+            since=datetime.fromisoformat(str(kept["since"])),
+        )
+
+
+def worst(verdicts: Iterable[Verdict]) -> Verdict | None:
+    """Return the first verdict of the worst state; None if there are none."""
+    order = (State.ENFORCED, State.UNKNOWN, State.NOT_ENFORCED)
+    return max(verdicts, key=lambda each: order.index(each.state), default=None)
 
 
 def enforced(reason: str, text: str) -> Verdict:

@@ -1,0 +1,254 @@
+"""Watch over the limits of all prepared claims: does an enforcer keep them now?
+
+A thread reads the live signs of each claim every ten seconds, from files and local sockets alone.
+What they mean is decided in core/claims/enforcement. The verdicts that stand are those of the
+claim's status; they are replaced when state or reason of one changes, not when only a text does.
+
+- A new claim: note(). Its first verdict is made when its status is written for the first time, and
+  goes with that write. So there is no further request for it.
+- A changed verdict: its status is queued (status.py), a line is logged, and its pods get an Event
+  when the limits stop holding and when they hold again (enforcement_announcer.py). A claim's
+  verdicts are replaced at most once a minute, so that an enforcer that comes and goes does not fill
+  the API server.
+- A claim from before this process: follow(). Its standing verdicts were kept in a file, so that a
+  restart of the driver writes no status anew.
+- An unprepared claim: forget().
+
+Shares whose verdict follows from their record alone, such as those of simulated GPUs, are never
+looked at.
+
+Example: the hypervisor of a node with 30 pods dies. At the next look, the 30 shared memories have
+no fresh heartbeat: 30 statuses are queued, and as many Events, of which five are written at each
+look. It is started again: the same once more, but not before the minute is over.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from threading import Lock
+from typing import Any, Final, Protocol
+
+import structlog
+
+from tensorfusion_dra.core.claims.enforcement import presence, verdicts
+from tensorfusion_dra.core.claims.enforcement.signs import Places, Signs
+from tensorfusion_dra.core.claims.enforcement.verdict import Standing, State, Verdict
+from tensorfusion_dra.core.claims.enforcers.enforcer import Enforcer
+from tensorfusion_dra.core.claims.prepared import PreparedClaim
+from tensorfusion_dra.core.errors import ClaimError, RetryableError
+from tensorfusion_dra.driver import watched_limits
+from tensorfusion_dra.driver.enforcement_announcer import EnforcementAnnouncer
+from tensorfusion_dra.driver.log_throttle import LogThrottle
+from tensorfusion_dra.driver.ports.cluster import Events
+from tensorfusion_dra.driver.ports.enforcement import LiveSigns
+from tensorfusion_dra.driver.wakeup import Wakeup
+from tensorfusion_dra.driver.watched_limits import WatchedLimits
+
+log = structlog.get_logger()
+
+LOOK_SECONDS: Final = 10.0
+
+
+class Records(Protocol):
+    """Store of standing verdicts, which survive a restart of the process."""
+
+    def load(self) -> Mapping[str, Any]:
+        """Return what was saved last; nothing if it is not usable."""
+        ...
+
+    def save(self, record: Mapping[str, Any]) -> None:
+        """Replace what was saved.
+
+        Raises:
+            RetryableError: It cannot be written.
+        """
+        ...
+
+
+class EnforcementWatch:
+    """Loop that looks at all claims' limits; its other methods are safe for all threads."""
+
+    def __init__(
+        self,
+        signs: LiveSigns,
+        enforcers: Mapping[str, Enforcer],
+        records: Records,
+        *,
+        enforcer: str = "",
+        clock: Callable[[], float] = time.monotonic,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        """Look at nothing yet.
+
+        Args:
+            signs: Reads what enforcers leave.
+            enforcers: By name.
+            records: Keeps the standing verdicts.
+            enforcer: Name of the node's enforcer, for a warning at the start; "" for none.
+            clock: In seconds, for ages and delays.
+            now: Returns the wall clock's time, for lastTransitionTime.
+        """
+        self._signs = signs
+        self._enforcers = enforcers
+        self._records = records
+        self._enforcer = enforcer
+        self._clock = clock
+        self._now = now
+        self._wakeup = Wakeup()
+        self._throttle = LogThrottle(clock=clock)  # of run()'s thread alone
+        self._lock = Lock()  # guards all below
+        self._watched: dict[str, WatchedLimits] = {}  # by claim UID
+        self._absent: frozenset[str] = frozenset()
+        self._kept: Mapping[str, Any] | None = None
+        self._is_saved = True
+
+    def note(self, claim: PreparedClaim) -> None:
+        """Watch a claim that was prepared, or whose record changed."""
+        with self._lock:
+            known = self._watched.get(claim.ref.uid)
+            if known is not None and known.claim is claim:
+                return
+            has_same_limits = known is not None and _limits(known.claim) == _limits(claim)
+            if known is None or len(known.claim.shares) != len(claim.shares):
+                known = WatchedLimits(claim=claim, places=Places(), limits_since=0.0)
+                self._watched[claim.ref.uid] = known
+            known.claim, known.places = claim, self._places(claim)
+            if not has_same_limits:
+                known.limits_since = self._clock()
+
+    def forget(self, claim_uid: str) -> None:
+        """Watch a claim no longer."""
+        with self._lock:
+            self._drop(claim_uid)
+
+    def follow(self, recorded: Iterable[PreparedClaim]) -> None:
+        """Watch exactly these claims and those noted lately: another instance may have changed any.
+
+        A claim is dropped once it was missing twice in a row, because it may have been noted after
+        the records were read.
+        """
+        claims = {claim.ref.uid: claim for claim in recorded if claim.shares}
+        with self._lock:
+            kept, self._kept = self._records.load() if self._kept is None else self._kept, {}
+            for uid, claim in claims.items():
+                if uid not in self._watched:
+                    self._watched[uid] = watched_limits.followed(
+                        claim, self._places(claim), kept.get(uid)
+                    )
+            absent = frozenset(self._watched.keys() - claims.keys())
+            for uid in absent & self._absent:
+                self._drop(uid)
+            self._absent = absent
+
+    def standing(self, claim: PreparedClaim) -> Sequence[Standing]:
+        """Return the standing verdict for each share, for the claim's status; () if not watched."""
+        with self._lock:
+            known = self._watched.get(claim.ref.uid)
+            if known is None or len(known.claim.shares) != len(claim.shares):
+                return ()
+            known.is_shown = True
+            if known.standing is not None:
+                return known.standing
+        found = self._verdicts(known, self._signs.of_claim(known.places))
+        with self._lock:
+            self._is_saved = self._is_saved and not known.is_looked_at
+            return known.begin(found, self._now())
+
+    def stop(self) -> None:
+        """End run()."""
+        self._wakeup.stop()
+
+    def run(self, report: Callable[[PreparedClaim], object], events: Events) -> None:
+        """Look until stopped.
+
+        Args:
+            report: Has the status of a claim written.
+            events: Of this loop's thread alone.
+        """
+        self._warn_of_node()
+        announcer = EnforcementAnnouncer(events)
+        while self._wakeup.next_round():
+            self.look(report, announcer)
+            announcer.write_events()
+            self._wakeup.wait(LOOK_SECONDS)
+
+    def look(
+        self, report: Callable[[PreparedClaim], object], announcer: EnforcementAnnouncer
+    ) -> None:
+        """Look at every claim once, and tell what changed."""
+        with self._lock:
+            watched = [each for each in self._watched.values() if each.is_looked_at]
+        by_socket: dict[str, Signs] = {}  # a daemon is asked once for all its claims
+        for each in watched:
+            claim, socket = each.claim, each.places.socket
+            signs = by_socket.get(socket) or self._signs.of_claim(each.places)
+            if socket:
+                by_socket[socket] = signs
+            found = self._verdicts(each, signs)
+            with self._lock:
+                if self._watched.get(claim.ref.uid) is not each or each.claim is not claim:
+                    continue  # unprepared or changed meanwhile
+                is_first = each.standing is None
+                is_changed = each.replace(found, self._now(), clock_seconds=self._clock())
+                is_due = is_changed or not each.is_shown
+                self._is_saved = self._is_saved and not (is_first or is_due)
+                each.is_shown = True
+            announcer.announce(each)
+            if is_due:
+                report(claim)
+        self._save()
+
+    def _verdicts(self, watched: WatchedLimits, signs: Signs) -> Sequence[Verdict]:
+        claim, memory = watched.claim, watched.places.shared_memory
+        with self._lock:
+            beside = [
+                each.claim
+                for each in self._watched.values()
+                if memory and each is not watched and each.places.shared_memory == memory
+            ]
+        is_new = self._clock() - watched.limits_since < verdicts.STARTING_SECONDS
+        return verdicts.of_claim(claim, signs, is_new=is_new, beside=beside)
+
+    def _places(self, claim: PreparedClaim) -> Places:
+        enforcer = self._enforcers.get(claim.enforcer)
+        if enforcer is None or not presence.needs_enforcer(claim):
+            return Places()
+        try:
+            return enforcer.places(claim)
+        except ClaimError:  # prepared under other settings; its status shows this as a trouble
+            return Places()
+
+    def _drop(self, claim_uid: str) -> None:
+        gone = self._watched.pop(claim_uid, None)
+        if gone is not None and gone.standing is not None and gone.is_looked_at:
+            self._is_saved = False
+
+    def _save(self) -> None:
+        with self._lock:
+            if self._is_saved:
+                return
+            self._is_saved = True
+            record = {
+                uid: each.as_json()
+                for uid, each in self._watched.items()
+                if each.standing is not None and each.is_looked_at
+            }
+        try:
+            self._records.save(record)
+        except RetryableError as error:
+            if self._throttle.is_new(str(error)):
+                log.warning("enforcement_record_failed", error=str(error))
+
+    def _warn_of_node(self) -> None:
+        """Log once if nothing would enforce the limits of a claim."""
+        if not self._enforcer:
+            return
+        found = presence.of_node(self._enforcer, self._signs.of_node())
+        if found.state is State.NOT_ENFORCED:
+            log.warning(
+                "enforcer_not_seen", enforcer=self._enforcer, reason=found.reason, error=found.text
+            )
+
+
+def _limits(claim: PreparedClaim) -> Sequence[object]:
+    return [share.limit for share in claim.shares]
