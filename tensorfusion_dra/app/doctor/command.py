@@ -47,6 +47,8 @@ CHECKS: Final = (
     Check(theme="GPUs", run=gpus.cards, places=_NODE),
     Check(theme="GPUs", run=gpus.competing_drivers, needs_api=True),
     Check(theme="limits", run=limiter.files, places=_NODE),
+    Check(theme="limits", run=limiter.alive, places=_NODE),
+    Check(theme="limits", run=limiter.claims, places=_NODE),
     Check(theme="slices", run=objects.slices, needs_api=True),
     Check(theme="device class", run=objects.device_class, needs_api=True),
     Check(theme="claim template", run=objects.templates, needs_api=True),

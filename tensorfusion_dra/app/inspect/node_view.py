@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import yaml
 
+from tensorfusion_dra.app.inspect import limits_view
 from tensorfusion_dra.app.node_plugin import pool_source
 from tensorfusion_dra.app.shared import card_health, node_parts, providers
 from tensorfusion_dra.app.shared.node_settings import Settings
@@ -29,7 +30,7 @@ FORMS: Final = ("table", "json", "yaml")
 _GPU_COLUMNS: Final = (
     *("INDEX", "UUID", "MODEL", "TFLOPS", "VRAM MiB", "RESERVED MiB", "NAME", "HEALTH"),
 )
-_CLAIM_COLUMNS: Final = ("CLAIM", "UID", "REQUEST", "DEVICE", "TAKES", "LIMITS")
+_CLAIM_COLUMNS: Final = ("CLAIM", "UID", "REQUEST", "DEVICE", "TAKES", "LIMITS", "STATE")
 
 
 def run(settings: Settings, *, form: str, raw: bool) -> int:
@@ -96,7 +97,7 @@ def _read(settings: Settings, cards: Discovery) -> tuple[dict[str, Any], list[st
     ]
     found["devices"] = [device.as_api() for device in catalog.devices] if catalog else []
     if claims is not None:
-        found["claims"] = [claim.as_json() for claim in claims]
+        found["claims"] = limits_view.claims(settings, claims)
     found["cdiSpecs"] = _specs(Path(settings.cdi_dir))
     return found, troubles
 
@@ -170,6 +171,7 @@ def _lines(found: dict[str, Any]) -> list[str]:
                 ),
             ]
         ),
+        *limits_view.lines(found.get("claims", [])),
         "",
         "CDI specs",
         *(f"  {path}" for path in found["cdiSpecs"]),
@@ -198,6 +200,7 @@ def _claim_row(claim: dict[str, Any], share: dict[str, Any]) -> tuple[object, ..
         share["device"],
         consumed or "admin access",
         _limits(share),
+        limits_view.state(share),
     )
 
 

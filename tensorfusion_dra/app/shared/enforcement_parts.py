@@ -1,12 +1,17 @@
 """Parts that look whether limits hold, built from the settings."""
 
+import math
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Final
 
 from tensorfusion_dra.app.shared import node_parts
 from tensorfusion_dra.app.shared.node_settings import Settings
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims.claim import ClaimRef
-from tensorfusion_dra.core.claims.enforcement.signs import NodePlaces
+from tensorfusion_dra.core.claims.enforcement import verdicts
+from tensorfusion_dra.core.claims.enforcement.signs import NodePlaces, Places
+from tensorfusion_dra.core.claims.enforcement.verdict import Verdict
 from tensorfusion_dra.core.claims.enforcers.tensor_fusion import TensorFusion
 from tensorfusion_dra.core.claims.limits import Limit
 from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
@@ -37,6 +42,40 @@ def node_places(settings: Settings) -> NodePlaces:
         sockets=f"{settings.kubelet_root}/{_DEVICE_PLUGINS}",
         http=(host, settings.hypervisor_port) if host else None,
     )
+
+
+def verdicts_now(
+    settings: Settings, claims: Sequence[PreparedClaim]
+) -> Sequence[Sequence[Verdict]]:
+    """Return for each of this node's claims the verdict about each of its shares, as of now."""
+    reader = live_signs(settings)
+    enforcers = node_parts.enforcers(settings)
+    places = [
+        enforcers[claim.enforcer].places(claim) if claim.enforcer in enforcers else Places()
+        for claim in claims
+    ]
+    found = []
+    for claim, place in zip(claims, places, strict=True):
+        beside = [
+            other
+            for other, its_place in zip(claims, places, strict=True)
+            if other is not claim
+            and place.shared_memory
+            and its_place.shared_memory == place.shared_memory
+        ]
+        signs = reader.of_claim(place)
+        is_new = signs.read_at - _limits_since(settings, claim) < verdicts.STARTING_SECONDS
+        found.append(verdicts.of_claim(claim, signs, is_new=is_new, beside=beside))
+    return found
+
+
+def _limits_since(settings: Settings, claim: PreparedClaim) -> float:
+    """Return when the claim's limits were last set: the time of its limits document."""
+    document = Path(settings.tensor_fusion_root) / "claims" / f"{claim.ref.uid}.json"
+    try:
+        return document.stat().st_mtime
+    except OSError:
+        return -math.inf
 
 
 def example_claim(settings: Settings, *, isolation: Isolation) -> PreparedClaim:

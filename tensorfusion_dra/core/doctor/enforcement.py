@@ -1,10 +1,23 @@
-"""Findings about the host files that an enforcer needs."""
+"""Findings about an enforcer: its files, its life, and the limits of the prepared claims.
+
+A file alone is never ok: it can be there while nothing enforces a limit.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from tensorfusion_dra.core.doctor.finding import Finding, not_checked, ok, problem, warning
+from tensorfusion_dra.core.claims.enforcement import verdict
+from tensorfusion_dra.core.claims.enforcement.verdict import State, Verdict
+from tensorfusion_dra.core.claims.prepared import PreparedClaim
+from tensorfusion_dra.core.doctor.finding import (
+    Finding,
+    not_checked,
+    note,
+    ok,
+    problem,
+    warning,
+)
 
 ELF: Final = b"\x7fELF"
 
@@ -15,6 +28,7 @@ _CURES: Final = {
     "mps": "run nvidia-cuda-mps-control -d on this node, or name its folders with --mps-pipes "
     "and --mps-shm",
 }
+_SEE: Final = "see docs/limits-and-enforcers.md, How to see whether a limit holds"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +39,8 @@ class HostFile:
         trouble: Reason why it could not be examined; "" if it could.
         beginning: Its first bytes; empty if it is not a regular file.
         mode: Permission bits.
+        version: What tells it from another version: size, date and the start of its SHA-256; "" if
+            it is no file.
     """
 
     path: str
@@ -32,6 +48,7 @@ class HostFile:
     exists: bool = True
     beginning: bytes = b""
     mode: int = 0o755
+    version: str = ""
 
 
 def findings(enforcer: str, files: Sequence[HostFile]) -> Iterator[Finding]:
@@ -42,7 +59,11 @@ def findings(enforcer: str, files: Sequence[HostFile]) -> Iterator[Finding]:
         files: The files that a share in the default isolation needs.
     """
     if not files:
-        yield ok(f"enforcer {enforcer}", "needs no file for shares in the default isolation")
+        yield note(
+            f"enforcer {enforcer}",
+            "needs no file for shares in the default isolation: their limiter is part of the "
+            "container's image, or they have no limit",
+        )
     for file in files:
         yield from _file(enforcer, file)
 
@@ -74,4 +95,61 @@ def _file(enforcer: str, file: HostFile) -> Iterator[Finding]:
             cure=f"chmod o+r {file.path}",
         )
     else:
-        yield ok(subject, "found")
+        version = f" ({file.version})" if file.version else ""
+        yield note(subject, f"found{version}; a file alone enforces nothing")
+
+
+def simulated(enforcer: str) -> Finding:
+    """Return the finding for a node with simulated GPUs."""
+    return ok(f"enforcer {enforcer}", "simulated GPUs: there is nothing to enforce")
+
+
+def alive(enforcer: str, found: Verdict, *, is_required: bool) -> Finding:
+    """Judge the enforcer's signs of life.
+
+    Args:
+        enforcer: Value of --enforcer.
+        found: Verdict about the node.
+        is_required: True if claims are refused without an enforcer.
+    """
+    subject = f"life of enforcer {enforcer}"
+    if found.state is State.ENFORCED:
+        return ok(subject, found.text)
+    if found.state is State.UNKNOWN:
+        return note(subject, found.text)
+    cure = _CURES.get(enforcer, "start it")
+    if is_required:
+        return problem(
+            subject,
+            f"{found.text}: every claim with limits is refused (require-enforcement)",
+            expected="a live enforcer",
+            cure=cure,
+        )
+    return warning(
+        subject,
+        f"{found.text}: claims are prepared, but nothing keeps them within their limits",
+        expected="a live enforcer",
+        cure=f"{cure}; refuse such claims with --require-enforcement=true",
+    )
+
+
+def claims(
+    prepared: Sequence[tuple[PreparedClaim, Sequence[Verdict]]],
+) -> Iterator[Finding]:
+    """Judge the limits of the prepared claims.
+
+    Args:
+        prepared: The claims, with a verdict for each share.
+    """
+    count = 0
+    for claim, found in prepared:
+        for share, each in zip(claim.shares, found, strict=True):
+            subject = f"limits of claim {claim.ref} on {share.device}"
+            text = f"{each.state} ({each.reason}): {each.text}"
+            if each.state is State.NOT_ENFORCED:
+                yield warning(subject, text, expected="Enforced", cure=_SEE)
+            elif each.state is State.UNKNOWN and each.reason != verdict.SIMULATED:
+                yield note(subject, text)
+            count += each.state is State.ENFORCED
+    if count:
+        yield ok("limits of prepared claims", f"shares that are Enforced: {count}")
