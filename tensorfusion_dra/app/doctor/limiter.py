@@ -4,8 +4,9 @@ import hashlib
 import stat
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from io import BufferedReader
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import Final
 
 from tensorfusion_dra.app.doctor.context import Context
 from tensorfusion_dra.app.shared import enforcement_parts, node_parts
@@ -69,7 +70,7 @@ def _read_file(path: Path) -> HostFile:
     )
 
 
-def _version(file: BinaryIO, size_bytes: int, modified: float) -> str:
+def _version(file: BufferedReader, size_bytes: int, modified: float) -> str:
     """Return what tells a library from another version; limiters carry no version of their own."""
     file.seek(0)
     digest = hashlib.file_digest(file, "sha256").hexdigest()[:_DIGITS]

@@ -129,7 +129,7 @@ def ready(cluster: SimulatedCluster, pod: str) -> tuple[str, str]:
     """Return status and reason of the Ready condition of the only device in a pod's claim."""
     claim = cluster.claim_of(cluster.pod(pod)) or {}
     for entry in claim.get("status", {}).get("devices") or ():
-        (condition,) = entry["conditions"]
+        (condition,) = (each for each in entry["conditions"] if each["type"] == "Ready")
         return condition["status"], condition["reason"]
     return "", ""
 
