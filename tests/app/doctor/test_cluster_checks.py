@@ -60,10 +60,10 @@ def test_in_a_pod_the_pods_own_rights_are_checked(canned: CannedApi, here: Here)
     missing, granted = rights.of_node_plugin(here(in_pod=True))
 
     assert (missing.level, granted.level) == (Level.PROBLEM, Level.OK)
-    assert len(requests_to(canned, SELF)) == 10
+    assert len(requests_to(canned, SELF)) == 11
 
 
-@pytest.mark.parametrize(("version", "count"), [("v1.35.0", 9), ("v1.36.2", 10)])
+@pytest.mark.parametrize(("version", "count"), [("v1.35.0", 10), ("v1.36.2", 11)])
 def test_a_right_that_the_release_does_not_know_is_not_required(
     canned: CannedApi, here: Here, version: str, count: int
 ) -> None:

@@ -1,0 +1,139 @@
+"""The real node-plugin process says whether limits hold: MPS, whose daemon is a socket here."""
+
+import json
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tensorfusion_dra.app.simulate.cluster import SimulatedCluster
+from tensorfusion_dra.core import names
+from tensorfusion_dra.core.claims.claim import ClaimRef
+from tensorfusion_dra.simulator.rest import EVENTS
+from tests.app.node_plugin.health_cluster import SHARE
+from tests.app.node_plugin.test_node_plugin_process import cluster_with, log_lines, start
+from tests.app.test_command import command
+from tests.discovery.nvml.nvml_machine import answers, build, card
+from tests.support.kubelet import PluginClient
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(tmp_path_factory.mktemp("nvml") / "now")
+
+
+@contextmanager
+def node(
+    folder: Path, library: Path, monkeypatch: pytest.MonkeyPatch, *flags: str
+) -> Iterator[SimulatedCluster]:
+    """Yield a cluster with a node of one real card, whose enforcer is MPS."""
+    file = folder / "answers"
+    file.write_text(answers(card(0)), encoding="utf-8")
+    monkeypatch.setenv("FAKE_NVML", str(file))
+    with cluster_with() as cluster:
+        cluster.plugin_flags[:] = [
+            *("--nvml-library", str(library)),
+            *("--health-events", "false"),
+            *("--enforcer", "mps"),
+            *flags,
+        ]
+        host = cluster.folder
+        for made in ("dev", "driver/usr/lib64", "mps/pipe", "mps/shm"):
+            (host / made).mkdir(parents=True)
+        for name in ("nvidiactl", "nvidia-uvm", "nvidia0"):
+            (host / "dev" / name).symlink_to("/dev/null")
+        for name in ("libcuda.so.1", "libnvidia-ml.so.1"):
+            (host / "driver" / "usr" / "lib64" / name).touch()
+        start(cluster)
+        yield cluster
+
+
+@contextmanager
+def daemon(cluster: SimulatedCluster) -> Iterator[None]:
+    """Listen as the MPS daemon does; its socket stays behind when it dies."""
+    path = cluster.folder / "mps" / "pipe" / "control"
+    path.unlink(missing_ok=True)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as server:
+        server.bind(str(path))
+        server.listen(128)
+        yield
+
+
+def socket_of(cluster: SimulatedCluster) -> Path:
+    return cluster.kubelet_root / "plugins" / names.DRIVER / "dra.sock"
+
+
+def condition(cluster: SimulatedCluster, pod: str) -> tuple[str, str]:
+    """Return status and reason of the condition LimitsEnforced of a pod's only device."""
+    claim = cluster.claim_of(cluster.pod(pod)) or {}
+    for entry in claim.get("status", {}).get("devices") or ():
+        for each in entry["conditions"]:
+            if each["type"] == "LimitsEnforced":
+                return each["status"], each["reason"]
+    return "", ""
+
+
+def events(cluster: SimulatedCluster) -> list[tuple[str, str, str]]:
+    """Return type, reason and pod of the Events about limits."""
+    return [
+        (event["type"], event["reason"], event["involvedObject"]["name"])
+        for event in cluster.client.list(EVENTS).items
+        if event["reason"].startswith("Limits")
+    ]
+
+
+def shown(cluster: SimulatedCluster, verb: str, *more: str) -> Any:
+    own = cluster.plugin_command()
+    ended = command(verb, *more, *own[own.index("node-plugin") + 1 :])
+    return json.loads(ended.stdout) if "json" in more else ended.stdout
+
+
+def test_dead_daemon_is_in_status_event_log_inspect_and_doctor(
+    tmp_path: Path, library: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with node(tmp_path, library, monkeypatch) as cluster:
+        with daemon(cluster):
+            cluster.submit("a", SHARE)
+            cluster.until(
+                "hidden", lambda: condition(cluster, "a") == ("Unknown", "ClientsNotVisible")
+            )
+        cluster.until("dead", lambda: condition(cluster, "a") == ("False", "DaemonSilent"))
+        cluster.until("event", lambda: events(cluster) == [("Warning", "LimitsNotEnforced", "a")])
+
+        (line,) = log_lines(cluster, "limits_not_enforced")
+        (claim,) = shown(cluster, "inspect", "-o", "json")["claims"]
+        table = shown(cluster, "inspect")
+        findings = shown(cluster, "doctor", "-o", "json")["findings"]
+
+        assert line["reason"] == "DaemonSilent"
+        assert claim["shares"][0]["enforcement"]["state"] == "NotEnforced"
+        assert "NotEnforced (DaemonSilent)" in table
+        assert "nobody listens" in table
+        levels = {each["lookedAt"]: each["level"] for each in findings if each["theme"] == "limits"}
+        assert levels["life of enforcer mps"] == "warning"
+        assert "ok" not in levels.values()
+
+
+def test_required_daemon_lets_pods_wait(
+    tmp_path: Path, library: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with node(tmp_path, library, monkeypatch, "--require-enforcement", "true") as cluster:
+        with daemon(cluster):
+            pass  # it died, and left its socket
+        cluster.submit("a", SHARE)
+        cluster.until("refused", lambda: bool(log_lines(cluster, "claim_prepare_failed")))
+        assert cluster.container_of("a") is None
+
+        with daemon(cluster), PluginClient(socket_of(cluster)) as kubelet:
+            claim = cluster.claim_of(cluster.pod("a"))
+            assert claim is not None
+            own = claim["metadata"]
+            ref = ClaimRef(namespace=own["namespace"], name=own["name"], uid=own["uid"])
+            answer = kubelet.prepare(ref).claims[ref.uid]
+
+        assert answer.error == ""
+        (reason, *_) = log_lines(cluster, "enforcer_not_seen")
+        assert reason["reason"] == "DaemonSilent"
