@@ -1,0 +1,105 @@
+"""Checks of the enforcer: its files, its life, and the limits of prepared claims."""
+
+import time
+from pathlib import Path
+
+import pytest
+
+from tensorfusion_dra.app.doctor import limiter
+from tensorfusion_dra.core.doctor.enforcement import ELF
+from tensorfusion_dra.core.doctor.finding import Level
+from tests.app.doctor.here import context, worst
+from tests.support import enforcer_files
+from tests.support.builders.prepared_claims import limit
+from tests.support.prepared_node import GPU_0, Setup, put_claim, share_result, use_real_cards
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path
+
+
+def test_the_limiters_library_is_required_only_for_real_cards(folder: Path) -> None:
+    here = context(folder, simulated_gpus="")
+    limiter_file = folder / "tensor-fusion" / "libcuda_limiter.so"
+
+    (missing,) = limiter.files(here)
+    limiter_file.parent.mkdir()
+    limiter_file.write_bytes(ELF + bytes(60))
+    limiter_file.chmod(0o644)
+    (there,) = limiter.files(here)
+    (simulated,) = limiter.files(context(folder))
+
+    assert (missing.level, there.level, simulated.level) == (Level.PROBLEM, Level.NOTE, Level.OK)
+    assert str(limiter_file) in missing.subject
+    assert there.found.startswith("found (64 bytes, of 20")
+
+
+@pytest.mark.parametrize("enforcer", ["tensor-fusion", "hami-core", "mps"])
+def test_missing_files_of_every_enforcer_are_a_problem(enforcer: str, folder: Path) -> None:
+    here = context(
+        folder,
+        simulated_gpus="",
+        enforcer=enforcer,
+        hami_core_library=str(folder / "libvgpu.so.1"),
+        mps_pipes=str(folder / "pipe"),
+        mps_shm=str(folder / "shm"),
+    )
+
+    assert worst(list(limiter.files(here))) is Level.PROBLEM
+
+
+def test_enforcer_is_ok_only_while_it_is_alive(folder: Path) -> None:
+    """A limiter without a hypervisor, then with a live one, then with a dead one."""
+    limiter_file = folder / "tensor-fusion" / "libcuda_limiter.so"
+    limiter_file.parent.mkdir()
+    limiter_file.write_bytes(ELF + bytes(60))
+    shm = folder / "tensor-fusion" / "shm" / "default" / "a" / "shm"
+    here = context(folder, simulated_gpus="")
+    limits = {"GPU-0": limit(25, 20)}
+
+    (without,) = limiter.alive(here)
+    content = enforcer_files.shared_memory(limits, heartbeat=int(time.time()) + 1)
+    enforcer_files.write_shared_memory(shm, content)
+    (alive,) = limiter.alive(here)
+    content = enforcer_files.shared_memory(limits, heartbeat=int(time.time()) - 60)
+    enforcer_files.write_shared_memory(shm, content)
+    (dead,) = limiter.alive(here)
+    (required,) = limiter.alive(context(folder, simulated_gpus="", require_enforcement="true"))
+
+    assert [without.level, alive.level, dead.level, required.level] == [
+        *(Level.WARNING, Level.OK, Level.WARNING, Level.PROBLEM),
+    ]
+    assert alive.found == f"fresh heartbeat in {shm}"
+    assert "no fresh heartbeat" in dead.found
+
+
+def test_simulated_gpus_need_no_life(folder: Path) -> None:
+    assert list(limiter.alive(context(folder))) == []
+
+
+def test_limits_of_prepared_claims_are_judged(folder: Path) -> None:
+    setup = Setup(folder)
+    use_real_cards(setup)
+    setup.prepare(put_claim(setup, "a", share_result()))
+    setup.ledger.close()
+    ours = folder / "kubelet" / "plugins" / "tensor-fusion.ai.dra-driver"
+    ours.parent.mkdir(parents=True)
+    (folder / "plugin").rename(ours)
+
+    (missing,) = limiter.claims(context(folder, simulated_gpus=""))
+    shm = folder / "tensor-fusion" / "shm" / "default" / "a" / "shm"
+    content = enforcer_files.shared_memory(
+        {GPU_0: limit(100, 80)}, heartbeat=int(time.time()) + 1, processes=1
+    )
+    enforcer_files.write_shared_memory(shm, content)
+    (other,) = limiter.claims(context(folder, simulated_gpus=""))
+    content = enforcer_files.shared_memory(
+        {GPU_0: limit(33, 16)}, heartbeat=int(time.time()) + 1, processes=1
+    )
+    enforcer_files.write_shared_memory(shm, content)
+    (enforced,) = limiter.claims(context(folder, simulated_gpus=""))
+
+    assert (missing.level, "SharedMemoryMissing" in missing.found) == (Level.WARNING, True)
+    assert (other.level, "LimitsDiffer" in other.found) == (Level.WARNING, True)
+    assert (enforced.level, enforced.found) == (Level.OK, "shares that are Enforced: 1")
