@@ -16,8 +16,9 @@ from tensorfusion_dra.core.claims.enforcement.signs import (
     Places,
     Signs,
 )
-from tensorfusion_dra.enforcement import hami_cache, sockets
-from tensorfusion_dra.enforcement.hypervisor import shared_memory
+from tensorfusion_dra.enforcement import hami_cache
+from tensorfusion_dra.enforcement.hypervisor import healthz, shared_memory
+from tensorfusion_dra.state import unix_sockets
 
 _ELF: Final = b"\x7fELF"
 _HEALTHZ: Final = "/healthz"
@@ -75,16 +76,16 @@ class LiveSigns:
         if self._places.sockets:
             pattern = Path(self._places.sockets)
             found = min(pattern.parent.glob(pattern.name), default=pattern)
-            trouble = sockets.trouble_of_unix(str(found))
+            trouble = unix_sockets.trouble(str(found))
             yield f"device plugin {found}{'' if trouble else ' answers'}", trouble
         if self._places.http:
             host, port = self._places.http
-            trouble = sockets.trouble_of_http(host, port, _HEALTHZ)
+            trouble = healthz.trouble(host, port, _HEALTHZ)
             yield f"http://{host}:{port}{_HEALTHZ}{'' if trouble else ' answers'}", trouble
 
 
 def _daemon(path: str) -> Daemon | None:
-    return Daemon(path=path, trouble=sockets.trouble_of_unix(path)) if path else None
+    return Daemon(path=path, trouble=unix_sockets.trouble(path)) if path else None
 
 
 def _file(path: str) -> FileSign:

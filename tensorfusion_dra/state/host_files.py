@@ -1,4 +1,4 @@
-"""Files and folders of the host that the containers of a claim need."""
+"""Files, sockets and folders of the host that the containers of a claim need."""
 
 import errno
 import stat
@@ -9,7 +9,7 @@ from typing import Final
 
 from tensorfusion_dra.core.claims.enforcers.enforcer import Folder, Needs
 from tensorfusion_dra.core.errors import RetryableError
-from tensorfusion_dra.state import folders, removal
+from tensorfusion_dra.state import folders, removal, unix_sockets
 
 _MOST_AT_ONCE: Final = 1000
 """Files and folders of a claim to remove in one go, while other claims wait for the ledger."""
@@ -24,14 +24,18 @@ class HostFiles:
     """
 
     def provide(self, needs: Needs) -> None:
-        """Check that every file exists, create the folders and set their modes.
+        """Check files and sockets, create the folders and set their modes.
 
         Raises:
-            RetryableError: A file is missing, or a folder cannot be created; the text has its path.
+            RetryableError: A file is missing, nothing listens on a socket, or a folder cannot be
+                created; the text has its path.
         """
         for file in needs.files:
             with _errors(file):
                 Path(file).stat()
+        for socket in needs.sockets:
+            if trouble := unix_sockets.trouble(socket):
+                raise RetryableError(f"{socket}: {trouble}")
         for folder in needs.folders:
             with _errors(folder.path):
                 _make(Path(folder.path), folder.mode)

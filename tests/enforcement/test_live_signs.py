@@ -59,7 +59,7 @@ def test_limiter_alone_is_no_hypervisor(node: Path) -> None:
 
     assert (state, reason) == ("NotEnforced", "HypervisorMissing")
     assert "no fresh heartbeat" in text
-    assert "tensor-fusion-index-*.sock: not found" in text
+    assert "tensor-fusion-index-*.sock: No such file" in text
 
 
 def test_hypervisor_without_the_limiter_is_not_enough(node: Path) -> None:
@@ -88,7 +88,7 @@ def test_device_plugin_that_accepts_is_a_live_hypervisor(
 ) -> None:
     path = node / "tensor-fusion-index-3.sock"
     listener.bind(str(path))
-    assert "nobody listens" in found(soft(node))[2]
+    assert "ended process" in found(soft(node))[2]
 
     listener.listen()
     assert found(soft(node))[0] == "Enforced"
@@ -120,7 +120,7 @@ def test_healthz_of_the_hypervisor_is_asked_last(node: Path, answer: bytes, stat
 
 def test_mps_daemon_has_to_accept(tmp_path: Path, listener: socket.socket) -> None:
     places = NodePlaces(enforcer="mps", socket=str(tmp_path / "control"))
-    assert found(places)[2].startswith(f"{tmp_path}/control: not found")
+    assert found(places)[2].startswith(f"{tmp_path}/control: No such file")
 
     listener.bind(str(tmp_path / "control"))
     assert found(places)[:2] == ("NotEnforced", "DaemonSilent")
@@ -153,7 +153,7 @@ def test_signs_of_a_claim_are_read_at_its_places(node: Path) -> None:
     assert signs.shared_memory.heartbeat == NOW
     assert signs.caches["gpu"].processes == 1
     assert signs.daemon is not None
-    assert signs.daemon.trouble == "not found"
+    assert signs.daemon.trouble == "No such file or directory"
 
 
 def test_places_of_a_simulated_claim_are_not_read() -> None:

@@ -206,14 +206,14 @@ class DriverFilesInMemory:
 
 
 class HostFilesInMemory(HostFiles):
-    """Files of an enforcer that all exist unless a test adds them to `missing`."""
+    """Files and sockets of an enforcer that all exist unless a test adds them to `missing`."""
 
     def __init__(self) -> None:
         self.missing: set[str] = set()
         self.folders: set[str] = set()
 
     def provide(self, needs: Needs) -> None:
-        for file in needs.files:
+        for file in (*needs.files, *needs.sockets):
             if file in self.missing:
                 raise RetryableError(f"{file}: No such file or directory")
         self.folders |= {folder.path for folder in needs.folders}

@@ -15,7 +15,7 @@ from tensorfusion_dra.core.devices.sharing import Isolation
 from tensorfusion_dra.core.doctor import enforcement as rules
 from tensorfusion_dra.core.doctor.enforcement import ELF, HostFile
 from tensorfusion_dra.core.doctor.finding import Finding
-from tensorfusion_dra.state import ledger_reading
+from tensorfusion_dra.state import ledger_reading, unix_sockets
 
 _DIGITS: Final = 12
 
@@ -28,7 +28,9 @@ def files(context: Context) -> Iterator[Finding]:
         return
     enforcer = node_parts.enforcers(settings)[settings.enforcer]
     example = enforcement_parts.example_claim(settings, isolation=Isolation(settings.isolation))
-    found = [_read_file(Path(path)) for path in enforcer.needs(example).files]
+    needs = enforcer.needs(example)
+    found = [_read_file(Path(path)) for path in needs.files]
+    found += [_ask_socket(path) for path in needs.sockets]
     yield from rules.findings(settings.enforcer, found)
 
 
@@ -68,6 +70,14 @@ def _read_file(path: Path) -> HostFile:
     return HostFile(
         path=str(path), beginning=beginning, mode=stat.S_IMODE(status.st_mode), version=version
     )
+
+
+def _ask_socket(path: str) -> HostFile:
+    """Return the facts about a socket: whether it exists, and whether a process listens on it."""
+    if not Path(path).exists():
+        return HostFile(path=path, exists=False)
+    trouble = unix_sockets.trouble(path)
+    return HostFile(path=path, refusal=trouble, answers=not trouble)
 
 
 def _version(file: BufferedReader, size_bytes: int, modified: float) -> str:

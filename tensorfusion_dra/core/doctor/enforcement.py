@@ -25,8 +25,8 @@ _CURES: Final = {
     "tensor-fusion": "run Tensor Fusion's hypervisor on this node, which puts its limiter there, "
     "or name its folder with --tensor-fusion-root",
     "hami-core": "put HAMi-core's libvgpu.so there, or name it with --hami-core-library",
-    "mps": "run nvidia-cuda-mps-control -d on this node, or name its folders with --mps-pipes "
-    "and --mps-shm",
+    "mps": "run NVIDIA's MPS control daemon on this node (component mps-daemon, chart value "
+    "mps.daemon.enabled), or name its folders with --mps-pipes and --mps-shm",
 }
 _SEE: Final = "see docs/limits-and-enforcers.md, How to see whether a limit holds"
 
@@ -41,6 +41,8 @@ class HostFile:
         mode: Permission bits.
         version: What tells it from another version: size, date and the start of its SHA-256; "" if
             it is no file.
+        refusal: For a socket: why nothing accepts connections on it; "" if a process does.
+        answers: For a socket: True if a process accepts connections on it.
     """
 
     path: str
@@ -49,6 +51,8 @@ class HostFile:
     beginning: bytes = b""
     mode: int = 0o755
     version: str = ""
+    refusal: str = ""
+    answers: bool = False
 
 
 def findings(enforcer: str, files: Sequence[HostFile]) -> Iterator[Finding]:
@@ -80,6 +84,13 @@ def _file(enforcer: str, file: HostFile) -> Iterator[Finding]:
             expected="the file, before the first claim",
             cure=_CURES.get(enforcer, "put it there") + "; or choose another --enforcer",
         )
+    elif file.refusal:
+        yield problem(
+            subject,
+            f"{file.refusal}: every claim for a part of a real GPU fails",
+            expected="a process that accepts connections",
+            cure=_CURES.get(enforcer, "start it"),
+        )
     elif is_library and not file.beginning.startswith(ELF):
         yield problem(
             subject,
@@ -94,6 +105,8 @@ def _file(enforcer: str, file: HostFile) -> Iterator[Finding]:
             expected="readable by every user",
             cure=f"chmod o+r {file.path}",
         )
+    elif file.answers:
+        yield ok(subject, "a process accepts connections")
     else:
         version = f" ({file.version})" if file.version else ""
         yield note(subject, f"found{version}; a file alone enforces nothing")
@@ -118,10 +131,11 @@ def alive(enforcer: str, found: Verdict, *, is_required: bool) -> Finding:
     if found.state is State.UNKNOWN:
         return note(subject, found.text)
     cure = _CURES.get(enforcer, "start it")
-    if is_required:
+    if is_required or found.reason != verdict.HYPERVISOR_MISSING:
+        # The other enforcers' files and sockets are asked for at each prepare in any case.
         return problem(
             subject,
-            f"{found.text}: every claim with limits is refused (require-enforcement)",
+            f"{found.text}: every claim with limits is refused",
             expected="a live enforcer",
             cure=cure,
         )

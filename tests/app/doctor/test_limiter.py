@@ -1,5 +1,6 @@
 """Checks of the enforcer: its files, its life, and the limits of prepared claims."""
 
+import socket
 import time
 from pathlib import Path
 
@@ -47,6 +48,21 @@ def test_missing_files_of_every_enforcer_are_a_problem(enforcer: str, folder: Pa
     )
 
     assert worst(list(limiter.files(here))) is Level.PROBLEM
+
+
+def test_socket_file_without_a_listening_daemon_is_a_problem(folder: Path) -> None:
+    here = context(
+        folder, simulated_gpus="", enforcer="mps", mps_pipes=str(folder), mps_shm=str(folder)
+    )
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as daemon:
+        daemon.bind(str(folder / "control"))
+        daemon.listen()
+        running = [finding.level for finding in (*limiter.files(here), *limiter.alive(here))]
+    dead = [*limiter.files(here), *limiter.alive(here)]
+
+    assert running == [Level.NOTE, Level.OK, Level.OK]
+    assert [finding.level for finding in dead] == [Level.NOTE, Level.PROBLEM, Level.PROBLEM]
+    assert "ended process" in dead[1].found
 
 
 def test_enforcer_is_ok_only_while_it_is_alive(folder: Path) -> None:

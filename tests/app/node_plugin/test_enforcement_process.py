@@ -56,7 +56,7 @@ def daemon(cluster: SimulatedCluster) -> Iterator[None]:
     """Listen as the MPS daemon does; its socket stays behind when it dies."""
     path = cluster.folder / "mps" / "pipe" / "control"
     path.unlink(missing_ok=True)
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as server:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server:
         server.bind(str(path))
         server.listen(128)
         yield
@@ -111,9 +111,9 @@ def test_dead_daemon_is_in_status_event_log_inspect_and_doctor(
         assert line["reason"] == "DaemonSilent"
         assert claim["shares"][0]["enforcement"]["state"] == "NotEnforced"
         assert "NotEnforced (DaemonSilent)" in table
-        assert "nobody listens" in table
+        assert "ended process" in table
         levels = {each["lookedAt"]: each["level"] for each in findings if each["theme"] == "limits"}
-        assert levels["life of enforcer mps"] == "warning"
+        assert levels["life of enforcer mps"] == "problem"
         assert "ok" not in levels.values()
 
 

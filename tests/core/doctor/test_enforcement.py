@@ -25,7 +25,8 @@ LIBRARY = HostFile(path=LIMITER, beginning=ELF + b"\2")
         (HostFile(path=LIMITER, beginning=ELF, mode=0o700), Level.WARNING),
         (HostFile(path=LIMITER, trouble="Permission denied"), Level.COULD_NOT_LOOK),
         (HostFile(path="/usr/local/vgpu/libvgpu.so.1", beginning=ELF), Level.NOTE),
-        (HostFile(path="/run/nvidia/mps/pipe/control"), Level.NOTE),
+        (HostFile(path="/run/nvidia/mps/pipe/control", answers=True), Level.OK),
+        (HostFile(path="/run/nvidia/mps/pipe/control", refusal="ended process"), Level.PROBLEM),
     ],
 )
 def test_limiter_must_be_a_library_that_every_user_can_load(file: HostFile, level: Level) -> None:
@@ -40,7 +41,7 @@ def test_limiter_must_be_a_library_that_every_user_can_load(file: HostFile, leve
     [
         ("tensor-fusion", "--tensor-fusion-root"),
         ("hami-core", "--hami-core-library"),
-        ("mps", "nvidia-cuda-mps-control -d"),
+        ("mps", "mps.daemon.enabled"),
     ],
 )
 def test_cure_depends_on_the_enforcer(enforcer: str, text: str) -> None:

@@ -36,14 +36,17 @@ class Edits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Needs:
-    """Files and folders that have to be on the host before prepare may succeed.
+    """Files, sockets and folders that have to be on the host before prepare may succeed.
 
     Attributes:
         files: Have to exist already; the claim fails without them.
+        sockets: Unix sockets on which a process has to accept connections; the claim fails while
+            none does. For a service without which a container would run without its limits.
         folders: Created for the claim.
     """
 
     files: tuple[str, ...] = ()
+    sockets: tuple[str, ...] = ()
     folders: tuple[Folder, ...] = ()
 
 

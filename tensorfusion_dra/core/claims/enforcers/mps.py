@@ -4,8 +4,10 @@ What follows for limits:
 
 - Each process is limited on its own: a container with two processes may use twice its memory.
 - A process that does not reach the MPS daemon runs without MPS, and so without limits. Therefore a
-  claim fails while the daemon does not listen. Where tenants are not trusted, the cards have to be
-  in compute mode EXCLUSIVE_PROCESS, in which only MPS may open them.
+  claim fails while the daemon does not listen: its control socket has to accept a connection. The
+  socket's file alone proves nothing, because the daemon leaves it behind when it ends. Where
+  tenants are not trusted, the cards have to be in compute mode EXCLUSIVE_PROCESS, in which only
+  MPS may open them.
 - A process that sees fewer cards than its memory limits name loses all memory limits, and launchers
   of distributed programs show each process one card. So a claim with limits has one card, unless an
   administrator declares that programs on the node do not change CUDA_VISIBLE_DEVICES.
@@ -15,7 +17,8 @@ does not need the daemon's log folder, which shows the process IDs of other tena
 
 Source: Multi-Process Service guide (environment variables), nvidia-cuda-mps-control(1), NVIDIA's
 Dynamo documentation (per-GPU limits with MPS), and the mounts that NVIDIA's own drivers for
-Kubernetes make.
+Kubernetes make. The socket's type was seen with the daemon of driver 535 (`ss -xl`), and in the
+connect() of a CUDA program.
 """
 
 from collections.abc import Sequence
@@ -35,7 +38,7 @@ from tensorfusion_dra.core.kubernetes.quantity import MIB
 _PIPES_IN_CONTAINER: Final = "/tmp/nvidia-mps"  # noqa: S108 - the service's default
 _SHM_IN_CONTAINER: Final = "/dev/shm"  # noqa: S108 - where POSIX shared memory is
 _CONTROL: Final = "control"
-"""The daemon's end of the pipes; in the pipe folder since the daemon started."""
+"""The daemon's socket (SOCK_SEQPACKET) in its pipe folder; open to all users."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +62,7 @@ class Mps:
     claims_root: str = ""
 
     def needs(self, claim: PreparedClaim) -> Needs:
-        """Return the daemon's control pipe and its /dev/shm.
+        """Return the daemon's control socket and its /dev/shm.
 
         Raises:
             ClaimError: A container of the claim could run without its limits or with other ones.
@@ -74,7 +77,7 @@ class Mps:
         self._check(claim)
         if all(enforcer.is_simulated(shares) for shares in limited):
             return Needs()
-        return Needs(files=(f"{self.pipes}/{_CONTROL}", self.shm))
+        return Needs(files=(self.shm,), sockets=(f"{self.pipes}/{_CONTROL}",))
 
     def places(self, claim: PreparedClaim) -> Places:
         limited = [share for share in claim.shares if share.limit]

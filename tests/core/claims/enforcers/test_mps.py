@@ -44,7 +44,7 @@ def test_client_gets_its_limits_and_the_daemons_pipes() -> None:
 
 
 def test_claim_needs_a_listening_daemon_because_a_client_without_one_has_no_limits() -> None:
-    assert MPS.needs(ONE) == Needs(files=("/run/mps/pipe/control", "/run/mps/shm"))
+    assert MPS.needs(ONE) == Needs(files=("/run/mps/shm",), sockets=("/run/mps/pipe/control",))
 
 
 def test_several_cards_are_numbered_along_the_pci_bus_and_share_the_smallest_percentage() -> None:

@@ -1,4 +1,4 @@
-"""Question whether a daemon accepts connections on its socket; a file of that name is no answer."""
+"""Question whether an HTTP server of this node is healthy."""
 
 import socket
 from typing import Final
@@ -8,24 +8,7 @@ _HEALTHY: Final = b" 200 "
 _ANSWER_BYTES: Final = 64
 
 
-def trouble_of_unix(path: str) -> str:
-    """Return why the unix socket accepts no connection; "" if it does."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
-        client.settimeout(_WAIT_SECONDS)
-        try:
-            client.connect(path)
-        except FileNotFoundError:
-            return "not found"
-        except ConnectionRefusedError:
-            return "nobody listens"
-        except TimeoutError:
-            return f"no answer within {_WAIT_SECONDS:g} s"
-        except OSError as error:
-            return error.strerror or str(error)
-    return ""
-
-
-def trouble_of_http(host: str, port: int, path: str) -> str:
+def trouble(host: str, port: int, path: str) -> str:
     """Return why an HTTP server does not answer a GET of this path with 200; "" if it does."""
     try:
         with socket.create_connection((host, port), timeout=_WAIT_SECONDS) as client:

@@ -1,0 +1,54 @@
+"""Unix sockets of other programs: whether a process behind one accepts connections."""
+
+import errno
+import socket
+import stat
+from pathlib import Path
+from typing import Final
+
+_TYPES: Final = (socket.SOCK_SEQPACKET, socket.SOCK_STREAM)
+"""Types that accept connections. NVIDIA's MPS control daemon has sockets of the first type."""
+
+
+def trouble(path: str) -> str:
+    """Return why nothing accepts connections on a socket; "" if a process does.
+
+    Connect and close the connection at once; send nothing and never wait. A socket's file is no
+    sign of life: it stays after its process was killed, and that of the MPS control daemon stays
+    after a proper `quit` as well. Only a connection shows whether a process listens. It works
+    through a read-only mount and from another network namespace.
+
+    Args:
+        path: Of the socket's file; at most 107 bytes, which is the kernel's limit.
+    """
+    try:
+        if not stat.S_ISSOCK(Path(path).stat().st_mode):
+            return "found no socket, expected one that a process listens on"
+        for kind in _TYPES:
+            if _connects(path, kind):
+                return ""
+    except ConnectionRefusedError:
+        return "found a socket of an ended process, expected a running one"
+    except BlockingIOError:
+        return "found a process that accepts no connections, expected one that does"
+    except OSError as error:
+        return error.strerror or str(error)
+    return "found a datagram socket, expected one with connections"
+
+
+def _connects(path: str, kind: socket.SocketKind) -> bool:
+    """Return True if a connection of this type works, False if the socket has another type.
+
+    Raises:
+        OSError: Any other trouble; BlockingIOError if too many connections wait already.
+    """
+    with socket.socket(socket.AF_UNIX, kind) as connection:
+        # Without this, connect() would wait while the queue of a hung process is full.
+        connection.settimeout(0)
+        try:
+            connection.connect(path)
+        except OSError as error:
+            if error.errno != errno.EPROTOTYPE:
+                raise
+            return False
+    return True
