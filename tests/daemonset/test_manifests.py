@@ -19,6 +19,7 @@ VERSIONS = ("1.34", "1.35", "1.36", "1.37")
 Document = dict[str, Any]
 
 NO_GPUS = {"nvidia": {"enabled": False}, "settings": {"simulated-gpus": "2xA100-SXM4-80GB"}}
+MPS_DAEMON = {"settings": {"enforcer": "mps"}, "mps": {"daemon": {"enabled": True}}}
 WEBHOOK = {"webhook": {"enabled": True}}
 
 SAME: Mapping[str, tuple[str, tuple[str, ...], Mapping[str, Any]]] = {
@@ -35,6 +36,17 @@ SAME: Mapping[str, tuple[str, tuple[str, ...], Mapping[str, Any]]] = {
     "gpupools": ("nvidia", ("gpupools",), {"settings": {"pool-source": "node-labels"}}),
     "hami-core": ("nvidia", ("hami-core",), {"settings": {"enforcer": "hami-core"}}),
     "mps": ("nvidia", ("mps",), {"settings": {"enforcer": "mps"}}),
+    "mps-daemon": ("nvidia", ("mps", "mps-daemon"), MPS_DAEMON),
+    "mps-daemon-privileged": (
+        "nvidia",
+        ("privileged", "mps", "mps-daemon", "mps-daemon-privileged"),
+        {**MPS_DAEMON, "nvidia": {"privileged": True}},
+    ),
+    "mps-exclusive-process": (
+        "nvidia",
+        ("mps", "mps-daemon", "mps-exclusive-process"),
+        {**MPS_DAEMON, "mps": {"daemon": {"enabled": True}, "exclusiveProcess": True}},
+    ),
     "extended-resource": (
         "nvidia",
         ("extended-resource",),
@@ -182,6 +194,9 @@ def test_options_of_the_chart_alone_are_valid_for_kubernetes(version: str) -> No
         {"settings": {"poll-seconds": "often"}},
         {"nvidia": {"driverRoot": "usr"}},
         {"webhook": {"replicas": 0}},
+        {"mps": {"daemon": {"defaultActiveThreadPercentage": 101}}},
+        {"mps": {"daemon": {"defaultPinnedMemory": "16Gi"}}},
+        {"mps": {"daemon": {"shmSize": "50 %"}}},
     ],
 )
 def test_unknown_and_invalid_values_are_rejected(values: Mapping[str, Any]) -> None:

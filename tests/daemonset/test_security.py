@@ -122,3 +122,52 @@ def test_device_class_has_the_name_that_claims_use() -> None:
     assert device_class["metadata"]["name"] == names.DEVICE_CLASS
     (selector,) = device_class["spec"]["selectors"]
     assert selector["cel"]["expression"] == f'device.driver == "{names.DRIVER}"'
+
+
+def containers_of(name: str, *components: str) -> dict[str, Document]:
+    """Return the containers of a DaemonSet by name."""
+    pod = one(overlay("nvidia", *components), "DaemonSet", name)["spec"]["template"]["spec"]
+    return {each["name"]: each for each in (*pod["initContainers"], *pod["containers"])}
+
+
+def test_only_the_mount_of_the_mps_daemons_shared_memory_is_privileged() -> None:
+    found = containers_of("tensorfusion-dra-mps", "mps", "mps-daemon", "mps-exclusive-process")
+
+    privileged = {name for name, each in found.items() if each["securityContext"].get("privileged")}
+    added = {
+        name: each["securityContext"]["capabilities"]["add"]
+        for name, each in found.items()
+        if name not in privileged
+    }
+    assert privileged == {"shm"}
+    assert added == {
+        "compute-mode": ["SYS_ADMIN"],
+        "daemon": ["CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "SETGID", "SETUID"],
+    }
+    assert all(each["securityContext"]["readOnlyRootFilesystem"] for each in found.values())
+
+
+@pytest.mark.parametrize(
+    ("name", "components"),
+    [
+        ("tensorfusion-dra-mps", ("mps", "mps-daemon")),
+    ],
+)
+def test_pods_of_enforcers_get_no_token_and_run_where_the_node_plugin_does(
+    name: str, components: tuple[str, ...]
+) -> None:
+    documents = overlay("nvidia", *components)
+    pod, plugin = (
+        one(documents, "DaemonSet", each)["spec"]["template"]["spec"]
+        for each in (name, "tensorfusion-dra-node-plugin")
+    )
+
+    assert pod["automountServiceAccountToken"] is False
+    for field in ("affinity", "nodeSelector", "tolerations", "priorityClassName"):
+        assert pod[field] == plugin[field]
+
+
+def test_mps_daemon_is_never_replaced_without_an_administrator() -> None:
+    daemon = one(overlay("nvidia", "mps", "mps-daemon"), "DaemonSet", "tensorfusion-dra-mps")
+
+    assert daemon["spec"]["updateStrategy"] == {"type": "OnDelete"}

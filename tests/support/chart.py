@@ -2,6 +2,7 @@
 
 import base64
 import json
+import posixpath
 from collections import ChainMap
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -98,10 +99,12 @@ def _certificate(name: str, *_: Any) -> dict[str, str]:
 FUNCTIONS: Final[Mapping[str, Function]] = {
     "and": _and,
     "b64enc": lambda text: base64.b64encode(text.encode()).decode(),
+    "dir": posixpath.dirname,
     "dict": lambda *pairs: dict(zip(pairs[::2], pairs[1::2], strict=True)),
     "default": lambda default, value: value or default,
     "eq": lambda one, *others: one in others,
     "fail": lambda text: (_ for _ in ()).throw(go_template.TemplateError(text)),
+    "fromJson": json.loads,
     "genCA": _certificate,
     "genSignedCert": _certificate,
     "has": lambda item, items: item in items,
@@ -116,6 +119,7 @@ FUNCTIONS: Final[Mapping[str, Function]] = {
     "printf": lambda form, *values: form % values,
     "quote": json.dumps,
     "replace": lambda old, new, text: text.replace(old, new),
+    "toJson": json.dumps,
     "toString": lambda value: str(value).lower() if isinstance(value, bool) else str(value),
     "toYaml": _to_yaml,
     "upper": lambda text: text.upper(),

@@ -144,8 +144,9 @@ def _set_image(documents: list[Document], image: Document) -> None:
 
 
 def containers(documents: list[Document]) -> Iterator[Document]:
-    """Yield the containers of all workloads."""
+    """Yield the containers of all workloads, with those that run before the others."""
     for item in documents:
         template = item.get("spec", {}).get("template")
         if isinstance(template, dict) and "spec" in template:
+            yield from template["spec"].get("initContainers", [])
             yield from template["spec"]["containers"]

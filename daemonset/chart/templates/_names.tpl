@@ -7,3 +7,35 @@ app.kubernetes.io/component: {{ . }}
 {{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
 {{- end }}
 
+{{- define "scheduling" -}}
+priorityClassName: {{ .Values.nodePlugin.priorityClassName }}
+tolerations:
+  {{- toYaml .Values.nodePlugin.tolerations | nindent 2 }}
+nodeSelector:
+  {{- toYaml .Values.nodePlugin.nodeSelector | nindent 2 }}
+{{- if .Values.nodePlugin.affinity }}
+affinity:
+  {{- toYaml .Values.nodePlugin.affinity | nindent 2 }}
+{{- else if .Values.nvidia.enabled }}
+affinity:
+  nodeAffinity:
+    requiredDuringSchedulingIgnoredDuringExecution:
+      nodeSelectorTerms:
+      {{- range list "nvidia.com/gpu.present" "feature.node.kubernetes.io/pci-10de.present" "feature.node.kubernetes.io/pci-0300_10de.present" "feature.node.kubernetes.io/pci-0302_10de.present" }}
+      - matchExpressions:
+        - key: {{ . }}
+          operator: In
+          values: ["true"]
+      {{- end }}
+{{- end }}
+{{- end }}
+
+{{- define "driver-root" -}}
+{{- /* By driver's root: which folder of the host is mounted where, and the root in there. */}}
+{{- $root := .Values.nvidia.driverRoot }}
+{{- $layouts := dict
+      "/" (dict "folder" "/usr" "at" "/driver-root/usr" "root" "/driver-root")
+      "/run/nvidia/driver" (dict "folder" "/run/nvidia" "at" "/driver-root" "root" "/driver-root/driver") }}
+{{- $elsewhere := dict "folder" $root "at" "/driver-root" "root" "/driver-root" }}
+{{- index $layouts $root | default $elsewhere | toJson }}
+{{- end }}

@@ -1,0 +1,89 @@
+"""Stand-in for nvidia-cuda-mps-control: the daemon (-f) and the command that talks to it.
+
+It answers as the daemon of driver 535 was seen to: a SOCK_SEQPACKET socket that stays after the
+daemon, M for an unknown unit, no error for an unknown value, and exit status 1 of the command
+without a daemon. The
+daemon writes its arguments and the commands that it gets to the file $MPS_STAND_IN_LOG.
+"""
+
+import os
+import re
+import socket
+import sys
+from pathlib import Path
+
+PIPES = Path(os.environ["CUDA_MPS_PIPE_DIRECTORY"])
+CONTROL = PIPES / "control"
+
+
+class Daemon:
+    """State of the daemon."""
+
+    def __init__(self) -> None:
+        self.percentage = float(os.environ.get("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE") or 100)
+        self.memory: dict[str, str] = {}
+        self.ended = False
+
+    def answer(self, command: str) -> str:
+        match command.split():
+            case ["get_default_active_thread_percentage"]:
+                return f"{self.percentage}\n"
+            case ["set_default_device_pinned_mem_limit", card, value]:
+                if number := re.match(r"[1-9][0-9]*", value):
+                    unit = "G" if value[number.end() :].startswith("G") else "M"
+                    self.memory[card] = f"{number[0]}{unit}"
+            case ["get_default_device_pinned_mem_limit", card]:
+                return f"{self.memory[card]}\n" if card in self.memory else ""
+            case ["quit", *_]:
+                self.ended = True
+        return ""
+
+    def serve(self) -> None:
+        CONTROL.unlink(missing_ok=True)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server:
+            server.bind(str(CONTROL))
+            server.listen(128)
+            while not self.ended:
+                connection, _ = server.accept()
+                with connection:
+                    self.converse(connection)
+
+    def converse(self, connection: socket.socket) -> None:
+        while command := connection.recv(4096).decode():
+            note(command)
+            connection.send(self.answer(command).encode() or b"\0")
+            if self.ended:
+                return
+
+
+def note(text: str) -> None:
+    with Path(os.environ["MPS_STAND_IN_LOG"]).open("a") as log:
+        log.write(f"{text}\n")
+
+
+def ask() -> int:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
+        try:
+            connection.connect(str(CONTROL))
+        except OSError:
+            sys.stderr.write("Cannot find MPS control daemon process\n")
+            return 1
+        for line in sys.stdin:
+            connection.send(line.strip().encode())
+            sys.stdout.write(connection.recv(4096).decode().strip("\0"))
+    return 0
+
+
+def main() -> int:
+    if sys.argv[1:2] != ["-f"]:
+        return ask()
+    if os.environ.get("MPS_STAND_IN_FAILS"):
+        sys.stderr.write("no room for the daemon\n")
+        return 1
+    note(f"started with {sys.argv[1:]} as {os.getpid()}")
+    Daemon().serve()
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
