@@ -22,6 +22,14 @@ from tests.support import chart, go_template
             {**SAME["mps-exclusive-process"][2], "nvidia": {"privileged": True}},
             "found nvidia.privileged",
         ),
+        ({"hamiCore": {"install": {"enabled": True}}}, "expected settings.enforcer=hami-core"),
+        (
+            {
+                "hamiCore": {"install": {"enabled": True}},
+                "settings": {"enforcer": "hami-core", "hami-core-library": "/opt/libvgpu.so.1"},
+            },
+            "expected hamiCore.install.folder and version instead",
+        ),
     ],
 )
 def test_values_that_contradict_each_other_are_refused(
@@ -59,3 +67,33 @@ def test_chart_passes_the_daemons_values_on() -> None:
     assert env["MULTI_USER"] == "true"
     assert env["DEFAULT_ACTIVE_THREAD_PERCENTAGE"] == "25"
     assert env["DEFAULT_PINNED_MEMORY"] == "10G"
+
+
+def test_library_in_another_folder_is_installed_mounted_and_named_there() -> None:
+    install = {"enabled": True, "folder": "/var/lib/vgpu", "version": "v3", "image": "lib:3"}
+
+    pods = daemonsets({"settings": {"enforcer": "hami-core"}, "hamiCore": {"install": install}})
+
+    for name in ("hami-core", "node-plugin"):
+        (folder,) = (each for each in pods[name]["volumes"] if each["name"] == "hami-core")
+        assert folder["hostPath"]["path"] == "/var/lib/vgpu"
+    (plugin,) = pods["node-plugin"]["containers"]
+    assert {"name": "hami-core", "mountPath": "/var/lib/vgpu", "readOnly": True} in plugin[
+        "volumeMounts"
+    ]
+    library = {
+        "name": "TENSORFUSION_DRA_HAMI_CORE_LIBRARY",
+        "value": "/var/lib/vgpu/libvgpu.so.v3",
+    }
+    assert library in plugin["env"]
+    every = (*pods["hami-core"]["initContainers"], *pods["hami-core"]["containers"])
+    assert {each["image"] for each in every} == {"lib:3"}
+
+
+def test_administrators_own_library_is_mounted_from_its_folder() -> None:
+    settings = {"enforcer": "hami-core", "hami-core-library": "/opt/vgpu/libvgpu.so.7"}
+
+    pod = daemonsets({"settings": settings})["node-plugin"]
+
+    (folder,) = (each for each in pod["volumes"] if each["name"] == "hami-core")
+    assert folder["hostPath"]["path"] == "/opt/vgpu"

@@ -35,6 +35,11 @@ SAME: Mapping[str, tuple[str, tuple[str, ...], Mapping[str, Any]]] = {
     "selinux": ("nvidia", ("selinux",), {"nodePlugin": {"seLinuxType": "spc_t"}}),
     "gpupools": ("nvidia", ("gpupools",), {"settings": {"pool-source": "node-labels"}}),
     "hami-core": ("nvidia", ("hami-core",), {"settings": {"enforcer": "hami-core"}}),
+    "hami-core-install": (
+        "nvidia",
+        ("hami-core", "hami-core-install"),
+        {"settings": {"enforcer": "hami-core"}, "hamiCore": {"install": {"enabled": True}}},
+    ),
     "mps": ("nvidia", ("mps",), {"settings": {"enforcer": "mps"}}),
     "mps-daemon": ("nvidia", ("mps", "mps-daemon"), MPS_DAEMON),
     "mps-daemon-privileged": (
@@ -197,6 +202,9 @@ def test_options_of_the_chart_alone_are_valid_for_kubernetes(version: str) -> No
         {"mps": {"daemon": {"defaultActiveThreadPercentage": 101}}},
         {"mps": {"daemon": {"defaultPinnedMemory": "16Gi"}}},
         {"mps": {"daemon": {"shmSize": "50 %"}}},
+        {"hamiCore": {"install": {"version": "../v1"}}},
+        {"hamiCore": {"install": {"folder": "vgpu"}}},
+        {"hamiCore": {"install": {"image": ""}}},
     ],
 )
 def test_unknown_and_invalid_values_are_rejected(values: Mapping[str, Any]) -> None:

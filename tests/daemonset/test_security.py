@@ -147,10 +147,23 @@ def test_only_the_mount_of_the_mps_daemons_shared_memory_is_privileged() -> None
     assert all(each["securityContext"]["readOnlyRootFilesystem"] for each in found.values())
 
 
+def test_hami_cores_image_gets_no_right_but_to_its_folder() -> None:
+    found = containers_of("tensorfusion-dra-hami-core", "hami-core", "hami-core-install")
+
+    for each in found.values():
+        assert each["securityContext"]["allowPrivilegeEscalation"] is False
+        assert each["securityContext"]["readOnlyRootFilesystem"] is True
+        assert each["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    mounts = {name: each.get("volumeMounts", []) for name, each in found.items()}
+    assert [mount["mountPath"] for mount in mounts["install"]] == ["/usr/local/vgpu"]
+    assert mounts["wait"] == []
+
+
 @pytest.mark.parametrize(
     ("name", "components"),
     [
         ("tensorfusion-dra-mps", ("mps", "mps-daemon")),
+        ("tensorfusion-dra-hami-core", ("hami-core", "hami-core-install")),
     ],
 )
 def test_pods_of_enforcers_get_no_token_and_run_where_the_node_plugin_does(

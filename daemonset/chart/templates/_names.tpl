@@ -39,3 +39,13 @@ affinity:
 {{- $elsewhere := dict "folder" $root "at" "/driver-root" "root" "/driver-root" }}
 {{- index $layouts $root | default $elsewhere | toJson }}
 {{- end }}
+
+{{- define "hami-core-library" -}}
+{{- /* Path of HAMi-core's library on the host. */}}
+{{- $install := .Values.hamiCore.install }}
+{{- if $install.enabled }}
+{{- printf "%s/libvgpu.so.%s" $install.folder $install.version }}
+{{- else }}
+{{- index .Values.settings "hami-core-library" | default "/usr/local/vgpu/libvgpu.so.1" }}
+{{- end }}
+{{- end }}
