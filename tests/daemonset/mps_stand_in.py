@@ -12,8 +12,10 @@ import socket
 import sys
 from pathlib import Path
 
-PIPES = Path(os.environ["CUDA_MPS_PIPE_DIRECTORY"])
-CONTROL = PIPES / "control"
+
+def control() -> Path:
+    """Return the path of the daemon's socket."""
+    return Path(os.environ["CUDA_MPS_PIPE_DIRECTORY"]) / "control"
 
 
 class Daemon:
@@ -39,9 +41,9 @@ class Daemon:
         return ""
 
     def serve(self) -> None:
-        CONTROL.unlink(missing_ok=True)
+        control().unlink(missing_ok=True)
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server:
-            server.bind(str(CONTROL))
+            server.bind(str(control()))
             server.listen(128)
             while not self.ended:
                 connection, _ = server.accept()
@@ -64,7 +66,7 @@ def note(text: str) -> None:
 def ask() -> int:
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
         try:
-            connection.connect(str(CONTROL))
+            connection.connect(str(control()))
         except OSError:
             sys.stderr.write("Cannot find MPS control daemon process\n")
             return 1

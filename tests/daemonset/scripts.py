@@ -3,6 +3,7 @@
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
@@ -11,7 +12,10 @@ from typing import Any, TypeAlias
 from tests.daemonset.test_manifests import overlay
 from tests.support.waiting import PATIENCE_SECONDS
 
-Started: TypeAlias = AbstractContextManager[subprocess.Popen[bytes]]
+Container: TypeAlias = subprocess.Popen[bytes]
+"""The main process of a running container."""
+
+Started: TypeAlias = AbstractContextManager[Container]
 """A running container: ended, with all that it started, when the block ends."""
 
 
@@ -48,6 +52,11 @@ def put_program(folder: Path, name: str, text: str) -> None:
     (folder / name).chmod(0o755)
 
 
+def stand_in_program(file: str) -> str:
+    """Return a program that runs a Python file with its arguments."""
+    return f'#!/bin/sh\nexec "{sys.executable}" -S -I "{file}" "$@"\n'
+
+
 def path_with(folder: Path) -> str:
     return f"{folder}:{os.environ['PATH']}"
 
@@ -65,9 +74,7 @@ def run(line: list[str], env: Mapping[str, str]) -> subprocess.CompletedProcess[
 
 
 @contextmanager
-def started(
-    line: list[str], env: Mapping[str, str], output: Path
-) -> Iterator[subprocess.Popen[bytes]]:
+def started(line: list[str], env: Mapping[str, str], output: Path) -> Iterator[Container]:
     """Start a container's command line; end it, and what it started, after the block."""
     with output.open("wb") as file:
         process = subprocess.Popen(

@@ -69,6 +69,20 @@ def test_chart_passes_the_daemons_values_on() -> None:
     assert env["DEFAULT_PINNED_MEMORY"] == "10G"
 
 
+def test_daemon_without_the_toolkit_takes_the_root_of_a_driver_container() -> None:
+    nvidia = {"privileged": True, "driverRoot": "/run/nvidia/driver"}
+
+    pod = daemonsets({**MPS_DAEMON, "nvidia": nvidia})["mps"]
+
+    (container,) = pod["containers"]
+    env = {entry["name"]: entry["value"] for entry in container["env"]}
+    (root,) = (each for each in pod["volumes"] if each["name"] == "driver-root")
+    assert env["DRIVER_ROOT"] == "/driver-root/driver"
+    assert env["PATH"].endswith(":/driver-root/driver/usr/sbin:/driver-root/driver/usr/bin")
+    assert root["hostPath"]["path"] == "/run/nvidia"
+    assert "runtimeClassName" not in pod
+
+
 def test_library_in_another_folder_is_installed_mounted_and_named_there() -> None:
     install = {"enabled": True, "folder": "/var/lib/vgpu", "version": "v3", "image": "lib:3"}
 

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -13,13 +12,12 @@ import pytest
 
 from tensorfusion_dra.core.claims.enforcers.mps import Mps
 from tensorfusion_dra.state import unix_sockets
-from tests.daemonset import scripts
+from tests.daemonset import mps_stand_in, scripts
 from tests.daemonset.test_manifests import overlay
 from tests.support.waiting import PATIENCE_SECONDS, eventually
 
 DAEMON: Final = scripts.container("mps-daemon", "daemon", "mps")
 SHM: Final = scripts.container("mps-daemon", "shm", "mps")
-STAND_IN: Final = Path(__file__).with_name("mps_stand_in.py")
 READY: Final = "default of active threads"
 
 
@@ -78,7 +76,7 @@ def node() -> Iterator[Node]:
         root = Path(made)
         (root / "pipe").mkdir()
         (root / "dev").mkdir()
-        program = f'#!/bin/sh\nexec "{sys.executable}" -S -I "{STAND_IN}" "$@"\n'
+        program = scripts.stand_in_program(mps_stand_in.__file__)
         scripts.put_program(root / "bin", "nvidia-cuda-mps-control", program)
         yield Node(root=root)
 
