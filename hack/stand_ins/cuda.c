@@ -1,0 +1,913 @@
+/*
+ * A libcuda.so.1 for machines without a GPU: the part of CUDA's driver API that limiters hook and
+ * that the test program uses (tenant.c). Cards, and what processes share of them: gpus.h.
+ *
+ * Memory is only counted: an allocation fails with CUDA_ERROR_OUT_OF_MEMORY once all processes
+ * together have more than the card. Kernels take time on a card, one after the other in the order
+ * of their launches, and compute nothing; a process may be QUEUE_NS ahead of the card.
+ *
+ * CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER work as in CUDA. Without PCI_BUS_ID as the order, the
+ * card with the most multiprocessors comes first. If the folder CUDA_MPS_PIPE_DIRECTORY (or else
+ * /tmp/nvidia-mps) has a file `control`, a process is limited by CUDA_MPS_PINNED_DEVICE_MEM_LIMIT
+ * and CUDA_MPS_ACTIVE_THREAD_PERCENTAGE, as under MPS.
+ *
+ * Numbers and layouts: cuda.h.
+ */
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "gpus.h"
+
+enum {
+    SUCCESS = 0,
+    INVALID_VALUE = 1,
+    OUT_OF_MEMORY = 2,
+    NOT_INITIALIZED = 3,
+    NO_DEVICE = 100,
+    INVALID_DEVICE = 101,
+    INVALID_CONTEXT = 201,
+    NOT_READY = 600,
+    NOT_FOUND = 500,
+};
+enum { CUDA_VERSION = 12040, STACK = 16, RESERVED_HIGH = 6, USED_HIGH = 8 };
+#define QUEUE_NS 20000000ULL /* 20 ms */
+#define EXPORT __attribute__((visibility("default")))
+
+typedef int Result;
+typedef unsigned long long Pointer;
+typedef struct { int device; } Context;
+typedef struct { int made; } Stream;
+typedef struct { uint64_t at_ns; } Event;
+typedef struct Chunk {
+    Pointer address;
+    uint64_t bytes;
+    int device, is_async;
+    struct Chunk *next;
+} Chunk;
+
+static Machine machine;
+static Process *self;
+static int devices[MAX_CARDS], device_count; /* the process's devices, as indices of cards */
+static Context primary[MAX_CARDS];
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards all below, up to the stack */
+static Chunk *chunks;
+static int retained[MAX_CARDS];
+static uint64_t end_ns[MAX_CARDS], mps_bytes[MAX_CARDS];
+static uint64_t pool_bytes[MAX_CARDS], pool_high_bytes[MAX_CARDS];
+static uint64_t mps_percent = 100;
+
+static _Thread_local Context *stack[STACK];
+static _Thread_local int depth;
+
+/* Order and visibility of devices. */
+
+static int by_bus(const void *left, const void *right)
+{
+    return strcasecmp(machine.cards[*(const int *)left].bus_id,
+                      machine.cards[*(const int *)right].bus_id);
+}
+
+static int fastest_first(const void *left, const void *right)
+{
+    int difference = machine.cards[*(const int *)right].multiprocessors
+        - machine.cards[*(const int *)left].multiprocessors;
+
+    return difference ? difference : by_bus(left, right);
+}
+
+static int named(const char *name, const int *all, int count)
+{
+    char *end;
+    long index = strtol(name, &end, 10);
+
+    if (*name && *end == '\0')
+        return index >= 0 && index < count ? all[index] : -1;
+    for (int i = 0; i < count; i++)
+        if (*name && strncasecmp(machine.cards[all[i]].uuid, name, strlen(name)) == 0)
+            return all[i];
+    return -1;
+}
+
+static void find_devices(void)
+{
+    const char *order = getenv("CUDA_DEVICE_ORDER"), *wanted = getenv("CUDA_VISIBLE_DEVICES");
+    int all[MAX_CARDS], count = machine.visible_count;
+    char *copy, *rest = NULL;
+
+    memcpy(all, machine.visible, sizeof all);
+    qsort(all, (size_t)count, sizeof *all,
+          order && strcmp(order, "PCI_BUS_ID") == 0 ? by_bus : fastest_first);
+    device_count = 0;
+    if (!wanted) {
+        memcpy(devices, all, sizeof all);
+        device_count = count;
+        return;
+    }
+    copy = strdup(wanted);
+    for (char *name = strtok_r(copy, ",", &rest); name; name = strtok_r(NULL, ",", &rest)) {
+        int card = named(name, all, count);
+
+        if (card < 0)
+            break; /* CUDA ignores the names after a wrong one */
+        devices[device_count++] = card;
+    }
+    free(copy);
+}
+
+static void read_mps_limits(void)
+{
+    const char *folder = getenv("CUDA_MPS_PIPE_DIRECTORY"), *percent, *limits;
+    char path[4096], *copy, *rest = NULL;
+    unsigned device;
+    unsigned long long mib;
+
+    snprintf(path, sizeof path, "%s/control", folder && *folder ? folder : "/tmp/nvidia-mps");
+    if (access(path, F_OK) != 0)
+        return;
+    percent = getenv("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE");
+    limits = getenv("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT");
+    if (percent && atoi(percent) > 0 && atoi(percent) < 100)
+        mps_percent = (uint64_t)atoi(percent);
+    copy = strdup(limits ? limits : "");
+    for (char *each = strtok_r(copy, ",", &rest); each; each = strtok_r(NULL, ",", &rest))
+        if (sscanf(each, "%u=%lluM", &device, &mib) == 2 && device < MAX_CARDS)
+            mps_bytes[device] = mib * MIB;
+    free(copy);
+}
+
+EXPORT Result cuInit(unsigned flags)
+{
+    Result result = SUCCESS;
+
+    (void)flags;
+    pthread_mutex_lock(&lock);
+    if (!self) {
+        if (machine_open(&machine)) {
+            find_devices();
+            read_mps_limits();
+            if (device_count) {
+                machine_lock(&machine);
+                self = machine_enter(&machine);
+                machine_unlock(&machine);
+            }
+        }
+        for (int i = 0; i < MAX_CARDS; i++)
+            primary[i].device = i;
+        result = self ? SUCCESS : NO_DEVICE;
+    }
+    pthread_mutex_unlock(&lock);
+    return result;
+}
+
+EXPORT Result cuDriverGetVersion(int *version)
+{
+    *version = CUDA_VERSION;
+    return SUCCESS;
+}
+
+/* Devices. */
+
+static Result check(int device)
+{
+    if (!self)
+        return NOT_INITIALIZED;
+    return device >= 0 && device < device_count ? SUCCESS : INVALID_DEVICE;
+}
+
+static const Card *card_of(int device)
+{
+    return &machine.cards[devices[device]];
+}
+
+EXPORT Result cuDeviceGetCount(int *count)
+{
+    *count = device_count;
+    return self ? SUCCESS : NOT_INITIALIZED;
+}
+
+EXPORT Result cuDeviceGet(int *device, int ordinal)
+{
+    *device = ordinal;
+    return check(ordinal);
+}
+
+EXPORT Result cuDeviceGetName(char *name, int length, int device)
+{
+    Result result = check(device);
+
+    if (result == SUCCESS)
+        snprintf(name, (size_t)length, "%s", card_of(device)->name);
+    return result;
+}
+
+EXPORT Result cuDeviceGetUuid(unsigned char *uuid, int device)
+{
+    Result result = check(device);
+    const char *text = result == SUCCESS ? card_of(device)->uuid + strlen("GPU-") : "";
+    unsigned byte;
+
+    for (int i = 0; i < 16 && result == SUCCESS; i++) {
+        text += *text == '-';
+        sscanf(text, "%2x", &byte);
+        uuid[i] = (unsigned char)byte;
+        text += 2;
+    }
+    return result;
+}
+
+EXPORT Result cuDeviceGetUuid_v2(unsigned char *uuid, int device)
+{
+    return cuDeviceGetUuid(uuid, device);
+}
+
+EXPORT Result cuDeviceGetPCIBusId(char *text, int length, int device)
+{
+    Result result = check(device);
+
+    if (result == SUCCESS)
+        snprintf(text, (size_t)length, "%s", card_of(device)->bus_id);
+    return result;
+}
+
+EXPORT Result cuDeviceTotalMem_v2(size_t *bytes, int device)
+{
+    Result result = check(device);
+
+    if (result == SUCCESS)
+        *bytes = card_of(device)->bytes;
+    return result;
+}
+
+EXPORT Result cuDeviceGetAttribute(int *value, int attribute, int device)
+{
+    Result result = check(device);
+
+    if (result != SUCCESS)
+        return result;
+    switch (attribute) {
+    case 1: *value = 1024; break;                            /* threads of a block */
+    case 10: *value = 32; break;                             /* threads of a warp */
+    case 16: *value = card_of(device)->multiprocessors; break;
+    case 39: *value = 2048; break;                           /* threads of a multiprocessor */
+    case 75: *value = 8; break;                              /* compute capability, major */
+    case 83: case 102: case 115: *value = 1; break;          /* managed, virtual, pools */
+    default: *value = 0;
+    }
+    return SUCCESS;
+}
+
+EXPORT Result cuDeviceComputeCapability(int *major, int *minor, int device)
+{
+    *major = 8;
+    *minor = 0;
+    return check(device);
+}
+
+/* Contexts. */
+
+static int current(void)
+{
+    return depth ? stack[depth - 1]->device : -1;
+}
+
+static Result take(int device, uint64_t bytes)
+{
+    int card = devices[device];
+    Result result = SUCCESS;
+
+    machine_lock(&machine);
+    if (machine_bytes(&machine, card) + bytes > machine.cards[card].bytes
+        || (mps_bytes[device] && self->bytes[card] + bytes > mps_bytes[device]))
+        result = OUT_OF_MEMORY;
+    else
+        self->bytes[card] += bytes;
+    machine_unlock(&machine);
+    return result;
+}
+
+static void give_back(int device, uint64_t bytes)
+{
+    machine_lock(&machine);
+    self->bytes[devices[device]] -= bytes;
+    machine_unlock(&machine);
+}
+
+EXPORT Result cuDevicePrimaryCtxRetain(Context **context, int device)
+{
+    Result result = check(device);
+
+    if (result != SUCCESS)
+        return result;
+    pthread_mutex_lock(&lock);
+    if (retained[device] == 0)
+        result = take(device, machine.context_bytes);
+    if (result == SUCCESS) {
+        retained[device]++;
+        *context = &primary[device];
+    }
+    pthread_mutex_unlock(&lock);
+    return result;
+}
+
+EXPORT Result cuDevicePrimaryCtxRelease_v2(int device)
+{
+    Result result = check(device);
+
+    if (result != SUCCESS)
+        return result;
+    pthread_mutex_lock(&lock);
+    if (retained[device] == 0)
+        result = INVALID_CONTEXT;
+    else if (--retained[device] == 0)
+        give_back(device, machine.context_bytes);
+    pthread_mutex_unlock(&lock);
+    return result;
+}
+
+EXPORT Result cuDevicePrimaryCtxRelease(int device)
+{
+    return cuDevicePrimaryCtxRelease_v2(device);
+}
+
+EXPORT Result cuDevicePrimaryCtxGetState(int device, unsigned *flags, int *active)
+{
+    *flags = 0;
+    *active = retained[device] > 0;
+    return check(device);
+}
+
+EXPORT Result cuDevicePrimaryCtxSetFlags_v2(int device, unsigned flags)
+{
+    (void)flags;
+    return check(device);
+}
+
+EXPORT Result cuCtxPushCurrent_v2(Context *context)
+{
+    if (!context || depth == STACK)
+        return INVALID_CONTEXT;
+    stack[depth++] = context;
+    return SUCCESS;
+}
+
+EXPORT Result cuCtxPopCurrent_v2(Context **context)
+{
+    if (!depth)
+        return INVALID_CONTEXT;
+    depth--;
+    if (context)
+        *context = stack[depth];
+    return SUCCESS;
+}
+
+/* A context of its own shares the memory of the primary one: the count is the same. */
+EXPORT Result cuCtxCreate_v2(Context **context, unsigned flags, int device)
+{
+    Result result = cuDevicePrimaryCtxRetain(context, device);
+
+    (void)flags;
+    return result == SUCCESS ? cuCtxPushCurrent_v2(*context) : result;
+}
+
+EXPORT Result cuCtxCreate_v3(Context **context, void *params, int count, unsigned flags, int device)
+{
+    (void)params;
+    (void)count;
+    return cuCtxCreate_v2(context, flags, device);
+}
+
+EXPORT Result cuCtxCreate_v4(Context **context, void *params, unsigned flags, int device)
+{
+    (void)params;
+    return cuCtxCreate_v2(context, flags, device);
+}
+
+EXPORT Result cuCtxDestroy_v2(Context *context)
+{
+    if (depth && stack[depth - 1] == context)
+        depth--;
+    return cuDevicePrimaryCtxRelease_v2(context->device);
+}
+
+EXPORT Result cuCtxSetCurrent(Context *context)
+{
+    if (!context) {
+        depth = 0;
+        return SUCCESS;
+    }
+    if (!depth)
+        depth = 1;
+    stack[depth - 1] = context;
+    return SUCCESS;
+}
+
+EXPORT Result cuCtxGetCurrent(Context **context)
+{
+    *context = depth ? stack[depth - 1] : NULL;
+    return self ? SUCCESS : NOT_INITIALIZED;
+}
+
+EXPORT Result cuCtxGetDevice(int *device)
+{
+    if (!depth)
+        return self ? INVALID_CONTEXT : NOT_INITIALIZED;
+    *device = current();
+    return SUCCESS;
+}
+
+/* Memory. */
+
+static Result allocate(Pointer *address, uint64_t bytes, int device, int protection, int is_async)
+{
+    Chunk *chunk;
+    void *place;
+    Result result = device < 0 ? INVALID_CONTEXT : bytes ? take(device, bytes) : INVALID_VALUE;
+
+    if (result != SUCCESS)
+        return result;
+    place = mmap(NULL, bytes, protection, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (place == MAP_FAILED) {
+        give_back(device, bytes);
+        return OUT_OF_MEMORY;
+    }
+    chunk = malloc(sizeof *chunk);
+    *chunk = (Chunk){(Pointer)(uintptr_t)place, bytes, device, is_async, NULL};
+    pthread_mutex_lock(&lock);
+    chunk->next = chunks;
+    chunks = chunk;
+    if (is_async && (pool_bytes[device] += bytes) > pool_high_bytes[device])
+        pool_high_bytes[device] = pool_bytes[device];
+    pthread_mutex_unlock(&lock);
+    *address = chunk->address;
+    return SUCCESS;
+}
+
+static Result release(Pointer address)
+{
+    Chunk *found = NULL;
+
+    pthread_mutex_lock(&lock);
+    for (Chunk **each = &chunks; *each; each = &(*each)->next)
+        if ((*each)->address == address) {
+            found = *each;
+            *each = found->next;
+            if (found->is_async)
+                pool_bytes[found->device] -= found->bytes;
+            break;
+        }
+    pthread_mutex_unlock(&lock);
+    if (!found)
+        return address ? INVALID_VALUE : SUCCESS;
+    munmap((void *)(uintptr_t)address, found->bytes);
+    give_back(found->device, found->bytes);
+    free(found);
+    return SUCCESS;
+}
+
+EXPORT Result cuMemAlloc_v2(Pointer *address, size_t bytes)
+{
+    return allocate(address, bytes, current(), PROT_NONE, 0);
+}
+
+EXPORT Result cuMemAllocManaged(Pointer *address, size_t bytes, unsigned flags)
+{
+    (void)flags;
+    return allocate(address, bytes, current(), PROT_READ | PROT_WRITE, 0);
+}
+
+EXPORT Result cuMemAllocPitch_v2(Pointer *address, size_t *pitch, size_t width, size_t height,
+                                 unsigned element)
+{
+    (void)element;
+    *pitch = (width + 511) / 512 * 512;
+    return allocate(address, *pitch * height, current(), PROT_NONE, 0);
+}
+
+EXPORT Result cuMemAllocAsync(Pointer *address, size_t bytes, Stream *stream)
+{
+    (void)stream;
+    return allocate(address, bytes, current(), PROT_NONE, 1);
+}
+
+EXPORT Result cuMemFree_v2(Pointer address)
+{
+    return release(address);
+}
+
+EXPORT Result cuMemFreeAsync(Pointer address, Stream *stream)
+{
+    (void)stream;
+    return release(address);
+}
+
+EXPORT Result cuMemGetInfo_v2(size_t *available, size_t *total)
+{
+    int device = current();
+    uint64_t bytes;
+
+    if (device < 0)
+        return INVALID_CONTEXT;
+    machine_lock(&machine);
+    bytes = machine_bytes(&machine, devices[device]);
+    machine_unlock(&machine);
+    *total = card_of(device)->bytes;
+    *available = *total > bytes ? *total - bytes : 0;
+    return SUCCESS;
+}
+
+typedef struct { int type, handle_types, location_type, device; } Properties;
+
+EXPORT Result cuMemCreate(Pointer *handle, size_t bytes, const Properties *properties,
+                          unsigned long long flags)
+{
+    Result result = check(properties->device);
+
+    (void)flags;
+    return result == SUCCESS ? allocate(handle, bytes, properties->device, PROT_NONE, 0) : result;
+}
+
+EXPORT Result cuMemRelease(Pointer handle)
+{
+    return release(handle);
+}
+
+EXPORT Result cuMemGetAllocationGranularity(size_t *bytes, const Properties *properties, int option)
+{
+    (void)properties;
+    (void)option;
+    *bytes = 2 * MIB;
+    return SUCCESS;
+}
+
+EXPORT Result cuMemAddressReserve(Pointer *address, size_t bytes, size_t alignment, Pointer wanted,
+                                  unsigned long long flags)
+{
+    void *place = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+    (void)alignment;
+    (void)wanted;
+    (void)flags;
+    *address = (Pointer)(uintptr_t)place;
+    return place == MAP_FAILED ? OUT_OF_MEMORY : SUCCESS;
+}
+
+EXPORT Result cuMemAddressFree(Pointer address, size_t bytes)
+{
+    return munmap((void *)(uintptr_t)address, bytes) == 0 ? SUCCESS : INVALID_VALUE;
+}
+
+EXPORT Result cuMemMap(Pointer address, size_t bytes, size_t offset, Pointer handle,
+                       unsigned long long flags)
+{
+    (void)address;
+    (void)bytes;
+    (void)offset;
+    (void)handle;
+    (void)flags;
+    return SUCCESS;
+}
+
+EXPORT Result cuMemUnmap(Pointer address, size_t bytes)
+{
+    (void)address;
+    (void)bytes;
+    return SUCCESS;
+}
+
+EXPORT Result cuMemSetAccess(Pointer address, size_t bytes, const void *access, size_t count)
+{
+    (void)address;
+    (void)bytes;
+    (void)access;
+    (void)count;
+    return SUCCESS;
+}
+
+EXPORT Result cuDeviceGetMemPool(int **pool, int device)
+{
+    *pool = &devices[device];
+    return check(device);
+}
+
+EXPORT Result cuDeviceGetDefaultMemPool(int **pool, int device)
+{
+    return cuDeviceGetMemPool(pool, device);
+}
+
+EXPORT Result cuMemPoolGetAttribute(int *pool, int attribute, uint64_t *value)
+{
+    int device = (int)(pool - devices);
+
+    *value = attribute == RESERVED_HIGH || attribute == USED_HIGH ? pool_high_bytes[device]
+                                                                  : pool_bytes[device];
+    return SUCCESS;
+}
+
+EXPORT Result cuMemHostAlloc(void **place, size_t bytes, unsigned flags)
+{
+    (void)flags;
+    *place = malloc(bytes);
+    return *place ? SUCCESS : OUT_OF_MEMORY;
+}
+
+EXPORT Result cuMemAllocHost_v2(void **place, size_t bytes)
+{
+    return cuMemHostAlloc(place, bytes, 0);
+}
+
+EXPORT Result cuMemFreeHost(void *place)
+{
+    free(place);
+    return SUCCESS;
+}
+
+EXPORT Result cuMemcpyHtoD_v2(Pointer to, const void *from, size_t bytes)
+{
+    (void)to;
+    (void)from;
+    (void)bytes;
+    return self ? SUCCESS : NOT_INITIALIZED;
+}
+
+EXPORT Result cuMemcpyDtoH_v2(void *to, Pointer from, size_t bytes)
+{
+    (void)from;
+    memset(to, 0, bytes);
+    return self ? SUCCESS : NOT_INITIALIZED;
+}
+
+EXPORT Result cuMemsetD8_v2(Pointer to, unsigned char value, size_t bytes)
+{
+    (void)to;
+    (void)value;
+    (void)bytes;
+    return self ? SUCCESS : NOT_INITIALIZED;
+}
+
+/* Kernels, streams and events. */
+
+static void sleep_until(uint64_t moment_ns)
+{
+    struct timespec moment = {(time_t)(moment_ns / 1000000000), (long)(moment_ns % 1000000000)};
+
+    while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &moment, NULL) != 0)
+        ;
+}
+
+static uint64_t later(uint64_t left, uint64_t right)
+{
+    return left > right ? left : right;
+}
+
+static void count_busy(int card, uint64_t moment_ns, uint64_t busy_ns)
+{
+    uint64_t number = moment_ns / BUCKET_NS;
+    Bucket *bucket = &self->buckets[card][number % BUCKETS];
+
+    if (bucket->number != number)
+        *bucket = (Bucket){number, 0};
+    bucket->busy_ns += busy_ns;
+}
+
+/* Appends a kernel to the card's work. Under MPS it has a part of the card for a longer time. */
+static void launch(int device, uint64_t blocks)
+{
+    int card = devices[device];
+    uint64_t now, end, busy_ns = machine.kernel_us * 1000 * blocks / 1024;
+
+    machine_lock(&machine);
+    now = machine_now_ns();
+    end = later(now, machine.state->busy_until_ns[card]) + busy_ns;
+    machine.state->busy_until_ns[card] = end;
+    count_busy(card, end, busy_ns);
+    machine_unlock(&machine);
+    pthread_mutex_lock(&lock);
+    end_ns[device] = later(end, later(now, end_ns[device]) + busy_ns * 100 / mps_percent);
+    end = end_ns[device];
+    pthread_mutex_unlock(&lock);
+    if (end > now + QUEUE_NS)
+        sleep_until(end - QUEUE_NS);
+}
+
+EXPORT Result cuLaunchKernel(void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
+                             unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared,
+                             Stream *stream, void **params, void **extra)
+{
+    (void)block_x;
+    (void)block_y;
+    (void)block_z;
+    (void)shared;
+    (void)stream;
+    (void)params;
+    (void)extra;
+    if (!function)
+        return INVALID_VALUE;
+    if (!depth)
+        return self ? INVALID_CONTEXT : NOT_INITIALIZED;
+    launch(current(), (uint64_t)grid_x * grid_y * grid_z);
+    return SUCCESS;
+}
+
+EXPORT Result cuLaunchCooperativeKernel(void *function, unsigned grid_x, unsigned grid_y,
+                                        unsigned grid_z, unsigned block_x, unsigned block_y,
+                                        unsigned block_z, unsigned shared, Stream *stream,
+                                        void **params)
+{
+    return cuLaunchKernel(function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared,
+                          stream, params, NULL);
+}
+
+static uint64_t end_of(int device)
+{
+    uint64_t end;
+
+    pthread_mutex_lock(&lock);
+    end = end_ns[device];
+    pthread_mutex_unlock(&lock);
+    return end;
+}
+
+EXPORT Result cuCtxSynchronize(void)
+{
+    if (!depth)
+        return self ? INVALID_CONTEXT : NOT_INITIALIZED;
+    sleep_until(end_of(current()));
+    return SUCCESS;
+}
+
+EXPORT Result cuStreamCreate(Stream **stream, unsigned flags)
+{
+    (void)flags;
+    *stream = calloc(1, sizeof **stream);
+    return depth ? SUCCESS : INVALID_CONTEXT;
+}
+
+EXPORT Result cuStreamDestroy_v2(Stream *stream)
+{
+    free(stream);
+    return SUCCESS;
+}
+
+EXPORT Result cuStreamSynchronize(Stream *stream)
+{
+    (void)stream;
+    return cuCtxSynchronize();
+}
+
+EXPORT Result cuStreamQuery(Stream *stream)
+{
+    (void)stream;
+    if (!depth)
+        return INVALID_CONTEXT;
+    return end_of(current()) > machine_now_ns() ? NOT_READY : SUCCESS;
+}
+
+EXPORT Result cuEventCreate(Event **event, unsigned flags)
+{
+    (void)flags;
+    *event = calloc(1, sizeof **event);
+    return depth ? SUCCESS : INVALID_CONTEXT;
+}
+
+EXPORT Result cuEventRecord(Event *event, Stream *stream)
+{
+    (void)stream;
+    if (!depth)
+        return INVALID_CONTEXT;
+    event->at_ns = later(machine_now_ns(), end_of(current()));
+    return SUCCESS;
+}
+
+EXPORT Result cuEventSynchronize(Event *event)
+{
+    sleep_until(event->at_ns);
+    return SUCCESS;
+}
+
+EXPORT Result cuEventElapsedTime(float *milliseconds, Event *start, Event *end)
+{
+    *milliseconds = (float)((double)(end->at_ns - start->at_ns) / 1e6);
+    return SUCCESS;
+}
+
+EXPORT Result cuEventDestroy_v2(Event *event)
+{
+    free(event);
+    return SUCCESS;
+}
+
+/* Modules: the content is not looked at. */
+
+EXPORT Result cuModuleLoadData(void **module, const void *image)
+{
+    (void)image;
+    *module = &machine;
+    return depth ? SUCCESS : INVALID_CONTEXT;
+}
+
+EXPORT Result cuModuleLoadDataEx(void **module, const void *image, unsigned count, int *options,
+                                 void **values)
+{
+    (void)count;
+    (void)options;
+    (void)values;
+    return cuModuleLoadData(module, image);
+}
+
+EXPORT Result cuModuleGetFunction(void **function, void *module, const char *name)
+{
+    (void)name;
+    *function = module;
+    return module ? SUCCESS : INVALID_VALUE;
+}
+
+EXPORT Result cuModuleUnload(void *module)
+{
+    (void)module;
+    return SUCCESS;
+}
+
+/* Errors and addresses. */
+
+EXPORT Result cuGetErrorName(Result result, const char **name)
+{
+    switch (result) {
+    case SUCCESS: *name = "CUDA_SUCCESS"; break;
+    case INVALID_VALUE: *name = "CUDA_ERROR_INVALID_VALUE"; break;
+    case OUT_OF_MEMORY: *name = "CUDA_ERROR_OUT_OF_MEMORY"; break;
+    case NOT_INITIALIZED: *name = "CUDA_ERROR_NOT_INITIALIZED"; break;
+    case NO_DEVICE: *name = "CUDA_ERROR_NO_DEVICE"; break;
+    case INVALID_DEVICE: *name = "CUDA_ERROR_INVALID_DEVICE"; break;
+    case INVALID_CONTEXT: *name = "CUDA_ERROR_INVALID_CONTEXT"; break;
+    default: *name = "CUDA_ERROR_UNKNOWN";
+    }
+    return SUCCESS;
+}
+
+EXPORT Result cuGetErrorString(Result result, const char **text)
+{
+    return cuGetErrorName(result, text);
+}
+
+EXPORT Result cuGetExportTable(const void **table, const void *id)
+{
+    (void)id;
+    *table = NULL;
+    return NOT_FOUND;
+}
+
+Result cuGetProcAddress(const char *name, void **function, int version, uint64_t flags);
+Result cuGetProcAddress_v2(const char *name, void **function, int version, uint64_t flags,
+                           int *status);
+
+/* Base names, as callers of cuGetProcAddress have them. */
+#define SAME(name) {#name, (void *)name}
+#define SECOND(name) {#name, (void *)name##_v2}
+static const struct { const char *name; void *function; } entries[] = {
+    SAME(cuInit), SAME(cuDriverGetVersion), SAME(cuDeviceGetCount), SAME(cuDeviceGet),
+    SAME(cuDeviceGetName), SECOND(cuDeviceGetUuid), SAME(cuDeviceGetPCIBusId),
+    SECOND(cuDeviceTotalMem), SAME(cuDeviceGetAttribute), SAME(cuDeviceComputeCapability),
+    SAME(cuDevicePrimaryCtxRetain), SECOND(cuDevicePrimaryCtxRelease),
+    SAME(cuDevicePrimaryCtxGetState), SECOND(cuDevicePrimaryCtxSetFlags), SECOND(cuCtxCreate),
+    SECOND(cuCtxDestroy), SECOND(cuCtxPushCurrent), SECOND(cuCtxPopCurrent), SAME(cuCtxSetCurrent),
+    SAME(cuCtxGetCurrent), SAME(cuCtxGetDevice), SAME(cuCtxSynchronize), SECOND(cuMemAlloc),
+    SAME(cuMemAllocManaged), SECOND(cuMemAllocPitch), SAME(cuMemAllocAsync), SECOND(cuMemFree),
+    SAME(cuMemFreeAsync), SECOND(cuMemGetInfo), SAME(cuMemCreate), SAME(cuMemRelease),
+    SAME(cuMemGetAllocationGranularity), SAME(cuMemAddressReserve), SAME(cuMemAddressFree),
+    SAME(cuMemMap), SAME(cuMemUnmap), SAME(cuMemSetAccess), SAME(cuDeviceGetMemPool),
+    SAME(cuDeviceGetDefaultMemPool), SAME(cuMemPoolGetAttribute), SAME(cuMemHostAlloc),
+    SECOND(cuMemAllocHost), SAME(cuMemFreeHost), SECOND(cuMemcpyHtoD), SECOND(cuMemcpyDtoH),
+    SECOND(cuMemsetD8), SAME(cuLaunchKernel), SAME(cuLaunchCooperativeKernel), SAME(cuStreamCreate),
+    SECOND(cuStreamDestroy), SAME(cuStreamSynchronize), SAME(cuStreamQuery), SAME(cuEventCreate),
+    SAME(cuEventRecord), SAME(cuEventSynchronize), SAME(cuEventElapsedTime), SECOND(cuEventDestroy),
+    SAME(cuModuleLoadData), SAME(cuModuleLoadDataEx), SAME(cuModuleGetFunction),
+    SAME(cuModuleUnload), SAME(cuGetErrorName), SAME(cuGetErrorString), SAME(cuGetExportTable),
+    SECOND(cuGetProcAddress),
+};
+
+EXPORT Result cuGetProcAddress_v2(const char *name, void **function, int version, uint64_t flags,
+                                  int *status)
+{
+    (void)version;
+    (void)flags;
+    *function = NULL;
+    for (size_t i = 0; i < sizeof entries / sizeof *entries && !*function; i++)
+        if (strcmp(entries[i].name, name) == 0)
+            *function = entries[i].function;
+    if (status)
+        *status = *function ? 0 : 1; /* found, or no such symbol */
+    return *function ? SUCCESS : NOT_FOUND;
+}
+
+EXPORT Result cuGetProcAddress(const char *name, void **function, int version, uint64_t flags)
+{
+    return cuGetProcAddress_v2(name, function, version, flags, NULL);
+}

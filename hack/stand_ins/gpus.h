@@ -1,0 +1,85 @@
+/*
+ * The cards of the stand-in libraries for CUDA and NVML, and what all processes on them share.
+ *
+ * The file named by the environment variable STAND_IN_GPUS, or else /run/stand-in-gpus/cards, has
+ * one line for each card, and options:
+ *
+ *     card <uuid> <PCI bus id> <minor> <MiB> <multiprocessors> <name>
+ *     dev <folder>          only cards whose <folder>/nvidia<minor> exists are visible
+ *     kernel_us <number>    time on the card of a kernel with 1024 blocks; 1000 without this line
+ *     context_mib <number>  memory of a process's primary context; 0 without this line
+ *     driver <text>         the NVIDIA driver's version
+ *
+ * Beside it, <file>.state is mapped by every process: its memory on each card, and until when each
+ * card is busy. A process holds a lock on its place there. The kernel drops the lock when the
+ * process ends, so memory and work of a killed process go with it, and this holds across PID
+ * namespaces.
+ *
+ * As for the real driver, PIDs are those of the host. A process in another PID namespace does not
+ * know its own, so it gets a number above every real PID.
+ */
+#ifndef STAND_IN_GPUS_H
+#define STAND_IN_GPUS_H
+
+#include <stdint.h>
+#include <sys/types.h>
+
+enum { MAX_CARDS = 16, MAX_PROCESSES = 128, BUCKETS = 16 };
+
+#define MIB (1024ULL * 1024)
+#define BUCKET_NS 100000000ULL /* 0.1 s */
+
+typedef struct {
+    char uuid[64], bus_id[32], name[64];
+    int minor, multiprocessors;
+    uint64_t bytes;
+} Card;
+
+typedef struct {
+    uint64_t number, busy_ns; /* number: since the machine's start, in BUCKET_NS */
+} Bucket;
+
+typedef struct {
+    int pid; /* on the host; 0 for a free place */
+    uint64_t bytes[MAX_CARDS];
+    Bucket buckets[MAX_CARDS][BUCKETS];
+} Process;
+
+typedef struct {
+    int last_made_up_pid;
+    uint64_t busy_until_ns[MAX_CARDS];
+    Process processes[MAX_PROCESSES];
+} State;
+
+/* Cards and options as the file has them; `visible` are the indices of the visible cards. */
+typedef struct {
+    Card cards[MAX_CARDS];
+    int count, visible[MAX_CARDS], visible_count;
+    uint64_t kernel_us, context_bytes;
+    char driver[32];
+    State *state;
+    int file;
+} Machine;
+
+/* Reads the cards and maps the state; 0 without a card. */
+int machine_open(Machine *machine);
+
+/* Takes or drops the lock that guards the state against all threads and processes. */
+void machine_lock(Machine *machine);
+void machine_unlock(Machine *machine);
+
+/* Returns a new place for this process; NULL if all are taken. Call it under the lock. */
+Process *machine_enter(Machine *machine);
+
+/* Returns 1 if a process holds the place. */
+int machine_is_alive(Machine *machine, int place);
+
+/* Bytes on a card of all processes. Call it under the lock. */
+uint64_t machine_bytes(Machine *machine, int card);
+
+/* Part of the last second in which the process had work on the card, in percent. */
+unsigned machine_percent(const Process *process, int card);
+
+uint64_t machine_now_ns(void);
+
+#endif

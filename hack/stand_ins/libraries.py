@@ -1,0 +1,131 @@
+"""Libraries and programs that stand in for a machine with NVIDIA GPUs, compiled from C.
+
+`libcuda.so.1` and `libnvidia-ml.so.1` answer for the same cards, which a file lists. Processes on
+them share memory and compute as on a real card; gpus.h describes the file. `tenant` is a program
+that uses a GPU and prints what it got.
+"""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+VARIABLE: Final = "STAND_IN_GPUS"
+"""Environment variable with the path of the file of cards."""
+PATH_IN_CONTAINER: Final = "/run/stand-in-gpus"
+"""Folder that has the file `cards` where the variable is not set."""
+DRIVER: Final = "550.54.15"
+
+_SOURCES: Final = Path(__file__).parent
+_STRICT: Final = ("-Wall", "-Wextra", "-Werror", "-O1", "-pthread")
+_COMPILE_SECONDS: Final = 120
+
+
+class CompilerError(Exception):
+    """There is no C compiler, or it refused a source."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Card:
+    """A card as the stand-ins show it.
+
+    Attributes:
+        pci_bus_id: As NVML writes it, such as 00000000:3A:00.0.
+        multiprocessors: CUDA's default order of devices starts with the card that has the most.
+    """
+
+    uuid: str
+    pci_bus_id: str
+    minor: int
+    mib: int = 81920
+    multiprocessors: int = 108
+    name: str = "NVIDIA A100-SXM4-80GB"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """Options of the machine; see gpus.h.
+
+    Attributes:
+        dev: Folder in which a card's device node makes it visible; "" shows every card.
+    """
+
+    cards: Sequence[Card]
+    dev: str = ""
+    kernel_us: int = 1000
+    context_mib: int = 0
+
+    def text(self) -> str:
+        """Return the content of the file of cards."""
+        lines = [
+            f"card {card.uuid} {card.pci_bus_id} {card.minor} {card.mib} {card.multiprocessors} "
+            f"{card.name}"
+            for card in self.cards
+        ]
+        lines += [f"dev {self.dev}"] if self.dev else []
+        lines += [f"kernel_us {self.kernel_us}", f"context_mib {self.context_mib}"]
+        return "\n".join([*lines, f"driver {DRIVER}"]) + "\n"
+
+    def write(self, folder: Path) -> Path:
+        """Write the file of cards, in a folder that processes of any user may write to."""
+        folder.mkdir(parents=True, exist_ok=True)
+        folder.chmod(0o777)
+        file = folder / "cards"
+        file.write_text(self.text(), encoding="utf-8")
+        return file
+
+
+def build_driver(root: Path) -> Path:
+    """Compile both libraries below a driver root, as a driver package installs them.
+
+    Returns:
+        The folder of the libraries, which LD_LIBRARY_PATH may name.
+
+    Raises:
+        CompilerError: There is no compiler, or it refused a source.
+    """
+    folder = root / "usr" / "lib64"
+    folder.mkdir(parents=True, exist_ok=True)
+    for stem, source in (("libcuda.so", "cuda.c"), ("libnvidia-ml.so", "nvml.c")):
+        file = folder / f"{stem}.{DRIVER}"
+        flags = ["-shared", "-fPIC", "-fvisibility=hidden", f"-Wl,-soname,{stem}.1"]
+        compile_c(file, (source, "gpus.c"), flags)
+        for name in (f"{stem}.1", stem):
+            (folder / name).unlink(missing_ok=True)
+            (folder / name).symlink_to(file.name)
+    return folder
+
+
+def build_tenant(folder: Path, libraries: Path) -> Path:
+    """Compile the program `tenant`; it loads whatever libcuda.so.1 the loader finds.
+
+    Args:
+        folder: Where it is put.
+        libraries: Folder with a libcuda.so to link.
+
+    Raises:
+        CompilerError: There is no compiler, or it refused a source.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    program = folder / "tenant"
+    compile_c(program, ("tenant.c",), [f"-L{libraries}", "-lcuda", "-ldl"])
+    return program
+
+
+def compile_c(file: Path, sources: Iterable[str], flags: Sequence[str]) -> None:
+    """Compile sources of this folder, or at an absolute path, into a library or program.
+
+    Raises:
+        CompilerError: There is no compiler, or it refused a source.
+    """
+    compiler = shutil.which(os.environ.get("CC", "cc"))
+    if compiler is None:
+        raise CompilerError("found no C compiler cc, expected one for the stand-in libraries")
+    paths = [str(_SOURCES / source) for source in sources]
+    command = [compiler, *_STRICT, "-o", str(file), *paths, *flags]
+    done = subprocess.run(command, capture_output=True, timeout=_COMPILE_SECONDS, check=False)
+    if done.returncode != 0:
+        raise CompilerError(f"{file.name}: {done.stderr.decode(errors='replace')}")

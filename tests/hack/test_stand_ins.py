@@ -1,0 +1,185 @@
+"""The libraries that stand in for a machine with GPUs, as a program that uses a GPU sees them."""
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from stand_ins import libraries
+from stand_ins.libraries import Card, Machine
+from tests.support.compiler import compiler
+from tests.support.waiting import PATIENCE_SECONDS
+
+OUT_OF_MEMORY: Final = 2
+NO_DEVICE: Final = 100
+
+SMALL = Card(
+    uuid="GPU-00000000-aaaa-bbbb-cccc-dddddddddddd",
+    pci_bus_id="00000000:3A:00.0",
+    minor=0,
+    mib=1024,
+    multiprocessors=100,
+)
+LARGE = Card(
+    uuid="GPU-00000001-aaaa-bbbb-cccc-dddddddddddd",
+    pci_bus_id="00000000:3B:00.0",
+    minor=1,
+    mib=2048,
+    multiprocessors=108,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Built:
+    libraries: Path
+    tenant: Path
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
+    compiler("the stand-in libraries")
+    root = tmp_path_factory.mktemp("stand-ins")
+    folder = libraries.build_driver(root)
+    return Built(libraries=folder, tenant=libraries.build_tenant(root / "bin", folder))
+
+
+class Tenants:
+    """Processes on one machine."""
+
+    def __init__(self, built: Built, cards: Path) -> None:
+        self.built = built
+        self.env = {libraries.VARIABLE: str(cards), "LD_LIBRARY_PATH": str(built.libraries)}
+
+    def run(self, *words: str, by: str = "link", **env: str) -> list[dict[str, Any]]:
+        done = subprocess.run(
+            [str(self.built.tenant), "--by", by, *words],
+            env={**os.environ, **self.env, **env},
+            capture_output=True,
+            timeout=PATIENCE_SECONDS,
+            check=False,
+        )
+        assert done.stderr == b""
+        return [json.loads(line) for line in done.stdout.splitlines()]
+
+    def start(self, *words: str) -> subprocess.Popen[bytes]:
+        """Start a tenant that waits at its command `wait`, which it has reached on return."""
+        process = subprocess.Popen(
+            [str(self.built.tenant), *words],
+            env={**os.environ, **self.env},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        assert process.stdout is not None
+        while json.loads(process.stdout.readline())["command"] != "wait":
+            pass
+        return process
+
+
+@pytest.fixture
+def tenants(built: Built, tmp_path: Path) -> Tenants:
+    return Tenants(built, Machine(cards=[SMALL, LARGE]).write(tmp_path / "gpus"))
+
+
+def results(printed: Sequence[dict[str, Any]]) -> list[int]:
+    return [each["result"] for each in printed]
+
+
+@pytest.mark.parametrize("by", ["link", "dlsym", "getproc"])
+def test_every_way_to_find_functions_reaches_the_same_card(tenants: Tenants, by: str) -> None:
+    printed = tenants.run("device", "0", "alloc", "0", "2048", "alloc", "0", "1", by=by)
+
+    assert printed[0]["uuid"] == LARGE.uuid
+    assert results(printed) == [0, 0, OUT_OF_MEMORY]
+
+
+@pytest.mark.parametrize("kind", ["alloc", "managed", "pitch", "async", "create"])
+def test_every_kind_of_memory_counts_on_the_card(tenants: Tenants, kind: str) -> None:
+    printed = tenants.run(kind, "0", "2000", "alloc", "0", "49", "alloc", "0", "48")
+
+    assert results(printed) == [0, OUT_OF_MEMORY, 0]
+
+
+def test_processes_share_the_memory_of_a_card_and_a_killed_one_gives_it_back(
+    tenants: Tenants,
+) -> None:
+    with tenants.start("alloc", "0", "2000", "wait") as other:
+        assert results(tenants.run("alloc", "0", "49", "alloc", "1", "1024")) == [OUT_OF_MEMORY, 0]
+        assert [each["used_mib"] for each in tenants.run("nvml", "0", "nvml", "1")] == [0, 2000]
+
+        other.send_signal(signal.SIGKILL)
+
+    assert results(tenants.run("alloc", "0", "2048")) == [0]
+
+
+def test_pci_order_and_visible_devices_are_those_of_cuda(tenants: Tenants) -> None:
+    def uuids(**env: str) -> list[str]:
+        (count,) = tenants.run("count", **env)
+        words = [word for i in range(count["count"]) for word in ("device", str(i))]
+        return [each["uuid"] for each in tenants.run(*words, **env)]
+
+    assert uuids() == [LARGE.uuid, SMALL.uuid]
+    assert uuids(CUDA_DEVICE_ORDER="PCI_BUS_ID") == [SMALL.uuid, LARGE.uuid]
+    assert uuids(CUDA_DEVICE_ORDER="PCI_BUS_ID", CUDA_VISIBLE_DEVICES="1,0") == [
+        LARGE.uuid,
+        SMALL.uuid,
+    ]
+    assert uuids(CUDA_VISIBLE_DEVICES=SMALL.uuid) == [SMALL.uuid]
+
+
+def test_only_cards_with_a_device_node_are_visible(built: Built, tmp_path: Path) -> None:
+    dev = tmp_path / "dev"
+    dev.mkdir()
+    tenants = Tenants(built, Machine(cards=[SMALL, LARGE], dev=str(dev)).write(tmp_path / "gpus"))
+    assert results(tenants.run("count")) == [NO_DEVICE]
+    (dev / "nvidia1").touch()
+
+    counted, shown, total = tenants.run("count", "device", "0", "nvml", "0")
+
+    assert counted["count"] == 1
+    assert shown["uuid"] == LARGE.uuid
+    assert total["total_mib"] == LARGE.mib
+
+
+def test_a_kernel_takes_its_time_on_the_card(built: Built, tmp_path: Path) -> None:
+    machine = Machine(cards=[SMALL], kernel_us=20_000)
+    tenants = Tenants(built, machine.write(tmp_path / "gpus"))
+
+    (launched,) = tenants.run("launch", "0", "0.3", "1024")
+
+    assert 0 < launched["count"] * 0.02 <= launched["seconds"]
+
+
+def test_mps_limits_each_process_where_its_daemon_is(tenants: Tenants, tmp_path: Path) -> None:
+    limits = {
+        "CUDA_MPS_PIPE_DIRECTORY": str(tmp_path),
+        "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=100M,1=200M",
+    }
+    assert results(tenants.run("alloc", "0", "101", **limits)) == [0]
+    (tmp_path / "control").touch()
+
+    printed = tenants.run("alloc", "0", "101", "alloc", "1", "200", "alloc", "1", "1", **limits)
+
+    assert results(printed) == [OUT_OF_MEMORY, 0, OUT_OF_MEMORY]
+
+
+def test_a_kernel_takes_longer_on_a_part_of_the_card(built: Built, tmp_path: Path) -> None:
+    (tmp_path / "control").touch()
+    machine = Machine(cards=[SMALL], kernel_us=5_000)
+    tenants = Tenants(built, machine.write(tmp_path / "gpus"))
+
+    (launched,) = tenants.run(
+        "launch",
+        "0",
+        "0.3",
+        "1024",
+        CUDA_MPS_PIPE_DIRECTORY=str(tmp_path),
+        CUDA_MPS_ACTIVE_THREAD_PERCENTAGE="25",
+    )
+
+    assert 0 < launched["count"] * 0.005 / 0.25 <= launched["seconds"]
