@@ -681,7 +681,7 @@ static void count_busy(int card, uint64_t moment_ns, uint64_t busy_ns)
 static void launch(int device, uint64_t blocks)
 {
     int card = devices[device];
-    uint64_t now, end, busy_ns = machine.kernel_us * 1000 * blocks / 1024;
+    uint64_t now, end, busy_ns = machine.block_ns * blocks;
 
     machine_lock(&machine);
     now = machine_now_ns();

@@ -22,7 +22,7 @@ static void read_line(Machine *machine, const char *line, char *dev)
     unsigned long long mib;
 
     sscanf(line, "dev %255s", dev);
-    sscanf(line, "kernel_us %lu", &machine->kernel_us);
+    sscanf(line, "block_ns %lu", &machine->block_ns);
     sscanf(line, "driver %31s", machine->driver);
     if (sscanf(line, "context_mib %llu", &mib) == 1)
         machine->context_bytes = mib * MIB;
@@ -67,7 +67,7 @@ int machine_open(Machine *machine)
     FILE *file = fopen(path, "r");
 
     memset(machine, 0, sizeof *machine);
-    machine->kernel_us = 1000;
+    machine->block_ns = 20;
     strcpy(machine->driver, "550.54.15");
     while (file && fgets(line, sizeof line, file))
         read_line(machine, line, dev);

@@ -6,7 +6,7 @@
  *
  *     card <uuid> <PCI bus id> <minor> <MiB> <multiprocessors> <name>
  *     dev <folder>          only cards whose <folder>/nvidia<minor> exists are visible
- *     kernel_us <number>    time on the card of a kernel with 1024 blocks; 1000 without this line
+ *     block_ns <number>     time on the card of one block of a kernel; 20 without this line
  *     context_mib <number>  memory of a process's primary context; 0 without this line
  *     driver <text>         the NVIDIA driver's version
  *
@@ -55,7 +55,7 @@ typedef struct {
 typedef struct {
     Card cards[MAX_CARDS];
     int count, visible[MAX_CARDS], visible_count;
-    uint64_t kernel_us, context_bytes;
+    uint64_t block_ns, context_bytes;
     char driver[32];
     State *state;
     int file;

@@ -51,11 +51,14 @@ class Machine:
 
     Attributes:
         dev: Folder in which a card's device node makes it visible; "" shows every card.
+        block_ns: Time of one block of a kernel. 20 is that of a fast card: a kernel of 50,000
+            blocks takes 1 ms. HAMi-core's limiter counts blocks, so it needs a real order of size.
+        context_mib: Memory of each process's primary context.
     """
 
     cards: Sequence[Card]
     dev: str = ""
-    kernel_us: int = 1000
+    block_ns: int = 20
     context_mib: int = 0
 
     def text(self) -> str:
@@ -66,7 +69,7 @@ class Machine:
             for card in self.cards
         ]
         lines += [f"dev {self.dev}"] if self.dev else []
-        lines += [f"kernel_us {self.kernel_us}", f"context_mib {self.context_mib}"]
+        lines += [f"block_ns {self.block_ns}", f"context_mib {self.context_mib}"]
         return "\n".join([*lines, f"driver {DRIVER}"]) + "\n"
 
     def write(self, folder: Path) -> Path:

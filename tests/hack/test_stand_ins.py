@@ -147,10 +147,10 @@ def test_only_cards_with_a_device_node_are_visible(built: Built, tmp_path: Path)
 
 
 def test_a_kernel_takes_its_time_on_the_card(built: Built, tmp_path: Path) -> None:
-    machine = Machine(cards=[SMALL], kernel_us=20_000)
+    machine = Machine(cards=[SMALL], block_ns=20_000)
     tenants = Tenants(built, machine.write(tmp_path / "gpus"))
 
-    (launched,) = tenants.run("launch", "0", "0.3", "1024")
+    (launched,) = tenants.run("launch", "0", "0.3", "1000")
 
     assert 0 < launched["count"] * 0.02 <= launched["seconds"]
 
@@ -170,14 +170,14 @@ def test_mps_limits_each_process_where_its_daemon_is(tenants: Tenants, tmp_path:
 
 def test_a_kernel_takes_longer_on_a_part_of_the_card(built: Built, tmp_path: Path) -> None:
     (tmp_path / "control").touch()
-    machine = Machine(cards=[SMALL], kernel_us=5_000)
+    machine = Machine(cards=[SMALL], block_ns=5_000)
     tenants = Tenants(built, machine.write(tmp_path / "gpus"))
 
     (launched,) = tenants.run(
         "launch",
         "0",
         "0.3",
-        "1024",
+        "1000",
         CUDA_MPS_PIPE_DIRECTORY=str(tmp_path),
         CUDA_MPS_ACTIVE_THREAD_PERCENTAGE="25",
     )
