@@ -16,12 +16,11 @@ enum { FIRST_MADE_UP_PID = 1 << 22 }; /* the kernel's PIDs are below */
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
-static void read_line(Machine *machine, const char *line, char *dev)
+static void read_line(Machine *machine, const char *line)
 {
     Card card = {0};
     unsigned long long mib;
 
-    sscanf(line, "dev %255s", dev);
     sscanf(line, "block_ns %lu", &machine->block_ns);
     sscanf(line, "driver %31s", machine->driver);
     if (sscanf(line, "context_mib %llu", &mib) == 1)
@@ -34,9 +33,11 @@ static void read_line(Machine *machine, const char *line, char *dev)
     }
 }
 
-static void find_visible(Machine *machine, const char *dev)
+static void find_visible(Machine *machine, int in_container)
 {
-    char path[512];
+    const char *named = getenv("STAND_IN_DEV");
+    const char *dev = named ? named : in_container ? "/dev" : "";
+    char path[4096];
 
     for (int i = 0; i < machine->count; i++) {
         snprintf(path, sizeof path, "%s/nvidia%d", dev, machine->cards[i].minor);
@@ -63,17 +64,17 @@ int machine_open(Machine *machine)
 {
     const char *named = getenv("STAND_IN_GPUS");
     const char *path = named ? named : "/run/stand-in-gpus/cards";
-    char line[512], dev[256] = "", state[4096];
+    char line[512], state[4096];
     FILE *file = fopen(path, "r");
 
     memset(machine, 0, sizeof *machine);
     machine->block_ns = 20;
     strcpy(machine->driver, "550.54.15");
     while (file && fgets(line, sizeof line, file))
-        read_line(machine, line, dev);
+        read_line(machine, line);
     if (file)
         fclose(file);
-    find_visible(machine, dev);
+    find_visible(machine, named == NULL);
     snprintf(state, sizeof state, "%s.state", path);
     if (machine->count > 0)
         machine->state = map_state(state, &machine->file);

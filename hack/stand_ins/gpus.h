@@ -5,10 +5,13 @@
  * one line for each card, and options:
  *
  *     card <uuid> <PCI bus id> <minor> <MiB> <multiprocessors> <name>
- *     dev <folder>          only cards whose <folder>/nvidia<minor> exists are visible
  *     block_ns <number>     time on the card of one block of a kernel; 20 without this line
  *     context_mib <number>  memory of a process's primary context; 0 without this line
  *     driver <text>         the NVIDIA driver's version
+ *
+ * A process sees only the cards whose device nodes are in the folder STAND_IN_DEV. Without that
+ * variable it sees every card, or, with neither of the two variables as in a container, those in
+ * /dev.
  *
  * Beside it, <file>.state is mapped by every process: its memory on each card, and until when each
  * card is busy. A process holds a lock on its place there. The kernel drops the lock when the

@@ -15,8 +15,10 @@ from typing import Final
 
 VARIABLE: Final = "STAND_IN_GPUS"
 """Environment variable with the path of the file of cards."""
+DEV_VARIABLE: Final = "STAND_IN_DEV"
+"""Environment variable with the folder whose device nodes make cards visible."""
 PATH_IN_CONTAINER: Final = "/run/stand-in-gpus"
-"""Folder that has the file `cards` where the variable is not set."""
+"""Folder that has the file `cards` where no variable is set; cards in /dev are visible then."""
 DRIVER: Final = "550.54.15"
 
 _SOURCES: Final = Path(__file__).parent
@@ -50,14 +52,12 @@ class Machine:
     """Options of the machine; see gpus.h.
 
     Attributes:
-        dev: Folder in which a card's device node makes it visible; "" shows every card.
         block_ns: Time of one block of a kernel. 20 is that of a fast card: a kernel of 50,000
             blocks takes 1 ms. HAMi-core's limiter counts blocks, so it needs a real order of size.
         context_mib: Memory of each process's primary context.
     """
 
     cards: Sequence[Card]
-    dev: str = ""
     block_ns: int = 20
     context_mib: int = 0
 
@@ -68,7 +68,6 @@ class Machine:
             f"{card.name}"
             for card in self.cards
         ]
-        lines += [f"dev {self.dev}"] if self.dev else []
         lines += [f"block_ns {self.block_ns}", f"context_mib {self.context_mib}"]
         return "\n".join([*lines, f"driver {DRIVER}"]) + "\n"
 
