@@ -11,7 +11,9 @@ import shutil
 import stat
 import subprocess
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,6 +25,36 @@ _LOADED: Final = re.compile(r"(/\S+) \(0x")
 _PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _RUN_SECONDS: Final = 300
 _CAPABILITIES: Final = ("CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_KILL", "CAP_SETGID", "CAP_SETUID")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """A program that ended in a container.
+
+    Attributes:
+        printed: The JSON objects that it printed.
+    """
+
+    code: int
+    printed: Sequence[Mapping[str, Any]]
+    errors: str
+
+    @property
+    def results(self) -> list[int]:
+        """The CUresult of each command of `tenant`."""
+        return [each["result"] for each in self.printed]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waiting:
+    """A program that waits in a container.
+
+    Attributes:
+        exec: Runs another program in the same container until it ends.
+    """
+
+    printed: Sequence[Mapping[str, Any]]
+    exec: Callable[..., Ended]
 
 
 class Image:
@@ -73,33 +105,46 @@ class Runc:
         self._cards: Final = cards
         self._runc: Final = runc
 
-    def start(self, container: Container, words: Sequence[str]) -> subprocess.Popen[bytes]:
-        """Start a container with these edits; its standard streams are those of the process."""
+    def run(self, container: Container, *words: str) -> Ended:
+        """Run a program in a container of its own until it ends."""
+        with self._started(container, words) as (_, process):
+            return _ended(process)
+
+    @contextmanager
+    def waiting(self, container: Container, *words: str) -> "Iterator[Waiting]":
+        """Run `tenant` in a container; yield once it waits in its command `wait`.
+
+        The container ends after the block.
+        """
+        with self._started(container, ("tenant", *words)) as (name, process):
+            printed: list[Mapping[str, Any]] = []
+            while not printed or printed[-1]["command"] != "wait":
+                if process.stdout is None or not (line := process.stdout.readline()):
+                    raise RuntimeError(f"tenant {words}: found {printed}, expected a wait")
+                printed.append(json.loads(line))
+            yield Waiting(printed=printed, exec=lambda *each: self._exec(name, each))
+
+    def _exec(self, name: str, words: Sequence[str]) -> Ended:
+        with _process(self._command("exec", name, *words)) as process:
+            return _ended(process)
+
+    @contextmanager
+    def _started(
+        self, container: Container, words: Sequence[str]
+    ) -> "Iterator[tuple[str, subprocess.Popen[bytes]]]":
         name = f"stand-in-{uuid.uuid4().hex[:12]}"
         bundle = self._folder / name
         bundle.mkdir(parents=True)
-        config = self._config(container, words)
-        (bundle / "config.json").write_text(json.dumps(config))
-        return subprocess.Popen(
-            [
-                self._runc,
-                "--root",
-                str(self._folder / "runc"),
-                "run",
-                "--bundle",
-                str(bundle),
-                name,
-            ],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
+        (bundle / "config.json").write_text(json.dumps(self._config(container, words)))
+        with _process(self._command("run", "--bundle", str(bundle), name)) as process:
+            try:
+                yield name, process
+            finally:
+                if process.poll() is None:
+                    process.communicate(timeout=_RUN_SECONDS)
 
-    def run(self, container: Container, words: Sequence[str]) -> tuple[list[Any], str]:
-        """Run a container until it ends; return the JSON lines that it printed, and its errors."""
-        with self.start(container, words) as process:
-            out, err = process.communicate(timeout=_RUN_SECONDS)
-        return json_lines(out), err.decode(errors="replace")
+    def _command(self, *words: str) -> list[str]:
+        return [self._runc, "--root", str(self._folder / "runc"), *words]
 
     def _config(self, container: Container, words: Sequence[str]) -> Mapping[str, Any]:
         nodes = [_node(each.path, Path(each.host_path)) for each in container.device_nodes]
@@ -135,9 +180,15 @@ class Runc:
         }
 
 
-def json_lines(printed: bytes) -> list[Any]:
-    """Return the lines that are JSON objects."""
-    return [json.loads(line) for line in printed.splitlines() if line.startswith(b"{")]
+def _process(command: Sequence[str]) -> subprocess.Popen[bytes]:
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe)
+
+
+def _ended(process: subprocess.Popen[bytes]) -> Ended:
+    out, err = process.communicate(timeout=_RUN_SECONDS)
+    printed = [json.loads(line) for line in out.splitlines() if line.startswith(b"{")]
+    return Ended(code=process.returncode, printed=printed, errors=err.decode(errors="replace"))
 
 
 def _bind(source: str, destination: str, options: Sequence[str]) -> Mapping[str, Any]:

@@ -16,7 +16,7 @@
  *     create CARD MIB             cuMemCreate
  *     free                        frees the memory of the last alloc, managed or pitch
  *     info CARD                   cuMemGetInfo
- *     nvml CARD                   nvmlDeviceGetMemoryInfo
+ *     nvml CARD                   nvmlDeviceGetMemoryInfo; as the first command, before cuInit
  *     launch CARD SECONDS BLOCKS  launches kernels for that time; how many ended
  *     wait                        waits for a line on standard input
  *     kill                        ends itself by SIGKILL, so that nothing is cleaned up
@@ -114,6 +114,20 @@ static void find_functions(const char *by)
         return;
 #define FIND(name, symbol, parameters) *(void **)&p_##name = address(library, by, #name, #symbol);
     FUNCTIONS(FIND)
+}
+
+static void init(void)
+{
+    static int done;
+    Result result;
+
+    if (done++)
+        return;
+    result = p_cuInit(0);
+    if (result == 0)
+        return;
+    printf("{\"command\": \"init\", \"result\": %d}\n", result);
+    exit(2);
 }
 
 static Result use(int card)
@@ -281,7 +295,7 @@ static int run(char **words)
     int card = words[1] ? atoi(words[1]) : -1;
 
     if (strcmp(name, "count") == 0)
-        return print_count(), 1;
+        return init(), print_count(), 1;
     if (strcmp(name, "free") == 0)
         return print_free(), 1;
     if (strcmp(name, "wait") == 0)
@@ -290,12 +304,13 @@ static int run(char **words)
         return kill(getpid(), SIGKILL), 1;
     if (!words[1])
         fail("a command lacks a card");
+    if (strcmp(name, "nvml") == 0)
+        return print_nvml(card), 2;
+    init();
     if (strcmp(name, "device") == 0)
         return print_device(card), 2;
     if (strcmp(name, "info") == 0)
         return print_info(card), 2;
-    if (strcmp(name, "nvml") == 0)
-        return print_nvml(card), 2;
     if (!words[2])
         fail("a command lacks a number");
     if (strcmp(name, "launch") == 0 && words[3])
@@ -309,7 +324,6 @@ static int run(char **words)
 int main(int count, char **words)
 {
     const char *by = "link";
-    Result result;
 
     setvbuf(stdout, NULL, _IOLBF, 0);
     words++;
@@ -318,11 +332,6 @@ int main(int count, char **words)
         words += 2;
     }
     find_functions(by);
-    result = p_cuInit(0);
-    if (result != 0) {
-        printf("{\"command\": \"init\", \"result\": %d}\n", result);
-        return 2;
-    }
     while (*words)
         words += run(words);
     return 0;
