@@ -22,7 +22,6 @@ from tensorfusion_dra.simulator.rest import PODS, TEMPLATES, Json
 from tensorfusion_dra.simulator.runtime import Container
 
 _NULL: Final = os.makedev(1, 3)
-_LINE_OF_PRELOAD: Final = "/usr/local/vgpu/libvgpu.so\n"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,12 +64,11 @@ class StandInNode(SimulatedCluster):
         ]
 
     def install_hami_core(self, library: Path) -> None:
-        """Put HAMi-core's library and its preload file where the node plugin looks for them."""
+        """Put HAMi-core's library where the node plugin looks for it."""
         folder = self.folder / "vgpu"
         folder.mkdir()
         (folder / "libvgpu.so.1").write_bytes(library.read_bytes())
         (folder / "libvgpu.so.1").chmod(0o755)
-        (folder / "ld.so.preload").write_text(_LINE_OF_PRELOAD)
 
     def run_pod(self, name: str, ask: Ask) -> Container:
         """Create a pod with one container; return what the runtime would put into it.

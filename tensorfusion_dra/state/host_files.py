@@ -3,16 +3,17 @@
 import errno
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-from tensorfusion_dra.core.claims.enforcers.enforcer import Folder, Needs
+from tensorfusion_dra.core.claims.enforcers.enforcer import Folder, Needs, TextFile
 from tensorfusion_dra.core.errors import RetryableError
-from tensorfusion_dra.state import folders, removal, unix_sockets
+from tensorfusion_dra.state import atomic, folders, removal, unix_sockets
 
 _MOST_AT_ONCE: Final = 1000
 """Files and folders of a claim to remove in one go, while other claims wait for the ledger."""
+_TEXT_MODE: Final = 0o644
 _NOT_EMPTY: Final = frozenset({errno.ENOTEMPTY, errno.EEXIST})
 
 
@@ -24,10 +25,10 @@ class HostFiles:
     """
 
     def provide(self, needs: Needs) -> None:
-        """Check files and sockets, create the folders and set their modes.
+        """Check files and sockets, create the folders, set their modes and write the texts.
 
         Raises:
-            RetryableError: A file is missing, nothing listens on a socket, or a folder cannot be
+            RetryableError: A file is missing, nothing listens on a socket, or something cannot be
                 created; the text has its path.
         """
         for file in needs.files:
@@ -39,6 +40,9 @@ class HostFiles:
         for folder in needs.folders:
             with _errors(folder.path):
                 _make(Path(folder.path), folder.mode)
+        for text in needs.texts:
+            with _errors(text.path):
+                _write(text)
 
     def withdraw(self, needs: Needs) -> None:
         """Remove the folders that are empty; a hypervisor may have written into the others.
@@ -98,6 +102,17 @@ def _make(path: Path, mode: int) -> None:
         raise RetryableError(f"{path}: found something else, expected a folder")
     if stat.S_IMODE(found) != mode:
         path.chmod(mode)
+
+
+def _write(file: TextFile) -> None:
+    """Write the file unless it has the text; containers that mounted the old file keep that one."""
+    path, content = Path(file.path), file.text.encode()
+    with suppress(FileNotFoundError):
+        if path.read_bytes() == content and stat.S_IMODE(path.stat().st_mode) == _TEXT_MODE:
+            return
+    folders.make(path.parent)
+    # After a power cut the file is written again, before a container can need it.
+    atomic.write(path, content, mode=_TEXT_MODE, durable=False)
 
 
 def _remove(folder: Folder) -> None:

@@ -22,13 +22,12 @@ class Node(Setup):
     def __init__(self, folder: Path, enforcer: str) -> None:
         super().__init__(folder)
         self.root = folder / "run"
-        for file in ("libcuda_limiter.so", "libvgpu.so.1", "ld.so.preload"):
+        for file in ("libcuda_limiter.so", "libvgpu.so.1"):
             self.root.mkdir(exist_ok=True)
             (self.root / file).touch()
         self.enforcers["tensor-fusion"] = TensorFusion(root=str(self.root))
         self.enforcers["hami-core"] = HamiCore(
             library=str(self.root / "libvgpu.so.1"),
-            preload=str(self.root / "ld.so.preload"),
             root=str(self.root / "hami-core"),
         )
         self.enforcer = self.enforcers[enforcer]

@@ -86,11 +86,12 @@ def test_soft_isolation_mounts_limiter_and_shared_memory_and_disables_bypasses(
     mounts = {m["containerPath"]: m for m in limits["containerEdits"]["mounts"]}
 
     assert env["TF_ISOLATION_MODE"] == "soft"
-    assert env["LD_PRELOAD"] == "/tensor-fusion-limiter/libcuda_limiter.so"
     assert env["DISABLE_GPU_LIMITER"] == ""
     assert (env["POD_NAMESPACE"], env["POD_NAME"]) == ("default", "a")
     assert mounts["/run/tensor-fusion/shm"]["hostPath"] == "/run/tensor-fusion/shm/default/a"
     assert "ro" in mounts["/tensor-fusion-limiter/libcuda_limiter.so"]["options"]
+    preload = mounts["/etc/ld.so.preload"]["hostPath"]
+    assert setup.host_files.texts[preload] == "/tensor-fusion-limiter/libcuda_limiter.so\n"
     assert "CUDA_DEVICE_ORDER=PCI_BUS_ID" in setup.spec_of(ref)["containerEdits"]["env"]
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tensorfusion_dra.core.claims.enforcers.enforcer import Folder, Needs
+from tensorfusion_dra.core.claims.enforcers.enforcer import Folder, Needs, TextFile
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.state.host_files import HostFiles
 from tests.support.disk import read_only
@@ -145,3 +145,36 @@ def test_files_are_never_removed(tmp_path: Path) -> None:
     FILES.withdraw(Needs(files=(str(tmp_path / "library"),)))
 
     assert (tmp_path / "library").read_text() == "kept"
+
+
+def text(path: Path, content: str = "/limiter.so\n") -> Needs:
+    return Needs(texts=(TextFile(path=str(path), text=content),))
+
+
+@pytest.mark.usefixtures("umask")
+def test_text_is_written_for_every_user_to_read_and_changed_when_it_differs(tmp_path: Path) -> None:
+    file = tmp_path / "preload" / "ld.so.preload"
+
+    FILES.provide(text(file, "/old.so\n"))
+    FILES.provide(text(file))
+
+    assert file.read_text() == "/limiter.so\n"
+    assert (mode(file), mode(file.parent)) == (0o644, 0o755)
+    assert [each.name for each in file.parent.iterdir()] == ["ld.so.preload"]
+
+
+def test_text_that_is_right_is_not_written_again(tmp_path: Path) -> None:
+    file = tmp_path / "ld.so.preload"
+    FILES.provide(text(file))
+    before = file.stat().st_ino
+
+    FILES.provide(text(file))
+
+    assert file.stat().st_ino == before
+
+
+def test_text_at_the_path_of_a_folder_is_an_error_that_names_it(tmp_path: Path) -> None:
+    (tmp_path / "ld.so.preload").mkdir()
+
+    with pytest.raises(RetryableError, match=r"ld\.so\.preload"):
+        FILES.provide(text(tmp_path / "ld.so.preload"))

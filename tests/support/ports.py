@@ -211,12 +211,14 @@ class HostFilesInMemory(HostFiles):
     def __init__(self) -> None:
         self.missing: set[str] = set()
         self.folders: set[str] = set()
+        self.texts: dict[str, str] = {}
 
     def provide(self, needs: Needs) -> None:
         for file in (*needs.files, *needs.sockets):
             if file in self.missing:
                 raise RetryableError(f"{file}: No such file or directory")
         self.folders |= {folder.path for folder in needs.folders}
+        self.texts |= {file.path: file.text for file in needs.texts}
 
     def withdraw(self, needs: Needs) -> None:
         self.folders -= {folder.path for folder in needs.folders}

@@ -9,6 +9,7 @@ from tensorfusion_dra.app.shared.node_settings import Settings
 from tensorfusion_dra.core.claims.enforcers.enforcer import Enforcer
 from tensorfusion_dra.core.claims.enforcers.hami_core import HamiCore
 from tensorfusion_dra.core.claims.enforcers.mps import Mps
+from tensorfusion_dra.core.claims.enforcers.preload import Way
 from tensorfusion_dra.core.claims.enforcers.tensor_fusion import TensorFusion
 from tensorfusion_dra.core.claims.tenancy import LendingRules
 from tensorfusion_dra.core.devices.device import Node
@@ -40,10 +41,11 @@ def enforcers(settings: Settings) -> Mapping[str, Enforcer]:
             root=settings.tensor_fusion_root,
             hypervisor_ip=settings.hypervisor_ip,
             hypervisor_port=settings.hypervisor_port,
+            preload=Way(settings.preload),
         ),
         HamiCore(
             library=settings.hami_core_library,
-            preload=str(Path(settings.hami_core_library).with_name("ld.so.preload")),
+            preload=Way(settings.preload),
             root=f"{settings.tensor_fusion_root}/hami-core",
         ),
         Mps(pipes=settings.mps_pipes, shm=settings.mps_shm),

@@ -19,6 +19,7 @@ from tensorfusion_dra.app.shared.setting_sources import flag as _flag
 from tensorfusion_dra.app.shared.setting_sources import setting as _setting
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims.enforcers.kinds import KINDS
+from tensorfusion_dra.core.claims.enforcers.preload import Way
 from tensorfusion_dra.core.devices.gpupool import DEFAULT_QOS, QOS_LEVELS
 from tensorfusion_dra.core.devices.oversubscription import NO_MORE, Oversubscription
 from tensorfusion_dra.core.devices.sharing import Isolation
@@ -179,6 +180,10 @@ class Settings:
         "false",
         "Whether to refuse claims whose limits nothing on this node would enforce: true, false.",
     )
+    preload: str = _setting(
+        "file",
+        f"How containers load a limiter's library: {', '.join(Way)} (ld.so.preload, LD_PRELOAD).",
+    )
     overcommit_limits: str = _setting(
         "false", "Whether memory limits may add up to more than a card has: true, false."
     )
@@ -219,6 +224,7 @@ class Settings:
         _check_choice("isolation", self.isolation, tuple(Isolation))
         _check_choice("enforcer", self.enforcer, ENFORCERS)
         _check_choice("require-enforcement", self.require_enforcement, BOOLEANS)
+        _check_choice("preload", self.preload, tuple(Way))
         _check_choice("overcommit-limits", self.overcommit_limits, BOOLEANS)
         _check_choice("read-pods", self.read_pods, BOOLEANS)
         _check_choice("health-events", self.health_events, BOOLEANS)

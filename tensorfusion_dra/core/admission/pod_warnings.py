@@ -123,4 +123,7 @@ def _of_containers(pod: Pod, chosen: frozenset[str]) -> Iterator[str]:
             yield f"container {name}: is privileged, so it sees every GPU of its node"
         env = {name_of(each) for each in as_list(container.get("env"))}
         if names.ENV_LD_PRELOAD in env:
-            yield f"container {name}: the limiter's {names.ENV_LD_PRELOAD} replaces its own"
+            yield (
+                f"container {name}: on nodes with the setting preload=env the limiter's "
+                f"{names.ENV_LD_PRELOAD} replaces its own"
+            )

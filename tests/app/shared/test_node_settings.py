@@ -110,6 +110,7 @@ def test_every_setting_has_a_flag_a_variable_and_a_key_in_the_file(tmp_path: Pat
         "isolation": "hard",
         # The only one with which every other setting can have another value than its default.
         "enforcer": "tensor-fusion",
+        "preload": "env",
         "overcommit_limits": "true",
         "require_enforcement": "true",
         "read_pods": "false",

@@ -103,7 +103,8 @@ def test_annotations_of_other_components_are_ignored() -> None:
         ),
         (
             {"containers": [container_document(env=[{"name": "LD_PRELOAD", "value": "x"}])]},
-            "container main: the limiter's LD_PRELOAD replaces its own",
+            "container main: on nodes with the setting preload=env the limiter's LD_PRELOAD "
+            "replaces its own",
         ),
         (
             {"initContainers": [container_document("init", securityContext={"privileged": True})]},

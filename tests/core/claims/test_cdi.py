@@ -66,7 +66,6 @@ def test_spec_of_one_share_has_device_nodes_limits_and_common_edits() -> None:
                         "TF_SHM_PATH=/run/tensor-fusion/shm/shm",
                         "SHM_PATH=/run/tensor-fusion/shm",
                         "POD_NAMESPACE=default",
-                        "LD_PRELOAD=/tensor-fusion-limiter/libcuda_limiter.so",
                     ],
                     "mounts": [
                         {
@@ -78,6 +77,11 @@ def test_spec_of_one_share_has_device_nodes_limits_and_common_edits() -> None:
                             "hostPath": f"/run/tensor-fusion/shm/default/{LETTER_FIRST.uid}",
                             "containerPath": "/run/tensor-fusion/shm",
                             "options": ["rw", *bind],
+                        },
+                        {
+                            "hostPath": "/run/tensor-fusion/preload/ld.so.preload",
+                            "containerPath": "/etc/ld.so.preload",
+                            "options": ["ro", *bind],
                         },
                     ],
                 },

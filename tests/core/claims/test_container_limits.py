@@ -40,7 +40,6 @@ BYPASSES_EMPTIED: Final = {
     "ENABLE_CUDA_HOOKS": "",
 }
 LIMITER: Final = {
-    "LD_PRELOAD": "/tensor-fusion-limiter/libcuda_limiter.so",
     "TF_SHM_PATH": "/run/tensor-fusion/shm/shm",
     "SHM_PATH": "/run/tensor-fusion/shm",
     "POD_NAMESPACE": "default",
@@ -51,6 +50,7 @@ LIMITER: Final = {
 LIMITER_MOUNTS: Final = {
     "/tensor-fusion-limiter/libcuda_limiter.so": "ro",
     "/run/tensor-fusion/shm": "rw",
+    "/etc/ld.so.preload": "ro",
 }
 COMMON: Final = {"NVIDIA_VISIBLE_DEVICES": "void", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
 
@@ -250,9 +250,13 @@ def test_soft_claim_needs_the_host_paths_of_its_mounts() -> None:
     needs = ENFORCER.needs(claim)
 
     mounts = spec["devices"][1]["containerEdits"]["mounts"]
-    needed = [*needs.files, *(folder.path for folder in needs.folders)]
+    needed = [*needs.files, *(each.path for each in (*needs.folders, *needs.texts))]
     assert [mount["hostPath"] for mount in mounts] == needed
-    assert needed == ["/run/tensor-fusion/libcuda_limiter.so", "/run/tensor-fusion/shm/default/p"]
+    assert needed == [
+        "/run/tensor-fusion/libcuda_limiter.so",
+        "/run/tensor-fusion/shm/default/p",
+        "/run/tensor-fusion/preload/ld.so.preload",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -279,7 +283,6 @@ def test_simulated_card_has_limits_but_nothing_of_the_host() -> None:
 
     env, mounts = container_edits(claim)
     assert env["TF_GPU_MEMORY_LIMIT"] == "20480"
-    assert "LD_PRELOAD" not in env
     assert mounts == {}
     assert ENFORCER.needs(claim).files == ()
 

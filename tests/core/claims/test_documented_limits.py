@@ -53,7 +53,7 @@ def test_table_of_variables_names_every_variable_that_carries_a_limit() -> None:
     environment, _ = container_edits(admitted_claim(one_card()))
     without_limits = {
         *names.ENV_BYPASSES,
-        *(names.ENV_LD_PRELOAD, names.ENV_SHM_PATH, names.ENV_SHM_FOLDER),
+        *(names.ENV_SHM_PATH, names.ENV_SHM_FOLDER),
         *(names.ENV_POD_NAMESPACE, names.ENV_POD_NAME),
         *(names.ENV_HYPERVISOR_IP, names.ENV_HYPERVISOR_PORT),
     }

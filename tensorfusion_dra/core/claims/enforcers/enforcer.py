@@ -23,6 +23,14 @@ class Folder:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TextFile:
+    """A host file with a fixed content, readable by every user."""
+
+    path: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Edits:
     """Additions to the containers of one request.
 
@@ -43,11 +51,13 @@ class Needs:
         sockets: Unix sockets on which a process has to accept connections; the claim fails while
             none does. For a service without which a container would run without its limits.
         folders: Created for the claim.
+        texts: Written if they are missing or different. They belong to all claims, and stay.
     """
 
     files: tuple[str, ...] = ()
     sockets: tuple[str, ...] = ()
     folders: tuple[Folder, ...] = ()
+    texts: tuple[TextFile, ...] = ()
 
 
 class Enforcer(Protocol):

@@ -24,6 +24,7 @@ from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims.enforcement.signs import Places
 from tensorfusion_dra.core.claims.enforcers import by_index, enforcer
 from tensorfusion_dra.core.claims.enforcers.enforcer import Edits, Folder, Needs
+from tensorfusion_dra.core.claims.enforcers.preload import Preload, Way
 from tensorfusion_dra.core.claims.limits import Limit
 from tensorfusion_dra.core.claims.mounts import Mount
 from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
@@ -31,9 +32,8 @@ from tensorfusion_dra.core.devices.sharing import Isolation
 from tensorfusion_dra.core.kubernetes.quantity import MIB
 
 LIBRARY_IN_CONTAINER: Final = "/usr/local/vgpu/libvgpu.so"
-"""Path from which HAMi-core loads itself; an ld.so.preload file has to contain it too."""
+"""Path from which HAMi-core loads itself."""
 
-_PRELOAD_IN_CONTAINER: Final = "/etc/ld.so.preload"
 _CACHES_IN_CONTAINER: Final = "/usr/local/vgpu/claims"
 _LOCKS_IN_CONTAINER: Final = "/tmp/vgpulock"  # noqa: S108 - fixed by HAMi-core
 
@@ -50,18 +50,15 @@ class HamiCore:
         library: libvgpu.so on the host. Running containers have it mapped and crash if it is
             overwritten, so this has to be a file of one version that never changes, such as
             /usr/local/vgpu/libvgpu.so.2.8.0.
-        preload: Host file with one line, LIBRARY_IN_CONTAINER; mounted as /etc/ld.so.preload.
-            Unlike the variable LD_PRELOAD it reaches processes whose program or shell sets
-            LD_PRELOAD itself, and it does not replace the LD_PRELOAD of an image. "" sets
-            LD_PRELOAD instead, for sandboxes that ignore such a file (gVisor).
-        root: Host folder of the claims' cache files.
+        preload: How processes load the library.
+        root: Host folder of the claims' cache files, and of the file that preloads the library.
     """
 
     name: ClassVar[str] = "hami-core"
     enforces_hard: ClassVar[bool] = True
     expands_memory: ClassVar[bool] = False
     library: str
-    preload: str = "/usr/local/vgpu/ld.so.preload"
+    preload: Way = Way.FILE
     root: str = "/run/tensor-fusion/hami-core"
     fixed: frozenset[Isolation] = frozenset(Isolation)
 
@@ -70,7 +67,7 @@ class HamiCore:
         return f"{self.root}/claims"
 
     def needs(self, claim: PreparedClaim) -> Needs:
-        """Return the library, its preload file and the folder of the claim's cache files.
+        """Return the library, the file that preloads it and the folder of the claim's cache files.
 
         Raises:
             ClaimError: The claim's limits cannot be expressed by card index.
@@ -84,13 +81,9 @@ class HamiCore:
         if not requests:
             return Needs()
         return Needs(
-            files=(self.library, self.preload) if self.preload else (self.library,),
-            folders=(
-                Folder(
-                    path=self._caches(claim),
-                    mode=_CACHES_MODE,
-                ),
-            ),
+            files=(self.library,),
+            folders=(Folder(path=self._caches(claim), mode=_CACHES_MODE),),
+            texts=self._preload().files(),
         )
 
     def places(self, claim: PreparedClaim) -> Places:
@@ -122,11 +115,11 @@ class HamiCore:
         }
         if enforcer.is_simulated(shares):
             return Edits(env=env)
-        mounts = self._mounts(claim)
-        if self.preload:
-            preload = Mount(host_path=self.preload, container_path=_PRELOAD_IN_CONTAINER)
-            return Edits(env=env, mounts=(*mounts, preload))
-        return Edits(env={**env, names.ENV_LD_PRELOAD: LIBRARY_IN_CONTAINER}, mounts=mounts)
+        loading = self._preload().edits()
+        return Edits(env={**env, **loading.env}, mounts=(*self._mounts(claim), *loading.mounts))
+
+    def _preload(self) -> Preload:
+        return Preload(way=self.preload, library=LIBRARY_IN_CONTAINER, folder=self.root)
 
     def _mounts(self, claim: PreparedClaim) -> tuple[Mount, ...]:
         """Return the mounts of the library and of the claim's folder, the latter also for the lock.

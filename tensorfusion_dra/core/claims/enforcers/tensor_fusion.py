@@ -18,6 +18,7 @@ from tensorfusion_dra.core.claims import compact_json, limits
 from tensorfusion_dra.core.claims.enforcement.signs import Places
 from tensorfusion_dra.core.claims.enforcers import enforcer
 from tensorfusion_dra.core.claims.enforcers.enforcer import Edits, Folder, Needs
+from tensorfusion_dra.core.claims.enforcers.preload import Preload, Way
 from tensorfusion_dra.core.claims.limits import Limit
 from tensorfusion_dra.core.claims.mounts import Mount
 from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
@@ -41,6 +42,7 @@ class TensorFusion:
         root: The hypervisor's folder on the host, which contains the limiter library.
         hypervisor_ip: Address at which containers reach the hypervisor; "" leaves it to the pod.
         hypervisor_port: The hypervisor's HTTP port.
+        preload: How processes load the limiter.
     """
 
     name: ClassVar[str] = "tensor-fusion"
@@ -49,6 +51,7 @@ class TensorFusion:
     root: str = "/run/tensor-fusion"
     hypervisor_ip: str = ""
     hypervisor_port: int = 8001
+    preload: Way = Way.FILE
     fixed: frozenset[Isolation] = frozenset({Isolation.HARD})
     claims_root: str = ""
 
@@ -61,6 +64,7 @@ class TensorFusion:
         return Needs(
             files=(f"{self.root}/{LIMITER_FILE}",),
             folders=(Folder(path=self._shm_folder(claim), mode=_SHM_MODE),),
+            texts=self._preload().files(),
         )
 
     def places(self, claim: PreparedClaim) -> Places:
@@ -85,8 +89,9 @@ class TensorFusion:
         }
         if enforcer.is_simulated(limited):
             return Edits(env=env)
+        loading = self._preload().edits()
         return Edits(
-            env={**env, names.ENV_LD_PRELOAD: _LIMITER_IN_CONTAINER},
+            env={**env, **loading.env},
             mounts=(
                 Mount(
                     host_path=f"{self.root}/{LIMITER_FILE}", container_path=_LIMITER_IN_CONTAINER
@@ -96,7 +101,14 @@ class TensorFusion:
                     container_path=_SHM_IN_CONTAINER,
                     read_only=False,
                 ),
+                *loading.mounts,
             ),
+        )
+
+    def _preload(self) -> Preload:
+        """Return the loading of the limiter, by a file apart from those of the hypervisor."""
+        return Preload(
+            way=self.preload, library=_LIMITER_IN_CONTAINER, folder=f"{self.root}/preload"
         )
 
     def _shm_folder(self, claim: PreparedClaim) -> str:

@@ -4,8 +4,9 @@ from typing import Final
 
 import pytest
 
-from tensorfusion_dra.core.claims.enforcers.enforcer import Edits, Folder, Needs
+from tensorfusion_dra.core.claims.enforcers.enforcer import Edits, Folder, Needs, TextFile
 from tensorfusion_dra.core.claims.enforcers.hami_core import HamiCore
+from tensorfusion_dra.core.claims.enforcers.preload import Way
 from tensorfusion_dra.core.claims.limits import Limit
 from tensorfusion_dra.core.claims.mounts import Mount
 from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
@@ -23,6 +24,7 @@ from tests.support.cdi_rules import variables_with_prefix
 
 LIBRARY: Final = "/usr/local/vgpu/libvgpu.so.2.8.0"
 HAMI: Final = HamiCore(library=LIBRARY)
+PRELOAD: Final = "/run/tensor-fusion/hami-core/ld.so.preload"
 CACHES: Final = "/run/tensor-fusion/hami-core/claims/uid-a"
 ONE: Final = prepared_claim(prepared_share(0, limit(30, 16)))
 
@@ -106,24 +108,26 @@ def test_library_and_preload_file_are_mounted_where_hami_core_looks_for_them() -
         Mount(host_path=LIBRARY, container_path="/usr/local/vgpu/libvgpu.so"),
         Mount(host_path=CACHES, container_path="/usr/local/vgpu/claims", read_only=False),
         Mount(host_path=CACHES, container_path="/tmp/vgpulock", read_only=False),
-        Mount(host_path="/usr/local/vgpu/ld.so.preload", container_path="/etc/ld.so.preload"),
+        Mount(host_path=PRELOAD, container_path="/etc/ld.so.preload"),
     )
     assert "LD_PRELOAD" not in found.env
 
 
 def test_without_a_preload_file_a_variable_loads_the_library() -> None:
-    by = HamiCore(library=LIBRARY, preload="")
+    by = HamiCore(library=LIBRARY, preload=Way.ENV)
 
     assert edits(ONE, by=by).env["LD_PRELOAD"] == "/usr/local/vgpu/libvgpu.so"
     assert "/etc/ld.so.preload" not in {m.container_path for m in edits(ONE, by=by).mounts}
-    assert by.needs(ONE).files == (LIBRARY,)
+    assert by.needs(ONE).texts == ()
 
 
 def test_claim_needs_the_library_and_a_folder_of_its_own_that_every_user_may_write() -> None:
     folder = Folder(path=CACHES, mode=0o777)
 
     assert HAMI.needs(ONE) == Needs(
-        files=(LIBRARY, "/usr/local/vgpu/ld.so.preload"), folders=(folder,)
+        files=(LIBRARY,),
+        folders=(folder,),
+        texts=(TextFile(path=PRELOAD, text="/usr/local/vgpu/libvgpu.so\n"),),
     )
 
 

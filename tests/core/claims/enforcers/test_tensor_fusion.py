@@ -5,7 +5,8 @@ from typing import Final
 
 import pytest
 
-from tensorfusion_dra.core.claims.enforcers.enforcer import Edits, Folder, Needs
+from tensorfusion_dra.core.claims.enforcers.enforcer import Edits, Folder, Needs, TextFile
+from tensorfusion_dra.core.claims.enforcers.preload import Way
 from tensorfusion_dra.core.claims.enforcers.tensor_fusion import TensorFusion
 from tensorfusion_dra.core.claims.mounts import Mount
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
@@ -22,6 +23,7 @@ from tests.support.builders.prepared_claims import (
 
 TENSOR_FUSION: Final = TensorFusion()
 LIMITER: Final = "/run/tensor-fusion/libcuda_limiter.so"
+PRELOAD: Final = "/run/tensor-fusion/preload/ld.so.preload"
 SHM: Final = "/run/tensor-fusion/shm/team-a/trainer-0"
 SMALL: Final = {"tflops": quantity.parse("10"), "vram": quantity.parse("1Gi")}
 SOFT: Final = prepared_claim(prepared_share(0, limit(30, 16)))
@@ -40,16 +42,29 @@ def test_soft_isolation_reads_limits_from_shared_memory_of_the_hypervisor() -> N
     assert found.env["TF_ISOLATION_MODE"] == "soft"
     assert found.env["TF_SHM_PATH"] == "/run/tensor-fusion/shm/shm"
     assert found.env["SHM_PATH"] == "/run/tensor-fusion/shm"
-    assert found.env["LD_PRELOAD"] == "/tensor-fusion-limiter/libcuda_limiter.so"
     assert found.mounts == (
         Mount(host_path=LIMITER, container_path="/tensor-fusion-limiter/libcuda_limiter.so"),
         Mount(host_path=SHM, container_path="/run/tensor-fusion/shm", read_only=False),
+        Mount(host_path=PRELOAD, container_path="/etc/ld.so.preload"),
     )
+    assert "LD_PRELOAD" not in found.env
+
+
+def test_a_variable_may_load_the_limiter_instead_of_a_file() -> None:
+    by = TensorFusion(preload=Way.ENV)
+
+    found = edits(SOFT, by=by)
+
+    assert found.env["LD_PRELOAD"] == "/tensor-fusion-limiter/libcuda_limiter.so"
+    assert "/etc/ld.so.preload" not in {mount.container_path for mount in found.mounts}
+    assert by.needs(SOFT).texts == ()
 
 
 def test_soft_isolation_needs_the_limiter_and_a_folder_for_the_pod() -> None:
     assert TENSOR_FUSION.needs(SOFT) == Needs(
-        files=(LIMITER,), folders=(Folder(path=SHM, mode=0o755),)
+        files=(LIMITER,),
+        folders=(Folder(path=SHM, mode=0o755),),
+        texts=(TextFile(path=PRELOAD, text="/tensor-fusion-limiter/libcuda_limiter.so\n"),),
     )
 
 
