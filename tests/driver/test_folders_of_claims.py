@@ -6,65 +6,28 @@ from pathlib import Path
 import pytest
 
 from tensorfusion_dra.core.claims.claim import ClaimRef
-from tensorfusion_dra.core.claims.enforcers.hami_core import HamiCore
-from tensorfusion_dra.core.claims.enforcers.tensor_fusion import TensorFusion
-from tensorfusion_dra.core.claims.prepared import PreparedClaim
-from tensorfusion_dra.driver.projection import Projection
 from tensorfusion_dra.driver.recover import recover
-from tensorfusion_dra.state import claim_files
-from tensorfusion_dra.state.host_files import HostFiles
-from tests.support.prepared_node import GPU_0, GPU_1, Setup, put_claim, share_result, use_real_cards
-
-
-class Node(Setup):
-    """A node with real folders for its enforcers."""
-
-    def __init__(self, folder: Path, enforcer: str) -> None:
-        super().__init__(folder)
-        self.root = folder / "run"
-        for file in ("libcuda_limiter.so", "libvgpu.so.1"):
-            self.root.mkdir(exist_ok=True)
-            (self.root / file).touch()
-        self.enforcers["tensor-fusion"] = TensorFusion(root=str(self.root))
-        self.enforcers["hami-core"] = HamiCore(
-            library=str(self.root / "libvgpu.so.1"),
-            root=str(self.root / "hami-core"),
-        )
-        self.enforcer = self.enforcers[enforcer]
-        self.projection = Projection(
-            claim_files.cdi_specs(self.cdi_folder),
-            claim_files.limits(self.limits_folder),
-            HostFiles(),
-            self.enforcers,
-        )
-        use_real_cards(self)
-        self.preparer = self.with_claims(self.claims)
-
-    def prepare_for_pod(self, name: str, pod: str, device: str = GPU_0) -> ClaimRef:
-        ref = put_claim(self, name, share_result(device, tflops="1", vram="1Gi"))
-        reserved = [{"resource": "pods", "name": pod, "uid": f"uid-of-{pod}"}]
-        self.claims.stored[str(ref)]["status"]["reservedFor"] = reserved
-        assert isinstance(self.prepare(ref)[ref.uid], PreparedClaim)
-        return ref
+from tests.support.enforced_node import EnforcedNode
+from tests.support.prepared_node import GPU_0, GPU_1
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> Iterator[Node]:
-    setup = Node(tmp_path, "tensor-fusion")
+def node(tmp_path: Path) -> Iterator[EnforcedNode]:
+    setup = EnforcedNode(tmp_path, "tensor-fusion")
     yield setup
     setup.ledger.close()
 
 
 @pytest.fixture
-def hami(tmp_path: Path) -> Iterator[Node]:
-    setup = Node(tmp_path, "hami-core")
+def hami(tmp_path: Path) -> Iterator[EnforcedNode]:
+    setup = EnforcedNode(tmp_path, "hami-core")
     yield setup
     setup.ledger.close()
 
 
 @pytest.mark.parametrize("device", [GPU_0, GPU_1])
 def test_pods_shared_memory_is_kept_until_its_last_claim_is_unprepared(
-    node: Node, device: str
+    node: EnforcedNode, device: str
 ) -> None:
     first, second = (
         node.prepare_for_pod("a", "trainer-0"),
@@ -83,11 +46,11 @@ def test_pods_shared_memory_is_kept_until_its_last_claim_is_unprepared(
     node.unprepare(other)
 
 
-def cache_folder(node: Node, ref: ClaimRef) -> Path:
+def cache_folder(node: EnforcedNode, ref: ClaimRef) -> Path:
     return node.root / "hami-core" / "claims" / ref.uid
 
 
-def test_claims_folder_is_removed_with_all_files_that_containers_left(hami: Node) -> None:
+def test_claims_folder_is_removed_with_all_files_that_containers_left(hami: EnforcedNode) -> None:
     first, second = hami.prepare_for_pod("a", "trainer-0"), hami.prepare_for_pod("b", "trainer-0")
     (cache_folder(hami, first) / "mine" / "deep").mkdir(parents=True)
     (cache_folder(hami, first) / "core.1234").write_text("left by a tenant")
@@ -97,7 +60,7 @@ def test_claims_folder_is_removed_with_all_files_that_containers_left(hami: Node
     assert list(cache_folder(hami, first).parent.iterdir()) == [cache_folder(hami, second)]
 
 
-def test_recovery_removes_the_folder_of_a_claim_without_a_record(hami: Node) -> None:
+def test_recovery_removes_the_folder_of_a_claim_without_a_record(hami: EnforcedNode) -> None:
     lost, kept = hami.prepare_for_pod("a", "trainer-0"), hami.prepare_for_pod("b", "trainer-1")
     with hami.ledger.transaction() as step:
         step.remove(lost.uid)
@@ -111,7 +74,7 @@ def test_recovery_removes_the_folder_of_a_claim_without_a_record(hami: Node) -> 
     assert list(cache_folder(hami, kept).parent.iterdir()) == [cache_folder(hami, kept)]
 
 
-def test_recovery_removes_the_rest_of_a_large_folder(hami: Node) -> None:
+def test_recovery_removes_the_rest_of_a_large_folder(hami: EnforcedNode) -> None:
     ref = hami.prepare_for_pod("a", "trainer-0")
     for number in range(2500):
         (cache_folder(hami, ref) / f"{number}").touch()

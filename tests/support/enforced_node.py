@@ -1,0 +1,44 @@
+"""A node that prepares claims with the real files and folders of its enforcers."""
+
+from pathlib import Path
+
+from tensorfusion_dra.core.claims.claim import ClaimRef
+from tensorfusion_dra.core.claims.enforcers.hami_core import HamiCore
+from tensorfusion_dra.core.claims.enforcers.tensor_fusion import TensorFusion
+from tensorfusion_dra.core.claims.prepared import PreparedClaim
+from tensorfusion_dra.driver.projection import Projection
+from tensorfusion_dra.state import claim_files
+from tensorfusion_dra.state.host_files import HostFiles
+from tests.support.prepared_node import GPU_0, Setup, put_claim, share_result, use_real_cards
+
+
+class EnforcedNode(Setup):
+    """A node with real folders for its enforcers."""
+
+    def __init__(self, folder: Path, enforcer: str) -> None:
+        super().__init__(folder)
+        self.root = folder / "run"
+        for file in ("libcuda_limiter.so", "libvgpu.so.1"):
+            self.root.mkdir(exist_ok=True)
+            (self.root / file).touch()
+        self.enforcers["tensor-fusion"] = TensorFusion(root=str(self.root))
+        self.enforcers["hami-core"] = HamiCore(
+            library=str(self.root / "libvgpu.so.1"),
+            root=str(self.root / "hami-core"),
+        )
+        self.enforcer = self.enforcers[enforcer]
+        self.projection = Projection(
+            claim_files.cdi_specs(self.cdi_folder),
+            claim_files.limits(self.limits_folder),
+            HostFiles(),
+            self.enforcers,
+        )
+        use_real_cards(self)
+        self.preparer = self.with_claims(self.claims)
+
+    def prepare_for_pod(self, name: str, pod: str, device: str = GPU_0) -> ClaimRef:
+        ref = put_claim(self, name, share_result(device, tflops="1", vram="1Gi"))
+        reserved = [{"resource": "pods", "name": pod, "uid": f"uid-of-{pod}"}]
+        self.claims.stored[str(ref)]["status"]["reservedFor"] = reserved
+        assert isinstance(self.prepare(ref)[ref.uid], PreparedClaim)
+        return ref
