@@ -4,6 +4,7 @@ from pathlib import Path
 
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.claims.enforcers.hami_core import HamiCore
+from tensorfusion_dra.core.claims.enforcers.preload import Way
 from tensorfusion_dra.core.claims.enforcers.tensor_fusion import TensorFusion
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.driver.projection import Projection
@@ -15,16 +16,17 @@ from tests.support.prepared_node import GPU_0, Setup, put_claim, share_result, u
 class EnforcedNode(Setup):
     """A node with real folders for its enforcers."""
 
-    def __init__(self, folder: Path, enforcer: str) -> None:
+    def __init__(self, folder: Path, enforcer: str, *, preload: Way = Way.FILE) -> None:
         super().__init__(folder)
         self.root = folder / "run"
         for file in ("libcuda_limiter.so", "libvgpu.so.1"):
             self.root.mkdir(exist_ok=True)
             (self.root / file).touch()
-        self.enforcers["tensor-fusion"] = TensorFusion(root=str(self.root))
+        self.enforcers["tensor-fusion"] = TensorFusion(root=str(self.root), preload=preload)
         self.enforcers["hami-core"] = HamiCore(
             library=str(self.root / "libvgpu.so.1"),
             root=str(self.root / "hami-core"),
+            preload=preload,
         )
         self.enforcer = self.enforcers[enforcer]
         self.projection = Projection(

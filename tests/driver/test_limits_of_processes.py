@@ -1,0 +1,219 @@
+"""Limits of processes that have exactly what the CDI spec of their claim gives to a container.
+
+A limiter for tests (tests/support/limiter.c) is installed in the place of an enforcer's library, on
+cards of the stand-in for CUDA. It reads what the enforcer's own library reads.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from stand_ins import libraries
+from stand_ins.libraries import Card, Machine
+from tensorfusion_dra.core.claims import cdi
+from tensorfusion_dra.core.claims.enforcers.preload import Way
+from tensorfusion_dra.core.claims.prepared import PreparedClaim
+from tests.support import cdi_rules, contained
+from tests.support.compiler import compiler
+from tests.support.contained import Contained
+from tests.support.enforced_node import EnforcedNode
+from tests.support.prepared_node import (
+    GPU_0,
+    GPU_1,
+    put_claim,
+    share_result,
+    simulated_inventory,
+)
+
+OUT_OF_MEMORY: Final = 2
+NOT_PERMITTED: Final = 800
+
+HAMI: Final = "hami-core"
+TENSOR_FUSION: Final = "tensor-fusion"
+LIBRARIES: Final = {HAMI: "libvgpu.so.1", TENSOR_FUSION: "libcuda_limiter.so"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Built:
+    """Compiled libraries and programs; `limiters` by the enforcer whose variables they read."""
+
+    libraries: Path
+    tenant: Path
+    limiters: dict[str, Path]
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
+    compiler("the stand-in libraries")
+    root = tmp_path_factory.mktemp("built")
+    folder = libraries.build_driver(root)
+    source = str(Path(contained.__file__).with_name("limiter.c"))
+    flags = ["-shared", "-fPIC", "-ldl"]
+    limiters = {name: root / file for name, file in LIBRARIES.items()}
+    libraries.compile_c(limiters[HAMI], [source], flags)
+    libraries.compile_c(limiters[TENSOR_FUSION], [source], [*flags, "-DBY_UUID"])
+    return Built(
+        libraries=folder,
+        tenant=libraries.build_tenant(root / "bin", folder),
+        limiters=limiters,
+    )
+
+
+class Tenant:
+    """The program `tenant` as a container with all requests of one claim would run it."""
+
+    def __init__(self, node: EnforcedNode, built: Built, claim: PreparedClaim) -> None:
+        spec = node.spec_of(claim.ref)
+        ids = [name for names in cdi.ids_by_share(claim) for name in names]
+        self.program = built.tenant
+        self.process = Contained(
+            env=cdi_rules.environment(spec, ids),
+            mounts=contained.mounts(cdi_rules.injected(spec, ids)),
+            libraries=built.libraries,
+            cards=_cards(node.folder),
+        )
+
+    def results(self, *words: str, **entrypoint: str) -> list[int]:
+        printed = self.process.run(self.program, *words, **entrypoint)
+        return [each["result"] for each in printed]
+
+
+Prepare = Callable[..., Tenant]
+
+
+def _cards(folder: Path) -> Path:
+    """Write the node's cards; without CUDA_DEVICE_ORDER, CUDA would list the second card first."""
+    cards = [
+        Card(
+            uuid=gpu.uuid,
+            pci_bus_id=gpu.pci_bus_id or "",
+            minor=gpu.index,
+            multiprocessors=100 + gpu.index,
+        )
+        for gpu in simulated_inventory().gpus
+    ]
+    return Machine(cards=cards).write(folder / "gpus")
+
+
+@pytest.fixture
+def prepare(built: Built, tmp_path: Path) -> Iterator[Prepare]:
+    nodes: list[EnforcedNode] = []
+
+    def prepared(enforcer: str, *results: Any, way: Way = Way.FILE) -> Tenant:
+        node = EnforcedNode(tmp_path / f"node-{len(nodes)}", enforcer, preload=way)
+        nodes.append(node)
+        library = node.root / LIBRARIES[enforcer]
+        library.write_bytes(built.limiters[enforcer].read_bytes())
+        ref = put_claim(node, "a", *results)
+        claim = node.prepare(ref)[ref.uid]
+        assert isinstance(claim, PreparedClaim)
+        return Tenant(node, built, claim)
+
+    yield prepared
+    for node in nodes:
+        node.ledger.close()
+
+
+ENFORCERS: Final = pytest.mark.parametrize("enforcer", [HAMI, TENSOR_FUSION])
+
+
+@ENFORCERS
+@pytest.mark.parametrize("way", list(Way))
+def test_memory_up_to_the_limit_is_allocated_and_no_more(
+    prepare: Prepare, enforcer: str, way: Way
+) -> None:
+    tenant = prepare(enforcer, share_result(vram="2Gi"), way=way)
+
+    results = tenant.results("alloc", "0", "2048", "alloc", "0", "1")
+
+    assert results == [0, OUT_OF_MEMORY]
+
+
+@ENFORCERS
+def test_processes_of_a_container_share_its_limit(prepare: Prepare, enforcer: str) -> None:
+    tenant = prepare(enforcer, share_result(vram="2Gi"))
+
+    with tenant.process.waiting(tenant.program, "alloc", "0", "1500"):
+        results = tenant.results("alloc", "0", "549", "alloc", "0", "548")
+
+    assert results == [OUT_OF_MEMORY, 0]
+
+
+@ENFORCERS
+def test_each_card_has_its_own_limit_in_the_order_of_the_pci_bus(
+    prepare: Prepare, enforcer: str
+) -> None:
+    second, first = share_result(GPU_1, vram="4Gi"), share_result(GPU_0, vram="2Gi")
+    tenant = prepare(enforcer, second, first)
+
+    results = tenant.results(
+        *("alloc", "0", "2049", "alloc", "0", "2048"),
+        *("alloc", "1", "4097", "alloc", "1", "4096"),
+    )
+
+    assert results == [OUT_OF_MEMORY, 0, OUT_OF_MEMORY, 0]
+
+
+@ENFORCERS
+def test_compute_has_a_limit_too(prepare: Prepare, enforcer: str) -> None:
+    tenant = prepare(enforcer, share_result(tflops="78", vram="2Gi"))
+
+    (launched,) = tenant.process.run(tenant.program, "launch", "0", "0.01", "100")
+
+    assert launched["result"] == 0
+    assert launched["count"] > 0
+
+
+@ENFORCERS
+def test_an_entrypoint_that_sets_ld_preload_keeps_the_limiter(
+    prepare: Prepare, enforcer: str
+) -> None:
+    tenant = prepare(enforcer, share_result(vram="2Gi"))
+    by_variable = prepare(enforcer, share_result(vram="2Gi"), way=Way.ENV)
+
+    own = {"LD_PRELOAD": "libm.so.6"}
+    kept = tenant.results("alloc", "0", "2049", **own)
+    lost = by_variable.results("alloc", "0", "2049", **own)
+
+    assert (kept, lost) == ([OUT_OF_MEMORY], [0])
+
+
+@pytest.mark.parametrize(
+    ("enforcer", "switch"),
+    [
+        (HAMI, "CUDA_REDIRECT"),
+        (HAMI, "CUDA_DISABLE_CONTROL"),
+        (TENSOR_FUSION, "DISABLE_GPU_LIMITER"),
+        (TENSOR_FUSION, "TF_DISABLE_MEMORY_MANAGER"),
+    ],
+)
+def test_an_image_cannot_turn_the_limiter_off(prepare: Prepare, enforcer: str, switch: str) -> None:
+    tenant = prepare(enforcer, share_result(vram="2Gi"))
+
+    tenant.process.image_env[switch] = "1"
+
+    assert tenant.results("alloc", "0", "2049") == [OUT_OF_MEMORY]
+
+
+@pytest.mark.parametrize(
+    "missing",
+    [
+        (HAMI, "CUDA_DEVICE_MEMORY_SHARED_CACHE"),
+        (HAMI, "CUDA_DEVICE_MEMORY_LIMIT"),
+        (TENSOR_FUSION, "SHM_PATH"),
+        (TENSOR_FUSION, "TENSOR_FUSION_CUDA_MEM_LIMIT"),
+    ],
+)
+def test_the_limiter_of_these_tests_needs_what_the_spec_sets(
+    prepare: Prepare, missing: tuple[str, str]
+) -> None:
+    enforcer, variable = missing
+    tenant = prepare(enforcer, share_result(vram="2Gi"))
+
+    left = {name: "" for name in tenant.process.env if name.startswith(variable)}
+
+    assert left
+    assert tenant.results("alloc", "0", "1", **left) == [NOT_PERMITTED]
