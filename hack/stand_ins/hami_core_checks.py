@@ -211,6 +211,29 @@ def _two_containers(scene: _Scene) -> Outcome:
     )
 
 
+def _another_process_by_another_index(scene: _Scene) -> Outcome:
+    with scene.runc.waiting(scene.pod, "alloc", "1", str(_MOST), "wait") as first:
+        words = ("env", "CUDA_VISIBLE_DEVICES=1", "tenant", "alloc", "0", str(_MOST))
+        seen = first.exec(*words).results
+    return Outcome(
+        name="two processes on the second card, which one of them sees as its first",
+        seen=str(seen),
+        holds=seen == [OUT_OF_MEMORY],
+        expects_limit=False,
+    )
+
+
+def _nvml_before_cuda(scene: _Scene) -> Outcome:
+    words = ("nvml", "0", "alloc", "0", str(_MOST), "alloc", "0", str(_MOST))
+    seen = scene.runc.run(scene.pod, "env", "CUDA_VISIBLE_DEVICES=1", "tenant", *words).results
+    return Outcome(
+        name="a process that sees only the second card and calls NVML before CUDA",
+        seen=str(seen),
+        holds=seen == [0, 0, OUT_OF_MEMORY],
+        expects_limit=False,
+    )
+
+
 def _compute_of_another_first_card(scene: _Scene) -> Outcome:
     words = ("env", "CUDA_VISIBLE_DEVICES=1", "tenant", *_LAUNCH)
     percent = _percent(scene.runc.run(scene.pod, *words).printed)
@@ -258,5 +281,7 @@ _GAPS: Final = (
         by="dlsym",
     ),
     _two_containers,
+    _another_process_by_another_index,
+    _nvml_before_cuda,
     _compute_of_another_first_card,
 )
