@@ -77,6 +77,7 @@ class Preparer:
         self._shared_containers = SharedContainers(
             projection=projection,
             fixed=offers.rules.fixed(offers.enforcer),
+            counts_by_pid=offers.rules.counts_by_pid(offers.enforcer),
         )
         self._admission = Admission(
             ledger=ledger,

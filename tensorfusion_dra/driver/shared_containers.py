@@ -17,9 +17,9 @@ prepared. For `b`, read() returns `a`, check() finds its record, and `b` is refu
 container `log` used `b`, read() would return nothing, and both would be prepared.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from tensorfusion_dra.core.admission import container_claims
 from tensorfusion_dra.core.claims.claim import AllocatedClaim
@@ -55,10 +55,12 @@ class SharedContainers:
     Attributes:
         projection: Knows how the enforcer of each record sets its limits.
         fixed: Isolations in which the configured enforcer sets limits by environment variables.
+        counts_by_pid: Whether it needs one PID namespace for the containers of a request.
     """
 
     projection: Projection
     fixed: frozenset[Isolation]
+    counts_by_pid: bool = False
 
     def read(
         self, claim: AllocatedClaim, policies: Sequence[SharePolicy], pods: ClaimPods
@@ -73,6 +75,7 @@ class SharedContainers:
             pods: The claim's pods.
 
         Raises:
+            ClaimError: Several containers of a pod would have the whole limit each.
             RetryableError: A pod cannot be read now.
         """
         if not any(each.isolation in self.fixed for each in policies):
@@ -80,7 +83,10 @@ class SharedContainers:
         if not pods.can_be_read:
             return Together(is_known=False)
         found: set[str] = set()
+        limited = any(each.limiter and each.isolation is not Isolation.SHARED for each in policies)
         for stored in filter(None, pods.stored.values()):
+            if self.counts_by_pid and limited:
+                _check_pid_namespaces(claim, stored)
             found |= container_claims.claims_sharing_a_container(stored, claim.ref.name)
         return Together(frozenset(found))
 
@@ -129,3 +135,18 @@ class SharedContainers:
                 continue
             if other.shares and (is_fixed or self.projection.sets_limits_by_environment(other)):
                 yield other
+
+
+def _check_pid_namespaces(claim: AllocatedClaim, pod: Mapping[str, Any]) -> None:
+    """Refuse a pod in which two containers would count their memory under the same PIDs.
+
+    Raises:
+        ClaimError: Two containers use one request of the claim at the same time.
+    """
+    together = container_claims.containers_at_once(pod, claim.ref.name)
+    if together:
+        raise ClaimError(
+            f"claim {claim.ref}: found containers {' and '.join(together)} that use it at the same "
+            "time, expected one, or shareProcessNamespace: true in the pod: otherwise each would "
+            "have the whole limit, because processes are told apart by their PIDs"
+        )

@@ -1,6 +1,7 @@
-"""Two claims in one container: refused if the enforcer sets limits by environment variables.
+"""Containers whose limits would mix, or would not add up, and are refused.
 
-Such variables cannot hold the limits of two claims.
+Variables cannot hold the limits of two claims in one container. An enforcer that tells processes
+apart by their PIDs cannot add up those of two containers.
 """
 
 from collections.abc import Callable, Iterator
@@ -209,3 +210,30 @@ def test_pod_may_have_one_claim_if_pods_cannot_be_read(node: Node) -> None:
         outcomes[second.uid]
     )
     assert "(--read-pods)" in error_of(outcomes[second.uid])
+
+
+@pytest.mark.parametrize(("enforcer", "refused"), [(HAMI_CORE, True), (MPS, False)])
+def test_containers_that_use_a_claim_at_once_are_refused_where_pids_tell_processes_apart(
+    node: Node, enforcer: Enforcer, *, refused: bool
+) -> None:
+    setup = node(enforcer)
+    ref = put_claim_of_pod(setup, "a", GPU_0)
+    put_pod_with_containers(setup, ("a",), ("a",))
+
+    outcome = setup.prepare(ref)[ref.uid]
+
+    assert isinstance(outcome, Failure) is refused
+    if refused:
+        assert "found containers c0 and c1" in error_of(outcome)
+        assert "shareProcessNamespace: true" in error_of(outcome)
+
+
+def test_containers_without_a_limit_may_use_a_claim_at_once(node: Node) -> None:
+    setup = node(HAMI_CORE)
+    claim = stored_claim("a", share_result(GPU_0, tflops="312", vram="80Gi"))
+    claim["metadata"]["annotations"] = {"tensor-fusion.ai/isolation": "shared"}
+    claim["status"]["reservedFor"] = [{"resource": "pods", "name": "p", "uid": "uid-of-p"}]
+    ref = setup.claims.put(claim)
+    put_pod_with_containers(setup, ("a",), ("a",))
+
+    assert isinstance(setup.prepare(ref)[ref.uid], PreparedClaim)

@@ -37,6 +37,37 @@ def claims_sharing_a_container(pod: Mapping[str, Any], claim_name: str) -> froze
     return frozenset(together - {claim_name})
 
 
+def containers_at_once(pod: Mapping[str, Any], claim_name: str) -> tuple[str, ...]:
+    """Return two containers that use one request of the claim at once in two PID namespaces.
+
+    Empty if there are none. Init containers run one after the other and before the rest, except
+    those that are restarted always (sidecars). A container that names no request uses all.
+
+    Args:
+        pod: As the API server stores it.
+        claim_name: The ResourceClaim's name, in the pod's namespace.
+    """
+    spec = as_map(pod.get("spec"))
+    if spec.get("shareProcessNamespace") is True or spec.get("hostPID") is True:
+        return ()
+    names = dict(_claim_names(pod))
+    earlier: list[tuple[str, set[str]]] = []
+    for path, container in pod_containers.with_paths(pod):
+        if path.startswith("spec.initContainers") and container.get("restartPolicy") != "Always":
+            continue
+        entries = map(as_map, as_list(as_map(container.get("resources")).get("claims")))
+        requests = {
+            str(entry.get("request") or "")
+            for entry in entries
+            if names.get(name_of(entry)) == claim_name
+        }
+        for name, others in earlier:
+            if requests & others or ("" in requests | others and requests and others):
+                return name, name_of(container)
+        earlier.append((name_of(container), requests))
+    return ()
+
+
 def _claim_names(pod: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield each entry of spec.resourceClaims with the name of its ResourceClaim.
 

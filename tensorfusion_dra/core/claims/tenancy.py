@@ -65,6 +65,11 @@ class LendingRules:
         known = self.enforcers.get(enforcer)
         return frozenset(Isolation) if known is None else known.fixed
 
+    def counts_by_pid(self, enforcer: str) -> bool:
+        """Return True if this enforcer tells processes apart by their PID in the container."""
+        known = self.enforcers.get(enforcer)
+        return known is not None and known.counts_by_pid
+
     def is_fixed(self, claim: PreparedClaim, share: PreparedShare) -> bool:
         """Return True if the share's limit cannot change once a container may have started."""
         return share.isolation in self.fixed(claim.enforcer)

@@ -66,3 +66,38 @@ def pod_with_claims(*containers: Json, init: tuple[Json, ...] = ()) -> Json:
 )
 def test_claims_that_share_a_container_with_one_claim(found: Json, together: set[str]) -> None:
     assert container_claims.claims_sharing_a_container(found, "claim-a") == together
+
+
+def container(name: str, *, request: str = "", claim: str = "a", **more: Any) -> Json:
+    return {**container_with_claims(claim, request=request), "name": name, **more}
+
+
+SIDECAR: Json = {"restartPolicy": "Always"}
+
+
+@pytest.mark.parametrize(
+    ("found", "at_once"),
+    [
+        (pod_with_claims(container("x"), container("y")), ("x", "y")),
+        (pod_with_claims(container("x"), container("y", claim="b")), ()),
+        (pod_with_claims(container("x", request="r"), container("y", request="s")), ()),
+        (pod_with_claims(container("x", request="r"), container("y", request="r")), ("x", "y")),
+        (pod_with_claims(container("x", request="r"), container("y")), ("x", "y")),
+        (pod_with_claims(container("x"), init=(container("i"), container("j"))), ()),
+        (pod_with_claims(container("x"), init=(container("i", **SIDECAR),)), ("i", "x")),
+        (pod_with_claims(container_with_claims("a", "a")), ()),
+        ({}, ()),
+    ],
+)
+def test_containers_that_use_one_request_of_a_claim_at_the_same_time(
+    found: Json, at_once: tuple[str, ...]
+) -> None:
+    assert container_claims.containers_at_once(found, "claim-a") == at_once
+
+
+@pytest.mark.parametrize("shared", ["shareProcessNamespace", "hostPID"])
+def test_containers_of_one_pid_namespace_may_use_a_request_at_the_same_time(shared: str) -> None:
+    found = pod_with_claims(container("x"), container("y"))
+    found["spec"][shared] = True
+
+    assert container_claims.containers_at_once(found, "claim-a") == ()

@@ -74,6 +74,14 @@ class Enforcer(Protocol):
         ...
 
     @property
+    def counts_by_pid(self) -> bool:
+        """True if it tells processes apart by their PID in the container.
+
+        Containers that use one request at the same time then need one PID namespace.
+        """
+        ...
+
+    @property
     def expands_memory(self) -> bool:
         """True if it can extend a card's memory by the host's memory or disk."""
         ...

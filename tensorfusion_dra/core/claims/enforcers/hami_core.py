@@ -9,7 +9,8 @@ How HAMi-core works, and what follows for a container:
   on the host.
 - Its processes count their memory in one file. The file's name is the same at every prepare,
   because processes that count in different files would get the whole limit each. The file
-  identifies a process by its PID in the container. So only one container at a time may use a
+  identifies a process by its PID in the container, and a new process takes the place of the last
+  one with its PID, whose memory no longer counts. So only one container at a time may use a
   request, unless the containers share a PID namespace.
 - The limits in a file are those of its first process, so a limit cannot be changed later.
 
@@ -56,6 +57,7 @@ class HamiCore:
 
     name: ClassVar[str] = "hami-core"
     enforces_hard: ClassVar[bool] = True
+    counts_by_pid: ClassVar[bool] = True
     expands_memory: ClassVar[bool] = False
     library: str
     preload: Way = Way.FILE

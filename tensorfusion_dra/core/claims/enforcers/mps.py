@@ -54,6 +54,7 @@ class Mps:
 
     name: ClassVar[str] = "mps"
     enforces_hard: ClassVar[bool] = True
+    counts_by_pid: ClassVar[bool] = False
     expands_memory: ClassVar[bool] = False
     pipes: str = "/run/nvidia/mps/pipe"
     shm: str = "/run/nvidia/mps/shm"

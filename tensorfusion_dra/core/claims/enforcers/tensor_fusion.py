@@ -47,6 +47,7 @@ class TensorFusion:
 
     name: ClassVar[str] = "tensor-fusion"
     enforces_hard: ClassVar[bool] = False
+    counts_by_pid: ClassVar[bool] = False
     expands_memory: ClassVar[bool] = True
     root: str = "/run/tensor-fusion"
     hypervisor_ip: str = ""
