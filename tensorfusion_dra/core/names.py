@@ -138,6 +138,19 @@ SHARE_ANNOTATIONS: Final = frozenset(
     {ANNOTATION_TFLOPS_LIMIT, ANNOTATION_VRAM_LIMIT, ANNOTATION_QOS, ANNOTATION_ISOLATION}
 )
 
+# --- Workers: pods as Tensor Fusion's hypervisor knows them (its pkg/constants/constants.go) --------
+
+LABEL_COMPONENT: Final = "tensor-fusion.ai/component"
+COMPONENT_WORKER: Final = "worker"
+ANNOTATION_INDEX: Final = "tensor-fusion.ai/index"
+"""Number by which the hypervisor's device plugin finds the pod, 1 to 128."""
+ANNOTATION_GPU_IDS: Final = "tensor-fusion.ai/gpu-ids"
+"""UUIDs of the pod's cards in lower case, separated by commas."""
+ANNOTATION_CONTAINER_GPUS: Final = "tensor-fusion.ai/container-gpus"
+"""JSON: container name to the UUIDs of its cards."""
+ANNOTATION_DRA_MARKS: Final = "tensor-fusion.ai/dra-marks"
+"""The annotations and labels that this driver added to the pod, without their prefix."""
+
 # --- Kubelet -------------------------------------------------------------------------------------
 
 PLUGIN_TYPE: Final = "DRAPlugin"

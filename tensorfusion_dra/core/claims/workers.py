@@ -1,0 +1,240 @@
+"""Workers: pods as Tensor Fusion's hypervisor knows them.
+
+The hypervisor learns a pod's cards and limits from the pod itself: it watches the pods of its node
+that have the label `tensor-fusion.ai/component: worker`, and reads their annotations. This module
+decides what to mark a pod with so that the hypervisor keeps the limits of the pod's claims.
+
+What the pod has already, stays: its user or Tensor Fusion's webhook set it. The marks of this
+driver are named in an annotation of their own, so they can be removed and changed later.
+
+Example: a pod with a claim for 25 % and 20Gi of gpu-a gets
+
+    tensor-fusion.ai/component: worker            (label)
+    tensor-fusion.ai/index: "128"
+    tensor-fusion.ai/gpu-ids: gpu-a
+    tensor-fusion.ai/compute-percent-limit: "25"
+    tensor-fusion.ai/vram-limit: "21474836480"
+    tensor-fusion.ai/dra-marks: component,compute-percent-limit,gpu-ids,index,vram-limit
+
+Source: NexusGPU/tensor-fusion, pkg/hypervisor/backend/kubernetes/pod_cache.go, and
+internal/utils/resource.go (ComposeAllocationRequest).
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from tensorfusion_dra.core import names
+from tensorfusion_dra.core.claims import compact_json, limits
+from tensorfusion_dra.core.claims.claim import PodRef
+from tensorfusion_dra.core.claims.enforcers import enforcer as enforcers
+from tensorfusion_dra.core.claims.enforcers.tensor_fusion import TensorFusion
+from tensorfusion_dra.core.claims.limits import Limit
+from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
+from tensorfusion_dra.core.devices import capacity
+from tensorfusion_dra.core.devices.sharing import Isolation
+from tensorfusion_dra.core.errors import ClaimError
+from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map, name_of
+
+LAST_INDEX: Final = 128
+"""16 sockets with 8 indices each (IndexKeyLength, IndexModLength)."""
+INDICES_PER_SOCKET: Final = 8
+_FINISHED: Final = frozenset({"Succeeded", "Failed"})
+_COMPUTE_LIMITS: Final = frozenset(
+    {names.ANNOTATION_COMPUTE_PERCENT_LIMIT, names.ANNOTATION_TFLOPS_LIMIT}
+)
+_COMPUTE_REQUESTS: Final = frozenset(
+    {names.ANNOTATION_COMPUTE_PERCENT_REQUEST, names.ANNOTATION_TFLOPS_REQUEST}
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Worker:
+    """A pod with soft limits, which the hypervisor has to keep.
+
+    Attributes:
+        limits: What the pod may use of each card, by GPU UUID; never empty. The claims of a pod on
+            one card add up, as the hypervisor counts all containers of a pod together.
+        claims: The pod's claims with soft limits.
+    """
+
+    pod: PodRef
+    limits: Mapping[str, Limit]
+    claims: tuple[PreparedClaim, ...]
+
+    @property
+    def gpu_ids(self) -> tuple[str, ...]:
+        """The pod's cards as the hypervisor spells them: in lower case."""
+        return tuple(sorted(uuid.lower() for uuid in self.limits))
+
+
+def soft_shares(claim: PreparedClaim) -> Sequence[PreparedShare]:
+    """Return the shares of a claim whose limits the hypervisor keeps."""
+    if claim.enforcer != TensorFusion.name:
+        return ()
+    return [
+        share
+        for shares in enforcers.enforced(claim).values()
+        for share in shares
+        if share.limit and share.isolation is Isolation.SOFT
+    ]
+
+
+def of_pod(pod: PodRef, claims: Iterable[PreparedClaim]) -> Worker | None:
+    """Return the worker that a pod with these claims is; None if it has no soft limits."""
+    soft = {claim.ref.uid: claim for claim in claims if soft_shares(claim)}
+    ordered = tuple(soft[uid] for uid in sorted(soft))
+    by_uuid = limits.by_uuid(
+        (share.gpu_uuid, share.limit) for claim in ordered for share in soft_shares(claim)
+    )
+    return Worker(pod=pod, limits=by_uuid, claims=ordered) if ordered else None
+
+
+def of_claims(claims: Iterable[PreparedClaim]) -> Sequence[Worker]:
+    """Return the workers that the pods of these claims are."""
+    by_pod: dict[PodRef, list[PreparedClaim]] = {}
+    for claim in claims:
+        if len(claim.pods) == 1:
+            by_pod.setdefault(claim.pods[0], []).append(claim)
+    found = (of_pod(pod, claims_of_pod) for pod, claims_of_pod in by_pod.items())
+    return [worker for worker in found if worker is not None]
+
+
+def the_pod(claim: PreparedClaim) -> PodRef:
+    """Return the one pod of a claim with soft limits.
+
+    Raises:
+        ClaimError: Several pods share the claim, or none uses it.
+    """
+    if len(claim.pods) == 1:
+        return claim.pods[0]
+    found = ", ".join(map(str, claim.pods)) or "none"
+    raise ClaimError(
+        f"claim {claim.ref}: pods: found {found}, expected exactly one, as Tensor Fusion's "
+        f"hypervisor keeps limits by pod"
+    )
+
+
+def socket_of(index: int) -> tuple[int, int]:
+    """Return the number of an index's socket, and how many device IDs name the index there."""
+    socket, rest = divmod(index - 1, INDICES_PER_SOCKET)
+    return socket, rest + 1
+
+
+def marks(worker: Worker, stored: Mapping[str, Any], index: int) -> dict[str, str]:
+    """Return the annotations that make a worker of a pod.
+
+    Args:
+        worker: What the hypervisor has to know.
+        stored: The pod, perhaps with marks of an earlier call.
+        index: One that no other worker of the node uses.
+    """
+    shares = [share for claim in worker.claims for share in soft_shares(claim)]
+    foreign = {**foreign_annotations(stored)}
+    wanted = {
+        names.ANNOTATION_ISOLATION: Isolation.SOFT.value,
+        names.ANNOTATION_QOS: shares[0].qos.value,
+        names.ANNOTATION_GPU_COUNT: str(len(worker.limits)),
+        **_requests(shares),
+        **limit_marks(worker),
+    }
+    for alike in (_COMPUTE_LIMITS, _COMPUTE_REQUESTS):
+        if foreign.keys() & alike:  # the hypervisor refuses both of them together
+            wanted = {key: value for key, value in wanted.items() if key not in alike}
+    own = {key: value for key, value in wanted.items() if key not in foreign}
+    own[names.ANNOTATION_INDEX] = str(index)
+    own[names.ANNOTATION_GPU_IDS] = ",".join(worker.gpu_ids)
+    own[names.ANNOTATION_CONTAINER_GPUS] = compact_json.text(_container_gpus(worker, stored))
+    keys = sorted([*own, names.LABEL_COMPONENT])
+    own[names.ANNOTATION_DRA_MARKS] = ",".join(
+        key.removeprefix(names.ANNOTATION_PREFIX) for key in keys
+    )
+    return own
+
+
+def limit_marks(worker: Worker) -> dict[str, str]:
+    """Return the limits as annotations. The hypervisor knows one of each for all cards of a pod."""
+    return {
+        names.ANNOTATION_VRAM_LIMIT: str(min(each.vram_bytes for each in worker.limits.values())),
+        names.ANNOTATION_COMPUTE_PERCENT_LIMIT: str(
+            min(each.sm_percent for each in worker.limits.values())
+        ),
+    }
+
+
+def own_keys(stored: Mapping[str, Any]) -> frozenset[str]:
+    """Return the labels and annotations of a pod that this driver added."""
+    text = str(annotations(stored).get(names.ANNOTATION_DRA_MARKS, ""))
+    return frozenset(names.ANNOTATION_PREFIX + key for key in text.split(",") if key)
+
+
+def foreign_annotations(stored: Mapping[str, Any]) -> Mapping[str, object]:
+    """Return the annotations of a pod that this driver did not add."""
+    own = own_keys(stored) | {names.ANNOTATION_DRA_MARKS}
+    return {key: value for key, value in annotations(stored).items() if key not in own}
+
+
+def is_finished(stored: Mapping[str, Any]) -> bool:
+    """Return True if no container of the pod will ever run again."""
+    return _phase(stored) in _FINISHED
+
+
+def is_running(stored: Mapping[str, Any]) -> bool:
+    """Return True for phase Running: then the hypervisor allocates by itself, and not on call."""
+    return _phase(stored) == "Running"
+
+
+def _requests(shares: Iterable[PreparedShare]) -> dict[str, str]:
+    """Return what is requested of each card; Tensor Fusion's scheduler counts it as taken."""
+    vram: dict[str, int] = {}
+    tflops: dict[str, int] = {}
+    for share in shares:
+        amount = capacity.consumed_amount(share.consumed, names.CAPACITY_TFLOPS)
+        vram[share.gpu_uuid] = vram.get(share.gpu_uuid, 0) + share.vram_request_bytes
+        tflops[share.gpu_uuid] = tflops.get(share.gpu_uuid, 0) + amount.ceil()
+    return {
+        names.ANNOTATION_VRAM_REQUEST: str(max(vram.values())),
+        names.ANNOTATION_TFLOPS_REQUEST: str(max(tflops.values())),
+    }
+
+
+def _container_gpus(worker: Worker, stored: Mapping[str, Any]) -> Mapping[str, Sequence[str]]:
+    """Return the cards of each container that uses a claim."""
+    spec = as_map(stored.get("spec"))
+    claims = _claims_by_entry(stored)
+    by_name = {claim.ref.name: claim for claim in worker.claims}
+    found: dict[str, Sequence[str]] = {}
+    for container in [*as_list(spec.get("initContainers")), *as_list(spec.get("containers"))]:
+        cards: set[str] = set()
+        for use in as_list(as_map(as_map(container).get("resources")).get("claims")):
+            claim = by_name.get(claims.get(name_of(use), ""))
+            request = str(as_map(use).get("request", ""))
+            cards |= {
+                share.gpu_uuid.lower()
+                for share in (soft_shares(claim) if claim else ())
+                if request in {"", share.request}
+            }
+        if cards:
+            found[name_of(container)] = sorted(cards)
+    return found
+
+
+def _claims_by_entry(stored: Mapping[str, Any]) -> Mapping[str, str]:
+    """Return the names of a pod's claims by the entry of spec.resourceClaims."""
+    found = {
+        name_of(entry): str(as_map(entry).get("resourceClaimName", ""))
+        for entry in as_list(as_map(stored.get("spec")).get("resourceClaims"))
+    }
+    for status in as_list(as_map(stored.get("status")).get("resourceClaimStatuses")):
+        if made := as_map(status).get("resourceClaimName"):
+            found[name_of(status)] = str(made)
+    return found
+
+
+def annotations(stored: Mapping[str, Any]) -> Mapping[str, object]:
+    """Return the annotations of a pod."""
+    return as_map(as_map(stored.get("metadata")).get("annotations"))
+
+
+def _phase(stored: Mapping[str, Any]) -> object:
+    return as_map(stored.get("status")).get("phase")
