@@ -25,6 +25,7 @@ from tensorfusion_dra.driver.catalog import Catalog, CatalogReader
 from tensorfusion_dra.driver.projection import Projection
 from tensorfusion_dra.driver.status import StatusReporter
 from tensorfusion_dra.driver.tenant_index import TenantIndex
+from tensorfusion_dra.driver.workers import Workers
 from tensorfusion_dra.state.ledger import Ledger
 from tensorfusion_dra.state.ledger_transaction import Transaction
 
@@ -48,6 +49,7 @@ class Division:
         *,
         rules: LendingRules,
         status: StatusReporter,
+        workers: Workers | None = None,
         retry_seconds: float = 1.0,
     ) -> None:
         """Divide nothing yet.
@@ -58,6 +60,7 @@ class Division:
             catalog: The cards; each change of it divides them anew.
             rules: For limits above requests.
             status: Reports claims whose limits changed.
+            workers: Has the hypervisor's limits follow; None without a bridge to it.
             retry_seconds: Wait after a first failure; longer after each further one.
         """
         self.index: Final = TenantIndex(rules)
@@ -66,6 +69,7 @@ class Division:
         self._catalog = catalog
         self._rules = rules
         self._status = status
+        self._workers = workers
         self._retry_seconds = retry_seconds
         self._stop = Event()
 
@@ -153,6 +157,8 @@ class Division:
                     continue
                 try:
                     self._projection.ensure(current)
+                    if self._workers is not None:
+                        self._workers.follow(current, self.of_same_pods(step, current))
                     self._status.report(current, trouble="")
                 except (ClaimError, RetryableError) as error:
                     # The claim's own next call, or recovery, writes them.

@@ -27,6 +27,7 @@ from tensorfusion_dra.driver.prepare import Preparer
 from tensorfusion_dra.driver.projection import Projection
 from tensorfusion_dra.driver.share_policies import SharePolicyReader
 from tensorfusion_dra.driver.status import StatusReporter
+from tensorfusion_dra.driver.workers import Workers
 from tensorfusion_dra.state import claim_files
 from tensorfusion_dra.state.ledger import Ledger
 from tests.support.builders.devices import NODE
@@ -78,6 +79,7 @@ class Setup:
         boot_id: str = "boot-1",
         enforcer: Enforcer = TENSOR_FUSION,
         host_files: HostFilesInMemory | None = None,
+        workers: Workers | None = None,
     ) -> None:
         self.folder = folder
         self.boot_id = boot_id
@@ -104,6 +106,7 @@ class Setup:
         self.reads_pods = True
         self.required: LiveSigns | None = None
         self.status = StatusReporter(NoStatus())
+        self.workers = workers
         self.preparer = self.with_claims(self.claims)
 
     def with_claims(
@@ -131,6 +134,7 @@ class Setup:
             division=self.division(catalog),
             status=self.status,
             required=self.required,
+            workers=self.workers,
             clock=clock,
         )
 
@@ -143,6 +147,7 @@ class Setup:
             catalog or self.catalog,
             rules=self.rules,
             status=self.status,
+            workers=self.workers,
             retry_seconds=retry_seconds,
         )
 

@@ -15,7 +15,12 @@ from typing import Final
 
 import structlog
 
-from tensorfusion_dra.app.node_plugin import enforcement, node_base, publishing
+from tensorfusion_dra.app.node_plugin import (
+    enforcement,
+    hypervisor_bridge,
+    node_base,
+    publishing,
+)
 from tensorfusion_dra.app.node_plugin.node_base import NodeBase
 from tensorfusion_dra.app.shared import card_health, process_memory, version
 from tensorfusion_dra.app.shared.health_endpoint import HealthEndpoint
@@ -136,14 +141,16 @@ def _preparing(
         ClaimStatus(resource_api), calls=calls, sick=base.catalog.sick, enforcement=watch
     )
     supervisor.own("status", status)
+    reads = RetriedReads()
+    workers = hypervisor_bridge.constructed(settings, supervisor, base.ledger, resource_api, reads)
     division = Division(
         base.ledger,
         base.projection,
         base.catalog,
         rules=base.offers.rules,
         status=status,
+        workers=workers,
     )
-    reads = RetriedReads()
     preparer = Preparer(
         Claims(resource_api, reads=reads),
         base.ledger,
@@ -155,6 +162,7 @@ def _preparing(
         division=division,
         status=status,
         required=enforcement.required_signs(settings),
+        workers=workers,
     )
     return _Preparing(
         preparer=preparer, division=division, status=status, calls=calls, enforcement=watch

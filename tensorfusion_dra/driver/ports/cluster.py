@@ -124,6 +124,35 @@ class Pods(Protocol):
         ...
 
 
+class WorkerPods(Protocol):
+    """Reader and marker of the node's pods that Tensor Fusion's hypervisor sees as workers."""
+
+    def of_node(self, *, wait_seconds: float) -> Sequence[Mapping[str, Any]]:
+        """Return the stored workers of this node, whoever marked them.
+
+        Raises:
+            MissingRightError: The driver has no permission to list pods.
+            RetryableError: The API server did not answer in time, or answered with an error.
+        """
+        ...
+
+    def mark(
+        self,
+        pod: PodRef,
+        *,
+        labels: Mapping[str, str | None],
+        annotations: Mapping[str, str | None],
+        wait_seconds: float,
+    ) -> None:
+        """Set labels and annotations of the pod with this UID; None removes one.
+
+        Raises:
+            MissingRightError: The driver has no permission to patch the pod.
+            RetryableError: They may not be set; the pod may be gone.
+        """
+        ...
+
+
 class MissingRightError(RetryableError):
     """The API server refuses a call because the driver lacks a permission.
 

@@ -1,0 +1,42 @@
+"""The bridge to Tensor Fusion's hypervisor, if the settings turn it on."""
+
+from functools import partial
+from pathlib import Path
+
+from tensorfusion_dra.app.shared.node_settings import Settings
+from tensorfusion_dra.app.shared.supervisor import Supervisor
+from tensorfusion_dra.cluster.pods import Pods
+from tensorfusion_dra.cluster.resource_api import ResourceApi
+from tensorfusion_dra.cluster.retries import RetriedReads
+from tensorfusion_dra.cluster.worker_pods import WorkerPods
+from tensorfusion_dra.driver.worker_keeper import WorkerKeeper
+from tensorfusion_dra.driver.workers import Workers
+from tensorfusion_dra.state.ledger import Ledger
+
+
+def constructed(
+    settings: Settings,
+    supervisor: Supervisor,
+    ledger: Ledger,
+    resource_api: ResourceApi,
+    reads: RetriedReads,
+) -> Workers | None:
+    """Return the registrar of workers, and run its follow-up; None if the bridge is off."""
+    if not settings.hypervisor_device_plugins:
+        return None
+    # Imported here so that a node without the bridge does not load them.
+    from tensorfusion_dra.enforcement.hypervisor.device_plugin import DevicePlugin  # noqa: PLC0415
+    from tensorfusion_dra.enforcement.hypervisor.worker_memory import WorkerMemory  # noqa: PLC0415
+
+    plugin = DevicePlugin(Path(settings.hypervisor_device_plugins))
+    keeper = WorkerKeeper(plugin, claims=ledger.claims)
+    workers = Workers(
+        Pods(resource_api.api, reads=reads),
+        WorkerPods(resource_api.api, node_name=settings.node_name, reads=reads),
+        plugin,
+        WorkerMemory(Path(settings.tensor_fusion_root) / "shm"),
+        on_change=keeper.wake,
+    )
+    supervisor.on_stop(keeper.stop)
+    supervisor.run("workers", partial(keeper.run, workers))
+    return workers

@@ -1,0 +1,70 @@
+"""Interfaces to Tensor Fusion's hypervisor on this node."""
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from tensorfusion_dra.core.claims.claim import PodRef
+from tensorfusion_dra.core.claims.limits import Limit
+
+
+class DevicePlugin(Protocol):
+    """The hypervisor as a device plugin, which allocates cards to workers."""
+
+    def is_serving(self) -> bool:
+        """Return True if its sockets exist; it may still not answer."""
+        ...
+
+    def allocate(self, index: int, *, wait_seconds: float) -> frozenset[str]:
+        """Have it allocate the cards of the worker with this index; return their UUIDs.
+
+        The UUIDs are in lower case. Cards that the hypervisor does not know are missing. It does
+        nothing for a worker whose cards it has allocated already. It waits for a worker that it
+        does not see yet, or that already runs.
+
+        Raises:
+            RetryableError: It does not serve, or did not answer in time, or refused.
+        """
+        ...
+
+
+class WorkerMemory(Protocol):
+    """The shared memory from which a worker's limiter reads its limits.
+
+    The hypervisor creates it and writes a heartbeat into it twice a second. It never changes the
+    limits in it.
+    """
+
+    def is_kept(self, pod: PodRef, gpu_ids: tuple[str, ...]) -> bool:
+        """Return True if it has these cards and a fresh heartbeat.
+
+        Args:
+            pod: The worker.
+            gpu_ids: The UUIDs of exactly its cards, in lower case.
+        """
+        ...
+
+    def await_kept(self, pod: PodRef, gpu_ids: tuple[str, ...], *, wait_seconds: float) -> None:
+        """Return once it has these cards and a fresh heartbeat.
+
+        Raises:
+            RetryableError: It has not within the time.
+        """
+        ...
+
+    def set_limits(self, pod: PodRef, limits: Mapping[str, Limit]) -> bool:
+        """Write the limits by GPU UUID where they differ; return True if one did.
+
+        The limiter reads them at its next call.
+
+        Raises:
+            RetryableError: There is no shared memory, or it has another layout or lacks a card.
+        """
+        ...
+
+    def remove(self, pod: PodRef) -> None:
+        """Remove it; do nothing if there is none.
+
+        Raises:
+            RetryableError: It cannot be removed.
+        """
+        ...

@@ -1,0 +1,128 @@
+"""Follow-up on workers: annotations of changed limits, and registrations that were lost.
+
+A hypervisor that restarts finds the workers that run by itself. It does not find those whose
+containers were not started yet: for such a pod it waits for an Allocate that the driver has made
+already. So a worker without a live shared memory is registered anew. Only if two looks in a row
+find it so, because a restart takes some seconds, and only while the hypervisor serves.
+"""
+
+import time
+from collections.abc import Callable, Iterable
+from typing import Final
+
+import structlog
+
+from tensorfusion_dra.core.claims import workers as worker_rules
+from tensorfusion_dra.core.claims.prepared import PreparedClaim
+from tensorfusion_dra.core.claims.workers import Worker
+from tensorfusion_dra.core.errors import ClaimError, RetryableError
+from tensorfusion_dra.driver.log_throttle import LogThrottle
+from tensorfusion_dra.driver.ports.hypervisor import DevicePlugin
+from tensorfusion_dra.driver.wakeup import Wakeup
+from tensorfusion_dra.driver.workers import Workers
+
+log = structlog.get_logger()
+
+_REPAIR_SECONDS: Final = 20.0
+_CHECK_SECONDS: Final = 15.0
+
+
+class WorkerKeeper:
+    """Loop that keeps the hypervisor's workers as the ledger's claims want them."""
+
+    def __init__(
+        self,
+        plugin: DevicePlugin,
+        *,
+        claims: Callable[[], Iterable[PreparedClaim]],
+        check_seconds: float = _CHECK_SECONDS,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Do nothing yet.
+
+        Args:
+            plugin: The hypervisor.
+            claims: Returns all recorded claims of the node.
+            check_seconds: Interval of the looks.
+            clock: In seconds.
+        """
+        self._plugin = plugin
+        self._claims = claims
+        self._check_seconds = check_seconds
+        self._clock = clock
+        self._wakeup = Wakeup()
+        # Used by one thread alone:
+        self._lost: set[str] = set()  # UIDs of pods that the last look found unkept
+        self._ended: set[str] = set()  # UIDs of those of which nothing will run
+        self._throttle = LogThrottle()
+
+    def wake(self) -> None:
+        """Have limits that changed followed now."""
+        self._wakeup.wake()
+
+    def stop(self) -> None:
+        """End run()."""
+        self._wakeup.stop()
+
+    def run(self, workers: Workers) -> None:
+        """Follow changed limits and repair, until stopped.
+
+        Raises:
+            FatalError: A newer release has changed the ledger.
+        """
+        next_look = 0.0
+        while self._wakeup.next_round():
+            self.follow(workers)
+            if self._clock() >= next_look:
+                self._look(workers)
+                next_look = self._clock() + self._check_seconds
+            self._wakeup.wait(self._check_seconds)
+
+    def follow(self, workers: Workers) -> None:
+        """Write the annotations of workers whose limits changed."""
+        for worker in workers.take_changed():
+            try:
+                workers.patch_limits(worker)
+            except RetryableError as error:
+                log.warning("worker_annotations_failed", pod=str(worker.pod), error=str(error))
+
+    def repair(self, workers: Workers) -> None:
+        """Register again the workers that this look and the one before found unkept.
+
+        Raises:
+            RetryableError: The ledger cannot be read now.
+            FatalError: A newer release has changed the ledger.
+        """
+        if not self._plugin.is_serving():
+            return
+        lost = [
+            each for each in worker_rules.of_claims(self._claims()) if not _is_kept(workers, each)
+        ]
+        before, self._lost = self._lost, {worker.pod.uid for worker in lost}
+        self._ended &= self._lost
+        for worker in lost:
+            if worker.pod.uid in before - self._ended:
+                self._repair_one(workers, worker)
+
+    def _repair_one(self, workers: Workers, worker: Worker) -> None:
+        try:
+            if workers.register_worker(worker, self._clock() + _REPAIR_SECONDS):
+                log.info("worker_repaired", pod=str(worker.pod), devices=list(worker.gpu_ids))
+            else:
+                self._ended.add(worker.pod.uid)
+        except (ClaimError, RetryableError) as error:
+            log.warning("worker_repair_failed", pod=str(worker.pod), error=str(error))
+
+    def _look(self, workers: Workers) -> None:
+        try:
+            self.repair(workers)
+        except RetryableError as error:
+            if self._throttle.is_new(str(error)):
+                log.warning("workers_unchecked", error=str(error))
+
+
+def _is_kept(workers: Workers, worker: Worker) -> bool:
+    try:
+        return workers.is_kept(worker)
+    except RetryableError:
+        return False

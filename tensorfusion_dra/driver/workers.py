@@ -1,0 +1,266 @@
+"""Workers: the pods for which Tensor Fusion's hypervisor keeps the limits of their claims.
+
+The hypervisor knows no claims. It keeps the limits of pods that are marked as its workers and whose
+cards it was told to allocate, as the kubelet tells it for its own extended resource. So this module
+does what Tensor Fusion's scheduler and the kubelet do for such a pod:
+
+1. Read the pod and the node's other workers: a card that Tensor Fusion's scheduler gave to one of
+   them is refused, and an index is chosen that none of them uses.
+2. Mark the pod (core/claims/workers.py).
+3. Call Allocate with the pod's index.
+4. Wait until the hypervisor has created the shared memory of the pod, and write the limits of each
+   card there: the pod's annotations have room for one limit only.
+
+If a step fails, the marks are removed again and the claim is not prepared, so no container starts
+without its limits.
+
+Two claims of one pod are one worker. The second one repeats the steps with the cards of both: no
+container of the pod runs before all of its claims are prepared. The hypervisor allocates only once,
+so the marks are removed first, by which it forgets the pod.
+
+Whether a pod is registered can be seen in its shared memory, which then has the cards and a fresh
+heartbeat. So a repeated prepare costs one read of a file, also after a restart of this driver.
+
+A limit that changes is written into the shared memory at once. Its annotation, from which the
+hypervisor regulates the rate of kernels, follows by another thread (worker_keeper.py).
+"""
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from threading import Lock
+from typing import Any, Final
+
+import structlog
+
+from tensorfusion_dra.core import names
+from tensorfusion_dra.core.claims import worker_conflicts, workers
+from tensorfusion_dra.core.claims.claim import PodRef
+from tensorfusion_dra.core.claims.prepared import PreparedClaim
+from tensorfusion_dra.core.claims.workers import Worker
+from tensorfusion_dra.core.errors import RetryableError
+from tensorfusion_dra.driver.ports.cluster import Pods, WorkerPods
+from tensorfusion_dra.driver.ports.hypervisor import DevicePlugin, WorkerMemory
+
+log = structlog.get_logger()
+
+_ALLOCATE_SECONDS: Final = 8.0
+"""The hypervisor would wait ten minutes for a pod that it does not see; the kubelet 45 s for us."""
+_MEMORY_SECONDS: Final = 5.0
+"""The hypervisor looks once a second for what it has allocated."""
+_PATCH_SECONDS: Final = 10.0
+
+
+class Workers:
+    """Registers pods with the hypervisor; safe for all threads."""
+
+    def __init__(
+        self,
+        pods: Pods,
+        worker_pods: WorkerPods,
+        plugin: DevicePlugin,
+        memory: WorkerMemory,
+        *,
+        on_change: Callable[[], None] = lambda: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Register nothing yet.
+
+        Args:
+            pods: Reads a claim's pod.
+            worker_pods: Reads and marks the node's workers.
+            plugin: The hypervisor.
+            memory: The workers' shared memory.
+            on_change: Called when take_changed() has something new.
+            clock: In seconds.
+        """
+        self._on_change = on_change
+        self._pods = pods
+        self._worker_pods = worker_pods
+        self._plugin = plugin
+        self._memory = memory
+        self._clock = clock
+        self._choosing = Lock()  # held from the choice of an index until the pod is marked with it
+        self._guard = Lock()  # guards the next two
+        self._busy: set[str] = set()  # UIDs of pods that are being registered
+        self._changed: dict[str, Worker] = {}  # by pod UID; their annotations have to follow
+
+    def register(
+        self,
+        claim: PreparedClaim,
+        of_same_pods: Callable[[], Iterable[PreparedClaim]],
+        deadline: float,
+    ) -> None:
+        """Return once the hypervisor keeps the limits of the claim's pod.
+
+        Args:
+            claim: A claim that is recorded.
+            of_same_pods: Returns all recorded claims of the claim's pods, itself included.
+            deadline: On the clock.
+
+        Raises:
+            ClaimError: The hypervisor cannot keep the limits of this claim.
+            RetryableError: It does not do it now.
+        """
+        if not workers.soft_shares(claim):
+            return
+        pod = workers.the_pod(claim)
+        worker = workers.of_pod(pod, [*of_same_pods(), claim])
+        if worker is None or self.is_kept(worker):
+            return
+        if self.register_worker(worker, deadline):
+            log.info("worker_registered", pod=str(pod), devices=list(worker.gpu_ids))
+
+    def follow(self, claim: PreparedClaim, of_same_pods: Iterable[PreparedClaim]) -> None:
+        """Have the limits of the claim's pod follow its claims; return at once.
+
+        Raises:
+            RetryableError: They cannot be written into the shared memory.
+        """
+        for worker in workers.of_claims([claim, *of_same_pods]):
+            if worker.pod not in claim.pods or not self._memory.is_kept(worker.pod, worker.gpu_ids):
+                continue  # not registered yet: that writes the limits of then
+            if self._memory.set_limits(worker.pod, worker.limits):
+                with self._guard:
+                    self._changed[worker.pod.uid] = worker
+                self._on_change()
+
+    def release(self, claim: PreparedClaim, others: Iterable[PreparedClaim]) -> None:
+        """Remove the shared memory of the claim's pod with the last of its claims.
+
+        Raises:
+            RetryableError: It cannot be removed.
+        """
+        if not workers.soft_shares(claim):
+            return
+        used = {pod for other in others for pod in other.pods if workers.soft_shares(other)}
+        for pod in claim.pods:
+            if pod not in used:
+                self._memory.remove(pod)
+
+    def take_changed(self) -> Sequence[Worker]:
+        """Return the workers whose limits changed since the last call."""
+        with self._guard:
+            changed, self._changed = self._changed, {}
+        return tuple(changed.values())
+
+    def patch_limits(self, worker: Worker) -> None:
+        """Have the pod's annotations follow its limits, those that this driver set.
+
+        Raises:
+            RetryableError: They may not have been written. The worker counts as changed again.
+        """
+        try:
+            stored = self._pods.find(worker.pod, wait_seconds=_PATCH_SECONDS)
+            own = workers.own_keys(stored or {})
+            wanted = {key: text for key, text in workers.limit_marks(worker).items() if key in own}
+            if wanted:
+                self._worker_pods.mark(
+                    worker.pod, labels={}, annotations=wanted, wait_seconds=_PATCH_SECONDS
+                )
+        except RetryableError:
+            with self._guard:
+                self._changed.setdefault(worker.pod.uid, worker)
+            raise
+
+    def is_kept(self, worker: Worker) -> bool:
+        """Return True if the hypervisor keeps the limits; write those in its memory that differ.
+
+        Raises:
+            RetryableError: They cannot be written.
+        """
+        if not self._memory.is_kept(worker.pod, worker.gpu_ids):
+            return False
+        self._memory.set_limits(worker.pod, worker.limits)
+        return True
+
+    def register_worker(self, worker: Worker, deadline: float) -> bool:
+        """Register a worker; return False if nothing of its pod will run.
+
+        Raises:
+            ClaimError: See register().
+            RetryableError: See register(), or another call registers the pod.
+        """
+        with self._alone(worker.pod):
+            if self.is_kept(worker):  # by another call, meanwhile
+                return True
+            stored = self._pods.find(worker.pod, wait_seconds=deadline - self._clock())
+            if stored is None or workers.is_finished(stored):
+                return False
+            runs = workers.is_running(stored)
+            if not runs:
+                self._memory.remove(worker.pod)  # of an earlier pod of this name
+            marks = self._mark(worker, stored, deadline)
+            try:
+                if not runs:
+                    self._allocate(worker, int(marks[names.ANNOTATION_INDEX]), deadline)
+                seconds = min(_MEMORY_SECONDS, deadline - self._clock())
+                self._memory.await_kept(worker.pod, worker.gpu_ids, wait_seconds=seconds)
+                self._memory.set_limits(worker.pod, worker.limits)
+            except RetryableError as error:
+                log.warning("worker_withdrawn", pod=str(worker.pod), error=str(error))
+                self._unmark(worker.pod, marks)
+                raise
+        return True
+
+    @contextmanager
+    def _alone(self, pod: PodRef) -> Iterator[None]:
+        with self._guard:
+            if pod.uid in self._busy:
+                raise RetryableError(
+                    f"pod {pod}: found another call that registers it, expected one at a time"
+                )
+            self._busy.add(pod.uid)
+        try:
+            yield
+        finally:
+            with self._guard:
+                self._busy.remove(pod.uid)
+
+    def _mark(
+        self, worker: Worker, stored: Mapping[str, Any], deadline: float
+    ) -> Mapping[str, str]:
+        """Mark the pod; return its new annotations.
+
+        Raises:
+            ClaimError: See worker_conflicts.check_holders().
+            RetryableError: One of its cards is in use, or the pod may not be marked.
+        """
+        pod = worker.pod
+        with self._choosing:
+            every = self._worker_pods.of_node(wait_seconds=deadline - self._clock())
+            others = [each for each in every if each["metadata"]["uid"] != pod.uid]
+            worker_conflicts.check_holders(worker, stored, others)
+            marks = workers.marks(worker, stored, worker_conflicts.free_index(others))
+            if workers.own_keys(stored):
+                self._unmark(pod, workers.own_keys(stored))
+            self._worker_pods.mark(
+                pod,
+                labels={names.LABEL_COMPONENT: names.COMPONENT_WORKER},
+                annotations=marks,
+                wait_seconds=min(_PATCH_SECONDS, deadline - self._clock()),
+            )
+        return marks
+
+    def _unmark(self, pod: PodRef, keys: Iterable[str]) -> None:
+        """Remove marks; the hypervisor forgets the pod.
+
+        Raises:
+            RetryableError: They may still be there. The next registration removes them.
+        """
+        annotations = {*keys, names.ANNOTATION_DRA_MARKS} - {names.LABEL_COMPONENT}
+        self._worker_pods.mark(
+            pod,
+            labels={names.LABEL_COMPONENT: None},
+            annotations=dict.fromkeys(sorted(annotations)),
+            wait_seconds=_PATCH_SECONDS,
+        )
+
+    def _allocate(self, worker: Worker, index: int, deadline: float) -> None:
+        seconds = min(_ALLOCATE_SECONDS, deadline - self._clock())
+        found = self._plugin.allocate(index, wait_seconds=seconds)
+        if found != {*worker.gpu_ids}:
+            raise RetryableError(
+                f"pod {worker.pod}: cards: found {', '.join(sorted(found)) or 'none'} allocated by "
+                f"the hypervisor, expected {', '.join(worker.gpu_ids)}"
+            )

@@ -1,0 +1,102 @@
+"""Client of Tensor Fusion's hypervisor, which is a device plugin of the kubelet.
+
+The hypervisor serves 16 sockets. A worker has an index from 1 to 128, and each socket has eight of
+them: the number of device IDs in a call tells which of the eight is meant, the IDs themselves do
+not matter. Calls and fields are those of the kubelet's device plugin API, v1beta1.
+
+Source: NexusGPU/tensor-fusion, pkg/hypervisor/backend/kubernetes/deviceplugin.go.
+"""
+
+import stat
+from pathlib import Path
+from typing import Final
+
+import grpc
+import structlog
+
+from tensorfusion_dra.core import names
+from tensorfusion_dra.core.claims import workers
+from tensorfusion_dra.core.errors import RetryableError
+from tensorfusion_dra.kubelet.pb import deviceplugin_v1beta1_pb2 as pb
+
+log = structlog.get_logger()
+
+ALLOCATE: Final = "/v1beta1.DevicePlugin/Allocate"
+
+
+def socket_name(number: int) -> str:
+    """Return the file name of one of the 16 sockets."""
+    return f"tensor-fusion-index-{number}.sock"
+
+
+class DevicePlugin:
+    """The hypervisor's sockets in one folder; implements ports.hypervisor.DevicePlugin."""
+
+    def __init__(self, folder: Path) -> None:
+        """Call nothing yet.
+
+        Args:
+            folder: The kubelet's folder of device plugins.
+        """
+        self._folder = folder
+
+    def is_serving(self) -> bool:
+        try:
+            return stat.S_ISSOCK((self._folder / socket_name(0)).stat().st_mode)
+        except OSError:
+            return False
+
+    def allocate(self, index: int, *, wait_seconds: float) -> frozenset[str]:
+        number, count = workers.socket_of(index)
+        socket = self._folder / socket_name(number)
+        request = pb.AllocateRequest(
+            container_requests=[
+                pb.ContainerAllocateRequest(
+                    devices_ids=[f"{number}-{position}" for position in range(1, count + 1)]
+                )
+            ]
+        )
+        answer = _call(socket, request, index=index, wait_seconds=wait_seconds)
+        (container,) = answer.container_responses or [pb.ContainerAllocateResponse()]
+        # A NVIDIA card's device nodes and libraries are in the CDI spec already. The hypervisor
+        # lists mounts for other vendors only, whose cards this driver does not have.
+        if container.mounts:
+            found = [mount.host_path for mount in container.mounts]
+            log.warning("hypervisor_mounts_ignored", error=", ".join(found))
+        cards = container.envs.get(names.ENV_NVIDIA_VISIBLE_DEVICES, "")
+        return frozenset(uuid.lower() for uuid in cards.split(",") if uuid)
+
+
+def _call(
+    socket: Path, request: pb.AllocateRequest, *, index: int, wait_seconds: float
+) -> pb.AllocateResponse:
+    """Send the request.
+
+    Raises:
+        RetryableError: See ports.hypervisor.DevicePlugin.
+    """
+    with grpc.insecure_channel(f"unix:{socket}") as channel:
+        allocate = channel.unary_unary(
+            ALLOCATE,
+            request_serializer=pb.AllocateRequest.SerializeToString,
+            response_deserializer=pb.AllocateResponse.FromString,
+        )
+        try:
+            answer: pb.AllocateResponse = allocate(request, timeout=max(0.1, wait_seconds))
+        except grpc.RpcError as error:
+            raise RetryableError(_text(socket, error, index, wait_seconds)) from error
+    return answer
+
+
+def _text(socket: Path, error: grpc.RpcError, index: int, wait_seconds: float) -> str:
+    code = error.code()
+    if code is grpc.StatusCode.UNAVAILABLE:
+        found = f"no answer ({error.details()}), expected Tensor Fusion's hypervisor to serve there"
+    elif code is grpc.StatusCode.DEADLINE_EXCEEDED:
+        found = (
+            f"no answer within {wait_seconds:.0f} s for worker index {index}, expected the "
+            f"hypervisor to see the pod with this index"
+        )
+    else:
+        found = f"{error.details()}, expected cards for worker index {index}"
+    return f"{socket}: found {found}"

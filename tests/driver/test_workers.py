@@ -1,0 +1,153 @@
+"""Pods whose limits Tensor Fusion's hypervisor keeps, through its device plugin."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tensorfusion_dra.core.claims.prepared import PreparedClaim
+from tensorfusion_dra.core.kubernetes.quantity import GIB
+from tests.support.prepared_node import GPU_0, GPU_1, share_result
+from tests.support.worker_node import PREFIX, WorkerNode, worker_node
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[WorkerNode]:
+    with worker_node(tmp_path) as found:
+        yield found
+
+
+def test_shared_memory_of_a_pod_has_the_limits_of_its_claim(node: WorkerNode) -> None:
+    pod = node.pods.put("train")
+
+    outcome = node.prepare(node.put("train"))
+
+    assert isinstance(outcome, PreparedClaim)
+    assert node.hypervisor.limits(pod) == {GPU_0: (33, 16 * GIB)}
+    assert node.hypervisor.calls == [128]
+    assert node.pods.labels("train") == {PREFIX + "component": "worker"}
+    assert node.pods.annotations("train") == {
+        PREFIX + "index": "128",
+        PREFIX + "gpu-ids": GPU_0,
+        PREFIX + "gpu-count": "1",
+        PREFIX + "container-gpus": "{}",
+        PREFIX + "isolation": "soft",
+        PREFIX + "qos": "medium",
+        PREFIX + "compute-percent-limit": "33",
+        PREFIX + "vram-limit": str(16 * GIB),
+        PREFIX + "tflops-request": "100",
+        PREFIX + "vram-request": str(16 * GIB),
+        PREFIX + "dra-marks": "component,compute-percent-limit,container-gpus,gpu-count,gpu-ids,"
+        "index,isolation,qos,tflops-request,vram-limit,vram-request",
+    }
+
+
+def test_annotations_of_the_user_stay_and_the_memory_has_what_was_granted(node: WorkerNode) -> None:
+    pod = node.pods.put("train")
+    own = {PREFIX + "tflops-limit": "156", PREFIX + "vram-limit": str(99 * GIB)}
+    node.pods.stored["train"]["metadata"]["annotations"] = dict(own)
+
+    node.prepare(node.put("train", tflops_limit="156", vram_limit="99Gi"))
+
+    found = node.pods.annotations("train")
+    assert found.items() >= own.items()
+    assert PREFIX + "compute-percent-limit" not in found
+    assert node.hypervisor.limits(pod) == {GPU_0: (50, 80 * GIB)}
+
+
+def test_repeated_prepare_asks_neither_the_api_server_nor_the_hypervisor(node: WorkerNode) -> None:
+    node.pods.put("train")
+    ref = node.put("train")
+    node.prepare(ref)
+    before = (node.pods.reads, node.pods.lists, len(node.pods.patches), list(node.hypervisor.calls))
+
+    assert isinstance(node.prepare(ref), PreparedClaim)
+
+    assert before == (
+        node.pods.reads,
+        node.pods.lists,
+        len(node.pods.patches),
+        node.hypervisor.calls,
+    )
+
+
+def test_two_pods_on_a_card_get_two_indices(node: WorkerNode) -> None:
+    one, two = node.pods.put("one"), node.pods.put("two")
+
+    node.prepare(node.put("one"))
+    node.prepare(node.put("two", share_result(vram="8Gi")))
+
+    assert node.hypervisor.calls == [128, 127]
+    assert node.hypervisor.limits(one) == {GPU_0: (33, 16 * GIB)}
+    assert node.hypervisor.limits(two) == {GPU_0: (33, 8 * GIB)}
+
+
+def test_index_of_a_finished_pod_is_free_again(node: WorkerNode) -> None:
+    node.pods.put("one")
+    node.pods.put("two")
+    node.prepare(node.put("one"))
+    node.pods.set_phase("one", "Succeeded")
+
+    node.prepare(node.put("two"))
+
+    assert node.hypervisor.calls == [128, 128]
+
+
+def test_two_cards_of_a_pod_have_their_own_limits(node: WorkerNode) -> None:
+    pod = node.pods.put("train")
+
+    node.prepare(node.put("train", share_result(GPU_0), share_result(GPU_1, vram="8Gi")))
+
+    assert node.hypervisor.limits(pod) == {GPU_0: (33, 16 * GIB), GPU_1: (33, 8 * GIB)}
+    assert node.pods.annotations("train")[PREFIX + "vram-limit"] == str(8 * GIB)
+
+
+def test_two_claims_of_a_pod_are_one_worker(node: WorkerNode) -> None:
+    containers = [
+        {"name": "a", "resources": {"claims": [{"name": "first"}]}},
+        {"name": "b", "resources": {"claims": [{"name": "second"}]}},
+    ]
+    entries = [
+        {"name": "first", "resourceClaimName": "claim-a"},
+        {"name": "second", "resourceClaimName": "claim-b"},
+    ]
+    pod = node.pods.put("train", spec={"containers": containers, "resourceClaims": entries})
+
+    node.prepare(node.put("claim-a", pod="train"))
+    node.prepare(node.put("claim-b", share_result(GPU_1, vram="8Gi"), pod="train"))
+
+    assert node.hypervisor.limits(pod) == {GPU_0: (33, 16 * GIB), GPU_1: (33, 8 * GIB)}
+    assert (
+        node.pods.annotations("train")[PREFIX + "container-gpus"]
+        == f'{{"a":["{GPU_0}"],"b":["{GPU_1}"]}}'
+    )
+
+
+def test_changed_limit_is_written_into_the_memory_and_then_annotated(node: WorkerNode) -> None:
+    borrower = node.pods.put("borrower")
+    node.pods.put("other")
+    keeper = node.keeper()
+    node.prepare(node.put("borrower", share_result(vram="20Gi"), vram_limit="60Gi"))
+    assert node.hypervisor.limits(borrower) == {GPU_0: (33, 60 * GIB)}
+
+    node.prepare(node.put("other", share_result(vram="30Gi")))
+    assert node.hypervisor.limits(borrower) == {GPU_0: (33, 50 * GIB)}
+
+    keeper.follow(node.workers)
+    assert node.pods.annotations("borrower")[PREFIX + "vram-limit"] == str(50 * GIB)
+
+
+def test_shared_memory_is_gone_after_the_last_claim_of_the_pod(node: WorkerNode) -> None:
+    pod = node.pods.put("train")
+    refs = [
+        node.put("claim-a", pod="train"),
+        node.put("claim-b", share_result(GPU_1), pod="train"),
+    ]
+    for ref in refs:
+        node.prepare(ref)
+
+    node.setup.unprepare(refs[0])
+    assert node.hypervisor.file(pod).exists()
+
+    node.setup.unprepare(refs[1])
+    assert not node.hypervisor.file(pod).exists()

@@ -1,0 +1,250 @@
+"""A stand-in for Tensor Fusion's hypervisor: its device plugin and the shared memory that it keeps.
+
+It behaves as the real one (NexusGPU/tensor-fusion, pkg/hypervisor): it sees the pods with the label
+of workers, finds one by its index only while the pod is pending and has cards, waits for one that
+it does not see, allocates once for each pod, ignores cards that it does not know, recovers running
+pods at its start and forgets a pod that loses the label. Only one thing is quicker: it creates the
+shared memory before it answers Allocate, not within a second.
+"""
+
+import struct
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from copy import deepcopy
+from pathlib import Path
+from threading import Condition
+from typing import Any
+
+import grpc
+
+from tensorfusion_dra.core import names
+from tensorfusion_dra.core.claims.claim import PodRef
+from tensorfusion_dra.core.errors import RetryableError
+from tensorfusion_dra.enforcement.hypervisor import worker_memory
+from tensorfusion_dra.enforcement.hypervisor.device_plugin import socket_name
+from tensorfusion_dra.kubelet.pb import deviceplugin_v1beta1_pb2 as pb
+
+Pod = dict[str, Any]
+
+
+class WorkerPodsInMemory:
+    """The pods of one node at the API server; implements ports.cluster.Pods and WorkerPods."""
+
+    def __init__(self) -> None:
+        self.changed = Condition()  # guards all below
+        self.stored: dict[str, Pod] = {}
+        self.patches: list[Mapping[str, str | None]] = []
+        self.lists = 0
+        self.reads = 0
+        self.refuses_marks = False
+        self.unlabelled: set[str] = set()  # UIDs of pods that lost the label
+
+    def put(self, name: str, *, phase: str = "Pending", **fields: Any) -> PodRef:
+        """Store a pod of namespace default, as the kubelet's calls find it."""
+        metadata = {"namespace": "default", "name": name, "uid": f"uid-of-{name}", "labels": {}}
+        pod = {"metadata": {"annotations": {}, **metadata}, "status": {"phase": phase}, **fields}
+        with self.changed:
+            self.stored[name] = pod
+            self.changed.notify_all()
+        return PodRef(namespace="default", name=name, uid=f"uid-of-{name}")
+
+    def set_phase(self, name: str, phase: str) -> None:
+        with self.changed:
+            self.stored[name]["status"]["phase"] = phase
+            self.changed.notify_all()
+
+    def annotations(self, name: str) -> dict[str, str]:
+        return dict(self.stored[name]["metadata"]["annotations"])
+
+    def labels(self, name: str) -> dict[str, str]:
+        return dict(self.stored[name]["metadata"]["labels"])
+
+    def find(self, pod: PodRef, *, wait_seconds: float) -> Mapping[str, Any] | None:
+        assert wait_seconds > 0
+        self.reads += 1
+        stored = self.stored.get(pod.name)
+        return deepcopy(stored) if stored and stored["metadata"]["uid"] == pod.uid else None
+
+    def of_node(self, *, wait_seconds: float) -> Sequence[Mapping[str, Any]]:
+        assert wait_seconds > 0
+        self.lists += 1
+        return [deepcopy(pod) for pod in self.stored.values() if is_worker(pod)]
+
+    def mark(
+        self,
+        pod: PodRef,
+        *,
+        labels: Mapping[str, str | None],
+        annotations: Mapping[str, str | None],
+        wait_seconds: float,
+    ) -> None:
+        assert wait_seconds > 0
+        if self.refuses_marks:
+            raise RetryableError(f"pod {pod}: 403 Forbidden")
+        with self.changed:
+            self.patches.append({**labels, **annotations})
+            metadata = self.stored[pod.name]["metadata"]
+            if labels.get(names.LABEL_COMPONENT, "") is None:
+                self.unlabelled.add(pod.uid)
+            for field, values in (("labels", labels), ("annotations", annotations)):
+                for key, text in values.items():
+                    if text is None:
+                        metadata[field].pop(key, None)
+                    else:
+                        metadata[field][key] = text
+            self.changed.notify_all()
+
+
+def is_worker(pod: Pod) -> bool:
+    found: str = pod["metadata"]["labels"].get(names.LABEL_COMPONENT, "")
+    return found == names.COMPONENT_WORKER
+
+
+class StandInHypervisor:
+    """A hypervisor of one node; it serves from start() to stop(), and may be started again."""
+
+    def __init__(
+        self,
+        folder: Path,
+        pods: WorkerPodsInMemory,
+        *,
+        cards: Sequence[str],
+        sockets: tuple[int, ...],
+    ) -> None:
+        """Serve nothing yet.
+
+        Args:
+            folder: For its sockets and its shared memory.
+            pods: The pods that it watches.
+            cards: UUIDs of the cards that it knows.
+            sockets: The numbers of the sockets that it serves; the real one serves 0 to 15.
+        """
+        self.sockets = folder / "dp"
+        self.shm = folder / "shm"
+        self.allocated: dict[str, tuple[str, ...]] = {}  # cards by pod UID
+        self.calls: list[int] = []
+        self._pods = pods
+        self.cards = [card.lower() for card in cards]
+        self._numbers = sockets
+        self._servers: list[grpc.Server] = []
+        self.sockets.mkdir()
+
+    def start(self) -> None:
+        self.allocated = {}
+        for pod in self._pods.stored.values():
+            if is_worker(pod) and pod["status"]["phase"] == "Running":
+                self._allocate(pod)
+        for number in self._numbers:
+            server = grpc.server(ThreadPoolExecutor(4))
+            server.add_generic_rpc_handlers((_service(self, number),))
+            server.add_insecure_port(f"unix:{self.sockets / socket_name(number)}")
+            server.start()
+            self._servers.append(server)
+
+    def stop(self) -> None:
+        for server in self._servers:
+            server.stop(grace=None).wait()
+        self._servers = []
+        for number in self._numbers:
+            (self.sockets / socket_name(number)).unlink(missing_ok=True)
+
+    def beat(self, pod: PodRef, *, at: float | None = None) -> None:
+        """Write the heartbeat of a pod."""
+        offset, field = worker_memory.HEARTBEAT
+        content = bytearray(self.file(pod).read_bytes())
+        field.pack_into(content, offset, int(time.time() if at is None else at))
+        self.file(pod).write_bytes(content)
+
+    def limits(self, pod: PodRef) -> dict[str, tuple[int, int]]:
+        """Return percent and bytes by UUID, as a limiter reads them."""
+        content, found = self.file(pod).read_bytes(), {}
+        for number in range(worker_memory.MOST_DEVICES):
+            place = worker_memory.DEVICES_AT + number * worker_memory.DEVICE_SIZE
+            values = [
+                field.unpack_from(content, place + offset)[0]
+                for offset, field in (
+                    worker_memory.IS_ACTIVE,
+                    worker_memory.UP_LIMIT,
+                    worker_memory.MEMORY_LIMIT,
+                )
+            ]
+            if values[0]:
+                uuid = worker_memory.UUID.unpack_from(content, place)[0].rstrip(b"\0").decode()
+                found[f"gpu-{uuid.lower()}"] = (values[1], values[2])
+        return found
+
+    def file(self, pod: PodRef) -> Path:
+        return self.shm / pod.namespace / pod.name / "shm"
+
+    def allocate(
+        self, number: int, request: pb.AllocateRequest, context: grpc.ServicerContext
+    ) -> pb.AllocateResponse:
+        (container,) = request.container_requests
+        index = len(container.devices_ids) + 8 * number
+        self.calls.append(index)
+        with self._pods.changed:
+            while (pod := self._pending(index)) is None:
+                self._pods.changed.wait(0.05)
+                if not context.is_active():
+                    return pb.AllocateResponse()
+            cards = self._allocate(pod)
+        envs = {}
+        if cards:
+            envs["NVIDIA_VISIBLE_DEVICES"] = ",".join(f"GPU-{uuid[4:]}" for uuid in cards)
+        return pb.AllocateResponse(container_responses=[pb.ContainerAllocateResponse(envs=envs)])
+
+    def _pending(self, index: int) -> Pod | None:
+        for pod in self._pods.stored.values():
+            annotations = pod["metadata"]["annotations"]
+            if (
+                is_worker(pod)
+                and pod["status"]["phase"] == "Pending"
+                and annotations.get("tensor-fusion.ai/index") == str(index)
+                and annotations.get("tensor-fusion.ai/gpu-ids")
+            ):
+                return pod
+        return None
+
+    def _allocate(self, pod: Pod) -> tuple[str, ...]:
+        while self._pods.unlabelled:
+            self.allocated.pop(self._pods.unlabelled.pop(), None)
+        uid = pod["metadata"]["uid"]
+        if uid not in self.allocated:
+            annotations = pod["metadata"]["annotations"]
+            wanted = annotations["tensor-fusion.ai/gpu-ids"].split(",")
+            self.allocated[uid] = tuple(card for card in wanted if card in self.cards)
+            if self.allocated[uid]:
+                self._create(pod, self.allocated[uid])
+        return self.allocated[uid]
+
+    def _create(self, pod: Pod, cards: Sequence[str]) -> None:
+        annotations = pod["metadata"]["annotations"]
+        content = bytearray(worker_memory.SIZE)
+        struct.pack_into("<I", content, 0, worker_memory.VERSION)
+        for card in cards:
+            place = worker_memory.DEVICES_AT + self.cards.index(card) * worker_memory.DEVICE_SIZE
+            worker_memory.UUID.pack_into(content, place, card.removeprefix("gpu-").upper().encode())
+            percent = int(annotations.get("tensor-fusion.ai/compute-percent-limit", 100))
+            for (offset, field), value in (
+                (worker_memory.UP_LIMIT, percent),
+                (worker_memory.MEMORY_LIMIT, int(annotations["tensor-fusion.ai/vram-limit"])),
+                (worker_memory.IS_ACTIVE, 1),
+            ):
+                field.pack_into(content, place + offset, value)
+        offset, field = worker_memory.HEARTBEAT
+        field.pack_into(content, offset, int(time.time()))
+        metadata = pod["metadata"]
+        file = self.shm / metadata["namespace"] / metadata["name"] / "shm"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        if not file.exists() or pod["status"]["phase"] != "Running":  # else it is opened again
+            file.write_bytes(content)
+
+
+def _service(hypervisor: StandInHypervisor, number: int) -> grpc.GenericRpcHandler:
+    handler = grpc.unary_unary_rpc_method_handler(
+        lambda request, context: hypervisor.allocate(number, request, context),
+        request_deserializer=pb.AllocateRequest.FromString,
+        response_serializer=pb.AllocateResponse.SerializeToString,
+    )
+    return grpc.method_handlers_generic_handler("v1beta1.DevicePlugin", {"Allocate": handler})

@@ -1,0 +1,64 @@
+"""A node whose pods' limits are kept by a stand-in hypervisor."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Final
+
+from tensorfusion_dra.core.claims.claim import ClaimRef
+from tensorfusion_dra.driver.worker_keeper import WorkerKeeper
+from tensorfusion_dra.driver.workers import Workers
+from tensorfusion_dra.enforcement.hypervisor.device_plugin import DevicePlugin
+from tensorfusion_dra.enforcement.hypervisor.worker_memory import WorkerMemory
+from tests.support.builders.stored_claims import stored_claim
+from tests.support.hypervisor import StandInHypervisor, WorkerPodsInMemory
+from tests.support.prepared_node import GPU_0, GPU_1, Setup, share_result
+from tests.support.waiting import PATIENCE_SECONDS
+
+PREFIX: Final = "tensor-fusion.ai/"
+
+
+@dataclass(frozen=True)
+class WorkerNode:
+    """A node with a hypervisor."""
+
+    folder: Path
+    pods: WorkerPodsInMemory
+    hypervisor: StandInHypervisor
+    setup: Setup
+    workers: Workers
+    plugin: DevicePlugin
+
+    def prepare(self, ref: ClaimRef, *, seconds: float = PATIENCE_SECONDS) -> Any:
+        outcomes = self.setup.preparer.prepare([ref], deadline=time.monotonic() + seconds)
+        return outcomes[ref.uid]
+
+    def put(self, name: str, *results: Any, pod: str = "", **annotations: str) -> ClaimRef:
+        claim = stored_claim(name, *(results or [share_result()]))
+        claim["metadata"]["annotations"] = {
+            PREFIX + key.replace("_", "-"): text for key, text in annotations.items()
+        }
+        if pod:
+            claim["status"]["reservedFor"][0] |= {"name": pod, "uid": f"uid-of-{pod}"}
+        return self.setup.claims.put(claim)
+
+    def keeper(self) -> WorkerKeeper:
+        return WorkerKeeper(self.plugin, claims=self.setup.ledger.claims)
+
+
+@contextmanager
+def worker_node(folder: Path) -> Iterator[WorkerNode]:
+    """Run a node with a hypervisor that serves."""
+    with TemporaryDirectory() as short:  # paths of unix sockets are short
+        pods = WorkerPodsInMemory()
+        hypervisor = StandInHypervisor(Path(short), pods, cards=[GPU_0, GPU_1], sockets=(0, 15))
+        hypervisor.start()
+        plugin = DevicePlugin(hypervisor.sockets)
+        workers = Workers(pods, pods, plugin, WorkerMemory(hypervisor.shm))
+        setup = Setup(folder, workers=workers)
+        yield WorkerNode(folder, pods, hypervisor, setup, workers, plugin)
+        hypervisor.stop()
+        setup.ledger.close()
