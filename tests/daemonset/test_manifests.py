@@ -40,6 +40,11 @@ SAME: Mapping[str, tuple[str, tuple[str, ...], Mapping[str, Any]]] = {
         ("hami-core", "hami-core-install"),
         {"settings": {"enforcer": "hami-core"}, "hamiCore": {"install": {"enabled": True}}},
     ),
+    "hypervisor": (
+        "nvidia",
+        ("hypervisor",),
+        {"settings": {"hypervisor-device-plugins": "/var/lib/kubelet/device-plugins"}},
+    ),
     "mps": ("nvidia", ("mps",), {"settings": {"enforcer": "mps"}}),
     "mps-daemon": ("nvidia", ("mps", "mps-daemon"), MPS_DAEMON),
     "mps-daemon-privileged": (

@@ -158,3 +158,13 @@ def test_events_may_only_be_created() -> None:
 
     events = {(right.namespace, right.verb) for right in granted if right.resource == "events"}
     assert events == {("", "create"), ("default", "create")}
+
+
+def test_hypervisor_component_adds_the_rights_to_list_and_mark_pods() -> None:
+    base = allowed(kustomize.render(ROOT / "base"))
+    granted = allowed(kustomize.with_components(ROOT / "base", ROOT / "components" / "hypervisor"))
+
+    assert {(right.resource, right.verb) for right in granted - base} == {
+        ("pods", "list"),
+        ("pods", "patch"),
+    }

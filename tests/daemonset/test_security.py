@@ -1,13 +1,16 @@
 """The pods have no more privileges than they need, and the policy restricts the node plugin."""
 
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tensorfusion_dra.core import names
+from tensorfusion_dra.core.claims import workers
 from tests.daemonset.test_manifests import overlay
 from tests.support import kustomize
+from tests.support.builders.prepared_claims import POD, limit, prepared_claim, prepared_share
 
 ROOT = Path(__file__).parents[2] / "daemonset"
 
@@ -184,3 +187,26 @@ def test_mps_daemon_is_never_replaced_without_an_administrator() -> None:
     daemon = one(overlay("nvidia", "mps", "mps-daemon"), "DaemonSet", "tensorfusion-dra-mps")
 
     assert daemon["spec"]["updateStrategy"] == {"type": "OnDelete"}
+
+
+def test_policy_allows_exactly_the_marks_of_workers() -> None:
+    folder = ROOT / "components" / "hypervisor"
+    policy = one(
+        kustomize.with_components(ROOT / "base", folder),
+        "ValidatingAdmissionPolicy",
+        "tensorfusion-dra-pods",
+    )
+    (variable,) = [item for item in policy["spec"]["variables"] if item["name"] == "marks"]
+
+    listed = set(re.findall(r'"([a-z-]+)"[,\]]', variable["expression"]))
+
+    assert {names.ANNOTATION_PREFIX + name for name in listed} == worker_marks()
+    assert policy["spec"]["failurePolicy"] == "Fail"
+
+
+def worker_marks() -> set[str]:
+    """Return every annotation that a worker is marked with."""
+    share = prepared_share(limit=limit(25, 8))
+    worker = workers.of_pod(POD, [prepared_claim(share, enforcer="tensor-fusion")])
+    assert worker is not None
+    return set(workers.marks(worker, {}, 1))
