@@ -138,7 +138,7 @@ SHARE_ANNOTATIONS: Final = frozenset(
     {ANNOTATION_TFLOPS_LIMIT, ANNOTATION_VRAM_LIMIT, ANNOTATION_QOS, ANNOTATION_ISOLATION}
 )
 
-# --- Workers: pods as Tensor Fusion's hypervisor knows them (its pkg/constants/constants.go) --------
+# --- Workers: pods as Tensor Fusion's hypervisor knows them (pkg/constants/constants.go) ------------
 
 LABEL_COMPONENT: Final = "tensor-fusion.ai/component"
 COMPONENT_WORKER: Final = "worker"
@@ -197,6 +197,8 @@ ENV_SHM_FOLDER: Final = "SHM_PATH"
 """The folder of the shared memory file."""
 ENV_POD_NAMESPACE: Final = "POD_NAMESPACE"
 ENV_POD_NAME: Final = "POD_NAME"
+ENV_CONTAINER_NAME: Final = "CONTAINER_NAME"
+"""Set by the webhook: a limiter registers its process with the hypervisor under this name."""
 ENV_HYPERVISOR_IP: Final = "HYPERVISOR_IP"
 ENV_HYPERVISOR_PORT: Final = "HYPERVISOR_PORT"
 ENV_LD_PRELOAD: Final = "LD_PRELOAD"

@@ -118,12 +118,8 @@ class Workers:
             RetryableError: They cannot be written into the shared memory.
         """
         for worker in workers.of_claims([claim, *of_same_pods]):
-            if worker.pod not in claim.pods or not self._memory.is_kept(worker.pod, worker.gpu_ids):
-                continue  # not registered yet: that writes the limits of then
-            if self._memory.set_limits(worker.pod, worker.limits):
-                with self._guard:
-                    self._changed[worker.pod.uid] = worker
-                self._on_change()
+            if worker.pod in claim.pods:
+                self.is_kept(worker)  # if not, its registration will write the limits of then
 
     def release(self, claim: PreparedClaim, others: Iterable[PreparedClaim]) -> None:
         """Remove the shared memory of the claim's pod with the last of its claims.
@@ -171,7 +167,10 @@ class Workers:
         """
         if not self._memory.is_kept(worker.pod, worker.gpu_ids):
             return False
-        self._memory.set_limits(worker.pod, worker.limits)
+        if self._memory.set_limits(worker.pod, worker.limits):
+            with self._guard:
+                self._changed[worker.pod.uid] = worker
+            self._on_change()
         return True
 
     def register_worker(self, worker: Worker, deadline: float) -> bool:
@@ -184,12 +183,17 @@ class Workers:
         with self._alone(worker.pod):
             if self.is_kept(worker):  # by another call, meanwhile
                 return True
+            if not self._plugin.is_serving():
+                raise RetryableError(
+                    f"pod {worker.pod}: found no device plugin sockets of Tensor Fusion's "
+                    f"hypervisor, expected it to serve on this node"
+                )
             stored = self._pods.find(worker.pod, wait_seconds=deadline - self._clock())
             if stored is None or workers.is_finished(stored):
                 return False
             runs = workers.is_running(stored)
             if not runs:
-                self._memory.remove(worker.pod)  # of an earlier pod of this name
+                self._memory.clear(worker.pod)
             marks = self._mark(worker, stored, deadline)
             try:
                 if not runs:

@@ -40,6 +40,7 @@ class Admission:
         slices: The published slices of this driver.
         virtual: True if nodes whose pool has no GPUPool object divide virtual amounts.
         enforces_hard: True if the nodes' enforcer has a limiter for hard isolation.
+        names_containers: True if the nodes' enforcer has a limiter that needs its container's name.
     """
 
     pools: Objects
@@ -49,6 +50,7 @@ class Admission:
     scheduler: str
     virtual: bool
     enforces_hard: bool = False
+    names_containers: bool = False
 
     def pod(self, admission_review: Review) -> Verdict:
         """Add the share to a new pod that requests one, if DRA is enabled for it."""
@@ -130,7 +132,12 @@ class Admission:
                 errors.append(FieldError(where, Reason.INVALID, str(error)))
         if errors:
             return Verdict(errors=errors)
-        placement = Placement(pool=pool.name, template=pool.template, scheduler=self.scheduler)
+        placement = Placement(
+            pool=pool.name,
+            template=pool.template,
+            scheduler=self.scheduler,
+            names_containers=self.names_containers,
+        )
         return Verdict(
             changed=pod_admission.admitted(admission_review.document, wanted, placement),
             warnings=pod_warnings.warnings(

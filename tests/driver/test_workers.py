@@ -42,6 +42,19 @@ def test_shared_memory_of_a_pod_has_the_limits_of_its_claim(node: WorkerNode) ->
     }
 
 
+def test_claims_of_a_pod_on_one_card_add_up(node: WorkerNode) -> None:
+    pod = node.pods.put("train")
+    node.prepare(node.put("claim-a", pod="train"))
+
+    node.prepare(node.put("claim-b", share_result(vram="8Gi"), pod="train"))
+
+    assert node.hypervisor.limits(pod) == {GPU_0: (66, 24 * GIB)}
+    node.keeper().follow(node.workers)
+    annotations = node.pods.annotations("train")
+    assert annotations[PREFIX + "vram-limit"] == str(24 * GIB)
+    assert annotations[PREFIX + "compute-percent-limit"] == "66"
+
+
 def test_annotations_of_the_user_stay_and_the_memory_has_what_was_granted(node: WorkerNode) -> None:
     pod = node.pods.put("train")
     own = {PREFIX + "tflops-limit": "156", PREFIX + "vram-limit": str(99 * GIB)}
@@ -150,4 +163,4 @@ def test_shared_memory_is_gone_after_the_last_claim_of_the_pod(node: WorkerNode)
     assert node.hypervisor.file(pod).exists()
 
     node.setup.unprepare(refs[1])
-    assert not node.hypervisor.file(pod).exists()
+    assert not node.hypervisor.file(pod).parent.exists()

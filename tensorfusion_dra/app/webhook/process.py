@@ -103,6 +103,7 @@ def _admission(
         scheduler=settings.scheduler_name,
         virtual=settings.virtual_capacity == "true",
         enforces_hard=KINDS[settings.enforcer].enforces_hard,
+        names_containers=settings.enforcer == "tensor-fusion",
     )
 
 

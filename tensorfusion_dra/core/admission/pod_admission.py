@@ -30,11 +30,13 @@ class Placement:
         pool: GPUPool of the pod; "" for none.
         template: Name of the ResourceClaimTemplate, in the pod's namespace.
         scheduler: Scheduler that replaces Tensor Fusion's; "" keeps that one.
+        names_containers: True to tell each container its name, which Tensor Fusion's limiter needs.
     """
 
     pool: str
     template: str
     scheduler: str
+    names_containers: bool = False
 
 
 def errors(pod: Mapping[str, Any], wanted: PodRequest, *, takes_hard: bool) -> Iterator[FieldError]:
@@ -139,6 +141,9 @@ def admitted(pod: Mapping[str, Any], wanted: PodRequest, placement: Placement) -
                 _made(_made(container, "resources"), kind).pop(names.NVIDIA_GPU, None)
         if name_of(container) in chosen:
             _add_named(_made(container, "resources"), "claims", {"name": names.POD_CLAIM})
+            if placement.names_containers:
+                name = {"name": names.ENV_CONTAINER_NAME, "value": name_of(container)}
+                _add_named(container, "env", name)
     return result
 
 

@@ -61,8 +61,16 @@ class WorkerMemory(Protocol):
         """
         ...
 
+    def clear(self, pod: PodRef) -> None:
+        """Remove what an earlier pod of this name left; do nothing if there is nothing.
+
+        Raises:
+            RetryableError: It cannot be removed.
+        """
+        ...
+
     def remove(self, pod: PodRef) -> None:
-        """Remove it; do nothing if there is none.
+        """Remove it and its folder, unless there is something else in that.
 
         Raises:
             RetryableError: It cannot be removed.

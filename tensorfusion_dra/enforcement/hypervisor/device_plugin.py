@@ -91,7 +91,7 @@ def _call(
 def _text(socket: Path, error: grpc.RpcError, index: int, wait_seconds: float) -> str:
     code = error.code()
     if code is grpc.StatusCode.UNAVAILABLE:
-        found = f"no answer ({error.details()}), expected Tensor Fusion's hypervisor to serve there"
+        found = "no answer, expected Tensor Fusion's hypervisor to serve there"
     elif code is grpc.StatusCode.DEADLINE_EXCEEDED:
         found = (
             f"no answer within {wait_seconds:.0f} s for worker index {index}, expected the "

@@ -15,7 +15,7 @@ import stat
 import struct
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -100,11 +100,16 @@ class WorkerMemory:
                         changed = True
         return changed
 
-    def remove(self, pod: PodRef) -> None:
+    def clear(self, pod: PodRef) -> None:
         try:
             self._file(pod).unlink(missing_ok=True)
         except OSError as error:
             raise RetryableError(f"{self._file(pod)}: {error.strerror or error}") from error
+
+    def remove(self, pod: PodRef) -> None:
+        self.clear(pod)
+        with suppress(OSError):
+            self._file(pod).parent.rmdir()
 
     def _missing(self, pod: PodRef, gpu_ids: tuple[str, ...]) -> str:
         """Return what is not as expected; "" if nothing.

@@ -1,12 +1,13 @@
 """Admission of a pod that requests a share: what is added and removed."""
 
 import copy
+from dataclasses import replace
 
 import pytest
 
 from tensorfusion_dra.core.admission.pod_admission import Placement
 from tensorfusion_dra.core.kubernetes import json_patch
-from tests.core.admission.pod_cases import ASKED, admitted_pod
+from tests.core.admission.pod_cases import ASKED, PLACE, admitted_pod
 from tests.support.admission import Json, patched
 from tests.support.builders.pods import container_document, pod_annotations, pod_document
 
@@ -183,3 +184,21 @@ def test_only_tensor_fusions_scheduler_is_replaced(named: str, setting: str, exp
     found = admitted_pod(pod_document(ASKED, schedulerName=named), placement)
 
     assert found["spec"]["schedulerName"] == expected
+
+
+def test_containers_with_the_share_learn_their_names_for_tensor_fusions_limiter() -> None:
+    own = {"name": "CONTAINER_NAME", "value": "own"}
+    pod = pod_document(
+        {**ASKED, **pod_annotations(inject_container="a,b")},
+        container_document("a"),
+        container_document("b", env=[own]),
+        container_document("c"),
+    )
+
+    found = admitted_pod(pod, replace(PLACE, names_containers=True))
+
+    assert [container.get("env") for container in found["spec"]["containers"]] == [
+        [{"name": "CONTAINER_NAME", "value": "a"}],
+        [own],
+        None,
+    ]
