@@ -138,7 +138,7 @@ SHARE_ANNOTATIONS: Final = frozenset(
     {ANNOTATION_TFLOPS_LIMIT, ANNOTATION_VRAM_LIMIT, ANNOTATION_QOS, ANNOTATION_ISOLATION}
 )
 
-# --- Workers: pods as Tensor Fusion's hypervisor knows them (pkg/constants/constants.go) ------------
+# --- Workers: pods as Tensor Fusion's hypervisor knows them (pkg/constants/constants.go) ----------
 
 LABEL_COMPONENT: Final = "tensor-fusion.ai/component"
 COMPONENT_WORKER: Final = "worker"
