@@ -43,7 +43,7 @@ SAME: Mapping[str, tuple[str, tuple[str, ...], Mapping[str, Any]]] = {
     "hypervisor": (
         "nvidia",
         ("hypervisor",),
-        {"settings": {"hypervisor-device-plugins": "/var/lib/kubelet/device-plugins"}},
+        {"settings": {"hypervisor-sockets": "/var/lib/kubelet/device-plugins"}},
     ),
     "mps": ("nvidia", ("mps",), {"settings": {"enforcer": "mps"}}),
     "mps-daemon": ("nvidia", ("mps", "mps-daemon"), MPS_DAEMON),

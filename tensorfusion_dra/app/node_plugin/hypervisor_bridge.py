@@ -22,13 +22,13 @@ def constructed(
     reads: RetriedReads,
 ) -> Workers | None:
     """Return the registrar of workers, and run its follow-up; None if the bridge is off."""
-    if not settings.hypervisor_device_plugins:
+    if not settings.hypervisor_sockets:
         return None
     # Imported here so that a node without the bridge does not load them.
     from tensorfusion_dra.enforcement.hypervisor.device_plugin import DevicePlugin  # noqa: PLC0415
     from tensorfusion_dra.enforcement.hypervisor.worker_memory import WorkerMemory  # noqa: PLC0415
 
-    plugin = DevicePlugin(Path(settings.hypervisor_device_plugins))
+    plugin = DevicePlugin(Path(settings.hypervisor_sockets))
     keeper = WorkerKeeper(plugin, claims=ledger.claims)
     workers = Workers(
         Pods(resource_api.api, reads=reads),

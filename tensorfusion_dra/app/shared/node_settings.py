@@ -32,12 +32,7 @@ TAINTS: Final = ("NoSchedule", "NoExecute", "none")
 
 _POD_UID: Final = re.compile(r"[A-Za-z0-9-]{0,63}")
 _FOLDERS: Final = ("kubelet_root", "cdi_dir", "static_cdi_dir", "driver_root", "tensor_fusion_root")
-_OPTIONAL_FOLDERS: Final = (
-    "dev_dir",
-    "driver_root_on_host",
-    "data_dir",
-    "hypervisor_device_plugins",
-)
+_OPTIONAL_FOLDERS: Final = ("dev_dir", "driver_root_on_host", "data_dir", "hypervisor_sockets")
 _RANGES: Final = {
     "hypervisor_port": (1, 65535),
     "health_port": (0, 65535),
@@ -204,10 +199,8 @@ class Settings:
         "", "Address at which containers reach the hypervisor; none if empty."
     )
     hypervisor_port: int = _setting(8001, "The hypervisor's port.")
-    hypervisor_device_plugins: str = _setting(
-        "",
-        "Folder of the kubelet's device plugin sockets, through which the hypervisor is told of "
-        "pods, so that it keeps their limits; not told if empty.",
+    hypervisor_sockets: str = _setting(
+        "", "Folder of the hypervisor's device plugin sockets; if empty, it is not told of pods."
     )
     hami_core_library: str = _setting(
         "/usr/local/vgpu/libvgpu.so.1",
