@@ -39,7 +39,9 @@ def of_node_plugin(context: Context) -> Iterator[Finding]:
             cure="name the node plugin's account with --service-account NAMESPACE/NAME",
         )
     wanted = table.of_node_plugin(
-        pool_source=settings.pool_source, read_pods=settings.read_pods == "true"
+        pool_source=settings.pool_source,
+        read_pods=settings.read_pods == "true",
+        marks_pods=bool(settings.hypervisor_sockets),
     )
     yield from rules.findings(subject, _answers(context, wanted, account))
 

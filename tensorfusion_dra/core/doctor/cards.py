@@ -189,7 +189,13 @@ def tensor_fusion_workers(
     if not _resources(node, names.TENSOR_FUSION_INDEX):
         return
     subject = f"Tensor Fusion's hypervisor on node {node['metadata']['name']}"
-    running = [pod for pod in workers or () if (pod.get("status") or {}).get("phase") in _LIVE]
+    running = [
+        pod
+        for pod in workers or ()
+        if (pod.get("status") or {}).get("phase") in _LIVE
+        # A pod that this driver marked got its cards from Kubernetes' scheduler.
+        and names.ANNOTATION_DRA_MARKS not in (pod["metadata"].get("annotations") or {})
+    ]
     shown = [f"{p['metadata']['namespace']}/{p['metadata']['name']}" for p in running[:5]]
     more = " and more" if len(running) > 5 else ""
     what = {

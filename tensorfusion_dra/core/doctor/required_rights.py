@@ -99,14 +99,33 @@ _POD_EVENTS: Final = Right(
     vital=False,
 )
 
+_WORKERS: Final = (
+    Right(
+        verb="list",
+        group="",
+        resource="pods",
+        purpose="the node's workers of Tensor Fusion's hypervisor (--hypervisor-sockets)",
+    ),
+    Right(
+        verb="patch",
+        group="",
+        resource="pods",
+        purpose="a claim's pod is marked for Tensor Fusion's hypervisor (--hypervisor-sockets)",
+    ),
+)
+
 _POOL_PURPOSE: Final = "the node's GPUPool is found and watched (--pool-source)"
 
 
-def of_node_plugin(*, pool_source: str = "settings", read_pods: bool = True) -> tuple[Right, ...]:
+def of_node_plugin(
+    *, pool_source: str = "settings", read_pods: bool = True, marks_pods: bool = False
+) -> tuple[Right, ...]:
     """Return exactly the rights that a node plugin with these settings uses."""
     rights = [_NODE, *_SLICES, *_CLAIMS, _POD_EVENTS]
-    if read_pods:
+    if read_pods or marks_pods:
         rights.append(_PODS)
+    if marks_pods:
+        rights += _WORKERS
     if pool_source != "settings":
         rights += _followed(names.TENSOR_FUSION_GROUP, names.GPUPOOLS, _POOL_PURPOSE)
         rights += _followed("", "nodes", _POOL_PURPOSE)

@@ -103,8 +103,9 @@ def test_hamis_device_plugin_is_named() -> None:
     assert finding.found == "nvidia.com/gpu: 80: HAMi's device plugin allocates cards of this node"
 
 
-def worker_pod(phase: str) -> dict[str, Any]:
-    return {"metadata": {"namespace": "a", "name": "w"}, "status": {"phase": phase}}
+def worker_pod(phase: str, annotations: dict[str, str] | None = None) -> dict[str, Any]:
+    metadata = {"namespace": "a", "name": "w", "annotations": annotations}
+    return {"metadata": metadata, "status": {"phase": phase}}
 
 
 @pytest.mark.parametrize(
@@ -112,6 +113,7 @@ def worker_pod(phase: str) -> dict[str, Any]:
     [
         ([worker_pod("Running")], Level.WARNING),
         ([worker_pod("Succeeded")], Level.OK),
+        ([worker_pod("Running", {"tensor-fusion.ai/dra-marks": "index"})], Level.OK),
         ([], Level.OK),
         (None, Level.NOTE),
     ],
