@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from tensorfusion_dra.core.claims import share_policy
+from tensorfusion_dra.core.claims import share_policy, workers
 from tensorfusion_dra.core.claims.claim import AllocatedClaim
 from tensorfusion_dra.core.claims.share_parameters import ShareParameters
 from tensorfusion_dra.core.claims.share_policy import SharePolicy
@@ -61,11 +61,12 @@ class SharePolicyReader:
 def _annotations(claim: AllocatedClaim, pods: ClaimPods) -> Mapping[str, Mapping[str, str]]:
     """Return the annotations of the claim's pods, by pod.
 
-    With the webhook they are in the claim already, so pods are read only without it.
+    With the webhook they are in the claim already, so pods are read only without it. Those that
+    this driver added, for Tensor Fusion's hypervisor, are results and request nothing.
     """
     if pods.can_be_read and len(claim.pods) > 1:
         log.info("shared_claim_uses_smallest_limits", claim=str(claim.ref), pods=len(claim.pods))
     return {
-        name: (stored.get("metadata") or {}).get("annotations") or {}
+        name: {key: str(text) for key, text in workers.foreign_annotations(stored).items()}
         for name, stored in pods.stored.items()
     }

@@ -42,6 +42,17 @@ def test_shared_memory_of_a_pod_has_the_limits_of_its_claim(node: WorkerNode) ->
     }
 
 
+def test_marks_of_the_first_claim_do_not_limit_the_second(node: WorkerNode) -> None:
+    pod = node.pods.put("train")
+    node.prepare(node.put("claim-a", share_result(vram="8Gi"), pod="train"))
+    node.setup.pods.stored["default/train"] = node.pods.annotations("train")
+
+    outcome = node.prepare(node.put("claim-b", share_result(GPU_1), pod="train"))
+
+    assert isinstance(outcome, PreparedClaim)
+    assert node.hypervisor.limits(pod) == {GPU_0: (33, 8 * GIB), GPU_1: (33, 16 * GIB)}
+
+
 def test_claims_of_a_pod_on_one_card_add_up(node: WorkerNode) -> None:
     pod = node.pods.put("train")
     node.prepare(node.put("claim-a", pod="train"))
