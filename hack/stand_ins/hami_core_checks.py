@@ -91,6 +91,8 @@ def outcomes(library: Path, *, runc: str = "runc") -> Iterator[Outcome]:
         two = node.run_pod("two", Ask(amounts={"tflops": "78", "vram": "2Gi"}, cards=2))
         for check in (*_MEMORY, *_PROCESSES, *_PRELOADS, _compute_is_limited, *_GAPS):
             yield check(_Scene(runc=starter, pod=two))
+        fresh = node.run_pod("fresh", Ask(amounts={"tflops": "78", "vram": "2Gi"}))
+        yield _first_process(_Scene(runc=starter, pod=fresh))
 
 
 def _cards_are_those_of_the_claim(scene: _Scene) -> Outcome:
@@ -260,7 +262,9 @@ _PROCESSES: Final = (_sum_over_processes, _killed_process)
 _PRELOADS: Final = (
     _preloads("an entrypoint that sets LD_PRELOAD keeps the limit", "env", "LD_PRELOAD=libm.so.6"),
     _preloads(
-        "a process that changes its own limit keeps it", "env", "CUDA_DEVICE_MEMORY_LIMIT_0=9g"
+        "a later process that changes its own limit keeps it",
+        "env",
+        "CUDA_DEVICE_MEMORY_LIMIT_0=9g",
     ),
     _preloads(
         "a process that selects the second card has its limit", "env", "CUDA_VISIBLE_DEVICES=1"
@@ -284,4 +288,10 @@ _GAPS: Final = (
     _another_process_by_another_index,
     _nvml_before_cuda,
     _compute_of_another_first_card,
+)
+
+_first_process: Final = _gap(
+    "the first process of a claim, if it changes its own limit",
+    "env",
+    "CUDA_DEVICE_MEMORY_LIMIT_0=9g",
 )
