@@ -11,7 +11,6 @@ from typing import Final
 
 import pytest
 
-from tensorfusion_dra.core.claims.enforcers.hami_core import LIBRARY_IN_CONTAINER, HamiCore
 from tests.daemonset import scripts
 from tests.daemonset.test_manifests import overlay
 from tests.support.waiting import PATIENCE_SECONDS
@@ -36,10 +35,6 @@ class Node:
     @property
     def library(self) -> Path:
         return self.folder / "libvgpu.so.v1"
-
-    @property
-    def preload(self) -> Path:
-        return self.folder / "ld.so.preload"
 
     @property
     def image(self) -> Path:
@@ -81,24 +76,22 @@ def node() -> Iterator[Node]:
         yield node
 
 
-def test_library_and_preload_file_are_installed_readable_and_unchangeable(node: Node) -> None:
+def test_library_is_installed_readable_and_unchangeable(node: Node) -> None:
     status, output = node.install()
 
     assert (status, node.library.read_bytes()) == (0, LIBRARY), output
-    assert node.preload.read_text() == f"{LIBRARY_IN_CONTAINER}\n"
-    modes = [stat.S_IMODE(path.stat().st_mode) for path in (node.library, node.preload)]
-    assert modes == [0o555, 0o444]
-    assert sorted(path.name for path in node.folder.iterdir()) == ["ld.so.preload", "libvgpu.so.v1"]
+    assert stat.S_IMODE(node.library.stat().st_mode) == 0o555
+    assert [path.name for path in node.folder.iterdir()] == ["libvgpu.so.v1"]
 
 
 def test_second_run_changes_nothing(node: Node) -> None:
     node.install()
-    before = [path.stat() for path in (node.library, node.preload, node.folder)]
+    before = [path.stat() for path in (node.library, node.folder)]
 
     status, output = node.install()
 
-    assert (status, output.count("is there already")) == (0, 2)
-    assert [path.stat() for path in (node.library, node.preload, node.folder)] == before
+    assert (status, "is there already" in output) == (0, True)
+    assert [path.stat() for path in (node.library, node.folder)] == before
 
 
 def test_other_content_under_the_same_name_is_kept_and_an_error(node: Node) -> None:
@@ -112,16 +105,6 @@ def test_other_content_under_the_same_name_is_kept_and_an_error(node: Node) -> N
         f"{node.library}: found another content than that of {node.image}/libvgpu.so.v1" in output
     )
     assert node.library.read_bytes() == LIBRARY
-
-
-def test_another_preload_file_is_kept_and_an_error(node: Node) -> None:
-    node.folder.mkdir(parents=True)
-    node.preload.write_text("/opt/other.so\n")
-
-    status, output = node.install()
-
-    assert (status, f"{node.preload}: found another content" in output) == (1, True)
-    assert node.preload.read_text() == "/opt/other.so\n"
 
 
 def test_another_version_is_a_file_beside_the_first(node: Node) -> None:
@@ -139,7 +122,10 @@ def test_another_version_is_a_file_beside_the_first(node: Node) -> None:
 @pytest.mark.parametrize(
     ("program", "text"),
     [
-        ("dd", 'case "$1" in of=*) head -c 1000 >"${1#of=}"; kill -9 0;; esac; exec /bin/dd "$@"'),
+        (
+            "dd",
+            'case "$2" in of=*) head -c 9 "${1#if=}" >"${2#of=}"; kill -9 0;; esac; /bin/dd "$@"',
+        ),
         ("ln", "kill -9 0"),
         ("chmod", "kill -9 0"),
     ],
@@ -158,7 +144,7 @@ def test_interrupted_installation_leaves_no_library_and_the_next_one_succeeds(
     status, output = node.install()
 
     assert (status, node.library.read_bytes()) == (0, LIBRARY), output
-    assert sorted(path.name for path in node.folder.iterdir()) == ["ld.so.preload", "libvgpu.so.v1"]
+    assert [path.name for path in node.folder.iterdir()] == ["libvgpu.so.v1"]
 
 
 def test_two_at_once_never_leave_half_a_library(node: Node) -> None:
@@ -167,7 +153,7 @@ def test_two_at_once_never_leave_half_a_library(node: Node) -> None:
 
     assert node.library.read_bytes() == LIBRARY, outputs
     assert node.install()[0] == 0
-    assert sorted(path.name for path in node.folder.iterdir()) == ["ld.so.preload", "libvgpu.so.v1"]
+    assert [path.name for path in node.folder.iterdir()] == ["libvgpu.so.v1"]
 
 
 def other_user() -> int | None:
@@ -193,17 +179,17 @@ def test_read_only_parent_is_an_error_that_names_the_folder(node: Node) -> None:
     assert (status, f"{node.folder}: cannot be created" in output) == (1, True)
 
 
-def test_read_only_folder_that_has_the_files_is_fine(node: Node) -> None:
+def test_read_only_folder_that_has_the_library_is_fine(node: Node) -> None:
     node.install()
     node.folder.chmod(0o555)
 
     status, output = node.install(other_user())
 
-    assert (status, output.count("is there already")) == (0, 2)
+    assert (status, "is there already" in output) == (0, True)
 
 
 def test_full_disk_is_an_error_and_leaves_no_library(node: Node) -> None:
-    refused = '#!/bin/sh\ncase "$1" in of=*) echo "no room" >&2; exit 1;; esac; exec /bin/dd "$@"\n'
+    refused = '#!/bin/sh\ncase "$2" in of=*) echo "no room" >&2; exit 1;; esac; exec /bin/dd "$@"\n'
     scripts.put_program(node.root / "bin", "dd", refused)
 
     status, output = node.install()
@@ -232,7 +218,7 @@ def test_file_that_is_no_library_is_refused(node: Node) -> None:
     assert not node.library.exists()
 
 
-def test_driver_looks_for_the_files_under_the_names_that_are_installed() -> None:
+def test_driver_looks_for_the_library_under_the_name_that_is_installed() -> None:
     env = scripts.variables(INSTALL)
     (plugin,) = (
         each
@@ -243,6 +229,5 @@ def test_driver_looks_for_the_files_under_the_names_that_are_installed() -> None
     )
     settings = {entry["name"]: entry.get("value") for entry in plugin["env"]}
 
-    library = settings["TENSORFUSION_DRA_HAMI_CORE_LIBRARY"]
-    assert library == f"{env['FOLDER']}/libvgpu.so.{env['VERSION']}"
-    assert HamiCore(library=library).preload == f"{env['FOLDER']}/ld.so.preload"
+    library = f"{env['FOLDER']}/libvgpu.so.{env['VERSION']}"
+    assert settings["TENSORFUSION_DRA_HAMI_CORE_LIBRARY"] == library
