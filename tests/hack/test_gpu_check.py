@@ -1,0 +1,194 @@
+"""The check of limits on a GPU, by hack/gpu-check, against compiled stand-ins."""
+
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpucheck import cards, steps
+from gpucheck.steps import CheckError, Deadline, Json, Report, SkipError, Step
+from tensorfusion_dra.core import names
+from tests.guard import sitecustomize as path_guard
+from tests.support.compiler import compiler
+from tests.support.waiting import PATIENCE_SECONDS
+
+ROOT = Path(__file__).parents[2]
+UUID = "GPU-12345678-1234-1234-1234-123456789abc"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ended:
+    code: int
+    printed: str
+    out: Path
+
+    @property
+    def results(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads((self.out / "results.json").read_text())
+        return found
+
+    def states(self) -> dict[str, str]:
+        return {each["step"]: each["state"] for each in self.results["steps"]}
+
+    def facts(self, step: str) -> Any:
+        return next(each["facts"] for each in self.results["steps"] if each["step"] == step)
+
+
+def run(out: Path, *words: str) -> Ended:
+    """Run the check against stand-ins, without a mount namespace, which needs root."""
+    compiler("the stand-ins of hack/gpu-check")
+    command = [sys.executable, str(ROOT / "hack" / "gpu-check"), "--stand-ins", "--out", str(out)]
+    ended = subprocess.run(
+        [*command, "--mounts", "paths", *words],
+        capture_output=True,
+        text=True,
+        timeout=2 * PATIENCE_SECONDS,
+        check=False,
+        env=path_guard.environment(),
+    )
+    assert ended.stderr == ""
+    return Ended(code=ended.returncode, printed=ended.stdout, out=out)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Ended:
+    """Run every step. Shares of compute are not judged, since they depend on the machine's load."""
+    return run(tmp_path_factory.mktemp("out"), "--seconds", "0.3", "--tolerance", "1000")
+
+
+def test_every_step_has_a_result_of_its_own(whole: Ended) -> None:
+    assert whole.code == 0, whole.printed
+    limits = ("prepare", "memory", "compute", "tenants", "neighbour", "cost")
+    assert whole.states() == {
+        **dict.fromkeys(("discovery", "events", "baseline", "tensor-fusion:prepare"), "ok"),
+        "tensor-fusion:limits": "skipped",
+        **{f"{name}:{step}": "ok" for name in ("hami-core", "mps") for step in limits},
+    }
+
+
+def test_every_output_says_that_there_was_no_gpu(whole: Ended) -> None:
+    table = (whole.out / "table.txt").read_text(encoding="utf-8")
+
+    assert whole.printed.startswith("STAND-INS, no GPU")
+    assert table.startswith("STAND-INS, no GPU")
+    assert len(whole.results["stand_ins"]) == 3
+    files = {path.name for path in whole.out.iterdir()} - {"gpu-check.png"}
+    assert files == {"results.json", "table.txt", "recording-of-stand-ins.json"}
+
+
+def test_processes_have_the_limits_of_their_cdi_spec(whole: Ended) -> None:
+    for enforcer in ("hami-core", "mps"):
+        found = whole.facts(f"{enforcer}:memory")
+
+        assert found["one_piece_above"]["granted_bytes"] == 0
+        assert found["one_piece_above"]["refusal"] == "CUDA_ERROR_OUT_OF_MEMORY"
+        assert found["limit_bytes"] // 2 < found["pieces"]["granted_bytes"] <= found["limit_bytes"]
+    # HAMi-core counts the processes of a container together, MPS each one by itself.
+    hami_core, mps = whole.facts("hami-core:memory"), whole.facts("mps:memory")
+    assert hami_core["two_processes_bytes"] <= hami_core["limit_bytes"]
+    assert mps["two_processes_bytes"] > mps["limit_bytes"]
+
+
+def test_a_smaller_limit_leaves_a_smaller_share_of_compute(whole: Ended) -> None:
+    for enforcer in ("hami-core", "mps"):
+        rows = whole.facts(f"{enforcer}:compute")["rates"]
+        shares = {row["limit_percent"]: row["percent"] for row in rows}
+
+        assert list(shares) == [None, 25, 50, 75]
+        assert shares[25] < shares[75]
+
+
+def test_a_limiter_that_does_not_limit_fails_the_check(tmp_path: Path) -> None:
+    ended = run(
+        tmp_path,
+        *("--without-limiter", "--seconds", "0.3"),
+        *("--only", "hami-core:memory", "--only", "hami-core:compute"),
+    )
+
+    assert ended.code == 1
+    assert ended.states() == {
+        "hami-core:prepare": "ok",
+        "hami-core:memory": "failed",
+        "hami-core:compute": "failed",
+    }
+    assert "in one piece was granted" in ended.printed
+    assert "expected at most the limit and 10 points" in ended.printed
+
+
+def test_a_step_that_fails_does_not_lose_the_others(tmp_path: Path) -> None:
+    report = Report(tmp_path, {"stand_ins": []})
+
+    def fail(_deadline: Deadline, facts: Json) -> str:
+        facts["half"] = 1
+        raise CheckError("found 2, expected 1")
+
+    def skip(_deadline: Deadline, _facts: Json) -> str:
+        raise SkipError("not here")
+
+    def stumble(_deadline: Deadline, _facts: Json) -> str:
+        raise ZeroDivisionError("a mistake in the step")
+
+    lines: list[str] = []
+    for name, act in (("a", fail), ("b", skip), ("c", stumble), ("d", lambda *_: "good")):
+        step = Step(name=name, seconds=10, run=act)
+        steps.run(step, report, left_seconds=10, progress=lines.append)
+    late = Step(name="e", seconds=10, run=lambda *_: "never")
+    steps.run(late, report, left_seconds=0, progress=lines.append)
+
+    stored = json.loads((tmp_path / "results.json").read_text())["steps"]
+    assert [(each["step"], each["state"]) for each in stored] == [
+        ("a", "failed"),
+        ("b", "skipped"),
+        ("c", "failed"),
+        ("d", "ok"),
+        ("e", "skipped"),
+    ]
+    assert stored[0]["facts"] == {"half": 1}
+    assert len(lines) == 5
+    assert report.has_failed
+
+
+def test_steps_are_chosen_by_name_or_by_enforcer() -> None:
+    assert steps.is_wanted("mps:memory", [])
+    assert steps.is_wanted("mps:memory", ["mps"])
+    assert steps.is_wanted("mps:memory", ["events", "mps:memory"])
+    assert not steps.is_wanted("mps:memory", ["mps:compute", "hami-core"])
+
+
+def test_a_recording_does_not_identify_the_cards() -> None:
+    gpu = {"index": 0, "uuid": UUID, "name": "NVIDIA H200"}
+    refused = {"index": 1, "uuid": {"error": "NVML_ERROR_GPU_IS_LOST"}, "name": "NVIDIA H200"}
+
+    found = cards.anonymous({"library": "libnvidia-ml.so.1", "gpus": [gpu, refused]})
+
+    assert UUID not in json.dumps(found)
+    assert found["gpus"][0]["uuid"] == "GPU-00000000-aaaa-bbbb-cccc-dddddddddddd"
+    assert found["gpus"][1] == refused
+
+
+def test_what_is_published_otherwise_than_nvml_answered_is_named() -> None:
+    gpu = {
+        "index": 0,
+        "uuid": UUID,
+        "name": "NVIDIA H200",
+        "memory_bytes": 141 * 2**30,
+        "reserved_bytes": 2**30,
+        "bus_id": "00000000:3A:00.0",
+    }
+    device = {
+        "name": "gpu-0",
+        "attributes": {
+            names.ATTR_UUID: {"string": UUID},
+            names.ATTR_PRODUCT_NAME: {"string": "NVIDIA H100"},
+            names.ATTR_PCI_BUS_ID: {"string": "0000:3a:00.0"},
+        },
+        "capacity": {"vram": {"value": "140Gi"}},
+    }
+
+    assert cards.differences({"gpus": [gpu]}, [device]) == [
+        "gpu-0: product name: found NVIDIA H100 published, expected NVIDIA H200"
+    ]
