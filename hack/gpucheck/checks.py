@@ -1,5 +1,6 @@
 """Steps of an enforcer: what holds of its limits, measured by processes with a CDI spec's edits."""
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, ExitStack
 from typing import TYPE_CHECKING, Final
 
@@ -97,7 +98,7 @@ class Checks:
             with self._limited(percent) as place:
                 (found,) = self._work.measure({f"tenant with {percent} %": place}, deadline)
             rows.append(found.row("alone", base, limit_percent=percent))
-        return self._judged(facts)
+        return judged(facts["rates"], self._work.tolerance_percent)
 
     def tenants(self, deadline: Deadline, facts: Json) -> str:
         """Measure two tenants with different limits at the same time."""
@@ -113,7 +114,7 @@ class Checks:
             each.row("of two", base, limit_percent=percent)
             for percent, each in zip(limits.values(), found, strict=True)
         ]
-        return self._judged(facts)
+        return judged(facts["rates"], self._work.tolerance_percent)
 
     def neighbour(self, deadline: Deadline, facts: Json) -> str:
         """Measure a tenant alone, beside another tenant, and beside a process without limits."""
@@ -122,7 +123,7 @@ class Checks:
             neighbours: Mapping[str, Place | None] = {
                 "alone": None,
                 "beside a tenant": greedy,
-                "beside no limit": self._work.bare(),
+                "beside an unlimited process": self._work.bare(),
             }
             rows = facts["rates"] = []
             for label, neighbour in neighbours.items():
@@ -131,8 +132,8 @@ class Checks:
                 rows.append(found[0].row(label, base, limit_percent=50))
                 if neighbour is not None:
                     limit = 50 if neighbour is greedy else None
-                    rows.append(found[1].row(f"{label}: it", base, limit_percent=limit))
-        return self._judged(facts)
+                    rows.append(found[1].row(f"{label}: that one", base, limit_percent=limit))
+        return judged(facts["rates"], self._work.tolerance_percent)
 
     def cost(self, deadline: Deadline, facts: Json) -> str:
         """Compare a process without the enforcer with one that may use the whole card."""
@@ -174,18 +175,20 @@ class Checks:
         part = self._enforcer.node.vram_bytes // 8
         return min(_MOST_LIMIT_BYTES, part) // (_PIECES * _MIB) * _PIECES * _MIB
 
-    def _judged(self, facts: Json) -> str:
-        """Return the measured shares as text.
 
-        Raises:
-            CheckError: One of them is above its limit.
-        """
-        rows = facts["rates"]
-        text = "; ".join(_shown(row) for row in rows)
-        if any(_is_above(row, self._work.tolerance_percent) for row in rows):
-            points = self._work.tolerance_percent
-            raise CheckError(f"{text}; expected at most the limit and {points:g} points")
-        return text
+def judged(rows: Sequence[Json], tolerance_percent: float) -> str:
+    """Return the measured shares of compute as text.
+
+    Args:
+        tolerance_percent: Points by which a share may exceed its limit.
+
+    Raises:
+        CheckError: One of them is above its limit.
+    """
+    text = "; ".join(_shown(row) for row in rows)
+    if any(_is_above(row, tolerance_percent) for row in rows):
+        raise CheckError(f"{text}; expected at most the limit and {tolerance_percent:g} points")
+    return text
 
 
 def _not_checkable(_deadline: Deadline, _facts: Json) -> str:

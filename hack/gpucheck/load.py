@@ -121,14 +121,17 @@ class Program:
             self._launch(rounds)
             end.record()
         self._run_until(time.monotonic() + warm_seconds, rounds, ends)
-        rates = []
-        began = start = time.monotonic()
-        for number in range(windows):
-            done, now = self._run_until(began + (number + 1) * seconds / windows, rounds, ends)
-            rates.append(done / (now - start))
-            start = now
+        counts, times = [], [time.monotonic()]
+        for _ in range(windows):
+            # From the end of the one before, so that none is short after a delay.
+            done, now = self._run_until(times[-1] + seconds / windows, rounds, ends)
+            counts.append(done)
+            times.append(now)
         self._call("cuCtxSynchronize")
-        return {"rates": [round(rate, 3) for rate in rates]}
+        rates = [
+            done / (end - start) for done, start, end in zip(counts, times, times[1:], strict=False)
+        ]
+        return {"rate": sum(counts) / (times[-1] - times[0]), "rates": rates}
 
     def latency(self, *, launches: int) -> dict[str, Any]:
         """Return the microseconds of single launches of a tiny kernel, sorted."""

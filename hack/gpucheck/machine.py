@@ -92,7 +92,9 @@ def with_stand_ins(folder: Path, *, hami_core: Path | None, with_limiter: bool) 
     dev.mkdir()
     for node in ("nvidiactl", "nvidia-uvm", "nvidia0"):
         (dev / node).symlink_to("/dev/null")
-    cards = libraries.Machine(cards=[_STAND_IN], kernel_us=_KERNEL_US, context_mib=_CONTEXT_MIB).write(folder / "cards")
+    cards = libraries.Machine(
+        cards=[_STAND_IN], kernel_us=_KERNEL_US, context_mib=_CONTEXT_MIB
+    ).write(folder / "cards")
     limiter = folder / "limiter.so"
     flags = ["-shared", "-fPIC", "-ldl", *(() if with_limiter else ("-DLIMITS_NOTHING",))]
     libraries.compile_c(limiter, (str(_LIMITER),), flags)

@@ -1,10 +1,14 @@
 """The measured shares of compute beside their limits, as a PNG file."""
 
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Final
 
 from gpucheck import tables
 from gpucheck.steps import Json, Result
+
+_TITLE_COLUMNS: Final = 100
 
 
 def is_installed() -> bool:
@@ -34,9 +38,15 @@ def write(file: Path, results: Sequence[Result], head: Json) -> None:
     marked = [(limit, place) for limit, place in limits if limit is not None]
     if marked:
         axes.scatter(*zip(*marked, strict=True), marker="|", s=200, color="tab:red", label="limit")
-    axes.set_yticks(places, [f"{step}, {row['label']}" for step, row in rows])
+    axes.set_yticks(places, [_label(step, row) for step, row in rows])
     axes.invert_yaxis()
     axes.set_xlabel("kernels per second, in percent of those without a limit")
-    axes.set_title(tables.heading(head))
-    axes.legend()
+    axes.margins(y=0.01)
+    drawn.suptitle(textwrap.fill(tables.heading(head), _TITLE_COLUMNS), fontsize="medium")
+    drawn.legend(loc="outside lower center", ncols=2)
     drawn.savefig(file, format="png", dpi=120)
+
+
+def _label(step: str, row: Json) -> str:
+    limit = row["limit_percent"]
+    return f"{step}, {row['label']}" + ("" if limit is None else f", {limit} %")

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gpucheck import cards, steps
+from gpucheck import cards, checks, steps
 from gpucheck.steps import CheckError, Deadline, Json, Report, SkipError, Step
 from tensorfusion_dra.core import names
 from tests.guard import sitecustomize as path_guard
@@ -93,19 +93,35 @@ def test_processes_have_the_limits_of_their_cdi_spec(whole: Ended) -> None:
     assert mps["two_processes_bytes"] > mps["limit_bytes"]
 
 
-def test_a_smaller_limit_leaves_a_smaller_share_of_compute(whole: Ended) -> None:
+def test_compute_is_measured_at_each_limit_and_beside_neighbours(whole: Ended) -> None:
     for enforcer in ("hami-core", "mps"):
-        rows = whole.facts(f"{enforcer}:compute")["rates"]
-        shares = {row["limit_percent"]: row["percent"] for row in rows}
+        limits = {
+            step: [row["limit_percent"] for row in whole.facts(f"{enforcer}:{step}")["rates"]]
+            for step in ("compute", "tenants", "neighbour", "cost")
+        }
 
-        assert list(shares) == [None, 25, 50, 75]
-        assert shares[25] < shares[75]
+        assert limits == {
+            "compute": [None, 25, 50, 75],
+            "tenants": [25, 50],
+            "neighbour": [50, 50, 50, 50, None],
+            "cost": [None, 100],
+        }
+
+
+def test_a_share_above_its_limit_fails_and_one_without_a_limit_does_not() -> None:
+    free = {"label": "no limit", "limit_percent": None, "percent": 104.0}
+    held = {"label": "alone", "limit_percent": 25, "percent": 35.0}
+    above = {"label": "alone", "limit_percent": 25, "percent": 35.1}
+
+    assert checks.judged([free, held], 10) == "no limit 104.0 %; alone (limit 25 %) 35.0 %"
+    with pytest.raises(CheckError, match="expected at most the limit and 10 points"):
+        checks.judged([free, held, above], 10)
 
 
 def test_a_limiter_that_does_not_limit_fails_the_check(tmp_path: Path) -> None:
     ended = run(
         tmp_path,
-        *("--without-limiter", "--seconds", "0.3"),
+        *("--without-limiter", "--seconds", "0.3", "--tolerance", "0"),
         *("--only", "hami-core:memory", "--only", "hami-core:compute"),
     )
 
@@ -116,7 +132,7 @@ def test_a_limiter_that_does_not_limit_fails_the_check(tmp_path: Path) -> None:
         "hami-core:compute": "failed",
     }
     assert "in one piece was granted" in ended.printed
-    assert "expected at most the limit and 10 points" in ended.printed
+    assert "expected at most the limit and 0 points" in ended.printed
 
 
 def test_a_step_that_fails_does_not_lose_the_others(tmp_path: Path) -> None:
