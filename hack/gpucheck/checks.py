@@ -37,11 +37,11 @@ class Checks:
         each = self._work.seconds + self._work.warm_seconds + 8
         if name == TENSOR_FUSION:
             return [
-                Step(name=f"{name}:prepare", seconds=60, run=self.prepare),
+                Step(name=f"{name}:prepare", seconds=45, run=self.prepare),
                 Step(name=f"{name}:limits", seconds=1, run=_not_checkable),
             ]
         return [
-            Step(name=f"{name}:prepare", seconds=60, run=self.prepare),
+            Step(name=f"{name}:prepare", seconds=45, run=self.prepare),
             Step(name=f"{name}:memory", seconds=60, run=self.memory),
             Step(name=f"{name}:compute", seconds=10 + 4 * each, run=self.compute),
             Step(name=f"{name}:tenants", seconds=10 + 2 * each, run=self.tenants),

@@ -10,8 +10,11 @@ from typing import Final
 
 NAME: Final = b"busy"
 THREADS: Final = 1024
-BLOCKS_OF_MULTIPROCESSOR: Final = 8
-"""Four times as many as run at once, so that part of the card takes longer for all of them."""
+BLOCKS_OF_MULTIPROCESSOR: Final = 64
+"""Many times as many as run at once, so that part of the card takes longer for all of them.
+
+HAMi-core counts launched blocks, so kernels of few and long blocks would get more of the card.
+"""
 
 _TARGETS: Final = (("7.0", "sm_80"), ("6.3", "sm_75"), ("6.0", "sm_60"))
 """Versions of PTX with an architecture; a card runs what was made for older ones."""

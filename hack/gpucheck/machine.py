@@ -16,10 +16,12 @@ from tensorfusion_dra.discovery.host.driver_root import LIBRARY_FOLDERS, PROGRAM
 MPS_CONTROL: Final = "nvidia-cuda-mps-control"
 
 _CUDA: Final = "libcuda.so.1"
+_ROOTS: Final = (Path("/"), Path("/usr/local/nvidia"), Path("/run/nvidia/driver"))
+"""Roots of driver files, for machines whose loader does not know them."""
 _STAND_IN: Final = Card(
     uuid="GPU-00000000-aaaa-bbbb-cccc-dddddddddddd", pci_bus_id="00000000:3A:00.0", minor=0
 )
-_KERNEL_US: Final = 2500
+_KERNEL_US: Final = 320  # for 1024 blocks; the kernel of the load has more
 _CONTEXT_MIB: Final = 64
 _LIMITER: Final = Path(__file__).with_name("limiter.c")
 _MPS_STAND_IN: Final = Path(__file__).with_name("mps_stand_in.py")
@@ -114,23 +116,25 @@ def with_stand_ins(folder: Path, *, hami_core: Path | None, with_limiter: bool) 
 
 
 def _found_root() -> tuple[Path, Path | None]:
-    """Return the root above the folder of libcuda, and the folder; / if libcuda is in none."""
-    file = _loaded_cuda()
-    if file is None:
+    """Return the root above the folder of libcuda, and the folder; None if there is no libcuda."""
+    folder = _loaded_from()
+    if folder is None:
+        places = (root / each for root in _ROOTS for each in LIBRARY_FOLDERS)
+        folder = next((place for place in places if (place / _CUDA).exists()), None)
+    if folder is None:
         return Path("/"), None
-    for folder in LIBRARY_FOLDERS:
-        if str(file.parent).endswith(f"/{folder}"):
-            root = Path(str(file.parent).removesuffix(folder))
-            return root, file.parent
-    return Path("/"), file.parent
+    for each in LIBRARY_FOLDERS:
+        if str(folder).endswith(f"/{each}"):
+            return Path(str(folder).removesuffix(each)), folder
+    return Path("/"), folder
 
 
-def _loaded_cuda() -> Path | None:
-    """Return where the loader finds libcuda.so.1; this process only maps it."""
+def _loaded_from() -> Path | None:
+    """Return the folder in which the loader finds libcuda; this process only maps it."""
     try:
         ctypes.CDLL(_CUDA)
     except OSError:
         return None
     maps = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace").splitlines()
     paths = (line.split(maxsplit=5)[-1] for line in maps if "/libcuda.so" in line)
-    return next(map(Path, paths), None)
+    return next((Path(path).parent for path in paths), None)

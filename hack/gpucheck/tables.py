@@ -22,10 +22,10 @@ def text(results: Sequence[Result], head: Json) -> str:
 
 
 def heading(head: Json) -> str:
-    """Return one line: whether this was a GPU or stand-ins."""
+    """Return one line: whether the driver was real or a stand-in."""
     if head["stand_ins"]:
         return f"STAND-INS, no GPU: {', '.join(head['stand_ins'])}"
-    return f"GPU; tenants' mounts: {head['mounts']}"
+    return f"This machine's own NVIDIA driver; tenants' mounts: {head['mounts']}"
 
 
 def _step(result: Result) -> tuple[object, ...]:

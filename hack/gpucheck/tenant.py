@@ -75,7 +75,7 @@ def of_edits(edits: Edits, machine: Machine, links: Path, *, root: Path | None) 
     for mount in ours:
         if mount.container_path == _PRELOAD_FILE:
             libraries = Path(mount.host_path).read_text(encoding="utf-8").split()
-            env[names.ENV_LD_PRELOAD] = ":".join(libraries)
+            env[names.ENV_LD_PRELOAD] = ":".join(_on_host(each, ours) for each in libraries)
     return Place(env={**base, **{name: _on_host(value, ours) for name, value in env.items()}})
 
 
