@@ -9,9 +9,12 @@ from typing import Any
 
 import pytest
 
-from gpucheck import cards, checks, steps
+from gpucheck import cards, checks, steps, tenant
+from gpucheck.edits import Edits
+from gpucheck.machine import Machine
 from gpucheck.steps import CheckError, Deadline, Json, Report, SkipError, Step
 from tensorfusion_dra.core import names
+from tensorfusion_dra.simulator.runtime import Mount
 from tests.guard import sitecustomize as path_guard
 from tests.support.compiler import compiler
 from tests.support.waiting import PATIENCE_SECONDS
@@ -133,6 +136,36 @@ def test_a_limiter_that_does_not_limit_fails_the_check(tmp_path: Path) -> None:
     }
     assert "in one piece was granted" in ended.printed
     assert "expected at most the limit and 0 points" in ended.printed
+
+
+def test_without_a_mount_namespace_the_environment_has_the_paths_of_the_host(
+    tmp_path: Path,
+) -> None:
+    preload = tmp_path / "preload"
+    preload.write_text("/usr/local/vgpu/libvgpu.so\n/usr/lib/other.so\n")
+    here = Machine(
+        driver_root=Path("/nowhere"), library_folder=None, dev=None, hami_core=None, mps_control=()
+    )
+    mounts = {
+        "/host/libvgpu.so.2": "/usr/local/vgpu/libvgpu.so",
+        "/host/caches": "/usr/local/vgpu/claims",
+        "/host/driver/libcuda.so.550": "/usr/lib64/libcuda.so.1",
+        str(preload): "/etc/ld.so.preload",
+    }
+    edits = Edits(
+        env={"CUDA_DEVICE_MEMORY_SHARED_CACHE": "/usr/local/vgpu/claims/gpu.cache"},
+        mounts=[Mount(host_path=host, container_path=path) for host, path in mounts.items()],
+        device_nodes=[],
+    )
+
+    place = tenant.of_edits(edits, here, tmp_path / "links", root=None)
+
+    assert place.root is None
+    assert place.env["LD_PRELOAD"] == "/host/libvgpu.so.2:/usr/lib/other.so"
+    assert place.env["CUDA_DEVICE_MEMORY_SHARED_CACHE"] == "/host/caches/gpu.cache"
+    assert place.env["LD_LIBRARY_PATH"] == str(tmp_path / "links")
+    links = {path.name: str(path.readlink()) for path in (tmp_path / "links").iterdir()}
+    assert links == {"libcuda.so.1": "/host/driver/libcuda.so.550"}
 
 
 def test_a_step_that_fails_does_not_lose_the_others(tmp_path: Path) -> None:
