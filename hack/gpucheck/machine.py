@@ -21,7 +21,7 @@ _ROOTS: Final = (Path("/"), Path("/usr/local/nvidia"), Path("/run/nvidia/driver"
 _STAND_IN: Final = Card(
     uuid="GPU-00000000-aaaa-bbbb-cccc-dddddddddddd", pci_bus_id="00000000:3A:00.0", minor=0
 )
-_KERNEL_US: Final = 320  # for 1024 blocks; the kernel of the load has more
+_BLOCK_NS: Final = 312
 _CONTEXT_MIB: Final = 64
 _LIMITER: Final = Path(__file__).with_name("limiter.c")
 _MPS_STAND_IN: Final = Path(__file__).with_name("mps_stand_in.py")
@@ -95,7 +95,7 @@ def with_stand_ins(folder: Path, *, hami_core: Path | None, with_limiter: bool) 
     for node in ("nvidiactl", "nvidia-uvm", "nvidia0"):
         (dev / node).symlink_to("/dev/null")
     cards = libraries.Machine(
-        cards=[_STAND_IN], kernel_us=_KERNEL_US, context_mib=_CONTEXT_MIB
+        cards=[_STAND_IN], block_ns=_BLOCK_NS, context_mib=_CONTEXT_MIB
     ).write(folder / "cards")
     limiter = folder / "limiter.so"
     flags = ["-shared", "-fPIC", "-ldl", *(() if with_limiter else ("-DLIMITS_NOTHING",))]

@@ -250,7 +250,8 @@ def test_soft_claim_needs_the_host_paths_of_its_mounts() -> None:
     needs = ENFORCER.needs(claim)
 
     mounts = spec["devices"][1]["containerEdits"]["mounts"]
-    needed = [*needs.files, *(each.path for each in (*needs.folders, *needs.texts))]
+    needed = [*needs.files, *(folder.path for folder in needs.folders)]
+    needed += [text.path for text in needs.texts]
     assert [mount["hostPath"] for mount in mounts] == needed
     assert needed == [
         "/run/tensor-fusion/libcuda_limiter.so",
