@@ -98,7 +98,7 @@ class Projection:
             files.put(plan.claim_uid, each)
 
     def is_written(self, claim: PreparedClaim) -> bool:
-        """Return True if all files of the claim are as planned; write nothing but missing folders.
+        """Return True if all files of the claim are as planned; write only what the enforcer needs.
 
         Raises:
             ClaimError: See plan().

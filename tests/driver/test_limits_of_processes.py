@@ -23,6 +23,7 @@ from tests.support.enforced_node import EnforcedNode
 from tests.support.prepared_node import (
     GPU_0,
     GPU_1,
+    error_of,
     put_claim,
     share_result,
     simulated_inventory,
@@ -217,3 +218,17 @@ def test_the_limiter_of_these_tests_needs_what_the_spec_sets(
 
     assert left
     assert tenant.results("alloc", "0", "1", **left) == [NOT_PERMITTED]
+
+
+@ENFORCERS
+def test_without_the_limiters_library_no_container_starts(tmp_path: Path, enforcer: str) -> None:
+    node = EnforcedNode(tmp_path, enforcer)
+    library = node.root / LIBRARIES[enforcer]
+    library.unlink()
+    ref = put_claim(node, "a", share_result(vram="2Gi"))
+
+    outcome = node.prepare(ref)[ref.uid]
+    node.ledger.close()
+
+    assert f"{library}: No such file" in error_of(outcome)
+    assert node.spec_of(ref) is None
