@@ -7,9 +7,9 @@ claim's status; they are replaced when state or reason of one changes, not when 
 - A new claim: note(). Its first verdict is made when its status is written for the first time, and
   goes with that write. So there is no further request for it.
 - A changed verdict: its status is queued (status.py), a line is logged, and its pods get an Event
-  when the limits stop holding and when they hold again (enforcement_announcer.py). A claim's
-  verdicts are replaced at most once a minute, so that an enforcer that comes and goes does not fill
-  the API server.
+  when the limits stop holding and when they hold again (enforcement_announcer.py). That they hold
+  no longer is told at once, and anything else at most once a minute and claim, so that an enforcer
+  that comes and goes does not fill the API server.
 - A claim from before this process: follow(). Its standing verdicts were kept in a file, so that a
   restart of the driver writes no status anew.
 - An unprepared claim: forget().
@@ -24,7 +24,7 @@ look. It is started again: the same once more, but not before the minute is over
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from threading import Lock
 from typing import Any, Final, Protocol
 
@@ -74,9 +74,9 @@ class EnforcementWatch:
         enforcers: Mapping[str, Enforcer],
         records: Records,
         *,
+        now: Callable[[], datetime],
         enforcer: str = "",
         clock: Callable[[], float] = time.monotonic,
-        now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         """Look at nothing yet.
 
@@ -84,9 +84,9 @@ class EnforcementWatch:
             signs: Reads what enforcers leave.
             enforcers: By name.
             records: Keeps the standing verdicts.
+            now: Returns the wall clock's time, for lastTransitionTime.
             enforcer: Name of the node's enforcer, for a warning at the start; "" for none.
             clock: In seconds, for ages and delays.
-            now: Returns the wall clock's time, for lastTransitionTime.
         """
         self._signs = signs
         self._enforcers = enforcers

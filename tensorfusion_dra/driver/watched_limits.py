@@ -12,7 +12,7 @@ from tensorfusion_dra.core.claims.enforcement.verdict import Standing, State, Ve
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 
 SPACING_SECONDS: Final = 60.0
-"""Shortest time between two changes of a claim's standing verdicts."""
+"""Shortest time between two changes of a claim's standing verdicts, unless it is for the worse."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -24,7 +24,8 @@ class WatchedLimits:
         limits_since: Time on the clock at which its present limits were set.
         standing: For each share; None until the first verdict.
         is_shown: True if the standing verdicts are in the claim's status, or on their way.
-        settled_until: Time on the clock before which the standing verdicts are not replaced.
+        settled_until: Time on the clock before which the standing verdicts are not replaced, except
+            once limits hold no longer.
         is_warned: True if a warning was given that has not been withdrawn.
     """
 
@@ -58,7 +59,8 @@ class WatchedLimits:
         """
         standing = self.begin(found, now)
         newer = tuple(old.after(each, now) for old, each in zip(standing, found, strict=True))
-        if newer == standing or clock_seconds < self.settled_until:
+        is_worse = _are_broken(newer) and not _are_broken(standing)
+        if newer == standing or (clock_seconds < self.settled_until and not is_worse):
             return False
         self.standing = newer
         self.settled_until = clock_seconds + SPACING_SECONDS
@@ -87,5 +89,10 @@ def followed(claim: PreparedClaim, places: Places, kept: object) -> WatchedLimit
     except (ValueError, KeyError, TypeError):
         return watched
     watched.is_shown = True
-    watched.is_warned = any(each.verdict.state is State.NOT_ENFORCED for each in watched.standing)
+    watched.is_warned = _are_broken(watched.standing)
     return watched
+
+
+def _are_broken(standing: Sequence[Standing]) -> bool:
+    """Return True if the limits of a share do not hold."""
+    return any(each.verdict.state is State.NOT_ENFORCED for each in standing)

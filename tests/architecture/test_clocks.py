@@ -23,6 +23,7 @@ TIME_OF_DAY: Final = {
     "driver/card_health_tracker.py",  # start of a card's unhealthy state, kept over restarts
     "driver/status.py",  # lastTransitionTime of a condition
     "enforcement/hypervisor/worker_memory.py",  # age of a heartbeat, in seconds since the epoch
+    "enforcement/live_signs.py",  # compared with a hypervisor's heartbeat
     "kubelet/health.py",  # last_updated_time, which the kubelet replaces by its own
     "state/ledger_check.py",  # the time at which a record was quarantined
     "state/ledger_file.py",  # the file name of a quarantined ledger

@@ -93,13 +93,29 @@ def test_warning_stands_while_the_state_is_unknown(setup: Setup) -> None:
     assert len(setup.events.noted) == 1
 
 
-def test_enforcer_that_comes_and_goes_is_reported_once_a_minute(setup: Setup) -> None:
+def test_enforcer_that_comes_and_goes_is_reported_twice_a_minute(setup: Setup) -> None:
     prepared(setup)
     for turn in range(60):
         setup.signs.heartbeat = HEARTBEAT - 100 * (turn % 2)
         setup.look()
 
-    assert len(setup.reported) <= 10  # within ten minutes
+    assert len(setup.reported) <= 20  # within ten minutes
+
+
+def test_limits_that_hold_no_longer_are_told_at_once(setup: Setup) -> None:
+    setup.signs.processes = 0
+    prepared(setup)
+    setup.signs.processes = 1
+    setup.look(60)
+    assert setup.states() == [("Enforced", "LimiterActive")]
+
+    setup.signs.heartbeat -= 100
+    setup.look()
+
+    assert setup.states() == [("NotEnforced", "HeartbeatStale")]
+    setup.signs.heartbeat = HEARTBEAT
+    setup.look(59)
+    assert setup.states() == [("NotEnforced", "HeartbeatStale")]
 
 
 def test_transition_time_is_that_of_the_state_and_not_of_its_reason(setup: Setup) -> None:

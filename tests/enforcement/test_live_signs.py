@@ -120,7 +120,7 @@ def test_healthz_of_the_hypervisor_is_asked_last(node: Path, answer: bytes, stat
 
 def test_mps_daemon_has_to_accept(tmp_path: Path, listener: socket.socket) -> None:
     places = NodePlaces(enforcer="mps", socket=str(tmp_path / "control"))
-    assert found(places)[2].startswith(f"{tmp_path}/control: No such file")
+    assert found(places)[2].startswith(f"no MPS daemon answers at {tmp_path}/control: No such file")
 
     listener.bind(str(tmp_path / "control"))
     assert found(places)[:2] == ("NotEnforced", "DaemonSilent")

@@ -6,7 +6,7 @@ from tensorfusion_dra.app.shared.supervisor import Supervisor
 from tensorfusion_dra.cluster.events import Events
 from tensorfusion_dra.driver.enforcement_watch import EnforcementWatch
 from tensorfusion_dra.driver.ports.enforcement import LiveSigns
-from tensorfusion_dra.driver.status import StatusReporter
+from tensorfusion_dra.driver.status import StatusReporter, utc_now
 from tensorfusion_dra.state.standing_limits import StandingLimits
 
 
@@ -16,6 +16,7 @@ def watch(settings: Settings) -> EnforcementWatch:
         enforcement_parts.live_signs(settings),
         node_parts.enforcers(settings),
         StandingLimits(settings.data_folder),
+        now=utc_now,
         enforcer="" if settings.simulated_gpus else settings.enforcer,
     )
 

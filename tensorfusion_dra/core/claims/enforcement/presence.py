@@ -15,9 +15,7 @@ from tensorfusion_dra.core.claims.enforcers.mps import Mps
 from tensorfusion_dra.core.claims.enforcers.tensor_fusion import TensorFusion
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 
-_START_HYPERVISOR: Final = (
-    "run Tensor Fusion's hypervisor on this node, or choose another --enforcer"
-)
+_CURE: Final = "start the enforcer on this node, or choose another --enforcer"
 
 
 def of_node(enforcer: str, signs: NodeSigns) -> Verdict:
@@ -30,14 +28,13 @@ def of_node(enforcer: str, signs: NodeSigns) -> Verdict:
             return verdict.enforced(verdict.ENFORCER_ALIVE, signs.hypervisor)
         return verdict.not_enforced(
             verdict.HYPERVISOR_MISSING,
-            f"no sign of a hypervisor ({'; '.join(signs.asked)}); {_START_HYPERVISOR}",
+            f"no sign of a hypervisor ({'; '.join(signs.asked)})",
         )
     if enforcer == Mps.name and signs.daemon is not None:
         if signs.daemon.trouble:
             return verdict.not_enforced(
                 verdict.DAEMON_SILENT,
-                f"{signs.daemon.path}: {signs.daemon.trouble}; start nvidia-cuda-mps-control -d "
-                "on this node",
+                f"no MPS daemon answers at {signs.daemon.path}: {signs.daemon.trouble}",
             )
         return verdict.enforced(
             verdict.ENFORCER_ALIVE, f"the MPS daemon answers at {signs.daemon.path}"
@@ -58,4 +55,4 @@ def refusal(claim: PreparedClaim, signs: NodeSigns) -> str:
     if not needs_enforcer(claim):
         return ""
     found = of_node(claim.enforcer, signs)
-    return found.text if found.state is State.NOT_ENFORCED else ""
+    return f"{found.text}; {_CURE}" if found.state is State.NOT_ENFORCED else ""
