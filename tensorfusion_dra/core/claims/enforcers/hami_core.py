@@ -98,7 +98,7 @@ class HamiCore:
             return Places()
         folder = self._caches(claim)
         return Places(
-            files=(self.library, self.preload) if self.preload else (self.library,),
+            files=(self.library,),
             caches={request: f"{folder}/{_cache_file(request)}" for request in limited},
         )
 

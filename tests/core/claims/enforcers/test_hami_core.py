@@ -4,6 +4,7 @@ from typing import Final
 
 import pytest
 
+from tensorfusion_dra.core.claims.enforcement.signs import Places
 from tensorfusion_dra.core.claims.enforcers.enforcer import Edits, Folder, Needs, TextFile
 from tensorfusion_dra.core.claims.enforcers.hami_core import HamiCore
 from tensorfusion_dra.core.claims.enforcers.preload import Way
@@ -239,3 +240,13 @@ def test_claim_without_a_pod_has_the_same_limits() -> None:
 
     assert edits(orphan) == edits(ONE)
     assert HAMI.needs(orphan) == HAMI.needs(ONE)
+
+
+def test_signs_are_in_the_claims_folder() -> None:
+    claim = prepared_claim(prepared_share(0, limit(30, 16)))
+
+    assert HAMI.places(claim) == Places(
+        files=(LIBRARY,), caches={"gpu": "/run/tensor-fusion/hami-core/claims/uid-a/gpu.cache"}
+    )
+    assert HAMI.places(prepared_claim(simulated_share(0, limit(30, 16)))) == Places()
+    assert HAMI.places(prepared_claim(prepared_share(0))) == Places()

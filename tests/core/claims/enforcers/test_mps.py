@@ -4,6 +4,7 @@ from typing import Final
 
 import pytest
 
+from tensorfusion_dra.core.claims.enforcement.signs import Places
 from tensorfusion_dra.core.claims.enforcers.enforcer import Edits, Needs
 from tensorfusion_dra.core.claims.enforcers.mps import Mps
 from tensorfusion_dra.core.claims.mounts import Mount
@@ -127,3 +128,11 @@ def test_simulated_card_has_limits_but_nothing_of_the_host() -> None:
 
     assert edits(absent) == Edits(env=edits(ONE).env)
     assert MPS.needs(absent) == Needs()
+
+
+def test_sign_is_the_daemons_socket() -> None:
+    claim = prepared_claim(prepared_share(0, limit(30, 16)))
+
+    assert Mps().places(claim) == Places(socket="/run/nvidia/mps/pipe/control")
+    assert Mps().places(prepared_claim(simulated_share(0, limit(30, 16)))) == Places()
+    assert Mps().places(prepared_claim(prepared_share(0))) == Places()

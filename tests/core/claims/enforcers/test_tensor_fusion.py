@@ -5,6 +5,7 @@ from typing import Final
 
 import pytest
 
+from tensorfusion_dra.core.claims.enforcement.signs import Places
 from tensorfusion_dra.core.claims.enforcers.enforcer import Edits, Folder, Needs, TextFile
 from tensorfusion_dra.core.claims.enforcers.preload import Way
 from tensorfusion_dra.core.claims.enforcers.tensor_fusion import TensorFusion
@@ -202,3 +203,9 @@ def test_simulated_card_has_limits_but_nothing_of_the_host() -> None:
     assert "LD_PRELOAD" not in found.env
     assert found.env["TF_GPU_MEMORY_LIMIT"] == "16384"
     assert TENSOR_FUSION.needs(absent) == Needs()
+
+
+def test_sign_is_the_shared_memory_of_the_pod() -> None:
+    assert TENSOR_FUSION.places(SOFT) == Places(files=(LIMITER,), shared_memory=f"{SHM}/shm")
+    assert TENSOR_FUSION.places(HARD) == Places()
+    assert TENSOR_FUSION.places(prepared_claim(simulated_share(0, limit(30, 16)))) == Places()
