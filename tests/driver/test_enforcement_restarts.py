@@ -128,3 +128,17 @@ def test_live_enforcer_is_not_logged_at_the_start(setup: Setup) -> None:
         setup.watch.run(lambda _: None, setup.events)
 
     assert logs == []
+
+
+def test_folder_that_takes_no_file_is_logged_once(tmp_path: Path) -> None:
+    (tmp_path / "full").touch()
+    setup = Setup(tmp_path / "full")
+    prepared(setup)
+
+    with capture_logs() as logs:
+        setup.look()
+        prepared(setup, named("b"))
+        setup.look()
+
+    assert [line["event"] for line in logs] == ["enforcement_record_failed"]
+    assert setup.states() == [("Enforced", "LimiterActive")]

@@ -80,7 +80,7 @@ def _trouble(
         return verdict.not_enforced(
             verdict.HEARTBEAT_STALE,
             f"{memory.path}: {_age(memory, read_at)}, expected one of the last "
-            f"{FRESH_SECONDS:g} s: the limiter lets everything pass; {_CURE}",
+            f"{FRESH_SECONDS:g} s: the limiter lets every allocation pass; {_CURE}",
         )
     found = _by_plain_uuid(memory.limits).get(_plain(gpu_uuid))
     if found is None:
