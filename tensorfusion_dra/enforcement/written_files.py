@@ -5,19 +5,23 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_FLAGS = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 @contextmanager
-def opened(path: str) -> Iterator[tuple[int, int]]:
+def opened(path: str, *, access: int = os.O_RDONLY) -> Iterator[tuple[int, int]]:
     """Open a regular file; yield its descriptor and its size in bytes.
 
     A tenant may have put a link to another file, a pipe or a device in its place.
 
+    Args:
+        path: Of the file.
+        access: os.O_RDONLY or os.O_RDWR.
+
     Raises:
         OSError: It cannot be opened; FileNotFoundError if there is nothing at the path.
     """
-    descriptor = os.open(path, _FLAGS)
+    descriptor = os.open(path, access | _FLAGS)
     try:
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode):

@@ -7,7 +7,6 @@ pods at its start and forgets a pod that loses the label. Only one thing is quic
 shared memory before it answers Allocate, not within a second.
 """
 
-import struct
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,10 +19,12 @@ import grpc
 
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims.claim import PodRef
+from tensorfusion_dra.core.claims.limits import Limit
 from tensorfusion_dra.core.errors import RetryableError
-from tensorfusion_dra.enforcement.hypervisor import worker_memory
+from tensorfusion_dra.enforcement.hypervisor import shared_memory
 from tensorfusion_dra.enforcement.hypervisor.device_plugin import socket_name
 from tensorfusion_dra.kubelet.pb import deviceplugin_v1beta1_pb2 as pb
+from tests.support import enforcer_files
 
 Pod = dict[str, Any]
 
@@ -149,30 +150,18 @@ class StandInHypervisor:
         for number in self._numbers:
             (self.sockets / socket_name(number)).unlink(missing_ok=True)
 
-    def beat(self, pod: PodRef, *, at: float | None = None) -> None:
+    def beat(self, pod: PodRef, *, at: float) -> None:
         """Write the heartbeat of a pod."""
-        offset, field = worker_memory.HEARTBEAT
-        content = bytearray(self.file(pod).read_bytes())
-        field.pack_into(content, offset, int(time.time() if at is None else at))
-        self.file(pod).write_bytes(content)
+        limits = shared_memory.read(str(self.file(pod))).limits
+        self.file(pod).write_bytes(enforcer_files.shared_memory(limits, heartbeat=int(at)))
 
     def limits(self, pod: PodRef) -> dict[str, tuple[int, int]]:
         """Return percent and bytes by UUID, as a limiter reads them."""
-        content, found = self.file(pod).read_bytes(), {}
-        for number in range(worker_memory.MOST_DEVICES):
-            place = worker_memory.DEVICES_AT + number * worker_memory.DEVICE_SIZE
-            values = [
-                field.unpack_from(content, place + offset)[0]
-                for offset, field in (
-                    worker_memory.IS_ACTIVE,
-                    worker_memory.UP_LIMIT,
-                    worker_memory.MEMORY_LIMIT,
-                )
-            ]
-            if values[0]:
-                uuid = worker_memory.UUID.unpack_from(content, place)[0].rstrip(b"\0").decode()
-                found[f"gpu-{uuid.lower()}"] = (values[1], values[2])
-        return found
+        memory = shared_memory.read(str(self.file(pod)))
+        return {
+            f"gpu-{uuid.lower()}": (limit.sm_percent, limit.vram_bytes)
+            for uuid, limit in memory.limits.items()
+        }
 
     def file(self, pod: PodRef) -> Path:
         return self.shm / pod.namespace / pod.name / "shm"
@@ -219,26 +208,18 @@ class StandInHypervisor:
         return self.allocated[uid]
 
     def _create(self, pod: Pod, cards: Sequence[str]) -> None:
-        annotations = pod["metadata"]["annotations"]
-        content = bytearray(worker_memory.SIZE)
-        struct.pack_into("<I", content, 0, worker_memory.VERSION)
-        for card in cards:
-            place = worker_memory.DEVICES_AT + self.cards.index(card) * worker_memory.DEVICE_SIZE
-            worker_memory.UUID.pack_into(content, place, card.removeprefix("gpu-").upper().encode())
-            percent = int(annotations.get("tensor-fusion.ai/compute-percent-limit", 100))
-            for (offset, field), value in (
-                (worker_memory.UP_LIMIT, percent),
-                (worker_memory.MEMORY_LIMIT, int(annotations["tensor-fusion.ai/vram-limit"])),
-                (worker_memory.IS_ACTIVE, 1),
-            ):
-                field.pack_into(content, place + offset, value)
-        offset, field = worker_memory.HEARTBEAT
-        field.pack_into(content, offset, int(time.time()))
         metadata = pod["metadata"]
+        annotations = metadata["annotations"]
+        limit = Limit(
+            sm_percent=int(annotations.get("tensor-fusion.ai/compute-percent-limit", 100)),
+            vram_bytes=int(annotations["tensor-fusion.ai/vram-limit"]),
+        )
+        # The real one leaves out the prefix, and writes upper case.
+        limits = {card.removeprefix("gpu-").upper(): limit for card in cards}
         file = self.shm / metadata["namespace"] / metadata["name"] / "shm"
         file.parent.mkdir(parents=True, exist_ok=True)
         if not file.exists() or pod["status"]["phase"] != "Running":  # else it is opened again
-            file.write_bytes(content)
+            file.write_bytes(enforcer_files.shared_memory(limits, heartbeat=int(time.time())))
 
 
 def _service(hypervisor: StandInHypervisor, number: int) -> grpc.GenericRpcHandler:

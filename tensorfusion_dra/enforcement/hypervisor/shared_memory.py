@@ -1,4 +1,4 @@
-"""Reader of the shared memory that Tensor Fusion's hypervisor keeps for each pod.
+"""The shared memory that Tensor Fusion's hypervisor keeps for each pod: read, and its limits set.
 
 Layout, version 2, little-endian, 35504 bytes (NexusGPU/tensor-fusion,
 pkg/hypervisor/worker/state/soft_limiter_shm.go; NexusGPU/vgpu.rs,
@@ -15,10 +15,14 @@ crates/utils/src/shared_memory/mod.rs):
     34984   u64 process ID of the lock's owner, 512 bytes unused
 
 The file is read while the hypervisor writes it. Each value is aligned, so none is half written.
+The hypervisor writes limits once, when it creates the file, and limiters read them at each call. So
+a limit that changes is set in place. The file is not mapped for that: a container that truncates it
+would end this process by a signal.
 """
 
 import os
 import struct
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from tensorfusion_dra.core.claims.enforcement.signs import SharedMemory
@@ -32,6 +36,10 @@ _VERSION_2: Final = 1
 _ENTRIES_AT: Final = 8
 _ENTRIES: Final = 16
 _ENTRY: Final = struct.Struct("<64sI4xQ48xI4x")
+_PERCENT: Final = struct.Struct("<I")
+_PERCENT_AT: Final = 64
+_BYTES: Final = struct.Struct("<Q")
+_BYTES_AT: Final = 72
 _HEARTBEAT: Final = struct.Struct("<Q")
 _HEARTBEAT_AT: Final = 2_192
 _COUNT: Final = struct.Struct("<Q")
@@ -66,12 +74,51 @@ def read(path: str) -> SharedMemory:
     )
 
 
+def set_limits(path: str, limits: Mapping[str, Limit]) -> bool:
+    """Write the limits by GPU UUID where they differ; return True if one did.
+
+    Raises:
+        OSError: The file cannot be opened or written.
+        ValueError: It has another layout, or lacks a GPU.
+    """
+    changed = False
+    with written_files.opened(path, access=os.O_RDWR) as (descriptor, size):
+        content = os.pread(descriptor, _BEGINNING, 0)
+        if size != SIZE or len(content) < _BEGINNING:
+            raise ValueError(f"found {size} bytes, expected {SIZE}")
+        (version,) = _VERSION.unpack_from(content)
+        if version != _VERSION_2:
+            raise ValueError(f"found version {version + 1}, expected 2")
+        places = {plain_uuid(uuid): at for at, uuid, _ in _entries(content)}
+        for uuid, limit in limits.items():
+            at = places.get(plain_uuid(uuid))
+            if at is None:
+                found = ", ".join(places) or "none"
+                raise ValueError(f"GPUs: found {found}, expected {uuid} as well")
+            for place, value in (
+                (at + _PERCENT_AT, _PERCENT.pack(limit.sm_percent)),
+                (at + _BYTES_AT, _BYTES.pack(limit.vram_bytes)),
+            ):
+                if content[place : place + len(value)] != value:
+                    os.pwrite(descriptor, value, place)
+                    changed = True
+    return changed
+
+
+def plain_uuid(uuid: str) -> str:
+    """Return a UUID in lower case without its prefix: the hypervisor spells it in two ways."""
+    return uuid.lower().removeprefix("gpu-")
+
+
 def _limits(content: bytes) -> dict[str, Limit]:
-    found = {}
+    return {uuid: limit for _, uuid, limit in _entries(content)}
+
+
+def _entries(content: bytes) -> Iterator[tuple[int, str, Limit]]:
+    """Yield offset, UUID and limit of each GPU."""
     for index in range(_ENTRIES):
         at = _ENTRIES_AT + index * _ENTRY.size
         uuid, percent, vram_bytes, active = _ENTRY.unpack_from(content, at)
         if active:
             name = uuid.partition(b"\0")[0].decode("ascii", errors="replace")
-            found[name] = Limit(sm_percent=percent, vram_bytes=vram_bytes)
-    return found
+            yield at, name, Limit(sm_percent=percent, vram_bytes=vram_bytes)
