@@ -116,6 +116,7 @@ def test_every_setting_has_a_flag_a_variable_and_a_key_in_the_file(tmp_path: Pat
         "read_pods": "false",
         "dev_dir": "/x",
         "driver_root_on_host": "/x",
+        "hypervisor_sockets": "/x",
         "health_events": "false",
         "health_taint": "NoExecute",
     }
