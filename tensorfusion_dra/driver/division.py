@@ -39,6 +39,7 @@ class Division:
 
     Attributes:
         index: The sums over the recorded claims.
+        workers: Has the hypervisor's limits follow; None without a bridge to it.
     """
 
     def __init__(
@@ -64,12 +65,12 @@ class Division:
             retry_seconds: Wait after a first failure; longer after each further one.
         """
         self.index: Final = TenantIndex(rules)
+        self.workers: Final = workers
         self._ledger = ledger
         self._projection = projection
         self._catalog = catalog
         self._rules = rules
         self._status = status
-        self._workers = workers
         self._retry_seconds = retry_seconds
         self._stop = Event()
 
@@ -157,8 +158,8 @@ class Division:
                     continue
                 try:
                     self._projection.ensure(current)
-                    if self._workers is not None:
-                        self._workers.follow(current, self.of_same_pods(step, current))
+                    if self.workers is not None:
+                        self.workers.follow(current, self.of_same_pods(step, current))
                     self._status.report(current, trouble="")
                 except (ClaimError, RetryableError) as error:
                     # The claim's own next call, or recovery, writes them.

@@ -34,7 +34,6 @@ from tensorfusion_dra.driver.share_policies import SharePolicyReader
 from tensorfusion_dra.driver.shared_containers import SharedContainers
 from tensorfusion_dra.driver.status import StatusReporter
 from tensorfusion_dra.driver.withdraw import Withdrawal
-from tensorfusion_dra.driver.workers import Workers
 from tensorfusion_dra.state.ledger import Ledger
 
 log = structlog.get_logger()
@@ -56,17 +55,16 @@ class Preparer:
         division: Division,
         status: StatusReporter,
         required: LiveSigns | None = None,
-        workers: Workers | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Prepare nothing yet.
 
         Args:
             pods: None if the driver has no permission to read pods.
-            division: Recomputes the limits of the other claims on a claim's cards.
+            division: Recomputes the limits of the other claims on a claim's cards, and has the
+                bridge to Tensor Fusion's hypervisor, if there is one.
             required: Reads the signs of the enforcer without which a claim is refused; None if
                 claims are prepared whether or not something enforces their limits.
-            workers: Has Tensor Fusion's hypervisor keep the limits; None without a bridge to it.
             clock: In seconds, for the age of what was read of claims.
         """
         self._claims, self._ledger = claims_at_server, ledger
@@ -77,7 +75,6 @@ class Preparer:
         self._division = division
         self._status = status
         self._required = required
-        self._workers = workers
         self._shared_containers = SharedContainers(
             projection=projection,
             fixed=offers.rules.fixed(offers.enforcer),
@@ -89,9 +86,7 @@ class Preparer:
             projection=projection,
             shared_containers=self._shared_containers,
         )
-        self._withdrawal = Withdrawal(
-            ledger, projection, division=division, status=status, workers=workers
-        )
+        self._withdrawal = Withdrawal(ledger, projection, division=division, status=status)
         self._recorded = RecordedClaims(ledger, projection, self._cards, self._withdrawal)
         self._locks = ClaimLocks()
         self._reads = RecentReads(clock=clock)
@@ -210,14 +205,15 @@ class Preparer:
         Last, because its memory of the pod's cards is made of records. If it fails, the record
         stays, and the kubelet's next call comes here again.
         """
-        if self._workers is None:
+        workers = self._division.workers
+        if workers is None:
             return
 
         def of_same_pods() -> Sequence[PreparedClaim]:
             with self._ledger.transaction() as step:
                 return self._division.of_same_pods(step, record)
 
-        self._workers.register(record, of_same_pods, deadline)
+        workers.register(record, of_same_pods, deadline)
 
     def _fetched(self, ref: ClaimRef, deadline: float) -> AllocatedClaim:
         """Read the claim from the API server; slow, so outside any step of the ledger.

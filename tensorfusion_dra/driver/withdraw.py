@@ -9,7 +9,6 @@ from tensorfusion_dra.core.errors import NoRoomError
 from tensorfusion_dra.driver.division import Division
 from tensorfusion_dra.driver.projection import Projection
 from tensorfusion_dra.driver.status import StatusReporter
-from tensorfusion_dra.driver.workers import Workers
 from tensorfusion_dra.state.ledger import Ledger
 
 
@@ -17,19 +16,12 @@ class Withdrawal:
     """Removes claims from this node; for callers that hold the claim's lock."""
 
     def __init__(
-        self,
-        ledger: Ledger,
-        projection: Projection,
-        *,
-        division: Division,
-        status: StatusReporter,
-        workers: Workers | None = None,
+        self, ledger: Ledger, projection: Projection, *, division: Division, status: StatusReporter
     ) -> None:
         self._ledger = ledger
         self._projection = projection
         self._division = division
         self._status = status
-        self._workers = workers
 
     def withdraw(self, ref: ClaimRef) -> None:
         """Return once nothing is left of the claim; do nothing if nothing is.
@@ -56,9 +48,10 @@ class Withdrawal:
             if record is None:
                 self._projection.remove(ref.uid, None)
                 return ()
-            if self._workers is not None:
+            workers = self._division.workers
+            if workers is not None:
                 same = self._division.of_same_pods(step, record)
-                self._workers.release(record, [each for each in same if each.ref.uid != ref.uid])
+                workers.release(record, [each for each in same if each.ref.uid != ref.uid])
             self._projection.remove(
                 ref.uid, record, of_same_pods=partial(self._division.of_same_pods, step, record)
             )

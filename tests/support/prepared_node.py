@@ -134,7 +134,6 @@ class Setup:
             division=self.division(catalog),
             status=self.status,
             required=self.required,
-            workers=self.workers,
             clock=clock,
         )
 

@@ -162,7 +162,6 @@ def _preparing(
         division=division,
         status=status,
         required=enforcement.required_signs(settings),
-        workers=workers,
     )
     return _Preparing(
         preparer=preparer, division=division, status=status, calls=calls, enforcement=watch
