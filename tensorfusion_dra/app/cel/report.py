@@ -7,15 +7,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from tensorfusion_dra.app.cel import devices as candidates
-from tensorfusion_dra.app.cel import trial
 from tensorfusion_dra.app.cel.options import Options
-from tensorfusion_dra.app.cel.trial import TriedDevice, TriedTerm
 from tensorfusion_dra.app.shared.tables import table
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.cel import terms, translate
 from tensorfusion_dra.core.errors import InputError
 from tensorfusion_dra.core.kubernetes.quantity import Quantity
-from tensorfusion_dra.scheduling import cel_evaluation
+from tensorfusion_dra.scheduling import cel_evaluation, trial
+from tensorfusion_dra.scheduling.trial import TriedDevice, TriedTerm
 
 _SHOWN_VALUES: Final = 4
 _SHOWN_DEVICES: Final = 3
