@@ -62,6 +62,7 @@ VERBS: Final = (
         help="rewrite the user guide's YAML for API servers of 1.34 or later",
     ),
     Verb("doctor", folder="doctor", help="find out what is wrong here and how to fix it"),
+    Verb("why", folder="why", help="explain why a pod waits for GPUs, and what would help"),
 )
 
 

@@ -4,11 +4,25 @@ dynamic-resource-allocation/structured/internal/incubating/consumable_capacity.g
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from tensorfusion_dra.core.kubernetes.quantity import Quantity
 from tensorfusion_dra.scheduling.devices import Capacity, Policy
 
 Amounts = Mapping[str, Quantity]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shortage:
+    """The first capacity of a device that cannot provide its requested amount.
+
+    Attributes:
+        capacity: Its name; of several that the device lacks, the first.
+        text: What was found and what was requested.
+    """
+
+    capacity: str
+    text: str
 
 
 def consumed(requested: Amounts, capacity: Mapping[str, Capacity]) -> dict[str, Quantity]:
@@ -21,16 +35,26 @@ def consumed(requested: Amounts, capacity: Mapping[str, Capacity]) -> dict[str, 
 
 def refusal(requested: Amounts, capacity: Mapping[str, Capacity], taken: Amounts) -> str | None:
     """Return why a request does not fit next to the amounts taken; None if it fits."""
+    found = shortage(requested, capacity, taken)
+    return None if found is None else found.text
+
+
+def shortage(
+    requested: Amounts, capacity: Mapping[str, Capacity], taken: Amounts
+) -> Shortage | None:
+    """Return the first capacity for which a request does not fit next to the amounts taken."""
     unknown = sorted(requested.keys() - capacity.keys())
     if unknown:
-        return f"has no capacity {', '.join(unknown)}"
+        return Shortage(capacity=unknown[0], text=f"has no capacity {', '.join(unknown)}")
     for name, amount in consumed(requested, capacity).items():
         entry = capacity[name]
         if _violates(amount, entry.policy):
-            return f"{name} {amount} is not allowed by its requestPolicy"
+            text = f"{name} {amount} is not allowed by its requestPolicy"
+            return Shortage(capacity=name, text=text)
         before = taken.get(name, Quantity(0))
         if before + amount > entry.value:
-            return f"{name} {before} of {entry.value} taken, {amount} more do not fit"
+            text = f"{name} {before} of {entry.value} taken, {amount} more do not fit"
+            return Shortage(capacity=name, text=text)
     return None
 
 

@@ -32,6 +32,22 @@ class TriedTerm:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FailedTerm:
+    """A smallest part of a selector that is not true for a device.
+
+    Attributes:
+        term: Its text.
+        found: The values of the device that it reads, or its error.
+    """
+
+    term: str
+    found: str
+
+    def __str__(self) -> str:
+        return f"{self.term}{self.found}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TriedDevice:
     """A device, with the result of the selector.
 
@@ -78,7 +94,7 @@ def tried_device(
     result = _holds(term, device)
     return TriedDevice(
         device=device,
-        reasons=tuple(dict.fromkeys(_reasons(term, device))),
+        reasons=tuple(dict.fromkeys(map(str, failed_terms(term, device)))),
         refusal=_refusal(device, requests, usage) if requests else None,
         error=str(result) if isinstance(result, CelRunError) else None,
     )
@@ -99,18 +115,18 @@ def _holds(term: Term, device: Device) -> bool | CelRunError:
         return error
 
 
-def _reasons(term: Term, device: Device) -> Iterator[str]:
+def failed_terms(term: Term, device: Device) -> Iterator[FailedTerm]:
     """Yield the smallest parts that make a term not true."""
     result = _holds(term, device)
     if result is True:
         return
-    failing = [reason for part in term.parts for reason in _reasons(part, device)]
+    failing = [found for part in term.parts for found in failed_terms(part, device)]
     if term.operator in ("&&", "||") and failing:
         yield from failing
         return
     why = f": {result}" if isinstance(result, CelRunError) else ""
     values = [f"{lookup.name} {_value(lookup, device)}" for lookup in term.lookups]
-    yield f"{term.text}{why}" + (f" ({', '.join(values)})" if values else "")
+    yield FailedTerm(term=term.text, found=why + (f" ({', '.join(values)})" if values else ""))
 
 
 def _value(lookup: Lookup, device: Device) -> str:

@@ -32,7 +32,7 @@ class Usage:
         """Add a share of the device."""
         sums = self._taken.setdefault(device, {})
         for name, amount in amounts.items():
-            sums[name] = sums.get(name, Quantity(0)) + amount
+            sums[name] = sums[name] + amount if name in sums else amount
 
     def give_back(self, device: DeviceId, amounts: Amounts) -> None:
         """Remove a share that was added."""

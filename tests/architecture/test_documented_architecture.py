@@ -13,7 +13,7 @@ PAGE: Final = markdown.text(ROOT / "docs" / "architecture.md")
 PACKAGE: Final = ROOT / "tensorfusion_dra"
 CODE: Final = re.compile(r"`([^`]+)`")
 PATH: Final = re.compile(r"[a-z_]+(/[a-z0-9_]+)*(\.py|\.yaml|\.toml)?")
-NOT_PATHS: Final = frozenset({"doctor"})
+NOT_PATHS: Final = frozenset({"doctor", "top", "why"})
 """Verbs, which look like paths."""
 HIDDEN: Final = frozenset({"__main__"})
 """Layers that the drawing leaves out."""

@@ -1,0 +1,55 @@
+"""Access to a cluster as kubectl has it: its kubeconfig, and the namespace of its context."""
+
+import argparse
+import os
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from tensorfusion_dra.cluster.api import Api
+
+_DEFAULT_KUBECONFIG: Final = "~/.kube/config"
+_DEFAULT_NAMESPACE: Final = "default"
+
+
+def add_flag(parser: argparse.ArgumentParser) -> None:
+    """Add the flag --kubeconfig."""
+    parser.add_argument(
+        "--kubeconfig", metavar="FILE", help="kubeconfig of the cluster; by default kubectl's"
+    )
+
+
+def api(kubeconfig: str | None) -> Api:
+    """Return a client of the cluster.
+
+    Args:
+        kubeconfig: None for $KUBECONFIG, or ~/.kube/config.
+    """
+    return Api(Path(_path(kubeconfig)).expanduser())
+
+
+def namespace(kubeconfig: str | None) -> str:
+    """Return the namespace of the current context; ``default`` if it has none.
+
+    A kubeconfig that cannot be read has none: the first request reports its error.
+    """
+    contexts: dict[str, Any] = {}
+    current = ""
+    for part in filter(None, _path(kubeconfig).split(os.pathsep)):
+        try:
+            read = yaml.safe_load(Path(part).expanduser().read_bytes())
+        except (OSError, RuntimeError, yaml.YAMLError, UnicodeDecodeError):
+            continue
+        if isinstance(read, dict):
+            current = current or str(read.get("current-context") or "")
+            for entry in read.get("contexts") or ():
+                if isinstance(entry, dict):
+                    contexts.setdefault(str(entry.get("name")), entry.get("context"))
+    context = contexts.get(current)
+    found = context.get("namespace") if isinstance(context, dict) else None
+    return str(found or _DEFAULT_NAMESPACE)
+
+
+def _path(kubeconfig: str | None) -> str:
+    return kubeconfig or os.environ.get("KUBECONFIG") or _DEFAULT_KUBECONFIG

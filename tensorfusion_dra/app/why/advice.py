@@ -1,0 +1,167 @@
+"""What would let a pod fit that no node has room for, as sentences."""
+
+import copy
+import difflib
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from tensorfusion_dra.app.why import answers
+from tensorfusion_dra.core import names
+from tensorfusion_dra.core.cel import terms
+from tensorfusion_dra.core.cel.errors import CelError
+from tensorfusion_dra.core.devices.capacity import VIRTUAL_OF
+from tensorfusion_dra.core.kubernetes import review
+from tensorfusion_dra.scheduling import placement
+from tensorfusion_dra.scheduling import trial as selector_trial
+from tensorfusion_dra.scheduling.holders import Holder
+from tensorfusion_dra.scheduling.node_clusters import NodeClusters
+from tensorfusion_dra.scheduling.placement import Card, NodeOutcome, Trial
+from tensorfusion_dra.scheduling.rejections import Cause
+from tensorfusion_dra.scheduling.relief import InTheWay, Relief, Smaller
+
+Document = Mapping[str, Any]
+
+_SHOWN: Final = 3
+_TRIED_NODES: Final = 50
+_ANNOTATION_OF: Final = {
+    names.CAPACITY_TFLOPS: names.ANNOTATION_TFLOPS_REQUEST,
+    names.CAPACITY_VRAM: names.ANNOTATION_VRAM_REQUEST,
+}
+_PHYSICAL_OF: Final = {virtual: physical for physical, virtual in VIRTUAL_OF.items()}
+
+
+def of(
+    trial: Trial,
+    clusters: NodeClusters,
+    nodes: Sequence[Document],
+    outcomes: Sequence[NodeOutcome],
+) -> Iterator[str]:
+    """Yield what would help, the quickest first. Every proposal was tried on the cluster."""
+    if any(each.error for each in outcomes):
+        return
+    relief = Relief(trial, clusters, nodes, outcomes)
+    smaller = relief.smaller()
+    if smaller is not None:
+        yield _smaller(trial, smaller)
+    in_the_way = relief.in_the_way()
+    if in_the_way is not None:
+        yield _in_the_way(in_the_way)
+    yield from _too_large(outcomes, trial)
+    yield from _other_values(trial, outcomes)
+    yield from _tainted(outcomes)
+    yield from _refused(trial, clusters, nodes, outcomes)
+
+
+def amounts(holder: Holder) -> str:
+    """Return what a holder has of its device."""
+    if holder.amounts is None:
+        return "the whole card"
+    return ", ".join(f"{name} {amount}" for name, amount in holder.amounts.items() if amount.nano)
+
+
+def _smaller(trial: Trial, found: Smaller) -> str:
+    annotated = review.annotations_of(trial.pod)
+    texts = []
+    for name, amount in found.amounts.items():
+        if name not in found.changed:
+            continue
+        annotation = _ANNOTATION_OF.get(_PHYSICAL_OF.get(name, name), "")
+        is_annotated = annotation in annotated
+        texts.append(f"{annotation}: {amount}" if is_annotated else f"{name} {amount}")
+    return f"Request less: {', '.join(texts)} fits now on {found.node}."
+
+
+def _in_the_way(found: InTheWay) -> str:
+    them = " and ".join(f"{each.text} ({amounts(each)})" for each in found.holders)
+    return f"Wait for {them} on {found.card} of {found.node}: without it the pod fits there."
+
+
+def _too_large(outcomes: Sequence[NodeOutcome], trial: Trial) -> Iterator[str]:
+    """Yield the largest card, if a request is larger than every card that it selects."""
+    for request, wanted in placement.wanted_devices(trial.waiting):
+        cards = [card for card in _cards(outcomes) if _is_selected(card, request)]
+        for name, amount in wanted.amounts.items():
+            sizes = [
+                card.device.capacity[name].value for card in cards if name in card.device.capacity
+            ]
+            if sizes and max(sizes) < amount:
+                yield f"No card has {name} {amount}: the largest has {max(sizes)}."
+
+
+def _other_values(trial: Trial, outcomes: Sequence[NodeOutcome]) -> Iterator[str]:
+    """Yield the values that cards have, where no card has what a selector demands."""
+    cards = _cards(outcomes)
+    for request, _ in placement.wanted_devices(trial.waiting):
+        rejected = [card.rejections.get(request) for card in cards]
+        if not cards or any(each is None or each.cause is not Cause.SELECTOR for each in rejected):
+            continue
+        subjects = Counter(each.subject for each in rejected if each is not None)
+        for subject, _ in subjects.most_common(_SHOWN):
+            yield from _values(subject, cards, trial)
+
+
+def _values(subject: str, cards: Sequence[Card], trial: Trial) -> Iterator[str]:
+    try:
+        term = terms.terms(subject)
+    except CelError:
+        return
+    devices = [card.device for card in cards]
+    for name, found in selector_trial.tried_term(term, devices).values.items():
+        shown = ", ".join(f"{value} ({count})" for value, count in found.most_common(_SHOWN + 1))
+        wanted = review.annotations_of(trial.pod).get(names.ANNOTATION_GPU_MODEL)
+        if name == names.ATTR_MODEL and wanted:
+            close = difflib.get_close_matches(wanted, list(found), n=1, cutoff=0.5)
+            hint = f" Did you mean {close[0]}?" if close else ""
+            yield (
+                f"Correct {names.ANNOTATION_GPU_MODEL}: found {wanted}, but the cards are: "
+                f"{shown}.{hint}"
+            )
+        else:
+            yield f"Correct the selector {subject}: the cards have {name}: {shown}."
+
+
+def _tainted(outcomes: Sequence[NodeOutcome]) -> Iterator[str]:
+    found: dict[str, list[str]] = {}
+    for outcome in outcomes:
+        for card in outcome.cards:
+            nearest = answers.nearest(card)
+            if nearest is not None and nearest.cause is Cause.TAINT:
+                where = f"{card.device.id.device} of {outcome.name}"
+                found.setdefault(nearest.subject, []).append(where)
+    for taint, cards in found.items():
+        more = f" and {len(cards) - _SHOWN} more" if len(cards) > _SHOWN else ""
+        is_health = taint.startswith(names.TAINT_UNHEALTHY)
+        cure = "Repair" if is_health else "Remove the taint from"
+        yield f"{cure} {', '.join(cards[:_SHOWN])}{more}: would fit but for the taint {taint}."
+
+
+def _refused(
+    trial: Trial,
+    clusters: NodeClusters,
+    nodes: Sequence[Document],
+    outcomes: Sequence[NodeOutcome],
+) -> Iterator[str]:
+    """Yield the nodes that have free devices, but are unfit for another reason."""
+    anywhere = copy.deepcopy(dict(trial.pod))
+    anywhere["spec"] = {"tolerations": [{"operator": "Exists"}]}
+    freed = Trial(pod=anywhere, claims=trial.claims)
+    by_name = {str(node["metadata"]["name"]): node for node in nodes}
+    refused = [each for each in outcomes if each.refusal][:_TRIED_NODES]
+    shown = 0
+    for each in refused:
+        node = by_name[each.name]
+        if placement.outcome(freed, clusters.at(each.name), node).fits:
+            yield f"{each.name} has room, but: {each.refusal}."
+            shown += 1
+            if shown == _SHOWN:
+                return
+
+
+def _cards(outcomes: Sequence[NodeOutcome]) -> list[Card]:
+    return [card for outcome in outcomes for card in outcome.cards]
+
+
+def _is_selected(card: Card, request: str) -> bool:
+    found = card.rejections.get(request)
+    return found is None or found.cause not in (Cause.SELECTOR, Cause.UNSUPPORTED)

@@ -1,0 +1,133 @@
+"""The answer of `why` in one sentence."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from tensorfusion_dra.core.doctor.finding import Finding
+from tensorfusion_dra.scheduling.placement import Card, NodeOutcome, Trial
+from tensorfusion_dra.scheduling.rejections import Cause, Rejection
+
+_SHOWN_NODES: Final = 3
+_SHOWN_REASONS: Final = 3
+_NEAREST: Final = (
+    Cause.TAINT,
+    Cause.CAPACITY,
+    Cause.EXCLUSIVE,
+    Cause.SELECTOR,
+    Cause.UNSUPPORTED,
+)
+"""Causes in the reverse order of the checks: a tainted card passed all checks before."""
+
+
+def bound(pod: str, node: str, phase: str) -> str:
+    """Return the answer for a pod that has a node, or is done."""
+    if phase in ("Succeeded", "Failed"):
+        return f"{pod} is done: {phase}."
+    if phase == "Running":
+        return f"{pod} runs on {node}."
+    return (
+        f"{pod} is scheduled on {node} already; it waits there for something else: "
+        f"kubectl describe pod shows its Events, tensorfusion-dra doctor checks the node."
+    )
+
+
+def blocked(pod: str, problems: Sequence[Finding], fitting: Sequence[NodeOutcome]) -> str:
+    """Return the answer for a pod that cannot be scheduled, whatever is free.
+
+    Args:
+        fitting: The outcomes, if the pod would fit without the problems.
+    """
+    first = problems[0]
+    more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+    answer = f"{pod} cannot be scheduled: {first.subject}: {first.found}{more}."
+    if fitting:
+        answer += f" Otherwise it fits now on {node_names(fitting)}."
+    return answer
+
+
+def fits(pod: str, outcomes: Sequence[NodeOutcome], *, has_claims: bool) -> str:
+    """Return the answer for a pod that fits."""
+    where = node_names(outcomes)
+    if not has_claims:
+        return f"{pod} requests no GPU by a claim; nothing that was checked keeps it from {where}."
+    first = next(each for each in outcomes if each.fits)
+    cards = ", ".join(dict.fromkeys(device.device for device in first.picked or ()))
+    on_cards = f" ({cards})" if cards else ""
+    return f"{pod} fits now on {where}{on_cards if first.picked else ''}."
+
+
+def unfit(pod: str, trial: Trial, outcomes: Sequence[NodeOutcome]) -> str:
+    """Return the answer for a pod that no node has room for."""
+    errors = [each.error for each in outcomes if each.error]
+    if errors:
+        return f"{pod} cannot be scheduled on any node: {errors[0]}."
+    if not outcomes:
+        return f"{pod} cannot be scheduled: the cluster has no nodes."
+    tried = [each for each in outcomes if not each.refusal]
+    if not tried:
+        return f"{pod} waits: no node is fit for it: {_counted(e.refusal for e in outcomes)}."
+    cards = [card for each in tried for card in each.cards]
+    refused = len(outcomes) - len(tried)
+    beside = f" ({refused} of {len(outcomes)} nodes are unfit anyway)" if refused else ""
+    if not cards:
+        troubles = [trouble for each in tried for trouble in each.troubles]
+        why = _counted(troubles) if troubles else "they have no devices"
+        return f"{pod} waits: no node that it may use has a usable device: {why}{beside}."
+    if any(all(_passing(each, name) == 0 for each in tried) for name in cards[0].rejections):
+        return f"{pod} waits: none of {len(cards)} cards fits: {_causes(cards)}{beside}."
+    most = max(tried, key=lambda each: sum(card.passes for card in each.cards))
+    number = sum(card.passes for card in most.cards)
+    notes = _counted(card.note for card in most.cards if card.passes and card.note)
+    return (
+        f"{pod} waits: no node has all its cards at once. Most are on {most.name}: {number} of "
+        f"{len(most.cards)} fit alone{', but ' + notes if notes else ''}{beside}."
+    )
+
+
+def node_names(outcomes: Sequence[NodeOutcome]) -> str:
+    """Return the names of the nodes that fit, the first ones and the number of the others."""
+    names = [each.name for each in outcomes if each.fits]
+    more = len(names) - _SHOWN_NODES
+    return ", ".join(names[:_SHOWN_NODES]) + (f" and {more} more nodes" if more > 0 else "")
+
+
+def nearest(card: Card) -> Rejection | None:
+    """Return the rejection of the request that a card is nearest to; None if it passes one."""
+    found = [each for each in card.rejections.values() if each is not None]
+    if card.passes or not found:
+        return None
+    return min(found, key=lambda each: _NEAREST.index(each.cause))
+
+
+def cause_text(rejection: Rejection) -> str:
+    """Return the cause of a rejection without the values of its device."""
+    match rejection.cause:
+        case Cause.SELECTOR:
+            return f"do not match {rejection.subject}"
+        case Cause.CAPACITY:
+            return f"have too little free {rejection.subject}"
+        case Cause.EXCLUSIVE:
+            return "are in use exclusively"
+        case Cause.TAINT:
+            return f"are tainted {rejection.subject}"
+    return f"use {rejection.subject}, which is not supported"
+
+
+def _passing(outcome: NodeOutcome, request: str) -> int:
+    return sum(card.rejections[request] is None for card in outcome.cards)
+
+
+def _causes(cards: Iterable[Card]) -> str:
+    found = [rejection for card in cards if (rejection := nearest(card)) is not None]
+    ordered = sorted(found, key=lambda each: _NEAREST.index(each.cause))
+    return _counted(map(cause_text, ordered))
+
+
+def _counted(texts: Iterable[str]) -> str:
+    """Return the texts with their numbers, in their order; the rarest are left out."""
+    counts = Counter(texts)
+    kept = dict(counts.most_common(_SHOWN_REASONS))
+    shown = [f"{count} {text}" for text, count in counts.items() if text in kept]
+    more = len(counts) - len(kept)
+    return ", ".join([*shown, f"{more} other reasons"] if more > 0 else shown)

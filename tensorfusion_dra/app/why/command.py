@@ -1,0 +1,65 @@
+"""The verb `why`: explain why a pod waits, and what would help."""
+
+import argparse
+import json
+import sys
+from typing import Final
+
+from tensorfusion_dra.app.shared import kubectl, logging
+from tensorfusion_dra.core.errors import InputError
+
+_EXIT_CODES: Final = """\
+exit codes:
+  0  the pod fits now, or is scheduled already
+  1  it waits; or no answer from the API server
+  2  bad input, such as a pod that does not exist
+"""
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of `why`."""
+    parser.epilog = _EXIT_CODES
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("pod", nargs="?", metavar="POD", help="name of the pod")
+    parser.add_argument(
+        "-n", "--namespace", metavar="NAMESPACE", help="by default that of kubectl's context"
+    )
+    parser.add_argument(
+        "-f",
+        dest="file",
+        metavar="FILE",
+        help="a pod or workload that is not created yet, and its claims; - for stdin",
+    )
+    parser.add_argument(
+        "-o", dest="form", choices=("text", "json"), default="text", help="output format"
+    )
+    kubectl.add_flag(parser)
+
+
+def run(flags: argparse.Namespace) -> int:
+    """Print the answer and return the exit code.
+
+    Raises:
+        InputError: There is no such pod, a flag cannot be used, or the extra 'cel' is missing.
+        RetryableError: The API server did not answer, or a right is missing.
+    """
+    if flags.pod is None and flags.file is None:
+        raise InputError("pod: found none, expected POD or -f FILE")
+    logging.configure(level="critical", form="console")
+    try:
+        from tensorfusion_dra.app.why import answering  # noqa: PLC0415 - the extra 'cel'
+    except ImportError as error:
+        raise InputError(f"why needs the extra 'cel': {error}") from error
+
+    found = answering.answer(
+        kubectl.api(flags.kubeconfig),
+        namespace=flags.namespace or kubectl.namespace(flags.kubeconfig),
+        pod=flags.pod or "",
+        file=flags.file,
+    )
+    if flags.form == "json":
+        text = json.dumps(answering.document(found), indent=2)
+    else:
+        text = "\n".join(answering.lines(found))
+    sys.stdout.write(text + "\n")
+    return answering.exit_code(found)

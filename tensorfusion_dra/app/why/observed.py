@@ -1,0 +1,99 @@
+"""What `why` reads: the pod, and everything that decides about it."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from tensorfusion_dra.cluster.api import segment
+from tensorfusion_dra.cluster.cluster_lists import ClusterLists
+from tensorfusion_dra.core import names
+from tensorfusion_dra.core.doctor import api_server
+
+Document = Mapping[str, Any]
+
+_FIRST_ORDERLY_MINOR: Final = 36
+"""Schedulers before it try all candidates for each device of a request; see scheduling.search."""
+_TENSOR_FUSION: Final = f"/apis/{names.TENSOR_FUSION_GROUP}/{names.TENSOR_FUSION_VERSION}"
+_WEBHOOKS: Final = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observed:
+    """A cluster at one moment.
+
+    Attributes:
+        claims: ResourceClaims of all namespaces.
+        templates: ResourceClaimTemplates of the pod's namespace, by name.
+        pools, pool_templates: GPUPools and SchedulingConfigTemplates of Tensor Fusion.
+        quotas: ResourceQuotas of the pod's namespace.
+        webhooks: MutatingWebhookConfigurations; None without the right to list them.
+        events_of: Reads the Events of the pod of a name; None without the right.
+        tries_all_candidates: The scheduler is older than 1.36.
+        unreadable: What could not be read for want of a right.
+    """
+
+    nodes: Sequence[Document]
+    slices: Sequence[Document]
+    classes: Sequence[Document]
+    claims: Sequence[Document]
+    templates: Mapping[str, Document] = field(default_factory=dict)
+    pools: Sequence[Document] = ()
+    pool_templates: Sequence[Document] = ()
+    quotas: Sequence[Document] = ()
+    webhooks: Sequence[Document] | None = None
+    events_of: Callable[[str], Sequence[Document] | None] = lambda _: None
+    tries_all_candidates: bool = False
+    unreadable: Sequence[str] = ()
+
+
+def read(lists: ClusterLists, namespace: str) -> Observed:
+    """Read the cluster.
+
+    Raises:
+        RetryableError: The API server did not answer, or a right is missing without which nothing
+            can be decided: to list nodes, slices, classes and claims.
+    """
+    near = f"/api/v1/namespaces/{segment(namespace)}"
+    templates = lists.readable_items(
+        lists.path("resourceclaimtemplates", namespace=segment(namespace)),
+        "ResourceClaimTemplates",
+    )
+    version = str((lists.find("/version") or {}).get("gitVersion", ""))
+    minor = api_server.minor_version(version)
+
+    def events_of(pod: str) -> Sequence[Document] | None:
+        return lists.readable_items(
+            f"{near}/events", "Events", fieldSelector=f"involvedObject.name={pod}"
+        )
+
+    return Observed(
+        nodes=lists.items("/api/v1/nodes"),
+        slices=lists.slices(),
+        classes=lists.items(lists.path("deviceclasses")),
+        claims=lists.claims(),
+        templates={str(each["metadata"]["name"]): each for each in templates or ()},
+        pools=_optional(lists, f"{_TENSOR_FUSION}/{names.GPUPOOLS}", "GPUPools"),
+        pool_templates=_optional(
+            lists,
+            f"{_TENSOR_FUSION}/{names.SCHEDULING_CONFIG_TEMPLATES}",
+            "SchedulingConfigTemplates",
+        ),
+        quotas=_optional(lists, f"{near}/resourcequotas", "ResourceQuotas"),
+        webhooks=lists.readable_items(_WEBHOOKS, "MutatingWebhookConfigurations"),
+        events_of=events_of,
+        tries_all_candidates=minor is not None and minor < _FIRST_ORDERLY_MINOR,
+        unreadable=lists.unreadable,
+    )
+
+
+def pod(lists: ClusterLists, namespace: str, name: str) -> Document | None:
+    """Return the pod of this name; None if there is none.
+
+    Raises:
+        RetryableError: The API server did not answer, or the right to read pods is missing.
+    """
+    return lists.find(f"/api/v1/namespaces/{segment(namespace)}/pods/{segment(name)}")
+
+
+def _optional(lists: ClusterLists, path: str, what: str) -> Sequence[Document]:
+    return lists.readable_items(path, what) or ()

@@ -1,0 +1,141 @@
+"""The claims with which a pod is scheduled, and the findings about those that are missing."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from tensorfusion_dra.app.why.foreseen import Foreseen
+from tensorfusion_dra.app.why.observed import Observed
+from tensorfusion_dra.core import names
+from tensorfusion_dra.core.admission import pod_request
+from tensorfusion_dra.core.doctor import pending_pods
+from tensorfusion_dra.core.doctor.finding import Finding, Level, note, problem
+from tensorfusion_dra.core.kubernetes import pod_claims, review
+from tensorfusion_dra.core.kubernetes.review import Verdict
+from tensorfusion_dra.core.kubernetes.untyped_json import name_of
+
+Document = Mapping[str, Any]
+
+_RESERVED_AT_MOST: Final = 256
+
+
+@dataclass(slots=True, kw_only=True)
+class Resolved:
+    """A pod as it will be scheduled.
+
+    Attributes:
+        claims: Its claims; those that do not exist yet as they will be created.
+        future: Those of the claims that do not exist yet.
+        is_complete: False if a claim is not known at all.
+    """
+
+    pod: Document
+    claims: list[Document] = field(default_factory=list)
+    future: list[Document] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+    is_complete: bool = True
+
+    @property
+    def blocks(self) -> bool:
+        """Return True if a finding keeps the pod from being scheduled, whatever is free."""
+        return any(finding.level is Level.PROBLEM for finding in self.findings)
+
+
+def resolve(pod: Document, observed: Observed, *, is_created: bool) -> Resolved:
+    """Return the pod with its claims.
+
+    Args:
+        is_created: False for a pod from a file, to which the webhook will still add its claim.
+    """
+    found = Resolved(pod=pod)
+    annotations = review.annotations_of(pod)
+    has_entry = any(name_of(entry) == names.POD_CLAIM for entry in pod_claims.entries(pod))
+    if pod_request.requests_gpu(annotations) and not has_entry:
+        verdict = Foreseen(observed, pod).pod()
+        _judge(found, verdict, annotations)
+        if verdict.changed is not None:
+            if is_created or not pending_pods.has_webhook(observed.webhooks):
+                found.findings.append(pending_pods.no_claim(observed.webhooks))
+            found.pod = verdict.changed
+        elif not verdict.errors:
+            found.findings.append(pending_pods.without_dra())
+    elif has_entry:
+        _judge(found, replace(Foreseen(observed, pod).pod(), changed=pod), annotations)
+    resolver = _Resolver(found, observed, is_created=is_created)
+    for entry in pod_claims.entries(found.pod):
+        resolver.add(entry)
+    return found
+
+
+def _judge(found: Resolved, verdict: Verdict, annotations: Mapping[str, str]) -> None:
+    """Append a finding for each error and warning of the webhook."""
+    for error in verdict.errors:
+        cure = "correct the annotation"
+        finding = problem(error.path or "pod", error.text, expected="", cure=cure)
+        found.findings.append(finding)
+    for warning in verdict.warnings:
+        subject, _, text = warning.partition(": ")
+        if subject in annotations and "unknown annotation" in text:
+            cure = "correct the annotation, and create the pod again"
+            found.findings.append(note(subject, text, cure=cure))
+
+
+class _Resolver:
+    def __init__(self, found: Resolved, observed: Observed, *, is_created: bool) -> None:
+        self._found: Final = found
+        self._observed: Final = observed
+        self._is_created: Final = is_created
+        metadata = found.pod["metadata"]
+        self._name: Final = str(metadata.get("name", ""))
+        self._stored: Final = {
+            str(claim["metadata"]["name"]): claim
+            for claim in observed.claims
+            if claim["metadata"].get("namespace") == metadata.get("namespace")
+        }
+
+    def add(self, entry: Mapping[str, object]) -> None:
+        """Add the claim of one entry of the pod."""
+        name = pod_claims.stored_name(self._found.pod, entry)
+        if name is None:
+            return
+        if name:
+            self._add_stored(name)
+        else:
+            self._add_future(name_of(entry), str(entry.get("resourceClaimTemplateName") or ""))
+
+    def _add_stored(self, name: str) -> None:
+        claim = self._stored.get(name)
+        if claim is None:
+            self._found.findings.append(pending_pods.missing_claim(name))
+            self._found.is_complete = False
+            return
+        if "deletionTimestamp" in claim["metadata"]:
+            self._found.findings.append(pending_pods.deleted_claim(name))
+        consumers = (claim.get("status") or {}).get("reservedFor") or ()
+        uid = self._found.pod["metadata"].get("uid")
+        if len(consumers) >= _RESERVED_AT_MOST and uid not in {each["uid"] for each in consumers}:
+            self._found.findings.append(pending_pods.crowded_claim(name, len(consumers)))
+        self._found.findings += pending_pods.dropped_amounts(self._found.pod, claim)
+        self._found.claims.append(claim)
+
+    def _add_future(self, entry: str, template_name: str) -> None:
+        template = self._observed.templates.get(template_name)
+        if template is None:
+            self._found.findings.append(pending_pods.missing_template(template_name))
+            self._found.is_complete = False
+            return
+        claim: Document = pod_claims.created(self._found.pod, entry, template)
+        verdict = Foreseen(self._observed, self._found.pod).claim(claim)
+        for error in verdict.errors:
+            finding = problem(str(error.path or "claim"), error.text, expected="", cure="")
+            self._found.findings.append(finding)
+        claim = verdict.changed or claim
+        if self._is_created and not any(
+            finding.subject == "webhook" for finding in self._found.findings
+        ):
+            events = self._observed.events_of(self._name)
+            self._found.findings.append(
+                pending_pods.claim_not_created(template_name, events=events)
+            )
+        self._found.claims.append(claim)
+        self._found.future.append(claim)

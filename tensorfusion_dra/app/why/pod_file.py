@@ -1,0 +1,102 @@
+"""A pod from a file, before it is created, and the claims and templates beside it."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import yaml
+
+from tensorfusion_dra.app.shared import input_text
+from tensorfusion_dra.app.why.observed import Observed
+from tensorfusion_dra.core.errors import InputError
+from tensorfusion_dra.core.kubernetes.untyped_json import as_map
+
+Document = Mapping[str, Any]
+
+_CLAIM: Final = "ResourceClaim"
+_TEMPLATE: Final = "ResourceClaimTemplate"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodFile:
+    """The objects of a file.
+
+    Attributes:
+        pod: The pod, or the pod template of a workload such as a Deployment.
+        others: ResourceClaims and ResourceClaimTemplates.
+    """
+
+    pod: Document
+    others: tuple[Document, ...]
+
+    def beside(self, observed: Observed) -> Observed:
+        """Return the cluster with the file's claims and templates."""
+        near = [each for each in self.others if _namespace(each) == _namespace(self.pod)]
+        templates = {
+            str(each["metadata"]["name"]): each for each in near if each["kind"] == _TEMPLATE
+        }
+        known = {(_namespace(each), each["metadata"]["name"]) for each in observed.claims}
+        claims = [
+            each
+            for each in near
+            if each["kind"] == _CLAIM and (_namespace(each), each["metadata"]["name"]) not in known
+        ]
+        return replace(
+            observed,
+            claims=[*observed.claims, *claims],
+            templates={**observed.templates, **templates},
+        )
+
+
+def read(file: str, *, namespace: str, name: str) -> PodFile:
+    """Read the pod of a file.
+
+    Args:
+        namespace: That of objects without one.
+        name: Name of the pod, for a file with several; "" for its only one.
+
+    Raises:
+        InputError: The file cannot be read, or has not exactly one pod of this name.
+    """
+    try:
+        documents = list(_flat(yaml.safe_load_all(input_text.read(file))))
+    except yaml.YAMLError as error:
+        raise InputError(f"{file}: {' '.join(str(error).split())}") from error
+    placed = [_placed(document, namespace) for document in documents]
+    pods = [pod for document in placed if (pod := _pod(document)) is not None]
+    chosen = [pod for pod in pods if not name or pod["metadata"].get("name") == name]
+    if len(chosen) != 1:
+        found = ", ".join(str(pod["metadata"].get("name")) for pod in pods) or "none"
+        expected = f"one of the name {name}" if name else "one; give its name as POD"
+        raise InputError(f"{file}: found pods: {found}; expected {expected}")
+    others = tuple(each for each in placed if each.get("kind") in (_CLAIM, _TEMPLATE))
+    return PodFile(pod=chosen[0], others=others)
+
+
+def _flat(documents: Iterable[object]) -> Iterator[Document]:
+    for document in documents:
+        if not isinstance(document, dict):
+            continue
+        items = document.get("items")
+        yield from _flat(items) if isinstance(items, list) else (document,)
+
+
+def _placed(document: Document, namespace: str) -> Document:
+    metadata = as_map(document.get("metadata"))
+    return {**document, "metadata": {"namespace": namespace, **metadata}}
+
+
+def _pod(document: Document) -> Document | None:
+    """Return a pod, or the pod that a workload would create; None for other objects."""
+    if document.get("kind") == "Pod":
+        return document
+    template = as_map(as_map(document.get("spec")).get("template"))
+    if "containers" not in as_map(template.get("spec")) or document.get("kind") == _TEMPLATE:
+        return None
+    metadata = {**as_map(template.get("metadata")), "name": document["metadata"].get("name")}
+    metadata["namespace"] = document["metadata"]["namespace"]
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template["spec"]}
+
+
+def _namespace(document: Document) -> object:
+    return document["metadata"].get("namespace")

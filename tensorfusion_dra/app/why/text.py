@@ -1,0 +1,174 @@
+"""A diagnosis as text: the answer, what helps, and the nodes, alike ones in one line."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from tensorfusion_dra.app.shared.tables import table
+from tensorfusion_dra.app.why import advice, answers
+from tensorfusion_dra.app.why.diagnosis import Diagnosis
+from tensorfusion_dra.core.doctor.finding import Finding
+from tensorfusion_dra.scheduling.placement import Card, NodeOutcome
+
+_MOST_NODES: Final = 8
+"""Of more nodes, only groups are shown."""
+_SHOWN_NAMES: Final = 2
+_SHOWN_HOLDERS: Final = 4
+_SHOWN_HELPS: Final = 6
+
+
+def lines(found: Diagnosis) -> Iterator[str]:
+    """Yield the lines of a diagnosis."""
+    yield found.answer
+    if found.helps:
+        yield ""
+        yield "What helps"
+        yield from (f"  - {text}" for text in found.helps[:_SHOWN_HELPS])
+    shown = [finding for finding in found.findings if finding.cure not in found.helps]
+    if shown:
+        yield ""
+        yield "Also found"
+        for finding in shown:
+            yield from _finding(finding)
+    if any(not outcome.fits for outcome in found.outcomes):
+        yield ""
+        rows = _grouped(found.outcomes) if len(found.outcomes) > _MOST_NODES else _each(found)
+        yield from table([("NODE", "CARD", "WHY NOT", "HELD BY"), *rows], indent="")
+    if found.unchecked:
+        yield ""
+        yield f"Not checked: {', '.join(found.unchecked)}."
+    if found.outcomes:
+        yield ""
+        yield "CPU, memory, ports, volumes and affinity between pods are not checked here."
+
+
+def document(found: Diagnosis) -> Mapping[str, Any]:
+    """Return a diagnosis for programs."""
+    return {
+        "pod": found.pod,
+        "state": found.state.value,
+        "answer": found.answer,
+        "helps": list(found.helps),
+        "findings": [finding.as_json() for finding in found.findings],
+        "nodes": [_node_document(outcome) for outcome in found.outcomes],
+        "unchecked": list(found.unchecked),
+    }
+
+
+def _finding(finding: Finding) -> Iterator[str]:
+    yield f"  {finding.level.value}: {finding.subject}: {finding.found}"
+    if finding.cure:
+        yield f"    cure: {finding.cure}"
+
+
+def _each(found: Diagnosis) -> Iterator[Sequence[str]]:
+    """Yield a row for each card; cards of a node that are alike share one."""
+    for outcome in found.outcomes:
+        if not outcome.cards:
+            yield outcome.name, "", _node_text(outcome), ""
+            continue
+        rows: dict[tuple[str, str], list[str]] = {}
+        for card in outcome.cards:
+            key = (_card_text(card), _holders_text(card))
+            rows.setdefault(key, []).append(card.device.id.device)
+        name = outcome.name
+        for (why, held), cards in rows.items():
+            yield name, _names(cards), why, held
+            name = ""
+
+
+def _grouped(outcomes: Sequence[NodeOutcome]) -> Iterator[Sequence[str]]:
+    """Yield a row for each group of nodes with the same reasons, the largest group first."""
+    groups: dict[tuple[str, ...], list[NodeOutcome]] = {}
+    for outcome in outcomes:
+        groups.setdefault(_reasons(outcome), []).append(outcome)
+    for reasons, members in sorted(groups.items(), key=lambda item: -len(item[1])):
+        counts = Counter(reason for each in members for reason in map(_kind, each.cards))
+        cards = sum(len(each.cards) for each in members)
+        name = f"{len(members)}: {_names([each.name for each in members])}"
+        if cards:
+            why = ", ".join(f"{count} {reason}" for reason, count in counts.most_common())
+        else:
+            why = ", ".join(reasons)
+        yield name, str(cards or ""), why, ""
+
+
+def _reasons(outcome: NodeOutcome) -> tuple[str, ...]:
+    if not outcome.cards:
+        return (_node_text(outcome),)
+    return tuple(sorted(set(map(_kind, outcome.cards))))
+
+
+def _kind(card: Card) -> str:
+    rejection = answers.nearest(card)
+    return "fit alone" if rejection is None else answers.cause_text(rejection)
+
+
+def _node_text(outcome: NodeOutcome) -> str:
+    if outcome.fits:
+        cards = ", ".join(dict.fromkeys(device.device for device in outcome.picked or ()))
+        return f"fits: {cards}" if cards else "fits"
+    reason = outcome.refusal or outcome.error or "; ".join(outcome.troubles)
+    return reason or "has no devices"
+
+
+def _card_text(card: Card) -> str:
+    """Return why a card is rejected, for each request if they differ."""
+    texts = {
+        request: rejection.text if rejection is not None else card.note or "fits alone"
+        for request, rejection in card.rejections.items()
+    }
+    if len(set(texts.values())) == 1:
+        return next(iter(texts.values()))
+    return "; ".join(f"{request}: {text}" for request, text in texts.items())
+
+
+def _holders_text(card: Card) -> str:
+    shown = [f"{each.text} ({advice.amounts(each)})" for each in card.holders[:_SHOWN_HOLDERS]]
+    more = len(card.holders) - _SHOWN_HOLDERS
+    return ", ".join([*shown, f"{more} more"] if more > 0 else shown)
+
+
+def _names(found: Sequence[str]) -> str:
+    more = len(found) - _SHOWN_NAMES
+    return ", ".join(found[:_SHOWN_NAMES]) + (f" and {more} more" if more > 0 else "")
+
+
+def _node_document(outcome: NodeOutcome) -> Mapping[str, Any]:
+    return {
+        "name": outcome.name,
+        "fits": outcome.fits,
+        "reason": "" if outcome.fits else outcome.refusal or outcome.error,
+        "devices": [str(device) for device in outcome.picked or ()],
+        "pools": list(outcome.troubles),
+        "cards": [_card_document(card) for card in outcome.cards],
+    }
+
+
+def _card_document(card: Card) -> Mapping[str, Any]:
+    return {
+        "pool": card.device.id.pool,
+        "device": card.device.id.device,
+        "requests": {
+            request: None
+            if rejection is None
+            else {
+                "cause": rejection.cause.value,
+                "subject": rejection.subject,
+                "text": rejection.text,
+            }
+            for request, rejection in card.rejections.items()
+        },
+        "note": card.note,
+        "holders": [
+            {
+                "namespace": each.namespace,
+                "claim": each.claim,
+                "pods": list(each.consumers),
+                "amounts": None
+                if each.amounts is None
+                else {name: str(amount) for name, amount in each.amounts.items()},
+            }
+            for each in card.holders
+        ],
+    }

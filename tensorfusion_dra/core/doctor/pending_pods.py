@@ -1,0 +1,246 @@
+"""Findings about a pod that waits: its own state, its claims, and what they depend on."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from tensorfusion_dra.core import names
+from tensorfusion_dra.core.doctor import webhook
+from tensorfusion_dra.core.doctor.finding import Finding, note, problem, warning
+from tensorfusion_dra.core.kubernetes import quantity
+from tensorfusion_dra.core.kubernetes.quantity import QuantityError
+from tensorfusion_dra.core.kubernetes.slice_normal_form import GATE_CONSUMABLE_CAPACITY
+from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map, name_of
+
+Document = Mapping[str, Any]
+
+_CLAIM_QUOTA: Final = "count/resourceclaims.resource.k8s.io"
+_DEVICES_QUOTA: Final = ".deviceclass.resource.k8s.io/devices"
+_AMOUNTS: Final = (names.ANNOTATION_TFLOPS_REQUEST, names.ANNOTATION_VRAM_REQUEST)
+_SCHEDULER: Final = "default-scheduler"
+
+
+def halted(pod: Document) -> Iterator[Finding]:
+    """Yield why no scheduler places this pod, whatever is free."""
+    metadata, spec = as_map(pod.get("metadata")), as_map(pod.get("spec"))
+    if "deletionTimestamp" in metadata:
+        yield problem(
+            "pod",
+            "is being deleted",
+            expected="a pod that is to run",
+            cure="wait, or look for its finalizers: "
+            f"{', '.join(map(str, as_list(metadata.get('finalizers')))) or 'it has none'}",
+        )
+    gates = [name_of(gate) for gate in as_list(spec.get("schedulingGates"))]
+    if gates:
+        yield problem(
+            "spec.schedulingGates",
+            ", ".join(gates),
+            expected="none: schedulers ignore a pod with gates",
+            cure="find the controller that has to remove them",
+        )
+
+
+def other_scheduler(pod: Document) -> Iterator[Finding]:
+    """Yield a note if a scheduler other than kube-scheduler has to place the pod."""
+    scheduler = as_map(pod.get("spec")).get("schedulerName") or _SCHEDULER
+    if scheduler == names.TENSOR_FUSION_SCHEDULER:
+        yield problem(
+            "spec.schedulerName",
+            str(scheduler),
+            expected=f"{_SCHEDULER}, or another one that allocates claims",
+            cure="remove the field, or set the webhook's scheduler-name",
+        )
+    elif scheduler != _SCHEDULER:
+        yield note("spec.schedulerName", f"{scheduler}: it has to run, and to allocate claims")
+
+
+def no_claim(configurations: Sequence[Document] | None) -> Finding:
+    """Return the finding about a pod that has our annotations and no claim.
+
+    Args:
+        configurations: All MutatingWebhookConfigurations; None if they could not be read.
+    """
+    subject = "webhook"
+    again = "then delete the pod and create it again: claims are added only to new pods"
+    if not has_webhook(configurations):
+        return problem(
+            subject,
+            "is not installed, so the pod's annotations gave it no claim",
+            expected="a MutatingWebhookConfiguration of this driver",
+            cure=f"install the webhook, {again}",
+        )
+    return problem(
+        subject,
+        "the pod has annotations of this driver, but the webhook gave it no claim",
+        expected=f"an entry {names.POD_CLAIM} in spec.resourceClaims",
+        cure="check that the webhook runs and that the namespace is not excluded (tensorfusion-dra "
+        f"doctor, kubectl describe mutatingwebhookconfigurations); {again}",
+    )
+
+
+def without_dra() -> Finding:
+    """Return the finding about a pod with annotations of this driver that does not use DRA."""
+    return warning(
+        "pod",
+        "its annotations request a GPU, but DRA is not enabled for it, so it gets no claim",
+        expected=f"{names.ANNOTATION_DRA_ENABLED}: true, or a GPUPool that enables DRA",
+        cure=f"set the annotation {names.ANNOTATION_DRA_ENABLED}: true",
+    )
+
+
+def has_webhook(configurations: Sequence[Document] | None) -> bool:
+    """Return True unless the configurations are known and none of them is of this driver."""
+    return configurations is None or bool(webhook.ours(configurations))
+
+
+def missing_claim(name: str) -> Finding:
+    """Return the finding about a claim that a pod names and that does not exist."""
+    return problem(
+        f"ResourceClaim {name}",
+        "not found",
+        expected="a claim of this name in the pod's namespace",
+        cure="create it, or correct spec.resourceClaims",
+    )
+
+
+def deleted_claim(name: str) -> Finding:
+    """Return the finding about a claim that is being deleted."""
+    return problem(
+        f"ResourceClaim {name}",
+        "is being deleted",
+        expected="a claim that stays",
+        cure="wait until it is gone and create it again",
+    )
+
+
+def crowded_claim(name: str, consumers: int) -> Finding:
+    """Return the finding about a claim that has the maximum number of pods."""
+    return problem(
+        f"ResourceClaim {name}",
+        f"is reserved for {consumers} pods",
+        expected="fewer than 256, the maximum of Kubernetes",
+        cure="use another claim",
+    )
+
+
+def missing_template(name: str) -> Finding:
+    """Return the finding about a template that a pod names and that does not exist."""
+    cure = "create it in the pod's namespace"
+    if name == names.CLAIM_TEMPLATE:
+        cure = "kubectl apply -n NAMESPACE -f daemonset/claim-template.yaml"
+    return problem(
+        f"ResourceClaimTemplate {name}",
+        "not found, so the pod's claim is not created",
+        expected="a template of this name in the pod's namespace",
+        cure=cure,
+    )
+
+
+def claim_not_created(template: str, *, events: Sequence[Document] | None) -> Finding:
+    """Return the finding about a claim that Kubernetes has not created from its template.
+
+    Args:
+        events: Events of the pod; None if they could not be read.
+    """
+    failed = [
+        str(event.get("message", ""))
+        for event in events or ()
+        if event.get("reason") == "FailedResourceClaimCreation"
+    ]
+    return problem(
+        f"claim from ResourceClaimTemplate {template}",
+        f"not created: {failed[-1]}" if failed else "not created yet",
+        expected="a claim that kube-controller-manager creates within seconds",
+        cure="correct what the message names; the controller tries again"
+        if failed
+        else "check kube-controller-manager, and the pod's Events: kubectl describe pod",
+    )
+
+
+def missing_classes(claims: Sequence[Document], classes: Sequence[str]) -> Iterator[Finding]:
+    """Yield each DeviceClass that the claims name and that does not exist."""
+    named = dict.fromkeys(name for claim in claims for name in class_names(claim))
+    for name in named:
+        if name not in classes:
+            ours = name == names.DEVICE_CLASS
+            yield problem(
+                f"DeviceClass {name}",
+                "not found",
+                expected=", ".join(sorted(classes)) or "one DeviceClass at least",
+                cure="install the driver's DeviceClass (chart, or kubectl apply -k daemonset/base)"
+                if ours
+                else "correct deviceClassName",
+            )
+
+
+def class_names(claim: Document) -> list[str]:
+    """Return the names of the DeviceClasses that a claim names."""
+    devices = as_map(as_map(claim.get("spec")).get("devices"))
+    return [
+        str(as_map(exact).get("deviceClassName", ""))
+        for request in map(as_map, as_list(devices.get("requests")))
+        for exact in (request.get("exactly"), *as_list(request.get("firstAvailable")))
+        if exact is not None
+    ]
+
+
+def dropped_amounts(pod: Document, claim: Document) -> Iterator[Finding]:
+    """Yield a problem if the pod's annotations name amounts and its claim has none of them."""
+    annotations = as_map(as_map(pod.get("metadata")).get("annotations"))
+    devices = as_map(as_map(claim.get("spec")).get("devices"))
+    named = [name for name in _AMOUNTS if annotations.get(name)]
+    asked = [
+        as_map(as_map(as_map(request).get("exactly")).get("capacity")).get("requests")
+        for request in as_list(devices.get("requests"))
+    ]
+    if named and asked and not any(asked):
+        yield problem(
+            f"ResourceClaim {as_map(claim.get('metadata')).get('name')}",
+            f"requests no capacity, although the pod has {named[0]}",
+            expected="capacity.requests, which the API server keeps with the feature gate "
+            f"{GATE_CONSUMABLE_CAPACITY}",
+            cure=f"turn {GATE_CONSUMABLE_CAPACITY} on (Kubernetes 1.34 and 1.35), or see whether "
+            "the claim was filled by the webhook (tensorfusion-dra doctor)",
+        )
+
+
+def full_quotas(
+    quotas: Sequence[Document], claims: Sequence[Document], *, created: bool
+) -> Iterator[Finding]:
+    """Yield each ResourceQuota that leaves no room for the claims.
+
+    Args:
+        quotas: Those of the pod's namespace.
+        claims: The pod's claims that do not exist yet.
+        created: True if the pod exists.
+    """
+    wanted: dict[str, int] = {_CLAIM_QUOTA: len(claims)}
+    for claim in claims:
+        for request in as_list(as_map(as_map(claim.get("spec")).get("devices")).get("requests")):
+            exact = as_map(as_map(request).get("exactly"))
+            count = exact.get("count")
+            name = f"{exact.get('deviceClassName', '')}{_DEVICES_QUOTA}"
+            wanted[name] = wanted.get(name, 0) + (count if isinstance(count, int) else 1)
+    if not created:
+        wanted["pods"] = wanted["count/pods"] = 1
+    for quota in quotas:
+        status = as_map(quota.get("status"))
+        used = as_map(status.get("used"))
+        for resource, hard in as_map(status.get("hard")).items():
+            if not wanted.get(resource):
+                continue
+            before, most = _whole(used.get(resource, "0")), _whole(hard)
+            if before + wanted[resource] > most:
+                yield problem(
+                    f"ResourceQuota {as_map(quota.get('metadata')).get('name')}",
+                    f"{resource}: {before} of {most} used, {wanted[resource]} more needed",
+                    expected="room for the pod and its claims",
+                    cure="delete what is not needed in this namespace, or raise the quota",
+                )
+
+
+def _whole(amount: object) -> int:
+    try:
+        return quantity.parse(amount).ceil()
+    except QuantityError:
+        return 0

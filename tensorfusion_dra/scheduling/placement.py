@@ -1,0 +1,184 @@
+"""Trial of a pod on every node: whether its claims get devices there, and what rejects each device.
+
+Whether they do is decided by the allocation itself. Only for a node without a solution each of its
+devices is looked at again, to find what rejects it.
+
+Example: a pod requests vram 20Gi. node-01 has two cards: of gpu-0 30Gi of 40Gi are taken, gpu-1 is
+tainted. The outcome of node-01 is "cannot allocate all claims", with the rejections "vram 30Gi of
+40Gi taken, 20Gi more do not fit" and "tainted tensor-fusion.ai/unhealthy=xid".
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tensorfusion_dra.core.kubernetes import pod_placement
+from tensorfusion_dra.scheduling import allocation, holders, pools, rejections, requests, usage
+from tensorfusion_dra.scheduling.allocation import Cluster, NoFitError, SchedulingError
+from tensorfusion_dra.scheduling.cel_evaluation import CelCompileError
+from tensorfusion_dra.scheduling.devices import Device, DeviceId
+from tensorfusion_dra.scheduling.holders import Holder
+from tensorfusion_dra.scheduling.node_clusters import NodeClusters
+from tensorfusion_dra.scheduling.rejections import Rejection
+from tensorfusion_dra.scheduling.requests import Wanted
+
+Document = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Card:
+    """A device of a node, for a pod that does not fit there.
+
+    Attributes:
+        rejections: By the name of the request; None if the device passes every check of it.
+        note: What the allocation itself noted last of the device; "" for nothing.
+    """
+
+    device: Device
+    rejections: Mapping[str, Rejection | None]
+    holders: Sequence[Holder]
+    note: str = ""
+
+    @property
+    def passes(self) -> bool:
+        """Return True if the device passes every check of at least one request."""
+        return any(found is None for found in self.rejections.values())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeOutcome:
+    """Result of the trial on one node.
+
+    Attributes:
+        refusal: Reason apart from free devices for which the node is unfit; "" for none.
+        error: Error that stops the scheduling of the pod on every node; "" for none.
+        picked: The devices that the claims would get; None if they get none here.
+        cards: Devices of the node, if the claims get none here.
+        troubles: Pools of the node that are not used at present, with the reason.
+    """
+
+    name: str
+    refusal: str = ""
+    error: str = ""
+    picked: tuple[DeviceId, ...] | None = None
+    cards: tuple[Card, ...] = ()
+    troubles: tuple[str, ...] = ()
+
+    @property
+    def fits(self) -> bool:
+        """Return True if the pod could be bound to the node now."""
+        return self.picked is not None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """A pod and its claims.
+
+    Attributes:
+        claims: All of its claims; those with an allocation keep it.
+    """
+
+    pod: Document
+    claims: Sequence[Document]
+
+    @property
+    def waiting(self) -> list[Document]:
+        """The claims without an allocation."""
+        return [claim for claim in self.claims if not _allocation(claim)]
+
+
+def outcomes(trial: Trial, clusters: NodeClusters, nodes: Iterable[Document]) -> list[NodeOutcome]:
+    """Return the outcome of each node, in the order of their names."""
+    ordered = sorted(nodes, key=lambda node: str(node["metadata"]["name"]))
+    return [outcome(trial, clusters.at(str(node["metadata"]["name"])), node) for node in ordered]
+
+
+def outcome(trial: Trial, near: Cluster, node: Document) -> NodeOutcome:
+    """Return the outcome of one node.
+
+    Args:
+        near: The part of the cluster that decides about this node.
+    """
+    name = str(node["metadata"]["name"])
+    try:
+        refusal = _refusal(trial, node)
+        if refusal:
+            return NodeOutcome(name=name, refusal=refusal)
+        found = allocation.allocate(trial.waiting, near, node)
+    except NoFitError as error:
+        return _unfit(name, trial, near, node, error)
+    except SchedulingError as error:
+        return NodeOutcome(name=name, error=str(error))
+    picked = tuple(
+        DeviceId(result["driver"], result["pool"], result["device"])
+        for allocated in found
+        for result in allocated["devices"]["results"]
+    )
+    return NodeOutcome(name=name, picked=picked)
+
+
+def wanted_devices(claims: Iterable[Document]) -> Iterator[tuple[str, Wanted]]:
+    """Yield every request of the claims, with its name, and each alternative of it.
+
+    Requests that ask for the same have one entry, by the name of the first.
+    """
+    seen: list[tuple[object, ...]] = []
+    for claim in claims:
+        for alternatives in requests.claim_of(claim).requests:
+            for wanted in alternatives:
+                asked = (
+                    wanted.device_class,
+                    wanted.selectors,
+                    dict(wanted.amounts),
+                    wanted.tolerations,
+                    wanted.is_admin,
+                )
+                if asked not in seen:
+                    seen.append(asked)
+                    yield f"{claim['metadata'].get('name', '')}/{wanted.name}", wanted
+
+
+def _refusal(trial: Trial, node: Document) -> str:
+    """Return why the node is unfit apart from its free devices; "" if it is fit.
+
+    Raises:
+        SchedulingError: The nodeSelector of a claim's allocation is malformed.
+    """
+    refusal = pod_placement.refusal(trial.pod, node)
+    if refusal:
+        return refusal
+    for claim in trial.claims:
+        selector = _allocation(claim).get("nodeSelector")
+        if selector is not None and not pools.selects_node(selector, node):
+            return f"claim {claim['metadata']['name']} is allocated on another node"
+    return ""
+
+
+def _allocation(claim: Document) -> Document:
+    return (claim.get("status") or {}).get("allocation") or {}
+
+
+def _unfit(
+    name: str, trial: Trial, near: Cluster, node: Document, error: NoFitError
+) -> NodeOutcome:
+    used, held = usage.of_claims(near.claims), holders.of_claims(near.claims)
+    wanted = list(wanted_devices(trial.waiting))
+    reachable = pools.gather(near.slices, node)
+    try:
+        cards = tuple(
+            Card(
+                device=device,
+                rejections={
+                    request: rejections.of_device(asked, device, classes=near.classes, usage=used)
+                    for request, asked in wanted
+                },
+                holders=tuple(held.get(device.id, ())),
+                note=error.devices.get(str(device.id), ""),
+            )
+            for pool in reachable
+            for device in pool.devices
+        )
+    except CelCompileError as broken:
+        return NodeOutcome(name=name, error=str(broken))
+    troubles = tuple(f"pool {pool.name}: {pool.trouble}" for pool in reachable if pool.trouble)
+    return NodeOutcome(name=name, cards=cards, troubles=troubles)

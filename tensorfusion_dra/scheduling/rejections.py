@@ -1,0 +1,91 @@
+"""Why a device is rejected for a request, in the order in which the search checks it.
+
+The search decides; this only names the first check that fails, in more detail than the search
+keeps: the part of a selector, the capacity, the taint.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import lru_cache
+
+from tensorfusion_dra.core.cel import terms
+from tensorfusion_dra.core.cel.errors import CelError
+from tensorfusion_dra.core.cel.terms import Term
+from tensorfusion_dra.scheduling import cel_evaluation, consumable_capacity, trial
+from tensorfusion_dra.scheduling.devices import Device
+from tensorfusion_dra.scheduling.requests import DeviceClass, Wanted
+from tensorfusion_dra.scheduling.usage import Usage
+
+
+class Cause(StrEnum):
+    """Check that a device did not pass."""
+
+    SELECTOR = "selector"
+    CAPACITY = "capacity"
+    EXCLUSIVE = "exclusive"
+    TAINT = "taint"
+    UNSUPPORTED = "unsupported"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rejection:
+    """The first check of a request that a device did not pass.
+
+    Attributes:
+        subject: The same for all devices with this cause: a selector's term, the name of a
+            capacity, a taint's key and value.
+        text: With the values of this device.
+    """
+
+    cause: Cause
+    subject: str
+    text: str
+
+
+def of_device(
+    wanted: Wanted, device: Device, *, classes: Mapping[str, DeviceClass], usage: Usage
+) -> Rejection | None:
+    """Return why a device cannot be allocated to a request; None if it can.
+
+    Raises:
+        CelCompileError: A selector of the class or the request does not compile.
+    """
+    if device.needs:
+        subject = ", ".join(device.needs)
+        text = f"uses {subject}, which is not supported"
+        return Rejection(cause=Cause.UNSUPPORTED, subject=subject, text=text)
+    if usage.is_exclusive(device.id) and not wanted.is_admin:
+        return Rejection(cause=Cause.EXCLUSIVE, subject="in use", text="in use exclusively")
+    for expression in (*classes[wanted.device_class].selectors, *wanted.selectors):
+        failed = _failed(expression, device)
+        if failed is not None:
+            return failed
+    short = consumable_capacity.shortage(wanted.amounts, device.capacity, usage.taken(device.id))
+    if short is not None:
+        return Rejection(cause=Cause.CAPACITY, subject=short.capacity, text=short.text)
+    for taint in device.taints:
+        if taint.effect in {"NoSchedule", "NoExecute"} and not wanted.tolerates(taint):
+            subject = f"{taint.key}={taint.value}" if taint.value else taint.key
+            return Rejection(cause=Cause.TAINT, subject=subject, text=f"tainted {subject}")
+    return None
+
+
+def _failed(expression: str, device: Device) -> Rejection | None:
+    term = _term(expression)
+    if term is not None:
+        for failed in trial.failed_terms(term, device):
+            return Rejection(cause=Cause.SELECTOR, subject=failed.term, text=str(failed))
+        return None
+    if cel_evaluation.selector(expression).matches(device):
+        return None
+    return Rejection(cause=Cause.SELECTOR, subject=expression, text=expression)
+
+
+@lru_cache(maxsize=256)
+def _term(expression: str) -> Term | None:
+    """Return the parts of an expression; None if only Kubernetes' own parser can read it."""
+    try:
+        return terms.terms(expression)
+    except CelError:
+        return None

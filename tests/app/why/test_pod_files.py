@@ -1,0 +1,63 @@
+"""The verb `why` on pods that are not created yet."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tensorfusion_dra.core import names
+from tensorfusion_dra.simulator.rest import TEMPLATES
+from tests.app.why.waiting_pods import ANNOTATED, Cluster, request, template, two_cards
+from tests.support import objects
+from tests.support.builders.pods import pod_annotations
+
+Capture = pytest.CaptureFixture[str]
+
+
+def test_file_of_a_workload_with_annotations(
+    cluster: Cluster, capsys: Capture, tmp_path: Path
+) -> None:
+    cluster.add_node("node-01", *two_cards())
+    cluster.client.create(TEMPLATES, template())
+    file = tmp_path / "deployment.yaml"
+
+    answers = {}
+    for model in ("A100", "A10O"):
+        annotations = {**ANNOTATED, names.ANNOTATION_GPU_MODEL: model}
+        pod = {"metadata": {"annotations": annotations}, "spec": objects.pod()["spec"]}
+        document = {"kind": "Deployment", "metadata": {"name": "w"}, "spec": {"template": pod}}
+        file.write_text(yaml.safe_dump(document))
+        _, answers[model] = cluster.why(capsys, "-f", str(file))
+
+    found = answers["A10O"]
+    assert "webhook: is not installed" in answers["A100"]["answer"]
+    assert "default/w" in answers["A100"]["answer"]
+    assert "Otherwise it fits now on node-01." in answers["A100"]["answer"]
+    assert (
+        f"Correct {names.ANNOTATION_GPU_MODEL}: found A10O, but the cards are: A100 (2). "
+        "Did you mean A100?" in found["helps"]
+    )
+
+
+def test_file_with_malformed_annotations(cluster: Cluster, capsys: Capture, tmp_path: Path) -> None:
+    cluster.add_node("node-01", *two_cards())
+    file = tmp_path / "pod.yaml"
+    pod = objects.pod()
+    pod["metadata"]["annotations"] = pod_annotations(dra_enabled="true", vram_request="16 Gi")
+    file.write_text(yaml.safe_dump(pod))
+
+    code, found = cluster.why(capsys, "-f", str(file))
+
+    assert code == 1
+    assert "metadata.annotations[tensor-fusion.ai/vram-request]" in found["answer"]
+
+
+def test_file_with_its_claim(cluster: Cluster, capsys: Capture, tmp_path: Path) -> None:
+    cluster.add_node("node-01", *two_cards())
+    file = tmp_path / "pod.yaml"
+    documents = [objects.pod("a", claim_name="a"), objects.claim(request(), name="a")]
+    file.write_text(yaml.safe_dump_all(documents))
+
+    code, found = cluster.why(capsys, "-f", str(file))
+
+    assert (code, found["state"]) == (0, "fits")

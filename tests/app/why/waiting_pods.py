@@ -1,0 +1,124 @@
+"""A cluster with GPUs of this driver, and pods that `why` is asked about."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tensorfusion_dra import cli
+from tensorfusion_dra.core import names
+from tensorfusion_dra.core.devices.gpu import Gpu
+from tensorfusion_dra.scheduling import cel_evaluation
+from tensorfusion_dra.simulator.apiserver import ApiServer
+from tensorfusion_dra.simulator.rest import (
+    CLAIMS,
+    NODES,
+    PODS,
+    SLICES,
+    Client,
+)
+from tests.support import objects
+from tests.support.builders.devices import published_devices
+from tests.support.builders.gpus import gpus
+from tests.support.builders.pods import pod_annotations
+from tests.support.objects import Json
+
+DRIVER = names.DRIVER
+ANNOTATED = pod_annotations(
+    dra_enabled="true", tflops_request="100", vram_request="16Gi", gpu_model="A100"
+)
+MODEL = f'device.attributes["{DRIVER}"].model'
+
+
+def request(capacity: Json | None = None, **fields: Any) -> Json:
+    """A request of this driver's class."""
+    return objects.exactly(capacity=capacity, deviceClassName=names.DEVICE_CLASS, **fields)
+
+
+def device_class() -> Json:
+    document = objects.device_class(names.DEVICE_CLASS)
+    document["spec"]["selectors"] = objects.expressions(f'device.driver == "{DRIVER}"')
+    return document
+
+
+def template() -> Json:
+    """The claim template that the webhook adds to pods."""
+    label = {names.LABEL_CLAIM_TEMPLATE: "true"}
+    return objects.template(
+        objects.exactly("gpu-request", deviceClassName=names.DEVICE_CLASS),
+        name=names.CLAIM_TEMPLATE,
+        metadata={"labels": label},
+    )
+
+
+class Cluster:
+    """A simulated API server with a class and nodes, without scheduler and controllers."""
+
+    def __init__(self, server: ApiServer, kubeconfig: Path) -> None:
+        self.server = server
+        self.kubeconfig = kubeconfig
+        self.client = Client(server.url)
+
+    def add_node(
+        self, name: str, *cards: Gpu, taint: str = "", spec: Json | None = None, **labels: str
+    ) -> list[str]:
+        """Add a node with these cards, the first of them tainted; return the cards' names."""
+        made = self.client.create(NODES, {**objects.node(name, **labels), "spec": spec or {}})
+        owner = {"apiVersion": "v1", "kind": "Node", "name": name, "uid": made["metadata"]["uid"]}
+        devices = [device.as_api() for device in published_devices(*cards)]
+        if taint:
+            found = {"key": names.TAINT_UNHEALTHY, "value": taint, "effect": "NoSchedule"}
+            devices[0] = {**devices[0], "taints": [found]}
+        if devices:
+            self.client.create(
+                SLICES,
+                {
+                    "apiVersion": "resource.k8s.io/v1",
+                    "kind": "ResourceSlice",
+                    "metadata": {"name": f"slice-{name}", "ownerReferences": [owner]},
+                    "spec": {
+                        "driver": DRIVER,
+                        "nodeName": name,
+                        "pool": {"name": f"p/{name}", "generation": 1, "resourceSliceCount": 1},
+                        "devices": devices,
+                    },
+                },
+            )
+        return [str(device["name"]) for device in devices]
+
+    def add_pod(self, name: str, *requests: Json, **fields: Any) -> Json:
+        """Add a pod with a claim of the same name; without requests, without a claim."""
+        if requests:
+            self.client.create(CLAIMS, objects.claim(*requests, name=name))
+        pod = objects.pod(name, claim_name=name if requests else "")
+        pod["metadata"].update(fields.pop("metadata", {}))
+        pod["spec"].update(fields)
+        return self.client.create(PODS, pod)
+
+    def why(
+        self, capsys: pytest.CaptureFixture[str], *arguments: str
+    ) -> tuple[int, dict[str, Any]]:
+        """Return the exit code of `why`, and its answer as JSON."""
+        given = ["why", "-o", "json", "--kubeconfig", str(self.kubeconfig), *arguments]
+        code = cli.main(given)
+        printed = capsys.readouterr()
+        assert printed.err == ""
+        found: dict[str, Any] = json.loads(printed.out)
+        return code, found
+
+    def text(self, capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+        """Return what `why` prints, with runs of blanks reduced to one."""
+        cli.main(["why", "--kubeconfig", str(self.kubeconfig), *arguments])
+        out = capsys.readouterr().out
+        return "\n".join(" ".join(line.split()) for line in out.splitlines())
+
+
+def server() -> ApiServer:
+    """An API server that checks selectors."""
+    return ApiServer(check_expression=cel_evaluation.check_expression)
+
+
+def two_cards() -> tuple[Gpu, ...]:
+    """Two A100 with 80Gi and 312 TFLOPS each."""
+    return gpus(2)

@@ -1,0 +1,81 @@
+"""Findings about a pod that waits."""
+
+from tensorfusion_dra.core import names
+from tensorfusion_dra.core.doctor import pending_pods
+from tensorfusion_dra.core.doctor.finding import Level
+from tests.support.builders.pods import pod_annotations
+from tests.support.objects import Json, claim, exactly, pod
+
+OURS = exactly(deviceClassName=names.DEVICE_CLASS, count=2)
+
+
+def quota(resource: str, *, hard: str, used: str) -> Json:
+    status = {"hard": {resource: hard}, "used": {resource: used}}
+    return {"metadata": {"name": "team"}, "status": status}
+
+
+def test_quota_of_a_device_class_without_room_for_a_claim() -> None:
+    devices = f"{names.DEVICE_CLASS}.deviceclass.resource.k8s.io/devices"
+    full = quota(devices, hard="4", used="3")
+
+    (found,) = pending_pods.full_quotas([full], [claim(OURS)], created=True)
+
+    assert found.found == f"{devices}: 3 of 4 used, 2 more needed"
+
+
+def test_quota_with_room_is_no_finding() -> None:
+    roomy = [
+        quota("count/resourceclaims.resource.k8s.io", hard="4", used="3"),
+        quota("requests.cpu", hard="1", used="1"),
+    ]
+
+    assert list(pending_pods.full_quotas(roomy, [claim(OURS)], created=True)) == []
+
+
+def test_quota_of_pods_counts_for_a_pod_that_is_not_created() -> None:
+    full = quota("pods", hard="4", used="4")
+
+    assert list(pending_pods.full_quotas([full], [], created=True)) == []
+    assert len(list(pending_pods.full_quotas([full], [], created=False))) == 1
+
+
+def test_claim_without_the_amounts_of_its_pod() -> None:
+    annotated = pod()
+    annotated["metadata"]["annotations"] = pod_annotations(vram_request="1Gi")
+    kept = claim(exactly(capacity={"vram": "1Gi"}))
+
+    (found,) = pending_pods.dropped_amounts(annotated, claim())
+
+    assert "DRAConsumableCapacity" in found.expected
+    assert list(pending_pods.dropped_amounts(annotated, kept)) == []
+    assert list(pending_pods.dropped_amounts(pod(), claim())) == []
+
+
+def test_schedulers() -> None:
+    levels = {}
+    for name in ("", "mine", names.TENSOR_FUSION_SCHEDULER):
+        document = pod()
+        document["spec"]["schedulerName"] = name
+        levels[name] = [found.level for found in pending_pods.other_scheduler(document)]
+
+    assert levels == {"": [], "mine": [Level.NOTE], "tensor-fusion-scheduler": [Level.PROBLEM]}
+
+
+def test_failed_creation_of_a_claim_shows_the_events_text() -> None:
+    events: list[Json] = [
+        {"reason": "Scheduled", "message": "no"},
+        {"reason": "FailedResourceClaimCreation", "message": "exceeded quota: team"},
+    ]
+
+    assert pending_pods.claim_not_created("t", events=events).found == (
+        "not created: exceeded quota: team"
+    )
+    assert pending_pods.claim_not_created("t", events=None).found == "not created yet"
+
+
+def test_pod_that_is_being_deleted() -> None:
+    document = pod()
+    document["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+
+    assert [found.found for found in pending_pods.halted(document)] == ["is being deleted"]
+    assert list(pending_pods.halted(pod())) == []

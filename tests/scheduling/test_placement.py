@@ -1,0 +1,156 @@
+"""Trials of a pod on nodes: the same decisions as the allocation, and what rejects each device."""
+
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tensorfusion_dra.scheduling import allocation, placement
+from tensorfusion_dra.scheduling.allocation import Cluster, NoFitError
+from tensorfusion_dra.scheduling.node_clusters import NodeClusters
+from tensorfusion_dra.scheduling.placement import NodeOutcome, Trial
+from tensorfusion_dra.scheduling.rejections import Cause
+from tensorfusion_dra.scheduling.relief import Relief
+from tests.support.objects import (
+    DRIVER,
+    Json,
+    claim,
+    device_class,
+    exactly,
+    expressions,
+    node,
+    pod,
+    resource_slice,
+    shared,
+)
+
+NODES = ("node-a", "node-b", "node-c")
+AMOUNTS = st.sampled_from([1, 5, 10, 20, 40])
+MODELS = st.sampled_from(["A", "B"])
+
+
+def slice_of(name: str, *devices: Json) -> Json:
+    made = resource_slice(*devices, name=f"slice-{name}", pool=name)
+    made["spec"]["nodeName"] = name
+    return made
+
+
+@st.composite
+def requests(draw: st.DrawFn) -> Json:
+    capacity = {"tflops": str(draw(AMOUNTS)), "vram": f"{draw(AMOUNTS)}Gi"}
+    fields: Json = {"count": draw(st.sampled_from([1, 1, 2]))}
+    if draw(st.booleans()):
+        text = f'device.attributes["{DRIVER}"].model == "{draw(MODELS)}"'
+        fields["selectors"] = expressions(text)
+    return exactly(capacity=capacity, **fields)
+
+
+@st.composite
+def clusters(draw: st.DrawFn) -> Cluster:
+    """Draw three nodes with cards, and claims that were allocated one after the other."""
+    slices = []
+    for name in NODES:
+        cards = []
+        for index in range(draw(st.integers(0, 2))):
+            card = shared(f"gpu-{index}", model=draw(MODELS), tflops="40", vram="40Gi")
+            if draw(st.integers(0, 4)) == 0:
+                card["taints"] = [{"key": "sick", "effect": "NoSchedule"}]
+            cards.append(card)
+        slices.append(slice_of(name, *cards))
+    found = allocation.cluster(slices=slices, classes=[device_class()], claims=[])
+    for index, request in enumerate(draw(st.lists(requests(), max_size=4))):
+        made = claim(request, name=f"old-{index}")
+        for name in NODES:
+            try:
+                (allocated,) = allocation.allocate([made], found, node(name))
+            except NoFitError:
+                continue
+            made = {**made, "status": {"allocation": allocated}}
+            found = replace(found, claims=(*found.claims, made))
+            break
+    return found
+
+
+def outcomes(found: Cluster, *claims: Json) -> list[NodeOutcome]:
+    trial = Trial(pod=pod(), claims=claims)
+    return placement.outcomes(trial, NodeClusters(found), [node(name) for name in NODES])
+
+
+@given(clusters(), requests())
+def test_a_node_fits_exactly_if_the_allocation_finds_devices(found: Cluster, asked: Json) -> None:
+    made = claim(asked)
+
+    for outcome in outcomes(found, made):
+        try:
+            (allocated,) = allocation.allocate([made], found, node(outcome.name))
+        except NoFitError:
+            assert not outcome.fits
+        else:
+            results = allocated["devices"]["results"]
+            assert outcome.picked is not None
+            assert [device.device for device in outcome.picked] == [r["device"] for r in results]
+
+
+@given(clusters(), requests())
+def test_as_many_cards_pass_as_the_allocation_would_take_alone(found: Cluster, asked: Json) -> None:
+    """A node without a solution has fewer passing cards than the request's count."""
+    for outcome in outcomes(found, claim(asked)):
+        if not outcome.fits:
+            passing = sum(card.passes for card in outcome.cards)
+            assert passing < asked["exactly"]["count"]
+
+
+@given(clusters(), requests())
+def test_every_proposal_fits_when_it_is_followed(found: Cluster, asked: Json) -> None:
+    made = claim(asked)
+    tried = outcomes(found, made)
+    if any(outcome.fits for outcome in tried):
+        return
+    nodes = [node(name) for name in NODES]
+    relief = Relief(Trial(pod=pod(), claims=[made]), NodeClusters(found), nodes, tried)
+
+    smaller, in_the_way = relief.smaller(), relief.in_the_way()
+
+    if smaller is not None:
+        amounts = {name: str(amount) for name, amount in smaller.amounts.items()}
+        less = {**asked, "exactly": {**asked["exactly"], "capacity": {"requests": amounts}}}
+        allocation.allocate([claim(less)], found, node(smaller.node))
+    if in_the_way is not None:
+        gone = {holder.claim for holder in in_the_way.holders}
+        left = tuple(old for old in found.claims if old["metadata"]["name"] not in gone)
+        allocation.allocate([made], replace(found, claims=left), node(in_the_way.node))
+
+
+def test_each_card_has_the_first_check_that_it_fails() -> None:
+    model = expressions(f'device.attributes["{DRIVER}"].model == "A"')
+    sick = {**shared("sick", model="A"), "taints": [{"key": "sick", "effect": "NoSchedule"}]}
+    full = shared("full", model="A")
+    found = allocation.cluster(
+        slices=[slice_of("node-a", sick, full, shared("other", model="B"))],
+        classes=[device_class()],
+        claims=[],
+    )
+    held = claim(name="old")
+    (allocated,) = allocation.allocate([held], replace(found, slices=found.slices), node())
+    allocated["devices"]["results"][0]["device"] = "full"
+    found = replace(found, claims=({**held, "status": {"allocation": allocated}},))
+
+    asked = exactly(selectors=model, capacity={"vram": "1Gi", "tflops": "1"})
+    outcome, *_ = outcomes(found, claim(asked))
+
+    rejected = {card.device.id.device: card.rejections["claim/gpu"] for card in outcome.cards}
+    causes = {name: found and (found.cause, found.subject) for name, found in rejected.items()}
+    assert causes == {
+        "sick": (Cause.TAINT, "sick"),
+        "full": (Cause.CAPACITY, "tflops"),
+        "other": (Cause.SELECTOR, model[0]["cel"]["expression"]),
+    }
+
+
+def test_a_slice_that_other_nodes_reach_counts_for_each() -> None:
+    anywhere = resource_slice(shared("gpu-0"), name="network", pool="network")
+    del anywhere["spec"]["nodeName"]
+    anywhere["spec"]["allNodes"] = True
+    found = allocation.cluster(slices=[anywhere], classes=[device_class()], claims=[])
+
+    assert [outcome.fits for outcome in outcomes(found, claim())] == [True, True, True]
