@@ -62,6 +62,7 @@ VERBS: Final = (
         help="rewrite the user guide's YAML for API servers of 1.34 or later",
     ),
     Verb("doctor", folder="doctor", help="find out what is wrong here and how to fix it"),
+    Verb("top", folder="top", help="show the cluster's GPUs, what is free, and who has the rest"),
     Verb("why", folder="why", help="explain why a pod waits for GPUs, and what would help"),
 )
 

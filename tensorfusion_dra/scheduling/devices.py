@@ -1,6 +1,6 @@
 """Devices and slices as the allocator reads them from ResourceSlices."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
@@ -140,6 +140,18 @@ def slice_of(document: Mapping[str, Any]) -> Slice:
         node_selector=spec.get("nodeSelector"),
         is_supported=not spec.get("perDeviceNodeSelection") and not spec.get("sharedCounters"),
     )
+
+
+def newest(slices: Iterable[Slice]) -> Iterator[Device]:
+    """Yield the devices of each pool's newest generation, sorted by pool and name."""
+    of_pool: dict[str, list[Slice]] = {}
+    for item in slices:
+        of_pool.setdefault(item.pool, []).append(item)
+    for pool in sorted(of_pool):
+        generation = max(item.generation for item in of_pool[pool])
+        current = [item for item in of_pool[pool] if item.generation == generation]
+        listed = (device for item in current for device in item.devices)
+        yield from sorted(listed, key=lambda device: device.id)
 
 
 def _device(identity: DeviceId, device: Mapping[str, Any], spec: Mapping[str, Any]) -> Device:

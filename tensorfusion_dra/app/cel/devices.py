@@ -1,23 +1,19 @@
 """Devices to evaluate a selector on, from a file or from the cluster."""
 
-import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import yaml
 
-from tensorfusion_dra.app.shared import input_text
-from tensorfusion_dra.cluster.api import Api
+from tensorfusion_dra.app.shared import input_text, kubectl
 from tensorfusion_dra.cluster.resource_api import ResourceApi
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.errors import DriverError, InputError
 from tensorfusion_dra.scheduling import devices, usage
-from tensorfusion_dra.scheduling.devices import Device, Slice
+from tensorfusion_dra.scheduling.devices import Device
 from tensorfusion_dra.scheduling.usage import Usage
 
-_DEFAULT_KUBECONFIG: Final = "~/.kube/config"
 Document = Mapping[str, Any]
 
 
@@ -57,8 +53,7 @@ def from_cluster(kubeconfig: str | None, *, with_claims: bool) -> Found:
         InputError: The kubeconfig cannot be used, or the slices are malformed.
         RetryableError: The API server did not answer, or refused the request.
     """
-    path = kubeconfig or os.environ.get("KUBECONFIG") or _DEFAULT_KUBECONFIG
-    api = Api(Path(path).expanduser())
+    api = kubectl.api(kubeconfig)
     resource_api = ResourceApi(api)
     selector = {"fieldSelector": f"spec.driver={names.DRIVER}"}
     slices = api.call("GET", resource_api.slices(), query=selector).get("items") or []
@@ -81,21 +76,9 @@ def _found(slices: Iterable[Document], claims: Iterable[Document], *, subject: s
             for document in slices
             if document["spec"]["driver"] == names.DRIVER
         ]
-        return Found(devices=tuple(_newest(of_driver)), usage=usage.of_claims(claims))
+        return Found(devices=tuple(devices.newest(of_driver)), usage=usage.of_claims(claims))
     except (KeyError, TypeError, AttributeError, ValueError, DriverError) as error:
         raise InputError(
             f"{subject}: found {type(error).__name__} {error}, "
             f"expected ResourceSlices as the API server shows them"
         ) from error
-
-
-def _newest(slices: Iterable[Slice]) -> Iterator[Device]:
-    """Yield the devices of each pool's newest generation, sorted by pool and name."""
-    of_pool: dict[str, list[Slice]] = {}
-    for item in slices:
-        of_pool.setdefault(item.pool, []).append(item)
-    for pool in sorted(of_pool):
-        newest = max(item.generation for item in of_pool[pool])
-        current = [item for item in of_pool[pool] if item.generation == newest]
-        listed = (device for item in current for device in item.devices)
-        yield from sorted(listed, key=lambda device: device.id)

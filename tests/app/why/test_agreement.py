@@ -7,10 +7,9 @@ import pytest
 
 from tensorfusion_dra.core.kubernetes.quantity import GIB
 from tensorfusion_dra.simulator.rest import PODS
-from tensorfusion_dra.simulator.scheduler import Scheduler
-from tests.app.why.waiting_pods import MODEL, Cluster, request
 from tests.support import objects
 from tests.support.builders.gpus import gpu
+from tests.support.gpu_cluster import MODEL, Cluster, request
 from tests.support.objects import Json
 
 PODS_OF_A_CLUSTER = 24
@@ -49,8 +48,7 @@ def test_why_says_fits_of_the_pods_that_are_bound(
         cluster.add_pod(name, *requests, **zone)
 
         _, found = cluster.why(capsys, name)
-        with Scheduler(cluster.server.url) as scheduler:
-            assert scheduler.catch_up(seconds=60)
+        cluster.schedule()
 
         said.append(found["state"] == "fits")
         bound.append("nodeName" in cluster.client.get(PODS, name, "default")["spec"])

@@ -7,9 +7,9 @@ import yaml
 
 from tensorfusion_dra.core import names
 from tensorfusion_dra.simulator.rest import TEMPLATES
-from tests.app.why.waiting_pods import ANNOTATED, Cluster, request, template, two_cards
 from tests.support import objects
 from tests.support.builders.pods import pod_annotations
+from tests.support.gpu_cluster import ANNOTATED, Cluster, request, template, two_cards
 
 Capture = pytest.CaptureFixture[str]
 

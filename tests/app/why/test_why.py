@@ -6,20 +6,13 @@ from tensorfusion_dra import cli
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.kubernetes.quantity import GIB
 from tensorfusion_dra.simulator.rest import CLAIMS, CLASSES, PODS, TEMPLATES
-from tensorfusion_dra.simulator.scheduler import Scheduler
-from tests.app.why.waiting_pods import ANNOTATED, MODEL, Cluster, request, template, two_cards
 from tests.simulator.waiting import eventually
 from tests.support import imports, objects
 from tests.support.builders.gpus import gpu
 from tests.support.builders.pods import pod_annotations
+from tests.support.gpu_cluster import ANNOTATED, MODEL, Cluster, request, template, two_cards
 
 Capture = pytest.CaptureFixture[str]
-
-
-def schedule(cluster: Cluster) -> None:
-    """Schedule all pods."""
-    with Scheduler(cluster.server.url) as scheduler:
-        assert scheduler.catch_up(seconds=60)
 
 
 def test_pod_that_fits(cluster: Cluster, capsys: Capture) -> None:
@@ -36,7 +29,7 @@ def test_pod_that_fits(cluster: Cluster, capsys: Capture) -> None:
 def test_pod_that_is_bound(cluster: Cluster, capsys: Capture) -> None:
     cluster.add_node("node-01", *two_cards())
     cluster.add_pod("a", request({"vram": "20Gi"}))
-    schedule(cluster)
+    cluster.schedule()
 
     code, found = cluster.why(capsys, "a")
 
@@ -66,7 +59,7 @@ def test_cards_that_other_pods_hold(cluster: Cluster, capsys: Capture) -> None:
     first, second = cluster.add_node("node-01", *two_cards())
     for name, vram in (("a", "70Gi"), ("b", "60Gi")):
         cluster.add_pod(name, request({"vram": vram, "tflops": "100"}))
-        schedule(cluster)
+        cluster.schedule()
     cluster.add_pod("c", request({"vram": "40Gi", "tflops": "100"}))
 
     code, found = cluster.why(capsys, "c")
@@ -77,7 +70,7 @@ def test_cards_that_other_pods_hold(cluster: Cluster, capsys: Capture) -> None:
         f"Wait for default/b (tflops 100, vram 60Gi) on {second} of node-01: without it the pod "
         "fits there.",
     ]
-    text = cluster.text(capsys, "c")
+    text = cluster.text(capsys, "why", "c")
     assert f"node-01 {first} vram 70Gi of 80Gi taken, 40Gi more do not fit default/a" in text
 
 
@@ -230,7 +223,7 @@ def test_many_nodes_share_a_line(cluster: Cluster, capsys: Capture) -> None:
         cluster.add_node(f"node-{number:02}", *two_cards(), taint="xid-79" if number < 2 else "")
     cluster.add_pod("a", request({"vram": "100Gi", "tflops": "1"}))
 
-    shown = cluster.text(capsys, "a").splitlines()
+    shown = cluster.text(capsys, "why", "a").splitlines()
 
     assert "12: node-00, node-01 and 10 more 24 24 have too little free vram" in shown
     assert len(shown) < 12
@@ -240,7 +233,7 @@ def test_pod_whose_claim_is_allocated_elsewhere(cluster: Cluster, capsys: Captur
     cluster.add_node("node-01", *two_cards())
     cluster.add_node("node-02", *two_cards(), zone="west")
     cluster.add_pod("a", request({"vram": "1Gi"}), nodeSelector={})
-    schedule(cluster)
+    cluster.schedule()
     eventually(lambda: cluster.client.get(CLAIMS, "a", "default")["status"].get("allocation"))
     pod = objects.pod("b", claim_name="a")
     pod["spec"]["nodeSelector"] = {"zone": "west"}

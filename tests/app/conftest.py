@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 
 from tensorfusion_dra.simulator.rest import CLASSES
-from tests.app.why import waiting_pods
-from tests.app.why.waiting_pods import Cluster
+from tests.support import gpu_cluster
+from tests.support.gpu_cluster import Cluster
 
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    with waiting_pods.server() as server:
+    with gpu_cluster.server() as server:
         made = Cluster(server, server.kubeconfig(tmp_path / "kubeconfig"))
-        made.client.create(CLASSES, waiting_pods.device_class())
+        made.client.create(CLASSES, gpu_cluster.device_class())
         yield made

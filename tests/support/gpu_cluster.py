@@ -1,8 +1,8 @@
-"""A cluster with GPUs of this driver, and pods that `why` is asked about."""
+"""A simulated cluster with GPUs of this driver, and the verbs that are asked about it."""
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -18,6 +18,7 @@ from tensorfusion_dra.simulator.rest import (
     SLICES,
     Client,
 )
+from tensorfusion_dra.simulator.scheduler import Scheduler
 from tests.support import objects
 from tests.support.builders.devices import published_devices
 from tests.support.builders.gpus import gpus
@@ -50,6 +51,14 @@ def template() -> Json:
         name=names.CLAIM_TEMPLATE,
         metadata={"labels": label},
     )
+
+
+class Printed(NamedTuple):
+    """What a verb returned and printed."""
+
+    code: int
+    out: str
+    err: str
 
 
 class Cluster:
@@ -96,21 +105,29 @@ class Cluster:
         pod["spec"].update(fields)
         return self.client.create(PODS, pod)
 
+    def schedule(self) -> None:
+        """Schedule all pods that fit."""
+        with Scheduler(self.server.url) as scheduler:
+            assert scheduler.catch_up(seconds=60)
+
+    def run(self, capsys: pytest.CaptureFixture[str], verb: str, *arguments: str) -> Printed:
+        """Run a verb of the command against the cluster."""
+        code = cli.main([verb, "--kubeconfig", str(self.kubeconfig), *arguments])
+        printed = capsys.readouterr()
+        return Printed(code, printed.out, printed.err)
+
     def why(
         self, capsys: pytest.CaptureFixture[str], *arguments: str
     ) -> tuple[int, dict[str, Any]]:
         """Return the exit code of `why`, and its answer as JSON."""
-        given = ["why", "-o", "json", "--kubeconfig", str(self.kubeconfig), *arguments]
-        code = cli.main(given)
-        printed = capsys.readouterr()
-        assert printed.err == ""
-        found: dict[str, Any] = json.loads(printed.out)
-        return code, found
+        ended = self.run(capsys, "why", "-o", "json", *arguments)
+        assert ended.err == ""
+        found: dict[str, Any] = json.loads(ended.out)
+        return ended.code, found
 
-    def text(self, capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-        """Return what `why` prints, with runs of blanks reduced to one."""
-        cli.main(["why", "--kubeconfig", str(self.kubeconfig), *arguments])
-        out = capsys.readouterr().out
+    def text(self, capsys: pytest.CaptureFixture[str], verb: str, *arguments: str) -> str:
+        """Return what a verb prints, with runs of blanks reduced to one."""
+        out = self.run(capsys, verb, *arguments).out
         return "\n".join(" ".join(line.split()) for line in out.splitlines())
 
 

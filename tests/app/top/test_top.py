@@ -1,0 +1,147 @@
+"""The verb `top` on a cluster with shares."""
+
+import json
+
+import pytest
+import yaml
+
+from tensorfusion_dra.app.top import command
+from tensorfusion_dra.core import names
+from tensorfusion_dra.core.errors import RetryableError
+from tensorfusion_dra.simulator.rest import CLAIMS, SLICES
+from tests.support import imports, objects
+from tests.support.gpu_cluster import Cluster, request, two_cards
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def shared(cluster: Cluster) -> tuple[str, ...]:
+    """The names of three cards; two pods have shares of the first, and the third is tainted."""
+    first, second = cluster.add_node("node-01", *two_cards())
+    for name in ("a", "b"):
+        cluster.add_pod(name, request({"vram": "20Gi", "tflops": "100"}))
+    cluster.schedule()
+    (third, _) = cluster.add_node("node-02", *two_cards(), taint="xid-79")
+    return first, second, third
+
+
+def test_top_shows_what_is_free_and_who_has_the_rest(
+    cluster: Cluster, shared: tuple[str, ...], capsys: Capture
+) -> None:
+    first, second, third = shared
+
+    lines = cluster.text(capsys, "top").splitlines()
+
+    assert lines == [
+        "2 nodes, 4 GPUs, 2 shares; tflops 736 of 936 free; vram 200Gi of 240Gi free; "
+        "1 GPU tainted, not counted as free",
+        "",
+        "NODE GPU MODEL TFLOPS FREE VRAM FREE SHARES HEALTH",
+        f"node-01 {first} A100 112 of 312 40Gi of 80Gi 2 ok",
+        f"node-01 {second} A100 312 of 312 80Gi of 80Gi 0 ok",
+        f"node-02 {third} A100 312 of 312 80Gi of 80Gi 0 {names.TAINT_UNHEALTHY}=xid-79",
+        f"node-02 {second} A100 312 of 312 80Gi of 80Gi 0 ok",
+        "",
+        "POD NODE GPU TFLOPS VRAM",
+        f"default/a node-01 {first} 100 20Gi",
+        f"default/b node-01 {first} 100 20Gi",
+    ]
+
+
+def test_top_of_a_namespace_shows_its_shares_only(
+    cluster: Cluster, shared: tuple[str, ...], capsys: Capture
+) -> None:
+    assert shared[0] in cluster.text(capsys, "top", "-n", "default")
+    assert cluster.text(capsys, "top", "-n", "other").count("\n") == 0
+
+
+@pytest.mark.usefixtures("shared")
+def test_top_for_programs(cluster: Cluster, capsys: Capture) -> None:
+    found = json.loads(cluster.run(capsys, "top", "-o", "json").out)
+
+    card = found["cards"][0]
+    assert found["free"]["vram"] == {"total": "240Gi", "taken": "40Gi", "free": "200Gi"}
+    assert card["capacity"]["tflops"] == {"total": "312", "taken": "200", "free": "112"}
+    assert [share["pods"] for share in card["shares"]] == [["a"], ["b"]]
+    assert yaml.safe_load(cluster.run(capsys, "top", "-o", "yaml").out) == found
+
+
+def test_wide_table_names_claim_and_uuid(
+    cluster: Cluster, shared: tuple[str, ...], capsys: Capture
+) -> None:
+    text = cluster.text(capsys, "top", "-o", "wide")
+
+    assert "SHARES HEALTH POOL UUID" in text
+    assert f"default/a node-01 {shared[0]} 100 20Gi a gpu" in text
+
+
+def test_card_that_is_gone_stays_listed_while_a_claim_holds_it(
+    cluster: Cluster, shared: tuple[str, ...], capsys: Capture
+) -> None:
+    cluster.client.delete(SLICES, "slice-node-01")
+
+    text = cluster.text(capsys, "top")
+
+    assert "1 GPU gone, but held by claims" in text
+    assert f"- {shared[0]} - - - 2 gone" in text
+
+
+def test_whole_card_and_claim_without_a_pod(cluster: Cluster, capsys: Capture) -> None:
+    (first, _) = cluster.add_node("node-01", *two_cards())
+    cluster.add_pod("a", request())
+    cluster.schedule()
+    claim = cluster.client.get(CLAIMS, "a", "default")
+    result = claim["status"]["allocation"]["devices"]["results"][0]
+    del result["shareID"], result["consumedCapacity"]
+    claim["status"]["reservedFor"] = []
+    cluster.client.replace_status(CLAIMS, {**claim, "status": {}})
+    cluster.client.replace_status(
+        CLAIMS,
+        {
+            **claim,
+            "metadata": {**claim["metadata"], "resourceVersion": ""},
+            "status": {"allocation": claim["status"]["allocation"]},
+        },
+    )
+
+    text = cluster.text(capsys, "top")
+
+    assert f"node-01 {first} A100 0 of 312 0 of 80Gi 1 ok" in text
+    assert f"claim default/a (used by no pod) node-01 {first} all all" in text
+
+
+def test_cluster_without_cards(cluster: Cluster, capsys: Capture) -> None:
+    cluster.client.create(CLAIMS, objects.claim())
+
+    assert cluster.text(capsys, "top") == "0 nodes, 0 GPUs, 0 shares"
+
+
+def test_watch_prints_again_and_survives_an_error(capsys: Capture) -> None:
+    answers = iter(["one\n", RetryableError("GET x: 503"), "two\n"])
+    waits = iter([True, True, False])
+
+    def shown() -> str:
+        answer = next(answers)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    command.watch(shown, wait=lambda: next(waits), is_screen=False)
+
+    assert capsys.readouterr().out == "one\ntensorfusion-dra: GET x: 503\ntwo\n"
+
+
+def test_interval_that_is_too_short(cluster: Cluster, capsys: Capture) -> None:
+    ended = cluster.run(capsys, "top", "--watch", "--seconds", "0")
+
+    assert (ended.code, ended.err) == (
+        2,
+        "tensorfusion-dra: seconds: found 0, expected 1 or more\n",
+    )
+
+
+def test_top_loads_neither_grpc_nor_cel() -> None:
+    statement = "import tensorfusion_dra.app.top.command"
+
+    assert imports.loaded(statement, "grpc", "cel_expr_python", "kubernetes", "pynvml") == []
