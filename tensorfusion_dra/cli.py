@@ -64,6 +64,11 @@ VERBS: Final = (
     Verb("doctor", folder="doctor", help="find out what is wrong here and how to fix it"),
     Verb("top", folder="top", help="show the cluster's GPUs, what is free, and who has the rest"),
     Verb("why", folder="why", help="explain why a pod waits for GPUs, and what would help"),
+    Verb(
+        "teardown-check",
+        folder="teardown_check",
+        help="show what would hang if the driver were uninstalled now",
+    ),
 )
 
 

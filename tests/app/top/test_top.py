@@ -118,7 +118,8 @@ def test_cluster_without_cards(cluster: Cluster, capsys: Capture) -> None:
 
 
 def test_watch_prints_again_and_survives_an_error(capsys: Capture) -> None:
-    answers = iter(["one\n", RetryableError("GET x: 503"), "two\n"])
+    given: list[str | Exception] = ["one\n", RetryableError("GET x: 503"), "two\n"]
+    answers = iter(given)
     waits = iter([True, True, False])
 
     def shown() -> str:
