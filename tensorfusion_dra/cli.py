@@ -3,8 +3,9 @@
 import argparse
 import importlib
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final, NoReturn, Protocol
 
 from tensorfusion_dra.app.shared import process_memory, stop_signals, version
@@ -69,7 +70,11 @@ VERBS: Final = (
         folder="teardown_check",
         help="show what would hang if the driver were uninstalled now",
     ),
+    Verb("completion", folder="completion", help="print the completion of bash, zsh or fish"),
 )
+
+
+_KUBECTL_PLUGIN: Final = "kubectl-tensorfusion"
 
 
 class _Parser(argparse.ArgumentParser):
@@ -89,7 +94,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     else:
         stop_signals.unblock()
     try:
-        flags = _parser(chosen).parse_args(given)
+        flags = _parser([chosen] if chosen else []).parse_args(given)
         return int(flags.run(flags))
     except InputError as error:
         sys.stderr.write(f"tensorfusion-dra: {' '.join(str(error).split())}\n")
@@ -99,13 +104,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
 
 
-def _parser(chosen: Verb | None) -> argparse.ArgumentParser:
-    """Return the parser of the command, with the flags of only the chosen verb.
+def complete() -> int:
+    """Print the words that may come next for `kubectl tensorfusion`, as kubectl asks for them."""
+    from tensorfusion_dra.app.completion import kubectl_completion  # noqa: PLC0415 - only here
+
+    words = sys.argv[1:]
+    chosen = [verb for verb in VERBS if words[:1] == [verb.name]]
+    try:
+        lines = kubectl_completion.answer(_parser(chosen), words)
+    except InputError:  # an extra is missing
+        lines = [":4"]
+    sys.stdout.write("\n".join(lines) + "\n")
+    return 0
+
+
+def _parser(chosen: Collection[Verb]) -> argparse.ArgumentParser:
+    """Return the parser of the command, with the flags of only the chosen verbs.
 
     The other verbs are not imported, so that the node plugin does not load a simulator.
     """
+    is_plugin = Path(sys.argv[0]).name == _KUBECTL_PLUGIN
     parser = _Parser(
-        prog="tensorfusion-dra", description="Kubernetes DRA node driver for shared GPUs."
+        prog="kubectl tensorfusion" if is_plugin else "tensorfusion-dra",
+        description="Kubernetes DRA node driver for shared GPUs.",
     )
     parser.add_argument(
         "--version", action="version", version=f"{version.NAME} {version.current()}"
@@ -113,11 +134,23 @@ def _parser(chosen: Verb | None) -> argparse.ArgumentParser:
     verbs = parser.add_subparsers(metavar="VERB", required=True, parser_class=_Parser)
     for verb in VERBS:
         flags = verbs.add_parser(verb.name, help=verb.help)
-        if verb is chosen:
+        if verb in chosen:
             command = _command(verb)
             command.add_flags(flags)
-            flags.set_defaults(run=command.run)
+            flags.set_defaults(run=command.run, whole_parser=_whole_parser)
     return parser
+
+
+def _whole_parser() -> argparse.ArgumentParser:
+    """Return the parser with the flags of all installed verbs."""
+    installed = []
+    for verb in VERBS:
+        try:
+            _command(verb)
+        except InputError:
+            continue
+        installed.append(verb)
+    return _parser(installed)
 
 
 def _command(verb: Verb) -> Command:

@@ -1,0 +1,48 @@
+"""The verb `completion`: print a shell's completion of this command."""
+
+import argparse
+import sys
+from typing import Final
+
+from tensorfusion_dra.core.errors import InputError
+
+_SHELLS: Final = ("bash", "zsh", "fish")
+_FILES: Final = frozenset({"FILE"})
+_FOLDERS: Final = frozenset({"DIR", "FOLDER"})
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of `completion`."""
+    parser.add_argument("shell", choices=_SHELLS, help="the shell that reads the script")
+
+
+def run(flags: argparse.Namespace) -> int:
+    """Print the script, made of the table of verbs and their flags.
+
+    Raises:
+        InputError: The extra 'completion' is missing.
+    """
+    try:
+        import shtab  # noqa: PLC0415 - the extra 'completion'
+    except ImportError as error:
+        raise InputError(f"completion needs the extra 'completion': {error}") from error
+
+    parser: argparse.ArgumentParser = flags.whole_parser()
+    for action in _actions(parser):
+        if action.metavar in _FILES:
+            action.complete = shtab.FILE  # type: ignore[attr-defined]
+        elif action.metavar in _FOLDERS:
+            action.complete = shtab.DIRECTORY  # type: ignore[attr-defined]
+    sys.stdout.write(shtab.complete(parser, shell=flags.shell) + "\n")
+    return 0
+
+
+def _actions(parser: argparse.ArgumentParser) -> list[argparse.Action]:
+    """Return the actions of a parser and of all parsers below it."""
+    found: list[argparse.Action] = []
+    for action in parser._actions:
+        found.append(action)
+        if isinstance(action, argparse._SubParsersAction):
+            for below in dict.fromkeys(action.choices.values()):
+                found += _actions(below)
+    return found
