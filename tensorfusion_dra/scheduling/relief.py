@@ -20,6 +20,8 @@ Document = Mapping[str, Any]
 
 _TRIED_CARDS: Final = 40
 """Cards on which proposals are tried, the most promising first."""
+_TRIED_NODES: Final = 10
+"""Nodes on which smaller numbers of devices are tried."""
 _ROUNDED_DOWN_TO: Final = MIB * NANO
 
 
@@ -35,6 +37,20 @@ class Smaller:
     node: str
     amounts: Mapping[str, Quantity]
     changed: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fewer:
+    """A smaller number of devices that fits now.
+
+    Attributes:
+        count: Number of devices that fit.
+        asked: Number that the claim requests.
+    """
+
+    node: str
+    count: int
+    asked: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,9 +88,15 @@ class Relief:
     ) -> None:
         self._trial: Final = trial
         self._clusters: Final = clusters
-        by_name = {str(node["metadata"]["name"]): node for node in nodes}
+        self._roomy: Final = sorted(
+            (each for each in outcomes if any(card.passes for card in each.cards)),
+            key=lambda each: -sum(card.passes for card in each.cards),
+        )[:_TRIED_NODES]
+        self._nodes: Final = {str(node["metadata"]["name"]): node for node in nodes}
         found = [
-            candidate for outcome in outcomes for candidate in _candidates(outcome, trial, by_name)
+            candidate
+            for outcome in outcomes
+            for candidate in _candidates(outcome, trial, self._nodes)
         ]
         self._candidates: Final = sorted(found, key=lambda each: -each.share)[:_TRIED_CARDS]
 
@@ -90,6 +112,23 @@ class Relief:
                 changed = {name for name in amounts if amounts[name] != before.get(name)}
                 name = str(candidate.node["metadata"]["name"])
                 return Smaller(node=name, amounts=amounts, changed=frozenset(changed))
+        return None
+
+    def fewer(self) -> Fewer | None:
+        """Return the largest smaller number of devices that fits on a node; None if there is none.
+
+        Only for a pod with one claim whose requests all ask for the same.
+        """
+        if len(self._trial.waiting) != 1 or len(self._trial.claims) != 1:
+            return None
+        (claim,) = self._trial.claims
+        asked = _count(claim)
+        if len(list(placement.wanted_devices([claim]))) != 1 or asked is None:
+            return None
+        for count in range(asked - 1, 0, -1):
+            for outcome in self._roomy:
+                if self._fits(self._nodes[outcome.name], [_with_count(claim, count)]):
+                    return Fewer(node=outcome.name, count=count, asked=asked)
         return None
 
     def in_the_way(self) -> InTheWay | None:
@@ -198,6 +237,31 @@ def _with_amounts(claim: Document, amounts: Mapping[str, Quantity]) -> Document:
         for exact in (request.get("exactly"), *(request.get("firstAvailable") or ())):
             if exact is not None:
                 exact["capacity"] = {"requests": dict(texts)}
+    return result
+
+
+def _count(claim: Document) -> int | None:
+    """Return the number of devices that a claim requests; None if it is not a plain number."""
+    requests = claim["spec"]["devices"]["requests"]
+    exact = [request.get("exactly") for request in requests]
+    if any(not each or each.get("allocationMode") == "All" for each in exact):
+        return None
+    return sum(each.get("count") or 1 for each in exact)
+
+
+def _with_count(claim: Document, count: int) -> Document:
+    """Return the claim with fewer devices: fewer requests, and of the last one a smaller count."""
+    result = copy.deepcopy(dict(claim))
+    devices = result["spec"]["devices"]
+    kept = []
+    left = count
+    for request in devices["requests"]:
+        if left <= 0:
+            break
+        request["exactly"]["count"] = min(left, request["exactly"].get("count") or 1)
+        left -= request["exactly"]["count"]
+        kept.append(request)
+    devices["requests"] = kept
     return result
 
 

@@ -44,6 +44,11 @@ def of(
     smaller = relief.smaller()
     if smaller is not None:
         yield _smaller(trial, smaller)
+    fewer = relief.fewer()
+    if fewer is not None:
+        yield (
+            f"Request fewer: {fewer.count} of the {fewer.asked} devices fit now on {fewer.node}."
+        )
     in_the_way = relief.in_the_way()
     if in_the_way is not None:
         yield _in_the_way(in_the_way)
