@@ -6,6 +6,7 @@ from typing import Any, Final
 
 import yaml
 
+from tensorfusion_dra.app.shared.amounts import shown
 from tensorfusion_dra.app.shared.tables import table
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.devices.capacity import VIRTUAL_OF
@@ -65,7 +66,7 @@ def _summary(cards: Sequence[StockedCard]) -> str:
     shares = sum(len(card.holders) for card in cards)
     sums = inventory.totals(published)
     free = [
-        f"{name} {amount.free} of {amount.total} free"
+        f"{name} {shown(amount.free)} of {shown(amount.total)} free"
         for name, amount in sums.items()
         if VIRTUAL_OF.get(name) not in sums
     ]
@@ -112,7 +113,7 @@ def _divided(card: StockedCard, name: str) -> str:
     amount = virtual or card.amounts.get(name)
     if amount is None:
         return "-"
-    return f"{amount.free} of {amount.total}" + (" virtual" if virtual else "")
+    return f"{shown(amount.free)} of {shown(amount.total)}" + (" virtual" if virtual else "")
 
 
 def _consumed(card: StockedCard, holder: Holder, name: str) -> str:
@@ -121,8 +122,8 @@ def _consumed(card: StockedCard, holder: Holder, name: str) -> str:
     virtual = holder.amounts.get(VIRTUAL_OF[name])
     physical = holder.amounts.get(name)
     if VIRTUAL_OF[name] in card.amounts and virtual is not None:
-        return str(virtual)
-    return str(physical) if physical is not None else "-"
+        return shown(virtual)
+    return shown(physical) if physical is not None else "-"
 
 
 def _health(card: StockedCard) -> str:

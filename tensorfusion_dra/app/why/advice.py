@@ -1,11 +1,11 @@
 """What would let a pod fit that no node has room for, as sentences."""
 
 import copy
-import difflib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from tensorfusion_dra.app.shared.amounts import shown
 from tensorfusion_dra.app.why import answers
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.cel import terms
@@ -62,7 +62,9 @@ def amounts(holder: Holder) -> str:
     """Return what a holder has of its device."""
     if holder.amounts is None:
         return "the whole card"
-    return ", ".join(f"{name} {amount}" for name, amount in holder.amounts.items() if amount.nano)
+    return ", ".join(
+        f"{name} {shown(amount)}" for name, amount in holder.amounts.items() if amount.nano
+    )
 
 
 def _smaller(trial: Trial, found: Smaller) -> str:
@@ -73,13 +75,16 @@ def _smaller(trial: Trial, found: Smaller) -> str:
             continue
         annotation = _ANNOTATION_OF.get(_PHYSICAL_OF.get(name, name), "")
         is_annotated = annotation in annotated
-        texts.append(f"{annotation}: {amount}" if is_annotated else f"{name} {amount}")
+        texts.append(
+            f"{annotation}: {shown(amount)}" if is_annotated else f"{name} {shown(amount)}"
+        )
     return f"Request less: {', '.join(texts)} fits now on {found.node}."
 
 
 def _in_the_way(found: InTheWay) -> str:
     them = " and ".join(f"{each.text} ({amounts(each)})" for each in found.holders)
-    return f"Wait for {them} on {found.card} of {found.node}: without it the pod fits there."
+    without = "it" if len(found.holders) == 1 else "them"
+    return f"Wait for {them} on {found.card} of {found.node}: without {without} the pod fits there."
 
 
 def _too_large(outcomes: Sequence[NodeOutcome], trial: Trial) -> Iterator[str]:
@@ -113,17 +118,15 @@ def _values(subject: str, cards: Sequence[Card], trial: Trial) -> Iterator[str]:
         return
     devices = [card.device for card in cards]
     for name, found in selector_trial.tried_term(term, devices).values.items():
-        shown = ", ".join(f"{value} ({count})" for value, count in found.most_common(_SHOWN + 1))
+        values = ", ".join(f"{value} ({count})" for value, count in found.most_common(_SHOWN + 1))
         wanted = review.annotations_of(trial.pod).get(names.ANNOTATION_GPU_MODEL)
         if name == names.ATTR_MODEL and wanted:
-            close = difflib.get_close_matches(wanted, list(found), n=1, cutoff=0.5)
-            hint = f" Did you mean {close[0]}?" if close else ""
-            yield (
-                f"Correct {names.ANNOTATION_GPU_MODEL}: found {wanted}, but the cards are: "
-                f"{shown}.{hint}"
-            )
+            annotation = names.ANNOTATION_GPU_MODEL
+            yield f"Correct {annotation}: found {wanted}, but the cards are: {values}."
         else:
-            yield f"Correct the selector {subject}: the cards have {name}: {shown}."
+            yield (
+                f"Correct the selector {answers.short(subject)}: the cards have {name}: {values}."
+            )
 
 
 def _tainted(outcomes: Sequence[NodeOutcome]) -> Iterator[str]:
@@ -153,13 +156,13 @@ def _refused(
     freed = Trial(pod=anywhere, claims=trial.claims)
     by_name = {str(node["metadata"]["name"]): node for node in nodes}
     refused = [each for each in outcomes if each.refusal][:_TRIED_NODES]
-    shown = 0
+    count = 0
     for each in refused:
         node = by_name[each.name]
         if placement.outcome(freed, clusters.at(each.name), node).fits:
             yield f"{each.name} has room, but: {each.refusal}."
-            shown += 1
-            if shown == _SHOWN:
+            count += 1
+            if count == _SHOWN:
                 return
 
 

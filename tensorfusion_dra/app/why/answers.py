@@ -4,11 +4,18 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+from tensorfusion_dra.core import names
+from tensorfusion_dra.core.cel import terms
 from tensorfusion_dra.core.doctor.finding import Finding
 from tensorfusion_dra.scheduling.placement import Card, NodeOutcome, Trial
 from tensorfusion_dra.scheduling.rejections import Cause, Rejection
 
 _SHOWN_NODES: Final = 3
+_BEGINNINGS: Final = tuple(
+    f'device.{kind}["{names.DRIVER}"].{optional}'
+    for kind in (terms.ATTRIBUTES, terms.CAPACITY)
+    for optional in ("?", "")
+)
 _SHOWN_REASONS: Final = 3
 _NEAREST: Final = (
     Cause.TAINT,
@@ -32,18 +39,22 @@ def bound(pod: str, node: str, phase: str) -> str:
     )
 
 
-def blocked(pod: str, problems: Sequence[Finding], fitting: Sequence[NodeOutcome]) -> str:
+def blocked(
+    pod: str, problems: Sequence[Finding], trial: Trial, outcomes: Sequence[NodeOutcome]
+) -> str:
     """Return the answer for a pod that cannot be scheduled, whatever is free.
 
     Args:
-        fitting: The outcomes, if the pod would fit without the problems.
+        outcomes: What would be without the problems; empty if that is not known.
     """
     first = problems[0]
     more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
     answer = f"{pod} cannot be scheduled: {first.subject}: {first.found}{more}."
-    if fitting:
-        answer += f" Otherwise it fits now on {node_names(fitting)}."
-    return answer
+    if not outcomes or any(each.error for each in outcomes):
+        return answer
+    if any(each.fits for each in outcomes):
+        return f"{answer} Otherwise it fits now on {node_names(outcomes)}."
+    return f"{answer} Nor is there room: {_shortage(trial, outcomes)}."
 
 
 def fits(pod: str, outcomes: Sequence[NodeOutcome], *, has_claims: bool) -> str:
@@ -64,24 +75,29 @@ def unfit(pod: str, trial: Trial, outcomes: Sequence[NodeOutcome]) -> str:
         return f"{pod} cannot be scheduled on any node: {errors[0]}."
     if not outcomes:
         return f"{pod} cannot be scheduled: the cluster has no nodes."
+    return f"{pod} waits: {_shortage(trial, outcomes)}."
+
+
+def _shortage(trial: Trial, outcomes: Sequence[NodeOutcome]) -> str:
+    """Return what no node has."""
     tried = [each for each in outcomes if not each.refusal]
     if not tried:
-        return f"{pod} waits: no node is fit for it: {_counted(e.refusal for e in outcomes)}."
+        return f"no node is fit for it: {_counted(each.refusal for each in outcomes)}"
     cards = [card for each in tried for card in each.cards]
     refused = len(outcomes) - len(tried)
     beside = f" ({refused} of {len(outcomes)} nodes are unfit anyway)" if refused else ""
     if not cards:
         troubles = [trouble for each in tried for trouble in each.troubles]
         why = _counted(troubles) if troubles else "they have no devices"
-        return f"{pod} waits: no node that it may use has a usable device: {why}{beside}."
+        return f"no node that it may use has a usable device: {why}{beside}"
     if any(all(_passing(each, name) == 0 for each in tried) for name in cards[0].rejections):
-        return f"{pod} waits: none of {len(cards)} cards fits: {_causes(cards)}{beside}."
+        return f"none of {len(cards)} cards fits: {_causes(cards)}{beside}"
     most = max(tried, key=lambda each: sum(card.passes for card in each.cards))
     number = sum(card.passes for card in most.cards)
     notes = _counted(card.note for card in most.cards if card.passes and card.note)
     return (
-        f"{pod} waits: no node has all its cards at once. Most are on {most.name}: {number} of "
-        f"{len(most.cards)} fit alone{', but ' + notes if notes else ''}{beside}."
+        f"no node has all its cards at once: most are on {most.name}, where {number} of "
+        f"{len(most.cards)} fit alone{', but ' + notes if notes else ''}{beside}"
     )
 
 
@@ -104,7 +120,7 @@ def cause_text(rejection: Rejection) -> str:
     """Return the cause of a rejection without the values of its device."""
     match rejection.cause:
         case Cause.SELECTOR:
-            return f"do not match {rejection.subject}"
+            return f"do not match {short(rejection.subject)}"
         case Cause.CAPACITY:
             return f"have too little free {rejection.subject}"
         case Cause.EXCLUSIVE:
@@ -112,6 +128,13 @@ def cause_text(rejection: Rejection) -> str:
         case Cause.TAINT:
             return f"are tainted {rejection.subject}"
     return f"use {rejection.subject}, which is not supported"
+
+
+def short(expression: str) -> str:
+    """Return an expression without the long beginnings of this driver's attributes."""
+    for beginning in _BEGINNINGS:
+        expression = expression.replace(beginning, "")
+    return expression
 
 
 def _passing(outcome: NodeOutcome, request: str) -> int:

@@ -100,7 +100,7 @@ def _tried(resolved: Resolved, observed: Observed) -> Diagnosis:
     around = _slice_findings(observed) if _needs_our_cards(resolved) else []
     helps = [each.cure for each in resolved.findings if each.cure and each.level in _CURED]
     if resolved.blocks:
-        answer = answers.blocked(name, _problems(resolved), outcomes if fits else ())
+        answer = answers.blocked(name, _problems(resolved), trial, outcomes)
     elif fits:
         answer = answers.fits(name, outcomes, has_claims=bool(resolved.claims))
     else:

@@ -54,8 +54,10 @@ def resolve(pod: Document, observed: Observed, *, is_created: bool) -> Resolved:
         verdict = Foreseen(observed, pod).pod()
         _judge(found, verdict, annotations)
         if verdict.changed is not None:
-            if is_created or not pending_pods.has_webhook(observed.webhooks):
+            if is_created:
                 found.findings.append(pending_pods.no_claim(observed.webhooks))
+            elif not pending_pods.has_webhook(observed.webhooks):
+                found.findings.append(pending_pods.no_webhook())
             found.pod = verdict.changed
         elif not verdict.errors:
             found.findings.append(pending_pods.without_dra())

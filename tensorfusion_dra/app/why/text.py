@@ -4,11 +4,14 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from tensorfusion_dra.app.shared import amounts
 from tensorfusion_dra.app.shared.tables import table
 from tensorfusion_dra.app.why import advice, answers
 from tensorfusion_dra.app.why.diagnosis import Diagnosis
 from tensorfusion_dra.core.doctor.finding import Finding
+from tensorfusion_dra.scheduling.holders import Holder
 from tensorfusion_dra.scheduling.placement import Card, NodeOutcome
+from tensorfusion_dra.scheduling.rejections import Cause, Rejection
 
 _MOST_NODES: Final = 8
 """Of more nodes, only groups are shown."""
@@ -69,7 +72,7 @@ def _each(found: Diagnosis) -> Iterator[Sequence[str]]:
             continue
         rows: dict[tuple[str, str], list[str]] = {}
         for card in outcome.cards:
-            key = (_card_text(card), _holders_text(card))
+            key = (answers.short(_card_text(card)), _holders_text(card))
             rows.setdefault(key, []).append(card.device.id.device)
         name = outcome.name
         for (why, held), cards in rows.items():
@@ -115,7 +118,7 @@ def _node_text(outcome: NodeOutcome) -> str:
 def _card_text(card: Card) -> str:
     """Return why a card is rejected, for each request if they differ."""
     texts = {
-        request: rejection.text if rejection is not None else card.note or "fits alone"
+        request: _rejection_text(rejection) if rejection else card.note or "fits alone"
         for request, rejection in card.rejections.items()
     }
     if len(set(texts.values())) == 1:
@@ -123,10 +126,26 @@ def _card_text(card: Card) -> str:
     return "; ".join(f"{request}: {text}" for request, text in texts.items())
 
 
+def _rejection_text(rejection: Rejection) -> str:
+    if rejection.cause is not Cause.CAPACITY:
+        return rejection.text
+    return amounts.with_points(rejection.text)
+
+
 def _holders_text(card: Card) -> str:
-    shown = [f"{each.text} ({advice.amounts(each)})" for each in card.holders[:_SHOWN_HOLDERS]]
+    """Return the tenants of a card, if they are why it is rejected, with what they have of it."""
+    rejection = answers.nearest(card)
+    if rejection is None or rejection.cause not in (Cause.CAPACITY, Cause.EXCLUSIVE):
+        return ""
+    shown = [_share_text(each, rejection.subject) for each in card.holders[:_SHOWN_HOLDERS]]
     more = len(card.holders) - _SHOWN_HOLDERS
     return ", ".join([*shown, f"{more} more"] if more > 0 else shown)
+
+
+def _share_text(holder: Holder, capacity: str) -> str:
+    amount = (holder.amounts or {}).get(capacity)
+    text = advice.amounts(holder) if amount is None else amounts.shown(amount)
+    return f"{holder.text} ({text})"
 
 
 def _names(found: Sequence[str]) -> str:
@@ -167,7 +186,7 @@ def _card_document(card: Card) -> Mapping[str, Any]:
                 "pods": list(each.consumers),
                 "amounts": None
                 if each.amounts is None
-                else {name: str(amount) for name, amount in each.amounts.items()},
+                else {name: str(found) for name, found in each.amounts.items()},
             }
             for each in card.holders
         ],

@@ -78,6 +78,16 @@ def no_claim(configurations: Sequence[Document] | None) -> Finding:
     )
 
 
+def no_webhook() -> Finding:
+    """Return the finding about a pod to create, to which no webhook would add a claim."""
+    return problem(
+        "webhook",
+        "is not installed, so the pod's annotations would give it no claim",
+        expected="a MutatingWebhookConfiguration of this driver",
+        cure="install the webhook before the pod is created",
+    )
+
+
 def without_dra() -> Finding:
     """Return the finding about a pod with annotations of this driver that does not use DRA."""
     return warning(
