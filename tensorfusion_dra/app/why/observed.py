@@ -24,6 +24,7 @@ class Observed:
     Attributes:
         claims: ResourceClaims of all namespaces.
         templates: ResourceClaimTemplates of the pod's namespace, by name.
+        has_templates: False without the right to list them.
         pools, pool_templates: GPUPools and SchedulingConfigTemplates of Tensor Fusion.
         quotas: ResourceQuotas of the pod's namespace.
         webhooks: MutatingWebhookConfigurations; None without the right to list them.
@@ -37,6 +38,7 @@ class Observed:
     classes: Sequence[Document]
     claims: Sequence[Document]
     templates: Mapping[str, Document] = field(default_factory=dict)
+    has_templates: bool = True
     pools: Sequence[Document] = ()
     pool_templates: Sequence[Document] = ()
     quotas: Sequence[Document] = ()
@@ -72,6 +74,7 @@ def read(lists: ClusterLists, namespace: str) -> Observed:
         classes=lists.items(lists.path("deviceclasses")),
         claims=lists.claims(),
         templates={str(each["metadata"]["name"]): each for each in templates or ()},
+        has_templates=templates is not None,
         pools=_optional(lists, f"{_TENSOR_FUSION}/{names.GPUPOOLS}", "GPUPools"),
         pool_templates=_optional(
             lists,

@@ -123,7 +123,11 @@ class _Resolver:
     def _add_future(self, entry: str, template_name: str) -> None:
         template = self._observed.templates.get(template_name)
         if template is None:
-            self._found.findings.append(pending_pods.missing_template(template_name))
+            self._found.findings.append(
+                pending_pods.missing_template(template_name)
+                if self._observed.has_templates
+                else pending_pods.unread_template(template_name)
+            )
             self._found.is_complete = False
             return
         claim: Document = pod_claims.created(self._found.pod, entry, template)

@@ -146,6 +146,16 @@ def missing_template(name: str) -> Finding:
     )
 
 
+def unread_template(name: str) -> Finding:
+    """Return the finding about a template that could not be read."""
+    return problem(
+        f"claim from ResourceClaimTemplate {name}",
+        "not created yet, and the template could not be read",
+        expected="the right to list ResourceClaimTemplates in the pod's namespace",
+        cure="run this with that right",
+    )
+
+
 def claim_not_created(template: str, *, events: Sequence[Document] | None) -> Finding:
     """Return the finding about a claim that Kubernetes has not created from its template.
 

@@ -79,3 +79,12 @@ def test_pod_that_is_being_deleted() -> None:
 
     assert [found.found for found in pending_pods.halted(document)] == ["is being deleted"]
     assert list(pending_pods.halted(pod())) == []
+
+
+def test_silent_webhook_that_is_installed() -> None:
+    ours = {"webhooks": [{"name": "pods.dra.tensor-fusion.ai"}]}
+    other = {"webhooks": [{"name": "pods.example.com"}]}
+
+    assert "gave it no claim" in pending_pods.no_claim([ours]).found
+    assert "is not installed" in pending_pods.no_claim([other]).found
+    assert "is not installed" not in pending_pods.no_claim(None).found

@@ -1,0 +1,84 @@
+"""The verb `why` with few rights, and that it only reads."""
+
+import pytest
+
+from tensorfusion_dra.simulator.api.faults import Refuse
+from tensorfusion_dra.simulator.rest import EVENTS, PODS, TEMPLATES
+from tests.support import objects
+from tests.support.gpu_cluster import Cluster, request, two_cards
+
+Capture = pytest.CaptureFixture[str]
+FORBIDDEN = 403
+
+
+def test_missing_rights_are_named_and_the_rest_is_answered(
+    cluster: Cluster, capsys: Capture
+) -> None:
+    cluster.add_node("node-01", *two_cards())
+    cluster.add_pod("a", request())
+    cluster.server.faults.add("list", "resourceclaimtemplates", Refuse(FORBIDDEN))
+
+    code, found = cluster.why(capsys, "a")
+
+    assert (code, found["state"]) == (0, "fits")
+    assert found["unchecked"] == ["ResourceClaimTemplates (no right to list them)"]
+
+
+def test_template_that_cannot_be_read_is_not_called_missing(
+    cluster: Cluster, capsys: Capture
+) -> None:
+    cluster.add_node("node-01", *two_cards())
+    cluster.client.create(PODS, objects.pod("a", template_name="mine"))
+    cluster.server.faults.add("list", "resourceclaimtemplates", Refuse(FORBIDDEN))
+
+    code, found = cluster.why(capsys, "a")
+
+    assert code == 1
+    assert "the template could not be read" in found["answer"]
+
+
+def test_rights_without_which_nothing_can_be_decided(cluster: Cluster, capsys: Capture) -> None:
+    cluster.add_node("node-01", *two_cards())
+    cluster.add_pod("a", request())
+    cluster.server.faults.add("list", "nodes", Refuse(FORBIDDEN))
+
+    ended = cluster.run(capsys, "why", "a")
+
+    assert (ended.code, ended.out, ended.err.count("\n")) == (1, "", 1)
+    assert "GET /api/v1/nodes: 403" in ended.err
+
+
+def test_event_about_a_claim_that_could_not_be_created(cluster: Cluster, capsys: Capture) -> None:
+    cluster.add_node("node-01", *two_cards())
+    cluster.client.create(TEMPLATES, objects.template(request(), name="mine"))
+    pod = cluster.client.create(PODS, objects.pod("a", template_name="mine"))
+    reference = {"kind": "Pod", "name": "a", "namespace": "default", "uid": pod["metadata"]["uid"]}
+    cluster.client.create(
+        EVENTS,
+        {
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": {"name": "a.1", "namespace": "default"},
+            "involvedObject": reference,
+            "reason": "FailedResourceClaimCreation",
+            "message": "exceeded quota: team",
+            "type": "Warning",
+        },
+    )
+
+    code, found = cluster.why(capsys, "a")
+
+    assert code == 1
+    assert "mine: not created: exceeded quota: team. Otherwise it fits now" in found["answer"]
+
+
+@pytest.mark.parametrize("verb", ["why", "top", "teardown-check"])
+def test_verbs_only_read(cluster: Cluster, capsys: Capture, verb: str) -> None:
+    cluster.add_node("node-01", *two_cards())
+    cluster.add_pod("a", request())
+    cluster.schedule()
+    before = cluster.server.requests.writes()
+
+    cluster.run(capsys, verb, *(["a"] if verb == "why" else []))
+
+    assert cluster.server.requests.writes() == before
