@@ -10,10 +10,11 @@ from typing import Final
 
 NAME: Final = b"busy"
 THREADS: Final = 1024
-BLOCKS_OF_MULTIPROCESSOR: Final = 64
+BLOCKS_OF_MULTIPROCESSOR: Final = 400
 """Many times as many as run at once, so that part of the card takes longer for all of them.
 
-HAMi-core counts launched blocks, so kernels of few and long blocks would get more of the card.
+Programs launch kernels of tens of thousands of short blocks. HAMi-core counts launched blocks, so
+kernels of few and long ones would get more of the card.
 """
 
 _TARGETS: Final = (("7.0", "sm_80"), ("6.3", "sm_75"), ("6.0", "sm_60"))

@@ -138,7 +138,7 @@ class Program:
         found = []
         for _ in range(launches):
             start = time.perf_counter()
-            self._launch(1)
+            self._launch(1, blocks=1)
             found.append((time.perf_counter() - start) * 1e6)
             self._call("cuCtxSynchronize")
         return {"microseconds": [round(each, 2) for each in sorted(found)]}
@@ -189,10 +189,10 @@ class Program:
         self._call("cuCtxSynchronize")
         return time.monotonic() - start
 
-    def _launch(self, rounds: int) -> None:
+    def _launch(self, rounds: int, *, blocks: int | None = None) -> None:
         values = (ctypes.c_uint64(0), ctypes.c_uint32(rounds))
         parameters = (ctypes.c_void_p * 2)(*(ctypes.addressof(value) for value in values))
-        grid = (self._blocks, 1, 1, kernel.THREADS, 1, 1)
+        grid = (blocks or self._blocks, 1, 1, kernel.THREADS, 1, 1)
         self._call("cuLaunchKernel", self._function, *grid, 0, None, parameters, None)
 
     def _module(self) -> ctypes.c_void_p:

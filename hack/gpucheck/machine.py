@@ -21,7 +21,8 @@ _ROOTS: Final = (Path("/"), Path("/usr/local/nvidia"), Path("/run/nvidia/driver"
 _STAND_IN: Final = Card(
     uuid="GPU-00000000-aaaa-bbbb-cccc-dddddddddddd", pci_bus_id="00000000:3A:00.0", minor=0
 )
-_BLOCK_NS: Final = 312
+_BLOCK_NS: Final = 50
+"""The kernel of the load has 43200 blocks on this card, and so takes about 2 ms."""
 _CONTEXT_MIB: Final = 64
 _LIMITER: Final = Path(__file__).with_name("limiter.c")
 _MPS_STAND_IN: Final = Path(__file__).with_name("mps_stand_in.py")

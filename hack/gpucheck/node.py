@@ -22,7 +22,6 @@ from gpucheck.edits import Edits
 from gpucheck.machine import Machine
 from gpucheck.steps import CheckError, Deadline
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.claims.enforcers.hami_core import LIBRARY_IN_CONTAINER
 from tensorfusion_dra.core.kubernetes import quantity
 from tensorfusion_dra.core.kubernetes.quantity import Quantity
 from tensorfusion_dra.simulator.apiserver import ApiServer
@@ -94,8 +93,6 @@ class Node:
         self.library: Final = root / "vgpu" / "libvgpu.so.1"
         if machine.hami_core is not None:
             self.library.symlink_to(machine.hami_core.resolve())
-        preload = self.library.with_name("ld.so.preload")
-        preload.write_text(f"{LIBRARY_IN_CONTAINER}\n", encoding="utf-8")
         # The limiter itself is not loaded: nothing is checked without its hypervisor.
         (root / "tf" / "libcuda_limiter.so").touch()
 

@@ -142,13 +142,13 @@ SHARE_ANNOTATIONS: Final = frozenset(
 
 LABEL_COMPONENT: Final = "tensor-fusion.ai/component"
 COMPONENT_WORKER: Final = "worker"
-ANNOTATION_INDEX: Final = "tensor-fusion.ai/index"
+MARK_INDEX: Final = "tensor-fusion.ai/index"
 """Number by which the hypervisor's device plugin finds the pod, 1 to 128."""
-ANNOTATION_GPU_IDS: Final = "tensor-fusion.ai/gpu-ids"
+MARK_GPU_IDS: Final = "tensor-fusion.ai/gpu-ids"
 """UUIDs of the pod's cards in lower case, separated by commas."""
-ANNOTATION_CONTAINER_GPUS: Final = "tensor-fusion.ai/container-gpus"
+MARK_CONTAINER_GPUS: Final = "tensor-fusion.ai/container-gpus"
 """JSON: container name to the UUIDs of its cards."""
-ANNOTATION_DRA_MARKS: Final = "tensor-fusion.ai/dra-marks"
+MARK_DRA_MARKS: Final = "tensor-fusion.ai/dra-marks"
 """The annotations and labels that this driver added to the pod, without their prefix."""
 
 # --- Kubelet -------------------------------------------------------------------------------------

@@ -197,7 +197,7 @@ class Workers:
             marks = self._mark(worker, stored, deadline)
             try:
                 if not runs:
-                    self._allocate(worker, int(marks[names.ANNOTATION_INDEX]), deadline)
+                    self._allocate(worker, int(marks[names.MARK_INDEX]), deadline)
                 seconds = min(_MEMORY_SECONDS, deadline - self._clock())
                 self._memory.await_kept(worker.pod, worker.gpu_ids, wait_seconds=seconds)
                 self._memory.set_limits(worker.pod, worker.limits)
@@ -252,7 +252,7 @@ class Workers:
         Raises:
             RetryableError: They may still be there. The next registration removes them.
         """
-        annotations = {*keys, names.ANNOTATION_DRA_MARKS} - {names.LABEL_COMPONENT}
+        annotations = {*keys, names.MARK_DRA_MARKS} - {names.LABEL_COMPONENT}
         self._worker_pods.mark(
             pod,
             labels={names.LABEL_COMPONENT: None},

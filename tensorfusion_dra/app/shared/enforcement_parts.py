@@ -20,7 +20,7 @@ from tensorfusion_dra.core.kubernetes.quantity import GIB, Quantity
 from tensorfusion_dra.enforcement.live_signs import LiveSigns
 
 _REAL_NODES: Final = ("/dev/nvidia0",)
-_DEVICE_PLUGINS: Final = "device-plugins/tensor-fusion-index-*.sock"
+_SOCKETS: Final = "tensor-fusion-index-*.sock"
 
 
 def live_signs(settings: Settings) -> LiveSigns:
@@ -35,11 +35,12 @@ def node_places(settings: Settings) -> NodePlaces:
     if enforcer.name != TensorFusion.name:
         return NodePlaces(enforcer=enforcer.name, files=places.files, socket=places.socket)
     host = settings.hypervisor_ip
+    sockets = settings.hypervisor_sockets or f"{settings.kubelet_root}/device-plugins"
     return NodePlaces(
         enforcer=enforcer.name,
         files=places.files,
         shared_memory=f"{settings.tensor_fusion_root}/shm",
-        sockets=f"{settings.kubelet_root}/{_DEVICE_PLUGINS}",
+        sockets=f"{sockets}/{_SOCKETS}",
         http=(host, settings.hypervisor_port) if host else None,
     )
 

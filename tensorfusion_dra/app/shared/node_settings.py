@@ -8,13 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tensorfusion_dra.app.shared import setting_sources
-from tensorfusion_dra.app.shared.setting_forms import LONGEST_POOL as _LONGEST_POOL
-from tensorfusion_dra.app.shared.setting_forms import check_subdomain as _check_subdomain
-from tensorfusion_dra.app.shared.setting_forms import check_xids as _check_xids
+from tensorfusion_dra.app.shared import setting_forms, setting_sources
 from tensorfusion_dra.app.shared.setting_sources import LOG_FORMATS, LOG_LEVELS
 from tensorfusion_dra.app.shared.setting_sources import check_choice as _check_choice
-from tensorfusion_dra.app.shared.setting_sources import check_range as _check_range
 from tensorfusion_dra.app.shared.setting_sources import flag as _flag
 from tensorfusion_dra.app.shared.setting_sources import setting as _setting
 from tensorfusion_dra.core import names
@@ -216,9 +212,9 @@ class Settings:
         self._check_names()
         self._check_folders()
         for name, (least, most) in _RANGES.items():
-            _check_range(_flag(name), getattr(self, name), least, most)
-        _check_xids("health-ignored-xids", self.health_ignored_xids)
-        _check_xids("health-critical-xids", self.health_critical_xids)
+            setting_sources.check_range(_flag(name), getattr(self, name), least, most)
+        setting_forms.check_xids("health-ignored-xids", self.health_ignored_xids)
+        setting_forms.check_xids("health-critical-xids", self.health_critical_xids)
         self._check_expansion()
 
     def _check_choices(self) -> None:
@@ -226,23 +222,19 @@ class Settings:
         _check_choice("qos", self.qos, QOS_LEVELS)
         _check_choice("isolation", self.isolation, tuple(Isolation))
         _check_choice("enforcer", self.enforcer, ENFORCERS)
-        _check_choice("require-enforcement", self.require_enforcement, BOOLEANS)
         _check_choice("preload", self.preload, tuple(Way))
-        _check_choice("overcommit-limits", self.overcommit_limits, BOOLEANS)
-        _check_choice("read-pods", self.read_pods, BOOLEANS)
-        _check_choice("health-events", self.health_events, BOOLEANS)
         _check_choice("health-taint", self.health_taint, TAINTS)
         _check_choice("log-level", self.log_level, LOG_LEVELS)
         _check_choice("log-format", self.log_format, LOG_FORMATS)
+        for name in ("require_enforcement", "overcommit_limits", "read_pods", "health_events"):
+            _check_choice(_flag(name), getattr(self, name), BOOLEANS)
 
     def _check_names(self) -> None:
-        _check_subdomain("node-name", self.node_name)
-        _check_subdomain("gpupool", self.gpupool)
-        size = len(f"{self.gpupool}/{self.node_name}")
-        if size > _LONGEST_POOL:
-            raise InputError(
-                f"gpupool/node-name: {size} characters, expected at most {_LONGEST_POOL}"
-            )
+        setting_forms.check_subdomain("node-name", self.node_name)
+        setting_forms.check_subdomain("gpupool", self.gpupool)
+        size, most = len(f"{self.gpupool}/{self.node_name}"), setting_forms.LONGEST_POOL
+        if size > most:
+            raise InputError(f"gpupool/node-name: {size} characters, expected at most {most}")
         if _POD_UID.fullmatch(self.pod_uid) is None:
             raise InputError(f"pod-uid: found {self.pod_uid!r}, expected letters, digits, dashes")
 

@@ -40,9 +40,9 @@ def check_holders(
         RetryableError: It gave one to another pod, which has not ended.
     """
     foreign = workers.foreign_annotations(stored)
-    if given := foreign.get(names.ANNOTATION_GPU_IDS):
+    if given := foreign.get(names.MARK_GPU_IDS):
         raise ClaimError(
-            f"pod {worker.pod}: {names.ANNOTATION_GPU_IDS}: found {given}, set by Tensor Fusion's "
+            f"pod {worker.pod}: {names.MARK_GPU_IDS}: found {given}, set by Tensor Fusion's "
             f"scheduler, expected none in a pod with a claim"
         )
     mode = foreign.get(names.ANNOTATION_ISOLATION, Isolation.SOFT.value)
@@ -52,7 +52,7 @@ def check_holders(
             f"its claim: the hypervisor reads the annotation"
         )
     for other in others:
-        ids = workers.foreign_annotations(other).get(names.ANNOTATION_GPU_IDS)
+        ids = workers.foreign_annotations(other).get(names.MARK_GPU_IDS)
         if not ids or workers.is_finished(other):
             continue
         both = {*worker.gpu_ids} & {each.strip().lower() for each in str(ids).split(",")}
@@ -67,7 +67,7 @@ def check_holders(
 
 def _indices(pod: Mapping[str, Any]) -> set[int]:
     """Return the indices of a worker: its annotation's, and that of its extended resource."""
-    found = {str(workers.annotations(pod).get(names.ANNOTATION_INDEX, ""))}
+    found = {str(workers.annotations(pod).get(names.MARK_INDEX, ""))}
     for container in as_list(as_map(pod.get("spec")).get("containers")):
         amounts = as_map(as_map(as_map(container).get("resources")).get("limits"))
         for resource, amount in amounts.items():

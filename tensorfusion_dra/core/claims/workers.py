@@ -142,13 +142,11 @@ def marks(worker: Worker, stored: Mapping[str, Any], index: int) -> dict[str, st
         if foreign.keys() & alike:  # the hypervisor refuses both of them together
             wanted = {key: value for key, value in wanted.items() if key not in alike}
     own = {key: value for key, value in wanted.items() if key not in foreign}
-    own[names.ANNOTATION_INDEX] = str(index)
-    own[names.ANNOTATION_GPU_IDS] = ",".join(worker.gpu_ids)
-    own[names.ANNOTATION_CONTAINER_GPUS] = compact_json.text(_container_gpus(worker, stored))
+    own[names.MARK_INDEX] = str(index)
+    own[names.MARK_GPU_IDS] = ",".join(worker.gpu_ids)
+    own[names.MARK_CONTAINER_GPUS] = compact_json.text(_container_gpus(worker, stored))
     keys = sorted([*own, names.LABEL_COMPONENT])
-    own[names.ANNOTATION_DRA_MARKS] = ",".join(
-        key.removeprefix(names.ANNOTATION_PREFIX) for key in keys
-    )
+    own[names.MARK_DRA_MARKS] = ",".join(key.removeprefix(names.ANNOTATION_PREFIX) for key in keys)
     return own
 
 
@@ -164,13 +162,13 @@ def limit_marks(worker: Worker) -> dict[str, str]:
 
 def own_keys(stored: Mapping[str, Any]) -> frozenset[str]:
     """Return the labels and annotations of a pod that this driver added."""
-    text = str(annotations(stored).get(names.ANNOTATION_DRA_MARKS, ""))
+    text = str(annotations(stored).get(names.MARK_DRA_MARKS, ""))
     return frozenset(names.ANNOTATION_PREFIX + key for key in text.split(",") if key)
 
 
 def foreign_annotations(stored: Mapping[str, Any]) -> Mapping[str, object]:
     """Return the annotations of a pod that this driver did not add."""
-    own = own_keys(stored) | {names.ANNOTATION_DRA_MARKS}
+    own = own_keys(stored) | {names.MARK_DRA_MARKS}
     return {key: value for key, value in annotations(stored).items() if key not in own}
 
 

@@ -194,7 +194,7 @@ def tensor_fusion_workers(
         for pod in workers or ()
         if (pod.get("status") or {}).get("phase") in _LIVE
         # A pod that this driver marked got its cards from Kubernetes' scheduler.
-        and names.ANNOTATION_DRA_MARKS not in (pod["metadata"].get("annotations") or {})
+        and names.MARK_DRA_MARKS not in (pod["metadata"].get("annotations") or {})
     ]
     shown = [f"{p['metadata']['namespace']}/{p['metadata']['name']}" for p in running[:5]]
     more = " and more" if len(running) > 5 else ""
