@@ -10,6 +10,7 @@ from tensorfusion_dra.app.shared import kubectl, logging
 from tensorfusion_dra.app.shared.tables import table
 from tensorfusion_dra.cluster.api import segment
 from tensorfusion_dra.cluster.cluster_lists import ClusterLists
+from tensorfusion_dra.core import printable
 from tensorfusion_dra.core.doctor import teardown
 from tensorfusion_dra.core.doctor.finding import Finding
 from tensorfusion_dra.core.doctor.teardown import User
@@ -49,7 +50,8 @@ def run(flags: argparse.Namespace) -> int:
     if flags.form == "json":
         text = json.dumps(_document(found, findings, lists.unreadable), indent=2)
     else:
-        text = "\n".join(_lines(found, findings, lists.unreadable))
+        lines = _lines(found, findings, lists.unreadable)
+        text = "\n".join(map(printable.one_line, lines))
     sys.stdout.write(text + "\n")
     return 1 if found else 0
 

@@ -8,7 +8,7 @@ import yaml
 
 from tensorfusion_dra.app.shared.amounts import shown
 from tensorfusion_dra.app.shared.tables import table
-from tensorfusion_dra.core import names
+from tensorfusion_dra.core import names, printable
 from tensorfusion_dra.core.devices.capacity import VIRTUAL_OF
 from tensorfusion_dra.core.kubernetes.quantity import Quantity
 from tensorfusion_dra.scheduling import inventory
@@ -30,7 +30,8 @@ def text(found: Sequence[StockedCard], *, form: str, namespace: str) -> str:
         return json.dumps(_document(cards, found, namespace), indent=2) + "\n"
     if form == "yaml":
         return str(yaml.safe_dump(_document(cards, found, namespace), sort_keys=False))
-    return "\n".join(_lines(cards, found, namespace, is_wide=form == "wide")) + "\n"
+    lines = _lines(cards, found, namespace, is_wide=form == "wide")
+    return "".join(f"{printable.one_line(line)}\n" for line in lines)
 
 
 def _lines(

@@ -8,6 +8,7 @@ from tensorfusion_dra.app.shared import amounts
 from tensorfusion_dra.app.shared.tables import table
 from tensorfusion_dra.app.why import advice, answers
 from tensorfusion_dra.app.why.diagnosis import Diagnosis
+from tensorfusion_dra.core import printable
 from tensorfusion_dra.core.doctor.finding import Finding
 from tensorfusion_dra.scheduling.holders import Holder
 from tensorfusion_dra.scheduling.placement import Card, NodeOutcome
@@ -21,7 +22,11 @@ _SHOWN_HELPS: Final = 6
 
 
 def lines(found: Diagnosis) -> Iterator[str]:
-    """Yield the lines of a diagnosis."""
+    """Yield the lines of a diagnosis, without what a terminal would execute."""
+    return map(printable.one_line, _lines(found))
+
+
+def _lines(found: Diagnosis) -> Iterator[str]:
     yield found.answer
     if found.helps:
         yield ""

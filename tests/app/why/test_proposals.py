@@ -42,3 +42,15 @@ def test_pod_with_a_count_is_told_how_many_fit(cluster: Cluster, capsys: Capture
     _, found = cluster.why(capsys, "a")
 
     assert found["helps"] == ["Request fewer: 2 of the 3 devices fit now on node-01."]
+
+
+def test_annotations_cannot_write_to_the_terminal(cluster: Cluster, capsys: Capture) -> None:
+    cluster.add_node("node-01", *two_cards())
+    cluster.client.create(TEMPLATES, template())
+    annotations = {**ANNOTATED, names.ANNOTATION_GPU_MODEL: "H\x1b[2J100"}
+    cluster.add_pod("a", metadata={"annotations": annotations})
+
+    out = cluster.run(capsys, "why", "a").out
+
+    assert "H\\x1b[2J100" in out
+    assert "\x1b" not in out
