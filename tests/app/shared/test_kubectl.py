@@ -1,0 +1,40 @@
+"""The kubeconfig and namespace that kubectl would use."""
+
+import os
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tensorfusion_dra.app.shared import kubectl
+
+
+def written(path: Path, current: str = "", **namespaces: str) -> Path:
+    """Write a kubeconfig with contexts of these namespaces."""
+    contexts = [{"name": name, "context": {"namespace": ns}} for name, ns in namespaces.items()]
+    path.write_text(yaml.safe_dump({"current-context": current, "contexts": contexts}))
+    return path
+
+
+def test_namespace_of_the_current_context(tmp_path: Path) -> None:
+    file = written(tmp_path / "a", "two", one="team-a", two="team-b")
+
+    assert kubectl.namespace(str(file)) == "team-b"
+
+
+def test_contexts_of_several_files_are_merged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = written(tmp_path / "a", "two"), written(tmp_path / "b", "one", two="team-b")
+    monkeypatch.setenv("KUBECONFIG", os.pathsep.join(["", str(first), str(second)]))
+
+    assert kubectl.namespace(None) == "team-b"
+
+
+@pytest.mark.parametrize("text", ["", "[1", "contexts: [5, {name: a}]\ncurrent-context: a", "- 1"])
+def test_without_a_namespace_it_is_default(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "kubeconfig"
+    file.write_text(text)
+
+    assert kubectl.namespace(str(file)) == "default"
+    assert kubectl.namespace(str(tmp_path / "none")) == "default"
