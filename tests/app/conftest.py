@@ -4,14 +4,31 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import structlog
 
+from tensorfusion_dra.app.shared import logging
 from tensorfusion_dra.simulator.rest import CLASSES
 from tests.support import gpu_cluster
 from tests.support.gpu_cluster import Cluster
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
+def quiet(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let verbs that run in this process turn off their log, and only theirs.
+
+    A verb's own configuration stays in every logger that it used, which later tests listen to.
+    """
+    settings = structlog.get_config()
+    critical = structlog.make_filtering_bound_logger("critical")
+    monkeypatch.setattr(
+        logging, "configure", lambda **_: structlog.configure(wrapper_class=critical)
+    )
+    yield
+    structlog.configure(**settings)
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, quiet: None) -> Iterator[Cluster]:
     with gpu_cluster.server() as server:
         made = Cluster(server, server.kubeconfig(tmp_path / "kubeconfig"))
         made.client.create(CLASSES, gpu_cluster.device_class())

@@ -67,7 +67,8 @@ class Instance:
 
 @pytest.fixture
 def instance() -> Iterator[Instance]:
-    with tempfile.TemporaryDirectory(prefix="tf-") as folder:
+    # A cancelled call may still write while the folder is removed.
+    with tempfile.TemporaryDirectory(prefix="tf-", ignore_cleanup_errors=True) as folder:
         made = Instance(Path(folder))
         made.servers.serve()
         made.servers.announce()
