@@ -30,5 +30,6 @@ def answer(api: Api, *, namespace: str, pod: str, file: str | None) -> Diagnosis
 
 
 def exit_code(found: Diagnosis) -> int:
-    """Return 0 if the pod can be scheduled or is; else 1."""
-    return 1 if found.state is State.WAITS else 0
+    """Return 0 if the pod can be scheduled or is, with its GPU; else 1."""
+    lacks_gpu = found.state is State.BOUND and bool(found.findings)
+    return 1 if found.state is State.WAITS or lacks_gpu else 0

@@ -6,6 +6,7 @@ from typing import Final
 
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.cel import terms
+from tensorfusion_dra.core.doctor import pending_pods
 from tensorfusion_dra.core.doctor.finding import Finding
 from tensorfusion_dra.scheduling.placement import Card, NodeOutcome, Trial
 from tensorfusion_dra.scheduling.rejections import Cause, Rejection
@@ -17,6 +18,7 @@ _BEGINNINGS: Final = tuple(
     for optional in ("?", "")
 )
 _SHOWN_REASONS: Final = 3
+_SINGULAR: Final = {"are": "is", "do": "does", "have": "has", "use": "uses"}
 _NEAREST: Final = (
     Cause.TAINT,
     Cause.CAPACITY,
@@ -49,7 +51,8 @@ def blocked(
     """
     first = problems[0]
     more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
-    answer = f"{pod} cannot be scheduled: {first.subject}: {first.found}{more}."
+    cannot = "gets no GPU" if first.subject == pending_pods.WEBHOOK else "cannot be scheduled"
+    answer = f"{pod} {cannot}: {first.subject}: {first.found}{more}."
     if not outcomes or any(each.error for each in outcomes):
         return answer
     if any(each.fits for each in outcomes):
@@ -137,6 +140,12 @@ def short(expression: str) -> str:
     return expression
 
 
+def numbered(count: int, text: str) -> str:
+    """Return a cause with the number of its devices: ``1 is tainted``, ``2 are tainted``."""
+    verb, space, rest = text.partition(" ")
+    return f"{count} {_SINGULAR.get(verb, verb) if count == 1 else verb}{space}{rest}"
+
+
 def _passing(outcome: NodeOutcome, request: str) -> int:
     return sum(card.rejections[request] is None for card in outcome.cards)
 
@@ -151,6 +160,6 @@ def _counted(texts: Iterable[str]) -> str:
     """Return the texts with their numbers, in their order; the rarest are left out."""
     counts = Counter(texts)
     kept = dict(counts.most_common(_SHOWN_REASONS))
-    shown = [f"{count} {text}" for text, count in counts.items() if text in kept]
+    shown = [numbered(count, text) for text, count in counts.items() if text in kept]
     more = len(counts) - len(kept)
     return ", ".join([*shown, f"{more} other reasons"] if more > 0 else shown)

@@ -79,7 +79,14 @@ def _diagnosis(pod: Document, observed: Observed, *, is_created: bool) -> Diagno
     phase = as_map(pod.get("status")).get("phase")
     if is_created and (node or phase in _DONE):
         answer = answers.bound(_name(pod), str(node or ""), str(phase or ""))
-        return Diagnosis(pod=_name(pod), state=State.BOUND, answer=answer)
+        missing = list(pod_claims.missed(pod, observed))
+        return Diagnosis(
+            pod=_name(pod),
+            state=State.BOUND,
+            answer=f"{answer} It got no GPU." if missing else answer,
+            helps=[finding.cure for finding in missing],
+            findings=missing,
+        )
     resolved = pod_claims.resolve(pod, observed, is_created=is_created)
     found = resolved.findings
     found += pending_pods.halted(resolved.pod)

@@ -1,6 +1,6 @@
 """The claims with which a pod is scheduled, and the findings about those that are missing."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -67,6 +67,14 @@ def resolve(pod: Document, observed: Observed, *, is_created: bool) -> Resolved:
     for entry in pod_claims.entries(found.pod):
         resolver.add(entry)
     return found
+
+
+def missed(pod: Document, observed: Observed) -> Iterator[Finding]:
+    """Yield the finding about a scheduled pod that lacks the claim that its annotations request."""
+    has_entry = any(name_of(entry) == names.POD_CLAIM for entry in pod_claims.entries(pod))
+    requests = pod_request.requests_gpu(review.annotations_of(pod))
+    if requests and not has_entry and Foreseen(observed, pod).pod().changed is not None:
+        yield pending_pods.no_claim(observed.webhooks)
 
 
 def _judge(found: Resolved, verdict: Verdict, annotations: Mapping[str, str]) -> None:
@@ -137,7 +145,7 @@ class _Resolver:
             self._found.findings.append(finding)
         claim = verdict.changed or claim
         if self._is_created and not any(
-            finding.subject == "webhook" for finding in self._found.findings
+            finding.subject == pending_pods.WEBHOOK for finding in self._found.findings
         ):
             events = self._observed.events_of(self._name)
             self._found.findings.append(

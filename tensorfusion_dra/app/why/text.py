@@ -95,7 +95,9 @@ def _grouped(outcomes: Sequence[NodeOutcome]) -> Iterator[Sequence[str]]:
         cards = sum(len(each.cards) for each in members)
         name = f"{len(members)}: {_names([each.name for each in members])}"
         if cards:
-            why = ", ".join(f"{count} {reason}" for reason, count in counts.most_common())
+            why = ", ".join(
+                answers.numbered(count, reason) for reason, count in counts.most_common()
+            )
         else:
             why = ", ".join(reasons)
         yield name, str(cards or ""), why, ""

@@ -13,6 +13,10 @@ from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map, name_
 
 Document = Mapping[str, Any]
 
+WEBHOOK: Final = "webhook"
+"""Subject of the findings about a pod without the claim that its annotations request. Kubernetes
+schedules such a pod, and it runs without a GPU."""
+
 _CLAIM_QUOTA: Final = "count/resourceclaims.resource.k8s.io"
 _DEVICES_QUOTA: Final = ".deviceclass.resource.k8s.io/devices"
 _AMOUNTS: Final = (names.ANNOTATION_TFLOPS_REQUEST, names.ANNOTATION_VRAM_REQUEST)
@@ -60,7 +64,7 @@ def no_claim(configurations: Sequence[Document] | None) -> Finding:
     Args:
         configurations: All MutatingWebhookConfigurations; None if they could not be read.
     """
-    subject = "webhook"
+    subject = WEBHOOK
     again = "then delete the pod and create it again: claims are added only to new pods"
     if not has_webhook(configurations):
         return problem(
@@ -81,7 +85,7 @@ def no_claim(configurations: Sequence[Document] | None) -> Finding:
 def no_webhook() -> Finding:
     """Return the finding about a pod to create, to which no webhook would add a claim."""
     return problem(
-        "webhook",
+        WEBHOOK,
         "is not installed, so the pod's annotations would give it no claim",
         expected="a MutatingWebhookConfiguration of this driver",
         cure="install the webhook before the pod is created",

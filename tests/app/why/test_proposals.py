@@ -2,6 +2,7 @@
 
 import pytest
 
+from tensorfusion_dra.app.why import answers
 from tensorfusion_dra.core import names
 from tensorfusion_dra.simulator.rest import TEMPLATES
 from tests.support.builders.gpus import gpu
@@ -54,3 +55,11 @@ def test_annotations_cannot_write_to_the_terminal(cluster: Cluster, capsys: Capt
 
     assert "H\\x1b[2J100" in out
     assert "\x1b" not in out
+
+
+@pytest.mark.parametrize(
+    ("count", "expected"),
+    [(1, "1 is tainted a=b"), (2, "2 are tainted a=b"), (0, "0 are tainted a=b")],
+)
+def test_one_card_is_counted_in_the_singular(count: int, expected: str) -> None:
+    assert answers.numbered(count, "are tainted a=b") == expected

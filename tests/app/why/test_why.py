@@ -122,9 +122,21 @@ def test_silent_webhook(cluster: Cluster, capsys: Capture) -> None:
     code, found = cluster.why(capsys, "a")
 
     assert code == 1
-    assert found["answer"].startswith("default/a cannot be scheduled: webhook: is not installed")
+    assert found["answer"].startswith("default/a gets no GPU: webhook: is not installed")
     assert found["answer"].endswith("Otherwise it fits now on node-01.")
     assert found["helps"][0].startswith("install the webhook, then delete the pod")
+
+
+def test_silent_webhook_of_a_pod_that_was_scheduled(cluster: Cluster, capsys: Capture) -> None:
+    cluster.add_node("node-01", *two_cards())
+    cluster.add_pod("a", metadata={"annotations": ANNOTATED})
+    cluster.schedule()
+
+    code, found = cluster.why(capsys, "a")
+
+    assert (code, found["state"]) == (1, "bound")
+    assert found["answer"].endswith("It got no GPU.")
+    assert found["helps"][0].startswith("install the webhook")
 
 
 def test_annotations_of_a_pod_that_does_not_use_dra(cluster: Cluster, capsys: Capture) -> None:
