@@ -48,6 +48,7 @@ CHECKS: Final = (
     Check(theme="GPUs", run=gpus.competing_drivers, needs_api=True),
     Check(theme="limits", run=limiter.files, places=_NODE),
     Check(theme="limits", run=limiter.alive, places=_NODE),
+    Check(theme="limits", run=limiter.address, places=_NODE),
     Check(theme="limits", run=limiter.claims, places=_NODE),
     Check(theme="slices", run=objects.slices, needs_api=True),
     Check(theme="device class", run=objects.device_class, needs_api=True),

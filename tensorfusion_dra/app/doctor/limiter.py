@@ -11,6 +11,7 @@ from typing import Final
 from tensorfusion_dra.app.doctor.context import Context
 from tensorfusion_dra.app.shared import enforcement_parts, node_parts
 from tensorfusion_dra.core.claims.enforcement import presence
+from tensorfusion_dra.core.claims.enforcers.tensor_fusion import TensorFusion
 from tensorfusion_dra.core.devices.sharing import Isolation
 from tensorfusion_dra.core.doctor import enforcement as rules
 from tensorfusion_dra.core.doctor.enforcement import ELF, HostFile
@@ -44,6 +45,14 @@ def alive(context: Context) -> Iterator[Finding]:
             presence.of_node(settings.enforcer, signs),
             is_required=settings.require_enforcement == "true",
         )
+
+
+def address(context: Context) -> Iterator[Finding]:
+    """Check that containers are told where Tensor Fusion's hypervisor is."""
+    settings = context.settings
+    is_soft = settings.enforcer == TensorFusion.name and settings.isolation == Isolation.SOFT
+    if is_soft and not settings.simulated_gpus and not settings.hypervisor_ip:
+        yield rules.no_address()
 
 
 def claims(context: Context) -> Iterator[Finding]:

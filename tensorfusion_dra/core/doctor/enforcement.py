@@ -147,6 +147,20 @@ def alive(enforcer: str, found: Verdict, *, is_required: bool) -> Finding:
     )
 
 
+def no_address() -> Finding:
+    """Warn that containers with Tensor Fusion's limiter are not told where the hypervisor is.
+
+    Seen with the open limiter (NexusGPU/vgpu.rs): without HYPERVISOR_IP every process ends at its
+    start.
+    """
+    return warning(
+        "address of Tensor Fusion's hypervisor (hypervisor-ip)",
+        "not set: a limiter that asks the hypervisor for its pod ends every process",
+        expected="the address at which containers reach the hypervisor, such as the node's",
+        cure="set --hypervisor-ip; the component hypervisor sets it from the pod's host IP",
+    )
+
+
 def claims(
     prepared: Sequence[tuple[PreparedClaim, Sequence[Verdict]]],
 ) -> Iterator[Finding]:

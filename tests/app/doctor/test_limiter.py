@@ -90,6 +90,16 @@ def test_enforcer_is_ok_only_while_it_is_alive(folder: Path) -> None:
     assert "no fresh heartbeat" in dead.found
 
 
+def test_containers_have_to_be_told_where_the_hypervisor_is(folder: Path) -> None:
+    (unset,) = limiter.address(context(folder, simulated_gpus=""))
+
+    assert (unset.level, "ends every process" in unset.found) == (Level.WARNING, True)
+    assert list(limiter.address(context(folder))) == []
+    told = context(folder, simulated_gpus="", hypervisor_ip="10.0.0.1")
+    assert list(limiter.address(told)) == []
+    assert list(limiter.address(context(folder, simulated_gpus="", enforcer="mps"))) == []
+
+
 def test_simulated_gpus_need_no_life(folder: Path) -> None:
     assert list(limiter.alive(context(folder))) == []
 
