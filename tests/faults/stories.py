@@ -15,6 +15,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Final
 
+from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tests.faults import fault_points, invariants
 from tests.faults.fault_points import FaultPoints, Point
@@ -26,8 +27,11 @@ from tests.support.waiting import eventually
 _TRIES: Final = 5
 _MISSED_SECONDS: Final = 10.0
 """A process that has not passed a point so long after its operation never passes it."""
-_BY_THE_CLOCK: Final = ("/events", "limits.json")
-"""What the watch on limits writes: when it looks, which may be during an operation or not."""
+_BY_THE_CLOCK: Final = ("/events", "limits.json", f"{names.DRIVER}/.temporary")
+"""What the watch on limits writes: when it looks, which may be during an operation or not.
+
+The last is the temporary file of limits.json, and of cards.json beside it.
+"""
 EVERY_DEVICE: Final = sorted(device(card) for card in range(CARDS))
 
 
