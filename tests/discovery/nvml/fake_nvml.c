@@ -107,10 +107,13 @@ static void read_machine(void)
 
 static void write_open(void)
 {
+    const char *machine_file = getenv("FAKE_NVML");
     char path[4096];
     FILE *file;
 
-    snprintf(path, sizeof path, "%s.open", getenv("FAKE_NVML"));
+    if (!machine_file)
+        return;
+    snprintf(path, sizeof path, "%s.open", machine_file);
     file = fopen(path, "w");
     for (int i = 0; file && i < MAX_CARDS; i++)
         if (is_open[i])
