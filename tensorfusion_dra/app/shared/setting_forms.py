@@ -1,6 +1,7 @@
 """Forms that the values of some settings have."""
 
 import re
+from pathlib import Path
 from typing import Final
 
 from tensorfusion_dra.core.errors import InputError
@@ -29,3 +30,13 @@ def check_subdomain(name: str, value: str) -> None:
     """
     if len(value) > LONGEST_POOL or _SUBDOMAIN.fullmatch(value) is None:
         raise InputError(f"{name}: found {value!r}, expected a DNS subdomain in lower case")
+
+
+def check_folder(name: str, value: str, *, optional: bool = False) -> None:
+    """Check that a value is an absolute path; an optional one may be empty.
+
+    Raises:
+        InputError: It is not.
+    """
+    if not (optional and not value) and not Path(value).is_absolute():
+        raise InputError(f"{name}: found {value!r}, expected an absolute path")

@@ -10,6 +10,7 @@ from tensorfusion_dra.core.errors import InputError
 from tensorfusion_dra.discovery import yaml_file
 from tensorfusion_dra.discovery.yaml_file import shown
 
+BOOLEANS: Final = ("true", "false")
 LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 LOG_FORMATS: Final = ("json", "console")
 
@@ -80,6 +81,25 @@ def check_range(name: str, value: float, least: float, most: float) -> None:
     """
     if not least <= value <= most:
         raise InputError(f"{name}: found {value}, expected {least} to {most}")
+
+
+def check_ranges(settings: object, ranges: Mapping[str, tuple[float, float]]) -> None:
+    """Check that each number is from its least to its greatest value; `ranges` is by field.
+
+    Raises:
+        InputError: One is outside.
+    """
+    for name, (least, most) in ranges.items():
+        check_range(flag(name), getattr(settings, name), least, most)
+
+
+def check_boolean(name: str, value: str) -> None:
+    """Check that a value is true or false.
+
+    Raises:
+        InputError: It is neither.
+    """
+    check_choice(name, value, BOOLEANS)
 
 
 def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
