@@ -1,10 +1,13 @@
-"""HTTP endpoint for liveness and readiness probes.
+"""HTTP endpoint for liveness and readiness probes, and for pages such as the metrics.
 
 Any client that reaches the port may connect, so the number of connections is bounded. A connection
 is waiting until its request has arrived, and answered afterwards. The kubelet's probe sends its
 request at once, so it gets an answer even while other clients hold connections open: if too many
 connections wait, the one that has waited longest is closed, not the newest. A request that takes
 longer than five seconds to arrive is cut off as well.
+
+Pages are larger than the answers to probes, and their readers may be slow. So fewer pages than
+connections are answered at a time (pages.py), and probes find room beside them.
 """
 
 import time
@@ -27,6 +30,14 @@ from typing import Any, Final
 
 import structlog
 
+from tensorfusion_dra.app.shared.pages import (
+    Page,
+    PageAnswer,
+    PageRequest,
+    Pages,
+    is_loopback,
+    text_answer,
+)
 from tensorfusion_dra.core.errors import FatalError, RetryableError
 
 log = structlog.get_logger()
@@ -76,7 +87,10 @@ class Check:
 
 
 class HealthEndpoint(ThreadingHTTPServer):
-    """HTTP server that answers each check's path with 200, or with 503 and the error text."""
+    """HTTP server that answers each check's path with 200, or with 503 and the error text.
+
+    Other paths may have pages, which answer for themselves.
+    """
 
     daemon_threads = True
     allow_reuse_address = True
@@ -84,12 +98,18 @@ class HealthEndpoint(ThreadingHTTPServer):
     address_family = AF_INET6 if has_dualstack_ipv6() else AF_INET
 
     def __init__(
-        self, checks: Mapping[str, Callable[[], None]], *, host: str = "", port: int
+        self,
+        checks: Mapping[str, Callable[[], None]],
+        pages: Mapping[str, Page] | None = None,
+        *,
+        host: str = "",
+        port: int,
     ) -> None:
         """Listen on the port; requests are answered only after start().
 
         Args:
             checks: By path.
+            pages: By path.
             host: The address to listen on; all addresses if empty.
 
         Raises:
@@ -98,6 +118,7 @@ class HealthEndpoint(ThreadingHTTPServer):
         self.checks: Final = {
             path: Check(path.strip("/"), question) for path, question in checks.items()
         }
+        self.pages: Final = Pages(pages or {})
         self._guard: Final = Lock()  # guards both below
         self._waiting: Final[dict[socket, float]] = {}  # deadline by connection; oldest first
         self._answered: Final[set[socket]] = set()
@@ -208,21 +229,38 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         self.server.request_arrived(self.connection)
-        check = self.server.checks.get(self.path.partition("?")[0])
-        if check is None:
-            self._answer(HTTPStatus.NOT_FOUND, f"expected one of {', '.join(self.server.checks)}")
-            return
-        trouble = check.trouble()
-        status = HTTPStatus.SERVICE_UNAVAILABLE if trouble else HTTPStatus.OK
-        self._answer(status, trouble or "ok")
+        path, _, query = self.path.partition("?")
+        check = self.server.checks.get(path)
+        if check is not None:
+            trouble = check.trouble()
+            status = HTTPStatus.SERVICE_UNAVAILABLE if trouble else HTTPStatus.OK
+            self._send(text_answer(status, trouble or "ok"))
+        elif path in self.server.pages.paths:
+            self.server.pages.answer(self._page_request(path, query), self._send)
+        else:
+            paths = ", ".join((*self.server.checks, *self.server.pages.paths))
+            self._send(text_answer(HTTPStatus.NOT_FOUND, f"expected one of {paths}"))
 
-    def _answer(self, status: HTTPStatus, text: str) -> None:
-        content = f"{text}\n".encode()
-        self.send_response(status)
-        self.send_header("Content-Type", "text/plain; charset=utf-8")
-        self.send_header("Content-Length", str(len(content)))
+    do_HEAD = do_GET  # noqa: N815 - the base's name
+
+    def _page_request(self, path: str, query: str) -> PageRequest:
+        return PageRequest(
+            path=path,
+            query=query,
+            accept=", ".join(self.headers.get_all("Accept", [])),
+            host=self.headers.get("Host", ""),
+            from_loopback=is_loopback(self.client_address[0]),
+        )
+
+    def _send(self, answer: PageAnswer) -> None:
+        self.send_response(answer.status)
+        self.send_header("Content-Type", answer.content_type)
+        self.send_header("Content-Length", str(len(answer.body)))
+        for name, value in answer.headers.items():
+            self.send_header(name, value)
         self.end_headers()
-        self.wfile.write(content)
+        if self.command != "HEAD":
+            self.wfile.write(answer.body)
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base's name
         """Log nothing for a request: probes are frequent, and Check logs each change."""
