@@ -8,10 +8,12 @@ from tensorfusion_dra.core.claims.claim import AllocatedClaim
 from tensorfusion_dra.core.claims.enforcement import presence
 from tensorfusion_dra.core.claims.enforcement.signs import NodeSigns
 from tensorfusion_dra.core.claims.fit import Fit, NodeOffer, fit
+from tensorfusion_dra.core.claims.operation import Stage
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.claims.quick_fit import quick_fit
 from tensorfusion_dra.core.claims.share_policy import SharePolicy
 from tensorfusion_dra.core.errors import ClaimError, RetryableError
+from tensorfusion_dra.driver import operations
 from tensorfusion_dra.driver.catalog import Catalog
 from tensorfusion_dra.driver.projection import Plan, Projection
 from tensorfusion_dra.driver.shared_containers import SharedContainers, Together
@@ -97,6 +99,7 @@ class Admission:
                 replaced = [before[other.ref.uid] for other in changed]
                 self.index.note(step, added=[record, *changed], removed=replaced)
                 tenants.mark_divided(record)
+            operations.enter(Stage.FLUSH)
         return Admitted(claim=record, stored=stored, plan=plan, changed=changed)
 
     def _fitted(

@@ -24,11 +24,13 @@ class Prefetched:
 
     Attributes:
         began: When the read began.
+        times: When the read began and when it ended, on the clock that measures operations.
         outcome: The claim, or the error of the read.
         turn: The turn at the claim's lock for which the read counts.
     """
 
     began: ReadMark
+    times: tuple[float, float]
     outcome: AllocatedClaim | DriverError
     turn: int
 
@@ -51,11 +53,13 @@ class Prefetch:
         fetch: Reads one claim until a deadline on time.monotonic()'s clock.
         locks: Count the turns of each claim.
         reads: Claims that were read recently are left out.
+        clock: That of the operations.
     """
 
     fetch: Callable[[ClaimRef, float], AllocatedClaim]
     locks: ClaimLocks
     reads: RecentReads
+    clock: Callable[[], float]
 
     @contextmanager
     def of(self, refs: Sequence[ClaimRef], deadline: float) -> Iterator[Mapping[str, Prefetched]]:
@@ -66,9 +70,18 @@ class Prefetch:
             return
         with self.locks.counted(wanted) as turns:
             began = self.reads.begin()
-            outcomes = side_by_side.read(lambda ref: self.fetch(ref, deadline), wanted)
+            times: dict[str, tuple[float, float]] = {}
+
+            def timed(ref: ClaimRef) -> AllocatedClaim:
+                start = self.clock()
+                try:
+                    return self.fetch(ref, deadline)
+                finally:
+                    times[ref.uid] = start, self.clock()
+
+            outcomes = side_by_side.read(timed, wanted)
             yield {
-                ref.uid: Prefetched(began, outcome, turns[ref.uid])
+                ref.uid: Prefetched(began, times[ref.uid], outcome, turns[ref.uid])
                 for ref, outcome in zip(wanted, outcomes, strict=True)
             }
 

@@ -13,9 +13,10 @@ import structlog
 
 from tensorfusion_dra.core.claims import claim as claims
 from tensorfusion_dra.core.claims.claim import AllocatedClaim, ClaimRef
+from tensorfusion_dra.core.claims.operation import OperationKind, Stage
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.errors import ClaimError
-from tensorfusion_dra.driver import outcomes
+from tensorfusion_dra.driver import operations
 from tensorfusion_dra.driver.admission import Admission
 from tensorfusion_dra.driver.catalog import CatalogReader
 from tensorfusion_dra.driver.claim_locks import ClaimLocks
@@ -23,6 +24,7 @@ from tensorfusion_dra.driver.claim_pods import ClaimPods
 from tensorfusion_dra.driver.division import Division
 from tensorfusion_dra.driver.local_cards import LocalCards
 from tensorfusion_dra.driver.node_offers import NodeOffers
+from tensorfusion_dra.driver.operations import Operations
 from tensorfusion_dra.driver.outcomes import Failure
 from tensorfusion_dra.driver.ports.cluster import Claims, Pods
 from tensorfusion_dra.driver.ports.enforcement import LiveSigns
@@ -55,6 +57,7 @@ class Preparer:
         division: Division,
         status: StatusReporter,
         required: LiveSigns | None = None,
+        operations: Operations | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Prepare nothing yet.
@@ -65,15 +68,14 @@ class Preparer:
                 bridge to Tensor Fusion's hypervisor, if there is one.
             required: Reads the signs of the enforcer without which a claim is refused; None if
                 claims are prepared whether or not something enforces their limits.
+            operations: Runs and measures them; None if nobody follows them.
             clock: In seconds, for the age of what was read of claims.
         """
         self._claims, self._ledger = claims_at_server, ledger
         self._cards = LocalCards(catalog, offers)
-        self._offers = offers
-        self._share_policies = share_policies
+        self._offers, self._share_policies = offers, share_policies
         self._pods = pods
-        self._division = division
-        self._status = status
+        self._division, self._status = division, status
         self._required = required
         self._shared_containers = SharedContainers(
             projection=projection,
@@ -90,7 +92,8 @@ class Preparer:
         self._recorded = RecordedClaims(ledger, projection, self._cards, self._withdrawal)
         self._locks = ClaimLocks()
         self._reads = RecentReads(clock=clock)
-        self._prefetch = Prefetch(self._fetched, self._locks, self._reads)
+        self._operations = operations or Operations()
+        self._prefetch = Prefetch(self._fetched, self._locks, self._reads, self._operations.clock)
 
     def forget_recent_reads(self) -> None:
         """Read every claim again: the kubelet may have been restarted, see RecentReads."""
@@ -114,12 +117,13 @@ class Preparer:
             FatalError: A newer release has changed the ledger.
         """
         wanted = list(refs)
+        began = self._operations.clock()
         with self._prefetch.of(wanted, deadline) as prefetched:
-            return outcomes.of_each(
+            return self._operations.run_each(
+                OperationKind.PREPARE,
                 wanted,
                 lambda ref: self._prepare_one(ref, prefetched.get(ref.uid), deadline),
-                succeeded="claim_prepared",
-                failed="claim_prepare_failed",
+                began=began,
             )
 
     def unprepare(
@@ -133,11 +137,11 @@ class Preparer:
         Raises:
             FatalError: A newer release has changed the ledger.
         """
-        return outcomes.of_each(
+        return self._operations.run_each(
+            OperationKind.UNPREPARE,
             refs,
             lambda ref: self._unprepare_one(ref, deadline),
-            succeeded="claim_unprepared",
-            failed="claim_unprepare_failed",
+            began=self._operations.clock(),
         )
 
     def refresh(self, ref: ClaimRef, *, deadline: float) -> None:
@@ -185,7 +189,9 @@ class Preparer:
             if self._reads.covers(ref.uid):
                 record = self._recorded.use(ref, None, deadline)
             if record is None:
+                operations.enter(Stage.READ)
                 if prefetched is not None and prefetched.turn == turn:
+                    operations.note_read(*prefetched.times)
                     began, claim = prefetched.began, prefetched.claim()
                 else:
                     began, claim = self._reads.begin(), self._fetched(ref, deadline)
@@ -194,10 +200,15 @@ class Preparer:
                 # not answer the next call.
                 self._reads.note(ref.uid, began)
                 if record is None:
-                    record = self._admitted(claim, deadline)
-            self._register(record, deadline)
-            self._status.report(record, trouble="")
-            return record
+                    return self._finished(self._admitted(claim, deadline), deadline)
+            operations.note_from_record()
+            return self._finished(record, deadline)
+
+    def _finished(self, record: PreparedClaim, deadline: float) -> PreparedClaim:
+        """Return the record once the hypervisor keeps its limits, and queue its status."""
+        self._register(record, deadline)
+        self._status.report(record, trouble="")
+        return record
 
     def _register(self, record: PreparedClaim, deadline: float) -> None:
         """Return once the hypervisor keeps the claim's limits, where it is the one to keep them.
@@ -208,6 +219,7 @@ class Preparer:
         workers = self._division.workers
         if workers is None:
             return
+        operations.enter(Stage.REGISTER)
 
         def of_same_pods() -> Sequence[PreparedClaim]:
             with self._ledger.transaction() as step:
@@ -229,6 +241,7 @@ class Preparer:
     def _admitted(self, claim: AllocatedClaim, deadline: float) -> PreparedClaim:
         if not claim.allocations:
             return PreparedClaim(ref=claim.ref, shares=())
+        operations.enter(Stage.RESOLVE)
         catalog = self._cards.wait_for_catalog(claim.ref, deadline)
         self._cards.check_present(
             claim.ref, (allocation.device for allocation in claim.allocations)
@@ -239,10 +252,12 @@ class Preparer:
         offer = self._offers.offer(catalog, {allocation.device for allocation in claim.allocations})
         # Slow if the enforcer is dead, so before the step of the ledger.
         signs = self._required.of_node() if self._required else None
+        operations.enter(Stage.ADMIT)
         admitted = self._admission.admit(
             claim, policies, together, catalog=catalog, offer=offer, signs=signs
         )
         _log_admitted(admitted.claim)
+        operations.enter(Stage.WRITE)
         self._division.project(admitted.changed)
         return self._recorded.write_files(admitted)
 

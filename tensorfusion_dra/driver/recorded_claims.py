@@ -12,8 +12,10 @@ import structlog
 
 from tensorfusion_dra.core.claims import confirmation
 from tensorfusion_dra.core.claims.claim import AllocatedClaim, ClaimRef
+from tensorfusion_dra.core.claims.operation import Stage
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.errors import RetryableError
+from tensorfusion_dra.driver import operations
 from tensorfusion_dra.driver.admission import Admitted
 from tensorfusion_dra.driver.catalog import Catalog
 from tensorfusion_dra.driver.local_cards import CardsUnreadError, LocalCards
@@ -56,6 +58,7 @@ class RecordedClaims:
             RetryableError: The cards are not known yet, or one of the claim's is gone.
             FatalError: A newer release has changed the ledger.
         """
+        operations.enter(Stage.LOOKUP)
         record = self._ledger.get(ref.uid)
         if record is None:
             return None
@@ -159,7 +162,9 @@ class RecordedClaims:
                     return record
                 step.put(today)
                 record = today
+                operations.enter(Stage.FLUSH)
         if is_current:
+            operations.enter(Stage.WRITE)
             return self._project(record)
         log.warning("claim_reallocated", devices=[share.device for share in record.shares])
         self._withdrawal.withdraw(ref)

@@ -4,8 +4,10 @@ from collections.abc import Sequence
 from functools import partial
 
 from tensorfusion_dra.core.claims.claim import ClaimRef
+from tensorfusion_dra.core.claims.operation import Stage
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.errors import NoRoomError
+from tensorfusion_dra.driver import operations
 from tensorfusion_dra.driver.division import Division
 from tensorfusion_dra.driver.projection import Projection
 from tensorfusion_dra.driver.status import StatusReporter
@@ -30,11 +32,13 @@ class Withdrawal:
             RetryableError: Its files or its record cannot be removed now.
             FatalError: A newer release has changed the ledger.
         """
+        operations.enter(Stage.WITHDRAW)
         try:
             changed = self._removed(ref)
         except NoRoomError:
             self._ledger.make_room()
             changed = self._removed(ref)
+        operations.enter(Stage.WRITE)
         self._status.forget(ref.uid)
         self._division.project(changed)
 
@@ -55,4 +59,6 @@ class Withdrawal:
             self._projection.remove(
                 ref.uid, record, of_same_pods=partial(self._division.of_same_pods, step, record)
             )
-            return self._division.remove(step, record)
+            changed = self._division.remove(step, record)
+            operations.enter(Stage.FLUSH)
+        return changed

@@ -21,6 +21,7 @@ from tensorfusion_dra.discovery.simulated import simulated_discovery
 from tensorfusion_dra.driver.catalog import CatalogReader
 from tensorfusion_dra.driver.division import Division
 from tensorfusion_dra.driver.node_offers import NodeOffers
+from tensorfusion_dra.driver.operations import Operations
 from tensorfusion_dra.driver.outcomes import Failure
 from tensorfusion_dra.driver.ports.cluster import Claims
 from tensorfusion_dra.driver.prepare import Preparer
@@ -106,6 +107,7 @@ class Setup:
         self.reads_pods = True
         self.required: LiveSigns | None = None
         self.status = StatusReporter(NoStatus())
+        self.operations = Operations()
         self.workers = workers
         self.preparer = self.with_claims(self.claims)
 
@@ -133,6 +135,7 @@ class Setup:
             pods=self.pods if self.reads_pods else None,
             division=self.division(catalog),
             status=self.status,
+            operations=self.operations,
             required=self.required,
             clock=clock,
         )

@@ -1,0 +1,144 @@
+"""Operations on a claim, prepare and unprepare: their stages and results.
+
+The log, the metrics, the traces and the status page name them with the words of this module.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+from tensorfusion_dra.core.claims.claim import ClaimRef
+from tensorfusion_dra.core.claims.prepared import PreparedClaim
+from tensorfusion_dra.core.errors import ClaimError, FatalError, NoRoomError, RetryableError
+
+
+class OperationKind(StrEnum):
+    """What the kubelet asked for one claim."""
+
+    PREPARE = "prepare"
+    UNPREPARE = "unprepare"
+
+
+class Stage(StrEnum):
+    """Stage of an operation; an operation is in one stage at any time.
+
+    Attributes:
+        QUEUE: Wait for its turn: for the claims before it in the same call, and for another call
+            for the same claim.
+        READ: Read the claim from the API server.
+        LOOKUP: Look for a record that may answer, and compare it and its files with the claim.
+        RESOLVE: Find out what the claim asks for and what the node offers: the first reading of
+            the cards, pods, policies, device nodes.
+        ADMIT: Wait for the ledger, check that the claim fits, and put its record.
+        FLUSH: Commit, until the disk has it.
+        WRITE: Write the claim's files, and those of other claims whose limits changed by it.
+        REGISTER: Have Tensor Fusion's hypervisor keep the limits.
+        WITHDRAW: Wait for the ledger, and remove the claim's files and record.
+    """
+
+    QUEUE = "queue"
+    READ = "read"
+    LOOKUP = "lookup"
+    RESOLVE = "resolve"
+    ADMIT = "admit"
+    FLUSH = "flush"
+    WRITE = "write"
+    REGISTER = "register"
+    WITHDRAW = "withdraw"
+
+    __hash__ = str.__hash__  # an enum's own costs a call for each use as a key
+
+
+STAGES: Final[Mapping[OperationKind, tuple[Stage, ...]]] = {
+    # Withdrawn is the record of an earlier allocation of the claim.
+    OperationKind.PREPARE: tuple(Stage),
+    OperationKind.UNPREPARE: (Stage.QUEUE, Stage.WITHDRAW, Stage.FLUSH, Stage.WRITE),
+}
+"""Stages that an operation of each kind may have."""
+
+
+class Result(StrEnum):
+    """How an operation ended: success, or the kind of its error (core/errors.py)."""
+
+    SUCCESS = "success"
+    CLAIM_ERROR = "claim_error"
+    RETRYABLE = "retryable"
+    NO_ROOM = "no_room"
+    FATAL = "fatal"
+    UNEXPECTED = "unexpected"
+
+
+_RESULTS: Final = (
+    (NoRoomError, Result.NO_ROOM),  # before RetryableError, which it is too
+    (RetryableError, Result.RETRYABLE),
+    (ClaimError, Result.CLAIM_ERROR),
+    (FatalError, Result.FATAL),
+)
+
+
+def result(error: BaseException | None) -> Result:
+    """Return the result of an operation that ended with this error; None is success."""
+    if error is None:
+        return Result.SUCCESS
+    return next((each for kind, each in _RESULTS if isinstance(error, kind)), Result.UNEXPECTED)
+
+
+class TimedStage(NamedTuple):
+    """One stay in a stage; both times are in seconds on the clock of the measurement."""
+
+    stage: Stage
+    began: float
+    ended: float
+
+
+class EndedOperation(NamedTuple):
+    """An operation that has ended.
+
+    Attributes:
+        kind: What the kubelet asked for.
+        claim: The claim.
+        result: How it ended.
+        error: Text of its error; "" for success.
+        entered: The stages that it entered, at least one, with the time at which it did.
+        ended: When it ended, on the same clock.
+        seconds_by_stage: Time in each stage that it entered, the one entered first first.
+        prepared: The claim as prepared; None after a failure, and for an unprepare.
+        from_record: True if the claim was prepared already, so that its record was the answer.
+    """
+
+    kind: OperationKind
+    claim: ClaimRef
+    result: Result
+    error: str
+    entered: Sequence[tuple[Stage, float]]
+    ended: float
+    seconds_by_stage: Mapping[Stage, float]
+    prepared: PreparedClaim | None = None
+    from_record: bool = False
+
+    @property
+    def seconds(self) -> float:
+        """Time from the arrival of the kubelet's call to the end; the sum over all stages."""
+        return self.ended - self.entered[0][1]
+
+    @property
+    def last_stage(self) -> Stage:
+        """The stage in which it ended; that of the error, if it failed."""
+        return self.entered[-1][0]
+
+    def course(self) -> Iterator[TimedStage]:
+        """Yield its stays in stages, one after the other without gaps."""
+        ends = [began for _, began in self.entered[1:]]
+        for (stage, began), ended in zip(self.entered, [*ends, self.ended], strict=True):
+            yield TimedStage(stage, began, ended)
+
+
+def seconds_by_stage(entered: Sequence[tuple[Stage, float]], ended: float) -> Mapping[Stage, float]:
+    """Return the time in each stage; a stage that was entered several times counts once."""
+    found: dict[Stage, float] = {}
+    stage, began = entered[0]
+    for following, until in entered[1:]:
+        found[stage] = found.get(stage, 0.0) + until - began
+        stage, began = following, until
+    found[stage] = found.get(stage, 0.0) + ended - began
+    return found
