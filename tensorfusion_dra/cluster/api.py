@@ -1,7 +1,7 @@
 """The Kubernetes API over plain dicts, so that no field of an answer is lost."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
@@ -13,7 +13,7 @@ from tensorfusion_dra.cluster.http_answer import Answer
 from tensorfusion_dra.cluster.limits import TooLargeError
 from tensorfusion_dra.cluster.watch_stream import WatchStream
 from tensorfusion_dra.core.errors import InputError, RetryableError
-from tensorfusion_dra.driver.ports.cluster import UnreadableError
+from tensorfusion_dra.driver.ports.cluster import Exchanges, UnreadableError
 
 if TYPE_CHECKING:
     from tensorfusion_dra.cluster.transport import Transport
@@ -25,7 +25,6 @@ USER_AGENT: Final = "tensorfusion-dra"
 APPLY: Final = "application/apply-patch+yaml"
 """Server-side apply. Its body may be JSON."""
 _UNAUTHORIZED: Final = 401
-_LONGEST_RETRY_AFTER_SECONDS: Final = 120.0
 _MOST_ERROR_BYTES: Final = 64 * 2**10
 """A Status object has a few hundred bytes. The rest of a longer error answer is not read."""
 
@@ -56,15 +55,23 @@ class StatusError(RetryableError):
 class Api:
     """The connections to one API server, for all threads."""
 
-    def __init__(self, kubeconfig: Path | None, *, user_agent: str = USER_AGENT) -> None:
+    def __init__(
+        self,
+        kubeconfig: Path | None,
+        *,
+        user_agent: str = USER_AGENT,
+        exchanges: Sequence[Exchanges] = (),
+    ) -> None:
         """Store the settings; connect() reads the kubeconfig.
 
         Args:
             kubeconfig: None selects the pod's service account.
             user_agent: Identifies the sender in the API server's audit log.
+            exchanges: Told of every request.
         """
         self._kubeconfig = kubeconfig
         self._user_agent = user_agent
+        self._exchanges = tuple(exchanges)
         self._connecting = Lock()  # guards changes of all below
         self._transport: Transport | None = None
         self._was_connected = False
@@ -122,6 +129,7 @@ class Api:
             )
             if answer.status >= 400:
                 raise self._status_error(subject, answer, transport)
+            self._note_answer(subject, answer.status)
             text = answer.body()
         except (OSError, ValueError) as error:
             raise self._unanswered(subject, error) from error
@@ -157,7 +165,13 @@ class Api:
             try:
                 if answer.status >= 400:
                     raise self._status_error(subject, answer, transport)
-                yield WatchStream(answer, subject=subject, silent_seconds=silent_seconds)
+                self._note_answer(subject, answer.status)
+                yield WatchStream(
+                    answer,
+                    subject=subject,
+                    silent_seconds=silent_seconds,
+                    on_event=self._note_event,
+                )
             finally:
                 answer.close()
         except (OSError, ValueError) as error:
@@ -210,11 +224,13 @@ class Api:
         answered = found if isinstance(found, dict) else {}
         details = answered.get("details")
         message = error_text.one_line(answered.get("message", _excerpt(text)), secrets)
+        message = f"{subject}: {answer.status}: {message}"
+        self._note_answer(subject, answer.status, message)
         return StatusError(
-            f"{subject}: {answer.status}: {message}",
+            message,
             answer.status,
             details=details if isinstance(details, dict) else {},
-            after_seconds=_retry_after_seconds(answer),
+            after_seconds=answer.retry_after_seconds(),
         )
 
     def _log_in_again(self, rejected: "Transport") -> None:
@@ -232,7 +248,17 @@ class Api:
     def _unanswered(self, subject: str, error: Exception) -> RetryableError:
         """Return the error of a request that has no complete answer."""
         text = f"{subject}: {error_text.one_line(error_text.cause(error), self._secrets())}"
+        for each in self._exchanges:
+            each.unanswered(subject.partition(" ")[0], text)
         return UnreadableError(text) if isinstance(error, TooLargeError) else RetryableError(text)
+
+    def _note_answer(self, subject: str, status: int, error: str = "") -> None:
+        for each in self._exchanges:
+            each.answered(subject.partition(" ")[0], status, error)
+
+    def _note_event(self) -> None:
+        for each in self._exchanges:
+            each.heard()
 
     def _secrets(self) -> frozenset[str]:
         """Return the known credentials, which must never appear in a log."""
@@ -271,12 +297,3 @@ def _excerpt(text: bytes) -> str:
     if len(text) >= _MOST_ERROR_BYTES:
         text = text[:_MOST_ERROR_BYTES].rpartition(b" ")[0] or text[:_MOST_ERROR_BYTES]
     return text.decode(errors="replace")
-
-
-def _retry_after_seconds(answer: Answer) -> float:
-    value = answer.headers.get("retry-after", "")
-    # Kubernetes writes seconds. The other form, a date, would compare two clocks and is ignored.
-    # Nine digits are enough: the result is capped, and Python refuses to convert very long numbers.
-    if not (value.isascii() and value.isdecimal()):
-        return 0.0
-    return min(float(value[:9]), _LONGEST_RETRY_AFTER_SECONDS)

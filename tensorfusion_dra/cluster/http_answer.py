@@ -26,6 +26,7 @@ _PIECE_BYTES: Final = 64 * 2**10
 _MOST_HEAD_BYTES: Final = 64 * 2**10
 _MOST_LINE_BYTES: Final = 4 * 2**10
 """The size of a chunk, with extensions that nobody uses, or a header after the last chunk."""
+_LONGEST_RETRY_AFTER_SECONDS: Final = 120.0
 _END_OF_LINE: Final = b"\r\n"
 _END_OF_HEAD: Final = b"\r\n\r\n"
 
@@ -81,6 +82,16 @@ class Answer:
         self.status = self._head.status
         self.headers = self._head.headers
         self.limits = limits
+
+    def retry_after_seconds(self) -> float:
+        """Return the delay that the server requests before the next request; 0 if none."""
+        value = self.headers.get("retry-after", "")
+        # Kubernetes writes seconds. The other form, a date, would compare two clocks and is
+        # ignored. Nine digits are enough: the result is capped, and Python refuses to convert very
+        # long numbers.
+        if not (value.isascii() and value.isdecimal()):
+            return 0.0
+        return min(float(value[:9]), _LONGEST_RETRY_AFTER_SECONDS)
 
     def pieces(self) -> Iterator[bytes]:
         """Yield the body in pieces, as they arrive.

@@ -1,6 +1,6 @@
 """The events of one watch, each bounded in time and size."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from tensorfusion_dra.cluster import error_text, json_text
@@ -14,17 +14,26 @@ _MOST_EVENT_BYTES: Final = 8 * 2**20
 class WatchStream:
     """The events of one watch. Another thread may end it with cut()."""
 
-    def __init__(self, answer: Answer, *, subject: str, silent_seconds: float) -> None:
+    def __init__(
+        self,
+        answer: Answer,
+        *,
+        subject: str,
+        silent_seconds: float,
+        on_event: Callable[[], None] = lambda: None,
+    ) -> None:
         """Store the arguments; nothing is read yet.
 
         Args:
             answer: Its limits are renewed for each event.
             subject: Prefix of error texts.
             silent_seconds: Longest wait for one complete event.
+            on_event: Called for each complete event.
         """
         self._answer = answer
         self._subject = subject
         self._silent_seconds = silent_seconds
+        self._on_event = on_event
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         self._renew()
@@ -38,6 +47,7 @@ class WatchStream:
             for line in filter(bytes.strip, lines):
                 event = self._event(line)
                 self._renew()
+                self._on_event()
                 if isinstance(event, dict):
                     yield event
 

@@ -22,7 +22,7 @@ second, all remembered cards are published as sick, with the reason `nvml-hung`.
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
@@ -32,8 +32,12 @@ from tensorfusion_dra.core.devices.gpu import Inventory
 from tensorfusion_dra.core.devices.health import CardEvent, HealthRules, Kind, Moment, Trouble
 from tensorfusion_dra.core.devices.known_cards import KnownCards, PublishedCards
 from tensorfusion_dra.core.errors import RetryableError
+from tensorfusion_dra.core.observed import xid_counts
 from tensorfusion_dra.driver.ports.discovery import HungError
 from tensorfusion_dra.state.card_records import CardRecords
+
+if TYPE_CHECKING:
+    from tensorfusion_dra.core.observed.xid_counts import XidCounts
 
 log = structlog.get_logger()
 
@@ -78,6 +82,7 @@ class CardHealthTracker:
         self._inventory: Inventory | None = None
         self._failures = 0
         self._logged: dict[CardEvent, float] = {}
+        self.xids: XidCounts = {}  # replaced as a whole; any thread may read it
         self._claimed: frozenset[str] = frozenset()
         self._saved_record: Mapping[str, Any] | None = records.load() if records else None
         self._known = self._loaded()
@@ -103,6 +108,8 @@ class CardHealthTracker:
         """Take in an event of the NVIDIA driver; return True if it makes a card sick."""
         trouble = health.trouble_of(event, self._rules)
         uuid = event.gpu_uuid
+        if uuid in self._known.cards:
+            self.xids = xid_counts.counted(self.xids, event, self._rules, self._clock().at)
         counts = trouble is not None and uuid in self._known.cards
         self._log_event(event, counts=counts)
         if trouble is None or uuid is None or not counts:

@@ -35,6 +35,7 @@ from tensorfusion_dra.core.devices.health import CardEvent, Sickness
 from tensorfusion_dra.core.devices.known_cards import PublishedCards
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.core.kubernetes import slice_rules
+from tensorfusion_dra.core.observed.xid_counts import XidCounts
 from tensorfusion_dra.driver.card_health_tracker import CardHealthTracker
 from tensorfusion_dra.driver.expansion import Expansion
 from tensorfusion_dra.driver.ports.discovery import Discovery, HostSizes
@@ -115,6 +116,11 @@ class CatalogReader:
         """Return the unhealthy devices by name; none as long as there is no catalog."""
         catalog = self.current()
         return catalog.sick if catalog else {}
+
+    @property
+    def xids(self) -> XidCounts:
+        """Counts of reported XIDs since this process started."""
+        return self._tracker.xids
 
     def refresh(self) -> bool:
         """Read the cards; return True if the catalog changed.

@@ -154,6 +154,11 @@ class EnforcementWatch:
             self._is_saved = self._is_saved and not known.is_looked_at
             return known.begin(found, self._now())
 
+    def standings(self) -> Mapping[str, Sequence[Standing]]:
+        """Return the standing verdicts of all watched claims by UID; nothing is read for it."""
+        with self._lock:
+            return {uid: each.standing for uid, each in self._watched.items() if each.standing}
+
     def stop(self) -> None:
         """End run()."""
         self._wakeup.stop()

@@ -43,6 +43,7 @@ from tensorfusion_dra.driver.backoff import Backoff
 from tensorfusion_dra.driver.catalog import CatalogReader
 from tensorfusion_dra.driver.log_throttle import LogThrottle
 from tensorfusion_dra.driver.ports.cluster import Events, MissingRightError, Nodes, Slices
+from tensorfusion_dra.driver.publishing_state import PublishingState
 from tensorfusion_dra.driver.repairs import Repairs
 from tensorfusion_dra.driver.wakeup import Wakeup
 from tensorfusion_dra.state.publishing_right import PublishingRight
@@ -80,6 +81,7 @@ class Publisher:
             right: The right to publish, which instances on this node pass on.
             repairs: The pace of repairs; None for the default.
         """
+        self.state = PublishingState()
         self._events = events
         self._repairs = repairs or Repairs()
         self._confirmed: Sequence[Slice] = ()  # wanted slices that were last stored
@@ -132,12 +134,14 @@ class Publisher:
                     self.publish()
             except RetryableError as error:
                 self._recheck_node.set()
+                self.state.note_failure(str(error))
                 delay = self._log_failure(error, backoff.failed(at_least=error.after_seconds))
                 if error.after_seconds:
                     self._wakeup.pause(delay)  # the server requested it, so no wake() may end it
                     continue
             else:
                 backoff.succeeded()
+                self.state.note_success()
                 self._throttle.over()
                 delay = self._repairs.seconds_left() or None
             self._wait(delay)
@@ -163,18 +167,23 @@ class Publisher:
         if self._recheck_gates.is_set():
             self._recheck_gates.clear()
             self._dropped = frozenset()
+            self.state.note_dropped(())
         plan = slices.plan(wanted, stored, dropped=self._dropped)
         if plan and not self._dropped and self._server_drops(plan, wanted, stored):
+            self.state.confirm(wanted, generation=plan.generation, written=False)
             return None
         is_repair = wanted == self._confirmed
         if not plan or (is_repair and self._repairs.seconds_left()):
             self._confirmed = wanted
+            if not plan:
+                self.state.confirm(wanted, generation=plan.generation, written=False)
             return None
         if is_repair and self._repairs.record():
             self._report_contest(plan)
         self._confirmed = ()
         self._apply(plan)
         self._confirmed = wanted
+        self.state.confirm(wanted, generation=plan.generation, written=True)
         log.info(
             "slices_published",
             pool=current.node.pool,
@@ -221,6 +230,7 @@ class Publisher:
         has_right = self._right.held()
         if has_right != self._had_right:
             self._had_right = has_right
+            self.state.note_right(has_right=has_right)
             log.info("publishing_resumed" if has_right else "publishing_left_to_newer_instance")
         return has_right
 
@@ -270,6 +280,7 @@ class Publisher:
     def _note_dropped(self, gates: frozenset[str]) -> None:
         # Added to the known ones: a slice without a taint does not show that taints are dropped.
         self._dropped |= gates
+        self.state.note_dropped(self._dropped)
         if self._dropped != self._logged_dropped:
             self._logged_dropped = self._dropped
             log.error(

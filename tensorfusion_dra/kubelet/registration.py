@@ -1,6 +1,7 @@
 """Plugin registration: the kubelet requests this plugin's info and reports the result."""
 
 from collections.abc import Callable
+from datetime import UTC, datetime
 from threading import Event
 from typing import Final
 
@@ -9,6 +10,7 @@ import structlog
 
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.errors import RetryableError
+from tensorfusion_dra.core.observed.node_view import RegistrationState, RegistrationView
 from tensorfusion_dra.kubelet.pb import pluginregistration_v1_pb2 as pb
 
 log = structlog.get_logger()
@@ -38,7 +40,7 @@ class Registration:
         )
         self._endpoint = endpoint
         self._notified = Event()
-        self._registered = False
+        self._view = RegistrationView()
 
     def check(self) -> None:
         """Return if the kubelet has registered this instance.
@@ -46,7 +48,7 @@ class Registration:
         Raises:
             RetryableError: It has not, or no longer.
         """
-        if not self._registered:
+        if self._view.state is not RegistrationState.REGISTERED:
             raise RetryableError(f"{self._endpoint}: not registered by the kubelet")
 
     def service(self) -> grpc.GenericRpcHandler:
@@ -67,6 +69,10 @@ class Registration:
             },
         )
 
+    def view(self) -> RegistrationView:
+        """Return what the kubelet last reported."""
+        return self._view
+
     @property
     def is_notified(self) -> bool:
         """True once the kubelet has reported a result of the registration, good or bad."""
@@ -85,8 +91,13 @@ class Registration:
     def _notify(
         self, request: pb.RegistrationStatus, _context: grpc.ServicerContext
     ) -> pb.RegistrationStatusResponse:
-        self._registered = request.plugin_registered
-        if request.plugin_registered:
+        is_registered = request.plugin_registered
+        self._view = RegistrationView(
+            state=RegistrationState.REGISTERED if is_registered else RegistrationState.REFUSED,
+            since=datetime.now(UTC),
+            error="" if is_registered else request.error,
+        )
+        if is_registered:
             log.info("registered", endpoint=self._endpoint)
         else:
             # The kubelet tries again, with a growing delay, as long as the socket exists.

@@ -45,6 +45,12 @@ def claims(connection: sqlite3.Connection) -> list[PreparedClaim]:
     return [_claim(row) for row in rows]
 
 
+def checksums(connection: sqlite3.Connection) -> list[tuple[str, str]]:
+    """Return UID and checksum of each record, sorted by UID; "" for a record without one."""
+    rows = connection.execute("SELECT uid, COALESCE(seal, '') FROM claims ORDER BY uid")
+    return [(str(uid), str(checksum)) for uid, checksum in rows]
+
+
 def claims_on(connection: sqlite3.Connection, devices: Iterable[str]) -> list[PreparedClaim]:
     """Return the claims that hold a share of one of these devices, each once."""
     found: dict[str, PreparedClaim] = {}

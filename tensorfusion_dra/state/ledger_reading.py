@@ -31,7 +31,7 @@ def claims(folder: Path) -> Sequence[PreparedClaim]:
         with ledger_file.errors(path):
             if not path.exists():
                 return []
-            with _opened(path) as connection:
+            with opened(path) as connection:
                 ledger_schema.check_current(connection, path)
                 return ledger_queries.claims(connection)
     except DamageError as damage:
@@ -50,7 +50,7 @@ def facts(folder: Path) -> LedgerFacts:
     except OSError as error:
         return LedgerFacts(path=str(file), trouble=error.strerror or str(error))
     try:
-        with _opened(file) as connection:
+        with opened(file) as connection:
             return _facts(file, size, connection)
     except sqlite3.Error as error:
         damaged = getattr(error, "sqlite_errorcode", 0) & 0xFF in _DAMAGED
@@ -84,7 +84,12 @@ def _facts(file: Path, size: int, connection: sqlite3.Connection) -> LedgerFacts
 
 
 @contextmanager
-def _opened(file: Path) -> Iterator[sqlite3.Connection]:
+def opened(file: Path) -> Iterator[sqlite3.Connection]:
+    """Yield a connection that only reads, beside a node plugin that writes.
+
+    Raises:
+        sqlite3.Error: The file cannot be read.
+    """
     # Read-only but not immutable, because the node plugin may write at the same time.
     connection = sqlite3.connect(f"{file.as_uri()}?mode=ro", uri=True, timeout=_WAIT_SECONDS)
     with closing(connection):

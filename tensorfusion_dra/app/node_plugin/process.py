@@ -36,6 +36,7 @@ from tensorfusion_dra.cluster.resource_api import ResourceApi
 from tensorfusion_dra.cluster.retries import RetriedReads
 from tensorfusion_dra.core.devices.sharing import Isolation
 from tensorfusion_dra.core.errors import FatalError, RetryableError
+from tensorfusion_dra.driver.api_server_state import ApiServerState
 from tensorfusion_dra.driver.calls_in_flight import CallsInFlight
 from tensorfusion_dra.driver.card_watch import CardWatch
 from tensorfusion_dra.driver.catalog import CatalogReader
@@ -106,7 +107,8 @@ def run(settings: Settings) -> int:
 def _start(settings: Settings, supervisor: Supervisor) -> PluginServers:
     """Start all parts; the supervisor stops them in reverse order. Slices are not deleted."""
     base = node_base.recovered(settings, supervisor)
-    api = Api(Path(settings.kubeconfig) if settings.kubeconfig else None)
+    api_server = ApiServerState()
+    api = Api(Path(settings.kubeconfig) if settings.kubeconfig else None, exchanges=(api_server,))
     resource_api = ResourceApi(api)
     supervisor.join_on_stop(seconds=_JOIN_SECONDS)
 

@@ -213,3 +213,30 @@ class Events(Protocol):
     def note(self, reason: str, message: str, *, pod: PodRef | None = None) -> bool:
         """Write an Event of type Normal; otherwise like warn()."""
         ...
+
+
+class Exchanges(Protocol):
+    """Observer of the requests to the API server; each method returns at once, from any thread."""
+
+    def answered(self, method: str, status: int, error: str) -> None:
+        """Take note of an answer.
+
+        Args:
+            method: Such as GET, or WATCH for the beginning of a watch.
+            status: The HTTP status.
+            error: Text of the error, without credentials; "" below status 400.
+        """
+        ...
+
+    def unanswered(self, method: str, error: str) -> None:
+        """Take note of a request without a complete answer, or of a watch that broke.
+
+        Args:
+            method: As in answered().
+            error: Its text, without credentials.
+        """
+        ...
+
+    def heard(self) -> None:
+        """Take note of an event of a watch, such as a bookmark."""
+        ...

@@ -1,0 +1,62 @@
+"""What an observer of the requests to the API server learns."""
+
+from pathlib import Path
+
+import pytest
+
+from tensorfusion_dra.cluster.api import Api
+from tensorfusion_dra.core.errors import RetryableError
+from tensorfusion_dra.simulator.apiserver import ApiServer
+from tests.support import canned_api
+
+SLICES = "/apis/resource.k8s.io/v1/resourceslices"
+
+
+class Exchanges:
+    """Observer that keeps what it learns."""
+
+    def __init__(self) -> None:
+        self.noted: list[tuple[str, int, str]] = []
+        self.events = 0
+
+    def answered(self, method: str, status: int, error: str) -> None:
+        self.noted.append((method, status, error))
+
+    def unanswered(self, method: str, error: str) -> None:
+        self.noted.append((method, 0, error))
+
+    def heard(self) -> None:
+        self.events += 1
+
+
+def test_answers_are_noted_with_their_status_and_error(tmp_path: Path) -> None:
+    exchanges = Exchanges()
+    with canned_api.served({"GET /a": {"kind": "A"}, "GET /b": (503, "busy")}) as server:
+        api = Api(server.kubeconfig(tmp_path / "kubeconfig"), exchanges=(exchanges,))
+        api.call("GET", "/a")
+        with pytest.raises(RetryableError):
+            api.call("GET", "/b")
+
+    assert exchanges.noted == [("GET", 200, ""), ("GET", 503, "GET /b: 503: busy")]
+
+
+def test_request_without_an_answer_is_noted(tmp_path: Path) -> None:
+    exchanges = Exchanges()
+    with canned_api.served({}) as server:
+        kubeconfig = server.kubeconfig(tmp_path / "kubeconfig")
+    with pytest.raises(RetryableError) as raised:
+        Api(kubeconfig, exchanges=(exchanges,)).call("GET", "/a")
+
+    assert exchanges.noted == [("GET", 0, str(raised.value))]
+
+
+def test_watch_and_each_of_its_events_are_noted(server: ApiServer, tmp_path: Path) -> None:
+    exchanges = Exchanges()
+    api = Api(server.kubeconfig(tmp_path / "kubeconfig"), exchanges=(exchanges,))
+    query = {"allowWatchBookmarks": "true", "resourceVersion": "0"}
+
+    with api.watch(SLICES, query=query, silent_seconds=30) as stream:
+        next(iter(stream))
+
+    assert exchanges.noted == [("WATCH", 200, "")]
+    assert exchanges.events == 1

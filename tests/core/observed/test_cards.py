@@ -1,0 +1,202 @@
+"""Views of cards and shares: what is taken, what is free, and which limit holds."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from tensorfusion_dra.core.claims.claim import ClaimRef
+from tensorfusion_dra.core.claims.enforcement import verdict
+from tensorfusion_dra.core.claims.enforcement.verdict import Standing
+from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
+from tensorfusion_dra.core.devices.device import Device, Node
+from tensorfusion_dra.core.devices.health import Kind, Sickness, Trouble
+from tensorfusion_dra.core.devices.oversubscription import Oversubscription
+from tensorfusion_dra.core.kubernetes import quantity
+from tensorfusion_dra.core.kubernetes.quantity import GIB, NANO
+from tensorfusion_dra.core.observed import cards
+from tensorfusion_dra.core.observed.node_view import Amounts, CardView, ShareView
+from tests.support.builders.devices import published_devices
+from tests.support.builders.gpus import gpu, gpus
+from tests.support.builders.prepared_claims import limit, prepared_claim, prepared_share
+
+OVERSOLD = Node(
+    name="node-01",
+    gpupool="default",
+    qos="medium",
+    oversubscription=Oversubscription(
+        tflops_percent=150, host_memory_percent=0, host_disk_percent=0
+    ),
+)
+SINCE = datetime(2026, 3, 1, tzinfo=UTC)
+
+
+def amounts(tflops: int, vram_gib: int) -> Amounts:
+    return Amounts(nano_tflops=tflops * NANO, vram_bytes=vram_gib * GIB)
+
+
+def share_of(device: Device, tflops: str = "100", vram: str = "16Gi", **more: Any) -> PreparedShare:
+    consumed = {"tflops": quantity.parse(tflops), "vram": quantity.parse(vram)}
+    given = {"device": device.name, "gpu_uuid": device.gpu.uuid, "consumed": consumed, **more}
+    return prepared_share(0, limit(50, 20), **given)
+
+
+def viewed(
+    devices: Sequence[Device], *claims: PreparedClaim, sick: dict[str, Sickness] | None = None
+) -> tuple[CardView, ...]:
+    return cards.cards(devices, claims, sick=sick or {}, absent=frozenset(), xids={})
+
+
+def shares_of(device: Device, *claims: PreparedClaim, **standings: Any) -> tuple[ShareView, ...]:
+    return cards.shares(claims, {device.name: device}, standings)
+
+
+def test_card_without_shares_is_free() -> None:
+    (card,) = viewed(published_devices(gpu()))
+
+    assert (card.physical, card.capacity, card.free) == (amounts(312, 80),) * 3
+    assert card.consumed == Amounts()
+    assert not card.is_virtual
+    assert card.sickness is None
+
+
+def test_shares_of_several_claims_add_up_on_their_card_alone() -> None:
+    used, other = published_devices(*gpus(2))
+    claims = [prepared_claim(share_of(used)), prepared_claim(share_of(used, "12500m", "1Gi"))]
+
+    card, free_card = viewed((used, other), *claims)
+
+    assert card.consumed == Amounts(nano_tflops=112_500_000_000, vram_bytes=17 * GIB)
+    assert card.free == Amounts(nano_tflops=199_500_000_000, vram_bytes=63 * GIB)
+    assert free_card.free == free_card.capacity
+
+
+def test_share_that_has_the_card_exclusively_leaves_nothing_free() -> None:
+    (device,) = published_devices(gpu())
+    claim = prepared_claim(share_of(device, "312", "80Gi", exclusive=True))
+
+    (card,) = viewed((device,), claim)
+
+    assert card.consumed == card.capacity
+    assert card.free == Amounts()
+
+
+def test_exclusive_share_from_before_the_pool_oversubscribed_leaves_nothing_free() -> None:
+    (device,) = published_devices(gpu(), node=OVERSOLD)
+    claim = prepared_claim(share_of(device, "312", "80Gi", exclusive=True))
+
+    (card,) = viewed((device,), claim)
+
+    assert card.free == Amounts()
+
+
+def test_admin_access_takes_nothing() -> None:
+    (device,) = published_devices(gpu())
+    claim = prepared_claim(share_of(device, admin_access=True, exclusive=True, consumed={}))
+
+    (card,) = viewed((device,), claim)
+    (share,) = shares_of(device, claim)
+
+    assert card.free == card.capacity
+    assert share.is_admin
+    assert (share.requested, share.limit, share.limit_nano_tflops) == (Amounts(), None, None)
+
+
+def test_oversubscribed_card_divides_more_than_it_has() -> None:
+    (device,) = published_devices(gpu(), node=OVERSOLD)
+    virtual = {
+        "tflops": quantity.parse("0"),
+        "vram": quantity.parse("0"),
+        "virtual_tflops": quantity.parse("400"),
+        "virtual_vram": quantity.parse("16Gi"),
+    }
+
+    (card,) = viewed((device,), prepared_claim(share_of(device, consumed=virtual)))
+
+    assert card.is_virtual
+    assert card.physical == amounts(312, 80)
+    assert card.capacity == amounts(468, 80)
+    assert card.consumed == amounts(400, 16)
+    assert card.free == amounts(68, 64)
+
+
+def test_pool_that_stopped_oversubscribing_may_have_less_than_is_taken() -> None:
+    (device,) = published_devices(gpu())
+    virtual = {
+        "tflops": quantity.parse("0"),
+        "vram": quantity.parse("0"),
+        "virtual_tflops": quantity.parse("400"),
+        "virtual_vram": quantity.parse("16Gi"),
+    }
+
+    (card,) = viewed((device,), prepared_claim(share_of(device, consumed=virtual)))
+
+    assert card.consumed == amounts(400, 16)
+    assert card.free == amounts(0, 64)
+
+
+def test_reserved_memory_is_not_part_of_what_containers_can_allocate() -> None:
+    (card,) = viewed(published_devices(gpu(reserved_bytes=GIB)))
+
+    assert card.total_vram_bytes == 80 * GIB
+    assert card.physical.vram_bytes == 79 * GIB
+
+
+def test_sick_card_has_its_reason() -> None:
+    (device,) = published_devices(gpu())
+    trouble = Trouble(kind=Kind.XID, reason="xid-79", text="XID 79: GPU has fallen off the bus")
+    sickness = Sickness(worst=trouble, since=SINCE)
+
+    (card,) = viewed((device,), sick={device.name: sickness})
+
+    assert card.sickness == sickness
+
+
+def test_limit_is_shown_in_tflops_of_its_card() -> None:
+    (device,) = published_devices(gpu())
+
+    (share,) = shares_of(device, prepared_claim(share_of(device), enforcer="tensor-fusion"))
+
+    assert share.limit == limit(50, 20)
+    assert share.limit_nano_tflops == 156 * NANO
+    assert share.requested == amounts(100, 16)
+    assert (share.pods, share.enforcer) == (("trainer-0",), "tensor-fusion")
+
+
+def test_share_of_a_card_that_is_not_published_is_shown_without_its_compute_limit() -> None:
+    (device, gone) = published_devices(*gpus(2))
+
+    (share,) = shares_of(device, prepared_claim(share_of(gone)))
+
+    assert share.gpu_uuid == gone.gpu.uuid
+    assert (share.limit, share.limit_nano_tflops) == (limit(50, 20), None)
+
+
+def test_shares_are_sorted_by_claim_and_have_their_own_verdict() -> None:
+    (device,) = published_devices(gpu())
+    two = prepared_claim(share_of(device), share_of(device, request="second"))
+    other = prepared_claim(
+        share_of(device), ref=ClaimRef(namespace="team-0", name="z", uid="uid-z")
+    )
+    standings = tuple(
+        Standing(verdict=each, since=SINCE)
+        for each in (verdict.enforced("LimiterActive", "ok"), verdict.unknown("NoProcessYet", "?"))
+    )
+
+    found = shares_of(device, two, other, **{"uid-a": standings})
+
+    assert [(str(each.claim), each.request) for each in found] == [
+        ("team-0/z", "gpu"),
+        ("team-a/a", "gpu"),
+        ("team-a/a", "second"),
+    ]
+    assert [each.enforcement for each in found] == [None, *standings]
+
+
+def test_verdicts_of_another_number_of_shares_belong_to_an_older_record() -> None:
+    (device,) = published_devices(gpu())
+    standing = Standing(verdict=verdict.enforced("LimiterActive", "ok"), since=SINCE)
+    claim = prepared_claim(share_of(device), share_of(device, request="second"))
+
+    found = shares_of(device, claim, **{"uid-a": (standing,)})
+
+    assert [each.enforcement for each in found] == [None, None]

@@ -1,0 +1,223 @@
+"""The view of the node: what it is made of, and how often it is built."""
+
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from tensorfusion_dra.core.claims.prepared import PreparedClaim
+from tensorfusion_dra.core.devices.health import CardEvent, EventKind
+from tensorfusion_dra.core.errors import RetryableError
+from tensorfusion_dra.core.kubernetes.slice_normal_form import GATE_CONSUMABLE_CAPACITY
+from tensorfusion_dra.core.observed.node_view import ApiServerView, PublishingView
+from tensorfusion_dra.driver.api_server_state import ApiServerState
+from tensorfusion_dra.driver.catalog import CatalogReader
+from tensorfusion_dra.driver.node_observer import NodeObserver, Sources
+from tensorfusion_dra.driver.publish import Publisher
+from tensorfusion_dra.state.record_reader import RecordReader
+from tests.support.builders.devices import NODE
+from tests.support.ports import (
+    EventsInMemory,
+    FixedDiscovery,
+    OneNode,
+    RightInMemory,
+    SlicesInMemory,
+)
+from tests.support.prepared_node import (
+    Setup,
+    put_claim,
+    share_result,
+    simulated_inventory,
+)
+
+NOW = datetime(2026, 3, 1, tzinfo=UTC)
+LATER = datetime(2026, 3, 2, tzinfo=UTC)
+
+
+class Records:
+    """Records that can be made unreadable."""
+
+    def __init__(self, reader: RecordReader) -> None:
+        self.reader = reader
+        self.readings = 0
+        self.trouble = ""
+
+    def claims(self) -> Sequence[PreparedClaim]:
+        self.readings += 1
+        if self.trouble:
+            raise RetryableError(self.trouble)
+        return self.reader.claims()
+
+
+class Observed:
+    """A node with an observer whose clock a test moves."""
+
+    def __init__(self, folder: Path) -> None:
+        self.node = Setup(folder)
+        self.records = Records(RecordReader(folder / "plugin"))
+        self.seconds = 0.0
+        self.observer = self.observing(self.node.catalog)
+
+    def observing(self, catalog: CatalogReader) -> NodeObserver:
+        return NodeObserver(
+            Sources(catalog=catalog, records=self.records),
+            node="node-01",
+            version="1.2.3",
+            now=lambda: NOW,
+            clock=lambda: self.seconds,
+        )
+
+    def prepare(self, name: str) -> None:
+        ref = put_claim(self.node, name, share_result(tflops="10", vram="1Gi"))
+        assert isinstance(self.node.prepare(ref)[ref.uid], PreparedClaim)
+
+
+@pytest.fixture
+def observed(tmp_path: Path) -> Iterator[Observed]:
+    made = Observed(tmp_path)
+    yield made
+    made.node.ledger.close()
+
+
+def test_view_has_cards_and_shares(observed: Observed) -> None:
+    observed.prepare("a")
+
+    view = observed.observer.view()
+
+    assert (view.node, view.pool, view.version) == ("node-01", NODE.pool, "1.2.3")
+    assert [card.uuid for card in view.cards] == [gpu.uuid for gpu in simulated_inventory().gpus]
+    assert [(str(share.claim), share.device) for share in view.shares] == [
+        ("default/a", view.cards[0].device)
+    ]
+    assert view.cards[0].consumed == view.shares[0].requested
+    assert (view.claims, view.shares_error, view.cards_missing) == (1, "", "")
+
+
+def test_view_of_the_last_second_is_reused(observed: Observed) -> None:
+    first = observed.observer.view()
+    observed.prepare("a")
+    observed.seconds = 1.0
+
+    assert observed.observer.view() is first
+    assert observed.records.readings == 1
+
+    observed.seconds = 1.1
+    assert observed.observer.view().claims == 1
+
+
+def test_after_an_error_of_the_ledger_the_last_known_shares_are_shown(observed: Observed) -> None:
+    observed.prepare("a")
+    observed.observer.view()
+    observed.seconds, observed.records.trouble = 2.0, "ledger: busy"
+
+    view = observed.observer.view()
+
+    assert (view.claims, view.shares_error) == (1, "ledger: busy")
+
+
+def test_cards_that_were_not_read_yet_are_missing_with_a_reason(observed: Observed) -> None:
+    unread = CatalogReader(FixedDiscovery(simulated_inventory()), NODE)
+
+    view = observed.observing(unread).view()
+
+    assert (view.cards, view.pool) == ((), "")
+    assert view.cards_missing == "this node's GPUs could not be read yet"
+
+
+def test_reported_xids_are_counted_by_card(observed: Observed) -> None:
+    sick, other = (gpu.uuid for gpu in simulated_inventory().gpus)
+    for code, uuid in ((31, sick), (79, sick), (31, sick), (13, None), (13, "GPU-unknown")):
+        event = CardEvent(gpu_uuid=uuid, kind=EventKind.XID, code=code)
+        observed.node.catalog.note_event(event)
+
+    card, healthy = observed.observer.view().cards
+
+    assert [(each.code, each.count, each.marks_card) for each in card.xids] == [
+        (31, 2, False),
+        (79, 1, True),
+    ]
+    assert card.sickness is not None
+    assert card.sickness.worst.reason == "xid-79"
+    assert (healthy.uuid, healthy.xids, healthy.sickness) == (other, (), None)
+
+
+def test_api_server_is_failing_until_the_next_success() -> None:
+    times = iter((NOW, LATER, LATER, LATER))
+    state = ApiServerState(now=lambda: next(times))
+    assert state.view() == ApiServerView()
+    assert not state.view().is_failing
+
+    state.answered("GET", 404, "GET /x: 404: not found")
+    assert not state.view().is_failing
+    state.answered("GET", 503, "GET /x: 503: busy")
+    assert state.view().is_failing
+    assert state.view().last_error == "GET /x: 503: busy"
+    state.heard()
+
+    assert not state.view().is_failing
+    assert state.view().last_success_at == LATER
+
+
+@pytest.mark.parametrize("status", [401, 403, 429, 500])
+def test_refusals_of_the_driver_itself_are_errors_of_the_api_server(status: int) -> None:
+    state = ApiServerState(now=lambda: NOW)
+
+    state.answered("GET", status, "text")
+
+    assert state.view().is_failing
+
+
+def test_request_without_an_answer_is_an_error() -> None:
+    state = ApiServerState(now=lambda: NOW)
+
+    state.unanswered("WATCH", "WATCH /x: connection refused")
+
+    assert state.view().last_error == "WATCH /x: connection refused"
+    assert state.view().is_failing
+
+
+class Publishing:
+    """A publisher of two cards."""
+
+    def __init__(self, slices: SlicesInMemory) -> None:
+        self.catalog = CatalogReader(FixedDiscovery(simulated_inventory()), NODE)
+        self.publisher = Publisher(
+            self.catalog, slices, OneNode(), EventsInMemory(), right=RightInMemory()
+        )
+        self.catalog.refresh()
+
+    def view(self) -> PublishingView:
+        return self.publisher.state.view()
+
+
+def test_publishing_state_follows_the_writes() -> None:
+    slices = SlicesInMemory()
+    publishing = Publishing(slices)
+    assert publishing.view() == PublishingView()
+
+    publishing.publisher.publish()
+
+    view = publishing.view()
+    assert (view.generation, view.slices, view.devices) == (1, 1, 2)
+    assert view.written_at is not None
+    assert view.confirmed_at == view.written_at
+    assert view.dropped_gates == ()
+
+    restarted = Publishing(slices)
+    restarted.publisher.publish()
+
+    view = restarted.view()
+    assert (view.generation, view.slices, view.devices) == (1, 1, 2)
+    assert view.written_at is None
+    assert view.confirmed_at is not None
+
+
+def test_publishing_state_has_the_gates_that_drop_fields() -> None:
+    slices = SlicesInMemory(gates_off=frozenset({GATE_CONSUMABLE_CAPACITY}))
+
+    for publishing in (Publishing(slices), Publishing(slices)):
+        publishing.publisher.publish()
+
+        assert publishing.view().dropped_gates == (GATE_CONSUMABLE_CAPACITY,)
+        assert publishing.view().generation == 1
