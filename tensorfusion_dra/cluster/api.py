@@ -129,8 +129,8 @@ class Api:
             )
             if answer.status >= 400:
                 raise self._status_error(subject, answer, transport)
-            self._note_answer(subject, answer.status)
             text = answer.body()
+            self._note_answer(subject, answer.status)
         except (OSError, ValueError) as error:
             raise self._unanswered(subject, error) from error
         try:
@@ -248,13 +248,15 @@ class Api:
     def _unanswered(self, subject: str, error: Exception) -> RetryableError:
         """Return the error of a request that has no complete answer."""
         text = f"{subject}: {error_text.one_line(error_text.cause(error), self._secrets())}"
+        method, _, path = subject.partition(" ")
         for each in self._exchanges:
-            each.unanswered(subject.partition(" ")[0], text)
+            each.unanswered(method, text, path=path)
         return UnreadableError(text) if isinstance(error, TooLargeError) else RetryableError(text)
 
     def _note_answer(self, subject: str, status: int, error: str = "") -> None:
+        method, _, path = subject.partition(" ")
         for each in self._exchanges:
-            each.answered(subject.partition(" ")[0], status, error)
+            each.answered(method, status, error, path=path)
 
     def _note_event(self) -> None:
         for each in self._exchanges:

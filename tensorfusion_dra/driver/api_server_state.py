@@ -30,13 +30,13 @@ class ApiServerState:
         """Return the present state."""
         return self._view
 
-    def answered(self, method: str, status: int, error: str) -> None:
+    def answered(self, method: str, status: int, error: str, *, path: str = "") -> None:
         if status >= _SERVER_ERRORS or status in _REFUSALS:
             self._note_error(error)
         else:
             self.heard()
 
-    def unanswered(self, method: str, error: str) -> None:
+    def unanswered(self, method: str, error: str, *, path: str = "") -> None:
         self._note_error(error)
 
     def heard(self) -> None:

@@ -216,24 +216,29 @@ class Events(Protocol):
 
 
 class Exchanges(Protocol):
-    """Observer of the requests to the API server; each method returns at once, from any thread."""
+    """Observer of the requests to the API server; each method returns at once, from any thread.
 
-    def answered(self, method: str, status: int, error: str) -> None:
+    A request is noted once, when it is over; a watch when it begins, and again if it breaks.
+    """
+
+    def answered(self, method: str, status: int, error: str, *, path: str) -> None:
         """Take note of an answer.
 
         Args:
             method: Such as GET, or WATCH for the beginning of a watch.
             status: The HTTP status.
             error: Text of the error, without credentials; "" below status 400.
+            path: Of the request, without its query.
         """
         ...
 
-    def unanswered(self, method: str, error: str) -> None:
+    def unanswered(self, method: str, error: str, *, path: str) -> None:
         """Take note of a request without a complete answer, or of a watch that broke.
 
         Args:
             method: As in answered().
             error: Its text, without credentials.
+            path: As in answered().
         """
         ...
 
