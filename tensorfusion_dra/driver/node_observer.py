@@ -18,6 +18,7 @@ from tensorfusion_dra.core.errors import DriverError
 from tensorfusion_dra.core.observed import cards
 from tensorfusion_dra.core.observed.node_view import (
     ApiServerView,
+    LedgerView,
     NodeView,
     OperationView,
     PublishingView,
@@ -55,6 +56,7 @@ class Sources:
     registration: Callable[[], RegistrationView] = RegistrationView
     api_server: Callable[[], ApiServerView] = ApiServerView
     publishing: Callable[[], PublishingView] = PublishingView
+    ledger: Callable[[], LedgerView] = LedgerView
     operations: Callable[[], Sequence[OperationView]] = tuple
 
 
@@ -111,6 +113,7 @@ class NodeObserver:
             registration=sources.registration(),
             api_server=sources.api_server(),
             publishing=sources.publishing(),
+            ledger=sources.ledger(),
             cards=()
             if catalog is None
             else cards.cards(

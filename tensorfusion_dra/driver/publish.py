@@ -181,6 +181,7 @@ class Publisher:
         if is_repair and self._repairs.record():
             self._report_contest(plan)
         self._confirmed = ()
+        self.state.begin_write(wanted, is_repair=is_repair)
         self._apply(plan)
         self._confirmed = wanted
         self.state.confirm(wanted, generation=plan.generation, written=True)
@@ -267,12 +268,14 @@ class Publisher:
     def _apply(self, plan: SlicePlan) -> None:
         for item in plan.delete:
             self._slices.delete(item)
+            self.state.note_write()
         for item in plan.update:
-            self._compare(item, self._slices.replace(item))
+            self._note_stored(item, self._slices.replace(item))
         for item in plan.create:
-            self._compare(item, self._slices.create(item))
+            self._note_stored(item, self._slices.create(item))
 
-    def _compare(self, sent: Slice, stored: Slice) -> None:
+    def _note_stored(self, sent: Slice, stored: Slice) -> None:
+        self.state.note_write()
         gates = slices.dropped_gates(sent, stored)
         if gates:
             self._note_dropped(gates)

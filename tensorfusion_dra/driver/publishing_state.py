@@ -1,9 +1,16 @@
-"""State of the loop that publishes devices, for those who look at the node."""
+"""State of the loop that publishes devices, for those who look at the node.
+
+A round that writes calls begin_write() once and note_write() after each write. Example: a card
+becomes unhealthy, and the first write fails. The next round writes the same slice for the reason
+`retry`, and the write is counted there.
+"""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
+from tensorfusion_dra.core.devices import slice_writes
+from tensorfusion_dra.core.devices.slice_writes import WriteReason
 from tensorfusion_dra.core.devices.slices import Slice
 from tensorfusion_dra.core.observed.node_view import PublishingView
 
@@ -19,6 +26,8 @@ class PublishingState:
         """
         self._now = now
         self._view = PublishingView()  # replaced as a whole, so that reading needs no lock
+        self._wanted: Sequence[Slice] = ()  # as they were last found or made stored
+        self._writing: WriteReason | None = None  # from begin_write() until confirm()
 
     def view(self) -> PublishingView:
         """Return the present state."""
@@ -33,6 +42,7 @@ class PublishingState:
             written: True if this round wrote slices.
         """
         now = self._now()
+        self._wanted, self._writing = wanted, None
         self._view = replace(
             self._view,
             generation=generation,
@@ -41,6 +51,27 @@ class PublishingState:
             confirmed_at=now,
             written_at=now if written else self._view.written_at,
         )
+
+    def begin_write(self, wanted: Sequence[Slice], *, is_repair: bool) -> None:
+        """Find out the reason of the writes that follow.
+
+        Args:
+            wanted: All slices of the pool.
+            is_repair: True if another writer has changed or deleted slices.
+        """
+        if self._writing is not None:
+            self._writing = WriteReason.RETRY  # the writes before were not confirmed
+        elif is_repair:
+            self._writing = WriteReason.REPAIR
+        else:
+            self._writing = slice_writes.change(self._wanted, wanted)
+
+    def note_write(self) -> None:
+        """Note that a slice was written or deleted."""
+        if self._writing is not None:
+            writes = dict(self._view.writes)
+            writes[self._writing] += 1
+            self._view = replace(self._view, writes=writes)
 
     def note_dropped(self, gates: Iterable[str]) -> None:
         """Note the feature gates that the API server has off."""

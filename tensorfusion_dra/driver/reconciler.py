@@ -34,6 +34,7 @@ import structlog
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.errors import ClaimError, RetryableError
+from tensorfusion_dra.core.observed.node_view import LedgerView
 from tensorfusion_dra.driver import recover
 from tensorfusion_dra.driver.backoff import Backoff
 from tensorfusion_dra.driver.log_throttle import LogThrottle
@@ -74,6 +75,7 @@ class Reconciler:
         self._throttle = LogThrottle(quiet_seconds=math.inf)
         self._pending_events: list[str] = []  # texts about damage to the ledger
         self._troubled: set[str] = set()  # UIDs of claims whose status shows a trouble
+        self._repaired = LedgerView()  # replaced as a whole; any thread may read it
 
     def begin(self) -> None:
         """Run the first recovery, before the kubelet can call; without the API server.
@@ -84,6 +86,10 @@ class Reconciler:
         """
         self._found = recover.recover(self._ledger, self._projection, boot_id=self._boot_id)
         self._log_recovery(self._found, always=True)
+
+    def ledger(self) -> LedgerView:
+        """Return what was repaired in the ledger since this process started."""
+        return self._repaired
 
     def stop(self) -> None:
         """End run()."""
@@ -174,6 +180,11 @@ class Reconciler:
         """Queue an Event and early checks if the ledger was damaged; return True if it was."""
         damage = self._ledger.damage()
         for each in damage:
+            self._repaired = LedgerView(
+                quarantined=self._repaired.quarantined + bool(each.quarantined),
+                restored=self._repaired.restored + len(each.rebuilt),
+                lost=self._repaired.lost + len(each.lost),
+            )
             stale_claims.check_first(each.rebuilt)
             if each.quarantined:
                 self._pending_events.append(

@@ -11,6 +11,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
+from tensorfusion_dra.core.observed.node_view import LedgerView
 from tensorfusion_dra.driver.catalog import CatalogReader
 from tensorfusion_dra.driver.reconciler import Reconciler
 from tensorfusion_dra.driver.stale_claims import StaleClaimCollector
@@ -66,10 +67,12 @@ def test_spec_that_vanishes_is_written_again(node: Node) -> None:
     node.prepare(ref)
     spec = node.spec_of(ref)
 
-    with node.reconciling():
+    with node.reconciling() as reconciler:
         (node.cdi_folder / spec_file(ref.uid)).unlink()
 
         assert eventually(lambda: node.spec_of(ref) == spec)
+
+    assert reconciler.ledger() == LedgerView()
 
 
 def test_claim_that_the_kubelet_forgot_is_released(node: Node) -> None:
@@ -109,9 +112,10 @@ def test_quarantined_ledger_causes_an_event_and_its_claims_are_fetched(
     node.prepare(*refs)
     after = restarted_with_damaged_ledger(node)
 
-    with after.reconciling(seconds=60):
+    with after.reconciling(seconds=60) as reconciler:
         assert eventually(lambda: len(after.claims.fetched) == 3)
 
+    assert reconciler.ledger() == LedgerView(quarantined=1, restored=3)
     ((reason, message),) = after.events.written
     assert reason == "LedgerQuarantined"
     assert "file is not a database" in message

@@ -29,6 +29,7 @@ def observer(
             registration=registration.view,
             api_server=api_server.view,
             publishing=publisher.state.view,
+            ledger=base.reconciler.ledger,
         ),
         node=settings.node_name,
         version=version.current(),

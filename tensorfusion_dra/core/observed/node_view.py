@@ -18,6 +18,7 @@ from tensorfusion_dra.core.claims.limits import Limit
 from tensorfusion_dra.core.devices.gpu import LeftOut
 from tensorfusion_dra.core.devices.health import Sickness
 from tensorfusion_dra.core.devices.sharing import Isolation, Qos
+from tensorfusion_dra.core.devices.slice_writes import WriteReason
 from tensorfusion_dra.core.kubernetes.quantity import NANO
 
 
@@ -199,6 +200,8 @@ class PublishingView:
         confirmed_at: Time at which the stored slices were last found or made equal to the wanted
             ones; None before that.
         written_at: Time of this instance's last write of a slice; None if it wrote none.
+        writes: Number of slices that this process wrote or deleted, by reason; every reason is
+            there.
         dropped_gates: Feature gates that the API server has off, so that it drops their fields.
         error: Why the last round failed; "" if it did not.
         error_since: Start of the failures in a row; None if the last round did not fail.
@@ -210,9 +213,25 @@ class PublishingView:
     devices: int = 0
     confirmed_at: datetime | None = None
     written_at: datetime | None = None
+    writes: Mapping[WriteReason, int] = field(default_factory=lambda: dict.fromkeys(WriteReason, 0))
     dropped_gates: tuple[str, ...] = ()
     error: str = ""
     error_since: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerView:
+    """Damage of the ledger that was found and repaired since this process started.
+
+    Attributes:
+        quarantined: Damaged files that were moved away.
+        restored: Records that were restored from their copies.
+        lost: Records that could not be restored.
+    """
+
+    quarantined: int = 0
+    restored: int = 0
+    lost: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -261,6 +280,7 @@ class NodeView:
     registration: RegistrationView
     api_server: ApiServerView
     publishing: PublishingView
+    ledger: LedgerView = LedgerView()
     cards: tuple[CardView, ...] = ()
     cards_missing: str = ""
     left_out: tuple[LeftOut, ...] = ()
