@@ -20,21 +20,16 @@ from structlog.contextvars import bind_contextvars, reset_contextvars
 
 from tensorfusion_dra.core.claims import operation as operation_rules
 from tensorfusion_dra.core.claims.claim import ClaimRef
-from tensorfusion_dra.core.claims.operation import EndedOperation, OperationKind, Result, Stage
+from tensorfusion_dra.core.claims.operation import EndedOperation, OperationKind, Stage
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.errors import DriverError, FatalError
+from tensorfusion_dra.driver import operation_log
 from tensorfusion_dra.driver.outcomes import Failure
 from tensorfusion_dra.driver.ports.operations import OperationObserver
 
 log = structlog.get_logger()
 
 Outcome = TypeVar("Outcome")
-
-_EVENTS: Final = {
-    OperationKind.PREPARE: ("claim_prepared", "claim_prepare_failed"),
-    OperationKind.UNPREPARE: ("claim_unprepared", "claim_unprepare_failed"),
-}
-"""Log events that close an operation: after success, and after an error."""
 
 
 class _Running:
@@ -162,7 +157,7 @@ class Operations:
             prepared=prepared,
             from_record=running.from_record,
         )
-        _log_closing(ended)
+        operation_log.close(ended)
         for observer in self._observers:
             try:
                 observer.operation_ended(ended)
@@ -178,22 +173,3 @@ def _text(error: Exception | None) -> str:
     if error is None:
         return ""
     return str(error) if isinstance(error, DriverError) else repr(error)
-
-
-def _log_closing(ended: EndedOperation) -> None:
-    succeeded, failed = _EVENTS[ended.kind]
-    facts: dict[str, object] = {
-        "seconds": round(ended.seconds, 4),
-        "stages_ms": {
-            stage.value: round(seconds * 1000, 2)
-            for stage, seconds in ended.seconds_by_stage.items()
-        },
-    }
-    if ended.result is Result.SUCCESS:
-        log.info(succeeded, **facts, from_record=ended.from_record)
-        return
-    is_expected = ended.result not in (Result.FATAL, Result.UNEXPECTED)
-    write = log.warning if is_expected else log.error
-    write(
-        failed, **facts, result=ended.result.value, stage=ended.last_stage.value, error=ended.error
-    )

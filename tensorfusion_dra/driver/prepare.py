@@ -9,8 +9,6 @@ kubelet's next call writes the files.
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-import structlog
-
 from tensorfusion_dra.core.claims import claim as claims
 from tensorfusion_dra.core.claims.claim import AllocatedClaim, ClaimRef
 from tensorfusion_dra.core.claims.operation import OperationKind, Stage
@@ -37,8 +35,6 @@ from tensorfusion_dra.driver.shared_containers import SharedContainers
 from tensorfusion_dra.driver.status import StatusReporter
 from tensorfusion_dra.driver.withdraw import Withdrawal
 from tensorfusion_dra.state.ledger import Ledger
-
-log = structlog.get_logger()
 
 
 class Preparer:
@@ -256,7 +252,6 @@ class Preparer:
         admitted = self._admission.admit(
             claim, policies, together, catalog=catalog, offer=offer, signs=signs
         )
-        _log_admitted(admitted.claim)
         operations.enter(Stage.WRITE)
         self._division.project(admitted.changed)
         return self._recorded.write_files(admitted)
@@ -273,19 +268,3 @@ class Preparer:
     def _withdraw(self, ref: ClaimRef) -> None:
         self._reads.forget(ref.uid)
         self._withdrawal.withdraw(ref)
-
-
-def _log_admitted(record: PreparedClaim) -> None:
-    for share in record.shares:
-        if share.clamped and share.limit:
-            log.info(
-                "limit_clamped",
-                device=share.device,
-                wanted_bytes=share.wanted_vram_bytes,
-                vram_bytes=share.limit.vram_bytes,
-                wanted_percent=share.wanted_sm_percent,
-                sm_percent=share.limit.sm_percent,
-            )
-    if len(record.pods) > 1:
-        # One folder and one name for all of them (hack/adr/0012).
-        log.info("claim_shared_by_pods", pod=str(record.pods[0]), pods=len(record.pods))

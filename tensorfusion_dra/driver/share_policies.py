@@ -65,7 +65,7 @@ def _annotations(claim: AllocatedClaim, pods: ClaimPods) -> Mapping[str, Mapping
     this driver added, for Tensor Fusion's hypervisor, are results and request nothing.
     """
     if pods.can_be_read and len(claim.pods) > 1:
-        log.info("shared_claim_uses_smallest_limits", claim=str(claim.ref), pods=len(claim.pods))
+        log.debug("shared_claim_uses_smallest_limits", claim=str(claim.ref), pods=len(claim.pods))
     return {
         name: {key: str(text) for key, text in workers.foreign_annotations(stored).items()}
         for name, stored in pods.stored.items()

@@ -237,7 +237,7 @@ class StatusReporter:
             self._throttle.over()
             known.entries = hashed
             event = "status_reported" if written else "status_skipped"
-            log.info(event, claim=str(ref), claim_uid=ref.uid, devices=len(entries))
+            log.debug(event, claim=str(ref), claim_uid=ref.uid, devices=len(entries))
 
     def _pause_for_permission(self, waiting: Waiting, error: MissingRightError) -> None:
         self._paused_until = self._clock() + self._pause_seconds

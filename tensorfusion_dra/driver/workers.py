@@ -109,7 +109,7 @@ class Workers:
         if worker is None or self.is_kept(worker):
             return
         if self.register_worker(worker, deadline):
-            log.info("worker_registered", pod=str(pod), devices=list(worker.gpu_ids))
+            log.debug("worker_registered", pod=str(pod), devices=list(worker.gpu_ids))
 
     def follow(self, claim: PreparedClaim, of_same_pods: Iterable[PreparedClaim]) -> None:
         """Have the limits of the claim's pod follow its claims; return at once.

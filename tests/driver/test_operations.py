@@ -21,7 +21,7 @@ from tensorfusion_dra.core.errors import ClaimError, FatalError, NoRoomError, Re
 from tensorfusion_dra.driver import operations
 from tensorfusion_dra.driver.operations import Operations
 from tests.support.ports import ClaimsInMemory
-from tests.support.prepared_node import Setup, put_claim, share_result
+from tests.support.prepared_node import GPU_0, Setup, put_claim, share_result
 from tests.support.waiting import PATIENCE_SECONDS
 
 
@@ -185,13 +185,16 @@ def test_defect_is_raised_and_seen(setup: Setup, seen: Seen) -> None:
     assert (ended.result, ended.error) == (Result.UNEXPECTED, "KeyError('metadata')")
 
 
-def test_closing_line_has_the_stages(setup: Setup, seen: Seen) -> None:
+def test_closing_line_is_the_only_one_and_has_stages_and_shares(setup: Setup, seen: Seen) -> None:
     ref = put(setup)
 
     with capture_logs() as logs:
         setup.prepare(ref)
 
-    (line,) = [line for line in logs if line["event"] == "claim_prepared"]
+    (line,) = [line for line in logs if line["log_level"] != "debug"]
+    assert line["event"] == "claim_prepared"
+    assert (line["pod"], line["pods"], line["from_record"]) == ("default/a", 1, False)
+    assert line["shares"] == [{"device": GPU_0, "vram_bytes": 2**30, "sm_percent": 1}]
     assert line["seconds"] == seen.ended[0].seconds
     assert line["stages_ms"] == {
         stage.value: seconds * 1000 for stage, seconds in seen.ended[0].seconds_by_stage.items()

@@ -41,7 +41,7 @@ def test_pods_of_one_claim_share_the_folder_and_name_of_the_first_pod(setup: Set
     assert folder in [mount["hostPath"] for mount in edits["mounts"]]
     assert setup.host_files.folders == after.host_files.folders == {folder}
     assert after.spec_of(ref) == first
-    (line,) = [line for line in logs if line["event"] == "claim_shared_by_pods"]
+    (line,) = [line for line in logs if line["event"] == "claim_prepared"]
     assert (line["pod"], line["pods"]) == ("default/zebra", 2)
 
 

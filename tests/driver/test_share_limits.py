@@ -106,8 +106,10 @@ def test_later_limit_is_clamped_to_the_free_memory_with_a_log_line(setup: Setup)
 
     assert vram_gib(setup, first) == 60
     assert vram_gib(setup, second) == 20
-    (line,) = [line for line in logs if line["event"] == "limit_clamped"]
-    assert (line["wanted_bytes"], line["vram_bytes"]) == (60 * GIB, 20 * GIB)
+    shares = [line["shares"] for line in logs if line["event"] == "claim_prepared"]
+    wanted = [[share.get("wanted_vram_bytes") for share in each] for each in shares]
+    assert wanted == [[None], [60 * GIB]]
+    assert shares[1][0]["vram_bytes"] == 20 * GIB
 
 
 def test_later_request_takes_back_memory_lent_to_an_earlier_tenant(
