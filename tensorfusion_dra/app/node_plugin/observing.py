@@ -1,4 +1,6 @@
-"""Construction of the observer of this node, for its status page and metrics."""
+"""The parts by which this node is observed, for its status page and metrics."""
+
+from dataclasses import dataclass, field
 
 from tensorfusion_dra.app.node_plugin.node_base import NodeBase
 from tensorfusion_dra.app.shared import version
@@ -7,30 +9,43 @@ from tensorfusion_dra.driver.api_server_state import ApiServerState
 from tensorfusion_dra.driver.enforcement_watch import EnforcementWatch
 from tensorfusion_dra.driver.node_observer import NodeObserver, Sources
 from tensorfusion_dra.driver.publish import Publisher
+from tensorfusion_dra.driver.recent_operations import RecentOperations
 from tensorfusion_dra.kubelet.registration import Registration
 from tensorfusion_dra.state.record_reader import RecordReader
 
 
-def observer(
-    settings: Settings,
-    base: NodeBase,
-    *,
-    enforcement: EnforcementWatch,
-    publisher: Publisher,
-    registration: Registration,
-    api_server: ApiServerState,
-) -> NodeObserver:
-    """Return the observer; nothing is read yet."""
-    return NodeObserver(
-        Sources(
-            catalog=base.catalog,
-            records=RecordReader(settings.data_folder),
-            standings=enforcement.standings,
-            registration=registration.view,
-            api_server=api_server.view,
-            publishing=publisher.state.view,
-            ledger=base.reconciler.ledger,
-        ),
-        node=settings.node_name,
-        version=version.current(),
-    )
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observing:
+    """What follows the node plugin from its start.
+
+    Attributes:
+        api_server: Told of each request to the API server.
+        operations: Told of each prepare and unprepare.
+    """
+
+    api_server: ApiServerState = field(default_factory=ApiServerState)
+    operations: RecentOperations = field(default_factory=RecentOperations)
+
+    def observer(
+        self,
+        settings: Settings,
+        base: NodeBase,
+        *,
+        enforcement: EnforcementWatch,
+        publisher: Publisher,
+        registration: Registration,
+    ) -> NodeObserver:
+        """Return the observer of this node; nothing is read yet."""
+        return NodeObserver(
+            Sources(
+                catalog=base.catalog,
+                records=RecordReader(settings.data_folder),
+                standings=enforcement.standings,
+                registration=registration.view,
+                api_server=self.api_server.view,
+                publishing=publisher.state.view,
+                operations=self.operations.views,
+            ),
+            node=settings.node_name,
+            version=version.current(),
+        )

@@ -8,7 +8,7 @@ after the kubelet can, because loading the client takes longer than everything b
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -22,9 +22,11 @@ from tensorfusion_dra.app.node_plugin import (
     publishing,
 )
 from tensorfusion_dra.app.node_plugin.node_base import NodeBase
+from tensorfusion_dra.app.node_plugin.observing import Observing
 from tensorfusion_dra.app.shared import card_health, process_memory, version
 from tensorfusion_dra.app.shared.health_endpoint import HealthEndpoint
 from tensorfusion_dra.app.shared.node_settings import Settings
+from tensorfusion_dra.app.shared.pages import Page
 from tensorfusion_dra.app.shared.supervisor import Supervisor
 from tensorfusion_dra.cluster.api import Api
 from tensorfusion_dra.cluster.claim_status import ClaimStatus
@@ -36,13 +38,13 @@ from tensorfusion_dra.cluster.resource_api import ResourceApi
 from tensorfusion_dra.cluster.retries import RetriedReads
 from tensorfusion_dra.core.devices.sharing import Isolation
 from tensorfusion_dra.core.errors import FatalError, RetryableError
-from tensorfusion_dra.driver.api_server_state import ApiServerState
 from tensorfusion_dra.driver.calls_in_flight import CallsInFlight
 from tensorfusion_dra.driver.card_watch import CardWatch
 from tensorfusion_dra.driver.catalog import CatalogReader
 from tensorfusion_dra.driver.division import Division
 from tensorfusion_dra.driver.enforcement_watch import EnforcementWatch
 from tensorfusion_dra.driver.health_announcer import HealthAnnouncer
+from tensorfusion_dra.driver.operations import Operations
 from tensorfusion_dra.driver.prepare import Preparer
 from tensorfusion_dra.driver.reconciler import Reconciler
 from tensorfusion_dra.driver.share_policies import SharePolicyReader
@@ -107,12 +109,15 @@ def run(settings: Settings) -> int:
 def _start(settings: Settings, supervisor: Supervisor) -> PluginServers:
     """Start all parts; the supervisor stops them in reverse order. Slices are not deleted."""
     base = node_base.recovered(settings, supervisor)
-    api_server = ApiServerState()
-    api = Api(Path(settings.kubeconfig) if settings.kubeconfig else None, exchanges=(api_server,))
+    observing = Observing()
+    api = Api(
+        Path(settings.kubeconfig) if settings.kubeconfig else None,
+        exchanges=(observing.api_server,),
+    )
     resource_api = ResourceApi(api)
     supervisor.join_on_stop(seconds=_JOIN_SECONDS)
 
-    preparing = _preparing(settings, supervisor, base, resource_api)
+    preparing = _preparing(settings, supervisor, base, resource_api, observing)
     registration, servers = _served(settings, supervisor, preparing, base.catalog)
     publish = publishing.constructed(settings, base.catalog, resource_api)
     _follow_cards(settings, supervisor, base, on_change=publish.publisher.wake)
@@ -127,7 +132,7 @@ def _start(settings: Settings, supervisor: Supervisor) -> PluginServers:
     _report_health(settings, supervisor, base, preparing, api)
     # After the client: a new instance that cannot log in never becomes ready, so that a rolling
     # update keeps the old one.
-    _answer_probes(settings, supervisor, servers, registration)
+    _answer_probes(settings, supervisor, servers, registration, {})
     return servers
 
 
@@ -136,6 +141,7 @@ def _preparing(
     supervisor: Supervisor,
     base: NodeBase,
     resource_api: ResourceApi,
+    observing: Observing,
 ) -> _Preparing:
     calls = CallsInFlight()
     watch = enforcement.watch(settings)
@@ -164,6 +170,7 @@ def _preparing(
         division=division,
         status=status,
         required=enforcement.required_signs(settings),
+        operations=Operations((observing.operations,)),
     )
     return _Preparing(
         preparer=preparer, division=division, status=status, calls=calls, enforcement=watch
@@ -242,9 +249,13 @@ def _report_health(
 
 
 def _answer_probes(
-    settings: Settings, supervisor: Supervisor, servers: PluginServers, registration: Registration
+    settings: Settings,
+    supervisor: Supervisor,
+    servers: PluginServers,
+    registration: Registration,
+    pages: Mapping[str, Page],
 ) -> None:
-    """Answer liveness and readiness probes.
+    """Answer liveness and readiness probes, and serve the pages beside them.
 
     The process is live if it answers on its sockets, whatever the state of GPUs and API server. It
     is ready if it is also registered; then a rolling update stops the old instance.
@@ -258,6 +269,7 @@ def _answer_probes(
 
     endpoint = HealthEndpoint(
         {"/healthz": servers.check, "/readyz": ready},
+        pages,
         host=settings.health_host,
         port=settings.health_port,
     )

@@ -8,13 +8,14 @@ memory in bytes, time as timezone-aware moments or in seconds.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.claims.enforcement.verdict import Standing
 from tensorfusion_dra.core.claims.limits import Limit
+from tensorfusion_dra.core.claims.operation import OperationKind, Result, Stage
 from tensorfusion_dra.core.devices.gpu import LeftOut
 from tensorfusion_dra.core.devices.health import Sickness
 from tensorfusion_dra.core.devices.sharing import Isolation, Qos
@@ -236,23 +237,25 @@ class LedgerView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperationView:
-    """One finished prepare or unprepare of one claim.
+    """One prepare or unprepare of one claim that has ended.
 
     Attributes:
-        operation: Its name.
-        seconds: Its whole duration.
-        stages: Seconds by name of the stage, in the order in which they ran.
-        is_success: False if it failed.
+        seconds: From the arrival of the kubelet's call to the end; the sum over all stages.
+        stages: Seconds in each stage, the one entered first first.
+        last_stage: The stage in which it ended; that of the error, if it failed.
         error: Text of the error; "" if it succeeded.
+        from_record: True if the claim was prepared already, so that its record was the answer.
     """
 
-    operation: str
+    kind: OperationKind
     claim: ClaimRef
     ended_at: datetime
     seconds: float
-    stages: Mapping[str, float]
-    is_success: bool
+    stages: Mapping[Stage, float]
+    last_stage: Stage
+    result: Result
     error: str = ""
+    from_record: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -286,7 +289,7 @@ class NodeView:
     left_out: tuple[LeftOut, ...] = ()
     shares: tuple[ShareView, ...] = ()
     shares_error: str = ""
-    operations: tuple[OperationView, ...] = field(default=())
+    operations: tuple[OperationView, ...] = ()
 
     @property
     def claims(self) -> int:
