@@ -38,9 +38,10 @@ def close(operation: EndedOperation) -> None:
         log.info(_DONE[operation.kind], **facts)
         return
     facts |= {"result": operation.result.value, "stage": operation.last_stage.value}
-    is_expected = operation.result not in (Result.FATAL, Result.UNEXPECTED)
-    write = log.warning if is_expected else log.error
-    write(_FAILED[operation.kind], **facts, error=operation.error)
+    if operation.result in (Result.FATAL, Result.UNEXPECTED):
+        log.error(_FAILED[operation.kind], **facts, error=operation.error)
+    else:
+        log.warning(_FAILED[operation.kind], **facts, error=operation.error)
 
 
 def _prepared(claim: PreparedClaim) -> dict[str, object]:
