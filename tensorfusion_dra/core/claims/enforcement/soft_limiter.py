@@ -1,11 +1,12 @@
 """Verdict under Tensor Fusion's soft limiter: a hypervisor on the node and a library in the pod.
 
 The hypervisor makes a file of shared memory for each pod that it serves. It writes the limits into
-it once, and a heartbeat twice a second. The library in the container refuses what exceeds these
-limits, and only while the heartbeat is at most two seconds old: with an older one it lets every
-allocation pass (vgpu.rs, cuda-limiter/src/detour/mem.rs). So a file without a heartbeat is no
-limit, and neither is a heartbeat without a process: only a registered process has loaded the
-library.
+it once, and from then on the memory that the pod uses and, twice a second, a heartbeat. The library
+in the container refuses memory and delays kernels by what it finds there. Once the heartbeat is
+older than two seconds, it still refuses memory, by the usage that was written last, but lets every
+kernel pass (NexusGPU/vgpu.rs, crates/cuda-limiter/src/limiter.rs). So without a heartbeat the
+limits do not hold, and without a registered process nobody knows: only such a process has loaded
+the library.
 """
 
 from collections.abc import Mapping
@@ -80,7 +81,8 @@ def _trouble(
         return verdict.not_enforced(
             verdict.HEARTBEAT_STALE,
             f"{memory.path}: {_age(memory, read_at)}, expected one of the last "
-            f"{FRESH_SECONDS:g} s: the limiter lets every allocation pass; {_CURE}",
+            f"{FRESH_SECONDS:g} s: compute is unlimited, and memory is limited by the usage of "
+            f"then; {_CURE}",
         )
     found = _by_plain_uuid(memory.limits).get(_plain(gpu_uuid))
     if found is None:
