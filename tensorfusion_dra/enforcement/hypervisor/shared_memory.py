@@ -25,6 +25,7 @@ import struct
 from collections.abc import Iterator, Mapping
 from typing import Final
 
+from tensorfusion_dra.core.claims.enforcement import soft_limiter
 from tensorfusion_dra.core.claims.enforcement.signs import SharedMemory
 from tensorfusion_dra.core.claims.limits import Limit
 from tensorfusion_dra.enforcement import written_files
@@ -89,9 +90,9 @@ def set_limits(path: str, limits: Mapping[str, Limit]) -> bool:
         (version,) = _VERSION.unpack_from(content)
         if version != _VERSION_2:
             raise ValueError(f"found version {version + 1}, expected 2")
-        places = {plain_uuid(uuid): at for at, uuid, _ in _entries(content)}
+        places = {soft_limiter.plain_uuid(uuid): at for at, uuid, _ in _entries(content)}
         for uuid, limit in limits.items():
-            at = places.get(plain_uuid(uuid))
+            at = places.get(soft_limiter.plain_uuid(uuid))
             if at is None:
                 found = ", ".join(places) or "none"
                 raise ValueError(f"GPUs: found {found}, expected {uuid} as well")
@@ -103,11 +104,6 @@ def set_limits(path: str, limits: Mapping[str, Limit]) -> bool:
                     os.pwrite(descriptor, value, place)
                     changed = True
     return changed
-
-
-def plain_uuid(uuid: str) -> str:
-    """Return a UUID in lower case without its prefix: the hypervisor spells it in two ways."""
-    return uuid.lower().removeprefix("gpu-")
 
 
 def _limits(content: bytes) -> dict[str, Limit]:

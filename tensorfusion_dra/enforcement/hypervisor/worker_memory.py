@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import Final
 
 from tensorfusion_dra.core.claims.claim import PodRef
+from tensorfusion_dra.core.claims.enforcement import soft_limiter
 from tensorfusion_dra.core.claims.limits import Limit
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.enforcement.hypervisor import shared_memory
 
-_FRESH_SECONDS: Final = 5.0
-"""The hypervisor writes whole seconds, twice a second; limiters give up after two."""
 _POLL_SECONDS: Final = 0.05
 
 
@@ -74,15 +73,15 @@ class WorkerMemory:
         if memory.trouble:
             return f"{memory.path}: {memory.trouble}"
         found, expected = (
-            sorted(map(shared_memory.plain_uuid, uuids)) for uuids in (memory.limits, gpu_ids)
+            sorted(map(soft_limiter.plain_uuid, uuids)) for uuids in (memory.limits, gpu_ids)
         )
         if found != expected:
             return f"{memory.path}: cards: found {found}, expected {expected}"
         age = self._now() - memory.heartbeat
-        if age > _FRESH_SECONDS:
+        if age > soft_limiter.FRESH_SECONDS:
             return (
                 f"{memory.path}: heartbeat: found one of {age:.0f} s ago, expected "
-                f"{_FRESH_SECONDS:.0f} s at most"
+                f"{soft_limiter.FRESH_SECONDS:.0f} s at most"
             )
         return ""
 

@@ -84,7 +84,7 @@ def _trouble(
             f"{FRESH_SECONDS:g} s: compute is unlimited, and memory is limited by the usage of "
             f"then; {_CURE}",
         )
-    found = _by_plain_uuid(memory.limits).get(_plain(gpu_uuid))
+    found = _by_plain_uuid(memory.limits).get(plain_uuid(gpu_uuid))
     if found is None:
         known = ", ".join(sorted(memory.limits)) or "no GPU"
         return verdict.not_enforced(
@@ -96,6 +96,11 @@ def _trouble(
             f"{memory.path}: {gpu_uuid}: found {shown(found)}, expected {shown(expected)}; {_CURE}",
         )
     return None
+
+
+def plain_uuid(uuid: str) -> str:
+    """Return a UUID without its prefix, in lower case: upstream's parts spell it in three ways."""
+    return uuid.lower().removeprefix("gpu-")
 
 
 def shown(limit: Limit) -> str:
@@ -117,9 +122,4 @@ def _age(memory: SharedMemory, read_at: float) -> str:
 
 
 def _by_plain_uuid(limits: Mapping[str, Limit]) -> Mapping[str, Limit]:
-    return {_plain(uuid): limit for uuid, limit in limits.items()}
-
-
-def _plain(uuid: str) -> str:
-    """Return a UUID without its prefix, in lower case: upstream's parts spell it in three ways."""
-    return uuid.lower().removeprefix("gpu-")
+    return {plain_uuid(uuid): limit for uuid, limit in limits.items()}
