@@ -46,25 +46,23 @@ _HEARTBEAT_AT: Final = 2_192
 _COUNT: Final = struct.Struct("<Q")
 _COUNT_AT: Final = 34_976
 _MOST_PROCESSES: Final = 2_048
+_SHORTER: Final = "it became shorter while it was read"
 
 
 def read(path: str) -> SharedMemory:
     """Return what is in the shared memory at this path; never raises."""
     try:
         with written_files.opened(path) as (descriptor, size):
-            if size != SIZE:
-                return SharedMemory(path=path, trouble=f"found {size} bytes, expected {SIZE}")
-            beginning = os.pread(descriptor, _BEGINNING, 0)
+            beginning = _beginning(descriptor, size)
             count = os.pread(descriptor, _COUNT.size, _COUNT_AT)
     except FileNotFoundError:
         return SharedMemory(path=path, found=False)
     except OSError as error:
         return SharedMemory(path=path, trouble=error.strerror or str(error))
-    if len(beginning) < _BEGINNING or len(count) < _COUNT.size:
-        return SharedMemory(path=path, trouble="it became shorter while it was read")
-    (version,) = _VERSION.unpack_from(beginning)
-    if version != _VERSION_2:
-        return SharedMemory(path=path, trouble=f"found version {version + 1}, expected 2")
+    except ValueError as error:
+        return SharedMemory(path=path, trouble=str(error))
+    if len(count) < _COUNT.size:
+        return SharedMemory(path=path, trouble=_SHORTER)
     (heartbeat,) = _HEARTBEAT.unpack_from(beginning, _HEARTBEAT_AT)
     (processes,) = _COUNT.unpack(count)
     return SharedMemory(
@@ -84,12 +82,7 @@ def set_limits(path: str, limits: Mapping[str, Limit]) -> bool:
     """
     changed = False
     with written_files.opened(path, access=os.O_RDWR) as (descriptor, size):
-        content = os.pread(descriptor, _BEGINNING, 0)
-        if size != SIZE or len(content) < _BEGINNING:
-            raise ValueError(f"found {size} bytes, expected {SIZE}")
-        (version,) = _VERSION.unpack_from(content)
-        if version != _VERSION_2:
-            raise ValueError(f"found version {version + 1}, expected 2")
+        content = _beginning(descriptor, size)
         places = {soft_limiter.plain_uuid(uuid): at for at, uuid, _ in _entries(content)}
         for uuid, limit in limits.items():
             at = places.get(soft_limiter.plain_uuid(uuid))
@@ -104,6 +97,24 @@ def set_limits(path: str, limits: Mapping[str, Limit]) -> bool:
                     os.pwrite(descriptor, value, place)
                     changed = True
     return changed
+
+
+def _beginning(descriptor: int, size: int) -> bytes:
+    """Return the file up to its heartbeat, of the layout above.
+
+    Raises:
+        OSError: It cannot be read.
+        ValueError: It has another layout.
+    """
+    if size != SIZE:
+        raise ValueError(f"found {size} bytes, expected {SIZE}")
+    content = os.pread(descriptor, _BEGINNING, 0)
+    if len(content) < _BEGINNING:
+        raise ValueError(_SHORTER)
+    (version,) = _VERSION.unpack_from(content)
+    if version != _VERSION_2:
+        raise ValueError(f"found version {version + 1}, expected 2")
+    return content
 
 
 def _limits(content: bytes) -> dict[str, Limit]:
