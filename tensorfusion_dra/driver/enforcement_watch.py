@@ -204,13 +204,10 @@ class EnforcementWatch:
         self._save()
 
     def _verdicts(self, watched: WatchedLimits, signs: Signs) -> Sequence[Verdict]:
-        claim, memory = watched.claim, watched.places.shared_memory
+        claim = watched.claim
         with self._lock:
-            beside = [
-                each.claim
-                for each in self._watched.values()
-                if memory and each is not watched and each.places.shared_memory == memory
-            ]
+            every = ((each.claim, each.places) for each in self._watched.values())
+            beside = verdicts.beside(claim, watched.places.shared_memory, every)
         is_new = self._clock() - watched.limits_since < verdicts.STARTING_SECONDS
         return verdicts.of_claim(claim, signs, is_new=is_new, beside=beside)
 

@@ -57,13 +57,8 @@ def verdicts_now(
     ]
     found = []
     for claim, place in zip(claims, places, strict=True):
-        beside = [
-            other
-            for other, its_place in zip(claims, places, strict=True)
-            if other is not claim
-            and place.shared_memory
-            and its_place.shared_memory == place.shared_memory
-        ]
+        every = zip(claims, places, strict=True)
+        beside = verdicts.beside(claim, place.shared_memory, every)
         signs = reader.of_claim(place)
         is_new = signs.read_at - _limits_since(settings, claim) < verdicts.STARTING_SECONDS
         found.append(verdicts.of_claim(claim, signs, is_new=is_new, beside=beside))

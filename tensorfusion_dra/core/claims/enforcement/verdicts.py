@@ -23,7 +23,7 @@ from typing import Final
 
 from tensorfusion_dra.core.claims import limits
 from tensorfusion_dra.core.claims.enforcement import hami_core, mps, soft_limiter, verdict
-from tensorfusion_dra.core.claims.enforcement.signs import Signs
+from tensorfusion_dra.core.claims.enforcement.signs import Places, Signs
 from tensorfusion_dra.core.claims.enforcement.verdict import Verdict
 from tensorfusion_dra.core.claims.enforcers import by_index, enforcer
 from tensorfusion_dra.core.claims.enforcers.hami_core import HamiCore
@@ -57,6 +57,25 @@ def of_claim(
         or _by_signs(claim, share, signs, is_new=is_new, beside=tuple(beside))
         for share in claim.shares
     )
+
+
+def beside(
+    claim: PreparedClaim, shared_memory: str, every: Iterable[tuple[PreparedClaim, Places]]
+) -> list[PreparedClaim]:
+    """Return the other claims whose limits are in the same shared memory: those of the same pod.
+
+    Args:
+        claim: The claim.
+        shared_memory: Its path; "" for none, which no claim shares.
+        every: All claims of the node with their places, this one included.
+    """
+    return [
+        other
+        for other, places in every
+        if shared_memory
+        and places.shared_memory == shared_memory
+        and other.ref.uid != claim.ref.uid
+    ]
 
 
 def without_signs(claim: PreparedClaim, share: PreparedShare) -> Verdict | None:
