@@ -26,7 +26,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from threading import Lock
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import structlog
 
@@ -43,26 +43,11 @@ from tensorfusion_dra.driver.ports.cluster import Events
 from tensorfusion_dra.driver.ports.enforcement import LiveSigns
 from tensorfusion_dra.driver.wakeup import Wakeup
 from tensorfusion_dra.driver.watched_limits import WatchedLimits
+from tensorfusion_dra.state.standing_limits import StandingLimits
 
 log = structlog.get_logger()
 
 LOOK_SECONDS: Final = 10.0
-
-
-class Records(Protocol):
-    """Store of standing verdicts, which survive a restart of the process."""
-
-    def load(self) -> Mapping[str, Any]:
-        """Return what was saved last; nothing if it is not usable."""
-        ...
-
-    def save(self, record: Mapping[str, Any]) -> None:
-        """Replace what was saved.
-
-        Raises:
-            RetryableError: It cannot be written.
-        """
-        ...
 
 
 class EnforcementWatch:
@@ -72,7 +57,7 @@ class EnforcementWatch:
         self,
         signs: LiveSigns,
         enforcers: Mapping[str, Enforcer],
-        records: Records,
+        records: StandingLimits,
         *,
         now: Callable[[], datetime],
         enforcer: str = "",
