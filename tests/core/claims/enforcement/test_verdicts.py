@@ -11,6 +11,7 @@ from tensorfusion_dra.core.claims.enforcement.signs import (
     Cache,
     Daemon,
     FileSign,
+    Places,
     SharedMemory,
     Signs,
 )
@@ -143,6 +144,17 @@ def test_claims_of_one_pod_share_its_limits() -> None:
     (beside,) = verdicts.of_claim(first, signs, is_new=False, beside=[second])
 
     assert (alone.reason, beside.reason) == ("LimitsDiffer", "LimiterActive")
+
+
+def test_claims_of_the_same_shared_memory_are_beside_each_other_whatever_object_they_are() -> None:
+    first, second, third = (
+        replace(soft(), ref=ClaimRef(namespace="a", name=name, uid=name)) for name in "abc"
+    )
+    places, others = Places(shared_memory="/shm"), Places(shared_memory="/other")
+    every = [(first, places), (second, places), (third, others)]
+
+    assert verdicts.beside(replace(first), "/shm", every) == [second]
+    assert verdicts.beside(first, "", [(second, Places())]) == []
 
 
 def test_hard_limiter_in_the_image_leaves_no_sign() -> None:
