@@ -144,6 +144,6 @@ class HealthAnnouncer:
             return False
         for claim in claims:
             if any(share.device in self._pending_devices for share in claim.shares):
-                self._status.report_health(claim)
+                self._status.report_changed(claim)
         self._pending_devices.clear()
         return True

@@ -132,12 +132,11 @@ class StatusReporter:
             self._enforcement.note(claim)
         self._report(claim, trouble)
 
-    def report_health(self, claim: PreparedClaim) -> None:
-        """Have the claim's status written, before others: the health of a GPU of it has changed."""
-        self._report(claim, None)
+    def report_changed(self, claim: PreparedClaim) -> None:
+        """Have the claim's status written, before others: its record is the same, its state not.
 
-    def report_enforcement(self, claim: PreparedClaim) -> None:
-        """Have the claim's status written, before others: its limits hold now, or no longer do."""
+        The health of a GPU of it has changed, or whether its limits hold.
+        """
         self._report(claim, None)
 
     def forget(self, claim_uid: str) -> None:

@@ -25,7 +25,7 @@ class RecordingReporter(StatusReporter):
         super().__init__(NoStatus())
         self.names: list[str] = []
 
-    def report_health(self, claim: object) -> None:
+    def report_changed(self, claim: object) -> None:
         self.names.append(str(getattr(claim, "ref")))  # noqa: B009
 
 

@@ -100,7 +100,7 @@ class RecordingReporter(StatusReporter):
     def report(self, claim: PreparedClaim, *, trouble: str = "") -> None:
         """Record nothing: the node's own calls report here too."""
 
-    def report_health(self, claim: PreparedClaim) -> None:
+    def report_changed(self, claim: PreparedClaim) -> None:
         self.names.append(claim.ref.name)
 
 

@@ -202,8 +202,8 @@ def test_reports_of_a_burst_wake_the_thread_once(node: Node) -> None:
 def test_changed_health_is_reported_before_other_claims(node: Node) -> None:
     node.calls.times = [(0.0, 1.0)]
     node.report("a", "b", "c")
-    node.reporter.report_health(reported_claim("c"))
-    node.reporter.report_health(reported_claim("d"))
+    node.reporter.report_changed(reported_claim("c"))
+    node.reporter.report_changed(reported_claim("d"))
 
     node.run()
 

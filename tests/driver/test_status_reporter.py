@@ -150,7 +150,7 @@ def test_claim_is_not_ready_while_its_card_is_sick() -> None:
             if state is not None:
                 since = datetime(2026, 3, 1, 12, tzinfo=UTC)
                 sick[DEVICE] = Sickness(worst=state, since=since)
-            reporter.report_health(reported_claim("a"))
+            reporter.report_changed(reported_claim("a"))
             assert eventually(server.has_writes(number))
 
     conditions = [entries[0]["conditions"][0] for _, entries in server.writes]

@@ -33,4 +33,4 @@ def start(
 ) -> None:
     """Start the watch in its thread; the supervisor stops it."""
     supervisor.on_stop(watch.stop)
-    supervisor.run("enforcement", lambda: watch.run(status.report_enforcement, events))
+    supervisor.run("enforcement", lambda: watch.run(status.report_changed, events))
