@@ -101,7 +101,7 @@ class Reconciler:
         stale_claims: StaleClaimCollector,
         events: Events,
         *,
-        on_recovered: Callable[[Sequence[PreparedClaim]], object] = len,
+        on_recovered: Callable[[Sequence[PreparedClaim]], object],
     ) -> None:
         """Reconcile until stopped.
 

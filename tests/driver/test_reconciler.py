@@ -1,7 +1,7 @@
 """The loop that repairs a running node."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Thread
@@ -32,6 +32,7 @@ class Node(Setup):
     def __init__(self, folder: Path, *, boot_id: str = "boot-1", cards: bool = True) -> None:
         super().__init__(folder, boot_id=boot_id)
         self.events = EventsInMemory()
+        self.recovered: list[Sequence[PreparedClaim]] = []
         self.cards = FixedDiscovery(simulated_inventory() if cards else None)
         self.reader = CatalogReader(self.cards, NODE)
         if cards:
@@ -45,7 +46,11 @@ class Node(Setup):
         stale_claims = StaleClaimCollector(
             self.claims, Readiness(), preparer, gone_seconds=0.1, check_seconds=0.05
         )
-        thread = Thread(target=reconciler.run, args=(preparer, stale_claims, self.events))
+        thread = Thread(
+            target=reconciler.run,
+            args=(preparer, stale_claims, self.events),
+            kwargs={"on_recovered": self.recovered.append},
+        )
         thread.start()
         try:
             yield reconciler
@@ -73,6 +78,16 @@ def test_spec_that_vanishes_is_written_again(node: Node) -> None:
         assert eventually(lambda: node.spec_of(ref) == spec)
 
     assert reconciler.ledger() == LedgerView()
+
+
+def test_each_recovery_hands_on_the_records(node: Node) -> None:
+    ref = put_claim(node, "a", share_result())
+    node.prepare(ref)
+
+    with node.reconciling():
+        assert eventually(lambda: len(node.recovered) > 1)
+
+    assert [[claim.ref for claim in claims] for claims in node.recovered[:2]] == [[ref], [ref]]
 
 
 def test_claim_that_the_kubelet_forgot_is_released(node: Node) -> None:

@@ -182,7 +182,11 @@ def reconciling(node: Setup) -> Iterator[None]:
     stale_claims = StaleClaimCollector(
         node.claims, Readiness(), node.preparer, gone_seconds=600, check_seconds=600
     )
-    thread = Thread(target=reconciler.run, args=(node.preparer, stale_claims, EventsInMemory()))
+    thread = Thread(
+        target=reconciler.run,
+        args=(node.preparer, stale_claims, EventsInMemory()),
+        kwargs={"on_recovered": [].append},
+    )
     reconciler.begin()
     thread.start()
     try:
