@@ -2,12 +2,11 @@
 
 from collections.abc import Callable
 
+from tensorfusion_dra.app.node_plugin import node_events
 from tensorfusion_dra.app.shared.node_settings import Settings
 from tensorfusion_dra.app.shared.supervisor import Supervisor
 from tensorfusion_dra.cluster import object_cache
 from tensorfusion_dra.cluster.api import Api
-from tensorfusion_dra.cluster.events import Events
-from tensorfusion_dra.cluster.nodes import Nodes
 from tensorfusion_dra.core.claims.enforcers.kinds import KINDS
 from tensorfusion_dra.driver.catalog import CatalogReader
 from tensorfusion_dra.driver.pool_follower import (
@@ -45,11 +44,10 @@ def follow(
         source = NamedPool(pools=pools, nodes=nodes, gpupool=by_name, node_name=name)
     else:
         source = SelectingPool(pools=pools, nodes=nodes, node_name=name)
-    events = Events(api, Nodes(api, node_name=name), node_name=name)
     follower = PoolFollower(
         source,
         catalog,
-        events,
+        node_events.writer(settings, api),
         on_change=on_change,
         expands_memory=KINDS[settings.enforcer].expands_memory,
     )

@@ -19,11 +19,12 @@ from tensorfusion_dra.app.node_plugin import (
     enforcement,
     hypervisor_bridge,
     node_base,
+    node_events,
     publishing,
 )
 from tensorfusion_dra.app.node_plugin.node_base import NodeBase
 from tensorfusion_dra.app.node_plugin.observing import Observing
-from tensorfusion_dra.app.shared import card_health, process_memory, version
+from tensorfusion_dra.app.shared import process_memory, version
 from tensorfusion_dra.app.shared.health_endpoint import HealthEndpoint
 from tensorfusion_dra.app.shared.node_settings import Settings
 from tensorfusion_dra.app.shared.pages import Page
@@ -31,7 +32,6 @@ from tensorfusion_dra.app.shared.supervisor import Supervisor
 from tensorfusion_dra.cluster.api import Api
 from tensorfusion_dra.cluster.claim_status import ClaimStatus
 from tensorfusion_dra.cluster.claims import Claims
-from tensorfusion_dra.cluster.events import Events
 from tensorfusion_dra.cluster.nodes import Nodes
 from tensorfusion_dra.cluster.pods import Pods
 from tensorfusion_dra.cluster.resource_api import ResourceApi
@@ -214,7 +214,7 @@ def _reconcile(
         gone_seconds=settings.gone_seconds,
         check_seconds=settings.check_seconds,
     )
-    events = Events(resource_api.api, nodes, node_name=settings.node_name)
+    events = node_events.writer(settings, resource_api.api)
     supervisor.on_stop(reconciler.stop)
     supervisor.run(
         "reconciler",
@@ -239,13 +239,13 @@ def _report_health(
     settings: Settings, supervisor: Supervisor, base: NodeBase, preparing: _Preparing, api: Api
 ) -> None:
     """Act on what changes about cards and limits: Events, the claims' status, their shares."""
-    events = card_health.events(settings, api)
-    announcer = HealthAnnouncer(base.catalog, base.ledger, preparing.status, events)
+    announcer = HealthAnnouncer(
+        base.catalog, base.ledger, preparing.status, node_events.writer(settings, api)
+    )
     supervisor.own("health-announcer", announcer)
     supervisor.own("division", preparing.division)
-    enforcement.start(
-        preparing.enforcement, supervisor, preparing.status, card_health.events(settings, api)
-    )
+    events = node_events.writer(settings, api)
+    enforcement.start(preparing.enforcement, supervisor, preparing.status, events)
 
 
 def _answer_probes(

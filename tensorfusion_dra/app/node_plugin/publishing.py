@@ -2,10 +2,9 @@
 
 from dataclasses import dataclass
 
-from tensorfusion_dra.app.node_plugin import pool_source
+from tensorfusion_dra.app.node_plugin import node_events, pool_source
 from tensorfusion_dra.app.shared.node_settings import Settings
 from tensorfusion_dra.app.shared.supervisor import Supervisor
-from tensorfusion_dra.cluster.events import Events
 from tensorfusion_dra.cluster.nodes import Nodes
 from tensorfusion_dra.cluster.resource_api import ResourceApi
 from tensorfusion_dra.cluster.slices import Slices
@@ -56,7 +55,7 @@ def constructed(
         catalog,
         slices,
         nodes,
-        Events(resource_api.api, nodes, node_name=settings.node_name),
+        node_events.writer(settings, resource_api.api),
         right=PublishingRight(settings.data_folder),
     )
     return Publishing(publisher, slices)

@@ -4,9 +4,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tensorfusion_dra.app.shared.node_settings import Settings
-from tensorfusion_dra.cluster.api import Api
-from tensorfusion_dra.cluster.events import Events
-from tensorfusion_dra.cluster.nodes import Nodes
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.devices.health import HealthRules
 from tensorfusion_dra.core.devices.xids import XidRules
@@ -49,12 +46,6 @@ def tracker(
 def taint_effect(settings: Settings) -> str:
     """Return the effect of the taint of an unhealthy device; "" for no taint."""
     return "" if settings.health_taint == "none" else settings.health_taint
-
-
-def events(settings: Settings, api: Api) -> Events:
-    """Return a writer of Events on this node's Node object, for use in one thread."""
-    name = settings.node_name
-    return Events(api, Nodes(api, node_name=name), node_name=name)
 
 
 def _codes(text: str) -> frozenset[int]:
