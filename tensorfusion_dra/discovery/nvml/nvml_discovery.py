@@ -16,8 +16,8 @@ from tensorfusion_dra.discovery.models import ModelTable, Rating
 from tensorfusion_dra.discovery.nvml import nvml_library
 from tensorfusion_dra.discovery.nvml.events import NvmlEvents
 from tensorfusion_dra.discovery.nvml.nvml_library import LoadedLibrary
-from tensorfusion_dra.discovery.nvml.own_thread import ClosedError, OverdueError, OwnThread
 from tensorfusion_dra.discovery.recording import GpuAnswers, Recording, Refusal
+from tensorfusion_dra.driver.own_thread import ClosedError, OverdueError, OwnThread
 from tensorfusion_dra.driver.ports.discovery import HungError
 
 T = TypeVar("T")

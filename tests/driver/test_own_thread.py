@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tensorfusion_dra.discovery.nvml.own_thread import ClosedError, OverdueError, OwnThread
+from tensorfusion_dra.driver.own_thread import ClosedError, OverdueError, OwnThread
 from tests.support.waiting import FOREVER, eventually
 
 
