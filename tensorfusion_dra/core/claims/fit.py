@@ -27,8 +27,7 @@ record with a limit of 50Gi. A claim C for 31Gi is then refused.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tensorfusion_dra.core import names
-from tensorfusion_dra.core.claims import access, isolation, limits, tenancy
+from tensorfusion_dra.core.claims import access, consumption, isolation, limits, tenancy
 from tensorfusion_dra.core.claims.access import CardAccess, SharedAccess
 from tensorfusion_dra.core.claims.claim import AllocatedClaim, Allocation, ClaimRef
 from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
@@ -38,7 +37,7 @@ from tensorfusion_dra.core.devices import capacity
 from tensorfusion_dra.core.devices.device import Device
 from tensorfusion_dra.core.devices.sharing import Isolation
 from tensorfusion_dra.core.errors import ClaimError
-from tensorfusion_dra.core.kubernetes.quantity import MIB, NANO, Quantity
+from tensorfusion_dra.core.kubernetes.quantity import Quantity
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,7 +185,7 @@ def _share(
     consumed: Mapping[str, Quantity] = {}
     wanted = limit = None
     if not allocation.admin_access:
-        consumed = _consumed(ref, allocation, device)
+        consumed = consumption.consumed(ref, allocation, device)
         wanted = limits.wanted(f"claim {ref}: {device.name}", device.gpu, consumed, policy)
         unlimited = policy.isolation is Isolation.SHARED or not policy.limiter
         limit = None if unlimited else wanted
@@ -208,49 +207,6 @@ def _share(
         wanted_sm_percent=wanted.sm_percent if wanted else 0,
         limit=limit,
     )
-
-
-def _consumed(ref: ClaimRef, allocation: Allocation, device: Device) -> Mapping[str, Quantity]:
-    """Return what the share consumes of every capacity of the device.
-
-    An allocation without a share ID is exclusive and consumes the whole device: an API server with
-    DRAConsumableCapacity off allocates in this way, whatever the driver publishes.
-    """
-    subject = f"claim {ref}: {device.name}"
-    if allocation.share_id is None:
-        if allocation.consumed:
-            raise ClaimError(f"{subject}: found consumed capacity without a share ID")
-        return {name: entry.value for name, entry in device.capacity.items()}
-    taken: dict[str, Quantity] = {}
-    for name, entry in device.capacity.items():
-        if name not in allocation.consumed and name not in capacity.VIRTUAL:
-            raise ClaimError(f"{subject}: {name}: found no consumed capacity, expected one")
-        # The amount may be from before the pool started or stopped oversubscribing, and so named
-        # differently from the capacity that it counts against today.
-        amount = capacity.counted_amount(allocation.consumed, name, device.capacity)
-        if capacity.is_outgrown(allocation.consumed, name, device.capacity) or _is_reserve(
-            name, amount, device
-        ):
-            amount = min(amount, entry.value)
-        # An amount below the minimum could become a limit of 0, which a limiter takes for no limit.
-        if amount < entry.minimum:
-            raise ClaimError(
-                f"{subject}: {name}: found {amount}, expected at least {entry.minimum}"
-            )
-        taken[name] = amount
-    return taken
-
-
-def _is_reserve(name: str, amount: Quantity, device: Device) -> bool:
-    """Return True if an amount of memory exceeds the device by no more than the reserved part.
-
-    Such an amount was allocated from a slice of an earlier release, which published the memory
-    that the NVIDIA driver reserves as well.
-    """
-    if name not in (names.CAPACITY_VRAM, names.CAPACITY_VIRTUAL_VRAM):
-        return False
-    reserved = -(-device.gpu.reserved_bytes // MIB) * MIB
-    return 0 < amount.nano - device.capacity[name].value.nano <= reserved * NANO
 
 
 def _check_isolation_choice(
@@ -286,6 +242,8 @@ def _check_fits(
                 "expected a share of its own"
             )
     for name, entry in device.capacity.items():
+        if not share.consumed[name].nano and consumption.is_provided(name):
+            continue  # a provider may have lowered the capacity below what others consume
         counted = (
             capacity.counted_amount(each.consumed, name, device.capacity) for _, each in consuming
         )

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tensorfusion_dra.core.claims import tenancy
+from tensorfusion_dra.core.claims import consumption, tenancy
 from tensorfusion_dra.core.claims.claim import ClaimRef, PodRef
 from tensorfusion_dra.core.claims.limits import Limit
 from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
@@ -78,6 +78,7 @@ class CardTenants:
             return False
         return all(
             self.taken_nano[name] + share.consumed[name].nano <= entry.value.nano
+            or (consumption.is_provided(name) and not share.consumed[name].nano)
             for name, entry in self.device.capacity.items()
         )
 

@@ -22,6 +22,7 @@ from tensorfusion_dra.core import names
 from tensorfusion_dra.core.devices import oversubscription
 from tensorfusion_dra.core.devices.gpu import Gpu
 from tensorfusion_dra.core.devices.oversubscription import Virtual
+from tensorfusion_dra.core.kubernetes import quantity
 from tensorfusion_dra.core.kubernetes.quantity import MIB, Quantity
 
 VIRTUAL_OF: Final = {
@@ -32,7 +33,7 @@ VIRTUAL_OF: Final = {
 VIRTUAL: Final = frozenset(VIRTUAL_OF.values())
 
 _PHYSICAL_OF: Final = {virtual: physical for physical, virtual in VIRTUAL_OF.items()}
-_NONE: Final = Quantity.whole(0)
+NONE: Final = Quantity.whole(0)
 _MIB: Final = Quantity.of_bytes(MIB)
 
 
@@ -48,16 +49,20 @@ class Capacity:
             lower the sum and so take from other tenants (Kubernetes up to 1.36).
         step: A share is rounded up to the minimum plus a whole number of steps; None means no
             rounding, which keeps fractions such as 71200m.
+        maximum: The largest share; None if a share may be the whole value.
     """
 
     value: Quantity
     default: Quantity
     minimum: Quantity
     step: Quantity | None = None
+    maximum: Quantity | None = None
 
     def as_api(self) -> dict[str, object]:
         """Return the DeviceCapacity of resource.k8s.io/v1."""
         valid_range = {"min": str(self.minimum)}
+        if self.maximum is not None:
+            valid_range["max"] = str(self.maximum)
         if self.step is not None:
             valid_range["step"] = str(self.step)
         return {
@@ -88,6 +93,36 @@ def of_card(gpu: Gpu, virtual: Virtual | None) -> Mapping[str, Capacity]:
     }
 
 
+def consumable(
+    value: str | int,
+    *,
+    default: str | int = 0,
+    minimum: str | int = 0,
+    maximum: str | int | None = None,
+    step: str | int | None = None,
+) -> Capacity:
+    """Return a capacity from Kubernetes quantities, for providers: ``consumable("40Gi")``.
+
+    Args:
+        value: Amount that all shares together may consume.
+        default: Amount that a claim consumes if it does not name this capacity. Without a default
+            Kubernetes would count the whole value, and no two claims could share the card.
+        minimum: The smallest share that a claim may request.
+        maximum: The largest one; None for the whole value.
+        step: A share is rounded up to the minimum plus a whole number of steps.
+
+    Raises:
+        QuantityError: A text is not a quantity.
+    """
+    return Capacity(
+        value=quantity.parse(value),
+        default=quantity.parse(default),
+        minimum=quantity.parse(minimum),
+        step=None if step is None else quantity.parse(step),
+        maximum=None if maximum is None else quantity.parse(maximum),
+    )
+
+
 def consumed_amount(consumed: Mapping[str, Quantity], physical: str) -> Quantity:
     """Return what a share consumes of what tenants divide: its virtual amount if it has one.
 
@@ -107,6 +142,9 @@ def counted_amount(
     ones. A share from before its pool stopped oversubscribing counts its virtual amounts as
     physical ones.
     """
+    if name not in names.CAPACITIES:
+        # Of another package: the share may be from before this capacity was published.
+        return consumed.get(name, NONE)
     physical = _PHYSICAL_OF.get(name)
     if physical is not None:
         return consumed.get(name, consumed[physical])
@@ -133,7 +171,7 @@ def divided_capacity(device: Mapping[str, Capacity], physical: str) -> Capacity:
 
 def _shared(total: Quantity, *, step: Quantity | None = None) -> Capacity:
     """Return a capacity that tenants divide; a claim that does not name it consumes all of it."""
-    return Capacity(value=total, default=total, minimum=step or _NONE, step=step)
+    return Capacity(value=total, default=total, minimum=step or NONE, step=step)
 
 
 def _beside(total: Quantity) -> Capacity:
@@ -142,4 +180,4 @@ def _beside(total: Quantity) -> Capacity:
     It defaults to 0, so ordinary shares consume none of it. A claim that names it leaves the
     virtual capacity at its default, the whole card, and therefore gets the card exclusively.
     """
-    return Capacity(value=total, default=_NONE, minimum=_NONE)
+    return Capacity(value=total, default=NONE, minimum=NONE)
