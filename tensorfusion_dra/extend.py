@@ -1,19 +1,61 @@
-"""Public API for driver developers: additional attributes on every device.
+"""Public API for driver developers: attributes, capacities, health sources and enforcers.
 
-A provider is any callable of the type AttributeProvider. A package that is installed beside this
-one names it in the entry point group ``tensorfusion_dra.attributes``:
+A package that is installed beside this one names its providers in entry point groups, one for each
+kind:
 
     [project.entry-points."tensorfusion_dra.attributes"]
     rack = "my_package:rack_attributes"
+
+The groups are ``tensorfusion_dra.attributes``, ``.capacities``, ``.health_sources`` and
+``.enforcers``. What the driver itself publishes comes from providers of the same kinds.
+
+Theory of operation. An entry point names a callable, or a class that is instantiated without
+arguments. It is imported and called in a thread of its own: once per reading of the node's cards,
+first ``begin`` if it has that method, then once for each card.
+
+- All calls of one reading together have BUDGET_SECONDS. After that the reading goes on without
+  them. A provider that has not returned is not called again until it has.
+- A call that fails or is late leaves the provider's last good answer for the card in force. So an
+  answer is withdrawn by returning an empty one, not by an exception.
+- Providers are called in the order of their names, the driver's own first. The first one to give a
+  name to a device wins.
+- One that fails costs only its own answers. It is logged once, and shown by ``tensorfusion-dra
+  inspect --providers``.
+
+Enforcers are different: they are called while a claim is prepared, see Enforcer.
 """
 
-from collections.abc import Mapping
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, Protocol, runtime_checkable
 
+from tensorfusion_dra.core.devices.capacity import Capacity, consumable
 from tensorfusion_dra.core.devices.device import AttributeValue, Node, Version
 from tensorfusion_dra.core.devices.gpu import Gpu, TflopsSource
+from tensorfusion_dra.core.devices.health_sources import Problem
+from tensorfusion_dra.core.devices.reading import Reading
+from tensorfusion_dra.core.kubernetes.quantity import Quantity
 
-__all__ = ["AttributeProvider", "AttributeValue", "Gpu", "Node", "TflopsSource", "Version"]
+__all__ = [
+    "BUDGET_SECONDS",
+    "AttributeProvider",
+    "AttributeValue",
+    "Begins",
+    "Capacity",
+    "CapacityProvider",
+    "Gpu",
+    "HealthSource",
+    "Listens",
+    "Node",
+    "Problem",
+    "Quantity",
+    "Reading",
+    "TflopsSource",
+    "Version",
+    "consumable",
+]
+
+BUDGET_SECONDS: Final = 2.0
+"""Time that one provider has for all cards of a reading."""
 
 
 class AttributeProvider(Protocol):
@@ -22,9 +64,55 @@ class AttributeProvider(Protocol):
     def __call__(self, gpu: Gpu, node: Node, /) -> Mapping[str, AttributeValue]:
         """Return attributes by qualified name, preferably ``<your domain>/<identifier>``.
 
-        Called whenever the node's cards are read. It should be fast, and return the same attributes
-        for the same card, because every change is written to the API server. A name that the driver
-        itself uses, or a value that the API would refuse, is left out and logged. If it raises an
-        exception, only the provider's attributes on this card are missing.
+        It should return the same attributes for the same card, because every change is written to
+        the API server. A value is a string of at most 64 bytes, a 64-bit int, a bool or a Version.
+        A name that the driver itself uses, or a value that the API would refuse, is left out.
+        """
+        ...
+
+
+class CapacityProvider(Protocol):
+    """Provider of additional capacities, which claims consume parts of."""
+
+    def __call__(self, gpu: Gpu, node: Node, /) -> Mapping[str, Capacity]:
+        """Return capacities by qualified name, preferably ``<your domain>/<identifier>``.
+
+        Make them with consumable(). Kubernetes' scheduler adds up what claims consume of them, and
+        the driver checks the sum again when it prepares a claim.
+        """
+        ...
+
+
+class HealthSource(Protocol):
+    """Source of problems of a card that the NVIDIA driver does not report."""
+
+    def __call__(self, gpu: Gpu, /) -> Sequence[Problem]:
+        """Return what is wrong with the card now; empty if nothing is.
+
+        A problem makes the card unhealthy, with a taint of its reason. The card is healthy again
+        after some readings and some time without any problem (settings health-good-readings and
+        health-quiet-seconds), as after problems that the NVIDIA driver reports.
+        """
+        ...
+
+
+@runtime_checkable
+class Begins(Protocol):
+    """A provider that needs all cards at once, or that fetches once for all of them."""
+
+    def begin(self, reading: Reading, /) -> None:
+        """Prepare for the calls with each card of this reading; counts into the same budget."""
+        ...
+
+
+@runtime_checkable
+class Listens(Protocol):
+    """A provider that learns of changes by itself, between two readings."""
+
+    def listen(self, wake: Callable[[], None], /) -> None:
+        """Keep `wake`, and return at once.
+
+        Called once. Calling `wake`, from any thread, has the cards read and the provider called
+        soon: at once, but no more often than once a second.
         """
         ...

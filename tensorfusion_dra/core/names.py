@@ -109,8 +109,11 @@ CAPACITIES: Final = frozenset(
     {CAPACITY_TFLOPS, CAPACITY_VRAM, CAPACITY_VIRTUAL_TFLOPS, CAPACITY_VIRTUAL_VRAM}
 )
 
+# Entry point groups of other packages' providers.
 ATTRIBUTE_PROVIDERS: Final = "tensorfusion_dra.attributes"
-"""Entry point group of attribute providers."""
+CAPACITY_PROVIDERS: Final = "tensorfusion_dra.capacities"
+HEALTH_SOURCES: Final = "tensorfusion_dra.health_sources"
+ENFORCERS: Final = "tensorfusion_dra.enforcers"
 
 # --- Annotations of claims and pods (user guide, section 4) --------------------------------------
 

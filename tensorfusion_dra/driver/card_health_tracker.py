@@ -87,11 +87,15 @@ class CardHealthTracker:
         self._saved_record: Mapping[str, Any] | None = records.load() if records else None
         self._known = self._loaded()
 
-    def note_reading(self, inventory: Inventory) -> None:
-        """Take in a successful reading."""
+    def note_reading(
+        self, inventory: Inventory, reported: Mapping[str, Sequence[Trouble]] | None = None
+    ) -> None:
+        """Take in a successful reading, and what health sources reported with it."""
         self._failures = 0
         self._inventory = inventory
-        known = known_cards.after_reading(self._known, inventory, self._clock(), self._rules)
+        known = known_cards.after_reading(
+            self._known, inventory, self._clock(), self._rules, reported=reported
+        )
         self._remember(known)
 
     def note_failure(self, error: RetryableError) -> None:

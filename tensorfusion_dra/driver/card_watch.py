@@ -1,4 +1,4 @@
-"""Periodic readings of the cards, and one more at once when the NVIDIA driver reports an event."""
+"""Periodic readings of the cards, and one at once after an event or when a provider wakes it."""
 
 import math
 import time
@@ -45,6 +45,7 @@ class CardWatch:
         self._on_change = on_change
         self._wakeup = Wakeup()
         self._throttle = LogThrottle(quiet_seconds=math.inf)
+        catalog.providers.on_wake(self._wakeup.wake)
 
     def stop(self) -> None:
         """End run() and run_events()."""

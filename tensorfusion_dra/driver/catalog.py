@@ -6,7 +6,7 @@ A catalog is made of four inputs:
   (card_health_tracker.py decides which cards are in it);
 - the node as a member of its pool, from the settings or from a GPUPool (pool_follower.py);
 - the sizes of the host's memory and disk, if the pool expands VRAM into them (expansion.py);
-- attribute providers of other packages (extend.py).
+- what providers give, the driver's own and those of other packages (providers/providers.py).
 
 There is no catalog until both the cards and the node are known. From then on there always is one.
 It is replaced as a whole, and only if the new one differs, so an unchanged object means that
@@ -14,32 +14,33 @@ nothing changed. A new one makes the publisher, the health streams, the health a
 division of cards act; calls of the kubelet use the present one.
 
 A device that breaks a rule of the API is left out with a reason, since the API server would refuse
-the whole slice. A provider that fails costs only its own attributes.
+the whole slice. A provider that fails costs only what it gives.
 
 Example: refresh() reads two cards while the GPUPool is unknown, so current() is None. set_node()
 then makes the first catalog, with two devices. XID 79 on the first card makes the second catalog,
 in which its device is sick and has a taint. A reading that finds no change makes none.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from threading import Condition, Lock
-from typing import Any, Final
+from typing import Final
 
 import structlog
 
 from tensorfusion_dra.core.devices import device as devices
-from tensorfusion_dra.core.devices.device import AttributeValue, Device, Node
-from tensorfusion_dra.core.devices.gpu import Gpu, HostResources, LeftOut, TflopsSource
+from tensorfusion_dra.core.devices.device import Device, Node
+from tensorfusion_dra.core.devices.gpu import HostResources, LeftOut, TflopsSource
 from tensorfusion_dra.core.devices.health import CardEvent, Sickness
 from tensorfusion_dra.core.devices.known_cards import PublishedCards
+from tensorfusion_dra.core.devices.reading import Reading
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.core.kubernetes import slice_rules
 from tensorfusion_dra.core.observed.xid_counts import XidCounts
 from tensorfusion_dra.driver.card_health_tracker import CardHealthTracker
 from tensorfusion_dra.driver.expansion import Expansion
 from tensorfusion_dra.driver.ports.discovery import Discovery, HostSizes
-from tensorfusion_dra.extend import AttributeProvider
+from tensorfusion_dra.driver.providers.providers import Providers
 
 log = structlog.get_logger()
 
@@ -81,7 +82,7 @@ class CatalogReader:
         node: Node | None,
         *,
         host: HostSizes | None = None,
-        providers: Mapping[str, AttributeProvider] | None = None,
+        providers: Providers | None = None,
         tracker: CardHealthTracker | None = None,
         taint_effect: str = NO_SCHEDULE,
     ) -> None:
@@ -91,12 +92,12 @@ class CatalogReader:
             discovery: Reads the cards.
             node: None if set_node() provides it later; until then there is no catalog.
             host: Sizes of the host, read only if the pool expands VRAM into it; None adds nothing.
-            providers: Attribute providers by name.
+            providers: Give attributes and capacities; None for the driver's own.
             tracker: Decides on the cards' health; None for one without a record on disk.
             taint_effect: Effect of an unhealthy device's taint; "" for no taint.
         """
         self._discovery = discovery
-        self._providers = dict(providers or {})
+        self._providers = providers or Providers()
         self._taint_effect = taint_effect
         self._expansion = Expansion(host)
         self._added = HostResources()
@@ -106,6 +107,11 @@ class CatalogReader:
         self._tracker = tracker or CardHealthTracker()
         self._changed = Condition()  # guards _current
         self._current: Catalog | None = None
+
+    @property
+    def providers(self) -> Providers:
+        """The providers, for what they report and to be woken by them."""
+        return self._providers
 
     def current(self) -> Catalog | None:
         """Return the present catalog; None if there is none yet (see reason_missing())."""
@@ -137,10 +143,11 @@ class CatalogReader:
                 self._tracker.note_failure(error)
                 self._rebuild()
             raise
+        troubles = self._providers.troubles(inventory)
         with self._building:
-            self._tracker.note_reading(inventory)
+            self._tracker.note_reading(inventory, troubles)
             self._expand()
-            return self._rebuild()
+            return self._rebuild(anew=True)
 
     def note_event(self, event: CardEvent) -> bool:
         """Take in an event of the NVIDIA driver; return True if the catalog changed."""
@@ -185,13 +192,17 @@ class CatalogReader:
         if self._node is not None:
             self._added = self._expansion.read(self._node.oversubscription)
 
-    def _rebuild(self) -> bool:
-        """Build the catalog; return True if it changed. The caller holds _building."""
+    def _rebuild(self, *, anew: bool = False) -> bool:
+        """Build the catalog; return True if it changed. The caller holds _building.
+
+        Args:
+            anew: Call the providers again, even if cards and node are as before.
+        """
         cards = self._tracker.visible()
         if self._node is None or cards is None:
             return False
         known = self.current()
-        catalog = self._catalog(cards, self._node)
+        catalog = self._catalog(cards, self._node, anew=anew)
         if catalog == known:
             return False
         _log_change(catalog, known)
@@ -200,11 +211,12 @@ class CatalogReader:
             self._changed.notify_all()
         return True
 
-    def _catalog(self, cards: PublishedCards, node: Node) -> Catalog:
+    def _catalog(self, cards: PublishedCards, node: Node, *, anew: bool) -> Catalog:
         valid: list[Device] = []
         left_out = list(cards.inventory.left_out)
-        for device in devices.devices(cards.inventory, node, self._added):
-            complete = self._with_provided(device, node)
+        reading = Reading(inventory=cards.inventory, node=node, host=self._added)
+        for device in self._providers.devices(reading, anew=anew):
+            complete = device
             if (sickness := cards.sick.get(device.name)) is not None:
                 complete = devices.unhealthy(complete, sickness, effect=self._taint_effect)
             reasons = slice_rules.device_violations(complete.as_api())
@@ -222,51 +234,6 @@ class CatalogReader:
             absent=cards.absent,
             host_size_errors=self._expansion.missing,
         )
-
-    def _with_provided(self, device: Device, node: Node) -> Device:
-        for name, provider in self._providers.items():
-            provided = _provided(provider, device.gpu, node, name=name)
-            device = devices.with_attributes(device, _valid(name, device, provided))
-        return device
-
-
-def _provided(
-    provider: AttributeProvider, gpu: Gpu, node: Node, *, name: str
-) -> Mapping[str, AttributeValue]:
-    try:
-        return dict(provider(gpu, node))
-    except Exception as error:  # noqa: BLE001 - code of another package; only its attributes are lost
-        log.warning("attributes_left_out", provider=name, device=gpu.uuid, error=repr(error))
-        return {}
-
-
-def _valid(
-    provider: str, device: Device, attributes: Mapping[str, AttributeValue]
-) -> Iterable[tuple[str, AttributeValue]]:
-    """Yield the attributes that the device can have; each is checked on its own."""
-    accepted: Device = device
-    for key, value in attributes.items():
-        reason = _refusal(accepted, key, value)
-        if reason:
-            log.warning(
-                "attribute_left_out",
-                provider=provider,
-                device=device.name,
-                attribute=str(key)[:100],
-                error=reason,
-            )
-            continue
-        accepted = devices.with_attributes(accepted, [(key, value)])
-        yield key, value
-
-
-def _refusal(device: Device, key: object, value: object) -> str | None:
-    if not isinstance(key, str) or not isinstance(value, str | int | bool | devices.Version):
-        return f"found {type(value).__name__}, expected a string, int, bool or Version"
-    if key in device.attributes:
-        return "the device already has an attribute of this name"
-    trial: dict[str, Any] = devices.with_attributes(device, [(key, value)]).as_api()
-    return "; ".join(slice_rules.device_violations(trial)) or None
 
 
 def _log_change(catalog: Catalog, known: Catalog | None) -> None:

@@ -64,7 +64,7 @@ def _catalog(context: Context, discovery: Discovery) -> Catalog:
         discovery,
         node_parts.node(settings),
         host=HostSizes(settings.disk_folder),
-        providers=providers.load(),
+        providers=providers.load(settings),
     )
     reader.refresh()
     catalog = reader.current()

@@ -80,7 +80,7 @@ def _read(settings: Settings, cards: Discovery) -> tuple[dict[str, Any], list[st
         cards,
         node_parts.node(settings),
         host=HostSizes(settings.disk_folder),
-        providers=providers.load(),
+        providers=providers.load(settings),
         tracker=card_health.tracker(settings, lambda: claims or (), saves=False),
         taint_effect=card_health.taint_effect(settings),
     )

@@ -55,12 +55,14 @@ def recovered(settings: Settings, supervisor: Supervisor) -> NodeBase:
         ledger, projection, boot_id=offers.boot_id, seconds=settings.recover_seconds
     )
     reconciler.begin()
+    provided = providers.load(settings)
+    supervisor.on_stop(provided.close)
     discovery = supervisor.enter(node_parts.discovery(settings))
     catalog = CatalogReader(
         discovery,
         None if pool_source.follows(settings) else node_parts.node(settings),
         host=HostSizes(settings.disk_folder),
-        providers=providers.load(),
+        providers=provided,
         tracker=card_health.tracker(settings, ledger.claims),
         taint_effect=card_health.taint_effect(settings),
     )

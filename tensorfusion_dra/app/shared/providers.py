@@ -1,33 +1,107 @@
-"""Loader of attribute providers, which other packages declare as entry points."""
+"""Providers that are registered: the driver's own, and the entry points of installed packages.
 
-from collections.abc import Mapping
-from importlib.metadata import entry_points
+Nothing is imported here: a provider is imported in its own thread before its first call.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.metadata import EntryPoint, entry_points
+from typing import Final
 
 import structlog
 
+from tensorfusion_dra.app.shared.node_settings import Settings
 from tensorfusion_dra.core import names
-from tensorfusion_dra.extend import AttributeProvider
+from tensorfusion_dra.core.claims.enforcers.kinds import KINDS
+from tensorfusion_dra.core.errors import InputError
+from tensorfusion_dra.driver.providers.providers import OWN, Providers
+from tensorfusion_dra.driver.providers.registered import Kind, Registered
 
 log = structlog.get_logger()
 
+GROUPS: Final[Mapping[Kind, str]] = {
+    Kind.ATTRIBUTES: names.ATTRIBUTE_PROVIDERS,
+    Kind.CAPACITIES: names.CAPACITY_PROVIDERS,
+    Kind.HEALTH: names.HEALTH_SOURCES,
+    Kind.ENFORCER: names.ENFORCERS,
+}
+DISABLED: Final = "disabled by the setting disable-provider"
 
-def load() -> Mapping[str, AttributeProvider]:
-    """Return the providers by entry point name; log and skip one that cannot be used."""
-    providers: dict[str, AttributeProvider] = {}
-    for entry in sorted(entry_points(group=names.ATTRIBUTE_PROVIDERS), key=lambda e: e.name):
-        try:
-            provider = entry.load()
-        except Exception as error:  # noqa: BLE001 - foreign code; the driver works without it
-            log.error("provider_skipped", provider=entry.name, error=repr(error))
-            continue
-        if not callable(provider):
-            found = type(provider).__name__
+_NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+_OWN_NAMES: Final = frozenset({each.name for each in OWN} | KINDS.keys())
+
+
+def load(settings: Settings) -> Providers:
+    """Return the node's providers; log those that other packages register in vain.
+
+    Raises:
+        InputError: The setting disable-provider names one of the driver's own.
+    """
+    every = registered(settings)
+    for each in every:
+        if each.unused and each.unused != DISABLED:
             log.error(
                 "provider_skipped",
-                provider=entry.name,
-                error=f"found {found}, expected a callable of (gpu, node)",
+                kind=each.kind.value,
+                provider=each.name,
+                package=each.package,
+                error=each.unused,
             )
-            continue
-        providers[entry.name] = provider
-        log.info("provider_loaded", provider=entry.name)
-    return providers
+    for name in unknown_names(settings, every):
+        log.warning("disabled_provider_unknown", provider=name)
+    return Providers(each for each in every if each.kind is not Kind.ENFORCER)
+
+
+def registered(settings: Settings) -> Sequence[Registered]:
+    """Return every registered provider in the order in which they give, the driver's own first.
+
+    Raises:
+        InputError: The setting disable-provider names one of the driver's own.
+    """
+    disabled = _disabled(settings)
+    if own := sorted(disabled & _OWN_NAMES):
+        raise InputError(
+            f"disable-provider: found {own[0]}, which is the driver's own, expected names of "
+            "providers in other packages"
+        )
+    return (*OWN, *_of_packages(disabled))
+
+
+def unknown_names(settings: Settings, every: Sequence[Registered]) -> Sequence[str]:
+    """Return the names in the setting disable-provider that no provider has."""
+    return sorted(_disabled(settings) - {each.name for each in every})
+
+
+def _disabled(settings: Settings) -> frozenset[str]:
+    return frozenset(name for name in settings.disable_provider.split(",") if name)
+
+
+def _of_packages(disabled: frozenset[str]) -> Iterator[Registered]:
+    """Yield the providers of other packages by kind, then name, then package."""
+    every = entry_points()
+    for kind, group in GROUPS.items():
+        taken: dict[str, str] = {}
+        for entry in sorted(every.select(group=group), key=lambda e: (e.name, _package(e))):
+            yield Registered(
+                kind=kind,
+                name=entry.name,
+                package=_package(entry),
+                load=entry.load,
+                unused=_trouble(entry.name, taken) or (DISABLED if entry.name in disabled else ""),
+            )
+            taken.setdefault(entry.name, _package(entry))
+
+
+def _trouble(name: str, taken: Mapping[str, str]) -> str:
+    """Return why an entry point with this name is not used; "" if it is."""
+    if name in _OWN_NAMES:
+        return f"name: found {name}, which is the driver's own, expected another one"
+    if name in taken:
+        return f"name: found {name}, which {taken[name]} has, expected another one"
+    if _NAME.fullmatch(name) is None:
+        return f"name: found {name[:80]!r}, expected lower-case letters, digits and dashes"
+    return ""
+
+
+def _package(entry: EntryPoint) -> str:
+    return f"{entry.dist.name} {entry.dist.version}" if entry.dist else "an unknown package"

@@ -10,6 +10,17 @@ LONGEST_POOL: Final = 253
 
 _SUBDOMAIN: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _XIDS: Final = re.compile(r"([0-9]{1,9}(,[0-9]{1,9})*)?")
+_NAMES: Final = re.compile(r"([a-z0-9-]{1,63}(,[a-z0-9-]{1,63})*)?")
+
+
+def check_names(name: str, value: str) -> None:
+    """Check that a value is a list of names.
+
+    Raises:
+        InputError: It is not.
+    """
+    if _NAMES.fullmatch(value) is None:
+        raise InputError(f"{name}: found {value!r}, expected names with commas, as rack,fans")
 
 
 def check_xids(name: str, value: str) -> None:

@@ -114,21 +114,28 @@ def devices(
         host: Sizes of the host memory and disk by which the pool extends the cards' memory; None
             if it does not.
     """
-    totals: Mapping[str, Virtual] = {}
-    if node.oversubscription is not None:
-        totals = oversubscription.virtual(
-            inventory.gpus, node.oversubscription, host or HostResources()
-        )
-    on_every_device = _node_attributes(inventory, node, totals)
+    totals = virtual_totals(inventory, node, host or HostResources())
+    on_every_device = node_attributes(inventory, node, totals)
     return tuple(
-        Device(
-            name=device_name(gpu.uuid),
-            gpu=gpu,
-            attributes={**on_every_device, **_gpu_attributes(gpu)},
+        replace(
+            bare(gpu),
+            attributes={**on_every_device, **gpu_attributes(gpu)},
             capacity=capacity.of_card(gpu, totals.get(gpu.uuid)),
         )
         for gpu in inventory.gpus
     )
+
+
+def bare(gpu: Gpu) -> Device:
+    """Return the device of a card without attributes and capacities, which providers add."""
+    return Device(name=device_name(gpu.uuid), gpu=gpu, attributes={}, capacity={})
+
+
+def virtual_totals(inventory: Inventory, node: Node, host: HostResources) -> Mapping[str, Virtual]:
+    """Return the cards' virtual totals by GPU UUID; empty if the pool does not oversubscribe."""
+    if node.oversubscription is None:
+        return {}
+    return oversubscription.virtual(inventory.gpus, node.oversubscription, host)
 
 
 def node_name(pool: str) -> str:
@@ -182,7 +189,7 @@ def shortened(text: str) -> str:
     return text.encode(errors="replace")[:MAX_STRING_BYTES].decode(errors="ignore")
 
 
-def _node_attributes(
+def node_attributes(
     inventory: Inventory, node: Node, virtual: Mapping[str, Virtual]
 ) -> dict[str, AttributeValue]:
     """Return the attributes that all cards of the node have in common.
@@ -210,7 +217,8 @@ def _node_attributes(
     }
 
 
-def _gpu_attributes(gpu: Gpu) -> dict[str, AttributeValue]:
+def gpu_attributes(gpu: Gpu) -> dict[str, AttributeValue]:
+    """Return the attributes that a card has of its own."""
     attributes: dict[str, AttributeValue] = {
         names.ATTR_MODEL: shortened(gpu.model),
         names.ATTR_UUID: shortened(gpu.uuid),

@@ -35,8 +35,9 @@ from tensorfusion_dra.core.devices.xids import XidRules
 
 
 class Kind(IntEnum):
-    """Kinds of trouble with a card, the worst last."""
+    """Kinds of trouble with a card, the worst last; SOURCE is what another package reports."""
 
+    SOURCE = 0
     XID = 1
     MEMORY = 2
     RECOVERY = 3

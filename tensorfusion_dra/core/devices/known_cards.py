@@ -31,6 +31,8 @@ from tensorfusion_dra.core.devices.health import (
     Sickness,
     Trouble,
 )
+from tensorfusion_dra.core.devices.health_sources import RecoveryActions
+from tensorfusion_dra.core.devices.reading import Reading
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,12 +72,25 @@ class PublishedCards:
 
 
 def after_reading(
-    known: KnownCards, inventory: Inventory, now: Moment, rules: HealthRules
+    known: KnownCards,
+    inventory: Inventory,
+    now: Moment,
+    rules: HealthRules,
+    *,
+    reported: Mapping[str, Sequence[Trouble]] | None = None,
 ) -> KnownCards:
-    """Return the known cards after a successful reading."""
+    """Return the known cards after a successful reading.
+
+    Args:
+        reported: Troubles by GPU UUID, as health sources report them; None for what the inventory
+            itself says.
+    """
     found = {gpu.uuid: gpu for gpu in inventory.gpus}
+    if reported is None:
+        reported = _requested_recoveries(inventory)
     findings = {
-        uuid: _finding(gpu, known.cards.get(uuid), inventory) for uuid, gpu in found.items()
+        uuid: _finding(gpu, known.cards.get(uuid), inventory, reported.get(uuid, ()))
+        for uuid, gpu in found.items()
     }
     missing = {uuid: gpu for uuid, gpu in known.cards.items() if uuid not in found}
     for uuid, trouble in _absences(missing, inventory).items():
@@ -140,12 +155,18 @@ def published(known: KnownCards, inventory: Inventory, claimed: Collection[str])
     )
 
 
-def _finding(gpu: Gpu, before: Gpu | None, inventory: Inventory) -> Finding:
-    action = inventory.recovery.get(gpu.uuid)
-    trouble = None if action is None else health.recovery_trouble(action)
+def _requested_recoveries(inventory: Inventory) -> Mapping[str, Sequence[Trouble]]:
+    source = RecoveryActions()
+    source.begin(Reading(inventory=inventory))
+    return {gpu.uuid: source(gpu) for gpu in inventory.gpus}
+
+
+def _finding(
+    gpu: Gpu, before: Gpu | None, inventory: Inventory, reported: Sequence[Trouble]
+) -> Finding:
     return Finding(
-        troubles=(trouble,) if trouble else (),
-        needs_nothing=action == 0,
+        troubles=tuple(reported),
+        needs_nothing=inventory.recovery.get(gpu.uuid) == 0,
         # Loading another version of the driver resets the cards.
         was_reset=before is not None and before.driver_version != gpu.driver_version,
     )

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Final
 
+from tensorfusion_dra.app.shared.setting_forms import check_names
 from tensorfusion_dra.app.shared.setting_sources import (
     LOG_FORMATS,
     LOG_LEVELS,
@@ -42,10 +43,14 @@ class ProcessSettings:
         "", "Address to serve /healthz and /readyz on over plain HTTP; all addresses if empty."
     )
     health_port: int = setting(0, "Port for /healthz and /readyz; 0 for none.")
+    disable_provider: str = setting(
+        "", "Providers of other packages that are not used, as rack,fans (docs/extend.md)."
+    )
     log_level: str = setting("info", f"Lowest level that is logged: {', '.join(LOG_LEVELS)}.")
     log_format: str = setting("json", f"Format of log lines: {', '.join(LOG_FORMATS)}.")
 
     def _check_process(self) -> None:
         check_ranges(self, _RANGES)
+        check_names("disable-provider", self.disable_provider)
         check_choice("log-level", self.log_level, LOG_LEVELS)
         check_choice("log-format", self.log_format, LOG_FORMATS)

@@ -1,0 +1,212 @@
+"""Calls of one provider: within its time, and with its last good answers if a call fails.
+
+States, as `inspect --providers` shows them:
+
+- new: not called yet.
+- ok: the last round of calls answered for every card.
+- failed: it cannot be loaded or begun, or a call for one card raised an exception.
+- late: a round of calls did not return within the budget. It is not called again until it has
+  returned; the state then follows from what it returned.
+- unused: disabled, or its name is taken.
+
+Example: a provider answers for two cards, then hangs. The reading waits for the budget once and
+uses the two answers. The next readings find it hanging and use them at once. When the call returns
+with other answers, the provider wakes the loop that reads the cards.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from threading import Lock
+from typing import Generic, TypeVar
+
+import structlog
+
+from tensorfusion_dra.core.devices.gpu import Gpu
+from tensorfusion_dra.core.devices.reading import Reading
+from tensorfusion_dra.driver.own_thread import ClosedError, OverdueError, OwnThread
+from tensorfusion_dra.driver.providers.registered import Registered
+from tensorfusion_dra.extend import Begins, Listens
+
+log = structlog.get_logger()
+
+T = TypeVar("T")
+
+
+class State(StrEnum):
+    """States of a provider."""
+
+    NEW = "new"
+    OK = "ok"
+    FAILED = "failed"
+    LATE = "late"
+    UNUSED = "unused"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """How the last round of calls went.
+
+    Attributes:
+        seconds: Time of the last round that returned; None before the first.
+        errors: Error by GPU UUID; by "" for the provider as a whole.
+    """
+
+    state: State
+    seconds: float | None = None
+    errors: Mapping[str, str] = field(default_factory=dict)
+
+
+class CalledProvider(Generic[T]):
+    """One provider with its thread, its last good answers and its outcome; safe for all threads."""
+
+    def __init__(
+        self,
+        registered: Registered,
+        call: Callable[[object, Gpu, Reading], T],
+        *,
+        budget_seconds: float,
+        wake: Callable[[], None],
+    ) -> None:
+        """Load nothing yet.
+
+        Args:
+            registered: The provider.
+            call: Calls it for one card and checks what it returns; raises anything.
+            budget_seconds: Time for a round of calls.
+            wake: Has the cards read soon.
+        """
+        self.registered = registered
+        self._call = call
+        self._budget_seconds = budget_seconds
+        self._wake = wake
+        self._thread = None if registered.is_own else OwnThread(f"provider-{registered.name}")
+        self._provider: object = None  # of the calling thread alone
+        self._lock = Lock()  # guards all below
+        self._good: dict[str, T] = {}  # by GPU UUID
+        self._outcome = Outcome(state=State.UNUSED if registered.unused else State.NEW)
+        self._logged: frozenset[str] = frozenset()
+        self._is_running = False
+
+    @property
+    def outcome(self) -> Outcome:
+        """How the last round of calls went."""
+        with self._lock:
+            return self._outcome
+
+    def ask(self, reading: Reading) -> Mapping[str, T]:
+        """Call the provider for each card; return its good answers by GPU UUID.
+
+        Returns within the budget. A card without a good answer so far is missing.
+        """
+        if self.registered.unused:
+            return {}
+        if self._thread is None:
+            self._round(reading)
+        else:
+            try:
+                self._thread.run(lambda: self._round(reading), wait_seconds=self._budget_seconds)
+            except (OverdueError, ClosedError):
+                self._note_late()
+        return self.last(reading)
+
+    def last(self, reading: Reading) -> Mapping[str, T]:
+        """Return the last good answers for these cards, without a call."""
+        with self._lock:
+            return {
+                gpu.uuid: self._good[gpu.uuid] for gpu in reading.gpus if gpu.uuid in self._good
+            }
+
+    def close(self) -> None:
+        """End the thread; one that hangs is left behind and ends with the process."""
+        if self._thread is not None:
+            self._thread.close(wait_seconds=0.0)
+
+    def _round(self, reading: Reading) -> None:
+        began = time.monotonic()
+        with self._lock:
+            self._is_running = True
+        answers: dict[str, T] = {}
+        errors: dict[str, str] = {}
+        try:
+            provider = self._loaded()
+            if isinstance(provider, Begins):
+                provider.begin(reading)
+        except BaseException as error:  # noqa: BLE001 - code of another package
+            errors[""] = _shown(error)
+        else:
+            for gpu in reading.gpus:
+                try:
+                    answers[gpu.uuid] = self._call(provider, gpu, reading)
+                except BaseException as error:  # noqa: BLE001 - as above
+                    errors[gpu.uuid] = _shown(error)
+        self._note_returned(answers, errors, time.monotonic() - began)
+
+    def _loaded(self) -> object:
+        """Return the provider; import it before the first call."""
+        if self._provider is None:
+            found = self.registered.load()
+            provider = found() if isinstance(found, type) else found
+            if not callable(provider):
+                raise TypeError(f"found {type(provider).__name__}, expected a callable")
+            if isinstance(provider, Listens):
+                provider.listen(self._wake)
+            self._provider = provider
+            if not self.registered.is_own:
+                log.info(
+                    "provider_loaded",
+                    kind=self.registered.kind.value,
+                    provider=self.registered.name,
+                    package=self.registered.package,
+                )
+        return self._provider
+
+    def _note_returned(
+        self, answers: Mapping[str, T], errors: Mapping[str, str], seconds: float
+    ) -> None:
+        with self._lock:
+            was_late = seconds > self._budget_seconds
+            is_news = was_late and self._differ(answers)
+            self._good.update(answers)
+            self._is_running = False
+            self._outcome = Outcome(
+                state=State.FAILED if errors else State.OK, seconds=seconds, errors=errors
+            )
+            self._log_errors(frozenset(errors.values()))
+        # Only for news, so that a provider that is always late is not called over and over.
+        if is_news:
+            self._wake()
+
+    def _differ(self, answers: Mapping[str, T]) -> bool:
+        """Return True if an answer is not the last good one; the caller holds the lock."""
+        try:
+            return any(self._good.get(uuid) != answer for uuid, answer in answers.items())
+        except Exception:  # noqa: BLE001 - values of another package that cannot be compared
+            return True
+
+    def _note_late(self) -> None:
+        with self._lock:
+            if not self._is_running:
+                return  # it has returned just now
+            text = f"no answer within {self._budget_seconds:g} s; the last good answers stand"
+            self._outcome = Outcome(
+                state=State.LATE, seconds=self._outcome.seconds, errors={"": text}
+            )
+            self._log_errors(frozenset({text}))
+
+    def _log_errors(self, errors: frozenset[str]) -> None:
+        """Log each error once, until it is over; the caller holds the lock."""
+        bound = log.bind(kind=self.registered.kind.value, provider=self.registered.name)
+        for error in sorted(errors - self._logged):
+            bound.warning("provider_failed", error=error)
+        if self._logged and not errors:
+            bound.info("provider_recovered")
+        self._logged = errors
+
+
+def _shown(error: BaseException) -> str:
+    try:
+        return repr(error)[:500]
+    except Exception:  # noqa: BLE001 - as above
+        return type(error).__name__

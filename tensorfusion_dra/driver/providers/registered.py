@@ -1,0 +1,37 @@
+"""Providers as they are registered: by this driver, or by another package's entry point."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Kind(StrEnum):
+    """Kinds of providers."""
+
+    ATTRIBUTES = "attributes"
+    CAPACITIES = "capacities"
+    HEALTH = "health"
+    ENFORCER = "enforcer"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Registered:
+    """A provider that can be loaded.
+
+    Attributes:
+        name: Name of its entry point.
+        package: Name and version of its distribution; "" for the driver's own.
+        load: Imports it and returns it; raises anything.
+        unused: Why it is never loaded; "" if it is.
+    """
+
+    kind: Kind
+    name: str
+    load: Callable[[], object]
+    package: str = ""
+    unused: str = ""
+
+    @property
+    def is_own(self) -> bool:
+        """True for the driver's own: it is trusted, and called without a thread."""
+        return not self.package

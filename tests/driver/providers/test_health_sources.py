@@ -1,0 +1,171 @@
+"""Health sources of other packages: what they report makes a card sick, by the driver's rules."""
+
+import threading
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from tensorfusion_dra.core import names
+from tensorfusion_dra.core.devices.gpu import Inventory
+from tensorfusion_dra.core.devices.health import Moment
+from tensorfusion_dra.driver.card_health_tracker import CardHealthTracker
+from tensorfusion_dra.driver.card_watch import CardWatch
+from tensorfusion_dra.driver.catalog import CatalogReader
+from tensorfusion_dra.driver.providers.called import State
+from tensorfusion_dra.driver.providers.providers import OWN, Providers
+from tensorfusion_dra.driver.providers.registered import Kind, Registered
+from tensorfusion_dra.extend import Gpu, Problem
+from tests.support.builders.devices import NODE
+from tests.support.builders.gpus import gpus
+from tests.support.ports import FixedDiscovery
+from tests.support.waiting import FOREVER, PATIENCE_SECONDS
+
+A, B = gpus(2)
+FAN = Problem(reason="fan-stopped", text="fan 2 stands still")
+
+
+class Fans:
+    """Source whose problems a test sets."""
+
+    def __init__(self) -> None:
+        self.stopped: set[str] = set()
+        self.answer: Any = None
+        self.wake: Callable[[], None] | None = None
+
+    def listen(self, wake: Callable[[], None]) -> None:
+        self.wake = wake
+
+    def __call__(self, gpu: Gpu) -> Sequence[Problem]:
+        if self.answer is not None:
+            return self.answer  # type: ignore[no-any-return]
+        return [FAN] if gpu.uuid in self.stopped else []
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def __call__(self) -> Moment:
+        return Moment(self.seconds, datetime(2026, 1, 1, tzinfo=UTC))
+
+
+class Node:
+    """A node with two cards and one health source."""
+
+    def __init__(self) -> None:
+        self.fans = Fans()
+        self.clock = Clock()
+        self.discovery = FixedDiscovery(Inventory(gpus=(A, B)))
+        self.catalog = CatalogReader(
+            self.discovery,
+            NODE,
+            providers=Providers(
+                [
+                    *OWN,
+                    Registered(
+                        kind=Kind.HEALTH, name="fans", package="f 1.0", load=lambda: self.fans
+                    ),
+                ],
+                budget_seconds=FOREVER,
+            ),
+            tracker=CardHealthTracker(clock=self.clock),
+        )
+
+    def read(self, *, after_seconds: float = 0.0) -> dict[str, str]:
+        """Read the cards; return the reasons of the sick ones."""
+        self.clock.seconds += after_seconds
+        self.catalog.refresh()
+        return {name: each.worst.reason for name, each in self.catalog.sick().items()}
+
+
+def test_problem_makes_its_card_unhealthy_with_a_taint() -> None:
+    node = Node()
+    node.fans.stopped = {A.uuid}
+
+    assert node.read() == {A.uuid.lower(): "fan-stopped"}
+
+    catalog = node.catalog.current()
+    assert catalog is not None
+    sick, well = catalog.devices
+    assert sick.taint is not None
+    assert (sick.taint.key, sick.taint.value) == (names.TAINT_UNHEALTHY, "fan-stopped")
+    assert sick.attributes["phase"] == "Unknown"
+    assert catalog.sick[A.uuid.lower()].worst.text == "fans: fan 2 stands still"
+    assert well.taint is None
+
+
+def test_card_is_healthy_again_after_the_quiet_time_as_for_the_drivers_own_troubles() -> None:
+    node = Node()
+    node.fans.stopped = {A.uuid}
+    node.read()
+    node.fans.stopped = set()
+
+    sick = [bool(node.read(after_seconds=50)) for _ in range(4)]
+
+    assert sick == [True, True, False, False]
+
+
+def test_failing_source_neither_heals_nor_sickens() -> None:
+    node = Node()
+    node.fans.stopped = {A.uuid}
+    node.read()
+    node.fans.answer = 7
+
+    found = [node.read(after_seconds=100) for _ in range(5)]
+
+    assert found == [{A.uuid.lower(): "fan-stopped"}] * 5
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "fan",
+        [FAN.reason],
+        [Problem(reason="not a label", text="x")],
+        [Problem(reason="", text="x")],
+        [Problem(reason="x" * 64, text="x")],
+        [Problem(reason="x", text=b"x")],  # type: ignore[arg-type]
+    ],
+)
+def test_answer_that_is_no_list_of_problems_counts_as_a_failure(answer: object) -> None:
+    node = Node()
+    node.fans.answer = answer
+
+    assert node.read() == {}
+
+    (report,) = (each for each in node.catalog.providers.reports() if each.registered.package)
+    assert report.outcome.state is State.FAILED
+
+
+def test_troubles_of_the_nvidia_driver_come_through_the_same_door() -> None:
+    node = Node()
+    node.discovery.inventory = Inventory(gpus=(A, B), recovery={B.uuid: 1})
+    node.fans.stopped = {B.uuid}
+
+    assert node.read() == {B.uuid.lower(): "gpu-reset-required"}
+
+
+def test_source_that_learns_of_a_change_has_the_cards_read_at_once() -> None:
+    node = Node()
+    first, changed = threading.Event(), threading.Event()
+
+    def on_change() -> None:
+        (changed if first.is_set() else first).set()
+
+    watch = CardWatch(node.catalog, None, poll_seconds=FOREVER, on_change=on_change)
+    loop = threading.Thread(target=watch.run)
+    loop.start()
+    try:
+        assert first.wait(PATIENCE_SECONDS)
+        assert node.fans.wake is not None
+        node.fans.stopped = {A.uuid}
+
+        node.fans.wake()
+
+        assert changed.wait(PATIENCE_SECONDS)
+        assert node.catalog.sick().keys() == {A.uuid.lower()}
+    finally:
+        watch.stop()
+        loop.join(PATIENCE_SECONDS)
