@@ -3,7 +3,7 @@
 import argparse
 import os
 
-from tensorfusion_dra.app.inspect import node_view
+from tensorfusion_dra.app.inspect import node_view, providers_view
 from tensorfusion_dra.app.shared import logging, node_settings
 
 
@@ -19,6 +19,11 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--raw", action="store_true", help="print NVML's answer to each query, as JSON"
     )
+    parser.add_argument(
+        "--providers",
+        action="store_true",
+        help="print who gives which attribute and capacity, in what time, and what went wrong",
+    )
     node_settings.add_flags(parser)
 
 
@@ -30,4 +35,6 @@ def run(flags: argparse.Namespace) -> int:
     """
     settings = node_settings.from_flags(flags, os.environ)
     logging.configure(level="error", form="console")
+    if flags.providers:
+        return providers_view.run(settings, form=flags.form)
     return node_view.run(settings, form=flags.form, raw=flags.raw)

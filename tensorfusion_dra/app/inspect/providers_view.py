@@ -1,0 +1,121 @@
+"""View of the providers: what each gives to which device, in what time, and what went wrong.
+
+The cards are read once and the providers called as the node plugin calls them.
+"""
+
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import yaml
+
+from tensorfusion_dra.app.shared import node_parts, providers
+from tensorfusion_dra.app.shared.node_settings import Settings
+from tensorfusion_dra.app.shared.tables import table
+from tensorfusion_dra.core.errors import RetryableError
+from tensorfusion_dra.core.printable import one_line
+from tensorfusion_dra.discovery.host.sizes import HostSizes
+from tensorfusion_dra.driver.catalog import CatalogReader
+from tensorfusion_dra.driver.providers.called import State
+from tensorfusion_dra.driver.providers.providers import Report
+
+_COLUMNS: Final = ("KIND", "PROVIDER", "PACKAGE", "STATE", "TIME", "GIVES")
+_OWN: Final = "this driver"
+
+
+def run(settings: Settings, *, form: str) -> int:
+    """Print the providers and what they give; return 1 if one failed or the cards are unreadable.
+
+    Raises:
+        InputError: A setting cannot be used.
+    """
+    loaded = providers.load(settings)
+    found: dict[str, Any] = {"node": settings.node_name}
+    with node_parts.discovery(settings) as discovery:
+        reader = CatalogReader(
+            discovery,
+            node_parts.node(settings),
+            host=HostSizes(settings.disk_folder),
+            providers=loaded,
+        )
+        trouble = ""
+        try:
+            reader.refresh()
+        except RetryableError as error:
+            trouble = str(error)
+    found["providers"] = [_as_json(report) for report in loaded.reports()]
+    every = providers.registered(settings)
+    found["unknownDisabled"] = list(providers.unknown_names(settings, every))
+    loaded.close()
+    sys.stdout.write(_text(found, form) + "\n")
+    if trouble:
+        sys.stderr.write(f"tensorfusion-dra: {trouble}\n")
+    bad = {State.FAILED.value, State.LATE.value}
+    return 1 if trouble or any(each["state"] in bad for each in found["providers"]) else 0
+
+
+def _as_json(report: Report) -> dict[str, Any]:
+    registered, outcome = report.registered, report.outcome
+    seconds = outcome.seconds
+    return {
+        "kind": registered.kind.value,
+        "name": registered.name,
+        "package": registered.package or _OWN,
+        "state": outcome.state.value,
+        "reason": registered.unused,
+        "seconds": None if seconds is None else round(seconds, 6),
+        "errors": dict(outcome.errors),
+        "given": {device: list(given) for device, given in report.given.items()},
+        "refused": {
+            device: [{"name": each.name, "reason": each.reason} for each in refused]
+            for device, refused in report.refused.items()
+        },
+    }
+
+
+def _text(found: dict[str, Any], form: str) -> str:
+    if form == "json":
+        return json.dumps(found, indent=2)
+    if form == "yaml":
+        return str(yaml.safe_dump(found, sort_keys=False)).rstrip()
+    every: Sequence[dict[str, Any]] = found["providers"]
+    lines = [*table([_COLUMNS, *map(_row, every)])]
+    for each in every:
+        lines += [one_line(line) for line in _troubles(each)]
+    lines += [
+        f"  disable-provider: found {name}, which no provider has"
+        for name in found["unknownDisabled"]
+    ]
+    return "\n".join(lines)
+
+
+def _row(each: dict[str, Any]) -> tuple[object, ...]:
+    seconds = each["seconds"]
+    return (
+        each["kind"],
+        one_line(each["name"]),
+        one_line(each["package"]),
+        each["state"],
+        "-" if seconds is None else f"{1000 * seconds:.1f} ms",
+        _gives(each),
+    )
+
+
+def _gives(each: dict[str, Any]) -> str:
+    """Return the names that it gives; a number for the driver's own, which are many."""
+    given = sorted({name for names in each["given"].values() for name in names})
+    if each["package"] == _OWN and given:
+        return f"{len(given)} {each['kind']}"
+    devices = len(each["given"])
+    return f"{', '.join(given)} on {devices} device{'' if devices == 1 else 's'}" if given else "-"
+
+
+def _troubles(each: dict[str, Any]) -> Iterator[str]:
+    if each["reason"]:
+        yield f"  unused: {each['name']}: {each['reason']}"
+    for gpu, error in each["errors"].items():
+        yield f"  {each['state']}: {each['name']}: {f'{gpu}: ' if gpu else ''}{error}"
+    for device, refused in each["refused"].items():
+        for refusal in refused:
+            yield f"  left out: {each['name']}: {device}: {refusal['name']}: {refusal['reason']}"
