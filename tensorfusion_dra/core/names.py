@@ -171,6 +171,18 @@ SUPPORTED_VERSIONS: Final = (
 CDI_KIND: Final = "tensor-fusion.ai/vgpu"
 CDI_FILE_PREFIX: Final = "tensor-fusion.ai-vgpu_"
 
+# Device metadata (KEP-5304; k8s.io/dynamic-resource-allocation/api/metadata of 1.37).
+METADATA_ROOT: Final = "/var/run/kubernetes.io/dra-device-attributes"
+"""In the container; the next folder of a path is one of the two below."""
+METADATA_OF_CLAIMS: Final = "resourceclaims"
+METADATA_OF_TEMPLATES: Final = "resourceclaimtemplates"
+METADATA_FILE: Final = f"{DRIVER}-metadata.json"
+METADATA_VERSIONS: Final = ("metadata.resource.k8s.io/v1beta1", "metadata.resource.k8s.io/v1alpha1")
+"""The newest first. Readers of 1.36 and KubeVirt 1.8 know only the last one."""
+METADATA_KIND: Final = "DeviceMetadata"
+METADATA_FOLDER: Final = "dra-device-metadata"
+"""On the host, in the driver's own folder."""
+
 ENV_NVIDIA_VISIBLE_DEVICES: Final = "NVIDIA_VISIBLE_DEVICES"
 NVIDIA_VISIBLE_DEVICES_VOID: Final = "void"
 """Keeps NVIDIA's legacy runtime hook from injecting every GPU in addition to ours."""

@@ -1,9 +1,10 @@
 """Admission of an allocated claim: its record, put into the ledger beside those of other claims."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from threading import Event
 
+from tensorfusion_dra.core.claims import device_metadata
 from tensorfusion_dra.core.claims.claim import AllocatedClaim
 from tensorfusion_dra.core.claims.enforcement import presence
 from tensorfusion_dra.core.claims.enforcement.signs import NodeSigns
@@ -89,6 +90,8 @@ class Admission:
                 before = {each.ref.uid: each for each in step.claims_on(offer.access)}
                 fitting = self._fitted(claim, policies, offer, before.values())
                 record, changed = fitting.claim, fitting.changed
+            if offer.describes_devices:
+                record = replace(record, metadata=device_metadata.of_claim(claim, offer.devices))
             _check_enforcer(record, signs)
             plan = self.projection.plan(record)
             self.shared_containers.check(record, together, step, tenants)

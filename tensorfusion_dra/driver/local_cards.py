@@ -2,10 +2,10 @@
 
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
-from tensorfusion_dra.core.claims import access
+from tensorfusion_dra.core.claims import access, device_metadata
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.errors import RetryableError
@@ -75,7 +75,8 @@ class LocalCards:
     def with_todays_access(self, record: PreparedClaim, catalog: Catalog | None) -> PreparedClaim:
         """Return the record with the device nodes and mounts that its cards have now.
 
-        After a reboot a card may have another minor number, or the NVIDIA driver other files.
+        After a reboot a card may have another minor number, or the NVIDIA driver other files. Then
+        the metadata is of today as well: another PCI address, another driver version.
 
         Args:
             record: As in the ledger.
@@ -100,4 +101,7 @@ class LocalCards:
             raise RetryableError(f"claim {record.ref}: {', '.join(missing)}: gone since a reboot")
         if not offer.access:
             return record
+        if rebooted and record.metadata is not None:
+            metadata = device_metadata.refreshed(record.metadata, offer.devices)
+            record = replace(record, metadata=metadata)
         return access.refreshed(record, offer.access, offer.shared_access, boot_id=offer.boot_id)

@@ -23,6 +23,8 @@ class NodeOffers:
         rules: Rules for limits above requests.
         boot_id: ID of this boot.
         enforces_hard: True if the enforcer brings a limiter for hard isolation.
+        describes_devices: True if containers of new claims get files with the metadata of their
+            devices.
     """
 
     device_nodes: DeviceNodes
@@ -31,6 +33,7 @@ class NodeOffers:
     rules: LendingRules
     boot_id: str
     enforces_hard: bool = False
+    describes_devices: bool = False
 
     def offer(self, catalog: Catalog, wanted: set[str]) -> NodeOffer:
         """Return what this node offers to a claim.
@@ -53,6 +56,7 @@ class NodeOffers:
             enforces_hard=self.enforces_hard,
             rules=self.rules,
             boot_id=self.boot_id,
+            describes_devices=self.describes_devices,
         )
 
     def _access(self, device: Device) -> CardAccess:

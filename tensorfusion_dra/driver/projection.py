@@ -1,20 +1,20 @@
-"""Files of prepared claims: CDI specs, limits documents, and folders for the enforcer.
+"""Files of prepared claims: CDI specs, limits, device metadata, and folders for the enforcer.
 
 They depend on the claim's record alone, so they can be rebuilt from it at any time.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tensorfusion_dra.core.claims import cdi, limits_document
+from tensorfusion_dra.core.claims import cdi, limits_document, metadata_files
 from tensorfusion_dra.core.claims import claim as claims
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.claims.enforcers.enforcer import Enforcer, Needs
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.devices.sharing import Isolation
 from tensorfusion_dra.core.errors import ClaimError
-from tensorfusion_dra.state.claim_files import ClaimFiles
+from tensorfusion_dra.state.claim_files import ClaimFiles, Document
 from tensorfusion_dra.state.host_files import HostFiles
 
 
@@ -25,27 +25,31 @@ class Plan:
     Attributes:
         needs: Files and folders on the host that the claim's enforcer needs.
         limits: The limits document; None if the claim has none.
+        metadata: The documents of device metadata by file name; empty if the claim has none.
         spec: The CDI spec; None if the claim has none.
     """
 
     claim_uid: str
     needs: Needs = field(default_factory=Needs)
     limits: Mapping[str, Any] | None = None
+    metadata: Mapping[str, Document] = field(default_factory=dict)
     spec: Mapping[str, Any] | None = None
 
 
 class Projection:
-    """Writer of the claims' CDI specs, limits documents and folders for their enforcers."""
+    """Writer of the claims' files, and of folders for their enforcers."""
 
     def __init__(
         self,
         specs: ClaimFiles,
         limits: ClaimFiles,
+        metadata: ClaimFiles,
         host_files: HostFiles,
         enforcers: Mapping[str, Enforcer],
     ) -> None:
         self._specs = specs
         self._limits = limits
+        self._metadata = metadata
         self._host_files = host_files
         self._enforcers = enforcers
 
@@ -72,7 +76,8 @@ class Projection:
             claim_uid=claim.ref.uid,
             needs=enforcer.needs(claim),
             limits=limits_document.document(claim),
-            spec=cdi.spec(claim, enforcer),
+            metadata=metadata_files.documents(claim),
+            spec=cdi.spec(claim, enforcer, metadata_folder=str(self._metadata.folder)),
         )
 
     def write(self, plan: Plan) -> int:
@@ -85,7 +90,7 @@ class Projection:
                 be written.
         """
         self._host_files.provide(plan.needs)
-        return sum(files.ensure(plan.claim_uid, each) for files, each in self._documents(plan))
+        return sum(files.ensure(name, each) for files, name, each in self._documents(plan))
 
     def put(self, plan: Plan) -> None:
         """Write the files of a claim that has none yet, in the order of write().
@@ -94,8 +99,8 @@ class Projection:
             RetryableError: See write().
         """
         self._host_files.provide(plan.needs)
-        for files, each in self._documents(plan):
-            files.put(plan.claim_uid, each)
+        for files, name, each in self._documents(plan):
+            files.put(name, each)
 
     def is_written(self, claim: PreparedClaim) -> bool:
         """Return True if all files of the claim are as planned; write only what the enforcer needs.
@@ -106,7 +111,7 @@ class Projection:
         """
         plan = self.plan(claim)
         self._host_files.provide(plan.needs)
-        return all(files.has(plan.claim_uid, each) for files, each in self._documents(plan))
+        return all(files.has(name, each) for files, name, each in self._documents(plan))
 
     def ensure(self, claim: PreparedClaim) -> int:
         """Plan and write; return the number of files written.
@@ -137,6 +142,8 @@ class Projection:
         """
         self._specs.remove(claim_uid)
         self._limits.remove(claim_uid)
+        for name in self._metadata_of(claim_uid, claim):
+            self._metadata.remove(name)
         needs = self._needs(claim) if claim is not None else Needs()
         if needs.folders:
             others = [each for each in of_same_pods() if each.ref.uid != claim_uid]
@@ -154,6 +161,7 @@ class Projection:
         """
         self._specs.remove_unfinished()
         self._limits.remove_unfinished()
+        self._metadata.remove_unfinished()
         for root in self._claims_roots():
             self._host_files.remove_unfinished(root)
 
@@ -174,13 +182,24 @@ class Projection:
         """
         folders = [self._host_files.names(root) for root in self._claims_roots()]
         uids = {name for names in folders for name in names if claims.is_uid(name)}
-        return self._specs.claim_uids() | self._limits.claim_uids() | uids
+        described = {metadata_files.claim_uid(name) for name in self._metadata.claim_uids()}
+        return self._specs.claim_uids() | self._limits.claim_uids() | uids | described
 
-    def _documents(self, plan: Plan) -> Iterator[tuple[ClaimFiles, Mapping[str, Any]]]:
-        """Yield the plan's documents with their folders, in the order in which they are written."""
-        for files, document in ((self._limits, plan.limits), (self._specs, plan.spec)):
-            if document is not None:
-                yield files, document
+    def _documents(self, plan: Plan) -> Iterator[tuple[ClaimFiles, str, Document]]:
+        """Yield the plan's documents with folder and name, in the order in which to write them."""
+        if plan.limits is not None:
+            yield self._limits, plan.claim_uid, plan.limits
+        for name, document in plan.metadata.items():
+            yield self._metadata, name, document
+        if plan.spec is not None:
+            yield self._specs, plan.claim_uid, plan.spec
+
+    def _metadata_of(self, claim_uid: str, claim: PreparedClaim | None) -> Iterable[str]:
+        """Return the names of the claim's files of metadata; looked up only if it has no record."""
+        if claim is not None:
+            return metadata_files.file_names(claim)
+        found = self._metadata.claim_uids()
+        return [name for name in found if metadata_files.claim_uid(name) == claim_uid]
 
     def _needs(self, claim: PreparedClaim) -> Needs:
         """Return the needs of the claim's enforcer; none if the enforcer is unknown by now."""

@@ -1,7 +1,7 @@
-"""Files that other programs read, one per claim: CDI specs (runtime) and limits (hypervisor)."""
+"""Files that other programs read: CDI specs, limits documents and metadata of devices."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,10 +11,16 @@ from tensorfusion_dra.core import names
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.state import atomic, folders
 
+Document = Mapping[str, Any] | Sequence[Mapping[str, Any]]
+"""A JSON object, or several of them, one after the other."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimFiles:
     """A folder with one JSON file for each claim; files of other names are never touched.
+
+    Files of device metadata are one for each request of a claim. There, what is a claim's UID
+    below is the name from core.claims.metadata_files.
 
     Every method raises:
         RetryableError: The folder is full, read-only or missing.
@@ -30,7 +36,7 @@ class ClaimFiles:
     prefix: str
     mode: int
 
-    def ensure(self, claim_uid: str, document: Mapping[str, Any]) -> bool:
+    def ensure(self, claim_uid: str, document: Document) -> bool:
         """Write the claim's file unless it has this content; return True if it was written.
 
         A reader sees the old file or the new one, never a part of one.
@@ -42,13 +48,13 @@ class ClaimFiles:
             self._write(path, content)
         return True
 
-    def put(self, claim_uid: str, document: Mapping[str, Any]) -> None:
+    def put(self, claim_uid: str, document: Document) -> None:
         """Write the claim's file, whether or not there is one."""
         path = self._path(claim_uid)
         with self._errors(path):
             self._write(path, _bytes(document))
 
-    def has(self, claim_uid: str, document: Mapping[str, Any]) -> bool:
+    def has(self, claim_uid: str, document: Document) -> bool:
         """Return True if the claim's file has this content."""
         path = self._path(claim_uid)
         with self._errors(path):
@@ -120,9 +126,15 @@ def limits(folder: Path) -> ClaimFiles:
     return ClaimFiles(folder=folder, what="limits", prefix="", mode=0o444)
 
 
-def _bytes(document: Mapping[str, Any]) -> bytes:
+def device_metadata(folder: Path) -> ClaimFiles:
+    """Return the files of device metadata in this folder; containers read them."""
+    return ClaimFiles(folder=folder, what="device metadata", prefix="", mode=0o644)
+
+
+def _bytes(document: Document) -> bytes:
     # Without indentation, which json would write in Python instead of C: four times as slow.
-    return (json.dumps(document) + "\n").encode()
+    objects = [document] if isinstance(document, Mapping) else document
+    return "".join(f"{json.dumps(each)}\n" for each in objects).encode()
 
 
 def _content(path: Path) -> bytes | None:

@@ -33,6 +33,11 @@ SAME: Mapping[str, tuple[str, tuple[str, ...], Mapping[str, Any]]] = {
         {"nvidia": {"driverRoot": "/run/nvidia/driver"}},
     ),
     "selinux": ("nvidia", ("selinux",), {"nodePlugin": {"seLinuxType": "spc_t"}}),
+    "device-metadata": (
+        "nvidia",
+        ("device-metadata",),
+        {"settings": {"device-metadata": True}},
+    ),
     "gpupools": ("nvidia", ("gpupools",), {"settings": {"pool-source": "node-labels"}}),
     "hami-core": ("nvidia", ("hami-core",), {"settings": {"enforcer": "hami-core"}}),
     "hami-core-install": (

@@ -32,6 +32,7 @@ class EnforcedNode(Setup):
         self.projection = Projection(
             claim_files.cdi_specs(self.cdi_folder),
             claim_files.limits(self.limits_folder),
+            claim_files.device_metadata(self.metadata_folder),
             HostFiles(),
             self.enforcers,
         )

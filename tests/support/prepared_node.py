@@ -81,6 +81,7 @@ class Setup:
         enforcer: Enforcer = TENSOR_FUSION,
         host_files: HostFilesInMemory | None = None,
         workers: Workers | None = None,
+        describes_devices: bool = False,
     ) -> None:
         self.folder = folder
         self.boot_id = boot_id
@@ -89,12 +90,15 @@ class Setup:
         self.ledger = Ledger(folder / "plugin")
         self.cdi_folder = folder / "cdi"
         self.limits_folder = folder / "claims"
+        self.metadata_folder = folder / "metadata"
+        self.describes_devices = describes_devices
         self.host_files = host_files or HostFilesInMemory()
         self.enforcers = dict(ENFORCERS)
         self.rules = LendingRules(enforcers=self.enforcers)
         self.projection = Projection(
             claim_files.cdi_specs(self.cdi_folder),
             claim_files.limits(self.limits_folder),
+            claim_files.device_metadata(self.metadata_folder),
             self.host_files,
             self.enforcers,
         )
@@ -130,6 +134,7 @@ class Setup:
                 enforces_hard=self.enforcer.enforces_hard,
                 rules=self.rules,
                 boot_id=self.boot_id,
+                describes_devices=self.describes_devices,
             ),
             share_policies=SharePolicyReader(isolation=Isolation.SOFT),
             pods=self.pods if self.reads_pods else None,
@@ -165,7 +170,13 @@ class Setup:
 
     def restarted(self) -> "Setup":
         self.ledger.close()
-        return Setup(self.folder, self.claims, boot_id=self.boot_id, enforcer=self.enforcer)
+        return Setup(
+            self.folder,
+            self.claims,
+            boot_id=self.boot_id,
+            enforcer=self.enforcer,
+            describes_devices=self.describes_devices,
+        )
 
 
 def put_claim(setup: Setup, name: str, *results: dict[str, Any], uid: str = "") -> ClaimRef:

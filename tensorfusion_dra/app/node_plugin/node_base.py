@@ -7,6 +7,7 @@ from tensorfusion_dra.app.node_plugin import pool_source
 from tensorfusion_dra.app.shared import card_health, node_parts, providers
 from tensorfusion_dra.app.shared.node_settings import Settings
 from tensorfusion_dra.app.shared.supervisor import Supervisor
+from tensorfusion_dra.core import names
 from tensorfusion_dra.discovery.host.sizes import HostSizes
 from tensorfusion_dra.driver.catalog import CatalogReader
 from tensorfusion_dra.driver.node_offers import NodeOffers
@@ -47,6 +48,7 @@ def recovered(settings: Settings, supervisor: Supervisor) -> NodeBase:
     projection = Projection(
         claim_files.cdi_specs(Path(settings.cdi_dir)),
         claim_files.limits(Path(settings.tensor_fusion_root) / "claims"),
+        claim_files.device_metadata(settings.data_folder / names.METADATA_FOLDER),
         HostFiles(),
         node_parts.enforcers(settings),
     )

@@ -74,6 +74,7 @@ def node_offers(settings: Settings) -> NodeOffers:
             enforcers=enforcers(settings),
         ),
         boot_id=boot.boot_id(Path(settings.boot_id_file)),
+        describes_devices=settings.device_metadata == "true",
     )
 
 

@@ -1,6 +1,7 @@
 """CDI specs: what the container runtime adds to the containers of a prepared claim.
 
-A spec has one CDI device for each share (its device nodes), one for each request (its limits), and
+A spec has one CDI device for each share (its device nodes), one for each request (its limits), one
+more for each request if containers may read of their devices (the file with their metadata), and
 edits of the whole spec (what every container with a card needs). Format rules: Container Device
 Interface, SPEC.md and its versions table.
 
@@ -12,14 +13,15 @@ spec has three devices:
     U-gpu:limits      the enforcer's variables and mounts
 
 The kubelet gets the first and the third name for share S1, and the second for S2, so a container
-that uses the request gets each of them once.
+that uses the request gets each of them once. With device metadata there is a fourth device,
+`U-gpu:metadata`, whose name goes with S1 as well.
 """
 
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.claims import compact_json
+from tensorfusion_dra.core.claims import compact_json, metadata_files
 from tensorfusion_dra.core.claims.enforcers import enforcer as enforcers
 from tensorfusion_dra.core.claims.enforcers.enforcer import Edits, Enforcer
 from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
@@ -29,8 +31,17 @@ _LATER_VERSION: Final = "0.5.0"
 """First version in which a device name may start with a digit and a device node has a hostPath."""
 
 
-def spec(claim: PreparedClaim, enforcer: Enforcer) -> dict[str, Any] | None:
-    """Return the claim's spec; None if the claim has none of our devices: a spec needs a device."""
+def spec(
+    claim: PreparedClaim, enforcer: Enforcer, *, metadata_folder: str = ""
+) -> dict[str, Any] | None:
+    """Return the claim's spec; None if the claim has none of our devices: a spec needs a device.
+
+    Args:
+        claim: The claim.
+        enforcer: The enforcer that the claim names.
+        metadata_folder: Folder of the files with devices' metadata on the host, for a claim with
+            metadata.
+    """
     if not claim.shares:
         return None
     devices: list[dict[str, Any]] = [
@@ -43,6 +54,10 @@ def spec(claim: PreparedClaim, enforcer: Enforcer) -> dict[str, Any] | None:
             "containerEdits": _request_edits(enforcer.edits(claim, shares)),
         }
         for request, shares in enforcers.enforced(claim).items()
+    ]
+    devices += [
+        {"name": metadata_device(claim, request), "containerEdits": {"mounts": [mount.as_cdi()]}}
+        for request, mount in metadata_files.mounts(claim, metadata_folder).items()
     ]
     common: dict[str, Any] = {
         "env": [
@@ -67,10 +82,12 @@ def ids_by_share(claim: PreparedClaim) -> tuple[tuple[str, ...], ...]:
        pod's health.
     2. The request's device, only with the request's first share: the kubelet and older runtimes
        do not remove duplicates.
-    3. The card's device in the spec of NVIDIA's container toolkit, if the node has one, only with
+    3. The request's metadata, if it has any, in the same way.
+    4. The card's device in the spec of NVIDIA's container toolkit, if the node has one, only with
        the request's first share of that card.
     """
     remaining_requests = set(enforcers.enforced(claim))
+    remaining_metadata = set(metadata_files.requests(claim))
     named: set[tuple[str, str]] = set()
     ids_of_shares = []
     for share in claim.shares:
@@ -78,6 +95,9 @@ def ids_by_share(claim: PreparedClaim) -> tuple[tuple[str, ...], ...]:
         if share.request in remaining_requests:
             remaining_requests.remove(share.request)
             ids.append(f"{names.CDI_KIND}={request_device(claim, share.request)}")
+        if share.request in remaining_metadata:
+            remaining_metadata.remove(share.request)
+            ids.append(f"{names.CDI_KIND}={metadata_device(claim, share.request)}")
         if share.toolkit_device and (share.request, share.toolkit_device) not in named:
             named.add((share.request, share.toolkit_device))
             ids.append(share.toolkit_device)
@@ -94,6 +114,11 @@ def share_device(claim: PreparedClaim, share: PreparedShare) -> str:
 def request_device(claim: PreparedClaim, request: str) -> str:
     """Return the CDI device name of a request; the colon distinguishes it from names of shares."""
     return f"{claim.ref.uid}-{request}:limits"
+
+
+def metadata_device(claim: PreparedClaim, request: str) -> str:
+    """Return the CDI device name of a request's metadata; admin access has one, too."""
+    return f"{claim.ref.uid}-{request}:metadata"
 
 
 def _share_edits(claim: PreparedClaim, share: PreparedShare) -> dict[str, Any]:

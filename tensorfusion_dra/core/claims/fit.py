@@ -53,6 +53,7 @@ class NodeOffer:
         enforces_hard: True if the enforcer brings a limiter for hard isolation.
         rules: Rules for limits above requests.
         boot_id: ID of this boot.
+        describes_devices: True if containers get files with the metadata of their devices.
     """
 
     pool: str
@@ -63,6 +64,7 @@ class NodeOffer:
     enforces_hard: bool = False
     rules: LendingRules = field(default_factory=LendingRules)
     boot_id: str = ""
+    describes_devices: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

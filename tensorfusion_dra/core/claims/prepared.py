@@ -6,6 +6,7 @@ from typing import Any
 
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims.claim import ClaimRef, PodRef
+from tensorfusion_dra.core.claims.device_metadata import DeviceMetadata
 from tensorfusion_dra.core.claims.limits import Limit
 from tensorfusion_dra.core.claims.mounts import Mount
 from tensorfusion_dra.core.devices import capacity
@@ -136,6 +137,7 @@ class PreparedClaim:
         enforcer: Name of the enforcer of its limits.
         boot_id: ID of the last boot in which these device nodes and mounts were right. In another
             boot they may belong to another card.
+        metadata: What its containers may read of its devices; None if they get no such files.
     """
 
     ref: ClaimRef
@@ -146,10 +148,11 @@ class PreparedClaim:
     driver_mounts: tuple[Mount, ...] = ()
     enforcer: str = ""
     boot_id: str = ""
+    metadata: DeviceMetadata | None = None
 
     def as_json(self) -> dict[str, Any]:
         """Return the claim as JSON, for the ledger."""
-        return {
+        kept = {
             "namespace": self.ref.namespace,
             "name": self.ref.name,
             "uid": self.ref.uid,
@@ -163,6 +166,9 @@ class PreparedClaim:
             "enforcer": self.enforcer,
             "bootID": self.boot_id,
         }
+        if self.metadata is not None:
+            kept["metadata"] = self.metadata.as_json()
+        return kept
 
     @classmethod
     def from_json(cls, kept: Mapping[str, Any]) -> "PreparedClaim":
@@ -177,4 +183,5 @@ class PreparedClaim:
             enforcer=kept["enforcer"],
             # Records of ledger version 1 lack it.
             boot_id=kept.get("bootID", ""),
+            metadata=DeviceMetadata.from_json(kept["metadata"]) if "metadata" in kept else None,
         )

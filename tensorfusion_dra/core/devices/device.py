@@ -96,13 +96,17 @@ class Device:
         """Return the Device of resource.k8s.io/v1."""
         listed: dict[str, object] = {
             "name": self.name,
-            "attributes": {key: _attribute(value) for key, value in self.attributes.items()},
+            "attributes": self.attributes_as_api(),
             "capacity": {key: value.as_api() for key, value in self.capacity.items()},
             "allowMultipleAllocations": True,
         }
         if self.taint is not None:
             listed["taints"] = [self.taint.as_api()]
         return listed
+
+    def attributes_as_api(self) -> dict[str, dict[str, object]]:
+        """Return the attributes as DeviceAttributes of resource.k8s.io/v1, by name."""
+        return {key: _attribute(value) for key, value in self.attributes.items()}
 
 
 def devices(

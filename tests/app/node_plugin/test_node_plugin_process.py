@@ -73,6 +73,48 @@ def test_a_pods_share_is_in_its_environment(cluster: SimulatedCluster) -> None:
     assert next(iter(limits)).startswith("GPU-")
 
 
+def test_a_container_reads_of_its_devices_in_a_mounted_file() -> None:
+    with cluster_with() as cluster:
+        cluster.plugin_flags.append("--device-metadata=true")
+        start(cluster)
+        cluster.submit("a", {"tflops": "100", "vram": "16Gi"})
+        cluster.until("running", lambda: cluster.container_of("a") is not None)
+
+        container = cluster.container_of("a")
+        assert container is not None
+        claim = cluster.claim_of(cluster.pod("a"))
+        assert claim is not None
+        (entry,) = cluster.pod("a")["spec"]["resourceClaims"]
+        (file,) = [
+            Path(mount.host_path)
+            for mount in container.mounts
+            if mount.container_path
+            == f"{names.METADATA_ROOT}/resourceclaimtemplates/{entry['name']}/gpu/"
+            f"{names.DRIVER}-metadata.json"
+        ]
+        found = json.loads(file.read_text().splitlines()[0])
+        assert found["metadata"]["uid"] == claim["metadata"]["uid"]
+        assert found["podClaimName"] == entry["name"]
+        (result,) = claim["status"]["allocation"]["devices"]["results"]
+        (device,) = found["requests"][0]["devices"]
+        published = {
+            each["name"]: each["attributes"]
+            for item in cluster.slices()
+            for each in item["spec"]["devices"]
+        }
+        assert device == {
+            "driver": names.DRIVER,
+            "pool": result["pool"],
+            "name": result["device"],
+            "attributes": published[result["device"]],
+        }
+
+        cluster.delete("a")
+        cluster.until("unprepared", lambda: not cluster.spec_files())
+
+        assert list(file.parent.iterdir()) == []
+
+
 def test_the_end_of_a_pod_removes_spec_and_claim(cluster: SimulatedCluster) -> None:
     cluster.submit("a", {"tflops": "100", "vram": "16Gi"})
     cluster.until("running", lambda: cluster.container_of("a") is not None)

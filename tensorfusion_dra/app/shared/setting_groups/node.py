@@ -10,7 +10,13 @@ from tensorfusion_dra.app.shared.setting_forms import (
     check_folder,
     check_subdomain,
 )
-from tensorfusion_dra.app.shared.setting_sources import check_choice, check_ranges, flag, setting
+from tensorfusion_dra.app.shared.setting_sources import (
+    check_boolean,
+    check_choice,
+    check_ranges,
+    flag,
+    setting,
+)
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.devices.gpupool import DEFAULT_QOS, QOS_LEVELS
 from tensorfusion_dra.core.devices.oversubscription import NO_MORE, Oversubscription
@@ -72,6 +78,11 @@ class NodeSettings:
     static_cdi_dir: str = setting(
         "/etc/cdi", "Folder of the host's own CDI specs, such as those of NVIDIA's toolkit."
     )
+    device_metadata: str = setting(
+        "false",
+        "Whether containers get files with the attributes of their devices (KEP-5304): true, "
+        "false.",
+    )
     dev_dir: str = setting(
         "",
         "Folder of the host's device nodes; if empty /dev, or the driver root's dev where that has "
@@ -113,6 +124,7 @@ class NodeSettings:
     def _check_node(self) -> None:
         check_choice("pool-source", self.pool_source, POOL_SOURCES)
         check_choice("qos", self.qos, QOS_LEVELS)
+        check_boolean("device-metadata", self.device_metadata)
         check_ranges(self, _RANGES)
         for name in _FOLDERS:
             check_folder(flag(name), getattr(self, name))

@@ -1,0 +1,214 @@
+"""Device metadata of a claim: contents and paths of its files (KEP-5304)."""
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tensorfusion_dra.core import names
+from tensorfusion_dra.core.claims import cdi, device_metadata, metadata_files
+from tensorfusion_dra.core.claims.claim import Allocation, ClaimRef
+from tensorfusion_dra.core.claims.prepared import PreparedClaim
+from tensorfusion_dra.core.errors import ClaimError
+from tensorfusion_dra.core.kubernetes.pod_claims import POD_CLAIM_ANNOTATION
+from tests.support import cdi_rules
+from tests.support.builders.allocations import allocation, exclusive_allocation
+from tests.support.builders.claims import allocated_claim, claim_fit
+from tests.support.builders.devices import NODE as NODE_FACTS
+from tests.support.builders.gpus import gpus
+from tests.support.builders.nodes import ENFORCER, node_offer
+
+NODE = node_offer(*gpus(3))
+GPU_0, GPU_1, GPU_2 = NODE.devices
+FOLDER = "/var/lib/kubelet/plugins/driver/dra-device-metadata"
+ROOT = "/var/run/kubernetes.io/dra-device-attributes"
+FILE = f"{names.DRIVER}-metadata.json"
+
+
+def described(*allocations: Allocation, pod_claim_name: str = "") -> PreparedClaim:
+    """Return the record of a claim with metadata."""
+    annotations = {POD_CLAIM_ANNOTATION: pod_claim_name} if pod_claim_name else {}
+    claim = allocated_claim("a", *allocations, annotations=annotations)
+    record = claim_fit(claim, on=NODE).claim
+    return replace(record, metadata=device_metadata.of_claim(claim, NODE.devices))
+
+
+def objects_of(claim: PreparedClaim) -> dict[str, tuple[dict[str, Any], ...]]:
+    """Return the objects of each file by request."""
+    return {
+        name.partition("_")[2]: found for name, found in metadata_files.documents(claim).items()
+    }
+
+
+def mounts_by_id(claim: PreparedClaim) -> dict[str, list[Any]]:
+    """Return by request the mounts of metadata that a container with this request gets."""
+    spec = cdi.spec(claim, ENFORCER, metadata_folder=FOLDER)
+    assert spec is not None
+    assert cdi_rules.violations(spec) == []
+    found: dict[str, list[Any]] = {}
+    for share, ids in zip(claim.shares, cdi.ids_by_share(claim), strict=True):
+        for edits in cdi_rules.injected(spec, list(ids)):
+            ours = [each for each in edits.get("mounts", ()) if each["hostPath"].startswith(FOLDER)]
+            found.setdefault(share.request, []).extend(ours)
+    return found
+
+
+def test_a_file_has_one_object_for_each_version_the_newest_first() -> None:
+    (newest, oldest) = objects_of(described(allocation(GPU_0, 1)))["gpu"]
+
+    assert newest["apiVersion"] == "metadata.resource.k8s.io/v1beta1"
+    assert oldest["apiVersion"] == "metadata.resource.k8s.io/v1alpha1"
+    assert {**newest, "apiVersion": ""} == {**oldest, "apiVersion": ""}
+
+
+def test_an_object_names_the_claim_its_request_and_the_devices_attributes() -> None:
+    claim = described(allocation(GPU_0, 1))
+
+    found = objects_of(claim)["gpu"][0]
+
+    assert found == {
+        "apiVersion": "metadata.resource.k8s.io/v1beta1",
+        "kind": "DeviceMetadata",
+        "metadata": {"name": "a", "namespace": "default", "uid": "uid-a", "generation": 1},
+        "requests": [
+            {
+                "name": "gpu",
+                "devices": [
+                    {
+                        "driver": names.DRIVER,
+                        "pool": NODE_FACTS.pool,
+                        "name": GPU_0,
+                        "attributes": NODE.devices[GPU_0].as_api()["attributes"],
+                    }
+                ],
+            }
+        ],
+    }
+
+
+def test_kubevirt_finds_the_pci_address_by_its_rules() -> None:
+    """The rules of pkg/dra/utils.go: one file, one device of the request, a string attribute."""
+    known = "metadata.resource.k8s.io/v1alpha1"
+    stream = "\n".join(map(json.dumps, objects_of(described(allocation(GPU_0, 1)))["gpu"]))
+
+    (read,) = [
+        found for found in map(json.loads, stream.splitlines()) if found["apiVersion"] == known
+    ]
+    (devices,) = [each["devices"] for each in read["requests"] if each["name"] == "gpu"]
+    (device,) = devices
+
+    address = device["attributes"]["resource.kubernetes.io/pciBusID"]["string"]
+    assert address == NODE.devices[GPU_0].gpu.pci_bus_id
+
+
+def test_files_are_mounted_where_the_api_says() -> None:
+    direct = described(allocation(GPU_0, 1))
+    templated = described(allocation(GPU_0, 1), pod_claim_name="my-gpu")
+
+    assert mounts_by_id(direct)["gpu"] == [
+        {
+            "hostPath": f"{FOLDER}/uid-a_gpu.json",
+            "containerPath": f"{ROOT}/resourceclaims/a/gpu/{FILE}",
+            "options": ["ro", "nosuid", "nodev", "bind"],
+        }
+    ]
+    (mount,) = mounts_by_id(templated)["gpu"]
+    assert mount["containerPath"] == f"{ROOT}/resourceclaimtemplates/my-gpu/gpu/{FILE}"
+    assert objects_of(templated)["gpu"][0]["podClaimName"] == "my-gpu"
+
+
+def test_a_container_gets_the_file_of_its_own_request_once() -> None:
+    claim = described(
+        allocation(GPU_0, 1, request="one"),
+        allocation(GPU_1, 2, request="two"),
+        allocation(GPU_2, 3, request="two"),
+    )
+
+    found = mounts_by_id(claim)
+
+    assert [len(mounts) for mounts in found.values()] == [1, 1]
+    assert [
+        [device["name"] for device in objects[0]["requests"][0]["devices"]]
+        for objects in objects_of(claim).values()
+    ] == [[GPU_0], [GPU_1, GPU_2]]
+
+
+def test_two_shares_of_one_card_are_listed_as_two_devices() -> None:
+    claim = described(allocation(GPU_0, 1, tflops="10"), allocation(GPU_0, 2, tflops="10"))
+
+    (request,) = objects_of(claim)["gpu"][0]["requests"]
+
+    assert [device["name"] for device in request["devices"]] == [GPU_0, GPU_0]
+
+
+def test_a_chosen_alternative_is_in_the_file_and_not_in_its_path() -> None:
+    claim = described(allocation(GPU_0, 1, subrequest="small"))
+
+    (mount,) = mounts_by_id(claim)["gpu"]
+
+    assert mount["containerPath"] == f"{ROOT}/resourceclaims/a/gpu/{FILE}"
+    assert objects_of(claim)["gpu"][0]["requests"][0]["name"] == "gpu/small"
+
+
+def test_admin_access_has_a_file_too() -> None:
+    claim = described(exclusive_allocation(GPU_0, request="watch", admin_access=True))
+
+    assert [len(mounts) for mounts in mounts_by_id(claim).values()] == [1]
+    assert list(objects_of(claim)) == ["watch"]
+
+
+def test_a_claim_without_metadata_has_the_spec_and_ids_of_before() -> None:
+    record = replace(described(allocation(GPU_0, 1)), metadata=None)
+
+    spec = cdi.spec(record, ENFORCER, metadata_folder=FOLDER)
+
+    assert metadata_files.documents(record) == {}
+    assert FOLDER not in json.dumps(spec)
+    assert not any("metadata" in name for ids in cdi.ids_by_share(record) for name in ids)
+    assert "metadata" not in record.as_json()
+
+
+def test_metadata_survives_the_ledger() -> None:
+    record = described(allocation(GPU_0, 1, subrequest="small"), pod_claim_name="my-gpu")
+
+    assert PreparedClaim.from_json(json.loads(json.dumps(record.as_json()))) == record
+
+
+@pytest.mark.parametrize("claim_name", ["a.b", "resourceclaims"])
+@pytest.mark.parametrize("request_name", ["gpu", "gpu-gpu", "a"])
+def test_names_of_files_lead_back_to_their_claims(claim_name: str, request_name: str) -> None:
+    ref = ClaimRef(namespace="default", name=claim_name, uid="0-a-b")
+    record = replace(described(allocation(GPU_0, 1, request=request_name)), ref=ref)
+
+    (name,) = metadata_files.file_names(record)
+
+    assert name == f"0-a-b_{request_name}"
+    assert metadata_files.claim_uid(name) == ref.uid
+    assert set(metadata_files.documents(record)) == {name}
+
+
+@pytest.mark.parametrize("found", ["../../etc", "a/b", "a.b", "A", "a" * 64, "-", " ", "\ud800"])
+def test_an_annotation_that_names_no_entry_of_a_pod_is_refused(found: str) -> None:
+    claim = allocated_claim("a", allocation(GPU_0, 1), annotations={POD_CLAIM_ANNOTATION: found})
+
+    with pytest.raises(ClaimError, match=f"annotation {POD_CLAIM_ANNOTATION}: found"):
+        device_metadata.of_claim(claim, NODE.devices)
+
+
+def test_other_attributes_make_the_next_generation_and_equal_ones_do_not() -> None:
+    metadata = device_metadata.of_claim(
+        allocated_claim("a", allocation(GPU_0, 1), allocation(GPU_1, 2)), NODE.devices
+    )
+    moved = {
+        GPU_0: replace(
+            NODE.devices[GPU_0],
+            attributes={**NODE.devices[GPU_0].attributes, names.ATTR_PCI_BUS_ID: "0000:99:00.0"},
+        )
+    }
+
+    assert device_metadata.refreshed(metadata, NODE.devices) is metadata
+    after = device_metadata.refreshed(metadata, moved)
+    assert after.generation == 2
+    assert after.attributes[GPU_0][names.ATTR_PCI_BUS_ID] == {"string": "0000:99:00.0"}
+    assert after.attributes[GPU_1] == metadata.attributes[GPU_1]

@@ -1,0 +1,284 @@
+"""Files with the metadata of devices: written with a claim, rebuilt, and removed with it."""
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tensorfusion_dra.core import names
+from tensorfusion_dra.core.claims.claim import ClaimRef
+from tensorfusion_dra.core.claims.prepared import PreparedClaim
+from tensorfusion_dra.core.kubernetes.pod_claims import POD_CLAIM_ANNOTATION
+from tensorfusion_dra.driver.catalog import CatalogReader
+from tensorfusion_dra.driver.recover import recover
+from tests.support.builders.devices import NODE
+from tests.support.prepared_node import (
+    GPU_0,
+    GPU_1,
+    Setup,
+    error_of,
+    put_annotated_claim,
+    put_claim,
+    share_result,
+)
+from tests.support.waiting import PATIENCE_SECONDS
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Setup]:
+    setup = Setup(tmp_path, describes_devices=True)
+    yield setup
+    setup.ledger.close()
+
+
+def files(node: Setup) -> dict[str, bytes]:
+    """Return the content of every file in the folder, hidden ones too."""
+    if not node.metadata_folder.exists():
+        return {}
+    return {path.name: path.read_bytes() for path in node.metadata_folder.iterdir()}
+
+
+def objects(node: Setup, ref: ClaimRef, request: str = "gpu") -> list[Any]:
+    text = (node.metadata_folder / f"{ref.uid}_{request}.json").read_text()
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def mount_sources(node: Setup, ref: ClaimRef) -> list[str]:
+    """Return the host paths that the claim's spec mounts from the folder."""
+    spec = node.spec_of(ref)
+    edits = [device["containerEdits"] for device in spec["devices"]]
+    mounts = [mount["hostPath"] for edit in edits for mount in edit.get("mounts", ())]
+    return [path for path in mounts if path.startswith(str(node.metadata_folder))]
+
+
+def prepared(node: Setup, ref: ClaimRef) -> PreparedClaim:
+    outcome = node.prepare(ref)[ref.uid]
+    assert isinstance(outcome, PreparedClaim), outcome
+    return outcome
+
+
+def test_a_prepared_claim_has_a_file_for_each_request_that_its_spec_mounts(node: Setup) -> None:
+    ref = put_claim(
+        node, "a", share_result(GPU_0, request="one"), share_result(GPU_1, request="two/small")
+    )
+
+    prepared(node, ref)
+
+    assert sorted(files(node)) == [f"{ref.uid}_one.json", f"{ref.uid}_two.json"]
+    assert sorted(mount_sources(node, ref)) == [str(node.metadata_folder / n) for n in files(node)]
+    (request,) = objects(node, ref, "two")[0]["requests"]
+    assert request["name"] == "two/small"
+    assert request["devices"][0]["name"] == GPU_1
+    assert [(node.metadata_folder / name).stat().st_mode & 0o777 for name in files(node)] == [
+        0o644,
+        0o644,
+    ]
+
+
+def test_attributes_of_providers_are_included(node: Setup) -> None:
+    def rack(_gpu: object, _node: object) -> dict[str, str | int]:
+        return {"example.com/rack": "r12", "example.com/slot": 4}
+
+    node.catalog = CatalogReader(node.discovery, NODE, providers={"rack": rack})
+    node.catalog.refresh()
+    node.preparer = node.with_claims(node.claims)
+    ref = put_claim(node, "a", share_result())
+
+    prepared(node, ref)
+
+    attributes = objects(node, ref)[0]["requests"][0]["devices"][0]["attributes"]
+    assert attributes["example.com/rack"] == {"string": "r12"}
+    assert attributes["example.com/slot"] == {"int": 4}
+    assert attributes["uuid"]["string"].lower() == GPU_0
+
+
+def test_a_claim_of_a_template_is_named_as_in_its_pod(node: Setup) -> None:
+    ref = put_annotated_claim(node, "a", {POD_CLAIM_ANNOTATION: "my-gpu"})
+
+    prepared(node, ref)
+
+    assert objects(node, ref)[0]["podClaimName"] == "my-gpu"
+
+
+def test_an_annotation_that_would_leave_the_folder_fails_only_its_own_claim(node: Setup) -> None:
+    evil = put_annotated_claim(node, "evil", {POD_CLAIM_ANNOTATION: "../../../../etc"})
+    good = put_claim(node, "good", share_result(GPU_1))
+
+    outcome = node.prepare(evil, good)
+
+    assert "found '../../../../etc', expected the name" in error_of(outcome[evil.uid])
+    assert isinstance(outcome[good.uid], PreparedClaim)
+    assert sorted(files(node)) == [f"{good.uid}_gpu.json"]
+
+
+def test_nothing_is_left_after_the_claims(node: Setup) -> None:
+    refs = [put_claim(node, name, share_result(tflops="1", vram="1Gi")) for name in "abc"]
+    node.prepare(*refs)
+    assert len(files(node)) == 3
+
+    node.unprepare(*refs[:1])
+    assert sorted(files(node)) == sorted(f"{ref.uid}_gpu.json" for ref in refs[1:])
+    node.unprepare(*refs)
+
+    assert files(node) == {}
+
+
+def test_a_repeated_prepare_repairs_files_and_keeps_what_they_say(node: Setup) -> None:
+    ref = put_claim(node, "a", share_result())
+    first = prepared(node, ref)
+    before = files(node)
+    (node.metadata_folder / f"{ref.uid}_gpu.json").write_bytes(b"damaged")
+
+    assert prepared(node, ref) == first
+
+    assert files(node) == before
+
+
+def test_attributes_that_change_later_change_no_file(node: Setup) -> None:
+    temperature = iter(range(100))
+    node.catalog = CatalogReader(
+        node.discovery, NODE, providers={"x": lambda *_: {"example.com/t": next(temperature)}}
+    )
+    node.catalog.refresh()
+    node.preparer = node.with_claims(node.claims)
+    ref = put_claim(node, "a", share_result())
+    prepared(node, ref)
+    before = files(node)
+
+    assert node.catalog.refresh()
+    prepared(node, ref)
+
+    assert recover(node.ledger, node.projection, boot_id=node.boot_id).files_written == 0
+    assert files(node) == before
+
+
+def test_after_a_reboot_a_file_has_the_attributes_of_that_day(node: Setup) -> None:
+    ref = put_claim(node, "a", share_result())
+    prepared(node, ref)
+    old = objects(node, ref)[0]
+    node.boot_id = "boot-2"
+    after = node.restarted()
+    after.catalog = CatalogReader(
+        after.discovery, NODE, providers={"new": lambda *_: {"example.com/new": True}}
+    )
+    after.catalog.refresh()
+    after.preparer = after.with_claims(after.claims)
+
+    after.preparer.refresh(ref, deadline=time.monotonic() + PATIENCE_SECONDS)
+
+    new = objects(after, ref)[0]
+    assert (old["metadata"]["generation"], new["metadata"]["generation"]) == (1, 2)
+    (device,) = new["requests"][0]["devices"]
+    assert device["attributes"]["example.com/new"] == {"bool": True}
+    after.preparer.refresh(ref, deadline=time.monotonic() + PATIENCE_SECONDS)
+    assert objects(after, ref)[0] == new
+    after.ledger.close()
+
+
+def test_recovery_writes_missing_files_and_removes_those_without_a_record(node: Setup) -> None:
+    ref = put_claim(node, "a", share_result())
+    prepared(node, ref)
+    before = files(node)
+    for path in node.metadata_folder.iterdir():
+        path.unlink()
+    (node.metadata_folder / "uid-gone_one.json").touch()
+    (node.metadata_folder / "uid-gone_two.json").touch()
+    (node.metadata_folder / f".{ref.uid}_gpu.json.0a1b2c3d-7-0.tmp").touch()
+
+    found = recover(node.ledger, node.projection, boot_id=node.boot_id)
+
+    assert (found.files_written, found.claims_removed, found.troubles) == (1, 1, {})
+    assert files(node) == before
+
+
+def test_metadata_survives_a_damaged_ledger(node: Setup) -> None:
+    ref = put_claim(node, "a", share_result())
+    prepared(node, ref)
+    before = files(node)
+    node.ledger.close()
+    (node.folder / "plugin" / "ledger.sqlite3").write_bytes(b"garbage")
+    after = Setup(node.folder, node.claims, describes_devices=True)
+
+    with closing(after.ledger):
+        recover(after.ledger, after.projection, boot_id=after.boot_id)
+
+        assert files(after) == before
+        prepared(after, ref)
+        assert files(after) == before
+
+
+def test_the_setting_applies_to_claims_prepared_from_then_on(tmp_path: Path) -> None:
+    off = Setup(tmp_path)
+    before = put_claim(off, "before", share_result(tflops="1", vram="1Gi"))
+    prepared(off, before)
+    assert files(off) == {}
+    off.describes_devices = True
+    on = off.restarted()
+    during = put_claim(on, "during", share_result(tflops="1", vram="1Gi"))
+
+    prepared(on, before)
+    prepared(on, during)
+
+    assert list(files(on)) == [f"{during.uid}_gpu.json"]
+    assert mount_sources(on, before) == []
+
+    on.describes_devices = False
+    off_again = on.restarted()
+    after = put_claim(off_again, "after", share_result(tflops="1", vram="1Gi"))
+    prepared(off_again, during)
+    prepared(off_again, after)
+
+    # A container of the claim may start again, and its spec mounts the file.
+    assert list(files(off_again)) == [f"{during.uid}_gpu.json"]
+    assert len(mount_sources(off_again, during)) == 1
+    off_again.unprepare(during)
+    assert files(off_again) == {}
+    off_again.ledger.close()
+
+
+def test_a_file_that_cannot_be_written_fails_the_prepare(node: Setup) -> None:
+    ref = put_claim(node, "a", share_result())
+    node.metadata_folder.write_text("not a folder")
+
+    text = error_of(node.prepare(ref)[ref.uid])
+
+    assert f"device metadata {node.metadata_folder}/{ref.uid}_gpu.json" in text
+    assert node.spec_of(ref) is None
+
+    node.metadata_folder.unlink()
+    prepared(node, ref)
+    assert len(files(node)) == 1
+
+
+def test_a_link_in_the_folder_is_replaced_and_its_target_left_alone(node: Setup) -> None:
+    ref = put_claim(node, "a", share_result())
+    target = node.folder / "target"
+    target.write_text("mine")
+    node.metadata_folder.mkdir()
+    (node.metadata_folder / f"{ref.uid}_gpu.json").symlink_to(target)
+
+    prepared(node, ref)
+    assert objects(node, ref)[0]["kind"] == names.METADATA_KIND
+    assert not (node.metadata_folder / f"{ref.uid}_gpu.json").is_symlink()
+    node.unprepare(ref)
+
+    assert target.read_text() == "mine"
+    assert files(node) == {}
+
+
+def test_a_container_that_runs_keeps_its_file_when_others_come_and_go(node: Setup) -> None:
+    ref = put_claim(node, "a", share_result(tflops="1", vram="1Gi"))
+    prepared(node, ref)
+    inode = (node.metadata_folder / f"{ref.uid}_gpu.json").stat().st_ino
+
+    for name in ("b", "c"):
+        other = put_claim(node, name, share_result(vram="60Gi"))
+        node.prepare(other)
+        node.unprepare(other)
+    prepared(node, ref)
+
+    assert (node.metadata_folder / f"{ref.uid}_gpu.json").stat().st_ino == inode
