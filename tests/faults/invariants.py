@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.claims import cdi, limits_document
+from tensorfusion_dra.core.claims import cdi, limits_document, metadata_files
 from tensorfusion_dra.core.claims.enforcers.tensor_fusion import TensorFusion
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.kubernetes.quantity import GIB, NANO
@@ -30,6 +30,11 @@ class Disk(Protocol):
     @property
     def limits_folder(self) -> Path:
         """Folder of the limits documents."""
+        ...
+
+    @property
+    def metadata_folder(self) -> Path:
+        """Folder of the files with devices' metadata."""
         ...
 
     @property
@@ -58,7 +63,8 @@ def violations(node: Disk) -> list[str]:
 
 def _violations(node: Disk, held: Mapping[str, PreparedClaim]) -> Iterator[str]:
     enforcer = TensorFusion(root=str(node.tensor_fusion_root))
-    specs = {uid: cdi.spec(claim, enforcer) for uid, claim in held.items()}
+    folder = str(node.metadata_folder)
+    specs = {uid: cdi.spec(claim, enforcer, metadata_folder=folder) for uid, claim in held.items()}
     yield from _differences(
         node.cdi_folder,
         {
@@ -71,6 +77,15 @@ def _violations(node: Disk, held: Mapping[str, PreparedClaim]) -> Iterator[str]:
     yield from _differences(
         node.limits_folder,
         {f"{uid}.json": _as_file(found) for uid, found in limits.items() if found is not None},
+    )
+    described = (metadata_files.documents(claim) for claim in held.values())
+    yield from _differences(
+        node.metadata_folder,
+        {
+            f"{name}.json": b"".join(map(_as_file, found))
+            for documents in described
+            for name, found in documents.items()
+        },
     )
     yield from over_capacity(held)
 
@@ -110,6 +125,7 @@ def leftovers(node: Disk) -> list[str]:
     """Return the files and records that remain after all claims were unprepared."""
     shm = node.tensor_fusion_root / "shm" / "default"
     left = [*node.cdi_folder.iterdir(), *(shm.iterdir() if shm.exists() else ())]
-    if node.limits_folder.exists():
-        left += node.limits_folder.iterdir()
+    for folder in (node.limits_folder, node.metadata_folder):
+        if folder.exists():
+            left += folder.iterdir()
     return [str(path) for path in left] + list(records(node.data_folder))

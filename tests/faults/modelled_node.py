@@ -79,7 +79,7 @@ class ModelledNode:
         node: dict[str, Any] = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE.name}}
         self.client.create(NODES, node)
         self.present = list(EVERY_CARD)
-        self.setup = Setup(self.folder)
+        self.setup = Setup(self.folder, describes_devices=True)
         self.preparer, self.publisher = self._build()
         self._pods = itertools.count()
         self.stored: dict[str, ModelledClaim] = {}
@@ -244,6 +244,11 @@ class ModelledNode:
     def cdi_folder(self) -> Path:
         """Folder of the CDI specs."""
         return self.setup.cdi_folder
+
+    @property
+    def metadata_folder(self) -> Path:
+        """Folder of the files with devices' metadata."""
+        return self.setup.metadata_folder
 
     @property
     def limits_folder(self) -> Path:

@@ -53,6 +53,7 @@ class Node:
         self.kubelet_root: Final = self.root / "k"
         self.data_folder: Final = self.kubelet_root / "plugins" / names.DRIVER
         self.cdi_folder: Final = self.root / "cdi"
+        self.metadata_folder: Final = self.data_folder / names.METADATA_FOLDER
         self.tensor_fusion_root: Final = self.root / "tf"
         self.limits_folder: Final = self.tensor_fusion_root / "claims"
         self.log_file: Final = folder / "log"
@@ -79,6 +80,7 @@ class Node:
             *("--nvml-library", str(nvml)),
             *("--data-dir", str(folder)),
             *("--static-cdi-dir", str(folder / "static-cdi")),
+            *("--device-metadata", "true"),
             # No periodic reconciliation: at a random moment, it would add its steps to any test.
             *("--recover-seconds", "86400"),
         ]

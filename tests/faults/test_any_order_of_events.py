@@ -107,7 +107,7 @@ class World(RuleBasedStateMachine):
 
     @rule()
     def the_node_reboots(self) -> None:
-        for folder in (self.node.cdi_folder, self.node.limits_folder):
+        for folder in (self.node.cdi_folder, self.node.limits_folder, self.node.metadata_folder):
             shutil.rmtree(folder, ignore_errors=True)
         self.node.restart_plugin()
 

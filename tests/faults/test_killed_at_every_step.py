@@ -56,6 +56,9 @@ def start_that_recovers(node: Node, points: FaultPoints) -> Story:
         spec("gone").touch()
         (node.cdi_folder / f".{spec('gone').name}.x1y2z3a4.tmp").touch()
         (node.limits_folder / "gone.json").touch()
+        (node.metadata_folder / "gone_gpu.json").touch()
+        (node.metadata_folder / f"{a.uid}_gpu.json").unlink()
+        (node.metadata_folder / f"{b.uid}_gpu.json").write_text("{")
         (node.limits_folder / f"{b.uid}.json").unlink()
         (node.tensor_fusion_root / "shm" / "default" / a.uid).rmdir()
 
@@ -93,8 +96,9 @@ def prepare_again(node: Node, points: FaultPoints) -> Story:
     story.refs = (a,)
 
     def act() -> None:
-        for path in (*node.cdi_folder.iterdir(), *node.limits_folder.iterdir()):
-            path.unlink()
+        for folder in (node.cdi_folder, node.limits_folder, node.metadata_folder):
+            for path in folder.iterdir():
+                path.unlink()
         story.prepare(a)
 
     story.before = lambda: story.prepare(a)
