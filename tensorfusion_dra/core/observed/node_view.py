@@ -8,7 +8,7 @@ memory in bytes, time as timezone-aware moments or in seconds.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 

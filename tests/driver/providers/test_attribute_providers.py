@@ -9,21 +9,17 @@ from structlog.testing import capture_logs
 from tensorfusion_dra.core.devices.device import AttributeValue, Device, Node, Version
 from tensorfusion_dra.core.devices.gpu import Gpu
 from tensorfusion_dra.driver.catalog import CatalogReader
-from tensorfusion_dra.driver.providers.providers import OWN, Providers
-from tensorfusion_dra.driver.providers.registered import Kind, Registered
 from tensorfusion_dra.extend import AttributeProvider
+from tests.support.attribute_providers import beside_own
 from tests.support.builders.devices import NODE
 from tests.support.ports import FixedDiscovery
 from tests.support.prepared_node import simulated_inventory
 
 
-def registered(name: str, provider: AttributeProvider) -> Registered:
-    return Registered(kind=Kind.ATTRIBUTES, name=name, package="example 1.0", load=lambda: provider)
-
-
 def devices_with(providers: Mapping[str, AttributeProvider]) -> tuple[Device, ...]:
-    every = Providers([*OWN, *(registered(name, each) for name, each in providers.items())])
-    reader = CatalogReader(FixedDiscovery(simulated_inventory()), NODE, providers=every)
+    reader = CatalogReader(
+        FixedDiscovery(simulated_inventory()), NODE, providers=beside_own(providers)
+    )
     reader.refresh()
     catalog = reader.current()
     assert catalog is not None
