@@ -248,9 +248,8 @@ class Api:
     def _unanswered(self, subject: str, error: Exception) -> RetryableError:
         """Return the error of a request that has no complete answer."""
         text = f"{subject}: {error_text.one_line(error_text.cause(error), self._secrets())}"
-        method, _, path = subject.partition(" ")
         for each in self._exchanges:
-            each.unanswered(method, text, path=path)
+            each.unanswered(subject.partition(" ")[0], text, path=subject.partition(" ")[2])
         return UnreadableError(text) if isinstance(error, TooLargeError) else RetryableError(text)
 
     def _note_answer(self, subject: str, status: int, error: str = "") -> None:
