@@ -1,16 +1,20 @@
 """The parts by which this node is observed, for its status page and metrics."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from tensorfusion_dra.app.node_plugin.node_base import NodeBase
-from tensorfusion_dra.app.shared import version
+from tensorfusion_dra.app.shared import metrics_page, version
 from tensorfusion_dra.app.shared.node_settings import Settings
+from tensorfusion_dra.app.shared.pages import Page
+from tensorfusion_dra.app.shared.supervisor import Supervisor
 from tensorfusion_dra.driver.api_server_state import ApiServerState
 from tensorfusion_dra.driver.enforcement_watch import EnforcementWatch
 from tensorfusion_dra.driver.node_observer import NodeObserver, Sources
 from tensorfusion_dra.driver.publish import Publisher
 from tensorfusion_dra.driver.recent_operations import RecentOperations
 from tensorfusion_dra.kubelet.registration import Registration
+from tensorfusion_dra.metrics.node_metrics import NodeMetrics
 from tensorfusion_dra.state.record_reader import RecordReader
 
 
@@ -21,10 +25,12 @@ class Observing:
     Attributes:
         api_server: Told of each request to the API server.
         operations: Told of each prepare and unprepare.
+        metrics: Told of both.
     """
 
     api_server: ApiServerState = field(default_factory=ApiServerState)
     operations: RecentOperations = field(default_factory=RecentOperations)
+    metrics: NodeMetrics = field(default_factory=NodeMetrics)
 
     def observer(
         self,
@@ -44,8 +50,28 @@ class Observing:
                 registration=registration.view,
                 api_server=self.api_server.view,
                 publishing=publisher.state.view,
+                ledger=base.reconciler.ledger,
                 operations=self.operations.views,
             ),
             node=settings.node_name,
             version=version.current(),
+        )
+
+    def metrics_page(
+        self, settings: Settings, supervisor: Supervisor, observer: NodeObserver
+    ) -> Mapping[str, Page]:
+        """Return the page of the metrics for the health port; none if it is elsewhere or off.
+
+        Raises:
+            FatalError: The port of its own cannot be bound.
+        """
+        if settings.metrics != "true":
+            return {}
+
+        def written(accept: str) -> tuple[str, bytes]:
+            most = settings.shown_shares
+            return self.metrics.written(observer.view, accept=accept, most_shares=most)
+
+        return metrics_page.beside_probes(
+            written, supervisor, host=settings.metrics_host, port=settings.metrics_port
         )

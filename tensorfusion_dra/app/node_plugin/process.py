@@ -112,7 +112,7 @@ def _start(settings: Settings, supervisor: Supervisor) -> PluginServers:
     observing = Observing()
     api = Api(
         Path(settings.kubeconfig) if settings.kubeconfig else None,
-        exchanges=(observing.api_server,),
+        exchanges=(observing.api_server, observing.metrics.api_requests),
     )
     resource_api = ResourceApi(api)
     supervisor.join_on_stop(seconds=_JOIN_SECONDS)
@@ -132,7 +132,15 @@ def _start(settings: Settings, supervisor: Supervisor) -> PluginServers:
     _report_health(settings, supervisor, base, preparing, api)
     # After the client: a new instance that cannot log in never becomes ready, so that a rolling
     # update keeps the old one.
-    _answer_probes(settings, supervisor, servers, registration, {})
+    observer = observing.observer(
+        settings,
+        base,
+        enforcement=preparing.enforcement,
+        publisher=publish.publisher,
+        registration=registration,
+    )
+    pages = observing.metrics_page(settings, supervisor, observer)
+    _answer_probes(settings, supervisor, servers, registration, pages)
     return servers
 
 
@@ -170,7 +178,7 @@ def _preparing(
         division=division,
         status=status,
         required=enforcement.required_signs(settings),
-        operations=Operations((observing.operations,)),
+        operations=Operations((observing.operations, observing.metrics.operations)),
     )
     return _Preparing(
         preparer=preparer, division=division, status=status, calls=calls, enforcement=watch

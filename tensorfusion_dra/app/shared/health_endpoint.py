@@ -104,6 +104,7 @@ class HealthEndpoint(ThreadingHTTPServer):
         *,
         host: str = "",
         port: int,
+        setting: str = "health-port",
     ) -> None:
         """Listen on the port; requests are answered only after start().
 
@@ -111,6 +112,8 @@ class HealthEndpoint(ThreadingHTTPServer):
             checks: By path.
             pages: By path.
             host: The address to listen on; all addresses if empty.
+            port: 0 for any.
+            setting: Name of the port's setting, for the error.
 
         Raises:
             FatalError: The address cannot be bound.
@@ -128,7 +131,7 @@ class HealthEndpoint(ThreadingHTTPServer):
         try:
             super().__init__((host, port), _Handler)
         except OSError as error:
-            raise FatalError(f"health-port {port}: {error.strerror or error}") from error
+            raise FatalError(f"{setting} {port}: {error.strerror or error}") from error
 
     @property
     def port(self) -> int:

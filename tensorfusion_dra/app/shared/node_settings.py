@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from tensorfusion_dra.app.shared import setting_sources
 from tensorfusion_dra.app.shared.setting_groups.cards import CardSettings
 from tensorfusion_dra.app.shared.setting_groups.limits import LimitSettings
+from tensorfusion_dra.app.shared.setting_groups.metrics import MetricsSettings
 from tensorfusion_dra.app.shared.setting_groups.node import NodeSettings
 from tensorfusion_dra.app.shared.setting_groups.process import ProcessSettings
 
 
 # The last base's settings are the first in --help and in docs/settings.md.
 @dataclass(frozen=True, kw_only=True)
-class Settings(ProcessSettings, LimitSettings, CardSettings, NodeSettings):
+class Settings(MetricsSettings, ProcessSettings, LimitSettings, CardSettings, NodeSettings):
     """All settings of the node plugin.
 
     A setting's flag is its name with dashes. Its environment variable is in docs/settings.md.
@@ -25,6 +26,7 @@ class Settings(ProcessSettings, LimitSettings, CardSettings, NodeSettings):
         self._check_cards()
         self._check_limits(self.oversubscription)
         self._check_process()
+        self._check_metrics()
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:

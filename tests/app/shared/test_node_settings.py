@@ -119,6 +119,8 @@ def test_every_setting_has_a_flag_a_variable_and_a_key_in_the_file(tmp_path: Pat
         "hypervisor_sockets": "/x",
         "health_events": "false",
         "health_taint": "NoExecute",
+        "metrics": "false",
+        "metrics_shares": "false",
     }
     folders = {item.name: "/x" for item in fields(Settings) if str(item.default).startswith("/")}
     values = {item.name: {**special, **folders}.get(item.name, "7") for item in fields(Settings)}

@@ -1,0 +1,222 @@
+"""The metrics of a real node plugin that a simulated kubelet calls."""
+
+import http.client
+from collections.abc import Iterator
+
+import pytest
+
+from tensorfusion_dra.app.shared import version
+from tensorfusion_dra.app.simulate.cluster import SimulatedCluster
+from tensorfusion_dra.core import names
+from tensorfusion_dra.core.claims.operation import STAGES, OperationKind
+from tests.app.node_plugin.test_node_plugin_process import cluster_with, log_lines, slice_writes
+from tests.app.shared.test_health_endpoint import free_port, wait_registered
+from tests.metrics.scraped import OPENMETRICS, Scraped, from_openmetrics
+from tests.support.waiting import PATIENCE_SECONDS
+
+SHARE = {"tflops": "100", "vram": "16Gi"}
+GIB = 2**30
+
+
+class Node:
+    """A simulated node whose plugin serves metrics."""
+
+    def __init__(self, cluster: SimulatedCluster) -> None:
+        self.cluster = cluster
+        self.health_port = self.port = free_port()
+        cluster.plugin_flags.extend(
+            ["--health-host", "127.0.0.1", "--health-port", str(self.health_port)]
+        )
+
+    def start(self, *flags: str) -> None:
+        """Start the plugin; return once it is registered and has published."""
+        self.cluster.plugin_flags.extend(flags)
+        self.cluster.start_plugin()
+        wait_registered(self.cluster)
+        self.cluster.until("published", lambda: bool(self.cluster.slices()))
+
+    def get(self, port: int = 0) -> tuple[int, str, bytes]:
+        """Return status, content type and body of /metrics."""
+        connection = http.client.HTTPConnection(
+            "127.0.0.1", port or self.port, timeout=PATIENCE_SECONDS
+        )
+        try:
+            connection.request("GET", "/metrics", headers={"Accept": OPENMETRICS})
+            answer = connection.getresponse()
+            return answer.status, answer.getheader("Content-Type", ""), answer.read()
+        finally:
+            connection.close()
+
+    def scrape(self) -> Scraped:
+        status, content_type, body = self.get()
+        assert (status, content_type.partition(";")[0]) == (200, "application/openmetrics-text")
+        return from_openmetrics(body)
+
+    def run_pod(self, name: str) -> None:
+        self.cluster.submit(name, SHARE)
+        self.cluster.until(f"{name} runs", lambda: self.cluster.container_of(name) is not None)
+
+    def scrape_until_shares(self, number: int) -> Scraped:
+        """Scrape until there are as many shares: what a scrape shows may be a second old."""
+        self.cluster.until("scraped", lambda: self.scrape().value("shares") == number)
+        return self.scrape()
+
+
+@pytest.fixture
+def node() -> Iterator[Node]:
+    with cluster_with() as cluster:
+        yield Node(cluster)
+
+
+def counts(found: Scraped, kind: str) -> dict[str, float]:
+    """Return the number of operations by result."""
+    return found.values(f"{kind}_duration_seconds_count", "result")
+
+
+def stage_counts(found: Scraped, kind: str) -> dict[str, float]:
+    """Return the number of operations that entered each stage."""
+    return found.values(f"{kind}_stage_duration_seconds_count", "stage")
+
+
+def test_prepares_and_unprepares_are_counted_by_result_and_stage(node: Node) -> None:
+    node.start()
+    for name in ("a", "b", "c"):
+        node.run_pod(name)
+    node.cluster.delete("a")
+    node.cluster.until("unprepared", lambda: len(node.cluster.spec_files()) == 2)
+    node.cluster.until("logged", lambda: len(log_lines(node.cluster, "claim_unprepared")) == 1)
+
+    found = node.scrape()
+
+    none = dict.fromkeys(("claim_error", "retryable", "no_room", "fatal", "unexpected"), 0)
+    assert counts(found, "prepare") == {"success": 3, **none}
+    assert counts(found, "unprepare") == {"success": 1, **none}
+    of_prepare = stage_counts(found, "prepare")
+    assert of_prepare["read"] == of_prepare["admit"] == of_prepare["flush"] == 3
+    assert of_prepare["register"] == of_prepare["withdraw"] == 0
+    assert stage_counts(found, "unprepare")["withdraw"] == 1
+    total = found.value("prepare_duration_seconds_sum", result="success")
+    by_stage = found.values("prepare_stage_duration_seconds_sum", "stage")
+    assert sum(by_stage.values()) == pytest.approx(total)
+
+
+def test_failed_prepares_are_counted_by_the_kind_of_their_error(node: Node) -> None:
+    node.start()
+    node.cluster.submit("bad", SHARE, {names.ANNOTATION_VRAM_LIMIT: "much"})
+    node.cluster.until("refused", lambda: bool(log_lines(node.cluster, "claim_prepare_failed")))
+    node.cluster.delete("bad")
+    node.cluster.until("gone", lambda: not node.cluster.claims())
+
+    failed = counts(node.scrape(), "prepare")
+
+    assert failed["claim_error"] == len(log_lines(node.cluster, "claim_prepare_failed")) > 0
+    assert sum(failed.values()) == failed["claim_error"]
+
+
+def test_what_the_shares_of_a_node_have(node: Node) -> None:
+    node.start()
+    node.run_pod("a")
+
+    found = node.scrape_until_shares(1)
+
+    ((share, _),) = found.each("share_info")
+    card = share["uuid"]
+    assert (share["namespace"], share["pod"], share["isolation"]) == ("default", "a", "soft")
+    assert share["request"] == "gpu"
+    assert found.value("share_requested_tflops", pod="a") == 100
+    assert found.value("share_requested_vram_bytes", pod="a") == 16 * GIB
+    assert found.value("share_limit_vram_bytes", pod="a") == 16 * GIB
+    assert found.value("share_limit_compute_ratio", pod="a") == 0.33
+    assert found.value("card_consumed_tflops", uuid=card) == 100
+    assert found.value("card_free_vram_bytes", uuid=card) == (
+        found.value("card_capacity_vram_bytes", uuid=card) - 16 * GIB
+    )
+    assert sorted(found.values("card_consumed_tflops", "uuid").values()) == [0, 100]
+    assert found.value("claims") == 1
+
+
+def test_a_share_disappears_with_its_claim(node: Node) -> None:
+    node.start()
+    node.run_pod("a")
+    node.scrape_until_shares(1)
+    node.cluster.delete("a")
+
+    found = node.scrape_until_shares(0)
+
+    assert found.each("share_info") == []
+    assert sum(found.values("card_consumed_tflops", "uuid").values()) == 0
+
+
+def test_what_a_started_node_plugin_reports_of_itself(node: Node) -> None:
+    node.start()
+    node.cluster.until("confirmed", lambda: node.scrape().value("slices") == 1)
+
+    found = node.scrape()
+
+    assert found.value("build_info", version=version.current()) == 1
+    assert found.value("node_info", node="node-01", pool="default/node-01") == 1
+    assert found.value("kubelet_registration", state="registered") == 1
+    assert found.value("slice_devices") == 2
+    assert found.value("cards_known") == found.value("publishing_right") == 1
+    assert found.value("ledger_readable") == 1
+    assert found.value("api_server_failing") == found.value("publishing_failing") == 0
+    assert found.values("slice_writes_total", "reason")["start"] == slice_writes(node.cluster) == 1
+    created = found.value(
+        "api_requests_total", verb="create", resource="resourceslices", code="201"
+    )
+    assert created == 1
+
+
+def test_nothing_has_happened_at_the_start_and_every_known_label_set_exists(node: Node) -> None:
+    node.cluster.kubelet.stop()
+    node.cluster.start_plugin()
+    node.cluster.until("serving", lambda: bool(log_lines(node.cluster, "serving")))
+
+    found = node.scrape()
+
+    for kind in OperationKind:
+        assert set(counts(found, kind).values()) == {0}
+        stages = stage_counts(found, kind)
+        assert stages == {stage.value: 0 for stage in STAGES[kind]}
+    assert found.value("kubelet_registration", state="waiting") == 1
+    assert found.value("shares") == 0
+    assert found.values("shares_by_enforcement", "state") == {
+        "Enforced": 0,
+        "NotEnforced": 0,
+        "Unknown": 0,
+    }
+    assert len(found.values("slice_writes_total", "reason")) == 6
+    refused = found.each("api_requests_total", resource="resourceclaims", code="403")
+    assert [value for _, value in refused] == [0]
+
+
+def test_counts_from_before_the_first_scrape_are_there(node: Node) -> None:
+    node.start()
+    for name in ("a", "b"):
+        node.run_pod(name)
+
+    assert counts(node.scrape(), "prepare")["success"] == 2
+
+
+def test_shares_may_be_left_out(node: Node) -> None:
+    node.start("--metrics-shares", "false")
+    node.run_pod("a")
+
+    found = node.scrape_until_shares(1)
+
+    assert found.each("share_info") == found.each("share_requested_tflops") == []
+    assert found.value("shares_left_out") == 1
+
+
+def test_metrics_may_have_a_port_of_their_own(node: Node) -> None:
+    node.port = free_port()
+    node.start("--metrics-host", "127.0.0.1", "--metrics-port", str(node.port))
+
+    assert node.scrape().value("cards_known") == 1
+    assert node.get(node.health_port)[0] == 404
+
+
+def test_metrics_may_be_turned_off(node: Node) -> None:
+    node.start("--metrics", "false")
+
+    assert node.get()[0] == 404
