@@ -53,6 +53,7 @@ def _printer(folder: Path, values: Mapping[str, Any] | None) -> Callable[[Path],
         "Values": merged,
         "Release": {"Namespace": NAMESPACE},
         "Chart": {"AppVersion": chart["appVersion"]},
+        "Files": {"Get": lambda name: (folder / name).read_text(encoding="utf-8")},
     }
     defined: dict[str, list[go_template.Node]] = {}
     for file in sorted((folder / "templates").glob("*.tpl")):
@@ -105,6 +106,7 @@ FUNCTIONS: Final[Mapping[str, Function]] = {
     "eq": lambda one, *others: one in others,
     "fail": lambda text: (_ for _ in ()).throw(go_template.TemplateError(text)),
     "fromJson": json.loads,
+    "fromYaml": yaml_text.load,
     "genCA": _certificate,
     "genSignedCert": _certificate,
     "has": lambda item, items: item in items,

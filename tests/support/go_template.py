@@ -203,15 +203,21 @@ def _command(tokens: list[str], scope: Scope, piped: list[Any]) -> Any:
         function = scope.include if first == "include" else scope.functions.get(first)
         if function is None:
             raise TemplateError(f"{first}: no such function here")
-        arguments = []
-        while tokens and tokens[0] not in {"|", ")"}:
-            arguments.append(_operand(tokens, scope))
-        return function(*arguments, *piped)
+        return function(*_arguments(tokens, scope), *piped)
     tokens.insert(0, first)
     value = _operand(tokens, scope)
+    if callable(value):  # a method such as .Files.Get
+        return value(*_arguments(tokens, scope), *piped)
     if piped or (tokens and tokens[0] not in {"|", ")"}):
         raise TemplateError(f"{first}: takes no arguments")
     return value
+
+
+def _arguments(tokens: list[str], scope: Scope) -> list[Any]:
+    arguments = []
+    while tokens and tokens[0] not in {"|", ")"}:
+        arguments.append(_operand(tokens, scope))
+    return arguments
 
 
 def _operand(tokens: list[str], scope: Scope) -> Any:

@@ -13,7 +13,9 @@ from tests.support import yaml_text
 
 Document = dict[str, Any]
 
-_FIELDS = frozenset({"apiVersion", "kind", "resources", "components", "patches", "images"})
+_FIELDS = frozenset(
+    {"apiVersion", "kind", "resources", "components", "patches", "images", "configMapGenerator"}
+)
 
 
 def render(folder: Path) -> list[Document]:
@@ -51,6 +53,8 @@ def _accumulate(folder: Path, documents: list[Document]) -> list[Document]:
     documents = [*documents]
     for name in wanted.get("resources", []):
         documents.extend(_resource(folder / name))
+    for generator in wanted.get("configMapGenerator", []):
+        documents.append(_config_map(generator, folder))
     for name in wanted.get("components", []):
         documents = _accumulate(folder / name, documents)
     for patch in wanted.get("patches", []):
@@ -70,6 +74,24 @@ def _resource(path: Path) -> list[Document]:
 def _objects(file: Path) -> list[Document]:
     """Return the objects of a file. It is parsed once, because most overlays share their files."""
     return [item for item in yaml_text.load_all(file.read_text(encoding="utf-8")) if item]
+
+
+def _config_map(generator: Document, folder: Path) -> Document:
+    """Return the ConfigMap of files, which are listed as KEY=FILE."""
+    options = generator["options"]
+    if not options["disableNameSuffixHash"]:
+        raise ValueError(f"{folder}: {generator['name']}: expected disableNameSuffixHash")
+    pairs = [entry.split("=") for entry in generator["files"]]
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {
+            "name": generator["name"],
+            "namespace": generator["namespace"],
+            "labels": dict(options["labels"]),
+        },
+        "data": {key: (folder / file).read_text(encoding="utf-8") for key, file in pairs},
+    }
 
 
 def _patched(documents: list[Document], patch: Document, folder: Path) -> list[Document]:
