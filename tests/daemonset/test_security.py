@@ -119,6 +119,34 @@ def test_policy_is_bound_and_denies() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("name", "component", "ports"),
+    [("nvidia", "node-plugin", []), ("webhook", "webhook", ["https"])],
+)
+def test_network_policies_open_the_metrics_to_prometheus_only(
+    name: str, component: str, ports: list[str]
+) -> None:
+    """Policies of a pod add up, so the metrics' own one cannot take anything away."""
+    before, metrics = (
+        [item for item in documents if item["kind"] == "NetworkPolicy"]
+        for documents in (overlay(name), kustomize.render(ROOT / "components" / "monitoring"))
+    )
+    (own,), (added,) = before, metrics
+    labels = {
+        "app.kubernetes.io/name": "tensorfusion-dra",
+        "app.kubernetes.io/component": component,
+    }
+
+    assert own["spec"]["podSelector"] == {"matchLabels": labels}
+    assert own["spec"].get("ingress", []) == [{"ports": [{"port": port}]} for port in ports][:1]
+    (expression,) = added["spec"]["podSelector"]["matchExpressions"]
+    assert component in expression["values"]
+    ((source,), opened) = (added["spec"]["ingress"][0][key] for key in ("from", "ports"))
+    assert len(added["spec"]["ingress"]) == 1
+    assert source.keys() == {"namespaceSelector", "podSelector"}  # both have to match
+    assert opened == [{"port": "health"}]
+
+
 def test_device_class_has_the_name_that_claims_use() -> None:
     device_class = one(overlay("nvidia"), "DeviceClass")
 
