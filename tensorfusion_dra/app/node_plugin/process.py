@@ -21,6 +21,7 @@ from tensorfusion_dra.app.node_plugin import (
     node_base,
     node_events,
     publishing,
+    status_page,
 )
 from tensorfusion_dra.app.node_plugin.node_base import NodeBase
 from tensorfusion_dra.app.node_plugin.observing import Observing
@@ -139,7 +140,10 @@ def _start(settings: Settings, supervisor: Supervisor) -> PluginServers:
         publisher=publish.publisher,
         registration=registration,
     )
-    pages = observing.metrics_page(settings, supervisor, observer)
+    pages = {
+        **observing.metrics_page(settings, supervisor, observer),
+        **status_page.pages(settings.status_page_mode, observer.view),
+    }
     _answer_probes(settings, supervisor, servers, registration, pages)
     return servers
 

@@ -1,5 +1,6 @@
 """Simulated cluster of one node on this machine; only the node plugin is real."""
 
+import socket
 import sys
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -30,6 +31,7 @@ from tensorfusion_dra.simulator.runtime import Container, Runtime
 from tensorfusion_dra.simulator.scheduler import Scheduler
 
 _POLL_SECONDS: Final = 0.05
+_LOOPBACK: Final = "127.0.0.1"
 PATIENCE_SECONDS: Final = 120.0
 """Default timeout of a wait; long, because a wait ends earlier if a process ends."""
 
@@ -42,6 +44,7 @@ class SimulatedCluster:
 
     Attributes:
         plugin_flags: Additional flags for the next start of a node plugin.
+        pages_url: Address of the node plugin's status page; "" without serve_pages().
     """
 
     def __init__(
@@ -74,6 +77,7 @@ class SimulatedCluster:
             check_expression=cel_evaluation.check_expression,
             condition_holds=match_conditions.holds,
         )
+        self.pages_url = ""
         self._running = ExitStack()
         self._runtime: Final = Runtime([self.cdi_folder])
         self._plugins: Final[dict[str, PluginProcess]] = {}
@@ -154,6 +158,13 @@ class SimulatedCluster:
         plugin = PluginProcess(self.plugin_command(pod_uid), self.log_file_of(pod_uid))
         self._plugins[pod_uid] = plugin
         return plugin.pid
+
+    def serve_pages(self) -> None:
+        """Have the node plugin serve its pages on loopback, on a free port; see pages_url."""
+        with socket.create_server((_LOOPBACK, 0)) as server:
+            port = server.getsockname()[1]
+        self.plugin_flags.extend(["--health-host", _LOOPBACK, "--health-port", str(port)])
+        self.pages_url = f"http://{_LOOPBACK}:{port}/"
 
     def plugin(self, pod_uid: str = "") -> PluginProcess:
         """Return the process that was started last for a pod, to watch it or to signal it."""

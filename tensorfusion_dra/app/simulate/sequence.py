@@ -135,6 +135,8 @@ def _start(
             *workload.prepare(cluster),
         ]
     )
+    if options.keep:
+        cluster.serve_pages()
     cluster.start_plugin()
     cluster.until("registration", lambda: bool(cluster.kubelet.registered))
     cluster.until("publication", lambda: bool(cluster.slices()))
@@ -220,7 +222,10 @@ def _print_details(error: WaitError) -> None:
 def _wait_for_interrupt(cluster: SimulatedCluster, report: Report) -> None:
     named = f" {report.pods[0].name}" if report.pods else "s"
     sys.stderr.write(
-        "\nThe cluster runs until Ctrl-C. To look around in it from another shell:\n\n"
+        "\nThe cluster runs until Ctrl-C. In a browser:\n\n"
+        f"  status page  {cluster.pages_url}\n"
+        f"  metrics      {cluster.pages_url}metrics\n\n"
+        "To look around in it from another shell:\n\n"
         f"  export KUBECONFIG={cluster.kubeconfig}\n"
         "  kubectl get pods,resourceclaims -o wide\n"
         f"  kubectl describe pod{named}\n\n"

@@ -112,6 +112,7 @@ def test_every_setting_has_a_flag_a_variable_and_a_key_in_the_file(tmp_path: Pat
         "enforcer": "tensor-fusion",
         "preload": "env",
         "overcommit_limits": "true",
+        "status_page": "false",
         "require_enforcement": "true",
         "read_pods": "false",
         "dev_dir": "/x",
@@ -202,6 +203,7 @@ def test_a_number_in_the_file_is_accepted_for_a_text_setting(text: str, tmp_path
         ("--health-xid-clear-seconds=nan", "health-xid-clear-seconds: found nan, expected"),
         ("--health-ignored-xids=13,", "health-ignored-xids: found '13,', expected numbers"),
         ("--health-critical-xids=all", "health-critical-xids: found 'all', expected numbers"),
+        ("--status-page=yes", "status-page: found 'yes', expected one of off, loopback, on"),
         ("--health-taint=None", "health-taint: found 'None', expected one of NoSchedule"),
         ("--health-events=no", "health-events: found 'no', expected one of true, false"),
     ],
@@ -278,3 +280,15 @@ def test_memory_expansion_is_refused_for_enforcers_that_cannot_expand(
     assert given("--enforcer=tensor-fusion", f"{expansion}=1").oversubscription is not None
     more_compute = given(f"--enforcer={enforcer}", "--tflops-oversell-ratio=200")
     assert more_compute.oversubscription is not None
+
+
+@pytest.mark.parametrize(
+    ("written", "mode"), [("off", "off"), ("on", "on"), ("loopback", "loopback"), ("'on'", "on")]
+)
+def test_status_page_may_be_written_in_yaml_with_and_without_quotes(
+    tmp_path: Path, written: str, mode: str
+) -> None:
+    file = tmp_path / "settings.yaml"
+    file.write_text(f"status-page: {written}\n")
+
+    assert given(f"--config={file}").status_page_mode == mode

@@ -1,37 +1,94 @@
 """`simulate --keep` prints how to access the running cluster."""
 
+import json
 import re
 import signal
 import subprocess
 import sys
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
+
 from tensorfusion_dra.simulator.rest import PODS, Client
-from tests.support.waiting import PATIENCE_SECONDS
+from tests.support.waiting import PATIENCE_SECONDS, eventually
 
 
-def test_the_printed_kubeconfig_gives_access_to_the_running_cluster(tmp_path: Path) -> None:
+@dataclass
+class Kept:
+    """A running `simulate --keep`, with what it printed to look around in the cluster."""
+
+    process: "subprocess.Popen[str]"
+    printed: str
+
+    @property
+    def kubeconfig(self) -> Path:
+        (path,) = re.findall(r"^  export KUBECONFIG=(\S+)$", self.printed, re.MULTILINE)
+        return Path(path)
+
+    def get(self, address: str) -> bytes:
+        with urllib.request.urlopen(address, timeout=PATIENCE_SECONDS) as answer:
+            body = answer.read()
+        assert isinstance(body, bytes)
+        return body
+
+    def interrupt(self) -> None:
+        self.process.send_signal(signal.SIGINT)
+        self.process.communicate(timeout=PATIENCE_SECONDS)
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kept]:
     command = [sys.executable, "-m", "tensorfusion_dra", "simulate", "--pods", "1", "--keep"]
     with (
-        (tmp_path / "out").open("wb") as out,
+        (tmp_path_factory.mktemp("kept") / "out").open("wb") as out,
         subprocess.Popen(command, stdout=out, stderr=subprocess.PIPE, text=True) as process,
     ):
         assert process.stderr is not None
-        printed = ""
+        running = Kept(process, "")
         try:
             for line in process.stderr:
-                printed += line
+                running.printed += line
                 if "Log of the node plugin" in line:
                     break
-            (kubeconfig,) = re.findall(r"^  export KUBECONFIG=(\S+)$", printed, re.MULTILINE)
-            (url,) = re.findall(r'"server": "(\S+)"', Path(kubeconfig).read_text(encoding="utf-8"))
-            pods = [pod["metadata"]["name"] for pod in Client(url).list(PODS).items]
+            yield running
         finally:
-            process.send_signal(signal.SIGINT)
-            process.communicate(timeout=PATIENCE_SECONDS)
+            if process.poll() is None:
+                running.interrupt()
 
-    assert pods == ["pod-1"]
-    assert "  kubectl get pods,resourceclaims -o wide\n" in printed
-    assert "  kubectl describe pod pod-1\n" in printed
-    assert process.returncode == 0
-    assert not Path(kubeconfig).exists()
+
+def test_the_printed_kubeconfig_gives_access_to_the_running_cluster(kept: Kept) -> None:
+    (url,) = re.findall(r'"server": "(\S+)"', kept.kubeconfig.read_text(encoding="utf-8"))
+
+    assert [pod["metadata"]["name"] for pod in Client(url).list(PODS).items] == ["pod-1"]
+    assert "  kubectl get pods,resourceclaims -o wide\n" in kept.printed
+    assert "  kubectl describe pod pod-1\n" in kept.printed
+
+
+def test_the_printed_address_has_the_status_page_of_the_node(kept: Kept) -> None:
+    (page,) = re.findall(r"^  status page  (http://127\.0\.0\.1:\d+/)$", kept.printed, re.MULTILINE)
+
+    def shares() -> list[dict[str, object]]:
+        found: list[dict[str, object]] = json.loads(kept.get(f"{page}status.json"))["shares"]
+        return found
+
+    assert kept.get(page).startswith(b"<!doctype html>")
+    # A view of the last second may be from before the pod.
+    assert eventually(lambda: [share["pods"] for share in shares()] == [["pod-1"]])
+
+
+def test_the_printed_address_of_the_metrics_is_beside_the_page(kept: Kept) -> None:
+    (page,) = re.findall(r"^  status page  (\S+)$", kept.printed, re.MULTILINE)
+
+    assert f"  metrics      {page}metrics\n" in kept.printed
+
+
+def test_an_interrupt_ends_it_and_removes_its_folder(kept: Kept) -> None:
+    kubeconfig = kept.kubeconfig
+
+    kept.interrupt()
+
+    assert kept.process.returncode == 0
+    assert not kubeconfig.exists()

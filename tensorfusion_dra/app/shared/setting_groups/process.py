@@ -12,6 +12,13 @@ from tensorfusion_dra.app.shared.setting_sources import (
     setting,
 )
 
+OFF: Final = "off"
+LOOPBACK: Final = "loopback"
+ON: Final = "on"
+STATUS_PAGES: Final = (OFF, LOOPBACK, ON)
+STATUS_PAGES_IN_YAML: Final = {"false": OFF, "true": ON}
+"""YAML reads the bare words off and on as booleans."""
+
 _RANGES: Final = {
     "recover_seconds": (1, 86_400),
     "gone_seconds": (1, 1_000_000),
@@ -46,11 +53,23 @@ class ProcessSettings:
     disable_provider: str = setting(
         "", "Providers of other packages that are not used, as rack,fans (docs/extend.md)."
     )
+    status_page: str = setting(
+        LOOPBACK,
+        "Who gets the status page at / and /status.json on the health port: off (nobody); loopback "
+        "(clients on the node's own loopback, as behind kubectl port-forward); on (everybody who "
+        "reaches the port).",
+    )
     log_level: str = setting("info", f"Lowest level that is logged: {', '.join(LOG_LEVELS)}.")
     log_format: str = setting("json", f"Format of log lines: {', '.join(LOG_FORMATS)}.")
+
+    @property
+    def status_page_mode(self) -> str:
+        """Return one of STATUS_PAGES."""
+        return STATUS_PAGES_IN_YAML.get(self.status_page, self.status_page)
 
     def _check_process(self) -> None:
         check_ranges(self, _RANGES)
         check_names("disable-provider", self.disable_provider)
+        check_choice("status-page", self.status_page_mode, STATUS_PAGES)
         check_choice("log-level", self.log_level, LOG_LEVELS)
         check_choice("log-format", self.log_format, LOG_FORMATS)

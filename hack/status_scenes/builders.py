@@ -1,0 +1,186 @@
+"""Views of made-up nodes, built from a few words for each share."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from tensorfusion_dra.core.claims.claim import ClaimRef
+from tensorfusion_dra.core.claims.enforcement import verdict
+from tensorfusion_dra.core.claims.enforcement.verdict import Standing, Verdict
+from tensorfusion_dra.core.claims.limits import Limit
+from tensorfusion_dra.core.claims.operation import OperationKind, Result, Stage
+from tensorfusion_dra.core.devices.health import Sickness
+from tensorfusion_dra.core.devices.sharing import Isolation, Qos
+from tensorfusion_dra.core.kubernetes.quantity import GIB, NANO
+from tensorfusion_dra.core.observed.node_view import (
+    Amounts,
+    ApiServerView,
+    CardView,
+    NodeView,
+    OperationView,
+    PublishingView,
+    RegistrationState,
+    RegistrationView,
+    ShareView,
+    XidCount,
+)
+
+NOW: Final = datetime(2026, 3, 14, 3, 12, 44, tzinfo=UTC)
+NODE: Final = "gpu-node-07.example"
+WHOLE: Final = Amounts(nano_tflops=312 * NANO, vram_bytes=80 * GIB)
+ENFORCED: Final = verdict.enforced(
+    verdict.LIMITER_ACTIVE, "the limiter's heartbeat is fresh, and one process takes part"
+)
+STALE: Final = verdict.not_enforced(
+    verdict.HEARTBEAT_STALE, "the last heartbeat of the hypervisor is 96 s old; start it again"
+)
+NO_PROCESS: Final = verdict.unknown(
+    verdict.NO_PROCESS, "no process of the container has used its GPU yet"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tenant:
+    """A share of a scene.
+
+    Attributes:
+        name: Namespace and pod.
+        minutes: Age of the verdict about its limits.
+    """
+
+    name: str
+    tflops: float
+    gib: int
+    percent: int = 0
+    limit_gib: int = 0
+    found: Verdict | None = ENFORCED
+    minutes: float = 42
+    qos: Qos = Qos.MEDIUM
+    exclusive: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Card:
+    """A card of a scene, with its tenants."""
+
+    tenants: Sequence[Tenant] = ()
+    capacity: Amounts = WHOLE
+    physical: Amounts = WHOLE
+    product_name: str = "NVIDIA A100-SXM4-80GB"
+    sickness: Sickness | None = None
+    xids: tuple[XidCount, ...] = field(default=())
+
+
+def ago(*, minutes: float = 0, seconds: float = 0) -> datetime:
+    """Return a moment before NOW."""
+    return NOW - timedelta(minutes=minutes, seconds=seconds)
+
+
+def uuid(index: int) -> str:
+    """Return the UUID of the nth card."""
+    return f"GPU-8f3a{index:04x}-51c2-4d0e-9b7a-2f6d10c4e{index:03x}"
+
+
+def node(*cards: Card, **changes: object) -> NodeView:
+    """Return the view of a node with these cards; changes set its other attributes."""
+    shares = [share(tenant, index) for index, card in enumerate(cards) for tenant in card.tenants]
+    view = NodeView(
+        node=NODE,
+        pool=f"research/{NODE}",
+        version="0.1.0",
+        started_at=ago(minutes=60 * 52),
+        observed_at=NOW,
+        registration=RegistrationView(
+            state=RegistrationState.REGISTERED, since=ago(minutes=60 * 52, seconds=-3)
+        ),
+        api_server=ApiServerView(last_success_at=ago(seconds=6)),
+        publishing=PublishingView(
+            generation=4,
+            slices=1,
+            devices=len(cards),
+            confirmed_at=ago(minutes=3),
+            written_at=ago(minutes=44),
+        ),
+        cards=tuple(_card(card, index) for index, card in enumerate(cards)),
+        shares=tuple(sorted(shares, key=lambda each: str(each.claim))),
+    )
+    return replace(view, **changes)  # type: ignore[arg-type]
+
+
+def share(tenant: Tenant, card: int) -> ShareView:
+    """Return the share of a tenant on the nth card."""
+    namespace, _, pod = tenant.name.partition("/")
+    percent = tenant.percent or min(100, -(-int(tenant.tflops * 100) // 312))
+    limit = Limit(sm_percent=percent, vram_bytes=(tenant.limit_gib or tenant.gib) * GIB)
+    found = tenant.found
+    return ShareView(
+        claim=ClaimRef(namespace=namespace, name=f"{pod}-gpu", uid=f"uid-{namespace}-{pod}"),
+        pods=(pod,),
+        request="gpu",
+        share_id=f"5a5a5a5a-0000-4000-8000-{card:012x}",
+        device=uuid(card).lower(),
+        gpu_uuid=uuid(card),
+        requested=WHOLE
+        if tenant.exclusive
+        else Amounts(nano_tflops=round(tenant.tflops * NANO), vram_bytes=tenant.gib * GIB),
+        limit=limit,
+        limit_nano_tflops=312 * NANO * percent // 100,
+        wanted=limit,
+        isolation=Isolation.SOFT,
+        qos=tenant.qos,
+        enforcer="tensor-fusion",
+        is_exclusive=tenant.exclusive,
+        is_admin=False,
+        enforcement=None
+        if found is None
+        else Standing(verdict=found, since=ago(minutes=tenant.minutes)),
+    )
+
+
+def operation(
+    kind: OperationKind,
+    name: str,
+    *milliseconds: tuple[Stage, float],
+    seconds_ago: float,
+    result: Result = Result.SUCCESS,
+    error: str = "",
+) -> OperationView:
+    """Return an operation for namespace/claim with these stages."""
+    namespace, _, claim = name.partition("/")
+    stages = {stage: each / 1000 for stage, each in milliseconds}
+    return OperationView(
+        kind=kind,
+        claim=ClaimRef(namespace=namespace, name=claim, uid=f"uid-{namespace}-{claim}"),
+        ended_at=ago(seconds=seconds_ago),
+        seconds=sum(stages.values()),
+        stages=stages,
+        last_stage=milliseconds[-1][0],
+        result=result,
+        error=error,
+    )
+
+
+def _card(card: Card, index: int) -> CardView:
+    consumed = Amounts()
+    for tenant in card.tenants:
+        consumed += share(tenant, index).requested
+    return CardView(
+        device=uuid(index).lower(),
+        uuid=uuid(index),
+        index=index,
+        product_name=card.product_name,
+        model="A100",
+        driver_version="580.65.06",
+        pci_bus_id=f"0000:{16 * index + 7:02x}:00.0",
+        is_simulated=False,
+        physical=card.physical,
+        total_vram_bytes=80 * GIB,
+        capacity=card.capacity,
+        is_virtual=card.capacity != card.physical,
+        consumed=consumed,
+        free=consumed.left_of(card.capacity),
+        sickness=card.sickness,
+        is_absent=False,
+        xids=card.xids,
+    )

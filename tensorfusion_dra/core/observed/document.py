@@ -1,0 +1,196 @@
+"""The view of a node as JSON: /status.json, which docs/status-page.md documents.
+
+Within one format, fields are added but neither removed nor changed in their meaning. Compute is in
+TFLOPS, memory in bytes, durations in seconds, moments in RFC 3339 with a time zone.
+"""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from tensorfusion_dra.core import printable
+from tensorfusion_dra.core.claims.enforcement.verdict import Standing
+from tensorfusion_dra.core.claims.limits import Limit
+from tensorfusion_dra.core.claims.operation import Stage
+from tensorfusion_dra.core.devices.health import Sickness
+from tensorfusion_dra.core.kubernetes.quantity import NANO
+from tensorfusion_dra.core.observed.node_view import (
+    Amounts,
+    CardView,
+    NodeView,
+    OperationView,
+    ShareView,
+)
+
+FORMAT: Final = 1
+_LONGEST_TEXT: Final = 1000
+
+Json = dict[str, Any]
+
+
+def as_json(view: NodeView) -> Json:
+    """Return the view as JSON."""
+    return {
+        "format": FORMAT,
+        "observedAt": _moment(view.observed_at),
+        "node": {
+            "name": _text(view.node),
+            "pool": _text(view.pool),
+            "version": view.version,
+            "startedAt": _moment(view.started_at),
+        },
+        "registration": {
+            "state": view.registration.state.value,
+            "since": _moment(view.registration.since),
+            "error": _text(view.registration.error),
+        },
+        "apiServer": {
+            "failing": view.api_server.is_failing,
+            "lastSuccessAt": _moment(view.api_server.last_success_at),
+            "lastErrorAt": _moment(view.api_server.last_error_at),
+            "lastError": _text(view.api_server.last_error),
+        },
+        "publishing": _publishing(view),
+        "cards": [_card(card) for card in view.cards],
+        "cardsMissing": _text(view.cards_missing),
+        "leftOut": [
+            {"subject": _text(each.subject), "reason": _text(each.reason)} for each in view.left_out
+        ],
+        "shares": [_share(share) for share in view.shares],
+        "sharesError": _text(view.shares_error),
+        "operations": [_operation(each) for each in view.operations],
+    }
+
+
+def _publishing(view: NodeView) -> Json:
+    found = view.publishing
+    return {
+        "publishes": found.has_right,
+        "generation": found.generation,
+        "slices": found.slices,
+        "devices": found.devices,
+        "confirmedAt": _moment(found.confirmed_at),
+        "writtenAt": _moment(found.written_at),
+        "droppedGates": list(found.dropped_gates),
+        "error": _text(found.error),
+        "errorSince": _moment(found.error_since),
+    }
+
+
+def _card(card: CardView) -> Json:
+    return {
+        "device": _text(card.device),
+        "uuid": _text(card.uuid),
+        "index": card.index,
+        "productName": _text(card.product_name),
+        "model": _text(card.model),
+        "driverVersion": _text(card.driver_version),
+        "pciBusID": _text(card.pci_bus_id),
+        "simulated": card.is_simulated,
+        "physical": _amounts(card.physical),
+        "totalVramBytes": card.total_vram_bytes,
+        "capacity": _amounts(card.capacity),
+        "oversubscribed": card.is_virtual,
+        "consumed": _amounts(card.consumed),
+        "free": _amounts(card.free),
+        "health": _health(card.sickness, is_absent=card.is_absent),
+        "xids": [
+            {
+                "xid": each.code,
+                "message": _text(each.text),
+                "marksCard": each.marks_card,
+                "count": each.count,
+                "lastAt": _moment(each.last_at),
+            }
+            for each in card.xids
+        ],
+    }
+
+
+def _health(sickness: Sickness | None, *, is_absent: bool) -> Json:
+    return {
+        "healthy": sickness is None,
+        "absent": is_absent,
+        "reason": _text(sickness.worst.reason) if sickness else "",
+        "message": _text(sickness.worst.text) if sickness else "",
+        "since": _moment(sickness.since) if sickness else None,
+    }
+
+
+def _share(share: ShareView) -> Json:
+    limit = _limit(share.limit)
+    if limit is not None:
+        compute = share.limit_nano_tflops
+        limit["tflops"] = None if compute is None else compute / NANO
+    return {
+        "namespace": _text(share.claim.namespace),
+        "claim": _text(share.claim.name),
+        "claimUID": _text(share.claim.uid),
+        "pods": [_text(pod) for pod in share.pods],
+        "request": _text(share.request),
+        "shareID": share.share_id,
+        "device": _text(share.device),
+        "uuid": _text(share.gpu_uuid),
+        "requested": _amounts(share.requested),
+        "limit": limit,
+        "wanted": _limit(share.wanted),
+        "isolation": share.isolation.value,
+        "qos": share.qos.value,
+        "enforcer": _text(share.enforcer),
+        "exclusive": share.is_exclusive,
+        "adminAccess": share.is_admin,
+        "enforcement": _enforcement(share.enforcement),
+    }
+
+
+def _limit(limit: Limit | None) -> Json | None:
+    if limit is None:
+        return None
+    return {"computePercent": limit.sm_percent, "vramBytes": limit.vram_bytes}
+
+
+def _enforcement(standing: Standing | None) -> Json | None:
+    if standing is None:
+        return None
+    return {
+        "state": standing.verdict.state.value,
+        "reason": _text(standing.verdict.reason),
+        "message": _text(standing.verdict.text),
+        "since": _moment(standing.since),
+    }
+
+
+def _operation(operation: OperationView) -> Json:
+    return {
+        "operation": operation.kind.value,
+        "namespace": _text(operation.claim.namespace),
+        "claim": _text(operation.claim.name),
+        "claimUID": _text(operation.claim.uid),
+        "endedAt": _moment(operation.ended_at),
+        "seconds": round(operation.seconds, 6),
+        "stages": _stages(operation.stages),
+        "result": operation.result.value,
+        "lastStage": operation.last_stage.value,
+        "error": _text(operation.error),
+        "fromRecord": operation.from_record,
+    }
+
+
+def _stages(stages: Mapping[Stage, float]) -> list[Json]:
+    return [
+        {"stage": stage.value, "seconds": round(seconds, 6)} for stage, seconds in stages.items()
+    ]
+
+
+def _amounts(amounts: Amounts) -> Json:
+    return {"tflops": amounts.tflops, "vramBytes": amounts.vram_bytes}
+
+
+def _moment(at: datetime | None) -> str | None:
+    return None if at is None else at.astimezone(UTC).isoformat(timespec="milliseconds")
+
+
+def _text(text: str) -> str:
+    """Return external text on one line and of bounded length."""
+    line = printable.one_line(text)
+    return line if len(line) <= _LONGEST_TEXT else f"{line[: _LONGEST_TEXT - 1]}…"

@@ -1,0 +1,182 @@
+"""Who gets the status page, and what its answers allow a browser to do."""
+
+import base64
+import hashlib
+import html.parser
+import http.client
+import json
+import re
+from http import HTTPStatus
+
+import pytest
+
+from status_scenes import builders, scenes, serving
+from tensorfusion_dra.app.node_plugin import status_page
+from tensorfusion_dra.app.shared.pages import PageAnswer, PageRequest
+from tensorfusion_dra.app.shared.setting_groups.process import LOOPBACK, OFF, ON
+from tests.support.waiting import PATIENCE_SECONDS
+
+PATHS = ("/", "/status.json")
+OWN_HOSTS = (
+    "localhost",
+    "localhost:8080",
+    "LOCALHOST:8080",
+    "localhost.:8080",
+    "127.0.0.1:8080",
+    "127.8.8.8",
+    "[::1]:8080",
+    "[::1]",
+)
+CLUSTER_HOSTS = (
+    "10.0.0.7:8080",
+    "[fd00::7]:8080",
+    "gpu-node-07",
+    "gpu-node-07:8080",
+    "driver.gpu-system.svc",
+    "driver.gpu-system.svc.cluster.local:8080",
+)
+FOREIGN_HOSTS = (
+    "",
+    "attacker.example",
+    "attacker.example:8080",
+    "localhost.attacker.example",
+    "127.0.0.1.attacker.example",
+    "driver.svc.attacker.example",
+    "localhost:8080:80",
+    "local host",
+    "user@localhost",
+    "[::1",
+)
+
+
+def answer(
+    mode: str, path: str = "/", *, host: str = "localhost", local: bool = True
+) -> PageAnswer:
+    pages = status_page.pages(mode, scenes.typical)
+    return pages[path](PageRequest(path=path, host=host, from_loopback=local))
+
+
+def test_no_page_if_it_is_off() -> None:
+    assert status_page.pages(OFF, scenes.typical) == {}
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_loopback_mode_refuses_clients_of_the_pod_network(path: str) -> None:
+    refused = answer(LOOPBACK, path, local=False)
+
+    assert refused.status == HTTPStatus.FORBIDDEN
+    assert b"gpu-node" not in refused.body
+    assert answer(ON, path, local=False).status == HTTPStatus.OK
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("host", OWN_HOSTS)
+def test_hosts_of_loopback_are_served_in_every_mode(path: str, host: str) -> None:
+    assert answer(LOOPBACK, path, host=host).status == HTTPStatus.OK
+    assert answer(ON, path, host=host).status == HTTPStatus.OK
+
+
+@pytest.mark.parametrize("host", CLUSTER_HOSTS)
+def test_hosts_of_the_cluster_are_served_if_the_page_is_on(host: str) -> None:
+    assert answer(ON, host=host).status == HTTPStatus.OK
+    assert answer(LOOPBACK, host=host).status == HTTPStatus.MISDIRECTED_REQUEST
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("host", FOREIGN_HOSTS)
+def test_hosts_that_a_public_name_server_may_give_out_are_refused(path: str, host: str) -> None:
+    for mode in (LOOPBACK, ON):
+        refused = answer(mode, path, host=host)
+
+        assert refused.status == HTTPStatus.MISDIRECTED_REQUEST
+        assert b"gpu-node" not in refused.body
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_answers_are_neither_stored_nor_framed_nor_sniffed(path: str) -> None:
+    headers = answer(LOOPBACK, path).headers
+
+    assert headers["Cache-Control"] == "no-store"
+    assert headers["X-Content-Type-Options"] == "nosniff"
+    assert headers["Referrer-Policy"] == "no-referrer"
+    assert headers["X-Frame-Options"] == "DENY"
+    assert headers["Cross-Origin-Resource-Policy"] == "same-origin"
+    assert "default-src 'none'" in headers["Content-Security-Policy"]
+    assert "Access-Control-Allow-Origin" not in headers
+
+
+def test_policy_allows_the_pages_own_script_and_style_and_its_own_server_alone() -> None:
+    found = answer(LOOPBACK)
+    policy = dict(
+        part.strip().partition(" ")[::2]
+        for part in found.headers["Content-Security-Policy"].split(";")
+    )
+    text = found.body.decode()
+
+    assert "unsafe" not in found.headers["Content-Security-Policy"]
+    assert policy["connect-src"] == "'self'"
+    for kind in ("script", "style"):
+        ((begin, end),) = [
+            (match.end(), text.index(f"</{kind}>", match.end()))
+            for match in re.finditer(rf"<{kind}\b[^>]*>", text)
+        ]
+        digest = hashlib.sha256(text[begin:end].encode()).digest()
+        assert policy[f"{kind}-src"] == f"'sha256-{base64.b64encode(digest).decode()}'"
+
+
+class References(html.parser.HTMLParser):
+    """Collects what a page would load or run from its markup."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[tuple[str, str, str]] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found += [
+            (tag, name, value or "")
+            for name, value in attrs
+            if name in {"src", "href", "srcset", "action", "style"} or name.startswith("on")
+        ]
+
+
+def test_markup_refers_to_nothing_outside_and_has_no_inline_handlers() -> None:
+    references = References()
+    references.feed(answer(LOOPBACK).body.decode())
+
+    assert {each for each in references.found if not each[2].startswith("data:")} == {
+        ("a", "href", "/status.json")
+    }
+
+
+def test_script_makes_no_markup_from_texts() -> None:
+    text = answer(LOOPBACK).body.decode()
+
+    for word in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "url("):
+        assert word not in text
+
+
+def test_without_a_script_the_page_says_so_and_leads_to_the_json() -> None:
+    text = answer(LOOPBACK).body.decode()
+    (without,) = re.findall(r"<noscript>(.*?)</noscript>", text, re.DOTALL)
+
+    assert 'href="/status.json"' in without
+
+
+@pytest.mark.parametrize("mode", [LOOPBACK, ON])
+def test_endpoint_serves_page_and_json_to_a_client_on_loopback(mode: str) -> None:
+    with serving.served(scenes.typical(), mode=mode) as node:
+        connection = http.client.HTTPConnection("127.0.0.1", node.port, timeout=PATIENCE_SECONDS)
+        connection.request("GET", "/status.json")
+        answered = connection.getresponse()
+        found = json.loads(answered.read())
+        connection.close()
+
+    assert answered.headers["Content-Type"] == "application/json"
+    assert found["node"]["name"] == builders.NODE
+
+
+def test_json_has_nothing_of_the_environment_or_the_host() -> None:
+    text = answer(LOOPBACK, "/status.json").body.decode()
+
+    for word in ("/var/lib", "/dev/", "deviceNodes", "driverMounts", "token", "kubeconfig"):
+        assert word not in text
