@@ -1,4 +1,10 @@
-"""Question whether an HTTP server of this node is healthy."""
+"""Question whether an HTTP server of this node is healthy.
+
+Prepares wait for the answer if the settings require an enforcer, so the whole question is bounded:
+one wait to connect, one for the first bytes, which have the status. http.client has no such bound.
+It reads all headers, and its timeout starts again with each piece: a server that sends a byte now
+and then would hold up a prepare for as long as it likes.
+"""
 
 import socket
 from typing import Final
