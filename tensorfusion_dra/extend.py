@@ -26,13 +26,30 @@ Enforcers are different: they are called while a claim is prepared, see Enforcer
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, Protocol, runtime_checkable
+from typing import ClassVar, Final, Protocol, Self, runtime_checkable
 
+from tensorfusion_dra.core.claims.enforcement.signs import Places, Signs
+from tensorfusion_dra.core.claims.enforcement.verdict import State, Verdict
+from tensorfusion_dra.core.claims.enforcers.by_index import limits as limits_by_index
+from tensorfusion_dra.core.claims.enforcers.enforcer import (
+    Edits,
+    Folder,
+    Needs,
+    TextFile,
+    enforced,
+    is_simulated,
+)
+from tensorfusion_dra.core.claims.enforcers.enforcer_settings import EnforcerSettings
+from tensorfusion_dra.core.claims.limits import Limit
+from tensorfusion_dra.core.claims.mounts import Mount
+from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
 from tensorfusion_dra.core.devices.capacity import Capacity, consumable
 from tensorfusion_dra.core.devices.device import AttributeValue, Node, Version
 from tensorfusion_dra.core.devices.gpu import Gpu, TflopsSource
 from tensorfusion_dra.core.devices.health_sources import Problem
 from tensorfusion_dra.core.devices.reading import Reading
+from tensorfusion_dra.core.devices.sharing import Isolation
+from tensorfusion_dra.core.errors import ClaimError
 from tensorfusion_dra.core.kubernetes.quantity import Quantity
 
 __all__ = [
@@ -42,20 +59,39 @@ __all__ = [
     "Begins",
     "Capacity",
     "CapacityProvider",
+    "ClaimError",
+    "Edits",
+    "Enforcer",
+    "EnforcerSettings",
+    "Folder",
     "Gpu",
     "HealthSource",
+    "Isolation",
+    "Limit",
     "Listens",
+    "Mount",
+    "Needs",
     "Node",
+    "Places",
+    "PreparedClaim",
+    "PreparedShare",
     "Problem",
     "Quantity",
     "Reading",
+    "Signs",
+    "State",
+    "TextFile",
     "TflopsSource",
+    "Verdict",
     "Version",
     "consumable",
+    "enforced",
+    "is_simulated",
+    "limits_by_index",
 ]
 
 BUDGET_SECONDS: Final = 2.0
-"""Time that one provider has for all cards of a reading."""
+"""Time of a provider for all cards of a reading, and of an enforcer for one call."""
 
 
 class AttributeProvider(Protocol):
@@ -114,5 +150,56 @@ class Listens(Protocol):
 
         Called once. Calling `wake`, from any thread, has the cards read and the provider called
         soon: at once, but no more often than once a second.
+        """
+        ...
+
+
+class Enforcer(Protocol):
+    """Class of an enforcer: software that keeps containers within the limits of their shares.
+
+    It translates limits into what the software reads. It is called while a claim is prepared and
+    while its record is compared with its files, so it has to return the same for the same claim,
+    without reading or writing anything.
+
+    A class may leave these out, with the value that is assumed then:
+
+    - enforces_hard (bool, False): it brings a limiter that reads its limits from the container's
+      environment, so that tenants may choose isolation `hard`.
+    - expands_memory (bool, False): it can extend a card's memory by the host's memory or disk.
+    - counts_by_pid (bool, True): it tells processes apart by their PID in the container, so that
+      only containers with one PID namespace can use a request at the same time.
+    - fixed (frozenset of Isolation, all): modes in which a running container's limit cannot change.
+    - places(claim) -> Places: where signs show whether the limits hold: files and one socket.
+    - judge(claim, share, signs) -> Verdict: whether the limits of a share hold, by these signs.
+
+    A fault (an exception other than ClaimError, a late answer, edits that no container can have)
+    fails the claim at hand.
+
+    Attributes:
+        name: Name in the setting `enforcer`; the same as that of the entry point.
+    """
+
+    name: ClassVar[str]
+
+    @classmethod
+    def from_settings(cls, settings: EnforcerSettings, /) -> Self:
+        """Return the enforcer of a node."""
+        ...
+
+    def needs(self, claim: PreparedClaim, /) -> Needs:
+        """Return what the claim's containers need on the host before they start.
+
+        Folders and texts are created by the driver, and have to be below the folder of the
+        settings. A claim's own folder is ``<claims_root>/<claim UID>``.
+
+        Raises:
+            ClaimError: The enforcer cannot express the claim's limits.
+        """
+        ...
+
+    def edits(self, claim: PreparedClaim, shares: Sequence[PreparedShare], /) -> Edits:
+        """Return variables and mounts for the containers of one request.
+
+        A share's `limit` is None if it has none.
         """
         ...

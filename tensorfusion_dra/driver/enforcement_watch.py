@@ -172,7 +172,7 @@ class EnforcementWatch:
         for each in watched:
             claim, socket = each.claim, each.places.socket
             signs = by_socket.get(socket) or self._signs.of_claim(each.places)
-            if socket:
+            if socket and not each.places.files:
                 by_socket[socket] = signs
             found = self._verdicts(each, signs)
             with self._lock:
@@ -194,7 +194,13 @@ class EnforcementWatch:
             every = ((each.claim, each.places) for each in self._watched.values())
             beside = verdicts.beside(claim, watched.places.shared_memory, every)
         is_new = self._clock() - watched.limits_since < verdicts.STARTING_SECONDS
-        return verdicts.of_claim(claim, signs, is_new=is_new, beside=beside)
+        return verdicts.of_claim(
+            claim,
+            signs,
+            is_new=is_new,
+            beside=beside,
+            judge=verdicts.judge_of(self._enforcers.get(claim.enforcer)),
+        )
 
     def _places(self, claim: PreparedClaim) -> Places:
         enforcer = self._enforcers.get(claim.enforcer)

@@ -27,7 +27,7 @@ def files(context: Context) -> Iterator[Finding]:
     if settings.simulated_gpus:
         yield rules.simulated(settings.enforcer)
         return
-    enforcer = node_parts.enforcers(settings)[settings.enforcer]
+    enforcer = node_parts.chosen_enforcer(settings)
     example = enforcement_parts.example_claim(settings, isolation=Isolation(settings.isolation))
     needs = enforcer.needs(example)
     found = [_read_file(Path(path)) for path in needs.files]

@@ -5,6 +5,7 @@ The cards are read once and the providers called as the node plugin calls them.
 
 import json
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
@@ -13,12 +14,14 @@ import yaml
 from tensorfusion_dra.app.shared import node_parts, providers
 from tensorfusion_dra.app.shared.node_settings import Settings
 from tensorfusion_dra.app.shared.tables import table
-from tensorfusion_dra.core.errors import RetryableError
+from tensorfusion_dra.core.claims.enforcers.kinds import KINDS
+from tensorfusion_dra.core.errors import InputError, RetryableError
 from tensorfusion_dra.core.printable import one_line
 from tensorfusion_dra.discovery.host.sizes import HostSizes
 from tensorfusion_dra.driver.catalog import CatalogReader
-from tensorfusion_dra.driver.providers.called import State
+from tensorfusion_dra.driver.providers.called import Outcome, State
 from tensorfusion_dra.driver.providers.providers import Report
+from tensorfusion_dra.driver.providers.registered import Kind, Registered
 
 _COLUMNS: Final = ("KIND", "PROVIDER", "PACKAGE", "STATE", "TIME", "GIVES")
 _OWN: Final = "this driver"
@@ -44,8 +47,11 @@ def run(settings: Settings, *, form: str) -> int:
             reader.refresh()
         except RetryableError as error:
             trouble = str(error)
-    found["providers"] = [_as_json(report) for report in loaded.reports()]
     every = providers.registered(settings)
+    found["providers"] = [
+        *(_as_json(report) for report in loaded.reports()),
+        *(_as_json(report) for report in _enforcers(settings, every)),
+    ]
     found["unknownDisabled"] = list(providers.unknown_names(settings, every))
     loaded.close()
     sys.stdout.write(_text(found, form) + "\n")
@@ -53,6 +59,25 @@ def run(settings: Settings, *, form: str) -> int:
         sys.stderr.write(f"tensorfusion-dra: {trouble}\n")
     bad = {State.FAILED.value, State.LATE.value}
     return 1 if trouble or any(each["state"] in bad for each in found["providers"]) else 0
+
+
+def _enforcers(settings: Settings, every: Sequence[Registered]) -> Iterator[Report]:
+    """Yield the enforcers; only that of the settings is loaded."""
+    own = (Registered(kind=Kind.ENFORCER, name=name, load=kind) for name, kind in KINDS.items())
+    for each in (*own, *(other for other in every if other.kind is Kind.ENFORCER)):
+        outcome = Outcome(state=State.UNUSED if each.unused else State.NEW)
+        if each.name == settings.enforcer and not each.unused:
+            began, errors = time.monotonic(), {}
+            try:
+                node_parts.chosen_enforcer(settings)
+            except InputError as error:
+                errors[""] = str(error)
+            outcome = Outcome(
+                state=State.FAILED if errors else State.OK,
+                seconds=time.monotonic() - began,
+                errors=errors,
+            )
+        yield Report(registered=each, outcome=outcome)
 
 
 def _as_json(report: Report) -> dict[str, Any]:
@@ -108,6 +133,8 @@ def _gives(each: dict[str, Any]) -> str:
     if each["package"] == _OWN and given:
         return f"{len(given)} {each['kind']}"
     devices = len(each["given"])
+    if each["kind"] == Kind.ENFORCER.value and each["state"] == State.OK.value:
+        return "limits of new claims"
     return f"{', '.join(given)} on {devices} device{'' if devices == 1 else 's'}" if given else "-"
 
 

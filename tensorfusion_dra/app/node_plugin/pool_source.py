@@ -3,11 +3,11 @@
 from collections.abc import Callable
 
 from tensorfusion_dra.app.node_plugin import node_events
+from tensorfusion_dra.app.shared import enforcer_kinds
 from tensorfusion_dra.app.shared.node_settings import Settings
 from tensorfusion_dra.app.shared.supervisor import Supervisor
 from tensorfusion_dra.cluster import object_cache
 from tensorfusion_dra.cluster.api import Api
-from tensorfusion_dra.core.claims.enforcers.kinds import KINDS
 from tensorfusion_dra.driver.catalog import CatalogReader
 from tensorfusion_dra.driver.pool_follower import (
     NamedPool,
@@ -49,7 +49,7 @@ def follow(
         catalog,
         node_events.writer(settings, api),
         on_change=on_change,
-        expands_memory=KINDS[settings.enforcer].expands_memory,
+        expands_memory=enforcer_kinds.expands_memory(settings.enforcer),
     )
     supervisor.own("gpupool", follower)
     supervisor.own("gpupool-watch", pools)

@@ -30,7 +30,7 @@ def live_signs(settings: Settings) -> LiveSigns:
 
 def node_places(settings: Settings) -> NodePlaces:
     """Return where this node's enforcer leaves signs of itself, for shares in soft isolation."""
-    enforcer = node_parts.enforcers(settings)[settings.enforcer]
+    enforcer = node_parts.chosen_enforcer(settings)
     places = enforcer.places(example_claim(settings, isolation=Isolation.SOFT))
     if enforcer.name != TensorFusion.name:
         return NodePlaces(enforcer=enforcer.name, files=places.files, socket=places.socket)
@@ -61,7 +61,15 @@ def verdicts_now(
         beside = verdicts.beside(claim, place.shared_memory, every)
         signs = reader.of_claim(place)
         is_new = signs.read_at - _limits_since(settings, claim) < verdicts.STARTING_SECONDS
-        found.append(verdicts.of_claim(claim, signs, is_new=is_new, beside=beside))
+        found.append(
+            verdicts.of_claim(
+                claim,
+                signs,
+                is_new=is_new,
+                beside=beside,
+                judge=verdicts.judge_of(enforcers.get(claim.enforcer)),
+            )
+        )
     return found
 
 

@@ -2,21 +2,25 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tensorfusion_dra.app.shared import providers
 from tensorfusion_dra.app.shared.node_settings import Settings
+from tensorfusion_dra.app.shared.setting_sources import flag
 from tensorfusion_dra.core.claims.enforcers.enforcer import Enforcer
-from tensorfusion_dra.core.claims.enforcers.hami_core import HamiCore
-from tensorfusion_dra.core.claims.enforcers.mps import Mps
-from tensorfusion_dra.core.claims.enforcers.preload import Way
-from tensorfusion_dra.core.claims.enforcers.tensor_fusion import TensorFusion
+from tensorfusion_dra.core.claims.enforcers.enforcer_settings import EnforcerSettings
+from tensorfusion_dra.core.claims.enforcers.kinds import KINDS
 from tensorfusion_dra.core.claims.tenancy import LendingRules
 from tensorfusion_dra.core.devices.device import Node
+from tensorfusion_dra.core.errors import InputError
 from tensorfusion_dra.discovery import models
 from tensorfusion_dra.discovery.host.device_nodes import HostDeviceNodes
 from tensorfusion_dra.discovery.host.driver_files import HostDriverFiles
 from tensorfusion_dra.driver.node_offers import NodeOffers
+from tensorfusion_dra.driver.providers.guarded_enforcer import GuardedEnforcer
+from tensorfusion_dra.driver.providers.registered import Kind
 from tensorfusion_dra.state import boot
 
 if TYPE_CHECKING:
@@ -35,22 +39,45 @@ def node(settings: Settings) -> Node:
 
 
 def enforcers(settings: Settings) -> Mapping[str, Enforcer]:
-    """Return every enforcer by name; a claim keeps the enforcer it was prepared with."""
-    every: tuple[Enforcer, ...] = (
-        TensorFusion(
-            root=settings.tensor_fusion_root,
-            hypervisor_ip=settings.hypervisor_ip,
-            hypervisor_port=settings.hypervisor_port,
-            preload=Way(settings.preload),
-        ),
-        HamiCore(
-            library=settings.hami_core_library,
-            preload=Way(settings.preload),
-            root=f"{settings.tensor_fusion_root}/hami-core",
-        ),
-        Mps(pipes=settings.mps_pipes, shm=settings.mps_shm),
+    """Return every enforcer by name; a claim keeps the enforcer it was prepared with.
+
+    Those of other packages are imported when a claim or the settings name them.
+    """
+    own = {
+        name: kind.from_settings(_enforcer_settings(settings, name)) for name, kind in KINDS.items()
+    }
+    others = {
+        each.name: GuardedEnforcer(each, _enforcer_settings(settings, each.name))
+        for each in providers.registered(settings)
+        if each.kind is Kind.ENFORCER and not each.unused
+    }
+    return {**own, **others}
+
+
+def chosen_enforcer(settings: Settings) -> Enforcer:
+    """Return the enforcer that the settings name.
+
+    Raises:
+        InputError: It is another package's and cannot be used, or is disabled.
+    """
+    enforcer = enforcers(settings).get(settings.enforcer)
+    if enforcer is None:
+        raise InputError(
+            f"enforcer: found {settings.enforcer}, which disable-provider turns off or whose name "
+            "cannot be used, expected another one"
+        )
+    if isinstance(enforcer, GuardedEnforcer):
+        enforcer.check()
+    return enforcer
+
+
+def _enforcer_settings(settings: Settings, name: str) -> EnforcerSettings:
+    folder = f"{settings.tensor_fusion_root}/{name}"
+    return EnforcerSettings(
+        folder=folder,
+        claims_root=f"{folder}/claims",
+        values={flag(item.name): str(getattr(settings, item.name)) for item in fields(settings)},
     )
-    return {enforcer.name: enforcer for enforcer in every}
 
 
 def node_offers(settings: Settings) -> NodeOffers:
@@ -59,7 +86,7 @@ def node_offers(settings: Settings) -> NodeOffers:
     Raises:
         InputError: The boot's ID cannot be read.
     """
-    enforcer = enforcers(settings)[settings.enforcer]
+    enforcer = chosen_enforcer(settings)
     return NodeOffers(
         device_nodes=device_nodes(settings),
         driver_files=HostDriverFiles(

@@ -7,7 +7,7 @@ from typing import Final
 
 import structlog
 
-from tensorfusion_dra.app.shared import process_memory, version
+from tensorfusion_dra.app.shared import enforcer_kinds, process_memory, version
 from tensorfusion_dra.app.shared.health_endpoint import HealthEndpoint
 from tensorfusion_dra.app.shared.supervisor import Supervisor
 from tensorfusion_dra.app.webhook.settings import WebhookSettings
@@ -17,7 +17,6 @@ from tensorfusion_dra.cluster.object_cache import ObjectCache
 from tensorfusion_dra.cluster.pods import Pods
 from tensorfusion_dra.cluster.published_slices import PublishedSlices
 from tensorfusion_dra.cluster.resource_api import ResourceApi
-from tensorfusion_dra.core.claims.enforcers.kinds import KINDS
 from tensorfusion_dra.core.errors import FatalError, InputError, RetryableError
 from tensorfusion_dra.webhook.admission import Admission
 from tensorfusion_dra.webhook.certificates import Certificates
@@ -102,7 +101,7 @@ def _admission(
         slices=PublishedSlices(ResourceApi(api)),
         scheduler=settings.scheduler_name,
         virtual=settings.virtual_capacity == "true",
-        enforces_hard=KINDS[settings.enforcer].enforces_hard,
+        enforces_hard=enforcer_kinds.enforces_hard(settings.enforcer),
         names_containers=settings.enforcer == "tensor-fusion",
     )
 

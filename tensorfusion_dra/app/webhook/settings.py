@@ -3,8 +3,9 @@
 import argparse
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
-from tensorfusion_dra.app.shared import setting_sources
+from tensorfusion_dra.app.shared import enforcer_kinds, setting_sources
 from tensorfusion_dra.app.shared.setting_sources import (
     LOG_FORMATS,
     LOG_LEVELS,
@@ -13,7 +14,8 @@ from tensorfusion_dra.app.shared.setting_sources import (
     setting,
 )
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.claims.enforcers.kinds import KINDS
+
+_ENFORCERS: Final = enforcer_kinds.OWN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +45,8 @@ class WebhookSettings:
     )
     enforcer: str = setting(
         "tensor-fusion",
-        f"Enforcer of the limits, as in the node plugins' setting: {', '.join(KINDS)}. "
+        f"Enforcer of the limits, as in the node plugins' setting: {', '.join(_ENFORCERS)}, "
+        "or one of another package. "
         "Pods and claims may request isolation hard only if the enforcer supports it.",
     )
     drain_seconds: float = setting(
@@ -58,7 +61,7 @@ class WebhookSettings:
         check_range("port", self.port, 0, 65535)
         check_range("health-port", self.health_port, 0, 65535)
         check_choice("virtual-capacity", self.virtual_capacity, ("true", "false"))
-        check_choice("enforcer", self.enforcer, tuple(KINDS))
+        enforcer_kinds.check(self.enforcer)
         check_range("drain-seconds", self.drain_seconds, 0, 600)
         check_choice("log-level", self.log_level, LOG_LEVELS)
         check_choice("log-format", self.log_format, LOG_FORMATS)

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Final
 
+from tensorfusion_dra.app.shared import enforcer_kinds
 from tensorfusion_dra.app.shared.setting_forms import check_folder
 from tensorfusion_dra.app.shared.setting_sources import (
     check_boolean,
@@ -17,8 +18,6 @@ from tensorfusion_dra.core.devices.oversubscription import Oversubscription
 from tensorfusion_dra.core.devices.sharing import Isolation
 from tensorfusion_dra.core.errors import InputError
 
-ENFORCERS: Final = tuple(KINDS)
-
 _RANGES: Final = {"hypervisor_port": (1, 65535)}
 
 
@@ -29,7 +28,11 @@ class LimitSettings:
     isolation: str = setting(
         "soft", f"Isolation of a share that names none: {', '.join(Isolation)}."
     )
-    enforcer: str = setting("tensor-fusion", f"What enforces the limits: {', '.join(ENFORCERS)}.")
+    enforcer: str = setting(
+        "tensor-fusion",
+        f"What enforces the limits: {', '.join(enforcer_kinds.OWN)}, or one of another package "
+        "(docs/extend.md).",
+    )
     require_enforcement: str = setting(
         "false",
         "Whether to refuse claims whose limits nothing on this node would enforce: true, false.",
@@ -65,7 +68,7 @@ class LimitSettings:
 
     def _check_limits(self, oversubscription: Oversubscription | None) -> None:
         check_choice("isolation", self.isolation, tuple(Isolation))
-        check_choice("enforcer", self.enforcer, ENFORCERS)
+        enforcer_kinds.check(self.enforcer)
         check_choice("preload", self.preload, tuple(Way))
         for name in ("require_enforcement", "overcommit_limits", "read_pods"):
             check_boolean(flag(name), getattr(self, name))
@@ -73,7 +76,7 @@ class LimitSettings:
         check_folder("tensor-fusion-root", self.tensor_fusion_root)
         check_folder("hypervisor-sockets", self.hypervisor_sockets, optional=True)
         expands = oversubscription is not None and oversubscription.expands_memory
-        if expands and not KINDS[self.enforcer].expands_memory:
+        if expands and not enforcer_kinds.expands_memory(self.enforcer):
             able = ", ".join(name for name, kind in KINDS.items() if kind.expands_memory)
             raise InputError(
                 f"enforcer: found {self.enforcer}, which cannot expand a GPU's memory, expected "

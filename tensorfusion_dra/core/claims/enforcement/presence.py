@@ -11,10 +11,12 @@ from tensorfusion_dra.core.claims.enforcement import verdict
 from tensorfusion_dra.core.claims.enforcement.signs import NodeSigns
 from tensorfusion_dra.core.claims.enforcement.verdict import State, Verdict
 from tensorfusion_dra.core.claims.enforcement.verdicts import without_signs
+from tensorfusion_dra.core.claims.enforcers.hami_core import HamiCore
 from tensorfusion_dra.core.claims.enforcers.mps import Mps
 from tensorfusion_dra.core.claims.enforcers.tensor_fusion import TensorFusion
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 
+_OWN: Final = frozenset({TensorFusion.name, HamiCore.name, Mps.name})
 _CURE: Final = "start the enforcer on this node, or choose another --enforcer"
 
 
@@ -24,12 +26,7 @@ def of_node(enforcer: str, signs: NodeSigns) -> Verdict:
     if missing:
         return verdict.not_enforced(verdict.LIMITER_MISSING, missing[0])
     if enforcer == TensorFusion.name:
-        if signs.hypervisor:
-            return verdict.enforced(verdict.ENFORCER_ALIVE, signs.hypervisor)
-        return verdict.not_enforced(
-            verdict.HYPERVISOR_MISSING,
-            f"no sign of a hypervisor ({'; '.join(signs.asked)})",
-        )
+        return _of_hypervisor(signs)
     if enforcer == Mps.name and signs.daemon is not None:
         if signs.daemon.trouble:
             return verdict.not_enforced(
@@ -39,6 +36,8 @@ def of_node(enforcer: str, signs: NodeSigns) -> Verdict:
         return verdict.enforced(
             verdict.ENFORCER_ALIVE, f"the MPS daemon answers at {signs.daemon.path}"
         )
+    if enforcer not in _OWN:
+        return _of_another(enforcer, signs)
     return verdict.unknown(
         verdict.LIBRARY_INSTALLED,
         "the library is there; whether it works shows only in a running container",
@@ -56,3 +55,22 @@ def refusal(claim: PreparedClaim, signs: NodeSigns) -> str:
         return ""
     found = of_node(claim.enforcer, signs)
     return f"{found.text}; {_CURE}" if found.state is State.NOT_ENFORCED else ""
+
+
+def _of_hypervisor(signs: NodeSigns) -> Verdict:
+    if signs.hypervisor:
+        return verdict.enforced(verdict.ENFORCER_ALIVE, signs.hypervisor)
+    return verdict.not_enforced(
+        verdict.HYPERVISOR_MISSING, f"no sign of a hypervisor ({'; '.join(signs.asked)})"
+    )
+
+
+def _of_another(enforcer: str, signs: NodeSigns) -> Verdict:
+    """Return the verdict about the enforcer of another package, whose files are there."""
+    if signs.daemon is not None and signs.daemon.trouble:
+        return verdict.not_enforced(
+            verdict.DAEMON_SILENT, f"{signs.daemon.path}: {signs.daemon.trouble}"
+        )
+    return verdict.unknown(
+        verdict.NO_SIGNS, f"enforcer {enforcer}: whether it works shows only in a running container"
+    )

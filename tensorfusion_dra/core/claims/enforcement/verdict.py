@@ -35,6 +35,7 @@ CLIENTS_HIDDEN: Final = "ClientsNotVisible"
 SIMULATED: Final = "SimulatedGPU"
 UNREADABLE: Final = "SignsUnreadable"
 UNKNOWN_ENFORCER: Final = "UnknownEnforcer"
+NO_SIGNS: Final = "NoSigns"
 
 ENFORCER_ALIVE: Final = "EnforcerAlive"
 HYPERVISOR_MISSING: Final = "HypervisorMissing"

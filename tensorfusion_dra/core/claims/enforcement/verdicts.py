@@ -19,7 +19,7 @@ hypervisor dies: NotEnforced (HeartbeatStale). It returns: Enforced.
 """
 
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, Protocol, runtime_checkable
 
 from tensorfusion_dra.core.claims import limits
 from tensorfusion_dra.core.claims.enforcement import hami_core, mps, soft_limiter, verdict
@@ -32,9 +32,30 @@ from tensorfusion_dra.core.claims.enforcers.tensor_fusion import TensorFusion
 from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
 from tensorfusion_dra.core.devices.sharing import Isolation
 
+_OWN: Final = frozenset({TensorFusion.name, HamiCore.name, Mps.name})
 STARTING_SECONDS: Final = 30.0
 """Time after new limits in which missing signs mean nothing yet. The hypervisor itself tries for 30
 seconds to make a pod's shared memory."""
+
+
+@runtime_checkable
+class Judge(Protocol):
+    """An enforcer that judges by its own signs."""
+
+    def judge(self, claim: PreparedClaim, share: PreparedShare, signs: Signs, /) -> Verdict:
+        """Return the verdict about one share with a limit.
+
+        Args:
+            claim: As it is prepared now.
+            share: One of its shares, not of a simulated card.
+            signs: What was read at the places of the claim.
+        """
+        ...
+
+
+def judge_of(enforcer: object) -> Judge | None:
+    """Return the enforcer if it judges by its own signs; None if it does not."""
+    return enforcer if isinstance(enforcer, Judge) else None
 
 
 def of_claim(
@@ -43,6 +64,7 @@ def of_claim(
     *,
     is_new: bool,
     beside: Iterable[PreparedClaim] = (),
+    judge: Judge | None = None,
 ) -> tuple[Verdict, ...]:
     """Return the verdict about each share of the claim, in their order.
 
@@ -51,10 +73,16 @@ def of_claim(
         signs: What was read at the claim's places.
         is_new: Its limits were set less than STARTING_SECONDS ago.
         beside: Other claims of the same pod, which share its limits.
+        judge: The claim's enforcer if it is of another package and judges itself.
     """
+    others = tuple(beside)
     return tuple(
         without_signs(claim, share)
-        or _by_signs(claim, share, signs, is_new=is_new, beside=tuple(beside))
+        or (
+            _by_signs(claim, share, signs, is_new=is_new, beside=others)
+            if claim.enforcer in _OWN
+            else _by_judge(claim, share, signs, judge)
+        )
         for share in claim.shares
     )
 
@@ -91,11 +119,17 @@ def without_signs(claim: PreparedClaim, share: PreparedShare) -> Verdict | None:
             f"isolation {share.isolation.value}: the limiter is part of the container's image and "
             "leaves no sign on the node",
         )
-    if claim.enforcer not in {TensorFusion.name, HamiCore.name, Mps.name}:
-        return verdict.unknown(
-            verdict.UNKNOWN_ENFORCER, f"enforcer {claim.enforcer!r} is unknown to this release"
-        )
     return None
+
+
+def _by_judge(
+    claim: PreparedClaim, share: PreparedShare, signs: Signs, judge: Judge | None
+) -> Verdict:
+    if judge is None:
+        return verdict.unknown(
+            verdict.UNKNOWN_ENFORCER, f"enforcer {claim.enforcer!r} is not known on this node"
+        )
+    return judge.judge(claim, share, signs)
 
 
 def _by_signs(

@@ -25,6 +25,7 @@ from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims.enforcement.signs import Places
 from tensorfusion_dra.core.claims.enforcers import by_index, enforcer
 from tensorfusion_dra.core.claims.enforcers.enforcer import Edits, Folder, Needs
+from tensorfusion_dra.core.claims.enforcers.enforcer_settings import EnforcerSettings
 from tensorfusion_dra.core.claims.enforcers.preload import Preload, Way
 from tensorfusion_dra.core.claims.limits import Limit
 from tensorfusion_dra.core.claims.mounts import Mount
@@ -63,6 +64,14 @@ class HamiCore:
     preload: Way = Way.FILE
     root: str = "/run/tensor-fusion/hami-core"
     fixed: frozenset[Isolation] = frozenset(Isolation)
+
+    @classmethod
+    def from_settings(cls, settings: EnforcerSettings) -> "HamiCore":
+        return cls(
+            library=settings.values["hami-core-library"],
+            preload=Way(settings.values["preload"]),
+            root=settings.folder,
+        )
 
     @property
     def claims_root(self) -> str:

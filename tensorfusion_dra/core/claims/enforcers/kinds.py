@@ -1,12 +1,12 @@
-"""Enforcer classes by their names in the settings."""
+"""The driver's own enforcer classes by their names in the settings."""
 
 from collections.abc import Mapping
 from typing import Final
 
+from tensorfusion_dra.core.claims.enforcers.enforcer_settings import EnforcerKind
 from tensorfusion_dra.core.claims.enforcers.hami_core import HamiCore
 from tensorfusion_dra.core.claims.enforcers.mps import Mps
 from tensorfusion_dra.core.claims.enforcers.tensor_fusion import TensorFusion
 
-Kind = type[TensorFusion] | type[HamiCore] | type[Mps]
-
-KINDS: Final[Mapping[str, Kind]] = {kind.name: kind for kind in (TensorFusion, HamiCore, Mps)}
+_OWN: Final[tuple[type[EnforcerKind], ...]] = (TensorFusion, HamiCore, Mps)
+KINDS: Final[Mapping[str, type[EnforcerKind]]] = {kind.name: kind for kind in _OWN}

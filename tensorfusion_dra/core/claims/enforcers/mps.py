@@ -29,6 +29,7 @@ from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims.enforcement.signs import Places
 from tensorfusion_dra.core.claims.enforcers import by_index, enforcer
 from tensorfusion_dra.core.claims.enforcers.enforcer import Edits, Needs
+from tensorfusion_dra.core.claims.enforcers.enforcer_settings import EnforcerSettings
 from tensorfusion_dra.core.claims.mounts import Mount
 from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
 from tensorfusion_dra.core.devices.sharing import Isolation
@@ -61,6 +62,10 @@ class Mps:
     several_cards: bool = False
     fixed: frozenset[Isolation] = frozenset(Isolation)
     claims_root: str = ""
+
+    @classmethod
+    def from_settings(cls, settings: EnforcerSettings) -> "Mps":
+        return cls(pipes=settings.values["mps-pipes"], shm=settings.values["mps-shm"])
 
     def needs(self, claim: PreparedClaim) -> Needs:
         """Return the daemon's control socket and its /dev/shm.

@@ -18,6 +18,7 @@ from tensorfusion_dra.core.claims import compact_json, limits
 from tensorfusion_dra.core.claims.enforcement.signs import Places
 from tensorfusion_dra.core.claims.enforcers import enforcer
 from tensorfusion_dra.core.claims.enforcers.enforcer import Edits, Folder, Needs
+from tensorfusion_dra.core.claims.enforcers.enforcer_settings import EnforcerSettings
 from tensorfusion_dra.core.claims.enforcers.preload import Preload, Way
 from tensorfusion_dra.core.claims.limits import Limit
 from tensorfusion_dra.core.claims.mounts import Mount
@@ -55,6 +56,15 @@ class TensorFusion:
     preload: Way = Way.FILE
     fixed: frozenset[Isolation] = frozenset({Isolation.HARD})
     claims_root: str = ""
+
+    @classmethod
+    def from_settings(cls, settings: EnforcerSettings) -> "TensorFusion":
+        return cls(
+            root=settings.values["tensor-fusion-root"],
+            hypervisor_ip=settings.values["hypervisor-ip"],
+            hypervisor_port=int(settings.values["hypervisor-port"]),
+            preload=Way(settings.values["preload"]),
+        )
 
     def needs(self, claim: PreparedClaim) -> Needs:
         limited = [s for shares in enforcer.enforced(claim).values() for s in shares if s.limit]

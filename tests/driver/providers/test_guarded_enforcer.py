@@ -1,0 +1,167 @@
+"""Enforcers of other packages: a fault costs the claim at hand, and nothing else."""
+
+import threading
+from typing import Any
+
+import pytest
+
+from tensorfusion_dra.core import names
+from tensorfusion_dra.core.claims import cdi
+from tensorfusion_dra.core.claims.enforcement import verdict
+from tensorfusion_dra.core.claims.enforcement.signs import Places, Signs
+from tensorfusion_dra.core.claims.enforcement.verdict import State
+from tensorfusion_dra.core.claims.enforcers.enforcer import Edits, Folder, Needs, TextFile
+from tensorfusion_dra.core.claims.enforcers.enforcer_settings import EnforcerSettings
+from tensorfusion_dra.core.claims.mounts import Mount
+from tensorfusion_dra.core.devices.sharing import Isolation
+from tensorfusion_dra.core.errors import ClaimError, InputError
+from tensorfusion_dra.core.kubernetes import cdi_rules
+from tensorfusion_dra.driver.providers.guarded_enforcer import GuardedEnforcer
+from tensorfusion_dra.driver.providers.registered import Kind, Registered
+from tests.support.another_enforcer import Another, variant
+from tests.support.builders.allocations import allocation
+from tests.support.builders.claims import fitted_claim
+from tests.support.builders.gpus import gpu
+from tests.support.builders.nodes import node_offer
+from tests.support.waiting import FOREVER, PATIENCE_SECONDS
+
+FOLDER = "/run/tensor-fusion/another"
+SETTINGS = EnforcerSettings(folder=FOLDER, claims_root=f"{FOLDER}/claims")
+NODE = node_offer(gpu())
+(CARD,) = NODE.devices
+CLAIM = fitted_claim("a", allocation(CARD, 1, tflops="78", vram="20Gi"), on=NODE)
+
+
+def guarded(kind: object, *, budget_seconds: float = FOREVER) -> GuardedEnforcer:
+    registered = Registered(
+        kind=Kind.ENFORCER, name="another", package="another 1.0", load=lambda: kind
+    )
+    return GuardedEnforcer(registered, SETTINGS, budget_seconds=budget_seconds)
+
+
+def test_edits_become_a_valid_cdi_spec() -> None:
+    spec = cdi.spec(CLAIM, guarded(Another))
+
+    assert spec is not None
+    cdi_rules.check(spec)
+    edits = spec["devices"][-1]["containerEdits"]
+    assert "ANOTHER_MEMORY_0=21474836480" in edits["env"]
+    assert f"{names.ENV_ISOLATION_MODE}=soft" in edits["env"]
+    assert edits["mounts"][0]["hostPath"] == f"{FOLDER}/claims/uid-a"
+
+
+def test_members_that_are_left_out_promise_least() -> None:
+    enforcer = guarded(Another)
+
+    assert not enforcer.enforces_hard
+    assert not enforcer.expands_memory
+    assert enforcer.counts_by_pid
+    assert enforcer.fixed == frozenset(Isolation)
+    assert enforcer.places(CLAIM) == Places()
+    assert enforcer.claims_root == f"{FOLDER}/claims"
+
+
+def test_members_that_are_there_count() -> None:
+    enforcer = guarded(variant(enforces_hard=True, counts_by_pid=False, fixed=frozenset()))
+
+    assert enforcer.enforces_hard
+    assert not enforcer.counts_by_pid
+    assert enforcer.fixed == frozenset()
+
+
+def test_its_own_refusal_is_passed_on() -> None:
+    def needs(_self: object, claim: Any) -> Needs:
+        raise ClaimError(f"claim {claim.ref}: found too much")
+
+    with pytest.raises(ClaimError, match="claim default/a: found too much"):
+        guarded(variant(needs=needs)).needs(CLAIM)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        None,
+        Needs(files=("library.so",)),
+        Needs(folders=(Folder(path="/etc/cron.d", mode=0o777),)),
+        Needs(folders=(Folder(path=f"{FOLDER}/../../etc", mode=0o777),)),
+        Needs(texts=(TextFile(path="/etc/ld.so.preload", text="x"),)),
+    ],
+)
+def test_needs_that_the_driver_must_not_meet_fail_the_claim(answer: object) -> None:
+    enforcer = guarded(variant(needs=lambda _self, _claim: answer))
+
+    with pytest.raises(ClaimError, match="claim default/a: enforcer another: needs: found"):
+        enforcer.needs(CLAIM)
+
+
+@pytest.mark.parametrize(
+    ("answer", "text"),
+    [
+        (None, "expected Edits"),
+        (Edits(env={"A=B": "x"}), "expected the name of a variable"),
+        (Edits(env={"A": 7}), "expected text"),  # type: ignore[dict-item]
+        (Edits(env=[("A", "b")]), "expected a mapping"),  # type: ignore[arg-type]
+        (Edits(env={"NVIDIA_VISIBLE_DEVICES": "all"}), "which the driver itself sets"),
+        (Edits(mounts=(Mount(host_path="a", container_path="/b"),)), "expected absolute paths"),
+        (Edits(mounts=("/a",)), "expected a Mount"),  # type: ignore[arg-type]
+    ],
+)
+def test_edits_that_no_container_can_have_fail_the_claim(answer: object, text: str) -> None:
+    enforcer = guarded(variant(edits=lambda _self, _claim, _shares: answer))
+
+    with pytest.raises(ClaimError, match=text):
+        enforcer.edits(CLAIM, CLAIM.shares)
+
+
+@pytest.mark.parametrize("error", [ValueError("x"), SystemExit(1), KeyboardInterrupt()])
+def test_exception_fails_the_claim(error: BaseException) -> None:
+    def edits(*_: object) -> Edits:
+        raise error
+
+    with pytest.raises(ClaimError, match="claim default/a: enforcer another: "):
+        guarded(variant(edits=edits)).edits(CLAIM, CLAIM.shares)
+
+
+def test_late_answer_fails_the_claim_and_later_ones_at_once() -> None:
+    gate = threading.Event()
+
+    def needs(_self: object, _claim: object) -> Needs:
+        assert gate.wait(PATIENCE_SECONDS)
+        return Needs()
+
+    enforcer = guarded(variant(needs=needs), budget_seconds=0.01)
+
+    for _ in range(2):
+        with pytest.raises(ClaimError, match=r"no answer within 0.01 s"):
+            enforcer.needs(CLAIM)
+    gate.set()
+
+
+@pytest.mark.parametrize(
+    "kind", [None, variant(name="other"), variant(from_settings=None), "another"]
+)
+def test_class_that_cannot_be_used_is_an_error_at_the_start(kind: object) -> None:
+    with pytest.raises(InputError, match="enforcer: another: "):
+        guarded(kind).check()
+
+
+def test_enforcer_without_signs_is_unknown() -> None:
+    found = guarded(Another).judge(CLAIM, CLAIM.shares[0], Signs(read_at=0.0))
+
+    assert (found.state, found.reason) == (State.UNKNOWN, verdict.NO_SIGNS)
+
+
+def test_enforcer_judges_by_its_own_signs() -> None:
+    alive = verdict.enforced("DaemonAlive", "seen")
+    enforcer = guarded(variant(judge=lambda _self, _claim, _share, _signs: alive))
+
+    assert enforcer.judge(CLAIM, CLAIM.shares[0], Signs(read_at=0.0)) == alive
+
+
+@pytest.mark.parametrize("answer", [None, verdict.enforced("not camel", "x")])
+def test_verdict_that_no_status_can_have_is_unknown(answer: object) -> None:
+    enforcer = guarded(variant(judge=lambda _self, _claim, _share, _signs: answer))
+
+    found = enforcer.judge(CLAIM, CLAIM.shares[0], Signs(read_at=0.0))
+
+    assert (found.state, found.reason) == (State.UNKNOWN, verdict.UNREADABLE)
