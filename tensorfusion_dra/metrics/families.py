@@ -16,7 +16,7 @@ from prometheus_client.metrics_core import (
 )
 
 from tensorfusion_dra.core import printable
-from tensorfusion_dra.metrics.counts import Histogram, LabelValues
+from tensorfusion_dra.metrics.counts import Counter, Histogram, LabelValues
 
 NAMESPACE: Final = "tensorfusion_dra"
 """Prefix of every metric's name, without its underscore."""
@@ -92,3 +92,13 @@ def info(name: str, about: str, labels: Sequence[str], each: Iterable[LabelValue
     for values in each:
         family.add_metric(values, {})
     return family
+
+
+def api_requests(requests: Counter) -> Metric:
+    """Return the family of the requests to the API server."""
+    return counter(
+        "api_requests",
+        "Requests to the API server; the code is none if there was no complete answer.",
+        ("verb", "resource", "code"),
+        requests.read(),
+    )

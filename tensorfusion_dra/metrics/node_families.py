@@ -14,7 +14,6 @@ from tensorfusion_dra.core.observed.node_view import (
     RegistrationState,
 )
 from tensorfusion_dra.metrics import card_families, families, share_families
-from tensorfusion_dra.metrics.counts import Counter
 from tensorfusion_dra.metrics.families import label
 from tensorfusion_dra.metrics.operations import OperationDurations
 
@@ -36,16 +35,6 @@ def of_operations(durations: OperationDurations) -> Iterator[Metric]:
             ("stage",),
             durations.stages[kind],
         )
-
-
-def of_api_requests(requests: Counter) -> Metric:
-    """Return the requests to the API server."""
-    return families.counter(
-        "api_requests",
-        "Requests to the API server; the code is none if there was no complete answer.",
-        ("verb", "resource", "code"),
-        requests.read(),
-    )
 
 
 def of_view(view: NodeView, *, most_shares: int) -> Iterator[Metric]:

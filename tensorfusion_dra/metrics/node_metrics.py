@@ -39,9 +39,9 @@ class NodeMetrics:
         return exposition.written(self._collected(view(), most_shares), accept=accept)
 
     def _collected(self, view: NodeView, most_shares: int) -> "Iterator[Metric]":
-        from tensorfusion_dra.metrics import exposition, node_families  # noqa: PLC0415
+        from tensorfusion_dra.metrics import exposition, families, node_families  # noqa: PLC0415
 
         yield from node_families.of_operations(self.operations)
         yield from node_families.of_view(view, most_shares=most_shares)
-        yield node_families.of_api_requests(self.api_requests.counter)
+        yield families.api_requests(self.api_requests.counter)
         yield from exposition.of_process(view.version)

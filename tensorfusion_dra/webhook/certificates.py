@@ -1,6 +1,7 @@
 """The server's certificate and key, reloaded when their files change."""
 
 import ssl
+from datetime import datetime
 from pathlib import Path
 from threading import Lock
 from typing import Final
@@ -8,6 +9,7 @@ from typing import Final
 import structlog
 
 from tensorfusion_dra.core.errors import InputError
+from tensorfusion_dra.webhook import certificate_dates
 
 log = structlog.get_logger()
 
@@ -31,6 +33,7 @@ class Certificates:
         self._files: Final = (certificate, key)
         self._lock: Final = Lock()  # guards all below
         self._signature, self._context = self._read()
+        self._expires_at = self._end_of_validity()
         self._logged_for: Signature | None = None
 
     def context(self) -> ssl.SSLContext:
@@ -39,11 +42,27 @@ class Certificates:
             try:
                 if self._stamp() != self._signature:
                     self._signature, self._context = self._read()
+                    self._expires_at = self._end_of_validity()
                     self._logged_for = None
                     log.info("certificate_reloaded", file=str(self._files[0]))
             except InputError as error:
                 self._log_failure(str(error))
             return self._context
+
+    def expires_at(self) -> datetime | None:
+        """Return when the certificate in use expires; None if its file does not say."""
+        self.context()
+        with self._lock:
+            return self._expires_at
+
+    def _end_of_validity(self) -> datetime | None:
+        """Return the end of the first certificate in the file, which is the server's own."""
+        try:
+            text = self._files[0].read_text(encoding="ascii", errors="replace")
+            first = text[text.index(ssl.PEM_HEADER) :].partition(ssl.PEM_FOOTER)
+            return certificate_dates.not_after(ssl.PEM_cert_to_DER_cert("".join(first[:2])))
+        except (OSError, ValueError):
+            return None
 
     def _log_failure(self, text: str) -> None:
         """Log that the files cannot be used, once for each state of the files."""

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from tensorfusion_dra.core.claims.claim import PodRef
+from tensorfusion_dra.core.kubernetes.review import Outcome
 
 
 class PodReader(Protocol):
@@ -14,6 +15,20 @@ class PodReader(Protocol):
 
         Raises:
             RetryableError: The API server answered with an error, or not within the time.
+        """
+        ...
+
+
+class ReviewObserver(Protocol):
+    """Follower of the reviews, called by all threads before the answer; returns at once."""
+
+    def reviewed(self, kind: str, outcome: Outcome, seconds: float) -> None:
+        """Take note of a review that has ended.
+
+        Args:
+            kind: Of the object.
+            outcome: How it ended.
+            seconds: Time from the arrival of the request.
         """
         ...
 

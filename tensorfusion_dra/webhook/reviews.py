@@ -3,7 +3,7 @@
 import json
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from http import HTTPStatus
 from typing import Final
 from urllib.parse import urlsplit
@@ -12,9 +12,10 @@ import structlog
 
 from tensorfusion_dra.core.admission import parameter_rules
 from tensorfusion_dra.core.kubernetes import review
-from tensorfusion_dra.core.kubernetes.review import Review, ReviewError, Verdict
+from tensorfusion_dra.core.kubernetes.review import Outcome, Review, ReviewError, Verdict
 from tensorfusion_dra.core.names import RESOURCE_GROUP
 from tensorfusion_dra.webhook.admission import Admission
+from tensorfusion_dra.webhook.ports import ReviewObserver
 from tensorfusion_dra.webhook.server import Request, Response
 
 log = structlog.get_logger()
@@ -37,7 +38,14 @@ Rule = Callable[[Review], Verdict]
 class Reviews:
     """Dispatcher of AdmissionReviews to their rules, callable from any thread."""
 
-    def __init__(self, admission: Admission) -> None:
+    def __init__(self, admission: Admission, *, observers: Sequence[ReviewObserver] = ()) -> None:
+        """Take the rules of each path.
+
+        Args:
+            admission: Has the rules.
+            observers: Called after each review.
+        """
+        self._observers: Final = tuple(observers)
         claims = {(RESOURCE_GROUP, version, "ResourceClaim") for version in _RESOURCE_VERSIONS}
         checked = {
             (RESOURCE_GROUP, version, kind)
@@ -74,10 +82,21 @@ class Reviews:
         if (parsed.group, parsed.version, parsed.kind) not in kinds:
             text = f"{target.path}: found {parsed.group}/{parsed.version} {parsed.kind}"
             return _error(HTTPStatus.BAD_REQUEST, text)
-        verdict = rule(parsed)
+        verdict = self._judged(rule, parsed, started)
         body = json.dumps(review.answer(parsed, verdict)).encode()
         _log(parsed, verdict, seconds=time.monotonic() - started)
         return Response(status=HTTPStatus.OK, body=body, content_type="application/json")
+
+    def _judged(self, rule: Rule, parsed: Review, started: float) -> Verdict:
+        outcome = Outcome.FAILED
+        try:
+            verdict = rule(parsed)
+            outcome = review.outcome(verdict)
+            return verdict
+        finally:
+            seconds = time.monotonic() - started
+            for observer in self._observers:
+                observer.reviewed(parsed.kind, outcome, seconds)
 
 
 def _wait_seconds(query: str) -> float:

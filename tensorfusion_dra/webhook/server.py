@@ -95,17 +95,20 @@ class Server:
         host: str,
         port: int,
         bounds: Bounds = USUAL,
+        on_error: Callable[[int], None] = lambda _: None,
     ) -> None:
         """Listen on the address; requests are answered by run().
 
         Args:
             host: The address to listen on; empty for all addresses of this machine.
             port: 0 for any free port.
+            on_error: Called with the HTTP status of each answer that is an error.
 
         Raises:
             InputError: The address cannot be bound.
         """
         self.respond: Final = respond
+        self.on_error: Final = on_error
         self.is_leaving: Final = Event()
         self.bounds: Final = bounds
         self.connections: Final = Connections(most=bounds.connections)
@@ -237,6 +240,8 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(Response(status=status, body=f"{text}\n".encode()))
 
     def _answer(self, response: Response) -> None:
+        if response.status >= HTTPStatus.BAD_REQUEST:
+            self.server.on_error(response.status.value)
         self.close_connection |= self.server.is_leaving.is_set()
         headers = {
             "Content-Type": response.content_type,

@@ -1,14 +1,20 @@
 """The admission webhook: builds its parts, starts them in order and stops them in reverse."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
 import structlog
 
-from tensorfusion_dra.app.shared import enforcer_kinds, process_memory, version
+from tensorfusion_dra.app.shared import (
+    enforcer_kinds,
+    metrics_page,
+    process_memory,
+    version,
+)
 from tensorfusion_dra.app.shared.health_endpoint import HealthEndpoint
+from tensorfusion_dra.app.shared.pages import Page
 from tensorfusion_dra.app.shared.supervisor import Supervisor
 from tensorfusion_dra.app.webhook.settings import WebhookSettings
 from tensorfusion_dra.cluster import object_cache
@@ -18,6 +24,7 @@ from tensorfusion_dra.cluster.pods import Pods
 from tensorfusion_dra.cluster.published_slices import PublishedSlices
 from tensorfusion_dra.cluster.resource_api import ResourceApi
 from tensorfusion_dra.core.errors import FatalError, InputError, RetryableError
+from tensorfusion_dra.metrics.webhook_metrics import WebhookMetrics
 from tensorfusion_dra.webhook.admission import Admission
 from tensorfusion_dra.webhook.certificates import Certificates
 from tensorfusion_dra.webhook.reviews import Reviews
@@ -56,7 +63,11 @@ def run(settings: WebhookSettings) -> int:
 
 def _start(settings: WebhookSettings, supervisor: Supervisor, *, started: float) -> Server:
     certificates = Certificates(Path(settings.tls_cert_file), Path(settings.tls_key_file))
-    api = Api(Path(settings.kubeconfig) if settings.kubeconfig else None)
+    metrics = WebhookMetrics()
+    api = Api(
+        Path(settings.kubeconfig) if settings.kubeconfig else None,
+        exchanges=(metrics.api_requests,),
+    )
     api.connect()
     process_memory.finish_start()
     objects = {
@@ -66,7 +77,11 @@ def _start(settings: WebhookSettings, supervisor: Supervisor, *, started: float)
     pools, templates = objects.values()
     admission = _admission(settings, api, pools=pools, templates=templates)
     server = Server(
-        Reviews(admission).respond, certificates, host=settings.host, port=settings.port
+        Reviews(admission, observers=(metrics,)).respond,
+        certificates,
+        host=settings.host,
+        port=settings.port,
+        on_error=metrics.refused,
     )
     supervisor.join_on_stop(seconds=_JOIN_SECONDS)
     for name, part in objects.items():
@@ -76,6 +91,7 @@ def _start(settings: WebhookSettings, supervisor: Supervisor, *, started: float)
     ready = _readiness(supervisor, tuple(objects.values()))
     health = HealthEndpoint(
         {"/healthz": _nothing, "/readyz": ready},
+        _metrics_page(settings, supervisor, metrics, certificates),
         host=settings.health_host,
         port=settings.health_port,
     )
@@ -89,6 +105,26 @@ def _start(settings: WebhookSettings, supervisor: Supervisor, *, started: float)
         seconds=round(time.monotonic() - started, 3),
     )
     return server
+
+
+def _metrics_page(
+    settings: WebhookSettings,
+    supervisor: Supervisor,
+    metrics: WebhookMetrics,
+    certificates: Certificates,
+) -> Mapping[str, Page]:
+    """Return the page of the metrics for the health port; none if it is elsewhere or off."""
+    if settings.metrics != "true":
+        return {}
+
+    def written(accept: str) -> tuple[str, bytes]:
+        return metrics.written(
+            accept=accept, version=version.current(), expires_at=certificates.expires_at
+        )
+
+    return metrics_page.beside_probes(
+        written, supervisor, host=settings.metrics_host, port=settings.metrics_port
+    )
 
 
 def _admission(

@@ -9,6 +9,7 @@ from tensorfusion_dra.app.shared import enforcer_kinds, setting_sources
 from tensorfusion_dra.app.shared.setting_sources import (
     LOG_FORMATS,
     LOG_LEVELS,
+    check_boolean,
     check_choice,
     check_range,
     setting,
@@ -30,6 +31,11 @@ class WebhookSettings:
         "", "Address to serve /healthz and /readyz on over plain HTTP; all addresses if empty."
     )
     health_port: int = setting(8081, "Port for /healthz and /readyz.")
+    metrics: str = setting("true", "Whether to serve /metrics over plain HTTP: true, false.")
+    metrics_host: str = setting(
+        "", "Address of metrics-port, if that is not 0; all addresses if empty."
+    )
+    metrics_port: int = setting(0, "Port for /metrics; 0 for the health port.")
     kubeconfig: str = setting(
         "", "File with access to the API server; the pod's service account if empty."
     )
@@ -60,6 +66,8 @@ class WebhookSettings:
     def __post_init__(self) -> None:
         check_range("port", self.port, 0, 65535)
         check_range("health-port", self.health_port, 0, 65535)
+        check_range("metrics-port", self.metrics_port, 0, 65535)
+        check_boolean("metrics", self.metrics)
         check_choice("virtual-capacity", self.virtual_capacity, ("true", "false"))
         enforcer_kinds.check(self.enforcer)
         check_range("drain-seconds", self.drain_seconds, 0, 600)

@@ -4,6 +4,7 @@ import base64
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any, Final
 
 from tensorfusion_dra.core.errors import DriverError
@@ -84,6 +85,23 @@ class Verdict:
 
 
 PASSED: Final = Verdict()
+
+
+class Outcome(StrEnum):
+    """How a review ended."""
+
+    CHANGED = "changed"
+    PASSED = "passed"
+    DENIED = "denied"
+    FAILED = "failed"
+    """The webhook has a fault; the failure policy of its configuration decides."""
+
+
+def outcome(verdict: Verdict) -> Outcome:
+    """Return the outcome of a review with this verdict."""
+    if verdict.errors:
+        return Outcome.DENIED
+    return Outcome.PASSED if verdict.changed is None else Outcome.CHANGED
 
 
 def parse(text: bytes, *, wait_seconds: float) -> Review:

@@ -1,0 +1,98 @@
+"""The metrics of a real webhook process."""
+
+import ssl
+import tempfile
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from urllib.error import HTTPError
+from urllib.parse import urlsplit
+from urllib.request import Request, urlopen
+
+import pytest
+
+from tensorfusion_dra.app.simulate.webhook import SimulatedWebhook
+from tensorfusion_dra.simulator.apiserver import ApiServer
+from tests.app.shared.test_health_endpoint import free_port
+from tests.metrics import documented
+from tests.metrics.scraped import OPENMETRICS, Scraped, from_openmetrics
+from tests.support.admission import review_body
+from tests.support.builders.pods import pod_annotations, pod_document
+from tests.support.https import connection, posted
+from tests.support.imports import loaded
+from tests.support.waiting import PATIENCE_SECONDS, eventually
+
+GOOD = pod_annotations(dra_enabled="true", vram_request="16Gi", tflops_request="100")
+BAD = pod_annotations(dra_enabled="true", vram_request="much")
+
+
+@pytest.fixture
+def server() -> Iterator[ApiServer]:
+    with ApiServer(tensor_fusion=True) as running:
+        yield running
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="tfm-") as name:
+        yield Path(name)
+
+
+@pytest.fixture
+def webhook(server: ApiServer, folder: Path) -> Iterator[SimulatedWebhook]:
+    running = SimulatedWebhook(folder, server.kubeconfig(folder / "kubeconfig"))
+    assert eventually(running.is_ready)
+    yield running
+    running.process.stop()
+
+
+def scrape(url: str) -> Scraped:
+    request = Request(f"{url}/metrics", headers={"Accept": OPENMETRICS})
+    with urlopen(request, timeout=PATIENCE_SECONDS) as answer:
+        return from_openmetrics(answer.read())
+
+
+def submit(webhook: SimulatedWebhook, path: str, body: bytes) -> int:
+    """Post a review and return the HTTP status of the answer."""
+    port = urlsplit(webhook.url).port
+    assert port is not None
+    trusting = ssl.create_default_context(cadata=webhook.ca_bundle)
+    with closing(connection(port, trusting)) as client:
+        return posted(client, path, body)[0]
+
+
+def test_reviews_requests_and_certificate(webhook: SimulatedWebhook) -> None:
+    for annotations in (GOOD, GOOD, BAD, {}):
+        body = review_body(pod_document(annotations))
+        assert submit(webhook, "/mutate-pods", body) == 200
+    assert submit(webhook, "/nowhere", b"{}") == 404
+
+    found = scrape(webhook.health_url)
+
+    reviews = found.values("webhook_review_duration_seconds_count", "outcome", kind="Pod")
+    assert reviews == {"changed": 2, "denied": 1, "passed": 1, "failed": 0}
+    refused = found.values("webhook_requests_refused_total", "code")
+    assert {code: number for code, number in refused.items() if number} == {"404": 1}
+    assert found.value("api_requests_total", verb="list", resource="gpupools", code="200") == 1
+    end = found.value("webhook_certificate_expiry_timestamp_seconds")
+    assert end > found.value("process_start_time_seconds")
+    rows = documented.table("Webhook")
+    assert found.kinds() == {name: row.kind for name, row in rows.items()}
+
+
+def test_port_of_its_own(server: ApiServer, folder: Path) -> None:
+    port = free_port()
+    flags = ["--metrics-host", "127.0.0.1", "--metrics-port", str(port)]
+    webhook = SimulatedWebhook(folder, server.kubeconfig(folder / "kubeconfig"), flags)
+
+    assert scrape(f"http://127.0.0.1:{port}").value("build_info") == 1
+    with pytest.raises(HTTPError, match="404") as raised:
+        scrape(webhook.health_url)
+    raised.value.close()
+    webhook.process.stop()
+
+
+def test_library_is_loaded_at_the_first_scrape() -> None:
+    process = "import tensorfusion_dra.app.webhook.process"
+
+    assert loaded(process, "prometheus_client", "wsgiref.simple_server") == []
