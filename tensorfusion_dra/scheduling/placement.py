@@ -138,6 +138,19 @@ def wanted_devices(claims: Iterable[Document]) -> Iterator[tuple[str, Wanted]]:
                     yield f"{claim['metadata'].get('name', '')}/{wanted.name}", wanted
 
 
+def number_of_devices(claims: Iterable[Document]) -> int | None:
+    """Return how many devices the claims request; None if a request takes all that match.
+
+    Of alternatives, the first one counts.
+    """
+    counts = [
+        alternatives[0].count
+        for claim in claims
+        for alternatives in requests.claim_of(claim).requests
+    ]
+    return None if None in counts else sum(count or 0 for count in counts)
+
+
 def _refusal(trial: Trial, node: Document) -> str:
     """Return why the node is unfit apart from its free devices; "" if it is fit.
 

@@ -4,11 +4,12 @@ The search decides; this only names the first check that fails, in more detail t
 keeps: the part of a selector, the capacity, the taint.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
 
+from tensorfusion_dra.core import names
 from tensorfusion_dra.core.cel import terms
 from tensorfusion_dra.core.cel.errors import CelError
 from tensorfusion_dra.core.cel.terms import Term
@@ -48,6 +49,9 @@ def of_device(
 ) -> Rejection | None:
     """Return why a device cannot be allocated to a request; None if it can.
 
+    An unhealthy device of this driver has a taint and another `phase`. A selector on the phase
+    comes first, but the reason is the taint, so the other checks come before it here.
+
     Raises:
         CelCompileError: A selector of the class or the request does not compile.
     """
@@ -57,10 +61,12 @@ def of_device(
         return Rejection(cause=Cause.UNSUPPORTED, subject=subject, text=text)
     if usage.is_exclusive(device.id) and not wanted.is_admin:
         return Rejection(cause=Cause.EXCLUSIVE, subject="in use", text="in use exclusively")
+    phase: Rejection | None = None
     for expression in (*classes[wanted.device_class].selectors, *wanted.selectors):
-        failed = _failed(expression, device)
-        if failed is not None:
-            return failed
+        for failed in _failed(expression, device):
+            if not (_is_unhealthy(device) and _reads_phase(failed)):
+                return failed
+            phase = phase or failed
     short = consumable_capacity.shortage(wanted.amounts, device.capacity, usage.taken(device.id))
     if short is not None:
         return Rejection(cause=Cause.CAPACITY, subject=short.capacity, text=short.text)
@@ -68,18 +74,27 @@ def of_device(
         if taint.effect in {"NoSchedule", "NoExecute"} and not wanted.tolerates(taint):
             subject = f"{taint.key}={taint.value}" if taint.value else taint.key
             return Rejection(cause=Cause.TAINT, subject=subject, text=f"tainted {subject}")
-    return None
+    return phase
 
 
-def _failed(expression: str, device: Device) -> Rejection | None:
+def _failed(expression: str, device: Device) -> Iterator[Rejection]:
+    """Yield the smallest parts of a selector that exclude the device."""
     term = _term(expression)
     if term is not None:
         for failed in trial.failed_terms(term, device):
-            return Rejection(cause=Cause.SELECTOR, subject=failed.term, text=str(failed))
-        return None
-    if cel_evaluation.selector(expression).matches(device):
-        return None
-    return Rejection(cause=Cause.SELECTOR, subject=expression, text=expression)
+            yield Rejection(cause=Cause.SELECTOR, subject=failed.term, text=str(failed))
+    elif not cel_evaluation.selector(expression).matches(device):
+        yield Rejection(cause=Cause.SELECTOR, subject=expression, text=expression)
+
+
+def _is_unhealthy(device: Device) -> bool:
+    return any(taint.key == names.TAINT_UNHEALTHY for taint in device.taints)
+
+
+def _reads_phase(failed: Rejection) -> bool:
+    """Return True if the failed part of a selector depends on the device's phase alone."""
+    term = _term(failed.subject)
+    return term is not None and {each.name for each in term.lookups} == {names.ATTR_PHASE}
 
 
 @lru_cache(maxsize=256)

@@ -9,6 +9,7 @@ import pytest
 from tensorfusion_dra import cli
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.devices.gpu import Gpu
+from tensorfusion_dra.core.kubernetes.untyped_json import as_map
 from tensorfusion_dra.scheduling import cel_evaluation
 from tensorfusion_dra.simulator.apiserver import ApiServer
 from tensorfusion_dra.simulator.rest import (
@@ -30,6 +31,9 @@ ANNOTATED = pod_annotations(
     dra_enabled="true", tflops_request="100", vram_request="16Gi", gpu_model="A100"
 )
 MODEL = f'device.attributes["{DRIVER}"].model'
+
+
+UNHEALTHY = {names.ATTR_PHASE: {"string": names.PHASE_UNKNOWN}}
 
 
 def request(capacity: Json | None = None, **fields: Any) -> Json:
@@ -78,7 +82,8 @@ class Cluster:
         devices = [device.as_api() for device in published_devices(*cards)]
         if taint:
             found = {"key": names.TAINT_UNHEALTHY, "value": taint, "effect": "NoSchedule"}
-            devices[0] = {**devices[0], "taints": [found]}
+            attributes = {**as_map(devices[0]["attributes"]), **UNHEALTHY}
+            devices[0] = {**devices[0], "attributes": attributes, "taints": [found]}
         if devices:
             self.client.create(
                 SLICES,

@@ -120,7 +120,9 @@ def _values(subject: str, cards: Sequence[Card], trial: Trial) -> Iterator[str]:
     for name, found in selector_trial.tried_term(term, devices).values.items():
         values = ", ".join(f"{value} ({count})" for value, count in found.most_common(_SHOWN + 1))
         wanted = review.annotations_of(trial.pod).get(names.ANNOTATION_GPU_MODEL)
-        if name == names.ATTR_MODEL and wanted:
+        if name == names.ATTR_PHASE and list(found) == [names.PHASE_UNKNOWN]:
+            yield "Repair the cards: the driver publishes them as unhealthy (phase Unknown)."
+        elif name == names.ATTR_MODEL and wanted:
             annotation = names.ANNOTATION_GPU_MODEL
             yield f"Correct {annotation}: found {wanted}, but the cards are: {values}."
         else:

@@ -8,6 +8,7 @@ from tensorfusion_dra.core import names
 from tensorfusion_dra.core.cel import terms
 from tensorfusion_dra.core.doctor import pending_pods
 from tensorfusion_dra.core.doctor.finding import Finding
+from tensorfusion_dra.scheduling import placement
 from tensorfusion_dra.scheduling.placement import Card, NodeOutcome, Trial
 from tensorfusion_dra.scheduling.rejections import Cause, Rejection
 
@@ -19,6 +20,7 @@ _BEGINNINGS: Final = tuple(
 )
 _SHOWN_REASONS: Final = 3
 _SINGULAR: Final = {"are": "is", "do": "does", "have": "has", "use": "uses"}
+_PLURAL: Final = {singular: plural for plural, singular in _SINGULAR.items()}
 _NEAREST: Final = (
     Cause.TAINT,
     Cause.CAPACITY,
@@ -29,12 +31,18 @@ _NEAREST: Final = (
 """Causes in the reverse order of the checks: a tainted card passed all checks before."""
 
 
-def bound(pod: str, node: str, phase: str) -> str:
-    """Return the answer for a pod that has a node, or is done."""
+def bound(pod: str, node: str, phase: str, trouble: str) -> str:
+    """Return the answer for a pod that has a node, or is done.
+
+    Args:
+        trouble: What an Event says of the pod's start; "" if none says anything.
+    """
     if phase in ("Succeeded", "Failed"):
         return f"{pod} is done: {phase}."
     if phase == "Running":
         return f"{pod} runs on {node}."
+    if trouble:
+        return f"{pod} is scheduled on {node} already; it waits there: {trouble}"
     return (
         f"{pod} is scheduled on {node} already; it waits there for something else: "
         f"kubectl describe pod shows its Events, tensorfusion-dra doctor checks the node."
@@ -98,8 +106,10 @@ def _shortage(trial: Trial, outcomes: Sequence[NodeOutcome]) -> str:
     most = max(tried, key=lambda each: sum(card.passes for card in each.cards))
     number = sum(card.passes for card in most.cards)
     notes = _counted(card.note for card in most.cards if card.passes and card.note)
+    asked = placement.number_of_devices(trial.waiting)
     return (
-        f"no node has all its cards at once: most are on {most.name}, where {number} of "
+        f"no node has {f'its {asked} cards' if asked else 'all its cards'} at once: most are on "
+        f"{most.name}, where {number} of "
         f"{len(most.cards)} fit alone{', but ' + notes if notes else ''}{beside}"
     )
 
@@ -143,7 +153,7 @@ def short(expression: str) -> str:
 def numbered(count: int, text: str) -> str:
     """Return a cause with the number of its devices: ``1 is tainted``, ``2 are tainted``."""
     verb, space, rest = text.partition(" ")
-    return f"{count} {_SINGULAR.get(verb, verb) if count == 1 else verb}{space}{rest}"
+    return f"{count} {(_SINGULAR if count == 1 else _PLURAL).get(verb, verb)}{space}{rest}"
 
 
 def _passing(outcome: NodeOutcome, request: str) -> int:

@@ -78,23 +78,35 @@ def _diagnosis(pod: Document, observed: Observed, *, is_created: bool) -> Diagno
     node = as_map(pod.get("spec")).get("nodeName")
     phase = as_map(pod.get("status")).get("phase")
     if is_created and (node or phase in _DONE):
-        answer = answers.bound(_name(pod), str(node or ""), str(phase or ""))
+        answer = answers.bound(
+            _name(pod), str(node or ""), str(phase or ""), _trouble(pod, observed)
+        )
         missing = list(pod_claims.missed(pod, observed))
+        if missing:
+            answer = f"{answer} It got no GPU: {missing[0].subject}: {missing[0].found}."
         return Diagnosis(
             pod=_name(pod),
             state=State.BOUND,
-            answer=f"{answer} It got no GPU." if missing else answer,
+            answer=answer,
             helps=[finding.cure for finding in missing],
             findings=missing,
         )
     resolved = pod_claims.resolve(pod, observed, is_created=is_created)
     found = resolved.findings
+    # First, because it is why Kubernetes does not create a claim, in fewer words than the Event.
+    found[:0] = pending_pods.full_quotas(observed.quotas, resolved.future, created=is_created)
     found += pending_pods.halted(resolved.pod)
     found += pending_pods.other_scheduler(resolved.pod)
     class_names = [str(each["metadata"]["name"]) for each in observed.classes]
     found += pending_pods.missing_classes(resolved.claims, class_names)
-    found += pending_pods.full_quotas(observed.quotas, resolved.future, created=is_created)
     return _tried(resolved, observed)
+
+
+def _trouble(pod: Document, observed: Observed) -> str:
+    """Return why the pod does not start on its node, as its Events say; "" if none says it."""
+    if as_map(pod.get("status")).get("phase") != "Pending":
+        return ""
+    return pending_pods.start_trouble(observed.events_of(str(pod["metadata"].get("name", ""))))
 
 
 def _tried(resolved: Resolved, observed: Observed) -> Diagnosis:

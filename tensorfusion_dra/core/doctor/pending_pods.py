@@ -21,6 +21,10 @@ _CLAIM_QUOTA: Final = "count/resourceclaims.resource.k8s.io"
 _DEVICES_QUOTA: Final = ".deviceclass.resource.k8s.io/devices"
 _AMOUNTS: Final = (names.ANNOTATION_TFLOPS_REQUEST, names.ANNOTATION_VRAM_REQUEST)
 _SCHEDULER: Final = "default-scheduler"
+_NODE: Final = "kubelet"
+_COMBINED: Final = "(combined from similar events): "
+"""Kubernetes' beginning of the message of an Event that stands for several."""
+_MOST_CLASSES: Final = 5
 
 
 def halted(pod: Document) -> Iterator[Finding]:
@@ -167,7 +171,7 @@ def claim_not_created(template: str, *, events: Sequence[Document] | None) -> Fi
         events: Events of the pod; None if they could not be read.
     """
     failed = [
-        str(event.get("message", ""))
+        str(event.get("message", "")).removeprefix(_COMBINED)
         for event in events or ()
         if event.get("reason") == "FailedResourceClaimCreation"
     ]
@@ -179,6 +183,23 @@ def claim_not_created(template: str, *, events: Sequence[Document] | None) -> Fi
         if failed
         else "check kube-controller-manager, and the pod's Events: kubectl describe pod",
     )
+
+
+def start_trouble(events: Sequence[Document] | None) -> str:
+    """Return the newest Event of a failure on the pod's node; "" if there is none.
+
+    Args:
+        events: Events of the pod; None if they could not be read.
+    """
+    failed = [
+        event
+        for event in events or ()
+        if event.get("type") == "Warning" and as_map(event.get("source")).get("component") == _NODE
+    ]
+    if not failed:
+        return ""
+    newest = max(failed, key=lambda event: str(event.get("lastTimestamp") or ""))
+    return f"{newest.get('reason')}: {str(newest.get('message', '')).removeprefix(_COMBINED)}"
 
 
 def missing_classes(claims: Sequence[Document], classes: Sequence[str]) -> Iterator[Finding]:
@@ -193,8 +214,14 @@ def missing_classes(claims: Sequence[Document], classes: Sequence[str]) -> Itera
                 expected=", ".join(sorted(classes)) or "one DeviceClass at least",
                 cure="install the driver's DeviceClass (chart, or kubectl apply -k daemonset/base)"
                 if ours
-                else "correct deviceClassName",
+                else f"correct deviceClassName; the cluster has {_shown(sorted(classes))}",
             )
+
+
+def _shown(names_of_classes: Sequence[str]) -> str:
+    more = len(names_of_classes) - _MOST_CLASSES
+    shown = ", ".join(names_of_classes[:_MOST_CLASSES]) or "none"
+    return f"{shown} and {more} more" if more > 0 else shown
 
 
 def class_names(claim: Document) -> list[str]:

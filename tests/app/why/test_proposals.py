@@ -5,6 +5,7 @@ import pytest
 from tensorfusion_dra.app.why import answers
 from tensorfusion_dra.core import names
 from tensorfusion_dra.simulator.rest import TEMPLATES
+from tests.support import objects
 from tests.support.builders.gpus import gpu
 from tests.support.gpu_cluster import ANNOTATED, Cluster, request, template, two_cards
 
@@ -45,6 +46,67 @@ def test_pod_with_a_count_is_told_how_many_fit(cluster: Cluster, capsys: Capture
     assert found["helps"] == ["Request fewer: 2 of the 3 devices fit now on node-01."]
 
 
+def test_unhealthy_cards_are_called_so_although_the_webhooks_selector_excludes_their_phase(
+    cluster: Cluster, capsys: Capture
+) -> None:
+    (sick,) = cluster.add_node("node-01", gpu(1), taint="xid-79")
+    cluster.client.create(TEMPLATES, template())
+    cluster.add_pod("a", metadata={"annotations": ANNOTATED})
+
+    _, found = cluster.why(capsys, "a")
+
+    taint = f"{names.TAINT_UNHEALTHY}=xid-79"
+    assert f"none of 1 cards fits: 1 is tainted {taint}" in found["answer"]
+    assert f"Repair {sick} of node-01: would fit but for the taint {taint}." in found["helps"]
+    assert not any("phase" in text for text in found["helps"])
+
+
+def test_unhealthy_cards_that_fail_another_check_are_not_called_fit_but_for_the_taint(
+    cluster: Cluster, capsys: Capture
+) -> None:
+    cluster.add_node("node-01", gpu(1), taint="xid-79")
+    cluster.client.create(TEMPLATES, template())
+    annotations = {**ANNOTATED, names.ANNOTATION_VRAM_REQUEST: "500Gi"}
+    cluster.add_pod("a", metadata={"annotations": annotations})
+
+    _, found = cluster.why(capsys, "a")
+
+    assert "1 has too little free vram" in found["answer"]
+    assert not any("Repair" in text for text in found["helps"])
+
+
+def test_a_tolerated_taint_leaves_the_phase_as_the_reason(
+    cluster: Cluster, capsys: Capture
+) -> None:
+    cluster.add_node("node-01", gpu(1), taint="xid-79")
+    tolerations = [{"key": names.TAINT_UNHEALTHY, "operator": "Exists"}]
+    selectors = objects.expressions(f'device.attributes["{names.DRIVER}"].phase == "Running"')
+    cluster.add_pod("a", request(selectors=selectors, tolerations=tolerations))
+
+    _, found = cluster.why(capsys, "a")
+
+    assert "1 does not match" in found["answer"]
+    assert found["helps"] == [
+        "Repair the cards: the driver publishes them as unhealthy (phase Unknown)."
+    ]
+
+
+def test_a_pod_with_more_cards_than_a_node_has_is_told_so_in_one_sentence(
+    cluster: Cluster, capsys: Capture
+) -> None:
+    cluster.add_node("node-01", *two_cards())
+    cluster.client.create(TEMPLATES, template())
+    annotations = {**ANNOTATED, names.ANNOTATION_GPU_COUNT: "3"}
+    cluster.add_pod("a", metadata={"annotations": annotations})
+
+    _, found = cluster.why(capsys, "a")
+
+    assert (
+        "no node has its 3 cards at once: most are on node-01, where 2 of 2 fit alone, but 2 do "
+        f"not satisfy distinctAttribute {names.DRIVER}/uuid"
+    ) in found["answer"]
+
+
 def test_annotations_cannot_write_to_the_terminal(cluster: Cluster, capsys: Capture) -> None:
     cluster.add_node("node-01", *two_cards())
     cluster.client.create(TEMPLATES, template())
@@ -61,5 +123,6 @@ def test_annotations_cannot_write_to_the_terminal(cluster: Cluster, capsys: Capt
     ("count", "expected"),
     [(1, "1 is tainted a=b"), (2, "2 are tainted a=b"), (0, "0 are tainted a=b")],
 )
-def test_one_card_is_counted_in_the_singular(count: int, expected: str) -> None:
-    assert answers.numbered(count, "are tainted a=b") == expected
+@pytest.mark.parametrize("verb", ["is", "are"])
+def test_one_card_is_counted_in_the_singular(count: int, expected: str, verb: str) -> None:
+    assert answers.numbered(count, f"{verb} tainted a=b") == expected

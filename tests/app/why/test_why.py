@@ -135,7 +135,9 @@ def test_silent_webhook_of_a_pod_that_was_scheduled(cluster: Cluster, capsys: Ca
     code, found = cluster.why(capsys, "a")
 
     assert (code, found["state"]) == (1, "bound")
-    assert found["answer"].endswith("It got no GPU.")
+    assert found["answer"].endswith(
+        "It got no GPU: webhook: is not installed, so the pod's annotations gave it no claim."
+    )
     assert found["helps"][0].startswith("install the webhook")
 
 
@@ -158,7 +160,7 @@ def test_cards_that_are_tainted(cluster: Cluster, capsys: Capture) -> None:
 
     taint = f"{names.TAINT_UNHEALTHY}=xid-79"
     assert code == 1
-    assert "no node has all its cards at once: most are on node-01, where 1 of 2" in found["answer"]
+    assert "no node has its 2 cards at once: most are on node-01, where 1 of 2" in found["answer"]
     assert f"Repair {first} of node-01: would fit but for the taint {taint}." in found["helps"]
 
 

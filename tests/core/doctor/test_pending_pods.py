@@ -88,3 +88,50 @@ def test_silent_webhook_that_is_installed() -> None:
     assert "gave it no claim" in pending_pods.no_claim([ours]).found
     assert "is not installed" in pending_pods.no_claim([other]).found
     assert "is not installed" not in pending_pods.no_claim(None).found
+
+
+def node_event(
+    reason: str, time: str, *, kind: str = "Warning", component: str = "kubelet"
+) -> Json:
+    return {
+        "type": kind,
+        "reason": reason,
+        "message": f"(combined from similar events): {reason} happened",
+        "source": {"component": component},
+        "lastTimestamp": time,
+    }
+
+
+def test_the_newest_failure_on_the_node_is_why_a_pod_does_not_start() -> None:
+    events = [
+        node_event("FailedMount", "2026-01-01T00:00:01Z"),
+        node_event("FailedPrepareDynamicResources", "2026-01-01T00:00:03Z"),
+        node_event("Pulled", "2026-01-01T00:00:04Z", kind="Normal"),
+        node_event("FailedScheduling", "2026-01-01T00:00:05Z", component="default-scheduler"),
+    ]
+
+    assert pending_pods.start_trouble(events) == (
+        "FailedPrepareDynamicResources: FailedPrepareDynamicResources happened"
+    )
+    assert pending_pods.start_trouble(events[2:]) == ""
+    assert pending_pods.start_trouble(None) == ""
+
+
+def test_an_event_that_stands_for_several_is_quoted_without_saying_so() -> None:
+    events = [node_event("FailedResourceClaimCreation", "", component="resource_claim")]
+
+    found = pending_pods.claim_not_created("t", events=events).found
+
+    assert found == "not created: FailedResourceClaimCreation happened"
+
+
+def test_a_missing_class_is_listed_with_those_that_exist() -> None:
+    (few,) = pending_pods.missing_classes([claim(exactly(deviceClassName="absent"))], ["b", "a"])
+    (many,) = pending_pods.missing_classes(
+        [claim(exactly(deviceClassName="absent"))], [f"c{n}" for n in range(8)]
+    )
+    (none,) = pending_pods.missing_classes([claim(exactly(deviceClassName="absent"))], [])
+
+    assert few.cure == "correct deviceClassName; the cluster has a, b"
+    assert many.cure == "correct deviceClassName; the cluster has c0, c1, c2, c3, c4 and 3 more"
+    assert none.cure == "correct deviceClassName; the cluster has none"
