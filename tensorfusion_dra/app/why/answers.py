@@ -105,12 +105,15 @@ def _shortage(trial: Trial, outcomes: Sequence[NodeOutcome]) -> str:
         return f"none of {len(cards)} cards fits: {_causes(cards)}{beside}"
     most = max(tried, key=lambda each: sum(card.passes for card in each.cards))
     number = sum(card.passes for card in most.cards)
-    notes = _counted(card.note for card in most.cards if card.passes and card.note)
+    rest = _causes(most.cards)
+    if not rest:
+        notes = _counted(card.note for card in most.cards if card.passes and card.note)
+        rest = f"but {notes}" if notes else ""
     asked = placement.number_of_devices(trial.waiting)
     return (
         f"no node has {f'its {asked} cards' if asked else 'all its cards'} at once: most are on "
-        f"{most.name}, where {number} of "
-        f"{len(most.cards)} fit alone{', but ' + notes if notes else ''}{beside}"
+        f"{most.name}, where {number} of {len(most.cards)} fit alone{', ' + rest if rest else ''}"
+        f"{beside}"
     )
 
 

@@ -106,7 +106,7 @@ def _trouble(pod: Document, observed: Observed) -> str:
     """Return why the pod does not start on its node, as its Events say; "" if none says it."""
     if as_map(pod.get("status")).get("phase") != "Pending":
         return ""
-    return pending_pods.start_trouble(observed.events_of(str(pod["metadata"].get("name", ""))))
+    return pending_pods.start_trouble(observed.events_of(pod))
 
 
 def _tried(resolved: Resolved, observed: Observed) -> Diagnosis:

@@ -8,6 +8,7 @@ from tensorfusion_dra.cluster.api import segment
 from tensorfusion_dra.cluster.cluster_lists import ClusterLists
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.doctor import api_server
+from tensorfusion_dra.core.kubernetes.untyped_json import as_map
 
 Document = Mapping[str, Any]
 
@@ -28,7 +29,8 @@ class Observed:
         pools, pool_templates: GPUPools and SchedulingConfigTemplates of Tensor Fusion.
         quotas: ResourceQuotas of the pod's namespace.
         webhooks: MutatingWebhookConfigurations; None without the right to list them.
-        events_of: Reads the Events of the pod of a name; None without the right.
+        events_of: Reads the Events of a pod, not those of earlier pods of its name; None without
+            the right.
         tries_all_candidates: The scheduler is older than 1.36.
         unreadable: What could not be read for want of a right.
     """
@@ -43,7 +45,7 @@ class Observed:
     pool_templates: Sequence[Document] = ()
     quotas: Sequence[Document] = ()
     webhooks: Sequence[Document] | None = None
-    events_of: Callable[[str], Sequence[Document] | None] = lambda _: None
+    events_of: Callable[[Document], Sequence[Document] | None] = lambda _: None
     tries_all_candidates: bool = False
     unreadable: Sequence[str] = ()
 
@@ -63,10 +65,14 @@ def read(lists: ClusterLists, namespace: str) -> Observed:
     version = str((lists.find("/version") or {}).get("gitVersion", ""))
     minor = api_server.minor_version(version)
 
-    def events_of(pod: str) -> Sequence[Document] | None:
-        return lists.readable_items(
-            f"{near}/events", "Events", fieldSelector=f"involvedObject.name={pod}"
+    def events_of(pod: Document) -> Sequence[Document] | None:
+        name, uid = pod["metadata"].get("name", ""), pod["metadata"].get("uid")
+        found = lists.readable_items(
+            f"{near}/events", "Events", fieldSelector=f"involvedObject.name={name}"
         )
+        if found is None:
+            return None
+        return [each for each in found if as_map(each.get("involvedObject")).get("uid") == uid]
 
     return Observed(
         nodes=lists.items("/api/v1/nodes"),

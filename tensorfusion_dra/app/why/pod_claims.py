@@ -96,7 +96,6 @@ class _Resolver:
         self._observed: Final = observed
         self._is_created: Final = is_created
         metadata = found.pod["metadata"]
-        self._name: Final = str(metadata.get("name", ""))
         self._stored: Final = {
             str(claim["metadata"]["name"]): claim
             for claim in observed.claims
@@ -147,7 +146,7 @@ class _Resolver:
         if self._is_created and not any(
             finding.subject == pending_pods.WEBHOOK for finding in self._found.findings
         ):
-            events = self._observed.events_of(self._name)
+            events = self._observed.events_of(self._found.pod)
             self._found.findings.append(
                 pending_pods.claim_not_created(template_name, events=events)
             )
