@@ -1,12 +1,17 @@
 """Pods with shares of GPUs in a namespace of their own, and the results of their claims."""
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tensorfusion_dra.core import names
 from tests.e2e.cluster import RESOURCE, Cluster, Json
 
-_PRINT_ENV = "env; echo END; trap 'exit 0' TERM; sleep 1000000 & wait"
+_PRINT = (
+    "env; echo END; "
+    f"find {names.METADATA_ROOT} -type f -exec echo FILE {{}} \\; -exec cat {{}} \\; 2>/dev/null; "
+    "echo DONE; trap 'exit 0' TERM; sleep 1000000 & wait"
+)
 START_SECONDS = 60.0
 
 
@@ -46,7 +51,7 @@ class Tenants:
         containers: Sequence[str | None] = (None,),
         annotations: Mapping[str, str] | None = None,
     ) -> Json:
-        """Return a pod that prints its environment and keeps running.
+        """Return a pod that prints its environment and its devices' metadata, and keeps running.
 
         Args:
             name: Name of the pod.
@@ -106,11 +111,25 @@ class Tenants:
 
     def env(self, name: str, container: int = 0) -> dict[str, str]:
         """Wait until a container has printed its environment, and return that."""
-        text = self.cluster.until(
-            f"the environment of {name}/c{container}",
+        lines = self._printed(name, container).partition("\nEND")[0].splitlines()
+        return {key: value for key, _, value in (line.partition("=") for line in lines)}
+
+    def metadata(self, name: str, container: int = 0) -> dict[str, list[Json]]:
+        """Return the objects in each file of device metadata that a container sees, by path."""
+        _, *files = self._printed(name, container).split("\nFILE ")
+        found: dict[str, list[Json]] = {}
+        for file in files:
+            path, *lines = file.removesuffix("\nDONE\n").splitlines()
+            found[path] = [json.loads(line) for line in lines]
+        return found
+
+    def _printed(self, name: str, container: int) -> str:
+        """Wait until a container has printed everything, and return that."""
+        return self.cluster.until(
+            f"the output of {name}/c{container}",
             lambda: (
                 log
-                if "\nEND"
+                if "\nDONE"
                 in (
                     log := self.cluster.log(
                         name, namespace=self.namespace, container=f"c{container}"
@@ -120,8 +139,6 @@ class Tenants:
             ),
             seconds=20,
         )
-        lines = text.partition("\nEND")[0].splitlines()
-        return {key: value for key, _, value in (line.partition("=") for line in lines)}
 
     def claim(self, pod: str) -> Json | None:
         """Return the claim that was generated for a pod; None if there is none yet."""
@@ -203,7 +220,7 @@ class Tenants:
             "name": f"c{index}",
             "image": self._image,
             "imagePullPolicy": self._pull_policy,
-            "command": ["sh", "-c", _PRINT_ENV],
+            "command": ["sh", "-c", _PRINT],
             "resources": {"claims": [reference]} if claims else {},
         }
 
