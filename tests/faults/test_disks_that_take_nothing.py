@@ -31,6 +31,7 @@ def folder_of(node: Node, what: str) -> Path:
         "ledger": node.data_folder,
         "CDI spec": node.cdi_folder,
         "limits": node.limits_folder,
+        "device metadata": node.metadata_folder,
     }[what]
 
 
@@ -108,7 +109,7 @@ def check_claims_fail_until_the_disk_works(node: Node, what: str, broken: Break)
         assert invariants.leftovers(node) == []
 
 
-@pytest.mark.parametrize("what", ["ledger", "CDI spec", "limits"])
+@pytest.mark.parametrize("what", ["ledger", "CDI spec", "limits", "device metadata"])
 def test_claims_fail_with_the_path_until_an_injected_disk_error_ends(
     node: Node, what: str, injected: Break
 ) -> None:
@@ -116,14 +117,14 @@ def test_claims_fail_with_the_path_until_an_injected_disk_error_ends(
 
 
 @only_root
-@pytest.mark.parametrize("what", ["ledger", "CDI spec", "limits"])
+@pytest.mark.parametrize("what", ["ledger", "CDI spec", "limits", "device metadata"])
 def test_claims_fail_with_the_path_until_a_real_disk_has_room(node: Node, what: str) -> None:
     with mounted(folder_of(node, what)):
         check_claims_fail_until_the_disk_works(node, what, filled)
 
 
 @only_root
-@pytest.mark.parametrize("what", ["CDI spec", "limits"])
+@pytest.mark.parametrize("what", ["CDI spec", "limits", "device metadata"])
 def test_claims_fail_with_the_path_until_a_real_disk_is_writable(node: Node, what: str) -> None:
     with mounted(folder_of(node, what)):
         check_claims_fail_until_the_disk_works(node, what, write_protected)
@@ -186,7 +187,7 @@ def test_start_fails_with_the_reason_if_the_ledger_cannot_be_opened(
         assert invariants.violations(node) == []
 
 
-@pytest.mark.parametrize("what", ["CDI spec", "limits"])
+@pytest.mark.parametrize("what", ["CDI spec", "limits", "device metadata"])
 def test_start_without_room_for_files_serves_and_writes_them_at_the_next_prepare(
     node: Node, what: str, injected: Break
 ) -> None:
