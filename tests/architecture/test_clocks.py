@@ -20,11 +20,16 @@ WALL: Final = {
 TIME_OF_DAY: Final = {
     "app/doctor/webhook.py",  # expiry of certificates
     "cluster/events.py",  # the time of an Event
+    "driver/api_server_state.py",  # a time on the status page
     "driver/card_health_tracker.py",  # start of a card's unhealthy state, kept over restarts
+    "driver/node_observer.py",  # a time on the status page
+    "driver/publishing_state.py",  # a time on the status page
+    "driver/recent_operations.py",  # a time on the status page
     "driver/status.py",  # lastTransitionTime of a condition
     "enforcement/hypervisor/worker_memory.py",  # age of a heartbeat, in seconds since the epoch
     "enforcement/live_signs.py",  # compared with a hypervisor's heartbeat
     "kubelet/health.py",  # last_updated_time, which the kubelet replaces by its own
+    "kubelet/registration.py",  # the time of the kubelet's report, on the status page
     "state/ledger_check.py",  # the time at which a record was quarantined
     "state/ledger_file.py",  # the file name of a quarantined ledger
     "state/record_copies.py",  # the file name of a quarantined copy

@@ -208,7 +208,7 @@ def test_options_of_the_chart_alone_are_valid_for_kubernetes(version: str) -> No
     [
         {"setting": {}},
         {"settings": {"no-such-setting": 1}},
-        {"settings": {"enforcer": "none"}},
+        {"settings": {"preload": "none"}},
         {"settings": {"kubelet-root": "/elsewhere"}},
         {"settings": {"poll-seconds": "often"}},
         {"nvidia": {"driverRoot": "usr"}},

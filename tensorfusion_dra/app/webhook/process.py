@@ -88,15 +88,8 @@ def _start(settings: WebhookSettings, supervisor: Supervisor, *, started: float)
         supervisor.own(name, part)
     supervisor.on_stop(server.stop, grace_seconds=GRACE_SECONDS)
     supervisor.run("server", server.run)
-    ready = _readiness(supervisor, tuple(objects.values()))
-    health = HealthEndpoint(
-        {"/healthz": _nothing, "/readyz": ready},
-        _metrics_page(settings, supervisor, metrics, certificates),
-        host=settings.health_host,
-        port=settings.health_port,
-    )
-    supervisor.on_stop(health.stop)
-    health.start()
+    pages = _metrics_page(settings, supervisor, metrics, certificates)
+    health = _answer_probes(settings, supervisor, tuple(objects.values()), pages)
     log.info(
         "serving",
         version=version.current(),
@@ -105,6 +98,23 @@ def _start(settings: WebhookSettings, supervisor: Supervisor, *, started: float)
         seconds=round(time.monotonic() - started, 3),
     )
     return server
+
+
+def _answer_probes(
+    settings: WebhookSettings,
+    supervisor: Supervisor,
+    objects: tuple[ObjectCache, ...],
+    pages: Mapping[str, Page],
+) -> HealthEndpoint:
+    endpoint = HealthEndpoint(
+        {"/healthz": _nothing, "/readyz": _readiness(supervisor, objects)},
+        pages,
+        host=settings.health_host,
+        port=settings.health_port,
+    )
+    supervisor.on_stop(endpoint.stop)
+    endpoint.start()
+    return endpoint
 
 
 def _metrics_page(

@@ -197,11 +197,11 @@ class CalledProvider(Generic[T]):
 
     def _log_errors(self, errors: frozenset[str]) -> None:
         """Log each error once, until it is over; the caller holds the lock."""
-        bound = log.bind(kind=self.registered.kind.value, provider=self.registered.name)
+        whose = {"kind": self.registered.kind.value, "provider": self.registered.name}
         for error in sorted(errors - self._logged):
-            bound.warning("provider_failed", error=error)
+            log.warning("provider_failed", **whose, error=error)
         if self._logged and not errors:
-            bound.info("provider_recovered")
+            log.info("provider_recovered", **whose)
         self._logged = errors
 
 

@@ -120,6 +120,7 @@ def test_every_setting_has_a_flag_a_variable_and_a_key_in_the_file(tmp_path: Pat
         "hypervisor_sockets": "/x",
         "health_events": "false",
         "health_taint": "NoExecute",
+        "device_metadata": "true",
         "metrics": "false",
         "metrics_shares": "false",
     }

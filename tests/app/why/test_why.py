@@ -5,12 +5,11 @@ import pytest
 from tensorfusion_dra import cli
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.kubernetes.quantity import GIB
-from tensorfusion_dra.simulator.rest import CLAIMS, CLASSES, EVENTS, PODS, TEMPLATES
+from tensorfusion_dra.simulator.rest import CLAIMS, EVENTS, PODS
 from tests.simulator.waiting import eventually
 from tests.support import imports, objects
 from tests.support.builders.gpus import gpu
-from tests.support.builders.pods import pod_annotations
-from tests.support.gpu_cluster import ANNOTATED, MODEL, Cluster, request, template, two_cards
+from tests.support.gpu_cluster import MODEL, Cluster, request, two_cards
 
 Capture = pytest.CaptureFixture[str]
 
@@ -135,58 +134,6 @@ def test_selector_that_fails(cluster: Cluster, capsys: Capture) -> None:
     assert "no such key: rack" in found["answer"]
 
 
-def test_missing_class(cluster: Cluster, capsys: Capture) -> None:
-    cluster.add_node("node-01", *two_cards())
-    cluster.client.delete(CLASSES, names.DEVICE_CLASS)
-    cluster.add_pod("a", request())
-
-    code, found = cluster.why(capsys, "a")
-
-    assert code == 1
-    assert found["answer"] == (
-        f"default/a cannot be scheduled: DeviceClass {names.DEVICE_CLASS}: not found."
-    )
-    assert "install the driver's DeviceClass" in found["helps"][0]
-
-
-def test_silent_webhook(cluster: Cluster, capsys: Capture) -> None:
-    cluster.add_node("node-01", *two_cards())
-    cluster.client.create(TEMPLATES, template())
-    cluster.add_pod("a", metadata={"annotations": ANNOTATED})
-
-    code, found = cluster.why(capsys, "a")
-
-    assert code == 1
-    assert found["answer"].startswith("default/a gets no GPU: webhook: is not installed")
-    assert found["answer"].endswith("Otherwise it fits now on node-01.")
-    assert found["helps"][0].startswith("install the webhook, then delete the pod")
-
-
-def test_silent_webhook_of_a_pod_that_was_scheduled(cluster: Cluster, capsys: Capture) -> None:
-    cluster.add_node("node-01", *two_cards())
-    cluster.add_pod("a", metadata={"annotations": ANNOTATED})
-    cluster.schedule()
-
-    code, found = cluster.why(capsys, "a")
-
-    assert (code, found["state"]) == (1, "bound")
-    assert found["answer"].endswith(
-        "It got no GPU: webhook: is not installed, so the pod's annotations gave it no claim."
-    )
-    assert found["helps"][0].startswith("install the webhook")
-
-
-def test_annotations_of_a_pod_that_does_not_use_dra(cluster: Cluster, capsys: Capture) -> None:
-    cluster.add_node("node-01", *two_cards())
-    cluster.add_pod("a", metadata={"annotations": pod_annotations(vram_request="16Gi")})
-
-    code, found = cluster.why(capsys, "a")
-
-    assert code == 0
-    assert "requests no GPU by a claim" in found["answer"]
-    assert found["helps"] == [f"set the annotation {names.ANNOTATION_DRA_ENABLED}: true"]
-
-
 def test_cards_that_are_tainted(cluster: Cluster, capsys: Capture) -> None:
     first, _ = cluster.add_node("node-01", *two_cards(), taint="xid-79")
     cluster.add_pod("a", request({"vram": "20Gi", "tflops": "1"}, count=2))
@@ -200,74 +147,6 @@ def test_cards_that_are_tainted(cluster: Cluster, capsys: Capture) -> None:
         f"tainted {taint}."
     )
     assert f"Repair {first} of node-01: would fit but for the taint {taint}." in found["helps"]
-
-
-def test_missing_template_and_claim_that_is_not_created(cluster: Cluster, capsys: Capture) -> None:
-    cluster.add_node("node-01", *two_cards())
-    entries = [{"name": "gpu", "resourceClaimTemplateName": "mine"}]
-    cluster.add_pod("a", resourceClaims=entries)
-
-    code, found = cluster.why(capsys, "a")
-    cluster.client.create(TEMPLATES, objects.template(request(), name="mine"))
-    later_code, later = cluster.why(capsys, "a")
-
-    assert (code, later_code) == (1, 1)
-    assert "ResourceClaimTemplate mine: not found" in found["answer"]
-    assert "claim from ResourceClaimTemplate mine: not created yet" in later["answer"]
-    assert "Otherwise it fits now on node-01" in later["answer"]
-
-
-def test_missing_claim(cluster: Cluster, capsys: Capture) -> None:
-    cluster.add_node("node-01", *two_cards())
-    cluster.client.create(PODS, objects.pod("a", claim_name="none"))
-
-    code, found = cluster.why(capsys, "a")
-
-    assert code == 1
-    assert found["answer"] == "default/a cannot be scheduled: ResourceClaim none: not found."
-
-
-def test_nodes_that_are_unfit(cluster: Cluster, capsys: Capture) -> None:
-    taint = {"key": "team", "value": "b", "effect": "NoSchedule"}
-    cluster.add_node("node-01", *two_cards(), spec={"unschedulable": True})
-    cluster.add_node("node-02", *two_cards(), spec={"taints": [taint]})
-    cluster.add_node("node-03", zone="west")
-    cluster.add_pod("a", request({"vram": "1Gi"}), nodeSelector={"zone": "west"})
-
-    code, found = cluster.why(capsys, "a")
-
-    reasons = {node["name"]: node["reason"] for node in found["nodes"]}
-    assert code == 1
-    assert reasons["node-01"] == "unschedulable (cordoned)"
-    assert reasons["node-02"] == "taint team=b:NoSchedule is not tolerated"
-    assert "no node that it may use has a usable device" in found["answer"]
-    assert found["helps"] == [
-        "node-01 has room, but: unschedulable (cordoned).",
-        "node-02 has room, but: taint team=b:NoSchedule is not tolerated.",
-    ]
-
-
-def test_cluster_without_slices_of_the_driver(cluster: Cluster, capsys: Capture) -> None:
-    cluster.add_node("node-01")
-    cluster.add_pod("a", request())
-
-    _, found = cluster.why(capsys, "a")
-
-    assert found["findings"][0]["lookedAt"] == "ResourceSlices of this driver"
-    assert found["findings"][0]["found"] == "none on any node"
-
-
-def test_scheduling_gates(cluster: Cluster, capsys: Capture) -> None:
-    cluster.add_node("node-01", *two_cards())
-    cluster.add_pod("a", request(), schedulingGates=[{"name": "example.com/queue"}])
-
-    code, found = cluster.why(capsys, "a")
-
-    assert code == 1
-    assert found["answer"] == (
-        "default/a cannot be scheduled: spec.schedulingGates: example.com/queue. "
-        "Otherwise it fits now on node-01."
-    )
 
 
 def test_many_nodes_share_a_line(cluster: Cluster, capsys: Capture) -> None:
