@@ -5,7 +5,8 @@ import pytest
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.claims.enforcement import verdict
 from tensorfusion_dra.core.devices.health import Kind, Sickness, Trouble
-from tests.metrics.scraped import scrape
+from tensorfusion_dra.metrics.node_metrics import NodeMetrics
+from tests.metrics.scraped import OPENMETRICS, scrape
 from tests.support.builders.node_views import (
     GIB,
     NOW,
@@ -87,6 +88,24 @@ def test_shares_with_the_same_labels_have_one_series() -> None:
     assert len(found.each("share_info")) == 1
     assert found.value("shares_left_out") == 1
     assert found.value("claims") == 2
+
+
+def test_five_hundred_shares_stay_below_a_megabyte() -> None:
+    shares = tuple(
+        share_view(
+            f"training-job-{number:04}-worker-0-gpu-{number:05}",
+            gpu_uuid="GPU-12345678-aaaa-bbbb-cccc-dddddddddddd",
+            share_id=f"5a1f0b3c-7a51-4a0e-8a61-{number:012}",
+        )
+        for number in range(500)
+    )
+
+    _, body = NodeMetrics().written(
+        lambda: node_view(shares=shares), accept=OPENMETRICS, most_shares=500
+    )
+
+    assert body.count(b"tensorfusion_dra_share_") > 5 * 500
+    assert len(body) < 10**6
 
 
 HOSTILE = (

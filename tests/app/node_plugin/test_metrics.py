@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from tensorfusion_dra.app.shared import version
+from tensorfusion_dra.app.simulate import plugin_process
 from tensorfusion_dra.app.simulate.cluster import SimulatedCluster
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims.operation import STAGES, OperationKind
@@ -13,6 +14,7 @@ from tests.app.node_plugin.test_node_plugin_process import cluster_with, log_lin
 from tests.app.shared.test_health_endpoint import free_port, wait_registered
 from tests.metrics import documented
 from tests.metrics.scraped import OPENMETRICS, Scraped, from_openmetrics
+from tests.support.imports import loaded
 from tests.support.waiting import PATIENCE_SECONDS
 
 SHARE = {"tflops": "100", "vram": "16Gi"}
@@ -223,3 +225,23 @@ def test_metrics_may_be_turned_off(node: Node) -> None:
     node.start("--metrics", "false")
 
     assert node.get()[0] == 404
+
+
+def test_a_scraped_node_plugin_stays_within_the_memory_budget(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A forked process would share the memory of all modules that the test process has imported.
+    monkeypatch.setattr(plugin_process, "spawn", plugin_process.spawn_command)
+    node.start()
+    node.cluster.until("watching", lambda: node.cluster.server.requests.count("watch") > 0)
+
+    for _ in range(50):
+        node.scrape()
+
+    assert node.scrape().value("process_resident_memory_bytes") < 64 * 2**20
+
+
+def test_the_library_is_loaded_at_the_first_scrape() -> None:
+    process = "import tensorfusion_dra.app.node_plugin.process"
+
+    assert loaded(process, "prometheus_client", "wsgiref.simple_server") == []
