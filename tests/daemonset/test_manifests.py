@@ -10,7 +10,7 @@ import jsonschema
 import pytest
 import yaml
 
-from tests.support import chart, kubernetes_schemas, kustomize
+from tests.support import chart, go_template, kubernetes_schemas, kustomize
 
 ROOT = Path(__file__).parents[2] / "daemonset"
 CHART = ROOT / "chart"
@@ -170,6 +170,23 @@ def test_chart_notes_give_the_next_steps() -> None:
     assert "DeviceClass tensor-fusion.ai" in plain
     assert "template: none yet (claimTemplate.namespaces)" in without
     assert "template: team-a team-b\n" in complete
+
+
+def test_monitoring_without_metrics_is_refused() -> None:
+    values = {"monitoring": {"enabled": True}, "settings": {"metrics": "false"}}
+
+    with pytest.raises(go_template.TemplateError, match="metrics=false, expected the metrics"):
+        chart.render(CHART, values)
+
+
+def test_chart_adds_labels_by_which_prometheus_and_grafana_select() -> None:
+    values = {"enabled": True, "labels": {"release": "a"}, "dashboardLabels": {"folder": "b"}}
+    rendered = chart.render(CHART, {"monitoring": values})
+
+    labels = {item["kind"]: item["metadata"].get("labels", {}) for item in rendered}
+    assert labels["PodMonitor"]["release"] == labels["PrometheusRule"]["release"] == "a"
+    assert labels["ConfigMap"]["folder"] == "b"
+    assert "release" not in labels["NetworkPolicy"]
 
 
 @pytest.mark.parametrize("version", VERSIONS)
