@@ -22,6 +22,8 @@ from socket import (
     IPPROTO_IPV6,
     IPV6_V6ONLY,
     SHUT_RDWR,
+    SO_REUSEADDR,
+    SOL_SOCKET,
     has_dualstack_ipv6,
     socket,
 )
@@ -93,7 +95,6 @@ class HealthEndpoint(ThreadingHTTPServer):
     """
 
     daemon_threads = True
-    allow_reuse_address = True
     request_queue_size = 64
     address_family = AF_INET6 if has_dualstack_ipv6() else AF_INET
 
@@ -154,6 +155,8 @@ class HealthEndpoint(ThreadingHTTPServer):
         """Bind one socket for IPv4 and IPv6."""
         if self.address_family == AF_INET6:
             self.socket.setsockopt(IPPROTO_IPV6, IPV6_V6ONLY, 0)
+        # Else a process that is restarted could not bind for a minute after the last probe.
+        self.socket.setsockopt(SOL_SOCKET, SO_REUSEADDR, 1)
         # HTTPServer.server_bind() would query the name service for this machine's name.
         self.socket.bind(self.server_address)
         self.server_address = self.socket.getsockname()

@@ -14,6 +14,7 @@ from tensorfusion_dra.app.shared.health_endpoint import Check, HealthEndpoint
 from tensorfusion_dra.app.simulate.cluster import SimulatedCluster
 from tensorfusion_dra.core.errors import FatalError, RetryableError
 from tests.app.node_plugin.test_node_plugin_process import cluster_with, log_lines
+from tests.support.free_ports import port_of_no_client
 from tests.support.waiting import PATIENCE_SECONDS, eventually
 
 
@@ -31,8 +32,8 @@ class Question:
 
 
 @contextmanager
-def serving(question: Callable[[], None]) -> Iterator[HealthEndpoint]:
-    endpoint = HealthEndpoint({"/healthz": question}, host="127.0.0.1", port=0)
+def serving(question: Callable[[], None], port: int = 0) -> Iterator[HealthEndpoint]:
+    endpoint = HealthEndpoint({"/healthz": question}, host="127.0.0.1", port=port)
     endpoint.start()
     try:
         yield endpoint
@@ -79,6 +80,13 @@ def test_a_failing_check_answers_503_with_the_error() -> None:
 def test_an_unknown_path_answers_404() -> None:
     with serving(Question()) as endpoint:
         assert get(endpoint.port, "/metrics") == (404, "expected one of /healthz")
+
+
+def test_an_endpoint_that_answered_a_probe_can_be_started_again_at_once() -> None:
+    port = port_of_no_client()
+    for _ in range(2):
+        with serving(Question(), port=port) as endpoint:
+            assert get(endpoint.port, "/healthz") == (200, "ok")
 
 
 def test_many_probes_in_a_second_run_the_check_once() -> None:
