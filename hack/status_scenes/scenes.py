@@ -66,6 +66,20 @@ def typical() -> NodeView:
     )
 
 
+def small() -> NodeView:
+    """Return a node with a card, a share and an operation of each kind in typical()."""
+    view = typical()
+    cards = view.cards[1:4:2]
+    on_them = {card.device for card in cards}
+    return replace(
+        view,
+        cards=cards,
+        shares=tuple(share for share in view.shares if share.device in on_them)[1:],
+        operations=view.operations[1:3],
+        left_out=(LeftOut(subject="0000:41:00.0", reason="MIG is enabled, expected it disabled"),),
+    )
+
+
 def crowded() -> NodeView:
     """Return a node with eight cards of 50 shares each."""
     teams = ("speech", "vision", "llm", "notebooks", "search", "ads", "robotics")

@@ -1,0 +1,217 @@
+"""The status page in a browser: what it draws, how it refreshes, and by which means it is used."""
+
+from dataclasses import replace
+from importlib import util
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from status_scenes import builders, scenes, serving
+from tensorfusion_dra.core.observed.node_view import NodeView
+from tests.app.status_page.watched_page import (
+    DESKTOP,
+    PHONE,
+    Pages,
+    is_wider_than_its_window,
+    refresh,
+)
+from tests.support.free_ports import port_of_no_client
+
+SCHEMES: Final[tuple[Literal["light", "dark"], ...]] = ("light", "dark")
+
+
+def axe_violations(page: Page, part: str = "html") -> list[str]:
+    """Return what axe-core finds in a part of the page: rule and element."""
+    found = util.find_spec("axe_playwright_python")
+    assert found is not None
+    assert found.origin is not None
+    page.evaluate(Path(found.origin).with_name("axe.min.js").read_text(encoding="utf-8"))
+    results: Any = page.evaluate("part => axe.run(part, {resultTypes: ['violations']})", part)
+    assert results["passes"]
+    return [
+        f"{violation['id']}: {node['html'][:200]} {node['failureSummary'][:200]}"
+        for violation in results["violations"]
+        for node in violation["nodes"]
+    ]
+
+
+def with_one_more_share(view: NodeView) -> NodeView:
+    tenant = builders.Tenant(name="aaa/new-pod", tflops=10, gib=4)
+    return replace(view, shares=(builders.share(tenant, 0), *view.shares))
+
+
+@pytest.mark.parametrize("scene", ["small", "broken"])
+def test_axe_finds_nothing_even_with_open_details(pages: Pages, scene: str) -> None:
+    found: list[str] = []
+    with serving.served(getattr(scenes, scene)()) as node:
+        page = pages.open(node, reduced_motion="reduce")
+        for row in page.locator(".row").all():
+            row.press("Enter")
+        for width, height in (DESKTOP, PHONE):
+            page.set_viewport_size({"width": width, "height": height})
+            assert not is_wider_than_its_window(page)
+            for scheme in SCHEMES:
+                page.emulate_media(color_scheme=scheme)
+                found += axe_violations(page)
+
+    assert found == []
+
+
+def test_each_share_is_in_the_bars_and_in_the_list_with_who_what_and_state(pages: Pages) -> None:
+    with serving.served(scenes.typical()) as node:
+        page = pages.open(node)
+        card = page.get_by_role("article", name="GPU 1: NVIDIA A100-SXM4-80GB")
+
+        expect(page.get_by_role("heading", level=1)).to_have_text("gpu-node-07.example")
+        expect(card.get_by_role("img")).to_have_count(2)
+        expect(
+            card.get_by_role(
+                "img",
+                name="Memory: 96 of 112 GiB taken, 16 GiB free; the GPU itself has 80 GiB",
+            )
+        ).to_be_visible()
+        row = card.get_by_role("button", name="jun")
+        expect(row).to_have_accessible_name(
+            "jun notebooks requests 78 TFLOPS limit 25 % and 16 GiB limit 16 GiB , limits: "
+            "Not enforced HeartbeatStale"
+        )
+        expect(card.locator(".part")).to_have_count(6)
+
+
+def test_keyboard_reaches_every_share_and_enter_shows_its_details(pages: Pages) -> None:
+    with serving.served(scenes.quiet()) as node:
+        page = pages.open(node)
+        row = page.get_by_role("button", name="asr-train-0")
+
+        page.keyboard.press("Tab")
+        expect(row).to_be_focused()
+        expect(row).to_have_attribute("aria-expanded", "false")
+        page.keyboard.press("Enter")
+
+        expect(row).to_have_attribute("aria-expanded", "true")
+        expect(page.get_by_text("the limiter's heartbeat is fresh")).to_be_visible()
+        page.keyboard.press("Tab")
+        expect(page.get_by_role("link", name="status.json")).to_be_focused()
+
+
+def test_refresh_shows_a_new_share_and_keeps_focus_and_open_details(pages: Pages) -> None:
+    with serving.served(scenes.quiet()) as node:
+        page = pages.open(node)
+        row = page.get_by_role("button", name="asr-train-0")
+        row.press("Enter")
+
+        node.view = with_one_more_share(node.view)
+        refresh(page)
+
+        expect(page.get_by_role("button", name="new-pod")).to_be_visible()
+        expect(row).to_be_focused()
+        expect(row).to_have_attribute("aria-expanded", "true")
+
+        node.view = scenes.quiet()
+        page.get_by_role("button", name="new-pod").focus()
+        refresh(page)
+
+        expect(page.get_by_role("button", name="new-pod")).to_have_count(0)
+        expect(page.get_by_role("heading", name="GPUs and their shares")).to_be_focused()
+
+
+def test_unchanged_refresh_moves_nothing_and_says_nothing(pages: Pages) -> None:
+    watch = """() => {
+        window.seen = {shifts: 0, words: 0};
+        new PerformanceObserver((list) => { window.seen.shifts += list.getEntries().length; })
+            .observe({type: "layout-shift"});
+        new MutationObserver(() => { window.seen.words += 1; })
+            .observe(document.getElementById("announce"), {childList: true, subtree: true});
+    }"""
+    with serving.served(scenes.typical()) as node:
+        page = pages.open(node)
+        page.evaluate(watch)
+        refresh(page)
+        refresh(page)
+
+        assert page.evaluate("window.seen") == {"shifts": 0, "words": 0}
+
+        node.view = scenes.quiet()
+        refresh(page)
+
+        expect(page.get_by_role("status")).to_have_text("All is well. ")
+
+
+def test_page_keeps_what_it_knew_while_the_node_is_gone_and_goes_on_when_it_is_back(
+    pages: Pages,
+) -> None:
+    with serving.served(scenes.quiet(), port=port_of_no_client()) as node:
+        page = pages.open(node)
+    refresh(page)
+
+    expect(page.get_by_text("The node does not answer (no connection).")).to_have_count(2)
+    expect(page.locator("#stale")).to_be_visible()
+    expect(page.locator("#fresh-word")).to_have_text("Stale")
+    expect(page.get_by_role("button", name="asr-train-0")).to_be_visible()
+    assert axe_violations(page, "#stale, .fresh") == []
+
+    with serving.served(with_one_more_share(node.view), port=node.port):
+        refresh(page)
+
+        expect(page.locator("#stale")).to_be_hidden()
+        expect(page.locator("#fresh-word")).to_have_text("Live")
+        expect(page.get_by_role("button", name="new-pod")).to_be_visible()
+
+
+def test_names_and_texts_of_others_are_shown_and_never_run(pages: Pages) -> None:
+    with serving.served(scenes.hostile()) as node:
+        page = pages.open(node, PHONE)
+        for row in page.locator(".row").all():
+            row.click()
+
+        assert not is_wider_than_its_window(page)
+        assert page.evaluate("window.broken === undefined")
+        expect(page.locator("img, main script, main style")).to_have_count(0)
+        expect(page.get_by_role("heading", level=1)).to_contain_text("<img src=x onerror=")
+        expect(page.get_by_role("button", name="__proto__")).to_be_visible()
+
+
+def test_node_with_400_shares_shows_those_in_trouble_and_all_on_demand(pages: Pages) -> None:
+    with serving.served(scenes.crowded()) as node:
+        page = pages.open(node)
+        card = page.get_by_role("article", name="GPU 2")
+
+        expect(card.get_by_role("button", name="worker-2-17")).to_be_visible()
+        expect(card.locator(".share")).to_have_count(6)
+        card.get_by_role("button", name="Show all 50 shares").press("Enter")
+        expect(card.locator(".share")).to_have_count(50)
+        card.get_by_role("button", name="Show fewer shares").press("Enter")
+
+        # A click on a share in a bar shows its details, although its row is not in view.
+        card.locator(".part").last.click()
+        expect(card.locator(".share").last.get_by_role("button")).to_be_focused()
+        expect(card.locator(".share").last.locator(".facts")).to_be_visible()
+
+
+def test_operations_show_their_stages_and_where_they_failed(pages: Pages) -> None:
+    with serving.served(scenes.typical()) as node:
+        page = pages.open(node)
+        failed = page.get_by_role("button", name="ads/rank-3-gpu")
+        expect(failed.locator(".course i")).to_have_count(4)
+        failed.press("Enter")
+
+        expect(page.get_by_text("refused, in stage admit")).to_be_visible()
+        expect(page.get_by_text("expected at least its request 8Gi")).to_be_visible()
+
+
+def test_reader_who_wants_no_motion_gets_none(pages: Pages) -> None:
+    duration = "getComputedStyle(document.querySelector('.part')).transitionDuration"
+    with serving.served(scenes.quiet()) as node:
+        assert pages.open(node, reduced_motion="reduce").evaluate(duration) == "0s"
+        assert pages.open(node, reduced_motion="no-preference").evaluate(duration) != "0s"
+
+
+def test_without_a_script_there_is_a_sentence_and_a_link(pages: Pages) -> None:
+    with serving.served(scenes.quiet()) as node:
+        page = pages.open(node, java_script_enabled=False)
+
+        expect(page.locator("noscript p")).to_be_visible()
+        expect(page.locator("noscript p")).to_contain_text("This page is drawn by a script")
+        expect(page.locator("noscript a")).to_have_attribute("href", "/status.json")
