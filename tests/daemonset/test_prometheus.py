@@ -1,26 +1,34 @@
-"""A real Prometheus scrapes a real node plugin, and evaluates rules and dashboard.
+"""A real Prometheus scrapes node plugin and webhook, and evaluates rules and dashboard.
 
 Skipped on machines without Prometheus.
 """
 
-import http.client
+import ssl
 import subprocess
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
 from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import Request, urlopen
 
 import pytest
 
 from tensorfusion_dra.app.simulate.cluster import SimulatedCluster
+from tensorfusion_dra.app.simulate.webhook import SimulatedWebhook
 from tests.app.node_plugin.health_cluster import SHARE, Profile, sick_cluster
 from tests.app.shared.test_health_endpoint import free_port
 from tests.support import monitoring, prometheus
+from tests.support.admission import review_body
+from tests.support.builders.pods import pod_annotations, pod_document
+from tests.support.https import connection, posted
 from tests.support.prometheus import Prometheus
-from tests.support.waiting import PATIENCE_SECONDS
+from tests.support.waiting import PATIENCE_SECONDS, eventually
 
+ANNOTATIONS = pod_annotations(dra_enabled="true", vram_request="16Gi", tflops_request="100")
 NODE = "node-01"
 WITHOUT_VALUES = {
     "Pods that hold idle cards",  # half an hour after the start
@@ -35,11 +43,12 @@ WITHOUT_VALUES = {
 
 @dataclass(frozen=True, kw_only=True)
 class Scraped:
-    """A node, the Prometheus that scrapes it, and the port of its metrics."""
+    """A node, a webhook, the Prometheus that scrapes both, and the port of the node's metrics."""
 
     cluster: SimulatedCluster
     profile: Profile
     prometheus: Prometheus
+    webhook: SimulatedWebhook
     port: int
 
     def run_pod(self, name: str) -> None:
@@ -52,26 +61,26 @@ def scraped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scraped]:
     folder = tmp_path_factory.mktemp("scraped")
     monitoring.promtool()  # skips before anything is started
     port, dcgm = free_port(), dcgm_exporter()
-    jobs: dict[str, dict[str, Any]] = {
-        "tensorfusion-dra-node-plugin": {
-            "honor_labels": True,
-            "static_configs": [
-                {
-                    "targets": [f"127.0.0.1:{port}"],
-                    "labels": {"node": NODE, "namespace": "tensorfusion-dra", "pod": "plugin-x"},
-                }
-            ],
-        },
-        "dcgm": {"static_configs": [{"targets": [f"127.0.0.1:{dcgm.server_port}"]}]},
-    }
     flags = ("--health-host", "127.0.0.1", "--health-port", str(port))
-    with (
-        dcgm,
-        sick_cluster(folder, *flags) as (cluster, profile),
-        prometheus.running(make(folder / "prometheus"), free_port(), jobs) as server,
-    ):
-        yield Scraped(cluster=cluster, profile=profile, prometheus=server, port=port)
+    with dcgm, sick_cluster(folder, *flags, tensor_fusion=True) as (cluster, profile):
+        webhook = SimulatedWebhook(folder, cluster.server.kubeconfig(folder / "kubeconfig"))
+        jobs = {
+            "tensorfusion-dra-node-plugin": job(f"127.0.0.1:{port}"),
+            "tensorfusion-dra-webhook": job(urlsplit(webhook.health_url).netloc),
+            "dcgm": {"static_configs": [{"targets": [f"127.0.0.1:{dcgm.server_port}"]}]},
+        }
+        with prometheus.running(make(folder / "prometheus"), free_port(), jobs) as server:
+            yield Scraped(
+                cluster=cluster, profile=profile, prometheus=server, webhook=webhook, port=port
+            )
+        webhook.process.stop()
         dcgm.shutdown()
+
+
+def job(target: str) -> dict[str, Any]:
+    """Return the scrape configuration of one of the driver's pods, with its target's labels."""
+    labels = {"node": NODE, "namespace": "tensorfusion-dra", "pod": "pod-of-the-driver"}
+    return {"honor_labels": True, "static_configs": [{"targets": [target], "labels": labels}]}
 
 
 def make(folder: Path) -> Path:
@@ -109,18 +118,29 @@ def put_dcgm(uuids: list[str]) -> None:
     Dcgm.text = "".join(f"DCGM_FI_DEV_{line}" for line in lines)
 
 
+def review(webhook: SimulatedWebhook, path: str) -> int:
+    """Post a review of a pod and return the HTTP status of the answer."""
+    port = urlsplit(webhook.url).port
+    assert port is not None
+    trusting = ssl.create_default_context(cadata=webhook.ca_bundle)
+    with closing(connection(port, trusting)) as client:
+        return posted(client, path, review_body(pod_document(ANNOTATIONS)))[0]
+
+
 def test_promtool_finds_no_fault_in_the_metrics(scraped: Scraped) -> None:
-    scraped.prometheus.until("a card", "tensorfusion_dra_card_info")
-    connection = http.client.HTTPConnection("127.0.0.1", scraped.port, timeout=PATIENCE_SECONDS)
-    connection.request("GET", "/metrics", headers={"Accept": "text/plain"})
-    text = connection.getresponse().read()
-    connection.close()
+    for url in (f"http://127.0.0.1:{scraped.port}", scraped.webhook.health_url):
+        request = Request(f"{url}/metrics", headers={"Accept": "text/plain"})
+        with urlopen(request, timeout=PATIENCE_SECONDS) as answer:
+            text = answer.read()
 
-    answer = subprocess.run(
-        [monitoring.promtool(), "check", "metrics"], input=text, capture_output=True, check=False
-    )
+        checked = subprocess.run(
+            [monitoring.promtool(), "check", "metrics"],
+            input=text,
+            capture_output=True,
+            check=False,
+        )
 
-    assert (answer.returncode, answer.stderr.decode()) == (0, "")
+        assert (checked.returncode, checked.stderr.decode()) == (0, "")
 
 
 def test_rules_and_dashboard_of_a_healthy_node_and_alerts_of_an_unhealthy_one(
@@ -128,8 +148,10 @@ def test_rules_and_dashboard_of_a_healthy_node_and_alerts_of_an_unhealthy_one(
 ) -> None:
     server = scraped.prometheus
     cards = server.until("cards", "tensorfusion_dra_card_info")
+    server.until("webhook", "tensorfusion_dra_webhook_certificate_expiry_timestamp_seconds")
     scraped.run_pod("a")
     scraped.run_pod("b")
+    assert review(scraped.webhook, "/mutate-pods") == 200
     by_device = sorted((labels["device"], labels["uuid"]) for labels, _ in cards)
     put_dcgm([uuid for _, uuid in by_device])
 
@@ -141,29 +163,28 @@ def test_rules_and_dashboard_of_a_healthy_node_and_alerts_of_an_unhealthy_one(
     assert [labels for labels, _ in busy if labels["pod"] == "a"] == [{**first, "pod": "a"}]
 
     server.until("a quantile", "node:tensorfusion_dra_prepare_duration_seconds:p99 > 0")
-    assert [
-        (rule["name"], rule["lastError"]) for rule in server.rules() if "lastError" in rule
-    ] == []
-    assert {rule["health"] for rule in server.rules()} == {"ok"}
+    rules = server.rules()
+    assert [rule["lastError"] for rule in rules if "lastError" in rule] == []
+    assert [rule["health"] for rule in rules] == ["ok"] * len(monitoring.rules())
     server.until("no alert", "absent(ALERTS)")
 
-    assert empty_panels(server) == WITHOUT_VALUES
+    # Groups of rules are not evaluated at the same moment.
+    assert eventually(lambda: empty_panels(server) == WITHOUT_VALUES), empty_panels(server)
 
     scraped.profile.make(0, xid=79)
+    server.until("an XID", 'increase(tensorfusion_dra_card_xids_total{xid="79"}[1m]) > 0')
+    scraped.profile.make(0, recovery_action=1)
     fired = server.until("an alert", 'ALERTS{alertname="TensorFusionDRAUnhealthyCardInUse"}')
-    (labels, _) = fired[0]
-    assert labels["uuid"] == by_device[0][1]
-    assert labels["state"] == "xid"
-    assert empty_panels(server) & {"Trouble of cards", "Unhealthy since"} == set()
+    assert {labels["uuid"] for labels, _ in fired} == {by_device[0][1]}
+    of_trouble = {"Trouble of cards", "Unhealthy since", "XIDs"}
+    assert eventually(lambda: not empty_panels(server) & of_trouble), empty_panels(server)
 
 
 def empty_panels(server: Prometheus) -> set[str]:
-    """Return the panels, but those of the webhook, of which no query has a result."""
-    panels = monitoring.dashboard()["panels"]
-    (webhook,) = (place for place, panel in enumerate(panels) if panel["title"] == "Webhook")
+    """Return the panels of which no query has a result."""
     return {
         panel["title"]
-        for panel in panels[:webhook]
+        for panel in monitoring.dashboard()["panels"]
         if "targets" in panel
         and not any(server.query(filled(target["expr"])) for target in panel["targets"])
     }
