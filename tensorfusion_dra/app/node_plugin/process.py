@@ -22,6 +22,7 @@ from tensorfusion_dra.app.node_plugin import (
     node_events,
     publishing,
     status_page,
+    traces,
 )
 from tensorfusion_dra.app.node_plugin.node_base import NodeBase
 from tensorfusion_dra.app.node_plugin.observing import Observing
@@ -118,7 +119,11 @@ def _start(settings: Settings, supervisor: Supervisor) -> PluginServers:
     resource_api = ResourceApi(api)
     supervisor.join_on_stop(seconds=_JOIN_SECONDS)
 
-    preparing = _preparing(settings, supervisor, base, resource_api, observing)
+    # Started first, so stopped last: traces of the last calls are sent after these have ended.
+    operations = Operations(
+        (observing.operations, observing.metrics.operations, *traces.started(settings, supervisor))
+    )
+    preparing = _preparing(settings, supervisor, base, resource_api, operations)
     registration, servers = _served(settings, supervisor, preparing, base.catalog)
     publish = publishing.constructed(settings, base.catalog, resource_api)
     _follow_cards(settings, supervisor, base, on_change=publish.publisher.wake)
@@ -153,7 +158,7 @@ def _preparing(
     supervisor: Supervisor,
     base: NodeBase,
     resource_api: ResourceApi,
-    observing: Observing,
+    operations: Operations,
 ) -> _Preparing:
     calls = CallsInFlight()
     watch = enforcement.watch(settings)
@@ -181,8 +186,8 @@ def _preparing(
         pods=Pods(resource_api.api, reads=reads) if settings.read_pods == "true" else None,
         division=division,
         status=status,
+        operations=operations,
         required=enforcement.required_signs(settings),
-        operations=Operations((observing.operations, observing.metrics.operations)),
     )
     return _Preparing(
         preparer=preparer, division=division, status=status, calls=calls, enforcement=watch
