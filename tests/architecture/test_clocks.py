@@ -20,16 +20,16 @@ WALL: Final = {
 TIME_OF_DAY: Final = {
     "app/doctor/webhook.py",  # expiry of certificates
     "cluster/events.py",  # the time of an Event
-    "driver/api_server_state.py",  # a time on the status page
+    "driver/api_server_state.py",  # the time of the last answer and the last error
     "driver/card_health_tracker.py",  # start of a card's unhealthy state, kept over restarts
-    "driver/node_observer.py",  # a time on the status page
-    "driver/publishing_state.py",  # a time on the status page
-    "driver/recent_operations.py",  # a time on the status page
+    "driver/node_observer.py",  # the moment of a view
+    "driver/publishing_state.py",  # the time of the last write
+    "driver/recent_operations.py",  # the time at which an operation ended
     "driver/status.py",  # lastTransitionTime of a condition
     "enforcement/hypervisor/worker_memory.py",  # age of a heartbeat, in seconds since the epoch
     "enforcement/live_signs.py",  # compared with a hypervisor's heartbeat
     "kubelet/health.py",  # last_updated_time, which the kubelet replaces by its own
-    "kubelet/registration.py",  # the time of the kubelet's report, on the status page
+    "kubelet/registration.py",  # the time of the kubelet's report
     "state/ledger_check.py",  # the time at which a record was quarantined
     "tracing/spans.py",  # start and end of a span
     "state/ledger_file.py",  # the file name of a quarantined ledger
