@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Final
+from uuid import NAMESPACE_DNS, uuid5
 
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.claims.enforcement import verdict
@@ -82,6 +83,11 @@ def uuid(index: int) -> str:
     return f"GPU-8f3a{index:04x}-51c2-4d0e-9b7a-2f6d10c4e{index:03x}"
 
 
+def claim_uid(name: str) -> str:
+    """Return the UID of a claim with this namespace/name."""
+    return str(uuid5(NAMESPACE_DNS, name))
+
+
 def node(*cards: Card, **changes: object) -> NodeView:
     """Return the view of a node with these cards; changes set its other attributes."""
     shares = [share(tenant, index) for index, card in enumerate(cards) for tenant in card.tenants]
@@ -115,7 +121,9 @@ def share(tenant: Tenant, card: int) -> ShareView:
     limit = Limit(sm_percent=percent, vram_bytes=(tenant.limit_gib or tenant.gib) * GIB)
     found = tenant.found
     return ShareView(
-        claim=ClaimRef(namespace=namespace, name=f"{pod}-gpu", uid=f"uid-{namespace}-{pod}"),
+        claim=ClaimRef(
+            namespace=namespace, name=f"{pod}-gpu", uid=claim_uid(f"{namespace}/{pod}-gpu")
+        ),
         pods=(pod,),
         request="gpu",
         share_id=f"5a5a5a5a-0000-4000-8000-{card:012x}",
@@ -151,7 +159,7 @@ def operation(
     stages = {stage: each / 1000 for stage, each in milliseconds}
     return OperationView(
         kind=kind,
-        claim=ClaimRef(namespace=namespace, name=claim, uid=f"uid-{namespace}-{claim}"),
+        claim=ClaimRef(namespace=namespace, name=claim, uid=claim_uid(name)),
         ended_at=ago(seconds=seconds_ago),
         seconds=sum(stages.values()),
         stages=stages,

@@ -82,7 +82,7 @@ def test_share_shows_who_what_and_whether_its_limit_holds() -> None:
     assert shares["jun-gpu"] == {
         "namespace": "notebooks",
         "claim": "jun-gpu",
-        "claimUID": "uid-notebooks-jun",
+        "claimUID": builders.claim_uid("notebooks/jun-gpu"),
         "pods": ["jun"],
         "request": "gpu",
         "shareID": "5a5a5a5a-0000-4000-8000-000000000001",
