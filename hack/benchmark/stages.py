@@ -1,23 +1,21 @@
-"""Time of each stage of a call, from the marks of a node plugin with a clock (staged_plugin.py).
+"""Time of each stage of a call, from the log of the node plugin (core/claims/operation.py).
 
-queue    from the call until the driver's function begins, in gRPC and its threads on both sides
-api      requests to the API server, with the wait for their answers
-ledger   reads and transactions, with the wait for the lock, the check of the claim and the commit
-cdi      CDI spec, limits document and folders, written or removed
-other    the rest of the driver's function
-answer   from the end of the driver's function until the caller has the answer
+The stages are those of the last claim of a call; its `queue` has the claims before it. What the
+caller waited beyond them is `grpc`: gRPC and its threads on both sides, before and after.
 """
 
 import json
 from collections import defaultdict, deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-VARIABLE: Final = "BENCH_STAGES"
-"""Environment variable with the path of the file of marks."""
-NAMES: Final = ("queue", "api", "ledger", "cdi", "other", "answer")
+from tensorfusion_dra.core.claims.operation import Stage
+
+GRPC: Final = "grpc"
+NAMES: Final = (GRPC, *(stage.value for stage in Stage))
+_EVENTS: Final = ("claim_prepared", "claim_unprepared")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,8 +23,8 @@ class Span:
     """A call as its caller saw it.
 
     Attributes:
-        uid: UID of its first claim.
-        began, ended: On the monotonic clock, which all processes share.
+        uid: UID of its last claim.
+        began, ended: On the caller's clock, in seconds.
     """
 
     uid: str
@@ -35,12 +33,12 @@ class Span:
 
 
 class Marks:
-    """The marks of a node plugin, read as the plugin writes them."""
+    """The closing lines of operations in a node plugin's log, read as the plugin writes them."""
 
-    def __init__(self, file: Path) -> None:
-        self._file = file
+    def __init__(self, log_file: Path) -> None:
+        self._log_file = log_file
         self._offset = 0
-        self._unused: defaultdict[str, deque[dict[str, Any]]] = defaultdict(deque)
+        self._unused: defaultdict[str, deque[Mapping[str, float]]] = defaultdict(deque)
 
     def take(self, spans: Sequence[Span]) -> dict[str, list[float]]:
         """Return the milliseconds of each stage of these calls.
@@ -50,25 +48,27 @@ class Marks:
         self._read()
         found: dict[str, list[float]] = {name: [] for name in NAMES}
         for span in spans:
-            mark = self._unused[span.uid].popleft()
-            mark["queue"] = mark["began"] - span.began
-            mark["answer"] = span.ended - mark["ended"]
+            stages_ms = self._unused[span.uid].popleft()
+            whole_ms = (span.ended - span.began) * 1000
+            outside = {GRPC: round(whole_ms - sum(stages_ms.values()), 2)}
             for name in NAMES:
-                found[name].append(mark.get(name, 0.0) * 1000)
+                found[name].append({**outside, **stages_ms}.get(name, 0.0))
         return found
 
     def skip(self) -> None:
-        """Drop the marks of all calls until now."""
+        """Drop the stages of all calls until now."""
         self._read()
         self._unused.clear()
 
     def _read(self) -> None:
-        if not self._file.exists():
+        if not self._log_file.exists():
             return
-        with self._file.open("rb") as file:
+        with self._log_file.open("rb") as file:
             file.seek(self._offset)
             content = file.read()
-        self._offset += len(content)
-        for line in content.splitlines():
-            mark = json.loads(line)
-            self._unused[mark["uid"]].append(mark)
+        whole = content[: content.rfind(b"\n") + 1]  # another line may be half written
+        self._offset += len(whole)
+        for line in whole.splitlines():
+            facts: dict[str, Any] = json.loads(line)
+            if facts["event"] in _EVENTS:
+                self._unused[facts["claim_uid"]].append(facts["stages_ms"])

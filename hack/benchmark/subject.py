@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from benchmark import node, process, stages, target
+from benchmark import node, process, target
 from benchmark.cells import Cell
 from benchmark.figures import CALLS, Measured, Sample, joined
 from benchmark.node import BareNode
@@ -164,7 +164,7 @@ def timed(
         except PluginError as error:
             errors.append(str(error))
             return 0
-        spans.append(Span(uid=group[0].uid, began=began, ended=time.monotonic()))
+        spans.append(Span(uid=group[-1].uid, began=began, ended=time.monotonic()))
         return len(group)
 
     if marks:
@@ -225,13 +225,10 @@ def at_socket(at: Target, kubeconfig: Path, *, namespace: str, with_pods: bool) 
 def simulated(gpus: str, *, with_pods: bool, with_stages: bool) -> Iterator[Live]:
     """Yield the node plugin of this checkout, under the simulated API server."""
     with node.running(gpus) as cluster:
-        file = cluster.folder / "stages"
-        started = node.plugins_as("benchmark.staged_plugin", {stages.VARIABLE: str(file)})
-        with started if with_stages else nullcontext():
-            cluster.start_plugin()
+        cluster.start_plugin()
         api = target.api_of(cluster.kubeconfig)
         claims = Claims(api, cluster.target, with_pods=with_pods)
-        marks = Marks(file) if with_stages else None
+        marks = Marks(cluster.log_file) if with_stages else None
         live = Live("simulated", cluster.target, api, claims=claims, cluster=cluster, marks=marks)
         live.facts["gpus"] = gpus
         try:

@@ -68,17 +68,18 @@ def processes(rows: Sequence[Row]) -> str:
 
 def stages(rows: Sequence[Row]) -> str:
     """Return a table with a line for each call and a column for each stage; "" if not measured."""
+    shown = [name for name in NAMES if any(_took_time(row, name) for row in rows)]
     lines = [
         "".join(f"{title:>11}" for _, title in _SETTINGS)
         + f"   {'p50/p95/p99 ms':15}"
-        + "".join(f"{name:>24}" for name in NAMES)
+        + "".join(f"{name:>18}" for name in shown)
     ]
     for row in rows:
         settings = "".join(f"{row[name]:>11g}" for name, _ in _SETTINGS)
         for figures in row["figures"].values():
             for call in CALLS:
                 found = figures[call].get("stages") or {}
-                cells = "".join(f"{_percentiles(found[name]):>24}" for name in NAMES if found)
+                cells = "".join(f"{_percentiles(found[name]):>18}" for name in shown if found)
                 lines += [f"{settings}   {call:15}{cells}"] if found else []
     return "\n".join(lines) if len(lines) > 1 else ""
 
@@ -117,6 +118,11 @@ def bars(rows: Sequence[Row], figure: str = "p50_ms") -> str:
 
 def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:.2f}"
+
+
+def _took_time(row: Row, stage: str) -> bool:
+    found = (figures[call].get("stages") for figures in row["figures"].values() for call in CALLS)
+    return any(each[stage]["p99_ms"] for each in found if each)
 
 
 def _percentiles(stage: Mapping[str, float | None]) -> str:

@@ -5,33 +5,36 @@ from pathlib import Path
 
 from benchmark import figures
 from benchmark.figures import Sample
-from benchmark.stages import Marks, Span
+from benchmark.stages import NAMES, Marks, Span
+
+
+def closing(uid: str, **stages_ms: float) -> str:
+    facts = {"event": "claim_prepared", "claim_uid": uid, "stages_ms": stages_ms}
+    return json.dumps(facts) + "\n"
 
 
 def test_stages_of_a_claim_are_read_call_by_call(tmp_path: Path) -> None:
-    marks = Marks(tmp_path / "marks")
-    lines = [
-        {"uid": "a", "began": 0.5, "ended": 0.9},
-        {"uid": "b", "began": 2.0, "ended": 3.0, "api": 0.25},
-        {"uid": "a", "began": 5.0, "ended": 6.0, "ledger": 0.5, "other": 0.5},
-    ]
-    (tmp_path / "marks").write_text("".join(json.dumps(line) + "\n" for line in lines[:1]))
+    log = tmp_path / "log"
+    marks = Marks(log)
+    log.write_text(closing("a", queue=1))
     marks.skip()
-    with (tmp_path / "marks").open("a") as file:
-        file.writelines(json.dumps(line) + "\n" for line in lines[1:])
+    with log.open("a") as file:
+        file.write(closing("b", queue=2, read=250))
+        file.write('{"event": "slices_published"}\n')
+        file.write(closing("a", queue=0.5, flush=499.5) + '{"event": "half')
 
     found = marks.take(
         [Span(uid="a", began=4.5, ended=8.0), Span(uid="b", began=1.75, ended=3.125)]
     )
 
-    assert found == {
-        "queue": [500.0, 250.0],
-        "api": [0.0, 250.0],
-        "ledger": [500.0, 0.0],
-        "cdi": [0.0, 0.0],
-        "other": [500.0, 0.0],
-        "answer": [2000.0, 125.0],
+    assert {name: found[name] for name in ("grpc", "queue", "read", "flush")} == {
+        "grpc": [3000.0, 1123.0],
+        "queue": [0.5, 2],
+        "read": [0.0, 250],
+        "flush": [499.5, 0.0],
     }
+    assert list(found) == list(NAMES)
+    assert found["admit"] == [0.0, 0.0]
 
 
 def test_joined_samples_keep_their_stages() -> None:
