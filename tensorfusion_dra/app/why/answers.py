@@ -28,7 +28,8 @@ _NEAREST: Final = (
     Cause.SELECTOR,
     Cause.UNSUPPORTED,
 )
-"""Causes in the reverse order of the checks: a tainted card passed all checks before."""
+"""Causes by what is missing to a fit, the least first: a tainted card passed all other checks. One
+that is in use exclusively comes before one that does not match, because it may become free."""
 
 
 def bound(pod: str, node: str, phase: str, trouble: str) -> str:
@@ -76,7 +77,7 @@ def fits(pod: str, outcomes: Sequence[NodeOutcome], *, has_claims: bool) -> str:
     first = next(each for each in outcomes if each.fits)
     cards = ", ".join(dict.fromkeys(device.device for device in first.picked or ()))
     on_cards = f" ({cards})" if cards else ""
-    return f"{pod} fits now on {where}{on_cards if first.picked else ''}."
+    return f"{pod} fits now on {where}{on_cards}."
 
 
 def unfit(pod: str, trial: Trial, outcomes: Sequence[NodeOutcome]) -> str:

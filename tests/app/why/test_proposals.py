@@ -126,3 +126,10 @@ def test_annotations_cannot_write_to_the_terminal(cluster: Cluster, capsys: Capt
 @pytest.mark.parametrize("verb", ["is", "are"])
 def test_one_card_is_counted_in_the_singular(count: int, expected: str, verb: str) -> None:
     assert answers.numbered(count, f"{verb} tainted a=b") == expected
+
+
+@pytest.mark.parametrize(
+    ("count", "expected"), [(1, "1 does not satisfy numa"), (2, "2 do not satisfy numa")]
+)
+def test_note_about_one_card_agrees_with_the_number_of_cards(count: int, expected: str) -> None:
+    assert answers.numbered(count, "does not satisfy numa") == expected
