@@ -236,13 +236,20 @@ def class_names(claim: Document) -> list[str]:
 
 
 def dropped_amounts(pod: Document, claim: Document) -> Iterator[Finding]:
-    """Yield a problem if the pod's annotations name amounts and its claim has none of them."""
+    """Yield a problem if the pod's annotations name amounts and its claim has none of them.
+
+    Claims of other classes, such as one for a network card, have nothing to do with annotations.
+    """
     annotations = as_map(as_map(pod.get("metadata")).get("annotations"))
     devices = as_map(as_map(claim.get("spec")).get("devices"))
     named = [name for name in _AMOUNTS if annotations.get(name)]
+    exact = [
+        as_map(as_map(request).get("exactly")) for request in as_list(devices.get("requests"))
+    ]
     asked = [
-        as_map(as_map(as_map(request).get("exactly")).get("capacity")).get("requests")
-        for request in as_list(devices.get("requests"))
+        as_map(each.get("capacity")).get("requests")
+        for each in exact
+        if each.get("deviceClassName") == names.DEVICE_CLASS
     ]
     if named and asked and not any(asked):
         yield problem(

@@ -42,13 +42,15 @@ def test_quota_of_pods_counts_for_a_pod_that_is_not_created() -> None:
 def test_claim_without_the_amounts_of_its_pod() -> None:
     annotated = pod()
     annotated["metadata"]["annotations"] = pod_annotations(vram_request="1Gi")
-    kept = claim(exactly(capacity={"vram": "1Gi"}))
+    kept = claim(exactly(deviceClassName=names.DEVICE_CLASS, capacity={"vram": "1Gi"}))
+    network_card = claim(exactly(deviceClassName="nic.example.com"))
 
-    (found,) = pending_pods.dropped_amounts(annotated, claim())
+    (found,) = pending_pods.dropped_amounts(annotated, claim(OURS))
 
     assert "DRAConsumableCapacity" in found.expected
     assert list(pending_pods.dropped_amounts(annotated, kept)) == []
-    assert list(pending_pods.dropped_amounts(pod(), claim())) == []
+    assert list(pending_pods.dropped_amounts(pod(), claim(OURS))) == []
+    assert list(pending_pods.dropped_amounts(annotated, network_card)) == []
 
 
 def test_schedulers() -> None:
