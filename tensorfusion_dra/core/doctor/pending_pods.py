@@ -49,7 +49,10 @@ def halted(pod: Document) -> Iterator[Finding]:
 
 
 def other_scheduler(pod: Document) -> Iterator[Finding]:
-    """Yield a note if a scheduler other than kube-scheduler has to place the pod."""
+    """Yield a note if a scheduler other than kube-scheduler has to place the pod.
+
+    It is a problem if that is Tensor Fusion's own, which allocates no claims.
+    """
     scheduler = as_map(pod.get("spec")).get("schedulerName") or _SCHEDULER
     if scheduler == names.TENSOR_FUSION_SCHEDULER:
         yield problem(
@@ -267,6 +270,9 @@ def full_quotas(
 ) -> Iterator[Finding]:
     """Yield each ResourceQuota that leaves no room for the claims.
 
+    One with scopes, such as a priority class, counts some of the pods only. It is left out, since
+    what it counts is not decided here.
+
     Args:
         quotas: Those of the pod's namespace.
         claims: The pod's claims that do not exist yet.
@@ -282,7 +288,9 @@ def full_quotas(
     if not created:
         wanted["pods"] = wanted["count/pods"] = 1
     for quota in quotas:
-        status = as_map(quota.get("status"))
+        spec, status = as_map(quota.get("spec")), as_map(quota.get("status"))
+        if spec.get("scopes") or spec.get("scopeSelector"):
+            continue
         used = as_map(status.get("used"))
         for resource, hard in as_map(status.get("hard")).items():
             if not wanted.get(resource):

@@ -39,6 +39,14 @@ def test_quota_of_pods_counts_for_a_pod_that_is_not_created() -> None:
     assert len(list(pending_pods.full_quotas([full], [], created=False))) == 1
 
 
+def test_quota_with_scopes_may_not_count_this_pod() -> None:
+    full = quota("pods", hard="0", used="0")
+    of_class = {"operator": "In", "scopeName": "PriorityClass", "values": ["critical"]}
+    full["spec"] = {"scopeSelector": {"matchExpressions": [of_class]}}
+
+    assert list(pending_pods.full_quotas([full], [], created=False)) == []
+
+
 def test_claim_without_the_amounts_of_its_pod() -> None:
     annotated = pod()
     annotated["metadata"]["annotations"] = pod_annotations(vram_request="1Gi")
