@@ -15,6 +15,7 @@ from tensorfusion_dra.scheduling import inventory
 from tensorfusion_dra.scheduling.inventory import StockedCard
 
 _LEAST_SECONDS: Final = 1.0
+_MOST_SECONDS: Final = 86_400.0
 _CLEAR: Final = "\x1b[H\x1b[2J"
 
 
@@ -43,8 +44,10 @@ def run(flags: argparse.Namespace) -> int:
         InputError: A flag cannot be used, or the slices are malformed.
         RetryableError: The API server did not answer, or a right is missing.
     """
-    if flags.seconds < _LEAST_SECONDS:
-        raise InputError(f"seconds: found {flags.seconds:g}, expected {_LEAST_SECONDS:g} or more")
+    if not _LEAST_SECONDS <= flags.seconds <= _MOST_SECONDS:
+        raise InputError(
+            f"seconds: found {flags.seconds:g}, expected {_LEAST_SECONDS:g} to {_MOST_SECONDS:g}"
+        )
     logging.configure(level="critical", form="console")
     lists = ClusterLists(kubectl.api(flags.kubeconfig))
 

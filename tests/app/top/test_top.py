@@ -133,12 +133,13 @@ def test_watch_prints_again_and_survives_an_error(capsys: Capture) -> None:
     assert capsys.readouterr().out == "one\ntensorfusion-dra: GET x: 503\ntwo\n"
 
 
-def test_interval_that_is_too_short(cluster: Cluster, capsys: Capture) -> None:
-    ended = cluster.run(capsys, "top", "--watch", "--seconds", "0")
+@pytest.mark.parametrize("seconds", ["0", "nan", "inf"])
+def test_interval_that_is_none(cluster: Cluster, capsys: Capture, seconds: str) -> None:
+    ended = cluster.run(capsys, "top", "--watch", "--seconds", seconds)
 
     assert (ended.code, ended.err) == (
         2,
-        "tensorfusion-dra: seconds: found 0, expected 1 or more\n",
+        f"tensorfusion-dra: seconds: found {seconds}, expected 1 to 86400\n",
     )
 
 
