@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from tensorfusion_dra.core.kubernetes import quantity
 from tensorfusion_dra.core.kubernetes.quantity import MIB, NANO, Quantity
 from tensorfusion_dra.scheduling import consumable_capacity, node_clusters, placement, usage
 from tensorfusion_dra.scheduling.holders import Holder
@@ -30,11 +31,13 @@ class Smaller:
     """A smaller request that fits now.
 
     Attributes:
-        amounts: All amounts that each request would name, by capacity.
+        request: Name of the request; "" if all requests of the pod ask for the same.
+        amounts: All amounts that it would name, by capacity.
         changed: Names of the capacities whose amount is smaller than before.
     """
 
     node: str
+    request: str
     amounts: Mapping[str, Quantity]
     changed: frozenset[str]
 
@@ -106,12 +109,17 @@ class Relief:
             amounts = _free_amounts(candidate)
             if amounts is None:
                 continue
-            claims = [_with_amounts(claim, amounts) for claim in self._trial.claims]
+            wanted = candidate.wanted
+            claims = [_with_amounts(claim, wanted, amounts) for claim in self._trial.claims]
             if self._fits(candidate.node, claims):
-                before = candidate.wanted.amounts
-                changed = {name for name in amounts if amounts[name] != before.get(name)}
-                name = str(candidate.node["metadata"]["name"])
-                return Smaller(node=name, amounts=amounts, changed=frozenset(changed))
+                changed = {name for name in amounts if amounts[name] != wanted.amounts.get(name)}
+                alike = len(list(placement.wanted_devices(self._trial.waiting))) == 1
+                return Smaller(
+                    node=str(candidate.node["metadata"]["name"]),
+                    request="" if alike else wanted.name,
+                    amounts=amounts,
+                    changed=frozenset(changed),
+                )
         return None
 
     def fewer(self) -> Fewer | None:
@@ -227,17 +235,23 @@ def _free_amounts(candidate: _Candidate) -> dict[str, Quantity] | None:
     return amounts
 
 
-def _with_amounts(claim: Document, amounts: Mapping[str, Quantity]) -> Document:
-    """Return the claim with these amounts in every request."""
+def _with_amounts(claim: Document, wanted: Wanted, amounts: Mapping[str, Quantity]) -> Document:
+    """Return the claim with these amounts in every request that asks for what this one does."""
     if (claim.get("status") or {}).get("allocation"):
         return claim
     result = copy.deepcopy(dict(claim))
     texts = {name: str(amount) for name, amount in amounts.items()}
     for request in result["spec"]["devices"]["requests"]:
         for exact in (request.get("exactly"), *(request.get("firstAvailable") or ())):
-            if exact is not None:
+            if exact is not None and _asks_for(exact, wanted):
                 exact["capacity"] = {"requests": dict(texts)}
     return result
+
+
+def _asks_for(exact: Document, wanted: Wanted) -> bool:
+    named = (exact.get("capacity") or {}).get("requests") or {}
+    amounts = {name: quantity.parse(text) for name, text in named.items()}
+    return exact["deviceClassName"] == wanted.device_class and amounts == dict(wanted.amounts)
 
 
 def _count(claim: Document) -> int | None:

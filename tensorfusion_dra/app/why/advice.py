@@ -78,7 +78,8 @@ def _smaller(trial: Trial, found: Smaller) -> str:
         texts.append(
             f"{annotation}: {shown(amount)}" if is_annotated else f"{name} {shown(amount)}"
         )
-    return f"Request less: {', '.join(texts)} fits now on {found.node}."
+    of_request = f" in request {found.request}" if found.request else ""
+    return f"Request less{of_request}: {', '.join(texts)} fits now on {found.node}."
 
 
 def _in_the_way(found: InTheWay) -> str:

@@ -246,9 +246,7 @@ def dropped_amounts(pod: Document, claim: Document) -> Iterator[Finding]:
     annotations = as_map(as_map(pod.get("metadata")).get("annotations"))
     devices = as_map(as_map(claim.get("spec")).get("devices"))
     named = [name for name in _AMOUNTS if annotations.get(name)]
-    exact = [
-        as_map(as_map(request).get("exactly")) for request in as_list(devices.get("requests"))
-    ]
+    exact = [as_map(as_map(request).get("exactly")) for request in as_list(devices.get("requests"))]
     asked = [
         as_map(each.get("capacity")).get("requests")
         for each in exact

@@ -107,6 +107,17 @@ def test_a_pod_with_more_cards_than_a_node_has_is_told_so_in_one_sentence(
     ) in found["answer"]
 
 
+def test_only_the_request_that_is_too_large_gets_less(cluster: Cluster, capsys: Capture) -> None:
+    cluster.add_node("node-01", *two_cards())
+    small = {"vram": "10Gi", "tflops": "1"}
+    large = request({"vram": "100Gi", "tflops": "1"}, name="large")
+    cluster.add_pod("a", large, *(request(small, name=name) for name in ("one", "two")))
+
+    _, found = cluster.why(capsys, "a")
+
+    assert found["helps"][0] == "Request less in request large: vram 80Gi fits now on node-01."
+
+
 def test_annotations_cannot_write_to_the_terminal(cluster: Cluster, capsys: Capture) -> None:
     cluster.add_node("node-01", *two_cards())
     cluster.client.create(TEMPLATES, template())
