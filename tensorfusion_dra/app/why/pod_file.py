@@ -22,7 +22,7 @@ class PodFile:
     """The objects of a file.
 
     Attributes:
-        pod: The pod, or the pod template of a workload such as a Deployment.
+        pod: The pod, or the pod template of a workload such as a Deployment or CronJob.
         others: ResourceClaims and ResourceClaimTemplates.
     """
 
@@ -64,9 +64,9 @@ def read(file: str, *, namespace: str, name: str) -> PodFile:
         raise InputError(f"{file}: {' '.join(str(error).split())}") from error
     placed = [_placed(document, namespace) for document in documents]
     pods = [pod for document in placed if (pod := _pod(document)) is not None]
-    chosen = [pod for pod in pods if not name or pod["metadata"].get("name") == name]
+    chosen = [pod for pod in pods if not name or pod["metadata"]["name"] == name]
     if len(chosen) != 1:
-        found = ", ".join(str(pod["metadata"].get("name")) for pod in pods) or "none"
+        found = ", ".join(str(pod["metadata"]["name"]) for pod in pods) or "none"
         expected = f"one of the name {name}" if name else "one; give its name as POD"
         raise InputError(f"{file}: found pods: {found}; expected {expected}")
     others = tuple(each for each in placed if each.get("kind") in (_CLAIM, _TEMPLATE))
@@ -82,18 +82,22 @@ def _flat(documents: Iterable[object]) -> Iterator[Document]:
 
 
 def _placed(document: Document, namespace: str) -> Document:
+    """Return the object with a namespace and a name; that is what a generated one begins with."""
     metadata = as_map(document.get("metadata"))
-    return {**document, "metadata": {"namespace": namespace, **metadata}}
+    generated = metadata.get("generateName") or ""
+    return {**document, "metadata": {"namespace": namespace, "name": generated, **metadata}}
 
 
 def _pod(document: Document) -> Document | None:
     """Return a pod, or the pod that a workload would create; None for other objects."""
     if document.get("kind") == "Pod":
         return document
-    template = as_map(as_map(document.get("spec")).get("template"))
+    spec = as_map(document.get("spec"))
+    of_job = as_map(as_map(spec.get("jobTemplate")).get("spec"))  # in a CronJob
+    template = as_map((of_job or spec).get("template"))
     if "containers" not in as_map(template.get("spec")) or document.get("kind") == _TEMPLATE:
         return None
-    metadata = {**as_map(template.get("metadata")), "name": document["metadata"].get("name")}
+    metadata = {**as_map(template.get("metadata")), "name": document["metadata"]["name"]}
     metadata["namespace"] = document["metadata"]["namespace"]
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template["spec"]}
 

@@ -10,6 +10,7 @@ from tensorfusion_dra.simulator.rest import TEMPLATES
 from tests.support import objects
 from tests.support.builders.pods import pod_annotations
 from tests.support.gpu_cluster import ANNOTATED, Cluster, request, template, two_cards
+from tests.support.objects import Json
 
 Capture = pytest.CaptureFixture[str]
 
@@ -36,6 +37,23 @@ def test_file_of_a_workload_with_annotations(
     text = f"Correct {names.ANNOTATION_GPU_MODEL}: found A10O, but the cards are: A100 (2)."
     assert text in found["helps"]
     assert "Nor is there room: none of 2 cards fits: 2 do not match" in found["answer"]
+
+
+@pytest.mark.parametrize(
+    ("metadata", "name"), [({"name": "nightly"}, "nightly"), ({"generateName": "run-"}, "run-")]
+)
+def test_file_of_a_cron_job(
+    cluster: Cluster, capsys: Capture, tmp_path: Path, metadata: Json, name: str
+) -> None:
+    cluster.add_node("node-01", *two_cards())
+    job = {"template": {"spec": objects.pod()["spec"]}}
+    spec = {"schedule": "@daily", "jobTemplate": {"spec": job}}
+    file = tmp_path / "cronjob.yaml"
+    file.write_text(yaml.safe_dump({"kind": "CronJob", "metadata": metadata, "spec": spec}))
+
+    code, found = cluster.why(capsys, "-f", str(file))
+
+    assert (code, found["pod"]) == (0, f"default/{name}")
 
 
 def test_file_with_malformed_annotations(cluster: Cluster, capsys: Capture, tmp_path: Path) -> None:
