@@ -1,7 +1,7 @@
 """The answer of `why` in one sentence."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from tensorfusion_dra.core import names
@@ -94,13 +94,13 @@ def _shortage(trial: Trial, outcomes: Sequence[NodeOutcome]) -> str:
     """Return what no node has."""
     tried = [each for each in outcomes if not each.refusal]
     if not tried:
-        return f"no node is fit for it: {_counted(each.refusal for each in outcomes)}"
+        return f"no node is fit for it: {_of_nodes(each.refusal for each in outcomes)}"
     cards = [card for each in tried for card in each.cards]
     refused = len(outcomes) - len(tried)
     beside = f" ({refused} of {len(outcomes)} nodes are unfit anyway)" if refused else ""
     if not cards:
         troubles = [trouble for each in tried for trouble in each.troubles]
-        why = _counted(troubles) if troubles else "they have no devices"
+        why = _of_nodes(troubles) if troubles else "they have no devices"
         return f"no node that it may use has a usable device: {why}{beside}"
     if any(all(_passing(each, name) == 0 for each in tried) for name in cards[0].rejections):
         return f"none of {len(cards)} cards fits: {_causes(cards)}{beside}"
@@ -171,9 +171,20 @@ def _causes(cards: Iterable[Card]) -> str:
 
 
 def _counted(texts: Iterable[str]) -> str:
-    """Return the texts with their numbers, in their order; the rarest are left out."""
-    counts = Counter(texts)
+    """Return the texts about one card each with their numbers; the rarest are left out."""
+    return _joined(Counter(texts), lambda text, count: numbered(count, text), ", ")
+
+
+def _of_nodes(texts: Iterable[str]) -> str:
+    """Return the texts about one node each, with the numbers of nodes; the rarest are left out."""
+    return _joined(
+        Counter(texts), lambda text, count: text if count == 1 else f"{text} ({count} nodes)", "; "
+    )
+
+
+def _joined(counts: Counter[str], shown: Callable[[str, int], str], separator: str) -> str:
     kept = dict(counts.most_common(_SHOWN_REASONS))
-    shown = [numbered(count, text) for text, count in counts.items() if text in kept]
+    texts = [shown(text, count) for text, count in counts.items() if text in kept]
     more = len(counts) - len(kept)
-    return ", ".join([*shown, f"{more} other reasons"] if more > 0 else shown)
+    reasons = "reason" if more == 1 else "reasons"
+    return separator.join([*texts, f"{more} other {reasons}"] if more > 0 else texts)

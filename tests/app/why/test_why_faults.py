@@ -108,6 +108,21 @@ def test_nodes_that_are_unfit(cluster: Cluster, capsys: Capture) -> None:
     ]
 
 
+def test_no_fit_node_shows_how_many_have_which_reason(cluster: Cluster, capsys: Capture) -> None:
+    taint = {"key": "team", "value": "b", "effect": "NoSchedule"}
+    for name in ("node-01", "node-02"):
+        cluster.add_node(name, *two_cards(), spec={"taints": [taint]})
+    cluster.add_node("node-03", *two_cards(), spec={"unschedulable": True})
+    cluster.add_pod("a", request({"vram": "1Gi"}))
+
+    _, found = cluster.why(capsys, "a")
+
+    assert found["answer"] == (
+        "default/a waits: no node is fit for it: taint team=b:NoSchedule is not tolerated "
+        "(2 nodes); unschedulable (cordoned)."
+    )
+
+
 def test_cluster_without_slices_of_the_driver(cluster: Cluster, capsys: Capture) -> None:
     cluster.add_node("node-01")
     cluster.add_pod("a", request())
