@@ -15,6 +15,7 @@ from tensorfusion_dra.conformance.builders import (
     enforcer_settings,
     gpu,
     node,
+    reading,
     share,
 )
 from tensorfusion_dra.conformance.enforcers import check_enforcer
@@ -34,5 +35,6 @@ __all__ = [
     "enforcer_settings",
     "gpu",
     "node",
+    "reading",
     "share",
 ]

@@ -20,7 +20,8 @@ def test_public_names_of_testing() -> None:
     assert sorted(testing.__all__) == sorted(
         [
             *("ODD_GPUS", "check_attributes", "check_capacities", "check_enforcer"),
-            *("check_health_source", "claim", "enforcer_settings", "gpu", "node", "share"),
+            *("check_health_source", "claim", "enforcer_settings", "gpu", "node", "reading"),
+            "share",
         ]
     )
 

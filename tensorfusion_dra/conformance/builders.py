@@ -5,6 +5,7 @@ from typing import Any, Final
 
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims.claim import ClaimRef
+from tensorfusion_dra.core.devices.gpu import Inventory
 from tensorfusion_dra.core.devices.sharing import Qos
 from tensorfusion_dra.core.kubernetes.quantity import GIB, Quantity
 from tensorfusion_dra.extend import (
@@ -15,6 +16,7 @@ from tensorfusion_dra.extend import (
     Node,
     PreparedClaim,
     PreparedShare,
+    Reading,
     TflopsSource,
 )
 
@@ -65,6 +67,11 @@ ODD_GPUS: Final[tuple[Gpu, ...]] = (
 def node(**changes: Any) -> Node:
     """Return the node `node-01` of the pool `default`; changes set its other attributes."""
     return replace(Node(name="node-01", gpupool="default", qos="medium"), **changes)
+
+
+def reading(*gpus: Gpu) -> Reading:
+    """Return a reading of the node() with these cards, for a provider's method `begin`."""
+    return Reading(inventory=Inventory(gpus=gpus), node=node())
 
 
 def share(card: int = 0, *, percent: int = 25, vram_gib: int = 20, **changes: Any) -> PreparedShare:

@@ -348,6 +348,42 @@ Return nvmlDeviceGetMaxClockInfo(Device device, int type, unsigned *clock)
     return card_number(device, "clock", clock);
 }
 
+/* The query `nvlink<number>` is `<active> <type of the other end> <its PCI bus ID>`. */
+static Return link_answer(Device device, unsigned link, unsigned *active, unsigned *type, char *bus)
+{
+    char question[32], answer[MAX_ANSWER];
+    Return result;
+
+    snprintf(question, sizeof question, "nvlink%u", link);
+    result = ask_card(device, question, answer);
+    if (result == SUCCESS && sscanf(answer, "%u %u %31s", active, type, bus) != 3)
+        result = UNKNOWN;
+    return result;
+}
+
+Return nvmlDeviceGetNvLinkState(Device device, unsigned link, unsigned *active)
+{
+    unsigned type;
+    char bus[32];
+
+    return link_answer(device, link, active, &type, bus);
+}
+
+Return nvmlDeviceGetNvLinkRemoteDeviceType(Device device, unsigned link, unsigned *type)
+{
+    unsigned active;
+    char bus[32];
+
+    return link_answer(device, link, &active, type, bus);
+}
+
+Return nvmlDeviceGetNvLinkRemotePciInfo_v2(Device device, unsigned link, PciInfo *pci)
+{
+    unsigned active, type;
+
+    return link_answer(device, link, &active, &type, pci->bus_id);
+}
+
 #ifndef NO_EVENTS
 Return nvmlEventSetCreate(EventSet *set)
 {
