@@ -27,19 +27,23 @@ def install(source: Path, target: Path) -> None:
         archive.extractall(target)
 
 
-def python(*arguments: str, home: Path, folder: Path = ROOT, path: str = "") -> Ended:
+def python(
+    *arguments: str, home: Path, folder: Path = ROOT, path: str = "", **variables: str
+) -> Ended:
     """Run Python, and fail unless it succeeds; return what it printed.
 
     Args:
         home: A folder of the test, in place of the user's.
         folder: Working folder.
         path: PYTHONPATH.
+        variables: Further environment.
     """
     environment = path_guard.environment(
         {
             "PATH": os.environ["PATH"],
             "HOME": str(home),
             "PYTHONPATH": path,
+            **variables,
         }
     )
     ended = subprocess.run(

@@ -1,11 +1,12 @@
 """Problems of a card that the NVIDIA driver does not report."""
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
 from tensorfusion_dra.extend import Gpu, Problem
 
-FOLDER = Path("/run/example-provider")
+FOLDER = Path(os.environ.get("EXAMPLE_PROVIDER_FOLDER", "/run/example-provider"))
 
 
 class Source:

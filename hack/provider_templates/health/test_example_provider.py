@@ -7,8 +7,8 @@ from example_provider import Source
 from tensorfusion_dra import testing
 
 
-def test_conforms() -> None:
-    testing.check_health_source(Source)
+def test_conforms(tmp_path: Path) -> None:
+    testing.check_health_source(Source(tmp_path))
 
 
 def test_file_of_a_card_is_its_problem(tmp_path: Path) -> None:
