@@ -8,10 +8,12 @@ from hypothesis import strategies as st
 
 from tensorfusion_dra.core.claims import cdi
 from tensorfusion_dra.core.claims.claim import ClaimRef
+from tensorfusion_dra.core.claims.device_metadata import DeviceMetadata
 from tensorfusion_dra.core.claims.limits import Limit
 from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
 from tensorfusion_dra.core.devices.sharing import Isolation, Qos
 from tensorfusion_dra.core.kubernetes.quantity import MIB, Quantity
+from tensorfusion_dra.core.names import METADATA_ROOT
 from tests.support.builders.allocations import share_id
 from tests.support.builders.gpus import gpu
 from tests.support.cdi_rules import env, injected, spec_of, violations
@@ -58,8 +60,12 @@ def claims(draw: st.DrawFn) -> PreparedClaim:
         )
     if watching:
         shares.append(replace(shares[0], request="watch", admin_access=True, limit=None))
-    uid = str(draw(st.uuids()))
-    return PreparedClaim(ref=ClaimRef(namespace="default", name="a", uid=uid), shares=tuple(shares))
+    metadata = DeviceMetadata(attributes={}, pod_claim_name=draw(st.sampled_from(["", "gpu"])))
+    return PreparedClaim(
+        ref=ClaimRef(namespace="default", name="a", uid=str(draw(st.uuids()))),
+        shares=tuple(shares),
+        metadata=draw(st.sampled_from([None, metadata])),
+    )
 
 
 @settings(max_examples=examples(50))
@@ -88,6 +94,22 @@ def test_every_id_is_defined_in_the_spec_and_returned_once(claim: PreparedClaim)
     assert all(names[0].partition("=")[2].count(":") == 0 for names in answer)
     defined = {f"tensor-fusion.ai/vgpu={device['name']}" for device in spec_of(claim)["devices"]}
     assert {name for name in ids if name.startswith("tensor-fusion.ai/")} == defined
+
+
+@settings(max_examples=examples(50))
+@given(claims())
+def test_container_of_all_requests_has_the_file_of_each_once(claim: PreparedClaim) -> None:
+    ids = [name for names in cdi.ids_by_share(claim) for name in names]
+    mounted = [
+        mount["containerPath"]
+        for edits in injected(spec_of(claim), ids)
+        for mount in edits.get("mounts", [])
+        if mount["containerPath"].startswith(METADATA_ROOT)
+    ]
+
+    requests = {item.request for item in claim.shares} if claim.metadata else set()
+    assert len(mounted) == len(set(mounted)) == len(requests)
+    assert {path.split("/")[-2] for path in mounted} == requests
 
 
 @settings(max_examples=examples(50))
