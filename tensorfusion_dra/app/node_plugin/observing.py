@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from tensorfusion_dra.app.node_plugin import status_page
 from tensorfusion_dra.app.node_plugin.node_base import NodeBase
 from tensorfusion_dra.app.shared import metrics_page, version
 from tensorfusion_dra.app.shared.node_settings import Settings
@@ -57,14 +58,22 @@ class Observing:
             version=version.current(),
         )
 
-    def metrics_page(
+    def pages(
         self, settings: Settings, supervisor: Supervisor, observer: NodeObserver
     ) -> Mapping[str, Page]:
-        """Return the page of the metrics for the health port; none if it is elsewhere or off.
+        """Return the pages for the health port: metrics and status page, unless they are off.
 
         Raises:
-            FatalError: The port of its own cannot be bound.
+            FatalError: The metrics' own port cannot be bound.
         """
+        return {
+            **self._metrics_page(settings, supervisor, observer),
+            **status_page.pages(settings.status_page_mode, observer.view),
+        }
+
+    def _metrics_page(
+        self, settings: Settings, supervisor: Supervisor, observer: NodeObserver
+    ) -> Mapping[str, Page]:
         if settings.metrics != "true":
             return {}
 

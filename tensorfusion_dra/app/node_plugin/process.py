@@ -21,7 +21,6 @@ from tensorfusion_dra.app.node_plugin import (
     node_base,
     node_events,
     publishing,
-    status_page,
     traces,
 )
 from tensorfusion_dra.app.node_plugin.node_base import NodeBase
@@ -145,10 +144,7 @@ def _start(settings: Settings, supervisor: Supervisor) -> PluginServers:
         publisher=publish.publisher,
         registration=registration,
     )
-    pages = {
-        **observing.metrics_page(settings, supervisor, observer),
-        **status_page.pages(settings.status_page_mode, observer.view),
-    }
+    pages = observing.pages(settings, supervisor, observer)
     _answer_probes(settings, supervisor, servers, registration, pages)
     return servers
 
