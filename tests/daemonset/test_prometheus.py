@@ -43,13 +43,19 @@ WITHOUT_VALUES = {
 
 @dataclass(frozen=True, kw_only=True)
 class Scraped:
-    """A node, a webhook, the Prometheus that scrapes both, and the port of the node's metrics."""
+    """A node, a webhook, and the Prometheus that scrapes both.
+
+    Attributes:
+        port: Port of the metrics of the node plugin.
+        port_of_update: Port that is scraped as well, for a second instance on the node.
+    """
 
     cluster: SimulatedCluster
     profile: Profile
     prometheus: Prometheus
     webhook: SimulatedWebhook
     port: int
+    port_of_update: int
 
     def run_pod(self, name: str) -> None:
         self.cluster.submit(name, SHARE)
@@ -60,27 +66,32 @@ class Scraped:
 def scraped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scraped]:
     folder = tmp_path_factory.mktemp("scraped")
     monitoring.promtool()  # skips before anything is started
-    port, dcgm = free_port(), dcgm_exporter()
+    port, port_of_update, dcgm = free_port(), free_port(), dcgm_exporter()
     flags = ("--health-host", "127.0.0.1", "--health-port", str(port))
     with dcgm, sick_cluster(folder, *flags, tensor_fusion=True) as (cluster, profile):
         webhook = SimulatedWebhook(folder, cluster.server.kubeconfig(folder / "kubeconfig"))
         jobs = {
-            "tensorfusion-dra-node-plugin": job(f"127.0.0.1:{port}"),
+            "tensorfusion-dra-node-plugin": job(f"127.0.0.1:{port}", f"127.0.0.1:{port_of_update}"),
             "tensorfusion-dra-webhook": job(urlsplit(webhook.health_url).netloc),
             "dcgm": {"static_configs": [{"targets": [f"127.0.0.1:{dcgm.server_port}"]}]},
         }
         with prometheus.running(make(folder / "prometheus"), free_port(), jobs) as server:
             yield Scraped(
-                cluster=cluster, profile=profile, prometheus=server, webhook=webhook, port=port
+                cluster=cluster,
+                profile=profile,
+                prometheus=server,
+                webhook=webhook,
+                port=port,
+                port_of_update=port_of_update,
             )
         webhook.process.stop()
         dcgm.shutdown()
 
 
-def job(target: str) -> dict[str, Any]:
-    """Return the scrape configuration of one of the driver's pods, with its target's labels."""
+def job(*targets: str) -> dict[str, Any]:
+    """Return the scrape configuration of some of the driver's pods, with the targets' labels."""
     labels = {"node": NODE, "namespace": "tensorfusion-dra", "pod": "pod-of-the-driver"}
-    return {"honor_labels": True, "static_configs": [{"targets": [target], "labels": labels}]}
+    return {"honor_labels": True, "static_configs": [{"targets": list(targets), "labels": labels}]}
 
 
 def make(folder: Path) -> Path:
@@ -163,13 +174,18 @@ def test_rules_and_dashboard_of_a_healthy_node_and_alerts_of_an_unhealthy_one(
     assert [labels for labels, _ in busy if labels["pod"] == "a"] == [{**first, "pod": "a"}]
 
     server.until("a quantile", "node:tensorfusion_dra_prepare_duration_seconds:p99 > 0")
-    rules = server.rules()
-    assert [rule["lastError"] for rule in rules if "lastError" in rule] == []
-    assert [rule["health"] for rule in rules] == ["ok"] * len(monitoring.rules())
-    server.until("no alert", "absent(ALERTS)")
+    check_rules(server)
 
     # Groups of rules are not evaluated at the same moment.
     assert eventually(lambda: empty_panels(server) == WITHOUT_VALUES), empty_panels(server)
+
+    start_another_instance(scraped)
+    check_rules(server)
+    server.until(
+        "each share counted once",
+        "count(pod_uuid:tensorfusion_dra_share_requested_tflops:sum == 100) == 2",
+    )
+    scraped.cluster.stop_plugin("of-update")
 
     scraped.profile.make(0, xid=79)
     server.until("an XID", 'increase(tensorfusion_dra_card_xids_total{xid="79"}[1m]) > 0')
@@ -178,6 +194,26 @@ def test_rules_and_dashboard_of_a_healthy_node_and_alerts_of_an_unhealthy_one(
     assert {labels["uuid"] for labels, _ in fired} == {by_device[0][1]}
     of_trouble = {"Trouble of cards", "Unhealthy since", "XIDs"}
     assert eventually(lambda: not empty_panels(server) & of_trouble), empty_panels(server)
+
+
+def check_rules(server: Prometheus) -> None:
+    """Fail unless all rules have been evaluated without error since, and no alert stays."""
+    ((_, now),) = server.query("vector(time())")
+    for rule in monitoring.rules():
+        if rule.record.startswith(("uuid:tensorfusion_dra_card_", "node:tensorfusion_dra_cons")):
+            server.until("evaluation", f"timestamp({rule.record}) > {now + 1}")
+    rules = server.rules()
+    assert [rule["lastError"] for rule in rules if "lastError" in rule] == []
+    assert [rule["health"] for rule in rules] == ["ok"] * len(monitoring.rules())
+    server.until("no alert", "absent(ALERTS)")
+
+
+def start_another_instance(scraped: Scraped) -> None:
+    """Start a second node plugin on the node, as a rolling update does."""
+    scraped.cluster.plugin_flags.extend(["--health-port", str(scraped.port_of_update)])
+    scraped.cluster.start_plugin("of-update")
+    scraped.prometheus.until("two of each card", "count(tensorfusion_dra_card_info) == 4")
+    scraped.prometheus.until("two of each share", "count(tensorfusion_dra_share_info) == 4")
 
 
 def empty_panels(server: Prometheus) -> set[str]:
