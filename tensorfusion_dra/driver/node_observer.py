@@ -23,8 +23,9 @@ from tensorfusion_dra.core.observed.node_view import (
     OperationView,
     PublishingView,
     RegistrationView,
+    ShareView,
 )
-from tensorfusion_dra.driver.catalog import CatalogReader
+from tensorfusion_dra.driver.catalog import Catalog, CatalogReader
 
 _REUSED_SECONDS: Final = 1.0
 
@@ -60,6 +61,22 @@ class Sources:
     operations: Callable[[], Sequence[OperationView]] = tuple
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Seen:
+    """Views of one claim's shares, and what they were made of."""
+
+    claim: PreparedClaim
+    standing: Sequence[Standing]
+    catalog: Catalog | None
+    views: tuple[ShareView, ...]
+
+    def is_of(
+        self, claim: PreparedClaim, standing: Sequence[Standing], catalog: Catalog | None
+    ) -> bool:
+        """Return True if the views are made of these; each is replaced as a whole if it changes."""
+        return self.claim is claim and self.standing is standing and self.catalog is catalog
+
+
 class NodeObserver:
     """Builder of views of this node; safe for all threads."""
 
@@ -91,6 +108,7 @@ class NodeObserver:
         self._view: NodeView | None = None
         self._built = float("-inf")
         self._claims: Sequence[PreparedClaim] = ()
+        self._shares: dict[str, _Seen] = {}  # by claim UID
 
     def view(self) -> NodeView:
         """Return the node as it was at most a second ago."""
@@ -125,12 +143,24 @@ class NodeObserver:
             ),
             cards_missing="" if catalog else sources.catalog.reason_missing(),
             left_out=catalog.left_out if catalog else (),
-            shares=cards.shares(
-                self._claims, catalog.by_name() if catalog else {}, sources.standings()
-            ),
+            shares=self._share_views(catalog),
             shares_error=trouble,
             operations=tuple(sources.operations()),
         )
+
+    def _share_views(self, catalog: Catalog | None) -> tuple[ShareView, ...]:
+        """Return a view of each share; those of unchanged claims are the last view's."""
+        devices = catalog.by_name() if catalog else {}
+        standings = self._sources.standings()
+        known, self._shares = self._shares, {}
+        for claim in sorted(self._claims, key=lambda each: (str(each.ref), each.ref.uid)):
+            uid, standing = claim.ref.uid, standings.get(claim.ref.uid, ())
+            before = known.get(uid)
+            if before is None or not before.is_of(claim, standing, catalog):
+                views = cards.shares(claim, devices, standing)
+                before = _Seen(claim=claim, standing=standing, catalog=catalog, views=views)
+            self._shares[uid] = before
+        return tuple(view for seen in self._shares.values() for view in seen.views)
 
     def _read_records(self) -> str:
         """Read the records again; return why they cannot be read, "" if they can."""

@@ -1,12 +1,17 @@
 """The view of the node: what it is made of, and how often it is built."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tensorfusion_dra.core.claims.enforcement import verdict
+from tensorfusion_dra.core.claims.enforcement.verdict import Standing
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
+from tensorfusion_dra.core.devices.gpu import Inventory
 from tensorfusion_dra.core.devices.health import CardEvent, EventKind
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.core.kubernetes.slice_normal_form import GATE_CONSUMABLE_CAPACITY
@@ -59,9 +64,9 @@ class Observed:
         self.seconds = 0.0
         self.observer = self.observing(self.node.catalog)
 
-    def observing(self, catalog: CatalogReader) -> NodeObserver:
+    def observing(self, catalog: CatalogReader, **sources: Any) -> NodeObserver:
         return NodeObserver(
-            Sources(catalog=catalog, records=self.records),
+            Sources(catalog=catalog, records=self.records, **sources),
             node="node-01",
             version="1.2.3",
             now=lambda: NOW,
@@ -104,6 +109,45 @@ def test_view_of_the_last_second_is_reused(observed: Observed) -> None:
 
     observed.seconds = 1.1
     assert observed.observer.view().claims == 1
+
+
+def test_shares_are_sorted_by_claim_and_unchanged_ones_are_not_made_again(
+    observed: Observed,
+) -> None:
+    observed.prepare("b")
+    (before,) = observed.observer.view().shares
+    observed.prepare("a")
+    observed.seconds = 2.0
+
+    new, kept = observed.observer.view().shares
+
+    assert [new.claim.name, kept.claim.name] == ["a", "b"]
+    assert kept is before
+
+
+def test_new_verdict_and_new_catalog_are_shown_of_claims_whose_record_is_unchanged(
+    tmp_path: Path,
+) -> None:
+    observed = Observed(tmp_path)
+    observed.prepare("a")
+    standing = Standing(verdict=verdict.enforced("LimiterActive", "ok"), since=NOW)
+    standings: dict[str, tuple[Standing, ...]] = {}
+    observer = observed.observing(observed.node.catalog, standings=lambda: dict(standings))
+    (unseen,) = observer.view().shares
+    standings[unseen.claim.uid] = (standing,)
+    observed.seconds = 2.0
+    (seen,) = observer.view().shares
+
+    faster = [replace(gpu, milli_tflops=624_000) for gpu in simulated_inventory().gpus]
+    observed.node.discovery.inventory = Inventory(gpus=tuple(faster))
+    observed.node.catalog.refresh()
+    observed.seconds = 4.0
+    (on_another,) = observer.view().shares
+    observed.node.ledger.close()
+
+    assert [unseen.enforcement, seen.enforcement] == [None, standing]
+    assert unseen.limit_nano_tflops is not None
+    assert on_another.limit_nano_tflops == 2 * unseen.limit_nano_tflops
 
 
 def test_after_an_error_of_the_ledger_the_last_known_shares_are_shown(observed: Observed) -> None:

@@ -53,26 +53,21 @@ def cards(
 
 
 def shares(
-    claims: Iterable[PreparedClaim],
-    devices: Mapping[str, Device],
-    standings: Mapping[str, Sequence[Standing]],
+    claim: PreparedClaim, devices: Mapping[str, Device], standing: Sequence[Standing]
 ) -> tuple[ShareView, ...]:
-    """Return a view of each share, sorted by namespace and name of its claim.
+    """Return a view of each share of a claim, in their order.
 
     Args:
-        claims: All prepared claims.
+        claim: As it is prepared.
         devices: By name; a share of another device is shown without its limit in TFLOPS.
-        standings: The verdicts about a claim's shares in their order, by claim UID; a claim is
-            missing before the first look at its limits.
+        standing: The verdict about each share; of another number before the first look at the
+            claim's present limits.
     """
-    found = []
-    for claim in sorted(claims, key=lambda each: (str(each.ref), each.ref.uid)):
-        verdicts = standings.get(claim.ref.uid, ())
-        are_known = len(verdicts) == len(claim.shares)
-        for index, share in enumerate(claim.shares):
-            standing = verdicts[index] if are_known else None
-            found.append(_share(claim, share, devices.get(share.device), standing))
-    return tuple(found)
+    are_known = len(standing) == len(claim.shares)
+    return tuple(
+        _share(claim, share, devices.get(share.device), standing[index] if are_known else None)
+        for index, share in enumerate(claim.shares)
+    )
 
 
 def _card(

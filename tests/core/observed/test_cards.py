@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.claims.enforcement import verdict
 from tensorfusion_dra.core.claims.enforcement.verdict import Standing
 from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
@@ -46,8 +45,8 @@ def viewed(
     return cards.cards(devices, claims, sick=sick or {}, absent=frozenset(), xids={})
 
 
-def shares_of(device: Device, *claims: PreparedClaim, **standings: Any) -> tuple[ShareView, ...]:
-    return cards.shares(claims, {device.name: device}, standings)
+def shares_of(device: Device, claim: PreparedClaim, *standing: Standing) -> tuple[ShareView, ...]:
+    return cards.shares(claim, {device.name: device}, standing)
 
 
 def test_card_without_shares_is_free() -> None:
@@ -171,25 +170,18 @@ def test_share_of_a_card_that_is_not_published_is_shown_without_its_compute_limi
     assert (share.limit, share.limit_nano_tflops) == (limit(50, 20), None)
 
 
-def test_shares_are_sorted_by_claim_and_have_their_own_verdict() -> None:
+def test_each_share_has_its_own_verdict() -> None:
     (device,) = published_devices(gpu())
     two = prepared_claim(share_of(device), share_of(device, request="second"))
-    other = prepared_claim(
-        share_of(device), ref=ClaimRef(namespace="team-0", name="z", uid="uid-z")
-    )
     standings = tuple(
         Standing(verdict=each, since=SINCE)
         for each in (verdict.enforced("LimiterActive", "ok"), verdict.unknown("NoProcessYet", "?"))
     )
 
-    found = shares_of(device, two, other, **{"uid-a": standings})
+    found = shares_of(device, two, *standings)
 
-    assert [(str(each.claim), each.request) for each in found] == [
-        ("team-0/z", "gpu"),
-        ("team-a/a", "gpu"),
-        ("team-a/a", "second"),
-    ]
-    assert [each.enforcement for each in found] == [None, *standings]
+    assert [each.request for each in found] == ["gpu", "second"]
+    assert tuple(each.enforcement for each in found) == standings
 
 
 def test_verdicts_of_another_number_of_shares_belong_to_an_older_record() -> None:
@@ -197,6 +189,6 @@ def test_verdicts_of_another_number_of_shares_belong_to_an_older_record() -> Non
     standing = Standing(verdict=verdict.enforced("LimiterActive", "ok"), since=SINCE)
     claim = prepared_claim(share_of(device), share_of(device, request="second"))
 
-    found = shares_of(device, claim, **{"uid-a": (standing,)})
+    found = shares_of(device, claim, standing)
 
     assert [each.enforcement for each in found] == [None, None]
