@@ -83,6 +83,7 @@ def test_the_printed_address_of_the_metrics_is_beside_the_page(kept: Kept) -> No
     (page,) = re.findall(r"^  status page  (\S+)$", kept.printed, re.MULTILINE)
 
     assert f"  metrics      {page}metrics\n" in kept.printed
+    assert b"\ntensorfusion_dra_claims 1.0\n" in kept.get(f"{page}metrics")
 
 
 def test_an_interrupt_ends_it_and_removes_its_folder(kept: Kept) -> None:
