@@ -1,31 +1,34 @@
 """Construction of the parts that look whether the limits of prepared claims hold."""
 
-from tensorfusion_dra.app.shared import enforcement_parts, node_parts
+from collections.abc import Mapping
+
+from tensorfusion_dra.app.shared import enforcement_parts
 from tensorfusion_dra.app.shared.node_settings import Settings
 from tensorfusion_dra.app.shared.supervisor import Supervisor
 from tensorfusion_dra.cluster.events import Events
+from tensorfusion_dra.core.claims.enforcers.enforcer import Enforcer
 from tensorfusion_dra.driver.enforcement_watch import EnforcementWatch
 from tensorfusion_dra.driver.ports.enforcement import LiveSigns
 from tensorfusion_dra.driver.status import StatusReporter, utc_now
 from tensorfusion_dra.state.standing_limits import StandingLimits
 
 
-def watch(settings: Settings) -> EnforcementWatch:
+def watch(settings: Settings, enforcers: Mapping[str, Enforcer]) -> EnforcementWatch:
     """Return the watch over the limits of all claims; nothing is started."""
     return EnforcementWatch(
-        enforcement_parts.live_signs(settings),
-        node_parts.enforcers(settings),
+        enforcement_parts.live_signs(settings, enforcers),
+        enforcers,
         StandingLimits(settings.data_folder),
         now=utc_now,
         enforcer="" if settings.simulated_gpus else settings.enforcer,
     )
 
 
-def required_signs(settings: Settings) -> LiveSigns | None:
+def required_signs(settings: Settings, enforcers: Mapping[str, Enforcer]) -> LiveSigns | None:
     """Return a reader of the signs without which claims are refused; None to refuse none."""
     if settings.require_enforcement != "true":
         return None
-    return enforcement_parts.live_signs(settings)
+    return enforcement_parts.live_signs(settings, enforcers)
 
 
 def start(

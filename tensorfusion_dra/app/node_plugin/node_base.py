@@ -1,5 +1,6 @@
 """The parts of a node plugin that need neither the kubelet nor the API server."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -8,6 +9,7 @@ from tensorfusion_dra.app.shared import card_health, node_parts, providers
 from tensorfusion_dra.app.shared.node_settings import Settings
 from tensorfusion_dra.app.shared.supervisor import Supervisor
 from tensorfusion_dra.core import names
+from tensorfusion_dra.core.claims.enforcers.enforcer import Enforcer
 from tensorfusion_dra.discovery.host.sizes import HostSizes
 from tensorfusion_dra.driver.catalog import CatalogReader
 from tensorfusion_dra.driver.node_offers import NodeOffers
@@ -25,6 +27,7 @@ class NodeBase:
 
     Attributes:
         card_events: None if the settings turn them off.
+        enforcers: By name; one of another package has one thread for all its users.
     """
 
     ledger: Ledger
@@ -33,6 +36,7 @@ class NodeBase:
     reconciler: Reconciler
     catalog: CatalogReader
     card_events: CardEvents | None
+    enforcers: Mapping[str, Enforcer]
 
 
 def recovered(settings: Settings, supervisor: Supervisor) -> NodeBase:
@@ -45,14 +49,15 @@ def recovered(settings: Settings, supervisor: Supervisor) -> NodeBase:
     """
     ledger = Ledger(settings.data_folder)
     supervisor.on_stop(ledger.close)
+    enforcers = node_parts.enforcers(settings)
     projection = Projection(
         claim_files.cdi_specs(Path(settings.cdi_dir)),
         claim_files.limits(Path(settings.tensor_fusion_root) / "claims"),
         claim_files.device_metadata(settings.data_folder / names.METADATA_FOLDER),
         HostFiles(),
-        node_parts.enforcers(settings),
+        enforcers,
     )
-    offers = node_parts.node_offers(settings)
+    offers = node_parts.node_offers(settings, enforcers)
     reconciler = Reconciler(
         ledger, projection, boot_id=offers.boot_id, seconds=settings.recover_seconds
     )
@@ -75,4 +80,5 @@ def recovered(settings: Settings, supervisor: Supervisor) -> NodeBase:
         reconciler=reconciler,
         catalog=catalog,
         card_events=discovery.events if settings.health_events == "true" else None,
+        enforcers=enforcers,
     )

@@ -157,7 +157,7 @@ def _preparing(
     operations: Operations,
 ) -> _Preparing:
     calls = CallsInFlight()
-    watch = enforcement.watch(settings)
+    watch = enforcement.watch(settings, base.enforcers)
     status = StatusReporter(
         ClaimStatus(resource_api), calls=calls, sick=base.catalog.sick, enforcement=watch
     )
@@ -183,7 +183,7 @@ def _preparing(
         division=division,
         status=status,
         operations=operations,
-        required=enforcement.required_signs(settings),
+        required=enforcement.required_signs(settings, base.enforcers),
     )
     return _Preparing(
         preparer=preparer, division=division, status=status, calls=calls, enforcement=watch

@@ -1,7 +1,7 @@
 """Parts that look whether limits hold, built from the settings."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -12,6 +12,7 @@ from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.claims.enforcement import verdicts
 from tensorfusion_dra.core.claims.enforcement.signs import NodePlaces, Places
 from tensorfusion_dra.core.claims.enforcement.verdict import Verdict
+from tensorfusion_dra.core.claims.enforcers.enforcer import Enforcer
 from tensorfusion_dra.core.claims.enforcers.tensor_fusion import TensorFusion
 from tensorfusion_dra.core.claims.limits import Limit
 from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
@@ -23,14 +24,18 @@ _REAL_NODES: Final = ("/dev/nvidia0",)
 _SOCKETS: Final = "tensor-fusion-index-*.sock"
 
 
-def live_signs(settings: Settings) -> LiveSigns:
-    """Return a reader of the signs of this node's enforcer."""
-    return LiveSigns(node_places(settings))
+def live_signs(settings: Settings, every: Mapping[str, Enforcer] | None = None) -> LiveSigns:
+    """Return a reader of the signs of this node's enforcer.
+
+    Args:
+        every: From node_parts.enforcers(); None for new ones.
+    """
+    return LiveSigns(node_places(settings, every))
 
 
-def node_places(settings: Settings) -> NodePlaces:
+def node_places(settings: Settings, every: Mapping[str, Enforcer] | None = None) -> NodePlaces:
     """Return where this node's enforcer leaves signs of itself, for shares in soft isolation."""
-    enforcer = node_parts.chosen_enforcer(settings)
+    enforcer = node_parts.chosen_enforcer(settings, every)
     places = enforcer.places(example_claim(settings, isolation=Isolation.SOFT))
     if enforcer.name != TensorFusion.name:
         return NodePlaces(enforcer=enforcer.name, files=places.files, socket=places.socket)

@@ -54,13 +54,16 @@ def enforcers(settings: Settings) -> Mapping[str, Enforcer]:
     return {**own, **others}
 
 
-def chosen_enforcer(settings: Settings) -> Enforcer:
+def chosen_enforcer(settings: Settings, every: Mapping[str, Enforcer] | None = None) -> Enforcer:
     """Return the enforcer that the settings name.
+
+    Args:
+        every: From enforcers(), so that one of another package has one thread; None for new ones.
 
     Raises:
         InputError: It is another package's and cannot be used, or is disabled.
     """
-    enforcer = enforcers(settings).get(settings.enforcer)
+    enforcer = (every or enforcers(settings)).get(settings.enforcer)
     if enforcer is None:
         raise InputError(
             f"enforcer: found {settings.enforcer}, which disable-provider turns off or whose name "
@@ -80,13 +83,17 @@ def _enforcer_settings(settings: Settings, name: str) -> EnforcerSettings:
     )
 
 
-def node_offers(settings: Settings) -> NodeOffers:
+def node_offers(settings: Settings, every: Mapping[str, Enforcer] | None = None) -> NodeOffers:
     """Return the node facts for granting cards to containers, from the settings.
 
+    Args:
+        every: From enforcers(); None for new ones.
+
     Raises:
-        InputError: The boot's ID cannot be read.
+        InputError: The boot's ID cannot be read, or the enforcer cannot be used.
     """
-    enforcer = chosen_enforcer(settings)
+    every = every or enforcers(settings)
+    enforcer = chosen_enforcer(settings, every)
     return NodeOffers(
         device_nodes=device_nodes(settings),
         driver_files=HostDriverFiles(
@@ -98,7 +105,7 @@ def node_offers(settings: Settings) -> NodeOffers:
         enforces_hard=enforcer.enforces_hard,
         rules=LendingRules(
             overcommit_limits=settings.overcommit_limits == "true",
-            enforcers=enforcers(settings),
+            enforcers=every,
         ),
         boot_id=boot.boot_id(Path(settings.boot_id_file)),
         describes_devices=settings.device_metadata == "true",

@@ -29,6 +29,8 @@ _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _REASON: Final = re.compile(r"[A-Z][A-Za-z0-9]{0,79}")
 _TAKEN: Final = frozenset({names.ENV_NVIDIA_VISIBLE_DEVICES, names.ENV_CUDA_DEVICE_ORDER})
 _LONGEST_TEXT: Final = 500
+_LOAD_SECONDS: Final = 30.0
+"""Time for its import at the start, which may be slow on a busy node."""
 
 
 class GuardedEnforcer:
@@ -86,7 +88,7 @@ class GuardedEnforcer:
             InputError: It cannot.
         """
         try:
-            self._run(lambda enforcer: None)
+            self._run(lambda enforcer: None, budget_seconds=_LOAD_SECONDS)
         except _FaultError as error:
             raise InputError(f"enforcer: {self.name}: {error}") from error
 
@@ -155,8 +157,12 @@ class GuardedEnforcer:
     def _fault(self, claim: PreparedClaim, text: str) -> ClaimError:
         return ClaimError(f"claim {claim.ref}: enforcer {self.name}: {text}"[:_LONGEST_TEXT])
 
-    def _run(self, function: Callable[[Any], T]) -> T:
+    def _run(self, function: Callable[[Any], T], *, budget_seconds: float | None = None) -> T:
         """Call a function with the enforcer in its thread.
+
+        Args:
+            function: Called with the enforcer.
+            budget_seconds: None for that of every call.
 
         Raises:
             ClaimError: The enforcer refuses the claim.
@@ -171,10 +177,11 @@ class GuardedEnforcer:
             except BaseException as error:  # noqa: BLE001 - code of another package
                 raise _FaultError(_shown(error)) from None
 
+        seconds = budget_seconds or self._budget_seconds
         try:
-            return self._thread.run(call, wait_seconds=self._budget_seconds)
+            return self._thread.run(call, wait_seconds=seconds)
         except OverdueError:
-            text = f"no answer within {self._budget_seconds:g} s"
+            text = f"no answer within {seconds:g} s"
             raise _FaultError(text) from None
         except ClosedError:
             raise _FaultError("the process is stopping") from None
