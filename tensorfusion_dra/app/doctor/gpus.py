@@ -1,6 +1,6 @@
 """Checks of the node's GPUs: readable, usable by containers, not handed out by other drivers."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -11,12 +11,14 @@ from tensorfusion_dra.cluster.api import StatusError
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.devices.gpu import Gpu
 from tensorfusion_dra.core.doctor import cards as rules
+from tensorfusion_dra.core.doctor import providers as provider_rules
 from tensorfusion_dra.core.doctor.cards import Access
 from tensorfusion_dra.core.doctor.finding import Finding
 from tensorfusion_dra.core.errors import FatalError, RetryableError
 from tensorfusion_dra.discovery.host.sizes import HostSizes
 from tensorfusion_dra.driver.catalog import Catalog, CatalogReader
 from tensorfusion_dra.driver.ports.discovery import Discovery
+from tensorfusion_dra.driver.providers.providers import Report
 
 
 def cards(context: Context) -> Iterator[Finding]:
@@ -25,13 +27,15 @@ def cards(context: Context) -> Iterator[Finding]:
     with node_parts.discovery(settings) as discovery:
         try:
             yield from rules.library(discovery.raw())
-            catalog = _catalog(context, discovery)
+            reader = _reader(context, discovery)
+            catalog = _catalog(reader)
         except (RetryableError, FatalError) as error:
             yield rules.unreadable(str(error))
             return
     gpus = [device.gpu for device in catalog.devices]
     yield from rules.cards(gpus, catalog.left_out)
     yield from rules.expansion(node_parts.node(settings).oversubscription, catalog.host_size_errors)
+    yield from _providers(reader.providers.reports())
     yield from _access(context, gpus)
 
 
@@ -58,18 +62,43 @@ def _workers(context: Context, node_name: str) -> list[dict[str, Any]] | None:
         return None
 
 
-def _catalog(context: Context, discovery: Discovery) -> Catalog:
+def _reader(context: Context, discovery: Discovery) -> CatalogReader:
     settings = context.settings
-    reader = CatalogReader(
+    return CatalogReader(
         discovery,
         node_parts.node(settings),
         host=HostSizes(settings.disk_folder),
         providers=providers.load(settings),
     )
+
+
+def _catalog(reader: CatalogReader) -> Catalog:
     reader.refresh()
     catalog = reader.current()
     assert catalog is not None  # it was just read
     return catalog
+
+
+def _providers(reports: Sequence[Report]) -> Iterator[Finding]:
+    """Judge the providers of other packages; those that the settings turn off are no finding."""
+    for report in reports:
+        whose = report.registered
+        subject = f"provider {whose.name} ({whose.kind}, {whose.package})"
+        if whose.unused and whose.unused != providers.DISABLED:
+            yield provider_rules.unused(subject, whose.unused)
+        elif whose.package and not whose.unused:
+            yield provider_rules.provider(
+                subject,
+                given=sorted({name for each in report.given.values() for name in each}),
+                errors=sorted(set(report.outcome.errors.values())),
+                refused=sorted(
+                    {
+                        f"{one.name}: {one.reason}"
+                        for each in report.refused.values()
+                        for one in each
+                    }
+                ),
+            )
 
 
 def _access(context: Context, gpus: list[Gpu]) -> Iterator[Finding]:
