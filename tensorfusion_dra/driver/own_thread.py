@@ -67,6 +67,19 @@ class OwnThread:
                 return answer.result()
             raise OverdueError(self._age()) from None
 
+    def submit(self, function: Callable[[], T]) -> Future[T] | None:
+        """Hand the function over without waiting; return None if an earlier call is running.
+
+        Raises:
+            ClosedError: close() was called first.
+        """
+        self._start()
+        if not self._free.acquire(blocking=False):
+            return None
+        answer: Future[T] = Future()
+        self._hand_over(function, answer)
+        return answer
+
     def close(self, *, wait_seconds: float) -> None:
         """End the thread after its current call; wait at most this long for it."""
         with self._lock:

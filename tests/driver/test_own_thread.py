@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from tensorfusion_dra.driver.own_thread import ClosedError, OverdueError, OwnThread
-from tests.support.waiting import FOREVER, eventually
+from tests.support.waiting import FOREVER, PATIENCE_SECONDS, eventually
 
 
 @pytest.fixture
@@ -29,6 +29,18 @@ def test_error_of_the_call_is_raised_in_the_caller(thread: OwnThread, error: Exc
     with pytest.raises(type(error), match=str(error)):
         thread.run(call, wait_seconds=FOREVER)
     assert thread.run(lambda: "and then", wait_seconds=FOREVER) == "and then"
+
+
+def test_call_that_is_handed_over_runs_while_the_caller_goes_on(thread: OwnThread) -> None:
+    gate = threading.Event()
+
+    first = thread.submit(lambda: gate.wait(PATIENCE_SECONDS))
+    second = thread.submit(lambda: True)
+    gate.set()
+
+    assert first is not None
+    assert first.result(PATIENCE_SECONDS)
+    assert second is None
 
 
 def test_all_callers_share_one_thread(thread: OwnThread) -> None:

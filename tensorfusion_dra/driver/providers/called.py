@@ -14,20 +14,24 @@ uses the two answers. The next readings find it hanging and use them at once. Wh
 with other answers, the provider wakes the loop that reads the cards.
 """
 
+import contextlib
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from threading import Lock
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 import structlog
 
 from tensorfusion_dra.core.devices.gpu import Gpu
 from tensorfusion_dra.core.devices.reading import Reading
-from tensorfusion_dra.driver.own_thread import ClosedError, OverdueError, OwnThread
+from tensorfusion_dra.driver.own_thread import ClosedError, OwnThread
 from tensorfusion_dra.driver.providers.registered import Registered
 from tensorfusion_dra.extend import Begins, Listens
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
 
 log = structlog.get_logger()
 
@@ -83,6 +87,8 @@ class CalledProvider(Generic[T]):
         self._wake = wake
         self._thread = None if registered.is_own else OwnThread(f"provider-{registered.name}")
         self._provider: object = None  # of the calling thread alone
+        self._running: Future[None] | None = None  # of the thread that begins, as the next
+        self._give_up_at = 0.0
         self._lock = Lock()  # guards all below
         self._good: dict[str, T] = {}  # by GPU UUID
         self._outcome = Outcome(state=State.UNUSED if registered.unused else State.NEW)
@@ -95,19 +101,29 @@ class CalledProvider(Generic[T]):
         with self._lock:
             return self._outcome
 
-    def ask(self, reading: Reading) -> Mapping[str, T]:
-        """Call the provider for each card; return its good answers by GPU UUID.
-
-        Returns within the budget. A card without a good answer so far is missing.
-        """
+    def begin(self, reading: Reading) -> None:
+        """Have the provider called for each card, unless it is still in an earlier call."""
         if self.registered.unused:
-            return {}
+            return
         if self._thread is None:
             self._round(reading)
-        else:
+            return
+        with contextlib.suppress(ClosedError):
+            self._running = self._thread.submit(lambda: self._round(reading))
+            self._give_up_at = time.monotonic() + self._budget_seconds
+
+    def answers(self, reading: Reading) -> Mapping[str, T]:
+        """Return its good answers by GPU UUID, after begin(); wait for them within the budget.
+
+        A card without a good answer so far is missing.
+        """
+        if self._thread is not None and not self.registered.unused:
             try:
-                self._thread.run(lambda: self._round(reading), wait_seconds=self._budget_seconds)
-            except (OverdueError, ClosedError):
+                if self._running is None:
+                    self._note_late()
+                else:
+                    self._running.result(max(0.0, self._give_up_at - time.monotonic()))
+            except TimeoutError:
                 self._note_late()
         return self.last(reading)
 

@@ -96,7 +96,9 @@ class Providers:
         reading = Reading(inventory=inventory)
         found: dict[str, tuple[Trouble, ...]] = {}
         for source in self._health:
-            for uuid, troubles in source.ask(reading).items():
+            source.begin(reading)
+        for source in self._health:
+            for uuid, troubles in source.answers(reading).items():
                 found[uuid] = (*found.get(uuid, ()), *troubles)
         return found
 
@@ -109,6 +111,10 @@ class Providers:
         """
         anew = anew or reading != self._asked
         self._asked = reading
+        if anew:
+            # All at the same time, so that several that hang take no longer than one.
+            for provider in (*self._capacities, *self._attributes):
+                provider.begin(reading)
         built = [devices.bare(gpu) for gpu in reading.gpus]
         given: dict[tuple[Kind, str], Mapping[str, Extended]] = {}
         for kind, providers in (
@@ -117,7 +123,7 @@ class Providers:
         ):
             givers: dict[str, dict[str, str]] = {}  # by device
             for provider in providers:
-                answers = provider.ask(reading) if anew else provider.last(reading)
+                answers = provider.answers(reading) if anew else provider.last(reading)
                 extended = [
                     _extended(kind, device, answers, provider.registered, givers)
                     for device in built

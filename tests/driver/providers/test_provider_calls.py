@@ -108,6 +108,23 @@ def test_late_answer_with_news_wakes_the_reader_and_counts_from_then_on() -> Non
     assert racks(asked.devices(READING, anew=False)) == ["r1", "r1"]
 
 
+def test_providers_are_called_at_the_same_time() -> None:
+    """So several that hang delay a reading by no more than one."""
+    together = threading.Barrier(3, timeout=PATIENCE_SECONDS)
+
+    def provider(gpu: Gpu, node: object) -> Mapping[str, Any]:
+        together.wait()
+        return {}
+
+    asked = providers(
+        foreign(provider, "a"), foreign(provider, "b"), foreign(provider, "c", Kind.CAPACITIES)
+    )
+
+    asked.devices(READING)
+
+    assert [report(asked, name).outcome.state for name in "abc"] == [State.OK] * 3
+
+
 def test_threads_are_one_for_each_provider_however_often_it_hangs() -> None:
     gate = Gate()
     gate.open.clear()
