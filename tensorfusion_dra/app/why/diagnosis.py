@@ -9,7 +9,7 @@ from tensorfusion_dra.app.why import advice, answers, pod_claims
 from tensorfusion_dra.app.why.observed import Observed
 from tensorfusion_dra.app.why.pod_claims import Resolved
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.doctor import pending_pods, published
+from tensorfusion_dra.core.doctor import pending_claims, pending_pods, published
 from tensorfusion_dra.core.doctor.finding import Finding, Level
 from tensorfusion_dra.core.errors import DriverError, InputError
 from tensorfusion_dra.core.kubernetes.untyped_json import as_map
@@ -98,7 +98,7 @@ def _diagnosis(pod: Document, observed: Observed, *, is_created: bool) -> Diagno
     found += pending_pods.halted(resolved.pod)
     found += pending_pods.other_scheduler(resolved.pod)
     class_names = [str(each["metadata"]["name"]) for each in observed.classes]
-    found += pending_pods.missing_classes(resolved.claims, class_names)
+    found += pending_claims.missing_classes(resolved.claims, class_names)
     return _tried(resolved, observed)
 
 
@@ -151,7 +151,7 @@ def _cluster(observed: Observed, resolved: Resolved) -> allocation.Cluster:
 
 
 def _needs_our_cards(resolved: Resolved) -> bool:
-    return any(names.DEVICE_CLASS in pending_pods.class_names(claim) for claim in resolved.claims)
+    return any(names.DEVICE_CLASS in pending_claims.class_names(claim) for claim in resolved.claims)
 
 
 def _slice_findings(observed: Observed) -> list[Finding]:

@@ -8,7 +8,7 @@ from tensorfusion_dra.app.why.foreseen import Foreseen
 from tensorfusion_dra.app.why.observed import Observed
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.admission import pod_request
-from tensorfusion_dra.core.doctor import pending_pods
+from tensorfusion_dra.core.doctor import pending_claims, pending_pods
 from tensorfusion_dra.core.doctor.finding import Finding, Level, note, problem
 from tensorfusion_dra.core.kubernetes import pod_claims, review
 from tensorfusion_dra.core.kubernetes.review import Verdict
@@ -115,25 +115,25 @@ class _Resolver:
     def _add_stored(self, name: str) -> None:
         claim = self._stored.get(name)
         if claim is None:
-            self._found.findings.append(pending_pods.missing_claim(name))
+            self._found.findings.append(pending_claims.missing_claim(name))
             self._found.is_complete = False
             return
         if "deletionTimestamp" in claim["metadata"]:
-            self._found.findings.append(pending_pods.deleted_claim(name))
+            self._found.findings.append(pending_claims.deleted_claim(name))
         consumers = (claim.get("status") or {}).get("reservedFor") or ()
         uid = self._found.pod["metadata"].get("uid")
         if len(consumers) >= _RESERVED_AT_MOST and uid not in {each["uid"] for each in consumers}:
-            self._found.findings.append(pending_pods.crowded_claim(name, len(consumers)))
-        self._found.findings += pending_pods.dropped_amounts(self._found.pod, claim)
+            self._found.findings.append(pending_claims.crowded_claim(name, len(consumers)))
+        self._found.findings += pending_claims.dropped_amounts(self._found.pod, claim)
         self._found.claims.append(claim)
 
     def _add_future(self, entry: str, template_name: str) -> None:
         template = self._observed.templates.get(template_name)
         if template is None:
             self._found.findings.append(
-                pending_pods.missing_template(template_name)
+                pending_claims.missing_template(template_name)
                 if self._observed.has_templates
-                else pending_pods.unread_template(template_name)
+                else pending_claims.unread_template(template_name)
             )
             self._found.is_complete = False
             return
@@ -148,7 +148,7 @@ class _Resolver:
         ):
             events = self._observed.events_of(self._found.pod)
             self._found.findings.append(
-                pending_pods.claim_not_created(template_name, events=events)
+                pending_claims.claim_not_created(template_name, events=events)
             )
         self._found.claims.append(claim)
         self._found.future.append(claim)

@@ -1,7 +1,7 @@
 """Findings about a pod that waits."""
 
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.doctor import pending_pods
+from tensorfusion_dra.core.doctor import pending_claims, pending_pods
 from tensorfusion_dra.core.doctor.finding import Level
 from tests.support.builders.pods import pod_annotations
 from tests.support.objects import Json, claim, exactly, pod
@@ -53,12 +53,12 @@ def test_claim_without_the_amounts_of_its_pod() -> None:
     kept = claim(exactly(deviceClassName=names.DEVICE_CLASS, capacity={"vram": "1Gi"}))
     network_card = claim(exactly(deviceClassName="nic.example.com"))
 
-    (found,) = pending_pods.dropped_amounts(annotated, claim(OURS))
+    (found,) = pending_claims.dropped_amounts(annotated, claim(OURS))
 
     assert "DRAConsumableCapacity" in found.expected
-    assert list(pending_pods.dropped_amounts(annotated, kept)) == []
-    assert list(pending_pods.dropped_amounts(pod(), claim(OURS))) == []
-    assert list(pending_pods.dropped_amounts(annotated, network_card)) == []
+    assert list(pending_claims.dropped_amounts(annotated, kept)) == []
+    assert list(pending_claims.dropped_amounts(pod(), claim(OURS))) == []
+    assert list(pending_claims.dropped_amounts(annotated, network_card)) == []
 
 
 def test_schedulers() -> None:
@@ -77,10 +77,10 @@ def test_failed_creation_of_a_claim_shows_the_events_text() -> None:
         {"reason": "FailedResourceClaimCreation", "message": "exceeded quota: team"},
     ]
 
-    assert pending_pods.claim_not_created("t", events=events).found == (
+    assert pending_claims.claim_not_created("t", events=events).found == (
         "not created: exceeded quota: team"
     )
-    assert pending_pods.claim_not_created("t", events=None).found == "not created yet"
+    assert pending_claims.claim_not_created("t", events=None).found == "not created yet"
 
 
 def test_pod_that_is_being_deleted() -> None:
@@ -130,17 +130,17 @@ def test_the_newest_failure_on_the_node_is_why_a_pod_does_not_start() -> None:
 def test_an_event_that_stands_for_several_is_quoted_without_saying_so() -> None:
     events = [node_event("FailedResourceClaimCreation", "", component="resource_claim")]
 
-    found = pending_pods.claim_not_created("t", events=events).found
+    found = pending_claims.claim_not_created("t", events=events).found
 
     assert found == "not created: FailedResourceClaimCreation happened"
 
 
 def test_a_missing_class_is_listed_with_those_that_exist() -> None:
-    (few,) = pending_pods.missing_classes([claim(exactly(deviceClassName="absent"))], ["b", "a"])
-    (many,) = pending_pods.missing_classes(
+    (few,) = pending_claims.missing_classes([claim(exactly(deviceClassName="absent"))], ["b", "a"])
+    (many,) = pending_claims.missing_classes(
         [claim(exactly(deviceClassName="absent"))], [f"c{n}" for n in range(8)]
     )
-    (none,) = pending_pods.missing_classes([claim(exactly(deviceClassName="absent"))], [])
+    (none,) = pending_claims.missing_classes([claim(exactly(deviceClassName="absent"))], [])
 
     assert few.cure == "correct deviceClassName; the cluster has a, b"
     assert many.cure == "correct deviceClassName; the cluster has c0, c1, c2, c3, c4 and 3 more"
