@@ -3,7 +3,6 @@
 import re
 import shlex
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -12,8 +11,6 @@ from tests.app.cel.test_cel_explain import two_nodes
 from tests.app.test_command import host_folders
 from tests.guard import sitecustomize as path_guard
 from tests.support import forks, markdown
-from tests.support.builders.devices import NODE
-from tests.support.builders.gpus import gpu
 from tests.support.markdown import ROOT, Command
 
 USE = markdown.text(ROOT / "docs" / "use.md")
@@ -98,20 +95,6 @@ def test_a_documented_line_that_is_not_printed_is_detected() -> None:
     assert is_as_printed(command, ["a", "d 3.4 s"])
     assert not is_as_printed(command, ["a", "b", "d 3.4"])
     assert not is_as_printed(command, ["a", "b", "d 3.4 s", "e"])
-
-
-def test_the_example_of_an_attribute_provider_works(tmp_path: Path) -> None:
-    (code,) = markdown.blocks(EXTEND, "python")
-    example: dict[str, Any] = {}
-    exec(code, example)
-    file = tmp_path / "rack"
-
-    example["RACK_FILE"] = file
-    without = example["rack"](gpu(), NODE)
-    file.write_text("r12\n")
-
-    assert without == {}
-    assert example["rack"](gpu(), NODE) == {"example.com/rack": "r12"}
 
 
 def test_the_example_of_a_profile_of_simulated_gpus_works(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ test may catch all errors. ``tests/conftest.py`` fails the test that adds to the
 """
 
 import os
+import site
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -77,6 +78,8 @@ def install() -> None:
     """Guard this process from now on; it cannot be undone."""
     if getattr(os.stat, "guards", False):
         return
+    # A library that asks for the user's own packages gets a folder without any.
+    site.USER_BASE, site.USER_SITE = "/nowhere", "/nowhere/site-packages"
     for name in _UNAUDITED:
         _wrap(name)
     sys.addaudithook(_audit)

@@ -218,9 +218,9 @@ def test_a_wrong_value_is_an_error_with_flag_found_and_expected(flag: str, text:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("qoss: low", "found 'qoss', expected one of node-name, pod-uid,"),
-        ("drain_seconds: 1", "found 'drain_seconds', expected one of"),
-        ("1: low", "found 1, expected one of"),
+        ("qoss: low", "found 'qoss', expected qos"),
+        ("drain_seconds: 1", "found 'drain_seconds', expected drain-seconds"),
+        ("1: low", "found 1, expected the name of a setting .--help lists them"),
         ("qos: [low]", "qos: found a list of 1, expected text or a number"),
         ("qos: {a: b}", "qos: found a dict of 1, expected text or a number"),
         ("qos: 2026-99-99", "month must be in 1..12, expected YAML"),
