@@ -8,7 +8,7 @@ import pytest
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.errors import RetryableError
-from tensorfusion_dra.state import records
+from tensorfusion_dra.state import ledger_queries, ledger_reading, records
 from tensorfusion_dra.state.ledger import Ledger
 from tensorfusion_dra.state.ledger_file import FILE_NAME
 from tensorfusion_dra.state.record_reader import RecordReader
@@ -61,6 +61,20 @@ def test_reading_goes_on_while_a_transaction_runs_and_sees_the_last_commit(tmp_p
 
     assert during == [record("a")]
     assert reader.claims() == [record("a"), record("b")]
+    ledger.close()
+
+
+def test_a_reading_that_takes_long_holds_up_no_transaction(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path)
+    put(ledger, record("a"))
+    with ledger_reading.opened(tmp_path / FILE_NAME) as reading:
+        reading.execute("BEGIN")
+        before = ledger_queries.checksums(reading)
+
+        put(ledger, record("b"))
+
+        assert ledger_queries.checksums(reading) == before
+    assert RecordReader(tmp_path).claims() == [record("a"), record("b")]
     ledger.close()
 
 

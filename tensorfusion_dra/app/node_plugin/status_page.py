@@ -1,6 +1,6 @@
 """The status page of this node, and the JSON from which it is drawn.
 
-Whoever can read the page learns who uses the node's GPUs. So by default only clients on the node's
+Whoever can read the page learns who uses the node's GPUs. So by default only clients on its pod's
 loopback get it, which includes those behind `kubectl port-forward`. Two more rules hold in every
 mode. A request has to name a host that no public name server can give out: else a page in an
 administrator's browser could point its own name at this address and read the answer (DNS

@@ -47,16 +47,18 @@ class ProcessSettings:
         45.0, "How long calls in flight may take after SIGTERM or SIGINT, in seconds."
     )
     health_host: str = setting(
-        "", "Address to serve /healthz and /readyz on over plain HTTP; all addresses if empty."
+        "", "Address of health-port, which speaks plain HTTP; all addresses if empty."
     )
-    health_port: int = setting(0, "Port for /healthz and /readyz; 0 for none.")
+    health_port: int = setting(
+        0, "Port for /healthz, /readyz, the metrics and the status page; 0 for none."
+    )
     disable_provider: str = setting(
         "", "Providers of other packages that are not used, as rack,fans (docs/extend.md)."
     )
     status_page: str = setting(
         LOOPBACK,
         "Who gets the status page at / and /status.json on the health port: off (nobody); loopback "
-        "(clients on the node's own loopback, as behind kubectl port-forward); on (everybody who "
+        "(clients on the pod's own loopback, as behind kubectl port-forward); on (everybody who "
         "reaches the port).",
     )
     otlp_endpoint: str = setting(
