@@ -128,13 +128,12 @@ def test_providers_are_called_at_the_same_time() -> None:
 def test_threads_are_one_for_each_provider_however_often_it_hangs() -> None:
     gate = Gate()
     gate.open.clear()
-    before = threading.active_count()
-    asked = providers(foreign(gate), budget_seconds=SHORT_SECONDS)
+    asked = providers(foreign(gate, "counted"), budget_seconds=SHORT_SECONDS)
 
     for _ in range(5):
         asked.devices(READING)
 
-    assert threading.active_count() == before + 1
+    assert [each.name for each in threading.enumerate()].count("provider-counted") == 1
     gate.open.set()
 
 
