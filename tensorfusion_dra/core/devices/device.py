@@ -106,7 +106,7 @@ class Device:
 
     def attributes_as_api(self) -> dict[str, dict[str, object]]:
         """Return the attributes as DeviceAttributes of resource.k8s.io/v1, by name."""
-        return {key: _attribute(value) for key, value in self.attributes.items()}
+        return {key: attribute_as_api(value) for key, value in self.attributes.items()}
 
 
 def devices(
@@ -253,7 +253,8 @@ def _plain(nano: int) -> str:
     return f"{whole}.{billionths:09}".rstrip("0").rstrip(".")
 
 
-def _attribute(value: AttributeValue) -> dict[str, object]:
+def attribute_as_api(value: object) -> dict[str, object]:
+    """Return an attribute's value as the API has it, checked or not."""
     match value:
         case Version(text):
             return {"version": text}
@@ -261,5 +262,5 @@ def _attribute(value: AttributeValue) -> dict[str, object]:
             return {"bool": value}
         case int():
             return {"int": value}
-        case str():
+        case _:
             return {"string": value}

@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.devices.capacity import Capacity
-from tensorfusion_dra.core.devices.device import AttributeValue, Device, Version
+from tensorfusion_dra.core.devices.device import AttributeValue, Device, Version, attribute_as_api
 from tensorfusion_dra.core.kubernetes import device_rules, name_rules, policy_rules
 from tensorfusion_dra.core.kubernetes.field_errors import FieldError
 from tensorfusion_dra.core.kubernetes.quantity import Quantity
@@ -78,7 +78,7 @@ def with_attributes(
         ):
             reason = f"found {type(value).__name__}, expected a string, int, bool or Version"
         if not reason:
-            reason = _text(device_rules.attribute_errors("value", _api_form(value)))
+            reason = _text(device_rules.attribute_errors("value", attribute_as_api(value)))
         if reason:
             refused.append(Refusal(name=_shown(name), reason=reason))
         elif isinstance(name, str) and isinstance(value, str | int | bool | Version):
@@ -176,18 +176,6 @@ def _sorted(offered: Mapping[object, object]) -> list[tuple[object, object]]:
 def _shown(name: object) -> str:
     # The text of another object is code of its package, which may fail.
     return name[:_LONGEST_SHOWN] if isinstance(name, str) else type(name).__name__
-
-
-def _api_form(value: object) -> dict[str, object]:
-    match value:
-        case Version(text):
-            return {"version": text}
-        case bool():
-            return {"bool": value}
-        case int():
-            return {"int": value}
-        case _:
-            return {"string": value}
 
 
 def _text(errors: Iterator[FieldError]) -> str:
