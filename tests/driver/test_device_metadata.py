@@ -40,7 +40,7 @@ def files(node: Setup) -> dict[str, bytes]:
     """Return the content of every file in the folder, hidden ones too."""
     if not node.metadata_folder.exists():
         return {}
-    return {path.name: path.read_bytes() for path in node.metadata_folder.iterdir()}
+    return {path.name: path.read_bytes() for path in sorted(node.metadata_folder.iterdir())}
 
 
 def objects(node: Setup, ref: ClaimRef, request: str = "gpu") -> list[Any]:
