@@ -49,15 +49,18 @@ class RetriedReads:
 def _answered(subject: str, ask: Callable[[float], Answer], *, wait_seconds: float) -> Answer:
     deadline = time.monotonic() + min(wait_seconds, _ALL_SECONDS)
     backoff = Backoff(first_seconds=0.2, longest_seconds=2)
+    answer: StatusError | None = None  # the last one of the API server
     while True:
         try:
             return ask(min(_TRY_SECONDS, deadline - time.monotonic()))
         except UnreadableError as error:
             raise UnreadableError(f"{subject}: {error}") from error
         except RetryableError as error:
+            answer = error if isinstance(error, StatusError) else answer
             delay = backoff.failed(at_least=error.after_seconds)
             if _is_lasting(error) or time.monotonic() + delay >= deadline:
-                raise RetryableError(f"{subject}: {error}") from error
+                # An answer says more than the silence of a last try for which no time was left.
+                raise RetryableError(f"{subject}: {answer or error}") from error
             time.sleep(delay)
 
 
