@@ -18,6 +18,7 @@ from tensorfusion_dra.core.errors import ClaimError, InputError, RetryableError
 from tensorfusion_dra.discovery.simulated import simulated_discovery
 from tensorfusion_dra.simulator.api.faults import Cut, Delay, HalfOpen, Refuse
 from tensorfusion_dra.simulator.apiserver import ApiServer
+from tests.support.waiting import PATIENCE_SECONDS
 
 NODE = Node(name="node-01", gpupool="default", qos="medium")
 CLAIM = {
@@ -49,7 +50,7 @@ def test_claim_is_fetched_with_all_fields(api: Api, resource_api: ResourceApi) -
     stored = create_claim(api)
     ref = ClaimRef(namespace="default", name="a", uid=stored["metadata"]["uid"])
 
-    fetched = Claims(resource_api).fetch(ref, wait_seconds=5)
+    fetched = Claims(resource_api).fetch(ref, wait_seconds=PATIENCE_SECONDS)
 
     assert fetched == stored
 
@@ -58,7 +59,7 @@ def test_missing_claim_is_a_claim_error(resource_api: ResourceApi) -> None:
     ref = ClaimRef(namespace="default", name="none", uid="uid")
 
     with pytest.raises(ClaimError, match=r"claim default/none: found none"):
-        Claims(resource_api).fetch(ref, wait_seconds=5)
+        Claims(resource_api).fetch(ref, wait_seconds=PATIENCE_SECONDS)
 
 
 def test_404_without_claim_details_does_not_mean_a_missing_claim(
@@ -80,7 +81,7 @@ def test_transient_fault_does_not_fail_the_claim(
     ref = ClaimRef(namespace="default", name="a", uid=stored["metadata"]["uid"])
     server.faults.add("get", "resourceclaims", fault, times=2)
 
-    fetched = Claims(resource_api).fetch(ref, wait_seconds=5)
+    fetched = Claims(resource_api).fetch(ref, wait_seconds=PATIENCE_SECONDS)
 
     assert fetched == stored
 
