@@ -65,6 +65,7 @@ clean:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 		|| { echo "$(PYTHON): expected Python 3.11 or later (make PYTHON=/path/to/python3)" >&2; exit 1; }
 	@$(PYTHON) -m venv .venv
+	@$(PIP) install --no-compile --require-hashes -r hack/requirements/pip.txt
 
 # --no-compile: most modules of these packages are never imported; the others are compiled when they are.
 .venv/%.stamp: hack/requirements/%.txt | .venv/bin/python
