@@ -25,6 +25,8 @@ class RawServer(socketserver.ThreadingTCPServer):
 
     daemon_threads = True
     allow_reuse_address = True
+    # With the default of 5, Linux drops connections of a burst, whose retries take up to a minute.
+    request_queue_size = 128
 
     def __init__(self, answer: Callable[[], Iterable[bytes]], *, pause_seconds: float) -> None:
         self.answer = answer
