@@ -2,6 +2,7 @@
 
 import http.client
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -14,6 +15,7 @@ from tests.app.node_plugin.test_node_plugin_process import cluster_with, log_lin
 from tests.app.shared.test_health_endpoint import free_port, wait_registered
 from tests.metrics import documented
 from tests.metrics.scraped import OPENMETRICS, Scraped, from_openmetrics
+from tests.support import image_packages
 from tests.support.imports import loaded
 from tests.support.waiting import PATIENCE_SECONDS
 
@@ -228,10 +230,11 @@ def test_metrics_may_be_turned_off(node: Node) -> None:
 
 
 def test_a_scraped_node_plugin_stays_within_the_memory_budget(
-    node: Node, monkeypatch: pytest.MonkeyPatch
+    node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A forked process would share the memory of all modules that the test process has imported.
     monkeypatch.setattr(plugin_process, "spawn", plugin_process.spawn_command)
+    image_packages.require(tmp_path, monkeypatch)
     node.start()
     node.cluster.until("watching", lambda: node.cluster.server.requests.count("watch") > 0)
 

@@ -17,6 +17,7 @@ from tensorfusion_dra.core import names
 from tensorfusion_dra.simulator.api.faults import ANY, Refuse
 from tensorfusion_dra.simulator.api.gates import DEFAULT_GATES
 from tensorfusion_dra.simulator.rest import SLICES
+from tests.support import image_packages
 
 SLICE = "tensor-fusion-resource-slice-node-01"
 
@@ -212,12 +213,13 @@ def test_a_disabled_gate_is_logged_once_and_writes_do_not_loop() -> None:
 
 
 def test_memory_stays_within_the_budget(
-    cluster: SimulatedCluster, monkeypatch: pytest.MonkeyPatch
+    cluster: SimulatedCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster.stop_plugin()
     cluster.until("deregistered", lambda: not cluster.kubelet.registered)
     # A forked process would share the memory of all modules that the test process has imported.
     monkeypatch.setattr(plugin_process, "spawn", plugin_process.spawn_command)
+    image_packages.require(tmp_path, monkeypatch)
     pid = start(cluster)
     cluster.until("watching", lambda: cluster.server.requests.count("watch") > 0)
     time.sleep(0.5)

@@ -1,0 +1,47 @@
+"""Processes that find the packages of the image, and none that only development needs.
+
+Some libraries load optional ones that they find: structlog loads rich and greenlet, 4 MB. The image
+has neither.
+"""
+
+import os
+import re
+from importlib.metadata import packages_distributions
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.support import markdown
+
+_LOCK: Final = markdown.ROOT / "hack" / "requirements" / "run.txt"
+_KEPT: Final = {"tensorfusion_dra", "_distutils_hack"}
+"""The package itself, and what a .pth file of setuptools loads in each process."""
+_ABSENT: Final = 'raise ModuleNotFoundError(f"{__name__} is not in the image", name=__name__)\n'
+
+
+def require(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hide the other packages from all Python processes that the test starts from here on.
+
+    Args:
+        folder: An empty folder, for the modules that such a process finds instead.
+    """
+    for module in _others():
+        (folder / f"{module}.py").write_text(_ABSENT, encoding="utf-8")
+    monkeypatch.setenv("PYTHONPATH", str(folder), prepend=os.pathsep)
+
+
+def _others() -> set[str]:
+    """Return the names of installed modules that no package of the image has."""
+    text = _LOCK.read_text(encoding="utf-8")
+    image = {_normal(name) for name in re.findall(r"^([\w.-]+)==", text, re.MULTILINE)}
+    assert image, f"{_LOCK} names no package"
+    return {
+        module
+        for module, distributions in packages_distributions().items()
+        if image.isdisjoint(map(_normal, distributions))
+    } - _KEPT
+
+
+def _normal(distribution: str) -> str:
+    return re.sub(r"[-_.]+", "-", distribution).lower()
