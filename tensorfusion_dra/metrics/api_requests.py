@@ -22,7 +22,7 @@ _RESOURCES: Final = frozenset(
 )
 _GROUPS: Final = "groups"
 """Resource of the request for the versions of an API group."""
-_COMMON: Final = ("403", "404", "409", "429", "500", "503", NO_ANSWER)
+_COMMON: Final = ("401", "403", "404", "409", "429", "500", "503", NO_ANSWER)
 """Codes of every kind of request that exist from the start, besides that of success."""
 
 NODE_PLUGIN: Final = (

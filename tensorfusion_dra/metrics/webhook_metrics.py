@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
 
 _KINDS: Final = ("Pod", *CONFIG_PATHS)
-_ERRORS: Final = ("400", "404", "405", "411", "413", "415", "500")
+_ERRORS: Final = ("400", "404", "405", "411", "413", "414", "415", "431", "500", "501", "505")
+"""Every status with which webhook.server and webhook.reviews refuse a request."""
 
 
 class WebhookMetrics:

@@ -1,5 +1,6 @@
 """The metrics of a real webhook process."""
 
+import socket
 import ssl
 import tempfile
 from collections.abc import Iterator
@@ -18,7 +19,7 @@ from tests.metrics import documented
 from tests.metrics.scraped import OPENMETRICS, Scraped, from_openmetrics
 from tests.support.admission import review_body
 from tests.support.builders.pods import pod_annotations, pod_document
-from tests.support.https import connection, posted
+from tests.support.https import HOST, connection, posted
 from tests.support.imports import loaded
 from tests.support.waiting import PATIENCE_SECONDS, eventually
 
@@ -52,6 +53,21 @@ def scrape(url: str) -> Scraped:
         return from_openmetrics(answer.read())
 
 
+REFUSED = {
+    "400": b"nonsense\r\n\r\n",
+    "404": b"POST /nowhere HTTP/1.1\r\nContent-Length: 0\r\n\r\n",
+    "405": b"PUT /validate HTTP/1.1\r\nContent-Length: 0\r\n\r\n",
+    "411": b"POST /validate HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    "413": b"POST /validate HTTP/1.1\r\nContent-Length: " + b"9" * 30 + b"\r\n\r\n",
+    "414": b"GET /" + b"a" * 65_540 + b" HTTP/1.1\r\n\r\n",
+    "415": b"POST /validate HTTP/1.1\r\nContent-Length: 0\r\n\r\n",
+    "431": b"GET / HTTP/1.1\r\n" + b"A: a\r\n" * 101 + b"\r\n",
+    "501": b"BREW / HTTP/1.1\r\n\r\n",
+    "505": b"GET / HTTP/3.0\r\n\r\n",
+}
+"""A request for each status that needs no fault of the webhook."""
+
+
 def submit(webhook: SimulatedWebhook, path: str, body: bytes) -> int:
     """Post a review and return the HTTP status of the answer."""
     port = urlsplit(webhook.url).port
@@ -78,6 +94,24 @@ def test_reviews_requests_and_certificate(webhook: SimulatedWebhook) -> None:
     assert end > found.value("process_start_time_seconds")
     rows = documented.table("Webhook")
     assert found.kinds() == {name: row.kind for name, row in rows.items()}
+
+
+def test_every_refusal_has_a_counter_that_starts_at_0(webhook: SimulatedWebhook) -> None:
+    before = scrape(webhook.health_url).values("webhook_requests_refused_total", "code")
+    port = urlsplit(webhook.url).port
+    trusting = ssl.create_default_context(cadata=webhook.ca_bundle)
+
+    for text in REFUSED.values():
+        with (
+            socket.create_connection((HOST, port), timeout=PATIENCE_SECONDS) as plain,
+            trusting.wrap_socket(plain, server_hostname=HOST) as client,
+        ):
+            client.sendall(text)
+            assert client.recv(1)
+
+    after = scrape(webhook.health_url).values("webhook_requests_refused_total", "code")
+    assert before == dict.fromkeys((*REFUSED, "500"), 0)
+    assert after == {**dict.fromkeys(REFUSED, 1), "500": 0}
 
 
 def test_port_of_its_own(server: ApiServer, folder: Path) -> None:
