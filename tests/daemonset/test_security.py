@@ -138,7 +138,7 @@ def test_network_policies_open_the_metrics_to_prometheus_only(
     }
 
     assert own["spec"]["podSelector"] == {"matchLabels": labels}
-    assert own["spec"].get("ingress", []) == [{"ports": [{"port": port}]} for port in ports][:1]
+    assert own["spec"].get("ingress", []) == [{"ports": [{"port": port}]} for port in ports]
     (expression,) = added["spec"]["podSelector"]["matchExpressions"]
     assert component in expression["values"]
     ((source,), opened) = (added["spec"]["ingress"][0][key] for key in ("from", "ports"))

@@ -4,7 +4,7 @@ import socket
 import ssl
 import tempfile
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 from urllib.error import HTTPError
 from urllib.parse import urlsplit
@@ -39,12 +39,20 @@ def folder() -> Iterator[Path]:
         yield Path(name)
 
 
+@contextmanager
+def running(server: ApiServer, folder: Path, *flags: str) -> Iterator[SimulatedWebhook]:
+    webhook = SimulatedWebhook(folder, server.kubeconfig(folder / "kubeconfig"), flags)
+    try:
+        assert eventually(webhook.is_ready)
+        yield webhook
+    finally:
+        webhook.process.stop()
+
+
 @pytest.fixture
 def webhook(server: ApiServer, folder: Path) -> Iterator[SimulatedWebhook]:
-    running = SimulatedWebhook(folder, server.kubeconfig(folder / "kubeconfig"))
-    assert eventually(running.is_ready)
-    yield running
-    running.process.stop()
+    with running(server, folder) as found:
+        yield found
 
 
 def scrape(url: str) -> Scraped:
@@ -116,14 +124,13 @@ def test_every_refusal_has_a_counter_that_starts_at_0(webhook: SimulatedWebhook)
 
 def test_port_of_its_own(server: ApiServer, folder: Path) -> None:
     port = free_port()
-    flags = ["--metrics-host", "127.0.0.1", "--metrics-port", str(port)]
-    webhook = SimulatedWebhook(folder, server.kubeconfig(folder / "kubeconfig"), flags)
+    flags = ("--metrics-host", HOST, "--metrics-port", str(port))
 
-    assert scrape(f"http://127.0.0.1:{port}").value("build_info") == 1
-    with pytest.raises(HTTPError, match="404") as raised:
-        scrape(webhook.health_url)
-    raised.value.close()
-    webhook.process.stop()
+    with running(server, folder, *flags) as webhook:
+        assert scrape(f"http://{HOST}:{port}").value("build_info") == 1
+        with pytest.raises(HTTPError, match="404") as raised:
+            scrape(webhook.health_url)
+        raised.value.close()
 
 
 def test_library_is_loaded_at_the_first_scrape() -> None:
