@@ -59,7 +59,3 @@ def test_labels_of_a_result(query: str, expected: set[str]) -> None:
 def test_error_names_what_is_wrong(query: str, error: str) -> None:
     with pytest.raises(QueryError, match=error):
         promql.labels(query, KNOWN)
-
-
-def test_metrics_of_a_query() -> None:
-    assert promql.metrics("sum(share) / 2") == {"share"}

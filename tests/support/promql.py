@@ -26,7 +26,6 @@ from promql_parser import (
     VectorMatchCardinality,
     VectorSelector,
     parse,
-    walk,
 )
 
 Labels: TypeAlias = frozenset[str]
@@ -54,24 +53,6 @@ def labels(query: str, known: Known) -> Labels:
         return _labels(tree, known) or frozenset()
     except QueryError as error:
         raise QueryError(f"{query}: {error}") from error
-
-
-def metrics(query: str) -> set[str]:
-    """Return the metrics that a query names.
-
-    Raises:
-        QueryError: The query has a syntax error.
-    """
-    names: set[str] = set()
-
-    def note(expr: Expr) -> None:
-        if isinstance(expr, VectorSelector):
-            names.add(expr.name or "")
-        elif isinstance(expr, MatrixSelector):
-            names.add(expr.vector_selector.name or "")
-
-    walk(_tree(query), note)
-    return names
 
 
 def _tree(query: str) -> Expr:
