@@ -5,8 +5,8 @@ import re
 from tensorfusion_dra.core.claims.operation import Result, Stage
 from tensorfusion_dra.core.devices.health import Kind, Sickness, Trouble
 from tensorfusion_dra.core.devices.slice_writes import WriteReason
-from tests.metrics import documented
 from tests.metrics.scraped import scrape
+from tests.support import documented_metrics
 from tests.support.builders.node_views import NOW, card_view, node_view, share_view
 
 SICK = Sickness(worst=Trouble(kind=Kind.XID, reason="xid-79", text="XID 79"), since=NOW)
@@ -17,14 +17,14 @@ CODE = re.compile(r"`([^`]+)`")
 
 def words(heading: str) -> set[str]:
     """Return the first column of the tables in a section."""
-    start = documented.PAGE.index(f"\n## {heading}\n")
-    end = documented.PAGE.find("\n## ", start + 1)
-    section = documented.PAGE[start : None if end < 0 else end]
+    start = documented_metrics.PAGE.index(f"\n## {heading}\n")
+    end = documented_metrics.PAGE.find("\n## ", start + 1)
+    section = documented_metrics.PAGE[start : None if end < 0 else end]
     return set(re.findall(r"^\| `([a-z_]+)` \|", section, re.MULTILINE))
 
 
 def test_node_plugin_answers_what_is_documented() -> None:
-    rows = documented.table("Node plugin")
+    rows = documented_metrics.table(documented_metrics.NODE_PLUGIN)
 
     found = scrape(FULL)
 
@@ -33,20 +33,20 @@ def test_node_plugin_answers_what_is_documented() -> None:
 
 
 def test_an_empty_node_answers_the_same_metrics() -> None:
-    rows = documented.table("Node plugin")
+    rows = documented_metrics.table(documented_metrics.NODE_PLUGIN)
 
     assert scrape(node_view(cards=())).kinds() == {name: row.kind for name, row in rows.items()}
 
 
 def test_every_name_has_the_prefix_and_a_meaning() -> None:
-    rows = documented.table("Node plugin")
+    rows = documented_metrics.table(documented_metrics.NODE_PLUGIN)
 
     assert [name for name in rows if not name.startswith("tensorfusion_dra_")] == []
     assert [name for name, row in rows.items() if not row.meaning] == []
 
 
 def test_every_value_of_the_labels_is_explained() -> None:
-    health = documented.PAGE[documented.PAGE.index("## Health of a card") :]
+    health = documented_metrics.PAGE[documented_metrics.PAGE.index("## Health of a card") :]
 
     assert words("Results and stages") | {"success"} == {*Result, *Stage}
     assert words("Reasons of slice writes") == set(WriteReason)

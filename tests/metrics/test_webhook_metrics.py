@@ -4,8 +4,8 @@ from datetime import UTC, datetime
 
 from tensorfusion_dra.core.kubernetes.review import Outcome
 from tensorfusion_dra.metrics.webhook_metrics import WebhookMetrics
-from tests.metrics import documented
 from tests.metrics.scraped import OPENMETRICS, Scraped, from_openmetrics, from_text
+from tests.support import documented_metrics
 
 END = datetime(2027, 2, 28, tzinfo=UTC)
 
@@ -22,7 +22,7 @@ def scrape(metrics: WebhookMetrics, expires_at: datetime | None = END) -> Scrape
 
 
 def test_webhook_answers_what_is_documented() -> None:
-    rows = documented.table("Webhook")
+    rows = documented_metrics.table(documented_metrics.WEBHOOK)
 
     found = scrape(WebhookMetrics())
 

@@ -3,7 +3,7 @@
 import functools
 import json
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from os import environ
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import pytest
 
-from tests.support import markdown, promql, yaml_text
+from tests.support import documented_metrics, markdown, promql, yaml_text
 from tests.support.promql import Labels
 
 FOLDER: Final = markdown.ROOT / "daemonset" / "chart" / "monitoring"
@@ -32,8 +32,12 @@ OF_OTHERS: Final[Mapping[str, Labels]] = {
     "DCGM_FI_DEV_GPU_UTIL": DCGM | TARGET,
     "DCGM_FI_DEV_FB_USED": DCGM | TARGET,
 }
-_SHARE: Final = frozenset({"namespace", "claim", "request", "uuid", "share_id"})
-_OF_HISTOGRAM: Final = {"_bucket": frozenset({"le"}), "_count": frozenset(), "_sum": frozenset()}
+_OF_HISTOGRAM: Final[Mapping[str, Labels]] = {
+    "_bucket": frozenset({"le"}),
+    "_count": frozenset(),
+    "_sum": frozenset(),
+}
+_OF_OTHERS: Final[Mapping[str, Labels]] = {"": frozenset()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,21 +95,13 @@ def own_series() -> dict[str, Labels]:
 
     The table is compared with the real answers of node plugin and webhook.
     """
-    document = markdown.text(markdown.ROOT / "docs" / "metrics.md")
     found: dict[str, Labels] = {}
-    for part in document.split("<!-- metrics: ")[1:]:
-        for row in markdown.table(f"<!-- metrics: {part}", "metrics"):
-            found |= dict(_series(*row[:3]))
+    for process in (documented_metrics.NODE_PLUGIN, documented_metrics.WEBHOOK):
+        for name, row in documented_metrics.table(process).items():
+            suffixes = _OF_HISTOGRAM if row.kind == "histogram" else _OF_OTHERS
+            for suffix, labels in suffixes.items():
+                found[f"{name}{suffix}"] = TARGET | row.labels | labels
     return found
-
-
-def _series(name: str, kind: str, labels: str) -> Iterator[tuple[str, Labels]]:
-    (name,) = markdown.codes(name)
-    own = TARGET | set(markdown.codes(labels)) | (_SHARE if "share" in labels else frozenset())
-    if kind == "histogram":
-        yield from ((f"{name}{suffix}", own | more) for suffix, more in _OF_HISTOGRAM.items())
-    else:
-        yield name, own
 
 
 @functools.cache

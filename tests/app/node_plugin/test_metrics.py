@@ -13,9 +13,8 @@ from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims.operation import STAGES, OperationKind
 from tests.app.node_plugin.test_node_plugin_process import cluster_with, log_lines, slice_writes
 from tests.app.shared.test_health_endpoint import free_port, wait_registered
-from tests.metrics import documented
 from tests.metrics.scraped import OPENMETRICS, Scraped, from_openmetrics
-from tests.support import image_packages
+from tests.support import documented_metrics, image_packages
 from tests.support.imports import loaded
 from tests.support.waiting import PATIENCE_SECONDS
 
@@ -158,7 +157,10 @@ def test_what_a_started_node_plugin_reports_of_itself(node: Node) -> None:
 
     found = node.scrape()
 
-    documented_kinds = {name: row.kind for name, row in documented.table("Node plugin").items()}
+    documented_kinds = {
+        name: row.kind
+        for name, row in documented_metrics.table(documented_metrics.NODE_PLUGIN).items()
+    }
     assert found.kinds() == documented_kinds
     assert found.value("build_info", version=version.current()) == 1
     assert found.value("node_info", node="node-01", pool="default/node-01") == 1

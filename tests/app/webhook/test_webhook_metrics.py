@@ -15,8 +15,8 @@ import pytest
 from tensorfusion_dra.app.simulate.webhook import SimulatedWebhook
 from tensorfusion_dra.simulator.apiserver import ApiServer
 from tests.app.shared.test_health_endpoint import free_port
-from tests.metrics import documented
 from tests.metrics.scraped import OPENMETRICS, Scraped, from_openmetrics
+from tests.support import documented_metrics
 from tests.support.admission import review_body
 from tests.support.builders.pods import pod_annotations, pod_document
 from tests.support.https import HOST, connection, posted
@@ -100,7 +100,7 @@ def test_reviews_requests_and_certificate(webhook: SimulatedWebhook) -> None:
     assert found.value("api_requests_total", verb="list", resource="gpupools", code="200") == 1
     end = found.value("webhook_certificate_expiry_timestamp_seconds")
     assert end > found.value("process_start_time_seconds")
-    rows = documented.table("Webhook")
+    rows = documented_metrics.table(documented_metrics.WEBHOOK)
     assert found.kinds() == {name: row.kind for name, row in rows.items()}
 
 

@@ -1,0 +1,40 @@
+"""The tables of docs/metrics.md, and what they say of each metric."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from tests.support import markdown
+
+PAGE: Final = markdown.text(markdown.ROOT / "docs" / "metrics.md")
+NODE_PLUGIN: Final = "Node plugin"
+WEBHOOK: Final = "Webhook"
+
+_OF_SHARE: Final = frozenset({"namespace", "claim", "request", "uuid", "share_id"})
+"""Labels for which the tables write "share"."""
+_SHARE: Final = re.compile(r"\bshare\b")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row of a table."""
+
+    kind: str
+    labels: frozenset[str]
+    meaning: str
+
+
+def table(process: str) -> Mapping[str, Row]:
+    """Return the rows about the metrics of a process by name.
+
+    Args:
+        process: The heading of its section: NODE_PLUGIN or WEBHOOK.
+    """
+    rows = markdown.table(PAGE[PAGE.index(f"\n## {process}\n") :], "metrics")
+    found = {}
+    for name, kind, labels, meaning in rows:
+        more = _OF_SHARE if _SHARE.search(labels) else frozenset()
+        found[markdown.inline(name)] = Row(kind, more.union(markdown.codes(labels)), meaning)
+    assert len(found) == len(rows)
+    return found
