@@ -104,7 +104,7 @@ def _publishing(view: PublishingView) -> Iterator[Metric]:
 def _ledger(view: LedgerView) -> Metric:
     return families.counter(
         "ledger_repairs",
-        "Damage of the ledger that was found and repaired.",
+        "Damage of the ledger that was found.",
         ("kind",),
         {
             ("quarantined",): view.quarantined,
