@@ -140,6 +140,15 @@ def test_every_alert_has_a_unit_test() -> None:
     assert fired == {rule.alert for rule in ALERTS}
 
 
+def test_every_recorded_series_has_a_unit_test_or_is_part_of_another_rule() -> None:
+    tests = "".join(file.read_text() for file in UNIT_TESTS)
+
+    tested = set(re.findall(r"expr: (\S+)", tests))
+
+    for record in {rule.record for rule in RECORDS} - tested:
+        assert any(record in rule.expr for rule in RECORDS), record
+
+
 @pytest.mark.parametrize("file", UNIT_TESTS, ids=lambda file: file.name)
 def test_series_of_unit_tests_exist(file: Any) -> None:
     known = monitoring.all_series()
