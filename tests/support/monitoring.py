@@ -37,7 +37,7 @@ _OF_HISTOGRAM: Final[Mapping[str, Labels]] = {
     "_count": frozenset(),
     "_sum": frozenset(),
 }
-_OF_OTHERS: Final[Mapping[str, Labels]] = {"": frozenset()}
+_OF_SINGLE_SERIES: Final[Mapping[str, Labels]] = {"": frozenset()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +98,7 @@ def own_series() -> dict[str, Labels]:
     found: dict[str, Labels] = {}
     for process in (documented_metrics.NODE_PLUGIN, documented_metrics.WEBHOOK):
         for name, row in documented_metrics.table(process).items():
-            suffixes = _OF_HISTOGRAM if row.kind == "histogram" else _OF_OTHERS
+            suffixes = _OF_HISTOGRAM if row.kind == "histogram" else _OF_SINGLE_SERIES
             for suffix, labels in suffixes.items():
                 found[f"{name}{suffix}"] = TARGET | row.labels | labels
     return found
