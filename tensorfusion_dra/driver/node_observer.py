@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from threading import Lock
-from typing import Final, Protocol
+from typing import Final
 
 from tensorfusion_dra.core.claims.enforcement.verdict import Standing
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
@@ -30,29 +30,19 @@ from tensorfusion_dra.driver.catalog import Catalog, CatalogReader
 _REUSED_SECONDS: Final = 1.0
 
 
-class Records(Protocol):
-    """Reader of the ledger's records."""
-
-    def claims(self) -> Sequence[PreparedClaim]:
-        """Return all claims.
-
-        Raises:
-            DriverError: The ledger cannot be read.
-        """
-        ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sources:
-    """What a view is made of; each function returns at once, from any thread.
+    """What a view is made of; each function may be called from any thread.
 
     Attributes:
+        claims: All prepared claims. Raises DriverError if the ledger cannot be read, after waiting
+            for it; the other functions return at once.
         standings: The verdicts about each claim's shares, by claim UID.
         operations: Finished prepares and unprepares, the newest first.
     """
 
     catalog: CatalogReader
-    records: Records
+    claims: Callable[[], Sequence[PreparedClaim]]
     standings: Callable[[], Mapping[str, Sequence[Standing]]] = dict
     registration: Callable[[], RegistrationView] = RegistrationView
     api_server: Callable[[], ApiServerView] = ApiServerView
@@ -165,7 +155,7 @@ class NodeObserver:
     def _read_records(self) -> str:
         """Read the records again; return why they cannot be read, "" if they can."""
         try:
-            self._claims = self._sources.records.claims()
+            self._claims = self._sources.claims()
         except DriverError as error:
             return str(error)
         return ""

@@ -66,7 +66,7 @@ class Observed:
 
     def observing(self, catalog: CatalogReader, **sources: Any) -> NodeObserver:
         return NodeObserver(
-            Sources(catalog=catalog, records=self.records, **sources),
+            Sources(catalog=catalog, claims=self.records.claims, **sources),
             node="node-01",
             version="1.2.3",
             now=lambda: NOW,

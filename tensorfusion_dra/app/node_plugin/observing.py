@@ -46,7 +46,7 @@ class Observing:
         return NodeObserver(
             Sources(
                 catalog=base.catalog,
-                records=RecordReader(settings.data_folder),
+                claims=RecordReader(settings.data_folder).claims,
                 standings=enforcement.standings,
                 registration=registration.view,
                 api_server=self.api_server.view,
