@@ -35,7 +35,7 @@ from tensorfusion_dra.core.claims.enforcement.signs import Places, Signs
 from tensorfusion_dra.core.claims.enforcement.verdict import Standing, State, Verdict
 from tensorfusion_dra.core.claims.enforcers.enforcer import Enforcer
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
-from tensorfusion_dra.core.errors import ClaimError, RetryableError
+from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.driver import watched_limits
 from tensorfusion_dra.driver.enforcement_announcer import EnforcementAnnouncer
 from tensorfusion_dra.driver.log_throttle import LogThrottle
@@ -203,13 +203,7 @@ class EnforcementWatch:
         )
 
     def _places(self, claim: PreparedClaim) -> Places:
-        enforcer = self._enforcers.get(claim.enforcer)
-        if enforcer is None or not presence.needs_enforcer(claim):
-            return Places()
-        try:
-            return enforcer.places(claim)
-        except ClaimError:  # prepared under other settings; its status shows this as a trouble
-            return Places()
+        return presence.places(claim, self._enforcers.get(claim.enforcer))
 
     def _drop(self, claim_uid: str) -> None:
         gone = self._watched.pop(claim_uid, None)

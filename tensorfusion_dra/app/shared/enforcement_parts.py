@@ -9,8 +9,8 @@ from tensorfusion_dra.app.shared import node_parts
 from tensorfusion_dra.app.shared.node_settings import Settings
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims.claim import ClaimRef
-from tensorfusion_dra.core.claims.enforcement import verdicts
-from tensorfusion_dra.core.claims.enforcement.signs import NodePlaces, Places
+from tensorfusion_dra.core.claims.enforcement import presence, verdicts
+from tensorfusion_dra.core.claims.enforcement.signs import NodePlaces
 from tensorfusion_dra.core.claims.enforcement.verdict import Verdict
 from tensorfusion_dra.core.claims.enforcers.enforcer import Enforcer
 from tensorfusion_dra.core.claims.enforcers.tensor_fusion import TensorFusion
@@ -36,7 +36,7 @@ def live_signs(settings: Settings, every: Mapping[str, Enforcer] | None = None) 
 def node_places(settings: Settings, every: Mapping[str, Enforcer] | None = None) -> NodePlaces:
     """Return where this node's enforcer leaves signs of itself, for shares in soft isolation."""
     enforcer = node_parts.chosen_enforcer(settings, every)
-    places = enforcer.places(example_claim(settings, isolation=Isolation.SOFT))
+    places = presence.places(example_claim(settings, isolation=Isolation.SOFT), enforcer)
     if enforcer.name != TensorFusion.name:
         return NodePlaces(enforcer=enforcer.name, files=places.files, socket=places.socket)
     host = settings.hypervisor_ip
@@ -54,12 +54,9 @@ def verdicts_now(
     settings: Settings, claims: Sequence[PreparedClaim]
 ) -> Sequence[Sequence[Verdict]]:
     """Return for each of this node's claims the verdict about each of its shares, as of now."""
-    reader = live_signs(settings)
     enforcers = node_parts.enforcers(settings)
-    places = [
-        enforcers[claim.enforcer].places(claim) if claim.enforcer in enforcers else Places()
-        for claim in claims
-    ]
+    reader = live_signs(settings, enforcers)
+    places = [presence.places(claim, enforcers.get(claim.enforcer)) for claim in claims]
     found = []
     for claim, place in zip(claims, places, strict=True):
         every = zip(claims, places, strict=True)

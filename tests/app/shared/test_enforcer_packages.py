@@ -19,6 +19,19 @@ from tests.support.another_enforcer import Another, variant
 
 Hard = variant(enforces_hard=True)
 """
+NAMES_NO_PLACE = """
+from tests.support.another_enforcer import Another
+
+built = []
+
+class Placeless(Another):
+    def __init__(self, settings):
+        super().__init__(settings)
+        built.append(self)
+
+    def places(self, claim):
+        raise LookupError("no place for " + claim.ref.name)
+"""
 
 
 @pytest.fixture
@@ -95,3 +108,14 @@ def test_limits_under_it_are_unknown_without_signs(site: Path) -> None:
     ((found,),) = enforcement_parts.verdicts_now(chosen, [claim])
 
     assert (found.state, found.reason) == (State.UNKNOWN, "NoSigns")
+
+
+def test_enforcer_that_can_name_no_place_leaves_the_limits_unknown(site: Path) -> None:
+    install(site, "lost-one", {GROUP: {"another": "lost_one:Placeless"}}, NAMES_NO_PLACE)
+    chosen = Settings(node_name="node-01", enforcer="another", tensor_fusion_root="/nowhere/tf")
+    claim = enforcement_parts.example_claim(chosen, isolation=Isolation.SOFT)
+
+    ((found,),) = enforcement_parts.verdicts_now(chosen, [claim])
+
+    assert (found.state, found.reason) == (State.UNKNOWN, "NoSigns")
+    assert len(sys.modules["lost_one"].built) == 1

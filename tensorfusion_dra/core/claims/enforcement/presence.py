@@ -8,13 +8,15 @@ loaded shows only once a process runs.
 from typing import Final
 
 from tensorfusion_dra.core.claims.enforcement import verdict
-from tensorfusion_dra.core.claims.enforcement.signs import NodeSigns
+from tensorfusion_dra.core.claims.enforcement.signs import NodeSigns, Places
 from tensorfusion_dra.core.claims.enforcement.verdict import State, Verdict
 from tensorfusion_dra.core.claims.enforcement.verdicts import without_signs
+from tensorfusion_dra.core.claims.enforcers.enforcer import Enforcer
 from tensorfusion_dra.core.claims.enforcers.hami_core import HamiCore
 from tensorfusion_dra.core.claims.enforcers.mps import Mps
 from tensorfusion_dra.core.claims.enforcers.tensor_fusion import TensorFusion
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
+from tensorfusion_dra.core.errors import ClaimError
 
 _OWN: Final = frozenset({TensorFusion.name, HamiCore.name, Mps.name})
 _CURE: Final = "start the enforcer on this node, or choose another --enforcer"
@@ -47,6 +49,21 @@ def of_node(enforcer: str, signs: NodeSigns) -> Verdict:
 def needs_enforcer(claim: PreparedClaim) -> bool:
     """Return True if a share of the claim is enforced by something on the node."""
     return any(without_signs(claim, share) is None for share in claim.shares)
+
+
+def places(claim: PreparedClaim, enforcer: Enforcer | None) -> Places:
+    """Return where the enforcer leaves signs of the claim; nowhere if it can name no place.
+
+    Args:
+        claim: As it is prepared.
+        enforcer: The claim's; None if there is none of its name.
+    """
+    if enforcer is None or not needs_enforcer(claim):
+        return Places()
+    try:
+        return enforcer.places(claim)
+    except ClaimError:  # prepared under other settings, or a fault of another package's enforcer
+        return Places()
 
 
 def refusal(claim: PreparedClaim, signs: NodeSigns) -> str:
