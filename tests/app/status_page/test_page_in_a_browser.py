@@ -85,6 +85,23 @@ def test_each_share_is_in_the_bars_and_in_the_list_with_who_what_and_state(pages
         expect(card.locator(".part")).to_have_count(6)
 
 
+def test_what_needs_attention_is_sorted_and_leads_to_its_place(pages: Pages) -> None:
+    with serving.served(scenes.broken()) as node:
+        page = pages.open(node)
+        kinds = page.locator("#issues .icon").evaluate_all(
+            "all => all.map((each) => each.classList.contains('bad'))"
+        )
+        assert kinds == sorted(kinds, reverse=True)
+        assert set(kinds) == {True, False}
+
+        node.view = scenes.typical()
+        refresh(page)
+
+        for words, card in (("GPU 3 is unhealthy", "GPU 3"), ("limits of one share", "GPU 1")):
+            place = page.get_by_role("link", name=words).get_attribute("href")
+            expect(page.locator(str(place))).to_contain_text(f"{card}: NVIDIA A100")
+
+
 def test_keyboard_reaches_every_share_and_enter_shows_its_details(pages: Pages) -> None:
     with serving.served(scenes.quiet()) as node:
         page = pages.open(node)
