@@ -212,6 +212,22 @@ def test_node_with_400_shares_shows_those_in_trouble_and_all_on_demand(pages: Pa
         expect(card.locator(".share").last.locator(".facts")).to_be_visible()
 
 
+def test_shares_of_gpus_that_are_not_known_are_shown_with_their_gpus_uuid(pages: Pages) -> None:
+    shares = tuple(
+        builders.share(builders.Tenant(name=f"speech/asr-{number}", tflops=6, gib=1), 3)
+        for number in range(50)
+    )
+    with serving.served(replace(scenes.broken(), shares=shares)) as node:
+        page = pages.open(node)
+
+        expect(page.locator("#totals")).to_have_text("Shares50 of 50 claims")
+        expect(page.locator("#lost .share")).to_have_count(6)
+        page.locator("#lost .share").first.get_by_role("button").press("Enter")
+        expect(page.locator("#lost .facts:visible")).to_contain_text(builders.uuid(3))
+        page.get_by_role("button", name="Show all 50 shares").press("Enter")
+        expect(page.locator("#lost .share")).to_have_count(50)
+
+
 def test_operations_show_their_stages_and_where_they_failed(pages: Pages) -> None:
     with serving.served(scenes.typical()) as node:
         page = pages.open(node)
