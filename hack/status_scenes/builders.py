@@ -26,6 +26,7 @@ from tensorfusion_dra.core.observed.node_view import (
     ShareView,
     XidCount,
 )
+from tensorfusion_dra.core.observed.other_capacities import OtherCapacity
 
 NOW: Final = datetime(2026, 3, 14, 3, 12, 44, tzinfo=UTC)
 NODE: Final = "gpu-node-07.example"
@@ -71,6 +72,7 @@ class Card:
     product_name: str = "NVIDIA A100-SXM4-80GB"
     sickness: Sickness | None = None
     xids: tuple[XidCount, ...] = field(default=())
+    others: tuple[OtherCapacity, ...] = ()
 
 
 def ago(*, minutes: float = 0, seconds: float = 0) -> datetime:
@@ -191,4 +193,5 @@ def _card(card: Card, index: int) -> CardView:
         sickness=card.sickness,
         is_absent=False,
         xids=card.xids,
+        others=card.others,
     )

@@ -18,7 +18,7 @@ from tensorfusion_dra.core.claims.operation import OperationKind, Result, Stage
 from tensorfusion_dra.core.devices.gpu import LeftOut
 from tensorfusion_dra.core.devices.health import Kind, Sickness, Trouble
 from tensorfusion_dra.core.devices.sharing import Qos
-from tensorfusion_dra.core.kubernetes.quantity import GIB, NANO
+from tensorfusion_dra.core.kubernetes.quantity import GIB, NANO, Quantity
 from tensorfusion_dra.core.observed.node_view import (
     Amounts,
     ApiServerView,
@@ -29,6 +29,7 @@ from tensorfusion_dra.core.observed.node_view import (
     RegistrationView,
     XidCount,
 )
+from tensorfusion_dra.core.observed.other_capacities import OtherCapacity
 
 
 def typical() -> NodeView:
@@ -36,6 +37,11 @@ def typical() -> NodeView:
     trouble = Trouble(kind=Kind.XID, reason="xid-79", text="XID 79: GPU has fallen off the bus")
     application = XidCount(
         code=31, text="XID 31", marks_card=False, count=3, last_at=ago(minutes=7)
+    )
+    sessions = OtherCapacity(
+        name="example.com/encoder_sessions",
+        quantity=Quantity.whole(16),
+        consumed=Quantity.whole(3),
     )
     fallen = XidCount(code=79, text=trouble.text, marks_card=True, count=1, last_at=ago(minutes=18))
     return node(
@@ -55,6 +61,7 @@ def typical() -> NodeView:
                 Tenant(name="notebooks/jun", tflops=78, gib=16, found=STALE, minutes=1.6),
             ),
             xids=(application,),
+            others=(sessions,),
         ),
         Card(),
         Card(

@@ -13,6 +13,7 @@ from tensorfusion_dra.core.devices.capacity import VIRTUAL_OF
 from tensorfusion_dra.core.devices.device import Device
 from tensorfusion_dra.core.devices.health import Sickness
 from tensorfusion_dra.core.kubernetes.quantity import Quantity
+from tensorfusion_dra.core.observed import other_capacities
 from tensorfusion_dra.core.observed.node_view import Amounts, CardView, ShareView, XidCount
 
 _PERCENT_OF_MILLI: Final = 10_000
@@ -72,7 +73,7 @@ def shares(
 
 def _card(
     device: Device,
-    held: Iterable[PreparedShare],
+    held: Sequence[PreparedShare],
     *,
     sickness: Sickness | None,
     is_absent: bool,
@@ -104,6 +105,7 @@ def _card(
         sickness=sickness,
         is_absent=is_absent,
         xids=xids,
+        others=other_capacities.of_card(device, held),
     )
 
 

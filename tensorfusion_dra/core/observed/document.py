@@ -104,6 +104,14 @@ def _card(card: CardView) -> Json:
             }
             for each in card.xids
         ],
+        "otherCapacities": [
+            {
+                "name": _text(each.name),
+                "quantity": str(each.quantity),
+                "consumed": str(each.consumed),
+            }
+            for each in card.others
+        ],
     }
 
 

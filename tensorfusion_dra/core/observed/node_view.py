@@ -21,6 +21,7 @@ from tensorfusion_dra.core.devices.health import Sickness
 from tensorfusion_dra.core.devices.sharing import Isolation, Qos
 from tensorfusion_dra.core.devices.slice_writes import WriteReason
 from tensorfusion_dra.core.kubernetes.quantity import NANO
+from tensorfusion_dra.core.observed.other_capacities import OtherCapacity
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +87,7 @@ class CardView:
         free: What is left of `capacity`; nothing if a share has the card exclusively.
         sickness: None while the card is healthy.
         is_absent: True if the last reading did not find the card, or found it lost.
+        others: Capacities that other packages give, in the order of their names.
     """
 
     device: str
@@ -105,6 +107,7 @@ class CardView:
     sickness: Sickness | None
     is_absent: bool
     xids: tuple[XidCount, ...] = ()
+    others: tuple[OtherCapacity, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

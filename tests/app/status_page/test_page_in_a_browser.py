@@ -83,6 +83,8 @@ def test_each_share_is_in_the_bars_and_in_the_list_with_who_what_and_state(pages
             "Not enforced HeartbeatStale"
         )
         expect(card.locator(".part")).to_have_count(6)
+        expect(card.get_by_text("3 of 16 taken")).to_be_visible()
+        expect(page.get_by_text("example.com/encoder_sessions")).to_have_count(1)
 
 
 def test_what_needs_attention_is_sorted_and_leads_to_its_place(pages: Pages) -> None:

@@ -1,12 +1,14 @@
 """Views of cards and shares: what is taken, what is free, and which limit holds."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
 from tensorfusion_dra.core.claims.enforcement import verdict
 from tensorfusion_dra.core.claims.enforcement.verdict import Standing
 from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
+from tensorfusion_dra.core.devices import capacity
 from tensorfusion_dra.core.devices.device import Device, Node
 from tensorfusion_dra.core.devices.health import Kind, Sickness, Trouble
 from tensorfusion_dra.core.devices.oversubscription import Oversubscription
@@ -138,6 +140,29 @@ def test_reserved_memory_is_not_part_of_what_containers_can_allocate() -> None:
 
     assert card.total_vram_bytes == 80 * GIB
     assert card.physical.vram_bytes == 79 * GIB
+
+
+def test_capacities_of_other_packages_are_sorted_and_have_what_their_shares_take() -> None:
+    (device,) = published_devices(gpu())
+    given = {
+        "example.com/slots": capacity.consumable(16),
+        "acme.example/buffer": capacity.consumable("4Gi"),
+    }
+    extended = replace(device, capacity={**given, **device.capacity})
+    amounts = {"tflops": quantity.parse("1"), "vram": quantity.parse("1Gi")}
+    shares = [
+        share_of(device, consumed={**amounts, "example.com/slots": quantity.parse("2")}),
+        share_of(device, consumed={**amounts, "acme.example/buffer": quantity.parse("1536Mi")}),
+        share_of(device, consumed=amounts),
+    ]
+
+    (card,) = viewed((extended,), *map(prepared_claim, shares))
+
+    assert [(each.name, str(each.quantity), str(each.consumed)) for each in card.others] == [
+        ("acme.example/buffer", "4Gi", "1536Mi"),
+        ("example.com/slots", "16", "2"),
+    ]
+    assert viewed((device,), *map(prepared_claim, shares))[0].others == ()
 
 
 def test_sick_card_has_its_reason() -> None:

@@ -62,6 +62,9 @@ def test_card_shows_its_physical_and_its_virtual_amounts() -> None:
             "lastAt": "2026-03-14T03:05:44.000+00:00",
         }
     ]
+    assert card["otherCapacities"] == [
+        {"name": "example.com/encoder_sessions", "quantity": "16", "consumed": "3"}
+    ]
 
 
 def test_sick_card_shows_its_reason_and_since_when() -> None:
