@@ -18,9 +18,9 @@ from urllib.request import Request, urlopen
 import pytest
 
 from tensorfusion_dra.app.simulate.cluster import SimulatedCluster
+from tensorfusion_dra.app.simulate.free_ports import port_of_no_client
 from tensorfusion_dra.app.simulate.webhook import SimulatedWebhook
 from tests.app.node_plugin.health_cluster import SHARE, Profile, sick_cluster
-from tests.app.shared.test_health_endpoint import free_port
 from tests.support import monitoring, prometheus
 from tests.support.admission import review_body
 from tests.support.builders.pods import pod_annotations, pod_document
@@ -68,7 +68,7 @@ class Scraped:
 def scraped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scraped]:
     folder = tmp_path_factory.mktemp("scraped")
     monitoring.promtool()  # skips before anything is started
-    port, port_of_update, dcgm = free_port(), free_port(), dcgm_exporter()
+    port, port_of_update, dcgm = port_of_no_client(), port_of_no_client(), dcgm_exporter()
     flags = ("--health-host", "127.0.0.1", "--health-port", str(port))
     with dcgm, sick_cluster(folder, *flags, tensor_fusion=True) as (cluster, profile):
         webhook = SimulatedWebhook(folder, cluster.server.kubeconfig(folder / "kubeconfig"))
@@ -77,7 +77,7 @@ def scraped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scraped]:
             "tensorfusion-dra-webhook": job(urlsplit(webhook.health_url).netloc),
             "dcgm": {"static_configs": [{"targets": [f"127.0.0.1:{dcgm.server_port}"]}]},
         }
-        with prometheus.running(make(folder / "prometheus"), free_port(), jobs) as server:
+        with prometheus.running(make(folder / "prometheus"), port_of_no_client(), jobs) as server:
             yield Scraped(
                 cluster=cluster,
                 profile=profile,

@@ -1,6 +1,5 @@
 """Simulated cluster of one node on this machine; only the node plugin is real."""
 
-import socket
 import sys
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -8,7 +7,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
-from tensorfusion_dra.app.simulate import objects
+from tensorfusion_dra.app.simulate import free_ports, objects
+from tensorfusion_dra.app.simulate.free_ports import LOOPBACK
 from tensorfusion_dra.app.simulate.objects import NAMESPACE
 from tensorfusion_dra.app.simulate.plugin_process import PluginProcess, WaitError
 from tensorfusion_dra.core import names
@@ -31,7 +31,6 @@ from tensorfusion_dra.simulator.runtime import Container, Runtime
 from tensorfusion_dra.simulator.scheduler import Scheduler
 
 _POLL_SECONDS: Final = 0.05
-_LOOPBACK: Final = "127.0.0.1"
 PATIENCE_SECONDS: Final = 120.0
 """Default timeout of a wait; long, because a wait ends earlier if a process ends."""
 
@@ -161,10 +160,9 @@ class SimulatedCluster:
 
     def serve_pages(self) -> None:
         """Have the node plugin serve its pages on loopback, on a free port; see pages_url."""
-        with socket.create_server((_LOOPBACK, 0)) as server:
-            port = server.getsockname()[1]
-        self.plugin_flags.extend(["--health-host", _LOOPBACK, "--health-port", str(port)])
-        self.pages_url = f"http://{_LOOPBACK}:{port}/"
+        port = free_ports.port_of_no_client()
+        self.plugin_flags.extend(["--health-host", LOOPBACK, "--health-port", str(port)])
+        self.pages_url = f"http://{LOOPBACK}:{port}/"
 
     def plugin(self, pod_uid: str = "") -> PluginProcess:
         """Return the process that was started last for a pod, to watch it or to signal it."""

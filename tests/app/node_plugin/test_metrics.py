@@ -9,10 +9,11 @@ import pytest
 from tensorfusion_dra.app.shared import version
 from tensorfusion_dra.app.simulate import plugin_process
 from tensorfusion_dra.app.simulate.cluster import SimulatedCluster
+from tensorfusion_dra.app.simulate.free_ports import port_of_no_client
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims.operation import STAGES, OperationKind
 from tests.app.node_plugin.test_node_plugin_process import cluster_with, log_lines, slice_writes
-from tests.app.shared.test_health_endpoint import free_port, wait_registered
+from tests.app.shared.test_health_endpoint import wait_registered
 from tests.metrics.scraped import OPENMETRICS, Scraped, from_openmetrics
 from tests.support import documented_metrics, image_packages
 from tests.support.imports import loaded
@@ -27,7 +28,7 @@ class Node:
 
     def __init__(self, cluster: SimulatedCluster) -> None:
         self.cluster = cluster
-        self.health_port = self.port = free_port()
+        self.health_port = self.port = port_of_no_client()
         cluster.plugin_flags.extend(
             ["--health-host", "127.0.0.1", "--health-port", str(self.health_port)]
         )
@@ -218,7 +219,7 @@ def test_shares_may_be_left_out(node: Node) -> None:
 
 
 def test_metrics_may_have_a_port_of_their_own(node: Node) -> None:
-    node.port = free_port()
+    node.port = port_of_no_client()
     node.start("--metrics-host", "127.0.0.1", "--metrics-port", str(node.port))
 
     assert node.scrape().value("cards_known") == 1

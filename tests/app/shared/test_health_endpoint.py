@@ -12,9 +12,9 @@ import pytest
 from tensorfusion_dra.app.shared import health_endpoint
 from tensorfusion_dra.app.shared.health_endpoint import Check, HealthEndpoint
 from tensorfusion_dra.app.simulate.cluster import SimulatedCluster
+from tensorfusion_dra.app.simulate.free_ports import port_of_no_client
 from tensorfusion_dra.core.errors import FatalError, RetryableError
 from tests.app.node_plugin.test_node_plugin_process import cluster_with, log_lines
-from tests.support.free_ports import port_of_no_client
 from tests.support.waiting import PATIENCE_SECONDS, eventually
 
 
@@ -58,11 +58,6 @@ def wait_registered(cluster: SimulatedCluster) -> None:
     """
     cluster.until("registered", lambda: bool(log_lines(cluster, "registered")))
     cluster.until("serving", lambda: bool(log_lines(cluster, "serving")))
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        return int(taken.getsockname()[1])
 
 
 def test_a_healthy_check_answers_200() -> None:
@@ -172,7 +167,7 @@ def test_a_port_in_use_is_a_fatal_error() -> None:
 
 
 def test_the_node_plugin_is_ready_once_the_kubelet_has_registered_it() -> None:
-    port = free_port()
+    port = port_of_no_client()
     with cluster_with() as cluster:
         cluster.plugin_flags.extend(["--health-host", "127.0.0.1", "--health-port", str(port)])
         cluster.start_plugin()
@@ -183,7 +178,7 @@ def test_the_node_plugin_is_ready_once_the_kubelet_has_registered_it() -> None:
 
 
 def test_the_node_plugin_is_alive_but_not_ready_before_registration() -> None:
-    port = free_port()
+    port = port_of_no_client()
     with cluster_with() as cluster:
         cluster.plugin_flags.extend(["--health-host", "127.0.0.1", "--health-port", str(port)])
         cluster.kubelet.stop()
@@ -197,7 +192,7 @@ def test_the_node_plugin_is_alive_but_not_ready_before_registration() -> None:
 
 
 def test_a_deleted_socket_file_makes_the_node_plugin_unhealthy() -> None:
-    port = free_port()
+    port = port_of_no_client()
     with cluster_with() as cluster:
         cluster.plugin_flags.extend(["--health-host", "127.0.0.1", "--health-port", str(port)])
         cluster.start_plugin()

@@ -12,8 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from tensorfusion_dra.app.simulate.cluster import SimulatedCluster
 from tensorfusion_dra.simulator.rest import PODS, Client
 from tests.support.waiting import PATIENCE_SECONDS, eventually
+
+LEAST_PORT_OF_CLIENTS = 32_768
 
 
 @dataclass
@@ -37,6 +40,15 @@ class Kept:
     def interrupt(self) -> None:
         self.process.send_signal(signal.SIGINT)
         self.process.communicate(timeout=PATIENCE_SECONDS)
+
+
+def test_port_of_the_pages_is_none_that_the_kernel_may_give_to_a_client(tmp_path: Path) -> None:
+    cluster = SimulatedCluster(tmp_path, gpus="1xT4")
+
+    cluster.serve_pages()
+
+    assert int(cluster.plugin_flags[-1]) < LEAST_PORT_OF_CLIENTS
+    assert cluster.pages_url.endswith(f":{cluster.plugin_flags[-1]}/")
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from status_scenes import builders, scenes, serving
+from tensorfusion_dra.app.simulate.free_ports import port_of_no_client
 from tensorfusion_dra.core.observed.node_view import NodeView
 from tests.app.status_page.watched_page import (
     DESKTOP,
@@ -17,7 +18,6 @@ from tests.app.status_page.watched_page import (
     is_wider_than_its_window,
     refresh,
 )
-from tests.support.free_ports import port_of_no_client
 
 
 def axe_violations(page: Page, part: str = "html") -> list[str]:

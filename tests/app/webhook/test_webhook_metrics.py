@@ -12,9 +12,9 @@ from urllib.request import Request, urlopen
 
 import pytest
 
+from tensorfusion_dra.app.simulate.free_ports import port_of_no_client
 from tensorfusion_dra.app.simulate.webhook import SimulatedWebhook
 from tensorfusion_dra.simulator.apiserver import ApiServer
-from tests.app.shared.test_health_endpoint import free_port
 from tests.metrics.scraped import OPENMETRICS, Scraped, from_openmetrics
 from tests.support import documented_metrics
 from tests.support.admission import review_body
@@ -123,7 +123,7 @@ def test_every_refusal_has_a_counter_that_starts_at_0(webhook: SimulatedWebhook)
 
 
 def test_port_of_its_own(server: ApiServer, folder: Path) -> None:
-    port = free_port()
+    port = port_of_no_client()
     flags = ("--metrics-host", HOST, "--metrics-port", str(port))
 
     with running(server, folder, *flags) as webhook:
