@@ -28,6 +28,12 @@ OVERSOLD = Node(
         tflops_percent=150, host_memory_percent=0, host_disk_percent=0
     ),
 )
+VIRTUAL = {
+    "tflops": quantity.parse("0"),
+    "vram": quantity.parse("0"),
+    "virtual_tflops": quantity.parse("400"),
+    "virtual_vram": quantity.parse("16Gi"),
+}
 SINCE = datetime(2026, 3, 1, tzinfo=UTC)
 
 
@@ -104,14 +110,8 @@ def test_admin_access_takes_nothing() -> None:
 
 def test_oversubscribed_card_divides_more_than_it_has() -> None:
     (device,) = published_devices(gpu(), node=OVERSOLD)
-    virtual = {
-        "tflops": quantity.parse("0"),
-        "vram": quantity.parse("0"),
-        "virtual_tflops": quantity.parse("400"),
-        "virtual_vram": quantity.parse("16Gi"),
-    }
 
-    (card,) = viewed((device,), prepared_claim(share_of(device, consumed=virtual)))
+    (card,) = viewed((device,), prepared_claim(share_of(device, consumed=VIRTUAL)))
 
     assert card.is_virtual
     assert card.physical == amounts(312, 80)
@@ -122,14 +122,8 @@ def test_oversubscribed_card_divides_more_than_it_has() -> None:
 
 def test_pool_that_stopped_oversubscribing_may_have_less_than_is_taken() -> None:
     (device,) = published_devices(gpu())
-    virtual = {
-        "tflops": quantity.parse("0"),
-        "vram": quantity.parse("0"),
-        "virtual_tflops": quantity.parse("400"),
-        "virtual_vram": quantity.parse("16Gi"),
-    }
 
-    (card,) = viewed((device,), prepared_claim(share_of(device, consumed=virtual)))
+    (card,) = viewed((device,), prepared_claim(share_of(device, consumed=VIRTUAL)))
 
     assert card.consumed == amounts(400, 16)
     assert card.free == amounts(0, 64)
