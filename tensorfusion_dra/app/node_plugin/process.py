@@ -135,8 +135,6 @@ def _start(settings: Settings, supervisor: Supervisor) -> PluginServers:
     _reconcile(settings, supervisor, base.reconciler, preparing, resource_api)
     publish.start(settings, supervisor, base.catalog, resource_api)
     _report_health(settings, supervisor, base, preparing, api)
-    # After the client: a new instance that cannot log in never becomes ready, so that a rolling
-    # update keeps the old one.
     observer = observing.observer(
         settings,
         base,
@@ -145,6 +143,8 @@ def _start(settings: Settings, supervisor: Supervisor) -> PluginServers:
         registration=registration,
     )
     pages = observing.pages(settings, supervisor, observer)
+    # After the client: a new instance that cannot log in never becomes ready, so that a rolling
+    # update keeps the old one.
     _answer_probes(settings, supervisor, servers, registration, pages)
     return servers
 
