@@ -51,6 +51,11 @@ def as_json(view: NodeView) -> Json:
             "lastError": _text(view.api_server.last_error),
         },
         "publishing": _publishing(view),
+        "ledger": {
+            "quarantined": view.ledger.quarantined,
+            "restored": view.ledger.restored,
+            "lost": view.ledger.lost,
+        },
         "cards": [_card(card) for card in view.cards],
         "cardsMissing": _text(view.cards_missing),
         "leftOut": [

@@ -11,7 +11,7 @@ from playwright.sync_api import Page, expect
 from status_scenes import builders, scenes, serving
 from tensorfusion_dra.app.simulate.free_ports import port_of_no_client
 from tensorfusion_dra.core.claims.operation import OperationKind, Stage
-from tensorfusion_dra.core.observed.node_view import NodeView
+from tensorfusion_dra.core.observed.node_view import LedgerView, NodeView
 from tests.app.status_page.watched_page import (
     DESKTOP,
     PHONE,
@@ -96,6 +96,12 @@ def test_what_needs_attention_is_sorted_and_leads_to_its_place(pages: Pages) -> 
         )
         assert kinds == sorted(kinds, reverse=True)
         assert set(kinds) == {True, False}
+        expect(page.locator("#issues")).to_contain_text("2 records of claims lost with a damaged")
+
+        node.view = replace(scenes.quiet(), ledger=LedgerView(quarantined=1, restored=5))
+        refresh(page)
+
+        expect(page.locator("#issues")).to_contain_text("The ledger was damaged, and rebuilt")
 
         node.view = scenes.typical()
         refresh(page)
