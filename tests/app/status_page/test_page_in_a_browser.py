@@ -175,10 +175,11 @@ def test_page_keeps_what_it_knew_while_the_node_is_gone_and_goes_on_when_it_is_b
 ) -> None:
     with serving.served(scenes.quiet(), port=port_of_no_client()) as node:
         page = pages.open(node)
+        page.locator("footer").scroll_into_view_if_needed()
     refresh(page)
 
     expect(page.get_by_text("The node does not answer (no connection).")).to_have_count(2)
-    expect(page.locator("#stale")).to_be_visible()
+    expect(page.locator("#stale")).to_be_in_viewport(ratio=1)
     expect(page.locator("#fresh-word")).to_have_text("Stale")
     expect(page.get_by_role("button", name="asr-train-0")).to_be_visible()
     assert axe_violations(page, "#stale, .fresh") == []
