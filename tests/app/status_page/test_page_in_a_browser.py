@@ -123,6 +123,7 @@ def test_keyboard_reaches_every_share_and_enter_shows_its_details(pages: Pages) 
 
         expect(row).to_have_attribute("aria-expanded", "true")
         expect(page.get_by_text("the limiter's heartbeat is fresh")).to_be_visible()
+        expect(page.get_by_text("speech/asr-train-0", exact=True)).to_be_visible()
         page.keyboard.press("Tab")
         expect(page.get_by_role("link", name="status.json")).to_be_focused()
 
@@ -246,6 +247,7 @@ def test_operations_show_their_stages_and_where_they_failed(pages: Pages) -> Non
         failed.press("Enter")
 
         expect(page.get_by_text("refused, in stage admit")).to_be_visible()
+        expect(page.locator("dd").get_by_text("ads/rank-3-gpu", exact=True)).to_be_visible()
         expect(page.get_by_text("expected at least its request 8Gi")).to_be_visible()
 
 
