@@ -42,10 +42,12 @@ def server() -> Iterator[ApiServer]:
 @pytest.fixture
 def webhook(server: ApiServer, folder: Path) -> Iterator[SimulatedWebhook]:
     running = SimulatedWebhook(folder, server.kubeconfig(folder / "kubeconfig"))
-    assert eventually(running.is_ready)
-    yield running
-    if running.process.exit_code is None:
-        running.process.stop()
+    try:
+        assert eventually(running.is_ready)
+        yield running
+    finally:
+        if running.process.exit_code is None:
+            running.process.stop()
 
 
 def trusting(webhook: SimulatedWebhook) -> ssl.SSLContext:
