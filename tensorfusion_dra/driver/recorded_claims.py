@@ -68,6 +68,7 @@ class RecordedClaims:
         try:
             return used(self._cards.catalog.current())
         except CardsUnreadError:
+            operations.enter(Stage.RESOLVE)
             return used(self._cards.wait_for_catalog(ref, deadline))  # slow, so outside the step
 
     def write_files(self, admitted: Admitted) -> PreparedClaim:
@@ -158,6 +159,7 @@ class RecordedClaims:
             if is_current:
                 today = self._today(record, claim, catalog, needs_present_cards=needs_present_cards)
                 if today == record:
+                    operations.enter(Stage.WRITE)
                     self._projection.ensure(record)
                     return record
                 step.put(today)

@@ -19,9 +19,11 @@ from tensorfusion_dra.core.claims.operation import (
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.errors import ClaimError, FatalError, NoRoomError, RetryableError
 from tensorfusion_dra.driver import operations
+from tensorfusion_dra.driver.catalog import CatalogReader
 from tensorfusion_dra.driver.operations import Operations
+from tests.support.builders.devices import NODE
 from tests.support.ports import ClaimsInMemory
-from tests.support.prepared_node import GPU_0, Setup, put_claim, share_result
+from tests.support.prepared_node import GPU_0, Setup, put_claim, share_result, spec_file
 from tests.support.waiting import PATIENCE_SECONDS
 
 
@@ -103,6 +105,34 @@ def test_repeated_prepare_is_answered_from_the_record(setup: Setup, seen: Seen) 
     assert repeated.from_record
     assert repeated.prepared == seen.ended[0].prepared
     assert stages(repeated) == ["queue", "lookup"]
+
+
+def test_file_that_a_repeated_prepare_writes_again_has_its_stage(setup: Setup, seen: Seen) -> None:
+    ref = put(setup)
+    setup.prepare(ref)
+    (setup.cdi_folder / spec_file(ref.uid)).unlink()
+
+    setup.prepare(ref)
+
+    assert stages(seen.ended[1]) == ["queue", "lookup", "write"]
+    assert seen.ended[1].from_record
+
+
+def test_first_reading_that_a_record_of_another_boot_waits_for_is_no_lookup(
+    setup: Setup, seen: Seen
+) -> None:
+    class ReadOnceAwaited(CatalogReader):
+        def wait_changed(self, *_: Any, **__: Any) -> Any:
+            return self.refresh()
+
+    ref = put(setup)
+    setup.prepare(ref)
+    setup.boot_id = "boot-2"
+    preparer = setup.with_claims(setup.claims, ReadOnceAwaited(setup.discovery, NODE))
+
+    preparer.prepare([ref], deadline=time.monotonic() + PATIENCE_SECONDS)
+
+    assert stages(seen.ended[1]) == ["queue", "read", "lookup", "resolve", "flush", "write"]
 
 
 def test_unprepare_has_its_stages_in_their_order(setup: Setup, seen: Seen) -> None:
