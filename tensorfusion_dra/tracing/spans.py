@@ -41,7 +41,7 @@ _SEND_SECONDS: Final = 2.0
 _SCOPE: Final = "tensorfusion_dra"
 
 
-class Spans(SpanProcessor):
+class _Spans(SpanProcessor):
     """Collector of the spans that have ended."""
 
     def __init__(self) -> None:
@@ -56,37 +56,61 @@ class Spans(SpanProcessor):
         return ended
 
 
+class _FirstWords(logging.Handler):
+    """Keeper of the first line of a library's log about a batch, which has the cause of a failure.
+
+    The lines that follow only say that it was tried in vain. None of them fills our log.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self._text = ""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._text = self._text or record.getMessage()
+
+    def take(self) -> str:
+        """Return the text, and forget it."""
+        text, self._text = self._text, ""
+        return text
+
+
 class Traces:
     """Sender of the spans of operations; implements ports.operations.OperationObserver."""
 
     def __init__(
         self,
-        exporter: SpanExporter,
+        endpoint: str,
         resource: Mapping[str, str],
         *,
         batch_seconds: float = BATCH_SECONDS,
         most_waiting: int = _MOST_WAITING,
         now_ns: Callable[[], int] = time.time_ns,
-        why: Callable[[], str] = str,
     ) -> None:
-        """Send nothing yet.
+        """Send nothing yet. Headers, CA and sampler come from OpenTelemetry's own variables.
 
         Args:
-            exporter: Sends spans; used by run()'s thread alone.
+            endpoint: Base URL of an OTLP/HTTP collector.
             resource: Attributes of this process.
             batch_seconds: Time between two batches.
             most_waiting: Operations that may wait.
             now_ns: Returns the wall clock's time, in nanoseconds since 1970.
-            why: Returns why the last batch was not sent, for the log.
         """
-        self._exporter = exporter
         self._batch_seconds = batch_seconds
         self._most_waiting = most_waiting
         self._now_ns = now_ns
-        self._why = why
-        self._spans = Spans()
-        # Sampler and limits come from the variables OTEL_TRACES_SAMPLER and OTEL_SPAN_..., if set.
+        session = requests.Session()
+        session.trust_env = False  # no ~/.netrc, and no proxy: a collector is in the cluster
+        # Used by run()'s thread alone.
+        self._exporter: SpanExporter = OTLPSpanExporter(
+            f"{endpoint.rstrip('/')}/v1/traces", timeout=_SEND_SECONDS, session=session
+        )
+        self._words = _FirstWords()
+        library = logging.getLogger("opentelemetry")
+        library.addHandler(self._words)
+        library.propagate = False
         provider = TracerProvider(resource=Resource.create(dict(resource)), shutdown_on_exit=False)
+        self._spans = _Spans()
         provider.add_span_processor(self._spans)
         self._tracer = provider.get_tracer(_SCOPE)
         self._throttle = LogThrottle()
@@ -127,9 +151,11 @@ class Traces:
             self._make_spans(operation, ended_ns)
         spans = self._spans.take()
         is_sent = not spans or self._exporter.export(spans) is SpanExportResult.SUCCESS
+        error = self._words.take()
+        if is_sent:  # then these are about a try that failed before
+            error = f"found {self._most_waiting} waiting operations, expected fewer"
         self._lost += left_out + (0 if is_sent else len(batch))
         if not is_sent or left_out:
-            error = self._why() or f"found {self._most_waiting} waiting operations, expected fewer"
             if self._throttle.is_new("lost"):  # the error's own text differs each time
                 log.warning("traces_lost", operations=self._lost, error=error)
                 self._lost = 0
@@ -172,37 +198,3 @@ def _attributes(operation: EndedOperation) -> Iterator[tuple[str, AttributeValue
     if prepared is not None:
         yield names.TRACE_DEVICES, tuple(share.device for share in prepared.shares)
         yield names.TRACE_FROM_RECORD, operation.from_record
-
-
-class _LastWords(logging.Handler):
-    """Keeper of the last line of a library's log, so that it does not fill ours in an outage."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.WARNING)
-        self._text = ""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self._text = record.getMessage()
-
-    def take(self) -> str:
-        text, self._text = self._text, ""
-        return text
-
-
-def sending_to(endpoint: str, resource: Mapping[str, str]) -> Traces:
-    """Return traces that go to an OTLP/HTTP endpoint; its headers and CA come from OTEL_ variables.
-
-    Args:
-        endpoint: Base URL of the collector.
-        resource: Attributes of this process.
-    """
-    words = _LastWords()
-    library = logging.getLogger("opentelemetry")
-    library.addHandler(words)
-    library.propagate = False
-    session = requests.Session()
-    session.trust_env = False  # no ~/.netrc, and no proxy: a collector is in the cluster
-    exporter = OTLPSpanExporter(
-        f"{endpoint.rstrip('/')}/v1/traces", timeout=_SEND_SECONDS, session=session
-    )
-    return Traces(exporter, resource, why=words.take)

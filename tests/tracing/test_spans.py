@@ -19,7 +19,6 @@ from tensorfusion_dra.core.claims.operation import (
     Stage,
     seconds_by_stage,
 )
-from tensorfusion_dra.tracing import spans
 from tensorfusion_dra.tracing.spans import Traces
 from tests.support.builders.prepared_claims import limit, prepared_claim, prepared_share
 from tests.support.otlp_collector import Collector, attributes, collector
@@ -48,11 +47,7 @@ def sending(traces: Traces) -> Iterator[None]:
 
 
 def traces_to(url: str, **changes: Any) -> Traces:
-    traces = spans.sending_to(url, RESOURCE)
-    traces._now_ns = lambda: END_NS
-    for name, value in changes.items():
-        setattr(traces, f"_{name}", value)
-    return traces
+    return Traces(url, RESOURCE, now_ns=lambda: END_NS, **changes)
 
 
 def operation(**changes: Any) -> EndedOperation:
@@ -174,7 +169,9 @@ def test_collector_that_is_not_there_costs_only_its_traces() -> None:
         traces.operation_ended(operation())
         assert eventually(lambda: bool(logs))
 
-    assert [line["event"] for line in logs] == ["traces_lost"]
+    (line,) = logs
+    assert line["event"] == "traces_lost"
+    assert "Connection refused" in line["error"]
 
 
 def test_queue_is_bounded(received: Collector) -> None:

@@ -19,12 +19,12 @@ def started(settings: Settings, supervisor: Supervisor) -> tuple[OperationObserv
     if not settings.otlp_endpoint:
         return ()
     try:
-        from tensorfusion_dra.tracing import spans  # noqa: PLC0415 - loads the extra 'otel'
+        from tensorfusion_dra.tracing.spans import Traces  # noqa: PLC0415 - loads the extra 'otel'
     except ImportError as error:
         raise InputError(
             f"otlp-endpoint needs the extra 'otel': pip install 'tensorfusion-dra[otel]' ({error})"
         ) from error
-    traces = spans.sending_to(settings.otlp_endpoint, _resource(settings))
+    traces = Traces(settings.otlp_endpoint, _resource(settings))
     supervisor.own("traces", traces)
     return (traces,)
 
