@@ -105,14 +105,15 @@ class Traces:
         self._exporter: SpanExporter = OTLPSpanExporter(
             f"{endpoint.rstrip('/')}/v1/traces", timeout=_SEND_SECONDS, session=session
         )
-        self._words = _FirstWords()
-        library = logging.getLogger("opentelemetry")
-        library.addHandler(self._words)
-        library.propagate = False
         provider = TracerProvider(resource=Resource.create(dict(resource)), shutdown_on_exit=False)
         self._spans = _Spans()
         provider.add_span_processor(self._spans)
         self._tracer = provider.get_tracer(_SCOPE)
+        # Only now: a warning about a variable goes to our log (library_warned).
+        self._words = _FirstWords()
+        library = logging.getLogger("opentelemetry")
+        library.addHandler(self._words)
+        library.propagate = False
         self._throttle = LogThrottle()
         self._lost = 0  # operations since the last line about them
         self._wakeup = Wakeup()
