@@ -181,9 +181,9 @@ class Projection:
             RetryableError: A folder cannot be read.
         """
         folders = [self._host_files.names(root) for root in self._claims_roots()]
-        uids = {name for names in folders for name in names if claims.is_uid(name)}
         described = {metadata_files.claim_uid(name) for name in self._metadata.claim_uids()}
-        return self._specs.claim_uids() | self._limits.claim_uids() | uids | described
+        found = self._specs.claim_uids().union(self._limits.claim_uids(), described, *folders)
+        return frozenset(filter(claims.is_uid, found))
 
     def _documents(self, plan: Plan) -> Iterator[tuple[ClaimFiles, str, Document]]:
         """Yield the plan's documents with folder and name, in the order in which to write them."""

@@ -198,6 +198,19 @@ def test_recovery_writes_missing_files_and_removes_those_without_a_record(node: 
     assert files(node) == before
 
 
+def test_file_without_a_claims_uid_in_its_name_is_left_alone(node: Setup) -> None:
+    node.metadata_folder.mkdir()
+    for name in ("_one.json", "not a uid_one.json", "notes.txt"):
+        (node.metadata_folder / name).touch()
+    before = files(node)
+
+    found = recover(node.ledger, node.projection, boot_id=node.boot_id)
+
+    # A claim without a UID would have the folder of all claims for its own.
+    assert found.claims_removed == 0
+    assert files(node) == before
+
+
 def test_metadata_survives_a_damaged_ledger(node: Setup) -> None:
     ref = put_claim(node, "a", share_result())
     prepared(node, ref)
