@@ -28,7 +28,7 @@ def close(operation: EndedOperation) -> None:
     facts: dict[str, object] = {
         "seconds": round(operation.seconds, 4),
         "stages_ms": {
-            stage.value: round(seconds * 1000, 2)
+            str(stage): round(seconds * 1000, 2)
             for stage, seconds in operation.seconds_by_stage.items()
         },
     }
