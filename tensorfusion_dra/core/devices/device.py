@@ -1,13 +1,13 @@
 """Devices that this node publishes: one for each card."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final
 
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.devices import capacity, oversubscription
+from tensorfusion_dra.core.devices import oversubscription
 from tensorfusion_dra.core.devices.capacity import Capacity
 from tensorfusion_dra.core.devices.gpu import Gpu, HostResources, Inventory
 from tensorfusion_dra.core.devices.health import Sickness
@@ -109,27 +109,6 @@ class Device:
         return {key: attribute_as_api(value) for key, value in self.attributes.items()}
 
 
-def devices(
-    inventory: Inventory, node: Node, host: HostResources | None = None
-) -> tuple[Device, ...]:
-    """Return a device for each card of the node, in the inventory's order.
-
-    Args:
-        host: Sizes of the host memory and disk by which the pool extends the cards' memory; None
-            if it does not.
-    """
-    totals = virtual_totals(inventory, node, host or HostResources())
-    on_every_device = node_attributes(inventory, node, totals)
-    return tuple(
-        replace(
-            bare(gpu),
-            attributes={**on_every_device, **gpu_attributes(gpu)},
-            capacity=capacity.of_card(gpu, totals.get(gpu.uuid)),
-        )
-        for gpu in inventory.gpus
-    )
-
-
 def bare(gpu: Gpu) -> Device:
     """Return the device of a card without attributes and capacities, which providers add."""
     return Device(name=device_name(gpu.uuid), gpu=gpu, attributes={}, capacity={})
@@ -150,11 +129,6 @@ def node_name(pool: str) -> str:
 def device_name(gpu_uuid: str) -> str:
     """Return the device name of a card: its UUID as a DNS label, the same after a reboot."""
     return gpu_uuid.lower()
-
-
-def with_attributes(device: Device, more: Iterable[tuple[str, AttributeValue]]) -> Device:
-    """Return the device with additional attributes; its own attributes are never replaced."""
-    return replace(device, attributes={**dict(more), **device.attributes})
 
 
 def unhealthy(device: Device, sickness: Sickness, *, effect: str) -> Device:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.devices import device as devices
 from tensorfusion_dra.core.devices.device import Node, Version
-from tensorfusion_dra.core.devices.gpu import Gpu, Inventory, LeftOut
+from tensorfusion_dra.core.devices.gpu import Gpu, LeftOut
 from tensorfusion_dra.core.devices.health import Kind, Sickness, Trouble
 from tensorfusion_dra.core.kubernetes import slice_rules
 from tests.support.builders.devices import NODE, published_devices
@@ -105,9 +105,7 @@ def test_pool_name_contains_the_node_so_that_nodes_never_share_a_pool() -> None:
 
 
 def test_totals_count_the_cards_of_the_node() -> None:
-    inventory = Inventory(gpus=gpus(8), left_out=(LeftOut(subject="GPU-9", reason="lost"),))
-
-    written = devices.devices(inventory, NODE)
+    written = published_devices(*gpus(8), left_out=(LeftOut(subject="GPU-9", reason="lost"),))
 
     for device in written:
         assert device.attributes["node_total_tflops"] == "2496"
@@ -184,35 +182,6 @@ def test_api_accepts_the_device_for_any_texts_of_the_driver(
     (device,) = published_devices(card)
 
     assert slice_rules.device_violations(device.as_api()) == ()
-
-
-def test_additional_attributes_keep_their_types() -> None:
-    (device,) = published_devices(gpu())
-
-    more = devices.with_attributes(
-        device,
-        [
-            ("example.com/rack", "r7"),
-            ("example.com/slot", 3),
-            ("example.com/nvlink", True),
-            ("example.com/firmware", Version("1.2.3")),
-        ],
-    )
-
-    written: Any = more.as_api()["attributes"]
-    assert written["example.com/rack"] == {"string": "r7"}
-    assert written["example.com/slot"] == {"int": 3}
-    assert written["example.com/nvlink"] == {"bool": True}
-    assert written["example.com/firmware"] == {"version": "1.2.3"}
-    assert slice_rules.device_violations(more.as_api()) == ()
-
-
-def test_attribute_of_the_device_itself_is_never_replaced() -> None:
-    (device,) = published_devices(gpu())
-
-    more = devices.with_attributes(device, [("model", "H100"), ("uuid", "GPU-other")])
-
-    assert more == device
 
 
 def test_device_allows_multiple_allocations() -> None:

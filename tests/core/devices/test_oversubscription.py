@@ -9,16 +9,16 @@ from hypothesis import strategies as st
 
 from tensorfusion_dra.core.claims.limits import Limit
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
-from tensorfusion_dra.core.devices import device, oversubscription
+from tensorfusion_dra.core.devices import oversubscription
 from tensorfusion_dra.core.devices.device import Device
-from tensorfusion_dra.core.devices.gpu import Gpu, HostResources, Inventory
+from tensorfusion_dra.core.devices.gpu import Gpu, HostResources
 from tensorfusion_dra.core.devices.oversubscription import Oversubscription
 from tensorfusion_dra.core.errors import ClaimError, InputError
 from tensorfusion_dra.core.kubernetes import quantity, slice_rules
 from tensorfusion_dra.core.kubernetes.quantity import GIB, MIB
 from tests.support.builders.allocations import allocation
 from tests.support.builders.claims import allocated_claim, claim_fit, fitted_claim
-from tests.support.builders.devices import NODE
+from tests.support.builders.devices import NODE, published_devices
 from tests.support.builders.gpus import gpu
 from tests.support.builders.nodes import node_offer
 
@@ -29,7 +29,7 @@ POOL = replace(NODE, oversubscription=HALF_MORE)
 def oversubscribed_devices(
     *cards: Gpu, host: HostResources, ratios: Oversubscription = HALF_MORE
 ) -> tuple[Device, ...]:
-    return device.devices(Inventory(gpus=cards), replace(NODE, oversubscription=ratios), host)
+    return published_devices(*cards, node=replace(NODE, oversubscription=ratios), host=host)
 
 
 def test_tenants_divide_the_virtual_totals() -> None:
@@ -60,7 +60,7 @@ def test_claim_that_names_nothing_consumes_all_virtual_and_no_physical_capacity(
 
 
 def test_pool_without_oversubscription_has_no_virtual_capacity() -> None:
-    (a100,) = device.devices(Inventory(gpus=(gpu(),)), NODE)
+    (a100,) = published_devices(gpu())
 
     assert set(a100.capacity) == {"tflops", "vram"}
 
