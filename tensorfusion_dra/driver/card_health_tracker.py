@@ -87,10 +87,8 @@ class CardHealthTracker:
         self._saved_record: Mapping[str, Any] | None = records.load() if records else None
         self._known = self._loaded()
 
-    def note_reading(
-        self, inventory: Inventory, reported: Mapping[str, Sequence[Trouble]] | None = None
-    ) -> None:
-        """Take in a successful reading, and what health sources reported with it."""
+    def note_reading(self, inventory: Inventory, reported: Mapping[str, Sequence[Trouble]]) -> None:
+        """Take in a successful reading, and what health sources reported by GPU UUID."""
         self._failures = 0
         self._inventory = inventory
         known = known_cards.after_reading(

@@ -90,14 +90,14 @@ def test_nothing_is_visible_before_the_first_reading() -> None:
 def test_unchanged_readings_write_nothing() -> None:
     setup = Setup()
     for _ in range(5):
-        setup.tracker.note_reading(BOTH)
+        setup.tracker.note_reading(BOTH, {})
 
     assert setup.records.saves == 1
 
 
 def test_repeated_error_is_recorded_and_logged_once() -> None:
     setup = Setup()
-    setup.tracker.note_reading(BOTH)
+    setup.tracker.note_reading(BOTH, {})
 
     with capture_logs() as logs:
         counted = [setup.tracker.note_event(XID_79) for _ in range(5)]
@@ -110,11 +110,11 @@ def test_repeated_error_is_recorded_and_logged_once() -> None:
 
 def test_restart_remembers_sick_cards() -> None:
     setup = Setup()
-    setup.tracker.note_reading(BOTH)
+    setup.tracker.note_reading(BOTH, {})
     setup.tracker.note_event(XID_79)
 
     after = setup.restarted()
-    after.tracker.note_reading(BOTH)
+    after.tracker.note_reading(BOTH, {})
 
     assert after.visible().sick == setup.visible().sick
     assert after.records.saves == 2
@@ -130,7 +130,7 @@ def test_restart_remembers_sick_cards() -> None:
 )
 def test_event_that_affects_no_known_card_changes_nothing(event: CardEvent) -> None:
     setup = Setup()
-    setup.tracker.note_reading(BOTH)
+    setup.tracker.note_reading(BOTH, {})
 
     assert not setup.tracker.note_event(event)
     assert setup.reasons() == []
@@ -139,7 +139,7 @@ def test_event_that_affects_no_known_card_changes_nothing(event: CardEvent) -> N
 def test_hanging_and_missing_drivers_have_different_reasons() -> None:
     hung, away = Setup(), Setup()
     for setup in (hung, away):
-        setup.tracker.note_reading(BOTH)
+        setup.tracker.note_reading(BOTH, {})
     for _ in range(2):
         hung.tracker.note_failure(HungError("asked 3 s ago", "uuid of GPU 1"))
         away.tracker.note_failure(RetryableError("NVML: not loaded"))
@@ -151,7 +151,7 @@ def test_hanging_and_missing_drivers_have_different_reasons() -> None:
 
 def test_cards_are_visible_as_recorded_after_a_restart_without_a_driver() -> None:
     setup = Setup()
-    setup.tracker.note_reading(BOTH)
+    setup.tracker.note_reading(BOTH, {})
     after = setup.restarted()
 
     after.tracker.note_failure(RetryableError("no driver"))
@@ -165,8 +165,8 @@ def test_cards_are_visible_as_recorded_after_a_restart_without_a_driver() -> Non
 
 def test_locked_ledger_hides_no_card() -> None:
     setup = Setup(claimed=A.uuid.lower())
-    setup.tracker.note_reading(BOTH)
-    setup.tracker.note_reading(Inventory(gpus=(B,)))
+    setup.tracker.note_reading(BOTH, {})
+    setup.tracker.note_reading(Inventory(gpus=(B,)), {})
     assert setup.visible().inventory.gpus == (A, B)
 
     setup.claimed = "?"
@@ -178,10 +178,10 @@ def test_full_disk_affects_only_the_record() -> None:
     setup = Setup()
     setup.records.full = True
     with capture_logs() as logs:
-        setup.tracker.note_reading(BOTH)
+        setup.tracker.note_reading(BOTH, {})
     setup.records.full = False
 
-    setup.tracker.note_reading(BOTH)
+    setup.tracker.note_reading(BOTH, {})
 
     assert [line["event"] for line in logs] == ["card_record_write_failed"]
     assert setup.records.saves == 1
@@ -190,7 +190,7 @@ def test_full_disk_affects_only_the_record() -> None:
 def test_unusable_record_is_ignored_with_a_log_line() -> None:
     with capture_logs() as logs:
         setup = Setup(RecordsInMemory({"version": 9}))
-    setup.tracker.note_reading(BOTH)
+    setup.tracker.note_reading(BOTH, {})
 
     assert [line["event"] for line in logs] == ["card_record_unusable"]
     assert setup.visible().inventory == BOTH

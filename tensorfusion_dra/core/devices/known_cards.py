@@ -31,8 +31,6 @@ from tensorfusion_dra.core.devices.health import (
     Sickness,
     Trouble,
 )
-from tensorfusion_dra.core.devices.health_sources import RecoveryActions
-from tensorfusion_dra.core.devices.reading import Reading
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,17 +75,14 @@ def after_reading(
     now: Moment,
     rules: HealthRules,
     *,
-    reported: Mapping[str, Sequence[Trouble]] | None = None,
+    reported: Mapping[str, Sequence[Trouble]],
 ) -> KnownCards:
     """Return the known cards after a successful reading.
 
     Args:
-        reported: Troubles by GPU UUID, as health sources report them; None for what the inventory
-            itself says.
+        reported: Troubles by GPU UUID, as health sources report them.
     """
     found = {gpu.uuid: gpu for gpu in inventory.gpus}
-    if reported is None:
-        reported = _requested_recoveries(inventory)
     findings = {
         uuid: _finding(gpu, known.cards.get(uuid), inventory, reported.get(uuid, ()))
         for uuid, gpu in found.items()
@@ -153,12 +148,6 @@ def published(known: KnownCards, inventory: Inventory, claimed: Collection[str])
         sick={devices.device_name(uuid): sickness for uuid, sickness in sick.items()},
         absent=frozenset(map(devices.device_name, known.absent)),
     )
-
-
-def _requested_recoveries(inventory: Inventory) -> Mapping[str, Sequence[Trouble]]:
-    source = RecoveryActions()
-    source.begin(Reading(inventory=inventory))
-    return {gpu.uuid: source(gpu) for gpu in inventory.gpus}
 
 
 def _finding(

@@ -10,6 +10,7 @@ from tensorfusion_dra.core.devices import health_record, known_cards
 from tensorfusion_dra.core.devices.gpu import Gpu, Inventory, LeftOut, LostCard
 from tensorfusion_dra.core.devices.health import HealthRules, Kind, Moment, Trouble
 from tensorfusion_dra.core.devices.known_cards import KnownCards, PublishedCards
+from tensorfusion_dra.driver.providers.providers import Providers
 from tests.support.builders.gpus import gpu, gpus
 
 NOW = Moment(1000.0, datetime(2026, 3, 1, tzinfo=UTC))
@@ -19,12 +20,19 @@ XID = Trouble(kind=Kind.XID, reason="xid-79", text="XID 79")
 
 
 def known(*gpus: Gpu) -> KnownCards:
-    return known_cards.after_reading(KnownCards(), Inventory(gpus=gpus), NOW, RULES)
+    return after_reading(KnownCards(), Inventory(gpus=gpus))
+
+
+def after_reading(
+    before: KnownCards, inventory: Inventory, rules: HealthRules = RULES
+) -> KnownCards:
+    reported = Providers().troubles(inventory)
+    return known_cards.after_reading(before, inventory, NOW, rules, reported=reported)
 
 
 def read(before: KnownCards, *gpus: Gpu, **more: Any) -> tuple[KnownCards, Inventory]:
     inventory = Inventory(gpus=gpus, **more)
-    return known_cards.after_reading(before, inventory, NOW, RULES), inventory
+    return after_reading(before, inventory), inventory
 
 
 def seen(
@@ -109,8 +117,8 @@ def test_returning_card_is_published_once_it_is_healthy() -> None:
     gone, _ = read(known(A, B), B)
     inventory = Inventory(gpus=(A, B))
 
-    back = known_cards.after_reading(gone, inventory, NOW, patient)
-    well = known_cards.after_reading(back, inventory, NOW, patient)
+    back = after_reading(gone, inventory, patient)
+    well = after_reading(back, inventory, patient)
 
     first = known_cards.published(back, inventory, ())
     assert first.inventory.gpus == (B,)
