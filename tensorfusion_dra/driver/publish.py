@@ -170,8 +170,7 @@ class Publisher:
             self.state.note_dropped(())
         plan = slices.plan(wanted, stored, dropped=self._dropped)
         if plan and not self._dropped and self._server_drops(plan, wanted, stored):
-            self.state.confirm(wanted, generation=plan.generation, written=False)
-            return None
+            plan = slices.plan(wanted, stored, dropped=self._dropped)  # which has no writes
         is_repair = wanted == self._confirmed
         if not plan or (is_repair and self._repairs.seconds_left()):
             self._confirmed = wanted

@@ -261,6 +261,7 @@ def test_restart_with_dropped_taints_in_any_slice_writes_nothing() -> None:
 
     assert written == [3, 3]
     assert slices.trials == 1
+    assert setup.publisher.state.view().generation == 1
 
 
 def test_more_than_64_cards_are_split_into_slices_of_one_generation() -> None:
