@@ -97,12 +97,12 @@ def beside(
         shared_memory: Its path; "" for none, which no claim shares.
         every: All claims of the node with their places, this one included.
     """
+    if not shared_memory:
+        return []
     return [
         other
         for other, places in every
-        if shared_memory
-        and places.shared_memory == shared_memory
-        and other.ref.uid != claim.ref.uid
+        if places.shared_memory == shared_memory and other.ref.uid != claim.ref.uid
     ]
 
 
