@@ -168,13 +168,10 @@ class EnforcementWatch:
         """Look at every claim once, and tell what changed."""
         with self._lock:
             watched = [each for each in self._watched.values() if each.is_looked_at]
-        by_socket: dict[str, Signs] = {}  # a daemon is asked once for all its claims
+        by_socket: dict[str, Signs] = {}
         for each in watched:
-            claim, socket = each.claim, each.places.socket
-            signs = by_socket.get(socket) or self._signs.of_claim(each.places)
-            if socket and not each.places.files:
-                by_socket[socket] = signs
-            found = self._verdicts(each, signs)
+            claim = each.claim
+            found = self._verdicts(each, self._read(each.places, by_socket))
             with self._lock:
                 if self._watched.get(claim.ref.uid) is not each or each.claim is not claim:
                     continue  # unprepared or changed meanwhile
@@ -187,6 +184,14 @@ class EnforcementWatch:
             if is_due:
                 report(claim)
         self._save()
+
+    def _read(self, places: Places, by_socket: dict[str, Signs]) -> Signs:
+        """Read the signs; a daemon is asked once for all claims that have no other place."""
+        if places != Places(socket=places.socket):
+            return self._signs.of_claim(places)
+        if places.socket not in by_socket:
+            by_socket[places.socket] = self._signs.of_claim(places)
+        return by_socket[places.socket]
 
     def _verdicts(self, watched: WatchedLimits, signs: Signs) -> Sequence[Verdict]:
         claim = watched.claim

@@ -7,6 +7,9 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
+from tensorfusion_dra.core.claims.enforcement.signs import Places
+from tensorfusion_dra.core.claims.enforcers.mps import Mps
+from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tests.driver.watched_node import CLAIM, HEARTBEAT, START, Setup, named, prepared
 from tests.support.builders.prepared_claims import (
     POD,
@@ -179,6 +182,22 @@ def test_one_mps_daemon_is_asked_once_for_all_claims(setup: Setup) -> None:
 
     assert len(setup.signs.read) == 1
     assert setup.reported == ["a", "b", "c"]
+
+
+def test_claim_with_signs_of_its_own_beside_the_daemon_is_read_itself(tmp_path: Path) -> None:
+    class WithLibrary(Mps):
+        def places(self, claim: PreparedClaim) -> Places:
+            files = ("/libvgpu.so",) if claim.ref.name == "b" else ()
+            return replace(super().places(claim), files=files)
+
+    setup = Setup(tmp_path, {"mps": WithLibrary()})
+    for name in "abc":
+        prepared(setup, named(name, enforcer="mps"))
+    setup.signs.read.clear()
+
+    setup.look()
+
+    assert [places.files for places in setup.signs.read] == [(), ("/libvgpu.so",)]
 
 
 def test_claims_of_one_pod_are_judged_together(setup: Setup) -> None:

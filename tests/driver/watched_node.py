@@ -67,7 +67,7 @@ class SignsInMemory:
 class Setup:
     """A watch with a clock that a test moves; each Setup on one folder is one process."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, enforcers: Mapping[str, Enforcer] = ENFORCERS) -> None:
         self.seconds = 0.0
         self.signs = SignsInMemory()
         self.events = EventsInMemory()
@@ -75,7 +75,7 @@ class Setup:
         self.announcer = EnforcementAnnouncer(self.events)
         self.watch = EnforcementWatch(
             self.signs,
-            ENFORCERS,
+            enforcers,
             StandingLimits(folder),
             enforcer="tensor-fusion",
             clock=lambda: self.seconds,
