@@ -32,7 +32,6 @@ class Withdrawal:
             RetryableError: Its files or its record cannot be removed now.
             FatalError: A newer release has changed the ledger.
         """
-        operations.enter(Stage.WITHDRAW)
         try:
             changed = self._removed(ref)
         except NoRoomError:
@@ -44,6 +43,7 @@ class Withdrawal:
 
     def _removed(self, ref: ClaimRef) -> Sequence[PreparedClaim]:
         """Remove files and record; return the other claims whose limits changed by that."""
+        operations.enter(Stage.WITHDRAW)
         with self._ledger.transaction() as step:
             record = step.get(ref.uid)
             # Inside the step, so that no other one writes the files again meanwhile. A crash after

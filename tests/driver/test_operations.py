@@ -2,7 +2,8 @@
 
 import itertools
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -21,6 +22,8 @@ from tensorfusion_dra.core.errors import ClaimError, FatalError, NoRoomError, Re
 from tensorfusion_dra.driver import operations
 from tensorfusion_dra.driver.catalog import CatalogReader
 from tensorfusion_dra.driver.operations import Operations
+from tensorfusion_dra.state.ledger import Ledger
+from tensorfusion_dra.state.ledger_transaction import Transaction
 from tests.support.builders.devices import NODE
 from tests.support.ports import ClaimsInMemory
 from tests.support.prepared_node import GPU_0, Setup, put_claim, share_result, spec_file
@@ -145,6 +148,32 @@ def test_unprepare_has_its_stages_in_their_order(setup: Setup, seen: Seen) -> No
     assert (ended.kind, ended.claim) == (OperationKind.UNPREPARE, ref)
     assert (ended.result, ended.prepared) == (Result.SUCCESS, None)
     assert stages(ended) == ["queue", "withdraw", "flush", "write"]
+
+
+def test_withdrawal_that_is_repeated_on_a_full_disk_has_its_stages_again(
+    setup: Setup, seen: Seen
+) -> None:
+    class FullOnce(Ledger):
+        @contextmanager
+        def transaction(self) -> Iterator[Transaction]:
+            with super().transaction() as step:
+                yield step
+                if not full:
+                    full.append(True)
+                    raise NoRoomError("the disk is full")
+
+    ref = put(setup)
+    setup.prepare(ref)
+    setup.ledger.close()
+    full: list[bool] = []
+    setup.ledger = FullOnce(setup.folder / "plugin")
+
+    outcomes = setup.with_claims(setup.claims).unprepare(
+        [ref], deadline=time.monotonic() + PATIENCE_SECONDS
+    )
+
+    assert outcomes == {ref.uid: None}
+    assert stages(seen.ended[1]) == ["queue", *(2 * ["withdraw", "flush"]), "write"]
 
 
 def test_claims_that_were_read_side_by_side_have_a_read_each(setup: Setup, seen: Seen) -> None:
