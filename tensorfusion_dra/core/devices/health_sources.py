@@ -79,5 +79,5 @@ def _trouble(problem: object, source: str) -> Trouble:
     wrong = next(name_rules.label_value("reason", problem.reason), None)
     if wrong is not None or not problem.reason:
         raise ValueError(f"reason: found {problem.reason!r}, expected a Kubernetes label value")
-    text = f"{source}: {problem.text}"[:_LONGEST_TEXT]
+    text = f"{source}: {problem.text[:_LONGEST_TEXT]}"
     return Trouble(kind=Kind.SOURCE, reason=problem.reason, text=text)
