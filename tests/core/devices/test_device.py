@@ -184,6 +184,18 @@ def test_api_accepts_the_device_for_any_texts_of_the_driver(
     assert slice_rules.device_violations(device.as_api()) == ()
 
 
+def test_attributes_keep_their_types() -> None:
+    (device,) = published_devices(gpu())
+    values: Any = {"rack": "r7", "slot": 3, "nvlink": True, "firmware": Version("1.2.3")}
+
+    assert replace(device, attributes=values).attributes_as_api() == {
+        "rack": {"string": "r7"},
+        "slot": {"int": 3},
+        "nvlink": {"bool": True},
+        "firmware": {"version": "1.2.3"},
+    }
+
+
 def test_device_allows_multiple_allocations() -> None:
     (device,) = published_devices(gpu())
 

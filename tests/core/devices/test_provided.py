@@ -17,19 +17,11 @@ ODD: dict[str, Any] = {"value": "4"}
 (CARD,) = published_devices(gpu())
 
 
-@pytest.mark.parametrize(
-    ("value", "written"),
-    [
-        ("r1", {"string": "r1"}),
-        (True, {"bool": True}),
-        (-(2**63), {"int": -(2**63)}),
-        (Version("1.2.3"), {"version": "1.2.3"}),
-    ],
-)
-def test_attribute_of_each_type_is_given(value: Any, written: Any) -> None:
+@pytest.mark.parametrize("value", ["r1", True, -(2**63), Version("1.2.3")])
+def test_attribute_of_each_type_is_given(value: Any) -> None:
     extended = provided.with_attributes(CARD, {"example.com/a": value}, {})
 
-    assert extended.device.attributes_as_api()["example.com/a"] == written
+    assert extended.device.attributes["example.com/a"] == value
     assert extended.given == ("example.com/a",)
     assert not extended.refused
 
