@@ -43,7 +43,7 @@ def run(flags: argparse.Namespace) -> int:
         InputError: There is no such pod, a flag cannot be used, or the extra 'cel' is missing.
         RetryableError: The API server did not answer, or a right is missing.
     """
-    if flags.pod is None and flags.file is None:
+    if not flags.pod and flags.file is None:
         raise InputError("pod: found none, expected POD or -f FILE")
     logging.configure(level="critical", form="console")
     try:

@@ -9,7 +9,7 @@ from tensorfusion_dra.app.why.observed import Observed
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.admission import pod_request
 from tensorfusion_dra.core.doctor import pending_claims, pending_pods
-from tensorfusion_dra.core.doctor.finding import Finding, Level, note, problem
+from tensorfusion_dra.core.doctor.finding import Finding, Level, problem
 from tensorfusion_dra.core.kubernetes import pod_claims, review
 from tensorfusion_dra.core.kubernetes.review import Verdict
 from tensorfusion_dra.core.kubernetes.untyped_json import name_of
@@ -52,17 +52,20 @@ def resolve(pod: Document, observed: Observed, *, is_created: bool) -> Resolved:
     has_entry = any(name_of(entry) == names.POD_CLAIM for entry in pod_claims.entries(pod))
     if pod_request.requests_gpu(annotations) and not has_entry:
         verdict = Foreseen(observed, pod).pod()
-        _judge(found, verdict, annotations)
-        if verdict.changed is not None:
+        _judge(found, verdict, annotations, is_created=is_created)
+        if verdict.errors:
+            found.is_complete = False
+        elif verdict.changed is not None:
             if is_created:
                 found.findings.append(pending_pods.no_claim(observed.webhooks))
             elif not pending_pods.has_webhook(observed.webhooks):
                 found.findings.append(pending_pods.no_webhook())
             found.pod = verdict.changed
-        elif not verdict.errors:
+        else:
             found.findings.append(pending_pods.without_dra())
     elif has_entry:
-        _judge(found, replace(Foreseen(observed, pod).pod(), changed=pod), annotations)
+        verdict = replace(Foreseen(observed, pod).pod(), changed=pod)
+        _judge(found, verdict, annotations, is_created=is_created)
     resolver = _Resolver(found, observed, is_created=is_created)
     for entry in pod_claims.entries(found.pod):
         resolver.add(entry)
@@ -77,17 +80,25 @@ def missed(pod: Document, observed: Observed) -> Iterator[Finding]:
         yield pending_pods.no_claim(observed.webhooks)
 
 
-def _judge(found: Resolved, verdict: Verdict, annotations: Mapping[str, str]) -> None:
-    """Append a finding for each error and warning of the webhook."""
+def _judge(
+    found: Resolved, verdict: Verdict, annotations: Mapping[str, str], *, is_created: bool
+) -> None:
+    """Append a finding for each error and each unknown annotation that the webhook reports.
+
+    An annotation that resembles a known one is a warning, because its amount is not requested then.
+    """
+    again = ", and create the pod again" if is_created else ""
     for error in verdict.errors:
-        cure = "correct the annotation"
-        finding = problem(error.path or "pod", error.text, expected="", cure=cure)
-        found.findings.append(finding)
-    for warning in verdict.warnings:
-        subject, _, text = warning.partition(": ")
-        if subject in annotations and "unknown annotation" in text:
-            cure = "correct the annotation, and create the pod again"
-            found.findings.append(note(subject, text, cure=cure))
+        subject = error.path or "pod"
+        cure = f"correct {subject}{again}"
+        found.findings.append(problem(subject, error.text, expected="", cure=cure))
+    for text in verdict.warnings:
+        subject, _, reason = text.partition(": ")
+        if subject in annotations and "unknown annotation" in reason:
+            is_typo = "did you mean" in reason
+            cure = f"{'correct' if is_typo else 'correct or remove'} {subject}{again}"
+            level = Level.WARNING if is_typo else Level.NOTE
+            found.findings.append(Finding(level=level, subject=subject, found=reason, cure=cure))
 
 
 class _Resolver:

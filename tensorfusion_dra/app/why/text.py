@@ -9,7 +9,6 @@ from tensorfusion_dra.app.shared.tables import table
 from tensorfusion_dra.app.why import advice, answers
 from tensorfusion_dra.app.why.diagnosis import Diagnosis
 from tensorfusion_dra.core import printable
-from tensorfusion_dra.core.doctor.finding import Finding
 from tensorfusion_dra.scheduling.holders import Holder
 from tensorfusion_dra.scheduling.placement import Card, NodeOutcome
 from tensorfusion_dra.scheduling.rejections import Cause, Rejection
@@ -32,15 +31,20 @@ def _lines(found: Diagnosis) -> Iterator[str]:
         yield ""
         yield "What helps"
         yield from (f"  - {text}" for text in found.helps[:_SHOWN_HELPS])
-    shown = [finding for finding in found.findings if finding.cure not in found.helps]
-    if shown:
+    others = [
+        each for each in found.findings if f"{each.subject}: {each.found}" not in found.answer
+    ]
+    if others:
         yield ""
         yield "Also found"
-        for finding in shown:
-            yield from _finding(finding)
-    if any(not outcome.fits for outcome in found.outcomes):
+        for finding in others:
+            yield f"  {finding.level.value}: {finding.subject}: {finding.found}"
+            if finding.cure and finding.cure not in found.helps[:_SHOWN_HELPS]:
+                yield f"    cure: {finding.cure}"
+    tried = [outcome for outcome in found.outcomes if not outcome.error]
+    if any(not outcome.fits for outcome in tried):
         yield ""
-        rows = _grouped(found.outcomes) if len(found.outcomes) > _MOST_NODES else _each(found)
+        rows = _grouped(tried) if len(tried) > _MOST_NODES else _each(tried)
         yield from table([("NODE", "CARD", "WHY NOT", "HELD BY"), *rows], indent="")
     if found.unchecked:
         yield ""
@@ -63,15 +67,9 @@ def document(found: Diagnosis) -> Mapping[str, Any]:
     }
 
 
-def _finding(finding: Finding) -> Iterator[str]:
-    yield f"  {finding.level.value}: {finding.subject}: {finding.found}"
-    if finding.cure:
-        yield f"    cure: {finding.cure}"
-
-
-def _each(found: Diagnosis) -> Iterator[Sequence[str]]:
+def _each(outcomes: Sequence[NodeOutcome]) -> Iterator[Sequence[str]]:
     """Yield a row for each card; cards of a node that are alike share one."""
-    for outcome in found.outcomes:
+    for outcome in outcomes:
         if not outcome.cards:
             yield outcome.name, "", _node_text(outcome), ""
             continue
@@ -118,7 +116,7 @@ def _node_text(outcome: NodeOutcome) -> str:
     if outcome.fits:
         cards = ", ".join(dict.fromkeys(device.device for device in outcome.picked or ()))
         return f"fits: {cards}" if cards else "fits"
-    reason = outcome.refusal or outcome.error or "; ".join(outcome.troubles)
+    reason = outcome.refusal or "; ".join(outcome.troubles)
     return reason or "has no devices"
 
 

@@ -21,7 +21,7 @@ def missing_claim(name: str) -> Finding:
         f"ResourceClaim {name}",
         "not found",
         expected="a claim of this name in the pod's namespace",
-        cure="create it, or correct spec.resourceClaims",
+        cure=f"create the claim {name}, or correct spec.resourceClaims",
     )
 
 
@@ -47,7 +47,7 @@ def crowded_claim(name: str, consumers: int) -> Finding:
 
 def missing_template(name: str) -> Finding:
     """Return the finding about a template that a pod names and that does not exist."""
-    cure = "create it in the pod's namespace"
+    cure = f"create the template {name} in the pod's namespace"
     if name == names.CLAIM_TEMPLATE:
         cure = "kubectl apply -n NAMESPACE -f daemonset/claim-template.yaml"
     return problem(

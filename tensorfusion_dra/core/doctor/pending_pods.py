@@ -41,7 +41,7 @@ def halted(pod: Document) -> Iterator[Finding]:
             "spec.schedulingGates",
             ", ".join(gates),
             expected="none: schedulers ignore a pod with gates",
-            cure="find the controller that has to remove them",
+            cure="find the controller that has to remove the gates",
         )
 
 

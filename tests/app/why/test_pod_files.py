@@ -6,6 +6,7 @@ import pytest
 import yaml
 
 from tensorfusion_dra.core import names
+from tensorfusion_dra.core.admission import pod_request
 from tensorfusion_dra.simulator.rest import TEMPLATES
 from tests.support import objects
 from tests.support.builders.pods import pod_annotations
@@ -39,6 +40,15 @@ def test_file_of_a_workload_with_annotations(
     assert "Nor is there room: none of 2 cards fits: 2 do not match" in found["answer"]
 
 
+def _file(folder: Path, annotations: dict[str, str]) -> str:
+    """Write a pod with these annotations; return the path of its file."""
+    pod = objects.pod()
+    pod["metadata"]["annotations"] = annotations
+    file = folder / "pod.yaml"
+    file.write_text(yaml.safe_dump(pod))
+    return str(file)
+
+
 @pytest.mark.parametrize(
     ("metadata", "name"), [({"name": "nightly"}, "nightly"), ({"generateName": "run-"}, "run-")]
 )
@@ -58,15 +68,41 @@ def test_file_of_a_cron_job(
 
 def test_file_with_malformed_annotations(cluster: Cluster, capsys: Capture, tmp_path: Path) -> None:
     cluster.add_node("node-01", *two_cards())
-    file = tmp_path / "pod.yaml"
-    pod = objects.pod()
-    pod["metadata"]["annotations"] = pod_annotations(dra_enabled="true", vram_request="16 Gi")
-    file.write_text(yaml.safe_dump(pod))
+    malformed = pod_annotations(dra_enabled="true", vram_request="16 Gi", tflops_request="many")
+    file = _file(tmp_path, malformed)
 
-    code, found = cluster.why(capsys, "-f", str(file))
+    code, found = cluster.why(capsys, "-f", file)
+    text = cluster.text(capsys, "why", "-f", file)
 
-    assert code == 1
-    assert "metadata.annotations[tensor-fusion.ai/vram-request]" in found["answer"]
+    first, second = (found["findings"][index]["lookedAt"] for index in (0, 1))
+    assert (code, found["nodes"]) == (1, [])  # its claim is not known, so nothing can be tried
+    assert found["answer"] == (
+        f"default/pod cannot be scheduled: {first}: {found['findings'][0]['found']} (and 1 more)."
+    )
+    assert found["helps"] == [f"correct {first}", f"correct {second}"]
+    assert f"problem: {second}: {found['findings'][1]['found']}" in text
+    assert {first, second} == {
+        pod_request.path_of(names.ANNOTATION_VRAM_REQUEST),
+        pod_request.path_of(names.ANNOTATION_TFLOPS_REQUEST),
+    }
+
+
+def test_file_with_a_misspelled_annotation(
+    cluster: Cluster, capsys: Capture, tmp_path: Path
+) -> None:
+    cluster.add_node("node-01", *two_cards())
+    cluster.client.create(TEMPLATES, template())
+    misspelled = names.ANNOTATION_VRAM_REQUEST.replace("request", "requst")
+    unknown = f"{names.ANNOTATION_PREFIX}colour"
+    annotations = pod_annotations(dra_enabled="true", tflops_request="100")
+    file = _file(tmp_path, {**annotations, misspelled: "1Gi", unknown: "red"})
+
+    _, found = cluster.why(capsys, "-f", file)
+    text = cluster.text(capsys, "why", "-f", file)
+
+    assert f"correct {misspelled}" in found["helps"]
+    assert f"warning: {misspelled}: unknown annotation; did you mean" in text
+    assert f"note: {unknown}: unknown annotation\ncure: correct or remove {unknown}" in text
 
 
 def test_file_with_its_claim(cluster: Cluster, capsys: Capture, tmp_path: Path) -> None:

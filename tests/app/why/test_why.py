@@ -149,6 +149,7 @@ def test_pod_whose_claim_is_allocated_elsewhere(cluster: Cluster, capsys: Captur
     ("arguments", "expected"),
     [
         ((), "pod: found none, expected POD or -f FILE"),
+        (("",), "pod: found none, expected POD or -f FILE"),
         (("none",), "pod default/none: found none"),
         (("-f", "/nowhere"), "/nowhere: No such file"),
     ],

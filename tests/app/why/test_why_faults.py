@@ -61,6 +61,7 @@ def test_annotations_of_a_pod_that_does_not_use_dra(cluster: Cluster, capsys: Ca
     assert code == 0
     assert "requests no GPU by a claim" in found["answer"]
     assert found["helps"] == [f"set the annotation {names.ANNOTATION_DRA_ENABLED}: true"]
+    assert "warning: pod: its annotations request a GPU, but" in cluster.text(capsys, "why", "a")
 
 
 def test_missing_template_and_claim_that_is_not_created(cluster: Cluster, capsys: Capture) -> None:
@@ -86,6 +87,19 @@ def test_missing_claim(cluster: Cluster, capsys: Capture) -> None:
 
     assert code == 1
     assert found["answer"] == "default/a cannot be scheduled: ResourceClaim none: not found."
+
+
+def test_each_of_several_faults_is_shown(cluster: Cluster, capsys: Capture) -> None:
+    cluster.add_node("node-01", *two_cards())
+    entries = [{"name": name, "resourceClaimName": name} for name in ("first", "second")]
+    cluster.add_pod("a", resourceClaims=entries, schedulingGates=[{"name": "example.com/queue"}])
+
+    text = cluster.text(capsys, "why", "a")
+
+    assert "ResourceClaim first: not found (and 2 more)." in text
+    assert "problem: ResourceClaim second: not found" in text
+    assert "problem: spec.schedulingGates: example.com/queue" in text
+    assert "create the claim second" in text
 
 
 def test_nodes_that_are_unfit(cluster: Cluster, capsys: Capture) -> None:
