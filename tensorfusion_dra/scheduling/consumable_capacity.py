@@ -19,10 +19,13 @@ class Shortage:
     Attributes:
         capacity: Its name; of several that the device lacks, the first.
         text: What was found and what was requested.
+        is_allowed: False if the device has no such capacity or its requestPolicy excludes the
+            amount, whatever is free.
     """
 
     capacity: str
     text: str
+    is_allowed: bool
 
 
 def consumed(requested: Amounts, capacity: Mapping[str, Capacity]) -> dict[str, Quantity]:
@@ -45,16 +48,17 @@ def shortage(
     """Return the first capacity for which a request does not fit next to the amounts taken."""
     unknown = sorted(requested.keys() - capacity.keys())
     if unknown:
-        return Shortage(capacity=unknown[0], text=f"has no capacity {', '.join(unknown)}")
+        text = f"has no capacity {', '.join(unknown)}"
+        return Shortage(capacity=unknown[0], text=text, is_allowed=False)
     for name, amount in consumed(requested, capacity).items():
         entry = capacity[name]
         if _violates(amount, entry.policy):
             text = f"{name} {amount} is not allowed by its requestPolicy"
-            return Shortage(capacity=name, text=text)
+            return Shortage(capacity=name, text=text, is_allowed=False)
         before = taken.get(name, Quantity(0))
         if before + amount > entry.value:
             text = f"{name} {before} of {entry.value} taken, {amount} more do not fit"
-            return Shortage(capacity=name, text=text)
+            return Shortage(capacity=name, text=text, is_allowed=True)
     return None
 
 

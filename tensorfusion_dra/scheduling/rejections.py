@@ -24,6 +24,9 @@ class Cause(StrEnum):
 
     SELECTOR = "selector"
     CAPACITY = "capacity"
+    """Too little is free."""
+    AMOUNT = "amount"
+    """The device has no such capacity, or its requestPolicy excludes the amount."""
     EXCLUSIVE = "exclusive"
     TAINT = "taint"
     UNSUPPORTED = "unsupported"
@@ -69,7 +72,8 @@ def of_device(
             phase = phase or failed
     short = consumable_capacity.shortage(wanted.amounts, device.capacity, usage.taken(device.id))
     if short is not None:
-        return Rejection(cause=Cause.CAPACITY, subject=short.capacity, text=short.text)
+        cause = Cause.CAPACITY if short.is_allowed else Cause.AMOUNT
+        return Rejection(cause=cause, subject=short.capacity, text=short.text)
     for taint in device.taints:
         if taint.effect in {"NoSchedule", "NoExecute"} and not wanted.tolerates(taint):
             subject = f"{taint.key}={taint.value}" if taint.value else taint.key

@@ -220,8 +220,6 @@ def _free_amounts(candidate: _Candidate) -> dict[str, Quantity] | None:
     device, taken = candidate.card.device, _taken(candidate.card)
     if candidate.share <= 0 or not device.is_shared:
         return None
-    if candidate.wanted.amounts.keys() - device.capacity.keys():
-        return None
     amounts = dict(candidate.wanted.amounts)
     for name, amount in consumable_capacity.consumed(
         candidate.wanted.amounts, device.capacity

@@ -89,7 +89,7 @@ def _in_the_way(found: InTheWay) -> str:
 
 
 def _too_large(outcomes: Sequence[NodeOutcome], trial: Trial) -> Iterator[str]:
-    """Yield the largest card, if a request is larger than every card that it selects."""
+    """Yield what the cards have, if a request is larger than each, or no card has the capacity."""
     for request, wanted in placement.wanted_devices(trial.waiting):
         cards = [card for card in _cards(outcomes) if _is_selected(card, request)]
         for name, amount in wanted.amounts.items():
@@ -97,7 +97,11 @@ def _too_large(outcomes: Sequence[NodeOutcome], trial: Trial) -> Iterator[str]:
                 card.device.capacity[name].value for card in cards if name in card.device.capacity
             ]
             if sizes and max(sizes) < amount:
-                yield f"No card has {name} {amount}: the largest has {max(sizes)}."
+                largest = shown(max(sizes))
+                yield f"No card has {name} {shown(amount)}: the largest has {largest}."
+            elif cards and not sizes:
+                known = ", ".join(sorted({each for card in cards for each in card.device.capacity}))
+                yield f"Correct the capacity {name}: the cards have {known or 'none'}."
 
 
 def _other_values(trial: Trial, outcomes: Sequence[NodeOutcome]) -> Iterator[str]:

@@ -25,6 +25,7 @@ _NEAREST: Final = (
     Cause.TAINT,
     Cause.CAPACITY,
     Cause.EXCLUSIVE,
+    Cause.AMOUNT,
     Cause.SELECTOR,
     Cause.UNSUPPORTED,
 )
@@ -140,6 +141,8 @@ def cause_text(rejection: Rejection) -> str:
             return f"do not match {short(rejection.subject)}"
         case Cause.CAPACITY:
             return f"have too little free {rejection.subject}"
+        case Cause.AMOUNT:
+            return f"do not offer the requested {rejection.subject}"
         case Cause.EXCLUSIVE:
             return "are in use exclusively"
         case Cause.TAINT:

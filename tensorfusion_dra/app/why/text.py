@@ -132,7 +132,7 @@ def _card_text(card: Card) -> str:
 
 
 def _rejection_text(rejection: Rejection) -> str:
-    if rejection.cause is not Cause.CAPACITY:
+    if rejection.cause not in (Cause.CAPACITY, Cause.AMOUNT):
         return rejection.text
     return amounts.with_points(rejection.text)
 

@@ -118,6 +118,16 @@ def test_only_the_request_that_is_too_large_gets_less(cluster: Cluster, capsys: 
     assert found["helps"][0] == "Request less in request large: vram 80Gi fits now on node-01."
 
 
+def test_capacity_that_no_card_has(cluster: Cluster, capsys: Capture) -> None:
+    cluster.add_node("node-01", *two_cards())
+    cluster.add_pod("a", request({"vram": "10Gi", "shine": "1"}))
+
+    _, found = cluster.why(capsys, "a")
+
+    assert found["answer"].endswith("none of 2 cards fits: 2 do not offer the requested shine.")
+    assert found["helps"] == ["Correct the capacity shine: the cards have tflops, vram."]
+
+
 def test_annotations_cannot_write_to_the_terminal(cluster: Cluster, capsys: Capture) -> None:
     cluster.add_node("node-01", *two_cards())
     cluster.client.create(TEMPLATES, template())
