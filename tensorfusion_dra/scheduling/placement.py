@@ -9,7 +9,7 @@ tainted. The outcome of node-01 is "cannot allocate all claims", with the reject
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tensorfusion_dra.core.kubernetes import pod_placement
@@ -122,20 +122,29 @@ def wanted_devices(claims: Iterable[Document]) -> Iterator[tuple[str, Wanted]]:
 
     Requests that ask for the same have one entry, by the name of the first.
     """
-    seen: list[tuple[object, ...]] = []
+    seen: list[Wanted] = []
     for claim in claims:
         for alternatives in requests.claim_of(claim).requests:
             for wanted in alternatives:
-                asked = (
-                    wanted.device_class,
-                    wanted.selectors,
-                    dict(wanted.amounts),
-                    wanted.tolerations,
-                    wanted.is_admin,
-                )
-                if asked not in seen:
-                    seen.append(asked)
+                if not any(_is_alike(wanted, earlier) for earlier in seen):
+                    seen.append(wanted)
                     yield f"{claim['metadata'].get('name', '')}/{wanted.name}", wanted
+
+
+def alternatives(claims: Sequence[Document]) -> Iterator[tuple[str, ...]]:
+    """Yield, for every request of the claims, the names that its alternatives have above."""
+    named = list(wanted_devices(claims))
+    for claim in claims:
+        for request in requests.claim_of(claim).requests:
+            yield tuple(
+                next(name for name, earlier in named if _is_alike(wanted, earlier))
+                for wanted in request
+            )
+
+
+def _is_alike(one: Wanted, other: Wanted) -> bool:
+    """Return True if two requests ask for the same, whatever their names and counts."""
+    return replace(one, name=other.name, main=other.main, count=other.count) == other
 
 
 def number_of_devices(claims: Iterable[Document]) -> int | None:

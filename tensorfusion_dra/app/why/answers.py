@@ -18,7 +18,11 @@ _BEGINNINGS: Final = tuple(
     for kind in (terms.ATTRIBUTES, terms.CAPACITY)
     for optional in ("?", "")
 )
+_DEFAULT: Final = '.orValue("")'
+"""What the webhook's selectors compare if a device lacks the attribute."""
 _SHOWN_REASONS: Final = 3
+_CONSTRAINED: Final = "does not satisfy"
+"""How the search's note of a device begins that fits, but not together with the pod's others."""
 _SINGULAR: Final = {"are": "is", "do": "does", "have": "has", "use": "uses"}
 _PLURAL: Final = {singular: plural for plural, singular in _SINGULAR.items()}
 _NEAREST: Final = (
@@ -103,20 +107,38 @@ def _shortage(trial: Trial, outcomes: Sequence[NodeOutcome]) -> str:
         troubles = [trouble for each in tried for trouble in each.troubles]
         why = _of_nodes(troubles) if troubles else "they have no devices"
         return f"no node that it may use has a usable device: {why}{beside}"
-    if any(all(_passing(each, name) == 0 for each in tried) for name in cards[0].rejections):
-        return f"none of {len(cards)} cards fits: {_causes(cards)}{beside}"
+    every = list(placement.alternatives(trial.waiting))
+    hopeless = [each for each in every if not any(_passes(card, each) for card in cards)]
+    if hopeless:
+        claim, request, *_ = hopeless[0][0].split("/")
+        which = f"for request {claim}/{request}, " if len(set(every)) > 1 else ""
+        return f"{which}{_none_of(cards, hopeless[0])}{beside}"
     most = max(tried, key=lambda each: sum(card.passes for card in each.cards))
     number = sum(card.passes for card in most.cards)
-    rest = _causes(most.cards)
-    if not rest:
-        notes = _counted(card.note for card in most.cards if card.passes and card.note)
-        rest = f"but {notes}" if notes else ""
     asked = placement.number_of_devices(trial.waiting)
+    rest = _causes(map(nearest, most.cards))
+    if not rest and number >= (asked or 1):
+        notes = _counted(card.note for card in most.cards if card.note.startswith(_CONSTRAINED))
+        rest = f"but {notes}" if notes else ""
     return (
         f"no node has {f'its {asked} cards' if asked else 'all its cards'} at once: most are on "
-        f"{most.name}, where {number} of {len(most.cards)} fit alone{', ' + rest if rest else ''}"
-        f"{beside}"
+        f"{most.name}, where {number} of {len(most.cards)} fit alone"
+        f"{', ' + rest if rest else ''}{beside}"
     )
+
+
+def _passes(card: Card, request: Sequence[str]) -> bool:
+    """Return True if a card passes every check of one of a request's alternatives."""
+    return any(card.rejections[name] is None for name in request)
+
+
+def _none_of(cards: Sequence[Card], request: Sequence[str]) -> str:
+    """Return why no card passes a request, which for a single card needs no number."""
+    found = [_nearest(card.rejections[name] for name in request) for card in cards]
+    if len(cards) == 1 and found[0] is not None:
+        _, _, cause = numbered(1, cause_text(found[0])).partition(" ")
+        return f"the only card {cause}"
+    return f"none of {len(cards)} cards fits: {_causes(found)}"
 
 
 def node_names(outcomes: Sequence[NodeOutcome]) -> str:
@@ -128,10 +150,12 @@ def node_names(outcomes: Sequence[NodeOutcome]) -> str:
 
 def nearest(card: Card) -> Rejection | None:
     """Return the rejection of the request that a card is nearest to; None if it passes one."""
-    found = [each for each in card.rejections.values() if each is not None]
-    if card.passes or not found:
-        return None
-    return min(found, key=lambda each: _NEAREST.index(each.cause))
+    return None if card.passes else _nearest(card.rejections.values())
+
+
+def _nearest(rejections: Iterable[Rejection | None]) -> Rejection | None:
+    found = [each for each in rejections if each is not None]
+    return min(found, key=lambda each: _NEAREST.index(each.cause), default=None)
 
 
 def cause_text(rejection: Rejection) -> str:
@@ -151,9 +175,9 @@ def cause_text(rejection: Rejection) -> str:
 
 
 def short(expression: str) -> str:
-    """Return an expression without the long beginnings of this driver's attributes."""
-    for beginning in _BEGINNINGS:
-        expression = expression.replace(beginning, "")
+    """Return an expression with this driver's attributes by name only: ``model == "A100"``."""
+    for part in (*_BEGINNINGS, _DEFAULT):
+        expression = expression.replace(part, "")
     return expression
 
 
@@ -163,12 +187,9 @@ def numbered(count: int, text: str) -> str:
     return f"{count} {(_SINGULAR if count == 1 else _PLURAL).get(verb, verb)}{space}{rest}"
 
 
-def _passing(outcome: NodeOutcome, request: str) -> int:
-    return sum(card.rejections[request] is None for card in outcome.cards)
-
-
-def _causes(cards: Iterable[Card]) -> str:
-    found = [rejection for card in cards if (rejection := nearest(card)) is not None]
+def _causes(rejections: Iterable[Rejection | None]) -> str:
+    """Return the causes of one rejection each of some cards, the nearest to a fit first."""
+    found = [each for each in rejections if each is not None]
     ordered = sorted(found, key=lambda each: _NEAREST.index(each.cause))
     return _counted(map(cause_text, ordered))
 

@@ -123,9 +123,11 @@ def _node_text(outcome: NodeOutcome) -> str:
 def _card_text(card: Card) -> str:
     """Return why a card is rejected, for each request if they differ."""
     texts = {
-        request: _rejection_text(rejection) if rejection else card.note or "fits alone"
+        request: _rejection_text(rejection) if rejection else "fits alone"
         for request, rejection in card.rejections.items()
     }
+    if card.note and not any(card.rejections.values()):
+        return f"fits alone, but with the pod's other cards: {amounts.with_points(card.note)}"
     if len(set(texts.values())) == 1:
         return next(iter(texts.values()))
     return "; ".join(f"{request}: {text}" for request, text in texts.items())

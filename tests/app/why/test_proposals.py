@@ -4,7 +4,7 @@ import pytest
 
 from tensorfusion_dra.app.why import answers
 from tensorfusion_dra.core import names
-from tensorfusion_dra.simulator.rest import TEMPLATES
+from tensorfusion_dra.simulator.rest import CLAIMS, PODS, TEMPLATES
 from tests.support import objects
 from tests.support.builders.gpus import gpu
 from tests.support.gpu_cluster import ANNOTATED, Cluster, request, template, two_cards
@@ -56,7 +56,7 @@ def test_unhealthy_cards_are_called_so_although_the_webhooks_selector_excludes_t
     _, found = cluster.why(capsys, "a")
 
     taint = f"{names.TAINT_UNHEALTHY}=xid-79"
-    assert f"none of 1 cards fits: 1 is tainted {taint}" in found["answer"]
+    assert f"the only card is tainted {taint}" in found["answer"]
     assert f"Repair {sick} of node-01: would fit but for the taint {taint}." in found["helps"]
     assert not any("phase" in text for text in found["helps"])
 
@@ -71,7 +71,7 @@ def test_unhealthy_cards_that_fail_another_check_are_not_called_fit_but_for_the_
 
     _, found = cluster.why(capsys, "a")
 
-    assert "1 has too little free vram" in found["answer"]
+    assert "the only card has too little free vram" in found["answer"]
     assert not any("Repair" in text for text in found["helps"])
 
 
@@ -85,7 +85,7 @@ def test_a_tolerated_taint_leaves_the_phase_as_the_reason(
 
     _, found = cluster.why(capsys, "a")
 
-    assert "1 does not match" in found["answer"]
+    assert found["answer"].endswith('the only card does not match phase == "Running".')
     assert found["helps"] == [
         "Repair the cards: the driver publishes them as unhealthy (phase Unknown)."
     ]
@@ -100,11 +100,46 @@ def test_a_pod_with_more_cards_than_a_node_has_is_told_so_in_one_sentence(
     cluster.add_pod("a", metadata={"annotations": annotations})
 
     _, found = cluster.why(capsys, "a")
+    text = cluster.text(capsys, "why", "a")
+
+    expected = "no node has its 3 cards at once: most are on node-01, where 2 of 2 fit alone."
+    assert expected in found["answer"]
+    assert "fits alone, but with the pod's other cards: does not satisfy distinctAttribute" in text
+
+
+def test_a_constraint_that_cards_do_not_satisfy_together(cluster: Cluster, capsys: Capture) -> None:
+    cluster.add_node("node-01", *two_cards())
+    same = {"matchAttribute": f"{names.DRIVER}/{names.ATTR_UUID}"}
+    asked = request({"vram": "1Gi"}, count=2)
+    cluster.client.create(CLAIMS, objects.claim(asked, name="a", constraints=[same]))
+    cluster.client.create(PODS, objects.pod("a", claim_name="a"))
+
+    _, found = cluster.why(capsys, "a")
 
     assert (
-        "no node has its 3 cards at once: most are on node-01, where 2 of 2 fit alone, but 2 do "
-        f"not satisfy distinctAttribute {names.DRIVER}/uuid"
+        "its 2 cards at once: most are on node-01, where 2 of 2 fit alone, but 1 does not satisfy "
+        f"matchAttribute {names.DRIVER}/{names.ATTR_UUID}."
     ) in found["answer"]
+
+
+def test_of_several_requests_the_answer_names_the_one_that_no_card_fits(
+    cluster: Cluster, capsys: Capture
+) -> None:
+    cluster.add_node("node-01", *two_cards())
+    choices = [
+        {"name": vram.lower(), **request({"vram": vram, "tflops": "1"})["exactly"]}
+        for vram in ("300Gi", "90Gi")
+    ]
+    large = {"name": "large", "firstAvailable": choices}
+    cluster.add_pod("a", request({"vram": "1Gi", "tflops": "1"}, name="small"), large)
+
+    _, found = cluster.why(capsys, "a")
+    text = cluster.text(capsys, "why", "a")
+
+    assert found["answer"] == (
+        "default/a waits: for request a/large, none of 2 cards fits: 2 have too little free vram."
+    )
+    assert "a/small: fits alone; a/large/300gi: vram 0 of 80Gi taken, 300Gi more" in text
 
 
 def test_only_the_request_that_is_too_large_gets_less(cluster: Cluster, capsys: Capture) -> None:
