@@ -8,6 +8,7 @@ from typing import Any, Final
 from tensorfusion_dra.app.shared.amounts import shown
 from tensorfusion_dra.app.why import answers
 from tensorfusion_dra.core import names
+from tensorfusion_dra.core.admission import pod_request
 from tensorfusion_dra.core.cel import terms
 from tensorfusion_dra.core.cel.errors import CelError
 from tensorfusion_dra.core.devices.capacity import VIRTUAL_OF
@@ -24,9 +25,16 @@ Document = Mapping[str, Any]
 
 _SHOWN: Final = 3
 _TRIED_NODES: Final = 50
+_CEL_ERROR: Final = ": CEL "
+"""In the texts of scheduling.search about a selector that does not compile, or fails on a card."""
 _ANNOTATION_OF: Final = {
     names.CAPACITY_TFLOPS: names.ANNOTATION_TFLOPS_REQUEST,
     names.CAPACITY_VRAM: names.ANNOTATION_VRAM_REQUEST,
+}
+_ANNOTATION_OF_ATTRIBUTE: Final = {
+    names.ATTR_MODEL: names.ANNOTATION_GPU_MODEL,
+    names.ATTR_POOL_NAME: names.ANNOTATION_GPUPOOL,
+    names.ATTR_QOS: names.ANNOTATION_QOS,
 }
 _PHYSICAL_OF: Final = {virtual: physical for physical, virtual in VIRTUAL_OF.items()}
 
@@ -38,7 +46,11 @@ def of(
     outcomes: Sequence[NodeOutcome],
 ) -> Iterator[str]:
     """Yield what would help, the quickest first. Every proposal was tried on the cluster."""
-    if any(each.error for each in outcomes):
+    errors = [each.error for each in outcomes if each.error]
+    if errors:
+        expression = names.ANNOTATION_CEL_EXPRESSION
+        if _CEL_ERROR in errors[0] and expression in review.annotations_of(trial.pod):
+            yield f"Correct {expression}: tensorfusion-dra cel explain tries it on the cards."
         return
     relief = Relief(trial, clusters, nodes, outcomes)
     smaller = relief.smaller()
@@ -69,17 +81,21 @@ def amounts(holder: Holder) -> str:
 
 def _smaller(trial: Trial, found: Smaller) -> str:
     annotated = review.annotations_of(trial.pod)
+    is_annotated = pod_request.requests_gpu(annotated)
     texts = []
     for name, amount in found.amounts.items():
         if name not in found.changed:
             continue
         annotation = _ANNOTATION_OF.get(_PHYSICAL_OF.get(name, name), "")
-        is_annotated = annotation in annotated
         texts.append(
-            f"{annotation}: {shown(amount)}" if is_annotated else f"{name} {shown(amount)}"
+            f"{annotation}: {shown(amount)}"
+            if is_annotated and annotation
+            else f"{name} {shown(amount)}"
         )
     of_request = f" in request {found.request}" if found.request else ""
-    return f"Request less{of_request}: {', '.join(texts)} fits now on {found.node}."
+    is_whole = is_annotated and pod_request.parse(annotated, []).whole
+    instead = " instead of whole cards" if is_whole else ""
+    return f"Request less{of_request}: {', '.join(texts)}{instead} fits now on {found.node}."
 
 
 def _in_the_way(found: InTheWay) -> str:
@@ -122,14 +138,15 @@ def _values(subject: str, cards: Sequence[Card], trial: Trial) -> Iterator[str]:
     except CelError:
         return
     devices = [card.device for card in cards]
+    annotated = review.annotations_of(trial.pod)
     for name, found in selector_trial.tried_term(term, devices).values.items():
         values = ", ".join(f"{value} ({count})" for value, count in found.most_common(_SHOWN + 1))
-        wanted = review.annotations_of(trial.pod).get(names.ANNOTATION_GPU_MODEL)
+        annotation = _ANNOTATION_OF_ATTRIBUTE.get(name, "")
+        wanted = annotated.get(annotation)
         if name == names.ATTR_PHASE and list(found) == [names.PHASE_UNKNOWN]:
             yield "Repair the cards: the driver publishes them as unhealthy (phase Unknown)."
-        elif name == names.ATTR_MODEL and wanted:
-            annotation = names.ANNOTATION_GPU_MODEL
-            yield f"Correct {annotation}: found {wanted}, but the cards are: {values}."
+        elif wanted and names.ANNOTATION_CEL_EXPRESSION not in annotated:
+            yield f"Correct {annotation}: found {wanted}, but the cards have: {values}."
         else:
             yield (
                 f"Correct the selector {answers.short(subject)}: the cards have {name}: {values}."

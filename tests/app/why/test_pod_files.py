@@ -35,7 +35,7 @@ def test_file_of_a_workload_with_annotations(
     assert "webhook: is not installed" in answers["A100"]["answer"]
     assert "default/w" in answers["A100"]["answer"]
     assert "Otherwise it fits now on node-01." in answers["A100"]["answer"]
-    text = f"Correct {names.ANNOTATION_GPU_MODEL}: found A10O, but the cards are: A100 (2)."
+    text = f"Correct {names.ANNOTATION_GPU_MODEL}: found A10O, but the cards have: A100 (2)."
     assert text in found["helps"]
     assert "Nor is there room: none of 2 cards fits: 2 do not match" in found["answer"]
 

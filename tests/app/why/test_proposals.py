@@ -7,7 +7,16 @@ from tensorfusion_dra.core import names
 from tensorfusion_dra.simulator.rest import CLAIMS, PODS, TEMPLATES
 from tests.support import objects
 from tests.support.builders.gpus import gpu
-from tests.support.gpu_cluster import ANNOTATED, Cluster, request, template, two_cards
+from tests.support.builders.pods import pod_annotations
+from tests.support.gpu_cluster import (
+    ANNOTATED,
+    DRIVER,
+    MODEL,
+    Cluster,
+    request,
+    template,
+    two_cards,
+)
 
 Capture = pytest.CaptureFixture[str]
 
@@ -161,6 +170,49 @@ def test_capacity_that_no_card_has(cluster: Cluster, capsys: Capture) -> None:
 
     assert found["answer"].endswith("none of 2 cards fits: 2 do not offer the requested shine.")
     assert found["helps"] == ["Correct the capacity shine: the cards have tflops, vram."]
+
+
+@pytest.mark.parametrize(
+    ("annotation", "value", "expected"),
+    [
+        (names.ANNOTATION_GPUPOOL, "nowhere", "found nowhere, but the cards have: default (2)."),
+        (names.ANNOTATION_QOS, "critical", "found critical, but the cards have: medium (2)."),
+        (
+            names.ANNOTATION_CEL_EXPRESSION,
+            f"{MODEL}.size() > 0 && device.attributes['{DRIVER}'].rack == 1",
+            "tensorfusion-dra cel explain tries it on the cards.",
+        ),
+    ],
+)
+def test_annotation_that_selects_no_card_is_named(
+    cluster: Cluster, capsys: Capture, annotation: str, value: str, expected: str
+) -> None:
+    cluster.add_node("node-01", *two_cards())
+    cluster.client.create(TEMPLATES, template())
+    cluster.add_pod("a", metadata={"annotations": {**ANNOTATED, annotation: value}})
+
+    _, found = cluster.why(capsys, "a")
+
+    assert f"Correct {annotation}: {expected}" in found["helps"]
+
+
+def test_smaller_request_is_given_as_annotations_that_the_pod_does_not_have_yet(
+    cluster: Cluster, capsys: Capture
+) -> None:
+    cluster.add_node("node-01", *two_cards())
+    cluster.client.create(TEMPLATES, template())
+    cluster.add_pod("held", request({"vram": "30Gi", "tflops": "12"}, count=2))
+    cluster.schedule()
+    annotations = pod_annotations(dra_enabled="true", dedicated_gpu="true")
+    cluster.add_pod("a", metadata={"annotations": annotations})
+
+    _, found = cluster.why(capsys, "a")
+
+    less = (
+        f"Request less: {names.ANNOTATION_TFLOPS_REQUEST}: 300, {names.ANNOTATION_VRAM_REQUEST}: "
+        "50Gi instead of whole cards fits now on node-01."
+    )
+    assert less in found["helps"]
 
 
 def test_annotations_cannot_write_to_the_terminal(cluster: Cluster, capsys: Capture) -> None:
