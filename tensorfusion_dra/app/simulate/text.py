@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from decimal import ROUND_HALF_UP, Decimal
 from typing import Any, Final
 
+from tensorfusion_dra.app.shared import short_names
 from tensorfusion_dra.app.shared.tables import table
 from tensorfusion_dra.app.simulate import details
 from tensorfusion_dra.app.simulate.report import Admission, FreeCapacity, Pod, Report
@@ -16,7 +17,6 @@ from tensorfusion_dra.core.kubernetes.quantity import GIB, MIB, NANO
 _BAR: Final = 10
 _WIDTH: Final = 100
 _MOST_LINES_OF_A_REASON: Final = 3
-_LEAST_DIGITS: Final = 4
 _NOTHING: Final = "-"
 
 _LIMITS: Final = {
@@ -34,7 +34,7 @@ def as_text(report: Report, *, verbose: bool) -> str:
         report: What the simulation did.
         verbose: Adds the filled claims, the CDI spec, the whole environment and the durations.
     """
-    short = _short_names(report)
+    short = short_names.of(str(device["name"]) for device in _devices(report))
     parts = [
         _gpus(report, short),
         _admissions(report.admissions),
@@ -178,16 +178,6 @@ def _limits(pod: Pod) -> str:
 
 def _devices(report: Report) -> list[Mapping[str, Any]]:
     return [device for item in report.slices for device in item["spec"].get("devices") or []]
-
-
-def _short_names(report: Report) -> dict[str, str]:
-    """Return each device name cut to the fewest digits that are unique, such as ``gpu-363a``."""
-    every = [str(device["name"]) for device in _devices(report)]
-    longest = max(map(len, every), default=0)
-    for length in range(len("gpu-") + _LEAST_DIGITS, longest):
-        if len({name[:length] for name in every}) == len(every):
-            return {name: name[:length] for name in every}
-    return {name: name for name in every}
 
 
 def _with_short_names(text: str, report: Report, short: Mapping[str, str]) -> str:

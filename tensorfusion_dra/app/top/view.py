@@ -6,6 +6,7 @@ from typing import Any, Final
 
 import yaml
 
+from tensorfusion_dra.app.shared import short_names
 from tensorfusion_dra.app.shared.amounts import shown
 from tensorfusion_dra.app.shared.tables import table
 from tensorfusion_dra.core import names, printable
@@ -39,10 +40,13 @@ def _lines(
 ) -> Iterator[str]:
     yield _summary(all_cards)
     if not cards:
+        if namespace:
+            yield f"no shares in namespace {namespace}"
         return
     yield ""
+    short = short_names.of(card.device.id.device for card in all_cards)
     heads = ["NODE", "GPU", "MODEL", "TFLOPS FREE", "VRAM FREE", "SHARES", "HEALTH"]
-    rows = [[*_card_row(card), *(_wide_card(card) if is_wide else ())] for card in cards]
+    rows = [[*_card_row(card, short), *(_wide_card(card) if is_wide else ())] for card in cards]
     yield from table([[*heads, *(("POOL", "UUID") if is_wide else ())], *rows], indent="")
     shares = [
         (card, holder)
@@ -55,7 +59,10 @@ def _lines(
     yield ""
     heads = ["POD", "NODE", "GPU", "TFLOPS", "VRAM"]
     rows = [
-        [*_share_row(card, holder), *((holder.claim, holder.request) if is_wide else ())]
+        [
+            *_share_row(card, holder, short),
+            *((holder.claim, holder.request) if is_wide else ()),
+        ]
         for card, holder in shares
     ]
     yield from table([[*heads, *(("CLAIM", "REQUEST") if is_wide else ())], *rows], indent="")
@@ -84,10 +91,10 @@ def _plural(count: int, noun: str) -> str:
     return f"{count} {noun}" + ("" if count == 1 else "s")
 
 
-def _card_row(card: StockedCard) -> list[object]:
+def _card_row(card: StockedCard, short: Mapping[str, str]) -> list[object]:
     return [
         card.node or "-",
-        card.device.id.device,
+        short[card.device.id.device],
         _attribute(card, names.ATTR_MODEL) or "-",
         *(_divided(card, name) for name in _COLUMNS),
         len(card.holders),
@@ -99,11 +106,11 @@ def _wide_card(card: StockedCard) -> tuple[str, str]:
     return card.device.id.pool, _attribute(card, names.ATTR_UUID) or "-"
 
 
-def _share_row(card: StockedCard, holder: Holder) -> list[str]:
+def _share_row(card: StockedCard, holder: Holder, short: Mapping[str, str]) -> list[str]:
     return [
         holder.text + (" (observes)" if holder.is_admin else ""),
         card.node or "-",
-        card.device.id.device,
+        short[card.device.id.device],
         *(_consumed(card, holder, name) for name in _COLUMNS),
     ]
 

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from tensorfusion_dra.app.shared import amounts
+from tensorfusion_dra.app.shared import amounts, short_names
 from tensorfusion_dra.app.shared.tables import table
 from tensorfusion_dra.app.why import advice, answers
 from tensorfusion_dra.app.why.diagnosis import Diagnosis
@@ -21,16 +21,23 @@ _SHOWN_HELPS: Final = 6
 
 
 def lines(found: Diagnosis) -> Iterator[str]:
-    """Yield the lines of a diagnosis, without what a terminal would execute."""
-    return map(printable.one_line, _lines(found))
+    """Yield the lines of a diagnosis, with short names of cards.
+
+    Characters that a terminal would execute are escaped.
+    """
+    short = short_names.of(
+        [card.device.id.device for each in found.outcomes for card in each.cards]
+        + [device.device for each in found.outcomes for device in each.picked or ()]
+    )
+    return map(printable.one_line, _lines(found, short))
 
 
-def _lines(found: Diagnosis) -> Iterator[str]:
-    yield found.answer
+def _lines(found: Diagnosis, short: Mapping[str, str]) -> Iterator[str]:
+    yield _cut(found.answer, short)
     if found.helps:
         yield ""
         yield "What helps"
-        yield from (f"  - {text}" for text in found.helps[:_SHOWN_HELPS])
+        yield from (f"  - {_cut(text, short)}" for text in found.helps[:_SHOWN_HELPS])
     others = [
         each for each in found.findings if f"{each.subject}: {each.found}" not in found.answer
     ]
@@ -44,7 +51,7 @@ def _lines(found: Diagnosis) -> Iterator[str]:
     tried = [outcome for outcome in found.outcomes if not outcome.error]
     if any(not outcome.fits for outcome in tried):
         yield ""
-        rows = _grouped(tried) if len(tried) > _MOST_NODES else _each(tried)
+        rows = _grouped(tried) if len(tried) > _MOST_NODES else _each(tried, short)
         yield from table([("NODE", "CARD", "WHY NOT", "HELD BY"), *rows], indent="")
     if found.unchecked:
         yield ""
@@ -67,16 +74,22 @@ def document(found: Diagnosis) -> Mapping[str, Any]:
     }
 
 
-def _each(outcomes: Sequence[NodeOutcome]) -> Iterator[Sequence[str]]:
+def _cut(text: str, short: Mapping[str, str]) -> str:
+    for name, cut in short.items():
+        text = text.replace(name, cut)
+    return text
+
+
+def _each(outcomes: Sequence[NodeOutcome], short: Mapping[str, str]) -> Iterator[Sequence[str]]:
     """Yield a row for each card; cards of a node that are alike share one."""
     for outcome in outcomes:
         if not outcome.cards:
-            yield outcome.name, "", _node_text(outcome), ""
+            yield outcome.name, "", _cut(_node_text(outcome), short), ""
             continue
         rows: dict[tuple[str, str], list[str]] = {}
         for card in outcome.cards:
             key = (answers.short(_card_text(card)), _holders_text(card))
-            rows.setdefault(key, []).append(card.device.id.device)
+            rows.setdefault(key, []).append(short[card.device.id.device])
         name = outcome.name
         for (why, held), cards in rows.items():
             yield name, _names(cards), why, held

@@ -1,6 +1,7 @@
 """The verb `top` on a cluster with shares."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import yaml
@@ -10,9 +11,11 @@ from tensorfusion_dra.core import names
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.simulator.rest import CLAIMS, SLICES
 from tests.support import imports, objects
+from tests.support.builders.gpus import gpu
 from tests.support.gpu_cluster import Cluster, request, two_cards
 
 Capture = pytest.CaptureFixture[str]
+UUID = "3a38f1-2650-50ff-9309-5021289a0407"
 
 
 @pytest.fixture
@@ -49,11 +52,31 @@ def test_top_shows_what_is_free_and_who_has_the_rest(
     ]
 
 
+def test_tables_cut_the_names_of_cards_to_what_is_unique(cluster: Cluster, capsys: Capture) -> None:
+    cards = [replace(gpu(number), uuid=f"GPU-{number}6{UUID}") for number in (1, 2)]
+    names_of_cards = cluster.add_node("node-01", *cards)
+    cluster.add_pod("a", request({"vram": "20Gi"}))
+    cluster.schedule()
+    cluster.add_pod("b", request({"vram": "70Gi"}, count=2))
+
+    shown = cluster.text(capsys, "top", "-o", "wide") + cluster.text(capsys, "why", "b")
+    programs = cluster.run(capsys, "top", "-o", "json").out
+
+    short = [f"gpu-{number}6{UUID[:2]}" for number in (1, 2)]
+    assert all(f"node-01 {name} A100" in shown for name in short)
+    assert f"default/a node-01 {short[0]} 312 20Gi" in shown
+    assert f"node-01 {short[0]} tflops 312 of 312 taken, 312 more do not fit" in shown
+    assert not any(name in shown for name in names_of_cards)
+    assert all(name in programs for name in names_of_cards)
+
+
 def test_top_of_a_namespace_shows_its_shares_only(
     cluster: Cluster, shared: tuple[str, ...], capsys: Capture
 ) -> None:
     assert shared[0] in cluster.text(capsys, "top", "-n", "default")
-    assert cluster.text(capsys, "top", "-n", "other").count("\n") == 0
+    assert cluster.text(capsys, "top", "-n", "other").splitlines()[1:] == [
+        "no shares in namespace other"
+    ]
 
 
 @pytest.mark.usefixtures("shared")
