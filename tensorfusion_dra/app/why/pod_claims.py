@@ -106,11 +106,11 @@ class _Resolver:
         self._found: Final = found
         self._observed: Final = observed
         self._is_created: Final = is_created
-        metadata = found.pod["metadata"]
+        self._namespace: Final = str(found.pod["metadata"].get("namespace", ""))
         self._stored: Final = {
             str(claim["metadata"]["name"]): claim
             for claim in observed.claims
-            if claim["metadata"].get("namespace") == metadata.get("namespace")
+            if claim["metadata"].get("namespace") == self._namespace
         }
 
     def add(self, entry: Mapping[str, object]) -> None:
@@ -142,7 +142,7 @@ class _Resolver:
         template = self._observed.templates.get(template_name)
         if template is None:
             self._found.findings.append(
-                pending_claims.missing_template(template_name)
+                pending_claims.missing_template(template_name, namespace=self._namespace)
                 if self._observed.has_templates
                 else pending_claims.unread_template(template_name)
             )

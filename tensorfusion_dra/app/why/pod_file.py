@@ -1,5 +1,6 @@
 """A pod from a file, before it is created, and the claims and templates beside it."""
 
+import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -56,7 +57,8 @@ def read(file: str, *, namespace: str, name: str) -> PodFile:
         name: Name of the pod, for a file with several; "" for its only one.
 
     Raises:
-        InputError: The file cannot be read, or has not exactly one pod of this name.
+        InputError: The file cannot be read, has not exactly one pod of this name, or an annotation
+            of it is not text.
     """
     try:
         documents = list(_flat(yaml.safe_load_all(input_text.read(file))))
@@ -69,6 +71,7 @@ def read(file: str, *, namespace: str, name: str) -> PodFile:
         found = ", ".join(str(pod["metadata"]["name"]) for pod in pods) or "none"
         expected = f"one of the name {name}" if name else "one; give its name as POD"
         raise InputError(f"{file}: found pods: {found}; expected {expected}")
+    _check_annotations(file, chosen[0])
     others = tuple(each for each in placed if each.get("kind") in (_CLAIM, _TEMPLATE))
     return PodFile(pod=chosen[0], others=others)
 
@@ -100,6 +103,14 @@ def _pod(document: Document) -> Document | None:
     metadata = {**as_map(template.get("metadata")), "name": document["metadata"]["name"]}
     metadata["namespace"] = document["metadata"]["namespace"]
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template["spec"]}
+
+
+def _check_annotations(file: str, pod: Document) -> None:
+    """Raise an error for the first value that YAML reads as something else, such as true or 16."""
+    for name, value in as_map(pod["metadata"].get("annotations")).items():
+        if not isinstance(value, str | None):
+            found = json.dumps(value, default=str)
+            raise InputError(f"{file}: annotation {name}: found {found}, expected it in quotes")
 
 
 def _namespace(document: Document) -> object:

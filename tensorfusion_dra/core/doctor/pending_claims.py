@@ -45,11 +45,11 @@ def crowded_claim(name: str, consumers: int) -> Finding:
     )
 
 
-def missing_template(name: str) -> Finding:
+def missing_template(name: str, *, namespace: str) -> Finding:
     """Return the finding about a template that a pod names and that does not exist."""
     cure = f"create the template {name} in the pod's namespace"
     if name == names.CLAIM_TEMPLATE:
-        cure = "kubectl apply -n NAMESPACE -f daemonset/claim-template.yaml"
+        cure = f"kubectl apply -n {namespace} -f daemonset/claim-template.yaml"
     return problem(
         f"ResourceClaimTemplate {name}",
         "not found, so the pod's claim is not created",

@@ -1,5 +1,7 @@
 """The verb `why` on pods that are not created yet."""
 
+import json
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -40,7 +42,7 @@ def test_file_of_a_workload_with_annotations(
     assert "Nor is there room: none of 2 cards fits: 2 do not match" in found["answer"]
 
 
-def _file(folder: Path, annotations: dict[str, str]) -> str:
+def _file(folder: Path, annotations: Mapping[str, object]) -> str:
     """Write a pod with these annotations; return the path of its file."""
     pod = objects.pod()
     pod["metadata"]["annotations"] = annotations
@@ -85,6 +87,18 @@ def test_file_with_malformed_annotations(cluster: Cluster, capsys: Capture, tmp_
         pod_request.path_of(names.ANNOTATION_VRAM_REQUEST),
         pod_request.path_of(names.ANNOTATION_TFLOPS_REQUEST),
     }
+
+
+@pytest.mark.parametrize("value", [True, 16])
+def test_file_with_an_annotation_that_is_not_text(
+    cluster: Cluster, capsys: Capture, tmp_path: Path, value: object
+) -> None:
+    file = _file(tmp_path, {names.ANNOTATION_VRAM_REQUEST: value})
+
+    ended = cluster.run(capsys, "why", "-f", file)
+
+    assert (ended.code, ended.out) == (2, "")
+    assert f"annotation {names.ANNOTATION_VRAM_REQUEST}: found {json.dumps(value)}" in ended.err
 
 
 def test_file_with_a_misspelled_annotation(

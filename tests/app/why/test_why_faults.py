@@ -79,6 +79,15 @@ def test_missing_template_and_claim_that_is_not_created(cluster: Cluster, capsys
     assert "Otherwise it fits now on node-01" in later["answer"]
 
 
+def test_missing_template_of_the_webhook(cluster: Cluster, capsys: Capture) -> None:
+    cluster.add_node("node-01", *two_cards())
+    cluster.add_pod("a", metadata={"annotations": ANNOTATED})
+
+    _, found = cluster.why(capsys, "a")
+
+    assert found["helps"][1] == "kubectl apply -n default -f daemonset/claim-template.yaml"
+
+
 def test_missing_claim(cluster: Cluster, capsys: Capture) -> None:
     cluster.add_node("node-01", *two_cards())
     cluster.client.create(PODS, objects.pod("a", claim_name="none"))
