@@ -67,7 +67,7 @@ class Api:
         Args:
             kubeconfig: None selects the pod's service account.
             user_agent: Identifies the sender in the API server's audit log.
-            exchanges: Told of every request.
+            exchanges: Observers of every request.
         """
         self._kubeconfig = kubeconfig
         self._user_agent = user_agent
@@ -248,8 +248,9 @@ class Api:
     def _unanswered(self, subject: str, error: Exception) -> RetryableError:
         """Return the error of a request that has no complete answer."""
         text = f"{subject}: {error_text.one_line(error_text.cause(error), self._secrets())}"
+        method, _, path = subject.partition(" ")
         for each in self._exchanges:
-            each.unanswered(subject.partition(" ")[0], text, path=subject.partition(" ")[2])
+            each.unanswered(method, text, path=path)
         return UnreadableError(text) if isinstance(error, TooLargeError) else RetryableError(text)
 
     def _note_answer(self, subject: str, status: int, error: str = "") -> None:

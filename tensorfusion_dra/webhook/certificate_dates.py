@@ -10,9 +10,11 @@ from typing import Final
 _SEQUENCE: Final = 0x30
 _INTEGER: Final = 0x02
 _EXPLICIT_VERSION: Final = 0xA0
-_FORMATS: Final = {0x17: "%y%m%d%H%M%SZ", 0x18: "%Y%m%d%H%M%SZ"}
-"""Formats of UTCTime and GeneralizedTime. UTCTime is for years before 2050."""
+_UTC_TIME: Final = 0x17
+_GENERALIZED_TIME: Final = 0x18
+_FORMATS: Final = {_UTC_TIME: "%y%m%d%H%M%SZ", _GENERALIZED_TIME: "%Y%m%d%H%M%SZ"}
 _LAST_OF_UTC_TIME: Final = 2049
+"""Its two digits stand for 1950 to 2049; for Python, those up to 68 are of this century."""
 _LONG_FORM: Final = 0x80
 
 Element = tuple[int, bytes]
@@ -33,7 +35,7 @@ def not_after(der: bytes) -> datetime | None:
         found = datetime.strptime(text.decode("ascii"), _FORMATS[kind]).replace(tzinfo=UTC)
     except (ValueError, IndexError, KeyError):
         return None
-    is_too_late = kind == min(_FORMATS) and found.year > _LAST_OF_UTC_TIME
+    is_too_late = kind == _UTC_TIME and found.year > _LAST_OF_UTC_TIME
     return found.replace(year=found.year - 100) if is_too_late else found
 
 

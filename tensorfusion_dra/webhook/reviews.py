@@ -39,10 +39,9 @@ class Reviews:
     """Dispatcher of AdmissionReviews to their rules, callable from any thread."""
 
     def __init__(self, admission: Admission, *, observers: Sequence[ReviewObserver] = ()) -> None:
-        """Take the rules of each path.
+        """Map each path to the rule for its objects.
 
         Args:
-            admission: Has the rules.
             observers: Called after each review.
         """
         self._observers: Final = tuple(observers)
