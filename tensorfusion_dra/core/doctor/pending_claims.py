@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.doctor.finding import Finding, problem
-from tensorfusion_dra.core.doctor.pending_pods import event_text
+from tensorfusion_dra.core.doctor.pending_pods import event_text, newest
 from tensorfusion_dra.core.kubernetes.slice_normal_form import GATE_CONSUMABLE_CAPACITY
 from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map
 
@@ -75,13 +75,11 @@ def claim_not_created(template: str, *, events: Sequence[Document] | None) -> Fi
         events: Events of the pod; None if they could not be read.
     """
     failed = [
-        event_text(event)
-        for event in events or ()
-        if event.get("reason") == "FailedResourceClaimCreation"
+        event for event in events or () if event.get("reason") == "FailedResourceClaimCreation"
     ]
     return problem(
         f"claim from ResourceClaimTemplate {template}",
-        f"not created: {failed[-1]}" if failed else "not created yet",
+        f"not created: {event_text(newest(failed))}" if failed else "not created yet",
         expected="a claim that kube-controller-manager creates within seconds",
         cure="correct what the message names; the controller tries again"
         if failed

@@ -124,8 +124,12 @@ def start_trouble(events: Sequence[Document] | None) -> str:
     ]
     if not failed:
         return ""
-    newest = max(failed, key=lambda event: str(event.get("lastTimestamp") or ""))
-    return f"{newest.get('reason')}: {event_text(newest)}"
+    return f"{newest(failed).get('reason')}: {event_text(newest(failed))}"
+
+
+def newest(events: Sequence[Document]) -> Document:
+    """Return the Event that happened last; the API server lists them by name."""
+    return max(events, key=lambda event: str(event.get("lastTimestamp") or ""))
 
 
 def event_text(event: Document) -> str:

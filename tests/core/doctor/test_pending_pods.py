@@ -71,10 +71,19 @@ def test_schedulers() -> None:
     assert levels == {"": [], "mine": [Level.NOTE], "tensor-fusion-scheduler": [Level.PROBLEM]}
 
 
-def test_failed_creation_of_a_claim_shows_the_events_text() -> None:
+def test_failed_creation_of_a_claim_shows_the_newest_events_text() -> None:
     events: list[Json] = [
         {"reason": "Scheduled", "message": "no"},
-        {"reason": "FailedResourceClaimCreation", "message": "exceeded quota: team"},
+        {
+            "reason": "FailedResourceClaimCreation",
+            "message": "exceeded quota: team",
+            "lastTimestamp": "2026-01-01T00:00:02Z",
+        },
+        {
+            "reason": "FailedResourceClaimCreation",
+            "message": "template not found",
+            "lastTimestamp": "2026-01-01T00:00:01Z",
+        },
     ]
 
     assert pending_claims.claim_not_created("t", events=events).found == (
