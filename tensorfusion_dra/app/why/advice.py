@@ -13,8 +13,9 @@ from tensorfusion_dra.core.cel import terms
 from tensorfusion_dra.core.cel.errors import CelError
 from tensorfusion_dra.core.devices.capacity import VIRTUAL_OF
 from tensorfusion_dra.core.kubernetes import review
-from tensorfusion_dra.scheduling import placement
+from tensorfusion_dra.scheduling import node_clusters, placement
 from tensorfusion_dra.scheduling import trial as selector_trial
+from tensorfusion_dra.scheduling.devices import DeviceId
 from tensorfusion_dra.scheduling.holders import Holder
 from tensorfusion_dra.scheduling.node_clusters import NodeClusters
 from tensorfusion_dra.scheduling.placement import Card, NodeOutcome, Trial
@@ -66,7 +67,7 @@ def of(
         yield _in_the_way(in_the_way)
     yield from _too_large(outcomes, trial)
     yield from _other_values(trial, outcomes)
-    yield from _tainted(outcomes)
+    yield from _tainted(trial, clusters, nodes, outcomes)
     yield from _refused(trial, clusters, nodes, outcomes)
 
 
@@ -153,19 +154,33 @@ def _values(subject: str, cards: Sequence[Card], trial: Trial) -> Iterator[str]:
             )
 
 
-def _tainted(outcomes: Sequence[NodeOutcome]) -> Iterator[str]:
+def _tainted(
+    trial: Trial,
+    clusters: NodeClusters,
+    nodes: Sequence[Document],
+    outcomes: Sequence[NodeOutcome],
+) -> Iterator[str]:
+    """Yield the tainted cards of the nodes where the pod fits without the taints."""
+    by_name = {str(node["metadata"]["name"]): node for node in nodes}
+    tainted = {each.name: dict(_taints(each)) for each in outcomes}
     found: dict[str, list[str]] = {}
-    for outcome in outcomes:
-        for card in outcome.cards:
-            nearest = answers.nearest(card)
-            if nearest is not None and nearest.cause is Cause.TAINT:
-                where = f"{card.device.id.device} of {outcome.name}"
-                found.setdefault(nearest.subject, []).append(where)
+    for name in [name for name, of_node in tainted.items() if of_node][:_TRIED_NODES]:
+        near = node_clusters.repaired(clusters.at(name), tainted[name].keys())
+        if placement.outcome(trial, near, by_name[name]).fits:
+            for device, taint in tainted[name].items():
+                found.setdefault(taint, []).append(f"{device.device} of {name}")
     for taint, cards in found.items():
         more = f" and {len(cards) - _SHOWN} more" if len(cards) > _SHOWN else ""
         is_health = taint.startswith(names.TAINT_UNHEALTHY)
         cure = "Repair" if is_health else "Remove the taint from"
         yield f"{cure} {', '.join(cards[:_SHOWN])}{more}: would fit but for the taint {taint}."
+
+
+def _taints(outcome: NodeOutcome) -> Iterator[tuple[DeviceId, str]]:
+    for card in outcome.cards:
+        nearest = answers.nearest(card)
+        if nearest is not None and nearest.cause is Cause.TAINT:
+            yield card.device.id, nearest.subject
 
 
 def _refused(

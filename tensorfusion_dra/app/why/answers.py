@@ -102,7 +102,8 @@ def _shortage(trial: Trial, outcomes: Sequence[NodeOutcome]) -> str:
         return f"no node is fit for it: {_of_nodes(each.refusal for each in outcomes)}"
     cards = [card for each in tried for card in each.cards]
     refused = len(outcomes) - len(tried)
-    beside = f" ({refused} of {len(outcomes)} nodes are unfit anyway)" if refused else ""
+    verb = "is" if refused == 1 else "are"
+    beside = f" ({refused} of {len(outcomes)} nodes {verb} unfit anyway)" if refused else ""
     if not cards:
         troubles = [trouble for each in tried for trouble in each.troubles]
         why = _of_nodes(troubles) if troubles else "they have no devices"

@@ -38,7 +38,7 @@ def of_cluster(slices: Sequence[Slice], *, nodes: Collection[str]) -> Iterator[F
         "none on any node",
         expected="at least one on each node with GPUs",
         cure="install the DaemonSet; if it is there: kubectl get pods -A -l "
-        "app.kubernetes.io/name=tensorfusion-dra, and run this on a node",
+        "app.kubernetes.io/name=tensorfusion-dra, and run tensorfusion-dra doctor on a node",
     )
 
 

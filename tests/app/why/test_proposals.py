@@ -35,6 +35,22 @@ def test_cards_that_are_all_tainted(cluster: Cluster, capsys: Capture) -> None:
     assert found["helps"][0].startswith("Repair gpu-")
 
 
+def test_repair_that_does_not_make_room_is_not_proposed(cluster: Cluster, capsys: Capture) -> None:
+    cluster.add_node("node-01", gpu(1), gpu(2), taint="ecc")
+    cluster.add_node("node-02", gpu(3))
+    cluster.add_node("node-03", gpu(4), spec={"unschedulable": True})
+    for name in ("b", "c"):
+        cluster.add_pod(name, request({"vram": "70Gi", "tflops": "1"}))
+        cluster.schedule()
+    cluster.add_pod("a", request({"vram": "60Gi", "tflops": "1"}, count=2))
+
+    _, found = cluster.why(capsys, "a")
+
+    assert "1 is tainted" in found["answer"]
+    assert found["answer"].endswith("(1 of 3 nodes is unfit anyway).")
+    assert not any("Repair" in text for text in found["helps"])
+
+
 def test_pod_with_too_many_cards_is_told_how_many_fit(cluster: Cluster, capsys: Capture) -> None:
     cluster.add_node("node-01", *two_cards())
     cluster.client.create(TEMPLATES, template())
