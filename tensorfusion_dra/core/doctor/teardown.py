@@ -6,6 +6,7 @@ stays in Terminating, and its claim keeps its finalizer. A claim that no pod use
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 from tensorfusion_dra.core import names
@@ -128,7 +129,7 @@ def _user(
     phase = str(as_map(pod.get("status")).get("phase") or "Pending")
     if phase in _DONE:
         return None
-    since = str(metadata.get("deletionTimestamp") or "")
+    since = _deleted_at(metadata)
     return User(
         node=str(spec.get("nodeName") or ""),
         namespace=namespace,
@@ -138,6 +139,16 @@ def _user(
         claims=claims,
         finalizers=tuple(map(str, as_list(metadata.get("finalizers")))),
     )
+
+
+def _deleted_at(metadata: Document) -> str:
+    """Return when the deletion began; Kubernetes adds the grace period to the deletionTimestamp."""
+    text = str(metadata.get("deletionTimestamp") or "")
+    grace = metadata.get("deletionGracePeriodSeconds")
+    if not (text and isinstance(grace, int)):
+        return text
+    began = datetime.fromisoformat(text) - timedelta(seconds=grace)
+    return began.isoformat().replace("+00:00", "Z")
 
 
 def _other_finalizers(claim: Document) -> list[str]:

@@ -1,6 +1,7 @@
 """The verb `teardown-check`, before and after the pods have ended."""
 
 import json
+from datetime import datetime, timedelta
 
 import pytest
 
@@ -32,6 +33,7 @@ def test_pods_that_use_claims_would_hang(cluster: Cluster, capsys: Capture) -> N
         cluster.add_pod(name, request({"vram": "1Gi"}), metadata=keep)
         cluster.schedule()
     cluster.client.delete(PODS, "b", "default", conditions=Conditions(grace_seconds=30))
+    grace_ends = cluster.client.get(PODS, "b", "default")["metadata"]["deletionTimestamp"]
 
     code, out, _ = cluster.run(capsys, "teardown-check", "-o", "json")
     text = cluster.text(capsys, "teardown-check")
@@ -41,6 +43,8 @@ def test_pods_that_use_claims_would_hang(cluster: Cluster, capsys: Capture) -> N
     assert (first["node"], first["pod"], first["state"]) == ("node-01", "a", "Pending")
     assert first["claims"] == ["a"]
     assert (second["pod"], second["state"]) == ("b", "Terminating")
+    deleted_at = datetime.fromisoformat(grace_ends) - timedelta(seconds=30)
+    assert second["deletedSince"] == f"{deleted_at:%Y-%m-%dT%H:%M:%SZ}"
     assert second["finalizers"] == ["example.com/keep"]
     assert text.startswith("2 pods on 1 node would hang in Terminating")
 
