@@ -13,6 +13,7 @@ from tensorfusion_dra.cluster.http_answer import Answer
 from tensorfusion_dra.cluster.limits import TooLargeError
 from tensorfusion_dra.cluster.watch_stream import WatchStream
 from tensorfusion_dra.core.errors import InputError, RetryableError
+from tensorfusion_dra.core.kubernetes.untyped_json import as_map
 from tensorfusion_dra.driver.ports.cluster import Exchanges, UnreadableError
 
 if TYPE_CHECKING:
@@ -218,18 +219,16 @@ class Api:
             self._log_in_again(transport)
         text = answer.body(cut_at=_MOST_ERROR_BYTES)
         try:
-            found = json_text.parse(text)
+            answered = as_map(json_text.parse(text))
         except ValueError:
-            found = None
-        answered = found if isinstance(found, dict) else {}
-        details = answered.get("details")
+            answered = {}
         message = error_text.one_line(answered.get("message", _excerpt(text)), secrets)
         message = f"{subject}: {answer.status}: {message}"
         self._note_answer(subject, answer.status, message)
         return StatusError(
             message,
             answer.status,
-            details=details if isinstance(details, dict) else {},
+            details=as_map(answered.get("details")),
             after_seconds=answer.retry_after_seconds(),
         )
 
