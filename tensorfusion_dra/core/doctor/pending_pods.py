@@ -6,7 +6,7 @@ from typing import Any, Final
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.doctor import webhook
 from tensorfusion_dra.core.doctor.finding import Finding, note, problem, warning
-from tensorfusion_dra.core.kubernetes import quantity
+from tensorfusion_dra.core.kubernetes import pod_claims, quantity
 from tensorfusion_dra.core.kubernetes.quantity import QuantityError
 from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map, name_of
 
@@ -42,6 +42,14 @@ def halted(pod: Document) -> Iterator[Finding]:
             ", ".join(gates),
             expected="none: schedulers ignore a pod with gates",
             cure="find the controller that has to remove the gates",
+        )
+    node = spec.get("nodeName")
+    if node and pod_claims.entries(pod):
+        yield problem(
+            "spec.nodeName",
+            f"{node}, so no scheduler allocates the pod's claims",
+            expected="none",
+            cure=f"remove it, and select the node by nodeSelector kubernetes.io/hostname: {node}",
         )
 
 

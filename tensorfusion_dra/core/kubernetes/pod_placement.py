@@ -1,8 +1,8 @@
 """Reasons for which a node is unfit for a pod, whatever devices it has.
 
-These are the filters NodeUnschedulable, NodeName, TaintToleration and NodeAffinity of
-kube-scheduler 1.36, in the order in which it runs them. CPU, memory, ports, volumes and affinity
-between pods are not among them.
+These are the filters NodeUnschedulable, TaintToleration and NodeAffinity of kube-scheduler 1.36, in
+the order in which it runs them. CPU, memory, ports, volumes and affinity between pods are not among
+them.
 """
 
 from collections.abc import Iterator, Mapping

@@ -100,6 +100,18 @@ def test_pod_that_is_being_deleted() -> None:
     assert list(pending_pods.halted(pod())) == []
 
 
+def test_pod_with_a_node_and_a_claim_that_no_scheduler_allocates() -> None:
+    with_claim, without = pod(claim_name="a"), pod()
+    with_claim["spec"]["nodeName"] = without["spec"]["nodeName"] = "node-01"
+
+    (found,) = pending_pods.halted(with_claim)
+
+    assert found.subject == "spec.nodeName"
+    assert found.found == "node-01, so no scheduler allocates the pod's claims"
+    assert "kubernetes.io/hostname: node-01" in found.cure
+    assert list(pending_pods.halted(without)) == []
+
+
 def test_silent_webhook_that_is_installed() -> None:
     ours = {"webhooks": [{"name": "pods.dra.tensor-fusion.ai"}]}
     other = {"webhooks": [{"name": "pods.example.com"}]}
