@@ -157,8 +157,9 @@ def _holders_text(card: Card) -> str:
     rejection = answers.nearest(card)
     if rejection is None or rejection.cause not in (Cause.CAPACITY, Cause.EXCLUSIVE):
         return ""
-    shown = [_share_text(each, rejection.subject) for each in card.holders[:_SHOWN_HOLDERS]]
-    more = len(card.holders) - _SHOWN_HOLDERS
+    tenants = [each for each in card.holders if not each.is_admin]
+    shown = [_share_text(each, rejection.subject) for each in tenants[:_SHOWN_HOLDERS]]
+    more = len(tenants) - _SHOWN_HOLDERS
     return ", ".join([*shown, f"{more} more"] if more > 0 else shown)
 
 

@@ -5,13 +5,14 @@ import pytest
 from tensorfusion_dra import cli
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.kubernetes.quantity import GIB
-from tensorfusion_dra.simulator.rest import CLAIMS, PODS
+from tensorfusion_dra.simulator.rest import CLAIMS, PODS, Resource
 from tests.simulator.waiting import eventually
 from tests.support import imports, objects
 from tests.support.builders.gpus import gpu
 from tests.support.gpu_cluster import MODEL, Cluster, request, two_cards
 
 Capture = pytest.CaptureFixture[str]
+NAMESPACES = Resource(api_version="v1", plural="namespaces", kind="Namespace", namespaced=False)
 
 
 def test_pod_that_fits(cluster: Cluster, capsys: Capture) -> None:
@@ -71,6 +72,28 @@ def test_cards_that_other_pods_hold(cluster: Cluster, capsys: Capture) -> None:
     ]
     text = cluster.text(capsys, "why", "c")
     assert f"node-01 {first} vram 70Gi of 80Gi taken, 40Gi more do not fit default/a (70Gi)" in text
+
+
+def test_claim_that_only_observes_a_card_does_not_hold_it(
+    cluster: Cluster, capsys: Capture
+) -> None:
+    cluster.add_node("node-01", gpu(1))
+    cluster.add_pod("a", request({"vram": "70Gi", "tflops": "100"}))
+    cluster.schedule()
+    cluster.client.patch(
+        NAMESPACES,
+        cluster.client.get(NAMESPACES, "default"),
+        {"metadata": {"labels": {"resource.kubernetes.io/admin-access": "true"}}},
+    )
+    cluster.add_pod("watcher", request({"vram": "1Gi", "tflops": "1"}, adminAccess=True))
+    cluster.schedule()
+    cluster.add_pod("b", request({"vram": "40Gi", "tflops": "100"}))
+
+    text = cluster.text(capsys, "why", "b")
+
+    assert "40Gi more do not fit default/a (70Gi)" in text
+    assert "watcher" not in text
+    assert "default/watcher (observes)" in cluster.text(capsys, "top")
 
 
 def test_selector_that_no_card_matches(cluster: Cluster, capsys: Capture) -> None:
