@@ -95,8 +95,8 @@ def test_containers_have_to_be_told_where_the_hypervisor_is(folder: Path) -> Non
 
     assert (unset.level, "ends every process" in unset.found) == (Level.WARNING, True)
     assert list(limiter.address(context(folder))) == []
-    told = context(folder, simulated_gpus="", hypervisor_ip="10.0.0.1")
-    assert list(limiter.address(told)) == []
+    addressed = context(folder, simulated_gpus="", hypervisor_ip="10.0.0.1")
+    assert list(limiter.address(addressed)) == []
     assert list(limiter.address(context(folder, simulated_gpus="", enforcer="mps"))) == []
 
 
