@@ -23,7 +23,7 @@ _DEFAULT: Final = '.orValue("")'
 _SHOWN_REASONS: Final = 3
 _CONSTRAINED: Final = "does not satisfy"
 """How the search's note of a device begins that fits, but not together with the pod's others."""
-_SINGULAR: Final = {"are": "is", "do": "does", "have": "has", "use": "uses"}
+_SINGULAR: Final = {"are": "is", "do": "does", "fit": "fits", "have": "has", "use": "uses"}
 _PLURAL: Final = {singular: plural for plural, singular in _SINGULAR.items()}
 _NEAREST: Final = (
     Cause.TAINT,
@@ -121,10 +121,11 @@ def _shortage(trial: Trial, outcomes: Sequence[NodeOutcome]) -> str:
     if not rest and number >= (asked or 1):
         notes = _counted(card.note for card in most.cards if card.note.startswith(_CONSTRAINED))
         rest = f"but {notes}" if notes else ""
+    wanted = "its card" if asked == 1 else f"{f'its {asked}' if asked else 'all its'} cards at once"
+    fit = "fits" if number == 1 else "fit"
     return (
-        f"no node has {f'its {asked} cards' if asked else 'all its cards'} at once: most are on "
-        f"{most.name}, where {number} of {len(most.cards)} fit alone"
-        f"{', ' + rest if rest else ''}{beside}"
+        f"no node has {wanted}: most are on {most.name}, where {number} of {len(most.cards)} {fit} "
+        f"alone{', ' + rest if rest else ''}{beside}"
     )
 
 
@@ -146,7 +147,8 @@ def node_names(outcomes: Sequence[NodeOutcome]) -> str:
     """Return the names of the nodes that fit, the first ones and the number of the others."""
     names = [each.name for each in outcomes if each.fits]
     more = len(names) - _SHOWN_NODES
-    return ", ".join(names[:_SHOWN_NODES]) + (f" and {more} more nodes" if more > 0 else "")
+    nodes = "node" if more == 1 else "nodes"
+    return ", ".join(names[:_SHOWN_NODES]) + (f" and {more} more {nodes}" if more > 0 else "")
 
 
 def nearest(card: Card) -> Rejection | None:

@@ -83,7 +83,8 @@ def _diagnosis(pod: Document, observed: Observed, *, is_created: bool) -> Diagno
         )
         missing = list(pod_claims.missed(pod, observed))
         if missing:
-            answer = f"{answer} It got no GPU: {missing[0].subject}: {missing[0].found}."
+            first = f"{missing[0].subject}: {missing[0].found}"
+            answer = f"{answer.removesuffix('.')}. It got no GPU: {first}."
         return Diagnosis(
             pod=_name(pod),
             state=State.BOUND,

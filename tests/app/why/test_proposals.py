@@ -147,6 +147,27 @@ def test_a_constraint_that_cards_do_not_satisfy_together(cluster: Cluster, capsy
     ) in found["answer"]
 
 
+def test_a_constraint_that_a_single_card_does_not_satisfy(
+    cluster: Cluster, capsys: Capture
+) -> None:
+    for number in range(4):
+        cluster.add_node(f"node-{number}", gpu(number))
+    rack = {"matchAttribute": "example.com/rack"}
+    asked = objects.claim(request({"vram": "1Gi"}), name="a", constraints=[rack])
+    cluster.client.create(CLAIMS, asked)
+    cluster.client.create(PODS, objects.pod("a", claim_name="a"))
+    cluster.add_pod("b", request({"vram": "1Gi"}))
+
+    _, found = cluster.why(capsys, "a")
+    _, other = cluster.why(capsys, "b")
+
+    assert found["answer"] == (
+        "default/a waits: no node has its card: most are on node-0, where 1 of 1 fits alone, but 1 "
+        "does not satisfy matchAttribute example.com/rack."
+    )
+    assert "on node-0, node-1, node-2 and 1 more node (" in other["answer"]
+
+
 def test_of_several_requests_the_answer_names_the_one_that_no_card_fits(
     cluster: Cluster, capsys: Capture
 ) -> None:

@@ -131,7 +131,7 @@ def test_cards_that_are_tainted(cluster: Cluster, capsys: Capture) -> None:
     taint = f"{names.TAINT_UNHEALTHY}=xid-79"
     assert code == 1
     assert found["answer"].endswith(
-        "no node has its 2 cards at once: most are on node-01, where 1 of 2 fit alone, 1 is "
+        "no node has its 2 cards at once: most are on node-01, where 1 of 2 fits alone, 1 is "
         f"tainted {taint}."
     )
     assert f"Repair {first} of node-01: would fit but for the taint {taint}." in found["helps"]
