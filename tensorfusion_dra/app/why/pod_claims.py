@@ -135,7 +135,8 @@ class _Resolver:
         uid = self._found.pod["metadata"].get("uid")
         if len(consumers) >= _RESERVED_AT_MOST and uid not in {each["uid"] for each in consumers}:
             self._found.findings.append(pending_claims.crowded_claim(name, len(consumers)))
-        self._found.findings += pending_claims.dropped_amounts(self._found.pod, claim)
+        if not pod_request.parse(review.annotations_of(self._found.pod), []).whole:
+            self._found.findings += pending_claims.dropped_amounts(self._found.pod, claim)
         self._found.claims.append(claim)
 
     def _add_future(self, entry: str, template_name: str) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.doctor.finding import Finding, problem
+from tensorfusion_dra.core.doctor.finding import Finding, problem, warning
 from tensorfusion_dra.core.doctor.pending_pods import event_text, newest
 from tensorfusion_dra.core.kubernetes.slice_normal_form import GATE_CONSUMABLE_CAPACITY
 from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map
@@ -115,9 +115,10 @@ def class_names(claim: Document) -> list[str]:
 
 
 def dropped_amounts(pod: Document, claim: Document) -> Iterator[Finding]:
-    """Yield a problem if the pod's annotations name amounts and its claim has none of them.
+    """Yield a warning if the pod's annotations name amounts and its claim has none of them.
 
-    Claims of other classes, such as one for a network card, have nothing to do with annotations.
+    Such a claim takes whole cards. Claims of other classes, such as one for a network card, have
+    nothing to do with annotations.
     """
     annotations = as_map(as_map(pod.get("metadata")).get("annotations"))
     devices = as_map(as_map(claim.get("spec")).get("devices"))
@@ -129,9 +130,9 @@ def dropped_amounts(pod: Document, claim: Document) -> Iterator[Finding]:
         if each.get("deviceClassName") == names.DEVICE_CLASS
     ]
     if named and asked and not any(asked):
-        yield problem(
+        yield warning(
             f"ResourceClaim {as_map(claim.get('metadata')).get('name')}",
-            f"requests no capacity, although the pod has {named[0]}",
+            f"requests whole cards, although the pod has {named[0]}",
             expected="capacity.requests, which the API server keeps with the feature gate "
             f"{GATE_CONSUMABLE_CAPACITY}",
             cure=f"turn {GATE_CONSUMABLE_CAPACITY} on (Kubernetes 1.34 and 1.35), or see whether "

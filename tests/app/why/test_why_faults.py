@@ -3,7 +3,7 @@
 import pytest
 
 from tensorfusion_dra.core import names
-from tensorfusion_dra.simulator.rest import CLASSES, PODS, TEMPLATES
+from tensorfusion_dra.simulator.rest import CLAIMS, CLASSES, PODS, TEMPLATES
 from tests.support import objects
 from tests.support.builders.pods import pod_annotations
 from tests.support.gpu_cluster import ANNOTATED, Cluster, request, template, two_cards
@@ -86,6 +86,23 @@ def test_missing_template_of_the_webhook(cluster: Cluster, capsys: Capture) -> N
     _, found = cluster.why(capsys, "a")
 
     assert found["helps"][1] == "kubectl apply -n default -f daemonset/claim-template.yaml"
+
+
+@pytest.mark.parametrize(("isolation", "warned"), [("soft", True), ("shared", False)])
+def test_claim_of_whole_cards_beside_annotations_with_amounts(
+    cluster: Cluster, capsys: Capture, isolation: str, warned: bool
+) -> None:
+    cluster.add_node("node-01", *two_cards())
+    annotations = {**ANNOTATED, names.ANNOTATION_ISOLATION: isolation}
+    claims = [{"name": names.POD_CLAIM, "resourceClaimName": "a"}]
+    cluster.client.create(CLAIMS, objects.claim(request(), name="a"))
+    cluster.add_pod("a", metadata={"annotations": annotations}, resourceClaims=claims)
+
+    code, found = cluster.why(capsys, "a")
+
+    assert (code, found["state"]) == (0, "fits")
+    texts = [finding["found"] for finding in found["findings"]]
+    assert any("requests whole cards, although" in text for text in texts) == warned
 
 
 def test_missing_claim(cluster: Cluster, capsys: Capture) -> None:
