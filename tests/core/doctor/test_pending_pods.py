@@ -61,6 +61,21 @@ def test_claim_without_the_amounts_of_its_pod() -> None:
     assert list(pending_claims.dropped_amounts(annotated, network_card)) == []
 
 
+def test_extended_resource_that_a_class_serves() -> None:
+    asking = pod()
+    limits = {"example.com/gpu": "1", "cpu": "1"}
+    asking["spec"]["containers"][0]["resources"] = {"limits": limits}
+    serving = {"metadata": {"name": "gpus"}, "spec": {"extendedResourceName": "example.com/gpu"}}
+    other = {"metadata": {"name": "others"}, "spec": {}}
+
+    (found,) = pending_claims.extended_resources(asking, [serving, other])
+
+    assert (found.level, found.subject) == (Level.NOTE, "extended resource example.com/gpu")
+    assert "DeviceClass gpus" in found.found
+    assert list(pending_claims.extended_resources(asking, [other])) == []
+    assert list(pending_claims.extended_resources(pod(), [serving])) == []
+
+
 def test_schedulers() -> None:
     levels = {}
     for name in ("", "mine", names.TENSOR_FUSION_SCHEDULER):
