@@ -40,7 +40,9 @@ def _lines(
 ) -> Iterator[str]:
     yield _summary(all_cards)
     if not cards:
-        if namespace:
+        if not all_cards:
+            yield "no node publishes GPUs: tensorfusion-dra doctor says what is missing"
+        else:
             yield f"no shares in namespace {namespace}"
         return
     yield ""

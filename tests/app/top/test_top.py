@@ -137,7 +137,10 @@ def test_whole_card_and_claim_without_a_pod(cluster: Cluster, capsys: Capture) -
 def test_cluster_without_cards(cluster: Cluster, capsys: Capture) -> None:
     cluster.client.create(CLAIMS, objects.claim())
 
-    assert cluster.text(capsys, "top") == "0 nodes, 0 GPUs, 0 shares"
+    assert cluster.text(capsys, "top", "-n", "other").splitlines() == [
+        "0 nodes, 0 GPUs, 0 shares",
+        "no node publishes GPUs: tensorfusion-dra doctor says what is missing",
+    ]
 
 
 def test_watch_prints_again_and_survives_an_error(capsys: Capture) -> None:
