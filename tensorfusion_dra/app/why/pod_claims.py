@@ -1,7 +1,7 @@
 """The claims with which a pod is scheduled, and the findings about those that are missing."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from tensorfusion_dra.app.why.foreseen import Foreseen
@@ -64,8 +64,7 @@ def resolve(pod: Document, observed: Observed, *, is_created: bool) -> Resolved:
         else:
             found.findings.append(pending_pods.without_dra())
     elif has_entry:
-        verdict = replace(Foreseen(observed, pod).pod(), changed=pod)
-        _judge(found, verdict, annotations, is_created=is_created)
+        _judge(found, Foreseen(observed, pod).pod(), annotations, is_created=is_created)
     resolver = _Resolver(found, observed, is_created=is_created)
     for entry in pod_claims.entries(found.pod):
         resolver.add(entry)
