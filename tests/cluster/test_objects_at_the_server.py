@@ -12,15 +12,14 @@ from tensorfusion_dra.cluster.resource_api import ResourceApi
 from tensorfusion_dra.cluster.slices import Slices
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.devices import slices as planning
-from tensorfusion_dra.core.devices.device import Node, devices
 from tensorfusion_dra.core.devices.slices import Slice
 from tensorfusion_dra.core.errors import ClaimError, InputError, RetryableError
 from tensorfusion_dra.discovery.simulated import simulated_discovery
 from tensorfusion_dra.simulator.api.faults import Cut, Delay, HalfOpen, Refuse
 from tensorfusion_dra.simulator.apiserver import ApiServer
+from tests.support.builders.devices import NODE, published_devices
 from tests.support.waiting import PATIENCE_SECONDS
 
-NODE = Node(name="node-01", gpupool="default", qos="medium")
 CLAIM = {
     "apiVersion": "resource.k8s.io/v1",
     "kind": "ResourceClaim",
@@ -35,7 +34,7 @@ CLAIM = {
 
 def t4_slice(generation: int = 1) -> Slice:
     inventory = simulated_discovery.from_text("1xT4", node_name=NODE.name).read()
-    wanted = planning.wanted(devices(inventory, NODE), NODE, node_uid="node-uid")
+    wanted = planning.wanted(published_devices(*inventory.gpus), NODE, node_uid="node-uid")
     (created,) = planning.plan(wanted, []).create
     spec = created["spec"]
     return {**created, "spec": {**spec, "pool": {**spec["pool"], "generation": generation}}}

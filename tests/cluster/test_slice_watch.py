@@ -12,8 +12,9 @@ from tensorfusion_dra.cluster.slices import Slices
 from tensorfusion_dra.cluster.watch import Watch
 from tensorfusion_dra.simulator.api.faults import Action, Cut, Expire, Garble, HalfOpen, Refuse
 from tensorfusion_dra.simulator.apiserver import ApiServer
-from tests.cluster.test_objects_at_the_server import NODE, t4_slice
+from tests.cluster.test_objects_at_the_server import t4_slice
 from tests.support.answers import nothing
+from tests.support.builders.devices import NODE
 from tests.support.virtual_time import VirtualTime
 from tests.support.waiting import PATIENCE_SECONDS, eventually
 
