@@ -6,9 +6,10 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from signal import SIGINT, SIGTERM
 from threading import Event
 from typing import Final
 
@@ -22,9 +23,9 @@ from tensorfusion_dra.app.simulate.workload import GeneratedPods, Workload
 from tensorfusion_dra.core.errors import InputError, RetryableError
 from tensorfusion_dra.simulator.rest import Json
 
-_INTERRUPTED: Final = 128 + signal.SIGINT
-_TURN_SECONDS: Final = 1.0
+_INTERRUPTED: Final = 128 + SIGINT
 """The exit code that shells report for Ctrl-C."""
+_TURN_SECONDS: Final = 1.0
 
 
 def run(options: Options, *, form: str) -> int:
@@ -40,7 +41,7 @@ def run(options: Options, *, form: str) -> int:
     """
     progress = Progress(sys.stderr)
     # SIGTERM, like Ctrl-C, must end the started processes and remove the folder.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    signal.signal(SIGTERM, signal.default_int_handler)
     # A short path, because the folder holds Unix sockets.
     folder = Path(tempfile.mkdtemp(prefix="tfdra-"))
     cluster = SimulatedCluster(folder, gpus=options.gpus, tensor_fusion=options.file is not None)
@@ -54,10 +55,22 @@ def run(options: Options, *, form: str) -> int:
     except KeyboardInterrupt:
         return _INTERRUPTED
     finally:
-        progress.clear()
-        workload.stop()
-        cluster.stop()
-        shutil.rmtree(folder, ignore_errors=True)
+        with _uninterrupted():
+            progress.clear()
+            workload.stop()
+            cluster.stop()
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Ignore SIGINT and SIGTERM during the block, so that a second one leaves nothing behind."""
+    before = {each: signal.signal(each, signal.SIG_IGN) for each in (SIGINT, SIGTERM)}
+    try:
+        yield
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
 
 
 def _run_and_print(
