@@ -111,10 +111,16 @@ def _error(status: HTTPStatus, text: str) -> Response:
 
 def _log(parsed: Review, verdict: Verdict, *, seconds: float) -> None:
     facts = {"kind": parsed.kind, "name": str(parsed), "seconds": round(seconds, 4)}
-    if verdict.errors:
-        error = "; ".join(map(str, verdict.errors))
-        log.info("review_denied", **facts, error=error[:1000], warnings=list(verdict.warnings))
-    elif verdict.changed is not None:
-        log.info("review_changed", **facts, warnings=list(verdict.warnings))
-    else:
+    outcome = review.outcome(verdict)
+    if outcome is Outcome.PASSED:
         log.debug("review_passed", **facts)
+        return
+    facts["warnings"] = list(verdict.warnings)
+    if outcome is Outcome.CHANGED:
+        log.info("review_changed", **facts)
+        return
+    facts["error"] = "; ".join(map(str, verdict.errors))[:1000]
+    if outcome is Outcome.UNAVAILABLE:
+        log.warning("review_unavailable", **facts)
+    else:
+        log.info("review_denied", **facts)

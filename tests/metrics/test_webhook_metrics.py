@@ -38,7 +38,7 @@ def test_every_known_label_set_exists_at_0() -> None:
     assert {(labels["kind"], labels["outcome"]) for labels, _ in reviews} == {
         (kind, outcome)
         for kind in ("Pod", "ResourceClaim", "ResourceClaimTemplate", "DeviceClass")
-        for outcome in ("changed", "passed", "denied", "failed")
+        for outcome in ("changed", "passed", "denied", "unavailable", "failed")
     }
     assert set(found.values("webhook_requests_refused_total", "code").values()) == {0}
     assert found.value("api_requests_total", verb="list", resource="gpupools", code="200") == 0

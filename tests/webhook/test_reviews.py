@@ -1,11 +1,15 @@
 """AdmissionReviews by path: verdicts for reviews, HTTP errors for other requests."""
 
 import json
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
 
 from tensorfusion_dra.core.claims.claim import PodRef
+from tensorfusion_dra.core.errors import RetryableError
+from tensorfusion_dra.core.kubernetes.review import Outcome
 from tensorfusion_dra.webhook.admission import Admission
 from tensorfusion_dra.webhook.reviews import Reviews
 from tensorfusion_dra.webhook.server import Request, Response
@@ -25,16 +29,33 @@ class MissingPods:
         return None
 
 
-def reviews(pods: MissingPods | None = None) -> Reviews:
+class Outcomes:
+    """Records the kind of object and the outcome of each review."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[str, Outcome]] = []
+
+    def reviewed(self, kind: str, outcome: Outcome, seconds: float) -> None:
+        assert seconds >= 0
+        self.seen.append((kind, outcome))
+
+
+def reviews(
+    pods: MissingPods | None = None,
+    *,
+    pools: ObjectsInMemory | None = None,
+    observers: Sequence[Outcomes] = (),
+) -> Reviews:
     return Reviews(
         Admission(
-            pools=ObjectsInMemory(),
+            pools=pools or ObjectsInMemory(),
             templates=ObjectsInMemory(),
             pods=pods or MissingPods(),
             slices=SlicesInMemory(),
             scheduler="default-scheduler",
             virtual=False,
-        )
+        ),
+        observers=observers,
     )
 
 
@@ -85,6 +106,30 @@ def test_pod_review_is_answered_with_patch_and_warnings() -> None:
 )
 def test_each_path_accepts_only_reviews_of_its_kinds(path: str, changes: Any, status: int) -> None:
     assert respond(path, review_body(pod_document({})), **changes).status == status
+
+
+@pytest.mark.parametrize(
+    ("annotations", "error", "outcome"),
+    [
+        ({"vram_request": "16Gi"}, None, Outcome.CHANGED),
+        ({}, None, Outcome.PASSED),
+        ({"vram_request": "many"}, None, Outcome.DENIED),
+        ({"vram_request": "16Gi"}, RetryableError("not listed yet"), Outcome.UNAVAILABLE),
+        ({"vram_request": "16Gi"}, ZeroDivisionError("a defect"), Outcome.FAILED),
+    ],
+)
+def test_observers_learn_how_each_review_ended(
+    annotations: Mapping[str, str], error: Exception | None, outcome: Outcome
+) -> None:
+    pools, observer = ObjectsInMemory(), Outcomes()
+    pools.error = error
+    pod = pod_document(pod_annotations(dra_enabled="true", **annotations) if annotations else {})
+    defect = pytest.raises(ZeroDivisionError) if outcome is Outcome.FAILED else nullcontext()
+
+    with defect:
+        respond("/mutate-pods", review_body(pod), to=reviews(pools=pools, observers=[observer]))
+
+    assert observer.seen == [("Pod", outcome)]
 
 
 @pytest.mark.parametrize("version", ["v1", "v1beta2"])

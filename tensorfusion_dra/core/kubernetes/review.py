@@ -93,6 +93,8 @@ class Outcome(StrEnum):
     CHANGED = "changed"
     PASSED = "passed"
     DENIED = "denied"
+    UNAVAILABLE = "unavailable"
+    """Refused, because the API server did not give what the decision needs."""
     FAILED = "failed"
     """The webhook has a fault; the failure policy of its configuration decides."""
 
@@ -100,7 +102,7 @@ class Outcome(StrEnum):
 def outcome(verdict: Verdict) -> Outcome:
     """Return the outcome of a review with this verdict."""
     if verdict.errors:
-        return Outcome.DENIED
+        return Outcome.UNAVAILABLE if verdict.code == UNAVAILABLE else Outcome.DENIED
     return Outcome.PASSED if verdict.changed is None else Outcome.CHANGED
 
 

@@ -94,7 +94,7 @@ def test_reviews_requests_and_certificate(webhook: SimulatedWebhook) -> None:
     found = scrape(webhook.health_url)
 
     reviews = found.values("webhook_review_duration_seconds_count", "outcome", kind="Pod")
-    assert reviews == {"changed": 2, "denied": 1, "passed": 1, "failed": 0}
+    assert reviews == {"changed": 2, "denied": 1, "passed": 1, "unavailable": 0, "failed": 0}
     refused = found.values("webhook_requests_refused_total", "code")
     assert {code: number for code, number in refused.items() if number} == {"404": 1}
     assert found.value("api_requests_total", verb="list", resource="gpupools", code="200") == 1
