@@ -5,8 +5,8 @@ States, as `inspect --providers` shows them:
 - new: not called yet.
 - ok: the last round of calls answered for every card.
 - failed: it cannot be loaded or begun, or a call for one card raised an exception.
-- late: a round of calls did not return within the budget. It is not called again until it has
-  returned; the state then follows from what it returned.
+- late: the last round of calls did not return within the budget. The provider is not called again
+  until it has returned; what it then returns counts, and it is late until a round is in time.
 - unused: disabled, or its name is taken.
 
 Example: a provider answers for two cards, then hangs. The reading waits for the budget once and
@@ -15,6 +15,7 @@ with other answers, the provider wakes the loop that reads the cards.
 """
 
 import contextlib
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -27,6 +28,7 @@ import structlog
 from tensorfusion_dra.core.devices.gpu import Gpu
 from tensorfusion_dra.core.devices.reading import Reading
 from tensorfusion_dra.driver.own_thread import ClosedError, OwnThread
+from tensorfusion_dra.driver.providers import foreign
 from tensorfusion_dra.driver.providers.registered import Registered
 from tensorfusion_dra.extend import Begins, Listens
 
@@ -77,13 +79,15 @@ class CalledProvider(Generic[T]):
 
         Args:
             registered: The provider.
-            call: Calls it for one card and checks what it returns; raises anything.
+            call: Calls it for one card and returns the driver's own values made from its answer;
+                raises anything.
             budget_seconds: Time for a round of calls.
             wake: Has the cards read soon.
         """
         self.registered = registered
         self._call = call
         self._budget_seconds = budget_seconds
+        self._late_text = f"no answer within {budget_seconds:g} s; the last good answers stand"
         self._wake = wake
         self._thread = None if registered.is_own else OwnThread(f"provider-{registered.name}")
         self._provider: object = None  # of the calling thread alone
@@ -106,11 +110,12 @@ class CalledProvider(Generic[T]):
         if self.registered.unused:
             return
         if self._thread is None:
-            self._round(reading)
+            self._round(reading, give_up_at=math.inf)
             return
+        give_up_at = time.monotonic() + self._budget_seconds
         with contextlib.suppress(ClosedError):
-            self._running = self._thread.submit(lambda: self._round(reading))
-            self._give_up_at = time.monotonic() + self._budget_seconds
+            self._running = self._thread.submit(lambda: self._round(reading, give_up_at=give_up_at))
+            self._give_up_at = give_up_at
 
     def answers(self, reading: Reading) -> Mapping[str, T]:
         """Return its good answers by GPU UUID, after begin(); wait for them within the budget.
@@ -139,25 +144,37 @@ class CalledProvider(Generic[T]):
         if self._thread is not None:
             self._thread.close(wait_seconds=0.0)
 
-    def _round(self, reading: Reading) -> None:
+    def _round(self, reading: Reading, *, give_up_at: float) -> None:
         began = time.monotonic()
         with self._lock:
             self._is_running = True
         answers: dict[str, T] = {}
         errors: dict[str, str] = {}
         try:
-            provider = self._loaded()
-            if isinstance(provider, Begins):
-                provider.begin(reading)
+            with foreign.code():
+                provider = self._loaded()
+                if isinstance(provider, Begins):
+                    provider.begin(reading)
         except BaseException as error:  # noqa: BLE001 - code of another package
-            errors[""] = _shown(error)
+            errors[""] = foreign.shown(error)
         else:
             for gpu in reading.gpus:
                 try:
-                    answers[gpu.uuid] = self._call(provider, gpu, reading)
+                    with foreign.code():
+                        answers[gpu.uuid] = self._call(provider, gpu, reading)
                 except BaseException as error:  # noqa: BLE001 - as above
-                    errors[gpu.uuid] = _shown(error)
-        self._note_returned(answers, errors, time.monotonic() - began)
+                    errors[gpu.uuid] = foreign.shown(error)
+        ended = time.monotonic()
+        if is_late := ended >= give_up_at:
+            errors = {"": self._late_text, **errors}
+        self._note_returned(
+            answers,
+            Outcome(
+                state=State.LATE if is_late else State.FAILED if errors else State.OK,
+                seconds=ended - began,
+                errors=errors,
+            ),
+        )
 
     def _loaded(self) -> object:
         """Return the provider; import it before the first call."""
@@ -170,59 +187,34 @@ class CalledProvider(Generic[T]):
                 provider.listen(self._wake)
             self._provider = provider
             if not self.registered.is_own:
-                log.info(
-                    "provider_loaded",
-                    kind=self.registered.kind.value,
-                    provider=self.registered.name,
-                    package=self.registered.package,
-                )
+                log.info("provider_loaded", **self.registered.log_fields)
         return self._provider
 
-    def _note_returned(
-        self, answers: Mapping[str, T], errors: Mapping[str, str], seconds: float
-    ) -> None:
+    def _note_returned(self, answers: Mapping[str, T], outcome: Outcome) -> None:
         with self._lock:
-            was_late = seconds > self._budget_seconds
-            is_news = was_late and self._differ(answers)
+            differs = any(self._good.get(uuid) != answer for uuid, answer in answers.items())
             self._good.update(answers)
             self._is_running = False
-            self._outcome = Outcome(
-                state=State.FAILED if errors else State.OK, seconds=seconds, errors=errors
-            )
-            self._log_errors(frozenset(errors.values()))
+            self._outcome = outcome
+            self._log_errors(frozenset(outcome.errors.values()))
         # Only for news, so that a provider that is always late is not called over and over.
-        if is_news:
+        if outcome.state is State.LATE and differs:
             self._wake()
-
-    def _differ(self, answers: Mapping[str, T]) -> bool:
-        """Return True if an answer is not the last good one; the caller holds the lock."""
-        try:
-            return any(self._good.get(uuid) != answer for uuid, answer in answers.items())
-        except Exception:  # noqa: BLE001 - values of another package that cannot be compared
-            return True
 
     def _note_late(self) -> None:
         with self._lock:
             if not self._is_running:
                 return  # it has returned just now
-            text = f"no answer within {self._budget_seconds:g} s; the last good answers stand"
             self._outcome = Outcome(
-                state=State.LATE, seconds=self._outcome.seconds, errors={"": text}
+                state=State.LATE, seconds=self._outcome.seconds, errors={"": self._late_text}
             )
-            self._log_errors(frozenset({text}))
+            self._log_errors(self._logged | {self._late_text})
 
     def _log_errors(self, errors: frozenset[str]) -> None:
         """Log each error once, until it is over; the caller holds the lock."""
-        whose = {"kind": self.registered.kind.value, "provider": self.registered.name}
+        whose = self.registered.log_fields
         for error in sorted(errors - self._logged):
             log.warning("provider_failed", **whose, error=error)
         if self._logged and not errors:
             log.info("provider_recovered", **whose)
         self._logged = errors
-
-
-def _shown(error: BaseException) -> str:
-    try:
-        return repr(error)[:500]
-    except Exception:  # noqa: BLE001 - as above
-        return type(error).__name__

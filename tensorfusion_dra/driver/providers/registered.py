@@ -1,6 +1,6 @@
 """Providers as they are registered: by this driver, or by another package's entry point."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -35,3 +35,9 @@ class Registered:
     def is_own(self) -> bool:
         """True for the driver's own: it is trusted, and called without a thread."""
         return not self.package
+
+    @property
+    def log_fields(self) -> Mapping[str, str]:
+        """Whose it is, for the log; the driver's own has no package."""
+        package = {"package": self.package} if self.package else {}
+        return {"kind": self.kind.value, "provider": self.name, **package}

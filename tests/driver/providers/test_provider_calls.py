@@ -1,5 +1,6 @@
 """Calls of providers: their time, their threads, their failures, and their last good answers."""
 
+import functools
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -257,3 +258,28 @@ def test_capacity_provider_adds_a_capacity_beside_the_drivers() -> None:
         "requestPolicy": {"default": "0", "validRange": {"min": "0"}},
     }
     assert set(device.capacity) == {"tflops", "vram", "example.com/slots"}
+
+
+def test_provider_that_is_always_late_is_logged_once_and_counts() -> None:
+    gate = Gate()
+    asked = providers(foreign(gate), budget_seconds=SHORT_SECONDS)
+    woken = threading.Event()
+    asked.on_wake(woken.set)
+
+    def is_called_again(before: int) -> bool:
+        asked.devices(READING)
+        return gate.calls > before
+
+    with capture_logs() as logs:
+        for value in ("r1", "r2", "r3"):
+            gate.value = value
+            gate.open.clear()
+            assert eventually(functools.partial(is_called_again, gate.calls))
+            woken.clear()
+            gate.open.set()
+            assert woken.wait(PATIENCE_SECONDS)
+
+    assert racks(asked.devices(READING, anew=False)) == ["r3", "r3"]
+    assert report(asked, "rack").outcome.state is State.LATE
+    about = [line["event"] for line in logs if line.get("provider") == "rack"]
+    assert about == ["provider_loaded", "provider_failed"]
