@@ -70,8 +70,6 @@ def troubles(answer: object, *, source: str) -> tuple[Trouble, ...]:
 
 
 def _trouble(problem: object, source: str) -> Trouble:
-    if isinstance(problem, Trouble):  # of the driver's own source
-        return problem
     if not isinstance(problem, Problem):
         raise TypeError(f"found {type(problem).__name__}, expected a Problem")
     if not isinstance(problem.text, str):

@@ -1,7 +1,9 @@
-"""What providers give to a device: which names and values it can have, and who wins.
+"""What providers offer to a device: which names and values it can have, and who wins.
 
-Providers give to a device one after the other, the driver's own first. Each name and value is
-checked on its own, so that a bad one costs nothing but itself:
+There are two steps. An answer is checked on its own, in its provider's thread, so that whatever is
+in it can harm nothing else: each name and value is checked against the API's rules, and only plain
+values pass. Then devices get what was offered, one provider after the other, the driver's own
+first:
 
 - A name of the driver is never given by another package, even where the driver does not use it now
   (`virtual_vram` in a pool without oversubscription), and with the driver's domain in front of it,
@@ -14,14 +16,14 @@ Example: `alpha` and `beta` both give example.com/rack. The device has alpha's v
 refusal of beta's says so.
 """
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.devices.capacity import Capacity
 from tensorfusion_dra.core.devices.device import AttributeValue, Device, Version, attribute_as_api
-from tensorfusion_dra.core.kubernetes import device_rules, name_rules, policy_rules
+from tensorfusion_dra.core.kubernetes import device_rules, name_rules, policy_rules, quantity
 from tensorfusion_dra.core.kubernetes.field_errors import FieldError
 from tensorfusion_dra.core.kubernetes.quantity import Quantity
 
@@ -32,6 +34,8 @@ _RESERVED: Final = names.CAPACITIES | {
 }
 _OWN_DOMAIN: Final = f"{names.DRIVER}/"
 _LONGEST_SHOWN: Final = 100
+_MOST_NAMES: Final = 100
+"""Beyond this an answer is an error, because each name that is refused is a line in the log."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +51,22 @@ class Refusal:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Offer:
+    """What one provider offers to one device.
+
+    Attributes:
+        entries: By name, in the order in which the device takes them.
+        refused: Names that no device can have.
+    """
+
+    entries: Mapping[str, AttributeValue | Capacity] = field(default_factory=dict)
+    refused: tuple[Refusal, ...] = ()
+
+
+NOTHING: Final = Offer()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Extended:
     """A device with what one provider gave.
 
@@ -59,124 +79,147 @@ class Extended:
     refused: tuple[Refusal, ...] = ()
 
 
-def with_attributes(
-    device: Device, offered: Mapping[object, object], givers: Mapping[str, str]
-) -> Extended:
-    """Return the device with the attributes of a provider that it can have.
+def own(answer: Mapping[Any, Any]) -> Offer:
+    """Return all of an answer of the driver's own provider: devices are checked as a whole."""
+    return Offer(entries=answer)
+
+
+def attributes(answer: object) -> Offer:
+    """Return the attributes in another package's answer that a device can have.
+
+    Raises:
+        TypeError: It is no mapping.
+        ValueError: It has over 100 names.
+    """
+    return _offer(answer, _attribute)
+
+
+def capacities(answer: object) -> Offer:
+    """Return the capacities in another package's answer that a device can have.
+
+    Raises:
+        TypeError: It is no mapping.
+        ValueError: It has over 100 names.
+    """
+    return _offer(answer, _capacity)
+
+
+def extended(device: Device, offer: Offer, givers: Mapping[str, str]) -> Extended:
+    """Return the device with what it takes of an offer.
 
     Args:
         device: With all that earlier providers gave.
-        offered: The provider's answer.
-        givers: Name of the provider that gave each attribute which the device has.
+        givers: Name of the provider that gave each attribute, or each capacity, which the device
+            has.
     """
-    given: dict[str, AttributeValue] = {}
-    refused = []
-    for name, value in _sorted(offered):
-        reason = _name_trouble(name, givers, device, len(given))
-        if not reason and (
-            not isinstance(name, str) or not isinstance(value, str | int | bool | Version)
-        ):
-            reason = f"found {type(value).__name__}, expected a string, int, bool or Version"
-        if not reason:
-            reason = _text(device_rules.attribute_errors("value", attribute_as_api(value)))
-        if reason:
-            refused.append(Refusal(name=_shown(name), reason=reason))
-        elif isinstance(name, str) and isinstance(value, str | int | bool | Version):
-            given[name] = value
-    return Extended(
-        device=replace(device, attributes={**device.attributes, **given}),
-        given=tuple(given),
-        refused=tuple(refused),
-    )
-
-
-def with_capacities(
-    device: Device, offered: Mapping[object, object], givers: Mapping[str, str]
-) -> Extended:
-    """Return the device with the capacities of a provider that it can have.
-
-    Args:
-        device: With all that earlier providers gave.
-        offered: The provider's answer.
-        givers: Name of the provider that gave each capacity which the device has.
-    """
-    given: dict[str, Capacity] = {}
-    refused = []
-    for name, value in _sorted(offered):
-        reason = _name_trouble(name, givers, device, len(given))
-        if not reason and not isinstance(value, Capacity):
-            reason = f"found {type(value).__name__}, expected a Capacity, see consumable()"
-        if not reason and isinstance(value, Capacity):
-            reason = _capacity_trouble(value)
-        if reason:
-            refused.append(Refusal(name=_shown(name), reason=reason))
-        elif isinstance(name, str) and isinstance(value, Capacity):
-            given[name] = value
-    return Extended(
-        device=replace(device, capacity={**device.capacity, **given}),
-        given=tuple(given),
-        refused=tuple(refused),
-    )
-
-
-def with_own(device: Device, offered: Mapping[Any, object]) -> Extended:
-    """Return the device with what the driver's own provider gives, which is checked as a whole."""
-    attributes: dict[str, AttributeValue] = {}
-    capacities: dict[str, Capacity] = {}
-    for name, value in offered.items():
+    with_attributes, with_capacity = dict(device.attributes), dict(device.capacity)
+    given, refused = [], list(offer.refused)
+    for name, value in offer.entries.items():
+        if reason := _conflict(name, givers, len(with_attributes) + len(with_capacity)):
+            refused.append(Refusal(name=name, reason=reason))
+            continue
         if isinstance(value, Capacity):
-            capacities[str(name)] = value
-        elif isinstance(value, str | int | bool | Version):
-            attributes[str(name)] = value
+            with_capacity[name] = value
+        else:
+            with_attributes[name] = value
+        given.append(name)
     return Extended(
-        device=replace(
-            device,
-            attributes={**device.attributes, **attributes},
-            capacity={**device.capacity, **capacities},
-        ),
-        given=(*attributes, *capacities),
+        device=replace(device, attributes=with_attributes, capacity=with_capacity),
+        given=tuple(given),
+        refused=tuple(refused),
     )
 
 
-def name_trouble(name: object) -> str:
-    """Return why no other package can give this name; "" if it can."""
-    if not isinstance(name, str):
-        return f"found a name of type {type(name).__name__}, expected a string"
-    if name.removeprefix(_OWN_DOMAIN) in _RESERVED:
-        return "the driver itself uses this name"
-    return _text(name_rules.qualified("name", name))
-
-
-def _name_trouble(name: object, givers: Mapping[str, str], device: Device, given: int) -> str:
-    if trouble := name_trouble(name):
-        return trouble
-    for known in (str(name), str(name).removeprefix(_OWN_DOMAIN), f"{_OWN_DOMAIN}{name}"):
+def _conflict(name: str, givers: Mapping[str, str], entries: int) -> str:
+    for known in (name, name.removeprefix(_OWN_DOMAIN), f"{_OWN_DOMAIN}{name}"):
         if known in givers:
             return f"provider {givers[known]} gave this name first"
-    entries = len(device.attributes) + len(device.capacity) + given
     if entries >= MOST_ENTRIES:
         return f"the device has {MOST_ENTRIES} attributes and capacities, which is the most"
     return ""
 
 
-def _capacity_trouble(value: Capacity) -> str:
+def _offer(answer: object, checked: Callable[[object], AttributeValue | Capacity]) -> Offer:
+    if not isinstance(answer, Mapping):
+        raise TypeError(f"found {type(answer).__name__}, expected a mapping by name")
+    if len(answer) > _MOST_NAMES:
+        raise ValueError(f"found {len(answer)} names, expected at most {MOST_ENTRIES}")
+    entries: dict[str, AttributeValue | Capacity] = {}
+    refused = []
+    for name, value in sorted(answer.items(), key=lambda item: _shown(item[0])):
+        try:
+            entries[_name(name)] = checked(value)
+        except _RefusedError as error:
+            refused.append(Refusal(name=_shown(name), reason=str(error)))
+    return Offer(entries=entries, refused=tuple(refused))
+
+
+class _RefusedError(Exception):
+    """No device can have this name or value; the text says why."""
+
+
+def _name(name: object) -> str:
+    if not isinstance(name, str):
+        raise _RefusedError(f"found a name of type {type(name).__name__}, expected a string")
+    if name.removeprefix(_OWN_DOMAIN) in _RESERVED:
+        raise _RefusedError("the driver itself uses this name")
+    _refuse(name_rules.qualified("name", name))
+    return _plain(name)
+
+
+def _attribute(value: object) -> AttributeValue:
+    plain: AttributeValue
+    match value:
+        case bool():
+            plain = value
+        case int():
+            # Before the check: looking for an IntEnum in a range compares it with each number.
+            plain = int(value)
+        case str():
+            plain = _plain(value)
+        case Version():
+            plain = value
+        case _:
+            found = type(value).__name__
+            raise _RefusedError(f"found {found}, expected a string, int, bool or Version")
+    _refuse(device_rules.attribute_errors("value", attribute_as_api(plain)))
+    return Version(_plain(plain.text)) if isinstance(plain, Version) else plain
+
+
+def _capacity(value: object) -> Capacity:
+    if not isinstance(value, Capacity):
+        raise _RefusedError(f"found {type(value).__name__}, expected a Capacity, see consumable()")
     optional = [each for each in (value.step, value.maximum) if each is not None]
     amounts = [value.value, value.default, value.minimum, *optional]
-    if not all(isinstance(each, Quantity) for each in amounts):
-        return "found an amount of another type, expected quantities, see consumable()"
+    if not all(isinstance(each, Quantity) and type(each.nano) is int for each in amounts):
+        raise _RefusedError(
+            "found an amount of another type, expected quantities, see consumable()"
+        )
     if value.minimum.nano < 0 or value.value.nano < 0:
-        return f"found {value.value}, at least {value.minimum}, expected 0 or more"
-    return _text(policy_rules.capacity_errors("capacity", value.as_api(), shared=True))
+        text = f"found {value.value}, at least {value.minimum}, expected 0 or more"
+        raise _RefusedError(text)
+    # The API server caps larger amounts, and would never store what is published.
+    if any(quantity.parse(str(each)) != each for each in amounts):
+        raise _RefusedError("found an amount above the largest quantity")
+    _refuse(policy_rules.capacity_errors("capacity", value.as_api(), shared=True))
+    return value
 
 
-def _sorted(offered: Mapping[object, object]) -> list[tuple[object, object]]:
-    return sorted(offered.items(), key=lambda item: _shown(item[0]))
+def _refuse(errors: Iterator[FieldError]) -> None:
+    if text := "; ".join(str(error) for error in errors):
+        raise _RefusedError(text)
+
+
+def _plain(text: str) -> str:
+    """Return the text as a plain string, without the type of an enumeration or of a library."""
+    plain = str.__str__(text)
+    try:
+        plain.encode()
+    except UnicodeEncodeError:
+        raise _RefusedError(f"found {plain!r}, expected text in Unicode") from None
+    return plain
 
 
 def _shown(name: object) -> str:
     # The text of another object is code of its package, which may fail.
     return name[:_LONGEST_SHOWN] if isinstance(name, str) else type(name).__name__
-
-
-def _text(errors: Iterator[FieldError]) -> str:
-    return "; ".join(str(error) for error in errors)

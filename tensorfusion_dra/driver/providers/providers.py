@@ -14,7 +14,7 @@ from tensorfusion_dra.core.devices.driver_providers import DriverAttributes, Dri
 from tensorfusion_dra.core.devices.gpu import Gpu, Inventory
 from tensorfusion_dra.core.devices.health import Trouble
 from tensorfusion_dra.core.devices.health_sources import RecoveryActions
-from tensorfusion_dra.core.devices.provided import Extended, Refusal
+from tensorfusion_dra.core.devices.provided import Extended, Offer, Refusal
 from tensorfusion_dra.core.devices.reading import Reading
 from tensorfusion_dra.driver.providers.called import CalledProvider, Outcome
 from tensorfusion_dra.driver.providers.registered import Kind, Registered
@@ -22,7 +22,9 @@ from tensorfusion_dra.extend import BUDGET_SECONDS
 
 log = structlog.get_logger()
 
-Offered = Mapping[object, object]
+Called = CalledProvider[Any]
+Given = Mapping[Called, Mapping[str, Extended]]
+"""What each provider gave at a reading, by device."""
 
 OWN: Final = (
     Registered(kind=Kind.ATTRIBUTES, name="driver", load=lambda: DriverAttributes),
@@ -68,20 +70,20 @@ class Providers:
         self._wake: Callable[[], None] = _nothing
         every = tuple(registered)
 
-        def of_kind(kind: Kind, call: Callable[..., Any]) -> tuple[CalledProvider[Any], ...]:
+        def of_kind(kind: Kind, call: Callable[[Registered], Any]) -> tuple[Called, ...]:
             return tuple(
-                CalledProvider(each, call(each.name), budget_seconds=budget_seconds, wake=self.wake)
+                CalledProvider(each, call(each), budget_seconds=budget_seconds, wake=self.wake)
                 for each in every
                 if each.kind is kind
             )
 
-        self._capacities = of_kind(Kind.CAPACITIES, _mapping_of)
-        self._attributes = of_kind(Kind.ATTRIBUTES, _mapping_of)
+        self._capacities = of_kind(Kind.CAPACITIES, _offer_of)
+        self._attributes = of_kind(Kind.ATTRIBUTES, _offer_of)
         self._health = of_kind(Kind.HEALTH, _troubles_of)
         self._asked: Reading | None = None
         self._lock = Lock()  # guards _given
-        self._given: Mapping[tuple[Kind, str], Mapping[str, Extended]] = {}
-        self._logged: frozenset[tuple[str, str, str, str]] = frozenset()
+        self._given: Given = {}
+        self._logged: frozenset[tuple[Registered, str, Refusal]] = frozenset()
 
     def on_wake(self, wake: Callable[[], None]) -> None:
         """Call this function whenever a provider has news."""
@@ -116,21 +118,22 @@ class Providers:
             for provider in (*self._capacities, *self._attributes):
                 provider.begin(reading)
         built = [devices.bare(gpu) for gpu in reading.gpus]
-        given: dict[tuple[Kind, str], Mapping[str, Extended]] = {}
-        for kind, providers in (
-            (Kind.CAPACITIES, self._capacities),
-            (Kind.ATTRIBUTES, self._attributes),
-        ):
-            givers: dict[str, dict[str, str]] = {}  # by device
+        given: dict[Called, Mapping[str, Extended]] = {}
+        for providers in (self._capacities, self._attributes):
+            givers: dict[str, dict[str, str]] = {each.name: {} for each in built}
             for provider in providers:
-                answers = provider.answers(reading) if anew else provider.last(reading)
+                offers = provider.answers(reading) if anew else provider.last(reading)
                 extended = [
-                    _extended(kind, device, answers, provider.registered, givers)
-                    for device in built
+                    provided.extended(
+                        each, offers.get(each.gpu.uuid, provided.NOTHING), givers[each.name]
+                    )
+                    for each in built
                 ]
-                given[kind, provider.registered.name] = {
-                    each.device.name: each for each in extended
-                }
+                for each in extended:
+                    givers[each.device.name].update(
+                        dict.fromkeys(each.given, provider.registered.name)
+                    )
+                given[provider] = {each.device.name: each for each in extended}
                 built = [each.device for each in extended]
         with self._lock:
             self._given = given
@@ -142,7 +145,7 @@ class Providers:
         with self._lock:
             given = self._given
         return [
-            _report(each, given.get((each.registered.kind, each.registered.name), {}))
+            _report(each, given.get(each, {}))
             for each in (*self._attributes, *self._capacities, *self._health)
         ]
 
@@ -151,41 +154,28 @@ class Providers:
         for each in (*self._attributes, *self._capacities, *self._health):
             each.close()
 
-    def _log_refusals(self, given: Mapping[tuple[Kind, str], Mapping[str, Extended]]) -> None:
+    def _log_refusals(self, given: Given) -> None:
         """Log each refusal once, until it is over."""
         found = frozenset(
-            (name, device, refusal.name, refusal.reason)
-            for (_, name), by_device in given.items()
+            (provider.registered, device, refusal)
+            for provider, by_device in given.items()
             for device, extended in by_device.items()
             for refusal in extended.refused
         )
-        for name, device, refused, reason in sorted(found - self._logged):
+        for registered, device, refusal in sorted(
+            found - self._logged, key=lambda each: (each[0].name, each[1], each[2].name)
+        ):
             log.warning(
-                "attribute_left_out", provider=name, device=device, attribute=refused, error=reason
+                "attribute_left_out",
+                **registered.log_fields,
+                device=device,
+                attribute=refusal.name,
+                error=refusal.reason,
             )
         self._logged = found
 
 
-def _extended(
-    kind: Kind,
-    device: Device,
-    answers: Mapping[str, Offered],
-    registered: Registered,
-    givers: dict[str, dict[str, str]],
-) -> Extended:
-    offered = answers.get(device.gpu.uuid, {})
-    known = givers.setdefault(device.name, {})
-    if registered.is_own:
-        extended = provided.with_own(device, offered)
-    elif kind is Kind.ATTRIBUTES:
-        extended = provided.with_attributes(device, offered, known)
-    else:
-        extended = provided.with_capacities(device, offered, known)
-    known.update(dict.fromkeys(extended.given, registered.name))
-    return extended
-
-
-def _report(called: CalledProvider[Any], given: Mapping[str, Extended]) -> Report:
+def _report(called: Called, given: Mapping[str, Extended]) -> Report:
     return Report(
         registered=called.registered,
         outcome=called.outcome,
@@ -194,21 +184,23 @@ def _report(called: CalledProvider[Any], given: Mapping[str, Extended]) -> Repor
     )
 
 
-def _mapping_of(_name: str) -> Callable[[Any, Gpu, Reading], Offered]:
-    def call(provider: Any, gpu: Gpu, reading: Reading) -> Offered:
-        answer = provider(gpu, reading.node)
-        if not isinstance(answer, Mapping):
-            raise TypeError(f"found {type(answer).__name__}, expected a mapping by name")
-        return dict(answer)
+def _offer_of(registered: Registered) -> Callable[[Any, Gpu, Reading], Offer]:
+    checked: Callable[[Any], Offer]
+    if registered.is_own:
+        checked = provided.own
+    elif registered.kind is Kind.ATTRIBUTES:
+        checked = provided.attributes
+    else:
+        checked = provided.capacities
+    return lambda provider, gpu, reading: checked(provider(gpu, reading.node))
 
-    return call
 
-
-def _troubles_of(name: str) -> Callable[[Any, Gpu, Reading], tuple[Trouble, ...]]:
-    def call(source: Any, gpu: Gpu, _reading: Reading) -> tuple[Trouble, ...]:
-        return health_sources.troubles(source(gpu), source=name)
-
-    return call
+def _troubles_of(registered: Registered) -> Callable[[Any, Gpu, Reading], tuple[Trouble, ...]]:
+    if registered.is_own:
+        return lambda source, gpu, _reading: tuple(source(gpu))
+    return lambda source, gpu, _reading: health_sources.troubles(
+        source(gpu), source=registered.name
+    )
 
 
 def _nothing() -> None: ...
