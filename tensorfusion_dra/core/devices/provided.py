@@ -190,7 +190,7 @@ def _capacity(value: object) -> Capacity:
     if not isinstance(value, Capacity):
         raise _RefusedError(f"found {type(value).__name__}, expected a Capacity, see consumable()")
     optional = [each for each in (value.step, value.maximum) if each is not None]
-    amounts = [value.value, value.default, value.minimum, *optional]
+    amounts: list[Any] = [value.value, value.default, value.minimum, *optional]
     if not all(isinstance(each, Quantity) and type(each.nano) is int for each in amounts):
         raise _RefusedError(
             "found an amount of another type, expected quantities, see consumable()"

@@ -1,18 +1,20 @@
 """An enforcer of another package, called so that its faults cost only the claim at hand.
 
 Each call runs in the enforcer's own thread and has the budget of a provider. What it returns is
-checked before anything is written. Every fault becomes a ClaimError: the claim is not prepared, and
-the kubelet asks again. Members that the class leaves out have the values that promise least.
+checked there as well, and only plain values leave that thread. Every fault becomes a ClaimError:
+the claim is not prepared, and the kubelet asks again. Members that the class leaves out have the
+values that promise least.
 """
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final, TypeVar
 
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims.enforcement import verdict
 from tensorfusion_dra.core.claims.enforcement.signs import Places, Signs
-from tensorfusion_dra.core.claims.enforcement.verdict import Verdict
+from tensorfusion_dra.core.claims.enforcement.verdict import State, Verdict
 from tensorfusion_dra.core.claims.enforcers.enforcer import Edits, Needs
 from tensorfusion_dra.core.claims.enforcers.enforcer_settings import EnforcerSettings
 from tensorfusion_dra.core.claims.mounts import Mount
@@ -20,6 +22,7 @@ from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
 from tensorfusion_dra.core.devices.sharing import Isolation
 from tensorfusion_dra.core.errors import ClaimError, InputError
 from tensorfusion_dra.driver.own_thread import ClosedError, OverdueError, OwnThread
+from tensorfusion_dra.driver.providers import foreign
 from tensorfusion_dra.driver.providers.registered import Registered
 from tensorfusion_dra.extend import BUDGET_SECONDS
 
@@ -28,7 +31,6 @@ T = TypeVar("T")
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _REASON: Final = re.compile(r"[A-Z][A-Za-z0-9]{0,79}")
 _TAKEN: Final = frozenset({names.ENV_NVIDIA_VISIBLE_DEVICES, names.ENV_CUDA_DEVICE_ORDER})
-_LONGEST_TEXT: Final = 500
 _LOAD_SECONDS: Final = 30.0
 """Time for its import at the start, which may be slow on a busy node."""
 
@@ -93,32 +95,18 @@ class GuardedEnforcer:
             raise InputError(f"enforcer: {self.name}: {error}") from error
 
     def needs(self, claim: PreparedClaim) -> Needs:
-        found = self._call(claim, lambda enforcer: enforcer.needs(claim))
-        paths = [*found.files, *found.sockets] if isinstance(found, Needs) else ()
-        if not isinstance(found, Needs) or not all(map(_is_absolute, paths)):
-            raise self._fault(claim, f"needs: found {found!r}, expected Needs of absolute paths")
-        written = [*(each.path for each in found.folders), *(each.path for each in found.texts)]
-        for path in written:
-            if not _is_below(path, self._settings.folder):
-                text = f"needs: found {path!r}, expected a path below {self._settings.folder}"
-                raise self._fault(claim, text)
-        return found
+        return self._call(
+            claim, lambda enforcer: _needs(enforcer.needs(claim), self._settings.folder)
+        )
 
     def places(self, claim: PreparedClaim) -> Places:
-        found = self._call(
-            claim,
-            lambda enforcer: enforcer.places(claim) if hasattr(enforcer, "places") else Places(),
-        )
-        if not isinstance(found, Places):
-            raise self._fault(claim, f"places: found {found!r}, expected Places")
-        return found
+        def call(enforcer: Any) -> Places:
+            return _places(enforcer.places(claim)) if hasattr(enforcer, "places") else Places()
+
+        return self._call(claim, call)
 
     def edits(self, claim: PreparedClaim, shares: Sequence[PreparedShare]) -> Edits:
-        found = self._call(claim, lambda enforcer: enforcer.edits(claim, shares))
-        if not isinstance(found, Edits):
-            raise self._fault(claim, f"edits: found {found!r}, expected Edits")
-        if trouble := _trouble(found):
-            raise self._fault(claim, f"edits: {trouble}")
+        found = self._call(claim, lambda enforcer: _edits(enforcer.edits(claim, shares)))
         # The variable that every enforcer sets, which is also what keeps edits from being empty.
         isolation = {names.ENV_ISOLATION_MODE: shares[0].isolation.value}
         return Edits(env={**isolation, **found.env}, mounts=found.mounts)
@@ -126,20 +114,17 @@ class GuardedEnforcer:
     def judge(self, claim: PreparedClaim, share: PreparedShare, signs: Signs, /) -> Verdict:
         """Return its verdict about a share; Unknown if it gives none."""
 
-        def call(enforcer: Any) -> object:
+        def call(enforcer: Any) -> Verdict:
             if hasattr(enforcer, "judge"):
-                return enforcer.judge(claim, share, signs)
+                return _verdict(enforcer.judge(claim, share, signs))
             text = f"enforcer {self.name} leaves no signs that this driver reads"
             return verdict.unknown(verdict.NO_SIGNS, text)
 
         try:
-            found = self._run(call)
+            return self._run(call)
         except (_FaultError, ClaimError) as error:
-            return verdict.unknown(verdict.UNREADABLE, f"enforcer {self.name}: {error}")
-        if isinstance(found, Verdict) and _REASON.fullmatch(found.reason):
-            return found
-        text = f"enforcer {self.name}: found {found!r}, expected a Verdict with a CamelCase reason"
-        return verdict.unknown(verdict.UNREADABLE, text[:_LONGEST_TEXT])
+            text = f"enforcer {self.name}: {error}"[: foreign.LONGEST_TEXT]
+            return verdict.unknown(verdict.UNREADABLE, text)
 
     def _value(self, name: str, kind: type[T], *, otherwise: T) -> T:
         try:
@@ -148,14 +133,12 @@ class GuardedEnforcer:
             return otherwise
         return found if isinstance(found, kind) else otherwise
 
-    def _call(self, claim: PreparedClaim, function: Callable[[Any], Any]) -> Any:
+    def _call(self, claim: PreparedClaim, function: Callable[[Any], T]) -> T:
         try:
             return self._run(function)
         except _FaultError as error:
-            raise self._fault(claim, str(error)) from error
-
-    def _fault(self, claim: PreparedClaim, text: str) -> ClaimError:
-        return ClaimError(f"claim {claim.ref}: enforcer {self.name}: {text}"[:_LONGEST_TEXT])
+            text = f"claim {claim.ref}: enforcer {self.name}: {error}"
+            raise ClaimError(text[: foreign.LONGEST_TEXT]) from error
 
     def _run(self, function: Callable[[Any], T], *, budget_seconds: float | None = None) -> T:
         """Call a function with the enforcer in its thread.
@@ -171,11 +154,12 @@ class GuardedEnforcer:
 
         def call() -> T:
             try:
-                return function(self._loaded())
-            except ClaimError:
+                with foreign.code():
+                    return function(self._loaded())
+            except (ClaimError, _FaultError):
                 raise
             except BaseException as error:  # noqa: BLE001 - code of another package
-                raise _FaultError(_shown(error)) from None
+                raise _FaultError(foreign.shown(error)) from None
 
         seconds = budget_seconds or self._budget_seconds
         try:
@@ -200,31 +184,93 @@ class _FaultError(Exception):
     """A call of another package's code failed; the text says how."""
 
 
-def _trouble(edits: Edits) -> str:
-    """Return what is wrong with edits; "" if a container can have them."""
-    found: object = edits.env
-    if not isinstance(found, Mapping):
-        return f"env: found {type(found).__name__}, expected a mapping"
-    env = (_variable_trouble(key, value) for key, value in found.items())
-    return next(filter(None, [*env, *map(_mount_trouble, edits.mounts)]), "")
+def _needs(found: object, folder: str) -> Needs:
+    """Return the needs if the driver may meet them.
+
+    Raises:
+        _FaultError: It may not.
+    """
+    if not isinstance(found, Needs):
+        raise _FaultError(f"needs: found {found!r}, expected Needs of absolute paths")
+    # Tuples first: a generator would be empty after it was checked.
+    needs = Needs(
+        files=tuple(found.files),
+        sockets=tuple(found.sockets),
+        folders=tuple(found.folders),
+        texts=tuple(found.texts),
+    )
+    for path in (*needs.files, *needs.sockets):
+        _check(_is_absolute(path), f"needs: found {path!r}, expected Needs of absolute paths")
+    for path in (*(each.path for each in needs.folders), *(each.path for each in needs.texts)):
+        text = f"needs: found {path!r}, expected a path below {folder}"
+        _check(_is_below(path, folder), text)
+    for each in needs.folders:
+        _check(isinstance(each.mode, int), f"needs: {each.path}: found no mode, expected a number")
+    for file in needs.texts:
+        _check(isinstance(file.text, str), f"needs: {file.path}: found no text, expected one")
+    return needs
 
 
-def _variable_trouble(key: object, value: object) -> str:
-    if not isinstance(key, str) or _VARIABLE.fullmatch(key) is None:
-        return f"env: found {key!r}, expected the name of a variable"
-    if not isinstance(value, str) or "\0" in value:
-        return f"env: {key}: found {value!r}, expected text"
-    if key in _TAKEN or key.startswith(names.ENV_SHARE_PREFIX):
-        return f"env: found {key}, which the driver itself sets"
-    return ""
+def _places(found: object) -> Places:
+    """Return the places if the driver can look there.
+
+    Raises:
+        _FaultError: It cannot.
+    """
+    if not isinstance(found, Places):
+        raise _FaultError(f"places: found {found!r}, expected Places")
+    places = replace(found, files=tuple(found.files), caches=dict(found.caches))
+    optional = [each for each in (places.shared_memory, places.socket) if each != ""]
+    for path in (*places.files, *places.caches.values(), *optional):
+        _check(_is_absolute(path), f"places: found {path!r}, expected an absolute path")
+    return places
 
 
-def _mount_trouble(mount: object) -> str:
+def _edits(found: object) -> Edits:
+    """Return the edits if a container can have them.
+
+    Raises:
+        _FaultError: It cannot.
+    """
+    if not isinstance(found, Edits):
+        raise _FaultError(f"edits: found {found!r}, expected Edits")
+    given: object = found.env
+    if not isinstance(given, Mapping):
+        raise _FaultError(f"edits: env: found {type(given).__name__}, expected a mapping")
+    for key, value in given.items():
+        _check_variable(key, value)
+    mounts = tuple(found.mounts)
+    for mount in mounts:
+        _check_mount(mount)
+    env = {str.__str__(key): str.__str__(value) for key, value in given.items()}
+    return Edits(env=env, mounts=mounts)
+
+
+def _check_variable(key: object, value: object) -> None:
+    is_name = isinstance(key, str) and _VARIABLE.fullmatch(key) is not None
+    _check(is_name, f"edits: env: found {key!r}, expected the name of a variable")
+    is_text = isinstance(value, str) and "\0" not in value
+    _check(is_text, f"edits: env: {key}: found {value!r}, expected text")
+    is_taken = key in _TAKEN or str(key).startswith(names.ENV_SHARE_PREFIX)
+    _check(not is_taken, f"edits: env: found {key}, which the driver itself sets")
+
+
+def _check_mount(mount: object) -> None:
     if not isinstance(mount, Mount):
-        return f"mounts: found {type(mount).__name__}, expected a Mount"
-    if not (_is_absolute(mount.host_path) and _is_absolute(mount.container_path)):
-        return f"mounts: found {mount}, expected absolute paths"
-    return ""
+        raise _FaultError(f"edits: mounts: found {type(mount).__name__}, expected a Mount")
+    are_absolute = _is_absolute(mount.host_path) and _is_absolute(mount.container_path)
+    _check(are_absolute, f"edits: mounts: found {mount}, expected absolute paths")
+
+
+def _verdict(found: Any) -> Verdict:
+    if isinstance(found, Verdict) and _REASON.fullmatch(found.reason):
+        return Verdict(state=State(found.state), reason=found.reason, text=str(found.text))
+    raise _FaultError(f"found {found!r}, expected a Verdict with a CamelCase reason")
+
+
+def _check(holds: bool, text: str) -> None:
+    if not holds:
+        raise _FaultError(text)
 
 
 def _is_absolute(path: object) -> bool:
@@ -236,11 +282,5 @@ def _is_below(path: object, folder: str) -> bool:
         isinstance(path, str)
         and path.startswith(f"{folder}/")
         and not {"..", "."} & set(path.split("/"))
+        and "\0" not in path
     )
-
-
-def _shown(error: BaseException) -> str:
-    try:
-        return repr(error)[:_LONGEST_TEXT]
-    except Exception:  # noqa: BLE001 - code of another package
-        return type(error).__name__

@@ -9,7 +9,7 @@ from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims import cdi
 from tensorfusion_dra.core.claims.enforcement import verdict
 from tensorfusion_dra.core.claims.enforcement.signs import Places, Signs
-from tensorfusion_dra.core.claims.enforcement.verdict import State
+from tensorfusion_dra.core.claims.enforcement.verdict import State, Verdict
 from tensorfusion_dra.core.claims.enforcers.enforcer import Edits, Folder, Needs, TextFile
 from tensorfusion_dra.core.claims.enforcers.enforcer_settings import EnforcerSettings
 from tensorfusion_dra.core.claims.mounts import Mount
@@ -85,6 +85,7 @@ def test_its_own_refusal_is_passed_on() -> None:
         Needs(folders=(Folder(path="/etc/cron.d", mode=0o777),)),
         Needs(folders=(Folder(path=f"{FOLDER}/../../etc", mode=0o777),)),
         Needs(texts=(TextFile(path="/etc/ld.so.preload", text="x"),)),
+        Needs(files=(path for path in ["library.so"])),  # type: ignore[arg-type]
     ],
 )
 def test_needs_that_the_driver_must_not_meet_fail_the_claim(answer: object) -> None:
@@ -95,9 +96,47 @@ def test_needs_that_the_driver_must_not_meet_fail_the_claim(answer: object) -> N
 
 
 @pytest.mark.parametrize(
+    "answer",
+    [
+        Needs(files=None),  # type: ignore[arg-type]
+        Needs(folders=("/a",)),  # type: ignore[arg-type]
+        Needs(folders=(Folder(path=f"{FOLDER}/a", mode="rwx"),)),  # type: ignore[arg-type]
+        Needs(texts=(TextFile(path=f"{FOLDER}/a", text=7),)),  # type: ignore[arg-type]
+    ],
+)
+def test_needs_of_other_types_fail_the_claim(answer: Needs) -> None:
+    with pytest.raises(ClaimError, match="claim default/a: enforcer another: "):
+        guarded(variant(needs=lambda _self, _claim: answer)).needs(CLAIM)
+
+
+def test_needs_that_can_be_read_only_once_are_kept() -> None:
+    """A library that is checked and then forgotten would let a container start without it."""
+    answer = Needs(files=(path for path in ["/library.so"]))  # type: ignore[arg-type]
+
+    found = guarded(variant(needs=lambda _self, _claim: answer)).needs(CLAIM)
+
+    assert found.files == ("/library.so",)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        None,
+        Places(files=None),  # type: ignore[arg-type]
+        Places(files=("library.so",)),
+        Places(socket=7),  # type: ignore[arg-type]
+    ],
+)
+def test_places_where_the_driver_cannot_look_fail_the_claim(answer: object) -> None:
+    with pytest.raises(ClaimError, match="claim default/a: enforcer another: "):
+        guarded(variant(places=lambda _self, _claim: answer)).places(CLAIM)
+
+
+@pytest.mark.parametrize(
     ("answer", "text"),
     [
         (None, "expected Edits"),
+        (Edits(mounts=None), "TypeError"),  # type: ignore[arg-type]
         (Edits(env={"A=B": "x"}), "expected the name of a variable"),
         (Edits(env={"A": 7}), "expected text"),  # type: ignore[dict-item]
         (Edits(env=[("A", "b")]), "expected a mapping"),  # type: ignore[arg-type]
@@ -158,7 +197,15 @@ def test_enforcer_judges_by_its_own_signs() -> None:
     assert enforcer.judge(CLAIM, CLAIM.shares[0], Signs(read_at=0.0)) == alive
 
 
-@pytest.mark.parametrize("answer", [None, verdict.enforced("not camel", "x")])
+@pytest.mark.parametrize(
+    "answer",
+    [
+        None,
+        verdict.enforced("not camel", "x"),
+        verdict.enforced(7, "x"),  # type: ignore[arg-type]
+        Verdict(state="Fine", reason="Fine", text="x"),  # type: ignore[arg-type]
+    ],
+)
 def test_verdict_that_no_status_can_have_is_unknown(answer: object) -> None:
     enforcer = guarded(variant(judge=lambda _self, _claim, _share, _signs: answer))
 
