@@ -38,7 +38,7 @@ def kind(name: str) -> type[EnforcerKind]:
     check(name)
     try:
         found: Any = _of_packages()[name].load()
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise InputError(f"enforcer: {name}: {error!r}") from error
     if not isinstance(found, type) or getattr(found, "name", None) != name:
         raise InputError(f"enforcer: {name}: found {found!r}, expected a class with this name")

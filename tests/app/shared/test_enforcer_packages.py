@@ -91,6 +91,18 @@ def test_broken_or_disabled_enforcer_is_an_error_at_the_start(site: Path) -> Non
         node_parts.chosen_enforcer(settings(disable_provider="another"))
 
 
+@pytest.mark.parametrize("code", ["import sys; sys.exit(0)", "raise RuntimeError", "x = "])
+def test_module_that_cannot_be_imported_is_an_error_in_node_plugin_and_webhook(
+    site: Path, code: str
+) -> None:
+    install(site, "broken-import", {GROUP: {"another": "broken_import:Another"}}, code)
+
+    with pytest.raises(InputError, match="enforcer: another: "):
+        node_parts.chosen_enforcer(settings())
+    with pytest.raises(InputError, match="enforcer: another: "):
+        enforcer_kinds.enforces_hard("another")
+
+
 def test_webhook_knows_whether_it_brings_a_limiter(site: Path) -> None:
     entries = {"another": "hard_one:Hard"}
     install(site, "hard-one", {GROUP: entries}, CODE)
