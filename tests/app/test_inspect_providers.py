@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 from tests.guard import sitecustomize as path_guard
@@ -14,12 +15,24 @@ from tests.support.forks import ROOT, Ended
 from tests.support.installed_packages import install
 
 ATTRIBUTES = "tensorfusion_dra.attributes"
+SOURCES = "tensorfusion_dra.health_sources"
 CODE = """
+import subprocess
+from tensorfusion_dra.extend import Problem
+
 def rack(gpu, node):
     return {"example.com/rack": "r1", "model": "mine"}
 
 def other(gpu, node):
     return {"example.com/rack": "r2"}
+
+def loud(gpu, node):
+    print("a line of Python's")
+    subprocess.run(["echo", "a line of a child's"], check=True)
+    return {"example.com/rack": "r3"}
+
+def fans(gpu):
+    return [Problem(reason="fan-stopped", text="fan 2")] if gpu.index == 1 else []
 
 def broken(gpu, node):
     raise ValueError("no rack of \\x1b[31m" + gpu.uuid)
@@ -107,3 +120,24 @@ def test_yaml_has_the_same_content(tmp_path: Path) -> None:
 
     (rack,) = by_name(yaml.safe_load(shown.stdout)).values()
     assert rack["kind"] == "attributes"
+
+
+def test_problems_of_a_health_source_are_shown(tmp_path: Path) -> None:
+    install(tmp_path, "racks", {SOURCES: {"fans": "racks:fans"}}, CODE)
+
+    shown = inspected(tmp_path)
+
+    (fans,) = (line.split() for line in shown.stdout.splitlines() if " fans " in line)
+    assert fans[-4:] == ["fan-stopped", "on", "1", "device"]
+
+
+@pytest.mark.parametrize("form", ["json", "yaml"])
+def test_what_a_provider_prints_is_not_in_the_document(tmp_path: Path, form: str) -> None:
+    install(tmp_path, "racks", {ATTRIBUTES: {"loud": "racks:loud"}}, CODE)
+
+    shown = inspected(tmp_path, "-o", form)
+
+    (loud,) = by_name(yaml.safe_load(shown.stdout)).values()
+    assert len(loud["given"]) == 2
+    assert "a line of Python's" in shown.stderr
+    assert "a line of a child's" in shown.stderr

@@ -23,7 +23,7 @@ from tensorfusion_dra.app.doctor import (
 )
 from tensorfusion_dra.app.doctor.options import Options, Place
 from tensorfusion_dra.app.doctor.runner import Check, run_checks
-from tensorfusion_dra.app.shared import logging, node_settings
+from tensorfusion_dra.app.shared import logging, node_settings, own_output
 from tensorfusion_dra.core.doctor import finding as findings
 from tensorfusion_dra.core.doctor.finding import EXIT_CODES
 from tensorfusion_dra.core.errors import InputError
@@ -100,7 +100,8 @@ def run(flags: argparse.Namespace) -> int:
     settings = node_settings.from_flags(flags, os.environ)
     logging.configure(level="critical", form="console")
     here = context.detect(settings, _options(flags), os.environ)
-    results = list(run_checks(CHECKS, here))
+    with own_output.only():
+        results = list(run_checks(CHECKS, here))
     if flags.form == "json":
         text = json.dumps(report.document(results, here), indent=2)
     else:

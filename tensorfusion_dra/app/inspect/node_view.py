@@ -13,7 +13,7 @@ import yaml
 
 from tensorfusion_dra.app.inspect import limits_view
 from tensorfusion_dra.app.node_plugin import pool_source
-from tensorfusion_dra.app.shared import card_health, node_parts, providers
+from tensorfusion_dra.app.shared import card_health, node_parts, own_output, providers
 from tensorfusion_dra.app.shared.node_settings import Settings
 from tensorfusion_dra.app.shared.tables import table
 from tensorfusion_dra.core import names
@@ -52,7 +52,8 @@ def run(settings: Settings, *, form: str, raw: bool) -> int:
                 return 1
             _print(json.dumps(recording, indent=2))
             return 0
-        found, troubles = _read(settings, discovery)
+        with own_output.only():
+            found, troubles = _read(settings, discovery)
     if form == "json":
         _print(json.dumps(found, indent=2))
     elif form == "yaml":

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import yaml
 
-from tensorfusion_dra.app.shared import node_parts, providers
+from tensorfusion_dra.app.shared import node_parts, own_output, providers
 from tensorfusion_dra.app.shared.node_settings import Settings
 from tensorfusion_dra.app.shared.tables import table
 from tensorfusion_dra.core.claims.enforcers.kinds import KINDS
@@ -33,8 +33,19 @@ def run(settings: Settings, *, form: str) -> int:
     Raises:
         InputError: A setting cannot be used.
     """
+    with own_output.only():
+        found, trouble = _read(settings)
+    sys.stdout.write(_text(found, form) + "\n")
+    if trouble:
+        sys.stderr.write(f"tensorfusion-dra: {trouble}\n")
+    bad = {State.FAILED.value, State.LATE.value}
+    return 1 if trouble or any(each["state"] in bad for each in found["providers"]) else 0
+
+
+def _read(settings: Settings) -> tuple[dict[str, Any], str]:
+    """Return the view as a JSON object, and why the cards are unreadable; "" if they are not."""
     loaded = providers.load(settings)
-    found: dict[str, Any] = {"node": settings.node_name}
+    trouble = ""
     with node_parts.discovery(settings) as discovery:
         reader = CatalogReader(
             discovery,
@@ -42,23 +53,19 @@ def run(settings: Settings, *, form: str) -> int:
             host=HostSizes(settings.disk_folder),
             providers=loaded,
         )
-        trouble = ""
         try:
             reader.refresh()
         except RetryableError as error:
             trouble = str(error)
     every = providers.registered(settings)
-    found["providers"] = [
-        *(_as_json(report) for report in loaded.reports()),
-        *(_as_json(report) for report in _enforcers(settings, every)),
-    ]
-    found["unknownDisabled"] = list(providers.unknown_names(settings, every))
+    reports = (*loaded.reports(), *_enforcers(settings, every))
     loaded.close()
-    sys.stdout.write(_text(found, form) + "\n")
-    if trouble:
-        sys.stderr.write(f"tensorfusion-dra: {trouble}\n")
-    bad = {State.FAILED.value, State.LATE.value}
-    return 1 if trouble or any(each["state"] in bad for each in found["providers"]) else 0
+    found = {
+        "node": settings.node_name,
+        "providers": [_as_json(report) for report in reports],
+        "unknownDisabled": list(providers.unknown_names(settings, every)),
+    }
+    return found, trouble
 
 
 def _enforcers(settings: Settings, every: Sequence[Registered]) -> Iterator[Report]:
@@ -130,7 +137,7 @@ def _row(each: dict[str, Any]) -> tuple[object, ...]:
 def _gives(each: dict[str, Any]) -> str:
     """Return the names that it gives; a number for the driver's own, which are many."""
     given = sorted({name for names in each["given"].values() for name in names})
-    if each["package"] == _OWN and given:
+    if each["package"] == _OWN and given and each["kind"] != Kind.HEALTH.value:
         return f"{len(given)} {each['kind']}"
     devices = len(each["given"])
     if each["kind"] == Kind.ENFORCER.value and each["state"] == State.OK.value:

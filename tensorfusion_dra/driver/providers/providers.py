@@ -39,7 +39,7 @@ class Report:
     """What one provider gave at the last reading.
 
     Attributes:
-        given: Names by device.
+        given: Names by device; of a health source the reasons of its problems.
         refused: Names that a device does not have from it, by device.
     """
 
@@ -81,8 +81,9 @@ class Providers:
         self._attributes = of_kind(Kind.ATTRIBUTES, _offer_of)
         self._health = of_kind(Kind.HEALTH, _troubles_of)
         self._asked: Reading | None = None
-        self._lock = Lock()  # guards _given
+        self._lock = Lock()  # guards _given and _reasons
         self._given: Given = {}
+        self._reasons: Mapping[Called, Mapping[str, Sequence[str]]] = {}
         self._logged: frozenset[tuple[Registered, str, Refusal]] = frozenset()
 
     def on_wake(self, wake: Callable[[], None]) -> None:
@@ -97,11 +98,17 @@ class Providers:
         """Ask the health sources; return the troubles of each card by GPU UUID."""
         reading = Reading(inventory=inventory)
         found: dict[str, tuple[Trouble, ...]] = {}
+        reasons: dict[Called, dict[str, Sequence[str]]] = {}
         for source in self._health:
             source.begin(reading)
         for source in self._health:
             for uuid, troubles in source.answers(reading).items():
                 found[uuid] = (*found.get(uuid, ()), *troubles)
+                if troubles:
+                    device = devices.device_name(uuid)
+                    reasons.setdefault(source, {})[device] = [each.reason for each in troubles]
+        with self._lock:
+            self._reasons = reasons
         return found
 
     def devices(self, reading: Reading, *, anew: bool = True) -> tuple[Device, ...]:
@@ -143,10 +150,18 @@ class Providers:
     def reports(self) -> Sequence[Report]:
         """Return what each provider gave at the last reading, in the order in which they give."""
         with self._lock:
-            given = self._given
+            given, reasons = self._given, self._reasons
         return [
-            _report(each, given.get(each, {}))
-            for each in (*self._attributes, *self._capacities, *self._health)
+            *(
+                _report(each, given.get(each, {}))
+                for each in (*self._attributes, *self._capacities)
+            ),
+            *(
+                Report(
+                    registered=each.registered, outcome=each.outcome, given=reasons.get(each, {})
+                )
+                for each in self._health
+            ),
         ]
 
     def close(self) -> None:
