@@ -12,6 +12,7 @@ What makes a healthy card sick:
 
 A sick card becomes healthy when all of these are true:
 
+- If a health source made it sick, in this process or an earlier one: every source answers for it.
 - Its reported errors are cleared. Clearing takes a sign: the driver requests no recovery, the card
   was reset, or it was away and is back. Time alone clears an error only if `xid_clear_seconds` is
   set.
@@ -131,11 +132,13 @@ class Finding:
         needs_nothing: True if the driver reports that the card needs no recovery. False for an
             older driver, which reports nothing about it.
         was_reset: True if there is a sign that the card was reset since the last reading.
+        is_partial: True if a health source has not answered for the card.
     """
 
     troubles: tuple[Trouble, ...] = ()
     needs_nothing: bool = False
     was_reset: bool = False
+    is_partial: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,6 +223,8 @@ def read(health: CardHealth, finding: Finding, now: Moment, rules: HealthRules) 
         return _troubled(health, finding.troubles, now)
     if health.sick is None:
         return health
+    if finding.is_partial and health.sick.worst.kind is Kind.SOURCE:
+        return replace(health, good_readings=0)
     if health.reported and not _is_cleared(health, finding, now, rules):
         return replace(health, good_readings=0)
     # Cleared stays cleared: the next reading may not show the sign of it any more.

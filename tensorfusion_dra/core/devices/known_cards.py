@@ -80,11 +80,12 @@ def after_reading(
     """Return the known cards after a successful reading.
 
     Args:
-        reported: Troubles by GPU UUID, as health sources report them.
+        reported: Troubles by GPU UUID, as health sources report them; a card is missing if one has
+            not answered for it.
     """
     found = {gpu.uuid: gpu for gpu in inventory.gpus}
     findings = {
-        uuid: _finding(gpu, known.cards.get(uuid), inventory, reported.get(uuid, ()))
+        uuid: _finding(gpu, known.cards.get(uuid), inventory, reported.get(uuid))
         for uuid, gpu in found.items()
     }
     missing = {uuid: gpu for uuid, gpu in known.cards.items() if uuid not in found}
@@ -151,13 +152,14 @@ def published(known: KnownCards, inventory: Inventory, claimed: Collection[str])
 
 
 def _finding(
-    gpu: Gpu, before: Gpu | None, inventory: Inventory, reported: Sequence[Trouble]
+    gpu: Gpu, before: Gpu | None, inventory: Inventory, reported: Sequence[Trouble] | None
 ) -> Finding:
     return Finding(
-        troubles=tuple(reported),
+        troubles=tuple(reported or ()),
         needs_nothing=inventory.recovery.get(gpu.uuid) == 0,
         # Loading another version of the driver resets the cards.
         was_reset=before is not None and before.driver_version != gpu.driver_version,
+        is_partial=reported is None,
     )
 
 

@@ -95,21 +95,28 @@ class Providers:
         self._wake()
 
     def troubles(self, inventory: Inventory) -> Mapping[str, Sequence[Trouble]]:
-        """Ask the health sources; return the troubles of each card by GPU UUID."""
+        """Ask the health sources; return the troubles of each card by GPU UUID.
+
+        A card without troubles is missing if a source has never answered for it.
+        """
         reading = Reading(inventory=inventory)
-        found: dict[str, tuple[Trouble, ...]] = {}
+        found: dict[str, tuple[Trouble, ...]] = {gpu.uuid: () for gpu in inventory.gpus}
+        unanswered: set[str] = set()
         reasons: dict[Called, dict[str, Sequence[str]]] = {}
         for source in self._health:
             source.begin(reading)
         for source in self._health:
-            for uuid, troubles in source.answers(reading).items():
-                found[uuid] = (*found.get(uuid, ()), *troubles)
+            answers = source.answers(reading)
+            if not source.registered.unused:
+                unanswered |= found.keys() - answers.keys()
+            for uuid, troubles in answers.items():
+                found[uuid] = (*found[uuid], *troubles)
                 if troubles:
                     device = devices.device_name(uuid)
                     reasons.setdefault(source, {})[device] = [each.reason for each in troubles]
         with self._lock:
             self._reasons = reasons
-        return found
+        return {uuid: each for uuid, each in found.items() if each or uuid not in unanswered}
 
     def devices(self, reading: Reading, *, anew: bool = True) -> tuple[Device, ...]:
         """Return the device of each card, with all that the providers give.

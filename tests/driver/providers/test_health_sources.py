@@ -17,6 +17,7 @@ from tensorfusion_dra.driver.providers.called import State
 from tensorfusion_dra.driver.providers.providers import OWN, Providers
 from tensorfusion_dra.driver.providers.registered import Kind, Registered
 from tensorfusion_dra.extend import Gpu, Problem
+from tests.driver.test_card_health_tracker import RecordsInMemory
 from tests.support.builders.devices import NODE
 from tests.support.builders.gpus import gpus
 from tests.support.ports import FixedDiscovery
@@ -54,7 +55,7 @@ class Clock:
 class Node:
     """A node with two cards and one health source."""
 
-    def __init__(self) -> None:
+    def __init__(self, records: RecordsInMemory | None = None) -> None:
         self.fans = Fans()
         self.clock = Clock()
         self.discovery = FixedDiscovery(Inventory(gpus=(A, B)))
@@ -70,7 +71,7 @@ class Node:
                 ],
                 budget_seconds=FOREVER,
             ),
-            tracker=CardHealthTracker(clock=self.clock),
+            tracker=CardHealthTracker(records=records, clock=self.clock),
         )
 
     def read(self, *, after_seconds: float = 0.0) -> dict[str, str]:
@@ -116,6 +117,23 @@ def test_failing_source_neither_heals_nor_sickens() -> None:
     found = [node.read(after_seconds=100) for _ in range(5)]
 
     assert found == [{A.uuid.lower(): "fan-stopped"}] * 5
+
+
+def test_failing_source_does_not_heal_what_it_reported_before_a_restart() -> None:
+    """The last good answers are in memory only; the card's record is on disk."""
+    records = RecordsInMemory()
+    before = Node(records)
+    before.fans.stopped = {A.uuid}
+    before.read()
+    node = Node(records)
+    node.fans.answer = 7
+
+    failing = [node.read(after_seconds=100) for _ in range(5)]
+    node.fans.answer = None
+    answering = [node.read(after_seconds=100) for _ in range(3)]
+
+    assert failing == [{A.uuid.lower(): "fan-stopped"}] * 5
+    assert answering == [{A.uuid.lower(): "fan-stopped"}] * 2 + [{}]
 
 
 @pytest.mark.parametrize(
