@@ -1,6 +1,7 @@
 """Checks of providers of attributes and capacities, and of health sources."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from typing import Any, Final
 
 from tensorfusion_dra.conformance.builders import ODD_GPUS, gpu, node
@@ -8,7 +9,7 @@ from tensorfusion_dra.core.devices.device import Device
 from tensorfusion_dra.core.devices.gpu import Inventory
 from tensorfusion_dra.core.devices.health import Trouble
 from tensorfusion_dra.driver.providers.called import State
-from tensorfusion_dra.driver.providers.providers import OWN, Providers
+from tensorfusion_dra.driver.providers.providers import OWN, Providers, Report
 from tensorfusion_dra.driver.providers.registered import Kind, Registered
 from tensorfusion_dra.extend import BUDGET_SECONDS, Gpu, Reading
 
@@ -47,12 +48,11 @@ def check_health_source(
         AssertionError: It fails, is late, answers with no problems, or changes its answers.
     """
     cards = (*(gpus or (gpu(0), gpu(1))), *ODD_GPUS)
-    providers = _providers(Kind.HEALTH, source, budget_seconds)
-    first = dict(providers.troubles(Inventory(gpus=cards)))
-    _check_outcome(providers)
-    second = dict(providers.troubles(Inventory(gpus=cards)))
-    _check_outcome(providers)
-    providers.close()
+    with closing(_providers(Kind.HEALTH, source, budget_seconds)) as providers:
+        first = providers.troubles(Inventory(gpus=cards))
+        _check_outcome(providers)
+        second = providers.troubles(Inventory(gpus=cards))
+        _check_outcome(providers)
     _check_equal(first, second)
     return {uuid: _reasons(troubles) for uuid, troubles in first.items() if troubles}
 
@@ -61,16 +61,14 @@ def _checked(
     kind: Kind, provider: object, gpus: Sequence[Gpu], budget_seconds: float
 ) -> Mapping[str, Mapping[str, Any]]:
     cards = (*(gpus or (gpu(0), gpu(1))), *ODD_GPUS)
-    providers = _providers(kind, provider, budget_seconds)
     reading = Reading(inventory=Inventory(gpus=cards), node=node())
-    first = providers.devices(reading)
-    _check_outcome(providers)
-    second = providers.devices(reading)
-    _check_outcome(providers)
-    report = next(each for each in providers.reports() if each.registered.name == _NAME)
+    with closing(_providers(kind, provider, budget_seconds)) as providers:
+        first = providers.devices(reading)
+        _check_outcome(providers)
+        second = providers.devices(reading)
+        report = _check_outcome(providers)
     for device, refused in report.refused.items():
         raise AssertionError(f"{device}: {refused[0].name}: {refused[0].reason}")
-    providers.close()
     _check_equal(first, second)
     return {
         device.gpu.uuid: _given(kind, device, report.given[device.name])
@@ -89,11 +87,12 @@ def _providers(kind: Kind, provider: object, budget_seconds: float) -> Providers
     return Providers([*OWN, tested], budget_seconds=budget_seconds)
 
 
-def _check_outcome(providers: Providers) -> None:
-    outcome = next(each.outcome for each in providers.reports() if each.registered.name == _NAME)
-    for uuid, error in outcome.errors.items():
+def _check_outcome(providers: Providers) -> Report:
+    report = next(each for each in providers.reports() if each.registered.name == _NAME)
+    for uuid, error in report.outcome.errors.items():
         raise AssertionError(f"{uuid or 'the provider'}: {error}")
-    assert outcome.state is State.OK
+    assert report.outcome.state is State.OK
+    return report
 
 
 def _check_equal(first: object, second: object) -> None:

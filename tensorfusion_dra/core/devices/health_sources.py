@@ -5,6 +5,7 @@ problem makes its card unhealthy at once; the card recovers by the rules of heal
 after the source stopped reporting it. So a source need not remember anything.
 """
 
+import itertools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -16,6 +17,7 @@ from tensorfusion_dra.core.devices.reading import Reading
 from tensorfusion_dra.core.kubernetes import name_rules
 
 _LONGEST_TEXT: Final = 256
+_MOST_PROBLEMS: Final = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,11 +64,14 @@ def troubles(answer: object, *, source: str) -> tuple[Trouble, ...]:
 
     Raises:
         TypeError: The answer is no sequence of problems.
-        ValueError: A reason is no label value.
+        ValueError: A reason is no label value, or there are over 16 problems.
     """
     if isinstance(answer, str) or not isinstance(answer, Iterable):
         raise TypeError(f"found {type(answer).__name__}, expected a sequence of Problem")
-    return tuple(_trouble(each, source) for each in answer)
+    problems = tuple(itertools.islice(answer, _MOST_PROBLEMS + 1))  # it may be endless
+    if len(problems) > _MOST_PROBLEMS:
+        raise ValueError(f"found over {_MOST_PROBLEMS} problems, expected at most that")
+    return tuple(_trouble(each, source) for each in problems)
 
 
 def _trouble(problem: object, source: str) -> Trouble:
@@ -74,8 +79,15 @@ def _trouble(problem: object, source: str) -> Trouble:
         raise TypeError(f"found {type(problem).__name__}, expected a Problem")
     if not isinstance(problem.text, str):
         raise TypeError(f"text: found {type(problem.text).__name__}, expected text")
+    if isinstance(problem.reason, str):
+        problem = Problem(reason=_plain(problem.reason), text=_plain(problem.text))
     wrong = next(name_rules.label_value("reason", problem.reason), None)
     if wrong is not None or not problem.reason:
         raise ValueError(f"reason: found {problem.reason!r}, expected a Kubernetes label value")
     text = f"{source}: {problem.text[:_LONGEST_TEXT]}"
     return Trouble(kind=Kind.SOURCE, reason=problem.reason, text=text)
+
+
+def _plain(text: str) -> str:
+    """Return text that can be stored and printed, without the type of an enumeration."""
+    return str.__str__(text).encode(errors="replace").decode()

@@ -1,8 +1,10 @@
 """Health sources of other packages: what they report makes a card sick, by the driver's rules."""
 
+import itertools
 import threading
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from enum import StrEnum
 from typing import Any
 
 import pytest
@@ -108,6 +110,20 @@ def test_card_is_healthy_again_after_the_quiet_time_as_for_the_drivers_own_troub
     assert sick == [True, True, False, False]
 
 
+class Reason(StrEnum):
+    FAN = "fan-stopped"
+
+
+def test_reason_and_text_are_plain() -> None:
+    node = Node()
+    node.fans.answer = [Problem(reason=Reason.FAN, text="fan \udcff")]
+
+    node.read()
+
+    worst = node.catalog.sick()[A.uuid.lower()].worst
+    assert (type(worst.reason), worst.text) == (str, "fans: fan ?")
+
+
 def test_failing_source_neither_heals_nor_sickens() -> None:
     node = Node()
     node.fans.stopped = {A.uuid}
@@ -145,6 +161,7 @@ def test_failing_source_does_not_heal_what_it_reported_before_a_restart() -> Non
         [Problem(reason="", text="x")],
         [Problem(reason="x" * 64, text="x")],
         [Problem(reason="x", text=b"x")],  # type: ignore[arg-type]
+        itertools.repeat(FAN),
     ],
 )
 def test_answer_that_is_no_list_of_problems_counts_as_a_failure(answer: object) -> None:
