@@ -5,9 +5,10 @@ these pays nothing.
 """
 
 from collections.abc import Mapping
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint
 from typing import Any, Final
 
+from tensorfusion_dra.app.shared import installed
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims.enforcers.enforcer_settings import EnforcerKind
 from tensorfusion_dra.core.claims.enforcers.kinds import KINDS
@@ -64,7 +65,5 @@ def expands_memory(name: str) -> bool:
 
 
 def _of_packages() -> Mapping[str, EntryPoint]:
-    found = sorted(
-        entry_points(group=names.ENFORCERS), key=lambda e: (e.name, e.dist.name if e.dist else "")
-    )
-    return {entry.name: entry for entry in reversed(found)}
+    found = sorted(installed.entry_points([names.ENFORCERS]), key=lambda each: each.package)
+    return {each.entry.name: each.entry for each in reversed(found)}

@@ -5,11 +5,11 @@ Nothing is imported here: a provider is imported in its own thread before its fi
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from importlib.metadata import EntryPoint, entry_points
 from typing import Final
 
 import structlog
 
+from tensorfusion_dra.app.shared import installed
 from tensorfusion_dra.app.shared.node_settings import Settings
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims.enforcers.kinds import KINDS
@@ -78,18 +78,23 @@ def _disabled(settings: Settings) -> frozenset[str]:
 
 def _of_packages(disabled: frozenset[str]) -> Iterator[Registered]:
     """Yield the providers of other packages by kind, then name, then package."""
-    every = entry_points()
+    every = sorted(
+        installed.entry_points(GROUPS.values()), key=lambda each: (each.entry.name, each.package)
+    )
     for kind, group in GROUPS.items():
         taken: dict[str, str] = {}
-        for entry in sorted(every.select(group=group), key=lambda e: (e.name, _package(e))):
+        for each in every:
+            name = each.entry.name
+            if each.entry.group != group:
+                continue
             yield Registered(
                 kind=kind,
-                name=entry.name,
-                package=_package(entry),
-                load=entry.load,
-                unused=_trouble(entry.name, taken) or (DISABLED if entry.name in disabled else ""),
+                name=name,
+                package=each.package,
+                load=each.entry.load,
+                unused=_trouble(name, taken) or (DISABLED if name in disabled else ""),
             )
-            taken.setdefault(entry.name, _package(entry))
+            taken.setdefault(name, each.package)
 
 
 def _trouble(name: str, taken: Mapping[str, str]) -> str:
@@ -101,7 +106,3 @@ def _trouble(name: str, taken: Mapping[str, str]) -> str:
     if _NAME.fullmatch(name) is None:
         return f"name: found {name[:80]!r}, expected lower-case letters, digits and dashes"
     return ""
-
-
-def _package(entry: EntryPoint) -> str:
-    return f"{entry.dist.name} {entry.dist.version}" if entry.dist else "an unknown package"

@@ -128,3 +128,45 @@ def test_own_provider_cannot_be_disabled(name: str) -> None:
 def test_setting_is_a_list_of_names(value: str) -> None:
     with pytest.raises(InputError, match="disable-provider"):
         settings(disable_provider=value)
+
+
+def described(folder: Path, name: str, entry_points: bytes) -> None:
+    install(folder, name, {})
+    (folder / f"{name}-1.0.dist-info" / "entry_points.txt").write_bytes(entry_points)
+
+
+def test_package_whose_description_is_unreadable_is_left_out_and_named(site: Path) -> None:
+    described(site, "aaa", f"[{ATTRIBUTES}]\nno equals sign\n".encode())
+    described(site, "bbb", b"[tensorfusion_dra.attributes]\nb\xff = b:x\n")
+    install(site, "eta", {ATTRIBUTES: {"rack": "eta:rack"}})
+
+    with capture_logs() as logs:
+        found = registered()
+
+    assert [each.package for each in found[len(OWN) :]] == ["eta 1.0"]
+    assert sorted((line["event"], line["package"]) for line in logs) == [
+        ("provider_skipped", "aaa 1.0"),
+        ("provider_skipped", "bbb 1.0"),
+    ]
+
+
+def test_package_that_is_installed_twice_counts_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for folder in (tmp_path / "later", tmp_path / "first"):
+        folder.mkdir()
+        install(folder, "eta", {ATTRIBUTES: {"rack": f"eta:{folder.name}"}})
+        monkeypatch.syspath_prepend(folder)
+
+    (rack,) = registered()[len(OWN) :]
+
+    assert (rack.name, rack.package, rack.unused) == ("rack", "eta 1.0", "")
+
+
+def test_package_without_a_name_is_used(site: Path) -> None:
+    install(site, "eta", {ATTRIBUTES: {"rack": "eta:rack"}})
+    (site / "eta-1.0.dist-info" / "METADATA").unlink()
+
+    (rack,) = registered()[len(OWN) :]
+
+    assert rack.package == "an unknown package"
