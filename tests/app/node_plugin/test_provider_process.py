@@ -1,4 +1,4 @@
-"""A node plugin with providers that hang: it publishes, runs pods and stops as without them."""
+"""A node plugin with bad providers: it publishes, runs pods and stops as without them."""
 
 from pathlib import Path
 
@@ -47,5 +47,77 @@ def test_hanging_providers_delay_nothing_but_what_they_give(
     ]
     assert {line["error"] for line in failed} == {
         "no answer within 2 s; the last good answers stand"
+    }
+    assert code == 0
+
+
+BAD = """
+import enum, os, sys, warnings
+from tensorfusion_dra.extend import Capacity, Quantity
+
+class Number(enum.IntEnum):
+    ONE = 1
+
+def raises(*_):
+    raise KeyboardInterrupt
+
+def exits(*_):
+    sys.exit(0)
+
+def forks(*_):
+    with warnings.catch_warnings(action="ignore"):  # of threads, since Python 3.12
+        child = os.fork()
+    if child == 0:
+        sys.exit(0)
+    return {}
+
+def number(gpu, node):
+    return {"example.com/number": Number.ONE}
+
+def nan(gpu, node):
+    none = Quantity(float("nan"))
+    return {"example.com/nan": Capacity(value=none, default=none, minimum=none)}
+
+def rack(gpu, node):
+    print("a line on standard output")
+    return {"example.com/rack": "r1"}
+"""
+
+
+def test_bad_providers_end_neither_the_process_nor_what_others_give(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attributes = {name: f"bad_calls:{name}" for name in ("exits", "forks", "number", "rack")}
+    groups = {
+        "tensorfusion_dra.attributes": attributes,
+        "tensorfusion_dra.capacities": {"nan": "bad_calls:nan"},
+        "tensorfusion_dra.health_sources": {"raises": "bad_calls:raises"},
+    }
+    install(tmp_path, "bad-calls", groups, BAD)
+    install(
+        tmp_path, "exit-import", {"tensorfusion_dra.attributes": {"e": "exit_import:f"}}, "exit(1)"
+    )
+    with cluster_with() as cluster:
+        monkeypatch.setattr(plugin_process, "spawn", plugin_process.spawn_command)
+        monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=":")
+
+        start(cluster)
+        cluster.submit("a", {"tflops": "50", "vram": "8Gi"})
+        cluster.until("runs", lambda: cluster.container_of("a") is not None)
+
+        devices = [device for item in cluster.slices() for device in item["spec"]["devices"]]
+        failed = log_lines(cluster, "provider_failed")
+        refused = log_lines(cluster, "attribute_left_out")
+        code = cluster.stop_plugin()
+
+    assert {device["attributes"]["example.com/rack"]["string"] for device in devices} == {"r1"}
+    assert {device["attributes"]["example.com/number"]["int"] for device in devices} == {1}
+    assert {(line["package"], line["provider"]) for line in failed} == {
+        ("bad-calls 1.0", "exits"),
+        ("bad-calls 1.0", "raises"),
+        ("exit-import 1.0", "e"),
+    }
+    assert {(line["package"], line["attribute"]) for line in refused} == {
+        ("bad-calls 1.0", "example.com/nan")
     }
     assert code == 0
