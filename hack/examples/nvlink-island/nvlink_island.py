@@ -12,7 +12,7 @@ card without links is an island of its own.
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import pynvml
@@ -22,13 +22,21 @@ from tensorfusion_dra.extend import AttributeValue, Gpu, Node, Reading
 ATTRIBUTE: Final = "example.com/nvlink_island"
 SWITCH: Final = "NVSwitch"
 
+Links = Callable[[Sequence[Gpu]], Mapping[str, Sequence[str]]]
+
 _BUS: Final = re.compile(r"0*([0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f])")
 
 
 class NvlinkIslands:
     """Provider of the attribute; it asks NVML again only when other cards are there."""
 
-    def __init__(self) -> None:
+    def __init__(self, links: Links | None = None) -> None:
+        """Read nothing yet.
+
+        Args:
+            links: Returns what is at the other ends of each card's links; None to ask NVML.
+        """
+        self._links = links or nvml_links
         self._cards: frozenset[str] = frozenset()
         self._islands: Mapping[str, str] = {}
 
@@ -37,7 +45,7 @@ class NvlinkIslands:
         real = [gpu for gpu in reading.gpus if not gpu.simulated]
         cards = frozenset(gpu.uuid for gpu in real)
         if cards != self._cards:
-            self._islands = islands(_links(real))
+            self._islands = islands(self._links(real))
             self._cards = cards
 
     def __call__(self, gpu: Gpu, node: Node) -> Mapping[str, AttributeValue]:
@@ -60,7 +68,7 @@ def islands(links: Mapping[str, Iterable[str]]) -> Mapping[str, str]:
     return {uuid: min(joined[uuid] - {SWITCH}) for uuid in links}
 
 
-def _links(gpus: Sequence[Gpu]) -> Mapping[str, Sequence[str]]:
+def nvml_links(gpus: Sequence[Gpu]) -> Mapping[str, Sequence[str]]:
     """Return what is at the other ends of each card's links.
 
     Raises:

@@ -19,10 +19,20 @@ def test_link_that_only_one_end_reports_counts() -> None:
     assert islands({"a": [], "b": ["a"], "c": ["b"]}) == dict.fromkeys("abc", "a")
 
 
-def test_conforms_without_an_nvidia_driver() -> None:
-    """Simulated cards have no links, and need no NVML."""
-    cards = [testing.gpu(index, simulated=True) for index in range(2)]
+def test_conforms() -> None:
+    first, second = (testing.gpu(index) for index in range(2))
 
+    given = testing.check_attributes(
+        NvlinkIslands(lambda gpus: {gpu.uuid: [first.uuid] for gpu in gpus}), gpus=[first, second]
+    )
+
+    assert given[first.uuid] == given[second.uuid] == {ATTRIBUTE: first.uuid}
+
+
+def test_simulated_cards_have_no_links_and_need_no_nvml() -> None:
+    cards = [testing.gpu(index, simulated=True) for index in range(2)]
     provider = NvlinkIslands()
+
+    provider.begin(testing.reading(*cards))
 
     assert provider(cards[0], testing.node()) == {ATTRIBUTE: cards[0].uuid}
