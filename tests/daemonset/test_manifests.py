@@ -139,6 +139,21 @@ def test_chart_creates_the_plain_claim_template_in_each_namespace() -> None:
     ]
 
 
+def test_chart_adds_variables_that_are_no_settings() -> None:
+    variables = [
+        {"name": "OTEL_TRACES_SAMPLER", "value": "parentbased_traceidratio"},
+        {"name": "HEADERS", "valueFrom": {"secretKeyRef": {"name": "collector", "key": "token"}}},
+    ]
+
+    values = {"settings": {"otlp-endpoint": "http://c:4318"}, "nodePlugin": {"env": variables}}
+    rendered = by_key(chart.render(CHART, values))
+
+    plugin = rendered["DaemonSet", "tensorfusion-dra", "tensorfusion-dra-node-plugin"]
+    (container,) = plugin["spec"]["template"]["spec"]["containers"]
+    endpoint = {"name": "TENSORFUSION_DRA_OTLP_ENDPOINT", "value": "http://c:4318"}
+    assert container["env"][-3:] == [endpoint, *variables]
+
+
 def test_every_configuration_trusts_the_self_signed_certificate() -> None:
     values = {"webhook": {"enabled": True, "certificate": {"source": "self-signed"}}}
 
@@ -211,7 +226,11 @@ def test_options_of_the_chart_alone_are_valid_for_kubernetes(version: str) -> No
         "imagePullSecrets": [{"name": "registry"}],
         "kubeletRoot": "/var/lib/k0s/kubelet",
         "nvidia": {"driverRoot": "/run/nvidia/driver", "runtimeClass": "", "toolkitSpecs": ""},
-        "nodePlugin": {"podAnnotations": {"a": "b"}, "affinity": {"nodeAffinity": {}}},
+        "nodePlugin": {
+            "podAnnotations": {"a": "b"},
+            "affinity": {"nodeAffinity": {}},
+            "env": [{"name": "OTEL_TRACES_SAMPLER", "value": "always_off"}],
+        },
         "webhook": {"enabled": True, "certificate": {"source": "self-signed"}},
         "settings": {"poll-seconds": 10, "read-pods": False},
     }
@@ -229,6 +248,7 @@ def test_options_of_the_chart_alone_are_valid_for_kubernetes(version: str) -> No
         {"settings": {"kubelet-root": "/elsewhere"}},
         {"settings": {"poll-seconds": "often"}},
         {"nvidia": {"driverRoot": "usr"}},
+        {"nodePlugin": {"env": [{"name": "TENSORFUSION_DRA_LOG_LEVEL", "value": "debug"}]}},
         {"webhook": {"replicas": 0}},
         {"mps": {"daemon": {"defaultActiveThreadPercentage": 101}}},
         {"mps": {"daemon": {"defaultPinnedMemory": "16Gi"}}},

@@ -22,7 +22,8 @@ def started(settings: Settings, supervisor: Supervisor) -> tuple[OperationObserv
         from tensorfusion_dra.tracing.spans import Traces  # noqa: PLC0415 - loads the extra 'otel'
     except ImportError as error:
         raise InputError(
-            f"otlp-endpoint needs the extra 'otel': pip install 'tensorfusion-dra[otel]' ({error})"
+            "otlp-endpoint needs the extra 'otel': pip install 'tensorfusion-dra[otel]', or an "
+            f"image that was built with REQUIREMENTS=otel ({error})"
         ) from error
     traces = Traces(settings.otlp_endpoint, _resource(settings))
     supervisor.own("traces", traces)

@@ -66,7 +66,7 @@ def test_endpoint_without_the_extra_is_bad_input(tmp_path: Path) -> None:
     )
 
     assert ended.returncode == 2
-    assert "otlp-endpoint needs the extra 'otel': pip install 'tensorfusion-dra[otel]'" in (
+    assert "pip install 'tensorfusion-dra[otel]', or an image that was built with REQUIREMENTS" in (
         ended.stderr
     )
 
