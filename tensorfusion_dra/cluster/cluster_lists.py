@@ -1,14 +1,18 @@
 """One-time lists of whole collections, in pages, so that a large cluster fits into the answers."""
 
+from functools import cached_property
 from typing import Any, Final
 
 from tensorfusion_dra.cluster.api import Api, StatusError
 from tensorfusion_dra.cluster.resource_api import ResourceApi
+from tensorfusion_dra.core.doctor import api_server
 
 _PAGE: Final = "500"
 _NOT_FOUND: Final = 404
 _FORBIDDEN: Final = 403
 _EXPIRED: Final = 410
+_FIRST_MINOR_WITH_TAINT_RULES: Final = 37
+"""The first one that has DeviceTaintRules by default, and in v1."""
 
 
 class ClusterLists:
@@ -30,6 +34,17 @@ class ClusterLists:
     def claims(self) -> list[dict[str, Any]]:
         """Return the ResourceClaims of all namespaces."""
         return self.items(self.resource_api.claims())
+
+    @cached_property
+    def minor_version(self) -> int | None:
+        """36 for Kubernetes 1.36; None if the API server's version is none of Kubernetes 1."""
+        return api_server.minor_version(str((self.find("/version") or {}).get("gitVersion", "")))
+
+    def taint_rules(self) -> list[dict[str, Any]]:
+        """Return the DeviceTaintRules; none without the right, or before Kubernetes 1.37."""
+        if (self.minor_version or 0) < _FIRST_MINOR_WITH_TAINT_RULES:
+            return []
+        return self.readable_items(self.path("devicetaintrules"), "DeviceTaintRules") or []
 
     def path(self, plural: str, *, namespace: str = "", name: str = "") -> str:
         """Return a path of resource.k8s.io."""
@@ -87,5 +102,7 @@ class ClusterLists:
         except StatusError as error:
             if error.status != _FORBIDDEN:
                 raise
-            self.unreadable.append(f"{what} (no right to list them)")
+            note = f"{what} (no right to list them)"
+            if note not in self.unreadable:
+                self.unreadable.append(note)
             return None

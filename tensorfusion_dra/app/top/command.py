@@ -11,7 +11,7 @@ from tensorfusion_dra.app.top import view
 from tensorfusion_dra.cluster.cluster_lists import ClusterLists
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.errors import InputError, RetryableError
-from tensorfusion_dra.scheduling import inventory
+from tensorfusion_dra.scheduling import inventory, taint_rules
 from tensorfusion_dra.scheduling.inventory import StockedCard
 
 _LEAST_SECONDS: Final = 1.0
@@ -86,9 +86,10 @@ def _cards(lists: ClusterLists) -> list[StockedCard]:
         RetryableError: The API server did not answer, or a right is missing.
     """
     slices = lists.slices(fieldSelector=f"spec.driver={names.DRIVER}")
+    rules = lists.taint_rules()
     claims = lists.claims()
     try:
-        return inventory.cards(slices, claims, driver=names.DRIVER)
+        return inventory.cards(taint_rules.applied(rules, slices), claims, driver=names.DRIVER)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise InputError(
             f"the cluster's slices: found {type(error).__name__} {error}, expected slices and "

@@ -7,8 +7,8 @@ from typing import Any, Final
 from tensorfusion_dra.cluster.api import segment
 from tensorfusion_dra.cluster.cluster_lists import ClusterLists
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.doctor import api_server
 from tensorfusion_dra.core.kubernetes.untyped_json import as_map
+from tensorfusion_dra.scheduling import taint_rules
 
 Document = Mapping[str, Any]
 
@@ -23,6 +23,7 @@ class Observed:
     """A cluster at one moment.
 
     Attributes:
+        slices: ResourceSlices, with the taints of DeviceTaintRules.
         claims: ResourceClaims of all namespaces.
         templates: ResourceClaimTemplates of the pod's namespace, by name.
         has_templates: False without the right to list them.
@@ -62,8 +63,7 @@ def read(lists: ClusterLists, namespace: str) -> Observed:
         lists.path("resourceclaimtemplates", namespace=segment(namespace)),
         "ResourceClaimTemplates",
     )
-    version = str((lists.find("/version") or {}).get("gitVersion", ""))
-    minor = api_server.minor_version(version)
+    minor = lists.minor_version
 
     def events_of(pod: Document) -> Sequence[Document] | None:
         name, uid = pod["metadata"].get("name", ""), pod["metadata"].get("uid")
@@ -76,7 +76,7 @@ def read(lists: ClusterLists, namespace: str) -> Observed:
 
     return Observed(
         nodes=lists.items("/api/v1/nodes"),
-        slices=lists.slices(),
+        slices=taint_rules.applied(lists.taint_rules(), lists.slices()),
         classes=lists.items(lists.path("deviceclasses")),
         claims=lists.claims(),
         templates={str(each["metadata"]["name"]): each for each in templates or ()},

@@ -2,15 +2,17 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import yaml
 
+from tensorfusion_dra import cli
 from tensorfusion_dra.app.top import command
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.simulator.rest import CLAIMS, SLICES
-from tests.support import imports, objects
+from tests.support import canned_api, imports, objects
 from tests.support.builders.gpus import gpu
 from tests.support.gpu_cluster import Cluster, request, two_cards
 
@@ -173,3 +175,26 @@ def test_top_loads_neither_grpc_nor_cel() -> None:
     statement = "import tensorfusion_dra.app.top.command"
 
     assert imports.loaded(statement, "grpc", "cel_expr_python", "kubernetes", "pynvml") == []
+
+
+@pytest.mark.usefixtures("quiet")
+def test_taint_of_a_rule_counts(tmp_path: Path, capsys: Capture) -> None:
+    taint = {"key": "maintenance", "effect": "NoSchedule"}
+    rules = {"items": [{"spec": {"deviceSelector": {"device": "gpu-0"}, "taint": taint}}]}
+    cards = objects.resource_slice(objects.shared("gpu-0"), objects.shared("gpu-1"))
+    cards["spec"]["driver"] = names.DRIVER
+    group = "GET /apis/resource.k8s.io"
+    answers = {
+        "GET /version": {"gitVersion": "v1.37.2"},
+        group: {"versions": [{"version": "v1"}]},
+        f"{group}/v1/resourceslices": {"items": [cards]},
+        f"{group}/v1/devicetaintrules": rules,
+    }
+    with canned_api.served(answers) as server:
+        kubeconfig = server.kubeconfig(tmp_path / "kubeconfig")
+        code = cli.main(["top", "--kubeconfig", str(kubeconfig)])
+
+    shown = capsys.readouterr().out
+    assert code == 0
+    assert "1 GPU tainted" in shown
+    assert shown.count(" maintenance") == 1
