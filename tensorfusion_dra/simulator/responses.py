@@ -113,6 +113,7 @@ def document(response: http.client.HTTPResponse) -> Json:
     try:
         text = response.read()
     except (OSError, http.client.HTTPException) as error:
+        response.close()  # http.client's connection forgets a response that ends with it
         raise UnreachableError(f"response broke off: {error}") from error
     try:
         found = json.loads(text)
