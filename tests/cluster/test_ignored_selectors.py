@@ -12,9 +12,10 @@ from tensorfusion_dra.cluster.api import Api
 from tensorfusion_dra.cluster.object_cache import ObjectCache
 from tensorfusion_dra.cluster.resource_api import ResourceApi
 from tensorfusion_dra.cluster.slices import Slices
-from tests.cluster.test_objects_at_the_server import NODE, t4_slice
+from tests.cluster.test_objects_at_the_server import t4_slice
 from tests.support import canned_api
 from tests.support.answers import SLICES_PATH
+from tests.support.builders.devices import NODE
 from tests.support.canned_api import CannedApi
 
 
