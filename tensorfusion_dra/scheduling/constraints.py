@@ -10,6 +10,9 @@ from typing import Any, Final, Protocol
 from tensorfusion_dra.scheduling.devices import Attribute, Device
 from tensorfusion_dra.scheduling.requests import Wanted
 
+UNSATISFIED: Final = "does not satisfy"
+"""How the reason begins for which a device that fits alone does not fit beside the others."""
+
 
 class Constraint(Protocol):
     """A constraint, with the devices that have joined it so far."""

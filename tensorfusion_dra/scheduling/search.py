@@ -24,7 +24,13 @@ from tensorfusion_dra.scheduling.cel_evaluation import CelCompileError, CelRunEr
 from tensorfusion_dra.scheduling.devices import Device, DeviceId
 from tensorfusion_dra.scheduling.picks import Pick
 from tensorfusion_dra.scheduling.pools import Pool
-from tensorfusion_dra.scheduling.requests import ClaimSpec, DeviceClass, SchedulingError, Wanted
+from tensorfusion_dra.scheduling.requests import (
+    ClaimSpec,
+    DeviceClass,
+    SchedulingError,
+    SelectorError,
+    Wanted,
+)
 from tensorfusion_dra.scheduling.usage import Usage
 
 MAX_RESULTS: Final = 32
@@ -39,8 +45,7 @@ class _Place(NamedTuple):
         claim, request: Index of the claim, and of the request in it.
         alternative: Index of the chosen alternative of the request; None until one is chosen.
         number: Number of devices that the request has already.
-        start: Index of the first candidate to try, so that no set of devices is tried in two
-            orders.
+        start: Index of the first candidate, so that no set of devices is tried in two orders.
     """
 
     claim: int = 0
@@ -257,7 +262,7 @@ class Search:
                 continue
             for earlier in self._constraints[claim][:index]:
                 earlier.remove(wanted)
-            self.reasons[device.id] = f"does not satisfy {constraint.text}"
+            self.reasons[device.id] = f"{constraints.UNSATISFIED} {constraint.text}"
             if wanted.count is None:
                 raise SchedulingError(
                     f"claim {self._claims[claim].text}, request {wanted.name}: cannot add device"
@@ -282,14 +287,9 @@ def _match(whose: str, expressions: Sequence[str], device: Device) -> bool:
         try:
             if not cel_evaluation.selector(expression).matches(device):
                 return False
-        except CelCompileError as error:
-            raise SchedulingError(
-                f"{whose}: selector #{index}: CEL compile error: {error}"
-            ) from error
-        except CelRunError as error:
-            raise SchedulingError(
-                f"{whose}: selector #{index}: CEL runtime error: {error}"
-            ) from error
+        except (CelCompileError, CelRunError) as error:
+            when = "compile" if isinstance(error, CelCompileError) else "runtime"
+            raise SelectorError(f"{whose}: selector #{index}: CEL {when} error: {error}") from error
     return True
 
 

@@ -26,8 +26,6 @@ Document = Mapping[str, Any]
 
 _SHOWN: Final = 3
 _TRIED_NODES: Final = 50
-_CEL_ERROR: Final = ": CEL "
-"""In the texts of scheduling.search about a selector that does not compile, or fails on a card."""
 _ANNOTATION_OF: Final = {
     names.CAPACITY_TFLOPS: names.ANNOTATION_TFLOPS_REQUEST,
     names.CAPACITY_VRAM: names.ANNOTATION_VRAM_REQUEST,
@@ -47,10 +45,10 @@ def of(
     outcomes: Sequence[NodeOutcome],
 ) -> Iterator[str]:
     """Yield what would help, the quickest first. Every proposal was tried on the cluster."""
-    errors = [each.error for each in outcomes if each.error]
+    errors = [each for each in outcomes if each.error]
     if errors:
         expression = names.ANNOTATION_CEL_EXPRESSION
-        if _CEL_ERROR in errors[0] and expression in review.annotations_of(trial.pod):
+        if errors[0].is_selector_error and expression in review.annotations_of(trial.pod):
             yield f"Correct {expression}: tensorfusion-dra cel explain tries it on the cards."
         return
     relief = Relief(trial, clusters, nodes, outcomes)

@@ -8,7 +8,7 @@ from tensorfusion_dra.core import names
 from tensorfusion_dra.core.cel import terms
 from tensorfusion_dra.core.doctor import pending_pods
 from tensorfusion_dra.core.doctor.finding import Finding
-from tensorfusion_dra.scheduling import placement
+from tensorfusion_dra.scheduling import constraints, placement
 from tensorfusion_dra.scheduling.placement import Card, NodeOutcome, Trial
 from tensorfusion_dra.scheduling.rejections import Cause, Rejection
 
@@ -21,8 +21,6 @@ _BEGINNINGS: Final = tuple(
 _DEFAULT: Final = '.orValue("")'
 """What the webhook's selectors compare if a device lacks the attribute."""
 _SHOWN_REASONS: Final = 3
-_CONSTRAINED: Final = "does not satisfy"
-"""How the search's note of a device begins that fits, but not together with the pod's others."""
 _SINGULAR: Final = {"are": "is", "do": "does", "fit": "fits", "have": "has", "use": "uses"}
 _PLURAL: Final = {singular: plural for plural, singular in _SINGULAR.items()}
 _NEAREST: Final = (
@@ -119,7 +117,9 @@ def _shortage(trial: Trial, outcomes: Sequence[NodeOutcome]) -> str:
     asked = placement.number_of_devices(trial.waiting)
     rest = _causes(map(nearest, most.cards))
     if not rest and number >= (asked or 1):
-        notes = _counted(card.note for card in most.cards if card.note.startswith(_CONSTRAINED))
+        notes = _counted(
+            card.note for card in most.cards if card.note.startswith(constraints.UNSATISFIED)
+        )
         rest = f"but {notes}" if notes else ""
     wanted = "its card" if asked == 1 else f"{f'its {asked}' if asked else 'all its'} cards at once"
     fit = "fits" if number == 1 else "fit"
