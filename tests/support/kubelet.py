@@ -18,10 +18,12 @@ DRA_V1BETA1 = "k8s.io.kubelet.pkg.apis.dra.v1beta1.DRAPlugin"
 
 
 class PluginClient:
-    """gRPC client of one socket."""
+    """gRPC client of one socket, with a connection of its own."""
 
     def __init__(self, socket: Path) -> None:
-        self._channel = grpc.insecure_channel(f"unix:{socket}")
+        # With shared subchannels, a second client of a path would use the first one's connection.
+        options = (("grpc.use_local_subchannel_pool", 1),)
+        self._channel = grpc.insecure_channel(f"unix:{socket}", options=options)
 
     def __enter__(self) -> "PluginClient":
         return self
