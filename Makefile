@@ -46,10 +46,12 @@ bench: .venv/demo.stamp  ## Measure start time, memory, latencies and API writes
 soak: .venv/demo.stamp  ## Check that files, threads and memory stay constant while pods come and go.
 	@$(PY) hack/soak $(ARGS)
 
-image: .venv/demo.stamp  ## Build the image without a registry or a daemon; print its size, start time and memory.
+image:  ## Build the image without a registry or a daemon (needs root, buildah, debootstrap, runc) as dist/image.tar.
+	@hack/image --check
+	@$(MAKE) --no-print-directory .venv/demo.stamp
 	hack/image $(ARGS)
 
-manifests: .venv/dev.stamp  ## Render every overlay and the chart, and validate them for Kubernetes 1.34 to 1.37.
+manifests: .venv/dev.stamp  ## Render daemonset/install from the chart, after a change in daemonset/chart.
 	@$(PY) hack/manifests
 
 protos: .venv/dev.stamp  ## Regenerate the gRPC messages after a change in proto/.

@@ -8,7 +8,9 @@ app.kubernetes.io/component: {{ . }}
 {{- end }}
 
 {{- define "scheduling" -}}
+# Without the node plugin no pod with a share can start or end on a node.
 priorityClassName: {{ .Values.nodePlugin.priorityClassName }}
+# Shares have to be unprepared on tainted nodes as well.
 tolerations:
   {{- toYaml .Values.nodePlugin.tolerations | nindent 2 }}
 nodeSelector:
@@ -20,6 +22,8 @@ affinity:
 affinity:
   nodeAffinity:
     requiredDuringSchedulingIgnoredDuringExecution:
+      # Nodes that NVIDIA's GPU Feature Discovery or Node Feature Discovery labels as having NVIDIA GPUs, in each form of
+      # their labels.
       nodeSelectorTerms:
       {{- range list "nvidia.com/gpu.present" "feature.node.kubernetes.io/pci-10de.present" "feature.node.kubernetes.io/pci-0300_10de.present" "feature.node.kubernetes.io/pci-0302_10de.present" }}
       - matchExpressions:

@@ -1,0 +1,86 @@
+"""The static manifests in daemonset/install, and how `make manifests` renders them."""
+
+import functools
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+from tests.support import helm, yaml_text
+from tests.support.helm import Document
+
+FOLDER: Final = helm.ROOT / "daemonset" / "install"
+
+NO_GPUS: Final = {"nvidia": {"enabled": False}, "settings": {"simulated-gpus": "2xA100-SXM4-80GB"}}
+WEBHOOK: Final = {"webhook": {"enabled": True}}
+
+_NAMESPACE: Final = f"""\
+---
+apiVersion: v1
+kind: Namespace
+metadata:
+  name: {helm.NAMESPACE}
+  labels:
+    app.kubernetes.io/name: tensorfusion-dra
+    # The node plugin mounts host folders, which the two stricter levels forbid.
+    pod-security.kubernetes.io/enforce: privileged
+    pod-security.kubernetes.io/enforce-version: latest
+"""
+_NODE_PLUGIN: Final[Mapping[str, tuple[Mapping[str, Any], str]]] = {
+    "nvidia": (
+        {},
+        """\
+# The node plugin for nodes with NVIDIA GPUs, their driver and NVIDIA's container toolkit
+# (RuntimeClass nvidia), on Kubernetes 1.36 or later. For other nodes and versions install the
+# chart: docs/install.md lists its values.
+""",
+    ),
+    "simulated": (
+        NO_GPUS,
+        """\
+# The node plugin with two simulated A100 on every node, to try the driver on clusters without GPUs.
+# Containers get the environment of their shares, and no device.
+""",
+    ),
+}
+_WEBHOOK: Final = """\
+# The admission webhook, in addition to nvidia.yaml or simulated.yaml, which have the namespace. Its
+# certificate comes from cert-manager; hack/webhook-cert prints this file with a self-signed one.
+"""
+_HEADER: Final = "# Rendered by `make manifests` from daemonset/chart; change that instead.\n"
+_OF_RELEASES: Final = re.compile(
+    r"^(# Source: | *helm\.sh/chart: | *app\.kubernetes\.io/managed-by: ).*\n", re.MULTILINE
+)
+"""What helm adds to the objects of a release, and would be wrong in objects without one."""
+
+NAMES: Final = (*_NODE_PLUGIN, "webhook")
+
+
+def rendered(name: str) -> str:
+    """Return the text that a file is to have. Skips the test on a machine without helm."""
+    if name == "webhook":
+        without = {_key(part) for part in _parts({})}
+        added = [part for part in _parts(WEBHOOK) if _key(part) not in without]
+        return "".join((_HEADER, _WEBHOOK, *added))
+    values, purpose = _NODE_PLUGIN[name]
+    return "".join((_HEADER, purpose, _NAMESPACE, *_parts(values)))
+
+
+@functools.cache
+def _read(name: str) -> str:
+    return (FOLDER / f"{name}.yaml").read_text(encoding="utf-8")
+
+
+def documents(*names: str) -> list[Document]:
+    """Return the objects of files, in their order; needs no helm."""
+    return [item for name in names for item in yaml_text.load_all(_read(name)) if item]
+
+
+def _parts(values: Mapping[str, Any]) -> list[str]:
+    """Return the objects of a release as text, each with its first line `---`."""
+    text = _OF_RELEASES.sub("", helm.text(values))
+    return [f"---\n{part.rstrip()}\n" for part in re.split(r"^---\n", text, flags=re.MULTILINE)[1:]]
+
+
+def _key(part: str) -> tuple[str, str]:
+    document = yaml_text.load(part)
+    return document["kind"], document["metadata"]["name"]
