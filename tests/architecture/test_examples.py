@@ -24,7 +24,7 @@ from tensorfusion_dra.simulator.rest import (
     Client,
     Resource,
 )
-from tests.support import kubernetes_schemas
+from tests.support import installation, kubernetes_schemas
 from tests.support.builders.slices import stored_slices
 
 ROOT = Path(__file__).parents[2]
@@ -140,7 +140,9 @@ def share_of(device: str) -> Json:
 
 def devices_for(spec: Json, *, existing: Json) -> list[str]:
     """Return the devices that the scheduler allocates to a claim on node-01, which has two."""
-    (device_class,) = documents(ROOT / "daemonset" / "base" / "deviceclass.yaml")
+    (device_class,) = (
+        each for each in installation.documents("nvidia") if each["kind"] == "DeviceClass"
+    )
     cluster = allocation.cluster(slices=stored_slices(2), classes=[device_class], claims=[existing])
     claim = {"metadata": {"namespace": "default", "name": "claim"}, "spec": spec}
     node = {"metadata": {"name": "node-01"}}

@@ -1,12 +1,14 @@
 """The version in pyproject.toml is the same in every other place."""
 
 import re
+import subprocess
 import tomllib
 from pathlib import Path
 
 import yaml
 
 from tensorfusion_dra.app.shared import version
+from tests.support import helm, installation
 
 ROOT = Path(__file__).parents[2]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -22,15 +24,24 @@ def test_chart_has_the_packages_version() -> None:
     assert chart["version"] == chart["appVersion"] == PYPROJECT["version"]
 
 
-def test_image_tag_is_the_packages_version() -> None:
-    folders = (ROOT / "daemonset/base", ROOT / "daemonset/webhook")
-    files = [yaml.safe_load((folder / "kustomization.yaml").read_text()) for folder in folders]
+def test_every_place_names_the_image_of_make_image() -> None:
+    image = f"tensorfusion-dra:{PYPROJECT['version']}"
+    manifests = installation.documents(*installation.NAMES)
+    values = yaml.safe_load((ROOT / "daemonset/chart/values.yaml").read_text())["image"]
+    archive = subprocess.run(
+        ["bash", "-c", f"source <(grep ^NAME= {ROOT / 'hack/image'}); echo $NAME"],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=ROOT,
+    )
+    page = (ROOT / "docs/install.md").read_text()
 
-    tags = [image["newTag"] for file in files for image in file["images"]]
-    assert tags == [PYPROJECT["version"]] * 2
+    assert archive.stdout.strip() == image
+    assert (values["repository"], values["tag"]) == ("tensorfusion-dra", "")
+    assert {container["image"] for container in helm.containers(manifests)} == {image}
+    assert set(re.findall(r"\btensorfusion-dra:[\w.]+", page)) == {image}
     assert f"ARG VERSION={PYPROJECT['version']}\n" in (ROOT / "Dockerfile").read_text()
-    kind_up = (ROOT / "hack/kind-up").read_text()
-    assert f" IMAGE=tensorfusion-dra:{PYPROJECT['version']} " in kind_up
 
 
 def test_the_simulators_distribution_has_the_packages_version() -> None:

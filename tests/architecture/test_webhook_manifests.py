@@ -13,21 +13,20 @@ from tensorfusion_dra.core import names
 from tensorfusion_dra.core.admission import parameter_rules, pod_request
 from tensorfusion_dra.simulator import match_conditions
 from tensorfusion_dra.webhook import reviews
-from tests.support import kubernetes_schemas
+from tests.support import installation, kubernetes_schemas
 from tests.support.builders.pods import pod_annotations, pod_document
 from tests.support.builders.stored_claims import template_claim
 
 FOLDER = Path(__file__).parents[2] / "daemonset"
-FILES = sorted(
-    path for path in (FOLDER / "webhook").glob("*.yaml") if path.name != "kustomization.yaml"
-)
-CONFIGURATION = FOLDER / "webhook" / "webhook-configuration.yaml"
 
 Json = dict[str, Any]
 
 
-def documents(file: Path) -> list[Json]:
-    return list(yaml.safe_load_all(file.read_text()))
+def of_kind(kind: str) -> list[Json]:
+    """Return the webhook's objects of a kind whose name ends with the given text."""
+    found = [item for item in installation.documents("webhook") if item["kind"].endswith(kind)]
+    assert found
+    return found
 
 
 def webhooks() -> dict[tuple[str, str], Json]:
@@ -37,7 +36,7 @@ def webhooks() -> dict[tuple[str, str], Json]:
             document["kind"].removesuffix("WebhookConfiguration"),
             entry["name"].partition(".")[0],
         ): entry
-        for document in documents(CONFIGURATION)
+        for document in of_kind("WebhookConfiguration")
         for entry in document["webhooks"]
     }
 
@@ -49,10 +48,13 @@ def is_sent(entry: Json, document: Json) -> bool:
     return all(match_conditions.holds(each["expression"], variables) for each in conditions)
 
 
-@pytest.mark.parametrize("file", [*FILES, FOLDER / "claim-template.yaml"], ids=lambda f: f.name)
-def test_manifests_are_valid_for_kubernetes(file: Path) -> None:
-    for document in documents(file):
-        kubernetes_schemas.check(document)
+def claim_template() -> Json:
+    loaded: Json = yaml.safe_load((FOLDER / "claim-template.yaml").read_text())
+    return loaded
+
+
+def test_claim_template_is_valid_for_kubernetes() -> None:
+    kubernetes_schemas.check(claim_template())
 
 
 def test_each_webhook_has_the_path_for_its_kind() -> None:
@@ -68,8 +70,8 @@ def test_each_webhook_has_the_path_for_its_kind() -> None:
 
 
 def test_configurations_name_the_webhooks_service() -> None:
-    (service,) = documents(FOLDER / "webhook" / "service.yaml")
-    (deployment,) = documents(FOLDER / "webhook" / "deployment.yaml")
+    (service,) = of_kind("Service")
+    (deployment,) = of_kind("Deployment")
     metadata, (port,) = service["metadata"], service["spec"]["ports"]
     labels = deployment["spec"]["template"]["metadata"]["labels"]
 
@@ -84,7 +86,7 @@ def test_configurations_name_the_webhooks_service() -> None:
 
 
 def test_deployment_flags_and_ports_match_the_settings() -> None:
-    (deployment,) = documents(FOLDER / "webhook" / "deployment.yaml")
+    (deployment,) = of_kind("Deployment")
     (container,) = deployment["spec"]["template"]["spec"]["containers"]
     verb, *flags = container["args"]
     parser = argparse.ArgumentParser()
@@ -150,7 +152,7 @@ def test_only_objects_with_parameters_for_this_driver_are_sent(name: str, kind: 
 
 
 def test_claims_are_selected_by_the_templates_label() -> None:
-    (template,) = documents(FOLDER / "claim-template.yaml")
+    template = claim_template()
     wanted = webhooks()["Mutating", "claims"]["objectSelector"]["matchLabels"]
 
     assert wanted == {names.LABEL_CLAIM_TEMPLATE: "true"}
@@ -160,10 +162,7 @@ def test_claims_are_selected_by_the_templates_label() -> None:
 
 
 def test_system_and_driver_namespaces_are_excluded() -> None:
-    (namespace,) = (
-        document["metadata"]["namespace"]
-        for document in documents(FOLDER / "webhook" / "deployment.yaml")
-    )
+    (namespace,) = (document["metadata"]["namespace"] for document in of_kind("Deployment"))
 
     for (_, name), entry in webhooks().items():
         if name != "classes":
@@ -180,7 +179,7 @@ def test_webhook_outage_blocks_pods_but_not_parameter_checks() -> None:
 
 
 def test_webhook_role_has_exactly_the_rights_it_needs() -> None:
-    (role,) = (d for d in documents(FOLDER / "webhook" / "rbac.yaml") if d["kind"] == "ClusterRole")
+    (role,) = of_kind("ClusterRole")
     rights = {
         (group, resource): set(rule["verbs"])
         for rule in role["rules"]

@@ -9,7 +9,8 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from tests.daemonset.test_manifests import overlay
+from tests.daemonset.test_manifests import VARIANTS
+from tests.support import helm
 from tests.support.waiting import PATIENCE_SECONDS
 
 Container: TypeAlias = subprocess.Popen[bytes]
@@ -19,19 +20,11 @@ Started: TypeAlias = AbstractContextManager[Container]
 """A running container: ended, with all that it started, when the block ends."""
 
 
-def container(component: str, name: str, *others: str) -> dict[str, Any]:
-    """Return a container of the DaemonSet that a component adds; others are applied before it."""
-    found: list[dict[str, Any]] = [
-        each
-        for item in overlay("nvidia", *others, component)
-        if item["kind"] == "DaemonSet"
-        for each in (
-            *item["spec"]["template"]["spec"].get("initContainers", []),
-            *item["spec"]["template"]["spec"]["containers"],
-        )
-        if each["name"] == name
-    ]
-    (one,) = found
+def container(variant: str, name: str) -> dict[str, Any]:
+    """Return a container of the chart with the values of a variant."""
+    (one,) = (
+        each for each in helm.containers(helm.render(VARIANTS[variant])) if each["name"] == name
+    )
     return one
 
 

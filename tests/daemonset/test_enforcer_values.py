@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
-from tests.daemonset.test_manifests import CHART, MPS_DAEMON, SAME, Document
-from tests.support import chart, go_template
+from tests.daemonset.test_manifests import MPS_DAEMON, VARIANTS
+from tests.support import helm
+from tests.support.helm import Document, RefusedValuesError
 
 
 @pytest.mark.parametrize(
@@ -19,7 +20,7 @@ from tests.support import chart, go_template
             "found settings mps-pipes or mps-shm",
         ),
         (
-            {**SAME["mps-exclusive-process"][2], "nvidia": {"privileged": True}},
+            {**VARIANTS["mps-exclusive-process"], "nvidia": {"privileged": True}},
             "found nvidia.privileged",
         ),
         ({"hamiCore": {"install": {"enabled": True}}}, "expected settings.enforcer=hami-core"),
@@ -35,15 +36,15 @@ from tests.support import chart, go_template
 def test_values_that_contradict_each_other_are_refused(
     values: Mapping[str, Any], text: str
 ) -> None:
-    with pytest.raises(go_template.TemplateError, match=text):
-        chart.render(CHART, values)
+    with pytest.raises(RefusedValuesError, match=text):
+        helm.render(values)
 
 
 def daemonsets(values: Mapping[str, Any]) -> dict[str, Document]:
     """Return the pods of the chart's DaemonSets by name, without the common beginning."""
     return {
         item["metadata"]["name"].removeprefix("tensorfusion-dra-"): item["spec"]["template"]["spec"]
-        for item in chart.render(CHART, values)
+        for item in helm.render(values)
         if item["kind"] == "DaemonSet"
     }
 

@@ -12,10 +12,9 @@ from typing import Final
 import pytest
 
 from tests.daemonset import scripts
-from tests.daemonset.test_manifests import overlay
 from tests.support.waiting import PATIENCE_SECONDS
 
-INSTALL: Final = scripts.container("hami-core-install", "install", "hami-core")
+INSTALL: Final = scripts.container("hami-core-install", "install")
 LIBRARY: Final = b"\x7fELF" + bytes(range(256)) * 9000
 OTHER: Final = b"\x7fELF another version"
 NOBODY: Final = 65534
@@ -226,13 +225,7 @@ def test_file_that_is_no_library_is_refused(node: Node) -> None:
 
 def test_driver_looks_for_the_library_under_the_name_that_is_installed() -> None:
     env = scripts.variables(INSTALL)
-    (plugin,) = (
-        each
-        for item in overlay("nvidia", "hami-core", "hami-core-install")
-        if item["kind"] == "DaemonSet"
-        for each in item["spec"]["template"]["spec"]["containers"]
-        if each["name"] == "node-plugin"
-    )
+    plugin = scripts.container("hami-core-install", "node-plugin")
     settings = {entry["name"]: entry.get("value") for entry in plugin["env"]}
 
     library = f"{env['FOLDER']}/libvgpu.so.{env['VERSION']}"

@@ -1,77 +1,50 @@
-"""Kustomize and the chart render the same objects, and these are valid for Kubernetes."""
+"""The chart renders objects that are valid for Kubernetes, and the static manifests are its."""
 
 import functools
 import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
 import yaml
 
-from tests.support import chart, go_template, kubernetes_schemas, kustomize
+from tests.support import helm, installation, kubernetes_schemas
+from tests.support.helm import ROOT, Document, RefusedValuesError
+from tests.support.installation import WEBHOOK
 
-ROOT = Path(__file__).parents[2] / "daemonset"
-CHART = ROOT / "chart"
 VERSIONS = ("1.34", "1.35", "1.36", "1.37")
 
 KINDS_OF_OTHERS = ("cert-manager.io/", "monitoring.coreos.com/")
 
-Document = dict[str, Any]
-
-NO_GPUS = {"nvidia": {"enabled": False}, "settings": {"simulated-gpus": "2xA100-SXM4-80GB"}}
 MPS_DAEMON = {"settings": {"enforcer": "mps"}, "mps": {"daemon": {"enabled": True}}}
-WEBHOOK = {"webhook": {"enabled": True}}
 
-SAME: Mapping[str, tuple[str, tuple[str, ...], Mapping[str, Any]]] = {
-    "nvidia": ("nvidia", (), {}),
-    "simulated": ("simulated", (), NO_GPUS),
-    "k8s-1.34": ("k8s-1.34", (), {"granularStatus": False}),
-    "privileged": ("nvidia", ("privileged",), {"nvidia": {"privileged": True}}),
-    "driver-container": (
-        "nvidia",
-        ("driver-container",),
-        {"nvidia": {"driverRoot": "/run/nvidia/driver"}},
-    ),
-    "selinux": ("nvidia", ("selinux",), {"nodePlugin": {"seLinuxType": "spc_t"}}),
-    "device-metadata": (
-        "nvidia",
-        ("device-metadata",),
-        {"settings": {"device-metadata": True}},
-    ),
-    "gpupools": ("nvidia", ("gpupools",), {"settings": {"pool-source": "node-labels"}}),
-    "hami-core": ("nvidia", ("hami-core",), {"settings": {"enforcer": "hami-core"}}),
-    "hami-core-install": (
-        "nvidia",
-        ("hami-core", "hami-core-install"),
-        {"settings": {"enforcer": "hami-core"}, "hamiCore": {"install": {"enabled": True}}},
-    ),
-    "hypervisor": (
-        "nvidia",
-        ("hypervisor",),
-        {"settings": {"hypervisor-sockets": "/var/lib/kubelet/device-plugins"}},
-    ),
-    "mps": ("nvidia", ("mps",), {"settings": {"enforcer": "mps"}}),
-    "mps-daemon": ("nvidia", ("mps", "mps-daemon"), MPS_DAEMON),
-    "mps-daemon-privileged": (
-        "nvidia",
-        ("privileged", "mps", "mps-daemon", "mps-daemon-privileged"),
-        {**MPS_DAEMON, "nvidia": {"privileged": True}},
-    ),
-    "mps-exclusive-process": (
-        "nvidia",
-        ("mps", "mps-daemon", "mps-exclusive-process"),
-        {**MPS_DAEMON, "mps": {"daemon": {"enabled": True}, "exclusiveProcess": True}},
-    ),
-    "extended-resource": (
-        "nvidia",
-        ("extended-resource",),
-        {"deviceClass": {"extendedResourceName": "tensor-fusion.ai/gpu"}},
-    ),
-    "monitoring": ("nvidia", ("monitoring",), {"monitoring": {"enabled": True}}),
+VARIANTS: Mapping[str, Mapping[str, Any]] = {
+    "nvidia": {},
+    "simulated": installation.NO_GPUS,
+    "k8s-1.34": {"granularStatus": False},
+    "privileged": {"nvidia": {"privileged": True}},
+    "driver-container": {"nvidia": {"driverRoot": "/run/nvidia/driver"}},
+    "selinux": {"nodePlugin": {"seLinuxType": "spc_t"}},
+    "device-metadata": {"settings": {"device-metadata": True}},
+    "gpupools": {"settings": {"pool-source": "node-labels"}},
+    "hami-core": {"settings": {"enforcer": "hami-core"}},
+    "hami-core-install": {
+        "settings": {"enforcer": "hami-core"},
+        "hamiCore": {"install": {"enabled": True}},
+    },
+    "hypervisor": {"settings": {"hypervisor-sockets": "/var/lib/kubelet/device-plugins"}},
+    "mps": {"settings": {"enforcer": "mps"}},
+    "mps-daemon": MPS_DAEMON,
+    "mps-daemon-privileged": {**MPS_DAEMON, "nvidia": {"privileged": True}},
+    "mps-exclusive-process": {
+        **MPS_DAEMON,
+        "mps": {"daemon": {"enabled": True}, "exclusiveProcess": True},
+    },
+    "extended-resource": {"deviceClass": {"extendedResourceName": "tensor-fusion.ai/gpu"}},
+    "monitoring": {"monitoring": {"enabled": True}},
+    "webhook": WEBHOOK,
 }
-"""Overlay, components, and the chart's values that render the same."""
+"""The chart's values of each way to install it."""
 
 
 def key(document: Document) -> tuple[str, str, str]:
@@ -82,45 +55,42 @@ def key(document: Document) -> tuple[str, str, str]:
 def by_key(documents: list[Document]) -> dict[tuple[str, str, str], Document]:
     found = {key(document): document for document in documents}
     assert len(found) == len(documents)
-    # The chart has no Namespace: `helm install --create-namespace` creates it.
-    return {name: document for name, document in found.items() if name[0] != "Namespace"}
+    return found
 
 
 @functools.cache
 def check_valid(document: str, version: str) -> None:
     """Raise an error if Kubernetes would reject the object, given as JSON.
 
-    Results are cached, because overlays share most of their objects. Kubernetes has no schemas of
+    Results are cached, because variants share most of their objects. Kubernetes has no schemas of
     the kinds that others define.
     """
     if not json.loads(document)["apiVersion"].startswith(KINDS_OF_OTHERS):
         kubernetes_schemas.check(json.loads(document), version)
 
 
-def overlay(name: str, *components: str) -> list[Document]:
-    return kustomize.with_components(
-        ROOT / "overlays" / name, *(ROOT / "components" / component for component in components)
-    )
+@pytest.mark.parametrize("name", installation.NAMES)
+def test_static_manifests_are_rendered_from_the_chart(name: str) -> None:
+    found = (installation.FOLDER / f"{name}.yaml").read_text(encoding="utf-8")
+
+    assert found == installation.rendered(name), "run `make manifests`"
 
 
-@pytest.mark.parametrize(("name", "components", "values"), SAME.values(), ids=SAME)
-def test_chart_and_overlay_are_equal(
-    name: str, components: tuple[str, ...], values: Mapping[str, Any]
-) -> None:
-    assert by_key(chart.render(CHART, values)) == by_key(overlay(name, *components))
+def test_static_manifests_work_without_the_chart() -> None:
+    """In an order in which they can be created, and with the Namespace once."""
+    for name in ("nvidia", "simulated"):
+        documents = by_key(installation.documents(name, "webhook"))
+        namespaces = {namespace for _, namespace, _ in documents} - {"", "default"}
 
-
-def test_chart_webhook_and_cert_manager_overlay_are_equal() -> None:
-    with_webhook = by_key(chart.render(CHART, WEBHOOK))
-    without = by_key(chart.render(CHART))
-
-    added = {name: with_webhook[name] for name in with_webhook.keys() - without.keys()}
-
-    assert added == by_key(overlay("webhook"))
+        assert next(iter(documents)) == ("Namespace", "", helm.NAMESPACE)
+        assert namespaces == {helm.NAMESPACE}
+        text = str(list(documents.values()))
+        assert "helm.sh" not in text
+        assert "'Helm'" not in text
 
 
 def test_chart_passes_the_nodes_enforcer_to_the_webhook() -> None:
-    rendered = chart.render(CHART, {**WEBHOOK, "settings": {"enforcer": "hami-core"}})
+    rendered = helm.render({**WEBHOOK, "settings": {"enforcer": "hami-core"}})
 
     (webhook,) = [item for item in rendered if item["kind"] == "Deployment"]
     (container,) = webhook["spec"]["template"]["spec"]["containers"]
@@ -128,9 +98,9 @@ def test_chart_passes_the_nodes_enforcer_to_the_webhook() -> None:
 
 
 def test_chart_creates_the_plain_claim_template_in_each_namespace() -> None:
-    plain = yaml.safe_load((ROOT / "claim-template.yaml").read_text())
+    plain = yaml.safe_load((ROOT / "daemonset" / "claim-template.yaml").read_text())
 
-    rendered = chart.render(CHART, {"claimTemplate": {"namespaces": ["team-a", "team-b"]}})
+    rendered = helm.render({"claimTemplate": {"namespaces": ["team-a", "team-b"]}})
 
     templates = [item for item in rendered if item["kind"] == "ResourceClaimTemplate"]
     assert templates == [
@@ -146,7 +116,7 @@ def test_chart_adds_variables_that_are_no_settings() -> None:
     ]
 
     values = {"settings": {"otlp-endpoint": "http://c:4318"}, "nodePlugin": {"env": variables}}
-    rendered = by_key(chart.render(CHART, values))
+    rendered = by_key(helm.render(values))
 
     plugin = rendered["DaemonSet", "tensorfusion-dra", "tensorfusion-dra-node-plugin"]
     (container,) = plugin["spec"]["template"]["spec"]["containers"]
@@ -157,7 +127,7 @@ def test_chart_adds_variables_that_are_no_settings() -> None:
 def test_every_configuration_trusts_the_self_signed_certificate() -> None:
     values = {"webhook": {"enabled": True, "certificate": {"source": "self-signed"}}}
 
-    rendered = chart.render(CHART, values)
+    rendered = helm.render(values)
 
     (secret,) = [item for item in rendered if item["kind"] == "Secret"]
     configurations = [item for item in rendered if item["kind"].endswith("WebhookConfiguration")]
@@ -174,14 +144,12 @@ def test_every_configuration_trusts_the_self_signed_certificate() -> None:
 def test_chart_notes_give_the_next_steps() -> None:
     with_templates = {**WEBHOOK, "claimTemplate": {"namespaces": ["team-a", "team-b"]}}
 
-    plain, without, complete = (
-        chart.notes(CHART, values) for values in ({}, WEBHOOK, with_templates)
-    )
+    plain, without, complete = (helm.notes(values) for values in ({}, WEBHOOK, with_templates))
 
-    names = {(item["kind"], item["metadata"]["name"]) for item in chart.render(CHART)}
+    names = {(item["kind"], item["metadata"]["name"]) for item in helm.render()}
     assert ("DaemonSet", "tensorfusion-dra-node-plugin") in names
     for notes in (plain, without, complete):
-        assert f"--namespace {chart.NAMESPACE} exec daemonset/tensorfusion-dra-node-plugin" in notes
+        assert f"--namespace {helm.NAMESPACE} exec daemonset/tensorfusion-dra-node-plugin" in notes
     assert "DeviceClass tensor-fusion.ai" in plain
     assert "template: none yet (claimTemplate.namespaces)" in without
     assert "template: team-a team-b\n" in complete
@@ -190,13 +158,13 @@ def test_chart_notes_give_the_next_steps() -> None:
 def test_monitoring_without_metrics_is_refused() -> None:
     values = {"monitoring": {"enabled": True}, "settings": {"metrics": "false"}}
 
-    with pytest.raises(go_template.TemplateError, match="metrics=false, expected the metrics"):
-        chart.render(CHART, values)
+    with pytest.raises(RefusedValuesError, match="metrics=false, expected the metrics"):
+        helm.render(values)
 
 
 def test_chart_adds_labels_by_which_prometheus_and_grafana_select() -> None:
     values = {"enabled": True, "labels": {"release": "a"}, "dashboardLabels": {"folder": "b"}}
-    rendered = chart.render(CHART, {"monitoring": values})
+    rendered = helm.render({"monitoring": values})
 
     labels = {item["kind"]: item["metadata"].get("labels", {}) for item in rendered}
     assert labels["PodMonitor"]["release"] == labels["PrometheusRule"]["release"] == "a"
@@ -205,18 +173,15 @@ def test_chart_adds_labels_by_which_prometheus_and_grafana_select() -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize("name", sorted(path.name for path in (ROOT / "overlays").iterdir()))
-def test_every_overlay_is_valid_for_kubernetes(name: str, version: str) -> None:
-    for document in overlay(name):
+def test_every_static_manifest_is_valid_for_kubernetes(version: str) -> None:
+    for document in installation.documents(*installation.NAMES):
         check_valid(json.dumps(document, sort_keys=True), version)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize(("name", "components", "values"), SAME.values(), ids=SAME)
-def test_every_component_is_valid_for_kubernetes(
-    name: str, components: tuple[str, ...], values: Mapping[str, Any], version: str
-) -> None:
-    for document in overlay(name, *components):
+@pytest.mark.parametrize("values", VARIANTS.values(), ids=VARIANTS)
+def test_every_variant_is_valid_for_kubernetes(values: Mapping[str, Any], version: str) -> None:
+    for document in helm.render(values, kube_version=f"{version}.0"):
         check_valid(json.dumps(document, sort_keys=True), version)
 
 
@@ -235,7 +200,7 @@ def test_options_of_the_chart_alone_are_valid_for_kubernetes(version: str) -> No
         "settings": {"poll-seconds": 10, "read-pods": False},
     }
 
-    for document in chart.render(CHART, values):
+    for document in helm.render(values):
         check_valid(json.dumps(document, sort_keys=True), version)
 
 
@@ -261,5 +226,5 @@ def test_options_of_the_chart_alone_are_valid_for_kubernetes(version: str) -> No
     ],
 )
 def test_unknown_and_invalid_values_are_rejected(values: Mapping[str, Any]) -> None:
-    with pytest.raises(jsonschema.ValidationError):
-        chart.render(CHART, values)
+    with pytest.raises(RefusedValuesError, match="schema"):
+        helm.render(values)

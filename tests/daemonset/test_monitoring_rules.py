@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.support import markdown, monitoring, promql, yaml_text
+from tests.support import helm, markdown, monitoring, promql, yaml_text
 from tests.support.monitoring import Rule
 
 ROOT = markdown.ROOT
@@ -114,8 +114,9 @@ def test_documented_scrape_configuration_gives_the_labels_of_the_pod_monitor() -
         if "scrape_configs:" in block
     ]
     (job,) = wanted
-    file = ROOT / "daemonset" / "components" / "monitoring" / "pod-monitor.yaml"
-    (endpoint,) = yaml_text.load(file.read_text())["spec"]["podMetricsEndpoints"]
+    objects = helm.render({"monitoring": {"enabled": True}})
+    (monitor,) = [item for item in objects if item["kind"] == "PodMonitor"]
+    (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
 
     given = {
         step["target_label"]: (step["source_labels"], step.get("replacement"))

@@ -1,4 +1,4 @@
-"""The compute mode of the cards: changed only by its own component, and put back at the end."""
+"""The compute mode of the cards: changed only by its own value, and put back at the end."""
 
 import os
 import signal
@@ -9,10 +9,11 @@ from typing import Final
 import pytest
 
 from tests.daemonset import scripts
-from tests.daemonset.test_manifests import SAME, overlay
+from tests.daemonset.test_manifests import VARIANTS
+from tests.support import helm
 from tests.support.waiting import PATIENCE_SECONDS, eventually
 
-SIDECAR: Final = scripts.container("mps-exclusive-process", "compute-mode", "mps", "mps-daemon")
+SIDECAR: Final = scripts.container("mps-exclusive-process", "compute-mode")
 
 NVIDIA_SMI: Final = """#!/bin/sh
 # Stand-in: the cards' modes are files. -i CARD -c MODE sets one; --query-gpu lists them.
@@ -137,8 +138,6 @@ def test_node_without_cards_is_an_error(node: Node) -> None:
     assert "found no card, expected at least one" in node.output.read_text()
 
 
-@pytest.mark.parametrize("name", [name for name in SAME if name != "mps-exclusive-process"])
+@pytest.mark.parametrize("name", [name for name in VARIANTS if name != "mps-exclusive-process"])
 def test_nothing_else_touches_the_compute_mode(name: str) -> None:
-    folder, components, _ = SAME[name]
-
-    assert "nvidia-smi" not in str(overlay(folder, *components))
+    assert "nvidia-smi" not in str(helm.render(VARIANTS[name]))

@@ -13,11 +13,12 @@ import pytest
 from tensorfusion_dra.core.claims.enforcers.mps import Mps
 from tensorfusion_dra.state import unix_sockets
 from tests.daemonset import mps_stand_in, scripts
-from tests.daemonset.test_manifests import overlay
+from tests.daemonset.test_manifests import VARIANTS
+from tests.support import helm
 from tests.support.waiting import PATIENCE_SECONDS, eventually
 
-DAEMON: Final = scripts.container("mps-daemon", "daemon", "mps")
-SHM: Final = scripts.container("mps-daemon", "shm", "mps")
+DAEMON: Final = scripts.container("mps-daemon", "daemon")
+SHM: Final = scripts.container("mps-daemon", "shm")
 READY: Final = "default of active threads"
 
 
@@ -257,7 +258,7 @@ def test_pod_and_driver_mean_the_same_folders() -> None:
 def test_both_probes_ask_the_daemon_and_a_pod_has_time_to_end() -> None:
     (pod,) = (
         item["spec"]["template"]["spec"]
-        for item in overlay("nvidia", "mps", "mps-daemon")
+        for item in helm.render(VARIANTS["mps-daemon"])
         if item["metadata"]["name"] == "tensorfusion-dra-mps"
     )
 

@@ -1,7 +1,5 @@
 """The roles contain exactly the rights that the node plugin uses."""
 
-from pathlib import Path
-
 import pytest
 
 from tensorfusion_dra.app.simulate.cluster import SimulatedCluster
@@ -10,10 +8,10 @@ from tensorfusion_dra.core import names
 from tensorfusion_dra.simulator.api.requests import Asked
 from tensorfusion_dra.simulator.rest import EVENTS, GPUPOOLS, SLICES
 from tests.app.node_plugin.test_node_plugin_process import cluster_with, start
-from tests.support import kustomize, rbac
+from tests.daemonset.test_manifests import VARIANTS
+from tests.support import helm, installation, rbac
 from tests.support.rbac import Right
 
-ROOT = Path(__file__).parents[2] / "daemonset"
 ACCOUNT = "tensorfusion-dra-node-plugin"
 
 CHECKED_BY_THE_SERVER = {
@@ -32,7 +30,7 @@ def allowed(documents: list[rbac.Document]) -> frozenset[Right]:
 
 @pytest.fixture(scope="module")
 def sent() -> frozenset[Asked]:
-    """Return all kinds of requests that a node plugin sends with the settings of the base."""
+    """Return all kinds of requests that a node plugin sends with its default settings."""
     with cluster_with() as cluster:
         start(cluster)
         cluster.submit("a", {"tflops": "100", "vram": "16Gi"})
@@ -97,8 +95,8 @@ def change_add_and_delete_slices(cluster: SimulatedCluster) -> None:
     cluster.until("created", lambda: len(cluster.slices()) == 1)
 
 
-def test_base_role_allows_every_request_of_the_node_plugin(sent: frozenset[Asked]) -> None:
-    granted = allowed(kustomize.render(ROOT / "base"))
+def test_role_allows_every_request_of_the_node_plugin(sent: frozenset[Asked]) -> None:
+    granted = allowed(installation.documents("nvidia"))
 
     refused = [request for request in sent if not any(right.allows(request) for right in granted)]
 
@@ -106,10 +104,10 @@ def test_base_role_allows_every_request_of_the_node_plugin(sent: frozenset[Asked
     assert refused == []
 
 
-def test_base_role_allows_nothing_else(
+def test_role_allows_nothing_else(
     sent: frozenset[Asked], sent_with_pools: frozenset[Asked]
 ) -> None:
-    granted = allowed(kustomize.render(ROOT / "base"))
+    granted = allowed(installation.documents("nvidia"))
     # Events report problems, and the only problem in these runs is an invalid GPUPool.
     requests = sent | sent_with_pools
 
@@ -118,11 +116,11 @@ def test_base_role_allows_nothing_else(
     assert unused == set(CHECKED_BY_THE_SERVER)
 
 
-def test_gpupools_component_adds_exactly_the_rights_to_follow_pools(
+def test_pool_source_adds_exactly_the_rights_to_follow_pools(
     sent_with_pools: frozenset[Asked],
 ) -> None:
-    base = allowed(kustomize.render(ROOT / "base"))
-    granted = allowed(kustomize.with_components(ROOT / "base", ROOT / "components" / "gpupools"))
+    base = allowed(installation.documents("nvidia"))
+    granted = allowed(helm.render(VARIANTS["gpupools"]))
 
     refused = [
         request
@@ -146,23 +144,23 @@ def test_gpupools_component_adds_exactly_the_rights_to_follow_pools(
 
 
 def test_no_role_uses_wildcards() -> None:
-    for folder in (ROOT / "base", ROOT / "webhook"):
-        for document in kustomize.render(folder):
-            for rule in document.get("rules", []):
+    for document in installation.documents("nvidia", "webhook"):
+        if document["kind"] in {"ClusterRole", "Role"}:
+            for rule in document["rules"]:
                 assert "*" not in [*rule["apiGroups"], *rule["resources"], *rule["verbs"]]
 
 
 def test_events_may_only_be_created() -> None:
     """In the namespaces of all pods; the Role in `default` stays if that right is removed."""
-    granted = allowed(kustomize.render(ROOT / "base"))
+    granted = allowed(installation.documents("nvidia"))
 
     events = {(right.namespace, right.verb) for right in granted if right.resource == "events"}
     assert events == {("", "create"), ("default", "create")}
 
 
-def test_hypervisor_component_adds_the_rights_to_list_and_mark_pods() -> None:
-    base = allowed(kustomize.render(ROOT / "base"))
-    granted = allowed(kustomize.with_components(ROOT / "base", ROOT / "components" / "hypervisor"))
+def test_hypervisor_sockets_add_the_rights_to_list_and_mark_pods() -> None:
+    base = allowed(installation.documents("nvidia"))
+    granted = allowed(helm.render(VARIANTS["hypervisor"]))
 
     assert {(right.resource, right.verb) for right in granted - base} == {
         ("pods", "list"),

@@ -1,20 +1,16 @@
 """The pods have no more privileges than they need, and the policy restricts the node plugin."""
 
 import re
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims import workers
-from tests.daemonset.test_manifests import overlay
-from tests.support import kustomize
+from tests.daemonset.test_manifests import VARIANTS
+from tests.support import helm, installation
 from tests.support.builders.prepared_claims import POD, limit, prepared_claim, prepared_share
-
-ROOT = Path(__file__).parents[2] / "daemonset"
-
-Document = dict[str, Any]
+from tests.support.helm import Document
+from tests.support.installation import WEBHOOK
 
 
 def one(documents: list[Document], kind: str, name: str = "") -> Document:
@@ -26,9 +22,9 @@ def one(documents: list[Document], kind: str, name: str = "") -> Document:
     return found
 
 
-@pytest.mark.parametrize("name", ["nvidia", "simulated", "k8s-1.34", "webhook"])
+@pytest.mark.parametrize("name", installation.NAMES)
 def test_no_container_can_escalate_privileges(name: str) -> None:
-    for container in kustomize.containers(overlay(name)):
+    for container in helm.containers(installation.documents(name)):
         assert container["securityContext"] == {
             "allowPrivilegeEscalation": False,
             "readOnlyRootFilesystem": True,
@@ -36,9 +32,11 @@ def test_no_container_can_escalate_privileges(name: str) -> None:
         }
 
 
-@pytest.mark.parametrize("name", ["nvidia", "simulated", "k8s-1.34", "webhook"])
+@pytest.mark.parametrize("name", installation.NAMES)
 def test_no_pod_shares_host_namespaces_and_each_has_a_seccomp_profile(name: str) -> None:
-    workloads = [item for item in overlay(name) if item["kind"] in {"DaemonSet", "Deployment"}]
+    workloads = [
+        item for item in installation.documents(name) if item["kind"] in {"DaemonSet", "Deployment"}
+    ]
 
     assert workloads
     for workload in workloads:
@@ -48,14 +46,14 @@ def test_no_pod_shares_host_namespaces_and_each_has_a_seccomp_profile(name: str)
 
 
 def test_webhook_does_not_run_as_root() -> None:
-    pod = one(overlay("webhook"), "Deployment")["spec"]["template"]["spec"]
+    pod = one(installation.documents("webhook"), "Deployment")["spec"]["template"]["spec"]
 
     assert pod["securityContext"]["runAsNonRoot"] is True
     assert pod["securityContext"]["runAsUser"] == 65532
 
 
 def test_only_the_drivers_own_host_folders_are_writable() -> None:
-    pod = one(overlay("nvidia"), "DaemonSet")["spec"]["template"]["spec"]
+    pod = one(installation.documents("nvidia"), "DaemonSet")["spec"]["template"]["spec"]
     (container,) = pod["containers"]
 
     writable = {
@@ -72,14 +70,14 @@ def test_only_the_drivers_own_host_folders_are_writable() -> None:
 
 def test_volumes_and_mounts_match() -> None:
     for name in ("nvidia", "simulated"):
-        pod = one(overlay(name), "DaemonSet")["spec"]["template"]["spec"]
+        pod = one(installation.documents(name), "DaemonSet")["spec"]["template"]["spec"]
         mounts = [mount["name"] for mount in pod["containers"][0]["volumeMounts"]]
 
         assert sorted(mounts) == sorted(volume["name"] for volume in pod["volumes"])
 
 
 def test_socket_folders_have_the_same_path_in_pod_and_host() -> None:
-    pod = one(overlay("simulated"), "DaemonSet")["spec"]["template"]["spec"]
+    pod = one(installation.documents("simulated"), "DaemonSet")["spec"]["template"]["spec"]
     paths = {volume["name"]: volume["hostPath"]["path"] for volume in pod["volumes"]}
 
     for mount in pod["containers"][0]["volumeMounts"]:
@@ -87,13 +85,13 @@ def test_socket_folders_have_the_same_path_in_pod_and_host() -> None:
 
 
 def test_grace_period_is_long_enough_for_calls_in_flight() -> None:
-    pod = one(overlay("nvidia"), "DaemonSet")["spec"]["template"]["spec"]
+    pod = one(installation.documents("nvidia"), "DaemonSet")["spec"]["template"]["spec"]
 
     assert pod["terminationGracePeriodSeconds"] >= 45 + 15
 
 
 def test_policy_matches_only_the_node_plugins_service_account() -> None:
-    documents = overlay("nvidia")
+    documents = installation.documents("nvidia")
     daemonset = one(documents, "DaemonSet")
     namespace = daemonset["metadata"]["namespace"]
     account = daemonset["spec"]["template"]["spec"]["serviceAccountName"]
@@ -106,7 +104,7 @@ def test_policy_matches_only_the_node_plugins_service_account() -> None:
 
 
 def test_policy_is_bound_and_denies() -> None:
-    documents = overlay("nvidia")
+    documents = installation.documents("nvidia")
     policy = one(documents, "ValidatingAdmissionPolicy")
     binding = one(documents, "ValidatingAdmissionPolicyBinding")["spec"]
 
@@ -127,11 +125,11 @@ def test_network_policies_open_the_metrics_to_prometheus_only(
     name: str, component: str, ports: list[str]
 ) -> None:
     """Policies of a pod add up, so the metrics' own one cannot take anything away."""
-    before, metrics = (
-        [item for item in documents if item["kind"] == "NetworkPolicy"]
-        for documents in (overlay(name), kustomize.render(ROOT / "components" / "monitoring"))
+    variant = helm.render({**VARIANTS["monitoring"], **WEBHOOK})
+    own, added = (
+        one(documents, "NetworkPolicy", f"tensorfusion-dra-{purpose}")
+        for documents, purpose in ((installation.documents(name), component), (variant, "metrics"))
     )
-    (own,), (added,) = before, metrics
     labels = {
         "app.kubernetes.io/name": "tensorfusion-dra",
         "app.kubernetes.io/component": component,
@@ -148,21 +146,21 @@ def test_network_policies_open_the_metrics_to_prometheus_only(
 
 
 def test_device_class_has_the_name_that_claims_use() -> None:
-    device_class = one(overlay("nvidia"), "DeviceClass")
+    device_class = one(installation.documents("nvidia"), "DeviceClass")
 
     assert device_class["metadata"]["name"] == names.DEVICE_CLASS
     (selector,) = device_class["spec"]["selectors"]
     assert selector["cel"]["expression"] == f'device.driver == "{names.DRIVER}"'
 
 
-def containers_of(name: str, *components: str) -> dict[str, Document]:
+def containers_of(name: str, variant: str) -> dict[str, Document]:
     """Return the containers of a DaemonSet by name."""
-    pod = one(overlay("nvidia", *components), "DaemonSet", name)["spec"]["template"]["spec"]
+    pod = one(helm.render(VARIANTS[variant]), "DaemonSet", name)["spec"]["template"]["spec"]
     return {each["name"]: each for each in (*pod["initContainers"], *pod["containers"])}
 
 
 def test_only_the_mount_of_the_mps_daemons_shared_memory_is_privileged() -> None:
-    found = containers_of("tensorfusion-dra-mps", "mps", "mps-daemon", "mps-exclusive-process")
+    found = containers_of("tensorfusion-dra-mps", "mps-exclusive-process")
 
     privileged = {name for name, each in found.items() if each["securityContext"].get("privileged")}
     added = {
@@ -179,7 +177,7 @@ def test_only_the_mount_of_the_mps_daemons_shared_memory_is_privileged() -> None
 
 
 def test_hami_cores_image_gets_no_right_but_to_its_folder() -> None:
-    found = containers_of("tensorfusion-dra-hami-core", "hami-core", "hami-core-install")
+    found = containers_of("tensorfusion-dra-hami-core", "hami-core-install")
 
     for each in found.values():
         assert each["securityContext"]["allowPrivilegeEscalation"] is False
@@ -191,16 +189,16 @@ def test_hami_cores_image_gets_no_right_but_to_its_folder() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "components"),
+    ("name", "variant"),
     [
-        ("tensorfusion-dra-mps", ("mps", "mps-daemon")),
-        ("tensorfusion-dra-hami-core", ("hami-core", "hami-core-install")),
+        ("tensorfusion-dra-mps", "mps-daemon"),
+        ("tensorfusion-dra-hami-core", "hami-core-install"),
     ],
 )
 def test_pods_of_enforcers_get_no_token_and_run_where_the_node_plugin_does(
-    name: str, components: tuple[str, ...]
+    name: str, variant: str
 ) -> None:
-    documents = overlay("nvidia", *components)
+    documents = helm.render(VARIANTS[variant])
     pod, plugin = (
         one(documents, "DaemonSet", each)["spec"]["template"]["spec"]
         for each in (name, "tensorfusion-dra-node-plugin")
@@ -212,18 +210,14 @@ def test_pods_of_enforcers_get_no_token_and_run_where_the_node_plugin_does(
 
 
 def test_mps_daemon_is_never_replaced_without_an_administrator() -> None:
-    daemon = one(overlay("nvidia", "mps", "mps-daemon"), "DaemonSet", "tensorfusion-dra-mps")
+    daemon = one(helm.render(VARIANTS["mps-daemon"]), "DaemonSet", "tensorfusion-dra-mps")
 
     assert daemon["spec"]["updateStrategy"] == {"type": "OnDelete"}
 
 
 def test_policy_allows_exactly_the_marks_of_workers() -> None:
-    folder = ROOT / "components" / "hypervisor"
-    policy = one(
-        kustomize.with_components(ROOT / "base", folder),
-        "ValidatingAdmissionPolicy",
-        "tensorfusion-dra-pods",
-    )
+    documents = helm.render(VARIANTS["hypervisor"])
+    policy = one(documents, "ValidatingAdmissionPolicy", "tensorfusion-dra-pods")
     (variable,) = [item for item in policy["spec"]["variables"] if item["name"] == "marks"]
 
     listed = set(re.findall(r'"([a-z-]+)"[,\]]', variable["expression"]))

@@ -9,7 +9,7 @@ import pytest
 
 from tensorfusion_dra.app.shared import setting_sources
 from tensorfusion_dra.app.shared.node_settings import Settings
-from tests.support import chart, kustomize
+from tests.support import helm, installation
 from tests.support.waiting import PATIENCE_SECONDS
 
 ROOT = Path(__file__).parents[2]
@@ -27,12 +27,11 @@ def test_settings_table_and_chart_schema_match_the_settings() -> None:
     assert (done.stdout, done.stderr, done.returncode) == ("", "", 0)
 
 
-@pytest.mark.parametrize("overlay", ["nvidia", "simulated"])
-def test_every_variable_in_the_manifests_belongs_to_a_setting(overlay: str) -> None:
+@pytest.mark.parametrize("name", ["nvidia", "simulated"])
+def test_every_variable_in_the_manifests_belongs_to_a_setting(name: str) -> None:
     known = {setting_sources.variable(item) for item in fields(Settings)}
-    documents = kustomize.render(ROOT / "daemonset" / "overlays" / overlay)
 
-    for container in kustomize.containers(documents):
+    for container in helm.containers(installation.documents(name)):
         named = {entry["name"] for entry in container["env"]}
         assert {name for name in named if not name.startswith("NVIDIA_")} <= known
 
@@ -40,8 +39,8 @@ def test_every_variable_in_the_manifests_belongs_to_a_setting(overlay: str) -> N
 def test_chart_settings_never_duplicate_a_variable() -> None:
     settings = {"gpupool": "a", "qos": "high", "enforcer": "mps", "poll-seconds": 5}
 
-    documents = chart.render(ROOT / "daemonset" / "chart", {"settings": settings})
+    documents = helm.render({"settings": settings})
 
-    for container in kustomize.containers(documents):
+    for container in helm.containers(documents):
         given = [entry["name"] for entry in container["env"]]
         assert len(set(given)) == len(given)

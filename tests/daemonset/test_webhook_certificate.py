@@ -1,42 +1,57 @@
 """An API server accepts the certificate that hack/webhook-cert creates."""
 
 import base64
+import copy
 import ssl
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.support import kustomize
+from tests.support import installation, yaml_text
+from tests.support.helm import ROOT, Document
 from tests.support.waiting import PATIENCE_SECONDS
 
-ROOT = Path(__file__).parents[2]
+SCRIPT = ROOT / "hack" / "webhook-cert"
+OF_CERTIFICATES = {"Secret", "Issuer", "Certificate"}
 HOST = "tensorfusion-dra-webhook.tensorfusion-dra.svc"
 
 
 @pytest.fixture(scope="module")
-def documents(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    """The rendered objects of the kustomization that the script creates."""
-    folder = tmp_path_factory.mktemp("webhook") / "made"
-    subprocess.run([ROOT / "hack" / "webhook-cert", folder], check=True, timeout=PATIENCE_SECONDS)
-    assert folder.stat().st_mode & 0o777 == 0o700
-    return kustomize.render(folder)
+def documents() -> list[Document]:
+    """The objects that the script prints."""
+    ended = subprocess.run(
+        [SCRIPT], check=True, timeout=PATIENCE_SECONDS, stdout=subprocess.PIPE, text=True
+    )
+    return yaml_text.load_all(ended.stdout)
 
 
-def trusted(documents: list[dict[str, Any]]) -> set[str]:
+def trusted(documents: list[Document]) -> set[str]:
     configurations = [item for item in documents if item["kind"].endswith("WebhookConfiguration")]
     webhooks = [webhook for item in configurations for webhook in item["webhooks"]]
     assert webhooks
     return {webhook["clientConfig"]["caBundle"] for webhook in webhooks}
 
 
-def test_all_webhooks_trust_the_same_authority(documents: list[dict[str, Any]]) -> None:
+def test_all_webhooks_trust_the_same_authority(documents: list[Document]) -> None:
     assert len(trusted(documents)) == 1
 
 
+def test_only_the_certificate_differs_from_the_static_manifest(documents: list[Document]) -> None:
+    def without_certificate(found: list[Document]) -> list[Document]:
+        kept = copy.deepcopy([item for item in found if item["kind"] not in OF_CERTIFICATES])
+        for item in kept:
+            item["metadata"].pop("annotations", None)
+            for webhook in item.get("webhooks", []):
+                webhook["clientConfig"].pop("caBundle", None)
+        return kept
+
+    assert without_certificate(documents) == without_certificate(installation.documents("webhook"))
+    assert "cert-manager" not in str(documents)
+
+
 def test_client_that_trusts_the_authority_accepts_the_service_certificate(
-    documents: list[dict[str, Any]], tmp_path: Path
+    documents: list[Document], tmp_path: Path
 ) -> None:
     (secret,) = [item for item in documents if item["kind"] == "Secret"]
     for name, content in secret["data"].items():
@@ -66,3 +81,12 @@ def handshaken(end: ssl.SSLObject) -> bool:
     except ssl.SSLWantReadError:
         return False
     return True
+
+
+def test_days_that_are_no_number_are_refused() -> None:
+    ended = subprocess.run(
+        [SCRIPT, "a year"], capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False
+    )
+
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert "DAYS: found a year, expected a number" in ended.stderr

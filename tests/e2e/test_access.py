@@ -17,11 +17,21 @@ from tensorfusion_dra.core.doctor.api_server import minor_version
 from tests.e2e.cluster import RESOURCE, Cluster, Json, path_of
 from tests.e2e.drivers import LABEL_NAME, Driver
 from tests.e2e.tenants import Tenants
+from tests.support import installation
 
 Slices = Callable[[], list[Json]]
 
-BASE = Path(__file__).parents[2] / "daemonset" / "base"
-_MANIFESTS = ("namespace.yaml", "rbac.yaml", "slice-policy.yaml")
+# Of daemonset/install/nvidia.yaml: what gives the account its rights and restricts them.
+_KINDS = (
+    "Namespace",
+    "ServiceAccount",
+    "ClusterRole",
+    "ClusterRoleBinding",
+    "Role",
+    "RoleBinding",
+    "ValidatingAdmissionPolicy",
+    "ValidatingAdmissionPolicyBinding",
+)
 _TOKEN_SECONDS = 600
 
 
@@ -41,8 +51,8 @@ def account(cluster: Cluster, driver: Driver) -> Account:
             namespace=daemonset["metadata"]["namespace"],
             name=daemonset["spec"]["template"]["spec"]["serviceAccountName"],
         )
-    for manifest in _MANIFESTS:
-        for document in yaml.safe_load_all((BASE / manifest).read_text(encoding="utf-8")):
+    for document in installation.documents("nvidia"):
+        if document["kind"] in _KINDS:
             cluster.apply(document)
     return Account(namespace="tensorfusion-dra", name="tensorfusion-dra-node-plugin")
 

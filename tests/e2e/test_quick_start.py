@@ -23,7 +23,7 @@ DRA = {"tensor-fusion.ai/dra-enabled": "true"}
 def annotated(tenants: Tenants, cluster: Cluster) -> Tenants:
     """Namespace with the claim template, on a cluster with the webhook."""
     assert webhook.ours(cluster.objects("MutatingWebhookConfiguration")), (
-        "no webhook of this driver: install daemonset/overlays/webhook, or deselect these tests "
+        "no webhook of this driver: apply daemonset/install/webhook.yaml, or deselect these tests "
         "with -m 'not webhook'"
     )
     template = yaml.safe_load(TEMPLATE.read_text(encoding="utf-8"))

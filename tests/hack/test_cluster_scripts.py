@@ -42,6 +42,7 @@ def test_script_has_valid_bash_syntax(name: str) -> None:
     ("name", "arguments", "expected"),
     [
         ("kind-up", ["--version", "1.30", "--dry-run"], "expected 1.34, 1.35, 1.36 or 1.37"),
+        ("kind-up", ["--archive", "/no/image.tar"], "--archive /no/image.tar: found no file"),
         ("kind-up", ["--name"], "--name: expected a value"),
         ("kind-up", ["--node", "fly", "--dry-run"], "--node fly: expected restart-kubelet"),
         ("cluster-up", [], "--state: expected a folder"),
@@ -97,7 +98,7 @@ def test_cdi_is_enabled_in_the_runtime_of_every_node() -> None:
 
 
 def test_image_is_loaded_before_the_daemonset_is_applied() -> None:
-    _, commands = dry_run("--name", "a", "--image", "x:1")
+    _, commands = dry_run("--name", "a", "--archive", "x.tar")
 
     assert [line.split()[:2] for line in commands] == [
         ["kind", "create"],
@@ -105,8 +106,8 @@ def test_image_is_loaded_before_the_daemonset_is_applied() -> None:
         ["kubectl", "--context"],
         ["kubectl", "--context"],
     ]
-    assert commands[1].split()[-1] == "x:1"
-    assert "apply --kustomize daemonset/overlays/simulated" in commands[2]
+    assert commands[1].split()[-1] == "x.tar"
+    assert "apply --filename daemonset/install/simulated.yaml" in commands[2]
     assert all("kind-a" in line for line in commands[2:])
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.daemonset import mps_stand_in, scripts
+from tests.support import helm
 from tests.support.waiting import PATIENCE_SECONDS
 
 SCRIPT = Path(__file__).parents[2] / "hack" / "mps-check"
@@ -19,7 +20,11 @@ def test_table_tells_a_daemon_that_works_from_one_that_does_not(
 ) -> None:
     stand_in = scripts.stand_in_program(mps_stand_in.__file__)
     scripts.put_program(tmp_path / "bin", "nvidia-cuda-mps-control", stand_in)
-    own = {"MPS_STAND_IN_LOG": str(tmp_path / "commands"), "MPS_STAND_IN_FAILS": fails}
+    own = {
+        "HELM": helm.program(),
+        "MPS_STAND_IN_LOG": str(tmp_path / "commands"),
+        "MPS_STAND_IN_FAILS": fails,
+    }
 
     done = subprocess.run(
         [sys.executable, str(SCRIPT), str(tmp_path / "bin")],

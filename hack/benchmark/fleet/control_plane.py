@@ -24,6 +24,17 @@ ACCOUNT: Final = "tensorfusion-dra-node-plugin"
 
 _HOST: Final = "127.0.0.1"
 _MANIFESTS: Final = Path(__file__).resolve().parents[3] / "daemonset"
+_ACCESS: Final = (
+    "Namespace",
+    "ServiceAccount",
+    "ClusterRole",
+    "ClusterRoleBinding",
+    "Role",
+    "RoleBinding",
+    "ValidatingAdmissionPolicy",
+    "ValidatingAdmissionPolicyBinding",
+)
+"""Kinds that give the node plugin its rights and restrict them."""
 _START_SECONDS: Final = 90.0
 _STOP_SECONDS: Final = 90.0
 _TOKEN_SECONDS: Final = 7200
@@ -87,7 +98,7 @@ class ControlPlane:
         )
         self.start_api_server()
         self.api = Api(self.kubeconfig("admin", certificate="admin"), user_agent=AGENT)
-        self.create_from("base/namespace.yaml", "base/rbac.yaml", "base/slice-policy.yaml")
+        self.create_from("install/nvidia.yaml", *_ACCESS)
 
     def stop(self) -> None:
         """Stop both processes."""
@@ -125,10 +136,10 @@ class ControlPlane:
         """Return the API server's present state."""
         return metrics.gauges(Metrics(self._get("/metrics")))
 
-    def create_from(self, *files: str) -> None:
-        """Create the objects of manifests."""
-        for file in files:
-            for document in yaml.safe_load_all((_MANIFESTS / file).read_text(encoding="utf-8")):
+    def create_from(self, file: str, *kinds: str) -> None:
+        """Create the objects of a manifest that are of the given kinds."""
+        for document in yaml.safe_load_all((_MANIFESTS / file).read_text(encoding="utf-8")):
+            if document["kind"] in kinds:
                 self.create(document)
 
     def create(self, document: Mapping[str, Any]) -> dict[str, Any]:
@@ -140,14 +151,15 @@ class ControlPlane:
         self.api.call("DELETE", SLICES)
 
     def let_pools_be_read(self) -> None:
-        """Add the rights of the manifests' component for GPUPools, and the kind itself."""
-        patch = (_MANIFESTS / "components/gpupools/rbac.yaml").read_text(encoding="utf-8")
-        body = [operation for each in yaml.safe_load_all(patch) for operation in each]
+        """Add the rights that the chart adds with pool-source, and the kind of GPUPools itself."""
         path = f"{PATHS['ClusterRole']}/{ACCOUNT}"
         role = self.api.call("GET", path)
-        role["rules"] += [operation["value"] for operation in body]
+        role["rules"] += [
+            {"apiGroups": [group], "resources": [resource], "verbs": ["list", "watch"]}
+            for group, resource in (("tensor-fusion.ai", "gpupools"), ("", "nodes"))
+        ]
         self.api.call("PUT", path, body=role)
-        self.create_from("crds/gpupools.yaml")
+        self.create_from("crds/gpupools.yaml", "CustomResourceDefinition")
         self._until(lambda: "GPUPoolList" in self._get(PATHS["GPUPool"]))
 
     def node_kubeconfig(self, node: Mapping[str, Any]) -> Path:

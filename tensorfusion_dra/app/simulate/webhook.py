@@ -85,8 +85,10 @@ class SimulatedWebhook:
                 return False
 
     def configurations(self) -> Iterator[Json]:
-        """Yield the configurations of daemonset/webhook, with this process's URL as the target."""
-        for document in documents("webhook/webhook-configuration.yaml"):
+        """Yield the configurations of the manifests, with this process's URL as the target."""
+        for document in documents("install/webhook.yaml"):
+            if not document["kind"].endswith("WebhookConfiguration"):
+                continue
             for webhook in document["webhooks"]:
                 path = webhook["clientConfig"]["service"]["path"]
                 bundle = base64.b64encode(self.ca_bundle.encode()).decode()
