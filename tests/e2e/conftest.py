@@ -47,12 +47,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "node_command: restarts the kubelet or the node")
     config.addinivalue_line("markers", "webhook: needs the admission webhook")
+    config.addinivalue_line(
+        "markers", "documents: installs and uninstalls the driver, on a cluster without it"
+    )
     config.addinivalue_line("markers", "extended_resource: needs the gate DRAExtendedResource")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        item.add_marker(pytest.mark.timeout(_TEST_SECONDS))
+        if item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(_TEST_SECONDS))
 
 
 @pytest.hookimpl(wrapper=True)

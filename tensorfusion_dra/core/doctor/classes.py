@@ -18,7 +18,7 @@ def device_class(stored: Mapping[str, Any] | None) -> Iterator[Finding]:
             subject,
             "not found",
             expected="the DeviceClass; until then pods whose claims name it stay Pending",
-            cure="apply daemonset/deviceclass.yaml",
+            cure="install the driver's DeviceClass (docs/install.md)",
         )
         return
     spec = as_map(stored.get("spec"))
@@ -33,7 +33,7 @@ def device_class(stored: Mapping[str, Any] | None) -> Iterator[Finding]:
             subject,
             f"selectors {expressions or 'none'} do not name this driver",
             expected=f'device.driver == "{names.DRIVER}"',
-            cure="apply daemonset/deviceclass.yaml",
+            cure="install the driver's DeviceClass (docs/install.md)",
         )
     yield from _parameters(subject, spec)
 

@@ -97,7 +97,7 @@ def missing_classes(claims: Sequence[Document], classes: Sequence[str]) -> Itera
                 f"DeviceClass {name}",
                 "not found",
                 expected=", ".join(sorted(classes)) or "one DeviceClass at least",
-                cure="install the driver's DeviceClass (chart, or kubectl apply -k daemonset/base)"
+                cure="install the driver's DeviceClass (docs/install.md)"
                 if ours
                 else f"correct deviceClassName; the cluster has {_shown(sorted(classes))}",
             )

@@ -91,8 +91,8 @@ def installed(called: Sequence[CalledWebhook]) -> Iterator[Finding]:
         yield note(
             "webhook configuration",
             f"none whose name ends with .{DOMAIN}",
-            cure="apply daemonset/webhook if pods are to request GPUs by annotations; pods with "
-            "claims of their own do not need it",
+            cure="install the webhook (docs/install.md) if pods are to request GPUs by "
+            "annotations; pods with claims of their own do not need it",
         )
 
 
@@ -136,7 +136,10 @@ def endpoints(service: Service, slices: Sequence[Mapping[str, Any]] | None) -> I
     subject = f"service {service}"
     if slices is None:
         yield problem(
-            subject, "not found", expected="the webhook's", cure="apply daemonset/webhook"
+            subject,
+            "not found",
+            expected="the webhook's",
+            cure="install it again (docs/install.md)",
         )
         return
     endpoints = [e for item in slices for e in map(as_map, as_list(item.get("endpoints")))]

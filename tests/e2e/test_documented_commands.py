@@ -1,0 +1,201 @@
+"""The commands of docs/install.md and docs/use.md, typed on a cluster without the driver.
+
+The blocks are read from the pages; a comment before each says in which way of installing
+it runs.
+"""
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tensorfusion_dra.core import names
+from tests.e2e.cluster import Cluster, Json
+from tests.e2e.drivers import LABEL_NAME, LABEL_NODE_PLUGIN
+from tests.support import documented_commands, markdown
+from tests.support.documented_commands import WAYS, Block
+from tests.support.markdown import ROOT
+
+pytestmark = [pytest.mark.documents, pytest.mark.timeout(1200)]
+
+INSTALL, USE = documented_commands.PAGES
+NAMESPACE = "tensorfusion-dra"
+AFTER_USE = ("Upgrade", "Uninstall", "Rights")
+"""The sections of docs/install.md that are read after docs/use.md."""
+
+LEFT_BEHIND = (
+    "Namespace",
+    "ClusterRole",
+    "ClusterRoleBinding",
+    "Role",
+    "RoleBinding",
+    "DeviceClass",
+    "ResourceClaimTemplate",
+    "ValidatingAdmissionPolicy",
+    "ValidatingAdmissionPolicyBinding",
+    "MutatingWebhookConfiguration",
+    "ValidatingWebhookConfiguration",
+)
+"""Kinds of which an uninstallation might leave an object behind, besides slices."""
+
+_COMMAND_SECONDS = 300
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reader:
+    """A reader of the pages, who types their commands in the root of a checkout.
+
+    Attributes:
+        folder: Looks like the root of the checkout; files that the page has the reader write go
+            here instead.
+        placeholders: What the reader types for the words in capitals.
+    """
+
+    folder: Path
+    env: Mapping[str, str]
+    placeholders: Mapping[str, str]
+
+    def follow(self, block: Block) -> None:
+        """Type the commands of a block, or write its file."""
+        text = self._filled(block.text)
+        if block.file:
+            # The page says to add it to the file.
+            file = self.folder / block.file
+            before = yaml.safe_load(file.read_text()) if file.exists() else {}
+            file.write_text(yaml.safe_dump(_merged(before, yaml.safe_load(text))))
+            return
+        for command in block.commands():
+            self._type(block.place, self._filled(command.line), command.output)
+
+    def _type(self, place: str, line: str, shown: tuple[str, ...]) -> None:
+        print(f"{place}\n$ {line}", flush=True)
+        ended = subprocess.run(
+            ["bash", "-o", "pipefail", "-c", line],
+            cwd=self.folder,
+            env=self.env,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=_COMMAND_SECONDS,
+            check=False,
+        )
+        print(ended.stdout, flush=True)
+        assert ended.returncode == 0, f"{place}: {line}: exit code {ended.returncode}"
+        assert "NotFound" not in ended.stdout
+        if shown:
+            assert markdown.is_shown(shown, ended.stdout.splitlines()), (
+                f"{place}: {line}: expected the output that the page shows"
+            )
+
+    def _filled(self, text: str) -> str:
+        for word, meant in self.placeholders.items():
+            text = text.replace(word, meant)
+        return text
+
+
+def _merged(before: Any, added: Any) -> Any:
+    if not isinstance(before, dict) or not isinstance(added, dict):
+        return added
+    return {
+        **before,
+        **{
+            key: _merged(before[key], value) if key in before else value
+            for key, value in added.items()
+        },
+    }
+
+
+@pytest.fixture
+def bare_cluster(cluster: Cluster, pytestconfig: pytest.Config) -> Cluster:
+    """A cluster without the driver; on another one the test is skipped, unless it was asked for."""
+    if cluster.objects("DaemonSet", labelSelector=LABEL_NAME):
+        why = "the cluster has the driver already: the commands of the pages install it"
+        assert "documents" not in pytestconfig.getoption("markexpr"), why
+        pytest.skip(why)
+    return cluster
+
+
+@pytest.fixture
+def reader(bare_cluster: Cluster, kubeconfig: str, tmp_path: Path) -> Iterator[Reader]:
+    team = f"e2e-{uuid.uuid4().hex[:8]}"
+    bare_cluster.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": team}})
+    folder, programs = tmp_path / "checkout", tmp_path / "bin"
+    folder.mkdir()
+    programs.mkdir()
+    for name in ("daemonset", "docs", "hack", "tensorfusion_dra"):
+        (folder / name).symlink_to(ROOT / name)
+    helm = os.environ.get("HELM") or shutil.which("helm")
+    assert helm, "helm: found none on PATH and no variable HELM (hack/helm has Go build it)"
+    (programs / "helm").symlink_to(Path(helm).resolve())
+    # What `pip install .` provides.
+    command = programs / "tensorfusion-dra"
+    python = shlex.join([sys.executable, "-P", "-m", "tensorfusion_dra"])
+    command.write_text(f'#!/bin/sh\nPYTHONPATH={shlex.quote(str(ROOT))} exec {python} "$@"\n')
+    command.chmod(0o755)
+    yield Reader(
+        folder=folder,
+        env={**os.environ, "KUBECONFIG": kubeconfig, "PATH": f"{programs}:{os.environ['PATH']}"},
+        placeholders={"TEAM": team},
+    )
+    bare_cluster.delete("Namespace", team)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_commands_of_the_pages_install_use_and_uninstall(
+    way: str, bare_cluster: Cluster, reader: Reader
+) -> None:
+    install = [block for block in documented_commands.blocks(INSTALL) if way in block.ways]
+    use = [block for block in documented_commands.blocks(USE) if way in block.ways]
+    before = [block for block in install if block.section not in AFTER_USE]
+    after = [block for block in install if block.section in AFTER_USE]
+    team = reader.placeholders["TEAM"]
+
+    for block in before:
+        reader.follow(block)
+
+    bare_cluster.until("slices of every node", lambda: _all_publish(bare_cluster), seconds=60)
+    assert bare_cluster.find("ResourceClaimTemplate", names.CLAIM_TEMPLATE, namespace=team), (
+        "the claim template"
+    )
+
+    for block in (*use, *after):
+        reader.follow(block)
+
+    bare_cluster.until(
+        "nothing to be left behind",
+        lambda: not _left_behind(bare_cluster),
+        seconds=120,
+        diagnose=lambda: "\n".join(_left_behind(bare_cluster)),
+    )
+
+
+def _all_publish(cluster: Cluster) -> bool:
+    """Return True if each node has a ready node plugin and slices."""
+    (daemonset,) = cluster.objects("DaemonSet", labelSelector=LABEL_NODE_PLUGIN)
+    nodes = {node["metadata"]["name"] for node in cluster.objects("Node")}
+    slices = cluster.objects("ResourceSlice", fieldSelector=f"spec.driver={names.DRIVER}")
+    return daemonset["status"]["numberReady"] == len(nodes) and nodes == {
+        item["spec"]["nodeName"] for item in slices
+    }
+
+
+def _left_behind(cluster: Cluster) -> list[str]:
+    """Return what is left of an installation."""
+    found: list[tuple[str, Json]] = [
+        (kind, item)
+        for kind in LEFT_BEHIND
+        for item in cluster.objects(kind)
+        if item["metadata"]["name"].startswith(("tensorfusion-dra", "tensor-fusion"))
+    ]
+    slices = cluster.objects("ResourceSlice", fieldSelector=f"spec.driver={names.DRIVER}")
+    found += [("ResourceSlice", item) for item in slices]
+    return [f"{kind} {item['metadata']['name']}" for kind, item in found]
