@@ -102,11 +102,15 @@ def test_chart_creates_the_plain_claim_template_in_each_namespace() -> None:
 
     rendered = helm.render({"claimTemplate": {"namespaces": ["team-a", "team-b"]}})
 
-    templates = [item for item in rendered if item["kind"] == "ResourceClaimTemplate"]
-    assert templates == [
-        {**plain, "metadata": {**plain["metadata"], "namespace": namespace}}
-        for namespace in ("team-a", "team-b")
-    ]
+    templates = {
+        item["metadata"]["namespace"]: item
+        for item in rendered
+        if item["metadata"]["name"] == plain["metadata"]["name"]
+    }
+    assert list(templates) == ["team-a", "team-b"]
+    for found in templates.values():
+        assert found["spec"] == plain["spec"]
+        assert found["metadata"]["labels"].items() >= plain["metadata"]["labels"].items()
 
 
 def test_chart_adds_variables_that_are_no_settings() -> None:

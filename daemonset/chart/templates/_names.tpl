@@ -1,6 +1,26 @@
-{{- define "labels" -}}
+{{- define "selector" -}}
+{{- /* No release: selectors cannot change, and the objects' fixed names allow one release for each cluster. */ -}}
 app.kubernetes.io/name: tensorfusion-dra
 app.kubernetes.io/component: {{ . }}
+{{- end }}
+
+{{- define "labels" -}}
+{{- /* Labels of an object, from a list of the root and the component. */}}
+{{- $root := index . 0 }}
+{{- $own := include "selector" (index . 1) | fromYaml }}
+{{- $standard := dict
+      "app.kubernetes.io/part-of" "tensorfusion-dra"
+      "app.kubernetes.io/instance" $root.Release.Name
+      "app.kubernetes.io/version" $root.Chart.AppVersion
+      "app.kubernetes.io/managed-by" $root.Release.Service
+      "helm.sh/chart" (printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace "+" "_") }}
+{{- merge $own $standard $root.Values.commonLabels | toYaml }}
+{{- end }}
+
+{{- define "pod-labels" -}}
+{{- /* Labels of a pod, from a list of the root, the component and podLabels. They name no version, so a new version of the
+       chart alone restarts no pod. */}}
+{{- merge (include "selector" (index . 1) | fromYaml) (index . 2) (index . 0).Values.commonLabels | toYaml }}
 {{- end }}
 
 {{- define "image" -}}

@@ -1,0 +1,91 @@
+"""What the chart's values for labels, images, the webhook and optional objects render."""
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.support import forks, helm, rbac
+
+Document = dict[str, Any]
+
+NAME, COMPONENT = "app.kubernetes.io/name", "app.kubernetes.io/component"
+NODE_PLUGIN = "tensorfusion-dra-node-plugin"
+DIGEST = f"sha256:{'5a' * 32}"
+WEBHOOK = {"webhook": {"enabled": True}}
+EVERYTHING: Mapping[str, Any] = {
+    "namespace": {"create": True},
+    "crds": {"install": True},
+    "claimTemplate": {"namespaces": ["team-a"]},
+    "monitoring": {"enabled": True},
+    "mps": {"daemon": {"enabled": True}},
+    "settings": {"enforcer": "mps", "hypervisor-sockets": "/var/lib/kubelet/device-plugins"},
+    **WEBHOOK,
+}
+MPS = {"settings": {"enforcer": "mps"}, "mps": {"daemon": {"enabled": True}}}
+HAMI_CORE = {
+    "settings": {"enforcer": "hami-core"},
+    "hamiCore": {"install": {"enabled": True}},
+}
+
+
+def of_kind(documents: list[Document], kind: str) -> list[Document]:
+    return [item for item in documents if item["kind"] == kind]
+
+
+def pods(documents: list[Document]) -> Iterator[Document]:
+    """Yield the pods of the workloads, each with its workload's selector, and the test's pod."""
+    for item in documents:
+        if item["kind"] in {"DaemonSet", "Deployment"}:
+            yield {**item["spec"]["template"], "selector": item["spec"]["selector"]}
+        elif item["kind"] == "Pod":
+            yield item
+
+
+def test_every_object_has_the_standard_labels_and_the_users() -> None:
+    values = {**EVERYTHING, "commonLabels": {"team": "gpu", NAME: "of-the-user"}}
+
+    for item in helm.render(values):
+        labels = item["metadata"]["labels"]
+        assert (
+            labels.items()
+            >= {
+                NAME: "tensorfusion-dra",
+                "app.kubernetes.io/part-of": "tensorfusion-dra",
+                "app.kubernetes.io/instance": "tensorfusion-dra",
+                "app.kubernetes.io/version": "0.1.0",
+                "app.kubernetes.io/managed-by": "Helm",
+                "helm.sh/chart": "tensorfusion-dra-0.1.0",
+                "team": "gpu",
+            }.items()
+        ), item["metadata"]["name"]
+        assert COMPONENT in labels
+
+
+def test_selectors_and_pods_name_nothing_that_an_upgrade_changes() -> None:
+    labels = {"commonLabels": {"team": "gpu"}, "nodePlugin": {"podLabels": {"a": "b"}}}
+    webhook = {**WEBHOOK["webhook"], "podLabels": {"c": "d"}}
+
+    found = {
+        pod["metadata"]["labels"][COMPONENT]: pod
+        for values in ({**labels, **MPS}, {**labels, **HAMI_CORE, "webhook": webhook})
+        for pod in pods(helm.render(values))
+        if "selector" in pod
+    }
+
+    assert {name: pod["metadata"]["labels"] for name, pod in found.items()} == {
+        name: {NAME: "tensorfusion-dra", COMPONENT: name, "team": "gpu", **own}
+        for name, own in {
+            "node-plugin": {"a": "b"},
+            "webhook": {"c": "d"},
+            "mps": {},
+            "hami-core": {},
+        }.items()
+    }
+    for name, pod in found.items():
+        assert pod["selector"] == {"matchLabels": {NAME: "tensorfusion-dra", COMPONENT: name}}
