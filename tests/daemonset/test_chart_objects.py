@@ -89,3 +89,38 @@ def test_selectors_and_pods_name_nothing_that_an_upgrade_changes() -> None:
     }
     for name, pod in found.items():
         assert pod["selector"] == {"matchLabels": {NAME: "tensorfusion-dra", COMPONENT: name}}
+
+
+@pytest.mark.parametrize(
+    ("image", "expected"),
+    [
+        ({}, "tensorfusion-dra:0.1.0"),
+        ({"repository": "registry.example/dra", "tag": "dev"}, "registry.example/dra:dev"),
+        ({"digest": DIGEST, "tag": "dev"}, f"tensorfusion-dra@{DIGEST}"),
+    ],
+)
+def test_all_pods_of_the_drivers_image_take_its_tag_or_digest(
+    image: Mapping[str, str], expected: str
+) -> None:
+    images = {
+        container["image"]
+        for pod in pods(helm.render({"image": image, **MPS, **WEBHOOK}))
+        for field in ("initContainers", "containers")
+        for container in pod["spec"].get(field, ())
+    }
+
+    assert images == {expected}
+
+
+def test_service_accounts_have_the_users_annotations() -> None:
+    values = {
+        "nodePlugin": {"serviceAccountAnnotations": {"a": "b"}},
+        "webhook": {"enabled": True, "serviceAccountAnnotations": {"c": "d"}},
+    }
+
+    accounts = of_kind(helm.render(values), "ServiceAccount")
+
+    assert {item["metadata"]["name"]: item["metadata"]["annotations"] for item in accounts} == {
+        NODE_PLUGIN: {"a": "b"},
+        "tensorfusion-dra-webhook": {"c": "d"},
+    }
