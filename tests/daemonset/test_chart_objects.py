@@ -124,3 +124,35 @@ def test_service_accounts_have_the_users_annotations() -> None:
         NODE_PLUGIN: {"a": "b"},
         "tensorfusion-dra-webhook": {"c": "d"},
     }
+
+
+@pytest.mark.parametrize(("replicas", "unavailable"), [(1, []), (2, [1]), (3, [1])])
+def test_a_drain_takes_at_most_one_pod_of_a_webhook_that_has_several(
+    replicas: int, unavailable: list[int]
+) -> None:
+    rendered = helm.render({"webhook": {"enabled": True, "replicas": replicas}})
+
+    (deployment,) = of_kind(rendered, "Deployment")
+    budgets = of_kind(rendered, "PodDisruptionBudget")
+    assert [budget["spec"]["maxUnavailable"] for budget in budgets] == unavailable
+    for budget in budgets:
+        assert budget["spec"]["selector"] == deployment["spec"]["selector"]
+
+
+def test_webhooks_pods_take_the_values_for_scheduling() -> None:
+    scheduling = {
+        "priorityClassName": "of-the-team",
+        "nodeSelector": {"kubernetes.io/os": "linux", "pool": "system"},
+        "affinity": {"nodeAffinity": {}},
+        "tolerations": [{"key": "system", "operator": "Exists"}],
+    }
+
+    (deployment,) = of_kind(helm.render({"webhook": {"enabled": True, **scheduling}}), "Deployment")
+
+    spec = deployment["spec"]["template"]["spec"]
+    assert {name: spec[name] for name in scheduling} == scheduling
+    # Two on a node only if there is no other one that takes them.
+    (spread,) = spec["topologySpreadConstraints"]
+    assert spread["labelSelector"] == deployment["spec"]["selector"]
+    assert (spread["topologyKey"], spread["maxSkew"]) == ("kubernetes.io/hostname", 1)
+    assert (spread["whenUnsatisfiable"], spread["nodeTaintsPolicy"]) == ("DoNotSchedule", "Honor")
