@@ -156,3 +156,34 @@ def test_webhooks_pods_take_the_values_for_scheduling() -> None:
     assert spread["labelSelector"] == deployment["spec"]["selector"]
     assert (spread["topologyKey"], spread["maxSkew"]) == ("kubernetes.io/hostname", 1)
     assert (spread["whenUnsatisfiable"], spread["nodeTaintsPolicy"]) == ("DoNotSchedule", "Honor")
+
+
+@pytest.mark.parametrize(
+    ("values", "variable", "may_get_pods"),
+    [
+        ({}, None, True),
+        ({"settings": {"read-pods": False}}, "false", False),
+        (WEBHOOK, "false", False),
+        ({**WEBHOOK, "settings": {"read-pods": True}}, "true", True),
+        # These need to know which containers use a claim.
+        ({**WEBHOOK, "settings": {"enforcer": "hami-core"}}, None, True),
+        ({**WEBHOOK, "settings": {"enforcer": "mps"}}, None, True),
+        # It needs the pod that it marks.
+        ({**WEBHOOK, "settings": {"hypervisor-sockets": "/sockets"}}, "false", True),
+    ],
+)
+def test_pods_are_not_read_where_the_webhook_copies_their_annotations(
+    values: Mapping[str, Any], variable: str | None, may_get_pods: bool
+) -> None:
+    rendered = helm.render(values)
+
+    (plugin,) = (
+        item
+        for item in rendered
+        if item["metadata"]["name"] == NODE_PLUGIN and item["kind"] == "DaemonSet"
+    )
+    (container,) = plugin["spec"]["template"]["spec"]["containers"]
+    variables = {each["name"]: each.get("value") for each in container["env"]}
+    rights = {(each.resource, each.verb) for each in rbac.rights(rendered, NODE_PLUGIN)}
+    assert variables.get("TENSORFUSION_DRA_READ_PODS") == variable
+    assert (("pods", "get") in rights) == may_get_pods

@@ -29,6 +29,22 @@ app.kubernetes.io/component: {{ . }}
 {{- end }}
 {{- end }}
 
+{{- define "enforcer" -}}
+{{ .Values.settings.enforcer | default "tensor-fusion" }}
+{{- end }}
+
+{{- define "settings" -}}
+{{- /* The node plugin's settings: those of the values, then those that follow from other values. */}}
+{{- $own := dict }}
+{{- if and .Values.webhook.enabled (eq (include "enforcer" .) "tensor-fusion") }}
+{{- $_ := set $own "read-pods" false }}
+{{- end }}
+{{- if .Values.hamiCore.install.enabled }}
+{{- $_ := set $own "hami-core-library" (include "hami-core-library" .) }}
+{{- end }}
+{{- merge (dict) .Values.settings $own | toYaml }}
+{{- end }}
+
 {{- define "scheduling" -}}
 # Without the node plugin no pod with a share can start or end on a node.
 priorityClassName: {{ .Values.nodePlugin.priorityClassName }}
