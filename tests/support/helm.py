@@ -52,8 +52,11 @@ def text(values: Mapping[str, Any] | None = None) -> str:
     return _template(json.dumps(values or {}), KUBE_VERSION, "--no-hooks")
 
 
-def notes(values: Mapping[str, Any] | None = None) -> str:
+def notes(values: Mapping[str, Any] | None = None, *, kubeconfig: Path | None = None) -> str:
     """Return the notes that helm prints after an installation.
+
+    Args:
+        kubeconfig: Of the cluster that the templates look up; none if None.
 
     Raises:
         RefusedValuesError: As in render().
@@ -63,15 +66,15 @@ def notes(values: Mapping[str, Any] | None = None) -> str:
     with tempfile.TemporaryDirectory() as folder:
         chart = Path(shutil.copytree(CHART, Path(folder) / "chart"))
         (chart / "templates" / "notes.yaml").write_text(
-            'notes: {{ include "tensorfusion-dra/templates/NOTES.txt" . | toJson }}\n'
+            "{apiVersion: v1, kind: ConfigMap, metadata: {name: notes}, data: {notes: "
+            '{{ include "tensorfusion-dra/templates/NOTES.txt" . | toJson }}}}\n'
         )
-        printed = _printed(
-            chart,
-            json.dumps(values or {}),
-            *("--kube-version", KUBE_VERSION),
-            *("--show-only", "templates/notes.yaml"),
-        )
-    return str(yaml_text.load(printed)["notes"])
+        flags = ["--kube-version", KUBE_VERSION, "--show-only", "templates/notes.yaml"]
+        if kubeconfig:
+            flags += ["--dry-run=server", "--disable-openapi-validation"]
+            flags += ["--kubeconfig", str(kubeconfig)]
+        printed = _printed(chart, json.dumps(values or {}), *flags)
+    return str(yaml_text.load(printed)["data"]["notes"])
 
 
 def program() -> str:

@@ -72,6 +72,15 @@ affinity:
 {{- end }}
 {{- end }}
 
+{{- define "require-definition" -}}
+{{- /* Refuse to install in a cluster without a CustomResourceDefinition, from a list of the value that needs it, its name and
+       the cure. Without a cluster (helm template) there is no Namespace kube-system, and nothing is refused. */}}
+{{- $cluster := lookup "v1" "Namespace" "" "kube-system" }}
+{{- if and $cluster (not (lookup "apiextensions.k8s.io/v1" "CustomResourceDefinition" "" (index . 1))) }}
+{{- printf "%s: found no CustomResourceDefinition %s in the cluster, expected it; %s" (index . 0) (index . 1) (index . 2) | fail }}
+{{- end }}
+{{- end }}
+
 {{- define "driver-root" -}}
 {{- /* By driver's root: which folder of the host is mounted where, and the root in there. */}}
 {{- $root := .Values.nvidia.driverRoot }}
