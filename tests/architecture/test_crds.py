@@ -13,7 +13,7 @@ from tensorfusion_dra.core.devices.oversubscription import Oversubscription
 from tensorfusion_dra.core.errors import InputError
 from tests.support import kubernetes_schemas
 
-FOLDER = Path(__file__).parents[2] / "daemonset" / "crds"
+FOLDER = Path(__file__).parents[2] / "daemonset" / "chart" / "tensor-fusion-crds"
 FILES = sorted(path.name for path in FOLDER.iterdir())
 
 

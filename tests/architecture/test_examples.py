@@ -46,7 +46,7 @@ def documents(file: Path) -> list[Json]:
 
 def definition(kind: str) -> Json:
     """Return the schema in the CustomResourceDefinition of a kind."""
-    for file in (ROOT / "daemonset" / "crds").iterdir():
+    for file in (ROOT / "daemonset" / "chart" / "tensor-fusion-crds").iterdir():
         found = yaml.safe_load(file.read_text())
         if found["spec"]["names"]["kind"] == kind:
             schema: Json = found["spec"]["versions"][0]["schema"]["openAPIV3Schema"]

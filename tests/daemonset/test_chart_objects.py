@@ -187,3 +187,17 @@ def test_pods_are_not_read_where_the_webhook_copies_their_annotations(
     rights = {(each.resource, each.verb) for each in rbac.rights(rendered, NODE_PLUGIN)}
     assert variables.get("TENSORFUSION_DRA_READ_PODS") == variable
     assert (("pods", "get") in rights) == may_get_pods
+
+
+def test_definitions_are_installed_on_request_and_outlive_the_release() -> None:
+    files = sorted((helm.CHART / "tensor-fusion-crds").iterdir())
+    kind = "CustomResourceDefinition"
+
+    definitions = of_kind(helm.render({"crds": {"install": True}}), kind)
+
+    assert of_kind(helm.render(), kind) == []
+    assert [item["spec"] for item in definitions] == [
+        yaml.safe_load(file.read_text())["spec"] for file in files
+    ]
+    for item in definitions:
+        assert item["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}

@@ -159,7 +159,7 @@ class ControlPlane:
             for group, resource in (("tensor-fusion.ai", "gpupools"), ("", "nodes"))
         ]
         self.api.call("PUT", path, body=role)
-        self.create_from("crds/gpupools.yaml", "CustomResourceDefinition")
+        self.create_from("chart/tensor-fusion-crds/gpupools.yaml", "CustomResourceDefinition")
         self._until(lambda: "GPUPoolList" in self._get(PATHS["GPUPool"]))
 
     def node_kubeconfig(self, node: Mapping[str, Any]) -> Path:

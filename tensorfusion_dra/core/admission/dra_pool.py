@@ -60,7 +60,7 @@ def parse(pool: Item, templates: Iterable[Item]) -> DraPool:
     """Return a GPUPool's settings for its pods.
 
     The pool's own draConfig takes precedence over the SchedulingConfigTemplate that it names. The
-    CRDs of Tensor Fusion have neither field, so the API server drops them; those in daemonset/crds
+    CRDs of Tensor Fusion have neither field, so the API server drops them; those of the chart
     have both.
     """
     spec = as_map(pool.get("spec"))

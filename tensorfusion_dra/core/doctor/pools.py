@@ -33,8 +33,8 @@ def definition(name: str, stored: Mapping[str, Any] | None) -> Iterator[Finding]
         subject,
         f"has no spec.{field}, so the API server drops it and no pool can turn DRA on by it",
         expected=f"pods that turn DRA on by the annotation {names.ANNOTATION_DRA_ENABLED}",
-        cure=f"annotate the pods, or apply daemonset/crds/{name.partition('.')[0]}.yaml, which "
-        "replaces Tensor Fusion's own definition",
+        cure="annotate the pods, or replace Tensor Fusion's own definition by "
+        f"daemonset/chart/tensor-fusion-crds/{name.partition('.')[0]}.yaml",
     )
 
 

@@ -9,7 +9,7 @@ import yaml
 from tensorfusion_dra.core.doctor import pools
 from tensorfusion_dra.core.doctor.finding import Level
 
-CRDS = Path(__file__).parents[3] / "daemonset" / "crds"
+CRDS = Path(__file__).parents[3] / "daemonset" / "chart" / "tensor-fusion-crds"
 
 
 def definition(**spec: Any) -> dict[str, Any]:

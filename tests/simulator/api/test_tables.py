@@ -11,7 +11,7 @@ from tensorfusion_dra.simulator.apiserver import ApiServer
 from tests.simulator.api.client import CLASSES, TABLE, Client, Json
 from tests.support.builders.documents import class_document
 
-CRDS: Final = Path(__file__).parents[3] / "daemonset" / "crds"
+CRDS: Final = Path(__file__).parents[3] / "daemonset" / "chart" / "tensor-fusion-crds"
 
 NAME: Final = ("Name", "string", "name", 0)
 AGE: Final = ("Age", "string", "", 0)
