@@ -201,3 +201,13 @@ def test_definitions_are_installed_on_request_and_outlive_the_release() -> None:
     ]
     for item in definitions:
         assert item["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
+
+
+def test_namespace_has_its_pod_security_level_and_outlives_the_release() -> None:
+    (namespace,) = of_kind(helm.render({"namespace": {"create": True}}), "Namespace")
+
+    metadata = namespace["metadata"]
+    assert metadata["name"] == helm.NAMESPACE
+    assert metadata["labels"]["pod-security.kubernetes.io/enforce"] == "privileged"
+    assert metadata["annotations"] == {"helm.sh/resource-policy": "keep"}
+    assert of_kind(helm.render(), "Namespace") == []

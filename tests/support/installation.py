@@ -13,18 +13,6 @@ FOLDER: Final = helm.ROOT / "daemonset" / "install"
 NO_GPUS: Final = {"nvidia": {"enabled": False}, "settings": {"simulated-gpus": "2xA100-SXM4-80GB"}}
 WEBHOOK: Final = {"webhook": {"enabled": True}}
 
-_NAMESPACE: Final = f"""\
----
-apiVersion: v1
-kind: Namespace
-metadata:
-  name: {helm.NAMESPACE}
-  labels:
-    app.kubernetes.io/name: tensorfusion-dra
-    # The node plugin mounts host folders, which the two stricter levels forbid.
-    pod-security.kubernetes.io/enforce: privileged
-    pod-security.kubernetes.io/enforce-version: latest
-"""
 _NODE_PLUGIN: Final[Mapping[str, tuple[Mapping[str, Any], str]]] = {
     "nvidia": (
         {},
@@ -48,7 +36,9 @@ _WEBHOOK: Final = """\
 """
 _HEADER: Final = "# Rendered by `make manifests` from daemonset/chart; change that instead.\n"
 _OF_RELEASES: Final = re.compile(
-    r"^(# Source: | *helm\.sh/chart: | *app\.kubernetes\.io/managed-by: ).*\n", re.MULTILINE
+    r"^(# Source: | *helm\.sh/chart: | *app\.kubernetes\.io/managed-by: |"
+    r"  annotations:\n    helm\.sh/resource-policy: ).*\n",
+    re.MULTILINE,
 )
 """What helm adds to the objects of a release, and would be wrong in objects without one."""
 
@@ -62,7 +52,7 @@ def rendered(name: str) -> str:
         added = [part for part in _parts(WEBHOOK) if _key(part) not in without]
         return "".join((_HEADER, _WEBHOOK, *added))
     values, purpose = _NODE_PLUGIN[name]
-    return "".join((_HEADER, purpose, _NAMESPACE, *_parts(values)))
+    return "".join((_HEADER, purpose, *_parts({"namespace": {"create": True}, **values})))
 
 
 @functools.cache
