@@ -211,3 +211,29 @@ def test_namespace_has_its_pod_security_level_and_outlives_the_release() -> None
     assert metadata["labels"]["pod-security.kubernetes.io/enforce"] == "privileged"
     assert metadata["annotations"] == {"helm.sh/resource-policy": "keep"}
     assert of_kind(helm.render(), "Namespace") == []
+
+
+def test_pod_of_helm_test_ends_well_if_and_only_if_it_got_its_share(tmp_path: Path) -> None:
+    hooks = [item for item in helm.render() if "annotations" in item["metadata"]]
+    for item in hooks:
+        assert item["metadata"]["annotations"]["helm.sh/hook"] == "test"
+        item["metadata"]["namespace"] = "default"
+    file = tmp_path / "test.yaml"
+    file.write_text(yaml.safe_dump_all(hooks))
+    (pod,) = of_kind(hooks, "Pod")
+    (container,) = pod["spec"]["containers"]
+
+    simulated = forks.run("simulate", "-o", "json", "--from", str(file))
+    (share,) = json.loads(simulated.stdout)["pods"]
+
+    assert share["phase"] == "Running"
+    for environment, status in ((share["env"], 0), ({}, 1)):
+        ended = subprocess.run(
+            container["command"],
+            env={"PATH": os.environ["PATH"], **environment},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert ended.returncode == status
+        assert bool(ended.stdout) == (status == 0)
