@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 
 from tests.support import canned_api, helm
-from tests.support.installation import WEBHOOK
+from tests.support.installation import NO_GPUS, WEBHOOK
 
 Document = dict[str, Any]
 
+GPU_NODE = {"feature.node.kubernetes.io/pci-10de.present": "true"}
 LOOKED_UP = {
     "Namespace": "v1",
     "Node": "v1",
@@ -80,6 +81,57 @@ def notes(answers: Mapping[str, Any], values: Mapping[str, Any], folder: Path) -
     }
     with canned_api.served({**discovery(sorted(kinds)), **answers}) as api:
         return helm.notes(values, kubeconfig=api.kubeconfig(folder / "kubeconfig"))
+
+
+@pytest.mark.parametrize(
+    ("answers", "values", "warnings"),
+    [
+        (cluster("RuntimeClass/nvidia", nodes=({}, GPU_NODE)), {}, set()),
+        (cluster("RuntimeClass/nvidia", nodes=({}, {"a": "b"})), {}, {"label node NODE"}),
+        (cluster(nodes=(GPU_NODE,)), {}, {"no RuntimeClass nvidia"}),
+        (cluster(nodes=({},)), {}, {"label node NODE", "no RuntimeClass nvidia"}),
+        # Values by which the DaemonSet needs neither.
+        (cluster(nodes=({},)), NO_GPUS, set()),
+        (
+            cluster("RuntimeClass/of-the-team", nodes=({},)),
+            {"nvidia": {"runtimeClass": "of-the-team"}, "nodePlugin": {"affinity": {"a": {}}}},
+            set(),
+        ),
+        (cluster(nodes=(GPU_NODE,)), {"nvidia": {"privileged": True}}, set()),
+        (cluster(nodes=(GPU_NODE,)), {"nvidia": {"runtimeClass": ""}}, set()),
+        # Without a cluster nothing is known.
+        (cluster(), {}, set()),
+    ],
+)
+def test_notes_name_what_a_daemonset_without_pods_lacks(
+    answers: Mapping[str, Any], values: Mapping[str, Any], warnings: set[str], tmp_path: Path
+) -> None:
+    found = notes(answers, values, tmp_path)
+
+    assert {text for text in ("label node NODE", "no RuntimeClass nvidia") if text in found} == (
+        warnings
+    )
+
+
+@pytest.mark.parametrize(
+    ("values", "is_warned"),
+    [
+        ({}, True),
+        ({"settings": {"enforcer": "tensor-fusion", "isolation": "soft"}}, True),
+        ({"settings": {"enforcer": "hami-core"}}, False),
+        ({"settings": {"enforcer": "mps"}}, False),
+        ({"settings": {"hypervisor-sockets": "/var/lib/kubelet/device-plugins"}}, False),
+        ({"settings": {"isolation": "shared"}}, False),
+        (NO_GPUS, False),
+    ],
+)
+def test_notes_warn_of_nodes_without_an_enforcer(
+    values: Mapping[str, Any], is_warned: bool
+) -> None:
+    found = helm.notes(values)
+
+    for cure in ("=hami-core", "=mps", "settings.hypervisor-sockets=/var/lib/kubelet"):
+        assert (f"--set settings.enforcer{cure}" in found or f"--set {cure}" in found) == is_warned
 
 
 @pytest.mark.parametrize(

@@ -45,6 +45,14 @@ app.kubernetes.io/component: {{ . }}
 {{- merge (dict) .Values.settings $own | toYaml }}
 {{- end }}
 
+{{- define "gpu-labels" -}}
+{{- /* Labels of nodes with NVIDIA GPUs: of GPU Feature Discovery, and those of Node Feature Discovery. */ -}}
+- nvidia.com/gpu.present
+- feature.node.kubernetes.io/pci-10de.present
+- feature.node.kubernetes.io/pci-0300_10de.present
+- feature.node.kubernetes.io/pci-0302_10de.present
+{{- end }}
+
 {{- define "scheduling" -}}
 # Without the node plugin no pod with a share can start or end on a node.
 priorityClassName: {{ .Values.nodePlugin.priorityClassName }}
@@ -63,7 +71,7 @@ affinity:
       # Nodes that NVIDIA's GPU Feature Discovery or Node Feature Discovery labels as having NVIDIA GPUs, in each form of
       # their labels.
       nodeSelectorTerms:
-      {{- range list "nvidia.com/gpu.present" "feature.node.kubernetes.io/pci-10de.present" "feature.node.kubernetes.io/pci-0300_10de.present" "feature.node.kubernetes.io/pci-0302_10de.present" }}
+      {{- range include "gpu-labels" . | fromYamlArray }}
       - matchExpressions:
         - key: {{ . }}
           operator: In
