@@ -21,7 +21,6 @@ MPS_DAEMON = {"settings": {"enforcer": "mps"}, "mps": {"daemon": {"enabled": Tru
 VARIANTS: Mapping[str, Mapping[str, Any]] = {
     "nvidia": {},
     "simulated": installation.NO_GPUS,
-    "k8s-1.34": {"granularStatus": False},
     "privileged": {"nvidia": {"privileged": True}},
     "driver-container": {"nvidia": {"driverRoot": "/run/nvidia/driver"}},
     "selinux": {"nodePlugin": {"seLinuxType": "spc_t"}},

@@ -18,8 +18,7 @@ _NODE_PLUGIN: Final[Mapping[str, tuple[Mapping[str, Any], str]]] = {
         {},
         """\
 # The node plugin for nodes with NVIDIA GPUs, their driver and NVIDIA's container toolkit
-# (RuntimeClass nvidia), on Kubernetes 1.36 or later. For other nodes and versions install the
-# chart: docs/install.md lists its values.
+# (RuntimeClass nvidia). For other nodes install the chart: docs/install.md lists its values.
 """,
     ),
     "simulated": (
