@@ -5,6 +5,7 @@ from tensorfusion_dra.app.why.diagnosis import Diagnosis, State
 from tensorfusion_dra.app.why.text import document, lines
 from tensorfusion_dra.cluster.api import Api
 from tensorfusion_dra.cluster.cluster_lists import ClusterLists
+from tensorfusion_dra.core.doctor.finding import Level
 from tensorfusion_dra.core.errors import InputError
 
 __all__ = ["answer", "document", "exit_code", "lines"]
@@ -30,6 +31,7 @@ def answer(api: Api, *, namespace: str, pod: str, file: str | None) -> Diagnosis
 
 
 def exit_code(found: Diagnosis) -> int:
-    """Return 0 if the pod can be scheduled or is, with its GPU; else 1."""
-    lacks_gpu = found.state is State.BOUND and bool(found.findings)
-    return 1 if found.state is State.WAITS or lacks_gpu else 0
+    """Return 0 if the pod can be scheduled, or is and has no problem; else 1."""
+    has_problem = any(finding.level is Level.PROBLEM for finding in found.findings)
+    is_bad = found.state is State.BOUND and has_problem
+    return 1 if found.state is State.WAITS or is_bad else 0

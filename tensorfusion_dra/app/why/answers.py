@@ -36,12 +36,23 @@ _NEAREST: Final = (
 that is in use exclusively comes before one that does not match, because it may become free."""
 
 
-def bound(pod: str, node: str, phase: str, trouble: str) -> str:
+def bound(pod: str, node: str, phase: str, trouble: str, findings: Sequence[Finding]) -> str:
     """Return the answer for a pod that has a node, or is done.
 
     Args:
         trouble: What an Event says of the pod's start; "" if none says anything.
+        findings: Faults of the pod and its claims.
     """
+    answer = _bound(pod, node, phase, trouble)
+    if not findings:
+        return answer
+    first = f"{findings[0].subject}: {findings[0].found}".removesuffix(".")
+    what = "It got no GPU: " if findings[0].subject == pending_pods.WEBHOOK else "But "
+    more = f" (and {len(findings) - 1} more)" if len(findings) > 1 else ""
+    return f"{answer.removesuffix('.')}. {what}{first}{more}."
+
+
+def _bound(pod: str, node: str, phase: str, trouble: str) -> str:
     if phase in ("Succeeded", "Failed"):
         return f"{pod} is done: {phase}."
     if phase == "Running":

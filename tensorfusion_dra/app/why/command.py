@@ -11,7 +11,7 @@ from tensorfusion_dra.core.errors import InputError
 _EXIT_CODES: Final = """\
 exit codes:
   0  the pod fits now, or is scheduled already
-  1  it waits, or got no GPU; or no answer from the API server
+  1  it waits, is being deleted, or got no GPU; or no answer from the API server
   2  bad input, such as a pod that does not exist
 """
 

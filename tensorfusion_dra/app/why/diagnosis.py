@@ -78,19 +78,16 @@ def _diagnosis(pod: Document, observed: Observed, *, is_created: bool) -> Diagno
     node = as_map(pod.get("spec")).get("nodeName")
     phase = as_map(pod.get("status")).get("phase")
     if is_created and (node or phase in _DONE):
+        findings = [*pending_pods.deleted(pod), *pod_claims.of_bound(pod, observed)]
         answer = answers.bound(
-            _name(pod), str(node or ""), str(phase or ""), _trouble(pod, observed)
+            _name(pod), str(node or ""), str(phase or ""), _trouble(pod, observed), findings
         )
-        missing = list(pod_claims.missed(pod, observed))
-        if missing:
-            first = f"{missing[0].subject}: {missing[0].found}"
-            answer = f"{answer.removesuffix('.')}. It got no GPU: {first}."
         return Diagnosis(
             pod=_name(pod),
             state=State.BOUND,
             answer=answer,
-            helps=[finding.cure for finding in missing],
-            findings=missing,
+            helps=list(dict.fromkeys(finding.cure for finding in findings)),
+            findings=findings,
         )
     resolved = pod_claims.resolve(pod, observed, is_created=is_created)
     found = resolved.findings

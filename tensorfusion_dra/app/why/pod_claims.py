@@ -7,9 +7,10 @@ from typing import Any, Final
 from tensorfusion_dra.app.why.foreseen import Foreseen
 from tensorfusion_dra.app.why.observed import Observed
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.admission import pod_request
+from tensorfusion_dra.core.admission import claim_admission, pod_request
 from tensorfusion_dra.core.doctor import pending_claims, pending_pods
 from tensorfusion_dra.core.doctor.finding import Finding, Level, problem
+from tensorfusion_dra.core.errors import InputError
 from tensorfusion_dra.core.kubernetes import pod_claims, review
 from tensorfusion_dra.core.kubernetes.review import Verdict
 from tensorfusion_dra.core.kubernetes.untyped_json import name_of
@@ -69,6 +70,42 @@ def resolve(pod: Document, observed: Observed, *, is_created: bool) -> Resolved:
     for entry in pod_claims.entries(found.pod):
         resolver.add(entry)
     return found
+
+
+def of_bound(pod: Document, observed: Observed) -> Iterator[Finding]:
+    """Yield the findings about the claims of a pod that has a node."""
+    yield from missed(pod, observed)
+    node = str(pod["spec"].get("nodeName"))
+    for claim in stored(pod, observed):
+        yield from pending_claims.unenforced(claim, node)
+        yield from edited(pod, claim)
+
+
+def stored(pod: Document, observed: Observed) -> list[Document]:
+    """Return the claims of the pod that exist."""
+    wanted = {pod_claims.stored_name(pod, entry) for entry in pod_claims.entries(pod)}
+    wanted.add(pod_claims.extended_name(pod))
+    namespace = pod["metadata"].get("namespace")
+    return [
+        claim
+        for claim in observed.claims
+        if claim["metadata"].get("namespace") == namespace and claim["metadata"]["name"] in wanted
+    ]
+
+
+def edited(pod: Document, claim: Document) -> Iterator[Finding]:
+    """Yield the finding about a claim that was filled from other annotations than the pod has."""
+    uid = pod["metadata"].get("uid")
+    owners = {owner.get("uid") for owner in claim["metadata"].get("ownerReferences") or ()}
+    errors: list[Any] = []
+    wanted = pod_request.parse(review.annotations_of(pod), errors)
+    if uid in owners and claim_admission.is_labelled(claim) and not errors:
+        try:
+            differing = claim_admission.differing(claim, wanted)
+        except InputError:
+            return
+        if differing:
+            yield pending_claims.edited_annotations(str(claim["metadata"]["name"]), differing)
 
 
 def missed(pod: Document, observed: Observed) -> Iterator[Finding]:
@@ -135,7 +172,8 @@ class _Resolver:
         if len(consumers) >= _RESERVED_AT_MOST and uid not in {each["uid"] for each in consumers}:
             self._found.findings.append(pending_claims.crowded_claim(name, len(consumers)))
         if not pod_request.parse(review.annotations_of(self._found.pod), []).whole:
-            self._found.findings += pending_claims.dropped_amounts(self._found.pod, claim)
+            dropped = list(pending_claims.dropped_amounts(self._found.pod, claim))
+            self._found.findings += dropped or edited(self._found.pod, claim)
         self._found.claims.append(claim)
 
     def _add_future(self, entry: str, template_name: str) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from tensorfusion_dra.core import names
+from tensorfusion_dra.core.claims import device_status
 from tensorfusion_dra.core.doctor.finding import Finding, note, problem, warning
 from tensorfusion_dra.core.doctor.pending_pods import event_text, newest
 from tensorfusion_dra.core.kubernetes.slice_normal_form import GATE_CONSUMABLE_CAPACITY
@@ -13,6 +14,10 @@ Document = Mapping[str, Any]
 
 _AMOUNTS: Final = (names.ANNOTATION_TFLOPS_REQUEST, names.ANNOTATION_VRAM_REQUEST)
 _MOST_CLASSES: Final = 5
+_SAID_OF: Final = {
+    device_status.CONDITION_ENFORCED: "its limits are not enforced on",
+    device_status.CONDITION_READY: "it is not ready on",
+}
 
 
 def missing_claim(name: str) -> Finding:
@@ -132,6 +137,39 @@ def extended_resources(pod: Document, classes: Sequence[Document]) -> Iterator[F
             "tried here",
             cure="see kubectl describe pod, or request the devices by a claim or by annotations",
         )
+
+
+def edited_annotations(name: str, differing: Sequence[str]) -> Finding:
+    """Return the finding about a claim that differs from what its pod's annotations request now.
+
+    Args:
+        differing: What the claim has otherwise than the annotations.
+    """
+    return warning(
+        f"ResourceClaim {name}",
+        "was made before the pod's annotations were edited; it still has the earlier "
+        f"{', '.join(differing)}",
+        expected="what the annotations request now",
+        cure="delete the pod and create it again: a claim does not change",
+    )
+
+
+def unenforced(claim: Document, node: str) -> Iterator[Finding]:
+    """Yield each of our devices in the claim's status that is not ready, or whose limits fail."""
+    name = as_map(claim.get("metadata")).get("name")
+    for device in map(as_map, as_list(as_map(claim.get("status")).get("devices"))):
+        if device.get("driver") != names.DRIVER:
+            continue
+        for condition in map(as_map, as_list(device.get("conditions"))):
+            if condition.get("status") != "False" or condition.get("type") not in _SAID_OF:
+                continue
+            yield warning(
+                f"ResourceClaim {name}",
+                f"{_SAID_OF[str(condition['type'])]} {device.get('device')}: "
+                f"{condition.get('reason')}: {condition.get('message')}",
+                expected=f"the condition {condition['type']} True",
+                cure=f"run tensorfusion-dra doctor in the node plugin's pod on {node}",
+            )
 
 
 def dropped_amounts(pod: Document, claim: Document) -> Iterator[Finding]:

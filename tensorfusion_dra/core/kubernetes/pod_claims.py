@@ -31,6 +31,15 @@ def stored_name(pod: Mapping[str, Any], entry: Mapping[str, object]) -> str | No
     return ""
 
 
+def extended_name(pod: Mapping[str, Any]) -> str | None:
+    """Return the name of the claim that kube-scheduler made for the pod's extended resources.
+
+    None if it made none (KEP-5004).
+    """
+    made = as_map(as_map(pod.get("status")).get("extendedResourceClaimStatus"))
+    return str(made["resourceClaimName"]) if made.get("resourceClaimName") else None
+
+
 def created(pod: Mapping[str, Any], entry: str, template: Mapping[str, Any]) -> Json:
     """Return the claim that Kubernetes creates from a template for an entry of the pod.
 

@@ -111,7 +111,12 @@ def test_pod_that_is_being_deleted() -> None:
     document = pod()
     document["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
 
-    assert [found.found for found in pending_pods.halted(document)] == ["is being deleted"]
+    document["metadata"]["finalizers"] = ["example.com/job"]
+
+    (found,) = pending_pods.halted(document)
+
+    assert found.found == "is being deleted, with the deadline 2026-01-01T00:00:00Z"
+    assert found.cure.endswith("it waits for its finalizers: example.com/job")
     assert list(pending_pods.halted(pod())) == []
 
 
