@@ -97,7 +97,7 @@ def _diagnosis(pod: Document, observed: Observed, *, is_created: bool) -> Diagno
     found += pending_pods.other_scheduler(resolved.pod)
     class_names = [str(each["metadata"]["name"]) for each in observed.classes]
     found += pending_claims.missing_classes(resolved.claims, class_names)
-    found += pending_claims.extended_resources(resolved.pod, observed.classes)
+    found += pending_claims.unknown_resources(resolved.pod, observed.classes, observed.nodes)
     return _tried(resolved, observed)
 
 

@@ -69,6 +69,7 @@ def resolve(pod: Document, observed: Observed, *, is_created: bool) -> Resolved:
     resolver = _Resolver(found, observed, is_created=is_created)
     for entry in pod_claims.entries(found.pod):
         resolver.add(entry)
+    resolver.add_extended()
     return found
 
 
@@ -158,6 +159,19 @@ class _Resolver:
             self._add_stored(name)
         else:
             self._add_future(name_of(entry), str(entry.get("resourceClaimTemplateName") or ""))
+
+    def add_extended(self) -> None:
+        """Add the claim of the pod's extended resources."""
+        name = pod_claims.extended_name(self._found.pod)
+        if name:
+            self._add_stored(name)
+            return
+        claim = pod_claims.extended_claim(
+            self._found.pod, self._observed.classes, self._observed.nodes
+        )
+        if claim is not None:
+            self._found.claims.append(claim)
+            self._found.future.append(claim)
 
     def _add_stored(self, name: str) -> None:
         claim = self._stored.get(name)

@@ -5,8 +5,9 @@ from typing import Any, Final
 
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims import device_status
-from tensorfusion_dra.core.doctor.finding import Finding, note, problem, warning
+from tensorfusion_dra.core.doctor.finding import Finding, problem, warning
 from tensorfusion_dra.core.doctor.pending_pods import event_text, newest
+from tensorfusion_dra.core.kubernetes import pod_claims
 from tensorfusion_dra.core.kubernetes.slice_normal_form import GATE_CONSUMABLE_CAPACITY
 from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map
 
@@ -119,24 +120,20 @@ def class_names(claim: Document) -> list[str]:
     ]
 
 
-def extended_resources(pod: Document, classes: Sequence[Document]) -> Iterator[Finding]:
-    """Yield a note for each extended resource of the pod for which devices of a class are claimed.
-
-    kube-scheduler makes that claim itself while it places the pod (KEP-5004).
-    """
-    class_of = {
-        str(as_map(each.get("spec")).get("extendedResourceName")): str(each["metadata"]["name"])
-        for each in classes
-    }
-    containers = map(as_map, as_list(as_map(pod.get("spec")).get("containers")))
-    asked = [as_map(as_map(each.get("resources")).get("limits")) for each in containers]
-    for name in dict.fromkeys(name for limits in asked for name in limits if name in class_of):
-        yield note(
-            f"extended resource {name}",
-            f"kube-scheduler claims devices of DeviceClass {class_of[name]} for it, which is not "
-            "tried here",
-            cure="see kubectl describe pod, or request the devices by a claim or by annotations",
-        )
+def unknown_resources(
+    pod: Document, classes: Sequence[Document], nodes: Sequence[Document]
+) -> Iterator[Finding]:
+    """Yield each extended resource of the pod that neither a DeviceClass nor a node has."""
+    offered = pod_claims.class_of_resource(classes).keys() | pod_claims.of_device_plugins(nodes)
+    for name in dict.fromkeys(name for _, name, _ in pod_claims.extended_resources(pod)):
+        if name not in offered:
+            yield problem(
+                f"extended resource {name}",
+                "no DeviceClass has it as extendedResourceName, and no node has it",
+                expected="one of the two",
+                cure=f"set extendedResourceName: {name} in the DeviceClass (the chart's "
+                "deviceClass.extendedResourceName), or correct resources.limits",
+            )
 
 
 def edited_annotations(name: str, differing: Sequence[str]) -> Finding:
