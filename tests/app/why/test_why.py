@@ -229,9 +229,12 @@ def test_pod_whose_claim_is_allocated_elsewhere(cluster: Cluster, capsys: Captur
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        ((), "pod: found none, expected POD or -f FILE"),
-        (("",), "pod: found none, expected POD or -f FILE"),
+        ((), "pod: found none, expected POD, KIND/NAME or -f FILE"),
+        (("",), "pod: found none, expected POD, KIND/NAME or -f FILE"),
         (("none",), "pod default/none: found none"),
+        (("deploy/none",), "Deployment default/none: found none"),
+        (("node/a",), "node/a: found 'node', expected POD or KIND/NAME, KIND of pod, deployment"),
+        (("deploy/",), "deploy/: found 'deploy', expected POD or KIND/NAME"),
         (("-f", "/nowhere"), "/nowhere: No such file"),
     ],
 )
