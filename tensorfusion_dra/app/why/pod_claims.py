@@ -55,6 +55,8 @@ def resolve(pod: Document, observed: Observed, *, is_created: bool) -> Resolved:
         verdict = Foreseen(observed, pod).pod()
         _judge(found, verdict, annotations, is_created=is_created)
         if verdict.errors:
+            verdict = _without_faults(pod, verdict, observed)
+        if verdict.errors:
             found.is_complete = False
         elif verdict.changed is not None:
             if is_created:
@@ -136,6 +138,21 @@ def _judge(
             cure = f"{'correct' if is_typo else 'correct or remove'} {subject}{again}"
             level = Level.WARNING if is_typo else Level.NOTE
             found.findings.append(Finding(level=level, subject=subject, found=reason, cure=cure))
+
+
+def _without_faults(pod: Document, verdict: Verdict, observed: Observed) -> Verdict:
+    """Return the verdict on the pod without the annotations that the webhook refuses.
+
+    So the other faults of the pod are found as well, such as a missing template.
+    """
+    faulty = {error.path for error in verdict.errors}
+    left = {
+        name: value
+        for name, value in review.annotations_of(pod).items()
+        if pod_request.path_of(name) not in faulty
+    }
+    mended = {**pod, "metadata": {**pod["metadata"], "annotations": left}}
+    return Foreseen(observed, mended).pod()
 
 
 class _Resolver:
