@@ -3,19 +3,20 @@
 from dataclasses import replace
 from typing import Final
 
-from tensorfusion_dra.app.why import diagnosis, observed, pod_file, workloads
+from tensorfusion_dra.app.why import answers, diagnosis, observed, pod_file, workloads
 from tensorfusion_dra.app.why.diagnosis import Diagnosis, State
 from tensorfusion_dra.app.why.observed import Observed
 from tensorfusion_dra.app.why.text import document, lines
 from tensorfusion_dra.app.why.workloads import Workload
-from tensorfusion_dra.cluster.api import Api
+from tensorfusion_dra.cluster.api import Api, StatusError
 from tensorfusion_dra.cluster.cluster_lists import ClusterLists
 from tensorfusion_dra.core.doctor.finding import Level, problem
-from tensorfusion_dra.core.errors import InputError
+from tensorfusion_dra.core.errors import InputError, RetryableError
 
 __all__ = ["answer", "document", "exit_code", "lines"]
 
 _TRY_AGAIN: Final = "Correct what the message names; the controller tries again."
+_FORBIDDEN: Final = 403
 _MOST_PODS: Final = 50
 """Of a workload without a waiting pod, so many are looked at."""
 
@@ -28,9 +29,17 @@ def answer(api: Api, *, namespace: str, target: str, file: str | None) -> Diagno
 
     Raises:
         InputError: There is no such pod or workload, or an object is malformed.
-        RetryableError: The API server did not answer, or a right is missing.
+        RetryableError: The API server did not answer, or the right to read the pod is missing.
     """
-    lists = ClusterLists(api)
+    try:
+        return _answer(ClusterLists(api), namespace=namespace, target=target, file=file)
+    except StatusError as error:
+        if error.status != _FORBIDDEN:
+            raise
+        raise RetryableError(f"{error}. {answers.ELSEWHERE}") from error
+
+
+def _answer(lists: ClusterLists, *, namespace: str, target: str, file: str | None) -> Diagnosis:
     if file is not None:
         given = pod_file.read(file, namespace=namespace, name=target)
         near = str(given.pod["metadata"]["namespace"])
@@ -39,11 +48,11 @@ def answer(api: Api, *, namespace: str, target: str, file: str | None) -> Diagno
     kind, name = workloads.kind_and_name(target)
     if kind != "Pod":
         workload = workloads.read(lists, kind, namespace=namespace, name=name)
-        return _of_workload(workload, observed.read(lists, namespace))
+        return _of_workload(workload, observed.read(lists, namespace, workload.pods))
     found = observed.pod(lists, namespace, name)
     if found is None:
         raise InputError(f"pod {namespace}/{name}: found none, expected its name and -n NAMESPACE")
-    return diagnosis.diagnose(found, observed.read(lists, namespace))
+    return diagnosis.diagnose(found, observed.read(lists, namespace, [found]))
 
 
 def _of_workload(found: Workload, cluster: Observed) -> Diagnosis:

@@ -13,6 +13,9 @@ from tensorfusion_dra.scheduling.placement import Card, NodeOutcome, Trial
 from tensorfusion_dra.scheduling.rejections import Cause, Rejection
 from tensorfusion_dra.scheduling.requests import Wanted
 
+ELSEWHERE: Final = (
+    "Ask with an account that has the right: kubectl tensorfusion why, with your own kubeconfig."
+)
 _SHOWN_NODES: Final = 3
 _BEGINNINGS: Final = tuple(
     f'device.{kind}["{names.DRIVER}"].{optional}'
@@ -82,6 +85,14 @@ def blocked(
     if any(each.fits for each in outcomes):
         return f"{answer} Otherwise it fits now on {node_names(outcomes)}."
     return f"{answer} Nor is there room: {_shortage(trial, outcomes)}."
+
+
+def untried(pod: str, missing: Sequence[str]) -> str:
+    """Return the answer for a pod that was not tried on the nodes, for want of rights."""
+    return (
+        f"{pod} waits; whether a card is free for it was not tried: no right to list "
+        f"{' and '.join(missing)}. {ELSEWHERE}"
+    )
 
 
 def fits(pod: str, outcomes: Sequence[NodeOutcome], *, has_claims: bool) -> str:

@@ -95,9 +95,10 @@ def _diagnosis(pod: Document, observed: Observed, *, is_created: bool) -> Diagno
     found[:0] = pending_pods.full_quotas(observed.quotas, resolved.future, created=is_created)
     found += pending_pods.halted(resolved.pod)
     found += pending_pods.other_scheduler(resolved.pod)
-    class_names = [str(each["metadata"]["name"]) for each in observed.classes]
-    found += pending_claims.missing_classes(resolved.claims, class_names)
-    found += pending_claims.unknown_resources(resolved.pod, observed.classes, observed.nodes)
+    if not observed.missing:
+        class_names = [str(each["metadata"]["name"]) for each in observed.classes]
+        found += pending_claims.missing_classes(resolved.claims, class_names)
+        found += pending_claims.unknown_resources(resolved.pod, observed.classes, observed.nodes)
     return _tried(resolved, observed)
 
 
@@ -112,13 +113,17 @@ def _tried(resolved: Resolved, observed: Observed) -> Diagnosis:
     """Return the diagnosis by a trial on all nodes."""
     clusters = NodeClusters(_cluster(observed, resolved))
     trial = Trial(pod=resolved.pod, claims=resolved.claims)
-    outcomes = placement.outcomes(trial, clusters, observed.nodes) if resolved.is_complete else []
+    can_try = resolved.is_complete and not observed.missing
+    outcomes = placement.outcomes(trial, clusters, observed.nodes) if can_try else []
     fits = any(each.fits for each in outcomes) and not any(each.error for each in outcomes)
     name = _name(resolved.pod)
-    around = _slice_findings(observed) if _needs_our_cards(resolved) else []
+    looks_around = _needs_our_cards(resolved) and not observed.missing
+    around = _slice_findings(observed) if looks_around else []
     helps = [each.cure for each in resolved.findings if each.cure and each.level in _CURED]
     if resolved.blocks:
         answer = answers.blocked(name, _problems(resolved), trial, outcomes)
+    elif observed.missing:
+        answer = answers.untried(name, observed.missing)
     elif fits:
         answer = answers.fits(name, outcomes, has_claims=bool(resolved.claims))
     else:
