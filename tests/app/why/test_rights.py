@@ -1,11 +1,16 @@
 """The verb `why` with few rights, and that it only reads."""
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 from tensorfusion_dra.simulator.api.faults import Refuse
 from tensorfusion_dra.simulator.rest import EVENTS, PODS, TEMPLATES
-from tests.support import objects
+from tests.support import image_packages, markdown, objects
 from tests.support.gpu_cluster import Cluster, request, two_cards
+from tests.support.waiting import PATIENCE_SECONDS
 
 Capture = pytest.CaptureFixture[str]
 FORBIDDEN = 403
@@ -105,6 +110,28 @@ def test_event_about_a_claim_that_could_not_be_created(cluster: Cluster, capsys:
 
     assert code == 1
     assert "mine: not created: exceeded quota: team. Otherwise it fits now" in found["answer"]
+
+
+def test_why_runs_with_the_packages_of_the_image(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder := tmp_path / "absent").mkdir()
+    image_packages.require(folder, monkeypatch)
+    cluster.add_node("node-01", *two_cards())
+    cluster.add_pod("a", request())
+    arguments = ["why", "a", "--kubeconfig", str(cluster.kubeconfig)]
+
+    ended = subprocess.run(
+        [sys.executable, "-m", "tensorfusion_dra", *arguments],
+        cwd=markdown.ROOT,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_SECONDS,
+        check=False,
+    )
+
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert "default/a fits now on node-01 (gpu-" in ended.stdout
 
 
 @pytest.mark.parametrize("verb", ["why", "top", "teardown-check"])
