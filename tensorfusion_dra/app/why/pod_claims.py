@@ -12,7 +12,7 @@ from tensorfusion_dra.core.doctor import pending_claims, pending_pods
 from tensorfusion_dra.core.doctor.finding import Finding, Level, problem
 from tensorfusion_dra.core.errors import InputError
 from tensorfusion_dra.core.kubernetes import pod_claims, review
-from tensorfusion_dra.core.kubernetes.review import Verdict
+from tensorfusion_dra.core.kubernetes.review import PASSED, Verdict
 from tensorfusion_dra.core.kubernetes.untyped_json import name_of
 
 Document = Mapping[str, Any]
@@ -56,6 +56,8 @@ def resolve(pod: Document, observed: Observed, *, is_created: bool) -> Resolved:
         _judge(found, verdict, annotations, is_created=is_created)
         if verdict.errors:
             verdict = _without_faults(pod, verdict, observed)
+            if not verdict.errors:
+                _judge(found, verdict, annotations, is_created=is_created)
         if verdict.errors:
             found.is_complete = False
         elif verdict.changed is not None:
@@ -67,7 +69,8 @@ def resolve(pod: Document, observed: Observed, *, is_created: bool) -> Resolved:
         else:
             found.findings.append(pending_pods.without_dra())
     elif has_entry:
-        _judge(found, Foreseen(observed, pod).pod(), annotations, is_created=is_created)
+        verdict = Foreseen(observed, pod).pod()
+        _judge(found, verdict, annotations, is_created=is_created, is_admitted=is_created)
     resolver = _Resolver(found, observed, is_created=is_created)
     for entry in pod_claims.entries(found.pod):
         resolver.add(entry)
@@ -115,22 +118,31 @@ def missed(pod: Document, observed: Observed) -> Iterator[Finding]:
     """Yield the finding about a scheduled pod that lacks the claim that its annotations request."""
     has_entry = any(name_of(entry) == names.POD_CLAIM for entry in pod_claims.entries(pod))
     requests = pod_request.requests_gpu(review.annotations_of(pod))
-    if requests and not has_entry and Foreseen(observed, pod).pod().changed is not None:
+    verdict = Foreseen(observed, pod).pod() if requests and not has_entry else PASSED
+    if verdict.changed is not None or verdict.errors:
         yield pending_pods.no_claim(observed.webhooks)
 
 
 def _judge(
-    found: Resolved, verdict: Verdict, annotations: Mapping[str, str], *, is_created: bool
+    found: Resolved,
+    verdict: Verdict,
+    annotations: Mapping[str, str],
+    *,
+    is_created: bool,
+    is_admitted: bool = False,
 ) -> None:
     """Append a finding for each error and each unknown annotation that the webhook reports.
 
-    An annotation that resembles a known one is a warning, because its amount is not requested then.
+    An error of a pod that was admitted, by an earlier release or before its annotations were
+    edited, does not keep it from being scheduled. An annotation that resembles a known one is a
+    warning, because its author meant that one.
     """
     again = ", and create the pod again" if is_created else ""
     for error in verdict.errors:
         subject = error.path or "pod"
         cure = f"correct {subject}{again}"
-        found.findings.append(problem(subject, error.text, expected="", cure=cure))
+        level = Level.WARNING if is_admitted else Level.PROBLEM
+        found.findings.append(Finding(level=level, subject=subject, found=error.text, cure=cure))
     for text in verdict.warnings:
         subject, _, reason = text.partition(": ")
         if subject in annotations and "unknown annotation" in reason:

@@ -114,8 +114,8 @@ def test_file_with_a_misspelled_annotation(
     _, found = cluster.why(capsys, "-f", file)
     text = cluster.text(capsys, "why", "-f", file)
 
-    assert f"correct {misspelled}" in found["helps"]
-    assert f"warning: {misspelled}: unknown annotation; did you mean" in text
+    assert f"correct metadata.annotations[{misspelled}]" in found["helps"]
+    assert "found an unknown annotation; did you mean tensor-fusion.ai/vram-request?" in text
     assert f"note: {unknown}: unknown annotation\ncure: correct or remove {unknown}" in text
 
 

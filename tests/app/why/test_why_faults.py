@@ -39,9 +39,12 @@ def test_silent_webhook(cluster: Cluster, capsys: Capture) -> None:
     assert found["helps"][0].startswith("install the webhook, then delete the pod")
 
 
-def test_silent_webhook_of_a_pod_that_was_scheduled(cluster: Cluster, capsys: Capture) -> None:
+@pytest.mark.parametrize("further", [{}, pod_annotations(gpu_count="two")])
+def test_silent_webhook_of_a_pod_that_was_scheduled(
+    cluster: Cluster, capsys: Capture, further: dict[str, str]
+) -> None:
     cluster.add_node("node-01", *two_cards())
-    cluster.add_pod("a", metadata={"annotations": ANNOTATED})
+    cluster.add_pod("a", metadata={"annotations": {**ANNOTATED, **further}})
     cluster.schedule()
 
     code, found = cluster.why(capsys, "a")
