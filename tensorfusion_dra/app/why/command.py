@@ -54,7 +54,10 @@ def run(flags: argparse.Namespace) -> int:
     try:
         from tensorfusion_dra.app.why import answering  # noqa: PLC0415 - the extra 'cel'
     except ImportError as error:
-        raise InputError(f"why needs the extra 'cel': {error}") from error
+        raise InputError(
+            "why needs the extra 'cel', which the image has (in a checkout: pip install '.[cel]'): "
+            f"{error}"
+        ) from error
 
     found = answering.answer(
         kubectl.api(flags.kubeconfig),

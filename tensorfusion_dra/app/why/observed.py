@@ -70,15 +70,6 @@ def read(lists: ClusterLists, namespace: str, pods: Sequence[Document] = ()) -> 
     )
     minor = lists.minor_version
 
-    def events_of(pod: Document) -> Sequence[Document] | None:
-        name, uid = pod["metadata"].get("name", ""), pod["metadata"].get("uid")
-        found = lists.readable_items(
-            f"{near}/events", "Events", fieldSelector=f"involvedObject.name={name}"
-        )
-        if found is None:
-            return None
-        return [each for each in found if as_map(each.get("involvedObject")).get("uid") == uid]
-
     vital = {
         "Nodes": "/api/v1/nodes",
         "ResourceSlices": lists.path("resourceslices"),
@@ -104,10 +95,27 @@ def read(lists: ClusterLists, namespace: str, pods: Sequence[Document] = ()) -> 
         ),
         quotas=_optional(lists, f"{near}/resourcequotas", "ResourceQuotas"),
         webhooks=lists.readable_items(_WEBHOOKS, "MutatingWebhookConfigurations"),
-        events_of=events_of,
+        events_of=lambda pod: events(lists, pod),
         tries_all_candidates=minor is not None and minor < _FIRST_ORDERLY_MINOR,
         unreadable=lists.unreadable,
     )
+
+
+def events(lists: ClusterLists, about: Document) -> Sequence[Document] | None:
+    """Return the Events of an object, not those of earlier ones of its name.
+
+    None, with a note, without the right to list them.
+    """
+    metadata = about["metadata"]
+    found = lists.readable_items(
+        f"/api/v1/namespaces/{segment(str(metadata.get('namespace')))}/events",
+        "Events",
+        fieldSelector=f"involvedObject.name={metadata.get('name', '')}",
+    )
+    if found is None:
+        return None
+    uid = metadata.get("uid")
+    return [each for each in found if as_map(each.get("involvedObject")).get("uid") == uid]
 
 
 def pod(lists: ClusterLists, namespace: str, name: str) -> Document | None:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from tensorfusion_dra.app.why import observed
 from tensorfusion_dra.cluster.api import segment
 from tensorfusion_dra.cluster.cluster_lists import ClusterLists
 from tensorfusion_dra.core.doctor import pending_pods
@@ -111,9 +112,8 @@ def read(lists: ClusterLists, kind: str, *, namespace: str, name: str) -> Worklo
         raise InputError(
             f"{kind} {namespace}/{name}: found none, expected its name and -n NAMESPACE"
         )
-    near = f"/api/v1/namespaces/{segment(namespace)}"
     selector = _selector(as_map(as_map(document.get("spec")).get("selector")))
-    pods = lists.items(f"{near}/pods", labelSelector=selector)
+    pods = lists.items(f"/api/v1/namespaces/{segment(namespace)}/pods", labelSelector=selector)
     failure = next(
         (
             f"{condition.get('reason')}: {condition.get('message')}"
@@ -123,25 +123,17 @@ def read(lists: ClusterLists, kind: str, *, namespace: str, name: str) -> Worklo
         "",
     )
     if not failure and not pods:
-        failure = _event(lists, near, document)
+        failure = _event(lists, document)
     return Workload(kind=kind, document=document, pods=pods, failure=failure)
 
 
-def _event(lists: ClusterLists, near: str, document: Document) -> str:
+def _event(lists: ClusterLists, document: Document) -> str:
     """Return the newest Event of a pod that could not be created; "" if there is none.
 
     Only Deployments and ReplicaSets have a condition for it.
     """
-    metadata = document["metadata"]
-    events = lists.readable_items(
-        f"{near}/events", "Events", fieldSelector=f"involvedObject.name={metadata['name']}"
-    )
-    failed = [
-        event
-        for event in events or ()
-        if event.get("reason") == _FAILED_CREATE
-        and as_map(event.get("involvedObject")).get("uid") == metadata.get("uid")
-    ]
+    events = observed.events(lists, document) or ()
+    failed = [event for event in events if event.get("reason") == _FAILED_CREATE]
     if not failed:
         return ""
     return f"{_FAILED_CREATE}: {pending_pods.event_text(pending_pods.newest(failed))}"

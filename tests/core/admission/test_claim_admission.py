@@ -290,31 +290,3 @@ def test_only_labelled_claims_are_filled() -> None:
 
     assert claim_admission.is_labelled(template_claim()) is True
     assert claim_admission.is_labelled(other) is False
-
-
-@pytest.mark.parametrize(
-    ("edit", "expected"),
-    [
-        ({}, []),
-        ({"vram_request": "16384Mi"}, []),
-        ({"vram_request": "8Gi"}, ["vram 16Gi"]),
-        ({"tflops_request": "0", "compute_percent_request": "25"}, []),
-        ({"gpu_count": "3"}, ["number of GPUs 2"]),
-        ({"gpu_model": "H100"}, ["selector"]),
-        ({"dra_cel_expression": "true"}, ["selector"]),
-        ({"qos": "high"}, ["selector", "tensor-fusion.ai/qos unset"]),
-        ({"vram_limit": "32Gi"}, ["tensor-fusion.ai/vram-limit unset"]),
-        ({"dedicated_gpu": "true"}, ["amounts of a shared card"]),
-        ({"gpupool": "test"}, ["selector"]),
-    ],
-)
-@pytest.mark.parametrize("virtual", [False, True])
-def test_claim_shows_which_annotations_were_edited_after_it_was_made(
-    edit: dict[str, str], expected: list[str], *, virtual: bool
-) -> None:
-    asked = {**AMOUNTS, "gpu_count": "2", "gpu_model": "A100", "gpupool": "prod"}
-    claim = filled(template_claim(), virtual=virtual, **asked)
-
-    now = pod_request.parse(pod_annotations(**{**asked, **edit}), [])
-
-    assert claim_admission.differing(claim, now) == expected
