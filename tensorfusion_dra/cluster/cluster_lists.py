@@ -88,6 +88,20 @@ class ClusterLists:
                 return None
             raise
 
+    def find_readable(self, path: str, what: str) -> dict[str, Any] | None:
+        """Return the object at a path; None, with a note, if the right to read it is missing.
+
+        Raises:
+            RetryableError: The API server did not answer.
+        """
+        try:
+            return self.find(path)
+        except StatusError as error:
+            if error.status != _FORBIDDEN:
+                raise
+            self._note(f"{what} (no right to get them)")
+            return None
+
     def readable_items(self, path: str, what: str, **query: str) -> list[dict[str, Any]] | None:
         """Return the objects of a collection; None, with a note, if the right to list is missing.
 
@@ -102,7 +116,9 @@ class ClusterLists:
         except StatusError as error:
             if error.status != _FORBIDDEN:
                 raise
-            note = f"{what} (no right to list them)"
-            if note not in self.unreadable:
-                self.unreadable.append(note)
+            self._note(f"{what} (no right to list them)")
             return None
+
+    def _note(self, text: str) -> None:
+        if text not in self.unreadable:
+            self.unreadable.append(text)

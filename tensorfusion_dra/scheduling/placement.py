@@ -30,7 +30,8 @@ class Card:
     """A device of a node, for a pod that does not fit there.
 
     Attributes:
-        rejections: By the name of the request; None if the device passes every check of it.
+        rejections: By the name of each request whose class selects the device; None if the device
+            passes every check of the request.
         note: What the allocation itself noted last of the device; "" for nothing.
     """
 
@@ -54,7 +55,7 @@ class NodeOutcome:
         error: Error that stops the scheduling of the pod on every node; "" for none.
         is_selector_error: Whether that error is one of a CEL selector.
         picked: The devices that the claims would get; None if they get none here.
-        cards: Devices of the node, if the claims get none here.
+        cards: Devices of the node that a request's class selects, if the claims get none here.
         troubles: Pools of the node that are not used at present, with the reason.
     """
 
@@ -195,13 +196,20 @@ def _unfit(
                 device=device,
                 rejections={
                     request: rejections.of_device(asked, device, classes=near.classes, usage=used)
-                    for request, asked in wanted
+                    for request, asked in of_class
                 },
                 holders=tuple(held.get(device.id, ())),
                 note=error.devices.get(str(device.id), ""),
             )
             for pool in reachable
             for device in pool.devices
+            if (
+                of_class := [
+                    (request, asked)
+                    for request, asked in wanted
+                    if rejections.is_of_class(asked, device, classes=near.classes)
+                ]
+            )
         )
     except CelCompileError as broken:
         return NodeOutcome(name=name, error=str(broken), is_selector_error=True)

@@ -81,6 +81,22 @@ def of_device(
     return phase
 
 
+def is_of_class(wanted: Wanted, device: Device, *, classes: Mapping[str, DeviceClass]) -> bool:
+    """Return True if the class of a request selects a device.
+
+    A device that the class excludes, such as a network card for a request of GPUs, is no candidate
+    and needs no reason. One that it excludes only by its phase is unhealthy, and counts.
+
+    Raises:
+        CelCompileError: A selector of the class does not compile.
+    """
+    return all(
+        _is_unhealthy(device) and _reads_phase(failed)
+        for expression in classes[wanted.device_class].selectors
+        for failed in _failed(expression, device)
+    )
+
+
 def _failed(expression: str, device: Device) -> Iterator[Rejection]:
     """Yield the smallest parts of a selector that exclude the device."""
     term = _term(expression)

@@ -22,10 +22,11 @@ def test_every_list_of_packages_that_is_offered_reaches_the_build() -> None:
         assert f"!hack/requirements/{name}.txt" in SENT
 
 
-def test_list_with_otel_has_every_package_of_the_driver() -> None:
+def test_lists_have_every_package_that_the_image_needs() -> None:
     run, otel = pinned("run"), pinned("otel")
 
     assert required(PYPROJECT["dependencies"]) <= run.keys()
+    assert required(PYPROJECT["optional-dependencies"]["cel"]) <= run.keys()
     assert run.items() <= otel.items()
     assert required(PYPROJECT["optional-dependencies"]["otel"]) <= otel.keys() - run.keys()
 

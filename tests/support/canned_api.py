@@ -7,7 +7,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
 from typing import Any
+from urllib.error import HTTPError
 from urllib.parse import urlsplit
+from urllib.request import urlopen
 
 
 class CannedApi:
@@ -17,12 +19,14 @@ class CannedApi:
         answers: Answers by ``GET /path``; see served(). A callable gets the request's body and
             returns the answer.
         requests: The requests so far, as ``GET /path?query`` and body.
+        other_url: Server that answers the GET requests without a prepared answer; "" for none.
     """
 
     def __init__(self, answers: Mapping[str, Any]) -> None:
         self.answers = dict(answers)
         self.requests: list[tuple[str, Any]] = []
         self.url = ""
+        self.other_url = ""
 
     def kubeconfig(self, path: Path) -> Path:
         """Write a kubeconfig for this server, and return its path."""
@@ -41,6 +45,12 @@ class CannedApi:
         found = self.answers.get(f"{method} {urlsplit(target).path}")
         if callable(found):
             found = found(body)
+        if found is None and self.other_url:
+            try:
+                with urlopen(f"{self.other_url}{target}", timeout=10) as answer:
+                    return answer.status, json.load(answer)
+            except HTTPError as error:
+                found = (error.code, error.reason)
         if found is None:
             return 404, {"kind": "Status", "message": "the server could not find it"}
         if isinstance(found, tuple):

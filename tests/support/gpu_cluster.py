@@ -126,7 +126,7 @@ class Cluster:
     ) -> tuple[int, dict[str, Any]]:
         """Return the exit code of `why`, and its answer as JSON."""
         ended = self.run(capsys, "why", "-o", "json", *arguments)
-        assert ended.err == ""
+        assert ended.err == "", ended.err
         found: dict[str, Any] = json.loads(ended.out)
         return ended.code, found
 

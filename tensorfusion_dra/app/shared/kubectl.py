@@ -1,4 +1,7 @@
-"""Access to a cluster as kubectl has it: its kubeconfig, and the namespace of its context."""
+"""Access to a cluster as kubectl has it: its kubeconfig, and the namespace of its context.
+
+In a pod without a kubeconfig it is that of the pod's service account.
+"""
 
 import argparse
 import os
@@ -11,12 +14,16 @@ from tensorfusion_dra.cluster.api import Api
 
 _DEFAULT_KUBECONFIG: Final = "~/.kube/config"
 _DEFAULT_NAMESPACE: Final = "default"
+_IN_CLUSTER: Final = "KUBERNETES_SERVICE_HOST"
+"""Variable that every pod has."""
 
 
 def add_flag(parser: argparse.ArgumentParser) -> None:
     """Add the flag --kubeconfig."""
     parser.add_argument(
-        "--kubeconfig", metavar="FILE", help="kubeconfig of the cluster; by default kubectl's"
+        "--kubeconfig",
+        metavar="FILE",
+        help="kubeconfig of the cluster; by default kubectl's, or in a pod its service account",
     )
 
 
@@ -24,9 +31,16 @@ def api(kubeconfig: str | None) -> Api:
     """Return a client of the cluster.
 
     Args:
-        kubeconfig: None for $KUBECONFIG, or ~/.kube/config.
+        kubeconfig: None for $KUBECONFIG, ~/.kube/config, or in a pod its service account.
     """
-    return Api(Path(_path(kubeconfig)).expanduser())
+    try:
+        path = Path(_path(kubeconfig)).expanduser()
+    except RuntimeError:  # the user has no home
+        path = Path(_path(kubeconfig))
+    is_chosen = kubeconfig or os.environ.get("KUBECONFIG")
+    if not is_chosen and _IN_CLUSTER in os.environ and not path.exists():
+        return Api(None)
+    return Api(path)
 
 
 def namespace(kubeconfig: str | None) -> str:

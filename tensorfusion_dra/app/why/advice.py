@@ -121,9 +121,9 @@ def _too_large(outcomes: Sequence[NodeOutcome], trial: Trial) -> Iterator[str]:
 
 def _other_values(trial: Trial, outcomes: Sequence[NodeOutcome]) -> Iterator[str]:
     """Yield the values that cards have, where no card has what a selector demands."""
-    cards = _cards(outcomes)
     for request, _ in placement.wanted_devices(trial.waiting):
-        rejected = [card.rejections.get(request) for card in cards]
+        cards = [card for card in _cards(outcomes) if request in card.rejections]
+        rejected = [card.rejections[request] for card in cards]
         if not cards or any(each is None or each.cause is not Cause.SELECTOR for each in rejected):
             continue
         subjects = Counter(each.subject for each in rejected if each is not None)
@@ -209,4 +209,6 @@ def _cards(outcomes: Sequence[NodeOutcome]) -> list[Card]:
 
 def _is_selected(card: Card, request: str) -> bool:
     found = card.rejections.get(request)
-    return found is None or found.cause not in (Cause.SELECTOR, Cause.UNSUPPORTED)
+    return request in card.rejections and (
+        found is None or found.cause not in (Cause.SELECTOR, Cause.UNSUPPORTED)
+    )

@@ -1,7 +1,7 @@
 """The answer of `why` in one sentence."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from tensorfusion_dra.core import names
@@ -11,7 +11,11 @@ from tensorfusion_dra.core.doctor.finding import Finding
 from tensorfusion_dra.scheduling import constraints, placement
 from tensorfusion_dra.scheduling.placement import Card, NodeOutcome, Trial
 from tensorfusion_dra.scheduling.rejections import Cause, Rejection
+from tensorfusion_dra.scheduling.requests import Wanted
 
+ELSEWHERE: Final = (
+    "Ask with an account that has the right: kubectl tensorfusion why, with your own kubeconfig."
+)
 _SHOWN_NODES: Final = 3
 _BEGINNINGS: Final = tuple(
     f'device.{kind}["{names.DRIVER}"].{optional}'
@@ -35,12 +39,23 @@ _NEAREST: Final = (
 that is in use exclusively comes before one that does not match, because it may become free."""
 
 
-def bound(pod: str, node: str, phase: str, trouble: str) -> str:
+def bound(pod: str, node: str, phase: str, trouble: str, findings: Sequence[Finding]) -> str:
     """Return the answer for a pod that has a node, or is done.
 
     Args:
         trouble: What an Event says of the pod's start; "" if none says anything.
+        findings: Faults of the pod and its claims.
     """
+    answer = _bound(pod, node, phase, trouble)
+    if not findings:
+        return answer
+    first = f"{findings[0].subject}: {findings[0].found}".removesuffix(".")
+    what = "It got no GPU: " if findings[0].subject == pending_pods.WEBHOOK else "But "
+    more = f" (and {len(findings) - 1} more)" if len(findings) > 1 else ""
+    return f"{answer.removesuffix('.')}. {what}{first}{more}."
+
+
+def _bound(pod: str, node: str, phase: str, trouble: str) -> str:
     if phase in ("Succeeded", "Failed"):
         return f"{pod} is done: {phase}."
     if phase == "Running":
@@ -72,6 +87,14 @@ def blocked(
     return f"{answer} Nor is there room: {_shortage(trial, outcomes)}."
 
 
+def untried(pod: str, missing: Sequence[str]) -> str:
+    """Return the answer for a pod that was not tried on the nodes, for want of rights."""
+    return (
+        f"{pod} waits; whether a card is free for it was not tried: no right to list "
+        f"{' and '.join(missing)}. {ELSEWHERE}"
+    )
+
+
 def fits(pod: str, outcomes: Sequence[NodeOutcome], *, has_claims: bool) -> str:
     """Return the answer for a pod that fits."""
     where = node_names(outcomes)
@@ -98,20 +121,22 @@ def _shortage(trial: Trial, outcomes: Sequence[NodeOutcome]) -> str:
     tried = [each for each in outcomes if not each.refusal]
     if not tried:
         return f"no node is fit for it: {_of_nodes(each.refusal for each in outcomes)}"
+    wanted = dict(placement.wanted_devices(trial.waiting))
     cards = [card for each in tried for card in each.cards]
     refused = len(outcomes) - len(tried)
     verb = "is" if refused == 1 else "are"
     beside = f" ({refused} of {len(outcomes)} nodes {verb} unfit anyway)" if refused else ""
     if not cards:
         troubles = [trouble for each in tried for trouble in each.troubles]
-        why = _of_nodes(troubles) if troubles else "they have no devices"
+        lacking = f"they have no device of DeviceClass {_classes(wanted, wanted)}"
+        why = _of_nodes(troubles) if troubles else lacking
         return f"no node that it may use has a usable device: {why}{beside}"
     every = list(placement.alternatives(trial.waiting))
     hopeless = [each for each in every if not any(_passes(card, each) for card in cards)]
     if hopeless:
         claim, request, *_ = hopeless[0][0].split("/")
         which = f"for request {claim}/{request}, " if len(set(every)) > 1 else ""
-        return f"{which}{_none_of(cards, hopeless[0])}{beside}"
+        return f"{which}{_none_of(cards, hopeless[0], wanted)}{beside}"
     most = max(tried, key=lambda each: sum(card.passes for card in each.cards))
     number = sum(card.passes for card in most.cards)
     asked = placement.number_of_devices(trial.waiting)
@@ -121,26 +146,38 @@ def _shortage(trial: Trial, outcomes: Sequence[NodeOutcome]) -> str:
             card.note for card in most.cards if card.note.startswith(constraints.UNSATISFIED)
         )
         rest = f"but {notes}" if notes else ""
-    wanted = "its card" if asked == 1 else f"{f'its {asked}' if asked else 'all its'} cards at once"
+    its_cards = (
+        "its card" if asked == 1 else f"{f'its {asked}' if asked else 'all its'} cards at once"
+    )
     fit = "fits" if number == 1 else "fit"
     return (
-        f"no node has {wanted}: most are on {most.name}, where {number} of {len(most.cards)} {fit} "
-        f"alone{', ' + rest if rest else ''}{beside}"
+        f"no node has {its_cards}: most are on {most.name}, where {number} of {len(most.cards)} "
+        f"{fit} alone{', ' + rest if rest else ''}{beside}"
     )
 
 
 def _passes(card: Card, request: Sequence[str]) -> bool:
     """Return True if a card passes every check of one of a request's alternatives."""
-    return any(card.rejections[name] is None for name in request)
+    return any(name in card.rejections and card.rejections[name] is None for name in request)
 
 
-def _none_of(cards: Sequence[Card], request: Sequence[str]) -> str:
+def _none_of(cards: Sequence[Card], request: Sequence[str], wanted: Mapping[str, Wanted]) -> str:
     """Return why no card passes a request, which for a single card needs no number."""
-    found = [_nearest(card.rejections[name] for name in request) for card in cards]
-    if len(cards) == 1 and found[0] is not None:
+    of_class = [
+        [card.rejections[name] for name in request if name in card.rejections] for card in cards
+    ]
+    found = [_nearest(rejections) for rejections in of_class if rejections]
+    if not found:
+        return f"no node that it may use has a device of DeviceClass {_classes(wanted, request)}"
+    if len(found) == 1 and found[0] is not None:
         _, _, cause = numbered(1, cause_text(found[0])).partition(" ")
         return f"the only card {cause}"
-    return f"none of {len(cards)} cards fits: {_causes(found)}"
+    return f"none of {len(found)} cards fits: {_causes(found)}"
+
+
+def _classes(wanted: Mapping[str, Wanted], request: Iterable[str]) -> str:
+    """Return the DeviceClasses of the alternatives of a request."""
+    return " or ".join(dict.fromkeys(wanted[name].device_class for name in request))
 
 
 def node_names(outcomes: Sequence[NodeOutcome]) -> str:

@@ -11,7 +11,7 @@ from tensorfusion_dra.core.errors import InputError
 _EXIT_CODES: Final = """\
 exit codes:
   0  the pod fits now, or is scheduled already
-  1  it waits, or got no GPU; or no answer from the API server
+  1  it waits, is being deleted, or got no GPU; or no answer from the API server
   2  bad input, such as a pod that does not exist
 """
 
@@ -20,7 +20,12 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `why`."""
     parser.epilog = _EXIT_CODES
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("pod", nargs="?", metavar="POD", help="name of the pod")
+    parser.add_argument(
+        "pod",
+        nargs="?",
+        metavar="POD",
+        help="name of the pod, or of a workload: deploy/NAME, job/NAME",
+    )
     parser.add_argument(
         "-n", "--namespace", metavar="NAMESPACE", help="by default that of kubectl's context"
     )
@@ -44,17 +49,20 @@ def run(flags: argparse.Namespace) -> int:
         RetryableError: The API server did not answer, or a right is missing.
     """
     if not flags.pod and flags.file is None:
-        raise InputError("pod: found none, expected POD or -f FILE")
+        raise InputError("pod: found none, expected POD, KIND/NAME or -f FILE")
     logging.configure(level="critical", form="console")
     try:
         from tensorfusion_dra.app.why import answering  # noqa: PLC0415 - the extra 'cel'
     except ImportError as error:
-        raise InputError(f"why needs the extra 'cel': {error}") from error
+        raise InputError(
+            "why needs the extra 'cel', which the image has (in a checkout: pip install '.[cel]'): "
+            f"{error}"
+        ) from error
 
     found = answering.answer(
         kubectl.api(flags.kubeconfig),
         namespace=flags.namespace or kubectl.namespace(flags.kubeconfig),
-        pod=flags.pod or "",
+        target=flags.pod or "",
         file=flags.file,
     )
     if flags.form == "json":

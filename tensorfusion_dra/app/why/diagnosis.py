@@ -78,19 +78,16 @@ def _diagnosis(pod: Document, observed: Observed, *, is_created: bool) -> Diagno
     node = as_map(pod.get("spec")).get("nodeName")
     phase = as_map(pod.get("status")).get("phase")
     if is_created and (node or phase in _DONE):
+        findings = [*pending_pods.deleted(pod), *pod_claims.of_bound(pod, observed)]
         answer = answers.bound(
-            _name(pod), str(node or ""), str(phase or ""), _trouble(pod, observed)
+            _name(pod), str(node or ""), str(phase or ""), _trouble(pod, observed), findings
         )
-        missing = list(pod_claims.missed(pod, observed))
-        if missing:
-            first = f"{missing[0].subject}: {missing[0].found}"
-            answer = f"{answer.removesuffix('.')}. It got no GPU: {first}."
         return Diagnosis(
             pod=_name(pod),
             state=State.BOUND,
             answer=answer,
-            helps=[finding.cure for finding in missing],
-            findings=missing,
+            helps=list(dict.fromkeys(finding.cure for finding in findings)),
+            findings=findings,
         )
     resolved = pod_claims.resolve(pod, observed, is_created=is_created)
     found = resolved.findings
@@ -98,9 +95,10 @@ def _diagnosis(pod: Document, observed: Observed, *, is_created: bool) -> Diagno
     found[:0] = pending_pods.full_quotas(observed.quotas, resolved.future, created=is_created)
     found += pending_pods.halted(resolved.pod)
     found += pending_pods.other_scheduler(resolved.pod)
-    class_names = [str(each["metadata"]["name"]) for each in observed.classes]
-    found += pending_claims.missing_classes(resolved.claims, class_names)
-    found += pending_claims.extended_resources(resolved.pod, observed.classes)
+    if not observed.missing:
+        class_names = [str(each["metadata"]["name"]) for each in observed.classes]
+        found += pending_claims.missing_classes(resolved.claims, class_names)
+        found += pending_claims.unknown_resources(resolved.pod, observed.classes, observed.nodes)
     return _tried(resolved, observed)
 
 
@@ -115,13 +113,17 @@ def _tried(resolved: Resolved, observed: Observed) -> Diagnosis:
     """Return the diagnosis by a trial on all nodes."""
     clusters = NodeClusters(_cluster(observed, resolved))
     trial = Trial(pod=resolved.pod, claims=resolved.claims)
-    outcomes = placement.outcomes(trial, clusters, observed.nodes) if resolved.is_complete else []
+    can_try = resolved.is_complete and not observed.missing
+    outcomes = placement.outcomes(trial, clusters, observed.nodes) if can_try else []
     fits = any(each.fits for each in outcomes) and not any(each.error for each in outcomes)
     name = _name(resolved.pod)
-    around = _slice_findings(observed) if _needs_our_cards(resolved) else []
+    looks_around = _needs_our_cards(resolved) and not observed.missing
+    around = _slice_findings(observed) if looks_around else []
     helps = [each.cure for each in resolved.findings if each.cure and each.level in _CURED]
     if resolved.blocks:
         answer = answers.blocked(name, _problems(resolved), trial, outcomes)
+    elif observed.missing:
+        answer = answers.untried(name, observed.missing)
     elif fits:
         answer = answers.fits(name, outcomes, has_claims=bool(resolved.claims))
     else:

@@ -1,12 +1,13 @@
 """What `why` reads: the pod, and everything that decides about it."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from tensorfusion_dra.cluster.api import segment
 from tensorfusion_dra.cluster.cluster_lists import ClusterLists
 from tensorfusion_dra.core import names
+from tensorfusion_dra.core.kubernetes import pod_claims
 from tensorfusion_dra.core.kubernetes.untyped_json import as_map
 from tensorfusion_dra.scheduling import taint_rules
 
@@ -24,7 +25,8 @@ class Observed:
 
     Attributes:
         slices: ResourceSlices, with the taints of DeviceTaintRules.
-        claims: ResourceClaims of all namespaces.
+        claims: ResourceClaims of all namespaces; without the right to list them, the pods' own.
+        missing: Kinds of these four without the right to list them. Then no pod can be tried.
         templates: ResourceClaimTemplates of the pod's namespace, by name.
         has_templates: False without the right to list them.
         pools, pool_templates: GPUPools and SchedulingConfigTemplates of Tensor Fusion.
@@ -40,6 +42,7 @@ class Observed:
     slices: Sequence[Document]
     classes: Sequence[Document]
     claims: Sequence[Document]
+    missing: Sequence[str] = ()
     templates: Mapping[str, Document] = field(default_factory=dict)
     has_templates: bool = True
     pools: Sequence[Document] = ()
@@ -51,12 +54,14 @@ class Observed:
     unreadable: Sequence[str] = ()
 
 
-def read(lists: ClusterLists, namespace: str) -> Observed:
+def read(lists: ClusterLists, namespace: str, pods: Sequence[Document] = ()) -> Observed:
     """Read the cluster.
 
+    Args:
+        pods: The pods in question.
+
     Raises:
-        RetryableError: The API server did not answer, or a right is missing without which nothing
-            can be decided: to list nodes, slices, classes and claims.
+        RetryableError: The API server did not answer.
     """
     near = f"/api/v1/namespaces/{segment(namespace)}"
     templates = lists.readable_items(
@@ -65,20 +70,21 @@ def read(lists: ClusterLists, namespace: str) -> Observed:
     )
     minor = lists.minor_version
 
-    def events_of(pod: Document) -> Sequence[Document] | None:
-        name, uid = pod["metadata"].get("name", ""), pod["metadata"].get("uid")
-        found = lists.readable_items(
-            f"{near}/events", "Events", fieldSelector=f"involvedObject.name={name}"
-        )
-        if found is None:
-            return None
-        return [each for each in found if as_map(each.get("involvedObject")).get("uid") == uid]
-
+    vital = {
+        "Nodes": "/api/v1/nodes",
+        "ResourceSlices": lists.path("resourceslices"),
+        "DeviceClasses": lists.path("deviceclasses"),
+        "ResourceClaims": lists.path("resourceclaims"),
+    }
+    found = {what: lists.readable_items(path, what) for what, path in vital.items()}
+    listed = found["ResourceClaims"]
+    claims: Sequence[Document] = list(_claims_of(lists, pods)) if listed is None else listed
     return Observed(
-        nodes=lists.items("/api/v1/nodes"),
-        slices=taint_rules.applied(lists.taint_rules(), lists.slices()),
-        classes=lists.items(lists.path("deviceclasses")),
-        claims=lists.claims(),
+        nodes=found["Nodes"] or (),
+        slices=taint_rules.applied(lists.taint_rules(), found["ResourceSlices"] or []),
+        classes=found["DeviceClasses"] or (),
+        claims=claims,
+        missing=[what for what, listed in found.items() if listed is None],
         templates={str(each["metadata"]["name"]): each for each in templates or ()},
         has_templates=templates is not None,
         pools=_optional(lists, f"{_TENSOR_FUSION}/{names.GPUPOOLS}", "GPUPools"),
@@ -89,10 +95,27 @@ def read(lists: ClusterLists, namespace: str) -> Observed:
         ),
         quotas=_optional(lists, f"{near}/resourcequotas", "ResourceQuotas"),
         webhooks=lists.readable_items(_WEBHOOKS, "MutatingWebhookConfigurations"),
-        events_of=events_of,
+        events_of=lambda pod: events(lists, pod),
         tries_all_candidates=minor is not None and minor < _FIRST_ORDERLY_MINOR,
         unreadable=lists.unreadable,
     )
+
+
+def events(lists: ClusterLists, about: Document) -> Sequence[Document] | None:
+    """Return the Events of an object, not those of earlier ones of its name.
+
+    None, with a note, without the right to list them.
+    """
+    metadata = about["metadata"]
+    found = lists.readable_items(
+        f"/api/v1/namespaces/{segment(str(metadata.get('namespace')))}/events",
+        "Events",
+        fieldSelector=f"involvedObject.name={metadata.get('name', '')}",
+    )
+    if found is None:
+        return None
+    uid = metadata.get("uid")
+    return [each for each in found if as_map(each.get("involvedObject")).get("uid") == uid]
 
 
 def pod(lists: ClusterLists, namespace: str, name: str) -> Document | None:
@@ -102,6 +125,18 @@ def pod(lists: ClusterLists, namespace: str, name: str) -> Document | None:
         RetryableError: The API server did not answer, or the right to read pods is missing.
     """
     return lists.find(f"/api/v1/namespaces/{segment(namespace)}/pods/{segment(name)}")
+
+
+def _claims_of(lists: ClusterLists, pods: Sequence[Document]) -> Iterator[Document]:
+    """Yield the pods' claims, each read by its name."""
+    for pod in pods:
+        entries = [pod_claims.stored_name(pod, entry) for entry in pod_claims.entries(pod)]
+        for name in filter(None, [*entries, pod_claims.extended_name(pod)]):
+            namespace = segment(pod["metadata"]["namespace"])
+            path = lists.path("resourceclaims", namespace=namespace, name=segment(name))
+            claim = lists.find_readable(path, "ResourceClaims")
+            if claim is not None:
+                yield claim
 
 
 def _optional(lists: ClusterLists, path: str, what: str) -> Sequence[Document]:

@@ -7,11 +7,12 @@ from typing import Any, Final
 from tensorfusion_dra.app.why.foreseen import Foreseen
 from tensorfusion_dra.app.why.observed import Observed
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.admission import pod_request
+from tensorfusion_dra.core.admission import claim_admission, pod_request
 from tensorfusion_dra.core.doctor import pending_claims, pending_pods
 from tensorfusion_dra.core.doctor.finding import Finding, Level, problem
+from tensorfusion_dra.core.errors import InputError
 from tensorfusion_dra.core.kubernetes import pod_claims, review
-from tensorfusion_dra.core.kubernetes.review import Verdict
+from tensorfusion_dra.core.kubernetes.review import PASSED, Verdict
 from tensorfusion_dra.core.kubernetes.untyped_json import name_of
 
 Document = Mapping[str, Any]
@@ -54,6 +55,10 @@ def resolve(pod: Document, observed: Observed, *, is_created: bool) -> Resolved:
         verdict = Foreseen(observed, pod).pod()
         _judge(found, verdict, annotations, is_created=is_created)
         if verdict.errors:
+            verdict = _without_faults(pod, verdict, observed)
+            if not verdict.errors:
+                _judge(found, verdict, annotations, is_created=is_created)
+        if verdict.errors:
             found.is_complete = False
         elif verdict.changed is not None:
             if is_created:
@@ -64,33 +69,80 @@ def resolve(pod: Document, observed: Observed, *, is_created: bool) -> Resolved:
         else:
             found.findings.append(pending_pods.without_dra())
     elif has_entry:
-        _judge(found, Foreseen(observed, pod).pod(), annotations, is_created=is_created)
+        verdict = Foreseen(observed, pod).pod()
+        _judge(found, verdict, annotations, is_created=is_created, is_admitted=is_created)
     resolver = _Resolver(found, observed, is_created=is_created)
     for entry in pod_claims.entries(found.pod):
         resolver.add(entry)
+    resolver.add_extended()
     return found
+
+
+def of_bound(pod: Document, observed: Observed) -> Iterator[Finding]:
+    """Yield the findings about the claims of a pod that has a node."""
+    yield from missed(pod, observed)
+    node = str(pod["spec"].get("nodeName"))
+    for claim in stored(pod, observed):
+        yield from pending_claims.unenforced(claim, node)
+        yield from edited(pod, claim)
+
+
+def stored(pod: Document, observed: Observed) -> list[Document]:
+    """Return the claims of the pod that exist."""
+    wanted = {pod_claims.stored_name(pod, entry) for entry in pod_claims.entries(pod)}
+    wanted.add(pod_claims.extended_name(pod))
+    namespace = pod["metadata"].get("namespace")
+    return [
+        claim
+        for claim in observed.claims
+        if claim["metadata"].get("namespace") == namespace and claim["metadata"]["name"] in wanted
+    ]
+
+
+def edited(pod: Document, claim: Document) -> Iterator[Finding]:
+    """Yield the finding about a claim that was filled from other annotations than the pod has."""
+    uid = pod["metadata"].get("uid")
+    owners = {owner.get("uid") for owner in claim["metadata"].get("ownerReferences") or ()}
+    errors: list[Any] = []
+    wanted = pod_request.parse(review.annotations_of(pod), errors)
+    if uid in owners and claim_admission.is_labelled(claim) and not errors:
+        try:
+            differing = claim_admission.differing(claim, wanted)
+        except InputError:
+            return
+        if differing:
+            yield pending_claims.edited_annotations(str(claim["metadata"]["name"]), differing)
 
 
 def missed(pod: Document, observed: Observed) -> Iterator[Finding]:
     """Yield the finding about a scheduled pod that lacks the claim that its annotations request."""
     has_entry = any(name_of(entry) == names.POD_CLAIM for entry in pod_claims.entries(pod))
     requests = pod_request.requests_gpu(review.annotations_of(pod))
-    if requests and not has_entry and Foreseen(observed, pod).pod().changed is not None:
+    verdict = Foreseen(observed, pod).pod() if requests and not has_entry else PASSED
+    if verdict.changed is not None or verdict.errors:
         yield pending_pods.no_claim(observed.webhooks)
 
 
 def _judge(
-    found: Resolved, verdict: Verdict, annotations: Mapping[str, str], *, is_created: bool
+    found: Resolved,
+    verdict: Verdict,
+    annotations: Mapping[str, str],
+    *,
+    is_created: bool,
+    is_admitted: bool = False,
 ) -> None:
     """Append a finding for each error and each unknown annotation that the webhook reports.
 
-    An annotation that resembles a known one is a warning, because its amount is not requested then.
+    An error of a pod that was admitted, by an earlier release or before its annotations were
+    edited, does not keep it from being scheduled. An annotation that resembles a known one is a
+    warning, because its author meant that one.
     """
     again = ", and create the pod again" if is_created else ""
     for error in verdict.errors:
         subject = error.path or "pod"
         cure = f"correct {subject}{again}"
-        found.findings.append(problem(subject, error.text, expected="", cure=cure))
+        level = Level.WARNING if is_admitted else Level.PROBLEM
+        found.findings.append(Finding(level=level, subject=subject, found=error.text, cure=cure))
     for text in verdict.warnings:
         subject, _, reason = text.partition(": ")
         if subject in annotations and "unknown annotation" in reason:
@@ -98,6 +150,21 @@ def _judge(
             cure = f"{'correct' if is_typo else 'correct or remove'} {subject}{again}"
             level = Level.WARNING if is_typo else Level.NOTE
             found.findings.append(Finding(level=level, subject=subject, found=reason, cure=cure))
+
+
+def _without_faults(pod: Document, verdict: Verdict, observed: Observed) -> Verdict:
+    """Return the verdict on the pod without the annotations that the webhook refuses.
+
+    So the other faults of the pod are found as well, such as a missing template.
+    """
+    faulty = {error.path for error in verdict.errors}
+    left = {
+        name: value
+        for name, value in review.annotations_of(pod).items()
+        if pod_request.path_of(name) not in faulty
+    }
+    mended = {**pod, "metadata": {**pod["metadata"], "annotations": left}}
+    return Foreseen(observed, mended).pod()
 
 
 class _Resolver:
@@ -122,6 +189,19 @@ class _Resolver:
         else:
             self._add_future(name_of(entry), str(entry.get("resourceClaimTemplateName") or ""))
 
+    def add_extended(self) -> None:
+        """Add the claim of the pod's extended resources."""
+        name = pod_claims.extended_name(self._found.pod)
+        if name:
+            self._add_stored(name)
+            return
+        claim = pod_claims.extended_claim(
+            self._found.pod, self._observed.classes, self._observed.nodes
+        )
+        if claim is not None:
+            self._found.claims.append(claim)
+            self._found.future.append(claim)
+
     def _add_stored(self, name: str) -> None:
         claim = self._stored.get(name)
         if claim is None:
@@ -135,7 +215,8 @@ class _Resolver:
         if len(consumers) >= _RESERVED_AT_MOST and uid not in {each["uid"] for each in consumers}:
             self._found.findings.append(pending_claims.crowded_claim(name, len(consumers)))
         if not pod_request.parse(review.annotations_of(self._found.pod), []).whole:
-            self._found.findings += pending_claims.dropped_amounts(self._found.pod, claim)
+            dropped = list(pending_claims.dropped_amounts(self._found.pod, claim))
+            self._found.findings += dropped or edited(self._found.pod, claim)
         self._found.claims.append(claim)
 
     def _add_future(self, entry: str, template_name: str) -> None:

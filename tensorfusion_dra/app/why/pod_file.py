@@ -65,7 +65,7 @@ def read(file: str, *, namespace: str, name: str) -> PodFile:
     except yaml.YAMLError as error:
         raise InputError(f"{file}: {' '.join(str(error).split())}") from error
     placed = [_placed(document, namespace) for document in documents]
-    pods = [pod for document in placed if (pod := _pod(document)) is not None]
+    pods = [pod for document in placed if (pod := pod_of(document)) is not None]
     chosen = [pod for pod in pods if not name or pod["metadata"]["name"] == name]
     if len(chosen) != 1:
         found = ", ".join(str(pod["metadata"]["name"]) for pod in pods) or "none"
@@ -91,7 +91,7 @@ def _placed(document: Document, namespace: str) -> Document:
     return {**document, "metadata": {"namespace": namespace, "name": generated, **metadata}}
 
 
-def _pod(document: Document) -> Document | None:
+def pod_of(document: Document) -> Document | None:
     """Return a pod, or the pod that a workload would create; None for other objects."""
     if document.get("kind") == "Pod":
         return document

@@ -130,7 +130,7 @@ def _node_text(outcome: NodeOutcome) -> str:
         cards = ", ".join(dict.fromkeys(device.device for device in outcome.picked or ()))
         return f"fits: {cards}" if cards else "fits"
     reason = outcome.refusal or "; ".join(outcome.troubles)
-    return reason or "has no devices"
+    return reason or "has no device of the requested class"
 
 
 def _card_text(card: Card) -> str:

@@ -20,6 +20,16 @@ REFUSED_ENV: Final = frozenset(
     {names.ENV_TEST_MODE, *names.ENV_BYPASSES, *names.HAMI_CORE_BYPASSES}
 )
 """Environment variables by which a container could bypass its limits."""
+_AMOUNTS: Final = (
+    names.ANNOTATION_TFLOPS_REQUEST,
+    names.ANNOTATION_VRAM_REQUEST,
+    names.ANNOTATION_TFLOPS_LIMIT,
+    names.ANNOTATION_VRAM_LIMIT,
+    names.ANNOTATION_COMPUTE_PERCENT_REQUEST,
+    names.ANNOTATION_COMPUTE_PERCENT_LIMIT,
+    names.ANNOTATION_GPU_COUNT,
+)
+_NEAR: Final = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +55,9 @@ def errors(pod: Mapping[str, Any], wanted: PodRequest, *, takes_hard: bool) -> I
     Args:
         takes_hard: True if the pod may choose hard isolation.
     """
-    labels = as_map(as_map(pod.get("metadata")).get("labels"))
+    metadata = as_map(pod.get("metadata"))
+    yield from _misspelled(as_map(metadata.get("annotations")))
+    labels = as_map(metadata.get("labels"))
     if labels.get(names.LABEL_TENSOR_FUSION_ENABLED) == "true":
         yield FieldError(
             f"metadata.labels[{names.LABEL_TENSOR_FUSION_ENABLED}]",
@@ -74,6 +86,32 @@ def errors(pod: Mapping[str, Any], wanted: PodRequest, *, takes_hard: bool) -> I
             if switch in REFUSED_ENV:
                 text = f"found {switch}, expected no switch that turns the limiter off"
                 yield FieldError(f"{path}.env[{index}].name", Reason.FORBIDDEN, text)
+
+
+def _misspelled(annotations: Mapping[str, object]) -> Iterator[FieldError]:
+    """Yield an error for each annotation that is an amount but for one or two letters.
+
+    A warning would not do: it goes to the controller that creates the pod, and the pod would get
+    all of what it left out.
+    """
+    for annotation in annotations:
+        for amount in _AMOUNTS:
+            if annotation not in _AMOUNTS and _is_near(annotation, amount):
+                text = f"found an unknown annotation; did you mean {amount}?"
+                yield FieldError(pod_request.path_of(annotation), Reason.NOT_SUPPORTED, text)
+
+
+def _is_near(one: str, other: str) -> bool:
+    """Return True if at most two letters have to be inserted, deleted or replaced."""
+    if abs(len(one) - len(other)) > _NEAR:
+        return False
+    row = list(range(len(other) + 1))
+    for count, letter in enumerate(one, start=1):
+        before, row = row, [count]
+        for index, wanted in enumerate(other):
+            replaced = before[index] + (letter != wanted)
+            row.append(min(replaced, before[index + 1] + 1, row[index] + 1))
+    return row[-1] <= _NEAR
 
 
 def _limit_errors(wanted: PodRequest) -> Iterator[FieldError]:

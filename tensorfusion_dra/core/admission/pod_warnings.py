@@ -24,7 +24,7 @@ KNOWN_ANNOTATIONS: Final = frozenset(
 )
 
 # Annotations of Tensor Fusion's pkg/constants that users write and that have an effect only there.
-_WITHOUT_EFFECT: Final = {
+WITHOUT_EFFECT: Final = {
     "workload-profile": "its amounts are not read; set them as annotations",
     "disable-features": "the node's enforcer determines the features",
     "vendor": "this driver has NVIDIA GPUs only",
@@ -32,7 +32,7 @@ _WITHOUT_EFFECT: Final = {
     "partition-id": "cards are not partitioned",
     "container-gpu-count": "every container gets all GPUs of its pod",
 }
-_OTHERS: Final = frozenset(
+OTHERS: Final = frozenset(
     {
         *("is-local-gpu", "sidecar-worker", "embedded-worker", "dedicated-worker"),
         *("workload", "workload-mode", "worker-pod-template", "worker-name", "selected-workload"),
@@ -60,10 +60,10 @@ def _of_names(annotations: Mapping[str, str]) -> Iterator[str]:
     known = {name.removeprefix(names.ANNOTATION_PREFIX) for name in KNOWN_ANNOTATIONS}
     for annotation in annotations:
         short = annotation.removeprefix(names.ANNOTATION_PREFIX)
-        if short in {annotation, *known, *_OTHERS} or short.startswith(("gang-", "pool-")):
+        if short in {annotation, *known, *OTHERS} or short.startswith(("gang-", "pool-")):
             continue
-        if short in _WITHOUT_EFFECT:
-            yield f"{annotation}: has no effect in DRA mode: {_WITHOUT_EFFECT[short]}"
+        if short in WITHOUT_EFFECT:
+            yield f"{annotation}: has no effect in DRA mode: {WITHOUT_EFFECT[short]}"
             continue
         close = difflib.get_close_matches(short, known, n=1)
         hint = f"; did you mean {names.ANNOTATION_PREFIX}{close[0]}?" if close else ""

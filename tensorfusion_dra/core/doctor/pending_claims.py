@@ -4,8 +4,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.doctor.finding import Finding, note, problem, warning
+from tensorfusion_dra.core.claims import device_status
+from tensorfusion_dra.core.doctor.finding import Finding, problem, warning
 from tensorfusion_dra.core.doctor.pending_pods import event_text, newest
+from tensorfusion_dra.core.kubernetes import pod_claims
 from tensorfusion_dra.core.kubernetes.slice_normal_form import GATE_CONSUMABLE_CAPACITY
 from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map
 
@@ -13,6 +15,10 @@ Document = Mapping[str, Any]
 
 _AMOUNTS: Final = (names.ANNOTATION_TFLOPS_REQUEST, names.ANNOTATION_VRAM_REQUEST)
 _MOST_CLASSES: Final = 5
+_SAID_OF: Final = {
+    device_status.CONDITION_ENFORCED: "its limits are not enforced on",
+    device_status.CONDITION_READY: "it is not ready on",
+}
 
 
 def missing_claim(name: str) -> Finding:
@@ -114,24 +120,53 @@ def class_names(claim: Document) -> list[str]:
     ]
 
 
-def extended_resources(pod: Document, classes: Sequence[Document]) -> Iterator[Finding]:
-    """Yield a note for each extended resource of the pod for which devices of a class are claimed.
+def unknown_resources(
+    pod: Document, classes: Sequence[Document], nodes: Sequence[Document]
+) -> Iterator[Finding]:
+    """Yield each extended resource of the pod that neither a DeviceClass nor a node has."""
+    offered = pod_claims.class_of_resource(classes).keys() | pod_claims.of_device_plugins(nodes)
+    for name in dict.fromkeys(name for _, name, _ in pod_claims.extended_resources(pod)):
+        if name not in offered:
+            yield problem(
+                f"extended resource {name}",
+                "no DeviceClass has it as extendedResourceName, and no node has it",
+                expected="one of the two",
+                cure=f"set extendedResourceName: {name} in the DeviceClass (the chart's "
+                "deviceClass.extendedResourceName), or correct resources.limits",
+            )
 
-    kube-scheduler makes that claim itself while it places the pod (KEP-5004).
+
+def edited_annotations(name: str, differing: Sequence[str]) -> Finding:
+    """Return the finding about a claim that differs from what its pod's annotations request now.
+
+    Args:
+        differing: What the claim has otherwise than the annotations.
     """
-    class_of = {
-        str(as_map(each.get("spec")).get("extendedResourceName")): str(each["metadata"]["name"])
-        for each in classes
-    }
-    containers = map(as_map, as_list(as_map(pod.get("spec")).get("containers")))
-    asked = [as_map(as_map(each.get("resources")).get("limits")) for each in containers]
-    for name in dict.fromkeys(name for limits in asked for name in limits if name in class_of):
-        yield note(
-            f"extended resource {name}",
-            f"kube-scheduler claims devices of DeviceClass {class_of[name]} for it, which is not "
-            "tried here",
-            cure="see kubectl describe pod, or request the devices by a claim or by annotations",
-        )
+    return warning(
+        f"ResourceClaim {name}",
+        "was made before the pod's annotations were edited; it still has the earlier "
+        f"{', '.join(differing)}",
+        expected="what the annotations request now",
+        cure="delete the pod and create it again: a claim does not change",
+    )
+
+
+def unenforced(claim: Document, node: str) -> Iterator[Finding]:
+    """Yield each of our devices in the claim's status that is not ready, or whose limits fail."""
+    name = as_map(claim.get("metadata")).get("name")
+    for device in map(as_map, as_list(as_map(claim.get("status")).get("devices"))):
+        if device.get("driver") != names.DRIVER:
+            continue
+        for condition in map(as_map, as_list(device.get("conditions"))):
+            if condition.get("status") != "False" or condition.get("type") not in _SAID_OF:
+                continue
+            yield warning(
+                f"ResourceClaim {name}",
+                f"{_SAID_OF[str(condition['type'])]} {device.get('device')}: "
+                f"{condition.get('reason')}: {condition.get('message')}",
+                expected=f"the condition {condition['type']} True",
+                cure=f"run tensorfusion-dra doctor in the node plugin's pod on {node}",
+            )
 
 
 def dropped_amounts(pod: Document, claim: Document) -> Iterator[Finding]:

@@ -24,17 +24,25 @@ _COMBINED: Final = "(combined from similar events): "
 """Kubernetes' beginning of the message of an Event that stands for several."""
 
 
-def halted(pod: Document) -> Iterator[Finding]:
-    """Yield why no scheduler places this pod, whatever is free."""
+def deleted(pod: Document) -> Iterator[Finding]:
+    """Yield that the pod is in Terminating."""
     metadata, spec = as_map(pod.get("metadata")), as_map(pod.get("spec"))
     if "deletionTimestamp" in metadata:
+        node = spec.get("nodeName")
+        kubelet = f", or for the kubelet of {node}" if node else ""
         yield problem(
             "pod",
-            "is being deleted",
+            f"is being deleted, with the deadline {metadata['deletionTimestamp']}",
             expected="a pod that is to run",
-            cure="wait, or look for its finalizers: "
-            f"{', '.join(map(str, as_list(metadata.get('finalizers')))) or 'it has none'}",
+            cure=f"wait until it is gone; after the deadline it waits for its finalizers{kubelet}: "
+            f"{', '.join(map(str, as_list(metadata.get('finalizers')))) or 'it has no finalizers'}",
         )
+
+
+def halted(pod: Document) -> Iterator[Finding]:
+    """Yield why no scheduler places this pod, whatever is free."""
+    spec = as_map(pod.get("spec"))
+    yield from deleted(pod)
     gates = [name_of(gate) for gate in as_list(spec.get("schedulingGates"))]
     if gates:
         yield problem(

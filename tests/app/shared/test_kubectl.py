@@ -7,6 +7,7 @@ import pytest
 import yaml
 
 from tensorfusion_dra.app.shared import kubectl
+from tensorfusion_dra.core.errors import InputError
 
 
 def written(path: Path, current: str = "", **namespaces: str) -> Path:
@@ -38,3 +39,38 @@ def test_without_a_namespace_it_is_default(tmp_path: Path, text: str) -> None:
 
     assert kubectl.namespace(str(file)) == "default"
     assert kubectl.namespace(str(tmp_path / "none")) == "default"
+
+
+@pytest.mark.parametrize(
+    ("flag", "variable", "has_default", "is_pod", "expected"),
+    [
+        ("flag", "", False, True, "kubeconfig {}/flag"),
+        ("", "variable", False, True, "kubeconfig {}/variable"),
+        ("", "", True, True, "kubeconfig {}/.kube/config"),
+        ("", "", False, False, "kubeconfig {}/.kube/config"),
+        ("", "", False, True, "in-cluster configuration"),
+    ],
+)
+def test_service_account_is_used_in_a_pod_without_a_kubeconfig(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    flag: str,
+    variable: str,
+    expected: str,
+    *,
+    has_default: bool,
+    is_pod: bool,
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("KUBECONFIG", variable and str(tmp_path / variable))
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    if is_pod:
+        monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
+    if has_default:
+        (tmp_path / ".kube").mkdir()
+        (tmp_path / ".kube/config").touch()
+
+    with pytest.raises(InputError) as caught:
+        kubectl.api(str(tmp_path / flag) if flag else None).connect()
+
+    assert str(caught.value).startswith(f"{expected.format(tmp_path)}: ")

@@ -4,8 +4,9 @@ import pytest
 
 from tensorfusion_dra import cli
 from tensorfusion_dra.core import names
+from tensorfusion_dra.core.devices.gpu import Gpu
 from tensorfusion_dra.core.kubernetes.quantity import GIB
-from tensorfusion_dra.simulator.rest import CLAIMS, PODS, Resource
+from tensorfusion_dra.simulator.rest import CLAIMS, CLASSES, PODS, SLICES, Resource
 from tests.simulator.waiting import eventually
 from tests.support import imports, objects
 from tests.support.builders.gpus import gpu
@@ -110,6 +111,63 @@ def test_selector_that_no_card_matches(cluster: Cluster, capsys: Capture) -> Non
     ]
 
 
+def add_network_cards(cluster: Cluster, node: str) -> None:
+    cards = [objects.device(f"nic-{number}") for number in range(8)]
+    made = objects.resource_slice(*cards, name=f"nics-{node}", pool=f"nics-{node}")
+    made["spec"]["nodeName"] = node
+    cluster.client.create(SLICES, made)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "expected"),
+    [
+        (two_cards(), "none of 2 cards fits: 2 have too little free vram."),
+        (
+            (),
+            "no node that it may use has a usable device: they have no device of DeviceClass "
+            "tensor-fusion.ai.",
+        ),
+    ],
+)
+def test_devices_that_the_class_excludes_are_not_counted(
+    cluster: Cluster, capsys: Capture, gpus: tuple[Gpu, ...], expected: str
+) -> None:
+    cluster.add_node("node-01", *gpus)
+    add_network_cards(cluster, "node-01")
+    cluster.add_pod("a", request({"vram": "100Gi", "tflops": "1"}))
+
+    _, found = cluster.why(capsys, "a")
+    text = cluster.text(capsys, "why", "a")
+
+    assert found["answer"] == f"default/a waits: {expected}"
+    assert "nic-" not in text
+
+
+def test_each_of_two_requests_has_the_devices_of_its_class(
+    cluster: Cluster, capsys: Capture
+) -> None:
+    cluster.add_node("node-01", *two_cards())
+    add_network_cards(cluster, "node-01")
+    cluster.client.create(CLASSES, objects.device_class("nic"))
+    cluster.client.create(CLASSES, objects.device_class("fpga", "false"))
+    gpu_request = request({"vram": "100Gi", "tflops": "1"})
+    nic_request = objects.exactly("nic", deviceClassName="nic", count=2)
+    fpga_request = objects.exactly("fpga", deviceClassName="fpga")
+    cluster.add_pod("a", nic_request, gpu_request)
+    cluster.add_pod("b", nic_request, fpga_request)
+
+    _, of_gpu = cluster.why(capsys, "a")
+    _, of_fpga = cluster.why(capsys, "b")
+
+    assert of_gpu["answer"] == (
+        "default/a waits: for request a/gpu, none of 2 cards fits: 2 have too little free vram."
+    )
+    assert of_fpga["answer"] == (
+        "default/b waits: for request b/fpga, no node that it may use has a device of DeviceClass "
+        "fpga."
+    )
+
+
 def test_selector_that_fails(cluster: Cluster, capsys: Capture) -> None:
     cluster.add_node("node-01", *two_cards())
     rack = objects.expressions(f'device.attributes["{names.DRIVER}"].rack == 1')
@@ -171,9 +229,12 @@ def test_pod_whose_claim_is_allocated_elsewhere(cluster: Cluster, capsys: Captur
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        ((), "pod: found none, expected POD or -f FILE"),
-        (("",), "pod: found none, expected POD or -f FILE"),
+        ((), "pod: found none, expected POD, KIND/NAME or -f FILE"),
+        (("",), "pod: found none, expected POD, KIND/NAME or -f FILE"),
         (("none",), "pod default/none: found none"),
+        (("deploy/none",), "Deployment default/none: found none"),
+        (("node/a",), "node/a: found 'node', expected POD or KIND/NAME, KIND of pod, deployment"),
+        (("deploy/",), "deploy/: found 'deploy', expected POD or KIND/NAME"),
         (("-f", "/nowhere"), "/nowhere: No such file"),
     ],
 )

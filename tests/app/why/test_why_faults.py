@@ -7,6 +7,7 @@ from tensorfusion_dra.simulator.rest import CLAIMS, CLASSES, PODS, TEMPLATES
 from tests.support import objects
 from tests.support.builders.pods import pod_annotations
 from tests.support.gpu_cluster import ANNOTATED, Cluster, request, template, two_cards
+from tests.support.objects import Json
 
 Capture = pytest.CaptureFixture[str]
 
@@ -38,9 +39,12 @@ def test_silent_webhook(cluster: Cluster, capsys: Capture) -> None:
     assert found["helps"][0].startswith("install the webhook, then delete the pod")
 
 
-def test_silent_webhook_of_a_pod_that_was_scheduled(cluster: Cluster, capsys: Capture) -> None:
+@pytest.mark.parametrize("further", [{}, pod_annotations(gpu_count="two")])
+def test_silent_webhook_of_a_pod_that_was_scheduled(
+    cluster: Cluster, capsys: Capture, further: dict[str, str]
+) -> None:
     cluster.add_node("node-01", *two_cards())
-    cluster.add_pod("a", metadata={"annotations": ANNOTATED})
+    cluster.add_pod("a", metadata={"annotations": {**ANNOTATED, **further}})
     cluster.schedule()
 
     code, found = cluster.why(capsys, "a")
@@ -184,3 +188,62 @@ def test_scheduling_gates(cluster: Cluster, capsys: Capture) -> None:
         "default/a cannot be scheduled: spec.schedulingGates: example.com/queue. "
         "Otherwise it fits now on node-01."
     )
+
+
+def asking_for_cards(count: str) -> Json:
+    """A pod's only container, which requests whole cards as an extended resource."""
+    container = objects.pod()["spec"]["containers"][0]
+    return {**container, "resources": {"limits": {"tensor-fusion.ai/gpu": count}}}
+
+
+@pytest.mark.parametrize(
+    ("count", "named", "expected"),
+    [
+        ("2", True, "default/a fits now on node-01 ("),
+        (
+            "3",
+            True,
+            "default/a waits: no node has its 3 cards at once: most are on node-01, where 2 of 2 "
+            "fit alone.",
+        ),
+        (
+            "1",
+            False,
+            "default/a cannot be scheduled: extended resource tensor-fusion.ai/gpu: no DeviceClass "
+            "has it as extendedResourceName, and no node has it.",
+        ),
+    ],
+)
+def test_extended_resource_is_followed(
+    cluster: Cluster, capsys: Capture, count: str, expected: str, *, named: bool
+) -> None:
+    cluster.add_node("node-01", *two_cards())
+    if named:
+        patch = {"spec": {"extendedResourceName": "tensor-fusion.ai/gpu"}}
+        cluster.client.patch(CLASSES, cluster.client.get(CLASSES, names.DEVICE_CLASS), patch)
+    cluster.add_pod("a", containers=[asking_for_cards(count)])
+
+    _, found = cluster.why(capsys, "a")
+
+    assert found["answer"].startswith(expected)
+
+
+def test_claim_that_the_scheduler_made_for_an_extended_resource(
+    cluster: Cluster, capsys: Capture
+) -> None:
+    cluster.add_node("node-01", *two_cards())
+    cluster.client.create(CLAIMS, objects.claim(request(count=3), name="a-extended-resources-x"))
+    pod = cluster.add_pod("a", containers=[asking_for_cards("3")])
+    mapping = {
+        "containerName": "main",
+        "resourceName": "tensor-fusion.ai/gpu",
+        "requestName": "gpu",
+    }
+    status = {"resourceClaimName": "a-extended-resources-x", "requestMappings": [mapping]}
+    cluster.client.patch(
+        PODS, pod, {"status": {"extendedResourceClaimStatus": status}}, subresource="status"
+    )
+
+    _, found = cluster.why(capsys, "a")
+
+    assert "Request fewer: 2 of the 3 devices fit now on node-01." in found["helps"]

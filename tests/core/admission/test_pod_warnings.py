@@ -48,9 +48,9 @@ def test_quick_start_has_no_warnings() -> None:
             "tensor-fusion.ai/isolation: the pod gets whole GPUs; its amounts are ignored",
         ),
         (
-            pod_annotations(vram_requests="16Gi"),
-            "tensor-fusion.ai/vram-requests: unknown annotation; "
-            "did you mean tensor-fusion.ai/vram-request?",
+            pod_annotations(gpu_modle="A100"),
+            "tensor-fusion.ai/gpu-modle: unknown annotation; "
+            "did you mean tensor-fusion.ai/gpu-model?",
         ),
         (
             pod_annotations(something="1"),

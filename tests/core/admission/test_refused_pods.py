@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.admission import pod_admission
+from tensorfusion_dra.core.admission import pod_admission, pod_request, pod_warnings
+from tensorfusion_dra.core.admission.pod_request import PodRequest
 from tests.core.admission.pod_cases import ASKED, admitted_pod, refused
 from tests.support.admission import Json
 from tests.support.builders.pods import container_document, pod_annotations, pod_document
@@ -22,6 +23,43 @@ def test_container_that_would_get_only_one_of_several_gpus_is_refused() -> None:
 
     assert error.startswith("spec.containers[0].resources.claims[0].request: ")
     assert "found 'gpu-request', expected none: each of the 4 GPUs has its own request" in error
+
+
+@pytest.mark.parametrize(
+    ("annotation", "meant"),
+    [
+        ("tensor-fusion.ai/tflop-request", "tensor-fusion.ai/tflops-request"),
+        ("tensor-fusion.ai/tfolps-request", "tensor-fusion.ai/tflops-request"),
+        ("tensor-fusion.ai/vram-requests", "tensor-fusion.ai/vram-request"),
+        ("tensor-fusion.ai/vram_request", "tensor-fusion.ai/vram-request"),
+        ("tensorfusion.ai/vram-request", "tensor-fusion.ai/vram-request"),
+        ("tensor-fusion.ai/vram-limits", "tensor-fusion.ai/vram-limit"),
+        ("tensor-fusion.ai/gpu-cuont", "tensor-fusion.ai/gpu-count"),
+        ("tensor-fusion.ai/compute-percents-limit", "tensor-fusion.ai/compute-percent-limit"),
+        ("tensor-fusion.ai/memory-request", ""),
+        ("tensor-fusion.ai/gpu-modle", ""),
+        ("tensor-fusion.ai/vram", ""),
+        ("example.com/vram-request", ""),
+    ],
+)
+def test_amount_that_is_misspelled_by_two_letters_is_refused(annotation: str, meant: str) -> None:
+    found = refused(pod_document({**ASKED, annotation: "1"}))
+
+    text = f"found an unknown annotation; did you mean {meant}?"
+    assert found == ([f"metadata.annotations[{annotation}]: {text}"] if meant else [])
+
+
+def test_no_annotation_with_a_meaning_resembles_an_amount() -> None:
+    others = {*names.SHARE_ANNOTATIONS, *pod_request.REQUESTING_ANNOTATIONS}
+    others |= {
+        f"{names.ANNOTATION_PREFIX}{name}"
+        for name in (*pod_warnings.OTHERS, *pod_warnings.WITHOUT_EFFECT)
+    }
+    annotations = dict.fromkeys(others, "1")
+
+    errors = pod_admission.errors(pod_document(annotations), PodRequest(), takes_hard=True)
+
+    assert [str(error) for error in errors if "did you mean" in str(error)] == []
 
 
 @pytest.mark.parametrize("switch", sorted(pod_admission.REFUSED_ENV))

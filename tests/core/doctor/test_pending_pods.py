@@ -1,5 +1,7 @@
 """Findings about a pod that waits."""
 
+import pytest
+
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.doctor import pending_claims, pending_pods
 from tensorfusion_dra.core.doctor.finding import Level
@@ -61,19 +63,39 @@ def test_claim_without_the_amounts_of_its_pod() -> None:
     assert list(pending_claims.dropped_amounts(annotated, network_card)) == []
 
 
-def test_extended_resource_that_a_class_serves() -> None:
+@pytest.mark.parametrize(
+    ("limits", "class_spec", "allocatable", "expected"),
+    [
+        ({"example.com/gpu": "1"}, {}, {}, ["extended resource example.com/gpu"]),
+        ({"example.com/gpu": "1"}, {"extendedResourceName": "example.com/gpu"}, {}, []),
+        ({"example.com/gpu": "1"}, {}, {"example.com/gpu": "8"}, []),
+        (
+            {"example.com/gpu": "1"},
+            {},
+            {"example.com/gpu": "0"},
+            ["extended resource example.com/gpu"],
+        ),
+        ({"deviceclass.resource.kubernetes.io/gpus": "1"}, {}, {}, []),
+        (
+            {"deviceclass.resource.kubernetes.io/none": "1"},
+            {},
+            {},
+            ["extended resource deviceclass.resource.kubernetes.io/none"],
+        ),
+        ({"cpu": "1", "hugepages-2Mi": "2Mi", "example.com/gpu": "0"}, {}, {}, []),
+    ],
+)
+def test_extended_resource_needs_a_class_or_a_device_plugin(
+    limits: Json, class_spec: Json, allocatable: Json, expected: list[str]
+) -> None:
     asking = pod()
-    limits = {"example.com/gpu": "1", "cpu": "1"}
     asking["spec"]["containers"][0]["resources"] = {"limits": limits}
-    serving = {"metadata": {"name": "gpus"}, "spec": {"extendedResourceName": "example.com/gpu"}}
-    other = {"metadata": {"name": "others"}, "spec": {}}
+    classes = [{"metadata": {"name": "gpus"}, "spec": class_spec}]
+    nodes = [{"metadata": {"name": "n"}, "status": {"allocatable": allocatable}}]
 
-    (found,) = pending_claims.extended_resources(asking, [serving, other])
+    found = pending_claims.unknown_resources(asking, classes, nodes)
 
-    assert (found.level, found.subject) == (Level.NOTE, "extended resource example.com/gpu")
-    assert "DeviceClass gpus" in found.found
-    assert list(pending_claims.extended_resources(asking, [other])) == []
-    assert list(pending_claims.extended_resources(pod(), [serving])) == []
+    assert [each.subject for each in found] == expected
 
 
 def test_schedulers() -> None:
@@ -111,7 +133,12 @@ def test_pod_that_is_being_deleted() -> None:
     document = pod()
     document["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
 
-    assert [found.found for found in pending_pods.halted(document)] == ["is being deleted"]
+    document["metadata"]["finalizers"] = ["example.com/job"]
+
+    (found,) = pending_pods.halted(document)
+
+    assert found.found == "is being deleted, with the deadline 2026-01-01T00:00:00Z"
+    assert found.cure.endswith("it waits for its finalizers: example.com/job")
     assert list(pending_pods.halted(pod())) == []
 
 

@@ -1,0 +1,171 @@
+"""The verb `why` on workloads: it follows to the pods, or says why there are none."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tensorfusion_dra.core import names
+from tensorfusion_dra.simulator.rest import PODS, TEMPLATES
+from tests.support import canned_api, objects
+from tests.support.canned_api import CannedApi
+from tests.support.gpu_cluster import ANNOTATED, Cluster, request, template, two_cards
+from tests.support.objects import Json
+
+Capture = pytest.CaptureFixture[str]
+PATHS = {
+    "Deployment": "/apis/apps/v1/namespaces/default/deployments/w",
+    "ReplicaSet": "/apis/apps/v1/namespaces/default/replicasets/w",
+    "StatefulSet": "/apis/apps/v1/namespaces/default/statefulsets/w",
+    "DaemonSet": "/apis/apps/v1/namespaces/default/daemonsets/w",
+    "Job": "/apis/batch/v1/namespaces/default/jobs/w",
+}
+LABELS = {"labels": {"app": "w"}}
+DENIED = (
+    'admission webhook "pods.dra.tensor-fusion.ai" denied the request: '
+    "metadata.annotations[tensor-fusion.ai/gpu-count]: found 'two', expected 1 to 32"
+)
+FAILURE = {
+    "type": "ReplicaFailure",
+    "status": "True",
+    "reason": "FailedCreate",
+    "message": DENIED,
+}
+
+
+@pytest.fixture
+def workloads(cluster: Cluster, tmp_path: Path) -> Iterator[CannedApi]:
+    """The cluster's API server with workloads, which the simulated one does not have."""
+    with canned_api.served({}) as api:
+        api.other_url = cluster.server.url
+        cluster.kubeconfig = api.kubeconfig(tmp_path / "with-workloads")
+        yield api
+
+
+def workload(kind: str, annotations: Json | None = None, **parts: Json) -> Json:
+    """A workload w with a template and a selector of both forms."""
+    expressions = [{"key": "app", "operator": "In", "values": ["w", "v"]}]
+    pod = {"metadata": {"annotations": annotations or {}}, "spec": objects.pod()["spec"]}
+    spec: Json = {
+        "selector": {"matchLabels": {"app": "w"}, "matchExpressions": expressions},
+        "template": pod,
+    }
+    spec.update(parts.get("spec", {}))
+    metadata = {"name": "w", "namespace": "default", "uid": "uid-of-w"}
+    return {"kind": kind, "metadata": metadata, "spec": spec, "status": parts.get("status", {})}
+
+
+def run_pods(cluster: Cluster) -> None:
+    """Schedule the pods, and report them as running, as a kubelet does."""
+    cluster.schedule()
+    for pod in cluster.client.list(PODS).items:
+        patch = {"status": {"phase": "Running"}}
+        cluster.client.patch(PODS, pod, patch, subresource="status")
+
+
+def failed_create(uid: str) -> Json:
+    return {
+        "involvedObject": {"name": "w", "uid": uid},
+        "reason": "FailedCreate",
+        "message": DENIED,
+    }
+
+
+@pytest.mark.parametrize(
+    ("target", "kind"),
+    [
+        ("deploy/w", "Deployment"),
+        ("deployments.apps/w", "Deployment"),
+        ("rs/w", "ReplicaSet"),
+        ("statefulset/w", "StatefulSet"),
+        ("ds/w", "DaemonSet"),
+        ("job/w", "Job"),
+    ],
+)
+def test_answer_is_that_of_the_pod_that_waits(
+    cluster: Cluster, workloads: CannedApi, capsys: Capture, target: str, kind: str
+) -> None:
+    cluster.add_node("node-01", *two_cards())
+    workloads.answers[f"GET {PATHS[kind]}"] = workload(kind)
+    cluster.add_pod("w-1", request({"vram": "1Gi"}), metadata=LABELS)
+    run_pods(cluster)
+    cluster.add_pod("w-2", request({"vram": "100Gi"}), metadata=LABELS)
+    cluster.add_pod("other", request({"vram": "90Gi"}), metadata={"labels": {"app": "v"}})
+
+    code, found = cluster.why(capsys, target)
+
+    assert (code, found["pod"]) == (1, "default/w-2")
+    assert found["answer"].startswith(
+        f"1 of 2 pods of {kind} default/w wait. default/w-2 waits: none of 2 cards fits"
+    )
+
+
+def test_workload_without_a_waiting_pod(
+    cluster: Cluster, workloads: CannedApi, capsys: Capture
+) -> None:
+    cluster.add_node("node-01", *two_cards())
+    workloads.answers[f"GET {PATHS['Job']}"] = workload("Job")
+    cluster.add_pod("w-1", request({"vram": "1Gi"}), metadata=LABELS)
+    cluster.add_pod("w-2", metadata={**LABELS, "annotations": ANNOTATED})
+    run_pods(cluster)
+
+    code, found = cluster.why(capsys, "job/w")
+
+    assert (code, found["pod"]) == (1, "default/w-2")
+    assert found["answer"].startswith("No pod of Job default/w waits. default/w-2 runs on node-01.")
+    assert "It got no GPU" in found["answer"]
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        ("Deployment", {"status": {"conditions": [FAILURE]}}, "", f"FailedCreate: {DENIED}."),
+        ("Job", {}, "uid-of-w", f"FailedCreate: {DENIED}."),
+        ("Job", {}, "uid-of-an-earlier-w", "no condition and no Event says why. One of its"),
+        ("Job", {"spec": {"suspend": True}}, "", "spec.suspend is true. One of its pods: "),
+        ("Deployment", {"spec": {"replicas": 0}}, "", "spec.replicas is 0. One of its pods: "),
+        (
+            "Job",
+            {"status": {"conditions": [{"type": "Complete", "status": "True"}]}},
+            "",
+            "it is done: Complete. One of its pods: ",
+        ),
+    ],
+)
+def test_workload_without_pods(
+    cluster: Cluster,
+    workloads: CannedApi,
+    capsys: Capture,
+    case: tuple[str, dict[str, Json], str, str],
+) -> None:
+    kind, parts, uid, expected = case
+    cluster.add_node("node-01", *two_cards())
+    cluster.client.create(TEMPLATES, template())
+    annotations = {**ANNOTATED, names.ANNOTATION_GPU_COUNT: "two"}
+    workloads.answers[f"GET {PATHS[kind]}"] = workload(kind, annotations, **parts)
+    workloads.answers["GET /api/v1/namespaces/default/events"] = {
+        "items": [failed_create(uid)] * bool(uid)
+    }
+
+    code, found = cluster.why(capsys, f"{kind}/w")
+
+    assert (code, found["state"]) == (1, "waits")
+    assert found["answer"].startswith(f"{kind} default/w has no pods: {expected}")
+    assert found["helps"][0] == f"correct metadata.annotations[{names.ANNOTATION_GPU_COUNT}]"
+
+
+def test_rollout_whose_new_pods_are_refused(
+    cluster: Cluster, workloads: CannedApi, capsys: Capture
+) -> None:
+    cluster.add_node("node-01", *two_cards())
+    cluster.client.create(TEMPLATES, template())
+    status = {"conditions": [FAILURE]}
+    workloads.answers[f"GET {PATHS['Deployment']}"] = workload("Deployment", status=status)
+    cluster.add_pod("w-1", request({"vram": "1Gi"}), metadata=LABELS)
+    run_pods(cluster)
+
+    code, found = cluster.why(capsys, "deploy/w")
+
+    assert code == 1
+    assert found["answer"] == f"Deployment default/w creates no more pods: FailedCreate: {DENIED}."
+    assert found["helps"] == ["Correct what the message names; the controller tries again."]
