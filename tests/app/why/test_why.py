@@ -3,12 +3,13 @@
 import pytest
 
 from tensorfusion_dra import cli
+from tensorfusion_dra.cluster.api import USER_AGENT
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.devices.gpu import Gpu
 from tensorfusion_dra.core.kubernetes.quantity import GIB
 from tensorfusion_dra.simulator.rest import CLAIMS, CLASSES, PODS, SLICES, Resource
 from tests.simulator.waiting import eventually
-from tests.support import imports, objects
+from tests.support import imports, installation, objects, rbac
 from tests.support.builders.gpus import gpu
 from tests.support.gpu_cluster import MODEL, Cluster, request, two_cards
 
@@ -252,3 +253,17 @@ def test_why_loads_no_grpc() -> None:
     statement = "import tensorfusion_dra.app.why.answering"
 
     assert imports.loaded(statement, "grpc", "kubernetes", "pynvml", "sqlite3") == []
+
+
+def test_in_the_webhooks_pods_it_may_read_all_that_it_reads(
+    cluster: Cluster, capsys: Capture
+) -> None:
+    cluster.add_node("node-01", *two_cards())
+    cluster.add_pod("a", request({"vram": "100Gi"}))
+
+    cluster.why(capsys, "a")
+
+    asked = {each for each in cluster.server.requests.asked(USER_AGENT) if each.resource}
+    granted = rbac.rights(installation.documents("webhook"), "tensorfusion-dra-webhook")
+    assert {"pods", "nodes", "resourceclaims"} <= {each.resource for each in asked}
+    assert [each for each in asked if not any(right.allows(each) for right in granted)] == []
