@@ -159,6 +159,18 @@ def test_tests_run_on_every_python_that_the_package_supports() -> None:
     assert declared == pythons
 
 
+def test_whole_check_has_the_oldest_python_and_that_of_the_image() -> None:
+    pythons = JOBS["test", "test"]["strategy"]["matrix"]["python"]
+    (setup,) = (
+        step
+        for step in JOBS["test", "empty-machine"]["steps"]
+        if str(step.get("uses", "")).startswith("actions/setup-python@")
+    )
+
+    image = re.findall(r"^PYTHON_VERSION=(.+)$", (ROOT / "hack/image").read_text(), re.MULTILINE)
+    assert setup["with"]["python-version"].split() == [pythons[0], *image]
+
+
 def test_end_to_end_tests_run_on_every_supported_kubernetes() -> None:
     include = JOBS["e2e", "kind"]["strategy"]["matrix"]["include"]
 

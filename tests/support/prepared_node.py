@@ -2,6 +2,7 @@
 
 import json
 import time
+import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
@@ -88,6 +89,8 @@ class Setup:
         self.enforcer = enforcer
         self.claims = claims or ClaimsInMemory()
         self.ledger = Ledger(folder / "plugin")
+        # As the end of a process does: most tests do not stop their nodes.
+        weakref.finalize(self, self.ledger.close)
         self.cdi_folder = folder / "cdi"
         self.limits_folder = folder / "claims"
         self.metadata_folder = folder / "metadata"

@@ -33,15 +33,17 @@ def entry_points(groups: Collection[str]) -> Iterator[Installed]:
     """
     seen: set[str] = set()
     for distribution in distributions():
-        package = _UNKNOWN
+        name, package = "", _UNKNOWN
         try:
-            if name := distribution.name:
-                package = f"{name} {distribution.version}"
+            metadata = distribution.metadata
+            if "Name" in metadata:  # since Python 3.12 it is deprecated to read a missing key
+                name = metadata["Name"]
+                package = f"{name} {metadata['Version']}"
             found = [each for each in distribution.entry_points if each.group in groups]
         except Exception as error:  # noqa: BLE001 - files of another package
             log.error("provider_skipped", package=package, error=repr(error))
             continue
-        same = name.lower().replace("_", "-").replace(".", "-") if name else ""
+        same = name.lower().replace("_", "-").replace(".", "-")
         if not same or same not in seen:
             yield from (Installed(package, each) for each in found)
         seen.add(same)

@@ -81,10 +81,11 @@ def answer(code: str, *arguments: str) -> Any:
 def test_collector_pauses_during_the_start_and_then_skips_what_was_loaded() -> None:
     before, starting, started = answer(COLLECTOR)
 
-    assert before == [True, 0]
-    assert starting == [False, 0]
+    (is_collecting, frozen_by_python) = before  # none, except in Python 3.12
+    assert is_collecting
+    assert starting == [False, frozen_by_python]
     assert started[0] is True
-    assert started[1] > 1000
+    assert started[1] > frozen_by_python + 1000
 
 
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="no glibc")
