@@ -270,6 +270,8 @@ class NodeView:
         version: Of this driver.
         started_at: Start of this process.
         observed_at: The moment.
+        enforcer: Whether limits would be enforced; None if shares in the default isolation need
+            nothing on this node, or before the first look.
         cards: In the inventory's order; empty while they are not known.
         cards_missing: Why the cards are not known; "" once they are.
         left_out: Cards and devices that are not published, with the reason.
@@ -287,6 +289,7 @@ class NodeView:
     api_server: ApiServerView
     publishing: PublishingView
     ledger: LedgerView = LedgerView()
+    enforcer: Standing | None = None
     cards: tuple[CardView, ...] = ()
     cards_missing: str = ""
     left_out: tuple[LeftOut, ...] = ()

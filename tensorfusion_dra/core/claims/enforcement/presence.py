@@ -5,6 +5,7 @@ enforcer shows that it is alive, or it does not. A library has no life of its ow
 loaded shows only once a process runs.
 """
 
+from dataclasses import replace
 from typing import Final
 
 from tensorfusion_dra.core.claims.enforcement import verdict
@@ -71,6 +72,17 @@ def of_node(enforcer: str, signs: NodeSigns) -> Verdict:
     return verdict.unknown(
         verdict.LIBRARY_INSTALLED,
         "the library is there; whether it works shows only in a running container",
+    )
+
+
+def of_node_with_cure(enforcer: str, signs: NodeSigns, *, is_required: bool) -> Verdict:
+    """Return the verdict about a node, with what follows from a bad one and what to do."""
+    found = of_node(enforcer, signs)
+    if found.state is not State.NOT_ENFORCED:
+        return found
+    return replace(
+        found,
+        text=f"{found.text}: {consequence(found, is_required=is_required)}; {cure(enforcer)}",
     )
 
 
