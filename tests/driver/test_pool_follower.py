@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from tensorfusion_dra.core.devices import gpupool
 from tensorfusion_dra.core.devices.gpu import Inventory
 from tensorfusion_dra.core.devices.oversubscription import Oversubscription
 from tensorfusion_dra.core.errors import InputError, RetryableError
@@ -75,7 +76,9 @@ def test_no_catalog_exists_before_the_pool_is_known() -> None:
     setup.follower.follow()
 
     assert setup.catalog.current() is None
-    assert setup.catalog.reason_missing() == "this node's GPUPool is not known yet"
+    assert setup.catalog.reason_missing() == (
+        "this node's GPUPool is not known yet: gpupools: not listed yet"
+    )
     assert setup.events.written == []
 
 
@@ -155,6 +158,8 @@ def test_event_states_that_nothing_is_published_before_the_first_usable_pool() -
     assert [line["event"] for line in logs] == ["gpupool_awaited"]
     ((_, message),) = setup.events.written
     assert message.endswith("; no GPU of this node is published until this is corrected")
+    assert gpupool.CURE in message
+    assert gpupool.CURE in setup.catalog.reason_missing()
 
 
 def test_reason_is_reported_again_after_good_values_in_between() -> None:
@@ -183,6 +188,63 @@ def test_nodes_labels_select_the_pool() -> None:
         source.read()
     nodes.found = [{"metadata": {"name": "node-01", "labels": {"tier": "1"}}}]
     assert source.read().qos == "low"
+
+
+SELECTS_OTHERS = {
+    "nodeSelectorTerms": [{"matchExpressions": [{"key": "tier", "operator": "Exists"}]}]
+}
+MALFORMED = {"nodeSelectorTerms": [{"matchExpressions": [{"key": "tier", "operator": "exists"}]}]}
+NO_CRDS = InputError("gpupools: no such resource")
+
+
+@pytest.mark.parametrize(
+    ("source", "found", "is_ready"),
+    [
+        ("object", RetryableError("gpupools: not listed yet"), False),
+        ("object", NO_CRDS, False),
+        ("object", [], False),
+        ("object", [pool_with_qos(name="other")], False),
+        ("object", [pool_with_qos("gold")], False),
+        ("object", [pool_with_qos()], True),
+        ("node-labels", NO_CRDS, False),
+        ("node-labels", [], False),
+        ("node-labels", [pool_with_qos(nodeManagerConfig={"nodeSelector": MALFORMED})], False),
+        # Perhaps on purpose: other nodes of the DaemonSet are in the pool.
+        ("node-labels", [pool_with_qos(nodeManagerConfig={"nodeSelector": SELECTS_OTHERS})], True),
+    ],
+)
+def test_instance_is_ready_once_its_pool_is_known_or_it_is_outside_of_all_pools(
+    source: str, found: Sequence[Mapping[str, Any]] | InputError, is_ready: bool
+) -> None:
+    setup = Setup()
+    setup.nodes.found = [{"metadata": {"name": "node-01"}}]
+    setup.pools.found = found
+    follower = setup.follower
+    if source == "node-labels":
+        selecting = SelectingPool(pools=setup.pools, nodes=setup.nodes, node_name="node-01")
+        follower = PoolFollower(
+            selecting, setup.catalog, setup.events, on_change=lambda: None, expands_memory=True
+        )
+    with pytest.raises(RetryableError, match="waits for a GPUPool"):
+        follower.check()
+
+    follower.follow()
+
+    if is_ready:
+        follower.check()
+        return
+    with pytest.raises(RetryableError, match=r"waits for a GPUPool: .*(GPUPool|gpupools)"):
+        follower.check()
+
+
+def test_instance_that_had_a_pool_stays_ready_without_it() -> None:
+    setup = Setup(pool_with_qos())
+    setup.follower.follow()
+    setup.pools.found = NO_CRDS
+
+    setup.follower.follow()
+
+    setup.follower.check()
 
 
 def test_loop_follows_the_pool_at_every_wake_until_it_is_stopped() -> None:
