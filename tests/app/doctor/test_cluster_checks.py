@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tensorfusion_dra.app.doctor import daemonsets, kubernetes, objects, rights, webhook
+from tensorfusion_dra.app.doctor import kubernetes, objects, rights, webhook
 from tensorfusion_dra.app.doctor.context import Context
 from tensorfusion_dra.app.doctor.options import Options, Place
 from tensorfusion_dra.cluster.api import Api
@@ -272,50 +272,3 @@ def test_multi_gpu_claims_and_templates_are_reported_on_an_old_cluster(
     (found,) = kubernetes.multi_gpu(here())
 
     assert found.found.startswith("ResourceClaim a/train, ResourceClaimTemplate a/train: ")
-
-
-DAEMONSET: Any = {
-    "metadata": {"namespace": "gpu", "name": "node-plugin"},
-    "spec": {
-        "template": {
-            "spec": {
-                "runtimeClassName": "nvidia",
-                "nodeSelector": {"nvidia.com/gpu.present": "true"},
-                "containers": [
-                    {"env": [{"name": "TENSORFUSION_DRA_POOL_SOURCE", "value": "node-labels"}]}
-                ],
-            }
-        }
-    },
-    "status": {"desiredNumberScheduled": 0},
-}
-NODES: Any = {"items": [{"metadata": {"name": "node-01"}}]}
-
-
-def test_label_and_runtime_class_of_a_daemonset_without_pods_are_named(
-    canned: CannedApi, here: Here
-) -> None:
-    canned.answers |= {DAEMONSETS: {"items": [DAEMONSET]}, "GET /api/v1/nodes": NODES}
-
-    found = list(daemonsets.pods(here(place=Place.WORKSTATION)))
-
-    assert [each.level for each in found] == [Level.PROBLEM, Level.PROBLEM]
-    assert "RuntimeClass nvidia" in found[0].subject
-    assert "nvidia.com/gpu.present=true" in found[1].found
-
-
-@pytest.mark.parametrize("place", Place)
-def test_awaited_gpupool_is_named_in_place_of_the_missing_slices(
-    canned: CannedApi, here: Here, place: Place
-) -> None:
-    canned.answers |= {
-        DAEMONSETS: {"items": [DAEMONSET]},
-        "GET /api/v1/nodes": NODES,
-        "GET /api/v1/nodes/node-01": NODES["items"][0],
-        f"GET {RESOURCE}/resourceslices": {"items": []},
-    }
-
-    (found,) = objects.slices(here(place=place, pool_source="node-labels"))
-
-    assert found.subject == "GPUPool (pool-source=node-labels)"
-    assert found.found.startswith("the API server has no GPUPools")

@@ -10,8 +10,6 @@ from playwright.sync_api import Page, expect
 
 from status_scenes import builders, scenes, serving
 from tensorfusion_dra.app.simulate.free_ports import port_of_no_client
-from tensorfusion_dra.core.claims.enforcement import verdict
-from tensorfusion_dra.core.claims.enforcement.verdict import Standing
 from tensorfusion_dra.core.claims.operation import OperationKind, Stage
 from tensorfusion_dra.core.observed.node_view import LedgerView, NodeView
 from tests.app.status_page.watched_page import (
@@ -88,37 +86,6 @@ def test_each_share_is_in_the_bars_and_in_the_list_with_who_what_and_state(pages
         expect(card.locator(".part")).to_have_count(6)
         expect(card.get_by_text("3 of 16 taken")).to_be_visible()
         expect(page.get_by_text("example.com/encoder_sessions")).to_have_count(1)
-
-
-def test_node_without_its_enforcer_says_so_before_the_first_pod(pages: Pages) -> None:
-    missing = scenes.broken().enforcer
-    assert missing is not None
-    alive = Standing(verdict=verdict.enforced("EnforcerAlive", "it answers"), since=missing.since)
-    with serving.served(replace(scenes.quiet(), shares=(), enforcer=missing)) as node:
-        page = pages.open(node)
-        expect(page.locator("#verdict")).to_have_text("1 thing needs attention")
-        expect(page.locator("#issues")).to_contain_text("Nothing on this node enforces limits")
-        expect(page.locator("#issues")).to_contain_text("every claim for a part of a GPU waits")
-        expect(page.locator("#tiles")).to_contain_text("Enforcer: missing")
-
-        node.view = replace(node.view, enforcer=alive)
-        refresh(page)
-
-        expect(page.locator("#verdict")).to_have_text("All is well")
-        expect(page.locator("#tiles")).to_contain_text("Enforcer: alive")
-
-
-def test_simulated_cards_are_marked(pages: Pages) -> None:
-    real, other = scenes.quiet().cards
-    with serving.served(
-        replace(scenes.quiet(), cards=(real, replace(other, is_simulated=True)))
-    ) as node:
-        page = pages.open(node)
-
-        titles = page.locator(".card h3").all_inner_texts()
-
-    name = "NVIDIA A100-SXM4-80GB"
-    assert titles == [f"GPU 0: {name}", f"Simulated GPU 1: {name}"]
 
 
 def test_what_needs_attention_is_sorted_and_leads_to_its_place(pages: Pages) -> None:
