@@ -13,7 +13,8 @@ from status_scenes.builders import (
     operation,
     share,
 )
-from tensorfusion_dra.core.claims.enforcement import verdict
+from tensorfusion_dra.core.claims.enforcement import presence, verdict
+from tensorfusion_dra.core.claims.enforcement.verdict import Standing
 from tensorfusion_dra.core.claims.operation import OperationKind, Result, Stage
 from tensorfusion_dra.core.devices.gpu import LeftOut
 from tensorfusion_dra.core.devices.health import Kind, Sickness, Trouble
@@ -135,6 +136,14 @@ def broken() -> NodeView:
         shares=(share(Tenant(name="speech/asr-train-0", tflops=120, gib=32, found=None), 3),),
         shares_error="ledger: busy for 5 s",
         ledger=LedgerView(quarantined=1, restored=5, lost=2),
+        enforcer=Standing(
+            verdict=verdict.not_enforced(
+                verdict.LIMITER_MISSING,
+                "/run/tensor-fusion/libcuda_limiter.so: not found: every claim for a part of a GPU "
+                f"waits; {presence.cure('tensor-fusion')}",
+            ),
+            since=ago(minutes=30),
+        ),
         pool="",
     )
 

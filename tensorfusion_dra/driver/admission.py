@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from threading import Event
 
-from tensorfusion_dra.core.claims import device_metadata
+from tensorfusion_dra.core.claims import device_metadata, isolation
 from tensorfusion_dra.core.claims.claim import AllocatedClaim
 from tensorfusion_dra.core.claims.enforcement import presence
 from tensorfusion_dra.core.claims.enforcement.signs import NodeSigns
@@ -76,7 +76,8 @@ class Admission:
 
         Raises:
             ClaimError: The claim does not fit, or its limits cannot be enforced. Nothing changes.
-            RetryableError: The ledger cannot be read or written now, or the enforcer is not alive.
+            RetryableError: The ledger cannot be read or written now, or nothing on the node would
+                enforce the claim's limits now; the kubelet asks again.
             FatalError: A newer release has changed the ledger.
         """
         with self.ledger.transaction() as step:
@@ -92,8 +93,13 @@ class Admission:
                 record, changed = fitting.claim, fitting.changed
             if offer.describes_devices:
                 record = replace(record, metadata=device_metadata.of_claim(claim, offer.devices))
-            _check_enforcer(record, signs)
             plan = self.projection.plan(record)
+            if trouble := self._trouble(record, plan, signs):
+                unlimited = isolation.without_limits(record, offer.devices)
+                if unlimited is None:
+                    raise RetryableError(f"claim {record.ref}: {trouble}")
+                record = unlimited
+                plan = self.projection.plan(record)
             self.shared_containers.check(record, together, step, tenants)
             stored = step.put(record)
             for other in changed:
@@ -104,6 +110,16 @@ class Admission:
                 tenants.mark_divided(record)
             operations.enter(Stage.FLUSH)
         return Admitted(claim=record, stored=stored, plan=plan, changed=changed)
+
+    def _trouble(self, record: PreparedClaim, plan: Plan, signs: NodeSigns | None) -> str:
+        """Return why nothing on this node would enforce the claim's limits; "" if something does.
+
+        Without `signs`, what the enforcer needs has to be there, and nothing has to be alive.
+        """
+        if missing := self.projection.missing(plan):
+            return missing
+        dead = presence.refusal(record, signs) if signs else ""
+        return f"nothing would enforce its limits (require-enforcement): {dead}" if dead else ""
 
     def _fitted(
         self,
@@ -117,16 +133,3 @@ class Admission:
         except ClaimError:
             self.refused.set()
             raise
-
-
-def _check_enforcer(record: PreparedClaim, signs: NodeSigns | None) -> None:
-    """Refuse a claim whose limits nothing on this node would enforce.
-
-    Raises:
-        RetryableError: It would not be enforced now; the kubelet asks again.
-    """
-    trouble = presence.refusal(record, signs) if signs else ""
-    if trouble:
-        raise RetryableError(
-            f"claim {record.ref}: nothing would enforce its limits (require-enforcement): {trouble}"
-        )

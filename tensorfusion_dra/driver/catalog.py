@@ -101,8 +101,9 @@ class CatalogReader:
         self._taint_effect = taint_effect
         self._expansion = Expansion(host)
         self._added = HostResources()
-        # Guards _node, _tracker, _expansion and _added; one catalog is built at a time.
+        # Guards _node, _awaited, _tracker, _expansion and _added; one catalog is built at a time.
         self._building = Lock()
+        self._awaited = ""  # why the node is not known; "" if nobody has said so
         self._node = node
         self._tracker = tracker or CardHealthTracker()
         self._changed = Condition()  # guards _current
@@ -161,12 +162,17 @@ class CatalogReader:
             self._expand()
             return self._rebuild()
 
+    def note_awaited_pool(self, reason: str) -> None:
+        """Note why the node's GPUPool is not known, for reason_missing()."""
+        with self._building:
+            self._awaited = reason
+
     def reason_missing(self) -> str:
         """Return why there is no catalog yet, for error texts."""
         with self._building:
-            unread = self._tracker.visible() is None
+            unread, awaited = self._tracker.visible() is None, self._awaited
         reason = "GPUs could not be read" if unread else "GPUPool is not known"
-        return f"this node's {reason} yet"
+        return f"this node's {reason} yet{f': {awaited}' if awaited and not unread else ''}"
 
     def wait_changed(
         self, seen: Catalog | None, *, seconds: float, stopped: Callable[[], bool]

@@ -32,13 +32,14 @@ import structlog
 
 from tensorfusion_dra.core.claims.enforcement import presence, verdicts
 from tensorfusion_dra.core.claims.enforcement.signs import Places, Signs
-from tensorfusion_dra.core.claims.enforcement.verdict import Standing, State, Verdict
+from tensorfusion_dra.core.claims.enforcement.verdict import Standing, Verdict
 from tensorfusion_dra.core.claims.enforcers.enforcer import Enforcer
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.driver import watched_limits
 from tensorfusion_dra.driver.enforcement_announcer import EnforcementAnnouncer
 from tensorfusion_dra.driver.log_throttle import LogThrottle
+from tensorfusion_dra.driver.node_enforcer import NodeEnforcer
 from tensorfusion_dra.driver.ports.cluster import Events
 from tensorfusion_dra.driver.ports.enforcement import LiveSigns
 from tensorfusion_dra.driver.wakeup import Wakeup
@@ -60,7 +61,7 @@ class EnforcementWatch:
         records: StandingLimits,
         *,
         now: Callable[[], datetime],
-        enforcer: str = "",
+        node: NodeEnforcer | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Look at nothing yet.
@@ -70,13 +71,13 @@ class EnforcementWatch:
             enforcers: By name.
             records: Keeps the standing verdicts.
             now: Returns the wall clock's time, for lastTransitionTime.
-            enforcer: Name of the node's enforcer, for a warning at the start; "" for none.
+            node: The node's enforcer; None if its default isolation needs none.
             clock: In seconds, for ages and delays.
         """
         self._signs = signs
         self._enforcers = enforcers
         self._records = records
-        self._enforcer = enforcer
+        self._node = node
         self._clock = clock
         self._now = now
         self._wakeup = Wakeup()
@@ -144,6 +145,10 @@ class EnforcementWatch:
         with self._lock:
             return {uid: each.standing for uid, each in self._watched.items() if each.standing}
 
+    def node(self) -> Standing | None:
+        """Return the verdict about the node's enforcer; None before the first look, or if none."""
+        return self._node.standing() if self._node else None
+
     def stop(self) -> None:
         """End run()."""
         self._wakeup.stop()
@@ -155,9 +160,10 @@ class EnforcementWatch:
             report: Has the status of a claim written.
             events: Of this loop's thread alone.
         """
-        self._warn_of_node()
         announcer = EnforcementAnnouncer(events)
         while self._wakeup.next_round():
+            if self._node is not None:
+                self._node.look(events)
             self.look(report, announcer)
             announcer.write_events()
             self._wakeup.wait(LOOK_SECONDS)
@@ -230,16 +236,6 @@ class EnforcementWatch:
         except RetryableError as error:
             if self._throttle.is_new(str(error)):
                 log.warning("enforcement_record_failed", error=str(error))
-
-    def _warn_of_node(self) -> None:
-        """Log once if nothing would enforce the limits of a claim."""
-        if not self._enforcer:
-            return
-        found = presence.of_node(self._enforcer, self._signs.of_node())
-        if found.state is State.NOT_ENFORCED:
-            log.warning(
-                "enforcer_not_seen", enforcer=self._enforcer, reason=found.reason, error=found.text
-            )
 
 
 def _limits(claim: PreparedClaim) -> Sequence[object]:

@@ -38,12 +38,14 @@ class Sources:
         claims: All prepared claims. Raises DriverError if the ledger cannot be read, after waiting
             for it; the other functions return at once.
         standings: The verdicts about each claim's shares, by claim UID.
+        enforcer: The verdict about the node's enforcer; None if there is none.
         operations: Finished prepares and unprepares, the newest first.
     """
 
     catalog: CatalogReader
     claims: Callable[[], Sequence[PreparedClaim]]
     standings: Callable[[], Mapping[str, Sequence[Standing]]] = dict
+    enforcer: Callable[[], Standing | None] = lambda: None
     registration: Callable[[], RegistrationView] = RegistrationView
     api_server: Callable[[], ApiServerView] = ApiServerView
     publishing: Callable[[], PublishingView] = PublishingView
@@ -122,6 +124,7 @@ class NodeObserver:
             api_server=sources.api_server(),
             publishing=sources.publishing(),
             ledger=sources.ledger(),
+            enforcer=sources.enforcer(),
             cards=()
             if catalog is None
             else cards.cards(

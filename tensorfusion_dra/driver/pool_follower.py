@@ -100,6 +100,11 @@ class PoolFollower:
 
     A pool that cannot be used changes nothing: the last usable values stay in effect. Without any
     so far, there is no catalog and nothing is published.
+
+    An instance without a pool is not ready (check()): a rollout that seemed to succeed would have
+    published nothing, and a rolling update would stop an instance with usable values for one that
+    can prepare no new claim. A node that no pool selects while there are pools is the exception: it
+    may be outside of all pools on purpose, and must not hold up the rollout for the others.
     """
 
     def __init__(
@@ -128,6 +133,18 @@ class PoolFollower:
         self._wakeup = Wakeup()
         self._node: Node | None = None  # as last read
         self._throttle = LogThrottle(quiet_seconds=math.inf)
+        self._trouble: RetryableError | None = RetryableError(
+            "waits for a GPUPool: none was read yet"
+        )
+
+    def check(self) -> None:
+        """Return if the node's pool is known, or if there are pools and it belongs to none.
+
+        Raises:
+            RetryableError: The node waits for its pool; the text says why, and what to do.
+        """
+        if self._trouble is not None:
+            raise self._trouble
 
     def wake(self) -> None:
         """Read the pool now, because a pool or the Node object may have changed."""
@@ -152,6 +169,7 @@ class PoolFollower:
         except (InputError, RetryableError) as error:
             self._report(error)
             return
+        self._trouble = None
         changed = node != self._node
         if self._throttle.over() or changed:
             log.info("gpupool_read", pool=node.pool, qos=node.qos)
@@ -172,6 +190,12 @@ class PoolFollower:
     def _report(self, error: InputError | RetryableError) -> None:
         """Log an error once; if an administrator has to act, also write an Event on the Node."""
         text = str(error)
+        if self._node is None:
+            if isinstance(error, InputError):
+                text = f"{text}; {gpupool.CURE}"
+            is_outside = isinstance(error, gpupool.NotSelectedError)
+            self._trouble = None if is_outside else RetryableError(f"waits for a GPUPool: {text}")
+            self._catalog.note_awaited_pool(text)
         if not self._throttle.is_new(text):
             return
         if self._node is None:

@@ -10,10 +10,11 @@ from typing import Any
 from tensorfusion_dra.core.claims import cdi, limits_document, metadata_files
 from tensorfusion_dra.core.claims import claim as claims
 from tensorfusion_dra.core.claims.claim import ClaimRef
+from tensorfusion_dra.core.claims.enforcement import presence
 from tensorfusion_dra.core.claims.enforcers.enforcer import Enforcer, Needs
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.devices.sharing import Isolation
-from tensorfusion_dra.core.errors import ClaimError
+from tensorfusion_dra.core.errors import ClaimError, RetryableError
 from tensorfusion_dra.state.claim_files import ClaimFiles, Document
 from tensorfusion_dra.state.host_files import HostFiles
 
@@ -23,13 +24,15 @@ class Plan:
     """Files and folders of one prepared claim.
 
     Attributes:
-        needs: Files and folders on the host that the claim's enforcer needs.
+        enforcer: Name of the claim's enforcer.
+        needs: Files and folders on the host that it needs.
         limits: The limits document; None if the claim has none.
         metadata: The documents of device metadata by file name; empty if the claim has none.
         spec: The CDI spec; None if the claim has none.
     """
 
     claim_uid: str
+    enforcer: str = ""
     needs: Needs = field(default_factory=Needs)
     limits: Mapping[str, Any] | None = None
     metadata: Mapping[str, Document] = field(default_factory=dict)
@@ -74,11 +77,17 @@ class Projection:
         enforcer = self._enforcer(claim)
         return Plan(
             claim_uid=claim.ref.uid,
+            enforcer=claim.enforcer,
             needs=enforcer.needs(claim),
             limits=limits_document.document(claim),
             metadata=metadata_files.documents(claim),
             spec=cdi.spec(claim, enforcer, metadata_folder=str(self._metadata.folder)),
         )
+
+    def missing(self, plan: Plan) -> str:
+        """Return what the claim's enforcer lacks on this node, and what to do; "" if nothing."""
+        trouble = self._host_files.missing(plan.needs)
+        return presence.waiting(plan.enforcer, trouble) if trouble else ""
 
     def write(self, plan: Plan) -> int:
         """Write what is missing or different; return the number of files written.
@@ -89,14 +98,16 @@ class Projection:
             RetryableError: A file that the claim's limits depend on is missing, or a folder cannot
                 be written.
         """
-        self._host_files.provide(plan.needs)
+        self._provide(plan)
         return sum(files.ensure(name, each) for files, name, each in self._documents(plan))
 
     def put(self, plan: Plan) -> None:
         """Write the files of a claim that has none yet, in the order of write().
 
+        The caller has just looked that nothing is missing().
+
         Raises:
-            RetryableError: See write().
+            RetryableError: A file or folder cannot be written.
         """
         self._host_files.provide(plan.needs)
         for files, name, each in self._documents(plan):
@@ -110,7 +121,7 @@ class Projection:
             RetryableError: See write().
         """
         plan = self.plan(claim)
-        self._host_files.provide(plan.needs)
+        self._provide(plan)
         return all(files.has(name, each) for files, name, each in self._documents(plan))
 
     def ensure(self, claim: PreparedClaim) -> int:
@@ -184,6 +195,16 @@ class Projection:
         described = {metadata_files.claim_uid(name) for name in self._metadata.claim_uids()}
         found = self._specs.claim_uids().union(self._limits.claim_uids(), described, *folders)
         return frozenset(filter(claims.is_uid, found))
+
+    def _provide(self, plan: Plan) -> None:
+        """Check files and sockets, and create folders and texts.
+
+        Raises:
+            RetryableError: One is missing or cannot be created.
+        """
+        if trouble := self.missing(plan):
+            raise RetryableError(trouble)
+        self._host_files.provide(plan.needs)
 
     def _documents(self, plan: Plan) -> Iterator[tuple[ClaimFiles, str, Document]]:
         """Yield the plan's documents with folder and name, in the order in which to write them."""

@@ -24,19 +24,24 @@ class HostFiles:
     into these folders, and a link would redirect those writes to another place on the host.
     """
 
-    def provide(self, needs: Needs) -> None:
-        """Check files and sockets, create the folders, set their modes and write the texts.
-
-        Raises:
-            RetryableError: A file is missing, nothing listens on a socket, or something cannot be
-                created; the text has its path.
-        """
+    def missing(self, needs: Needs) -> str:
+        """Return which file or socket is missing, and what was found there; "" if none is."""
         for file in needs.files:
-            with _errors(file):
+            try:
                 Path(file).stat()
+            except OSError as error:
+                return f"{file}: {error.strerror or error}"
         for socket in needs.sockets:
             if trouble := unix_sockets.trouble(socket):
-                raise RetryableError(f"{socket}: {trouble}")
+                return f"{socket}: {trouble}"
+        return ""
+
+    def provide(self, needs: Needs) -> None:
+        """Create the folders, set their modes and write the texts.
+
+        Raises:
+            RetryableError: Something cannot be created; the text has its path.
+        """
         for folder in needs.folders:
             with _errors(folder.path):
                 _make(Path(folder.path), folder.mode)

@@ -1,8 +1,8 @@
 """Verdicts on admission requests: reads pools, pods and slices, and applies the rules in core."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
 
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.admission import (
@@ -24,8 +24,12 @@ from tensorfusion_dra.core.kubernetes.field_errors import FieldError, Reason
 from tensorfusion_dra.core.kubernetes.review import PASSED, Review, Verdict
 from tensorfusion_dra.driver.ports.cluster import Objects
 from tensorfusion_dra.webhook.ports import PodReader, PublishedSlices
+from tensorfusion_dra.webhook.published_pools import PublishedPools
 
 Item = Mapping[str, Any]
+
+_WARNING_SECONDS: Final = 1.0
+"""Longest wait for what only a warning needs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +42,7 @@ class Admission:
         scheduler: The scheduler that replaces Tensor Fusion's in pods with a share; "" keeps
             Tensor Fusion's.
         slices: The published slices of this driver.
-        virtual: True if nodes whose pool has no GPUPool object divide virtual amounts.
+        virtual: True if nodes whose pool is no GPUPool object divide virtual amounts.
         enforces_hard: True if the nodes' enforcer has a limiter for hard isolation.
         names_containers: True if the nodes' enforcer has a limiter that needs its container's name.
     """
@@ -51,6 +55,10 @@ class Admission:
     virtual: bool
     enforces_hard: bool = False
     names_containers: bool = False
+    _published: PublishedPools = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_published", PublishedPools(self.slices))
 
     def pod(self, admission_review: Review) -> Verdict:
         """Add the share to a new pod that requests one, if DRA is enabled for it."""
@@ -112,21 +120,24 @@ class Admission:
         annotations = admission_review.annotations
         errors: list[FieldError] = []
         wanted = pod_request.parse(annotations, errors)
-        pool = DraPool()
+        pool, unknown = DraPool(), ""
         try:
             pool = self._pool(wanted.pool)
         except InputError as error:
-            where = pod_request.path_of(names.ANNOTATION_GPUPOOL)
-            errors.append(FieldError(where, Reason.NOT_FOUND, str(error)))
+            unknown = str(error)
         if not (pool.enabled if wanted.enabled is None else wanted.enabled):
             return PASSED
+        wait_seconds = admission_review.wait_seconds
+        if self._is_by_settings(wanted.pool, wait_seconds=wait_seconds):
+            pool, unknown = replace(pool, name=wanted.pool), ""
+        if unknown:
+            where = pod_request.path_of(names.ANNOTATION_GPUPOOL)
+            errors.append(FieldError(where, Reason.NOT_FOUND, unknown))
         takes_hard = self.enforces_hard or Isolation.HARD in pool.isolations
         errors += pod_admission.errors(admission_review.document, wanted, takes_hard=takes_hard)
         if not errors:
             try:
-                wanted = self._in_tflops(
-                    wanted, pool.name, wait_seconds=admission_review.wait_seconds
-                )
+                wanted = self._in_tflops(wanted, pool.name, wait_seconds=wait_seconds)
             except InputError as error:
                 where = pod_request.path_of(names.ANNOTATION_COMPUTE_PERCENT_REQUEST)
                 errors.append(FieldError(where, Reason.INVALID, str(error)))
@@ -137,6 +148,7 @@ class Admission:
             template=pool.template,
             scheduler=self.scheduler,
             names_containers=self.names_containers,
+            is_one_of_several=not pool.name and self._are_several(),
         )
         return Verdict(
             changed=pod_admission.admitted(admission_review.document, wanted, placement),
@@ -159,7 +171,9 @@ class Admission:
         wanted = pod_request.parse(annotations, errors)
         if errors:
             raise InputError("; ".join(map(str, errors)))
-        pool = dra_pool.choose(self._items(self.pools), wanted.pool)
+        pool = None
+        if not self._is_by_settings(wanted.pool, wait_seconds=wait_seconds):
+            pool = dra_pool.choose(self._items(self.pools), wanted.pool)
         virtual = dra_pool.divides_virtual(pool) if pool else self.virtual
         name = str(pool["metadata"]["name"]) if pool else wanted.pool
         wanted = self._in_tflops(wanted, name, wait_seconds=wait_seconds)
@@ -171,6 +185,25 @@ class Admission:
             return wanted
         slices = self.slices.published(wait_seconds=wait_seconds)
         return compute_percent.in_tflops(wanted, slices, pool=pool)
+
+    def _is_by_settings(self, name: str, *, wait_seconds: float) -> bool:
+        """Return True if the pod's nodes are in their pools by settings, beside GPUPools.
+
+        Raises:
+            RetryableError: The pools or the slices are not known at present.
+        """
+        pools = self._items(self.pools)
+        if not pools or any(pool["metadata"]["name"] == name for pool in pools):
+            return False
+        published = self._published.names(wait_seconds=wait_seconds)
+        return dra_pool.is_by_settings(name, pools, published)
+
+    def _are_several(self) -> bool:
+        """Return True if nodes publish several pools; False if that cannot be read at once."""
+        try:
+            return len(self._published.names(wait_seconds=_WARNING_SECONDS)) > 1
+        except RetryableError:
+            return False
 
     def _pool(self, name: str) -> DraPool:
         pool = dra_pool.choose(self._items(self.pools), name)

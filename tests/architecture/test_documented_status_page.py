@@ -37,7 +37,7 @@ def test_table_has_every_field_and_no_other() -> None:
         for field in fields(document.as_json(scene()))
     }
 
-    assert set(documented) | {"shares[].enforcement"} == written
+    assert set(documented) | {"enforcer", "shares[].enforcement"} == written
     assert len(documented) == len(set(documented))
 
 

@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import pytest
-from structlog.testing import capture_logs
 
 from tests.driver.watched_node import CLAIM, Setup, named, prepared
 
@@ -107,38 +106,3 @@ def test_claim_without_pods_has_its_event_on_the_node(setup: Setup) -> None:
     setup.look(60)
 
     assert setup.events.pods == [None]
-
-
-def test_missing_enforcer_is_logged_at_the_start(setup: Setup) -> None:
-    setup.signs.heartbeat -= 100
-    setup.watch.stop()
-
-    with capture_logs() as logs:
-        setup.watch.run(lambda _: None, setup.events)
-
-    (line,) = logs
-    assert (line["event"], line["log_level"]) == ("enforcer_not_seen", "warning")
-    assert line["reason"] == "HypervisorMissing"
-
-
-def test_live_enforcer_is_not_logged_at_the_start(setup: Setup) -> None:
-    setup.watch.stop()
-
-    with capture_logs() as logs:
-        setup.watch.run(lambda _: None, setup.events)
-
-    assert logs == []
-
-
-def test_folder_that_takes_no_file_is_logged_once(tmp_path: Path) -> None:
-    (tmp_path / "full").touch()
-    setup = Setup(tmp_path / "full")
-    prepared(setup)
-
-    with capture_logs() as logs:
-        setup.look()
-        prepared(setup, named("b"))
-        setup.look()
-
-    assert [line["event"] for line in logs] == ["enforcement_record_failed"]
-    assert setup.states() == [("Enforced", "LimiterActive")]

@@ -19,8 +19,8 @@ from tests.support.prepared_node import Setup, error_of, put_claim, share_result
 class HostFilesOnDisk(HostFilesInMemory):
     """Checks files and sockets as on a node."""
 
-    def provide(self, needs: Needs) -> None:
-        HostFiles.provide(self, needs)
+    def missing(self, needs: Needs) -> str:
+        return HostFiles.missing(self, needs)
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from tensorfusion_dra.core.devices import gpupool
 from tensorfusion_dra.core.devices.gpu import Inventory
 from tensorfusion_dra.core.devices.oversubscription import Oversubscription
 from tensorfusion_dra.core.errors import InputError, RetryableError
@@ -75,7 +76,9 @@ def test_no_catalog_exists_before_the_pool_is_known() -> None:
     setup.follower.follow()
 
     assert setup.catalog.current() is None
-    assert setup.catalog.reason_missing() == "this node's GPUPool is not known yet"
+    assert setup.catalog.reason_missing() == (
+        "this node's GPUPool is not known yet: gpupools: not listed yet"
+    )
     assert setup.events.written == []
 
 
@@ -155,6 +158,8 @@ def test_event_states_that_nothing_is_published_before_the_first_usable_pool() -
     assert [line["event"] for line in logs] == ["gpupool_awaited"]
     ((_, message),) = setup.events.written
     assert message.endswith("; no GPU of this node is published until this is corrected")
+    assert gpupool.CURE in message
+    assert gpupool.CURE in setup.catalog.reason_missing()
 
 
 def test_reason_is_reported_again_after_good_values_in_between() -> None:

@@ -52,7 +52,7 @@ def test_claim_waits_until_the_hypervisor_is_alive(setup: Setup, signs: NodeWith
 
     assert error_of(refused).startswith(
         "claim default/a: nothing would enforce its limits (require-enforcement): no sign of a "
-        "hypervisor (device plugin: not found); start the enforcer on this node"
+        "hypervisor (device plugin: not found); run Tensor Fusion's hypervisor on this node"
     )
     assert isinstance(prepared, PreparedClaim)
 

@@ -62,11 +62,12 @@ def test_limits_document_is_read_only_and_removed_with_its_claim(setup: Setup) -
 
 def test_claim_fails_until_the_limiter_exists(setup: Setup) -> None:
     use_real_cards(setup)
-    setup.host_files.missing = {"/run/tensor-fusion/libcuda_limiter.so"}
+    setup.host_files.absent = {"/run/tensor-fusion/libcuda_limiter.so"}
     ref = put_claim(setup, "a", share_result())
 
     failed = setup.prepare(ref)[ref.uid]
-    setup.host_files.missing = set()
+    assert setup.host_files.folders == set()
+    setup.host_files.absent = set()
     outcome = setup.prepare(ref)[ref.uid]
 
     assert "/run/tensor-fusion/libcuda_limiter.so" in error_of(failed)

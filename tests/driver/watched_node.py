@@ -77,10 +77,12 @@ class Setup:
             self.signs,
             enforcers,
             StandingLimits(folder),
-            enforcer="tensor-fusion",
             clock=lambda: self.seconds,
-            now=lambda: START + timedelta(seconds=self.seconds),
+            now=self.now,
         )
+
+    def now(self) -> datetime:
+        return START + timedelta(seconds=self.seconds)
 
     def look(self, after_seconds: float = LOOK_SECONDS) -> None:
         self.seconds += after_seconds

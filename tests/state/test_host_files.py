@@ -65,26 +65,25 @@ def test_required_files_may_be_of_any_kind(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("library")
     files = (tmp_path, tmp_path / "control", tmp_path / "library", tmp_path / "link")
 
-    FILES.provide(Needs(files=tuple(map(str, files))))
+    assert FILES.missing(Needs(files=tuple(map(str, files)))) == ""
 
     assert sorted(path.name for path in tmp_path.iterdir()) == ["control", "library", "link"]
 
 
-def test_missing_file_is_an_error_with_its_path_and_creates_no_folder(tmp_path: Path) -> None:
+def test_missing_file_is_named_with_its_path(tmp_path: Path) -> None:
     missing = tmp_path / "libvgpu.so.1"
-    needs = Needs(files=(str(missing),), folders=folder(tmp_path / "claim").folders)
 
-    with pytest.raises(RetryableError, match=f"{missing}: No such file or directory"):
-        FILES.provide(needs)
+    found = FILES.missing(Needs(files=(str(missing),)))
 
-    assert not (tmp_path / "claim").exists()
+    assert found == f"{missing}: No such file or directory"
 
 
 def test_dangling_link_counts_as_missing(tmp_path: Path) -> None:
     (tmp_path / "library").symlink_to(tmp_path / "old")
 
-    with pytest.raises(RetryableError, match="library: No such file"):
-        FILES.provide(Needs(files=(str(tmp_path / "library"),)))
+    found = FILES.missing(Needs(files=(str(tmp_path / "library"),)))
+
+    assert found == f"{tmp_path / 'library'}: No such file or directory"
 
 
 def test_link_in_place_of_a_folder_is_refused_and_not_followed(tmp_path: Path) -> None:

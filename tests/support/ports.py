@@ -206,17 +206,18 @@ class DriverFilesInMemory:
 
 
 class HostFilesInMemory(HostFiles):
-    """Files and sockets of an enforcer that all exist unless a test adds them to `missing`."""
+    """Files and sockets of an enforcer that all exist unless a test adds them to `absent`."""
 
     def __init__(self) -> None:
-        self.missing: set[str] = set()
+        self.absent: set[str] = set()
         self.folders: set[str] = set()
         self.texts: dict[str, str] = {}
 
+    def missing(self, needs: Needs) -> str:
+        lacking = (each for each in (*needs.files, *needs.sockets) if each in self.absent)
+        return next((f"{file}: No such file or directory" for file in lacking), "")
+
     def provide(self, needs: Needs) -> None:
-        for file in (*needs.files, *needs.sockets):
-            if file in self.missing:
-                raise RetryableError(f"{file}: No such file or directory")
         self.folders |= {folder.path for folder in needs.folders}
         self.texts |= {file.path: file.text for file in needs.texts}
 

@@ -157,7 +157,7 @@ def test_compute_percent_becomes_tflops_of_the_pools_gpus(*, virtual: bool) -> N
 def test_claim_of_an_admitted_pod_needs_no_slices() -> None:
     cluster = Cluster()
     cluster.slices.slices = [slice_of_models(A100)]
-    of_pod = cluster.pod(dra_enabled="true", compute_percent_request="25")
+    of_pod = cluster.pod(dra_enabled="true", gpupool="default", compute_percent_request="25")
     assert of_pod.changed is not None
     cluster.slices.slices = [slice_of_models(A100, T4)]
 
@@ -170,12 +170,13 @@ def test_claim_of_an_admitted_pod_needs_no_slices() -> None:
     assert cluster.slices.reads == 1
 
 
-def test_slices_are_read_only_for_requests_in_percent() -> None:
+def test_slices_are_not_read_for_amounts_of_a_named_pool() -> None:
     cluster = Cluster()
+    named = {"dra_enabled": "true", "gpupool": "default"}
 
-    cluster.pod(dra_enabled="true", **AMOUNTS)
-    cluster.pod(dra_enabled="true", compute_percent_request="25", tflops_request="100")
-    cluster.claim(dra_enabled="true", **AMOUNTS)
+    cluster.pod(**named, **AMOUNTS)
+    cluster.pod(**named, compute_percent_request="25", tflops_request="100")
+    cluster.claim(**named, **AMOUNTS)
 
     assert cluster.slices.reads == 0
 

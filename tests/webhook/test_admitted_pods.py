@@ -102,6 +102,57 @@ def test_all_errors_of_a_pod_are_reported_at_once() -> None:
     ]
 
 
+def published(*pools: str) -> list[Json]:
+    return [{"spec": {"pool": {"name": f"{pool}/node-{i}"}}} for i, pool in enumerate(pools)]
+
+
+@pytest.mark.parametrize("named", ["", "default"])
+@pytest.mark.parametrize("is_default", [True, False])
+def test_pod_gets_gpus_of_nodes_whose_pool_is_set_beside_gpupools(
+    named: str, is_default: bool
+) -> None:
+    """Node plugins with pool-source=settings, in a cluster with a GPUPool of another name."""
+    cluster = Cluster(gpupool_document("prod", default=is_default))
+    cluster.slices.slices = published("default", "default")
+    asks = {"dra_enabled": "true", **AMOUNTS, **({"gpupool": named} if named else {})}
+
+    pod, claim = cluster.pod(**asks), cluster.claim(**asks)
+
+    assert (pod.errors, claim.errors, list(pod.warnings)) == ((), (), [])
+    assert pod.changed is not None
+    assert pod.changed["metadata"]["annotations"].get("tensor-fusion.ai/gpupool", "") == named
+    assert "prod" not in str(claim.changed)
+    assert ('== "default"' in str(claim.changed)) is bool(named)
+
+
+def test_default_pool_that_turns_dra_on_does_so_for_pods_of_nodes_with_settings() -> None:
+    cluster = Cluster(gpupool_document("prod", default=True, **ON))
+    cluster.slices.slices = published("default")
+
+    assert cluster.pod(**AMOUNTS).changed is not None
+
+
+def test_pods_that_come_at_once_cost_one_read_of_the_slices_and_those_without_dra_none() -> None:
+    cluster = Cluster(gpupool_document("prod", default=True))
+    cluster.slices.slices = published("prod")
+
+    cluster.pod(**AMOUNTS)
+    assert cluster.slices.reads == 0
+    for _ in range(3):
+        cluster.pod(dra_enabled="true", **AMOUNTS)
+
+    assert cluster.slices.reads == 1
+
+
+def test_choice_among_several_pools_is_warned_of() -> None:
+    cluster = Cluster()
+    cluster.slices.slices = published("a", "b")
+
+    assert list(cluster.pod(dra_enabled="true", **AMOUNTS).warnings) == [
+        "tensor-fusion.ai/gpupool: not set, so GPUs of every pool match"
+    ]
+
+
 def test_missing_pool_error_names_existing_pools() -> None:
     verdict = Cluster(gpupool_document("a")).pod(dra_enabled="true", gpupool="b", **AMOUNTS)
 

@@ -9,6 +9,7 @@ from typing import Final
 
 from tensorfusion_dra.app.doctor import (
     context,
+    daemonsets,
     folders,
     gpus,
     kubernetes,
@@ -50,9 +51,11 @@ CHECKS: Final = (
     Check(theme="limits", run=limiter.alive, places=_NODE),
     Check(theme="limits", run=limiter.address, places=_NODE),
     Check(theme="limits", run=limiter.claims, places=_NODE),
+    Check(theme="node plugin", run=daemonsets.pods, needs_api=True, places=_WORKSTATION),
     Check(theme="slices", run=objects.slices, needs_api=True),
     Check(theme="device class", run=objects.device_class, needs_api=True),
     Check(theme="claim template", run=objects.templates, needs_api=True),
+    Check(theme="GPU pools", run=objects.known_pools, needs_api=True, places=_WORKSTATION),
     Check(theme="GPU pools", run=objects.crds, needs_api=True, places=_WORKSTATION),
     Check(theme="rights", run=rights.of_node_plugin, needs_api=True),
     Check(theme="webhook", run=rights.of_webhook, needs_api=True, places=_WORKSTATION),

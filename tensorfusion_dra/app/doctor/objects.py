@@ -1,12 +1,19 @@
 """Checks of this driver's objects in the cluster: slices, DeviceClass, templates, CRDs."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final
 
+from tensorfusion_dra.app.doctor import daemonsets, kubernetes
 from tensorfusion_dra.app.doctor.context import Context
 from tensorfusion_dra.app.doctor.options import Place
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.doctor import classes, pools, published
+from tensorfusion_dra.core.doctor import classes, daemonset, pools, published
 from tensorfusion_dra.core.doctor.finding import Finding
+from tensorfusion_dra.core.doctor.pools import Source
+
+_GPUPOOLS: Final = (
+    f"/apis/{names.TENSOR_FUSION_GROUP}/{names.TENSOR_FUSION_VERSION}/{names.GPUPOOLS}"
+)
 
 
 def slices(context: Context) -> Iterator[Finding]:
@@ -16,13 +23,32 @@ def slices(context: Context) -> Iterator[Finding]:
     if context.place is Place.NODE:
         name = context.settings.node_name
         found = probe.items(path, fieldSelector=f"{selector},spec.nodeName={name}") or []
-        yield from published.of_node(found, node_name=name)
+        settings = context.settings
+        own = pools.Source(kind=settings.pool_source, gpupool=settings.gpupool)
+        cause = None if found else _awaited(context, [own], kubernetes.checked_nodes(context))
+        yield from [cause] if cause else published.of_node(found, node_name=name)
         return
     nodes = probe.items("/api/v1/nodes") or []
-    yield from published.of_cluster(
-        probe.items(path, fieldSelector=selector) or [],
-        nodes=[node["metadata"]["name"] for node in nodes],
+    found = probe.items(path, fieldSelector=selector) or []
+    plugins = [] if found else daemonsets.installed(context)
+    cause = _awaited(context, map(daemonset.pool_source, plugins), nodes)
+    yield from (
+        [cause]
+        if cause
+        else published.of_cluster(found, nodes=[node["metadata"]["name"] for node in nodes])
     )
+
+
+def _awaited(
+    context: Context, sources: Iterable[Source], nodes: Iterable[Mapping[str, Any]]
+) -> Finding | None:
+    """Return the finding for nodes that publish nothing because they wait for a GPUPool."""
+    for source in sources:
+        if source.kind != "settings":
+            stored = context.probe.items(_GPUPOOLS)
+            if found := pools.awaited(source, stored, list(nodes)):
+                return found
+    return None
 
 
 def device_class(context: Context) -> Iterator[Finding]:
@@ -42,6 +68,13 @@ def templates(context: Context) -> Iterator[Finding]:
         [item for item in found if item["metadata"]["name"] == names.CLAIM_TEMPLATE],
         classes=[item["metadata"]["name"] for item in known],
     )
+
+
+def known_pools(context: Context) -> Iterator[Finding]:
+    """Check that the pools that nodes publish are GPUPools, if the cluster has any."""
+    probe, selector = context.probe, f"spec.driver={names.DRIVER}"
+    found = probe.items(context.resource_api.slices(), fieldSelector=selector) or []
+    yield from pools.published(found, probe.items(_GPUPOOLS) or [])
 
 
 def crds(context: Context) -> Iterator[Finding]:

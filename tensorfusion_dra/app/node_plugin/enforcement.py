@@ -8,6 +8,7 @@ from tensorfusion_dra.app.shared.supervisor import Supervisor
 from tensorfusion_dra.cluster.events import Events
 from tensorfusion_dra.core.claims.enforcers.enforcer import Enforcer
 from tensorfusion_dra.driver.enforcement_watch import EnforcementWatch
+from tensorfusion_dra.driver.node_enforcer import NodeEnforcer
 from tensorfusion_dra.driver.ports.enforcement import LiveSigns
 from tensorfusion_dra.driver.status import StatusReporter, utc_now
 from tensorfusion_dra.state.standing_limits import StandingLimits
@@ -15,12 +16,20 @@ from tensorfusion_dra.state.standing_limits import StandingLimits
 
 def watch(settings: Settings, enforcers: Mapping[str, Enforcer]) -> EnforcementWatch:
     """Return the watch over the limits of all claims; nothing is started."""
+    signs = enforcement_parts.live_signs(settings, enforcers)
     return EnforcementWatch(
-        enforcement_parts.live_signs(settings, enforcers),
+        signs,
         enforcers,
         StandingLimits(settings.data_folder),
         now=utc_now,
-        enforcer="" if settings.simulated_gpus else settings.enforcer,
+        node=NodeEnforcer(
+            signs,
+            enforcer=settings.enforcer,
+            is_required=settings.require_enforcement == "true",
+            now=utc_now,
+        )
+        if enforcement_parts.is_needed(settings)
+        else None,
     )
 
 

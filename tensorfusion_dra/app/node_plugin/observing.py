@@ -48,6 +48,7 @@ class Observing:
                 catalog=base.catalog,
                 claims=RecordReader(settings.data_folder).claims,
                 standings=enforcement.standings,
+                enforcer=enforcement.node,
                 registration=registration.view,
                 api_server=self.api_server.view,
                 publishing=publisher.state.view,

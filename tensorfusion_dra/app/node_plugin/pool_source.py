@@ -29,8 +29,8 @@ def follow(
     catalog: CatalogReader,
     api: Api,
     on_change: Callable[[], None],
-) -> None:
-    """Start the watches, and the follower that updates the node in the catalog."""
+) -> PoolFollower:
+    """Start the watches, and the follower that updates the node in the catalog; return it."""
     name = settings.node_name
 
     def wake() -> None:
@@ -54,3 +54,4 @@ def follow(
     supervisor.own("gpupool", follower)
     supervisor.own("gpupool-watch", pools)
     supervisor.own("node-watch", nodes)
+    return follower

@@ -8,7 +8,7 @@ after the kubelet can, because loading the client takes longer than everything b
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -133,7 +133,7 @@ def _start(settings: Settings, supervisor: Supervisor) -> PluginServers:
     api.connect()
     process_memory.finish_start()
     _reconcile(settings, supervisor, base.reconciler, preparing, resource_api)
-    publish.start(settings, supervisor, base.catalog, resource_api)
+    pool = publish.start(settings, supervisor, base.catalog, resource_api)
     _report_health(settings, supervisor, base, preparing, api)
     observer = observing.observer(
         settings,
@@ -145,7 +145,8 @@ def _start(settings: Settings, supervisor: Supervisor) -> PluginServers:
     pages = observing.pages(settings, supervisor, observer)
     # After the client: a new instance that cannot log in never becomes ready, so that a rolling
     # update keeps the old one.
-    _answer_probes(settings, supervisor, servers, registration, pages)
+    ready = [servers.check, registration.check, *([pool.check] if pool else [])]
+    _answer_probes(settings, supervisor, servers.check, ready, pages)
     return servers
 
 
@@ -264,24 +265,25 @@ def _report_health(
 def _answer_probes(
     settings: Settings,
     supervisor: Supervisor,
-    servers: PluginServers,
-    registration: Registration,
+    live: Callable[[], None],
+    ready: Sequence[Callable[[], None]],
     pages: Mapping[str, Page],
 ) -> None:
     """Answer liveness and readiness probes, and serve the pages beside them.
 
     The process is live if it answers on its sockets, whatever the state of GPUs and API server. It
-    is ready if it is also registered; then a rolling update stops the old instance.
+    is ready if it is also registered and does not wait for a GPUPool (PoolFollower says when it
+    does); then a rolling update stops the old instance.
     """
     if not settings.health_port:
         return
 
-    def ready() -> None:
-        servers.check()
-        registration.check()
+    def all_ready() -> None:
+        for check in ready:
+            check()
 
     endpoint = HealthEndpoint(
-        {"/healthz": servers.check, "/readyz": ready},
+        {"/healthz": live, "/readyz": all_ready},
         pages,
         host=settings.health_host,
         port=settings.health_port,

@@ -9,6 +9,7 @@ from tensorfusion_dra.cluster.nodes import Nodes
 from tensorfusion_dra.cluster.resource_api import ResourceApi
 from tensorfusion_dra.cluster.slices import Slices
 from tensorfusion_dra.driver.catalog import CatalogReader
+from tensorfusion_dra.driver.pool_follower import PoolFollower
 from tensorfusion_dra.driver.publish import Publisher
 from tensorfusion_dra.state.publishing_right import PublishingRight
 
@@ -26,8 +27,12 @@ class Publishing:
         supervisor: Supervisor,
         catalog: CatalogReader,
         resource_api: ResourceApi,
-    ) -> None:
-        """Start each part in its thread; the supervisor stops them. Slices are not deleted."""
+    ) -> PoolFollower | None:
+        """Start each part in its thread; the supervisor stops them. Slices are not deleted.
+
+        Returns:
+            The follower of the node's GPUPool; None if its values come from the settings.
+        """
         # Before the publisher starts, so that it waits for the watch's list and sends none of its
         # own.
         watch = self.slices.watch(
@@ -35,14 +40,15 @@ class Publishing:
         )
         supervisor.own("publish", self.publisher)
         supervisor.own("slice-watch", watch)
-        if pool_source.follows(settings):
-            pool_source.follow(
-                settings,
-                supervisor,
-                catalog=catalog,
-                api=resource_api.api,
-                on_change=self.publisher.wake,
-            )
+        if not pool_source.follows(settings):
+            return None
+        return pool_source.follow(
+            settings,
+            supervisor,
+            catalog=catalog,
+            api=resource_api.api,
+            on_change=self.publisher.wake,
+        )
 
 
 def constructed(

@@ -24,6 +24,12 @@ _REAL_NODES: Final = ("/dev/nvidia0",)
 _SOCKETS: Final = "tensor-fusion-index-*.sock"
 
 
+def is_needed(settings: Settings) -> bool:
+    """Return True if something on this node has to enforce limits in the default isolation."""
+    example = example_claim(settings, isolation=Isolation(settings.isolation))
+    return not settings.simulated_gpus and presence.needs_enforcer(example)
+
+
 def live_signs(settings: Settings, every: Mapping[str, Enforcer] | None = None) -> LiveSigns:
     """Return a reader of the signs of this node's enforcer.
 

@@ -1,6 +1,7 @@
 """Settings of a GPUPool for its pods: use of DRA, claim template, physical or virtual amounts."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,6 +55,25 @@ def choose(pools: Sequence[Item], name: str) -> Item | None:
         found = ", ".join(sorted(map(_name, default)))
         raise InputError(f"found no name and the defaults {found}, expected one default GPUPool")
     raise InputError("found no name and no default GPUPool, expected the name of a GPUPool")
+
+
+def is_by_settings(name: str, pools: Sequence[Item], published: AbstractSet[str]) -> bool:
+    """Return True if a pod's nodes are in their pools by settings, whatever GPUPools there are.
+
+    Pods have to get devices as nodes publish them. Example: node plugins with pool-source=settings
+    publish `default`, and the cluster has the default GPUPool `prod` for Tensor Fusion's own
+    scheduler. Then a pod may name `default`, and a pod that names none gets GPUs of every pool. A
+    GPUPool that no node publishes may still get nodes, so a pod that names one waits.
+
+    Args:
+        name: The pool that the pod names; "" for none.
+        pools: The cluster's GPUPools.
+        published: The GPUPools that nodes publish.
+    """
+    known = set(map(_name, pools))
+    if name:
+        return name not in known and name in published
+    return bool(published) and published.isdisjoint(known)
 
 
 def parse(pool: Item, templates: Iterable[Item]) -> DraPool:

@@ -40,6 +40,7 @@ class Placement:
         pool: GPUPool of the pod; "" for none.
         template: Name of the ResourceClaimTemplate, in the pod's namespace.
         scheduler: Scheduler that replaces Tensor Fusion's; "" keeps that one.
+        is_one_of_several: True if nodes publish several pools, so that a pod has a choice.
         names_containers: True to tell each container its name, which Tensor Fusion's limiter needs.
     """
 
@@ -47,6 +48,7 @@ class Placement:
     template: str
     scheduler: str
     names_containers: bool = False
+    is_one_of_several: bool = False
 
 
 def errors(pod: Mapping[str, Any], wanted: PodRequest, *, takes_hard: bool) -> Iterator[FieldError]:

@@ -90,7 +90,7 @@ def _of_amounts(wanted: PodRequest) -> Iterator[str]:
 
 def _of_placement(pod: Pod, wanted: PodRequest, placement: Placement) -> Iterator[str]:
     spec = as_map(pod.get("spec"))
-    if not placement.pool and not wanted.expression:
+    if placement.is_one_of_several and not placement.pool and not wanted.expression:
         yield f"{names.ANNOTATION_GPUPOOL}: not set, so GPUs of every pool match"
     if spec.get("schedulerName") == names.TENSOR_FUSION_SCHEDULER:
         yield (

@@ -8,7 +8,8 @@ a tenant's choice could remove the limits of its own container, or make other te
   to every tenant if the node's enforcer brings such a limiter. Otherwise the image has to bring
   one, and only an administrator can know whether it does.
 - `shared` means no limits at all. It is open to a tenant whose claim takes the whole card, because
-  then no other tenant can have a claim on that card.
+  then no other tenant can have a claim on that card. A claim for whole cards gets it by itself on a
+  node where nothing would enforce its limits, which are those of the cards anyway.
 
 A tenant is anyone who writes claims, templates, pods and their annotations. An administrator's
 choice (a DeviceClass's parameters, the node's settings, its GPUPool) needs none of these
@@ -20,13 +21,15 @@ claim names a DeviceClass with `isolation: hard` runs.
 
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from dataclasses import replace
 from typing import Final
 
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims.claim import ClaimRef
-from tensorfusion_dra.core.claims.prepared import PreparedShare
+from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
 from tensorfusion_dra.core.devices import capacity
 from tensorfusion_dra.core.devices.capacity import Capacity
+from tensorfusion_dra.core.devices.device import Device
 from tensorfusion_dra.core.devices.sharing import Isolation
 from tensorfusion_dra.core.errors import ClaimError
 from tensorfusion_dra.core.kubernetes.quantity import Quantity
@@ -122,6 +125,35 @@ def check_beside(
                 f"claim {ref}: {share.device}: isolation {share.isolation}: found the card in "
                 f"isolation {existing.isolation} by {other}, expected the same"
             )
+
+
+def without_limits(claim: PreparedClaim, devices: Mapping[str, Device]) -> PreparedClaim | None:
+    """Return the claim in isolation `shared`; None if a limit of it has to be enforced.
+
+    No limit has to be if the claim takes whole cards and nothing else: its limits are what the
+    cards have, and no other tenant fits beside it. Later ones are refused by its isolation, even if
+    a card grows. A card whose memory its pool expands is not whole in this sense: only a limiter
+    can give a container more memory than the card has.
+
+    A claim with a part of one of its cards keeps all its limits, since its containers have one
+    environment, and limiters take a card that is missing there for one without a limit.
+
+    Args:
+        claim: Its record.
+        devices: By name; all of the claim's.
+    """
+    for share in claim.shares:
+        if share.admin_access:
+            continue
+        device = devices[share.device].capacity
+        vram = capacity.divided_capacity(device, names.CAPACITY_VRAM).value
+        if vram > device[names.CAPACITY_VRAM].value or not _is_whole(share.consumed, device):
+            return None
+    shares = [
+        share if share.admin_access else replace(share, isolation=Isolation.SHARED, limit=None)
+        for share in claim.shares
+    ]
+    return replace(claim, shares=tuple(shares))
 
 
 def _is_whole(consumed: Mapping[str, Quantity], device: Mapping[str, Capacity]) -> bool:

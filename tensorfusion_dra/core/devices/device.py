@@ -1,10 +1,10 @@
 """Devices that this node publishes: one for each card."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Final
+from typing import Any, Final
 
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.devices import oversubscription
@@ -124,6 +124,12 @@ def virtual_totals(inventory: Inventory, node: Node, host: HostResources) -> Map
 def node_name(pool: str) -> str:
     """Return the node's name from a resource pool's name, see Node.pool."""
     return pool.rpartition("/")[2]
+
+
+def gpupools(slices: Iterable[Mapping[str, Any]]) -> frozenset[str]:
+    """Return the GPUPools that these slices publish, by the names of their resource pools."""
+    pools = (str(item["spec"]["pool"]["name"]) for item in slices)
+    return frozenset(pool.rpartition("/")[0] for pool in pools)
 
 
 def device_name(gpu_uuid: str) -> str:

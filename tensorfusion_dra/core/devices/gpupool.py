@@ -18,6 +18,17 @@ DEFAULT_QOS: Final = Qos.MEDIUM.value
 """Level of a pool that sets none, as in Tensor Fusion."""
 
 
+CURE: Final = (
+    "apply the CustomResourceDefinitions (daemonset/crds) and create a GPUPool whose nodeSelector "
+    "selects the node's labels, or set pool-source=settings"
+)
+"""What to do about a node that waits for its GPUPool."""
+
+
+class NotSelectedError(InputError):
+    """There are GPUPools, and by their selectors none of them is this node's."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuPool:
     """Settings of one GPUPool.
@@ -96,11 +107,13 @@ def choose(pools: Iterable[Mapping[str, Any]], node: NodeLabels) -> Mapping[str,
     malformed selector is the likely reason, so the error names it.
 
     Raises:
-        InputError: No pool selects the node, or more than one does.
+        NotSelectedError: There are pools, and none of them selects the node.
+        InputError: There is no pool, more than one selects the node, or a selector is malformed.
     """
     selecting: list[Mapping[str, Any]] = []
     malformed: list[str] = []
-    for pool in pools:
+    found = tuple(pools)
+    for pool in found:
         try:
             if _selects(pool, node):
                 selecting.append(pool)
@@ -111,7 +124,8 @@ def choose(pools: Iterable[Mapping[str, Any]], node: NodeLabels) -> Mapping[str,
         raise InputError(f"node {node.name}: {names} select it, expected one GPUPool")
     if not selecting:
         reasons = "".join(f"; {text}" for text in malformed)
-        raise InputError(f"node {node.name}: no GPUPool selects it, expected one{reasons}")
+        text = f"node {node.name}: no GPUPool selects it, expected one{reasons}"
+        raise NotSelectedError(text) if found and not malformed else InputError(text)
     return selecting[0]
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from tensorfusion_dra.core.claims.enforcement import verdict
+from tensorfusion_dra.core.claims.enforcement import presence, verdict
 from tensorfusion_dra.core.claims.enforcement.verdict import State, Verdict
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.doctor.finding import (
@@ -21,13 +21,6 @@ from tensorfusion_dra.core.doctor.finding import (
 
 ELF: Final = b"\x7fELF"
 
-_CURES: Final = {
-    "tensor-fusion": "run Tensor Fusion's hypervisor on this node, which puts its limiter there, "
-    "or name its folder with --tensor-fusion-root",
-    "hami-core": "put HAMi-core's libvgpu.so there, or name it with --hami-core-library",
-    "mps": "run NVIDIA's MPS control daemon on this node (component mps-daemon, chart value "
-    "mps.daemon.enabled), or name its folders with --mps-pipes and --mps-shm",
-}
 _SEE: Final = "see docs/limits-and-enforcers.md, How to see whether a limit holds"
 
 
@@ -80,23 +73,23 @@ def _file(enforcer: str, file: HostFile) -> Iterator[Finding]:
     elif not file.exists:
         yield problem(
             subject,
-            "not found: every claim for a part of a real GPU fails",
+            "not found: every claim for a part of a real GPU waits",
             expected="the file, before the first claim",
-            cure=_CURES.get(enforcer, "put it there") + "; or choose another --enforcer",
+            cure=presence.cure(enforcer),
         )
     elif file.refusal:
         yield problem(
             subject,
-            f"{file.refusal}: every claim for a part of a real GPU fails",
+            f"{file.refusal}: every claim for a part of a real GPU waits",
             expected="a process that accepts connections",
-            cure=_CURES.get(enforcer, "start it"),
+            cure=presence.cure(enforcer),
         )
     elif is_library and not file.beginning.startswith(ELF):
         yield problem(
             subject,
             "not a shared library",
             expected="an ELF file: containers that preload something else do not start",
-            cure=_CURES.get(enforcer, "put the right file there"),
+            cure=presence.cure(enforcer),
         )
     elif is_library and not file.mode & 0o004:
         yield warning(
@@ -130,20 +123,19 @@ def alive(enforcer: str, found: Verdict, *, is_required: bool) -> Finding:
         return ok(subject, found.text)
     if found.state is State.UNKNOWN:
         return note(subject, found.text)
-    cure = _CURES.get(enforcer, "start it")
-    if is_required or found.reason != verdict.HYPERVISOR_MISSING:
-        # The other enforcers' files and sockets are asked for at each prepare in any case.
+    consequence, cure = (
+        presence.consequence(found, is_required=is_required),
+        presence.cure(enforcer),
+    )
+    if presence.refuses(found, is_required=is_required):
         return problem(
-            subject,
-            f"{found.text}: every claim with limits is refused",
-            expected="a live enforcer",
-            cure=cure,
+            subject, f"{found.text}: {consequence}", expected="a live enforcer", cure=cure
         )
     return warning(
         subject,
-        f"{found.text}: claims are prepared, but nothing keeps them within their limits",
+        f"{found.text}: {consequence}",
         expected="a live enforcer",
-        cure=f"{cure}; refuse such claims with --require-enforcement=true",
+        cure=f"{cure}; refuse such claims with require-enforcement=true",
     )
 
 

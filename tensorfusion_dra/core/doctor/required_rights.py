@@ -143,7 +143,7 @@ def of_webhook() -> tuple[Right, ...]:
         verb="list",
         group=names.RESOURCE_GROUP,
         resource="resourceslices",
-        purpose="compute-percent-request and -limit are percentages of published GPUs",
+        purpose="pods name pools that nodes publish, and percentages of their GPUs",
     )
     return (
         pods,

@@ -6,6 +6,7 @@ from http import HTTPStatus
 from typing import Final
 
 from tensorfusion_dra.core import names
+from tensorfusion_dra.core.devices import gpupool
 from tensorfusion_dra.core.doctor.finding import Finding, not_checked, note, ok, problem, warning
 
 _RESTART: Final = "restart the node plugin of this node; it removes what its predecessor left"
@@ -80,20 +81,21 @@ def registered(sockets: Sequence[Socket]) -> Iterator[Finding]:
 
 
 def answered(status: int, body: str) -> Finding:
-    """Judge the registration with the kubelet by the node plugin's own readiness.
+    """Judge the node plugin by its own readiness: registered, and not waiting for a GPUPool.
 
     Args:
         status: HTTP status of ``/readyz``.
         body: Body of the response: the fault, if any.
     """
-    subject = "registration, as reported by this pod's node plugin"
+    subject = "readiness, as reported by this pod's node plugin"
     if status == HTTPStatus.OK:
         return ok(subject, "the kubelet has registered it")
+    found = body.strip() or str(status)
     return problem(
         subject,
-        body.strip() or str(status),
-        expected="registered with the kubelet",
-        cure=_LOOK_FOR_REGISTRATION,
+        found,
+        expected="registered with the kubelet, and the node's GPUPool known if it follows one",
+        cure=gpupool.CURE if "GPUPool" in found else _LOOK_FOR_REGISTRATION,
     )
 
 

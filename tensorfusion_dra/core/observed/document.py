@@ -56,6 +56,7 @@ def as_json(view: NodeView) -> Json:
             "restored": view.ledger.restored,
             "lost": view.ledger.lost,
         },
+        "enforcer": _enforcement(view.enforcer),
         "cards": [_card(card) for card in view.cards],
         "cardsMissing": _text(view.cards_missing),
         "leftOut": [

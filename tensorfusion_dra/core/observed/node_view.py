@@ -201,11 +201,9 @@ class PublishingView:
         generation: Of the pool; None before slices were compared for the first time.
         slices: Number of slices in the pool.
         devices: Number of devices in them.
-        confirmed_at: Time at which the stored slices were last found or made equal to the wanted
-            ones; None before that.
+        confirmed_at: When the stored slices were last found or made the wanted ones; or None.
         written_at: Time of this instance's last write of a slice; None if it wrote none.
-        writes: Number of slices that this process wrote or deleted, by reason; every reason is
-            there.
+        writes: Number of slices that this process wrote or deleted, by reason; has every reason.
         dropped_gates: Feature gates that the API server has off, so that it drops their fields.
         error: Why the last round failed; "" if it did not.
         error_since: Start of the failures in a row; None if the last round did not fail.
@@ -270,6 +268,7 @@ class NodeView:
         version: Of this driver.
         started_at: Start of this process.
         observed_at: The moment.
+        enforcer: Whether limits would be enforced; None if nothing has to, or not looked at yet.
         cards: In the inventory's order; empty while they are not known.
         cards_missing: Why the cards are not known; "" once they are.
         left_out: Cards and devices that are not published, with the reason.
@@ -287,6 +286,7 @@ class NodeView:
     api_server: ApiServerView
     publishing: PublishingView
     ledger: LedgerView = LedgerView()
+    enforcer: Standing | None = None
     cards: tuple[CardView, ...] = ()
     cards_missing: str = ""
     left_out: tuple[LeftOut, ...] = ()

@@ -6,12 +6,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import pytest
 
 from tensorfusion_dra.app.simulate.cluster import SimulatedCluster
+from tensorfusion_dra.app.simulate.free_ports import port_of_no_client
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims.claim import ClaimRef
+from tensorfusion_dra.core.claims.enforcement import presence
 from tensorfusion_dra.simulator.rest import EVENTS
 from tests.app.node_plugin.health_cluster import SHARE
 from tests.app.node_plugin.test_node_plugin_process import cluster_with, log_lines, start
@@ -85,6 +88,15 @@ def events(cluster: SimulatedCluster) -> list[tuple[str, str, str]]:
     ]
 
 
+def node_events(cluster: SimulatedCluster) -> list[tuple[str, str]]:
+    """Return reason and message of the Events about the Node."""
+    return [
+        (event["reason"], event["message"])
+        for event in cluster.client.list(EVENTS).items
+        if event["involvedObject"]["kind"] == "Node"
+    ]
+
+
 def shown(cluster: SimulatedCluster, verb: str, *more: str) -> Any:
     own = cluster.plugin_command()
     ended = command(verb, *more, *own[own.index("node-plugin") + 1 :])
@@ -137,3 +149,32 @@ def test_required_daemon_lets_pods_wait(
         assert answer.error == ""
         (reason, *_) = log_lines(cluster, "enforcer_not_seen")
         assert reason["reason"] == "DaemonSilent"
+
+
+def test_node_without_any_enforcer_says_so_and_prepares_whole_cards_only(
+    tmp_path: Path, library: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A bare GPU node with default settings."""
+    port = str(port_of_no_client())
+    flags = ("--enforcer", "tensor-fusion", "--health-host", "127.0.0.1", "--health-port", port)
+    with node(tmp_path, library, monkeypatch, *flags) as cluster:
+        cluster.until("event", lambda: bool(node_events(cluster)))
+        with urlopen(f"http://127.0.0.1:{port}/status.json") as answer:
+            page = json.load(answer)["enforcer"]
+        findings = shown(cluster, "doctor", "-o", "json")["findings"]
+        cluster.submit("part", SHARE)
+        cluster.until("refused", lambda: bool(log_lines(cluster, "claim_prepare_failed")))
+        waiting = cluster.container_of("part")
+        cluster.delete("part")
+        cluster.submit("whole", {})
+        cluster.until("judged", lambda: condition(cluster, "whole") == ("True", "NoLimit"))
+        ((reason, text),) = node_events(cluster)
+        (refused, *_) = log_lines(cluster, "claim_prepare_failed")
+
+    cure = presence.cure("tensor-fusion")
+    assert reason == "EnforcerMissing"
+    assert text.endswith(cure)
+    assert (page["state"], page["message"].endswith(cure)) == ("NotEnforced", True)
+    assert cure in [each["cure"] for each in findings if each["level"] == "problem"]
+    assert waiting is None
+    assert cure in refused["error"]

@@ -1,15 +1,20 @@
 """The real node-plugin process follows its GPUPool in a simulated cluster."""
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+from urllib.error import HTTPError
+from urllib.request import urlopen
 
 import pytest
 
 from tensorfusion_dra.app.simulate.cluster import SimulatedCluster
+from tensorfusion_dra.core.devices import gpupool
 from tensorfusion_dra.simulator.rest import EVENTS, GPUPOOLS, NODES, Json
 from tests.app.node_plugin.test_node_plugin_process import cluster_with, log_lines, slice_writes
 from tests.support.builders.gpupools import gpupool_document
+from tests.support.waiting import PATIENCE_SECONDS
 
 RATIOS = {"tflopsOversellRatio": 200, "vramExpandToHostMem": 0, "vramExpandToHostDisk": 0}
 SELECTOR = {
@@ -121,6 +126,7 @@ def test_invalid_values_keep_the_last_valid_ones_and_cause_one_event() -> None:
 
 def test_without_the_gpupool_crd_one_warning_is_written_and_nothing_published() -> None:
     with following(tensor_fusion=False) as cluster:
+        cluster.serve_pages()
         start(cluster)
         cluster.until("warned", lambda: bool(warnings(cluster)))
         requests = cluster.server.requests
@@ -133,6 +139,19 @@ def test_without_the_gpupool_crd_one_warning_is_written_and_nothing_published() 
         missing = "gpupools: the API server has no such resource"
         assert sum(missing in error for error in awaited) == 1
         assert log_lines(cluster, "watch_retried") == []
+        status, body = get(cluster, "readyz")
+        assert (status, "waits for a GPUPool: " in body, gpupool.CURE in body) == (503, True, True)
+        assert gpupool.CURE in json.loads(get(cluster, "status.json")[1])["cardsMissing"]
+
+
+def get(cluster: SimulatedCluster, page: str) -> tuple[int, str]:
+    """Return status and body of a page of the node plugin."""
+    try:
+        with urlopen(f"{cluster.pages_url}{page}", timeout=PATIENCE_SECONDS) as answer:
+            return answer.status, answer.read().decode()
+    except HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
 
 
 def test_nothing_is_published_until_the_pool_exists() -> None:

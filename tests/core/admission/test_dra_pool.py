@@ -83,6 +83,30 @@ def test_without_gpupools_none_is_chosen() -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "published", "is_by_settings"),
+    [
+        # Nodes publish what their settings name.
+        ("default", {"default"}, True),
+        ("", {"default"}, True),
+        # The GPUPool may get nodes.
+        ("a", {"default"}, False),
+        ("nowhere", {"default"}, False),
+        # Some nodes follow their GPUPool, so pods without a name get the default one.
+        ("default", {"default", "a"}, True),
+        ("", {"default", "a"}, False),
+        ("", {"a"}, False),
+        ("", set(), False),
+    ],
+)
+def test_pools_that_nodes_publish_count_beside_gpupools_of_other_names(
+    name: str, published: set[str], is_by_settings: bool
+) -> None:
+    pools = [gpupool_document("a"), gpupool_document("b")]
+
+    assert dra_pool.is_by_settings(name, pools, published) is is_by_settings
+
+
+@pytest.mark.parametrize(
     ("pools", "name", "error"),
     [
         ([gpupool_document("a")], "b", "found 'b', expected a GPUPool such as a"),

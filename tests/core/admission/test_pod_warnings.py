@@ -141,13 +141,22 @@ def test_removed_whole_gpu_of_a_container_without_a_share_is_warned_about() -> N
     assert warning == "container side: nvidia.com/gpu was removed; it gets no share"
 
 
-def test_without_a_pool_gpus_of_every_pool_match() -> None:
-    nowhere = Placement(pool="", template=PLACE.template, scheduler="default-scheduler")
+@pytest.mark.parametrize(
+    ("is_one_of_several", "expected"),
+    [(True, ["tensor-fusion.ai/gpupool: not set, so GPUs of every pool match"]), (False, [])],
+)
+def test_pod_without_a_pool_is_warned_where_it_has_a_choice(
+    is_one_of_several: bool, expected: list[str]
+) -> None:
+    nowhere = Placement(
+        pool="",
+        template=PLACE.template,
+        scheduler="default-scheduler",
+        is_one_of_several=is_one_of_several,
+    )
     annotations = pod_annotations(tflops_request="1", vram_request="1Gi")
 
-    assert warnings(pod_document(annotations), nowhere) == [
-        "tensor-fusion.ai/gpupool: not set, so GPUs of every pool match"
-    ]
+    assert warnings(pod_document(annotations), nowhere) == expected
 
 
 def test_every_warning_is_at_most_256_characters() -> None:

@@ -5,18 +5,22 @@ from itertools import product
 
 import pytest
 
-from tensorfusion_dra.core.claims import fit
+from tensorfusion_dra.core.claims import fit, isolation
 from tensorfusion_dra.core.claims.claim import Allocation
 from tensorfusion_dra.core.claims.enforcers.enforcer import Enforcer
 from tensorfusion_dra.core.claims.enforcers.hami_core import HamiCore
 from tensorfusion_dra.core.claims.enforcers.mps import Mps
 from tensorfusion_dra.core.claims.enforcers.tensor_fusion import TensorFusion
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
+from tensorfusion_dra.core.devices.gpu import HostResources
+from tensorfusion_dra.core.devices.oversubscription import Oversubscription
 from tensorfusion_dra.core.devices.sharing import Isolation
 from tensorfusion_dra.core.errors import ClaimError
+from tensorfusion_dra.core.kubernetes.quantity import GIB
 from tests.support.builders.allocations import allocation, exclusive_allocation
 from tests.support.builders.claims import allocated_claim, claim_fit, fitted_claim
-from tests.support.builders.gpus import gpus
+from tests.support.builders.devices import NODE as MEMBER
+from tests.support.builders.gpus import gpu, gpus
 from tests.support.builders.nodes import RULES, node_offer
 from tests.support.builders.policies import share_policy
 
@@ -170,3 +174,43 @@ def test_claim_with_two_isolation_modes_is_refused() -> None:
         fit.fit(claim, [share_policy(isolation=SOFT), share_policy(isolation=HARD)], NODE, [])
 
     assert str(caught.value) == "claim default/a: isolation: found hard, soft, expected one"
+
+
+def test_claim_that_has_its_card_without_limits_keeps_later_claims_off_even_if_the_card_grows() -> (
+    None
+):
+    """Example: ECC is turned off at a reboot, which leaves containers more memory."""
+    before, after = (node_offer(gpu(vram_bytes=size * GIB)) for size in (80, 86))
+    (card,) = before.devices
+    whole = fitted_claim("a", allocation(card, 1, tflops="312", vram="80Gi"), on=before)
+
+    alone = isolation.without_limits(whole, before.devices)
+    assert alone is not None
+    late = allocated_claim("late", allocation(card, 2, tflops="0", vram="1Gi"))
+    with pytest.raises(ClaimError) as caught:
+        claim_fit(late, on=after, beside=[alone])
+
+    assert [(share.isolation, share.limit) for share in alone.shares] == [(SHARED, None)]
+    assert str(caught.value) == (
+        f"claim default/late: {card}: isolation soft: found default/a on the card in isolation "
+        "shared, expected no other tenant"
+    )
+
+
+@pytest.mark.parametrize(
+    ("ratios", "has_limits"),
+    [
+        # All of the card's own compute and memory, so there is nothing to limit.
+        (Oversubscription(tflops_percent=150, host_memory_percent=0, host_disk_percent=0), False),
+        # Only the limiter gives a container more memory than the card has.
+        (Oversubscription(tflops_percent=100, host_memory_percent=50, host_disk_percent=0), True),
+    ],
+)
+def test_whole_card_needs_its_limits_only_if_its_memory_is_expanded(
+    ratios: Oversubscription, has_limits: bool
+) -> None:
+    pool = replace(MEMBER, oversubscription=ratios)
+    node = node_offer(*gpus(1), node=pool, host=HostResources(memory_bytes=80 * GIB))
+    claim = fitted_claim("a", exclusive_allocation(next(iter(node.devices))), on=node)
+
+    assert (isolation.without_limits(claim, node.devices) is None) is has_limits

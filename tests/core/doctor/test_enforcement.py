@@ -39,9 +39,10 @@ def test_limiter_must_be_a_library_that_every_user_can_load(file: HostFile, leve
 @pytest.mark.parametrize(
     ("enforcer", "text"),
     [
-        ("tensor-fusion", "--tensor-fusion-root"),
-        ("hami-core", "--hami-core-library"),
+        ("tensor-fusion", "tensor-fusion-root"),
+        ("hami-core", "hami-core-library"),
         ("mps", "mps.daemon.enabled"),
+        ("example.com", "example.com needs"),
     ],
 )
 def test_cure_depends_on_the_enforcer(enforcer: str, text: str) -> None:

@@ -35,6 +35,7 @@ def slice_of_models(*devices: tuple[str, str], pool: str = "default") -> dict[st
     """Return a slice of a GPUPool with devices, each given by model and TFLOPS."""
     return {
         "spec": {
+            "pool": {"name": f"{pool}/node-01"},
             "devices": [
                 {
                     "name": f"gpu-{index}",
@@ -42,6 +43,6 @@ def slice_of_models(*devices: tuple[str, str], pool: str = "default") -> dict[st
                     "capacity": {"tflops": {"value": tflops}, "vram": {"value": "80Gi"}},
                 }
                 for index, (model, tflops) in enumerate(devices)
-            ]
+            ],
         }
     }

@@ -5,6 +5,7 @@ enforcer shows that it is alive, or it does not. A library has no life of its ow
 loaded shows only once a process runs.
 """
 
+from dataclasses import replace
 from typing import Final
 
 from tensorfusion_dra.core.claims.enforcement import verdict
@@ -19,7 +20,35 @@ from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.errors import ClaimError
 
 _OWN: Final = frozenset({TensorFusion.name, HamiCore.name, Mps.name})
-_CURE: Final = "start the enforcer on this node, or choose another --enforcer"
+_HAMI_CORE_INSTALL: Final = "chart value hamiCore.install.enabled"
+_CURES: Final = {
+    TensorFusion.name: "run Tensor Fusion's hypervisor on this node, which puts its limiter there "
+    "(settings tensor-fusion-root, hypervisor-sockets)",
+    HamiCore.name: f"put HAMi-core's library there ({_HAMI_CORE_INSTALL}, or setting "
+    "hami-core-library)",
+    Mps.name: "run NVIDIA's MPS control daemon on this node (chart value mps.daemon.enabled, or "
+    "settings mps-pipes and mps-shm)",
+}
+_ANOTHER: Final = "or choose another enforcer (setting enforcer"
+
+
+def cure(enforcer: str) -> str:
+    """Return what to do about a node without its enforcer; every text about one ends with this."""
+    own = _CURES.get(enforcer, f"install what enforcer {enforcer} needs")
+    hint = (
+        ""
+        if enforcer == HamiCore.name
+        else (f"; hami-core needs only a library on each node: {_HAMI_CORE_INSTALL}")
+    )
+    return f"{own}, {_ANOTHER}{hint}); claims for whole cards need none"
+
+
+def waiting(enforcer: str, trouble: str) -> str:
+    """Return the error of a claim that waits for what its enforcer lacks on this node."""
+    return (
+        f"nothing on this node would enforce its limits: enforcer {enforcer}: {trouble}; "
+        f"{cure(enforcer)}"
+    )
 
 
 def of_node(enforcer: str, signs: NodeSigns) -> Verdict:
@@ -44,6 +73,35 @@ def of_node(enforcer: str, signs: NodeSigns) -> Verdict:
         verdict.LIBRARY_INSTALLED,
         "the library is there; whether it works shows only in a running container",
     )
+
+
+def of_node_with_cure(enforcer: str, signs: NodeSigns, *, is_required: bool) -> Verdict:
+    """Return the verdict about a node, with what follows from a bad one and what to do."""
+    found = of_node(enforcer, signs)
+    if found.state is not State.NOT_ENFORCED:
+        return found
+    return replace(
+        found,
+        text=f"{found.text}: {consequence(found, is_required=is_required)}; {cure(enforcer)}",
+    )
+
+
+def refuses(found: Verdict, *, is_required: bool) -> bool:
+    """Return True if parts of cards wait on a node with this verdict; whole cards never do.
+
+    Args:
+        found: A verdict about a node, NotEnforced.
+        is_required: True with require-enforcement.
+    """
+    # The other enforcers' files and sockets have to be there at each prepare in any case.
+    return is_required or found.reason != verdict.HYPERVISOR_MISSING
+
+
+def consequence(found: Verdict, *, is_required: bool) -> str:
+    """Return what a node with this verdict, NotEnforced, does with claims."""
+    if refuses(found, is_required=is_required):
+        return "every claim for a part of a GPU waits"
+    return "claims are prepared, but nothing keeps them within their limits"
 
 
 def needs_enforcer(claim: PreparedClaim) -> bool:
@@ -71,7 +129,9 @@ def refusal(claim: PreparedClaim, signs: NodeSigns) -> str:
     if not needs_enforcer(claim):
         return ""
     found = of_node(claim.enforcer, signs)
-    return f"{found.text}; {_CURE}" if found.state is State.NOT_ENFORCED else ""
+    if found.state is not State.NOT_ENFORCED:
+        return ""
+    return f"{found.text}; {cure(claim.enforcer)}"
 
 
 def _of_hypervisor(signs: NodeSigns) -> Verdict:
