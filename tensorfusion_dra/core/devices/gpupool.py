@@ -19,8 +19,8 @@ DEFAULT_QOS: Final = Qos.MEDIUM.value
 
 
 CURE: Final = (
-    "apply the CustomResourceDefinitions (daemonset/crds) and create a GPUPool whose nodeSelector "
-    "selects the node's labels, or set pool-source=settings"
+    "install the CustomResourceDefinitions (chart value crds.install) and create a GPUPool whose "
+    "nodeSelector selects the node's labels, or set pool-source=settings"
 )
 """What to do about a node that waits for its GPUPool."""
 

@@ -77,7 +77,7 @@ def test_missing_pool_is_named_as_the_cause_why_nothing_is_published(
         return
     assert cause is not None
     assert (cause.level, cause.found.startswith(found)) == (Level.PROBLEM, True)
-    for cure in ("daemonset/crds", "nodeSelector", "pool-source=settings"):
+    for cure in ("crds.install", "nodeSelector", "pool-source=settings"):
         assert cure in cause.cure
 
 
