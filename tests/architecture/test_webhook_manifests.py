@@ -179,7 +179,11 @@ def test_webhook_outage_blocks_pods_but_not_parameter_checks() -> None:
 
 
 def test_webhook_role_has_exactly_the_rights_it_needs() -> None:
-    (role,) = of_kind("ClusterRole")
+    (role,) = (
+        each
+        for each in of_kind("ClusterRole")
+        if each["metadata"]["name"] == "tensorfusion-dra-webhook"
+    )
     rights = {
         (group, resource): set(rule["verbs"])
         for rule in role["rules"]
