@@ -130,8 +130,8 @@ def test_notes_warn_of_nodes_without_an_enforcer(
 ) -> None:
     found = helm.notes(values)
 
-    for cure in ("=hami-core", "=mps", "settings.hypervisor-sockets=/var/lib/kubelet"):
-        assert (f"--set settings.enforcer{cure}" in found or f"--set {cure}" in found) == is_warned
+    cures = ("enforcer: hami-core", "enforcer: mps", "hypervisor-sockets: /var/lib/kubelet/")
+    assert [cure in found for cure in cures] == [is_warned] * 3
 
 
 @pytest.mark.parametrize(
