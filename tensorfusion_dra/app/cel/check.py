@@ -85,7 +85,7 @@ def _types(expression: str) -> list[Finding]:
     except ImportError:
         text = (
             "ok as far as known without a CEL library; for a full check install the extra 'cel' "
-            "(pip install 'tensorfusion-dra[cel]')"
+            "(pip install 'tensorfusion-dra[cel]', in a checkout pip install '.[cel]')"
         )
         return [Finding(check="types", is_ok=None, text=text)]
     try:
