@@ -77,7 +77,7 @@ def test_venv_that_lacks_the_packages_too_ends_the_command(checkout: Path) -> No
     home = Path(sys.base_prefix) / "bin"
     (checkout / ".venv/bin").mkdir(parents=True)
     (checkout / ".venv/pyvenv.cfg").write_text(f"home = {home}\n")
-    (checkout / ".venv/bin/python").symlink_to(home / "python3")
+    (checkout / ".venv/bin/python").symlink_to(home / f"python3.{sys.version_info.minor}")
 
     ended = run(checkout, "gpu-check", "--help")
 
