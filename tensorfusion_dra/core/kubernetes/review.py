@@ -24,6 +24,11 @@ UNAVAILABLE: Final = 503
 _REASONS: Final = {INVALID: "Invalid", UNAVAILABLE: "ServiceUnavailable"}
 _MOST_WARNING_CHARACTERS: Final = 256
 """The API server truncates a longer one (apiserver's admission/plugin/webhook)."""
+_MOST_ELEMENTS: Final = 100_000
+"""A parsed element takes up to 110 bytes, a short list for example, so these take 11 MB at most. The
+largest pods have a few thousand."""
+_MOST_DEPTH: Final = 100
+"""Copying an object takes Python two frames for each level, of a thousand. Pods have 15 levels."""
 
 
 class ReviewError(DriverError):
@@ -115,10 +120,7 @@ def parse(text: bytes, *, wait_seconds: float) -> Review:
     Raises:
         ReviewError: The body is not an AdmissionReview with a complete request.
     """
-    try:
-        document = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise ReviewError(f"body: found no JSON: {error}") from error
+    document = _document(text)
     if not isinstance(document, dict):
         raise ReviewError(f"body: found {type(document).__name__}, expected an {KIND}")
     found = (document.get("apiVersion"), document.get("kind"))
@@ -161,6 +163,39 @@ def annotations_of(document: Mapping[str, Any]) -> dict[str, str]:
     """Return the annotations of any object."""
     found = as_map(as_map(document.get("metadata")).get("annotations"))
     return {str(name): text for name, text in found.items() if isinstance(text, str)}
+
+
+def _document(text: bytes) -> object:
+    """Parse JSON whose size in memory is bounded.
+
+    Raises:
+        ReviewError: It is no JSON, or has too many elements or levels.
+    """
+    # Each element but the outermost follows one of these. Those in strings are counted as well.
+    elements = len(text) - len(text.translate(None, b"[{,:"))
+    if elements > _MOST_ELEMENTS:
+        raise ReviewError(f"body: found {elements} elements, expected at most {_MOST_ELEMENTS}")
+    try:
+        document: object = json.loads(text)
+    except RecursionError as error:
+        raise _too_deep() from error
+    except ValueError as error:
+        raise ReviewError(f"body: found no JSON: {error}") from error
+    level: list[Any] = [[document]]
+    for _ in range(_MOST_DEPTH + 1):
+        level = [
+            inner
+            for outer in level
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+            if isinstance(inner, dict | list)
+        ]
+        if not level:
+            return document
+    raise _too_deep()
+
+
+def _too_deep() -> ReviewError:
+    return ReviewError(f"body: found more than {_MOST_DEPTH} levels of nesting, expected fewer")
 
 
 def _status(review: Review, verdict: Verdict) -> Json:
