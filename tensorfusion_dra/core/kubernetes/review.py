@@ -25,8 +25,8 @@ _REASONS: Final = {INVALID: "Invalid", UNAVAILABLE: "ServiceUnavailable"}
 _MOST_WARNING_CHARACTERS: Final = 256
 """The API server truncates a longer one (apiserver's admission/plugin/webhook)."""
 _MOST_ELEMENTS: Final = 100_000
-"""A parsed element takes up to 110 bytes, a short list for example, so these take 11 MB at most. The
-largest pods have a few thousand."""
+"""A parsed element, such as a short list, takes up to 110 bytes, so these take at most 11 MB. The
+largest pods have a few thousand elements."""
 _MOST_DEPTH: Final = 100
 """Copying an object takes Python two frames for each level, of a thousand. Pods have 15 levels."""
 
