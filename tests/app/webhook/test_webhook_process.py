@@ -190,6 +190,7 @@ def test_a_renewed_certificate_is_served_without_a_restart(webhook: SimulatedWeb
         (["--virtual-capacity", "yes"], "virtual-capacity: found 'yes', expected one of true"),
         (["--drain-seconds", "-1"], "drain-seconds: found -1.0, expected 0 to 600"),
         (["--tls-cert-file", "/nowhere/tls.crt"], "/nowhere/tls.crt: No such file or directory"),
+        (["--client-ca-file", "/nowhere/ca.crt"], "/nowhere/ca.crt: No such file or directory"),
         (["--kubeconfig", "/nowhere"], "kubeconfig /nowhere"),
         (["--node-name", "x"], "unrecognized arguments: --node-name x"),
     ],
