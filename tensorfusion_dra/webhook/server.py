@@ -22,7 +22,7 @@ log = structlog.get_logger()
 MOST_BODY_BYTES: Final = 6 * 2**20
 """The API server accepts objects of 3 MiB in JSON (apiserver's server/config.go, by etcd's limit of
 1.5 MiB in protobuf), and an update has the old object too."""
-_LARGE_BODY_BYTES: Final = 64 * 2**10
+_LARGE_BODY_BYTES: Final = 32 * 2**10
 _BACKLOG: Final = 1024
 """Connections that wait to be accepted. Linux drops a further one, and its client tries again after
 a second."""
@@ -32,7 +32,8 @@ a second."""
 class Bounds:
     """Bounds on the server's resources that clients can occupy.
 
-    A body of 6 MiB takes up to 65 MiB of memory when it is parsed, one of 64 KiB up to 3 MiB.
+    A review of 6 MiB takes up to 65 MiB of memory, one of 32 KiB up to 3 MiB: mostly the lists and
+    strings that are parsed, and the copy that is changed.
 
     Attributes:
         connections: Largest number of open connections.

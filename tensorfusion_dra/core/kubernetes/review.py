@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from tensorfusion_dra.core.errors import DriverError
-from tensorfusion_dra.core.kubernetes import json_patch
+from tensorfusion_dra.core.kubernetes import json_patch, json_text
 from tensorfusion_dra.core.kubernetes.field_errors import FieldError
 from tensorfusion_dra.core.kubernetes.untyped_json import as_map
 
@@ -24,11 +24,9 @@ UNAVAILABLE: Final = 503
 _REASONS: Final = {INVALID: "Invalid", UNAVAILABLE: "ServiceUnavailable"}
 _MOST_WARNING_CHARACTERS: Final = 256
 """The API server truncates a longer one (apiserver's admission/plugin/webhook)."""
-_MOST_ELEMENTS: Final = 100_000
-"""A parsed element, such as a short list, takes up to 110 bytes, so these take at most 11 MB. The
+_MOST_ELEMENTS: Final = 50_000
+"""A parsed element, such as a short list, takes up to 110 bytes, so these take at most 6 MB. The
 largest pods have a few thousand elements."""
-_MOST_DEPTH: Final = 100
-"""Copying an object takes Python two frames for each level, of a thousand. Pods have 15 levels."""
 
 
 class ReviewError(DriverError):
@@ -176,26 +174,9 @@ def _document(text: bytes) -> object:
     if elements > _MOST_ELEMENTS:
         raise ReviewError(f"body: found {elements} elements, expected at most {_MOST_ELEMENTS}")
     try:
-        document: object = json.loads(text)
-    except RecursionError as error:
-        raise _too_deep() from error
+        return json_text.parse(text)
     except ValueError as error:
-        raise ReviewError(f"body: found no JSON: {error}") from error
-    level: list[Any] = [[document]]
-    for _ in range(_MOST_DEPTH + 1):
-        level = [
-            inner
-            for outer in level
-            for inner in (outer.values() if isinstance(outer, dict) else outer)
-            if isinstance(inner, dict | list)
-        ]
-        if not level:
-            return document
-    raise _too_deep()
-
-
-def _too_deep() -> ReviewError:
-    return ReviewError(f"body: found more than {_MOST_DEPTH} levels of nesting, expected fewer")
+        raise ReviewError(f"body: found no JSON that can be read: {error}") from error
 
 
 def _status(review: Review, verdict: Verdict) -> Json:
