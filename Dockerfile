@@ -1,5 +1,6 @@
 # One image for all verbs: the DaemonSet runs node-plugin, the Deployment runs webhook. Any Debian 13 base works; NVIDIA's
 # libraries need glibc.
+# The tag gets Debian's security updates. For the same base each time give its digest: --build-arg BASE=debian:trixie-slim@sha256:...
 ARG BASE=debian:trixie-slim
 
 FROM ${BASE} AS build

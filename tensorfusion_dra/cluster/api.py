@@ -8,11 +8,12 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
-from tensorfusion_dra.cluster import error_text, json_text
+from tensorfusion_dra.cluster import error_text
 from tensorfusion_dra.cluster.http_answer import Answer
 from tensorfusion_dra.cluster.limits import TooLargeError
 from tensorfusion_dra.cluster.watch_stream import WatchStream
 from tensorfusion_dra.core.errors import InputError, RetryableError
+from tensorfusion_dra.core.kubernetes import json_text
 from tensorfusion_dra.core.kubernetes.untyped_json import as_map
 from tensorfusion_dra.driver.ports.cluster import Exchanges, UnreadableError
 

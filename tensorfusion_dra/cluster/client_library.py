@@ -10,7 +10,6 @@ extension for instance, finds all of it.
 
 import importlib
 import importlib.util
-import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -23,11 +22,16 @@ from typing import Any, Final
 
 import yaml
 
+from tensorfusion_dra.cluster import kubeconfig_files
+
 _ROOT: Final = "kubernetes"
 _PACKAGES: Final = (_ROOT, f"{_ROOT}.client", f"{_ROOT}.config", f"{_ROOT}.utils")
 _UNUSED: Final = ("oauthlib", "oauthlib.oauth2", "requests_oauthlib")
 """Imported by the module that reads kubeconfigs, and used for auth-provider only."""
 _LOADING: Final = Lock()  # guards sys.modules while it has stand-ins
+
+ACCIDENTS: Final = (TypeError, AttributeError, LookupError, ArithmeticError, RecursionError)
+"""Errors that the library's code runs into on a file of another form; they say nothing of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +43,7 @@ class Library:
         load_kubeconfig, load_service_account: Fill the settings.
         rest_client: Class that makes a urllib3 pool manager of the settings.
         failures: Errors of all parts. On a damaged file the library raises not only its own errors,
-            but any that its code runs into.
+            but any that its code runs into, the ACCIDENTS.
     """
 
     configuration: Callable[[], Any]
@@ -56,20 +60,16 @@ def for_service_account() -> Library:
 
 
 def for_kubeconfig(path: Path) -> Library:
-    """Return what the login with a kubeconfig needs."""
+    """Return what the login with a kubeconfig needs.
+
+    Raises:
+        InputError: A file is too large. For one that cannot be read the library has the error.
+    """
+    # Read to the last one, so that a file that is too large is found.
+    texts = tuple(kubeconfig_files.texts(path))
+    names_a_provider = any(b"auth-provider" in text for text in texts)
     with _LOADING:
-        return _whole() if _names_a_provider(path) else _small()
-
-
-def _names_a_provider(path: Path) -> bool:
-    # The library reads several files if the path is a list of paths.
-    for part in str(path).split(os.pathsep):
-        try:
-            if b"auth-provider" in Path(part).expanduser().read_bytes():
-                return True
-        except (OSError, RuntimeError):
-            continue  # the library's error is reported
-    return False
+        return _whole() if names_a_provider else _small()
 
 
 @cache
@@ -103,8 +103,8 @@ def _parts() -> Library:
         load_service_account=load_incluster_config,
         rest_client=RESTClientObject,
         failures=(
-            *(ConfigException, yaml.YAMLError, OSError, ValueError, TypeError),
-            *(AttributeError, LookupError, ArithmeticError, RecursionError),
+            *(ConfigException, yaml.YAMLError, OSError, ValueError),
+            *ACCIDENTS,
         ),
     )
 

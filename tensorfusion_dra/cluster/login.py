@@ -25,6 +25,7 @@ def transport_of(kubeconfig: Path | None, *, user_agent: str) -> Transport:
     Raises:
         InputError: The kubeconfig cannot be read, or the pod has no service account.
     """
+    subject = f"kubeconfig {kubeconfig}" if kubeconfig else "in-cluster configuration"
     library = (
         client_library.for_kubeconfig(kubeconfig)
         if kubeconfig
@@ -46,8 +47,10 @@ def transport_of(kubeconfig: Path | None, *, user_agent: str) -> Transport:
             Credentials(lambda: _header(library, settings)),
             user_agent=user_agent,
         )
+    except client_library.ACCIDENTS as error:
+        text = "a field has the wrong type or form; compare the file with kubectl config view"
+        raise InputError(f"{subject}: {text}") from error
     except library.failures as error:
-        subject = f"kubeconfig {kubeconfig}" if kubeconfig else "in-cluster configuration"
         raise InputError(f"{subject}: {error}") from error
 
 

@@ -3,8 +3,9 @@
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-from tensorfusion_dra.cluster import error_text, json_text
+from tensorfusion_dra.cluster import error_text
 from tensorfusion_dra.cluster.http_answer import Answer
+from tensorfusion_dra.core.kubernetes import json_text
 from tensorfusion_dra.driver.ports.cluster import UnreadableError
 
 _MOST_EVENT_BYTES: Final = 8 * 2**20

@@ -44,7 +44,7 @@ class HealthAnnouncer:
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Announce nothing yet. Sickness from before this moment was announced by another process.
+        """Announce nothing yet. Sickness from before this moment was logged by another process.
 
         Args:
             catalog: Source of the health of the devices.
@@ -91,8 +91,10 @@ class HealthAnnouncer:
     def announce(self, before: Mapping[str, Sickness], now: Mapping[str, Sickness]) -> None:
         """Announce the differences between two states, given as sick devices by name."""
         changed = {name for name in {*before, *now} if before.get(name) != now.get(name)}
-        changed -= {name for name in changed - before.keys() if now[name].since < self._began}
-        for name in sorted(changed):
+        # Of another process. It may have ended before it wrote the claims' statuses, which may be
+        # written twice; Events may not.
+        known = {name for name in changed - before.keys() if now[name].since < self._began}
+        for name in sorted(changed - known):
             sickness = now.get(name)
             if sickness is None:
                 log.info("gpu_recovered", device=name)

@@ -1,4 +1,4 @@
-"""The server's certificate and key, reloaded when their files change."""
+"""The server's certificate and key, and its clients' CA, reloaded when their files change."""
 
 import ssl
 from datetime import datetime
@@ -24,13 +24,17 @@ class Certificates:
     pair stays in use, and the files are read again at the next connection.
     """
 
-    def __init__(self, certificate: Path, key: Path) -> None:
+    def __init__(self, certificate: Path, key: Path, client_ca: Path | None = None) -> None:
         """Read the files.
+
+        Args:
+            client_ca: CA certificates. Clients have to show a certificate that one of them signed;
+                without the file, every client is accepted.
 
         Raises:
             InputError: They cannot be read, or do not belong together.
         """
-        self._files: Final = (certificate, key)
+        self._files: Final = (certificate, key, *((client_ca,) if client_ca else ()))
         self._lock: Final = Lock()  # guards all below
         self._signature, self._context = self._read()
         self._expires_at = self._end_of_validity()
@@ -77,7 +81,7 @@ class Certificates:
     def _read(self) -> tuple[Signature, ssl.SSLContext]:
         # Stat the files before reading: if they change in between, the next call reads them again.
         signature = self._stamp()
-        certificate, key = self._files
+        certificate, key, *client_ca = self._files
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.set_alpn_protocols(["http/1.1"])
@@ -86,6 +90,13 @@ class Certificates:
             context.load_cert_chain(certificate, key, password="")
         except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
             raise InputError(f"{certificate}, {key}: {error}") from error
+        for file in client_ca:
+            context.verify_mode = ssl.CERT_REQUIRED
+            try:
+                context.load_verify_locations(file)
+            except OSError as error:
+                text = f"{file}: {error}, expected CA certificates in PEM"
+                raise InputError(text) from error
         return signature, context
 
     def _stamp(self) -> Signature:

@@ -1,4 +1,9 @@
-"""The open connections of a server, bounded in number, each with a deadline."""
+"""The open connections of a server, bounded in number, each with a deadline.
+
+If there are too many, one is cut for each new one: first the oldest of those that have never sent a
+whole request, then the one that has been idle longest. So clients that connect and send nothing
+make room for each other, and the API server keeps the connections that it has used.
+"""
 
 import contextlib
 import socket
@@ -15,10 +20,12 @@ class _Connection:
     Attributes:
         deadline: On the monotonic clock. The connection is cut after it.
         is_idle: True if no byte of a request has arrived since the last answer.
+        is_used: True if a whole request has arrived at any time.
     """
 
     deadline: float
     is_idle: bool = False
+    is_used: bool = False
 
 
 class Connections:
@@ -46,9 +53,15 @@ class Connections:
         An idle connection is cut at once if the server is stopping.
         """
         with self._changed:
-            self._open[connection] = _Connection(time.monotonic() + seconds, is_idle)
+            state = self._open[connection]
+            state.deadline, state.is_idle = time.monotonic() + seconds, is_idle
             if is_idle and self._ending:
                 _cut(connection)
+
+    def use(self, connection: socket.socket, *, seconds: float) -> None:
+        """Mark a connection as used, because a whole request has arrived; set its new deadline."""
+        with self._changed:
+            self._open[connection] = _Connection(time.monotonic() + seconds, is_used=True)
 
     def remove(self, connection: socket.socket) -> None:
         """Remove a connection that is closed."""
@@ -57,12 +70,15 @@ class Connections:
             self._changed.notify_all()
 
     def has_room(self, *, wait_seconds: float) -> bool:
-        """Return True if one more may be added, after cutting the longest idle one if necessary."""
+        """Return True if one more may be added, after cutting one if necessary."""
         with self._changed:
             if len(self._open) < self._most:
                 return True
+            unused = next((each for each, state in self._open.items() if not state.is_used), None)
             idle = [item for item in self._open.items() if item[1].is_idle]
-            if idle:
+            if unused is not None:
+                _cut(unused)
+            elif idle:
                 _cut(min(idle, key=lambda item: item[1].deadline)[0])
             return self._changed.wait_for(lambda: len(self._open) < self._most, wait_seconds)
 

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from tensorfusion_dra.cluster import client_library, credentials
+from tensorfusion_dra.cluster import client_library, credentials, login
 from tensorfusion_dra.cluster.api import Api
-from tensorfusion_dra.core.errors import RetryableError
+from tensorfusion_dra.core.errors import InputError, RetryableError
 from tests.support.answers import SLICES_PATH, Answers, failing
 from tests.support.raw_server import head, served
 from tests.support.waiting import PATIENCE_SECONDS
@@ -250,3 +250,42 @@ importlib.util.find_spec = lambda name: None if name == "kubernetes" else find_s
 """
 
     assert "kubernetes" in loaded_by(without_its_folder + LOG_IN, str(path))
+
+
+USER = "users: [{name: u, user: %s}]"
+CONTEXT = "contexts: [{name: x, context: {cluster: c, user: u}}]\ncurrent-context: x\n"
+CLUSTER = "clusters: [{name: c, cluster: {server: %s}}]\n"
+WRONG_FORM = "a field has the wrong type or form; compare the file with kubectl config view"
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("", "file is empty"),
+        ("[]", WRONG_FORM),
+        ("5", WRONG_FORM),
+        ("hello", WRONG_FORM),
+        ("a: 1", "Expected key current-context"),
+        (f"{CONTEXT}clusters: 5\nusers: 7", WRONG_FORM),
+        (CONTEXT + CLUSTER % "5" + USER % "{}", WRONG_FORM),
+        (CONTEXT + CLUSTER % "http://a" + USER % "5", WRONG_FORM),
+        (CONTEXT + CLUSTER % "http://a" + USER % "{tokenFile: 5}", WRONG_FORM),
+        ("a" * (4 * 2**20 + 1), "found more than 4194304 bytes, expected a kubeconfig"),
+    ],
+)
+def test_kubeconfig_of_another_form_is_an_error_about_the_file(
+    tmp_path: Path, text: str, error: str
+) -> None:
+    path = tmp_path / "kubeconfig"
+    path.write_text(text)
+
+    with pytest.raises(InputError) as found:
+        login.transport_of(path, user_agent="test")
+
+    assert str(found.value).startswith(f"kubeconfig {path}: ")
+    assert error in str(found.value)
+
+
+def test_device_is_no_kubeconfig() -> None:
+    with pytest.raises(InputError, match=r"^kubeconfig /dev/null: found no regular file"):
+        login.transport_of(Path("/dev/null"), user_agent="test")

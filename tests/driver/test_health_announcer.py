@@ -67,10 +67,16 @@ def test_recovered_card_causes_a_normal_event(setup: Setup) -> None:
     assert setup.events.noted == [("GPURecovered", f"{GPU_0} is healthy again")]
 
 
-def test_sickness_found_by_an_earlier_process_is_not_reported_again(setup: Setup) -> None:
+def test_sickness_found_by_an_earlier_process_has_no_event_but_its_claims_are_reported(
+    setup: Setup,
+) -> None:
+    claim = put_claim(setup.node, "a", share_result(GPU_0))
+    setup.node.prepare(claim)
+
     setup.announcer.announce({}, {GPU_0: LONG_AGO})
 
     assert setup.events.written == []
+    assert setup.reports.names == [str(claim)]
 
 
 def test_only_claims_on_the_sick_card_are_reported(setup: Setup) -> None:

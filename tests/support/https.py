@@ -25,6 +25,7 @@ class Files:
     def __init__(self, folder: Path) -> None:
         self.certificate: Final = folder / "tls.crt"
         self.key: Final = folder / "tls.key"
+        self.client_ca: Path | None = None
         self.authority: Final = trustme.CA()
         self.renew()
 
@@ -42,7 +43,7 @@ class Files:
 @contextmanager
 def serving(respond: Respond, files: Files, bounds: Bounds = USUAL) -> Iterator[Server]:
     """Run a server with this respond function during the block."""
-    certificates = Certificates(files.certificate, files.key)
+    certificates = Certificates(files.certificate, files.key, files.client_ca)
     server = Server(respond, certificates, host=HOST, port=0, bounds=bounds)
     thread = Thread(target=server.run, name="server")
     thread.start()

@@ -13,7 +13,7 @@ import trustme
 
 from tensorfusion_dra.core.errors import InputError
 from tensorfusion_dra.webhook.certificates import Certificates
-from tensorfusion_dra.webhook.server import Request, Response
+from tensorfusion_dra.webhook.server import Request, Response, Server
 from tests.support.https import HOST, Files, connection, posted, serving
 from tests.support.waiting import PATIENCE_SECONDS
 
@@ -163,3 +163,47 @@ def test_encrypted_key_is_an_input_error_without_a_prompt(files: Files) -> None:
 
     with contextlib.suppress(OSError), pytest.raises(InputError):
         Certificates(files.certificate, files.key)
+
+
+def statuses(server: Server, files: Files, *authorities: trustme.CA | None) -> list[int]:
+    """Return the status for a client with a certificate of each authority; 0 if it is cut off."""
+    found = []
+    for authority in authorities:
+        context = files.trusting()
+        if authority is not None:
+            authority.issue_cert("api-server").configure_cert(context)
+        client = connection(server.port, context)
+        try:
+            found.append(posted(client, "/", b"")[0])
+        except OSError:
+            found.append(0)
+        client.close()
+    return found
+
+
+def test_only_clients_with_a_certificate_of_the_client_ca_are_served(
+    files: Files, tmp_path: Path
+) -> None:
+    first, second = trustme.CA(), trustme.CA()
+    files.client_ca = tmp_path / "clients.crt"
+    first.cert_pem.write_to_path(str(files.client_ca))
+
+    with serving(ok, files) as server:
+        before = statuses(server, files, first, second, files.authority, None)
+        second.cert_pem.write_to_path(str(files.client_ca))
+        after = statuses(server, files, first, second)
+
+    assert before == [200, 0, 0, 0]
+    assert after == [0, 200]
+
+
+@pytest.mark.parametrize("text", [None, "", "no certificate"])
+def test_client_ca_without_certificates_is_an_input_error(
+    files: Files, tmp_path: Path, text: str | None
+) -> None:
+    client_ca = tmp_path / "clients.crt"
+    if text is not None:
+        client_ca.write_text(text)
+
+    with pytest.raises(InputError, match=r"clients\.crt: "):
+        Certificates(files.certificate, files.key, client_ca)

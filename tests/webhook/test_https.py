@@ -2,6 +2,7 @@
 
 import socket
 import ssl
+from contextlib import ExitStack
 from http import HTTPStatus
 from threading import Event, Thread
 
@@ -10,8 +11,11 @@ import pytest
 from tensorfusion_dra.core.errors import InputError
 from tensorfusion_dra.webhook.certificates import Certificates
 from tensorfusion_dra.webhook.server import MOST_BODY_BYTES, Bounds, Request, Response, Server
+from tests.support.backlog import connected_at_once
 from tests.support.https import HOST, Files, connection, posted, serving
 from tests.support.waiting import FOREVER, PATIENCE_SECONDS
+
+HALF = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\nx"
 
 
 def echo(request: Request) -> Response:
@@ -166,11 +170,10 @@ def test_client_that_sends_nothing_is_cut(files: Files) -> None:
 
 
 def test_client_that_sends_half_a_request_is_cut(files: Files) -> None:
-    half = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\nx"
     bounds = Bounds(request_seconds=0.2, look_seconds=0.05)
 
     with serving(echo, files, bounds) as server:
-        assert raw(server.port, files, half) == b""
+        assert raw(server.port, files, HALF) == b""
 
 
 def test_idle_client_is_cut(files: Files) -> None:
@@ -194,6 +197,35 @@ def test_longest_idle_connection_is_cut_if_there_are_too_many(files: Files) -> N
     assert statuses == [200] * 4
     assert ended == b""
     assert again == 200
+
+
+@pytest.mark.parametrize("sent", [None, b"", HALF], ids=["no handshake", "no request", "half"])
+def test_connections_without_a_request_make_room_for_others(
+    files: Files, sent: bytes | None
+) -> None:
+    with serving(echo, files, Bounds(connections=4)) as server, ExitStack() as opened:
+        kept = connection(server.port, files.trusting())
+        statuses = [posted(kept, "/", b"")[0]]
+        for _ in range(12):
+            silent = opened.enter_context(socket.create_connection((HOST, server.port)))
+            if sent is not None:
+                silent = files.trusting().wrap_socket(silent, server_hostname=HOST)
+                opened.enter_context(silent).sendall(sent)
+        new = connection(server.port, files.trusting())
+        statuses += [posted(client, "/", b"")[0] for client in (new, kept)]
+        new.close()
+        kept.close()
+
+    assert statuses == [200] * 3
+
+
+def test_many_clients_can_connect_at_once(files: Files) -> None:
+    server = Server(echo, Certificates(files.certificate, files.key), host=HOST, port=0)
+    try:
+        assert connected_at_once(server.port, 300) == 300
+    finally:
+        server.stop(grace_seconds=0)
+        server.run()
 
 
 def test_request_in_flight_at_the_stop_is_answered(

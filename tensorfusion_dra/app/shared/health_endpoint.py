@@ -95,7 +95,8 @@ class HealthEndpoint(ThreadingHTTPServer):
     """
 
     daemon_threads = True
-    request_queue_size = 64
+    # Linux drops connections beyond this; their clients, such as probes, try again after a second.
+    request_queue_size = 1024
     address_family = AF_INET6 if has_dualstack_ipv6() else AF_INET
 
     def __init__(

@@ -5,12 +5,16 @@ In a pod without a kubeconfig it is that of the pod's service account.
 
 import argparse
 import os
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
 import yaml
 
+from tensorfusion_dra.cluster import kubeconfig_files
 from tensorfusion_dra.cluster.api import Api
+from tensorfusion_dra.core.errors import InputError
 
 _DEFAULT_KUBECONFIG: Final = "~/.kube/config"
 _DEFAULT_NAMESPACE: Final = "default"
@@ -50,10 +54,10 @@ def namespace(kubeconfig: str | None) -> str:
     """
     contexts: dict[str, Any] = {}
     current = ""
-    for part in filter(None, _path(kubeconfig).split(os.pathsep)):
+    for text in _texts(kubeconfig):
         try:
-            read = yaml.safe_load(Path(part).expanduser().read_bytes())
-        except (OSError, RuntimeError, yaml.YAMLError, UnicodeDecodeError):
+            read = yaml.safe_load(text)
+        except (yaml.YAMLError, UnicodeDecodeError, RecursionError):
             continue
         if isinstance(read, dict):
             current = current or str(read.get("current-context") or "")
@@ -63,6 +67,11 @@ def namespace(kubeconfig: str | None) -> str:
     context = contexts.get(current)
     found = context.get("namespace") if isinstance(context, dict) else None
     return str(found or _DEFAULT_NAMESPACE)
+
+
+def _texts(kubeconfig: str | None) -> Iterator[bytes]:
+    with suppress(InputError):
+        yield from kubeconfig_files.texts(Path(_path(kubeconfig)))
 
 
 def _path(kubeconfig: str | None) -> str:

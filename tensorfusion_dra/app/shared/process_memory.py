@@ -8,6 +8,9 @@ that its longest pause, which stops all threads, is a few milliseconds instead o
 glibc gives each thread an arena of its own to allocate from, up to eight for each core, and memory
 that is free in one arena is of no use to the others. Most threads here wait for the interpreter
 most of the time, so that two arenas are enough.
+
+glibc also keeps large blocks that are freed, once there have been some of their size. So blocks of
+a megabyte or more, such as the texts of large answers and reviews, always go back to the kernel.
 """
 
 import ctypes
@@ -16,8 +19,10 @@ from typing import Final
 
 ARENAS: Final = 2
 
+_M_MMAP_THRESHOLD: Final = -3
 _M_ARENA_MAX: Final = -8
 """From glibc's malloc.h."""
+_RETURNED_BYTES: Final = 2**20
 
 
 def prepare_start() -> None:
@@ -27,6 +32,7 @@ def prepare_start() -> None:
     limit = getattr(ctypes.CDLL(None), "mallopt", None)
     if limit is not None:
         limit(_M_ARENA_MAX, ARENAS)
+        limit(_M_MMAP_THRESHOLD, _RETURNED_BYTES)
 
 
 def finish_start() -> None:

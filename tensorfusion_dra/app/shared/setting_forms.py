@@ -51,10 +51,14 @@ def check_http_url(name: str, value: str, *, optional: bool = False) -> None:
         InputError: It is not.
     """
     if not (optional and not value) and _HTTP_URL.fullmatch(value) is None:
-        raise InputError(f"{name}: found {value!r}, expected http://HOST:PORT or https://HOST")
+        # User and password come before the @, a token in the query.
+        _, has_user, rest = value.rpartition("@")
+        address, has_query, _ = rest.partition("?")
+        shown = f"{'***@' if has_user else ''}{address}{'?***' if has_query else ''}"
+        raise InputError(f"{name}: found {shown!r}, expected http://HOST:PORT or https://HOST")
 
 
-def check_folder(name: str, value: str, *, optional: bool = False) -> None:
+def check_path(name: str, value: str, *, optional: bool = False) -> None:
     """Check that a value is an absolute path; an optional one may be empty.
 
     Raises:

@@ -27,6 +27,11 @@ class WebhookSettings:
     port: int = setting(9443, "Port for AdmissionReviews over HTTPS.")
     tls_cert_file: str = setting("/tls/tls.crt", "PEM file of the certificate and its chain.")
     tls_key_file: str = setting("/tls/tls.key", "PEM file of the certificate's private key.")
+    client_ca_file: str = setting(
+        "",
+        "PEM file of CA certificates. Only clients with a certificate that one of them signed may "
+        "post reviews; all clients if empty.",
+    )
     health_host: str = setting(
         "", "Address to serve /healthz and /readyz on over plain HTTP; all addresses if empty."
     )

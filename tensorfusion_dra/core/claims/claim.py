@@ -184,7 +184,7 @@ def _allocated(ref: ClaimRef, stored: Mapping[str, Any]) -> AllocatedClaim:
         pods=tuple(
             _pod(ref, consumer["name"], consumer["uid"])
             for consumer in stored["status"].get("reservedFor") or []
-            if consumer.get("resource") == "pods"
+            if consumer.get("resource") == "pods" and not consumer.get("apiGroup")
         ),
     )
 

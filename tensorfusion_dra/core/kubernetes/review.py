@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from tensorfusion_dra.core.errors import DriverError
-from tensorfusion_dra.core.kubernetes import json_patch
+from tensorfusion_dra.core.kubernetes import json_patch, json_text
 from tensorfusion_dra.core.kubernetes.field_errors import FieldError
 from tensorfusion_dra.core.kubernetes.untyped_json import as_map
 
@@ -24,6 +24,9 @@ UNAVAILABLE: Final = 503
 _REASONS: Final = {INVALID: "Invalid", UNAVAILABLE: "ServiceUnavailable"}
 _MOST_WARNING_CHARACTERS: Final = 256
 """The API server truncates a longer one (apiserver's admission/plugin/webhook)."""
+_MOST_ELEMENTS: Final = 50_000
+"""A parsed element, such as a short list, takes up to 110 bytes, so these take at most 6 MB. The
+largest pods have a few thousand elements."""
 
 
 class ReviewError(DriverError):
@@ -115,10 +118,7 @@ def parse(text: bytes, *, wait_seconds: float) -> Review:
     Raises:
         ReviewError: The body is not an AdmissionReview with a complete request.
     """
-    try:
-        document = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise ReviewError(f"body: found no JSON: {error}") from error
+    document = _document(text)
     if not isinstance(document, dict):
         raise ReviewError(f"body: found {type(document).__name__}, expected an {KIND}")
     found = (document.get("apiVersion"), document.get("kind"))
@@ -161,6 +161,22 @@ def annotations_of(document: Mapping[str, Any]) -> dict[str, str]:
     """Return the annotations of any object."""
     found = as_map(as_map(document.get("metadata")).get("annotations"))
     return {str(name): text for name, text in found.items() if isinstance(text, str)}
+
+
+def _document(text: bytes) -> object:
+    """Parse JSON whose size in memory is bounded.
+
+    Raises:
+        ReviewError: It is no JSON, or has too many elements or levels.
+    """
+    # Each element but the outermost follows one of these. Those in strings are counted as well.
+    elements = len(text) - len(text.translate(None, b"[{,:"))
+    if elements > _MOST_ELEMENTS:
+        raise ReviewError(f"body: found {elements} elements, expected at most {_MOST_ELEMENTS}")
+    try:
+        return json_text.parse(text)
+    except ValueError as error:
+        raise ReviewError(f"body: found no JSON that can be read: {error}") from error
 
 
 def _status(review: Review, verdict: Verdict) -> Json:

@@ -17,11 +17,12 @@ with other answers, the provider wakes the loop that reads the cards.
 import contextlib
 import math
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from threading import Lock
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 import structlog
 
@@ -29,13 +30,18 @@ from tensorfusion_dra.core.devices.gpu import Gpu
 from tensorfusion_dra.core.devices.reading import Reading
 from tensorfusion_dra.driver.own_thread import ClosedError, OwnThread
 from tensorfusion_dra.driver.providers import foreign
-from tensorfusion_dra.driver.providers.registered import Registered
+from tensorfusion_dra.driver.providers.registered import Kind, Registered
 from tensorfusion_dra.extend import Begins, Listens
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
 log = structlog.get_logger()
+
+_MOST_CHANGES: Final = 10
+_CHANGES_SECONDS: Final = 3600.0
+"""Each change of an attribute or capacity is a write of the slice, which every scheduler reads."""
+_RESTLESS: Final = "answers changed 10 times within an hour; the last good answers stand"
 
 T = TypeVar("T")
 
@@ -74,6 +80,7 @@ class CalledProvider(Generic[T]):
         *,
         budget_seconds: float,
         wake: Callable[[], None],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Load nothing yet.
 
@@ -83,18 +90,22 @@ class CalledProvider(Generic[T]):
                 raises anything.
             budget_seconds: Time for a round of calls.
             wake: Has the cards read soon.
+            clock: In seconds; for how often the answers change.
         """
         self.registered = registered
         self._call = call
         self._budget_seconds = budget_seconds
         self._late_text = f"no answer within {budget_seconds:g} s; the last good answers stand"
         self._wake = wake
+        self._clock = clock
+        self._is_bounded = not registered.is_own and registered.kind is not Kind.HEALTH
         self._thread = None if registered.is_own else OwnThread(f"provider-{registered.name}")
         self._provider: object = None  # of the calling thread alone
         self._running: Future[None] | None = None  # of the thread that begins, as the next
         self._give_up_at = 0.0
         self._lock = Lock()  # guards all below
         self._good: dict[str, T] = {}  # by GPU UUID
+        self._changed_at: deque[float] = deque(maxlen=_MOST_CHANGES)
         self._outcome = Outcome(state=State.UNUSED if registered.unused else State.NEW)
         self._logged: frozenset[str] = frozenset()
         self._is_running = False
@@ -192,6 +203,11 @@ class CalledProvider(Generic[T]):
 
     def _note_returned(self, answers: Mapping[str, T], outcome: Outcome) -> None:
         with self._lock:
+            if self._is_bounded and not self._may_change(answers):
+                answers = {**answers, **self._good}
+                outcome = replace(
+                    outcome, state=State.FAILED, errors={"": _RESTLESS, **outcome.errors}
+                )
             differs = any(self._good.get(uuid) != answer for uuid, answer in answers.items())
             self._good.update(answers)
             self._is_running = False
@@ -200,6 +216,16 @@ class CalledProvider(Generic[T]):
         # Only for news, so that a provider that is always late is not called over and over.
         if outcome.state is State.LATE and differs:
             self._wake()
+
+    def _may_change(self, answers: Mapping[str, T]) -> bool:
+        """Return False if known answers change too often; the caller holds the lock."""
+        if all(self._good.get(uuid, answer) == answer for uuid, answer in answers.items()):
+            return True
+        now, changed_at = self._clock(), self._changed_at
+        if len(changed_at) == _MOST_CHANGES and now - changed_at[0] < _CHANGES_SECONDS:
+            return False
+        changed_at.append(now)
+        return True
 
     def _note_late(self) -> None:
         with self._lock:

@@ -1,5 +1,6 @@
 """All providers of a node: they are asked at each reading, and give attributes and capacities."""
 
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from threading import Lock
@@ -60,19 +61,23 @@ class Providers:
         registered: Iterable[Registered] = OWN,
         *,
         budget_seconds: float = BUDGET_SECONDS,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Load nothing yet.
 
         Args:
             registered: In the order in which they give to a device.
             budget_seconds: Time of each for a round of calls.
+            clock: In seconds; for how often answers change.
         """
         self._wake: Callable[[], None] = _nothing
         every = tuple(registered)
 
         def of_kind(kind: Kind, call: Callable[[Registered], Any]) -> tuple[Called, ...]:
             return tuple(
-                CalledProvider(each, call(each), budget_seconds=budget_seconds, wake=self.wake)
+                CalledProvider(
+                    each, call(each), budget_seconds=budget_seconds, wake=self.wake, clock=clock
+                )
                 for each in every
                 if each.kind is kind
             )

@@ -15,6 +15,7 @@ from tensorfusion_dra.app.simulate.cluster import SimulatedCluster
 from tensorfusion_dra.app.simulate.free_ports import port_of_no_client
 from tensorfusion_dra.core.errors import FatalError, RetryableError
 from tests.app.node_plugin.test_node_plugin_process import cluster_with, log_lines
+from tests.support.backlog import connected_at_once
 from tests.support.waiting import PATIENCE_SECONDS, eventually
 
 
@@ -100,6 +101,14 @@ def test_a_probe_is_answered_while_silent_connections_fill_all_slots() -> None:
             silent.enter_context(connected(endpoint))
 
         assert get(endpoint.port, "/healthz") == (200, "ok")
+
+
+def test_a_probe_need_not_connect_again_when_many_clients_connect_at_once() -> None:
+    endpoint = HealthEndpoint({"/healthz": Question()}, host="127.0.0.1", port=0)
+    try:
+        assert connected_at_once(endpoint.port, 300) == 300
+    finally:
+        endpoint.stop()
 
 
 def test_a_connection_that_sends_its_request_too_slowly_is_cut(

@@ -1,9 +1,11 @@
 """The webhook's process: start, readiness, reviews, and stop."""
 
+import contextlib
 import http.client
 import ssl
 import tempfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from urllib.error import HTTPError
 from urllib.parse import urlsplit
@@ -12,7 +14,9 @@ from urllib.request import urlopen
 import pytest
 
 from tensorfusion_dra.app.shared import version
-from tensorfusion_dra.app.simulate.webhook import SimulatedWebhook, renew
+from tensorfusion_dra.app.simulate.webhook import SimulatedWebhook, documents, renew
+from tensorfusion_dra.core.kubernetes import quantity
+from tensorfusion_dra.core.kubernetes.quantity import Quantity
 from tensorfusion_dra.simulator.api.faults import Refuse
 from tensorfusion_dra.simulator.apiserver import ApiServer
 from tensorfusion_dra.simulator.rest import GPUPOOLS, PODS, Client
@@ -69,6 +73,13 @@ def ready(webhook: SimulatedWebhook) -> int:
         return error.code
 
 
+def peak(pid: int) -> Quantity:
+    """Return the most memory that a process has had."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    (kib,) = (line.split()[1] for line in lines if line.startswith("VmHWM:"))
+    return Quantity.whole(int(kib) * 1024)
+
+
 def test_the_webhook_answers_reviews_and_stops_in_order(webhook: SimulatedWebhook) -> None:
     client = client_of(webhook)
 
@@ -103,6 +114,32 @@ def test_a_new_pool_that_enables_dra_takes_effect_without_a_restart(
 
     assert eventually(lambda: b"patch" in posted(client, "/mutate-pods", review)[1])
     client.close()
+
+
+@pytest.mark.parametrize(
+    ("value", "status"),
+    [
+        (b"[" + (b"[" * 50 + b"]" * 50 + b",") * 60_000 + b"1]", 400),
+        (b'"' + b"a" * 6_200_000 + "\N{GRINNING FACE}".encode() + b'"', 200),
+    ],
+    ids=["lists", "four bytes for each letter"],
+)
+def test_memory_stays_within_its_limit_whatever_is_posted(
+    webhook: SimulatedWebhook, value: bytes, status: int
+) -> None:
+    (deployment,) = documents("webhook/deployment.yaml")
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    limit = quantity.parse(container["resources"]["limits"]["memory"])
+    body = review_body(pod_document(ANNOTATIONS, x="?")).replace(b'"?"', value)
+
+    def post(_: int) -> int:
+        with contextlib.closing(client_of(webhook)) as client:
+            return posted(client, "/mutate-pods", body)[0]
+
+    with ThreadPoolExecutor(4) as clients:
+        assert set(clients.map(post, range(8))) == {status}
+
+    assert peak(webhook.process.pid) < limit
 
 
 def test_a_claim_is_filled_from_its_pod_in_the_api_server(
@@ -190,6 +227,7 @@ def test_a_renewed_certificate_is_served_without_a_restart(webhook: SimulatedWeb
         (["--virtual-capacity", "yes"], "virtual-capacity: found 'yes', expected one of true"),
         (["--drain-seconds", "-1"], "drain-seconds: found -1.0, expected 0 to 600"),
         (["--tls-cert-file", "/nowhere/tls.crt"], "/nowhere/tls.crt: No such file or directory"),
+        (["--client-ca-file", "/nowhere/ca.crt"], "/nowhere/ca.crt: No such file or directory"),
         (["--kubeconfig", "/nowhere"], "kubeconfig /nowhere"),
         (["--node-name", "x"], "unrecognized arguments: --node-name x"),
     ],

@@ -104,6 +104,7 @@ def test_pods_and_annotations_are_read_and_other_consumers_skipped() -> None:
     claim["metadata"]["annotations"] = {"tensor-fusion.ai/qos": "high"}
     claim["status"]["reservedFor"] += [
         {"apiGroup": "example.com", "resource": "jobs", "name": "j", "uid": "uid-of-j"},
+        {"apiGroup": "example.com", "resource": "pods", "name": "p", "uid": "uid-of-p"},
         {"resource": "pods", "name": "b", "uid": "uid-of-b"},
     ]
 

@@ -48,8 +48,8 @@ def test_pod_of_a_controller_is_named_by_generate_name() -> None:
     [
         (b"", "found no JSON"),
         (b"\xff\xfe", "found no JSON"),
-        (b"[" * 100_000, "found no JSON"),
         (b"[]", "found list, expected an AdmissionReview"),
+        (b"5", "found int, expected an AdmissionReview"),
         (b"{}", "found None of None, expected AdmissionReview of admission.k8s.io/v1"),
         (
             b'{"apiVersion": "admission.k8s.io/v1beta1", "kind": "AdmissionReview"}',
@@ -69,6 +69,26 @@ def test_pod_of_a_controller_is_named_by_generate_name() -> None:
 def test_malformed_review_is_refused(text: bytes, error: str) -> None:
     with pytest.raises(ReviewError, match=error.replace("[", r"\[")):
         review.parse(text, wait_seconds=1)
+
+
+@pytest.mark.parametrize(
+    ("value", "error"),
+    [
+        (b"[" + b"[]," * 25_000 + b"1]", "found 50... elements, expected at most 50000"),
+        (b"[" * 49_000, "found more than 100 levels of nesting"),
+        (b"[" * 900 + b"]" * 900, "found more than 100 levels of nesting"),
+        (b'{"":' * 98 + b"[]" + b"}" * 98, "found more than 100 levels of nesting"),
+    ],
+)
+def test_review_of_too_many_elements_or_levels_is_refused(value: bytes, error: str) -> None:
+    with pytest.raises(ReviewError, match=error):
+        review.parse(changed(new="?").replace(b'"?"', value), wait_seconds=1)
+
+
+def test_large_review_with_few_elements_is_read() -> None:
+    value = b'{"":' * 97 + b'"' + b"a" * 2**22 + b'"' + b"}" * 97
+
+    assert review.parse(changed(new="?").replace(b'"?"', value), wait_seconds=1).uid == UID
 
 
 def test_unknown_fields_are_ignored() -> None:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Final
 
-from tensorfusion_dra.app.shared.setting_forms import check_xids
+from tensorfusion_dra.app.shared.setting_forms import check_path, check_xids
 from tensorfusion_dra.app.shared.setting_sources import (
     check_boolean,
     check_choice,
@@ -71,6 +71,7 @@ class CardSettings:
     )
 
     def _check_cards(self) -> None:
+        check_path("nvml-library", self.nvml_library, optional=True)
         check_boolean("health-events", self.health_events)
         check_choice("health-taint", self.health_taint, TAINTS)
         check_ranges(self, _RANGES)

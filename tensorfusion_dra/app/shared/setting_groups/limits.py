@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tensorfusion_dra.app.shared import enforcer_kinds
-from tensorfusion_dra.app.shared.setting_forms import check_folder
+from tensorfusion_dra.app.shared.setting_forms import check_path
 from tensorfusion_dra.app.shared.setting_sources import (
     check_boolean,
     check_choice,
@@ -73,8 +73,9 @@ class LimitSettings:
         for name in ("require_enforcement", "overcommit_limits", "read_pods"):
             check_boolean(flag(name), getattr(self, name))
         check_ranges(self, _RANGES)
-        check_folder("tensor-fusion-root", self.tensor_fusion_root)
-        check_folder("hypervisor-sockets", self.hypervisor_sockets, optional=True)
+        for name in ("tensor_fusion_root", "hami_core_library", "mps_pipes", "mps_shm"):
+            check_path(flag(name), getattr(self, name))
+        check_path("hypervisor-sockets", self.hypervisor_sockets, optional=True)
         expands = oversubscription is not None and oversubscription.expands_memory
         if expands and not enforcer_kinds.expands_memory(self.enforcer):
             able = ", ".join(name for name, kind in KINDS.items() if kind.expands_memory)

@@ -7,7 +7,7 @@ from typing import Final
 
 from tensorfusion_dra.app.shared.setting_forms import (
     LONGEST_POOL,
-    check_folder,
+    check_path,
     check_subdomain,
 )
 from tensorfusion_dra.app.shared.setting_sources import (
@@ -127,9 +127,9 @@ class NodeSettings:
         check_boolean("device-metadata", self.device_metadata)
         check_ranges(self, _RANGES)
         for name in _FOLDERS:
-            check_folder(flag(name), getattr(self, name))
+            check_path(flag(name), getattr(self, name))
         for name in _OPTIONAL_FOLDERS:
-            check_folder(flag(name), getattr(self, name), optional=True)
+            check_path(flag(name), getattr(self, name), optional=True)
         check_subdomain("node-name", self.node_name)
         check_subdomain("gpupool", self.gpupool)
         size = len(f"{self.gpupool}/{self.node_name}")

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tensorfusion_dra.cluster import json_text
+from tensorfusion_dra.core.kubernetes import json_text
 
 
 @pytest.mark.parametrize("opening", ["[", '{"a":'])
