@@ -292,10 +292,7 @@ def segment(name: str) -> str:
 
 
 def _excerpt(text: bytes) -> str:
-    """Return the beginning of a body that is not JSON, cut between words.
-
-    A word cut in two could be half a secret, which the redaction would not recognise.
-    """
+    """Return the beginning of a body, cut between words: half a secret would not be redacted."""
     if len(text) >= _MOST_ERROR_BYTES:
         text = text[:_MOST_ERROR_BYTES].rpartition(b" ")[0] or text[:_MOST_ERROR_BYTES]
     return text.decode(errors="replace")

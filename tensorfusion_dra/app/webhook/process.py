@@ -63,8 +63,7 @@ def run(settings: WebhookSettings) -> int:
 
 def _start(settings: WebhookSettings, supervisor: Supervisor, *, started: float) -> Server:
     certificates = Certificates(
-        Path(settings.tls_cert_file),
-        Path(settings.tls_key_file),
+        *(Path(settings.tls_cert_file), Path(settings.tls_key_file)),
         Path(settings.client_ca_file) if settings.client_ca_file else None,
     )
     metrics = WebhookMetrics()

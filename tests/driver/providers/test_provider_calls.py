@@ -3,7 +3,6 @@
 import functools
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -15,7 +14,7 @@ from tensorfusion_dra.core.devices.reading import Reading
 from tensorfusion_dra.driver.providers.called import State
 from tensorfusion_dra.driver.providers.providers import OWN, Providers, Report
 from tensorfusion_dra.driver.providers.registered import Kind, Registered
-from tensorfusion_dra.extend import Problem, consumable
+from tensorfusion_dra.extend import consumable
 from tests.support.builders.devices import NODE, published_devices
 from tests.support.builders.gpus import gpus
 from tests.support.waiting import FOREVER, PATIENCE_SECONDS, eventually
@@ -284,42 +283,3 @@ def test_provider_that_is_always_late_is_logged_once_and_counts() -> None:
     assert report(asked, "rack").outcome.state is State.LATE
     about = [line["event"] for line in logs if line.get("provider") == "rack"]
     assert about == ["provider_loaded", "provider_failed"]
-
-
-@pytest.mark.parametrize("kind", [Kind.ATTRIBUTES, Kind.CAPACITIES])
-def test_ten_changes_of_a_provider_count_within_an_hour(kind: Kind) -> None:
-    now, reading = 0.0, 0
-
-    def restless(gpu: Gpu, _node: object) -> Mapping[str, Any]:
-        return {RACK: reading if kind is Kind.ATTRIBUTES else consumable(reading)}
-
-    several = Providers(
-        [*OWN, foreign(restless, kind=kind)], budget_seconds=FOREVER, clock=lambda: now
-    )
-    published = []
-    for reading in range(1, 31):  # noqa: B007 - read by the provider
-        published.append(several.devices(READING))
-    outcome = report(several, "rack").outcome
-    now = 3600.0
-    published.append(several.devices(READING))
-
-    changes = [after != before for before, after in pairwise(published)]
-    assert changes == [True] * 10 + [False] * 19 + [True]
-    assert outcome.state is State.FAILED
-    assert outcome.errors[""].startswith("answers changed 10 times within an hour")
-    assert report(several, "rack").outcome.state is State.OK
-
-
-def test_each_change_of_a_health_source_counts() -> None:
-    is_sick = False
-
-    def flapping(_gpu: Gpu) -> Sequence[Problem]:
-        return [Problem(reason="fan", text="the fan stands still")] if is_sick else []
-
-    several = providers(foreign(flapping, kind=Kind.HEALTH))
-    found = []
-    for _ in range(30):
-        is_sick = not is_sick
-        found.append(any(several.troubles(READING.inventory).values()))
-
-    assert found == [True, False] * 15
