@@ -149,7 +149,7 @@ def no_address() -> Finding:
         "address of Tensor Fusion's hypervisor (hypervisor-ip)",
         "not set: a limiter that asks the hypervisor for its pod ends every process",
         expected="the address at which containers reach the hypervisor, such as the node's",
-        cure="set --hypervisor-ip; the component hypervisor sets it from the pod's host IP",
+        cure="set --hypervisor-ip; the chart does, from the pod's host IP",
     )
 
 
