@@ -1,9 +1,13 @@
 """Checks of the rights (RBAC) that the node plugin and the webhook need."""
 
-from collections.abc import Iterable, Iterator
-from typing import Final
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import fields
+from typing import Any, Final
 
+from tensorfusion_dra.app.doctor import daemonsets
 from tensorfusion_dra.app.doctor.context import Context
+from tensorfusion_dra.app.shared.node_settings import Settings
+from tensorfusion_dra.app.shared.setting_sources import variable
 from tensorfusion_dra.core.doctor import api_server
 from tensorfusion_dra.core.doctor import required_rights as table
 from tensorfusion_dra.core.doctor import rights as rules
@@ -11,22 +15,24 @@ from tensorfusion_dra.core.doctor.finding import Finding, note
 from tensorfusion_dra.core.doctor.required_rights import Right
 from tensorfusion_dra.core.doctor.rights import Answer
 
-_DAEMONSETS: Final = "/apis/apps/v1/daemonsets"
 _DEPLOYMENTS: Final = "/apis/apps/v1/deployments"
-_NODE_PLUGIN: Final = "app.kubernetes.io/name=tensorfusion-dra"
-_WEBHOOK: Final = f"{_NODE_PLUGIN},app.kubernetes.io/component=webhook"
+_WEBHOOK: Final = "app.kubernetes.io/name=tensorfusion-dra,app.kubernetes.io/component=webhook"
+_DECISIVE: Final = frozenset({"pool_source", "read_pods", "hypervisor_sockets"})
+"""Settings on which rights depend."""
 
 
 def of_node_plugin(context: Context) -> Iterator[Finding]:
     """Check each right that a node plugin with these settings uses.
 
     The account is the one in the options, else the pod's own, else that of the DaemonSet, else
-    the user of the kubeconfig.
+    the user of the kubeconfig. With the DaemonSet's account its settings count, too.
     """
-    settings = context.settings
+    settings = {name: str(getattr(context.settings, name)) for name in _DECISIVE}
     account = context.options.service_account
     if account is None and not context.in_pod:
-        account = _account(context, _DAEMONSETS, _NODE_PLUGIN)
+        for installed in daemonsets.installed(context)[:1]:
+            account = _account(installed)
+            settings |= _settings(installed)
     if account is not None:
         subject = f"service account {'/'.join(account)}"
     elif context.in_pod:
@@ -39,17 +45,17 @@ def of_node_plugin(context: Context) -> Iterator[Finding]:
             cure="name the node plugin's account with --service-account NAMESPACE/NAME",
         )
     wanted = table.of_node_plugin(
-        pool_source=settings.pool_source,
-        read_pods=settings.read_pods == "true",
-        marks_pods=bool(settings.hypervisor_sockets),
+        pool_source=settings["pool_source"],
+        read_pods=settings["read_pods"] == "true",
+        marks_pods=bool(settings["hypervisor_sockets"]),
     )
     yield from rules.findings(subject, _answers(context, wanted, account))
 
 
 def of_webhook(context: Context) -> Iterator[Finding]:
     """Check each right that the webhook uses, if it is installed."""
-    account = _account(context, _DEPLOYMENTS, _WEBHOOK)
-    if account is not None:
+    for installed in (context.probe.items(_DEPLOYMENTS, labelSelector=_WEBHOOK) or [])[:1]:
+        account = _account(installed)
         answers = _answers(context, table.of_webhook(), account)
         yield from rules.findings(f"service account {'/'.join(account)}", answers)
 
@@ -67,9 +73,18 @@ def _answers(
     ]
 
 
-def _account(context: Context, path: str, selector: str) -> tuple[str, str] | None:
-    """Return the service account of the installed workload; None if none is installed."""
-    for item in context.probe.items(path, labelSelector=selector) or []:
-        name = item["spec"]["template"]["spec"].get("serviceAccountName") or "default"
-        return item["metadata"]["namespace"], name
-    return None
+def _account(workload: Mapping[str, Any]) -> tuple[str, str]:
+    """Return namespace and name of the service account of a workload's pods."""
+    name = workload["spec"]["template"]["spec"].get("serviceAccountName") or "default"
+    return workload["metadata"]["namespace"], name
+
+
+def _settings(workload: Mapping[str, Any]) -> dict[str, str]:
+    """Return the settings on which rights depend, of those that a workload sets as variables."""
+    decisive = {variable(item): item.name for item in fields(Settings) if item.name in _DECISIVE}
+    return {
+        decisive[each["name"]]: str(each.get("value", ""))
+        for container in workload["spec"]["template"]["spec"].get("containers", ())
+        for each in container.get("env", ())
+        if each["name"] in decisive
+    }

@@ -85,6 +85,24 @@ def test_outside_of_a_pod_the_daemonsets_rights_are_checked(canned: CannedApi, h
     assert requests_to(canned, OTHERS)[0]["spec"]["user"] == "system:serviceaccount:gpu:node-plugin"
 
 
+@pytest.mark.parametrize(
+    ("variables", "is_asked"),
+    [({}, True), ({"READ_PODS": "false"}, False), ({"READ_PODS": "true"}, True)],
+)
+def test_the_settings_of_the_daemonset_decide_about_its_rights(
+    canned: CannedApi, here: Here, variables: dict[str, str], is_asked: bool
+) -> None:
+    env = [{"name": f"TENSORFUSION_DRA_{key}", "value": text} for key, text in variables.items()]
+    template = {"spec": {"serviceAccountName": "a", "containers": [{"env": env}]}}
+    daemonset = {"metadata": {"namespace": "gpu"}, "spec": {"template": template}}
+    canned.answers |= {DAEMONSETS: {"items": [daemonset]}, OTHERS: allowed()}
+
+    list(rights.of_node_plugin(here()))
+
+    asked = [each["spec"]["resourceAttributes"] for each in requests_to(canned, OTHERS)]
+    assert ("pods" in [each["resource"] for each in asked]) == is_asked
+
+
 def test_rights_of_a_named_service_account_are_checked(canned: CannedApi, here: Here) -> None:
     canned.answers[OTHERS] = allowed()
     options = Options(service_account=("a", "b"))
