@@ -226,7 +226,7 @@ def test_a_wrong_value_is_an_error_with_flag_found_and_expected(flag: str, text:
         ("1: low", "found 1, expected the name of a setting .--help lists them"),
         ("qos: [low]", "qos: found a list of 1, expected text or a number"),
         ("qos: {a: b}", "qos: found a dict of 1, expected text or a number"),
-        ("qos: 2026-99-99", "month must be in 1..12, expected YAML"),
+        ("qos: 2026-99-99", "month must be in 1..12.*, expected YAML"),
         ("qos: null", "qos: found None, expected text or a number"),
         ("- qos", "found list, expected a mapping"),
         ("", "found NoneType, expected a mapping"),
