@@ -113,7 +113,16 @@ class WorkerKeeper:
         except (ClaimError, RetryableError) as error:
             log.warning("worker_repair_failed", pod=str(worker.pod), error=str(error))
 
+    def delete_removed(self, workers: Workers) -> None:
+        """Delete what is left of released workers; log how much cannot be deleted."""
+        left = workers.delete_removed()
+        if not left:
+            self._throttle.over(key="removed")
+        elif self._throttle.is_new(str(len(left)), key="removed"):
+            log.warning("worker_memory_left", folders=len(left), error=left[0])
+
     def _look(self, workers: Workers) -> None:
+        self.delete_removed(workers)
         try:
             self.repair(workers)
         except RetryableError as error:

@@ -134,6 +134,10 @@ class Workers:
             if pod not in used:
                 self._memory.remove(pod)
 
+    def delete_removed(self) -> Sequence[str]:
+        """Free the room of released shared memory; return why some of it cannot be deleted."""
+        return self._memory.delete_removed()
+
     def take_changed(self) -> Sequence[Worker]:
         """Return the workers whose limits changed since the last call."""
         with self._guard:

@@ -68,7 +68,7 @@ class LiveSigns:
         """Yield each sign of the hypervisor's life and what speaks against it; cheap ones first."""
         root = self._places.shared_memory
         pods = 0
-        for path in Path(root).glob("*/*/shm"):
+        for path in Path(root).glob("*/[!.]*/shm"):
             pods += 1
             if soft_limiter.is_fresh(shared_memory.read(str(path)), self._now()):
                 yield f"fresh heartbeat in {path}", ""

@@ -36,8 +36,10 @@ class WorkerNode:
         outcomes = self.setup.preparer.prepare([ref], deadline=time.monotonic() + seconds)
         return outcomes[ref.uid]
 
-    def put(self, name: str, *results: Any, pod: str = "", **annotations: str) -> ClaimRef:
-        claim = stored_claim(name, *(results or [share_result()]))
+    def put(
+        self, name: str, *results: Any, pod: str = "", uid: str = "", **annotations: str
+    ) -> ClaimRef:
+        claim = stored_claim(name, *(results or [share_result()]), uid=uid)
         claim["metadata"]["annotations"] = {
             PREFIX + key.replace("_", "-"): text for key, text in annotations.items()
         }

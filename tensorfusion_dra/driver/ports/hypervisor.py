@@ -1,6 +1,6 @@
 """Interfaces to Tensor Fusion's hypervisor on this node."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from tensorfusion_dra.core.claims.claim import PodRef
@@ -65,14 +65,22 @@ class WorkerMemory(Protocol):
         """Remove what an earlier pod of this name left; do nothing if there is nothing.
 
         Raises:
-            RetryableError: It cannot be removed.
+            RetryableError: See remove().
         """
         ...
 
     def remove(self, pod: PodRef) -> None:
-        """Remove it and its folder, unless there is something else in that.
+        """Remove the pod's folder, whatever its containers made of it.
 
         Raises:
-            RetryableError: It cannot be removed.
+            RetryableError: The folder above it cannot be written.
+        """
+        ...
+
+    def delete_removed(self) -> Sequence[str]:
+        """Free the room of removed folders, a part per call; return why some cannot be deleted.
+
+        A container may have made its files such that only a process with more rights than the
+        driver has can delete them.
         """
         ...

@@ -1,8 +1,14 @@
-"""The shared memory of a worker: whether the hypervisor keeps it, and changes of its limits."""
+"""The shared memory of a worker: whether the hypervisor keeps it, changes of its limits, its end.
+
+A container can write into its pod's folder, and root in a container can change the folder's owner.
+This driver is root without capabilities, so it may be unable to read or to empty what is left of a
+pod. It can always rename the folder, whose parent no container sees, but only within that parent:
+a move into another one would change the folder itself. So ``ns/train`` becomes
+``ns/.<random>.removed`` at once, and is emptied later as far as possible.
+"""
 
 import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -11,8 +17,11 @@ from tensorfusion_dra.core.claims.enforcement import soft_limiter
 from tensorfusion_dra.core.claims.limits import Limit
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.enforcement.hypervisor import shared_memory
+from tensorfusion_dra.state import removal
 
 _POLL_SECONDS: Final = 0.05
+_MOST_AT_ONCE: Final = 1000
+"""Files and folders of a removed pod to delete in one go."""
 
 
 class WorkerMemory:
@@ -54,16 +63,35 @@ class WorkerMemory:
             raise RetryableError(f"{path}: {error}") from error
 
     def clear(self, pod: PodRef) -> None:
-        path = self._file(pod)
         try:
-            path.unlink(missing_ok=True)
-        except OSError as error:
-            raise RetryableError(f"{path}: {error.strerror or error}") from error
+            self._file(pod).unlink(missing_ok=True)
+        except OSError:  # a container put something else there, or took the folder
+            self.remove(pod)
 
     def remove(self, pod: PodRef) -> None:
-        self.clear(pod)
-        with suppress(OSError):
-            self._file(pod).parent.rmdir()
+        folder = self._file(pod).parent
+        try:
+            folder.rename(folder.with_name(removal.new_name()))
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise RetryableError(f"{folder}: {error.strerror or error}") from error
+
+    def delete_removed(self) -> Sequence[str]:
+        left = []
+        for namespace in self._namespaces():
+            for folder in removal.quarantined_in(namespace):
+                try:
+                    removal.clear(folder, most=_MOST_AT_ONCE)
+                except OSError as error:
+                    left.append(f"{error.filename or folder}: {error.strerror or error}")
+        return left
+
+    def _namespaces(self) -> Sequence[Path]:
+        try:
+            return sorted(path for path in self._root.iterdir() if path.is_dir())
+        except OSError:
+            return ()
 
     def _missing(self, pod: PodRef, gpu_ids: tuple[str, ...]) -> str:
         """Return what is not as expected; "" if nothing."""
