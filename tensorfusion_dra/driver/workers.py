@@ -49,6 +49,8 @@ _ALLOCATE_SECONDS: Final = 8.0
 _MEMORY_SECONDS: Final = 5.0
 """The hypervisor looks once a second for what it has allocated."""
 _PATCH_SECONDS: Final = 10.0
+_SHOWN: Final = 200
+"""Characters of an answer that an error quotes."""
 
 
 class Workers:
@@ -268,7 +270,8 @@ class Workers:
         seconds = min(_ALLOCATE_SECONDS, deadline - self._clock())
         found = self._plugin.allocate(index, wait_seconds=seconds)
         if found != {*worker.gpu_ids}:
+            shown = ", ".join(sorted(found))[:_SHOWN] or "none"
             raise RetryableError(
-                f"pod {worker.pod}: cards: found {', '.join(sorted(found)) or 'none'} allocated by "
-                f"the hypervisor, expected {', '.join(worker.gpu_ids)}"
+                f"pod {worker.pod}: cards: found {shown} allocated by the hypervisor, expected "
+                f"{', '.join(worker.gpu_ids)}"
             )

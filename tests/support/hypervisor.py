@@ -125,6 +125,7 @@ class StandInHypervisor:
         self.shm = folder / "shm"
         self.allocated: dict[str, tuple[str, ...]] = {}  # cards by pod UID
         self.calls: list[int] = []
+        self.answer: bytes | None = None  # sent in place of each answer
         self._pods = pods
         self.cards = [card.lower() for card in cards]
         self._numbers = sockets
@@ -223,9 +224,12 @@ class StandInHypervisor:
 
 
 def _service(hypervisor: StandInHypervisor, number: int) -> grpc.GenericRpcHandler:
+    def serialized(response: pb.AllocateResponse) -> bytes:
+        return response.SerializeToString() if hypervisor.answer is None else hypervisor.answer
+
     handler = grpc.unary_unary_rpc_method_handler(
         lambda request, context: hypervisor.allocate(number, request, context),
         request_deserializer=pb.AllocateRequest.FromString,
-        response_serializer=pb.AllocateResponse.SerializeToString,
+        response_serializer=serialized,
     )
     return grpc.method_handlers_generic_handler("v1beta1.DevicePlugin", {"Allocate": handler})
