@@ -7,6 +7,7 @@ find it so, because a restart takes some seconds, and only while the hypervisor 
 """
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Final
 
@@ -95,11 +96,13 @@ class WorkerKeeper:
         """
         if not self._plugin.is_serving():
             return
-        lost = [
-            each for each in worker_rules.of_claims(self._claims()) if not _is_kept(workers, each)
-        ]
+        every = worker_rules.of_claims(self._claims())
+        names = Counter(str(worker.pod) for worker in every)
+        # Of two pods of one name, the first one's claims are unprepared soon; see workers.py.
+        lost = [each for each in every if names[str(each.pod)] == 1 and not _is_kept(workers, each)]
         before, self._lost = self._lost, {worker.pod.uid for worker in lost}
         self._ended &= self._lost
+        self._throttle.keep_only({*self._lost, "", "removed"})
         for worker in lost:
             if worker.pod.uid in before - self._ended:
                 self._repair_one(workers, worker)
@@ -111,7 +114,8 @@ class WorkerKeeper:
             else:
                 self._ended.add(worker.pod.uid)
         except (ClaimError, RetryableError) as error:
-            log.warning("worker_repair_failed", pod=str(worker.pod), error=str(error))
+            if self._throttle.is_new(str(error), key=worker.pod.uid):
+                log.warning("worker_repair_failed", pod=str(worker.pod), error=str(error))
 
     def delete_removed(self, workers: Workers) -> None:
         """Delete what is left of released workers; log how much cannot be deleted."""

@@ -19,7 +19,12 @@ container of the pod runs before all of its claims are prepared. The hypervisor 
 so the marks are removed first, by which it forgets the pod.
 
 Whether a pod is registered can be seen in its shared memory, which then has the cards and a fresh
-heartbeat. So a repeated prepare costs one read of a file, also after a restart of this driver.
+heartbeat, and in a note beside it. So a repeated prepare costs two reads of files, also after a
+restart of this driver.
+
+The memory has the pod's name, and so has that of a pod that is created anew after it was deleted by
+force. As long as a claim of the one is recorded, the other is not registered: the kubelet
+unprepares the claims of the first, which removes its memory, and repeats the prepare of the second.
 
 A limit that changes is written into the shared memory at once. Its annotation, from which the
 hypervisor regulates the rate of kernels, follows by another thread (worker_keeper.py).
@@ -107,9 +112,16 @@ class Workers:
         if not workers.soft_shares(claim):
             return
         pod = workers.the_pod(claim)
-        worker = workers.of_pod(pod, [*of_same_pods(), claim])
+        recorded = of_same_pods()
+        worker = workers.of_pod(pod, [*recorded, claim])
         if worker is None or self.is_kept(worker):
             return
+        for other in workers.of_other_pods(pod, recorded):
+            raise RetryableError(
+                f"pod {pod}: UID {pod.uid}: found claim {other.ref} of an earlier pod of this "
+                f"name, UID {other.pods[0].uid}, still prepared, expected the kubelet to unprepare "
+                f"it"
+            )
         if self.register_worker(worker, deadline):
             log.debug("worker_registered", pod=str(pod), devices=list(worker.gpu_ids))
 
@@ -124,17 +136,22 @@ class Workers:
                 self.is_kept(worker)  # if not, its registration will write the limits of then
 
     def release(self, claim: PreparedClaim, others: Iterable[PreparedClaim]) -> None:
-        """Remove the shared memory of the claim's pod with the last of its claims.
+        """Remove the shared memory of the claim's pod with the last of its claims, and no other's.
 
         Raises:
             RetryableError: It cannot be removed.
         """
         if not workers.soft_shares(claim):
             return
-        used = {pod for other in others for pod in other.pods if workers.soft_shares(other)}
+        soft = [other for other in others if workers.soft_shares(other)]
+        used = {pod for other in soft for pod in other.pods}
         for pod in claim.pods:
-            if pod not in used:
+            if pod in used:
+                continue
+            if self._memory.is_of(pod) or not workers.of_other_pods(pod, soft):
                 self._memory.remove(pod)
+            else:
+                self._memory.forget(pod)
 
     def delete_removed(self) -> Sequence[str]:
         """Free the room of released shared memory; return why some of it cannot be deleted."""
@@ -200,6 +217,11 @@ class Workers:
             runs = workers.is_running(stored)
             if not runs:
                 self._memory.clear(worker.pod)
+            elif self._memory.is_replaced(worker.pod):
+                raise RetryableError(
+                    f"pod {worker.pod}: shared memory: found another folder than the one that its "
+                    f"containers have mounted, expected the same; delete the pod"
+                )
             marks = self._mark(worker, stored, deadline)
             try:
                 if not runs:
@@ -207,6 +229,7 @@ class Workers:
                 seconds = min(_MEMORY_SECONDS, deadline - self._clock())
                 self._memory.await_kept(worker.pod, worker.gpu_ids, wait_seconds=seconds)
                 self._memory.set_limits(worker.pod, worker.limits)
+                self._memory.note_registered(worker.pod)
             except RetryableError as error:
                 log.warning("worker_withdrawn", pod=str(worker.pod), error=str(error))
                 self._unmark(worker.pod, marks)

@@ -4,6 +4,7 @@ import os
 import stat
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -14,10 +15,11 @@ from tensorfusion_dra.core.claims.enforcement.signs import (
     NodePlaces,
     NodeSigns,
     Places,
+    SharedMemory,
     Signs,
 )
 from tensorfusion_dra.enforcement import hami_cache
-from tensorfusion_dra.enforcement.hypervisor import healthz, shared_memory
+from tensorfusion_dra.enforcement.hypervisor import healthz, registered_folder, shared_memory
 from tensorfusion_dra.state import unix_sockets
 
 _ELF: Final = b"\x7fELF"
@@ -38,7 +40,7 @@ class LiveSigns:
         self._now = now
 
     def of_claim(self, places: Places) -> Signs:
-        memory = shared_memory.read(places.shared_memory) if places.shared_memory else None
+        memory = _memory(places) if places.shared_memory else None
         return Signs(
             # After the reading of the heartbeat, so that it is not in the future.
             read_at=self._now(),
@@ -82,6 +84,14 @@ class LiveSigns:
             host, port = self._places.http
             trouble = healthz.trouble(host, port, _HEALTHZ)
             yield f"http://{host}:{port}{_HEALTHZ}{'' if trouble else ' answers'}", trouble
+
+
+def _memory(places: Places) -> SharedMemory:
+    memory = shared_memory.read(places.shared_memory)
+    folder = str(Path(places.shared_memory).parent)
+    if places.registered_folder and registered_folder.is_replaced(places.registered_folder, folder):
+        return replace(memory, is_replaced=True)
+    return memory
 
 
 def _daemon(path: str) -> Daemon | None:

@@ -39,16 +39,22 @@ class WorkerPodsInMemory:
         self.lists = 0
         self.reads = 0
         self.refuses_marks = False
-        self.unlabelled: set[str] = set()  # UIDs of pods that lost the label
+        self.unlabelled: set[str] = set()  # UIDs of pods that lost the label, or are gone
 
-    def put(self, name: str, *, phase: str = "Pending", **fields: Any) -> PodRef:
-        """Store a pod of namespace default, as the kubelet's calls find it."""
-        metadata = {"namespace": "default", "name": name, "uid": f"uid-of-{name}", "labels": {}}
+    def put(self, name: str, *, uid: str = "", phase: str = "Pending", **fields: Any) -> PodRef:
+        """Store a pod of namespace default, as the kubelet's calls find it.
+
+        Another pod of this name is deleted by that, as `kubectl delete --force` does.
+        """
+        ref = PodRef(namespace="default", name=name, uid=uid or f"uid-of-{name}")
+        metadata = {"namespace": "default", "name": name, "uid": ref.uid, "labels": {}}
         pod = {"metadata": {"annotations": {}, **metadata}, "status": {"phase": phase}, **fields}
         with self.changed:
+            if gone := self.stored.get(name):
+                self.unlabelled.add(gone["metadata"]["uid"])
             self.stored[name] = pod
             self.changed.notify_all()
-        return PodRef(namespace="default", name=name, uid=f"uid-of-{name}")
+        return ref
 
     def set_phase(self, name: str, phase: str) -> None:
         with self.changed:

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
@@ -32,19 +32,32 @@ class WorkerNode:
     workers: Workers
     plugin: DevicePlugin
 
+    def restarted(self) -> "WorkerNode":
+        """Return the node with a new driver, on the same disk."""
+        self.setup.ledger.close()
+        workers = Workers(self.pods, self.pods, self.plugin, WorkerMemory(self.hypervisor.shm))
+        setup = Setup(self.folder, self.setup.claims, workers=workers)
+        return replace(self, setup=setup, workers=workers)
+
     def prepare(self, ref: ClaimRef, *, seconds: float = PATIENCE_SECONDS) -> Any:
         outcomes = self.setup.preparer.prepare([ref], deadline=time.monotonic() + seconds)
         return outcomes[ref.uid]
 
     def put(
-        self, name: str, *results: Any, pod: str = "", uid: str = "", **annotations: str
+        self,
+        name: str,
+        *results: Any,
+        pod: str = "",
+        pod_uid: str = "",
+        uid: str = "",
+        **annotations: str,
     ) -> ClaimRef:
         claim = stored_claim(name, *(results or [share_result()]), uid=uid)
         claim["metadata"]["annotations"] = {
             PREFIX + key.replace("_", "-"): text for key, text in annotations.items()
         }
         if pod:
-            claim["status"]["reservedFor"][0] |= {"name": pod, "uid": f"uid-of-{pod}"}
+            claim["status"]["reservedFor"][0] |= {"name": pod, "uid": pod_uid or f"uid-of-{pod}"}
         return self.setup.claims.put(claim)
 
     def keeper(self) -> WorkerKeeper:

@@ -81,8 +81,8 @@ def soft_shares(claim: PreparedClaim) -> Sequence[PreparedShare]:
 
 
 def of_pod(pod: PodRef, claims: Iterable[PreparedClaim]) -> Worker | None:
-    """Return the worker that a pod with these claims is; None if it has no soft limits."""
-    soft = {claim.ref.uid: claim for claim in claims if soft_shares(claim)}
+    """Return the worker that a pod is; None if none of its claims among these has soft limits."""
+    soft = {claim.ref.uid: claim for claim in claims if pod in claim.pods and soft_shares(claim)}
     ordered = tuple(soft[uid] for uid in sorted(soft))
     by_uuid = limits.by_uuid(
         (share.gpu_uuid, share.limit) for claim in ordered for share in soft_shares(claim)
@@ -98,6 +98,16 @@ def of_claims(claims: Iterable[PreparedClaim]) -> Sequence[Worker]:
             by_pod.setdefault(claim.pods[0], []).append(claim)
     found = (of_pod(pod, claims_of_pod) for pod, claims_of_pod in by_pod.items())
     return [worker for worker in found if worker is not None]
+
+
+def of_other_pods(pod: PodRef, claims: Iterable[PreparedClaim]) -> Sequence[PreparedClaim]:
+    """Return the claims with soft limits of pods that have this one's name, but another UID."""
+    return [
+        claim
+        for claim in claims
+        if soft_shares(claim)
+        and any(str(each) == str(pod) and each.uid != pod.uid for each in claim.pods)
+    ]
 
 
 def the_pod(claim: PreparedClaim) -> PodRef:

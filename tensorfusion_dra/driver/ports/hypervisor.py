@@ -35,11 +35,27 @@ class WorkerMemory(Protocol):
     """
 
     def is_kept(self, pod: PodRef, gpu_ids: tuple[str, ...]) -> bool:
-        """Return True if it has these cards and a fresh heartbeat.
+        """Return True if it is that of this pod and has these cards and a fresh heartbeat.
 
         Args:
             pod: The worker.
             gpu_ids: The UUIDs of exactly its cards, in lower case.
+        """
+        ...
+
+    def is_of(self, pod: PodRef) -> bool:
+        """Return True if the pod was registered with the folder that is at its path now."""
+        ...
+
+    def is_replaced(self, pod: PodRef) -> bool:
+        """Return True if the pod was registered with another folder than that at its path now."""
+        ...
+
+    def note_registered(self, pod: PodRef) -> None:
+        """Note that the pod is registered, and with which folder.
+
+        Raises:
+            RetryableError: It cannot be noted.
         """
         ...
 
@@ -62,7 +78,7 @@ class WorkerMemory(Protocol):
         ...
 
     def clear(self, pod: PodRef) -> None:
-        """Remove what an earlier pod of this name left; do nothing if there is nothing.
+        """Remove what an earlier pod of this name left, or an earlier registration of this pod.
 
         Raises:
             RetryableError: See remove().
@@ -70,10 +86,18 @@ class WorkerMemory(Protocol):
         ...
 
     def remove(self, pod: PodRef) -> None:
-        """Remove the pod's folder, whatever its containers made of it.
+        """Remove the pod's folder, whatever its containers made of it, and what was noted.
 
         Raises:
             RetryableError: The folder above it cannot be written.
+        """
+        ...
+
+    def forget(self, pod: PodRef) -> None:
+        """Remove what was noted; the folder at the pod's path is of another pod.
+
+        Raises:
+            RetryableError: It cannot be removed.
         """
         ...
 

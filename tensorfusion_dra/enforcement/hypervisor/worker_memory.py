@@ -5,19 +5,27 @@ This driver is root without capabilities, so it may be unable to read or to empt
 pod. It can always rename the folder, whose parent no container sees, but only within that parent:
 a move into another one would change the folder itself. So ``ns/train`` becomes
 ``ns/.<random>.removed`` at once, and is emptied later as far as possible.
+
+Folders have the names of pods, and a name can be that of two pods with different UIDs, one after
+the other. A container has the folder mounted that was there when it started, whatever comes to its
+path later. Therefore the driver notes which folder it registered a pod with: its inode, in a file
+named after the pod's UID in a folder of its own. Everything here is lost with a reboot, as the
+containers are.
 """
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 from tensorfusion_dra.core.claims.claim import PodRef
 from tensorfusion_dra.core.claims.enforcement import soft_limiter
+from tensorfusion_dra.core.claims.enforcers.tensor_fusion import REGISTERED_FOLDER, SHM_FILE
 from tensorfusion_dra.core.claims.limits import Limit
 from tensorfusion_dra.core.errors import RetryableError
-from tensorfusion_dra.enforcement.hypervisor import shared_memory
-from tensorfusion_dra.state import removal
+from tensorfusion_dra.enforcement.hypervisor import registered_folder, shared_memory
+from tensorfusion_dra.state import atomic, removal
 
 _POLL_SECONDS: Final = 0.05
 _MOST_AT_ONCE: Final = 1000
@@ -46,7 +54,23 @@ class WorkerMemory:
         self._pause = pause
 
     def is_kept(self, pod: PodRef, gpu_ids: tuple[str, ...]) -> bool:
-        return not self._missing(pod, gpu_ids)
+        return self.is_of(pod) and not self._missing(pod, gpu_ids)
+
+    def is_of(self, pod: PodRef) -> bool:
+        note = registered_folder.noted(str(self._note(pod)))
+        return note != "" and note == registered_folder.present(str(self._file(pod).parent))
+
+    def is_replaced(self, pod: PodRef) -> bool:
+        return registered_folder.is_replaced(str(self._note(pod)), str(self._file(pod).parent))
+
+    def note_registered(self, pod: PodRef) -> None:
+        note = self._note(pod)
+        try:
+            note.parent.mkdir(mode=0o700, exist_ok=True)
+            present = registered_folder.present(str(self._file(pod).parent))
+            atomic.write(note, present.encode(), mode=0o600, durable=False)
+        except OSError as error:
+            raise RetryableError(f"{note}: {error.strerror or error}") from error
 
     def await_kept(self, pod: PodRef, gpu_ids: tuple[str, ...], *, wait_seconds: float) -> None:
         deadline = time.monotonic() + wait_seconds
@@ -63,19 +87,27 @@ class WorkerMemory:
             raise RetryableError(f"{path}: {error}") from error
 
     def clear(self, pod: PodRef) -> None:
-        try:
-            self._file(pod).unlink(missing_ok=True)
-        except OSError:  # a container put something else there, or took the folder
-            self.remove(pod)
+        if self.is_of(pod):
+            with suppress(OSError):  # containers may have put something else there
+                self._file(pod).unlink(missing_ok=True)
+                return
+        self.remove(pod)
 
     def remove(self, pod: PodRef) -> None:
         folder = self._file(pod).parent
         try:
-            folder.rename(folder.with_name(removal.new_name()))
-        except FileNotFoundError:
-            return
+            with suppress(FileNotFoundError):
+                folder.rename(folder.with_name(removal.new_name()))
         except OSError as error:
             raise RetryableError(f"{folder}: {error.strerror or error}") from error
+        self.forget(pod)
+
+    def forget(self, pod: PodRef) -> None:
+        note = self._note(pod)
+        try:
+            note.unlink(missing_ok=True)
+        except OSError as error:
+            raise RetryableError(f"{note}: {error.strerror or error}") from error
 
     def delete_removed(self) -> Sequence[str]:
         left = []
@@ -105,8 +137,9 @@ class WorkerMemory:
         )
         if found != expected:
             return f"{memory.path}: cards: found {found}, expected {expected}"
-        age = self._now() - memory.heartbeat
-        if age > soft_limiter.FRESH_SECONDS:
+        now = self._now()
+        if not soft_limiter.is_fresh(memory, now):
+            age = now - memory.heartbeat
             return (
                 f"{memory.path}: heartbeat: found one of {age:.0f} s ago, expected "
                 f"{soft_limiter.FRESH_SECONDS:.0f} s at most"
@@ -114,4 +147,7 @@ class WorkerMemory:
         return ""
 
     def _file(self, pod: PodRef) -> Path:
-        return self._root / pod.namespace / pod.name / "shm"
+        return self._root / pod.namespace / pod.name / SHM_FILE
+
+    def _note(self, pod: PodRef) -> Path:
+        return self._root / REGISTERED_FOLDER / pod.uid

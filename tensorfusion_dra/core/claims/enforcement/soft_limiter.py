@@ -43,7 +43,7 @@ def judge(gpu_uuid: str, expected: Limit, signs: Signs, *, is_new: bool) -> Verd
     memory = signs.shared_memory
     if memory is None:
         return verdict.unknown(verdict.UNREADABLE, "its shared memory was not looked for")
-    if memory.trouble:
+    if memory.trouble and not memory.is_replaced:
         return verdict.unknown(verdict.UNREADABLE, f"{memory.path}: {memory.trouble}")
     trouble = _trouble(gpu_uuid, expected, memory, signs.read_at)
     if trouble is not None:
@@ -72,6 +72,12 @@ def _trouble(
     gpu_uuid: str, expected: Limit, memory: SharedMemory, read_at: float
 ) -> Verdict | None:
     """Return why the hypervisor does not keep this limit; None if it does."""
+    if memory.is_replaced:
+        return verdict.not_enforced(
+            verdict.SHARED_MEMORY_REPLACED,
+            f"{memory.path}: its folder is not the one that the pod's containers have mounted, so "
+            "they see no limits; delete the pod, so that a new one starts with them",
+        )
     if not memory.found:
         return verdict.not_enforced(
             verdict.SHARED_MEMORY_MISSING,
