@@ -9,7 +9,8 @@ does what Tensor Fusion's scheduler and the kubelet do for such a pod:
 2. Mark the pod (core/claims/workers.py).
 3. Call Allocate with the pod's index.
 4. Wait until the hypervisor has created the shared memory of the pod, and write the limits of each
-   card there: the pod's annotations have room for one limit only.
+   card there: the pod's annotations have room for one limit only. They are read from the ledger in
+   the same step, since other claims may have changed them during the wait.
 
 If a step fails, the marks are removed again and the claim is not prepared, so no container starts
 without its limits.
@@ -46,6 +47,7 @@ from tensorfusion_dra.core.claims.workers import Worker
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.driver.ports.cluster import Pods, WorkerPods
 from tensorfusion_dra.driver.ports.hypervisor import DevicePlugin, WorkerMemory
+from tensorfusion_dra.state.ledger import Ledger
 
 log = structlog.get_logger()
 
@@ -67,6 +69,7 @@ class Workers:
         worker_pods: WorkerPods,
         plugin: DevicePlugin,
         memory: WorkerMemory,
+        ledger: Ledger,
         *,
         on_change: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
@@ -78,6 +81,7 @@ class Workers:
             worker_pods: Reads and marks the node's workers.
             plugin: The hypervisor.
             memory: The workers' shared memory.
+            ledger: The claims of this node.
             on_change: Called when take_changed() has something new.
             clock: In seconds.
         """
@@ -86,6 +90,7 @@ class Workers:
         self._worker_pods = worker_pods
         self._plugin = plugin
         self._memory = memory
+        self._ledger = ledger
         self._clock = clock
         self._choosing = Lock()  # held from the choice of an index until the pod is marked with it
         self._guard = Lock()  # guards the next two
@@ -191,9 +196,7 @@ class Workers:
         if not self._memory.is_kept(worker.pod, worker.gpu_ids):
             return False
         if self._memory.set_limits(worker.pod, worker.limits):
-            with self._guard:
-                self._changed[worker.pod.uid] = worker
-            self._on_change()
+            self._note_changed(worker)
         return True
 
     def register_worker(self, worker: Worker, deadline: float) -> bool:
@@ -228,13 +231,35 @@ class Workers:
                     self._allocate(worker, int(marks[names.MARK_INDEX]), deadline)
                 seconds = min(_MEMORY_SECONDS, deadline - self._clock())
                 self._memory.await_kept(worker.pod, worker.gpu_ids, wait_seconds=seconds)
-                self._memory.set_limits(worker.pod, worker.limits)
-                self._memory.note_registered(worker.pod)
+                self._write_limits(worker)
             except RetryableError as error:
                 log.warning("worker_withdrawn", pod=str(worker.pod), error=str(error))
                 self._unmark(worker.pod, marks)
                 raise
         return True
+
+    def _write_limits(self, worker: Worker) -> None:
+        """Write the limits as they are recorded now; from then on follow() finds the worker.
+
+        Raises:
+            RetryableError: They cannot be written, or claims of the pod came or went.
+        """
+        with self._ledger.transaction() as step:
+            current = workers.of_pod(worker.pod, step.claims())
+            if current is None or current.gpu_ids != worker.gpu_ids:
+                raise RetryableError(
+                    f"pod {worker.pod}: found other claims than at the start of its registration, "
+                    f"expected the same; it is registered again"
+                )
+            self._memory.set_limits(current.pod, current.limits)
+            self._memory.note_registered(current.pod)
+        if current.limits != worker.limits:
+            self._note_changed(current)
+
+    def _note_changed(self, worker: Worker) -> None:
+        with self._guard:
+            self._changed[worker.pod.uid] = worker
+        self._on_change()
 
     @contextmanager
     def _alone(self, pod: PodRef) -> Iterator[None]:

@@ -7,6 +7,9 @@ import pytest
 
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.kubernetes.quantity import GIB
+from tensorfusion_dra.driver.status import StatusReporter
+from tests.driver.status_server import StatusAtServer
+from tests.support.builders.prepared_claims import limit
 from tests.support.prepared_node import GPU_0, GPU_1, share_result
 from tests.support.worker_node import PREFIX, WorkerNode, worker_node
 
@@ -159,6 +162,31 @@ def test_changed_limit_is_written_into_the_memory_and_then_annotated(node: Worke
 
     keeper.follow(node.workers)
     assert node.pods.annotations("borrower")[PREFIX + "vram-limit"] == str(50 * GIB)
+
+
+def test_limits_that_change_during_a_registration_are_written_and_reported(
+    node: WorkerNode,
+) -> None:
+    server = StatusAtServer()
+    node.setup.status = StatusReporter(server)
+    node.setup.preparer = node.setup.with_claims(node.setup.claims)
+    lender, other = node.pods.put("lender"), node.pods.put("other")
+    results = [share_result(vram="20Gi"), share_result(vram="40Gi")]
+    refs = [node.put("lender", results[0], vram_limit="60Gi"), node.put("other", results[1])]
+    node.hypervisor.before_answer = lambda: node.prepare(refs[1])
+    keeper = node.keeper()
+
+    outcome = node.prepare(refs[0])
+    keeper.follow(node.workers)
+    node.setup.status.stop()
+    node.setup.status.run()
+
+    assert isinstance(outcome, PreparedClaim)
+    assert node.hypervisor.limits(other) == {GPU_0: (33, 40 * GIB)}
+    assert node.hypervisor.limits(lender) == {GPU_0: (33, 40 * GIB)}
+    assert node.pods.annotations("lender")[PREFIX + "vram-limit"] == str(40 * GIB)
+    assert outcome.shares[0].limit == limit(33, 40)
+    assert server.vram_limits() == [40, 40]
 
 
 def test_shared_memory_is_gone_after_the_last_claim_of_the_pod(node: WorkerNode) -> None:

@@ -8,7 +8,7 @@ shared memory before it answers Allocate, not within a second.
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from copy import deepcopy
 from pathlib import Path
@@ -132,6 +132,7 @@ class StandInHypervisor:
         self.allocated: dict[str, tuple[str, ...]] = {}  # cards by pod UID
         self.calls: list[int] = []
         self.answer: bytes | None = None  # sent in place of each answer
+        self.before_answer: Callable[[], object] = lambda: None  # called once, by the next call
         self._pods = pods
         self.cards = [card.lower() for card in cards]
         self._numbers = sockets
@@ -179,6 +180,8 @@ class StandInHypervisor:
         (container,) = request.container_requests
         index = len(container.devices_ids) + 8 * number
         self.calls.append(index)
+        act, self.before_answer = self.before_answer, lambda: None
+        act()
         with self._pods.changed:
             while (pod := self._pending(index)) is None:
                 self._pods.changed.wait(0.05)

@@ -35,8 +35,8 @@ class WorkerNode:
     def restarted(self) -> "WorkerNode":
         """Return the node with a new driver, on the same disk."""
         self.setup.ledger.close()
-        workers = Workers(self.pods, self.pods, self.plugin, WorkerMemory(self.hypervisor.shm))
-        setup = Setup(self.folder, self.setup.claims, workers=workers)
+        setup = Setup(self.folder, self.setup.claims)
+        workers = _connect(setup, self.pods, self.plugin, self.hypervisor)
         return replace(self, setup=setup, workers=workers)
 
     def prepare(self, ref: ClaimRef, *, seconds: float = PATIENCE_SECONDS) -> Any:
@@ -72,8 +72,18 @@ def worker_node(folder: Path) -> Iterator[WorkerNode]:
         hypervisor = StandInHypervisor(Path(short), pods, cards=[GPU_0, GPU_1], sockets=(0, 15))
         hypervisor.start()
         plugin = DevicePlugin(hypervisor.sockets)
-        workers = Workers(pods, pods, plugin, WorkerMemory(hypervisor.shm))
-        setup = Setup(folder, workers=workers)
+        setup = Setup(folder)
+        workers = _connect(setup, pods, plugin, hypervisor)
         yield WorkerNode(folder, pods, hypervisor, setup, workers, plugin)
         hypervisor.stop()
         setup.ledger.close()
+
+
+def _connect(
+    setup: Setup, pods: WorkerPodsInMemory, plugin: DevicePlugin, hypervisor: StandInHypervisor
+) -> Workers:
+    """Connect a driver with a hypervisor."""
+    workers = Workers(pods, pods, plugin, WorkerMemory(hypervisor.shm), setup.ledger)
+    setup.workers = workers
+    setup.preparer = setup.with_claims(setup.claims)
+    return workers

@@ -35,6 +35,7 @@ def constructed(
         WorkerPods(resource_api.api, node_name=settings.node_name, reads=reads),
         plugin,
         WorkerMemory(Path(settings.tensor_fusion_root) / "shm"),
+        ledger,
         on_change=keeper.wake,
     )
     supervisor.on_stop(keeper.stop)
