@@ -169,23 +169,45 @@ class Workers:
         return tuple(changed.values())
 
     def patch_limits(self, worker: Worker) -> None:
-        """Have the pod's annotations follow its limits, those that this driver set.
+        """Have the pod's annotations follow its limits.
 
         Raises:
             RetryableError: They may not have been written. The worker counts as changed again.
         """
         try:
             stored = self._pods.find(worker.pod, wait_seconds=_PATCH_SECONDS)
-            own = workers.own_keys(stored or {})
-            wanted = {key: text for key, text in workers.limit_marks(worker).items() if key in own}
-            if wanted:
-                self._worker_pods.mark(
-                    worker.pod, labels={}, annotations=wanted, wait_seconds=_PATCH_SECONDS
-                )
         except RetryableError:
-            with self._guard:
-                self._changed.setdefault(worker.pod.uid, worker)
+            self._change_later(worker)
             raise
+        if stored is not None:
+            self.put_back(worker, stored)
+
+    def put_back(self, worker: Worker, stored: Mapping[str, Any]) -> bool:
+        """Have the annotations that rule a registered pod be as granted; False if they were.
+
+        A tenant may have changed them, or the limits changed. Until they are written, the memory's
+        note says that the limits do not hold.
+
+        Raises:
+            RetryableError: They may not have been written. The worker counts as changed again.
+        """
+        wanted = workers.overruled(worker, stored) if self._memory.is_of(worker.pod) else {}
+        if not wanted:
+            return False
+        try:
+            self._worker_pods.mark(
+                worker.pod, labels={}, annotations=wanted, wait_seconds=_PATCH_SECONDS
+            )
+        except RetryableError as error:
+            self._change_later(worker)
+            found = workers.annotations(stored)
+            shown = ", ".join(f"{key}: found {str(found.get(key))[:_SHOWN]}" for key in wanted)
+            self._memory.note_trouble(
+                worker.pod, f"{shown}; the driver cannot put it back: {error}"
+            )
+            raise
+        self._memory.note_trouble(worker.pod, "")
+        return True
 
     def is_kept(self, worker: Worker) -> bool:
         """Return True if the hypervisor keeps the limits; write those in its memory that differ.
@@ -228,7 +250,7 @@ class Workers:
             marks = self._mark(worker, stored, deadline)
             try:
                 if not runs:
-                    self._allocate(worker, int(marks[names.MARK_INDEX]), deadline)
+                    self._allocate(worker, int(str(marks[names.MARK_INDEX])), deadline)
                 seconds = min(_MEMORY_SECONDS, deadline - self._clock())
                 self._memory.await_kept(worker.pod, worker.gpu_ids, wait_seconds=seconds)
                 self._write_limits(worker)
@@ -256,6 +278,10 @@ class Workers:
         if current.limits != worker.limits:
             self._note_changed(current)
 
+    def _change_later(self, worker: Worker) -> None:
+        with self._guard:
+            self._changed.setdefault(worker.pod.uid, worker)
+
     def _note_changed(self, worker: Worker) -> None:
         with self._guard:
             self._changed[worker.pod.uid] = worker
@@ -277,7 +303,7 @@ class Workers:
 
     def _mark(
         self, worker: Worker, stored: Mapping[str, Any], deadline: float
-    ) -> Mapping[str, str]:
+    ) -> Mapping[str, str | None]:
         """Mark the pod; return its new annotations.
 
         Raises:
@@ -290,8 +316,8 @@ class Workers:
             others = [each for each in every if each["metadata"]["uid"] != pod.uid]
             worker_conflicts.check_holders(worker, stored, others)
             marks = workers.marks(worker, stored, worker_conflicts.free_index(others))
-            if workers.own_keys(stored):
-                self._unmark(pod, workers.own_keys(stored))
+            if workers.is_marked(stored):
+                self._unmark(pod, workers.annotations(stored))
             self._worker_pods.mark(
                 pod,
                 labels={names.LABEL_COMPONENT: names.COMPONENT_WORKER},
@@ -300,17 +326,16 @@ class Workers:
             )
         return marks
 
-    def _unmark(self, pod: PodRef, keys: Iterable[str]) -> None:
-        """Remove marks; the hypervisor forgets the pod.
+    def _unmark(self, pod: PodRef, marked: Mapping[str, object]) -> None:
+        """Remove the marks from these annotations; the hypervisor forgets the pod.
 
         Raises:
             RetryableError: They may still be there. The next registration removes them.
         """
-        annotations = {*keys, names.MARK_DRA_MARKS} - {names.LABEL_COMPONENT}
         self._worker_pods.mark(
             pod,
             labels={names.LABEL_COMPONENT: None},
-            annotations=dict.fromkeys(sorted(annotations)),
+            annotations=workers.unmarks(marked),
             wait_seconds=_PATCH_SECONDS,
         )
 

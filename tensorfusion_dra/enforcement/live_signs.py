@@ -88,10 +88,11 @@ class LiveSigns:
 
 def _memory(places: Places) -> SharedMemory:
     memory = shared_memory.read(places.shared_memory)
-    folder = str(Path(places.shared_memory).parent)
-    if places.registered_folder and registered_folder.is_replaced(places.registered_folder, folder):
-        return replace(memory, is_replaced=True)
-    return memory
+    if not places.registered_folder:
+        return memory
+    noted, trouble = registered_folder.noted(places.registered_folder)
+    present = registered_folder.present(str(Path(places.shared_memory).parent))
+    return replace(memory, is_replaced=noted not in {"", present}, overruled=trouble)
 
 
 def _daemon(path: str) -> Daemon | None:

@@ -69,19 +69,6 @@ def test_claims_of_a_pod_on_one_card_add_up(node: WorkerNode) -> None:
     assert annotations[PREFIX + "compute-percent-limit"] == "66"
 
 
-def test_annotations_of_the_user_stay_and_the_memory_has_what_was_granted(node: WorkerNode) -> None:
-    pod = node.pods.put("train")
-    own = {PREFIX + "tflops-limit": "156", PREFIX + "vram-limit": str(99 * GIB)}
-    node.pods.stored["train"]["metadata"]["annotations"] = dict(own)
-
-    node.prepare(node.put("train", tflops_limit="156", vram_limit="99Gi"))
-
-    found = node.pods.annotations("train")
-    assert found.items() >= own.items()
-    assert PREFIX + "compute-percent-limit" not in found
-    assert node.hypervisor.limits(pod) == {GPU_0: (50, 80 * GIB)}
-
-
 def test_repeated_prepare_asks_neither_the_api_server_nor_the_hypervisor(node: WorkerNode) -> None:
     node.pods.put("train")
     ref = node.put("train")

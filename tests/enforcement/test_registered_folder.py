@@ -34,6 +34,11 @@ def test_memory_in_another_folder_than_the_registered_one_never_enforces(tmp_pat
     assert reason() == "LimiterActive"
     assert memory.is_kept(POD, (GPU.lower(),))
 
+    memory.note_trouble(POD, "tensor-fusion.ai/tflops-limit: found 312")
+    assert reason() == "LimitsDiffer"
+    memory.note_trouble(POD, "")
+    assert reason() == "LimiterActive"
+
     file.parent.rename(file.parent.with_name("mounted"))
     assert reason() == "SharedMemoryReplaced"
 

@@ -171,6 +171,18 @@ class StandInHypervisor:
             for uuid, limit in memory.limits.items()
         }
 
+    def rate(self, name: str) -> int:
+        """Return the percent at which the rate of a pod's kernels is regulated, as the real one.
+
+        It takes the limit from the annotations, and none if there are both kinds of it.
+        """
+        annotations = self._pods.annotations(name)
+        percent = annotations.get("tensor-fusion.ai/compute-percent-limit")
+        tflops = annotations.get("tensor-fusion.ai/tflops-limit")
+        if percent and not tflops:
+            return int(percent)
+        return min(100, -(-int(tflops) * 100 // 312)) if tflops and not percent else 100
+
     def file(self, pod: PodRef) -> Path:
         return self.shm / pod.namespace / pod.name / "shm"
 

@@ -59,6 +59,10 @@ class WorkerMemory(Protocol):
         """
         ...
 
+    def note_trouble(self, pod: PodRef, text: str) -> None:
+        """Note why the limits of a registered pod do not hold; "" if nothing speaks against it."""
+        ...
+
     def await_kept(self, pod: PodRef, gpu_ids: tuple[str, ...], *, wait_seconds: float) -> None:
         """Return once it has these cards and a fresh heartbeat.
 

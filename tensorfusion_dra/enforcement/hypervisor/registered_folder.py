@@ -1,6 +1,7 @@
 """Which folder a pod was registered with, so that a new one of the same name is not taken for it.
 
-A folder is known by its device and inode, which tmpfs gives to no other folder until a reboot.
+A note has the folder's device and inode, which tmpfs gives to no other folder until a reboot, and
+behind it why the pod's limits do not hold, as far as the driver knows.
 """
 
 from pathlib import Path
@@ -15,15 +16,10 @@ def present(folder: str) -> str:
     return f"{found.st_dev} {found.st_ino}"
 
 
-def noted(note: str) -> str:
-    """Return the identity in a note; "" if there is no note, or an unreadable one."""
+def noted(note: str) -> tuple[str, str]:
+    """Return the identity and the trouble in a note; empty if there is no note, or a broken one."""
     try:
-        return Path(note).read_text("ascii")
+        folder, _, trouble = Path(note).read_text("utf-8").partition("\n")
     except (OSError, ValueError):
-        return ""
-
-
-def is_replaced(note: str, folder: str) -> bool:
-    """Return True if the note names another folder than the one that is at the path now."""
-    found = noted(note)
-    return found != "" and found != present(folder)
+        return "", ""
+    return folder, trouble

@@ -57,20 +57,24 @@ class WorkerMemory:
         return self.is_of(pod) and not self._missing(pod, gpu_ids)
 
     def is_of(self, pod: PodRef) -> bool:
-        note = registered_folder.noted(str(self._note(pod)))
-        return note != "" and note == registered_folder.present(str(self._file(pod).parent))
+        noted, _ = registered_folder.noted(str(self._note(pod)))
+        return noted != "" and noted == self._present(pod)
 
     def is_replaced(self, pod: PodRef) -> bool:
-        return registered_folder.is_replaced(str(self._note(pod)), str(self._file(pod).parent))
+        noted, _ = registered_folder.noted(str(self._note(pod)))
+        return noted != "" and noted != self._present(pod)
 
     def note_registered(self, pod: PodRef) -> None:
-        note = self._note(pod)
         try:
-            note.parent.mkdir(mode=0o700, exist_ok=True)
-            present = registered_folder.present(str(self._file(pod).parent))
-            atomic.write(note, present.encode(), mode=0o600, durable=False)
+            self._write_note(pod, self._present(pod))
         except OSError as error:
-            raise RetryableError(f"{note}: {error.strerror or error}") from error
+            raise RetryableError(f"{self._note(pod)}: {error.strerror or error}") from error
+
+    def note_trouble(self, pod: PodRef, text: str) -> None:
+        noted, trouble = registered_folder.noted(str(self._note(pod)))
+        if noted and trouble != text:
+            with suppress(OSError):
+                self._write_note(pod, f"{noted}\n{text}")
 
     def await_kept(self, pod: PodRef, gpu_ids: tuple[str, ...], *, wait_seconds: float) -> None:
         deadline = time.monotonic() + wait_seconds
@@ -151,3 +155,11 @@ class WorkerMemory:
 
     def _note(self, pod: PodRef) -> Path:
         return self._root / REGISTERED_FOLDER / pod.uid
+
+    def _write_note(self, pod: PodRef, text: str) -> None:
+        note = self._note(pod)
+        note.parent.mkdir(mode=0o700, exist_ok=True)
+        atomic.write(note, text.encode(), mode=0o600, durable=False)
+
+    def _present(self, pod: PodRef) -> str:
+        return registered_folder.present(str(self._file(pod).parent))

@@ -49,6 +49,7 @@ class SharedMemory:
     Attributes:
         found: False if there is no such file.
         is_replaced: True if its folder is not the one that the pod's containers have mounted.
+        overruled: What the hypervisor obeys instead of the limits in it; "" if nothing.
         trouble: Why it could not be read; "" if it could.
         heartbeat: Time of the hypervisor's last visit, in seconds since 1970; 0 for none.
         limits: By GPU UUID, in the hypervisor's spelling.
@@ -59,6 +60,7 @@ class SharedMemory:
     path: str
     found: bool = True
     is_replaced: bool = False
+    overruled: str = ""
     trouble: str = ""
     heartbeat: int = 0
     limits: Mapping[str, Limit] = field(default_factory=dict)

@@ -96,12 +96,14 @@ def _trouble(
         return verdict.not_enforced(
             verdict.DEVICE_MISSING, f"{memory.path}: found {known}, expected {gpu_uuid}; {_CURE}"
         )
+    differing = ""
     if found.sm_percent > expected.sm_percent or found.vram_bytes > expected.vram_bytes:
-        return verdict.not_enforced(
-            verdict.LIMITS_DIFFER,
-            f"{memory.path}: {gpu_uuid}: found {shown(found)}, expected {shown(expected)}; {_CURE}",
+        differing = (
+            f"{memory.path}: {gpu_uuid}: found {shown(found)}, expected {shown(expected)}; {_CURE}"
         )
-    return None
+    elif memory.overruled:
+        differing = f"the pod's annotations rule the hypervisor: {memory.overruled}"
+    return verdict.not_enforced(verdict.LIMITS_DIFFER, differing) if differing else None
 
 
 def plain_uuid(uuid: str) -> str:
