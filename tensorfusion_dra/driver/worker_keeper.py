@@ -156,7 +156,12 @@ class WorkerKeeper:
                 log.warning("worker_repair_failed", pod=str(worker.pod), error=str(error))
 
     def delete_removed(self, workers: Workers) -> None:
-        """Delete what is left of released workers; log how much cannot be deleted."""
+        """Delete what is left of released workers; log how much cannot be deleted.
+
+        Raises:
+            RetryableError: The ledger cannot be read now.
+            FatalError: A newer release has changed the ledger.
+        """
         left = workers.delete_removed()
         if not left:
             self._throttle.over(key="removed")
@@ -164,8 +169,8 @@ class WorkerKeeper:
             log.warning("worker_memory_left", folders=len(left), error=left[0])
 
     def _look(self, workers: Workers) -> None:
-        self.delete_removed(workers)
         try:
+            self.delete_removed(workers)
             self.repair(workers)
         except RetryableError as error:
             if self._throttle.is_new(str(error)):

@@ -159,8 +159,14 @@ class Workers:
                 self._memory.forget(pod)
 
     def delete_removed(self) -> Sequence[str]:
-        """Free the room of released shared memory; return why some of it cannot be deleted."""
-        return self._memory.delete_removed()
+        """Free the room of released shared memory; return why some of it cannot be deleted.
+
+        Raises:
+            RetryableError: The ledger cannot be read now.
+            FatalError: A newer release has changed the ledger.
+        """
+        used = {pod.uid for claim in self._ledger.claims() for pod in claim.pods}
+        return self._memory.delete_removed(used)
 
     def take_changed(self) -> Sequence[Worker]:
         """Return the workers whose limits changed since the last call."""

@@ -142,6 +142,20 @@ def test_annotations_that_cannot_be_put_back_are_noted_until_they_are(node: Work
     assert ruling(node) == RULED
 
 
+def test_pod_that_lost_its_label_is_registered_again_instead(node: WorkerNode) -> None:
+    node.pods.put("train")
+    node.prepare(node.put("train", share_result(**SMALL)))
+    metadata = node.pods.stored["train"]["metadata"]
+    metadata["labels"].clear()
+    metadata["annotations"].clear()
+    keeper = node.keeper()
+
+    keeper.note_pods(node.pods.stored.values())
+    keeper.follow(node.workers)
+
+    assert node.pods.annotations("train") == {}
+
+
 def test_pods_of_others_are_left_alone(node: WorkerNode) -> None:
     node.pods.put("train")
     write(node, {"tflops-limit": "312", "gpu-ids": GPU_0})

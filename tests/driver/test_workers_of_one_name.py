@@ -75,6 +75,22 @@ def test_memory_that_nobody_registered_is_not_taken_for_the_pods_own(node: Worke
     assert not inner.exists()
 
 
+def test_notes_of_pods_that_are_gone_are_deleted(node: WorkerNode) -> None:
+    """A claim by name outlives its pods, and is prepared for the next one."""
+    node.pods.put("train")
+    node.prepare(node.put("claim", pod="train"))
+    node.pods.put("train", uid="uid-of-the-next")
+    node.setup.preparer.forget_recent_reads()
+    again = node.put("claim", pod="train", pod_uid="uid-of-the-next")
+
+    assert isinstance(node.prepare(again), PreparedClaim)
+    node.keeper().delete_removed(node.workers)
+
+    notes = node.hypervisor.shm / ".tensorfusion-dra"
+    assert [note.name for note in notes.iterdir()] == ["uid-of-the-next"]
+    assert len(node.hypervisor.calls) == 2
+
+
 def test_running_pod_whose_folder_was_replaced_is_left_alone(node: WorkerNode) -> None:
     """Its containers keep the folder that they have mounted, so only a new pod helps."""
     pod = node.pods.put("train")

@@ -191,12 +191,15 @@ def ruling_marks(worker: Worker) -> dict[str, str | None]:
 
 
 def overruled(worker: Worker, stored: Mapping[str, Any]) -> dict[str, str | None]:
-    """Return the marks that a registered pod should have and has not: they were changed, or follow.
+    """Return the marks that a worker should have and has not: they were changed, or follow.
 
     Args:
         worker: What the hypervisor has to know.
-        stored: The pod.
+        stored: The pod; without the label of workers, it is to be registered again instead.
     """
+    labels = as_map(as_map(stored.get("metadata")).get("labels"))
+    if labels.get(names.LABEL_COMPONENT) != names.COMPONENT_WORKER:
+        return {}
     wanted = {**ruling_marks(worker), names.MARK_GPU_IDS: ",".join(worker.gpu_ids)}
     found = annotations(stored)
     return {key: value for key, value in wanted.items() if found.get(key) != value}

@@ -14,11 +14,12 @@ containers are.
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from tensorfusion_dra.core.claims import claim as claims
 from tensorfusion_dra.core.claims.claim import PodRef
 from tensorfusion_dra.core.claims.enforcement import soft_limiter
 from tensorfusion_dra.core.claims.enforcers.tensor_fusion import REGISTERED_FOLDER, SHM_FILE
@@ -113,8 +114,12 @@ class WorkerMemory:
         except OSError as error:
             raise RetryableError(f"{note}: {error.strerror or error}") from error
 
-    def delete_removed(self) -> Sequence[str]:
+    def delete_removed(self, used: Collection[str]) -> Sequence[str]:
         left = []
+        for note in self._notes():
+            if claims.is_uid(note.name) and note.name not in used:
+                with suppress(OSError):
+                    note.unlink()
         for namespace in self._namespaces():
             for folder in removal.quarantined_in(namespace):
                 try:
@@ -122,6 +127,12 @@ class WorkerMemory:
                 except OSError as error:
                     left.append(f"{error.filename or folder}: {error.strerror or error}")
         return left
+
+    def _notes(self) -> Sequence[Path]:
+        try:
+            return list((self._root / REGISTERED_FOLDER).iterdir())
+        except OSError:
+            return ()
 
     def _namespaces(self) -> Sequence[Path]:
         try:
