@@ -102,9 +102,8 @@ class Watch:
         """
         self._api = api
         self._path = path
-        self._selector = {"fieldSelector": selector} if selector else {}
-        if labels:
-            self._selector["labelSelector"] = labels
+        selectors = {"fieldSelector": selector, "labelSelector": labels}
+        self._selector = {key: text for key, text in selectors.items() if text}
         self._on_list = on_list
         self._on_event = on_event
         self._on_resume = on_resume

@@ -102,9 +102,9 @@ class WorkerKeeper:
             seen, self._seen = self._seen, {}
         if seen:
             self._put_back(workers, seen)
-        for worker in workers.take_changed():
+        for worker in workers.annotations.take_changed():
             try:
-                workers.patch_limits(worker)
+                workers.annotations.patch_limits(worker)
             except RetryableError as error:
                 log.warning("worker_annotations_failed", pod=str(worker.pod), error=str(error))
 
@@ -140,7 +140,7 @@ class WorkerKeeper:
             if (stored := seen.get(worker.pod.uid)) is None:
                 continue
             try:
-                if workers.put_back(worker, stored):
+                if workers.annotations.put_back(worker, stored):
                     log.info("worker_annotations_put_back", pod=str(worker.pod))
             except RetryableError as error:
                 log.warning("worker_annotations_failed", pod=str(worker.pod), error=str(error))

@@ -10,7 +10,7 @@ does what Tensor Fusion's scheduler and the kubelet do for such a pod:
 3. Call Allocate with the pod's index.
 4. Wait until the hypervisor has created the shared memory of the pod, and write the limits of each
    card there: the pod's annotations have room for one limit only. They are read from the ledger in
-   the same step, since other claims may have changed them during the wait.
+   the same step, since other claims may have changed them meanwhile.
 
 If a step fails, the marks are removed again and the claim is not prepared, so no container starts
 without its limits.
@@ -28,7 +28,7 @@ force. As long as a claim of the one is recorded, the other is not registered: t
 unprepares the claims of the first, which removes its memory, and repeats the prepare of the second.
 
 A limit that changes is written into the shared memory at once. Its annotation, from which the
-hypervisor regulates the rate of kernels, follows by another thread (worker_keeper.py).
+hypervisor regulates the rate of kernels, follows by another thread (worker_annotations.py).
 """
 
 import time
@@ -47,6 +47,7 @@ from tensorfusion_dra.core.claims.workers import Worker
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.driver.ports.cluster import Pods, WorkerPods
 from tensorfusion_dra.driver.ports.hypervisor import DevicePlugin, WorkerMemory
+from tensorfusion_dra.driver.worker_annotations import WorkerAnnotations
 from tensorfusion_dra.state.ledger import Ledger
 
 log = structlog.get_logger()
@@ -61,7 +62,11 @@ _SHOWN: Final = 200
 
 
 class Workers:
-    """Registers pods with the hypervisor; safe for all threads."""
+    """Registers pods with the hypervisor; safe for all threads.
+
+    Attributes:
+        annotations: Has the annotations of registered workers follow their limits.
+    """
 
     def __init__(
         self,
@@ -82,10 +87,10 @@ class Workers:
             plugin: The hypervisor.
             memory: The workers' shared memory.
             ledger: The claims of this node.
-            on_change: Called when take_changed() has something new.
+            on_change: Called when annotations have to follow; see WorkerAnnotations.
             clock: In seconds.
         """
-        self._on_change = on_change
+        self.annotations: Final = WorkerAnnotations(pods, worker_pods, memory, on_change=on_change)
         self._pods = pods
         self._worker_pods = worker_pods
         self._plugin = plugin
@@ -93,9 +98,8 @@ class Workers:
         self._ledger = ledger
         self._clock = clock
         self._choosing = Lock()  # held from the choice of an index until the pod is marked with it
-        self._guard = Lock()  # guards the next two
+        self._guard = Lock()  # guards the next one
         self._busy: set[str] = set()  # UIDs of pods that are being registered
-        self._changed: dict[str, Worker] = {}  # by pod UID; their annotations have to follow
 
     def register(
         self,
@@ -123,9 +127,8 @@ class Workers:
             return
         for other in workers.of_other_pods(pod, recorded):
             raise RetryableError(
-                f"pod {pod}: UID {pod.uid}: found claim {other.ref} of an earlier pod of this "
-                f"name, UID {other.pods[0].uid}, still prepared, expected the kubelet to unprepare "
-                f"it"
+                f"pod {pod}: UID {pod.uid}: found claim {other.ref} of an earlier pod of this name "
+                f"still prepared, UID {other.pods[0].uid}, expected the kubelet to unprepare it"
             )
         if self.register_worker(worker, deadline):
             log.debug("worker_registered", pod=str(pod), devices=list(worker.gpu_ids))
@@ -150,9 +153,7 @@ class Workers:
             return
         soft = [other for other in others if workers.soft_shares(other)]
         used = {pod for other in soft for pod in other.pods}
-        for pod in claim.pods:
-            if pod in used:
-                continue
+        for pod in {*claim.pods} - used:
             if self._memory.is_of(pod) or not workers.of_other_pods(pod, soft):
                 self._memory.remove(pod)
             else:
@@ -163,57 +164,9 @@ class Workers:
 
         Raises:
             RetryableError: The ledger cannot be read now.
-            FatalError: A newer release has changed the ledger.
         """
         used = {pod.uid for claim in self._ledger.claims() for pod in claim.pods}
         return self._memory.delete_removed(used)
-
-    def take_changed(self) -> Sequence[Worker]:
-        """Return the workers whose limits changed since the last call."""
-        with self._guard:
-            changed, self._changed = self._changed, {}
-        return tuple(changed.values())
-
-    def patch_limits(self, worker: Worker) -> None:
-        """Have the pod's annotations follow its limits.
-
-        Raises:
-            RetryableError: They may not have been written. The worker counts as changed again.
-        """
-        try:
-            stored = self._pods.find(worker.pod, wait_seconds=_PATCH_SECONDS)
-        except RetryableError:
-            self._change_later(worker)
-            raise
-        if stored is not None:
-            self.put_back(worker, stored)
-
-    def put_back(self, worker: Worker, stored: Mapping[str, Any]) -> bool:
-        """Have the annotations that rule a registered pod be as granted; False if they were.
-
-        A tenant may have changed them, or the limits changed. Until they are written, the memory's
-        note says that the limits do not hold.
-
-        Raises:
-            RetryableError: They may not have been written. The worker counts as changed again.
-        """
-        wanted = workers.overruled(worker, stored) if self._memory.is_of(worker.pod) else {}
-        if not wanted:
-            return False
-        try:
-            self._worker_pods.mark(
-                worker.pod, labels={}, annotations=wanted, wait_seconds=_PATCH_SECONDS
-            )
-        except RetryableError as error:
-            self._change_later(worker)
-            found = workers.annotations(stored)
-            shown = ", ".join(f"{key}: found {str(found.get(key))[:_SHOWN]}" for key in wanted)
-            self._memory.note_trouble(
-                worker.pod, f"{shown}; the driver cannot put it back: {error}"
-            )
-            raise
-        self._memory.note_trouble(worker.pod, "")
-        return True
 
     def is_kept(self, worker: Worker) -> bool:
         """Return True if the hypervisor keeps the limits; write those in its memory that differ.
@@ -224,7 +177,7 @@ class Workers:
         if not self._memory.is_kept(worker.pod, worker.gpu_ids):
             return False
         if self._memory.set_limits(worker.pod, worker.limits):
-            self._note_changed(worker)
+            self.annotations.note_changed(worker)
         return True
 
     def register_worker(self, worker: Worker, deadline: float) -> bool:
@@ -282,16 +235,7 @@ class Workers:
             self._memory.set_limits(current.pod, current.limits)
             self._memory.note_registered(current.pod)
         if current.limits != worker.limits:
-            self._note_changed(current)
-
-    def _change_later(self, worker: Worker) -> None:
-        with self._guard:
-            self._changed.setdefault(worker.pod.uid, worker)
-
-    def _note_changed(self, worker: Worker) -> None:
-        with self._guard:
-            self._changed[worker.pod.uid] = worker
-        self._on_change()
+            self.annotations.note_changed(current)
 
     @contextmanager
     def _alone(self, pod: PodRef) -> Iterator[None]:

@@ -38,7 +38,7 @@ def test_successor_waits_for_its_predecessor_and_gets_its_own_limits(
 
     assert error == (
         "pod default/train: UID uid-of-the-next: found claim default/first of an earlier pod of "
-        "this name, UID uid-of-train, still prepared, expected the kubelet to unprepare it"
+        "this name still prepared, UID uid-of-train, expected the kubelet to unprepare it"
     )
     assert node.hypervisor.limits(pod) == {GPU_0: (33, 8 * GIB)}
     assert node.hypervisor.calls == [128]

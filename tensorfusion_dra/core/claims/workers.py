@@ -9,8 +9,7 @@ can write them: with `compute-percent-limit: "100"` a claim for 1 % had the whol
 `tflops-limit` beside it no limit at all. A pod's `tflops-limit` is also its wish, of which less may
 be granted. So the driver owns all annotations that rule a worker: it replaces or removes those of
 the pod, and puts its own back when they are changed. The former values are kept under other names.
-Whatever else the pod has stays. What the driver added is named in `dra-marks`, so that it can be
-removed and changed later.
+Whatever else the pod has stays. What the driver added is named in `dra-marks`.
 
 Example: a pod with a claim for 25 % and 20Gi of gpu-a gets
 
@@ -193,9 +192,7 @@ def ruling_marks(worker: Worker) -> dict[str, str | None]:
 def overruled(worker: Worker, stored: Mapping[str, Any]) -> dict[str, str | None]:
     """Return the marks that a worker should have and has not: they were changed, or follow.
 
-    Args:
-        worker: What the hypervisor has to know.
-        stored: The pod; without the label of workers, it is to be registered again instead.
+    A pod without the label of workers is to be registered again instead.
     """
     labels = as_map(as_map(stored.get("metadata")).get("labels"))
     if labels.get(names.LABEL_COMPONENT) != names.COMPONENT_WORKER:
