@@ -20,8 +20,7 @@ container of the pod runs before all of its claims are prepared. The hypervisor 
 so the marks are removed first, by which it forgets the pod.
 
 Whether a pod is registered can be seen in its shared memory, which then has the cards and a fresh
-heartbeat, and in a note beside it. So a repeated prepare costs two reads of files, also after a
-restart of this driver.
+heartbeat, and in a note beside it. So a repeated prepare costs two reads of files.
 
 The memory has the pod's name, and so has that of a pod that is created anew after it was deleted by
 force. As long as a claim of the one is recorded, the other is not registered: the kubelet
@@ -57,8 +56,7 @@ _ALLOCATE_SECONDS: Final = 8.0
 _MEMORY_SECONDS: Final = 5.0
 """The hypervisor looks once a second for what it has allocated."""
 _PATCH_SECONDS: Final = 10.0
-_SHOWN: Final = 200
-"""Characters of an answer that an error quotes."""
+_SHOWN: Final = 200  # characters of an answer in an error
 
 
 class Workers:

@@ -10,7 +10,7 @@ from tensorfusion_dra.core.kubernetes.quantity import GIB
 from tensorfusion_dra.driver.status import StatusReporter
 from tests.driver.status_server import StatusAtServer
 from tests.support.builders.prepared_claims import limit
-from tests.support.prepared_node import GPU_0, GPU_1, share_result
+from tests.support.prepared_node import GPU_0, GPU_1, error_of, share_result
 from tests.support.worker_node import PREFIX, WorkerNode, worker_node
 
 
@@ -174,6 +174,23 @@ def test_limits_that_change_during_a_registration_are_written_and_reported(
     assert node.pods.annotations("lender")[PREFIX + "vram-limit"] == str(40 * GIB)
     assert outcome.shares[0].limit == limit(33, 40)
     assert server.vram_limits() == [40, 40]
+
+
+def test_claim_that_goes_during_a_registration_is_no_part_of_the_worker(node: WorkerNode) -> None:
+    pod = node.pods.put("train")
+    gone, stays = (
+        node.put("claim-a", pod="train"),
+        node.put("claim-b", share_result(GPU_1), pod="train"),
+    )
+    node.prepare(gone)
+    node.hypervisor.before_answer = lambda: node.setup.unprepare(gone)
+
+    error = error_of(node.prepare(stays))
+    assert "found other claims than at the start of its registration" in error
+    assert node.pods.labels("train") == node.pods.annotations("train") == {}
+
+    assert isinstance(node.prepare(stays), PreparedClaim)
+    assert node.hypervisor.limits(pod) == {GPU_1: (33, 16 * GIB)}
 
 
 def test_shared_memory_is_gone_after_the_last_claim_of_the_pod(node: WorkerNode) -> None:
