@@ -80,8 +80,22 @@ class Check:
             + ("" if right else f", expected {expected}")
         )
 
+    def part(self, run: Callable[["Check"], None]) -> None:
+        """Run a part of the checks; one that cannot go on fails."""
+        try:
+            run(self)
+        except (subprocess.CalledProcessError, OSError, KeyError, ValueError) as error:
+            self.failed += 1
+            text = getattr(error, "stderr", "") or error
+            print(f"FAIL {run.__name__}: {text}")
+
     def pod(
-        self, name: str, containers: Mapping[str, Sequence[str]], *claims: Any, slow: bool = False
+        self,
+        name: str,
+        containers: Mapping[str, Sequence[str]],
+        *claims: Any,
+        slow: bool = False,
+        annotations: Mapping[str, str] | None = None,
     ) -> None:
         """Create a pod with a claim for each entry of claims, used by the containers by number."""
         for number, requests in enumerate(claims):
@@ -111,7 +125,20 @@ class Check:
         }
         if slow:
             spec["initContainers"] = [self.container("slow", [])]
-        apply("Pod", {"name": name}, spec=spec)
+        apply("Pod", {"name": name, "annotations": annotations or {}}, spec=spec)
+
+    def remove_resources(self) -> None:
+        """Remove the hypervisor's extended resources from the node's status."""
+        status = json.loads(kubectl("get", "node", self.node, "-o", "json"))["status"]
+        patch = [
+            {"op": "remove", "path": f"/status/{field}/{name.replace('/', '~1')}"}
+            for field in ("capacity", "allocatable")
+            for name in status[field]
+            if name.startswith("tensor-fusion.ai/index_")
+        ]
+        if patch:
+            arguments = ("--subresource", "status", "--type", "json", "-p", json.dumps(patch))
+            kubectl("patch", "node", self.node, *arguments)
 
     def container(self, name: str, uses: Sequence[Mapping[str, str]]) -> dict[str, Any]:
         """Return a container that sleeps."""

@@ -76,6 +76,7 @@ class Watch:
         path: Callable[[], str],
         *,
         selector: str,
+        labels: str = "",
         on_list: Callable[[Sequence[Item], str], None],
         on_event: Callable[[str, Item], None],
         on_resume: Callable[[], None] = lambda: None,
@@ -88,6 +89,7 @@ class Watch:
         Args:
             path: Returns the path of the collection; it may send a request itself.
             selector: A field selector; empty for all objects.
+            labels: A label selector; empty for all objects.
             on_list: Called with all objects and the version of the list, whenever the watch begins
                 anew. Anything may have changed since the last event, and another server may answer.
             on_event: Called with ``ADDED``, ``MODIFIED`` or ``DELETED``, and the object.
@@ -100,7 +102,8 @@ class Watch:
         """
         self._api = api
         self._path = path
-        self._selector = {"fieldSelector": selector} if selector else {}
+        selectors = {"fieldSelector": selector, "labelSelector": labels}
+        self._selector = {key: text for key, text in selectors.items() if text}
         self._on_list = on_list
         self._on_event = on_event
         self._on_resume = on_resume

@@ -1,15 +1,17 @@
 """Reads and marks of the pods that Tensor Fusion's hypervisor sees as workers."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from tensorfusion_dra.cluster.api import Api, StatusError, segment
 from tensorfusion_dra.cluster.retries import RetriedReads
+from tensorfusion_dra.cluster.watch import Watch
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims.claim import PodRef
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.driver.ports.cluster import MissingRightError
 
+_PODS: Final = "/api/v1/pods"
 _MERGE: Final = "application/merge-patch+json"
 
 
@@ -23,12 +25,27 @@ class WorkerPods:
             reads: The bound on concurrent reads; see Claims.
         """
         self._api = api
-        self._node_name = node_name
+        self._of_node = f"spec.nodeName={node_name}"
         self._reads = reads or RetriedReads()
 
     def of_node(self, *, wait_seconds: float) -> Sequence[Mapping[str, Any]]:
         return self._reads.with_retries(
             "workers of the node", self._list, wait_seconds=wait_seconds
+        )
+
+    def watch(
+        self,
+        on_list: Callable[[Sequence[Mapping[str, Any]]], None],
+        on_event: Callable[[str, Mapping[str, Any]], None],
+    ) -> Watch:
+        """Return a watch of the node's workers, to be run by a thread of its own."""
+        return Watch(
+            self._api,
+            lambda: _PODS,
+            selector=self._of_node,
+            labels=names.TENSOR_FUSION_WORKER,
+            on_list=lambda pods, _version: on_list(pods),
+            on_event=on_event,
         )
 
     def mark(
@@ -62,11 +79,11 @@ class WorkerPods:
 
     def _list(self, wait_seconds: float) -> Sequence[Mapping[str, Any]]:
         query = {
-            "fieldSelector": f"spec.nodeName={self._node_name}",
+            "fieldSelector": self._of_node,
             "labelSelector": names.TENSOR_FUSION_WORKER,
         }
         try:
-            found = self._api.call("GET", "/api/v1/pods", query=query, wait_seconds=wait_seconds)
+            found = self._api.call("GET", _PODS, query=query, wait_seconds=wait_seconds)
         except StatusError as error:
             if error.status == 403:
                 raise MissingRightError(

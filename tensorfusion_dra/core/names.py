@@ -153,8 +153,12 @@ MARK_GPU_IDS: Final = "tensor-fusion.ai/gpu-ids"
 """UUIDs of the pod's cards in lower case, separated by commas."""
 MARK_CONTAINER_GPUS: Final = "tensor-fusion.ai/container-gpus"
 """JSON: container name to the UUIDs of its cards."""
+ANNOTATION_GPU_INDICES: Final = "tensor-fusion.ai/gpu-indices"
+"""Indices of cards to choose from; the hypervisor drops a pod whose indices it cannot parse."""
 MARK_DRA_MARKS: Final = "tensor-fusion.ai/dra-marks"
 """The annotations and labels that this driver added to the pod, without their prefix."""
+MARK_DRA_PREFIX: Final = "tensor-fusion.ai/dra-"
+"""Before the name of an annotation that this driver replaced or removed; has its former value."""
 
 # --- Kubelet -------------------------------------------------------------------------------------
 

@@ -201,10 +201,17 @@ class Preparer:
             return self._finished(record, deadline)
 
     def _finished(self, record: PreparedClaim, deadline: float) -> PreparedClaim:
-        """Return the record once the hypervisor keeps its limits, and queue its status."""
+        """Return the newest record once the hypervisor keeps its limits, and queue its status.
+
+        Other claims may have changed its limits meanwhile. They report it in a step of the ledger
+        too, so the last report is that of the last record.
+        """
         self._register(record, deadline)
-        self._status.report(record, trouble="")
-        return record
+        with self._ledger.transaction() as step:
+            current = step.current(record)
+            if current is not None:
+                self._status.report(current, trouble="")
+        return current or record
 
     def _register(self, record: PreparedClaim, deadline: float) -> None:
         """Return once the hypervisor keeps the claim's limits, where it is the one to keep them.

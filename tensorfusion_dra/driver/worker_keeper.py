@@ -1,4 +1,7 @@
-"""Follow-up on workers: annotations of changed limits, and registrations that were lost.
+"""Follow-up on workers: annotations that follow limits or were changed, lost registrations.
+
+The hypervisor obeys a worker's annotations, and a tenant may change them at any time. So the node's
+workers are watched, and the driver's values are put back as soon as an event shows others.
 
 A hypervisor that restarts finds the workers that run by itself. It does not find those whose
 containers were not started yet: for such a pod it waits for an Allocate that the driver has made
@@ -7,8 +10,10 @@ find it so, because a restart takes some seconds, and only while the hypervisor 
 """
 
 import time
-from collections.abc import Callable, Iterable
-from typing import Final
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from threading import Lock
+from typing import Any, Final
 
 import structlog
 
@@ -51,6 +56,8 @@ class WorkerKeeper:
         self._check_seconds = check_seconds
         self._clock = clock
         self._wakeup = Wakeup()
+        self._guard = Lock()  # guards the next one
+        self._seen: dict[str, Mapping[str, Any]] = {}  # pods with news, by UID
         # Used by one thread alone:
         self._lost: set[str] = set()  # UIDs of pods that the last look found unkept
         self._ended: set[str] = set()  # UIDs of those of which nothing will run
@@ -63,6 +70,17 @@ class WorkerKeeper:
     def stop(self) -> None:
         """End run()."""
         self._wakeup.stop()
+
+    def note_pods(self, pods: Iterable[Mapping[str, Any]]) -> None:
+        """Have the annotations of these pods checked now."""
+        with self._guard:
+            self._seen |= {str(pod["metadata"].get("uid")): pod for pod in pods}
+        self._wakeup.wake()
+
+    def note_event(self, kind: str, pod: Mapping[str, Any]) -> None:
+        """Have the annotations of a pod checked now, unless it is no worker any more."""
+        if kind != "DELETED":
+            self.note_pods([pod])
 
     def run(self, workers: Workers) -> None:
         """Follow changed limits and repair, until stopped.
@@ -79,10 +97,14 @@ class WorkerKeeper:
             self._wakeup.wait(self._check_seconds)
 
     def follow(self, workers: Workers) -> None:
-        """Write the annotations of workers whose limits changed."""
-        for worker in workers.take_changed():
+        """Write the annotations of workers whose limits or annotations changed."""
+        with self._guard:
+            seen, self._seen = self._seen, {}
+        if seen:
+            self._put_back(workers, seen)
+        for worker in workers.annotations.take_changed():
             try:
-                workers.patch_limits(worker)
+                workers.annotations.patch_limits(worker)
             except RetryableError as error:
                 log.warning("worker_annotations_failed", pod=str(worker.pod), error=str(error))
 
@@ -95,14 +117,33 @@ class WorkerKeeper:
         """
         if not self._plugin.is_serving():
             return
-        lost = [
-            each for each in worker_rules.of_claims(self._claims()) if not _is_kept(workers, each)
-        ]
+        every = worker_rules.of_claims(self._claims())
+        names = Counter(str(worker.pod) for worker in every)
+        # Of two pods of one name, the first one's claims are unprepared soon; see workers.py.
+        lost = [each for each in every if names[str(each.pod)] == 1 and not _is_kept(workers, each)]
         before, self._lost = self._lost, {worker.pod.uid for worker in lost}
         self._ended &= self._lost
+        self._throttle.keep_only({*self._lost, "", "removed"})
         for worker in lost:
             if worker.pod.uid in before - self._ended:
                 self._repair_one(workers, worker)
+
+    def _put_back(self, workers: Workers, seen: Mapping[str, Mapping[str, Any]]) -> None:
+        try:
+            every = worker_rules.of_claims(self._claims())
+        except RetryableError as error:
+            log.warning("workers_unchecked", error=str(error))
+            with self._guard:
+                self._seen = {**seen, **self._seen}
+            return
+        for worker in every:
+            if (stored := seen.get(worker.pod.uid)) is None:
+                continue
+            try:
+                if workers.annotations.put_back(worker, stored):
+                    log.info("worker_annotations_put_back", pod=str(worker.pod))
+            except RetryableError as error:
+                log.warning("worker_annotations_failed", pod=str(worker.pod), error=str(error))
 
     def _repair_one(self, workers: Workers, worker: Worker) -> None:
         try:
@@ -111,10 +152,25 @@ class WorkerKeeper:
             else:
                 self._ended.add(worker.pod.uid)
         except (ClaimError, RetryableError) as error:
-            log.warning("worker_repair_failed", pod=str(worker.pod), error=str(error))
+            if self._throttle.is_new(str(error), key=worker.pod.uid):
+                log.warning("worker_repair_failed", pod=str(worker.pod), error=str(error))
+
+    def delete_removed(self, workers: Workers) -> None:
+        """Delete what is left of released workers; log how much cannot be deleted.
+
+        Raises:
+            RetryableError: The ledger cannot be read now.
+            FatalError: A newer release has changed the ledger.
+        """
+        left = workers.delete_removed()
+        if not left:
+            self._throttle.over(key="removed")
+        elif self._throttle.is_new(str(len(left)), key="removed"):
+            log.warning("worker_memory_left", folders=len(left), error=left[0])
 
     def _look(self, workers: Workers) -> None:
         try:
+            self.delete_removed(workers)
             self.repair(workers)
         except RetryableError as error:
             if self._throttle.is_new(str(error)):

@@ -9,7 +9,8 @@ does what Tensor Fusion's scheduler and the kubelet do for such a pod:
 2. Mark the pod (core/claims/workers.py).
 3. Call Allocate with the pod's index.
 4. Wait until the hypervisor has created the shared memory of the pod, and write the limits of each
-   card there: the pod's annotations have room for one limit only.
+   card there: the pod's annotations have room for one limit only. They are read from the ledger in
+   the same step, since other claims may have changed them meanwhile.
 
 If a step fails, the marks are removed again and the claim is not prepared, so no container starts
 without its limits.
@@ -19,10 +20,14 @@ container of the pod runs before all of its claims are prepared. The hypervisor 
 so the marks are removed first, by which it forgets the pod.
 
 Whether a pod is registered can be seen in its shared memory, which then has the cards and a fresh
-heartbeat. So a repeated prepare costs one read of a file, also after a restart of this driver.
+heartbeat, and in a note beside it. So a repeated prepare costs two reads of files.
+
+The memory has the pod's name, and so has that of a pod that is created anew after it was deleted by
+force. As long as a claim of the one is recorded, the other is not registered: the kubelet
+unprepares the claims of the first, which removes its memory, and repeats the prepare of the second.
 
 A limit that changes is written into the shared memory at once. Its annotation, from which the
-hypervisor regulates the rate of kernels, follows by another thread (worker_keeper.py).
+hypervisor regulates the rate of kernels, follows by another thread (worker_annotations.py).
 """
 
 import time
@@ -41,6 +46,8 @@ from tensorfusion_dra.core.claims.workers import Worker
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.driver.ports.cluster import Pods, WorkerPods
 from tensorfusion_dra.driver.ports.hypervisor import DevicePlugin, WorkerMemory
+from tensorfusion_dra.driver.worker_annotations import WorkerAnnotations
+from tensorfusion_dra.state.ledger import Ledger
 
 log = structlog.get_logger()
 
@@ -49,10 +56,15 @@ _ALLOCATE_SECONDS: Final = 8.0
 _MEMORY_SECONDS: Final = 5.0
 """The hypervisor looks once a second for what it has allocated."""
 _PATCH_SECONDS: Final = 10.0
+_SHOWN: Final = 200  # characters of an answer in an error
 
 
 class Workers:
-    """Registers pods with the hypervisor; safe for all threads."""
+    """Registers pods with the hypervisor; safe for all threads.
+
+    Attributes:
+        annotations: Has the annotations of registered workers follow their limits.
+    """
 
     def __init__(
         self,
@@ -60,6 +72,7 @@ class Workers:
         worker_pods: WorkerPods,
         plugin: DevicePlugin,
         memory: WorkerMemory,
+        ledger: Ledger,
         *,
         on_change: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
@@ -71,19 +84,20 @@ class Workers:
             worker_pods: Reads and marks the node's workers.
             plugin: The hypervisor.
             memory: The workers' shared memory.
-            on_change: Called when take_changed() has something new.
+            ledger: The claims of this node.
+            on_change: Called when annotations have to follow; see WorkerAnnotations.
             clock: In seconds.
         """
-        self._on_change = on_change
+        self.annotations: Final = WorkerAnnotations(pods, worker_pods, memory, on_change=on_change)
         self._pods = pods
         self._worker_pods = worker_pods
         self._plugin = plugin
         self._memory = memory
+        self._ledger = ledger
         self._clock = clock
         self._choosing = Lock()  # held from the choice of an index until the pod is marked with it
-        self._guard = Lock()  # guards the next two
+        self._guard = Lock()  # guards the next one
         self._busy: set[str] = set()  # UIDs of pods that are being registered
-        self._changed: dict[str, Worker] = {}  # by pod UID; their annotations have to follow
 
     def register(
         self,
@@ -105,9 +119,15 @@ class Workers:
         if not workers.soft_shares(claim):
             return
         pod = workers.the_pod(claim)
-        worker = workers.of_pod(pod, [*of_same_pods(), claim])
+        recorded = of_same_pods()
+        worker = workers.of_pod(pod, [*recorded, claim])
         if worker is None or self.is_kept(worker):
             return
+        for other in workers.of_other_pods(pod, recorded):
+            raise RetryableError(
+                f"pod {pod}: UID {pod.uid}: found claim {other.ref} of an earlier pod of this name "
+                f"still prepared, UID {other.pods[0].uid}, expected the kubelet to unprepare it"
+            )
         if self.register_worker(worker, deadline):
             log.debug("worker_registered", pod=str(pod), devices=list(worker.gpu_ids))
 
@@ -122,42 +142,29 @@ class Workers:
                 self.is_kept(worker)  # if not, its registration will write the limits of then
 
     def release(self, claim: PreparedClaim, others: Iterable[PreparedClaim]) -> None:
-        """Remove the shared memory of the claim's pod with the last of its claims.
+        """Remove the shared memory of the claim's pod with the last of its claims, and no other's.
 
         Raises:
             RetryableError: It cannot be removed.
         """
         if not workers.soft_shares(claim):
             return
-        used = {pod for other in others for pod in other.pods if workers.soft_shares(other)}
-        for pod in claim.pods:
-            if pod not in used:
+        soft = [other for other in others if workers.soft_shares(other)]
+        used = {pod for other in soft for pod in other.pods}
+        for pod in {*claim.pods} - used:
+            if self._memory.is_of(pod) or not workers.of_other_pods(pod, soft):
                 self._memory.remove(pod)
+            else:
+                self._memory.forget(pod)
 
-    def take_changed(self) -> Sequence[Worker]:
-        """Return the workers whose limits changed since the last call."""
-        with self._guard:
-            changed, self._changed = self._changed, {}
-        return tuple(changed.values())
-
-    def patch_limits(self, worker: Worker) -> None:
-        """Have the pod's annotations follow its limits, those that this driver set.
+    def delete_removed(self) -> Sequence[str]:
+        """Free the room of released shared memory; return why some of it cannot be deleted.
 
         Raises:
-            RetryableError: They may not have been written. The worker counts as changed again.
+            RetryableError: The ledger cannot be read now.
         """
-        try:
-            stored = self._pods.find(worker.pod, wait_seconds=_PATCH_SECONDS)
-            own = workers.own_keys(stored or {})
-            wanted = {key: text for key, text in workers.limit_marks(worker).items() if key in own}
-            if wanted:
-                self._worker_pods.mark(
-                    worker.pod, labels={}, annotations=wanted, wait_seconds=_PATCH_SECONDS
-                )
-        except RetryableError:
-            with self._guard:
-                self._changed.setdefault(worker.pod.uid, worker)
-            raise
+        used = {pod.uid for claim in self._ledger.claims() for pod in claim.pods}
+        return self._memory.delete_removed(used)
 
     def is_kept(self, worker: Worker) -> bool:
         """Return True if the hypervisor keeps the limits; write those in its memory that differ.
@@ -168,9 +175,7 @@ class Workers:
         if not self._memory.is_kept(worker.pod, worker.gpu_ids):
             return False
         if self._memory.set_limits(worker.pod, worker.limits):
-            with self._guard:
-                self._changed[worker.pod.uid] = worker
-            self._on_change()
+            self.annotations.note_changed(worker)
         return True
 
     def register_worker(self, worker: Worker, deadline: float) -> bool:
@@ -195,18 +200,41 @@ class Workers:
             runs = workers.is_running(stored)
             if not runs:
                 self._memory.clear(worker.pod)
+            elif self._memory.is_replaced(worker.pod):
+                raise RetryableError(
+                    f"pod {worker.pod}: shared memory: found another folder than the one that its "
+                    f"containers have mounted, expected the same; delete the pod"
+                )
             marks = self._mark(worker, stored, deadline)
             try:
                 if not runs:
-                    self._allocate(worker, int(marks[names.MARK_INDEX]), deadline)
+                    self._allocate(worker, int(str(marks[names.MARK_INDEX])), deadline)
                 seconds = min(_MEMORY_SECONDS, deadline - self._clock())
                 self._memory.await_kept(worker.pod, worker.gpu_ids, wait_seconds=seconds)
-                self._memory.set_limits(worker.pod, worker.limits)
+                self._write_limits(worker)
             except RetryableError as error:
                 log.warning("worker_withdrawn", pod=str(worker.pod), error=str(error))
                 self._unmark(worker.pod, marks)
                 raise
         return True
+
+    def _write_limits(self, worker: Worker) -> None:
+        """Write the limits as they are recorded now; from then on follow() finds the worker.
+
+        Raises:
+            RetryableError: They cannot be written, or claims of the pod came or went.
+        """
+        with self._ledger.transaction() as step:
+            current = workers.of_pod(worker.pod, step.claims())
+            if current is None or current.gpu_ids != worker.gpu_ids:
+                raise RetryableError(
+                    f"pod {worker.pod}: found other claims than at the start of its registration, "
+                    f"expected the same; it is registered again"
+                )
+            self._memory.set_limits(current.pod, current.limits)
+            self._memory.note_registered(current.pod)
+        if current.limits != worker.limits:
+            self.annotations.note_changed(current)
 
     @contextmanager
     def _alone(self, pod: PodRef) -> Iterator[None]:
@@ -224,7 +252,7 @@ class Workers:
 
     def _mark(
         self, worker: Worker, stored: Mapping[str, Any], deadline: float
-    ) -> Mapping[str, str]:
+    ) -> Mapping[str, str | None]:
         """Mark the pod; return its new annotations.
 
         Raises:
@@ -237,8 +265,8 @@ class Workers:
             others = [each for each in every if each["metadata"]["uid"] != pod.uid]
             worker_conflicts.check_holders(worker, stored, others)
             marks = workers.marks(worker, stored, worker_conflicts.free_index(others))
-            if workers.own_keys(stored):
-                self._unmark(pod, workers.own_keys(stored))
+            if workers.is_marked(stored):
+                self._unmark(pod, workers.annotations(stored))
             self._worker_pods.mark(
                 pod,
                 labels={names.LABEL_COMPONENT: names.COMPONENT_WORKER},
@@ -247,17 +275,16 @@ class Workers:
             )
         return marks
 
-    def _unmark(self, pod: PodRef, keys: Iterable[str]) -> None:
-        """Remove marks; the hypervisor forgets the pod.
+    def _unmark(self, pod: PodRef, marked: Mapping[str, object]) -> None:
+        """Remove the marks from these annotations; the hypervisor forgets the pod.
 
         Raises:
             RetryableError: They may still be there. The next registration removes them.
         """
-        annotations = {*keys, names.MARK_DRA_MARKS} - {names.LABEL_COMPONENT}
         self._worker_pods.mark(
             pod,
             labels={names.LABEL_COMPONENT: None},
-            annotations=dict.fromkeys(sorted(annotations)),
+            annotations=workers.unmarks(marked),
             wait_seconds=_PATCH_SECONDS,
         )
 
@@ -265,7 +292,8 @@ class Workers:
         seconds = min(_ALLOCATE_SECONDS, deadline - self._clock())
         found = self._plugin.allocate(index, wait_seconds=seconds)
         if found != {*worker.gpu_ids}:
+            shown = ", ".join(sorted(found))[:_SHOWN] or "none"
             raise RetryableError(
-                f"pod {worker.pod}: cards: found {', '.join(sorted(found)) or 'none'} allocated by "
-                f"the hypervisor, expected {', '.join(worker.gpu_ids)}"
+                f"pod {worker.pod}: cards: found {shown} allocated by the hypervisor, expected "
+                f"{', '.join(worker.gpu_ids)}"
             )

@@ -4,6 +4,7 @@ import os
 import stat
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -14,10 +15,11 @@ from tensorfusion_dra.core.claims.enforcement.signs import (
     NodePlaces,
     NodeSigns,
     Places,
+    SharedMemory,
     Signs,
 )
 from tensorfusion_dra.enforcement import hami_cache
-from tensorfusion_dra.enforcement.hypervisor import healthz, shared_memory
+from tensorfusion_dra.enforcement.hypervisor import healthz, registered_folder, shared_memory
 from tensorfusion_dra.state import unix_sockets
 
 _ELF: Final = b"\x7fELF"
@@ -38,7 +40,7 @@ class LiveSigns:
         self._now = now
 
     def of_claim(self, places: Places) -> Signs:
-        memory = shared_memory.read(places.shared_memory) if places.shared_memory else None
+        memory = _memory(places) if places.shared_memory else None
         return Signs(
             # After the reading of the heartbeat, so that it is not in the future.
             read_at=self._now(),
@@ -68,7 +70,7 @@ class LiveSigns:
         """Yield each sign of the hypervisor's life and what speaks against it; cheap ones first."""
         root = self._places.shared_memory
         pods = 0
-        for path in Path(root).glob("*/*/shm"):
+        for path in Path(root).glob("*/[!.]*/shm"):
             pods += 1
             if soft_limiter.is_fresh(shared_memory.read(str(path)), self._now()):
                 yield f"fresh heartbeat in {path}", ""
@@ -82,6 +84,15 @@ class LiveSigns:
             host, port = self._places.http
             trouble = healthz.trouble(host, port, _HEALTHZ)
             yield f"http://{host}:{port}{_HEALTHZ}{'' if trouble else ' answers'}", trouble
+
+
+def _memory(places: Places) -> SharedMemory:
+    memory = shared_memory.read(places.shared_memory)
+    if not places.registered_folder:
+        return memory
+    noted, trouble = registered_folder.noted(places.registered_folder)
+    present = registered_folder.present(str(Path(places.shared_memory).parent))
+    return replace(memory, is_replaced=noted not in {"", present}, overruled=trouble)
 
 
 def _daemon(path: str) -> Daemon | None:

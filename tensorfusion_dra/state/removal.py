@@ -37,6 +37,11 @@ def quarantine(path: Path) -> Path | None:
     return moved
 
 
+def new_name() -> str:
+    """Return a name under which quarantined_in() finds a folder, and nobody else does."""
+    return f".{secrets.token_hex(16)}{_SUFFIX}"
+
+
 def quarantined_in(folder: Path) -> list[Path]:
     """Return the folders that were quarantined here and are not removed yet.
 

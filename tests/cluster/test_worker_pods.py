@@ -1,5 +1,7 @@
 """Marks of workers over HTTP."""
 
+from collections.abc import Sequence
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.driver.ports.cluster import MissingRightError
 from tensorfusion_dra.simulator.api.faults import Refuse
 from tensorfusion_dra.simulator.apiserver import ApiServer
+from tests.support.waiting import PATIENCE_SECONDS, eventually
 
 LABEL = {"tensor-fusion.ai/component": "worker"}
 
@@ -55,6 +58,34 @@ def test_marks_are_added_changed_and_removed_and_the_rest_stays(api: Api) -> Non
 
     workers_of(api).mark(ref, labels=dict.fromkeys(LABEL), annotations={}, wait_seconds=5)
     assert names_of(api) == []
+
+
+def test_changes_of_the_own_nodes_workers_are_watched(api: Api) -> None:
+    ours = create_pod(api, "ours", labels=LABEL)
+    elsewhere = create_pod(api, "elsewhere", node="node-02", labels=LABEL)
+    other = create_pod(api, "no-worker")
+    seen: list[tuple[str, str, Any]] = []
+
+    def note(kind: str, pod: Any) -> None:
+        metadata = pod["metadata"]
+        seen.append((kind, metadata["name"], metadata.get("annotations", {}).get("a")))
+
+    def note_list(pods: Sequence[Any]) -> None:
+        for pod in pods:
+            note("LISTED", pod)
+
+    watch = workers_of(api).watch(note_list, note)
+    thread = Thread(target=watch.run)
+    thread.start()
+    try:
+        assert eventually(lambda: seen == [("LISTED", "ours", None)])
+        for ref in (elsewhere, other, ours):
+            workers_of(api).mark(ref, labels={}, annotations={"a": "1"}, wait_seconds=5)
+
+        assert eventually(lambda: seen[1:] == [("MODIFIED", "ours", "1")])
+    finally:
+        watch.stop()
+        thread.join(PATIENCE_SECONDS)
 
 
 def test_pod_that_is_gone_is_not_marked(api: Api) -> None:

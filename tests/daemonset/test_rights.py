@@ -158,11 +158,12 @@ def test_events_may_only_be_created() -> None:
     assert events == {("", "create"), ("default", "create")}
 
 
-def test_hypervisor_sockets_add_the_rights_to_list_and_mark_pods() -> None:
+def test_hypervisor_sockets_add_the_rights_to_watch_and_mark_pods() -> None:
     base = allowed(installation.documents("nvidia"))
     granted = allowed(helm.render(VARIANTS["hypervisor"]))
 
     assert {(right.resource, right.verb) for right in granted - base} == {
         ("pods", "list"),
+        ("pods", "watch"),
         ("pods", "patch"),
     }

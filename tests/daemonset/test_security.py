@@ -227,8 +227,10 @@ def test_policy_allows_exactly_the_marks_of_workers() -> None:
 
 
 def worker_marks() -> set[str]:
-    """Return every annotation that a worker is marked with."""
+    """Return every annotation that a worker is marked with, or that is taken from it."""
     share = prepared_share(limit=limit(25, 8))
     worker = workers.of_pod(POD, [prepared_claim(share, enforcer="tensor-fusion")])
     assert worker is not None
-    return set(workers.marks(worker, {}, 1))
+    replaced = workers.ruling_marks(worker).keys()
+    stored = {"metadata": {"annotations": dict.fromkeys(replaced, "another")}}
+    return {*workers.marks(worker, {}, 1), *workers.marks(worker, stored, 1)}

@@ -9,6 +9,7 @@ import pytest
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.kubernetes.quantity import GIB
 from tensorfusion_dra.enforcement.hypervisor.device_plugin import socket_name
+from tensorfusion_dra.kubelet.pb import deviceplugin_v1beta1_pb2 as pb
 from tests.support.builders.stored_claims import stored_claim
 from tests.support.prepared_node import GPU_0, GPU_1, error_of, share_result
 from tests.support.worker_node import PREFIX, WorkerNode, worker_node
@@ -42,6 +43,56 @@ def test_card_that_the_hypervisor_does_not_know_is_refused(node: WorkerNode) -> 
         f"pod default/train: cards: found none allocated by the hypervisor, expected {GPU_1}"
     )
     assert node.pods.labels("train") == node.pods.annotations("train") == {}
+
+
+def answer(*cards: str) -> bytes:
+    """Return an answer with a response for each of these lists of cards."""
+    envs = [{"NVIDIA_VISIBLE_DEVICES": text} for text in cards]
+    responses = [pb.ContainerAllocateResponse(envs=each) for each in envs]
+    return pb.AllocateResponse(container_responses=responses).SerializeToString()
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (answer(), "found 0 container responses, expected 1"),
+        (answer(GPU_0, GPU_0), "found 2 container responses, expected 1"),
+        (answer(""), "found none allocated"),
+        (answer("\x1b[2J\n" + "x" * 9_000), r"found \x1b[2j\nxxx"),
+        (answer(GPU_0).replace(b"gpu-", b"\xff\xff\xff\xff"), "Exception deserializing response"),
+        (b"\xff", "Exception deserializing response"),
+        (answer("x" * 5_000_000), "message larger than max"),
+    ],
+    ids=["none", "two", "empty", "long", "not text", "no message", "too long"],
+)
+def test_answer_of_any_form_fails_one_claim_and_no_process(
+    node: WorkerNode, given: bytes, expected: str
+) -> None:
+    node.hypervisor.answer = given
+    node.pods.put("train")
+    ref = node.put("train")
+    keeper = node.keeper()
+
+    error = error_of(node.prepare(ref))
+    for _ in range(2):
+        keeper.repair(node.workers)
+
+    assert expected in error
+    assert len(error) < 1_000
+    assert node.pods.labels("train") == node.pods.annotations("train") == {}
+    node.hypervisor.answer = None
+    assert isinstance(node.prepare(ref), PreparedClaim)
+
+
+@pytest.mark.parametrize("index", ["9" * 5_000, "-1", "0x7f", "\u0661", "1.5", "", "²"])
+def test_index_of_any_form_in_another_pod_fails_no_claim(node: WorkerNode, index: str) -> None:
+    node.pods.put("other")
+    metadata = node.pods.stored["other"]["metadata"]
+    metadata["labels"][PREFIX + "component"] = "worker"
+    metadata["annotations"][PREFIX + "index"] = index
+    node.pods.put("train")
+
+    assert isinstance(node.prepare(node.put("train")), PreparedClaim)
 
 
 def test_without_a_hypervisor_marks_are_withdrawn_until_it_serves(

@@ -14,7 +14,7 @@ from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.core.kubernetes.quantity import GIB
 from tensorfusion_dra.driver.workers import Workers
 from tensorfusion_dra.enforcement.hypervisor.worker_memory import WorkerMemory
-from tests.support.prepared_node import GPU_0, Setup, share_result
+from tests.support.prepared_node import GPU_0, share_result
 from tests.support.waiting import PATIENCE_SECONDS, eventually
 from tests.support.worker_node import PREFIX, WorkerNode, worker_node
 
@@ -29,13 +29,11 @@ def test_restarted_driver_finds_the_worker_registered(node: WorkerNode) -> None:
     node.pods.put("train")
     ref = node.put("train")
     node.prepare(ref)
-    node.setup.ledger.close()
-    again = Workers(node.pods, node.pods, node.plugin, WorkerMemory(node.hypervisor.shm))
-    setup = Setup(node.folder, node.setup.claims, workers=again)
+    again = node.restarted()
 
-    assert isinstance(setup.prepare(ref)[ref.uid], PreparedClaim)
+    assert isinstance(again.prepare(ref), PreparedClaim)
 
-    setup.ledger.close()
+    again.setup.ledger.close()
     assert node.hypervisor.calls == [128]
     assert len(node.pods.patches) == 1
 
@@ -89,7 +87,12 @@ def test_finished_pod_is_not_registered_again(node: WorkerNode) -> None:
 def test_keeper_follows_changes_by_itself_until_stopped(node: WorkerNode) -> None:
     keeper = node.keeper()
     workers = Workers(
-        node.pods, node.pods, node.plugin, WorkerMemory(node.hypervisor.shm), on_change=keeper.wake
+        node.pods,
+        node.pods,
+        node.plugin,
+        WorkerMemory(node.hypervisor.shm),
+        node.setup.ledger,
+        on_change=keeper.wake,
     )
     node.setup.workers = workers
     node.setup.preparer = node.setup.with_claims(node.setup.claims)

@@ -7,7 +7,10 @@ import pytest
 
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.kubernetes.quantity import GIB
-from tests.support.prepared_node import GPU_0, GPU_1, share_result
+from tensorfusion_dra.driver.status import StatusReporter
+from tests.driver.status_server import StatusAtServer
+from tests.support.builders.prepared_claims import limit
+from tests.support.prepared_node import GPU_0, GPU_1, error_of, share_result
 from tests.support.worker_node import PREFIX, WorkerNode, worker_node
 
 
@@ -64,19 +67,6 @@ def test_claims_of_a_pod_on_one_card_add_up(node: WorkerNode) -> None:
     annotations = node.pods.annotations("train")
     assert annotations[PREFIX + "vram-limit"] == str(24 * GIB)
     assert annotations[PREFIX + "compute-percent-limit"] == "66"
-
-
-def test_annotations_of_the_user_stay_and_the_memory_has_what_was_granted(node: WorkerNode) -> None:
-    pod = node.pods.put("train")
-    own = {PREFIX + "tflops-limit": "156", PREFIX + "vram-limit": str(99 * GIB)}
-    node.pods.stored["train"]["metadata"]["annotations"] = dict(own)
-
-    node.prepare(node.put("train", tflops_limit="156", vram_limit="99Gi"))
-
-    found = node.pods.annotations("train")
-    assert found.items() >= own.items()
-    assert PREFIX + "compute-percent-limit" not in found
-    assert node.hypervisor.limits(pod) == {GPU_0: (50, 80 * GIB)}
 
 
 def test_repeated_prepare_asks_neither_the_api_server_nor_the_hypervisor(node: WorkerNode) -> None:
@@ -159,6 +149,48 @@ def test_changed_limit_is_written_into_the_memory_and_then_annotated(node: Worke
 
     keeper.follow(node.workers)
     assert node.pods.annotations("borrower")[PREFIX + "vram-limit"] == str(50 * GIB)
+
+
+def test_limits_that_change_during_a_registration_are_written_and_reported(
+    node: WorkerNode,
+) -> None:
+    server = StatusAtServer()
+    node.setup.status = StatusReporter(server)
+    node.setup.preparer = node.setup.with_claims(node.setup.claims)
+    lender, other = node.pods.put("lender"), node.pods.put("other")
+    results = [share_result(vram="20Gi"), share_result(vram="40Gi")]
+    refs = [node.put("lender", results[0], vram_limit="60Gi"), node.put("other", results[1])]
+    node.hypervisor.before_answer = lambda: node.prepare(refs[1])
+    keeper = node.keeper()
+
+    outcome = node.prepare(refs[0])
+    keeper.follow(node.workers)
+    node.setup.status.stop()
+    node.setup.status.run()
+
+    assert isinstance(outcome, PreparedClaim)
+    assert node.hypervisor.limits(other) == {GPU_0: (33, 40 * GIB)}
+    assert node.hypervisor.limits(lender) == {GPU_0: (33, 40 * GIB)}
+    assert node.pods.annotations("lender")[PREFIX + "vram-limit"] == str(40 * GIB)
+    assert outcome.shares[0].limit == limit(33, 40)
+    assert server.vram_limits() == [40, 40]
+
+
+def test_claim_that_goes_during_a_registration_is_no_part_of_the_worker(node: WorkerNode) -> None:
+    pod = node.pods.put("train")
+    gone, stays = (
+        node.put("claim-a", pod="train"),
+        node.put("claim-b", share_result(GPU_1), pod="train"),
+    )
+    node.prepare(gone)
+    node.hypervisor.before_answer = lambda: node.setup.unprepare(gone)
+
+    error = error_of(node.prepare(stays))
+    assert "found other claims than at the start of its registration" in error
+    assert node.pods.labels("train") == node.pods.annotations("train") == {}
+
+    assert isinstance(node.prepare(stays), PreparedClaim)
+    assert node.hypervisor.limits(pod) == {GPU_1: (33, 16 * GIB)}
 
 
 def test_shared_memory_is_gone_after_the_last_claim_of_the_pod(node: WorkerNode) -> None:

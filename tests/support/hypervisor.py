@@ -8,7 +8,7 @@ shared memory before it answers Allocate, not within a second.
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from copy import deepcopy
 from pathlib import Path
@@ -39,16 +39,22 @@ class WorkerPodsInMemory:
         self.lists = 0
         self.reads = 0
         self.refuses_marks = False
-        self.unlabelled: set[str] = set()  # UIDs of pods that lost the label
+        self.unlabelled: set[str] = set()  # UIDs of pods that lost the label, or are gone
 
-    def put(self, name: str, *, phase: str = "Pending", **fields: Any) -> PodRef:
-        """Store a pod of namespace default, as the kubelet's calls find it."""
-        metadata = {"namespace": "default", "name": name, "uid": f"uid-of-{name}", "labels": {}}
+    def put(self, name: str, *, uid: str = "", phase: str = "Pending", **fields: Any) -> PodRef:
+        """Store a pod of namespace default, as the kubelet's calls find it.
+
+        Another pod of this name is deleted by that, as `kubectl delete --force` does.
+        """
+        ref = PodRef(namespace="default", name=name, uid=uid or f"uid-of-{name}")
+        metadata = {"namespace": "default", "name": name, "uid": ref.uid, "labels": {}}
         pod = {"metadata": {"annotations": {}, **metadata}, "status": {"phase": phase}, **fields}
         with self.changed:
+            if gone := self.stored.get(name):
+                self.unlabelled.add(gone["metadata"]["uid"])
             self.stored[name] = pod
             self.changed.notify_all()
-        return PodRef(namespace="default", name=name, uid=f"uid-of-{name}")
+        return ref
 
     def set_phase(self, name: str, phase: str) -> None:
         with self.changed:
@@ -125,6 +131,8 @@ class StandInHypervisor:
         self.shm = folder / "shm"
         self.allocated: dict[str, tuple[str, ...]] = {}  # cards by pod UID
         self.calls: list[int] = []
+        self.answer: bytes | None = None  # sent in place of each answer
+        self.before_answer: Callable[[], object] = lambda: None  # called once, by the next call
         self._pods = pods
         self.cards = [card.lower() for card in cards]
         self._numbers = sockets
@@ -163,6 +171,18 @@ class StandInHypervisor:
             for uuid, limit in memory.limits.items()
         }
 
+    def rate(self, name: str) -> int:
+        """Return the percent at which the rate of a pod's kernels is regulated, as the real one.
+
+        It takes the limit from the annotations, and none if there are both kinds of it.
+        """
+        annotations = self._pods.annotations(name)
+        percent = annotations.get("tensor-fusion.ai/compute-percent-limit")
+        tflops = annotations.get("tensor-fusion.ai/tflops-limit")
+        if percent and not tflops:
+            return int(percent)
+        return min(100, -(-int(tflops) * 100 // 312)) if tflops and not percent else 100
+
     def file(self, pod: PodRef) -> Path:
         return self.shm / pod.namespace / pod.name / "shm"
 
@@ -172,6 +192,8 @@ class StandInHypervisor:
         (container,) = request.container_requests
         index = len(container.devices_ids) + 8 * number
         self.calls.append(index)
+        act, self.before_answer = self.before_answer, lambda: None
+        act()
         with self._pods.changed:
             while (pod := self._pending(index)) is None:
                 self._pods.changed.wait(0.05)
@@ -223,9 +245,12 @@ class StandInHypervisor:
 
 
 def _service(hypervisor: StandInHypervisor, number: int) -> grpc.GenericRpcHandler:
+    def serialized(response: pb.AllocateResponse) -> bytes:
+        return response.SerializeToString() if hypervisor.answer is None else hypervisor.answer
+
     handler = grpc.unary_unary_rpc_method_handler(
         lambda request, context: hypervisor.allocate(number, request, context),
         request_deserializer=pb.AllocateRequest.FromString,
-        response_serializer=pb.AllocateResponse.SerializeToString,
+        response_serializer=serialized,
     )
     return grpc.method_handlers_generic_handler("v1beta1.DevicePlugin", {"Allocate": handler})

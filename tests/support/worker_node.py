@@ -3,7 +3,7 @@
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
@@ -32,17 +32,32 @@ class WorkerNode:
     workers: Workers
     plugin: DevicePlugin
 
+    def restarted(self) -> "WorkerNode":
+        """Return the node with a new driver, on the same disk."""
+        self.setup.ledger.close()
+        setup = Setup(self.folder, self.setup.claims)
+        workers = _connect(setup, self.pods, self.plugin, self.hypervisor)
+        return replace(self, setup=setup, workers=workers)
+
     def prepare(self, ref: ClaimRef, *, seconds: float = PATIENCE_SECONDS) -> Any:
         outcomes = self.setup.preparer.prepare([ref], deadline=time.monotonic() + seconds)
         return outcomes[ref.uid]
 
-    def put(self, name: str, *results: Any, pod: str = "", **annotations: str) -> ClaimRef:
-        claim = stored_claim(name, *(results or [share_result()]))
+    def put(
+        self,
+        name: str,
+        *results: Any,
+        pod: str = "",
+        pod_uid: str = "",
+        uid: str = "",
+        **annotations: str,
+    ) -> ClaimRef:
+        claim = stored_claim(name, *(results or [share_result()]), uid=uid)
         claim["metadata"]["annotations"] = {
             PREFIX + key.replace("_", "-"): text for key, text in annotations.items()
         }
         if pod:
-            claim["status"]["reservedFor"][0] |= {"name": pod, "uid": f"uid-of-{pod}"}
+            claim["status"]["reservedFor"][0] |= {"name": pod, "uid": pod_uid or f"uid-of-{pod}"}
         return self.setup.claims.put(claim)
 
     def keeper(self) -> WorkerKeeper:
@@ -57,8 +72,18 @@ def worker_node(folder: Path) -> Iterator[WorkerNode]:
         hypervisor = StandInHypervisor(Path(short), pods, cards=[GPU_0, GPU_1], sockets=(0, 15))
         hypervisor.start()
         plugin = DevicePlugin(hypervisor.sockets)
-        workers = Workers(pods, pods, plugin, WorkerMemory(hypervisor.shm))
-        setup = Setup(folder, workers=workers)
+        setup = Setup(folder)
+        workers = _connect(setup, pods, plugin, hypervisor)
         yield WorkerNode(folder, pods, hypervisor, setup, workers, plugin)
         hypervisor.stop()
         setup.ledger.close()
+
+
+def _connect(
+    setup: Setup, pods: WorkerPodsInMemory, plugin: DevicePlugin, hypervisor: StandInHypervisor
+) -> Workers:
+    """Connect a driver with a hypervisor."""
+    workers = Workers(pods, pods, plugin, WorkerMemory(hypervisor.shm), setup.ledger)
+    setup.workers = workers
+    setup.preparer = setup.with_claims(setup.claims)
+    return workers

@@ -30,13 +30,18 @@ def constructed(
 
     plugin = DevicePlugin(Path(settings.hypervisor_sockets))
     keeper = WorkerKeeper(plugin, claims=ledger.claims)
+    worker_pods = WorkerPods(resource_api.api, node_name=settings.node_name, reads=reads)
     workers = Workers(
         Pods(resource_api.api, reads=reads),
-        WorkerPods(resource_api.api, node_name=settings.node_name, reads=reads),
+        worker_pods,
         plugin,
         WorkerMemory(Path(settings.tensor_fusion_root) / "shm"),
+        ledger,
         on_change=keeper.wake,
     )
+    watch = worker_pods.watch(keeper.note_pods, keeper.note_event)
     supervisor.on_stop(keeper.stop)
     supervisor.run("workers", partial(keeper.run, workers))
+    supervisor.on_stop(watch.stop)
+    supervisor.run("worker-watch", watch.run)
     return workers

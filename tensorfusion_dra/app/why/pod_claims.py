@@ -8,6 +8,7 @@ from tensorfusion_dra.app.why.foreseen import Foreseen
 from tensorfusion_dra.app.why.observed import Observed
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.admission import claim_admission, pod_request
+from tensorfusion_dra.core.claims import workers
 from tensorfusion_dra.core.doctor import pending_claims, pending_pods
 from tensorfusion_dra.core.doctor.finding import Finding, Level, problem
 from tensorfusion_dra.core.errors import InputError
@@ -104,7 +105,8 @@ def edited(pod: Document, claim: Document) -> Iterator[Finding]:
     uid = pod["metadata"].get("uid")
     owners = {owner.get("uid") for owner in claim["metadata"].get("ownerReferences") or ()}
     errors: list[Any] = []
-    wanted = pod_request.parse(review.annotations_of(pod), errors)
+    annotations = {key: str(text) for key, text in workers.foreign_annotations(pod).items()}
+    wanted = pod_request.parse(annotations, errors)
     if uid in owners and claim_admission.is_labelled(claim) and not errors:
         try:
             differing = claim_admission.differing(claim, wanted)

@@ -190,8 +190,13 @@ def _allocated(ref: ClaimRef, stored: Mapping[str, Any]) -> AllocatedClaim:
 
 
 def _pod(ref: ClaimRef, name: object, uid: object) -> PodRef:
-    """Return the pod after checking its name, which becomes part of a folder name."""
+    """Return the pod after checking name and UID, which become parts of paths."""
     _check_name(ref, "reservedFor", name, name_rules.subdomain)
+    if not is_uid(str(uid)):
+        raise ClaimError(
+            f"claim {ref}: reservedFor: UID {str(uid)[:80]!r}, expected letters, digits and "
+            f"dashes, at most 63"
+        )
     return PodRef(namespace=ref.namespace, name=str(name), uid=str(uid))
 
 

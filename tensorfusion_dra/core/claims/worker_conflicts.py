@@ -72,6 +72,11 @@ def _indices(pod: Mapping[str, Any]) -> set[int]:
         amounts = as_map(as_map(as_map(container).get("resources")).get("limits"))
         for resource, amount in amounts.items():
             socket = resource.removeprefix(names.TENSOR_FUSION_INDEX)
-            if socket in _SOCKETS and str(amount).isdecimal():
+            if socket in _SOCKETS and _is_short(str(amount)):
                 found.add(str(int(str(amount)) + workers.INDICES_PER_SOCKET * int(socket, 16)))
-    return {int(text) for text in found if text.isdecimal()}
+    return {int(text) for text in found if _is_short(text)}
+
+
+def _is_short(text: str) -> bool:
+    """Return True for a number that may be an index; int() refuses those of 5,000 digits."""
+    return text.isdecimal() and len(text) <= len(str(workers.LAST_INDEX))

@@ -4,8 +4,12 @@ The hypervisor learns a pod's cards and limits from the pod itself: it watches t
 that have the label `tensor-fusion.ai/component: worker`, and reads their annotations. This module
 decides what to mark a pod with so that the hypervisor keeps the limits of the pod's claims.
 
-What the pod has already, stays: its user or Tensor Fusion's webhook set it. The marks of this
-driver are named in an annotation of their own, so they can be removed and changed later.
+The hypervisor regulates compute by these annotations, whatever the shared memory says, and a tenant
+can write them: with `compute-percent-limit: "100"` a claim for 1 % had the whole card, and with
+`tflops-limit` beside it no limit at all. A pod's `tflops-limit` is also its wish, of which less may
+be granted. So the driver owns all annotations that rule a worker: it replaces or removes those of
+the pod, and puts its own back when they are changed. The former values are kept under other names.
+Whatever else the pod has stays. What the driver added is named in `dra-marks`.
 
 Example: a pod with a claim for 25 % and 20Gi of gpu-a gets
 
@@ -15,6 +19,8 @@ Example: a pod with a claim for 25 % and 20Gi of gpu-a gets
     tensor-fusion.ai/compute-percent-limit: "25"
     tensor-fusion.ai/vram-limit: "21474836480"
     tensor-fusion.ai/dra-marks: component,compute-percent-limit,gpu-ids,index,vram-limit
+
+and if it had `tflops-limit: "312"`, that becomes `dra-tflops-limit: "312"`.
 
 Source: NexusGPU/tensor-fusion, pkg/hypervisor/backend/kubernetes/pod_cache.go, and
 internal/utils/resource.go (ComposeAllocationRequest).
@@ -40,9 +46,15 @@ LAST_INDEX: Final = 128
 """16 sockets with 8 indices each (IndexKeyLength, IndexModLength)."""
 INDICES_PER_SOCKET: Final = 8
 _FINISHED: Final = frozenset({"Succeeded", "Failed"})
-_COMPUTE_LIMITS: Final = frozenset(
-    {names.ANNOTATION_COMPUTE_PERCENT_LIMIT, names.ANNOTATION_TFLOPS_LIMIT}
+_RULING: Final = (
+    names.ANNOTATION_COMPUTE_PERCENT_LIMIT,
+    names.ANNOTATION_GPU_COUNT,
+    names.ANNOTATION_GPU_INDICES,
+    names.ANNOTATION_ISOLATION,
+    names.ANNOTATION_TFLOPS_LIMIT,
+    names.ANNOTATION_VRAM_LIMIT,
 )
+"""The annotations of a pod that rule a worker; ruling_marks() has the values."""
 _COMPUTE_REQUESTS: Final = frozenset(
     {names.ANNOTATION_COMPUTE_PERCENT_REQUEST, names.ANNOTATION_TFLOPS_REQUEST}
 )
@@ -81,8 +93,8 @@ def soft_shares(claim: PreparedClaim) -> Sequence[PreparedShare]:
 
 
 def of_pod(pod: PodRef, claims: Iterable[PreparedClaim]) -> Worker | None:
-    """Return the worker that a pod with these claims is; None if it has no soft limits."""
-    soft = {claim.ref.uid: claim for claim in claims if soft_shares(claim)}
+    """Return the worker that a pod is; None if none of its claims among these has soft limits."""
+    soft = {claim.ref.uid: claim for claim in claims if pod in claim.pods and soft_shares(claim)}
     ordered = tuple(soft[uid] for uid in sorted(soft))
     by_uuid = limits.by_uuid(
         (share.gpu_uuid, share.limit) for claim in ordered for share in soft_shares(claim)
@@ -98,6 +110,16 @@ def of_claims(claims: Iterable[PreparedClaim]) -> Sequence[Worker]:
             by_pod.setdefault(claim.pods[0], []).append(claim)
     found = (of_pod(pod, claims_of_pod) for pod, claims_of_pod in by_pod.items())
     return [worker for worker in found if worker is not None]
+
+
+def of_other_pods(pod: PodRef, claims: Iterable[PreparedClaim]) -> Sequence[PreparedClaim]:
+    """Return the claims with soft limits of pods that have this one's name, but another UID."""
+    return [
+        claim
+        for claim in claims
+        if soft_shares(claim)
+        and any(str(each) == str(pod) and each.uid != pod.uid for each in claim.pods)
+    ]
 
 
 def the_pod(claim: PreparedClaim) -> PodRef:
@@ -121,8 +143,8 @@ def socket_of(index: int) -> tuple[int, int]:
     return socket, rest + 1
 
 
-def marks(worker: Worker, stored: Mapping[str, Any], index: int) -> dict[str, str]:
-    """Return the annotations that make a worker of a pod.
+def marks(worker: Worker, stored: Mapping[str, Any], index: int) -> dict[str, str | None]:
+    """Return the annotations that make a worker of a pod; None removes one.
 
     Args:
         worker: What the hypervisor has to know.
@@ -130,46 +152,75 @@ def marks(worker: Worker, stored: Mapping[str, Any], index: int) -> dict[str, st
         index: One that no other worker of the node uses.
     """
     shares = [share for claim in worker.claims for share in soft_shares(claim)]
-    foreign = {**foreign_annotations(stored)}
-    wanted = {
-        names.ANNOTATION_ISOLATION: Isolation.SOFT.value,
-        names.ANNOTATION_QOS: shares[0].qos.value,
-        names.ANNOTATION_GPU_COUNT: str(len(worker.limits)),
-        **_requests(shares),
-        **limit_marks(worker),
-    }
-    for alike in (_COMPUTE_LIMITS, _COMPUTE_REQUESTS):
-        if foreign.keys() & alike:  # the hypervisor refuses both of them together
-            wanted = {key: value for key, value in wanted.items() if key not in alike}
+    foreign = foreign_annotations(stored)
+    wanted = {names.ANNOTATION_QOS: shares[0].qos.value, **_requests(shares)}
+    if foreign.keys() & _COMPUTE_REQUESTS:  # the hypervisor refuses both of them together
+        wanted = {key: value for key, value in wanted.items() if key not in _COMPUTE_REQUESTS}
     own = {key: value for key, value in wanted.items() if key not in foreign}
+    ruling = ruling_marks(worker)
+    own |= {key: value for key, value in ruling.items() if value and foreign.get(key) != value}
+    for key in _RULING:
+        if key in foreign and foreign[key] != ruling[key]:
+            own[_kept(key)] = str(foreign[key])
     own[names.MARK_INDEX] = str(index)
     own[names.MARK_GPU_IDS] = ",".join(worker.gpu_ids)
     own[names.MARK_CONTAINER_GPUS] = compact_json.text(_container_gpus(worker, stored))
     keys = sorted([*own, names.LABEL_COMPONENT])
     own[names.MARK_DRA_MARKS] = ",".join(key.removeprefix(names.ANNOTATION_PREFIX) for key in keys)
-    return own
+    removed = [key for key in _RULING if key in annotations(stored) and ruling[key] is None]
+    return {**own, **dict.fromkeys(removed)}
 
 
-def limit_marks(worker: Worker) -> dict[str, str]:
-    """Return the limits as annotations. The hypervisor knows one of each for all cards of a pod."""
+def ruling_marks(worker: Worker) -> dict[str, str | None]:
+    """Return the annotations that rule a worker; None for one that must not be there.
+
+    The hypervisor knows one limit of each kind for all cards of a pod. It drops all limits of a pod
+    with both kinds of compute limit.
+    """
     return {
-        names.ANNOTATION_VRAM_LIMIT: str(min(each.vram_bytes for each in worker.limits.values())),
         names.ANNOTATION_COMPUTE_PERCENT_LIMIT: str(
             min(each.sm_percent for each in worker.limits.values())
         ),
+        names.ANNOTATION_GPU_COUNT: str(len(worker.limits)),
+        names.ANNOTATION_GPU_INDICES: None,
+        names.ANNOTATION_ISOLATION: Isolation.SOFT.value,
+        names.ANNOTATION_TFLOPS_LIMIT: None,
+        names.ANNOTATION_VRAM_LIMIT: str(min(each.vram_bytes for each in worker.limits.values())),
     }
 
 
-def own_keys(stored: Mapping[str, Any]) -> frozenset[str]:
-    """Return the labels and annotations of a pod that this driver added."""
-    text = str(annotations(stored).get(names.MARK_DRA_MARKS, ""))
-    return frozenset(names.ANNOTATION_PREFIX + key for key in text.split(",") if key)
+def overruled(worker: Worker, stored: Mapping[str, Any]) -> dict[str, str | None]:
+    """Return the marks that a worker should have and has not: they were changed, or follow.
+
+    A pod without the label of workers is to be registered again instead.
+    """
+    labels = as_map(as_map(stored.get("metadata")).get("labels"))
+    if labels.get(names.LABEL_COMPONENT) != names.COMPONENT_WORKER:
+        return {}
+    wanted = {**ruling_marks(worker), names.MARK_GPU_IDS: ",".join(worker.gpu_ids)}
+    found = annotations(stored)
+    return {key: value for key, value in wanted.items() if found.get(key) != value}
+
+
+def unmarks(marked: Mapping[str, object]) -> dict[str, str | None]:
+    """Return the change that removes the marks from annotations and restores what was kept."""
+    own = _own_keys(marked) | {names.MARK_DRA_MARKS}
+    kept = {key: str(marked[_kept(key)]) for key in _RULING if marked.get(_kept(key)) is not None}
+    return {**dict.fromkeys(sorted(own - {names.LABEL_COMPONENT})), **kept}
+
+
+def is_marked(stored: Mapping[str, Any]) -> bool:
+    """Return True if this driver marked the pod."""
+    return names.MARK_DRA_MARKS in annotations(stored)
 
 
 def foreign_annotations(stored: Mapping[str, Any]) -> Mapping[str, object]:
-    """Return the annotations of a pod that this driver did not add."""
-    own = own_keys(stored) | {names.MARK_DRA_MARKS}
-    return {key: value for key, value in annotations(stored).items() if key not in own}
+    """Return the annotations of a pod as they would be without this driver."""
+    found = annotations(stored)
+    own = _own_keys(found) | {names.MARK_DRA_MARKS}
+    kept = {key: found[_kept(key)] for key in _RULING if _kept(key) in found}
+    rest = {key: value for key, value in found.items() if key not in own}
+    return {**rest, **kept}
 
 
 def is_finished(stored: Mapping[str, Any]) -> bool:
@@ -180,6 +231,17 @@ def is_finished(stored: Mapping[str, Any]) -> bool:
 def is_running(stored: Mapping[str, Any]) -> bool:
     """Return True for phase Running: then the hypervisor allocates by itself, and not on call."""
     return _phase(stored) == "Running"
+
+
+def _own_keys(found: Mapping[str, object]) -> frozenset[str]:
+    """Return the labels and annotations that this driver added, as it listed them."""
+    text = str(found.get(names.MARK_DRA_MARKS, ""))
+    return frozenset(names.ANNOTATION_PREFIX + key for key in text.split(",") if key)
+
+
+def _kept(key: str) -> str:
+    """Return the annotation that has the former value of one that this driver replaced."""
+    return names.MARK_DRA_PREFIX + key.removeprefix(names.ANNOTATION_PREFIX)
 
 
 def _requests(shares: Iterable[PreparedShare]) -> dict[str, str]:

@@ -107,6 +107,12 @@ _WORKERS: Final = (
         purpose="the node's workers of Tensor Fusion's hypervisor (--hypervisor-sockets)",
     ),
     Right(
+        verb="watch",
+        group="",
+        resource="pods",
+        purpose="annotations of the node's workers that others changed are put back",
+    ),
+    Right(
         verb="patch",
         group="",
         resource="pods",

@@ -1,6 +1,6 @@
 """Interfaces to Tensor Fusion's hypervisor on this node."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
 from tensorfusion_dra.core.claims.claim import PodRef
@@ -35,12 +35,32 @@ class WorkerMemory(Protocol):
     """
 
     def is_kept(self, pod: PodRef, gpu_ids: tuple[str, ...]) -> bool:
-        """Return True if it has these cards and a fresh heartbeat.
+        """Return True if it is that of this pod and has these cards and a fresh heartbeat.
 
         Args:
             pod: The worker.
             gpu_ids: The UUIDs of exactly its cards, in lower case.
         """
+        ...
+
+    def is_of(self, pod: PodRef) -> bool:
+        """Return True if the pod was registered with the folder that is at its path now."""
+        ...
+
+    def is_replaced(self, pod: PodRef) -> bool:
+        """Return True if the pod was registered with another folder than that at its path now."""
+        ...
+
+    def note_registered(self, pod: PodRef) -> None:
+        """Note that the pod is registered, and with which folder.
+
+        Raises:
+            RetryableError: It cannot be noted.
+        """
+        ...
+
+    def note_trouble(self, pod: PodRef, text: str) -> None:
+        """Note why the limits of a registered pod do not hold; "" if nothing speaks against it."""
         ...
 
     def await_kept(self, pod: PodRef, gpu_ids: tuple[str, ...], *, wait_seconds: float) -> None:
@@ -62,17 +82,34 @@ class WorkerMemory(Protocol):
         ...
 
     def clear(self, pod: PodRef) -> None:
-        """Remove what an earlier pod of this name left; do nothing if there is nothing.
+        """Remove what an earlier pod of this name left, or an earlier registration of this pod.
+
+        Raises:
+            RetryableError: See remove().
+        """
+        ...
+
+    def remove(self, pod: PodRef) -> None:
+        """Remove the pod's folder, whatever its containers made of it, and what was noted.
+
+        Raises:
+            RetryableError: The folder above it cannot be written.
+        """
+        ...
+
+    def forget(self, pod: PodRef) -> None:
+        """Remove what was noted; the folder at the pod's path is of another pod.
 
         Raises:
             RetryableError: It cannot be removed.
         """
         ...
 
-    def remove(self, pod: PodRef) -> None:
-        """Remove it and its folder, unless there is something else in that.
+    def delete_removed(self, used: Collection[str]) -> Sequence[str]:
+        """Free the room of removed folders, a part per call; return why some cannot be deleted.
 
-        Raises:
-            RetryableError: It cannot be removed.
+        Also delete what was noted of pods other than those with the UIDs `used`. A container may
+        have made its files such that only a process with more rights than the driver has can delete
+        them.
         """
         ...

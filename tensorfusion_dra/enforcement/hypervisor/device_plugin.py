@@ -21,6 +21,8 @@ from tensorfusion_dra.kubelet.pb import deviceplugin_v1beta1_pb2 as pb
 
 log = structlog.get_logger()
 
+_SHOWN: Final = 200
+"""Characters of an answer that are logged."""
 ALLOCATE: Final = "/v1beta1.DevicePlugin/Allocate"
 
 
@@ -57,12 +59,17 @@ class DevicePlugin:
             ]
         )
         answer = _call(socket, request, index=index, wait_seconds=wait_seconds)
-        (container,) = answer.container_responses or [pb.ContainerAllocateResponse()]
+        if len(answer.container_responses) != 1:
+            raise RetryableError(
+                f"{socket}: found {len(answer.container_responses)} container responses, expected "
+                f"1 for worker index {index}; check the hypervisor's release"
+            )
+        (container,) = answer.container_responses
         # A NVIDIA card's device nodes and libraries are in the CDI spec already. The hypervisor
         # lists mounts for other vendors only, whose cards this driver does not have.
         if container.mounts:
             found = [mount.host_path for mount in container.mounts]
-            log.warning("hypervisor_mounts_ignored", error=", ".join(found))
+            log.warning("hypervisor_mounts_ignored", error=", ".join(found)[:_SHOWN])
         cards = container.envs.get(names.ENV_NVIDIA_VISIBLE_DEVICES, "")
         return frozenset(uuid.lower() for uuid in cards.split(",") if uuid)
 

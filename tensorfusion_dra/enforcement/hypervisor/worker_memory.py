@@ -1,18 +1,36 @@
-"""The shared memory of a worker: whether the hypervisor keeps it, and changes of its limits."""
+"""The shared memory of a worker: whether the hypervisor keeps it, changes of its limits, its end.
+
+A container can write into its pod's folder, and root in a container can change the folder's owner.
+This driver is root without capabilities, so it may be unable to read or to empty what is left of a
+pod. It can always rename the folder, whose parent no container sees, but only within that parent:
+a move into another one would change the folder itself. So ``ns/train`` becomes
+``ns/.<random>.removed`` at once, and is emptied later as far as possible.
+
+Folders have the names of pods, and a name can be that of two pods with different UIDs, one after
+the other. A container has the folder mounted that was there when it started, whatever comes to its
+path later. Therefore the driver notes which folder it registered a pod with: its inode, in a file
+named after the pod's UID in a folder of its own. Everything here is lost with a reboot, as the
+containers are.
+"""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from tensorfusion_dra.core.claims import claim as claims
 from tensorfusion_dra.core.claims.claim import PodRef
 from tensorfusion_dra.core.claims.enforcement import soft_limiter
+from tensorfusion_dra.core.claims.enforcers.tensor_fusion import REGISTERED_FOLDER, SHM_FILE
 from tensorfusion_dra.core.claims.limits import Limit
 from tensorfusion_dra.core.errors import RetryableError
-from tensorfusion_dra.enforcement.hypervisor import shared_memory
+from tensorfusion_dra.enforcement.hypervisor import registered_folder, shared_memory
+from tensorfusion_dra.state import atomic, removal
 
 _POLL_SECONDS: Final = 0.05
+_MOST_AT_ONCE: Final = 1000
+"""Files and folders of a removed pod to delete in one go."""
 
 
 class WorkerMemory:
@@ -37,7 +55,27 @@ class WorkerMemory:
         self._pause = pause
 
     def is_kept(self, pod: PodRef, gpu_ids: tuple[str, ...]) -> bool:
-        return not self._missing(pod, gpu_ids)
+        return self.is_of(pod) and not self._missing(pod, gpu_ids)
+
+    def is_of(self, pod: PodRef) -> bool:
+        noted, _ = registered_folder.noted(str(self._note(pod)))
+        return noted != "" and noted == self._present(pod)
+
+    def is_replaced(self, pod: PodRef) -> bool:
+        noted, _ = registered_folder.noted(str(self._note(pod)))
+        return noted != "" and noted != self._present(pod)
+
+    def note_registered(self, pod: PodRef) -> None:
+        try:
+            self._write_note(pod, self._present(pod))
+        except OSError as error:
+            raise RetryableError(f"{self._note(pod)}: {error.strerror or error}") from error
+
+    def note_trouble(self, pod: PodRef, text: str) -> None:
+        noted, trouble = registered_folder.noted(str(self._note(pod)))
+        if noted and trouble != text:
+            with suppress(OSError):
+                self._write_note(pod, f"{noted}\n{text}")
 
     def await_kept(self, pod: PodRef, gpu_ids: tuple[str, ...], *, wait_seconds: float) -> None:
         deadline = time.monotonic() + wait_seconds
@@ -54,16 +92,53 @@ class WorkerMemory:
             raise RetryableError(f"{path}: {error}") from error
 
     def clear(self, pod: PodRef) -> None:
-        path = self._file(pod)
-        try:
-            path.unlink(missing_ok=True)
-        except OSError as error:
-            raise RetryableError(f"{path}: {error.strerror or error}") from error
+        if self.is_of(pod):
+            with suppress(OSError):  # containers may have put something else there
+                self._file(pod).unlink(missing_ok=True)
+                return
+        self.remove(pod)
 
     def remove(self, pod: PodRef) -> None:
-        self.clear(pod)
-        with suppress(OSError):
-            self._file(pod).parent.rmdir()
+        folder = self._file(pod).parent
+        try:
+            with suppress(FileNotFoundError):
+                folder.rename(folder.with_name(removal.new_name()))
+        except OSError as error:
+            raise RetryableError(f"{folder}: {error.strerror or error}") from error
+        self.forget(pod)
+
+    def forget(self, pod: PodRef) -> None:
+        note = self._note(pod)
+        try:
+            note.unlink(missing_ok=True)
+        except OSError as error:
+            raise RetryableError(f"{note}: {error.strerror or error}") from error
+
+    def delete_removed(self, used: Collection[str]) -> Sequence[str]:
+        left = []
+        for note in self._notes():
+            if claims.is_uid(note.name) and note.name not in used:
+                with suppress(OSError):
+                    note.unlink()
+        for namespace in self._namespaces():
+            for folder in removal.quarantined_in(namespace):
+                try:
+                    removal.clear(folder, most=_MOST_AT_ONCE)
+                except OSError as error:
+                    left.append(f"{error.filename or folder}: {error.strerror or error}")
+        return left
+
+    def _notes(self) -> Sequence[Path]:
+        try:
+            return list((self._root / REGISTERED_FOLDER).iterdir())
+        except OSError:
+            return ()
+
+    def _namespaces(self) -> Sequence[Path]:
+        try:
+            return sorted(path for path in self._root.iterdir() if path.is_dir())
+        except OSError:
+            return ()
 
     def _missing(self, pod: PodRef, gpu_ids: tuple[str, ...]) -> str:
         """Return what is not as expected; "" if nothing."""
@@ -77,8 +152,9 @@ class WorkerMemory:
         )
         if found != expected:
             return f"{memory.path}: cards: found {found}, expected {expected}"
-        age = self._now() - memory.heartbeat
-        if age > soft_limiter.FRESH_SECONDS:
+        now = self._now()
+        if not soft_limiter.is_fresh(memory, now):
+            age = now - memory.heartbeat
             return (
                 f"{memory.path}: heartbeat: found one of {age:.0f} s ago, expected "
                 f"{soft_limiter.FRESH_SECONDS:.0f} s at most"
@@ -86,4 +162,15 @@ class WorkerMemory:
         return ""
 
     def _file(self, pod: PodRef) -> Path:
-        return self._root / pod.namespace / pod.name / "shm"
+        return self._root / pod.namespace / pod.name / SHM_FILE
+
+    def _note(self, pod: PodRef) -> Path:
+        return self._root / REGISTERED_FOLDER / pod.uid
+
+    def _write_note(self, pod: PodRef, text: str) -> None:
+        note = self._note(pod)
+        note.parent.mkdir(mode=0o700, exist_ok=True)
+        atomic.write(note, text.encode(), mode=0o600, durable=False)
+
+    def _present(self, pod: PodRef) -> str:
+        return registered_folder.present(str(self._file(pod).parent))

@@ -17,7 +17,9 @@ def built(folder: Path, supervisor: Supervisor, sockets: str) -> Workers | None:
     supervisor.on_stop(ledger.close)
     supervisor.join_on_stop(seconds=60)
     return hypervisor_bridge.constructed(
-        Settings(node_name="node-01", hypervisor_sockets=sockets),
+        Settings(
+            node_name="node-01", hypervisor_sockets=sockets, tensor_fusion_root=str(folder / "tf")
+        ),
         supervisor,
         ledger,
         ResourceApi(Api(None)),

@@ -32,10 +32,10 @@ def test_get_pods_is_needed_only_with_read_pods() -> None:
     assert verbs(rights.of_node_plugin(read_pods=False), "pods") == set()
 
 
-def test_pods_are_listed_and_patched_only_with_the_hypervisors_sockets() -> None:
+def test_pods_are_watched_and_patched_only_with_the_hypervisors_sockets() -> None:
     marking = rights.of_node_plugin(read_pods=False, marks_pods=True)
 
-    assert verbs(marking, "pods") == {"get", "list", "patch"}
+    assert verbs(marking, "pods") == {"get", "list", "watch", "patch"}
 
 
 def test_gpupools_and_nodes_are_watched_only_if_the_pool_comes_from_them() -> None:

@@ -17,12 +17,14 @@ class Places:
     Attributes:
         files: What a limiter needs to be loaded, such as its library.
         shared_memory: File in which Tensor Fusion's hypervisor keeps the limits of the pod.
+        registered_folder: File that names the folder with which the pod was registered.
         caches: Files in which HAMi-core counts, by request.
         socket: Control socket of the MPS daemon.
     """
 
     files: tuple[str, ...] = ()
     shared_memory: str = ""
+    registered_folder: str = ""
     caches: Mapping[str, str] = field(default_factory=dict)
     socket: str = ""
 
@@ -46,6 +48,8 @@ class SharedMemory:
 
     Attributes:
         found: False if there is no such file.
+        is_replaced: True if its folder is not the one that the pod's containers have mounted.
+        overruled: What the hypervisor obeys instead of the limits in it; "" if nothing.
         trouble: Why it could not be read; "" if it could.
         heartbeat: Time of the hypervisor's last visit, in seconds since 1970; 0 for none.
         limits: By GPU UUID, in the hypervisor's spelling.
@@ -55,6 +59,8 @@ class SharedMemory:
 
     path: str
     found: bool = True
+    is_replaced: bool = False
+    overruled: str = ""
     trouble: str = ""
     heartbeat: int = 0
     limits: Mapping[str, Limit] = field(default_factory=dict)

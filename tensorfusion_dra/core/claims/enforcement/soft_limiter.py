@@ -43,7 +43,7 @@ def judge(gpu_uuid: str, expected: Limit, signs: Signs, *, is_new: bool) -> Verd
     memory = signs.shared_memory
     if memory is None:
         return verdict.unknown(verdict.UNREADABLE, "its shared memory was not looked for")
-    if memory.trouble:
+    if memory.trouble and not memory.is_replaced:
         return verdict.unknown(verdict.UNREADABLE, f"{memory.path}: {memory.trouble}")
     trouble = _trouble(gpu_uuid, expected, memory, signs.read_at)
     if trouble is not None:
@@ -72,6 +72,12 @@ def _trouble(
     gpu_uuid: str, expected: Limit, memory: SharedMemory, read_at: float
 ) -> Verdict | None:
     """Return why the hypervisor does not keep this limit; None if it does."""
+    if memory.is_replaced:
+        return verdict.not_enforced(
+            verdict.SHARED_MEMORY_REPLACED,
+            f"{memory.path}: its folder is not the one that the pod's containers have mounted, so "
+            "they see no limits; delete the pod, so that a new one starts with them",
+        )
     if not memory.found:
         return verdict.not_enforced(
             verdict.SHARED_MEMORY_MISSING,
@@ -90,12 +96,14 @@ def _trouble(
         return verdict.not_enforced(
             verdict.DEVICE_MISSING, f"{memory.path}: found {known}, expected {gpu_uuid}; {_CURE}"
         )
+    differing = ""
     if found.sm_percent > expected.sm_percent or found.vram_bytes > expected.vram_bytes:
-        return verdict.not_enforced(
-            verdict.LIMITS_DIFFER,
-            f"{memory.path}: {gpu_uuid}: found {shown(found)}, expected {shown(expected)}; {_CURE}",
+        differing = (
+            f"{memory.path}: {gpu_uuid}: found {shown(found)}, expected {shown(expected)}; {_CURE}"
         )
-    return None
+    elif memory.overruled:
+        differing = f"the pod's annotations rule the hypervisor: {memory.overruled}"
+    return verdict.not_enforced(verdict.LIMITS_DIFFER, differing) if differing else None
 
 
 def plain_uuid(uuid: str) -> str:

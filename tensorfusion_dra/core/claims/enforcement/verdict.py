@@ -22,6 +22,7 @@ LIMITER_ACTIVE: Final = "LimiterActive"
 NO_LIMIT: Final = "NoLimit"
 
 SHARED_MEMORY_MISSING: Final = "SharedMemoryMissing"
+SHARED_MEMORY_REPLACED: Final = "SharedMemoryReplaced"
 HEARTBEAT_STALE: Final = "HeartbeatStale"
 DEVICE_MISSING: Final = "DeviceMissing"
 LIMITS_DIFFER: Final = "LimitsDiffer"

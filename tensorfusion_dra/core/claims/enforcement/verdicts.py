@@ -102,7 +102,9 @@ def beside(
     return [
         other
         for other, places in every
-        if places.shared_memory == shared_memory and other.ref.uid != claim.ref.uid
+        if places.shared_memory == shared_memory
+        and other.ref.uid != claim.ref.uid
+        and other.pods[:1] == claim.pods[:1]  # and not of an earlier pod of this name
     ]
 
 

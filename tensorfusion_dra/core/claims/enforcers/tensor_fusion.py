@@ -29,6 +29,8 @@ from tensorfusion_dra.core.kubernetes.quantity import MIB
 LIMITER_FILE: Final = "libcuda_limiter.so"
 SHM_FILE: Final = "shm"
 """The hypervisor's file in the folder of a pod."""
+REGISTERED_FOLDER: Final = ".tensorfusion-dra"
+"""Beside the folders of namespaces: a file by pod UID, with the folder that the pod has mounted."""
 
 _LIMITER_IN_CONTAINER: Final = f"/tensor-fusion-limiter/{LIMITER_FILE}"
 _SHM_IN_CONTAINER: Final = "/run/tensor-fusion/shm"
@@ -82,7 +84,14 @@ class TensorFusion:
         needs = self.needs(claim)
         if not needs.folders:
             return Places()
-        return Places(files=needs.files, shared_memory=f"{self._shm_folder(claim)}/{SHM_FILE}")
+        registered = (
+            f"{self.root}/shm/{REGISTERED_FOLDER}/{claim.pods[0].uid}" if claim.pods else ""
+        )
+        return Places(
+            files=needs.files,
+            shared_memory=f"{self._shm_folder(claim)}/{SHM_FILE}",
+            registered_folder=registered,
+        )
 
     def edits(self, claim: PreparedClaim, shares: Sequence[PreparedShare]) -> Edits:
         isolation = shares[0].isolation

@@ -18,6 +18,7 @@ OF_NODES: Final = {
 ENFORCED: Final = {verdict.LIMITER_ACTIVE, verdict.NO_LIMIT}
 NOT_ENFORCED: Final = {
     verdict.SHARED_MEMORY_MISSING,
+    verdict.SHARED_MEMORY_REPLACED,
     verdict.HEARTBEAT_STALE,
     verdict.DEVICE_MISSING,
     verdict.LIMITS_DIFFER,

@@ -69,6 +69,7 @@ def test_live_hypervisor_with_the_claims_limits_and_a_process_enforces() -> None
     ("changes", "reason", "text"),
     [
         ({"found": False}, "SharedMemoryMissing", "/shm: not found"),
+        ({"is_replaced": True}, "SharedMemoryReplaced", "so they see no limits; delete the pod"),
         ({"heartbeat": 0}, "HeartbeatStale", "no heartbeat"),
         ({"heartbeat": 1_699_999_900}, "HeartbeatStale", "heartbeat is 100 s old"),
         ({"heartbeat": 1_700_000_100}, "HeartbeatStale", "100 s ahead of this node's clock"),

@@ -206,6 +206,10 @@ def test_simulated_card_has_limits_but_nothing_of_the_host() -> None:
 
 
 def test_sign_is_the_shared_memory_of_the_pod() -> None:
-    assert TENSOR_FUSION.places(SOFT) == Places(files=(LIMITER,), shared_memory=f"{SHM}/shm")
+    assert TENSOR_FUSION.places(SOFT) == Places(
+        files=(LIMITER,),
+        shared_memory=f"{SHM}/shm",
+        registered_folder=f"/run/tensor-fusion/shm/.tensorfusion-dra/{SOFT.pods[0].uid}",
+    )
     assert TENSOR_FUSION.places(HARD) == Places()
     assert TENSOR_FUSION.places(prepared_claim(simulated_share(0, limit(30, 16)))) == Places()
