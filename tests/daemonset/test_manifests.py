@@ -127,6 +127,18 @@ def test_chart_adds_variables_that_are_no_settings() -> None:
     assert container["env"][-3:] == [endpoint, *variables]
 
 
+def test_webhook_admits_only_clients_of_the_named_ca() -> None:
+    rendered = helm.render({"webhook": {"enabled": True, "clientCA": "api-server-ca"}})
+
+    (webhook,) = [item for item in rendered if item["kind"] == "Deployment"]
+    pod = webhook["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    assert "--client-ca-file=/client-ca/ca.crt" in container["args"]
+    (mount,) = [item for item in container["volumeMounts"] if item["mountPath"] == "/client-ca"]
+    (volume,) = [item for item in pod["volumes"] if item["name"] == mount["name"]]
+    assert volume["secret"]["secretName"] == "api-server-ca"
+
+
 def test_every_configuration_trusts_the_self_signed_certificate() -> None:
     values = {"webhook": {"enabled": True, "certificate": {"source": "self-signed"}}}
 
@@ -199,7 +211,7 @@ def test_options_of_the_chart_alone_are_valid_for_kubernetes(version: str) -> No
             "affinity": {"nodeAffinity": {}},
             "env": [{"name": "OTEL_TRACES_SAMPLER", "value": "always_off"}],
         },
-        "webhook": {"enabled": True, "certificate": {"source": "self-signed"}},
+        "webhook": {"enabled": True, "certificate": {"source": "self-signed"}, "clientCA": "ca"},
         "settings": {"poll-seconds": 10, "read-pods": False},
     }
 
