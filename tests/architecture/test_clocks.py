@@ -31,7 +31,6 @@ TIME_OF_DAY: Final = {
     "kubelet/health.py",  # last_updated_time, which the kubelet replaces by its own
     "kubelet/registration.py",  # the time of the kubelet's report
     "state/ledger_check.py",  # the time at which a record was quarantined
-    "tracing/spans.py",  # start and end of a span
     "state/ledger_file.py",  # the file name of a quarantined ledger
     "state/record_copies.py",  # the file name of a quarantined copy
 }
