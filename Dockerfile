@@ -12,12 +12,10 @@ ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 PIP_NO_COMPILE=1 PIP_ONLY
 RUN python3 -m venv /build \
     && python3 -m venv --without-pip /opt/tensorfusion-dra
 COPY hack/requirements/ hack/requirements/
-# otel: with the packages that send traces.
-ARG REQUIREMENTS=run
 # The secret is a pip.conf for machines that cannot reach the public index (hack/image); without it pip uses its defaults.
 RUN --mount=type=secret,id=pip.conf,target=/etc/pip.conf \
     /build/bin/pip install --require-hashes --requirement hack/requirements/build.txt \
-    && /build/bin/pip --python /opt/tensorfusion-dra/bin/python install --require-hashes --requirement hack/requirements/${REQUIREMENTS}.txt
+    && /build/bin/pip --python /opt/tensorfusion-dra/bin/python install --require-hashes --requirement hack/requirements/run.txt
 COPY pyproject.toml README.md LICENSE ./
 COPY tensorfusion_dra/ tensorfusion_dra/
 # kubernetes/aio, the asynchronous client, is half of the Kubernetes client and never imported, nor are 18 MiB of the

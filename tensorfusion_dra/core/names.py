@@ -261,20 +261,3 @@ ENV_MPS_THREAD_PERCENTAGE: Final = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
 ENV_MPS_MEMORY_LIMIT: Final = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
 """``index=amount`` of each card, separated by commas; an M after the number means MiB."""
 ENV_MPS_PIPE_FOLDER: Final = "CUDA_MPS_PIPE_DIRECTORY"
-
-# --- Traces --------------------------------------------------------------------------------------
-
-# Of OpenTelemetry's semantic conventions: resource/service, resource/k8s, attributes/error.
-TRACE_SERVICE: Final = "service.name"
-TRACE_SERVICE_NAME: Final = "tensorfusion-dra"
-TRACE_VERSION: Final = "service.version"
-TRACE_NODE: Final = "k8s.node.name"
-TRACE_NAMESPACE: Final = "k8s.namespace.name"
-TRACE_POD_NAME: Final = "k8s.pod.name"
-TRACE_POD_UID: Final = "k8s.pod.uid"
-TRACE_ERROR: Final = "error.type"
-# Of this driver, since the conventions have no ResourceClaim.
-TRACE_CLAIM_NAME: Final = "tensor_fusion.claim.name"
-TRACE_CLAIM_UID: Final = "tensor_fusion.claim.uid"
-TRACE_DEVICES: Final = "tensor_fusion.devices"
-TRACE_FROM_RECORD: Final = "tensor_fusion.from_record"

@@ -114,17 +114,17 @@ def test_chart_creates_the_plain_claim_template_in_each_namespace() -> None:
 
 def test_chart_adds_variables_that_are_no_settings() -> None:
     variables = [
-        {"name": "OTEL_TRACES_SAMPLER", "value": "parentbased_traceidratio"},
-        {"name": "HEADERS", "valueFrom": {"secretKeyRef": {"name": "collector", "key": "token"}}},
+        {"name": "RACK_URL", "value": "http://rack.example"},
+        {"name": "RACK_TOKEN", "valueFrom": {"secretKeyRef": {"name": "rack", "key": "token"}}},
     ]
 
-    values = {"settings": {"otlp-endpoint": "http://c:4318"}, "nodePlugin": {"env": variables}}
+    values = {"settings": {"log-level": "debug"}, "nodePlugin": {"env": variables}}
     rendered = by_key(helm.render(values))
 
     plugin = rendered["DaemonSet", "tensorfusion-dra", "tensorfusion-dra-node-plugin"]
     (container,) = plugin["spec"]["template"]["spec"]["containers"]
-    endpoint = {"name": "TENSORFUSION_DRA_OTLP_ENDPOINT", "value": "http://c:4318"}
-    assert container["env"][-3:] == [endpoint, *variables]
+    level = {"name": "TENSORFUSION_DRA_LOG_LEVEL", "value": "debug"}
+    assert container["env"][-3:] == [level, *variables]
 
 
 def test_webhook_admits_only_clients_of_the_named_ca() -> None:
@@ -209,7 +209,7 @@ def test_options_of_the_chart_alone_are_valid_for_kubernetes(version: str) -> No
         "nodePlugin": {
             "podAnnotations": {"a": "b"},
             "affinity": {"nodeAffinity": {}},
-            "env": [{"name": "OTEL_TRACES_SAMPLER", "value": "always_off"}],
+            "env": [{"name": "RACK_URL", "value": "http://rack.example"}],
         },
         "webhook": {"enabled": True, "certificate": {"source": "self-signed"}, "clientCA": "ca"},
         "settings": {"poll-seconds": 10, "read-pods": False},

@@ -21,7 +21,6 @@ from tensorfusion_dra.app.node_plugin import (
     node_base,
     node_events,
     publishing,
-    traces,
 )
 from tensorfusion_dra.app.node_plugin.node_base import NodeBase
 from tensorfusion_dra.app.node_plugin.observing import Observing
@@ -118,10 +117,7 @@ def _start(settings: Settings, supervisor: Supervisor) -> PluginServers:
     resource_api = ResourceApi(api)
     supervisor.join_on_stop(seconds=_JOIN_SECONDS)
 
-    # Started first, so stopped last: traces of the last calls are sent after these have ended.
-    operations = Operations(
-        (observing.operations, observing.metrics.operations, *traces.started(settings, supervisor))
-    )
+    operations = Operations((observing.operations, observing.metrics.operations))
     preparing = _preparing(settings, supervisor, base, resource_api, operations)
     registration, servers = _served(settings, supervisor, preparing, base.catalog)
     publish = publishing.constructed(settings, base.catalog, resource_api)

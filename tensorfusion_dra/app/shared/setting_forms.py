@@ -9,7 +9,6 @@ from tensorfusion_dra.core.errors import InputError
 LONGEST_POOL: Final = 253
 
 _SUBDOMAIN: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
-_HTTP_URL: Final = re.compile(r"https?://[A-Za-z0-9.:\[\]-]+(/[!-~]*)?")
 _XIDS: Final = re.compile(r"([0-9]{1,9}(,[0-9]{1,9})*)?")
 _NAMES: Final = re.compile(r"([a-z0-9-]{1,63}(,[a-z0-9-]{1,63})*)?")
 
@@ -42,20 +41,6 @@ def check_subdomain(name: str, value: str) -> None:
     """
     if len(value) > LONGEST_POOL or _SUBDOMAIN.fullmatch(value) is None:
         raise InputError(f"{name}: found {value!r}, expected a DNS subdomain in lower case")
-
-
-def check_http_url(name: str, value: str, *, optional: bool = False) -> None:
-    """Check that a value is a URL of an HTTP server; an optional one may be empty.
-
-    Raises:
-        InputError: It is not.
-    """
-    if not (optional and not value) and _HTTP_URL.fullmatch(value) is None:
-        # User and password come before the @, a token in the query.
-        _, has_user, rest = value.rpartition("@")
-        address, has_query, _ = rest.partition("?")
-        shown = f"{'***@' if has_user else ''}{address}{'?***' if has_query else ''}"
-        raise InputError(f"{name}: found {shown!r}, expected http://HOST:PORT or https://HOST")
 
 
 def check_path(name: str, value: str, *, optional: bool = False) -> None:

@@ -1,9 +1,9 @@
 """Operations on a claim, prepare and unprepare: their stages and results.
 
-The log, the metrics, the traces and the status page name them with the words of this module.
+The log, the metrics and the status page name them with the words of this module.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Final, NamedTuple
 
@@ -83,14 +83,6 @@ def result(error: BaseException | None) -> Result:
     return next((each for kind, each in _RESULTS if isinstance(error, kind)), Result.UNEXPECTED)
 
 
-class TimedStage(NamedTuple):
-    """One stay in a stage; both times are in seconds on the clock of the measurement."""
-
-    stage: Stage
-    began: float
-    ended: float
-
-
 class EndedOperation(NamedTuple):
     """An operation that has ended.
 
@@ -125,12 +117,6 @@ class EndedOperation(NamedTuple):
     def last_stage(self) -> Stage:
         """The stage in which it ended; that of the error, if it failed."""
         return self.entered[-1][0]
-
-    def course(self) -> Iterator[TimedStage]:
-        """Yield its stays in stages, one after the other without gaps."""
-        ends = [began for _, began in self.entered[1:]]
-        for (stage, began), ended in zip(self.entered, [*ends, self.ended], strict=True):
-            yield TimedStage(stage, began, ended)
 
 
 def seconds_by_stage(entered: Sequence[tuple[Stage, float]], ended: float) -> Mapping[Stage, float]:

@@ -1,4 +1,4 @@
-"""Interface to those who follow the operations on claims: log, metrics, traces, status page."""
+"""Interface to those who follow the operations on claims: metrics, status page."""
 
 from typing import Protocol
 

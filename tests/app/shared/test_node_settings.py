@@ -124,7 +124,6 @@ def test_every_setting_has_a_flag_a_variable_and_a_key_in_the_file(tmp_path: Pat
         "device_metadata": "true",
         "metrics": "false",
         "metrics_shares": "false",
-        "otlp_endpoint": "http://collector:4318",
     }
     folders = {item.name: "/x" for item in fields(Settings) if str(item.default).startswith("/")}
     values = {item.name: {**special, **folders}.get(item.name, "7") for item in fields(Settings)}
@@ -186,8 +185,6 @@ def test_a_number_in_the_file_is_accepted_for_a_text_setting(text: str, tmp_path
         ("--pod-uid=a/b", "pod-uid: found 'a/b', expected letters, digits, dashes"),
         ("--pod-uid=" + "a" * 64, "pod-uid: found"),
         ("--kubelet-root=var", "kubelet-root: found 'var', expected an absolute path"),
-        ("--otlp-endpoint=collector:4318", "otlp-endpoint: found 'collector:4318', expected http:"),
-        ("--otlp-endpoint=http://a:b@c?d", "otlp-endpoint: found '***@c?***', expected http:"),
         ("--cdi-dir=", "cdi-dir: found '', expected an absolute path"),
         ("--dev-dir=./dev", "dev-dir: found './dev', expected an absolute path"),
         ("--driver-root=~", "driver-root: found '~', expected an absolute path"),

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Final
 
-from tensorfusion_dra.app.shared.setting_forms import check_http_url, check_names
+from tensorfusion_dra.app.shared.setting_forms import check_names
 from tensorfusion_dra.app.shared.setting_sources import (
     LOG_FORMATS,
     LOG_LEVELS,
@@ -61,11 +61,6 @@ class ProcessSettings:
         "(clients on the pod's own loopback, as behind kubectl port-forward); on (everybody who "
         "reaches the port).",
     )
-    otlp_endpoint: str = setting(
-        "",
-        "URL of an OpenTelemetry collector for traces over HTTP, such as http://collector:4318; "
-        "no traces if empty.",
-    )
     log_level: str = setting("info", f"Lowest level that is logged: {', '.join(LOG_LEVELS)}.")
     log_format: str = setting("json", f"Format of log lines: {', '.join(LOG_FORMATS)}.")
 
@@ -75,7 +70,6 @@ class ProcessSettings:
         return STATUS_PAGES_IN_YAML.get(self.status_page, self.status_page)
 
     def _check_process(self) -> None:
-        check_http_url("otlp-endpoint", self.otlp_endpoint, optional=True)
         check_ranges(self, _RANGES)
         check_names("disable-provider", self.disable_provider)
         check_choice("status-page", self.status_page_mode, STATUS_PAGES)
