@@ -49,7 +49,7 @@ _FINISHED: Final = frozenset({"Succeeded", "Failed"})
 _RULING: Final = (
     names.ANNOTATION_COMPUTE_PERCENT_LIMIT,
     names.ANNOTATION_GPU_COUNT,
-    names.ANNOTATION_GPU_INDICES,
+    names.MARK_GPU_INDICES,
     names.ANNOTATION_ISOLATION,
     names.ANNOTATION_TFLOPS_LIMIT,
     names.ANNOTATION_VRAM_LIMIT,
@@ -182,7 +182,7 @@ def ruling_marks(worker: Worker) -> dict[str, str | None]:
             min(each.sm_percent for each in worker.limits.values())
         ),
         names.ANNOTATION_GPU_COUNT: str(len(worker.limits)),
-        names.ANNOTATION_GPU_INDICES: None,
+        names.MARK_GPU_INDICES: None,
         names.ANNOTATION_ISOLATION: Isolation.SOFT.value,
         names.ANNOTATION_TFLOPS_LIMIT: None,
         names.ANNOTATION_VRAM_LIMIT: str(min(each.vram_bytes for each in worker.limits.values())),

@@ -14,13 +14,13 @@ from urllib.request import urlopen
 import pytest
 
 from tensorfusion_dra.app.shared import version
-from tensorfusion_dra.app.simulate.webhook import SimulatedWebhook, documents, renew
+from tensorfusion_dra.app.simulate.webhook import SimulatedWebhook, renew
 from tensorfusion_dra.core.kubernetes import quantity
 from tensorfusion_dra.core.kubernetes.quantity import Quantity
 from tensorfusion_dra.simulator.api.faults import Refuse
 from tensorfusion_dra.simulator.apiserver import ApiServer
 from tensorfusion_dra.simulator.rest import GPUPOOLS, PODS, Client
-from tests.support import forks
+from tests.support import forks, installation
 from tests.support.admission import review_body
 from tests.support.builders.pods import pod_annotations, pod_document
 from tests.support.builders.stored_claims import template_claim
@@ -127,7 +127,9 @@ def test_a_new_pool_that_enables_dra_takes_effect_without_a_restart(
 def test_memory_stays_within_its_limit_whatever_is_posted(
     webhook: SimulatedWebhook, value: bytes, status: int
 ) -> None:
-    (deployment,) = documents("webhook/deployment.yaml")
+    (deployment,) = [
+        item for item in installation.documents("webhook") if item["kind"] == "Deployment"
+    ]
     (container,) = deployment["spec"]["template"]["spec"]["containers"]
     limit = quantity.parse(container["resources"]["limits"]["memory"])
     body = review_body(pod_document(ANNOTATIONS, x="?")).replace(b'"?"', value)
