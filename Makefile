@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 # `make test PYTHON=python3.13` beside a .venv of another version leaves that as it is, and uses .venv-3.13.
 ifneq ($(origin PYTHON),file)
-VERSION := $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+VERSION := $(shell "$(PYTHON)" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
 $(if $(VERSION),,$(error PYTHON=$(PYTHON): expected Python 3.11 or later (make PYTHON=/path/to/python3)))
 ifeq ($(wildcard .venv/lib/python$(VERSION)),)
 VENV := $(if $(wildcard .venv/bin/python),.venv-$(VERSION),.venv)
@@ -73,9 +73,9 @@ clean:
 	rm -rf .venv .venv-* .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
 $(VENV)/bin/python:
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 		|| { echo "$(PYTHON): expected Python 3.11 or later (make PYTHON=/path/to/python3)" >&2; exit 1; }
-	@$(PYTHON) -m venv $(VENV)
+	@"$(PYTHON)" -m venv $(VENV)
 	@$(PIP) install --no-compile --require-hashes -r hack/requirements/pip.txt
 
 # --no-compile: most modules of these packages are never imported; the others are compiled when they are.

@@ -29,7 +29,7 @@ def test_every_place_names_the_image_of_make_image() -> None:
     manifests = installation.documents(*installation.NAMES)
     values = yaml.safe_load((ROOT / "daemonset/chart/values.yaml").read_text())["image"]
     archive = subprocess.run(
-        ["bash", "-c", f"source <(grep ^NAME= {ROOT / 'hack/image'}); echo $NAME"],
+        ["bash", "-c", "source <(grep ^NAME= hack/image); echo $NAME"],
         capture_output=True,
         text=True,
         check=True,
