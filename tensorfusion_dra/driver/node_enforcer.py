@@ -1,7 +1,7 @@
 """Watch over the node's enforcer: would limits be enforced, before any claim is prepared?
 
-The signs are looked at once a minute, in the thread of the watch over the claims' limits. A missing
-enforcer is logged and becomes one Event on the Node, and one more after it was there again.
+Check the signs once a minute, in the thread of the watch over the claims' limits. Log a missing
+enforcer and write one Event on the Node; write another one only after the enforcer was back.
 """
 
 import math
@@ -54,11 +54,11 @@ class NodeEnforcer:
         self._pending = ""  # text of an Event that is not written yet
 
     def standing(self) -> Standing | None:
-        """Return the verdict that stands; None before the first look."""
+        """Return the current verdict; None before the first check."""
         return self._standing
 
     def look(self, events: Events) -> None:
-        """Look at the signs if it is time, and write the Event that is due.
+        """Check the signs if it is time, and write the Event that is due.
 
         Args:
             events: Of the caller's thread alone.
