@@ -18,7 +18,7 @@ __all__ = ["answer", "document", "exit_code", "lines"]
 _TRY_AGAIN: Final = "Correct what the message names; the controller tries again."
 _FORBIDDEN: Final = 403
 _MOST_PODS: Final = 50
-"""Of a workload without a waiting pod, so many are looked at."""
+"""Diagnose at most this many pods of a workload of which none waits."""
 
 
 def answer(api: Api, *, namespace: str, target: str, file: str | None) -> Diagnosis:
@@ -56,7 +56,7 @@ def _answer(lists: ClusterLists, *, namespace: str, target: str, file: str | Non
 
 
 def _of_workload(found: Workload, cluster: Observed) -> Diagnosis:
-    """Return the diagnosis of the pod that stands for the others.
+    """Return the diagnosis of the pod that represents the others.
 
     That is one that waits; if none can be created, the pod of the template; else one with a fault.
     """

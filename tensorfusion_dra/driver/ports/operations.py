@@ -1,4 +1,4 @@
-"""Interface to those who follow the operations on claims: metrics, status page."""
+"""Interface of the observers of operations on claims: metrics, status page."""
 
 from typing import Protocol
 
