@@ -102,7 +102,14 @@ class Story:
         ]
 
     def steps(self) -> list[Point]:
-        """Run the operation without a kill; return the points that it passes, in their order."""
+        """Run the operation twice without a kill; return the points of both runs, in their order.
+
+        A point of one run only is the step of a thread that a clock woke up.
+        """
+        again = set(self._traced())
+        return [point for point in self._traced() if point in again]
+
+    def _traced(self) -> list[Point]:
         self._begin()
         with self.points.traced() as found:
             if self.act is None:
