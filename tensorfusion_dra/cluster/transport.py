@@ -2,7 +2,7 @@
 
 Requests are written and answers read on the sockets themselves. The layers of urllib3, http.client
 and the Kubernetes client for that cost five times as much processor time as all the rest of a
-request; hack/adr/0023-requests-below-http-client.md has the table.
+request; docs/adr/0023-requests-below-http-client.md has the table.
 
     login.py         makes all of these from a kubeconfig or a service account
     credentials.py   the token of each request

@@ -96,7 +96,7 @@ class ClaimFiles:
             return None
 
     def _write(self, path: Path, content: bytes) -> None:
-        """Replace the file without a flush: it is rewritten from the records (hack/adr/0027)."""
+        """Replace the file without a flush: it is rewritten from the records (docs/adr/0027)."""
         try:
             atomic.write(path, content, mode=self.mode, durable=False)
         except (FileNotFoundError, IsADirectoryError):

@@ -180,5 +180,5 @@ def test_acknowledged_changes_would_survive_a_power_cut(
         # A sync of the file makes its content durable, a sync of the folder its name.
         synced = path if names[index].startswith("after write") else str(Path(path).parent)
         assert f"after sync {synced}" in names[index:], names[index]
-    # The claims' files follow from the ledger, so no call waits for them (hack/adr/0027).
+    # The claims' files follow from the ledger, so no call waits for them (docs/adr/0027).
     assert not any(map(PROJECTED.fullmatch, names))

@@ -11,7 +11,7 @@ different cards:
 One request of ``count: 4`` is not enough: the scheduler of Kubernetes 1.34 and 1.35 may give it the
 same card several times. It begins each search at the first device, and its ``distinctAttribute``
 compares a device only with the latest one of each request
-(kubernetes/kubernetes#140438; hack/adr/0019).
+(kubernetes/kubernetes#140438; docs/adr/0019).
 """
 
 import copy

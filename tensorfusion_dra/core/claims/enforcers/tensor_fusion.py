@@ -134,7 +134,7 @@ class TensorFusion:
     def _shm_folder(self, claim: PreparedClaim) -> str:
         """Return the hypervisor's folder for the pod, or for the claim if it has no pod.
 
-        Pods that share a claim share the folder of the first pod (hack/adr/0012): the kubelet does
+        Pods that share a claim share the folder of the first pod (docs/adr/0012): the kubelet does
         not call the driver for the later ones.
         """
         owner = claim.pods[0].name if claim.pods else claim.ref.uid
