@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from tensorfusion_dra.core.claims import claim as claims
 from tensorfusion_dra.core.claims.claim import AllocatedClaim, ClaimRef
 from tensorfusion_dra.core.errors import ClaimError, DriverError
-from tensorfusion_dra.driver import side_by_side
 from tensorfusion_dra.driver.claim_locks import ClaimLocks
 from tensorfusion_dra.driver.recent_reads import ReadMark, RecentReads
+from tensorfusion_dra.runtime import side_by_side
 
 
 @dataclass(frozen=True, slots=True)

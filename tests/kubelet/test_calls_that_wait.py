@@ -12,7 +12,7 @@ import pytest
 
 from tensorfusion_dra.cluster.retries import RetriedReads
 from tensorfusion_dra.core.claims.claim import ClaimRef
-from tensorfusion_dra.driver.waiting_calls import MOST_READING, MOST_WAITING_FOR_A_CLAIM
+from tensorfusion_dra.runtime.waiting_calls import MOST_READING, MOST_WAITING_FOR_A_CLAIM
 from tests.kubelet.test_plugin_servers import Instance
 from tests.support.kubelet import PluginClient
 from tests.support.prepared_node import put_claim, share_result

@@ -14,12 +14,12 @@ from structlog.testing import capture_logs
 
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.errors import FatalError
-from tensorfusion_dra.driver.calls_in_flight import CallsInFlight
 from tensorfusion_dra.kubelet import plugin_servers, socket_files, sockets
 from tensorfusion_dra.kubelet.dra import DraService
 from tensorfusion_dra.kubelet.health import HealthService
 from tensorfusion_dra.kubelet.plugin_servers import PluginServers
 from tensorfusion_dra.kubelet.registration import Registration
+from tensorfusion_dra.runtime.calls_in_flight import CallsInFlight
 from tests.support.kubelet import PluginClient
 from tests.support.prepared_node import Setup, put_claim, share_result
 from tests.support.waiting import FOREVER, PATIENCE_SECONDS, eventually
