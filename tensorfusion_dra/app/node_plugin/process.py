@@ -196,9 +196,7 @@ def _served(
         data_folder=settings.data_folder,
         pod_uid=settings.pod_uid,
     )
-    registration = Registration(
-        endpoint=str(paths.dra), on_get_info=preparing.preparer.forget_recent_reads
-    )
+    registration = Registration(endpoint=str(paths.dra))
     dra = DraService(preparing.preparer, preparing.calls, supervisor.fail)
     servers = PluginServers(paths, registration, dra, HealthService(catalog))
     supervisor.on_stop(
