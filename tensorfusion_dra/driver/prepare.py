@@ -76,7 +76,6 @@ class Preparer:
         )
         self._admission = Admission(
             ledger=ledger,
-            index=division.index,
             projection=projection,
             shared_containers=self._shared_containers,
         )
@@ -224,9 +223,7 @@ class Preparer:
         # Slow if the enforcer is dead, so before the step of the ledger.
         signs = self._required.of_node() if self._required else None
         operations.enter(Stage.ADMIT)
-        admitted = self._admission.admit(
-            claim, policies, together, catalog=catalog, offer=offer, signs=signs
-        )
+        admitted = self._admission.admit(claim, policies, together, offer=offer, signs=signs)
         operations.enter(Stage.WRITE)
         self._division.project(admitted.changed)
         return self._recorded.write_files(admitted)
