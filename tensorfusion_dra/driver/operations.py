@@ -46,6 +46,7 @@ class Failure:
     text: str
 
 
+@dataclass(slots=True)
 class _Running:
     """An operation that has not ended.
 
@@ -54,12 +55,9 @@ class _Running:
         from_record: True if its claim is answered from its record.
     """
 
-    __slots__ = ("clock", "entered", "from_record")
-
-    def __init__(self, clock: Callable[[], float], began: float) -> None:
-        self.clock = clock
-        self.entered = [(Stage.QUEUE, began)]
-        self.from_record = False
+    clock: Callable[[], float]
+    entered: list[tuple[Stage, float]]
+    from_record: bool = False
 
 
 _running: ContextVar[_Running | None] = ContextVar("operation", default=None)
@@ -119,7 +117,7 @@ class Operations:
     def _run(
         self, kind: OperationKind, ref: ClaimRef, step: Callable[[ClaimRef], Outcome], began: float
     ) -> Outcome | Failure:
-        running = _Running(self._clock, began)
+        running = _Running(self._clock, [(Stage.QUEUE, began)])
         token = _running.set(running)
         # Less than half of the cost of bound_contextvars(), which copies the context.
         bound = bind_contextvars(claim=str(ref), claim_uid=ref.uid)
