@@ -31,7 +31,7 @@ hypervisor regulates the rate of kernels, follows by another thread (worker_anno
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from threading import Lock
 from typing import Any, Final
@@ -163,8 +163,7 @@ class Workers:
         Raises:
             RetryableError: The ledger cannot be read now.
         """
-        used = {pod.uid for claim in self._ledger.claims() for pod in claim.pods}
-        return self._memory.delete_removed(used)
+        return self._memory.delete_removed(_pods(self._ledger.claims()))
 
     def is_kept(self, worker: Worker) -> bool:
         """Return True if the hypervisor keeps the limits; write those in its memory that differ.
@@ -263,7 +262,8 @@ class Workers:
         with self._choosing:
             every = self._worker_pods.of_node(wait_seconds=deadline - self._clock())
             others = [each for each in every if each["metadata"]["uid"] != pod.uid]
-            worker_conflicts.check_holders(worker, stored, others)
+            own = _pods(filter(workers.soft_shares, self._ledger.claims()))
+            worker_conflicts.check_holders(worker, stored, others, own)
             marks = workers.marks(worker, stored, worker_conflicts.free_index(others))
             if workers.is_marked(stored):
                 self._unmark(pod, workers.annotations(stored))
@@ -297,3 +297,8 @@ class Workers:
                 f"pod {worker.pod}: cards: found {shown} allocated by the hypervisor, expected "
                 f"{', '.join(worker.gpu_ids)}"
             )
+
+
+def _pods(claims: Iterable[PreparedClaim]) -> Set[str]:
+    """Return the UIDs of the pods that use these claims."""
+    return {pod.uid for claim in claims for pod in claim.pods}
