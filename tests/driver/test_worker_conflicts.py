@@ -71,7 +71,7 @@ def test_answer_of_any_form_fails_one_claim_and_no_process(
     node.hypervisor.answer = given
     node.pods.put("train")
     ref = node.put("train")
-    keeper = node.keeper()
+    keeper = node.keeper
 
     error = error_of(node.prepare(ref))
     for _ in range(2):

@@ -3,6 +3,7 @@
 import socket
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -93,7 +94,7 @@ def test_address_at_which_a_pod_could_answer_is_not_asked_where_sockets_are(fold
     limiter_file = folder / "tensor-fusion" / "libcuda_limiter.so"
     limiter_file.parent.mkdir()
     limiter_file.write_bytes(ELF + bytes(60))
-    address = {"hypervisor_ip": "127.0.0.1", "hypervisor_port": 1}
+    address: dict[str, Any] = {"hypervisor_ip": "127.0.0.1", "hypervisor_port": 1}
 
     (without,) = limiter.alive(context(folder, simulated_gpus="", **address))
     (bridge,) = limiter.alive(
