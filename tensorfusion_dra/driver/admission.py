@@ -11,14 +11,11 @@ from tensorfusion_dra.core.claims.enforcement.signs import NodeSigns
 from tensorfusion_dra.core.claims.fit import Fit, NodeOffer, fit
 from tensorfusion_dra.core.claims.operation import Stage
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
-from tensorfusion_dra.core.claims.quick_fit import quick_fit
 from tensorfusion_dra.core.claims.share_policy import SharePolicy
 from tensorfusion_dra.core.errors import ClaimError, RetryableError
 from tensorfusion_dra.driver import operations
-from tensorfusion_dra.driver.catalog import Catalog
 from tensorfusion_dra.driver.projection import Plan, Projection
 from tensorfusion_dra.driver.shared_containers import SharedContainers, Together
-from tensorfusion_dra.driver.tenant_index import TenantIndex
 from tensorfusion_dra.state.ledger import Ledger
 from tensorfusion_dra.state.records import Record
 
@@ -49,7 +46,6 @@ class Admission:
     """
 
     ledger: Ledger
-    index: TenantIndex
     projection: Projection
     shared_containers: SharedContainers
     refused: Event = field(default_factory=Event)
@@ -60,7 +56,6 @@ class Admission:
         policies: Sequence[SharePolicy],
         together: Together,
         *,
-        catalog: Catalog,
         offer: NodeOffer,
         signs: NodeSigns | None = None,
     ) -> Admitted:
@@ -70,8 +65,7 @@ class Admission:
             claim: The allocated claim.
             policies: One for each of its allocations.
             together: Claims that share a container with it.
-            catalog: The node's cards.
-            offer: The node, made of this catalog.
+            offer: The node.
             signs: Signs of the enforcer that has to be alive; None if none has to be.
 
         Raises:
@@ -81,16 +75,9 @@ class Admission:
             FatalError: A newer release has changed the ledger.
         """
         with self.ledger.transaction() as step:
-            tenants = self.index.at(step, catalog)
-            # A record from another instance, which prepared the claim at the same time.
-            is_recorded = tenants.has(claim.ref)
-            record = None if is_recorded else quick_fit(claim, policies, offer, tenants)
-            changed: Sequence[PreparedClaim] = ()
-            before: dict[str, PreparedClaim] = {}
-            if record is None:
-                before = {each.ref.uid: each for each in step.claims_on(offer.access)}
-                fitting = self._fitted(claim, policies, offer, before.values())
-                record, changed = fitting.claim, fitting.changed
+            # Another instance may have prepared this claim meanwhile; fit() ignores that record.
+            fitting = self._fitted(claim, policies, offer, step.claims_on(offer.access))
+            record = fitting.claim
             if offer.describes_devices:
                 record = replace(record, metadata=device_metadata.of_claim(claim, offer.devices))
             plan = self.projection.plan(record)
@@ -100,16 +87,12 @@ class Admission:
                     raise RetryableError(f"claim {record.ref}: {trouble}")
                 record = unlimited
                 plan = self.projection.plan(record)
-            self.shared_containers.check(record, together, step, tenants)
+            self.shared_containers.check(record, together, step.claims())
             stored = step.put(record)
-            for other in changed:
+            for other in fitting.changed:
                 step.put(other)
-            if not is_recorded:
-                replaced = [before[other.ref.uid] for other in changed]
-                self.index.note(step, added=[record, *changed], removed=replaced)
-                tenants.mark_divided(record)
             operations.enter(Stage.FLUSH)
-        return Admitted(claim=record, stored=stored, plan=plan, changed=changed)
+        return Admitted(claim=record, stored=stored, plan=plan, changed=fitting.changed)
 
     def _trouble(self, record: PreparedClaim, plan: Plan, signs: NodeSigns | None) -> str:
         """Return why nothing on this node would enforce the claim's limits; "" if something does.

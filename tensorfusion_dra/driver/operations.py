@@ -5,15 +5,14 @@ stage, which also ends the one before. So the stages have no gaps and their sum 
 The running operation is a context variable: code that also runs outside of operations, such as a
 recovery, may call enter() as well, and nothing happens.
 
-Example: a call brings the claims `a` and `b` at 0 ms. Both are read from 1 to 4 ms, side by side.
-`a` has its turn from 5 to 9 ms, `b` from 9 ms on. So `b` has 1 ms of `queue`, 3 ms of `read`, then
-5 ms of `queue` again, and then the stages of its turn.
+Example: a call brings the claims `a` and `b`. `a` is done after 6 ms. So `b` has 6 ms of `queue`,
+and then the stages of its own turn.
 """
 
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextvars import ContextVar
-from typing import Final, TypeVar
+from typing import TypeVar
 
 import structlog
 from structlog.contextvars import bind_contextvars, reset_contextvars
@@ -58,13 +57,6 @@ def enter(stage: Stage) -> None:
         running.entered.append((stage, running.clock()))
 
 
-def note_read(began: float, ended: float) -> None:
-    """Note that the claim was read by another thread, while its operation was in the queue."""
-    running = _running.get()
-    if running is not None:
-        running.entered[1:1] = [(Stage.READ, began), (Stage.QUEUE, ended)]
-
-
 def note_from_record() -> None:
     """Note that the claim is answered from its record."""
     running = _running.get()
@@ -87,7 +79,7 @@ class Operations:
             observers: Called after each operation, in this order.
             clock: In seconds; must not go back.
         """
-        self.clock: Final = clock
+        self._clock = clock
         self._observers = tuple(observers)
 
     def run_each(
@@ -95,8 +87,6 @@ class Operations:
         kind: OperationKind,
         refs: Iterable[ClaimRef],
         step: Callable[[ClaimRef], Outcome],
-        *,
-        began: float,
     ) -> dict[str, Outcome | Failure]:
         """Run an operation for each claim of a call; return the outcomes by UID.
 
@@ -104,17 +94,17 @@ class Operations:
             kind: What the kubelet asked for.
             refs: The claims of the call.
             step: What is done for one of them.
-            began: When the call arrived, on the clock.
 
         Raises:
             FatalError: Of a step; the steps of the remaining claims are not taken then.
         """
+        began = self._clock()
         return {ref.uid: self._run(kind, ref, step, began) for ref in refs}
 
     def _run(
         self, kind: OperationKind, ref: ClaimRef, step: Callable[[ClaimRef], Outcome], began: float
     ) -> Outcome | Failure:
-        running = _Running(self.clock, began)
+        running = _Running(self._clock, began)
         token = _running.set(running)
         # Less than half of the cost of bound_contextvars(), which copies the context.
         bound = bind_contextvars(claim=str(ref), claim_uid=ref.uid)
@@ -145,7 +135,7 @@ class Operations:
         error: Exception | None = None,
         prepared: PreparedClaim | None = None,
     ) -> None:
-        at = self.clock()
+        at = self._clock()
         ended = EndedOperation(
             kind=kind,
             claim=ref,

@@ -1,9 +1,9 @@
 """From an allocated claim to a CDI spec, and back.
 
-A call reads the claim from the API server, unless its record may answer (recent_reads), then takes
-a step in the ledger. The record is the truth and the files are a projection of it: files are
-written after the step that records a claim. After a crash between the two, recovery or the
-kubelet's next call writes the files.
+A call reads the claim from the API server, then takes a step in the ledger. A claim keeps its UID
+when it is allocated again, so a repeated call reads it too. The record is the truth and the files
+are a projection of it: files are written after the step that records a claim. After a crash between
+the two, recovery or the kubelet's next call writes the files.
 """
 
 import time
@@ -26,9 +26,7 @@ from tensorfusion_dra.driver.operations import Operations
 from tensorfusion_dra.driver.outcomes import Failure
 from tensorfusion_dra.driver.ports.cluster import Claims, Pods
 from tensorfusion_dra.driver.ports.enforcement import LiveSigns
-from tensorfusion_dra.driver.prefetch import Prefetch, Prefetched
 from tensorfusion_dra.driver.projection import Projection
-from tensorfusion_dra.driver.recent_reads import RecentReads
 from tensorfusion_dra.driver.recorded_claims import RecordedClaims
 from tensorfusion_dra.driver.share_policies import SharePolicyReader
 from tensorfusion_dra.driver.shared_containers import SharedContainers
@@ -54,7 +52,6 @@ class Preparer:
         status: StatusReporter,
         required: LiveSigns | None = None,
         operations: Operations | None = None,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Prepare nothing yet.
 
@@ -65,7 +62,6 @@ class Preparer:
             required: Reads the signs of the enforcer without which a claim is refused; None if
                 claims are prepared whether or not something enforces their limits.
             operations: Runs and measures them; None if nobody follows them.
-            clock: In seconds, for the age of what was read of claims.
         """
         self._claims, self._ledger = claims_at_server, ledger
         self._cards = LocalCards(catalog, offers)
@@ -80,20 +76,13 @@ class Preparer:
         )
         self._admission = Admission(
             ledger=ledger,
-            index=division.index,
             projection=projection,
             shared_containers=self._shared_containers,
         )
         self._withdrawal = Withdrawal(ledger, projection, division=division, status=status)
         self._recorded = RecordedClaims(ledger, projection, self._cards, self._withdrawal)
         self._locks = ClaimLocks()
-        self._reads = RecentReads(clock=clock)
         self._operations = operations or Operations()
-        self._prefetch = Prefetch(self._fetched, self._locks, self._reads, self._operations.clock)
-
-    def forget_recent_reads(self) -> None:
-        """Read every claim again: the kubelet may have been restarted, see RecentReads."""
-        self._reads.forget_all()
 
     def take_refusal(self) -> bool:
         """Return True if since the last call a claim did not fit beside the recorded ones."""
@@ -112,15 +101,9 @@ class Preparer:
         Raises:
             FatalError: A newer release has changed the ledger.
         """
-        wanted = list(refs)
-        began = self._operations.clock()
-        with self._prefetch.of(wanted, deadline) as prefetched:
-            return self._operations.run_each(
-                OperationKind.PREPARE,
-                wanted,
-                lambda ref: self._prepare_one(ref, prefetched.get(ref.uid), deadline),
-                began=began,
-            )
+        return self._operations.run_each(
+            OperationKind.PREPARE, refs, lambda ref: self._prepare_one(ref, deadline)
+        )
 
     def unprepare(
         self, refs: Iterable[ClaimRef], *, deadline: float
@@ -134,10 +117,7 @@ class Preparer:
             FatalError: A newer release has changed the ledger.
         """
         return self._operations.run_each(
-            OperationKind.UNPREPARE,
-            refs,
-            lambda ref: self._unprepare_one(ref, deadline),
-            began=self._operations.clock(),
+            OperationKind.UNPREPARE, refs, lambda ref: self._unprepare_one(ref, deadline)
         )
 
     def refresh(self, ref: ClaimRef, *, deadline: float) -> None:
@@ -169,34 +149,21 @@ class Preparer:
         with self._locks.locked(ref, deadline):
             gone = is_gone()
             if gone:
-                self._withdraw(ref)
+                self._withdrawal.withdraw(ref)
             return gone
 
     def show_trouble(self, record: PreparedClaim, text: str) -> None:
         """Show in the claim's status why its limits are not enforced; "" removes the text."""
         self._status.report(record, trouble=text)
 
-    def _prepare_one(
-        self, ref: ClaimRef, prefetched: Prefetched | None, deadline: float
-    ) -> PreparedClaim:
+    def _prepare_one(self, ref: ClaimRef, deadline: float) -> PreparedClaim:
         claims.checked_ref(ref)
-        with self._locks.locked(ref, deadline) as turn:
-            record = None
-            if self._reads.covers(ref.uid):
-                record = self._recorded.use(ref, None, deadline)
+        with self._locks.locked(ref, deadline):
+            operations.enter(Stage.READ)
+            claim = self._fetched(ref, deadline)
+            record = self._recorded.use(ref, claim, deadline)
             if record is None:
-                operations.enter(Stage.READ)
-                if prefetched is not None and prefetched.turn == turn:
-                    operations.note_read(*prefetched.times)
-                    began, claim = prefetched.began, prefetched.claim()
-                else:
-                    began, claim = self._reads.begin(), self._fetched(ref, deadline)
-                record = self._recorded.use(ref, claim, deadline)
-                # Only now: if a record of an earlier allocation could not be withdrawn, it must
-                # not answer the next call.
-                self._reads.note(ref.uid, began)
-                if record is None:
-                    return self._finished(self._admitted(claim, deadline), deadline)
+                return self._finished(self._admitted(claim, deadline), deadline)
             operations.note_from_record()
             return self._finished(record, deadline)
 
@@ -256,9 +223,7 @@ class Preparer:
         # Slow if the enforcer is dead, so before the step of the ledger.
         signs = self._required.of_node() if self._required else None
         operations.enter(Stage.ADMIT)
-        admitted = self._admission.admit(
-            claim, policies, together, catalog=catalog, offer=offer, signs=signs
-        )
+        admitted = self._admission.admit(claim, policies, together, offer=offer, signs=signs)
         operations.enter(Stage.WRITE)
         self._division.project(admitted.changed)
         return self._recorded.write_files(admitted)
@@ -268,10 +233,5 @@ class Preparer:
             claims.checked_uid(ref)
         except ClaimError:
             return  # nothing was ever prepared under such a UID
-        self._reads.forget(ref.uid)
         with self._locks.locked(ref, deadline):
-            self._withdraw(ref)
-
-    def _withdraw(self, ref: ClaimRef) -> None:
-        self._reads.forget(ref.uid)
-        self._withdrawal.withdraw(ref)
+            self._withdrawal.withdraw(ref)

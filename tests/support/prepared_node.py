@@ -3,7 +3,6 @@
 import json
 import time
 import weakref
-from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -118,13 +117,7 @@ class Setup:
         self.workers = workers
         self.preparer = self.with_claims(self.claims)
 
-    def with_claims(
-        self,
-        claims: Claims,
-        catalog: CatalogReader | None = None,
-        *,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> Preparer:
+    def with_claims(self, claims: Claims, catalog: CatalogReader | None = None) -> Preparer:
         return Preparer(
             claims,
             self.ledger,
@@ -145,7 +138,6 @@ class Setup:
             status=self.status,
             operations=self.operations,
             required=self.required,
-            clock=clock,
         )
 
     def division(

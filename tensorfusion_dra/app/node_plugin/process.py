@@ -28,7 +28,6 @@ from tensorfusion_dra.app.shared import process_memory, version
 from tensorfusion_dra.app.shared.health_endpoint import HealthEndpoint
 from tensorfusion_dra.app.shared.node_settings import Settings
 from tensorfusion_dra.app.shared.pages import Page
-from tensorfusion_dra.app.shared.supervisor import Supervisor
 from tensorfusion_dra.cluster.api import Api
 from tensorfusion_dra.cluster.claim_status import ClaimStatus
 from tensorfusion_dra.cluster.claims import Claims
@@ -38,7 +37,6 @@ from tensorfusion_dra.cluster.resource_api import ResourceApi
 from tensorfusion_dra.cluster.retries import RetriedReads
 from tensorfusion_dra.core.devices.sharing import Isolation
 from tensorfusion_dra.core.errors import FatalError, RetryableError
-from tensorfusion_dra.driver.calls_in_flight import CallsInFlight
 from tensorfusion_dra.driver.card_watch import CardWatch
 from tensorfusion_dra.driver.catalog import CatalogReader
 from tensorfusion_dra.driver.division import Division
@@ -55,6 +53,8 @@ from tensorfusion_dra.kubelet.dra import DraService
 from tensorfusion_dra.kubelet.health import HealthService
 from tensorfusion_dra.kubelet.plugin_servers import PluginServers
 from tensorfusion_dra.kubelet.registration import Registration
+from tensorfusion_dra.runtime.calls_in_flight import CallsInFlight
+from tensorfusion_dra.runtime.supervisor import Supervisor
 
 log = structlog.get_logger()
 
@@ -196,9 +196,7 @@ def _served(
         data_folder=settings.data_folder,
         pod_uid=settings.pod_uid,
     )
-    registration = Registration(
-        endpoint=str(paths.dra), on_get_info=preparing.preparer.forget_recent_reads
-    )
+    registration = Registration(endpoint=str(paths.dra))
     dra = DraService(preparing.preparer, preparing.calls, supervisor.fail)
     servers = PluginServers(paths, registration, dra, HealthService(catalog))
     supervisor.on_stop(
