@@ -1,7 +1,7 @@
 """Run a verb as in a pod: with the login of a service account in place of a kubeconfig.
 
 ``python pod_login.py FOLDER node-plugin --kubeconfig FILE FLAGS`` writes the files of the service
-account into the folder. The server of the kubeconfig has no TLS; the API server of a pod always has.
+account into the folder. The kubeconfig's server has no TLS, which that of a pod always has.
 """
 
 import json

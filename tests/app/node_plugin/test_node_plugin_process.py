@@ -1,10 +1,9 @@
 """The real node-plugin process in a simulated cluster, over sockets and HTTP."""
 
 import json
-import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -12,14 +11,12 @@ from typing import Any
 import pytest
 
 from tensorfusion_dra.app.shared import version
-from tensorfusion_dra.app.simulate import plugin_process
 from tensorfusion_dra.app.simulate.cluster import SimulatedCluster
-from tensorfusion_dra.app.simulate.plugin_process import Process
 from tensorfusion_dra.core import names
 from tensorfusion_dra.simulator.api.faults import ANY, Refuse
 from tensorfusion_dra.simulator.api.gates import DEFAULT_GATES
 from tensorfusion_dra.simulator.rest import SLICES
-from tests.support import image_packages, pod_login
+from tests.support import image_packages
 
 SLICE = "tensor-fusion-resource-slice-node-01"
 
@@ -220,17 +217,7 @@ def test_memory_stays_within_the_budget(
 ) -> None:
     cluster.stop_plugin()
     cluster.until("deregistered", lambda: not cluster.kubelet.registered)
-    files = tmp_path / "service-account"
-    files.mkdir()
-
-    def spawn(command: Sequence[str], log_file: Path) -> Process:
-        """Start a process that logs in as in a pod, and shares no memory with this one."""
-        flags = command[command.index("node-plugin") :]
-        wrapped = [sys.executable, pod_login.__file__, str(files), *flags]
-        return plugin_process.spawn_command(wrapped, log_file)
-
-    monkeypatch.setattr(plugin_process, "spawn", spawn)
-    image_packages.require(tmp_path, monkeypatch)
+    image_packages.start_as_in_a_pod(tmp_path, monkeypatch)
     pid = start(cluster)
     cluster.until("watching", lambda: cluster.server.requests.count("watch") > 0)
     time.sleep(0.5)
