@@ -9,8 +9,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, Final
 
-from tensorfusion_dra.cluster.api import Api, StatusError
-from tensorfusion_dra.cluster.watch_stream import WatchStream
+from tensorfusion_dra.cluster.api import Api, StatusError, WatchStream
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.simulator.api.requests import Request, route
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from tensorfusion_dra.runtime.http_server import Server
 from tensorfusion_dra.simulator import match_conditions
 from tensorfusion_dra.simulator.apiserver import ApiServer
-from tensorfusion_dra.webhook.server import Server
 from tests.simulator.api.webhooks.desk import WebhookClient, WebhookStub
 from tests.support.https import Files, serving
 
