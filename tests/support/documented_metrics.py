@@ -26,15 +26,16 @@ class Row:
 
 
 def table(process: str) -> Mapping[str, Row]:
-    """Return the rows about the metrics of a process by name.
+    """Return the rows about the metrics of a process by name; a row may be about several.
 
     Args:
         process: The heading of its section: NODE_PLUGIN or WEBHOOK.
     """
     rows = markdown.table(PAGE[PAGE.index(f"\n## {process}\n") :], "metrics")
-    found = {}
-    for name, kind, labels, meaning in rows:
+    found: dict[str, Row] = {}
+    for names, kind, labels, meaning in rows:
         more = _OF_SHARE if _SHARE.search(labels) else frozenset()
-        found[markdown.inline(name)] = Row(kind, more.union(markdown.codes(labels)), meaning)
-    assert len(found) == len(rows)
+        for name in markdown.codes(names):
+            assert name not in found
+            found[name] = Row(kind, more.union(markdown.codes(labels)), meaning)
     return found
